@@ -1,0 +1,118 @@
+//! Opening a model that lies on disk: recognise the format, read its configuration, and hand out its
+//! tensors without copying them.
+//!
+//! [`open`] is the way in. Files are memory-mapped and never written; no length in a file is believed
+//! before it was compared with the file's size.
+
+pub mod names;
+pub mod tensor;
+
+mod builtin;
+mod hf_config;
+mod huggingface;
+mod llama2c;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::config::ModelConfig;
+use crate::error::{Error, Result};
+
+pub use names::{Naming, Weight};
+pub use tensor::{Bytes, Dtype, Tensor};
+
+/// An opened checkpoint: its configuration and its tensors, still as they lie in the file.
+#[derive(Debug)]
+pub struct Checkpoint {
+    /// A short name to show: the directory's or the file's, or "built-in".
+    pub name: String,
+    /// What kind of file it is.
+    pub format: Format,
+    /// Where it lies; none for the built-in model.
+    pub path: Option<PathBuf>,
+    /// The hyperparameters, checked.
+    pub config: ModelConfig,
+    /// Ids that end a text; generation stops there.
+    pub eos: Vec<u32>,
+    /// The tensors by their name in the file (`.bin` files have none: there Meta's names).
+    tensors: BTreeMap<String, Tensor>,
+    naming: Naming,
+}
+
+/// The kinds of checkpoint that are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A directory with config.json and safetensors files.
+    HuggingFace {
+        /// Number of safetensors files.
+        files: usize,
+    },
+    /// llama2.c's version 0 `.bin`.
+    Llama2c,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::HuggingFace { files: 1 } => f.write_str("Hugging Face directory, 1 safetensors file"),
+            Self::HuggingFace { files } => write!(f, "Hugging Face directory, {files} safetensors files"),
+            Self::Llama2c => f.write_str("llama2.c checkpoint, version 0"),
+        }
+    }
+}
+
+/// Opens the checkpoint at `path`, or the built-in one.
+///
+/// # Errors
+/// [`Error::Model`] where the path does not exist, is of no known kind, or holds a damaged model.
+pub fn open(path: Option<&Path>) -> Result<Checkpoint> {
+    let Some(path) = path else { return builtin::open() };
+    let metadata = std::fs::metadata(path).map_err(|error| {
+        Error::model("there is no model at this path")
+            .in_file(path)
+            .expected("a Hugging Face directory or a llama2.c .bin file")
+            .found(error)
+            .next("check the spelling, or leave --model out to use the built-in model")
+    })?;
+    if metadata.is_dir() { huggingface::open(path) } else { llama2c::open(path) }
+}
+
+impl Checkpoint {
+    /// The tensor that holds `weight`, whose shape must be `shape` (outermost first).
+    ///
+    /// # Errors
+    /// [`Error::Model`] where it is missing (naming the ones nearest to it) or has another shape.
+    pub fn tensor(&self, weight: Weight, shape: &[usize]) -> Result<&Tensor> {
+        let name = self.naming.name(weight);
+        let place = || match &self.path {
+            Some(path) => path.display().to_string(),
+            None => "the built-in model".into(),
+        };
+        let Some(tensor) = self.tensors.get(&name) else {
+            return Err(Error::model(format!("the checkpoint has no tensor `{name}`"))
+                .at(place())
+                .expected(format!("{} with shape {shape:?}", weight.describe()))
+                .found(names::nearest(&name, self.tensors.keys()))
+                .next("check that every file of the checkpoint is there and belongs to its configuration"));
+        };
+        if tensor.shape() != shape {
+            return Err(Error::model(format!("tensor `{name}` has the wrong shape"))
+                .at(place())
+                .expected(format!("{shape:?} by the configuration: {}", weight.describe()))
+                .found(format!("{:?}", tensor.shape()))
+                .next("check that the configuration and the weights belong to the same model"));
+        }
+        Ok(tensor)
+    }
+
+    /// Whether the file has a tensor for `weight`.
+    pub fn has(&self, weight: Weight) -> bool {
+        self.tensors.contains_key(&self.naming.name(weight))
+    }
+
+    /// Every tensor of the file with its name there, by name.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
+    }
+}

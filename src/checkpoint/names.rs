@@ -1,0 +1,157 @@
+//! The names that checkpoints give to one and the same weight.
+
+/// A weight of a Llama, by its role. Matrices are stored (outputs, inputs), as in `torch.nn.Linear`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Weight {
+    /// The embedding table (V, D).
+    Embedding,
+    /// A weight of one layer.
+    Layer(usize, LayerWeight),
+    /// The weight of the last RMSNorm (D).
+    FinalNorm,
+    /// The output head (V, D); absent where it is tied to the embedding table.
+    Head,
+}
+
+/// The weights that each layer has one of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LayerWeight {
+    /// Weight of the RMSNorm before attention (D).
+    AttnNorm,
+    /// Query projection (H·C, D).
+    Wq,
+    /// Key projection (G·C, D).
+    Wk,
+    /// Value projection (G·C, D).
+    Wv,
+    /// Attention's output projection (D, H·C).
+    Wo,
+    /// Bias of the query projection (H·C).
+    Bq,
+    /// Bias of the key projection (G·C).
+    Bk,
+    /// Bias of the value projection (G·C).
+    Bv,
+    /// Bias of the output projection (D).
+    Bo,
+    /// Weight of the RMSNorm before the feed-forward network (D).
+    FfnNorm,
+    /// Gate projection, w1 in Meta's code (F, D).
+    W1,
+    /// Down projection, w2 (D, F).
+    W2,
+    /// Up projection, w3 (F, D).
+    W3,
+    /// Bias of the gate projection (F).
+    B1,
+    /// Bias of the down projection (D).
+    B2,
+    /// Bias of the up projection (F).
+    B3,
+}
+
+/// A convention of names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// `model.layers.0.self_attn.q_proj.weight`: transformers.
+    HuggingFace,
+    /// `layers.0.attention.wq.weight`: Meta's release, and what llama2.c's order stands for.
+    Meta,
+}
+
+impl Naming {
+    /// The name of `weight` in this convention.
+    pub fn name(self, weight: Weight) -> String {
+        use LayerWeight as L;
+        match (self, weight) {
+            (Self::HuggingFace, Weight::Embedding) => "model.embed_tokens.weight".into(),
+            (Self::HuggingFace, Weight::FinalNorm) => "model.norm.weight".into(),
+            (Self::HuggingFace, Weight::Head) => "lm_head.weight".into(),
+            (Self::HuggingFace, Weight::Layer(layer, weight)) => {
+                let rest = match weight {
+                    L::AttnNorm => "input_layernorm.weight",
+                    L::Wq => "self_attn.q_proj.weight",
+                    L::Wk => "self_attn.k_proj.weight",
+                    L::Wv => "self_attn.v_proj.weight",
+                    L::Wo => "self_attn.o_proj.weight",
+                    L::Bq => "self_attn.q_proj.bias",
+                    L::Bk => "self_attn.k_proj.bias",
+                    L::Bv => "self_attn.v_proj.bias",
+                    L::Bo => "self_attn.o_proj.bias",
+                    L::FfnNorm => "post_attention_layernorm.weight",
+                    L::W1 => "mlp.gate_proj.weight",
+                    L::W2 => "mlp.down_proj.weight",
+                    L::W3 => "mlp.up_proj.weight",
+                    L::B1 => "mlp.gate_proj.bias",
+                    L::B2 => "mlp.down_proj.bias",
+                    L::B3 => "mlp.up_proj.bias",
+                };
+                format!("model.layers.{layer}.{rest}")
+            }
+            (Self::Meta, Weight::Embedding) => "tok_embeddings.weight".into(),
+            (Self::Meta, Weight::FinalNorm) => "norm.weight".into(),
+            (Self::Meta, Weight::Head) => "output.weight".into(),
+            (Self::Meta, Weight::Layer(layer, weight)) => {
+                let rest = match weight {
+                    L::AttnNorm => "attention_norm.weight",
+                    L::Wq => "attention.wq.weight",
+                    L::Wk => "attention.wk.weight",
+                    L::Wv => "attention.wv.weight",
+                    L::Wo => "attention.wo.weight",
+                    L::Bq => "attention.wq.bias",
+                    L::Bk => "attention.wk.bias",
+                    L::Bv => "attention.wv.bias",
+                    L::Bo => "attention.wo.bias",
+                    L::FfnNorm => "ffn_norm.weight",
+                    L::W1 => "feed_forward.w1.weight",
+                    L::W2 => "feed_forward.w2.weight",
+                    L::W3 => "feed_forward.w3.weight",
+                    L::B1 => "feed_forward.w1.bias",
+                    L::B2 => "feed_forward.w2.bias",
+                    L::B3 => "feed_forward.w3.bias",
+                };
+                format!("layers.{layer}.{rest}")
+            }
+        }
+    }
+}
+
+impl Weight {
+    /// What the weight is, in words, for messages.
+    pub fn describe(self) -> String {
+        match self {
+            Self::Embedding => "the embedding table (vocabulary × dim)".into(),
+            Self::FinalNorm => "the last RMSNorm's weight (dim)".into(),
+            Self::Head => "the output head (vocabulary × dim)".into(),
+            Self::Layer(layer, weight) => {
+                let what = match weight {
+                    LayerWeight::AttnNorm => "RMSNorm weight before attention (dim)",
+                    LayerWeight::Wq => "query projection (heads·head_dim × dim)",
+                    LayerWeight::Wk => "key projection (kv_heads·head_dim × dim)",
+                    LayerWeight::Wv => "value projection (kv_heads·head_dim × dim)",
+                    LayerWeight::Wo => "attention output projection (dim × heads·head_dim)",
+                    LayerWeight::Bq => "query bias (heads·head_dim)",
+                    LayerWeight::Bk => "key bias (kv_heads·head_dim)",
+                    LayerWeight::Bv => "value bias (kv_heads·head_dim)",
+                    LayerWeight::Bo => "attention output bias (dim)",
+                    LayerWeight::FfnNorm => "RMSNorm weight before the feed-forward network (dim)",
+                    LayerWeight::W1 => "gate projection (ffn_dim × dim)",
+                    LayerWeight::W2 => "down projection (dim × ffn_dim)",
+                    LayerWeight::W3 => "up projection (ffn_dim × dim)",
+                    LayerWeight::B1 => "gate bias (ffn_dim)",
+                    LayerWeight::B2 => "down bias (dim)",
+                    LayerWeight::B3 => "up bias (ffn_dim)",
+                };
+                format!("layer {layer}'s {what}")
+            }
+        }
+    }
+}
+
+/// A sentence with the names most like `wanted`, for a message about a missing tensor.
+pub(crate) fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a String>) -> String {
+    let mut scored: Vec<_> = names.map(|name| (strsim::normalized_levenshtein(wanted, name), name)).collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)));
+    let near: Vec<_> = scored.iter().take(3).map(|(_, name)| format!("`{name}`")).collect();
+    if near.is_empty() { "no tensors at all".into() } else { format!("nearest names: {}", near.join(", ")) }
+}

@@ -1,0 +1,101 @@
+//! A tensor as it lies in a file: dtype, shape, bytes.
+
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
+use memmap2::Mmap;
+
+/// The number types that weights are stored in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dtype {
+    /// IEEE float32.
+    F32,
+    /// IEEE float16.
+    F16,
+    /// bfloat16: float32's exponent, 8 significant bits.
+    BF16,
+}
+
+impl Dtype {
+    /// Bytes that one value takes.
+    pub fn size(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::BF16 => 2,
+        }
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::BF16 => "BF16",
+        })
+    }
+}
+
+/// Bytes that somebody else keeps alive: a part of a mapped file, or of the program itself.
+#[derive(Clone)]
+pub enum Bytes {
+    /// A range of a memory-mapped file.
+    Mapped(Arc<Mmap>, Range<usize>),
+    /// A part of the binary.
+    Static(&'static [u8]),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map, range) => &map[range.clone()],
+            Self::Static(bytes) => bytes,
+        }
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.len())
+    }
+}
+
+/// One tensor: row-major, little-endian, in place. `bytes` has exactly the length that the shape and
+/// the dtype ask for.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Bytes,
+}
+
+impl Tensor {
+    /// A tensor over `bytes`; none where their length is not what `shape` and `dtype` ask for.
+    pub fn new(dtype: Dtype, shape: Vec<usize>, bytes: Bytes) -> Option<Self> {
+        let length = shape.iter().try_fold(dtype.size(), |product, &size| product.checked_mul(size))?;
+        (length == bytes.len()).then_some(Self { dtype, shape, bytes })
+    }
+
+    /// The number type.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// The sizes, outermost first.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The raw little-endian values.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// Number of values.
+    pub fn count(&self) -> usize {
+        self.bytes.len() / self.dtype.size()
+    }
+}

@@ -1,0 +1,182 @@
+//! The hyperparameters of a Llama, under the names of the paper and of PyTorch code.
+
+use crate::error::{Error, Result};
+
+/// Everything about a model that is not a weight. One letter a size, as in the table of stages:
+/// D, H, G, C, F, V.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelConfig {
+    /// D: width of the residual stream (`hidden_size`, `dim`).
+    pub dim: usize,
+    /// Number of transformer blocks (`num_hidden_layers`, `n_layers`).
+    pub layers: usize,
+    /// H: query heads (`num_attention_heads`, `n_heads`).
+    pub heads: usize,
+    /// G: key/value heads (`num_key_value_heads`, `n_kv_heads`); H for multi-head attention, less for
+    /// grouped-query attention (Ainslie et al., 2023). Divides H.
+    pub kv_heads: usize,
+    /// C: width of one head (`head_dim`); usually D/H, but a checkpoint may say otherwise. Even.
+    pub head_dim: usize,
+    /// F: width of the feed-forward hidden layer (`intermediate_size`, `hidden_dim`).
+    pub ffn_dim: usize,
+    /// V: number of tokens in the vocabulary.
+    pub vocab: usize,
+    /// The longest sequence the model is meant for (`max_position_embeddings`, `max_seq_len`).
+    pub context: usize,
+    /// ε of RMSNorm, added to the mean square.
+    pub norm_eps: f32,
+    /// θ of RoPE: pair i turns by position · θ^(−2i/C).
+    pub rope_theta: f32,
+    /// How the RoPE frequencies are stretched for contexts longer than the trained one.
+    pub rope_scaling: RopeScaling,
+    /// Which two components of a head form a pair for RoPE; the checkpoint's weights decide.
+    pub pairing: Pairing,
+    /// Whether the query, key and value projections add a bias.
+    pub qkv_bias: bool,
+    /// Whether the attention's output projection adds a bias.
+    pub output_bias: bool,
+    /// Whether the three feed-forward projections add a bias.
+    pub mlp_bias: bool,
+    /// Whether the output head is the embedding table (`tie_word_embeddings`).
+    pub tied: bool,
+}
+
+/// RoPE frequency scaling, by Hugging Face's `rope_type`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// Frequencies as they are (`default`).
+    None,
+    /// Every frequency divided by a factor: position interpolation (Chen et al., 2023).
+    Linear {
+        /// The divisor, ≥ 1 in practice.
+        factor: f32,
+    },
+    /// Llama 3.1's rule: long wavelengths divided by the factor, short ones kept, a ramp in between
+    /// (`apply_scaling` in Meta's llama-models).
+    Llama3 {
+        /// The divisor of the longest wavelengths.
+        factor: f32,
+        /// Wavelengths over `original_context / low_freq_factor` are divided.
+        low_freq_factor: f32,
+        /// Wavelengths under `original_context / high_freq_factor` are kept.
+        high_freq_factor: f32,
+        /// The context length that the model was trained on first.
+        original_context: usize,
+    },
+}
+
+/// The two ways to pair the C components of a head for RoPE. They differ by a permutation of the rows of
+/// wq and wk, which a checkpoint has applied or has not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pairing {
+    /// Pairs (i, i + C/2): Hugging Face checkpoints, `rotate_half`.
+    Halves,
+    /// Pairs (2i, 2i + 1): Meta's and llama2.c's checkpoints, as in the RoFormer paper.
+    Neighbours,
+}
+
+impl Pairing {
+    /// The word shown to users and written to manifests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Halves => "halves (i, i + C/2)",
+            Self::Neighbours => "neighbours (2i, 2i + 1)",
+        }
+    }
+}
+
+impl std::fmt::Display for RopeScaling {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Linear { factor } => write!(f, "linear, factor {factor}"),
+            Self::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => write!(
+                f,
+                "llama3, factor {factor}, low {low_freq_factor}, high {high_freq_factor}, trained on {original_context}"
+            ),
+        }
+    }
+}
+
+/// The largest size accepted for any one hyperparameter: far beyond every Llama, and small enough that
+/// products of three of them fit in a u64.
+const MAX_SIZE: usize = 1 << 20;
+
+impl ModelConfig {
+    /// Checks that the sizes can belong to a Llama, so that nothing later divides by zero or overflows.
+    ///
+    /// # Errors
+    /// [`Error::Model`] naming the first hyperparameter that cannot be.
+    pub fn check(&self) -> Result<()> {
+        let wrong = |what: &str, found: String, expected: &str| {
+            Err(Error::model(format!("the configuration's {what} cannot be right"))
+                .expected(expected)
+                .found(found)
+                .next("check config.json (or the file's header) against the model it came with"))
+        };
+        let sizes = [
+            ("model width (dim)", self.dim),
+            ("number of layers", self.layers),
+            ("number of heads", self.heads),
+            ("number of key/value heads", self.kv_heads),
+            ("head width (head_dim)", self.head_dim),
+            ("feed-forward width", self.ffn_dim),
+            ("vocabulary size", self.vocab),
+        ];
+        for (what, size) in sizes {
+            if !(1..=MAX_SIZE).contains(&size) {
+                return wrong(what, size.to_string(), &format!("a number from 1 to {MAX_SIZE}"));
+            }
+        }
+        if self.context == 0 {
+            return wrong("context length", "0".into(), "at least 1");
+        }
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            let found = format!("{} query heads and {} key/value heads", self.heads, self.kv_heads);
+            return wrong("number of key/value heads", found, "a divisor of the number of query heads");
+        }
+        if !self.head_dim.is_multiple_of(2) {
+            return wrong("head width (head_dim)", self.head_dim.to_string(), "an even number: RoPE turns pairs");
+        }
+        if !(self.norm_eps.is_finite() && self.norm_eps >= 0.0) {
+            return wrong("RMSNorm epsilon", self.norm_eps.to_string(), "a small number, 0 or more");
+        }
+        if !(self.rope_theta.is_finite() && self.rope_theta > 0.0) {
+            return wrong("RoPE theta", self.rope_theta.to_string(), "a positive number");
+        }
+        match self.rope_scaling {
+            RopeScaling::None => {}
+            RopeScaling::Linear { factor } => {
+                if !(factor.is_finite() && factor > 0.0) {
+                    return wrong("RoPE scaling factor", factor.to_string(), "a positive number");
+                }
+            }
+            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
+                let positive = |x: f32| x.is_finite() && x > 0.0;
+                if !(positive(factor) && positive(low_freq_factor) && low_freq_factor < high_freq_factor)
+                    || !high_freq_factor.is_finite()
+                    || original_context == 0
+                {
+                    let expected = "factor > 0, 0 < low_freq_factor < high_freq_factor, original context ≥ 1";
+                    return wrong("llama3 RoPE scaling", self.rope_scaling.to_string(), expected);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// H/G: how many query heads read one key/value head.
+    pub fn group_size(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// H·C: the width of the queries, all heads side by side.
+    pub fn q_dim(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// G·C: the width of the keys (and of the values), all heads side by side.
+    pub fn kv_dim(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+}

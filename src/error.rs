@@ -1,0 +1,147 @@
+//! One error type. Every message says what is wrong, where, what was expected, what was found and what
+//! to do next; the variant decides the process's exit code.
+
+use std::fmt;
+use std::path::Path;
+
+/// The result of anything in this crate that can fail.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What went wrong, by whose input it was; each kind has an exit code of its own ([`Error::exit_code`]).
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// The command line asks for something that does not exist: an unknown stage, a layer past the last.
+    #[error("{0}")]
+    Usage(Box<Report>),
+    /// A model or tokenizer file is missing, damaged, or of a kind that is not read here.
+    #[error("{0}")]
+    Model(Box<Report>),
+    /// The prompt cannot be run: too long, empty without a beginning-of-text token, ids out of range.
+    #[error("{0}")]
+    Prompt(Box<Report>),
+    /// An output cannot be written, or is there already.
+    #[error("{0}")]
+    Output(Box<Report>),
+    /// There is no terminal to draw on, or it failed.
+    #[error("{0}")]
+    Terminal(Box<Report>),
+    /// The user pressed Ctrl-C or the process was asked to stop.
+    #[error("{0}")]
+    Interrupted(Box<Report>),
+}
+
+/// The text of an error, in parts, so that every message has the same form.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    what: String,
+    place: Option<String>,
+    expected: Option<String>,
+    found: Option<String>,
+    next: Option<String>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        let parts = [
+            ("where", &self.place),
+            ("expected", &self.expected),
+            ("found", &self.found),
+            ("next", &self.next),
+        ];
+        for (label, text) in parts {
+            if let Some(text) = text {
+                write!(f, "\n  {label:>8}: {text}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+macro_rules! constructors {
+    ($($name:ident => $variant:ident: $doc:literal,)*) => {
+        $(
+            #[doc = $doc]
+            pub fn $name(what: impl Into<String>) -> Self {
+                Self::$variant(Box::new(Report { what: what.into(), ..Report::default() }))
+            }
+        )*
+
+        fn report_mut(&mut self) -> &mut Report {
+            match self { $(Self::$variant(report) => report,)* }
+        }
+    };
+}
+
+impl Error {
+    constructors! {
+        usage => Usage: "Starts an [`Error::Usage`].",
+        model => Model: "Starts an [`Error::Model`].",
+        prompt => Prompt: "Starts an [`Error::Prompt`].",
+        output => Output: "Starts an [`Error::Output`].",
+        terminal => Terminal: "Starts an [`Error::Terminal`].",
+        interrupted => Interrupted: "Starts an [`Error::Interrupted`].",
+    }
+
+    /// Adds where it happened: a path, a tensor, a byte offset.
+    #[must_use]
+    pub fn at(mut self, place: impl fmt::Display) -> Self {
+        self.report_mut().place = Some(place.to_string());
+        self
+    }
+
+    /// Adds the file that it happened in.
+    #[must_use]
+    pub fn in_file(self, path: &Path) -> Self {
+        self.at(path.display())
+    }
+
+    /// Adds what would have been right.
+    #[must_use]
+    pub fn expected(mut self, expected: impl fmt::Display) -> Self {
+        self.report_mut().expected = Some(expected.to_string());
+        self
+    }
+
+    /// Adds what was there instead.
+    #[must_use]
+    pub fn found(mut self, found: impl fmt::Display) -> Self {
+        self.report_mut().found = Some(found.to_string());
+        self
+    }
+
+    /// Adds what to do now.
+    #[must_use]
+    pub fn next(mut self, next: impl fmt::Display) -> Self {
+        self.report_mut().next = Some(next.to_string());
+        self
+    }
+
+    /// The exit code of a process that ends with this error. 0 is success and 101 a Rust panic, which
+    /// would be a defect here; 2 is also what the command-line parser uses.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::Model(_) => 3,
+            Self::Prompt(_) => 4,
+            Self::Output(_) => 5,
+            Self::Terminal(_) => 6,
+            Self::Interrupted(_) => 130,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_has_its_parts_in_order() {
+        let error = Error::model("the header is cut off").at("m.bin").expected("28 bytes").found("3 bytes");
+        let text = error.next("fetch the file again").to_string();
+        assert_eq!(
+            text,
+            "the header is cut off\n     where: m.bin\n  expected: 28 bytes\n     found: 3 bytes\n      next: fetch the file again"
+        );
+    }
+}

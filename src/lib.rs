@@ -1,0 +1,6 @@
+//! llama-trace.
+
+pub mod checkpoint;
+pub mod config;
+pub mod error;
+pub mod tokenizer;

@@ -1,0 +1,2 @@
+//! The command `llama-trace`.
+fn main() {}
