@@ -1,6 +1,6 @@
 //! llama-trace.
 
-pub mod checkpoint;
+pub mod chapters;
 pub mod config;
 pub mod error;
-pub mod tokenizer;
+pub mod trace;

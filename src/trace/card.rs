@@ -1,0 +1,122 @@
+//! What a trace must know about the model it came from: sizes, and the facts that formulas name.
+
+use super::stage::Axis;
+
+/// The sizes that every shape is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Number of layers.
+    pub layers: usize,
+    /// D: model width.
+    pub dim: usize,
+    /// H: query heads.
+    pub heads: usize,
+    /// G: key/value heads.
+    pub kv_heads: usize,
+    /// C: head width.
+    pub head_dim: usize,
+    /// F: feed-forward width.
+    pub hidden: usize,
+    /// V: vocabulary.
+    pub vocab: usize,
+}
+
+/// The three numbers that tell one pass from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassDims {
+    /// Number of the pass; 0 is the prefill.
+    pub pass: usize,
+    /// Tokens that were cached before this pass.
+    pub start: usize,
+    /// T: tokens of this pass.
+    pub tokens: usize,
+}
+
+impl PassDims {
+    /// K = start + T: keys that this pass sees.
+    pub fn keys(self) -> usize {
+        self.start + self.tokens
+    }
+}
+
+/// The model that a trace was recorded from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelCard {
+    /// Short name.
+    pub name: String,
+    /// The sizes.
+    pub sizes: Sizes,
+    /// Longest sequence the model is meant for.
+    pub context: usize,
+    /// ε of RMSNorm.
+    pub norm_eps: f32,
+    /// θ of RoPE.
+    pub rope_theta: f32,
+    /// RoPE frequency scaling, in words.
+    pub rope_scaling: String,
+    /// RoPE pairing, in words.
+    pub pairing: String,
+    /// Whether the query, key and value projections add a bias.
+    pub qkv_bias: bool,
+    /// Whether the attention's output projection adds a bias.
+    pub output_bias: bool,
+    /// Whether the feed-forward projections add a bias.
+    pub mlp_bias: bool,
+    /// Whether the output head is the embedding table.
+    pub tied: bool,
+    /// What computed the values: "cpu".
+    pub backend: String,
+    /// The arithmetic that they were computed in: "f32".
+    pub precision: String,
+}
+
+impl Sizes {
+    /// The length of `axis` in pass `dims`.
+    pub fn axis(&self, axis: Axis, dims: PassDims) -> usize {
+        match axis {
+            Axis::Token => dims.tokens,
+            Axis::Key => dims.keys(),
+            Axis::Head => self.heads,
+            Axis::KvHead => self.kv_heads,
+            Axis::HeadDim => self.head_dim,
+            Axis::Dim => self.dim,
+            Axis::Hidden => self.hidden,
+            Axis::Pair => self.head_dim / 2,
+            Axis::Vocab => self.vocab,
+            Axis::HeadsMerged => self.heads * self.head_dim,
+            Axis::KvHeadsMerged => self.kv_heads * self.head_dim,
+            Axis::One => 1,
+        }
+    }
+
+    /// The shape of a tensor with these axes in pass `dims`.
+    pub fn shape(&self, axes: &[Axis], dims: PassDims) -> Vec<usize> {
+        axes.iter().map(|&axis| self.axis(axis, dims)).collect()
+    }
+}
+
+impl ModelCard {
+    /// `text` with this model's numbers in place of `{D}`, `{H}`, `{eps}` and so on: the letters of the
+    /// stage table, `{group}` for H/G, `{half}` for C/2, `{last}` for C − 1, `{keys}` and `{tokens}` for K and T.
+    pub fn fill(&self, text: &str, dims: PassDims) -> String {
+        let sizes = &self.sizes;
+        let numbers = [
+            ("{D}", sizes.dim.to_string()),
+            ("{H}", sizes.heads.to_string()),
+            ("{G}", sizes.kv_heads.to_string()),
+            ("{C}", sizes.head_dim.to_string()),
+            ("{F}", sizes.hidden.to_string()),
+            ("{V}", sizes.vocab.to_string()),
+            ("{T}", dims.tokens.to_string()),
+            ("{K}", dims.keys().to_string()),
+            ("{start}", dims.start.to_string()),
+            ("{HC}", (sizes.heads * sizes.head_dim).to_string()),
+            ("{GC}", (sizes.kv_heads * sizes.head_dim).to_string()),
+            ("{group}", (sizes.heads / sizes.kv_heads).to_string()),
+            ("{half}", (sizes.head_dim / 2).to_string()),
+            ("{eps}", format!("{:?}", self.norm_eps)),
+            ("{theta}", self.rope_theta.to_string()),
+        ];
+        numbers.iter().fold(text.to_owned(), |text, (mark, number)| text.replace(mark, number))
+    }
+}

@@ -1,0 +1,23 @@
+//! What a recorded forward pass is: the table of stages, the probe that observes them, the frames that
+//! hold their values, and the ways out (`.npy` files, a log, a viewer's [`source::Source`]).
+//!
+//! Nothing here computes a model; it imports [`crate::error`] only.
+
+pub mod card;
+pub mod frame;
+pub mod npy;
+pub mod probe;
+pub mod recorder;
+pub mod select;
+pub mod site;
+pub mod source;
+pub mod stage;
+
+pub use card::{ModelCard, PassDims, Sizes};
+pub use frame::{Frame, FrameData, Stats};
+pub use probe::{NoProbe, Probe, Values};
+pub use recorder::Recorder;
+pub use select::Select;
+pub use site::{Address, Site};
+pub use source::{Outline, PassOutline, Source, Status, TokenLabel};
+pub use stage::{Axis, Stage, Step, View};

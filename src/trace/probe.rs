@@ -1,0 +1,45 @@
+//! The probe: how the one forward pass is observed.
+//!
+//! [`crate::model::forward`] asks [`Probe::wants`] before it copies or materialises anything, so a pass
+//! that nobody watches does no work for being watchable.
+
+use std::ops::Range;
+
+use super::site::Site;
+
+/// Values of some rows of a stage, in the stage's own layout.
+#[derive(Clone, Copy, Debug)]
+pub enum Values<'a> {
+    /// float32, every stage but ids.
+    F32(&'a [f32]),
+    /// int64: token ids.
+    I64(&'a [i64]),
+}
+
+/// An observer of a forward pass.
+pub trait Probe {
+    /// False for an observer that never wants anything: the compiler then drops every question.
+    const ENABLED: bool;
+
+    /// Whether the values of `site` should be recorded. For a stage with an operation of its own the
+    /// question comes right after the operation, before its values are copied.
+    fn wants(&self, site: Site) -> bool;
+
+    /// Takes some rows of `site`, which was wanted. A row is everything along the last axis; rows are
+    /// numbered over all the axes before it, row-major. Each row comes once.
+    fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>);
+}
+
+/// The observer of the fast run: nobody.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoProbe;
+
+impl Probe for NoProbe {
+    const ENABLED: bool = false;
+
+    fn wants(&self, _: Site) -> bool {
+        false
+    }
+
+    fn record(&mut self, _: Site, _: Range<usize>, _: Values<'_>) {}
+}
