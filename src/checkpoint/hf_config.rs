@@ -57,12 +57,23 @@ pub(super) fn model_config(text: &str, place: &str) -> Result<ModelConfig> {
     Ok(config)
 }
 
-/// `eos_token_id` in the text of a config.json or generation_config.json: a number, a list of numbers, or
-/// none where it is absent or null.
+/// The ids that end a text: those of generation_config.json, where it names some, else of config.json. Both
+/// are given as text and place.
 ///
 /// # Errors
-/// [`Error::Model`] where the text is no JSON object or the field is something else.
-pub(super) fn eos(text: &str, place: &str) -> Result<Option<Vec<u32>>> {
+/// [`Error::Model`] where a text is no JSON object, or has something else for ids.
+pub(super) fn stop_ids(generation: Option<(&str, &str)>, config: (&str, &str)) -> Result<Vec<u32>> {
+    for (text, place) in generation.into_iter().chain([config]) {
+        if let Some(ids) = eos(text, place)? {
+            return Ok(ids);
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// `eos_token_id` in the text of a config.json or generation_config.json: a number, a list of numbers, or
+/// none where it is absent or null.
+fn eos(text: &str, place: &str) -> Result<Option<Vec<u32>>> {
     let object = parse_object(text, place)?;
     let fields = Fields { object: &object, place, prefix: "" };
     let Some(value) = fields.get("eos_token_id") else { return Ok(None) };

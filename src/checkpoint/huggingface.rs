@@ -32,16 +32,13 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint> {
     let config_place = config_path.display().to_string();
     let config = hf_config::model_config(&config_text, &config_place)?;
     let generation_path = path.join("generation_config.json");
+    let generation_place = generation_path.display().to_string();
     let generation = match generation_path.exists() {
-        true => {
-            hf_config::eos(&read_text(&generation_path, MAX_CONFIG)?, &generation_path.display().to_string())?
-        }
+        true => Some(read_text(&generation_path, MAX_CONFIG)?),
         false => None,
     };
-    let eos = match generation {
-        Some(eos) => eos,
-        None => hf_config::eos(&config_text, &config_place)?.unwrap_or_default(),
-    };
+    let generation = generation.as_ref().map(|text| (text.as_str(), generation_place.as_str()));
+    let eos = hf_config::stop_ids(generation, (&config_text, &config_place))?;
     let (contents, files) = match single.exists() {
         true => (safetensors::parse(&map::map(&single)?, &single.display().to_string())?, 1),
         false => read_shards(path, &index)?,
