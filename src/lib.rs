@@ -4,3 +4,4 @@ pub mod chapters;
 pub mod config;
 pub mod error;
 pub mod trace;
+pub mod tui;

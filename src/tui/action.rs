@@ -1,0 +1,290 @@
+//! What a user can ask for, and the one table of keys: input is read by it, and the footer and the help
+//! screen are drawn from it.
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+/// Everything that can happen to the application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// To the next step, views included.
+    NextStep,
+    /// To the step before.
+    PreviousStep,
+    /// To the same step of the next layer.
+    NextLayer,
+    /// To the same step of the layer before.
+    PreviousLayer,
+    /// To the next head, or the next index of whichever axis is held.
+    NextSlice,
+    /// To the head before.
+    PreviousSlice,
+    /// To the first step of the pass.
+    FirstStep,
+    /// To the last step of the pass.
+    LastStep,
+    /// To the same step of the next pass.
+    NextPass,
+    /// To the same step of the pass before.
+    PreviousPass,
+    /// Runs a decode pass with the token drawn last.
+    NextToken,
+    /// A row up, a line up, a step back: by focus.
+    Up,
+    /// A row down.
+    Down,
+    /// A column to the left.
+    Left,
+    /// A column to the right.
+    Right,
+    /// A screen up.
+    PageUp,
+    /// A screen down.
+    PageDown,
+    /// A screen to the left.
+    PageLeft,
+    /// A screen to the right.
+    PageRight,
+    /// To the first column, or the top.
+    Home,
+    /// To the last column, or the bottom.
+    End,
+    /// The arrow keys to the next panel.
+    NextFocus,
+    /// The arrow keys to the panel before.
+    PreviousFocus,
+    /// The arrow keys to the notes, or back to the tensor.
+    Notes,
+    /// Heatmap, numbers, and for a vocabulary the list of the largest.
+    CycleShow,
+    /// Another axis held, or rows and columns exchanged.
+    CycleAxes,
+    /// What the colours span: this slice, the whole tensor, three standard deviations.
+    CycleScale,
+    /// Opens the line that asks where to go.
+    Goto,
+    /// Opens the help screen.
+    Help,
+    /// Writes this stage to a file.
+    Export,
+    /// Stops the process, as the shell's Ctrl-Z does.
+    Suspend,
+    /// Draws everything again.
+    Redraw,
+    /// Closes what is open.
+    Close,
+    /// Ends the program.
+    Quit,
+    /// A character typed into the go-to line.
+    Type(char),
+    /// Text pasted into it.
+    Paste(String),
+    /// Deletes the character before the cursor of the go-to line.
+    Erase,
+    /// Takes the completion.
+    Complete,
+    /// Goes where the line says.
+    Submit,
+    /// The terminal has this many columns and rows now.
+    Resize(u16, u16),
+    /// A click at a column and a row.
+    Click(u16, u16),
+    /// The wheel turned at a column and a row: lines down, or columns to the right.
+    Scroll {
+        /// Column.
+        x: u16,
+        /// Row.
+        y: u16,
+        /// Lines down; negative is up.
+        down: i8,
+        /// Columns to the right.
+        right: i8,
+    },
+}
+
+/// A part of the help screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// From step to step.
+    Walk,
+    /// Inside the tensor.
+    Tensor,
+    /// Everything else.
+    Program,
+}
+
+impl Group {
+    /// Every group, in the order of the help screen.
+    pub const ALL: [Self; 3] = [Self::Walk, Self::Tensor, Self::Program];
+
+    /// Its heading.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Walk => "Walking through the pass",
+            Self::Tensor => "Looking at a tensor",
+            Self::Program => "The program",
+        }
+    }
+}
+
+/// A key, with or without Ctrl.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    code: KeyCode,
+    ctrl: bool,
+}
+
+/// One row of the key table.
+#[derive(Debug)]
+pub struct Binding {
+    /// The keys, the one to show first.
+    pub keys: &'static [Key],
+    /// What they ask for.
+    pub action: Action,
+    /// Where the help screen lists it.
+    pub group: Group,
+    /// Its word in the footer; neighbours with the same word are shown together.
+    pub word: &'static str,
+    /// How soon it is shown in the footer: 1 first, 0 never.
+    pub rank: u8,
+    /// What the help screen says.
+    pub help: &'static str,
+}
+
+const fn c(c: char) -> Key {
+    Key { code: KeyCode::Char(c), ctrl: false }
+}
+const fn k(code: KeyCode) -> Key {
+    Key { code, ctrl: false }
+}
+const fn ctrl(code: KeyCode) -> Key {
+    Key { code, ctrl: true }
+}
+
+macro_rules! bindings {
+    ($( $group:ident $action:ident [$($key:expr),*] $rank:literal $word:literal $help:literal; )*) => {
+        /// The key table.
+        pub static BINDINGS: &[Binding] = &[$(Binding {
+            keys: &[$($key),*],
+            action: Action::$action,
+            group: Group::$group,
+            word: $word,
+            rank: $rank,
+            help: $help,
+        },)*];
+    };
+}
+
+bindings! {
+    Walk NextStep [c('n'), c(' ')] 1 "step" "next step, views such as transposes included";
+    Walk PreviousStep [c('p'), k(KeyCode::Backspace)] 1 "step" "previous step";
+    Walk NextLayer [c('N'), c('}')] 4 "layer" "same step, next layer";
+    Walk PreviousLayer [c('P'), c('{')] 4 "layer" "same step, previous layer";
+    Walk NextSlice [c(']')] 5 "head" "next head (or the next index of the axis that is held)";
+    Walk PreviousSlice [c('[')] 5 "head" "previous head";
+    Walk NextToken [c('t')] 6 "next token" "next token: run a decode pass with the token drawn last";
+    Walk NextPass [c('.'), c('>')] 11 "pass" "same step, next pass";
+    Walk PreviousPass [c(','), c('<')] 11 "pass" "same step, previous pass";
+    Walk FirstStep [c('g')] 12 "first/last" "first step of the pass";
+    Walk LastStep [c('G')] 12 "first/last" "last step of the pass";
+    Walk Goto [c('/'), c(':')] 3 "go to" "go to a stage, layer, pass or address: softmax, L3/xq, p1, p0/L1/softmax[h=2,q=5,k=1]";
+    Tensor Up [k(KeyCode::Up), c('k')] 0 "" "a row up (in the notes: a line; in the outline: a step)";
+    Tensor Down [k(KeyCode::Down), c('j')] 0 "" "a row down";
+    Tensor Left [k(KeyCode::Left), c('h')] 0 "" "a column to the left (in the outline: a layer back)";
+    Tensor Right [k(KeyCode::Right), c('l')] 0 "" "a column to the right";
+    Tensor PageUp [k(KeyCode::PageUp), ctrl(KeyCode::Char('b'))] 0 "" "a screen up";
+    Tensor PageDown [k(KeyCode::PageDown), ctrl(KeyCode::Char('f'))] 0 "" "a screen down";
+    Tensor PageLeft [ctrl(KeyCode::Left), c('H')] 0 "" "a screen to the left";
+    Tensor PageRight [ctrl(KeyCode::Right), c('L')] 0 "" "a screen to the right";
+    Tensor Home [k(KeyCode::Home), c('0')] 0 "" "first column (in a list: the top)";
+    Tensor End [k(KeyCode::End), c('$')] 0 "" "last column (in a list: the bottom)";
+    Tensor CycleShow [c('v')] 7 "view" "heatmap, numbers, and over a vocabulary the largest first";
+    Tensor CycleAxes [c('a')] 9 "axes" "hold another axis (head, token, …), or exchange rows and columns";
+    Tensor CycleScale [c('s')] 10 "scale" "colours span this slice, the whole tensor, or ±3 standard deviations";
+    Program NextFocus [k(KeyCode::Tab)] 8 "panel" "arrow keys to the next panel: tensor, notes, outline";
+    Program PreviousFocus [k(KeyCode::BackTab)] 0 "" "arrow keys to the previous panel";
+    Program Notes [c('i'), k(KeyCode::Enter)] 8 "notes" "notes on this step, and back";
+    Program Export [c('e')] 9 "export" "export this stage as a .npy file into the current folder";
+    Program Help [c('?'), k(KeyCode::F(1))] 2 "help" "this screen";
+    Program Close [k(KeyCode::Esc)] 0 "" "close what is open, back to the tensor";
+    Program Redraw [ctrl(KeyCode::Char('l'))] 0 "" "draw the screen again";
+    Program Suspend [ctrl(KeyCode::Char('z'))] 0 "" "stop for now; `fg` comes back";
+    Program Quit [c('q'), ctrl(KeyCode::Char('c'))] 2 "quit" "quit";
+}
+
+impl Key {
+    fn matches(self, event: KeyEvent) -> bool {
+        let ctrl = event.modifiers.contains(KeyModifiers::CONTROL);
+        self.code == event.code && self.ctrl == ctrl && !event.modifiers.contains(KeyModifiers::ALT)
+    }
+
+    /// How it is written for people.
+    pub fn label(self) -> String {
+        let name = match self.code {
+            KeyCode::Char(' ') => "Space".to_owned(),
+            KeyCode::Char(c) if self.ctrl => c.to_ascii_uppercase().to_string(),
+            KeyCode::Char(c) => c.to_string(),
+            KeyCode::Up => "↑".to_owned(),
+            KeyCode::Down => "↓".to_owned(),
+            KeyCode::Left => "←".to_owned(),
+            KeyCode::Right => "→".to_owned(),
+            KeyCode::PageUp => "PgUp".to_owned(),
+            KeyCode::PageDown => "PgDn".to_owned(),
+            KeyCode::BackTab => "Shift-Tab".to_owned(),
+            KeyCode::F(number) => format!("F{number}"),
+            code => format!("{code:?}"),
+        };
+        if self.ctrl { format!("Ctrl-{name}") } else { name }
+    }
+}
+
+impl Binding {
+    /// All its keys: "n, Space".
+    pub fn labels(&self) -> String {
+        let labels: Vec<_> = self.keys.iter().map(|key| key.label()).collect();
+        labels.join(", ")
+    }
+}
+
+/// What a key asks for outside the go-to line.
+pub fn of_key(event: KeyEvent) -> Option<Action> {
+    let binding = BINDINGS.iter().find(|binding| binding.keys.iter().any(|key| key.matches(event)));
+    binding.map(|binding| binding.action.clone())
+}
+
+/// What a key asks for in the go-to line.
+pub fn of_typed_key(event: KeyEvent) -> Option<Action> {
+    let plain = !event.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT);
+    match event.code {
+        KeyCode::Char(c) if plain => Some(Action::Type(c)),
+        KeyCode::Char('c') => Some(Action::Quit),
+        KeyCode::Char('h') | KeyCode::Backspace => Some(Action::Erase),
+        KeyCode::Tab => Some(Action::Complete),
+        KeyCode::Enter => Some(Action::Submit),
+        KeyCode::Esc => Some(Action::Close),
+        KeyCode::Up | KeyCode::BackTab => Some(Action::Up),
+        KeyCode::Down => Some(Action::Down),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_key_stands_twice() {
+        let keys: Vec<_> = BINDINGS.iter().flat_map(|binding| binding.keys).collect();
+        for (i, key) in keys.iter().enumerate() {
+            assert!(!keys[..i].contains(key), "{}", key.label());
+        }
+    }
+
+    #[test]
+    fn shifted_letters_are_keys_of_their_own() {
+        let event = |c, modifiers| KeyEvent::new(KeyCode::Char(c), modifiers);
+        assert_eq!(of_key(event('n', KeyModifiers::NONE)), Some(Action::NextStep));
+        assert_eq!(of_key(event('N', KeyModifiers::SHIFT)), Some(Action::NextLayer));
+        assert_eq!(of_key(event('c', KeyModifiers::CONTROL)), Some(Action::Quit));
+        assert_eq!(of_key(event('n', KeyModifiers::ALT)), None);
+    }
+}

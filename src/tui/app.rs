@@ -1,0 +1,426 @@
+//! The state of the viewer. [`super::update`] changes it, [`super::view`] draws it; neither does any I/O.
+//! [`App::sync`] is the one place that asks the source.
+
+use std::collections::HashMap;
+use std::task::Poll;
+
+use ratatui::layout::Rect;
+
+use crate::trace::card::PassDims;
+use crate::trace::{Axis, Outline, Source, Status, TokenLabel};
+
+use super::goto::GotoLine;
+use super::place::{Place, Walk};
+use super::slice::{Cut, Selected};
+use super::summary::{Part, Summaries, over_vocabulary};
+use super::tensor::Tensor;
+use super::theme::{Span, Theme};
+use super::view::{self, grid::Grid, list::List};
+
+/// Which panel the arrow keys belong to. Where the terminal is narrow, only that panel is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Focus {
+    /// The values.
+    Tensor,
+    /// The notes.
+    Notes,
+    /// The outline.
+    Outline,
+}
+
+/// What the keys do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Mode {
+    /// They walk.
+    Walk,
+    /// They scroll the help screen; this is its first line.
+    Help(usize),
+    /// They are typed into the go-to line.
+    Goto(GotoLine),
+}
+
+/// How the values are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Show {
+    /// As colours.
+    Heatmap,
+    /// As numbers.
+    Numbers,
+    /// As a list, the largest first; for a vocabulary.
+    Largest,
+}
+
+/// What the colours span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// The values on the screen's slice: one head.
+    Slice,
+    /// All values of the tensor.
+    Tensor,
+    /// Three standard deviations of all values; what is beyond has the last colour.
+    Deviations,
+}
+
+/// What there is to show at the current place.
+#[derive(Clone, Debug)]
+pub enum Shown {
+    /// Nothing yet.
+    Pending,
+    /// The values.
+    Values(Tensor),
+    /// Why there are none.
+    Failed(String),
+}
+
+/// A line for the user, until the next key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The text.
+    pub text: String,
+    /// Whether it tells of a failure.
+    pub failure: bool,
+}
+
+/// Everything that the screen is drawn from.
+#[derive(Debug)]
+pub struct App {
+    pub(super) outline: Outline,
+    pub(super) theme: Theme,
+    pub(super) size: Rect,
+    pub(super) place: Place,
+    pub(super) selected: Selected,
+    pub(super) shown: Shown,
+    pub(super) summaries: Summaries,
+    pub(super) texts: HashMap<u32, String>,
+    pub(super) mode: Mode,
+    pub(super) focus: Focus,
+    pub(super) show: Show,
+    pub(super) show_vocabulary: Show,
+    pub(super) turn: usize,
+    pub(super) scale: Scale,
+    pub(super) rank: usize,
+    pub(super) offset: (usize, usize),
+    pub(super) notes_line: usize,
+    pub(super) message: Option<Message>,
+    pub(super) status: Status,
+    pub(super) expects_pass: bool,
+}
+
+impl App {
+    /// The viewer of `outline` at the first step, on a screen of `size`.
+    pub fn new(outline: Outline, theme: Theme, size: (u16, u16)) -> Self {
+        let place = Walk::new(&outline, 0).at(0);
+        let selected = Selected::new(&outline.card.sizes);
+        let mut app = Self {
+            outline,
+            theme,
+            size: Rect::new(0, 0, size.0, size.1),
+            place,
+            selected,
+            shown: Shown::Pending,
+            summaries: Summaries::default(),
+            texts: HashMap::new(),
+            mode: Mode::Walk,
+            focus: Focus::Tensor,
+            show: Show::Heatmap,
+            show_vocabulary: Show::Largest,
+            turn: 0,
+            scale: Scale::Slice,
+            rank: 0,
+            offset: (0, 0),
+            notes_line: 0,
+            message: None,
+            status: Status::Idle,
+            expects_pass: false,
+        };
+        // The last token is the one whose successor the pass predicts.
+        app.selected.set(Axis::Token, app.dims().tokens.saturating_sub(1));
+        app
+    }
+
+    /// Where the user stands.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// What the keys do now.
+    pub fn mode(&self) -> &Mode {
+        &self.mode
+    }
+
+    /// Which panel has the arrow keys.
+    pub fn focus(&self) -> Focus {
+        self.focus
+    }
+
+    /// What there is to show.
+    pub fn shown(&self) -> &Shown {
+        &self.shown
+    }
+
+    /// The message to the user.
+    pub fn message(&self) -> Option<&Message> {
+        self.message.as_ref()
+    }
+
+    /// The first row and column on the screen.
+    pub fn offset(&self) -> (usize, usize) {
+        self.offset
+    }
+
+    /// The outline as last seen.
+    pub fn outline(&self) -> &Outline {
+        &self.outline
+    }
+
+    /// Shows `text` until the next key.
+    pub fn say(&mut self, text: impl Into<String>, failure: bool) {
+        self.message = Some(Message { text: text.into(), failure });
+    }
+
+    /// The sizes of the current pass.
+    pub fn dims(&self) -> PassDims {
+        let none = PassDims { pass: self.place.pass, start: 0, tokens: 0 };
+        self.outline.passes.get(self.place.pass).map_or(none, |pass| pass.dims)
+    }
+
+    /// The steps of the current pass.
+    pub fn walk(&self) -> Walk {
+        Walk::new(&self.outline, self.place.pass)
+    }
+
+    /// The values of the current step, once they are there.
+    pub fn tensor(&self) -> Option<&Tensor> {
+        match &self.shown {
+            Shown::Values(tensor) if self.is_current(tensor) => Some(tensor),
+            _ => None,
+        }
+    }
+
+    fn is_current(&self, tensor: &Tensor) -> bool {
+        tensor.site() == self.place.site() && tensor.step() == self.place.step
+    }
+
+    /// The shape of the current step.
+    pub fn shape(&self) -> Vec<usize> {
+        match self.tensor() {
+            Some(tensor) => tensor.shape().to_vec(),
+            None => self.outline.card.sizes.shape(self.place.step.axes(), self.dims()),
+        }
+    }
+
+    /// The index under the cursor.
+    pub fn index(&self) -> Vec<usize> {
+        self.selected.index(self.place.step.axes(), &self.shape())
+    }
+
+    /// How the values are drawn: the wish, as far as this step allows.
+    pub fn show(&self) -> Show {
+        if over_vocabulary(self.place.step.stage()) { self.show_vocabulary } else { self.show }
+    }
+
+    /// What goes down, across, and is held.
+    pub fn cut(&self) -> Cut {
+        let axes = self.place.step.axes();
+        if self.show() == Show::Largest && axes.len() == 2 {
+            return Cut { held: Some(0), rows: 1, columns: None };
+        }
+        Cut::new(axes, self.turn)
+    }
+
+    /// The part of the frame that the screen's slice is: none where no axis of the frame is held.
+    pub(super) fn part(&self) -> Option<Part> {
+        let tensor = self.tensor()?;
+        let held = self.cut().held.map(|held| {
+            let axis = tensor.axes()[held];
+            let own = self.place.step.stage().axes().iter().position(|&other| other == axis);
+            (own.unwrap_or(held), self.selected.get(axis, tensor.shape()[held]))
+        });
+        Some(Part { site: tensor.site(), held })
+    }
+
+    /// The part that the colours span.
+    pub(super) fn span_part(&self) -> Option<Part> {
+        let held = self.part()?;
+        Some(if self.scale == Scale::Slice { held } else { Part { held: None, ..held } })
+    }
+
+    /// What the colours span, once the statistics are known.
+    pub fn span(&self) -> Option<Span> {
+        let tensor = self.tensor()?;
+        let stats = self.summaries.stats(self.span_part()?)?;
+        let positive = tensor.is_probability();
+        let full = if positive { stats.max } else { stats.min.abs().max(stats.max.abs()) };
+        let wanted = if self.scale == Scale::Deviations && !positive { 3.0 * stats.std } else { full };
+        let high = wanted.min(full);
+        let high = if high > 0.0 { high } else { 1.0 };
+        Some(Span { positive, high, clipped: high < full })
+    }
+
+    /// The token of the vocabulary at `rank` in the list of the largest.
+    pub fn ranked(&self, rank: usize) -> Option<u32> {
+        self.summaries.order(self.part()?)?.get(rank).copied()
+    }
+
+    /// A token of this pass, by its row.
+    pub fn token(&self, row: usize) -> Option<&TokenLabel> {
+        self.outline.passes.get(self.place.pass)?.tokens.get(row)
+    }
+
+    /// A token by its position over all passes.
+    pub fn position(&self, position: usize) -> Option<&TokenLabel> {
+        let passes = &self.outline.passes;
+        let after = passes.partition_point(|pass| pass.dims.start <= position);
+        let pass = passes.get(after.checked_sub(1)?)?;
+        pass.tokens.get(position - pass.dims.start)
+    }
+
+    /// The position of the token that the screen is about: of the row under the cursor, or the pass's last.
+    pub fn current_position(&self) -> usize {
+        let dims = self.dims();
+        let axes = self.place.step.axes();
+        if axes.contains(&Axis::Token) {
+            dims.start + self.selected.get(Axis::Token, dims.tokens)
+        } else if axes.contains(&Axis::Key) {
+            self.selected.get(Axis::Key, dims.keys())
+        } else {
+            dims.keys().saturating_sub(1)
+        }
+    }
+
+    /// Asks `source` for what is to be shown; true where that changes the screen. Call it after updates and
+    /// whenever the source has news.
+    pub fn sync(&mut self, source: &mut dyn Source) -> bool {
+        let mut changed = self.summaries.poll();
+        if self.outline != *source.outline() {
+            let more = source.outline().passes.len() > self.outline.passes.len();
+            self.outline = source.outline().clone();
+            if more && std::mem::take(&mut self.expects_pass) {
+                let last = self.outline.passes.len() - 1;
+                self.go(Walk::new(&self.outline, last).same(self.place));
+            }
+            changed = true;
+        }
+        let status = source.status();
+        changed |= self.status != status;
+        self.status = status;
+        changed |= self.fetch(source);
+        if changed {
+            self.settle();
+        }
+        self.want();
+        self.fetch_texts(source) || changed
+    }
+
+    fn fetch(&mut self, source: &mut dyn Source) -> bool {
+        let site = self.place.site();
+        match &self.shown {
+            Shown::Values(tensor) if self.is_current(tensor) => return false,
+            Shown::Values(tensor) if tensor.site() == site => {
+                self.show_frame(tensor.frame().clone());
+                return true;
+            }
+            Shown::Values(_) | Shown::Pending => {}
+            Shown::Failed(_) => return false,
+        }
+        let was_pending = matches!(self.shown, Shown::Pending);
+        match source.frame(site) {
+            Poll::Pending => {
+                self.shown = Shown::Pending;
+                !was_pending
+            }
+            Poll::Ready(Ok(frame)) => {
+                self.show_frame(frame);
+                true
+            }
+            Poll::Ready(Err(error)) => {
+                self.shown = Shown::Failed(error.to_string());
+                true
+            }
+        }
+    }
+
+    fn show_frame(&mut self, frame: std::sync::Arc<crate::trace::Frame>) {
+        let shape = frame.shape().to_vec();
+        self.shown = match Tensor::new(frame, self.place.step) {
+            Some(tensor) => Shown::Values(tensor),
+            None => Shown::Failed(format!(
+                "{} came with the shape {shape:?}, which is not that of the table of stages",
+                self.place.path()
+            )),
+        };
+    }
+
+    /// Has worked out what the screen needs to know about all values.
+    pub(super) fn want(&mut self) {
+        let Some(tensor) = self.tensor() else { return };
+        let frame = tensor.frame().clone();
+        let (Some(part), Some(span)) = (self.part(), self.span_part()) else { return };
+        self.summaries.want_stats(&frame, Part { held: None, ..part });
+        self.summaries.want_stats(&frame, span);
+        if self.show() == Show::Largest {
+            self.summaries.want_order(&frame, part);
+            self.settle();
+        }
+    }
+
+    fn fetch_texts(&mut self, source: &dyn Source) -> bool {
+        let missing: Vec<u32> =
+            view::vocabulary_ids(self).into_iter().filter(|id| !self.texts.contains_key(id)).collect();
+        for &id in &missing {
+            self.texts.insert(id, source.token_text(id));
+        }
+        !missing.is_empty()
+    }
+
+    /// Stands at `place`.
+    pub(super) fn go(&mut self, place: Place) {
+        if place.step.axes() != self.place.step.axes() {
+            self.turn = 0;
+        }
+        if place != self.place {
+            self.notes_line = 0;
+        }
+        if place.site() != self.place.site() {
+            self.rank = 0;
+            if matches!(self.shown, Shown::Failed(_)) {
+                self.shown = Shown::Pending;
+            }
+        }
+        self.place = place;
+    }
+
+    /// Brings the cursor, the scrolled position and the popups back into range, and the cursor into sight.
+    pub(super) fn settle(&mut self) {
+        let panels = view::Panels::new(self);
+        let follow = |offset: usize, at: usize, seen: usize, count: usize| {
+            let seen = seen.max(1);
+            let offset = offset.min(at).max((at + 1).saturating_sub(seen));
+            offset.min(count.saturating_sub(seen))
+        };
+        if let Some(area) = panels.middle {
+            if let Some(list) = List::new(self, area) {
+                self.rank = self.rank.min(list.count.saturating_sub(1));
+                if self.show() == Show::Largest
+                    && let Some(id) = self.ranked(self.rank)
+                {
+                    self.selected.set(Axis::Vocab, id as usize);
+                }
+                self.offset = (follow(self.offset.0, list.at(self), list.seen(), list.count), 0);
+            } else if let Some(grid) = Grid::new(self, area) {
+                let (row, column) = grid.cursor;
+                self.offset = (
+                    follow(self.offset.0, row, grid.rows_seen(), grid.rows),
+                    follow(self.offset.1, column, grid.columns_seen(), grid.columns),
+                );
+            }
+        }
+        if let Some(area) = panels.notes {
+            let lines = view::notes::lines(self, area.width).len();
+            self.notes_line = self.notes_line.min(lines.saturating_sub(usize::from(area.height)));
+        }
+        if let Mode::Help(line) = &mut self.mode {
+            *line = (*line).min(view::help::last_line(self.size, self.theme));
+        }
+    }
+}

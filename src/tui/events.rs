@@ -1,0 +1,132 @@
+//! The loop: read everything that waits, ask the source, draw once.
+
+use std::io::Stdout;
+use std::path::Path;
+use std::task::Poll;
+use std::time::Duration;
+
+use crossterm::event::{self, Event, KeyEventKind, MouseButton, MouseEventKind};
+use crossterm::execute;
+use crossterm::terminal::{BeginSynchronizedUpdate, EndSynchronizedUpdate};
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+
+use crate::error::{Error, Result};
+use crate::trace::{Source, Status};
+
+use super::action::{self, Action};
+use super::app::{App, Mode, Shown};
+use super::export;
+use super::terminal::{Guard, failed};
+use super::update::{Effect, update};
+
+/// How soon news of the source are looked for while it works, and how soon a signal is seen otherwise.
+const WORKING: Duration = Duration::from_millis(30);
+const IDLE: Duration = Duration::from_millis(100);
+
+/// Runs until the user quits.
+///
+/// # Errors
+/// [`Error::Terminal`] where the terminal fails, [`Error::Interrupted`] where a signal asked to stop.
+pub(super) fn run(app: &mut App, source: &mut dyn Source, guard: &Guard) -> Result<()> {
+    let backend = CrosstermBackend::new(std::io::stdout());
+    let mut terminal = Terminal::new(backend).map_err(|error| failed(&error))?;
+    let mut dirty = true;
+    loop {
+        if let Some(signal) = guard.stopped_by() {
+            return Err(Error::interrupted(format!("stopped by {signal}")));
+        }
+        dirty |= source.poll();
+        dirty |= app.sync(source);
+        if std::mem::take(&mut dirty) {
+            draw(app, source, &mut terminal).map_err(|error| failed(&error))?;
+        }
+        let working =
+            source.status() != Status::Idle || matches!(app.shown, Shown::Pending) || app.summaries.busy();
+        let mut wait = if working { WORKING } else { IDLE };
+        // Keys that wait are all taken before the next drawing, so that a held key never lags behind.
+        while event::poll(wait).map_err(|error| failed(&error))? {
+            wait = Duration::ZERO;
+            let event = event::read().map_err(|error| failed(&error))?;
+            let Some(action) = action_of(app, event) else { continue };
+            dirty = true;
+            match update(app, action) {
+                Effect::None => {}
+                Effect::Quit => return Ok(()),
+                Effect::Advance => advance(app, source),
+                Effect::Export => save(app, source),
+                Effect::Redraw => terminal.clear().map_err(|error| failed(&error))?,
+                Effect::Suspend => {
+                    guard.suspend()?;
+                    terminal.clear().map_err(|error| failed(&error))?;
+                }
+            }
+        }
+    }
+}
+
+fn draw(
+    app: &mut App,
+    source: &mut dyn Source,
+    terminal: &mut Terminal<CrosstermBackend<Stdout>>,
+) -> std::io::Result<()> {
+    let size = terminal.size()?;
+    if (size.width, size.height) != (app.size.width, app.size.height) {
+        update(app, Action::Resize(size.width, size.height));
+        app.sync(source);
+    }
+    execute!(std::io::stdout(), BeginSynchronizedUpdate)?;
+    terminal.draw(|frame| frame.render_widget(&*app, frame.area()))?;
+    execute!(std::io::stdout(), EndSynchronizedUpdate)
+}
+
+/// What an event asks for.
+pub fn action_of(app: &App, event: Event) -> Option<Action> {
+    let typing = matches!(app.mode, Mode::Goto(_));
+    match event {
+        Event::Key(key) if key.kind == KeyEventKind::Release => None,
+        Event::Key(key) if typing => action::of_typed_key(key),
+        Event::Key(key) => action::of_key(key),
+        Event::Paste(text) if typing => Some(Action::Paste(text)),
+        Event::Resize(columns, rows) => Some(Action::Resize(columns, rows)),
+        Event::Mouse(mouse) => {
+            let (x, y) = (mouse.column, mouse.row);
+            let scroll = |down, right| Some(Action::Scroll { x, y, down, right });
+            match mouse.kind {
+                MouseEventKind::Down(MouseButton::Left) => Some(Action::Click(x, y)),
+                MouseEventKind::ScrollDown if mouse.modifiers.is_empty() => scroll(3, 0),
+                MouseEventKind::ScrollUp if mouse.modifiers.is_empty() => scroll(-3, 0),
+                MouseEventKind::ScrollDown | MouseEventKind::ScrollRight => scroll(0, 3),
+                MouseEventKind::ScrollUp | MouseEventKind::ScrollLeft => scroll(0, -3),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+/// Asks for one more pass; when it is there, the screen goes to the same step of it.
+fn advance(app: &mut App, source: &mut dyn Source) {
+    match source.advance() {
+        Ok(()) => {
+            app.expects_pass = true;
+            app.say("running the next token …", false);
+        }
+        Err(error) => app.say(error.to_string(), true),
+    }
+}
+
+fn save(app: &mut App, source: &mut dyn Source) {
+    // Steps taken since the last drawing have not been asked for yet.
+    app.sync(source);
+    let frame = match (app.tensor(), source.frame(app.place().site())) {
+        (Some(tensor), _) => tensor.frame().clone(),
+        (None, Poll::Ready(Ok(frame))) => frame,
+        (None, Poll::Ready(Err(error))) => return app.say(error.to_string(), true),
+        (None, Poll::Pending) => return app.say("there is nothing to export yet: it is being computed", false),
+    };
+    match export::save(&frame, Path::new(".")) {
+        Ok(path) => app.say(format!("wrote {}", path.display()), false),
+        Err(error) => app.say(error.to_string(), true),
+    }
+}

@@ -1,0 +1,49 @@
+//! The viewer: a recorded or running model's passes, step by step, in a terminal.
+//!
+//! It knows a [`Source`] and nothing that computes. An event becomes an [`action::Action`],
+//! [`update::update`] changes the [`app::App`], [`view`] draws it; [`events`] is the loop around them.
+
+pub mod action;
+pub mod app;
+pub mod events;
+pub mod export;
+pub mod goto;
+mod mouse;
+pub mod open;
+pub mod palette;
+pub mod place;
+pub mod slice;
+pub mod summary;
+pub mod tensor;
+pub mod terminal;
+pub mod text;
+pub mod theme;
+pub mod update;
+pub mod view;
+
+use std::io::{IsTerminal, stdin, stdout};
+
+use crate::error::{Error, Result};
+use crate::trace::Source;
+
+pub use open::OpenAt;
+
+/// Shows `source` in the terminal until the user quits.
+///
+/// # Errors
+/// [`Error::Usage`] where `open` names something that is not there, [`Error::Terminal`] where there is no
+/// terminal or it fails, [`Error::Interrupted`] where a signal ended it. The terminal is as before in any case.
+pub fn run(mut source: Box<dyn Source>, open: &OpenAt) -> Result<()> {
+    let theme = theme::Theme::new(theme::Depth::detect(|name| std::env::var(name).ok()));
+    let mut app = app::App::new(source.outline().clone(), theme, (80, 24));
+    open::open(&mut app, open)?;
+    for (name, is_terminal) in [("output", stdout().is_terminal()), ("input", stdin().is_terminal())] {
+        if !is_terminal {
+            return Err(Error::terminal(format!("the standard {name} is not a terminal"))
+                .expected("a terminal to draw in and to read keys from")
+                .next("use `llama-trace log` to print the steps, or `llama-trace export` to write them to files"));
+        }
+    }
+    let guard = terminal::Guard::take()?;
+    events::run(&mut app, &mut *source, &guard)
+}

@@ -1,0 +1,67 @@
+//! What is under the pointer.
+
+use ratatui::layout::{Position, Rect};
+
+use super::app::{App, Focus, Show};
+use super::update;
+use super::view::{self, grid::Grid, list::List, outline, tokens};
+
+fn within(area: Option<Rect>, x: u16, y: u16) -> Option<Rect> {
+    area.filter(|area| area.contains(Position { x, y }))
+}
+
+/// A click selects what it hits.
+pub(super) fn click(app: &mut App, x: u16, y: u16) {
+    let panels = view::Panels::new(app);
+    if let Some(area) = within(panels.tokens, x, y) {
+        if let Some(position) = tokens::at(app, area, x) {
+            select_position(app, position);
+        }
+    } else if let Some(area) = within(panels.outline, x, y) {
+        if let Some(place) = outline::at(app, area, y) {
+            app.go(place);
+        }
+        app.focus = Focus::Outline;
+    } else if within(panels.notes, x, y).is_some() {
+        app.focus = Focus::Notes;
+    } else if let Some(area) = within(panels.middle, x, y) {
+        app.focus = Focus::Tensor;
+        if let Some(list) = List::new(app, area) {
+            if let Some(row) = list.row_at(app, y) {
+                let by = row as isize - list.at(app) as isize;
+                update::move_cursor(app, by, 0);
+            }
+        } else if let Some(grid) = Grid::new(app, area)
+            && let Some((row, column)) = grid.cell_at(app, x, y)
+        {
+            let (down, right) = (row as isize - grid.cursor.0 as isize, column as isize - grid.cursor.1 as isize);
+            update::move_cursor(app, down, right);
+        }
+    }
+}
+
+/// The wheel moves through whatever it is over.
+pub(super) fn scroll(app: &mut App, x: u16, y: u16, down: isize, right: isize) {
+    let panels = view::Panels::new(app);
+    if within(panels.outline, x, y).is_some() {
+        update::step(app, down.signum());
+    } else if within(panels.notes, x, y).is_some() {
+        app.notes_line = app.notes_line.saturating_add_signed(down);
+    } else if within(panels.middle, x, y).is_some() {
+        let list = app.cut().columns.is_none() || app.show() == Show::Largest;
+        update::move_cursor(app, down, if list { 0 } else { right });
+    }
+}
+
+/// Selects a token of the strip: as the row of this pass, or as a key that this pass sees.
+fn select_position(app: &mut App, position: usize) {
+    use crate::trace::Axis;
+    let dims = app.dims();
+    if position >= dims.start && position < dims.keys() && app.place.step.axes().contains(&Axis::Token) {
+        app.selected.set(Axis::Token, position - dims.start);
+    } else if position < dims.keys() {
+        app.selected.set(Axis::Key, position);
+    } else {
+        app.say("this token belongs to a later pass; . goes there", false);
+    }
+}

@@ -1,0 +1,68 @@
+//! Where the viewer opens: what the command line asked for, checked before the terminal is touched.
+
+use crate::error::{Error, Result};
+use crate::trace::select::stage_named;
+use crate::trace::{Axis, Step};
+
+use super::app::App;
+use super::place::{Place, Walk, present};
+
+/// A place to begin at; whatever is none is the first there is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenAt {
+    /// Number of the pass.
+    pub pass: Option<usize>,
+    /// Number of the layer.
+    pub layer: Option<usize>,
+    /// Name of a stage or a view.
+    pub stage: Option<String>,
+    /// Number of the query head.
+    pub head: Option<usize>,
+}
+
+fn below(what: &str, number: usize, count: usize) -> Result<usize> {
+    if number < count {
+        return Ok(number);
+    }
+    let last = count.saturating_sub(1);
+    Err(Error::usage(format!("there is no such {what}"))
+        .expected(format!("a number from 0 to {last}"))
+        .found(number)
+        .next(format!("name a {what} that this model has")))
+}
+
+/// Goes to where `open` says.
+///
+/// # Errors
+/// [`Error::Usage`] with what there is, where it names something that is not there.
+pub(super) fn open(app: &mut App, open: &OpenAt) -> Result<()> {
+    let sizes = app.outline.card.sizes;
+    let pass = below("pass", open.pass.unwrap_or(0), app.outline.passes.len())?;
+    let layer = open.layer.map(|layer| below("layer", layer, sizes.layers)).transpose()?;
+    if let Some(head) = open.head {
+        app.selected.set(Axis::Head, below("head", head, sizes.heads)?);
+    }
+    let walk = Walk::new(&app.outline, pass);
+    let place = match (&open.stage, layer) {
+        (Some(name), layer) => {
+            let step = match Step::from_name(name) {
+                Some(step) => step,
+                None => Step::Stage(stage_named(name)?),
+            };
+            let dims = app.outline.passes[pass].dims;
+            if !present(step, dims) {
+                return Err(Error::usage(format!("pass {pass} has no {name}"))
+                    .expected("a pass that reads several tokens: from one alone nothing is hidden")
+                    .found(format!("{} token", dims.tokens))
+                    .next("use --stage softmax"));
+            }
+            let layer = step.stage().in_layer().then(|| layer.unwrap_or(0));
+            Place { pass, layer, step }
+        }
+        (None, Some(layer)) => walk.at(walk.start.len() + layer * walk.layer.len()),
+        (None, None) => walk.at(0),
+    };
+    app.go(place);
+    app.settle();
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! Where the user stands: a step of a layer of a pass, and the way from one step to the next.
+
+use crate::trace::card::PassDims;
+use crate::trace::stage::Section;
+use crate::trace::{Axis, Outline, Site, Stage, Step};
+
+/// One step of one pass. `layer` is set exactly where the step has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Number of the pass.
+    pub pass: usize,
+    /// Number of the layer.
+    pub layer: Option<usize>,
+    /// The stage or view.
+    pub step: Step,
+}
+
+impl Place {
+    /// The site that holds its values.
+    pub fn site(self) -> Site {
+        Site { pass: self.pass, layer: self.layer, stage: self.step.stage() }
+    }
+
+    /// `p0/L1/softmax`, and `p0/L1/keys_t` for a view.
+    pub fn path(self) -> String {
+        match self.layer {
+            Some(layer) => format!("p{}/L{layer}/{}", self.pass, self.step.name()),
+            None => format!("p{}/{}", self.pass, self.step.name()),
+        }
+    }
+
+    /// The address of one of its values: `p0/L1/softmax[h=2,t=5,k=1]`.
+    pub fn address(self, index: &[usize]) -> String {
+        let axes: &[Axis] = self.step.axes();
+        let parts: Vec<_> = axes.iter().zip(index).map(|(axis, i)| format!("{}={i}", axis.index())).collect();
+        format!("{}[{}]", self.path(), parts.join(","))
+    }
+}
+
+/// The steps of one pass in order: those before the layers, those of a layer, those after.
+#[derive(Clone, Debug)]
+pub struct Walk {
+    /// Number of the pass.
+    pub pass: usize,
+    /// Steps before the layers.
+    pub start: Vec<Step>,
+    /// Steps of each layer.
+    pub layer: Vec<Step>,
+    /// How many layers.
+    pub layers: usize,
+    /// Steps after the layers, the sampler's included.
+    pub end: Vec<Step>,
+}
+
+/// Whether `step` exists in pass `dims`.
+pub fn present(step: Step, dims: PassDims) -> bool {
+    step.stage().present(dims)
+}
+
+impl Walk {
+    /// The steps of pass number `pass`; of a pass without tokens where the outline has no such pass.
+    pub fn new(outline: &Outline, pass: usize) -> Self {
+        let none = PassDims { pass, start: 0, tokens: 0 };
+        let dims = outline.passes.get(pass).map_or(none, |pass| pass.dims);
+        let of = |section| Step::in_section(section).filter(move |&step| present(step, dims));
+        Self {
+            pass,
+            start: of(Section::Start).collect(),
+            layer: of(Section::Layer).collect(),
+            layers: outline.card.sizes.layers,
+            end: of(Section::End).chain(of(Section::Sampler)).collect(),
+        }
+    }
+
+    /// How many steps the pass has.
+    pub fn len(&self) -> usize {
+        self.start.len() + self.layers * self.layer.len() + self.end.len()
+    }
+
+    /// Whether it has none; no pass is like that.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The place with this number, counted from 0; the last one where there are fewer.
+    pub fn at(&self, number: usize) -> Place {
+        let pass = self.pass;
+        let number = number.min(self.len().saturating_sub(1));
+        if let Some(&step) = self.start.get(number) {
+            return Place { pass, layer: None, step };
+        }
+        let number = number - self.start.len();
+        let (layer, index) = (number / self.layer.len(), number % self.layer.len());
+        if layer < self.layers {
+            return Place { pass, layer: Some(layer), step: self.layer[index] };
+        }
+        let index = number - self.layers * self.layer.len();
+        let step = self.end.get(index).copied().unwrap_or(Step::Stage(Stage::Tokens));
+        Place { pass, layer: None, step }
+    }
+
+    /// The number of `place`; that of the step that comes after it where this pass lacks it (a mask).
+    pub fn number(&self, place: Place) -> usize {
+        let later = |steps: &[Step]| {
+            let order = |step: Step| (step.stage(), matches!(step, Step::View(_)));
+            let same = steps.iter().position(|&step| step == place.step);
+            same.or_else(|| steps.iter().position(|&step| order(step) > order(place.step))).unwrap_or(steps.len())
+        };
+        match place.layer {
+            Some(layer) => self.start.len() + layer.min(self.layers) * self.layer.len() + later(&self.layer),
+            None if place.step.stage() < Stage::AttnNorm => later(&self.start),
+            None => self.start.len() + self.layers * self.layer.len() + later(&self.end),
+        }
+    }
+
+    /// `place` in this pass, whichever pass it was in.
+    pub fn same(&self, place: Place) -> Place {
+        self.at(self.number(place))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::PassOutline;
+    use crate::trace::card::{ModelCard, Sizes};
+    use crate::trace::source::TokenLabel;
+
+    fn outline() -> Outline {
+        let sizes = Sizes { layers: 2, dim: 8, heads: 2, kv_heads: 1, head_dim: 4, hidden: 8, vocab: 10 };
+        let card = ModelCard {
+            name: "m".into(),
+            sizes,
+            context: 16,
+            norm_eps: 1e-5,
+            rope_theta: 1e4,
+            rope_scaling: "none".into(),
+            pairing: "halves".into(),
+            qkv_bias: false,
+            output_bias: false,
+            mlp_bias: false,
+            tied: false,
+            backend: "cpu".into(),
+            precision: "f32".into(),
+        };
+        let pass = |pass, start, tokens| PassOutline {
+            dims: PassDims { pass, start, tokens },
+            tokens: vec![TokenLabel { id: 1, text: "a".into() }; tokens],
+            sampled: TokenLabel { id: 2, text: "b".into() },
+        };
+        Outline { card, passes: vec![pass(0, 0, 3), pass(1, 3, 1)] }
+    }
+
+    #[test]
+    fn every_number_names_a_place_and_back() {
+        let outline = outline();
+        for pass in 0..2 {
+            let walk = Walk::new(&outline, pass);
+            for number in 0..walk.len() {
+                assert_eq!(walk.number(walk.at(number)), number);
+            }
+        }
+    }
+
+    #[test]
+    fn a_step_that_a_pass_lacks_is_answered_with_the_next() {
+        let walk = Walk::new(&outline(), 1);
+        let masked = Place { pass: 0, layer: Some(1), step: Step::Stage(Stage::MaskedScores) };
+        assert_eq!(walk.same(masked), Place { pass: 1, layer: Some(1), step: Step::Stage(Stage::Softmax) });
+        let mask = Place { pass: 0, layer: None, step: Step::Stage(Stage::Mask) };
+        assert_eq!(walk.same(mask), Place { pass: 1, layer: Some(0), step: Step::Stage(Stage::AttnNorm) });
+    }
+}

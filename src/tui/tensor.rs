@@ -1,0 +1,122 @@
+//! A frame as a step shows it: a view's axes are a mapping of indices, so that no number is copied.
+
+use std::sync::Arc;
+
+use crate::trace::frame::{Frame, Number};
+use crate::trace::{Axis, Site, Stage, Step, View};
+
+/// The values of one step. Every index it takes is in the step's own axes.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    frame: Arc<Frame>,
+    step: Step,
+    shape: Vec<usize>,
+}
+
+impl Tensor {
+    /// `frame` as `step` shows it; none where the frame has another number of axes than the step's stage.
+    pub fn new(frame: Arc<Frame>, step: Step) -> Option<Self> {
+        let from = frame.shape();
+        if from.len() != step.stage().axes().len() || frame.site.stage != step.stage() {
+            return None;
+        }
+        let shape = match step {
+            Step::View(View::QueriesT | View::ValuesT) => vec![from[1], from[0], from[2]],
+            Step::View(View::KeysT) => vec![from[1], from[2], from[0]],
+            Step::View(View::AttnMerged) => vec![from[0], from[1] * from[2]],
+            _ => from.to_vec(),
+        };
+        Some(Self { frame, step, shape })
+    }
+
+    /// The frame that holds the values.
+    pub fn frame(&self) -> &Arc<Frame> {
+        &self.frame
+    }
+
+    /// Where the values were recorded.
+    pub fn site(&self) -> Site {
+        self.frame.site
+    }
+
+    /// The step that shows them.
+    pub fn step(&self) -> Step {
+        self.step
+    }
+
+    /// The length of each axis.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The meaning of each axis.
+    pub fn axes(&self) -> &'static [Axis] {
+        self.step.axes()
+    }
+
+    /// How many values there are.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The value at `index`; none outside.
+    pub fn get(&self, index: &[usize]) -> Option<Number> {
+        if index.len() != self.shape.len() || index.iter().zip(&self.shape).any(|(i, n)| i >= n) {
+            return None;
+        }
+        match self.step {
+            Step::View(View::QueriesT | View::ValuesT) => self.frame.get(&[index[1], index[0], index[2]]),
+            Step::View(View::KeysT) => self.frame.get(&[index[2], index[0], index[1]]),
+            Step::View(View::AttnMerged) => {
+                let width = self.frame.shape()[2];
+                self.frame.get(&[index[0], index[1] / width, index[1] % width])
+            }
+            _ => self.frame.get(index),
+        }
+    }
+
+    /// Whether the values are shares of 1.
+    pub fn is_probability(&self) -> bool {
+        matches!(self.step, Step::Stage(Stage::Softmax | Stage::Probs | Stage::Nucleus))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ndarray::{ArrayD, IxDyn};
+
+    use super::*;
+    use crate::trace::card::Sizes;
+    use crate::trace::frame::FrameData;
+
+    #[test]
+    fn a_view_is_where_copying_would_have_put_it() {
+        let sizes = Sizes { layers: 1, dim: 8, heads: 4, kv_heads: 2, head_dim: 2, hidden: 4, vocab: 4 };
+        for view in View::ALL {
+            let shape = [3, 4, 2];
+            let values = (0..24).map(|i| i as f32).collect();
+            let data = FrameData::F32(ArrayD::from_shape_vec(IxDyn(&shape), values).unwrap());
+            let stage = view.source();
+            let frame = Arc::new(Frame { site: Site::layer(0, 0, stage), axes: stage.axes(), data });
+            let tensor = Tensor::new(frame.clone(), Step::View(*view)).unwrap();
+            let copied = frame.view(*view, &sizes);
+            if tensor.shape() != copied.shape() {
+                panic!("{view}: {:?} and {:?}", tensor.shape(), copied.shape());
+            }
+            for flat in 0..24 {
+                let mut index = Vec::new();
+                let mut rest = flat;
+                for length in tensor.shape().iter().rev() {
+                    index.insert(0, rest % length);
+                    rest /= length;
+                }
+                assert_eq!(tensor.get(&index), copied.get(&index), "{view} {index:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! The one theme: what each kind of text looks like, and how a value becomes a coloured cell, for terminals
+//! with 16 million colours, 256, 16 and none.
+
+use ratatui::style::{Color, Modifier, Style};
+
+use super::palette::{self, Rgb};
+
+/// How many colours the terminal has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Depth {
+    /// None, or none wanted (`NO_COLOR`).
+    None,
+    /// The 16 of every terminal.
+    Ansi,
+    /// 256.
+    Indexed,
+    /// 24 bits.
+    True,
+}
+
+impl Depth {
+    /// What the environment says; `get` looks a variable up.
+    pub fn detect(get: impl Fn(&str) -> Option<String>) -> Self {
+        let is = |name: &str, words: &[&str]| {
+            get(name).is_some_and(|value| words.iter().any(|word| value.to_ascii_lowercase().contains(word)))
+        };
+        if get("NO_COLOR").is_some_and(|value| !value.is_empty()) || get("TERM").as_deref() == Some("dumb") {
+            Self::None
+        } else if is("COLORTERM", &["truecolor", "24bit"]) || is("TERM", &["direct", "truecolor"]) {
+            Self::True
+        } else if is("TERM", &["256"]) {
+            Self::Indexed
+        } else {
+            Self::Ansi
+        }
+    }
+}
+
+/// What the colours of a heatmap span.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Span {
+    /// Whether it begins at 0 (probabilities) and not at −`high`.
+    pub positive: bool,
+    /// The value of the last colour.
+    pub high: f64,
+    /// Whether values beyond it exist, shown in the last colour.
+    pub clipped: bool,
+}
+
+impl Span {
+    /// Where `value` is on the scale: 0 … 1, or −1 … 1.
+    pub fn share(self, value: f64) -> f64 {
+        let low = if self.positive { 0.0 } else { -1.0 };
+        if self.high > 0.0 { (value / self.high).clamp(low, 1.0) } else { 0.0 }
+    }
+}
+
+/// What one cell of a heatmap looks like.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    /// Its style.
+    pub style: Style,
+    /// Its characters where no number is written in it.
+    pub fill: &'static str,
+}
+
+/// Styles, by what the text is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Theme {
+    depth: Depth,
+}
+
+/// Cells without a background colour: how large a value is.
+const SHADES: [&str; 5] = ["  ", "░░", "▒▒", "▓▓", "██"];
+const NEGATIVE: [&str; 5] = [" ·", "-░", "-▒", "-▓", "-█"];
+const POSITIVE: [&str; 5] = [" ·", "+░", "+▒", "+▓", "+█"];
+
+impl Theme {
+    /// The theme of a terminal with this many colours.
+    pub fn new(depth: Depth) -> Self {
+        Self { depth }
+    }
+
+    /// How many colours it uses.
+    pub fn depth(self) -> Depth {
+        self.depth
+    }
+
+    fn coloured(self, color: Color, without: Modifier) -> Style {
+        if self.depth == Depth::None { Style::new().add_modifier(without) } else { Style::new().fg(color) }
+    }
+
+    /// What stands back: rules, shapes, what is off.
+    pub fn dim(self) -> Style {
+        self.coloured(Color::DarkGray, Modifier::DIM)
+    }
+
+    /// Names of stages, headings.
+    pub fn strong(self) -> Style {
+        Style::new().add_modifier(Modifier::BOLD)
+    }
+
+    /// The heading of a panel: of the one that has the arrow keys, or of another.
+    pub fn heading(self, focused: bool) -> Style {
+        let style = self.coloured(Color::Cyan, Modifier::BOLD).add_modifier(Modifier::BOLD);
+        if focused { style.add_modifier(Modifier::REVERSED) } else { style }
+    }
+
+    /// Where the user stands.
+    pub fn current(self) -> Style {
+        Style::new().add_modifier(Modifier::REVERSED | Modifier::BOLD)
+    }
+
+    /// A view, in the outline.
+    pub fn view(self) -> Style {
+        self.dim().add_modifier(Modifier::ITALIC)
+    }
+
+    /// A key in the footer and the help screen.
+    pub fn key(self) -> Style {
+        self.coloured(Color::Yellow, Modifier::BOLD).add_modifier(Modifier::BOLD)
+    }
+
+    /// Formulas and code.
+    pub fn code(self) -> Style {
+        self.coloured(Color::Green, Modifier::empty())
+    }
+
+    /// A token's text.
+    pub fn token(self) -> Style {
+        self.coloured(Color::Yellow, Modifier::empty())
+    }
+
+    /// Indices beside tokens.
+    pub fn index(self) -> Style {
+        self.dim()
+    }
+
+    /// Something that went wrong.
+    pub fn error(self) -> Style {
+        self.coloured(Color::Red, Modifier::BOLD).add_modifier(Modifier::BOLD)
+    }
+
+    /// The bar beside a ranked value.
+    pub fn bar(self) -> Style {
+        self.coloured(Color::Cyan, Modifier::empty())
+    }
+
+    /// What is not finite: masked, or broken.
+    pub fn special(self) -> Style {
+        self.coloured(Color::Magenta, Modifier::DIM)
+    }
+
+    /// The cell of `value`, coloured by `span`.
+    pub fn cell(self, value: f64, span: Span) -> Cell {
+        if !value.is_finite() {
+            let fill = if value.is_nan() {
+                "??"
+            } else if value < 0.0 {
+                "-∞"
+            } else {
+                "+∞"
+            };
+            return Cell { style: self.special(), fill };
+        }
+        let share = span.share(value);
+        let level = if share.abs() < 0.05 { 0 } else { ((share.abs() * 4.0).ceil() as usize).clamp(1, 4) };
+        let fill = match (span.positive, share < 0.0) {
+            (true, _) => SHADES[level],
+            (false, true) => NEGATIVE[level],
+            (false, false) => POSITIVE[level],
+        };
+        let rgb = if span.positive { palette::viridis(share) } else { palette::diverging(share) };
+        let on = |color: Color, (r, g, b): Rgb| {
+            let text = if palette::is_light((r, g, b)) { Color::Black } else { Color::White };
+            Cell { style: Style::new().bg(color).fg(text), fill: "  " }
+        };
+        match self.depth {
+            Depth::True => on(Color::Rgb(rgb.0, rgb.1, rgb.2), rgb),
+            Depth::Indexed => on(palette::indexed(rgb), rgb),
+            Depth::Ansi => {
+                let color = match (span.positive, share < 0.0) {
+                    (true, _) => Color::Green,
+                    (false, true) => Color::Blue,
+                    (false, false) => Color::Red,
+                };
+                Cell { style: Style::new().fg(color), fill }
+            }
+            Depth::None => Cell { style: Style::new(), fill },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn depth(variables: &[(&str, &str)]) -> Depth {
+        Depth::detect(|name| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned()))
+    }
+
+    #[test]
+    fn the_environment_tells_how_many_colours_there_are() {
+        assert_eq!(depth(&[("TERM", "xterm-256color"), ("COLORTERM", "truecolor")]), Depth::True);
+        assert_eq!(depth(&[("TERM", "xterm-256color")]), Depth::Indexed);
+        assert_eq!(depth(&[("TERM", "xterm")]), Depth::Ansi);
+        assert_eq!(depth(&[("TERM", "xterm-256color"), ("NO_COLOR", "1")]), Depth::None);
+        assert_eq!(depth(&[("TERM", "xterm-256color"), ("NO_COLOR", "")]), Depth::Indexed);
+        assert_eq!(depth(&[("TERM", "dumb"), ("COLORTERM", "truecolor")]), Depth::None);
+    }
+
+    #[test]
+    fn without_colour_sign_and_size_are_characters() {
+        let span = Span { positive: false, high: 2.0, clipped: false };
+        let fill = |value| Theme::new(Depth::None).cell(value, span).fill;
+        assert_eq!([-2.0, -0.9, 0.0, 0.2, 1.2, 9.0].map(fill), ["-█", "-▒", " ·", "+░", "+▓", "+█"]);
+        assert_eq!([f64::NEG_INFINITY, f64::NAN].map(fill), ["-∞", "??"]);
+        assert_eq!(Theme::new(Depth::None).cell(1.0, span).style, Style::new());
+    }
+}

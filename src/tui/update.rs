@@ -1,0 +1,325 @@
+//! State and action in, state and effect out. No I/O: what must be done outside is the [`Effect`].
+
+use crate::trace::{Axis, Status};
+
+use super::action::Action;
+use super::app::{App, Focus, Mode, Scale, Show};
+use super::goto::{self, GotoLine};
+use super::mouse;
+use super::place::{Place, Walk};
+use super::slice::Cut;
+use super::summary::over_vocabulary;
+use super::view::{self, grid::Grid, list::List};
+
+/// What the event loop does after an update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing but drawing.
+    None,
+    /// Asks the source for one more pass.
+    Advance,
+    /// Writes the current stage to a file.
+    Export,
+    /// Clears the terminal before drawing.
+    Redraw,
+    /// Gives the terminal back and stops the process until it is continued.
+    Suspend,
+    /// Leaves.
+    Quit,
+}
+
+/// Does what `action` asks for.
+pub fn update(app: &mut App, action: Action) -> Effect {
+    if let Action::Resize(columns, rows) = action {
+        app.size.width = columns;
+        app.size.height = rows;
+        app.settle();
+        return Effect::None;
+    }
+    app.message = None;
+    let effect = match &app.mode {
+        Mode::Walk => walk(app, action),
+        Mode::Help(line) => help(app, *line, &action),
+        Mode::Goto(line) => {
+            let line = line.clone();
+            type_goto(app, line, action)
+        }
+    };
+    app.settle();
+    effect
+}
+
+fn help(app: &mut App, line: usize, action: &Action) -> Effect {
+    let page = usize::from(app.size.height / 2).max(1);
+    let line = match action {
+        Action::Down | Action::NextStep => line + 1,
+        Action::Up | Action::PreviousStep => line.saturating_sub(1),
+        Action::PageDown => line + page,
+        Action::PageUp => line.saturating_sub(page),
+        Action::Home | Action::FirstStep => 0,
+        Action::End | Action::LastStep => usize::MAX,
+        Action::Scroll { down, .. } => line.saturating_add_signed(isize::from(*down)),
+        Action::Close | Action::Help | Action::Quit | Action::Notes | Action::Click(..) => {
+            app.mode = Mode::Walk;
+            return Effect::None;
+        }
+        Action::Redraw => return Effect::Redraw,
+        Action::Suspend => return Effect::Suspend,
+        _ => line,
+    };
+    app.mode = Mode::Help(line);
+    Effect::None
+}
+
+fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
+    match action {
+        Action::Quit => return Effect::Quit,
+        Action::Close | Action::Click(..) => {
+            app.mode = Mode::Walk;
+            return Effect::None;
+        }
+        Action::Type(c) => line.push(c),
+        Action::Paste(text) => text.chars().for_each(|c| line.push(c)),
+        Action::Erase if line.text.is_empty() => {
+            app.mode = Mode::Walk;
+            return Effect::None;
+        }
+        Action::Erase => line.pop(),
+        Action::Up => line.choose(app, -1),
+        Action::Down => line.choose(app, 1),
+        Action::Complete => line.complete(app),
+        Action::Submit => match goto::target(app, &line.answer(app)) {
+            Ok(target) => {
+                app.mode = Mode::Walk;
+                goto::go(app, &target);
+                return Effect::None;
+            }
+            Err(text) => app.say(text, true),
+        },
+        _ => {}
+    }
+    app.mode = Mode::Goto(line);
+    Effect::None
+}
+
+fn walk(app: &mut App, action: Action) -> Effect {
+    match action {
+        Action::NextStep => step(app, 1),
+        Action::PreviousStep => step(app, -1),
+        Action::NextLayer => layer(app, 1),
+        Action::PreviousLayer => layer(app, -1),
+        Action::NextSlice => slice(app, 1),
+        Action::PreviousSlice => slice(app, -1),
+        Action::FirstStep => app.go(app.walk().at(0)),
+        Action::LastStep => app.go(app.walk().at(usize::MAX)),
+        Action::NextPass => pass(app, app.place.pass.checked_add(1)),
+        Action::PreviousPass => pass(app, app.place.pass.checked_sub(1)),
+        Action::NextToken => {
+            if app.expects_pass && app.status != Status::Idle {
+                app.say("the next token is being computed already", false);
+                return Effect::None;
+            }
+            return Effect::Advance;
+        }
+        Action::Up => by_focus(app, -1, 0),
+        Action::Down => by_focus(app, 1, 0),
+        Action::Left => by_focus(app, 0, -1),
+        Action::Right => by_focus(app, 0, 1),
+        Action::PageUp => page(app, -1, 0),
+        Action::PageDown => page(app, 1, 0),
+        Action::PageLeft => page(app, 0, -1),
+        Action::PageRight => page(app, 0, 1),
+        Action::Home => edge(app, isize::MIN),
+        Action::End => edge(app, isize::MAX),
+        Action::NextFocus => turn_focus(app, 1),
+        Action::PreviousFocus => turn_focus(app, 2),
+        Action::Notes => {
+            app.focus = if app.focus == Focus::Notes { Focus::Tensor } else { Focus::Notes };
+        }
+        Action::CycleShow => cycle_show(app),
+        Action::CycleAxes => cycle_axes(app),
+        Action::CycleScale => {
+            app.scale = match app.scale {
+                Scale::Slice => Scale::Tensor,
+                Scale::Tensor => Scale::Deviations,
+                Scale::Deviations => Scale::Slice,
+            };
+        }
+        Action::Goto => app.mode = Mode::Goto(GotoLine::default()),
+        Action::Help => app.mode = Mode::Help(0),
+        Action::Close => app.focus = Focus::Tensor,
+        Action::Export => return Effect::Export,
+        Action::Redraw => return Effect::Redraw,
+        Action::Suspend => return Effect::Suspend,
+        Action::Quit => return Effect::Quit,
+        Action::Click(x, y) => mouse::click(app, x, y),
+        Action::Scroll { x, y, down, right } => mouse::scroll(app, x, y, down.into(), right.into()),
+        Action::Resize(..)
+        | Action::Type(_)
+        | Action::Paste(_)
+        | Action::Erase
+        | Action::Complete
+        | Action::Submit => {}
+    }
+    Effect::None
+}
+
+/// Goes `by` steps on; past the end of a pass into the next one, where there is one.
+pub(super) fn step(app: &mut App, by: isize) {
+    let walk = app.walk();
+    let number = walk.number(app.place);
+    if let Some(next) = number.checked_add_signed(by).filter(|&next| next < walk.len()) {
+        app.go(walk.at(next));
+    } else if by > 0 && app.place.pass + 1 < app.outline.passes.len() {
+        app.go(Walk::new(&app.outline, app.place.pass + 1).at(0));
+    } else if by < 0 && app.place.pass > 0 {
+        app.go(Walk::new(&app.outline, app.place.pass - 1).at(usize::MAX));
+    } else if by > 0 {
+        app.say("this was the last step; t runs the next token", false);
+    } else {
+        app.say("this is the first step", false);
+    }
+}
+
+/// The same step `by` layers on. Outside the layers: to the nearest step of the first or the last layer.
+pub(super) fn layer(app: &mut App, by: isize) {
+    let walk = app.walk();
+    let after = app.place.layer.is_none() && walk.end.contains(&app.place.step);
+    let (first, last) = (walk.layer.first().copied(), walk.layer.last().copied());
+    let next = match app.place.layer {
+        Some(layer) => layer.checked_add_signed(by).filter(|&layer| layer < walk.layers).map(|layer| (layer, None)),
+        None if by > 0 && !after => Some((0, first)),
+        None if by < 0 && after => walk.layers.checked_sub(1).map(|layer| (layer, last)),
+        None => None,
+    };
+    match next {
+        Some((layer, step)) => {
+            let step = step.unwrap_or(app.place.step);
+            app.go(Place { layer: Some(layer), step, ..app.place });
+        }
+        None => {
+            let end = if by > 0 { "last" } else { "first" };
+            app.say(format!("there is no layer beyond: layer {} is the {end}", end_layer(&walk, by)), false);
+        }
+    }
+}
+
+fn end_layer(walk: &Walk, by: isize) -> usize {
+    if by > 0 { walk.layers.saturating_sub(1) } else { 0 }
+}
+
+fn pass(app: &mut App, pass: Option<usize>) {
+    match pass.filter(|&pass| pass < app.outline.passes.len()) {
+        Some(pass) => app.go(Walk::new(&app.outline, pass).same(app.place)),
+        None if pass.is_none() => app.say("this is the first pass", false),
+        None => app.say("this is the last pass so far; t runs the next token", false),
+    }
+}
+
+/// Moves the index of the axis that is held.
+fn slice(app: &mut App, by: isize) {
+    let axes = app.place.step.axes();
+    match app.cut().held {
+        Some(held) => move_on(app, held, by),
+        None => match axes.iter().position(|axis| matches!(axis, Axis::HeadsMerged)) {
+            // Side by side, the next head begins one head width further on.
+            Some(merged) => move_on(app, merged, by * app.outline.card.sizes.head_dim as isize),
+            None => app.say(format!("{} has no heads to choose from", app.place.step.name()), false),
+        },
+    }
+}
+
+/// Moves the selected index of one axis of the current tensor, within its length.
+pub(super) fn move_on(app: &mut App, axis: usize, by: isize) {
+    let length = app.shape()[axis];
+    let axis = app.place.step.axes()[axis];
+    let now = app.selected.get(axis, length);
+    app.selected.set(axis, now.saturating_add_signed(by).min(length.saturating_sub(1)));
+}
+
+/// Moves the cursor of the tensor.
+pub(super) fn move_cursor(app: &mut App, down: isize, right: isize) {
+    let Cut { rows, columns, .. } = app.cut();
+    if app.show() == Show::Largest {
+        app.rank = app.rank.saturating_add_signed(down);
+        return;
+    }
+    if down != 0 {
+        move_on(app, rows, down);
+    }
+    if let Some(columns) = columns.filter(|_| right != 0) {
+        move_on(app, columns, right);
+    }
+}
+
+fn by_focus(app: &mut App, down: isize, right: isize) {
+    match app.focus {
+        Focus::Tensor => move_cursor(app, down, right),
+        Focus::Notes => app.notes_line = app.notes_line.saturating_add_signed(down),
+        Focus::Outline if down != 0 => step(app, down),
+        Focus::Outline => layer(app, right),
+    }
+}
+
+fn page(app: &mut App, down: isize, right: isize) {
+    let panels = view::Panels::new(app);
+    match app.focus {
+        Focus::Notes => {
+            let height = panels.notes.map_or(1, |area| area.height.max(2) - 1);
+            app.notes_line = app.notes_line.saturating_add_signed(down * height as isize);
+        }
+        Focus::Outline => {
+            let height = panels.outline.map_or(1, |area| area.height.max(2) - 1);
+            let walk = app.walk();
+            let number = walk.number(app.place).saturating_add_signed((down + right) * height as isize);
+            app.go(walk.at(number));
+        }
+        Focus::Tensor => {
+            let Some(area) = panels.middle else { return };
+            let (rows, columns) = match (List::new(app, area), Grid::new(app, area)) {
+                (Some(list), _) => (list.seen(), 1),
+                (None, Some(grid)) => (grid.rows_seen(), grid.columns_seen()),
+                (None, None) => (1, 1),
+            };
+            move_cursor(app, down * rows.max(1) as isize, right * columns.max(1) as isize);
+        }
+    }
+}
+
+fn edge(app: &mut App, far: isize) {
+    match app.focus {
+        Focus::Notes => app.notes_line = app.notes_line.saturating_add_signed(far),
+        Focus::Outline => app.go(app.walk().at(usize::MIN.saturating_add_signed(far))),
+        Focus::Tensor if app.cut().columns.is_none() => move_cursor(app, far, 0),
+        Focus::Tensor => move_cursor(app, 0, far),
+    }
+}
+
+fn turn_focus(app: &mut App, by: usize) {
+    const ORDER: [Focus; 3] = [Focus::Tensor, Focus::Notes, Focus::Outline];
+    let now = ORDER.iter().position(|&focus| focus == app.focus).unwrap_or(0);
+    app.focus = ORDER[(now + by) % ORDER.len()];
+}
+
+fn cycle_show(app: &mut App) {
+    let vocabulary = over_vocabulary(app.place.step.stage());
+    let next = match app.show() {
+        Show::Heatmap => Show::Numbers,
+        Show::Numbers if vocabulary => Show::Largest,
+        Show::Numbers | Show::Largest => Show::Heatmap,
+    };
+    if vocabulary {
+        app.show_vocabulary = next;
+    } else {
+        app.show = next;
+    }
+}
+
+fn cycle_axes(app: &mut App) {
+    let count = app.place.step.axes().len();
+    if app.show() == Show::Largest || count < 2 {
+        app.say("there is one way only to lay these axes out", false);
+    } else {
+        app.turn = (app.turn + 1) % Cut::choices(count);
+    }
+}

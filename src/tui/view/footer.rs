@@ -1,0 +1,92 @@
+//! The last line: the most useful keys, from the key table, as many as fit. And the box above it that holds a
+//! message.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::widgets::{Clear, Widget};
+
+use super::super::action::BINDINGS;
+use super::super::app::{App, Mode};
+use super::super::text;
+use super::paint::put;
+
+/// The last line.
+#[derive(Debug)]
+pub struct Footer<'a>(pub &'a App);
+
+/// Keys and their word, in the order of the table; neighbours with one word are one entry.
+fn entries() -> Vec<(u8, String, &'static str)> {
+    let mut entries: Vec<(u8, String, &'static str)> = Vec::new();
+    for binding in BINDINGS.iter().filter(|binding| binding.rank > 0) {
+        let Some(key) = binding.keys.first() else { continue };
+        match entries.last_mut() {
+            Some((_, keys, word)) if *word == binding.word => {
+                keys.push(' ');
+                keys.push_str(&key.label());
+            }
+            _ => entries.push((binding.rank, key.label(), binding.word)),
+        }
+    }
+    entries
+}
+
+/// The entries that fit, in the order of the table: those of low rank are kept first.
+fn fitting(width: usize) -> Vec<(String, &'static str)> {
+    let entries = entries();
+    let mut order: Vec<usize> = (0..entries.len()).collect();
+    order.sort_by_key(|&i| entries[i].0);
+    let mut room = width.saturating_sub(1);
+    let mut kept = Vec::new();
+    for i in order {
+        let (_, keys, word) = &entries[i];
+        let needed = text::width(keys) + text::width(word) + 3;
+        if needed > room {
+            break;
+        }
+        room -= needed;
+        kept.push(i);
+    }
+    kept.sort_unstable();
+    kept.into_iter().map(|i| (entries[i].1.clone(), entries[i].2)).collect()
+}
+
+impl Widget for Footer<'_> {
+    fn render(self, area: Rect, buf: &mut Buffer) {
+        let theme = self.0.theme;
+        let entries = match self.0.mode() {
+            Mode::Walk => fitting(area.width.into()),
+            Mode::Help(_) => vec![("↑ ↓".to_owned(), "scroll"), ("Esc".to_owned(), "close")],
+            Mode::Goto(_) => vec![
+                ("↑ ↓".to_owned(), "choose"),
+                ("Tab".to_owned(), "complete"),
+                ("Enter".to_owned(), "go"),
+                ("Esc".to_owned(), "cancel"),
+            ],
+        };
+        let mut x = 1;
+        for (keys, word) in entries {
+            x += put(buf, area, x, 0, &keys, theme.key());
+            x += put(buf, area, x, 0, &format!(" {word}  "), Style::new());
+        }
+    }
+}
+
+/// The message, in as many lines as it needs, above the footer.
+#[derive(Debug)]
+pub struct MessageBox<'a>(pub &'a App);
+
+impl Widget for MessageBox<'_> {
+    fn render(self, area: Rect, buf: &mut Buffer) {
+        let Some(message) = self.0.message() else { return };
+        let lines = text::wrap(&message.text, usize::from(area.width).saturating_sub(2));
+        let height = (lines.len() as u16).min(area.height.saturating_sub(1));
+        let place = Rect { y: area.bottom().saturating_sub(1 + height), height, ..area }.intersection(area);
+        Clear.render(place, buf);
+        let theme = self.0.theme;
+        let style = if message.failure { theme.error() } else { theme.strong() };
+        for (y, line) in lines.iter().enumerate() {
+            put(buf, place, 0, y as u16, &text::left(&format!(" {line}"), place.width.into()), style);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! A matrix as colours.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Modifier;
+use ratatui::widgets::Widget;
+
+use crate::trace::frame::Number;
+
+use super::super::app::App;
+use super::super::text;
+use super::super::theme::Depth;
+use super::grid::{Grid, WRITTEN};
+use super::paint::put;
+
+/// The slice of the current tensor, a coloured cell for each value.
+#[derive(Debug)]
+pub struct Heatmap<'a> {
+    /// The application.
+    pub app: &'a App,
+    /// Where its cells are.
+    pub grid: Grid,
+}
+
+impl Widget for Heatmap<'_> {
+    fn render(self, _: Rect, buf: &mut Buffer) {
+        let Self { app, grid } = self;
+        grid.draw_labels(app, buf);
+        let (Some(tensor), Some(span)) = (app.tensor(), app.span()) else { return };
+        let cut = app.cut();
+        let (Some(columns), mut index) = (cut.columns, app.index()) else { return };
+        let coloured = app.theme.depth() > Depth::Ansi;
+        grid.each_cell(app, |row, column, x, y| {
+            index[cut.rows] = row;
+            index[columns] = column;
+            let Some(number) = tensor.get(&index) else { return };
+            let value = match number {
+                Number::F32(value) => f64::from(value),
+                Number::I64(id) => id as f64,
+            };
+            let cell = app.theme.cell(value, span);
+            // Where shades stand for colours, a wide cell has both the shade and the number.
+            let width = usize::from(grid.cell);
+            let content = if grid.cell < WRITTEN {
+                // Odd columns of room stay empty rather than tear sign and shade apart.
+                format!("{}{}", cell.fill, if coloured { " ".repeat(width - 2) } else { String::new() })
+            } else if coloured {
+                text::right(&text::short(number, width - 1), width - 1) + " "
+            } else {
+                let mark: String = if value.is_finite() { cell.fill.chars().take(2).collect() } else { "  ".into() };
+                text::left(&format!("{mark}{}", text::right(&text::short(number, width - 3), width - 3)), width)
+            };
+            put(buf, grid.area(), x, y, &content, cell.style);
+            if (row, column) == grid.cursor {
+                let style = cell.style.add_modifier(Modifier::BOLD);
+                if coloured {
+                    put(buf, grid.area(), x, y, "[", style);
+                    put(buf, grid.area(), x + grid.cell - 1, y, "]", style);
+                } else {
+                    put(buf, grid.area(), x, y, &content, style.add_modifier(Modifier::REVERSED));
+                }
+            }
+        });
+    }
+}

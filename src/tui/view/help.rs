@@ -1,0 +1,85 @@
+//! The help screen, drawn from the key table.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Clear, Widget};
+
+use super::super::action::{BINDINGS, Group};
+use super::super::text;
+use super::super::theme::Theme;
+use super::paint::put_line;
+
+/// The help screen.
+#[derive(Debug)]
+pub struct Help {
+    /// Its colours.
+    pub theme: Theme,
+    /// The first line on the screen.
+    pub line: usize,
+}
+
+const KEYS: usize = 14;
+
+fn place(area: Rect) -> Rect {
+    let width = area.width.saturating_sub(4).min(100);
+    let height = area.height.saturating_sub(2);
+    Rect { x: area.x + (area.width - width) / 2, y: area.y + area.height.min(1), width, height }
+}
+
+fn inner(area: Rect) -> Rect {
+    let place = place(area);
+    let width = place.width.saturating_sub(4);
+    let height = place.height.saturating_sub(2);
+    Rect { x: place.x + place.width.min(2), y: place.y + place.height.min(1), width, height }
+}
+
+fn lines(theme: Theme, width: usize) -> Vec<Line<'static>> {
+    let mut lines = Vec::new();
+    for group in Group::ALL {
+        lines.push(Line::styled(group.title(), theme.heading(false)));
+        for binding in BINDINGS.iter().filter(|binding| binding.group == group) {
+            let words = text::wrap(binding.help, width.saturating_sub(KEYS));
+            for (i, words) in words.into_iter().enumerate() {
+                let keys = if i == 0 { binding.labels() } else { String::new() };
+                lines.push(Line::from(vec![Span::styled(text::left(&keys, KEYS), theme.key()), words.into()]));
+            }
+        }
+        lines.push(Line::default());
+    }
+    lines.push(Line::styled("The mouse", theme.heading(false)));
+    let mouse = "A click selects a step, a cell or a token; the wheel scrolls what it is over. \
+                 Shift selects text, as in any terminal.";
+    lines.extend(text::wrap(mouse, width).into_iter().map(Line::from));
+    lines.push(Line::default());
+    lines.push(Line::styled("On the screen", theme.heading(false)));
+    let screen = "␣ is a space in a token. ▸ ▾ are closed and open parts of the outline; slanted steps are views \
+                  of the step they come from. In a heatmap -∞ is -inf (masked) and ?? is no number; the line \
+                  below it says what the colours, or the shades and signs, stand for.";
+    lines.extend(text::wrap(screen, width).into_iter().map(Line::from));
+    lines
+}
+
+/// The furthest that the help screen scrolls on a screen of this size.
+pub fn last_line(size: Rect, theme: Theme) -> usize {
+    let inner = inner(size);
+    lines(theme, inner.width.into()).len().saturating_sub(inner.height.into())
+}
+
+impl Widget for Help {
+    fn render(self, area: Rect, buf: &mut Buffer) {
+        let place = place(area);
+        Clear.render(place, buf);
+        Block::bordered().title(" help ").border_style(self.theme.dim()).render(place, buf);
+        let inner = inner(area);
+        let lines = lines(self.theme, inner.width.into());
+        for (y, line) in lines.iter().skip(self.line).take(inner.height.into()).enumerate() {
+            put_line(buf, inner, y as u16, line);
+        }
+        if self.line + usize::from(inner.height) < lines.len() && place.height > 0 {
+            let foot = Rect { y: place.bottom() - 1, height: 1, ..place };
+            put_line(buf, foot, 0, &Line::styled("─ ↓ more ", Style::new()));
+        }
+    }
+}

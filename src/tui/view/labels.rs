@@ -1,0 +1,52 @@
+//! What stands beside an index: the token it belongs to.
+
+use crate::trace::Axis;
+
+use super::super::app::App;
+use super::super::text;
+
+/// Token texts are measured for this many indices at most; longer ones are cut to the widest of those.
+const MEASURED: usize = 256;
+
+/// The token that `index` on `axis` stands for, made visible; none where the axis has no tokens.
+pub fn text_of(app: &App, axis: Axis, index: usize) -> Option<String> {
+    let raw = match axis {
+        Axis::Token => app.token(index).map(|token| token.text.clone()),
+        Axis::Key => app.position(index).map(|token| token.text.clone()),
+        Axis::Vocab => u32::try_from(index).ok().and_then(|id| app.texts.get(&id).cloned()),
+        Axis::One => app.outline().passes.get(app.place().pass).map(|pass| pass.sampled.text.clone()),
+        _ => None,
+    };
+    raw.map(|raw| text::visible(&raw))
+}
+
+/// Whether an axis has tokens beside its indices.
+pub fn has_text(axis: Axis) -> bool {
+    matches!(axis, Axis::Token | Axis::Key | Axis::Vocab | Axis::One)
+}
+
+/// The columns that the largest index of an axis takes.
+pub fn digits(length: usize) -> usize {
+    length.saturating_sub(1).max(1).ilog10() as usize + 1
+}
+
+/// The columns that the widest token text of an axis takes, up to `most`.
+pub fn text_width(app: &App, axis: Axis, length: usize, most: usize) -> usize {
+    match axis {
+        Axis::Vocab => most,
+        axis if has_text(axis) => {
+            let width = |index| text_of(app, axis, index).map_or(0, |text| text::width(&text));
+            (0..length.min(MEASURED)).map(width).max().unwrap_or(0).clamp(4.min(most), most)
+        }
+        _ => 0,
+    }
+}
+
+/// What an axis is called on the screen.
+pub fn name(axis: Axis) -> &'static str {
+    match axis {
+        Axis::KvHead => "kv head",
+        Axis::HeadDim => "head dim",
+        axis => axis.name(),
+    }
+}

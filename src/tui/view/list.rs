@@ -1,0 +1,150 @@
+//! A single axis, downwards: ids with their texts, or values with bars; for a vocabulary the largest first.
+
+use std::ops::Range;
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::widgets::Widget;
+
+use crate::trace::Axis;
+use crate::trace::frame::Number;
+
+use super::super::app::{App, Show};
+use super::super::text;
+use super::labels;
+use super::paint::put;
+use super::tensor::Regions;
+
+/// The geometry of a list on the screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct List {
+    /// How many rows there are.
+    pub count: usize,
+    axis: Axis,
+    ranked: bool,
+    area: Rect,
+}
+
+impl List {
+    /// The list in a tensor panel of `area`; none where the values are shown as a grid.
+    pub fn new(app: &App, area: Rect) -> Option<Self> {
+        let cut = app.cut();
+        if cut.columns.is_some() {
+            return None;
+        }
+        let axis = app.place().step.axes()[cut.rows];
+        let count = app.shape()[cut.rows];
+        Some(Self { count, axis, ranked: app.show() == Show::Largest, area: Regions::new(area).body })
+    }
+
+    /// How many rows fit, below the line of headings.
+    pub fn seen(&self) -> usize {
+        usize::from(self.area.height.saturating_sub(1))
+    }
+
+    /// The rows on the screen.
+    pub fn visible(&self, app: &App) -> Range<usize> {
+        let first = app.offset().0.min(self.count);
+        first..(first + self.seen()).min(self.count)
+    }
+
+    /// The selected row.
+    pub fn at(&self, app: &App) -> usize {
+        if self.ranked { app.rank } else { app.selected.get(self.axis, self.count) }
+    }
+
+    /// The index on the axis that a row shows.
+    pub fn index(&self, app: &App, row: usize) -> Option<usize> {
+        if self.ranked { app.ranked(row).map(|id| id as usize) } else { Some(row) }
+    }
+
+    /// The row at a line of the screen.
+    pub fn row_at(&self, app: &App, y: u16) -> Option<usize> {
+        let down = y.checked_sub(self.area.y + 1)?;
+        self.visible(app).nth(down.into())
+    }
+}
+
+/// The current tensor as a list.
+#[derive(Debug)]
+pub struct ListView<'a> {
+    /// The application.
+    pub app: &'a App,
+    /// Where its rows are.
+    pub list: List,
+}
+
+impl Widget for ListView<'_> {
+    fn render(self, _: Rect, buf: &mut Buffer) {
+        let Self { app, list } = self;
+        let (theme, area) = (app.theme, list.area);
+        let Some(tensor) = app.tensor() else { return };
+        if list.ranked && app.ranked(0).is_none() {
+            put(buf, area, 0, 1, "sorting …", theme.dim());
+            return;
+        }
+        let ids = app.place().step.stage().is_ids();
+        let digits = labels::digits(list.count).max(if list.ranked { 4 } else { labels::name(list.axis).len() });
+        let most = usize::from(area.width / 3).min(24);
+        let texts = labels::text_width(app, list.axis, list.count, most).max(4);
+        let rank = if list.ranked { digits + 1 } else { 0 };
+        let token_at = (rank + digits + 1) as u16;
+        let value_at = token_at + if labels::has_text(list.axis) { texts as u16 + 1 } else { 0 };
+        let bar_at = value_at + 11;
+        if list.ranked {
+            put(buf, area, 0, 0, &text::right("rank", digits), theme.dim());
+        }
+        let heading = if list.ranked { "id" } else { labels::name(list.axis) };
+        put(buf, area, rank as u16, 0, &text::right(heading, digits), theme.dim());
+        if labels::has_text(list.axis) {
+            put(buf, area, token_at, 0, "text", theme.dim());
+        }
+        put(buf, area, value_at, 0, &text::right(if ids { "id" } else { "value" }, 9), theme.dim());
+        let part = app.part().and_then(|part| app.summaries.stats(part));
+        let mut at = app.index();
+        let down_axis = app.cut().rows;
+        for (down, row) in list.visible(app).enumerate() {
+            let y = down as u16 + 1;
+            let Some(index) = list.index(app, row) else { continue };
+            at[down_axis] = index;
+            let Some(number) = tensor.get(&at) else { continue };
+            let chosen = row == list.at(app);
+            let pick = |style| if chosen { theme.current() } else { style };
+            if list.ranked {
+                put(buf, area, 0, y, &format!("{:>digits$}", row + 1), pick(theme.dim()));
+            }
+            put(buf, area, rank as u16, y, &format!("{index:>digits$}"), pick(theme.index()));
+            if let Some(token) = labels::text_of(app, list.axis, index) {
+                put(buf, area, token_at, y, &text::cut(&token, texts), pick(theme.token()));
+            }
+            let special = matches!(number, Number::F32(value) if !value.is_finite());
+            let style = if special { theme.special() } else { ratatui::style::Style::new() };
+            put(buf, area, value_at, y, &text::right(&text::number(number), 9), pick(style));
+            if let (Number::F32(value), Some(stats), false) = (number, part, special) {
+                let low = if tensor.is_probability() { 0.0 } else { stats.min };
+                let room = usize::from(area.width.saturating_sub(bar_at + 1));
+                let share = if stats.max > low { (f64::from(value) - low) / (stats.max - low) } else { 0.0 };
+                put(buf, area, bar_at, y, &bar(share, room), theme.bar());
+            }
+        }
+    }
+}
+
+/// A bar of up to `columns` columns, in eighths.
+fn bar(share: f64, columns: usize) -> String {
+    const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let eighths = (share.clamp(0.0, 1.0) * columns as f64 * 8.0).round() as usize;
+    "█".repeat(eighths / 8) + PARTS[eighths % 8]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_are_drawn_in_eighths() {
+        assert_eq!([0.0, 0.25, 0.5, 1.0, 7.0].map(|share| bar(share, 4)), ["", "█", "██", "████", "████"]);
+        assert_eq!(bar(0.3, 1), "▎");
+        assert_eq!(bar(f64::NAN, 3), "");
+    }
+}

@@ -1,0 +1,322 @@
+//! Markdown as lines of a given width: what the chapters use of it.
+
+use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::{Line, Span};
+
+use super::super::text;
+use super::super::theme::Theme;
+
+/// `source` in lines of at most `width` columns (code keeps its own lines). HTML comments are left out, and
+/// of other HTML the tags.
+pub fn render(source: &str, width: usize, theme: Theme) -> Vec<Line<'static>> {
+    let mut writer = Writer { width: width.max(8), theme, ..Writer::new(theme) };
+    for event in Parser::new_ext(source, Options::ENABLE_TABLES) {
+        writer.event(event);
+    }
+    writer.flush();
+    while writer.lines.last().is_some_and(|line| line.width() == 0) {
+        writer.lines.pop();
+    }
+    writer.lines
+}
+
+struct Writer {
+    lines: Vec<Line<'static>>,
+    width: usize,
+    theme: Theme,
+    /// The paragraph so far.
+    spans: Vec<(String, Style)>,
+    styles: Vec<Style>,
+    /// Numbers of ordered lists, none for others; one for each level.
+    lists: Vec<Option<u64>>,
+    /// The list mark that the next line begins with.
+    mark: Option<String>,
+    quotes: usize,
+    code: bool,
+    table: Option<Vec<Vec<String>>>,
+}
+
+impl Writer {
+    fn new(theme: Theme) -> Self {
+        Self {
+            lines: Vec::new(),
+            width: 0,
+            theme,
+            spans: Vec::new(),
+            styles: Vec::new(),
+            lists: Vec::new(),
+            mark: None,
+            quotes: 0,
+            code: false,
+            table: None,
+        }
+    }
+
+    fn style(&self) -> Style {
+        self.styles.iter().fold(Style::new(), |all, style| all.patch(*style))
+    }
+
+    fn event(&mut self, event: Event<'_>) {
+        match event {
+            Event::Start(tag) => self.start(&tag),
+            Event::End(tag) => self.end(tag),
+            Event::Text(content) if self.code => {
+                for line in content.lines() {
+                    let line = format!("  {line}");
+                    self.lines.push(Line::styled(text::cut(&line, self.width), self.theme.code()));
+                }
+            }
+            Event::Text(content) => self.push(&content, self.style()),
+            Event::Code(content) | Event::InlineMath(content) | Event::DisplayMath(content) => {
+                self.push(&content, self.style().patch(self.theme.code()));
+            }
+            Event::Html(html) | Event::InlineHtml(html) => {
+                let content = without_tags(&html);
+                if !content.trim().is_empty() {
+                    self.push(content.trim_end_matches('\n'), self.theme.strong());
+                }
+            }
+            Event::SoftBreak => self.push(" ", Style::new()),
+            Event::HardBreak => self.flush(),
+            Event::Rule => {
+                self.flush();
+                self.lines.push(Line::styled("─".repeat(self.width), self.theme.dim()));
+                self.gap();
+            }
+            Event::FootnoteReference(_) | Event::TaskListMarker(_) => {}
+        }
+    }
+
+    fn push(&mut self, content: &str, style: Style) {
+        let cell = self.table.as_mut().and_then(|rows| rows.last_mut()).and_then(|row| row.last_mut());
+        match cell {
+            Some(cell) => cell.push_str(content),
+            None => self.spans.push((content.to_owned(), style)),
+        }
+    }
+
+    fn start(&mut self, tag: &Tag<'_>) {
+        match tag {
+            Tag::Heading { level, .. } => {
+                self.flush();
+                let style = if *level <= HeadingLevel::H2 { self.theme.heading(false) } else { self.theme.strong() };
+                self.styles.push(style);
+            }
+            Tag::Emphasis => self.styles.push(Style::new().add_modifier(Modifier::ITALIC)),
+            Tag::Strong => self.styles.push(self.theme.strong()),
+            Tag::BlockQuote(_) => {
+                self.flush();
+                self.quotes += 1;
+            }
+            Tag::CodeBlock(kind) => {
+                self.flush();
+                self.code = true;
+                if let CodeBlockKind::Fenced(language) = kind
+                    && !language.is_empty()
+                {
+                    self.lines.push(Line::styled(format!("  [{language}]"), self.theme.dim()));
+                }
+            }
+            Tag::List(first) => {
+                self.flush();
+                self.lists.push(*first);
+            }
+            Tag::Item => {
+                self.flush();
+                self.mark = Some(match self.lists.last_mut() {
+                    Some(Some(number)) => {
+                        *number += 1;
+                        format!("{}. ", *number - 1)
+                    }
+                    _ => "• ".to_owned(),
+                });
+            }
+            Tag::Table(_) => {
+                self.flush();
+                self.table = Some(Vec::new());
+            }
+            Tag::TableHead | Tag::TableRow => {
+                if let Some(rows) = &mut self.table {
+                    rows.push(Vec::new());
+                }
+            }
+            Tag::TableCell => {
+                if let Some(row) = self.table.as_mut().and_then(|rows| rows.last_mut()) {
+                    row.push(String::new());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, tag: TagEnd) {
+        match tag {
+            TagEnd::Paragraph | TagEnd::HtmlBlock => {
+                self.flush();
+                if self.lists.is_empty() {
+                    self.gap();
+                }
+            }
+            TagEnd::Heading(_) => {
+                self.flush();
+                self.styles.pop();
+                self.gap();
+            }
+            TagEnd::Emphasis | TagEnd::Strong => drop(self.styles.pop()),
+            TagEnd::BlockQuote(_) => {
+                self.flush();
+                self.quotes = self.quotes.saturating_sub(1);
+            }
+            TagEnd::CodeBlock => {
+                self.code = false;
+                self.gap();
+            }
+            TagEnd::Item => self.flush(),
+            TagEnd::List(_) => {
+                self.flush();
+                self.lists.pop();
+                if self.lists.is_empty() {
+                    self.gap();
+                }
+            }
+            TagEnd::Table => {
+                if let Some(rows) = self.table.take() {
+                    self.write_table(&rows);
+                    self.gap();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn gap(&mut self) {
+        if self.lines.last().is_some_and(|line| line.width() > 0) {
+            self.lines.push(Line::default());
+        }
+    }
+
+    /// Writes the paragraph so far, wrapped.
+    fn flush(&mut self) {
+        let spans = std::mem::take(&mut self.spans);
+        if spans.iter().all(|(content, _)| content.trim().is_empty()) {
+            return;
+        }
+        let quote = "│ ".repeat(self.quotes);
+        let nested = "  ".repeat(self.lists.len().saturating_sub(1));
+        let mark = self.mark.take();
+        let hang = " ".repeat(mark.as_deref().map_or(if self.lists.is_empty() { 0 } else { 2 }, text::width));
+        let mut line = vec![Span::styled(quote.clone(), self.theme.dim())];
+        line.push(Span::raw(nested.clone() + mark.as_deref().unwrap_or(&hang)));
+        let indent = text::width(&quote) + text::width(&nested) + text::width(&hang);
+        let room = self.width.saturating_sub(indent).max(1);
+        let (mut used, mut space) = (0, false);
+        let mut next_line = |line: &mut Vec<Span<'static>>| {
+            let fresh = vec![Span::styled(quote.clone(), self.theme.dim()), Span::raw(nested.clone() + &hang)];
+            self.lines.push(Line::from(std::mem::replace(line, fresh)));
+        };
+        for (content, style) in spans {
+            for (i, word) in content.split([' ', '\n']).enumerate() {
+                space |= i > 0;
+                for piece in text::wrap(word, room) {
+                    let needed = text::width(&piece);
+                    if used > 0 && used + usize::from(space) + needed > room {
+                        next_line(&mut line);
+                        (used, space) = (0, false);
+                    }
+                    if space && used > 0 {
+                        line.push(Span::styled(" ", style));
+                        used += 1;
+                    }
+                    space = false;
+                    used += needed;
+                    line.push(Span::styled(piece, style));
+                }
+            }
+        }
+        self.lines.push(Line::from(line));
+    }
+
+    /// Columns as wide as their widest cell, the widest made narrower until all fit; cells are wrapped.
+    fn write_table(&mut self, rows: &[Vec<String>]) {
+        let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+        let widest = |column: usize| {
+            rows.iter().filter_map(|row| row.get(column)).map(|cell| text::width(cell)).max().unwrap_or(0)
+        };
+        let mut widths: Vec<usize> = (0..columns).map(|column| widest(column).max(1)).collect();
+        let room = self.width.saturating_sub(columns.saturating_sub(1) * 2);
+        while widths.iter().sum::<usize>() > room.max(columns * 3) {
+            let Some(widest) = widths.iter_mut().max() else { break };
+            *widest -= 1;
+        }
+        for (i, row) in rows.iter().enumerate() {
+            let cells: Vec<_> =
+                widths.iter().enumerate().map(|(c, &w)| text::wrap(row.get(c).map_or("", |cell| cell), w)).collect();
+            let style = if i == 0 { self.theme.strong() } else { Style::new() };
+            for y in 0..cells.iter().map(Vec::len).max().unwrap_or(0) {
+                let parts: Vec<_> =
+                    cells.iter().zip(&widths).map(|(cell, &w)| text::left(cell.get(y).map_or("", |l| l), w)).collect();
+                self.lines.push(Line::styled(parts.join("  ").trim_end().to_owned(), style));
+            }
+            if i == 0 {
+                let rules: Vec<_> = widths.iter().map(|&width| "─".repeat(width)).collect();
+                self.lines.push(Line::styled(rules.join("  "), self.theme.dim()));
+            }
+        }
+    }
+}
+
+/// The text between the tags of a piece of HTML; nothing of a comment.
+fn without_tags(html: &str) -> String {
+    if html.trim_start().starts_with("<!--") {
+        return String::new();
+    }
+    let mut content = String::new();
+    let mut tag = false;
+    for c in html.chars() {
+        match c {
+            '<' => tag = true,
+            '>' if tag => tag = false,
+            c if !tag => content.push(c),
+            _ => {}
+        }
+    }
+    content
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::theme::Depth;
+    use super::*;
+
+    fn plain(source: &str, width: usize) -> Vec<String> {
+        let lines = render(source, width, Theme::new(Depth::None));
+        lines.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn paragraphs_wrap_and_comments_are_hidden() {
+        let source = "# Title\n<!-- steps: xq -->\n\nOne **two** `three` four\nfive <!-- p0/xq --> six\n";
+        assert_eq!(plain(source, 14), ["Title", "", "One two three", "four five six"]);
+    }
+
+    #[test]
+    fn lists_hang_and_code_keeps_its_lines() {
+        let source = "1. alpha beta gamma\n2. b\n   - c\n\n```rust\nlet x = 1;\n```\n";
+        let expected = ["1. alpha", "   beta", "   gamma", "2. b", "  • c", "", "  [rust]", "  let x = 1;"];
+        assert_eq!(plain(source, 10), expected);
+    }
+
+    #[test]
+    fn tables_fit() {
+        let source = "| name | meaning |\n|---|---|\n| T | tokens of this pass |\n";
+        let expected = ["name  meaning", "────  ──────────", "T     tokens of", "      this pass"];
+        assert_eq!(plain(source, 16), expected);
+    }
+
+    #[test]
+    fn of_html_the_text_is_shown() {
+        let source = "<details><summary>A solution</summary>\n\nForty-two.\n\n</details>\n";
+        assert_eq!(plain(source, 40), ["A solution", "", "Forty-two."]);
+    }
+}

@@ -1,0 +1,151 @@
+//! The screen. Every panel is a file; none of them changes anything.
+//!
+//! ```text
+//!  llama-trace  stories-260k · cpu f32       pass 0 (prefill) · layer 1 of 5 · step 17 of 150   title
+//!  <s>│Once│␣upon│␣a│␣time│ → ,                                                                 tokens
+//! ─ outline ──────────────┬─ tensor ───────────────────────────────┬─ notes ─────────────────
+//!  p0 prefill 5 tokens    │ softmax  head 4 × token 5 × key 5 …    │ softmax
+//!   tokens (5)            │ head 2 of 4 · ↓ token · → key          │ the formula, with sizes
+//!   …                     │         <s> Once ␣upon ␣a ␣time        │ inputs and output
+//!   layer 1               │ 0 <s>    ▓                             │ what it is for
+//!    attn_norm (5, 64)    │ 1 Once   ▒   ░                         │ names elsewhere
+//!    softmax (4, 5, 5)    │ colours, statistics, the cursor's cell │ the chapter
+//!  n p step  / go to  ? help  q quit                                                        footer
+//! ```
+
+pub mod footer;
+pub mod goto;
+pub mod grid;
+pub mod heatmap;
+pub mod help;
+pub mod labels;
+pub mod legend;
+pub mod list;
+pub mod markdown;
+pub mod notes;
+pub mod numbers;
+pub mod outline;
+pub mod paint;
+pub mod tensor;
+pub mod title;
+pub mod tokens;
+pub mod too_small;
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::widgets::Widget;
+
+use crate::trace::Axis;
+
+use super::app::{App, Focus, Mode};
+
+/// The smallest screen that is drawn on.
+pub const SMALLEST: (u16, u16) = (60, 16);
+
+/// Where everything is. What has no room is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Panels {
+    /// The first line.
+    pub title: Option<Rect>,
+    /// The prompt's tokens.
+    pub tokens: Option<Rect>,
+    /// The rule with the panels' names.
+    pub rule: Option<Rect>,
+    /// The outline.
+    pub outline: Option<Rect>,
+    /// The tensor.
+    pub middle: Option<Rect>,
+    /// The notes.
+    pub notes: Option<Rect>,
+    /// The last line.
+    pub footer: Option<Rect>,
+}
+
+impl Panels {
+    /// The places of the panels on the application's screen.
+    pub fn new(app: &App) -> Self {
+        let Rect { width, height, .. } = app.size;
+        if width < SMALLEST.0 || height < SMALLEST.1 {
+            return Self::default();
+        }
+        let line = |y| Some(Rect::new(0, y, width, 1));
+        let panel = |x: u16, width: u16| Some(Rect::new(x, 3, width, height - 4));
+        let (outline_width, notes_width) = match width {
+            0..72 => (0, 0),
+            72..100 => (24, 0),
+            100..140 => (27, 36),
+            140..180 => (32, 46),
+            _ => (34, 62),
+        };
+        let mut panels =
+            Self { title: line(0), tokens: line(1), rule: line(2), footer: line(height - 1), ..Self::default() };
+        // A rule of one column stands between neighbours.
+        let left = if outline_width > 0 { outline_width + 1 } else { 0 };
+        let right = if notes_width > 0 { notes_width + 1 } else { 0 };
+        if outline_width > 0 {
+            panels.outline = panel(0, outline_width);
+        }
+        if notes_width > 0 {
+            panels.notes = panel(width - notes_width, notes_width);
+        }
+        let middle = panel(left, width - left - right);
+        match app.focus {
+            Focus::Notes if notes_width == 0 => panels.notes = middle,
+            Focus::Outline if outline_width == 0 => panels.outline = middle,
+            _ => panels.middle = middle,
+        }
+        panels
+    }
+}
+
+/// The ids of the vocabulary that are on the screen, for which texts are needed.
+pub fn vocabulary_ids(app: &App) -> Vec<u32> {
+    let Some(area) = Panels::new(app).middle else { return Vec::new() };
+    let axes = app.place.step.axes();
+    let id = |index: usize| u32::try_from(index).ok();
+    if let Some(list) = list::List::new(app, area) {
+        if axes.last() != Some(&Axis::Vocab) {
+            return Vec::new();
+        }
+        return list.visible(app).filter_map(|row| list.index(app, row)).filter_map(id).collect();
+    }
+    let Some(grid) = grid::Grid::new(app, area) else { return Vec::new() };
+    let mut ids = Vec::new();
+    if grid.row_axis == Axis::Vocab {
+        ids.extend(grid.visible_rows(app).filter_map(id));
+    }
+    if grid.column_axis == Axis::Vocab {
+        ids.extend(grid.visible_columns(app).filter_map(id));
+    }
+    ids
+}
+
+impl Widget for &App {
+    fn render(self, area: Rect, buf: &mut Buffer) {
+        let panels = Panels::new(self);
+        let area = area.intersection(self.size).intersection(buf.area);
+        if panels.title.is_none() {
+            return too_small::TooSmall(self).render(area, buf);
+        }
+        let mut draw = |panel: Option<Rect>, widget: &dyn Fn(Rect, &mut Buffer)| {
+            if let Some(panel) = panel.map(|panel| panel.intersection(area)).filter(|panel| !panel.is_empty()) {
+                widget(panel, buf);
+            }
+        };
+        draw(panels.title, &|area, buf| title::Title(self).render(area, buf));
+        draw(panels.tokens, &|area, buf| tokens::Tokens(self).render(area, buf));
+        draw(panels.rule, &|area, buf| title::Rules { app: self, panels }.render(area, buf));
+        draw(panels.outline, &|area, buf| outline::OutlinePanel(self).render(area, buf));
+        draw(panels.middle, &|area, buf| tensor::TensorPanel(self).render(area, buf));
+        draw(panels.notes, &|area, buf| notes::Notes(self).render(area, buf));
+        draw(panels.footer, &|area, buf| footer::Footer(self).render(area, buf));
+        match &self.mode {
+            Mode::Walk => {}
+            Mode::Help(line) => help::Help { theme: self.theme, line: *line }.render(area, buf),
+            Mode::Goto(line) => goto::GotoPopup { app: self, line }.render(area, buf),
+        }
+        if self.message.is_some() {
+            footer::MessageBox(self).render(area, buf);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The notes on a step: its formula with this model's sizes, what goes in and comes out, what it is for, its
+//! names elsewhere, and the chapter.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Widget;
+
+use crate::chapters::Chapter;
+use crate::trace::stage::Input;
+use crate::trace::{Axis, Stage, Step};
+
+use super::super::app::App;
+use super::super::text;
+use super::labels;
+use super::markdown;
+use super::paint::{put, put_line};
+
+/// The notes.
+#[derive(Debug)]
+pub struct Notes<'a>(pub &'a App);
+
+struct Writer {
+    lines: Vec<Line<'static>>,
+    width: usize,
+}
+
+impl Writer {
+    fn text(&mut self, indent: usize, content: &str, style: Style) {
+        let space = " ".repeat(indent);
+        for line in text::wrap(content, self.width.saturating_sub(indent)) {
+            self.lines.push(Line::styled(format!("{space}{line}"), style));
+        }
+    }
+
+    fn gap(&mut self) {
+        self.lines.push(Line::default());
+    }
+
+    /// A short name before a text that may be long.
+    fn named(&mut self, name: &str, name_style: Style, content: &str) {
+        for (i, line) in text::wrap(content, self.width.saturating_sub(2)).into_iter().enumerate() {
+            if i == 0 && text::width(name) + 1 + text::width(&line) <= self.width {
+                self.lines.push(Line::from(vec![Span::styled(format!("{name} "), name_style), line.into()]));
+                continue;
+            }
+            if i == 0 {
+                self.lines.push(Line::styled(name.to_owned(), name_style));
+            }
+            self.lines.push(Line::from(format!("  {line}")));
+        }
+    }
+}
+
+/// "(T=12 token, D=64 dim)".
+fn axes(app: &App, axes: &[Axis]) -> String {
+    let shape = app.outline().card.sizes.shape(axes, app.dims());
+    let parts: Vec<_> = (axes.iter().zip(shape))
+        .map(|(axis, length)| match axis {
+            Axis::One => "1".to_owned(),
+            axis => format!("{}={length} {}", axis.symbol(), labels::name(*axis)),
+        })
+        .collect();
+    format!("({})", parts.join(", "))
+}
+
+/// All lines of the notes on the current step, wrapped to `width`; a column is left free at either side.
+pub fn lines(app: &App, width: u16) -> Vec<Line<'static>> {
+    let theme = app.theme;
+    let (step, card) = (app.place().step, &app.outline().card);
+    let mut out = Writer { lines: Vec::new(), width: usize::from(width).saturating_sub(2) };
+    let kind = match step {
+        Step::Stage(_) => format!("  {}", step.op()),
+        Step::View(view) => format!("  {}, a view of {}", step.op(), view.source()),
+    };
+    out.lines.push(Line::from(vec![
+        Span::styled(step.name(), theme.strong()),
+        Span::styled(kind, theme.dim()),
+    ]));
+    out.text(0, &card.fill(step.formula(), app.dims()), theme.code());
+    out.gap();
+    out.text(0, &card.fill(step.purpose(), app.dims()), Style::new());
+    out.gap();
+    shapes(app, &mut out);
+    if let Step::Stage(stage) = step {
+        facts(app, stage, &mut out);
+        aliases(app, stage, &mut out);
+    }
+    if let Some(chapter) = Chapter::of(step) {
+        out.gap();
+        out.lines.push(Line::styled("─".repeat(out.width), theme.dim()));
+        out.lines.extend(markdown::render(chapter.text, out.width, theme));
+    }
+    out.lines
+}
+
+fn shapes(app: &App, out: &mut Writer) {
+    let theme = app.theme;
+    match app.place().step {
+        Step::View(view) => {
+            out.named("in", theme.dim(), &format!("{} {}", view.source(), axes(app, view.axes_in())));
+            out.named("out", theme.dim(), &format!("{view} {}", axes(app, view.axes())));
+        }
+        Step::Stage(stage) => {
+            for input in stage.info().inputs {
+                let text = match *input {
+                    Input::Stage(input) if !input.present(app.dims()) => continue,
+                    Input::Stage(input) => format!("{input} {}", axes(app, input.axes())),
+                    Input::LayerInput => layer_input(app),
+                    Input::Positions => {
+                        let dims = app.dims();
+                        format!("positions {}-{}", dims.start, dims.keys().saturating_sub(1))
+                    }
+                };
+                out.named("in", theme.dim(), &text);
+            }
+            for weight in stage.weights(&app.outline().card) {
+                out.named("weight", theme.dim(), &format!("{} {}", weight.name, axes(app, weight.axes)));
+            }
+            out.named("out", theme.dim(), &format!("{stage} {}", axes(app, stage.axes())));
+        }
+    }
+}
+
+/// What x is here: the layer before's output, or the embedding.
+fn layer_input(app: &App) -> String {
+    let shape = axes(app, &[Axis::Token, Axis::Dim]);
+    let layers = app.outline().card.sizes.layers;
+    match app.place().layer.unwrap_or(layers).checked_sub(1) {
+        Some(before) => format!("x = layer {before}'s ffn_residual {shape}"),
+        None => format!("x = embedding {shape}"),
+    }
+}
+
+/// What this model does differently from others at this stage.
+fn facts(app: &App, stage: Stage, out: &mut Writer) {
+    let card = &app.outline().card;
+    let dim = app.theme.dim();
+    match stage {
+        Stage::RopeCos | Stage::RopeSin => {
+            out.named("scaling", dim, &card.rope_scaling);
+        }
+        Stage::XqRope | Stage::XkRope => {
+            let text = format!(
+                "{}: which two components of a head turn together; the checkpoint's weights decide",
+                card.pairing
+            );
+            out.named("pairs", dim, &text);
+        }
+        Stage::Logits if card.tied => {
+            out.named("tied", dim, "the output matrix is the embedding table");
+        }
+        _ => {}
+    }
+}
+
+fn aliases(app: &App, stage: Stage, out: &mut Writer) {
+    let names = stage.info().aliases;
+    let rows = [
+        ("Hugging Face", names.hugging_face),
+        ("TransformerLens", names.transformer_lens),
+        ("llama.cpp", names.llama_cpp),
+        ("Go walkthrough", names.go),
+    ];
+    if rows.iter().all(|(_, name)| name.is_empty()) {
+        return;
+    }
+    out.gap();
+    out.text(0, "elsewhere", app.theme.strong());
+    for (place, name) in rows.into_iter().filter(|(_, name)| !name.is_empty()) {
+        out.named(place, app.theme.dim(), name);
+    }
+}
+
+impl Widget for Notes<'_> {
+    fn render(self, area: Rect, buf: &mut Buffer) {
+        let app = self.0;
+        let lines = lines(app, area.width);
+        let inner = Rect { x: area.x + 1, width: area.width.saturating_sub(2), ..area }.intersection(area);
+        let height = usize::from(area.height);
+        for (y, line) in lines.iter().skip(app.notes_line).take(height).enumerate() {
+            put_line(buf, inner, y as u16, line);
+        }
+        // A mark at the edge says that there is more.
+        let right = area.width.saturating_sub(1);
+        if app.notes_line > 0 {
+            put(buf, area, right, 0, "▲", app.theme.key());
+        }
+        if app.notes_line + height < lines.len() {
+            put(buf, area, right, area.height.saturating_sub(1), "▼", app.theme.key());
+        }
+    }
+}

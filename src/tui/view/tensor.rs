@@ -1,0 +1,194 @@
+//! The middle panel: what the step is, how its values are cut, the values, their colours and statistics, and
+//! the one under the cursor.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::widgets::Widget;
+
+use crate::trace::{Axis, Stage, Status, Step};
+
+use super::super::app::{App, Show, Shown};
+use super::super::text;
+use super::grid::Grid;
+use super::heatmap::Heatmap;
+use super::labels;
+use super::legend;
+use super::list::{List, ListView};
+use super::numbers::Numbers;
+use super::paint::{put, put_all};
+
+/// The parts of the panel.
+#[derive(Clone, Copy, Debug)]
+pub struct Regions {
+    head: Rect,
+    /// Where the values are.
+    pub body: Rect,
+    foot: Rect,
+}
+
+impl Regions {
+    /// The parts of a panel of `area`.
+    pub fn new(area: Rect) -> Self {
+        let inner = Rect { x: area.x + 1, width: area.width.saturating_sub(1), ..area }.intersection(area);
+        let head = Rect { height: inner.height.min(2), ..inner };
+        let foot = inner.height.saturating_sub(head.height).min(4);
+        let body = inner.height - head.height - foot;
+        Self {
+            head,
+            body: Rect { y: inner.y + head.height, height: body, ..inner },
+            foot: Rect { y: inner.y + head.height + body, height: foot, ..inner },
+        }
+    }
+}
+
+/// The middle panel.
+#[derive(Debug)]
+pub struct TensorPanel<'a>(pub &'a App);
+
+impl Widget for TensorPanel<'_> {
+    fn render(self, area: Rect, buf: &mut Buffer) {
+        let app = self.0;
+        let Regions { head, body, foot } = Regions::new(area);
+        heading(app, head, area, buf);
+        match app.shown() {
+            Shown::Failed(reason) => {
+                put(buf, body, 0, 1, "There are no values to show:", app.theme.error());
+                for (y, line) in text::wrap(reason, body.width.into()).iter().enumerate() {
+                    put(buf, body, 0, y as u16 + 3, line, Style::new());
+                }
+            }
+            Shown::Values(_) if app.tensor().is_some_and(|tensor| !tensor.is_empty()) => {
+                values(app, area, buf);
+                legend::draw(app, foot, buf);
+                cursor(app, foot, buf);
+            }
+            Shown::Values(_) if app.tensor().is_some() => {
+                put(buf, body, 0, 1, "this tensor has no values", app.theme.dim());
+            }
+            _ => {
+                let doing = match &app.status {
+                    Status::Working(what) => what.clone(),
+                    Status::Idle => app.place().path(),
+                };
+                put(buf, body, 0, 1, &format!("computing {doing} …"), app.theme.dim());
+            }
+        }
+    }
+}
+
+fn values(app: &App, area: Rect, buf: &mut Buffer) {
+    if let Some(list) = List::new(app, area) {
+        ListView { app, list }.render(area, buf);
+    } else if let Some(grid) = Grid::new(app, area) {
+        match app.show() {
+            Show::Numbers => Numbers { app, grid }.render(area, buf),
+            Show::Heatmap | Show::Largest => Heatmap { app, grid }.render(area, buf),
+        }
+    }
+}
+
+/// Two lines: the step with its axes and unit, and which part of it is on the screen.
+fn heading(app: &App, head: Rect, area: Rect, buf: &mut Buffer) {
+    let theme = app.theme;
+    let (step, shape) = (app.place().step, app.shape());
+    let axes: Vec<_> =
+        step.axes().iter().zip(&shape).map(|(axis, length)| format!("{} {length}", labels::name(*axis))).collect();
+    let kind = if matches!(step, Step::View(_)) { format!(" ({})", step.op()) } else { String::new() };
+    let pieces = [
+        (step.name().to_owned(), theme.strong()),
+        (kind, theme.view()),
+        (format!("  {}", axes.join(" × ")), Style::new()),
+        (format!(" · {}", unit(step)), theme.dim()),
+    ];
+    put_all(buf, head, 0, 0, &pieces);
+    let mut x = 0;
+    if let Some((text, style)) = held(app) {
+        x = put(buf, head, 0, 1, &text, style);
+        x += put(buf, head, x, 1, " · ", theme.dim());
+    }
+    put(buf, head, x, 1, &window(app, area), theme.dim());
+}
+
+/// The index that is held: "head 2 of 4 (kv head 1)".
+fn held(app: &App) -> Option<(String, Style)> {
+    let held = app.cut().held?;
+    let axis = app.place().step.axes()[held];
+    let length = app.shape()[held];
+    let at = app.selected.get(axis, length);
+    let group = app.selected.group();
+    let more = match axis {
+        Axis::Head if group > 1 => format!(" (reads kv head {})", at / group),
+        Axis::KvHead if group > 1 => format!(" (read by heads {}-{})", at * group, at * group + group - 1),
+        axis => labels::text_of(app, axis, at).map_or(String::new(), |text| format!(" {text}")),
+    };
+    let last = length.saturating_sub(1);
+    Some((format!("{} {at} of 0-{last}{more}", labels::name(axis)), app.theme.strong()))
+}
+
+/// Which rows and columns are on the screen, and how they are shown.
+fn window(app: &App, area: Rect) -> String {
+    let part = |mark: &str, axis: Axis, seen: std::ops::Range<usize>, count: usize| {
+        if seen.len() < count && !seen.is_empty() {
+            format!("{mark} {} {}-{} of {count}", labels::name(axis), seen.start, seen.end - 1)
+        } else {
+            format!("{mark} {}", labels::name(axis))
+        }
+    };
+    if let Some(list) = List::new(app, area) {
+        let seen = list.visible(app);
+        return match app.show() {
+            Show::Largest if !seen.is_empty() => {
+                format!("largest first, {}-{} of {}", seen.start + 1, seen.end, list.count)
+            }
+            _ => part("↓", app.place().step.axes()[app.cut().rows], seen, list.count),
+        };
+    }
+    let Some(grid) = Grid::new(app, area) else { return String::new() };
+    let down = part("↓", grid.row_axis, grid.visible_rows(app), grid.rows);
+    let right = part("→", grid.column_axis, grid.visible_columns(app), grid.columns);
+    format!("{down} · {right}")
+}
+
+/// What the numbers are.
+fn unit(step: Step) -> &'static str {
+    match step.stage() {
+        Stage::Tokens | Stage::Sampled => "token ids",
+        Stage::RopeCos => "cosines, no unit",
+        Stage::RopeSin => "sines, no unit",
+        Stage::Mask => "0 or -inf",
+        Stage::Qk => "dot products, no unit",
+        Stage::Scores | Stage::MaskedScores => "dot products / √C, no unit",
+        Stage::Softmax => "shares of 1",
+        Stage::Logits => "logits, no unit",
+        Stage::Probs | Stage::Nucleus => "probabilities",
+        _ => "activations, no unit",
+    }
+}
+
+/// Two lines: the address and value under the cursor, and the tokens that it is about.
+fn cursor(app: &App, foot: Rect, buf: &mut Buffer) {
+    let Some(tensor) = app.tensor() else { return };
+    let theme = app.theme;
+    let index = app.index();
+    let value = tensor.get(&index).map_or("not computed".to_owned(), text::full);
+    let pieces = [
+        (app.place().address(&index), theme.code()),
+        (" = ".to_owned(), Style::new()),
+        (value, theme.strong()),
+    ];
+    put_all(buf, foot, 0, 2, &pieces);
+    let about: Vec<String> = (tensor.axes().iter().zip(&index))
+        .filter_map(|(&axis, &index)| {
+            let role = match axis {
+                Axis::Token if tensor.axes().contains(&Axis::Key) => "query",
+                Axis::Key if tensor.axes().contains(&Axis::Token) => "key",
+                Axis::Vocab => "candidate",
+                Axis::One => "next token",
+                _ => "token",
+            };
+            labels::text_of(app, axis, index).map(|text| format!("{role} {text}"))
+        })
+        .collect();
+    put(buf, foot, 0, 3, &about.join(" → "), theme.token());
+}

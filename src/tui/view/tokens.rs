@@ -1,0 +1,95 @@
+//! The strip of tokens along the top: all that were read so far, the current one lit, and the one drawn last.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::widgets::Widget;
+
+use super::super::app::App;
+use super::super::text;
+use super::paint::put;
+
+/// The strip.
+#[derive(Debug)]
+pub struct Tokens<'a>(pub &'a App);
+
+/// The columns of one token: its text, and a rule after it.
+const LONGEST: usize = 16;
+
+fn label(app: &App, position: usize) -> Option<String> {
+    let token = app.position(position)?;
+    Some(text::cut(&text::visible(&token.text), LONGEST))
+}
+
+/// The first position on a strip of this width: as far left as leaves the current one in its first half.
+fn first(app: &App, width: u16) -> usize {
+    let mut first = app.current_position();
+    let mut used = 0;
+    while let Some(label) = first.checked_sub(1).and_then(|before| label(app, before)) {
+        used += text::width(&label) + 1;
+        if used > usize::from(width / 2) {
+            break;
+        }
+        first -= 1;
+    }
+    first
+}
+
+/// How many positions there are.
+fn count(app: &App) -> usize {
+    app.outline().passes.last().map_or(0, |pass| pass.dims.keys())
+}
+
+/// Visible positions with the columns where they begin and end.
+fn placed(app: &App, width: u16) -> Vec<(usize, u16, u16)> {
+    let mut x = 1;
+    let mut placed = Vec::new();
+    for position in first(app, width)..count(app) {
+        let end = x + label(app, position).map_or(0, |label| text::width(&label)) as u16;
+        placed.push((position, x, end));
+        x = end + 1;
+        if x >= width {
+            break;
+        }
+    }
+    placed
+}
+
+/// The position at column `x` of the screen.
+pub fn at(app: &App, area: Rect, x: u16) -> Option<usize> {
+    let x = x.checked_sub(area.x)?;
+    placed(app, area.width).into_iter().find(|&(_, from, to)| (from..to).contains(&x)).map(|(position, ..)| position)
+}
+
+impl Widget for Tokens<'_> {
+    fn render(self, area: Rect, buf: &mut Buffer) {
+        let app = self.0;
+        let theme = app.theme;
+        let current = app.current_position();
+        let dims = app.dims();
+        let placed = placed(app, area.width);
+        if placed.first().is_some_and(|&(position, ..)| position > 0) {
+            put(buf, area, 0, 0, "…", theme.dim());
+        }
+        for &(position, x, end) in &placed {
+            let inside = (dims.start..dims.keys()).contains(&position);
+            let style = match position {
+                position if position == current => theme.current(),
+                _ if inside => theme.token(),
+                _ => theme.dim(),
+            };
+            put(buf, area, x, 0, &label(app, position).unwrap_or_default(), style);
+            put(buf, area, end, 0, "│", theme.dim());
+        }
+        let last = placed.last().copied();
+        if let (Some((position, _, end)), Some(pass)) = (last, app.outline().passes.last())
+            && position + 1 == count(app)
+        {
+            let next = text::cut(&text::visible(&pass.sampled.text), LONGEST);
+            let x = end + put(buf, area, end, 0, " → ", theme.dim());
+            let x = x + put(buf, area, x, 0, &next, theme.token());
+            put(buf, area, x, 0, " is next", theme.dim());
+        } else if area.width > 0 {
+            put(buf, area, area.width - 1, 0, "…", theme.dim());
+        }
+    }
+}
