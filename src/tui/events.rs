@@ -123,7 +123,9 @@ fn save(app: &mut App, source: &mut dyn Source) {
         (Some(tensor), _) => tensor.frame().clone(),
         (None, Poll::Ready(Ok(frame))) => frame,
         (None, Poll::Ready(Err(error))) => return app.say(error.to_string(), true),
-        (None, Poll::Pending) => return app.say("there is nothing to export yet: it is being computed", false),
+        (None, Poll::Pending) => {
+            return app.say("there is nothing to export yet: it is being computed", false);
+        }
     };
     match export::save(&frame, Path::new(".")) {
         Ok(path) => app.say(format!("wrote {}", path.display()), false),

@@ -187,7 +187,9 @@ pub(super) fn layer(app: &mut App, by: isize) {
     let after = app.place.layer.is_none() && walk.end.contains(&app.place.step);
     let (first, last) = (walk.layer.first().copied(), walk.layer.last().copied());
     let next = match app.place.layer {
-        Some(layer) => layer.checked_add_signed(by).filter(|&layer| layer < walk.layers).map(|layer| (layer, None)),
+        Some(layer) => {
+            layer.checked_add_signed(by).filter(|&layer| layer < walk.layers).map(|layer| (layer, None))
+        }
         None if by > 0 && !after => Some((0, first)),
         None if by < 0 && after => walk.layers.checked_sub(1).map(|layer| (layer, last)),
         None => None,

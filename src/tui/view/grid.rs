@@ -61,7 +61,9 @@ impl Grid {
         let room = area.width - label;
         let cell = match app.show() {
             Show::Numbers => NUMBER,
-            _ => u16::try_from(usize::from(room) / columns.max(1)).unwrap_or(u16::MAX).clamp(NARROWEST, WIDEST),
+            _ => {
+                u16::try_from(usize::from(room) / columns.max(1)).unwrap_or(u16::MAX).clamp(NARROWEST, WIDEST)
+            }
         };
         let tokens = match (labels::has_text(column_axis), cell) {
             (false, _) => 0,

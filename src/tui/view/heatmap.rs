@@ -47,8 +47,12 @@ impl Widget for Heatmap<'_> {
             } else if coloured {
                 text::right(&text::short(number, width - 1), width - 1) + " "
             } else {
-                let mark: String = if value.is_finite() { cell.fill.chars().take(2).collect() } else { "  ".into() };
-                text::left(&format!("{mark}{}", text::right(&text::short(number, width - 3), width - 3)), width)
+                let mark: String =
+                    if value.is_finite() { cell.fill.chars().take(2).collect() } else { "  ".into() };
+                text::left(
+                    &format!("{mark}{}", text::right(&text::short(number, width - 3), width - 3)),
+                    width,
+                )
             };
             put(buf, grid.area(), x, y, &content, cell.style);
             if (row, column) == grid.cursor {

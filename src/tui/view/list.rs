@@ -84,7 +84,8 @@ impl Widget for ListView<'_> {
             return;
         }
         let ids = app.place().step.stage().is_ids();
-        let digits = labels::digits(list.count).max(if list.ranked { 4 } else { labels::name(list.axis).len() });
+        let digits =
+            labels::digits(list.count).max(if list.ranked { 4 } else { labels::name(list.axis).len() });
         let most = usize::from(area.width / 3).min(24);
         let texts = labels::text_width(app, list.axis, list.count, most).max(4);
         let rank = if list.ranked { digits + 1 } else { 0 };

@@ -100,7 +100,8 @@ impl Writer {
         match tag {
             Tag::Heading { level, .. } => {
                 self.flush();
-                let style = if *level <= HeadingLevel::H2 { self.theme.heading(false) } else { self.theme.strong() };
+                let style =
+                    if *level <= HeadingLevel::H2 { self.theme.heading(false) } else { self.theme.strong() };
                 self.styles.push(style);
             }
             Tag::Emphasis => self.styles.push(Style::new().add_modifier(Modifier::ITALIC)),
@@ -212,7 +213,8 @@ impl Writer {
         let room = self.width.saturating_sub(indent).max(1);
         let (mut used, mut space) = (0, false);
         let mut next_line = |line: &mut Vec<Span<'static>>| {
-            let fresh = vec![Span::styled(quote.clone(), self.theme.dim()), Span::raw(nested.clone() + &hang)];
+            let fresh =
+                vec![Span::styled(quote.clone(), self.theme.dim()), Span::raw(nested.clone() + &hang)];
             self.lines.push(Line::from(std::mem::replace(line, fresh)));
         };
         for (content, style) in spans {
@@ -250,12 +252,18 @@ impl Writer {
             *widest -= 1;
         }
         for (i, row) in rows.iter().enumerate() {
-            let cells: Vec<_> =
-                widths.iter().enumerate().map(|(c, &w)| text::wrap(row.get(c).map_or("", |cell| cell), w)).collect();
+            let cells: Vec<_> = widths
+                .iter()
+                .enumerate()
+                .map(|(c, &w)| text::wrap(row.get(c).map_or("", |cell| cell), w))
+                .collect();
             let style = if i == 0 { self.theme.strong() } else { Style::new() };
             for y in 0..cells.iter().map(Vec::len).max().unwrap_or(0) {
-                let parts: Vec<_> =
-                    cells.iter().zip(&widths).map(|(cell, &w)| text::left(cell.get(y).map_or("", |l| l), w)).collect();
+                let parts: Vec<_> = cells
+                    .iter()
+                    .zip(&widths)
+                    .map(|(cell, &w)| text::left(cell.get(y).map_or("", |l| l), w))
+                    .collect();
                 self.lines.push(Line::styled(parts.join("  ").trim_end().to_owned(), style));
             }
             if i == 0 {

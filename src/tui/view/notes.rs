@@ -74,10 +74,8 @@ pub fn lines(app: &App, width: u16) -> Vec<Line<'static>> {
         Step::Stage(_) => format!("  {}", step.op()),
         Step::View(view) => format!("  {}, a view of {}", step.op(), view.source()),
     };
-    out.lines.push(Line::from(vec![
-        Span::styled(step.name(), theme.strong()),
-        Span::styled(kind, theme.dim()),
-    ]));
+    out.lines
+        .push(Line::from(vec![Span::styled(step.name(), theme.strong()), Span::styled(kind, theme.dim())]));
     out.text(0, &card.fill(step.formula(), app.dims()), theme.code());
     out.gap();
     out.text(0, &card.fill(step.purpose(), app.dims()), Style::new());

@@ -92,8 +92,12 @@ fn values(app: &App, area: Rect, buf: &mut Buffer) {
 fn heading(app: &App, head: Rect, area: Rect, buf: &mut Buffer) {
     let theme = app.theme;
     let (step, shape) = (app.place().step, app.shape());
-    let axes: Vec<_> =
-        step.axes().iter().zip(&shape).map(|(axis, length)| format!("{} {length}", labels::name(*axis))).collect();
+    let axes: Vec<_> = step
+        .axes()
+        .iter()
+        .zip(&shape)
+        .map(|(axis, length)| format!("{} {length}", labels::name(*axis)))
+        .collect();
     let kind = if matches!(step, Step::View(_)) { format!(" ({})", step.op()) } else { String::new() };
     let pieces = [
         (step.name().to_owned(), theme.strong()),
