@@ -20,7 +20,7 @@ const PASSES: usize = 3;
 
 fn model(name: &str) -> Model<Cpu> {
     let checkpoint = checkpoint::open(Some(&common::fixture(&format!("golden/{name}")))).unwrap();
-    Model::load(&checkpoint, Cpu).unwrap()
+    Model::load(&checkpoint, Cpu::default()).unwrap()
 }
 
 fn sampler() -> Sampler {

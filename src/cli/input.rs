@@ -35,7 +35,7 @@ impl Run {
         let sampler = Sampler::new(sampling)?;
         let (checkpoint, tokenizer) = open(&args.model)?;
         let (text, ids) = prompt(args, tokenizer.as_deref())?;
-        let model = Model::load(&checkpoint, Cpu)?;
+        let model = Model::load(&checkpoint, Cpu::default())?;
         Ok(Self { model, tokenizer, eos: checkpoint.eos, sampler, text, ids })
     }
 

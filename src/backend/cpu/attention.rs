@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::{MIN_PARALLEL, simd};
+use super::{Kernel, MIN_PARALLEL};
 use crate::backend::{AttentionPart, AttentionShape, AttentionSink};
 use crate::ops::attention::{kv_head, mask, scale, softmax};
 
@@ -29,6 +29,7 @@ struct Wanted {
 
 /// See [`crate::backend::Backend::attention`].
 pub(super) fn attention(
+    kernel: Kernel,
     shape: AttentionShape,
     q: &[f32],
     keys: &[f32],
@@ -57,7 +58,7 @@ pub(super) fn attention(
         let computed = if wanted.qk || wanted.scores { all_keys } else { visible };
         let keep = |wanted: bool, row: &[f32]| wanted.then(|| row.to_vec());
 
-        simd::qk(query, &keys[from..], stride, &mut row[..computed]);
+        kernel.qk(query, &keys[from..], stride, &mut row[..computed]);
         let qk = keep(wanted.qk, row);
         scale(&mut row[..computed], head_dim);
         let scores = keep(wanted.scores, row);
@@ -66,7 +67,7 @@ pub(super) fn attention(
         softmax(&mut row[..visible]);
         row[visible..].fill(0.0);
         let softmax = keep(wanted.softmax, row);
-        simd::mix(&row[..visible], &values[from..], stride, out);
+        kernel.mix(&row[..visible], &values[from..], stride, out);
         Parts { qk, scores, masked_scores, softmax }
     };
 
