@@ -29,6 +29,11 @@ impl Cpu {
     pub fn with_kernel(kernel: Kernel) -> Self {
         Self { kernel }
     }
+
+    /// The inner loops that it computes with.
+    pub fn kernel(&self) -> Kernel {
+        self.kernel
+    }
 }
 
 impl Default for Cpu {

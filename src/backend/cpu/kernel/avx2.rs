@@ -1,6 +1,7 @@
 //! The plain loops, compiled for AVX2 with FMA and F16C: two vectors hold the 16 partial sums of an output.
 #![allow(unsafe_code)]
 
+use super::limits::{self, CHAINS, WORDS};
 use super::{Rows, gemm, portable};
 use crate::ops;
 
@@ -24,6 +25,9 @@ compiled!(reduce, portable::reduce, (sums: &[f32], out: &mut [f32]));
 compiled!(qk, ops::attention::qk, (query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]));
 compiled!(mix, ops::attention::mix, (weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]));
 compiled!(rms_norm, ops::rms_norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]));
+
+compiled!(read, limits::read, (bytes: &[u8], out: &mut [u64; WORDS]));
+compiled!(multiply, limits::multiply::<CHAINS>, (rounds: usize, factor: f32, out: &mut [f32]));
 
 /// 3 weight rows × 2 tokens: 12 of the 16 registers hold sums.
 pub(super) struct Tile;

@@ -3,6 +3,7 @@
 
 use std::arch::x86_64::*;
 
+use super::limits::{self, CHAINS, WORDS};
 use super::{Rows, gemm};
 use crate::checkpoint::Dtype;
 use crate::ops;
@@ -163,3 +164,5 @@ macro_rules! compiled {
 compiled!(qk, ops::attention::qk, (query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]));
 compiled!(mix, ops::attention::mix, (weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]));
 compiled!(rms_norm, ops::rms_norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]));
+compiled!(read, limits::read, (bytes: &[u8], out: &mut [u64; WORDS]));
+compiled!(multiply, limits::multiply::<CHAINS>, (rounds: usize, factor: f32, out: &mut [f32]));

@@ -8,6 +8,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 pub(super) mod gemm;
+mod limits;
 mod portable;
 
 use gemm::{Packed, Scratch};
