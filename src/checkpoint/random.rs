@@ -31,7 +31,9 @@ pub fn checkpoint(name: &str, dtype: Dtype) -> Result<Checkpoint> {
         SHAPES.iter().find(|shape| shape.0 == name)
     else {
         let names: Vec<_> = SHAPES.iter().map(|shape| shape.0).collect();
-        return Err(Error::usage("there is no such shape").expected(names.join(", ")).found(format!("`{name}`")));
+        return Err(Error::usage("there is no such shape")
+            .expected(names.join(", "))
+            .found(format!("`{name}`")));
     };
     let config = ModelConfig {
         dim,
@@ -57,7 +59,8 @@ pub fn checkpoint(name: &str, dtype: Dtype) -> Result<Checkpoint> {
         let count: usize = shape.iter().product();
         let bytes = Bytes::owned(random(count, dtype, &mut state));
         let tensor = Tensor::new(dtype, shape.to_vec(), bytes);
-        tensors.insert(Naming::Meta.name(weight), tensor.unwrap_or_else(|| unreachable!("made for this shape")));
+        tensors
+            .insert(Naming::Meta.name(weight), tensor.unwrap_or_else(|| unreachable!("made for this shape")));
     };
     let (q, kv) = (config.q_dim(), config.kv_dim());
     add(Weight::Embedding, &[vocab, dim]);

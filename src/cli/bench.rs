@@ -148,7 +148,8 @@ fn time_stages(model: &Model<Cpu>) -> Result<Vec<(Stage, Duration)>> {
     session.run(&[id], &mut clock)?;
     let times = clock.into_times();
     let total = |stage: &Stage| {
-        let time: Duration = times.iter().filter(|(site, _)| site.stage == *stage).map(|(_, time)| *time).sum();
+        let time: Duration =
+            times.iter().filter(|(site, _)| site.stage == *stage).map(|(_, time)| *time).sum();
         (*stage, time)
     };
     Ok(Stage::ALL.iter().map(total).filter(|(_, time)| !time.is_zero()).collect())

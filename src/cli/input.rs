@@ -50,16 +50,22 @@ impl Run {
 pub(super) fn cpu(args: &CpuArgs) -> Result<Cpu> {
     if let Some(threads) = args.threads {
         if threads == 0 {
-            return Err(Error::usage("there is nothing to compute with").expected("--threads 1 or more").found("0"));
+            return Err(Error::usage("there is nothing to compute with")
+                .expected("--threads 1 or more")
+                .found("0"));
         }
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
-        pool.map_err(|error| Error::usage("the threads cannot be started").found(error).next("ask for fewer"))?;
+        pool.map_err(|error| {
+            Error::usage("the threads cannot be started").found(error).next("ask for fewer")
+        })?;
     }
     let Some(name) = &args.cpu_kernel else { return Ok(Cpu::default()) };
     let available = Kernel::available();
     let names: Vec<_> = available.iter().map(|kernel| kernel.name()).collect();
     let kernel = available.iter().find(|kernel| kernel.name() == name).ok_or_else(|| {
-        Error::usage("this processor has no such kernel").expected(names.join(", ")).found(format!("`{name}`"))
+        Error::usage("this processor has no such kernel")
+            .expected(names.join(", "))
+            .found(format!("`{name}`"))
     })?;
     Ok(Cpu::with_kernel(*kernel))
 }

@@ -48,7 +48,8 @@ impl Limits {
                 });
             })
         };
-        let read_time = [threads, 4 * threads, 16 * threads].map(read).into_iter().fold(f64::INFINITY, f64::min);
+        let read_time =
+            [threads, 4 * threads, 16 * threads].map(read).into_iter().fold(f64::INFINITY, f64::min);
         let multiply_time = best(&|| {
             (0..threads).into_par_iter().for_each(|_| {
                 black_box(kernel.multiply_limit(ROUNDS));

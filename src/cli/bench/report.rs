@@ -60,8 +60,16 @@ impl Report {
     pub(super) fn print_table(&self) -> Result<()> {
         let mut out = std::io::stdout().lock();
         writeln!(out, "model        {}, {} threads, {} kernel", self.model, self.threads, self.kernel)?;
-        writeln!(out, "memory read  {:8.1} GB/s, the most that a loop over ordinary memory reached", self.read_bandwidth / 1e9)?;
-        writeln!(out, "multiply     {:8.1} GFLOP/s in float32, the most that a loop in registers reached", self.matmul / 1e9)?;
+        writeln!(
+            out,
+            "memory read  {:8.1} GB/s, the most that a loop over ordinary memory reached",
+            self.read_bandwidth / 1e9
+        )?;
+        writeln!(
+            out,
+            "multiply     {:8.1} GFLOP/s in float32, the most that a loop in registers reached",
+            self.matmul / 1e9
+        )?;
         writeln!(out, "load         {:8.3} s", self.load.as_secs_f64())?;
         writeln!(out, "first token  {:8.3} s, cold", self.first_token.as_secs_f64())?;
         for Prefill { tokens, rates, gflops, .. } in &self.prefill {
@@ -93,7 +101,8 @@ impl Report {
     }
 
     pub(super) fn print_json(&self) -> Result<()> {
-        let spread = |spread: &Spread| json!({ "median": spread.median, "min": spread.min, "max": spread.max });
+        let spread =
+            |spread: &Spread| json!({ "median": spread.median, "min": spread.min, "max": spread.max });
         let prefill: Vec<Value> = (self.prefill.iter())
             .map(|prefill| {
                 json!({
@@ -113,8 +122,11 @@ impl Report {
                 "share_of_bandwidth": self.share_of_bandwidth(decode.gbs),
             })
         });
-        let stages: Vec<Value> =
-            self.stages.iter().map(|(stage, time)| json!({ "stage": stage.name(), "us": time.as_secs_f64() * 1e6 })).collect();
+        let stages: Vec<Value> = self
+            .stages
+            .iter()
+            .map(|(stage, time)| json!({ "stage": stage.name(), "us": time.as_secs_f64() * 1e6 }))
+            .collect();
         let report = json!({
             "model": self.model,
             "kernel": self.kernel,
