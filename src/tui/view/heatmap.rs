@@ -39,11 +39,10 @@ impl Widget for Heatmap<'_> {
                 Number::I64(id) => id as f64,
             };
             let cell = app.theme.cell(value, span);
-            // Where shades stand for colours, a wide cell has both the shade and the number.
+            // Where shades stand for colours, only a wide cell has room for the shade and the number.
             let width = usize::from(grid.cell);
-            let content = if grid.cell < WRITTEN {
-                // Odd columns of room stay empty rather than tear sign and shade apart.
-                format!("{}{}", cell.fill, if coloured { " ".repeat(width - 2) } else { String::new() })
+            let content = if grid.cell < if coloured { WRITTEN } else { WRITTEN + 3 } {
+                text::left(cell.fill, if coloured { width } else { 2 })
             } else if coloured {
                 text::right(&text::short(number, width - 1), width - 1) + " "
             } else {
@@ -53,7 +52,7 @@ impl Widget for Heatmap<'_> {
             put(buf, grid.area(), x, y, &content, cell.style);
             if (row, column) == grid.cursor {
                 let style = cell.style.add_modifier(Modifier::BOLD);
-                if coloured {
+                if coloured && grid.cell < WRITTEN {
                     put(buf, grid.area(), x, y, "[", style);
                     put(buf, grid.area(), x + grid.cell - 1, y, "]", style);
                 } else {

@@ -101,7 +101,10 @@ fn heading(app: &App, head: Rect, area: Rect, buf: &mut Buffer) {
         (format!("  {}", axes.join(" × ")), Style::new()),
         (format!(" · {}", unit(step)), theme.dim()),
     ];
-    put_all(buf, head, 0, 0, &pieces);
+    // The unit is there whole or not at all.
+    let room = usize::from(head.width);
+    let fits = pieces.iter().map(|(piece, _)| text::width(piece)).sum::<usize>() <= room;
+    put_all(buf, head, 0, 0, if fits { &pieces } else { &pieces[..3] });
     let mut x = 0;
     if let Some((text, style)) = held(app) {
         x = put(buf, head, 0, 1, &text, style);
@@ -118,12 +121,11 @@ fn held(app: &App) -> Option<(String, Style)> {
     let at = app.selected.get(axis, length);
     let group = app.selected.group();
     let more = match axis {
-        Axis::Head if group > 1 => format!(" (reads kv head {})", at / group),
-        Axis::KvHead if group > 1 => format!(" (read by heads {}-{})", at * group, at * group + group - 1),
+        Axis::Head if group > 1 => format!(" (kv head {})", at / group),
+        Axis::KvHead if group > 1 => format!(" (of heads {}-{})", at * group, at * group + group - 1),
         axis => labels::text_of(app, axis, at).map_or(String::new(), |text| format!(" {text}")),
     };
-    let last = length.saturating_sub(1);
-    Some((format!("{} {at} of 0-{last}{more}", labels::name(axis)), app.theme.strong()))
+    Some((format!("{} {at} of {length}{more}", labels::name(axis)), app.theme.strong()))
 }
 
 /// Which rows and columns are on the screen, and how they are shown.
@@ -153,16 +155,16 @@ fn window(app: &App, area: Rect) -> String {
 /// What the numbers are.
 fn unit(step: Step) -> &'static str {
     match step.stage() {
-        Stage::Tokens | Stage::Sampled => "token ids",
-        Stage::RopeCos => "cosines, no unit",
-        Stage::RopeSin => "sines, no unit",
+        Stage::Tokens | Stage::Sampled => "token id",
+        Stage::RopeCos => "cosine",
+        Stage::RopeSin => "sine",
         Stage::Mask => "0 or -inf",
-        Stage::Qk => "dot products, no unit",
-        Stage::Scores | Stage::MaskedScores => "dot products / √C, no unit",
-        Stage::Softmax => "shares of 1",
-        Stage::Logits => "logits, no unit",
-        Stage::Probs | Stage::Nucleus => "probabilities",
-        _ => "activations, no unit",
+        Stage::Qk => "dot product",
+        Stage::Scores | Stage::MaskedScores => "dot product / √C",
+        Stage::Softmax => "share of 1",
+        Stage::Logits => "logit",
+        Stage::Probs | Stage::Nucleus => "probability",
+        _ => "no unit",
     }
 }
 
