@@ -19,7 +19,10 @@ pub fn save(frame: &Frame, folder: &Path) -> Result<PathBuf> {
     let stem = frame.site.to_string().replace('/', "_");
     let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
     let failed = |path: &Path, error: std::io::Error| {
-        Error::output("the stage cannot be exported").in_file(path).found(error).next("start in a folder of yours")
+        Error::output("the stage cannot be exported")
+            .in_file(path)
+            .found(error)
+            .next("start in a folder of yours")
     };
     for number in 1..=TRIES {
         let name = if number == 1 { format!("{stem}.npy") } else { format!("{stem}-{number}.npy") };

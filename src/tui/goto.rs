@@ -69,9 +69,10 @@ impl GotoLine {
 
     /// What the text may be meant to be, the likeliest first. Only its last part is completed.
     pub fn completions(&self, app: &App) -> Vec<String> {
-        let (before, part) = self.text.rsplit_once('/').map_or(("", &*self.text), |(_, part)| {
-            (&self.text[..self.text.len() - part.len()], part)
-        });
+        let (before, part) = self
+            .text
+            .rsplit_once('/')
+            .map_or(("", &*self.text), |(_, part)| (&self.text[..self.text.len() - part.len()], part));
         let part = part.trim().to_ascii_lowercase();
         if part.contains('[') {
             return Vec::new();
@@ -122,7 +123,9 @@ fn in_order(part: &str, name: &str) -> bool {
 pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
     let text = text.trim();
     if text.is_empty() {
-        return Err("type a stage (softmax), a layer (L1), a pass (p0), or parts of a path: p0/L1/softmax".into());
+        return Err(
+            "type a stage (softmax), a layer (L1), a pass (p0), or parts of a path: p0/L1/softmax".into()
+        );
     }
     if text.contains('[') {
         return address(app, text);
@@ -190,7 +193,11 @@ fn address(app: &App, text: &str) -> Result<Target, String> {
 
 fn check_pass(app: &App, pass: usize) -> Result<(), String> {
     let count = app.outline.passes.len();
-    if pass < count { Ok(()) } else { Err(format!("there is no pass {pass}: 0 to {} so far", count.max(1) - 1)) }
+    if pass < count {
+        Ok(())
+    } else {
+        Err(format!("there is no pass {pass}: 0 to {} so far", count.max(1) - 1))
+    }
 }
 
 fn check_layer(app: &App, layer: usize) -> Result<(), String> {

@@ -34,7 +34,8 @@ pub(super) fn click(app: &mut App, x: u16, y: u16) {
         } else if let Some(grid) = Grid::new(app, area)
             && let Some((row, column)) = grid.cell_at(app, x, y)
         {
-            let (down, right) = (row as isize - grid.cursor.0 as isize, column as isize - grid.cursor.1 as isize);
+            let (down, right) =
+                (row as isize - grid.cursor.0 as isize, column as isize - grid.cursor.1 as isize);
             update::move_cursor(app, down, right);
         }
     }

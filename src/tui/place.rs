@@ -104,7 +104,8 @@ impl Walk {
         let later = |steps: &[Step]| {
             let order = |step: Step| (step.stage(), matches!(step, Step::View(_)));
             let same = steps.iter().position(|&step| step == place.step);
-            same.or_else(|| steps.iter().position(|&step| order(step) > order(place.step))).unwrap_or(steps.len())
+            same.or_else(|| steps.iter().position(|&step| order(step) > order(place.step)))
+                .unwrap_or(steps.len())
         };
         match place.layer {
             Some(layer) => self.start.len() + layer.min(self.layers) * self.layer.len() + later(&self.layer),

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use crossterm::cursor::{Hide, Show};
-use crossterm::event::{DisableBracketedPaste, DisableMouseCapture, EnableBracketedPaste, EnableMouseCapture};
+use crossterm::event::{
+    DisableBracketedPaste, DisableMouseCapture, EnableBracketedPaste, EnableMouseCapture,
+};
 use crossterm::execute;
 use crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
 
@@ -87,7 +89,8 @@ impl Guard {
     /// A panic of this thread gives the terminal back before its message is written. One of another thread
     /// does not end the program, and its message waits until the screen is free.
     fn set_hook(&self) {
-        let (previous, elsewhere, owner) = (self.previous.clone(), self.elsewhere.clone(), thread::current().id());
+        let (previous, elsewhere, owner) =
+            (self.previous.clone(), self.elsewhere.clone(), thread::current().id());
         panic::set_hook(Box::new(move |info| {
             if thread::current().id() == owner {
                 leave();

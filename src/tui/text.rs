@@ -126,7 +126,11 @@ pub fn full(value: Number) -> String {
     match value {
         Number::I64(id) => id.to_string(),
         Number::F32(value) => special(f64::from(value)).unwrap_or_else(|| {
-            if value != 0.0 && !(1e-4..1e7).contains(&value.abs()) { format!("{value:e}") } else { value.to_string() }
+            if value != 0.0 && !(1e-4..1e7).contains(&value.abs()) {
+                format!("{value:e}")
+            } else {
+                value.to_string()
+            }
         }),
     }
 }
@@ -163,7 +167,8 @@ mod tests {
 
     #[test]
     fn every_number_fits_its_column() {
-        for value in [0.0, -0.0, 1.0, -9.99999, 99999.9, -99999.0, 1e-9, -3.4e38, f32::NEG_INFINITY, f32::NAN] {
+        for value in [0.0, -0.0, 1.0, -9.99999, 99999.9, -99999.0, 1e-9, -3.4e38, f32::NEG_INFINITY, f32::NAN]
+        {
             assert!(width(&number(Number::F32(value))) <= 9, "{value}");
             for columns in 4..8 {
                 assert!(width(&short(Number::F32(value), columns)) <= columns, "{value} {columns}");

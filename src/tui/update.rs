@@ -38,7 +38,7 @@ pub fn update(app: &mut App, action: Action) -> Effect {
     }
     app.message = None;
     let effect = match &app.mode {
-        Mode::Walk => walk(app, action),
+        Mode::Walk => walk(app, &action),
         Mode::Help(line) => help(app, *line, &action),
         Mode::Goto(line) => {
             let line = line.clone();
@@ -102,8 +102,8 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
     Effect::None
 }
 
-fn walk(app: &mut App, action: Action) -> Effect {
-    match action {
+fn walk(app: &mut App, action: &Action) -> Effect {
+    match *action {
         Action::NextStep => step(app, 1),
         Action::PreviousStep => step(app, -1),
         Action::NextLayer => layer(app, 1),
@@ -187,7 +187,9 @@ pub(super) fn layer(app: &mut App, by: isize) {
     let after = app.place.layer.is_none() && walk.end.contains(&app.place.step);
     let (first, last) = (walk.layer.first().copied(), walk.layer.last().copied());
     let next = match app.place.layer {
-        Some(layer) => layer.checked_add_signed(by).filter(|&layer| layer < walk.layers).map(|layer| (layer, None)),
+        Some(layer) => {
+            layer.checked_add_signed(by).filter(|&layer| layer < walk.layers).map(|layer| (layer, None))
+        }
         None if by > 0 && !after => Some((0, first)),
         None if by < 0 && after => walk.layers.checked_sub(1).map(|layer| (layer, last)),
         None => None,

@@ -26,8 +26,9 @@ impl Widget for GotoPopup<'_> {
         let theme = self.app.theme;
         let width = area.width.min(56);
         let height = (LISTED as u16 + 4).min(area.height);
-        let place = Rect { x: area.x + (area.width - width) / 2, y: area.y + area.height.min(2), width, height }
-            .intersection(area);
+        let place =
+            Rect { x: area.x + (area.width - width) / 2, y: area.y + area.height.min(2), width, height }
+                .intersection(area);
         Clear.render(place, buf);
         Block::bordered().title(" go to ").border_style(theme.dim()).render(place, buf);
         let inner = Rect {
@@ -40,11 +41,8 @@ impl Widget for GotoPopup<'_> {
         let room = usize::from(inner.width).saturating_sub(4);
         let skip = self.line.text.chars().count().saturating_sub(room);
         let shown: String = self.line.text.chars().skip(skip).collect();
-        let pieces = [
-            ("/ ".to_owned(), theme.key()),
-            (shown, theme.strong()),
-            (" ".to_owned(), theme.current()),
-        ];
+        let pieces =
+            [("/ ".to_owned(), theme.key()), (shown, theme.strong()), (" ".to_owned(), theme.current())];
         put_all(buf, inner, 0, 0, &pieces);
         let names = self.line.completions(self.app);
         let listed = usize::from(inner.height.saturating_sub(2)).min(LISTED);

@@ -61,7 +61,9 @@ impl Grid {
         let room = area.width - label;
         let cell = match app.show() {
             Show::Numbers => NUMBER,
-            _ => u16::try_from(usize::from(room) / columns.max(1)).unwrap_or(u16::MAX).clamp(NARROWEST, WIDEST),
+            _ => {
+                u16::try_from(usize::from(room) / columns.max(1)).unwrap_or(u16::MAX).clamp(NARROWEST, WIDEST)
+            }
         };
         let tokens = match (labels::has_text(column_axis), cell) {
             (false, _) => 0,
@@ -83,6 +85,11 @@ impl Grid {
     /// How many columns fit.
     pub fn columns_seen(&self) -> usize {
         usize::from(self.area.width.saturating_sub(self.label) / self.cell.max(1))
+    }
+
+    /// How many lines it takes, header included.
+    pub fn lines(&self, app: &App) -> usize {
+        usize::from(self.header) + self.visible_rows(app).len()
     }
 
     /// The rows on the screen.
@@ -168,7 +175,7 @@ impl Grid {
             }
             let shown = letters.len().min(lines.into());
             for (down, letter) in letters[..shown].iter().enumerate() {
-                let last = down + 1 == shown && shown < letters.len();
+                let last = shown > 1 && down + 1 == shown && shown < letters.len();
                 let letter = if last { '⋮' } else { *letter };
                 let y = lines - shown as u16 + down as u16;
                 let x = x + self.cell.saturating_sub(2); // above the last digit of the index

@@ -43,7 +43,8 @@ fn lines(theme: Theme, width: usize) -> Vec<Line<'static>> {
             let words = text::wrap(binding.help, width.saturating_sub(KEYS));
             for (i, words) in words.into_iter().enumerate() {
                 let keys = if i == 0 { binding.labels() } else { String::new() };
-                lines.push(Line::from(vec![Span::styled(text::left(&keys, KEYS), theme.key()), words.into()]));
+                lines
+                    .push(Line::from(vec![Span::styled(text::left(&keys, KEYS), theme.key()), words.into()]));
             }
         }
         lines.push(Line::default());

@@ -62,9 +62,17 @@ fn ramp(app: &App, span: Span, foot: Rect, buf: &mut Buffer) {
     };
     for share in steps {
         let cell = theme.cell(share * span.high, span);
-        let fill = if theme.depth() > Depth::Ansi && share == 0.0 && !span.positive { "0" } else { cell.fill };
+        let fill =
+            if theme.depth() > Depth::Ansi && share == 0.0 && !span.positive { "0" } else { cell.fill };
         let width = if theme.depth() > Depth::Ansi { 1 } else { 2 };
-        x += put(buf, foot, x, 0, &text::left(&fill.chars().take(width).collect::<String>(), width), cell.style);
+        x += put(
+            buf,
+            foot,
+            x,
+            0,
+            &text::left(&fill.chars().take(width).collect::<String>(), width),
+            cell.style,
+        );
     }
     x += put(buf, foot, x, 0, &format!(" {more}{}", text::real(span.high)), Style::new());
     x += put(buf, foot, x, 0, &format!(" · {}", scale_name(app)), theme.dim());

@@ -84,7 +84,8 @@ impl Widget for ListView<'_> {
             return;
         }
         let ids = app.place().step.stage().is_ids();
-        let digits = labels::digits(list.count).max(if list.ranked { 4 } else { labels::name(list.axis).len() });
+        let digits =
+            labels::digits(list.count).max(if list.ranked { 4 } else { labels::name(list.axis).len() });
         let most = usize::from(area.width / 3).min(24);
         let texts = labels::text_width(app, list.axis, list.count, most).max(4);
         let rank = if list.ranked { digits + 1 } else { 0 };
@@ -126,7 +127,9 @@ impl Widget for ListView<'_> {
                 let share = if stats.max > low { (f64::from(value) - low) / (stats.max - low) } else { 0.0 };
                 put(buf, area, bar_at, y, &bar(share, room), theme.bar());
             }
-            if let Some((_, mark)) = came_next(app).filter(|&(id, _)| list.axis == Axis::Vocab && id as usize == index) {
+            if let Some((_, mark)) =
+                came_next(app).filter(|&(id, _)| list.axis == Axis::Vocab && id as usize == index)
+            {
                 let x = area.width.saturating_sub(text::width(mark) as u16);
                 put(buf, area, x, y, mark, theme.key());
             }

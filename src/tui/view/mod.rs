@@ -77,8 +77,13 @@ impl Panels {
             140..180 => (32, 46),
             _ => (34, 62),
         };
-        let mut panels =
-            Self { title: line(0), tokens: line(1), rule: line(2), footer: line(height - 1), ..Self::default() };
+        let mut panels = Self {
+            title: line(0),
+            tokens: line(1),
+            rule: line(2),
+            footer: line(height - 1),
+            ..Self::default()
+        };
         // A rule of one column stands between neighbours.
         let left = if outline_width > 0 { outline_width + 1 } else { 0 };
         let right = if notes_width > 0 { notes_width + 1 } else { 0 };
@@ -128,7 +133,8 @@ impl Widget for &App {
             return too_small::TooSmall(self).render(area, buf);
         }
         let mut draw = |panel: Option<Rect>, widget: &dyn Fn(Rect, &mut Buffer)| {
-            if let Some(panel) = panel.map(|panel| panel.intersection(area)).filter(|panel| !panel.is_empty()) {
+            if let Some(panel) = panel.map(|panel| panel.intersection(area)).filter(|panel| !panel.is_empty())
+            {
                 widget(panel, buf);
             }
         };

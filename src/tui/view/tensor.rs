@@ -49,7 +49,9 @@ pub struct TensorPanel<'a>(pub &'a App);
 impl Widget for TensorPanel<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let app = self.0;
-        let Regions { head, body, foot } = Regions::new(area);
+        let Regions { head, body, mut foot } = Regions::new(area);
+        // Legend and statistics stand right below the values where these leave room.
+        foot.y = foot.y.min(body.y.saturating_add(used(app, area)).saturating_add(1));
         heading(app, head, area, buf);
         match app.shown() {
             Shown::Failed(reason) => {
@@ -77,6 +79,13 @@ impl Widget for TensorPanel<'_> {
     }
 }
 
+/// How many lines the values take.
+fn used(app: &App, area: Rect) -> u16 {
+    let list = List::new(app, area).map(|list| 1 + list.visible(app).len());
+    let lines = list.or_else(|| Grid::new(app, area).map(|grid| grid.lines(app)));
+    lines.and_then(|lines| u16::try_from(lines).ok()).unwrap_or(u16::MAX)
+}
+
 fn values(app: &App, area: Rect, buf: &mut Buffer) {
     if let Some(list) = List::new(app, area) {
         ListView { app, list }.render(area, buf);
@@ -92,8 +101,12 @@ fn values(app: &App, area: Rect, buf: &mut Buffer) {
 fn heading(app: &App, head: Rect, area: Rect, buf: &mut Buffer) {
     let theme = app.theme;
     let (step, shape) = (app.place().step, app.shape());
-    let axes: Vec<_> =
-        step.axes().iter().zip(&shape).map(|(axis, length)| format!("{} {length}", labels::name(*axis))).collect();
+    let axes: Vec<_> = step
+        .axes()
+        .iter()
+        .zip(&shape)
+        .map(|(axis, length)| format!("{} {length}", labels::name(*axis)))
+        .collect();
     let kind = if matches!(step, Step::View(_)) { format!(" ({})", step.op()) } else { String::new() };
     let pieces = [
         (step.name().to_owned(), theme.strong()),
@@ -132,7 +145,7 @@ fn held(app: &App) -> Option<(String, Style)> {
 fn window(app: &App, area: Rect) -> String {
     let part = |mark: &str, axis: Axis, seen: std::ops::Range<usize>, count: usize| {
         if seen.len() < count && !seen.is_empty() {
-            format!("{mark} {} {}-{} of {count}", labels::name(axis), seen.start, seen.end - 1)
+            format!("{mark} {} {}-{}", labels::name(axis), seen.start, seen.end - 1)
         } else {
             format!("{mark} {}", labels::name(axis))
         }

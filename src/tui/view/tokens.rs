@@ -68,7 +68,10 @@ fn placed(app: &App, width: u16) -> Vec<(usize, u16, u16)> {
 /// The position at column `x` of the screen.
 pub fn at(app: &App, area: Rect, x: u16) -> Option<usize> {
     let x = x.checked_sub(area.x)?;
-    placed(app, area.width).into_iter().find(|&(_, from, to)| (from..to).contains(&x)).map(|(position, ..)| position)
+    placed(app, area.width)
+        .into_iter()
+        .find(|&(_, from, to)| (from..to).contains(&x))
+        .map(|(position, ..)| position)
 }
 
 impl Widget for Tokens<'_> {
