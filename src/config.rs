@@ -136,7 +136,11 @@ impl ModelConfig {
             return wrong("number of key/value heads", found, "a divisor of the number of query heads");
         }
         if !self.head_dim.is_multiple_of(2) {
-            return wrong("head width (head_dim)", self.head_dim.to_string(), "an even number: RoPE turns pairs");
+            return wrong(
+                "head width (head_dim)",
+                self.head_dim.to_string(),
+                "an even number: RoPE turns pairs",
+            );
         }
         if !(self.norm_eps.is_finite() && self.norm_eps >= 0.0) {
             return wrong("RMSNorm epsilon", self.norm_eps.to_string(), "a small number, 0 or more");

@@ -1,7 +1,44 @@
-//! llama-trace.
+//! llama-trace opens up a running Llama: every stage of the forward pass, with true shapes and true
+//! values, step by step in a terminal, as `.npy` files, or as a log.
+//!
+//! ```text
+//!  prompt ─ tokenizer ─▶ ids ─ model::forward(…, probe) ─▶ logits ─ sampler ─▶ next id ─┐
+//!                         ▲             │ probe.record(site, values)                    │
+//!                         └─────────────┼────────────────────────────────────────────────┘
+//!                                       ▼
+//!                                     trace ─▶ tui · log · export
+//! ```
+//!
+//! The recorded run and the fast run are one function, [`model::forward::forward`]: a [`trace::Probe`] is
+//! asked before anything is copied, and [`trace::NoProbe`] compiles to nothing.
+//!
+//! | to read about | open |
+//! |---|---|
+//! | the forward pass | [`model::forward`]: one file, top to bottom |
+//! | the maths of one operation | [`ops`]: RoPE is `ops/rope.rs`, softmax `ops/softmax.rs`, … |
+//! | the names, shapes and formulas of the stages | [`trace::stage`] |
+//! | how files are opened | [`checkpoint`], [`tokenizer`] |
+//! | where operations run | [`backend`] |
+//! | how a viewer gets its frames | [`replay`] |
+//! | what a user sees | [`tui`], [`cli`], [`chapters`] |
+//!
+//! Modules import only what stands above them: error, config ← ops ← backend ← model ← generate ← cli;
+//! trace imports error only, and tui imports trace and nothing that computes. `tests/architecture.rs`
+//! holds these edges.
 
+#[cfg(target_endian = "big")]
+compile_error!("weights and dumps are little-endian and are read in place");
+
+pub mod backend;
 pub mod chapters;
+pub mod checkpoint;
+pub mod cli;
 pub mod config;
 pub mod error;
+pub mod generate;
+pub mod model;
+pub mod ops;
+pub mod replay;
+pub mod tokenizer;
 pub mod trace;
 pub mod tui;

@@ -7,10 +7,15 @@
 pub mod names;
 pub mod tensor;
 
+pub(crate) mod files;
+pub(crate) mod magic;
+pub(crate) mod map;
+
 mod builtin;
 mod hf_config;
 mod huggingface;
 mod llama2c;
+mod safetensors;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,6 +42,8 @@ pub struct Checkpoint {
     pub eos: Vec<u32>,
     /// The tensors by their name in the file (`.bin` files have none: there Meta's names).
     tensors: BTreeMap<String, Tensor>,
+    /// Name and dtype of tensors in a dtype that is not read: buffers that no weight needs, mostly.
+    unreadable: BTreeMap<String, String>,
     naming: Naming,
 }
 
@@ -79,16 +86,25 @@ pub fn open(path: Option<&Path>) -> Result<Checkpoint> {
 }
 
 impl Checkpoint {
-    /// The tensor that holds `weight`, whose shape must be `shape` (outermost first).
+    /// The tensor that holds `weight`, whose shape must be `shape` (outermost first). Where the head is
+    /// tied, both tables are the one that is stored.
     ///
     /// # Errors
-    /// [`Error::Model`] where it is missing (naming the ones nearest to it) or has another shape.
+    /// [`Error::Model`] where it is missing (naming the ones nearest to it), has another shape, or is of a
+    /// dtype that is not read.
     pub fn tensor(&self, weight: Weight, shape: &[usize]) -> Result<&Tensor> {
-        let name = self.naming.name(weight);
+        let name = self.stored_name(weight);
         let place = || match &self.path {
             Some(path) => path.display().to_string(),
             None => "the built-in model".into(),
         };
+        if let Some(dtype) = self.unreadable.get(&name) {
+            return Err(Error::model(format!("tensor `{name}` is of a number type that is not read here"))
+                .at(place())
+                .expected("F32, F16 or BF16")
+                .found(dtype)
+                .next("use an unquantized version of the model"));
+        }
         let Some(tensor) = self.tensors.get(&name) else {
             return Err(Error::model(format!("the checkpoint has no tensor `{name}`"))
                 .at(place())
@@ -106,9 +122,24 @@ impl Checkpoint {
         Ok(tensor)
     }
 
-    /// Whether the file has a tensor for `weight`.
+    /// Whether the checkpoint has a tensor for `weight`; it has none for a tied head.
     pub fn has(&self, weight: Weight) -> bool {
-        self.tensors.contains_key(&self.naming.name(weight))
+        !(self.config.tied && weight == Weight::Head) && self.tensors.contains_key(&self.stored_name(weight))
+    }
+
+    /// The name under which `weight` is stored. One tensor serves as both tables of a tied model, and
+    /// some files keep only the head of the two.
+    fn stored_name(&self, weight: Weight) -> String {
+        let name = self.naming.name(weight);
+        if !self.config.tied || !matches!(weight, Weight::Embedding | Weight::Head) {
+            return name;
+        }
+        let [embedding, head] = [Weight::Embedding, Weight::Head].map(|weight| self.naming.name(weight));
+        if !self.tensors.contains_key(&embedding) && self.tensors.contains_key(&head) {
+            head
+        } else {
+            embedding
+        }
     }
 
     /// Every tensor of the file with its name there, by name.

@@ -148,10 +148,39 @@ impl Weight {
     }
 }
 
-/// A sentence with the names most like `wanted`, for a message about a missing tensor.
+/// A sentence with the names most like `wanted`, for a message about a missing tensor. Names come from a
+/// file: control characters are escaped and long ones cut.
 pub(crate) fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a String>) -> String {
     let mut scored: Vec<_> = names.map(|name| (strsim::normalized_levenshtein(wanted, name), name)).collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)));
-    let near: Vec<_> = scored.iter().take(3).map(|(_, name)| format!("`{name}`")).collect();
+    let near: Vec<_> = scored.iter().take(3).map(|(_, name)| format!("`{}`", printable(name))).collect();
     if near.is_empty() { "no tensors at all".into() } else { format!("nearest names: {}", near.join(", ")) }
+}
+
+/// A string from a file as it can be shown on a terminal: escaped, and at most 100 characters of it.
+pub(crate) fn printable(text: &str) -> String {
+    let mut shown: String = text.chars().take(100).flat_map(char::escape_debug).collect();
+    if text.chars().nth(100).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_names_come_first() {
+        let names = ["lm_head.weight", "model.norm.bias", "model.norm.weights"].map(String::from);
+        let text = nearest("model.norm.weight", names.iter());
+        assert_eq!(text, "nearest names: `model.norm.weights`, `model.norm.bias`, `lm_head.weight`");
+        assert_eq!(nearest("x", [].iter()), "no tensors at all");
+    }
+
+    #[test]
+    fn a_name_from_a_file_cannot_drive_the_terminal() {
+        assert_eq!(printable("\x1b[2J"), "\\u{1b}[2J");
+        assert_eq!(printable(&"x".repeat(1000)).chars().count(), 101);
+    }
 }

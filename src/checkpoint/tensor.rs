@@ -46,6 +46,21 @@ pub enum Bytes {
     Static(&'static [u8]),
 }
 
+impl Bytes {
+    /// The part of these bytes at `range`, kept alive by the same owner; none where it passes the end.
+    pub(crate) fn slice(&self, range: Range<usize>) -> Option<Self> {
+        if range.start > range.end || range.end > self.len() {
+            return None;
+        }
+        Some(match self {
+            Self::Mapped(map, whole) => {
+                Self::Mapped(Arc::clone(map), whole.start + range.start..whole.start + range.end)
+            }
+            Self::Static(bytes) => Self::Static(&bytes[range]),
+        })
+    }
+}
+
 impl Deref for Bytes {
     type Target = [u8];
 
@@ -97,5 +112,26 @@ impl Tensor {
     /// Number of values.
     pub fn count(&self) -> usize {
         self.bytes.len() / self.dtype.size()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_of_a_slice_counts_from_the_slice() {
+        let bytes = Bytes::Static(&[0, 1, 2, 3, 4, 5]);
+        let middle = bytes.slice(1..5).unwrap();
+        assert_eq!(&*middle.slice(2..4).unwrap(), [3, 4]);
+        assert!(middle.slice(2..5).is_none());
+    }
+
+    #[test]
+    fn a_tensor_has_the_bytes_that_its_shape_asks_for() {
+        let bytes = Bytes::Static(&[0; 12]);
+        assert_eq!(Tensor::new(Dtype::F16, vec![2, 3], bytes.clone()).unwrap().count(), 6);
+        assert!(Tensor::new(Dtype::F32, vec![2, 3], bytes.clone()).is_none());
+        assert!(Tensor::new(Dtype::F32, vec![usize::MAX, 3], bytes).is_none());
     }
 }

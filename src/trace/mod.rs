@@ -4,7 +4,9 @@
 //! Nothing here computes a model; it imports [`crate::error`] only.
 
 pub mod card;
+pub mod clock;
 pub mod frame;
+pub mod log;
 pub mod npy;
 pub mod probe;
 pub mod recorder;
@@ -14,6 +16,7 @@ pub mod source;
 pub mod stage;
 
 pub use card::{ModelCard, PassDims, Sizes};
+pub use clock::Clock;
 pub use frame::{Frame, FrameData, Stats};
 pub use probe::{NoProbe, Probe, Values};
 pub use recorder::Recorder;

@@ -36,7 +36,8 @@ impl Select {
         layer_count: usize,
         stages: Option<&str>,
     ) -> Result<Self> {
-        let numbers = |what, text: Option<&str>, count| text.map(|text| ranges(what, text, count)).transpose();
+        let numbers =
+            |what, text: Option<&str>, count| text.map(|text| ranges(what, text, count)).transpose();
         Ok(Self {
             passes: numbers("pass", passes, pass_count)?,
             layers: numbers("layer", layers, layer_count)?,

@@ -119,9 +119,8 @@ pub enum Runs {
     Given,
     /// It is an operation of its own.
     Alone,
-    /// It is one of several results of an operation that is done when the named stage is.
-    With(Stage),
-    /// The fast pass never stores it; it exists when somebody asks for it.
+    /// It has no operation of its own: it exists when somebody asks for it, or it is made together with a
+    /// later stage, where the time of both is told.
     Derived,
 }
 
@@ -245,7 +244,7 @@ stages! {
         formula "embedding[t, :] = tok_embeddings[tokens[t], :]   ({D} numbers a token)"
         purpose "Each id becomes a learned vector, the start of its residual stream."
         aliases "model.embed_tokens" "hook_embed" "embd / inp_embd" "inputTensor"
-    RopeCos "rope_cos" Start [Token, Pair] "rope_table" from [Positions] with [] runs Runs::With(Stage::RopeSin);
+    RopeCos "rope_cos" Start [Token, Pair] "rope_table" from [Positions] with [] runs Runs::Derived;
         formula "rope_cos[t, i] = cos(({start} + t) · {theta}^(−2i/{C}))   i = 0 … {half} − 1, after RoPE scaling"
         purpose "How far each pair of components is turned at each position: fast for the first pairs, slow for the last."
         aliases "model.rotary_emb output 0" "" "" ""
@@ -288,7 +287,7 @@ stages! {
         formula "(a, b) → (a·cos − b·sin, a·sin + b·cos) for each of the {half} pairs of every head, cos and sin of row t"
         purpose "Keys turned by their position. They are cached turned, so this is done once for each token."
         aliases "(apply_rotary_pos_emb)" "attn.hook_rot_k" "Kcur-L (after RoPE)" "xk"
-    CacheK "cache_k" Layer [Key, KvHead, HeadDim] "cache" from [of(Stage::XkRope)] with [] runs Runs::With(Stage::CacheV);
+    CacheK "cache_k" Layer [Key, KvHead, HeadDim] "cache" from [of(Stage::XkRope)] with [] runs Runs::Alone;
         formula "cache_k[{start} + t, g, c] = xk_rope[t, g, c]; the {start} rows before are from earlier passes"
         purpose "All keys so far. A decode pass adds one row instead of computing the whole prompt again."
         aliases "past_key_values" "" "cache_k_lL" "CacheK"
@@ -377,11 +376,11 @@ stages! {
         purpose "One score for each of {V} tokens: how well it would continue the text after token t."
         aliases "lm_head" "unembed" "result_output" "output"
 
-    Probs "probs" Sampler [Vocab] "softmax" from [of(Stage::Logits)] with [] runs Runs::With(Stage::Sampled);
+    Probs "probs" Sampler [Vocab] "softmax" from [of(Stage::Logits)] with [] runs Runs::Derived;
         formula "probs = softmax(logits[last, :] / temperature); at temperature 0 softmax(logits[last, :])"
         purpose "The scores after the last token as probabilities."
         aliases "" "" "" ""
-    Nucleus "nucleus" Sampler [Vocab] "top_k_top_p" from [of(Stage::Probs)] with [] runs Runs::With(Stage::Sampled);
+    Nucleus "nucleus" Sampler [Vocab] "top_k_top_p" from [of(Stage::Probs)] with [] runs Runs::Derived;
         formula "probs of the k most likely tokens, of those the shortest run whose sum reaches p, divided by what is left; at temperature 0, 1 at the largest"
         purpose "The tokens that may be drawn, and with what probability."
         aliases "" "" "" ""
@@ -551,7 +550,9 @@ impl View {
                 "One row of {GC} numbers is read as {G} heads of {C}; no number moves."
             }
             Self::QueriesT => "Heads go first, so that each head is a (T, C) matrix of its own.",
-            Self::KeysT => "Each head's keys as a (C, K) matrix: the right side of the product with the queries.",
+            Self::KeysT => {
+                "Each head's keys as a (C, K) matrix: the right side of the product with the queries."
+            }
             Self::ValuesT => {
                 "Each head's values as a (K, C) matrix: the right side of the product with the weights."
             }

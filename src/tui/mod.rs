@@ -34,9 +34,19 @@ pub use open::OpenAt;
 /// [`Error::Usage`] where `open` names something that is not there, [`Error::Terminal`] where there is no
 /// terminal or it fails, [`Error::Interrupted`] where a signal ended it. The terminal is as before in any case.
 pub fn run(mut source: Box<dyn Source>, open: &OpenAt) -> Result<()> {
+    require_terminal()?;
     let theme = theme::Theme::new(theme::Depth::detect(|name| std::env::var(name).ok()));
     let mut app = app::App::new(source.outline().clone(), theme, (80, 24));
     open::open(&mut app, open)?;
+    let guard = terminal::Guard::take()?;
+    events::run(&mut app, &mut *source, &guard)
+}
+
+/// Fails where there is no terminal to draw in and to read keys from.
+///
+/// # Errors
+/// [`Error::Terminal`], which names what works without one.
+pub fn require_terminal() -> Result<()> {
     for (name, is_terminal) in [("output", stdout().is_terminal()), ("input", stdin().is_terminal())] {
         if !is_terminal {
             return Err(Error::terminal(format!("the standard {name} is not a terminal"))
@@ -44,6 +54,5 @@ pub fn run(mut source: Box<dyn Source>, open: &OpenAt) -> Result<()> {
                 .next("use `llama-trace log` to print the steps, or `llama-trace export` to write them to files"));
         }
     }
-    let guard = terminal::Guard::take()?;
-    events::run(&mut app, &mut *source, &guard)
+    Ok(())
 }

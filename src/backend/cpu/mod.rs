@@ -1,0 +1,164 @@
+//! The CPU backend: the plain operations of [`crate::ops`], spread over threads by rayon and compiled for
+//! the vector instructions that the machine has.
+//!
+//! A row of an output is always computed whole by one thread with the arithmetic of `ops/`, so results
+//! depend neither on the number of threads, nor on the instruction set, nor on how many rows there are.
+
+mod attention;
+mod matrix;
+mod simd;
+
+use rayon::prelude::*;
+
+use super::{AttentionShape, AttentionSink, Backend};
+use crate::checkpoint::Tensor;
+use crate::config::Pairing;
+use crate::ops;
+
+pub use matrix::Matrix;
+
+/// The CPU, with the threads of rayon's global pool.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cpu;
+
+/// Multiply-adds under which handing work to another thread costs more than the work.
+const MIN_PARALLEL: usize = 1 << 16;
+
+impl Backend for Cpu {
+    type Buffer = Vec<f32>;
+    type Matrix = Matrix;
+    type Vector = Vec<f32>;
+
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn buffer(&self, count: usize) -> Vec<f32> {
+        vec![0.0; count]
+    }
+
+    fn matrix(&self, tensor: &Tensor) -> Matrix {
+        Matrix::new(tensor.clone())
+    }
+
+    fn vector(&self, tensor: &Tensor) -> Vec<f32> {
+        let mut values = vec![0.0; tensor.count()];
+        matrix::widen(tensor.dtype(), tensor.bytes(), &mut values);
+        values
+    }
+
+    fn read(&self, buffer: &Vec<f32>, count: usize, see: &mut dyn FnMut(&[f32])) {
+        see(&buffer[..count]);
+    }
+
+    fn write(&self, values: &[f32], buffer: &mut Vec<f32>) {
+        buffer[..values.len()].copy_from_slice(values);
+    }
+
+    fn embedding(&self, table: &Matrix, ids: &[u32], out: &mut Vec<f32>) {
+        for (&id, out) in ids.iter().zip(out.chunks_exact_mut(table.inputs())) {
+            table.copy_row(id as usize, out);
+        }
+    }
+
+    fn rope_table(
+        &self,
+        frequencies: &[f32],
+        start: usize,
+        tokens: usize,
+        cos: &mut Vec<f32>,
+        sin: &mut Vec<f32>,
+    ) {
+        let pairs = frequencies.len();
+        let rows = cos.chunks_exact_mut(pairs).zip(sin.chunks_exact_mut(pairs)).take(tokens);
+        for (t, (cos, sin)) in rows.enumerate() {
+            ops::rope::angles(start + t, frequencies, cos, sin);
+        }
+    }
+
+    fn rms_norm(&self, x: &Vec<f32>, weight: &Vec<f32>, eps: f32, rows: usize, out: &mut Vec<f32>) {
+        let width = weight.len();
+        for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)).take(rows) {
+            simd::rms_norm(x, weight, eps, out);
+        }
+    }
+
+    fn matmul(&self, x: &Vec<f32>, w: &Matrix, bias: Option<&Vec<f32>>, rows: usize, out: &mut Vec<f32>) {
+        let (inputs, outputs) = (w.inputs(), w.outputs());
+        let (x, out) = (&x[..rows * inputs], &mut out[..rows * outputs]);
+        if rows == 1 {
+            matrix::product(x, w, bias, out);
+            return;
+        }
+        // One thread computes an output column for every row, so that a weight row is read once; the
+        // columns are then turned into rows.
+        let mut columns = vec![0.0; rows * outputs];
+        matrix::product(x, w, bias, &mut columns);
+        let turn = |(t, out): (usize, &mut [f32])| {
+            for (out, column) in out.iter_mut().zip(columns.chunks_exact(rows)) {
+                *out = column[t];
+            }
+        };
+        if rows * outputs < MIN_PARALLEL {
+            out.chunks_exact_mut(outputs).enumerate().for_each(turn);
+        } else {
+            out.par_chunks_exact_mut(outputs).enumerate().for_each(turn);
+        }
+    }
+
+    fn rope(
+        &self,
+        x: &Vec<f32>,
+        cos: &Vec<f32>,
+        sin: &Vec<f32>,
+        pairing: Pairing,
+        heads: usize,
+        head_dim: usize,
+        rows: usize,
+        out: &mut Vec<f32>,
+    ) {
+        let pairs = head_dim / 2;
+        let units = x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)).take(rows * heads);
+        for (unit, (x, out)) in units.enumerate() {
+            let row = unit / heads * pairs..(unit / heads + 1) * pairs;
+            ops::rope::rope(x, &cos[row.clone()], &sin[row], pairing, out);
+        }
+    }
+
+    fn cache(&self, x: &Vec<f32>, width: usize, at: usize, rows: usize, cache: &mut Vec<f32>) {
+        cache[at * width..(at + rows) * width].copy_from_slice(&x[..rows * width]);
+    }
+
+    fn attention(
+        &self,
+        shape: AttentionShape,
+        q: &Vec<f32>,
+        keys: &Vec<f32>,
+        values: &Vec<f32>,
+        out: &mut Vec<f32>,
+        sink: &mut dyn AttentionSink,
+    ) {
+        attention::attention(shape, q, keys, values, out, sink);
+    }
+
+    fn silu(&self, x: &Vec<f32>, count: usize, out: &mut Vec<f32>) {
+        let apply = |(out, x): (&mut f32, &f32)| *out = ops::swiglu::silu(*x);
+        if count < MIN_PARALLEL {
+            out[..count].iter_mut().zip(x).for_each(apply);
+        } else {
+            out[..count].par_iter_mut().zip(x).with_min_len(1 << 12).for_each(apply);
+        }
+    }
+
+    fn mul(&self, a: &Vec<f32>, b: &Vec<f32>, count: usize, out: &mut Vec<f32>) {
+        ops::elementwise::mul(&a[..count], &b[..count], &mut out[..count]);
+    }
+
+    fn add(&self, a: &Vec<f32>, b: &Vec<f32>, count: usize, out: &mut Vec<f32>) {
+        ops::elementwise::add(&a[..count], &b[..count], &mut out[..count]);
+    }
+
+    fn row(&self, x: &Vec<f32>, row: usize, width: usize, out: &mut Vec<f32>) {
+        out[..width].copy_from_slice(&x[row * width..(row + 1) * width]);
+    }
+}

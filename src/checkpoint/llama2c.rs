@@ -1,0 +1,292 @@
+//! llama2.c's `.bin` of version 0: seven little-endian int32, then float32 arrays without names.
+//!
+//! The order is that of `memory_map_weights` in llama2.c's run.c: each weight for all layers, then the
+//! next weight. The header has neither a magic number nor θ and ε, so that its only check is the file's
+//! size, which it determines to the byte.
+
+use std::path::Path;
+
+use super::names::LayerWeight as L;
+use super::tensor::{Bytes, Dtype, Tensor};
+use super::{Checkpoint, Format, Naming, Weight, magic, map};
+use crate::config::{ModelConfig, Pairing, RopeScaling};
+use crate::error::{Error, Result};
+
+/// Bytes before the first weight.
+const HEADER: usize = 7 * 4;
+/// The most layers that are believed: every layer costs a table entry for each of its weights, which a
+/// file of tiny layers would otherwise not justify. The deepest Llama has 126.
+const MAX_LAYERS: usize = 4096;
+const READ_HERE: &str =
+    "a llama2.c .bin of version 0, or a Hugging Face directory (config.json, model.safetensors)";
+
+/// Opens the `.bin` file at `path`.
+///
+/// # Errors
+/// [`Error::Model`] where it is of another kind, or its size is not what its header asks for.
+pub(super) fn open(path: &Path) -> Result<Checkpoint> {
+    let bytes = map::map(path)?;
+    let (config, tensors) = parse(&bytes, &path.display().to_string())?;
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    Ok(Checkpoint {
+        name,
+        format: Format::Llama2c,
+        path: Some(path.into()),
+        config,
+        // run.c stops at 1 (BOS), the training data's separator; 2 is </s>.
+        eos: vec![1, 2],
+        tensors: tensors.into_iter().map(|(weight, tensor)| (Naming::Meta.name(weight), tensor)).collect(),
+        unreadable: Default::default(),
+        naming: Naming::Meta,
+    })
+}
+
+/// The configuration and the tensors of a whole `.bin` file.
+fn parse(bytes: &Bytes, place: &str) -> Result<(ModelConfig, Vec<(Weight, Tensor)>)> {
+    if let Some(kind) = magic::recognise(bytes) {
+        let next = match kind {
+            "a safetensors file" | "a JSON file" => "give the directory that the file lies in",
+            _ => "give a model in one of the forms above",
+        };
+        return Err(Error::model(format!("this file is {kind}, which is not read here"))
+            .at(place)
+            .expected(READ_HERE)
+            .next(next));
+    }
+    let config = read_header(bytes, place)?;
+    let tables = layout(&config);
+    // Each size is below 2^31 and at most four are multiplied: no u128 overflows.
+    let values: u128 = tables.iter().map(Table::values).sum();
+    let expected = HEADER as u128 + 4 * values;
+    if expected != bytes.len() as u128 {
+        let ModelConfig { dim, layers, heads, kv_heads, ffn_dim, vocab, context, .. } = config;
+        let sizes = format!(
+            "dim {dim}, hidden {ffn_dim}, {layers} layers, {heads} heads, {kv_heads} kv heads, vocabulary {vocab}, \
+             context {context}"
+        );
+        return Err(Error::model("the file's size is not what its header asks for")
+            .at(place)
+            .expected(format!("{expected} bytes for {sizes}"))
+            .found(format!("{} bytes", bytes.len()))
+            .next(format!("fetch the file again, or check that it is {READ_HERE}")));
+    }
+    let mut tensors = Vec::new();
+    let mut offset = HEADER;
+    for table in tables {
+        let size = 4 * table.shape.iter().product::<usize>();
+        for layer in 0..table.copies {
+            let tensor = bytes
+                .slice(offset..offset + size)
+                .and_then(|bytes| Tensor::new(Dtype::F32, table.shape.clone(), bytes))
+                .ok_or_else(|| Error::model("the file's arrays pass its end").at(place))?;
+            offset += size;
+            match table.role {
+                Role::Layer(weight) => tensors.push((Weight::Layer(layer, weight), tensor)),
+                Role::Whole(weight) => tensors.push((weight, tensor)),
+                Role::Skipped => {}
+            }
+        }
+    }
+    Ok((config, tensors))
+}
+
+/// The seven numbers: dim, hidden_dim, n_layers, n_heads, n_kv_heads, ±vocab_size, seq_len.
+fn read_header(bytes: &[u8], place: &str) -> Result<ModelConfig> {
+    let wrong = |found: String| {
+        Error::model("the file is of no kind that is read here")
+            .at(place)
+            .expected(READ_HERE)
+            .found(found)
+            .next("check that the path is that of a model; fetch the file again if it is")
+    };
+    let Some(header) = bytes.first_chunk::<HEADER>() else {
+        return Err(wrong(format!("{} bytes, less than a header", bytes.len())));
+    };
+    let mut numbers = [0_i32; 7];
+    for (number, bytes) in numbers.iter_mut().zip(header.as_chunks::<4>().0) {
+        *number = i32::from_le_bytes(*bytes);
+    }
+    let [dim, ffn_dim, layers, heads, kv_heads, vocab, context] = numbers;
+    let sizes = [dim, ffn_dim, layers, heads, kv_heads, context];
+    let layers_fit = usize::try_from(layers).is_ok_and(|layers| layers <= MAX_LAYERS);
+    if sizes.iter().any(|&size| size < 1) || !layers_fit || dim % heads != 0 {
+        return Err(wrong(format!("a header of the numbers {numbers:?}")));
+    }
+    let size = |number: i32| number.unsigned_abs() as usize;
+    let config = ModelConfig {
+        dim: size(dim),
+        layers: size(layers),
+        heads: size(heads),
+        kv_heads: size(kv_heads),
+        head_dim: size(dim / heads),
+        ffn_dim: size(ffn_dim),
+        vocab: size(vocab),
+        context: size(context),
+        // Not in the file; these are run.c's.
+        norm_eps: 1e-5,
+        rope_theta: 10000.0,
+        rope_scaling: RopeScaling::None,
+        pairing: Pairing::Neighbours,
+        qkv_bias: false,
+        output_bias: false,
+        mlp_bias: false,
+        tied: vocab > 0,
+    };
+    config.check().map_err(|error| error.at(place))?;
+    Ok(config)
+}
+
+/// Some equal arrays that follow one another in the file.
+struct Table {
+    role: Role,
+    copies: usize,
+    shape: Vec<usize>,
+}
+
+enum Role {
+    Whole(Weight),
+    Layer(L),
+    /// cos and sin of RoPE's angles, which this program computes.
+    Skipped,
+}
+
+impl Table {
+    fn values(&self) -> u128 {
+        self.shape.iter().fold(self.copies as u128, |product, &size| product * size as u128)
+    }
+}
+
+/// The file's arrays, in order.
+fn layout(config: &ModelConfig) -> Vec<Table> {
+    let ModelConfig { dim, ffn_dim, layers, vocab, .. } = *config;
+    let (q_dim, kv_dim) = (config.q_dim(), config.kv_dim());
+    let whole = |weight, shape: &[usize]| Table { role: Role::Whole(weight), copies: 1, shape: shape.into() };
+    let each =
+        |weight, shape: &[usize]| Table { role: Role::Layer(weight), copies: layers, shape: shape.into() };
+    let mut tables = vec![
+        whole(Weight::Embedding, &[vocab, dim]),
+        each(L::AttnNorm, &[dim]),
+        each(L::Wq, &[q_dim, dim]),
+        each(L::Wk, &[kv_dim, dim]),
+        each(L::Wv, &[kv_dim, dim]),
+        each(L::Wo, &[dim, q_dim]),
+        each(L::FfnNorm, &[dim]),
+        each(L::W1, &[ffn_dim, dim]),
+        each(L::W2, &[dim, ffn_dim]),
+        each(L::W3, &[ffn_dim, dim]),
+        whole(Weight::FinalNorm, &[dim]),
+        Table { role: Role::Skipped, copies: 2, shape: vec![config.context, config.head_dim / 2] },
+    ];
+    if !config.tied {
+        tables.push(whole(Weight::Head, &[vocab, dim]));
+    }
+    tables
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A file whose float k has the value k: dim 4, hidden 6, 2 layers, 2 heads, 1 kv head, context 3.
+    fn file(vocab: i32) -> Vec<u8> {
+        let header = [4, 6, 2, 2, 1, vocab, 3];
+        let rows = vocab.unsigned_abs() as usize;
+        let layer = 4 + 16 + 8 + 8 + 16 + 4 + 24 + 24 + 24;
+        let values = rows * 4 + 2 * layer + 4 + 2 * 3 + if vocab < 0 { rows * 4 } else { 0 };
+        let mut bytes: Vec<u8> = header.iter().flat_map(|number: &i32| number.to_le_bytes()).collect();
+        bytes.extend((0..values).flat_map(|k| (k as f32).to_le_bytes()));
+        bytes
+    }
+
+    fn parse_vec(bytes: &[u8]) -> Result<(ModelConfig, Vec<(Weight, Tensor)>)> {
+        // Leaked, since `Bytes` borrows for ever; a few kilobytes in a test.
+        parse(&Bytes::Static(Box::leak(bytes.to_vec().into_boxed_slice())), "test.bin")
+    }
+
+    fn first(tensors: &[(Weight, Tensor)], wanted: Weight) -> f32 {
+        let (_, tensor) = tensors.iter().find(|(weight, _)| *weight == wanted).unwrap();
+        f32::from_le_bytes(*tensor.bytes().first_chunk().unwrap())
+    }
+
+    #[test]
+    fn arrays_lie_weight_by_weight() {
+        let (config, tensors) = parse_vec(&file(5)).unwrap();
+        assert_eq!((config.head_dim, config.vocab, config.tied), (2, 5, true));
+        assert_eq!(config.pairing, Pairing::Neighbours);
+        assert_eq!(first(&tensors, Weight::Embedding), 0.0);
+        assert_eq!(first(&tensors, Weight::Layer(0, L::AttnNorm)), 20.0);
+        assert_eq!(first(&tensors, Weight::Layer(1, L::AttnNorm)), 24.0);
+        assert_eq!(first(&tensors, Weight::Layer(0, L::Wq)), 28.0);
+        assert_eq!(
+            first(&tensors, Weight::Layer(1, L::W3)),
+            (20 + 8 + 32 + 16 + 16 + 32 + 8 + 48 + 48 + 24) as f32
+        );
+        assert_eq!(first(&tensors, Weight::FinalNorm), (20 + 2 * 128) as f32);
+        assert!(!tensors.iter().any(|(weight, _)| *weight == Weight::Head));
+    }
+
+    #[test]
+    fn a_negative_vocabulary_has_a_head_after_the_skipped_tables() {
+        let (config, tensors) = parse_vec(&file(-5)).unwrap();
+        assert_eq!((config.vocab, config.tied), (5, false));
+        assert_eq!(first(&tensors, Weight::Head), (20 + 2 * 128 + 4 + 6) as f32);
+    }
+
+    #[test]
+    fn every_truncation_and_an_extra_byte_are_errors() {
+        let mut bytes = file(5);
+        for length in 0..bytes.len() {
+            parse_vec(&bytes[..length]).unwrap_err();
+        }
+        let size = bytes.len();
+        bytes.push(0);
+        let text = parse_vec(&bytes).unwrap_err().to_string();
+        assert!(text.contains(&format!("expected: {size} bytes")), "{text}");
+        assert!(text.contains(&format!("found: {} bytes", size + 1)), "{text}");
+    }
+
+    #[test]
+    fn absurd_headers_are_errors() {
+        for at in 0..7 {
+            for number in [0, -1, 3, i32::MIN, i32::MAX, 1 << 20, 1 << 30] {
+                // The sign of the vocabulary alone is no absurdity, but its size then is.
+                let mut bytes = file(5);
+                bytes[4 * at..4 * at + 4].copy_from_slice(&number.to_le_bytes());
+                if number != 3 || at != 6 {
+                    parse_vec(&bytes).unwrap_err();
+                }
+            }
+        }
+        let all = [i32::MAX; 7].iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<_>>();
+        parse_vec(&all).unwrap_err();
+        // Layers so small that a big file could claim a million of them.
+        let deep = [2, 1, 1 << 20, 1, 1, 1, 1].iter().flat_map(|n: &i32| n.to_le_bytes()).collect::<Vec<_>>();
+        assert!(parse_vec(&deep).unwrap_err().to_string().contains("no kind"));
+    }
+
+    #[test]
+    fn other_kinds_of_file_are_named() {
+        let files: [(&[u8], &str); 4] = [
+            (b"24ka\x02\0\0\0", "version 2 (Q8_0)"),
+            (b"GGUF\x03\0\0\0", "a GGUF file"),
+            (b"PK\x03\x04", "zip"),
+            (b"\x20\0\0\0\0\0\0\0{", "a safetensors file"),
+        ];
+        for (bytes, part) in files {
+            let text = parse_vec(bytes).unwrap_err().to_string();
+            assert!(text.contains(part) && text.contains("version 0"), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn mutated_headers_never_panic(at in 0_usize..HEADER, byte: u8, cut in 0_usize..2000) {
+            let mut bytes = file(-5);
+            bytes[at] = byte;
+            let _ = parse_vec(&bytes);
+            bytes.truncate(cut);
+            let _ = parse_vec(&bytes);
+        }
+    }
+}

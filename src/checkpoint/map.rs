@@ -1,0 +1,66 @@
+//! Memory-mapping a file: the one place of the checkpoint reader that needs `unsafe`.
+#![allow(unsafe_code)]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use memmap2::Mmap;
+
+use super::files::open_regular;
+use super::tensor::Bytes;
+use crate::error::{Error, Result};
+
+/// Maps the whole file at `path`, read-only. Its pages are read when they are first touched, so that a
+/// file of many gigabytes opens at once.
+///
+/// What a mapping cannot promise: when another process shortens the file while it is mapped, touching
+/// the lost pages ends this process with SIGBUS, and when one writes to it, values change under the
+/// reader. No program can rule that out short of copying the file; a model must lie still while it runs.
+///
+/// # Errors
+/// [`Error::Model`] where the file cannot be opened, is not a regular one, is empty, or cannot be mapped.
+pub(crate) fn map(path: &Path) -> Result<Bytes> {
+    let (file, size) = open_regular(path)?;
+    if size == 0 {
+        return Err(Error::model("the file is empty")
+            .in_file(path)
+            .expected("a model or tokenizer")
+            .found("0 bytes")
+            .next("fetch the file again"));
+    }
+    // SAFETY: the map is read-only and only shared slices of it are handed out, so nothing in this process
+    // changes the bytes. That no other process does is the condition stated above, which the caller of a
+    // program that maps its model accepts.
+    let map = unsafe { Mmap::map(&file) }.map_err(|error| {
+        Error::model("the file cannot be mapped into memory")
+            .in_file(path)
+            .expected(format!("room for {size} bytes of address space"))
+            .found(error)
+            .next("raise the process's memory limit (ulimit -v), or use a smaller model")
+    })?;
+    let length = map.len();
+    Ok(Bytes::Mapped(Arc::new(map), 0..length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapped_file_has_the_files_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, b"abc").unwrap();
+        let bytes = map(&path).unwrap();
+        assert_eq!(&*bytes, b"abc");
+        assert_eq!(&*bytes.slice(1..3).unwrap(), b"bc");
+    }
+
+    #[test]
+    fn an_empty_file_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, b"").unwrap();
+        assert!(map(&path).unwrap_err().to_string().contains("the file is empty"));
+    }
+}

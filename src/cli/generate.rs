@@ -1,0 +1,101 @@
+//! `llama-trace --prompt "…"`: the prompt and the text that follows, as it comes.
+
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::time::Instant;
+
+use super::RunArgs;
+use super::input::Run;
+use crate::error::{Error, Result};
+use crate::generate::Session;
+use crate::trace::NoProbe;
+
+/// Tokens that are drawn unless `-n` says otherwise.
+const DEFAULT_TOKENS: usize = 128;
+
+pub(super) fn run(args: &RunArgs) -> Result<()> {
+    let run = Run::open(args)?;
+    let wanted = args.tokens.unwrap_or(DEFAULT_TOKENS);
+    match print_text(&run, wanted) {
+        // Whoever read the output has seen enough: `llama-trace … | head`.
+        Err(Failure::Write(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Err(Failure::Write(error)) => {
+            Err(Error::output("the text cannot be written").at("standard output").found(error))
+        }
+        Err(Failure::Run(error)) => Err(error),
+        Ok(()) => Ok(()),
+    }
+}
+
+enum Failure {
+    Run(Error),
+    Write(std::io::Error),
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::Write(error)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Run(error)
+    }
+}
+
+fn print_text(run: &Run, wanted: usize) -> std::result::Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    let mut session = Session::new(&run.model, run.sampler.clone());
+    session.check(&run.ids)?;
+
+    let mut stream = run.tokenizer.as_ref().map(|tokenizer| tokenizer.stream());
+    let mut text_of = |id| match &mut stream {
+        Some(stream) => stream.push(id),
+        None => format!("#{id} "),
+    };
+    // The stream has to see the prompt's tokens too: what a token adds depends on those before it.
+    let prompt: String = run.ids.iter().map(|&id| text_of(id)).collect();
+    out.write_all(run.text.as_ref().unwrap_or(&prompt).as_bytes())?;
+    out.flush()?;
+
+    let started = Instant::now();
+    let (mut ids, mut drawn, mut first) = (run.ids.clone(), 0, None);
+    while drawn < wanted {
+        if ids.len() > session.room() {
+            eprintln!("\nThe model's context of {} tokens is full.", run.model.config.context);
+            break;
+        }
+        let id = session.run(&ids, &mut NoProbe)?;
+        first.get_or_insert_with(|| started.elapsed());
+        drawn += 1;
+        if run.eos.contains(&id) {
+            break;
+        }
+        out.write_all(text_of(id).as_bytes())?;
+        out.flush()?;
+        ids = vec![id];
+    }
+    let elapsed = started.elapsed();
+    if let Some(stream) = &mut stream {
+        out.write_all(stream.finish().as_bytes())?;
+    }
+    if std::io::stdout().is_terminal() {
+        writeln!(out)?;
+    }
+    out.flush()?;
+    if session.not_a_number() {
+        eprintln!("{}", super::NOT_A_NUMBER);
+    }
+    if std::io::stderr().is_terminal()
+        && let Some(first) = first
+    {
+        let decode = (elapsed - first).as_secs_f64();
+        let rate = if drawn > 1 { (drawn - 1) as f64 / decode } else { 0.0 };
+        eprintln!(
+            "{} prompt tokens in {:.3} s; {drawn} drawn, {rate:.1} tokens/s after the first",
+            run.ids.len(),
+            first.as_secs_f64(),
+        );
+    }
+    Ok(())
+}

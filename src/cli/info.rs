@@ -1,0 +1,141 @@
+//! `llama-trace info`: what a checkpoint holds, and what a trace of it would take.
+
+use std::io::{ErrorKind, Write};
+
+use super::ModelArgs;
+use super::input;
+use crate::checkpoint::Checkpoint;
+use crate::config::ModelConfig;
+use crate::error::{Error, Result};
+use crate::tokenizer::Tokenizer;
+use crate::trace::{PassDims, Site, Sizes};
+
+pub(super) fn run(args: &ModelArgs) -> Result<()> {
+    let (checkpoint, tokenizer) = input::open(args)?;
+    match print(&mut std::io::stdout().lock(), &checkpoint, tokenizer.as_deref()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Error::output("the information cannot be written").at("standard output").found(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn print(
+    out: &mut impl Write,
+    checkpoint: &Checkpoint,
+    tokenizer: Option<&dyn Tokenizer>,
+) -> std::io::Result<()> {
+    let config = &checkpoint.config;
+    let path = checkpoint
+        .path
+        .as_ref()
+        .map_or_else(|| "part of the program".into(), |path| path.display().to_string());
+    writeln!(out, "model       {} ({}; {path})", checkpoint.name, checkpoint.format)?;
+    let tokenizer = match tokenizer {
+        Some(tokenizer) => format!("{} tokens", tokenizer.vocab_size()),
+        None => "none: prompts are given as --ids".into(),
+    };
+    writeln!(out, "tokenizer   {tokenizer}; text ends at {}", ids(&checkpoint.eos))?;
+
+    writeln!(out, "\nconfiguration")?;
+    let tied = if config.tied { "yes: the output head is the embedding table" } else { "no" };
+    let heads_note = match config.group_size() {
+        1 => "multi-head attention".into(),
+        group => format!("grouped-query attention: {group} query heads to one key/value head"),
+    };
+    let rows = [
+        ("layers", config.layers.to_string(), "transformer blocks".into()),
+        ("D", config.dim.to_string(), "model width: the residual stream".into()),
+        ("H", config.heads.to_string(), "query heads".into()),
+        ("G", config.kv_heads.to_string(), heads_note),
+        ("C", config.head_dim.to_string(), "head width".into()),
+        ("F", config.ffn_dim.to_string(), "feed-forward width".into()),
+        ("V", config.vocab.to_string(), "vocabulary".into()),
+        ("context", config.context.to_string(), "tokens".into()),
+        ("ε", format!("{:?}", config.norm_eps), "of RMSNorm".into()),
+        ("θ", config.rope_theta.to_string(), "of RoPE".into()),
+        ("scaling", config.rope_scaling.to_string(), "of RoPE frequencies".into()),
+        ("pairing", config.pairing.name().into(), "components that RoPE turns together".into()),
+        ("tied", tied.into(), String::new()),
+        ("biases", biases(config), String::new()),
+    ];
+    for (name, value, note) in rows {
+        writeln!(out, "  {name:<9} {value:<12} {note}")?;
+    }
+
+    writeln!(out, "\ntensors")?;
+    let width = checkpoint.tensors().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let (mut parameters, mut bytes) = (0, 0);
+    for (name, tensor) in checkpoint.tensors() {
+        writeln!(out, "  {name:<width$}  {:<4}  {:?}", tensor.dtype(), tensor.shape())?;
+        parameters += tensor.count();
+        bytes += tensor.bytes().len();
+    }
+    writeln!(out, "  {} parameters, {}", grouped(parameters), size(bytes))?;
+
+    writeln!(
+        out,
+        "\nKV cache    {} a token, {} for the whole context",
+        size(cache_bytes(config, 1)),
+        size(cache_bytes(config, config.context))
+    )?;
+    for tokens in [8, 128, 1024].into_iter().filter(|&tokens| tokens <= config.context) {
+        writeln!(out, "full trace  {} for a prompt of {tokens} tokens", size(trace_bytes(config, tokens)))?;
+    }
+    Ok(())
+}
+
+fn ids(ids: &[u32]) -> String {
+    if ids.is_empty() {
+        return "no token (the checkpoint names none)".into();
+    }
+    ids.iter().map(|id| format!("#{id}")).collect::<Vec<_>>().join(" or ")
+}
+
+fn biases(config: &ModelConfig) -> String {
+    let all = [
+        ("q k v", config.qkv_bias),
+        ("attention output", config.output_bias),
+        ("feed-forward", config.mlp_bias),
+    ];
+    let some: Vec<_> = all.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect();
+    if some.is_empty() { "none".into() } else { some.join(", ") }
+}
+
+/// Keys and values of every layer in float32.
+fn cache_bytes(config: &ModelConfig, tokens: usize) -> usize {
+    [2, config.layers, config.kv_dim(), tokens, 4]
+        .iter()
+        .fold(1, |product: usize, &size| product.saturating_mul(size))
+}
+
+/// Every stage of a prefill of `tokens` tokens; ids take eight bytes, all else four.
+fn trace_bytes(config: &ModelConfig, tokens: usize) -> usize {
+    let sizes = Sizes::from(config);
+    let dims = PassDims { pass: 0, start: 0, tokens };
+    let bytes = |site: Site| {
+        let width = if site.stage.is_ids() { 8 } else { 4 };
+        let shape = sizes.shape(site.stage.axes(), dims);
+        shape.iter().fold(width, |product: usize, &size| product.saturating_mul(size))
+    };
+    Site::all(&sizes, dims).into_iter().map(bytes).fold(0, usize::saturating_add)
+}
+
+fn size(bytes: usize) -> String {
+    let (mut value, mut unit) = (bytes as f64, "B");
+    for next in ["KB", "MB", "GB", "TB"] {
+        if value < 1000.0 {
+            break;
+        }
+        value /= 1000.0;
+        unit = next;
+    }
+    if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") }
+}
+
+/// A number with its thousands apart.
+fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let parts: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    parts.join(",")
+}

@@ -1,0 +1,123 @@
+//! From options to what a run needs: the model, the tokenizer, and the prompt as ids.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{ModelArgs, RunArgs};
+use crate::backend::cpu::Cpu;
+use crate::checkpoint;
+use crate::error::{Error, Result};
+use crate::generate::{Sampler, Sampling};
+use crate::model::Model;
+use crate::tokenizer::{self, Tokenizer};
+use crate::trace::TokenLabel;
+
+/// The text of a run without `--prompt`.
+pub(super) const DEFAULT_PROMPT: &str = "Once upon a time";
+
+/// Everything that a run starts from.
+pub(super) struct Run {
+    pub(super) model: Model<Cpu>,
+    pub(super) tokenizer: Option<Arc<dyn Tokenizer>>,
+    pub(super) eos: Vec<u32>,
+    pub(super) sampler: Sampler,
+    /// The prompt as it was given; none where ids were.
+    pub(super) text: Option<String>,
+    pub(super) ids: Vec<u32>,
+}
+
+impl Run {
+    /// Opens the model and reads the prompt.
+    pub(super) fn open(args: &RunArgs) -> Result<Self> {
+        let sampling =
+            Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, seed: args.seed };
+        let sampler = Sampler::new(sampling)?;
+        let (checkpoint, tokenizer) = open(&args.model)?;
+        let (text, ids) = prompt(args, tokenizer.as_deref())?;
+        let model = Model::load(&checkpoint, Cpu)?;
+        Ok(Self { model, tokenizer, eos: checkpoint.eos, sampler, text, ids })
+    }
+
+    /// The label of a token: its text, or `#id`.
+    pub(super) fn label(&self, id: u32) -> TokenLabel {
+        let text = self.tokenizer.as_ref().map_or_else(|| format!("#{id}"), |tokenizer| tokenizer.label(id));
+        TokenLabel { id, text }
+    }
+}
+
+/// Opens the checkpoint and the tokenizer that belongs to it.
+pub(super) fn open(args: &ModelArgs) -> Result<(checkpoint::Checkpoint, Option<Arc<dyn Tokenizer>>)> {
+    let checkpoint = checkpoint::open(args.model.as_deref())?;
+    let tokenizer = tokenizer::find(&checkpoint, args.tokenizer.as_deref())?;
+    Ok((checkpoint, tokenizer.map(Arc::from)))
+}
+
+/// The prompt's text, where there is one, and its ids.
+fn prompt(args: &RunArgs, tokenizer: Option<&dyn Tokenizer>) -> Result<(Option<String>, Vec<u32>)> {
+    if let Some(list) = &args.ids {
+        return Ok((None, read_ids(list)?));
+    }
+    let text = match (&args.prompt, &args.prompt_file) {
+        (Some(text), _) if text == "-" => read_text(Path::new("-"))?,
+        (Some(text), _) => text.clone(),
+        (None, Some(path)) => read_text(path)?,
+        (None, None) => DEFAULT_PROMPT.into(),
+    };
+    let Some(tokenizer) = tokenizer else {
+        return Err(Error::prompt("this model has no tokenizer, so it cannot read a text")
+            .expected("a tokenizer beside the model (tokenizer.json, or tokenizer.bin for a .bin), or --tokenizer FILE")
+            .found("none")
+            .next("give a tokenizer, or the prompt as token ids: --ids 1,403,407"));
+    };
+    if text.is_empty() && tokenizer.bos().is_none() {
+        return Err(Error::prompt(
+            "the prompt is empty, and this model has no beginning-of-text token to start from",
+        )
+        .expected("at least one token")
+        .next("give a prompt, or ids with --ids"));
+    }
+    let ids = tokenizer.encode(&text)?;
+    Ok((Some(text), ids))
+}
+
+/// The text in a file, or in standard input for `-`.
+fn read_text(path: &Path) -> Result<String> {
+    let bytes = if path == Path::new("-") {
+        let mut bytes = Vec::new();
+        std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
+    } else {
+        std::fs::read(path)
+    };
+    let bytes = bytes.map_err(|error| {
+        Error::prompt("the prompt's file cannot be read")
+            .in_file(path)
+            .found(error)
+            .next("check the path, or use - for standard input")
+    })?;
+    String::from_utf8(bytes).map_err(|error| {
+        Error::prompt("the prompt's file is not a text")
+            .in_file(path)
+            .expected("UTF-8")
+            .found(format!("byte {} is not part of a UTF-8 character", error.utf8_error().valid_up_to()))
+            .next("convert the file to UTF-8")
+    })
+}
+
+/// Ids from `1,403,407` or `@file`; commas, blanks, line ends and JSON's brackets separate them.
+fn read_ids(list: &str) -> Result<Vec<u32>> {
+    let text = match list.strip_prefix('@') {
+        Some(path) => read_text(Path::new(path))?,
+        None => list.to_owned(),
+    };
+    let separator = |c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']');
+    let words = text.split(separator).filter(|word| !word.is_empty());
+    let ids = words.map(|word| {
+        word.parse().map_err(|_| {
+            Error::prompt("the list of ids has something else in it")
+                .expected("numbers separated by commas: 1,403,407, or @FILE with such a list")
+                .found(format!("`{word}`"))
+        })
+    });
+    ids.collect()
+}

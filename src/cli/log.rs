@@ -1,0 +1,207 @@
+//! `llama-trace log`: the forward pass in order, one line a step.
+
+use std::collections::HashMap;
+use std::io::{ErrorKind, Write};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::input::Run;
+use super::{LogArgs, LogFormat};
+use crate::error::{Error, Result};
+use crate::generate::Session;
+use crate::trace::log::{Line, Operand, Took, lines};
+use crate::trace::{Clock, Frame, FrameData, NoProbe, PassDims, Recorder, Select, Site, Stats, Step};
+
+/// How many values `--values` shows of each output.
+const FIRST_VALUES: usize = 6;
+
+pub(super) fn run(args: &LogArgs) -> Result<()> {
+    let run = Run::open(&args.run)?;
+    let mut out = std::io::stdout().lock();
+    let mut session = Session::new(&run.model, run.sampler.clone());
+    let mut ids = run.ids.clone();
+    for _ in 0..args.run.tokens.unwrap_or(1) {
+        if ids.len() > session.room() && session.next_pass(1).pass > 0 {
+            eprintln!("The model's context of {} tokens is full.", run.model.config.context);
+            break;
+        }
+        let dims = session.next_pass(ids.len());
+        let (drawn, times, values) = run_pass(&run, &mut session, dims, &ids, args.values)?;
+        let printed = match args.format {
+            LogFormat::Text => print_text(&mut out, &run, dims, &ids, drawn, &times, &values),
+            LogFormat::Json => print_json(&mut out, &run, dims, &times, &values),
+        };
+        match printed {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+            Err(error) => {
+                return Err(Error::output("the log cannot be written").at("standard output").found(error));
+            }
+            Ok(()) => {}
+        }
+        if run.eos.contains(&drawn) {
+            break;
+        }
+        ids = vec![drawn];
+    }
+    if session.not_a_number() {
+        eprintln!("{}", super::NOT_A_NUMBER);
+    }
+    Ok(())
+}
+
+/// What `--values` shows of one output.
+struct Summary {
+    stats: Stats,
+    first: Vec<f64>,
+}
+
+type Times = HashMap<Site, Duration>;
+type Summaries = HashMap<Site, Summary>;
+
+fn run_pass(
+    run: &Run,
+    session: &mut Session<'_, crate::backend::cpu::Cpu>,
+    dims: PassDims,
+    ids: &[u32],
+    with_values: bool,
+) -> Result<(u32, Times, Summaries)> {
+    let mut summaries = HashMap::new();
+    if !with_values {
+        let mut clock = Clock::new(NoProbe);
+        let drawn = session.run(ids, &mut clock)?;
+        return Ok((drawn, clock.into_times(), summaries));
+    }
+    let select = Select::all();
+    let recorder = Recorder::new(run.model.sizes(), dims, &select, |frame: Frame| {
+        let first = match &frame.data {
+            FrameData::F32(array) => array.iter().take(FIRST_VALUES).map(|&value| f64::from(value)).collect(),
+            FrameData::I64(array) => array.iter().take(FIRST_VALUES).map(|&value| value as f64).collect(),
+        };
+        summaries.insert(frame.site, Summary { stats: frame.stats(), first });
+    });
+    let mut clock = Clock::new(recorder);
+    let drawn = session.run(ids, &mut clock)?;
+    let times = clock.into_times();
+    Ok((drawn, times, summaries))
+}
+
+fn print_text(
+    out: &mut impl Write,
+    run: &Run,
+    dims: PassDims,
+    ids: &[u32],
+    drawn: u32,
+    times: &Times,
+    summaries: &Summaries,
+) -> std::io::Result<()> {
+    let card = run.model.card();
+    let kind = if dims.pass == 0 { "prefill" } else { "decode" };
+    let tokens: Vec<_> = ids.iter().map(|&id| format!("{:?}", run.label(id).text)).collect();
+    writeln!(
+        out,
+        "pass {} ({kind}), {} tokens after {} cached: {}",
+        dims.pass,
+        dims.tokens,
+        dims.start,
+        tokens.join(" ")
+    )?;
+    for line in lines(&card, dims, times) {
+        let place = match line.layer {
+            Some(layer) => format!("layer {} / {}", layer + 1, card.sizes.layers),
+            None => "-".into(),
+        };
+        let inputs: Vec<_> = line.inputs.iter().map(describe).collect();
+        let inputs = if inputs.is_empty() { "-".into() } else { inputs.join(", ") };
+        write!(
+            out,
+            "[p{}] {place:<13} {:<12} {inputs} -> {}  [{}]",
+            line.pass,
+            line.step.op(),
+            describe(&line.output),
+            took(line.took),
+        )?;
+        if let (Step::Stage(_), Some(summary)) = (line.step, summaries.get(&line.site())) {
+            write!(out, "  {}", describe_values(summary, line.output.shape.iter().product()))?;
+        }
+        writeln!(out)?;
+    }
+    writeln!(out, "pass {} drew {} {:?}", dims.pass, drawn, run.label(drawn).text)
+}
+
+fn describe(operand: &Operand) -> String {
+    let axes: Vec<_> = operand
+        .axes
+        .iter()
+        .zip(&operand.shape)
+        .map(|(axis, size)| format!("{}={size}", axis.symbol()))
+        .collect();
+    format!("{} ({})", operand.name, axes.join(", "))
+}
+
+fn took(took: Took) -> String {
+    match took {
+        Took::Given => "given".into(),
+        Took::Time(time) => format!("{:.1} µs", time.as_secs_f64() * 1e6),
+        Took::View => "view".into(),
+        Took::Derived => "derived".into(),
+    }
+}
+
+fn describe_values(summary: &Summary, count: usize) -> String {
+    let Stats { min, max, mean, neg_inf, pos_inf, nan, .. } = summary.stats;
+    let mut text = format!("min {min:.4} max {max:.4} mean {mean:.4}");
+    for (what, count) in [("-inf", neg_inf), ("+inf", pos_inf), ("NaN", nan)] {
+        if count > 0 {
+            text += &format!(" {what}×{count}");
+        }
+    }
+    let first: Vec<_> = summary.first.iter().map(|value| format!("{value:.4}")).collect();
+    let more = if count > summary.first.len() { " …" } else { "" };
+    format!("{text}  [{}{more}]", first.join(" "))
+}
+
+fn print_json(
+    out: &mut impl Write,
+    run: &Run,
+    dims: PassDims,
+    times: &Times,
+    summaries: &Summaries,
+) -> std::io::Result<()> {
+    for line in lines(&run.model.card(), dims, times) {
+        serde_json::to_writer(&mut *out, &object(&line, summaries.get(&line.site())))?;
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+fn object(line: &Line, summary: Option<&Summary>) -> Value {
+    let operand = |operand: &Operand| {
+        let axes: Vec<_> = operand.axes.iter().map(|axis| axis.name()).collect();
+        json!({ "name": operand.name, "axes": axes, "shape": operand.shape })
+    };
+    let (kind, micros) = match line.took {
+        Took::Given => ("given", None),
+        Took::Time(time) => ("run", Some(time.as_secs_f64() * 1e6)),
+        Took::View => ("view", None),
+        Took::Derived => ("derived", None),
+    };
+    let mut object = json!({
+        "pass": line.pass,
+        "layer": line.layer,
+        "step": line.step.name(),
+        "op": line.step.op(),
+        "inputs": line.inputs.iter().map(operand).collect::<Vec<_>>(),
+        "output": operand(&line.output),
+        "kind": kind,
+        "time_us": micros,
+    });
+    if let (Step::Stage(_), Some(Summary { stats, first })) = (line.step, summary) {
+        // What JSON has no number for becomes null.
+        object["values"] = json!({
+            "min": stats.min, "max": stats.max, "mean": stats.mean, "std": stats.std,
+            "neg_inf": stats.neg_inf, "pos_inf": stats.pos_inf, "nan": stats.nan, "first": first,
+        });
+    }
+    object
+}

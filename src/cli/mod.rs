@@ -1,0 +1,199 @@
+//! The command line: what it looks like, and one short file for each thing it does.
+
+mod export;
+mod generate;
+mod info;
+mod input;
+mod log;
+mod step;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::error::Result;
+
+/// Step through a real Llama: every stage of the forward pass, with true shapes and true values.
+#[derive(Debug, Parser)]
+#[command(version, about, args_conflicts_with_subcommands = true, after_help = AFTER_HELP)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+
+    #[command(flatten)]
+    run: RunArgs,
+
+    /// Open the tracer instead of printing the text
+    #[arg(long)]
+    step: bool,
+
+    #[command(flatten)]
+    open: OpenArgs,
+}
+
+const AFTER_HELP: &str = "\
+With nothing at all it opens the tracer on the built-in model.
+
+Examples:
+  llama-trace --prompt \"Once upon a time\" --step
+  llama-trace --prompt \"Once upon a time\" -n 60
+  llama-trace --model ~/models/Llama-3.2-1B --prompt \"The capital of France is\" --step --layer 3 --stage softmax
+  llama-trace log --prompt \"Hello\" --values
+  llama-trace export --prompt \"Hello\" --out dump -n 3
+
+Exit codes: 0 done, 2 wrong options, 3 wrong model or tokenizer file, 4 wrong prompt,
+5 the output cannot be written, 6 no terminal, 130 interrupted.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Write every stage of the pass as .npy files with a manifest
+    Export(ExportArgs),
+    /// Print the forward pass in order, one line a step
+    Log(LogArgs),
+    /// Show the configuration, every tensor, and what a trace would take
+    Info(ModelArgs),
+}
+
+/// Which model.
+#[derive(Args, Clone, Debug)]
+struct ModelArgs {
+    /// A Hugging Face directory or a llama2.c .bin file [default: the built-in model]
+    #[arg(long, short, value_name = "PATH")]
+    model: Option<PathBuf>,
+
+    /// tokenizer.json or llama2.c's tokenizer.bin [default: the one that lies beside the model]
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<PathBuf>,
+}
+
+/// What to run, and how to draw.
+#[derive(Args, Clone, Debug)]
+struct RunArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+
+    /// The text to begin with; "" is the beginning-of-text token alone, - reads standard input
+    #[arg(long, short, value_name = "TEXT", group = "text", allow_hyphen_values = true)]
+    prompt: Option<String>,
+
+    /// A file with the text to begin with; - reads standard input
+    #[arg(long, value_name = "FILE", group = "text")]
+    prompt_file: Option<PathBuf>,
+
+    /// Token ids instead of a text: 1,403,407, or @FILE with such a list
+    #[arg(long, value_name = "IDS", group = "text")]
+    ids: Option<String>,
+
+    /// Tokens to draw: the pass over the prompt draws one, each decode pass one more
+    #[arg(short = 'n', long, value_name = "N")]
+    tokens: Option<usize>,
+
+    /// 0 takes the most likely token; 1 draws from the model's own probabilities
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    temperature: f32,
+
+    /// Draw only from the shortest run of most likely tokens with this probability in all
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
+    top_p: f32,
+
+    /// Draw only from this many most likely tokens; 0 is no limit
+    #[arg(long, default_value_t = 0)]
+    top_k: usize,
+
+    /// Where the random numbers start; the same seed draws the same text
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+}
+
+/// Where the tracer opens.
+#[derive(Args, Clone, Debug)]
+struct OpenArgs {
+    /// Pass to open at; 0 is the one over the prompt, more are run with -n
+    #[arg(long, requires = "step", value_name = "P")]
+    pass: Option<usize>,
+
+    /// Layer to open at, from 0
+    #[arg(long, requires = "step", value_name = "L")]
+    layer: Option<usize>,
+
+    /// Stage or view to open at
+    #[arg(long, requires = "step", value_name = "NAME")]
+    stage: Option<String>,
+
+    /// Head to open at, from 0
+    #[arg(long, requires = "step", value_name = "H")]
+    head: Option<usize>,
+}
+
+#[derive(Args, Debug)]
+struct ExportArgs {
+    #[command(flatten)]
+    run: RunArgs,
+
+    /// The directory to write; it must not exist, or be empty
+    #[arg(long, short, value_name = "DIR")]
+    out: PathBuf,
+
+    /// Passes to write, as 0-2 or 0,2 [default: all]
+    #[arg(long, value_name = "LIST")]
+    passes: Option<String>,
+
+    /// Layers to write, as 0,3-5 [default: all]
+    #[arg(long, value_name = "LIST")]
+    layers: Option<String>,
+
+    /// Stages to write, as xq,softmax [default: all]
+    #[arg(long, value_name = "LIST")]
+    stages: Option<String>,
+
+    /// Write into a directory that is there: an earlier export in it is replaced, other files stay
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Args, Debug)]
+struct LogArgs {
+    #[command(flatten)]
+    run: RunArgs,
+
+    /// Add minimum, maximum, mean and the first values of every output
+    #[arg(long)]
+    values: bool,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// Lines to read
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+/// Said when a run met values that are not a number.
+const NOT_A_NUMBER: &str = "Some logits are not a number (NaN): look for the first stage that has one with `llama-trace log --values`.";
+
+impl Cli {
+    /// Does what the command line asks for.
+    ///
+    /// # Errors
+    /// Whatever goes wrong; [`crate::error::Error::exit_code`] is the process's.
+    pub fn run(self) -> Result<()> {
+        match self.command {
+            Some(Command::Export(args)) => export::run(&args),
+            Some(Command::Log(args)) => log::run(&args),
+            Some(Command::Info(args)) => info::run(&args),
+            None if self.step || !self.run.has_prompt() => step::run(&self.run, &self.open),
+            None => generate::run(&self.run),
+        }
+    }
+}
+
+impl RunArgs {
+    fn has_prompt(&self) -> bool {
+        self.prompt.is_some() || self.prompt_file.is_some() || self.ids.is_some()
+    }
+}

@@ -1,0 +1,89 @@
+//! One text under way: the model, its cache, the tokens so far, and the sampler.
+
+use crate::backend::Backend;
+use crate::error::{Error, Result};
+use crate::model::{Activations, KvCache, Model, forward};
+use crate::trace::{PassDims, Probe};
+
+use super::sampler::Sampler;
+
+/// A text that grows: first the prompt in one pass, then token by token.
+pub struct Session<'m, B: Backend> {
+    /// The model.
+    pub model: &'m Model<B>,
+    /// Keys and values of everything run so far.
+    pub cache: KvCache<B>,
+    /// The buffers of a pass.
+    pub work: Activations<B>,
+    sampler: Sampler,
+    passes: usize,
+    not_a_number: bool,
+}
+
+impl<'m, B: Backend> Session<'m, B> {
+    /// A session that has run nothing.
+    pub fn new(model: &'m Model<B>, sampler: Sampler) -> Self {
+        let cache = KvCache::new(&model.config, &model.backend);
+        Self { model, cache, work: Activations::new(model), sampler, passes: 0, not_a_number: false }
+    }
+
+    /// The next pass, if it reads `tokens` tokens.
+    pub fn next_pass(&self, tokens: usize) -> PassDims {
+        PassDims { pass: self.passes, start: self.cache.len(), tokens }
+    }
+
+    /// How many more tokens fit into the model's context.
+    pub fn room(&self) -> usize {
+        self.model.config.context.saturating_sub(self.cache.len())
+    }
+
+    /// Whether some pass had logits that are not a number.
+    pub fn not_a_number(&self) -> bool {
+        self.not_a_number
+    }
+
+    /// Runs `ids` after what was run before, and draws the next token.
+    ///
+    /// # Errors
+    /// [`Error::Prompt`] where there are no ids, one is outside the vocabulary, or they do not fit into
+    /// the context.
+    pub fn run<P: Probe>(&mut self, ids: &[u32], probe: &mut P) -> Result<u32> {
+        self.check(ids)?;
+        let pass = self.passes;
+        forward::forward(self.model, &mut self.cache, &mut self.work, pass, ids, probe);
+        self.passes += 1;
+        let mut drawn = 0;
+        forward::last_logits(self.model, &self.work, |logits| {
+            self.not_a_number |= logits.iter().any(|logit| logit.is_nan());
+            drawn = self.sampler.sample(logits, pass, probe);
+        });
+        Ok(drawn)
+    }
+
+    /// Checks that `ids` can be run now.
+    ///
+    /// # Errors
+    /// As [`Session::run`].
+    pub fn check(&self, ids: &[u32]) -> Result<()> {
+        let config = &self.model.config;
+        if ids.is_empty() {
+            return Err(Error::prompt("there are no tokens to run")
+                .expected("at least one token")
+                .next("give a prompt that is not empty"));
+        }
+        if let Some((position, id)) = ids.iter().enumerate().find(|(_, id)| **id as usize >= config.vocab) {
+            return Err(Error::prompt("an id is outside the model's vocabulary")
+                .at(format!("token {position} of the prompt"))
+                .expected(format!("ids from 0 to {}", config.vocab - 1))
+                .found(id)
+                .next("check that the ids, or the tokenizer, belong to this model"));
+        }
+        if ids.len() > self.room() {
+            return Err(Error::prompt("the text is longer than the model's context")
+                .expected(format!("at most {} tokens", config.context))
+                .found(format!("{} tokens", self.cache.len() + ids.len()))
+                .next("shorten the prompt, or draw fewer tokens"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,241 @@
+//! The forward pass, top to bottom: the same code for the prompt (T tokens at once) and for every token
+//! after it (T = 1), watched or not.
+//!
+//! Each line computes one stage of the table in [`crate::trace::stage`] and then offers it to the probe
+//! under its name: `see.stage(…)` asks whether somebody wants it and copies it only then.
+//!
+//! [`forward`] is [`begin`], then [`layer`] for every layer, then [`finish`]. The three are public because
+//! a viewer that did not record everything runs single layers again, from the recorded input.
+
+use crate::backend::{AttentionShape, Backend};
+use crate::trace::{PassDims, Probe, Stage};
+
+use super::observe::Observer;
+use super::{KvCache, LayerWeights, Model};
+
+/// The buffers of a pass over T tokens; kept from pass to pass, so that a decode pass allocates nothing.
+pub struct Activations<B: Backend> {
+    /// T that the buffers have room for.
+    tokens: usize,
+    rope_cos: B::Buffer,      // (T, C/2)
+    rope_sin: B::Buffer,      // (T, C/2)
+    x: B::Buffer,             // (T, D) what enters a layer
+    attn_norm: B::Buffer,     // (T, D)
+    xq: B::Buffer,            // (T, H, C)
+    xk: B::Buffer,            // (T, G, C)
+    xv: B::Buffer,            // (T, G, C)
+    xq_rope: B::Buffer,       // (T, H, C)
+    xk_rope: B::Buffer,       // (T, G, C)
+    attn_heads: B::Buffer,    // (T, H, C)
+    attn_output: B::Buffer,   // (T, D)
+    attn_residual: B::Buffer, // (T, D)
+    ffn_norm: B::Buffer,      // (T, D)
+    ffn_gate: B::Buffer,      // (T, F)
+    ffn_silu: B::Buffer,      // (T, F)
+    ffn_up: B::Buffer,        // (T, F)
+    ffn_hidden: B::Buffer,    // (T, F)
+    ffn_down: B::Buffer,      // (T, D)
+    ffn_residual: B::Buffer,  // (T, D) what leaves a layer; swapped with x
+    last: B::Buffer,          // (D) the last token's row
+    final_norm: B::Buffer,    // (T, D), or (1, D) where nobody asks for more
+    logits: B::Buffer,        // (T, V), or (1, V)
+    logit_rows: usize,
+}
+
+impl<B: Backend> Activations<B> {
+    /// No buffers yet; [`begin`] makes room.
+    pub fn new(model: &Model<B>) -> Self {
+        Self::with_room(model, 0)
+    }
+
+    fn with_room(model: &Model<B>, tokens: usize) -> Self {
+        let config = &model.config;
+        let buffer = |width: usize| model.backend.buffer(tokens * width);
+        let (d, q, kv, f) = (config.dim, config.q_dim(), config.kv_dim(), config.ffn_dim);
+        Self {
+            tokens,
+            rope_cos: buffer(config.head_dim / 2),
+            rope_sin: buffer(config.head_dim / 2),
+            x: buffer(d),
+            attn_norm: buffer(d),
+            xq: buffer(q),
+            xk: buffer(kv),
+            xv: buffer(kv),
+            xq_rope: buffer(q),
+            xk_rope: buffer(kv),
+            attn_heads: buffer(q),
+            attn_output: buffer(d),
+            attn_residual: buffer(d),
+            ffn_norm: buffer(d),
+            ffn_gate: buffer(f),
+            ffn_silu: buffer(f),
+            ffn_up: buffer(f),
+            ffn_hidden: buffer(f),
+            ffn_down: buffer(d),
+            ffn_residual: buffer(d),
+            last: model.backend.buffer(d),
+            final_norm: buffer(d),
+            logits: model.backend.buffer(config.vocab),
+            logit_rows: 1,
+        }
+    }
+
+    /// Puts `x` (T, D) where [`layer`] and [`finish`] read their input.
+    pub fn set_input(&mut self, model: &Model<B>, x: &[f32]) {
+        model.backend.write(x, &mut self.x);
+    }
+}
+
+/// Runs `ids` through the model, at the positions after those in `cache`. The logits of the last token are
+/// then in `work` ([`last_logits`]).
+pub fn forward<B: Backend, P: Probe>(
+    model: &Model<B>,
+    cache: &mut KvCache<B>,
+    work: &mut Activations<B>,
+    pass: usize,
+    ids: &[u32],
+    probe: &mut P,
+) {
+    let dims = PassDims { pass, start: cache.len(), tokens: ids.len() };
+    begin(model, work, dims, ids, probe);
+    cache.reserve(dims.keys(), &model.backend);
+    for l in 0..model.config.layers {
+        layer(model, cache, work, dims, l, probe);
+    }
+    cache.set_len(dims.keys());
+    finish(model, work, dims, probe);
+}
+
+/// Everything before the layers: the tokens' embeddings, and the tables that all layers share.
+pub fn begin<B: Backend, P: Probe>(
+    model: &Model<B>,
+    work: &mut Activations<B>,
+    dims: PassDims,
+    ids: &[u32],
+    probe: &mut P,
+) {
+    let (backend, t) = (&model.backend, dims.tokens);
+    if work.tokens < t {
+        *work = Activations::with_room(model, t);
+    }
+    let mut see = Observer::once(model, probe, dims);
+
+    see.ids(Stage::Tokens, ids);
+
+    backend.embedding(&model.weights.embedding, ids, &mut work.x);
+    see.stage(Stage::Embedding, &work.x);
+
+    let (cos, sin) = (&mut work.rope_cos, &mut work.rope_sin);
+    backend.rope_table(&model.rope_frequencies, dims.start, t, cos, sin);
+    see.stage(Stage::RopeCos, cos);
+    see.stage(Stage::RopeSin, sin);
+
+    see.mask();
+}
+
+/// One layer: reads `work.x` and writes `work.x`; keys and values of this pass go into the cache.
+pub fn layer<B: Backend, P: Probe>(
+    model: &Model<B>,
+    cache: &mut KvCache<B>,
+    work: &mut Activations<B>,
+    dims: PassDims,
+    l: usize,
+    probe: &mut P,
+) {
+    let (config, backend, t) = (&model.config, &model.backend, dims.tokens);
+    let (d, kv, f) = (config.dim, config.kv_dim(), config.ffn_dim);
+    let LayerWeights { attn_norm, wq, wk, wv, wo, ffn_norm, w1, w2, w3 } = &model.weights.layers[l];
+    let (cache_k, cache_v) = cache.layer(l);
+    let mut see = Observer::layer(model, probe, dims, l);
+
+    // Attention: what does each token take from the ones before it?
+    backend.rms_norm(&work.x, attn_norm, config.norm_eps, t, &mut work.attn_norm);
+    see.stage(Stage::AttnNorm, &work.attn_norm);
+
+    backend.matmul(&work.attn_norm, &wq.matrix, wq.bias.as_ref(), t, &mut work.xq);
+    see.stage(Stage::Xq, &work.xq);
+    backend.matmul(&work.attn_norm, &wk.matrix, wk.bias.as_ref(), t, &mut work.xk);
+    see.stage(Stage::Xk, &work.xk);
+    backend.matmul(&work.attn_norm, &wv.matrix, wv.bias.as_ref(), t, &mut work.xv);
+    see.stage(Stage::Xv, &work.xv);
+
+    let (cos, sin, c) = (&work.rope_cos, &work.rope_sin, config.head_dim);
+    backend.rope(&work.xq, cos, sin, config.pairing, config.heads, c, t, &mut work.xq_rope);
+    see.stage(Stage::XqRope, &work.xq_rope);
+    backend.rope(&work.xk, cos, sin, config.pairing, config.kv_heads, c, t, &mut work.xk_rope);
+    see.stage(Stage::XkRope, &work.xk_rope);
+
+    backend.cache(&work.xk_rope, kv, dims.start, t, cache_k);
+    see.stage(Stage::CacheK, cache_k);
+    backend.cache(&work.xv, kv, dims.start, t, cache_v);
+    see.stage(Stage::CacheV, cache_v);
+
+    // keys, values, qk, scores, masked_scores and softmax are inside; the observer sees them there.
+    let shape = AttentionShape {
+        tokens: t,
+        start: dims.start,
+        heads: config.heads,
+        kv_heads: config.kv_heads,
+        head_dim: c,
+    };
+    backend.attention(shape, &work.xq_rope, cache_k, cache_v, &mut work.attn_heads, &mut see);
+    see.stage(Stage::AttnHeads, &work.attn_heads);
+
+    backend.matmul(&work.attn_heads, &wo.matrix, wo.bias.as_ref(), t, &mut work.attn_output);
+    see.stage(Stage::AttnOutput, &work.attn_output);
+    backend.add(&work.x, &work.attn_output, t * d, &mut work.attn_residual);
+    see.stage(Stage::AttnResidual, &work.attn_residual);
+
+    // Feed-forward: what does each token make of it, on its own?
+    backend.rms_norm(&work.attn_residual, ffn_norm, config.norm_eps, t, &mut work.ffn_norm);
+    see.stage(Stage::FfnNorm, &work.ffn_norm);
+
+    backend.matmul(&work.ffn_norm, &w1.matrix, w1.bias.as_ref(), t, &mut work.ffn_gate);
+    see.stage(Stage::FfnGate, &work.ffn_gate);
+    backend.silu(&work.ffn_gate, t * f, &mut work.ffn_silu);
+    see.stage(Stage::FfnSilu, &work.ffn_silu);
+    backend.matmul(&work.ffn_norm, &w3.matrix, w3.bias.as_ref(), t, &mut work.ffn_up);
+    see.stage(Stage::FfnUp, &work.ffn_up);
+    backend.mul(&work.ffn_silu, &work.ffn_up, t * f, &mut work.ffn_hidden);
+    see.stage(Stage::FfnHidden, &work.ffn_hidden);
+
+    backend.matmul(&work.ffn_hidden, &w2.matrix, w2.bias.as_ref(), t, &mut work.ffn_down);
+    see.stage(Stage::FfnDown, &work.ffn_down);
+    backend.add(&work.attn_residual, &work.ffn_down, t * d, &mut work.ffn_residual);
+    see.stage(Stage::FfnResidual, &work.ffn_residual);
+
+    std::mem::swap(&mut work.x, &mut work.ffn_residual);
+}
+
+/// Everything after the layers: from `work.x` to the logits, of the last token only unless the probe wants
+/// every row.
+pub fn finish<B: Backend, P: Probe>(
+    model: &Model<B>,
+    work: &mut Activations<B>,
+    dims: PassDims,
+    probe: &mut P,
+) {
+    let (config, backend) = (&model.config, &model.backend);
+    let mut see = Observer::once(model, probe, dims);
+    let every_row = see.wants(Stage::FinalNorm) || see.wants(Stage::Logits);
+    let rows = if every_row { dims.tokens } else { 1 };
+    if work.logit_rows < rows {
+        work.logits = backend.buffer(rows * config.vocab);
+    }
+    work.logit_rows = rows;
+
+    backend.row(&work.x, dims.tokens - 1, config.dim, &mut work.last);
+    let x = if every_row { &work.x } else { &work.last };
+    backend.rms_norm(x, &model.weights.final_norm, config.norm_eps, rows, &mut work.final_norm);
+    see.stage(Stage::FinalNorm, &work.final_norm);
+
+    backend.matmul(&work.final_norm, model.weights.head(), None, rows, &mut work.logits);
+    see.stage(Stage::Logits, &work.logits);
+}
+
+/// Shows the logits (V) of the last token of the pass that ran last.
+pub fn last_logits<B: Backend>(model: &Model<B>, work: &Activations<B>, mut see: impl FnMut(&[f32])) {
+    let vocab = model.config.vocab;
+    let count = work.logit_rows * vocab;
+    model.backend.read(&work.logits, count, &mut |logits| see(&logits[count - vocab..]));
+}

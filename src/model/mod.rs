@@ -1,0 +1,83 @@
+//! The model: its weights, its cache, and the one forward pass. Read [`forward`] first.
+
+pub mod forward;
+mod kv_cache;
+mod observe;
+mod weights;
+
+use crate::backend::Backend;
+use crate::checkpoint::Checkpoint;
+use crate::config::ModelConfig;
+use crate::error::Result;
+use crate::ops;
+use crate::trace::{ModelCard, Sizes};
+
+pub use forward::Activations;
+pub use kv_cache::KvCache;
+pub use weights::{LayerWeights, Linear, Weights};
+
+/// A model that is ready to run on a backend.
+pub struct Model<B: Backend> {
+    /// The hyperparameters.
+    pub config: ModelConfig,
+    /// The weights, on the backend.
+    pub weights: Weights<B>,
+    /// Where it runs.
+    pub backend: B,
+    /// RoPE's angle a position for each pair (C/2), in radians.
+    pub rope_frequencies: Vec<f32>,
+    name: String,
+}
+
+impl From<&ModelConfig> for Sizes {
+    fn from(config: &ModelConfig) -> Self {
+        Self {
+            layers: config.layers,
+            dim: config.dim,
+            heads: config.heads,
+            kv_heads: config.kv_heads,
+            head_dim: config.head_dim,
+            hidden: config.ffn_dim,
+            vocab: config.vocab,
+        }
+    }
+}
+
+impl<B: Backend> Model<B> {
+    /// Hands a checkpoint's weights to `backend`.
+    ///
+    /// # Errors
+    /// [`crate::error::Error::Model`] where a weight is missing or has the wrong shape.
+    pub fn load(checkpoint: &Checkpoint, backend: B) -> Result<Self> {
+        let config = checkpoint.config.clone();
+        let weights = Weights::load(checkpoint, &backend)?;
+        let rope_frequencies =
+            ops::rope::frequencies(config.head_dim, config.rope_theta, config.rope_scaling);
+        Ok(Self { config, weights, backend, rope_frequencies, name: checkpoint.name.clone() })
+    }
+
+    /// The sizes that a trace's shapes are made of.
+    pub fn sizes(&self) -> Sizes {
+        Sizes::from(&self.config)
+    }
+
+    /// What a trace of this model says about it.
+    pub fn card(&self) -> ModelCard {
+        let config = &self.config;
+        ModelCard {
+            name: self.name.clone(),
+            sizes: self.sizes(),
+            context: config.context,
+            norm_eps: config.norm_eps,
+            rope_theta: config.rope_theta,
+            rope_scaling: config.rope_scaling.to_string(),
+            pairing: config.pairing.name().into(),
+            qkv_bias: config.qkv_bias,
+            output_bias: config.output_bias,
+            mlp_bias: config.mlp_bias,
+            tied: config.tied,
+            backend: self.backend.name().into(),
+            precision: "f32".into(),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Between the pass and the probe: turns "this buffer is that stage" into rows of a site, where wanted.
+
+use std::ops::Range;
+
+use crate::backend::{AttentionPart, AttentionSink, Backend};
+use crate::ops;
+use crate::trace::{PassDims, Probe, Site, Sizes, Stage, Values};
+
+use super::Model;
+
+/// The probe, as the forward pass sees it in one place of one pass.
+pub(super) struct Observer<'a, B, P> {
+    backend: &'a B,
+    probe: &'a mut P,
+    sizes: Sizes,
+    dims: PassDims,
+    layer: Option<usize>,
+}
+
+impl<'a, B: Backend, P: Probe> Observer<'a, B, P> {
+    /// Outside the layers.
+    pub(super) fn once(model: &'a Model<B>, probe: &'a mut P, dims: PassDims) -> Self {
+        Self { backend: &model.backend, probe, sizes: model.sizes(), dims, layer: None }
+    }
+
+    /// In a layer.
+    pub(super) fn layer(model: &'a Model<B>, probe: &'a mut P, dims: PassDims, layer: usize) -> Self {
+        Self { layer: Some(layer), ..Self::once(model, probe, dims) }
+    }
+
+    fn site(&self, stage: Stage) -> Site {
+        Site { pass: self.dims.pass, layer: self.layer, stage }
+    }
+
+    /// Whether the probe wants `stage` here.
+    pub(super) fn wants(&self, stage: Stage) -> bool {
+        P::ENABLED && stage.present(self.dims) && self.probe.wants(self.site(stage))
+    }
+
+    /// Offers `stage`, whose values `buffer` begins with.
+    pub(super) fn stage(&mut self, stage: Stage, buffer: &B::Buffer) {
+        if self.wants(stage) {
+            let site = self.site(stage);
+            let shape = self.sizes.shape(stage.axes(), self.dims);
+            let (width, outer) = shape.split_last().unwrap_or((&1, &[]));
+            let rows: usize = outer.iter().product();
+            let probe = &mut *self.probe;
+            self.backend.read(buffer, rows * width, &mut |values| {
+                probe.record(site, 0..rows, Values::F32(values));
+            });
+        }
+    }
+
+    /// Offers the token ids.
+    pub(super) fn ids(&mut self, stage: Stage, ids: &[u32]) {
+        if self.wants(stage) {
+            let ids: Vec<i64> = ids.iter().map(|&id| i64::from(id)).collect();
+            self.probe.record(self.site(stage), 0..1, Values::I64(&ids));
+        }
+    }
+
+    /// Offers the mask (T, K), which the pass itself never stores: attention stops at the causal edge.
+    pub(super) fn mask(&mut self) {
+        if self.wants(Stage::Mask) {
+            let site = self.site(Stage::Mask);
+            let mut row = vec![0.0; self.dims.keys()];
+            for t in 0..self.dims.tokens {
+                row.fill(0.0);
+                ops::attention::mask(&mut row, self.dims.start + t + 1);
+                self.probe.record(site, t..t + 1, Values::F32(&row));
+            }
+        }
+    }
+}
+
+impl<B: Backend, P: Probe> AttentionSink for Observer<'_, B, P> {
+    fn wants(&self, part: AttentionPart) -> bool {
+        Observer::wants(self, stage(part))
+    }
+
+    fn rows(&mut self, part: AttentionPart, rows: Range<usize>, values: &[f32]) {
+        self.probe.record(self.site(stage(part)), rows, Values::F32(values));
+    }
+}
+
+/// The stage that a part of attention is.
+fn stage(part: AttentionPart) -> Stage {
+    match part {
+        AttentionPart::Keys => Stage::Keys,
+        AttentionPart::Values => Stage::Values,
+        AttentionPart::Qk => Stage::Qk,
+        AttentionPart::Scores => Stage::Scores,
+        AttentionPart::MaskedScores => Stage::MaskedScores,
+        AttentionPart::Softmax => Stage::Softmax,
+    }
+}

@@ -1,0 +1,76 @@
+//! Scaled dot-product attention (Vaswani et al., 2017) of one query row of one head, step by step:
+//! qk → scores → masked scores → softmax → the mixed values.
+//!
+//! Keys and values lie in the cache's layout (K, G, C): the rows of one kv head are `stride` apart.
+
+use super::matmul::dot;
+pub use super::softmax::softmax;
+
+/// qk\[k\] = query · key\[k\] for as many keys as `out` is long. `keys` begins at the first key of the kv
+/// head that this query head reads.
+#[inline(always)]
+pub fn qk(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
+    for (k, out) in out.iter_mut().enumerate() {
+        *out = dot(query, &keys[k * stride..k * stride + query.len()]);
+    }
+}
+
+/// scores = qk / √C.
+pub fn scale(row: &mut [f32], head_dim: usize) {
+    let root = (head_dim as f32).sqrt();
+    for x in row {
+        *x /= root;
+    }
+}
+
+/// masked_scores = scores + mask: every key from `visible` on is hidden, −∞.
+pub fn mask(row: &mut [f32], visible: usize) {
+    row[visible..].fill(f32::NEG_INFINITY);
+}
+
+/// out\[c\] = Σ_k weights\[k\] · value\[k\]\[c\], summed in the order of the keys. `values` begins at the first
+/// value of the kv head.
+#[inline(always)]
+pub fn mix(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
+    out.fill(0.0);
+    for (k, weight) in weights.iter().enumerate() {
+        let value = &values[k * stride..k * stride + out.len()];
+        for (out, value) in out.iter_mut().zip(value) {
+            *out += weight * value;
+        }
+    }
+}
+
+/// The kv head that query head `head` reads: repeat-KV (Ainslie et al., 2023) is this division.
+pub fn kv_head(head: usize, heads: usize, kv_heads: usize) -> usize {
+    head / (heads / kv_heads)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_hot_keys_pick_the_row_they_mark() {
+        // three keys and values of width 2, two kv heads side by side; this is kv head 1
+        let keys = [9.0, 9.0, 100.0, 0.0, 9.0, 9.0, 0.0, 100.0, 9.0, 9.0, 0.0, 0.0];
+        let values = [9.0, 9.0, 1.0, 2.0, 9.0, 9.0, 3.0, 4.0, 9.0, 9.0, 5.0, 6.0];
+        let mut row = [0.0; 3];
+        qk(&[0.0, 1.0], &keys[2..], 4, &mut row);
+        assert_eq!(row, [0.0, 100.0, 0.0]);
+        scale(&mut row, 4);
+        assert_eq!(row, [0.0, 50.0, 0.0]);
+        mask(&mut row, 2);
+        assert_eq!(row, [0.0, 50.0, f32::NEG_INFINITY]);
+        softmax(&mut row);
+        let mut out = [0.0; 2];
+        mix(&row, &values[2..], 4, &mut out);
+        assert_eq!(out, [3.0, 4.0]);
+    }
+
+    #[test]
+    fn query_heads_share_kv_heads_in_runs() {
+        let read: Vec<_> = (0..8).map(|head| kv_head(head, 8, 4)).collect();
+        assert_eq!(read, [0, 0, 1, 1, 2, 2, 3, 3]);
+    }
+}

@@ -1,0 +1,58 @@
+//! Matrix product with a transposed weight, as in `torch.nn.Linear`: out\[o\] = Σ_i x\[i\] · w\[o, i\] (+ b\[o\]).
+
+/// Number of partial sums in [`dot`].
+const LANES: usize = 32;
+
+/// Σ x\[i\] · w\[i\] over two slices of one length.
+///
+/// The order of the sum is fixed: term i goes to partial sum i mod 32, the partial sums are added in
+/// halves (16 pairs, 8 pairs, …), and the terms past the last whole 32 are added at the end, one by one.
+/// A compiler may use vectors of any width for it and the result stays the same to the bit.
+#[inline(always)]
+pub fn dot(x: &[f32], w: &[f32]) -> f32 {
+    debug_assert_eq!(x.len(), w.len());
+    let mut sums = [0.0_f32; LANES];
+    let (x_lanes, x_rest) = x.as_chunks::<LANES>();
+    let (w_lanes, w_rest) = w.as_chunks::<LANES>();
+    for (x, w) in x_lanes.iter().zip(w_lanes) {
+        for lane in 0..LANES {
+            sums[lane] += x[lane] * w[lane];
+        }
+    }
+    let mut width = LANES / 2;
+    while width > 0 {
+        for lane in 0..width {
+            sums[lane] += sums[lane + width];
+        }
+        width /= 2;
+    }
+    x_rest.iter().zip(w_rest).fold(sums[0], |sum, (x, w)| sum + x * w)
+}
+
+/// One output row: `out` (O) = `x` (I) · `w`ᵀ with `w` (O, I), row-major.
+pub fn matmul(x: &[f32], w: &[f32], out: &mut [f32]) {
+    for (out, w) in out.iter_mut().zip(w.chunks_exact(x.len())) {
+        *out = dot(x, w);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_product_by_hand() {
+        let mut out = [0.0; 2];
+        matmul(&[1.0, 2.0, 3.0], &[1.0, 0.0, 0.0, 10.0, 100.0, 1000.0], &mut out);
+        assert_eq!(out, [1.0, 3210.0]);
+    }
+
+    #[test]
+    fn whole_lanes_and_the_rest_are_both_summed() {
+        for length in [0, 1, 31, 32, 33, 64, 100] {
+            let x: Vec<f32> = (0..length).map(|i| i as f32).collect();
+            let ones = vec![1.0; length];
+            assert_eq!(dot(&x, &ones), (0..length).sum::<usize>() as f32, "length {length}");
+        }
+    }
+}

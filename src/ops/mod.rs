@@ -1,0 +1,10 @@
+//! The maths: one operation a file, each with its formula, a plain function on slices, and tests that
+//! can be checked by eye. Backends are tested against these; nothing here knows about models or threads.
+
+pub mod attention;
+pub mod elementwise;
+pub mod matmul;
+pub mod rms_norm;
+pub mod rope;
+pub mod softmax;
+pub mod swiglu;

@@ -1,0 +1,102 @@
+//! RoPE, rotary position embedding (Su et al., 2021): pair i of a head is turned by the angle
+//! position · θ^(−2i/C), so that the product of a query and a key depends on their distance.
+
+use std::f32::consts::TAU;
+
+use crate::config::{Pairing, RopeScaling};
+
+/// The angle by which each of the C/2 pairs turns from one position to the next, in radians:
+/// θ^(−2i/C) after scaling, in float32 as PyTorch computes it.
+pub fn frequencies(head_dim: usize, theta: f32, scaling: RopeScaling) -> Vec<f32> {
+    let plain = (0..head_dim / 2).map(|i| 1.0 / theta.powf((2 * i) as f32 / head_dim as f32));
+    plain.map(|frequency| scale(frequency, scaling)).collect()
+}
+
+/// One frequency after `scaling`. The `llama3` rule is `apply_scaling` of Meta's llama-models.
+fn scale(frequency: f32, scaling: RopeScaling) -> f32 {
+    match scaling {
+        RopeScaling::None => frequency,
+        RopeScaling::Linear { factor } => frequency / factor,
+        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
+            let wavelength = TAU / frequency; // in tokens
+            let turns = original_context as f32 / wavelength; // over the context it was trained on
+            if turns > high_freq_factor {
+                frequency
+            } else if turns < low_freq_factor {
+                frequency / factor
+            } else {
+                let keep = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
+                (1.0 - keep) * frequency / factor + keep * frequency
+            }
+        }
+    }
+}
+
+/// cos and sin of `position` · frequency, one each a pair (C/2).
+pub fn angles(position: usize, frequencies: &[f32], cos: &mut [f32], sin: &mut [f32]) {
+    for ((frequency, cos), sin) in frequencies.iter().zip(cos).zip(sin) {
+        let angle = position as f32 * frequency;
+        (*sin, *cos) = angle.sin_cos();
+    }
+}
+
+/// Turns one head: (a, b) → (a·cos − b·sin, a·sin + b·cos) for each pair.
+/// `x` and `out` have C values, `cos` and `sin` C/2.
+pub fn rope(x: &[f32], cos: &[f32], sin: &[f32], pairing: Pairing, out: &mut [f32]) {
+    for (i, (cos, sin)) in cos.iter().zip(sin).enumerate() {
+        let (first, second) = match pairing {
+            Pairing::Halves => (i, i + x.len() / 2),
+            Pairing::Neighbours => (2 * i, 2 * i + 1),
+        };
+        let (a, b) = (x[first], x[second]);
+        out[first] = a * cos - b * sin;
+        out[second] = a * sin + b * cos;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quarter_turn_takes_x_to_y() {
+        let mut out = [0.0; 4];
+        rope(&[1.0, 2.0, 3.0, 4.0], &[0.0, 1.0], &[1.0, 0.0], Pairing::Neighbours, &mut out);
+        assert_eq!(out, [-2.0, 1.0, 3.0, 4.0]);
+        rope(&[1.0, 2.0, 3.0, 4.0], &[0.0, 1.0], &[1.0, 0.0], Pairing::Halves, &mut out);
+        assert_eq!(out, [-3.0, 2.0, 1.0, 4.0]);
+    }
+
+    #[test]
+    fn the_product_of_two_turned_vectors_depends_on_their_distance_only() {
+        let frequencies = frequencies(4, 100.0, RopeScaling::None);
+        let at = |position, x: &[f32; 4]| {
+            let (mut cos, mut sin, mut out) = ([0.0; 2], [0.0; 2], [0.0; 4]);
+            angles(position, &frequencies, &mut cos, &mut sin);
+            rope(x, &cos, &sin, Pairing::Halves, &mut out);
+            out
+        };
+        let product = |p, q| {
+            let (a, b) = (at(p, &[1.0, 2.0, -1.0, 0.5]), at(q, &[0.3, 1.0, 2.0, -2.0]));
+            a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>()
+        };
+        assert!((product(3, 1) - product(13, 11)).abs() < 1e-5);
+        assert!((product(3, 1) - product(3, 2)).abs() > 1e-2);
+    }
+
+    #[test]
+    fn llama3_scaling_keeps_short_waves_and_stretches_long_ones() {
+        let scaling = RopeScaling::Llama3 {
+            factor: 8.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_context: 8192,
+        };
+        let plain = frequencies(128, 500_000.0, RopeScaling::None);
+        let scaled = frequencies(128, 500_000.0, scaling);
+        assert_eq!(scaled[0], plain[0]);
+        assert_eq!(scaled[63], plain[63] / 8.0);
+        let middle = (0..64).filter(|&i| scaled[i] < plain[i] && scaled[i] > plain[i] / 8.0).count();
+        assert!(middle > 0 && middle < 64);
+    }
+}

@@ -1,0 +1,134 @@
+//! Stages that follow from others without any weight, computed with the operations of [`crate::ops`] in
+//! the order in which the pass computes them: derived frames equal recorded ones bit for bit.
+
+use std::sync::Arc;
+
+use ndarray::{ArrayD, IxDyn};
+
+use crate::error::Result;
+use crate::ops::attention::{kv_head, mask, mix, qk, scale, softmax};
+use crate::ops::elementwise::{add, mul};
+use crate::ops::swiglu::silu;
+use crate::trace::{Frame, FrameData, PassDims, Site, Sizes, Stage};
+
+/// Whether `stage` follows from other stages without weights.
+pub fn is_derivable(stage: Stage) -> bool {
+    use Stage as S;
+    matches!(
+        stage,
+        S::Mask
+            | S::Keys
+            | S::Values
+            | S::Qk
+            | S::Scores
+            | S::MaskedScores
+            | S::Softmax
+            | S::AttnHeads
+            | S::AttnResidual
+            | S::FfnSilu
+            | S::FfnHidden
+            | S::FfnResidual
+    )
+}
+
+/// The frame of `site`, whose stage [`is_derivable`]. `input` gives the frames that it follows from, and
+/// may derive those in turn; what enters the layer is asked for under the site that holds it.
+///
+/// # Errors
+/// Whatever `input` answers.
+pub fn derive(
+    site: Site,
+    sizes: &Sizes,
+    dims: PassDims,
+    input: &mut dyn FnMut(Site) -> Result<Arc<Frame>>,
+) -> Result<Frame> {
+    let Sizes { heads, kv_heads, head_dim: c, .. } = *sizes;
+    let (tokens, keys) = (dims.tokens, dims.keys());
+    let stride = kv_heads * c;
+    let shape = sizes.shape(site.stage.axes(), dims);
+    let mut out = vec![0.0; shape.iter().product()];
+    let mut here = |stage| input(Site { stage, ..site });
+    match site.stage {
+        Stage::Mask => {
+            for (t, row) in out.chunks_exact_mut(keys).enumerate() {
+                mask(row, dims.start + t + 1);
+            }
+        }
+        Stage::Keys | Stage::Values => {
+            let cache = if site.stage == Stage::Keys { Stage::CacheK } else { Stage::CacheV };
+            let cache = here(cache)?;
+            for (i, out) in out.chunks_exact_mut(c).enumerate() {
+                let from = i / heads * stride + kv_head(i % heads, heads, kv_heads) * c;
+                out.copy_from_slice(&values(&cache)[from..from + c]);
+            }
+        }
+        Stage::Qk => {
+            let (queries, cache) = (here(Stage::XqRope)?, here(Stage::CacheK)?);
+            for (i, row) in out.chunks_exact_mut(keys).enumerate() {
+                let (head, t) = (i / tokens, i % tokens);
+                let query = &values(&queries)[(t * heads + head) * c..][..c];
+                qk(query, &values(&cache)[kv_head(head, heads, kv_heads) * c..], stride, row);
+            }
+        }
+        Stage::Scores => {
+            out.copy_from_slice(values(&*here(Stage::Qk)?));
+            scale(&mut out, c);
+        }
+        Stage::MaskedScores => {
+            out.copy_from_slice(values(&*here(Stage::Scores)?));
+            for (i, row) in out.chunks_exact_mut(keys).enumerate() {
+                mask(row, dims.start + i % tokens + 1);
+            }
+        }
+        Stage::Softmax => {
+            out.copy_from_slice(values(&*here(Stage::Scores)?));
+            for (i, row) in out.chunks_exact_mut(keys).enumerate() {
+                let (seen, hidden) = row.split_at_mut(dims.start + i % tokens + 1);
+                softmax(seen);
+                hidden.fill(0.0);
+            }
+        }
+        Stage::AttnHeads => {
+            let (weights, cache) = (here(Stage::Softmax)?, here(Stage::CacheV)?);
+            for (i, out) in out.chunks_exact_mut(c).enumerate() {
+                let (t, head) = (i / heads, i % heads);
+                let row = &values(&weights)[(head * tokens + t) * keys..][..dims.start + t + 1];
+                mix(row, &values(&cache)[kv_head(head, heads, kv_heads) * c..], stride, out);
+            }
+        }
+        Stage::AttnResidual => {
+            let (x, output) = (input(layer_input(site))?, input(Site { stage: Stage::AttnOutput, ..site })?);
+            add(values(&x), values(&output), &mut out);
+        }
+        Stage::FfnSilu => {
+            let gate = here(Stage::FfnGate)?;
+            for (out, gate) in out.iter_mut().zip(values(&gate)) {
+                *out = silu(*gate);
+            }
+        }
+        Stage::FfnHidden => mul(values(&*here(Stage::FfnSilu)?), values(&*here(Stage::FfnUp)?), &mut out),
+        Stage::FfnResidual => {
+            add(values(&*here(Stage::AttnResidual)?), values(&*here(Stage::FfnDown)?), &mut out);
+        }
+        _ => unreachable!("{} needs weights", site.stage),
+    }
+    let data = ArrayD::from_shape_vec(IxDyn(&shape), out)
+        .unwrap_or_else(|_| unreachable!("the values were made for this shape"));
+    Ok(Frame { site, axes: site.stage.axes(), data: FrameData::F32(data) })
+}
+
+/// The site that holds what enters the layer of `site`.
+pub fn layer_input(site: Site) -> Site {
+    match site.layer {
+        Some(layer) if layer > 0 => Site::layer(site.pass, layer - 1, Stage::FfnResidual),
+        _ => Site::once(site.pass, Stage::Embedding),
+    }
+}
+
+/// The numbers of a float32 frame, row-major.
+pub(super) fn values(frame: &Frame) -> &[f32] {
+    match &frame.data {
+        FrameData::F32(array) => array.as_slice().unwrap_or_default(),
+        FrameData::I64(_) => &[],
+    }
+}

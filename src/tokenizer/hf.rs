@@ -1,0 +1,352 @@
+//! tokenizer.json, through Hugging Face's `tokenizers` crate.
+
+mod decoder;
+mod outline;
+
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use self::decoder::Decoding;
+use self::outline::Outline;
+use super::utf8::Utf8Stream;
+use super::{TextStream, Tokenizer, label};
+use crate::checkpoint::names::printable;
+use crate::error::{Error, Result};
+
+/// A tokenizer.json.
+pub(super) struct HfTokenizer {
+    inner: tokenizers::Tokenizer,
+    outline: Outline,
+    special: HashSet<u32>,
+    bos: Option<u32>,
+}
+
+/// Reads the text of a tokenizer.json found at `place`.
+///
+/// # Errors
+/// [`Error::Model`] where it is damaged or has a part that is not read here.
+pub(super) fn parse(text: &str, place: &str) -> Result<HfTokenizer> {
+    let wrong = |(expected, found): (String, String)| {
+        Error::model("the tokenizer cannot be read")
+            .at(place)
+            .expected(expected)
+            .found(printable(&found))
+            .next("fetch the file again, give another one with --tokenizer, or run the model on token ids")
+    };
+    let outline = outline::read(text).map_err(wrong)?;
+    let loaded = guarded(|| tokenizers::Tokenizer::from_bytes(text)).and_then(|mut inner| {
+        // A text that is silently cut or filled up is not the text to look at.
+        inner.with_truncation(None).map_err(|error| error.to_string())?;
+        inner.with_padding(None);
+        Ok(inner)
+    });
+    let inner = loaded.map_err(|error| wrong(("a tokenizer.json".into(), error)))?;
+    let special = inner
+        .get_added_tokens_decoder()
+        .iter()
+        .filter(|(_, token)| token.special)
+        .map(|(id, _)| *id)
+        .collect();
+    let bos = leading_special(&inner).map_err(|error| wrong(("a tokenizer.json".into(), error)))?;
+    Ok(HfTokenizer { inner, outline, special, bos })
+}
+
+/// The special token that encoding puts before a text, if any: the first one of the empty text, unless a
+/// letter pushes it back, which makes it a token for the end.
+fn leading_special(inner: &tokenizers::Tokenizer) -> std::result::Result<Option<u32>, String> {
+    let first = |text: &str| -> std::result::Result<_, String> {
+        let encoding = guarded(|| inner.encode(text, true))?;
+        let special = encoding.get_special_tokens_mask().first() == Some(&1);
+        Ok(encoding.get_ids().first().copied().filter(|_| special))
+    };
+    let (empty, letter) = (first("")?, first("a").unwrap_or(None));
+    Ok(empty.filter(|_| empty == letter))
+}
+
+/// Runs a part of the `tokenizers` crate, which panics on some damaged files where it could return an
+/// error: a merge longer than every token, for one.
+fn guarded<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> std::result::Result<T, String> {
+    quiet::install();
+    match quiet::silenced(|| catch_unwind(AssertUnwindSafe(run))) {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(_) => Err("contents that contradict each other".into()),
+    }
+}
+
+/// Panics that are caught and reported as errors should not also be printed.
+mod quiet {
+    use std::cell::Cell;
+    use std::panic::{set_hook, take_hook};
+    use std::sync::Once;
+
+    thread_local! {
+        static SILENT: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// Puts a hook before the present one that passes everything on, except from a silenced thread.
+    pub(super) fn install() {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            let before = take_hook();
+            set_hook(Box::new(move |panic| {
+                if !SILENT.get() {
+                    before(panic);
+                }
+            }));
+        });
+    }
+
+    pub(super) fn silenced<T>(run: impl FnOnce() -> T) -> T {
+        SILENT.set(true);
+        let result = run();
+        SILENT.set(false);
+        result
+    }
+}
+
+impl Tokenizer for HfTokenizer {
+    fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        let encoding = guarded(|| self.inner.encode(text, true)).map_err(|error| {
+            Error::prompt("the text cannot be split into tokens")
+                .expected("text that the model's vocabulary covers")
+                .found(printable(&error))
+                .next("leave out what the vocabulary lacks, or give token ids")
+        })?;
+        if self.outline.drops_unknown {
+            check_covered(text, encoding.get_offsets())?;
+        }
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+
+    fn label(&self, id: u32) -> String {
+        match self.inner.id_to_token(id) {
+            None => label::unknown(id),
+            Some(name) if self.special.contains(&id) => name,
+            Some(name) => label::of_bytes(&self.outline.decoder.bytes(&name)),
+        }
+    }
+
+    fn stream(&self) -> Box<dyn TextStream + '_> {
+        let decoding = Decoding::new(&self.outline.decoder);
+        Box::new(Stream { tokenizer: self, decoding, utf8: Utf8Stream::default() })
+    }
+}
+
+/// Checks that the tokens with these byte ranges stand for every character but white space.
+fn check_covered(text: &str, offsets: &[(usize, usize)]) -> Result<()> {
+    let mut covered = vec![false; text.len()];
+    for &(from, to) in offsets {
+        if let Some(range) = covered.get_mut(from..to) {
+            range.fill(true);
+        }
+    }
+    let missing = text.char_indices().find(|&(at, character)| {
+        !character.is_whitespace() && !covered[at..at + character.len_utf8()].contains(&true)
+    });
+    let Some((at, character)) = missing else { return Ok(()) };
+    Err(Error::prompt(format!("the vocabulary has no token for {character:?}"))
+        .at(format!("byte {at} of the text"))
+        .expected("characters that the vocabulary covers; it has no token for unknown ones")
+        .found(format!("U+{:04X}", u32::from(character)))
+        .next("leave the character out, or give token ids"))
+}
+
+/// Decodes one text.
+struct Stream<'a> {
+    tokenizer: &'a HfTokenizer,
+    decoding: Decoding<'a>,
+    utf8: Utf8Stream,
+}
+
+impl TextStream for Stream<'_> {
+    fn push(&mut self, id: u32) -> String {
+        match self.tokenizer.inner.id_to_token(id) {
+            Some(name) if !self.tokenizer.special.contains(&id) => self.utf8.push(&self.decoding.push(&name)),
+            _ => String::new(),
+        }
+    }
+
+    fn finish(&mut self) -> String {
+        self.utf8.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{data, decode};
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    fn special(id: u32, content: &str) -> Value {
+        json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true})
+    }
+
+    fn template(token: &str, id: u32) -> Value {
+        json!({"type": "TemplateProcessing", "pair": [],
+            "single": [{"SpecialToken": {"id": token, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "special_tokens": {token: {"id": token, "ids": [id], "tokens": [token]}}})
+    }
+
+    /// Like Llama 3's: byte-level BPE, special tokens last.
+    fn byte_level() -> Value {
+        let mut vocab: serde_json::Map<String, Value> = ["!", "a", "b", "Ġ", "â", "Ĥ", "¬", "Ġa", "âĤ"]
+            .iter()
+            .enumerate()
+            .map(|(id, token)| (token.to_string(), id.into()))
+            .collect();
+        vocab.insert("ab".into(), 9.into());
+        json!({"version": "1.0", "truncation": null, "padding": null,
+            "added_tokens": [special(10, "<|begin|>"), special(11, "<|end|>")],
+            "normalizer": null,
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+            "post_processor": template("<|begin|>", 10),
+            "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+            "model": {"type": "BPE", "dropout": null, "unk_token": null, "fuse_unk": false, "byte_fallback": false,
+                "vocab": vocab, "merges": [["Ġ", "a"], ["â", "Ĥ"], ["a", "b"]]}})
+    }
+
+    /// Like Llama 2's: `▁` prepended and for spaces, bytes for what the vocabulary lacks.
+    fn pieces() -> Value {
+        let mut vocab = serde_json::Map::new();
+        for token in ["<unk>", "<s>", "</s>"] {
+            vocab.insert(token.into(), vocab.len().into());
+        }
+        for byte in 0..=255 {
+            vocab.insert(format!("<0x{byte:02X}>"), vocab.len().into());
+        }
+        for token in ["▁", "a", "b", "▁a", "ab"] {
+            vocab.insert(token.into(), vocab.len().into());
+        }
+        json!({"version": "1.0", "truncation": null, "padding": null,
+            "added_tokens": [special(0, "<unk>"), special(1, "<s>"), special(2, "</s>")],
+            "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
+                {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
+            "pre_tokenizer": null, "post_processor": template("<s>", 1),
+            "decoder": {"type": "Sequence", "decoders": [
+                {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
+                {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+            "model": {"type": "BPE", "dropout": null, "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true,
+                "vocab": vocab, "merges": ["▁ a", "a b"]}})
+    }
+
+    fn load(file: &Value) -> HfTokenizer {
+        parse(&file.to_string(), "tokenizer.json").unwrap()
+    }
+
+    #[test]
+    fn byte_level_tokens() {
+        let tokenizer = load(&byte_level());
+        assert_eq!((tokenizer.bos(), tokenizer.vocab_size()), (Some(10), 12));
+        let ids = tokenizer.encode("ab a€!").unwrap();
+        assert_eq!(ids, [10, 9, 7, 8, 6, 0]);
+        let labels: Vec<_> = ids.iter().map(|&id| tokenizer.label(id)).collect();
+        assert_eq!(labels, ["<|begin|>", "ab", " a", "<0xE2><0x82>", "<0xAC>", "!"]);
+        assert_eq!(tokenizer.label(99), "#99");
+        let mut stream = tokenizer.stream();
+        let parts: Vec<_> = ids.iter().map(|&id| stream.push(id)).collect();
+        assert_eq!(parts, ["", "ab", " a", "", "€", "!"]);
+    }
+
+    #[test]
+    fn a_character_that_would_be_dropped_is_an_error() {
+        let text = load(&byte_level()).encode("ab zoo").unwrap_err().to_string();
+        assert!(text.contains("no token for 'z'") && text.contains("byte 3"), "{text}");
+    }
+
+    #[test]
+    fn sentencepiece_tokens() {
+        let tokenizer = load(&pieces());
+        let ids = tokenizer.encode("a aé").unwrap();
+        assert_eq!(ids, [1, 262, 262, 3 + 0xc3, 3 + 0xa9]);
+        assert_eq!([262, 3 + 0xc3, 2].map(|id| tokenizer.label(id)), [" a", "<0xC3>", "</s>"]);
+        assert_eq!(decode(&tokenizer, &ids), "a aé");
+        assert_eq!(tokenizer.encode("").unwrap(), [1]);
+    }
+
+    #[test]
+    fn an_end_token_is_no_beginning() {
+        let mut file = byte_level();
+        file["post_processor"]["single"].as_array_mut().unwrap().reverse();
+        assert_eq!(load(&file).bos(), None);
+        file["post_processor"] = Value::Null;
+        assert_eq!(load(&file).bos(), None);
+    }
+
+    #[test]
+    fn truncation_and_padding_are_off() {
+        let mut file = byte_level();
+        file["truncation"] =
+            json!({"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0});
+        file["padding"] = json!({"strategy": {"Fixed": 100}, "direction": "Right", "pad_to_multiple_of": null,
+            "pad_id": 0, "pad_type_id": 0, "pad_token": "!"});
+        assert_eq!(load(&file).encode("ab a").unwrap(), [10, 9, 7]);
+    }
+
+    /// The crate panics here, on a slice: its buffer is as long as the longest token.
+    #[test]
+    fn a_panic_of_the_crate_is_an_error() {
+        let mut file = byte_level();
+        file["added_tokens"] = json!([]);
+        file["post_processor"] = Value::Null;
+        file["model"]["merges"] = json!([["âĤ", "ab"]]);
+        let text = parse(&file.to_string(), "tokenizer.json").err().unwrap().to_string();
+        assert!(text.contains("contradict"), "{text}");
+    }
+
+    #[test]
+    fn every_truncation_is_an_error() {
+        let text = byte_level().to_string();
+        for end in (0..text.len()).filter(|&end| text.is_char_boundary(end)) {
+            assert!(parse(&text[..end], "tokenizer.json").is_err());
+        }
+    }
+
+    fn check_against_the_crate(tokenizer: &HfTokenizer, text: &str) {
+        let ids = tokenizer.encode(text).unwrap();
+        assert_eq!(decode(tokenizer, &ids), tokenizer.inner.decode(&ids, true).unwrap());
+    }
+
+    proptest! {
+        #[test]
+        fn text_is_what_the_crate_decodes(text in "[ab é€🦙]{0,12}") {
+            check_against_the_crate(&load(&pieces()), &text);
+            let known: String = text.chars().filter(|c| "ab €".contains(*c)).collect();
+            check_against_the_crate(&load(&byte_level()), &known);
+        }
+
+        #[test]
+        fn mutated_files_never_panic(at: prop::sample::Index, byte in 0x20_u8..0x7f, swap: prop::sample::Index) {
+            for file in [byte_level(), pieces()] {
+                let mut bytes = file.to_string().into_bytes();
+                let (at, swap) = (at.index(bytes.len()), swap.index(bytes.len()));
+                bytes[at] = byte;
+                bytes.swap(at, swap);
+                let text = String::from_utf8_lossy(&bytes).into_owned();
+                if let Ok(tokenizer) = parse(&text, "tokenizer.json") {
+                    let _ = tokenizer.encode("ab a€! <s>").map(|ids| decode(&tokenizer, &ids));
+                    (0..300).for_each(|id| drop(tokenizer.label(id)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_words_of_a_tiny_model() {
+        let Some(folder) = data() else { return };
+        let text = std::fs::read_to_string(folder.join("tiny-llama-float/tokenizer.json")).unwrap();
+        let tokenizer = parse(&text, "tokenizer.json").unwrap();
+        assert_eq!(tokenizer.encode("hello world").unwrap(), [8, 9]);
+        assert_eq!((tokenizer.bos(), tokenizer.vocab_size()), (None, 32));
+        check_against_the_crate(&tokenizer, "hello world : json");
+    }
+}

@@ -1,0 +1,116 @@
+//! The forward pass as a list of steps, one line each: what goes in, what comes out, in which shape, and
+//! how long it took.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::card::{ModelCard, PassDims};
+use super::site::Site;
+use super::stage::{Axis, Input, Runs, Section, Stage, Step};
+
+/// A named tensor and its shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operand {
+    /// Stage or weight.
+    pub name: &'static str,
+    /// Axes, outermost first.
+    pub axes: Vec<Axis>,
+    /// Their lengths.
+    pub shape: Vec<usize>,
+}
+
+/// How long a step took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Took {
+    /// It is an input of the pass.
+    Given,
+    /// It ran on its own, or is the last result of an operation that makes several.
+    Time(Duration),
+    /// It shares its source's values.
+    View,
+    /// It has no operation of its own: it is made because somebody looks, or together with a later stage.
+    Derived,
+}
+
+/// One step of one pass.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// The pass.
+    pub pass: usize,
+    /// The layer, from 0.
+    pub layer: Option<usize>,
+    /// The step.
+    pub step: Step,
+    /// Stages and weights that it reads.
+    pub inputs: Vec<Operand>,
+    /// What it makes.
+    pub output: Operand,
+    /// How long it took.
+    pub took: Took,
+}
+
+impl Line {
+    /// The site that holds the step's values.
+    pub fn site(&self) -> Site {
+        Site { pass: self.pass, layer: self.layer, stage: self.step.stage() }
+    }
+}
+
+/// The steps of pass `dims` in order, with the times that a [`super::Clock`] took.
+pub fn lines(card: &ModelCard, dims: PassDims, times: &HashMap<Site, Duration>) -> Vec<Line> {
+    let mut lines = Vec::new();
+    let mut section = |section, layer| {
+        for step in Step::in_section(section).filter(|step| step.stage().present(dims)) {
+            lines.push(line(card, dims, layer, step, times));
+        }
+    };
+    section(Section::Start, None);
+    for layer in 0..card.sizes.layers {
+        section(Section::Layer, Some(layer));
+    }
+    section(Section::End, None);
+    section(Section::Sampler, None);
+    lines
+}
+
+fn line(
+    card: &ModelCard,
+    dims: PassDims,
+    layer: Option<usize>,
+    step: Step,
+    times: &HashMap<Site, Duration>,
+) -> Line {
+    let site = Site { pass: dims.pass, layer, stage: step.stage() };
+    let took = match step {
+        Step::View(_) => Took::View,
+        Step::Stage(stage) => match stage.info().runs {
+            Runs::Given => Took::Given,
+            Runs::Derived => Took::Derived,
+            Runs::Alone => Took::Time(times.get(&site).copied().unwrap_or_default()),
+        },
+    };
+    let inputs = inputs(card, dims, layer, step);
+    Line { pass: dims.pass, layer, step, inputs, output: operand(card, dims, step.name(), step.axes()), took }
+}
+
+fn operand(card: &ModelCard, dims: PassDims, name: &'static str, axes: &[Axis]) -> Operand {
+    Operand { name, axes: axes.to_vec(), shape: card.sizes.shape(axes, dims) }
+}
+
+/// The stages and weights that `step` reads in pass `dims`, with their shapes there.
+pub fn inputs(card: &ModelCard, dims: PassDims, layer: Option<usize>, step: Step) -> Vec<Operand> {
+    let stage = match step {
+        Step::View(view) => return vec![operand(card, dims, view.source().name(), view.axes_in())],
+        Step::Stage(stage) => stage,
+    };
+    let x = if stage.in_layer() && layer == Some(0) { Stage::Embedding } else { Stage::FfnResidual };
+    let stages = stage.info().inputs.iter().filter_map(|input| match *input {
+        // Where nothing is masked, softmax reads the scores themselves.
+        Input::Stage(Stage::MaskedScores) if !Stage::MaskedScores.present(dims) => Some(Stage::Scores),
+        Input::Stage(stage) => Some(stage),
+        Input::LayerInput => Some(x),
+        Input::Positions => None,
+    });
+    let stages = stages.map(|input| operand(card, dims, input.name(), input.axes()));
+    stages.chain(stage.weights(card).map(|weight| operand(card, dims, weight.name, weight.axes))).collect()
+}

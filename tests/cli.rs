@@ -1,0 +1,408 @@
+//! The binary as a user runs it: what it prints, what it writes, what it refuses and with which exit code.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+use common::{command, data, fixture, llama_trace, stderr, stdout};
+use ndarray::ArrayD;
+use ndarray_npy::ReadNpyExt;
+use serde_json::Value;
+
+const PROMPT: &str = "Once upon a time";
+
+fn ok(output: &Output) -> String {
+    assert!(output.status.success(), "{}", stderr(output));
+    stdout(output)
+}
+
+#[test]
+fn a_prompt_prints_itself_and_what_follows_and_nothing_else() {
+    let output = llama_trace(["--prompt", PROMPT, "-n", "30"]);
+    let text = ok(&output);
+    assert!(text.starts_with(PROMPT) && text.len() > PROMPT.len() + 30, "{text}");
+    assert!(!text.ends_with('\n') && stderr(&output).is_empty(), "{text:?} {:?}", stderr(&output));
+    assert_eq!(
+        text,
+        ok(&llama_trace(["--prompt", PROMPT, "-n", "30"])),
+        "greedy text is the same every time"
+    );
+    assert_eq!(ok(&llama_trace(["--prompt", PROMPT, "-n", "0"])), PROMPT, "nothing is drawn");
+    assert!(
+        ok(&llama_trace(["--prompt", "", "-n", "5"])).len() > 1,
+        "from the beginning-of-text token alone"
+    );
+}
+
+#[test]
+fn a_story_ends_where_the_model_ends_it() {
+    let text = ok(&llama_trace(["--prompt", PROMPT, "-n", "400"]));
+    let more = ok(&llama_trace(["--prompt", PROMPT, "-n", "450"]));
+    assert_eq!(text, more, "it stopped at the end-of-text token");
+    assert!(!text.contains("<|"), "the token itself is not printed: {text}");
+}
+
+#[test]
+fn a_seed_gives_the_same_text_and_another_gives_another() {
+    let text =
+        |seed| ok(&llama_trace(["--prompt", PROMPT, "-n", "40", "--temperature", "1", "--seed", seed]));
+    assert_eq!(text("7"), text("7"));
+    assert_ne!(text("7"), text("8"));
+}
+
+#[test]
+fn prompts_come_from_files_standard_input_and_ids() {
+    let expected = ok(&llama_trace(["--prompt", PROMPT, "-n", "5"]));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompt.txt");
+    fs::write(&file, PROMPT).unwrap();
+    assert_eq!(ok(&llama_trace(["--prompt-file", file.to_str().unwrap(), "-n", "5"])), expected);
+    for stdin in [["--prompt-file", "-"], ["--prompt", "-"]] {
+        let output = command(stdin.iter().chain(&["-n", "5"])).stdin(fs::File::open(&file).unwrap()).output();
+        assert_eq!(ok(&output.unwrap()), expected);
+    }
+    let ids = prompt_ids(PROMPT);
+    let list = ids.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
+    assert_eq!(ok(&llama_trace(["--ids", &list, "-n", "5"])), expected, "the prompt's text, from its ids");
+    let ids_file = folder.path().join("ids.json");
+    fs::write(&ids_file, format!("[{list}]\n")).unwrap();
+    assert_eq!(ok(&llama_trace(["--ids", &format!("@{}", ids_file.display()), "-n", "5"])), expected);
+}
+
+/// The ids of a prompt, as the export has them.
+fn prompt_ids(prompt: &str) -> Vec<i64> {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("dump");
+    ok(&llama_trace(["export", "--prompt", prompt, "--stages", "tokens", "--out", out.to_str().unwrap()]));
+    read_ids(&out.join("pass_000/tokens.npy"))
+}
+
+fn read_ids(path: &Path) -> Vec<i64> {
+    ArrayD::<i64>::read_npy(fs::File::open(path).unwrap()).unwrap().into_iter().collect()
+}
+
+#[test]
+fn a_model_without_a_tokenizer_takes_ids_and_shows_them() {
+    let model = fixture("golden/gqa");
+    let model = model.to_str().unwrap();
+    let text = ok(&llama_trace(["--model", model, "--ids", "1,5,9", "-n", "2"]));
+    assert!(text.starts_with("#1 #5 #9 #"), "{text}");
+    assert_eq!(text.split_whitespace().count(), 5);
+    let refused = llama_trace(["--model", model, "--prompt", "x"]);
+    assert_eq!(refused.status.code(), Some(4));
+    assert!(stderr(&refused).contains("--ids 1,403,407"), "{}", stderr(&refused));
+}
+
+#[test]
+fn an_export_holds_every_stage_with_true_shapes_and_statistics() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("dump");
+    ok(&llama_trace(["export", "--prompt", PROMPT, "-n", "3", "--out", out.to_str().unwrap()]));
+    let manifest = manifest(&out);
+    let files = manifest["files"].as_array().unwrap();
+    assert_eq!(manifest["prompt"], PROMPT);
+    assert_eq!(manifest["backend"], "cpu");
+    assert_eq!(manifest["precision"], "f32");
+    assert_eq!(manifest["passes"].as_array().unwrap().len(), 3);
+    assert_eq!(manifest["passes"][0]["tokens"][1]["text"], "Once");
+    assert_eq!(manifest["aliases"]["softmax"]["llama_cpp"], "kq_soft_max-L");
+    let layers = manifest["model"]["layers"].as_u64().unwrap() as usize;
+    let (once, in_layer) = (10, 24);
+    assert_eq!(files.len(), 3 * (once + layers * in_layer) - 2 * (1 + layers), "decode passes have no mask");
+    for file in files {
+        check_file(&out, file);
+    }
+    assert_eq!(files_below(&out), files.len() + 1, "nothing else is there");
+    // What each pass drew is what the next one read, and what generation prints.
+    let sampled: Vec<i64> =
+        (0..3).flat_map(|pass| read_ids(&out.join(format!("pass_00{pass}/sampled.npy")))).collect();
+    let read: Vec<i64> =
+        (1..3).flat_map(|pass| read_ids(&out.join(format!("pass_00{pass}/tokens.npy")))).collect();
+    assert_eq!(sampled[..2], read);
+    let pieces: String =
+        (0..3).map(|pass| manifest["passes"][pass]["sampled"]["text"].as_str().unwrap()).collect();
+    assert_eq!(ok(&llama_trace(["--prompt", PROMPT, "-n", "3"])), format!("{PROMPT}{pieces}"));
+}
+
+fn manifest(out: &Path) -> Value {
+    serde_json::from_slice(&fs::read(out.join("manifest.json")).unwrap()).unwrap()
+}
+
+fn check_file(out: &Path, file: &Value) {
+    let path = out.join(file["file"].as_str().unwrap());
+    let shape: Vec<usize> =
+        file["shape"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap() as usize).collect();
+    assert_eq!(file["axes"].as_array().unwrap().len(), shape.len(), "{file}");
+    let values: Vec<f64> = if matches!(file["stage"].as_str(), Some("tokens" | "sampled")) {
+        let array = ArrayD::<i64>::read_npy(fs::File::open(&path).unwrap()).unwrap();
+        assert_eq!(array.shape(), shape);
+        array.iter().map(|&value| value as f64).collect()
+    } else {
+        let array = ArrayD::<f32>::read_npy(fs::File::open(&path).unwrap()).unwrap();
+        assert_eq!(array.shape(), shape);
+        array.iter().map(|&value| f64::from(value)).collect()
+    };
+    let finite: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
+    let mean = finite.iter().sum::<f64>() / finite.len() as f64;
+    let min = finite.iter().copied().fold(f64::INFINITY, f64::min);
+    assert_eq!(file["neg_inf"].as_u64().unwrap() as usize, values.len() - finite.len(), "{file}");
+    assert_eq!(file["min"].as_f64().unwrap(), min, "{file}");
+    assert!((file["mean"].as_f64().unwrap() - mean).abs() <= 1e-9 * (1.0 + mean.abs()), "{file}");
+}
+
+fn files_below(folder: &Path) -> usize {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.map(|path| if path.is_dir() { files_below(&path) } else { 1 }).sum()
+}
+
+#[test]
+fn an_export_takes_only_what_was_chosen() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("dump");
+    let args = [
+        "export",
+        "--prompt",
+        PROMPT,
+        "-n",
+        "3",
+        "--passes",
+        "1-2",
+        "--layers",
+        "0,2",
+        "--stages",
+        "xq,logits",
+    ];
+    ok(&llama_trace(args.into_iter().chain(["--out", out.to_str().unwrap()])));
+    let names: Vec<String> =
+        manifest(&out)["files"].as_array().unwrap().iter().map(|f| f["file"].to_string()).collect();
+    assert_eq!(names.len(), 2 * (2 + 1), "{names:?}");
+    assert!(!out.join("pass_000").exists() && !out.join("pass_001/layer_01").exists());
+}
+
+#[test]
+fn an_export_never_costs_the_user_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("dump");
+    let export = |stages: &str, force: &[&str]| {
+        let args = ["export", "--prompt", PROMPT, "--stages", stages, "--out", out.to_str().unwrap()];
+        llama_trace(args.iter().chain(force))
+    };
+    ok(&export("xq", &[]));
+    fs::write(out.join("notes.txt"), "mine").unwrap();
+    fs::write(out.join("pass_000/mine.npy"), "mine").unwrap();
+    let refused = export("xk", &[]);
+    assert_eq!(refused.status.code(), Some(5));
+    assert!(stderr(&refused).contains("--force"), "{}", stderr(&refused));
+    assert!(out.join("pass_000/layer_00/xq.npy").exists() && !out.join("pass_000/layer_00/xk.npy").exists());
+
+    ok(&export("xk", &["--force"]));
+    assert!(!out.join("pass_000/layer_00/xq.npy").exists(), "the earlier export is gone");
+    assert!(out.join("pass_000/layer_00/xk.npy").exists());
+    assert_eq!(fs::read_to_string(out.join("notes.txt")).unwrap(), "mine");
+    assert_eq!(fs::read_to_string(out.join("pass_000/mine.npy")).unwrap(), "mine");
+
+    let file = folder.path().join("file");
+    fs::write(&file, "mine").unwrap();
+    let refused = llama_trace(["export", "--prompt", PROMPT, "--force", "--out", file.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(5));
+    assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
+}
+
+#[test]
+fn a_run_that_fails_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("dump");
+    let out = out.to_str().unwrap();
+    let before = files_and_folders(folder.path());
+    for (args, code) in [
+        (vec!["--ids", "0,999999"], 4),
+        (vec!["--prompt", "x", "--layers", "99"], 2),
+        (vec!["--prompt", "x", "--stages", "nothing"], 2),
+        (vec!["--prompt", "x", "--passes", "1"], 2),
+        (vec!["--model", "/nonexistent", "--prompt", "x"], 3),
+    ] {
+        let output = llama_trace(["export", "--out", out].iter().chain(&args));
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", stderr(&output));
+        assert_eq!(files_and_folders(folder.path()), before, "{args:?}");
+    }
+    let nowhere = folder.path().join("no/such/place");
+    let output = llama_trace(["export", "--prompt", "x", "--out", nowhere.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(5));
+}
+
+fn files_and_folders(folder: &Path) -> Vec<std::path::PathBuf> {
+    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_export_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("dump");
+    let mut child = command(["export", "--prompt", PROMPT, "-n", "400", "--temperature", "1", "--out"])
+        .arg(&out)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Wait until it has begun to write, then ask it to stop.
+    while files_and_folders(folder.path()).is_empty() {
+        std::thread::yield_now();
+    }
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(130));
+    assert!(files_and_folders(folder.path()).is_empty());
+}
+
+#[test]
+fn the_log_tells_every_step_in_order() {
+    let text = ok(&llama_trace(["log", "--prompt", PROMPT, "-n", "2", "--values"]));
+    for expected in [
+        "pass 0 (prefill), 5 tokens after 0 cached: \"<|begin_of_text|>\" \"Once\" \" upon\" \" a\" \" time\"",
+        "pass 1 (decode), 1 tokens after 5 cached",
+        "layer 1 / ",
+        "transpose    keys (K=5, ",
+        "[view]",
+        "[derived]",
+        "-inf×10",
+    ] {
+        assert!(text.contains(expected), "{expected} is not in\n{text}");
+    }
+    let masks = text.lines().filter(|line| line.contains("-> mask ")).count();
+    assert_eq!(masks, 1, "a decode pass hides nothing");
+
+    let json = ok(&llama_trace(["log", "--prompt", PROMPT, "--format", "json", "--values"]));
+    let lines: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let layers = lines.iter().filter_map(|line| line["layer"].as_u64()).max().unwrap() + 1;
+    assert_eq!(lines.len() as u64, 10 + layers * (24 + 7));
+    for line in &lines {
+        let took = line["kind"] == "run";
+        assert_eq!(line["time_us"].is_number(), took, "{line}");
+    }
+    let softmax = lines.iter().find(|line| line["step"] == "softmax").unwrap();
+    assert_eq!(softmax["values"]["max"], 1.0);
+    assert_eq!(softmax["inputs"][0]["name"], "masked_scores");
+}
+
+#[test]
+fn info_shows_the_configuration_and_every_tensor() {
+    let text = ok(&llama_trace(["info"]));
+    for expected in [
+        "grouped-query attention",
+        "halves (i, i + C/2)",
+        "model.embed_tokens.weight",
+        "BF16",
+        "parameters",
+        "KV cache",
+        "full trace",
+    ] {
+        assert!(text.contains(expected), "{expected} is not in\n{text}");
+    }
+    let tied = ok(&llama_trace(["info", "--model", fixture("golden/tied_llama3").to_str().unwrap()]));
+    assert!(tied.contains("llama3, factor 5") && tied.contains("none: prompts are given as --ids"), "{tied}");
+}
+
+#[test]
+fn stories260k_writes_what_llama2c_writes() {
+    let (Some(model), Some(expected)) =
+        (data("stories260K/stories260K.bin"), data("stories260K/expected_stdout_temp0_n200.txt"))
+    else {
+        return;
+    };
+    let output = llama_trace(["--model", model.to_str().unwrap(), "--prompt", "", "-n", "200"]);
+    assert_eq!(ok(&output).as_bytes(), fs::read(expected).unwrap());
+}
+
+#[test]
+fn a_directory_with_float16_weights_opens() {
+    let Some(model) = data("tiny-llama-float") else { return };
+    let text = ok(&llama_trace(["--model", model.to_str().unwrap(), "--ids", "1,5,6", "-n", "3"]));
+    assert!(!text.is_empty());
+    let info = ok(&llama_trace(["info", "--model", model.to_str().unwrap()]));
+    assert!(info.contains("F16"), "{info}");
+}
+
+#[test]
+fn wrong_requests_are_answered_with_what_would_be_right() {
+    let long = "word ".repeat(2000);
+    let cases: &[(&[&str], i32, &str)] = &[
+        (&["log", "--ids", "0,4000000"], 4, "outside the model's vocabulary"),
+        (&["log", "--ids", "1,x"], 4, "`x`"),
+        (&["--ids", "@/nonexistent"], 4, "/nonexistent"),
+        (&["--ids", ""], 4, "no tokens"),
+        (&["--prompt", &long], 4, "longer than the model's context"),
+        (&["log", "--prompt", &long], 4, "longer than the model's context"),
+        (&["--prompt-file", "/nonexistent"], 4, "/nonexistent"),
+        (&["--prompt", "x", "--temperature=-1"], 2, "--temperature"),
+        (&["--prompt", "x", "--temperature=nan"], 2, "--temperature"),
+        (&["--prompt", "x", "--top-p", "0"], 2, "--top-p"),
+        (&["--prompt", "x", "--ids", "1"], 2, "cannot be used with"),
+        (&["--model", "/nonexistent", "--prompt", "x"], 3, "/nonexistent"),
+        (&["--model", "/", "--prompt", "x"], 3, "config.json"),
+        (&["--prompt", "x", "--step"], 6, "llama-trace export"),
+        (&[], 6, "llama-trace log"),
+        (&["export", "--prompt", "x", "--out", "/tmp/x", "-n", "0"], 2, "-n 1"),
+        (
+            &["export", "--prompt", "x", "--out", "/tmp/never", "--stages", "sofmax"],
+            2,
+            "did you mean `softmax`?",
+        ),
+        (&["export", "--prompt", "x", "--out", "/tmp/never", "--layers", "9-"], 2, "numbers from 0 to"),
+        (&["nonsense"], 2, "unrecognized subcommand"),
+    ];
+    for (args, code, expected) in cases {
+        let output = llama_trace(*args);
+        assert_eq!(output.status.code(), Some(*code), "{args:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{args:?}: {}", stderr(&output));
+        assert!(stdout(&output).is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    for args in
+        [vec!["info"], vec!["log", "--prompt", PROMPT, "-n", "50"], vec!["--prompt", PROMPT, "-n", "400"]]
+    {
+        let mut child = command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+        assert!(output.stderr.is_empty(), "{args:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn weights_that_are_not_numbers_run_and_are_told() {
+    let model = with_weights("model.norm.weight", &f32::NAN.to_le_bytes());
+    let path = model.path().to_str().unwrap();
+    let output = llama_trace(["--model", path, "--ids", "1,2", "-n", "2"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("not a number"), "{}", stderr(&output));
+    let log = ok(&llama_trace(["log", "--model", path, "--ids", "1,2", "--values"]));
+    assert!(log.lines().any(|line| line.contains("final_norm") && line.contains("NaN×")), "{log}");
+}
+
+/// The golden GQA model with every value of one tensor replaced.
+fn with_weights(name: &str, value: &[u8; 4]) -> tempfile::TempDir {
+    use safetensors::tensor::{SafeTensors, TensorView};
+    let (from, to) = (fixture("golden/gqa"), tempfile::tempdir().unwrap());
+    fs::copy(from.join("config.json"), to.path().join("config.json")).unwrap();
+    let bytes = fs::read(from.join("model.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let changed: BTreeMap<String, (Vec<usize>, Vec<u8>)> = tensors
+        .iter()
+        .map(|(other, view)| {
+            let data = if other == name { value.repeat(view.data().len() / 4) } else { view.data().to_vec() };
+            (other.to_owned(), (view.shape().to_vec(), data))
+        })
+        .collect();
+    let views = changed.iter().map(|(name, (shape, data))| {
+        (name, TensorView::new(safetensors::Dtype::F32, shape.clone(), data).unwrap())
+    });
+    safetensors::serialize_to_file(views, None, &to.path().join("model.safetensors")).unwrap();
+    to
+}

@@ -1,0 +1,50 @@
+//! What several test files need: the folders with test data, and the binary.
+#![allow(dead_code, reason = "every test file uses a part of it")]
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A file or folder under fixtures/.
+pub(crate) fn fixture(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(path)
+}
+
+static SKIPS: AtomicUsize = AtomicUsize::new(0);
+
+/// A file of the real models that lie beside the checkout (`../shared/data`, or `LLAMA_TRACE_DATA`). Where
+/// it is missing the caller skips its test, and this says so past the test harness's capture, counted.
+pub(crate) fn data(path: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("LLAMA_TRACE_DATA")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data"), PathBuf::from);
+    let file = folder.join(path);
+    if file.exists() {
+        return Some(file);
+    }
+    let count = SKIPS.fetch_add(1, Ordering::Relaxed) + 1;
+    let _ = writeln!(std::io::stderr(), "skip {count}: no {}", file.display());
+    None
+}
+
+/// The binary with `args`, run to its end with empty standard input.
+pub(crate) fn llama_trace<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
+    command(args).output().expect("the binary starts")
+}
+
+/// The binary with `args`, not started yet.
+pub(crate) fn command<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_llama-trace"));
+    command.args(args).stdin(std::process::Stdio::null());
+    command
+}
+
+/// Standard output as text.
+pub(crate) fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("UTF-8")
+}
+
+/// Standard error as text.
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("UTF-8")
+}

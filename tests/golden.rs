@@ -1,0 +1,229 @@
+//! Every stage of three tiny Llamas against a float64 reference (`fixtures/golden`, made with
+//! transformers), and proof that the comparison notices every mistake it is there to notice.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use llama_trace::backend::cpu::Cpu;
+use llama_trace::checkpoint::{self, Checkpoint};
+use llama_trace::config::{Pairing, RopeScaling};
+use llama_trace::generate::{Sampler, Sampling, Session};
+use llama_trace::model::Model;
+use llama_trace::trace::{Frame, FrameData, NoProbe, Recorder, Select, Site, Stage};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+
+const MODELS: [&str; 3] = ["gqa", "mha_bias", "tied_llama3"];
+
+/// The largest relative L2 error of a stage: ‖ours − reference‖ / ‖reference‖.
+const TOLERANCE: f64 = 1e-5;
+
+/// Values of a stage in float64, with their shape.
+type Tensor = (Vec<usize>, Vec<f64>);
+
+fn reference(model: &str) -> BTreeMap<String, Tensor> {
+    let bytes = std::fs::read(common::fixture(&format!("golden/{model}/stages.safetensors"))).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let value = |view: &TensorView| -> Vec<f64> {
+        let words = view.data().as_chunks::<8>().0.iter();
+        match view.dtype() {
+            Dtype::F64 => words.map(|word| f64::from_le_bytes(*word)).collect(),
+            Dtype::I64 => words.map(|word| i64::from_le_bytes(*word) as f64).collect(),
+            other => panic!("{other:?}"),
+        }
+    };
+    tensors.iter().map(|(name, view)| (name.to_owned(), (view.shape().to_vec(), value(&view)))).collect()
+}
+
+fn ids(model: &str, key: &str) -> Vec<u32> {
+    let text = std::fs::read(common::fixture(&format!("golden/{model}/greedy.json"))).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    json[key].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+}
+
+fn open(model: &str) -> Checkpoint {
+    checkpoint::open(Some(&common::fixture(&format!("golden/{model}")))).unwrap()
+}
+
+/// Every stage of a prefill and two decode passes, by the name that its dump would have.
+fn record(checkpoint: &Checkpoint, prompt: &[u32]) -> BTreeMap<String, Tensor> {
+    let model = Model::load(checkpoint, Cpu).unwrap();
+    let mut session = Session::new(&model, Sampler::new(Sampling::default()).unwrap());
+    let (select, mut stages) = (Select::all(), BTreeMap::new());
+    let mut ids = prompt.to_vec();
+    for _ in 0..3 {
+        let dims = session.next_pass(ids.len());
+        let mut take = |frame: Frame| {
+            stages.insert(name(frame.site), (frame.shape().to_vec(), values(&frame)));
+        };
+        ids = vec![session.run(&ids, &mut Recorder::new(model.sizes(), dims, &select, &mut take)).unwrap()];
+    }
+    stages
+}
+
+fn name(site: Site) -> String {
+    site.file_name().trim_end_matches(".npy").to_owned()
+}
+
+fn values(frame: &Frame) -> Vec<f64> {
+    match &frame.data {
+        FrameData::F32(array) => array.iter().map(|&value| f64::from(value)).collect(),
+        FrameData::I64(array) => array.iter().map(|&value| value as f64).collect(),
+    }
+}
+
+/// The first difference between `ours` and `reference`, in words; every stage must be in both.
+fn difference(ours: &BTreeMap<String, Tensor>, reference: &BTreeMap<String, Tensor>) -> Option<String> {
+    let (our_names, their_names) = (ours.keys().collect::<Vec<_>>(), reference.keys().collect::<Vec<_>>());
+    if our_names != their_names {
+        return Some(format!("stages differ: {our_names:?} and {their_names:?}"));
+    }
+    ours.iter().find_map(|(name, tensor)| {
+        stage_difference(tensor, &reference[name]).map(|what| format!("{name}: {what}"))
+    })
+}
+
+fn stage_difference(ours: &Tensor, reference: &Tensor) -> Option<String> {
+    if ours.0 != reference.0 {
+        return Some(format!("shape {:?}, not {:?}", ours.0, reference.0));
+    }
+    let (mut error, mut norm) = (0.0, 0.0);
+    for (i, (a, b)) in ours.1.iter().zip(&reference.1).enumerate() {
+        if a.is_finite() != b.is_finite() || (!b.is_finite() && a != b) {
+            return Some(format!("value {i} is {a}, not {b}"));
+        }
+        if b.is_finite() {
+            error += (a - b).powi(2);
+            norm += b.powi(2);
+        }
+    }
+    // Where the reference is all zeros (a mask's finite part), so must ours be.
+    let relative = if norm == 0.0 { error } else { (error / norm).sqrt() };
+    (relative > TOLERANCE || relative.is_nan()).then(|| format!("relative L2 error {relative:e}"))
+}
+
+#[test]
+fn every_stage_of_every_model_agrees_with_the_reference() {
+    for model in MODELS {
+        let ours = record(&open(model), &ids(model, "prompt_ids"));
+        assert_eq!(difference(&ours, &reference(model)), None, "{model}");
+    }
+}
+
+#[test]
+fn greedy_tokens_are_those_of_the_reference() {
+    for name in MODELS {
+        let (prompt, expected) = (ids(name, "prompt_ids"), ids(name, "greedy_ids"));
+        let model = Model::load(&open(name), Cpu).unwrap();
+        let mut session = Session::new(&model, Sampler::new(Sampling::default()).unwrap());
+        let mut next = session.run(&prompt, &mut NoProbe).unwrap();
+        for &id in &expected {
+            assert_eq!(next, id, "{name}");
+            next = session.run(&[next], &mut NoProbe).unwrap();
+        }
+    }
+}
+
+/// Asserts that the comparison notices `mistake`.
+fn noticed(model: &str, mistake: &str, checkpoint: &Checkpoint) {
+    let ours = record(checkpoint, &ids(model, "prompt_ids"));
+    assert!(difference(&ours, &reference(model)).is_some(), "{model}: not noticed: {mistake}");
+}
+
+#[test]
+fn a_wrong_hyperparameter_is_noticed() {
+    for model in MODELS {
+        let wrong = |mistake: &str, change: &dyn Fn(&mut Checkpoint)| {
+            let mut checkpoint = open(model);
+            change(&mut checkpoint);
+            noticed(model, mistake, &checkpoint);
+        };
+        wrong("theta 10000", &|c| c.config.rope_theta = 10_000.0);
+        wrong("epsilon 1e-5", &|c| c.config.norm_eps = 1e-5);
+        wrong("no epsilon", &|c| c.config.norm_eps = 0.0);
+        wrong("the other pairing", &|c| c.config.pairing = Pairing::Neighbours);
+    }
+    let mut checkpoint = open("tied_llama3");
+    checkpoint.config.rope_scaling = RopeScaling::None;
+    noticed("tied_llama3", "no RoPE scaling", &checkpoint);
+}
+
+/// The model's files with its tensors passed through `change`, opened again.
+fn with_tensors(model: &str, change: impl Fn(&mut BTreeMap<String, (Vec<usize>, Vec<u8>)>)) -> Checkpoint {
+    let from = common::fixture(&format!("golden/{model}"));
+    let to = tempfile::tempdir().unwrap();
+    std::fs::copy(from.join("config.json"), to.path().join("config.json")).unwrap();
+    let mut tensors = tensors(&from);
+    change(&mut tensors);
+    let views = tensors
+        .iter()
+        .map(|(name, (shape, bytes))| (name, TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap()));
+    safetensors::serialize_to_file(views, None, &to.path().join("model.safetensors")).unwrap();
+    checkpoint::open(Some(to.path())).unwrap()
+}
+
+fn tensors(folder: &Path) -> BTreeMap<String, (Vec<usize>, Vec<u8>)> {
+    let bytes = std::fs::read(folder.join("model.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    tensors.iter().map(|(name, view)| (name.into(), (view.shape().to_vec(), view.data().to_vec()))).collect()
+}
+
+#[test]
+fn every_bias_and_norm_weight_matters_dropped_or_swapped() {
+    for model in MODELS {
+        let all = tensors(&common::fixture(&format!("golden/{model}")));
+        let vectors: Vec<_> =
+            all.iter().filter(|(_, (shape, _))| shape.len() == 1).map(|(name, _)| name).collect();
+        let biases = vectors.iter().filter(|name| name.ends_with("bias")).count();
+        let layers = open(model).config.layers;
+        assert_eq!(vectors.len() - biases, 2 * layers + 1, "{model}: norm weights");
+        assert_eq!(biases, if model == "mha_bias" { 7 * layers } else { 0 }, "{model}: biases");
+        for (i, name) in vectors.iter().enumerate() {
+            let neutral: f32 = if name.ends_with("bias") { 0.0 } else { 1.0 };
+            let dropped = with_tensors(model, |tensors| {
+                let bytes = &mut tensors.get_mut(*name).unwrap().1;
+                *bytes = neutral.to_le_bytes().repeat(bytes.len() / 4);
+            });
+            noticed(model, &format!("{name} dropped"), &dropped);
+
+            let same = |other: &&&String| all[**other].0 == all[*name].0 && other != &name;
+            let Some(other) = vectors[i..].iter().find(same) else { continue };
+            let swapped = with_tensors(model, |tensors| {
+                let (a, b) = (tensors[*name].clone(), tensors[*other].clone());
+                tensors.insert((*name).clone(), b);
+                tensors.insert((*other).clone(), a);
+            });
+            noticed(model, &format!("{name} and {other} swapped"), &swapped);
+        }
+    }
+}
+
+#[test]
+fn a_missing_root_and_a_wrong_kv_head_are_noticed() {
+    for model in MODELS {
+        let reference = reference(model);
+        let sizes = llama_trace::trace::Sizes::from(&open(model).config);
+        let (heads, groups, c) = (sizes.heads, sizes.kv_heads, sizes.head_dim);
+        let right = record(&open(model), &ids(model, "prompt_ids"));
+        assert_eq!(difference(&right, &reference), None);
+        for layer in 0..sizes.layers {
+            let at = |stage| name(Site::layer(0, layer, stage));
+            let mut no_root = right.clone();
+            no_root.insert(at(Stage::Scores), right[&at(Stage::Qk)].clone());
+            assert!(difference(&no_root, &reference).is_some(), "{model}: √C dropped");
+
+            // Heads dealt out in turn (h mod G) instead of in runs (h / (H/G)); reversed where G = H.
+            let wrong_head = |head: usize| if groups == heads { heads - 1 - head } else { head % groups };
+            for (repeated, cache) in [(Stage::Keys, Stage::CacheK), (Stage::Values, Stage::CacheV)] {
+                let (shape, cache) = (&right[&at(repeated)].0, &right[&at(cache)].1);
+                let wrong = (0..shape[0] * heads).flat_map(|i| {
+                    cache[(i / heads * groups + wrong_head(i % heads)) * c..][..c].iter().copied()
+                });
+                let mut other = right.clone();
+                other.insert(at(repeated), (shape.clone(), wrong.collect()));
+                assert!(difference(&other, &reference).is_some(), "{model}: wrong kv head");
+            }
+        }
+    }
+}

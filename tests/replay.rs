@@ -1,0 +1,206 @@
+//! Frames that a viewer gets (derived, or from a layer that ran again) against those of the pass itself,
+//! and the recorded run against the unrecorded one: bit for bit.
+
+mod common;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::task::Poll;
+
+use llama_trace::backend::cpu::Cpu;
+use llama_trace::checkpoint;
+use llama_trace::generate::{Sampler, Sampling, Session};
+use llama_trace::model::{Model, forward};
+use llama_trace::replay::Live;
+use llama_trace::replay::derive::{derive, is_derivable, layer_input};
+use llama_trace::trace::{Frame, FrameData, NoProbe, PassDims, Recorder, Select, Site, Source, Stage};
+use ndarray::Dimension;
+
+const PASSES: usize = 3;
+
+fn model(name: &str) -> Model<Cpu> {
+    let checkpoint = checkpoint::open(Some(&common::fixture(&format!("golden/{name}")))).unwrap();
+    Model::load(&checkpoint, Cpu).unwrap()
+}
+
+fn sampler() -> Sampler {
+    let sampling = Sampling { temperature: 0.8, top_k: 20, top_p: 0.9, seed: 3 };
+    Sampler::new(sampling).unwrap()
+}
+
+/// All frames of a run, and the passes they came from.
+fn record(model: &Model<Cpu>, prompt: &[u32]) -> (HashMap<Site, Frame>, Vec<PassDims>) {
+    let mut session = Session::new(model, sampler());
+    let (select, mut frames, mut passes) = (Select::all(), HashMap::new(), Vec::new());
+    let mut ids = prompt.to_vec();
+    for _ in 0..PASSES {
+        let dims = session.next_pass(ids.len());
+        let mut recorder = Recorder::new(model.sizes(), dims, &select, |frame: Frame| {
+            frames.insert(frame.site, frame);
+        });
+        ids = vec![session.run(&ids, &mut recorder).unwrap()];
+        passes.push(dims);
+    }
+    (frames, passes)
+}
+
+/// Equal to the bit, NaN and signed zeros included.
+fn assert_same(ours: &Frame, recorded: &Frame) {
+    assert_eq!(ours.shape(), recorded.shape(), "{}", recorded.site);
+    match (&ours.data, &recorded.data) {
+        (FrameData::F32(a), FrameData::F32(b)) => {
+            assert!(a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits()), "{} differs", recorded.site);
+        }
+        (a, b) => assert_eq!(a, b, "{}", recorded.site),
+    }
+}
+
+#[test]
+fn derived_frames_equal_recorded_ones() {
+    for name in ["gqa", "mha_bias", "tied_llama3"] {
+        let model = model(name);
+        let (frames, passes) = record(&model, &[1, 5, 9, 3, 7]);
+        let mut derived = 0;
+        for (site, recorded) in &frames {
+            if is_derivable(site.stage) {
+                let mut input = |site: Site| Ok(Arc::new(frames[&site].clone()));
+                let frame = derive(*site, &model.sizes(), passes[site.pass], &mut input).unwrap();
+                assert_same(&frame, recorded);
+                derived += 1;
+            }
+        }
+        let all = passes.iter().flat_map(|dims| Site::all(&model.sizes(), *dims));
+        assert_eq!(derived, all.filter(|site| is_derivable(site.stage)).count());
+        assert_eq!(layer_input(Site::layer(1, 0, Stage::AttnNorm)), Site::once(1, Stage::Embedding));
+    }
+}
+
+#[test]
+fn a_live_run_shows_what_the_pass_computed() {
+    let (frames, passes) = record(&model("gqa"), &[1, 5, 9, 3, 7]);
+    let mut live =
+        Live::start(model("gqa"), sampler(), vec![1, 5, 9, 3, 7], PASSES, None, Vec::new()).unwrap();
+    assert_eq!(live.outline().passes.iter().map(|pass| pass.dims).collect::<Vec<_>>(), passes);
+    // Backwards, so that no layer is there because the one before it was asked for.
+    let mut sites: Vec<_> = frames.keys().copied().collect();
+    sites.sort_unstable();
+    for site in sites.into_iter().rev() {
+        assert_same(&wait(&mut live, site).unwrap(), &frames[&site]);
+    }
+}
+
+/// The frame of `site`, once it is there.
+fn wait(live: &mut Live, site: Site) -> llama_trace::error::Result<Arc<Frame>> {
+    loop {
+        if let Poll::Ready(frame) = live.frame(site) {
+            return frame;
+        }
+        live.poll();
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_site_that_is_not_there_is_an_error() {
+    let mut live = Live::start(model("gqa"), sampler(), vec![1, 2], 2, None, Vec::new()).unwrap();
+    for site in [
+        Site::once(7, Stage::Logits),
+        Site::layer(0, 99, Stage::Xq),
+        Site::once(1, Stage::Mask),
+        Site::layer(1, 0, Stage::MaskedScores),
+        Site::once(0, Stage::Xq),
+        Site::layer(0, 0, Stage::Logits),
+    ] {
+        assert!(wait(&mut live, site).is_err(), "{site}");
+    }
+}
+
+#[test]
+fn a_live_run_ends_at_the_end_of_the_text_and_of_the_context() {
+    let first = Live::start(model("gqa"), sampler(), vec![1, 5], 1, None, Vec::new()).unwrap();
+    let drawn = first.outline().passes[0].sampled.id;
+    let mut ended = Live::start(model("gqa"), sampler(), vec![1, 5], 5, None, vec![drawn]).unwrap();
+    assert_eq!(ended.outline().passes.len(), 1);
+    assert!(ended.advance().unwrap_err().to_string().contains("the text has ended"));
+
+    let mut small = model("gqa");
+    small.config.context = 4;
+    let mut full = Live::start(small, sampler(), vec![1, 5], 9, None, Vec::new()).unwrap();
+    assert_eq!(full.outline().passes.len(), 3, "2 + 1 + 1 tokens fit");
+    assert!(full.advance().unwrap_err().to_string().contains("longer than the model's context"));
+    assert!(wait(&mut full, Site::layer(2, 1, Stage::Softmax)).is_ok(), "what was run can still be seen");
+}
+
+#[test]
+fn recording_does_not_change_the_logits() {
+    for name in ["gqa", "mha_bias", "tied_llama3"] {
+        let model = model(name);
+        let logits = |session: &Session<'_, Cpu>| {
+            let mut bits = Vec::new();
+            forward::last_logits(&model, &session.work, |logits| {
+                bits.extend(logits.iter().map(|x| x.to_bits()))
+            });
+            bits
+        };
+        let (mut plain, mut recorded) = (Session::new(&model, sampler()), Session::new(&model, sampler()));
+        let mut ids = vec![1, 5, 9, 3, 7, 2];
+        for _ in 0..PASSES {
+            let select = Select::all();
+            let dims = recorded.next_pass(ids.len());
+            let mut recorder = Recorder::new(model.sizes(), dims, &select, |_| {});
+            let a = plain.run(&ids, &mut NoProbe).unwrap();
+            let b = recorded.run(&ids, &mut recorder).unwrap();
+            assert_eq!(a, b);
+            assert_eq!(logits(&plain), logits(&recorded));
+            ids = vec![a];
+        }
+    }
+}
+
+#[test]
+fn a_prefill_is_the_same_as_its_tokens_one_by_one() {
+    for name in ["gqa", "mha_bias", "tied_llama3"] {
+        let (model, prompt, select) = (model(name), [1, 5, 9, 3, 7, 2, 8], Select::all());
+        let sizes = model.sizes();
+        let frames_of = |session: &mut Session<'_, Cpu>, ids: &[u32]| {
+            let mut frames = HashMap::new();
+            let dims = session.next_pass(ids.len());
+            let mut recorder = Recorder::new(sizes, dims, &select, |frame: Frame| {
+                frames.insert((frame.site.layer, frame.site.stage), frame);
+            });
+            session.run(ids, &mut recorder).unwrap();
+            frames
+        };
+        let whole = frames_of(&mut Session::new(&model, sampler()), &prompt);
+        let mut session = Session::new(&model, sampler());
+        for (t, id) in prompt.iter().enumerate() {
+            for (at, single) in frames_of(&mut session, &[*id]) {
+                if at.1 >= Stage::Probs {
+                    continue; // the sampler's stages belong to a pass, not to a token
+                }
+                compare_row(&single, &whole[&at], t);
+            }
+        }
+    }
+}
+
+/// Compares a single-token pass at position `t` with row t of the prefill, over keys ≤ t.
+fn compare_row(single: &Frame, whole: &Frame, t: usize) {
+    use llama_trace::trace::Axis;
+    let Some(values) = single.floats() else { return };
+    let (mut error, mut norm) = (0.0_f64, 0.0_f64);
+    for (index, value) in values.indexed_iter() {
+        let mut index: Vec<usize> = index.slice().to_vec();
+        for (axis, index) in single.axes.iter().zip(&mut index) {
+            if *axis == Axis::Token {
+                *index = t;
+            }
+        }
+        let Some(llama_trace::trace::frame::Number::F32(other)) = whole.get(&index) else {
+            panic!("{} has no {index:?}", whole.site);
+        };
+        error += f64::from(value - other).powi(2);
+        norm += f64::from(other).powi(2);
+    }
+    assert!(error.sqrt() <= 1e-5 * norm.sqrt().max(1e-30), "{} row {t}: {error:e} of {norm:e}", whole.site);
+}
