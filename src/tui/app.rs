@@ -298,12 +298,18 @@ impl App {
             if more && std::mem::take(&mut self.expects_pass) {
                 let last = self.outline.passes.len() - 1;
                 self.go(Walk::new(&self.outline, last).same(self.place));
+                self.message = None;
             }
             changed = true;
         }
         let status = source.status();
         changed |= self.status != status;
         self.status = status;
+        if self.expects_pass && self.status == Status::Idle {
+            self.expects_pass = false;
+            self.say("the next token did not come; t asks again, and is told why", true);
+            changed = true;
+        }
         changed |= self.fetch(source);
         if changed {
             self.settle();
@@ -415,7 +421,7 @@ impl App {
                 );
             }
         }
-        if let Some(area) = panels.notes {
+        if let Some(area) = panels.notes.filter(|_| self.notes_line > 0) {
             let lines = view::notes::lines(self, area.width).len();
             self.notes_line = self.notes_line.min(lines.saturating_sub(usize::from(area.height)));
         }

@@ -80,7 +80,7 @@ fn check(stage: &Stage) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn nothing_panics(events in prop::collection::vec(event(), 1..60), depth in 0..4_usize) {

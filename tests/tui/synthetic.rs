@@ -43,6 +43,8 @@ pub(crate) struct Synthetic {
     pub(crate) failing: HashSet<Site>,
     /// Passes after which there are no more.
     pub(crate) most_passes: usize,
+    /// Whether the next pass gets lost on its way.
+    pub(crate) loses_passes: bool,
     due: bool,
     /// How often a frame was asked for.
     pub(crate) asked: usize,
@@ -76,6 +78,7 @@ impl Synthetic {
             pending: HashSet::new(),
             failing: HashSet::new(),
             most_passes: 4,
+            loses_passes: false,
             due: false,
             asked: 0,
         }
@@ -161,7 +164,7 @@ impl Source for Synthetic {
         if self.outline.passes.len() >= self.most_passes {
             return Err(Error::prompt("the context is full").expected("at most 64 tokens"));
         }
-        self.due = true;
+        self.due = !self.loses_passes;
         Ok(())
     }
 
@@ -179,7 +182,11 @@ impl Source for Synthetic {
     }
 
     fn status(&self) -> Status {
-        if self.due || !self.pending.is_empty() { Status::Working("layer 1".into()) } else { Status::Idle }
+        if self.due || !self.pending.is_empty() {
+            Status::Working("computing layer 1".into())
+        } else {
+            Status::Idle
+        }
     }
 
     fn token_text(&self, id: u32) -> String {

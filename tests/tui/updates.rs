@@ -96,6 +96,17 @@ fn the_next_token_appears_and_is_gone_to() {
 }
 
 #[test]
+fn a_pass_that_does_not_come_is_told() {
+    let mut stage = Stage::at("softmax");
+    stage.source.loses_passes = true;
+    stage.keys("t");
+    assert_eq!(stage.message(), "the next token did not come; t asks again, and is told why");
+    stage.source.loses_passes = false;
+    assert_eq!(stage.keys("t").wait().app.place().path(), "p1/L1/softmax");
+    assert_eq!(stage.message(), "");
+}
+
+#[test]
 fn a_pending_frame_and_a_failed_one_are_said_to_be_so() {
     let mut stage = begin();
     let (pending, failing) = (Site::layer(0, 0, Name::Xq), Site::layer(0, 0, Name::Xv));

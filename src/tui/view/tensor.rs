@@ -71,9 +71,9 @@ impl Widget for TensorPanel<'_> {
             _ => {
                 let doing = match &app.status {
                     Status::Working(what) => what.clone(),
-                    Status::Idle => app.place().path(),
+                    Status::Idle => format!("computing {}", app.place().path()),
                 };
-                put(buf, body, 0, 1, &format!("computing {doing} …"), app.theme.dim());
+                put(buf, body, 0, 1, &format!("{doing} …"), app.theme.dim());
             }
         }
     }

@@ -32,7 +32,7 @@ impl Widget for Title<'_> {
         let card = &app.outline().card;
         // While something is computed, that is worth more room than the model's name.
         let (first, second) = match &app.status {
-            Status::Working(what) => (format!(" computing {what} …"), String::new()),
+            Status::Working(what) => (format!(" {what} …"), String::new()),
             Status::Idle => (format!(" {}", card.name), format!("  {} · {}", card.backend, card.precision)),
         };
         let room = usize::from(area.width).saturating_sub(text::width(&here) + 1);
