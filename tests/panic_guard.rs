@@ -2,6 +2,8 @@
 //! takes the terminal with the guard that the viewer uses and then panics, is killed, or ends, and the parent
 //! looks at what is left.
 
+#![allow(clippy::unwrap_used)] // a test that cannot go on may stop there
+
 #[cfg(unix)]
 fn main() {
     if let Ok(fate) = std::env::var(unix::FATE) {

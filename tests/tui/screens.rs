@@ -167,7 +167,7 @@ fn the_current_token_is_lit() {
     let lit: String = (0..80)
         .map(|x| &buffer[(x, 1)])
         .filter(|cell| cell.modifier.contains(Modifier::REVERSED))
-        .map(|cell| cell.symbol())
+        .map(ratatui::buffer::Cell::symbol)
         .collect();
     assert_eq!(lit, "␣girl");
 }
