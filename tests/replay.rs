@@ -80,7 +80,8 @@ fn derived_frames_equal_recorded_ones() {
 fn a_live_run_shows_what_the_pass_computed() {
     let (frames, passes) = record(&model("gqa"), &[1, 5, 9, 3, 7]);
     let mut live =
-        Live::start(model("gqa"), sampler(), vec![1, 5, 9, 3, 7], PASSES, None, Vec::new()).unwrap();
+        Live::start(Arc::new(model("gqa")), sampler(), vec![1, 5, 9, 3, 7], PASSES, None, Vec::new())
+            .unwrap();
     assert_eq!(live.outline().passes.iter().map(|pass| pass.dims).collect::<Vec<_>>(), passes);
     // Backwards, so that no layer is there because the one before it was asked for.
     let mut sites: Vec<_> = frames.keys().copied().collect();
@@ -103,7 +104,7 @@ fn wait(live: &mut Live, site: Site) -> llama_trace::error::Result<Arc<Frame>> {
 
 #[test]
 fn a_site_that_is_not_there_is_an_error() {
-    let mut live = Live::start(model("gqa"), sampler(), vec![1, 2], 2, None, Vec::new()).unwrap();
+    let mut live = Live::start(Arc::new(model("gqa")), sampler(), vec![1, 2], 2, None, Vec::new()).unwrap();
     for site in [
         Site::once(7, Stage::Logits),
         Site::layer(0, 99, Stage::Xq),
@@ -118,15 +119,15 @@ fn a_site_that_is_not_there_is_an_error() {
 
 #[test]
 fn a_live_run_ends_at_the_end_of_the_text_and_of_the_context() {
-    let first = Live::start(model("gqa"), sampler(), vec![1, 5], 1, None, Vec::new()).unwrap();
+    let first = Live::start(Arc::new(model("gqa")), sampler(), vec![1, 5], 1, None, Vec::new()).unwrap();
     let drawn = first.outline().passes[0].sampled.id;
-    let mut ended = Live::start(model("gqa"), sampler(), vec![1, 5], 5, None, vec![drawn]).unwrap();
+    let mut ended = Live::start(Arc::new(model("gqa")), sampler(), vec![1, 5], 5, None, vec![drawn]).unwrap();
     assert_eq!(ended.outline().passes.len(), 1);
     assert!(ended.advance().unwrap_err().to_string().contains("the text has ended"));
 
     let mut small = model("gqa");
     small.config.context = 4;
-    let mut full = Live::start(small, sampler(), vec![1, 5], 9, None, Vec::new()).unwrap();
+    let mut full = Live::start(Arc::new(small), sampler(), vec![1, 5], 9, None, Vec::new()).unwrap();
     assert_eq!(full.outline().passes.len(), 3, "2 + 1 + 1 tokens fit");
     assert!(full.advance().unwrap_err().to_string().contains("longer than the model's context"));
     assert!(wait(&mut full, Site::layer(2, 1, Stage::Softmax)).is_ok(), "what was run can still be seen");

@@ -54,7 +54,7 @@ impl Live {
     /// # Errors
     /// Where the prompt cannot be run, or no thread can be started.
     pub fn start<B: Backend + 'static>(
-        model: Model<B>,
+        model: Arc<Model<B>>,
         sampler: Sampler,
         ids: Vec<u32>,
         draws: usize,

@@ -104,9 +104,10 @@ mod quiet {
     }
 }
 
-impl Tokenizer for HfTokenizer {
-    fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let encoding = guarded(|| self.inner.encode(text, true)).map_err(|error| {
+impl HfTokenizer {
+    /// The ids of `text`; `template` says whether the post-processor may add its own.
+    fn ids(&self, text: &str, template: bool) -> Result<Vec<u32>> {
+        let encoding = guarded(|| self.inner.encode(text, template)).map_err(|error| {
             Error::prompt("the text cannot be split into tokens")
                 .expected("text that the model's vocabulary covers")
                 .found(printable(&error))
@@ -116,6 +117,16 @@ impl Tokenizer for HfTokenizer {
             check_covered(text, encoding.get_offsets())?;
         }
         Ok(encoding.get_ids().to_vec())
+    }
+}
+
+impl Tokenizer for HfTokenizer {
+    fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        self.ids(text, true)
+    }
+
+    fn encode_marked(&self, text: &str) -> Result<Vec<u32>> {
+        self.ids(text, false)
     }
 
     fn bos(&self) -> Option<u32> {

@@ -29,6 +29,9 @@ pub struct Guard {
     released: Arc<AtomicBool>,
     #[cfg(unix)]
     watchdog: Option<signal_hook::iterator::Handle>,
+    /// What makes SIGINT end the program again once this is gone.
+    #[cfg(unix)]
+    interrupt: Option<signal_hook::SigId>,
     previous: Arc<Hook>,
     /// What other threads had to say while the screen was in use.
     elsewhere: Arc<Mutex<Vec<String>>>,
@@ -64,6 +67,8 @@ impl Guard {
             released: Arc::default(),
             #[cfg(unix)]
             watchdog: None,
+            #[cfg(unix)]
+            interrupt: None,
             previous: Arc::new(panic::take_hook()),
             elsewhere: Arc::default(),
         };
@@ -97,6 +102,14 @@ impl Guard {
         Ok(())
     }
 
+    /// Gives the terminal back, and leaves SIGINT to whoever else has registered for it.
+    pub fn leave_interrupts(self) {
+        #[cfg(unix)]
+        if let Some(interrupt) = self.interrupt {
+            signal_hook::low_level::unregister(interrupt);
+        }
+    }
+
     /// A panic of this thread gives the terminal back before its message is written. One of another thread
     /// does not end the program, and its message waits until the screen is free.
     fn set_hook(&self) {
@@ -116,7 +129,10 @@ impl Guard {
     fn catch_signals(&mut self) -> io::Result<()> {
         use signal_hook::flag;
         for (signal, _) in STOPPING {
-            flag::register_conditional_default(signal, self.released.clone())?;
+            let default = flag::register_conditional_default(signal, self.released.clone())?;
+            if signal == signal_hook::consts::SIGINT {
+                self.interrupt = Some(default);
+            }
             flag::register_usize(signal, self.signal.clone(), usize::try_from(signal).unwrap_or(0))?;
         }
         self.watch_signals()

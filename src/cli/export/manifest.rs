@@ -40,8 +40,8 @@ impl Manifest {
             pairing: card.pairing,
             prompt: run.text.clone(),
             sampling: json!({
-                "temperature": float(args.temperature), "top_k": args.top_k,
-                "top_p": float(args.top_p), "seed": args.seed,
+                "temperature": float(args.sampling.temperature), "top_k": args.sampling.top_k,
+                "top_p": float(args.sampling.top_p), "seed": args.sampling.seed,
             }),
             passes: Vec::new(),
             files: Vec::new(),

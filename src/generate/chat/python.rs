@@ -151,7 +151,8 @@ mod tests {
             dump(&[("sort_keys", true.into()), ("ensure_ascii", true.into())]),
             r#"{"a": "\u00e9\"<", "b": [1, 2.5, null], "c": {}}"#
         );
-        let indented = "{\n  \"b\": [\n    1,\n    2.5,\n    null\n  ],\n  \"a\": \"é\\\"<\",\n  \"c\": {}\n}";
+        let indented =
+            "{\n  \"b\": [\n    1,\n    2.5,\n    null\n  ],\n  \"a\": \"é\\\"<\",\n  \"c\": {}\n}";
         assert_eq!(dump(&[("indent", 2.into())]), indented);
     }
 }
