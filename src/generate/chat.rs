@@ -1,6 +1,7 @@
 //! Several turns with a model: what was said, the text that a template makes of it, and answers whose
 //! passes start from what the cache already holds.
 
+mod bounded;
 mod python;
 mod template;
 

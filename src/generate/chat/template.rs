@@ -1,20 +1,14 @@
 //! A checkpoint's chat template: Jinja, read with the settings that transformers reads it with.
-//!
-//! A template comes with the weights, from somebody else. It can be of any size and run for ever, so its
-//! steps, its output and its time are bounded.
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Write as _};
-use std::io;
-use std::sync::mpsc::channel;
-use std::thread;
-use std::time::Duration;
+use std::fmt::Write as _;
 
 use chrono::{Local, NaiveDateTime};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind};
 
+use super::bounded::{self, Failure};
 use super::{Message, python};
 use crate::error::{Error, Result};
 
@@ -33,15 +27,7 @@ pub const LLAMA2: &str = "{% set rest = messages %}{% set system = '' %}\
 {{ '<s>[INST] ' + (system if loop.first else '') + message['content'] | trim + ' [/INST]' }}\
 {% else %}{{ ' ' + message['content'] | trim + ' </s>' }}{% endif %}{% endfor %}";
 
-/// The most bytes that a rendered conversation may have. The longest contexts hold less text.
-const MAX_OUTPUT: usize = 8 << 20;
-/// Steps of the template's program that are allowed, and more for every message.
-const STEPS: u64 = 200_000;
-const STEPS_PER_MESSAGE: u64 = 20_000;
-/// A single step can be long too.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Stack of the thread that renders; macros may call themselves as deep as the recursion limit.
-const STACK: usize = 32 << 20;
+/// The template's name in its environment.
 const NAME: &str = "chat_template";
 
 /// A template that was read.
@@ -108,33 +94,18 @@ impl Template {
         for absent in ["tools", "documents"] {
             context.insert(absent.into(), ().into());
         }
-        let mut environment = self.environment.clone();
-        environment.set_fuel(Some(STEPS + STEPS_PER_MESSAGE * messages.len() as u64));
-        let (sender, receiver) = channel();
-        let started =
-            thread::Builder::new().name("chat template".into()).stack_size(STACK).spawn(move || {
-                let mut out = Bounded(Vec::new());
-                let result = environment
-                    .get_template(NAME)
-                    .and_then(|template| template.render_captured_to(context, &mut out).map(drop));
-                // Nobody listens any more where it took too long.
-                drop(sender.send(result.map(|()| out.0)));
-            });
-        started.map_err(|error| {
-            Error::terminal("no thread can be started for the chat template").found(error)
-        })?;
-        let failed = |found: &str| {
+        let endless = |found: &str| {
             Error::model("the chat template does not end")
                 .at(&self.place)
-                .expected(format!("at most {} seconds and {} MiB", PATIENCE.as_secs(), MAX_OUTPUT >> 20))
-                .found(found)
+                .expected("a text of a reasonable length after a reasonable number of steps")
+                .found(found.escape_debug())
+                .next("fetch the file again, or put a working chat_template.jinja beside the model")
         };
-        let bytes = match receiver.recv_timeout(PATIENCE) {
-            Ok(Ok(bytes)) => bytes,
-            Ok(Err(error)) => return Err(self.failure(&error)),
-            Err(_) => return Err(failed("it still runs")),
-        };
-        String::from_utf8(bytes).map_err(|_| failed("text cut off in a character"))
+        match bounded::render(self.environment.clone(), NAME, context, messages.len()) {
+            Ok(bytes) => String::from_utf8(bytes).map_err(|_| endless("a character cut in two")),
+            Err(Failure::Endless(found)) => Err(endless(&found)),
+            Err(Failure::Template(error)) => Err(self.failure(&error)),
+        }
     }
 
     fn failure(&self, error: &minijinja::Error) -> Error {
@@ -142,12 +113,6 @@ impl Template {
             return Error::prompt("the chat template refuses this conversation")
                 .at(&self.place)
                 .found(message.escape_debug());
-        }
-        if error.kind() == ErrorKind::OutOfFuel || cause::<TooLong>(error).is_some() {
-            return Error::model("the chat template does not end")
-                .at(&self.place)
-                .expected("a text of a reasonable length after a reasonable number of steps")
-                .found(error);
         }
         wrong(&self.place, error)
     }
@@ -199,34 +164,6 @@ fn without_marks(text: &str) -> String {
     out + rest
 }
 
-/// A buffer that refuses to grow past [`MAX_OUTPUT`].
-struct Bounded(Vec<u8>);
-
-#[derive(Debug)]
-struct TooLong;
-
-impl fmt::Display for TooLong {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "more than {MAX_OUTPUT} bytes of output")
-    }
-}
-
-impl std::error::Error for TooLong {}
-
-impl io::Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > MAX_OUTPUT {
-            return Err(io::Error::other(TooLong));
-        }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::Role;
@@ -268,14 +205,16 @@ mod tests {
         let endless = [
             "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
             "{% for a in range(9999) %}{{ 'x' * 1000000 }}{% endfor %}",
+            "{% set n = namespace(x='xy') %}{% for a in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
             "{% macro f(x) %}{{ f(x) }}{{ f(x) }}{% endmacro %}{{ f(1) }}",
         ];
         for text in endless {
             let error = code(text);
             assert_eq!(error.exit_code(), 3, "{text}: {error}");
         }
-        assert!(code(endless[0]).to_string().contains("does not end"));
-        assert!(code(endless[1]).to_string().contains("does not end"));
+        for text in &endless[..2] {
+            assert!(code(text).to_string().contains("does not end"), "{text}");
+        }
         let refused = code("{{ raise_exception('no system here') }}");
         assert_eq!(refused.exit_code(), 4);
         assert!(refused.to_string().contains("no system here"), "{refused}");
