@@ -35,6 +35,7 @@ pub(super) fn print(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Val
 
 /// The filter `tojson` of chat templates: `json.dumps` with its `indent`, `separators`, `ensure_ascii` and
 /// `sort_keys`, and no escapes for HTML.
+#[expect(clippy::needless_pass_by_value, reason = "a filter takes its options so")]
 pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let wrong = |what: &str| Error::new(ErrorKind::InvalidOperation, what.to_owned());
     let indent = options.get::<Option<usize>>("indent")?;
