@@ -6,6 +6,7 @@
 mod hf;
 mod label;
 mod llama2c;
+mod spm;
 mod utf8;
 
 use std::path::{Path, PathBuf};
