@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 
-/// The number types that weights are stored in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The number types that weights are stored in. Those from `Q8_0` on are ggml's: some values in a row
+/// share a block, which `ops/dequantize.rs` takes apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Dtype {
     /// IEEE float32.
     F32,
@@ -15,14 +16,71 @@ pub enum Dtype {
     F16,
     /// bfloat16: float32's exponent, 8 significant bits.
     BF16,
+    /// 8 bits a value, one scale for 32 of them.
+    Q8_0,
+    /// 4 bits, one scale.
+    Q4_0,
+    /// 4 bits, a scale and a minimum.
+    Q4_1,
+    /// 5 bits, one scale.
+    Q5_0,
+    /// 5 bits, a scale and a minimum.
+    Q5_1,
+    /// 4 bits, a scale and a minimum for 32 values, those in 6 bits for 256.
+    Q4K,
+    /// 5 bits, as `Q4K`.
+    Q5K,
+    /// 6 bits, a scale for 16 values, those in 8 bits for 256.
+    Q6K,
 }
 
 impl Dtype {
-    /// Bytes that one value takes.
-    pub fn size(self) -> usize {
+    /// Every number type.
+    pub const ALL: [Self; 11] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::Q8_0,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q4K,
+        Self::Q5K,
+        Self::Q6K,
+    ];
+
+    /// How many values are stored together; 1 where each stands for itself.
+    pub fn block(self) -> usize {
+        match self {
+            Self::F32 | Self::F16 | Self::BF16 => 1,
+            Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 => 32,
+            Self::Q4K | Self::Q5K | Self::Q6K => 256,
+        }
+    }
+
+    /// Bytes that a block takes.
+    pub fn block_bytes(self) -> usize {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::BF16 => 2,
+            Self::Q8_0 => 34,
+            Self::Q4_0 => 18,
+            Self::Q4_1 => 20,
+            Self::Q5_0 => 22,
+            Self::Q5_1 => 24,
+            Self::Q4K => 144,
+            Self::Q5K => 176,
+            Self::Q6K => 210,
+        }
+    }
+
+    /// Bytes that `count` values in a row take; none where they do not fill their last block.
+    pub fn bytes(self, count: usize) -> Option<usize> {
+        if count.is_multiple_of(self.block()) {
+            (count / self.block()).checked_mul(self.block_bytes())
+        } else {
+            None
         }
     }
 }
@@ -33,6 +91,14 @@ impl fmt::Display for Dtype {
             Self::F32 => "F32",
             Self::F16 => "F16",
             Self::BF16 => "BF16",
+            Self::Q8_0 => "Q8_0",
+            Self::Q4_0 => "Q4_0",
+            Self::Q4_1 => "Q4_1",
+            Self::Q5_0 => "Q5_0",
+            Self::Q5_1 => "Q5_1",
+            Self::Q4K => "Q4_K",
+            Self::Q5K => "Q5_K",
+            Self::Q6K => "Q6_K",
         })
     }
 }
@@ -88,9 +154,12 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// A tensor over `bytes`; none where their length is not what `shape` and `dtype` ask for.
+    /// A tensor over `bytes`; none where their length is not what `shape` and `dtype` ask for, or the
+    /// rows are not made of whole blocks.
     pub fn new(dtype: Dtype, shape: Vec<usize>, bytes: Bytes) -> Option<Self> {
-        let length = shape.iter().try_fold(dtype.size(), |product, &size| product.checked_mul(size))?;
+        // A single number is a row of one.
+        let (row, outer) = shape.split_last().unwrap_or((&1, &[]));
+        let length = outer.iter().try_fold(dtype.bytes(*row)?, |product, &size| product.checked_mul(size))?;
         (length == bytes.len()).then_some(Self { dtype, shape, bytes })
     }
 
@@ -111,7 +180,7 @@ impl Tensor {
 
     /// Number of values.
     pub fn count(&self) -> usize {
-        self.bytes.len() / self.dtype.size()
+        self.bytes.len() / self.dtype.block_bytes() * self.dtype.block()
     }
 }
 
@@ -133,5 +202,14 @@ mod tests {
         assert_eq!(Tensor::new(Dtype::F16, vec![2, 3], bytes.clone()).unwrap().count(), 6);
         assert!(Tensor::new(Dtype::F32, vec![2, 3], bytes.clone()).is_none());
         assert!(Tensor::new(Dtype::F32, vec![usize::MAX, 3], bytes).is_none());
+    }
+
+    #[test]
+    fn a_row_is_made_of_whole_blocks() {
+        let bytes = Bytes::Static(&[0; 72]);
+        assert_eq!(Tensor::new(Dtype::Q4_0, vec![2, 64], bytes.clone()).unwrap().count(), 128);
+        assert!(Tensor::new(Dtype::Q4_0, vec![8, 16], bytes.clone()).is_none());
+        assert!(Tensor::new(Dtype::Q4_0, vec![], bytes.clone()).is_none());
+        assert!(Tensor::new(Dtype::Q8_0, vec![2, 64], bytes).is_none());
     }
 }

@@ -30,8 +30,9 @@ impl Matrix {
     }
 
     fn row_bytes(&self, row: usize) -> &[u8] {
-        let length = self.inputs() * self.tensor.dtype().size();
-        &self.tensor.bytes()[row * length..(row + 1) * length]
+        let bytes = self.tensor.bytes();
+        let length = bytes.len() / self.outputs();
+        &bytes[row * length..(row + 1) * length]
     }
 
     /// Row `row` as float32, exactly: where it is stored so, otherwise widened into `scratch`.
@@ -52,7 +53,8 @@ impl Matrix {
     }
 }
 
-/// `bytes` of number type `dtype` as float32; every value of the three types has an exact one.
+/// `bytes` of number type `dtype` as float32: exactly where it is a float, by the formula of the format
+/// where it is stored in blocks.
 pub(super) fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
     match dtype {
         Dtype::F32 => {
@@ -73,6 +75,14 @@ pub(super) fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
                 }
             }
         },
+        Dtype::Q8_0 => simd::q8_0(bytes, out),
+        Dtype::Q4_0 => simd::q4_0(bytes, out),
+        Dtype::Q4_1 => simd::q4_1(bytes, out),
+        Dtype::Q5_0 => simd::q5_0(bytes, out),
+        Dtype::Q5_1 => simd::q5_1(bytes, out),
+        Dtype::Q4K => simd::q4_k(bytes, out),
+        Dtype::Q5K => simd::q5_k(bytes, out),
+        Dtype::Q6K => simd::q6_k(bytes, out),
     }
 }
 

@@ -66,6 +66,62 @@ dispatched! {
     }
 }
 
+dispatched! {
+    /// [`ops::dequantize::q8_0`].
+    q8_0 as q8_0_avx512, q8_0_avx2 (bytes: &[u8], out: &mut [f32]) {
+        ops::dequantize::q8_0(bytes, out);
+    }
+}
+
+dispatched! {
+    /// [`ops::dequantize::q4_0`].
+    q4_0 as q4_0_avx512, q4_0_avx2 (bytes: &[u8], out: &mut [f32]) {
+        ops::dequantize::q4_0(bytes, out);
+    }
+}
+
+dispatched! {
+    /// [`ops::dequantize::q4_1`].
+    q4_1 as q4_1_avx512, q4_1_avx2 (bytes: &[u8], out: &mut [f32]) {
+        ops::dequantize::q4_1(bytes, out);
+    }
+}
+
+dispatched! {
+    /// [`ops::dequantize::q5_0`].
+    q5_0 as q5_0_avx512, q5_0_avx2 (bytes: &[u8], out: &mut [f32]) {
+        ops::dequantize::q5_0(bytes, out);
+    }
+}
+
+dispatched! {
+    /// [`ops::dequantize::q5_1`].
+    q5_1 as q5_1_avx512, q5_1_avx2 (bytes: &[u8], out: &mut [f32]) {
+        ops::dequantize::q5_1(bytes, out);
+    }
+}
+
+dispatched! {
+    /// [`ops::dequantize::q4_k`].
+    q4_k as q4_k_avx512, q4_k_avx2 (bytes: &[u8], out: &mut [f32]) {
+        ops::dequantize::q4_k(bytes, out);
+    }
+}
+
+dispatched! {
+    /// [`ops::dequantize::q5_k`].
+    q5_k as q5_k_avx512, q5_k_avx2 (bytes: &[u8], out: &mut [f32]) {
+        ops::dequantize::q5_k(bytes, out);
+    }
+}
+
+dispatched! {
+    /// [`ops::dequantize::q6_k`].
+    q6_k as q6_k_avx512, q6_k_avx2 (bytes: &[u8], out: &mut [f32]) {
+        ops::dequantize::q6_k(bytes, out);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,6 +153,33 @@ mod tests {
             ops::attention::mix(&w[..1], &x, width, &mut plain);
             mix(&w[..1], &x, width, &mut fast);
             assert_eq!(plain, fast, "mix, width {width}");
+        }
+    }
+    #[test]
+    fn every_instruction_set_dequantizes_to_the_same_bits() {
+        type Function = fn(&[u8], &mut [f32]);
+        let formats: [(Function, Function, usize, usize); 8] = [
+            (q8_0, ops::dequantize::q8_0, 32, 34),
+            (q4_0, ops::dequantize::q4_0, 32, 18),
+            (q4_1, ops::dequantize::q4_1, 32, 20),
+            (q5_0, ops::dequantize::q5_0, 32, 22),
+            (q5_1, ops::dequantize::q5_1, 32, 24),
+            (q4_k, ops::dequantize::q4_k, 256, 144),
+            (q5_k, ops::dequantize::q5_k, 256, 176),
+            (q6_k, ops::dequantize::q6_k, 256, 210),
+        ];
+        for (format, (fast, plain, values, size)) in formats.into_iter().enumerate() {
+            // The third byte of each float is as good as random; some scales become NaN or infinite.
+            let bytes: Vec<u8> = noise(3 * size, 5).iter().map(|x| x.to_bits().to_le_bytes()[2]).collect();
+            let (mut a, mut b) = (vec![1.0_f32; 3 * values], vec![2.0_f32; 3 * values]);
+            fast(&bytes, &mut a);
+            plain(&bytes, &mut b);
+            for (a, b) in a.iter().zip(&b) {
+                assert!(
+                    a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan()),
+                    "format {format}: {a} and {b}"
+                );
+            }
         }
     }
 }
