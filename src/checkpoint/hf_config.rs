@@ -319,7 +319,7 @@ mod tests {
             original_context: 8192,
         };
         let old = with(&json!({"rope_theta": 500000, "rope_scaling": llama3})).unwrap();
-        assert_eq!((old.rope_theta, old.rope_scaling), (500000.0, scaling));
+        assert_eq!((old.rope_theta, old.rope_scaling.clone()), (500000.0, scaling));
 
         let mut parameters = llama3;
         parameters["rope_theta"] = json!(500000.0);
