@@ -7,8 +7,8 @@ use serde::Deserialize;
 
 use super::files::read_text;
 use super::names::printable;
-use super::safetensors::{self, Contents};
-use super::{Checkpoint, Format, Naming, Weight, hf_config, map};
+use super::tensor::Contents;
+use super::{Checkpoint, Format, Naming, Weight, hf_config, map, safetensors};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 
@@ -164,7 +164,7 @@ fn no_model(path: &Path) -> Error {
         .in_file(path)
         .expected("config.json with model.safetensors, or with its shards and model.safetensors.index.json")
         .found(names)
-        .next("give the directory of a Llama in Hugging Face layout, or a llama2.c .bin file")
+        .next("give the directory of a Llama in Hugging Face layout, a GGUF file, or a llama2.c .bin file")
 }
 
 #[cfg(test)]

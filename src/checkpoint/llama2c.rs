@@ -18,7 +18,7 @@ const HEADER: usize = 7 * 4;
 /// file of tiny layers would otherwise not justify. The deepest Llama has 126.
 const MAX_LAYERS: usize = 4096;
 const READ_HERE: &str =
-    "a llama2.c .bin of version 0, or a Hugging Face directory (config.json, model.safetensors)";
+    "a llama2.c .bin of version 0, a GGUF file, or a Hugging Face directory (config.json, model.safetensors)";
 
 /// Opens the `.bin` file at `path`.
 ///

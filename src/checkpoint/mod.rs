@@ -8,6 +8,7 @@ pub mod names;
 pub mod tensor;
 
 pub(crate) mod files;
+pub(crate) mod gguf;
 pub(crate) mod magic;
 pub(crate) mod map;
 
@@ -25,7 +26,7 @@ use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 
 pub use names::{Naming, Weight};
-pub use tensor::{Bytes, Dtype, Tensor};
+pub use tensor::{Bytes, Dtype, Dtypes, Tensor};
 
 /// An opened checkpoint: its configuration and its tensors, still as they lie in the file.
 #[derive(Debug)]
@@ -57,6 +58,15 @@ pub enum Format {
     },
     /// llama2.c's version 0 `.bin`.
     Llama2c,
+    /// llama.cpp's format.
+    Gguf {
+        /// The version of the format: 2 or 3.
+        version: u32,
+        /// How the matrices are stored.
+        dtypes: Dtypes,
+        /// Number of files that the model was split into.
+        files: usize,
+    },
 }
 
 impl fmt::Display for Format {
@@ -65,6 +75,8 @@ impl fmt::Display for Format {
             Self::HuggingFace { files: 1 } => f.write_str("Hugging Face directory, 1 safetensors file"),
             Self::HuggingFace { files } => write!(f, "Hugging Face directory, {files} safetensors files"),
             Self::Llama2c => f.write_str("llama2.c checkpoint, version 0"),
+            Self::Gguf { version, dtypes, files: 1 } => write!(f, "GGUF v{version}, {dtypes}"),
+            Self::Gguf { version, dtypes, files } => write!(f, "GGUF v{version}, {dtypes}, {files} files"),
         }
     }
 }
@@ -78,11 +90,17 @@ pub fn open(path: Option<&Path>) -> Result<Checkpoint> {
     let metadata = std::fs::metadata(path).map_err(|error| {
         Error::model("there is no model at this path")
             .in_file(path)
-            .expected("a Hugging Face directory or a llama2.c .bin file")
+            .expected("a Hugging Face directory, a GGUF file, or a llama2.c .bin file")
             .found(error)
             .next("check the spelling, or leave --model out to use the built-in model")
     })?;
-    if metadata.is_dir() { huggingface::open(path) } else { llama2c::open(path) }
+    if metadata.is_dir() {
+        huggingface::open(path)
+    } else if gguf::is_gguf(&map::map(path)?) {
+        gguf::open(path)
+    } else {
+        llama2c::open(path)
+    }
 }
 
 impl Checkpoint {
@@ -101,9 +119,9 @@ impl Checkpoint {
         if let Some(dtype) = self.unreadable.get(&name) {
             return Err(Error::model(format!("tensor `{name}` is of a number type that is not read here"))
                 .at(place())
-                .expected("F32, F16 or BF16")
+                .expected(format!("one of {}", Dtype::ALL.map(|dtype| dtype.to_string()).join(", ")))
                 .found(dtype)
-                .next("use an unquantized version of the model"));
+                .next("use a version of the model in one of these"));
         }
         let Some(tensor) = self.tensors.get(&name) else {
             return Err(Error::model(format!("the checkpoint has no tensor `{name}`"))

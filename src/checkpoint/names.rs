@@ -50,6 +50,14 @@ pub enum LayerWeight {
     B3,
 }
 
+impl LayerWeight {
+    /// Every one of them.
+    pub const ALL: [Self; 16] = {
+        use LayerWeight::*;
+        [AttnNorm, Wq, Wk, Wv, Wo, Bq, Bk, Bv, Bo, FfnNorm, W1, W2, W3, B1, B2, B3]
+    };
+}
+
 /// A convention of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
@@ -57,6 +65,8 @@ pub enum Naming {
     HuggingFace,
     /// `layers.0.attention.wq.weight`: Meta's release, and what llama2.c's order stands for.
     Meta,
+    /// `blk.0.attn_q.weight`: GGUF.
+    Gguf,
 }
 
 impl Naming {
@@ -111,6 +121,30 @@ impl Naming {
                     L::B3 => "feed_forward.w3.bias",
                 };
                 format!("layers.{layer}.{rest}")
+            }
+            (Self::Gguf, Weight::Embedding) => "token_embd.weight".into(),
+            (Self::Gguf, Weight::FinalNorm) => "output_norm.weight".into(),
+            (Self::Gguf, Weight::Head) => "output.weight".into(),
+            (Self::Gguf, Weight::Layer(layer, weight)) => {
+                let rest = match weight {
+                    L::AttnNorm => "attn_norm.weight",
+                    L::Wq => "attn_q.weight",
+                    L::Wk => "attn_k.weight",
+                    L::Wv => "attn_v.weight",
+                    L::Wo => "attn_output.weight",
+                    L::Bq => "attn_q.bias",
+                    L::Bk => "attn_k.bias",
+                    L::Bv => "attn_v.bias",
+                    L::Bo => "attn_output.bias",
+                    L::FfnNorm => "ffn_norm.weight",
+                    L::W1 => "ffn_gate.weight",
+                    L::W2 => "ffn_down.weight",
+                    L::W3 => "ffn_up.weight",
+                    L::B1 => "ffn_gate.bias",
+                    L::B2 => "ffn_down.bias",
+                    L::B3 => "ffn_up.bias",
+                };
+                format!("blk.{layer}.{rest}")
             }
         }
     }

@@ -1,5 +1,6 @@
 //! A tensor as it lies in a file: dtype, shape, bytes.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -103,6 +104,32 @@ impl fmt::Display for Dtype {
     }
 }
 
+/// A set of number types.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dtypes(u16);
+
+impl FromIterator<Dtype> for Dtypes {
+    fn from_iter<I: IntoIterator<Item = Dtype>>(dtypes: I) -> Self {
+        Self(dtypes.into_iter().fold(0, |set, dtype| set | 1 << dtype as u16))
+    }
+}
+
+impl fmt::Display for Dtypes {
+    /// `Q4_K and Q6_K`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = Dtype::ALL
+            .iter()
+            .filter(|&&dtype| self.0 >> dtype as u16 & 1 == 1)
+            .map(ToString::to_string)
+            .collect();
+        match names.split_last() {
+            Some((last, [])) => f.write_str(last),
+            Some((last, rest)) => write!(f, "{} and {last}", rest.join(", ")),
+            None => f.write_str("no tensors that are read here"),
+        }
+    }
+}
+
 /// Bytes that somebody else keeps alive: a part of a mapped file, or of the program itself.
 #[derive(Clone)]
 pub enum Bytes {
@@ -184,6 +211,15 @@ impl Tensor {
     }
 }
 
+/// What the files of a checkpoint hold.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    /// Tensors by name.
+    pub(super) tensors: BTreeMap<String, Tensor>,
+    /// Tensors of a dtype that is not read here: name and dtype.
+    pub(super) unreadable: BTreeMap<String, String>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,6 +238,14 @@ mod tests {
         assert_eq!(Tensor::new(Dtype::F16, vec![2, 3], bytes.clone()).unwrap().count(), 6);
         assert!(Tensor::new(Dtype::F32, vec![2, 3], bytes.clone()).is_none());
         assert!(Tensor::new(Dtype::F32, vec![usize::MAX, 3], bytes).is_none());
+    }
+
+    #[test]
+    fn a_set_of_number_types_is_a_list_in_words() {
+        let words = |dtypes: &[Dtype]| dtypes.iter().copied().collect::<Dtypes>().to_string();
+        assert_eq!(words(&[Dtype::Q6K, Dtype::Q4K, Dtype::Q6K]), "Q4_K and Q6_K");
+        assert_eq!(words(&[Dtype::F32, Dtype::BF16, Dtype::Q8_0]), "F32, BF16 and Q8_0");
+        assert_eq!(words(&[Dtype::F16]), "F16");
     }
 
     #[test]

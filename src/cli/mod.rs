@@ -57,11 +57,11 @@ enum Command {
 /// Which model.
 #[derive(Args, Clone, Debug)]
 struct ModelArgs {
-    /// A Hugging Face directory or a llama2.c .bin file [default: the built-in model]
+    /// A Hugging Face directory, a GGUF file, or a llama2.c .bin file [default: the built-in model]
     #[arg(long, short, value_name = "PATH")]
     model: Option<PathBuf>,
 
-    /// tokenizer.json or llama2.c's tokenizer.bin [default: the one that lies beside the model]
+    /// tokenizer.json, a GGUF file or llama2.c's tokenizer.bin [default: the one in or beside the model]
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
 }

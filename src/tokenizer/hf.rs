@@ -1,5 +1,6 @@
 //! tokenizer.json, through Hugging Face's `tokenizers` crate.
 
+pub(super) mod byte_level;
 mod decoder;
 mod outline;
 

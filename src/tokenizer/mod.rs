@@ -3,9 +3,11 @@
 //! [`find`] picks the tokenizer that belongs to a checkpoint. Everything else here is one trait, so that
 //! the rest of the program never asks what kind of file it came from.
 
+mod gguf;
 mod hf;
 mod label;
 mod llama2c;
+mod special;
 mod spm;
 mod utf8;
 
@@ -48,12 +50,16 @@ pub trait TextStream {
 
 /// The tokenizer for `checkpoint`: the file at `path`, or else the one that came with the checkpoint
 /// (tokenizer.json in a Hugging Face directory; `tokenizer.bin`, `tok<V>.bin` or `<model>.tokenizer.bin`
-/// beside a `.bin`). None where there is none to be found; such a model takes ids only.
+/// beside a `.bin`; the vocabulary inside a GGUF file). None where there is none to be found; such a model takes ids only.
 ///
 /// # Errors
 /// [`crate::error::Error::Model`] where a file is there and cannot be read as a tokenizer, or does not
 /// fit the checkpoint's vocabulary.
 pub fn find(checkpoint: &Checkpoint, path: Option<&Path>) -> Result<Option<Box<dyn Tokenizer>>> {
+    let vocab = checkpoint.config.vocab;
+    if let (None, Some(path), Format::Gguf { .. }) = (path, &checkpoint.path, checkpoint.format) {
+        return gguf::parse(&map::map(path)?, vocab, &path.display().to_string());
+    }
     let path = match path {
         Some(path) => path.to_path_buf(),
         None => match beside(checkpoint) {
@@ -61,7 +67,19 @@ pub fn find(checkpoint: &Checkpoint, path: Option<&Path>) -> Result<Option<Box<d
             None => return Ok(None),
         },
     };
-    read(&path, checkpoint.config.vocab).map(Some)
+    read(&path, vocab).map(Some)
+}
+
+/// How many tokens the tokenizer has that [`find`] would give, where that can be told without loading it;
+/// otherwise it is loaded.
+///
+/// # Errors
+/// As [`find`].
+pub fn vocab_size(checkpoint: &Checkpoint, path: Option<&Path>) -> Result<Option<usize>> {
+    if let (None, Some(path), Format::Gguf { .. }) = (path, &checkpoint.path, checkpoint.format) {
+        return gguf::count(&map::map(path)?, &path.display().to_string());
+    }
+    Ok(find(checkpoint, path)?.map(|tokenizer| tokenizer.vocab_size()))
 }
 
 /// The largest tokenizer.json that is read. Llama 3's has 9 MB.
@@ -77,6 +95,7 @@ fn beside(checkpoint: &Checkpoint) -> Option<PathBuf> {
             path.with_file_name(format!("tok{}.bin", checkpoint.config.vocab)),
             path.with_file_name("tokenizer.bin"),
         ],
+        Format::Gguf { .. } => Vec::new(),
     };
     candidates.into_iter().find(|path| path.exists())
 }
@@ -86,11 +105,17 @@ fn read(path: &Path, vocab: usize) -> Result<Box<dyn Tokenizer>> {
     let bytes = map::map(path)?;
     let place = path.display().to_string();
     match magic::recognise(&bytes) {
+        Some("a GGUF file") => gguf::parse(&bytes, vocab, &place)?.ok_or_else(|| {
+            Error::model("the GGUF file has no vocabulary")
+                .at(&place)
+                .expected("`tokenizer.ggml.model` in its metadata")
+                .next("give another file with --tokenizer, or run the model on token ids")
+        }),
         Some("a JSON file") => Ok(Box::new(hf::parse(&files::read_text(path, MAX_JSON)?, &place)?)),
         None => Ok(Box::new(llama2c::parse(&bytes, vocab, &place)?)),
         Some(kind) => Err(Error::model(format!("the tokenizer is {kind}, which is not read here"))
             .at(place)
-            .expected("a tokenizer.json, or a llama2.c tokenizer.bin")
+            .expected("a tokenizer.json, a GGUF file, or a llama2.c tokenizer.bin")
             .next("give another file with --tokenizer, or run the model on token ids")),
     }
 }
@@ -136,7 +161,7 @@ mod tests {
         assert!(message("llama2c/tokenizer.bin").contains("exactly 512 tokens"));
         assert!(message("llama2c/tokenizer.model").contains("SentencePiece"));
         assert!(message("llama3/tokenizer.model").contains("tiktoken"));
-        assert!(message("stories260K/stories260K.gguf").contains("GGUF"));
+        assert!(message("llama.cpp-vocab/ggml-vocab-llama-spm.gguf").contains("at most 512"));
         assert!(message("no/such/file").contains("cannot be opened"));
         assert!(message("llama3").contains("a directory"));
     }

@@ -1,0 +1,307 @@
+//! The vocabulary inside a GGUF file: SentencePiece's with scores (`llama`), or byte-level BPE with merges
+//! (`gpt2`). Texts are split as llama.cpp splits them, special tokens in the text included.
+
+use super::hf::byte_level::{ByteLevel, Cut};
+use super::special::{Part, SpecialTokens};
+use super::spm::{Kind, Piece, Pieces};
+use super::utf8::Utf8Stream;
+use super::{TextStream, Tokenizer, label};
+use crate::checkpoint::gguf::{self, List, Metadata};
+use crate::checkpoint::names::printable;
+use crate::error::{Error, Result};
+
+/// The most tokens, and the most merges, that are read; Llama 3 has 128256 and 280147.
+const MAX_TOKENS: usize = 1 << 20;
+/// The most bytes that tokens, and merges, are read from. Llama 3's have 2 and 6 MB.
+const MAX_BYTES: usize = 64 << 20;
+/// The most tokens that are looked for in a text as they stand, the most bytes that one has, and the most
+/// that all have. Llama 3 has 256, with 30 bytes at most.
+const MAX_ADDED: (usize, usize, usize) = (1 << 14, 1 << 10, 1 << 20);
+
+/// How the text is cut, by `tokenizer.ggml.pre`; whether a piece that is a token stays whole; and whether
+/// a text begins with a beginning-of-text token where the file says nothing of it.
+const CUTS: &[(&[&str], Cut, bool, bool)] = &[
+    (&["llama-bpe", "llama3", "llama-v3"], Cut::Llama3, true, true),
+    (&["smollm"], Cut::SmolLm, false, false),
+    (&["qwen2"], Cut::Qwen2, false, false),
+    (&["gpt-2"], Cut::Gpt2, false, false),
+];
+
+/// What kind of token, by `tokenizer.ggml.token_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Type {
+    Normal,
+    /// Never text: unknown and control tokens.
+    Special,
+    /// Text that is found before anything else is done.
+    Added,
+    Byte,
+}
+
+/// Reads the vocabulary of the GGUF file with these bytes, found at `place`; none where it has none.
+///
+/// # Errors
+/// [`Error::Model`] where it is damaged, of a kind that is not read here, or has more than `vocab` tokens.
+pub(super) fn parse(file: &[u8], vocab: usize, place: &str) -> Result<Option<Box<dyn Tokenizer>>> {
+    let header = gguf::header(file, place)?;
+    let metadata = &header.metadata;
+    let model = match metadata.text("tokenizer.ggml.model")? {
+        None | Some("none" | "no_vocab") => return Ok(None),
+        Some(model @ ("llama" | "gpt2")) => model,
+        Some(other) => {
+            let expected = "\"llama\" or \"gpt2\"; other kinds of vocabulary are not read here";
+            return Err(metadata.wrong("tokenizer.ggml.model", expected, printable(other)));
+        }
+    };
+    let tokens = tokens(metadata)?;
+    if tokens.len() > vocab {
+        return Err(Error::model("the tokenizer has more tokens than the model")
+            .at(place)
+            .expected(format!("at most {vocab}"))
+            .found(tokens.len())
+            .next("give the tokenizer that belongs to the model with --tokenizer"));
+    }
+    Ok(Some(match model {
+        "llama" => Box::new(sentencepiece(metadata, tokens)?),
+        _ => Box::new(byte_level(metadata, tokens, place)?),
+    }))
+}
+
+/// How many tokens the vocabulary of the GGUF file with these bytes has; none where it has none.
+///
+/// # Errors
+/// [`Error::Model`] where the file is damaged.
+pub(super) fn count(file: &[u8], place: &str) -> Result<Option<usize>> {
+    Ok(gguf::header(file, place)?.metadata.texts("tokenizer.ggml.tokens")?.map(List::len))
+}
+
+/// The tokens by id.
+fn tokens<'a>(metadata: &Metadata<'a>) -> Result<Vec<(&'a [u8], Type)>> {
+    let key = "tokenizer.ggml.tokens";
+    let Some(list) = metadata.texts(key)? else {
+        return Err(metadata.wrong(key, "the tokens of the vocabulary", "no such key"));
+    };
+    if !(1..=MAX_TOKENS).contains(&list.len()) || list.size() > MAX_BYTES {
+        let expected = format!("1 to {MAX_TOKENS} tokens, in at most {MAX_BYTES} bytes");
+        return Err(metadata.wrong(key, &expected, format!("{} in {} bytes", list.len(), list.size())));
+    }
+    let key = "tokenizer.ggml.token_type";
+    let types: Vec<Type> = match metadata.wholes(key)? {
+        None => list
+            .texts()
+            .map(|token| if label::byte_token(token).is_some() { Type::Byte } else { Type::Normal })
+            .collect(),
+        Some(types) if types.len() != list.len() => {
+            return Err(metadata.wrong(key, &format!("{}, one for each token", list.len()), types.len()));
+        }
+        Some(types) => types
+            .wholes()
+            .map(|number| match number {
+                2 | 3 => Type::Special,
+                4 => Type::Added,
+                6 => Type::Byte,
+                // 0 undefined, 1 normal, 5 unused: text, as in llama.cpp.
+                _ => Type::Normal,
+            })
+            .collect(),
+    };
+    let added = list.texts().zip(&types).filter(|(_, kind)| matches!(kind, Type::Special | Type::Added));
+    let (count, longest, bytes) = added.fold((0, 0, 0), |(count, longest, bytes), (token, _)| {
+        (count + 1, token.len().max(longest), bytes + token.len())
+    });
+    if count > MAX_ADDED.0 || longest > MAX_ADDED.1 || bytes > MAX_ADDED.2 {
+        let (most, length, total) = MAX_ADDED;
+        let expected =
+            format!("at most {most} special or added tokens of at most {length} bytes, {total} in all");
+        return Err(metadata.wrong(
+            key,
+            &expected,
+            format!("{count}, up to {longest} bytes, {bytes} in all"),
+        ));
+    }
+    Ok(list.texts().zip(types).collect())
+}
+
+/// The token named by the key `tokenizer.ggml.<name>_token_id`, where `tokenizer.ggml.add_<name>_token`,
+/// or else `default`, says that texts have it.
+fn around(metadata: &Metadata<'_>, name: &str, default: bool, tokens: usize) -> Result<Option<u32>> {
+    if !metadata.flag(&format!("tokenizer.ggml.add_{name}_token"))?.unwrap_or(default) {
+        return Ok(None);
+    }
+    let key = format!("tokenizer.ggml.{name}_token_id");
+    match metadata.id(&key)? {
+        Some(id) if id as usize >= tokens => {
+            Err(metadata.wrong(&key, &format!("an id below {tokens}, the number of tokens"), id))
+        }
+        id => Ok(id),
+    }
+}
+
+/// A byte-level BPE.
+fn byte_level(
+    metadata: &Metadata<'_>,
+    tokens: Vec<(&[u8], Type)>,
+    place: &str,
+) -> Result<impl Tokenizer + use<>> {
+    let pre = metadata.text("tokenizer.ggml.pre")?.unwrap_or_default();
+    let Some((_, cut, whole, bos)) = CUTS.iter().find(|(names, ..)| names.contains(&pre)) else {
+        let known: Vec<_> = CUTS.iter().map(|(names, ..)| names[0]).collect();
+        let found = format!("\"{}\"", printable(pre));
+        return Err(metadata.wrong("tokenizer.ggml.pre", &format!("one of {}", known.join(", ")), found));
+    };
+    let key = "tokenizer.ggml.merges";
+    let Some(list) = metadata.texts(key)? else {
+        return Err(metadata.wrong(key, "the merges of the vocabulary", "no such key"));
+    };
+    if list.len() > MAX_TOKENS || list.size() > MAX_BYTES {
+        let expected = format!("at most {MAX_TOKENS} merges, in at most {MAX_BYTES} bytes");
+        return Err(metadata.wrong(key, &expected, format!("{} in {} bytes", list.len(), list.size())));
+    }
+    let merge = |text: &[u8]| {
+        let text = std::str::from_utf8(text).ok()?;
+        // A token may be a space, but is never empty.
+        let at = text.bytes().skip(1).position(|byte| byte == b' ')? + 1;
+        Some((text[..at].to_owned(), text[at + 1..].to_owned()))
+    };
+    let merges = list.texts().map(merge).collect::<Option<Vec<_>>>();
+    let merges =
+        merges.ok_or_else(|| metadata.wrong(key, "two tokens with a space between", "another text"))?;
+    let of_type =
+        |wanted: Type| (0..).zip(&tokens).filter(move |(_, (_, kind))| *kind == wanted).map(|(id, _)| id);
+    let parts = ByteLevel {
+        merges,
+        added: of_type(Type::Added).collect(),
+        special: of_type(Type::Special).collect(),
+        cut: *cut,
+        whole: *whole,
+        before: around(metadata, "bos", *bos, tokens.len())?,
+        after: around(metadata, "eos", false, tokens.len())?,
+        tokens: tokens.into_iter().map(|(token, _)| String::from_utf8_lossy(token).into_owned()).collect(),
+    };
+    parts.build(place)
+}
+
+/// A SentencePiece vocabulary.
+#[derive(Debug)]
+struct SentencePiece {
+    /// A space is written `▁`.
+    pieces: Pieces,
+    /// Control tokens and those that were added.
+    special: SpecialTokens,
+    types: Vec<Type>,
+    before: Option<u32>,
+    after: Option<u32>,
+    /// Whether a text, and what follows a special token, begins with a space that is not there.
+    prefix: bool,
+}
+
+fn sentencepiece(metadata: &Metadata<'_>, tokens: Vec<(&[u8], Type)>) -> Result<SentencePiece> {
+    let key = "tokenizer.ggml.scores";
+    let scores = match metadata.floats(key)? {
+        Some(scores) if scores.len() == tokens.len() => scores.floats(),
+        found => {
+            let found = found.map_or("no such key".into(), |scores| scores.len().to_string());
+            return Err(metadata.wrong(key, &format!("{}, one for each token", tokens.len()), found));
+        }
+    };
+    let name = |token: &[u8]| String::from_utf8_lossy(token).into_owned().into_boxed_str();
+    let special = (0..).zip(&tokens).filter(|(_, (_, kind))| matches!(kind, Type::Special | Type::Added));
+    let special = SpecialTokens::new(special.map(|(id, (token, _))| (name(token), id)));
+    let piece = |((token, kind), score): (&(&[u8], Type), f32)| {
+        let kind = match kind {
+            Type::Normal => Kind::Text,
+            Type::Byte => label::byte_token(token).map_or(Kind::Special, Kind::Byte),
+            Type::Special | Type::Added => Kind::Special,
+        };
+        Piece { bytes: (*token).into(), score, kind }
+    };
+    Ok(SentencePiece {
+        pieces: Pieces::new(tokens.iter().zip(scores).map(piece).collect()),
+        special,
+        before: around(metadata, "bos", true, tokens.len())?,
+        after: around(metadata, "eos", false, tokens.len())?,
+        prefix: metadata.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true),
+        types: tokens.into_iter().map(|(_, kind)| kind).collect(),
+    })
+}
+
+impl SentencePiece {
+    /// The bytes that a token is shown as: for a special one its name.
+    fn bytes(&self, id: u32) -> Option<Vec<u8>> {
+        let piece = self.pieces.get(id)?;
+        Some(match piece.kind {
+            Kind::Text => String::from_utf8_lossy(&piece.bytes).replace('▁', " ").into_bytes(),
+            Kind::Byte(byte) => vec![byte],
+            Kind::Special => piece.bytes.to_vec(),
+        })
+    }
+}
+
+impl Tokenizer for SentencePiece {
+    fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        let mut ids: Vec<u32> = self.before.into_iter().collect();
+        let mut prefix = self.prefix;
+        for part in self.special.cut(text) {
+            match part {
+                Part::Token(id) => {
+                    ids.push(id);
+                    prefix = self.prefix;
+                }
+                Part::Text(text) => {
+                    let mark = if std::mem::take(&mut prefix) { "▁" } else { "" };
+                    self.pieces.split(&format!("{mark}{}", text.replace(' ', "▁")), &mut ids)?;
+                }
+            }
+        }
+        ids.extend(self.after);
+        Ok(ids)
+    }
+
+    fn bos(&self) -> Option<u32> {
+        self.before
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.pieces.len()
+    }
+
+    fn label(&self, id: u32) -> String {
+        self.bytes(id).map_or_else(|| label::unknown(id), |bytes| label::of_bytes(&bytes))
+    }
+
+    fn stream(&self) -> Box<dyn TextStream + '_> {
+        Box::new(Stream { tokenizer: self, prefix: self.prefix, utf8: Utf8Stream::default() })
+    }
+}
+
+/// Decodes one text.
+struct Stream<'a> {
+    tokenizer: &'a SentencePiece,
+    /// Whether the next space is one that encoding put there.
+    prefix: bool,
+    utf8: Utf8Stream,
+}
+
+impl TextStream for Stream<'_> {
+    fn push(&mut self, id: u32) -> String {
+        let kind = self.tokenizer.types.get(id as usize);
+        let Some((bytes, kind)) = self.tokenizer.bytes(id).zip(kind) else { return String::new() };
+        let text = match kind {
+            Type::Special => String::new(),
+            Type::Added => self.utf8.push(&bytes),
+            Type::Normal | Type::Byte => {
+                let lead = std::mem::take(&mut self.prefix) && bytes.starts_with(b" ");
+                return self.utf8.push(&bytes[usize::from(lead)..]);
+            }
+        };
+        self.prefix = self.tokenizer.prefix;
+        text
+    }
+
+    fn finish(&mut self) -> String {
+        self.utf8.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;
