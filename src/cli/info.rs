@@ -3,16 +3,16 @@
 use std::io::{ErrorKind, Write};
 
 use super::ModelArgs;
-use super::input;
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{self, Checkpoint};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer;
 use crate::trace::{PassDims, Site, Sizes};
 
 pub(super) fn run(args: &ModelArgs) -> Result<()> {
-    let (checkpoint, tokenizer) = input::open(args)?;
-    match print(&mut std::io::stdout().lock(), &checkpoint, tokenizer.as_deref()) {
+    let checkpoint = checkpoint::open(args.model.as_deref())?;
+    let tokens = tokenizer::vocab_size(&checkpoint, args.tokenizer.as_deref())?;
+    match print(&mut std::io::stdout().lock(), &checkpoint, tokens) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Error::output("the information cannot be written").at("standard output").found(error))
         }
@@ -20,19 +20,15 @@ pub(super) fn run(args: &ModelArgs) -> Result<()> {
     }
 }
 
-fn print(
-    out: &mut impl Write,
-    checkpoint: &Checkpoint,
-    tokenizer: Option<&dyn Tokenizer>,
-) -> std::io::Result<()> {
+fn print(out: &mut impl Write, checkpoint: &Checkpoint, tokens: Option<usize>) -> std::io::Result<()> {
     let config = &checkpoint.config;
     let path = checkpoint
         .path
         .as_ref()
         .map_or_else(|| "part of the program".into(), |path| path.display().to_string());
     writeln!(out, "model       {} ({}; {path})", checkpoint.name, checkpoint.format)?;
-    let tokenizer = match tokenizer {
-        Some(tokenizer) => format!("{} tokens", tokenizer.vocab_size()),
+    let tokenizer = match tokens {
+        Some(tokens) => format!("{tokens} tokens"),
         None => "none: prompts are given as --ids".into(),
     };
     writeln!(out, "tokenizer   {tokenizer}; text ends at {}", ids(&checkpoint.eos))?;
