@@ -1,5 +1,6 @@
 //! GGUF files as a whole: the same model in every dtype, in one file and in three, and what gguf-py makes
 //! of each block format (`fixtures/formats/gguf`).
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[allow(dead_code, reason = "these tests write files of one kind only")]
 #[path = "../src/checkpoint/gguf/build.rs"]
