@@ -47,7 +47,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
     let mut ids = run.ids.clone();
     for _ in 0..wanted {
         if ids.len() > session.room() && session.next_pass(1).pass > 0 {
-            eprintln!("The model's context of {} tokens is full.", run.model.config.context);
+            super::tell(format_args!("The model's context of {} tokens is full.", run.model.config.context));
             break;
         }
         let dims = session.next_pass(ids.len());
@@ -66,7 +66,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
         ids = vec![drawn];
     }
     if session.not_a_number() {
-        eprintln!("{}", super::NOT_A_NUMBER);
+        super::tell(super::NOT_A_NUMBER);
     }
     writer.finish(target)
 }
@@ -141,7 +141,7 @@ impl Writer {
         write().map_err(|error| Error::output("the manifest cannot be written").found(error))?;
         let count = self.manifest.file_count();
         let out = target.commit(self.files)?;
-        eprintln!("wrote {count} stages and manifest.json to {}", out.display());
+        super::tell(format_args!("wrote {count} stages and manifest.json to {}", out.display()));
         Ok(())
     }
 }

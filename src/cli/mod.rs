@@ -7,6 +7,8 @@ mod input;
 mod log;
 mod step;
 
+use std::fmt::Display;
+use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -175,6 +177,12 @@ enum LogFormat {
 
 /// Said when a run met values that are not a number.
 const NOT_A_NUMBER: &str = "Some logits are not a number (NaN): look for the first stage that has one with `llama-trace log --values`.";
+
+/// Writes a line to standard error. Where that is gone too, as with a terminal that was closed, there is
+/// nobody left to tell.
+pub fn tell(line: impl Display) {
+    drop(writeln!(std::io::stderr(), "{line}"));
+}
 
 impl Cli {
     /// Does what the command line asks for.
