@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Write};
 use super::ModelArgs;
 use super::input;
 use crate::checkpoint::Checkpoint;
+use crate::checkpoint::names::printable;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 use crate::tokenizer::Tokenizer;
@@ -64,9 +65,10 @@ fn print(
     }
 
     writeln!(out, "\ntensors")?;
-    let width = checkpoint.tensors().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let named = || checkpoint.tensors().map(|(name, tensor)| (printable(name), tensor));
+    let width = named().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let (mut parameters, mut bytes) = (0, 0);
-    for (name, tensor) in checkpoint.tensors() {
+    for (name, tensor) in named() {
         writeln!(out, "  {name:<width$}  {:<4}  {:?}", tensor.dtype(), tensor.shape())?;
         parameters += tensor.count();
         bytes += tensor.bytes().len();
