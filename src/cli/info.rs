@@ -113,12 +113,14 @@ fn cache_bytes(config: &ModelConfig, tokens: usize) -> usize {
 
 /// Every stage of a prefill of `tokens` tokens; ids take eight bytes, all else four.
 fn trace_bytes(config: &ModelConfig, tokens: usize) -> usize {
-    let sizes = Sizes::from(config);
+    // All layers are alike, and their number is the file's word only.
+    let sizes = Sizes { layers: 1, ..Sizes::from(config) };
     let dims = PassDims { pass: 0, start: 0, tokens };
     let bytes = |site: Site| {
         let width = if site.stage.is_ids() { 8 } else { 4 };
         let shape = sizes.shape(site.stage.axes(), dims);
-        shape.iter().fold(width, |product: usize, &size| product.saturating_mul(size))
+        let copies = if site.layer.is_some() { config.layers } else { 1 };
+        shape.iter().fold(width * copies, |product: usize, &size| product.saturating_mul(size))
     };
     Site::all(&sizes, dims).into_iter().map(bytes).fold(0, usize::saturating_add)
 }
