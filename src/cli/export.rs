@@ -34,12 +34,13 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
     }
     let sizes = run.model.sizes();
     let (passes, layers, stages) = (args.passes.as_deref(), args.layers.as_deref(), args.stages.as_deref());
-    let select = Select::parse(passes, wanted, layers, sizes.layers, stages)?;
+    let possible = wanted.min(passes_that_fit(&run));
+    let select = Select::parse(passes, possible, layers, sizes.layers, stages)?;
     let interrupted = interrupt_flag()?;
     let mut writer = Writer {
         files: target.begin()?,
         manifest: Manifest::new(&run, &args.run),
-        bar: progress(&sizes_of_run(&run, wanted), &sizes, &select),
+        bar: progress(&sizes_of_run(&run, possible), &sizes, &select),
         failed: None,
     };
 
@@ -83,10 +84,15 @@ fn interrupt_flag() -> Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// The passes of a run that draws `wanted` tokens, if nothing ends it before.
-fn sizes_of_run(run: &Run, wanted: usize) -> Vec<PassDims> {
+/// How many passes the context has room for: the one over the prompt, and one for each token after it.
+fn passes_that_fit(run: &Run) -> usize {
+    1 + run.model.config.context.saturating_sub(run.ids.len())
+}
+
+/// The first `count` passes of a run.
+fn sizes_of_run(run: &Run, count: usize) -> Vec<PassDims> {
     let prompt = run.ids.len();
-    let decode = (1..wanted).map(|pass| PassDims { pass, start: prompt + pass - 1, tokens: 1 });
+    let decode = (1..count).map(|pass| PassDims { pass, start: prompt + pass - 1, tokens: 1 });
     std::iter::once(PassDims { pass: 0, start: 0, tokens: prompt }).chain(decode).collect()
 }
 
