@@ -1,5 +1,6 @@
 //! From options to what a run needs: the model, the tokenizer, and the prompt as ids.
 
+use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
@@ -81,20 +82,35 @@ fn prompt(args: &RunArgs, tokenizer: Option<&dyn Tokenizer>) -> Result<(Option<S
     Ok((Some(text), ids))
 }
 
+/// The largest prompt that is read; no model's context holds a tenth of it.
+const MAX_PROMPT: u64 = 64 << 20;
+
 /// The text in a file, or in standard input for `-`.
 fn read_text(path: &Path) -> Result<String> {
-    let bytes = if path == Path::new("-") {
+    let read = |from: &mut dyn Read| {
+        // One byte more than allowed, so that an input without an end is noticed.
         let mut bytes = Vec::new();
-        std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
+        from.take(MAX_PROMPT + 1).read_to_end(&mut bytes).map(|_| bytes)
+    };
+    let bytes = if path == Path::new("-") {
+        read(&mut std::io::stdin().lock())
     } else {
-        std::fs::read(path)
+        File::open(path).and_then(|mut file| read(&mut file))
     };
     let bytes = bytes.map_err(|error| {
         Error::prompt("the prompt's file cannot be read")
             .in_file(path)
+            .expected("a file that may be read")
             .found(error)
             .next("check the path, or use - for standard input")
     })?;
+    if bytes.len() as u64 > MAX_PROMPT {
+        return Err(Error::prompt("the prompt is larger than any that a model could read")
+            .in_file(path)
+            .expected(format!("at most {MAX_PROMPT} bytes"))
+            .found("more")
+            .next("give a shorter text"));
+    }
     String::from_utf8(bytes).map_err(|error| {
         Error::prompt("the prompt's file is not a text")
             .in_file(path)
@@ -117,6 +133,7 @@ fn read_ids(list: &str) -> Result<Vec<u32>> {
             Error::prompt("the list of ids has something else in it")
                 .expected("numbers separated by commas: 1,403,407, or @FILE with such a list")
                 .found(format!("`{word}`"))
+                .next("leave it out")
         })
     });
     ids.collect()
