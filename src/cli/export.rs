@@ -30,7 +30,8 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
     if wanted == 0 {
         return Err(Error::usage("there is nothing to export")
             .expected("-n 1 or more: the pass over the prompt draws the first token")
-            .found("-n 0"));
+            .found("-n 0")
+            .next("give another -n, or none"));
     }
     let sizes = run.model.sizes();
     let (passes, layers, stages) = (args.passes.as_deref(), args.layers.as_deref(), args.stages.as_deref());
