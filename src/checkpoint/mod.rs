@@ -7,11 +7,11 @@
 pub mod names;
 pub mod tensor;
 
+pub(crate) mod builtin;
 pub(crate) mod files;
 pub(crate) mod magic;
 pub(crate) mod map;
 
-mod builtin;
 mod hf_config;
 mod huggingface;
 mod llama2c;
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 
-pub use names::{Naming, Weight};
+pub use names::{LayerWeight, Naming, Weight};
 pub use tensor::{Bytes, Dtype, Tensor};
 
 /// An opened checkpoint: its configuration and its tensors, still as they lie in the file.
@@ -96,7 +96,7 @@ impl Checkpoint {
         let name = self.stored_name(weight);
         let place = || match &self.path {
             Some(path) => path.display().to_string(),
-            None => "the built-in model".into(),
+            None => builtin::PLACE.into(),
         };
         if let Some(dtype) = self.unreadable.get(&name) {
             return Err(Error::model(format!("tensor `{name}` is of a number type that is not read here"))

@@ -10,7 +10,7 @@ mod utf8;
 
 use std::path::{Path, PathBuf};
 
-use crate::checkpoint::{Checkpoint, Format, files, magic, map};
+use crate::checkpoint::{Checkpoint, Format, builtin, files, magic, map};
 use crate::error::{Error, Result};
 
 /// A vocabulary with the rules to split text into its tokens.
@@ -53,22 +53,19 @@ pub trait TextStream {
 /// [`crate::error::Error::Model`] where a file is there and cannot be read as a tokenizer, or does not
 /// fit the checkpoint's vocabulary.
 pub fn find(checkpoint: &Checkpoint, path: Option<&Path>) -> Result<Option<Box<dyn Tokenizer>>> {
-    let path = match path {
-        Some(path) => path.to_path_buf(),
-        None => match beside(checkpoint) {
-            Some(path) => path,
-            None => return Ok(None),
-        },
-    };
-    read(&path, checkpoint.config.vocab).map(Some)
+    let vocab = checkpoint.config.vocab;
+    match (path, &checkpoint.path) {
+        (Some(path), _) => read(path, vocab).map(Some),
+        (None, Some(model)) => beside(checkpoint, model).map(|path| read(&path, vocab)).transpose(),
+        (None, None) => Ok(Some(Box::new(hf::parse(builtin::TOKENIZER, builtin::PLACE)?))),
+    }
 }
 
 /// The largest tokenizer.json that is read. Llama 3's has 9 MB.
 const MAX_JSON: u64 = 64 << 20;
 
-/// The tokenizer file that came with `checkpoint`, the one most particular to it first.
-fn beside(checkpoint: &Checkpoint) -> Option<PathBuf> {
-    let path = checkpoint.path.as_ref()?;
+/// The tokenizer file that came with the checkpoint at `path`, the one most particular to it first.
+fn beside(checkpoint: &Checkpoint, path: &Path) -> Option<PathBuf> {
     let candidates = match checkpoint.format {
         Format::HuggingFace { .. } => vec![path.join("tokenizer.json")],
         Format::Llama2c => vec![
@@ -115,6 +112,17 @@ mod tests {
         let mut text: String = ids.iter().map(|&id| stream.push(id)).collect();
         text += &stream.finish();
         text
+    }
+
+    #[test]
+    fn the_built_in_model_has_its_own() {
+        let model = checkpoint::open(None).unwrap();
+        let tokenizer = find(&model, None).unwrap().unwrap();
+        assert_eq!(tokenizer.vocab_size(), model.config.vocab);
+        let text = "The fox saw 3 stars — ✨ and\n said \"hello\".";
+        let ids = tokenizer.encode(text).unwrap();
+        assert_eq!(tokenizer.bos(), Some(ids[0]));
+        assert_eq!(decode(&*tokenizer, &ids), text);
     }
 
     #[test]
