@@ -15,6 +15,7 @@ pub(crate) mod map;
 mod hf_config;
 mod huggingface;
 mod llama2c;
+pub mod random;
 mod safetensors;
 
 use std::collections::BTreeMap;
@@ -57,6 +58,8 @@ pub enum Format {
     },
     /// llama2.c's version 0 `.bin`.
     Llama2c,
+    /// Random numbers in the shape of a model, for measuring.
+    Random,
 }
 
 impl fmt::Display for Format {
@@ -64,6 +67,7 @@ impl fmt::Display for Format {
         match self {
             Self::HuggingFace { files: 1 } => f.write_str("Hugging Face directory, 1 safetensors file"),
             Self::HuggingFace { files } => write!(f, "Hugging Face directory, {files} safetensors files"),
+            Self::Random => f.write_str("random weights"),
             Self::Llama2c => f.write_str("llama2.c checkpoint, version 0"),
         }
     }

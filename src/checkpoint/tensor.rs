@@ -44,9 +44,17 @@ pub enum Bytes {
     Mapped(Arc<Mmap>, Range<usize>),
     /// A part of the binary.
     Static(&'static [u8]),
+    /// Made in memory.
+    Owned(Arc<[u8]>, Range<usize>),
 }
 
 impl Bytes {
+    /// Bytes made in memory.
+    pub(crate) fn owned(bytes: Vec<u8>) -> Self {
+        let length = bytes.len();
+        Self::Owned(bytes.into(), 0..length)
+    }
+
     /// The part of these bytes at `range`, kept alive by the same owner; none where it passes the end.
     pub(crate) fn slice(&self, range: Range<usize>) -> Option<Self> {
         if range.start > range.end || range.end > self.len() {
@@ -57,6 +65,9 @@ impl Bytes {
                 Self::Mapped(Arc::clone(map), whole.start + range.start..whole.start + range.end)
             }
             Self::Static(bytes) => Self::Static(&bytes[range]),
+            Self::Owned(bytes, whole) => {
+                Self::Owned(Arc::clone(bytes), whole.start + range.start..whole.start + range.end)
+            }
         })
     }
 }
@@ -68,6 +79,7 @@ impl Deref for Bytes {
         match self {
             Self::Mapped(map, range) => &map[range.clone()],
             Self::Static(bytes) => bytes,
+            Self::Owned(bytes, range) => &bytes[range.clone()],
         }
     }
 }

@@ -68,6 +68,7 @@ const MAX_JSON: u64 = 64 << 20;
 fn beside(checkpoint: &Checkpoint, path: &Path) -> Option<PathBuf> {
     let candidates = match checkpoint.format {
         Format::HuggingFace { .. } => vec![path.join("tokenizer.json")],
+        Format::Random => Vec::new(),
         Format::Llama2c => vec![
             path.with_extension("tokenizer.bin"),
             path.with_file_name(format!("tok{}.bin", checkpoint.config.vocab)),
