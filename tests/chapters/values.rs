@@ -37,7 +37,7 @@ impl World {
     pub(crate) fn new(heads: Json) -> Self {
         let checkpoint = checkpoint::open(None).unwrap();
         let tokenizer = tokenizer::find(&checkpoint, None).unwrap().unwrap();
-        let model = Model::load(&checkpoint, Cpu).unwrap();
+        let model = Model::load(&checkpoint, Cpu::default()).unwrap();
         Self { model, tokenizer, heads, runs: HashMap::new() }
     }
 
