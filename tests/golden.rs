@@ -1,5 +1,6 @@
 //! Every stage of three tiny Llamas against a float64 reference (`fixtures/golden`, made with
 //! transformers), and proof that the comparison notices every mistake it is there to notice.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! Frames that a viewer gets (derived, or from a layer that ran again) against those of the pass itself,
 //! and the recorded run against the unrecorded one: bit for bit.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
@@ -138,7 +139,7 @@ fn recording_does_not_change_the_logits() {
         let logits = |session: &Session<'_, Cpu>| {
             let mut bits = Vec::new();
             forward::last_logits(&model, &session.work, |logits| {
-                bits.extend(logits.iter().map(|x| x.to_bits()))
+                bits.extend(logits.iter().map(|x| x.to_bits()));
             });
             bits
         };
