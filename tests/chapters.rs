@@ -3,6 +3,8 @@
 //! `LLAMA_TRACE_BLESS=1 cargo test --test chapters` writes the tagged numbers, the heads of commands marked
 //! `heads=…` and the shown outputs into the notes, and then runs the same tests.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 #[path = "chapters/note.rs"]
 mod note;
 #[path = "chapters/shell.rs"]
