@@ -412,3 +412,52 @@ fn with_weights(name: &str, value: &[u8; 4]) -> tempfile::TempDir {
     safetensors::serialize_to_file(views, None, &to.path().join("model.safetensors")).unwrap();
     to
 }
+
+#[test]
+fn a_benchmark_reports_every_figure_beside_the_machines_limits() {
+    let args =
+        ["bench", "--prompt-tokens", "4,8", "--gen", "3", "--threads", "1", "--stages", "--format", "json"];
+    let report: Value = serde_json::from_str(&ok(&llama_trace(args))).unwrap();
+    for pointer in [
+        "/read_bandwidth_gbs",
+        "/matmul_gflops",
+        "/load_s",
+        "/first_token_s",
+        "/decode/tokens_per_s",
+        "/decode/gbs",
+        "/prefill/0/tokens_per_s",
+        "/prefill/1/gflops",
+        "/prefill/1/share_of_matmul",
+    ] {
+        let value = report.pointer(pointer).and_then(Value::as_f64);
+        assert!(value.is_some_and(|value| value > 0.0), "{pointer}: {value:?}");
+    }
+    assert_eq!(report["threads"], 1);
+    assert!(report["decode"]["share_of_bandwidth"].is_null(), "the built-in model fits into a cache");
+    assert!(report["stages"].as_array().unwrap().iter().any(|stage| stage["stage"] == "ffn_down"));
+    let table = ok(&llama_trace(["bench", "--prompt-tokens", "4", "--gen", "2"]));
+    assert!(table.contains("in cache") && table.contains("tokens/s"), "{table}");
+}
+
+#[test]
+fn every_kernel_and_any_number_of_threads_give_the_same_bits() {
+    let dump = |options: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("dump");
+        let args =
+            ["export", "--prompt", PROMPT, "-n", "2", "--stages", "softmax,ffn_residual,logits", "--out"];
+        ok(&command(args.iter().chain(&[out.to_str().unwrap()]).chain(options)).output().unwrap());
+        ["pass_000/logits.npy", "pass_001/logits.npy", "pass_000/layer_02/softmax.npy"]
+            .map(|file| fs::read(out.join(file)).unwrap())
+    };
+    let expected = dump(&["--cpu-kernel", "portable", "--threads", "1"]);
+    for kernel in llama_trace::backend::cpu::Kernel::available() {
+        for threads in ["1", "2", "3"] {
+            let same = dump(&["--cpu-kernel", kernel.name(), "--threads", threads]) == expected;
+            assert!(same, "{} kernel, {threads} threads", kernel.name());
+        }
+    }
+    let refused = llama_trace(["--prompt", "x", "--cpu-kernel", "abacus"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).contains("portable"), "{}", stderr(&refused));
+}
