@@ -72,7 +72,8 @@ fn beside(checkpoint: &Checkpoint) -> Option<PathBuf> {
     let path = checkpoint.path.as_ref()?;
     let candidates = match checkpoint.format {
         Format::HuggingFace { .. } => vec![path.join("tokenizer.json")],
-        Format::Llama2c => vec![
+        Format::Meta { .. } => Vec::new(),
+        Format::Llama2c { .. } => vec![
             path.with_extension("tokenizer.bin"),
             path.with_file_name(format!("tok{}.bin", checkpoint.config.vocab)),
             path.with_file_name("tokenizer.bin"),
