@@ -157,10 +157,8 @@ impl ModelConfig {
             }
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
                 let positive = |x: f32| x.is_finite() && x > 0.0;
-                if !(positive(factor) && positive(low_freq_factor) && low_freq_factor < high_freq_factor)
-                    || !high_freq_factor.is_finite()
-                    || original_context == 0
-                {
+                let ramp = positive(low_freq_factor) && low_freq_factor < high_freq_factor;
+                if !(positive(factor) && ramp && positive(high_freq_factor) && original_context > 0) {
                     let expected = "factor > 0, 0 < low_freq_factor < high_freq_factor, original context ≥ 1";
                     return wrong("llama3 RoPE scaling", self.rope_scaling.to_string(), expected);
                 }

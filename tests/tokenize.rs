@@ -1,4 +1,5 @@
 //! `llama-trace tokenize`, as a user runs it.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
@@ -7,7 +8,8 @@ use serde_json::Value;
 
 /// What `tokenize` prints with these options.
 fn tokenize(tokenizer: &std::path::Path, args: &[&str]) -> String {
-    let output = llama_trace(["tokenize", "--tokenizer", tokenizer.to_str().unwrap()].iter().chain(args));
+    let options = ["tokenize", "--tokenizer", tokenizer.to_str().unwrap()];
+    let output = llama_trace(options.iter().chain(args));
     assert!(output.status.success(), "{args:?}: {}", stderr(&output));
     stdout(&output)
 }
@@ -59,6 +61,20 @@ fn the_last_line_of_the_merges_is_the_result() {
     assert!(text.contains("\"x\" \"y\" \"z\" \"z\" \"y\"") && text.contains("rank "), "{text}");
     let Some(llama_2) = data("llama2c/tokenizer.model") else { return };
     assert!(tokenize(&llama_2, &["xyzzy", "--merges"]).contains("score -"));
+}
+
+#[test]
+fn the_built_in_model_tells_its_merges() {
+    let run = |args: &[&str]| {
+        let output = llama_trace(["tokenize", "Once upon a time, unhappily"].iter().chain(args));
+        assert!(output.status.success(), "{}", stderr(&output));
+        stdout(&output)
+    };
+    let (with, without) = (run(&["--merges"]), run(&[]));
+    assert!(with.contains("rank ") && without.lines().count() == 2, "{with}");
+    assert_eq!(with.lines().last(), without.lines().last());
+    let (with, without) = (run(&["--merges", "--no-special"]), run(&["--no-special"]));
+    assert_eq!(with.lines().last(), without.lines().last());
 }
 
 #[test]

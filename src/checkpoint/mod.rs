@@ -7,17 +7,18 @@
 pub mod names;
 pub mod tensor;
 
+pub(crate) mod builtin;
 pub(crate) mod files;
 pub(crate) mod magic;
 pub(crate) mod map;
 
-mod builtin;
 mod gather;
 mod hf_config;
 mod huggingface;
 mod llama2c;
 mod meta;
 mod pth;
+pub mod random;
 mod safetensors;
 
 use std::collections::BTreeMap;
@@ -68,6 +69,8 @@ pub enum Format {
         /// Number of .pth files, across which every matrix is cut where there are several.
         files: usize,
     },
+    /// Random numbers in the shape of a model, for measuring.
+    Random,
 }
 
 impl fmt::Display for Format {
@@ -75,6 +78,7 @@ impl fmt::Display for Format {
         match self {
             Self::HuggingFace { files: 1 } => f.write_str("Hugging Face directory, 1 safetensors file"),
             Self::HuggingFace { files } => write!(f, "Hugging Face directory, {files} safetensors files"),
+            Self::Random => f.write_str("random weights"),
             Self::Meta { files: 1 } => f.write_str("Meta's checkpoint, 1 .pth file"),
             Self::Meta { files } => write!(f, "Meta's checkpoint, {files} model-parallel .pth files"),
             Self::Llama2c { version } => write!(f, "llama2.c checkpoint, version {version}"),
@@ -120,7 +124,7 @@ impl Checkpoint {
         let name = self.stored_name(weight);
         let place = || match &self.path {
             Some(path) => path.display().to_string(),
-            None => "the built-in model".into(),
+            None => builtin::PLACE.into(),
         };
         if let Some(dtype) = self.unreadable.get(&name) {
             return Err(Error::model(format!("tensor `{name}` is of a number type that is not read here"))

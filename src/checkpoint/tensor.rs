@@ -46,6 +46,8 @@ pub enum Bytes {
     Static(&'static [u8]),
     /// A range of bytes that lie in no file as they are needed.
     Built(Arc<Built>, Range<usize>),
+    /// Made in memory.
+    Owned(Arc<[u8]>, Range<usize>),
 }
 
 /// Bytes that are put together in memory when they are first read: so that looking at a model that lies
@@ -74,7 +76,7 @@ impl Bytes {
     /// Number of bytes, without building them.
     pub fn len(&self) -> usize {
         match self {
-            Self::Mapped(_, range) | Self::Built(_, range) => range.len(),
+            Self::Mapped(_, range) | Self::Built(_, range) | Self::Owned(_, range) => range.len(),
             Self::Static(bytes) => bytes.len(),
         }
     }
@@ -90,8 +92,15 @@ impl Bytes {
             (Self::Mapped(a, range), Self::Mapped(b, other)) => Arc::ptr_eq(a, b) && range == other,
             (Self::Built(a, range), Self::Built(b, other)) => Arc::ptr_eq(a, b) && range == other,
             (Self::Static(a), Self::Static(b)) => std::ptr::eq(*a, *b),
+            (Self::Owned(a, range), Self::Owned(b, other)) => Arc::ptr_eq(a, b) && range == other,
             _ => false,
         }
+    }
+
+    /// Bytes made in memory.
+    pub(crate) fn owned(bytes: Vec<u8>) -> Self {
+        let length = bytes.len();
+        Self::Owned(bytes.into(), 0..length)
     }
 
     /// The part of these bytes at `range`, kept alive by the same owner; none where it passes the end.
@@ -107,6 +116,9 @@ impl Bytes {
             Self::Built(built, whole) => {
                 Self::Built(Arc::clone(built), whole.start + range.start..whole.start + range.end)
             }
+            Self::Owned(bytes, whole) => {
+                Self::Owned(Arc::clone(bytes), whole.start + range.start..whole.start + range.end)
+            }
         })
     }
 }
@@ -119,6 +131,7 @@ impl Deref for Bytes {
             Self::Mapped(map, range) => &map[range.clone()],
             Self::Static(bytes) => bytes,
             Self::Built(built, range) => &bytemuck::cast_slice(&built.words)[..built.length][range.clone()],
+            Self::Owned(bytes, range) => &bytes[range.clone()],
         }
     }
 }

@@ -4,8 +4,8 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{ModelArgs, RunArgs};
-use crate::backend::cpu::Cpu;
+use super::{CpuArgs, ModelArgs, RunArgs};
+use crate::backend::cpu::{Cpu, Kernel};
 use crate::checkpoint;
 use crate::error::{Error, Result};
 use crate::generate::{Sampler, Sampling};
@@ -35,7 +35,7 @@ impl Run {
         let sampler = Sampler::new(sampling)?;
         let (checkpoint, tokenizer) = open(&args.model)?;
         let (text, ids) = prompt(args, tokenizer.as_deref())?;
-        let model = Model::load(&checkpoint, Cpu)?;
+        let model = Model::load(&checkpoint, cpu(&args.cpu)?)?;
         Ok(Self { model, tokenizer, eos: checkpoint.eos, sampler, text, ids })
     }
 
@@ -44,6 +44,30 @@ impl Run {
         let text = self.tokenizer.as_ref().map_or_else(|| format!("#{id}"), |tokenizer| tokenizer.label(id));
         TokenLabel { id, text }
     }
+}
+
+/// The CPU backend, with the threads and the kernel that were asked for.
+pub(super) fn cpu(args: &CpuArgs) -> Result<Cpu> {
+    if let Some(threads) = args.threads {
+        if threads == 0 {
+            return Err(Error::usage("there is nothing to compute with")
+                .expected("--threads 1 or more")
+                .found("0"));
+        }
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
+        pool.map_err(|error| {
+            Error::usage("the threads cannot be started").found(error).next("ask for fewer")
+        })?;
+    }
+    let Some(name) = &args.cpu_kernel else { return Ok(Cpu::default()) };
+    let available = Kernel::available();
+    let names: Vec<_> = available.iter().map(|kernel| kernel.name()).collect();
+    let kernel = available.iter().find(|kernel| kernel.name() == name).ok_or_else(|| {
+        Error::usage("this processor has no such kernel")
+            .expected(names.join(", "))
+            .found(format!("`{name}`"))
+    })?;
+    Ok(Cpu::with_kernel(*kernel))
 }
 
 /// Opens the checkpoint and the tokenizer that belongs to it.

@@ -1,5 +1,6 @@
 //! The command line: what it looks like, and one short file for each thing it does.
 
+mod bench;
 mod export;
 mod generate;
 mod info;
@@ -56,6 +57,8 @@ enum Command {
     Info(ModelArgs),
     /// Show the tokens of a text, and how merging arrives at them
     Tokenize(TokenizeArgs),
+    /// Measure this machine's limits, and how near to them a model runs
+    Bench(BenchArgs),
 }
 
 /// Which model.
@@ -111,6 +114,9 @@ struct RunArgs {
     /// Where the random numbers start; the same seed draws the same text
     #[arg(long, default_value_t = 0)]
     seed: u64,
+
+    #[command(flatten)]
+    cpu: CpuArgs,
 }
 
 /// Where the tracer opens.
@@ -199,6 +205,66 @@ struct TokenizeArgs {
     format: LogFormat,
 }
 
+#[derive(Args, Debug)]
+struct BenchArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+
+    /// Random weights in the shape of a known model, instead of a model
+    #[arg(long, value_name = "NAME", conflicts_with = "model")]
+    shape: Option<String>,
+
+    /// Number type of the random weights
+    #[arg(long, value_enum, default_value_t = Weights::Bf16, requires = "shape")]
+    weights: Weights,
+
+    /// Lengths of the prompts to time
+    #[arg(long, value_name = "LIST", default_value = "128,512", value_delimiter = ',')]
+    prompt_tokens: Vec<usize>,
+
+    /// Tokens to draw, one pass each
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    r#gen: usize,
+
+    /// Add the time of every stage of a decode pass, summed over the layers
+    #[arg(long)]
+    stages: bool,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t = BenchFormat::Table)]
+    format: BenchFormat,
+
+    #[command(flatten)]
+    cpu: CpuArgs,
+}
+
+/// How the CPU is used.
+#[derive(Args, Clone, Debug)]
+struct CpuArgs {
+    /// Threads to compute with [default: one for each core]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+
+    /// Inner loops to compute with: avx512, avx2 or portable [default: the fastest that this processor has]
+    #[arg(long, value_name = "NAME")]
+    cpu_kernel: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Weights {
+    F32,
+    F16,
+    Bf16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum BenchFormat {
+    /// Lines to read
+    Table,
+    /// One JSON object
+    Json,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LogFormat {
     /// Lines to read
@@ -221,6 +287,7 @@ impl Cli {
             Some(Command::Log(args)) => log::run(&args),
             Some(Command::Info(args)) => info::run(&args),
             Some(Command::Tokenize(args)) => tokenize::run(&args),
+            Some(Command::Bench(args)) => bench::run(&args),
             None if self.step || !self.run.has_prompt() => step::run(&self.run, &self.open),
             None => generate::run(&self.run),
         }

@@ -16,7 +16,7 @@ mod utf8;
 
 use std::path::{Path, PathBuf};
 
-use crate::checkpoint::{Checkpoint, Format, files, magic, map};
+use crate::checkpoint::{Checkpoint, Format, builtin, files, magic, map};
 use crate::config::{ModelConfig, RopeScaling};
 use crate::error::{Error, Result};
 
@@ -86,14 +86,12 @@ pub trait TextStream {
 /// [`crate::error::Error::Model`] where a file is there and cannot be read as a tokenizer, or does not
 /// fit the checkpoint's vocabulary.
 pub fn find(checkpoint: &Checkpoint, path: Option<&Path>) -> Result<Option<Box<dyn Tokenizer>>> {
-    let path = match path {
-        Some(path) => path.to_path_buf(),
-        None => match beside(checkpoint) {
-            Some(path) => path,
-            None => return Ok(None),
-        },
-    };
-    read(&path, Some(&checkpoint.config)).map(Some)
+    let config = Some(&checkpoint.config);
+    match (path, &checkpoint.path) {
+        (Some(path), _) => read(path, config).map(Some),
+        (None, Some(model)) => beside(checkpoint, model).map(|path| read(&path, config)).transpose(),
+        (None, None) => Ok(Some(Box::new(hf::parse(builtin::TOKENIZER, builtin::PLACE)?))),
+    }
 }
 
 /// The tokenizer in the file at `path`, for no model in particular.
@@ -109,20 +107,20 @@ const MAX_JSON: u64 = 64 << 20;
 /// The most tokens that a vocabulary may have: as many as a model may have rows in its embedding table.
 const MAX_VOCAB: usize = 1 << 20;
 
-/// The tokenizer file that came with `checkpoint`, the one most particular to it first.
-fn beside(checkpoint: &Checkpoint) -> Option<PathBuf> {
-    let path = checkpoint.path.as_ref()?;
+/// The tokenizer file that came with the checkpoint at `path`, the one most particular to it first.
+fn beside(checkpoint: &Checkpoint, path: &Path) -> Option<PathBuf> {
     let candidates = match checkpoint.format {
         Format::HuggingFace { .. } => vec![path.join("tokenizer.json"), path.join("tokenizer.model")],
         Format::Meta { .. } => {
             // The files of Llama 1 and 2 lie in a folder for each size, and the tokenizer above them.
-            let folder = if path.is_dir() { path.clone() } else { path.with_file_name("") };
+            let folder = if path.is_dir() { path.to_path_buf() } else { path.with_file_name("") };
             vec![
                 folder.join("tokenizer.model"),
                 folder.join("tokenizer.json"),
                 folder.join("../tokenizer.model"),
             ]
         }
+        Format::Random => Vec::new(),
         Format::Llama2c { .. } => vec![
             path.with_extension("tokenizer.bin"),
             path.with_file_name(format!("tok{}.bin", checkpoint.config.vocab)),
@@ -191,6 +189,17 @@ mod tests {
         let mut text: String = ids.iter().map(|&id| stream.push(id)).collect();
         text += &stream.finish();
         text
+    }
+
+    #[test]
+    fn the_built_in_model_has_its_own() {
+        let model = checkpoint::open(None).unwrap();
+        let tokenizer = find(&model, None).unwrap().unwrap();
+        assert_eq!(tokenizer.vocab_size(), model.config.vocab);
+        let text = "The fox saw 3 stars — ✨ and\n said \"hello\".";
+        let ids = tokenizer.encode(text).unwrap();
+        assert_eq!(tokenizer.bos(), Some(ids[0]));
+        assert_eq!(decode(&*tokenizer, &ids), text);
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub(super) fn run(app: &mut App, source: &mut dyn Source, guard: &Guard) -> Resu
                 Effect::None => {}
                 Effect::Quit => return Ok(()),
                 Effect::Advance => advance(app, source),
-                Effect::Export => save(app, source),
+                Effect::Export => save(app, source, Path::new(".")),
                 Effect::Redraw => terminal.clear().map_err(|error| failed(&error))?,
                 Effect::Suspend => {
                     guard.suspend()?;
@@ -106,7 +106,7 @@ pub fn action_of(app: &App, event: Event) -> Option<Action> {
 }
 
 /// Asks for one more pass; when it is there, the screen goes to the same step of it.
-fn advance(app: &mut App, source: &mut dyn Source) {
+pub fn advance(app: &mut App, source: &mut dyn Source) {
     match source.advance() {
         Ok(()) => {
             app.expects_pass = true;
@@ -116,7 +116,8 @@ fn advance(app: &mut App, source: &mut dyn Source) {
     }
 }
 
-fn save(app: &mut App, source: &mut dyn Source) {
+/// Writes the current stage into `folder`, and says where or why not.
+pub fn save(app: &mut App, source: &mut dyn Source, folder: &Path) {
     // Steps taken since the last drawing have not been asked for yet.
     app.sync(source);
     let frame = match (app.tensor(), source.frame(app.place().site())) {
@@ -127,7 +128,7 @@ fn save(app: &mut App, source: &mut dyn Source) {
             return app.say("there is nothing to export yet: it is being computed", false);
         }
     };
-    match export::save(&frame, Path::new(".")) {
+    match export::save(&frame, folder) {
         Ok(path) => app.say(format!("wrote {}", path.display()), false),
         Err(error) => app.say(error.to_string(), true),
     }

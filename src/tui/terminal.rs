@@ -5,6 +5,8 @@ use std::panic::{self, PanicHookInfo};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+#[cfg(unix)]
+use std::time::Duration;
 
 use crossterm::cursor::{Hide, Show};
 use crossterm::event::{
@@ -25,6 +27,8 @@ pub struct Guard {
     signal: Arc<AtomicUsize>,
     /// Once true, signals do again what they do in a program that does not catch them.
     released: Arc<AtomicBool>,
+    #[cfg(unix)]
+    watchdog: Option<signal_hook::iterator::Handle>,
     previous: Arc<Hook>,
     /// What other threads had to say while the screen was in use.
     elsewhere: Arc<Mutex<Vec<String>>>,
@@ -44,15 +48,22 @@ const STOPPING: [(i32, &str); 3] = [
     (signal_hook::consts::SIGHUP, "SIGHUP"),
 ];
 
+/// How long the event loop has to see a signal.
+#[cfg(unix)]
+const GRACE: Duration = Duration::from_secs(1);
+
 impl Guard {
     /// Takes the terminal.
     ///
     /// # Errors
     /// [`Error::Terminal`] where it cannot be taken; it is as before then.
     pub fn take() -> Result<Self> {
-        let guard = Self {
+        #[cfg_attr(not(unix), expect(unused_mut, reason = "only signals change it"))]
+        let mut guard = Self {
             signal: Arc::default(),
             released: Arc::default(),
+            #[cfg(unix)]
+            watchdog: None,
             previous: Arc::new(panic::take_hook()),
             elsewhere: Arc::default(),
         };
@@ -102,17 +113,36 @@ impl Guard {
     }
 
     #[cfg(unix)]
-    fn catch_signals(&self) -> io::Result<()> {
+    fn catch_signals(&mut self) -> io::Result<()> {
         use signal_hook::flag;
         for (signal, _) in STOPPING {
             flag::register_conditional_default(signal, self.released.clone())?;
             flag::register_usize(signal, self.signal.clone(), usize::try_from(signal).unwrap_or(0))?;
         }
+        self.watch_signals()
+    }
+
+    /// Ends the program where the event loop does not see a signal in time. When the terminal itself has
+    /// gone, reading events from it never returns.
+    #[cfg(unix)]
+    fn watch_signals(&mut self) -> io::Result<()> {
+        let mut signals = signal_hook::iterator::Signals::new(STOPPING.map(|(signal, _)| signal))?;
+        self.watchdog = Some(signals.handle());
+        let released = self.released.clone();
+        thread::Builder::new().name("signals".into()).spawn(move || {
+            if signals.forever().next().is_some() {
+                thread::sleep(GRACE);
+                if !released.load(Ordering::SeqCst) {
+                    leave();
+                    std::process::exit(i32::from(Error::interrupted("").exit_code()));
+                }
+            }
+        })?;
         Ok(())
     }
 
     #[cfg(not(unix))]
-    fn catch_signals(&self) -> io::Result<()> {
+    fn catch_signals(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
@@ -120,7 +150,11 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         leave();
-        self.released.store(true, Ordering::Relaxed);
+        self.released.store(true, Ordering::SeqCst);
+        #[cfg(unix)]
+        if let Some(watchdog) = &self.watchdog {
+            watchdog.close();
+        }
         if !thread::panicking() {
             drop(panic::take_hook());
             let previous = self.previous.clone();

@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use super::super::text;
 use super::super::theme::Theme;
 
-/// `source` in lines of at most `width` columns (code keeps its own lines). HTML comments are left out, and
+/// `source` in lines of at most `width` columns. HTML comments are left out, and
 /// of other HTML the tags.
 pub fn render(source: &str, width: usize, theme: Theme) -> Vec<Line<'static>> {
     let mut writer = Writer { width: width.max(8), theme, ..Writer::new(theme) };
@@ -62,10 +62,7 @@ impl Writer {
             Event::Start(tag) => self.start(&tag),
             Event::End(tag) => self.end(tag),
             Event::Text(content) if self.code => {
-                for line in content.lines() {
-                    let line = format!("  {line}");
-                    self.lines.push(Line::styled(text::cut(&line, self.width), self.theme.code()));
-                }
+                content.lines().for_each(|line| self.code_line(line));
             }
             Event::Text(content) => self.push(&content, self.style()),
             Event::Code(content) | Event::InlineMath(content) | Event::DisplayMath(content) => {
@@ -191,6 +188,19 @@ impl Writer {
         }
     }
 
+    /// A line of code, indented; what is too long goes on further in.
+    fn code_line(&mut self, line: &str) {
+        let code = line.trim_start();
+        let indent = 2 + (line.len() - code.len()).min(self.width / 2);
+        for (i, part) in text::wrap(code, self.width.saturating_sub(indent + 2).max(8)).iter().enumerate() {
+            let space = " ".repeat(indent + if i == 0 { 0 } else { 2 });
+            self.lines.push(Line::styled(space + part, self.theme.code()));
+        }
+        if code.is_empty() {
+            self.lines.push(Line::default());
+        }
+    }
+
     fn gap(&mut self) {
         if self.lines.last().is_some_and(|line| line.width() > 0) {
             self.lines.push(Line::default());
@@ -311,8 +321,9 @@ mod tests {
     #[test]
     fn lists_hang_and_code_keeps_its_lines() {
         let source = "1. alpha beta gamma\n2. b\n   - c\n\n```rust\nlet x = 1;\n```\n";
-        let expected = ["1. alpha", "   beta", "   gamma", "2. b", "  • c", "", "  [rust]", "  let x = 1;"];
-        assert_eq!(plain(source, 10), expected);
+        let expected =
+            ["1. alpha", "   beta", "   gamma", "2. b", "  • c", "", "  [rust]", "  let x =", "    1;"];
+        assert_eq!(plain(source, 12), expected);
     }
 
     #[test]
