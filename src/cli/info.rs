@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Write};
 
 use super::ModelArgs;
 use super::input;
-use crate::checkpoint::{Checkpoint, Format};
+use crate::checkpoint::{Bytes, Checkpoint, Format};
 use crate::config::{ModelConfig, RopeScaling};
 use crate::error::{Error, Result};
 use crate::tokenizer::Tokenizer;
@@ -66,10 +66,15 @@ fn print(
     writeln!(out, "\ntensors")?;
     let width = checkpoint.tensors().map(|(name, _)| name.len()).max().unwrap_or(0);
     let (mut parameters, mut bytes) = (0, 0);
+    let mut counted: Vec<&Bytes> = Vec::new();
     for (name, tensor) in checkpoint.tensors() {
         writeln!(out, "  {name:<width$}  {:<4}  {:?}", tensor.dtype(), tensor.shape())?;
-        parameters += tensor.count();
-        bytes += tensor.bytes().len();
+        // Two names may be one tensor: the tables of a tied model.
+        if !counted.iter().any(|other| other.same_place(tensor.bytes())) {
+            counted.push(tensor.bytes());
+            parameters += tensor.count();
+            bytes += tensor.bytes().len();
+        }
     }
     writeln!(out, "  {} parameters, {}", grouped(parameters), size(bytes))?;
 
