@@ -73,9 +73,32 @@ pub(super) fn cpu(args: &CpuArgs) -> Result<Cpu> {
 
 /// Opens the checkpoint and the tokenizer that belongs to it.
 pub(super) fn open(args: &ModelArgs) -> Result<(checkpoint::Checkpoint, Option<Arc<dyn Tokenizer>>)> {
-    let checkpoint = checkpoint::open(args.model.as_deref())?;
+    let mut checkpoint = checkpoint::open(args.model.as_deref())?;
+    if let Some(factor) = args.rope_factor {
+        checkpoint.config.set_rope_factor(factor)?;
+    }
     let tokenizer = tokenizer::find(&checkpoint, args.tokenizer.as_deref())?;
+    if let Some(tokenizer) = tokenizer.as_ref().filter(|_| checkpoint.eos.is_empty()) {
+        checkpoint.eos = tokenizer.ends();
+    }
     Ok((checkpoint, tokenizer.map(Arc::from)))
+}
+
+/// The tokenizer alone: the file that was named, or the model's.
+pub(super) fn open_tokenizer(args: &ModelArgs) -> Result<Arc<dyn Tokenizer>> {
+    if let (None, Some(path)) = (&args.model, &args.tokenizer) {
+        return tokenizer::open(path).map(Arc::from);
+    }
+    open(args)?.1.ok_or_else(no_tokenizer)
+}
+
+fn no_tokenizer() -> Error {
+    Error::prompt("this model has no tokenizer, so it cannot read a text")
+        .expected(
+            "a tokenizer beside the model (tokenizer.json, tokenizer.model, or tokenizer.bin for a .bin), or --tokenizer FILE",
+        )
+        .found("none")
+        .next("give a tokenizer, or the prompt as token ids: --ids 1,403,407")
 }
 
 /// The prompt's text, where there is one, and its ids.
@@ -90,10 +113,7 @@ fn prompt(args: &RunArgs, tokenizer: Option<&dyn Tokenizer>) -> Result<(Option<S
         (None, None) => DEFAULT_PROMPT.into(),
     };
     let Some(tokenizer) = tokenizer else {
-        return Err(Error::prompt("this model has no tokenizer, so it cannot read a text")
-            .expected("a tokenizer beside the model (tokenizer.json, or tokenizer.bin for a .bin), or --tokenizer FILE")
-            .found("none")
-            .next("give a tokenizer, or the prompt as token ids: --ids 1,403,407"));
+        return Err(no_tokenizer());
     };
     if text.is_empty() && tokenizer.bos().is_none() {
         return Err(Error::prompt(
@@ -110,7 +130,7 @@ fn prompt(args: &RunArgs, tokenizer: Option<&dyn Tokenizer>) -> Result<(Option<S
 const MAX_PROMPT: u64 = 64 << 20;
 
 /// The text in a file, or in standard input for `-`.
-fn read_text(path: &Path) -> Result<String> {
+pub(super) fn read_text(path: &Path) -> Result<String> {
     let read = |from: &mut dyn Read| {
         // One byte more than allowed, so that an input without an end is noticed.
         let mut bytes = Vec::new();
