@@ -167,8 +167,8 @@ impl ModelConfig {
             }
             &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
                 let positive = |x: f32| x.is_finite() && x > 0.0;
-                let ordered = low_freq_factor < high_freq_factor && high_freq_factor.is_finite();
-                if !(positive(factor) && positive(low_freq_factor) && ordered) || original_context == 0 {
+                let ramp = positive(low_freq_factor) && low_freq_factor < high_freq_factor;
+                if !(positive(factor) && ramp && positive(high_freq_factor) && original_context > 0) {
                     let expected = "factor > 0, 0 < low_freq_factor < high_freq_factor, original context ≥ 1";
                     return wrong("llama3 RoPE scaling", self.rope_scaling.to_string(), expected);
                 }
@@ -181,6 +181,32 @@ impl ModelConfig {
                 if let Some(divisor) = divisors.iter().find(|x| !(x.is_finite() && **x > 0.0)) {
                     return wrong("RoPE divisors", divisor.to_string(), "positive numbers");
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the factor by which RoPE's frequencies are stretched, where the model's are.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where they are not, or the factor is no positive number.
+    pub fn set_rope_factor(&mut self, new: f32) -> Result<()> {
+        if !(new.is_finite() && new > 0.0) {
+            return Err(Error::usage("--rope-factor is not a factor")
+                .expected("a positive number")
+                .found(new));
+        }
+        let found = match self.rope_scaling {
+            RopeScaling::Divisors(_) => "a file that has a factor for each frequency",
+            _ => "a model without",
+        };
+        match &mut self.rope_scaling {
+            RopeScaling::Linear { factor } | RopeScaling::Llama3 { factor, .. } => *factor = new,
+            RopeScaling::None | RopeScaling::Divisors(_) => {
+                return Err(Error::usage("--rope-factor is for models that scale RoPE")
+                    .expected("a model with llama3 or linear RoPE scaling")
+                    .found(found)
+                    .next("leave --rope-factor out"));
             }
         }
         Ok(())

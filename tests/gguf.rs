@@ -30,7 +30,7 @@ fn open(name: &str) -> Checkpoint {
 
 /// The logits of every token of a prompt and of the token after it.
 fn logits(checkpoint: &Checkpoint) -> Vec<f32> {
-    let model = Model::load(checkpoint, Cpu).unwrap();
+    let model = Model::load(checkpoint, Cpu::default()).unwrap();
     let mut session = Session::new(&model, Sampler::new(Sampling::default()).unwrap());
     let (select, mut logits) = (Select::all(), Vec::<f32>::new());
     let mut ids = vec![1, 4, 7, 2, 0, 5, 3, 6, 6, 1, 2];
@@ -62,7 +62,8 @@ fn relative_error(a: &[f32], b: &[f32]) -> f64 {
 fn blocks_are_dequantized_to_the_bits_of_gguf_py() {
     let file = fs::read(path("dequantized.safetensors")).unwrap();
     let tensors = SafeTensors::deserialize(&file).unwrap();
-    let formats: [(&str, fn(&[u8], &mut [f32])); 8] = [
+    type Dequantize = fn(&[u8], &mut [f32]);
+    let formats: [(&str, Dequantize); 8] = [
         ("Q8_0", dequantize::q8_0),
         ("Q4_0", dequantize::q4_0),
         ("Q4_1", dequantize::q4_1),

@@ -1,5 +1,6 @@
 //! Every stage of three tiny Llamas against a float64 reference (`fixtures/golden`, made with
 //! transformers), and proof that the comparison notices every mistake it is there to notice.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
@@ -48,7 +49,7 @@ fn open(model: &str) -> Checkpoint {
 
 /// Every stage of a prefill and two decode passes, by the name that its dump would have.
 fn record(checkpoint: &Checkpoint, prompt: &[u32]) -> BTreeMap<String, Tensor> {
-    let model = Model::load(checkpoint, Cpu).unwrap();
+    let model = Model::load(checkpoint, Cpu::default()).unwrap();
     let mut session = Session::new(&model, Sampler::new(Sampling::default()).unwrap());
     let (select, mut stages) = (Select::all(), BTreeMap::new());
     let mut ids = prompt.to_vec();
@@ -115,7 +116,7 @@ fn every_stage_of_every_model_agrees_with_the_reference() {
 fn greedy_tokens_are_those_of_the_reference() {
     for name in MODELS {
         let (prompt, expected) = (ids(name, "prompt_ids"), ids(name, "greedy_ids"));
-        let model = Model::load(&open(name), Cpu).unwrap();
+        let model = Model::load(&open(name), Cpu::default()).unwrap();
         let mut session = Session::new(&model, Sampler::new(Sampling::default()).unwrap());
         let mut next = session.run(&prompt, &mut NoProbe).unwrap();
         for &id in &expected {

@@ -1,5 +1,6 @@
 //! Frames that a viewer gets (derived, or from a layer that ran again) against those of the pass itself,
 //! and the recorded run against the unrecorded one: bit for bit.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
@@ -20,7 +21,7 @@ const PASSES: usize = 3;
 
 fn model(name: &str) -> Model<Cpu> {
     let checkpoint = checkpoint::open(Some(&common::fixture(&format!("golden/{name}")))).unwrap();
-    Model::load(&checkpoint, Cpu).unwrap()
+    Model::load(&checkpoint, Cpu::default()).unwrap()
 }
 
 fn sampler() -> Sampler {
@@ -138,7 +139,7 @@ fn recording_does_not_change_the_logits() {
         let logits = |session: &Session<'_, Cpu>| {
             let mut bits = Vec::new();
             forward::last_logits(&model, &session.work, |logits| {
-                bits.extend(logits.iter().map(|x| x.to_bits()))
+                bits.extend(logits.iter().map(|x| x.to_bits()));
             });
             bits
         };
@@ -160,26 +161,44 @@ fn recording_does_not_change_the_logits() {
 #[test]
 fn a_prefill_is_the_same_as_its_tokens_one_by_one() {
     for name in ["gqa", "mha_bias", "tied_llama3"] {
-        let (model, prompt, select) = (model(name), [1, 5, 9, 3, 7, 2, 8], Select::all());
-        let sizes = model.sizes();
-        let frames_of = |session: &mut Session<'_, Cpu>, ids: &[u32]| {
-            let mut frames = HashMap::new();
-            let dims = session.next_pass(ids.len());
-            let mut recorder = Recorder::new(sizes, dims, &select, |frame: Frame| {
-                frames.insert((frame.site.layer, frame.site.stage), frame);
-            });
-            session.run(ids, &mut recorder).unwrap();
-            frames
-        };
-        let whole = frames_of(&mut Session::new(&model, sampler()), &prompt);
-        let mut session = Session::new(&model, sampler());
-        for (t, id) in prompt.iter().enumerate() {
-            for (at, single) in frames_of(&mut session, &[*id]) {
-                if at.1 >= Stage::Probs {
-                    continue; // the sampler's stages belong to a pass, not to a token
-                }
-                compare_row(&single, &whole[&at], t);
+        compare_prefill(&model(name), &[1, 5, 9, 3, 7, 2, 8]);
+    }
+    let built_in = Model::load(&checkpoint::open(None).unwrap(), Cpu::default()).unwrap();
+    compare_prefill(&built_in, &[300, 301, 302, 303, 300, 301, 302, 303, 40]);
+}
+
+#[test]
+fn a_prefill_of_stories260k_is_the_same_as_its_tokens_one_by_one() {
+    let (Some(path), Some(ids)) =
+        (common::data("stories260K/stories260K.bin"), common::data("stories260K/greedy_ids_n200.json"))
+    else {
+        return;
+    };
+    let ids: Vec<u32> = serde_json::from_slice(&std::fs::read(ids).unwrap()).unwrap();
+    let model = Model::load(&checkpoint::open(Some(&path)).unwrap(), Cpu::default()).unwrap();
+    compare_prefill(&model, &ids[..40]);
+}
+
+/// Compares row t of every stage of a prefill with the pass that reads token t alone.
+fn compare_prefill(model: &Model<Cpu>, prompt: &[u32]) {
+    let select = Select::all();
+    let frames_of = |session: &mut Session<'_, Cpu>, ids: &[u32]| {
+        let mut frames = HashMap::new();
+        let dims = session.next_pass(ids.len());
+        let mut recorder = Recorder::new(model.sizes(), dims, &select, |frame: Frame| {
+            frames.insert((frame.site.layer, frame.site.stage), frame);
+        });
+        session.run(ids, &mut recorder).unwrap();
+        frames
+    };
+    let whole = frames_of(&mut Session::new(model, sampler()), prompt);
+    let mut session = Session::new(model, sampler());
+    for (t, id) in prompt.iter().enumerate() {
+        for (at, single) in frames_of(&mut session, &[*id]) {
+            if at.1 >= Stage::Probs {
+                continue; // the sampler's stages belong to a pass, not to a token
             }
+            compare_row(&single, &whole[&at], t);
         }
     }
 }

@@ -1,9 +1,50 @@
-//! The model inside the program.
+//! The model inside the program: a Hugging Face directory that was put into the binary, so that there is
+//! something to look at before anything was fetched. `fixtures/train` makes it.
 
-use super::Checkpoint;
-use crate::error::{Error, Result};
+use super::huggingface::assemble;
+use super::tensor::Bytes;
+use super::{Checkpoint, hf_config, safetensors};
+use crate::error::Result;
 
-/// Opens the built-in model.
+macro_rules! file {
+    ($name:literal) => {
+        concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/builtin/", $name)
+    };
+}
+
+const CONFIG: &str = include_str!(file!("config.json"));
+const GENERATION_CONFIG: &str = include_str!(file!("generation_config.json"));
+const WEIGHTS: &[u8] = include_bytes!(file!("model.safetensors"));
+/// Its tokenizer.json.
+pub(crate) const TOKENIZER: &str = include_str!(file!("tokenizer.json"));
+/// What it is called in messages.
+pub(crate) const PLACE: &str = "the built-in model";
+
+/// Opens the built-in model, by the same code as one on disk.
+///
+/// # Errors
+/// None in a program that passed its tests; they are those of a directory.
 pub(super) fn open() -> Result<Checkpoint> {
-    Err(Error::model("this build has no built-in model yet").next("give a model with --model"))
+    let config = hf_config::model_config(CONFIG, PLACE)?;
+    let eos = hf_config::stop_ids(Some((GENERATION_CONFIG, PLACE)), (CONFIG, PLACE))?;
+    let contents = safetensors::parse(&Bytes::Static(WEIGHTS), PLACE)?;
+    Ok(assemble("built-in".into(), config, eos, contents, 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{LayerWeight, Weight};
+    use super::*;
+
+    #[test]
+    fn it_is_whole() {
+        let model = open().unwrap();
+        let config = &model.config;
+        model.tensor(Weight::Embedding, &[config.vocab, config.dim]).unwrap();
+        let last = Weight::Layer(config.layers - 1, LayerWeight::W2);
+        model.tensor(last, &[config.dim, config.ffn_dim]).unwrap();
+        assert_eq!(model.name, "built-in");
+        assert!(model.path.is_none() && !model.eos.is_empty());
+        assert!(model.eos.iter().all(|&id| (id as usize) < config.vocab));
+    }
 }

@@ -1,12 +1,16 @@
 //! The command line: what it looks like, and one short file for each thing it does.
 
+mod bench;
 mod export;
 mod generate;
 mod info;
 mod input;
 mod log;
 mod step;
+mod tokenize;
 
+use std::fmt::Display;
+use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -40,6 +44,7 @@ Examples:
   llama-trace --model ~/models/Llama-3.2-1B --prompt \"The capital of France is\" --step --layer 3 --stage softmax
   llama-trace log --prompt \"Hello\" --values
   llama-trace export --prompt \"Hello\" --out dump -n 3
+  llama-trace tokenize \"Hello world\" --merges
 
 Exit codes: 0 done, 2 wrong options, 3 wrong model or tokenizer file, 4 wrong prompt,
 5 the output cannot be written, 6 no terminal, 130 interrupted.";
@@ -52,18 +57,28 @@ enum Command {
     Log(LogArgs),
     /// Show the configuration, every tensor, and what a trace would take
     Info(ModelArgs),
+    /// Show the tokens of a text, and how merging arrives at them
+    Tokenize(TokenizeArgs),
+    /// Measure this machine's limits, and how near to them a model runs
+    Bench(BenchArgs),
 }
 
 /// Which model.
 #[derive(Args, Clone, Debug)]
 struct ModelArgs {
-    /// A Hugging Face directory, a GGUF file, or a llama2.c .bin file [default: the built-in model]
+    /// A directory in Hugging Face's or Meta's layout, a GGUF file, or a llama2.c .bin file [default: the built-in
+    /// model]
     #[arg(long, short, value_name = "PATH")]
     model: Option<PathBuf>,
 
-    /// tokenizer.json, a GGUF file or llama2.c's tokenizer.bin [default: the one in or beside the model]
+    /// tokenizer.json, tokenizer.model, a GGUF file or llama2.c's tokenizer.bin [default: the one in or beside the
+    /// model]
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
+
+    /// Factor of the model's RoPE scaling, where its files say another or none
+    #[arg(long, value_name = "FACTOR", allow_negative_numbers = true)]
+    rope_factor: Option<f32>,
 }
 
 /// What to run, and how to draw.
@@ -103,6 +118,9 @@ struct RunArgs {
     /// Where the random numbers start; the same seed draws the same text
     #[arg(long, default_value_t = 0)]
     seed: u64,
+
+    #[command(flatten)]
+    cpu: CpuArgs,
 }
 
 /// Where the tracer opens.
@@ -165,16 +183,108 @@ struct LogArgs {
     format: LogFormat,
 }
 
+#[derive(Args, Debug)]
+struct TokenizeArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+
+    /// The text
+    #[arg(value_name = "TEXT", required_unless_present = "stdin", allow_hyphen_values = true)]
+    text: Option<String>,
+
+    /// Read the text from standard input
+    #[arg(long, conflicts_with = "text")]
+    stdin: bool,
+
+    /// Add no token at the beginning or end, and read the names of special tokens as plain text
+    #[arg(long)]
+    no_special: bool,
+
+    /// Show merge by merge how byte-pair encoding arrives at the tokens
+    #[arg(long)]
+    merges: bool,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    format: LogFormat,
+}
+
+#[derive(Args, Debug)]
+struct BenchArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+
+    /// Random weights in the shape of a known model, instead of a model
+    #[arg(long, value_name = "NAME", conflicts_with = "model")]
+    shape: Option<String>,
+
+    /// Number type of the random weights
+    #[arg(long, value_enum, default_value_t = Weights::Bf16, requires = "shape")]
+    weights: Weights,
+
+    /// Lengths of the prompts to time
+    #[arg(long, value_name = "LIST", default_value = "128,512", value_delimiter = ',')]
+    prompt_tokens: Vec<usize>,
+
+    /// Tokens to draw, one pass each
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    r#gen: usize,
+
+    /// Add the time of every stage of a decode pass, summed over the layers
+    #[arg(long)]
+    stages: bool,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t = BenchFormat::Table)]
+    format: BenchFormat,
+
+    #[command(flatten)]
+    cpu: CpuArgs,
+}
+
+/// How the CPU is used.
+#[derive(Args, Clone, Debug)]
+struct CpuArgs {
+    /// Threads to compute with [default: one for each core]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+
+    /// Inner loops to compute with: avx512, avx2 or portable [default: the fastest that this processor has]
+    #[arg(long, value_name = "NAME")]
+    cpu_kernel: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Weights {
+    F32,
+    F16,
+    Bf16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum BenchFormat {
+    /// Lines to read
+    Table,
+    /// One JSON object
+    Json,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LogFormat {
     /// Lines to read
     Text,
-    /// One JSON object a line
+    /// JSON, one object a line
     Json,
 }
 
 /// Said when a run met values that are not a number.
 const NOT_A_NUMBER: &str = "Some logits are not a number (NaN): look for the first stage that has one with `llama-trace log --values`.";
+
+/// Writes a line to standard error. Where that is gone too, as with a terminal that was closed, there is
+/// nobody left to tell.
+pub fn tell(line: impl Display) {
+    drop(writeln!(std::io::stderr(), "{line}"));
+}
 
 impl Cli {
     /// Does what the command line asks for.
@@ -186,6 +296,8 @@ impl Cli {
             Some(Command::Export(args)) => export::run(&args),
             Some(Command::Log(args)) => log::run(&args),
             Some(Command::Info(args)) => info::run(&args),
+            Some(Command::Tokenize(args)) => tokenize::run(&args),
+            Some(Command::Bench(args)) => bench::run(&args),
             None if self.step || !self.run.has_prompt() => step::run(&self.run, &self.open),
             None => generate::run(&self.run),
         }

@@ -28,15 +28,14 @@ pub fn mask(row: &mut [f32], visible: usize) {
     row[visible..].fill(f32::NEG_INFINITY);
 }
 
-/// out\[c\] = Σ_k weights\[k\] · value\[k\]\[c\], summed in the order of the keys. `values` begins at the first
-/// value of the kv head.
+/// out\[c\] += Σ_k weights\[k\] · value\[k\]\[c\], in the order of the keys, by fused multiply-adds. `values` begins
+/// at the first value of the kv head.
 #[inline(always)]
 pub fn mix(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
-    out.fill(0.0);
     for (k, weight) in weights.iter().enumerate() {
         let value = &values[k * stride..k * stride + out.len()];
         for (out, value) in out.iter_mut().zip(value) {
-            *out += weight * value;
+            *out = weight.mul_add(*value, *out);
         }
     }
 }

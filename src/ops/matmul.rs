@@ -1,13 +1,13 @@
 //! Matrix product with a transposed weight, as in `torch.nn.Linear`: out\[o\] = Σ_i x\[i\] · w\[o, i\] (+ b\[o\]).
 
 /// Number of partial sums in [`dot`].
-const LANES: usize = 32;
+pub const LANES: usize = 16;
 
 /// Σ x\[i\] · w\[i\] over two slices of one length.
 ///
-/// The order of the sum is fixed: term i goes to partial sum i mod 32, the partial sums are added in
-/// halves (16 pairs, 8 pairs, …), and the terms past the last whole 32 are added at the end, one by one.
-/// A compiler may use vectors of any width for it and the result stays the same to the bit.
+/// The order of the sum is fixed: term i goes to partial sum i mod 16 by a fused multiply-add, and
+/// [`reduce`] adds the partial sums. Vectors of any width compute it so, and the result is the same to the
+/// bit.
 #[inline(always)]
 pub fn dot(x: &[f32], w: &[f32]) -> f32 {
     debug_assert_eq!(x.len(), w.len());
@@ -16,9 +16,18 @@ pub fn dot(x: &[f32], w: &[f32]) -> f32 {
     let (w_lanes, w_rest) = w.as_chunks::<LANES>();
     for (x, w) in x_lanes.iter().zip(w_lanes) {
         for lane in 0..LANES {
-            sums[lane] += x[lane] * w[lane];
+            sums[lane] = x[lane].mul_add(w[lane], sums[lane]);
         }
     }
+    for ((sum, x), w) in sums.iter_mut().zip(x_rest).zip(w_rest) {
+        *sum = x.mul_add(*w, *sum);
+    }
+    reduce(sums)
+}
+
+/// The sum of the partial sums, by halves: 8 pairs, 4 pairs, 2 pairs, 1 pair.
+#[inline(always)]
+pub fn reduce(mut sums: [f32; LANES]) -> f32 {
     let mut width = LANES / 2;
     while width > 0 {
         for lane in 0..width {
@@ -26,7 +35,7 @@ pub fn dot(x: &[f32], w: &[f32]) -> f32 {
         }
         width /= 2;
     }
-    x_rest.iter().zip(w_rest).fold(sums[0], |sum, (x, w)| sum + x * w)
+    sums[0]
 }
 
 /// One output row: `out` (O) = `x` (I) · `w`ᵀ with `w` (O, I), row-major.
@@ -49,7 +58,7 @@ mod tests {
 
     #[test]
     fn whole_lanes_and_the_rest_are_both_summed() {
-        for length in [0, 1, 31, 32, 33, 64, 100] {
+        for length in [0, 1, 15, 16, 17, 32, 100] {
             let x: Vec<f32> = (0..length).map(|i| i as f32).collect();
             let ones = vec![1.0; length];
             assert_eq!(dot(&x, &ones), (0..length).sum::<usize>() as f32, "length {length}");

@@ -2,16 +2,15 @@
 //! (`gpt2`). Texts are split as llama.cpp splits them, special tokens in the text included.
 
 use super::hf::byte_level::{ByteLevel, Cut};
-use super::special::{Part, SpecialTokens};
+use super::merges::{Stretch, Way};
+use super::special::{Part, Specials};
 use super::spm::{Kind, Piece, Pieces};
 use super::utf8::Utf8Stream;
-use super::{TextStream, Tokenizer, label};
+use super::{MAX_VOCAB, TextStream, Tokenizer, label};
 use crate::checkpoint::gguf::{self, List, Metadata};
 use crate::checkpoint::names::printable;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
-/// The most tokens, and the most merges, that are read; Llama 3 has 128256 and 280147.
-const MAX_TOKENS: usize = 1 << 20;
 /// The most bytes that tokens, and merges, are read from. Llama 3's have 2 and 6 MB.
 const MAX_BYTES: usize = 64 << 20;
 /// The most tokens that are looked for in a text as they stand, the most bytes that one has, and the most
@@ -41,8 +40,8 @@ enum Type {
 /// Reads the vocabulary of the GGUF file with these bytes, found at `place`; none where it has none.
 ///
 /// # Errors
-/// [`Error::Model`] where it is damaged, of a kind that is not read here, or has more than `vocab` tokens.
-pub(super) fn parse(file: &[u8], vocab: usize, place: &str) -> Result<Option<Box<dyn Tokenizer>>> {
+/// [`crate::error::Error::Model`] where it is damaged or of a kind that is not read here.
+pub(super) fn parse(file: &[u8], place: &str) -> Result<Option<Box<dyn Tokenizer>>> {
     let header = gguf::header(file, place)?;
     let metadata = &header.metadata;
     let model = match metadata.text("tokenizer.ggml.model")? {
@@ -54,13 +53,6 @@ pub(super) fn parse(file: &[u8], vocab: usize, place: &str) -> Result<Option<Box
         }
     };
     let tokens = tokens(metadata)?;
-    if tokens.len() > vocab {
-        return Err(Error::model("the tokenizer has more tokens than the model")
-            .at(place)
-            .expected(format!("at most {vocab}"))
-            .found(tokens.len())
-            .next("give the tokenizer that belongs to the model with --tokenizer"));
-    }
     Ok(Some(match model {
         "llama" => Box::new(sentencepiece(metadata, tokens)?),
         _ => Box::new(byte_level(metadata, tokens, place)?),
@@ -70,7 +62,7 @@ pub(super) fn parse(file: &[u8], vocab: usize, place: &str) -> Result<Option<Box
 /// How many tokens the vocabulary of the GGUF file with these bytes has; none where it has none.
 ///
 /// # Errors
-/// [`Error::Model`] where the file is damaged.
+/// [`crate::error::Error::Model`] where the file is damaged.
 pub(super) fn count(file: &[u8], place: &str) -> Result<Option<usize>> {
     Ok(gguf::header(file, place)?.metadata.texts("tokenizer.ggml.tokens")?.map(List::len))
 }
@@ -81,8 +73,8 @@ fn tokens<'a>(metadata: &Metadata<'a>) -> Result<Vec<(&'a [u8], Type)>> {
     let Some(list) = metadata.texts(key)? else {
         return Err(metadata.wrong(key, "the tokens of the vocabulary", "no such key"));
     };
-    if !(1..=MAX_TOKENS).contains(&list.len()) || list.size() > MAX_BYTES {
-        let expected = format!("1 to {MAX_TOKENS} tokens, in at most {MAX_BYTES} bytes");
+    if !(1..=MAX_VOCAB).contains(&list.len()) || list.size() > MAX_BYTES {
+        let expected = format!("1 to {MAX_VOCAB} tokens, in at most {MAX_BYTES} bytes");
         return Err(metadata.wrong(key, &expected, format!("{} in {} bytes", list.len(), list.size())));
     }
     let key = "tokenizer.ggml.token_type";
@@ -153,8 +145,8 @@ fn byte_level(
     let Some(list) = metadata.texts(key)? else {
         return Err(metadata.wrong(key, "the merges of the vocabulary", "no such key"));
     };
-    if list.len() > MAX_TOKENS || list.size() > MAX_BYTES {
-        let expected = format!("at most {MAX_TOKENS} merges, in at most {MAX_BYTES} bytes");
+    if list.len() > MAX_VOCAB || list.size() > MAX_BYTES {
+        let expected = format!("at most {MAX_VOCAB} merges, in at most {MAX_BYTES} bytes");
         return Err(metadata.wrong(key, &expected, format!("{} in {} bytes", list.len(), list.size())));
     }
     let merge = |text: &[u8]| {
@@ -186,13 +178,25 @@ fn byte_level(
 struct SentencePiece {
     /// A space is written `▁`.
     pieces: Pieces,
-    /// Control tokens and those that were added.
-    special: SpecialTokens,
+    /// Control tokens and those that were added, which are looked for in a text.
+    found: Specials,
+    /// Those that were added, which are text themselves.
+    added: Specials,
     types: Vec<Type>,
     before: Option<u32>,
     after: Option<u32>,
+    /// Tokens that end a text.
+    ends: Vec<u32>,
     /// Whether a text, and what follows a special token, begins with a space that is not there.
     prefix: bool,
+}
+
+/// A part of a text.
+enum Spelt {
+    /// A token that stands there as it is.
+    Token(u32),
+    /// Text as the pieces spell it.
+    Text(String),
 }
 
 fn sentencepiece(metadata: &Metadata<'_>, tokens: Vec<(&[u8], Type)>) -> Result<SentencePiece> {
@@ -204,9 +208,10 @@ fn sentencepiece(metadata: &Metadata<'_>, tokens: Vec<(&[u8], Type)>) -> Result<
             return Err(metadata.wrong(key, &format!("{}, one for each token", tokens.len()), found));
         }
     };
-    let name = |token: &[u8]| String::from_utf8_lossy(token).into_owned().into_boxed_str();
-    let special = (0..).zip(&tokens).filter(|(_, (_, kind))| matches!(kind, Type::Special | Type::Added));
-    let special = SpecialTokens::new(special.map(|(id, (token, _))| (name(token), id)));
+    let specials = |types: &[Type]| {
+        let some = (0..).zip(&tokens).filter(|(_, (_, kind))| types.contains(kind));
+        Specials::new(some.map(|(id, (token, _))| (String::from_utf8_lossy(token).into_owned(), id)))
+    };
     let piece = |((token, kind), score): (&(&[u8], Type), f32)| {
         let kind = match kind {
             Type::Normal => Kind::Text,
@@ -217,7 +222,9 @@ fn sentencepiece(metadata: &Metadata<'_>, tokens: Vec<(&[u8], Type)>) -> Result<
     };
     Ok(SentencePiece {
         pieces: Pieces::new(tokens.iter().zip(scores).map(piece).collect()),
-        special,
+        found: specials(&[Type::Special, Type::Added]),
+        added: specials(&[Type::Added]),
+        ends: gguf::stop_ids(metadata)?,
         before: around(metadata, "bos", true, tokens.len())?,
         after: around(metadata, "eos", false, tokens.len())?,
         prefix: metadata.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true),
@@ -230,31 +237,69 @@ impl SentencePiece {
     fn bytes(&self, id: u32) -> Option<Vec<u8>> {
         let piece = self.pieces.get(id)?;
         Some(match piece.kind {
-            Kind::Text => String::from_utf8_lossy(&piece.bytes).replace('▁', " ").into_bytes(),
             Kind::Byte(byte) => vec![byte],
             Kind::Special => piece.bytes.to_vec(),
+            _ => String::from_utf8_lossy(&piece.bytes).replace('▁', " ").into_bytes(),
         })
+    }
+
+    /// The tokens that stand in `text` as they are, and as the pieces spell it the text between them.
+    fn parts(&self, text: &str, plain: bool) -> Vec<Spelt> {
+        let mut prefix = self.prefix;
+        let part = |part: Part<'_>| match part {
+            Part::Special(id) => {
+                prefix = self.prefix;
+                Spelt::Token(id)
+            }
+            Part::Text(text) => {
+                let mark = if std::mem::take(&mut prefix) { "▁" } else { "" };
+                Spelt::Text(format!("{mark}{}", text.replace(' ', "▁")))
+            }
+        };
+        let names = if plain { &self.added } else { &self.found };
+        names.split(text, false).into_iter().map(part).collect()
+    }
+
+    fn split(&self, text: &str, plain: bool, ids: &mut Vec<u32>) -> Result<()> {
+        for part in self.parts(text, plain) {
+            match part {
+                Spelt::Token(id) => ids.push(id),
+                Spelt::Text(text) => self.pieces.split(&text, ids)?,
+            }
+        }
+        Ok(())
     }
 }
 
 impl Tokenizer for SentencePiece {
     fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let mut ids: Vec<u32> = self.before.into_iter().collect();
-        let mut prefix = self.prefix;
-        for part in self.special.cut(text) {
-            match part {
-                Part::Token(id) => {
-                    ids.push(id);
-                    prefix = self.prefix;
-                }
-                Part::Text(text) => {
-                    let mark = if std::mem::take(&mut prefix) { "▁" } else { "" };
-                    self.pieces.split(&format!("{mark}{}", text.replace(' ', "▁")), &mut ids)?;
-                }
-            }
-        }
+        self.split(text, false, &mut ids)?;
         ids.extend(self.after);
         Ok(ids)
+    }
+
+    fn encode_plain(&self, text: &str) -> Result<Vec<u32>> {
+        let mut ids = Vec::new();
+        self.split(text, true, &mut ids)?;
+        Ok(ids)
+    }
+
+    fn merges(&self, text: &str, plain: bool) -> Result<Option<Vec<Stretch>>> {
+        let token = |id| Stretch::token(Way::Special, id, self.label(id));
+        let mut stretches: Vec<_> = self.before.filter(|_| !plain).into_iter().map(token).collect();
+        for part in self.parts(text, plain) {
+            stretches.push(match part {
+                Spelt::Token(id) => token(id),
+                Spelt::Text(text) => self.pieces.stretch(&text, |part| part.replace('▁', " "))?,
+            });
+        }
+        stretches.extend(self.after.filter(|_| !plain).map(token));
+        Ok(Some(stretches))
+    }
+
+    fn ends(&self) -> Vec<u32> {
+        self.ends.clone()
     }
 
     fn bos(&self) -> Option<u32> {

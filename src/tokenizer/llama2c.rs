@@ -4,9 +4,10 @@
 //! the token's bytes. The number of tokens is not in the file; the model knows it. Text is split as by
 //! `encode` of llama2.c's run.c, which follows SentencePiece.
 
+use super::merges::{Stretch, Way};
 use super::spm::{Kind, Piece, Pieces};
 use super::utf8::Utf8Stream;
-use super::{TextStream, Tokenizer, label};
+use super::{MAX_VOCAB, TextStream, Tokenizer, label};
 use crate::error::{Error, Result};
 
 /// Beginning of text; run.c's `1`.
@@ -21,15 +22,19 @@ pub(super) struct Llama2cTokenizer {
     pieces: Pieces,
 }
 
-/// Reads the `vocab` tokens of a tokenizer.bin found at `place`.
+/// Reads the `vocab` tokens of a tokenizer.bin found at `place`, or all where no model says how many.
 ///
 /// # Errors
 /// [`Error::Model`] where the file has not exactly `vocab` tokens, or a length passes its end.
-pub(super) fn parse(bytes: &[u8], vocab: usize, place: &str) -> Result<Llama2cTokenizer> {
+pub(super) fn parse(bytes: &[u8], vocab: Option<usize>, place: &str) -> Result<Llama2cTokenizer> {
     let wrong = |what: &str, found: String| {
+        let expected = match vocab {
+            Some(vocab) => format!("a llama2.c tokenizer.bin with exactly {vocab} tokens, as the model has"),
+            None => format!("a llama2.c tokenizer.bin of up to {MAX_VOCAB} tokens"),
+        };
         Error::model(what)
             .at(place)
-            .expected(format!("a llama2.c tokenizer.bin with exactly {vocab} tokens, as the model has"))
+            .expected(expected)
             .found(found)
             .next("give the tokenizer that belongs to the model with --tokenizer")
     };
@@ -39,7 +44,10 @@ pub(super) fn parse(bytes: &[u8], vocab: usize, place: &str) -> Result<Llama2cTo
     // The longest length, which is counted here instead.
     let (_, mut rest) = bytes.split_first_chunk::<4>().ok_or_else(|| cut_off(0))?;
     let mut pieces = Vec::new();
-    for id in 0..vocab {
+    for id in 0..vocab.unwrap_or(MAX_VOCAB) {
+        if vocab.is_none() && rest.is_empty() {
+            break;
+        }
         let (score, after) = rest.split_first_chunk::<4>().ok_or_else(|| cut_off(id))?;
         let (length, after) = after.split_first_chunk::<4>().ok_or_else(|| cut_off(id))?;
         let length =
@@ -50,7 +58,7 @@ pub(super) fn parse(bytes: &[u8], vocab: usize, place: &str) -> Result<Llama2cTo
     }
     if !rest.is_empty() {
         let what = "the tokenizer has more tokens than the model";
-        return Err(wrong(what, format!("{} bytes after token {}", rest.len(), vocab - 1)));
+        return Err(wrong(what, format!("{} bytes after token {}", rest.len(), pieces.len() - 1)));
     }
     Ok(Llama2cTokenizer { pieces: Pieces::new(pieces) })
 }
@@ -68,20 +76,46 @@ impl Llama2cTokenizer {
     fn token(&self, id: u32) -> Option<&[u8]> {
         self.pieces.get(id).map(|piece| &*piece.bytes)
     }
+
+    /// What is split into tokens for `text`: a space goes before it, as by SentencePiece's
+    /// `add_dummy_prefix`, so that a word is the same at the start as in the middle.
+    fn prefixed(text: &str) -> String {
+        if text.is_empty() { String::new() } else { format!(" {text}") }
+    }
 }
 
 impl Tokenizer for Llama2cTokenizer {
     fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let mut ids = vec![BOS];
-        if !text.is_empty() {
-            // SentencePiece's `add_dummy_prefix`: a word is the same at the start as in the middle.
-            self.pieces.split(&format!(" {text}"), &mut ids)?;
-        }
+        self.pieces.split(&Self::prefixed(text), &mut ids)?;
         Ok(ids)
+    }
+
+    /// run.c knows no names of special tokens: the text is plain in any case.
+    fn encode_plain(&self, text: &str) -> Result<Vec<u32>> {
+        let mut ids = Vec::new();
+        self.pieces.split(&Self::prefixed(text), &mut ids)?;
+        Ok(ids)
+    }
+
+    fn merges(&self, text: &str, plain: bool) -> Result<Option<Vec<Stretch>>> {
+        let mut stretches = Vec::new();
+        if !plain {
+            stretches.push(Stretch::token(Way::Special, BOS, self.label(BOS)));
+        }
+        if !text.is_empty() {
+            stretches.push(self.pieces.stretch(&Self::prefixed(text), str::to_owned)?);
+        }
+        Ok(Some(stretches))
     }
 
     fn bos(&self) -> Option<u32> {
         Some(BOS)
+    }
+
+    /// run.c stops at 1, which separated the texts it was trained on; 2 is `</s>`.
+    fn ends(&self) -> Vec<u32> {
+        vec![BOS, EOS]
     }
 
     fn vocab_size(&self) -> usize {
@@ -155,7 +189,7 @@ mod tests {
     }
 
     fn tokenizer(tokens: &[(&str, f32)]) -> Llama2cTokenizer {
-        parse(&file(tokens), 259 + tokens.len(), "test").unwrap()
+        parse(&file(tokens), Some(259 + tokens.len()), "test").unwrap()
     }
 
     #[test]
@@ -170,7 +204,7 @@ mod tests {
     #[test]
     fn without_byte_tokens_an_unknown_character_is_an_error() {
         let bytes = [&1_i32.to_le_bytes()[..], &[0; 4], &1_i32.to_le_bytes(), b"a"].concat();
-        let text = parse(&bytes, 1, "test").unwrap().encode("b").unwrap_err().to_string();
+        let text = parse(&bytes, Some(1), "test").unwrap().encode("b").unwrap_err().to_string();
         assert!(text.contains("no token for ' '"), "{text}");
     }
 
@@ -188,10 +222,10 @@ mod tests {
     fn every_truncation_and_every_other_vocabulary_are_errors() {
         let bytes = file(&[("a", 0.0)]);
         for length in 0..bytes.len() {
-            parse(&bytes[..length], 260, "test").unwrap_err();
+            parse(&bytes[..length], Some(260), "test").unwrap_err();
         }
-        parse(&bytes, 259, "test").unwrap_err();
-        parse(&bytes, 261, "test").unwrap_err();
+        parse(&bytes, Some(259), "test").unwrap_err();
+        parse(&bytes, Some(261), "test").unwrap_err();
     }
 
     proptest! {
@@ -200,7 +234,7 @@ mod tests {
             let mut bytes = file(&[(" ", 0.0), ("a", -1.0), ("aa", f32::NAN)]);
             let at = at.index(bytes.len());
             bytes[at] = byte;
-            if let Ok(tokenizer) = parse(&bytes, 262, "test") {
+            if let Ok(tokenizer) = parse(&bytes, Some(262), "test") {
                 let _ = tokenizer.encode(&text).map(|ids| decode(&tokenizer, &ids));
                 let _ = tokenizer.label(id % 300);
             }
@@ -217,7 +251,8 @@ mod tests {
     fn llama_2_gives_the_ids_of_llama_cpp() {
         let Some(folder) = data() else { return };
         let tokenizer =
-            parse(&std::fs::read(folder.join("llama2c/tokenizer.bin")).unwrap(), 32000, "test").unwrap();
+            parse(&std::fs::read(folder.join("llama2c/tokenizer.bin")).unwrap(), Some(32000), "test")
+                .unwrap();
         let read = |ending: &str| {
             let path = folder.join(format!("llama.cpp-vocab/ggml-vocab-llama-spm.gguf.{ending}"));
             std::fs::read_to_string(path).unwrap()
@@ -238,7 +273,7 @@ mod tests {
     fn the_story_is_that_of_run_c() {
         let Some(folder) = data() else { return };
         let tokenizer =
-            parse(&std::fs::read(folder.join("stories260K/tok512.bin")).unwrap(), 512, "test").unwrap();
+            parse(&std::fs::read(folder.join("stories260K/tok512.bin")).unwrap(), Some(512), "test").unwrap();
         let ids = std::fs::read_to_string(folder.join("stories260K/greedy_ids_n200.json")).unwrap();
         let ids: Vec<u32> = serde_json::from_str(&ids).unwrap();
         let story =

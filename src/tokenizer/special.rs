@@ -1,98 +1,92 @@
-//! Tokens that are found in a text as they stand, before anything else is done to it.
+//! Special tokens in a text: `<|eot_id|>` is one token where it stands, and not eleven characters.
 
-/// Names of tokens, to be looked for in texts.
+use std::collections::HashMap;
+
+/// The special tokens of a vocabulary, by their names.
 #[derive(Debug, Default)]
-pub(super) struct SpecialTokens {
-    /// Name and id, in the order of the names; of equal names the lowest id first.
-    sorted: Vec<(Box<str>, u32)>,
+pub(super) struct Specials {
+    ids: HashMap<String, u32>,
+    /// The lengths that names have, the longest first.
+    lengths: Vec<usize>,
+    /// The bytes that names begin with.
+    first: Vec<u8>,
 }
 
 /// A part of a text.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part<'a> {
-    /// Text without such a token.
+    /// To be split into tokens; never empty.
     Text(&'a str),
-    /// One of the tokens.
-    Token(u32),
+    /// A special token.
+    Special(u32),
 }
 
-impl SpecialTokens {
-    /// To look for these. An empty name is never found.
-    pub(super) fn new(tokens: impl IntoIterator<Item = (Box<str>, u32)>) -> Self {
-        let mut sorted: Vec<_> = tokens.into_iter().filter(|(name, _)| !name.is_empty()).collect();
-        sorted.sort_unstable();
-        Self { sorted }
+impl Specials {
+    /// Special tokens with these names; an empty name is none.
+    pub(super) fn new(names: impl IntoIterator<Item = (String, u32)>) -> Self {
+        let mut ids = HashMap::new();
+        for (name, id) in names {
+            if !name.is_empty() {
+                ids.entry(name).or_insert(id);
+            }
+        }
+        let mut lengths: Vec<usize> = ids.keys().map(String::len).collect();
+        lengths.sort_unstable_by(|a, b| b.cmp(a));
+        lengths.dedup();
+        let mut first: Vec<u8> = ids.keys().map(|name| name.as_bytes()[0]).collect();
+        first.sort_unstable();
+        first.dedup();
+        Self { ids, lengths, first }
     }
 
-    /// The parts of `text`, in order: at each place the longest of the tokens that begin there.
-    pub(super) fn cut<'a>(&self, text: &'a str) -> Vec<Part<'a>> {
-        let (mut parts, mut start, mut at) = (Vec::new(), 0, 0);
-        while at < text.len() {
-            let Some((length, id)) = self.longest(&text.as_bytes()[at..]) else {
-                at += 1;
-                continue;
-            };
-            if start < at {
-                parts.push(Part::Text(&text[start..at]));
+    /// The id of a name.
+    pub(super) fn get(&self, name: &str) -> Option<u32> {
+        self.ids.get(name).copied()
+    }
+
+    /// Length and id of the longest special token that `text` begins with.
+    pub(super) fn at_start(&self, text: &str) -> Option<(usize, u32)> {
+        if !self.first.contains(text.as_bytes().first()?) {
+            return None;
+        }
+        self.lengths.iter().find_map(|&length| Some((length, self.get(text.get(..length)?)?)))
+    }
+
+    /// `text` in parts, from left to right; of special tokens that begin at one place the longest counts.
+    /// Where `plain` is set there are none.
+    pub(super) fn split<'a>(&self, text: &'a str, plain: bool) -> Vec<Part<'a>> {
+        let mut parts = Vec::new();
+        let (mut from, mut at) = (0, 0);
+        while !plain && at < text.len() {
+            match text.get(at..).and_then(|rest| self.at_start(rest)) {
+                Some((length, id)) => {
+                    parts.extend((from < at).then(|| Part::Text(&text[from..at])));
+                    parts.push(Part::Special(id));
+                    at += length;
+                    from = at;
+                }
+                None => at += 1,
             }
-            parts.push(Part::Token(id));
-            at += length;
-            start = at;
         }
-        if start < text.len() {
-            parts.push(Part::Text(&text[start..]));
-        }
+        parts.extend((from < text.len()).then(|| Part::Text(&text[from..])));
         parts
-    }
-
-    /// Length and id of the longest token that `text` begins with. Names share beginnings, so each byte
-    /// narrows the range of those that are still possible.
-    fn longest(&self, text: &[u8]) -> Option<(usize, u32)> {
-        let mut range = &self.sorted[..];
-        let mut best = None;
-        for (depth, byte) in text.iter().enumerate() {
-            let at_depth = |name: &str| name.as_bytes().get(depth).copied();
-            let from = range.partition_point(|(name, _)| at_depth(name) < Some(*byte));
-            let to = range.partition_point(|(name, _)| at_depth(name) <= Some(*byte));
-            range = &range[from..to];
-            match range.first() {
-                Some((name, id)) if name.len() == depth + 1 => best = Some((depth + 1, *id)),
-                Some(_) => {}
-                None => break,
-            }
-        }
-        best
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    fn tokens(names: &[&str]) -> SpecialTokens {
-        SpecialTokens::new(names.iter().zip(0..).map(|(name, id)| ((*name).into(), id)))
-    }
 
     #[test]
-    fn the_leftmost_token_is_found_and_of_those_the_longest() {
-        let tokens = tokens(&["<s>", "<s><", "é", "", "<"]);
-        let text = |text| Part::Text(text);
-        assert_eq!(tokens.cut("a<s>b"), [text("a"), Part::Token(0), text("b")]);
-        assert_eq!(tokens.cut("<s><é"), [Part::Token(1), Part::Token(2)]);
-        assert_eq!(tokens.cut("è<x"), [text("è"), Part::Token(4), text("x")]);
-        assert_eq!(tokens.cut(""), []);
-    }
-
-    proptest! {
-        #[test]
-        fn parts_join_to_the_text(names in prop::collection::vec("[aé<]{0,3}", 0..6), text in "[aé<]{0,20}") {
-            let names: Vec<_> = names.iter().map(String::as_str).collect();
-            let joined: String = tokens(&names).cut(&text).into_iter().map(|part| match part {
-                Part::Text(text) => text,
-                Part::Token(id) => names[id as usize],
-            }).collect();
-            prop_assert_eq!(joined, text);
-        }
+    fn the_longest_name_counts() {
+        let names = [("<s>", 1), ("<s><s>", 2), ("é<", 3), ("", 4)].map(|(name, id)| (name.to_string(), id));
+        let specials = Specials::new(names);
+        use Part::{Special, Text};
+        assert_eq!(specials.split("a<s>b", false), [Text("a"), Special(1), Text("b")]);
+        assert_eq!(specials.split("<s><s><s>", false), [Special(2), Special(1)]);
+        assert_eq!(specials.split("éé<s>", false), [Text("é"), Special(3), Text("s>")]);
+        assert_eq!(specials.split("a<s>b", true), [Text("a<s>b")]);
+        assert_eq!(specials.split("", false), []);
+        assert_eq!(Specials::default().split("a<s>", false), [Text("a<s>")]);
     }
 }

@@ -3,8 +3,11 @@
 //! the leftmost. Shared by every file format that such a vocabulary comes in.
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::HashMap;
 
+use super::bpe::{self, Step};
+use super::merges::{Merge, Priority, Stretch, Way};
+use super::special::Specials;
 use crate::error::{Error, Result};
 
 /// Merges into a piece with this score or less are never made: llama2.c's `best_score` starts there, and
@@ -16,6 +19,10 @@ const LOWEST_SCORE: f32 = -1e10;
 pub(super) enum Kind {
     /// The text that it is made of.
     Text,
+    /// Text that is this piece wherever it stands: it is looked for before anything is merged.
+    User,
+    /// Text, but only on the way to others: what ends as this piece is taken apart again.
+    Unused,
     /// One byte of a character that no piece has.
     Byte(u8),
     /// No text: unknown, beginning, end. Never found in a text.
@@ -42,18 +49,58 @@ pub(super) struct Pieces {
     /// The token of each byte.
     bytes: Box<[Option<u32>; 256]>,
     longest: usize,
+    /// The pieces of [`Kind::User`].
+    user: Specials,
 }
+
+/// A part of the text under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    /// The bytes where it begins and ends.
+    span: (usize, usize),
+    /// Whether it takes no part in merges.
+    whole: bool,
+}
+
+/// A score that can be compared: in the order of numbers, where −0 is the 0 that it equals.
+#[derive(Clone, Copy, Debug)]
+struct Score(f32);
+
+impl Ord for Score {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.0 + 0.0).total_cmp(&(other.0 + 0.0))
+    }
+}
+
+impl PartialOrd for Score {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Score {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Score {}
 
 impl Pieces {
     /// A vocabulary; the place of a piece is its id. Of pieces with equal bytes the first one counts.
     pub(super) fn new(pieces: Vec<Piece>) -> Self {
         let mut bytes = Box::new([None; 256]);
-        let (mut sorted, mut longest) = (Vec::new(), 0);
+        let (mut sorted, mut user, mut longest) = (Vec::new(), Vec::new(), 0);
         for (id, piece) in (0..).zip(&pieces) {
             match piece.kind {
-                Kind::Text => {
+                Kind::Text | Kind::User | Kind::Unused => {
                     sorted.push(id);
                     longest = longest.max(piece.bytes.len());
+                    if piece.kind == Kind::User
+                        && let Ok(name) = std::str::from_utf8(&piece.bytes)
+                    {
+                        user.push((name.to_owned(), id));
+                    }
                 }
                 Kind::Byte(byte) => _ = bytes[usize::from(byte)].get_or_insert(id),
                 Kind::Special => {}
@@ -61,7 +108,7 @@ impl Pieces {
         }
         // Stable, so that of equal pieces the lowest id comes first.
         sorted.sort_by_key(|&id: &u32| -> &[u8] { &pieces[id as usize].bytes });
-        Self { pieces, sorted, bytes, longest }
+        Self { pieces, sorted, bytes, longest, user: Specials::new(user) }
     }
 
     /// Number of ids.
@@ -87,44 +134,75 @@ impl Pieces {
     /// # Errors
     /// [`Error::Prompt`] where a character has neither.
     pub(super) fn split(&self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
-        let mut chain = Chain::new(text);
-        let mut queue = BinaryHeap::new();
-        for left in 0..chain.starts.len() {
-            self.offer(&chain, left, &mut queue);
+        self.merge(text, self.parts(text), ids, |_| ())
+    }
+
+    /// The merges that lead from `text` to its tokens; `label` is how a part is shown.
+    ///
+    /// # Errors
+    /// As [`Pieces::split`].
+    pub(super) fn stretch(&self, text: &str, label: impl Fn(&str) -> String) -> Result<Stretch> {
+        let parts = self.parts(text);
+        let shown = |part: &Part| label(&text[part.span.0..part.span.1]);
+        let labels = parts.iter().map(shown).collect();
+        let (mut ids, mut merges) = (Vec::new(), Vec::new());
+        self.merge(text, parts, &mut ids, |Step { left, right, symbol, priority }| {
+            let priority = Priority::Score(priority.0);
+            merges.push(Merge { left, right, text: shown(&symbol), priority });
+        })?;
+        Ok(Stretch { parts: labels, way: Way::Merged, merges, ids })
+    }
+
+    /// What merging begins with: characters, and pieces of the user's.
+    fn parts(&self, text: &str) -> Vec<Part> {
+        let mut parts = Vec::new();
+        let mut at = 0;
+        while let Some(character) = text[at..].chars().next() {
+            let user = self.user.at_start(&text[at..]);
+            let end = at + user.map_or(character.len_utf8(), |(length, _)| length);
+            parts.push(Part { span: (at, end), whole: user.is_some() });
+            at = end;
         }
-        while let Some(Merge { left, right, end, .. }) = queue.pop() {
-            // Stale where one of the two was merged with another neighbour in the meantime.
-            if !chain.alive(left) || chain.next(left) != Some(right) || chain.end(right) != end {
-                continue;
+        parts
+    }
+
+    fn merge(
+        &self,
+        text: &str,
+        parts: Vec<Part>,
+        ids: &mut Vec<u32>,
+        watch: impl FnMut(Step<Part, Score>),
+    ) -> Result<()> {
+        // Where an unused piece was put together, by its text: how long the left part was.
+        let mut unused: HashMap<&str, usize> = HashMap::new();
+        let join = |left: Part, right: Part| {
+            let span = (left.span.0, right.span.1);
+            if left.whole || right.whole || span.1 - span.0 > self.longest {
+                return None;
             }
-            chain.join(left, right);
-            if let Some(before) = chain.previous(left) {
-                self.offer(&chain, before, &mut queue);
+            let joined = &text[span.0..span.1];
+            let piece = self.lookup(joined.as_bytes()).and_then(|id| self.get(id))?;
+            if piece.kind == Kind::Unused {
+                unused.insert(joined, left.span.1 - left.span.0);
             }
-            self.offer(&chain, left, &mut queue);
-        }
-        for place in (0..chain.starts.len()).filter(|&place| chain.alive(place)) {
-            let part = chain.text(place, chain.end(place));
-            match self.lookup(part.as_bytes()) {
-                Some(id) => ids.push(id),
-                None => self.spell(part, ids)?,
+            (piece.score > LOWEST_SCORE).then_some((Score(piece.score), Part { span, whole: false }))
+        };
+        let merged = bpe::merge(parts, join, watch);
+        for part in merged {
+            // The parts still to be written, the first one last.
+            let mut waiting = vec![&text[part.span.0..part.span.1]];
+            while let Some(part) = waiting.pop() {
+                let id = self.lookup(part.as_bytes());
+                let is_unused =
+                    id.and_then(|id| self.get(id)).is_some_and(|piece| piece.kind == Kind::Unused);
+                match (id, unused.get(part).filter(|_| is_unused)) {
+                    (Some(_), Some(&cut)) => waiting.extend([&part[cut..], &part[..cut]]),
+                    (Some(id), None) => ids.push(id),
+                    (None, _) => self.spell(part, ids)?,
+                }
             }
         }
         Ok(())
-    }
-
-    /// Queues the merge of the part at `left` with the one after it, where there is such a piece.
-    fn offer(&self, chain: &Chain<'_>, left: usize, queue: &mut BinaryHeap<Merge>) {
-        let Some(right) = chain.next(left) else { return };
-        let end = chain.end(right);
-        let text = chain.text(left, end).as_bytes();
-        if text.len() > self.longest {
-            return;
-        }
-        let Some(piece) = self.lookup(text).and_then(|id| self.get(id)) else { return };
-        if piece.score > LOWEST_SCORE {
-            queue.push(Merge { score: piece.score, left, right, end });
-        }
     }
 
     /// Appends the tokens of the bytes of `character`, which is no piece.
@@ -140,90 +218,6 @@ impl Pieces {
         };
         ids.extend(tokens);
         Ok(())
-    }
-}
-
-/// A merge that was possible when it was queued.
-struct Merge {
-    score: f32,
-    /// Place of the left one of the two parts.
-    left: usize,
-    /// Place of the right one.
-    right: usize,
-    /// Where the right one ended in the text.
-    end: usize,
-}
-
-impl Ord for Merge {
-    fn cmp(&self, other: &Self) -> Ordering {
-        // `+ 0.0` makes −0 the 0 that it equals.
-        let score = |merge: &Self| merge.score + 0.0;
-        score(self).total_cmp(&score(other)).then_with(|| other.left.cmp(&self.left))
-    }
-}
-
-impl PartialOrd for Merge {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Merge {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Merge {}
-
-/// A text in parts, at first its characters: a doubly linked list in one piece of memory, so that joining
-/// two parts is O(1) and places keep the order of the text.
-struct Chain<'a> {
-    text: &'a str,
-    /// Byte at which the part at each place begins.
-    starts: Vec<usize>,
-    /// Place of the neighbour on each side; the number of places for none. A dead place points to itself.
-    before: Vec<usize>,
-    after: Vec<usize>,
-}
-
-impl<'a> Chain<'a> {
-    fn new(text: &'a str) -> Self {
-        let starts: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
-        let length = starts.len();
-        let before = (0..length).map(|place| place.checked_sub(1).unwrap_or(length)).collect();
-        Self { text, starts, before, after: (1..=length).collect() }
-    }
-
-    fn alive(&self, place: usize) -> bool {
-        self.after[place] != place
-    }
-
-    fn next(&self, place: usize) -> Option<usize> {
-        Some(self.after[place]).filter(|&place| place < self.starts.len())
-    }
-
-    fn previous(&self, place: usize) -> Option<usize> {
-        Some(self.before[place]).filter(|&place| place < self.starts.len())
-    }
-
-    /// Byte at which the part at `place` ends.
-    fn end(&self, place: usize) -> usize {
-        self.next(place).map_or(self.text.len(), |next| self.starts[next])
-    }
-
-    /// The text from the part at `place` to the byte `end`.
-    fn text(&self, place: usize, end: usize) -> &'a str {
-        &self.text[self.starts[place]..end]
-    }
-
-    /// Makes one part, at `left`, of the parts at `left` and at `right`, its neighbour.
-    fn join(&mut self, left: usize, right: usize) {
-        self.after[left] = self.after[right];
-        if let Some(next) = self.next(left) {
-            self.before[next] = left;
-        }
-        self.after[right] = right;
     }
 }
 
@@ -263,6 +257,49 @@ mod tests {
         assert_eq!(split(&pieces, "ab"), [1, 2]);
         let error = pieces.split("é", &mut Vec::new()).unwrap_err().to_string();
         assert!(error.contains("no token for 'é'"), "{error}");
+    }
+
+    fn piece(text: &str, score: f32, kind: Kind) -> Piece {
+        Piece { bytes: text.as_bytes().into(), score, kind }
+    }
+
+    #[test]
+    fn pieces_of_the_users_are_found_first_and_never_merged() {
+        let all = [
+            ("a", Kind::Text),
+            ("b", Kind::Text),
+            ("ab", Kind::Text),
+            ("bb", Kind::User),
+            ("bba", Kind::Text),
+        ];
+        let pieces = Pieces::new(all.map(|(text, kind)| piece(text, 0.0, kind)).into());
+        assert_eq!(split(&pieces, "abba"), [0, 3, 0]);
+        assert_eq!(split(&pieces, "aba"), [2, 0]);
+    }
+
+    #[test]
+    fn unused_pieces_are_taken_apart() {
+        // 0 a, 1 b, 2 ab (unused), 3 aba, 4 abab (unused)
+        let all = [
+            ("a", 0.0, Kind::Text),
+            ("b", 0.0, Kind::Text),
+            ("ab", 9.0, Kind::Unused),
+            ("aba", 8.0, Kind::Text),
+            ("abab", 7.0, Kind::Unused),
+        ];
+        let pieces = Pieces::new(all.map(|(text, score, kind)| piece(text, score, kind)).into());
+        assert_eq!(split(&pieces, "ab"), [0, 1]);
+        assert_eq!(split(&pieces, "aba"), [3]);
+        assert_eq!(split(&pieces, "abab"), [0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn merges_are_told_in_order() {
+        let pieces = pieces(&[("a", 0.0), ("b", 0.0), ("ab", -1.0), ("abb", -2.0)]);
+        let stretch = pieces.stretch("babb", str::to_owned).unwrap();
+        assert_eq!((stretch.after(0), stretch.after(1)), (vec!["b", "a", "b", "b"], vec!["b", "ab", "b"]));
+        assert_eq!((stretch.after(2), &stretch.ids[..]), (vec!["b", "abb"], &[1, 3][..]));
+        assert_eq!(stretch.merges[1].priority, Priority::Score(-2.0));
     }
 
     /// The loop over the whole text, once for each merge, as it stands in llama2.c's run.c.

@@ -10,6 +10,7 @@ use crossterm::execute;
 use crossterm::terminal::{BeginSynchronizedUpdate, EndSynchronizedUpdate};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
+use ratatui::layout::Rect;
 
 use crate::error::{Error, Result};
 use crate::trace::{Source, Status};
@@ -54,11 +55,11 @@ pub(super) fn run(app: &mut App, source: &mut dyn Source, guard: &Guard) -> Resu
                 Effect::None => {}
                 Effect::Quit => return Ok(()),
                 Effect::Advance => advance(app, source),
-                Effect::Export => save(app, source),
-                Effect::Redraw => terminal.clear().map_err(|error| failed(&error))?,
+                Effect::Export => save(app, source, Path::new(".")),
+                Effect::Redraw => clear(&mut terminal).map_err(|error| failed(&error))?,
                 Effect::Suspend => {
                     guard.suspend()?;
-                    terminal.clear().map_err(|error| failed(&error))?;
+                    clear(&mut terminal).map_err(|error| failed(&error))?;
                 }
             }
         }
@@ -78,6 +79,13 @@ fn draw(
     execute!(std::io::stdout(), BeginSynchronizedUpdate)?;
     terminal.draw(|frame| frame.render_widget(&*app, frame.area()))?;
     execute!(std::io::stdout(), EndSynchronizedUpdate)
+}
+
+/// Empties the screen, so that the next drawing is a whole one. `Terminal::clear` would first ask the
+/// terminal where its cursor is, and fail where no answer comes.
+fn clear(terminal: &mut Terminal<CrosstermBackend<Stdout>>) -> std::io::Result<()> {
+    let size = terminal.size()?;
+    terminal.resize(Rect::new(0, 0, size.width, size.height))
 }
 
 /// What an event asks for.
@@ -106,7 +114,7 @@ pub fn action_of(app: &App, event: Event) -> Option<Action> {
 }
 
 /// Asks for one more pass; when it is there, the screen goes to the same step of it.
-fn advance(app: &mut App, source: &mut dyn Source) {
+pub fn advance(app: &mut App, source: &mut dyn Source) {
     match source.advance() {
         Ok(()) => {
             app.expects_pass = true;
@@ -116,7 +124,8 @@ fn advance(app: &mut App, source: &mut dyn Source) {
     }
 }
 
-fn save(app: &mut App, source: &mut dyn Source) {
+/// Writes the current stage into `folder`, and says where or why not.
+pub fn save(app: &mut App, source: &mut dyn Source, folder: &Path) {
     // Steps taken since the last drawing have not been asked for yet.
     app.sync(source);
     let frame = match (app.tensor(), source.frame(app.place().site())) {
@@ -127,7 +136,7 @@ fn save(app: &mut App, source: &mut dyn Source) {
             return app.say("there is nothing to export yet: it is being computed", false);
         }
     };
-    match export::save(&frame, Path::new(".")) {
+    match export::save(&frame, folder) {
         Ok(path) => app.say(format!("wrote {}", path.display()), false),
         Err(error) => app.say(error.to_string(), true),
     }

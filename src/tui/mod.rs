@@ -14,6 +14,7 @@ pub mod palette;
 pub mod place;
 pub mod slice;
 pub mod summary;
+mod sync;
 pub mod tensor;
 pub mod terminal;
 pub mod text;

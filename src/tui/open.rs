@@ -35,7 +35,7 @@ fn below(what: &str, number: usize, count: usize) -> Result<usize> {
 ///
 /// # Errors
 /// [`Error::Usage`] with what there is, where it names something that is not there.
-pub(super) fn open(app: &mut App, open: &OpenAt) -> Result<()> {
+pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
     let sizes = app.outline.card.sizes;
     let pass = below("pass", open.pass.unwrap_or(0), app.outline.passes.len())?;
     let layer = open.layer.map(|layer| below("layer", layer, sizes.layers)).transpose()?;

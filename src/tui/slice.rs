@@ -21,7 +21,7 @@ impl Cut {
     pub fn new(axes: &[Axis], turn: usize) -> Self {
         match axes.len() {
             0 | 1 => Self { held: None, rows: 0, columns: None },
-            2 if turn % 2 == 0 => Self { held: None, rows: 0, columns: Some(1) },
+            2 if turn.is_multiple_of(2) => Self { held: None, rows: 0, columns: Some(1) },
             2 => Self { held: None, rows: 1, columns: Some(0) },
             count => {
                 let head = axes.iter().position(|axis| matches!(axis, Axis::Head | Axis::KvHead));

@@ -1,10 +1,12 @@
 //! Who takes the terminal gives it back: when done, when something panics, and when a signal asks to stop.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::panic::{self, PanicHookInfo};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+#[cfg(unix)]
+use std::time::Duration;
 
 use crossterm::cursor::{Hide, Show};
 use crossterm::event::{
@@ -43,6 +45,10 @@ const STOPPING: [(i32, &str); 3] = [
     (signal_hook::consts::SIGINT, "SIGINT"),
     (signal_hook::consts::SIGHUP, "SIGHUP"),
 ];
+
+/// How often the watchdog looks, and so how long the event loop has to see a signal.
+#[cfg(unix)]
+const GRACE: Duration = Duration::from_secs(1);
 
 impl Guard {
     /// Takes the terminal.
@@ -108,6 +114,33 @@ impl Guard {
             flag::register_conditional_default(signal, self.released.clone())?;
             flag::register_usize(signal, self.signal.clone(), usize::try_from(signal).unwrap_or(0))?;
         }
+        self.watch()
+    }
+
+    /// Ends the program where the event loop cannot: when the terminal has gone, with a signal or without,
+    /// reading events from it never returns.
+    #[cfg(unix)]
+    fn watch(&self) -> io::Result<()> {
+        let (signal, released) = (self.signal.clone(), self.released.clone());
+        let stopped = move || signal.load(Ordering::SeqCst) != 0;
+        thread::Builder::new().name("watchdog".into()).spawn(move || {
+            loop {
+                let late = stopped();
+                thread::sleep(GRACE);
+                if released.load(Ordering::SeqCst) {
+                    return;
+                }
+                let error = if late {
+                    Error::interrupted("")
+                } else if !io::stdin().is_terminal() {
+                    Error::terminal("")
+                } else {
+                    continue;
+                };
+                leave();
+                std::process::exit(i32::from(error.exit_code()));
+            }
+        })?;
         Ok(())
     }
 
@@ -120,7 +153,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         leave();
-        self.released.store(true, Ordering::Relaxed);
+        self.released.store(true, Ordering::SeqCst);
         if !thread::panicking() {
             drop(panic::take_hook());
             let previous = self.previous.clone();

@@ -38,7 +38,7 @@ pub fn update(app: &mut App, action: Action) -> Effect {
     }
     app.message = None;
     let effect = match &app.mode {
-        Mode::Walk => walk(app, action),
+        Mode::Walk => walk(app, &action),
         Mode::Help(line) => help(app, *line, &action),
         Mode::Goto(line) => {
             let line = line.clone();
@@ -102,8 +102,8 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
     Effect::None
 }
 
-fn walk(app: &mut App, action: Action) -> Effect {
-    match action {
+fn walk(app: &mut App, action: &Action) -> Effect {
+    match *action {
         Action::NextStep => step(app, 1),
         Action::PreviousStep => step(app, -1),
         Action::NextLayer => layer(app, 1),

@@ -1,13 +1,17 @@
-//! Attention on the CPU: a block of query rows at a time, one thread for each (row, head).
+//! Attention on the CPU: one thread for each (query row, kv head). The query heads that share a kv head read
+//! its keys and values block by block, so that each block comes from memory once.
 
 use rayon::prelude::*;
 
-use super::{MIN_PARALLEL, simd};
+use super::{Kernel, MIN_PARALLEL};
 use crate::backend::{AttentionPart, AttentionShape, AttentionSink};
 use crate::ops::attention::{kv_head, mask, scale, softmax};
 
 /// Query rows whose parts are held at once while recording.
 const BLOCK: usize = 16;
+
+/// Keys or values that the heads of a group read one after the other, before the next ones.
+const KEYS_AT_ONCE: usize = 128;
 
 /// The parts of one (row, head) that a sink asked for, K values each.
 #[derive(Default)]
@@ -29,6 +33,7 @@ struct Wanted {
 
 /// See [`crate::backend::Backend::attention`].
 pub(super) fn attention(
+    kernel: Kernel,
     shape: AttentionShape,
     q: &[f32],
     keys: &[f32],
@@ -48,48 +53,64 @@ pub(super) fn attention(
         softmax: sink.wants(AttentionPart::Softmax),
     };
 
-    let unit = |row: &mut Vec<f32>, (unit, out): (usize, &mut [f32])| {
-        let (t, head) = (unit / heads, unit % heads);
+    let group = heads / kv_heads;
+    // One query row and the heads of one kv head: `rows` (group, K) is for their scores.
+    let unit = |rows: &mut Vec<f32>, (unit, out): (usize, &mut [f32])| -> Vec<Parts> {
+        let (t, kv_head) = (unit / kv_heads, unit % kv_heads);
         let visible = start + t + 1;
-        let from = kv_head(head, heads, kv_heads) * head_dim;
-        let query = &q[unit * head_dim..(unit + 1) * head_dim];
+        let queries = &q[unit * group * head_dim..(unit + 1) * group * head_dim];
+        let (keys, values) = (&keys[kv_head * head_dim..], &values[kv_head * head_dim..]);
         // Keys past the causal edge are computed only where somebody looks at them.
         let computed = if wanted.qk || wanted.scores { all_keys } else { visible };
+        for first in (0..computed).step_by(KEYS_AT_ONCE) {
+            let last = (first + KEYS_AT_ONCE).min(computed);
+            for (query, row) in queries.chunks_exact(head_dim).zip(rows.chunks_exact_mut(all_keys)) {
+                kernel.qk(query, &keys[first * stride..], stride, &mut row[first..last]);
+            }
+        }
         let keep = |wanted: bool, row: &[f32]| wanted.then(|| row.to_vec());
-
-        simd::qk(query, &keys[from..], stride, &mut row[..computed]);
-        let qk = keep(wanted.qk, row);
-        scale(&mut row[..computed], head_dim);
-        let scores = keep(wanted.scores, row);
-        mask(row, visible);
-        let masked_scores = keep(wanted.masked_scores, row);
-        softmax(&mut row[..visible]);
-        row[visible..].fill(0.0);
-        let softmax = keep(wanted.softmax, row);
-        simd::mix(&row[..visible], &values[from..], stride, out);
-        Parts { qk, scores, masked_scores, softmax }
+        let parts = rows.chunks_exact_mut(all_keys).map(|row| {
+            let qk = keep(wanted.qk, row);
+            scale(&mut row[..computed], head_dim);
+            let scores = keep(wanted.scores, row);
+            mask(row, visible);
+            let masked_scores = keep(wanted.masked_scores, row);
+            softmax(&mut row[..visible]);
+            row[visible..].fill(0.0);
+            Parts { qk, scores, masked_scores, softmax: keep(wanted.softmax, row) }
+        });
+        let parts = parts.collect();
+        out.fill(0.0);
+        for first in (0..visible).step_by(KEYS_AT_ONCE) {
+            let last = (first + KEYS_AT_ONCE).min(visible);
+            for (row, out) in rows.chunks_exact(all_keys).zip(out.chunks_exact_mut(head_dim)) {
+                kernel.mix(&row[first..last], &values[first * stride..], stride, out);
+            }
+        }
+        parts
     };
 
-    let row = || vec![0.0; all_keys];
+    let rows = || vec![0.0; group * all_keys];
+    let width = group * head_dim;
     let out = &mut out[..tokens * heads * head_dim];
     let recording = wanted.qk || wanted.scores || wanted.masked_scores || wanted.softmax;
     if !recording && out.len() * all_keys < MIN_PARALLEL {
-        let mut row = row();
-        for head in out.chunks_exact_mut(head_dim).enumerate() {
-            unit(&mut row, head);
+        let mut rows = rows();
+        for part in out.chunks_exact_mut(width).enumerate() {
+            unit(&mut rows, part);
         }
     } else if !recording {
-        out.par_chunks_exact_mut(head_dim).enumerate().for_each_init(row, |row, head| {
-            unit(row, head);
+        out.par_chunks_exact_mut(width).enumerate().for_each_init(rows, |rows, part| {
+            unit(rows, part);
         });
     } else {
-        for (block, out) in out.chunks_mut(BLOCK * heads * head_dim).enumerate() {
-            let first = block * BLOCK * heads;
-            let parts: Vec<Parts> = (out.par_chunks_exact_mut(head_dim).enumerate())
-                .map_init(row, |row, (i, head)| unit(row, (first + i, head)))
+        for (block, out) in out.chunks_mut(BLOCK * kv_heads * width).enumerate() {
+            let first = block * BLOCK * kv_heads;
+            let parts: Vec<Vec<Parts>> = (out.par_chunks_exact_mut(width).enumerate())
+                .map_init(rows, |rows, (i, part)| unit(rows, (first + i, part)))
                 .collect();
-            for (i, parts) in parts.into_iter().enumerate() {
-                let (t, head) = ((first + i) / heads, (first + i) % heads);
+            for (i, parts) in parts.into_iter().flatten().enumerate() {
+                let (t, head) = (block * BLOCK + i / heads, i % heads);
                 hand_over(parts, head * tokens + t, sink);
             }
         }

@@ -1,10 +1,15 @@
 //! Weight matrices in the number type of their file, and the product with them.
 
+use std::ops::Range;
+
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
-use super::{MIN_PARALLEL, simd};
+use super::MIN_PARALLEL;
+use super::kernel::gemm::{Packed, Scratch};
+use super::kernel::{Kernel, Rows};
 use crate::checkpoint::{Dtype, Tensor};
+use crate::ops::dequantize;
 
 /// A matrix (outputs, inputs) where it lies in the file.
 #[derive(Clone, Debug)]
@@ -29,32 +34,24 @@ impl Matrix {
         self.tensor.shape()[1]
     }
 
-    fn row_bytes(&self, row: usize) -> &[u8] {
+    /// Some rows, as they are stored.
+    fn rows(&self, rows: Range<usize>) -> Rows<'_> {
         let bytes = self.tensor.bytes();
         let length = bytes.len() / self.outputs();
-        &bytes[row * length..(row + 1) * length]
-    }
-
-    /// Row `row` as float32, exactly: where it is stored so, otherwise widened into `scratch`.
-    fn row<'a>(&'a self, row: usize, scratch: &'a mut [f32]) -> &'a [f32] {
-        let bytes = self.row_bytes(row);
-        if self.tensor.dtype() == Dtype::F32
-            && let Ok(values) = bytemuck::try_cast_slice(bytes)
-        {
-            return values;
-        }
-        widen(self.tensor.dtype(), bytes, scratch);
-        scratch
+        let bytes = &bytes[rows.start * length..rows.end * length];
+        Rows { bytes, dtype: self.tensor.dtype(), inputs: self.inputs() }
     }
 
     /// Copies row `row` as float32.
     pub(super) fn copy_row(&self, row: usize, out: &mut [f32]) {
-        widen(self.tensor.dtype(), self.row_bytes(row), out);
+        let rows = self.rows(row..row + 1);
+        widen(rows.dtype, rows.bytes, out);
     }
 }
 
 /// `bytes` of number type `dtype` as float32: exactly where it is a float, by the formula of the format
 /// where it is stored in blocks.
+#[inline(always)]
 pub(super) fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
     match dtype {
         Dtype::F32 => {
@@ -75,36 +72,48 @@ pub(super) fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
                 }
             }
         },
-        Dtype::Q8_0 => simd::q8_0(bytes, out),
-        Dtype::Q4_0 => simd::q4_0(bytes, out),
-        Dtype::Q4_1 => simd::q4_1(bytes, out),
-        Dtype::Q5_0 => simd::q5_0(bytes, out),
-        Dtype::Q5_1 => simd::q5_1(bytes, out),
-        Dtype::Q4K => simd::q4_k(bytes, out),
-        Dtype::Q5K => simd::q5_k(bytes, out),
-        Dtype::Q6K => simd::q6_k(bytes, out),
+        Dtype::Q8_0 => dequantize::q8_0(bytes, out),
+        Dtype::Q4_0 => dequantize::q4_0(bytes, out),
+        Dtype::Q4_1 => dequantize::q4_1(bytes, out),
+        Dtype::Q5_0 => dequantize::q5_0(bytes, out),
+        Dtype::Q5_1 => dequantize::q5_1(bytes, out),
+        Dtype::Q4K => dequantize::q4_k(bytes, out),
+        Dtype::Q5K => dequantize::q5_k(bytes, out),
+        Dtype::Q6K => dequantize::q6_k(bytes, out),
     }
 }
 
+/// Rows of activations from which packing them for [`Kernel::gemm`] pays.
+const MIN_GEMM: usize = 4;
+
+/// Weight rows that a thread takes at once: a multiple of every tile's.
+const ROWS_AT_ONCE: usize = 48;
+
 /// columns (O, rows) = (x (rows, I) · wᵀ + bias)ᵀ: column o of the output is contiguous.
-pub(super) fn product(x: &[f32], w: &Matrix, bias: Option<&Vec<f32>>, columns: &mut [f32]) {
+pub(super) fn product(kernel: Kernel, x: &[f32], w: &Matrix, bias: Option<&Vec<f32>>, columns: &mut [f32]) {
     let inputs = w.inputs();
     let rows = x.len() / inputs;
-    let column = |scratch: &mut Vec<f32>, (o, column): (usize, &mut [f32])| {
-        let weights = w.row(o, scratch);
-        simd::dots(x, weights, column);
+    let packed = (rows >= MIN_GEMM).then(|| Packed::new(x, inputs, kernel.tile_tokens()));
+    let part = |(row, scratch): &mut (Vec<f32>, Scratch), (part, columns): (usize, &mut [f32])| {
+        let first = part * ROWS_AT_ONCE;
+        let weights = w.rows(first..first + columns.len() / rows);
+        match &packed {
+            Some(packed) => kernel.gemm(packed, weights, columns, scratch),
+            None => kernel.dots(x, weights, columns, row),
+        }
         if let Some(bias) = bias {
-            for out in column {
-                *out += bias[o];
+            for (column, bias) in columns.chunks_exact_mut(rows).zip(&bias[first..]) {
+                for out in column {
+                    *out += bias;
+                }
             }
         }
     };
-    let scratch = || vec![0.0; inputs];
+    let scratch = || (vec![0.0; inputs], Scratch::default());
     if x.len() * w.outputs() < MIN_PARALLEL {
         let mut scratch = scratch();
-        columns.chunks_exact_mut(rows).enumerate().for_each(|unit| column(&mut scratch, unit));
+        columns.chunks_mut(ROWS_AT_ONCE * rows).enumerate().for_each(|unit| part(&mut scratch, unit));
     } else {
-        let least = (MIN_PARALLEL / 4).div_ceil(x.len());
-        columns.par_chunks_exact_mut(rows).enumerate().with_min_len(least).for_each_init(scratch, column);
+        columns.par_chunks_mut(ROWS_AT_ONCE * rows).enumerate().for_each_init(scratch, part);
     }
 }

@@ -1,12 +1,12 @@
 //! The CPU backend: the plain operations of [`crate::ops`], spread over threads by rayon and compiled for
 //! the vector instructions that the machine has.
 //!
-//! A row of an output is always computed whole by one thread with the arithmetic of `ops/`, so results
-//! depend neither on the number of threads, nor on the instruction set, nor on how many rows there are.
+//! An output is always computed by one thread with the arithmetic of `ops/`, in its order, so results
+//! depend neither on the number of threads, nor on the instruction set, nor on how many tokens there are.
 
 mod attention;
+mod kernel;
 mod matrix;
-mod simd;
 
 use rayon::prelude::*;
 
@@ -15,11 +15,33 @@ use crate::checkpoint::Tensor;
 use crate::config::Pairing;
 use crate::ops;
 
+pub use kernel::Kernel;
 pub use matrix::Matrix;
 
 /// The CPU, with the threads of rayon's global pool.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Cpu;
+#[derive(Clone, Copy, Debug)]
+pub struct Cpu {
+    kernel: Kernel,
+}
+
+impl Cpu {
+    /// The CPU with the inner loops of `kernel`.
+    pub fn with_kernel(kernel: Kernel) -> Self {
+        Self { kernel }
+    }
+
+    /// The inner loops that it computes with.
+    pub fn kernel(&self) -> Kernel {
+        self.kernel
+    }
+}
+
+impl Default for Cpu {
+    /// The CPU with the fastest inner loops that it can run.
+    fn default() -> Self {
+        Self { kernel: Kernel::available()[0] }
+    }
+}
 
 /// Multiply-adds under which handing work to another thread costs more than the work.
 const MIN_PARALLEL: usize = 1 << 16;
@@ -79,7 +101,7 @@ impl Backend for Cpu {
     fn rms_norm(&self, x: &Vec<f32>, weight: &Vec<f32>, eps: f32, rows: usize, out: &mut Vec<f32>) {
         let width = weight.len();
         for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)).take(rows) {
-            simd::rms_norm(x, weight, eps, out);
+            self.kernel.rms_norm(x, weight, eps, out);
         }
     }
 
@@ -87,13 +109,13 @@ impl Backend for Cpu {
         let (inputs, outputs) = (w.inputs(), w.outputs());
         let (x, out) = (&x[..rows * inputs], &mut out[..rows * outputs]);
         if rows == 1 {
-            matrix::product(x, w, bias, out);
+            matrix::product(self.kernel, x, w, bias, out);
             return;
         }
         // One thread computes an output column for every row, so that a weight row is read once; the
         // columns are then turned into rows.
         let mut columns = vec![0.0; rows * outputs];
-        matrix::product(x, w, bias, &mut columns);
+        matrix::product(self.kernel, x, w, bias, &mut columns);
         let turn = |(t, out): (usize, &mut [f32])| {
             for (out, column) in out.iter_mut().zip(columns.chunks_exact(rows)) {
                 *out = column[t];
@@ -138,7 +160,7 @@ impl Backend for Cpu {
         out: &mut Vec<f32>,
         sink: &mut dyn AttentionSink,
     ) {
-        attention::attention(shape, q, keys, values, out, sink);
+        attention::attention(self.kernel, shape, q, keys, values, out, sink);
     }
 
     fn silu(&self, x: &Vec<f32>, count: usize, out: &mut Vec<f32>) {

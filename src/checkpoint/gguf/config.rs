@@ -96,7 +96,7 @@ fn has(contents: &Contents, weight: Weight) -> bool {
 ///
 /// # Errors
 /// [`Error::Model`] where one is no token id.
-pub(super) fn stop_ids(metadata: &Metadata<'_>) -> Result<Vec<u32>> {
+pub(crate) fn stop_ids(metadata: &Metadata<'_>) -> Result<Vec<u32>> {
     let mut ids = Vec::new();
     for name in ["eos", "eot", "eom"] {
         let id = metadata.id(&format!("tokenizer.ggml.{name}_token_id"))?;
@@ -122,16 +122,9 @@ fn architecture<'a>(metadata: &Metadata<'a>, place: &str) -> Result<(&'a str, Pa
 
 /// Tensors without a role in the forward pass would make it another model's.
 fn refuse_what_is_not_computed(contents: &Contents, layers: usize, place: &str) -> Result<()> {
-    let naming = Naming::Gguf;
-    let whole = [Weight::Embedding, Weight::FinalNorm, Weight::Head].map(|weight| naming.name(weight));
-    let each = LayerWeight::ALL.map(|weight| naming.name(Weight::Layer(0, weight)).replace("blk.0.", ""));
-    let known = |name: &str| {
-        let in_layer =
-            name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).is_some_and(|(layer, rest)| {
-                layer.parse().is_ok_and(|layer: usize| layer < layers)
-                    && each.iter().any(|known| known == rest)
-            });
-        in_layer || name == ROPE_FREQS || whole.iter().any(|known| known == name)
+    let known = |name: &str| match Naming::Gguf.weight(name) {
+        Some(Weight::Layer(layer, _)) => layer < layers,
+        weight => weight.is_some() || name == ROPE_FREQS,
     };
     let Some(name) = contents.tensors.keys().chain(contents.unreadable.keys()).find(|name| !known(name))
     else {

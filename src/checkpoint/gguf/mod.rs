@@ -19,6 +19,7 @@ use super::tensor::{Contents, Dtypes, Tensor};
 use super::{Checkpoint, Format, Naming, map};
 use crate::error::{Error, Result};
 
+pub(crate) use config::stop_ids;
 pub(crate) use metadata::{List, Metadata};
 
 /// What comes before the table of tensors, and where that is.
@@ -109,7 +110,7 @@ fn assemble(
         format: Format::Gguf { version: header.version, dtypes, files },
         path: None,
         config,
-        eos: config::stop_ids(&header.metadata)?,
+        eos: stop_ids(&header.metadata)?,
         tensors: contents.tensors,
         unreadable: contents.unreadable,
         naming: Naming::Gguf,

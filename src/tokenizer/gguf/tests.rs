@@ -1,9 +1,8 @@
 use std::collections::HashMap;
-use std::path::Path;
 
 use proptest::prelude::*;
 
-use super::super::tests::{data, decode};
+use super::super::tests::{data, decode, hard_strings, merged};
 use super::*;
 use crate::checkpoint::gguf::build::Build;
 
@@ -39,11 +38,11 @@ fn byte_pairs(pre: &str) -> Build {
 }
 
 fn load(build: &Build) -> Box<dyn Tokenizer> {
-    parse(&build.bytes(), 1000, "test").unwrap().unwrap()
+    parse(&build.bytes(), "test").unwrap().unwrap()
 }
 
 fn message(build: &Build) -> String {
-    parse(&build.bytes(), 1000, "test").err().unwrap().to_string()
+    parse(&build.bytes(), "test").err().unwrap().to_string()
 }
 
 #[test]
@@ -64,6 +63,13 @@ fn special_tokens_are_found_in_the_text() {
     let ids = tokenizer.encode("a</s> b<user>a").unwrap();
     assert_eq!(ids, [1, 262, 2, 259, 259, 261, 264, 262]);
     assert_eq!(decode(&*tokenizer, &ids), "a b<user>a");
+    assert_eq!(tokenizer.encode_plain("a<user></s>").unwrap()[..3], [262, 264, 259]);
+    for plain in [false, true] {
+        let text = "ab</s> <user>b";
+        let ids = if plain { tokenizer.encode_plain(text) } else { tokenizer.encode(text) };
+        assert_eq!(merged(&*tokenizer, text, plain), ids.unwrap());
+    }
+    assert_eq!(tokenizer.ends(), [2]);
     // The text of a byte's token is no byte.
     assert_eq!(tokenizer.encode("<0x41>").unwrap().len(), 8);
 }
@@ -87,19 +93,18 @@ fn byte_level_tokens() {
     assert_eq!(tokenizer.encode("aba").unwrap(), [6, 5]);
     assert_eq!(load(&byte_pairs("qwen2")).encode("aba").unwrap(), [3, 0]);
     assert_eq!(decode(&*tokenizer, &ids), "ab a aba");
+    assert_eq!(merged(&*tokenizer, "ab a aba<|end|>", false), ids);
+    assert!(tokenizer.encode_plain("a<|end|>").is_err(), "its characters have no tokens here");
     assert_eq!(tokenizer.label(4), " a");
     assert_eq!(tokenizer.label(7), "<|end|>");
 }
 
 #[test]
 fn a_vocabulary_that_cannot_be_is_an_error() {
-    assert!(parse(&Build::new().bytes(), 1000, "test").unwrap().is_none());
+    assert!(parse(&Build::new().bytes(), "test").unwrap().is_none());
     assert!(message(&Build::new().text("tokenizer.ggml.model", "bert")).contains("bert"));
     assert!(message(&Build::new().text("tokenizer.ggml.model", "llama")).contains("tokenizer.ggml.tokens"));
     assert!(message(&byte_pairs("dbrx")).contains("llama-bpe"));
-    let few = parse(&pieces().bytes(), 265, "test").err().unwrap().to_string();
-    assert!(few.contains("at most 265") && few.contains("266"), "{few}");
-
     let short = |key: &str| {
         let build =
             Build::new().text("tokenizer.ggml.model", "llama").texts("tokenizer.ggml.tokens", &["a", "b"]);
@@ -129,7 +134,7 @@ fn special_tokens_have_bounds() {
         let scores = vec![0.0; tokens.len()];
         let build =
             build.wholes("tokenizer.ggml.token_type", &types).floats("tokenizer.ggml.scores", &scores);
-        parse(&build.bytes(), 1 << 20, "test").map(|_| ()).map_err(|error| error.to_string())
+        parse(&build.bytes(), "test").map(|_| ()).map_err(|error| error.to_string())
     };
     with(&["x".repeat(1024)]).unwrap();
     assert!(with(&["x".repeat(1025)]).unwrap_err().contains("up to 1025 bytes"));
@@ -148,13 +153,13 @@ fn every_truncation_is_an_error() {
     for build in [pieces(), byte_pairs("llama-bpe")] {
         let bytes = build.bytes();
         for length in 0..bytes.len() {
-            assert!(parse(&bytes[..length], 1000, "test").is_err());
+            assert!(parse(&bytes[..length], "test").is_err());
         }
     }
 }
 
 fn use_up(bytes: &[u8]) {
-    let Ok(Some(tokenizer)) = parse(bytes, 1000, "test") else { return };
+    let Ok(Some(tokenizer)) = parse(bytes, "test") else { return };
     let _ = tokenizer.encode("ab a€! <s>").map(|ids| decode(&*tokenizer, &ids));
     (0..300).for_each(|id| drop(tokenizer.label(id)));
 }
@@ -182,31 +187,16 @@ proptest! {
     }
 }
 
-/// The hard strings of llama.cpp, each with the ids that it must have, without special ones.
-fn hard_strings(folder: &Path, name: &str) -> Vec<(String, Vec<u32>)> {
-    let read = |ending: &str| {
-        std::fs::read_to_string(folder.join(format!("llama.cpp-vocab/ggml-vocab-{name}.gguf.{ending}")))
-            .unwrap()
-    };
-    let (inputs, outputs) = (read("inp"), read("out"));
-    let ids = |line: &str| line.split_whitespace().map(|id| id.parse().unwrap()).collect();
-    let pairs: Vec<_> = inputs
-        .split("\n__ggml_vocab_test__\n")
-        .zip(outputs.lines())
-        .map(|(text, line)| (text.to_owned(), ids(line)))
-        .collect();
-    assert_eq!(pairs.len(), 46);
-    pairs
-}
-
 #[test]
 fn llama_2_gives_the_ids_of_llama_cpp() {
     let Some(folder) = data() else { return };
     let file = std::fs::read(folder.join("llama.cpp-vocab/ggml-vocab-llama-spm.gguf")).unwrap();
-    let tokenizer = parse(&file, 32000, "test").unwrap().unwrap();
-    for (text, expected) in hard_strings(&folder, "llama-spm") {
+    let tokenizer = parse(&file, "test").unwrap().unwrap();
+    for (text, expected) in hard_strings(&folder, "spm") {
         let found = tokenizer.encode(&text).unwrap();
         assert_eq!((found[0], &found[1..]), (1, &expected[..]), "{text:?}");
+        assert_eq!(tokenizer.encode_plain(&text).unwrap(), expected);
+        assert_eq!(merged(&*tokenizer, &text, false), found);
         assert_eq!(decode(&*tokenizer, &found), text);
     }
 }
@@ -273,10 +263,11 @@ fn llama_3(ranks: &str) -> Build {
 fn llama_3_gives_the_ids_of_llama_cpp() {
     let Some(folder) = data() else { return };
     let ranks = std::fs::read_to_string(folder.join("llama3/tokenizer.model")).unwrap();
-    let tokenizer = parse(&llama_3(&ranks).bytes(), 128_256, "test").unwrap().unwrap();
-    for (text, expected) in hard_strings(&folder, "llama-bpe") {
+    let tokenizer = parse(&llama_3(&ranks).bytes(), "test").unwrap().unwrap();
+    for (text, expected) in hard_strings(&folder, "bpe") {
         let found = tokenizer.encode(&text).unwrap();
         assert_eq!((found[0], &found[1..]), (128_000, &expected[..]), "{text:?}");
+        assert_eq!(tokenizer.encode_plain(&text).unwrap(), expected);
         assert_eq!(decode(&*tokenizer, &found), text);
     }
     assert_eq!(tokenizer.encode("<|eot_id|>").unwrap(), [128_000, 128_002]);

@@ -1,5 +1,7 @@
 //! GPT-2's byte-level BPE from its parts, for files that have a vocabulary and no tokenizer.json.
 
+use std::sync::OnceLock;
+
 use serde_json::{Value, json};
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
 use tokenizers::{AddedToken, PostProcessorWrapper, PreTokenizerWrapper};
@@ -107,7 +109,8 @@ impl ByteLevel {
         });
         let inner = inner.map_err(wrong)?;
         let bos = leading_special(&inner).map_err(wrong)?;
-        Ok(HfTokenizer { inner, outline, special: self.special.into_iter().collect(), bos })
+        let special = self.special.into_iter().collect();
+        Ok(HfTokenizer { inner, plain: OnceLock::new(), outline, special, bos })
     }
 
     /// The `post_processor` that puts `before` and `after` around a text; none where one is no token.

@@ -87,6 +87,11 @@ impl Grid {
         usize::from(self.area.width.saturating_sub(self.label) / self.cell.max(1))
     }
 
+    /// How many lines it takes, header included.
+    pub fn lines(&self, app: &App) -> usize {
+        usize::from(self.header) + self.visible_rows(app).len()
+    }
+
     /// The rows on the screen.
     pub fn visible_rows(&self, app: &App) -> Range<usize> {
         let first = app.offset().0.min(self.rows);
@@ -164,13 +169,17 @@ impl Grid {
                 continue;
             }
             // Narrow columns have their token written downwards, ending above the cells.
-            let letters: Vec<char> = token.chars().collect();
+            let mut letters: Vec<char> = token.chars().collect();
+            if letters.len() > lines.into() && letters.first() == Some(&'␣') {
+                letters.remove(0); // its first letters tell more than the space before them
+            }
             let shown = letters.len().min(lines.into());
             for (down, letter) in letters[..shown].iter().enumerate() {
-                let last = down + 1 == shown && shown < letters.len();
+                let last = shown > 1 && down + 1 == shown && shown < letters.len();
                 let letter = if last { '⋮' } else { *letter };
                 let y = lines - shown as u16 + down as u16;
-                put(buf, self.area, x, y, &text::cut(&letter.to_string(), self.cell.into()), style);
+                let x = x + self.cell.saturating_sub(2); // above the last digit of the index
+                put(buf, self.area, x, y, &text::cut(&letter.to_string(), 2), style);
             }
         }
     }

@@ -39,25 +39,21 @@ impl Widget for Heatmap<'_> {
                 Number::I64(id) => id as f64,
             };
             let cell = app.theme.cell(value, span);
-            // Where shades stand for colours, a wide cell has both the shade and the number.
+            // Where shades stand for colours, only a wide cell has room for the shade and the number.
             let width = usize::from(grid.cell);
-            let content = if grid.cell < WRITTEN {
-                // Odd columns of room stay empty rather than tear sign and shade apart.
-                format!("{}{}", cell.fill, if coloured { " ".repeat(width - 2) } else { String::new() })
+            let content = if grid.cell < if coloured { WRITTEN } else { WRITTEN + 2 } {
+                text::left(cell.fill, if coloured { width } else { 2 })
             } else if coloured {
                 text::right(&text::short(number, width - 1), width - 1) + " "
             } else {
-                let mark: String =
-                    if value.is_finite() { cell.fill.chars().take(2).collect() } else { "  ".into() };
-                text::left(
-                    &format!("{mark}{}", text::right(&text::short(number, width - 3), width - 3)),
-                    width,
-                )
+                // The number has its own sign.
+                let shade = cell.fill.chars().last().filter(|_| value.is_finite()).unwrap_or(' ');
+                format!("{shade}{} ", text::right(&text::short(number, width - 3), width - 2))
             };
             put(buf, grid.area(), x, y, &content, cell.style);
             if (row, column) == grid.cursor {
                 let style = cell.style.add_modifier(Modifier::BOLD);
-                if coloured {
+                if coloured && grid.cell < WRITTEN {
                     put(buf, grid.area(), x, y, "[", style);
                     put(buf, grid.area(), x + grid.cell - 1, y, "]", style);
                 } else {

@@ -127,7 +127,23 @@ impl Widget for ListView<'_> {
                 let share = if stats.max > low { (f64::from(value) - low) / (stats.max - low) } else { 0.0 };
                 put(buf, area, bar_at, y, &bar(share, room), theme.bar());
             }
+            if let Some((_, mark)) =
+                came_next(app).filter(|&(id, _)| list.axis == Axis::Vocab && id as usize == index)
+            {
+                let x = area.width.saturating_sub(text::width(mark) as u16);
+                put(buf, area, x, y, mark, theme.key());
+            }
         }
+    }
+}
+
+/// The token of the vocabulary that was drawn here, or that stands next in the prompt.
+fn came_next(app: &App) -> Option<(u32, &'static str)> {
+    let pass = app.outline().passes.get(app.place().pass)?;
+    let row = app.selected.get(Axis::Token, pass.tokens.len());
+    match pass.tokens.get(row + 1) {
+        Some(next) if app.place().step.axes().contains(&Axis::Token) => Some((next.id, " ← came next")),
+        _ => Some((pass.sampled.id, " ← drawn")),
     }
 }
 

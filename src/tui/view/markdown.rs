@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use super::super::text;
 use super::super::theme::Theme;
 
-/// `source` in lines of at most `width` columns (code keeps its own lines). HTML comments are left out, and
+/// `source` in lines of at most `width` columns. HTML comments are left out, and
 /// of other HTML the tags.
 pub fn render(source: &str, width: usize, theme: Theme) -> Vec<Line<'static>> {
     let mut writer = Writer { width: width.max(8), theme, ..Writer::new(theme) };
@@ -62,10 +62,7 @@ impl Writer {
             Event::Start(tag) => self.start(&tag),
             Event::End(tag) => self.end(tag),
             Event::Text(content) if self.code => {
-                for line in content.lines() {
-                    let line = format!("  {line}");
-                    self.lines.push(Line::styled(text::cut(&line, self.width), self.theme.code()));
-                }
+                content.lines().for_each(|line| self.code_line(line));
             }
             Event::Text(content) => self.push(&content, self.style()),
             Event::Code(content) | Event::InlineMath(content) | Event::DisplayMath(content) => {
@@ -116,6 +113,8 @@ impl Writer {
                 if let CodeBlockKind::Fenced(language) = kind
                     && !language.is_empty()
                 {
+                    // What follows the language is for programs.
+                    let language = language.split_whitespace().next().unwrap_or_default();
                     self.lines.push(Line::styled(format!("  [{language}]"), self.theme.dim()));
                 }
             }
@@ -191,6 +190,19 @@ impl Writer {
         }
     }
 
+    /// A line of code, indented; what is too long goes on further in.
+    fn code_line(&mut self, line: &str) {
+        let code = line.trim_start();
+        let indent = 2 + (line.len() - code.len()).min(self.width / 2);
+        for (i, part) in text::wrap(code, self.width.saturating_sub(indent + 2).max(8)).iter().enumerate() {
+            let space = " ".repeat(indent + if i == 0 { 0 } else { 2 });
+            self.lines.push(Line::styled(space + part, self.theme.code()));
+        }
+        if code.is_empty() {
+            self.lines.push(Line::default());
+        }
+    }
+
     fn gap(&mut self) {
         if self.lines.last().is_some_and(|line| line.width() > 0) {
             self.lines.push(Line::default());
@@ -211,28 +223,31 @@ impl Writer {
         line.push(Span::raw(nested.clone() + mark.as_deref().unwrap_or(&hang)));
         let indent = text::width(&quote) + text::width(&nested) + text::width(&hang);
         let room = self.width.saturating_sub(indent).max(1);
-        let (mut used, mut space) = (0, false);
+        let mut used = 0;
         let mut next_line = |line: &mut Vec<Span<'static>>| {
             let fresh =
                 vec![Span::styled(quote.clone(), self.theme.dim()), Span::raw(nested.clone() + &hang)];
             self.lines.push(Line::from(std::mem::replace(line, fresh)));
         };
-        for (content, style) in spans {
-            for (i, word) in content.split([' ', '\n']).enumerate() {
-                space |= i > 0;
-                for piece in text::wrap(word, room) {
-                    let needed = text::width(&piece);
-                    if used > 0 && used + usize::from(space) + needed > room {
+        for word in words(&spans) {
+            let whole: usize = word.iter().map(|(piece, _)| text::width(piece)).sum();
+            if used > 0 && used + 1 + whole > room {
+                next_line(&mut line);
+                used = 0;
+            } else if used > 0 {
+                line.push(Span::styled(" ", word[0].1));
+                used += 1;
+            }
+            for (piece, style) in word {
+                // Only a word that is wider than the line is broken.
+                for part in text::wrap(piece, room) {
+                    let needed = text::width(&part);
+                    if used > 0 && used + needed > room {
                         next_line(&mut line);
-                        (used, space) = (0, false);
+                        used = 0;
                     }
-                    if space && used > 0 {
-                        line.push(Span::styled(" ", style));
-                        used += 1;
-                    }
-                    space = false;
                     used += needed;
-                    line.push(Span::styled(piece, style));
+                    line.push(Span::styled(part, style));
                 }
             }
         }
@@ -274,6 +289,23 @@ impl Writer {
     }
 }
 
+/// The words of a paragraph; one may have pieces of several styles, as `code` with a comma after it has.
+fn words(spans: &[(String, Style)]) -> Vec<Vec<(&str, Style)>> {
+    let mut words = vec![Vec::new()];
+    for (content, style) in spans {
+        for (i, piece) in content.split([' ', '\n']).enumerate() {
+            if i > 0 {
+                words.push(Vec::new());
+            }
+            if let (false, Some(word)) = (piece.is_empty(), words.last_mut()) {
+                word.push((piece, *style));
+            }
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
 /// The text between the tags of a piece of HTML; nothing of a comment.
 fn without_tags(html: &str) -> String {
     if html.trim_start().starts_with("<!--") {
@@ -309,10 +341,18 @@ mod tests {
     }
 
     #[test]
+    fn a_comma_stays_with_what_it_follows() {
+        let source = "alpha 0.31<!-- p0/xq -->, `beta`; [gamma](g.md).\n";
+        assert_eq!(plain(source, 10), ["alpha", "0.31,", "beta;", "gamma."]);
+        assert_eq!(plain("abcdefghij**klm**.\n", 8), ["abcdefgh", "ijklm."]);
+    }
+
+    #[test]
     fn lists_hang_and_code_keeps_its_lines() {
         let source = "1. alpha beta gamma\n2. b\n   - c\n\n```rust\nlet x = 1;\n```\n";
-        let expected = ["1. alpha", "   beta", "   gamma", "2. b", "  • c", "", "  [rust]", "  let x = 1;"];
-        assert_eq!(plain(source, 10), expected);
+        let expected =
+            ["1. alpha", "   beta", "   gamma", "2. b", "  • c", "", "  [rust]", "  let x =", "    1;"];
+        assert_eq!(plain(source, 12), expected);
     }
 
     #[test]

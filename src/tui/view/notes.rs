@@ -38,17 +38,17 @@ impl Writer {
         self.lines.push(Line::default());
     }
 
-    /// A short name before a text that may be long.
+    /// A short name before a text that may be long; what does not fit in the line goes on further in.
     fn named(&mut self, name: &str, name_style: Style, content: &str) {
-        for (i, line) in text::wrap(content, self.width.saturating_sub(2)).into_iter().enumerate() {
-            if i == 0 && text::width(name) + 1 + text::width(&line) <= self.width {
-                self.lines.push(Line::from(vec![Span::styled(format!("{name} "), name_style), line.into()]));
-                continue;
-            }
-            if i == 0 {
-                self.lines.push(Line::styled(name.to_owned(), name_style));
-            }
-            self.lines.push(Line::from(format!("  {line}")));
+        let lines = text::wrap(&format!("{name} {content}"), self.width.saturating_sub(2));
+        for (i, line) in lines.into_iter().enumerate() {
+            self.lines.push(match line.strip_prefix(name) {
+                Some(rest) if i == 0 => {
+                    Line::from(vec![Span::styled(name.to_owned(), name_style), rest.to_owned().into()])
+                }
+                _ if i == 0 => line.into(),
+                _ => format!("  {line}").into(),
+            });
         }
     }
 }
@@ -85,9 +85,14 @@ pub fn lines(app: &App, width: u16) -> Vec<Line<'static>> {
         facts(app, stage, &mut out);
         aliases(app, stage, &mut out);
     }
-    if let Some(chapter) = Chapter::of(step) {
+    for chapter in Chapter::about(step) {
         out.gap();
         out.lines.push(Line::styled("─".repeat(out.width), theme.dim()));
+        out.text(
+            0,
+            "Numbers in this chapter are the built-in model's, for the chapter's own prompt.",
+            theme.dim(),
+        );
         out.lines.extend(markdown::render(chapter.text, out.width, theme));
     }
     out.lines
@@ -103,7 +108,10 @@ fn shapes(app: &App, out: &mut Writer) {
         Step::Stage(stage) => {
             for input in stage.info().inputs {
                 let text = match *input {
-                    Input::Stage(input) if !input.present(app.dims()) => continue,
+                    // Where nothing is masked, softmax reads the scores themselves.
+                    Input::Stage(Stage::MaskedScores) if !Stage::MaskedScores.present(app.dims()) => {
+                        format!("scores {}", axes(app, Stage::Scores.axes()))
+                    }
                     Input::Stage(input) => format!("{input} {}", axes(app, input.axes())),
                     Input::LayerInput => layer_input(app),
                     Input::Positions => {

@@ -49,7 +49,9 @@ pub struct TensorPanel<'a>(pub &'a App);
 impl Widget for TensorPanel<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let app = self.0;
-        let Regions { head, body, foot } = Regions::new(area);
+        let Regions { head, body, mut foot } = Regions::new(area);
+        // Legend and statistics stand right below the values where these leave room.
+        foot.y = foot.y.min(body.y.saturating_add(used(app, area)).saturating_add(1));
         heading(app, head, area, buf);
         match app.shown() {
             Shown::Failed(reason) => {
@@ -69,12 +71,19 @@ impl Widget for TensorPanel<'_> {
             _ => {
                 let doing = match &app.status {
                     Status::Working(what) => what.clone(),
-                    Status::Idle => app.place().path(),
+                    Status::Idle => format!("computing {}", app.place().path()),
                 };
-                put(buf, body, 0, 1, &format!("computing {doing} …"), app.theme.dim());
+                put(buf, body, 0, 1, &format!("{doing} …"), app.theme.dim());
             }
         }
     }
+}
+
+/// How many lines the values take.
+fn used(app: &App, area: Rect) -> u16 {
+    let list = List::new(app, area).map(|list| 1 + list.visible(app).len());
+    let lines = list.or_else(|| Grid::new(app, area).map(|grid| grid.lines(app)));
+    lines.and_then(|lines| u16::try_from(lines).ok()).unwrap_or(u16::MAX)
 }
 
 fn values(app: &App, area: Rect, buf: &mut Buffer) {
@@ -105,7 +114,10 @@ fn heading(app: &App, head: Rect, area: Rect, buf: &mut Buffer) {
         (format!("  {}", axes.join(" × ")), Style::new()),
         (format!(" · {}", unit(step)), theme.dim()),
     ];
-    put_all(buf, head, 0, 0, &pieces);
+    // The unit is there whole or not at all.
+    let room = usize::from(head.width);
+    let fits = pieces.iter().map(|(piece, _)| text::width(piece)).sum::<usize>() <= room;
+    put_all(buf, head, 0, 0, if fits { &pieces } else { &pieces[..3] });
     let mut x = 0;
     if let Some((text, style)) = held(app) {
         x = put(buf, head, 0, 1, &text, style);
@@ -122,19 +134,18 @@ fn held(app: &App) -> Option<(String, Style)> {
     let at = app.selected.get(axis, length);
     let group = app.selected.group();
     let more = match axis {
-        Axis::Head if group > 1 => format!(" (reads kv head {})", at / group),
-        Axis::KvHead if group > 1 => format!(" (read by heads {}-{})", at * group, at * group + group - 1),
+        Axis::Head if group > 1 => format!(" (kv head {})", at / group),
+        Axis::KvHead if group > 1 => format!(" (of heads {}-{})", at * group, at * group + group - 1),
         axis => labels::text_of(app, axis, at).map_or(String::new(), |text| format!(" {text}")),
     };
-    let last = length.saturating_sub(1);
-    Some((format!("{} {at} of 0-{last}{more}", labels::name(axis)), app.theme.strong()))
+    Some((format!("{} {at} of {length}{more}", labels::name(axis)), app.theme.strong()))
 }
 
 /// Which rows and columns are on the screen, and how they are shown.
 fn window(app: &App, area: Rect) -> String {
     let part = |mark: &str, axis: Axis, seen: std::ops::Range<usize>, count: usize| {
         if seen.len() < count && !seen.is_empty() {
-            format!("{mark} {} {}-{} of {count}", labels::name(axis), seen.start, seen.end - 1)
+            format!("{mark} {} {}-{}", labels::name(axis), seen.start, seen.end - 1)
         } else {
             format!("{mark} {}", labels::name(axis))
         }
@@ -157,16 +168,16 @@ fn window(app: &App, area: Rect) -> String {
 /// What the numbers are.
 fn unit(step: Step) -> &'static str {
     match step.stage() {
-        Stage::Tokens | Stage::Sampled => "token ids",
-        Stage::RopeCos => "cosines, no unit",
-        Stage::RopeSin => "sines, no unit",
+        Stage::Tokens | Stage::Sampled => "token id",
+        Stage::RopeCos => "cosine",
+        Stage::RopeSin => "sine",
         Stage::Mask => "0 or -inf",
-        Stage::Qk => "dot products, no unit",
-        Stage::Scores | Stage::MaskedScores => "dot products / √C, no unit",
-        Stage::Softmax => "shares of 1",
-        Stage::Logits => "logits, no unit",
-        Stage::Probs | Stage::Nucleus => "probabilities",
-        _ => "activations, no unit",
+        Stage::Qk => "dot product",
+        Stage::Scores | Stage::MaskedScores => "dot product / √C",
+        Stage::Softmax => "share of 1",
+        Stage::Logits => "logit",
+        Stage::Probs | Stage::Nucleus => "probability",
+        _ => "no unit",
     }
 }
 

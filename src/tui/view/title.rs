@@ -30,14 +30,15 @@ impl Widget for Title<'_> {
         let step = format!("step {} of {}", walk.number(place) + 1, walk.len());
         let here = format!("pass {} ({kind}) · {layer} · {step} ", place.pass);
         let card = &app.outline().card;
-        let doing = match &app.status {
-            Status::Working(what) => format!("  computing {what} …"),
-            Status::Idle => format!("  {} · {}", card.backend, card.precision),
+        // While something is computed, that is worth more room than the model's name.
+        let (first, second) = match &app.status {
+            Status::Working(what) => (format!(" {what} …"), String::new()),
+            Status::Idle => (format!(" {}", card.name), format!("  {} · {}", card.backend, card.precision)),
         };
         let room = usize::from(area.width).saturating_sub(text::width(&here) + 1);
-        let name = text::cut(&format!(" {}", card.name), room);
-        let doing = text::cut(&doing, room.saturating_sub(text::width(&name)));
-        put_all(buf, area, 0, 0, &[(name, theme.strong()), (doing, theme.dim())]);
+        let first = text::cut(&first, room);
+        let second = text::cut(&second, room.saturating_sub(text::width(&first)));
+        put_all(buf, area, 0, 0, &[(first, theme.strong()), (second, theme.dim())]);
         put(buf, area, area.width.saturating_sub(text::width(&here) as u16), 0, &here, theme.strong());
     }
 }

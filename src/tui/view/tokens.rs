@@ -12,26 +12,37 @@ use super::paint::put;
 #[derive(Debug)]
 pub struct Tokens<'a>(pub &'a App);
 
-/// The columns of one token: its text, and a rule after it.
+/// The columns that a token takes at most.
 const LONGEST: usize = 16;
+/// The columns of the words around the token drawn last.
+const NEXT: usize = " → ".len() + " is next".len();
 
 fn label(app: &App, position: usize) -> Option<String> {
     let token = app.position(position)?;
-    Some(text::cut(&text::visible(&token.text), LONGEST))
+    Some(shown(&token.text))
 }
 
-/// The first position on a strip of this width: as far left as leaves the current one in its first half.
+fn shown(text: &str) -> String {
+    text::cut(&text::visible(text), LONGEST)
+}
+
+/// The first position on a strip of this width: as far left as leaves the current one in its first half, and
+/// further where the strip would end before its right edge.
 fn first(app: &App, width: u16) -> usize {
-    let mut first = app.current_position();
-    let mut used = 0;
-    while let Some(label) = first.checked_sub(1).and_then(|before| label(app, before)) {
-        used += text::width(&label) + 1;
-        if used > usize::from(width / 2) {
-            break;
+    let width = usize::from(width);
+    let back = |from: usize, room: usize| {
+        let (mut first, mut used) = (from, 0);
+        while let Some(label) = first.checked_sub(1).and_then(|before| label(app, before)) {
+            used += text::width(&label) + 1;
+            if used > room {
+                break;
+            }
+            first -= 1;
         }
-        first -= 1;
-    }
-    first
+        first
+    };
+    let next = app.outline().passes.last().map_or(0, |pass| text::width(&shown(&pass.sampled.text)));
+    back(app.current_position(), width / 2).min(back(count(app), width.saturating_sub(next + NEXT + 1)))
 }
 
 /// How many positions there are.
@@ -87,7 +98,7 @@ impl Widget for Tokens<'_> {
         if let (Some((position, _, end)), Some(pass)) = (last, app.outline().passes.last())
             && position + 1 == count(app)
         {
-            let next = text::cut(&text::visible(&pass.sampled.text), LONGEST);
+            let next = shown(&pass.sampled.text);
             let x = end + put(buf, area, end, 0, " → ", theme.dim());
             let x = x + put(buf, area, x, 0, &next, theme.token());
             put(buf, area, x, 0, " is next", theme.dim());

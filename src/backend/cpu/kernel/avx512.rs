@@ -1,0 +1,203 @@
+//! The inner loops for AVX-512: one vector holds the 16 partial sums of one output.
+#![allow(unsafe_code)]
+
+use std::arch::x86_64::*;
+
+use super::limits::CHAINS;
+use super::{Rows, gemm, portable};
+use crate::checkpoint::Dtype;
+use crate::ops;
+use crate::ops::matmul::LANES;
+
+/// Weight rows that [`dots`] reads side by side, to keep several sums under way.
+const ROWS: usize = 4;
+
+/// See [`super::Kernel::dots`]; for number types in which every value stands for itself.
+pub(super) fn dots(x: &[f32], w: Rows<'_>, columns: &mut [f32]) {
+    let tokens = x.len() / w.inputs;
+    assert!(x.len() == tokens * w.inputs && columns.len() == w.count() * tokens);
+    for (group, columns) in columns.chunks_mut(ROWS * tokens).enumerate() {
+        let count = columns.len() / tokens;
+        let rows = std::array::from_fn(|i| w.row(group * ROWS + i.min(count - 1)));
+        for (token, x) in x.chunks_exact(w.inputs).enumerate() {
+            // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+            let sums: [f32; ROWS] = unsafe {
+                match w.dtype {
+                    Dtype::F32 => dots_f32(x, rows),
+                    Dtype::F16 => dots_f16(x, rows),
+                    Dtype::BF16 => dots_bf16(x, rows),
+                    blocks => unreachable!("{blocks} is for dots_of_blocks"),
+                }
+            };
+            for (column, sum) in columns.chunks_exact_mut(tokens).zip(sums) {
+                column[token] = sum;
+            }
+        }
+    }
+}
+
+macro_rules! dots_of {
+    ($name:ident, $size:literal, |$pointer:ident, $mask:ident| $load:expr) => {
+        /// The dot products of `x` with [`ROWS`] rows of as many values.
+        #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+        fn $name(x: &[f32], rows: [&[u8]; ROWS]) -> [f32; ROWS] {
+            assert!(rows.iter().all(|row| row.len() == x.len() * $size));
+            let mut sums = [_mm512_setzero_ps(); ROWS];
+            let mut at = 0;
+            while at < x.len() {
+                let $mask = mask(x.len() - at);
+                // SAFETY: masked loads touch only lanes below `x.len() - at`; every row was just checked to
+                // have `x.len()` values, so `at` and these lanes are inside `x` and inside each row.
+                unsafe {
+                    let x = _mm512_maskz_loadu_ps($mask, x.as_ptr().add(at));
+                    for row in 0..ROWS {
+                        let $pointer = rows[row].as_ptr().add(at * $size);
+                        sums[row] = _mm512_fmadd_ps(x, $load, sums[row]);
+                    }
+                }
+                at += LANES;
+            }
+            [reduce(sums[0]), reduce(sums[1]), reduce(sums[2]), reduce(sums[3])]
+        }
+    };
+}
+
+dots_of!(dots_f32, 4, |pointer, mask| _mm512_maskz_loadu_ps(mask, pointer.cast()));
+dots_of!(dots_f16, 2, |pointer, mask| _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, pointer.cast())));
+dots_of!(dots_bf16, 2, |pointer, mask| {
+    // The upper half of a float32 is a bfloat16.
+    let halves = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, pointer.cast()));
+    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(halves))
+});
+
+/// The lanes that are left when `left` values are.
+fn mask(left: usize) -> __mmask16 {
+    if left >= LANES { 0xffff } else { (1 << left) - 1 }
+}
+
+/// The sum of the lanes, in the order of [`ops::matmul::reduce`].
+#[target_feature(enable = "avx512f,avx512dq")]
+fn reduce(sums: __m512) -> f32 {
+    let eight = _mm256_add_ps(_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps::<1>(sums));
+    let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+}
+
+/// 6 weight rows × 4 tokens: 24 of the 32 registers hold sums.
+pub(super) struct Tile;
+
+impl gemm::Tile for Tile {
+    const ROWS: usize = 6;
+    const TOKENS: usize = 4;
+
+    fn add(x: &[f32], w: &[f32], sums: &mut [f32]) {
+        // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+        unsafe { add(x, w, sums) }
+    }
+
+    fn reduce(sums: &[f32], out: &mut [f32]) {
+        // SAFETY: as above.
+        unsafe { reduce_all(sums, out) }
+    }
+}
+
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+fn add(x: &[f32], w: &[f32], sums: &mut [f32]) {
+    const R: usize = <Tile as gemm::Tile>::ROWS;
+    const T: usize = <Tile as gemm::Tile>::TOKENS;
+    let steps = x.len() / (T * LANES);
+    assert!(w.len() >= steps * R * LANES && sums.len() >= R * T * LANES);
+    let mut tile = [[_mm512_setzero_ps(); T]; R];
+    let (mut x, mut w, sums) = (x.as_ptr(), w.as_ptr(), sums.as_mut_ptr());
+    // SAFETY: the lengths were just checked: `sums` holds R·T vectors, and each step reads T vectors of `x`
+    // and R of `w`, of which there are `steps` times as many.
+    unsafe {
+        for row in 0..R {
+            for token in 0..T {
+                tile[row][token] = _mm512_loadu_ps(sums.add((row * T + token) * LANES));
+            }
+        }
+        for _ in 0..steps {
+            let mut activations = [_mm512_setzero_ps(); T];
+            for token in 0..T {
+                activations[token] = _mm512_loadu_ps(x.add(token * LANES));
+            }
+            for row in 0..R {
+                let weights = _mm512_loadu_ps(w.add(row * LANES));
+                for token in 0..T {
+                    tile[row][token] = _mm512_fmadd_ps(activations[token], weights, tile[row][token]);
+                }
+            }
+            x = x.add(T * LANES);
+            w = w.add(R * LANES);
+        }
+        for row in 0..R {
+            for token in 0..T {
+                _mm512_storeu_ps(sums.add((row * T + token) * LANES), tile[row][token]);
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512dq")]
+fn reduce_all(sums: &[f32], out: &mut [f32]) {
+    for (out, sums) in out.iter_mut().zip(sums.as_chunks::<LANES>().0) {
+        // SAFETY: `sums` has 16 values.
+        *out = reduce(unsafe { _mm512_loadu_ps(sums.as_ptr()) });
+    }
+}
+
+macro_rules! compiled {
+    ($name:ident, $op:path, ($($argument:ident: $type:ty),*)) => {
+        #[doc = concat!("[`", stringify!($op), "`], compiled for AVX-512.")]
+        pub(super) fn $name($($argument: $type),*) {
+            #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+            fn inner($($argument: $type),*) {
+                $op($($argument),*);
+            }
+            // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+            unsafe { inner($($argument),*) }
+        }
+    };
+}
+
+compiled!(dots_of_blocks, portable::dots, (x: &[f32], w: Rows<'_>, columns: &mut [f32], scratch: &mut [f32]));
+compiled!(qk, ops::attention::qk, (query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]));
+compiled!(mix, ops::attention::mix, (weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]));
+compiled!(rms_norm, ops::rms_norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]));
+/// See [`super::Kernel::read_limit`]: the exclusive or of every whole 256 bytes.
+pub(super) fn read(bytes: &[u8]) -> u64 {
+    #[target_feature(enable = "avx512f")]
+    fn inner(bytes: &[u8]) -> u64 {
+        let mut sums = [_mm512_setzero_si512(); 4];
+        for chunk in bytes.as_chunks::<256>().0 {
+            for (i, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: the chunk has 256 bytes, four vectors of 64.
+                let vector = unsafe { _mm512_loadu_si512(chunk.as_ptr().add(64 * i).cast()) };
+                *sum = _mm512_xor_si512(*sum, vector);
+            }
+        }
+        let all = _mm512_xor_si512(_mm512_xor_si512(sums[0], sums[1]), _mm512_xor_si512(sums[2], sums[3]));
+        _mm512_reduce_add_epi64(all).cast_unsigned()
+    }
+    // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+    unsafe { inner(bytes) }
+}
+
+/// See [`super::Kernel::multiply_limit`].
+pub(super) fn multiply(rounds: usize, factor: f32) -> f32 {
+    #[target_feature(enable = "avx512f")]
+    fn inner(rounds: usize, factor: f32) -> f32 {
+        let (x, y) = (_mm512_set1_ps(factor), _mm512_set1_ps(1.0 - factor));
+        let mut sums = [_mm512_set1_ps(1.0); CHAINS];
+        for _ in 0..rounds {
+            for sum in &mut sums {
+                *sum = _mm512_fmadd_ps(*sum, x, y);
+            }
+        }
+        sums.into_iter().map(|sum| _mm512_cvtss_f32(sum)).sum()
+    }
+    // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+    unsafe { inner(rounds, factor) }
+}

@@ -1,0 +1,117 @@
+//! A checkpoint of random numbers in the shape of a known model, for measuring: nothing to download, and
+//! the time of a pass does not depend on the values.
+
+use std::collections::BTreeMap;
+
+use super::names::{LayerWeight as L, Naming, Weight};
+use super::{Bytes, Checkpoint, Dtype, Format, Tensor};
+use crate::config::{ModelConfig, Pairing, RopeScaling};
+use crate::error::{Error, Result};
+
+/// Name, D, layers, H, G, F, V, tied.
+type Shape = (&'static str, usize, usize, usize, usize, usize, usize, bool);
+
+/// The shapes that can be asked for. Llama's own from Meta's params.json, the stories from llama2.c.
+const SHAPES: &[Shape] = &[
+    ("stories-15m", 288, 6, 6, 6, 768, 32_000, true),
+    ("stories-110m", 768, 12, 12, 12, 2048, 32_000, true),
+    ("tinyllama-1.1b", 2048, 22, 32, 4, 5632, 32_000, false),
+    ("llama-3.2-1b", 2048, 16, 32, 8, 8192, 128_256, true),
+    ("llama-3.2-3b", 3072, 28, 24, 8, 8192, 128_256, true),
+    ("llama-2-7b", 4096, 32, 32, 32, 11_008, 32_000, false),
+    ("llama-3.1-8b", 4096, 32, 32, 8, 14_336, 128_256, false),
+];
+
+/// Random weights of number type `dtype` in the shape `name`.
+///
+/// # Errors
+/// [`Error::Usage`] with the known shapes, where `name` is none of them.
+pub fn checkpoint(name: &str, dtype: Dtype) -> Result<Checkpoint> {
+    let Some(&(name, dim, layers, heads, kv_heads, ffn_dim, vocab, tied)) =
+        SHAPES.iter().find(|shape| shape.0 == name)
+    else {
+        let names: Vec<_> = SHAPES.iter().map(|shape| shape.0).collect();
+        return Err(Error::usage("there is no such shape")
+            .expected(names.join(", "))
+            .found(format!("`{name}`")));
+    };
+    let config = ModelConfig {
+        dim,
+        layers,
+        heads,
+        kv_heads,
+        head_dim: dim / heads,
+        ffn_dim,
+        vocab,
+        context: 8192,
+        norm_eps: 1e-5,
+        rope_theta: 500_000.0,
+        rope_scaling: RopeScaling::None,
+        pairing: Pairing::Halves,
+        qkv_bias: false,
+        output_bias: false,
+        mlp_bias: false,
+        tied,
+    };
+    let mut state = 1;
+    let mut tensors = BTreeMap::new();
+    let mut add = |weight, shape: &[usize]| {
+        let count: usize = shape.iter().product();
+        let bytes = Bytes::owned(random(count, dtype, &mut state));
+        let tensor = Tensor::new(dtype, shape.to_vec(), bytes);
+        tensors
+            .insert(Naming::Meta.name(weight), tensor.unwrap_or_else(|| unreachable!("made for this shape")));
+    };
+    let (q, kv) = (config.q_dim(), config.kv_dim());
+    add(Weight::Embedding, &[vocab, dim]);
+    for layer in 0..layers {
+        let layer = |weight| Weight::Layer(layer, weight);
+        add(layer(L::AttnNorm), &[dim]);
+        add(layer(L::Wq), &[q, dim]);
+        add(layer(L::Wk), &[kv, dim]);
+        add(layer(L::Wv), &[kv, dim]);
+        add(layer(L::Wo), &[dim, q]);
+        add(layer(L::FfnNorm), &[dim]);
+        add(layer(L::W1), &[ffn_dim, dim]);
+        add(layer(L::W2), &[dim, ffn_dim]);
+        add(layer(L::W3), &[ffn_dim, dim]);
+    }
+    add(Weight::FinalNorm, &[dim]);
+    if !tied {
+        add(Weight::Head, &[vocab, dim]);
+    }
+    Ok(Checkpoint {
+        name: name.into(),
+        format: Format::Random,
+        path: None,
+        config,
+        eos: Vec::new(),
+        tensors,
+        unreadable: BTreeMap::new(),
+        naming: Naming::Meta,
+    })
+}
+
+/// `count` values of magnitude 1/64 to 1/32 and random sign: small enough that a pass stays finite.
+fn random(count: usize, dtype: Dtype, state: &mut u64) -> Vec<u8> {
+    let mut next = || {
+        // xorshift64: fast, and good enough for numbers that nobody reads.
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        *state
+    };
+    let word = |bits: u64| match dtype {
+        Dtype::F32 => (bits & 0x807f_ffff_807f_ffff) | 0x3c80_0000_3c80_0000,
+        Dtype::F16 => (bits & 0x83ff_83ff_83ff_83ff) | 0x2400_2400_2400_2400,
+        Dtype::BF16 => (bits & 0x807f_807f_807f_807f) | 0x3c80_3c80_3c80_3c80,
+        blocks => unreachable!("random weights are floats, not {blocks}"),
+    };
+    let length = count * dtype.block_bytes();
+    let mut bytes = Vec::with_capacity(length.next_multiple_of(8));
+    while bytes.len() < length {
+        bytes.extend_from_slice(&word(next()).to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}

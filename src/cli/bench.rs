@@ -1,0 +1,156 @@
+//! `llama-trace bench`: how fast a model runs here, beside the limits of this machine, measured in the same
+//! run.
+
+mod limits;
+mod report;
+
+use std::time::{Duration, Instant};
+
+use self::limits::Limits;
+use self::report::{Decode, Prefill, Report, Spread};
+use super::input::{self, cpu};
+use super::{BenchArgs, BenchFormat, Weights};
+use crate::backend::cpu::Cpu;
+use crate::checkpoint::{Dtype, random};
+use crate::config::ModelConfig;
+use crate::error::{Error, Result};
+use crate::generate::{Sampler, Sampling, Session};
+use crate::model::Model;
+use crate::trace::{Clock, NoProbe, Stage};
+
+/// Times that a prefill of each length is run, after one to warm up.
+const PREFILLS: usize = 3;
+
+pub(super) fn run(args: &BenchArgs) -> Result<()> {
+    let backend = cpu(&args.cpu)?;
+    let limits = Limits::measure(backend.kernel());
+    let started = Instant::now();
+    let checkpoint = match &args.shape {
+        Some(name) => random::checkpoint(name, args.weights.into())?,
+        None => input::open(&args.model)?.0,
+    };
+    let made = started.elapsed();
+    let started = Instant::now();
+    let model = Model::load(&checkpoint, backend)?;
+    // Random weights are made, not loaded.
+    let load = if args.shape.is_some() { started.elapsed() } else { made + started.elapsed() };
+    let longest = args.prompt_tokens.iter().copied().max().unwrap_or(0);
+    if longest == 0 || args.prompt_tokens.contains(&0) || longest > model.config.context {
+        return Err(Error::usage("a prompt of this length cannot be run")
+            .expected(format!("--prompt-tokens from 1 to {}, the model's context", model.config.context))
+            .found(format!("{:?}", args.prompt_tokens)));
+    }
+    let bytes = bytes_read(&checkpoint);
+    let mut report = Report {
+        model: checkpoint.name.clone(),
+        kernel: backend.kernel().name(),
+        threads: rayon::current_num_threads(),
+        read_bandwidth: limits.read_bandwidth,
+        matmul: limits.multiply_rate,
+        in_cache: bytes < limits::CACHE_SIZED,
+        load,
+        first_token: Duration::ZERO,
+        decode: None,
+        prefill: Vec::new(),
+        stages: Vec::new(),
+    };
+    for &tokens in &args.prompt_tokens {
+        let prefill = time_prefill(&model, tokens)?;
+        if report.prefill.is_empty() {
+            report.first_token = prefill.first;
+        }
+        report.prefill.push(prefill);
+    }
+    if args.r#gen > 0 {
+        report.decode = Some(time_decode(&model, args.r#gen, bytes)?);
+    }
+    if args.stages {
+        report.stages = time_stages(&model)?;
+    }
+    match args.format {
+        BenchFormat::Table => report.print_table(),
+        BenchFormat::Json => report.print_json(),
+    }
+    .map_err(|error| Error::output("the report cannot be written").at("standard output").found(error))
+}
+
+impl From<Weights> for Dtype {
+    fn from(weights: Weights) -> Self {
+        match weights {
+            Weights::F32 => Self::F32,
+            Weights::F16 => Self::F16,
+            Weights::Bf16 => Self::BF16,
+        }
+    }
+}
+
+/// Bytes of weights that a decode pass reads: all but the embedding table, of which it reads one row,
+/// unless the table is the output head too.
+fn bytes_read(checkpoint: &crate::checkpoint::Checkpoint) -> usize {
+    let all: usize = checkpoint.tensors().map(|(_, tensor)| tensor.bytes().len()).sum();
+    let ModelConfig { vocab, dim, tied, .. } = checkpoint.config;
+    let table = checkpoint.tensor(crate::checkpoint::Weight::Embedding, &[vocab, dim]);
+    let table = table.map_or(0, |table| table.bytes().len());
+    if tied { all } else { all - table }
+}
+
+/// Multiply-adds of the matrix products for one token: every weight but the table once, and the head
+/// once a pass.
+fn multiplications(config: &ModelConfig, tokens: usize) -> f64 {
+    let (d, q, kv, f) = (config.dim, config.q_dim(), config.kv_dim(), config.ffn_dim);
+    let layer = d * q * 2 + d * kv * 2 + 3 * d * f;
+    (config.layers * layer) as f64 * tokens as f64 + (config.vocab * d) as f64
+}
+
+/// Ids for a prompt of `tokens` tokens, spread over the vocabulary.
+fn prompt(config: &ModelConfig, tokens: usize) -> Vec<u32> {
+    (0..tokens).map(|t| (t * 7919 % config.vocab) as u32).collect()
+}
+
+fn session(model: &Model<Cpu>) -> Result<Session<'_, Cpu>> {
+    Ok(Session::new(model, Sampler::new(Sampling::default())?))
+}
+
+fn time_prefill(model: &Model<Cpu>, tokens: usize) -> Result<Prefill> {
+    let ids = prompt(&model.config, tokens);
+    let mut times = Vec::new();
+    for _ in 0..=PREFILLS {
+        let mut session = session(model)?;
+        let started = Instant::now();
+        session.run(&ids, &mut NoProbe)?;
+        times.push(started.elapsed());
+    }
+    let first = times.remove(0);
+    let rate = |time: &Duration| tokens as f64 / time.as_secs_f64();
+    let rates = Spread::of(times.iter().map(rate));
+    let flops = 2.0 * multiplications(&model.config, tokens) / tokens as f64 * rates.median;
+    Ok(Prefill { tokens, first, rates, gflops: flops / 1e9 })
+}
+
+fn time_decode(model: &Model<Cpu>, tokens: usize, bytes: usize) -> Result<Decode> {
+    let mut session = session(model)?;
+    let mut id = session.run(&prompt(&model.config, 8), &mut NoProbe)?;
+    let mut rates = Vec::new();
+    for _ in 0..tokens.min(session.room()) {
+        let started = Instant::now();
+        id = session.run(&[id], &mut NoProbe)?;
+        rates.push(1.0 / started.elapsed().as_secs_f64());
+    }
+    let rates = Spread::of(rates.into_iter());
+    Ok(Decode { gbs: rates.median * bytes as f64 / 1e9, rates })
+}
+
+/// Time of each stage of a decode pass, over all layers.
+fn time_stages(model: &Model<Cpu>) -> Result<Vec<(Stage, Duration)>> {
+    let mut session = session(model)?;
+    let id = session.run(&prompt(&model.config, 8), &mut NoProbe)?;
+    let mut clock = Clock::new(NoProbe);
+    session.run(&[id], &mut clock)?;
+    let times = clock.into_times();
+    let total = |stage: &Stage| {
+        let time: Duration =
+            times.iter().filter(|(site, _)| site.stage == *stage).map(|(_, time)| *time).sum();
+        (*stage, time)
+    };
+    Ok(Stage::ALL.iter().map(total).filter(|(_, time)| !time.is_zero()).collect())
+}

@@ -1,0 +1,157 @@
+//! The figures of a benchmark, as a table or as JSON.
+
+use std::io::{Result, Write};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::trace::Stage;
+
+/// Everything that was measured.
+pub(super) struct Report {
+    pub(super) model: String,
+    pub(super) kernel: &'static str,
+    pub(super) threads: usize,
+    /// Bytes a second.
+    pub(super) read_bandwidth: f64,
+    /// Floating-point operations a second.
+    pub(super) matmul: f64,
+    /// Whether the weights fit into a cache, so that their speed is not the memory's.
+    pub(super) in_cache: bool,
+    pub(super) load: Duration,
+    pub(super) first_token: Duration,
+    pub(super) decode: Option<Decode>,
+    pub(super) prefill: Vec<Prefill>,
+    pub(super) stages: Vec<(Stage, Duration)>,
+}
+
+/// Median and extremes of several measurements.
+pub(super) struct Spread {
+    pub(super) median: f64,
+    min: f64,
+    max: f64,
+}
+
+/// Decode passes: tokens a second, and the weights read for them.
+pub(super) struct Decode {
+    pub(super) rates: Spread,
+    pub(super) gbs: f64,
+}
+
+/// Prefill passes of one length.
+pub(super) struct Prefill {
+    pub(super) tokens: usize,
+    /// The pass before the ones that count.
+    pub(super) first: Duration,
+    pub(super) rates: Spread,
+    pub(super) gflops: f64,
+}
+
+impl Spread {
+    pub(super) fn of(values: impl Iterator<Item = f64>) -> Self {
+        let mut values: Vec<f64> = values.collect();
+        values.sort_by(f64::total_cmp);
+        let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
+        Self { median: at(values.len() / 2), min: at(0), max: at(values.len().wrapping_sub(1)) }
+    }
+}
+
+impl Report {
+    pub(super) fn print_table(&self) -> Result<()> {
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "model        {}, {} threads, {} kernel", self.model, self.threads, self.kernel)?;
+        writeln!(
+            out,
+            "memory read  {:8.1} GB/s, the most that a loop over ordinary memory reached",
+            self.read_bandwidth / 1e9
+        )?;
+        writeln!(
+            out,
+            "multiply     {:8.1} GFLOP/s in float32, the most that a loop in registers reached",
+            self.matmul / 1e9
+        )?;
+        writeln!(out, "load         {:8.3} s", self.load.as_secs_f64())?;
+        writeln!(out, "first token  {:8.3} s, cold", self.first_token.as_secs_f64())?;
+        for Prefill { tokens, rates, gflops, .. } in &self.prefill {
+            let share = 100.0 * gflops * 1e9 / self.matmul;
+            writeln!(
+                out,
+                "prefill {tokens:<5}{:8.1} tokens/s ({:.1} to {:.1}), {gflops:.1} GFLOP/s, {share:.0} % of multiply",
+                rates.median, rates.min, rates.max
+            )?;
+        }
+        if let Some(Decode { rates, gbs }) = &self.decode {
+            let share = match self.share_of_bandwidth(*gbs) {
+                Some(share) => format!("{:.0} % of memory read", 100.0 * share),
+                None => "in cache".into(),
+            };
+            writeln!(
+                out,
+                "decode       {:8.1} tokens/s ({:.1} to {:.1}), {gbs:.2} GB/s of weights, {share}",
+                rates.median, rates.min, rates.max
+            )?;
+        }
+        if let Some(bytes) = peak_memory() {
+            writeln!(out, "peak memory  {:8.1} MB", bytes as f64 / 1e6)?;
+        }
+        for (stage, time) in &self.stages {
+            writeln!(out, "  {stage:<14} {:10.1} µs", time.as_secs_f64() * 1e6)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn print_json(&self) -> Result<()> {
+        let spread =
+            |spread: &Spread| json!({ "median": spread.median, "min": spread.min, "max": spread.max });
+        let prefill: Vec<Value> = (self.prefill.iter())
+            .map(|prefill| {
+                json!({
+                    "tokens": prefill.tokens,
+                    "tokens_per_s": prefill.rates.median,
+                    "spread": spread(&prefill.rates),
+                    "gflops": prefill.gflops,
+                    "share_of_matmul": prefill.gflops * 1e9 / self.matmul,
+                })
+            })
+            .collect();
+        let decode = self.decode.as_ref().map(|decode| {
+            json!({
+                "tokens_per_s": decode.rates.median,
+                "spread": spread(&decode.rates),
+                "gbs": decode.gbs,
+                "share_of_bandwidth": self.share_of_bandwidth(decode.gbs),
+            })
+        });
+        let stages: Vec<Value> = self
+            .stages
+            .iter()
+            .map(|(stage, time)| json!({ "stage": stage.name(), "us": time.as_secs_f64() * 1e6 }))
+            .collect();
+        let report = json!({
+            "model": self.model,
+            "kernel": self.kernel,
+            "threads": self.threads,
+            "read_bandwidth_gbs": self.read_bandwidth / 1e9,
+            "matmul_gflops": self.matmul / 1e9,
+            "load_s": self.load.as_secs_f64(),
+            "first_token_s": self.first_token.as_secs_f64(),
+            "decode": decode,
+            "prefill": prefill,
+            "peak_memory_bytes": peak_memory(),
+            "stages": stages,
+        });
+        writeln!(std::io::stdout().lock(), "{report}")
+    }
+
+    /// None where the weights stay in a cache.
+    fn share_of_bandwidth(&self, gbs: f64) -> Option<f64> {
+        (!self.in_cache).then_some(gbs * 1e9 / self.read_bandwidth)
+    }
+}
+
+/// The most memory that this process has held, where the system tells.
+fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}

@@ -1,0 +1,14 @@
+//! The viewer without a terminal: updates by action, screens against a test backend, and random input.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on may stop there
+
+#[path = "tui/random.rs"]
+mod random;
+#[path = "tui/screens.rs"]
+mod screens;
+#[path = "tui/stage.rs"]
+mod stage;
+#[path = "tui/synthetic.rs"]
+mod synthetic;
+#[path = "tui/updates.rs"]
+mod updates;

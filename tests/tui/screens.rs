@@ -1,0 +1,231 @@
+//! What is on the screen, at several sizes, with colours and without.
+//!
+//! The pictures under `tests/tui/screens/` are compared whole, up to the notes, whose text has tests of its
+//! own; `UPDATE_SCREENS=1 cargo test --test tui` draws them anew.
+
+use std::path::Path;
+
+use crossterm::event::{Event, KeyCode};
+use llama_trace::trace::stage::Section;
+use llama_trace::trace::{Axis, Step};
+use llama_trace::tui::OpenAt;
+use llama_trace::tui::app::Show;
+use llama_trace::tui::open::open;
+use llama_trace::tui::theme::Depth;
+use llama_trace::tui::view::Panels;
+use ratatui::style::{Color, Modifier};
+
+use crate::stage::Stage;
+use crate::synthetic::Synthetic;
+
+const SIZES: [(u16, u16); 4] = [(60, 16), (80, 24), (120, 40), (200, 60)];
+
+#[track_caller]
+fn compare(name: &str, stage: &Stage) {
+    let notes = Panels::new(&stage.app).notes.filter(|notes| notes.x > 30);
+    let cut = |line: &str| match notes {
+        Some(notes) => {
+            let mut width = 0;
+            let fits = |c: &char| {
+                width += llama_trace::tui::text::width(&c.to_string());
+                width < usize::from(notes.x)
+            };
+            line.chars().take_while(fits).collect::<String>().trim_end().to_owned()
+        }
+        None => line.to_owned(),
+    };
+    let lines: Vec<_> = stage.screen().lines().map(cut).collect();
+    let drawn = lines.join("\n") + "\n";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/tui/screens/{name}.txt"));
+    if std::env::var_os("UPDATE_SCREENS").is_some() {
+        std::fs::write(&path, &drawn).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(drawn == expected, "{name} is drawn as\n{drawn}\nand was expected as\n{expected}");
+}
+
+#[test]
+fn attention_at_every_size() {
+    for (width, height) in SIZES {
+        compare(&format!("softmax-{width}x{height}"), &Stage::sized("softmax", (width, height), Depth::True));
+    }
+}
+
+#[test]
+fn without_colour_signs_and_shades_stand_for_it() {
+    compare("masked_scores-no-colour", &Stage::sized("masked_scores", (80, 24), Depth::None));
+    compare("softmax-no-colour", &Stage::sized("softmax", (80, 24), Depth::None));
+    let wide = Stage::sized("xq", (200, 24), Depth::None);
+    compare("xq-no-colour-wide", &wide);
+    for stage in [wide, Stage::sized("probs", (120, 40), Depth::None)] {
+        let buffer = stage.buffer();
+        assert!(buffer.content.iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
+    }
+}
+
+#[test]
+fn lists_numbers_help_and_the_line() {
+    compare("tokens", &Stage::at("tokens"));
+    compare("logits", &Stage::at("logits"));
+    compare("sampled", &Stage::at("sampled"));
+    let mut stage = Stage::at("masked_scores");
+    compare("masked_scores-numbers", stage.keys("v"));
+    compare("go-to", stage.keys("/so"));
+    stage.key(KeyCode::Esc);
+    compare("help", stage.keys("?"));
+}
+
+#[test]
+fn a_small_terminal_is_told_what_is_needed() {
+    let stage = Stage::sized("softmax", (59, 15), Depth::True);
+    let screen = stage.screen();
+    assert_eq!(screen.trim(), "terminal too small: needs at least 60x16, is 59x15; q quits");
+    for size in [(1, 1), (0, 0), (0, 5), (5, 0), (3, 2), (200, 1), (1, 100)] {
+        let mut stage = Stage::sized("softmax", size, Depth::True);
+        stage.screen();
+        stage.keys("?").screen();
+        stage.keys("q/").screen();
+        stage.keys("zz");
+        stage.key(KeyCode::Enter);
+        stage.screen();
+    }
+}
+
+#[test]
+fn resizing_keeps_the_cursor_in_sight() {
+    let mut stage = Stage::sized("ffn_up", (200, 60), Depth::True);
+    stage.keys("$");
+    for (width, height) in SIZES.into_iter().rev() {
+        stage.event(Event::Resize(width, height));
+        stage.shows("p0/L1/ffn_up[t=11,f=47] = ");
+        stage.shows("11 ␣Lily");
+        stage.shows("47");
+    }
+    stage.event(Event::Resize(10, 3));
+    stage.shows("too small:");
+    stage.event(Event::Resize(80, 24));
+    stage.shows("p0/L1/ffn_up[t=11,f=47] = ");
+}
+
+#[test]
+fn every_step_is_drawn_in_every_way() {
+    for depth in [Depth::None, Depth::Ansi, Depth::Indexed, Depth::True] {
+        let mut stage = Stage::new(Synthetic::new(), (80, 24), depth);
+        for section in [Section::Start, Section::Layer, Section::End, Section::Sampler] {
+            for step in Step::in_section(section) {
+                open(&mut stage.app, &OpenAt { stage: Some(step.name().into()), ..OpenAt::default() })
+                    .unwrap();
+                stage.sync();
+                for _ in 0..3 {
+                    // The address under the cursor is there whatever the picture.
+                    stage.shows(&stage.app.place().address(&stage.app.index()));
+                    stage.keys("v").screen();
+                    stage.keys("as").screen();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_masked_and_what_is_broken_are_told_apart() {
+    let mut stage = Stage::at("masked_scores");
+    stage.keys("kkkkkkkkkkk$");
+    stage.shows("-∞ -inf");
+    stage.shows("p0/L1/masked_scores[h=2,t=0,k=11] = -inf");
+    stage.shows("query <s> → key ␣Lily");
+    stage.shows("-inf×26"); // 4 of those would be one head's; the statistics are of the whole tensor
+    let stage = Stage::at("ffn_up");
+    stage.shows("?? NaN");
+    stage.shows("NaN×1");
+}
+
+#[test]
+fn colours_diverge_around_zero_and_probabilities_are_viridis() {
+    // The cell at the screen's first row and column of a matrix: below the header, after the labels.
+    let color = |stage: &Stage, letter: &str| {
+        let screen = stage.screen();
+        let row = screen.lines().position(|line| line.contains(letter)).unwrap() as u16;
+        stage.buffer()[(26 + 13, row)].bg
+    };
+    let mask = Stage::at("mask");
+    assert_eq!(color(&mask, " 3 ␣a"), Color::Rgb(247, 247, 247), "0 is white");
+    let mut softmax = Stage::at("softmax");
+    for _ in 0..11 {
+        softmax.key(KeyCode::Up);
+    }
+    assert_eq!(color(&softmax, " 0 <s>"), Color::Rgb(253, 231, 37), "all attention on the first token");
+    let indexed = Stage::sized("mask", (80, 24), Depth::Indexed);
+    assert_eq!(color(&indexed, " 3 ␣a"), Color::Indexed(231));
+}
+
+#[test]
+fn the_current_token_is_lit() {
+    let mut stage = Stage::at("softmax");
+    stage.keys("kkkk");
+    let buffer = stage.buffer();
+    let lit: String = (0..80)
+        .map(|x| &buffer[(x, 1)])
+        .filter(|cell| cell.modifier.contains(Modifier::REVERSED))
+        .map(ratatui::buffer::Cell::symbol)
+        .collect();
+    assert_eq!(lit, "␣girl");
+}
+
+#[test]
+fn colours_span_a_head_or_the_tensor_or_three_deviations() {
+    let mut stage = Stage::at("xq");
+    stage.shows("this head");
+    stage.keys("s").shows("all values");
+    stage.keys("s").shows("all (within 3 std)");
+    assert_eq!(stage.app.show(), Show::Heatmap);
+}
+
+#[test]
+fn the_notes_have_sizes_put_in() {
+    let mut stage = Stage::sized("xq", (200, 60), Depth::True);
+    for text in [
+        "xq[t, h, c] = Σ_d attn_norm[t, d] · wq[h·8 + c, d]",
+        "(32",
+        "in attn_norm (T=12 token, D=32 dim)",
+        "weight wq (H·C=32 head·head_dim, D=32 dim)",
+        "out xq (T=12 token, H=4 head, C=8 head dim)",
+        "one vector of 8 for",
+        "Hugging Face self_attn.q_proj",
+        "llama.cpp Qcur-L (before RoPE)",
+    ] {
+        stage.shows(text);
+    }
+    stage.keys("/xq_rope");
+    stage.key(KeyCode::Enter);
+    stage.shows("pairs neighbours (2i, 2i + 1)");
+    stage.keys("/1/attn_norm");
+    stage.key(KeyCode::Enter);
+    stage.shows("in x = layer 0's ffn_residual (T=12 token, D=32 dim)");
+    stage.keys("/tokens");
+    stage.key(KeyCode::Enter);
+    stage.shows("A model computes; it cannot read.");
+}
+
+#[test]
+fn narrow_screens_show_the_notes_instead_and_scroll_them() {
+    let mut stage = Stage::sized("softmax", (80, 16), Depth::True);
+    stage.key(KeyCode::Tab);
+    stage.shows("softmax[h, t, k] = e^(s[k] − max s)");
+    stage.shows("▼");
+    for _ in 0..50 {
+        stage.key(KeyCode::PageDown);
+    }
+    stage.shows("▲");
+    assert!(!stage.screen().contains("softmax[h, t, k] ="));
+    stage.keys("n");
+    assert!(!stage.screen().contains('▲'), "another step's notes begin at their beginning");
+}
+
+#[test]
+fn only_what_is_seen_is_labelled() {
+    let stage = Stage::at("logits");
+    assert!(stage.app.outline().card.sizes.axis(Axis::Vocab, stage.app.dims()) > 20);
+    let seen = llama_trace::tui::view::vocabulary_ids(&stage.app);
+    assert_eq!(seen.len(), 13);
+}

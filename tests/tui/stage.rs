@@ -1,0 +1,132 @@
+//! A viewer on its synthetic source, driven by keys as a user would.
+
+use std::path::Path;
+
+use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
+use llama_trace::trace::{Source, Step};
+use llama_trace::tui::OpenAt;
+use llama_trace::tui::app::App;
+use llama_trace::tui::events::{action_of, advance, save};
+use llama_trace::tui::open::open;
+use llama_trace::tui::theme::{Depth, Theme};
+use llama_trace::tui::update::{Effect, update};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+
+use crate::synthetic::Synthetic;
+
+pub(crate) struct Stage {
+    pub(crate) app: App,
+    pub(crate) source: Synthetic,
+    pub(crate) size: (u16, u16),
+}
+
+impl Stage {
+    pub(crate) fn new(source: Synthetic, size: (u16, u16), depth: Depth) -> Self {
+        let app = App::new(source.outline().clone(), Theme::new(depth), size);
+        let mut stage = Self { app, source, size };
+        stage.sync();
+        stage
+    }
+
+    /// At a step of layer 1, head 2, on a screen of 80x24.
+    pub(crate) fn at(step: &str) -> Self {
+        Self::sized(step, (80, 24), Depth::True)
+    }
+
+    pub(crate) fn sized(step: &str, size: (u16, u16), depth: Depth) -> Self {
+        let mut stage = Self::new(Synthetic::new(), size, depth);
+        let place = OpenAt { stage: Some(step.into()), layer: Some(1), head: Some(2), ..OpenAt::default() };
+        open(&mut stage.app, &place).unwrap();
+        stage.sync();
+        stage
+    }
+
+    pub(crate) fn sync(&mut self) {
+        self.app.sync(&mut self.source);
+    }
+
+    /// One turn of the event loop for one event.
+    pub(crate) fn event(&mut self, event: Event) -> Effect {
+        if let Event::Resize(columns, rows) = event {
+            self.size = (columns, rows);
+        }
+        let Some(action) = action_of(&self.app, event) else { return Effect::None };
+        let effect = update(&mut self.app, action);
+        if effect == Effect::Advance {
+            advance(&mut self.app, &mut self.source);
+        }
+        self.sync();
+        effect
+    }
+
+    pub(crate) fn key(&mut self, code: KeyCode) -> Effect {
+        self.event(Event::Key(KeyEvent::new(code, KeyModifiers::NONE)))
+    }
+
+    /// Types characters, one key each.
+    pub(crate) fn keys(&mut self, keys: &str) -> &mut Self {
+        for c in keys.chars() {
+            self.key(KeyCode::Char(c));
+        }
+        self
+    }
+
+    /// The source works for a moment.
+    pub(crate) fn wait(&mut self) -> &mut Self {
+        self.source.poll();
+        self.sync();
+        self
+    }
+
+    pub(crate) fn export(&mut self, folder: &Path) {
+        save(&mut self.app, &mut self.source, folder);
+    }
+
+    pub(crate) fn step(&self) -> Step {
+        self.app.place().step
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.step().name()
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        self.app.message().map_or("", |message| &message.text)
+    }
+
+    pub(crate) fn buffer(&self) -> Buffer {
+        let mut terminal = Terminal::new(TestBackend::new(self.size.0, self.size.1)).unwrap();
+        terminal.draw(|frame| frame.render_widget(&self.app, frame.area())).unwrap();
+        terminal.backend().buffer().clone()
+    }
+
+    /// The screen as text, without the spaces at the ends of lines.
+    pub(crate) fn screen(&self) -> String {
+        text_of(&self.buffer())
+    }
+
+    #[track_caller]
+    pub(crate) fn shows(&self, text: &str) {
+        let screen = self.screen();
+        assert!(screen.contains(text), "`{text}` is not on the screen:\n{screen}");
+    }
+}
+
+pub(crate) fn text_of(buffer: &Buffer) -> String {
+    let area = buffer.area;
+    let mut screen = String::new();
+    for y in 0..area.height {
+        let mut line = String::new();
+        let mut x = 0;
+        while x < area.width {
+            let symbol = buffer[(x, y)].symbol();
+            line.push_str(symbol);
+            x += u16::try_from(llama_trace::tui::text::width(symbol)).unwrap().max(1);
+        }
+        screen.push_str(line.trim_end());
+        screen.push('\n');
+    }
+    screen
+}

@@ -1,0 +1,195 @@
+//! A source without a model: values by formula, with everything that a viewer must survive.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::task::Poll;
+
+use llama_trace::error::{Error, Result};
+use llama_trace::trace::card::{ModelCard, PassDims, Sizes};
+use llama_trace::trace::frame::FrameData;
+use llama_trace::trace::{Frame, Outline, PassOutline, Site, Source, Stage, Status, TokenLabel};
+use ndarray::{ArrayD, Dimension, IxDyn};
+
+/// Sizes small enough to know every value.
+pub(crate) const SIZES: Sizes =
+    Sizes { layers: 3, dim: 32, heads: 4, kv_heads: 2, head_dim: 8, hidden: 48, vocab: 64 };
+
+const TEXTS: [&str; 12] =
+    ["<s>", " Once", " upon", " a", " time", ",", " 小さな", " girl", "\n", " é\u{301}", "\u{200d}", " Lily"];
+
+/// The prompt's tokens.
+pub(crate) fn prompt() -> Vec<TokenLabel> {
+    TEXTS.iter().zip(1..).map(|(text, id)| TokenLabel { id, text: (*text).to_owned() }).collect()
+}
+
+fn sampled(pass: usize) -> TokenLabel {
+    let id = 20 + pass as u32;
+    TokenLabel { id, text: text(id) }
+}
+
+fn text(id: u32) -> String {
+    match id {
+        1..=12 => TEXTS[id as usize - 1].to_owned(),
+        id => format!(" word{id}"),
+    }
+}
+
+/// The source.
+pub(crate) struct Synthetic {
+    outline: Outline,
+    /// Sites that stay on their way until the next poll.
+    pub(crate) pending: HashSet<Site>,
+    /// Sites that fail.
+    pub(crate) failing: HashSet<Site>,
+    /// Passes after which there are no more.
+    pub(crate) most_passes: usize,
+    /// Whether the next pass gets lost on its way.
+    pub(crate) loses_passes: bool,
+    due: bool,
+    /// How often a frame was asked for.
+    pub(crate) asked: usize,
+}
+
+impl Synthetic {
+    pub(crate) fn new() -> Self {
+        Self::with(SIZES, prompt())
+    }
+
+    pub(crate) fn with(sizes: Sizes, tokens: Vec<TokenLabel>) -> Self {
+        let card = ModelCard {
+            name: "synthetic-3x4".into(),
+            sizes,
+            context: 64,
+            norm_eps: 1e-5,
+            rope_theta: 10000.0,
+            rope_scaling: "none".into(),
+            pairing: "neighbours (2i, 2i + 1)".into(),
+            qkv_bias: false,
+            output_bias: false,
+            mlp_bias: false,
+            tied: true,
+            backend: "cpu".into(),
+            precision: "f32".into(),
+        };
+        let dims = PassDims { pass: 0, start: 0, tokens: tokens.len() };
+        let outline = Outline { card, passes: vec![PassOutline { dims, tokens, sampled: sampled(0) }] };
+        Self {
+            outline,
+            pending: HashSet::new(),
+            failing: HashSet::new(),
+            most_passes: 4,
+            loses_passes: false,
+            due: false,
+            asked: 0,
+        }
+    }
+
+    fn values(&self, site: Site, dims: PassDims) -> Frame {
+        let sizes = &self.outline.card.sizes;
+        let axes = site.stage.axes();
+        let shape = sizes.shape(axes, dims);
+        let index = IxDyn(&shape);
+        let layer = site.layer.unwrap_or(0);
+        let data = match site.stage {
+            Stage::Tokens => {
+                let pass = &self.outline.passes[site.pass];
+                FrameData::I64(ArrayD::from_shape_fn(index, |at| i64::from(pass.tokens[at[0]].id)))
+            }
+            Stage::Sampled => {
+                let id = self.outline.passes[site.pass].sampled.id;
+                FrameData::I64(ArrayD::from_elem(index, i64::from(id)))
+            }
+            Stage::Mask => FrameData::F32(ArrayD::from_shape_fn(index, |at| {
+                if at[1] > dims.start + at[0] { f32::NEG_INFINITY } else { 0.0 }
+            })),
+            Stage::MaskedScores => FrameData::F32(ArrayD::from_shape_fn(index, |at| {
+                if at[2] > dims.start + at[1] {
+                    f32::NEG_INFINITY
+                } else {
+                    wave(layer, at[0] * 7 + at[1], at[2])
+                }
+            })),
+            Stage::Softmax => FrameData::F32(ArrayD::from_shape_fn(index, |at| {
+                let weight = |k: usize| {
+                    if k > dims.start + at[1] { 0.0 } else { (2.0 * wave(layer, at[0] * 7 + at[1], k)).exp() }
+                };
+                weight(at[2]) / (0..dims.keys()).map(weight).sum::<f32>()
+            })),
+            Stage::Probs | Stage::Nucleus => {
+                let weight = |v: usize| (4.0 * wave(2, site.pass, v)).exp();
+                let sum: f32 = (0..shape[0]).map(weight).sum();
+                FrameData::F32(ArrayD::from_shape_fn(index, |at| weight(at[0]) / sum))
+            }
+            _ => FrameData::F32(ArrayD::from_shape_fn(index, |at| {
+                let flat = at.slice();
+                let last = flat.len() - 1;
+                let row = flat[..last].iter().fold(site.stage as usize, |row, i| row * 5 + i);
+                // One value that is no number, where a user may look for it.
+                if site.stage == Stage::FfnUp && flat == [0, 3] {
+                    f32::NAN
+                } else {
+                    3.0 * wave(layer, row, flat[last])
+                }
+            })),
+        };
+        Frame { site, axes, data }
+    }
+}
+
+fn wave(layer: usize, row: usize, column: usize) -> f32 {
+    ((layer as f32 + 1.0) * 0.7 + row as f32 * 1.3 + column as f32 * 0.9).sin()
+}
+
+impl Source for Synthetic {
+    fn outline(&self) -> &Outline {
+        &self.outline
+    }
+
+    fn frame(&mut self, site: Site) -> Poll<Result<Arc<Frame>>> {
+        self.asked += 1;
+        let Some(pass) = self.outline.passes.get(site.pass) else {
+            return Poll::Ready(Err(Error::usage("there is no such pass")));
+        };
+        if self.failing.contains(&site) {
+            let error = Error::model("the layer cannot be read").at("model.bin").next("fetch the file again");
+            return Poll::Ready(Err(error));
+        }
+        if self.pending.contains(&site) {
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(Arc::new(self.values(site, pass.dims))))
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        if self.outline.passes.len() >= self.most_passes {
+            return Err(Error::prompt("the context is full").expected("at most 64 tokens"));
+        }
+        self.due = !self.loses_passes;
+        Ok(())
+    }
+
+    fn poll(&mut self) -> bool {
+        let news = !self.pending.is_empty() || self.due;
+        self.pending.clear();
+        if std::mem::take(&mut self.due) {
+            let pass = self.outline.passes.len();
+            let before = &self.outline.passes[pass - 1];
+            let dims = PassDims { pass, start: before.dims.keys(), tokens: 1 };
+            let tokens = vec![before.sampled.clone()];
+            self.outline.passes.push(PassOutline { dims, tokens, sampled: sampled(pass) });
+        }
+        news
+    }
+
+    fn status(&self) -> Status {
+        if self.due || !self.pending.is_empty() {
+            Status::Working("computing layer 1".into())
+        } else {
+            Status::Idle
+        }
+    }
+
+    fn token_text(&self, id: u32) -> String {
+        text(id)
+    }
+}
