@@ -62,7 +62,10 @@ fn print_text(run: &Run, wanted: usize) -> std::result::Result<(), Failure> {
     let (mut ids, mut drawn, mut first) = (run.ids.clone(), 0, None);
     while drawn < wanted {
         if ids.len() > session.room() {
-            super::tell(format_args!("\nThe model's context of {} tokens is full.", run.model.config.context));
+            super::tell(format_args!(
+                "\nThe model's context of {} tokens is full.",
+                run.model.config.context
+            ));
             break;
         }
         let id = session.run(&ids, &mut NoProbe)?;
