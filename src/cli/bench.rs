@@ -37,7 +37,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     if longest == 0 || args.prompt_tokens.contains(&0) || longest > model.config.context {
         return Err(Error::usage("a prompt of this length cannot be run")
             .expected(format!("--prompt-tokens from 1 to {}, the model's context", model.config.context))
-            .found(format!("{:?}", args.prompt_tokens)));
+            .found(format!("{:?}", args.prompt_tokens))
+            .next("give other lengths"));
     }
     let bytes = bytes_read(&checkpoint);
     let mut report = Report {
