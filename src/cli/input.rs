@@ -47,13 +47,17 @@ impl Run {
     }
 }
 
+/// The most threads that are started: more than any machine has cores.
+const MAX_THREADS: usize = 1024;
+
 /// The CPU backend, with the threads and the kernel that were asked for.
 pub(super) fn cpu(args: &CpuArgs) -> Result<Cpu> {
     if let Some(threads) = args.threads {
-        if threads == 0 {
-            return Err(Error::usage("there is nothing to compute with")
-                .expected("--threads 1 or more")
-                .found("0"));
+        if !(1..=MAX_THREADS).contains(&threads) {
+            return Err(Error::usage("so many threads cannot compute")
+                .expected(format!("--threads from 1 to {MAX_THREADS}"))
+                .found(threads)
+                .next("give another number, or none: one thread for each core"));
         }
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
         pool.map_err(|error| {
@@ -67,6 +71,7 @@ pub(super) fn cpu(args: &CpuArgs) -> Result<Cpu> {
         Error::usage("this processor has no such kernel")
             .expected(names.join(", "))
             .found(format!("`{name}`"))
+            .next("give one of these, or none: the fastest is the default")
     })?;
     Ok(Cpu::with_kernel(*kernel))
 }
