@@ -26,6 +26,10 @@ pub enum LayerWeight {
     Wv,
     /// Attention's output projection (D, H·C).
     Wo,
+    /// Weight of the RMSNorm over each head's query (C); Qwen3 only.
+    QNorm,
+    /// Weight of the RMSNorm over each head's key (C); Qwen3 only.
+    KNorm,
     /// Bias of the query projection (H·C).
     Bq,
     /// Bias of the key projection (G·C).
@@ -74,6 +78,8 @@ impl Naming {
                     L::Wk => "self_attn.k_proj.weight",
                     L::Wv => "self_attn.v_proj.weight",
                     L::Wo => "self_attn.o_proj.weight",
+                    L::QNorm => "self_attn.q_norm.weight",
+                    L::KNorm => "self_attn.k_norm.weight",
                     L::Bq => "self_attn.q_proj.bias",
                     L::Bk => "self_attn.k_proj.bias",
                     L::Bv => "self_attn.v_proj.bias",
@@ -98,6 +104,9 @@ impl Naming {
                     L::Wk => "attention.wk.weight",
                     L::Wv => "attention.wv.weight",
                     L::Wo => "attention.wo.weight",
+                    // Meta has no such model; these follow its pattern.
+                    L::QNorm => "attention.q_norm.weight",
+                    L::KNorm => "attention.k_norm.weight",
                     L::Bq => "attention.wq.bias",
                     L::Bk => "attention.wk.bias",
                     L::Bv => "attention.wv.bias",
@@ -130,6 +139,8 @@ impl Weight {
                     LayerWeight::Wk => "key projection (kv_heads·head_dim × dim)",
                     LayerWeight::Wv => "value projection (kv_heads·head_dim × dim)",
                     LayerWeight::Wo => "attention output projection (dim × heads·head_dim)",
+                    LayerWeight::QNorm => "query norm weight (head_dim)",
+                    LayerWeight::KNorm => "key norm weight (head_dim)",
                     LayerWeight::Bq => "query bias (heads·head_dim)",
                     LayerWeight::Bk => "key bias (kv_heads·head_dim)",
                     LayerWeight::Bv => "value bias (kv_heads·head_dim)",
