@@ -179,6 +179,28 @@ impl ModelConfig {
         Ok(())
     }
 
+    /// Sets the factor by which RoPE's frequencies are stretched, where the model's are.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where they are not, or the factor is no positive number.
+    pub fn set_rope_factor(&mut self, new: f32) -> Result<()> {
+        if !(new.is_finite() && new > 0.0) {
+            return Err(Error::usage("--rope-factor is not a factor")
+                .expected("a positive number")
+                .found(new));
+        }
+        match &mut self.rope_scaling {
+            RopeScaling::Linear { factor } | RopeScaling::Llama3 { factor, .. } => *factor = new,
+            RopeScaling::None => {
+                return Err(Error::usage("--rope-factor is for models that scale RoPE")
+                    .expected("a model with llama3 or linear RoPE scaling")
+                    .found("a model without")
+                    .next("leave --rope-factor out"));
+            }
+        }
+        Ok(())
+    }
+
     /// H/G: how many query heads read one key/value head.
     pub fn group_size(&self) -> usize {
         self.heads / self.kv_heads

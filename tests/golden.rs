@@ -5,8 +5,8 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
+use common::models::{self, Tensors, tensors};
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::checkpoint::{self, Checkpoint};
 use llama_trace::config::{Pairing, RopeScaling};
@@ -182,24 +182,9 @@ fn a_missing_query_and_key_norm_is_noticed() {
     noticed("qwen3", "no query and key norm", &checkpoint);
 }
 
-/// The model's files with its tensors passed through `change`, opened again.
-fn with_tensors(model: &str, change: impl Fn(&mut BTreeMap<String, (Vec<usize>, Vec<u8>)>)) -> Checkpoint {
-    let from = common::fixture(&format!("golden/{model}"));
-    let to = tempfile::tempdir().unwrap();
-    std::fs::copy(from.join("config.json"), to.path().join("config.json")).unwrap();
-    let mut tensors = tensors(&from);
-    change(&mut tensors);
-    let views = tensors
-        .iter()
-        .map(|(name, (shape, bytes))| (name, TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap()));
-    safetensors::serialize_to_file(views, None, &to.path().join("model.safetensors")).unwrap();
-    checkpoint::open(Some(to.path())).unwrap()
-}
-
-fn tensors(folder: &Path) -> BTreeMap<String, (Vec<usize>, Vec<u8>)> {
-    let bytes = std::fs::read(folder.join("model.safetensors")).unwrap();
-    let tensors = SafeTensors::deserialize(&bytes).unwrap();
-    tensors.iter().map(|(name, view)| (name.into(), (view.shape().to_vec(), view.data().to_vec()))).collect()
+/// The model with its tensors passed through `change`.
+fn with_tensors(model: &str, change: impl FnOnce(&mut Tensors)) -> Checkpoint {
+    checkpoint::open(Some(models::golden(model, change).path())).unwrap()
 }
 
 #[test]

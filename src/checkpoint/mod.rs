@@ -12,9 +12,12 @@ pub(crate) mod files;
 pub(crate) mod magic;
 pub(crate) mod map;
 
+mod gather;
 mod hf_config;
 mod huggingface;
 mod llama2c;
+mod meta;
+mod pth;
 pub mod random;
 mod safetensors;
 
@@ -26,7 +29,7 @@ use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 
 pub use names::{LayerWeight, Naming, Weight};
-pub use tensor::{Bytes, Dtype, Tensor};
+pub use tensor::{Built, Bytes, Dtype, Tensor};
 
 /// An opened checkpoint: its configuration and its tensors, still as they lie in the file.
 #[derive(Debug)]
@@ -56,8 +59,16 @@ pub enum Format {
         /// Number of safetensors files.
         files: usize,
     },
-    /// llama2.c's version 0 `.bin`.
-    Llama2c,
+    /// llama2.c's `.bin`.
+    Llama2c {
+        /// 0 or 1, both of float32.
+        version: u32,
+    },
+    /// Meta's params.json and consolidated.NN.pth.
+    Meta {
+        /// Number of .pth files, across which every matrix is cut where there are several.
+        files: usize,
+    },
     /// Random numbers in the shape of a model, for measuring.
     Random,
 }
@@ -68,7 +79,9 @@ impl fmt::Display for Format {
             Self::HuggingFace { files: 1 } => f.write_str("Hugging Face directory, 1 safetensors file"),
             Self::HuggingFace { files } => write!(f, "Hugging Face directory, {files} safetensors files"),
             Self::Random => f.write_str("random weights"),
-            Self::Llama2c => f.write_str("llama2.c checkpoint, version 0"),
+            Self::Meta { files: 1 } => f.write_str("Meta's checkpoint, 1 .pth file"),
+            Self::Meta { files } => write!(f, "Meta's checkpoint, {files} model-parallel .pth files"),
+            Self::Llama2c { version } => write!(f, "llama2.c checkpoint, version {version}"),
         }
     }
 }
@@ -82,11 +95,22 @@ pub fn open(path: Option<&Path>) -> Result<Checkpoint> {
     let metadata = std::fs::metadata(path).map_err(|error| {
         Error::model("there is no model at this path")
             .in_file(path)
-            .expected("a Hugging Face directory or a llama2.c .bin file")
+            .expected("a Hugging Face directory, a directory of Meta's, or a llama2.c .bin file")
             .found(error)
             .next("check the spelling, or leave --model out to use the built-in model")
     })?;
-    if metadata.is_dir() { huggingface::open(path) } else { llama2c::open(path) }
+    if metadata.is_dir() {
+        let shards = meta::shards(path);
+        // A repository may hold both forms; its own is config.json's.
+        match shards.is_empty() || huggingface::is_here(path) {
+            true => huggingface::open(path),
+            false => meta::open(path, &shards),
+        }
+    } else if pth::is_pth(&map::map(path)?) {
+        meta::open_file(path)
+    } else {
+        llama2c::open(path)
+    }
 }
 
 impl Checkpoint {

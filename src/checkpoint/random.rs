@@ -33,7 +33,8 @@ pub fn checkpoint(name: &str, dtype: Dtype) -> Result<Checkpoint> {
         let names: Vec<_> = SHAPES.iter().map(|shape| shape.0).collect();
         return Err(Error::usage("there is no such shape")
             .expected(names.join(", "))
-            .found(format!("`{name}`")));
+            .found(format!("`{name}`"))
+            .next("give one of these, or a model with --model"));
     };
     let config = ModelConfig {
         dim,

@@ -1,6 +1,6 @@
 //! Who takes the terminal gives it back: when done, when something panics, and when a signal asks to stop.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::panic::{self, PanicHookInfo};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,8 +27,6 @@ pub struct Guard {
     signal: Arc<AtomicUsize>,
     /// Once true, signals do again what they do in a program that does not catch them.
     released: Arc<AtomicBool>,
-    #[cfg(unix)]
-    watchdog: Option<signal_hook::iterator::Handle>,
     previous: Arc<Hook>,
     /// What other threads had to say while the screen was in use.
     elsewhere: Arc<Mutex<Vec<String>>>,
@@ -48,7 +46,7 @@ const STOPPING: [(i32, &str); 3] = [
     (signal_hook::consts::SIGHUP, "SIGHUP"),
 ];
 
-/// How long the event loop has to see a signal.
+/// How often the watchdog looks, and so how long the event loop has to see a signal.
 #[cfg(unix)]
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -58,12 +56,9 @@ impl Guard {
     /// # Errors
     /// [`Error::Terminal`] where it cannot be taken; it is as before then.
     pub fn take() -> Result<Self> {
-        #[cfg_attr(not(unix), expect(unused_mut, reason = "only signals change it"))]
-        let mut guard = Self {
+        let guard = Self {
             signal: Arc::default(),
             released: Arc::default(),
-            #[cfg(unix)]
-            watchdog: None,
             previous: Arc::new(panic::take_hook()),
             elsewhere: Arc::default(),
         };
@@ -113,36 +108,44 @@ impl Guard {
     }
 
     #[cfg(unix)]
-    fn catch_signals(&mut self) -> io::Result<()> {
+    fn catch_signals(&self) -> io::Result<()> {
         use signal_hook::flag;
         for (signal, _) in STOPPING {
             flag::register_conditional_default(signal, self.released.clone())?;
             flag::register_usize(signal, self.signal.clone(), usize::try_from(signal).unwrap_or(0))?;
         }
-        self.watch_signals()
+        self.watch()
     }
 
-    /// Ends the program where the event loop does not see a signal in time. When the terminal itself has
-    /// gone, reading events from it never returns.
+    /// Ends the program where the event loop cannot: when the terminal has gone, with a signal or without,
+    /// reading events from it never returns.
     #[cfg(unix)]
-    fn watch_signals(&mut self) -> io::Result<()> {
-        let mut signals = signal_hook::iterator::Signals::new(STOPPING.map(|(signal, _)| signal))?;
-        self.watchdog = Some(signals.handle());
-        let released = self.released.clone();
-        thread::Builder::new().name("signals".into()).spawn(move || {
-            if signals.forever().next().is_some() {
+    fn watch(&self) -> io::Result<()> {
+        let (signal, released) = (self.signal.clone(), self.released.clone());
+        let stopped = move || signal.load(Ordering::SeqCst) != 0;
+        thread::Builder::new().name("watchdog".into()).spawn(move || {
+            loop {
+                let late = stopped();
                 thread::sleep(GRACE);
-                if !released.load(Ordering::SeqCst) {
-                    leave();
-                    std::process::exit(i32::from(Error::interrupted("").exit_code()));
+                if released.load(Ordering::SeqCst) {
+                    return;
                 }
+                let error = if late {
+                    Error::interrupted("")
+                } else if !io::stdin().is_terminal() {
+                    Error::terminal("")
+                } else {
+                    continue;
+                };
+                leave();
+                std::process::exit(i32::from(error.exit_code()));
             }
         })?;
         Ok(())
     }
 
     #[cfg(not(unix))]
-    fn catch_signals(&mut self) -> io::Result<()> {
+    fn catch_signals(&self) -> io::Result<()> {
         Ok(())
     }
 }
@@ -151,10 +154,6 @@ impl Drop for Guard {
     fn drop(&mut self) {
         leave();
         self.released.store(true, Ordering::SeqCst);
-        #[cfg(unix)]
-        if let Some(watchdog) = &self.watchdog {
-            watchdog.close();
-        }
         if !thread::panicking() {
             drop(panic::take_hook());
             let previous = self.previous.clone();

@@ -231,7 +231,7 @@ fn the_notes_have_sizes_put_in() {
     stage.shows("in x = layer 0's ffn_residual (T=12 token, D=32 dim)");
     stage.keys("/tokens");
     stage.key(KeyCode::Enter);
-    stage.shows("A model reads numbers, not letters.");
+    stage.shows("A model computes; it cannot read.");
 }
 
 #[test]

@@ -85,9 +85,14 @@ pub fn lines(app: &App, width: u16) -> Vec<Line<'static>> {
         facts(app, stage, &mut out);
         aliases(app, stage, &mut out);
     }
-    if let Some(chapter) = Chapter::of(step) {
+    for chapter in Chapter::about(step) {
         out.gap();
         out.lines.push(Line::styled("─".repeat(out.width), theme.dim()));
+        out.text(
+            0,
+            "Numbers in this chapter are the built-in model's, for the chapter's own prompt.",
+            theme.dim(),
+        );
         out.lines.extend(markdown::render(chapter.text, out.width, theme));
     }
     out.lines
