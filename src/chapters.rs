@@ -1,15 +1,52 @@
-//! The notes under `chapters/`, built into the program: one for each stage and idea.
+//! The notes under `chapters/`, built into the program: one for each stage and for the ideas around them.
 //!
-//! A note begins with its title and a comment that names the steps it explains:
-//! `<!-- steps: xq_rope, xk_rope -->`. Numbers in it that come from the built-in model are followed by a
-//! comment with the address they were read from, hidden when the note is shown.
+//! A note is Markdown. Its first line is its title; below it stand comments of one line each, hidden when
+//! the note is shown:
+//!
+//! | comment | meaning |
+//! |---|---|
+//! | `<!-- steps: xq_rope, xk_rope -->` | the stages and views it explains; a step may have several notes |
+//! | `<!-- prompt: Once upon a time -->` | the prompt that its numbers belong to |
+//! | `<!-- passes: 3 -->` | how many passes were run, as with `-n`; one where this is missing |
+//! | `<!-- sampling: --temperature 1 --seed 7 -->` | options of the sampler; greedy where this is missing |
+//!
+//! Then come the sections `What`, `Why`, `Formula`, `Shapes`, `Look` and `Exercise`, the last with its
+//! answer in a `<details>` block.
+//!
+//! **Numbers.** A numeral that comes from the built-in model is directly followed by a comment with the
+//! address that it was read from: `0.31<!-- p0/L1/softmax[h=2,t=5,k=1] -->`.
+//!
+//! | address | what it gives |
+//! |---|---|
+//! | `p0/L1/softmax[h=2,t=5,k=1]` | one value; the letters are those of [`crate::trace::Axis::index`] |
+//! | `p0/L0/xq.shape` | a shape, written `(5, 4, 32)`; views have one too |
+//! | `p0/L0/xq[h=2].max` | of the values that an index, or part of one, leaves: `min`, `max`, `mean`, `std`, `rms`, `norm`, `sum`, `count`, `zeros`, `neg_inf`, `negative`, `positive`, `at_least(1)` |
+//! | `p0/logits[t=4].argmax` | of those that one free axis is left of: the index of the largest; `arg3` and `top3` for the index and the value of the third largest |
+//! | `p0/tokens[t=1].text`, `p0/logits[t=4].argmax.text` | the token with this id or at this position, in a code span: `` `␣upon` `` |
+//! | `config/D` | D, H, G, C, F, V, `layers`, `context`, `eps`, `theta` |
+//! | `heads.json/induction/score` | a number in `fixtures/builtin/heads.json` |
+//! | `p0/L0/qk[h=0,t=4,k=1] ÷ sqrt(config/C)` | addresses and numbers joined by ` + `, ` − `, ` · `, ` ÷ `, with parentheses, `sqrt`, `exp`, `ln` and `pi` |
+//!
+//! A decimal without an address is an error, and so is a size of the model (128, 1024, …) without one; in
+//! code and formulas numbers are free. A number may move with the weights, so the words around it must stay
+//! true if it does.
+//!
+//! An index may be `last`, and `{induction}` or `{previous_token}` stands for the layer or the head of
+//! `heads.json`: `p0/L{induction}/softmax[h={induction},t=last].max`. An index in braces may be an address itself.
+//!
+//! **Commands.** Every line that begins with `$ ` in a block marked `console` is run; it must end with exit
+//! code 0, or with 2 in a block marked `console exit=2`. `console heads=induction` says that `--layer` and
+//! `--head` are those of `heads.json`. Lines below a command are its output.
+//!
+//! `tests/chapters.rs` holds all this against the trace; with `LLAMA_TRACE_BLESS=1` it writes the numbers
+//! instead, and nothing else.
 
 use crate::trace::Step;
 
 /// One note.
 #[derive(Clone, Copy, Debug)]
 pub struct Chapter {
-    /// The file's name without `.md`: `07-rope`.
+    /// The file's name without `.md`: `08-rope`.
     pub slug: &'static str,
     /// Its Markdown, comments included.
     pub text: &'static str,
@@ -26,6 +63,32 @@ macro_rules! chapters {
 
 chapters! {
     "01-tokens",
+    "02-embedding",
+    "03-residual-stream",
+    "04-rms-norm",
+    "05-queries-keys-values",
+    "06-heads-and-views",
+    "07-rope-tables",
+    "08-rope",
+    "09-kv-cache",
+    "10-grouped-query-attention",
+    "11-qk",
+    "12-scores",
+    "13-mask",
+    "14-masked-scores",
+    "15-softmax",
+    "16-attention-patterns",
+    "17-attn-heads",
+    "18-attn-output",
+    "19-ffn-gate",
+    "20-ffn-silu",
+    "21-ffn-up",
+    "22-swiglu",
+    "23-ffn-down",
+    "24-logits",
+    "25-probs",
+    "26-nucleus",
+    "27-sampled",
 }
 
 impl Chapter {
@@ -35,14 +98,21 @@ impl Chapter {
     }
 
     /// The steps that it explains.
-    pub fn steps(&self) -> impl Iterator<Item = Step> {
+    pub fn steps(&self) -> impl Iterator<Item = Step> + use<> {
         let list = self.text.split_once("<!-- steps:").and_then(|(_, rest)| rest.split_once("-->"));
         list.map_or("", |(list, _)| list).split(',').filter_map(|name| Step::from_name(name.trim()))
     }
 
-    /// The note on `step`. A view without one of its own shares its source's.
+    /// The notes on `step`, the one about the step itself before those on ideas around it. A view without
+    /// any shares its source's.
+    pub fn about(step: Step) -> impl Iterator<Item = &'static Self> {
+        let has = |step: Step| move |chapter: &&Self| chapter.steps().any(|other| other == step);
+        let own = CHAPTERS.iter().any(|chapter| has(step)(&chapter));
+        CHAPTERS.iter().filter(has(if own { step } else { Step::Stage(step.stage()) }))
+    }
+
+    /// The first of the notes on `step`.
     pub fn of(step: Step) -> Option<&'static Self> {
-        let find = |step| CHAPTERS.iter().find(|chapter| chapter.steps().any(|other| other == step));
-        find(step).or_else(|| find(Step::Stage(step.stage())))
+        Self::about(step).next()
     }
 }

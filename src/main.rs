@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use llama_trace::cli::Cli;
+use llama_trace::cli::{self, Cli};
 
 fn main() -> ExitCode {
     match Cli::parse().run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            cli::tell(format_args!("error: {error}"));
             ExitCode::from(error.exit_code())
         }
     }

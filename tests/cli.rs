@@ -3,12 +3,11 @@
 
 mod common;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
-use common::{command, data, fixture, llama_trace, stderr, stdout};
+use common::{command, data, fixture, llama_trace, models, stderr, stdout};
 use ndarray::ArrayD;
 use ndarray_npy::ReadNpyExt;
 use serde_json::Value;
@@ -255,7 +254,8 @@ fn an_interrupted_export_leaves_nothing_behind() {
         .unwrap();
     // Wait until it has begun to write, then ask it to stop.
     while files_and_folders(folder.path()).is_empty() {
-        std::thread::yield_now();
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it wrote anything");
+        std::thread::sleep(std::time::Duration::from_millis(1));
     }
     let pid = child.id().to_string();
     assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
@@ -383,34 +383,16 @@ fn a_reader_that_leaves_early_is_no_error() {
 
 #[test]
 fn weights_that_are_not_numbers_run_and_are_told() {
-    let model = with_weights("model.norm.weight", &f32::NAN.to_le_bytes());
+    let model = models::golden("gqa", |tensors| {
+        let (_, bytes) = tensors.get_mut("model.norm.weight").unwrap();
+        *bytes = f32::NAN.to_le_bytes().repeat(bytes.len() / 4);
+    });
     let path = model.path().to_str().unwrap();
     let output = llama_trace(["--model", path, "--ids", "1,2", "-n", "2"]);
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(stderr(&output).contains("not a number"), "{}", stderr(&output));
     let log = ok(&llama_trace(["log", "--model", path, "--ids", "1,2", "--values"]));
     assert!(log.lines().any(|line| line.contains("final_norm") && line.contains("NaN×")), "{log}");
-}
-
-/// The golden GQA model with every value of one tensor replaced.
-fn with_weights(name: &str, value: &[u8; 4]) -> tempfile::TempDir {
-    use safetensors::tensor::{SafeTensors, TensorView};
-    let (from, to) = (fixture("golden/gqa"), tempfile::tempdir().unwrap());
-    fs::copy(from.join("config.json"), to.path().join("config.json")).unwrap();
-    let bytes = fs::read(from.join("model.safetensors")).unwrap();
-    let tensors = SafeTensors::deserialize(&bytes).unwrap();
-    let changed: BTreeMap<String, (Vec<usize>, Vec<u8>)> = tensors
-        .iter()
-        .map(|(other, view)| {
-            let data = if other == name { value.repeat(view.data().len() / 4) } else { view.data().to_vec() };
-            (other.to_owned(), (view.shape().to_vec(), data))
-        })
-        .collect();
-    let views = changed.iter().map(|(name, (shape, data))| {
-        (name, TensorView::new(safetensors::Dtype::F32, shape.clone(), data).unwrap())
-    });
-    safetensors::serialize_to_file(views, None, &to.path().join("model.safetensors")).unwrap();
-    to
 }
 
 #[test]

@@ -33,7 +33,8 @@ pub fn checkpoint(name: &str, dtype: Dtype) -> Result<Checkpoint> {
         let names: Vec<_> = SHAPES.iter().map(|shape| shape.0).collect();
         return Err(Error::usage("there is no such shape")
             .expected(names.join(", "))
-            .found(format!("`{name}`")));
+            .found(format!("`{name}`"))
+            .next("give one of these, or a model with --model"));
     };
     let config = ModelConfig {
         dim,
@@ -51,6 +52,9 @@ pub fn checkpoint(name: &str, dtype: Dtype) -> Result<Checkpoint> {
         qkv_bias: false,
         output_bias: false,
         mlp_bias: false,
+        qk_norm: false,
+        window: None,
+        window_from: 0,
         tied,
     };
     let mut state = 1;
@@ -105,8 +109,9 @@ fn random(count: usize, dtype: Dtype, state: &mut u64) -> Vec<u8> {
         Dtype::F32 => (bits & 0x807f_ffff_807f_ffff) | 0x3c80_0000_3c80_0000,
         Dtype::F16 => (bits & 0x83ff_83ff_83ff_83ff) | 0x2400_2400_2400_2400,
         Dtype::BF16 => (bits & 0x807f_807f_807f_807f) | 0x3c80_3c80_3c80_3c80,
+        blocks => unreachable!("random weights are floats, not {blocks}"),
     };
-    let length = count * dtype.size();
+    let length = count * dtype.block_bytes();
     let mut bytes = Vec::with_capacity(length.next_multiple_of(8));
     while bytes.len() < length {
         bytes.extend_from_slice(&word(next()).to_le_bytes());

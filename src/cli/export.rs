@@ -30,16 +30,18 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
     if wanted == 0 {
         return Err(Error::usage("there is nothing to export")
             .expected("-n 1 or more: the pass over the prompt draws the first token")
-            .found("-n 0"));
+            .found("-n 0")
+            .next("give another -n, or none"));
     }
     let sizes = run.model.sizes();
     let (passes, layers, stages) = (args.passes.as_deref(), args.layers.as_deref(), args.stages.as_deref());
-    let select = Select::parse(passes, wanted, layers, sizes.layers, stages)?;
+    let possible = wanted.min(passes_that_fit(&run));
+    let select = Select::parse(passes, possible, layers, sizes.layers, stages)?;
     let interrupted = interrupt_flag()?;
     let mut writer = Writer {
         files: target.begin()?,
         manifest: Manifest::new(&run, &args.run),
-        bar: progress(&sizes_of_run(&run, wanted), &sizes, &select),
+        bar: progress(&sizes_of_run(&run, possible), &sizes, &select),
         failed: None,
     };
 
@@ -47,7 +49,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
     let mut ids = run.ids.clone();
     for _ in 0..wanted {
         if ids.len() > session.room() && session.next_pass(1).pass > 0 {
-            eprintln!("The model's context of {} tokens is full.", run.model.config.context);
+            super::tell(format_args!("The model's context of {} tokens is full.", run.model.config.context));
             break;
         }
         let dims = session.next_pass(ids.len());
@@ -66,7 +68,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
         ids = vec![drawn];
     }
     if session.not_a_number() {
-        eprintln!("{}", super::NOT_A_NUMBER);
+        super::tell(super::NOT_A_NUMBER);
     }
     writer.finish(target)
 }
@@ -83,10 +85,15 @@ fn interrupt_flag() -> Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// The passes of a run that draws `wanted` tokens, if nothing ends it before.
-fn sizes_of_run(run: &Run, wanted: usize) -> Vec<PassDims> {
+/// How many passes the context has room for: the one over the prompt, and one for each token after it.
+fn passes_that_fit(run: &Run) -> usize {
+    1 + run.model.config.context.saturating_sub(run.ids.len())
+}
+
+/// The first `count` passes of a run.
+fn sizes_of_run(run: &Run, count: usize) -> Vec<PassDims> {
     let prompt = run.ids.len();
-    let decode = (1..wanted).map(|pass| PassDims { pass, start: prompt + pass - 1, tokens: 1 });
+    let decode = (1..count).map(|pass| PassDims { pass, start: prompt + pass - 1, tokens: 1 });
     std::iter::once(PassDims { pass: 0, start: 0, tokens: prompt }).chain(decode).collect()
 }
 
@@ -141,7 +148,7 @@ impl Writer {
         write().map_err(|error| Error::output("the manifest cannot be written").found(error))?;
         let count = self.manifest.file_count();
         let out = target.commit(self.files)?;
-        eprintln!("wrote {count} stages and manifest.json to {}", out.display());
+        super::tell(format_args!("wrote {count} stages and manifest.json to {}", out.display()));
         Ok(())
     }
 }

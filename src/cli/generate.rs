@@ -38,7 +38,10 @@ fn print_text(run: &Run, wanted: usize) -> std::result::Result<(), Failure> {
     let (mut ids, mut drawn, mut first) = (run.ids.clone(), 0, None);
     while drawn < wanted {
         if ids.len() > session.room() {
-            eprintln!("\nThe model's context of {} tokens is full.", run.model.config.context);
+            super::tell(format_args!(
+                "\nThe model's context of {} tokens is full.",
+                run.model.config.context
+            ));
             break;
         }
         let id = session.run(&ids, &mut NoProbe)?;
@@ -60,18 +63,18 @@ fn print_text(run: &Run, wanted: usize) -> std::result::Result<(), Failure> {
     }
     out.flush()?;
     if session.not_a_number() {
-        eprintln!("{}", super::NOT_A_NUMBER);
+        super::tell(super::NOT_A_NUMBER);
     }
     if std::io::stderr().is_terminal()
         && let Some(first) = first
     {
         let decode = (elapsed - first).as_secs_f64();
         let rate = if drawn > 1 { (drawn - 1) as f64 / decode } else { 0.0 };
-        eprintln!(
+        super::tell(format_args!(
             "{} prompt tokens in {:.3} s; {drawn} drawn, {rate:.1} tokens/s after the first",
             run.ids.len(),
             first.as_secs_f64(),
-        );
+        ));
     }
     Ok(())
 }

@@ -4,15 +4,15 @@ use std::io::{ErrorKind, Write};
 
 use super::ModelArgs;
 use super::input;
-use crate::checkpoint::Checkpoint;
-use crate::config::ModelConfig;
+use crate::checkpoint::names::printable;
+use crate::checkpoint::{Bytes, Checkpoint, Format};
+use crate::config::{ModelConfig, RopeScaling};
 use crate::error::{Error, Result};
-use crate::tokenizer::Tokenizer;
 use crate::trace::{PassDims, Site, Sizes};
 
 pub(super) fn run(args: &ModelArgs) -> Result<()> {
-    let (checkpoint, tokenizer) = input::open(args)?;
-    match print(&mut std::io::stdout().lock(), &checkpoint, tokenizer.as_deref()) {
+    let (checkpoint, tokens) = input::open_to_look(args)?;
+    match print(&mut std::io::stdout().lock(), &checkpoint, tokens) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Error::output("the information cannot be written").at("standard output").found(error))
         }
@@ -20,19 +20,15 @@ pub(super) fn run(args: &ModelArgs) -> Result<()> {
     }
 }
 
-fn print(
-    out: &mut impl Write,
-    checkpoint: &Checkpoint,
-    tokenizer: Option<&dyn Tokenizer>,
-) -> std::io::Result<()> {
+fn print(out: &mut impl Write, checkpoint: &Checkpoint, tokens: Option<usize>) -> std::io::Result<()> {
     let config = &checkpoint.config;
     let path = checkpoint
         .path
         .as_ref()
         .map_or_else(|| "part of the program".into(), |path| path.display().to_string());
     writeln!(out, "model       {} ({}; {path})", checkpoint.name, checkpoint.format)?;
-    let tokenizer = match tokenizer {
-        Some(tokenizer) => format!("{} tokens", tokenizer.vocab_size()),
+    let tokenizer = match tokens {
+        Some(tokens) => format!("{tokens} tokens"),
         None => "none: prompts are given as --ids".into(),
     };
     writeln!(out, "tokenizer   {tokenizer}; text ends at {}", ids(&checkpoint.eos))?;
@@ -43,6 +39,13 @@ fn print(
         1 => "multi-head attention".into(),
         group => format!("grouped-query attention: {group} query heads to one key/value head"),
     };
+    let window = match (config.window, config.window_from) {
+        (None, _) => ("no".into(), "every token sees all keys before it".into()),
+        (Some(window), 0) => (window.to_string(), "keys that a token sees, in every layer".into()),
+        (Some(window), from) => {
+            (window.to_string(), format!("keys that a token sees, in layers from {from} on"))
+        }
+    };
     let rows = [
         ("layers", config.layers.to_string(), "transformer blocks".into()),
         ("D", config.dim.to_string(), "model width: the residual stream".into()),
@@ -51,25 +54,33 @@ fn print(
         ("C", config.head_dim.to_string(), "head width".into()),
         ("F", config.ffn_dim.to_string(), "feed-forward width".into()),
         ("V", config.vocab.to_string(), "vocabulary".into()),
-        ("context", config.context.to_string(), "tokens".into()),
+        ("context", config.context.to_string(), context_note(checkpoint).into()),
         ("ε", format!("{:?}", config.norm_eps), "of RMSNorm".into()),
         ("θ", config.rope_theta.to_string(), "of RoPE".into()),
-        ("scaling", config.rope_scaling.to_string(), "of RoPE frequencies".into()),
+        ("scaling", config.rope_scaling.to_string(), scaling_note(checkpoint).into()),
         ("pairing", config.pairing.name().into(), "components that RoPE turns together".into()),
         ("tied", tied.into(), String::new()),
         ("biases", biases(config), String::new()),
+        ("window", window.0, window.1),
+        ("q/k norm", if config.qk_norm { "yes" } else { "no" }.into(), String::new()),
     ];
     for (name, value, note) in rows {
         writeln!(out, "  {name:<9} {value:<12} {note}")?;
     }
 
     writeln!(out, "\ntensors")?;
-    let width = checkpoint.tensors().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let named = || checkpoint.tensors().map(|(name, tensor)| (printable(name), tensor));
+    let width = named().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let (mut parameters, mut bytes) = (0, 0);
-    for (name, tensor) in checkpoint.tensors() {
+    let mut counted: Vec<&Bytes> = Vec::new();
+    for (name, tensor) in named() {
         writeln!(out, "  {name:<width$}  {:<4}  {:?}", tensor.dtype(), tensor.shape())?;
-        parameters += tensor.count();
-        bytes += tensor.bytes().len();
+        // Two names may be one tensor: the tables of a tied model.
+        if !counted.iter().any(|other| other.same_place(tensor.bytes())) {
+            counted.push(tensor.bytes());
+            parameters += tensor.count();
+            bytes += tensor.bytes().len();
+        }
     }
     writeln!(out, "  {} parameters, {}", grouped(parameters), size(bytes))?;
 
@@ -83,6 +94,24 @@ fn print(
         writeln!(out, "full trace  {} for a prompt of {tokens} tokens", size(trace_bytes(config, tokens)))?;
     }
     Ok(())
+}
+
+/// Where the numbers of RoPE's scaling come from.
+fn scaling_note(checkpoint: &Checkpoint) -> &'static str {
+    match (checkpoint.format, &checkpoint.config.rope_scaling) {
+        // params.json says only that there is one.
+        (Format::Meta { .. }, RopeScaling::Llama3 { .. }) => {
+            "of RoPE frequencies, as in Meta's code; Hugging Face's converter uses 32 for Llama 3.2 (--rope-factor 32)"
+        }
+        _ => "of RoPE frequencies",
+    }
+}
+
+fn context_note(checkpoint: &Checkpoint) -> &'static str {
+    match checkpoint.format {
+        Format::Meta { .. } => "tokens; told from the kind of model where params.json does not say",
+        _ => "tokens",
+    }
 }
 
 fn ids(ids: &[u32]) -> String {
@@ -111,12 +140,14 @@ fn cache_bytes(config: &ModelConfig, tokens: usize) -> usize {
 
 /// Every stage of a prefill of `tokens` tokens; ids take eight bytes, all else four.
 fn trace_bytes(config: &ModelConfig, tokens: usize) -> usize {
-    let sizes = Sizes::from(config);
+    // All layers are alike, and their number is the file's word only.
+    let sizes = Sizes { layers: 1, ..Sizes::from(config) };
     let dims = PassDims { pass: 0, start: 0, tokens };
     let bytes = |site: Site| {
         let width = if site.stage.is_ids() { 8 } else { 4 };
         let shape = sizes.shape(site.stage.axes(), dims);
-        shape.iter().fold(width, |product: usize, &size| product.saturating_mul(size))
+        let copies = if site.layer.is_some() { config.layers } else { 1 };
+        shape.iter().fold(width * copies, |product: usize, &size| product.saturating_mul(size))
     };
     Site::all(&sizes, dims).into_iter().map(bytes).fold(0, usize::saturating_add)
 }

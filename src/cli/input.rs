@@ -1,12 +1,13 @@
 //! From options to what a run needs: the model, the tokenizer, and the prompt as ids.
 
+use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::{CpuArgs, ModelArgs, RunArgs, SamplingArgs};
 use crate::backend::cpu::{Cpu, Kernel};
-use crate::checkpoint;
+use crate::checkpoint::{self, Checkpoint};
 use crate::error::{Error, Result};
 use crate::generate::{Sampler, Sampling};
 use crate::model::Model;
@@ -51,14 +52,17 @@ impl SamplingArgs {
         Sampler::new(Sampling { temperature, top_k, top_p, seed })
     }
 }
+/// The most threads that are started: more than any machine has cores.
+const MAX_THREADS: usize = 1024;
 
 /// The CPU backend, with the threads and the kernel that were asked for.
 pub(super) fn cpu(args: &CpuArgs) -> Result<Cpu> {
     if let Some(threads) = args.threads {
-        if threads == 0 {
-            return Err(Error::usage("there is nothing to compute with")
-                .expected("--threads 1 or more")
-                .found("0"));
+        if !(1..=MAX_THREADS).contains(&threads) {
+            return Err(Error::usage("so many threads cannot compute")
+                .expected(format!("--threads from 1 to {MAX_THREADS}"))
+                .found(threads)
+                .next("give another number, or none: one thread for each core"));
         }
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
         pool.map_err(|error| {
@@ -72,15 +76,63 @@ pub(super) fn cpu(args: &CpuArgs) -> Result<Cpu> {
         Error::usage("this processor has no such kernel")
             .expected(names.join(", "))
             .found(format!("`{name}`"))
+            .next("give one of these, or none: the fastest is the default")
     })?;
     Ok(Cpu::with_kernel(*kernel))
 }
 
+/// Opens the checkpoint, with what the options change in its configuration.
+fn open_checkpoint(args: &ModelArgs) -> Result<Checkpoint> {
+    let mut checkpoint = checkpoint::open(args.model.as_deref())?;
+    if let Some(factor) = args.rope_factor {
+        checkpoint.config.set_rope_factor(factor)?;
+    }
+    Ok(checkpoint)
+}
+
 /// Opens the checkpoint and the tokenizer that belongs to it.
-pub(super) fn open(args: &ModelArgs) -> Result<(checkpoint::Checkpoint, Option<Arc<dyn Tokenizer>>)> {
-    let checkpoint = checkpoint::open(args.model.as_deref())?;
+pub(super) fn open(args: &ModelArgs) -> Result<(Checkpoint, Option<Arc<dyn Tokenizer>>)> {
+    find_tokenizer(open_checkpoint(args)?, args)
+}
+
+/// Opens the checkpoint, and says how many tokens its tokenizer has. The tokenizer is loaded only where
+/// that cannot be told otherwise.
+pub(super) fn open_to_look(args: &ModelArgs) -> Result<(Checkpoint, Option<usize>)> {
+    let checkpoint = open_checkpoint(args)?;
+    let inside = if args.tokenizer.is_none() { tokenizer::count_inside(&checkpoint)? } else { None };
+    if inside.is_some() {
+        return Ok((checkpoint, inside));
+    }
+    let (checkpoint, tokenizer) = find_tokenizer(checkpoint, args)?;
+    Ok((checkpoint, tokenizer.map(|tokenizer| tokenizer.vocab_size())))
+}
+
+fn find_tokenizer(
+    mut checkpoint: Checkpoint,
+    args: &ModelArgs,
+) -> Result<(Checkpoint, Option<Arc<dyn Tokenizer>>)> {
     let tokenizer = tokenizer::find(&checkpoint, args.tokenizer.as_deref())?;
+    if let Some(tokenizer) = tokenizer.as_ref().filter(|_| checkpoint.eos.is_empty()) {
+        checkpoint.eos = tokenizer.ends();
+    }
     Ok((checkpoint, tokenizer.map(Arc::from)))
+}
+
+/// The tokenizer alone: the file that was named, or the model's.
+pub(super) fn open_tokenizer(args: &ModelArgs) -> Result<Arc<dyn Tokenizer>> {
+    if let (None, Some(path)) = (&args.model, &args.tokenizer) {
+        return tokenizer::open(path).map(Arc::from);
+    }
+    open(args)?.1.ok_or_else(no_tokenizer)
+}
+
+fn no_tokenizer() -> Error {
+    Error::prompt("this model has no tokenizer, so it cannot read a text")
+        .expected(
+            "a tokenizer in or beside the model (tokenizer.json, tokenizer.model, or tokenizer.bin for a .bin), or --tokenizer FILE",
+        )
+        .found("none")
+        .next("give a tokenizer, or the prompt as token ids: --ids 1,403,407")
 }
 
 /// The prompt's text, where there is one, and its ids.
@@ -95,10 +147,7 @@ fn prompt(args: &RunArgs, tokenizer: Option<&dyn Tokenizer>) -> Result<(Option<S
         (None, None) => DEFAULT_PROMPT.into(),
     };
     let Some(tokenizer) = tokenizer else {
-        return Err(Error::prompt("this model has no tokenizer, so it cannot read a text")
-            .expected("a tokenizer beside the model (tokenizer.json, or tokenizer.bin for a .bin), or --tokenizer FILE")
-            .found("none")
-            .next("give a tokenizer, or the prompt as token ids: --ids 1,403,407"));
+        return Err(no_tokenizer());
     };
     if text.is_empty() && tokenizer.bos().is_none() {
         return Err(Error::prompt(
@@ -111,20 +160,35 @@ fn prompt(args: &RunArgs, tokenizer: Option<&dyn Tokenizer>) -> Result<(Option<S
     Ok((Some(text), ids))
 }
 
+/// The largest prompt that is read; no model's context holds a tenth of it.
+const MAX_PROMPT: u64 = 64 << 20;
+
 /// The text in a file, or in standard input for `-`.
-fn read_text(path: &Path) -> Result<String> {
-    let bytes = if path == Path::new("-") {
+pub(super) fn read_text(path: &Path) -> Result<String> {
+    let read = |from: &mut dyn Read| {
+        // One byte more than allowed, so that an input without an end is noticed.
         let mut bytes = Vec::new();
-        std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
+        from.take(MAX_PROMPT + 1).read_to_end(&mut bytes).map(|_| bytes)
+    };
+    let bytes = if path == Path::new("-") {
+        read(&mut std::io::stdin().lock())
     } else {
-        std::fs::read(path)
+        File::open(path).and_then(|mut file| read(&mut file))
     };
     let bytes = bytes.map_err(|error| {
         Error::prompt("the prompt's file cannot be read")
             .in_file(path)
+            .expected("a file that may be read")
             .found(error)
             .next("check the path, or use - for standard input")
     })?;
+    if bytes.len() as u64 > MAX_PROMPT {
+        return Err(Error::prompt("the prompt is larger than any that a model could read")
+            .in_file(path)
+            .expected(format!("at most {MAX_PROMPT} bytes"))
+            .found("more")
+            .next("give a shorter text"));
+    }
     String::from_utf8(bytes).map_err(|error| {
         Error::prompt("the prompt's file is not a text")
             .in_file(path)
@@ -147,6 +211,7 @@ fn read_ids(list: &str) -> Result<Vec<u32>> {
             Error::prompt("the list of ids has something else in it")
                 .expected("numbers separated by commas: 1,403,407, or @FILE with such a list")
                 .found(format!("`{word}`"))
+                .next("leave it out")
         })
     });
     ids.collect()

@@ -23,7 +23,7 @@ pub(super) fn run(args: &LogArgs) -> Result<()> {
     let mut ids = run.ids.clone();
     for _ in 0..args.run.tokens.unwrap_or(1) {
         if ids.len() > session.room() && session.next_pass(1).pass > 0 {
-            eprintln!("The model's context of {} tokens is full.", run.model.config.context);
+            super::tell(format_args!("The model's context of {} tokens is full.", run.model.config.context));
             break;
         }
         let dims = session.next_pass(ids.len());
@@ -45,7 +45,7 @@ pub(super) fn run(args: &LogArgs) -> Result<()> {
         ids = vec![drawn];
     }
     if session.not_a_number() {
-        eprintln!("{}", super::NOT_A_NUMBER);
+        super::tell(super::NOT_A_NUMBER);
     }
     Ok(())
 }

@@ -42,7 +42,10 @@ impl Sampler {
     /// [`Error::Usage`] where the temperature is negative, top-p is not in 0 … 1, or one is not a number.
     pub fn new(sampling: Sampling) -> Result<Self> {
         let wrong = |option: &str, expected: &str, found: f32| {
-            Error::usage(format!("{option} is out of range")).expected(expected).found(found)
+            Error::usage(format!("{option} is out of range"))
+                .expected(expected)
+                .found(found)
+                .next(format!("give another {option}, or leave it out"))
         };
         if !(sampling.temperature.is_finite() && sampling.temperature >= 0.0) {
             let expected =

@@ -39,6 +39,9 @@ impl From<&ModelConfig> for Sizes {
             head_dim: config.head_dim,
             hidden: config.ffn_dim,
             vocab: config.vocab,
+            qk_norm: config.qk_norm,
+            window: config.window,
+            window_from: config.window_from,
         }
     }
 }
@@ -52,7 +55,7 @@ impl<B: Backend> Model<B> {
         let config = checkpoint.config.clone();
         let weights = Weights::load(checkpoint, &backend)?;
         let rope_frequencies =
-            ops::rope::frequencies(config.head_dim, config.rope_theta, config.rope_scaling);
+            ops::rope::frequencies(config.head_dim, config.rope_theta, &config.rope_scaling);
         Ok(Self { config, weights, backend, rope_frequencies, name: checkpoint.name.clone() })
     }
 

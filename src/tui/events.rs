@@ -10,6 +10,7 @@ use crossterm::execute;
 use crossterm::terminal::{BeginSynchronizedUpdate, EndSynchronizedUpdate};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
+use ratatui::layout::Rect;
 
 use crate::error::{Error, Result};
 use crate::trace::{Source, Status};
@@ -55,10 +56,10 @@ pub(super) fn run(app: &mut App, source: &mut dyn Source, guard: &Guard) -> Resu
                 Effect::Quit => return Ok(()),
                 Effect::Advance => advance(app, source),
                 Effect::Export => save(app, source, Path::new(".")),
-                Effect::Redraw => terminal.clear().map_err(|error| failed(&error))?,
+                Effect::Redraw => clear(&mut terminal).map_err(|error| failed(&error))?,
                 Effect::Suspend => {
                     guard.suspend()?;
-                    terminal.clear().map_err(|error| failed(&error))?;
+                    clear(&mut terminal).map_err(|error| failed(&error))?;
                 }
             }
         }
@@ -78,6 +79,13 @@ fn draw(
     execute!(std::io::stdout(), BeginSynchronizedUpdate)?;
     terminal.draw(|frame| frame.render_widget(&*app, frame.area()))?;
     execute!(std::io::stdout(), EndSynchronizedUpdate)
+}
+
+/// Empties the screen, so that the next drawing is a whole one. `Terminal::clear` would first ask the
+/// terminal where its cursor is, and fail where no answer comes.
+fn clear(terminal: &mut Terminal<CrosstermBackend<Stdout>>) -> std::io::Result<()> {
+    let size = terminal.size()?;
+    terminal.resize(Rect::new(0, 0, size.width, size.height))
 }
 
 /// What an event asks for.

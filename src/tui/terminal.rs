@@ -1,6 +1,6 @@
 //! Who takes the terminal gives it back: when done, when something panics, and when a signal asks to stop.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::panic::{self, PanicHookInfo};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,8 +27,6 @@ pub struct Guard {
     signal: Arc<AtomicUsize>,
     /// Once true, signals do again what they do in a program that does not catch them.
     released: Arc<AtomicBool>,
-    #[cfg(unix)]
-    watchdog: Option<signal_hook::iterator::Handle>,
     /// What makes SIGINT end the program again once this is gone.
     #[cfg(unix)]
     interrupt: Option<signal_hook::SigId>,
@@ -51,7 +49,7 @@ const STOPPING: [(i32, &str); 3] = [
     (signal_hook::consts::SIGHUP, "SIGHUP"),
 ];
 
-/// How long the event loop has to see a signal.
+/// How often the watchdog looks, and so how long the event loop has to see a signal.
 #[cfg(unix)]
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -65,8 +63,6 @@ impl Guard {
         let mut guard = Self {
             signal: Arc::default(),
             released: Arc::default(),
-            #[cfg(unix)]
-            watchdog: None,
             #[cfg(unix)]
             interrupt: None,
             previous: Arc::new(panic::take_hook()),
@@ -135,23 +131,31 @@ impl Guard {
             }
             flag::register_usize(signal, self.signal.clone(), usize::try_from(signal).unwrap_or(0))?;
         }
-        self.watch_signals()
+        self.watch()
     }
 
-    /// Ends the program where the event loop does not see a signal in time. When the terminal itself has
-    /// gone, reading events from it never returns.
+    /// Ends the program where the event loop cannot: when the terminal has gone, with a signal or without,
+    /// reading events from it never returns.
     #[cfg(unix)]
-    fn watch_signals(&mut self) -> io::Result<()> {
-        let mut signals = signal_hook::iterator::Signals::new(STOPPING.map(|(signal, _)| signal))?;
-        self.watchdog = Some(signals.handle());
-        let released = self.released.clone();
-        thread::Builder::new().name("signals".into()).spawn(move || {
-            if signals.forever().next().is_some() {
+    fn watch(&self) -> io::Result<()> {
+        let (signal, released) = (self.signal.clone(), self.released.clone());
+        let stopped = move || signal.load(Ordering::SeqCst) != 0;
+        thread::Builder::new().name("watchdog".into()).spawn(move || {
+            loop {
+                let late = stopped();
                 thread::sleep(GRACE);
-                if !released.load(Ordering::SeqCst) {
-                    leave();
-                    std::process::exit(i32::from(Error::interrupted("").exit_code()));
+                if released.load(Ordering::SeqCst) {
+                    return;
                 }
+                let error = if late {
+                    Error::interrupted("")
+                } else if !io::stdin().is_terminal() {
+                    Error::terminal("")
+                } else {
+                    continue;
+                };
+                leave();
+                std::process::exit(i32::from(error.exit_code()));
             }
         })?;
         Ok(())
@@ -166,11 +170,8 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         leave();
-        self.released.store(true, Ordering::SeqCst);
-        #[cfg(unix)]
-        if let Some(watchdog) = &self.watchdog {
-            watchdog.close();
-        }
+        // A signal that was caught ends the program in order; a second one must not cut that short.
+        self.released.store(self.signal.load(Ordering::SeqCst) == 0, Ordering::SeqCst);
         if !thread::panicking() {
             drop(panic::take_hook());
             let previous = self.previous.clone();

@@ -1,6 +1,8 @@
 //! What several test files need: the folders with test data, and the binary.
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
+pub(crate) mod models;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -113,6 +113,8 @@ impl Writer {
                 if let CodeBlockKind::Fenced(language) = kind
                     && !language.is_empty()
                 {
+                    // What follows the language is for programs.
+                    let language = language.split_whitespace().next().unwrap_or_default();
                     self.lines.push(Line::styled(format!("  [{language}]"), self.theme.dim()));
                 }
             }
@@ -221,28 +223,31 @@ impl Writer {
         line.push(Span::raw(nested.clone() + mark.as_deref().unwrap_or(&hang)));
         let indent = text::width(&quote) + text::width(&nested) + text::width(&hang);
         let room = self.width.saturating_sub(indent).max(1);
-        let (mut used, mut space) = (0, false);
+        let mut used = 0;
         let mut next_line = |line: &mut Vec<Span<'static>>| {
             let fresh =
                 vec![Span::styled(quote.clone(), self.theme.dim()), Span::raw(nested.clone() + &hang)];
             self.lines.push(Line::from(std::mem::replace(line, fresh)));
         };
-        for (content, style) in spans {
-            for (i, word) in content.split([' ', '\n']).enumerate() {
-                space |= i > 0;
-                for piece in text::wrap(word, room) {
-                    let needed = text::width(&piece);
-                    if used > 0 && used + usize::from(space) + needed > room {
+        for word in words(&spans) {
+            let whole: usize = word.iter().map(|(piece, _)| text::width(piece)).sum();
+            if used > 0 && used + 1 + whole > room {
+                next_line(&mut line);
+                used = 0;
+            } else if used > 0 {
+                line.push(Span::styled(" ", word[0].1));
+                used += 1;
+            }
+            for (piece, style) in word {
+                // Only a word that is wider than the line is broken.
+                for part in text::wrap(piece, room) {
+                    let needed = text::width(&part);
+                    if used > 0 && used + needed > room {
                         next_line(&mut line);
-                        (used, space) = (0, false);
+                        used = 0;
                     }
-                    if space && used > 0 {
-                        line.push(Span::styled(" ", style));
-                        used += 1;
-                    }
-                    space = false;
                     used += needed;
-                    line.push(Span::styled(piece, style));
+                    line.push(Span::styled(part, style));
                 }
             }
         }
@@ -284,6 +289,23 @@ impl Writer {
     }
 }
 
+/// The words of a paragraph; one may have pieces of several styles, as `code` with a comma after it has.
+fn words(spans: &[(String, Style)]) -> Vec<Vec<(&str, Style)>> {
+    let mut words = vec![Vec::new()];
+    for (content, style) in spans {
+        for (i, piece) in content.split([' ', '\n']).enumerate() {
+            if i > 0 {
+                words.push(Vec::new());
+            }
+            if let (false, Some(word)) = (piece.is_empty(), words.last_mut()) {
+                word.push((piece, *style));
+            }
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
 /// The text between the tags of a piece of HTML; nothing of a comment.
 fn without_tags(html: &str) -> String {
     if html.trim_start().starts_with("<!--") {
@@ -316,6 +338,13 @@ mod tests {
     fn paragraphs_wrap_and_comments_are_hidden() {
         let source = "# Title\n<!-- steps: xq -->\n\nOne **two** `three` four\nfive <!-- p0/xq --> six\n";
         assert_eq!(plain(source, 14), ["Title", "", "One two three", "four five six"]);
+    }
+
+    #[test]
+    fn a_comma_stays_with_what_it_follows() {
+        let source = "alpha 0.31<!-- p0/xq -->, `beta`; [gamma](g.md).\n";
+        assert_eq!(plain(source, 10), ["alpha", "0.31,", "beta;", "gamma."]);
+        assert_eq!(plain("abcdefghij**klm**.\n", 8), ["abcdefgh", "ijklm."]);
     }
 
     #[test]

@@ -85,9 +85,14 @@ pub fn lines(app: &App, width: u16) -> Vec<Line<'static>> {
         facts(app, stage, &mut out);
         aliases(app, stage, &mut out);
     }
-    if let Some(chapter) = Chapter::of(step) {
+    for chapter in Chapter::about(step) {
         out.gap();
         out.lines.push(Line::styled("─".repeat(out.width), theme.dim()));
+        out.text(
+            0,
+            "Numbers in this chapter are the built-in model's, for the chapter's own prompt.",
+            theme.dim(),
+        );
         out.lines.extend(markdown::render(chapter.text, out.width, theme));
     }
     out.lines
@@ -103,11 +108,10 @@ fn shapes(app: &App, out: &mut Writer) {
         Step::Stage(stage) => {
             for input in stage.info().inputs {
                 let text = match *input {
-                    // Where nothing is masked, softmax reads the scores themselves.
-                    Input::Stage(Stage::MaskedScores) if !Stage::MaskedScores.present(app.dims()) => {
-                        format!("scores {}", axes(app, Stage::Scores.axes()))
+                    Input::Stage(input) => {
+                        let input = input.or_before(&app.outline().card.sizes, app.dims());
+                        format!("{input} {}", axes(app, input.axes()))
                     }
-                    Input::Stage(input) => format!("{input} {}", axes(app, input.axes())),
                     Input::LayerInput => layer_input(app),
                     Input::Positions => {
                         let dims = app.dims();

@@ -1,0 +1,301 @@
+//! A note taken apart: its declarations, tagged numbers, commands, sections and links, each with the place
+//! where it stands. Nothing here knows a model.
+
+use std::ops::Range;
+
+use llama_trace::trace::Step;
+use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
+
+/// A note.
+#[derive(Debug, Default)]
+pub(crate) struct Note {
+    pub(crate) slug: String,
+    pub(crate) text: String,
+    pub(crate) title: String,
+    pub(crate) steps: Vec<String>,
+    pub(crate) run: Run,
+    pub(crate) tags: Vec<Tagged>,
+    pub(crate) blocks: Vec<Block>,
+    pub(crate) sections: Vec<(String, Range<usize>)>,
+    pub(crate) code_spans: Vec<Range<usize>>,
+    pub(crate) links: Vec<String>,
+    /// Whole numbers of prose without an address.
+    pub(crate) integers: Vec<Range<usize>>,
+    /// What is wrong with the note as a text.
+    pub(crate) errors: Vec<String>,
+}
+
+/// The run that a note's numbers belong to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Run {
+    pub(crate) prompt: String,
+    pub(crate) passes: usize,
+    /// Options of the sampler, as words.
+    pub(crate) sampling: Vec<String>,
+}
+
+impl Default for Run {
+    fn default() -> Self {
+        Self { prompt: "Once upon a time".into(), passes: 1, sampling: Vec::new() }
+    }
+}
+
+/// What stands before an address.
+#[derive(Debug)]
+pub(crate) struct Tagged {
+    /// Where it stands in the text; a code span without its backticks.
+    pub(crate) at: Range<usize>,
+    pub(crate) address: String,
+}
+
+/// A fenced block of commands.
+#[derive(Debug)]
+pub(crate) struct Block {
+    /// The exit code that its commands end with.
+    pub(crate) exit: i32,
+    /// The head of heads.json that its commands open.
+    pub(crate) heads: Option<String>,
+    pub(crate) commands: Vec<Command>,
+}
+
+/// One command, and the lines of output that the note shows.
+#[derive(Debug)]
+pub(crate) struct Command {
+    /// Where the line stands, without `$ `.
+    pub(crate) at: Range<usize>,
+    pub(crate) words: Vec<String>,
+    /// The lines below it.
+    pub(crate) output: Range<usize>,
+}
+
+impl Note {
+    pub(crate) fn printed(&self, tagged: &Tagged) -> &str {
+        &self.text[tagged.at.clone()]
+    }
+
+    pub(crate) fn section(&self, name: &str) -> &str {
+        self.sections.iter().find(|(other, _)| other == name).map_or("", |(_, at)| &self.text[at.clone()])
+    }
+
+    /// `slug:line`.
+    pub(crate) fn place(&self, offset: usize) -> String {
+        format!("{}:{}", self.slug, self.text[..offset].matches('\n').count() + 1)
+    }
+
+    /// Every command with its block.
+    pub(crate) fn commands(&self) -> impl Iterator<Item = (&Block, &Command)> {
+        self.blocks.iter().flat_map(|block| block.commands.iter().map(move |command| (block, command)))
+    }
+
+    fn wrong(&mut self, offset: usize, what: impl Into<String>) {
+        let error = format!("{}: {}", self.place(offset), what.into());
+        self.errors.push(error);
+    }
+
+    /// Takes `text` apart.
+    pub(crate) fn parse(slug: &str, text: &str) -> Self {
+        let mut note = Self { slug: slug.into(), text: text.into(), ..Self::default() };
+        note.title = text.lines().next().unwrap_or_default().trim_start_matches("# ").into();
+        let mut prose: Vec<Range<usize>> = Vec::new();
+        let (mut heading, mut block) = (None, None);
+        let parser = Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter();
+        for (event, at) in parser {
+            match event {
+                Event::Start(Tag::Heading { level: HeadingLevel::H2, .. }) => heading = Some(at),
+                Event::End(TagEnd::Heading(HeadingLevel::H2)) => {
+                    if let Some(at) = heading.take() {
+                        let name = text[at.clone()].trim().trim_start_matches('#').trim().to_owned();
+                        if let Some((_, before)) = note.sections.last_mut() {
+                            before.end = at.start;
+                        }
+                        note.sections.push((name, at.start..text.len()));
+                    }
+                }
+                Event::Start(Tag::CodeBlock(kind)) => {
+                    let CodeBlockKind::Fenced(info) = kind else {
+                        note.wrong(at.start, "an indented code block; fence it");
+                        continue;
+                    };
+                    block = note.block(at.start, &info);
+                }
+                Event::End(TagEnd::CodeBlock) => note.blocks.extend(block.take()),
+                Event::Text(_) if block.is_some() => {
+                    if let Some(block) = &mut block {
+                        note.lines(block, at);
+                    }
+                }
+                Event::Text(_) if !in_fence(text, at.start) => prose.push(at),
+                Event::Code(_) => {
+                    let quotes = text[at.clone()].chars().take_while(|&c| c == '`').count();
+                    note.code_spans.push(at.start + quotes..at.end - quotes);
+                }
+                Event::Html(_) | Event::InlineHtml(_) => note.html(at),
+                Event::Start(Tag::Link { dest_url, .. }) => note.links.push(dest_url.to_string()),
+                Event::Start(Tag::Image { .. }) => note.wrong(at.start, "an image; terminals show none"),
+                _ => {}
+            }
+        }
+        for at in prose {
+            note.numerals(at);
+        }
+        note
+    }
+
+    fn block(&mut self, at: usize, info: &str) -> Option<Block> {
+        let mut words = info.split_whitespace();
+        if words.next() != Some("console") {
+            return None;
+        }
+        let mut block = Block { exit: 0, heads: None, commands: Vec::new() };
+        for word in words {
+            match word.split_once('=') {
+                Some(("exit", code)) if code.parse::<i32>().is_ok() => {
+                    block.exit = code.parse().unwrap_or_default();
+                }
+                Some(("heads", name)) => block.heads = Some(name.into()),
+                _ => self.wrong(at, format!("`{word}` says nothing about a console block")),
+            }
+        }
+        Some(block)
+    }
+
+    /// The lines of a console block; one event may hold one line or all of them.
+    fn lines(&mut self, block: &mut Block, at: Range<usize>) {
+        let mut start = at.start;
+        for line in self.text[at].to_owned().split_inclusive('\n') {
+            let end = start + line.len();
+            if let Some(command) = line.strip_prefix("$ ") {
+                match split(command) {
+                    Ok(words) if words.first().is_some_and(|word| word == "llama-trace") => {
+                        let at = start + 2..start + line.trim_end().len();
+                        block.commands.push(Command { at, words, output: end..end });
+                    }
+                    Ok(_) => self.wrong(start, "a command of another program"),
+                    Err(error) => self.wrong(start, error),
+                }
+            } else if let Some(command) = block.commands.last_mut() {
+                command.output.end = end;
+            } else {
+                self.wrong(start, "output before the first command");
+            }
+            start = end;
+        }
+    }
+
+    fn html(&mut self, at: Range<usize>) {
+        let html = self.text[at.clone()].trim();
+        let Some(comment) = html.strip_prefix("<!--").and_then(|rest| rest.strip_suffix("-->")) else {
+            let known = ["<details>", "<details><summary>Answer</summary>", "</details>", ""];
+            if !known.contains(&html) {
+                let what = format!("`{html}` is neither a comment of one line nor the answer's block");
+                self.wrong(at.start, what);
+            }
+            return;
+        };
+        let comment = comment.trim().to_owned();
+        let alone = self.text[..at.start].ends_with('\n');
+        match comment.split_once(':').map(|(key, value)| (key, value.trim())) {
+            Some(("steps", list)) if alone => {
+                self.steps = list.split(',').map(|name| name.trim().to_owned()).collect();
+                for name in self.steps.clone() {
+                    if Step::from_name(&name).is_none() {
+                        self.wrong(at.start, format!("there is no step `{name}`"));
+                    }
+                }
+            }
+            Some(("prompt", prompt)) if alone => self.run.prompt = prompt.into(),
+            Some(("passes", count)) if alone => match count.parse() {
+                Ok(count) if count > 0 => self.run.passes = count,
+                _ => self.wrong(at.start, "passes is a number from 1"),
+            },
+            Some(("sampling", options)) if alone => {
+                self.run.sampling = options.split_whitespace().map(str::to_owned).collect();
+            }
+            _ if alone => self.wrong(at.start, format!("`{comment}` is no declaration")),
+            _ => match before(&self.text[..at.start]) {
+                Some(at) => self.tags.push(Tagged { at, address: comment }),
+                None => self.wrong(at.start, format!("no number stands before the address {comment}")),
+            },
+        }
+    }
+
+    /// Finds the numerals of prose that have no address: wrong where they have a decimal point.
+    fn numerals(&mut self, at: Range<usize>) {
+        let prose = self.text[at.clone()].to_owned();
+        let is_part = |c: char| c.is_alphanumeric() || c == '_';
+        let mut rest = 0;
+        while let Some(start) = prose[rest..].find(|c: char| c.is_ascii_digit()).map(|found| found + rest) {
+            let digits = |from: usize| prose[from..].bytes().take_while(u8::is_ascii_digit).count();
+            let mut end = start + digits(start);
+            let decimal = prose[end..].starts_with('.') && digits(end + 1) > 0;
+            if decimal {
+                end += 1 + digits(end + 1);
+            }
+            rest = end;
+            if prose[..start].chars().next_back().is_some_and(is_part) {
+                continue; // a part of a name: float32
+            }
+            let (from, to) = (at.start + start, at.start + end);
+            let tagged = self.tags.iter().any(|tag| tag.at.start <= from && to <= tag.at.end);
+            if !tagged && decimal {
+                self.wrong(from, format!("{} has no address", &prose[start..end]));
+            } else if !tagged {
+                self.integers.push(from..to);
+            }
+        }
+    }
+}
+
+/// Whether `offset` is inside a fenced block: the fences before it are odd in number.
+fn in_fence(text: &str, offset: usize) -> bool {
+    text[..offset].lines().filter(|line| line.starts_with("```")).count() % 2 == 1
+}
+
+/// The numeral, the shape or the code span that `text` ends with.
+fn before(text: &str) -> Option<Range<usize>> {
+    if let Some(text) = text.strip_suffix('`') {
+        return Some(text.rfind('`')? + 1..text.len());
+    }
+    if text.ends_with(')') {
+        return Some(text.rfind('(')?..text.len());
+    }
+    if let Some(before) = text.strip_suffix("−inf") {
+        return Some(before.len()..text.len());
+    }
+    let start = text
+        .char_indices()
+        .rev()
+        .take_while(|&(_, c)| c.is_ascii_digit() || c == '.' || c == '−')
+        .map(|(at, _)| at)
+        .last()?;
+    (start < text.len()).then_some(start..text.len())
+}
+
+/// Words as a shell splits them; what only a shell can do is refused.
+pub(crate) fn split(line: &str) -> Result<Vec<String>, String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    let mut letters = line.trim_end().chars();
+    while let Some(c) = letters.next() {
+        match (quote, c) {
+            (Some(mark), c) if c == mark => quote = None,
+            (Some('"') | None, '\\') => {
+                word.get_or_insert_default().push(letters.next().ok_or("a backslash at the end")?);
+            }
+            (Some(_), c) => word.get_or_insert_default().push(c),
+            (None, '"' | '\'') => {
+                word.get_or_insert_default();
+                quote = Some(c);
+            }
+            (None, c) if c.is_whitespace() => words.extend(word.take()),
+            (None, '|' | '>' | '<' | '&' | ';' | '$' | '*' | '#') => {
+                return Err(format!("`{c}` needs a shell"));
+            }
+            (None, c) => word.get_or_insert_default().push(c),
+        }
+    }
+    if quote.is_some() {
+        return Err("a quotation mark without its other half".into());
+    }
+    words.extend(word);
+    Ok(words)
+}

@@ -1,0 +1,104 @@
+//! Small models to damage: copies of the golden ones, and a llama2.c file with its tokenizer.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde_json::{Map, Value, json};
+use tempfile::TempDir;
+
+use super::fixture;
+
+/// Shape and F32 bytes of each tensor.
+pub(crate) type Tensors = BTreeMap<String, (Vec<usize>, Vec<u8>)>;
+
+/// The tensors of the model in `folder`.
+pub(crate) fn tensors(folder: &Path) -> Tensors {
+    let bytes = fs::read(folder.join("model.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    tensors.iter().map(|(name, view)| (name.into(), (view.shape().to_vec(), view.data().to_vec()))).collect()
+}
+
+fn write(tensors: &Tensors, path: &Path) {
+    let views = tensors
+        .iter()
+        .map(|(name, (shape, bytes))| (name, TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap()));
+    safetensors::serialize_to_file(views, None, path).unwrap();
+}
+
+/// A folder with a golden model's configuration and nothing else.
+fn configured(model: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let config = fixture(&format!("golden/{model}")).join("config.json");
+    fs::copy(config, folder.path().join("config.json")).unwrap();
+    folder
+}
+
+/// A copy of a golden model with its tensors passed through `change`.
+pub(crate) fn golden(model: &str, change: impl FnOnce(&mut Tensors)) -> TempDir {
+    let folder = configured(model);
+    let mut tensors = tensors(&fixture(&format!("golden/{model}")));
+    change(&mut tensors);
+    write(&tensors, &folder.path().join("model.safetensors"));
+    folder
+}
+
+/// The golden GQA model in two files, a.safetensors and b.safetensors, with their index.
+pub(crate) fn sharded() -> TempDir {
+    let folder = configured("gqa");
+    let all = tensors(&fixture("golden/gqa"));
+    let (a, b): (Tensors, Tensors) = all.into_iter().partition(|(name, _)| name.contains("layers.0."));
+    let mut map = Map::new();
+    for (file, tensors) in [("a.safetensors", a), ("b.safetensors", b)] {
+        write(&tensors, &folder.path().join(file));
+        map.extend(tensors.into_keys().map(|name| (name, json!(file))));
+    }
+    let index = json!({"metadata": {"total_size": 0}, "weight_map": map});
+    fs::write(folder.path().join("model.safetensors.index.json"), index.to_string()).unwrap();
+    folder
+}
+
+/// Passes a JSON file through `change`.
+pub(crate) fn edit_json(path: &Path, change: impl FnOnce(&mut Value)) {
+    let mut value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    change(&mut value);
+    fs::write(path, value.to_string()).unwrap();
+}
+
+/// Number of tokens of the llama2.c model.
+pub(crate) const BIN_VOCAB: usize = 300;
+
+/// A llama2.c file: dim 8, hidden 12, 2 layers, 2 heads, 1 kv head, a tied vocabulary, context 16.
+pub(crate) fn bin() -> Vec<u8> {
+    let [dim, hidden, layers, heads, kv_heads, vocab, context] = [8, 12, 2, 2, 1, BIN_VOCAB, 16];
+    let head_dim = dim / heads;
+    let layer = 2 * dim + 2 * dim * dim + 2 * dim * kv_heads * head_dim + 3 * dim * hidden;
+    let values = vocab * dim + layers * layer + dim + context * head_dim;
+    let mut bytes: Vec<u8> = [dim, hidden, layers, heads, kv_heads, vocab, context]
+        .iter()
+        .flat_map(|&size| (size as i32).to_le_bytes())
+        .collect();
+    bytes.extend((0..values).flat_map(|i| ((i * 7 % 13) as f32 / 10.0 - 0.6).to_le_bytes()));
+    bytes
+}
+
+/// A tokenizer.bin of `vocab` tokens: the special ones, the bytes, a few letters, and fillers.
+pub(crate) fn tok_bin(vocab: usize) -> Vec<u8> {
+    let letters = [" ", "a", "b", "ab", " a", " ab"];
+    let token = |id: usize| match id {
+        0 => "<unk>".to_owned(),
+        1 => "\n<s>\n".to_owned(),
+        2 => "\n</s>\n".to_owned(),
+        3..259 => format!("<0x{:02X}>", id - 3),
+        _ => letters.get(id - 259).map_or_else(|| format!("t{id}"), |&text| text.to_owned()),
+    };
+    let mut bytes = 6_i32.to_le_bytes().to_vec();
+    for id in 0..vocab {
+        let token = token(id);
+        bytes.extend((-(id as f32)).to_le_bytes());
+        bytes.extend((token.len() as i32).to_le_bytes());
+        bytes.extend(token.as_bytes());
+    }
+    bytes
+}

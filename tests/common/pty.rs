@@ -1,0 +1,241 @@
+//! A program in a pseudo-terminal: what it shows, as somebody at the keyboard sees it.
+
+use std::io::{Read, Write};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use portable_pty::{CommandBuilder, ExitStatus, MasterPty, PtySize, SlavePty, native_pty_system};
+
+/// How long anything may take before a test gives up on it. Nothing waits for this in a test that passes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a user finds on the screen before the program starts.
+const BEFORE: &str = "$";
+
+/// What has come out of the terminal so far.
+struct Output {
+    parser: vt100::Parser,
+    raw: Vec<u8>,
+    /// Whether the screen is between two drawings, not in the middle of one.
+    whole: bool,
+    /// Set to make the reader let go of the terminal.
+    release: bool,
+    closed: bool,
+}
+
+/// A terminal with a program in it.
+pub(crate) struct Terminal {
+    output: Arc<(Mutex<Output>, Condvar)>,
+    reader: Option<JoinHandle<()>>,
+    writer: Option<Box<dyn Write + Send>>,
+    master: Option<Box<dyn MasterPty + Send>>,
+    // Held so that the terminal outlives the program and can be looked at.
+    slave: Option<Box<dyn SlavePty + Send>>,
+    pid: u32,
+    ended: Receiver<ExitStatus>,
+    has_ended: bool,
+    settings: String,
+}
+
+/// What is left of a program that has ended.
+pub(crate) struct End {
+    /// Its exit code.
+    pub(crate) code: u32,
+    /// The text on the screen.
+    pub(crate) screen: String,
+    /// Every byte that it has written.
+    pub(crate) raw: String,
+}
+
+fn size((columns, rows): (u16, u16)) -> PtySize {
+    PtySize { rows, cols: columns, pixel_width: 0, pixel_height: 0 }
+}
+
+impl Terminal {
+    /// Starts `command` in a new terminal of so many columns and rows.
+    pub(crate) fn start(columns_rows: (u16, u16), command: CommandBuilder) -> Self {
+        let pair = native_pty_system().openpty(size(columns_rows)).unwrap();
+        let settings = settings(&*pair.master);
+        // A window without a size is taken for an ordinary one.
+        let (columns, rows) = if columns_rows == (0, 0) { (80, 24) } else { columns_rows };
+        let mut parser = vt100::Parser::new(rows, columns, 0);
+        parser.process(format!("{BEFORE}\r\n").as_bytes());
+        let output = Output { parser, raw: Vec::new(), whole: true, release: false, closed: false };
+        let output = Arc::new((Mutex::new(output), Condvar::new()));
+        let reader = read(pair.master.try_clone_reader().unwrap(), Arc::clone(&output));
+        let mut child = pair.slave.spawn_command(command).unwrap();
+        let pid = child.process_id().unwrap();
+        let (sender, ended) = channel();
+        thread::spawn(move || drop(sender.send(child.wait().unwrap())));
+        Self {
+            output,
+            reader: Some(reader),
+            writer: Some(pair.master.take_writer().unwrap()),
+            master: Some(pair.master),
+            slave: Some(pair.slave),
+            pid,
+            ended,
+            has_ended: false,
+            settings,
+        }
+    }
+
+    /// Types `keys`.
+    pub(crate) fn send(&mut self, keys: &str) {
+        let writer = self.writer.as_mut().unwrap();
+        writer.write_all(keys.as_bytes()).and_then(|()| writer.flush()).unwrap();
+    }
+
+    /// Waits until the screen shows every one of `texts`, and returns all of it.
+    pub(crate) fn shows(&self, texts: &[&str]) -> String {
+        self.until(&format!("{texts:?}"), |screen| {
+            let contents = screen.contents();
+            texts.iter().all(|text| contents.contains(text))
+        })
+    }
+
+    /// Waits until `condition` holds of the screen, and returns its text.
+    pub(crate) fn until(&self, what: &str, condition: impl Fn(&vt100::Screen) -> bool) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        let (lock, news) = &*self.output;
+        let mut output = lock.lock().unwrap();
+        while !(output.whole && condition(output.parser.screen())) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(
+                !left.is_zero() && !output.closed,
+                "waited for {what} on:\n{}",
+                output.parser.screen().contents()
+            );
+            output = news.wait_timeout(output, left).unwrap().0;
+        }
+        output.parser.screen().contents()
+    }
+
+    /// Looks at the screen as it is now.
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&vt100::Screen) -> T) -> T {
+        look(self.output.0.lock().unwrap().parser.screen())
+    }
+
+    /// Every byte that the program has written.
+    pub(crate) fn raw(&self) -> String {
+        String::from_utf8_lossy(&self.output.0.lock().unwrap().raw).into_owned()
+    }
+
+    /// Makes the window this large, as a user does who drags its corner.
+    pub(crate) fn resize(&self, columns_rows: (u16, u16)) {
+        let mut output = self.output.0.lock().unwrap();
+        output.parser.screen_mut().set_size(columns_rows.1, columns_rows.0);
+        self.master.as_ref().unwrap().resize(size(columns_rows)).unwrap();
+    }
+
+    /// Sends a signal: "TERM", "STOP", …
+    pub(crate) fn signal(&self, name: &str) {
+        assert!(self.kill(name).is_ok_and(|status| status.success()));
+    }
+
+    fn kill(&self, name: &str) -> std::io::Result<std::process::ExitStatus> {
+        std::process::Command::new("kill").args(["-s", name, &self.pid.to_string()]).status()
+    }
+
+    /// Waits until the program is stopped, as Ctrl-Z does it.
+    pub(crate) fn stops(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        let state = || {
+            let ps =
+                std::process::Command::new("ps").args(["-o", "stat=", "-p", &self.pid.to_string()]).output();
+            String::from_utf8_lossy(&ps.unwrap().stdout).into_owned()
+        };
+        while !state().starts_with('T') {
+            assert!(Instant::now() < deadline, "it does not stop: {}", state());
+        }
+    }
+
+    /// Whether the terminal's settings (echo, line editing, …) are those from before the program.
+    pub(crate) fn has_its_settings(&self) -> bool {
+        settings(&**self.master.as_ref().unwrap()) == self.settings
+    }
+
+    /// Takes the terminal away from under the program, as closing the window does, while it waits for a key.
+    pub(crate) fn hang_up(&mut self) {
+        self.output.0.lock().unwrap().release = true;
+        // The reader sleeps in a read; something else than the program writes to the terminal to wake it.
+        let mut echo = CommandBuilder::new("echo");
+        echo.set_controlling_tty(false);
+        let echo = self.slave.as_ref().unwrap().spawn_command(echo).unwrap().wait();
+        assert!(echo.unwrap().success());
+        self.reader.take().unwrap().join().unwrap();
+        self.writer = None;
+        self.slave = None;
+        self.master = None;
+    }
+
+    /// Waits until the program has ended.
+    pub(crate) fn code(&mut self) -> u32 {
+        match self.ended.recv_timeout(PATIENCE) {
+            Ok(status) => {
+                self.has_ended = true;
+                assert_eq!(status.signal(), None, "it ended by itself");
+                status.exit_code()
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                panic!("it still runs, showing:\n{}", self.look(vt100::Screen::contents))
+            }
+            Err(RecvTimeoutError::Disconnected) => panic!("it has been waited for already"),
+        }
+    }
+
+    /// Waits until the program has ended, and checks that the terminal is as it was before.
+    pub(crate) fn end(mut self) -> End {
+        let code = self.code();
+        assert!(self.has_its_settings(), "echo and line editing are as before");
+        // Once nobody has the other side any more, the reader gets to the end of what was written.
+        self.slave = None;
+        self.reader.take().unwrap().join().unwrap();
+        let raw = self.raw();
+        self.look(|screen| {
+            assert!(!screen.alternate_screen(), "the alternate screen is left: {raw:?}");
+            assert!(!screen.hide_cursor(), "the cursor is seen again: {raw:?}");
+            assert!(!screen.bracketed_paste(), "pastes are not marked any more: {raw:?}");
+            assert_eq!(screen.mouse_protocol_mode(), vt100::MouseProtocolMode::None, "{raw:?}");
+            assert!(screen.contents().starts_with(BEFORE), "what was there before: {}", screen.contents());
+            let screen = screen.contents()[BEFORE.len()..].trim_start().to_owned();
+            End { code, screen, raw: raw.clone() }
+        })
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            // A test that failed must not leave its program behind.
+            drop(self.kill("KILL"));
+        }
+    }
+}
+
+/// The terminal's settings, in words.
+fn settings(master: &dyn MasterPty) -> String {
+    format!("{:?}", master.get_termios().unwrap())
+}
+
+fn read(mut from: Box<dyn Read + Send>, output: Arc<(Mutex<Output>, Condvar)>) -> JoinHandle<()> {
+    thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        let (lock, news) = &*output;
+        loop {
+            let count = from.read(&mut bytes).unwrap_or(0);
+            let mut output = lock.lock().unwrap();
+            output.parser.process(&bytes[..count]);
+            output.raw.extend_from_slice(&bytes[..count]);
+            let last = |mark: &[u8]| output.raw.windows(mark.len()).rposition(|bytes| bytes == mark);
+            output.whole = last(b"\x1b[?2026h") <= last(b"\x1b[?2026l");
+            output.closed = count == 0 || output.release;
+            news.notify_all();
+            if output.closed {
+                return;
+            }
+        }
+    })
+}

@@ -1,0 +1,68 @@
+//! The binary as a child that may use little memory and little time.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::common::{stderr, stdout};
+
+/// What the program may take beyond the files: address space in bytes, and seconds.
+const MEMORY: u64 = 256 << 20;
+const SECONDS: &str = "10";
+/// When a child that sleeps, and so takes no time of the processor, counts as hanging.
+const HANGS: &str = "60";
+
+/// How a child ended.
+#[derive(Debug)]
+pub(crate) struct End {
+    /// Its exit code; none where a signal ended it.
+    pub(crate) code: Option<i32>,
+    stdout: String,
+    /// What it said.
+    pub(crate) stderr: String,
+}
+
+/// Runs the binary with `args` on models in these files and folders.
+///
+/// Its address space is limited to what mapping the files takes, their size once more, and [`MEMORY`] for
+/// everything else: the program itself, its threads' stacks, and all that it allocates.
+pub(crate) fn run(args: &[&str], files: &[&Path]) -> End {
+    let size: u64 = files.iter().map(|path| bytes(path)).sum();
+    let kilobytes = (2 * size + MEMORY) / 1024;
+    let script = r#"ulimit -v "$0" && ulimit -t "$1" && shift && exec timeout -s KILL "$@""#;
+    let output = Command::new("/bin/sh")
+        .args(["-c", script, &kilobytes.to_string(), SECONDS, HANGS, env!("CARGO_BIN_EXE_llama-trace")])
+        .args(args)
+        // Each thread takes address space for its stack; the limit is the same on a machine of many cores.
+        .env("RAYON_NUM_THREADS", "2")
+        .stdin(std::process::Stdio::null())
+        .output()
+        .unwrap();
+    End { code: output.status.code(), stdout: stdout(&output), stderr: stderr(&output) }
+}
+
+fn bytes(path: &Path) -> u64 {
+    if path.is_dir() {
+        return std::fs::read_dir(path).unwrap().map(|entry| bytes(&entry.unwrap().path())).sum();
+    }
+    path.metadata().unwrap().len()
+}
+
+impl End {
+    /// What is wrong with this end, if anything: a file may be refused, and nothing else.
+    pub(crate) fn wrong(&self) -> Option<String> {
+        let what = match self.code {
+            Some(0) => None,
+            Some(2..=6) if self.stderr.starts_with("error: ") && self.stderr.contains("next: ") => None,
+            Some(2..=6) => Some("the message says nothing"),
+            Some(101) => Some("it panicked"),
+            Some(134) => Some("it aborted"),
+            Some(124 | 137) | None => Some("it was killed: out of time"),
+            Some(_) => Some("an exit code that means nothing"),
+        };
+        // A text from a file must not drive the terminal.
+        let escape = (self.stdout.contains('\x1b') || self.stderr.contains('\x1b'))
+            .then_some("it prints an escape sequence");
+        let what = what.or(escape)?;
+        Some(format!("{what} (exit code {:?}): {}", self.code, self.stderr))
+    }
+}

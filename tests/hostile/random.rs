@@ -1,0 +1,306 @@
+//! Files with a few random changes, each opened and run by a child of limited memory and time.
+
+use std::fs;
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+use proptest::sample::Index;
+use proptest::test_runner::{RngSeed, TestRunner};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::child;
+use super::common::{fixture, models};
+
+/// Runs each file through `cases` changes, or through as many as `PROPTEST_CASES` says. The changes are the
+/// same ones every time, unless `PROPTEST_RNG_SEED` says otherwise.
+fn each<S: Strategy>(cases: u32, changes: S, check: impl Fn(S::Value) -> Option<String>) {
+    let asked = |name| std::env::var_os(name).is_some();
+    let mut config =
+        ProptestConfig { failure_persistence: None, max_shrink_iters: 200, ..Default::default() };
+    if !asked("PROPTEST_CASES") {
+        config.cases = cases;
+    }
+    if !asked("PROPTEST_RNG_SEED") {
+        config.rng_seed = RngSeed::Fixed(0);
+    }
+    let result = TestRunner::new(config).run(&changes, |change| match check(change) {
+        None => Ok(()),
+        Some(wrong) => Err(TestCaseError::fail(wrong)),
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+}
+
+/// One change of a JSON value: where, by the child that is taken at each step down, and what.
+#[derive(Clone, Debug)]
+struct Edit {
+    path: Vec<Index>,
+    change: Change,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Replace(Value),
+    Remove,
+    Wrap,
+    Double,
+}
+
+/// Values that a careless reader trips over.
+fn values() -> Vec<Value> {
+    let mut values: Vec<Value> = [
+        r#"null true false "" "a" "F32" "F64" "BF16" "llama3" "\u001b[2J" [] [[]] {} {"a":{}} [0] [1,2,3] 0 1 2 3 5 8"#,
+        "-1 48 63 64 65 128 255 256 4096 65535 65536 1048575 1048576 1048577 2147483647 2147483648 4294967295",
+        "4294967296 4611686018427387904 9223372036854775807 9223372036854775808 18446744073709551615",
+        "18446744073709551616 -9223372036854775808 0.5 -0.0 1e-45 1e38 1e39 1e308 -1e308",
+    ]
+    .iter()
+    .flat_map(|line| line.split(' '))
+    .map(|text| serde_json::from_str(text).unwrap())
+    .collect();
+    values.push("x".repeat(70_000).into());
+    values.push((0..100).fold(Value::Null, |inner, _| Value::Array(vec![inner])));
+    values.push(vec![Value::from(1); 10_000].into());
+    values
+}
+
+fn edits() -> impl Strategy<Value = Vec<Edit>> {
+    let change = prop_oneof![
+        6 => prop::sample::select(values()).prop_map(Change::Replace),
+        2 => Just(Change::Remove),
+        1 => Just(Change::Wrap),
+        1 => Just(Change::Double),
+    ];
+    let path = prop::collection::vec(any::<Index>(), 1..6);
+    let edit = (path, change).prop_map(|(path, change)| Edit { path, change });
+    prop::collection::vec(edit, 1..4)
+}
+
+impl Edit {
+    fn apply(&self, value: &mut Value) {
+        apply(&self.path, &self.change, value);
+    }
+}
+
+fn apply(path: &[Index], change: &Change, value: &mut Value) {
+    let Some((first, rest)) = path.split_first() else { return };
+    let inner = |child: &Value| match child {
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(object) => !object.is_empty(),
+        _ => false,
+    };
+    match value {
+        Value::Array(list) if !list.is_empty() => {
+            let at = first.index(list.len());
+            if !rest.is_empty() && inner(&list[at]) {
+                return apply(rest, change, &mut list[at]);
+            }
+            match change {
+                Change::Replace(value) => list[at] = value.clone(),
+                Change::Remove => drop(list.remove(at)),
+                Change::Wrap => list[at] = Value::Array(vec![list[at].take()]),
+                Change::Double => list.insert(at, list[at].clone()),
+            }
+        }
+        Value::Object(object) if !object.is_empty() => {
+            let name = object.keys().nth(first.index(object.len())).unwrap().clone();
+            if !rest.is_empty() && inner(&object[&name]) {
+                return apply(rest, change, &mut object[&name]);
+            }
+            match change {
+                Change::Replace(value) => object[&name] = value.clone(),
+                Change::Remove => drop(object.shift_remove(&name)),
+                Change::Wrap => object[&name] = Value::Array(vec![object[&name].take()]),
+                Change::Double => drop(object.insert(format!("{name}\u{1b}2"), object[&name].clone())),
+            }
+        }
+        _ => {}
+    }
+}
+
+/// One change of bytes.
+#[derive(Clone, Debug)]
+enum Cut {
+    Byte(Index, u8),
+    /// A little-endian number over the four or eight bytes at a place that is a multiple of four.
+    Number(Index, i64, bool),
+    Truncate(Index),
+    Insert(Index, Vec<u8>),
+}
+
+/// Changes of bytes in the first `head` bytes, and of the length.
+fn cuts() -> impl Strategy<Value = Vec<Cut>> {
+    let numbers = vec![0, 1, -1, 2, 3, 7, 8, 9, 28, 100, 4096, 1 << 20, (1 << 20) + 1, 1 << 30, 1 << 40];
+    let extremes = [i32::MAX.into(), i32::MIN.into(), u32::MAX.into(), i64::MAX, i64::MIN, -2, -8];
+    let number = prop::sample::select([&numbers[..], &extremes].concat());
+    let cut = prop_oneof![
+        4 => (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Cut::Byte(at, byte)),
+        6 => (any::<Index>(), number, any::<bool>()).prop_map(|(at, number, wide)| Cut::Number(at, number, wide)),
+        1 => any::<Index>().prop_map(Cut::Truncate),
+        1 => (any::<Index>(), prop::collection::vec(any::<u8>(), 1..40)).prop_map(|(at, new)| Cut::Insert(at, new)),
+    ];
+    prop::collection::vec(cut, 1..4)
+}
+
+fn cut(bytes: &mut Vec<u8>, cuts: &[Cut], head: usize) {
+    for cut in cuts {
+        let head = head.min(bytes.len());
+        if head == 0 {
+            return;
+        }
+        match cut {
+            Cut::Byte(at, byte) => bytes[at.index(head)] = *byte,
+            Cut::Number(at, number, wide) => {
+                let at = at.index(head) / 4 * 4;
+                let new = &number.to_le_bytes()[..if *wide { 8 } else { 4 }];
+                let end = bytes.len().min(at + new.len());
+                bytes[at..end].copy_from_slice(&new[..end - at]);
+            }
+            Cut::Truncate(at) => bytes.truncate(at.index(bytes.len())),
+            Cut::Insert(at, new) => {
+                let at = at.index(head);
+                bytes.splice(at..at, new.iter().copied());
+            }
+        }
+    }
+}
+
+/// A model in a folder, one file of which is changed.
+struct Subject {
+    folder: TempDir,
+    file: PathBuf,
+    whole: Vec<u8>,
+    /// The command lines to choose from.
+    commands: Vec<Vec<String>>,
+}
+
+impl Subject {
+    fn new(folder: TempDir, file: &str, commands: &[&[&str]]) -> Self {
+        let file = folder.path().join(file);
+        let whole = fs::read(&file).unwrap();
+        let path = folder.path().to_str().unwrap();
+        let commands =
+            commands.iter().map(|args| args.iter().map(|arg| arg.replace("{}", path)).collect()).collect();
+        let subject = Self { folder, file, whole, commands };
+        for number in 0..subject.commands.len() {
+            let end = subject.run(number);
+            assert_eq!((end.wrong(), end.code), (None, Some(0)), "the file is right before it is changed");
+        }
+        subject
+    }
+
+    fn run(&self, command: usize) -> child::End {
+        let args: Vec<&str> = self.commands[command].iter().map(String::as_str).collect();
+        child::run(&args, &[self.folder.path()])
+    }
+
+    /// What goes wrong with these bytes for the file.
+    fn wrong(&self, bytes: &[u8], command: Index) -> Option<String> {
+        // A new file each time: one that is mapped still must not change.
+        fs::remove_file(&self.file).unwrap();
+        fs::write(&self.file, bytes).unwrap();
+        self.run(command.index(self.commands.len())).wrong()
+    }
+
+    fn json(&self, cases: u32) {
+        let value: Value = serde_json::from_slice(&self.whole).unwrap();
+        each(cases, (edits(), any::<Index>()), |(edits, command)| {
+            let mut value = value.clone();
+            edits.iter().for_each(|edit| edit.apply(&mut value));
+            self.wrong(value.to_string().as_bytes(), command)
+        });
+    }
+
+    fn bytes(&self, cases: u32, head: usize) {
+        each(cases, (cuts(), any::<Index>()), |(cuts, command)| {
+            let mut bytes = self.whole.clone();
+            cut(&mut bytes, &cuts, head);
+            self.wrong(&bytes, command)
+        });
+    }
+}
+
+/// Command lines that show a model, run it recorded, and draw from it; `{}` is its folder.
+const ON_FOLDER: &[&[&str]] = &[
+    &["info", "--model", "{}"],
+    &["log", "--model", "{}", "--ids", "1,2,3", "-n", "3", "--values"],
+    &["--model", "{}", "--ids", "1,2,3", "-n", "3", "--temperature", "1"],
+];
+const ON_BIN: &[&[&str]] = &[
+    &["info", "--model", "{}/m.bin"],
+    &["log", "--model", "{}/m.bin", "--ids", "1,2,3", "-n", "3", "--values"],
+    &["log", "--model", "{}/m.bin", "--prompt", "ab b é\u{1f999}", "-n", "2"],
+];
+
+fn golden(file: &str) -> Subject {
+    let folder = models::golden("tied_llama3", |_| {});
+    let from = fixture("golden/tied_llama3/generation_config.json");
+    fs::copy(from, folder.path().join("generation_config.json")).unwrap();
+    Subject::new(folder, file, ON_FOLDER)
+}
+
+fn llama2c(file: &str) -> Subject {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("m.bin"), models::bin()).unwrap();
+    fs::write(folder.path().join("tokenizer.bin"), models::tok_bin(models::BIN_VOCAB)).unwrap();
+    Subject::new(folder, file, ON_BIN)
+}
+
+#[test]
+fn changed_configurations() {
+    golden("config.json").json(300);
+    golden("generation_config.json").json(60);
+}
+
+#[test]
+fn changed_safetensors_headers() {
+    let subject = golden("model.safetensors");
+    let (length, rest) = subject.whole.split_first_chunk::<8>().unwrap();
+    let (header, values) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let header: Value = serde_json::from_slice(header).unwrap();
+    each(300, (edits(), any::<Index>()), |(edits, command)| {
+        let mut header = header.clone();
+        edits.iter().for_each(|edit| edit.apply(&mut header));
+        let header = header.to_string();
+        let length = (header.len() as u64).to_le_bytes();
+        subject.wrong(&[&length[..], header.as_bytes(), values].concat(), command)
+    });
+}
+
+#[test]
+fn changed_safetensors_bytes() {
+    golden("model.safetensors").bytes(200, 400);
+}
+
+#[test]
+fn changed_indexes_of_shards() {
+    let index = "model.safetensors.index.json";
+    Subject::new(models::sharded(), index, ON_FOLDER).json(150);
+}
+
+#[test]
+fn changed_bin_files() {
+    llama2c("m.bin").bytes(300, 7 * 4);
+}
+
+#[test]
+fn changed_tokenizer_bin_files() {
+    let subject = llama2c("tokenizer.bin");
+    subject.bytes(150, 100);
+    subject.bytes(100, subject.whole.len());
+}
+
+#[test]
+fn changed_tokenizer_json_files() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(fixture("builtin/tokenizer.json"), folder.path().join("tokenizer.json")).unwrap();
+    let commands: &[&[&str]] = &[
+        &["log", "--tokenizer", "{}/tokenizer.json", "--prompt", "Once upon a time, é\u{1f999}"],
+        &["log", "--tokenizer", "{}/tokenizer.json", "--prompt", ""],
+    ];
+    let subject = Subject::new(folder, "tokenizer.json", commands);
+    subject.json(300);
+    subject.bytes(100, subject.whole.len());
+}

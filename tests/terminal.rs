@@ -1,0 +1,403 @@
+//! The binary in a pseudo-terminal, as somebody at the keyboard has it: it starts, steps, follows the
+//! window's size, writes files, ends, and gives the terminal back, even where it is made to stop.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+#[path = "common/pty.rs"]
+mod pty;
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use common::{data, fixture, llama_trace, stderr};
+use ndarray::ArrayD;
+use ndarray_npy::ReadNpyExt;
+use portable_pty::CommandBuilder;
+use pty::Terminal;
+
+const PROMPT: &str = "Once upon a time";
+const WINDOW: (u16, u16) = (120, 40);
+
+fn program(program: &str, args: &[&str]) -> CommandBuilder {
+    let mut command = CommandBuilder::new(program);
+    command.args(args);
+    command.env("TERM", "xterm-256color");
+    for variable in ["COLORTERM", "NO_COLOR", "LINES", "COLUMNS"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+/// The binary with `args`.
+fn command(args: &[&str]) -> CommandBuilder {
+    program(env!("CARGO_BIN_EXE_llama-trace"), args)
+}
+
+/// The viewer on the built-in model with `args` besides.
+fn viewer(args: &[&str]) -> Terminal {
+    let mut all = vec!["--prompt", PROMPT, "--step"];
+    all.extend(args);
+    let viewer = Terminal::start(WINDOW, command(&all));
+    viewer.shows(&["pass 0 (prefill)"]);
+    viewer
+}
+
+/// Ends the viewer as its user does.
+fn quit(mut viewer: Terminal) {
+    viewer.send("q");
+    let end = viewer.end();
+    assert_eq!(end.code, 0, "{}", end.screen);
+    assert_eq!(end.screen, "", "nothing is left on the screen");
+}
+
+#[test]
+fn the_first_screen_shows_the_prompt_and_q_leaves_it() {
+    let viewer = viewer(&[]);
+    viewer.shows(&["<|begin_of_text|>", "Once", "␣upon", "␣a", "␣time", "is next"]);
+    viewer.shows(&["step 1 of ", "tokens", "embedding", "layer 0", "layer 3", "logits", "q quit"]);
+    assert!(viewer.look(vt100::Screen::alternate_screen), "what was on the screen before is kept");
+    assert!(!viewer.has_its_settings(), "keys come as they are pressed");
+    quit(viewer);
+}
+
+#[test]
+fn without_anything_said_it_shows_the_built_in_model() {
+    let viewer = Terminal::start(WINDOW, command(&[]));
+    viewer.shows(&["built-in", "Once", "␣time", "step 1 of "]);
+    quit(viewer);
+}
+
+#[test]
+fn keys_walk_through_the_pass() {
+    let mut viewer = viewer(&[]);
+    viewer.shows(&["step 1 of "]);
+    for (keys, expected) in [
+        ("n", &["step 2 of ", "before the layers"][..]),
+        (" ", &["step 3 of "]),
+        ("p", &["step 2 of "]),
+        ("nnnnnnnnnnnnnnnnnnnn", &["step 22 of ", "layer 0 of 0-3"]),
+        ("N", &["layer 1 of 0-3"]),
+        ("}", &["layer 2 of 0-3"]),
+        ("P", &["layer 1 of 0-3"]),
+        ("G", &["after the layers", "sampled"]),
+        ("n", &["this was the last step"]),
+        ("g", &["step 1 of "]),
+        ("\x7f", &["this is the first step"]),
+        ("/softmax\r", &["layer 0 of 0-3", "head 0"]),
+        ("]", &["head 1"]),
+        ("/nowhere\r", &["no stage `nowhere`"]),
+        ("\x1b", &["q quit"]),
+        (":L3/xq_rope\r", &["layer 3 of 0-3", "xq_rope"]),
+    ] {
+        viewer.send(keys);
+        viewer.shows(expected);
+    }
+    quit(viewer);
+}
+
+#[test]
+fn the_next_token_is_a_decode_pass() {
+    let mut viewer = viewer(&[]);
+    viewer.send("n");
+    viewer.shows(&["step 2 of ", "▾ pass 0 prefill"]);
+    viewer.send("t");
+    let screen = viewer.shows(&["pass 1 (decode)", "▸ pass 0 prefill", "▾ pass 1 decode", "step 2 of "]);
+    assert!(!screen.contains("pass 2"), "{screen}");
+    viewer.send("t");
+    viewer.shows(&["pass 2 (decode)", "▾ pass 2 decode"]);
+    viewer.send(",");
+    viewer.shows(&["pass 1 (decode)", "▸ pass 2 decode"]);
+    quit(viewer);
+}
+
+#[test]
+fn it_opens_exactly_where_the_command_line_says() {
+    let viewer = viewer(&["--layer", "2", "--stage", "softmax", "--head", "1"]);
+    viewer.shows(&["layer 2 of 0-3", "softmax", "head 1"]);
+    quit(viewer);
+    let viewer = Terminal::start(
+        WINDOW,
+        command(&["--prompt", PROMPT, "--step", "-n", "3", "--pass", "2", "--stage", "logits"]),
+    );
+    viewer.shows(&["pass 2 (decode)", "after the layers", "logits"]);
+    quit(viewer);
+}
+
+#[test]
+fn a_place_that_does_not_exist_is_told_before_the_terminal_is_touched() {
+    for (args, expected) in [
+        (["--layer", "4"], ["from 0 to 3", "4"]),
+        (["--stage", "sofmax"], ["did you mean `softmax`?", "sofmax"]),
+        (["--head", "4"], ["from 0 to 3", "head"]),
+        (["--pass", "1"], ["from 0 to 0", "pass"]),
+    ] {
+        let mut all = vec!["--prompt", PROMPT, "--step"];
+        all.extend(args);
+        let viewer = Terminal::start(WINDOW, command(&all));
+        refuses(viewer, 2, &expected);
+    }
+    let one = Terminal::start(WINDOW, command(&["--ids", "0", "--step", "--stage", "mask"]));
+    refuses(one, 2, &["no mask", "--stage softmax"]);
+    refuses(Terminal::start(WINDOW, command(&["--model", "/nonexistent"])), 3, &["/nonexistent"]);
+    refuses(Terminal::start(WINDOW, command(&["--ids", "4000000", "--step"])), 4, &["4000000"]);
+}
+
+/// The program ends with `code` and a message that has every one of `texts`, and draws nothing.
+fn refuses(viewer: Terminal, code: u32, texts: &[&str]) {
+    let end = viewer.end();
+    assert_eq!(end.code, code, "{}", end.screen);
+    let flat = end.screen.split_whitespace().collect::<Vec<_>>().join(" ");
+    for text in texts {
+        assert!(flat.contains(text), "{text} is not in\n{}", end.screen);
+    }
+    assert!(flat.starts_with("error: ") && !end.raw.contains("\x1b[?"), "{:?}", end.raw);
+}
+
+#[test]
+fn help_lists_the_keys() {
+    let mut viewer = viewer(&[]);
+    viewer.send("?");
+    viewer.shows(&["Walking through the pass", "n, Space", "next step", "Looking at a tensor"]);
+    viewer.send("q");
+    viewer.until("the help screen is closed", |screen| !screen.contents().contains("Walking through"));
+    quit(viewer);
+}
+
+#[test]
+fn the_window_may_have_any_size() {
+    let mut viewer = viewer(&["--stage", "softmax"]);
+    viewer.shows(&["softmax"]);
+    for size in [(30, 8), (59, 16), (60, 15), (3, 2)] {
+        viewer.resize(size);
+        viewer.until(&format!("{size:?} is too small"), |screen| {
+            let flat: String = screen.contents().split_whitespace().collect();
+            let message = format!("terminaltoosmall:needsatleast60x16,is{}x{};qquits", size.0, size.1);
+            screen.size() == (size.1, size.0) && !flat.is_empty() && message.starts_with(&flat)
+        });
+        // Keys work without anything to see.
+        viewer.send("N");
+    }
+    for size in [(60, 16), (80, 24), (200, 60), (500, 200), WINDOW] {
+        viewer.resize(size);
+        let filled = |screen: &vt100::Screen| {
+            let rows: Vec<String> = screen.rows(0, size.0).collect();
+            rows[usize::from(size.1) - 1].contains("q quit")
+        };
+        viewer.until(&format!("{size:?} is filled"), filled);
+        // A key that arrives together with a resize may wait for the next key: Ctrl-L, which only redraws.
+        viewer.send("\x0c");
+        let screen = viewer.until(&format!("{size:?} shows what the keys did"), |screen| {
+            filled(screen) && screen.contents().contains("layer 3 of 0-3")
+        });
+        assert!(!screen.contains("too small"), "{screen}");
+    }
+    quit(viewer);
+}
+
+#[test]
+fn it_starts_in_a_small_window_and_in_none() {
+    for size in [(20, 5), (0, 0)] {
+        let mut viewer = Terminal::start(size, command(&["--prompt", PROMPT, "--step"]));
+        viewer.until("the alternate screen", vt100::Screen::alternate_screen);
+        viewer.send("q");
+        assert_eq!(viewer.end().code, 0, "{size:?}");
+    }
+}
+
+#[test]
+fn e_exports_what_is_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = command(&["--prompt", PROMPT, "--step", "--stage", "softmax", "--layer", "2"]);
+    command.cwd(folder.path());
+    let mut viewer = Terminal::start(WINDOW, command);
+    viewer.shows(&["layer 2 of 0-3", "p0/L2/softmax[h=0,t=4,k=0] = "]);
+    viewer.send("e");
+    viewer.shows(&["wrote ", "p0_L2_softmax.npy"]);
+    // A second one takes no other's place, and a decode pass has files of its own.
+    viewer.send("e");
+    viewer.shows(&["p0_L2_softmax-2.npy"]);
+    viewer.send("t");
+    viewer.shows(&["pass 1 (decode)"]);
+    viewer.send("/logits\r");
+    viewer.shows(&["p1/logits[", "] = "]);
+    viewer.send("e");
+    viewer.shows(&["p1_logits.npy"]);
+    quit(viewer);
+
+    let dump = folder.path().join("dump");
+    let out = dump.to_str().unwrap();
+    let export =
+        llama_trace(["export", "--prompt", PROMPT, "-n", "2", "--stages", "softmax,logits", "--out", out]);
+    assert!(export.status.success(), "{}", stderr(&export));
+    let softmax = values(&dump.join("pass_000/layer_02/softmax.npy"));
+    assert_eq!(softmax.shape(), [4, 5, 5]);
+    for name in ["p0_L2_softmax.npy", "p0_L2_softmax-2.npy"] {
+        assert_same_bits(&values(&folder.path().join(name)), &softmax);
+    }
+    let logits = values(&dump.join("pass_001/logits.npy"));
+    assert_same_bits(&values(&folder.path().join("p1_logits.npy")), &logits);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4, "nothing else was written");
+}
+
+fn values(file: &Path) -> ArrayD<f32> {
+    ArrayD::read_npy(File::open(file).unwrap()).unwrap()
+}
+
+fn assert_same_bits(one: &ArrayD<f32>, other: &ArrayD<f32>) {
+    assert_eq!(one.shape(), other.shape());
+    assert!(one.iter().zip(other).all(|(a, b)| a.to_bits() == b.to_bits()), "{one} and {other}");
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_told_and_the_viewer_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let gone = folder.path().join("gone");
+    fs::create_dir(&gone).unwrap();
+    let mut command = command(&["--prompt", PROMPT, "--step"]);
+    command.cwd(&gone);
+    let mut viewer = Terminal::start(WINDOW, command);
+    viewer.shows(&["step 1 of "]);
+    fs::remove_dir(&gone).unwrap();
+    viewer.send("e");
+    viewer.shows(&["cannot be exported", "start in a folder of yours"]);
+    viewer.send("n");
+    viewer.shows(&["step 2 of "]);
+    quit(viewer);
+}
+
+#[test]
+fn signals_end_it_in_order() {
+    for name in ["TERM", "INT", "HUP"] {
+        let viewer = viewer(&[]);
+        assert!(!viewer.has_its_settings());
+        viewer.signal(name);
+        let end = viewer.end();
+        assert_eq!(end.code, 130, "{name}: {}", end.screen);
+        assert!(end.screen.contains(&format!("stopped by SIG{name}")), "{name}: {}", end.screen);
+    }
+}
+
+#[test]
+fn ctrl_c_quits() {
+    let mut viewer = viewer(&[]);
+    viewer.send("\x03");
+    assert_eq!(viewer.end().code, 0);
+}
+
+#[test]
+fn ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_again() {
+    let mut viewer = viewer(&[]);
+    viewer.send("nn");
+    viewer.shows(&["step 3 of "]);
+    viewer.send("\x1a");
+    viewer.until("the shell's screen", |screen| !screen.alternate_screen());
+    viewer.stops();
+    assert!(viewer.has_its_settings());
+    viewer.signal("CONT");
+    viewer.shows(&["step 3 of "]);
+    assert!(viewer.look(vt100::Screen::alternate_screen));
+    assert!(!viewer.has_its_settings());
+    viewer.send("n");
+    viewer.shows(&["step 4 of "]);
+    quit(viewer);
+}
+
+/// The window is closed: the terminal is gone, and a signal says so.
+#[test]
+fn it_ends_with_its_terminal() {
+    let mut viewer = viewer(&[]);
+    viewer.shows(&["step 1 of "]);
+    viewer.hang_up();
+    assert!(matches!(viewer.code(), 6 | 130));
+}
+
+/// The terminal is gone, and nothing says so: the program is not of its session.
+#[test]
+fn it_ends_with_a_terminal_that_is_not_its_own() {
+    let mut command = command(&["--prompt", PROMPT, "--step"]);
+    command.set_controlling_tty(false);
+    let mut viewer = Terminal::start(WINDOW, command);
+    viewer.shows(&["step 1 of "]);
+    viewer.hang_up();
+    assert!(matches!(viewer.code(), 6 | 130));
+}
+
+#[test]
+fn no_color_means_none() {
+    let colours_of = |no_color: bool| {
+        let mut command = command(&["--prompt", PROMPT, "--step", "--stage", "softmax"]);
+        if no_color {
+            command.env("NO_COLOR", "1");
+        }
+        let mut viewer = Terminal::start(WINDOW, command);
+        viewer.shows(&["softmax", "step "]);
+        // Esc has to be read before the next key, or the two are Alt and that key.
+        for (keys, expected) in [
+            ("v", "softmax"),
+            ("/logits\r", "after the layers"),
+            ("/", "cancel"),
+            ("\x1b", "q quit"),
+            ("?", "next step"),
+        ] {
+            viewer.send(keys);
+            viewer.shows(&[expected]);
+        }
+        viewer.send("q");
+        viewer.until("the help screen is closed", |screen| !screen.contents().contains("Walking through"));
+        let raw = viewer.raw();
+        quit(viewer);
+        colours(&raw)
+    };
+    assert_eq!(colours_of(true), [] as [String; 0]);
+    assert!(!colours_of(false).is_empty(), "there are colours where nobody minds");
+}
+
+/// The escape sequences in `raw` that set a colour.
+fn colours(raw: &str) -> Vec<String> {
+    let sequences = raw.split("\x1b[").skip(1).filter_map(|rest| {
+        let end = rest.find(|c: char| !(c.is_ascii_digit() || matches!(c, ';' | ':' | '?')))?;
+        rest[end..].starts_with('m').then(|| &rest[..end])
+    });
+    let colour = |code: &str| matches!(code.parse(), Ok(30..=37 | 38 | 40..=47 | 48 | 90..=97 | 100..=107));
+    sequences.filter(|codes| codes.split([';', ':']).any(colour)).map(str::to_owned).collect()
+}
+
+#[test]
+fn without_a_terminal_it_names_what_works() {
+    let binary = env!("CARGO_BIN_EXE_llama-trace");
+    for script in [
+        format!("{binary} --step < /dev/null"),
+        format!("{binary} < /dev/null"),
+        format!("{{ {binary} --prompt x --step; echo code $? >&2; }} | cat; exit 6"),
+    ] {
+        let end = Terminal::start(WINDOW, program("/bin/sh", &["-c", &script])).end();
+        assert_eq!(end.code, 6, "{script}: {}", end.screen);
+        for text in ["is not a terminal", "llama-trace log", "llama-trace export"] {
+            assert!(end.screen.contains(text), "{script}: {}", end.screen);
+        }
+        assert!(!script.contains("code") || end.screen.contains("code 6"), "{}", end.screen);
+    }
+}
+
+#[test]
+fn a_model_without_a_tokenizer_is_stepped_through_by_ids() {
+    let model = fixture("golden/mha_bias");
+    let args = ["--model", model.to_str().unwrap(), "--ids", "1,5,9", "--step", "--stage", "scores"];
+    let mut viewer = Terminal::start(WINDOW, command(&args));
+    viewer.shows(&["mha_bias", "#1", "#5", "#9", "scores"]);
+    viewer.send("t");
+    viewer.shows(&["pass 1 (decode)"]);
+    quit(viewer);
+}
+
+#[test]
+fn stories260k_is_stepped_through() {
+    let Some(model) = data("stories260K/stories260K.bin") else { return };
+    let args = ["--model", model.to_str().unwrap(), "--prompt", PROMPT, "--step", "--stage", "softmax"];
+    let mut viewer = Terminal::start(WINDOW, command(&args));
+    viewer.shows(&["stories260K", "<s>", "␣Once", "layer 0 of 0-4", "softmax"]);
+    viewer.send("t");
+    viewer.shows(&["pass 1 (decode)"]);
+    quit(viewer);
+}
