@@ -76,8 +76,8 @@ pub(super) fn model_config(
         rope_theta: metadata.number(&key("rope.freq_base"))?.unwrap_or(10000.0),
         rope_scaling: rope_scaling(metadata, architecture, contents, head_dim, place)?,
         pairing,
-        qk_norm: any([LayerWeight::QNorm, LayerWeight::KNorm, LayerWeight::KNorm]),
-        // Neither architecture has one in this format.
+        // The architectures that are read here have neither; a file with such norms is refused above.
+        qk_norm: false,
         window: None,
         window_from: 0,
         qkv_bias: any([LayerWeight::Bq, LayerWeight::Bk, LayerWeight::Bv]),
@@ -127,6 +127,7 @@ fn architecture<'a>(metadata: &Metadata<'a>, place: &str) -> Result<(&'a str, Pa
 /// Tensors without a role in the forward pass would make it another model's.
 fn refuse_what_is_not_computed(contents: &Contents, layers: usize, place: &str) -> Result<()> {
     let known = |name: &str| match Naming::Gguf.weight(name) {
+        Some(Weight::Layer(_, LayerWeight::QNorm | LayerWeight::KNorm)) => false,
         Some(Weight::Layer(layer, _)) => layer < layers,
         weight => weight.is_some() || name == ROPE_FREQS,
     };
