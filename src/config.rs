@@ -1,5 +1,7 @@
 //! The hyperparameters of a Llama, under the names of the paper and of PyTorch code.
 
+use std::sync::Arc;
+
 use crate::error::{Error, Result};
 
 /// Everything about a model that is not a weight. One letter a size, as in the table of stages:
@@ -42,7 +44,7 @@ pub struct ModelConfig {
 }
 
 /// RoPE frequency scaling, by Hugging Face's `rope_type`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
     /// Frequencies as they are (`default`).
     None,
@@ -63,6 +65,9 @@ pub enum RopeScaling {
         /// The context length that the model was trained on first.
         original_context: usize,
     },
+    /// A divisor for each frequency (C/2), as GGUF files have in `rope_freqs.weight`: how they keep Llama
+    /// 3.1's rule.
+    Divisors(Arc<[f32]>),
 }
 
 /// The two ways to pair the C components of a head for RoPE. They differ by a permutation of the rows of
@@ -94,6 +99,11 @@ impl std::fmt::Display for RopeScaling {
                 f,
                 "llama3, factor {factor}, low {low_freq_factor}, high {high_freq_factor}, trained on {original_context}"
             ),
+            Self::Divisors(divisors) => {
+                let least = divisors.iter().copied().fold(f32::INFINITY, f32::min);
+                let most = divisors.iter().copied().fold(0.0, f32::max);
+                write!(f, "divided by the file's own factors, {least} to {most}")
+            }
         }
     }
 }
@@ -148,20 +158,55 @@ impl ModelConfig {
         if !(self.rope_theta.is_finite() && self.rope_theta > 0.0) {
             return wrong("RoPE theta", self.rope_theta.to_string(), "a positive number");
         }
-        match self.rope_scaling {
+        match &self.rope_scaling {
             RopeScaling::None => {}
             RopeScaling::Linear { factor } => {
-                if !(factor.is_finite() && factor > 0.0) {
+                if !(factor.is_finite() && *factor > 0.0) {
                     return wrong("RoPE scaling factor", factor.to_string(), "a positive number");
                 }
             }
-            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
+            &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
                 let positive = |x: f32| x.is_finite() && x > 0.0;
                 let ramp = positive(low_freq_factor) && low_freq_factor < high_freq_factor;
                 if !(positive(factor) && ramp && positive(high_freq_factor) && original_context > 0) {
                     let expected = "factor > 0, 0 < low_freq_factor < high_freq_factor, original context ≥ 1";
                     return wrong("llama3 RoPE scaling", self.rope_scaling.to_string(), expected);
                 }
+            }
+            RopeScaling::Divisors(divisors) => {
+                if divisors.len() != self.head_dim / 2 {
+                    let expected = format!("{}, one for each pair of a head's components", self.head_dim / 2);
+                    return wrong("number of RoPE divisors", divisors.len().to_string(), &expected);
+                }
+                if let Some(divisor) = divisors.iter().find(|x| !(x.is_finite() && **x > 0.0)) {
+                    return wrong("RoPE divisors", divisor.to_string(), "positive numbers");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the factor by which RoPE's frequencies are stretched, where the model's are.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where they are not, or the factor is no positive number.
+    pub fn set_rope_factor(&mut self, new: f32) -> Result<()> {
+        if !(new.is_finite() && new > 0.0) {
+            return Err(Error::usage("--rope-factor is not a factor")
+                .expected("a positive number")
+                .found(new));
+        }
+        let found = match self.rope_scaling {
+            RopeScaling::Divisors(_) => "a file that has a factor for each frequency",
+            _ => "a model without",
+        };
+        match &mut self.rope_scaling {
+            RopeScaling::Linear { factor } | RopeScaling::Llama3 { factor, .. } => *factor = new,
+            RopeScaling::None | RopeScaling::Divisors(_) => {
+                return Err(Error::usage("--rope-factor is for models that scale RoPE")
+                    .expected("a model with llama3 or linear RoPE scaling")
+                    .found(found)
+                    .next("leave --rope-factor out"));
             }
         }
         Ok(())

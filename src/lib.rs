@@ -23,8 +23,9 @@
 //! | what a user sees | [`tui`], [`cli`], [`chapters`] |
 //!
 //! Modules import only what stands above them: error, config ← ops ← backend ← model ← generate ← cli;
-//! trace imports error only, and tui imports trace and nothing that computes. `tests/architecture.rs`
-//! holds these edges.
+//! trace imports error only, and tui imports trace and nothing that computes. tokenizer imports checkpoint,
+//! because a tokenizer belongs to a checkpoint and is read with the same care. `tests/architecture.rs` holds
+//! these edges.
 
 #[cfg(target_endian = "big")]
 compile_error!("weights and dumps are little-endian and are read in place");

@@ -54,9 +54,9 @@ fn a_path_without_a_model() {
     let missing = folder.path().join("missing.bin");
     refused(&run(&missing), 3, &["where: ", "missing.bin", "found: No such file", "check the spelling"]);
     refused(&run(folder.path()), 3, &["config.json with model.safetensors", "found: no model file at all"]);
-    file(&folder, "consolidated.00.pth", "");
+    file(&folder, "pytorch_model.bin", "");
     file(&folder, "config.json", "{}");
-    refused(&run(folder.path()), 3, &["found: config.json, consolidated.00.pth"]);
+    refused(&run(folder.path()), 3, &["found: config.json, pytorch_model.bin"]);
     let text = file(&folder, "notes.bin", "a".repeat(100));
     refused(&run(&text), 3, &["notes.bin", "expected: ", "found: ", "llama2.c"]);
     let empty = file(&folder, "empty.bin", "");

@@ -152,7 +152,8 @@ fn refuse_what_is_not_computed(fields: &Fields<'_>) -> Result<()> {
     }
 }
 
-fn parse_object(text: &str, place: &str) -> Result<Map<String, Value>> {
+/// The JSON object in the text of a file.
+pub(super) fn parse_object(text: &str, place: &str) -> Result<Map<String, Value>> {
     serde_json::from_str(text).map_err(|error| {
         Error::model("the file is no JSON object")
             .at(place)
@@ -163,16 +164,16 @@ fn parse_object(text: &str, place: &str) -> Result<Map<String, Value>> {
 }
 
 /// A JSON object whose fields are asked for by name and type. A null counts as absent.
-struct Fields<'a> {
-    object: &'a Map<String, Value>,
+pub(super) struct Fields<'a> {
+    pub(super) object: &'a Map<String, Value>,
     /// The file, for messages.
-    place: &'a str,
+    pub(super) place: &'a str,
     /// What stands before a field's name in messages, with the dot: empty for the file's own object.
-    prefix: &'a str,
+    pub(super) prefix: &'a str,
 }
 
 impl<'a> Fields<'a> {
-    fn wrong(&self, name: &str, expected: &str, found: String) -> Error {
+    pub(super) fn wrong(&self, name: &str, expected: &str, found: String) -> Error {
         Error::model(format!("`{}{name}` is not what this program can use", self.prefix))
             .at(self.place)
             .expected(expected)
@@ -180,7 +181,7 @@ impl<'a> Fields<'a> {
             .next("check the file against the one that the model was published with")
     }
 
-    fn get(&self, name: &str) -> Option<&'a Value> {
+    pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
         self.object.get(name).filter(|value| !value.is_null())
     }
 
@@ -195,13 +196,13 @@ impl<'a> Fields<'a> {
     }
 
     /// A whole number from 0 to 2³¹ − 1, beyond which no length or size of a model goes.
-    fn size(&self, name: &str) -> Result<Option<usize>> {
+    pub(super) fn size(&self, name: &str) -> Result<Option<usize>> {
         self.typed(name, "a whole number below 2147483648", |value| {
             value.as_u64().filter(|&size| size <= i32::MAX as u64).map(|size| size as usize)
         })
     }
 
-    fn number(&self, name: &str) -> Result<Option<f32>> {
+    pub(super) fn number(&self, name: &str) -> Result<Option<f32>> {
         self.typed(name, "a number", |value| value.as_f64().map(|number| number as f32))
     }
 
@@ -214,11 +215,11 @@ impl<'a> Fields<'a> {
     }
 
     /// A boolean that is false where it is absent.
-    fn flag(&self, name: &str) -> Result<bool> {
+    pub(super) fn flag(&self, name: &str) -> Result<bool> {
         Ok(self.typed(name, "true or false", Value::as_bool)?.unwrap_or(false))
     }
 
-    fn required_size(&self, name: &str) -> Result<usize> {
+    pub(super) fn required_size(&self, name: &str) -> Result<usize> {
         self.size(name)?.ok_or_else(|| self.wrong(name, "a whole number", "no such field".into()))
     }
 
@@ -228,7 +229,7 @@ impl<'a> Fields<'a> {
 }
 
 /// A JSON value in a few words.
-fn brief(value: &Value) -> String {
+pub(super) fn brief(value: &Value) -> String {
     match value {
         Value::Array(_) => "a list".into(),
         Value::Object(_) => "an object".into(),
@@ -319,7 +320,7 @@ mod tests {
             original_context: 8192,
         };
         let old = with(&json!({"rope_theta": 500000, "rope_scaling": llama3})).unwrap();
-        assert_eq!((old.rope_theta, old.rope_scaling), (500000.0, scaling));
+        assert_eq!((old.rope_theta, old.rope_scaling.clone()), (500000.0, scaling));
 
         let mut parameters = llama3;
         parameters["rope_theta"] = json!(500000.0);

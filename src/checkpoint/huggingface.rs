@@ -7,8 +7,8 @@ use serde::Deserialize;
 
 use super::files::read_text;
 use super::names::printable;
-use super::safetensors::{self, Contents};
-use super::{Checkpoint, Format, Naming, Weight, hf_config, map};
+use super::tensor::Contents;
+use super::{Checkpoint, Format, Naming, Weight, hf_config, map, safetensors};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 
@@ -17,17 +17,23 @@ const MAX_CONFIG: u64 = 1 << 20;
 /// The largest index of shards that is read; Llama 3.1 405B's has 97 KB.
 const MAX_INDEX: u64 = 8 << 20;
 
+/// Whether the directory `path` holds what [`open`] reads.
+pub(super) fn is_here(path: &Path) -> bool {
+    let has = |name: &str| path.join(name).exists();
+    has("config.json") && (has("model.safetensors") || has("model.safetensors.index.json"))
+}
+
 /// Opens the checkpoint in the directory `path`. As in transformers, model.safetensors goes before an
 /// index of shards where both are there.
 ///
 /// # Errors
 /// [`Error::Model`] where a file is missing or damaged, or the model is of a kind not computed here.
 pub(super) fn open(path: &Path) -> Result<Checkpoint> {
-    let [config_path, single, index] =
-        ["config.json", "model.safetensors", "model.safetensors.index.json"].map(|name| path.join(name));
-    if !config_path.exists() || !(single.exists() || index.exists()) {
+    if !is_here(path) {
         return Err(no_model(path));
     }
+    let [config_path, single, index] =
+        ["config.json", "model.safetensors", "model.safetensors.index.json"].map(|name| path.join(name));
     let config_text = read_text(&config_path, MAX_CONFIG)?;
     let config_place = config_path.display().to_string();
     let config = hf_config::model_config(&config_text, &config_place)?;
@@ -162,9 +168,9 @@ fn no_model(path: &Path) -> Error {
     }
     Error::model("the directory holds no model that is read here")
         .in_file(path)
-        .expected("config.json with model.safetensors, or with its shards and model.safetensors.index.json")
+        .expected("config.json with model.safetensors (or its shards and their index), or Meta's params.json with consolidated.00.pth")
         .found(names)
-        .next("give the directory of a Llama in Hugging Face layout, or a llama2.c .bin file")
+        .next("give the directory of a Llama in Hugging Face's or Meta's layout, a GGUF file, or a llama2.c .bin file")
 }
 
 #[cfg(test)]

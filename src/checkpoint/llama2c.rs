@@ -1,8 +1,11 @@
-//! llama2.c's `.bin` of version 0: seven little-endian int32, then float32 arrays without names.
+//! llama2.c's `.bin` files of versions 0 and 1: a header of numbers, then float32 arrays without names, each
+//! weight for all layers before the next weight.
 //!
-//! The order is that of `memory_map_weights` in llama2.c's run.c: each weight for all layers, then the
-//! next weight. The header has neither a magic number nor θ and ε, so that its only check is the file's
-//! size, which it determines to the byte.
+//! Version 0 begins with seven little-endian int32 and nothing that tells it from other files; its arrays
+//! are in the order of `memory_map_weights` in llama2.c's run.c. Version 1 begins with the magic number
+//! "ak42" and the version, and has the seven numbers, a byte that says whether the head is the embedding
+//! table, and zeros up to byte 256; its order is that of `version1_export` in export.py. Neither has θ and ε.
+//! What the header says determines the file's size to the byte, which is the one check of the rest.
 
 use std::path::Path;
 
@@ -12,13 +15,17 @@ use super::{Checkpoint, Format, Naming, Weight, magic, map};
 use crate::config::{ModelConfig, Pairing, RopeScaling};
 use crate::error::{Error, Result};
 
-/// Bytes before the first weight.
+/// Bytes before the first weight in version 0.
 const HEADER: usize = 7 * 4;
+/// Bytes before the first weight in version 1.
+const HEADER_1: usize = 256;
+/// How version 1 begins: 0x616b3432, "ak42", and the version, both little-endian.
+const MAGIC_1: &[u8] = b"24ka\x01\0\0\0";
 /// The most layers that are believed: every layer costs a table entry for each of its weights, which a
 /// file of tiny layers would otherwise not justify. The deepest Llama has 126.
 const MAX_LAYERS: usize = 4096;
 const READ_HERE: &str =
-    "a llama2.c .bin of version 0, or a Hugging Face directory (config.json, model.safetensors)";
+    "a llama2.c .bin of version 0 or 1, a GGUF file, or a directory in Hugging Face's or Meta's layout";
 
 /// Opens the `.bin` file at `path`.
 ///
@@ -30,7 +37,7 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint> {
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     Ok(Checkpoint {
         name,
-        format: Format::Llama2c,
+        format: Format::Llama2c { version: if bytes.starts_with(MAGIC_1) { 1 } else { 0 } },
         path: Some(path.into()),
         config,
         // run.c stops at 1 (BOS), the training data's separator; 2 is </s>.
@@ -43,7 +50,8 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint> {
 
 /// The configuration and the tensors of a whole `.bin` file.
 fn parse(bytes: &Bytes, place: &str) -> Result<(ModelConfig, Vec<(Weight, Tensor)>)> {
-    if let Some(kind) = magic::recognise(bytes) {
+    let version_1 = bytes.starts_with(MAGIC_1);
+    if let Some(kind) = magic::recognise(bytes).filter(|_| !version_1) {
         let next = match kind {
             "a safetensors file" | "a JSON file" => "give the directory that the file lies in",
             _ => "give a model in one of the forms above",
@@ -53,11 +61,14 @@ fn parse(bytes: &Bytes, place: &str) -> Result<(ModelConfig, Vec<(Weight, Tensor
             .expected(READ_HERE)
             .next(next));
     }
-    let config = read_header(bytes, place)?;
-    let tables = layout(&config);
+    let (config, header) = match version_1 {
+        true => (read_header_1(bytes, place)?, HEADER_1),
+        false => (read_header(bytes, place)?, HEADER),
+    };
+    let tables = if version_1 { layout_1(&config) } else { layout(&config) };
     // Each size is below 2^31 and at most four are multiplied: no u128 overflows.
     let values: u128 = tables.iter().map(Table::values).sum();
-    let expected = HEADER as u128 + 4 * values;
+    let expected = header as u128 + 4 * values;
     if expected != bytes.len() as u128 {
         let ModelConfig { dim, layers, heads, kv_heads, ffn_dim, vocab, context, .. } = config;
         let sizes = format!(
@@ -71,7 +82,7 @@ fn parse(bytes: &Bytes, place: &str) -> Result<(ModelConfig, Vec<(Weight, Tensor
             .next(format!("fetch the file again, or check that it is {READ_HERE}")));
     }
     let mut tensors = Vec::new();
-    let mut offset = HEADER;
+    let mut offset = header;
     for table in tables {
         let size = 4 * table.shape.iter().product::<usize>();
         for layer in 0..table.copies {
@@ -90,15 +101,35 @@ fn parse(bytes: &Bytes, place: &str) -> Result<(ModelConfig, Vec<(Weight, Tensor
     Ok((config, tensors))
 }
 
-/// The seven numbers: dim, hidden_dim, n_layers, n_heads, n_kv_heads, ±vocab_size, seq_len.
-fn read_header(bytes: &[u8], place: &str) -> Result<ModelConfig> {
-    let wrong = |found: String| {
-        Error::model("the file is of no kind that is read here")
-            .at(place)
-            .expected(READ_HERE)
-            .found(found)
-            .next("check that the path is that of a model; fetch the file again if it is")
+fn no_header(place: &str, found: String) -> Error {
+    Error::model("the file is of no kind that is read here")
+        .at(place)
+        .expected(READ_HERE)
+        .found(found)
+        .next("check that the path is that of a model; fetch the file again if it is")
+}
+
+/// The header of version 1: magic and version, the seven numbers, and whether the head is shared.
+fn read_header_1(bytes: &[u8], place: &str) -> Result<ModelConfig> {
+    let Some(header) = bytes.first_chunk::<HEADER_1>() else {
+        return Err(no_header(place, format!("{} bytes, less than a header of version 1", bytes.len())));
     };
+    let (numbers, flags) = header[MAGIC_1.len()..].split_at(HEADER);
+    let shared = flags[0];
+    if shared > 1 {
+        return Err(no_header(place, format!("{shared} for whether the head is shared")));
+    }
+    let config = read_header(numbers, place)?;
+    if !config.tied {
+        return Err(no_header(place, format!("a vocabulary of -{} tokens in version 1", config.vocab)));
+    }
+    Ok(ModelConfig { tied: shared == 1, ..config })
+}
+
+/// The seven numbers: dim, hidden_dim, n_layers, n_heads, n_kv_heads, ±vocab_size, seq_len. The sign says
+/// in version 0 whether the head is shared.
+fn read_header(bytes: &[u8], place: &str) -> Result<ModelConfig> {
+    let wrong = |found: String| no_header(place, found);
     let Some(header) = bytes.first_chunk::<HEADER>() else {
         return Err(wrong(format!("{} bytes, less than a header", bytes.len())));
     };
@@ -156,30 +187,35 @@ impl Table {
     }
 }
 
-/// The file's arrays, in order.
-fn layout(config: &ModelConfig) -> Vec<Table> {
-    let ModelConfig { dim, ffn_dim, layers, vocab, .. } = *config;
-    let (q_dim, kv_dim) = (config.q_dim(), config.kv_dim());
-    let whole = |weight, shape: &[usize]| Table { role: Role::Whole(weight), copies: 1, shape: shape.into() };
-    let each =
-        |weight, shape: &[usize]| Table { role: Role::Layer(weight), copies: layers, shape: shape.into() };
-    let mut tables = vec![
-        whole(Weight::Embedding, &[vocab, dim]),
-        each(L::AttnNorm, &[dim]),
-        each(L::Wq, &[q_dim, dim]),
-        each(L::Wk, &[kv_dim, dim]),
-        each(L::Wv, &[kv_dim, dim]),
-        each(L::Wo, &[dim, q_dim]),
-        each(L::FfnNorm, &[dim]),
-        each(L::W1, &[ffn_dim, dim]),
-        each(L::W2, &[dim, ffn_dim]),
-        each(L::W3, &[ffn_dim, dim]),
-        whole(Weight::FinalNorm, &[dim]),
-        Table { role: Role::Skipped, copies: 2, shape: vec![config.context, config.head_dim / 2] },
-    ];
-    if !config.tied {
-        tables.push(whole(Weight::Head, &[vocab, dim]));
+impl Table {
+    fn whole(weight: Weight, config: &ModelConfig) -> Self {
+        Self { role: Role::Whole(weight), copies: 1, shape: weight.shape(config) }
     }
+
+    fn each(weight: L, config: &ModelConfig) -> Self {
+        let shape = Weight::Layer(0, weight).shape(config);
+        Self { role: Role::Layer(weight), copies: config.layers, shape }
+    }
+}
+
+/// The arrays of version 0, in order.
+fn layout(config: &ModelConfig) -> Vec<Table> {
+    let in_layers = [L::AttnNorm, L::Wq, L::Wk, L::Wv, L::Wo, L::FfnNorm, L::W1, L::W2, L::W3];
+    let mut tables = vec![Table::whole(Weight::Embedding, config)];
+    tables.extend(in_layers.map(|weight| Table::each(weight, config)));
+    tables.push(Table::whole(Weight::FinalNorm, config));
+    tables.push(Table { role: Role::Skipped, copies: 2, shape: vec![config.context, config.head_dim / 2] });
+    tables.extend((!config.tied).then(|| Table::whole(Weight::Head, config)));
+    tables
+}
+
+/// The arrays of version 1, in order: the norms come first.
+fn layout_1(config: &ModelConfig) -> Vec<Table> {
+    let mut tables = vec![Table::each(L::AttnNorm, config), Table::each(L::FfnNorm, config)];
+    tables.extend([Weight::FinalNorm, Weight::Embedding].map(|weight| Table::whole(weight, config)));
+    let matrices = [L::Wq, L::Wk, L::Wv, L::Wo, L::W1, L::W2, L::W3];
+    tables.extend(matrices.map(|weight| Table::each(weight, config)));
+    tables.extend((!config.tied).then(|| Table::whole(Weight::Head, config)));
     tables
 }
 
@@ -233,17 +269,51 @@ mod tests {
         assert_eq!(first(&tensors, Weight::Head), (20 + 2 * 128 + 4 + 6) as f32);
     }
 
+    /// The same model in version 1.
+    fn file_1(shared: u8) -> Vec<u8> {
+        let mut bytes = MAGIC_1.to_vec();
+        bytes.extend([4, 6, 2, 2, 1, 5, 3].iter().flat_map(|number: &i32| number.to_le_bytes()));
+        bytes.push(shared);
+        bytes.resize(HEADER_1, 0);
+        let values = 2 * 128 + 4 + 20 + if shared == 0 { 20 } else { 0 };
+        bytes.extend((0..values).flat_map(|k| (k as f32).to_le_bytes()));
+        bytes
+    }
+
+    #[test]
+    fn version_1_has_the_norms_first() {
+        let (config, tensors) = parse_vec(&file_1(1)).unwrap();
+        assert_eq!((config.vocab, config.tied, config.ffn_dim, config.context), (5, true, 6, 3));
+        assert_eq!(first(&tensors, Weight::Layer(1, L::AttnNorm)), 4.0);
+        assert_eq!(first(&tensors, Weight::Layer(0, L::FfnNorm)), 8.0);
+        assert_eq!(first(&tensors, Weight::FinalNorm), 16.0);
+        assert_eq!(first(&tensors, Weight::Embedding), 20.0);
+        assert_eq!(first(&tensors, Weight::Layer(0, L::Wq)), 40.0);
+        assert_eq!(first(&tensors, Weight::Layer(1, L::W3)), (40 + 32 + 16 + 16 + 32 + 48 + 48 + 24) as f32);
+        let (config, tensors) = parse_vec(&file_1(0)).unwrap();
+        assert_eq!((config.tied, first(&tensors, Weight::Head)), (false, 280.0));
+    }
+
+    #[test]
+    fn version_1_says_once_whether_the_head_is_shared() {
+        assert!(parse_vec(&file_1(2)).unwrap_err().to_string().contains("shared"));
+        let mut bytes = file_1(1);
+        bytes[28..32].copy_from_slice(&(-5_i32).to_le_bytes());
+        assert!(parse_vec(&bytes).unwrap_err().to_string().contains("-5 tokens"));
+    }
+
     #[test]
     fn every_truncation_and_an_extra_byte_are_errors() {
-        let mut bytes = file(5);
-        for length in 0..bytes.len() {
-            parse_vec(&bytes[..length]).unwrap_err();
+        for mut bytes in [file(5), file_1(1)] {
+            for length in 0..bytes.len() {
+                parse_vec(&bytes[..length]).unwrap_err();
+            }
+            let size = bytes.len();
+            bytes.push(0);
+            let text = parse_vec(&bytes).unwrap_err().to_string();
+            assert!(text.contains(&format!("expected: {size} bytes")), "{text}");
+            assert!(text.contains(&format!("found: {} bytes", size + 1)), "{text}");
         }
-        let size = bytes.len();
-        bytes.push(0);
-        let text = parse_vec(&bytes).unwrap_err().to_string();
-        assert!(text.contains(&format!("expected: {size} bytes")), "{text}");
-        assert!(text.contains(&format!("found: {} bytes", size + 1)), "{text}");
     }
 
     #[test]
@@ -281,12 +351,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn mutated_headers_never_panic(at in 0_usize..HEADER, byte: u8, cut in 0_usize..2000) {
-            let mut bytes = file(-5);
-            bytes[at] = byte;
-            let _ = parse_vec(&bytes);
-            bytes.truncate(cut);
-            let _ = parse_vec(&bytes);
+        fn mutated_headers_never_panic(at in 0_usize..HEADER + 9, byte: u8, cut in 0_usize..2000) {
+            for mut bytes in [file(-5), file_1(0)] {
+                bytes[at] = byte;
+                let _ = parse_vec(&bytes);
+                bytes.truncate(cut);
+                let _ = parse_vec(&bytes);
+            }
         }
     }
 }

@@ -9,12 +9,16 @@ pub mod tensor;
 
 pub(crate) mod builtin;
 pub(crate) mod files;
+pub(crate) mod gguf;
 pub(crate) mod magic;
 pub(crate) mod map;
 
+mod gather;
 mod hf_config;
 mod huggingface;
 mod llama2c;
+mod meta;
+mod pth;
 pub mod random;
 mod safetensors;
 
@@ -26,7 +30,7 @@ use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 
 pub use names::{LayerWeight, Naming, Weight};
-pub use tensor::{Bytes, Dtype, Tensor};
+pub use tensor::{Built, Bytes, Dtype, Dtypes, Tensor};
 
 /// An opened checkpoint: its configuration and its tensors, still as they lie in the file.
 #[derive(Debug)]
@@ -56,8 +60,25 @@ pub enum Format {
         /// Number of safetensors files.
         files: usize,
     },
-    /// llama2.c's version 0 `.bin`.
-    Llama2c,
+    /// llama2.c's `.bin`.
+    Llama2c {
+        /// 0 or 1, both of float32.
+        version: u32,
+    },
+    /// Meta's params.json and consolidated.NN.pth.
+    Meta {
+        /// Number of .pth files, across which every matrix is cut where there are several.
+        files: usize,
+    },
+    /// llama.cpp's format.
+    Gguf {
+        /// The version of the format: 2 or 3.
+        version: u32,
+        /// How the matrices are stored.
+        dtypes: Dtypes,
+        /// Number of files that the model was split into.
+        files: usize,
+    },
     /// Random numbers in the shape of a model, for measuring.
     Random,
 }
@@ -68,7 +89,11 @@ impl fmt::Display for Format {
             Self::HuggingFace { files: 1 } => f.write_str("Hugging Face directory, 1 safetensors file"),
             Self::HuggingFace { files } => write!(f, "Hugging Face directory, {files} safetensors files"),
             Self::Random => f.write_str("random weights"),
-            Self::Llama2c => f.write_str("llama2.c checkpoint, version 0"),
+            Self::Meta { files: 1 } => f.write_str("Meta's checkpoint, 1 .pth file"),
+            Self::Meta { files } => write!(f, "Meta's checkpoint, {files} model-parallel .pth files"),
+            Self::Llama2c { version } => write!(f, "llama2.c checkpoint, version {version}"),
+            Self::Gguf { version, dtypes, files: 1 } => write!(f, "GGUF v{version}, {dtypes}"),
+            Self::Gguf { version, dtypes, files } => write!(f, "GGUF v{version}, {dtypes}, {files} files"),
         }
     }
 }
@@ -82,11 +107,24 @@ pub fn open(path: Option<&Path>) -> Result<Checkpoint> {
     let metadata = std::fs::metadata(path).map_err(|error| {
         Error::model("there is no model at this path")
             .in_file(path)
-            .expected("a Hugging Face directory or a llama2.c .bin file")
+            .expected("a directory in Hugging Face's or Meta's layout, a GGUF file, or a llama2.c .bin file")
             .found(error)
             .next("check the spelling, or leave --model out to use the built-in model")
     })?;
-    if metadata.is_dir() { huggingface::open(path) } else { llama2c::open(path) }
+    if metadata.is_dir() {
+        let shards = meta::shards(path);
+        // A repository may hold both forms; its own is config.json's.
+        match shards.is_empty() || huggingface::is_here(path) {
+            true => huggingface::open(path),
+            false => meta::open(path, &shards),
+        }
+    } else if gguf::is_gguf(&map::map(path)?) {
+        gguf::open(path)
+    } else if pth::is_pth(&map::map(path)?) {
+        meta::open_file(path)
+    } else {
+        llama2c::open(path)
+    }
 }
 
 impl Checkpoint {
@@ -105,9 +143,9 @@ impl Checkpoint {
         if let Some(dtype) = self.unreadable.get(&name) {
             return Err(Error::model(format!("tensor `{name}` is of a number type that is not read here"))
                 .at(place())
-                .expected("F32, F16 or BF16")
+                .expected(format!("one of {}", Dtype::ALL.map(|dtype| dtype.to_string()).join(", ")))
                 .found(dtype)
-                .next("use an unquantized version of the model"));
+                .next("use a version of the model in one of these"));
         }
         let Some(tensor) = self.tensors.get(&name) else {
             return Err(Error::model(format!("the checkpoint has no tensor `{name}`"))

@@ -1,5 +1,7 @@
 //! The names that checkpoints give to one and the same weight.
 
+use crate::config::ModelConfig;
+
 /// A weight of a Llama, by its role. Matrices are stored (outputs, inputs), as in `torch.nn.Linear`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Weight {
@@ -50,6 +52,28 @@ pub enum LayerWeight {
     B3,
 }
 
+impl LayerWeight {
+    /// All of them.
+    pub(crate) const ALL: [Self; 16] = [
+        Self::AttnNorm,
+        Self::Wq,
+        Self::Wk,
+        Self::Wv,
+        Self::Wo,
+        Self::Bq,
+        Self::Bk,
+        Self::Bv,
+        Self::Bo,
+        Self::FfnNorm,
+        Self::W1,
+        Self::W2,
+        Self::W3,
+        Self::B1,
+        Self::B2,
+        Self::B3,
+    ];
+}
+
 /// A convention of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
@@ -57,6 +81,8 @@ pub enum Naming {
     HuggingFace,
     /// `layers.0.attention.wq.weight`: Meta's release, and what llama2.c's order stands for.
     Meta,
+    /// `blk.0.attn_q.weight`: GGUF.
+    Gguf,
 }
 
 impl Naming {
@@ -112,11 +138,69 @@ impl Naming {
                 };
                 format!("layers.{layer}.{rest}")
             }
+            (Self::Gguf, Weight::Embedding) => "token_embd.weight".into(),
+            (Self::Gguf, Weight::FinalNorm) => "output_norm.weight".into(),
+            (Self::Gguf, Weight::Head) => "output.weight".into(),
+            (Self::Gguf, Weight::Layer(layer, weight)) => {
+                let rest = match weight {
+                    L::AttnNorm => "attn_norm.weight",
+                    L::Wq => "attn_q.weight",
+                    L::Wk => "attn_k.weight",
+                    L::Wv => "attn_v.weight",
+                    L::Wo => "attn_output.weight",
+                    L::Bq => "attn_q.bias",
+                    L::Bk => "attn_k.bias",
+                    L::Bv => "attn_v.bias",
+                    L::Bo => "attn_output.bias",
+                    L::FfnNorm => "ffn_norm.weight",
+                    L::W1 => "ffn_gate.weight",
+                    L::W2 => "ffn_down.weight",
+                    L::W3 => "ffn_up.weight",
+                    L::B1 => "ffn_gate.bias",
+                    L::B2 => "ffn_down.bias",
+                    L::B3 => "ffn_up.bias",
+                };
+                format!("blk.{layer}.{rest}")
+            }
         }
     }
 }
 
+impl Naming {
+    /// The weight that is called `name` in this convention.
+    pub(crate) fn weight(self, name: &str) -> Option<Weight> {
+        let layer = name.split('.').find_map(|part| part.parse().ok());
+        let in_layer = layer.map(|layer| LayerWeight::ALL.map(|weight| Weight::Layer(layer, weight)));
+        [Weight::Embedding, Weight::FinalNorm, Weight::Head]
+            .into_iter()
+            .chain(in_layer.into_iter().flatten())
+            .find(|&weight| self.name(weight) == name)
+    }
+}
+
 impl Weight {
+    /// The shape of the weight in a model of this configuration, outermost first.
+    pub(crate) fn shape(self, config: &ModelConfig) -> Vec<usize> {
+        use LayerWeight as L;
+        let (d, f, v) = (config.dim, config.ffn_dim, config.vocab);
+        let (q, kv) = (config.q_dim(), config.kv_dim());
+        match self {
+            Self::Embedding | Self::Head => vec![v, d],
+            Self::FinalNorm => vec![d],
+            Self::Layer(_, weight) => match weight {
+                L::AttnNorm | L::FfnNorm | L::Bo | L::B2 => vec![d],
+                L::Wq => vec![q, d],
+                L::Wk | L::Wv => vec![kv, d],
+                L::Wo => vec![d, q],
+                L::Bq => vec![q],
+                L::Bk | L::Bv => vec![kv],
+                L::W1 | L::W3 => vec![f, d],
+                L::W2 => vec![d, f],
+                L::B1 | L::B3 => vec![f],
+            },
+        }
+    }
+
     /// What the weight is, in words, for messages.
     pub fn describe(self) -> String {
         match self {
@@ -169,6 +253,19 @@ pub(crate) fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_leads_back_to_its_weight() {
+        for naming in [Naming::Meta, Naming::HuggingFace] {
+            let in_layer = LayerWeight::ALL.map(|weight| Weight::Layer(17, weight));
+            for weight in in_layer.into_iter().chain([Weight::Embedding, Weight::FinalNorm, Weight::Head]) {
+                assert_eq!(naming.weight(&naming.name(weight)), Some(weight));
+            }
+            for name in ["", "rope.freqs", "layers.0.attention.mask", "layers.01.attention.wq.weight"] {
+                assert_eq!(naming.weight(name), None);
+            }
+        }
+    }
 
     #[test]
     fn the_nearest_names_come_first() {

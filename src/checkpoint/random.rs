@@ -106,8 +106,9 @@ fn random(count: usize, dtype: Dtype, state: &mut u64) -> Vec<u8> {
         Dtype::F32 => (bits & 0x807f_ffff_807f_ffff) | 0x3c80_0000_3c80_0000,
         Dtype::F16 => (bits & 0x83ff_83ff_83ff_83ff) | 0x2400_2400_2400_2400,
         Dtype::BF16 => (bits & 0x807f_807f_807f_807f) | 0x3c80_3c80_3c80_3c80,
+        blocks => unreachable!("random weights are floats, not {blocks}"),
     };
-    let length = count * dtype.size();
+    let length = count * dtype.block_bytes();
     let mut bytes = Vec::with_capacity(length.next_multiple_of(8));
     while bytes.len() < length {
         bytes.extend_from_slice(&word(next()).to_le_bytes());

@@ -4,26 +4,15 @@
 //! bytes, and the ranges follow one another without gap or overlap. Here stand the checks against the
 //! file around it, so that a damaged file is reported with the sizes expected and found.
 
-use std::collections::BTreeMap;
-
 use safetensors::tensor::{Dtype as StoredDtype, Metadata};
 
 use super::magic;
-use super::tensor::{Bytes, Dtype, Tensor};
+use super::tensor::{Bytes, Contents, Dtype, Tensor};
 use crate::error::{Error, Result};
 
 /// The largest header that is read. The format allows 100 MB; the largest Llamas need a tenth of one,
 /// and a parsed header takes up to 20 times its size in memory.
 const MAX_HEADER: u64 = 8 << 20;
-
-/// What one safetensors file holds.
-#[derive(Debug, Default)]
-pub(super) struct Contents {
-    /// Tensors by name.
-    pub tensors: BTreeMap<String, Tensor>,
-    /// Tensors of a dtype that no weight of a Llama has here: name and dtype.
-    pub unreadable: BTreeMap<String, String>,
-}
 
 /// Reads the header of `file`, found at `place`, and cuts the file into its tensors, without copying.
 ///

@@ -23,7 +23,6 @@ const PREFILLS: usize = 3;
 
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let backend = cpu(&args.cpu)?;
-    let limits = Limits::measure(backend.kernel());
     let started = Instant::now();
     let checkpoint = match &args.shape {
         Some(name) => random::checkpoint(name, args.weights.into())?,
@@ -46,8 +45,9 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         model: checkpoint.name.clone(),
         kernel: backend.kernel().name(),
         threads: rayon::current_num_threads(),
-        read_bandwidth: limits.read_bandwidth,
-        matmul: limits.multiply_rate,
+        read_bandwidth: 0.0,
+        matmul: 0.0,
+        peak_memory: None,
         in_cache: bytes < limits::CACHE_SIZED,
         load,
         first_token: Duration::ZERO,
@@ -68,6 +68,11 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     if args.stages {
         report.stages = time_stages(&model)?;
     }
+    // The limits come last: measuring them takes more memory than a small model does.
+    report.peak_memory = report::peak_memory();
+    let limits = Limits::measure(backend.kernel());
+    report.read_bandwidth = limits.read_bandwidth;
+    report.matmul = limits.multiply_rate;
     match args.format {
         BenchFormat::Table => report.print_table(),
         BenchFormat::Json => report.print_json(),

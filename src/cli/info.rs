@@ -4,16 +4,15 @@ use std::io::{ErrorKind, Write};
 
 use super::ModelArgs;
 use super::input;
-use crate::checkpoint::Checkpoint;
 use crate::checkpoint::names::printable;
-use crate::config::ModelConfig;
+use crate::checkpoint::{Bytes, Checkpoint, Format};
+use crate::config::{ModelConfig, RopeScaling};
 use crate::error::{Error, Result};
-use crate::tokenizer::Tokenizer;
 use crate::trace::{PassDims, Site, Sizes};
 
 pub(super) fn run(args: &ModelArgs) -> Result<()> {
-    let (checkpoint, tokenizer) = input::open(args)?;
-    match print(&mut std::io::stdout().lock(), &checkpoint, tokenizer.as_deref()) {
+    let (checkpoint, tokens) = input::open_to_look(args)?;
+    match print(&mut std::io::stdout().lock(), &checkpoint, tokens) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Error::output("the information cannot be written").at("standard output").found(error))
         }
@@ -21,19 +20,15 @@ pub(super) fn run(args: &ModelArgs) -> Result<()> {
     }
 }
 
-fn print(
-    out: &mut impl Write,
-    checkpoint: &Checkpoint,
-    tokenizer: Option<&dyn Tokenizer>,
-) -> std::io::Result<()> {
+fn print(out: &mut impl Write, checkpoint: &Checkpoint, tokens: Option<usize>) -> std::io::Result<()> {
     let config = &checkpoint.config;
     let path = checkpoint
         .path
         .as_ref()
         .map_or_else(|| "part of the program".into(), |path| path.display().to_string());
     writeln!(out, "model       {} ({}; {path})", checkpoint.name, checkpoint.format)?;
-    let tokenizer = match tokenizer {
-        Some(tokenizer) => format!("{} tokens", tokenizer.vocab_size()),
+    let tokenizer = match tokens {
+        Some(tokens) => format!("{tokens} tokens"),
         None => "none: prompts are given as --ids".into(),
     };
     writeln!(out, "tokenizer   {tokenizer}; text ends at {}", ids(&checkpoint.eos))?;
@@ -52,10 +47,10 @@ fn print(
         ("C", config.head_dim.to_string(), "head width".into()),
         ("F", config.ffn_dim.to_string(), "feed-forward width".into()),
         ("V", config.vocab.to_string(), "vocabulary".into()),
-        ("context", config.context.to_string(), "tokens".into()),
+        ("context", config.context.to_string(), context_note(checkpoint).into()),
         ("ε", format!("{:?}", config.norm_eps), "of RMSNorm".into()),
         ("θ", config.rope_theta.to_string(), "of RoPE".into()),
-        ("scaling", config.rope_scaling.to_string(), "of RoPE frequencies".into()),
+        ("scaling", config.rope_scaling.to_string(), scaling_note(checkpoint).into()),
         ("pairing", config.pairing.name().into(), "components that RoPE turns together".into()),
         ("tied", tied.into(), String::new()),
         ("biases", biases(config), String::new()),
@@ -68,10 +63,15 @@ fn print(
     let named = || checkpoint.tensors().map(|(name, tensor)| (printable(name), tensor));
     let width = named().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let (mut parameters, mut bytes) = (0, 0);
+    let mut counted: Vec<&Bytes> = Vec::new();
     for (name, tensor) in named() {
         writeln!(out, "  {name:<width$}  {:<4}  {:?}", tensor.dtype(), tensor.shape())?;
-        parameters += tensor.count();
-        bytes += tensor.bytes().len();
+        // Two names may be one tensor: the tables of a tied model.
+        if !counted.iter().any(|other| other.same_place(tensor.bytes())) {
+            counted.push(tensor.bytes());
+            parameters += tensor.count();
+            bytes += tensor.bytes().len();
+        }
     }
     writeln!(out, "  {} parameters, {}", grouped(parameters), size(bytes))?;
 
@@ -85,6 +85,24 @@ fn print(
         writeln!(out, "full trace  {} for a prompt of {tokens} tokens", size(trace_bytes(config, tokens)))?;
     }
     Ok(())
+}
+
+/// Where the numbers of RoPE's scaling come from.
+fn scaling_note(checkpoint: &Checkpoint) -> &'static str {
+    match (checkpoint.format, &checkpoint.config.rope_scaling) {
+        // params.json says only that there is one.
+        (Format::Meta { .. }, RopeScaling::Llama3 { .. }) => {
+            "of RoPE frequencies, as in Meta's code; Hugging Face's converter uses 32 for Llama 3.2 (--rope-factor 32)"
+        }
+        _ => "of RoPE frequencies",
+    }
+}
+
+fn context_note(checkpoint: &Checkpoint) -> &'static str {
+    match checkpoint.format {
+        Format::Meta { .. } => "tokens; told from the kind of model where params.json does not say",
+        _ => "tokens",
+    }
 }
 
 fn ids(ids: &[u32]) -> String {

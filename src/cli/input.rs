@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{CpuArgs, ModelArgs, RunArgs};
 use crate::backend::cpu::{Cpu, Kernel};
-use crate::checkpoint;
+use crate::checkpoint::{self, Checkpoint};
 use crate::error::{Error, Result};
 use crate::generate::{Sampler, Sampling};
 use crate::model::Model;
@@ -76,11 +76,58 @@ pub(super) fn cpu(args: &CpuArgs) -> Result<Cpu> {
     Ok(Cpu::with_kernel(*kernel))
 }
 
+/// Opens the checkpoint, with what the options change in its configuration.
+fn open_checkpoint(args: &ModelArgs) -> Result<Checkpoint> {
+    let mut checkpoint = checkpoint::open(args.model.as_deref())?;
+    if let Some(factor) = args.rope_factor {
+        checkpoint.config.set_rope_factor(factor)?;
+    }
+    Ok(checkpoint)
+}
+
 /// Opens the checkpoint and the tokenizer that belongs to it.
-pub(super) fn open(args: &ModelArgs) -> Result<(checkpoint::Checkpoint, Option<Arc<dyn Tokenizer>>)> {
-    let checkpoint = checkpoint::open(args.model.as_deref())?;
+pub(super) fn open(args: &ModelArgs) -> Result<(Checkpoint, Option<Arc<dyn Tokenizer>>)> {
+    find_tokenizer(open_checkpoint(args)?, args)
+}
+
+/// Opens the checkpoint, and says how many tokens its tokenizer has. The tokenizer is loaded only where
+/// that cannot be told otherwise.
+pub(super) fn open_to_look(args: &ModelArgs) -> Result<(Checkpoint, Option<usize>)> {
+    let checkpoint = open_checkpoint(args)?;
+    let inside = if args.tokenizer.is_none() { tokenizer::count_inside(&checkpoint)? } else { None };
+    if inside.is_some() {
+        return Ok((checkpoint, inside));
+    }
+    let (checkpoint, tokenizer) = find_tokenizer(checkpoint, args)?;
+    Ok((checkpoint, tokenizer.map(|tokenizer| tokenizer.vocab_size())))
+}
+
+fn find_tokenizer(
+    mut checkpoint: Checkpoint,
+    args: &ModelArgs,
+) -> Result<(Checkpoint, Option<Arc<dyn Tokenizer>>)> {
     let tokenizer = tokenizer::find(&checkpoint, args.tokenizer.as_deref())?;
+    if let Some(tokenizer) = tokenizer.as_ref().filter(|_| checkpoint.eos.is_empty()) {
+        checkpoint.eos = tokenizer.ends();
+    }
     Ok((checkpoint, tokenizer.map(Arc::from)))
+}
+
+/// The tokenizer alone: the file that was named, or the model's.
+pub(super) fn open_tokenizer(args: &ModelArgs) -> Result<Arc<dyn Tokenizer>> {
+    if let (None, Some(path)) = (&args.model, &args.tokenizer) {
+        return tokenizer::open(path).map(Arc::from);
+    }
+    open(args)?.1.ok_or_else(no_tokenizer)
+}
+
+fn no_tokenizer() -> Error {
+    Error::prompt("this model has no tokenizer, so it cannot read a text")
+        .expected(
+            "a tokenizer in or beside the model (tokenizer.json, tokenizer.model, or tokenizer.bin for a .bin), or --tokenizer FILE",
+        )
+        .found("none")
+        .next("give a tokenizer, or the prompt as token ids: --ids 1,403,407")
 }
 
 /// The prompt's text, where there is one, and its ids.
@@ -95,10 +142,7 @@ fn prompt(args: &RunArgs, tokenizer: Option<&dyn Tokenizer>) -> Result<(Option<S
         (None, None) => DEFAULT_PROMPT.into(),
     };
     let Some(tokenizer) = tokenizer else {
-        return Err(Error::prompt("this model has no tokenizer, so it cannot read a text")
-            .expected("a tokenizer beside the model (tokenizer.json, or tokenizer.bin for a .bin), or --tokenizer FILE")
-            .found("none")
-            .next("give a tokenizer, or the prompt as token ids: --ids 1,403,407"));
+        return Err(no_tokenizer());
     };
     if text.is_empty() && tokenizer.bos().is_none() {
         return Err(Error::prompt(
@@ -115,7 +159,7 @@ fn prompt(args: &RunArgs, tokenizer: Option<&dyn Tokenizer>) -> Result<(Option<S
 const MAX_PROMPT: u64 = 64 << 20;
 
 /// The text in a file, or in standard input for `-`.
-fn read_text(path: &Path) -> Result<String> {
+pub(super) fn read_text(path: &Path) -> Result<String> {
     let read = |from: &mut dyn Read| {
         // One byte more than allowed, so that an input without an end is noticed.
         let mut bytes = Vec::new();

@@ -7,6 +7,7 @@ mod info;
 mod input;
 mod log;
 mod step;
+mod tokenize;
 
 use std::fmt::Display;
 use std::io::Write;
@@ -43,6 +44,7 @@ Examples:
   llama-trace --model ~/models/Llama-3.2-1B --prompt \"The capital of France is\" --step --layer 3 --stage softmax
   llama-trace log --prompt \"Hello\" --values
   llama-trace export --prompt \"Hello\" --out dump -n 3
+  llama-trace tokenize \"Hello world\" --merges
 
 Exit codes: 0 done, 2 wrong options, 3 wrong model or tokenizer file, 4 wrong prompt,
 5 the output cannot be written, 6 no terminal, 130 interrupted.";
@@ -55,6 +57,8 @@ enum Command {
     Log(LogArgs),
     /// Show the configuration, every tensor, and what a trace would take
     Info(ModelArgs),
+    /// Show the tokens of a text, and how merging arrives at them
+    Tokenize(TokenizeArgs),
     /// Measure this machine's limits, and how near to them a model runs
     Bench(BenchArgs),
 }
@@ -62,13 +66,19 @@ enum Command {
 /// Which model.
 #[derive(Args, Clone, Debug)]
 struct ModelArgs {
-    /// A Hugging Face directory or a llama2.c .bin file [default: the built-in model]
+    /// A directory in Hugging Face's or Meta's layout, a GGUF file, or a llama2.c .bin file [default: the built-in
+    /// model]
     #[arg(long, short, value_name = "PATH")]
     model: Option<PathBuf>,
 
-    /// tokenizer.json or llama2.c's tokenizer.bin [default: the one that lies beside the model]
+    /// tokenizer.json, tokenizer.model, a GGUF file or llama2.c's tokenizer.bin [default: the one in or beside the
+    /// model]
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
+
+    /// Factor of the model's RoPE scaling, where its files say another or none
+    #[arg(long, value_name = "FACTOR", allow_negative_numbers = true)]
+    rope_factor: Option<f32>,
 }
 
 /// What to run, and how to draw.
@@ -174,6 +184,32 @@ struct LogArgs {
 }
 
 #[derive(Args, Debug)]
+struct TokenizeArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+
+    /// The text
+    #[arg(value_name = "TEXT", required_unless_present = "stdin", allow_hyphen_values = true)]
+    text: Option<String>,
+
+    /// Read the text from standard input
+    #[arg(long, conflicts_with = "text")]
+    stdin: bool,
+
+    /// Add no token at the beginning or end, and read the names of special tokens as plain text
+    #[arg(long)]
+    no_special: bool,
+
+    /// Show merge by merge how byte-pair encoding arrives at the tokens
+    #[arg(long)]
+    merges: bool,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    format: LogFormat,
+}
+
+#[derive(Args, Debug)]
 struct BenchArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -237,7 +273,7 @@ enum BenchFormat {
 enum LogFormat {
     /// Lines to read
     Text,
-    /// One JSON object a line
+    /// JSON, one object a line
     Json,
 }
 
@@ -260,6 +296,7 @@ impl Cli {
             Some(Command::Export(args)) => export::run(&args),
             Some(Command::Log(args)) => log::run(&args),
             Some(Command::Info(args)) => info::run(&args),
+            Some(Command::Tokenize(args)) => tokenize::run(&args),
             Some(Command::Bench(args)) => bench::run(&args),
             None if self.step || !self.run.has_prompt() => step::run(&self.run, &self.open),
             None => generate::run(&self.run),

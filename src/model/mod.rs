@@ -52,7 +52,7 @@ impl<B: Backend> Model<B> {
         let config = checkpoint.config.clone();
         let weights = Weights::load(checkpoint, &backend)?;
         let rope_frequencies =
-            ops::rope::frequencies(config.head_dim, config.rope_theta, config.rope_scaling);
+            ops::rope::frequencies(config.head_dim, config.rope_theta, &config.rope_scaling);
         Ok(Self { config, weights, backend, rope_frequencies, name: checkpoint.name.clone() })
     }
 

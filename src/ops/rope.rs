@@ -7,14 +7,14 @@ use crate::config::{Pairing, RopeScaling};
 
 /// The angle by which each of the C/2 pairs turns from one position to the next, in radians:
 /// θ^(−2i/C) after scaling, in float32 as PyTorch computes it.
-pub fn frequencies(head_dim: usize, theta: f32, scaling: RopeScaling) -> Vec<f32> {
+pub fn frequencies(head_dim: usize, theta: f32, scaling: &RopeScaling) -> Vec<f32> {
     let plain = (0..head_dim / 2).map(|i| 1.0 / theta.powf((2 * i) as f32 / head_dim as f32));
-    plain.map(|frequency| scale(frequency, scaling)).collect()
+    plain.enumerate().map(|(i, frequency)| scale(i, frequency, scaling)).collect()
 }
 
-/// One frequency after `scaling`. The `llama3` rule is `apply_scaling` of Meta's llama-models.
-fn scale(frequency: f32, scaling: RopeScaling) -> f32 {
-    match scaling {
+/// The frequency of pair `i` after `scaling`. The `llama3` rule is `apply_scaling` of Meta's llama-models.
+fn scale(i: usize, frequency: f32, scaling: &RopeScaling) -> f32 {
+    match *scaling {
         RopeScaling::None => frequency,
         RopeScaling::Linear { factor } => frequency / factor,
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
@@ -29,6 +29,7 @@ fn scale(frequency: f32, scaling: RopeScaling) -> f32 {
                 (1.0 - keep) * frequency / factor + keep * frequency
             }
         }
+        RopeScaling::Divisors(ref divisors) => frequency / divisors[i],
     }
 }
 
@@ -69,7 +70,7 @@ mod tests {
 
     #[test]
     fn the_product_of_two_turned_vectors_depends_on_their_distance_only() {
-        let frequencies = frequencies(4, 100.0, RopeScaling::None);
+        let frequencies = frequencies(4, 100.0, &RopeScaling::None);
         let at = |position, x: &[f32; 4]| {
             let (mut cos, mut sin, mut out) = ([0.0; 2], [0.0; 2], [0.0; 4]);
             angles(position, &frequencies, &mut cos, &mut sin);
@@ -92,11 +93,18 @@ mod tests {
             high_freq_factor: 4.0,
             original_context: 8192,
         };
-        let plain = frequencies(128, 500_000.0, RopeScaling::None);
-        let scaled = frequencies(128, 500_000.0, scaling);
+        let plain = frequencies(128, 500_000.0, &RopeScaling::None);
+        let scaled = frequencies(128, 500_000.0, &scaling);
         assert_eq!(scaled[0], plain[0]);
         assert_eq!(scaled[63], plain[63] / 8.0);
         let middle = (0..64).filter(|&i| scaled[i] < plain[i] && scaled[i] > plain[i] / 8.0).count();
         assert!(middle > 0 && middle < 64);
+    }
+
+    #[test]
+    fn a_divisor_for_each_pair() {
+        let plain = frequencies(4, 100.0, &RopeScaling::None);
+        let divided = frequencies(4, 100.0, &RopeScaling::Divisors([2.0, 8.0].into()));
+        assert_eq!(divided, [plain[0] / 2.0, plain[1] / 8.0]);
     }
 }

@@ -1,21 +1,26 @@
 //! tokenizer.json, through Hugging Face's `tokenizers` crate.
 
+pub(super) mod byte_level;
 mod decoder;
+mod merging;
 mod outline;
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
 
 use self::decoder::Decoding;
 use self::outline::Outline;
 use super::utf8::Utf8Stream;
-use super::{TextStream, Tokenizer, label};
+use super::{Stretch, TextStream, Tokenizer, label};
 use crate::checkpoint::names::printable;
 use crate::error::{Error, Result};
 
 /// A tokenizer.json.
 pub(super) struct HfTokenizer {
     inner: tokenizers::Tokenizer,
+    /// The same, made when it is first needed, for text in which special tokens are not read.
+    plain: OnceLock<tokenizers::Tokenizer>,
     outline: Outline,
     special: HashSet<u32>,
     bos: Option<u32>,
@@ -48,7 +53,7 @@ pub(super) fn parse(text: &str, place: &str) -> Result<HfTokenizer> {
         .map(|(id, _)| *id)
         .collect();
     let bos = leading_special(&inner).map_err(|error| wrong(("a tokenizer.json".into(), error)))?;
-    Ok(HfTokenizer { inner, outline, special, bos })
+    Ok(HfTokenizer { inner, plain: OnceLock::new(), outline, special, bos })
 }
 
 /// The special token that encoding puts before a text, if any: the first one of the empty text, unless a
@@ -104,9 +109,23 @@ mod quiet {
     }
 }
 
-impl Tokenizer for HfTokenizer {
-    fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let encoding = guarded(|| self.inner.encode(text, true)).map_err(|error| {
+impl HfTokenizer {
+    /// The crate's tokenizer that reads special tokens, or where `plain` is set the one that does not.
+    fn inner(&self, plain: bool) -> &tokenizers::Tokenizer {
+        if !plain {
+            return &self.inner;
+        }
+        self.plain.get_or_init(|| {
+            let mut inner = self.inner.clone();
+            inner.set_encode_special_tokens(true);
+            inner
+        })
+    }
+
+    /// The ids of `text`, with what the post-processor adds where `added` is set.
+    fn ids(&self, text: &str, plain: bool, added: bool) -> Result<Vec<u32>> {
+        let inner = self.inner(plain);
+        let encoding = guarded(|| inner.encode(text, added)).map_err(|error| {
             Error::prompt("the text cannot be split into tokens")
                 .expected("text that the model's vocabulary covers")
                 .found(printable(&error))
@@ -116,6 +135,20 @@ impl Tokenizer for HfTokenizer {
             check_covered(text, encoding.get_offsets())?;
         }
         Ok(encoding.get_ids().to_vec())
+    }
+}
+
+impl Tokenizer for HfTokenizer {
+    fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        self.ids(text, false, true)
+    }
+
+    fn encode_plain(&self, text: &str) -> Result<Vec<u32>> {
+        self.ids(text, true, false)
+    }
+
+    fn merges(&self, text: &str, plain: bool) -> Result<Option<Vec<Stretch>>> {
+        merging::stretches(self, text, plain)
     }
 
     fn bos(&self) -> Option<u32> {
@@ -191,14 +224,14 @@ mod tests {
             "normalized": false, "special": true})
     }
 
-    fn template(token: &str, id: u32) -> Value {
+    pub(super) fn template(token: &str, id: u32) -> Value {
         json!({"type": "TemplateProcessing", "pair": [],
             "single": [{"SpecialToken": {"id": token, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
             "special_tokens": {token: {"id": token, "ids": [id], "tokens": [token]}}})
     }
 
     /// Like Llama 3's: byte-level BPE, special tokens last.
-    fn byte_level() -> Value {
+    pub(super) fn byte_level() -> Value {
         let mut vocab: serde_json::Map<String, Value> = ["!", "a", "b", "Ġ", "â", "Ĥ", "¬", "Ġa", "âĤ"]
             .iter()
             .enumerate()
@@ -216,7 +249,7 @@ mod tests {
     }
 
     /// Like Llama 2's: `▁` prepended and for spaces, bytes for what the vocabulary lacks.
-    fn pieces() -> Value {
+    pub(super) fn pieces() -> Value {
         let mut vocab = serde_json::Map::new();
         for token in ["<unk>", "<s>", "</s>"] {
             vocab.insert(token.into(), vocab.len().into());
@@ -239,7 +272,7 @@ mod tests {
                 "vocab": vocab, "merges": ["▁ a", "a b"]}})
     }
 
-    fn load(file: &Value) -> HfTokenizer {
+    pub(super) fn load(file: &Value) -> HfTokenizer {
         parse(&file.to_string(), "tokenizer.json").unwrap()
     }
 

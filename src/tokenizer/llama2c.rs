@@ -4,11 +4,10 @@
 //! the token's bytes. The number of tokens is not in the file; the model knows it. Text is split as by
 //! `encode` of llama2.c's run.c, which follows SentencePiece.
 
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
-
+use super::merges::{Stretch, Way};
+use super::spm::{Kind, Piece, Pieces};
 use super::utf8::Utf8Stream;
-use super::{TextStream, Tokenizer, label};
+use super::{MAX_VOCAB, TextStream, Tokenizer, label};
 use crate::error::{Error, Result};
 
 /// Beginning of text; run.c's `1`.
@@ -16,29 +15,26 @@ const BOS: u32 = 1;
 /// End of text; run.c's `2`.
 const EOS: u32 = 2;
 /// The token of byte b is b + 3: they follow `<unk>`, `<s>` and `</s>`.
-const FIRST_BYTE: u32 = 3;
-/// Pairs with this score or less are never merged; run.c's `best_score` starts there.
-const LOWEST_SCORE: f32 = -1e10;
-
+const FIRST_BYTE: usize = 3;
 /// The vocabulary of a tokenizer.bin.
 #[derive(Debug)]
 pub(super) struct Llama2cTokenizer {
-    tokens: Vec<Box<[u8]>>,
-    scores: Vec<f32>,
-    /// Ids in the order of their tokens' bytes, for looking a token up.
-    sorted: Vec<u32>,
-    longest: usize,
+    pieces: Pieces,
 }
 
-/// Reads the `vocab` tokens of a tokenizer.bin found at `place`.
+/// Reads the `vocab` tokens of a tokenizer.bin found at `place`, or all where no model says how many.
 ///
 /// # Errors
 /// [`Error::Model`] where the file has not exactly `vocab` tokens, or a length passes its end.
-pub(super) fn parse(bytes: &[u8], vocab: usize, place: &str) -> Result<Llama2cTokenizer> {
+pub(super) fn parse(bytes: &[u8], vocab: Option<usize>, place: &str) -> Result<Llama2cTokenizer> {
     let wrong = |what: &str, found: String| {
+        let expected = match vocab {
+            Some(vocab) => format!("a llama2.c tokenizer.bin with exactly {vocab} tokens, as the model has"),
+            None => format!("a llama2.c tokenizer.bin of up to {MAX_VOCAB} tokens"),
+        };
         Error::model(what)
             .at(place)
-            .expected(format!("a llama2.c tokenizer.bin with exactly {vocab} tokens, as the model has"))
+            .expected(expected)
             .found(found)
             .next("give the tokenizer that belongs to the model with --tokenizer")
     };
@@ -47,199 +43,83 @@ pub(super) fn parse(bytes: &[u8], vocab: usize, place: &str) -> Result<Llama2cTo
     };
     // The longest length, which is counted here instead.
     let (_, mut rest) = bytes.split_first_chunk::<4>().ok_or_else(|| cut_off(0))?;
-    let (mut tokens, mut scores) = (Vec::<Box<[u8]>>::new(), Vec::new());
-    for id in 0..vocab {
+    let mut pieces = Vec::new();
+    for id in 0..vocab.unwrap_or(MAX_VOCAB) {
+        if vocab.is_none() && rest.is_empty() {
+            break;
+        }
         let (score, after) = rest.split_first_chunk::<4>().ok_or_else(|| cut_off(id))?;
         let (length, after) = after.split_first_chunk::<4>().ok_or_else(|| cut_off(id))?;
         let length =
             usize::try_from(i32::from_le_bytes(*length)).ok().filter(|&length| length <= after.len());
         let (token, after) = after.split_at(length.ok_or_else(|| cut_off(id))?);
-        scores.push(f32::from_le_bytes(*score));
-        tokens.push(token.into());
+        pieces.push(Piece { bytes: token.into(), score: f32::from_le_bytes(*score), kind: kind(id, token) });
         rest = after;
     }
     if !rest.is_empty() {
         let what = "the tokenizer has more tokens than the model";
-        return Err(wrong(what, format!("{} bytes after token {}", rest.len(), vocab - 1)));
+        return Err(wrong(what, format!("{} bytes after token {}", rest.len(), pieces.len() - 1)));
     }
-    let mut sorted: Vec<u32> = (0..vocab as u32).collect();
-    // Stable, so that of equal tokens the lowest id comes first.
-    sorted.sort_by_key(|&id| -> &[u8] { &tokens[id as usize] });
-    let longest = tokens.iter().map(|token| token.len()).max().unwrap_or(0);
-    Ok(Llama2cTokenizer { tokens, scores, sorted, longest })
+    Ok(Llama2cTokenizer { pieces: Pieces::new(pieces) })
+}
+
+/// What the token `id`, with these bytes, stands for.
+fn kind(id: usize, token: &[u8]) -> Kind {
+    match label::byte_token(token) {
+        Some(byte) if id == FIRST_BYTE + usize::from(byte) => Kind::Byte(byte),
+        _ if id == BOS as usize || id == EOS as usize => Kind::Special,
+        _ => Kind::Text,
+    }
 }
 
 impl Llama2cTokenizer {
     fn token(&self, id: u32) -> Option<&[u8]> {
-        self.tokens.get(id as usize).map(|token| &**token)
+        self.pieces.get(id).map(|piece| &*piece.bytes)
     }
 
-    fn lookup(&self, bytes: &[u8]) -> Option<u32> {
-        let at = self.sorted.partition_point(|&id| &*self.tokens[id as usize] < bytes);
-        self.sorted.get(at).copied().filter(|&id| &*self.tokens[id as usize] == bytes)
-    }
-
-    /// Appends the token of `character`, or else those of its bytes.
-    fn push_character(&self, character: char, ids: &mut Vec<u32>) -> Result<()> {
-        let mut buffer = [0; 4];
-        let bytes = character.encode_utf8(&mut buffer).as_bytes();
-        if let Some(id) = self.lookup(bytes) {
-            ids.push(id);
-            return Ok(());
-        }
-        for &byte in bytes {
-            let id = FIRST_BYTE + u32::from(byte);
-            if self.token(id).and_then(label::byte_token) != Some(byte) {
-                return Err(Error::prompt(format!("the vocabulary has no token for {character:?}"))
-                    .expected("text made of the vocabulary's characters; it has no tokens for single bytes")
-                    .found(format!("U+{:04X}", u32::from(character)))
-                    .next("leave the character out, or give token ids"));
-            }
-            ids.push(id);
-        }
-        Ok(())
-    }
-
-    /// Merges neighbours while the vocabulary has their concatenation, the best score first and, of
-    /// equal ones, the leftmost: what run.c's loop over the whole text does once for each merge.
-    fn merge(&self, ids: Vec<u32>) -> Vec<u32> {
-        let mut chain = Chain::new(ids);
-        let mut queue = BinaryHeap::new();
-        let mut text = Vec::new();
-        let mut offer = |chain: &Chain, queue: &mut BinaryHeap<Merge>, left: usize| {
-            let Some(right) = chain.next(left) else { return };
-            let (left_id, right_id) = (chain.ids[left], chain.ids[right]);
-            let (a, b) = (&self.tokens[left_id as usize], &self.tokens[right_id as usize]);
-            if a.len() + b.len() > self.longest {
-                return;
-            }
-            text.clear();
-            text.extend_from_slice(a);
-            text.extend_from_slice(b);
-            if let Some(id) = self.lookup(&text) {
-                let score = self.scores[id as usize];
-                if score > LOWEST_SCORE {
-                    queue.push(Merge { score, left, id, parts: (left_id, right_id) });
-                }
-            }
-        };
-        for left in 0..chain.ids.len() {
-            offer(&chain, &mut queue, left);
-        }
-        while let Some(Merge { left, id, parts, .. }) = queue.pop() {
-            // Stale where one of the two was merged with another neighbour in the meantime.
-            let Some(right) = chain.next(left) else { continue };
-            if !chain.alive(left) || (chain.ids[left], chain.ids[right]) != parts {
-                continue;
-            }
-            chain.join(left, right, id);
-            if let Some(before) = chain.previous(left) {
-                offer(&chain, &mut queue, before);
-            }
-            offer(&chain, &mut queue, left);
-        }
-        chain.into_ids()
-    }
-}
-
-/// A merge that was possible when it was queued.
-struct Merge {
-    score: f32,
-    /// Place of the left one of the two tokens.
-    left: usize,
-    /// What they become.
-    id: u32,
-    /// What they were.
-    parts: (u32, u32),
-}
-
-impl Ord for Merge {
-    fn cmp(&self, other: &Self) -> Ordering {
-        // `+ 0.0` makes −0 the 0 that it equals.
-        let score = |merge: &Self| merge.score + 0.0;
-        score(self).total_cmp(&score(other)).then_with(|| other.left.cmp(&self.left))
-    }
-}
-
-impl PartialOrd for Merge {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Merge {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Merge {}
-
-/// A doubly linked list of tokens in one piece of memory: joining two is O(1), and places keep the
-/// order of the text.
-struct Chain {
-    ids: Vec<u32>,
-    /// Place of the neighbour on each side; the length of the list for none. A dead place points to itself.
-    before: Vec<usize>,
-    after: Vec<usize>,
-}
-
-impl Chain {
-    fn new(ids: Vec<u32>) -> Self {
-        let length = ids.len();
-        let before = (0..length).map(|place| place.checked_sub(1).unwrap_or(length)).collect();
-        let after = (1..=length).collect();
-        Self { ids, before, after }
-    }
-
-    fn alive(&self, place: usize) -> bool {
-        self.after[place] != place
-    }
-
-    fn next(&self, place: usize) -> Option<usize> {
-        Some(self.after[place]).filter(|&place| place < self.ids.len())
-    }
-
-    fn previous(&self, place: usize) -> Option<usize> {
-        Some(self.before[place]).filter(|&place| place < self.ids.len())
-    }
-
-    /// Replaces the tokens at `left` and at `right`, its neighbour, by `id` at `left`.
-    fn join(&mut self, left: usize, right: usize, id: u32) {
-        self.ids[left] = id;
-        self.after[left] = self.after[right];
-        if let Some(next) = self.next(left) {
-            self.before[next] = left;
-        }
-        self.after[right] = right;
-    }
-
-    fn into_ids(self) -> Vec<u32> {
-        (0..self.ids.len()).filter(|&place| self.alive(place)).map(|place| self.ids[place]).collect()
+    /// What is split into tokens for `text`: a space goes before it, as by SentencePiece's
+    /// `add_dummy_prefix`, so that a word is the same at the start as in the middle.
+    fn prefixed(text: &str) -> String {
+        if text.is_empty() { String::new() } else { format!(" {text}") }
     }
 }
 
 impl Tokenizer for Llama2cTokenizer {
     fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        let mut ids = vec![BOS];
+        self.pieces.split(&Self::prefixed(text), &mut ids)?;
+        Ok(ids)
+    }
+
+    /// run.c knows no names of special tokens: the text is plain in any case.
+    fn encode_plain(&self, text: &str) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
+        self.pieces.split(&Self::prefixed(text), &mut ids)?;
+        Ok(ids)
+    }
+
+    fn merges(&self, text: &str, plain: bool) -> Result<Option<Vec<Stretch>>> {
+        let mut stretches = Vec::new();
+        if !plain {
+            stretches.push(Stretch::token(Way::Special, BOS, self.label(BOS)));
+        }
         if !text.is_empty() {
-            // SentencePiece's `add_dummy_prefix`: a word is the same at the start as in the middle.
-            self.push_character(' ', &mut ids)?;
+            stretches.push(self.pieces.stretch(&Self::prefixed(text), str::to_owned)?);
         }
-        for character in text.chars() {
-            self.push_character(character, &mut ids)?;
-        }
-        let mut all = vec![BOS];
-        all.append(&mut self.merge(ids));
-        Ok(all)
+        Ok(Some(stretches))
     }
 
     fn bos(&self) -> Option<u32> {
         Some(BOS)
     }
 
+    /// run.c stops at 1, which separated the texts it was trained on; 2 is `</s>`.
+    fn ends(&self) -> Vec<u32> {
+        vec![BOS, EOS]
+    }
+
     fn vocab_size(&self) -> usize {
-        self.tokens.len()
+        self.pieces.len()
     }
 
     fn label(&self, id: u32) -> String {
@@ -309,18 +189,7 @@ mod tests {
     }
 
     fn tokenizer(tokens: &[(&str, f32)]) -> Llama2cTokenizer {
-        parse(&file(tokens), 259 + tokens.len(), "test").unwrap()
-    }
-
-    #[test]
-    fn the_best_score_is_merged_first_then_the_leftmost() {
-        // 259 " ", 260 a, 261 b, 262 ab, 263 ba, 264 aa
-        let tokens = [(" ", 0.0), ("a", 0.0), ("b", 0.0), ("ab", -1.0), ("ba", -2.0), ("aa", -1.0)];
-        let tokenizer = tokenizer(&tokens);
-        assert_eq!(tokenizer.encode("bab").unwrap(), [1, 259, 261, 262]);
-        assert_eq!(tokenizer.encode("aab").unwrap(), [1, 259, 264, 261]);
-        assert_eq!(tokenizer.encode("aaa").unwrap(), [1, 259, 264, 260]);
-        assert_eq!(tokenizer.encode("").unwrap(), [1]);
+        parse(&file(tokens), Some(259 + tokens.len()), "test").unwrap()
     }
 
     #[test]
@@ -335,7 +204,7 @@ mod tests {
     #[test]
     fn without_byte_tokens_an_unknown_character_is_an_error() {
         let bytes = [&1_i32.to_le_bytes()[..], &[0; 4], &1_i32.to_le_bytes(), b"a"].concat();
-        let text = parse(&bytes, 1, "test").unwrap().encode("b").unwrap_err().to_string();
+        let text = parse(&bytes, Some(1), "test").unwrap().encode("b").unwrap_err().to_string();
         assert!(text.contains("no token for ' '"), "{text}");
     }
 
@@ -353,48 +222,19 @@ mod tests {
     fn every_truncation_and_every_other_vocabulary_are_errors() {
         let bytes = file(&[("a", 0.0)]);
         for length in 0..bytes.len() {
-            parse(&bytes[..length], 260, "test").unwrap_err();
+            parse(&bytes[..length], Some(260), "test").unwrap_err();
         }
-        parse(&bytes, 259, "test").unwrap_err();
-        parse(&bytes, 261, "test").unwrap_err();
-    }
-
-    /// run.c's loop, as it stands there.
-    fn merge_slowly(tokenizer: &Llama2cTokenizer, mut ids: Vec<u32>) -> Vec<u32> {
-        loop {
-            let mut best: Option<(f32, usize, u32)> = None;
-            for at in 1..ids.len() {
-                let pair = [ids[at - 1], ids[at]].map(|id| tokenizer.token(id).unwrap()).concat();
-                if let Some(id) = tokenizer.lookup(&pair) {
-                    let score = tokenizer.scores[id as usize];
-                    if score > best.map_or(LOWEST_SCORE, |best| best.0) {
-                        best = Some((score, at, id));
-                    }
-                }
-            }
-            let Some((_, at, id)) = best else { return ids };
-            ids[at - 1] = id;
-            ids.remove(at);
-        }
+        parse(&bytes, Some(259), "test").unwrap_err();
+        parse(&bytes, Some(261), "test").unwrap_err();
     }
 
     proptest! {
-        #[test]
-        fn merging_gives_what_the_slow_loop_gives(
-            tokens in prop::collection::vec(("[ab]{1,4}", -3_i8..3), 0..12), text in "[ab]{0,24}",
-        ) {
-            let tokens: Vec<_> = tokens.iter().map(|(token, score)| (token.as_str(), f32::from(*score))).collect();
-            let tokenizer = tokenizer(&[&[("a", 0.0), ("b", 0.0)], &tokens[..]].concat());
-            let ids: Vec<u32> = text.chars().map(|c| tokenizer.lookup(c.to_string().as_bytes()).unwrap()).collect();
-            prop_assert_eq!(tokenizer.merge(ids.clone()), merge_slowly(&tokenizer, ids));
-        }
-
         #[test]
         fn mutated_files_never_panic(at: prop::sample::Index, byte: u8, text: String, id: u32) {
             let mut bytes = file(&[(" ", 0.0), ("a", -1.0), ("aa", f32::NAN)]);
             let at = at.index(bytes.len());
             bytes[at] = byte;
-            if let Ok(tokenizer) = parse(&bytes, 262, "test") {
+            if let Ok(tokenizer) = parse(&bytes, Some(262), "test") {
                 let _ = tokenizer.encode(&text).map(|ids| decode(&tokenizer, &ids));
                 let _ = tokenizer.label(id % 300);
             }
@@ -408,16 +248,11 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_takes_no_time() {
-        let tokenizer = tokenizer(&[(" ", 0.0), ("a", 0.0), ("aa", 1.0), ("aaaa", 2.0)]);
-        assert_eq!(tokenizer.encode(&"a".repeat(400_000)).unwrap().len(), 100_002);
-    }
-
-    #[test]
     fn llama_2_gives_the_ids_of_llama_cpp() {
         let Some(folder) = data() else { return };
         let tokenizer =
-            parse(&std::fs::read(folder.join("llama2c/tokenizer.bin")).unwrap(), 32000, "test").unwrap();
+            parse(&std::fs::read(folder.join("llama2c/tokenizer.bin")).unwrap(), Some(32000), "test")
+                .unwrap();
         let read = |ending: &str| {
             let path = folder.join(format!("llama.cpp-vocab/ggml-vocab-llama-spm.gguf.{ending}"));
             std::fs::read_to_string(path).unwrap()
@@ -438,7 +273,7 @@ mod tests {
     fn the_story_is_that_of_run_c() {
         let Some(folder) = data() else { return };
         let tokenizer =
-            parse(&std::fs::read(folder.join("stories260K/tok512.bin")).unwrap(), 512, "test").unwrap();
+            parse(&std::fs::read(folder.join("stories260K/tok512.bin")).unwrap(), Some(512), "test").unwrap();
         let ids = std::fs::read_to_string(folder.join("stories260K/greedy_ids_n200.json")).unwrap();
         let ids: Vec<u32> = serde_json::from_str(&ids).unwrap();
         let story =

@@ -3,26 +3,59 @@
 //! [`find`] picks the tokenizer that belongs to a checkpoint. Everything else here is one trait, so that
 //! the rest of the program never asks what kind of file it came from.
 
+mod bpe;
+mod gguf;
 mod hf;
 mod label;
 mod llama2c;
+mod merges;
+mod sentencepiece;
+mod special;
+mod spm;
+mod tiktoken;
 mod utf8;
 
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::{Checkpoint, Format, builtin, files, magic, map};
+use crate::config::{ModelConfig, RopeScaling};
 use crate::error::{Error, Result};
+
+pub use merges::{Merge, Priority, Stretch, Way};
 
 /// A vocabulary with the rules to split text into its tokens.
 pub trait Tokenizer: Send + Sync {
-    /// The ids of `text`, beginning-of-text token first where the checkpoint's own rules add one.
+    /// The ids of `text`, beginning-of-text token first where the checkpoint's own rules add one. Where the
+    /// text has the name of a special token, that token is meant.
     ///
     /// # Errors
     /// [`crate::error::Error::Prompt`] where the text has a part that no token stands for.
     fn encode(&self, text: &str) -> Result<Vec<u32>>;
 
+    /// The ids of `text` alone: no token is added, and the name of a special token is text like any other.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    fn encode_plain(&self, text: &str) -> Result<Vec<u32>>;
+
+    /// How merging arrives at what [`Tokenizer::encode`] gives, or where `plain` is set at what
+    /// [`Tokenizer::encode_plain`] does: the ids of all stretches in order are those. None where the
+    /// tokenizer is of a kind that merges nothing, or does not tell.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    fn merges(&self, text: &str, plain: bool) -> Result<Option<Vec<Stretch>>> {
+        let _ = (text, plain);
+        Ok(None)
+    }
+
     /// The beginning-of-text token, where [`Tokenizer::encode`] adds one.
     fn bos(&self) -> Option<u32>;
+
+    /// The tokens that end a text by the tokenizer's own rules, for checkpoints that name none.
+    fn ends(&self) -> Vec<u32> {
+        Vec::new()
+    }
 
     /// Number of ids, special ones included.
     fn vocab_size(&self) -> usize;
@@ -46,30 +79,66 @@ pub trait TextStream {
 }
 
 /// The tokenizer for `checkpoint`: the file at `path`, or else the one that came with the checkpoint
-/// (tokenizer.json in a Hugging Face directory; `tokenizer.bin`, `tok<V>.bin` or `<model>.tokenizer.bin`
-/// beside a `.bin`). None where there is none to be found; such a model takes ids only.
+/// (tokenizer.json or tokenizer.model in a directory; `tokenizer.bin`, `tok<V>.bin` or
+/// `<model>.tokenizer.bin` beside a `.bin`; the vocabulary inside a GGUF file). None where there is none to
+/// be found; such a model takes ids only.
 ///
 /// # Errors
 /// [`crate::error::Error::Model`] where a file is there and cannot be read as a tokenizer, or does not
 /// fit the checkpoint's vocabulary.
 pub fn find(checkpoint: &Checkpoint, path: Option<&Path>) -> Result<Option<Box<dyn Tokenizer>>> {
-    let vocab = checkpoint.config.vocab;
+    let config = Some(&checkpoint.config);
     match (path, &checkpoint.path) {
-        (Some(path), _) => read(path, vocab).map(Some),
-        (None, Some(model)) => beside(checkpoint, model).map(|path| read(&path, vocab)).transpose(),
+        (Some(path), _) => read(path, config).map(Some),
+        (None, Some(model)) if matches!(checkpoint.format, Format::Gguf { .. }) => {
+            let place = model.display().to_string();
+            let tokenizer = gguf::parse(&map::map(model)?, &place)?;
+            tokenizer.map(|tokenizer| fitting(tokenizer, config, &place)).transpose()
+        }
+        (None, Some(model)) => beside(checkpoint, model).map(|path| read(&path, config)).transpose(),
         (None, None) => Ok(Some(Box::new(hf::parse(builtin::TOKENIZER, builtin::PLACE)?))),
     }
 }
 
+/// How many tokens the vocabulary inside the checkpoint's own file has, where it has one.
+///
+/// # Errors
+/// [`crate::error::Error::Model`] where the file is damaged.
+pub fn count_inside(checkpoint: &Checkpoint) -> Result<Option<usize>> {
+    match (&checkpoint.path, checkpoint.format) {
+        (Some(path), Format::Gguf { .. }) => gguf::count(&map::map(path)?, &path.display().to_string()),
+        _ => Ok(None),
+    }
+}
+
+/// The tokenizer in the file at `path`, for no model in particular.
+///
+/// # Errors
+/// [`crate::error::Error::Model`] where it cannot be read as a tokenizer.
+pub fn open(path: &Path) -> Result<Box<dyn Tokenizer>> {
+    read(path, None)
+}
+
 /// The largest tokenizer.json that is read. Llama 3's has 9 MB.
 const MAX_JSON: u64 = 64 << 20;
+/// The most tokens that a vocabulary may have: as many as a model may have rows in its embedding table.
+const MAX_VOCAB: usize = 1 << 20;
 
 /// The tokenizer file that came with the checkpoint at `path`, the one most particular to it first.
 fn beside(checkpoint: &Checkpoint, path: &Path) -> Option<PathBuf> {
     let candidates = match checkpoint.format {
-        Format::HuggingFace { .. } => vec![path.join("tokenizer.json")],
-        Format::Random => Vec::new(),
-        Format::Llama2c => vec![
+        Format::HuggingFace { .. } => vec![path.join("tokenizer.json"), path.join("tokenizer.model")],
+        Format::Meta { .. } => {
+            // The files of Llama 1 and 2 lie in a folder for each size, and the tokenizer above them.
+            let folder = if path.is_dir() { path.to_path_buf() } else { path.with_file_name("") };
+            vec![
+                folder.join("tokenizer.model"),
+                folder.join("tokenizer.json"),
+                folder.join("../tokenizer.model"),
+            ]
+        }
+        Format::Gguf { .. } | Format::Random => Vec::new(),
+        Format::Llama2c { .. } => vec![
             path.with_extension("tokenizer.bin"),
             path.with_file_name(format!("tok{}.bin", checkpoint.config.vocab)),
             path.with_file_name("tokenizer.bin"),
@@ -78,18 +147,51 @@ fn beside(checkpoint: &Checkpoint, path: &Path) -> Option<PathBuf> {
     candidates.into_iter().find(|path| path.exists())
 }
 
-/// Reads a tokenizer file of whatever kind its contents are, for a model with `vocab` ids.
-fn read(path: &Path, vocab: usize) -> Result<Box<dyn Tokenizer>> {
+/// Reads a tokenizer file of whatever kind its contents are, for `model` where there is one.
+fn read(path: &Path, model: Option<&ModelConfig>) -> Result<Box<dyn Tokenizer>> {
     let bytes = map::map(path)?;
     let place = path.display().to_string();
+    if tiktoken::recognise(&bytes) {
+        // Llama 3 and 3.1 have the same file; the model that scales RoPE is 3.1 or later.
+        let llama_3 = model.is_some_and(|model| model.rope_scaling == RopeScaling::None);
+        return fitting(Box::new(tiktoken::parse(&bytes, llama_3, &place)?), model, &place);
+    }
+    if sentencepiece::recognise(&bytes) {
+        return fitting(Box::new(sentencepiece::parse(&bytes, &place)?), model, &place);
+    }
     match magic::recognise(&bytes) {
+        Some("a GGUF file") => {
+            let tokenizer = gguf::parse(&bytes, &place)?.ok_or_else(|| {
+                Error::model("the GGUF file has no vocabulary")
+                    .at(&place)
+                    .expected("`tokenizer.ggml.model` in its metadata")
+                    .next("give another file with --tokenizer, or run the model on token ids")
+            })?;
+            fitting(tokenizer, model, &place)
+        }
         Some("a JSON file") => Ok(Box::new(hf::parse(&files::read_text(path, MAX_JSON)?, &place)?)),
-        None => Ok(Box::new(llama2c::parse(&bytes, vocab, &place)?)),
+        None => Ok(Box::new(llama2c::parse(&bytes, model.map(|model| model.vocab), &place)?)),
         Some(kind) => Err(Error::model(format!("the tokenizer is {kind}, which is not read here"))
             .at(place)
-            .expected("a tokenizer.json, or a llama2.c tokenizer.bin")
+            .expected("a tokenizer.json, a tokenizer.model, a GGUF file, or a llama2.c tokenizer.bin")
             .next("give another file with --tokenizer, or run the model on token ids")),
     }
+}
+
+/// Checks that every id of `tokenizer` is one of the model's. It may have fewer: tables are padded.
+fn fitting(
+    tokenizer: Box<dyn Tokenizer>,
+    model: Option<&ModelConfig>,
+    place: &str,
+) -> Result<Box<dyn Tokenizer>> {
+    if let Some(model) = model.filter(|model| model.vocab < tokenizer.vocab_size()) {
+        return Err(Error::model("the tokenizer has more tokens than the model")
+            .at(place)
+            .expected(format!("at most {} tokens, as the model has", model.vocab))
+            .found(format!("{} tokens", tokenizer.vocab_size()))
+            .next("give the tokenizer that belongs to the model with --tokenizer"));
+    }
+    Ok(tokenizer)
 }
 
 #[cfg(test)]
@@ -137,14 +239,49 @@ mod tests {
     }
 
     #[test]
+    fn tokenizers_are_recognised_by_their_contents() {
+        let Some(folder) = data() else { return };
+        let size = |name: &str| open(&folder.join(name)).unwrap().vocab_size();
+        assert_eq!(size("llama3/tokenizer.model"), 128_256);
+        assert_eq!(size("llama2c/tokenizer.model"), 32_000);
+        assert_eq!(size("llama2c/tokenizer.bin"), 32_000);
+        assert_eq!(size("llama.cpp-vocab/ggml-vocab-llama-spm.gguf"), 32_000);
+        assert_eq!(size("stories260K/stories260K.gguf"), 512);
+        assert_eq!(size("tiny-llama-float/tokenizer.json"), 32);
+    }
+
+    /// The hard strings of llama.cpp and the ids that `kind` of tokenizer gives them.
+    pub(super) fn hard_strings(folder: &Path, kind: &str) -> Vec<(String, Vec<u32>)> {
+        let read = |ending: &str| {
+            let path = folder.join(format!("llama.cpp-vocab/ggml-vocab-llama-{kind}.gguf.{ending}"));
+            std::fs::read_to_string(path).unwrap()
+        };
+        let (inputs, outputs) = (read("inp"), read("out"));
+        let ids = outputs.lines().map(|ids| ids.split_whitespace().map(|id| id.parse().unwrap()).collect());
+        let strings: Vec<_> = inputs.split("\n__ggml_vocab_test__\n").map(String::from).zip(ids).collect();
+        assert_eq!(strings.len(), 46);
+        strings
+    }
+
+    /// The ids at which merging arrives, after checking that its parts come together to as many tokens.
+    pub(super) fn merged(tokenizer: &dyn Tokenizer, text: &str, plain: bool) -> Vec<u32> {
+        let stretches = tokenizer.merges(text, plain).unwrap().unwrap();
+        for stretch in &stretches {
+            assert!(stretch.after(stretch.merges.len()).len() <= stretch.ids.len(), "{stretch:?}");
+            assert!(stretch.way == Way::Merged || stretch.merges.is_empty(), "{stretch:?}");
+        }
+        stretches.into_iter().flat_map(|stretch| stretch.ids).collect()
+    }
+
+    #[test]
     fn a_tokenizer_that_does_not_fit_is_an_error() {
         let Some(folder) = data() else { return };
         let model = checkpoint::open(Some(&folder.join("stories260K/stories260K.bin"))).unwrap();
         let message = |name: &str| find(&model, Some(&folder.join(name))).err().unwrap().to_string();
         assert!(message("llama2c/tokenizer.bin").contains("exactly 512 tokens"));
-        assert!(message("llama2c/tokenizer.model").contains("SentencePiece"));
-        assert!(message("llama3/tokenizer.model").contains("tiktoken"));
-        assert!(message("stories260K/stories260K.gguf").contains("GGUF"));
+        assert!(message("llama2c/tokenizer.model").contains("at most 512 tokens"));
+        assert!(message("llama3/tokenizer.model").contains("128256 tokens"));
+        assert!(message("llama.cpp-vocab/ggml-vocab-llama-spm.gguf").contains("at most 512 tokens"));
         assert!(message("no/such/file").contains("cannot be opened"));
         assert!(message("llama3").contains("a directory"));
     }

@@ -153,7 +153,8 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         leave();
-        self.released.store(true, Ordering::SeqCst);
+        // A signal that was caught ends the program in order; a second one must not cut that short.
+        self.released.store(self.signal.load(Ordering::SeqCst) == 0, Ordering::SeqCst);
         if !thread::panicking() {
             drop(panic::take_hook());
             let previous = self.previous.clone();

@@ -9,6 +9,7 @@ use super::MIN_PARALLEL;
 use super::kernel::gemm::{Packed, Scratch};
 use super::kernel::{Kernel, Rows};
 use crate::checkpoint::{Dtype, Tensor};
+use crate::ops::dequantize;
 
 /// A matrix (outputs, inputs) where it lies in the file.
 #[derive(Clone, Debug)]
@@ -35,9 +36,10 @@ impl Matrix {
 
     /// Some rows, as they are stored.
     fn rows(&self, rows: Range<usize>) -> Rows<'_> {
-        let (dtype, inputs) = (self.tensor.dtype(), self.inputs());
-        let length = inputs * dtype.size();
-        Rows { bytes: &self.tensor.bytes()[rows.start * length..rows.end * length], dtype, inputs }
+        let bytes = self.tensor.bytes();
+        let length = bytes.len() / self.outputs();
+        let bytes = &bytes[rows.start * length..rows.end * length];
+        Rows { bytes, dtype: self.tensor.dtype(), inputs: self.inputs() }
     }
 
     /// Copies row `row` as float32.
@@ -47,7 +49,8 @@ impl Matrix {
     }
 }
 
-/// `bytes` of number type `dtype` as float32; every value of the three types has an exact one.
+/// `bytes` of number type `dtype` as float32: exactly where it is a float, by the formula of the format
+/// where it is stored in blocks.
 #[inline(always)]
 pub(super) fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
     match dtype {
@@ -69,6 +72,14 @@ pub(super) fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
                 }
             }
         },
+        Dtype::Q8_0 => dequantize::q8_0(bytes, out),
+        Dtype::Q4_0 => dequantize::q4_0(bytes, out),
+        Dtype::Q4_1 => dequantize::q4_1(bytes, out),
+        Dtype::Q5_0 => dequantize::q5_0(bytes, out),
+        Dtype::Q5_1 => dequantize::q5_1(bytes, out),
+        Dtype::Q4K => dequantize::q4_k(bytes, out),
+        Dtype::Q5K => dequantize::q5_k(bytes, out),
+        Dtype::Q6K => dequantize::q6_k(bytes, out),
     }
 }
 

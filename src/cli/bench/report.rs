@@ -18,6 +18,8 @@ pub(super) struct Report {
     pub(super) matmul: f64,
     /// Whether the weights fit into a cache, so that their speed is not the memory's.
     pub(super) in_cache: bool,
+    /// The most memory that the process held while the model ran, in bytes.
+    pub(super) peak_memory: Option<u64>,
     pub(super) load: Duration,
     pub(super) first_token: Duration,
     pub(super) decode: Option<Decode>,
@@ -91,7 +93,7 @@ impl Report {
                 rates.median, rates.min, rates.max
             )?;
         }
-        if let Some(bytes) = peak_memory() {
+        if let Some(bytes) = self.peak_memory {
             writeln!(out, "peak memory  {:8.1} MB", bytes as f64 / 1e6)?;
         }
         for (stage, time) in &self.stages {
@@ -137,7 +139,7 @@ impl Report {
             "first_token_s": self.first_token.as_secs_f64(),
             "decode": decode,
             "prefill": prefill,
-            "peak_memory_bytes": peak_memory(),
+            "peak_memory_bytes": self.peak_memory,
             "stages": stages,
         });
         writeln!(std::io::stdout().lock(), "{report}")
@@ -150,7 +152,7 @@ impl Report {
 }
 
 /// The most memory that this process has held, where the system tells.
-fn peak_memory() -> Option<u64> {
+pub(super) fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)

@@ -1,7 +1,9 @@
 //! The plain loops, compiled for AVX2 with FMA and F16C: two vectors hold the 16 partial sums of an output.
 #![allow(unsafe_code)]
 
-use super::limits::{self, CHAINS, WORDS};
+use std::arch::x86_64::*;
+
+use super::limits::CHAINS;
 use super::{Rows, gemm, portable};
 use crate::ops;
 
@@ -26,8 +28,41 @@ compiled!(qk, ops::attention::qk, (query: &[f32], keys: &[f32], stride: usize, o
 compiled!(mix, ops::attention::mix, (weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]));
 compiled!(rms_norm, ops::rms_norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]));
 
-compiled!(read, limits::read, (bytes: &[u8], out: &mut [u64; WORDS]));
-compiled!(multiply, limits::multiply::<CHAINS>, (rounds: usize, factor: f32, out: &mut [f32]));
+/// See [`super::Kernel::read_limit`]: the exclusive or of every whole 128 bytes.
+pub(super) fn read(bytes: &[u8]) -> u64 {
+    #[target_feature(enable = "avx2")]
+    fn inner(bytes: &[u8]) -> u64 {
+        let mut sums = [_mm256_setzero_si256(); 4];
+        for chunk in bytes.as_chunks::<128>().0 {
+            for (i, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: the chunk has 128 bytes, four vectors of 32.
+                let vector = unsafe { _mm256_loadu_si256(chunk.as_ptr().add(32 * i).cast()) };
+                *sum = _mm256_xor_si256(*sum, vector);
+            }
+        }
+        let all = _mm256_xor_si256(_mm256_xor_si256(sums[0], sums[1]), _mm256_xor_si256(sums[2], sums[3]));
+        (_mm256_extract_epi64::<0>(all) ^ _mm256_extract_epi64::<3>(all)).cast_unsigned()
+    }
+    // SAFETY: a `Kernel` for AVX2 exists only where the processor has these features.
+    unsafe { inner(bytes) }
+}
+
+/// See [`super::Kernel::multiply_limit`]: two vectors of 8 for each 16 values.
+pub(super) fn multiply(rounds: usize, factor: f32) -> f32 {
+    #[target_feature(enable = "avx2,fma")]
+    fn inner(rounds: usize, factor: f32) -> f32 {
+        let (x, y) = (_mm256_set1_ps(factor), _mm256_set1_ps(1.0 - factor));
+        let mut sums = [_mm256_set1_ps(1.0); CHAINS];
+        for _ in 0..2 * rounds {
+            for sum in &mut sums {
+                *sum = _mm256_fmadd_ps(*sum, x, y);
+            }
+        }
+        sums.into_iter().map(|sum| _mm256_cvtss_f32(sum)).sum()
+    }
+    // SAFETY: a `Kernel` for AVX2 exists only where the processor has these features.
+    unsafe { inner(rounds, factor) }
+}
 
 /// 3 weight rows × 2 tokens: 12 of the 16 registers hold sums.
 pub(super) struct Tile;

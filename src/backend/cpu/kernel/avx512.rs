@@ -3,8 +3,8 @@
 
 use std::arch::x86_64::*;
 
-use super::limits::{self, CHAINS, WORDS};
-use super::{Rows, gemm};
+use super::limits::CHAINS;
+use super::{Rows, gemm, portable};
 use crate::checkpoint::Dtype;
 use crate::ops;
 use crate::ops::matmul::LANES;
@@ -12,7 +12,7 @@ use crate::ops::matmul::LANES;
 /// Weight rows that [`dots`] reads side by side, to keep several sums under way.
 const ROWS: usize = 4;
 
-/// See [`super::Kernel::dots`].
+/// See [`super::Kernel::dots`]; for number types in which every value stands for itself.
 pub(super) fn dots(x: &[f32], w: Rows<'_>, columns: &mut [f32]) {
     let tokens = x.len() / w.inputs;
     assert!(x.len() == tokens * w.inputs && columns.len() == w.count() * tokens);
@@ -26,6 +26,7 @@ pub(super) fn dots(x: &[f32], w: Rows<'_>, columns: &mut [f32]) {
                     Dtype::F32 => dots_f32(x, rows),
                     Dtype::F16 => dots_f16(x, rows),
                     Dtype::BF16 => dots_bf16(x, rows),
+                    blocks => unreachable!("{blocks} is for dots_of_blocks"),
                 }
             };
             for (column, sum) in columns.chunks_exact_mut(tokens).zip(sums) {
@@ -151,7 +152,7 @@ macro_rules! compiled {
     ($name:ident, $op:path, ($($argument:ident: $type:ty),*)) => {
         #[doc = concat!("[`", stringify!($op), "`], compiled for AVX-512.")]
         pub(super) fn $name($($argument: $type),*) {
-            #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+            #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
             fn inner($($argument: $type),*) {
                 $op($($argument),*);
             }
@@ -161,8 +162,42 @@ macro_rules! compiled {
     };
 }
 
+compiled!(dots_of_blocks, portable::dots, (x: &[f32], w: Rows<'_>, columns: &mut [f32], scratch: &mut [f32]));
 compiled!(qk, ops::attention::qk, (query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]));
 compiled!(mix, ops::attention::mix, (weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]));
 compiled!(rms_norm, ops::rms_norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]));
-compiled!(read, limits::read, (bytes: &[u8], out: &mut [u64; WORDS]));
-compiled!(multiply, limits::multiply::<CHAINS>, (rounds: usize, factor: f32, out: &mut [f32]));
+/// See [`super::Kernel::read_limit`]: the exclusive or of every whole 256 bytes.
+pub(super) fn read(bytes: &[u8]) -> u64 {
+    #[target_feature(enable = "avx512f")]
+    fn inner(bytes: &[u8]) -> u64 {
+        let mut sums = [_mm512_setzero_si512(); 4];
+        for chunk in bytes.as_chunks::<256>().0 {
+            for (i, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: the chunk has 256 bytes, four vectors of 64.
+                let vector = unsafe { _mm512_loadu_si512(chunk.as_ptr().add(64 * i).cast()) };
+                *sum = _mm512_xor_si512(*sum, vector);
+            }
+        }
+        let all = _mm512_xor_si512(_mm512_xor_si512(sums[0], sums[1]), _mm512_xor_si512(sums[2], sums[3]));
+        _mm512_reduce_add_epi64(all).cast_unsigned()
+    }
+    // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+    unsafe { inner(bytes) }
+}
+
+/// See [`super::Kernel::multiply_limit`].
+pub(super) fn multiply(rounds: usize, factor: f32) -> f32 {
+    #[target_feature(enable = "avx512f")]
+    fn inner(rounds: usize, factor: f32) -> f32 {
+        let (x, y) = (_mm512_set1_ps(factor), _mm512_set1_ps(1.0 - factor));
+        let mut sums = [_mm512_set1_ps(1.0); CHAINS];
+        for _ in 0..rounds {
+            for sum in &mut sums {
+                *sum = _mm512_fmadd_ps(*sum, x, y);
+            }
+        }
+        sums.into_iter().map(|sum| _mm512_cvtss_f32(sum)).sum()
+    }
+    // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+    unsafe { inner(rounds, factor) }
+}

@@ -8,7 +8,7 @@ use super::Rows;
 use crate::backend::cpu::matrix::widen;
 use crate::ops::matmul::LANES;
 
-/// Inputs in a block.
+/// Inputs in a block: whole blocks of every number type.
 const BLOCK: usize = 512;
 
 /// The register tile of an instruction set.
@@ -121,9 +121,9 @@ fn pack_panel<T: Tile>(
     panel.clear();
     panel.resize(steps * T::ROWS * LANES, 0.0);
     widened.resize(block.len(), 0.0);
-    let size = w.dtype.size();
+    let bytes = w.range(block);
     for row in first..(first + T::ROWS).min(w.count()) {
-        widen(w.dtype, &w.row(row)[block.start * size..block.end * size], widened);
+        widen(w.dtype, &w.row(row)[bytes.clone()], widened);
         for (step, values) in widened.chunks(LANES).enumerate() {
             panel[(step * T::ROWS + row - first) * LANES..][..values.len()].copy_from_slice(values);
         }

@@ -11,6 +11,8 @@ pub(super) mod gemm;
 mod limits;
 mod portable;
 
+use std::ops::Range;
+
 use gemm::{Packed, Scratch};
 
 use crate::checkpoint::Dtype;
@@ -47,13 +49,19 @@ pub(super) struct Rows<'a> {
 impl<'a> Rows<'a> {
     /// Number of rows.
     pub(super) fn count(self) -> usize {
-        self.bytes.len() / (self.inputs * self.dtype.size())
+        self.bytes.len() / self.range(0..self.inputs).len()
     }
 
     /// The bytes of row `row`.
     pub(super) fn row(self, row: usize) -> &'a [u8] {
-        let length = self.inputs * self.dtype.size();
+        let length = self.range(0..self.inputs).len();
         &self.bytes[row * length..(row + 1) * length]
+    }
+
+    /// Where in a row's bytes the values of `inputs` are, which begin and end with a block of the number type.
+    pub(super) fn range(self, inputs: Range<usize>) -> Range<usize> {
+        let at = |input: usize| input / self.dtype.block() * self.dtype.block_bytes();
+        at(inputs.start)..at(inputs.end)
     }
 }
 
@@ -92,6 +100,8 @@ impl Kernel {
     /// number type in which it is stored. `scratch` has room for one row of weights.
     pub(super) fn dots(self, x: &[f32], w: Rows<'_>, columns: &mut [f32], scratch: &mut [f32]) {
         match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 if w.dtype.block() > 1 => avx512::dots_of_blocks(x, w, columns, scratch),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => avx512::dots(x, w, columns),
             #[cfg(target_arch = "x86_64")]
@@ -178,18 +188,47 @@ mod tests {
             Dtype::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
             Dtype::F16 => values.iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect(),
             Dtype::BF16 => values.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect(),
+            blocks => random_blocks(values, blocks),
         };
         let mut exact = vec![0.0; values.len()];
         widen(dtype, &bytes, &mut exact);
         (bytes, exact)
     }
 
+    /// Blocks with the bits of `values`, but scales that keep what they stand for small.
+    fn random_blocks(values: &[f32], dtype: Dtype) -> Vec<u8> {
+        let count = values.len() / dtype.block() * dtype.block_bytes();
+        let mut bytes: Vec<u8> =
+            values.iter().cycle().take(count).map(|value| (value.to_bits() >> 8) as u8).collect();
+        for block in bytes.chunks_mut(dtype.block_bytes()) {
+            let halves: &[usize] = match dtype {
+                Dtype::Q6K => &[208],
+                Dtype::Q4_1 | Dtype::Q5_1 | Dtype::Q4K | Dtype::Q5K => &[0, 2],
+                _ => &[0],
+            };
+            for &at in halves {
+                block[at..at + 2].copy_from_slice(&half::f16::from_f32(0.01).to_le_bytes());
+            }
+        }
+        bytes
+    }
+
     #[test]
     fn every_kernel_gives_the_bits_of_the_plain_products() {
-        for dtype in [Dtype::F32, Dtype::F16, Dtype::BF16] {
-            for (inputs, rows, tokens) in
-                [(1, 1, 1), (7, 3, 2), (16, 6, 4), (33, 13, 9), (512, 5, 3), (1100, 7, 5)]
-            {
+        for dtype in Dtype::ALL {
+            for (inputs, rows, tokens) in [
+                (1, 1, 1),
+                (7, 3, 2),
+                (16, 6, 4),
+                (33, 13, 9),
+                (512, 5, 3),
+                (1100, 7, 5),
+                (32, 3, 1),
+                (1280, 7, 5),
+            ] {
+                if dtype.bytes(inputs).is_none() {
+                    continue;
+                }
                 let x = noise(inputs * tokens, 1);
                 let (bytes, w) = stored(&noise(inputs * rows, 2), dtype);
                 let plain: Vec<f32> = w

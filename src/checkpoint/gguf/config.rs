@@ -1,0 +1,210 @@
+//! The hyperparameters of a GGUF file: keys under the name of its architecture, and what its tensors show.
+
+use super::Metadata;
+use crate::checkpoint::names::{LayerWeight, printable};
+use crate::checkpoint::tensor::{Contents, Dtype, Tensor};
+use crate::checkpoint::{Naming, Weight};
+use crate::config::{ModelConfig, Pairing, RopeScaling};
+use crate::error::{Error, Result};
+
+/// The architectures that are computed here, each with the pairing of its files' query and key rows.
+const ARCHITECTURES: &[(&str, Pairing)] = &[("llama", Pairing::Neighbours), ("qwen2", Pairing::Halves)];
+
+/// Divisors of the RoPE frequencies: no weight, though it is stored as one.
+const ROPE_FREQS: &str = "rope_freqs.weight";
+
+/// The hyperparameters of a model with these tensors; `rope_freqs.weight`, which is one, is taken out.
+///
+/// # Errors
+/// [`Error::Model`] where a key is missing or wrong, or the model has a part that is not computed here.
+pub(super) fn model_config(
+    metadata: &Metadata<'_>,
+    contents: &mut Contents,
+    place: &str,
+) -> Result<ModelConfig> {
+    let (architecture, pairing) = architecture(metadata, place)?;
+    if contents.tensors.is_empty() && contents.unreadable.is_empty() {
+        return Err(Error::model("the GGUF file holds no tensors, only a vocabulary")
+            .at(place)
+            .expected("the weights of a model")
+            .next("give it with --tokenizer, and the model with --model"));
+    }
+    let key = |name: &str| format!("{architecture}.{name}");
+    if metadata.size(&key("expert_count"))?.unwrap_or(0) > 0 {
+        let found = metadata.size(&key("expert_count"))?.unwrap_or(0);
+        return Err(metadata.wrong(
+            &key("expert_count"),
+            "0: mixtures of experts are not computed here",
+            found,
+        ));
+    }
+    let layers = metadata.required_size(&key("block_count"))?;
+    if layers > contents.tensors.len() + contents.unreadable.len() {
+        return Err(metadata.wrong(&key("block_count"), "not more layers than tensors", layers));
+    }
+    refuse_what_is_not_computed(contents, layers, place)?;
+
+    let dim = metadata.required_size(&key("embedding_length"))?;
+    let heads = metadata.required_size(&key("attention.head_count"))?;
+    let head_dim = head_dim(metadata, architecture, dim, heads)?;
+    let table = contents.tensors.get(&Naming::Gguf.name(Weight::Embedding));
+    // In any layer, so that one that lacks it is an error later, and not a layer computed without.
+    let bias = |weights: [LayerWeight; 3]| {
+        (0..layers).any(|layer| weights.iter().any(|&weight| has(contents, Weight::Layer(layer, weight))))
+    };
+    let vocab = match metadata.size(&key("vocab_size"))? {
+        Some(vocab) => vocab,
+        None => match metadata.texts("tokenizer.ggml.tokens")? {
+            Some(tokens) => tokens.len(),
+            None => table.and_then(|table| table.shape().first()).copied().unwrap_or(0),
+        },
+    };
+    let required = |name: &str| {
+        let key = key(name);
+        metadata.number(&key)?.ok_or_else(|| metadata.wrong(&key, "a number", "no such key"))
+    };
+    let config = ModelConfig {
+        dim,
+        layers,
+        heads,
+        kv_heads: metadata.size(&key("attention.head_count_kv"))?.unwrap_or(heads),
+        head_dim,
+        ffn_dim: metadata.required_size(&key("feed_forward_length"))?,
+        vocab,
+        context: metadata.required_size(&key("context_length"))?,
+        norm_eps: required("attention.layer_norm_rms_epsilon")?,
+        rope_theta: metadata.number(&key("rope.freq_base"))?.unwrap_or(10000.0),
+        rope_scaling: rope_scaling(metadata, architecture, contents, head_dim, place)?,
+        pairing,
+        qkv_bias: bias([LayerWeight::Bq, LayerWeight::Bk, LayerWeight::Bv]),
+        output_bias: bias([LayerWeight::Bo; 3]),
+        mlp_bias: bias([LayerWeight::B1, LayerWeight::B2, LayerWeight::B3]),
+        tied: !has(contents, Weight::Head),
+    };
+    contents.tensors.remove(ROPE_FREQS);
+    config.check().map_err(|error| error.at(place))?;
+    Ok(config)
+}
+
+/// Whether the file has a tensor for `weight`, of whatever dtype.
+fn has(contents: &Contents, weight: Weight) -> bool {
+    let name = Naming::Gguf.name(weight);
+    contents.tensors.contains_key(&name) || contents.unreadable.contains_key(&name)
+}
+
+/// The ids that end a text: end of text, of a turn, and of a message.
+///
+/// # Errors
+/// [`Error::Model`] where one is no token id.
+pub(crate) fn stop_ids(metadata: &Metadata<'_>) -> Result<Vec<u32>> {
+    let mut ids = Vec::new();
+    for name in ["eos", "eot", "eom"] {
+        let id = metadata.id(&format!("tokenizer.ggml.{name}_token_id"))?;
+        ids.extend(id.filter(|id| !ids.contains(id)));
+    }
+    Ok(ids)
+}
+
+/// The architecture's name, and the pairing that it stands for.
+fn architecture<'a>(metadata: &Metadata<'a>, place: &str) -> Result<(&'a str, Pairing)> {
+    let name = metadata.text("general.architecture")?.unwrap_or_default();
+    let kind = metadata.text("general.type")?.unwrap_or("model");
+    let known = ARCHITECTURES.iter().find(|(known, _)| *known == name && kind == "model");
+    known.map(|(_, pairing)| (name, *pairing)).ok_or_else(|| {
+        let names: Vec<_> = ARCHITECTURES.iter().map(|(name, _)| *name).collect();
+        Error::model("the GGUF file holds a model that is not computed here")
+            .at(place)
+            .expected(format!("a model of architecture {}", names.join(" or ")))
+            .found(format!("a {} of architecture `{}`", printable(kind), printable(name)))
+            .next("use a Llama, or a model of one of these architectures")
+    })
+}
+
+/// Tensors without a role in the forward pass would make it another model's.
+fn refuse_what_is_not_computed(contents: &Contents, layers: usize, place: &str) -> Result<()> {
+    let known = |name: &str| match Naming::Gguf.weight(name) {
+        Some(Weight::Layer(layer, _)) => layer < layers,
+        weight => weight.is_some() || name == ROPE_FREQS,
+    };
+    let Some(name) = contents.tensors.keys().chain(contents.unreadable.keys()).find(|name| !known(name))
+    else {
+        return Ok(());
+    };
+    Err(Error::model("the GGUF file has a tensor that a Llama has not")
+        .at(place)
+        .expected(format!("the weights of {layers} layers, an embedding table, a norm and a head"))
+        .found(format!("`{}`", printable(name)))
+        .next("use a version of the model without it; what it adds is not computed here"))
+}
+
+/// C, which the file may leave out.
+fn head_dim(metadata: &Metadata<'_>, architecture: &str, dim: usize, heads: usize) -> Result<usize> {
+    let key = |name: &str| format!("{architecture}.{name}");
+    let keys = key("attention.key_length");
+    let head_dim = match metadata.size(&keys)? {
+        Some(head_dim) => head_dim,
+        None if heads > 0 && dim.is_multiple_of(heads) => dim / heads,
+        None => {
+            let found = format!("no such key, with a width of {dim} and {heads} heads");
+            return Err(metadata.wrong(
+                &keys,
+                "the width of a head, where the model's is no multiple of it",
+                found,
+            ));
+        }
+    };
+    // Both have to be as wide as the keys are.
+    for name in ["attention.value_length", "rope.dimension_count"] {
+        if let Some(other) = metadata.size(&key(name))?.filter(|&other| other != head_dim) {
+            let expected = format!("{head_dim}, the width of a head; anything else is not computed here");
+            return Err(metadata.wrong(&key(name), &expected, other));
+        }
+    }
+    Ok(head_dim)
+}
+
+/// How the RoPE frequencies are scaled: by one factor, by one for each pair, or by both.
+fn rope_scaling(
+    metadata: &Metadata<'_>,
+    architecture: &str,
+    contents: &Contents,
+    head_dim: usize,
+    place: &str,
+) -> Result<RopeScaling> {
+    let key = |name: &str| format!("{architecture}.{name}");
+    let kind = metadata.text(&key("rope.scaling.type"))?.unwrap_or("linear");
+    if !["none", "linear"].contains(&kind) {
+        let expected = "none or linear; other kinds of RoPE scaling are not computed here";
+        return Err(metadata.wrong(&key("rope.scaling.type"), expected, printable(kind)));
+    }
+    let factor = match metadata.number(&key("rope.scaling.factor"))? {
+        None => metadata.number(&key("rope.scale_linear"))?,
+        factor => factor,
+    };
+    // As in llama.cpp, where 0 stands for none.
+    let factor = factor.filter(|&factor| kind == "linear" && factor != 0.0).unwrap_or(1.0);
+    let unreadable = contents.unreadable.get(ROPE_FREQS).cloned();
+    let Some(tensor) = contents.tensors.get(ROPE_FREQS) else {
+        return match unreadable {
+            Some(dtype) => Err(wrong_divisors(place, head_dim, dtype)),
+            None if factor == 1.0 => Ok(RopeScaling::None),
+            None => Ok(RopeScaling::Linear { factor }),
+        };
+    };
+    if tensor.dtype() != Dtype::F32 || tensor.count() != head_dim / 2 {
+        return Err(wrong_divisors(place, head_dim, format!("{} {:?}", tensor.dtype(), tensor.shape())));
+    }
+    Ok(RopeScaling::Divisors(divisors(tensor).map(|divisor| divisor * factor).collect()))
+}
+
+fn divisors(tensor: &Tensor) -> impl Iterator<Item = f32> {
+    tensor.bytes().as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes))
+}
+
+fn wrong_divisors(place: &str, head_dim: usize, found: String) -> Error {
+    Error::model(format!("tensor `{ROPE_FREQS}` cannot be right"))
+        .at(place)
+        .expected(format!("F32 [{}], a divisor for each pair of a head's components", head_dim / 2))
+        .found(found)
+        .next("fetch the file again, or use another version of the model")
+}

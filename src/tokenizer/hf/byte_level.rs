@@ -1,0 +1,195 @@
+//! GPT-2's byte-level BPE from its parts, for files that have a vocabulary and no tokenizer.json.
+
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+use tokenizers::models::bpe::{BPE, Merges, Vocab};
+use tokenizers::{AddedToken, PostProcessorWrapper, PreTokenizerWrapper};
+
+use super::decoder::Decoder;
+use super::outline::Outline;
+use super::{HfTokenizer, guarded, leading_special};
+use crate::checkpoint::names::printable;
+use crate::error::{Error, Result};
+
+/// How a text is cut into pieces before tokens are merged, which never go beyond one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::tokenizer) enum Cut {
+    /// GPT-2: words with the space before them, numbers, runs of signs.
+    Gpt2,
+    /// SmolLM: as GPT-2, every digit by itself.
+    SmolLm,
+    /// Llama 3: numbers in threes, the apostrophe's endings in either case.
+    Llama3,
+    /// Qwen2: as Llama 3, every digit by itself.
+    Qwen2,
+}
+
+impl Cut {
+    /// As the `pre_tokenizer` of a tokenizer.json.
+    fn section(self) -> Value {
+        let byte_level = |use_regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex});
+        let expression = |numbers: &str| {
+            let regex = [
+                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
+                r"[^\r\n\p{L}\p{N}]?\p{L}+",
+                numbers,
+                r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+                r"\s*[\r\n]+",
+                r"\s+(?!\S)",
+                r"\s+",
+            ];
+            json!({"type": "Split", "pattern": {"Regex": regex.join("|")}, "behavior": "Isolated", "invert": false})
+        };
+        let parts = match self {
+            Self::Gpt2 => vec![byte_level(true)],
+            Self::SmolLm => vec![json!({"type": "Digits", "individual_digits": true}), byte_level(true)],
+            Self::Llama3 => vec![expression(r"\p{N}{1,3}"), byte_level(false)],
+            Self::Qwen2 => vec![expression(r"\p{N}"), byte_level(false)],
+        };
+        json!({"type": "Sequence", "pretokenizers": parts})
+    }
+}
+
+/// A byte-level BPE.
+pub(in crate::tokenizer) struct ByteLevel {
+    /// The tokens by id, spelt in GPT-2's alphabet of bytes.
+    pub(in crate::tokenizer) tokens: Vec<String>,
+    /// The merges, the first to be made first.
+    pub(in crate::tokenizer) merges: Merges,
+    /// Ids of tokens that are found in the text as they stand, before it is cut.
+    pub(in crate::tokenizer) added: Vec<u32>,
+    /// Those of them that are no text: beginning, end, …
+    pub(in crate::tokenizer) special: Vec<u32>,
+    /// How the text is cut.
+    pub(in crate::tokenizer) cut: Cut,
+    /// Llama 3's rule: a piece that is a token as a whole is not put together by merges.
+    pub(in crate::tokenizer) whole: bool,
+    /// What encoding puts before a text.
+    pub(in crate::tokenizer) before: Option<u32>,
+    /// What encoding puts after a text.
+    pub(in crate::tokenizer) after: Option<u32>,
+}
+
+impl ByteLevel {
+    /// The tokenizer made of these parts, found at `place`.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where a merge or a special token is none of the tokens.
+    pub(in crate::tokenizer) fn build(self, place: &str) -> Result<HfTokenizer> {
+        let wrong = |found: String| {
+            Error::model("the vocabulary cannot be right")
+                .at(place)
+                .expected("tokens, and merges of two of them into a third")
+                .found(printable(&found))
+                .next(
+                    "fetch the file again, give another one with --tokenizer, or run the model on token ids",
+                )
+        };
+        let template =
+            self.template().ok_or_else(|| wrong("a special token outside the vocabulary".into()))?;
+        let added = |ids: &[u32], special: bool| -> Option<Vec<AddedToken>> {
+            let name = |id: &u32| self.tokens.get(*id as usize);
+            ids.iter().map(|id| Some(AddedToken::from(name(id)?, special).normalized(false))).collect()
+        };
+        let tokens = added(&self.added, false).zip(added(&self.special, true));
+        let (plain, special) = tokens.ok_or_else(|| wrong("an id outside the vocabulary".into()))?;
+        let decoder = Decoder::ByteLevel;
+        let outline = Outline { decoder, drops_unknown: true };
+        let pre_tokenizer: PreTokenizerWrapper = from_section(self.cut.section());
+        let vocab: Vocab = self.tokens.into_iter().zip(0..).collect();
+        let builder = BPE::builder().vocab_and_merges(vocab, self.merges).ignore_merges(self.whole);
+        let inner = guarded(|| {
+            let mut inner = tokenizers::Tokenizer::new(builder.build()?);
+            inner.with_pre_tokenizer(Some(pre_tokenizer));
+            inner.with_post_processor(Some(from_section::<PostProcessorWrapper>(template)));
+            inner.add_tokens(plain)?;
+            inner.add_special_tokens(special)?;
+            Ok(inner)
+        });
+        let inner = inner.map_err(wrong)?;
+        let bos = leading_special(&inner).map_err(wrong)?;
+        let special = self.special.into_iter().collect();
+        Ok(HfTokenizer { inner, plain: OnceLock::new(), outline, special, bos })
+    }
+
+    /// The `post_processor` that puts `before` and `after` around a text; none where one is no token.
+    fn template(&self) -> Option<Value> {
+        let mut tokens = serde_json::Map::new();
+        let mut piece = |id: Option<u32>| -> Option<Vec<Value>> {
+            let Some(id) = id else { return Some(Vec::new()) };
+            let name = self.tokens.get(id as usize)?;
+            tokens.insert(name.clone(), json!({"id": name, "ids": [id], "tokens": [name]}));
+            Some(vec![json!({"SpecialToken": {"id": name, "type_id": 0}})])
+        };
+        let (before, after) = (piece(self.before)?, piece(self.after)?);
+        let text = vec![json!({"Sequence": {"id": "A", "type_id": 0}})];
+        let single = [before, text, after].concat();
+        Some(json!({"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": tokens}))
+    }
+}
+
+/// A part of the crate from its section of a tokenizer.json, written above.
+fn from_section<T: serde::de::DeserializeOwned>(section: Value) -> T {
+    serde_json::from_value(section).unwrap_or_else(|error| unreachable!("a section of this file: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::Tokenizer;
+    use super::super::super::tests::decode;
+    use super::*;
+
+    fn parts(cut: Cut) -> ByteLevel {
+        let tokens = ["a", "b", "1", "Ġ", "'", "S", "ab", "11", "aba", "<|begin|>", "<|end|>", "<user>"];
+        let merges = [("a", "b"), ("1", "1")].map(|(a, b)| (a.into(), b.into()));
+        ByteLevel {
+            tokens: tokens.map(String::from).into(),
+            merges: merges.into(),
+            added: vec![11],
+            special: vec![9, 10],
+            cut,
+            whole: false,
+            before: Some(9),
+            after: None,
+        }
+    }
+
+    #[test]
+    fn added_tokens_are_found_before_the_text_is_cut() {
+        let tokenizer = parts(Cut::Llama3).build("test").unwrap();
+        let ids = tokenizer.encode("ab<user> a<|end|>").unwrap();
+        assert_eq!(ids, [9, 6, 11, 3, 0, 10]);
+        assert_eq!(decode(&tokenizer, &ids), "ab<user> a");
+        assert_eq!((tokenizer.bos(), tokenizer.vocab_size()), (Some(9), 12));
+    }
+
+    #[test]
+    fn a_whole_piece_that_is_a_token_is_not_merged() {
+        let ids =
+            |whole| ByteLevel { whole, ..parts(Cut::Llama3) }.build("test").unwrap().encode("aba").unwrap();
+        assert_eq!(ids(false), [9, 6, 0]);
+        assert_eq!(ids(true), [9, 8]);
+    }
+
+    #[test]
+    fn numbers_are_cut_by_their_own_rule() {
+        let ids = |cut, text| parts(cut).build("test").unwrap().encode(text).unwrap();
+        assert_eq!(ids(Cut::Gpt2, "1111"), [9, 7, 7]);
+        assert_eq!(ids(Cut::Llama3, "1111"), [9, 7, 2, 2]);
+        assert_eq!(ids(Cut::Qwen2, "11"), [9, 2, 2]);
+        assert_eq!(ids(Cut::SmolLm, "11"), [9, 2, 2]);
+    }
+
+    #[test]
+    fn tokens_that_are_not_there_are_errors() {
+        let broken = |change: &dyn Fn(&mut ByteLevel)| {
+            let mut parts = parts(Cut::Gpt2);
+            change(&mut parts);
+            parts.build("test").err().unwrap().to_string()
+        };
+        assert!(broken(&|parts| parts.before = Some(99)).contains("outside the vocabulary"));
+        assert!(broken(&|parts| parts.special.push(99)).contains("outside the vocabulary"));
+        assert!(broken(&|parts| parts.merges.push(("a".into(), "x".into()))).contains('x'));
+    }
+}

@@ -1,0 +1,92 @@
+//! Special tokens in a text: `<|eot_id|>` is one token where it stands, and not eleven characters.
+
+use std::collections::HashMap;
+
+/// The special tokens of a vocabulary, by their names.
+#[derive(Debug, Default)]
+pub(super) struct Specials {
+    ids: HashMap<String, u32>,
+    /// The lengths that names have, the longest first.
+    lengths: Vec<usize>,
+    /// The bytes that names begin with.
+    first: Vec<u8>,
+}
+
+/// A part of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part<'a> {
+    /// To be split into tokens; never empty.
+    Text(&'a str),
+    /// A special token.
+    Special(u32),
+}
+
+impl Specials {
+    /// Special tokens with these names; an empty name is none.
+    pub(super) fn new(names: impl IntoIterator<Item = (String, u32)>) -> Self {
+        let mut ids = HashMap::new();
+        for (name, id) in names {
+            if !name.is_empty() {
+                ids.entry(name).or_insert(id);
+            }
+        }
+        let mut lengths: Vec<usize> = ids.keys().map(String::len).collect();
+        lengths.sort_unstable_by(|a, b| b.cmp(a));
+        lengths.dedup();
+        let mut first: Vec<u8> = ids.keys().map(|name| name.as_bytes()[0]).collect();
+        first.sort_unstable();
+        first.dedup();
+        Self { ids, lengths, first }
+    }
+
+    /// The id of a name.
+    pub(super) fn get(&self, name: &str) -> Option<u32> {
+        self.ids.get(name).copied()
+    }
+
+    /// Length and id of the longest special token that `text` begins with.
+    pub(super) fn at_start(&self, text: &str) -> Option<(usize, u32)> {
+        if !self.first.contains(text.as_bytes().first()?) {
+            return None;
+        }
+        self.lengths.iter().find_map(|&length| Some((length, self.get(text.get(..length)?)?)))
+    }
+
+    /// `text` in parts, from left to right; of special tokens that begin at one place the longest counts.
+    /// Where `plain` is set there are none.
+    pub(super) fn split<'a>(&self, text: &'a str, plain: bool) -> Vec<Part<'a>> {
+        let mut parts = Vec::new();
+        let (mut from, mut at) = (0, 0);
+        while !plain && at < text.len() {
+            match text.get(at..).and_then(|rest| self.at_start(rest)) {
+                Some((length, id)) => {
+                    parts.extend((from < at).then(|| Part::Text(&text[from..at])));
+                    parts.push(Part::Special(id));
+                    at += length;
+                    from = at;
+                }
+                None => at += 1,
+            }
+        }
+        parts.extend((from < text.len()).then(|| Part::Text(&text[from..])));
+        parts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_name_counts() {
+        let names = [("<s>", 1), ("<s><s>", 2), ("é<", 3), ("", 4)].map(|(name, id)| (name.to_string(), id));
+        let specials = Specials::new(names);
+        use Part::{Special, Text};
+        assert_eq!(specials.split("a<s>b", false), [Text("a"), Special(1), Text("b")]);
+        assert_eq!(specials.split("<s><s><s>", false), [Special(2), Special(1)]);
+        assert_eq!(specials.split("éé<s>", false), [Text("é"), Special(3), Text("s>")]);
+        assert_eq!(specials.split("a<s>b", true), [Text("a<s>b")]);
+        assert_eq!(specials.split("", false), []);
+        assert_eq!(Specials::default().split("a<s>", false), [Text("a<s>")]);
+    }
+}

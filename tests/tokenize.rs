@@ -1,0 +1,110 @@
+//! `llama-trace tokenize`, as a user runs it.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{command, data, fixture, llama_trace, stderr, stdout};
+use serde_json::Value;
+
+/// What `tokenize` prints with these options.
+fn tokenize(tokenizer: &std::path::Path, args: &[&str]) -> String {
+    let options = ["tokenize", "--tokenizer", tokenizer.to_str().unwrap()];
+    let output = llama_trace(options.iter().chain(args));
+    assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+    stdout(&output)
+}
+
+#[test]
+fn ids_and_pieces_as_text_and_as_json() {
+    let Some(llama_3) = data("llama3/tokenizer.model") else { return };
+    let text = tokenize(&llama_3, &["Hello world\n"]);
+    assert_eq!(
+        text,
+        "pieces  \"<|begin_of_text|>\" \"Hello\" \" world\" \"\\n\"\nids     128000 9906 1917 198\n"
+    );
+    let json: Value = serde_json::from_str(&tokenize(&llama_3, &["Hello", "--format", "json"])).unwrap();
+    assert_eq!(json, serde_json::json!({"ids": [128_000, 9906], "pieces": ["<|begin_of_text|>", "Hello"]}));
+}
+
+#[test]
+fn special_tokens_may_be_read_as_text() {
+    let (Some(llama_3), Some(llama_2)) = (data("llama3/tokenizer.model"), data("llama2c/tokenizer.model"))
+    else {
+        return;
+    };
+    assert!(tokenize(&llama_3, &["<|eot_id|>"]).ends_with("ids     128000 128009\n"));
+    let plain = tokenize(&llama_3, &["<|eot_id|>", "--no-special"]);
+    assert!(plain.starts_with("pieces  \"<\" \"|\" ") && !plain.contains("1280"), "{plain}");
+    assert!(tokenize(&llama_2, &["</s>"]).ends_with("ids     1 2\n"));
+    assert!(!tokenize(&llama_2, &["</s>", "--no-special"]).ends_with(" 2\n"));
+}
+
+#[test]
+fn the_last_line_of_the_merges_is_the_result() {
+    for file in ["llama3/tokenizer.model", "llama2c/tokenizer.model", "llama2c/tokenizer.bin"] {
+        let Some(tokenizer) = data(file) else { return };
+        for text in
+            ["Hello world, 1234 times", "  Grüße 🦙", "", "unbelievablelongwordthatisnotinanyvocabulary"]
+        {
+            let (with, without) = (tokenize(&tokenizer, &[text, "--merges"]), tokenize(&tokenizer, &[text]));
+            assert_eq!(with.lines().last(), without.lines().last(), "{file}: {text}");
+            let json = tokenize(&tokenizer, &[text, "--merges", "--format", "json", "--no-special"]);
+            let json: Value = serde_json::from_str(&json).unwrap();
+            let stretches = json["stretches"].as_array().unwrap();
+            let ids: Vec<&Value> =
+                stretches.iter().flat_map(|stretch| stretch["ids"].as_array().unwrap()).collect();
+            assert_eq!(ids, json["ids"].as_array().unwrap().iter().collect::<Vec<_>>());
+        }
+    }
+    let Some(llama_3) = data("llama3/tokenizer.model") else { return };
+    let text = tokenize(&llama_3, &["xyzzy", "--merges", "--no-special"]);
+    assert!(text.contains("\"x\" \"y\" \"z\" \"z\" \"y\"") && text.contains("rank "), "{text}");
+    let Some(llama_2) = data("llama2c/tokenizer.model") else { return };
+    assert!(tokenize(&llama_2, &["xyzzy", "--merges"]).contains("score -"));
+}
+
+#[test]
+fn the_built_in_model_tells_its_merges() {
+    let run = |args: &[&str]| {
+        let output = llama_trace(["tokenize", "Once upon a time, unhappily"].iter().chain(args));
+        assert!(output.status.success(), "{}", stderr(&output));
+        stdout(&output)
+    };
+    let (with, without) = (run(&["--merges"]), run(&[]));
+    assert!(with.contains("rank ") && without.lines().count() == 2, "{with}");
+    assert_eq!(with.lines().last(), without.lines().last());
+    let (with, without) = (run(&["--merges", "--no-special"]), run(&["--no-special"]));
+    assert_eq!(with.lines().last(), without.lines().last());
+}
+
+#[test]
+fn the_text_may_come_from_standard_input() {
+    let Some(llama_2) = data("llama2c/tokenizer.bin") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("text");
+    std::fs::write(&file, "Hello world").unwrap();
+    let mut child = command(["tokenize", "--stdin", "--tokenizer", llama_2.to_str().unwrap()]);
+    let output = child.stdin(std::fs::File::open(&file).unwrap()).output().unwrap();
+    assert_eq!(stdout(&output), tokenize(&llama_2, &["Hello world"]));
+}
+
+#[test]
+fn wrong_requests_are_answered_with_what_would_be_right() {
+    let model = fixture("formats/meta/single");
+    let model = model.to_str().unwrap();
+    let cases: [(&[&str], i32, &str); 4] = [
+        (&["tokenize"], 2, "TEXT"),
+        (&["tokenize", "x", "--stdin"], 2, "cannot be used with"),
+        (&["tokenize", "x", "--model", model], 4, "no tokenizer"),
+        (&["tokenize", "x", "--tokenizer", "/nonexistent"], 3, "/nonexistent"),
+    ];
+    for (args, code, expected) in cases {
+        let output = llama_trace(args);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{args:?}: {}", stderr(&output));
+    }
+    let Some(words) = data("tiny-llama-float/tokenizer.json") else { return };
+    let output = llama_trace(["tokenize", "hello", "--merges", "--tokenizer", words.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("merges nothing"), "{}", stderr(&output));
+}
