@@ -54,7 +54,7 @@ fn quit(mut viewer: Terminal) {
 #[test]
 fn the_first_screen_shows_the_prompt_and_q_leaves_it() {
     let viewer = viewer(&[]);
-    viewer.shows(&["<|begin_of_text|>", "Once", "␣upon", "␣a", "␣time", "is next"]);
+    viewer.shows(&["<|begin_of_text|>", "│Once│␣upon│␣a│␣time", "is next"]);
     viewer.shows(&["step 1 of ", "tokens", "embedding", "layer 0", "layer 3", "logits", "q quit"]);
     assert!(viewer.look(vt100::Screen::alternate_screen), "what was on the screen before is kept");
     assert!(!viewer.has_its_settings(), "keys come as they are pressed");
@@ -64,7 +64,7 @@ fn the_first_screen_shows_the_prompt_and_q_leaves_it() {
 #[test]
 fn without_anything_said_it_shows_the_built_in_model() {
     let viewer = Terminal::start(WINDOW, command(&[]));
-    viewer.shows(&["built-in", "Once", "␣time", "step 1 of "]);
+    viewer.shows(&["built-in", "│Once│␣upon│␣a│␣time", "step 1 of "]);
     quit(viewer);
 }
 
@@ -396,7 +396,7 @@ fn stories260k_is_stepped_through() {
     let Some(model) = data("stories260K/stories260K.bin") else { return };
     let args = ["--model", model.to_str().unwrap(), "--prompt", PROMPT, "--step", "--stage", "softmax"];
     let mut viewer = Terminal::start(WINDOW, command(&args));
-    viewer.shows(&["stories260K", "<s>", "␣Once", "layer 0 of 0-4", "softmax"]);
+    viewer.shows(&["stories260K", "<s>│␣Once│", "layer 0 of 0-4", "softmax"]);
     viewer.send("t");
     viewer.shows(&["pass 1 (decode)"]);
     quit(viewer);

@@ -56,7 +56,8 @@ impl End {
             Some(2..=6) => Some("the message says nothing"),
             Some(101) => Some("it panicked"),
             Some(134) => Some("it aborted"),
-            Some(124 | 137) | None => Some("it was killed: out of time"),
+            Some(124 | 137) => Some("it hangs"),
+            None => Some("a signal ended it: it aborted, or took too much time"),
             Some(_) => Some("an exit code that means nothing"),
         };
         // A text from a file must not drive the terminal.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -42,16 +43,26 @@ struct Edit {
 
 #[derive(Clone, Debug)]
 enum Change {
-    Replace(Value),
-    Remove,
+    /// Any other value.
+    Replace(Index),
+    /// Another value of the same type.
+    Alike(Index),
+    /// The value in a list of its own.
     Wrap,
+    /// The value a second time, under another name.
     Double,
+    /// Another name.
+    Rename,
+    /// Nothing.
+    Remove,
+    /// A list from its end.
+    Reverse,
 }
 
 /// Values that a careless reader trips over.
-fn values() -> Vec<Value> {
+static VALUES: LazyLock<Vec<Value>> = LazyLock::new(|| {
     let mut values: Vec<Value> = [
-        r#"null true false "" "a" "F32" "F64" "BF16" "llama3" "\u001b[2J" [] [[]] {} {"a":{}} [0] [1,2,3] 0 1 2 3 5 8"#,
+        r#"null true false "" "a" "F32" "F64" "I32" "BF16" "llama3" "\u001b[2J" [] [[]] {} {"a":{}} [0] [1,2,3] 0 1 2 3 5 8"#,
         "-1 48 63 64 65 128 255 256 4096 65535 65536 1048575 1048576 1048577 2147483647 2147483648 4294967295",
         "4294967296 4611686018427387904 9223372036854775807 9223372036854775808 18446744073709551615",
         "18446744073709551616 -9223372036854775808 0.5 -0.0 1e-45 1e38 1e39 1e308 -1e308",
@@ -64,59 +75,89 @@ fn values() -> Vec<Value> {
     values.push((0..100).fold(Value::Null, |inner, _| Value::Array(vec![inner])));
     values.push(vec![Value::from(1); 10_000].into());
     values
-}
+});
 
 fn edits() -> impl Strategy<Value = Vec<Edit>> {
     let change = prop_oneof![
-        6 => prop::sample::select(values()).prop_map(Change::Replace),
-        2 => Just(Change::Remove),
+        4 => any::<Index>().prop_map(Change::Replace),
+        4 => any::<Index>().prop_map(Change::Alike),
         1 => Just(Change::Wrap),
         1 => Just(Change::Double),
+        1 => Just(Change::Rename),
+        2 => Just(Change::Remove),
+        1 => Just(Change::Reverse),
     ];
     let path = prop::collection::vec(any::<Index>(), 1..6);
     let edit = (path, change).prop_map(|(path, change)| Edit { path, change });
-    prop::collection::vec(edit, 1..4)
+    // One change leaves the rest right, so that it is read to its end.
+    prop_oneof![
+        3 => prop::collection::vec(edit.clone(), 1),
+        1 => prop::collection::vec(edit, 2..4),
+    ]
 }
 
 impl Edit {
-    fn apply(&self, value: &mut Value) {
-        apply(&self.path, &self.change, value);
+    /// Goes down into `value` until the path or the value ends, and makes the change there.
+    fn apply(&self, mut value: &mut Value) {
+        for (depth, step) in self.path.iter().enumerate() {
+            let last = depth + 1 == self.path.len();
+            let name = match &*value {
+                Value::Array(list) if !list.is_empty() => Err(step.index(list.len())),
+                Value::Object(object) if !object.is_empty() => {
+                    Ok(object.keys().nth(step.index(object.len())).unwrap().clone())
+                }
+                _ => return,
+            };
+            let child = match &name {
+                Ok(name) => &value[name],
+                Err(at) => &value[at],
+            };
+            let ends = !child.as_array().is_some_and(|list| !list.is_empty())
+                && !child.as_object().is_some_and(|object| !object.is_empty());
+            if last || ends {
+                return self.change.make(value, &name);
+            }
+            value = match &name {
+                Ok(name) => &mut value[name],
+                Err(at) => &mut value[at],
+            };
+        }
     }
 }
 
-fn apply(path: &[Index], change: &Change, value: &mut Value) {
-    let Some((first, rest)) = path.split_first() else { return };
-    let inner = |child: &Value| match child {
-        Value::Array(list) => !list.is_empty(),
-        Value::Object(object) => !object.is_empty(),
-        _ => false,
-    };
-    match value {
-        Value::Array(list) if !list.is_empty() => {
-            let at = first.index(list.len());
-            if !rest.is_empty() && inner(&list[at]) {
-                return apply(rest, change, &mut list[at]);
+impl Change {
+    /// Changes the child of `parent` with this name or number.
+    fn make(&self, parent: &mut Value, child: &Result<String, usize>) {
+        match (self, parent, child) {
+            (Self::Remove, Value::Object(object), Ok(name)) => drop(object.shift_remove(name)),
+            (Self::Remove, Value::Array(list), Err(at)) => drop(list.remove(*at)),
+            (Self::Double, Value::Object(object), Ok(name)) => {
+                object.insert(format!("{name}2"), object[name].clone());
             }
-            match change {
-                Change::Replace(value) => list[at] = value.clone(),
-                Change::Remove => drop(list.remove(at)),
-                Change::Wrap => list[at] = Value::Array(vec![list[at].take()]),
-                Change::Double => list.insert(at, list[at].clone()),
+            (Self::Double, Value::Array(list), Err(at)) => list.insert(*at, list[*at].clone()),
+            (Self::Rename, Value::Object(object), Ok(name)) => {
+                let value = object.shift_remove(name).unwrap_or_default();
+                object.insert(format!("\u{1b}[2J{name}"), value);
             }
+            (_, Value::Object(object), Ok(name)) => self.replace(&mut object[name]),
+            (_, Value::Array(list), Err(at)) => self.replace(&mut list[*at]),
+            _ => {}
         }
-        Value::Object(object) if !object.is_empty() => {
-            let name = object.keys().nth(first.index(object.len())).unwrap().clone();
-            if !rest.is_empty() && inner(&object[&name]) {
-                return apply(rest, change, &mut object[&name]);
+    }
+
+    fn replace(&self, value: &mut Value) {
+        match self {
+            Self::Replace(index) => *value = index.get(&VALUES).clone(),
+            Self::Alike(index) => {
+                let kind = std::mem::discriminant(value);
+                let alike: Vec<_> =
+                    VALUES.iter().filter(|other| std::mem::discriminant(*other) == kind).collect();
+                *value = (*index.get(&alike)).clone();
             }
-            match change {
-                Change::Replace(value) => object[&name] = value.clone(),
-                Change::Remove => drop(object.shift_remove(&name)),
-                Change::Wrap => object[&name] = Value::Array(vec![object[&name].take()]),
-                Change::Double => drop(object.insert(format!("{name}\u{1b}2"), object[&name].clone())),
-            }
+            Self::Wrap => *value = Value::Array(vec![value.take()]),
+            Self::Reverse => value.as_array_mut().into_iter().for_each(|list| list.reverse()),
+            Self::Double | Self::Rename | Self::Remove => {}
         }
-        _ => {}
     }
 }
 
@@ -260,7 +301,7 @@ fn changed_safetensors_headers() {
     let (length, rest) = subject.whole.split_first_chunk::<8>().unwrap();
     let (header, values) = rest.split_at(u64::from_le_bytes(*length) as usize);
     let header: Value = serde_json::from_slice(header).unwrap();
-    each(300, (edits(), any::<Index>()), |(edits, command)| {
+    each(600, (edits(), any::<Index>()), |(edits, command)| {
         let mut header = header.clone();
         edits.iter().for_each(|edit| edit.apply(&mut header));
         let header = header.to_string();
