@@ -112,8 +112,8 @@ impl Edit {
                 Ok(name) => &value[name],
                 Err(at) => &value[at],
             };
-            let ends = !child.as_array().is_some_and(|list| !list.is_empty())
-                && !child.as_object().is_some_and(|object| !object.is_empty());
+            let ends = child.as_array().is_none_or(Vec::is_empty)
+                && child.as_object().is_none_or(serde_json::Map::is_empty);
             if last || ends {
                 return self.change.make(value, &name);
             }
