@@ -39,6 +39,15 @@ pub struct ModelConfig {
     pub output_bias: bool,
     /// Whether the three feed-forward projections add a bias.
     pub mlp_bias: bool,
+    /// Whether every head's query and key pass an RMSNorm over C before RoPE (Qwen3; after Dehghani et
+    /// al., 2023).
+    pub qk_norm: bool,
+    /// W: how many keys a token sees in the layers that have a sliding window, its own among them (Mistral
+    /// 7B, Jiang et al., 2023; Beltagy et al., 2020); none where every layer sees all keys.
+    pub window: Option<usize>,
+    /// The first layer with the window: 0 in Mistral, where all have it; `max_window_layers` in Qwen, whose
+    /// layers before that see all keys. No matter where there is no window.
+    pub window_from: usize,
     /// Whether the output head is the embedding table (`tie_word_embeddings`).
     pub tied: bool,
 }
@@ -140,6 +149,9 @@ impl ModelConfig {
         }
         if self.context == 0 {
             return wrong("context length", "0".into(), "at least 1");
+        }
+        if self.window == Some(0) {
+            return wrong("sliding window", "0".into(), "at least 1: a token sees itself");
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
             let found = format!("{} query heads and {} key/value heads", self.heads, self.kv_heads);

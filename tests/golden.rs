@@ -1,4 +1,4 @@
-//! Every stage of three tiny Llamas against a float64 reference (`fixtures/golden`, made with
+//! Every stage of tiny Llamas, and of tiny models of each family that is Llama with a switch, against a float64 reference (`fixtures/golden`, made with
 //! transformers), and proof that the comparison notices every mistake it is there to notice.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ use llama_trace::model::Model;
 use llama_trace::trace::{Frame, FrameData, NoProbe, Recorder, Select, Site, Stage};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
-const MODELS: [&str; 3] = ["gqa", "mha_bias", "tied_llama3"];
+const MODELS: [&str; 6] = ["gqa", "mha_bias", "tied_llama3", "mistral", "qwen2", "qwen3"];
 
 /// The largest relative L2 error of a stage: ‖ours − reference‖ / ‖reference‖.
 const TOLERANCE: f64 = 1e-5;
@@ -150,6 +150,38 @@ fn a_wrong_hyperparameter_is_noticed() {
     noticed("tied_llama3", "no RoPE scaling", &checkpoint);
 }
 
+#[test]
+fn a_wrong_window_is_noticed() {
+    for (model, window, from) in [("mistral", 4, 0), ("qwen2", 5, 1)] {
+        let right = open(model).config;
+        assert_eq!((right.window, right.window_from), (Some(window), from), "{model}");
+        let prompt = ids(model, "prompt_ids").len();
+        assert!(prompt > window, "{model}: the window is shorter than the prompt");
+        let wrong = [Some(window - 1), Some(window + 1), Some(prompt), None].map(|window| (window, from));
+        // In one layer too few, too many, or in all.
+        let layers = [from + 1, 0].map(|from| (Some(window), from));
+        for (window, from) in wrong.into_iter().chain(layers) {
+            let mut checkpoint = open(model);
+            (checkpoint.config.window, checkpoint.config.window_from) = (window, from);
+            if checkpoint.config != right {
+                noticed(model, &format!("window {window:?} from layer {from}"), &checkpoint);
+            }
+        }
+    }
+    // A window that the configuration has and does not use.
+    let mut checkpoint = open("qwen3");
+    assert_eq!(checkpoint.config.window, None);
+    checkpoint.config.window = Some(3);
+    noticed("qwen3", "an unused window used", &checkpoint);
+}
+
+#[test]
+fn a_missing_query_and_key_norm_is_noticed() {
+    let mut checkpoint = open("qwen3");
+    checkpoint.config.qk_norm = false;
+    noticed("qwen3", "no query and key norm", &checkpoint);
+}
+
 /// The model with its tensors passed through `change`.
 fn with_tensors(model: &str, change: impl FnOnce(&mut Tensors)) -> Checkpoint {
     checkpoint::open(Some(models::golden(model, change).path())).unwrap()
@@ -163,8 +195,14 @@ fn every_bias_and_norm_weight_matters_dropped_or_swapped() {
             all.iter().filter(|(_, (shape, _))| shape.len() == 1).map(|(name, _)| name).collect();
         let biases = vectors.iter().filter(|name| name.ends_with("bias")).count();
         let layers = open(model).config.layers;
-        assert_eq!(vectors.len() - biases, 2 * layers + 1, "{model}: norm weights");
-        assert_eq!(biases, if model == "mha_bias" { 7 * layers } else { 0 }, "{model}: biases");
+        let (norms, expected) = match model {
+            "mha_bias" => (2, 7),
+            "qwen2" => (2, 3),
+            "qwen3" => (4, 0),
+            _ => (2, 0),
+        };
+        assert_eq!(vectors.len() - biases, norms * layers + 1, "{model}: norm weights");
+        assert_eq!(biases, expected * layers, "{model}: biases");
         for (i, name) in vectors.iter().enumerate() {
             let neutral: f32 = if name.ends_with("bias") { 0.0 } else { 1.0 };
             let dropped = with_tensors(model, |tensors| {

@@ -226,7 +226,7 @@ fn a_configuration_that_is_none() {
     let cases: &[Change<'_>] = &[
         (&|config| *config = json!([]), &["no JSON object"]),
         (&|config| *config = json!({}), &["model_type", "\"llama\""]),
-        (&|config| config["model_type"] = json!("mistral"), &["\"mistral\"", "\"llama\""]),
+        (&|config| config["model_type"] = json!("gemma2"), &["\"gemma2\"", "\"llama\""]),
         (&|config| drop(remove(config, "hidden_size")), &["`hidden_size`", "found: no such field"]),
         (
             &|config| config["hidden_size"] = json!("64"),

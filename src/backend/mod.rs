@@ -23,6 +23,8 @@ pub struct AttentionShape {
     pub kv_heads: usize,
     /// C.
     pub head_dim: usize,
+    /// W: the keys that each token sees, its own the last of them; none for all up to its own.
+    pub window: Option<usize>,
 }
 
 /// What attention has on the way to its result; rows as the stage of the same name has them.
@@ -129,7 +131,7 @@ pub trait Backend: Send + Sync {
     /// cache\[at .. at + rows\] = x (rows, width).
     fn cache(&self, x: &Self::Buffer, width: usize, at: usize, rows: usize, cache: &mut Self::Buffer);
 
-    /// out (T, H, C) = softmax(q · keysᵀ / √C + causal mask) · values, with q (T, H, C) and the cached keys
+    /// out (T, H, C) = softmax(q · keysᵀ / √C + mask) · values, with q (T, H, C) and the cached keys
     /// and values (K, G, C). `sink` sees the parts it wants; they do not change the result.
     fn attention(
         &self,

@@ -17,6 +17,10 @@ const GENERATION_CONFIG: &str = include_str!(file!("generation_config.json"));
 const WEIGHTS: &[u8] = include_bytes!(file!("model.safetensors"));
 /// Its tokenizer.json.
 pub(crate) const TOKENIZER: &str = include_str!(file!("tokenizer.json"));
+/// Its tokenizer_config.json.
+pub(super) const TOKENIZER_CONFIG: &str = include_str!(file!("tokenizer_config.json"));
+/// Its chat_template.jinja.
+pub(super) const CHAT_TEMPLATE: &str = include_str!(file!("chat_template.jinja"));
 /// What it is called in messages.
 pub(crate) const PLACE: &str = "the built-in model";
 

@@ -1,4 +1,5 @@
-//! config.json of a Hugging Face directory, read as transformers reads it for `model_type` "llama".
+//! config.json of a Hugging Face directory, read as transformers reads it for the model types of
+//! [`Family`]: Llama, and the families that are Llama with a switch or two.
 
 use serde_json::{Map, Value};
 
@@ -8,7 +9,7 @@ use crate::error::{Error, Result};
 
 /// The hyperparameters in the text of a config.json; `place` names the file in messages.
 ///
-/// Defaults are those of transformers' `LlamaConfig`, except for the sizes of the model, which have to
+/// Defaults are those of transformers' configuration class for the family, except for the sizes of the model, which have to
 /// be there: a file without them belongs to something else.
 ///
 /// # Errors
@@ -17,12 +18,15 @@ use crate::error::{Error, Result};
 pub(super) fn model_config(text: &str, place: &str) -> Result<ModelConfig> {
     let object = parse_object(text, place)?;
     let fields = Fields { object: &object, place, prefix: "" };
+    let family = family(&fields)?;
     refuse_what_is_not_computed(&fields)?;
 
     let dim = fields.required_size("hidden_size")?;
     let heads = fields.required_size("num_attention_heads")?;
     let head_dim = match fields.size("head_dim")? {
         Some(head_dim) => head_dim,
+        // Qwen3 does not divide.
+        None if family == Family::Qwen3 => 128,
         None if heads > 0 && dim.is_multiple_of(heads) => dim / heads,
         None => {
             let found = format!("hidden_size {dim}, num_attention_heads {heads}");
@@ -33,24 +37,52 @@ pub(super) fn model_config(text: &str, place: &str) -> Result<ModelConfig> {
             ));
         }
     };
-    let attention_bias = fields.flag("attention_bias")?;
+    let kv_heads = match fields.size("num_key_value_heads")? {
+        Some(kv_heads) => kv_heads,
+        None if family == Family::Llama || object.contains_key("num_key_value_heads") => heads,
+        // transformers has a number for these, which fits one size of the family only.
+        None => fields.required_size("num_key_value_heads")?,
+    };
+    let layers = fields.required_size("num_hidden_layers")?;
+    let (window, window_from) = window(&fields, family, layers)?;
+    let (qkv_bias, output_bias, mlp_bias) = match family {
+        Family::Llama => {
+            let attention = fields.flag("attention_bias")?;
+            (attention, attention, fields.flag("mlp_bias")?)
+        }
+        Family::Qwen3 => {
+            let attention = fields.flag("attention_bias")?;
+            (attention, attention, false)
+        }
+        // Qwen2's biases are in its code, not in its configuration (Qwen2 report, section 2.2).
+        Family::Qwen2 => (true, false, false),
+        Family::Mistral => (false, false, false),
+    };
+    let context = match family {
+        Family::Llama => 2048,
+        Family::Mistral => 131_072,
+        Family::Qwen2 | Family::Qwen3 => 32_768,
+    };
     let (rope_theta, rope_scaling) = rope(&fields)?;
     let config = ModelConfig {
         dim,
-        layers: fields.required_size("num_hidden_layers")?,
+        layers,
         heads,
-        kv_heads: fields.size("num_key_value_heads")?.unwrap_or(heads),
+        kv_heads,
         head_dim,
         ffn_dim: fields.required_size("intermediate_size")?,
         vocab: fields.required_size("vocab_size")?,
-        context: fields.size("max_position_embeddings")?.unwrap_or(2048),
+        context: fields.size("max_position_embeddings")?.unwrap_or(context),
         norm_eps: fields.number("rms_norm_eps")?.unwrap_or(1e-6),
         rope_theta,
         rope_scaling,
         pairing: Pairing::Halves,
-        qkv_bias: attention_bias,
-        output_bias: attention_bias,
-        mlp_bias: fields.flag("mlp_bias")?,
+        qkv_bias,
+        output_bias,
+        mlp_bias,
+        qk_norm: family == Family::Qwen3,
+        window,
+        window_from,
         tied: fields.flag("tie_word_embeddings")?,
     };
     config.check().map_err(|error| error.at(place))?;
@@ -129,18 +161,89 @@ fn rope(fields: &Fields<'_>) -> Result<(f32, RopeScaling)> {
 /// θ of RoPE where config.json has none.
 const DEFAULT_THETA: f32 = 10000.0;
 
+/// What transformers calls a `model_type`, where it is computed here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    /// Llama 1 to 3.3; TinyLlama, SmolLM and SmolLM2 are Llamas too.
+    Llama,
+    /// Llama with a sliding window (Jiang et al., 2023).
+    Mistral,
+    /// Llama with biases on queries, keys and values, and a window in the upper layers where
+    /// `use_sliding_window` says so (Qwen2 report, Yang et al., 2024).
+    Qwen2,
+    /// Llama with norms on queries and keys, and Qwen2's window (Qwen3 report, Yang et al., 2025).
+    Qwen3,
+}
+
+/// The family that `model_type` names, or where that is absent the class in `architectures`.
+fn family(fields: &Fields<'_>) -> Result<Family> {
+    const FAMILIES: [(&str, &str, Family); 4] = [
+        ("llama", "LlamaForCausalLM", Family::Llama),
+        ("mistral", "MistralForCausalLM", Family::Mistral),
+        ("qwen2", "Qwen2ForCausalLM", Family::Qwen2),
+        ("qwen3", "Qwen3ForCausalLM", Family::Qwen3),
+    ];
+    let architectures = fields.get("architectures").and_then(Value::as_array);
+    let kind = fields.text("model_type")?;
+    let is = |(name, class, _): &&(&str, &str, Family)| match kind {
+        Some(kind) => kind == *name,
+        None => architectures.is_some_and(|list| list.iter().any(|name| name == class)),
+    };
+    FAMILIES.iter().find(is).map(|(_, _, family)| *family).ok_or_else(|| {
+        let found = fields.get("model_type").map_or("no model_type".into(), brief);
+        let expected = "\"llama\" (Llama 1 to 3.3, TinyLlama, SmolLM, SmolLM2), \"mistral\", \"qwen2\" \
+            (Qwen2, Qwen2.5) or \"qwen3\"; no other architecture is computed here";
+        fields.wrong("model_type", expected, found)
+    })
+}
+
+/// The sliding window and the first layer that has it. In Mistral every layer has it; in Qwen the layers from
+/// `max_window_layers` on, and none unless `use_sliding_window` is true.
+fn window(fields: &Fields<'_>, family: Family, layers: usize) -> Result<(Option<usize>, usize)> {
+    let used = match family {
+        Family::Llama => return Ok((None, 0)),
+        Family::Mistral => true,
+        Family::Qwen2 | Family::Qwen3 => fields.flag("use_sliding_window")?,
+    };
+    let window = match fields.size("sliding_window")? {
+        _ if !used => None,
+        // transformers has a window where the field is absent, and none where it is null.
+        None if !fields.object.contains_key("sliding_window") => Some(4096),
+        window => window,
+    };
+    let from = match (family, layer_types(fields, layers)?) {
+        (Family::Mistral, None) => 0,
+        (_, Some(from)) => from,
+        (_, None) => fields.size("max_window_layers")?.unwrap_or(28),
+    };
+    let listed = fields.get("layer_types").is_some();
+    if listed && family == Family::Mistral && window.is_some() && from != 0 {
+        let expected = "\"sliding_attention\" for every layer: Mistral has one window for all";
+        return Err(fields.wrong("layer_types", expected, "some \"full_attention\"".into()));
+    }
+    if listed && window.is_none() && from < layers {
+        let expected = "\"full_attention\" for every layer where no sliding_window is used";
+        return Err(fields.wrong("layer_types", expected, "some \"sliding_attention\"".into()));
+    }
+    Ok(if window.is_some() && from < layers { (window, from) } else { (None, 0) })
+}
+
+/// The first layer with a window that the list `layer_types` names, where there is such a list.
+fn layer_types(fields: &Fields<'_>, layers: usize) -> Result<Option<usize>> {
+    let Some(value) = fields.get("layer_types") else { return Ok(None) };
+    let expected = "a list with \"full_attention\" for the first layers and \"sliding_attention\" for the \
+        others; no other pattern is computed here";
+    let kinds = value.as_array().filter(|kinds| kinds.len() == layers);
+    let kinds = kinds.ok_or_else(|| fields.wrong("layer_types", expected, brief(value)))?;
+    let from = kinds.iter().take_while(|kind| *kind == "full_attention").count();
+    match kinds[from..].iter().find(|kind| *kind != "sliding_attention") {
+        Some(kind) => Err(fields.wrong("layer_types", expected, format!("{} among the others", brief(kind)))),
+        None => Ok(Some(from)),
+    }
+}
+
 /// Names what the model has and this program would compute wrongly or not at all.
 fn refuse_what_is_not_computed(fields: &Fields<'_>) -> Result<()> {
-    let is_llama = match fields.text("model_type")? {
-        Some(kind) => kind == "llama",
-        None => fields.get("architectures").is_some_and(|list| {
-            list.as_array().is_some_and(|list| list.iter().any(|name| name == "LlamaForCausalLM"))
-        }),
-    };
-    if !is_llama {
-        let found = fields.get("model_type").map_or("no model_type".into(), brief);
-        return Err(fields.wrong("model_type", "\"llama\"; no other architecture is computed here", found));
-    }
     if let Some(quantization) = fields.get("quantization_config") {
         let method = quantization.get("quant_method").map_or("without a quant_method".into(), brief);
         let expected = "absent: weights are read as F32, F16 or BF16";
@@ -282,6 +385,9 @@ mod tests {
             qkv_bias: false,
             output_bias: false,
             mlp_bias: false,
+            qk_norm: false,
+            window: None,
+            window_from: 0,
             tied: false,
         };
         assert_eq!(config, expected);
@@ -305,6 +411,70 @@ mod tests {
         assert_eq!(with(&json!({"head_dim": 32})).unwrap().q_dim(), 128);
         assert!(message(&json!({"hidden_size": 65})).contains("head_dim"));
         assert!(message(&json!({"num_attention_heads": 0})).contains("head_dim"));
+    }
+
+    /// A configuration of `family` with `changes`.
+    fn of(family: &str, changes: &Value) -> Result<ModelConfig> {
+        let mut all = json!({"model_type": family, "num_key_value_heads": 2});
+        for (name, value) in changes.as_object().unwrap() {
+            all[name] = value.clone();
+        }
+        with(&all)
+    }
+
+    #[test]
+    fn a_family_is_its_switches() {
+        let config = of("mistral", &json!({"attention_bias": true, "mlp_bias": true})).unwrap();
+        assert!(!config.qkv_bias && !config.output_bias && !config.mlp_bias && !config.qk_norm);
+        assert_eq!((config.window, config.window_from, config.context), (Some(4096), 0, 131_072));
+        assert_eq!(of("mistral", &json!({"sliding_window": null})).unwrap().window, None);
+        assert_eq!(of("mistral", &json!({"sliding_window": 7})).unwrap().window, Some(7));
+        of("mistral", &json!({"sliding_window": 0})).unwrap_err();
+
+        let config = of("qwen2", &json!({"sliding_window": 7})).unwrap();
+        assert!(config.qkv_bias && !config.output_bias && !config.mlp_bias && !config.qk_norm);
+        assert_eq!((config.window, config.head_dim), (None, 16));
+
+        let config = of("qwen3", &json!({})).unwrap();
+        assert!(config.qk_norm && !config.qkv_bias && !config.output_bias);
+        assert_eq!((config.window, config.head_dim), (None, 128));
+        let config = of("qwen3", &json!({"attention_bias": true, "head_dim": 8})).unwrap();
+        assert!(config.qkv_bias && config.output_bias && !config.mlp_bias && config.head_dim == 8);
+
+        let named =
+            json!({"model_type": null, "architectures": ["Qwen3ForCausalLM"], "num_key_value_heads": 2});
+        assert!(with(&named).unwrap().qk_norm);
+        assert!(message(&json!({"model_type": "qwen2"})).contains("num_key_value_heads"));
+        assert_eq!(of("qwen2", &json!({"num_key_value_heads": null})).unwrap().kv_heads, 4);
+        assert_eq!(with(&json!({"sliding_window": 7})).unwrap().window, None, "a Llama has none");
+    }
+
+    #[test]
+    fn the_layers_with_a_window_are_counted_or_listed() {
+        for family in ["qwen2", "qwen3"] {
+            let windows = |changes: Value| {
+                let mut all = json!({"use_sliding_window": true, "sliding_window": 7});
+                for (name, value) in changes.as_object().unwrap() {
+                    all[name] = value.clone();
+                }
+                of(family, &all).map(|config| (config.window, config.window_from))
+            };
+            let (full, sliding) = ("full_attention", "sliding_attention");
+            assert_eq!(windows(json!({})).unwrap(), (None, 0), "28 layers without one");
+            assert_eq!(windows(json!({"max_window_layers": 1})).unwrap(), (Some(7), 1));
+            assert_eq!(windows(json!({"max_window_layers": 0})).unwrap(), (Some(7), 0));
+            assert_eq!(windows(json!({"layer_types": [full, sliding]})).unwrap(), (Some(7), 1));
+            assert_eq!(windows(json!({"layer_types": [full, full]})).unwrap(), (None, 0));
+            for wrong in
+                [json!([sliding, full]), json!([full]), json!([full, "chunked_attention"]), json!("x")]
+            {
+                windows(json!({"layer_types": wrong})).unwrap_err();
+            }
+            let off = json!({"use_sliding_window": false, "layer_types": [full, sliding]});
+            assert!(windows(off).unwrap_err().to_string().contains("layer_types"));
+        }
+        let mixed = json!({"layer_types": ["full_attention", "sliding_attention"]});
+        assert!(of("mistral", &mixed).unwrap_err().to_string().contains("layer_types"));
     }
 
     #[test]
@@ -334,7 +504,13 @@ mod tests {
 
     #[test]
     fn what_is_not_computed_is_named() {
-        assert!(message(&json!({"model_type": "mistral"})).contains("\"mistral\""));
+        for other in ["smollm3", "mistral3", "mistral4", "ministral", "gemma2", "phi3", "qwen3_moe", ""] {
+            let text = message(&json!({"model_type": other}));
+            let works = ["\"llama\"", "\"mistral\"", "\"qwen2\"", "\"qwen3\"", "SmolLM2"];
+            assert!(text.contains(&format!("\"{other}\"")), "{text}");
+            assert!(works.iter().all(|name| text.contains(name)), "{text}");
+        }
+        assert!(message(&json!({"model_type": null})).contains("no model_type"));
         assert!(message(&json!({"rope_scaling": {"type": "yarn", "factor": 2}})).contains("\"yarn\""));
         assert!(
             message(&json!({"rope_scaling": {"type": "llama3", "factor": 2}})).contains("low_freq_factor")

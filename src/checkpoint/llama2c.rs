@@ -161,6 +161,9 @@ fn read_header(bytes: &[u8], place: &str) -> Result<ModelConfig> {
         qkv_bias: false,
         output_bias: false,
         mlp_bias: false,
+        qk_norm: false,
+        window: None,
+        window_from: 0,
         tied: vocab > 0,
     };
     config.check().map_err(|error| error.at(place))?;

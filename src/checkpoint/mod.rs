@@ -4,6 +4,7 @@
 //! [`open`] is the way in. Files are memory-mapped and never written; no length in a file is believed
 //! before it was compared with the file's size.
 
+pub mod chat_template;
 pub mod names;
 pub mod tensor;
 

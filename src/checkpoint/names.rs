@@ -28,6 +28,10 @@ pub enum LayerWeight {
     Wv,
     /// Attention's output projection (D, H·C).
     Wo,
+    /// Weight of the RMSNorm over each head's query (C); Qwen3 only.
+    QNorm,
+    /// Weight of the RMSNorm over each head's key (C); Qwen3 only.
+    KNorm,
     /// Bias of the query projection (H·C).
     Bq,
     /// Bias of the key projection (G·C).
@@ -54,12 +58,14 @@ pub enum LayerWeight {
 
 impl LayerWeight {
     /// All of them.
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::AttnNorm,
         Self::Wq,
         Self::Wk,
         Self::Wv,
         Self::Wo,
+        Self::QNorm,
+        Self::KNorm,
         Self::Bq,
         Self::Bk,
         Self::Bv,
@@ -100,6 +106,8 @@ impl Naming {
                     L::Wk => "self_attn.k_proj.weight",
                     L::Wv => "self_attn.v_proj.weight",
                     L::Wo => "self_attn.o_proj.weight",
+                    L::QNorm => "self_attn.q_norm.weight",
+                    L::KNorm => "self_attn.k_norm.weight",
                     L::Bq => "self_attn.q_proj.bias",
                     L::Bk => "self_attn.k_proj.bias",
                     L::Bv => "self_attn.v_proj.bias",
@@ -124,6 +132,9 @@ impl Naming {
                     L::Wk => "attention.wk.weight",
                     L::Wv => "attention.wv.weight",
                     L::Wo => "attention.wo.weight",
+                    // Meta has no such model; these follow its pattern.
+                    L::QNorm => "attention.q_norm.weight",
+                    L::KNorm => "attention.k_norm.weight",
                     L::Bq => "attention.wq.bias",
                     L::Bk => "attention.wk.bias",
                     L::Bv => "attention.wv.bias",
@@ -151,6 +162,8 @@ impl Naming {
                     L::Bq => "attn_q.bias",
                     L::Bk => "attn_k.bias",
                     L::Bv => "attn_v.bias",
+                    L::QNorm => "attn_q_norm.weight",
+                    L::KNorm => "attn_k_norm.weight",
                     L::Bo => "attn_output.bias",
                     L::FfnNorm => "ffn_norm.weight",
                     L::W1 => "ffn_gate.weight",
@@ -192,6 +205,7 @@ impl Weight {
                 L::Wq => vec![q, d],
                 L::Wk | L::Wv => vec![kv, d],
                 L::Wo => vec![d, q],
+                L::QNorm | L::KNorm => vec![config.head_dim],
                 L::Bq => vec![q],
                 L::Bk | L::Bv => vec![kv],
                 L::W1 | L::W3 => vec![f, d],
@@ -214,6 +228,8 @@ impl Weight {
                     LayerWeight::Wk => "key projection (kv_heads·head_dim × dim)",
                     LayerWeight::Wv => "value projection (kv_heads·head_dim × dim)",
                     LayerWeight::Wo => "attention output projection (dim × heads·head_dim)",
+                    LayerWeight::QNorm => "query norm weight (head_dim)",
+                    LayerWeight::KNorm => "key norm weight (head_dim)",
                     LayerWeight::Bq => "query bias (heads·head_dim)",
                     LayerWeight::Bk => "key bias (kv_heads·head_dim)",
                     LayerWeight::Bv => "value bias (kv_heads·head_dim)",

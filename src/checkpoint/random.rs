@@ -52,6 +52,9 @@ pub fn checkpoint(name: &str, dtype: Dtype) -> Result<Checkpoint> {
         qkv_bias: false,
         output_bias: false,
         mlp_bias: false,
+        qk_norm: false,
+        window: None,
+        window_from: 0,
         tied,
     };
     let mut state = 1;

@@ -1,11 +1,12 @@
 //! `llama-trace --prompt "…"`: the prompt and the text that follows, as it comes.
 
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::io::{IsTerminal, Write};
 use std::time::Instant;
 
 use super::RunArgs;
 use super::input::Run;
-use crate::error::{Error, Result};
+use super::output::{self, Failure};
+use crate::error::Result;
 use crate::generate::Session;
 use crate::trace::NoProbe;
 
@@ -15,32 +16,7 @@ const DEFAULT_TOKENS: usize = 128;
 pub(super) fn run(args: &RunArgs) -> Result<()> {
     let run = Run::open(args)?;
     let wanted = args.tokens.unwrap_or(DEFAULT_TOKENS);
-    match print_text(&run, wanted) {
-        // Whoever read the output has seen enough: `llama-trace … | head`.
-        Err(Failure::Write(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        Err(Failure::Write(error)) => {
-            Err(Error::output("the text cannot be written").at("standard output").found(error))
-        }
-        Err(Failure::Run(error)) => Err(error),
-        Ok(()) => Ok(()),
-    }
-}
-
-enum Failure {
-    Run(Error),
-    Write(std::io::Error),
-}
-
-impl From<std::io::Error> for Failure {
-    fn from(error: std::io::Error) -> Self {
-        Self::Write(error)
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Run(error)
-    }
+    output::end(print_text(&run, wanted))
 }
 
 fn print_text(run: &Run, wanted: usize) -> std::result::Result<(), Failure> {

@@ -39,6 +39,13 @@ fn print(out: &mut impl Write, checkpoint: &Checkpoint, tokens: Option<usize>) -
         1 => "multi-head attention".into(),
         group => format!("grouped-query attention: {group} query heads to one key/value head"),
     };
+    let window = match (config.window, config.window_from) {
+        (None, _) => ("no".into(), "every token sees all keys before it".into()),
+        (Some(window), 0) => (window.to_string(), "keys that a token sees, in every layer".into()),
+        (Some(window), from) => {
+            (window.to_string(), format!("keys that a token sees, in layers from {from} on"))
+        }
+    };
     let rows = [
         ("layers", config.layers.to_string(), "transformer blocks".into()),
         ("D", config.dim.to_string(), "model width: the residual stream".into()),
@@ -54,6 +61,8 @@ fn print(out: &mut impl Write, checkpoint: &Checkpoint, tokens: Option<usize>) -
         ("pairing", config.pairing.name().into(), "components that RoPE turns together".into()),
         ("tied", tied.into(), String::new()),
         ("biases", biases(config), String::new()),
+        ("window", window.0, window.1),
+        ("q/k norm", if config.qk_norm { "yes" } else { "no" }.into(), String::new()),
     ];
     for (name, value, note) in rows {
         writeln!(out, "  {name:<9} {value:<12} {note}")?;

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{CpuArgs, ModelArgs, RunArgs};
+use super::{CpuArgs, ModelArgs, RunArgs, SamplingArgs};
 use crate::backend::cpu::{Cpu, Kernel};
 use crate::checkpoint::{self, Checkpoint};
 use crate::error::{Error, Result};
@@ -31,9 +31,7 @@ pub(super) struct Run {
 impl Run {
     /// Opens the model and reads the prompt.
     pub(super) fn open(args: &RunArgs) -> Result<Self> {
-        let sampling =
-            Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, seed: args.seed };
-        let sampler = Sampler::new(sampling)?;
+        let sampler = args.sampling.sampler()?;
         let (checkpoint, tokenizer) = open(&args.model)?;
         let (text, ids) = prompt(args, tokenizer.as_deref())?;
         let model = Model::load(&checkpoint, cpu(&args.cpu)?)?;
@@ -47,6 +45,13 @@ impl Run {
     }
 }
 
+impl SamplingArgs {
+    /// A sampler at the start of its random numbers.
+    pub(super) fn sampler(&self) -> Result<Sampler> {
+        let Self { temperature, top_k, top_p, seed } = *self;
+        Sampler::new(Sampling { temperature, top_k, top_p, seed })
+    }
+}
 /// The most threads that are started: more than any machine has cores.
 const MAX_THREADS: usize = 1024;
 

@@ -1,11 +1,13 @@
 //! The command line: what it looks like, and one short file for each thing it does.
 
 mod bench;
+mod chat;
 mod export;
 mod generate;
 mod info;
 mod input;
 mod log;
+mod output;
 mod step;
 mod tokenize;
 
@@ -42,6 +44,7 @@ Examples:
   llama-trace --prompt \"Once upon a time\" --step
   llama-trace --prompt \"Once upon a time\" -n 60
   llama-trace --model ~/models/Llama-3.2-1B --prompt \"The capital of France is\" --step --layer 3 --stage softmax
+  llama-trace chat --system \"You explain how Llama works.\"
   llama-trace log --prompt \"Hello\" --values
   llama-trace export --prompt \"Hello\" --out dump -n 3
   llama-trace tokenize \"Hello world\" --merges
@@ -55,6 +58,8 @@ enum Command {
     Export(ExportArgs),
     /// Print the forward pass in order, one line a step
     Log(LogArgs),
+    /// Talk with the model, turn by turn; lines that are piped in are the turns
+    Chat(ChatArgs),
     /// Show the configuration, every tensor, and what a trace would take
     Info(ModelArgs),
     /// Show the tokens of a text, and how merging arrives at them
@@ -103,6 +108,16 @@ struct RunArgs {
     #[arg(short = 'n', long, value_name = "N")]
     tokens: Option<usize>,
 
+    #[command(flatten)]
+    sampling: SamplingArgs,
+
+    #[command(flatten)]
+    cpu: CpuArgs,
+}
+
+/// How to draw the next token.
+#[derive(Args, Clone, Debug)]
+struct SamplingArgs {
     /// 0 takes the most likely token; 1 draws from the model's own probabilities
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     temperature: f32,
@@ -118,9 +133,6 @@ struct RunArgs {
     /// Where the random numbers start; the same seed draws the same text
     #[arg(long, default_value_t = 0)]
     seed: u64,
-
-    #[command(flatten)]
-    cpu: CpuArgs,
 }
 
 /// Where the tracer opens.
@@ -181,6 +193,26 @@ struct LogArgs {
     /// How to print
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     format: LogFormat,
+}
+
+#[derive(Args, Debug)]
+struct ChatArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+
+    /// What the model is told before the first turn
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    system: Option<String>,
+
+    /// Tokens that an answer may have [default: until it ends or the context is full]
+    #[arg(short = 'n', long, value_name = "N")]
+    tokens: Option<usize>,
+
+    #[command(flatten)]
+    sampling: SamplingArgs,
+
+    #[command(flatten)]
+    cpu: CpuArgs,
 }
 
 #[derive(Args, Debug)]
@@ -295,6 +327,7 @@ impl Cli {
         match self.command {
             Some(Command::Export(args)) => export::run(&args),
             Some(Command::Log(args)) => log::run(&args),
+            Some(Command::Chat(args)) => chat::run(&args),
             Some(Command::Info(args)) => info::run(&args),
             Some(Command::Tokenize(args)) => tokenize::run(&args),
             Some(Command::Bench(args)) => bench::run(&args),

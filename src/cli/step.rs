@@ -1,5 +1,7 @@
 //! `llama-trace --step`: the tracer on a live run.
 
+use std::sync::Arc;
+
 use super::input::Run;
 use super::{OpenArgs, RunArgs};
 use crate::error::Result;
@@ -10,7 +12,7 @@ pub(super) fn run(args: &RunArgs, open: &OpenArgs) -> Result<()> {
     tui::require_terminal()?;
     let run = Run::open(args)?;
     let open = tui::OpenAt { pass: open.pass, layer: open.layer, stage: open.stage.clone(), head: open.head };
-    let live =
-        Live::start(run.model, run.sampler, run.ids, args.tokens.unwrap_or(1), run.tokenizer, run.eos)?;
+    let model = Arc::new(run.model);
+    let live = Live::start(model, run.sampler, run.ids, args.tokens.unwrap_or(1), run.tokenizer, run.eos)?;
     tui::run(Box::new(live), &open)
 }

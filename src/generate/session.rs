@@ -42,16 +42,30 @@ impl<'m, B: Backend> Session<'m, B> {
         self.not_a_number
     }
 
+    /// Forgets what was run after the first `len` tokens; what is run next follows those.
+    pub fn rewind(&mut self, len: usize) {
+        self.cache.truncate(len);
+    }
+
+    /// Runs `ids` after what was run before, and draws nothing.
+    ///
+    /// # Errors
+    /// As [`Session::run`].
+    pub fn read<P: Probe>(&mut self, ids: &[u32], probe: &mut P) -> Result<()> {
+        self.check(ids)?;
+        forward::forward(self.model, &mut self.cache, &mut self.work, self.passes, ids, probe);
+        self.passes += 1;
+        Ok(())
+    }
+
     /// Runs `ids` after what was run before, and draws the next token.
     ///
     /// # Errors
     /// [`Error::Prompt`] where there are no ids, one is outside the vocabulary, or they do not fit into
     /// the context.
     pub fn run<P: Probe>(&mut self, ids: &[u32], probe: &mut P) -> Result<u32> {
-        self.check(ids)?;
         let pass = self.passes;
-        forward::forward(self.model, &mut self.cache, &mut self.work, pass, ids, probe);
-        self.passes += 1;
+        self.read(ids, probe)?;
         let mut drawn = 0;
         forward::last_logits(self.model, &self.work, |logits| {
             self.not_a_number |= logits.iter().any(|logit| logit.is_nan());

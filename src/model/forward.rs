@@ -24,6 +24,8 @@ pub struct Activations<B: Backend> {
     xq: B::Buffer,            // (T, H, C)
     xk: B::Buffer,            // (T, G, C)
     xv: B::Buffer,            // (T, G, C)
+    xq_norm: B::Buffer,       // (T, H, C), or nothing where the family has no such norm
+    xk_norm: B::Buffer,       // (T, G, C), or nothing
     xq_rope: B::Buffer,       // (T, H, C)
     xk_rope: B::Buffer,       // (T, G, C)
     attn_heads: B::Buffer,    // (T, H, C)
@@ -61,6 +63,8 @@ impl<B: Backend> Activations<B> {
             xq: buffer(q),
             xk: buffer(kv),
             xv: buffer(kv),
+            xq_norm: buffer(if config.qk_norm { q } else { 0 }),
+            xk_norm: buffer(if config.qk_norm { kv } else { 0 }),
             xq_rope: buffer(q),
             xk_rope: buffer(kv),
             attn_heads: buffer(q),
@@ -144,7 +148,8 @@ pub fn layer<B: Backend, P: Probe>(
 ) {
     let (config, backend, t) = (&model.config, &model.backend, dims.tokens);
     let (d, kv, f) = (config.dim, config.kv_dim(), config.ffn_dim);
-    let LayerWeights { attn_norm, wq, wk, wv, wo, ffn_norm, w1, w2, w3 } = &model.weights.layers[l];
+    let LayerWeights { attn_norm, wq, wk, wv, q_norm, k_norm, wo, ffn_norm, w1, w2, w3 } =
+        &model.weights.layers[l];
     let (cache_k, cache_v) = cache.layer(l);
     let mut see = Observer::layer(model, probe, dims, l);
 
@@ -159,10 +164,20 @@ pub fn layer<B: Backend, P: Probe>(
     backend.matmul(&work.attn_norm, &wv.matrix, wv.bias.as_ref(), t, &mut work.xv);
     see.stage(Stage::Xv, &work.xv);
 
+    // Qwen3 normalises every head's query and key first; the others turn them as they are.
+    let (mut q, mut k) = (&work.xq, &work.xk);
+    if let (Some(q_norm), Some(k_norm)) = (q_norm, k_norm) {
+        backend.rms_norm(q, q_norm, config.norm_eps, t * config.heads, &mut work.xq_norm);
+        see.stage(Stage::XqNorm, &work.xq_norm);
+        backend.rms_norm(k, k_norm, config.norm_eps, t * config.kv_heads, &mut work.xk_norm);
+        see.stage(Stage::XkNorm, &work.xk_norm);
+        (q, k) = (&work.xq_norm, &work.xk_norm);
+    }
+
     let (cos, sin, c) = (&work.rope_cos, &work.rope_sin, config.head_dim);
-    backend.rope(&work.xq, cos, sin, config.pairing, config.heads, c, t, &mut work.xq_rope);
+    backend.rope(q, cos, sin, config.pairing, config.heads, c, t, &mut work.xq_rope);
     see.stage(Stage::XqRope, &work.xq_rope);
-    backend.rope(&work.xk, cos, sin, config.pairing, config.kv_heads, c, t, &mut work.xk_rope);
+    backend.rope(k, cos, sin, config.pairing, config.kv_heads, c, t, &mut work.xk_rope);
     see.stage(Stage::XkRope, &work.xk_rope);
 
     backend.cache(&work.xk_rope, kv, dims.start, t, cache_k);
@@ -177,6 +192,7 @@ pub fn layer<B: Backend, P: Probe>(
         heads: config.heads,
         kv_heads: config.kv_heads,
         head_dim: c,
+        window: model.sizes().window_of(l),
     };
     backend.attention(shape, &work.xq_rope, cache_k, cache_v, &mut work.attn_heads, &mut see);
     see.stage(Stage::AttnHeads, &work.attn_heads);

@@ -30,6 +30,11 @@ impl<B: Backend> KvCache<B> {
         self.len == 0
     }
 
+    /// Forgets the positions from `len` on. What they held is written over by what comes next.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
     /// Says that the positions below `len` are written now.
     pub(super) fn set_len(&mut self, len: usize) {
         debug_assert!(len <= self.capacity);

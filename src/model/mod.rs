@@ -39,6 +39,9 @@ impl From<&ModelConfig> for Sizes {
             head_dim: config.head_dim,
             hidden: config.ffn_dim,
             vocab: config.vocab,
+            qk_norm: config.qk_norm,
+            window: config.window,
+            window_from: config.window_from,
         }
     }
 }

@@ -34,7 +34,7 @@ impl<'a, B: Backend, P: Probe> Observer<'a, B, P> {
 
     /// Whether the probe wants `stage` here.
     pub(super) fn wants(&self, stage: Stage) -> bool {
-        P::ENABLED && stage.present(self.dims) && self.probe.wants(self.site(stage))
+        P::ENABLED && stage.present(&self.sizes, self.dims) && self.probe.wants(self.site(stage))
     }
 
     /// Offers `stage`, whose values `buffer` begins with.
@@ -59,14 +59,16 @@ impl<'a, B: Backend, P: Probe> Observer<'a, B, P> {
         }
     }
 
-    /// Offers the mask (T, K), which the pass itself never stores: attention stops at the causal edge.
+    /// Offers the mask (T, K), which the pass itself never stores: attention stays between the window and the
+    /// causal edge. Where only some layers have a window, this is their mask.
     pub(super) fn mask(&mut self) {
         if self.wants(Stage::Mask) {
             let site = self.site(Stage::Mask);
             let mut row = vec![0.0; self.dims.keys()];
             for t in 0..self.dims.tokens {
                 row.fill(0.0);
-                ops::attention::mask(&mut row, self.dims.start + t + 1);
+                let position = self.dims.start + t;
+                ops::attention::mask(&mut row, ops::attention::visible(position, self.sizes.window));
                 self.probe.record(site, t..t + 1, Values::F32(&row));
             }
         }

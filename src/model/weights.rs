@@ -35,6 +35,10 @@ pub struct LayerWeights<B: Backend> {
     pub wk: Linear<B>,
     /// (G·C, D)
     pub wv: Linear<B>,
+    /// (C) of the norm over each head's query; Qwen3 has one.
+    pub q_norm: Option<B::Vector>,
+    /// (C) of the norm over each head's key.
+    pub k_norm: Option<B::Vector>,
     /// (D, H·C)
     pub wo: Linear<B>,
     /// ffn_norm (D)
@@ -64,12 +68,16 @@ impl<B: Backend> Weights<B> {
                     bias: has_bias.then(|| vector(Weight::Layer(layer, b), outputs)).transpose()?,
                 })
             };
+            let head_norm =
+                |w| config.qk_norm.then(|| vector(Weight::Layer(layer, w), config.head_dim)).transpose();
             let (qkv_bias, output_bias, mlp_bias) = (config.qkv_bias, config.output_bias, config.mlp_bias);
             Ok(LayerWeights {
                 attn_norm: vector(Weight::Layer(layer, L::AttnNorm), d)?,
                 wq: linear(L::Wq, L::Bq, qkv_bias, q, d)?,
                 wk: linear(L::Wk, L::Bk, qkv_bias, kv, d)?,
                 wv: linear(L::Wv, L::Bv, qkv_bias, kv, d)?,
+                q_norm: head_norm(L::QNorm)?,
+                k_norm: head_norm(L::KNorm)?,
                 wo: linear(L::Wo, L::Bo, output_bias, d, q)?,
                 ffn_norm: vector(Weight::Layer(layer, L::FfnNorm), d)?,
                 w1: linear(L::W1, L::B1, mlp_bias, f, d)?,

@@ -3,6 +3,8 @@
 //!
 //! Keys and values lie in the cache's layout (K, G, C): the rows of one kv head are `stride` apart.
 
+use std::ops::Range;
+
 use super::matmul::dot;
 pub use super::softmax::softmax;
 
@@ -23,9 +25,24 @@ pub fn scale(row: &mut [f32], head_dim: usize) {
     }
 }
 
-/// masked_scores = scores + mask: every key from `visible` on is hidden, −∞.
-pub fn mask(row: &mut [f32], visible: usize) {
-    row[visible..].fill(f32::NEG_INFINITY);
+/// The keys that the token at `position` sees: none after it and, in a layer with a window W, none up to
+/// position − W, so that W are left (Mistral 7B, Jiang et al., 2023, section 2).
+pub fn visible(position: usize, window: Option<usize>) -> Range<usize> {
+    let end = position + 1;
+    window.map_or(0, |window| end.saturating_sub(window))..end
+}
+
+/// masked_scores = scores + mask: every key outside `visible` is hidden, −∞.
+pub fn mask(row: &mut [f32], visible: Range<usize>) {
+    row[..visible.start].fill(f32::NEG_INFINITY);
+    row[visible.end..].fill(f32::NEG_INFINITY);
+}
+
+/// softmax over the keys in `visible`; the others get 0, as −∞ would.
+pub fn softmax_visible(row: &mut [f32], visible: Range<usize>) {
+    softmax(&mut row[visible.clone()]);
+    row[..visible.start].fill(0.0);
+    row[visible.end..].fill(0.0);
 }
 
 /// out\[c\] += Σ_k weights\[k\] · value\[k\]\[c\], in the order of the keys, by fused multiply-adds. `values` begins
@@ -59,12 +76,22 @@ mod tests {
         assert_eq!(row, [0.0, 100.0, 0.0]);
         scale(&mut row, 4);
         assert_eq!(row, [0.0, 50.0, 0.0]);
-        mask(&mut row, 2);
+        mask(&mut row, visible(1, None));
         assert_eq!(row, [0.0, 50.0, f32::NEG_INFINITY]);
         softmax(&mut row);
         let mut out = [0.0; 2];
         mix(&row, &values[2..], 4, &mut out);
         assert_eq!(out, [3.0, 4.0]);
+    }
+
+    #[test]
+    fn a_window_of_two_shows_a_token_itself_and_the_one_before() {
+        assert_eq!([0, 1, 2, 5].map(|position| visible(position, Some(2))), [0..1, 0..2, 1..3, 4..6]);
+        let mut row = [1.0; 4];
+        mask(&mut row, visible(2, Some(2)));
+        assert_eq!(row, [f32::NEG_INFINITY, 1.0, 1.0, f32::NEG_INFINITY]);
+        softmax_visible(&mut row, visible(2, Some(2)));
+        assert_eq!(row, [0.0, 0.5, 0.5, 0.0]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ndarray::{ArrayD, IxDyn};
 
 use crate::error::Result;
-use crate::ops::attention::{kv_head, mask, mix, qk, scale, softmax};
+use crate::ops::attention::{kv_head, mask, mix, qk, scale, softmax_visible, visible};
 use crate::ops::elementwise::{add, mul};
 use crate::ops::swiglu::silu;
 use crate::trace::{Frame, FrameData, PassDims, Site, Sizes, Stage};
@@ -47,11 +47,14 @@ pub fn derive(
     let stride = kv_heads * c;
     let shape = sizes.shape(site.stage.axes(), dims);
     let mut out = vec![0.0; shape.iter().product()];
+    // The keys that row t sees; outside the layers, in those with a window.
+    let window = site.layer.map_or(sizes.window, |layer| sizes.window_of(layer));
+    let seen = |t: usize| visible(dims.start + t, window);
     let mut here = |stage| input(Site { stage, ..site });
     match site.stage {
         Stage::Mask => {
             for (t, row) in out.chunks_exact_mut(keys).enumerate() {
-                mask(row, dims.start + t + 1);
+                mask(row, seen(t));
             }
         }
         Stage::Keys | Stage::Values => {
@@ -77,23 +80,22 @@ pub fn derive(
         Stage::MaskedScores => {
             out.copy_from_slice(values(&*here(Stage::Scores)?));
             for (i, row) in out.chunks_exact_mut(keys).enumerate() {
-                mask(row, dims.start + i % tokens + 1);
+                mask(row, seen(i % tokens));
             }
         }
         Stage::Softmax => {
             out.copy_from_slice(values(&*here(Stage::Scores)?));
             for (i, row) in out.chunks_exact_mut(keys).enumerate() {
-                let (seen, hidden) = row.split_at_mut(dims.start + i % tokens + 1);
-                softmax(seen);
-                hidden.fill(0.0);
+                softmax_visible(row, seen(i % tokens));
             }
         }
         Stage::AttnHeads => {
             let (weights, cache) = (here(Stage::Softmax)?, here(Stage::CacheV)?);
             for (i, out) in out.chunks_exact_mut(c).enumerate() {
                 let (t, head) = (i / heads, i % heads);
-                let row = &values(&weights)[(head * tokens + t) * keys..][..dims.start + t + 1];
-                mix(row, &values(&cache)[kv_head(head, heads, kv_heads) * c..], stride, out);
+                let (seen, first) = (seen(t), kv_head(head, heads, kv_heads) * c);
+                let row = &values(&weights)[(head * tokens + t) * keys..][seen.clone()];
+                mix(row, &values(&cache)[seen.start * stride + first..], stride, out);
             }
         }
         Stage::AttnResidual => {

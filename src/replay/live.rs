@@ -54,7 +54,7 @@ impl Live {
     /// # Errors
     /// Where the prompt cannot be run, or no thread can be started.
     pub fn start<B: Backend + 'static>(
-        model: Model<B>,
+        model: Arc<Model<B>>,
         sampler: Sampler,
         ids: Vec<u32>,
         draws: usize,
@@ -273,7 +273,7 @@ impl<B: Backend> Worker<'_, B> {
         let dims = *dims;
         let sizes = self.session.model.sizes();
         let in_model = site.layer.is_none_or(|layer| layer < sizes.layers);
-        if !site.stage.present(dims) || !in_model || site.stage.in_layer() != site.layer.is_some() {
+        if !site.stage.present(&sizes, dims) || !in_model || site.stage.in_layer() != site.layer.is_some() {
             return Err(missing());
         }
         if is_derivable(site.stage) {

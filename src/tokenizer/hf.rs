@@ -151,6 +151,10 @@ impl Tokenizer for HfTokenizer {
         merging::stretches(self, text, plain)
     }
 
+    fn encode_marked(&self, text: &str) -> Result<Vec<u32>> {
+        self.ids(text, false, false)
+    }
+
     fn bos(&self) -> Option<u32> {
         self.bos
     }

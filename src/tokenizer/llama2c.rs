@@ -109,6 +109,23 @@ impl Tokenizer for Llama2cTokenizer {
         Ok(Some(stretches))
     }
 
+    /// The two special tokens of Llama 2's format; each piece between them is a text of its own.
+    fn encode_marked(&self, text: &str) -> Result<Vec<u32>> {
+        let mut ids = Vec::new();
+        let mut rest = text;
+        loop {
+            let next = [("<s>", BOS), ("</s>", EOS)]
+                .into_iter()
+                .filter_map(|(name, id)| Some((rest.find(name)?, name.len(), id)))
+                .min();
+            let (end, length, mark) = next.map_or((rest.len(), 0, None), |(at, n, id)| (at, n, Some(id)));
+            ids.extend_from_slice(&self.encode(&rest[..end])?[1..]);
+            let Some(mark) = mark else { return Ok(ids) };
+            ids.push(mark);
+            rest = &rest[end + length..];
+        }
+    }
+
     fn bos(&self) -> Option<u32> {
         Some(BOS)
     }
@@ -190,6 +207,14 @@ mod tests {
 
     fn tokenizer(tokens: &[(&str, f32)]) -> Llama2cTokenizer {
         parse(&file(tokens), Some(259 + tokens.len()), "test").unwrap()
+    }
+
+    #[test]
+    fn special_tokens_are_read_in_a_marked_text() {
+        let tokenizer = tokenizer(&[(" ", 0.0), ("a", 0.0), ("b", 0.0)]);
+        assert_eq!(tokenizer.encode_marked("<s>a</s><s>b").unwrap(), [1, 259, 260, 2, 1, 259, 261]);
+        assert_eq!(tokenizer.encode_marked("a").unwrap(), [259, 260]);
+        assert!(tokenizer.encode_marked("").unwrap().is_empty());
     }
 
     #[test]

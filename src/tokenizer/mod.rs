@@ -32,6 +32,20 @@ pub trait Tokenizer: Send + Sync {
     /// [`crate::error::Error::Prompt`] where the text has a part that no token stands for.
     fn encode(&self, text: &str) -> Result<Vec<u32>>;
 
+    /// The ids of a text that has its special tokens written out, as a chat template writes them: they are
+    /// read as those tokens, and no beginning-of-text token is added. A tokenizer that does not look for
+    /// special tokens in a text takes their names for text like any other.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    fn encode_marked(&self, text: &str) -> Result<Vec<u32>> {
+        let mut ids = self.encode(text)?;
+        if self.bos().is_some() && ids.first().copied() == self.bos() {
+            ids.remove(0);
+        }
+        Ok(ids)
+    }
+
     /// The ids of `text` alone: no token is added, and the name of a special token is text like any other.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use super::stage::Axis;
 
-/// The sizes that every shape is made of.
+/// What shapes are made of, and what decides which stages there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Number of layers.
@@ -19,6 +19,12 @@ pub struct Sizes {
     pub hidden: usize,
     /// V: vocabulary.
     pub vocab: usize,
+    /// Whether queries and keys are normalised, head by head, before RoPE.
+    pub qk_norm: bool,
+    /// W: keys that a token sees in a layer with a sliding window, its own among them.
+    pub window: Option<usize>,
+    /// The first layer with the window; all from there on have it.
+    pub window_from: usize,
 }
 
 /// The three numbers that tell one pass from another.
@@ -71,6 +77,17 @@ pub struct ModelCard {
 }
 
 impl Sizes {
+    /// The window of `layer`, if it has one.
+    pub fn window_of(&self, layer: usize) -> Option<usize> {
+        self.window.filter(|_| layer >= self.window_from)
+    }
+
+    /// Whether some key is hidden from some token of pass `dims` in some layer: one that comes after it, or
+    /// one that has left its window.
+    pub fn hides(&self, dims: PassDims) -> bool {
+        dims.tokens > 1 || self.window.is_some_and(|window| dims.keys() > window)
+    }
+
     /// The length of `axis` in pass `dims`.
     pub fn axis(&self, axis: Axis, dims: PassDims) -> usize {
         match axis {
@@ -97,10 +114,17 @@ impl Sizes {
 
 impl ModelCard {
     /// `text` with this model's numbers in place of `{D}`, `{H}`, `{eps}` and so on: the letters of the
-    /// stage table, `{group}` for H/G, `{half}` for C/2, `{last}` for C − 1, `{keys}` and `{tokens}` for K and T.
+    /// stage table, `{group}` for H/G, `{half}` for C/2, `{last}` for C − 1, `{keys}` and `{tokens}` for K and T,
+    /// `{window}` for the mask's second condition in a model with a sliding window.
     pub fn fill(&self, text: &str, dims: PassDims) -> String {
         let sizes = &self.sizes;
+        let window = sizes.window.map_or(String::new(), |window| {
+            let all = sizes.window_from == 0;
+            let from = if all { String::new() } else { format!(" (layers from {})", sizes.window_from) };
+            format!(" and k > {{start}} + t − {window}{from}")
+        });
         let numbers = [
+            ("{window}", window),
             ("{D}", sizes.dim.to_string()),
             ("{H}", sizes.heads.to_string()),
             ("{G}", sizes.kv_heads.to_string()),

@@ -60,7 +60,7 @@ impl Line {
 pub fn lines(card: &ModelCard, dims: PassDims, times: &HashMap<Site, Duration>) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut section = |section, layer| {
-        for step in Step::in_section(section).filter(|step| step.stage().present(dims)) {
+        for step in Step::in_section(section).filter(|step| step.stage().present(&card.sizes, dims)) {
             lines.push(line(card, dims, layer, step, times));
         }
     };
@@ -105,9 +105,7 @@ pub fn inputs(card: &ModelCard, dims: PassDims, layer: Option<usize>, step: Step
     };
     let x = if stage.in_layer() && layer == Some(0) { Stage::Embedding } else { Stage::FfnResidual };
     let stages = stage.info().inputs.iter().filter_map(|input| match *input {
-        // Where nothing is masked, softmax reads the scores themselves.
-        Input::Stage(Stage::MaskedScores) if !Stage::MaskedScores.present(dims) => Some(Stage::Scores),
-        Input::Stage(stage) => Some(stage),
+        Input::Stage(stage) => Some(stage.or_before(&card.sizes, dims)),
         Input::LayerInput => Some(x),
         Input::Positions => None,
     });

@@ -86,7 +86,18 @@ mod tests {
 
     #[test]
     fn rows_come_in_any_order_and_a_frame_goes_out_when_it_is_whole() {
-        let sizes = Sizes { layers: 1, dim: 2, heads: 1, kv_heads: 1, head_dim: 2, hidden: 2, vocab: 2 };
+        let sizes = Sizes {
+            layers: 1,
+            dim: 2,
+            heads: 1,
+            kv_heads: 1,
+            head_dim: 2,
+            hidden: 2,
+            vocab: 2,
+            qk_norm: false,
+            window: None,
+            window_from: 0,
+        };
         let dims = PassDims { pass: 0, start: 0, tokens: 3 };
         let (select, mut frames) = (Select::all(), Vec::new());
         let mut recorder = Recorder::new(sizes, dims, &select, |frame| frames.push(frame));

@@ -40,7 +40,8 @@ impl Site {
         let once = |stages: &[Stage]| -> Vec<Self> {
             stages.iter().map(|&stage| Self::once(dims.pass, stage)).collect()
         };
-        let here: Vec<Stage> = Stage::ALL.iter().copied().filter(|stage| stage.present(dims)).collect();
+        let here: Vec<Stage> =
+            Stage::ALL.iter().copied().filter(|stage| stage.present(sizes, dims)).collect();
         let first = here.iter().position(|stage| stage.in_layer()).unwrap_or(here.len());
         let last = here.iter().rposition(|stage| stage.in_layer()).map_or(first, |last| last + 1);
         let mut sites = once(&here[..first]);

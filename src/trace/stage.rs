@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::card::{ModelCard, PassDims};
+use super::card::{ModelCard, PassDims, Sizes};
 
 /// The meaning of one axis of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -253,8 +253,8 @@ stages! {
         purpose "The sines that go with rope_cos."
         aliases "model.rotary_emb output 1" "" "" ""
     Mask "mask" Start [Token, Key] "mask" from [Positions] with [] runs Runs::Derived;
-        formula "mask[t, k] = 0 where k ≤ {start} + t, else −inf"
-        purpose "Keeps a token from looking at tokens that come after it. Absent when the pass has one token: nothing is hidden from it."
+        formula "mask[t, k] = 0 where k ≤ {start} + t{window}, else −inf"
+        purpose "Keeps a token from looking at tokens that come after it, and at those that have left its window where layers have one. Absent when nothing is hidden: the pass has one token, and no window is full."
         aliases "" "" "KQ_mask" "mask"
 
     AttnNorm "attn_norm" Layer [Token, Dim] "rms_norm" from [LayerInput]
@@ -277,13 +277,23 @@ stages! {
         formula "xv[t, g, c] = Σ_d attn_norm[t, d] · wv[g·{C} + c, d]   ({D} terms)"
         purpose "The values: what each token hands over to those that attend to it."
         aliases "self_attn.v_proj" "attn.hook_v" "Vcur-L" "xv"
+    XqNorm "xq_norm" Layer [Token, Head, HeadDim] "rms_norm" from [of(Stage::Xq)]
+        with [weight("q_norm", &[A::HeadDim])] runs Runs::Alone;
+        formula "xq_norm[t, h, c] = xq[t, h, c] / √(Σ xq[t, h, :]² / {C} + {eps}) · q_norm[c]"
+        purpose "Brings every head's query to the same root mean square, so that no score grows just because a query is long. One weight serves all {H} heads."
+        aliases "self_attn.q_norm" "attn.q_norm.hook_normalized × weight" "Qcur_normed-L" ""
+    XkNorm "xk_norm" Layer [Token, KvHead, HeadDim] "rms_norm" from [of(Stage::Xk)]
+        with [weight("k_norm", &[A::HeadDim])] runs Runs::Alone;
+        formula "xk_norm[t, g, c] = xk[t, g, c] / √(Σ xk[t, g, :]² / {C} + {eps}) · k_norm[c]"
+        purpose "The same for the keys, with a weight of their own."
+        aliases "self_attn.k_norm" "attn.k_norm.hook_normalized × weight" "Kcur_normed-L" ""
     XqRope "xq_rope" Layer [Token, Head, HeadDim] "rope"
-        from [of(Stage::Xq), of(Stage::RopeCos), of(Stage::RopeSin)] with [] runs Runs::Alone;
+        from [of(Stage::XqNorm), of(Stage::RopeCos), of(Stage::RopeSin)] with [] runs Runs::Alone;
         formula "(a, b) → (a·cos − b·sin, a·sin + b·cos) for each of the {half} pairs of every head, cos and sin of row t"
         purpose "Queries turned by their position, so that a query and a key meet at an angle that depends on their distance only."
         aliases "(apply_rotary_pos_emb)" "attn.hook_rot_q" "Qcur-L (after RoPE)" "xq"
     XkRope "xk_rope" Layer [Token, KvHead, HeadDim] "rope"
-        from [of(Stage::Xk), of(Stage::RopeCos), of(Stage::RopeSin)] with [] runs Runs::Alone;
+        from [of(Stage::XkNorm), of(Stage::RopeCos), of(Stage::RopeSin)] with [] runs Runs::Alone;
         formula "(a, b) → (a·cos − b·sin, a·sin + b·cos) for each of the {half} pairs of every head, cos and sin of row t"
         purpose "Keys turned by their position. They are cached turned, so this is done once for each token."
         aliases "(apply_rotary_pos_emb)" "attn.hook_rot_k" "Kcur-L (after RoPE)" "xk"
@@ -313,7 +323,7 @@ stages! {
         aliases "" "" "" "scores"
     MaskedScores "masked_scores" Layer [Head, Token, Key] "add" from [of(Stage::Scores), of(Stage::Mask)] with [] runs Runs::Derived;
         formula "masked_scores[h, t, k] = scores[h, t, k] + mask[t, k]"
-        purpose "Later tokens become −inf, which softmax turns into exactly 0. Absent where mask is."
+        purpose "Hidden tokens become −inf, which softmax turns into exactly 0. Absent where mask is. A layer without a window adds the causal part of the mask only."
         aliases "" "attn.hook_attn_scores" "" "scores"
     Softmax "softmax" Layer [Head, Token, Key] "softmax" from [of(Stage::MaskedScores)] with [] runs Runs::Derived;
         formula "softmax[h, t, k] = e^(s[k] − max s) / Σ e^(s − max s)   over the {K} keys, s = masked_scores[h, t, :] (scores[h, t, :] where nothing is masked)"
@@ -416,9 +426,29 @@ impl Stage {
         matches!(self, Self::Tokens | Self::Sampled)
     }
 
-    /// Whether it exists in pass `dims`: masks do where a key is hidden from some token.
-    pub fn present(self, dims: PassDims) -> bool {
-        dims.tokens > 1 || !matches!(self, Self::Mask | Self::MaskedScores)
+    /// Whether it exists in pass `dims` of a model of `sizes`: masks do where a key is hidden from some
+    /// token in some layer, norms of queries and keys where the family has them.
+    ///
+    /// The `mask` of a pass is that of the layers with a window, where there are any. In a model where only
+    /// some have one (Qwen's `max_window_layers`), the others hide less: their own `masked_scores` show it.
+    pub fn present(self, sizes: &Sizes, dims: PassDims) -> bool {
+        match self {
+            Self::Mask | Self::MaskedScores => sizes.hides(dims),
+            Self::XqNorm | Self::XkNorm => sizes.qk_norm,
+            _ => true,
+        }
+    }
+
+    /// The stage that is read where this one is named: itself, or where it is absent the one before it.
+    /// Where nothing is masked, softmax reads the scores; where nothing is normalised, RoPE the projections.
+    pub fn or_before(self, sizes: &Sizes, dims: PassDims) -> Self {
+        match self {
+            _ if self.present(sizes, dims) => self,
+            Self::MaskedScores => Self::Scores,
+            Self::XqNorm => Self::Xq,
+            Self::XkNorm => Self::Xk,
+            _ => self,
+        }
     }
 
     /// The stage with this name.
@@ -683,7 +713,24 @@ mod tests {
     fn masks_exist_only_where_a_key_is_hidden() {
         let decode = PassDims { pass: 1, start: 5, tokens: 1 };
         let prefill = PassDims { pass: 0, start: 0, tokens: 5 };
-        assert!(!Stage::Mask.present(decode) && !Stage::MaskedScores.present(decode));
-        assert!(Stage::Mask.present(prefill) && Stage::Softmax.present(decode));
+        let mut sizes = Sizes {
+            layers: 2,
+            dim: 8,
+            heads: 2,
+            kv_heads: 1,
+            head_dim: 4,
+            hidden: 8,
+            vocab: 10,
+            qk_norm: false,
+            window: None,
+            window_from: 0,
+        };
+        for window in [None, Some(6)] {
+            sizes.window = window;
+            assert!(!Stage::Mask.present(&sizes, decode) && !Stage::MaskedScores.present(&sizes, decode));
+            assert!(Stage::Mask.present(&sizes, prefill) && Stage::Softmax.present(&sizes, decode));
+        }
+        sizes.window = Some(5);
+        assert!(Stage::Mask.present(&sizes, decode), "the first of the 6 keys has left the window");
     }
 }

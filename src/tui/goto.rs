@@ -80,7 +80,8 @@ impl GotoLine {
         let mut names: Vec<String> = Vec::new();
         let dims = app.dims();
         for section in [Section::Start, Section::Layer, Section::End, Section::Sampler] {
-            let here = Step::in_section(section).filter(|&step| present(step, dims));
+            let sizes = &app.outline.card.sizes;
+            let here = Step::in_section(section).filter(|&step| present(step, sizes, dims));
             names.extend(here.map(|step| step.name().to_owned()));
         }
         names.extend((0..app.outline.card.sizes.layers).map(|layer| format!("L{layer}")));
@@ -178,7 +179,7 @@ fn address(app: &App, text: &str) -> Result<Target, String> {
     }
     let place = Place { pass: site.pass, layer: site.layer, step: Step::Stage(site.stage) };
     let dims = app.outline.passes[site.pass].dims;
-    if !present(place.step, dims) {
+    if !present(place.step, &app.outline.card.sizes, dims) {
         return Err(absent(app, site.pass, site.stage.name()));
     }
     let axes = site.stage.axes();
@@ -206,6 +207,9 @@ fn check_layer(app: &App, layer: usize) -> Result<(), String> {
 }
 
 fn absent(app: &App, pass: usize, name: &str) -> String {
+    if matches!(name, "xq_norm" | "xk_norm") {
+        return format!("there is no {name}: this model does not normalise queries and keys");
+    }
     let tokens = app.outline.passes.get(pass).map_or(0, |pass| pass.dims.tokens);
     format!("pass {pass} has no {name}: it reads {tokens} token, and nothing is hidden from it")
 }

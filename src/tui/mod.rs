@@ -35,12 +35,26 @@ pub use open::OpenAt;
 /// [`Error::Usage`] where `open` names something that is not there, [`Error::Terminal`] where there is no
 /// terminal or it fails, [`Error::Interrupted`] where a signal ended it. The terminal is as before in any case.
 pub fn run(mut source: Box<dyn Source>, open: &OpenAt) -> Result<()> {
+    show(&mut *source, open).map(drop)
+}
+
+/// As [`run`], for a program that goes on afterwards and has a use of its own for Ctrl-C: run leaves
+/// behind that it ends the program.
+///
+/// # Errors
+/// As [`run`].
+pub fn visit(mut source: Box<dyn Source>, open: &OpenAt) -> Result<()> {
+    show(&mut *source, open).map(terminal::Guard::leave_interrupts)
+}
+
+fn show(source: &mut dyn Source, open: &OpenAt) -> Result<terminal::Guard> {
     require_terminal()?;
     let theme = theme::Theme::new(theme::Depth::detect(|name| std::env::var(name).ok()));
     let mut app = app::App::new(source.outline().clone(), theme, (80, 24));
     open::open(&mut app, open)?;
     let guard = terminal::Guard::take()?;
-    events::run(&mut app, &mut *source, &guard)
+    events::run(&mut app, source, &guard)?;
+    Ok(guard)
 }
 
 /// Fails where there is no terminal to draw in and to read keys from.

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::trace::select::stage_named;
-use crate::trace::{Axis, Step};
+use crate::trace::{Axis, Stage, Step};
 
 use super::app::App;
 use super::place::{Place, Walk, present};
@@ -50,7 +50,13 @@ pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
                 None => Step::Stage(stage_named(name)?),
             };
             let dims = app.outline.passes[pass].dims;
-            if !present(step, dims) {
+            if !present(step, &sizes, dims) {
+                if matches!(step.stage(), Stage::XqNorm | Stage::XkNorm) {
+                    return Err(Error::usage(format!("the model has no {name}"))
+                        .expected("a family that normalises queries and keys, as Qwen3 does")
+                        .found(&app.outline.card.name)
+                        .next("use --stage xq or --stage xk"));
+                }
                 return Err(Error::usage(format!("pass {pass} has no {name}"))
                     .expected("a pass that reads several tokens: from one alone nothing is hidden")
                     .found(format!("{} token", dims.tokens))

@@ -1,6 +1,6 @@
 //! Where the user stands: a step of a layer of a pass, and the way from one step to the next.
 
-use crate::trace::card::PassDims;
+use crate::trace::card::{PassDims, Sizes};
 use crate::trace::stage::Section;
 use crate::trace::{Axis, Outline, Site, Stage, Step};
 
@@ -52,9 +52,9 @@ pub struct Walk {
     pub end: Vec<Step>,
 }
 
-/// Whether `step` exists in pass `dims`.
-pub fn present(step: Step, dims: PassDims) -> bool {
-    step.stage().present(dims)
+/// Whether `step` exists in pass `dims` of a model of `sizes`.
+pub fn present(step: Step, sizes: &Sizes, dims: PassDims) -> bool {
+    step.stage().present(sizes, dims)
 }
 
 impl Walk {
@@ -62,7 +62,8 @@ impl Walk {
     pub fn new(outline: &Outline, pass: usize) -> Self {
         let none = PassDims { pass, start: 0, tokens: 0 };
         let dims = outline.passes.get(pass).map_or(none, |pass| pass.dims);
-        let of = |section| Step::in_section(section).filter(move |&step| present(step, dims));
+        let of =
+            |section| Step::in_section(section).filter(move |&step| present(step, &outline.card.sizes, dims));
         Self {
             pass,
             start: of(Section::Start).collect(),
@@ -124,11 +125,22 @@ impl Walk {
 mod tests {
     use super::*;
     use crate::trace::PassOutline;
-    use crate::trace::card::{ModelCard, Sizes};
+    use crate::trace::card::ModelCard;
     use crate::trace::source::TokenLabel;
 
     fn outline() -> Outline {
-        let sizes = Sizes { layers: 2, dim: 8, heads: 2, kv_heads: 1, head_dim: 4, hidden: 8, vocab: 10 };
+        let sizes = Sizes {
+            layers: 2,
+            dim: 8,
+            heads: 2,
+            kv_heads: 1,
+            head_dim: 4,
+            hidden: 8,
+            vocab: 10,
+            qk_norm: false,
+            window: None,
+            window_from: 0,
+        };
         let card = ModelCard {
             name: "m".into(),
             sizes,

@@ -112,7 +112,18 @@ mod tests {
 
     #[test]
     fn a_key_head_follows_its_query_head() {
-        let sizes = Sizes { layers: 1, dim: 16, heads: 4, kv_heads: 2, head_dim: 4, hidden: 1, vocab: 1 };
+        let sizes = Sizes {
+            layers: 1,
+            dim: 16,
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 4,
+            hidden: 1,
+            vocab: 1,
+            qk_norm: false,
+            window: None,
+            window_from: 0,
+        };
         let mut selected = Selected::new(&sizes);
         selected.set(Axis::Head, 3);
         assert_eq!(selected.get(Axis::KvHead, 2), 1);

@@ -27,6 +27,9 @@ pub struct Guard {
     signal: Arc<AtomicUsize>,
     /// Once true, signals do again what they do in a program that does not catch them.
     released: Arc<AtomicBool>,
+    /// What makes SIGINT end the program again once this is gone.
+    #[cfg(unix)]
+    interrupt: Option<signal_hook::SigId>,
     previous: Arc<Hook>,
     /// What other threads had to say while the screen was in use.
     elsewhere: Arc<Mutex<Vec<String>>>,
@@ -56,9 +59,12 @@ impl Guard {
     /// # Errors
     /// [`Error::Terminal`] where it cannot be taken; it is as before then.
     pub fn take() -> Result<Self> {
-        let guard = Self {
+        #[cfg_attr(not(unix), expect(unused_mut, reason = "only signals change it"))]
+        let mut guard = Self {
             signal: Arc::default(),
             released: Arc::default(),
+            #[cfg(unix)]
+            interrupt: None,
             previous: Arc::new(panic::take_hook()),
             elsewhere: Arc::default(),
         };
@@ -92,6 +98,14 @@ impl Guard {
         Ok(())
     }
 
+    /// Gives the terminal back, and leaves SIGINT to whoever else has registered for it.
+    pub fn leave_interrupts(self) {
+        #[cfg(unix)]
+        if let Some(interrupt) = self.interrupt {
+            signal_hook::low_level::unregister(interrupt);
+        }
+    }
+
     /// A panic of this thread gives the terminal back before its message is written. One of another thread
     /// does not end the program, and its message waits until the screen is free.
     fn set_hook(&self) {
@@ -108,10 +122,13 @@ impl Guard {
     }
 
     #[cfg(unix)]
-    fn catch_signals(&self) -> io::Result<()> {
+    fn catch_signals(&mut self) -> io::Result<()> {
         use signal_hook::flag;
         for (signal, _) in STOPPING {
-            flag::register_conditional_default(signal, self.released.clone())?;
+            let default = flag::register_conditional_default(signal, self.released.clone())?;
+            if signal == signal_hook::consts::SIGINT {
+                self.interrupt = Some(default);
+            }
             flag::register_usize(signal, self.signal.clone(), usize::try_from(signal).unwrap_or(0))?;
         }
         self.watch()
@@ -145,7 +162,7 @@ impl Guard {
     }
 
     #[cfg(not(unix))]
-    fn catch_signals(&self) -> io::Result<()> {
+    fn catch_signals(&mut self) -> io::Result<()> {
         Ok(())
     }
 }

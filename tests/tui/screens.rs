@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crossterm::event::{Event, KeyCode};
 use llama_trace::trace::stage::Section;
-use llama_trace::trace::{Axis, Step};
+use llama_trace::trace::{Axis, Sizes, Step};
 use llama_trace::tui::OpenAt;
 use llama_trace::tui::app::Show;
 use llama_trace::tui::open::open;
@@ -16,7 +16,7 @@ use llama_trace::tui::view::Panels;
 use ratatui::style::{Color, Modifier};
 
 use crate::stage::Stage;
-use crate::synthetic::Synthetic;
+use crate::synthetic::{self, Synthetic};
 
 const SIZES: [(u16, u16); 4] = [(60, 16), (80, 24), (120, 40), (200, 60)];
 
@@ -107,10 +107,16 @@ fn resizing_keeps_the_cursor_in_sight() {
     stage.shows("p0/L1/ffn_up[t=11,f=47] = ");
 }
 
+/// A model with a window and with norms on queries and keys, so that every step of the table is there.
+fn with_switches() -> Synthetic {
+    let sizes = Sizes { qk_norm: true, window: Some(5), ..synthetic::SIZES };
+    Synthetic::with(sizes, synthetic::prompt())
+}
+
 #[test]
 fn every_step_is_drawn_in_every_way() {
     for depth in [Depth::None, Depth::Ansi, Depth::Indexed, Depth::True] {
-        let mut stage = Stage::new(Synthetic::new(), (80, 24), depth);
+        let mut stage = Stage::new(with_switches(), (80, 24), depth);
         for section in [Section::Start, Section::Layer, Section::End, Section::Sampler] {
             for step in Step::in_section(section) {
                 open(&mut stage.app, &OpenAt { stage: Some(step.name().into()), ..OpenAt::default() })
@@ -125,6 +131,27 @@ fn every_step_is_drawn_in_every_way() {
             }
         }
     }
+}
+
+#[test]
+fn the_stages_of_a_family_are_shown_where_it_has_them() {
+    let at = |name: &str| {
+        let mut stage = Stage::new(with_switches(), (200, 60), Depth::None);
+        open(&mut stage.app, &OpenAt { stage: Some(name.into()), ..OpenAt::default() }).unwrap();
+        stage.sync();
+        stage
+    };
+    at("xq_rope").shows("xq_norm (T=12");
+    at("xk_norm").shows("k_norm (C=8");
+    at("mask").shows("k > 0 + t − 5");
+    Stage::sized("xq_rope", (200, 60), Depth::None).shows("xq (T=12");
+
+    let mut without = Stage::new(Synthetic::new(), (120, 40), Depth::None);
+    let norm = OpenAt { stage: Some("xq_norm".into()), ..OpenAt::default() };
+    assert!(open(&mut without.app, &norm).unwrap_err().to_string().contains("the model has no xq_norm"));
+    without.keys("/xq_norm");
+    without.key(KeyCode::Enter);
+    without.shows("there is no xq_norm: this model does not normalise");
 }
 
 #[test]

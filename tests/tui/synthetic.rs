@@ -11,8 +11,18 @@ use llama_trace::trace::{Frame, Outline, PassOutline, Site, Source, Stage, Statu
 use ndarray::{ArrayD, Dimension, IxDyn};
 
 /// Sizes small enough to know every value.
-pub(crate) const SIZES: Sizes =
-    Sizes { layers: 3, dim: 32, heads: 4, kv_heads: 2, head_dim: 8, hidden: 48, vocab: 64 };
+pub(crate) const SIZES: Sizes = Sizes {
+    layers: 3,
+    dim: 32,
+    heads: 4,
+    kv_heads: 2,
+    head_dim: 8,
+    hidden: 48,
+    vocab: 64,
+    qk_norm: false,
+    window: None,
+    window_from: 0,
+};
 
 const TEXTS: [&str; 12] =
     ["<s>", " Once", " upon", " a", " time", ",", " 小さな", " girl", "\n", " é\u{301}", "\u{200d}", " Lily"];
@@ -90,6 +100,10 @@ impl Synthetic {
         let shape = sizes.shape(axes, dims);
         let index = IxDyn(&shape);
         let layer = site.layer.unwrap_or(0);
+        let hidden = |t: usize, k: usize| {
+            let position = dims.start + t;
+            k > position || sizes.window.is_some_and(|window| k + window <= position)
+        };
         let data = match site.stage {
             Stage::Tokens => {
                 let pass = &self.outline.passes[site.pass];
@@ -100,18 +114,14 @@ impl Synthetic {
                 FrameData::I64(ArrayD::from_elem(index, i64::from(id)))
             }
             Stage::Mask => FrameData::F32(ArrayD::from_shape_fn(index, |at| {
-                if at[1] > dims.start + at[0] { f32::NEG_INFINITY } else { 0.0 }
+                if hidden(at[0], at[1]) { f32::NEG_INFINITY } else { 0.0 }
             })),
             Stage::MaskedScores => FrameData::F32(ArrayD::from_shape_fn(index, |at| {
-                if at[2] > dims.start + at[1] {
-                    f32::NEG_INFINITY
-                } else {
-                    wave(layer, at[0] * 7 + at[1], at[2])
-                }
+                if hidden(at[1], at[2]) { f32::NEG_INFINITY } else { wave(layer, at[0] * 7 + at[1], at[2]) }
             })),
             Stage::Softmax => FrameData::F32(ArrayD::from_shape_fn(index, |at| {
                 let weight = |k: usize| {
-                    if k > dims.start + at[1] { 0.0 } else { (2.0 * wave(layer, at[0] * 7 + at[1], k)).exp() }
+                    if hidden(at[1], k) { 0.0 } else { (2.0 * wave(layer, at[0] * 7 + at[1], k)).exp() }
                 };
                 weight(at[2]) / (0..dims.keys()).map(weight).sum::<f32>()
             })),
@@ -123,7 +133,12 @@ impl Synthetic {
             _ => FrameData::F32(ArrayD::from_shape_fn(index, |at| {
                 let flat = at.slice();
                 let last = flat.len() - 1;
-                let row = flat[..last].iter().fold(site.stage as usize, |row, i| row * 5 + i);
+                // The stage's place in the table, the two that this model lacks left out.
+                let has = |stage: &&Stage| {
+                    stage.present(sizes, dims) || **stage < Stage::Xq || **stage > Stage::XkRope
+                };
+                let number = Stage::ALL.iter().filter(has).position(|stage| *stage == site.stage).unwrap();
+                let row = flat[..last].iter().fold(number, |row, i| row * 5 + i);
                 // One value that is no number, where a user may look for it.
                 if site.stage == Stage::FfnUp && flat == [0, 3] {
                     f32::NAN

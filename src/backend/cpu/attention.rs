@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use super::{Kernel, MIN_PARALLEL};
 use crate::backend::{AttentionPart, AttentionShape, AttentionSink};
-use crate::ops::attention::{kv_head, mask, scale, softmax};
+use crate::ops::attention::{kv_head, mask, scale, softmax, softmax_visible, visible};
 
 /// Query rows whose parts are held at once while recording.
 const BLOCK: usize = 16;
@@ -41,7 +41,7 @@ pub(super) fn attention(
     out: &mut [f32],
     sink: &mut dyn AttentionSink,
 ) {
-    let AttentionShape { tokens, start, heads, kv_heads, head_dim } = shape;
+    let AttentionShape { tokens, start, heads, kv_heads, head_dim, window } = shape;
     let all_keys = start + tokens;
     let stride = kv_heads * head_dim;
     repeat_kv(shape, AttentionPart::Keys, keys, sink);
@@ -57,13 +57,13 @@ pub(super) fn attention(
     // One query row and the heads of one kv head: `rows` (group, K) is for their scores.
     let unit = |rows: &mut Vec<f32>, (unit, out): (usize, &mut [f32])| -> Vec<Parts> {
         let (t, kv_head) = (unit / kv_heads, unit % kv_heads);
-        let visible = start + t + 1;
+        let visible = visible(start + t, window);
         let queries = &q[unit * group * head_dim..(unit + 1) * group * head_dim];
         let (keys, values) = (&keys[kv_head * head_dim..], &values[kv_head * head_dim..]);
-        // Keys past the causal edge are computed only where somebody looks at them.
-        let computed = if wanted.qk || wanted.scores { all_keys } else { visible };
-        for first in (0..computed).step_by(KEYS_AT_ONCE) {
-            let last = (first + KEYS_AT_ONCE).min(computed);
+        // Keys past the causal edge or before the window are computed only where somebody looks at them.
+        let computed = if wanted.qk || wanted.scores { 0..all_keys } else { visible.clone() };
+        for first in computed.clone().step_by(KEYS_AT_ONCE) {
+            let last = (first + KEYS_AT_ONCE).min(computed.end);
             for (query, row) in queries.chunks_exact(head_dim).zip(rows.chunks_exact_mut(all_keys)) {
                 kernel.qk(query, &keys[first * stride..], stride, &mut row[first..last]);
             }
@@ -71,18 +71,24 @@ pub(super) fn attention(
         let keep = |wanted: bool, row: &[f32]| wanted.then(|| row.to_vec());
         let parts = rows.chunks_exact_mut(all_keys).map(|row| {
             let qk = keep(wanted.qk, row);
-            scale(&mut row[..computed], head_dim);
+            scale(&mut row[computed.clone()], head_dim);
             let scores = keep(wanted.scores, row);
-            mask(row, visible);
+            if wanted.masked_scores {
+                mask(row, visible.clone());
+            }
             let masked_scores = keep(wanted.masked_scores, row);
-            softmax(&mut row[..visible]);
-            row[visible..].fill(0.0);
+            if wanted.softmax {
+                softmax_visible(row, visible.clone());
+            } else {
+                // The rest of the row is not read again.
+                softmax(&mut row[visible.clone()]);
+            }
             Parts { qk, scores, masked_scores, softmax: keep(wanted.softmax, row) }
         });
         let parts = parts.collect();
         out.fill(0.0);
-        for first in (0..visible).step_by(KEYS_AT_ONCE) {
-            let last = (first + KEYS_AT_ONCE).min(visible);
+        for first in visible.clone().step_by(KEYS_AT_ONCE) {
+            let last = (first + KEYS_AT_ONCE).min(visible.end);
             for (row, out) in rows.chunks_exact(all_keys).zip(out.chunks_exact_mut(head_dim)) {
                 kernel.mix(&row[first..last], &values[first * stride..], stride, out);
             }
@@ -138,7 +144,7 @@ fn repeat_kv(shape: AttentionShape, part: AttentionPart, cache: &[f32], sink: &m
     if !sink.wants(part) {
         return;
     }
-    let AttentionShape { tokens, start, heads, kv_heads, head_dim } = shape;
+    let AttentionShape { tokens, start, heads, kv_heads, head_dim, .. } = shape;
     let mut repeated = Vec::with_capacity(heads * head_dim);
     for (k, row) in cache.chunks_exact(kv_heads * head_dim).take(start + tokens).enumerate() {
         repeated.clear();

@@ -49,7 +49,7 @@ pub(super) fn model_config(
     let head_dim = head_dim(metadata, architecture, dim, heads)?;
     let table = contents.tensors.get(&Naming::Gguf.name(Weight::Embedding));
     // In any layer, so that one that lacks it is an error later, and not a layer computed without.
-    let bias = |weights: [LayerWeight; 3]| {
+    let any = |weights: [LayerWeight; 3]| {
         (0..layers).any(|layer| weights.iter().any(|&weight| has(contents, Weight::Layer(layer, weight))))
     };
     let vocab = match metadata.size(&key("vocab_size"))? {
@@ -76,9 +76,13 @@ pub(super) fn model_config(
         rope_theta: metadata.number(&key("rope.freq_base"))?.unwrap_or(10000.0),
         rope_scaling: rope_scaling(metadata, architecture, contents, head_dim, place)?,
         pairing,
-        qkv_bias: bias([LayerWeight::Bq, LayerWeight::Bk, LayerWeight::Bv]),
-        output_bias: bias([LayerWeight::Bo; 3]),
-        mlp_bias: bias([LayerWeight::B1, LayerWeight::B2, LayerWeight::B3]),
+        // The architectures that are read here have neither; a file with such norms is refused above.
+        qk_norm: false,
+        window: None,
+        window_from: 0,
+        qkv_bias: any([LayerWeight::Bq, LayerWeight::Bk, LayerWeight::Bv]),
+        output_bias: any([LayerWeight::Bo; 3]),
+        mlp_bias: any([LayerWeight::B1, LayerWeight::B2, LayerWeight::B3]),
         tied: !has(contents, Weight::Head),
     };
     contents.tensors.remove(ROPE_FREQS);
@@ -123,6 +127,7 @@ fn architecture<'a>(metadata: &Metadata<'a>, place: &str) -> Result<(&'a str, Pa
 /// Tensors without a role in the forward pass would make it another model's.
 fn refuse_what_is_not_computed(contents: &Contents, layers: usize, place: &str) -> Result<()> {
     let known = |name: &str| match Naming::Gguf.weight(name) {
+        Some(Weight::Layer(_, LayerWeight::QNorm | LayerWeight::KNorm)) => false,
         Some(Weight::Layer(layer, _)) => layer < layers,
         weight => weight.is_some() || name == ROPE_FREQS,
     };

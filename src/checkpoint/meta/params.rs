@@ -125,6 +125,9 @@ impl Params {
             qkv_bias: false,
             output_bias: false,
             mlp_bias: false,
+            qk_norm: false,
+            window: None,
+            window_from: 0,
             tied,
         };
         config.check()?;

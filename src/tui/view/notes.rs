@@ -108,11 +108,10 @@ fn shapes(app: &App, out: &mut Writer) {
         Step::Stage(stage) => {
             for input in stage.info().inputs {
                 let text = match *input {
-                    // Where nothing is masked, softmax reads the scores themselves.
-                    Input::Stage(Stage::MaskedScores) if !Stage::MaskedScores.present(app.dims()) => {
-                        format!("scores {}", axes(app, Stage::Scores.axes()))
+                    Input::Stage(input) => {
+                        let input = input.or_before(&app.outline().card.sizes, app.dims());
+                        format!("{input} {}", axes(app, input.axes()))
                     }
-                    Input::Stage(input) => format!("{input} {}", axes(app, input.axes())),
                     Input::LayerInput => layer_input(app),
                     Input::Positions => {
                         let dims = app.dims();

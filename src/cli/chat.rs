@@ -1,0 +1,220 @@
+//! `llama-trace chat`: several turns with a model, the cache kept between them.
+
+mod command;
+mod format;
+mod lines;
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use self::command::Command;
+use self::format::Format;
+use self::lines::{Line, Lines};
+use super::ChatArgs;
+use super::input::{self, cpu};
+use super::output::{self, Failure};
+use crate::backend::cpu::Cpu;
+use crate::error::{Error, Result};
+use crate::generate::chat::{Ended, Role};
+use crate::generate::{Chat, Conversation, Sampler};
+use crate::model::Model;
+use crate::replay::Live;
+use crate::tokenizer::Tokenizer;
+use crate::tui;
+
+pub(super) fn run(args: &ChatArgs) -> Result<()> {
+    let sampler = args.sampling.sampler()?;
+    let (checkpoint, tokenizer) = input::open(&args.model)?;
+    let tokenizer = tokenizer.ok_or_else(|| {
+        Error::model("this model has no tokenizer, so it cannot read what is said to it")
+            .expected("a tokenizer beside the model, or --tokenizer FILE")
+            .found("none")
+    })?;
+    let format = format::find(&checkpoint, &*tokenizer)?;
+    let model = Arc::new(Model::load(&checkpoint, cpu(&args.cpu)?)?);
+    let mut lines = Lines::open()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    if lines.is_editor() {
+        // Elsewhere Ctrl-C ends the program, as it does any that is fed by a pipe.
+        signal_hook::flag::register(signal_hook::consts::SIGINT, stop.clone())
+            .map_err(|error| Error::terminal("Ctrl-C cannot be caught").found(error))?;
+        let place = format.template.place();
+        eprintln!("{} speaks by {place}. /help shows the commands, Ctrl-D leaves.", checkpoint.name);
+    }
+    let mut talk = Talk {
+        chat: Chat::new(&model, sampler.clone()),
+        conversation: Conversation::new(args.system.clone().filter(|text| !text.is_empty())),
+        model: &model,
+        format,
+        tokenizer,
+        sampler,
+        limit: args.tokens.unwrap_or(usize::MAX),
+        stop,
+        answered: Vec::new(),
+    };
+    output::end(converse(&mut talk, &mut lines))
+}
+
+/// Takes line after line until there are no more.
+fn converse(talk: &mut Talk<'_>, lines: &mut Lines) -> std::result::Result<(), Failure> {
+    let mut refused = 0;
+    loop {
+        let line = match lines.next()? {
+            Line::End => break,
+            Line::Interrupted => {
+                eprintln!("(Ctrl-D or /quit leaves)");
+                continue;
+            }
+            Line::Text(line) => line,
+        };
+        let done = match command::parse(&line) {
+            Ok(Some(Command::Quit)) => break,
+            Ok(Some(command)) => talk.take(command),
+            Ok(None) => continue,
+            Err(error) => Err(error.into()),
+        };
+        match done {
+            Ok(()) => {}
+            // One turn could not be had; the conversation is as it was.
+            Err(Failure::Run(error @ (Error::Prompt(_) | Error::Usage(_) | Error::Terminal(_)))) => {
+                eprintln!("error: {error}");
+                refused += 1;
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    if talk.chat.not_a_number() {
+        eprintln!("{}", super::NOT_A_NUMBER);
+    }
+    if refused > 0 && !lines.is_editor() {
+        let what = format!("{refused} of the lines could not be answered; what was wrong is said above");
+        return Err(Error::prompt(what).into());
+    }
+    Ok(())
+}
+
+/// A chat under way.
+struct Talk<'m> {
+    chat: Chat<'m, Cpu>,
+    conversation: Conversation,
+    model: &'m Arc<Model<Cpu>>,
+    format: Format,
+    tokenizer: Arc<dyn Tokenizer>,
+    sampler: Sampler,
+    /// Tokens that an answer may have.
+    limit: usize,
+    /// Set by Ctrl-C.
+    stop: Arc<AtomicBool>,
+    /// The tokens of the conversation as of the last answer.
+    answered: Vec<u32>,
+}
+
+impl Talk<'_> {
+    fn take(&mut self, command: Command) -> std::result::Result<(), Failure> {
+        match command {
+            Command::Say(text) => self.turn(|conversation| conversation.push(Role::User, text))?,
+            Command::Regenerate => {
+                let question = |message: &crate::generate::chat::Message| message.role == Role::User;
+                if !self.conversation.messages().iter().any(question) {
+                    return Err(Error::usage("there is no answer to make again")
+                        .next("say something first")
+                        .into());
+                }
+                self.turn(|conversation| drop(conversation.pop(Role::Assistant)))?;
+            }
+            Command::Reset => {
+                self.conversation.reset();
+                self.answered.clear();
+            }
+            Command::ShowSystem => match self.conversation.system() {
+                Some(text) => eprintln!("{text}"),
+                None => eprintln!("(no system message)"),
+            },
+            Command::SetSystem(text) => self.conversation.set_system(text),
+            Command::Step => self.step()?,
+            Command::Help => eprintln!("{}", command::HELP),
+            Command::Quit => {}
+        }
+        Ok(())
+    }
+
+    /// Changes the conversation so that its last word is the user's, and answers. Where there is no answer
+    /// the conversation is as it was.
+    fn turn(&mut self, change: impl FnOnce(&mut Conversation)) -> std::result::Result<(), Failure> {
+        let before = self.conversation.clone();
+        change(&mut self.conversation);
+        match self.answer() {
+            Ok(answer) if answer.is_empty() => {
+                eprintln!("(no answer; the line was taken back)");
+                self.conversation = before;
+            }
+            Ok(answer) => self.conversation.push(Role::Assistant, answer),
+            Err(failure) => {
+                self.conversation = before;
+                return Err(failure);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the conversation and prints the model's answer as it comes.
+    fn answer(&mut self) -> std::result::Result<String, Failure> {
+        let text = self.format.template.render(self.conversation.messages())?;
+        let prompt = self.tokenizer.encode_marked(&text)?;
+        let context = self.model.config.context;
+        if prompt.len() >= context {
+            return Err(Error::prompt("the conversation has grown longer than the model's context")
+                .expected(format!("at most {} tokens, and one for the answer", context - 1))
+                .found(format!("{} tokens", prompt.len()))
+                .next("the last line was taken back: say something shorter, or /reset to begin again")
+                .into());
+        }
+        self.stop.store(false, Ordering::Relaxed);
+        let mut stream = self.tokenizer.stream();
+        // What a token adds depends on those before it.
+        for &id in &prompt {
+            stream.push(id);
+        }
+        let mut out = std::io::stdout().lock();
+        let mut answer = String::new();
+        let mut print = |answer: &mut String, text: String| {
+            let shown = if answer.trim_start().is_empty() { text.trim_start() } else { &text };
+            let printed = out.write_all(shown.as_bytes()).and_then(|()| out.flush());
+            answer.push_str(&text);
+            printed
+        };
+        let ended = self.chat.answer(&prompt, &self.format.ends, self.limit, &self.stop, |id| {
+            print(&mut answer, stream.push(id)).map_err(Failure::from)
+        })?;
+        print(&mut answer, stream.finish())?;
+        writeln!(out)?;
+        drop(out);
+        self.answered = self.chat.ran().to_vec();
+        match ended {
+            Ended::Turn | Ended::Limit => {}
+            Ended::Stopped => eprintln!("(stopped)"),
+            Ended::Full => eprintln!(
+                "(the model's context of {context} tokens is full: the answer is cut off; /reset begins again)"
+            ),
+        }
+        Ok(answer)
+    }
+
+    /// Opens the tracer on the conversation, all of it in one pass.
+    fn step(&self) -> Result<()> {
+        tui::require_terminal()?;
+        if self.answered.is_empty() {
+            return Err(Error::usage("there is nothing to step through yet").next("say something first"));
+        }
+        let live = Live::start(
+            Arc::clone(self.model),
+            self.sampler.clone(),
+            self.answered.clone(),
+            1,
+            Some(Arc::clone(&self.tokenizer)),
+            self.format.ends.clone(),
+        )?;
+        tui::visit(Box::new(live), &tui::OpenAt::default())
+    }
+}

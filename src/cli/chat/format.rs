@@ -1,0 +1,87 @@
+//! Which template a checkpoint is talked to with, and which tokens end its turns.
+
+use std::collections::BTreeMap;
+
+use crate::checkpoint::{Checkpoint, chat_template};
+use crate::error::{Error, Result};
+use crate::generate::chat::{LLAMA2, LLAMA3, Template};
+use crate::tokenizer::Tokenizer;
+
+/// What ends a turn, where the template writes it and the vocabulary has it, beside the checkpoint's own
+/// end-of-text ids.
+const ENDS: [&str; 7] =
+    ["<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|end_of_text|>", "</s>"];
+const HEADERS: [&str; 3] = ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"];
+/// Number of ids of Llama 2's vocabulary.
+const LLAMA2_VOCAB: usize = 32_000;
+
+/// How to talk to a model.
+pub(super) struct Format {
+    pub(super) template: Template,
+    /// Ids that end an answer.
+    pub(super) ends: Vec<u32>,
+}
+
+/// The checkpoint's own template; else Llama 3's, where the vocabulary has its header tokens; else Llama
+/// 2's, where the vocabulary looks like Llama 2's and the model's name says that it is for chats.
+///
+/// # Errors
+/// [`Error::Model`] where the template cannot be read, or there is none to choose.
+pub(super) fn find(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Result<Format> {
+    let files = chat_template::read(checkpoint)?;
+    let specials = Specials::of(tokenizer);
+    let tokens = BTreeMap::new;
+    let (text, template) = if let Some((text, place)) = files.template {
+        let template = Template::new(&text, &place, files.tokens.clone())?;
+        (text, template)
+    } else if HEADERS.iter().all(|name| specials.id(name).is_some()) {
+        (LLAMA3.into(), Template::new(LLAMA3, "Llama 3's header format", tokens())?)
+    } else if is_llama2_chat(checkpoint, tokenizer) {
+        (LLAMA2.into(), Template::new(LLAMA2, "Llama 2's [INST] format", tokens())?)
+    } else {
+        return Err(none(checkpoint, tokenizer));
+    };
+    let written = ENDS.iter().copied().filter(|name| text.contains(name));
+    let named = files.tokens.get("eos_token").map(String::as_str);
+    let mut ends = checkpoint.eos.clone();
+    ends.extend(written.chain(named).filter_map(|name| specials.id(name)));
+    ends.sort_unstable();
+    ends.dedup();
+    Ok(Format { template, ends })
+}
+
+/// The ids of the tokens that the choice looks for.
+struct Specials(BTreeMap<String, u32>);
+
+impl Specials {
+    fn of(tokenizer: &dyn Tokenizer) -> Self {
+        let label = |id| Some((tokenizer.label(id), id)).filter(|(label, _)| label.starts_with('<'));
+        Self((0..tokenizer.vocab_size() as u32).rev().filter_map(label).collect())
+    }
+
+    fn id(&self, name: &str) -> Option<u32> {
+        self.0.get(name).copied()
+    }
+}
+
+/// Base and chat models of Llama 2 have the same vocabulary; only the name tells them apart.
+fn is_llama2_chat(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> bool {
+    let name = checkpoint.name.to_lowercase();
+    let vocabulary =
+        tokenizer.vocab_size() == LLAMA2_VOCAB && tokenizer.label(1) == "<s>" && tokenizer.label(2) == "</s>";
+    vocabulary && (name.contains("chat") || name.contains("instruct"))
+}
+
+fn none(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Error {
+    let place =
+        checkpoint.path.as_ref().map_or_else(|| "the model".into(), |path| path.display().to_string());
+    Error::model("this model does not say how it is talked to; it may not be made for chats")
+        .at(place)
+        .expected(
+            "chat_template.jinja or a chat_template in tokenizer_config.json; or Llama 3's <|start_header_id|>, \
+             <|end_header_id|> and <|eot_id|> in the vocabulary; or Llama 2's 32000 tokens with <s> and </s> and \
+             a name with `chat` or `instruct`",
+        )
+        .found(format!("no template, {} tokens, the name `{}`", tokenizer.vocab_size(), checkpoint.name))
+        .next("put a chat_template.jinja beside the model, or let it go on with a text: --prompt")
+}

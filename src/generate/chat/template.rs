@@ -1,0 +1,231 @@
+//! A checkpoint's chat template: Jinja, read with the settings that transformers reads it with.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use chrono::{Local, NaiveDateTime};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Value;
+use minijinja::{Environment, ErrorKind};
+
+use super::bounded::{self, Failure};
+use super::{Message, python};
+use crate::error::{Error, Result};
+
+/// Llama 3's format, for a checkpoint with its special tokens and no template: a header with the role
+/// before each message, `<|eot_id|>` after it.
+pub const LLAMA3: &str = "{{ '<|begin_of_text|>' }}{% for message in messages %}\
+{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' }}\
+{% endfor %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}";
+
+/// Llama 2's format: questions in `[INST] … [/INST]`, the system message inside the first of them, each
+/// question and answer a text of its own.
+pub const LLAMA2: &str = "{% set rest = messages %}{% set system = '' %}\
+{% if messages[0]['role'] == 'system' %}\
+{% set system = '<<SYS>>\n' + messages[0]['content'] | trim + '\n<</SYS>>\n\n' %}{% set rest = messages[1:] %}\
+{% endif %}{% for message in rest %}{% if message['role'] == 'user' %}\
+{{ '<s>[INST] ' + (system if loop.first else '') + message['content'] | trim + ' [/INST]' }}\
+{% else %}{{ ' ' + message['content'] | trim + ' </s>' }}{% endif %}{% endfor %}";
+
+/// The template's name in its environment.
+const NAME: &str = "chat_template";
+
+/// A template that was read.
+#[derive(Clone, Debug)]
+pub struct Template {
+    environment: Environment<'static>,
+    /// `bos_token` and the like, as the template sees them.
+    tokens: BTreeMap<String, String>,
+    /// What it is called in messages.
+    place: String,
+}
+
+impl Template {
+    /// Reads a template's text found at `place`. `tokens` are the special tokens by the names that a
+    /// template knows them by: `bos_token`, `eos_token`.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where it is no template.
+    pub fn new(text: &str, place: &str, tokens: BTreeMap<String, String>) -> Result<Self> {
+        let mut environment = Environment::new();
+        let settings = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        let settings = settings.map_err(|error| wrong(place, &error))?;
+        environment.set_syntax(settings);
+        environment.set_formatter(python::print);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_filter("tojson", python::tojson);
+        environment.add_function("raise_exception", python::raise_exception);
+        let template = environment.add_template_owned(NAME, without_marks(text));
+        template.map_err(|error| wrong(place, &error))?;
+        Ok(Self { environment, tokens, place: place.into() }.at(|| Local::now().naive_local()))
+    }
+
+    /// The same template with another clock for `strftime_now`.
+    #[must_use]
+    pub fn at(mut self, now: impl Fn() -> NaiveDateTime + Send + Sync + 'static) -> Self {
+        self.environment.add_function("strftime_now", move |format: &str| {
+            let mut text = String::new();
+            match write!(text, "{}", now().format(format)) {
+                Ok(()) => Ok(text),
+                Err(_) => {
+                    let what = format!("strftime_now does not know the format {format:?}");
+                    Err(minijinja::Error::new(ErrorKind::InvalidOperation, what))
+                }
+            }
+        });
+        self
+    }
+
+    /// What the template is called in messages: its file.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// The text of `messages`, up to where the model's next answer begins.
+    ///
+    /// # Errors
+    /// [`Error::Prompt`] where the template refuses the conversation, [`Error::Model`] where it fails or
+    /// does not end.
+    pub fn render(&self, messages: &[Message]) -> Result<String> {
+        let mut context: BTreeMap<String, Value> =
+            self.tokens.iter().map(|(name, token)| (name.clone(), Value::from(token))).collect();
+        context.insert("messages".into(), Value::from(messages.iter().map(value).collect::<Vec<_>>()));
+        context.insert("add_generation_prompt".into(), true.into());
+        for absent in ["tools", "documents"] {
+            context.insert(absent.into(), ().into());
+        }
+        let endless = |found: &str| {
+            Error::model("the chat template does not end")
+                .at(&self.place)
+                .expected("a text of a reasonable length after a reasonable number of steps")
+                .found(found.escape_debug())
+                .next("fetch the file again, or put a working chat_template.jinja beside the model")
+        };
+        match bounded::render(self.environment.clone(), NAME, context, messages.len()) {
+            Ok(bytes) => String::from_utf8(bytes).map_err(|_| endless("a character cut in two")),
+            Err(Failure::Endless(found)) => Err(endless(&found)),
+            Err(Failure::Template(error)) => Err(self.failure(&error)),
+        }
+    }
+
+    fn failure(&self, error: &minijinja::Error) -> Error {
+        if let Some(python::Raised(message)) = cause(error) {
+            return Error::prompt("the chat template refuses this conversation")
+                .at(&self.place)
+                .found(message.escape_debug());
+        }
+        wrong(&self.place, error)
+    }
+}
+
+fn value(message: &Message) -> Value {
+    Value::from_pairs([("role", message.role.name()), ("content", &message.content)])
+}
+
+/// What lies behind an error, if it is a `T`.
+fn cause<T: std::error::Error + 'static>(error: &minijinja::Error) -> Option<&T> {
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        next = error.source();
+    }
+    None
+}
+
+fn wrong(place: &str, error: &minijinja::Error) -> Error {
+    let line = error.line().map_or_else(String::new, |line| format!(", line {line}"));
+    Error::model("the chat template cannot be read")
+        .at(format!("{place}{line}"))
+        .expected("a Jinja template for chats, as transformers reads it")
+        .found(error.to_string().escape_debug())
+        .next("fetch the file again, or put a working chat_template.jinja beside the model")
+}
+
+/// The text without the marks around what the model says, `{% generation %}`: transformers reads them for
+/// training masks and prints what is between them.
+fn without_marks(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("{%") {
+        let (before, tag) = rest.split_at(at);
+        out += before;
+        let end = tag.find("%}").map_or(tag.len(), |end| end + 2);
+        let (tag, after) = tag.split_at(end);
+        let word = tag.trim_start_matches(['{', '%', '-', '+']).trim_end_matches(['}', '%', '-', '+']).trim();
+        match word {
+            "generation" => out += &tag.replacen("generation", "if true", 1),
+            "endgeneration" => out += &tag.replacen("endgeneration", "endif", 1),
+            _ => out += tag,
+        }
+        rest = after;
+    }
+    out + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Role;
+    use super::*;
+
+    fn template(text: &str) -> Result<Template> {
+        Template::new(text, "chat_template.jinja", BTreeMap::from([("bos_token".into(), "<s>".into())]))
+    }
+
+    fn messages() -> Vec<Message> {
+        let message = |role, content: &str| Message { role, content: content.into() };
+        vec![
+            message(Role::System, "Be brief. "),
+            message(Role::User, "Hi"),
+            message(Role::Assistant, "Hello."),
+            message(Role::User, "Why?"),
+        ]
+    }
+
+    #[test]
+    fn the_fallbacks_are_the_formats_of_the_papers_code() {
+        assert_eq!(
+            template(LLAMA2).unwrap().render(&messages()).unwrap(),
+            "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHi [/INST] Hello. </s><s>[INST] Why? [/INST]"
+        );
+        assert_eq!(
+            template(LLAMA3).unwrap().render(&messages()[1..2]).unwrap(),
+            "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+        );
+    }
+
+    #[test]
+    fn a_hostile_template_is_an_error() {
+        let render = |text: &str| template(text).and_then(|template| template.render(&messages()));
+        let code = |text: &str| render(text).unwrap_err();
+        for text in ["{% for", "{{ 1 + }}", "{% endif %}", "{{ nothing() }}", "{{ messages[0].a.b }}"] {
+            assert_eq!(code(text).exit_code(), 3, "{text}");
+        }
+        let endless = [
+            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+            "{% for a in range(9999) %}{{ 'x' * 1000000 }}{% endfor %}",
+            "{% set n = namespace(x='xy') %}{% for a in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+            "{% macro f(x) %}{{ f(x) }}{{ f(x) }}{% endmacro %}{{ f(1) }}",
+        ];
+        for text in endless {
+            let error = code(text);
+            assert_eq!(error.exit_code(), 3, "{text}: {error}");
+        }
+        for text in &endless[..2] {
+            assert!(code(text).to_string().contains("does not end"), "{text}");
+        }
+        let refused = code("{{ raise_exception('no system here') }}");
+        assert_eq!(refused.exit_code(), 4);
+        assert!(refused.to_string().contains("no system here"), "{refused}");
+        assert_eq!(code("{{ strftime_now('%Q') }}").exit_code(), 3);
+        let nested = format!("{{{{ {}1{} }}}}", "(".repeat(5000), ")".repeat(5000));
+        assert_eq!(code(&nested).exit_code(), 3);
+    }
+
+    #[test]
+    fn training_marks_are_passed_over() {
+        let text = "{%- generation -%} {{ messages[1].content }}{% endgeneration %}{% if true %}{% endif %}.";
+        assert_eq!(template(text).unwrap().render(&messages()).unwrap(), "Hi.");
+    }
+}
