@@ -382,8 +382,7 @@ fn changed_tokenizer_model_files() {
         let Some(path) = data(name) else { return };
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("tokenizer.model"), fs::read(path).unwrap()).unwrap();
-        let commands: &[&[&str]] =
-            &[&["tokenize", "--tokenizer", "{}", "Once upon a time, é\u{1f999}"]];
+        let commands: &[&[&str]] = &[&["tokenize", "--tokenizer", "{}", "Once upon a time, é\u{1f999}"]];
         let subject = Subject::new(folder, "tokenizer.model", "tokenizer.model", commands);
         subject.bytes(20, 1000);
         subject.bytes(20, subject.whole.len());
