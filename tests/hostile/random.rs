@@ -11,7 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::child;
-use super::common::{fixture, models};
+use super::common::{data, fixture, models};
 
 /// Runs each file through `cases` changes, or through as many as `PROPTEST_CASES` says. The changes are the
 /// same ones every time, unless `PROPTEST_RNG_SEED` says otherwise.
@@ -218,12 +218,15 @@ struct Subject {
 }
 
 impl Subject {
-    fn new(folder: TempDir, file: &str, commands: &[&[&str]]) -> Self {
+    /// `file` is changed, and the commands are given `model`, which is the folder itself where it is empty.
+    fn new(folder: TempDir, model: &str, file: &str, commands: &[&[&str]]) -> Self {
         let file = folder.path().join(file);
         let whole = fs::read(&file).unwrap();
-        let path = folder.path().to_str().unwrap();
-        let commands =
-            commands.iter().map(|args| args.iter().map(|arg| arg.replace("{}", path)).collect()).collect();
+        let model = folder.path().join(model);
+        let commands = commands
+            .iter()
+            .map(|args| args.iter().map(|arg| arg.replace("{}", model.to_str().unwrap())).collect())
+            .collect();
         let subject = Self { folder, file, whole, commands };
         for number in 0..subject.commands.len() {
             let end = subject.run(number);
@@ -263,30 +266,40 @@ impl Subject {
     }
 }
 
-/// Command lines that show a model, run it recorded, and draw from it; `{}` is its folder.
-const ON_FOLDER: &[&[&str]] = &[
+/// Command lines that show a model, run it recorded, and draw from it; `{}` is its folder, or its file.
+const ON_IDS: &[&[&str]] = &[
     &["info", "--model", "{}"],
     &["log", "--model", "{}", "--ids", "1,2,3", "-n", "3", "--values"],
     &["--model", "{}", "--ids", "1,2,3", "-n", "3", "--temperature", "1"],
 ];
-const ON_BIN: &[&[&str]] = &[
-    &["info", "--model", "{}/m.bin"],
-    &["log", "--model", "{}/m.bin", "--ids", "1,2,3", "-n", "3", "--values"],
-    &["log", "--model", "{}/m.bin", "--prompt", "ab b é\u{1f999}", "-n", "2"],
+const ON_TEXT: &[&[&str]] = &[
+    &["info", "--model", "{}"],
+    &["log", "--model", "{}", "--ids", "1,2,3", "-n", "3", "--values"],
+    &["log", "--model", "{}", "--prompt", "ab b é\u{1f999}", "-n", "2"],
 ];
 
 fn golden(file: &str) -> Subject {
     let folder = models::golden("tied_llama3", |_| {});
     let from = fixture("golden/tied_llama3/generation_config.json");
     fs::copy(from, folder.path().join("generation_config.json")).unwrap();
-    Subject::new(folder, file, ON_FOLDER)
+    Subject::new(folder, "", file, ON_IDS)
 }
 
 fn llama2c(file: &str) -> Subject {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("m.bin"), models::bin()).unwrap();
     fs::write(folder.path().join("tokenizer.bin"), models::tok_bin(models::BIN_VOCAB)).unwrap();
-    Subject::new(folder, file, ON_BIN)
+    Subject::new(folder, "m.bin", file, ON_TEXT)
+}
+
+/// Files of fixtures/formats; the model is `model` among them, or all of them.
+fn format(files: &[&str], model: &str, file: &str) -> Subject {
+    let folder = tempfile::tempdir().unwrap();
+    for name in files {
+        let from = fixture("formats").join(name);
+        fs::copy(&from, folder.path().join(from.file_name().unwrap())).unwrap();
+    }
+    Subject::new(folder, model, file, ON_IDS)
 }
 
 #[test]
@@ -318,7 +331,7 @@ fn changed_safetensors_bytes() {
 #[test]
 fn changed_indexes_of_shards() {
     let index = "model.safetensors.index.json";
-    Subject::new(models::sharded(), index, ON_FOLDER).json(150);
+    Subject::new(models::sharded(), "", index, ON_IDS).json(150);
 }
 
 #[test]
@@ -334,14 +347,57 @@ fn changed_tokenizer_bin_files() {
 }
 
 #[test]
+fn changed_files_of_llama2c_version_1() {
+    let name = "llama2c_v1.bin";
+    format(&[&format!("meta/{name}")], name, name).bytes(200, 256);
+}
+
+#[test]
+fn changed_gguf_files() {
+    for name in ["model.f16.gguf", "k_blocks.gguf"] {
+        format(&[&format!("gguf/{name}")], name, name).bytes(400, 1500);
+    }
+    let parts = [1, 2, 3].map(|part| format!("gguf/model.split-0000{part}-of-00003.gguf"));
+    let [first, second, _] = parts.each_ref().map(|part| part.trim_start_matches("gguf/"));
+    for part in [first, second] {
+        format(&parts.each_ref().map(String::as_str), first, part).bytes(100, 1000);
+    }
+}
+
+#[test]
+fn changed_files_of_meta() {
+    let single = ["meta/single/consolidated.00.pth", "meta/single/params.json"];
+    let subject = format(&single, "", "consolidated.00.pth");
+    subject.bytes(300, subject.whole.len());
+    format(&single, "", "params.json").json(150);
+    let sharded = ["00.pth", "01.pth"].map(|name| format!("meta/sharded/consolidated.{name}"));
+    let subject = format(&[&sharded[0], &sharded[1], "meta/sharded/params.json"], "", "consolidated.01.pth");
+    subject.bytes(150, subject.whole.len());
+}
+
+/// tokenizer.model of Llama 2 and of Llama 3.
+#[test]
+fn changed_tokenizer_model_files() {
+    for name in ["llama2c/tokenizer.model", "llama3/tokenizer.model"] {
+        let Some(path) = data(name) else { return };
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("tokenizer.model"), fs::read(path).unwrap()).unwrap();
+        let commands: &[&[&str]] = &[&["tokenize", "--tokenizer", "{}", "Once upon a time, é\u{1f999}"]];
+        let subject = Subject::new(folder, "tokenizer.model", "tokenizer.model", commands);
+        subject.bytes(20, 1000);
+        subject.bytes(20, subject.whole.len());
+    }
+}
+
+#[test]
 fn changed_tokenizer_json_files() {
     let folder = tempfile::tempdir().unwrap();
     fs::copy(fixture("builtin/tokenizer.json"), folder.path().join("tokenizer.json")).unwrap();
     let commands: &[&[&str]] = &[
-        &["log", "--tokenizer", "{}/tokenizer.json", "--prompt", "Once upon a time, é\u{1f999}"],
-        &["log", "--tokenizer", "{}/tokenizer.json", "--prompt", ""],
+        &["log", "--tokenizer", "{}", "--prompt", "Once upon a time, é\u{1f999}"],
+        &["log", "--tokenizer", "{}", "--prompt", ""],
     ];
-    let subject = Subject::new(folder, "tokenizer.json", commands);
+    let subject = Subject::new(folder, "tokenizer.json", "tokenizer.json", commands);
     subject.json(300);
     subject.bytes(100, subject.whole.len());
 }
