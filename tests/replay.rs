@@ -67,7 +67,9 @@ fn derived_frames_equal_recorded_ones() {
         for (site, recorded) in &frames {
             if is_derivable(site.stage) {
                 let mut input = |site: Site| Ok(Arc::new(frames[&site].clone()));
-                let frame = derive(*site, &model.sizes(), passes[site.pass], &mut input).unwrap();
+                let frame =
+                    derive(*site, &model.sizes(), model.backend.precision(), passes[site.pass], &mut input)
+                        .unwrap();
                 assert_same(&frame, recorded);
                 derived += 1;
             }

@@ -5,6 +5,8 @@ use rayon::prelude::*;
 
 use super::{Kernel, MIN_PARALLEL};
 use crate::backend::{AttentionPart, AttentionShape, AttentionSink};
+use crate::config::Precision;
+use crate::ops;
 use crate::ops::attention::{kv_head, mask, scale, softmax, softmax_visible, visible};
 
 /// Query rows whose parts are held at once while recording.
@@ -32,8 +34,10 @@ struct Wanted {
 }
 
 /// See [`crate::backend::Backend::attention`].
+#[expect(clippy::too_many_arguments, reason = "an operation with three inputs and an observer")]
 pub(super) fn attention(
     kernel: Kernel,
+    precision: Precision,
     shape: AttentionShape,
     q: &[f32],
     keys: &[f32],
@@ -53,6 +57,7 @@ pub(super) fn attention(
         softmax: sink.wants(AttentionPart::Softmax),
     };
 
+    let round = |values: &mut [f32]| ops::round::row(precision, values);
     let group = heads / kv_heads;
     // One query row and the heads of one kv head: `rows` (group, K) is for their scores.
     let unit = |rows: &mut Vec<f32>, (unit, out): (usize, &mut [f32])| -> Vec<Parts> {
@@ -70,8 +75,10 @@ pub(super) fn attention(
         }
         let keep = |wanted: bool, row: &[f32]| wanted.then(|| row.to_vec());
         let parts = rows.chunks_exact_mut(all_keys).map(|row| {
+            round(&mut row[computed.clone()]);
             let qk = keep(wanted.qk, row);
             scale(&mut row[computed.clone()], head_dim);
+            round(&mut row[computed.clone()]);
             let scores = keep(wanted.scores, row);
             if wanted.masked_scores {
                 mask(row, visible.clone());
@@ -83,6 +90,7 @@ pub(super) fn attention(
                 // The rest of the row is not read again.
                 softmax(&mut row[visible.clone()]);
             }
+            round(&mut row[visible.clone()]);
             Parts { qk, scores, masked_scores, softmax: keep(wanted.softmax, row) }
         });
         let parts = parts.collect();
@@ -93,6 +101,7 @@ pub(super) fn attention(
                 kernel.mix(&row[first..last], &values[first * stride..], stride, out);
             }
         }
+        round(out);
         parts
     };
 

@@ -7,21 +7,56 @@ use rayon::prelude::*;
 
 use super::MIN_PARALLEL;
 use super::kernel::gemm::{Packed, Scratch};
-use super::kernel::{Kernel, Rows};
-use crate::checkpoint::{Dtype, Tensor};
+use super::kernel::{GroupScales, Kernel, QuantizedRows, Rows};
+use crate::checkpoint::{Bytes, Dtype, Scales, Tensor};
+use crate::config::Precision;
+use crate::ops;
 use crate::ops::dequantize;
 
-/// A matrix (outputs, inputs) where it lies in the file.
+/// A matrix (outputs, inputs) where it lies in the file, or quantised from there.
 #[derive(Clone, Debug)]
 pub struct Matrix {
     tensor: Tensor,
+    precision: Precision,
 }
 
 impl Matrix {
-    /// Over a tensor of two axes.
-    pub(super) fn new(tensor: Tensor) -> Self {
+    /// Over a tensor of two axes. It is copied only where `precision` multiplies in int8 and it is stored
+    /// otherwise.
+    pub(super) fn new(tensor: Tensor, precision: Precision) -> Self {
         assert_eq!(tensor.shape().len(), 2, "a matrix has two axes");
-        Self { tensor }
+        let stored = Self { tensor, precision };
+        match precision {
+            Precision::Q8 { group } if stored.tensor.scales().is_none() => stored.quantize(group),
+            _ => stored,
+        }
+    }
+
+    /// The same matrix in int8, quantised on all threads.
+    fn quantize(&self, group: usize) -> Self {
+        /// Groups that a thread takes at once.
+        const GROUPS: usize = 256;
+        let (inputs, count) = (self.inputs(), self.tensor.count());
+        let mut values = vec![0_i8; count];
+        let mut scales = vec![[0_u8; 4]; count.div_ceil(group)];
+        let parts = values.par_chunks_mut(GROUPS * group).zip(scales.par_chunks_mut(GROUPS));
+        parts.enumerate().for_each_init(
+            || (Vec::new(), vec![0.0; inputs]),
+            |(floats, row), (part, (values, scales))| {
+                let (first, end) = (part * GROUPS * group, part * GROUPS * group + values.len());
+                floats.clear();
+                for i in first / inputs..end.div_ceil(inputs) {
+                    self.copy_row(i, row);
+                    let start = first.saturating_sub(i * inputs);
+                    floats.extend_from_slice(&row[start..inputs.min(end - i * inputs)]);
+                }
+                ops::quantize::quantize_weights(floats, group, values, scales);
+            },
+        );
+        let bytes = Bytes::owned(values.into_iter().map(i8::cast_unsigned).collect());
+        let scales = Scales { bytes: Bytes::owned(scales.into_flattened()), group };
+        let tensor = Tensor::int8(self.tensor.shape().to_vec(), bytes, scales);
+        Self { tensor: tensor.unwrap_or_else(|| unreachable!("made for this shape")), ..self.clone() }
     }
 
     /// Number of rows: outputs of the product.
@@ -39,13 +74,18 @@ impl Matrix {
         let bytes = self.tensor.bytes();
         let length = bytes.len() / self.outputs();
         let bytes = &bytes[rows.start * length..rows.end * length];
-        Rows { bytes, dtype: self.tensor.dtype(), inputs: self.inputs() }
+        let scales = self.tensor.scales().map(|scales| GroupScales {
+            scales: scales.bytes.as_chunks().0,
+            group: scales.group,
+            first_row: rows.start,
+        });
+        // In q8 the rest is float32: a row of the embedding table is what its int8 values stand for.
+        Rows { bytes, dtype: self.tensor.dtype(), inputs: self.inputs(), scales, precision: self.precision }
     }
 
     /// Copies row `row` as float32.
     pub(super) fn copy_row(&self, row: usize, out: &mut [f32]) {
-        let rows = self.rows(row..row + 1);
-        widen(rows.dtype, rows.bytes, out);
+        self.rows(row..row + 1).widen(0, 0..self.inputs(), out);
     }
 }
 
@@ -72,6 +112,7 @@ pub(super) fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
                 }
             }
         },
+        Dtype::I8 => unreachable!("int8 values have scales"),
         Dtype::Q8_0 => dequantize::q8_0(bytes, out),
         Dtype::Q4_0 => dequantize::q4_0(bytes, out),
         Dtype::Q4_1 => dequantize::q4_1(bytes, out),
@@ -83,23 +124,73 @@ pub(super) fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
+/// Activations as the matrix products read them: made once for all the products that share them.
+#[derive(Debug, Default)]
+pub struct Input {
+    rows: usize,
+    width: usize,
+    /// (rows, width) of a few rows.
+    values: Vec<f32>,
+    /// Many rows, in the order in which a tile reads them.
+    packed: Packed,
+    /// (rows, width) in int8 precision.
+    q8: Vec<i8>,
+    /// (rows, groups) in int8 precision.
+    scales: Vec<f32>,
+}
+
 /// Rows of activations from which packing them for [`Kernel::gemm`] pays.
 const MIN_GEMM: usize = 4;
+
+impl Input {
+    /// Takes `x` (…, width), every row.
+    pub(super) fn prepare(&mut self, kernel: Kernel, precision: Precision, x: &[f32], width: usize) {
+        let rows = x.len() / width;
+        (self.rows, self.width) = (rows, width);
+        if let Precision::Q8 { group } = precision {
+            let groups = width.div_ceil(group);
+            self.q8.resize(rows * width, 0);
+            self.scales.resize(rows * groups, 0.0);
+            let outputs = self.q8.chunks_exact_mut(width).zip(self.scales.chunks_exact_mut(groups));
+            for (x, (values, scales)) in x.chunks_exact(width).zip(outputs) {
+                ops::quantize::quantize(x, group, values, scales);
+            }
+        } else if rows >= MIN_GEMM {
+            self.packed.pack(x, width, kernel.tile_tokens());
+        } else {
+            self.values.clear();
+            self.values.extend_from_slice(x);
+        }
+    }
+
+    /// The int8 values (rows, width) and their scales (rows, groups); empty in other precisions.
+    pub(super) fn quantized(&self) -> (&[i8], &[f32]) {
+        (&self.q8, &self.scales)
+    }
+
+    /// How many rows there are.
+    pub(super) fn rows(&self) -> usize {
+        self.rows
+    }
+}
 
 /// Weight rows that a thread takes at once: a multiple of every tile's.
 const ROWS_AT_ONCE: usize = 48;
 
 /// columns (O, rows) = (x (rows, I) · wᵀ + bias)ᵀ: column o of the output is contiguous.
-pub(super) fn product(kernel: Kernel, x: &[f32], w: &Matrix, bias: Option<&Vec<f32>>, columns: &mut [f32]) {
-    let inputs = w.inputs();
-    let rows = x.len() / inputs;
-    let packed = (rows >= MIN_GEMM).then(|| Packed::new(x, inputs, kernel.tile_tokens()));
+pub(super) fn product(kernel: Kernel, x: &Input, w: &Matrix, bias: Option<&Vec<f32>>, columns: &mut [f32]) {
+    let (rows, inputs) = (x.rows, w.inputs());
+    assert_eq!(x.width, inputs, "the product's sides have one length");
     let part = |(row, scratch): &mut (Vec<f32>, Scratch), (part, columns): (usize, &mut [f32])| {
         let first = part * ROWS_AT_ONCE;
         let weights = w.rows(first..first + columns.len() / rows);
-        match &packed {
-            Some(packed) => kernel.gemm(packed, weights, columns, scratch),
-            None => kernel.dots(x, weights, columns, row),
+        match w.precision {
+            Precision::Q8 { group } => {
+                let x = QuantizedRows { values: &x.q8, scales: &x.scales, inputs, group };
+                kernel.q8(x, weights, columns);
+            }
+            _ if rows >= MIN_GEMM => kernel.gemm(&x.packed, weights, columns, scratch),
+            _ => kernel.dots(&x.values, weights, columns, row),
         }
         if let Some(bias) = bias {
             for (column, bias) in columns.chunks_exact_mut(rows).zip(&bias[first..]) {
@@ -108,9 +199,10 @@ pub(super) fn product(kernel: Kernel, x: &[f32], w: &Matrix, bias: Option<&Vec<f
                 }
             }
         }
+        ops::round::row(w.precision, columns);
     };
     let scratch = || (vec![0.0; inputs], Scratch::default());
-    if x.len() * w.outputs() < MIN_PARALLEL {
+    if rows * inputs * w.outputs() < MIN_PARALLEL {
         let mut scratch = scratch();
         columns.chunks_mut(ROWS_AT_ONCE * rows).enumerate().for_each(|unit| part(&mut scratch, unit));
     } else {

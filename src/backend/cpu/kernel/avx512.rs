@@ -4,8 +4,9 @@
 use std::arch::x86_64::*;
 
 use super::limits::CHAINS;
-use super::{Rows, gemm, portable};
+use super::{QuantizedRows, Rows, gemm, portable};
 use crate::checkpoint::Dtype;
+use crate::config::Precision;
 use crate::ops;
 use crate::ops::matmul::LANES;
 
@@ -26,7 +27,7 @@ pub(super) fn dots(x: &[f32], w: Rows<'_>, columns: &mut [f32]) {
                     Dtype::F32 => dots_f32(x, rows),
                     Dtype::F16 => dots_f16(x, rows),
                     Dtype::BF16 => dots_bf16(x, rows),
-                    blocks => unreachable!("{blocks} is for dots_of_blocks"),
+                    other => unreachable!("{other} is for dots_of_blocks"),
                 }
             };
             for (column, sum) in columns.chunks_exact_mut(tokens).zip(sums) {
@@ -165,7 +166,9 @@ macro_rules! compiled {
 compiled!(dots_of_blocks, portable::dots, (x: &[f32], w: Rows<'_>, columns: &mut [f32], scratch: &mut [f32]));
 compiled!(qk, ops::attention::qk, (query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]));
 compiled!(mix, ops::attention::mix, (weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]));
-compiled!(rms_norm, ops::rms_norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]));
+compiled!(q8, portable::q8, (x: QuantizedRows<'_>, w: Rows<'_>, columns: &mut [f32]));
+compiled!(rms_norm, ops::rms_norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]));
+
 /// See [`super::Kernel::read_limit`]: the exclusive or of every whole 256 bytes.
 pub(super) fn read(bytes: &[u8]) -> u64 {
     #[target_feature(enable = "avx512f")]

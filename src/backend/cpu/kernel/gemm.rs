@@ -5,7 +5,6 @@
 //! all tokens pass by; between blocks the partial sums wait in memory, so blocking changes no sum.
 
 use super::Rows;
-use crate::backend::cpu::matrix::widen;
 use crate::ops::matmul::LANES;
 
 /// Inputs in a block: whole blocks of every number type.
@@ -28,7 +27,7 @@ pub(super) trait Tile {
 
 /// Activations in the order in which a tile reads them: (block, tile of tokens, step, token, 16 lanes),
 /// zeros where a tile or a step is not full.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::backend::cpu) struct Packed {
     values: Vec<f32>,
     inputs: usize,
@@ -38,10 +37,13 @@ pub(in crate::backend::cpu) struct Packed {
 
 impl Packed {
     /// Packs `x` (tokens, inputs) for tiles of `tile_tokens`.
-    pub(in crate::backend::cpu) fn new(x: &[f32], inputs: usize, tile_tokens: usize) -> Self {
+    pub(in crate::backend::cpu) fn pack(&mut self, x: &[f32], inputs: usize, tile_tokens: usize) {
         let tokens = x.len() / inputs;
         let tiles = tokens.div_ceil(tile_tokens);
-        let mut values = Vec::with_capacity(tiles * tile_tokens * inputs.next_multiple_of(LANES));
+        (self.inputs, self.tokens, self.tile_tokens) = (inputs, tokens, tile_tokens);
+        let values = &mut self.values;
+        values.clear();
+        values.reserve(tiles * tile_tokens * inputs.next_multiple_of(LANES));
         for block in (0..inputs).step_by(BLOCK) {
             let end = (block + BLOCK).min(inputs);
             for tile in 0..tiles {
@@ -58,7 +60,6 @@ impl Packed {
                 }
             }
         }
-        Self { values, inputs, tokens, tile_tokens }
     }
 
     /// The part of one block and one tile, (steps, tokens, 16).
@@ -121,9 +122,8 @@ fn pack_panel<T: Tile>(
     panel.clear();
     panel.resize(steps * T::ROWS * LANES, 0.0);
     widened.resize(block.len(), 0.0);
-    let bytes = w.range(block);
     for row in first..(first + T::ROWS).min(w.count()) {
-        widen(w.dtype, &w.row(row)[bytes.clone()], widened);
+        w.widen(row, block.clone(), widened);
         for (step, values) in widened.chunks(LANES).enumerate() {
             panel[(step * T::ROWS + row - first) * LANES..][..values.len()].copy_from_slice(values);
         }

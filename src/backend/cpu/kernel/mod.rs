@@ -15,8 +15,11 @@ use std::ops::Range;
 
 use gemm::{Packed, Scratch};
 
+use super::matrix::widen;
 use crate::checkpoint::Dtype;
+use crate::config::Precision;
 use crate::ops;
+use crate::ops::quantize::Quantized;
 
 /// The inner loops for one instruction set. A value of this type exists only for a set that the processor
 /// has; that is what makes calling them sound.
@@ -44,6 +47,48 @@ pub(super) struct Rows<'a> {
     pub(super) dtype: Dtype,
     /// Values in a row.
     pub(super) inputs: usize,
+    /// The scales of the matrix, where its values are int8.
+    pub(super) scales: Option<GroupScales<'a>>,
+    /// What a weight is rounded to before it is used.
+    pub(super) precision: Precision,
+}
+
+/// The scales of a matrix of int8 values.
+#[derive(Clone, Copy)]
+pub(super) struct GroupScales<'a> {
+    /// float32, little-endian, one a group of the whole matrix.
+    pub(super) scales: &'a [[u8; 4]],
+    /// Values that share a scale.
+    pub(super) group: usize,
+    /// The row of the matrix that `Rows::bytes` begins with.
+    pub(super) first_row: usize,
+}
+
+/// Quantised rows of activations: each with its own groups, the last of them short where it must be.
+#[derive(Clone, Copy)]
+pub(super) struct QuantizedRows<'a> {
+    /// (rows, inputs)
+    pub(super) values: &'a [i8],
+    /// (rows, groups)
+    pub(super) scales: &'a [f32],
+    /// Values in a row.
+    pub(super) inputs: usize,
+    /// Values that share a scale.
+    pub(super) group: usize,
+}
+
+impl<'a> QuantizedRows<'a> {
+    /// Number of rows.
+    pub(super) fn count(self) -> usize {
+        self.values.len() / self.inputs
+    }
+
+    /// The values and the scales of row `row`.
+    #[inline(always)]
+    pub(super) fn row(self, row: usize) -> (&'a [i8], &'a [f32]) {
+        let groups = self.inputs.div_ceil(self.group);
+        (&self.values[row * self.inputs..][..self.inputs], &self.scales[row * groups..][..groups])
+    }
 }
 
 impl<'a> Rows<'a> {
@@ -58,8 +103,38 @@ impl<'a> Rows<'a> {
         &self.bytes[row * length..(row + 1) * length]
     }
 
+    /// Whether a weight is used as it lies there, without a scale or rounding.
+    fn plain(self) -> bool {
+        match self.dtype {
+            Dtype::F32 => self.precision != Precision::Bf16,
+            Dtype::F16 => self.precision != Precision::Bf16,
+            Dtype::BF16 => true,
+            _ => false,
+        }
+    }
+
+    /// Row `row` of int8 values, with its scales.
+    #[inline(always)]
+    pub(super) fn quantized(self, row: usize) -> Option<Quantized<'a>> {
+        let GroupScales { scales, group, first_row } = self.scales?;
+        let first = (first_row + row) * self.inputs;
+        Some(Quantized { values: bytemuck::cast_slice(self.row(row)), scales, group, first })
+    }
+
+    /// Some values of row `row` as float32, which begin and end with a block of the number type: exactly
+    /// where they are floats, by the formula of the format where they are stored in blocks or groups, and
+    /// rounded where the precision asks for it.
+    #[inline(always)]
+    pub(super) fn widen(self, row: usize, inputs: Range<usize>, out: &mut [f32]) {
+        match self.quantized(row) {
+            Some(quantized) => quantized.dequantize(inputs.start, &mut out[..inputs.len()]),
+            None => widen(self.dtype, &self.row(row)[self.range(inputs)], out),
+        }
+        ops::round::row(self.precision, out);
+    }
+
     /// Where in a row's bytes the values of `inputs` are, which begin and end with a block of the number type.
-    pub(super) fn range(self, inputs: Range<usize>) -> Range<usize> {
+    fn range(self, inputs: Range<usize>) -> Range<usize> {
         let at = |input: usize| input / self.dtype.block() * self.dtype.block_bytes();
         at(inputs.start)..at(inputs.end)
     }
@@ -101,7 +176,7 @@ impl Kernel {
     pub(super) fn dots(self, x: &[f32], w: Rows<'_>, columns: &mut [f32], scratch: &mut [f32]) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 if w.dtype.block() > 1 => avx512::dots_of_blocks(x, w, columns, scratch),
+            Isa::Avx512 if !w.plain() => avx512::dots_of_blocks(x, w, columns, scratch),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => avx512::dots(x, w, columns),
             #[cfg(target_arch = "x86_64")]
@@ -118,6 +193,17 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => gemm::gemm::<avx2::Tile>(x, w, columns, scratch),
             Isa::Portable => gemm::gemm::<portable::Tile>(x, w, columns, scratch),
+        }
+    }
+
+    /// columns (rows of w, rows of x) = (x · wᵀ)ᵀ in int8, as [`ops::quantize::dot`] computes it.
+    pub(super) fn q8(self, x: QuantizedRows<'_>, w: Rows<'_>, columns: &mut [f32]) {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => avx512::q8(x, w, columns),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => avx2::q8(x, w, columns),
+            Isa::Portable => portable::q8(x, w, columns),
         }
     }
 
@@ -156,13 +242,13 @@ impl Kernel {
     }
 
     /// [`ops::rms_norm::rms_norm`].
-    pub(super) fn rms_norm(self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    pub(super) fn rms_norm(self, x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512::rms_norm(x, weight, eps, out),
+            Isa::Avx512 => avx512::rms_norm(x, weight, eps, precision, out),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::rms_norm(x, weight, eps, out),
-            Isa::Portable => ops::rms_norm::rms_norm(x, weight, eps, out),
+            Isa::Avx2 => avx2::rms_norm(x, weight, eps, precision, out),
+            Isa::Portable => ops::rms_norm::rms_norm(x, weight, eps, precision, out),
         }
     }
 }
@@ -226,7 +312,7 @@ mod tests {
                 (32, 3, 1),
                 (1280, 7, 5),
             ] {
-                if dtype.bytes(inputs).is_none() {
+                if dtype.bytes(inputs).is_none() || dtype == Dtype::I8 {
                     continue;
                 }
                 let x = noise(inputs * tokens, 1);
@@ -235,14 +321,15 @@ mod tests {
                     .chunks(inputs)
                     .flat_map(|w| x.chunks(inputs).map(|x| ops::matmul::dot(x, w)).collect::<Vec<_>>())
                     .collect();
-                let w = Rows { bytes: &bytes, dtype, inputs };
+                let w = Rows { bytes: &bytes, dtype, inputs, scales: None, precision: Precision::F32 };
                 for kernel in Kernel::available() {
                     let what = format!("{} {dtype} {inputs}×{rows}×{tokens}", kernel.name());
                     let mut columns = vec![0.0; rows * tokens];
                     kernel.dots(&x, w, &mut columns, &mut vec![0.0; inputs]);
                     assert_eq!(columns, plain, "dots {what}");
                     columns.fill(0.0);
-                    let packed = Packed::new(&x, inputs, kernel.tile_tokens());
+                    let mut packed = Packed::default();
+                    packed.pack(&x, inputs, kernel.tile_tokens());
                     kernel.gemm(&packed, w, &mut columns, &mut Scratch::default());
                     assert_eq!(columns, plain, "gemm {what}");
                 }
@@ -256,8 +343,8 @@ mod tests {
             let (x, w) = (noise(3 * width, 3), noise(width, 4));
             for kernel in Kernel::available() {
                 let (mut plain, mut fast) = (vec![0.0; width], vec![0.0; width]);
-                ops::rms_norm::rms_norm(&w, &x[..width], 1e-5, &mut plain);
-                kernel.rms_norm(&w, &x[..width], 1e-5, &mut fast);
+                ops::rms_norm::rms_norm(&w, &x[..width], 1e-5, Precision::F32, &mut plain);
+                kernel.rms_norm(&w, &x[..width], 1e-5, Precision::F32, &mut fast);
                 assert_eq!(plain, fast, "rms_norm {} {width}", kernel.name());
                 ops::attention::mix(&w[..2], &x, width, &mut plain);
                 kernel.mix(&w[..2], &x, width, &mut fast);

@@ -1,8 +1,7 @@
 //! The plain operations, for any processor; the other instruction sets compile some of them for
 //! themselves.
 
-use super::{Rows, gemm};
-use crate::backend::cpu::matrix::widen;
+use super::{QuantizedRows, Rows, gemm};
 use crate::ops;
 use crate::ops::matmul::LANES;
 
@@ -11,9 +10,21 @@ use crate::ops::matmul::LANES;
 pub(super) fn dots(x: &[f32], w: Rows<'_>, columns: &mut [f32], scratch: &mut [f32]) {
     let tokens = x.len() / w.inputs;
     for (row, column) in columns.chunks_exact_mut(tokens).enumerate() {
-        widen(w.dtype, w.row(row), scratch);
+        w.widen(row, 0..w.inputs, scratch);
         for (out, x) in column.iter_mut().zip(x.chunks_exact(w.inputs)) {
             *out = ops::matmul::dot(x, scratch);
+        }
+    }
+}
+
+/// See [`super::Kernel::q8`].
+#[inline(always)]
+pub(super) fn q8(x: QuantizedRows<'_>, w: Rows<'_>, columns: &mut [f32]) {
+    for (row, column) in columns.chunks_exact_mut(x.count()).enumerate() {
+        let Some(weights) = w.quantized(row) else { unreachable!("{} has no int8 values", w.dtype) };
+        for (token, out) in column.iter_mut().enumerate() {
+            let (values, scales) = x.row(token);
+            *out = ops::quantize::dot(values, scales, x.group, weights);
         }
     }
 }
