@@ -285,9 +285,13 @@ struct CpuArgs {
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
 
-    /// Inner loops to compute with: avx512, avx2 or portable [default: the fastest that this processor has]
+    /// Inner loops to compute with: avx512vnni, avx512, avx2 or portable [default: the fastest that this processor has]
     #[arg(long, value_name = "NAME")]
     cpu_kernel: Option<String>,
+
+    /// Number type of the cached keys and values [default: bf16 in --precision bf16, else f32]
+    #[arg(long, value_enum, value_name = "TYPE")]
+    cache_dtype: Option<CacheDtypeName>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -298,6 +302,16 @@ enum PrecisionName {
     Bf16,
     /// Weights and activations of the matrix products in int8, one scale a group
     Q8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum CacheDtypeName {
+    /// Exactly what was computed
+    F32,
+    /// Rounded to float16
+    F16,
+    /// Rounded to bfloat16
+    Bf16,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
