@@ -137,7 +137,8 @@ pub(super) fn shard_names(index_path: &Path) -> Result<Vec<String>> {
 
 /// Opens every shard that the index names, once, and checks that each tensor is where the index says.
 fn read_shards(folder: &Path, index_path: &Path) -> Result<(Contents, usize)> {
-    let wrong = |what: String, expected: &str, found: String| wrong_index(index_path, &what, expected, &found);
+    let wrong =
+        |what: String, expected: &str, found: String| wrong_index(index_path, &what, expected, &found);
     let index = read_index(index_path)?;
     let mut shards: BTreeMap<&str, Contents> = BTreeMap::new();
     for file in index.weight_map.values() {

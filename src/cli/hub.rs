@@ -70,7 +70,9 @@ fn fetch(name: Name, wanted: Wanted, settings: Settings) -> Result<Found> {
 }
 
 fn stopped(error: &dyn std::fmt::Display) -> Error {
-    Error::model("the download stopped").found(error).next("run the same command again: it goes on from there")
+    Error::model("the download stopped")
+        .found(error)
+        .next("run the same command again: it goes on from there")
 }
 
 /// A bar on standard error for the file that is coming, where that is a terminal.
@@ -89,11 +91,13 @@ impl Watch for Bar {
 
     fn at(&mut self, bytes: u64) {
         if let Some(bar) = &self.0 {
-            // What an earlier run fetched tells nothing about the speed of this one.
-            if bar.position() == 0 {
+            let first = bar.position() == 0;
+            bar.set_position(bytes);
+            if first {
+                // What an earlier run fetched tells nothing about the speed of this one.
+                bar.tick();
                 bar.reset_eta();
             }
-            bar.set_position(bytes);
         }
     }
 

@@ -46,6 +46,7 @@ Examples:
   llama-trace --prompt \"Once upon a time\" --step
   llama-trace --prompt \"Once upon a time\" -n 60
   llama-trace --model ~/models/Llama-3.2-1B --prompt \"The capital of France is\" --step --layer 3 --stage softmax
+  llama-trace --model meta-llama/Llama-3.2-1B --prompt \"The capital of France is\"
   llama-trace chat --system \"You explain how Llama works.\"
   llama-trace log --prompt \"Hello\" --values
   llama-trace export --prompt \"Hello\" --out dump -n 3

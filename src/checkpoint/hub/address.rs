@@ -65,7 +65,9 @@ mod tests {
     fn one_server_is_not_another() {
         let same = |a: &str, b: &str| origin(a).unwrap() == origin(b).unwrap();
         assert!(same("https://huggingface.co/a", "https://HuggingFace.co:443/b?c"));
-        for other in ["http://huggingface.co", "https://huggingface.co:8443", "https://huggingface.co.evil.org"] {
+        for other in
+            ["http://huggingface.co", "https://huggingface.co:8443", "https://huggingface.co.evil.org"]
+        {
             assert!(!same("https://huggingface.co", other), "{other}");
         }
         assert!(same("https://evil.org/", "https://huggingface.co@evil.org/"));

@@ -185,7 +185,7 @@ impl<'s> Client<'s> {
                 return Ok(response);
             }
             if !status.is_redirection() {
-                return Err(refusal(response));
+                return Err(refusal(&response));
             }
             let location = text(response.headers(), header::LOCATION.as_str()).unwrap_or_default();
             url = address::follow(&url, location)
@@ -238,7 +238,7 @@ pub(super) fn pause(tried: u32) -> Duration {
     Duration::from_millis(250 << tried.min(5))
 }
 
-fn refusal(response: Response<Body>) -> Failure {
+fn refusal(response: &Response<Body>) -> Failure {
     let status = response.status().as_u16();
     let header = |name| text(response.headers(), name).unwrap_or_default().to_owned();
     let (code, message) = (header("x-error-code"), header("x-error-message"));

@@ -118,7 +118,9 @@ fn parts(file: &str) -> Vec<String> {
         let count: u32 = count.parse().ok().filter(|_| digits(count) && digits(number))?;
         Some((1..=count).map(|number| format!("{stem}-{number:05}-of-{count:05}.gguf")).collect())
     };
-    split().filter(|parts: &Vec<String>| parts.iter().any(|part| part == file)).unwrap_or_else(|| vec![file.into()])
+    split()
+        .filter(|parts: &Vec<String>| parts.iter().any(|part| part == file))
+        .unwrap_or_else(|| vec![file.into()])
 }
 
 fn is_meta_shard(file: &str) -> bool {
@@ -180,9 +182,19 @@ mod tests {
     #[test]
     fn only_what_is_read_is_fetched() {
         let llama = listed(&[
-            ".gitattributes", "LICENSE.txt", "README.md", "config.json", "generation_config.json",
-            "model.safetensors", "original/consolidated.00.pth", "original/params.json", "pytorch_model.bin",
-            "../config.json", "special_tokens_map.json", "tokenizer.json", "tokenizer.model",
+            ".gitattributes",
+            "LICENSE.txt",
+            "README.md",
+            "config.json",
+            "generation_config.json",
+            "model.safetensors",
+            "original/consolidated.00.pth",
+            "original/params.json",
+            "pytorch_model.bin",
+            "../config.json",
+            "special_tokens_map.json",
+            "tokenizer.json",
+            "tokenizer.model",
             "tokenizer_config.json",
         ]);
         let name = Name::parse("org/name").unwrap();
@@ -212,7 +224,10 @@ mod tests {
     fn what_cannot_be_opened_is_named() {
         let name = Name::parse("a/b-GGUF").unwrap();
         let text = weights(&listed(&["README.md", "m.Q8_0.gguf"]), &name).unwrap_err().to_string();
-        assert!(text.contains("GGUF files: m.Q8_0.gguf") && text.contains("--model a/b-GGUF:m.Q8_0.gguf"), "{text}");
+        assert!(
+            text.contains("GGUF files: m.Q8_0.gguf") && text.contains("--model a/b-GGUF:m.Q8_0.gguf"),
+            "{text}"
+        );
         let text = weights(&listed(&["config.json", "pytorch_model.bin", "README.md"]), &name).unwrap_err();
         assert!(text.to_string().contains("found: config.json, pytorch_model.bin\n"), "{text}");
     }

@@ -77,10 +77,11 @@ pub fn fetch(name: &Name, wanted: Wanted, settings: &Settings, watch: &mut dyn W
         return kept.found(Some("the hub was not asked".into())).map_err(|missing| offline(&kept, &missing));
     }
     // A commit is what it is: where it is whole there is nothing to ask.
-    if name.is_pinned() && kept.is_whole() {
-        if let Ok(found) = kept.found(None) {
-            return Ok(found);
-        }
+    if name.is_pinned()
+        && kept.is_whole()
+        && let Ok(found) = kept.found(None)
+    {
+        return Ok(found);
     }
     let client = Client::new(settings, name);
     let listing = match client.listing() {
@@ -199,11 +200,14 @@ impl Fetch<'_, '_> {
     fn shards(&mut self, shards: &[String]) -> Result<()> {
         let listed = &self.listing.files;
         if let Some(missing) = shards.iter().find(|shard| !listed.contains(shard)) {
-            return Err(Error::model(format!("the repository has no `{}`", super::names::printable(missing)))
-                .at(refusal::place(self.client))
-                .expected("every file that the index names")
-                .found(format!("{} files, and not this one", listed.len()))
-                .next("look for another revision, or tell the repository's owners"));
+            return Err(Error::model(format!(
+                "the repository has no `{}`",
+                super::names::printable(missing)
+            ))
+            .at(refusal::place(self.client))
+            .expected("every file that the index names")
+            .found(format!("{} files, and not this one", listed.len()))
+            .next("look for another revision, or tell the repository's owners"));
         }
         shards.iter().try_for_each(|shard| self.file(shard))
     }
@@ -214,7 +218,8 @@ impl Fetch<'_, '_> {
         if self.cache.snapshot(commit).join(file).exists() {
             return Ok(());
         }
-        let meta = self.client.meta(commit, file).map_err(|failure| refusal::report(&failure, self.client))?;
+        let meta =
+            self.client.meta(commit, file).map_err(|failure| refusal::report(&failure, self.client))?;
         let blob = self.cache.blob(&meta.etag);
         let lock = self.cache.lock(&meta.etag, || {
             self.watch.say(&format!("another program is fetching {file}; waiting for it"));

@@ -82,14 +82,39 @@ mod tests {
             Some(Name { repo: repo.into(), revision: revision.into(), file: file.map(Into::into) })
         };
         assert_eq!(Name::parse("org/name"), name("org/name", "main", None));
-        assert_eq!(Name::parse("meta-llama/Llama-3.2-1B@v1.0"), name("meta-llama/Llama-3.2-1B", "v1.0", None));
+        assert_eq!(
+            Name::parse("meta-llama/Llama-3.2-1B@v1.0"),
+            name("meta-llama/Llama-3.2-1B", "v1.0", None)
+        );
         assert_eq!(Name::parse("a/b@refs/pr/1"), name("a/b", "refs/pr/1", None));
         assert_eq!(Name::parse("a/b-GGUF:q/m.Q4_0.gguf"), name("a/b-GGUF", "main", Some("q/m.Q4_0.gguf")));
         assert_eq!(Name::parse("a/b@c:m.gguf"), name("a/b", "c", Some("m.gguf")));
         for path in [
-            "", "name", "/org/name", "./org", "../org", "org/", "a/b/c", "org/..", "org/na me", "~/model", "a//b",
-            "models/llama.gguf", "out/stories15M.bin", "org/x--y", "-a/b", "C:/models", "a/b@", "a/b@../x", "a/b@/x",
-            "a/b@x\\y", "a/b:", "a/b:Q4_K_M", "a/b:../m.gguf", "a/b:/m.gguf", "org/név",
+            "",
+            "name",
+            "/org/name",
+            "./org",
+            "../org",
+            "org/",
+            "a/b/c",
+            "org/..",
+            "org/na me",
+            "~/model",
+            "a//b",
+            "models/llama.gguf",
+            "out/stories15M.bin",
+            "org/x--y",
+            "-a/b",
+            "C:/models",
+            "a/b@",
+            "a/b@../x",
+            "a/b@/x",
+            "a/b@x\\y",
+            "a/b:",
+            "a/b:Q4_K_M",
+            "a/b:../m.gguf",
+            "a/b:/m.gguf",
+            "org/név",
         ] {
             assert_eq!(Name::parse(path), None, "{path}");
         }

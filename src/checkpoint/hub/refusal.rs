@@ -46,7 +46,9 @@ pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
             "an account with access".to_owned(),
             match settings.token {
                 None => format!("accept its terms at {place}, then {log_in}"),
-                Some(_) => format!("accept its terms at {place} with the account of this token, and wait for access"),
+                Some(_) => {
+                    format!("accept its terms at {place} with the account of this token, and wait for access")
+                }
             },
         ),
         (_, "RevisionNotFound") => (

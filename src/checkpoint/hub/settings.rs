@@ -26,21 +26,20 @@ impl Settings {
     /// # Errors
     /// [`Error::Usage`] where a variable holds what cannot be.
     pub fn from_env(offline: bool) -> Result<Self> {
-        Self::read(offline, std::env::home_dir(), |name| std::env::var(name).ok())
+        Self::read(offline, std::env::home_dir().as_deref(), |name| std::env::var(name).ok())
     }
 
-    fn read(offline: bool, user: Option<PathBuf>, variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
+    fn read(offline: bool, user: Option<&Path>, variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let variable = |name: &str| variable(name).filter(|text| !text.is_empty());
-        let folder = |name: &str| variable(name).map(|text| expand(&text, user.as_deref()));
+        let folder = |name: &str| variable(name).map(|text| expand(&text, user));
         let is_on = |name: &str| {
-            variable(name).is_some_and(|text| {
-                ["1", "ON", "YES", "TRUE"].contains(&text.to_ascii_uppercase().as_str())
-            })
+            variable(name)
+                .is_some_and(|text| ["1", "ON", "YES", "TRUE"].contains(&text.to_ascii_uppercase().as_str()))
         };
 
         let home = folder("HF_HOME")
             .or_else(|| folder("XDG_CACHE_HOME").map(|cache| cache.join("huggingface")))
-            .or_else(|| user.as_ref().map(|user| user.join(".cache/huggingface")))
+            .or_else(|| user.map(|user| user.join(".cache/huggingface")))
             .ok_or_else(|| {
                 Error::usage("there is no folder to keep models in")
                     .expected("a home directory, or HF_HOME")
@@ -61,9 +60,8 @@ impl Settings {
 
         let token_file = folder("HF_TOKEN_PATH").unwrap_or_else(|| home.join("token"));
         let token = variable("HF_TOKEN").or_else(|| variable("HUGGING_FACE_HUB_TOKEN"));
-        let token = token.or_else(|| {
-            if is_on("HF_HUB_DISABLE_IMPLICIT_TOKEN") { None } else { read_token(&token_file) }
-        });
+        let token = token
+            .or_else(|| if is_on("HF_HUB_DISABLE_IMPLICIT_TOKEN") { None } else { read_token(&token_file) });
         let token = token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
         if token.as_ref().is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
             // The token itself is never shown.
@@ -103,8 +101,9 @@ mod tests {
     use super::*;
 
     fn read(variables: &[(&str, &str)]) -> Result<Settings> {
-        let get = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, text)| (*text).to_owned());
-        Settings::read(false, Some("/home/me".into()), get)
+        let get =
+            |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, text)| (*text).to_owned());
+        Settings::read(false, Some(Path::new("/home/me")), get)
     }
 
     #[test]
@@ -123,7 +122,8 @@ mod tests {
         let home_text = home.path().to_str().unwrap();
         assert_eq!(read(&[("HF_HOME", home_text)]).unwrap().token, None);
         std::fs::write(home.path().join("token"), "hf_file\n").unwrap();
-        let token = |more: &[(&str, &str)]| read(&[&[("HF_HOME", home_text)], more].concat()).map(|s| s.token);
+        let token =
+            |more: &[(&str, &str)]| read(&[&[("HF_HOME", home_text)], more].concat()).map(|s| s.token);
         assert_eq!(token(&[]).unwrap().as_deref(), Some("hf_file"));
         assert_eq!(token(&[("HF_TOKEN", " hf_mine ")]).unwrap().as_deref(), Some("hf_mine"));
         assert_eq!(token(&[("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")]).unwrap(), None);
