@@ -363,7 +363,7 @@ fn a_terminal_shows_how_far_it_is() {
     terminal.signal("INT");
     let end = terminal.end();
     assert_eq!(end.code, 130);
-    assert!(end.screen.contains("error: interrupted"), "{}", end.screen);
+    assert!(end.screen.contains("\nerror: interrupted") && !end.screen.contains("kB"), "{}", end.screen);
 }
 
 /// After a download Ctrl-C is again what it was.

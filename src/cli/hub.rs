@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
@@ -43,12 +44,15 @@ const LOOK: Duration = Duration::from_millis(50);
 fn fetch(name: Name, wanted: Wanted, settings: Settings) -> Result<Found> {
     let caught = Caught::new()?;
     let (sender, receiver) = mpsc::channel();
+    let bar = Bar::default();
+    let mut watch = bar.clone();
     // A thread of its own: one that waits for a server cannot look whether it should stop. It ends with the
     // program, and what it had written until then is there.
-    let fetch = move || sender.send(hub::fetch(&name, wanted, &settings, &mut Bar::default()));
+    let fetch = move || sender.send(hub::fetch(&name, wanted, &settings, &mut watch));
     std::thread::Builder::new().name("download".into()).spawn(fetch).map_err(|error| stopped(&error))?;
     let found = loop {
         if caught.is_set() {
+            bar.clear();
             return Err(Error::interrupted("interrupted; what was fetched is kept")
                 .next("run the same command again: it goes on from there"));
         }
@@ -75,9 +79,22 @@ fn stopped(error: &dyn std::fmt::Display) -> Error {
         .next("run the same command again: it goes on from there")
 }
 
-/// A bar on standard error for the file that is coming, where that is a terminal.
-#[derive(Default)]
-struct Bar(Option<ProgressBar>);
+/// A bar on standard error for the file that is coming, where that is a terminal. Whoever takes it away
+/// ends the drawing.
+#[derive(Clone, Default)]
+struct Bar(Arc<Mutex<Option<ProgressBar>>>);
+
+impl Bar {
+    fn bar(&self) -> MutexGuard<'_, Option<ProgressBar>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn clear(&self) {
+        if let Some(bar) = self.bar().take() {
+            bar.finish_and_clear();
+        }
+    }
+}
 
 impl Watch for Bar {
     fn begin(&mut self, name: &str, size: u64) {
@@ -86,11 +103,11 @@ impl Watch for Bar {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
-        self.0 = Some(bar);
+        *self.bar() = Some(bar);
     }
 
     fn at(&mut self, bytes: u64) {
-        if let Some(bar) = &self.0 {
+        if let Some(bar) = &*self.bar() {
             let first = bar.position() == 0;
             bar.set_position(bytes);
             if first {
@@ -102,15 +119,10 @@ impl Watch for Bar {
     }
 
     fn end(&mut self) {
-        if let Some(bar) = self.0.take() {
-            bar.finish_and_clear();
-        }
+        self.clear();
     }
 
     fn say(&mut self, line: &str) {
-        match &self.0 {
-            Some(bar) => bar.suspend(|| super::tell(line)),
-            None => super::tell(line),
-        }
+        super::tell(line);
     }
 }
