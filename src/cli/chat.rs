@@ -40,6 +40,7 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
         // Elsewhere Ctrl-C ends the program, as it does any that is fed by a pipe.
         signal_hook::flag::register(signal_hook::consts::SIGINT, stop.clone())
             .map_err(|error| Error::terminal("Ctrl-C cannot be caught").found(error))?;
+        super::interrupt::hand_over();
         let place = format.template.place();
         eprintln!("{} speaks by {place}. /help shows the commands, Ctrl-D leaves.", checkpoint.name);
     }

@@ -5,8 +5,10 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::hub;
 use super::{CacheDtypeName, CpuArgs, ModelArgs, PrecisionName, RunArgs, SamplingArgs};
 use crate::backend::cpu::{Cpu, Kernel};
+use crate::checkpoint::hub::Wanted;
 use crate::checkpoint::{self, Checkpoint};
 use crate::config::{CacheDtype, DEFAULT_GROUP, Precision};
 use crate::error::{Error, Result};
@@ -105,7 +107,12 @@ pub(super) fn precision(args: &ModelArgs, checkpoint: &Checkpoint) -> Precision 
 
 /// Opens the checkpoint, with what the options change in its configuration.
 fn open_checkpoint(args: &ModelArgs) -> Result<Checkpoint> {
-    let mut checkpoint = checkpoint::open(args.model.as_deref())?;
+    let place = hub::locate(args, Wanted::Model)?;
+    let mut checkpoint = checkpoint::open(place.path.as_deref())?;
+    if let Some(name) = place.name {
+        // The folder's own name there is a commit.
+        checkpoint.name = name;
+    }
     if let Some(factor) = args.rope_factor {
         checkpoint.config.set_rope_factor(factor)?;
     }
@@ -144,6 +151,14 @@ fn find_tokenizer(
 pub(super) fn open_tokenizer(args: &ModelArgs) -> Result<Arc<dyn Tokenizer>> {
     if let (None, Some(path)) = (&args.model, &args.tokenizer) {
         return tokenizer::open(path).map(Arc::from);
+    }
+    if hub::name(args).is_some() {
+        // Nobody fetches gigabytes to see the tokens of a text.
+        let path = match &args.tokenizer {
+            Some(path) => Some(path.clone()),
+            None => hub::locate(args, Wanted::Tokenizer)?.path,
+        };
+        return path.map_or_else(|| Err(no_tokenizer()), |path| tokenizer::open(&path).map(Arc::from));
     }
     open(args)?.1.ok_or_else(no_tokenizer)
 }

@@ -4,8 +4,10 @@ mod bench;
 mod chat;
 mod export;
 mod generate;
+mod hub;
 mod info;
 mod input;
+mod interrupt;
 mod log;
 mod output;
 mod step;
@@ -44,6 +46,7 @@ Examples:
   llama-trace --prompt \"Once upon a time\" --step
   llama-trace --prompt \"Once upon a time\" -n 60
   llama-trace --model ~/models/Llama-3.2-1B --prompt \"The capital of France is\" --step --layer 3 --stage softmax
+  llama-trace --model meta-llama/Llama-3.2-1B --prompt \"The capital of France is\"
   llama-trace chat --system \"You explain how Llama works.\"
   llama-trace log --prompt \"Hello\" --values
   llama-trace export --prompt \"Hello\" --out dump -n 3
@@ -71,10 +74,14 @@ enum Command {
 /// Which model.
 #[derive(Args, Clone, Debug)]
 struct ModelArgs {
-    /// A directory in Hugging Face's or Meta's layout, a GGUF file, or a llama2.c .bin file [default: the built-in
-    /// model]
-    #[arg(long, short, value_name = "PATH")]
+    /// A directory in Hugging Face's or Meta's layout, a GGUF file, a llama2.c .bin file, or org/name[@revision]
+    /// from the Hugging Face hub (org/name:FILE for a GGUF file of it) [default: the built-in model]
+    #[arg(long, short, value_name = "MODEL")]
     model: Option<PathBuf>,
+
+    /// Open models of the hub from the cache, without asking the hub
+    #[arg(long)]
+    offline: bool,
 
     /// tokenizer.json, tokenizer.model, a GGUF file or llama2.c's tokenizer.bin [default: the one in or beside the
     /// model]
