@@ -273,7 +273,7 @@ struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 64)]
     r#gen: usize,
 
-    /// Add the time of every stage of a decode pass, summed over the layers
+    /// Add the time of every stage, summed over the layers, in the first prefill and in a decode pass
     #[arg(long)]
     stages: bool,
 
