@@ -71,6 +71,18 @@ dots_of!(dots_bf16, 2, |pointer, mask| {
     _mm512_castsi512_ps(_mm512_slli_epi32::<16>(halves))
 });
 
+/// Bytes by which weights are asked for before they are needed.
+const AHEAD: usize = 2048;
+
+/// Asks for the weights that come [`AHEAD`] after `at`: the rows of a matrix follow one another. An address that
+/// is no memory of ours is ignored.
+#[inline]
+#[target_feature(enable = "sse")]
+pub(super) fn prefetch(at: *const u8) {
+    // SAFETY: a prefetch accesses nothing.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast()) };
+}
+
 /// The lanes that are left when `left` values are.
 fn mask(left: usize) -> __mmask16 {
     if left >= LANES { 0xffff } else { (1 << left) - 1 }

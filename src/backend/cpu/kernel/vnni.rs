@@ -11,7 +11,7 @@ use super::{Rows, avx512};
 use crate::ops::matmul::LANES;
 
 /// Weight rows that [`rows`] reads side by side.
-const ROWS: usize = 4;
+const ROWS: usize = 1;
 
 /// Inputs that make 16 groups: one of each partial sum.
 const CHUNK: usize = LANES * GROUP;
@@ -111,6 +111,7 @@ unsafe fn add_chunk<const WHOLE: bool>(row: &Row<'_>, chunk: usize, sums: &mut [
     for r in 0..ROWS {
         let mut products = offsets;
         for i in 0..8 {
+            avx512::prefetch(row.weights[r].as_ptr().wrapping_add(at + 64 * i));
             // SAFETY: as many weights are left as activations.
             let weights = unsafe { load::<WHOLE>(row.weights[r].as_ptr().add(at), i, bytes) };
             let unsigned = _mm512_xor_si512(weights, flip);
