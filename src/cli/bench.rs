@@ -35,11 +35,11 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let model = Model::load(&checkpoint, backend)?;
     // Random weights are made, not loaded.
     let load = if args.shape.is_some() { started.elapsed() } else { made + started.elapsed() };
-    let longest = args.prompt_tokens.iter().copied().max().unwrap_or(0);
-    if longest == 0 || args.prompt_tokens.contains(&0) || longest > model.config.context {
+    let lengths = || args.prompt_tokens.iter().chain([&args.cached]).copied();
+    if args.prompt_tokens.is_empty() || lengths().any(|length| length == 0 || length > model.config.context) {
         return Err(Error::usage("a prompt of this length cannot be run")
-            .expected(format!("--prompt-tokens from 1 to {}, the model's context", model.config.context))
-            .found(format!("{:?}", args.prompt_tokens))
+            .expected(format!("lengths from 1 to {}, the model's context", model.config.context))
+            .found(format!("{:?}", lengths().collect::<Vec<_>>()))
             .next("give other lengths"));
     }
     let bytes = bytes_read(&checkpoint, precision);
@@ -67,7 +67,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         report.prefill.push(prefill);
     }
     if args.r#gen > 0 {
-        report.decode = Some(time_decode(&model, args.r#gen, bytes)?);
+        report.decode = Some(time_decode(&model, args.cached, args.r#gen, bytes)?);
     }
     if args.stages {
         report.stages = time_stages(&model, args.prompt_tokens[0])?;
@@ -145,9 +145,9 @@ fn time_prefill(model: &Model<Cpu>, tokens: usize) -> Result<Prefill> {
     Ok(Prefill { tokens, first, rates, gflops: flops / 1e9 })
 }
 
-fn time_decode(model: &Model<Cpu>, tokens: usize, bytes: usize) -> Result<Decode> {
+fn time_decode(model: &Model<Cpu>, cached: usize, tokens: usize, bytes: usize) -> Result<Decode> {
     let mut session = session(model)?;
-    let mut id = session.run(&prompt(&model.config, 8), &mut NoProbe)?;
+    let mut id = session.run(&prompt(&model.config, cached), &mut NoProbe)?;
     let mut rates = Vec::new();
     for _ in 0..tokens.min(session.room()) {
         let started = Instant::now();

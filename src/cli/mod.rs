@@ -273,6 +273,10 @@ struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 64)]
     r#gen: usize,
 
+    /// Tokens that are cached before the first of them is drawn
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    cached: usize,
+
     /// Add the time of every stage, summed over the layers, in the first prefill and in a decode pass
     #[arg(long)]
     stages: bool,

@@ -189,9 +189,16 @@ pub(super) fn product(kernel: Kernel, x: &Input, w: &Matrix, bias: Option<&Vec<f
         }
     };
     let parallel = rows * inputs * outputs >= MIN_PARALLEL;
-    if rows == 1 && parallel {
-        let parts = out[..outputs].par_chunks_mut(ROWS_AT_ONCE).enumerate();
-        parts.for_each_init(Default::default, |scratch, (i, out)| part(scratch, (i, &mut [out])));
+    if rows == 1 {
+        let out = &mut out[..outputs];
+        if parallel {
+            let parts = out.par_chunks_mut(ROWS_AT_ONCE).enumerate();
+            parts.for_each_init(Default::default, |scratch, (i, out)| part(scratch, (i, &mut [out])));
+        } else {
+            let mut scratch = Default::default();
+            let parts = out.chunks_mut(ROWS_AT_ONCE).enumerate();
+            parts.for_each(|(i, out)| part(&mut scratch, (i, &mut [out])));
+        }
         return;
     }
     // What each part writes: its columns of every row.

@@ -79,8 +79,7 @@ const AHEAD: usize = 2048;
 #[inline]
 #[target_feature(enable = "sse")]
 pub(super) fn prefetch(at: *const u8) {
-    // SAFETY: a prefetch accesses nothing.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast()) };
+    _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
 }
 
 /// The lanes that are left when `left` values are.
