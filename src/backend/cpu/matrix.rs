@@ -176,10 +176,7 @@ pub(super) fn product(kernel: Kernel, x: &Input, w: &Matrix, bias: Option<&Vec<f
         match w.precision {
             Precision::Q8 { .. } => kernel.q8(&x.quantized, weights, out),
             _ if rows >= MIN_TILES => kernel.gemm(&x.packed, weights, out, scratch),
-            _ => {
-                row.resize(inputs, 0.0);
-                kernel.dots(&x.values, weights, out, row);
-            }
+            _ => kernel.dots(&x.values, weights, out, row),
         }
         for out in out {
             if let Some(bias) = bias {

@@ -24,7 +24,7 @@ macro_rules! compiled {
     };
 }
 
-compiled!(dots, portable::dots, (x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut [f32]));
+compiled!(dots, portable::dots, (x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>));
 compiled!(add, portable::add::<3, 2>, (x: &[f32], w: &[f32], sums: &mut [f32]));
 compiled!(reduce, portable::reduce, (sums: &[f32], out: &mut [f32]));
 compiled!(qk, ops::attention::qk, (query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]));

@@ -15,8 +15,17 @@ use crate::ops::matmul::LANES;
 /// Weight rows that [`dots`] reads side by side, to keep several sums under way.
 const ROWS: usize = 4;
 
+/// Rows up to this long are read 16 at a time: adding up the lanes of a sum takes as long as making it.
+const SHORT: usize = 256;
+
 /// See [`super::Kernel::dots`]; for number types in which every value stands for itself.
 pub(super) fn dots(x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]]) {
+    if let (Dtype::F32, ..=SHORT, Ok(weights)) = (w.dtype, w.inputs, bytemuck::try_cast_slice(w.bytes)) {
+        for (out, x) in out.iter_mut().zip(x.chunks_exact(w.inputs)) {
+            qk(x, weights, w.inputs, out);
+        }
+        return;
+    }
     let count = w.count();
     for first in (0..count).step_by(ROWS) {
         let rows = std::array::from_fn(|i| w.row((first + i).min(count - 1)));
@@ -292,7 +301,7 @@ macro_rules! compiled {
     };
 }
 
-compiled!(dots_of_blocks, portable::dots, (x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut [f32]));
+compiled!(dots_of_blocks, portable::dots, (x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>));
 compiled!(q8, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]));
 compiled!(pack, gemm::pack::<6>, (w: Rows<'_>, first: usize, block: Range<usize>, widened: &mut [f32], panel: &mut [f32]));
 compiled!(quantize, ops::quantize::quantize, (x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]));
