@@ -2,6 +2,7 @@
 //! run.
 
 mod limits;
+mod record;
 mod report;
 
 use std::collections::HashMap;
@@ -58,6 +59,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         decode: None,
         prefill: Vec::new(),
         stages: Vec::new(),
+        recording: None,
     };
     for &tokens in &args.prompt_tokens {
         let prefill = time_prefill(&model, tokens)?;
@@ -71,6 +73,9 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     }
     if args.stages {
         report.stages = time_stages(&model, args.prompt_tokens[0])?;
+    }
+    if args.record {
+        report.recording = Some(record::measure(&model, &prompt(&model.config, args.prompt_tokens[0]))?);
     }
     // The limits come last: measuring them takes more memory than a small model does.
     report.peak_memory = report::peak_memory();

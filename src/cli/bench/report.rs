@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::record::Recording;
 use crate::trace::Stage;
 
 /// Everything that was measured.
@@ -28,6 +29,7 @@ pub(super) struct Report {
     pub(super) decode: Option<Decode>,
     pub(super) prefill: Vec<Prefill>,
     pub(super) stages: Vec<StageTimes>,
+    pub(super) recording: Option<Recording>,
 }
 
 /// Median and extremes of several measurements.
@@ -113,6 +115,15 @@ impl Report {
         if let Some(bytes) = self.peak_memory {
             writeln!(out, "peak memory  {:8.1} MB", bytes as f64 / 1e6)?;
         }
+        if let Some(Recording { tokens, logits, kept, all }) = &self.recording {
+            let pass = |what: &str, spread: &Spread| {
+                let ratio = spread.median / logits.median;
+                format!("record {tokens:<6}{:8.3} s, {ratio:.2} × the first: {what}", spread.median)
+            };
+            writeln!(out, "{}", pass("every row of the logits", logits))?;
+            writeln!(out, "{}", pass("every stage that cannot be derived", kept))?;
+            writeln!(out, "{}", pass("every stage", all))?;
+        }
         if let (false, Some(prefill)) = (self.stages.is_empty(), self.prefill.first()) {
             writeln!(
                 out,
@@ -159,6 +170,16 @@ impl Report {
                 json!({ "stage": stage.name(), "prefill_us": us(prefill), "decode_us": us(decode) })
             })
             .collect();
+        let recording = self.recording.as_ref().map(|Recording { tokens, logits, kept, all }| {
+            json!({
+                "tokens": tokens,
+                "logits_s": spread(logits),
+                "kept_s": spread(kept),
+                "all_s": spread(all),
+                "kept_ratio": kept.median / logits.median,
+                "all_ratio": all.median / logits.median,
+            })
+        });
         let report = json!({
             "model": self.model,
             "kernel": self.kernel,
@@ -172,6 +193,7 @@ impl Report {
             "prefill": prefill,
             "peak_memory_bytes": self.peak_memory,
             "stages": stages,
+            "recording": recording,
         });
         writeln!(std::io::stdout().lock(), "{report}")
     }
