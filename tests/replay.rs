@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Poll;
 
+use llama_trace::backend::Backend;
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::checkpoint;
 use llama_trace::generate::{Sampler, Sampling, Session};

@@ -46,6 +46,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let mut report = Report {
         model: checkpoint.name.clone(),
         kernel: backend.kernel().name(),
+        precision: precision.name(),
+        multiplied: if backend.kernel().multiplies_int8(precision) { "int8" } else { "float32" },
         threads: rayon::current_num_threads(),
         read_bandwidth: 0.0,
         matmul: 0.0,
@@ -72,7 +74,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     }
     // The limits come last: measuring them takes more memory than a small model does.
     report.peak_memory = report::peak_memory();
-    let limits = Limits::measure(backend.kernel());
+    let limits = Limits::measure(backend.kernel(), precision);
     report.read_bandwidth = limits.read_bandwidth;
     report.matmul = limits.multiply_rate;
     match args.format {

@@ -4,6 +4,7 @@
 pub mod attention;
 pub mod dequantize;
 pub mod elementwise;
+pub mod exp;
 pub mod matmul;
 pub mod quantize;
 pub mod rms_norm;

@@ -1,6 +1,8 @@
 //! int8 quantisation in groups, as llama2.c's version 2 has it: x ≈ q · scale, one scale for the values of a
 //! group, scale = max |x| / 127.
 
+use super::matmul::{LANES, reduce};
+
 /// The largest magnitude of a quantised value.
 const MAX: f32 = 127.0;
 
@@ -60,17 +62,19 @@ impl Quantized<'_> {
 
 /// The product of a quantised row of activations, whose groups of `group` begin at its start, with a row of
 /// weights: over each run of inputs in which both scales are constant the integers are summed exactly, then
-/// multiplied with both scales, and the runs are added one after the other by fused multiply-adds.
+/// multiplied with both scales. The runs are added as [`super::matmul::dot`] adds its terms: run r goes to
+/// partial sum r mod 16 by a fused multiply-add.
 #[inline(always)]
 pub fn dot(x: &[i8], scales: &[f32], group: usize, w: Quantized<'_>) -> f32 {
-    let (mut sum, mut i) = (0.0_f32, 0);
+    let (mut sums, mut i, mut run) = ([0.0_f32; LANES], 0, 0);
     while i < x.len() {
         let end = ((i / group + 1) * group).min(w.group_end(i)).min(x.len());
         let scale = scales[i / group] * w.scale(i);
-        sum = (integers(&x[i..end], &w.values[i..end]) as f32).mul_add(scale, sum);
-        i = end;
+        let sum = &mut sums[run % LANES];
+        *sum = (integers(&x[i..end], &w.values[i..end]) as f32).mul_add(scale, *sum);
+        (i, run) = (end, run + 1);
     }
-    sum
+    reduce(sums)
 }
 
 /// Σ x · w, exactly.

@@ -7,7 +7,7 @@ use super::{Kernel, MIN_PARALLEL};
 use crate::backend::{AttentionPart, AttentionShape, AttentionSink};
 use crate::config::Precision;
 use crate::ops;
-use crate::ops::attention::{kv_head, mask, scale, softmax, softmax_visible, visible};
+use crate::ops::attention::{kv_head, mask, scale, visible};
 
 /// Query rows whose parts are held at once while recording.
 const BLOCK: usize = 16;
@@ -84,13 +84,13 @@ pub(super) fn attention(
                 mask(row, visible.clone());
             }
             let masked_scores = keep(wanted.masked_scores, row);
-            if wanted.softmax {
-                softmax_visible(row, visible.clone());
-            } else {
-                // The rest of the row is not read again.
-                softmax(&mut row[visible.clone()]);
-            }
+            kernel.softmax(&mut row[visible.clone()]);
             round(&mut row[visible.clone()]);
+            // Outside it, e^−∞ is 0; nobody else reads the rest of the row.
+            if wanted.softmax {
+                row[..visible.start].fill(0.0);
+                row[visible.end..].fill(0.0);
+            }
             Parts { qk, scores, masked_scores, softmax: keep(wanted.softmax, row) }
         });
         let parts = parts.collect();

@@ -7,7 +7,8 @@ use rayon::prelude::*;
 
 use super::MIN_PARALLEL;
 use super::kernel::gemm::{Packed, Scratch};
-use super::kernel::{GroupScales, Kernel, QuantizedRows, Rows};
+use super::kernel::q8::Quantized;
+use super::kernel::{GroupScales, Kernel, Rows};
 use crate::checkpoint::{Bytes, Dtype, Scales, Tensor};
 use crate::config::Precision;
 use crate::ops;
@@ -133,14 +134,12 @@ pub struct Input {
     values: Vec<f32>,
     /// Many rows, in the order in which a tile reads them.
     packed: Packed,
-    /// (rows, width) in int8 precision.
-    q8: Vec<i8>,
-    /// (rows, groups) in int8 precision.
-    scales: Vec<f32>,
+    /// All rows, in int8 precision.
+    quantized: Quantized,
 }
 
-/// Rows of activations from which packing them for [`Kernel::gemm`] pays.
-const MIN_GEMM: usize = 4;
+/// Rows of activations from which laying them out in tiles pays.
+const MIN_TILES: usize = 4;
 
 impl Input {
     /// Takes `x` (…, width), every row.
@@ -148,14 +147,8 @@ impl Input {
         let rows = x.len() / width;
         (self.rows, self.width) = (rows, width);
         if let Precision::Q8 { group } = precision {
-            let groups = width.div_ceil(group);
-            self.q8.resize(rows * width, 0);
-            self.scales.resize(rows * groups, 0.0);
-            let outputs = self.q8.chunks_exact_mut(width).zip(self.scales.chunks_exact_mut(groups));
-            for (x, (values, scales)) in x.chunks_exact(width).zip(outputs) {
-                ops::quantize::quantize(x, group, values, scales);
-            }
-        } else if rows >= MIN_GEMM {
+            self.quantized.fill(x, width, group, rows >= MIN_TILES && kernel.tiles_q8());
+        } else if rows >= MIN_TILES {
             self.packed.pack(x, width, kernel.tile_tokens());
         } else {
             self.values.clear();
@@ -165,47 +158,55 @@ impl Input {
 
     /// The int8 values (rows, width) and their scales (rows, groups); empty in other precisions.
     pub(super) fn quantized(&self) -> (&[i8], &[f32]) {
-        (&self.q8, &self.scales)
-    }
-
-    /// How many rows there are.
-    pub(super) fn rows(&self) -> usize {
-        self.rows
+        self.quantized.all()
     }
 }
 
 /// Weight rows that a thread takes at once: a multiple of every tile's.
 const ROWS_AT_ONCE: usize = 48;
 
-/// columns (O, rows) = (x (rows, I) · wᵀ + bias)ᵀ: column o of the output is contiguous.
-pub(super) fn product(kernel: Kernel, x: &Input, w: &Matrix, bias: Option<&Vec<f32>>, columns: &mut [f32]) {
-    let (rows, inputs) = (x.rows, w.inputs());
+/// out (rows, O) = x (rows, I) · wᵀ + bias. A thread computes some columns of the output for every row, so
+/// that a weight is read once.
+pub(super) fn product(kernel: Kernel, x: &Input, w: &Matrix, bias: Option<&Vec<f32>>, out: &mut [f32]) {
+    let (rows, inputs, outputs) = (x.rows, w.inputs(), w.outputs());
     assert_eq!(x.width, inputs, "the product's sides have one length");
-    let part = |(row, scratch): &mut (Vec<f32>, Scratch), (part, columns): (usize, &mut [f32])| {
-        let first = part * ROWS_AT_ONCE;
-        let weights = w.rows(first..first + columns.len() / rows);
+    let part = |(row, scratch): &mut (Vec<f32>, Scratch), (part, out): (usize, &mut [&mut [f32]])| {
+        let columns = part * ROWS_AT_ONCE..outputs.min((part + 1) * ROWS_AT_ONCE);
+        let weights = w.rows(columns.clone());
         match w.precision {
-            Precision::Q8 { group } => {
-                let x = QuantizedRows { values: &x.q8, scales: &x.scales, inputs, group };
-                kernel.q8(x, weights, columns);
-            }
-            _ if rows >= MIN_GEMM => kernel.gemm(&x.packed, weights, columns, scratch),
-            _ => kernel.dots(&x.values, weights, columns, row),
-        }
-        if let Some(bias) = bias {
-            for (column, bias) in columns.chunks_exact_mut(rows).zip(&bias[first..]) {
-                for out in column {
-                    *out += bias;
-                }
+            Precision::Q8 { .. } => kernel.q8(&x.quantized, weights, out),
+            _ if rows >= MIN_TILES => kernel.gemm(&x.packed, weights, out, scratch),
+            _ => {
+                row.resize(inputs, 0.0);
+                kernel.dots(&x.values, weights, out, row);
             }
         }
-        ops::round::row(w.precision, columns);
+        for out in out {
+            if let Some(bias) = bias {
+                ops::elementwise::add_to(&bias[columns.clone()], out);
+            }
+            ops::round::row(w.precision, out);
+        }
     };
-    let scratch = || (vec![0.0; inputs], Scratch::default());
-    if rows * inputs * w.outputs() < MIN_PARALLEL {
-        let mut scratch = scratch();
-        columns.chunks_mut(ROWS_AT_ONCE * rows).enumerate().for_each(|unit| part(&mut scratch, unit));
+    let parallel = rows * inputs * outputs >= MIN_PARALLEL;
+    if rows == 1 && parallel {
+        let parts = out[..outputs].par_chunks_mut(ROWS_AT_ONCE).enumerate();
+        parts.for_each_init(Default::default, |scratch, (i, out)| part(scratch, (i, &mut [out])));
+        return;
+    }
+    // What each part writes: its columns of every row.
+    let mut parts: Vec<Vec<&mut [f32]>> =
+        (0..outputs.div_ceil(ROWS_AT_ONCE)).map(|_| Vec::with_capacity(rows)).collect();
+    for row in out.chunks_exact_mut(outputs).take(rows) {
+        for (part, columns) in parts.iter_mut().zip(row.chunks_mut(ROWS_AT_ONCE)) {
+            part.push(columns);
+        }
+    }
+    if parallel {
+        let parts = parts.par_iter_mut().enumerate();
+        parts.for_each_init(Default::default, |scratch, (i, out)| part(scratch, (i, out)));
     } else {
-        columns.par_chunks_mut(ROWS_AT_ONCE * rows).enumerate().for_each_init(scratch, part);
+        let mut scratch = Default::default();
+        parts.iter_mut().enumerate().for_each(|(i, out)| part(&mut scratch, (i, out)));
     }
 }

@@ -139,26 +139,7 @@ impl Backend for Cpu {
     }
 
     fn matmul(&self, x: &Input, w: &Matrix, bias: Option<&Vec<f32>>, out: &mut Vec<f32>) {
-        let (rows, outputs) = (x.rows(), w.outputs());
-        let out = &mut out[..rows * outputs];
-        if rows == 1 {
-            matrix::product(self.kernel, x, w, bias, out);
-            return;
-        }
-        // One thread computes an output column for every row, so that a weight row is read once; the
-        // columns are then turned into rows.
-        let mut columns = vec![0.0; rows * outputs];
-        matrix::product(self.kernel, x, w, bias, &mut columns);
-        let turn = |(t, out): (usize, &mut [f32])| {
-            for (out, column) in out.iter_mut().zip(columns.chunks_exact(rows)) {
-                *out = column[t];
-            }
-        };
-        if rows * outputs < MIN_PARALLEL {
-            out.chunks_exact_mut(outputs).enumerate().for_each(turn);
-        } else {
-            out.par_chunks_exact_mut(outputs).enumerate().for_each(turn);
-        }
+        matrix::product(self.kernel, x, w, bias, out);
     }
 
     fn rope(
@@ -197,12 +178,15 @@ impl Backend for Cpu {
     }
 
     fn silu(&self, x: &Vec<f32>, count: usize, out: &mut Vec<f32>) {
-        let precision = self.precision;
-        let apply = |(out, x): (&mut f32, &f32)| *out = ops::round::value(precision, ops::swiglu::silu(*x));
+        let apply = |(x, out): (&[f32], &mut [f32])| {
+            self.kernel.silu(x, out);
+            self.round(out);
+        };
+        let (x, out) = (&x[..count], &mut out[..count]);
         if count < MIN_PARALLEL {
-            out[..count].iter_mut().zip(x).for_each(apply);
+            apply((x, out));
         } else {
-            out[..count].par_iter_mut().zip(x).with_min_len(1 << 12).for_each(apply);
+            x.par_chunks(1 << 12).zip(out.par_chunks_mut(1 << 12)).for_each(apply);
         }
     }
 

@@ -79,15 +79,16 @@ pub(in crate::backend::cpu) struct Scratch {
     sums: Vec<f32>,
 }
 
-/// columns (rows of w, tokens) = (x · wᵀ)ᵀ.
-pub(super) fn gemm<T: Tile>(x: &Packed, w: Rows<'_>, columns: &mut [f32], scratch: &mut Scratch) {
+/// out (tokens)(rows of w) = x · wᵀ.
+pub(super) fn gemm<T: Tile>(x: &Packed, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Scratch) {
     let (inputs, tokens) = (x.inputs, x.tokens);
     let tiles = tokens.div_ceil(T::TOKENS);
     let tile_size = T::ROWS * T::TOKENS * LANES;
     let Scratch { row: widened, panel, sums } = scratch;
-    let mut out = [0.0; 64];
-    let out = &mut out[..T::ROWS * T::TOKENS];
-    for (first, columns) in (0..w.count()).step_by(T::ROWS).zip(columns.chunks_mut(T::ROWS * tokens)) {
+    let mut reduced = [0.0; 64];
+    let reduced = &mut reduced[..T::ROWS * T::TOKENS];
+    for first in (0..w.count()).step_by(T::ROWS) {
+        let count = T::ROWS.min(w.count() - first);
         sums.clear();
         sums.resize(tiles * tile_size, 0.0);
         for block in (0..inputs).step_by(BLOCK) {
@@ -98,12 +99,12 @@ pub(super) fn gemm<T: Tile>(x: &Packed, w: Rows<'_>, columns: &mut [f32], scratc
                 T::add(x.part(block, steps, tile), panel, sums);
             }
         }
-        for (tile, sums) in sums.chunks_exact(tile_size).enumerate() {
-            T::reduce(sums, out);
-            for (column, out) in columns.chunks_exact_mut(tokens).zip(out.chunks_exact(T::TOKENS)) {
-                let column = &mut column[tile * T::TOKENS..];
-                let count = column.len().min(T::TOKENS);
-                column[..count].copy_from_slice(&out[..count]);
+        for (out, sums) in out.chunks_mut(T::TOKENS).zip(sums.chunks_exact(tile_size)) {
+            T::reduce(sums, reduced);
+            for (token, out) in out.iter_mut().enumerate() {
+                for (row, out) in out[first..first + count].iter_mut().enumerate() {
+                    *out = reduced[row * T::TOKENS + token];
+                }
             }
         }
     }
