@@ -5,3 +5,5 @@
 #[path = "precision/bf16.rs"]
 mod bf16;
 mod common;
+#[path = "precision/q8.rs"]
+mod q8;

@@ -1,6 +1,6 @@
 //! What a trace must know about the model it came from: sizes, and the facts that formulas name.
 
-use super::stage::{Axis, Section, Step};
+use super::stage::{Axis, Input, Stage, Step};
 
 /// What shapes are made of, and what decides which stages there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,17 +131,13 @@ impl Sizes {
 impl ModelCard {
     /// The formula of `step` with this model's numbers, and what its arithmetic adds to it.
     pub fn formula(&self, step: Step, dims: PassDims) -> String {
-        let mut text = self.fill(step.formula(), dims);
+        let text = self.fill(step.formula(), dims);
         let Step::Stage(stage) = step else { return text };
-        let product = stage.info().op == "matmul" && !stage.info().weights.is_empty();
-        if self.sizes.group.is_some() && product {
-            text +=
-                "; in int8: the whole numbers are summed over each group, then multiplied with both scales";
+        match (self.sizes.group, self.precision.as_str()) {
+            (Some(group), _) => text + &in_int8(stage, group),
+            (None, "bf16") => text + in_bfloat16(stage),
+            _ => text,
         }
-        if self.precision == "bf16" && stage.value_bytes() == 4 && stage.info().section != Section::Sampler {
-            text += "; the result rounded to bfloat16";
-        }
-        text
     }
 
     /// `text` with this model's numbers in place of `{D}`, `{H}`, `{eps}` and so on: the letters of the
@@ -174,5 +170,40 @@ impl ModelCard {
             ("{g}", sizes.group.map_or(String::new(), |group| group.to_string())),
         ];
         numbers.iter().fold(text.to_owned(), |text, (mark, number)| text.replace(mark, number))
+    }
+}
+
+/// What int8 adds to the formula of `stage`.
+fn in_int8(stage: Stage, group: usize) -> String {
+    let info = stage.info();
+    let matrix = info.weights.iter().find(|weight| weight.axes.len() == 2);
+    let quantized = info.inputs.iter().find_map(|input| match input {
+        Input::Stage(input) if input.is_int8() => Some(input),
+        _ => None,
+    });
+    match (matrix, quantized) {
+        (Some(weight), Some(input)) => format!(
+            "; in int8: {input} · the int8 values of {}, summed as whole numbers as long as neither side's group \
+             of {group} ends, then times both scales",
+            weight.name
+        ),
+        (Some(weight), None) => format!("; {} is int8 values times a scale for each {group}", weight.name),
+        _ => String::new(),
+    }
+}
+
+/// What bfloat16 adds to the formula of `stage`: where PyTorch rounds.
+fn in_bfloat16(stage: Stage) -> &'static str {
+    use Stage as S;
+    match stage {
+        S::AttnNorm | S::XqNorm | S::XkNorm | S::FfnNorm | S::FinalNorm => {
+            "; rounded to bfloat16 before the weight, and after it"
+        }
+        S::XqRope | S::XkRope => "; each product rounded to bfloat16, and their sum",
+        // These copy or hide what is rounded already, or are no numbers.
+        S::Tokens | S::Mask | S::CacheK | S::CacheV | S::Keys | S::Values | S::MaskedScores => "",
+        // The sampler computes in float32.
+        S::Probs | S::Nucleus | S::Sampled => "",
+        _ => "; the result rounded to bfloat16",
     }
 }

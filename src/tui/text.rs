@@ -89,6 +89,11 @@ pub fn number(value: Number) -> String {
     }
 }
 
+/// As [`real`], for the least and the largest of values that are whole numbers where `whole` says so.
+pub fn figure(value: f64, whole: bool) -> String {
+    if whole && value.is_finite() { format!("{value:.0}") } else { real(value) }
+}
+
 /// As [`number`], for summaries.
 pub fn real(value: f64) -> String {
     special(value).unwrap_or_else(|| {
