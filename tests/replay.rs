@@ -10,8 +10,8 @@ use std::task::Poll;
 
 use llama_trace::backend::Backend;
 use llama_trace::backend::cpu::{Cpu, Kernel};
-use llama_trace::config::Precision;
 use llama_trace::checkpoint;
+use llama_trace::config::Precision;
 use llama_trace::generate::{Sampler, Sampling, Session};
 use llama_trace::model::{Model, forward};
 use llama_trace::replay::Live;

@@ -49,7 +49,9 @@ fn golden(name: &str, model: &Model<Cpu>) -> Golden {
             let shape = model.sizes().shape(site.stage.axes(), dims);
             assert_eq!(view.shape(), shape, "{site}");
             let data = match view.dtype() {
-                Dtype::BF16 => FrameData::F32(array(&shape, view.data(), |b| bf16::from_le_bytes(b).to_f32())),
+                Dtype::BF16 => {
+                    FrameData::F32(array(&shape, view.data(), |b| bf16::from_le_bytes(b).to_f32()))
+                }
                 Dtype::I64 => FrameData::I64(array(&shape, view.data(), i64::from_le_bytes)),
                 other => panic!("{site}: {other:?}"),
             };
@@ -182,8 +184,7 @@ fn every_stage_is_what_transformers_makes_of_the_same_inputs() {
             let mut stages = HashMap::<Stage, (f64, usize)>::new();
             for (&site, frame) in &golden.frames {
                 let Some(ours) = ours(&model, &golden, site, Precision::Bf16) else { continue };
-                let (share, worst) =
-                    difference(&ours, &golden.values(site), *frame.shape().last().unwrap());
+                let (share, worst) = difference(&ours, &golden.values(site), *frame.shape().last().unwrap());
                 assert!(worst <= 1.0, "{name} {site}, {}: {worst} units away", kernel.name());
                 let (same, all) = stages.entry(site.stage).or_default();
                 *same += share * ours.len() as f64;
@@ -219,7 +220,8 @@ fn a_rounding_too_few_or_too_many_is_noticed() {
     let w1 = &model.weights.layers[0].w1;
     let (x, t) = (golden.values(Site { stage: Stage::FfnNorm, ..site }), golden.passes[0].tokens);
     let bias = w1.bias.as_ref().unwrap().repeat(t);
-    let (mut input, mut product, mut out) = (model.backend.input(), vec![0.0; bias.len()], vec![0.0; bias.len()]);
+    let (mut input, mut product, mut out) =
+        (model.backend.input(), vec![0.0; bias.len()], vec![0.0; bias.len()]);
     model.backend.prepare(&x, model.config.dim, t, &mut input);
     model.backend.matmul(&input, &w1.matrix, w1.bias.as_ref(), &mut product);
     assert!(share(site, &product) >= SHARE);

@@ -120,7 +120,11 @@ fn shapes(app: &App, out: &mut Writer) {
             for weight in stage.weights(&app.outline().card) {
                 let matrix = weight.axes.len() == 2 && app.outline().card.sizes.group.is_some();
                 let int8 = if matrix { " int8" } else { "" };
-                out.named("weight", theme.dim(), &format!("{}{int8} {}", weight.name, axes(app, weight.axes)));
+                out.named(
+                    "weight",
+                    theme.dim(),
+                    &format!("{}{int8} {}", weight.name, axes(app, weight.axes)),
+                );
             }
             out.named("out", theme.dim(), &format!("{stage} {}", axes(app, stage.axes())));
         }
