@@ -100,6 +100,12 @@ impl Chapter {
         self.text.lines().next().unwrap_or_default().trim_start_matches('#').trim()
     }
 
+    /// The arithmetic that its numbers were computed in, where that is not float32: "bf16", "q8".
+    pub fn precision(&self) -> Option<&'static str> {
+        let (_, rest) = self.text.split_once("<!-- precision:")?;
+        Some(rest.split_once("-->")?.0.trim())
+    }
+
     /// The steps that it explains.
     pub fn steps(&self) -> impl Iterator<Item = Step> + use<> {
         let list = self.text.split_once("<!-- steps:").and_then(|(_, rest)| rest.split_once("-->"));

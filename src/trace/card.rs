@@ -207,3 +207,61 @@ fn in_bfloat16(stage: Stage) -> &'static str {
         _ => "; the result rounded to bfloat16",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn formula(stage: Stage, precision: &str, group: Option<usize>) -> String {
+        let sizes = Sizes {
+            layers: 1,
+            dim: 24,
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 6,
+            hidden: 28,
+            vocab: 43,
+            qk_norm: false,
+            window: None,
+            window_from: 0,
+            group,
+        };
+        let card = ModelCard {
+            name: "test".into(),
+            sizes,
+            context: 8,
+            norm_eps: 1e-5,
+            rope_theta: 1e4,
+            rope_scaling: "none".into(),
+            pairing: "halves".into(),
+            qkv_bias: false,
+            output_bias: false,
+            mlp_bias: false,
+            tied: false,
+            backend: "cpu".into(),
+            precision: precision.into(),
+        };
+        card.formula(Step::Stage(stage), PassDims { pass: 0, start: 0, tokens: 2 })
+    }
+
+    #[test]
+    fn a_formula_says_what_its_arithmetic_adds() {
+        for stage in [Stage::FfnDown, Stage::AttnNorm, Stage::Keys, Stage::Probs] {
+            assert!(!formula(stage, "f32", None).contains(';'), "{stage}");
+        }
+        let in_q8 = |stage| formula(stage, "q8", Some(10));
+        let product = in_q8(Stage::FfnDown);
+        assert!(product.contains("ffn_hidden_q8 · the int8 values of w2") && product.contains("group of 10"));
+        assert!(in_q8(Stage::Embedding).contains("a scale for each 10"));
+        assert!(!in_q8(Stage::Qk).contains("int8"), "attention stays in float32");
+        assert!(!in_q8(Stage::AttnNorm).contains("int8"));
+
+        let in_bf16 = |stage| formula(stage, "bf16", None);
+        assert!(in_bf16(Stage::FfnDown).ends_with("the result rounded to bfloat16"));
+        assert!(in_bf16(Stage::AttnNorm).contains("before the weight, and after it"));
+        assert!(in_bf16(Stage::XqRope).contains("each product rounded"));
+        for stage in [Stage::Tokens, Stage::Keys, Stage::Mask, Stage::Probs, Stage::Sampled] {
+            assert!(!in_bf16(stage).contains("rounded"), "{stage}");
+        }
+    }
+}

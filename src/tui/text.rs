@@ -157,6 +157,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn ends_of_whole_numbers_are_whole() {
+        assert_eq!([figure(-127.0, true), figure(127.0, false)], ["-127", "127.00"]);
+        assert_eq!(figure(f64::NAN, true), real(f64::NAN));
+    }
+
+    #[test]
     fn nothing_stays_invisible() {
         assert_eq!(visible(" girl\n"), "␣girl\\n");
         assert_eq!(visible("e\u{301}"), "e\\u{301}");

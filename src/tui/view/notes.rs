@@ -88,11 +88,9 @@ pub fn lines(app: &App, width: u16) -> Vec<Line<'static>> {
     for chapter in Chapter::about(step) {
         out.gap();
         out.lines.push(Line::styled("─".repeat(out.width), theme.dim()));
-        out.text(
-            0,
-            "Numbers in this chapter are the built-in model's, for the chapter's own prompt.",
-            theme.dim(),
-        );
+        let arithmetic = chapter.precision().map_or(String::new(), |name| format!(", in {name}"));
+        let whose = "Numbers in this chapter are the built-in model's, for the chapter's own prompt";
+        out.text(0, &format!("{whose}{arithmetic}."), theme.dim());
         out.lines.extend(markdown::render(chapter.text, out.width, theme));
     }
     out.lines
