@@ -4,10 +4,11 @@
 mod limits;
 mod report;
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use self::limits::Limits;
-use self::report::{Decode, Prefill, Report, Spread};
+use self::report::{Decode, Prefill, Report, Spread, StageTimes};
 use super::input::{self, cpu};
 use super::{BenchArgs, BenchFormat, Weights};
 use crate::backend::cpu::Cpu;
@@ -16,13 +17,12 @@ use crate::config::{ModelConfig, Precision};
 use crate::error::{Error, Result};
 use crate::generate::{Sampler, Sampling, Session};
 use crate::model::Model;
-use crate::trace::{Clock, NoProbe, Stage};
+use crate::trace::{Clock, NoProbe, Site, Stage};
 
 /// Times that a prefill of each length is run, after one to warm up.
 const PREFILLS: usize = 3;
 
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
-    let backend = cpu(&args.cpu)?;
     let started = Instant::now();
     let checkpoint = match &args.shape {
         Some(name) => random::checkpoint(name, args.weights.into())?,
@@ -31,7 +31,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let made = started.elapsed();
     let started = Instant::now();
     let precision = input::precision(&args.model, &checkpoint);
-    let backend = backend.with_precision(precision);
+    let backend = cpu(&args.cpu, precision)?;
     let model = Model::load(&checkpoint, backend)?;
     // Random weights are made, not loaded.
     let load = if args.shape.is_some() { started.elapsed() } else { made + started.elapsed() };
@@ -70,7 +70,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         report.decode = Some(time_decode(&model, args.r#gen, bytes)?);
     }
     if args.stages {
-        report.stages = time_stages(&model)?;
+        report.stages = time_stages(&model, args.prompt_tokens[0])?;
     }
     // The limits come last: measuring them takes more memory than a small model does.
     report.peak_memory = report::peak_memory();
@@ -158,17 +158,23 @@ fn time_decode(model: &Model<Cpu>, tokens: usize, bytes: usize) -> Result<Decode
     Ok(Decode { gbs: rates.median * bytes as f64 / 1e9, rates })
 }
 
-/// Time of each stage of a decode pass, over all layers.
-fn time_stages(model: &Model<Cpu>) -> Result<Vec<(Stage, Duration)>> {
+/// Time of each stage over all layers, in a prefill of `tokens` tokens and in the decode pass after it.
+fn time_stages(model: &Model<Cpu>, tokens: usize) -> Result<Vec<StageTimes>> {
     let mut session = session(model)?;
-    let id = session.run(&prompt(&model.config, 8), &mut NoProbe)?;
-    let mut clock = Clock::new(NoProbe);
-    session.run(&[id], &mut clock)?;
-    let times = clock.into_times();
-    let total = |stage: &Stage| {
-        let time: Duration =
-            times.iter().filter(|(site, _)| site.stage == *stage).map(|(_, time)| *time).sum();
-        (*stage, time)
+    let mut pass = |ids: &[u32]| {
+        let mut clock = Clock::new(NoProbe);
+        let id = session.run(ids, &mut clock)?;
+        Ok((id, clock.into_times()))
     };
-    Ok(Stage::ALL.iter().map(total).filter(|(_, time)| !time.is_zero()).collect())
+    let (id, prefill) = pass(&prompt(&model.config, tokens))?;
+    let (_, decode) = if tokens < model.config.context { pass(&[id])? } else { (id, HashMap::new()) };
+    let total = |times: &HashMap<Site, Duration>, stage: Stage| {
+        times.iter().filter(|(site, _)| site.stage == stage).map(|(_, time)| *time).sum()
+    };
+    let times = Stage::ALL.iter().map(|&stage| StageTimes {
+        stage,
+        prefill: total(&prefill, stage),
+        decode: total(&decode, stage),
+    });
+    Ok(times.filter(|times| !times.prefill.is_zero() || !times.decode.is_zero()).collect())
 }

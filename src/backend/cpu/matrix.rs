@@ -147,7 +147,7 @@ impl Input {
         let rows = x.len() / width;
         (self.rows, self.width) = (rows, width);
         if let Precision::Q8 { group } = precision {
-            self.quantized.fill(x, width, group, rows >= MIN_TILES && kernel.tiles_q8());
+            self.quantized.fill(kernel, x, width, group, rows >= MIN_TILES && kernel.tiles_q8());
         } else if rows >= MIN_TILES {
             self.packed.pack(x, width, kernel.tile_tokens());
         } else {

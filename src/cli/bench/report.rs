@@ -27,7 +27,7 @@ pub(super) struct Report {
     pub(super) first_token: Duration,
     pub(super) decode: Option<Decode>,
     pub(super) prefill: Vec<Prefill>,
-    pub(super) stages: Vec<(Stage, Duration)>,
+    pub(super) stages: Vec<StageTimes>,
 }
 
 /// Median and extremes of several measurements.
@@ -35,6 +35,15 @@ pub(super) struct Spread {
     pub(super) median: f64,
     min: f64,
     max: f64,
+}
+
+/// Time of one stage in all layers.
+pub(super) struct StageTimes {
+    pub(super) stage: Stage,
+    /// In a prefill of the first length.
+    pub(super) prefill: Duration,
+    /// In the decode pass after it.
+    pub(super) decode: Duration,
 }
 
 /// Decode passes: tokens a second, and the weights read for them.
@@ -104,8 +113,18 @@ impl Report {
         if let Some(bytes) = self.peak_memory {
             writeln!(out, "peak memory  {:8.1} MB", bytes as f64 / 1e6)?;
         }
-        for (stage, time) in &self.stages {
-            writeln!(out, "  {stage:<14} {:10.1} µs", time.as_secs_f64() * 1e6)?;
+        if let (false, Some(prefill)) = (self.stages.is_empty(), self.prefill.first()) {
+            writeln!(
+                out,
+                "\n  {:<16} {:>12} {:>12}",
+                "µs, all layers",
+                format!("prefill {}", prefill.tokens),
+                "decode"
+            )?;
+        }
+        for StageTimes { stage, prefill, decode } in &self.stages {
+            let us = |time: &Duration| time.as_secs_f64() * 1e6;
+            writeln!(out, "  {stage:<16} {:12.1} {:12.1}", us(prefill), us(decode))?;
         }
         Ok(())
     }
@@ -135,7 +154,10 @@ impl Report {
         let stages: Vec<Value> = self
             .stages
             .iter()
-            .map(|(stage, time)| json!({ "stage": stage.name(), "us": time.as_secs_f64() * 1e6 }))
+            .map(|StageTimes { stage, prefill, decode }| {
+                let us = |time: &Duration| time.as_secs_f64() * 1e6;
+                json!({ "stage": stage.name(), "prefill_us": us(prefill), "decode_us": us(decode) })
+            })
             .collect();
         let report = json!({
             "model": self.model,

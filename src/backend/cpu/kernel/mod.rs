@@ -234,6 +234,17 @@ impl Kernel {
         }
     }
 
+    /// [`ops::quantize::quantize`].
+    pub(super) fn quantize(self, x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]) {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Vnni => avx512::quantize(x, group, values, scales),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => avx2::quantize(x, group, values, scales),
+            Isa::Portable => ops::quantize::quantize(x, group, values, scales),
+        }
+    }
+
     /// [`ops::softmax::softmax`].
     pub(super) fn softmax(self, row: &mut [f32]) {
         match self.0 {
@@ -397,7 +408,7 @@ mod tests {
                 for tiles in [false, kernel.tiles_q8()] {
                     let mut fast = vec![0.0; rows * tokens];
                     let mut quantized = q8::Quantized::default();
-                    quantized.fill(&x, inputs, x_group, tiles);
+                    quantized.fill(kernel, &x, inputs, x_group, tiles);
                     kernel.q8(&quantized, w, &mut split(&mut fast, rows));
                     assert_eq!(fast, plain, "{} {inputs}×{rows}×{tokens} {tiles}", kernel.name());
                 }

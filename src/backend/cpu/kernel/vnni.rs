@@ -59,41 +59,35 @@ pub(super) fn multiply(rounds: usize, factor: i32) -> f32 {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn rows((x, x_scales): (&[i8], &[f32]), w: Rows<'_>, scales: &[[u8; 4]], out: &mut [f32]) {
     let (inputs, groups) = (x.len(), x.len() / GROUP);
-    let flip = _mm512_set1_epi8(-128);
     for (block, out) in out.chunks_mut(ROWS).enumerate() {
         let row = |i: usize| block * ROWS + i.min(out.len() - 1);
         let weights: [&[u8]; ROWS] = std::array::from_fn(|i| w.row(row(i)));
         let weight_scales: [&[[u8; 4]]; ROWS] = std::array::from_fn(|i| &scales[row(i) * groups..][..groups]);
         assert!(weights.iter().all(|row| row.len() == inputs) && x_scales.len() == groups);
         let mut sums = [_mm512_setzero_ps(); ROWS];
-        for chunk in 0..inputs.div_ceil(CHUNK) {
+        let whole = inputs / CHUNK;
+        for chunk in 0..whole {
             let (at, group) = (chunk * CHUNK, chunk * LANES);
-            let mut activations = [_mm512_setzero_si512(); 8];
-            let mut offsets = [_mm512_setzero_si512(); 8];
-            for i in 0..8 {
-                // SAFETY: a masked load touches only the bytes below `inputs`.
-                activations[i] = unsafe { load(x.as_ptr().cast(), at + 64 * i, inputs) };
-                let sum = _mm512_dpbusd_epi32(_mm512_setzero_si512(), flip, activations[i]);
-                offsets[i] = _mm512_sub_epi32(_mm512_setzero_si512(), sum);
+            // SAFETY: a whole chunk from `at` on is inside `x` and every row, which have `inputs` bytes as was just
+            // checked, and 16 scales from `group` on are inside theirs; no load needs alignment.
+            unsafe {
+                let load = |start: *const u8, i: usize| _mm512_loadu_si512(start.add(at + 64 * i).cast());
+                let load_scales = |start: *const f32| _mm512_loadu_ps(start.add(group));
+                add_chunk(load, load_scales, u16::MAX, (x, x_scales), &weights, &weight_scales, &mut sums);
             }
-            let mask = if groups - group >= LANES { 0xffff } else { (1 << (groups - group)) - 1 };
-            // SAFETY: a masked load touches only the scales below `groups`.
-            let x_scale = unsafe { _mm512_maskz_loadu_ps(mask, x_scales.as_ptr().add(group)) };
-            for row in 0..ROWS {
-                let mut products = [_mm512_setzero_si512(); 8];
-                for i in 0..8 {
-                    // SAFETY: each row has `inputs` bytes, as was just checked.
-                    let bytes = unsafe { load(weights[row].as_ptr(), at + 64 * i, inputs) };
-                    let unsigned = _mm512_xor_si512(bytes, flip);
-                    products[i] = _mm512_dpbusd_epi32(offsets[i], unsigned, activations[i]);
-                }
-                // SAFETY: each row has `groups` scales; the load needs no alignment.
-                let scale = unsafe {
-                    _mm512_maskz_loadu_ps(mask, weight_scales[row].as_ptr().add(group).cast::<f32>())
+        }
+        if inputs % CHUNK > 0 {
+            let (at, group) = (whole * CHUNK, whole * LANES);
+            let mask = (1 << (groups - group)) - 1;
+            // SAFETY: the masks keep the loads below `inputs` and below `groups`.
+            unsafe {
+                let load = |start: *const u8, i: usize| match inputs.saturating_sub(at + 64 * i) {
+                    0 => _mm512_setzero_si512(),
+                    left @ 1..64 => _mm512_maskz_loadu_epi8((1 << left) - 1, start.add(at + 64 * i).cast()),
+                    _ => _mm512_loadu_si512(start.add(at + 64 * i).cast()),
                 };
-                let scale = _mm512_mul_ps(x_scale, scale);
-                let whole = _mm512_cvtepi32_ps(group_sums(products));
-                sums[row] = _mm512_mask3_fmadd_ps(whole, scale, sums[row], mask);
+                let load_scales = |start: *const f32| _mm512_maskz_loadu_ps(mask, start.add(group));
+                add_chunk(load, load_scales, mask, (x, x_scales), &weights, &weight_scales, &mut sums);
             }
         }
         for (out, sum) in out.iter_mut().zip(sums) {
@@ -102,19 +96,35 @@ fn rows((x, x_scales): (&[i8], &[f32]), w: Rows<'_>, scales: &[[u8; 4]], out: &m
     }
 }
 
-/// 64 bytes from `start + at` on, zeros from `start + end` on.
-///
-/// # Safety
-/// `start` points at `end` readable bytes.
-#[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn load(start: *const u8, at: usize, end: usize) -> __m512i {
-    let mask = match end.saturating_sub(at) {
-        0 => return _mm512_setzero_si512(),
-        left @ 1..64 => (1 << left) - 1,
-        _ => u64::MAX,
-    };
-    // SAFETY: `at` is below `end`, and the mask keeps the load there.
-    unsafe { _mm512_maskz_loadu_epi8(mask, start.add(at).cast()) }
+/// sums += the products of up to 16 groups, one a lane, of one row of activations with each row of weights.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+#[inline]
+fn add_chunk(
+    load: impl Fn(*const u8, usize) -> __m512i,
+    load_scales: impl Fn(*const f32) -> __m512,
+    mask: __mmask16,
+    (x, x_scales): (&[i8], &[f32]),
+    weights: &[&[u8]; ROWS],
+    weight_scales: &[&[[u8; 4]]; ROWS],
+    sums: &mut [__m512; ROWS],
+) {
+    let flip = _mm512_set1_epi8(-128);
+    let (mut activations, mut offsets) = ([_mm512_setzero_si512(); 8], [_mm512_setzero_si512(); 8]);
+    for i in 0..8 {
+        activations[i] = load(x.as_ptr().cast(), i);
+        let sum = _mm512_dpbusd_epi32(_mm512_setzero_si512(), flip, activations[i]);
+        offsets[i] = _mm512_sub_epi32(_mm512_setzero_si512(), sum);
+    }
+    let x_scale = load_scales(x_scales.as_ptr());
+    for row in 0..ROWS {
+        let mut products = offsets;
+        for i in 0..8 {
+            let unsigned = _mm512_xor_si512(load(weights[row].as_ptr(), i), flip);
+            products[i] = _mm512_dpbusd_epi32(products[i], unsigned, activations[i]);
+        }
+        let scale = _mm512_mul_ps(x_scale, load_scales(weight_scales[row].as_ptr().cast()));
+        sums[row] = _mm512_mask3_fmadd_ps(_mm512_cvtepi32_ps(group_sums(products)), scale, sums[row], mask);
+    }
 }
 
 /// The sums of 16 groups, of which each vector holds two: eight int32 in each half.
