@@ -108,7 +108,7 @@ fn bytes_read(checkpoint: &crate::checkpoint::Checkpoint, precision: Precision) 
     let all: usize = checkpoint.tensors().map(|(_, tensor)| size(tensor)).sum();
     let ModelConfig { vocab, dim, tied, .. } = checkpoint.config;
     let table = checkpoint.tensor(crate::checkpoint::Weight::Embedding, &[vocab, dim]);
-    let table = table.map_or(0, |table| size(&table));
+    let table = table.map_or(0, size);
     if tied { all } else { all - table }
 }
 
