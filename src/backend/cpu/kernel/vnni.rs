@@ -65,30 +65,15 @@ fn rows((x, x_scales): (&[i8], &[f32]), w: Rows<'_>, scales: &[[u8; 4]], out: &m
         let weight_scales: [&[[u8; 4]]; ROWS] = std::array::from_fn(|i| &scales[row(i) * groups..][..groups]);
         assert!(weights.iter().all(|row| row.len() == inputs) && x_scales.len() == groups);
         let mut sums = [_mm512_setzero_ps(); ROWS];
+        let row = Row { x, x_scales, weights, weight_scales };
         let whole = inputs / CHUNK;
         for chunk in 0..whole {
-            let (at, group) = (chunk * CHUNK, chunk * LANES);
-            // SAFETY: a whole chunk from `at` on is inside `x` and every row, which have `inputs` bytes as was just
-            // checked, and 16 scales from `group` on are inside theirs; no load needs alignment.
-            unsafe {
-                let load = |start: *const u8, i: usize| _mm512_loadu_si512(start.add(at + 64 * i).cast());
-                let load_scales = |start: *const f32| _mm512_loadu_ps(start.add(group));
-                add_chunk(load, load_scales, u16::MAX, (x, x_scales), &weights, &weight_scales, &mut sums);
-            }
+            // SAFETY: a whole chunk is inside `x` and every row, as was just checked.
+            unsafe { add_chunk::<true>(&row, chunk, &mut sums) };
         }
         if inputs % CHUNK > 0 {
-            let (at, group) = (whole * CHUNK, whole * LANES);
-            let mask = (1 << (groups - group)) - 1;
-            // SAFETY: the masks keep the loads below `inputs` and below `groups`.
-            unsafe {
-                let load = |start: *const u8, i: usize| match inputs.saturating_sub(at + 64 * i) {
-                    0 => _mm512_setzero_si512(),
-                    left @ 1..64 => _mm512_maskz_loadu_epi8((1 << left) - 1, start.add(at + 64 * i).cast()),
-                    _ => _mm512_loadu_si512(start.add(at + 64 * i).cast()),
-                };
-                let load_scales = |start: *const f32| _mm512_maskz_loadu_ps(mask, start.add(group));
-                add_chunk(load, load_scales, mask, (x, x_scales), &weights, &weight_scales, &mut sums);
-            }
+            // SAFETY: the chunk begins inside them.
+            unsafe { add_chunk::<false>(&row, whole, &mut sums) };
         }
         for (out, sum) in out.iter_mut().zip(sums) {
             *out = avx512::reduce(sum);
@@ -96,34 +81,63 @@ fn rows((x, x_scales): (&[i8], &[f32]), w: Rows<'_>, scales: &[[u8; 4]], out: &m
     }
 }
 
-/// sums += the products of up to 16 groups, one a lane, of one row of activations with each row of weights.
+/// A row of activations and the rows of weights that it is multiplied with; all of one length.
+struct Row<'a> {
+    x: &'a [i8],
+    x_scales: &'a [f32],
+    weights: [&'a [u8]; ROWS],
+    weight_scales: [&'a [[u8; 4]]; ROWS],
+}
+
+/// sums += the products of the groups of one chunk, one a lane, with each row of weights.
+///
+/// # Safety
+/// The chunk begins inside the rows and, where it is WHOLE, ends there; each row has a scale for every group.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-#[inline]
-fn add_chunk(
-    load: impl Fn(*const u8, usize) -> __m512i,
-    load_scales: impl Fn(*const f32) -> __m512,
-    mask: __mmask16,
-    (x, x_scales): (&[i8], &[f32]),
-    weights: &[&[u8]; ROWS],
-    weight_scales: &[&[[u8; 4]]; ROWS],
-    sums: &mut [__m512; ROWS],
-) {
+unsafe fn add_chunk<const WHOLE: bool>(row: &Row<'_>, chunk: usize, sums: &mut [__m512; ROWS]) {
+    let (at, group) = (chunk * CHUNK, chunk * LANES);
+    let (bytes, groups) = (row.x.len() - at, (row.x.len() - at) / GROUP);
+    let mask = if WHOLE { u16::MAX } else { (1 << groups) - 1 };
     let flip = _mm512_set1_epi8(-128);
     let (mut activations, mut offsets) = ([_mm512_setzero_si512(); 8], [_mm512_setzero_si512(); 8]);
     for i in 0..8 {
-        activations[i] = load(x.as_ptr().cast(), i);
+        // SAFETY: `bytes` values are left from here on.
+        activations[i] = unsafe { load::<WHOLE>(row.x.as_ptr().add(at).cast(), i, bytes) };
         let sum = _mm512_dpbusd_epi32(_mm512_setzero_si512(), flip, activations[i]);
         offsets[i] = _mm512_sub_epi32(_mm512_setzero_si512(), sum);
     }
-    let x_scale = load_scales(x_scales.as_ptr());
-    for row in 0..ROWS {
+    // SAFETY: the mask keeps the loads to the scales that are left; no load needs alignment.
+    let x_scale = unsafe { _mm512_maskz_loadu_ps(mask, row.x_scales.as_ptr().add(group)) };
+    for r in 0..ROWS {
         let mut products = offsets;
         for i in 0..8 {
-            let unsigned = _mm512_xor_si512(load(weights[row].as_ptr(), i), flip);
+            // SAFETY: as many weights are left as activations.
+            let weights = unsafe { load::<WHOLE>(row.weights[r].as_ptr().add(at), i, bytes) };
+            let unsigned = _mm512_xor_si512(weights, flip);
             products[i] = _mm512_dpbusd_epi32(products[i], unsigned, activations[i]);
         }
-        let scale = _mm512_mul_ps(x_scale, load_scales(weight_scales[row].as_ptr().cast()));
-        sums[row] = _mm512_mask3_fmadd_ps(_mm512_cvtepi32_ps(group_sums(products)), scale, sums[row], mask);
+        // SAFETY: as above.
+        let scale =
+            unsafe { _mm512_maskz_loadu_ps(mask, row.weight_scales[r].as_ptr().add(group).cast::<f32>()) };
+        let scale = _mm512_mul_ps(x_scale, scale);
+        sums[r] = _mm512_mask3_fmadd_ps(_mm512_cvtepi32_ps(group_sums(products)), scale, sums[r], mask);
+    }
+}
+
+/// The 64 bytes number `i` from `start` on; zeros past the `bytes` that are left, unless the chunk is WHOLE.
+///
+/// # Safety
+/// `start` points at `bytes` bytes, or at a whole chunk.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+unsafe fn load<const WHOLE: bool>(start: *const u8, i: usize, bytes: usize) -> __m512i {
+    // SAFETY: the masks keep the loads below `bytes`.
+    unsafe {
+        match bytes.saturating_sub(64 * i) {
+            0 if !WHOLE => _mm512_setzero_si512(),
+            left @ 1..64 if !WHOLE => _mm512_maskz_loadu_epi8((1 << left) - 1, start.add(64 * i).cast()),
+            _ => _mm512_loadu_si512(start.add(64 * i).cast()),
+        }
     }
 }
 
