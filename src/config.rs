@@ -52,6 +52,43 @@ pub struct ModelConfig {
     pub tied: bool,
 }
 
+/// The arithmetic that a model runs in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// Every stage in float32, the weights exactly as they are stored.
+    F32,
+    /// As PyTorch runs a bfloat16 model: sums in float32, every stage's result rounded to bfloat16.
+    Bf16,
+    /// Weights and the activations of every matrix product in int8, with one float32 scale a group; the rest
+    /// in float32 (llama2.c's version 2).
+    Q8 {
+        /// Activations that share a scale.
+        group: usize,
+    },
+}
+
+/// Values that share a scale where a checkpoint does not say how many: as in llama2.c and in ggml's Q8_0.
+pub const DEFAULT_GROUP: usize = 32;
+
+impl Precision {
+    /// Its name, as `--precision` takes it and manifests have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::Q8 { .. } => "q8",
+        }
+    }
+
+    /// How many activations share a scale, where products run in int8.
+    pub fn group(self) -> Option<usize> {
+        match self {
+            Self::Q8 { group } => Some(group),
+            Self::F32 | Self::Bf16 => None,
+        }
+    }
+}
+
 /// RoPE frequency scaling, by Hugging Face's `rope_type`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {

@@ -71,6 +71,7 @@ fn values(frame: &Frame) -> Vec<f64> {
     match &frame.data {
         FrameData::F32(array) => array.iter().map(|&value| f64::from(value)).collect(),
         FrameData::I64(array) => array.iter().map(|&value| value as f64).collect(),
+        FrameData::I8(array) => array.iter().map(|&value| f64::from(value)).collect(),
     }
 }
 

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Poll;
 
+use llama_trace::backend::Backend;
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::checkpoint;
 use llama_trace::generate::{Sampler, Sampling, Session};
@@ -67,7 +68,9 @@ fn derived_frames_equal_recorded_ones() {
         for (site, recorded) in &frames {
             if is_derivable(site.stage) {
                 let mut input = |site: Site| Ok(Arc::new(frames[&site].clone()));
-                let frame = derive(*site, &model.sizes(), passes[site.pass], &mut input).unwrap();
+                let frame =
+                    derive(*site, &model.sizes(), model.backend.precision(), passes[site.pass], &mut input)
+                        .unwrap();
                 assert_same(&frame, recorded);
                 derived += 1;
             }

@@ -8,7 +8,7 @@ pub mod cpu;
 use std::ops::Range;
 
 use crate::checkpoint::Tensor;
-use crate::config::Pairing;
+use crate::config::{Pairing, Precision};
 
 /// The sizes of one attention operation.
 #[derive(Clone, Copy, Debug)]
@@ -62,9 +62,14 @@ pub trait Backend: Send + Sync {
     type Matrix: Send + Sync;
     /// A weight vector.
     type Vector: Send + Sync;
+    /// Activations as a matrix product reads them: in another order, or in another number type.
+    type Input: Send;
 
     /// Its name for users: "cpu".
     fn name(&self) -> &'static str;
+
+    /// The arithmetic that it computes in.
+    fn precision(&self) -> Precision;
 
     /// A buffer of `count` zeros.
     fn buffer(&self, count: usize) -> Self::Buffer;
@@ -104,15 +109,18 @@ pub trait Backend: Send + Sync {
         out: &mut Self::Buffer,
     );
 
-    /// out (rows, O) = x (rows, I) · wᵀ (+ bias), w (O, I).
-    fn matmul(
-        &self,
-        x: &Self::Buffer,
-        w: &Self::Matrix,
-        bias: Option<&Self::Vector>,
-        rows: usize,
-        out: &mut Self::Buffer,
-    );
+    /// An input with nothing in it.
+    fn input(&self) -> Self::Input;
+
+    /// Makes x (rows, width) ready for the matrix products that read it; in int8 it is quantised here.
+    fn prepare(&self, x: &Self::Buffer, width: usize, rows: usize, input: &mut Self::Input);
+
+    /// Shows the int8 values (rows, width) and the scales (rows, groups) of an input to `see`. There are none
+    /// where products do not run in int8.
+    fn read_quantized(&self, input: &Self::Input, see: &mut dyn FnMut(&[i8], &[f32]));
+
+    /// out (rows, O) = x (rows, I) · wᵀ (+ bias), w (O, I), for every row of the input.
+    fn matmul(&self, x: &Self::Input, w: &Self::Matrix, bias: Option<&Self::Vector>, out: &mut Self::Buffer);
 
     /// out (rows, heads, C) = x turned by cos and sin (rows, C/2).
     #[expect(clippy::too_many_arguments, reason = "an operation with two tables and two sizes")]

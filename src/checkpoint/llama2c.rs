@@ -1,31 +1,36 @@
-//! llama2.c's `.bin` files of versions 0 and 1: a header of numbers, then float32 arrays without names, each
-//! weight for all layers before the next weight.
+//! llama2.c's `.bin` files of versions 0, 1 and 2: a header of numbers, then arrays without names, each weight
+//! for all layers before the next weight.
 //!
 //! Version 0 begins with seven little-endian int32 and nothing that tells it from other files; its arrays
 //! are in the order of `memory_map_weights` in llama2.c's run.c. Version 1 begins with the magic number
 //! "ak42" and the version, and has the seven numbers, a byte that says whether the head is the embedding
-//! table, and zeros up to byte 256; its order is that of `version1_export` in export.py. Neither has θ and ε.
+//! table, and zeros up to byte 256; its order is that of `version1_export` in export.py. Version 2 begins like
+//! version 1, with the size of a group of int8 values after that byte; its norms are float32, and every matrix is
+//! int8 values followed by a float32 scale for each group of them, groups that run on from row to row. No
+//! version has θ and ε.
 //! What the header says determines the file's size to the byte, which is the one check of the rest.
 
 use std::path::Path;
 
 use super::names::LayerWeight as L;
-use super::tensor::{Bytes, Dtype, Tensor};
+use super::tensor::{Bytes, Dtype, Scales, Tensor};
 use super::{Checkpoint, Format, Naming, Weight, magic, map};
 use crate::config::{ModelConfig, Pairing, RopeScaling};
 use crate::error::{Error, Result};
 
 /// Bytes before the first weight in version 0.
 const HEADER: usize = 7 * 4;
-/// Bytes before the first weight in version 1.
+/// Bytes before the first weight in versions 1 and 2.
 const HEADER_1: usize = 256;
 /// How version 1 begins: 0x616b3432, "ak42", and the version, both little-endian.
 const MAGIC_1: &[u8] = b"24ka\x01\0\0\0";
+/// How version 2 begins.
+const MAGIC_2: &[u8] = b"24ka\x02\0\0\0";
 /// The most layers that are believed: every layer costs a table entry for each of its weights, which a
 /// file of tiny layers would otherwise not justify. The deepest Llama has 126.
 const MAX_LAYERS: usize = 4096;
 const READ_HERE: &str =
-    "a llama2.c .bin of version 0 or 1, a GGUF file, or a directory in Hugging Face's or Meta's layout";
+    "a llama2.c .bin of version 0, 1 or 2, a GGUF file, or a directory in Hugging Face's or Meta's layout";
 
 /// Opens the `.bin` file at `path`.
 ///
@@ -37,7 +42,7 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint> {
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     Ok(Checkpoint {
         name,
-        format: Format::Llama2c { version: if bytes.starts_with(MAGIC_1) { 1 } else { 0 } },
+        format: Format::Llama2c { version: version(&bytes) },
         path: Some(path.into()),
         config,
         // run.c stops at 1 (BOS), the training data's separator; 2 is </s>.
@@ -48,10 +53,18 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint> {
     })
 }
 
+fn version(bytes: &[u8]) -> u32 {
+    match bytes {
+        bytes if bytes.starts_with(MAGIC_1) => 1,
+        bytes if bytes.starts_with(MAGIC_2) => 2,
+        _ => 0,
+    }
+}
+
 /// The configuration and the tensors of a whole `.bin` file.
 fn parse(bytes: &Bytes, place: &str) -> Result<(ModelConfig, Vec<(Weight, Tensor)>)> {
-    let version_1 = bytes.starts_with(MAGIC_1);
-    if let Some(kind) = magic::recognise(bytes).filter(|_| !version_1) {
+    let version = version(bytes);
+    if let Some(kind) = magic::recognise(bytes).filter(|_| version == 0) {
         let next = match kind {
             "a safetensors file" | "a JSON file" => "give the directory that the file lies in",
             _ => "give a model in one of the forms above",
@@ -61,19 +74,25 @@ fn parse(bytes: &Bytes, place: &str) -> Result<(ModelConfig, Vec<(Weight, Tensor
             .expected(READ_HERE)
             .next(next));
     }
-    let (config, header) = match version_1 {
-        true => (read_header_1(bytes, place)?, HEADER_1),
-        false => (read_header(bytes, place)?, HEADER),
+    let (config, group, header, tables) = match version {
+        0 => {
+            let config = read_header(bytes, place)?;
+            let tables = layout(&config);
+            (config, None, HEADER, tables)
+        }
+        _ => {
+            let (config, group) = read_header_1(bytes, version == 2, place)?;
+            let tables = layout_1(&config);
+            (config, group, HEADER_1, tables)
+        }
     };
-    let tables = if version_1 { layout_1(&config) } else { layout(&config) };
-    // Each size is below 2^31 and at most four are multiplied: no u128 overflows.
-    let values: u128 = tables.iter().map(Table::values).sum();
-    let expected = header as u128 + 4 * values;
+    let expected = header as u128 + tables.iter().map(|table| table.size(group)).sum::<u128>();
     if expected != bytes.len() as u128 {
         let ModelConfig { dim, layers, heads, kv_heads, ffn_dim, vocab, context, .. } = config;
         let sizes = format!(
             "dim {dim}, hidden {ffn_dim}, {layers} layers, {heads} heads, {kv_heads} kv heads, vocabulary {vocab}, \
-             context {context}"
+             context {context}{}",
+            group.map_or(String::new(), |group| format!(", groups of {group}"))
         );
         return Err(Error::model("the file's size is not what its header asks for")
             .at(place)
@@ -84,13 +103,21 @@ fn parse(bytes: &Bytes, place: &str) -> Result<(ModelConfig, Vec<(Weight, Tensor
     let mut tensors = Vec::new();
     let mut offset = header;
     for table in tables {
-        let size = 4 * table.shape.iter().product::<usize>();
+        let count = table.shape.iter().product::<usize>();
         for layer in 0..table.copies {
-            let tensor = bytes
-                .slice(offset..offset + size)
-                .and_then(|bytes| Tensor::new(Dtype::F32, table.shape.clone(), bytes))
-                .ok_or_else(|| Error::model("the file's arrays pass its end").at(place))?;
-            offset += size;
+            let mut take = |size: usize| {
+                let part = bytes.slice(offset..offset + size);
+                offset += size;
+                part
+            };
+            let tensor = match group.filter(|_| table.shape.len() == 2) {
+                Some(group) => take(count).and_then(|values| {
+                    let scales = Scales { bytes: take(4 * count.div_ceil(group))?, group };
+                    Tensor::int8(table.shape.clone(), values, scales)
+                }),
+                None => take(4 * count).and_then(|bytes| Tensor::new(Dtype::F32, table.shape.clone(), bytes)),
+            };
+            let tensor = tensor.ok_or_else(|| Error::model("the file's arrays pass its end").at(place))?;
             match table.role {
                 Role::Layer(weight) => tensors.push((Weight::Layer(layer, weight), tensor)),
                 Role::Whole(weight) => tensors.push((weight, tensor)),
@@ -109,10 +136,15 @@ fn no_header(place: &str, found: String) -> Error {
         .next("check that the path is that of a model; fetch the file again if it is")
 }
 
-/// The header of version 1: magic and version, the seven numbers, and whether the head is shared.
-fn read_header_1(bytes: &[u8], place: &str) -> Result<ModelConfig> {
+/// The header of versions 1 and 2: magic and version, the seven numbers, whether the head is shared, and in
+/// version 2 how many values share a scale.
+fn read_header_1(bytes: &[u8], quantized: bool, place: &str) -> Result<(ModelConfig, Option<usize>)> {
+    let version = if quantized { 2 } else { 1 };
     let Some(header) = bytes.first_chunk::<HEADER_1>() else {
-        return Err(no_header(place, format!("{} bytes, less than a header of version 1", bytes.len())));
+        return Err(no_header(
+            place,
+            format!("{} bytes, less than a header of version {version}", bytes.len()),
+        ));
     };
     let (numbers, flags) = header[MAGIC_1.len()..].split_at(HEADER);
     let shared = flags[0];
@@ -121,9 +153,20 @@ fn read_header_1(bytes: &[u8], place: &str) -> Result<ModelConfig> {
     }
     let config = read_header(numbers, place)?;
     if !config.tied {
-        return Err(no_header(place, format!("a vocabulary of -{} tokens in version 1", config.vocab)));
+        return Err(no_header(
+            place,
+            format!("a vocabulary of -{} tokens in version {version}", config.vocab),
+        ));
     }
-    Ok(ModelConfig { tied: shared == 1, ..config })
+    let group = match quantized {
+        false => None,
+        true => {
+            let number = i32::from_le_bytes([flags[1], flags[2], flags[3], flags[4]]);
+            let group = usize::try_from(number).ok().filter(|group| *group > 0);
+            Some(group.ok_or_else(|| no_header(place, format!("groups of {number} values")))?)
+        }
+    };
+    Ok((ModelConfig { tied: shared == 1, ..config }, group))
 }
 
 /// The seven numbers: dim, hidden_dim, n_layers, n_heads, n_kv_heads, ±vocab_size, seq_len. The sign says
@@ -185,8 +228,15 @@ enum Role {
 }
 
 impl Table {
-    fn values(&self) -> u128 {
-        self.shape.iter().fold(self.copies as u128, |product, &size| product * size as u128)
+    /// Bytes that it takes, with matrices in int8 where they have groups. Each size is below 2^31 and at most
+    /// three are multiplied: no u128 overflows.
+    fn size(&self, group: Option<usize>) -> u128 {
+        let values = self.shape.iter().fold(1, |product, &size| product * size as u128);
+        let size = match group.filter(|_| self.shape.len() == 2) {
+            Some(group) => values + 4 * values.div_ceil(group as u128),
+            None => 4 * values,
+        };
+        self.copies as u128 * size
     }
 }
 
@@ -212,7 +262,7 @@ fn layout(config: &ModelConfig) -> Vec<Table> {
     tables
 }
 
-/// The arrays of version 1, in order: the norms come first.
+/// The arrays of versions 1 and 2, in order: the norms come first.
 fn layout_1(config: &ModelConfig) -> Vec<Table> {
     let mut tables = vec![Table::each(L::AttnNorm, config), Table::each(L::FfnNorm, config)];
     tables.extend([Weight::FinalNorm, Weight::Embedding].map(|weight| Table::whole(weight, config)));
@@ -305,9 +355,43 @@ mod tests {
         assert!(parse_vec(&bytes).unwrap_err().to_string().contains("-5 tokens"));
     }
 
+    /// The same model in version 2, in groups of 5: value k of a matrix is k, and so is scale k.
+    fn file_2(group: i32) -> Vec<u8> {
+        let mut bytes = file_1(1);
+        bytes[..8].copy_from_slice(MAGIC_2);
+        bytes[37..41].copy_from_slice(&group.to_le_bytes());
+        bytes.truncate(HEADER_1 + 4 * 20);
+        for (copies, count) in [(1, 20_u8), (2, 16), (2, 8), (2, 8), (2, 16), (2, 24), (2, 24), (2, 24)] {
+            for _ in 0..copies {
+                bytes.extend(0..count);
+                bytes.extend((0..count.div_ceil(5)).flat_map(|k| f32::from(k).to_le_bytes()));
+            }
+        }
+        bytes
+    }
+
+    #[test]
+    fn version_2_has_a_scale_for_every_group_after_each_matrix() {
+        let (config, tensors) = parse_vec(&file_2(5)).unwrap();
+        assert_eq!((config.vocab, config.tied, config.ffn_dim), (5, true, 6));
+        assert_eq!(first(&tensors, Weight::FinalNorm), 16.0);
+        let (_, wq) = tensors.iter().find(|(weight, _)| *weight == Weight::Layer(1, L::Wq)).unwrap();
+        assert_eq!((wq.dtype(), wq.shape(), wq.bytes()[15]), (Dtype::I8, &[4, 4][..], 15));
+        let scales = wq.scales().unwrap();
+        assert_eq!((scales.group, scales.bytes.len()), (5, 4 * 4));
+        assert_eq!(scales.bytes[12..], 3.0_f32.to_le_bytes());
+    }
+
+    #[test]
+    fn a_group_has_at_least_one_value() {
+        for group in [0, -32] {
+            assert!(parse_vec(&file_2(group)).unwrap_err().to_string().contains("groups of"));
+        }
+    }
+
     #[test]
     fn every_truncation_and_an_extra_byte_are_errors() {
-        for mut bytes in [file(5), file_1(1)] {
+        for mut bytes in [file(5), file_1(1), file_2(5)] {
             for length in 0..bytes.len() {
                 parse_vec(&bytes[..length]).unwrap_err();
             }
@@ -340,8 +424,7 @@ mod tests {
 
     #[test]
     fn other_kinds_of_file_are_named() {
-        let files: [(&[u8], &str); 4] = [
-            (b"24ka\x02\0\0\0", "version 2 (Q8_0)"),
+        let files: [(&[u8], &str); 3] = [
             (b"GGUF\x03\0\0\0", "a GGUF file"),
             (b"PK\x03\x04", "zip"),
             (b"\x20\0\0\0\0\0\0\0{", "a safetensors file"),
@@ -355,7 +438,7 @@ mod tests {
     proptest! {
         #[test]
         fn mutated_headers_never_panic(at in 0_usize..HEADER + 9, byte: u8, cut in 0_usize..2000) {
-            for mut bytes in [file(-5), file_1(0)] {
+            for mut bytes in [file(-5), file_1(0), file_2(5)] {
                 bytes[at] = byte;
                 let _ = parse_vec(&bytes);
                 bytes.truncate(cut);

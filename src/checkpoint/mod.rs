@@ -31,7 +31,7 @@ use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 
 pub use names::{LayerWeight, Naming, Weight};
-pub use tensor::{Built, Bytes, Dtype, Dtypes, Tensor};
+pub use tensor::{Built, Bytes, Dtype, Dtypes, Scales, Tensor};
 
 /// An opened checkpoint: its configuration and its tensors, still as they lie in the file.
 #[derive(Debug)]
@@ -183,6 +183,11 @@ impl Checkpoint {
         } else {
             embedding
         }
+    }
+
+    /// How many values share a scale, where the weights are int8.
+    pub fn group(&self) -> Option<usize> {
+        self.tensors.values().find_map(Tensor::scales).map(|scales| scales.group)
     }
 
     /// Every tensor of the file with its name there, by name.

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::names::{LayerWeight as L, Naming, Weight};
-use super::{Bytes, Checkpoint, Dtype, Format, Tensor};
-use crate::config::{ModelConfig, Pairing, RopeScaling};
+use super::{Bytes, Checkpoint, Dtype, Format, Scales, Tensor};
+use crate::config::{DEFAULT_GROUP, ModelConfig, Pairing, RopeScaling};
 use crate::error::{Error, Result};
 
 /// Name, D, layers, H, G, F, V, tied.
@@ -61,8 +61,18 @@ pub fn checkpoint(name: &str, dtype: Dtype) -> Result<Checkpoint> {
     let mut tensors = BTreeMap::new();
     let mut add = |weight, shape: &[usize]| {
         let count: usize = shape.iter().product();
-        let bytes = Bytes::owned(random(count, dtype, &mut state));
-        let tensor = Tensor::new(dtype, shape.to_vec(), bytes);
+        let tensor = match (dtype, shape) {
+            (Dtype::I8, [_, _]) => {
+                let scales = random(count.div_ceil(DEFAULT_GROUP), Dtype::F32, &mut state);
+                let scales = Scales { bytes: Bytes::owned(scales), group: DEFAULT_GROUP };
+                Tensor::int8(shape.to_vec(), Bytes::owned(random(count, dtype, &mut state)), scales)
+            }
+            // Norms are float32 there.
+            (Dtype::I8, _) => {
+                Tensor::new(Dtype::F32, shape.to_vec(), Bytes::owned(random(count, Dtype::F32, &mut state)))
+            }
+            _ => Tensor::new(dtype, shape.to_vec(), Bytes::owned(random(count, dtype, &mut state))),
+        };
         tensors
             .insert(Naming::Meta.name(weight), tensor.unwrap_or_else(|| unreachable!("made for this shape")));
     };
@@ -109,7 +119,8 @@ fn random(count: usize, dtype: Dtype, state: &mut u64) -> Vec<u8> {
         Dtype::F32 => (bits & 0x807f_ffff_807f_ffff) | 0x3c80_0000_3c80_0000,
         Dtype::F16 => (bits & 0x83ff_83ff_83ff_83ff) | 0x2400_2400_2400_2400,
         Dtype::BF16 => (bits & 0x807f_807f_807f_807f) | 0x3c80_3c80_3c80_3c80,
-        blocks => unreachable!("random weights are floats, not {blocks}"),
+        Dtype::I8 => bits,
+        blocks => unreachable!("random weights are not {blocks}"),
     };
     let length = count * dtype.block_bytes();
     let mut bytes = Vec::with_capacity(length.next_multiple_of(8));

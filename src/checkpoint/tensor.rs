@@ -17,6 +17,8 @@ pub enum Dtype {
     F16,
     /// bfloat16: float32's exponent, 8 significant bits.
     BF16,
+    /// int8 whose scales lie beside the values: llama2.c's version 2.
+    I8,
     /// 8 bits a value, one scale for 32 of them.
     Q8_0,
     /// 4 bits, one scale.
@@ -37,10 +39,11 @@ pub enum Dtype {
 
 impl Dtype {
     /// Every number type.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::F32,
         Self::F16,
         Self::BF16,
+        Self::I8,
         Self::Q8_0,
         Self::Q4_0,
         Self::Q4_1,
@@ -54,7 +57,7 @@ impl Dtype {
     /// How many values are stored together; 1 where each stands for itself.
     pub fn block(self) -> usize {
         match self {
-            Self::F32 | Self::F16 | Self::BF16 => 1,
+            Self::F32 | Self::F16 | Self::BF16 | Self::I8 => 1,
             Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 => 32,
             Self::Q4K | Self::Q5K | Self::Q6K => 256,
         }
@@ -65,6 +68,7 @@ impl Dtype {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::BF16 => 2,
+            Self::I8 => 1,
             Self::Q8_0 => 34,
             Self::Q4_0 => 18,
             Self::Q4_1 => 20,
@@ -92,6 +96,7 @@ impl fmt::Display for Dtype {
             Self::F32 => "F32",
             Self::F16 => "F16",
             Self::BF16 => "BF16",
+            Self::I8 => "I8",
             Self::Q8_0 => "Q8_0",
             Self::Q4_0 => "Q4_0",
             Self::Q4_1 => "Q4_1",
@@ -242,16 +247,39 @@ pub struct Tensor {
     dtype: Dtype,
     shape: Vec<usize>,
     bytes: Bytes,
+    scales: Option<Scales>,
+}
+
+/// The scales of int8 values: value i of the tensor stands for bytes\[i\] · scales\[i / group\], wherever its
+/// rows end.
+#[derive(Clone, Debug)]
+pub struct Scales {
+    /// float32, little-endian, one a group.
+    pub bytes: Bytes,
+    /// Values that share a scale.
+    pub group: usize,
 }
 
 impl Tensor {
     /// A tensor over `bytes`; none where their length is not what `shape` and `dtype` ask for, or the
-    /// rows are not made of whole blocks.
+    /// rows are not made of whole blocks. int8 values need scales: [`Tensor::int8`].
     pub fn new(dtype: Dtype, shape: Vec<usize>, bytes: Bytes) -> Option<Self> {
+        if dtype == Dtype::I8 {
+            return None;
+        }
         // A single number is a row of one.
         let (row, outer) = shape.split_last().unwrap_or((&1, &[]));
         let length = outer.iter().try_fold(dtype.bytes(*row)?, |product, &size| product.checked_mul(size))?;
-        (length == bytes.len()).then_some(Self { dtype, shape, bytes })
+        (length == bytes.len()).then_some(Self { dtype, shape, bytes, scales: None })
+    }
+
+    /// A tensor of int8 values with a scale for each `scales.group` of them; none where there are not as many
+    /// values as the shape asks for, or not as many scales as groups.
+    pub fn int8(shape: Vec<usize>, bytes: Bytes, scales: Scales) -> Option<Self> {
+        let count = shape.iter().try_fold(1_usize, |product, &size| product.checked_mul(size))?;
+        let groups = if scales.group == 0 { return None } else { count.div_ceil(scales.group) };
+        let fits = count == bytes.len() && groups.checked_mul(4) == Some(scales.bytes.len());
+        fits.then_some(Self { dtype: Dtype::I8, shape, bytes, scales: Some(scales) })
     }
 
     /// The number type.
@@ -267,6 +295,16 @@ impl Tensor {
     /// The raw little-endian values.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
+    }
+
+    /// The scales of int8 values; none for the other number types.
+    pub fn scales(&self) -> Option<&Scales> {
+        self.scales.as_ref()
+    }
+
+    /// Bytes that it takes, scales included.
+    pub fn size(&self) -> usize {
+        self.bytes.len() + self.scales.as_ref().map_or(0, |scales| scales.bytes.len())
     }
 
     /// Number of values.
@@ -324,6 +362,18 @@ mod tests {
         assert_eq!(words(&[Dtype::Q6K, Dtype::Q4K, Dtype::Q6K]), "Q4_K and Q6_K");
         assert_eq!(words(&[Dtype::F32, Dtype::BF16, Dtype::Q8_0]), "F32, BF16 and Q8_0");
         assert_eq!(words(&[Dtype::F16]), "F16");
+    }
+
+    #[test]
+    fn int8_values_have_a_scale_for_each_group() {
+        let scales = |groups: usize, group| Scales { bytes: Bytes::owned(vec![0; 4 * groups]), group };
+        let values = Bytes::Static(&[0; 6]);
+        let tensor = Tensor::int8(vec![2, 3], values.clone(), scales(2, 4)).unwrap();
+        assert_eq!((tensor.count(), tensor.size()), (6, 14));
+        assert!(Tensor::int8(vec![2, 3], values.clone(), scales(1, 4)).is_none());
+        assert!(Tensor::int8(vec![2, 3], values.clone(), scales(2, 0)).is_none());
+        assert!(Tensor::int8(vec![2, 2], values.clone(), scales(2, 4)).is_none());
+        assert!(Tensor::new(Dtype::I8, vec![2, 3], values).is_none());
     }
 
     #[test]

@@ -11,8 +11,8 @@ use self::report::{Decode, Prefill, Report, Spread};
 use super::input::{self, cpu};
 use super::{BenchArgs, BenchFormat, Weights};
 use crate::backend::cpu::Cpu;
-use crate::checkpoint::{Dtype, random};
-use crate::config::ModelConfig;
+use crate::checkpoint::{Dtype, Tensor, random};
+use crate::config::{ModelConfig, Precision};
 use crate::error::{Error, Result};
 use crate::generate::{Sampler, Sampling, Session};
 use crate::model::Model;
@@ -30,6 +30,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     };
     let made = started.elapsed();
     let started = Instant::now();
+    let precision = input::precision(&args.model, &checkpoint);
+    let backend = backend.with_precision(precision);
     let model = Model::load(&checkpoint, backend)?;
     // Random weights are made, not loaded.
     let load = if args.shape.is_some() { started.elapsed() } else { made + started.elapsed() };
@@ -40,10 +42,12 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
             .found(format!("{:?}", args.prompt_tokens))
             .next("give other lengths"));
     }
-    let bytes = bytes_read(&checkpoint);
+    let bytes = bytes_read(&checkpoint, precision);
     let mut report = Report {
         model: checkpoint.name.clone(),
         kernel: backend.kernel().name(),
+        precision: precision.name(),
+        multiplied: if backend.kernel().multiplies_int8(precision) { "int8" } else { "float32" },
         threads: rayon::current_num_threads(),
         read_bandwidth: 0.0,
         matmul: 0.0,
@@ -70,7 +74,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     }
     // The limits come last: measuring them takes more memory than a small model does.
     report.peak_memory = report::peak_memory();
-    let limits = Limits::measure(backend.kernel());
+    let limits = Limits::measure(backend.kernel(), precision);
     report.read_bandwidth = limits.read_bandwidth;
     report.matmul = limits.multiply_rate;
     match args.format {
@@ -86,17 +90,25 @@ impl From<Weights> for Dtype {
             Weights::F32 => Self::F32,
             Weights::F16 => Self::F16,
             Weights::Bf16 => Self::BF16,
+            Weights::Q8 => Self::I8,
         }
     }
 }
 
 /// Bytes of weights that a decode pass reads: all but the embedding table, of which it reads one row,
 /// unless the table is the output head too.
-fn bytes_read(checkpoint: &crate::checkpoint::Checkpoint) -> usize {
-    let all: usize = checkpoint.tensors().map(|(_, tensor)| tensor.bytes().len()).sum();
+fn bytes_read(checkpoint: &crate::checkpoint::Checkpoint, precision: Precision) -> usize {
+    let size = |tensor: &Tensor| match precision {
+        // Quantised when it was loaded.
+        Precision::Q8 { group } if tensor.scales().is_none() && tensor.shape().len() == 2 => {
+            tensor.count() + 4 * tensor.count().div_ceil(group)
+        }
+        _ => tensor.size(),
+    };
+    let all: usize = checkpoint.tensors().map(|(_, tensor)| size(tensor)).sum();
     let ModelConfig { vocab, dim, tied, .. } = checkpoint.config;
     let table = checkpoint.tensor(crate::checkpoint::Weight::Embedding, &[vocab, dim]);
-    let table = table.map_or(0, |table| table.bytes().len());
+    let table = table.map_or(0, |table| size(&table));
     if tied { all } else { all - table }
 }
 

@@ -31,7 +31,8 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
             .found("none")
     })?;
     let format = format::find(&checkpoint, &*tokenizer)?;
-    let model = Arc::new(Model::load(&checkpoint, cpu(&args.cpu)?)?);
+    let backend = cpu(&args.cpu)?.with_precision(input::precision(&args.model, &checkpoint));
+    let model = Arc::new(Model::load(&checkpoint, backend)?);
     let mut lines = Lines::open()?;
     let stop = Arc::new(AtomicBool::new(false));
     if lines.is_editor() {

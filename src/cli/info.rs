@@ -6,13 +6,14 @@ use super::ModelArgs;
 use super::input;
 use crate::checkpoint::names::printable;
 use crate::checkpoint::{Bytes, Checkpoint, Format};
-use crate::config::{ModelConfig, RopeScaling};
+use crate::config::{ModelConfig, Precision, RopeScaling};
 use crate::error::{Error, Result};
 use crate::trace::{PassDims, Site, Sizes};
 
 pub(super) fn run(args: &ModelArgs) -> Result<()> {
     let (checkpoint, tokens) = input::open_to_look(args)?;
-    match print(&mut std::io::stdout().lock(), &checkpoint, tokens) {
+    let precision = input::precision(args, &checkpoint);
+    match print(&mut std::io::stdout().lock(), &checkpoint, precision, tokens) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Error::output("the information cannot be written").at("standard output").found(error))
         }
@@ -20,7 +21,12 @@ pub(super) fn run(args: &ModelArgs) -> Result<()> {
     }
 }
 
-fn print(out: &mut impl Write, checkpoint: &Checkpoint, tokens: Option<usize>) -> std::io::Result<()> {
+fn print(
+    out: &mut impl Write,
+    checkpoint: &Checkpoint,
+    precision: Precision,
+    tokens: Option<usize>,
+) -> std::io::Result<()> {
     let config = &checkpoint.config;
     let path = checkpoint
         .path
@@ -32,6 +38,12 @@ fn print(out: &mut impl Write, checkpoint: &Checkpoint, tokens: Option<usize>) -
         None => "none: prompts are given as --ids".into(),
     };
     writeln!(out, "tokenizer   {tokenizer}; text ends at {}", ids(&checkpoint.eos))?;
+    let arithmetic = match precision {
+        Precision::F32 => "every stage in float32, the weights as they are stored".into(),
+        Precision::Bf16 => "sums in float32, every stage's result rounded to bfloat16".into(),
+        Precision::Q8 { group } => format!("products in int8, a scale for every {group} values"),
+    };
+    writeln!(out, "precision   {}: {arithmetic}", precision.name())?;
 
     writeln!(out, "\nconfiguration")?;
     let tied = if config.tied { "yes: the output head is the embedding table" } else { "no" };
@@ -79,7 +91,7 @@ fn print(out: &mut impl Write, checkpoint: &Checkpoint, tokens: Option<usize>) -
         if !counted.iter().any(|other| other.same_place(tensor.bytes())) {
             counted.push(tensor.bytes());
             parameters += tensor.count();
-            bytes += tensor.bytes().len();
+            bytes += tensor.size();
         }
     }
     writeln!(out, "  {} parameters, {}", grouped(parameters), size(bytes))?;
@@ -91,7 +103,11 @@ fn print(out: &mut impl Write, checkpoint: &Checkpoint, tokens: Option<usize>) -
         size(cache_bytes(config, config.context))
     )?;
     for tokens in [8, 128, 1024].into_iter().filter(|&tokens| tokens <= config.context) {
-        writeln!(out, "full trace  {} for a prompt of {tokens} tokens", size(trace_bytes(config, tokens)))?;
+        writeln!(
+            out,
+            "full trace  {} for a prompt of {tokens} tokens",
+            size(trace_bytes(config, precision, tokens))
+        )?;
     }
     Ok(())
 }
@@ -138,13 +154,13 @@ fn cache_bytes(config: &ModelConfig, tokens: usize) -> usize {
         .fold(1, |product: usize, &size| product.saturating_mul(size))
 }
 
-/// Every stage of a prefill of `tokens` tokens; ids take eight bytes, all else four.
-fn trace_bytes(config: &ModelConfig, tokens: usize) -> usize {
+/// Every stage of a prefill of `tokens` tokens.
+fn trace_bytes(config: &ModelConfig, precision: Precision, tokens: usize) -> usize {
     // All layers are alike, and their number is the file's word only.
-    let sizes = Sizes { layers: 1, ..Sizes::from(config) };
+    let sizes = Sizes { layers: 1, ..Sizes::new(config, precision) };
     let dims = PassDims { pass: 0, start: 0, tokens };
     let bytes = |site: Site| {
-        let width = if site.stage.is_ids() { 8 } else { 4 };
+        let width = site.stage.value_bytes();
         let shape = sizes.shape(site.stage.axes(), dims);
         let copies = if site.layer.is_some() { config.layers } else { 1 };
         shape.iter().fold(width * copies, |product: usize, &size| product.saturating_mul(size))

@@ -5,9 +5,10 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{CpuArgs, ModelArgs, RunArgs, SamplingArgs};
+use super::{CpuArgs, ModelArgs, PrecisionName, RunArgs, SamplingArgs};
 use crate::backend::cpu::{Cpu, Kernel};
 use crate::checkpoint::{self, Checkpoint};
+use crate::config::{DEFAULT_GROUP, Precision};
 use crate::error::{Error, Result};
 use crate::generate::{Sampler, Sampling};
 use crate::model::Model;
@@ -34,7 +35,8 @@ impl Run {
         let sampler = args.sampling.sampler()?;
         let (checkpoint, tokenizer) = open(&args.model)?;
         let (text, ids) = prompt(args, tokenizer.as_deref())?;
-        let model = Model::load(&checkpoint, cpu(&args.cpu)?)?;
+        let backend = cpu(&args.cpu)?.with_precision(precision(&args.model, &checkpoint));
+        let model = Model::load(&checkpoint, backend)?;
         Ok(Self { model, tokenizer, eos: checkpoint.eos, sampler, text, ids })
     }
 
@@ -79,6 +81,15 @@ pub(super) fn cpu(args: &CpuArgs) -> Result<Cpu> {
             .next("give one of these, or none: the fastest is the default")
     })?;
     Ok(Cpu::with_kernel(*kernel))
+}
+
+/// The arithmetic that was asked for, or that the weights are made for.
+pub(super) fn precision(args: &ModelArgs, checkpoint: &Checkpoint) -> Precision {
+    match (args.precision, checkpoint.group()) {
+        (Some(PrecisionName::F32), _) | (None, None) => Precision::F32,
+        (Some(PrecisionName::Bf16), _) => Precision::Bf16,
+        (Some(PrecisionName::Q8) | None, group) => Precision::Q8 { group: group.unwrap_or(DEFAULT_GROUP) },
+    }
 }
 
 /// Opens the checkpoint, with what the options change in its configuration.

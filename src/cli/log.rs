@@ -77,6 +77,7 @@ fn run_pass(
         let first = match &frame.data {
             FrameData::F32(array) => array.iter().take(FIRST_VALUES).map(|&value| f64::from(value)).collect(),
             FrameData::I64(array) => array.iter().take(FIRST_VALUES).map(|&value| value as f64).collect(),
+            FrameData::I8(array) => array.iter().take(FIRST_VALUES).map(|&value| f64::from(value)).collect(),
         };
         summaries.insert(frame.site, Summary { stats: frame.stats(), first });
     });

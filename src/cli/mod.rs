@@ -84,6 +84,10 @@ struct ModelArgs {
     /// Factor of the model's RoPE scaling, where its files say another or none
     #[arg(long, value_name = "FACTOR", allow_negative_numbers = true)]
     rope_factor: Option<f32>,
+
+    /// Arithmetic to run in [default: q8 where the weights are int8 with scales, else f32]
+    #[arg(long, value_enum, value_name = "PRECISION")]
+    precision: Option<PrecisionName>,
 }
 
 /// What to run, and how to draw.
@@ -287,10 +291,22 @@ struct CpuArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum PrecisionName {
+    /// Every stage in float32, the weights as they are stored
+    F32,
+    /// As PyTorch runs a bfloat16 model: every stage's result rounded to bfloat16
+    Bf16,
+    /// Weights and activations of the matrix products in int8, one scale a group
+    Q8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Weights {
     F32,
     F16,
     Bf16,
+    /// int8, a scale for every 32
+    Q8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -41,6 +41,7 @@ pub struct Activations<B: Backend> {
     last: B::Buffer,          // (D) the last token's row
     final_norm: B::Buffer,    // (T, D), or (1, D) where nobody asks for more
     logits: B::Buffer,        // (T, V), or (1, V)
+    input: B::Input,          // what the next matrix products read
     logit_rows: usize,
 }
 
@@ -80,6 +81,7 @@ impl<B: Backend> Activations<B> {
             last: model.backend.buffer(d),
             final_norm: buffer(d),
             logits: model.backend.buffer(config.vocab),
+            input: model.backend.input(),
             logit_rows: 1,
         }
     }
@@ -157,11 +159,13 @@ pub fn layer<B: Backend, P: Probe>(
     backend.rms_norm(&work.x, attn_norm, config.norm_eps, t, &mut work.attn_norm);
     see.stage(Stage::AttnNorm, &work.attn_norm);
 
-    backend.matmul(&work.attn_norm, &wq.matrix, wq.bias.as_ref(), t, &mut work.xq);
+    backend.prepare(&work.attn_norm, d, t, &mut work.input);
+    see.quantized(Stage::AttnNormQ8, Stage::AttnNormScale, &work.input);
+    backend.matmul(&work.input, &wq.matrix, wq.bias.as_ref(), &mut work.xq);
     see.stage(Stage::Xq, &work.xq);
-    backend.matmul(&work.attn_norm, &wk.matrix, wk.bias.as_ref(), t, &mut work.xk);
+    backend.matmul(&work.input, &wk.matrix, wk.bias.as_ref(), &mut work.xk);
     see.stage(Stage::Xk, &work.xk);
-    backend.matmul(&work.attn_norm, &wv.matrix, wv.bias.as_ref(), t, &mut work.xv);
+    backend.matmul(&work.input, &wv.matrix, wv.bias.as_ref(), &mut work.xv);
     see.stage(Stage::Xv, &work.xv);
 
     // Qwen3 normalises every head's query and key first; the others turn them as they are.
@@ -197,7 +201,9 @@ pub fn layer<B: Backend, P: Probe>(
     backend.attention(shape, &work.xq_rope, cache_k, cache_v, &mut work.attn_heads, &mut see);
     see.stage(Stage::AttnHeads, &work.attn_heads);
 
-    backend.matmul(&work.attn_heads, &wo.matrix, wo.bias.as_ref(), t, &mut work.attn_output);
+    backend.prepare(&work.attn_heads, config.q_dim(), t, &mut work.input);
+    see.quantized(Stage::AttnHeadsQ8, Stage::AttnHeadsScale, &work.input);
+    backend.matmul(&work.input, &wo.matrix, wo.bias.as_ref(), &mut work.attn_output);
     see.stage(Stage::AttnOutput, &work.attn_output);
     backend.add(&work.x, &work.attn_output, t * d, &mut work.attn_residual);
     see.stage(Stage::AttnResidual, &work.attn_residual);
@@ -206,16 +212,20 @@ pub fn layer<B: Backend, P: Probe>(
     backend.rms_norm(&work.attn_residual, ffn_norm, config.norm_eps, t, &mut work.ffn_norm);
     see.stage(Stage::FfnNorm, &work.ffn_norm);
 
-    backend.matmul(&work.ffn_norm, &w1.matrix, w1.bias.as_ref(), t, &mut work.ffn_gate);
+    backend.prepare(&work.ffn_norm, d, t, &mut work.input);
+    see.quantized(Stage::FfnNormQ8, Stage::FfnNormScale, &work.input);
+    backend.matmul(&work.input, &w1.matrix, w1.bias.as_ref(), &mut work.ffn_gate);
     see.stage(Stage::FfnGate, &work.ffn_gate);
     backend.silu(&work.ffn_gate, t * f, &mut work.ffn_silu);
     see.stage(Stage::FfnSilu, &work.ffn_silu);
-    backend.matmul(&work.ffn_norm, &w3.matrix, w3.bias.as_ref(), t, &mut work.ffn_up);
+    backend.matmul(&work.input, &w3.matrix, w3.bias.as_ref(), &mut work.ffn_up);
     see.stage(Stage::FfnUp, &work.ffn_up);
     backend.mul(&work.ffn_silu, &work.ffn_up, t * f, &mut work.ffn_hidden);
     see.stage(Stage::FfnHidden, &work.ffn_hidden);
 
-    backend.matmul(&work.ffn_hidden, &w2.matrix, w2.bias.as_ref(), t, &mut work.ffn_down);
+    backend.prepare(&work.ffn_hidden, f, t, &mut work.input);
+    see.quantized(Stage::FfnHiddenQ8, Stage::FfnHiddenScale, &work.input);
+    backend.matmul(&work.input, &w2.matrix, w2.bias.as_ref(), &mut work.ffn_down);
     see.stage(Stage::FfnDown, &work.ffn_down);
     backend.add(&work.attn_residual, &work.ffn_down, t * d, &mut work.ffn_residual);
     see.stage(Stage::FfnResidual, &work.ffn_residual);
@@ -233,7 +243,8 @@ pub fn finish<B: Backend, P: Probe>(
 ) {
     let (config, backend) = (&model.config, &model.backend);
     let mut see = Observer::once(model, probe, dims);
-    let every_row = see.wants(Stage::FinalNorm) || see.wants(Stage::Logits);
+    let stages = [Stage::FinalNorm, Stage::FinalNormQ8, Stage::FinalNormScale, Stage::Logits];
+    let every_row = stages.into_iter().any(|stage| see.wants(stage));
     let rows = if every_row { dims.tokens } else { 1 };
     if work.logit_rows < rows {
         work.logits = backend.buffer(rows * config.vocab);
@@ -245,7 +256,9 @@ pub fn finish<B: Backend, P: Probe>(
     backend.rms_norm(x, &model.weights.final_norm, config.norm_eps, rows, &mut work.final_norm);
     see.stage(Stage::FinalNorm, &work.final_norm);
 
-    backend.matmul(&work.final_norm, model.weights.head(), None, rows, &mut work.logits);
+    backend.prepare(&work.final_norm, config.dim, rows, &mut work.input);
+    see.quantized(Stage::FinalNormQ8, Stage::FinalNormScale, &work.input);
+    backend.matmul(&work.input, model.weights.head(), None, &mut work.logits);
     see.stage(Stage::Logits, &work.logits);
 }
 

@@ -7,7 +7,7 @@ mod weights;
 
 use crate::backend::Backend;
 use crate::checkpoint::Checkpoint;
-use crate::config::ModelConfig;
+use crate::config::{ModelConfig, Precision};
 use crate::error::Result;
 use crate::ops;
 use crate::trace::{ModelCard, Sizes};
@@ -29,8 +29,9 @@ pub struct Model<B: Backend> {
     name: String,
 }
 
-impl From<&ModelConfig> for Sizes {
-    fn from(config: &ModelConfig) -> Self {
+impl Sizes {
+    /// The sizes of a model of this configuration, run in `precision`.
+    pub fn new(config: &ModelConfig, precision: Precision) -> Self {
         Self {
             layers: config.layers,
             dim: config.dim,
@@ -42,6 +43,7 @@ impl From<&ModelConfig> for Sizes {
             qk_norm: config.qk_norm,
             window: config.window,
             window_from: config.window_from,
+            group: precision.group(),
         }
     }
 }
@@ -61,7 +63,7 @@ impl<B: Backend> Model<B> {
 
     /// The sizes that a trace's shapes are made of.
     pub fn sizes(&self) -> Sizes {
-        Sizes::from(&self.config)
+        Sizes::new(&self.config, self.backend.precision())
     }
 
     /// What a trace of this model says about it.
@@ -80,7 +82,7 @@ impl<B: Backend> Model<B> {
             mlp_bias: config.mlp_bias,
             tied: config.tied,
             backend: self.backend.name().into(),
-            precision: "f32".into(),
+            precision: self.backend.precision().name().into(),
         }
     }
 }

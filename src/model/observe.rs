@@ -41,14 +41,28 @@ impl<'a, B: Backend, P: Probe> Observer<'a, B, P> {
     pub(super) fn stage(&mut self, stage: Stage, buffer: &B::Buffer) {
         if self.wants(stage) {
             let site = self.site(stage);
-            let shape = self.sizes.shape(stage.axes(), self.dims);
-            let (width, outer) = shape.split_last().unwrap_or((&1, &[]));
-            let rows: usize = outer.iter().product();
+            let rows = self.sizes.rows(stage.axes(), self.dims);
+            let count = self.sizes.shape(stage.axes(), self.dims).iter().product();
             let probe = &mut *self.probe;
-            self.backend.read(buffer, rows * width, &mut |values| {
+            self.backend.read(buffer, count, &mut |values| {
                 probe.record(site, 0..rows, Values::F32(values));
             });
         }
+    }
+
+    /// Offers the int8 values and the scales of what the next products read, where they run in int8.
+    pub(super) fn quantized(&mut self, values: Stage, scales: Stage, input: &B::Input) {
+        if !self.wants(values) && !self.wants(scales) {
+            return;
+        }
+        self.backend.read_quantized(input, &mut |q8, scale| {
+            for (stage, data) in [(values, Values::I8(q8)), (scales, Values::F32(scale))] {
+                if P::ENABLED && self.probe.wants(self.site(stage)) {
+                    let rows = self.sizes.rows(stage.axes(), self.dims);
+                    self.probe.record(self.site(stage), 0..rows, data);
+                }
+            }
+        });
     }
 
     /// Offers the token ids.

@@ -7,6 +7,13 @@ pub fn add(a: &[f32], b: &[f32], out: &mut [f32]) {
     }
 }
 
+/// out = out + a.
+pub fn add_to(a: &[f32], out: &mut [f32]) {
+    for (out, a) in out.iter_mut().zip(a) {
+        *out += a;
+    }
+}
+
 /// out = a · b.
 pub fn mul(a: &[f32], b: &[f32], out: &mut [f32]) {
     for ((out, a), b) in out.iter_mut().zip(a).zip(b) {

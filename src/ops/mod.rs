@@ -4,8 +4,11 @@
 pub mod attention;
 pub mod dequantize;
 pub mod elementwise;
+pub mod exp;
 pub mod matmul;
+pub mod quantize;
 pub mod rms_norm;
 pub mod rope;
+pub mod round;
 pub mod softmax;
 pub mod swiglu;

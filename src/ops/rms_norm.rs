@@ -1,15 +1,23 @@
 //! RMSNorm (Zhang and Sennrich, 2019): out = x / √(mean(x²) + ε) · weight.
 
 use super::matmul::dot;
+use super::round;
+use crate::config::Precision;
 
-/// Normalises one row: `x`, `weight` and `out` have one length, the model width.
+/// Normalises one row: `x`, `weight` and `out` have one length, the model width. `precision` rounds twice, as
+/// `LlamaRMSNorm` of transformers does: before the weight and after it.
 #[inline(always)]
-pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]) {
     let mean_square = dot(x, x) / x.len() as f32;
     let scale = 1.0 / (mean_square + eps).sqrt();
-    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
-        *out = x * scale * weight;
+    for (out, x) in out.iter_mut().zip(x) {
+        *out = x * scale;
     }
+    round::row(precision, out);
+    for (out, weight) in out.iter_mut().zip(weight) {
+        *out *= weight;
+    }
+    round::row(precision, out);
 }
 
 #[cfg(test)]
@@ -19,7 +27,7 @@ mod tests {
     #[test]
     fn three_and_four_have_the_root_mean_square_of_five_over_root_two() {
         let mut out = [0.0; 2];
-        rms_norm(&[3.0, 4.0], &[1.0, 10.0], 0.0, &mut out);
+        rms_norm(&[3.0, 4.0], &[1.0, 10.0], 0.0, Precision::F32, &mut out);
         let rms = (12.5_f32).sqrt();
         assert!((out[0] - 3.0 / rms).abs() < 1e-6 && (out[1] - 40.0 / rms).abs() < 1e-5);
     }
@@ -27,7 +35,7 @@ mod tests {
     #[test]
     fn epsilon_keeps_a_row_of_zeros_at_zero() {
         let mut out = [1.0; 3];
-        rms_norm(&[0.0; 3], &[1.0; 3], 1e-5, &mut out);
+        rms_norm(&[0.0; 3], &[1.0; 3], 1e-5, Precision::F32, &mut out);
         assert_eq!(out, [0.0; 3]);
     }
 }

@@ -3,7 +3,8 @@
 
 use std::f32::consts::TAU;
 
-use crate::config::{Pairing, RopeScaling};
+use super::round;
+use crate::config::{Pairing, Precision, RopeScaling};
 
 /// The angle by which each of the C/2 pairs turns from one position to the next, in radians:
 /// θ^(−2i/C) after scaling, in float32 as PyTorch computes it.
@@ -42,16 +43,17 @@ pub fn angles(position: usize, frequencies: &[f32], cos: &mut [f32], sin: &mut [
 }
 
 /// Turns one head: (a, b) → (a·cos − b·sin, a·sin + b·cos) for each pair.
-/// `x` and `out` have C values, `cos` and `sin` C/2.
-pub fn rope(x: &[f32], cos: &[f32], sin: &[f32], pairing: Pairing, out: &mut [f32]) {
+/// `x` and `out` have C values, `cos` and `sin` C/2. `precision` rounds the products, then their sum.
+pub fn rope(x: &[f32], cos: &[f32], sin: &[f32], pairing: Pairing, precision: Precision, out: &mut [f32]) {
+    let round = |x| round::value(precision, x);
     for (i, (cos, sin)) in cos.iter().zip(sin).enumerate() {
         let (first, second) = match pairing {
             Pairing::Halves => (i, i + x.len() / 2),
             Pairing::Neighbours => (2 * i, 2 * i + 1),
         };
         let (a, b) = (x[first], x[second]);
-        out[first] = a * cos - b * sin;
-        out[second] = a * sin + b * cos;
+        out[first] = round(round(a * cos) - round(b * sin));
+        out[second] = round(round(a * sin) + round(b * cos));
     }
 }
 
@@ -62,9 +64,9 @@ mod tests {
     #[test]
     fn a_quarter_turn_takes_x_to_y() {
         let mut out = [0.0; 4];
-        rope(&[1.0, 2.0, 3.0, 4.0], &[0.0, 1.0], &[1.0, 0.0], Pairing::Neighbours, &mut out);
+        rope(&[1.0, 2.0, 3.0, 4.0], &[0.0, 1.0], &[1.0, 0.0], Pairing::Neighbours, Precision::F32, &mut out);
         assert_eq!(out, [-2.0, 1.0, 3.0, 4.0]);
-        rope(&[1.0, 2.0, 3.0, 4.0], &[0.0, 1.0], &[1.0, 0.0], Pairing::Halves, &mut out);
+        rope(&[1.0, 2.0, 3.0, 4.0], &[0.0, 1.0], &[1.0, 0.0], Pairing::Halves, Precision::F32, &mut out);
         assert_eq!(out, [-3.0, 2.0, 1.0, 4.0]);
     }
 
@@ -74,7 +76,7 @@ mod tests {
         let at = |position, x: &[f32; 4]| {
             let (mut cos, mut sin, mut out) = ([0.0; 2], [0.0; 2], [0.0; 4]);
             angles(position, &frequencies, &mut cos, &mut sin);
-            rope(x, &cos, &sin, Pairing::Halves, &mut out);
+            rope(x, &cos, &sin, Pairing::Halves, Precision::F32, &mut out);
             out
         };
         let product = |p, q| {

@@ -1,17 +1,44 @@
 //! Softmax: out\[k\] = e^(x\[k\] − max x) / Σ e^(x − max x). Subtracting the maximum changes nothing but
 //! keeps e^x from overflowing.
 
-/// Replaces `row` by its softmax. −∞ becomes exactly 0; a row that is empty stays empty.
+use super::exp::exp;
+use super::matmul::{LANES, reduce};
+
+/// Replaces `row` by its softmax. −∞ becomes exactly 0; a row that is empty stays empty. The exponentials are
+/// summed as [`super::matmul::dot`] sums: term i goes to partial sum i mod 16.
+#[inline(always)]
 pub fn softmax(row: &mut [f32]) {
-    let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let mut sum = 0.0;
-    for x in row.iter_mut() {
-        *x = (*x - max).exp();
-        sum += *x;
+    let max = max(row);
+    let mut sums = [0.0; LANES];
+    let (lanes, rest) = row.as_chunks_mut::<LANES>();
+    for values in lanes {
+        for lane in 0..LANES {
+            values[lane] = exp(values[lane] - max);
+            sums[lane] += values[lane];
+        }
     }
+    for (value, sum) in rest.iter_mut().zip(&mut sums) {
+        *value = exp(*value - max);
+        *sum += *value;
+    }
+    let sum = reduce(sums);
     for x in row.iter_mut() {
         *x /= sum;
     }
+}
+
+/// The largest value of `row` that is a number; −∞ where there is none.
+#[inline(always)]
+fn max(row: &[f32]) -> f32 {
+    let larger = |max: f32, x: f32| if x > max { x } else { max };
+    let mut all = [f32::NEG_INFINITY; LANES];
+    let (lanes, rest) = row.as_chunks::<LANES>();
+    for values in lanes {
+        for lane in 0..LANES {
+            all[lane] = larger(all[lane], values[lane]);
+        }
+    }
+    all.into_iter().chain(rest.iter().copied()).fold(f32::NEG_INFINITY, larger)
 }
 
 #[cfg(test)]

@@ -1,8 +1,19 @@
 //! The gate of SwiGLU (Shazeer, 2020): silu(g) = g / (1 + e^−g), then multiplied with `up`.
 
+use super::exp::exp;
+
 /// SiLU, also called swish.
+#[inline(always)]
 pub fn silu(gate: f32) -> f32 {
-    gate / (1.0 + (-gate).exp())
+    gate / (1.0 + exp(-gate))
+}
+
+/// out = silu(gate), value by value.
+#[inline(always)]
+pub fn silu_all(gate: &[f32], out: &mut [f32]) {
+    for (out, gate) in out.iter_mut().zip(gate) {
+        *out = silu(*gate);
+    }
 }
 
 #[cfg(test)]

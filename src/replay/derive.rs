@@ -5,9 +5,12 @@ use std::sync::Arc;
 
 use ndarray::{ArrayD, IxDyn};
 
-use crate::error::Result;
+use crate::config::Precision;
+use crate::error::{Error, Result};
+use crate::ops;
 use crate::ops::attention::{kv_head, mask, mix, qk, scale, softmax_visible, visible};
 use crate::ops::elementwise::{add, mul};
+use crate::ops::round;
 use crate::ops::swiglu::silu;
 use crate::trace::{Frame, FrameData, PassDims, Site, Sizes, Stage};
 
@@ -28,6 +31,16 @@ pub fn is_derivable(stage: Stage) -> bool {
             | S::FfnSilu
             | S::FfnHidden
             | S::FfnResidual
+            | S::AttnNormQ8
+            | S::AttnNormScale
+            | S::AttnHeadsQ8
+            | S::AttnHeadsScale
+            | S::FfnNormQ8
+            | S::FfnNormScale
+            | S::FfnHiddenQ8
+            | S::FfnHiddenScale
+            | S::FinalNormQ8
+            | S::FinalNormScale
     )
 }
 
@@ -39,6 +52,7 @@ pub fn is_derivable(stage: Stage) -> bool {
 pub fn derive(
     site: Site,
     sizes: &Sizes,
+    precision: Precision,
     dims: PassDims,
     input: &mut dyn FnMut(Site) -> Result<Arc<Frame>>,
 ) -> Result<Frame> {
@@ -46,6 +60,9 @@ pub fn derive(
     let (tokens, keys) = (dims.tokens, dims.keys());
     let stride = kv_heads * c;
     let shape = sizes.shape(site.stage.axes(), dims);
+    if let Some(stage) = quantized_from(site.stage) {
+        return quantize(site, sizes, shape, &*input(Site { stage, ..site })?);
+    }
     let mut out = vec![0.0; shape.iter().product()];
     // The keys that row t sees; outside the layers, in those with a window.
     let window = site.layer.map_or(sizes.window, |layer| sizes.window_of(layer));
@@ -114,9 +131,48 @@ pub fn derive(
         }
         _ => unreachable!("{} needs weights", site.stage),
     }
-    let data = ArrayD::from_shape_vec(IxDyn(&shape), out)
+    // Every one of these stages is rounded when it is done; those that only copy are so already.
+    round::row(precision, &mut out);
+    Ok(frame(site, shape, out, FrameData::F32))
+}
+
+fn frame<T>(site: Site, shape: Vec<usize>, values: Vec<T>, data: fn(ArrayD<T>) -> FrameData) -> Frame {
+    let array = ArrayD::from_shape_vec(IxDyn(&shape), values)
         .unwrap_or_else(|_| unreachable!("the values were made for this shape"));
-    Ok(Frame { site, axes: site.stage.axes(), data: FrameData::F32(data) })
+    Frame { site, axes: site.stage.axes(), data: data(array) }
+}
+
+/// The stage whose int8 values or scales `stage` is.
+fn quantized_from(stage: Stage) -> Option<Stage> {
+    use Stage as S;
+    match stage {
+        S::AttnNormQ8 | S::AttnNormScale => Some(S::AttnNorm),
+        S::AttnHeadsQ8 | S::AttnHeadsScale => Some(S::AttnHeads),
+        S::FfnNormQ8 | S::FfnNormScale => Some(S::FfnNorm),
+        S::FfnHiddenQ8 | S::FfnHiddenScale => Some(S::FfnHidden),
+        S::FinalNormQ8 | S::FinalNormScale => Some(S::FinalNorm),
+        _ => None,
+    }
+}
+
+/// The int8 values or the scales of `x`, one row of groups a token.
+fn quantize(site: Site, sizes: &Sizes, shape: Vec<usize>, x: &Frame) -> Result<Frame> {
+    let Some(group) = sizes.group else {
+        return Err(Error::usage(format!("there is no {site} in this run")));
+    };
+    let tokens = x.shape()[0];
+    let width = values(x).len() / tokens;
+    let groups = width.div_ceil(group);
+    let (mut q8, mut scales) = (vec![0; tokens * width], vec![0.0; tokens * groups]);
+    let rows = q8.chunks_exact_mut(width).zip(scales.chunks_exact_mut(groups));
+    for (x, (q8, scales)) in values(x).chunks_exact(width).zip(rows) {
+        ops::quantize::quantize(x, group, q8, scales);
+    }
+    Ok(if site.stage.is_int8() {
+        frame(site, shape, q8, FrameData::I8)
+    } else {
+        frame(site, shape, scales, FrameData::F32)
+    })
 }
 
 /// The site that holds what enters the layer of `site`.
@@ -131,6 +187,6 @@ pub fn layer_input(site: Site) -> Site {
 pub(super) fn values(frame: &Frame) -> &[f32] {
     match &frame.data {
         FrameData::F32(array) => array.as_slice().unwrap_or_default(),
-        FrameData::I64(_) => &[],
+        FrameData::I64(_) | FrameData::I8(_) => &[],
     }
 }

@@ -277,7 +277,8 @@ impl<B: Backend> Worker<'_, B> {
             return Err(missing());
         }
         if is_derivable(site.stage) {
-            let frame = derive(site, &sizes, dims, &mut |input| self.frame(input))?;
+            let precision = self.session.model.backend.precision();
+            let frame = derive(site, &sizes, precision, dims, &mut |input| self.frame(input))?;
             return Ok(lock(&self.store).cache(frame));
         }
         self.run_again(site, dims)?;

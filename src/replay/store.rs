@@ -56,6 +56,7 @@ fn bytes(frame: &Frame) -> usize {
     match &frame.data {
         FrameData::F32(array) => array.len() * 4,
         FrameData::I64(array) => array.len() * 8,
+        FrameData::I8(array) => array.len(),
     }
 }
 

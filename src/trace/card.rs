@@ -1,6 +1,6 @@
 //! What a trace must know about the model it came from: sizes, and the facts that formulas name.
 
-use super::stage::Axis;
+use super::stage::{Axis, Section, Step};
 
 /// What shapes are made of, and what decides which stages there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub struct Sizes {
     pub window: Option<usize>,
     /// The first layer with the window; all from there on have it.
     pub window_from: usize,
+    /// Activations that share a scale, where matrix products run in int8.
+    pub group: Option<usize>,
 }
 
 /// The three numbers that tell one pass from another.
@@ -72,7 +74,7 @@ pub struct ModelCard {
     pub tied: bool,
     /// What computed the values: "cpu".
     pub backend: String,
-    /// The arithmetic that they were computed in: "f32".
+    /// The arithmetic that they were computed in: "f32", "bf16" or "q8".
     pub precision: String,
 }
 
@@ -103,7 +105,21 @@ impl Sizes {
             Axis::HeadsMerged => self.heads * self.head_dim,
             Axis::KvHeadsMerged => self.kv_heads * self.head_dim,
             Axis::One => 1,
+            Axis::DimGroup => self.groups(self.dim),
+            Axis::HeadsGroup => self.groups(self.heads * self.head_dim),
+            Axis::HiddenGroup => self.groups(self.hidden),
         }
+    }
+
+    /// How many scales a row of `width` values has.
+    fn groups(&self, width: usize) -> usize {
+        self.group.map_or(0, |group| width.div_ceil(group))
+    }
+
+    /// How many rows a tensor with these axes has: everything along the last axis is one.
+    pub fn rows(&self, axes: &[Axis], dims: PassDims) -> usize {
+        let outer = axes.split_last().map_or(axes, |(_, outer)| outer);
+        outer.iter().map(|&axis| self.axis(axis, dims)).product()
     }
 
     /// The shape of a tensor with these axes in pass `dims`.
@@ -113,9 +129,24 @@ impl Sizes {
 }
 
 impl ModelCard {
+    /// The formula of `step` with this model's numbers, and what its arithmetic adds to it.
+    pub fn formula(&self, step: Step, dims: PassDims) -> String {
+        let mut text = self.fill(step.formula(), dims);
+        let Step::Stage(stage) = step else { return text };
+        let product = stage.info().op == "matmul" && !stage.info().weights.is_empty();
+        if self.sizes.group.is_some() && product {
+            text +=
+                "; in int8: the whole numbers are summed over each group, then multiplied with both scales";
+        }
+        if self.precision == "bf16" && stage.value_bytes() == 4 && stage.info().section != Section::Sampler {
+            text += "; the result rounded to bfloat16";
+        }
+        text
+    }
+
     /// `text` with this model's numbers in place of `{D}`, `{H}`, `{eps}` and so on: the letters of the
     /// stage table, `{group}` for H/G, `{half}` for C/2, `{last}` for C − 1, `{keys}` and `{tokens}` for K and T,
-    /// `{window}` for the mask's second condition in a model with a sliding window.
+    /// `{g}` for the activations that share a scale, `{window}` for the mask's second condition in a model with a sliding window.
     pub fn fill(&self, text: &str, dims: PassDims) -> String {
         let sizes = &self.sizes;
         let window = sizes.window.map_or(String::new(), |window| {
@@ -140,6 +171,7 @@ impl ModelCard {
             ("{half}", (sizes.head_dim / 2).to_string()),
             ("{eps}", format!("{:?}", self.norm_eps)),
             ("{theta}", self.rope_theta.to_string()),
+            ("{g}", sizes.group.map_or(String::new(), |group| group.to_string())),
         ];
         numbers.iter().fold(text.to_owned(), |text, (mark, number)| text.replace(mark, number))
     }

@@ -20,10 +20,12 @@ pub struct Frame {
 /// The values of a frame, row-major.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FrameData {
-    /// float32, every stage but ids.
+    /// float32, most stages.
     F32(ArrayD<f32>),
     /// int64: token ids.
     I64(ArrayD<i64>),
+    /// int8: quantised activations.
+    I8(ArrayD<i8>),
 }
 
 /// One value, as it is stored.
@@ -31,7 +33,7 @@ pub enum FrameData {
 pub enum Number {
     /// A float32.
     F32(f32),
-    /// An id.
+    /// An id, or an int8 value.
     I64(i64),
 }
 
@@ -97,14 +99,15 @@ impl Frame {
         match &self.data {
             FrameData::F32(array) => array.shape(),
             FrameData::I64(array) => array.shape(),
+            FrameData::I8(array) => array.shape(),
         }
     }
 
-    /// The float32 values; none for ids.
+    /// The float32 values; none for integers.
     pub fn floats(&self) -> Option<ArrayViewD<'_, f32>> {
         match &self.data {
             FrameData::F32(array) => Some(array.view()),
-            FrameData::I64(_) => None,
+            FrameData::I64(_) | FrameData::I8(_) => None,
         }
     }
 
@@ -113,6 +116,7 @@ impl Frame {
         match &self.data {
             FrameData::F32(array) => array.get(IxDyn(index)).map(|&value| Number::F32(value)),
             FrameData::I64(array) => array.get(IxDyn(index)).map(|&value| Number::I64(value)),
+            FrameData::I8(array) => array.get(IxDyn(index)).map(|&value| Number::I64(i64::from(value))),
         }
     }
 
@@ -121,35 +125,29 @@ impl Frame {
         match &self.data {
             FrameData::F32(array) => Stats::of(array.iter().map(|&value| f64::from(value))),
             FrameData::I64(array) => Stats::of(array.iter().map(|&value| value as f64)),
+            FrameData::I8(array) => Stats::of(array.iter().map(|&value| f64::from(value))),
         }
     }
 
     /// The same values as `view` shows them; `self` must be the frame of the view's source.
     pub fn view(&self, view: View, sizes: &Sizes) -> Self {
-        let permuted = |order: &[usize]| match &self.data {
-            FrameData::F32(array) => {
-                FrameData::F32(array.view().permuted_axes(order).as_standard_layout().into_owned())
+        /// `array` with its axes in another order, or reshaped; only a frame of another stage does not fit.
+        fn seen<T: Copy>(array: &ArrayD<T>, order: Option<[usize; 3]>, shape: &[usize]) -> ArrayD<T> {
+            match order {
+                Some(order) => array.view().permuted_axes(&order[..]).as_standard_layout().into_owned(),
+                None => array.to_shape(shape).map_or_else(|_| array.clone(), ndarray::CowArray::into_owned),
             }
-            FrameData::I64(array) => {
-                FrameData::I64(array.view().permuted_axes(order).as_standard_layout().into_owned())
-            }
+        }
+        let (order, shape) = match view {
+            View::XqHeads | View::XkHeads | View::XvHeads => (None, self.shape().to_vec()),
+            View::QueriesT | View::ValuesT => (Some([1, 0, 2]), Vec::new()),
+            View::KeysT => (Some([1, 2, 0]), Vec::new()),
+            View::AttnMerged => (None, vec![self.shape()[0], sizes.heads * sizes.head_dim]),
         };
-        let data = match view {
-            View::XqHeads | View::XkHeads | View::XvHeads => self.data.clone(),
-            View::QueriesT | View::ValuesT => permuted(&[1, 0, 2]),
-            View::KeysT => permuted(&[1, 2, 0]),
-            View::AttnMerged => {
-                let shape = [self.shape()[0], sizes.heads * sizes.head_dim];
-                match &self.data {
-                    FrameData::F32(array) => {
-                        FrameData::F32(array.to_shape(&shape[..]).map_or_else(
-                            |_| array.clone(), // only a frame of another stage has another count
-                            ndarray::CowArray::into_owned,
-                        ))
-                    }
-                    FrameData::I64(array) => FrameData::I64(array.clone()),
-                }
-            }
+        let data = match &self.data {
+            FrameData::F32(array) => FrameData::F32(seen(array, order, &shape)),
+            FrameData::I64(array) => FrameData::I64(seen(array, order, &shape)),
+            FrameData::I8(array) => FrameData::I8(seen(array, order, &shape)),
         };
         Self { site: self.site, axes: view.axes(), data }
     }
@@ -184,6 +182,7 @@ mod tests {
             qk_norm: false,
             window: None,
             window_from: 0,
+            group: None,
         };
         let keys_t = keys.view(View::KeysT, &sizes);
         assert_eq!(keys_t.shape(), [2, 2, 3]);

@@ -104,8 +104,8 @@ pub fn inputs(card: &ModelCard, dims: PassDims, layer: Option<usize>, step: Step
         Step::Stage(stage) => stage,
     };
     let x = if stage.in_layer() && layer == Some(0) { Stage::Embedding } else { Stage::FfnResidual };
-    let stages = stage.info().inputs.iter().filter_map(|input| match *input {
-        Input::Stage(stage) => Some(stage.or_before(&card.sizes, dims)),
+    let stages = stage.inputs(&card.sizes, dims).into_iter().filter_map(|input| match input {
+        Input::Stage(stage) => Some(stage),
         Input::LayerInput => Some(x),
         Input::Positions => None,
     });

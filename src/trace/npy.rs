@@ -1,4 +1,4 @@
-//! One frame as a `.npy` file: little-endian float32 or int64, C order.
+//! One frame as a `.npy` file: little-endian float32, int64 or int8, C order.
 
 use std::io::Write;
 
@@ -14,6 +14,7 @@ pub fn write(frame: &Frame, writer: impl Write) -> std::io::Result<()> {
     let written = match &frame.data {
         FrameData::F32(array) => array.write_npy(writer),
         FrameData::I64(array) => array.write_npy(writer),
+        FrameData::I8(array) => array.write_npy(writer),
     };
     written.map_err(|error| match error {
         WriteNpyError::Io(error) => error,

@@ -10,10 +10,12 @@ use super::site::Site;
 /// Values of some rows of a stage, in the stage's own layout.
 #[derive(Clone, Copy, Debug)]
 pub enum Values<'a> {
-    /// float32, every stage but ids.
+    /// float32, most stages.
     F32(&'a [f32]),
     /// int64: token ids.
     I64(&'a [i64]),
+    /// int8: quantised activations.
+    I8(&'a [i8]),
 }
 
 /// An observer of a forward pass.

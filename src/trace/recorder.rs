@@ -29,6 +29,7 @@ struct Partial {
 enum Buffer {
     F32(Vec<f32>),
     I64(Vec<i64>),
+    I8(Vec<i8>),
 }
 
 impl<'a, S: FnMut(Frame)> Recorder<'a, S> {
@@ -54,6 +55,7 @@ impl<S: FnMut(Frame)> Probe for Recorder<'_, S> {
             data: match values {
                 Values::F32(_) => Buffer::F32(vec![0.0; count * width]),
                 Values::I64(_) => Buffer::I64(vec![0; count * width]),
+                Values::I8(_) => Buffer::I8(vec![0; count * width]),
             },
             missing_rows: count,
         });
@@ -61,6 +63,7 @@ impl<S: FnMut(Frame)> Probe for Recorder<'_, S> {
         match (&mut partial.data, values) {
             (Buffer::F32(data), Values::F32(values)) => data[range].copy_from_slice(values),
             (Buffer::I64(data), Values::I64(values)) => data[range].copy_from_slice(values),
+            (Buffer::I8(data), Values::I8(values)) => data[range].copy_from_slice(values),
             _ => unreachable!("a stage has one number type"),
         }
         partial.missing_rows -= rows.len();
@@ -72,6 +75,7 @@ impl<S: FnMut(Frame)> Probe for Recorder<'_, S> {
             let data = match whole.data {
                 Buffer::F32(data) => ArrayD::from_shape_vec(shape, data).map(FrameData::F32),
                 Buffer::I64(data) => ArrayD::from_shape_vec(shape, data).map(FrameData::I64),
+                Buffer::I8(data) => ArrayD::from_shape_vec(shape, data).map(FrameData::I8),
             };
             let data = data.unwrap_or_else(|_| unreachable!("the buffer was made for this shape"));
             (self.sink)(Frame { site, axes, data });
@@ -97,6 +101,7 @@ mod tests {
             qk_norm: false,
             window: None,
             window_from: 0,
+            group: None,
         };
         let dims = PassDims { pass: 0, start: 0, tokens: 3 };
         let (select, mut frames) = (Select::all(), Vec::new());

@@ -30,6 +30,12 @@ pub enum Axis {
     HeadsMerged,
     /// G·C: all key/value heads side by side (views only).
     KvHeadsMerged,
+    /// ⌈D/g⌉: a group of components that share a scale.
+    DimGroup,
+    /// ⌈H·C/g⌉: a group along all heads side by side, as the product reads them; it may cross heads.
+    HeadsGroup,
+    /// ⌈F/g⌉: a group of units that share a scale.
+    HiddenGroup,
     /// A single value.
     One,
 }
@@ -49,6 +55,7 @@ impl Axis {
             Self::Vocab => "vocab",
             Self::HeadsMerged => "head·head_dim",
             Self::KvHeadsMerged => "kv_head·head_dim",
+            Self::DimGroup | Self::HeadsGroup | Self::HiddenGroup => "group",
         }
     }
 
@@ -66,6 +73,9 @@ impl Axis {
             Self::Vocab => "V",
             Self::HeadsMerged => "H·C",
             Self::KvHeadsMerged => "G·C",
+            Self::DimGroup => "D/g",
+            Self::HeadsGroup => "H·C/g",
+            Self::HiddenGroup => "F/g",
             Self::One => "1",
         }
     }
@@ -83,6 +93,7 @@ impl Axis {
             Self::Pair => 'i',
             Self::Vocab => 'v',
             Self::HeadsMerged | Self::KvHeadsMerged => 'm',
+            Self::DimGroup | Self::HeadsGroup | Self::HiddenGroup => 'j',
             Self::One => 'n',
         }
     }
@@ -262,17 +273,25 @@ stages! {
         formula "attn_norm[t, d] = x[t, d] / √(Σ x[t, :]² / {D} + {eps}) · attention_norm[d]"
         purpose "Brings every token's vector to the same root mean square, so that attention sees directions and not lengths."
         aliases "input_layernorm" "ln1.hook_normalized × weight" "attn_norm-L" "normalizedX"
-    Xq "xq" Layer [Token, Head, HeadDim] "matmul" from [of(Stage::AttnNorm)]
+    AttnNormQ8 "attn_norm_q8" Layer [Token, Dim] "quantize" from [of(Stage::AttnNorm)] with [] runs Runs::Derived;
+        formula "attn_norm_q8 = attn_norm / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
+        purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
+        aliases "" "" "" ""
+    AttnNormScale "attn_norm_scale" Layer [Token, DimGroup] "quantize" from [of(Stage::AttnNorm)] with [] runs Runs::Alone;
+        formula "attn_norm_scale[t, j] = max |attn_norm| of group j / 127   ({g} values a group along the {D} components, the last may have fewer)"
+        purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
+        aliases "" "" "" ""
+    Xq "xq" Layer [Token, Head, HeadDim] "matmul" from [of(Stage::AttnNormQ8), of(Stage::AttnNormScale)]
         with [weight("wq", &[A::HeadsMerged, A::Dim]), bias("bq", &[A::HeadsMerged], When::QkvBias)] runs Runs::Alone;
         formula "xq[t, h, c] = Σ_d attn_norm[t, d] · wq[h·{C} + c, d]   ({D} terms)"
         purpose "The queries: what each token looks for, one vector of {C} for each of {H} heads."
         aliases "self_attn.q_proj" "attn.hook_q" "Qcur-L (before RoPE)" "xq"
-    Xk "xk" Layer [Token, KvHead, HeadDim] "matmul" from [of(Stage::AttnNorm)]
+    Xk "xk" Layer [Token, KvHead, HeadDim] "matmul" from [of(Stage::AttnNormQ8), of(Stage::AttnNormScale)]
         with [weight("wk", &[A::KvHeadsMerged, A::Dim]), bias("bk", &[A::KvHeadsMerged], When::QkvBias)] runs Runs::Alone;
         formula "xk[t, g, c] = Σ_d attn_norm[t, d] · wk[g·{C} + c, d]   ({D} terms)"
         purpose "The keys: what each token offers to be found by, one vector of {C} for each of {G} key/value heads."
         aliases "self_attn.k_proj" "attn.hook_k" "Kcur-L (before RoPE)" "xk"
-    Xv "xv" Layer [Token, KvHead, HeadDim] "matmul" from [of(Stage::AttnNorm)]
+    Xv "xv" Layer [Token, KvHead, HeadDim] "matmul" from [of(Stage::AttnNormQ8), of(Stage::AttnNormScale)]
         with [weight("wv", &[A::KvHeadsMerged, A::Dim]), bias("bv", &[A::KvHeadsMerged], When::QkvBias)] runs Runs::Alone;
         formula "xv[t, g, c] = Σ_d attn_norm[t, d] · wv[g·{C} + c, d]   ({D} terms)"
         purpose "The values: what each token hands over to those that attend to it."
@@ -333,7 +352,15 @@ stages! {
         formula "attn_heads[t, h, c] = Σ_k softmax[h, t, k] · values[k, h, c]   ({K} terms)"
         purpose "Each head's answer: the values it attended to, mixed by weight."
         aliases "input of self_attn.o_proj" "attn.hook_z" "kqv-L" "output"
-    AttnOutput "attn_output" Layer [Token, Dim] "matmul" from [of(Stage::AttnHeads)]
+    AttnHeadsQ8 "attn_heads_q8" Layer [Token, Head, HeadDim] "quantize" from [of(Stage::AttnHeads)] with [] runs Runs::Derived;
+        formula "attn_heads_q8 = attn_heads / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
+        purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
+        aliases "" "" "" ""
+    AttnHeadsScale "attn_heads_scale" Layer [Token, HeadsGroup] "quantize" from [of(Stage::AttnHeads)] with [] runs Runs::Alone;
+        formula "attn_heads_scale[t, j] = max |attn_heads| of group j / 127   ({g} values a group along the {HC} components of all heads side by side, the last may have fewer)"
+        purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
+        aliases "" "" "" ""
+    AttnOutput "attn_output" Layer [Token, Dim] "matmul" from [of(Stage::AttnHeadsQ8), of(Stage::AttnHeadsScale)]
         with [weight("wo", &[A::Dim, A::HeadsMerged]), bias("bo", &[A::Dim], When::OutputBias)] runs Runs::Alone;
         formula "attn_output[t, d] = Σ_m attn_heads[t, m] · wo[d, m]   (all heads side by side, {HC} terms)"
         purpose "The heads' answers together, written back in the language of the residual stream."
@@ -347,7 +374,15 @@ stages! {
         formula "ffn_norm[t, d] = x[t, d] / √(Σ x[t, :]² / {D} + {eps}) · ffn_norm[d],   x = attn_residual"
         purpose "The same normalisation before the feed-forward network, with a weight of its own."
         aliases "post_attention_layernorm" "ln2.hook_normalized × weight" "ffn_norm-L" "normalizedH"
-    FfnGate "ffn_gate" Layer [Token, Hidden] "matmul" from [of(Stage::FfnNorm)]
+    FfnNormQ8 "ffn_norm_q8" Layer [Token, Dim] "quantize" from [of(Stage::FfnNorm)] with [] runs Runs::Derived;
+        formula "ffn_norm_q8 = ffn_norm / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
+        purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
+        aliases "" "" "" ""
+    FfnNormScale "ffn_norm_scale" Layer [Token, DimGroup] "quantize" from [of(Stage::FfnNorm)] with [] runs Runs::Alone;
+        formula "ffn_norm_scale[t, j] = max |ffn_norm| of group j / 127   ({g} values a group along the {D} components, the last may have fewer)"
+        purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
+        aliases "" "" "" ""
+    FfnGate "ffn_gate" Layer [Token, Hidden] "matmul" from [of(Stage::FfnNormQ8), of(Stage::FfnNormScale)]
         with [weight("w1", &[A::Hidden, A::Dim]), bias("b1", &[A::Hidden], When::MlpBias)] runs Runs::Alone;
         formula "ffn_gate[t, f] = Σ_d ffn_norm[t, d] · w1[f, d]   ({D} terms)"
         purpose "For each of {F} units: how far its gate opens, before the activation."
@@ -356,7 +391,7 @@ stages! {
         formula "ffn_silu[t, f] = g / (1 + e^−g),   g = ffn_gate[t, f]"
         purpose "A smooth gate: near 0 for negative g, near g for positive g."
         aliases "mlp.act_fn" "" "" "h"
-    FfnUp "ffn_up" Layer [Token, Hidden] "matmul" from [of(Stage::FfnNorm)]
+    FfnUp "ffn_up" Layer [Token, Hidden] "matmul" from [of(Stage::FfnNormQ8), of(Stage::FfnNormScale)]
         with [weight("w3", &[A::Hidden, A::Dim]), bias("b3", &[A::Hidden], When::MlpBias)] runs Runs::Alone;
         formula "ffn_up[t, f] = Σ_d ffn_norm[t, d] · w3[f, d]   ({D} terms)"
         purpose "For each unit: the value that passes through its gate."
@@ -365,7 +400,15 @@ stages! {
         formula "ffn_hidden[t, f] = ffn_silu[t, f] · ffn_up[t, f]"
         purpose "SwiGLU: value times gate, unit by unit."
         aliases "input of mlp.down_proj" "mlp.hook_post" "ffn_swiglu-L" "h"
-    FfnDown "ffn_down" Layer [Token, Dim] "matmul" from [of(Stage::FfnHidden)]
+    FfnHiddenQ8 "ffn_hidden_q8" Layer [Token, Hidden] "quantize" from [of(Stage::FfnHidden)] with [] runs Runs::Derived;
+        formula "ffn_hidden_q8 = ffn_hidden / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
+        purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
+        aliases "" "" "" ""
+    FfnHiddenScale "ffn_hidden_scale" Layer [Token, HiddenGroup] "quantize" from [of(Stage::FfnHidden)] with [] runs Runs::Alone;
+        formula "ffn_hidden_scale[t, j] = max |ffn_hidden| of group j / 127   ({g} values a group along the {F} units, the last may have fewer)"
+        purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
+        aliases "" "" "" ""
+    FfnDown "ffn_down" Layer [Token, Dim] "matmul" from [of(Stage::FfnHiddenQ8), of(Stage::FfnHiddenScale)]
         with [weight("w2", &[A::Dim, A::Hidden]), bias("b2", &[A::Dim], When::MlpBias)] runs Runs::Alone;
         formula "ffn_down[t, d] = Σ_f ffn_hidden[t, f] · w2[d, f]   ({F} terms)"
         purpose "The units' answers written back in the language of the residual stream."
@@ -380,7 +423,15 @@ stages! {
         formula "final_norm[t, d] = x[t, d] / √(Σ x[t, :]² / {D} + {eps}) · norm[d],   x = the last layer's ffn_residual"
         purpose "The last normalisation, before the vector is compared with the vocabulary."
         aliases "model.norm" "ln_final.hook_normalized × weight" "result_norm" "currentTensor"
-    Logits "logits" End [Token, Vocab] "matmul" from [of(Stage::FinalNorm)]
+    FinalNormQ8 "final_norm_q8" End [Token, Dim] "quantize" from [of(Stage::FinalNorm)] with [] runs Runs::Derived;
+        formula "final_norm_q8 = final_norm / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
+        purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
+        aliases "" "" "" ""
+    FinalNormScale "final_norm_scale" End [Token, DimGroup] "quantize" from [of(Stage::FinalNorm)] with [] runs Runs::Alone;
+        formula "final_norm_scale[t, j] = max |final_norm| of group j / 127   ({g} values a group along the {D} components, the last may have fewer)"
+        purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
+        aliases "" "" "" ""
+    Logits "logits" End [Token, Vocab] "matmul" from [of(Stage::FinalNormQ8), of(Stage::FinalNormScale)]
         with [weight("output", &[A::Vocab, A::Dim])] runs Runs::Alone;
         formula "logits[t, v] = Σ_d final_norm[t, d] · output[v, d]   ({D} terms)"
         purpose "One score for each of {V} tokens: how well it would continue the text after token t."
@@ -426,8 +477,26 @@ impl Stage {
         matches!(self, Self::Tokens | Self::Sampled)
     }
 
+    /// Whether its values are int8: quantised activations.
+    pub fn is_int8(self) -> bool {
+        matches!(
+            self,
+            Self::AttnNormQ8 | Self::AttnHeadsQ8 | Self::FfnNormQ8 | Self::FfnHiddenQ8 | Self::FinalNormQ8
+        )
+    }
+
+    /// Bytes that one of its values takes.
+    pub fn value_bytes(self) -> usize {
+        match self {
+            _ if self.is_ids() => 8,
+            _ if self.is_int8() => 1,
+            _ => 4,
+        }
+    }
+
     /// Whether it exists in pass `dims` of a model of `sizes`: masks do where a key is hidden from some
-    /// token in some layer, norms of queries and keys where the family has them.
+    /// token in some layer, norms of queries and keys where the family has them, quantised activations where
+    /// products run in int8.
     ///
     /// The `mask` of a pass is that of the layers with a window, where there are any. In a model where only
     /// some have one (Qwen's `max_window_layers`), the others hide less: their own `masked_scores` show it.
@@ -435,18 +504,46 @@ impl Stage {
         match self {
             Self::Mask | Self::MaskedScores => sizes.hides(dims),
             Self::XqNorm | Self::XkNorm => sizes.qk_norm,
+            Self::AttnNormQ8
+            | Self::AttnNormScale
+            | Self::AttnHeadsQ8
+            | Self::AttnHeadsScale
+            | Self::FfnNormQ8
+            | Self::FfnNormScale
+            | Self::FfnHiddenQ8
+            | Self::FfnHiddenScale
+            | Self::FinalNormQ8
+            | Self::FinalNormScale => sizes.group.is_some(),
             _ => true,
         }
     }
 
-    /// The stage that is read where this one is named: itself, or where it is absent the one before it.
-    /// Where nothing is masked, softmax reads the scores; where nothing is normalised, RoPE the projections.
-    pub fn or_before(self, sizes: &Sizes, dims: PassDims) -> Self {
+    /// What it reads in pass `dims`, besides weights: stages that are absent there are replaced by the ones
+    /// before them. Where nothing is masked, softmax reads the scores; where nothing is normalised, RoPE the
+    /// projections; where nothing is quantised, a product the activations themselves.
+    pub fn inputs(self, sizes: &Sizes, dims: PassDims) -> Vec<Input> {
+        let mut inputs: Vec<Input> = (self.info().inputs.iter())
+            .map(|input| match *input {
+                Input::Stage(stage) => Input::Stage(stage.or_before(sizes, dims)),
+                other => other,
+            })
+            .collect();
+        inputs.dedup();
+        inputs
+    }
+
+    /// Itself, or where it is absent the stage before it.
+    fn or_before(self, sizes: &Sizes, dims: PassDims) -> Self {
         match self {
             _ if self.present(sizes, dims) => self,
             Self::MaskedScores => Self::Scores,
             Self::XqNorm => Self::Xq,
             Self::XkNorm => Self::Xk,
+            Self::AttnNormQ8 | Self::AttnNormScale => Self::AttnNorm,
+            Self::AttnHeadsQ8 | Self::AttnHeadsScale => Self::AttnHeads,
+            Self::FfnNormQ8 | Self::FfnNormScale => Self::FfnNorm,
+            Self::FfnHiddenQ8 | Self::FfnHiddenScale => Self::FfnHidden,
+            Self::FinalNormQ8 | Self::FinalNormScale => Self::FinalNorm,
             _ => self,
         }
     }
@@ -724,6 +821,7 @@ mod tests {
             qk_norm: false,
             window: None,
             window_from: 0,
+            group: None,
         };
         for window in [None, Some(6)] {
             sizes.window = window;

@@ -140,6 +140,7 @@ mod tests {
             qk_norm: false,
             window: None,
             window_from: 0,
+            group: None,
         };
         let card = ModelCard {
             name: "m".into(),

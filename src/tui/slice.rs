@@ -123,6 +123,7 @@ mod tests {
             qk_norm: false,
             window: None,
             window_from: 0,
+            group: None,
         };
         let mut selected = Selected::new(&sizes);
         selected.set(Axis::Head, 3);

@@ -107,6 +107,7 @@ mod tests {
             qk_norm: false,
             window: None,
             window_from: 0,
+            group: None,
         };
         for view in View::ALL {
             let shape = [3, 4, 2];

@@ -204,6 +204,7 @@ impl<'a> Reader<'a> {
         let array = match &frame.data {
             FrameData::F32(array) => array.mapv(f64::from),
             FrameData::I64(array) => array.mapv(|id| id as f64),
+            FrameData::I8(array) => array.mapv(f64::from),
         };
         let (array, axes) = self.slice(array, step.axes(), index)?;
         self.reduce(&array, &axes, site, stats)
@@ -354,7 +355,7 @@ impl<'a> Reader<'a> {
             let site = Site::once(pass, llama_trace::trace::Stage::Tokens);
             self.frames.get(&site).into_iter().flat_map(|frame| match &frame.data {
                 FrameData::I64(ids) => ids.iter().copied().collect::<Vec<_>>(),
-                FrameData::F32(_) => Vec::new(),
+                FrameData::F32(_) | FrameData::I8(_) => Vec::new(),
             })
         };
         let from = if axis == Axis::Key { 0 } else { pass };

@@ -22,6 +22,7 @@ pub(crate) const SIZES: Sizes = Sizes {
     qk_norm: false,
     window: None,
     window_from: 0,
+    group: None,
 };
 
 const TEXTS: [&str; 12] =

@@ -5,7 +5,9 @@ use rayon::prelude::*;
 
 use super::{Kernel, MIN_PARALLEL};
 use crate::backend::{AttentionPart, AttentionShape, AttentionSink};
-use crate::ops::attention::{kv_head, mask, scale, softmax, softmax_visible, visible};
+use crate::config::Precision;
+use crate::ops;
+use crate::ops::attention::{kv_head, mask, scale, visible};
 
 /// Query rows whose parts are held at once while recording.
 const BLOCK: usize = 16;
@@ -32,8 +34,10 @@ struct Wanted {
 }
 
 /// See [`crate::backend::Backend::attention`].
+#[expect(clippy::too_many_arguments, reason = "an operation with three inputs and an observer")]
 pub(super) fn attention(
     kernel: Kernel,
+    precision: Precision,
     shape: AttentionShape,
     q: &[f32],
     keys: &[f32],
@@ -53,6 +57,7 @@ pub(super) fn attention(
         softmax: sink.wants(AttentionPart::Softmax),
     };
 
+    let round = |values: &mut [f32]| ops::round::row(precision, values);
     let group = heads / kv_heads;
     // One query row and the heads of one kv head: `rows` (group, K) is for their scores.
     let unit = |rows: &mut Vec<f32>, (unit, out): (usize, &mut [f32])| -> Vec<Parts> {
@@ -70,18 +75,21 @@ pub(super) fn attention(
         }
         let keep = |wanted: bool, row: &[f32]| wanted.then(|| row.to_vec());
         let parts = rows.chunks_exact_mut(all_keys).map(|row| {
+            round(&mut row[computed.clone()]);
             let qk = keep(wanted.qk, row);
             scale(&mut row[computed.clone()], head_dim);
+            round(&mut row[computed.clone()]);
             let scores = keep(wanted.scores, row);
             if wanted.masked_scores {
                 mask(row, visible.clone());
             }
             let masked_scores = keep(wanted.masked_scores, row);
+            kernel.softmax(&mut row[visible.clone()]);
+            round(&mut row[visible.clone()]);
+            // Outside it, e^−∞ is 0; nobody else reads the rest of the row.
             if wanted.softmax {
-                softmax_visible(row, visible.clone());
-            } else {
-                // The rest of the row is not read again.
-                softmax(&mut row[visible.clone()]);
+                row[..visible.start].fill(0.0);
+                row[visible.end..].fill(0.0);
             }
             Parts { qk, scores, masked_scores, softmax: keep(wanted.softmax, row) }
         });
@@ -93,6 +101,7 @@ pub(super) fn attention(
                 kernel.mix(&row[first..last], &values[first * stride..], stride, out);
             }
         }
+        round(out);
         parts
     };
 

@@ -7,21 +7,57 @@ use rayon::prelude::*;
 
 use super::MIN_PARALLEL;
 use super::kernel::gemm::{Packed, Scratch};
-use super::kernel::{Kernel, Rows};
-use crate::checkpoint::{Dtype, Tensor};
+use super::kernel::q8::Quantized;
+use super::kernel::{GroupScales, Kernel, Rows};
+use crate::checkpoint::{Bytes, Dtype, Scales, Tensor};
+use crate::config::Precision;
+use crate::ops;
 use crate::ops::dequantize;
 
-/// A matrix (outputs, inputs) where it lies in the file.
+/// A matrix (outputs, inputs) where it lies in the file, or quantised from there.
 #[derive(Clone, Debug)]
 pub struct Matrix {
     tensor: Tensor,
+    precision: Precision,
 }
 
 impl Matrix {
-    /// Over a tensor of two axes.
-    pub(super) fn new(tensor: Tensor) -> Self {
+    /// Over a tensor of two axes. It is copied only where `precision` multiplies in int8 and it is stored
+    /// otherwise.
+    pub(super) fn new(tensor: Tensor, precision: Precision) -> Self {
         assert_eq!(tensor.shape().len(), 2, "a matrix has two axes");
-        Self { tensor }
+        let stored = Self { tensor, precision };
+        match precision {
+            Precision::Q8 { group } if stored.tensor.scales().is_none() => stored.quantize(group),
+            _ => stored,
+        }
+    }
+
+    /// The same matrix in int8, quantised on all threads.
+    fn quantize(&self, group: usize) -> Self {
+        /// Groups that a thread takes at once.
+        const GROUPS: usize = 256;
+        let (inputs, count) = (self.inputs(), self.tensor.count());
+        let mut values = vec![0_i8; count];
+        let mut scales = vec![[0_u8; 4]; count.div_ceil(group)];
+        let parts = values.par_chunks_mut(GROUPS * group).zip(scales.par_chunks_mut(GROUPS));
+        parts.enumerate().for_each_init(
+            || (Vec::new(), vec![0.0; inputs]),
+            |(floats, row), (part, (values, scales))| {
+                let (first, end) = (part * GROUPS * group, part * GROUPS * group + values.len());
+                floats.clear();
+                for i in first / inputs..end.div_ceil(inputs) {
+                    self.copy_row(i, row);
+                    let start = first.saturating_sub(i * inputs);
+                    floats.extend_from_slice(&row[start..inputs.min(end - i * inputs)]);
+                }
+                ops::quantize::quantize_weights(floats, group, values, scales);
+            },
+        );
+        let bytes = Bytes::owned(values.into_iter().map(i8::cast_unsigned).collect());
+        let scales = Scales { bytes: Bytes::owned(scales.into_flattened()), group };
+        let tensor = Tensor::int8(self.tensor.shape().to_vec(), bytes, scales);
+        Self { tensor: tensor.unwrap_or_else(|| unreachable!("made for this shape")), ..self.clone() }
     }
 
     /// Number of rows: outputs of the product.
@@ -39,13 +75,18 @@ impl Matrix {
         let bytes = self.tensor.bytes();
         let length = bytes.len() / self.outputs();
         let bytes = &bytes[rows.start * length..rows.end * length];
-        Rows { bytes, dtype: self.tensor.dtype(), inputs: self.inputs() }
+        let scales = self.tensor.scales().map(|scales| GroupScales {
+            scales: scales.bytes.as_chunks().0,
+            group: scales.group,
+            first_row: rows.start,
+        });
+        // In q8 the rest is float32: a row of the embedding table is what its int8 values stand for.
+        Rows { bytes, dtype: self.tensor.dtype(), inputs: self.inputs(), scales, precision: self.precision }
     }
 
     /// Copies row `row` as float32.
     pub(super) fn copy_row(&self, row: usize, out: &mut [f32]) {
-        let rows = self.rows(row..row + 1);
-        widen(rows.dtype, rows.bytes, out);
+        self.rows(row..row + 1).widen(0, 0..self.inputs(), out);
     }
 }
 
@@ -72,6 +113,7 @@ pub(super) fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
                 }
             }
         },
+        Dtype::I8 => unreachable!("int8 values have scales"),
         Dtype::Q8_0 => dequantize::q8_0(bytes, out),
         Dtype::Q4_0 => dequantize::q4_0(bytes, out),
         Dtype::Q4_1 => dequantize::q4_1(bytes, out),
@@ -83,37 +125,88 @@ pub(super) fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Rows of activations from which packing them for [`Kernel::gemm`] pays.
-const MIN_GEMM: usize = 4;
+/// Activations as the matrix products read them: made once for all the products that share them.
+#[derive(Debug, Default)]
+pub struct Input {
+    rows: usize,
+    width: usize,
+    /// (rows, width) of a few rows.
+    values: Vec<f32>,
+    /// Many rows, in the order in which a tile reads them.
+    packed: Packed,
+    /// All rows, in int8 precision.
+    quantized: Quantized,
+}
+
+/// Rows of activations from which laying them out in tiles pays.
+const MIN_TILES: usize = 4;
+
+impl Input {
+    /// Takes `x` (…, width), every row.
+    pub(super) fn prepare(&mut self, kernel: Kernel, precision: Precision, x: &[f32], width: usize) {
+        let rows = x.len() / width;
+        (self.rows, self.width) = (rows, width);
+        if let Precision::Q8 { group } = precision {
+            self.quantized.fill(x, width, group, rows >= MIN_TILES && kernel.tiles_q8());
+        } else if rows >= MIN_TILES {
+            self.packed.pack(x, width, kernel.tile_tokens());
+        } else {
+            self.values.clear();
+            self.values.extend_from_slice(x);
+        }
+    }
+
+    /// The int8 values (rows, width) and their scales (rows, groups); empty in other precisions.
+    pub(super) fn quantized(&self) -> (&[i8], &[f32]) {
+        self.quantized.all()
+    }
+}
 
 /// Weight rows that a thread takes at once: a multiple of every tile's.
 const ROWS_AT_ONCE: usize = 48;
 
-/// columns (O, rows) = (x (rows, I) · wᵀ + bias)ᵀ: column o of the output is contiguous.
-pub(super) fn product(kernel: Kernel, x: &[f32], w: &Matrix, bias: Option<&Vec<f32>>, columns: &mut [f32]) {
-    let inputs = w.inputs();
-    let rows = x.len() / inputs;
-    let packed = (rows >= MIN_GEMM).then(|| Packed::new(x, inputs, kernel.tile_tokens()));
-    let part = |(row, scratch): &mut (Vec<f32>, Scratch), (part, columns): (usize, &mut [f32])| {
-        let first = part * ROWS_AT_ONCE;
-        let weights = w.rows(first..first + columns.len() / rows);
-        match &packed {
-            Some(packed) => kernel.gemm(packed, weights, columns, scratch),
-            None => kernel.dots(x, weights, columns, row),
-        }
-        if let Some(bias) = bias {
-            for (column, bias) in columns.chunks_exact_mut(rows).zip(&bias[first..]) {
-                for out in column {
-                    *out += bias;
-                }
+/// out (rows, O) = x (rows, I) · wᵀ + bias. A thread computes some columns of the output for every row, so
+/// that a weight is read once.
+pub(super) fn product(kernel: Kernel, x: &Input, w: &Matrix, bias: Option<&Vec<f32>>, out: &mut [f32]) {
+    let (rows, inputs, outputs) = (x.rows, w.inputs(), w.outputs());
+    assert_eq!(x.width, inputs, "the product's sides have one length");
+    let part = |(row, scratch): &mut (Vec<f32>, Scratch), (part, out): (usize, &mut [&mut [f32]])| {
+        let columns = part * ROWS_AT_ONCE..outputs.min((part + 1) * ROWS_AT_ONCE);
+        let weights = w.rows(columns.clone());
+        match w.precision {
+            Precision::Q8 { .. } => kernel.q8(&x.quantized, weights, out),
+            _ if rows >= MIN_TILES => kernel.gemm(&x.packed, weights, out, scratch),
+            _ => {
+                row.resize(inputs, 0.0);
+                kernel.dots(&x.values, weights, out, row);
             }
         }
+        for out in out {
+            if let Some(bias) = bias {
+                ops::elementwise::add_to(&bias[columns.clone()], out);
+            }
+            ops::round::row(w.precision, out);
+        }
     };
-    let scratch = || (vec![0.0; inputs], Scratch::default());
-    if x.len() * w.outputs() < MIN_PARALLEL {
-        let mut scratch = scratch();
-        columns.chunks_mut(ROWS_AT_ONCE * rows).enumerate().for_each(|unit| part(&mut scratch, unit));
+    let parallel = rows * inputs * outputs >= MIN_PARALLEL;
+    if rows == 1 && parallel {
+        let parts = out[..outputs].par_chunks_mut(ROWS_AT_ONCE).enumerate();
+        parts.for_each_init(Default::default, |scratch, (i, out)| part(scratch, (i, &mut [out])));
+        return;
+    }
+    // What each part writes: its columns of every row.
+    let mut parts: Vec<Vec<&mut [f32]>> =
+        (0..outputs.div_ceil(ROWS_AT_ONCE)).map(|_| Vec::with_capacity(rows)).collect();
+    for row in out.chunks_exact_mut(outputs).take(rows) {
+        for (part, columns) in parts.iter_mut().zip(row.chunks_mut(ROWS_AT_ONCE)) {
+            part.push(columns);
+        }
+    }
+    if parallel {
+        let parts = parts.par_iter_mut().enumerate();
+        parts.for_each_init(Default::default, |scratch, (i, out)| part(scratch, (i, out)));
     } else {
-        columns.par_chunks_mut(ROWS_AT_ONCE * rows).enumerate().for_each_init(scratch, part);
+        let mut scratch = Default::default();
+        parts.iter_mut().enumerate().for_each(|(i, out)| part(&mut scratch, (i, out)));
     }
 }

@@ -12,22 +12,34 @@ use rayon::prelude::*;
 
 use super::{AttentionShape, AttentionSink, Backend};
 use crate::checkpoint::Tensor;
-use crate::config::Pairing;
+use crate::config::{Pairing, Precision};
 use crate::ops;
 
 pub use kernel::Kernel;
-pub use matrix::Matrix;
+pub use matrix::{Input, Matrix};
 
 /// The CPU, with the threads of rayon's global pool.
 #[derive(Clone, Copy, Debug)]
 pub struct Cpu {
     kernel: Kernel,
+    precision: Precision,
 }
 
 impl Cpu {
-    /// The CPU with the inner loops of `kernel`.
+    /// The CPU with the inner loops of `kernel`, in float32.
     pub fn with_kernel(kernel: Kernel) -> Self {
-        Self { kernel }
+        Self { kernel, precision: Precision::F32 }
+    }
+
+    /// The same in another arithmetic.
+    #[must_use]
+    pub fn with_precision(self, precision: Precision) -> Self {
+        Self { precision, ..self }
+    }
+
+    /// Rounds results to what the precision keeps.
+    fn round(self, values: &mut [f32]) {
+        ops::round::row(self.precision, values);
     }
 
     /// The inner loops that it computes with.
@@ -39,7 +51,7 @@ impl Cpu {
 impl Default for Cpu {
     /// The CPU with the fastest inner loops that it can run.
     fn default() -> Self {
-        Self { kernel: Kernel::available()[0] }
+        Self::with_kernel(Kernel::available()[0])
     }
 }
 
@@ -50,9 +62,14 @@ impl Backend for Cpu {
     type Buffer = Vec<f32>;
     type Matrix = Matrix;
     type Vector = Vec<f32>;
+    type Input = Input;
 
     fn name(&self) -> &'static str {
         "cpu"
+    }
+
+    fn precision(&self) -> Precision {
+        self.precision
     }
 
     fn buffer(&self, count: usize) -> Vec<f32> {
@@ -60,12 +77,13 @@ impl Backend for Cpu {
     }
 
     fn matrix(&self, tensor: &Tensor) -> Matrix {
-        Matrix::new(tensor.clone())
+        Matrix::new(tensor.clone(), self.precision)
     }
 
     fn vector(&self, tensor: &Tensor) -> Vec<f32> {
         let mut values = vec![0.0; tensor.count()];
         matrix::widen(tensor.dtype(), tensor.bytes(), &mut values);
+        self.round(&mut values);
         values
     }
 
@@ -95,37 +113,33 @@ impl Backend for Cpu {
         let rows = cos.chunks_exact_mut(pairs).zip(sin.chunks_exact_mut(pairs)).take(tokens);
         for (t, (cos, sin)) in rows.enumerate() {
             ops::rope::angles(start + t, frequencies, cos, sin);
+            self.round(cos);
+            self.round(sin);
         }
     }
 
     fn rms_norm(&self, x: &Vec<f32>, weight: &Vec<f32>, eps: f32, rows: usize, out: &mut Vec<f32>) {
         let width = weight.len();
         for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)).take(rows) {
-            self.kernel.rms_norm(x, weight, eps, out);
+            self.kernel.rms_norm(x, weight, eps, self.precision, out);
         }
     }
 
-    fn matmul(&self, x: &Vec<f32>, w: &Matrix, bias: Option<&Vec<f32>>, rows: usize, out: &mut Vec<f32>) {
-        let (inputs, outputs) = (w.inputs(), w.outputs());
-        let (x, out) = (&x[..rows * inputs], &mut out[..rows * outputs]);
-        if rows == 1 {
-            matrix::product(self.kernel, x, w, bias, out);
-            return;
-        }
-        // One thread computes an output column for every row, so that a weight row is read once; the
-        // columns are then turned into rows.
-        let mut columns = vec![0.0; rows * outputs];
-        matrix::product(self.kernel, x, w, bias, &mut columns);
-        let turn = |(t, out): (usize, &mut [f32])| {
-            for (out, column) in out.iter_mut().zip(columns.chunks_exact(rows)) {
-                *out = column[t];
-            }
-        };
-        if rows * outputs < MIN_PARALLEL {
-            out.chunks_exact_mut(outputs).enumerate().for_each(turn);
-        } else {
-            out.par_chunks_exact_mut(outputs).enumerate().for_each(turn);
-        }
+    fn input(&self) -> Input {
+        Input::default()
+    }
+
+    fn prepare(&self, x: &Vec<f32>, width: usize, rows: usize, input: &mut Input) {
+        input.prepare(self.kernel, self.precision, &x[..rows * width], width);
+    }
+
+    fn read_quantized(&self, input: &Input, see: &mut dyn FnMut(&[i8], &[f32])) {
+        let (values, scales) = input.quantized();
+        see(values, scales);
+    }
+
+    fn matmul(&self, x: &Input, w: &Matrix, bias: Option<&Vec<f32>>, out: &mut Vec<f32>) {
+        matrix::product(self.kernel, x, w, bias, out);
     }
 
     fn rope(
@@ -143,7 +157,7 @@ impl Backend for Cpu {
         let units = x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)).take(rows * heads);
         for (unit, (x, out)) in units.enumerate() {
             let row = unit / heads * pairs..(unit / heads + 1) * pairs;
-            ops::rope::rope(x, &cos[row.clone()], &sin[row], pairing, out);
+            ops::rope::rope(x, &cos[row.clone()], &sin[row], pairing, self.precision, out);
         }
     }
 
@@ -160,24 +174,30 @@ impl Backend for Cpu {
         out: &mut Vec<f32>,
         sink: &mut dyn AttentionSink,
     ) {
-        attention::attention(self.kernel, shape, q, keys, values, out, sink);
+        attention::attention(self.kernel, self.precision, shape, q, keys, values, out, sink);
     }
 
     fn silu(&self, x: &Vec<f32>, count: usize, out: &mut Vec<f32>) {
-        let apply = |(out, x): (&mut f32, &f32)| *out = ops::swiglu::silu(*x);
+        let apply = |(x, out): (&[f32], &mut [f32])| {
+            self.kernel.silu(x, out);
+            self.round(out);
+        };
+        let (x, out) = (&x[..count], &mut out[..count]);
         if count < MIN_PARALLEL {
-            out[..count].iter_mut().zip(x).for_each(apply);
+            apply((x, out));
         } else {
-            out[..count].par_iter_mut().zip(x).with_min_len(1 << 12).for_each(apply);
+            x.par_chunks(1 << 12).zip(out.par_chunks_mut(1 << 12)).for_each(apply);
         }
     }
 
     fn mul(&self, a: &Vec<f32>, b: &Vec<f32>, count: usize, out: &mut Vec<f32>) {
         ops::elementwise::mul(&a[..count], &b[..count], &mut out[..count]);
+        self.round(&mut out[..count]);
     }
 
     fn add(&self, a: &Vec<f32>, b: &Vec<f32>, count: usize, out: &mut Vec<f32>) {
         ops::elementwise::add(&a[..count], &b[..count], &mut out[..count]);
+        self.round(&mut out[..count]);
     }
 
     fn row(&self, x: &Vec<f32>, row: usize, width: usize, out: &mut Vec<f32>) {

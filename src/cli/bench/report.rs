@@ -11,6 +11,9 @@ use crate::trace::Stage;
 pub(super) struct Report {
     pub(super) model: String,
     pub(super) kernel: &'static str,
+    pub(super) precision: &'static str,
+    /// What the multiply limit multiplies.
+    pub(super) multiplied: &'static str,
     pub(super) threads: usize,
     /// Bytes a second.
     pub(super) read_bandwidth: f64,
@@ -61,7 +64,11 @@ impl Spread {
 impl Report {
     pub(super) fn print_table(&self) -> Result<()> {
         let mut out = std::io::stdout().lock();
-        writeln!(out, "model        {}, {} threads, {} kernel", self.model, self.threads, self.kernel)?;
+        writeln!(
+            out,
+            "model        {}, precision {}, {} threads, {} kernel",
+            self.model, self.precision, self.threads, self.kernel
+        )?;
         writeln!(
             out,
             "memory read  {:8.1} GB/s, the most that a loop over ordinary memory reached",
@@ -69,8 +76,9 @@ impl Report {
         )?;
         writeln!(
             out,
-            "multiply     {:8.1} GFLOP/s in float32, the most that a loop in registers reached",
-            self.matmul / 1e9
+            "multiply     {:8.1} GFLOP/s in {}, the most that a loop in registers reached",
+            self.matmul / 1e9,
+            self.multiplied
         )?;
         writeln!(out, "load         {:8.3} s", self.load.as_secs_f64())?;
         writeln!(out, "first token  {:8.3} s, cold", self.first_token.as_secs_f64())?;
@@ -132,6 +140,7 @@ impl Report {
         let report = json!({
             "model": self.model,
             "kernel": self.kernel,
+            "precision": self.precision,
             "threads": self.threads,
             "read_bandwidth_gbs": self.read_bandwidth / 1e9,
             "matmul_gflops": self.matmul / 1e9,

@@ -34,7 +34,7 @@ impl Manifest {
                 "rope_theta": float(card.rope_theta), "rope_scaling": card.rope_scaling,
                 "tied": card.tied, "qkv_bias": card.qkv_bias, "output_bias": card.output_bias,
                 "mlp_bias": card.mlp_bias, "qk_norm": sizes.qk_norm,
-                "window": sizes.window, "window_from": sizes.window.map(|_| sizes.window_from),
+                "q8_group": sizes.group, "window": sizes.window, "window_from": sizes.window.map(|_| sizes.window_from),
             }),
             backend: card.backend,
             precision: card.precision,

@@ -76,7 +76,7 @@ pub fn lines(app: &App, width: u16) -> Vec<Line<'static>> {
     };
     out.lines
         .push(Line::from(vec![Span::styled(step.name(), theme.strong()), Span::styled(kind, theme.dim())]));
-    out.text(0, &card.fill(step.formula(), app.dims()), theme.code());
+    out.text(0, &card.formula(step, app.dims()), theme.code());
     out.gap();
     out.text(0, &card.fill(step.purpose(), app.dims()), Style::new());
     out.gap();
@@ -106,12 +106,9 @@ fn shapes(app: &App, out: &mut Writer) {
             out.named("out", theme.dim(), &format!("{view} {}", axes(app, view.axes())));
         }
         Step::Stage(stage) => {
-            for input in stage.info().inputs {
-                let text = match *input {
-                    Input::Stage(input) => {
-                        let input = input.or_before(&app.outline().card.sizes, app.dims());
-                        format!("{input} {}", axes(app, input.axes()))
-                    }
+            for input in stage.inputs(&app.outline().card.sizes, app.dims()) {
+                let text = match input {
+                    Input::Stage(input) => format!("{input} {}", axes(app, input.axes())),
                     Input::LayerInput => layer_input(app),
                     Input::Positions => {
                         let dims = app.dims();

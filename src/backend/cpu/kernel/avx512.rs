@@ -4,8 +4,10 @@
 use std::arch::x86_64::*;
 
 use super::limits::CHAINS;
+use super::q8::Quantized;
 use super::{Rows, gemm, portable};
 use crate::checkpoint::Dtype;
+use crate::config::Precision;
 use crate::ops;
 use crate::ops::matmul::LANES;
 
@@ -13,24 +15,22 @@ use crate::ops::matmul::LANES;
 const ROWS: usize = 4;
 
 /// See [`super::Kernel::dots`]; for number types in which every value stands for itself.
-pub(super) fn dots(x: &[f32], w: Rows<'_>, columns: &mut [f32]) {
-    let tokens = x.len() / w.inputs;
-    assert!(x.len() == tokens * w.inputs && columns.len() == w.count() * tokens);
-    for (group, columns) in columns.chunks_mut(ROWS * tokens).enumerate() {
-        let count = columns.len() / tokens;
-        let rows = std::array::from_fn(|i| w.row(group * ROWS + i.min(count - 1)));
-        for (token, x) in x.chunks_exact(w.inputs).enumerate() {
+pub(super) fn dots(x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]]) {
+    let count = w.count();
+    for first in (0..count).step_by(ROWS) {
+        let rows = std::array::from_fn(|i| w.row((first + i).min(count - 1)));
+        for (out, x) in out.iter_mut().zip(x.chunks_exact(w.inputs)) {
             // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
             let sums: [f32; ROWS] = unsafe {
                 match w.dtype {
                     Dtype::F32 => dots_f32(x, rows),
                     Dtype::F16 => dots_f16(x, rows),
                     Dtype::BF16 => dots_bf16(x, rows),
-                    blocks => unreachable!("{blocks} is for dots_of_blocks"),
+                    other => unreachable!("{other} is for dots_of_blocks"),
                 }
             };
-            for (column, sum) in columns.chunks_exact_mut(tokens).zip(sums) {
-                column[token] = sum;
+            for (out, sum) in out[first..].iter_mut().zip(sums) {
+                *out = sum;
             }
         }
     }
@@ -77,7 +77,7 @@ fn mask(left: usize) -> __mmask16 {
 
 /// The sum of the lanes, in the order of [`ops::matmul::reduce`].
 #[target_feature(enable = "avx512f,avx512dq")]
-fn reduce(sums: __m512) -> f32 {
+pub(super) fn reduce(sums: __m512) -> f32 {
     let eight = _mm256_add_ps(_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps::<1>(sums));
     let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
     let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -162,10 +162,14 @@ macro_rules! compiled {
     };
 }
 
-compiled!(dots_of_blocks, portable::dots, (x: &[f32], w: Rows<'_>, columns: &mut [f32], scratch: &mut [f32]));
+compiled!(dots_of_blocks, portable::dots, (x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut [f32]));
 compiled!(qk, ops::attention::qk, (query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]));
 compiled!(mix, ops::attention::mix, (weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]));
-compiled!(rms_norm, ops::rms_norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]));
+compiled!(q8, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]));
+compiled!(softmax, ops::softmax::softmax, (row: &mut [f32]));
+compiled!(silu, ops::swiglu::silu_all, (gate: &[f32], out: &mut [f32]));
+compiled!(rms_norm, ops::rms_norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]));
+
 /// See [`super::Kernel::read_limit`]: the exclusive or of every whole 256 bytes.
 pub(super) fn read(bytes: &[u8]) -> u64 {
     #[target_feature(enable = "avx512f")]

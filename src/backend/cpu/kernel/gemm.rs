@@ -5,7 +5,6 @@
 //! all tokens pass by; between blocks the partial sums wait in memory, so blocking changes no sum.
 
 use super::Rows;
-use crate::backend::cpu::matrix::widen;
 use crate::ops::matmul::LANES;
 
 /// Inputs in a block: whole blocks of every number type.
@@ -28,7 +27,7 @@ pub(super) trait Tile {
 
 /// Activations in the order in which a tile reads them: (block, tile of tokens, step, token, 16 lanes),
 /// zeros where a tile or a step is not full.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::backend::cpu) struct Packed {
     values: Vec<f32>,
     inputs: usize,
@@ -38,10 +37,13 @@ pub(in crate::backend::cpu) struct Packed {
 
 impl Packed {
     /// Packs `x` (tokens, inputs) for tiles of `tile_tokens`.
-    pub(in crate::backend::cpu) fn new(x: &[f32], inputs: usize, tile_tokens: usize) -> Self {
+    pub(in crate::backend::cpu) fn pack(&mut self, x: &[f32], inputs: usize, tile_tokens: usize) {
         let tokens = x.len() / inputs;
         let tiles = tokens.div_ceil(tile_tokens);
-        let mut values = Vec::with_capacity(tiles * tile_tokens * inputs.next_multiple_of(LANES));
+        (self.inputs, self.tokens, self.tile_tokens) = (inputs, tokens, tile_tokens);
+        let values = &mut self.values;
+        values.clear();
+        values.reserve(tiles * tile_tokens * inputs.next_multiple_of(LANES));
         for block in (0..inputs).step_by(BLOCK) {
             let end = (block + BLOCK).min(inputs);
             for tile in 0..tiles {
@@ -58,7 +60,6 @@ impl Packed {
                 }
             }
         }
-        Self { values, inputs, tokens, tile_tokens }
     }
 
     /// The part of one block and one tile, (steps, tokens, 16).
@@ -78,15 +79,16 @@ pub(in crate::backend::cpu) struct Scratch {
     sums: Vec<f32>,
 }
 
-/// columns (rows of w, tokens) = (x · wᵀ)ᵀ.
-pub(super) fn gemm<T: Tile>(x: &Packed, w: Rows<'_>, columns: &mut [f32], scratch: &mut Scratch) {
+/// out (tokens)(rows of w) = x · wᵀ.
+pub(super) fn gemm<T: Tile>(x: &Packed, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Scratch) {
     let (inputs, tokens) = (x.inputs, x.tokens);
     let tiles = tokens.div_ceil(T::TOKENS);
     let tile_size = T::ROWS * T::TOKENS * LANES;
     let Scratch { row: widened, panel, sums } = scratch;
-    let mut out = [0.0; 64];
-    let out = &mut out[..T::ROWS * T::TOKENS];
-    for (first, columns) in (0..w.count()).step_by(T::ROWS).zip(columns.chunks_mut(T::ROWS * tokens)) {
+    let mut reduced = [0.0; 64];
+    let reduced = &mut reduced[..T::ROWS * T::TOKENS];
+    for first in (0..w.count()).step_by(T::ROWS) {
+        let count = T::ROWS.min(w.count() - first);
         sums.clear();
         sums.resize(tiles * tile_size, 0.0);
         for block in (0..inputs).step_by(BLOCK) {
@@ -97,12 +99,12 @@ pub(super) fn gemm<T: Tile>(x: &Packed, w: Rows<'_>, columns: &mut [f32], scratc
                 T::add(x.part(block, steps, tile), panel, sums);
             }
         }
-        for (tile, sums) in sums.chunks_exact(tile_size).enumerate() {
-            T::reduce(sums, out);
-            for (column, out) in columns.chunks_exact_mut(tokens).zip(out.chunks_exact(T::TOKENS)) {
-                let column = &mut column[tile * T::TOKENS..];
-                let count = column.len().min(T::TOKENS);
-                column[..count].copy_from_slice(&out[..count]);
+        for (out, sums) in out.chunks_mut(T::TOKENS).zip(sums.chunks_exact(tile_size)) {
+            T::reduce(sums, reduced);
+            for (token, out) in out.iter_mut().enumerate() {
+                for (row, out) in out[first..first + count].iter_mut().enumerate() {
+                    *out = reduced[row * T::TOKENS + token];
+                }
             }
         }
     }
@@ -121,9 +123,8 @@ fn pack_panel<T: Tile>(
     panel.clear();
     panel.resize(steps * T::ROWS * LANES, 0.0);
     widened.resize(block.len(), 0.0);
-    let bytes = w.range(block);
     for row in first..(first + T::ROWS).min(w.count()) {
-        widen(w.dtype, &w.row(row)[bytes.clone()], widened);
+        w.widen(row, block.clone(), widened);
         for (step, values) in widened.chunks(LANES).enumerate() {
             panel[(step * T::ROWS + row - first) * LANES..][..values.len()].copy_from_slice(values);
         }

@@ -1,6 +1,7 @@
 //! Loops that do nothing but reach the machine's limits, to measure the kernels by.
 
 use super::{Isa, Kernel};
+use crate::config::Precision;
 use crate::ops::matmul::LANES;
 
 /// Independent sums that [`Kernel::multiply_limit`] keeps under way, in groups of 16 values: as many as
@@ -13,7 +14,7 @@ impl Kernel {
     pub fn read_limit(self, bytes: &[u8]) -> u64 {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => super::avx512::read(bytes),
+            Isa::Avx512 | Isa::Avx512Vnni => super::avx512::read(bytes),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => super::avx2::read(bytes),
             Isa::Portable => {
@@ -23,12 +24,17 @@ impl Kernel {
         }
     }
 
-    /// Does `rounds` · 12 · 16 multiply-adds on values in registers, and returns something made of them.
-    pub fn multiply_limit(self, rounds: usize) -> f32 {
+    /// Multiplies and adds values in registers, `rounds` times 12 vectors of the widest multiply that this
+    /// instruction set has for `precision`, and returns something made of them.
+    pub fn multiply_limit(self, precision: Precision, rounds: usize) -> f32 {
+        #[cfg(target_arch = "x86_64")]
+        if self.multiplies_int8(precision) {
+            return super::vnni::multiply(rounds, std::hint::black_box(0x0102_0304));
+        }
         let factor = std::hint::black_box(0.999);
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => super::avx512::multiply(rounds, factor),
+            Isa::Avx512 | Isa::Avx512Vnni => super::avx512::multiply(rounds, factor),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => super::avx2::multiply(rounds, factor),
             Isa::Portable => {
@@ -43,6 +49,14 @@ impl Kernel {
         }
     }
 
-    /// Floating-point operations of one round of [`Kernel::multiply_limit`].
-    pub const MULTIPLY_ROUND: usize = 2 * CHAINS * LANES;
+    /// Multiplications and additions of one round of [`Kernel::multiply_limit`].
+    pub fn multiply_round(self, precision: Precision) -> usize {
+        let operations = 2 * CHAINS * LANES;
+        if self.multiplies_int8(precision) { 4 * operations } else { operations }
+    }
+
+    /// Whether products of `precision` are made of int8 multiplications here; else they are float32's.
+    pub fn multiplies_int8(self, precision: Precision) -> bool {
+        precision.group().is_some() && self.tiles_q8()
+    }
 }

@@ -10,13 +10,19 @@ mod avx512;
 pub(super) mod gemm;
 mod limits;
 mod portable;
+pub(super) mod q8;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
 
 use std::ops::Range;
 
 use gemm::{Packed, Scratch};
 
+use super::matrix::widen;
 use crate::checkpoint::Dtype;
+use crate::config::Precision;
 use crate::ops;
+use crate::ops::quantize::Quantized;
 
 /// The inner loops for one instruction set. A value of this type exists only for a set that the processor
 /// has; that is what makes calling them sound.
@@ -28,6 +34,9 @@ enum Isa {
     /// AVX-512 F, BW, DQ and VL: 16 values at once.
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// The same with VNNI: int8 products of 64 values at once.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Vnni,
     /// AVX2, FMA and F16C: 8 values at once.
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -44,6 +53,21 @@ pub(super) struct Rows<'a> {
     pub(super) dtype: Dtype,
     /// Values in a row.
     pub(super) inputs: usize,
+    /// The scales of the matrix, where its values are int8.
+    pub(super) scales: Option<GroupScales<'a>>,
+    /// What a weight is rounded to before it is used.
+    pub(super) precision: Precision,
+}
+
+/// The scales of a matrix of int8 values.
+#[derive(Clone, Copy)]
+pub(super) struct GroupScales<'a> {
+    /// float32, little-endian, one a group of the whole matrix.
+    pub(super) scales: &'a [[u8; 4]],
+    /// Values that share a scale.
+    pub(super) group: usize,
+    /// The row of the matrix that `Rows::bytes` begins with.
+    pub(super) first_row: usize,
 }
 
 impl<'a> Rows<'a> {
@@ -58,8 +82,38 @@ impl<'a> Rows<'a> {
         &self.bytes[row * length..(row + 1) * length]
     }
 
+    /// Whether a weight is used as it lies there, without a scale or rounding.
+    fn plain(self) -> bool {
+        match self.dtype {
+            Dtype::F32 => self.precision != Precision::Bf16,
+            Dtype::F16 => self.precision != Precision::Bf16,
+            Dtype::BF16 => true,
+            _ => false,
+        }
+    }
+
+    /// Row `row` of int8 values, with its scales.
+    #[inline(always)]
+    pub(super) fn quantized(self, row: usize) -> Option<Quantized<'a>> {
+        let GroupScales { scales, group, first_row } = self.scales?;
+        let first = (first_row + row) * self.inputs;
+        Some(Quantized { values: bytemuck::cast_slice(self.row(row)), scales, group, first })
+    }
+
+    /// Some values of row `row` as float32, which begin and end with a block of the number type: exactly
+    /// where they are floats, by the formula of the format where they are stored in blocks or groups, and
+    /// rounded where the precision asks for it.
+    #[inline(always)]
+    pub(super) fn widen(self, row: usize, inputs: Range<usize>, out: &mut [f32]) {
+        match self.quantized(row) {
+            Some(quantized) => quantized.dequantize(inputs.start, &mut out[..inputs.len()]),
+            None => widen(self.dtype, &self.row(row)[self.range(inputs)], out),
+        }
+        ops::round::row(self.precision, out);
+    }
+
     /// Where in a row's bytes the values of `inputs` are, which begin and end with a block of the number type.
-    pub(super) fn range(self, inputs: Range<usize>) -> Range<usize> {
+    fn range(self, inputs: Range<usize>) -> Range<usize> {
         let at = |input: usize| input / self.dtype.block() * self.dtype.block_bytes();
         at(inputs.start)..at(inputs.end)
     }
@@ -78,6 +132,8 @@ impl Kernel {
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl");
+            let vnni = is_x86_feature_detected!("avx512vnni");
+            kernels.extend((avx2 && avx512 && vnni).then_some(Self(Isa::Avx512Vnni)));
             kernels.extend((avx2 && avx512).then_some(Self(Isa::Avx512)));
             kernels.extend(avx2.then_some(Self(Isa::Avx2)));
         }
@@ -91,34 +147,57 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => "avx512",
             #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni => "avx512vnni",
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => "avx2",
             Isa::Portable => "portable",
         }
     }
 
-    /// columns (rows of w, rows of x) = (x · wᵀ)ᵀ for a few rows of `x`, reading each weight once, in the
+    /// out (rows of x)(rows of w) = x · wᵀ for a few rows of `x`, reading each weight once, in the
     /// number type in which it is stored. `scratch` has room for one row of weights.
-    pub(super) fn dots(self, x: &[f32], w: Rows<'_>, columns: &mut [f32], scratch: &mut [f32]) {
+    pub(super) fn dots(self, x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut [f32]) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 if w.dtype.block() > 1 => avx512::dots_of_blocks(x, w, columns, scratch),
+            Isa::Avx512 | Isa::Avx512Vnni if !w.plain() => avx512::dots_of_blocks(x, w, out, scratch),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512::dots(x, w, columns),
+            Isa::Avx512 | Isa::Avx512Vnni => avx512::dots(x, w, out),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::dots(x, w, columns, scratch),
-            Isa::Portable => portable::dots(x, w, columns, scratch),
+            Isa::Avx2 => avx2::dots(x, w, out, scratch),
+            Isa::Portable => portable::dots(x, w, out, scratch),
         }
     }
 
     /// The same for many rows of `x`, packed in the order in which they are read.
-    pub(super) fn gemm(self, x: &Packed, w: Rows<'_>, columns: &mut [f32], scratch: &mut Scratch) {
+    pub(super) fn gemm(self, x: &Packed, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Scratch) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => gemm::gemm::<avx512::Tile>(x, w, columns, scratch),
+            Isa::Avx512 | Isa::Avx512Vnni => gemm::gemm::<avx512::Tile>(x, w, out, scratch),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => gemm::gemm::<avx2::Tile>(x, w, columns, scratch),
-            Isa::Portable => gemm::gemm::<portable::Tile>(x, w, columns, scratch),
+            Isa::Avx2 => gemm::gemm::<avx2::Tile>(x, w, out, scratch),
+            Isa::Portable => gemm::gemm::<portable::Tile>(x, w, out, scratch),
         }
+    }
+
+    /// out (rows of x)(rows of w) = x · wᵀ in int8, as [`ops::quantize::dot`] computes it.
+    pub(super) fn q8(self, x: &q8::Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni => vnni::q8(x, w, out),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => avx512::q8(x, w, out),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => avx2::q8(x, w, out),
+            Isa::Portable => portable::q8(x, w, out),
+        }
+    }
+
+    /// Whether [`Kernel::q8`] reads many rows of activations in tiles.
+    pub(super) fn tiles_q8(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.0 == Isa::Avx512Vnni;
+        #[cfg(not(target_arch = "x86_64"))]
+        false
     }
 
     /// Tokens that a tile of [`Kernel::gemm`] takes at once.
@@ -126,7 +205,7 @@ impl Kernel {
         use gemm::Tile;
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512::Tile::TOKENS,
+            Isa::Avx512 | Isa::Avx512Vnni => avx512::Tile::TOKENS,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => avx2::Tile::TOKENS,
             Isa::Portable => portable::Tile::TOKENS,
@@ -137,7 +216,7 @@ impl Kernel {
     pub(super) fn qk(self, query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512::qk(query, keys, stride, out),
+            Isa::Avx512 | Isa::Avx512Vnni => avx512::qk(query, keys, stride, out),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => avx2::qk(query, keys, stride, out),
             Isa::Portable => ops::attention::qk(query, keys, stride, out),
@@ -148,21 +227,43 @@ impl Kernel {
     pub(super) fn mix(self, weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512::mix(weights, values, stride, out),
+            Isa::Avx512 | Isa::Avx512Vnni => avx512::mix(weights, values, stride, out),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => avx2::mix(weights, values, stride, out),
             Isa::Portable => ops::attention::mix(weights, values, stride, out),
         }
     }
 
-    /// [`ops::rms_norm::rms_norm`].
-    pub(super) fn rms_norm(self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    /// [`ops::softmax::softmax`].
+    pub(super) fn softmax(self, row: &mut [f32]) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512::rms_norm(x, weight, eps, out),
+            Isa::Avx512 | Isa::Avx512Vnni => avx512::softmax(row),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::rms_norm(x, weight, eps, out),
-            Isa::Portable => ops::rms_norm::rms_norm(x, weight, eps, out),
+            Isa::Avx2 => avx2::softmax(row),
+            Isa::Portable => ops::softmax::softmax(row),
+        }
+    }
+
+    /// [`ops::swiglu::silu_all`].
+    pub(super) fn silu(self, gate: &[f32], out: &mut [f32]) {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Vnni => avx512::silu(gate, out),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => avx2::silu(gate, out),
+            Isa::Portable => ops::swiglu::silu_all(gate, out),
+        }
+    }
+
+    /// [`ops::rms_norm::rms_norm`].
+    pub(super) fn rms_norm(self, x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]) {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Vnni => avx512::rms_norm(x, weight, eps, precision, out),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => avx2::rms_norm(x, weight, eps, precision, out),
+            Isa::Portable => ops::rms_norm::rms_norm(x, weight, eps, precision, out),
         }
     }
 }
@@ -226,26 +327,96 @@ mod tests {
                 (32, 3, 1),
                 (1280, 7, 5),
             ] {
-                if dtype.bytes(inputs).is_none() {
+                if dtype.bytes(inputs).is_none() || dtype == Dtype::I8 {
                     continue;
                 }
                 let x = noise(inputs * tokens, 1);
                 let (bytes, w) = stored(&noise(inputs * rows, 2), dtype);
-                let plain: Vec<f32> = w
+                let plain: Vec<f32> = x
                     .chunks(inputs)
-                    .flat_map(|w| x.chunks(inputs).map(|x| ops::matmul::dot(x, w)).collect::<Vec<_>>())
+                    .flat_map(|x| w.chunks(inputs).map(|w| ops::matmul::dot(x, w)).collect::<Vec<_>>())
                     .collect();
-                let w = Rows { bytes: &bytes, dtype, inputs };
+                let w = Rows { bytes: &bytes, dtype, inputs, scales: None, precision: Precision::F32 };
                 for kernel in Kernel::available() {
                     let what = format!("{} {dtype} {inputs}×{rows}×{tokens}", kernel.name());
-                    let mut columns = vec![0.0; rows * tokens];
-                    kernel.dots(&x, w, &mut columns, &mut vec![0.0; inputs]);
-                    assert_eq!(columns, plain, "dots {what}");
-                    columns.fill(0.0);
-                    let packed = Packed::new(&x, inputs, kernel.tile_tokens());
-                    kernel.gemm(&packed, w, &mut columns, &mut Scratch::default());
-                    assert_eq!(columns, plain, "gemm {what}");
+                    let mut fast = vec![0.0; rows * tokens];
+                    kernel.dots(&x, w, &mut split(&mut fast, rows), &mut vec![0.0; inputs]);
+                    assert_eq!(fast, plain, "dots {what}");
+                    fast.fill(0.0);
+                    let mut packed = Packed::default();
+                    packed.pack(&x, inputs, kernel.tile_tokens());
+                    kernel.gemm(&packed, w, &mut split(&mut fast, rows), &mut Scratch::default());
+                    assert_eq!(fast, plain, "gemm {what}");
                 }
+            }
+        }
+    }
+
+    /// The rows of an output.
+    fn split(out: &mut [f32], width: usize) -> Vec<&mut [f32]> {
+        out.chunks_exact_mut(width).collect()
+    }
+
+    #[test]
+    fn every_kernel_gives_the_bits_of_the_plain_int8_products() {
+        // Regular groups with and without a short chunk, panel and tile; groups of other sizes; rows that
+        // are no whole groups.
+        for (inputs, rows, tokens, x_group, w_group) in [
+            (32, 1, 1, 32, 32),
+            (512, 16, 16, 32, 32),
+            (544, 17, 19, 32, 32),
+            (1120, 5, 33, 32, 32),
+            (96, 50, 2, 32, 32),
+            (172, 7, 5, 32, 32),
+            (128, 3, 4, 64, 64),
+            (100, 3, 4, 32, 16),
+        ] {
+            let x = noise(inputs * tokens, 7);
+            let w = noise(inputs * rows, 8);
+            let (mut values, mut scales) = (vec![0; w.len()], vec![[0; 4]; w.len().div_ceil(w_group)]);
+            ops::quantize::quantize_weights(&w, w_group, &mut values, &mut scales);
+            // The most negative value, which a file may have.
+            values[0] = -128;
+            let scales = GroupScales { scales: &scales, group: w_group, first_row: 0 };
+            let w = Rows {
+                bytes: bytemuck::cast_slice(&values),
+                dtype: Dtype::I8,
+                inputs,
+                scales: Some(scales),
+                precision: Precision::Q8 { group: x_group },
+            };
+            let mut plain = Vec::new();
+            for x in x.chunks(inputs) {
+                let (mut q8, mut scales) = (vec![0; inputs], vec![0.0; inputs.div_ceil(x_group)]);
+                ops::quantize::quantize(x, x_group, &mut q8, &mut scales);
+                plain.extend(
+                    (0..rows).map(|row| ops::quantize::dot(&q8, &scales, x_group, w.quantized(row).unwrap())),
+                );
+            }
+            for kernel in Kernel::available() {
+                for tiles in [false, kernel.tiles_q8()] {
+                    let mut fast = vec![0.0; rows * tokens];
+                    let mut quantized = q8::Quantized::default();
+                    quantized.fill(&x, inputs, x_group, tiles);
+                    kernel.q8(&quantized, w, &mut split(&mut fast, rows));
+                    assert_eq!(fast, plain, "{} {inputs}×{rows}×{tokens} {tiles}", kernel.name());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_kernel_gives_the_bits_of_the_plain_exponentials() {
+        for width in [1, 15, 16, 40, 100] {
+            let x: Vec<f32> = noise(width, 9).iter().map(|x| 50.0 * x).collect();
+            let (mut softmax, mut silu) = (x.clone(), vec![0.0; width]);
+            ops::softmax::softmax(&mut softmax);
+            ops::swiglu::silu_all(&x, &mut silu);
+            for kernel in Kernel::available() {
+                let (mut row, mut out) = (x.clone(), vec![0.0; width]);
+                kernel.softmax(&mut row);
+                kernel.silu(&x, &mut out);
+                assert_eq!((row, out), (softmax.clone(), silu.clone()), "{} {width}", kernel.name());
             }
         }
     }
@@ -256,8 +427,8 @@ mod tests {
             let (x, w) = (noise(3 * width, 3), noise(width, 4));
             for kernel in Kernel::available() {
                 let (mut plain, mut fast) = (vec![0.0; width], vec![0.0; width]);
-                ops::rms_norm::rms_norm(&w, &x[..width], 1e-5, &mut plain);
-                kernel.rms_norm(&w, &x[..width], 1e-5, &mut fast);
+                ops::rms_norm::rms_norm(&w, &x[..width], 1e-5, Precision::F32, &mut plain);
+                kernel.rms_norm(&w, &x[..width], 1e-5, Precision::F32, &mut fast);
                 assert_eq!(plain, fast, "rms_norm {} {width}", kernel.name());
                 ops::attention::mix(&w[..2], &x, width, &mut plain);
                 kernel.mix(&w[..2], &x, width, &mut fast);

@@ -1,19 +1,30 @@
 //! The plain operations, for any processor; the other instruction sets compile some of them for
 //! themselves.
 
+use super::q8::Quantized;
 use super::{Rows, gemm};
-use crate::backend::cpu::matrix::widen;
 use crate::ops;
 use crate::ops::matmul::LANES;
 
 /// See [`super::Kernel::dots`].
 #[inline(always)]
-pub(super) fn dots(x: &[f32], w: Rows<'_>, columns: &mut [f32], scratch: &mut [f32]) {
-    let tokens = x.len() / w.inputs;
-    for (row, column) in columns.chunks_exact_mut(tokens).enumerate() {
-        widen(w.dtype, w.row(row), scratch);
-        for (out, x) in column.iter_mut().zip(x.chunks_exact(w.inputs)) {
-            *out = ops::matmul::dot(x, scratch);
+pub(super) fn dots(x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut [f32]) {
+    for row in 0..w.count() {
+        w.widen(row, 0..w.inputs, scratch);
+        for (out, x) in out.iter_mut().zip(x.chunks_exact(w.inputs)) {
+            out[row] = ops::matmul::dot(x, scratch);
+        }
+    }
+}
+
+/// See [`super::Kernel::q8`].
+#[inline(always)]
+pub(super) fn q8(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
+    for row in 0..w.count() {
+        let Some(weights) = w.quantized(row) else { unreachable!("{} has no int8 values", w.dtype) };
+        for (token, out) in out.iter_mut().enumerate() {
+            let (values, scales) = x.row(token);
+            out[row] = ops::quantize::dot(values, scales, x.group, weights);
         }
     }
 }

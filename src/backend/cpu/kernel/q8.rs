@@ -1,0 +1,107 @@
+//! Quantised activations in the orders in which the int8 kernels read them.
+
+use crate::ops::quantize::quantize;
+
+/// Activations that a tile of [`super::vnni`] takes at once.
+pub(super) const TILE: usize = 16;
+
+/// The group that the int8 kernels are written for: all that quantised models use but for odd ones.
+pub(super) const GROUP: usize = 32;
+
+/// Numbers of four int8 values in a group.
+pub(super) const QUADS: usize = GROUP / 4;
+
+/// Quantised rows of activations: each with its own groups, the last of them short where it must be.
+#[derive(Debug, Default)]
+pub(in crate::backend::cpu) struct Quantized {
+    rows: usize,
+    /// Values in a row.
+    pub(super) inputs: usize,
+    /// Values that share a scale.
+    pub(super) group: usize,
+    /// (rows, inputs)
+    pub(super) values: Vec<i8>,
+    /// (rows, groups)
+    pub(super) scales: Vec<f32>,
+    tiles: Option<Tiles>,
+}
+
+/// The same values tile by tile of 16 rows, zeros where a tile is not full.
+#[derive(Debug, Default)]
+pub(super) struct Tiles {
+    /// (tile, group, quad, row): four neighbouring values of a row in one number.
+    pub(super) quads: Vec<i32>,
+    /// (tile, group, row): −128 times the sum of the group's values.
+    pub(super) offsets: Vec<i32>,
+    /// (tile, group, row)
+    pub(super) scales: Vec<f32>,
+}
+
+impl Quantized {
+    /// Quantises `x` (rows, inputs), and lays out tiles where a kernel wants them.
+    pub(in crate::backend::cpu) fn fill(&mut self, x: &[f32], inputs: usize, group: usize, tiles: bool) {
+        let (rows, groups) = (x.len() / inputs, inputs.div_ceil(group));
+        (self.rows, self.inputs, self.group) = (rows, inputs, group);
+        self.values.resize(rows * inputs, 0);
+        self.scales.resize(rows * groups, 0.0);
+        let outputs = self.values.chunks_exact_mut(inputs).zip(self.scales.chunks_exact_mut(groups));
+        for (x, (values, scales)) in x.chunks_exact(inputs).zip(outputs) {
+            quantize(x, group, values, scales);
+        }
+        if tiles && self.is_regular() {
+            let mut tiles = self.tiles.take().unwrap_or_default();
+            tiles.fill(self);
+            self.tiles = Some(tiles);
+        } else {
+            self.tiles = None;
+        }
+    }
+
+    /// The values and the scales of row `row`.
+    #[inline(always)]
+    pub(super) fn row(&self, row: usize) -> (&[i8], &[f32]) {
+        let groups = self.inputs.div_ceil(self.group);
+        (&self.values[row * self.inputs..][..self.inputs], &self.scales[row * groups..][..groups])
+    }
+
+    /// All values (rows, inputs) and all scales (rows, groups).
+    pub(in crate::backend::cpu) fn all(&self) -> (&[i8], &[f32]) {
+        (&self.values, &self.scales)
+    }
+
+    /// Whether rows are whole groups of 32.
+    pub(super) fn is_regular(&self) -> bool {
+        self.group == GROUP && self.inputs.is_multiple_of(GROUP)
+    }
+
+    /// The tiles, where they were laid out.
+    pub(super) fn tiles(&self) -> Option<&Tiles> {
+        self.tiles.as_ref()
+    }
+}
+
+impl Tiles {
+    fn fill(&mut self, x: &Quantized) {
+        let (groups, tiles) = (x.inputs / GROUP, x.rows.div_ceil(TILE));
+        for numbers in [&mut self.quads, &mut self.offsets] {
+            numbers.clear();
+        }
+        self.quads.resize(tiles * groups * QUADS * TILE, 0);
+        self.offsets.resize(tiles * groups * TILE, 0);
+        self.scales.clear();
+        self.scales.resize(tiles * groups * TILE, 0.0);
+        for row in 0..x.rows {
+            let (values, scales) = x.row(row);
+            let (tile, lane) = (row / TILE, row % TILE);
+            for (group, (values, scale)) in values.as_chunks::<GROUP>().0.iter().zip(scales).enumerate() {
+                let at = tile * groups + group;
+                self.scales[at * TILE + lane] = *scale;
+                self.offsets[at * TILE + lane] = -128 * values.iter().map(|x| i32::from(*x)).sum::<i32>();
+                for (quad, values) in values.as_chunks::<4>().0.iter().enumerate() {
+                    let bytes = values.map(i8::cast_unsigned);
+                    self.quads[(at * QUADS + quad) * TILE + lane] = i32::from_le_bytes(bytes);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! int8 quantisation in groups, as llama2.c's version 2 has it: x ≈ q · scale, one scale for the values of a
+//! group, scale = max |x| / 127.
+
+use super::matmul::{LANES, reduce};
+
+/// The largest magnitude of a quantised value.
+const MAX: f32 = 127.0;
+
+/// Quantises one row. Groups of `group` values begin at its start; the last one may be short. `scales` has
+/// one for each. Halves are rounded away from zero; a group of zeros has scale 0; one that holds a value that
+/// is not a number has a scale that is none either, so that it is not lost.
+pub fn quantize(x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]) {
+    for ((x, values), scale) in x.chunks(group).zip(values.chunks_mut(group)).zip(scales) {
+        let max = x.iter().map(|x| x.abs()).fold(0.0, |max, x| if x > max || x.is_nan() { x } else { max });
+        *scale = max / MAX;
+        for (value, x) in values.iter_mut().zip(x) {
+            // A conversion in Rust saturates, and takes what is not a number to 0.
+            *value = (x / *scale).round() as i8;
+        }
+    }
+}
+
+/// A row of quantised values inside a larger tensor whose groups run on from row to row.
+#[derive(Clone, Copy, Debug)]
+pub struct Quantized<'a> {
+    /// The values of the row.
+    pub values: &'a [i8],
+    /// The scales of the whole tensor, little-endian float32 as in a file: 4 bytes each.
+    pub scales: &'a [[u8; 4]],
+    /// Values that share a scale.
+    pub group: usize,
+    /// Where the row begins in the tensor.
+    pub first: usize,
+}
+
+impl Quantized<'_> {
+    /// The scale of value `i` of the row.
+    #[inline(always)]
+    pub fn scale(&self, i: usize) -> f32 {
+        f32::from_le_bytes(self.scales[(self.first + i) / self.group])
+    }
+
+    /// Where the group of value `i` ends, counted from the row's beginning.
+    #[inline(always)]
+    fn group_end(&self, i: usize) -> usize {
+        ((self.first + i) / self.group + 1) * self.group - self.first
+    }
+
+    /// The values from `start` on as float32, as many as `out` has.
+    pub fn dequantize(&self, start: usize, out: &mut [f32]) {
+        let mut i = 0;
+        while i < out.len() {
+            let end = (self.group_end(start + i) - start).min(out.len());
+            let scale = self.scale(start + i);
+            for (out, value) in out[i..end].iter_mut().zip(&self.values[start + i..start + end]) {
+                *out = f32::from(*value) * scale;
+            }
+            i = end;
+        }
+    }
+}
+
+/// The product of a quantised row of activations, whose groups of `group` begin at its start, with a row of
+/// weights: over each run of inputs in which both scales are constant the integers are summed exactly, then
+/// multiplied with both scales. The runs are added as [`super::matmul::dot`] adds its terms: run r goes to
+/// partial sum r mod 16 by a fused multiply-add.
+#[inline(always)]
+pub fn dot(x: &[i8], scales: &[f32], group: usize, w: Quantized<'_>) -> f32 {
+    let (mut sums, mut i, mut run) = ([0.0_f32; LANES], 0, 0);
+    while i < x.len() {
+        let end = ((i / group + 1) * group).min(w.group_end(i)).min(x.len());
+        let scale = scales[i / group] * w.scale(i);
+        let sum = &mut sums[run % LANES];
+        *sum = (integers(&x[i..end], &w.values[i..end]) as f32).mul_add(scale, *sum);
+        (i, run) = (end, run + 1);
+    }
+    reduce(sums)
+}
+
+/// Σ x · w, exactly.
+#[inline(always)]
+fn integers(x: &[i8], w: &[i8]) -> i64 {
+    // 2¹⁶ products of two int8 values stay inside an i32.
+    let parts = x.chunks(1 << 16).zip(w.chunks(1 << 16));
+    parts
+        .map(|(x, w)| i64::from(x.iter().zip(w).map(|(x, w)| i32::from(*x) * i32::from(*w)).sum::<i32>()))
+        .sum()
+}
+
+/// Quantises a whole tensor, in groups that run on from row to row, into values and little-endian scales.
+pub fn quantize_weights(x: &[f32], group: usize, values: &mut [i8], scales: &mut [[u8; 4]]) {
+    for ((x, values), bytes) in x.chunks(group).zip(values.chunks_mut(group)).zip(scales) {
+        let mut scale = [0.0];
+        quantize(x, group, values, &mut scale);
+        *bytes = scale[0].to_le_bytes();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_value_of_a_group_becomes_127() {
+        let (mut values, mut scales) = ([0; 5], [0.0; 3]);
+        quantize(&[1.0, -2.0, 0.0, 0.0, 254.0], 2, &mut values, &mut scales);
+        assert_eq!(scales, [2.0 / 127.0, 0.0, 2.0]);
+        assert_eq!(values, [64, -127, 0, 0, 127]); // 63.5 is rounded away from zero
+    }
+
+    #[test]
+    fn halves_go_away_from_zero() {
+        let (mut values, mut scales) = ([0; 4], [0.0]);
+        quantize(&[127.0, 0.5, -0.5, 1.5], 4, &mut values, &mut scales);
+        assert_eq!((values, scales), ([127, 1, -1, 2], [1.0]));
+    }
+
+    #[test]
+    fn what_is_not_a_number_is_not_lost() {
+        let (mut values, mut scales) = ([0; 3], [0.0]);
+        quantize(&[1.0, f32::NAN, 2.0], 3, &mut values, &mut scales);
+        assert!(scales[0].is_nan());
+        quantize(&[1.0, f32::INFINITY, 2.0], 3, &mut values, &mut scales);
+        assert!((scales[0] * f32::from(values[0])).is_nan());
+    }
+
+    #[test]
+    fn a_run_ends_where_either_group_does() {
+        // Activations in groups of 4, weights in groups of 3 that begin 2 values before this row: runs of 1, 3, 1.
+        let x = [1, 2, 3, 4, 5];
+        let scales = [10.0_f32, 100.0, 1000.0].map(f32::to_le_bytes);
+        let w = Quantized { values: &[1, 1, 1, 1, 1], scales: &scales, group: 3, first: 2 };
+        let sum = 1.0 * 10.0 * 0.5 + (2.0 + 3.0 + 4.0) * 100.0 * 0.5 + 5.0 * 1000.0 * 2.0;
+        assert_eq!(dot(&x, &[0.5, 2.0], 4, w), sum);
+        let mut out = [0.0; 3];
+        w.dequantize(0, &mut out);
+        assert_eq!(out, [10.0, 100.0, 100.0]);
+        w.dequantize(3, &mut out[..2]);
+        assert_eq!(out[..2], [100.0, 1000.0]);
+    }
+}
