@@ -13,7 +13,8 @@ use crate::tokenizer::{Quoted, Tokenizer};
 /// # Errors
 /// As [`Template::render`] and [`Tokenizer::encode`].
 pub fn prompt(template: &Template, tokenizer: &dyn Tokenizer, messages: &[Message]) -> Result<Vec<u32>> {
-    let Some(quoted) = Quoted::new(tokenizer, messages.iter().map(|message| &*message.content)) else {
+    let said: Vec<&str> = messages.iter().map(|message| &*message.content).collect();
+    let Some(quoted) = Quoted::new(tokenizer, &said) else {
         return tokenizer.encode_marked(&template.render(messages)?);
     };
     let quote = |message: &Message| Message { role: message.role, content: quoted.quote(&message.content) };
