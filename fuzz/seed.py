@@ -60,6 +60,22 @@ def tokenizer_bin():
     return struct.pack("<i", 7) + b"".join(each)
 
 
+def llama2c():
+    """Version 2, in groups that run on from row to row, which no fixture has."""
+    dim, hidden, layers, heads, kv_heads, vocab, context, group = 4, 6, 2, 2, 1, 5, 16, 5
+    header = struct.pack("<Ii7iBi", 0x616B3432, 2, dim, hidden, layers, heads, kv_heads, vocab, context, 1, group)
+    norms = struct.pack("<f", 1.0) * (dim * (2 * layers + 1))
+    kv = dim // heads * kv_heads
+
+    def matrix(rows, columns):
+        count = rows * columns
+        return bytes(i * 37 % 256 for i in range(count)) + struct.pack("<f", 0.01) * -(-count // group)
+
+    each = [(dim, dim), (kv, dim), (kv, dim), (dim, dim), (hidden, dim), (dim, hidden), (hidden, dim)]
+    matrices = [matrix(vocab, dim)] + [matrix(*shape) for shape in each for _ in range(layers)]
+    return header.ljust(256, b"\0") + norms + b"".join(matrices)
+
+
 def text(value):
     return struct.pack("<Q", len(value.encode())) + value.encode()
 
@@ -118,7 +134,7 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     for name, pickle in pickles():
         (folder / name).write_bytes(pickle)
-    for make in [gguf, tiktoken, sentencepiece, tokenizer_bin]:
+    for make in [llama2c, gguf, tiktoken, sentencepiece, tokenizer_bin]:
         folder = HERE / "corpus" / make.__name__
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "small").write_bytes(make())
