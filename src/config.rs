@@ -67,6 +67,36 @@ pub enum Precision {
     },
 }
 
+/// The number type that cached keys and values are kept in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheDtype {
+    /// float32: exactly what was computed.
+    F32,
+    /// float16.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+impl CacheDtype {
+    /// Bytes that a value takes.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+
+    /// Its name, as `--cache-dtype` takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+        }
+    }
+}
+
 /// Values that share a scale where a checkpoint does not say how many: as in llama2.c and in ggml's Q8_0.
 pub const DEFAULT_GROUP: usize = 32;
 
@@ -77,6 +107,14 @@ impl Precision {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
             Self::Q8 { .. } => "q8",
+        }
+    }
+
+    /// The number type that keeps keys and values of this precision as they are.
+    pub fn cache_dtype(self) -> CacheDtype {
+        match self {
+            Self::F32 | Self::Q8 { .. } => CacheDtype::F32,
+            Self::Bf16 => CacheDtype::Bf16,
         }
     }
 

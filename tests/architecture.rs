@@ -16,7 +16,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("backend", &["checkpoint", "config", "error", "ops"]),
     ("model", &["backend", "checkpoint", "config", "error", "ops", "trace"]),
     ("generate", &["backend", "config", "error", "model", "ops", "tokenizer", "trace"]),
-    ("replay", &["backend", "error", "generate", "model", "ops", "tokenizer", "trace"]),
+    ("replay", &["backend", "config", "error", "generate", "model", "ops", "tokenizer", "trace"]),
     ("tui", &["chapters", "error", "trace"]),
     (
         "cli",

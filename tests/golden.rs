@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use common::models::{self, Tensors, tensors};
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::checkpoint::{self, Checkpoint};
-use llama_trace::config::{Pairing, RopeScaling};
+use llama_trace::config::{Pairing, Precision, RopeScaling};
 use llama_trace::generate::{Sampler, Sampling, Session};
 use llama_trace::model::Model;
 use llama_trace::trace::{Frame, FrameData, NoProbe, Recorder, Select, Site, Stage};
@@ -228,7 +228,7 @@ fn every_bias_and_norm_weight_matters_dropped_or_swapped() {
 fn a_missing_root_and_a_wrong_kv_head_are_noticed() {
     for model in MODELS {
         let reference = reference(model);
-        let sizes = llama_trace::trace::Sizes::from(&open(model).config);
+        let sizes = llama_trace::trace::Sizes::new(&open(model).config, Precision::F32);
         let (heads, groups, c) = (sizes.heads, sizes.kv_heads, sizes.head_dim);
         let right = record(&open(model), &ids(model, "prompt_ids"));
         assert_eq!(difference(&right, &reference), None);

@@ -8,7 +8,7 @@ pub mod cpu;
 use std::ops::Range;
 
 use crate::checkpoint::Tensor;
-use crate::config::{Pairing, Precision};
+use crate::config::{CacheDtype, Pairing, Precision};
 
 /// The sizes of one attention operation.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +64,8 @@ pub trait Backend: Send + Sync {
     type Vector: Send + Sync;
     /// Activations as a matrix product reads them: in another order, or in another number type.
     type Input: Send;
+    /// The keys or the values of one layer (capacity, G, C).
+    type Cache: Send;
 
     /// Its name for users: "cpu".
     fn name(&self) -> &'static str;
@@ -136,8 +138,20 @@ pub trait Backend: Send + Sync {
         out: &mut Self::Buffer,
     );
 
-    /// cache\[at .. at + rows\] = x (rows, width).
-    fn cache(&self, x: &Self::Buffer, width: usize, at: usize, rows: usize, cache: &mut Self::Buffer);
+    /// The number type that keys and values are cached in.
+    fn cache_dtype(&self) -> CacheDtype;
+
+    /// A cache with room for nothing.
+    fn new_cache(&self) -> Self::Cache;
+
+    /// Makes room for `count` values; those that are there stay.
+    fn grow_cache(&self, cache: &mut Self::Cache, count: usize);
+
+    /// cache\[at .. at + rows\] = x (rows, width), rounded to the cache's number type.
+    fn cache(&self, x: &Self::Buffer, width: usize, at: usize, rows: usize, cache: &mut Self::Cache);
+
+    /// Shows the first `count` values of `cache` to `see`.
+    fn read_cache(&self, cache: &Self::Cache, count: usize, see: &mut dyn FnMut(&[f32]));
 
     /// out (T, H, C) = softmax(q · keysᵀ / √C + mask) · values, with q (T, H, C) and the cached keys
     /// and values (K, G, C). `sink` sees the parts it wants; they do not change the result.
@@ -145,8 +159,8 @@ pub trait Backend: Send + Sync {
         &self,
         shape: AttentionShape,
         q: &Self::Buffer,
-        keys: &Self::Buffer,
-        values: &Self::Buffer,
+        keys: &Self::Cache,
+        values: &Self::Cache,
         out: &mut Self::Buffer,
         sink: &mut dyn AttentionSink,
     );

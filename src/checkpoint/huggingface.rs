@@ -1,6 +1,6 @@
 //! A Hugging Face directory: config.json, and model.safetensors or its shards with their index.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
 
 use serde::Deserialize;
@@ -95,30 +95,55 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-/// Opens every shard that the index names, once, and checks that each tensor is where the index says.
-fn read_shards(folder: &Path, index_path: &Path) -> Result<(Contents, usize)> {
-    let wrong = |what: String, expected: &str, found: String| {
-        Error::model(what)
-            .in_file(index_path)
-            .expected(expected)
-            .found(found)
-            .next("fetch the index and every shard that it names again")
-    };
+/// Reads the index of shards, whose file names must be plain ones: it must not make this program read, or
+/// fetch, files elsewhere.
+fn read_index(index_path: &Path) -> Result<Index> {
     let index: Index = serde_json::from_str(&read_text(index_path, MAX_INDEX)?).map_err(|error| {
         let expected = "JSON with a `weight_map` from tensor names to file names";
-        wrong("the index of shards cannot be read".into(), expected, printable(&error.to_string()))
+        wrong_index(
+            index_path,
+            "the index of shards cannot be read",
+            expected,
+            &printable(&error.to_string()),
+        )
     })?;
+    for file in index.weight_map.values() {
+        let mut parts = Path::new(file).components();
+        let plain = matches!((parts.next(), parts.next()), (Some(Component::Normal(name)), None) if name == file.as_str());
+        if !plain || file.contains('\\') {
+            let what = "the index names a shard outside the directory";
+            return Err(wrong_index(index_path, what, "plain file names", &format!("`{}`", printable(file))));
+        }
+    }
+    Ok(index)
+}
+
+fn wrong_index(index_path: &Path, what: &str, expected: &str, found: &str) -> Error {
+    Error::model(what)
+        .in_file(index_path)
+        .expected(expected)
+        .found(found)
+        .next("fetch the index and every shard that it names again")
+}
+
+/// The files that the index names, each once.
+///
+/// # Errors
+/// [`Error::Model`] where the index is damaged, or names a file outside its directory.
+pub(super) fn shard_names(index_path: &Path) -> Result<Vec<String>> {
+    let names: BTreeSet<String> = read_index(index_path)?.weight_map.into_values().collect();
+    Ok(names.into_iter().collect())
+}
+
+/// Opens every shard that the index names, once, and checks that each tensor is where the index says.
+fn read_shards(folder: &Path, index_path: &Path) -> Result<(Contents, usize)> {
+    let wrong =
+        |what: String, expected: &str, found: String| wrong_index(index_path, &what, expected, &found);
+    let index = read_index(index_path)?;
     let mut shards: BTreeMap<&str, Contents> = BTreeMap::new();
     for file in index.weight_map.values() {
         if shards.contains_key(file.as_str()) {
             continue;
-        }
-        // An index must not make this program read files elsewhere.
-        let mut parts = Path::new(file).components();
-        let plain = matches!((parts.next(), parts.next()), (Some(Component::Normal(name)), None) if name == file.as_str());
-        if !plain || file.contains('\\') {
-            let what = "the index names a shard outside the directory".into();
-            return Err(wrong(what, "plain file names", format!("`{}`", printable(file))));
         }
         let path = folder.join(file);
         if !path.exists() {

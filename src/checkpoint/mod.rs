@@ -5,6 +5,7 @@
 //! before it was compared with the file's size.
 
 pub mod chat_template;
+pub mod hub;
 pub mod names;
 pub mod tensor;
 
@@ -110,7 +111,7 @@ pub fn open(path: Option<&Path>) -> Result<Checkpoint> {
             .in_file(path)
             .expected("a directory in Hugging Face's or Meta's layout, a GGUF file, or a llama2.c .bin file")
             .found(error)
-            .next("check the spelling, or leave --model out to use the built-in model")
+            .next("check the spelling; a model of the Hugging Face hub is org/name; without --model it is the built-in one")
     })?;
     if metadata.is_dir() {
         let shards = meta::shards(path);

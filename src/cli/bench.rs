@@ -22,7 +22,6 @@ use crate::trace::{Clock, NoProbe, Stage};
 const PREFILLS: usize = 3;
 
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
-    let backend = cpu(&args.cpu)?;
     let started = Instant::now();
     let checkpoint = match &args.shape {
         Some(name) => random::checkpoint(name, args.weights.into())?,
@@ -31,7 +30,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let made = started.elapsed();
     let started = Instant::now();
     let precision = input::precision(&args.model, &checkpoint);
-    let backend = backend.with_precision(precision);
+    let backend = cpu(&args.cpu, precision)?;
     let model = Model::load(&checkpoint, backend)?;
     // Random weights are made, not loaded.
     let load = if args.shape.is_some() { started.elapsed() } else { made + started.elapsed() };

@@ -31,7 +31,7 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
             .found("none")
     })?;
     let format = format::find(&checkpoint, &*tokenizer)?;
-    let backend = cpu(&args.cpu)?.with_precision(input::precision(&args.model, &checkpoint));
+    let backend = cpu(&args.cpu, input::precision(&args.model, &checkpoint))?;
     let model = Arc::new(Model::load(&checkpoint, backend)?);
     let mut lines = Lines::open()?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -39,6 +39,7 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
         // Elsewhere Ctrl-C ends the program, as it does any that is fed by a pipe.
         signal_hook::flag::register(signal_hook::consts::SIGINT, stop.clone())
             .map_err(|error| Error::terminal("Ctrl-C cannot be caught").found(error))?;
+        super::interrupt::hand_over();
         let place = format.template.place();
         super::tell(format_args!(
             "{} speaks by {place}. /help shows the commands, Ctrl-D leaves.",

@@ -82,6 +82,7 @@ fn interrupt_flag() -> Result<Arc<AtomicBool>> {
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
             .map_err(|error| Error::output("signals cannot be caught").found(error))?;
     }
+    super::interrupt::hand_over();
     Ok(flag)
 }
 

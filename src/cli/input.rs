@@ -5,10 +5,12 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{CpuArgs, ModelArgs, PrecisionName, RunArgs, SamplingArgs};
+use super::hub;
+use super::{CacheDtypeName, CpuArgs, ModelArgs, PrecisionName, RunArgs, SamplingArgs};
 use crate::backend::cpu::{Cpu, Kernel};
+use crate::checkpoint::hub::Wanted;
 use crate::checkpoint::{self, Checkpoint};
-use crate::config::{DEFAULT_GROUP, Precision};
+use crate::config::{CacheDtype, DEFAULT_GROUP, Precision};
 use crate::error::{Error, Result};
 use crate::generate::{Sampler, Sampling};
 use crate::model::Model;
@@ -35,7 +37,7 @@ impl Run {
         let sampler = args.sampling.sampler()?;
         let (checkpoint, tokenizer) = open(&args.model)?;
         let (text, ids) = prompt(args, tokenizer.as_deref())?;
-        let backend = cpu(&args.cpu)?.with_precision(precision(&args.model, &checkpoint));
+        let backend = cpu(&args.cpu, precision(&args.model, &checkpoint))?;
         let model = Model::load(&checkpoint, backend)?;
         Ok(Self { model, tokenizer, eos: checkpoint.eos, sampler, text, ids })
     }
@@ -57,8 +59,19 @@ impl SamplingArgs {
 /// The most threads that are started: more than any machine has cores.
 const MAX_THREADS: usize = 1024;
 
-/// The CPU backend, with the threads and the kernel that were asked for.
-pub(super) fn cpu(args: &CpuArgs) -> Result<Cpu> {
+/// The CPU backend in `precision`, with the threads, the kernel and the cache that were asked for.
+pub(super) fn cpu(args: &CpuArgs, precision: Precision) -> Result<Cpu> {
+    let cpu = Cpu::with_kernel(kernel(args)?).with_precision(precision);
+    Ok(match args.cache_dtype {
+        None => cpu,
+        Some(CacheDtypeName::F32) => cpu.with_cache_dtype(CacheDtype::F32),
+        Some(CacheDtypeName::F16) => cpu.with_cache_dtype(CacheDtype::F16),
+        Some(CacheDtypeName::Bf16) => cpu.with_cache_dtype(CacheDtype::Bf16),
+    })
+}
+
+/// Starts the threads, and finds the kernel.
+fn kernel(args: &CpuArgs) -> Result<Kernel> {
     if let Some(threads) = args.threads {
         if !(1..=MAX_THREADS).contains(&threads) {
             return Err(Error::usage("so many threads cannot compute")
@@ -71,8 +84,8 @@ pub(super) fn cpu(args: &CpuArgs) -> Result<Cpu> {
             Error::usage("the threads cannot be started").found(error).next("ask for fewer")
         })?;
     }
-    let Some(name) = &args.cpu_kernel else { return Ok(Cpu::default()) };
     let available = Kernel::available();
+    let Some(name) = &args.cpu_kernel else { return Ok(available[0]) };
     let names: Vec<_> = available.iter().map(|kernel| kernel.name()).collect();
     let kernel = available.iter().find(|kernel| kernel.name() == name).ok_or_else(|| {
         Error::usage("this processor has no such kernel")
@@ -80,7 +93,7 @@ pub(super) fn cpu(args: &CpuArgs) -> Result<Cpu> {
             .found(format!("`{name}`"))
             .next("give one of these, or none: the fastest is the default")
     })?;
-    Ok(Cpu::with_kernel(*kernel))
+    Ok(*kernel)
 }
 
 /// The arithmetic that was asked for, or that the weights are made for.
@@ -94,7 +107,12 @@ pub(super) fn precision(args: &ModelArgs, checkpoint: &Checkpoint) -> Precision 
 
 /// Opens the checkpoint, with what the options change in its configuration.
 fn open_checkpoint(args: &ModelArgs) -> Result<Checkpoint> {
-    let mut checkpoint = checkpoint::open(args.model.as_deref())?;
+    let place = hub::locate(args, Wanted::Model)?;
+    let mut checkpoint = checkpoint::open(place.path.as_deref())?;
+    if let Some(name) = place.name {
+        // The folder's own name there is a commit.
+        checkpoint.name = name;
+    }
     if let Some(factor) = args.rope_factor {
         checkpoint.config.set_rope_factor(factor)?;
     }
@@ -133,6 +151,14 @@ fn find_tokenizer(
 pub(super) fn open_tokenizer(args: &ModelArgs) -> Result<Arc<dyn Tokenizer>> {
     if let (None, Some(path)) = (&args.model, &args.tokenizer) {
         return tokenizer::open(path).map(Arc::from);
+    }
+    if hub::name(args).is_some() {
+        // Nobody fetches gigabytes to see the tokens of a text.
+        let path = match &args.tokenizer {
+            Some(path) => Some(path.clone()),
+            None => hub::locate(args, Wanted::Tokenizer)?.path,
+        };
+        return path.map_or_else(|| Err(no_tokenizer()), |path| tokenizer::open(&path).map(Arc::from));
     }
     open(args)?.1.ok_or_else(no_tokenizer)
 }

@@ -4,8 +4,10 @@ mod bench;
 mod chat;
 mod export;
 mod generate;
+mod hub;
 mod info;
 mod input;
+mod interrupt;
 mod log;
 mod output;
 mod step;
@@ -44,6 +46,7 @@ Examples:
   llama-trace --prompt \"Once upon a time\" --step
   llama-trace --prompt \"Once upon a time\" -n 60
   llama-trace --model ~/models/Llama-3.2-1B --prompt \"The capital of France is\" --step --layer 3 --stage softmax
+  llama-trace --model meta-llama/Llama-3.2-1B --prompt \"The capital of France is\"
   llama-trace chat --system \"You explain how Llama works.\"
   llama-trace log --prompt \"Hello\" --values
   llama-trace export --prompt \"Hello\" --out dump -n 3
@@ -71,10 +74,14 @@ enum Command {
 /// Which model.
 #[derive(Args, Clone, Debug)]
 struct ModelArgs {
-    /// A directory in Hugging Face's or Meta's layout, a GGUF file, or a llama2.c .bin file [default: the built-in
-    /// model]
-    #[arg(long, short, value_name = "PATH")]
+    /// A directory in Hugging Face's or Meta's layout, a GGUF file, a llama2.c .bin file, or org/name[@revision]
+    /// from the Hugging Face hub (org/name:FILE for a GGUF file of it) [default: the built-in model]
+    #[arg(long, short, value_name = "MODEL")]
     model: Option<PathBuf>,
+
+    /// Open models of the hub from the cache, without asking the hub
+    #[arg(long)]
+    offline: bool,
 
     /// tokenizer.json, tokenizer.model, a GGUF file or llama2.c's tokenizer.bin [default: the one in or beside the
     /// model]
@@ -285,9 +292,13 @@ struct CpuArgs {
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
 
-    /// Inner loops to compute with: avx512, avx2 or portable [default: the fastest that this processor has]
+    /// Inner loops to compute with: avx512vnni, avx512, avx2 or portable [default: the fastest that this processor has]
     #[arg(long, value_name = "NAME")]
     cpu_kernel: Option<String>,
+
+    /// Number type of the cached keys and values [default: bf16 in --precision bf16, else f32]
+    #[arg(long, value_enum, value_name = "TYPE")]
+    cache_dtype: Option<CacheDtypeName>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -298,6 +309,16 @@ enum PrecisionName {
     Bf16,
     /// Weights and activations of the matrix products in int8, one scale a group
     Q8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum CacheDtypeName {
+    /// Exactly what was computed
+    F32,
+    /// Rounded to float16
+    F16,
+    /// Rounded to bfloat16
+    Bf16,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

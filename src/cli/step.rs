@@ -14,5 +14,6 @@ pub(super) fn run(args: &RunArgs, open: &OpenArgs) -> Result<()> {
     let open = tui::OpenAt { pass: open.pass, layer: open.layer, stage: open.stage.clone(), head: open.head };
     let model = Arc::new(run.model);
     let live = Live::start(model, run.sampler, run.ids, args.tokens.unwrap_or(1), run.tokenizer, run.eos)?;
+    super::interrupt::hand_over();
     tui::run(Box::new(live), &open)
 }

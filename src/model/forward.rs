@@ -185,9 +185,9 @@ pub fn layer<B: Backend, P: Probe>(
     see.stage(Stage::XkRope, &work.xk_rope);
 
     backend.cache(&work.xk_rope, kv, dims.start, t, cache_k);
-    see.stage(Stage::CacheK, cache_k);
+    see.cache(Stage::CacheK, cache_k);
     backend.cache(&work.xv, kv, dims.start, t, cache_v);
-    see.stage(Stage::CacheV, cache_v);
+    see.cache(Stage::CacheV, cache_v);
 
     // keys, values, qk, scores, masked_scores and softmax are inside; the observer sees them there.
     let shape = AttentionShape {

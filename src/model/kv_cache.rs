@@ -7,7 +7,7 @@ use crate::config::ModelConfig;
 /// Keys and values of all layers for the positions 0 .. [`KvCache::len`].
 pub struct KvCache<B: Backend> {
     /// For each layer the keys (capacity, G, C) and the values (capacity, G, C).
-    layers: Vec<(B::Buffer, B::Buffer)>,
+    layers: Vec<(B::Cache, B::Cache)>,
     capacity: usize,
     len: usize,
     width: usize,
@@ -16,7 +16,7 @@ pub struct KvCache<B: Backend> {
 impl<B: Backend> KvCache<B> {
     /// An empty cache for a model of this configuration. It takes memory as it is used.
     pub fn new(config: &ModelConfig, backend: &B) -> Self {
-        let layer = |_| (backend.buffer(0), backend.buffer(0));
+        let layer = |_| (backend.new_cache(), backend.new_cache());
         Self { layers: (0..config.layers).map(layer).collect(), capacity: 0, len: 0, width: config.kv_dim() }
     }
 
@@ -48,17 +48,14 @@ impl<B: Backend> KvCache<B> {
         }
         let capacity = positions.max(2 * self.capacity);
         for (keys, values) in &mut self.layers {
-            for buffer in [keys, values] {
-                let mut grown = backend.buffer(capacity * self.width);
-                backend.cache(buffer, self.width, 0, self.len, &mut grown);
-                *buffer = grown;
-            }
+            backend.grow_cache(keys, capacity * self.width);
+            backend.grow_cache(values, capacity * self.width);
         }
         self.capacity = capacity;
     }
 
     /// The keys and the values of a layer, each (capacity, G, C).
-    pub(super) fn layer(&mut self, layer: usize) -> &mut (B::Buffer, B::Buffer) {
+    pub(super) fn layer(&mut self, layer: usize) -> &mut (B::Cache, B::Cache) {
         &mut self.layers[layer]
     }
 }

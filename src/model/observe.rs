@@ -40,29 +40,39 @@ impl<'a, B: Backend, P: Probe> Observer<'a, B, P> {
     /// Offers `stage`, whose values `buffer` begins with.
     pub(super) fn stage(&mut self, stage: Stage, buffer: &B::Buffer) {
         if self.wants(stage) {
-            let site = self.site(stage);
-            let rows = self.sizes.rows(stage.axes(), self.dims);
-            let count = self.sizes.shape(stage.axes(), self.dims).iter().product();
-            let probe = &mut *self.probe;
-            self.backend.read(buffer, count, &mut |values| {
-                probe.record(site, 0..rows, Values::F32(values));
-            });
+            let (count, backend) = (self.count(stage), self.backend);
+            backend.read(buffer, count, &mut |values| self.record(stage, Values::F32(values)));
         }
+    }
+
+    /// Offers what is cached so far.
+    pub(super) fn cache(&mut self, stage: Stage, cache: &B::Cache) {
+        if self.wants(stage) {
+            let (count, backend) = (self.count(stage), self.backend);
+            backend.read_cache(cache, count, &mut |values| self.record(stage, Values::F32(values)));
+        }
+    }
+
+    /// How many values `stage` has.
+    fn count(&self, stage: Stage) -> usize {
+        self.sizes.shape(stage.axes(), self.dims).iter().product()
+    }
+
+    /// Hands over every row of `stage`.
+    fn record(&mut self, stage: Stage, values: Values<'_>) {
+        let rows = self.sizes.rows(stage.axes(), self.dims);
+        self.probe.record(self.site(stage), 0..rows, values);
     }
 
     /// Offers the int8 values and the scales of what the next products read, where they run in int8.
     pub(super) fn quantized(&mut self, values: Stage, scales: Stage, input: &B::Input) {
-        if !self.wants(values) && !self.wants(scales) {
-            return;
+        let backend = self.backend;
+        if self.wants(values) {
+            backend.read_quantized(input, &mut |q8, _| self.record(values, Values::I8(q8)));
         }
-        self.backend.read_quantized(input, &mut |q8, scale| {
-            for (stage, data) in [(values, Values::I8(q8)), (scales, Values::F32(scale))] {
-                if P::ENABLED && self.probe.wants(self.site(stage)) {
-                    let rows = self.sizes.rows(stage.axes(), self.dims);
-                    self.probe.record(self.site(stage), 0..rows, data);
-                }
-            }
-        });
+        if self.wants(scales) {
+            backend.read_quantized(input, &mut |_, scale| self.record(scales, Values::F32(scale)));
+        }
     }
 
     /// Offers the token ids.

@@ -1,18 +1,25 @@
-//! Attention on the CPU: one thread for each (query row, kv head). The query heads that share a kv head read
-//! its keys and values block by block, so that each block comes from memory once.
+//! Attention on the CPU: one thread for each (block of query rows, kv head). The query heads that share a kv
+//! head, and the rows of the block, read its keys and values block by block, so that each block comes from
+//! memory once.
+
+use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::cache::{Cache, Head};
 use super::{Kernel, MIN_PARALLEL};
 use crate::backend::{AttentionPart, AttentionShape, AttentionSink};
 use crate::config::Precision;
 use crate::ops;
 use crate::ops::attention::{kv_head, mask, scale, visible};
 
-/// Query rows whose parts are held at once while recording.
-const BLOCK: usize = 16;
+/// Query rows in a block, where their scores do not take too much room.
+const ROWS: usize = 8;
 
-/// Keys or values that the heads of a group read one after the other, before the next ones.
+/// Scores of a block that fit into the second-level cache beside the keys.
+const SCORES: usize = 1 << 16;
+
+/// Keys or values that the rows and heads of a block read one after the other, before the next ones.
 const KEYS_AT_ONCE: usize = 128;
 
 /// The parts of one (row, head) that a sink asked for, K values each.
@@ -33,6 +40,15 @@ struct Wanted {
     softmax: bool,
 }
 
+/// Memory of one thread.
+#[derive(Default)]
+struct Scratch {
+    /// (rows, heads of the group, K)
+    scores: Vec<f32>,
+    /// Some keys or values as float32.
+    widened: Vec<f32>,
+}
+
 /// See [`crate::backend::Backend::attention`].
 #[expect(clippy::too_many_arguments, reason = "an operation with three inputs and an observer")]
 pub(super) fn attention(
@@ -40,14 +56,13 @@ pub(super) fn attention(
     precision: Precision,
     shape: AttentionShape,
     q: &[f32],
-    keys: &[f32],
-    values: &[f32],
+    keys: &Cache,
+    values: &Cache,
     out: &mut [f32],
     sink: &mut dyn AttentionSink,
 ) {
     let AttentionShape { tokens, start, heads, kv_heads, head_dim, window } = shape;
     let all_keys = start + tokens;
-    let stride = kv_heads * head_dim;
     repeat_kv(shape, AttentionPart::Keys, keys, sink);
     repeat_kv(shape, AttentionPart::Values, values, sink);
     let wanted = Wanted {
@@ -56,25 +71,37 @@ pub(super) fn attention(
         masked_scores: sink.wants(AttentionPart::MaskedScores),
         softmax: sink.wants(AttentionPart::Softmax),
     };
-
     let round = |values: &mut [f32]| ops::round::row(precision, values);
     let group = heads / kv_heads;
-    // One query row and the heads of one kv head: `rows` (group, K) is for their scores.
-    let unit = |rows: &mut Vec<f32>, (unit, out): (usize, &mut [f32])| -> Vec<Parts> {
-        let (t, kv_head) = (unit / kv_heads, unit % kv_heads);
-        let visible = visible(start + t, window);
-        let queries = &q[unit * group * head_dim..(unit + 1) * group * head_dim];
-        let (keys, values) = (&keys[kv_head * head_dim..], &values[kv_head * head_dim..]);
+    let block = (SCORES / (group * all_keys)).clamp(1, ROWS);
+
+    // A block of query rows and the heads of one kv head; `out` has a slice (group, C) for each row.
+    let unit = |scratch: &mut Scratch, unit: usize, out: &mut [&mut [f32]]| -> Vec<Parts> {
+        let (first_row, kv_head) = (unit / kv_heads * block, unit % kv_heads);
+        let head = Head { stride: kv_heads * head_dim, at: kv_head * head_dim, width: head_dim };
+        let visible = |row: usize| visible(start + first_row + row, window);
         // Keys past the causal edge or before the window are computed only where somebody looks at them.
-        let computed = if wanted.qk || wanted.scores { 0..all_keys } else { visible.clone() };
-        for first in computed.clone().step_by(KEYS_AT_ONCE) {
-            let last = (first + KEYS_AT_ONCE).min(computed.end);
-            for (query, row) in queries.chunks_exact(head_dim).zip(rows.chunks_exact_mut(all_keys)) {
-                kernel.qk(query, &keys[first * stride..], stride, &mut row[first..last]);
+        let computed = |row| if wanted.qk || wanted.scores { 0..all_keys } else { visible(row) };
+        let last_row = out.len() - 1;
+        let Scratch { scores, widened } = scratch;
+        scores.resize(out.len() * group * all_keys, 0.0);
+
+        for keys_now in blocks(computed(0).start..computed(last_row).end) {
+            let (keys, stride) = keys.rows(keys_now.clone(), head, widened);
+            for (row, scores) in scores.chunks_exact_mut(group * all_keys).enumerate() {
+                let part = overlap(&computed(row), &keys_now);
+                let keys = &keys[((part.start - keys_now.start) * stride).min(keys.len())..];
+                let first = ((first_row + row) * heads + kv_head * group) * head_dim;
+                let queries = q[first..first + group * head_dim].chunks_exact(head_dim);
+                for (query, scores) in queries.zip(scores.chunks_exact_mut(all_keys)) {
+                    kernel.qk(query, keys, stride, &mut scores[part.clone()]);
+                }
             }
         }
+
         let keep = |wanted: bool, row: &[f32]| wanted.then(|| row.to_vec());
-        let parts = rows.chunks_exact_mut(all_keys).map(|row| {
+        let parts = scores.chunks_exact_mut(all_keys).enumerate().map(|(i, row)| {
+            let (visible, computed) = (visible(i / group), computed(i / group));
             round(&mut row[computed.clone()]);
             let qk = keep(wanted.qk, row);
             scale(&mut row[computed.clone()], head_dim);
@@ -94,42 +121,66 @@ pub(super) fn attention(
             Parts { qk, scores, masked_scores, softmax: keep(wanted.softmax, row) }
         });
         let parts = parts.collect();
-        out.fill(0.0);
-        for first in visible.clone().step_by(KEYS_AT_ONCE) {
-            let last = (first + KEYS_AT_ONCE).min(visible.end);
-            for (row, out) in rows.chunks_exact(all_keys).zip(out.chunks_exact_mut(head_dim)) {
-                kernel.mix(&row[first..last], &values[first * stride..], stride, out);
+
+        for out in out.iter_mut() {
+            out.fill(0.0);
+        }
+        for keys_now in blocks(visible(0).start..visible(last_row).end) {
+            let (values, stride) = values.rows(keys_now.clone(), head, widened);
+            for (row, (scores, out)) in scores.chunks_exact(group * all_keys).zip(out.iter_mut()).enumerate()
+            {
+                let part = overlap(&visible(row), &keys_now);
+                let values = &values[((part.start - keys_now.start) * stride).min(values.len())..];
+                for (weights, out) in scores.chunks_exact(all_keys).zip(out.chunks_exact_mut(head_dim)) {
+                    kernel.mix(&weights[part.clone()], values, stride, out);
+                }
             }
         }
-        round(out);
+        out.iter_mut().for_each(|out| round(out));
         parts
     };
 
-    let rows = || vec![0.0; group * all_keys];
-    let width = group * head_dim;
-    let out = &mut out[..tokens * heads * head_dim];
+    // The output of each unit: a slice of every row of its block.
+    let mut units: Vec<Vec<&mut [f32]>> = Vec::new();
+    units.resize_with(tokens.div_ceil(block) * kv_heads, || Vec::with_capacity(block));
+    let chunks = out[..tokens * heads * head_dim].chunks_exact_mut(group * head_dim);
+    for (i, out) in chunks.enumerate() {
+        units[i / kv_heads / block * kv_heads + i % kv_heads].push(out);
+    }
     let recording = wanted.qk || wanted.scores || wanted.masked_scores || wanted.softmax;
-    if !recording && out.len() * all_keys < MIN_PARALLEL {
-        let mut rows = rows();
-        for part in out.chunks_exact_mut(width).enumerate() {
-            unit(&mut rows, part);
+    if !recording && tokens * heads * head_dim * all_keys < MIN_PARALLEL {
+        let mut scratch = Scratch::default();
+        for (i, out) in units.iter_mut().enumerate() {
+            unit(&mut scratch, i, out);
         }
     } else if !recording {
-        out.par_chunks_exact_mut(width).enumerate().for_each_init(rows, |rows, part| {
-            unit(rows, part);
+        units.par_iter_mut().enumerate().for_each_init(Scratch::default, |scratch, (i, out)| {
+            unit(scratch, i, out);
         });
     } else {
-        for (block, out) in out.chunks_mut(BLOCK * kv_heads * width).enumerate() {
-            let first = block * BLOCK * kv_heads;
-            let parts: Vec<Vec<Parts>> = (out.par_chunks_exact_mut(width).enumerate())
-                .map_init(rows, |rows, (i, part)| unit(rows, (first + i, part)))
+        for (i, units) in units.chunks_mut(kv_heads).enumerate() {
+            let parts: Vec<Vec<Parts>> = (units.par_iter_mut().enumerate())
+                .map_init(Scratch::default, |scratch, (head, out)| unit(scratch, i * kv_heads + head, out))
                 .collect();
-            for (i, parts) in parts.into_iter().flatten().enumerate() {
-                let (t, head) = (block * BLOCK + i / heads, i % heads);
-                hand_over(parts, head * tokens + t, sink);
+            for (kv_head, parts) in parts.into_iter().enumerate() {
+                for (j, parts) in parts.into_iter().enumerate() {
+                    let (t, head) = (i * block + j / group, kv_head * group + j % group);
+                    hand_over(parts, head * tokens + t, sink);
+                }
             }
         }
     }
+}
+
+/// `range` in blocks of [`KEYS_AT_ONCE`].
+fn blocks(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    range.clone().step_by(KEYS_AT_ONCE).map(move |first| first..(first + KEYS_AT_ONCE).min(range.end))
+}
+
+/// What is in both ranges: empty, but inside `b`, where nothing is.
+fn overlap(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
+    let start = a.start.clamp(b.start, b.end);
+    start..a.end.clamp(start, b.end)
 }
 
 /// Gives the parts of one (row, head) to the sink, as row `row` of (H, T, K).
@@ -149,13 +200,15 @@ fn hand_over(parts: Parts, row: usize, sink: &mut dyn AttentionSink) {
 
 /// Shows the cache (K, G, C) repeated for every query head (K, H, C), where the sink wants it. The
 /// computation itself reads the cache in place.
-fn repeat_kv(shape: AttentionShape, part: AttentionPart, cache: &[f32], sink: &mut dyn AttentionSink) {
+fn repeat_kv(shape: AttentionShape, part: AttentionPart, cache: &Cache, sink: &mut dyn AttentionSink) {
     if !sink.wants(part) {
         return;
     }
     let AttentionShape { tokens, start, heads, kv_heads, head_dim, .. } = shape;
     let mut repeated = Vec::with_capacity(heads * head_dim);
-    for (k, row) in cache.chunks_exact(kv_heads * head_dim).take(start + tokens).enumerate() {
+    let (stride, mut widened) = (kv_heads * head_dim, Vec::new());
+    for k in 0..start + tokens {
+        let row = cache.read(k * stride..(k + 1) * stride, &mut widened);
         repeated.clear();
         for head in 0..heads {
             let from = kv_head(head, heads, kv_heads) * head_dim;

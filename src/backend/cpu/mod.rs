@@ -5,6 +5,7 @@
 //! depend neither on the number of threads, nor on the instruction set, nor on how many tokens there are.
 
 mod attention;
+mod cache;
 mod kernel;
 mod matrix;
 
@@ -12,9 +13,10 @@ use rayon::prelude::*;
 
 use super::{AttentionShape, AttentionSink, Backend};
 use crate::checkpoint::Tensor;
-use crate::config::{Pairing, Precision};
+use crate::config::{CacheDtype, Pairing, Precision};
 use crate::ops;
 
+pub use cache::Cache;
 pub use kernel::Kernel;
 pub use matrix::{Input, Matrix};
 
@@ -23,18 +25,25 @@ pub use matrix::{Input, Matrix};
 pub struct Cpu {
     kernel: Kernel,
     precision: Precision,
+    cache_dtype: CacheDtype,
 }
 
 impl Cpu {
     /// The CPU with the inner loops of `kernel`, in float32.
     pub fn with_kernel(kernel: Kernel) -> Self {
-        Self { kernel, precision: Precision::F32 }
+        Self { kernel, precision: Precision::F32, cache_dtype: CacheDtype::F32 }
     }
 
     /// The same in another arithmetic.
     #[must_use]
     pub fn with_precision(self, precision: Precision) -> Self {
-        Self { precision, ..self }
+        Self { precision, cache_dtype: precision.cache_dtype(), ..self }
+    }
+
+    /// The same with keys and values cached in another number type than the precision's own.
+    #[must_use]
+    pub fn with_cache_dtype(self, cache_dtype: CacheDtype) -> Self {
+        Self { cache_dtype, ..self }
     }
 
     /// Rounds results to what the precision keeps.
@@ -63,6 +72,7 @@ impl Backend for Cpu {
     type Matrix = Matrix;
     type Vector = Vec<f32>;
     type Input = Input;
+    type Cache = Cache;
 
     fn name(&self) -> &'static str {
         "cpu"
@@ -161,16 +171,32 @@ impl Backend for Cpu {
         }
     }
 
-    fn cache(&self, x: &Vec<f32>, width: usize, at: usize, rows: usize, cache: &mut Vec<f32>) {
-        cache[at * width..(at + rows) * width].copy_from_slice(&x[..rows * width]);
+    fn cache_dtype(&self) -> CacheDtype {
+        self.cache_dtype
+    }
+
+    fn new_cache(&self) -> Cache {
+        Cache::new(self.cache_dtype)
+    }
+
+    fn grow_cache(&self, cache: &mut Cache, count: usize) {
+        cache.grow(count);
+    }
+
+    fn cache(&self, x: &Vec<f32>, width: usize, at: usize, rows: usize, cache: &mut Cache) {
+        cache.write(at * width, &x[..rows * width]);
+    }
+
+    fn read_cache(&self, cache: &Cache, count: usize, see: &mut dyn FnMut(&[f32])) {
+        see(cache.read(0..count, &mut Vec::new()));
     }
 
     fn attention(
         &self,
         shape: AttentionShape,
         q: &Vec<f32>,
-        keys: &Vec<f32>,
-        values: &Vec<f32>,
+        keys: &Cache,
+        values: &Cache,
         out: &mut Vec<f32>,
         sink: &mut dyn AttentionSink,
     ) {

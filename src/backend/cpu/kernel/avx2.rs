@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use super::limits::CHAINS;
 use super::q8::Quantized;
@@ -29,6 +30,7 @@ compiled!(reduce, portable::reduce, (sums: &[f32], out: &mut [f32]));
 compiled!(qk, ops::attention::qk, (query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]));
 compiled!(mix, ops::attention::mix, (weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]));
 compiled!(q8, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]));
+compiled!(pack, gemm::pack::<3>, (w: Rows<'_>, first: usize, block: Range<usize>, widened: &mut [f32], panel: &mut [f32]));
 compiled!(softmax, ops::softmax::softmax, (row: &mut [f32]));
 compiled!(silu, ops::swiglu::silu_all, (gate: &[f32], out: &mut [f32]));
 compiled!(rms_norm, ops::rms_norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]));
@@ -75,6 +77,10 @@ pub(super) struct Tile;
 impl gemm::Tile for Tile {
     const ROWS: usize = 3;
     const TOKENS: usize = 2;
+
+    fn pack(w: Rows<'_>, first: usize, block: Range<usize>, widened: &mut [f32], panel: &mut [f32]) {
+        pack(w, first, block, widened, panel);
+    }
 
     fn add(x: &[f32], w: &[f32], sums: &mut [f32]) {
         add(x, w, sums);

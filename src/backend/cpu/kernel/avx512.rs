@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use super::limits::CHAINS;
 use super::q8::Quantized;
@@ -91,6 +92,10 @@ impl gemm::Tile for Tile {
     const ROWS: usize = 6;
     const TOKENS: usize = 4;
 
+    fn pack(w: Rows<'_>, first: usize, block: Range<usize>, widened: &mut [f32], panel: &mut [f32]) {
+        pack(w, first, block, widened, panel);
+    }
+
     fn add(x: &[f32], w: &[f32], sums: &mut [f32]) {
         // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
         unsafe { add(x, w, sums) }
@@ -142,9 +147,123 @@ fn add(x: &[f32], w: &[f32], sums: &mut [f32]) {
 
 #[target_feature(enable = "avx512f,avx512dq")]
 fn reduce_all(sums: &[f32], out: &mut [f32]) {
-    for (out, sums) in out.iter_mut().zip(sums.as_chunks::<LANES>().0) {
-        // SAFETY: `sums` has 16 values.
-        *out = reduce(unsafe { _mm512_loadu_ps(sums.as_ptr()) });
+    let (vectors, (blocks, rest)) = (sums.as_chunks::<LANES>().0, out.as_chunks_mut::<LANES>());
+    // SAFETY: a vector of `sums` has 16 values, and so has a block of `out`.
+    unsafe {
+        let load = |vector: &[f32; LANES]| _mm512_loadu_ps(vector.as_ptr());
+        for (out, sums) in blocks.iter_mut().zip(vectors.as_chunks::<LANES>().0) {
+            _mm512_storeu_ps(out.as_mut_ptr(), reduce_16(std::array::from_fn(|i| load(&sums[i]))));
+        }
+        for (out, sums) in rest.iter_mut().zip(&vectors[blocks.len() * LANES..]) {
+            *out = reduce(load(sums));
+        }
+    }
+}
+
+/// [`ops::attention::qk`]: 16 keys at a time, whose 16 sums are reduced together.
+pub(super) fn qk(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+    fn inner(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
+        let width = query.len();
+        let (blocks, rest) = out.as_chunks_mut::<LANES>();
+        for (block, out) in blocks.iter_mut().enumerate() {
+            let keys = &keys[block * LANES * stride..][..(LANES - 1) * stride + width];
+            let mut sums = [_mm512_setzero_ps(); LANES];
+            for at in (0..width).step_by(LANES) {
+                let mask = mask(width - at);
+                // SAFETY: the mask keeps each load inside `query` and inside the row of its key, of which the
+                // last one ends where `keys` does.
+                unsafe {
+                    let x = _mm512_maskz_loadu_ps(mask, query.as_ptr().add(at));
+                    for key in 0..LANES {
+                        let row = keys.as_ptr().add(key * stride + at);
+                        sums[key] = _mm512_fmadd_ps(x, _mm512_maskz_loadu_ps(mask, row), sums[key]);
+                    }
+                }
+            }
+            // SAFETY: 16 values.
+            unsafe { _mm512_storeu_ps(out.as_mut_ptr(), reduce_16(sums)) };
+        }
+        let done = blocks.len() * LANES;
+        ops::attention::qk(query, &keys[(done * stride).min(keys.len())..], stride, rest);
+    }
+    // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+    unsafe { inner(query, keys, stride, out) }
+}
+
+/// The sums of the lanes of 16 vectors, each in the order of [`ops::matmul::reduce`].
+#[target_feature(enable = "avx512f")]
+fn reduce_16(v: [__m512; LANES]) -> __m512 {
+    // Each step adds the upper half of every sum's lanes to the lower, for two vectors in one.
+    let eight: [_; 8] = std::array::from_fn(|i| {
+        let (a, b) = (v[2 * i], v[2 * i + 1]);
+        _mm512_add_ps(
+            _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b),
+            _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b),
+        )
+    });
+    let four: [_; 4] = std::array::from_fn(|i| {
+        let (a, b) = (eight[2 * i], eight[2 * i + 1]);
+        _mm512_add_ps(
+            _mm512_shuffle_f32x4::<0b10_00_10_00>(a, b),
+            _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b),
+        )
+    });
+    let two: [_; 2] = std::array::from_fn(|i| {
+        let (a, b) = (_mm512_castps_pd(four[2 * i]), _mm512_castps_pd(four[2 * i + 1]));
+        _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)))
+    });
+    let (a, b) = (two[0], two[1]);
+    let sums =
+        _mm512_add_ps(_mm512_shuffle_ps::<0b10_00_10_00>(a, b), _mm512_shuffle_ps::<0b11_01_11_01>(a, b));
+    // Lane 4p + i now is the sum of vector 4i + p.
+    let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    _mm512_permutexvar_ps(order, sums)
+}
+
+/// [`ops::attention::mix`], with the sums of up to 128 components in registers.
+pub(super) fn mix(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
+    #[target_feature(enable = "avx512f")]
+    fn columns<const N: usize>(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
+        let Some(last) = weights.len().checked_sub(1) else { return };
+        assert!(out.len() > (N - 1) * LANES && values.len() >= last * stride + out.len().min(N * LANES));
+        let mask: [_; N] = std::array::from_fn(|i| mask(out.len() - i * LANES));
+        // SAFETY: the masks keep loads and stores inside `out` and inside the row of each value, of which the
+        // last one is inside `values`, as was just checked.
+        unsafe {
+            let mut sums: [_; N] =
+                std::array::from_fn(|i| _mm512_maskz_loadu_ps(mask[i], out.as_ptr().add(i * LANES)));
+            for (k, weight) in weights.iter().enumerate() {
+                let weight = _mm512_set1_ps(*weight);
+                for i in 0..N {
+                    let value = values.as_ptr().add(k * stride + i * LANES);
+                    sums[i] = _mm512_fmadd_ps(weight, _mm512_maskz_loadu_ps(mask[i], value), sums[i]);
+                }
+            }
+            for i in 0..N {
+                _mm512_mask_storeu_ps(out.as_mut_ptr().add(i * LANES), mask[i], sums[i]);
+            }
+        }
+    }
+    let mut at = 0;
+    while at < out.len() {
+        let (values, out) = (&values[at.min(values.len())..], &mut out[at..]);
+        let vectors = match out.len().div_ceil(LANES) {
+            8.. => 8,
+            4.. => 4,
+            _ => 1,
+        };
+        let count = out.len().min(vectors * LANES);
+        let out = &mut out[..count];
+        // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+        unsafe {
+            match vectors {
+                8 => columns::<8>(weights, values, stride, out),
+                4 => columns::<4>(weights, values, stride, out),
+                _ => columns::<1>(weights, values, stride, out),
+            }
+        }
+        at += count;
     }
 }
 
@@ -163,9 +282,8 @@ macro_rules! compiled {
 }
 
 compiled!(dots_of_blocks, portable::dots, (x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut [f32]));
-compiled!(qk, ops::attention::qk, (query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]));
-compiled!(mix, ops::attention::mix, (weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]));
 compiled!(q8, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]));
+compiled!(pack, gemm::pack::<6>, (w: Rows<'_>, first: usize, block: Range<usize>, widened: &mut [f32], panel: &mut [f32]));
 compiled!(softmax, ops::softmax::softmax, (row: &mut [f32]));
 compiled!(silu, ops::swiglu::silu_all, (gate: &[f32], out: &mut [f32]));
 compiled!(rms_norm, ops::rms_norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]));

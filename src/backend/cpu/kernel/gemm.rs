@@ -1,14 +1,27 @@
 //! Products with many rows of activations: the blocking that all instruction sets share.
 //!
-//! A tile of outputs (a few weight rows × a few tokens) keeps its 16 partial sums each in registers. Blocks
-//! of [`BLOCK`] inputs are small enough that a panel of weight rows stays in the first-level cache while
-//! all tokens pass by; between blocks the partial sums wait in memory, so blocking changes no sum.
+//! A tile of outputs (a few weight rows × a few tokens) keeps its 16 partial sums each in registers. A block of
+//! [`BLOCK`] inputs of [`TOKENS`] tokens stays in the second-level cache while panels of weight rows pass by,
+//! and a panel in the first-level cache while the tokens do; between blocks the partial sums wait in memory, so
+//! blocking changes no sum.
+
+use std::ops::Range;
+
+use bytemuck::{Pod, Zeroable};
 
 use super::Rows;
 use crate::ops::matmul::LANES;
 
 /// Inputs in a block: whole blocks of every number type.
 const BLOCK: usize = 512;
+
+/// Tokens in a block: whole tiles of every instruction set.
+const TOKENS: usize = 128;
+
+/// 16 values where a vector of any width loads them at once, inside one line of the cache.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C, align(64))]
+struct Aligned([f32; LANES]);
 
 /// The register tile of an instruction set.
 pub(super) trait Tile {
@@ -17,11 +30,14 @@ pub(super) trait Tile {
     /// Tokens in a tile.
     const TOKENS: usize;
 
+    /// [`pack`] for panels of ROWS.
+    fn pack(w: Rows<'_>, first: usize, block: Range<usize>, widened: &mut [f32], panel: &mut [f32]);
+
     /// sums (ROWS, TOKENS, 16) += x (steps, TOKENS, 16) · w (steps, ROWS, 16), lane by lane, over the steps
     /// in order, each a fused multiply-add.
     fn add(x: &[f32], w: &[f32], sums: &mut [f32]);
 
-    /// out (ROWS, TOKENS) = the sums of the 16 lanes, in the order of [`crate::ops::matmul::reduce`].
+    /// Each of `out` = the sum of its 16 lanes in `sums`, in the order of [`crate::ops::matmul::reduce`].
     fn reduce(sums: &[f32], out: &mut [f32]);
 }
 
@@ -29,7 +45,7 @@ pub(super) trait Tile {
 /// zeros where a tile or a step is not full.
 #[derive(Debug, Default)]
 pub(in crate::backend::cpu) struct Packed {
-    values: Vec<f32>,
+    values: Vec<Aligned>,
     inputs: usize,
     tokens: usize,
     tile_tokens: usize,
@@ -41,21 +57,19 @@ impl Packed {
         let tokens = x.len() / inputs;
         let tiles = tokens.div_ceil(tile_tokens);
         (self.inputs, self.tokens, self.tile_tokens) = (inputs, tokens, tile_tokens);
-        let values = &mut self.values;
-        values.clear();
-        values.reserve(tiles * tile_tokens * inputs.next_multiple_of(LANES));
+        let mut part = Aligned([0.0; LANES]);
+        self.values.clear();
         for block in (0..inputs).step_by(BLOCK) {
             let end = (block + BLOCK).min(inputs);
             for tile in 0..tiles {
                 for step in (block..end).step_by(LANES) {
                     let width = LANES.min(end - step);
                     for token in tile * tile_tokens..(tile + 1) * tile_tokens {
+                        part.0.fill(0.0);
                         if token < tokens {
-                            values.extend_from_slice(&x[token * inputs + step..][..width]);
-                        } else {
-                            values.extend_from_slice(&[0.0; LANES][..width]);
+                            part.0[..width].copy_from_slice(&x[token * inputs + step..][..width]);
                         }
-                        values.extend_from_slice(&[0.0; LANES][width..]);
+                        self.values.push(part);
                     }
                 }
             }
@@ -65,43 +79,53 @@ impl Packed {
     /// The part of one block and one tile, (steps, tokens, 16).
     fn part(&self, block: usize, steps: usize, tile: usize) -> &[f32] {
         let tiles = self.tokens.div_ceil(self.tile_tokens);
-        let before = block * tiles * self.tile_tokens; // whole blocks are whole steps
-        let length = steps * self.tile_tokens * LANES;
-        &self.values[before + tile * length..][..length]
+        let before = block / LANES * tiles * self.tile_tokens; // whole blocks are whole steps
+        let length = steps * self.tile_tokens;
+        bytemuck::cast_slice(&self.values[before + tile * length..][..length])
     }
 }
 
 /// Buffers of one thread, kept between calls.
 #[derive(Debug, Default)]
 pub(in crate::backend::cpu) struct Scratch {
-    row: Vec<f32>,
-    panel: Vec<f32>,
-    sums: Vec<f32>,
+    widened: Vec<f32>,
+    panel: Vec<Aligned>,
+    sums: Vec<Aligned>,
+    reduced: Vec<f32>,
 }
 
 /// out (tokens)(rows of w) = x · wᵀ.
 pub(super) fn gemm<T: Tile>(x: &Packed, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Scratch) {
-    let (inputs, tokens) = (x.inputs, x.tokens);
-    let tiles = tokens.div_ceil(T::TOKENS);
-    let tile_size = T::ROWS * T::TOKENS * LANES;
-    let Scratch { row: widened, panel, sums } = scratch;
-    let mut reduced = [0.0; 64];
-    let reduced = &mut reduced[..T::ROWS * T::TOKENS];
-    for first in (0..w.count()).step_by(T::ROWS) {
-        let count = T::ROWS.min(w.count() - first);
+    let (inputs, rows) = (x.inputs, w.count());
+    let (panels, tile_size) = (rows.div_ceil(T::ROWS), T::ROWS * T::TOKENS);
+    let Scratch { widened, panel, sums, reduced } = scratch;
+    panel.resize(BLOCK / LANES * T::ROWS, Aligned::zeroed());
+    widened.resize(BLOCK, 0.0);
+    for (part, out) in out.chunks_mut(TOKENS).enumerate() {
+        let (first_tile, tiles) = (part * TOKENS / T::TOKENS, out.len().div_ceil(T::TOKENS));
         sums.clear();
-        sums.resize(tiles * tile_size, 0.0);
+        sums.resize(panels * tiles * tile_size, Aligned::zeroed());
         for block in (0..inputs).step_by(BLOCK) {
-            let end = (block + BLOCK).min(inputs);
-            let steps = (end - block).div_ceil(LANES);
-            pack_panel::<T>(w, first, block..end, widened, panel);
-            for (tile, sums) in sums.chunks_exact_mut(tile_size).enumerate() {
-                T::add(x.part(block, steps, tile), panel, sums);
+            let block = block..(block + BLOCK).min(inputs);
+            let steps = block.len().div_ceil(LANES);
+            for (i, sums) in sums.chunks_exact_mut(tiles * tile_size).enumerate() {
+                let panel = bytemuck::cast_slice_mut(&mut panel[..steps * T::ROWS]);
+                T::pack(w, i * T::ROWS, block.clone(), &mut widened[..block.len()], panel);
+                for (tile, sums) in sums.chunks_exact_mut(tile_size).enumerate() {
+                    T::add(
+                        x.part(block.start, steps, first_tile + tile),
+                        panel,
+                        bytemuck::cast_slice_mut(sums),
+                    );
+                }
             }
         }
-        for (out, sums) in out.chunks_mut(T::TOKENS).zip(sums.chunks_exact(tile_size)) {
-            T::reduce(sums, reduced);
-            for (token, out) in out.iter_mut().enumerate() {
+        reduced.resize(sums.len(), 0.0);
+        T::reduce(bytemuck::cast_slice(sums), reduced);
+        for (i, reduced) in reduced.chunks_exact(tile_size).enumerate() {
+            let (first, tile) = (i / tiles * T::ROWS, i % tiles * T::TOKENS);
+            let count = T::ROWS.min(rows - first);
+            for (token, out) in out[tile..].iter_mut().take(T::TOKENS).enumerate() {
                 for (row, out) in out[first..first + count].iter_mut().enumerate() {
                     *out = reduced[row * T::TOKENS + token];
                 }
@@ -110,23 +134,33 @@ pub(super) fn gemm<T: Tile>(x: &Packed, w: Rows<'_>, out: &mut [&mut [f32]], scr
     }
 }
 
-/// Widens a block of ROWS weight rows to float32 in the order (step, row, 16), zeros past the last row and
-/// the last input.
-fn pack_panel<T: Tile>(
+/// Widens a block of R weight rows from `first` on to float32 in the order (step, row, 16), zeros past the last
+/// row and the last input.
+#[inline(always)]
+pub(super) fn pack<const R: usize>(
     w: Rows<'_>,
     first: usize,
-    block: std::ops::Range<usize>,
-    widened: &mut Vec<f32>,
-    panel: &mut Vec<f32>,
+    block: Range<usize>,
+    widened: &mut [f32],
+    panel: &mut [f32],
 ) {
-    let steps = block.len().div_ceil(LANES);
-    panel.clear();
-    panel.resize(steps * T::ROWS * LANES, 0.0);
-    widened.resize(block.len(), 0.0);
-    for row in first..(first + T::ROWS).min(w.count()) {
-        w.widen(row, block.clone(), widened);
-        for (step, values) in widened.chunks(LANES).enumerate() {
-            panel[(step * T::ROWS + row - first) * LANES..][..values.len()].copy_from_slice(values);
+    let panel = panel.as_chunks_mut::<LANES>().0;
+    let count = R.min(w.count() - first);
+    for row in 0..count {
+        w.widen(first + row, block.clone(), widened);
+        let (lanes, rest) = widened.as_chunks::<LANES>();
+        for (step, values) in lanes.iter().enumerate() {
+            panel[step * R + row] = *values;
+        }
+        if !rest.is_empty() {
+            let last = &mut panel[lanes.len() * R + row];
+            *last = [0.0; LANES];
+            last[..rest.len()].copy_from_slice(rest);
+        }
+    }
+    for row in count..R {
+        for step in panel.iter_mut().skip(row).step_by(R) {
+            *step = [0.0; LANES];
         }
     }
 }

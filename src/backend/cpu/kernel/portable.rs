@@ -1,6 +1,8 @@
 //! The plain operations, for any processor; the other instruction sets compile some of them for
 //! themselves.
 
+use std::ops::Range;
+
 use super::q8::Quantized;
 use super::{Rows, gemm};
 use crate::ops;
@@ -63,6 +65,10 @@ pub(super) struct Tile;
 impl gemm::Tile for Tile {
     const ROWS: usize = 1;
     const TOKENS: usize = 4;
+
+    fn pack(w: Rows<'_>, first: usize, block: Range<usize>, widened: &mut [f32], panel: &mut [f32]) {
+        gemm::pack::<1>(w, first, block, widened, panel);
+    }
 
     fn add(x: &[f32], w: &[f32], sums: &mut [f32]) {
         add::<1, 4>(x, w, sums);

@@ -1,0 +1,123 @@
+//! The keys or the values of one layer, in the number type of the cache.
+
+use std::ops::Range;
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+use crate::config::CacheDtype;
+
+/// Values (capacity, G, C). What is written is rounded to the number type; what is read is float32 again.
+#[derive(Debug)]
+pub enum Cache {
+    /// float32.
+    F32(Vec<f32>),
+    /// float16.
+    F16(Vec<f16>),
+    /// bfloat16.
+    Bf16(Vec<bf16>),
+}
+
+impl Cache {
+    /// A cache with room for nothing.
+    pub(super) fn new(dtype: CacheDtype) -> Self {
+        match dtype {
+            CacheDtype::F32 => Self::F32(Vec::new()),
+            CacheDtype::F16 => Self::F16(Vec::new()),
+            CacheDtype::Bf16 => Self::Bf16(Vec::new()),
+        }
+    }
+
+    /// Makes room for `count` values; those that are there stay.
+    pub(super) fn grow(&mut self, count: usize) {
+        match self {
+            Self::F32(values) => values.resize(count, 0.0),
+            Self::F16(values) => values.resize(count, f16::ZERO),
+            Self::Bf16(values) => values.resize(count, bf16::ZERO),
+        }
+    }
+
+    /// Writes `x` from value `at` on.
+    pub(super) fn write(&mut self, at: usize, x: &[f32]) {
+        let range = at..at + x.len();
+        match self {
+            Self::F32(values) => values[range].copy_from_slice(x),
+            Self::F16(values) => values[range].convert_from_f32_slice(x),
+            Self::Bf16(values) => values[range].convert_from_f32_slice(x),
+        }
+    }
+
+    /// The values in `range` as float32, in `scratch` where they are not that already.
+    pub(super) fn read<'a>(&'a self, range: Range<usize>, scratch: &'a mut Vec<f32>) -> &'a [f32] {
+        match self {
+            Self::F32(values) => return &values[range],
+            Self::F16(values) => {
+                scratch.resize(range.len(), 0.0);
+                values[range].convert_to_f32_slice(scratch);
+            }
+            Self::Bf16(values) => {
+                scratch.resize(range.len(), 0.0);
+                values[range].convert_to_f32_slice(scratch);
+            }
+        }
+        scratch
+    }
+
+    /// Rows `rows` of `head`, (rows, C), and how far apart they begin: in place where they are float32 already.
+    pub(super) fn rows<'a>(
+        &'a self,
+        rows: Range<usize>,
+        head: Head,
+        scratch: &'a mut Vec<f32>,
+    ) -> (&'a [f32], usize) {
+        let Head { stride, at, width } = head;
+        if let Self::F32(values) = self {
+            return (&values[rows.start * stride + at..(rows.end - 1) * stride + at + width], stride);
+        }
+        scratch.resize(rows.len() * width, 0.0);
+        for (row, out) in rows.zip(scratch.chunks_exact_mut(width)) {
+            let range = row * stride + at..row * stride + at + width;
+            match self {
+                Self::F32(_) => {}
+                Self::F16(values) => values[range].convert_to_f32_slice(out),
+                Self::Bf16(values) => values[range].convert_to_f32_slice(out),
+            }
+        }
+        (scratch, width)
+    }
+}
+
+/// Where the rows of one kv head are.
+#[derive(Clone, Copy)]
+pub(super) struct Head {
+    /// G·C: from one position to the next.
+    pub(super) stride: usize,
+    /// Where the head begins in a position's row.
+    pub(super) at: usize,
+    /// C.
+    pub(super) width: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_is_what_was_written_rounded() {
+        let head = Head { stride: 4, at: 2, width: 2 };
+        for (dtype, third) in [
+            (CacheDtype::F32, 1.0 / 3.0),
+            (CacheDtype::F16, f16::from_f32(1.0 / 3.0).to_f32()),
+            (CacheDtype::Bf16, bf16::from_f32(1.0 / 3.0).to_f32()),
+        ] {
+            let mut cache = Cache::new(dtype);
+            cache.grow(8);
+            cache.write(4, &[0.0, 1.0, 2.0, 1.0 / 3.0]);
+            cache.grow(16);
+            let (rows, stride) = (&mut Vec::new(), &mut Vec::new());
+            let (found, width) = cache.rows(1..2, head, rows);
+            assert_eq!((found, width >= 2), (&[2.0, third][..], true));
+            assert_eq!(cache.read(5..8, stride), [1.0, 2.0, third]);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The folder that is shared with Python's huggingface_hub, in its layout:
+//!
+//! ```text
+//! models--org--name/refs/main                      the commit that the branch was at
+//! models--org--name/snapshots/COMMIT/config.json   a link to a blob
+//! models--org--name/blobs/ETAG                     a file's bytes; ETAG.incomplete while they come
+//! models--org--name/.no_exist/COMMIT/FILE          the commit is known not to have this file
+//! .locks/models--org--name/ETAG.lock               held by whoever fetches that blob
+//! ```
+//!
+//! A blob that is there is never written again, nor deleted.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::name::{Name, is_commit};
+use crate::error::{Error, Result};
+
+/// The part of the cache that belongs to one repository.
+pub(super) struct Cache {
+    folder: PathBuf,
+    locks: PathBuf,
+}
+
+impl Cache {
+    pub(super) fn new(cache: &Path, name: &Name) -> Self {
+        let folder = format!("models--{}", name.repo.replace('/', "--"));
+        Self { locks: cache.join(".locks").join(&folder), folder: cache.join(folder) }
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub(super) fn snapshot(&self, commit: &str) -> PathBuf {
+        self.folder.join("snapshots").join(commit)
+    }
+
+    pub(super) fn blob(&self, etag: &str) -> PathBuf {
+        self.folder.join("blobs").join(etag)
+    }
+
+    /// Where the bytes of a blob are collected.
+    pub(super) fn partial(&self, etag: &str) -> PathBuf {
+        self.folder.join("blobs").join(format!("{etag}.incomplete"))
+    }
+
+    /// The commit that a revision stood for when it was last asked for.
+    pub(super) fn commit(&self, name: &Name) -> Option<String> {
+        if name.is_pinned() {
+            return Some(name.revision.clone());
+        }
+        let commit = fs::read_to_string(self.folder.join("refs").join(&name.revision)).ok()?;
+        Some(commit.trim().to_owned()).filter(|commit| is_commit(commit))
+    }
+
+    /// Keeps what a revision stands for. A cache that is only read serves all the same, so failing is no
+    /// error.
+    pub(super) fn set_commit(&self, name: &Name, commit: &str) {
+        if name.is_pinned() || self.commit(name).as_deref() == Some(commit) {
+            return;
+        }
+        let path = self.folder.join("refs").join(&name.revision);
+        let write = || {
+            let folder = path.parent()?;
+            fs::create_dir_all(folder).ok()?;
+            // Not a file of the tempfile crate, which is its owner's alone: a cache may be shared.
+            let mut new = path.as_os_str().to_owned();
+            new.push(format!(".{}.tmp", std::process::id()));
+            fs::write(&new, commit).ok()?;
+            fs::rename(&new, &path).ok()
+        };
+        write();
+    }
+
+    /// Whether the commit is known not to have a file.
+    pub(super) fn lacks(&self, commit: &str, file: &str) -> bool {
+        self.folder.join(".no_exist").join(commit).join(file).exists()
+    }
+
+    /// Keeps that the commit does not have a file, so that it need not be asked for again.
+    pub(super) fn set_lacks(&self, commit: &str, file: &str) {
+        let folder = self.folder.join(".no_exist").join(commit);
+        let _ = fs::create_dir_all(&folder).and_then(|()| File::create_new(folder.join(file)));
+    }
+
+    /// Waits until nobody else fetches a blob, and keeps others from it until the file is dropped. Where the
+    /// file system has no locks there is none: what is written then is checked like anything else.
+    pub(super) fn lock(&self, etag: &str, wait: impl FnOnce()) -> Result<Option<File>> {
+        let path = self.locks.join(format!("{etag}.lock"));
+        let file = fs::create_dir_all(&self.locks)
+            .and_then(|()| File::options().create(true).truncate(false).write(true).open(&path))
+            .map_err(|error| cannot_write(&path, &error))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(file)),
+            Err(TryLockError::WouldBlock) => {
+                wait();
+                Ok(file.lock().is_ok().then_some(file))
+            }
+            Err(TryLockError::Error(_)) => Ok(None),
+        }
+    }
+
+    /// Makes the blob a file of the commit; `fresh` is set where no other commit can have it yet.
+    pub(super) fn link(&self, commit: &str, file: &str, etag: &str, fresh: bool) -> Result<()> {
+        let pointer = self.snapshot(commit).join(file);
+        // One folder up for each that the file lies in, and two for snapshots/COMMIT.
+        let up = "../".repeat(2 + file.matches('/').count());
+        let target = format!("{up}blobs/{etag}");
+        let make = || -> io::Result<()> {
+            if let Some(folder) = pointer.parent() {
+                fs::create_dir_all(folder)?;
+            }
+            if fs::symlink_metadata(&pointer).is_ok() {
+                // A link that leads nowhere: to a blob that was cleared away.
+                fs::remove_file(&pointer)?;
+            }
+            match symlink(Path::new(&target), &pointer) {
+                // Somebody else was faster.
+                Err(_) if pointer.exists() => Ok(()),
+                // As huggingface_hub does where there are no links: the file itself lies in the snapshot.
+                Err(_) if fresh => fs::rename(self.blob(etag), &pointer),
+                Err(_) => fs::copy(self.blob(etag), &pointer).map(drop),
+                Ok(()) => Ok(()),
+            }
+        };
+        if pointer.exists() {
+            return Ok(());
+        }
+        make().map_err(|error| cannot_write(&pointer, &error))
+    }
+}
+
+#[cfg(unix)]
+fn symlink(target: &Path, link: &Path) -> io::Result<()> {
+    std::os::unix::fs::symlink(target, link)
+}
+
+#[cfg(windows)]
+fn symlink(target: &Path, link: &Path) -> io::Result<()> {
+    std::os::windows::fs::symlink_file(target.to_string_lossy().replace('/', "\\"), link)
+}
+
+/// The error for a file of the cache that cannot be written.
+pub(super) fn cannot_write(path: &Path, error: &io::Error) -> Error {
+    Error::output("the model cannot be kept in the cache")
+        .in_file(path)
+        .expected("room, and the right to write there")
+        .found(error)
+        .next("make room, or set HF_HOME to another folder; what was fetched is kept")
+}

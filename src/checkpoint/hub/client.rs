@@ -1,0 +1,246 @@
+//! Asking the hub: one request at a time, with redirects, the token, and patience in measure.
+
+use std::io::Read;
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde::Deserialize;
+use ureq::http::{HeaderMap, Response, StatusCode, header};
+use ureq::{Agent, Body};
+
+use super::address;
+use super::name::{Name, is_commit, is_safe};
+use super::settings::Settings;
+use super::verify::Digest;
+
+/// The largest list of files that is read. 100,000 files would fit.
+const MAX_LISTING: u64 = 16 << 20;
+const MAX_REDIRECTS: usize = 8;
+/// Times that a request is made anew where the server says that it is busy or failing.
+const RETRIES: u32 = 2;
+/// The longest pause that a server may ask for; beyond it the user is told instead.
+const MAX_PAUSE: u64 = 30;
+const CONNECT: Duration = Duration::from_secs(15);
+/// The longest silence of a server.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Why the hub did not give what was asked for.
+#[derive(Clone, Debug)]
+pub(super) enum Failure {
+    /// It could not be reached, or broke off.
+    Unreachable(String),
+    /// It said no.
+    Refused {
+        status: u16,
+        /// The hub's own word for it, such as `GatedRepo`.
+        code: String,
+        message: String,
+    },
+    /// It answered, but not as a hub does.
+    Strange(String),
+}
+
+pub(super) type Answer<T> = Result<T, Failure>;
+
+/// What the hub says of a repository at a revision.
+#[derive(Debug, Deserialize)]
+struct Info {
+    sha: String,
+    #[serde(default)]
+    siblings: Vec<Sibling>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Sibling {
+    rfilename: String,
+}
+
+/// The commit that a revision stands for, and its files.
+#[derive(Debug)]
+pub(super) struct Listing {
+    pub(super) commit: String,
+    pub(super) files: Vec<String>,
+}
+
+/// What the hub says of one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Meta {
+    /// The name of its blob in the cache.
+    pub(super) etag: String,
+    pub(super) size: u64,
+    pub(super) digest: Option<Digest>,
+}
+
+/// The hub, as it is asked for one repository.
+pub(super) struct Client<'s> {
+    agent: Agent,
+    settings: &'s Settings,
+    name: &'s Name,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Method {
+    Head,
+    Get,
+}
+
+impl<'s> Client<'s> {
+    pub(super) fn new(settings: &'s Settings, name: &'s Name) -> Self {
+        // Redirects are followed here, so that the token goes to nobody but the hub.
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .timeout_resolve(Some(CONNECT))
+            .timeout_connect(Some(CONNECT))
+            .timeout_recv_response(Some(SILENCE))
+            .timeout_per_read(Some(SILENCE))
+            .user_agent(concat!("llama-trace/", env!("CARGO_PKG_VERSION")))
+            .build();
+        Self { agent: config.into(), settings, name }
+    }
+
+    /// Who is asked, and for what.
+    pub(super) fn asked(&self) -> (&'s Settings, &'s Name) {
+        (self.settings, self.name)
+    }
+
+    /// The commit of the revision, and what files it has. A name that would lead out of a folder is none.
+    pub(super) fn listing(&self) -> Answer<Listing> {
+        let Self { settings: Settings { endpoint, .. }, name: Name { repo, revision, .. }, .. } = self;
+        let url = format!("{endpoint}/api/models/{repo}/revision/{}", address::part(revision));
+        let body = self.send(Method::Get, &url, 0)?.into_body();
+        let mut bytes = Vec::new();
+        body.into_reader()
+            .take(MAX_LISTING + 1)
+            .read_to_end(&mut bytes)
+            .map_err(|error| Failure::Unreachable(error.to_string()))?;
+        if bytes.len() as u64 > MAX_LISTING {
+            return Err(Failure::Strange(format!("a list of files of more than {MAX_LISTING} bytes")));
+        }
+        let info: Info = serde_json::from_slice(&bytes)
+            .map_err(|error| Failure::Strange(format!("no list of files: {error}")))?;
+        if !is_commit(&info.sha) {
+            return Err(Failure::Strange(format!("`{}` for a commit", info.sha)));
+        }
+        let files = info.siblings.into_iter().map(|sibling| sibling.rfilename).filter(|name| is_safe(name));
+        Ok(Listing { commit: info.sha, files: files.collect() })
+    }
+
+    fn address_of(&self, commit: &str, file: &str) -> String {
+        let Self { settings: Settings { endpoint, .. }, name: Name { repo, .. }, .. } = self;
+        format!("{endpoint}/{repo}/resolve/{commit}/{}", address::path(file))
+    }
+
+    /// Size and checksum of a file. Of a large one the hub tells both where it redirects to whoever stores it.
+    pub(super) fn meta(&self, commit: &str, file: &str) -> Answer<Meta> {
+        let response = self.send(Method::Head, &self.address_of(commit, file), 0)?;
+        let headers = response.headers();
+        let (etag, size) = match text(headers, LINKED_ETAG) {
+            Some(etag) => (Some(etag), text(headers, "x-linked-size")),
+            None => (text(headers, "etag"), text(headers, "content-length")),
+        };
+        let etag = etag.unwrap_or_default().trim_start_matches("W/").trim_matches('"');
+        // It becomes a file's name.
+        let plain = etag.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+        if etag.is_empty() || etag.len() > 128 || !plain {
+            return Err(Failure::Strange(format!("`{etag}` for the ETag of {file}")));
+        }
+        let Some(size) = size.and_then(|size| size.parse().ok()) else {
+            return Err(Failure::Strange(format!("no size for {file}")));
+        };
+        if let Some(other) = text(headers, "x-repo-commit").filter(|other| *other != commit) {
+            return Err(Failure::Strange(format!("{file} of commit {other} instead of {commit}")));
+        }
+        Ok(Meta { etag: etag.into(), size, digest: Digest::of_etag(etag, size) })
+    }
+
+    /// The bytes of a file from byte `start` on, and where they do start: a server may not know how to begin
+    /// anywhere but at 0.
+    pub(super) fn bytes(&self, commit: &str, file: &str, start: u64) -> Answer<(u64, Body)> {
+        let response = self.send(Method::Get, &self.address_of(commit, file), start)?;
+        let from = match response.status() {
+            StatusCode::PARTIAL_CONTENT => {
+                let range = text(response.headers(), "content-range").unwrap_or_default();
+                let from = range.strip_prefix("bytes ").and_then(|range| range.split_once('-'));
+                from.and_then(|(from, _)| from.trim().parse().ok())
+                    .ok_or_else(|| Failure::Strange(format!("a part of {file} at `{range}`")))?
+            }
+            _ => 0,
+        };
+        if from != 0 && from != start {
+            return Err(Failure::Strange(format!("{file} from byte {from} instead of {start}")));
+        }
+        Ok((from, response.into_body()))
+    }
+
+    /// The last response after all redirects; of a HEAD request the first that tells what it was made for.
+    fn send(&self, method: Method, url: &str, start: u64) -> Answer<Response<Body>> {
+        let mut url = url.to_owned();
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self.patiently(method, &url, start)?;
+            let status = response.status();
+            let told = method == Method::Head && response.headers().contains_key(LINKED_ETAG);
+            if status.is_success() || status.is_redirection() && told {
+                return Ok(response);
+            }
+            if !status.is_redirection() {
+                return Err(refusal(&response));
+            }
+            let location = text(response.headers(), header::LOCATION.as_str()).unwrap_or_default();
+            url = address::follow(&url, location)
+                .ok_or_else(|| Failure::Strange(format!("a redirect to `{location}`")))?;
+        }
+        Err(Failure::Strange(format!("more than {MAX_REDIRECTS} redirects")))
+    }
+
+    /// One request, made again after a pause where the server is busy or failing.
+    fn patiently(&self, method: Method, url: &str, start: u64) -> Answer<Response<Body>> {
+        let mut tried = 0;
+        loop {
+            let response = self.once(method, url, start)?;
+            let again = matches!(response.status().as_u16(), 408 | 429 | 500 | 502 | 503 | 504);
+            let asked = text(response.headers(), "retry-after").and_then(|after| after.parse::<u64>().ok());
+            if !again || tried == RETRIES || asked.is_some_and(|seconds| seconds > MAX_PAUSE) {
+                return Ok(response);
+            }
+            sleep(asked.map_or_else(|| pause(tried), Duration::from_secs));
+            tried += 1;
+        }
+    }
+
+    fn once(&self, method: Method, url: &str, start: u64) -> Answer<Response<Body>> {
+        let mut request = match method {
+            Method::Head => self.agent.head(url),
+            Method::Get => self.agent.get(url),
+        }
+        // Sizes and ranges are those of the file itself, not of a compressed one.
+        .header(header::ACCEPT_ENCODING, "identity");
+        if start > 0 {
+            request = request.header(header::RANGE, format!("bytes={start}-"));
+        }
+        let hub = address::origin(&self.settings.endpoint);
+        if let Some(token) = self.settings.token.as_ref().filter(|_| address::origin(url) == hub) {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        request.call().map_err(|error| Failure::Unreachable(error.to_string()))
+    }
+}
+
+const LINKED_ETAG: &str = "x-linked-etag";
+
+fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    headers.get(name)?.to_str().ok()
+}
+
+/// How long to wait before trying again for the `tried`th time, from 0.
+pub(super) fn pause(tried: u32) -> Duration {
+    Duration::from_millis(250 << tried.min(5))
+}
+
+fn refusal(response: &Response<Body>) -> Failure {
+    let status = response.status().as_u16();
+    let header = |name| text(response.headers(), name).unwrap_or_default().to_owned();
+    let (code, message) = (header("x-error-code"), header("x-error-message"));
+    Failure::Refused { status, code, message }
+}

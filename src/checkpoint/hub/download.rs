@@ -1,0 +1,183 @@
+//! One file from the hub to its blob in the cache: what is there already is kept, a broken connection is
+//! taken up where it broke, and nothing that was not checked becomes a blob.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::thread::sleep;
+
+use ring::digest::Context;
+
+use super::cache::{Cache, cannot_write};
+use super::client::{Client, Failure, Meta, pause};
+use super::{Watch, refusal};
+use crate::error::{Error, Result};
+
+/// Times in a row that a connection may break without a byte having come.
+const ATTEMPTS: u32 = 4;
+const CHUNK: usize = 1 << 17;
+
+/// A file on its way.
+pub(super) struct Download<'c, 's> {
+    pub(super) client: &'c Client<'s>,
+    pub(super) cache: &'c Cache,
+    pub(super) commit: &'c str,
+    pub(super) file: &'c str,
+    pub(super) meta: &'c Meta,
+}
+
+/// The bytes that are there, and their checksum so far.
+struct Partial {
+    file: File,
+    at: u64,
+    context: Option<Context>,
+}
+
+impl Download<'_, '_> {
+    /// Fetches the blob. Whoever calls holds its lock; where there are no locks, two that fetch one blob
+    /// write the same bytes at the same places.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the hub does not give the file whole, [`Error::Output`] where it cannot be
+    /// written. What came stays, to be gone on with.
+    pub(super) fn run(&self, watch: &mut dyn Watch) -> Result<()> {
+        let path = self.cache.partial(&self.meta.etag);
+        let failed = |error: std::io::Error| cannot_write(&path, &error);
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).map_err(failed)?;
+        }
+        let mut partial = self.take_up(&path)?;
+        // What an earlier run left may be damaged; what this one fetched from the start is the hub's.
+        let mut inherited = partial.at > 0;
+        let mut attempts = 0;
+        loop {
+            watch.at(partial.at);
+            let before = partial.at;
+            if let Err(failure) = self.receive(&mut partial, &path, watch)? {
+                if matches!(failure, Failure::Refused { status: 416, .. }) && partial.at > 0 {
+                    // The server has no such part.
+                    partial = self.start(&path)?;
+                    inherited = false;
+                } else if let Failure::Unreachable(_) = failure {
+                    attempts = if partial.at > before { 1 } else { attempts + 1 };
+                    if attempts == ATTEMPTS {
+                        return Err(self.broken(&failure, partial.at));
+                    }
+                    sleep(pause(attempts - 1));
+                } else {
+                    return Err(refusal::report(&failure, self.client));
+                }
+                continue;
+            }
+            let context = partial.context.take();
+            let wrong = self.meta.digest.as_ref().zip(context).and_then(|(digest, it)| digest.differs(it));
+            let Some((expected, found)) = wrong else { break };
+            fs::remove_file(&path).map_err(failed)?;
+            if !inherited {
+                return Err(Error::model(format!("what came for `{}` is not that file", self.file))
+                    .at(refusal::place(self.client))
+                    .expected(expected)
+                    .found(found)
+                    .next("try again; should it come again, ask the repository's owners"));
+            }
+            partial = self.start(&path)?;
+            inherited = false;
+        }
+        partial.file.sync_all().map_err(failed)?;
+        let blob = self.cache.blob(&self.meta.etag);
+        match fs::rename(&path, &blob) {
+            Err(error) if !blob.exists() => Err(failed(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// What an earlier run left, where that can be gone on with.
+    fn take_up(&self, path: &Path) -> Result<Partial> {
+        let failed = |error: std::io::Error| cannot_write(path, &error);
+        let Ok(mut file) = File::options().read(true).write(true).open(path) else {
+            return self.start(path);
+        };
+        let mut context = self.meta.digest.as_ref().map(super::verify::Digest::begin);
+        let mut chunk = vec![0; CHUNK];
+        let mut at = 0;
+        loop {
+            let count = file.read(&mut chunk).map_err(failed)?;
+            if count == 0 {
+                break;
+            }
+            at += count as u64;
+            if at > self.meta.size {
+                return self.start(path);
+            }
+            if let Some(context) = &mut context {
+                context.update(&chunk[..count]);
+            }
+        }
+        Ok(Partial { file, at, context })
+    }
+
+    /// An empty file in the place of what is there: never the same one cut, which somebody else may be
+    /// about to make a blob.
+    fn start(&self, path: &Path) -> Result<Partial> {
+        let failed = |error: std::io::Error| cannot_write(path, &error);
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        let file = File::create_new(path).map_err(failed)?;
+        Ok(Partial { file, at: 0, context: self.meta.digest.as_ref().map(super::verify::Digest::begin) })
+    }
+
+    /// Asks for what is missing and writes what comes. The outer result is this machine's, the inner one
+    /// the hub's.
+    fn receive(
+        &self,
+        partial: &mut Partial,
+        path: &Path,
+        watch: &mut dyn Watch,
+    ) -> Result<std::result::Result<(), Failure>> {
+        let size = self.meta.size;
+        if partial.at == size {
+            return Ok(Ok(()));
+        }
+        let (start, body) = match self.client.bytes(self.commit, self.file, partial.at) {
+            Ok(answer) => answer,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        if start != partial.at {
+            *partial = self.start(path)?;
+        }
+        let failed = |error: std::io::Error| cannot_write(path, &error);
+        partial.file.seek(SeekFrom::Start(start)).map_err(failed)?;
+        let mut reader = body.into_reader();
+        let mut chunk = vec![0; CHUNK];
+        loop {
+            let count = match reader.read(&mut chunk) {
+                Ok(count) => count,
+                Err(error) => return Ok(Err(Failure::Unreachable(error.to_string()))),
+            };
+            if count == 0 {
+                let cut = || Failure::Unreachable(format!("the connection ended after {} bytes", partial.at));
+                return Ok(if partial.at == size { Ok(()) } else { Err(cut()) });
+            }
+            if count as u64 > size - partial.at {
+                let more = format!("more than the {size} bytes of {}", self.file);
+                return Ok(Err(Failure::Strange(more)));
+            }
+            partial.file.write_all(&chunk[..count]).map_err(failed)?;
+            if let Some(context) = &mut partial.context {
+                context.update(&chunk[..count]);
+            }
+            partial.at += count as u64;
+            watch.at(partial.at);
+        }
+    }
+
+    fn broken(&self, failure: &Failure, at: u64) -> Error {
+        Error::model(format!("`{}` did not come whole", self.file))
+            .at(refusal::place(self.client))
+            .expected(format!("{} bytes", self.meta.size))
+            .found(format!("{at} bytes, then: {}", refusal::told(failure)))
+            .next("run the same command again: it goes on from there")
+    }
+}

@@ -1,0 +1,234 @@
+//! Which files of a repository are needed, and whether a folder has them.
+
+use std::path::Path;
+
+use super::super::huggingface;
+use super::name::Name;
+use crate::error::{Error, Result};
+
+/// What somebody needs of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// All that it takes to run it.
+    Model,
+    /// Its tokenizer alone.
+    Tokenizer,
+}
+
+pub(super) const CONFIG: &str = "config.json";
+pub(super) const SINGLE: &str = "model.safetensors";
+pub(super) const INDEX: &str = "model.safetensors.index.json";
+const TOKENIZERS: [&str; 2] = ["tokenizer.json", "tokenizer.model"];
+
+/// What is read beside the weights, where it is there.
+const BESIDE: [&str; 3] = ["generation_config.json", "tokenizer_config.json", "chat_template.jinja"];
+
+/// What the weights of a repository are.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Weights {
+    /// Files in a directory of Hugging Face's layout: one, or an index of several.
+    Safetensors(&'static str),
+    /// The files of Meta's own layout.
+    Meta(Vec<String>),
+    /// The file that was named, and the others that it was split into.
+    Gguf(Vec<String>),
+}
+
+/// The files to fetch before the weights, of those in `listed`: what is small, and tells whether the weights
+/// are of any use.
+pub(super) fn small<'l>(listed: &'l [String], name: &Name, wanted: Wanted) -> Vec<&'l str> {
+    if name.file.is_some() {
+        // A GGUF file holds all that it takes.
+        return Vec::new();
+    }
+    let has = |name: &str| listed.iter().find(|listed| *listed == name).map(String::as_str);
+    let tokenizer = TOKENIZERS.iter().find_map(|name| has(name));
+    let others = [CONFIG].into_iter().chain(BESIDE).filter_map(has);
+    match wanted {
+        Wanted::Tokenizer => tokenizer.into_iter().collect(),
+        Wanted::Model => others.chain(tokenizer).collect(),
+    }
+}
+
+/// What of the small files may be missing, so that its absence is worth knowing.
+pub(super) fn optional() -> impl Iterator<Item = &'static str> {
+    BESIDE.into_iter().chain(TOKENIZERS)
+}
+
+/// The weights among the files in `listed`.
+///
+/// # Errors
+/// [`Error::Model`] where there are none that are read here, naming what there is.
+pub(super) fn weights(listed: &[String], name: &Name) -> Result<Weights> {
+    let has = |name: &str| listed.iter().any(|listed| listed == name);
+    if let Some(file) = &name.file {
+        let files = parts(file);
+        return match files.iter().all(|file| has(file)) {
+            true => Ok(Weights::Gguf(files)),
+            false => Err(not_there(listed, name, file)),
+        };
+    }
+    if let Some(weights) = [SINGLE, INDEX].into_iter().find(|file| has(CONFIG) && has(file)) {
+        return Ok(Weights::Safetensors(weights));
+    }
+    let shards: Vec<String> = listed.iter().filter(|file| is_meta_shard(file)).cloned().collect();
+    if has("params.json") && !shards.is_empty() {
+        return Ok(Weights::Meta([vec!["params.json".into()], shards].concat()));
+    }
+    Err(nothing(listed, name))
+}
+
+/// The file that has what was wanted in the folder of a commit, where all that it takes is there; else the
+/// name of something that is missing.
+pub(super) fn find(folder: &Path, name: &Name, wanted: Wanted) -> std::result::Result<(), String> {
+    let has = |name: &str| folder.join(name).exists();
+    let all = |names: &[String]| match names.iter().find(|name| !has(name)) {
+        Some(missing) => Err(missing.clone()),
+        None => Ok(()),
+    };
+    if let Some(file) = &name.file {
+        return all(&parts(file));
+    }
+    if wanted == Wanted::Tokenizer {
+        return if TOKENIZERS.iter().any(|name| has(name)) { Ok(()) } else { Err(TOKENIZERS[0].into()) };
+    }
+    if !has(CONFIG) && has("params.json") {
+        return if has("consolidated.00.pth") { Ok(()) } else { Err("consolidated.00.pth".into()) };
+    }
+    all(&[CONFIG.into()])?;
+    if has(SINGLE) {
+        return Ok(());
+    }
+    all(&[INDEX.into()]).map_err(|_| SINGLE.to_owned())?;
+    all(&huggingface::shard_names(&folder.join(INDEX)).map_err(|_| INDEX.to_owned())?)
+}
+
+/// The tokenizer's file in the folder of a commit.
+pub(super) fn tokenizer(folder: &Path) -> Option<std::path::PathBuf> {
+    TOKENIZERS.iter().map(|name| folder.join(name)).find(|path| path.exists())
+}
+
+/// The files that a GGUF file was split into, by its name; itself where it was not.
+fn parts(file: &str) -> Vec<String> {
+    let split = || {
+        let stem = file.strip_suffix(".gguf")?;
+        let (rest, count) = stem.rsplit_once("-of-")?;
+        let (stem, number) = rest.rsplit_once('-')?;
+        let digits = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+        let count: u32 = count.parse().ok().filter(|_| digits(count) && digits(number))?;
+        Some((1..=count).map(|number| format!("{stem}-{number:05}-of-{count:05}.gguf")).collect())
+    };
+    split()
+        .filter(|parts: &Vec<String>| parts.iter().any(|part| part == file))
+        .unwrap_or_else(|| vec![file.into()])
+}
+
+fn is_meta_shard(file: &str) -> bool {
+    let number = file.strip_prefix("consolidated.").and_then(|rest| rest.strip_suffix(".pth"));
+    number.is_some_and(|number| number.len() == 2 && number.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// The most names that a message lists.
+const SHOWN: usize = 12;
+
+/// Those of the files in `listed` that `which` picks, as a message lists them.
+fn listing(listed: &[String], which: impl Fn(&str) -> bool) -> String {
+    let names: Vec<String> =
+        listed.iter().filter(|name| which(name)).map(|name| super::super::names::printable(name)).collect();
+    let more = names.len().saturating_sub(SHOWN);
+    let text = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if more > 0 { format!("{text} and {more} more") } else { text }
+}
+
+fn is_gguf(name: &str) -> bool {
+    name.to_ascii_lowercase().ends_with(".gguf")
+}
+
+fn not_there(listed: &[String], name: &Name, file: &str) -> Error {
+    let ggufs = listing(listed, is_gguf);
+    Error::model(format!("the repository has no file `{file}`, or not all parts of it"))
+        .at(name)
+        .expected("one of its GGUF files")
+        .found(if ggufs.is_empty() { "no GGUF file at all".into() } else { ggufs })
+        .next("correct the name after the `:`")
+}
+
+/// The error for a repository without a model that is read here.
+fn nothing(listed: &[String], name: &Name) -> Error {
+    const TELLING: [&str; 8] = ["json", "safetensors", "gguf", "pth", "bin", "pt", "model", "ckpt"];
+    let wrong = Error::model("the repository has no model in Hugging Face's layout")
+        .at(name)
+        .expected("config.json, and model.safetensors or model.safetensors.index.json");
+    if let Some(first) = listed.iter().find(|name| is_gguf(name)) {
+        return wrong
+            .found(format!("GGUF files: {}", listing(listed, is_gguf)))
+            .next(format!("name the one to open: --model {name}:{}", super::super::names::printable(first)));
+    }
+    let telling = |name: &str| TELLING.iter().any(|ending| name.ends_with(&format!(".{ending}")));
+    let found = listing(listed, telling);
+    wrong
+        .found(if found.is_empty() { "no model file at all".into() } else { found })
+        .next("look for a version of the model as safetensors or GGUF")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(names: &[&str]) -> Vec<String> {
+        names.iter().map(|&name| name.into()).collect()
+    }
+
+    #[test]
+    fn only_what_is_read_is_fetched() {
+        let llama = listed(&[
+            ".gitattributes",
+            "LICENSE.txt",
+            "README.md",
+            "config.json",
+            "generation_config.json",
+            "model.safetensors",
+            "original/consolidated.00.pth",
+            "original/params.json",
+            "pytorch_model.bin",
+            "../config.json",
+            "special_tokens_map.json",
+            "tokenizer.json",
+            "tokenizer.model",
+            "tokenizer_config.json",
+        ]);
+        let name = Name::parse("org/name").unwrap();
+        let files = ["config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json"];
+        assert_eq!(small(&llama, &name, Wanted::Model), files);
+        assert_eq!(small(&llama, &name, Wanted::Tokenizer), ["tokenizer.json"]);
+        assert_eq!(weights(&llama, &name).unwrap(), Weights::Safetensors(SINGLE));
+        let both = listed(&["config.json", INDEX, "model-00001-of-00002.safetensors"]);
+        assert_eq!(weights(&both, &name).unwrap(), Weights::Safetensors(INDEX));
+        let meta = listed(&["consolidated.00.pth", "consolidated.01.pth", "params.json", "tokenizer.model"]);
+        let files = listed(&["params.json", "consolidated.00.pth", "consolidated.01.pth"]);
+        assert_eq!(weights(&meta, &name).unwrap(), Weights::Meta(files));
+        assert_eq!(small(&meta, &name, Wanted::Model), ["tokenizer.model"]);
+    }
+
+    #[test]
+    fn a_gguf_file_comes_with_its_parts() {
+        let all = listed(&["q/m-00001-of-00002.gguf", "q/m-00002-of-00002.gguf", "m.gguf"]);
+        let files = |file: &str| weights(&all, &Name::parse(&format!("a/b:{file}")).unwrap());
+        assert_eq!(files("m.gguf").unwrap(), Weights::Gguf(listed(&["m.gguf"])));
+        assert_eq!(files("q/m-00002-of-00002.gguf").unwrap(), Weights::Gguf(all[..2].to_vec()));
+        assert_eq!(parts("m-00003-of-00002.gguf"), ["m-00003-of-00002.gguf"]);
+        assert!(files("n.gguf").unwrap_err().to_string().contains("q/m-00001-of-00002.gguf"));
+    }
+
+    #[test]
+    fn what_cannot_be_opened_is_named() {
+        let name = Name::parse("a/b-GGUF").unwrap();
+        let text = weights(&listed(&["README.md", "m.Q8_0.gguf"]), &name).unwrap_err().to_string();
+        assert!(
+            text.contains("GGUF files: m.Q8_0.gguf") && text.contains("--model a/b-GGUF:m.Q8_0.gguf"),
+            "{text}"
+        );
+        let text = weights(&listed(&["config.json", "pytorch_model.bin", "README.md"]), &name).unwrap_err();
+        assert!(text.to_string().contains("found: config.json, pytorch_model.bin\n"), "{text}");
+    }
+}

@@ -1,0 +1,106 @@
+//! What the hub's refusals mean, and what to do about each.
+
+use super::client::{Client, Failure};
+use super::name::Name;
+use super::settings::Settings;
+use crate::error::Error;
+
+/// Characters of a server's own words that are shown.
+const SHOWN: usize = 300;
+
+/// Where a failure happened, for a message.
+pub(super) fn place(client: &Client<'_>) -> String {
+    let (settings, name) = client.asked();
+    at(settings, name)
+}
+
+fn at(settings: &Settings, name: &Name) -> String {
+    format!("{}/{name}", settings.endpoint)
+}
+
+/// The error for what the hub did not give.
+pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
+    let (settings, name) = client.asked();
+    let place = at(settings, name);
+    let (status, code) = match failure {
+        Failure::Unreachable(_) => {
+            return Error::model("the hub cannot be reached")
+                .at(place)
+                .expected("an answer")
+                .found(told(failure))
+                .next("check the connection, HF_ENDPOINT and the proxy; a model in the cache opens with --offline");
+        }
+        Failure::Strange(_) => {
+            return Error::model("the hub does not answer as a hub does")
+                .at(place)
+                .expected("the answers of the Hugging Face hub")
+                .found(told(failure))
+                .next("check HF_ENDPOINT, or whether a proxy answers in the hub's place");
+        }
+        Failure::Refused { status, code, .. } => (*status, code.as_str()),
+    };
+    let log_in = "log in with `hf auth login`, or set HF_TOKEN";
+    let (what, expected, next) = match (status, code) {
+        (_, "GatedRepo") => (
+            "the repository is open only to those whom its owners let in".to_owned(),
+            "an account with access".to_owned(),
+            match settings.token {
+                None => format!("accept its terms at {place}, then {log_in}"),
+                Some(_) => {
+                    format!("accept its terms at {place} with the account of this token, and wait for access")
+                }
+            },
+        ),
+        (_, "RevisionNotFound") => (
+            format!("the repository has no revision `{}`", name.revision),
+            "a branch, a tag or a commit".to_owned(),
+            format!("leave `@{}` out, or look for its name at {place}/tree/main", name.revision),
+        ),
+        (401, _) if settings.token.is_some() => (
+            "the hub does not accept the token, or has no such repository".to_owned(),
+            "a token that is valid, and a repository that it may read".to_owned(),
+            format!("check the name; else {log_in} anew"),
+        ),
+        (401 | 404, _) => (
+            "there is no such path here, and no such repository on the hub, or it is private".to_owned(),
+            "a path, or org/name[@revision]".to_owned(),
+            format!("check the spelling; for a private repository {log_in}"),
+        ),
+        (403, _) => (
+            "the repository may not be read".to_owned(),
+            "an account with access".to_owned(),
+            format!("look at {place} whether access can be asked for; else {log_in} with another account"),
+        ),
+        (429, _) => (
+            "the hub has been asked too often".to_owned(),
+            "fewer questions".to_owned(),
+            match settings.token {
+                None => format!("wait some minutes; or {log_in}, which raises the limit"),
+                Some(_) => "wait some minutes".to_owned(),
+            },
+        ),
+        _ => (
+            "the hub failed".to_owned(),
+            "the file that was asked for".to_owned(),
+            "try again later; a model in the cache opens with --offline".to_owned(),
+        ),
+    };
+    Error::model(what).at(place).expected(expected).found(told(failure)).next(next)
+}
+
+/// What came instead of what was asked for.
+pub(super) fn told(failure: &Failure) -> String {
+    match failure {
+        Failure::Unreachable(text) | Failure::Strange(text) => shown(text),
+        Failure::Refused { status, code, message } => {
+            let words = [code, message].map(|text| shown(text));
+            let words = words.iter().filter(|text| !text.is_empty()).cloned().collect::<Vec<_>>().join(": ");
+            if words.is_empty() { format!("status {status}") } else { format!("status {status}, {words}") }
+        }
+    }
+}
+
+/// A server's words, made harmless and short.
+fn shown(text: &str) -> String {
+    text.chars().take(SHOWN).flat_map(char::escape_debug).collect()
+}

@@ -1,0 +1,128 @@
+//! `--model org/name[@revision]`: from the hub to a path, with progress on a terminal, and Ctrl-C.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
+
+use super::ModelArgs;
+use super::interrupt::Caught;
+use crate::checkpoint::hub::{self, Found, Name, Settings, Wanted, Watch};
+use crate::error::{Error, Result};
+
+/// Where the model lies that was asked for.
+pub(super) struct Place {
+    /// None for the built-in model.
+    pub(super) path: Option<PathBuf>,
+    /// Its name on the hub, where it is from there.
+    pub(super) name: Option<String>,
+}
+
+/// Finds the model: a path as it is, a name of the hub in the cache, into which it is fetched first. What is
+/// there as a path is never taken for a name.
+pub(super) fn locate(args: &ModelArgs, wanted: Wanted) -> Result<Place> {
+    match (&args.model, name(args)) {
+        (_, Some(name)) => {
+            let found = fetch(name, wanted, Settings::from_env(args.offline)?)?;
+            Ok(Place { path: Some(found.path), name: Some(found.name) })
+        }
+        (path, None) => Ok(Place { path: path.clone(), name: None }),
+    }
+}
+
+/// The model's name on the hub, where it is one.
+pub(super) fn name(args: &ModelArgs) -> Option<Name> {
+    let model = args.model.as_ref().filter(|path| std::fs::symlink_metadata(path).is_err())?;
+    Name::parse(model.to_str()?)
+}
+
+/// How soon Ctrl-C is noticed.
+const LOOK: Duration = Duration::from_millis(50);
+
+fn fetch(name: Name, wanted: Wanted, settings: Settings) -> Result<Found> {
+    let caught = Caught::new()?;
+    let (sender, receiver) = mpsc::channel();
+    let bar = Bar::default();
+    let mut watch = bar.clone();
+    // A thread of its own: one that waits for a server cannot look whether it should stop. It ends with the
+    // program, and what it had written until then is there.
+    let fetch = move || sender.send(hub::fetch(&name, wanted, &settings, &mut watch));
+    std::thread::Builder::new().name("download".into()).spawn(fetch).map_err(|error| stopped(&error))?;
+    let found = loop {
+        if caught.is_set() {
+            bar.clear();
+            return Err(Error::interrupted("interrupted; what was fetched is kept")
+                .next("run the same command again: it goes on from there"));
+        }
+        match receiver.recv_timeout(LOOK) {
+            Ok(found) => break found?,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(error @ RecvTimeoutError::Disconnected) => return Err(stopped(&error)),
+        }
+    };
+    let Found { name, commit, path, fetched, instead } = &found;
+    let commit = &commit[..commit.len().min(7)];
+    let how = match (fetched, instead) {
+        ((0, _), None) => "in the cache".into(),
+        ((0, _), Some(why)) => format!("in the cache ({why})"),
+        ((files, bytes), _) => format!("fetched, {files} files of {}", DecimalBytes(*bytes)),
+    };
+    super::tell(format_args!("{name} at {commit} from the hub: {how}: {}", path.display()));
+    Ok(found)
+}
+
+fn stopped(error: &dyn std::fmt::Display) -> Error {
+    Error::model("the download stopped")
+        .found(error)
+        .next("run the same command again: it goes on from there")
+}
+
+/// A bar on standard error for the file that is coming, where that is a terminal. Whoever takes it away
+/// ends the drawing.
+#[derive(Clone, Default)]
+struct Bar(Arc<Mutex<Option<ProgressBar>>>);
+
+impl Bar {
+    fn bar(&self) -> MutexGuard<'_, Option<ProgressBar>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn clear(&self) {
+        if let Some(bar) = self.bar().take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Watch for Bar {
+    fn begin(&mut self, name: &str, size: u64) {
+        let bar = ProgressBar::new(size).with_message(name.to_owned());
+        let template = "{msg} {bar:24} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        *self.bar() = Some(bar);
+    }
+
+    fn at(&mut self, bytes: u64) {
+        if let Some(bar) = &*self.bar() {
+            let first = bar.position() == 0;
+            bar.set_position(bytes);
+            if first {
+                // What an earlier run fetched tells nothing about the speed of this one.
+                bar.tick();
+                bar.reset_eta();
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        self.clear();
+    }
+
+    fn say(&mut self, line: &str) {
+        super::tell(line);
+    }
+}

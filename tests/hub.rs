@@ -1,0 +1,609 @@
+//! Models of the hub, fetched by the binary from a server on loopback that behaves as the hub does, or as it
+//! should not.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+#[cfg(unix)]
+#[path = "common/pty.rs"]
+#[allow(dead_code, reason = "one screen is looked at here")]
+mod pty;
+#[path = "hub/repo.rs"]
+mod repo;
+#[path = "hub/server.rs"]
+mod server;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use common::{fixture, llama_trace, models, stderr, stdout};
+use repo::{At, COMMIT, Files, Hub, etag, files};
+use server::{Answer, Request};
+
+const WEIGHTS: &str = "model.safetensors";
+const RUN: [&str; 6] = ["--model", "org/tiny", "--prompt", "Once upon", "-n", "2"];
+
+/// The built-in model, with what real repositories have beside it and nobody needs here.
+fn tiny() -> Files {
+    let mut all = files(&fixture("builtin"));
+    for name in ["README.md", ".gitattributes", "pytorch_model.bin", "original/consolidated.00.pth"] {
+        all.insert(name.into(), b"not needed".to_vec());
+    }
+    all
+}
+
+fn ok(output: &Output) -> String {
+    assert!(output.status.success(), "{}", stderr(output));
+    stdout(output)
+}
+
+fn refused(output: &Output, code: i32, texts: &[&str]) {
+    let told = stderr(output);
+    assert_eq!(output.status.code(), Some(code), "{told}");
+    for text in texts.iter().chain(&["error: ", "next: "]) {
+        assert!(told.contains(text), "`{text}` is not in\n{told}");
+    }
+}
+
+fn lines(requests: &[Request]) -> Vec<String> {
+    let mut lines: Vec<String> = requests.iter().map(Request::line).collect();
+    lines.sort();
+    lines
+}
+
+/// What the built-in model writes when it is opened from its folder.
+fn expected() -> String {
+    let folder = fixture("builtin");
+    ok(&llama_trace(["--model", folder.to_str().unwrap(), "--prompt", "Once upon", "-n", "2"]))
+}
+
+#[test]
+fn only_what_is_needed_is_fetched_and_only_once() {
+    let hub = Hub::new(tiny());
+    let first = hub.run(&RUN);
+    assert_eq!(ok(&first), expected());
+    let told = stderr(&first);
+    assert!(told.starts_with("org/tiny at 0123456 from the hub: fetched, 6 files of 1.9"), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
+
+    let small = [
+        "chat_template.jinja",
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ];
+    let mut asked = vec!["GET /api/models/org/tiny/revision/main".to_owned()];
+    for method in ["GET", "HEAD"] {
+        for file in small {
+            asked.push(format!("{method} /org/tiny/resolve/{COMMIT}/{file}"));
+            asked.push(format!("{method} /api/resolve-cache/{file}"));
+        }
+        asked.push(format!("{method} /org/tiny/resolve/{COMMIT}/{WEIGHTS}"));
+    }
+    asked.sort();
+    assert_eq!(lines(&hub.hub.asked()), asked);
+    assert_eq!(lines(&hub.store.asked()), [format!("GET /{WEIGHTS}?signature=x")]);
+
+    // As huggingface_hub keeps it.
+    assert_eq!(fs::read_to_string(hub.cached().join("refs/main")).unwrap(), COMMIT);
+    for file in small.into_iter().chain([WEIGHTS]) {
+        assert_eq!(fs::read(hub.blob(file)).unwrap(), hub.files[file]);
+        let pointer = hub.cached().join("snapshots").join(COMMIT).join(file);
+        #[cfg(unix)]
+        assert_eq!(
+            fs::read_link(&pointer).unwrap(),
+            Path::new("../../blobs").join(etag(file, &hub.files[file]))
+        );
+        assert_eq!(fs::read(pointer).unwrap(), hub.files[file]);
+    }
+    assert_eq!(fs::read_dir(hub.cached().join("blobs")).unwrap().count(), 6);
+
+    let second = hub.run(&RUN);
+    assert_eq!(ok(&second), expected());
+    assert!(stderr(&second).contains("in the cache"), "{}", stderr(&second));
+    assert_eq!(lines(&hub.hub.asked()), ["GET /api/models/org/tiny/revision/main"]);
+
+    for args in [&["--offline"][..], &[]] {
+        let mut command = hub.command(&[&RUN[..], args].concat());
+        if args.is_empty() {
+            command.env("HF_HUB_OFFLINE", "1");
+        }
+        assert_eq!(ok(&command.output().unwrap()), expected());
+    }
+    assert!(hub.hub.asked().is_empty() && hub.store.asked().is_empty());
+}
+
+#[test]
+fn every_command_takes_a_name() {
+    let hub = Hub::new(tiny());
+    let info = ok(&hub.run(&["info", "--model", "org/tiny"]));
+    assert!(info.starts_with("model       org/tiny (Hugging Face directory, 1 safetensors file"), "{info}");
+    ok(&hub.run(&["log", "--model", "org/tiny", "--offline", "--prompt", "x"]));
+    let out = hub.home.path().join("dump");
+    ok(&hub.run(&[
+        "export",
+        "--model",
+        "org/tiny",
+        "--offline",
+        "--prompt",
+        "x",
+        "--out",
+        out.to_str().unwrap(),
+    ]));
+    assert!(out.join("manifest.json").exists());
+    ok(&hub.run(&["chat", "--model", "org/tiny", "--offline", "-n", "1"]));
+    let bench = ["bench", "--model", "org/tiny", "--offline", "--gen", "1", "--prompt-tokens", "1"];
+    ok(&hub.run(&bench));
+}
+
+#[test]
+fn tokens_are_shown_without_fetching_a_weight() {
+    let hub = Hub::new(tiny());
+    let args = ["tokenize", "--model", "org/tiny", "Once upon"];
+    assert_eq!(ok(&hub.run(&args)), ok(&llama_trace(["tokenize", "Once upon"])));
+    let asked = lines(&hub.hub.asked());
+    assert!(
+        asked.iter().all(|line| line.contains("tokenizer.json") || line.contains("revision/main")),
+        "{asked:?}"
+    );
+    assert!(hub.store.asked().is_empty());
+    assert_eq!(
+        ok(&hub.run(&[&args[..], &["--offline"]].concat())),
+        ok(&llama_trace(["tokenize", "Once upon"]))
+    );
+    refused(
+        &hub.run(&[&RUN[..], &["--offline"]].concat()),
+        3,
+        &["no config.json of commit 0123", "leave --offline out"],
+    );
+    assert!(hub.hub.asked().is_empty());
+}
+
+#[test]
+fn a_commit_that_is_there_is_not_asked_for() {
+    let hub = Hub::new(tiny());
+    let model = format!("org/tiny@{COMMIT}");
+    let args = ["--model", &model, "--ids", "1", "-n", "1"];
+    ok(&hub.run(&args));
+    assert_eq!(
+        lines(&hub.hub.asked())[0],
+        "GET /api/models/org/tiny/revision/0123456789abcdef0123456789abcdef01234567"
+    );
+    assert!(!hub.cached().join("refs").exists());
+    ok(&hub.run(&args));
+    assert!(hub.hub.asked().is_empty());
+    ok(&hub.run(&["--model", "org/tiny@refs/pr/1", "--ids", "1", "-n", "1"]));
+    assert_eq!(lines(&hub.hub.asked()), ["GET /api/models/org/tiny/revision/refs%2Fpr%2F1"]);
+    assert_eq!(fs::read_to_string(hub.cached().join("refs/refs/pr/1")).unwrap(), COMMIT);
+}
+
+/// What Python's client has fetched before is opened, and never touched.
+#[cfg(unix)]
+#[test]
+fn a_cache_that_somebody_else_filled_is_shared() {
+    let hub = Hub::new(tiny());
+    let (cached, cache) = (hub.cached(), hub.home.path().join("elsewhere"));
+    let snapshot = cached.join("snapshots").join(COMMIT);
+    for folder in [&snapshot, &cached.join("blobs"), &cached.join("refs")] {
+        fs::create_dir_all(folder).unwrap();
+    }
+    for (file, bytes) in hub.files.iter().filter(|(file, _)| !file.contains('/')) {
+        fs::write(hub.blob(file), bytes).unwrap();
+        std::os::unix::fs::symlink(Path::new("../../blobs").join(etag(file, bytes)), snapshot.join(file))
+            .unwrap();
+    }
+    fs::write(cached.join("refs/main"), COMMIT).unwrap();
+    assert_eq!(ok(&hub.run(&[&RUN[..], &["--offline"]].concat())), expected());
+    assert_eq!(ok(&hub.run(&RUN)), expected());
+    assert_eq!(hub.hub.asked().len(), 1);
+    // A blob whose link is missing is linked, not fetched; and the cache may lie elsewhere.
+    fs::remove_file(snapshot.join(WEIGHTS)).unwrap();
+    fs::create_dir(&cache).unwrap();
+    fs::rename(&cached, cache.join("models--org--tiny")).unwrap();
+    let output = hub.command(&RUN).env("HF_HUB_CACHE", &cache).output().unwrap();
+    assert_eq!(ok(&output), expected());
+    assert!(hub.store.asked().is_empty());
+}
+
+#[test]
+fn the_token_goes_to_the_hub_and_to_nobody_else() {
+    let hub = Hub::new(tiny());
+    let sent = |requests: Vec<Request>| -> Vec<Option<String>> {
+        requests.into_iter().map(|request| request.headers.get("authorization").cloned()).collect()
+    };
+    ok(&hub.command(&RUN).env("HF_TOKEN", "hf_secret").output().unwrap());
+    assert!(sent(hub.hub.asked()).iter().all(|token| token.as_deref() == Some("Bearer hf_secret")));
+    assert_eq!(sent(hub.store.asked()), [None]);
+    // The file that logging in writes.
+    fs::write(hub.home.path().join("token"), "hf_file\n").unwrap();
+    ok(&hub.run(&RUN));
+    assert_eq!(sent(hub.hub.asked()), [Some("Bearer hf_file".to_owned())]);
+}
+
+/// Cuts the answer to the first question for the weights after `bytes`.
+fn cut_first(hub: &Hub, bytes: usize) {
+    let mut first = true;
+    hub.twist(move |at, _, answer| match at == At::Store && std::mem::take(&mut first) {
+        true => Answer { cut: Some(bytes), ..answer },
+        false => answer,
+    });
+}
+
+#[test]
+fn a_connection_that_breaks_is_taken_up_where_it_broke() {
+    let hub = Hub::new(tiny());
+    cut_first(&hub, 700_000);
+    assert_eq!(ok(&hub.run(&RUN)), expected());
+    let from: Vec<_> = hub.store.asked().iter().map(Request::from).collect();
+    assert_eq!(from, [None, Some(700_000)]);
+    assert_eq!(fs::read(hub.blob(WEIGHTS)).unwrap(), hub.files[WEIGHTS]);
+    assert!(!hub.partial(WEIGHTS).exists());
+}
+
+#[test]
+fn a_server_that_cannot_go_on_starts_again() {
+    for status in [200, 416] {
+        let hub = Hub::new(tiny());
+        let whole = hub.files[WEIGHTS].clone();
+        let mut first = true;
+        hub.twist(move |at, request, answer| match at {
+            At::Store if std::mem::take(&mut first) => Answer { cut: Some(1000), ..answer },
+            At::Store if request.from().is_some() && status == 200 => Answer::body(whole.clone()),
+            At::Store if request.from().is_some() => Answer::status(status),
+            _ => answer,
+        });
+        assert_eq!(ok(&hub.run(&RUN)), expected());
+        assert_eq!(fs::read(hub.blob(WEIGHTS)).unwrap(), hub.files[WEIGHTS]);
+    }
+}
+
+#[test]
+fn a_file_that_never_comes_whole_is_refused_and_kept() {
+    let hub = Hub::new(tiny());
+    hub.twist(|at, request, answer| match at {
+        At::Store if request.from().is_some() => Answer { cut: Some(0), ..answer },
+        At::Store => Answer { cut: Some(1000), ..answer },
+        At::Hub => answer,
+    });
+    let texts = [
+        "`model.safetensors` did not come whole",
+        "1841368 bytes",
+        "found: 1000 bytes",
+        "it goes on from there",
+    ];
+    refused(&hub.run(&RUN), 3, &texts);
+    assert_eq!(fs::read(hub.partial(WEIGHTS)).unwrap(), &hub.files[WEIGHTS][..1000]);
+    assert!(!hub.blob(WEIGHTS).exists() && !hub.cached().join("refs").exists());
+    hub.twist(|_, _, answer| answer);
+    hub.store.asked();
+    assert_eq!(ok(&hub.run(&RUN)), expected());
+    assert_eq!(hub.store.asked()[0].from(), Some(1000));
+}
+
+#[test]
+fn what_is_not_the_file_never_becomes_it() {
+    for (file, name) in [(WEIGHTS, "SHA-256"), ("config.json", "git id")] {
+        let hub = Hub::new(tiny());
+        hub.twist(move |_, request, mut answer| {
+            if request.method == "GET" && request.path.contains(file) && answer.status == 200 {
+                answer.body[100] ^= 1;
+            }
+            answer
+        });
+        refused(&hub.run(&RUN), 3, &[&format!("what came for `{file}` is not that file"), name]);
+        assert!(!hub.blob(file).exists() && !hub.partial(file).exists());
+    }
+    // More than it should be.
+    let hub = Hub::new(tiny());
+    hub.twist(|at, _, mut answer| {
+        answer.body.extend(if at == At::Store { &b"more"[..] } else { b"" });
+        answer
+    });
+    refused(&hub.run(&RUN), 3, &["more than the 1841368 bytes of model.safetensors"]);
+    assert!(!hub.blob(WEIGHTS).exists());
+}
+
+#[test]
+fn a_damaged_part_of_an_earlier_run_is_fetched_anew() {
+    for damaged in [vec![7; 5000], vec![7; 2_000_000]] {
+        let hub = Hub::new(tiny());
+        fs::create_dir_all(hub.cached().join("blobs")).unwrap();
+        fs::write(hub.partial(WEIGHTS), &damaged).unwrap();
+        assert_eq!(ok(&hub.run(&RUN)), expected());
+        assert_eq!(fs::read(hub.blob(WEIGHTS)).unwrap(), hub.files[WEIGHTS]);
+        let last = hub.store.asked().last().unwrap().from();
+        assert_eq!(last, None, "from the beginning");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_keeps_what_came() {
+    let hub = Hub::new(tiny());
+    hub.twist(|at, _, answer| match at {
+        At::Store => Answer { cut: Some(300_000), stall: true, ..answer },
+        At::Hub => answer,
+    });
+    let child = hub.command(&RUN).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while fs::metadata(hub.partial(WEIGHTS)).map_or(0, |partial| partial.len()) < 300_000 {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    refused(&child.wait_with_output().unwrap(), 130, &["interrupted", "it goes on from there"]);
+    hub.twist(|_, _, answer| answer);
+    hub.store.asked();
+    assert_eq!(ok(&hub.run(&RUN)), expected());
+    assert_eq!(hub.store.asked()[0].from(), Some(300_000));
+}
+
+/// Elsewhere than on a terminal there is none: the other tests see every byte.
+#[cfg(unix)]
+#[test]
+fn a_terminal_shows_how_far_it_is() {
+    let hub = Hub::new(tiny());
+    hub.twist(|at, _, answer| match at {
+        At::Store => Answer { cut: Some(500_000), stall: true, ..answer },
+        At::Hub => answer,
+    });
+    let wanted = hub.command(&RUN);
+    let mut command = portable_pty::CommandBuilder::new(wanted.get_program());
+    command.args(wanted.get_args());
+    command.env("TERM", "xterm");
+    for (name, value) in wanted.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        }
+    }
+    let terminal = pty::Terminal::start((100, 10), command);
+    terminal.shows(&["model.safetensors ", "500.00 kB/1.84 MB"]);
+    terminal.signal("INT");
+    let end = terminal.end();
+    assert_eq!(end.code, 130);
+    // The bar is gone, and the message has a line of its own.
+    let alone = end.screen.lines().any(|line| line.starts_with("error: interrupted"));
+    assert!(alone && !end.screen.contains("kB"), "{}", end.screen);
+}
+
+/// After a download Ctrl-C is again what it was.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_after_a_download_ends_the_run() {
+    let hub = Hub::new(tiny());
+    let args = ["log", "--model", "org/tiny", "--prompt", "x", "-n", "400", "--values", "--temperature", "1"];
+    let mut child = hub.command(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    // Output that nobody reads keeps it from ending by itself.
+    let mut byte = [0];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut byte).unwrap();
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let status = child.wait().unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(2));
+}
+
+#[test]
+fn two_at_once_fetch_each_file_once() {
+    let hub = Hub::new(tiny());
+    let start = || hub.command(&RUN).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    for child in [start(), start(), start()] {
+        assert_eq!(ok(&child.wait_with_output().unwrap()), expected());
+    }
+    assert_eq!(hub.store.asked().len(), 1);
+    assert_eq!(fs::read(hub.blob(WEIGHTS)).unwrap(), hub.files[WEIGHTS]);
+}
+
+#[test]
+fn a_hub_that_is_busy_is_asked_again() {
+    let hub = Hub::new(tiny());
+    // Twice each: when it is asked for the list of files, and whoever stores the weights.
+    let mut left = [2, 2];
+    hub.twist(move |at, request, answer| {
+        let left = &mut left[usize::from(at == At::Store)];
+        if *left > 0 && (at == At::Store || request.path.ends_with("/main")) {
+            *left -= 1;
+            return Answer::status(if *left == 0 { 503 } else { 429 }).with("Retry-After", "0");
+        }
+        answer
+    });
+    assert_eq!(ok(&hub.run(&RUN)), expected());
+    let asked = lines(&hub.hub.asked());
+    assert_eq!(asked.iter().filter(|line| line.ends_with("/main")).count(), 3);
+    assert_eq!(hub.store.asked().len(), 3);
+}
+
+#[test]
+fn a_refusal_says_why_and_what_to_do() {
+    let gated = || {
+        let answer = Answer::status(403).with("X-Error-Code", "GatedRepo");
+        answer.with("X-Error-Message", "Access to model org/tiny is restricted.")
+    };
+    let cases: Vec<(Answer, Option<&str>, &[&str])> = vec![
+        (
+            gated(),
+            None,
+            &[
+                "only to those whom its owners let in",
+                "accept its terms at http",
+                "hf auth login",
+                "is restricted",
+            ],
+        ),
+        (gated(), Some("hf_x"), &["with the account of this token"]),
+        (
+            Answer::status(401),
+            None,
+            &["no such path here, and no such repository", "or it is private", "HF_TOKEN"],
+        ),
+        (Answer::status(401), Some("hf_x"), &["does not accept the token"]),
+        (Answer::status(403), None, &["may not be read", "status 403"]),
+        (
+            Answer::status(404).with("X-Error-Code", "RepoNotFound"),
+            None,
+            &["no such repository", "org/name[@revision]"],
+        ),
+        (Answer::status(429).with("Retry-After", "3600"), None, &["asked too often", "raises the limit"]),
+        (Answer::status(503).with("Retry-After", "0"), None, &["the hub failed", "status 503"]),
+        (
+            Answer::body("<html>log in to the hotel</html>"),
+            None,
+            &["not answer as a hub does", "HF_ENDPOINT"],
+        ),
+        (Answer::body("{\"sha\": \"../../x\", \"siblings\": []}"), None, &["`../../x` for a commit"]),
+        (Answer::body(vec![b' '; (16 << 20) + 1]), None, &["more than 16777216 bytes"]),
+        (
+            Answer::status(302).with("Location", "file:///etc/passwd"),
+            None,
+            &["redirect to `file:///etc/passwd`"],
+        ),
+        (Answer::status(302).with("Location", "/api/models/org/tiny/revision/main"), None, &["redirects"]),
+    ];
+    let hub = Hub::new(tiny());
+    for (answer, token, texts) in cases {
+        hub.twist(move |_, _, _| answer.clone());
+        let mut command = hub.command(&RUN);
+        if let Some(token) = token {
+            command.env("HF_TOKEN", token);
+        }
+        let output = command.output().unwrap();
+        refused(&output, 3, texts);
+        assert!(!stderr(&output).contains("hf_x"), "the token is not shown");
+    }
+    hub.twist(|_, _, answer| answer);
+    let output = hub.run(&["--model", "org/tiny@nope", "--prompt", "x"]);
+    refused(&output, 3, &["no revision `nope`", "Invalid rev id: nope"]);
+    refused(&hub.run(&["--model", "org/other", "--prompt", "x"]), 3, &["no such repository", "RepoNotFound"]);
+    let output = hub.command(&RUN).env("HF_TOKEN", "a\u{7f}b").output().unwrap();
+    refused(&output, 2, &["HF_TOKEN"]);
+    assert!(!hub.home.path().join("hub").exists(), "nothing was kept");
+}
+
+#[test]
+fn without_the_hub_the_cache_serves() {
+    let hub = Hub::new(tiny());
+    let nowhere =
+        |args: &[&str]| hub.command(args).env("HF_ENDPOINT", "http://127.0.0.1:1").output().unwrap();
+    refused(&nowhere(&RUN), 3, &["the hub cannot be reached", "where: http://127.0.0.1:1/org/tiny"]);
+    ok(&hub.run(&RUN));
+    let output = nowhere(&RUN);
+    assert_eq!(ok(&output), expected());
+    assert!(
+        stderr(&output).contains("in the cache (") && stderr(&output).contains("refused"),
+        "{}",
+        stderr(&output)
+    );
+    hub.twist(|_, _, _| Answer::status(401));
+    assert_eq!(ok(&hub.run(&RUN)), expected());
+    refused(&hub.run(&["--model", "org/tiny@dev", "--offline", "--prompt", "x"]), 3, &["no revision `dev`"]);
+}
+
+#[test]
+fn shards_come_by_their_index() {
+    let model = models::sharded();
+    let hub = Hub::new(files(model.path()));
+    let run = ["--model", "org/tiny", "--ids", "1,5", "-n", "2"];
+    let local = llama_trace(["--model", model.path().to_str().unwrap(), "--ids", "1,5", "-n", "2"]);
+    assert_eq!(ok(&hub.run(&run)), ok(&local));
+    assert_eq!(
+        lines(&hub.store.asked()),
+        ["GET /a.safetensors?signature=x", "GET /b.safetensors?signature=x"]
+    );
+    fs::remove_file(hub.cached().join("snapshots").join(COMMIT).join("b.safetensors")).unwrap();
+    refused(&hub.run(&[&run[..], &["--offline"]].concat()), 3, &["no b.safetensors of commit"]);
+    ok(&hub.run(&run));
+    assert!(hub.store.asked().is_empty(), "the blob was there");
+
+    let mut less = hub.files.clone();
+    less.remove("b.safetensors");
+    refused(&Hub::new(less).run(&run), 3, &["the repository has no `b.safetensors`"]);
+}
+
+#[test]
+fn names_that_lead_elsewhere_are_not_followed() {
+    let model = models::sharded();
+    let index = "model.safetensors.index.json";
+    for name in ["../../../../evil.safetensors", "/tmp/evil.safetensors", "a/../../evil.safetensors"] {
+        models::edit_json(&model.path().join(index), |index| {
+            index["weight_map"]["lm_head.weight"] = name.into();
+        });
+        let mut all = files(model.path());
+        all.insert(name.into(), b"evil".to_vec());
+        let hub = Hub::new(all);
+        refused(
+            &hub.run(&["--model", "org/tiny", "--ids", "1"]),
+            3,
+            &["a shard outside the directory", name],
+        );
+        assert!(hub.store.asked().is_empty());
+    }
+    let hub = Hub::new(tiny());
+    hub.twist(|_, request, mut answer| {
+        if request.method == "HEAD" {
+            answer.headers.retain(|(name, _)| *name != "X-Linked-Etag" && *name != "ETag");
+            answer.headers.push(("X-Linked-Etag", "\"../../../evil\"".into()));
+        }
+        answer
+    });
+    refused(&hub.run(&RUN), 3, &["`../../../evil` for the ETag"]);
+}
+
+#[test]
+fn what_cannot_be_opened_is_not_fetched() {
+    let mut other = tiny();
+    other.insert("config.json".into(), br#"{"model_type": "gemma2"}"#.to_vec());
+    let hub = Hub::new(other);
+    refused(&hub.run(&RUN), 3, &["\"gemma2\"", "config.json"]);
+    assert!(hub.store.asked().is_empty());
+
+    let mut pickled = tiny();
+    pickled.remove(WEIGHTS);
+    let hub = Hub::new(pickled);
+    refused(&hub.run(&RUN), 3, &["no model in Hugging Face's layout", "pytorch_model.bin"]);
+    assert_eq!(hub.hub.asked().len(), 1);
+}
+
+#[test]
+fn a_gguf_file_is_opened_by_its_name() {
+    let file = "model.f16.gguf";
+    let bytes = fs::read(fixture("formats/gguf").join(file)).unwrap();
+    let named = |name: &str| (name.to_owned(), bytes.clone());
+    let hub = Hub::new(Files::from([named(file), named("other.gguf"), ("README.md".into(), Vec::new())]));
+    let texts = ["GGUF files: model.f16.gguf, other.gguf", "--model org/tiny:model.f16.gguf"];
+    refused(&hub.run(&["info", "--model", "org/tiny"]), 3, &texts);
+    refused(&hub.run(&["info", "--model", "org/tiny:x.gguf"]), 3, &["no file `x.gguf`", "model.f16.gguf"]);
+    for args in [
+        &["info", "--model", "org/tiny:model.f16.gguf"][..],
+        &["info", "--offline", "--model", "org/tiny:model.f16.gguf"],
+    ] {
+        let info = ok(&hub.run(args));
+        assert!(info.starts_with("model       org/tiny (GGUF v3"), "{info}");
+    }
+    assert_eq!(lines(&hub.store.asked()), ["GET /model.f16.gguf?signature=x"]);
+}
+
+#[test]
+fn metas_own_layout_is_fetched_too() {
+    let hub = Hub::new(files(&fixture("formats/meta/sharded")));
+    let info = ok(&hub.run(&["info", "--model", "org/tiny"]));
+    assert!(info.contains("2 model-parallel .pth files"), "{info}");
+    assert_eq!(hub.store.asked().len(), 2);
+}
+
+#[test]
+fn a_path_goes_before_a_name() {
+    let hub = Hub::new(tiny());
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir_all(folder.path().join("org/tiny")).unwrap();
+    let output = hub.command(&RUN).current_dir(folder.path()).output().unwrap();
+    refused(&output, 3, &["the directory holds no model", "where: org/tiny"]);
+    for path in ["tiny", "./org/tiny", "models/tiny.gguf", "org/tiny/x", "org/tiny:Q4_K_M"] {
+        refused(
+            &hub.run(&["--model", path, "--prompt", "x"]),
+            3,
+            &["there is no model at this path", path, "org/name"],
+        );
+    }
+    assert!(hub.hub.asked().is_empty());
+}

@@ -1,0 +1,123 @@
+//! A server on loopback, as much of one as the tests need: each connection carries one request.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+/// What was asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) method: String,
+    pub(crate) path: String,
+    /// By name in lower case.
+    pub(crate) headers: BTreeMap<String, String>,
+}
+
+impl Request {
+    pub(crate) fn line(&self) -> String {
+        format!("{} {}", self.method, self.path)
+    }
+
+    /// The first byte that is asked for.
+    pub(crate) fn from(&self) -> Option<usize> {
+        let range = self.headers.get("range")?;
+        range.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok()
+    }
+}
+
+/// What is answered.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(&'static str, String)>,
+    pub(crate) body: Vec<u8>,
+    /// The connection ends after so many bytes of the body.
+    pub(crate) cut: Option<usize>,
+    /// Where it is cut, it does not end but says nothing more.
+    pub(crate) stall: bool,
+}
+
+impl Answer {
+    pub(crate) fn status(status: u16) -> Self {
+        Self { status, ..Self::default() }
+    }
+
+    pub(crate) fn body(body: impl Into<Vec<u8>>) -> Self {
+        Self { status: 200, body: body.into(), ..Self::default() }
+    }
+
+    pub(crate) fn with(mut self, name: &'static str, text: impl Into<String>) -> Self {
+        self.headers.push((name, text.into()));
+        self
+    }
+}
+
+pub(crate) struct Server {
+    address: SocketAddr,
+    log: Arc<Mutex<Vec<Request>>>,
+}
+
+impl Server {
+    /// Answers every request as `handler` does, until the test ends.
+    pub(crate) fn start(handler: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = Self { address: listener.local_addr().unwrap(), log: Arc::default() };
+        let (log, handler) = (Arc::clone(&server.log), Arc::new(handler));
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (log, handler) = (Arc::clone(&log), Arc::clone(&handler));
+                std::thread::spawn(move || answer(stream.unwrap(), &log, &*handler));
+            }
+        });
+        server
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// What was asked since the last call.
+    pub(crate) fn asked(&self) -> Vec<Request> {
+        std::mem::take(&mut *self.log.lock().unwrap())
+    }
+}
+
+/// A client that leaves is no failure of the test: then nothing more is written.
+fn answer(
+    mut stream: TcpStream,
+    log: &Mutex<Vec<Request>>,
+    handler: &dyn Fn(&Request) -> Answer,
+) -> Option<()> {
+    let mut reader = BufReader::new(stream.try_clone().ok()?);
+    let mut line = String::new();
+    reader.read_line(&mut line).ok()?;
+    let mut words = line.split_whitespace();
+    let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
+    let mut headers = BTreeMap::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        let Some((name, text)) = line.trim().split_once(':') else { break };
+        headers.insert(name.to_ascii_lowercase(), text.trim().to_owned());
+    }
+    let request = Request { method, path, headers };
+    log.lock().unwrap().push(request.clone());
+    let answer = handler(&request);
+    let mut head = format!("HTTP/1.1 {} x\r\nConnection: close\r\n", answer.status);
+    for (name, text) in &answer.headers {
+        head += &format!("{name}: {text}\r\n");
+    }
+    head += &format!("Content-Length: {}\r\n\r\n", answer.body.len());
+    stream.write_all(head.as_bytes()).ok()?;
+    if request.method != "HEAD" {
+        let end = answer.cut.unwrap_or(answer.body.len()).min(answer.body.len());
+        stream.write_all(&answer.body[..end]).ok()?;
+        if answer.stall {
+            stream.flush().ok()?;
+            // Until the client goes away.
+            let _ = reader.read(&mut [0]);
+        }
+    }
+    Some(())
+}
