@@ -126,6 +126,17 @@ fn commands_work_in_a_pipe() {
     }
 }
 
+/// A line without an end; the limit on memory turns reading all of it into a failure.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_line_is_read_up_to_a_limit() {
+    let script = "ulimit -v 4000000 && exec \"$0\" chat < /dev/zero";
+    let mut shell = std::process::Command::new("sh");
+    let output = shell.args(["-c", script, env!("CARGO_BIN_EXE_llama-trace")]).output().unwrap();
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    assert!(stderr(&output).contains("at most 8388608 bytes"), "{}", stderr(&output));
+}
+
 /// What is said beside the answers may have nowhere to go.
 #[cfg(target_os = "linux")]
 #[test]

@@ -434,6 +434,13 @@ fn a_vocabulary_cannot_drive_the_terminal() {
     assert!(!end.raw.contains(['\u{1b}', '\u{7}', '\u{9b}']), "{:?}", end.raw);
     assert!(end.screen.contains("\\u{1b}]0;owned\\u{7}\\u{9b}31m\\r"), "{}", end.screen);
 
+    let mut viewer = Terminal::start(WINDOW, command(&["--model", &model, "--ids", "265,1,299", "--step"]));
+    viewer.shows(&["step 1 of "]);
+    viewer.send("G");
+    viewer.shows(&["after the layers"]);
+    viewer.send("q");
+    assert_eq!(titles(viewer.end().raw.as_bytes()), 0);
+
     let mut chat = Terminal::start(
         WINDOW,
         command(&["chat", "--model", &model, "-n", "12", "--temperature", "1", "--seed", "3"]),
