@@ -2,12 +2,14 @@
 //! run.
 
 mod limits;
+mod record;
 mod report;
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use self::limits::Limits;
-use self::report::{Decode, Prefill, Report, Spread};
+use self::report::{Decode, Prefill, Report, Spread, StageTimes};
 use super::input::{self, cpu};
 use super::{BenchArgs, BenchFormat, Weights};
 use crate::backend::cpu::Cpu;
@@ -16,7 +18,7 @@ use crate::config::{ModelConfig, Precision};
 use crate::error::{Error, Result};
 use crate::generate::{Sampler, Sampling, Session};
 use crate::model::Model;
-use crate::trace::{Clock, NoProbe, Stage};
+use crate::trace::{Clock, NoProbe, Site, Stage};
 
 /// Times that a prefill of each length is run, after one to warm up.
 const PREFILLS: usize = 3;
@@ -34,11 +36,11 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let model = Model::load(&checkpoint, backend)?;
     // Random weights are made, not loaded.
     let load = if args.shape.is_some() { started.elapsed() } else { made + started.elapsed() };
-    let longest = args.prompt_tokens.iter().copied().max().unwrap_or(0);
-    if longest == 0 || args.prompt_tokens.contains(&0) || longest > model.config.context {
+    let lengths = || args.prompt_tokens.iter().chain([&args.cached]).copied();
+    if args.prompt_tokens.is_empty() || lengths().any(|length| length == 0 || length > model.config.context) {
         return Err(Error::usage("a prompt of this length cannot be run")
-            .expected(format!("--prompt-tokens from 1 to {}, the model's context", model.config.context))
-            .found(format!("{:?}", args.prompt_tokens))
+            .expected(format!("lengths from 1 to {}, the model's context", model.config.context))
+            .found(format!("{:?}", lengths().collect::<Vec<_>>()))
             .next("give other lengths"));
     }
     let bytes = bytes_read(&checkpoint, precision);
@@ -57,6 +59,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         decode: None,
         prefill: Vec::new(),
         stages: Vec::new(),
+        recording: None,
     };
     for &tokens in &args.prompt_tokens {
         let prefill = time_prefill(&model, tokens)?;
@@ -66,10 +69,13 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         report.prefill.push(prefill);
     }
     if args.r#gen > 0 {
-        report.decode = Some(time_decode(&model, args.r#gen, bytes)?);
+        report.decode = Some(time_decode(&model, args.cached, args.r#gen, bytes)?);
     }
     if args.stages {
-        report.stages = time_stages(&model)?;
+        report.stages = time_stages(&model, args.prompt_tokens[0])?;
+    }
+    if args.record {
+        report.recording = Some(record::measure(&model, &prompt(&model.config, args.prompt_tokens[0]))?);
     }
     // The limits come last: measuring them takes more memory than a small model does.
     report.peak_memory = report::peak_memory();
@@ -107,7 +113,7 @@ fn bytes_read(checkpoint: &crate::checkpoint::Checkpoint, precision: Precision) 
     let all: usize = checkpoint.tensors().map(|(_, tensor)| size(tensor)).sum();
     let ModelConfig { vocab, dim, tied, .. } = checkpoint.config;
     let table = checkpoint.tensor(crate::checkpoint::Weight::Embedding, &[vocab, dim]);
-    let table = table.map_or(0, |table| size(&table));
+    let table = table.map_or(0, size);
     if tied { all } else { all - table }
 }
 
@@ -144,9 +150,9 @@ fn time_prefill(model: &Model<Cpu>, tokens: usize) -> Result<Prefill> {
     Ok(Prefill { tokens, first, rates, gflops: flops / 1e9 })
 }
 
-fn time_decode(model: &Model<Cpu>, tokens: usize, bytes: usize) -> Result<Decode> {
+fn time_decode(model: &Model<Cpu>, cached: usize, tokens: usize, bytes: usize) -> Result<Decode> {
     let mut session = session(model)?;
-    let mut id = session.run(&prompt(&model.config, 8), &mut NoProbe)?;
+    let mut id = session.run(&prompt(&model.config, cached), &mut NoProbe)?;
     let mut rates = Vec::new();
     for _ in 0..tokens.min(session.room()) {
         let started = Instant::now();
@@ -157,17 +163,23 @@ fn time_decode(model: &Model<Cpu>, tokens: usize, bytes: usize) -> Result<Decode
     Ok(Decode { gbs: rates.median * bytes as f64 / 1e9, rates })
 }
 
-/// Time of each stage of a decode pass, over all layers.
-fn time_stages(model: &Model<Cpu>) -> Result<Vec<(Stage, Duration)>> {
+/// Time of each stage over all layers, in a prefill of `tokens` tokens and in the decode pass after it.
+fn time_stages(model: &Model<Cpu>, tokens: usize) -> Result<Vec<StageTimes>> {
     let mut session = session(model)?;
-    let id = session.run(&prompt(&model.config, 8), &mut NoProbe)?;
-    let mut clock = Clock::new(NoProbe);
-    session.run(&[id], &mut clock)?;
-    let times = clock.into_times();
-    let total = |stage: &Stage| {
-        let time: Duration =
-            times.iter().filter(|(site, _)| site.stage == *stage).map(|(_, time)| *time).sum();
-        (*stage, time)
+    let mut pass = |ids: &[u32]| {
+        let mut clock = Clock::new(NoProbe);
+        let id = session.run(ids, &mut clock)?;
+        Ok((id, clock.into_times()))
     };
-    Ok(Stage::ALL.iter().map(total).filter(|(_, time)| !time.is_zero()).collect())
+    let (id, prefill) = pass(&prompt(&model.config, tokens))?;
+    let (_, decode) = if tokens < model.config.context { pass(&[id])? } else { (id, HashMap::new()) };
+    let total = |times: &HashMap<Site, Duration>, stage: Stage| {
+        times.iter().filter(|(site, _)| site.stage == stage).map(|(_, time)| *time).sum()
+    };
+    let times = Stage::ALL.iter().map(|&stage| StageTimes {
+        stage,
+        prefill: total(&prefill, stage),
+        decode: total(&decode, stage),
+    });
+    Ok(times.filter(|times| !times.prefill.is_zero() || !times.decode.is_zero()).collect())
 }

@@ -273,7 +273,15 @@ struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 64)]
     r#gen: usize,
 
-    /// Add the time of every stage of a decode pass, summed over the layers
+    /// Tokens that are cached before the first of them is drawn
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    cached: usize,
+
+    /// Add what recording a prefill of the first length costs
+    #[arg(long)]
+    record: bool,
+
+    /// Add the time of every stage, summed over the layers, in the first prefill and in a decode pass
     #[arg(long)]
     stages: bool,
 

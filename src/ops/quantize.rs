@@ -9,15 +9,32 @@ const MAX: f32 = 127.0;
 /// Quantises one row. Groups of `group` values begin at its start; the last one may be short. `scales` has
 /// one for each. Halves are rounded away from zero; a group of zeros has scale 0; one that holds a value that
 /// is not a number has a scale that is none either, so that it is not lost.
+#[inline(always)]
 pub fn quantize(x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]) {
     for ((x, values), scale) in x.chunks(group).zip(values.chunks_mut(group)).zip(scales) {
-        let max = x.iter().map(|x| x.abs()).fold(0.0, |max, x| if x > max || x.is_nan() { x } else { max });
-        *scale = max / MAX;
+        *scale = largest(x) / MAX;
         for (value, x) in values.iter_mut().zip(x) {
+            let exact = x / *scale;
+            let whole = exact.trunc();
+            let away = if (exact - whole).abs() >= 0.5 { 1.0_f32.copysign(exact) } else { 0.0 };
             // A conversion in Rust saturates, and takes what is not a number to 0.
-            *value = (x / *scale).round() as i8;
+            *value = (whole + away) as i8;
         }
     }
+}
+
+/// max |x|, or NaN where there is one.
+#[inline(always)]
+fn largest(x: &[f32]) -> f32 {
+    let larger = |max: f32, x: f32| if x > max || x.is_nan() { x } else { max };
+    let mut all = [0.0; LANES];
+    let (lanes, rest) = x.as_chunks::<LANES>();
+    for values in lanes {
+        for lane in 0..LANES {
+            all[lane] = larger(all[lane], values[lane].abs());
+        }
+    }
+    all.into_iter().chain(rest.iter().map(|x| x.abs())).fold(0.0, larger)
 }
 
 /// A row of quantised values inside a larger tensor whose groups run on from row to row.

@@ -61,7 +61,7 @@ pub fn derive(
     let stride = kv_heads * c;
     let shape = sizes.shape(site.stage.axes(), dims);
     if let Some(stage) = quantized_from(site.stage) {
-        return quantize(site, sizes, shape, &*input(Site { stage, ..site })?);
+        return quantize(site, sizes, &shape, &*input(Site { stage, ..site })?);
     }
     let mut out = vec![0.0; shape.iter().product()];
     // The keys that row t sees; outside the layers, in those with a window.
@@ -133,11 +133,11 @@ pub fn derive(
     }
     // Every one of these stages is rounded when it is done; those that only copy are so already.
     round::row(precision, &mut out);
-    Ok(frame(site, shape, out, FrameData::F32))
+    Ok(frame(site, &shape, out, FrameData::F32))
 }
 
-fn frame<T>(site: Site, shape: Vec<usize>, values: Vec<T>, data: fn(ArrayD<T>) -> FrameData) -> Frame {
-    let array = ArrayD::from_shape_vec(IxDyn(&shape), values)
+fn frame<T>(site: Site, shape: &[usize], values: Vec<T>, data: fn(ArrayD<T>) -> FrameData) -> Frame {
+    let array = ArrayD::from_shape_vec(IxDyn(shape), values)
         .unwrap_or_else(|_| unreachable!("the values were made for this shape"));
     Frame { site, axes: site.stage.axes(), data: data(array) }
 }
@@ -156,7 +156,7 @@ fn quantized_from(stage: Stage) -> Option<Stage> {
 }
 
 /// The int8 values or the scales of `x`, one row of groups a token.
-fn quantize(site: Site, sizes: &Sizes, shape: Vec<usize>, x: &Frame) -> Result<Frame> {
+fn quantize(site: Site, sizes: &Sizes, shape: &[usize], x: &Frame) -> Result<Frame> {
     let Some(group) = sizes.group else {
         return Err(Error::usage(format!("there is no {site} in this run")));
     };

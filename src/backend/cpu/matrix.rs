@@ -147,7 +147,7 @@ impl Input {
         let rows = x.len() / width;
         (self.rows, self.width) = (rows, width);
         if let Precision::Q8 { group } = precision {
-            self.quantized.fill(x, width, group, rows >= MIN_TILES && kernel.tiles_q8());
+            self.quantized.fill(kernel, x, width, group, rows >= MIN_TILES && kernel.tiles_q8());
         } else if rows >= MIN_TILES {
             self.packed.pack(x, width, kernel.tile_tokens());
         } else {
@@ -176,10 +176,7 @@ pub(super) fn product(kernel: Kernel, x: &Input, w: &Matrix, bias: Option<&Vec<f
         match w.precision {
             Precision::Q8 { .. } => kernel.q8(&x.quantized, weights, out),
             _ if rows >= MIN_TILES => kernel.gemm(&x.packed, weights, out, scratch),
-            _ => {
-                row.resize(inputs, 0.0);
-                kernel.dots(&x.values, weights, out, row);
-            }
+            _ => kernel.dots(&x.values, weights, out, row),
         }
         for out in out {
             if let Some(bias) = bias {
@@ -189,9 +186,16 @@ pub(super) fn product(kernel: Kernel, x: &Input, w: &Matrix, bias: Option<&Vec<f
         }
     };
     let parallel = rows * inputs * outputs >= MIN_PARALLEL;
-    if rows == 1 && parallel {
-        let parts = out[..outputs].par_chunks_mut(ROWS_AT_ONCE).enumerate();
-        parts.for_each_init(Default::default, |scratch, (i, out)| part(scratch, (i, &mut [out])));
+    if rows == 1 {
+        let out = &mut out[..outputs];
+        if parallel {
+            let parts = out.par_chunks_mut(ROWS_AT_ONCE).enumerate();
+            parts.for_each_init(Default::default, |scratch, (i, out)| part(scratch, (i, &mut [out])));
+        } else {
+            let mut scratch = Default::default();
+            let parts = out.chunks_mut(ROWS_AT_ONCE).enumerate();
+            parts.for_each(|(i, out)| part(&mut scratch, (i, &mut [out])));
+        }
         return;
     }
     // What each part writes: its columns of every row.

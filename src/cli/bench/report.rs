@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::record::Recording;
 use crate::trace::Stage;
 
 /// Everything that was measured.
@@ -27,7 +28,8 @@ pub(super) struct Report {
     pub(super) first_token: Duration,
     pub(super) decode: Option<Decode>,
     pub(super) prefill: Vec<Prefill>,
-    pub(super) stages: Vec<(Stage, Duration)>,
+    pub(super) stages: Vec<StageTimes>,
+    pub(super) recording: Option<Recording>,
 }
 
 /// Median and extremes of several measurements.
@@ -35,6 +37,15 @@ pub(super) struct Spread {
     pub(super) median: f64,
     min: f64,
     max: f64,
+}
+
+/// Time of one stage in all layers.
+pub(super) struct StageTimes {
+    pub(super) stage: Stage,
+    /// In a prefill of the first length.
+    pub(super) prefill: Duration,
+    /// In the decode pass after it.
+    pub(super) decode: Duration,
 }
 
 /// Decode passes: tokens a second, and the weights read for them.
@@ -104,8 +115,27 @@ impl Report {
         if let Some(bytes) = self.peak_memory {
             writeln!(out, "peak memory  {:8.1} MB", bytes as f64 / 1e6)?;
         }
-        for (stage, time) in &self.stages {
-            writeln!(out, "  {stage:<14} {:10.1} µs", time.as_secs_f64() * 1e6)?;
+        if let Some(Recording { tokens, logits, kept, all }) = &self.recording {
+            let pass = |what: &str, spread: &Spread| {
+                let ratio = spread.median / logits.median;
+                format!("record {tokens:<6}{:8.3} s, {ratio:.2} × the first: {what}", spread.median)
+            };
+            writeln!(out, "{}", pass("every row of the logits", logits))?;
+            writeln!(out, "{}", pass("every stage that cannot be derived", kept))?;
+            writeln!(out, "{}", pass("every stage", all))?;
+        }
+        if let (false, Some(prefill)) = (self.stages.is_empty(), self.prefill.first()) {
+            writeln!(
+                out,
+                "\n  {:<16} {:>12} {:>12}",
+                "µs, all layers",
+                format!("prefill {}", prefill.tokens),
+                "decode"
+            )?;
+        }
+        for StageTimes { stage, prefill, decode } in &self.stages {
+            let us = |time: &Duration| time.as_secs_f64() * 1e6;
+            writeln!(out, "  {stage:<16} {:12.1} {:12.1}", us(prefill), us(decode))?;
         }
         Ok(())
     }
@@ -135,8 +165,21 @@ impl Report {
         let stages: Vec<Value> = self
             .stages
             .iter()
-            .map(|(stage, time)| json!({ "stage": stage.name(), "us": time.as_secs_f64() * 1e6 }))
+            .map(|StageTimes { stage, prefill, decode }| {
+                let us = |time: &Duration| time.as_secs_f64() * 1e6;
+                json!({ "stage": stage.name(), "prefill_us": us(prefill), "decode_us": us(decode) })
+            })
             .collect();
+        let recording = self.recording.as_ref().map(|Recording { tokens, logits, kept, all }| {
+            json!({
+                "tokens": tokens,
+                "logits_s": spread(logits),
+                "kept_s": spread(kept),
+                "all_s": spread(all),
+                "kept_ratio": kept.median / logits.median,
+                "all_ratio": all.median / logits.median,
+            })
+        });
         let report = json!({
             "model": self.model,
             "kernel": self.kernel,
@@ -150,6 +193,7 @@ impl Report {
             "prefill": prefill,
             "peak_memory_bytes": self.peak_memory,
             "stages": stages,
+            "recording": recording,
         });
         writeln!(std::io::stdout().lock(), "{report}")
     }

@@ -24,13 +24,14 @@ macro_rules! compiled {
     };
 }
 
-compiled!(dots, portable::dots, (x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut [f32]));
+compiled!(dots, portable::dots, (x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>));
 compiled!(add, portable::add::<3, 2>, (x: &[f32], w: &[f32], sums: &mut [f32]));
 compiled!(reduce, portable::reduce, (sums: &[f32], out: &mut [f32]));
 compiled!(qk, ops::attention::qk, (query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]));
 compiled!(mix, ops::attention::mix, (weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]));
 compiled!(q8, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]));
 compiled!(pack, gemm::pack::<3>, (w: Rows<'_>, first: usize, block: Range<usize>, widened: &mut [f32], panel: &mut [f32]));
+compiled!(quantize, ops::quantize::quantize, (x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]));
 compiled!(softmax, ops::softmax::softmax, (row: &mut [f32]));
 compiled!(silu, ops::swiglu::silu_all, (gate: &[f32], out: &mut [f32]));
 compiled!(rms_norm, ops::rms_norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]));

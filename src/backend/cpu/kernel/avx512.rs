@@ -15,8 +15,17 @@ use crate::ops::matmul::LANES;
 /// Weight rows that [`dots`] reads side by side, to keep several sums under way.
 const ROWS: usize = 4;
 
+/// Rows up to this long are read 16 at a time: adding up the lanes of a sum takes as long as making it.
+const SHORT: usize = 256;
+
 /// See [`super::Kernel::dots`]; for number types in which every value stands for itself.
 pub(super) fn dots(x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]]) {
+    if let (Dtype::F32, ..=SHORT, Ok(weights)) = (w.dtype, w.inputs, bytemuck::try_cast_slice(w.bytes)) {
+        for (out, x) in out.iter_mut().zip(x.chunks_exact(w.inputs)) {
+            qk(x, weights, w.inputs, out);
+        }
+        return;
+    }
     let count = w.count();
     for first in (0..count).step_by(ROWS) {
         let rows = std::array::from_fn(|i| w.row((first + i).min(count - 1)));
@@ -70,6 +79,17 @@ dots_of!(dots_bf16, 2, |pointer, mask| {
     let halves = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, pointer.cast()));
     _mm512_castsi512_ps(_mm512_slli_epi32::<16>(halves))
 });
+
+/// Bytes by which weights are asked for before they are needed.
+const AHEAD: usize = 2048;
+
+/// Asks for the weights that come [`AHEAD`] after `at`: the rows of a matrix follow one another. An address that
+/// is no memory of ours is ignored.
+#[inline]
+#[target_feature(enable = "sse")]
+pub(super) fn prefetch(at: *const u8) {
+    _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
+}
 
 /// The lanes that are left when `left` values are.
 fn mask(left: usize) -> __mmask16 {
@@ -281,9 +301,10 @@ macro_rules! compiled {
     };
 }
 
-compiled!(dots_of_blocks, portable::dots, (x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut [f32]));
+compiled!(dots_of_blocks, portable::dots, (x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>));
 compiled!(q8, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]));
 compiled!(pack, gemm::pack::<6>, (w: Rows<'_>, first: usize, block: Range<usize>, widened: &mut [f32], panel: &mut [f32]));
+compiled!(quantize, ops::quantize::quantize, (x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]));
 compiled!(softmax, ops::softmax::softmax, (row: &mut [f32]));
 compiled!(silu, ops::swiglu::silu_all, (gate: &[f32], out: &mut [f32]));
 compiled!(rms_norm, ops::rms_norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]));

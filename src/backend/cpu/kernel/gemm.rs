@@ -1,9 +1,9 @@
 //! Products with many rows of activations: the blocking that all instruction sets share.
 //!
-//! A tile of outputs (a few weight rows × a few tokens) keeps its 16 partial sums each in registers. A block of
-//! [`BLOCK`] inputs of [`TOKENS`] tokens stays in the second-level cache while panels of weight rows pass by,
-//! and a panel in the first-level cache while the tokens do; between blocks the partial sums wait in memory, so
-//! blocking changes no sum.
+//! A tile of outputs (a few weight rows × a few tokens) keeps its 16 partial sums each in registers over a
+//! [`BLOCK`] of inputs. The tiles of a [`GROUP`] of tokens keep theirs in the first-level cache, beside a panel
+//! of weight rows, over a [`STRETCH`] of inputs; for that long the panels stay in the second-level cache while
+//! all tokens pass by. Between blocks and stretches the partial sums wait in memory, so blocking changes no sum.
 
 use std::ops::Range;
 
@@ -15,8 +15,11 @@ use crate::ops::matmul::LANES;
 /// Inputs in a block: whole blocks of every number type.
 const BLOCK: usize = 512;
 
-/// Tokens in a block: whole tiles of every instruction set.
-const TOKENS: usize = 128;
+/// Inputs in a stretch: whole blocks.
+const STRETCH: usize = 2048;
+
+/// Tokens in a group: whole tiles of every instruction set.
+const GROUP: usize = 16;
 
 /// 16 values where a vector of any width loads them at once, inside one line of the cache.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -76,10 +79,14 @@ impl Packed {
         }
     }
 
+    /// Number of tiles.
+    fn tiles(&self) -> usize {
+        self.tokens.div_ceil(self.tile_tokens)
+    }
+
     /// The part of one block and one tile, (steps, tokens, 16).
     fn part(&self, block: usize, steps: usize, tile: usize) -> &[f32] {
-        let tiles = self.tokens.div_ceil(self.tile_tokens);
-        let before = block / LANES * tiles * self.tile_tokens; // whole blocks are whole steps
+        let before = block / LANES * self.tiles() * self.tile_tokens; // whole blocks are whole steps
         let length = steps * self.tile_tokens;
         bytemuck::cast_slice(&self.values[before + tile * length..][..length])
     }
@@ -89,7 +96,7 @@ impl Packed {
 #[derive(Debug, Default)]
 pub(in crate::backend::cpu) struct Scratch {
     widened: Vec<f32>,
-    panel: Vec<Aligned>,
+    panels: Vec<Aligned>,
     sums: Vec<Aligned>,
     reduced: Vec<f32>,
 }
@@ -97,37 +104,52 @@ pub(in crate::backend::cpu) struct Scratch {
 /// out (tokens)(rows of w) = x · wᵀ.
 pub(super) fn gemm<T: Tile>(x: &Packed, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Scratch) {
     let (inputs, rows) = (x.inputs, w.count());
-    let (panels, tile_size) = (rows.div_ceil(T::ROWS), T::ROWS * T::TOKENS);
-    let Scratch { widened, panel, sums, reduced } = scratch;
-    panel.resize(BLOCK / LANES * T::ROWS, Aligned::zeroed());
+    let (count, tile_size) = (rows.div_ceil(T::ROWS), T::ROWS * T::TOKENS);
+    let Scratch { widened, panels, sums, reduced } = scratch;
     widened.resize(BLOCK, 0.0);
-    for (part, out) in out.chunks_mut(TOKENS).enumerate() {
-        let (first_tile, tiles) = (part * TOKENS / T::TOKENS, out.len().div_ceil(T::TOKENS));
-        sums.clear();
-        sums.resize(panels * tiles * tile_size, Aligned::zeroed());
-        for block in (0..inputs).step_by(BLOCK) {
-            let block = block..(block + BLOCK).min(inputs);
-            let steps = block.len().div_ceil(LANES);
-            for (i, sums) in sums.chunks_exact_mut(tiles * tile_size).enumerate() {
-                let panel = bytemuck::cast_slice_mut(&mut panel[..steps * T::ROWS]);
-                T::pack(w, i * T::ROWS, block.clone(), &mut widened[..block.len()], panel);
-                for (tile, sums) in sums.chunks_exact_mut(tile_size).enumerate() {
-                    T::add(
-                        x.part(block.start, steps, first_tile + tile),
-                        panel,
-                        bytemuck::cast_slice_mut(sums),
-                    );
+    // (panel, block, step, row)
+    let panel_size = STRETCH / LANES * T::ROWS;
+    panels.resize(count * panel_size, Aligned::zeroed());
+    // (group of tokens, panel, tile, row, token)
+    let sums_size = GROUP / T::TOKENS * tile_size;
+    sums.clear();
+    sums.resize(out.len().div_ceil(GROUP) * count * sums_size, Aligned::zeroed());
+    reduced.resize(sums_size, 0.0);
+
+    for stretch in (0..inputs).step_by(STRETCH) {
+        let end = (stretch + STRETCH).min(inputs);
+        let blocks = (stretch..end).step_by(BLOCK).map(|start| start..(start + BLOCK).min(end));
+        for (i, panel) in panels.chunks_exact_mut(panel_size).enumerate() {
+            let parts = panel.chunks_mut(BLOCK / LANES * T::ROWS);
+            for (block, panel) in blocks.clone().zip(parts) {
+                let widened = &mut widened[..block.len()];
+                T::pack(w, i * T::ROWS, block, widened, bytemuck::cast_slice_mut(panel));
+            }
+        }
+        for (group, sums) in sums.chunks_exact_mut(count * sums_size).enumerate() {
+            let first_tile = group * GROUP / T::TOKENS;
+            for (panel, sums) in panels.chunks_exact(panel_size).zip(sums.chunks_exact_mut(sums_size)) {
+                for (block, panel) in blocks.clone().zip(panel.chunks(BLOCK / LANES * T::ROWS)) {
+                    let steps = block.len().div_ceil(LANES);
+                    let panel = bytemuck::cast_slice(&panel[..steps * T::ROWS]);
+                    let tiles = (first_tile..x.tiles()).zip(sums.chunks_exact_mut(tile_size));
+                    for (tile, sums) in tiles {
+                        T::add(x.part(block.start, steps, tile), panel, bytemuck::cast_slice_mut(sums));
+                    }
                 }
             }
         }
-        reduced.resize(sums.len(), 0.0);
-        T::reduce(bytemuck::cast_slice(sums), reduced);
-        for (i, reduced) in reduced.chunks_exact(tile_size).enumerate() {
-            let (first, tile) = (i / tiles * T::ROWS, i % tiles * T::TOKENS);
+    }
+    for (out, sums) in out.chunks_mut(GROUP).zip(sums.chunks_exact(count * sums_size)) {
+        for (i, sums) in sums.chunks_exact(sums_size).enumerate() {
+            T::reduce(bytemuck::cast_slice(sums), reduced);
+            let first = i * T::ROWS;
             let count = T::ROWS.min(rows - first);
-            for (token, out) in out[tile..].iter_mut().take(T::TOKENS).enumerate() {
-                for (row, out) in out[first..first + count].iter_mut().enumerate() {
-                    *out = reduced[row * T::TOKENS + token];
+            for (out, reduced) in out.chunks_mut(T::TOKENS).zip(reduced.chunks_exact(tile_size)) {
+                for (token, out) in out.iter_mut().enumerate() {
+                    for (row, out) in out[first..first + count].iter_mut().enumerate() {
+                        *out = reduced[row * T::TOKENS + token];
+                    }
                 }
             }
         }

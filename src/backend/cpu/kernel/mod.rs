@@ -155,8 +155,8 @@ impl Kernel {
     }
 
     /// out (rows of x)(rows of w) = x · wᵀ for a few rows of `x`, reading each weight once, in the
-    /// number type in which it is stored. `scratch` has room for one row of weights.
-    pub(super) fn dots(self, x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut [f32]) {
+    /// number type in which it is stored. `scratch` is for one row of weights.
+    pub(super) fn dots(self, x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni if !w.plain() => avx512::dots_of_blocks(x, w, out, scratch),
@@ -231,6 +231,17 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => avx2::mix(weights, values, stride, out),
             Isa::Portable => ops::attention::mix(weights, values, stride, out),
+        }
+    }
+
+    /// [`ops::quantize::quantize`].
+    pub(super) fn quantize(self, x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]) {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Vnni => avx512::quantize(x, group, values, scales),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => avx2::quantize(x, group, values, scales),
+            Isa::Portable => ops::quantize::quantize(x, group, values, scales),
         }
     }
 
@@ -340,7 +351,7 @@ mod tests {
                 for kernel in Kernel::available() {
                     let what = format!("{} {dtype} {inputs}×{rows}×{tokens}", kernel.name());
                     let mut fast = vec![0.0; rows * tokens];
-                    kernel.dots(&x, w, &mut split(&mut fast, rows), &mut vec![0.0; inputs]);
+                    kernel.dots(&x, w, &mut split(&mut fast, rows), &mut Vec::new());
                     assert_eq!(fast, plain, "dots {what}");
                     fast.fill(0.0);
                     let mut packed = Packed::default();
@@ -397,7 +408,7 @@ mod tests {
                 for tiles in [false, kernel.tiles_q8()] {
                     let mut fast = vec![0.0; rows * tokens];
                     let mut quantized = q8::Quantized::default();
-                    quantized.fill(&x, inputs, x_group, tiles);
+                    quantized.fill(kernel, &x, inputs, x_group, tiles);
                     kernel.q8(&quantized, w, &mut split(&mut fast, rows));
                     assert_eq!(fast, plain, "{} {inputs}×{rows}×{tokens} {tiles}", kernel.name());
                 }

@@ -10,7 +10,8 @@ use crate::ops::matmul::LANES;
 
 /// See [`super::Kernel::dots`].
 #[inline(always)]
-pub(super) fn dots(x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut [f32]) {
+pub(super) fn dots(x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>) {
+    scratch.resize(w.inputs, 0.0);
     for row in 0..w.count() {
         w.widen(row, 0..w.inputs, scratch);
         for (out, x) in out.iter_mut().zip(x.chunks_exact(w.inputs)) {

@@ -1,6 +1,9 @@
 //! Quantised activations in the orders in which the int8 kernels read them.
 
-use crate::ops::quantize::quantize;
+use rayon::prelude::*;
+
+use super::Kernel;
+use crate::backend::cpu::MIN_PARALLEL;
 
 /// Activations that a tile of [`super::vnni`] takes at once.
 pub(super) const TILE: usize = 16;
@@ -39,14 +42,27 @@ pub(super) struct Tiles {
 
 impl Quantized {
     /// Quantises `x` (rows, inputs), and lays out tiles where a kernel wants them.
-    pub(in crate::backend::cpu) fn fill(&mut self, x: &[f32], inputs: usize, group: usize, tiles: bool) {
+    pub(in crate::backend::cpu) fn fill(
+        &mut self,
+        kernel: Kernel,
+        x: &[f32],
+        inputs: usize,
+        group: usize,
+        tiles: bool,
+    ) {
         let (rows, groups) = (x.len() / inputs, inputs.div_ceil(group));
         (self.rows, self.inputs, self.group) = (rows, inputs, group);
         self.values.resize(rows * inputs, 0);
         self.scales.resize(rows * groups, 0.0);
-        let outputs = self.values.chunks_exact_mut(inputs).zip(self.scales.chunks_exact_mut(groups));
-        for (x, (values, scales)) in x.chunks_exact(inputs).zip(outputs) {
-            quantize(x, group, values, scales);
+        let quantize = |((x, values), scales): ((&[f32], &mut [i8]), &mut [f32])| {
+            kernel.quantize(x, group, values, scales);
+        };
+        if x.len() < MIN_PARALLEL {
+            let rows = x.chunks_exact(inputs).zip(self.values.chunks_exact_mut(inputs));
+            rows.zip(self.scales.chunks_exact_mut(groups)).for_each(quantize);
+        } else {
+            let rows = x.par_chunks_exact(inputs).zip(self.values.par_chunks_exact_mut(inputs));
+            rows.zip(self.scales.par_chunks_exact_mut(groups)).for_each(quantize);
         }
         if tiles && self.is_regular() {
             let mut tiles = self.tiles.take().unwrap_or_default();
@@ -90,18 +106,21 @@ impl Tiles {
         self.offsets.resize(tiles * groups * TILE, 0);
         self.scales.clear();
         self.scales.resize(tiles * groups * TILE, 0.0);
-        for row in 0..x.rows {
-            let (values, scales) = x.row(row);
-            let (tile, lane) = (row / TILE, row % TILE);
-            for (group, (values, scale)) in values.as_chunks::<GROUP>().0.iter().zip(scales).enumerate() {
-                let at = tile * groups + group;
-                self.scales[at * TILE + lane] = *scale;
-                self.offsets[at * TILE + lane] = -128 * values.iter().map(|x| i32::from(*x)).sum::<i32>();
-                for (quad, values) in values.as_chunks::<4>().0.iter().enumerate() {
-                    let bytes = values.map(i8::cast_unsigned);
-                    self.quads[(at * QUADS + quad) * TILE + lane] = i32::from_le_bytes(bytes);
+        let numbers = self.offsets.par_chunks_exact_mut(groups * TILE);
+        let numbers = numbers.zip(self.scales.par_chunks_exact_mut(groups * TILE));
+        let quads = self.quads.par_chunks_exact_mut(groups * QUADS * TILE);
+        quads.zip(numbers).enumerate().for_each(|(tile, (quads, (offsets, all_scales)))| {
+            for row in tile * TILE..x.rows.min((tile + 1) * TILE) {
+                let ((values, scales), lane) = (x.row(row), row % TILE);
+                for (group, (values, scale)) in values.as_chunks::<GROUP>().0.iter().zip(scales).enumerate() {
+                    all_scales[group * TILE + lane] = *scale;
+                    offsets[group * TILE + lane] = -128 * values.iter().map(|x| i32::from(*x)).sum::<i32>();
+                    for (quad, values) in values.as_chunks::<4>().0.iter().enumerate() {
+                        let bytes = values.map(i8::cast_unsigned);
+                        quads[(group * QUADS + quad) * TILE + lane] = i32::from_le_bytes(bytes);
+                    }
                 }
             }
-        }
+        });
     }
 }

@@ -11,7 +11,7 @@ use super::{Rows, avx512};
 use crate::ops::matmul::LANES;
 
 /// Weight rows that [`rows`] reads side by side.
-const ROWS: usize = 4;
+const ROWS: usize = 1;
 
 /// Inputs that make 16 groups: one of each partial sum.
 const CHUNK: usize = LANES * GROUP;
@@ -59,42 +59,21 @@ pub(super) fn multiply(rounds: usize, factor: i32) -> f32 {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn rows((x, x_scales): (&[i8], &[f32]), w: Rows<'_>, scales: &[[u8; 4]], out: &mut [f32]) {
     let (inputs, groups) = (x.len(), x.len() / GROUP);
-    let flip = _mm512_set1_epi8(-128);
     for (block, out) in out.chunks_mut(ROWS).enumerate() {
         let row = |i: usize| block * ROWS + i.min(out.len() - 1);
         let weights: [&[u8]; ROWS] = std::array::from_fn(|i| w.row(row(i)));
         let weight_scales: [&[[u8; 4]]; ROWS] = std::array::from_fn(|i| &scales[row(i) * groups..][..groups]);
         assert!(weights.iter().all(|row| row.len() == inputs) && x_scales.len() == groups);
         let mut sums = [_mm512_setzero_ps(); ROWS];
-        for chunk in 0..inputs.div_ceil(CHUNK) {
-            let (at, group) = (chunk * CHUNK, chunk * LANES);
-            let mut activations = [_mm512_setzero_si512(); 8];
-            let mut offsets = [_mm512_setzero_si512(); 8];
-            for i in 0..8 {
-                // SAFETY: a masked load touches only the bytes below `inputs`.
-                activations[i] = unsafe { load(x.as_ptr().cast(), at + 64 * i, inputs) };
-                let sum = _mm512_dpbusd_epi32(_mm512_setzero_si512(), flip, activations[i]);
-                offsets[i] = _mm512_sub_epi32(_mm512_setzero_si512(), sum);
-            }
-            let mask = if groups - group >= LANES { 0xffff } else { (1 << (groups - group)) - 1 };
-            // SAFETY: a masked load touches only the scales below `groups`.
-            let x_scale = unsafe { _mm512_maskz_loadu_ps(mask, x_scales.as_ptr().add(group)) };
-            for row in 0..ROWS {
-                let mut products = [_mm512_setzero_si512(); 8];
-                for i in 0..8 {
-                    // SAFETY: each row has `inputs` bytes, as was just checked.
-                    let bytes = unsafe { load(weights[row].as_ptr(), at + 64 * i, inputs) };
-                    let unsigned = _mm512_xor_si512(bytes, flip);
-                    products[i] = _mm512_dpbusd_epi32(offsets[i], unsigned, activations[i]);
-                }
-                // SAFETY: each row has `groups` scales; the load needs no alignment.
-                let scale = unsafe {
-                    _mm512_maskz_loadu_ps(mask, weight_scales[row].as_ptr().add(group).cast::<f32>())
-                };
-                let scale = _mm512_mul_ps(x_scale, scale);
-                let whole = _mm512_cvtepi32_ps(group_sums(products));
-                sums[row] = _mm512_mask3_fmadd_ps(whole, scale, sums[row], mask);
-            }
+        let row = Row { x, x_scales, weights, weight_scales };
+        let whole = inputs / CHUNK;
+        for chunk in 0..whole {
+            // SAFETY: a whole chunk is inside `x` and every row, as was just checked.
+            unsafe { add_chunk::<true>(&row, chunk, &mut sums) };
+        }
+        if inputs % CHUNK > 0 {
+            // SAFETY: the chunk begins inside them.
+            unsafe { add_chunk::<false>(&row, whole, &mut sums) };
         }
         for (out, sum) in out.iter_mut().zip(sums) {
             *out = avx512::reduce(sum);
@@ -102,19 +81,65 @@ fn rows((x, x_scales): (&[i8], &[f32]), w: Rows<'_>, scales: &[[u8; 4]], out: &m
     }
 }
 
-/// 64 bytes from `start + at` on, zeros from `start + end` on.
+/// A row of activations and the rows of weights that it is multiplied with; all of one length.
+struct Row<'a> {
+    x: &'a [i8],
+    x_scales: &'a [f32],
+    weights: [&'a [u8]; ROWS],
+    weight_scales: [&'a [[u8; 4]]; ROWS],
+}
+
+/// sums += the products of the groups of one chunk, one a lane, with each row of weights.
 ///
 /// # Safety
-/// `start` points at `end` readable bytes.
+/// The chunk begins inside the rows and, where it is WHOLE, ends there; each row has a scale for every group.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn add_chunk<const WHOLE: bool>(row: &Row<'_>, chunk: usize, sums: &mut [__m512; ROWS]) {
+    let (at, group) = (chunk * CHUNK, chunk * LANES);
+    let (bytes, groups) = (row.x.len() - at, (row.x.len() - at) / GROUP);
+    let mask = if WHOLE { u16::MAX } else { (1 << groups) - 1 };
+    let flip = _mm512_set1_epi8(-128);
+    let (mut activations, mut offsets) = ([_mm512_setzero_si512(); 8], [_mm512_setzero_si512(); 8]);
+    for i in 0..8 {
+        // SAFETY: `bytes` values are left from here on.
+        activations[i] = unsafe { load::<WHOLE>(row.x.as_ptr().add(at).cast(), i, bytes) };
+        let sum = _mm512_dpbusd_epi32(_mm512_setzero_si512(), flip, activations[i]);
+        offsets[i] = _mm512_sub_epi32(_mm512_setzero_si512(), sum);
+    }
+    // SAFETY: the mask keeps the loads to the scales that are left; no load needs alignment.
+    let x_scale = unsafe { _mm512_maskz_loadu_ps(mask, row.x_scales.as_ptr().add(group)) };
+    for r in 0..ROWS {
+        let mut products = offsets;
+        for i in 0..8 {
+            avx512::prefetch(row.weights[r].as_ptr().wrapping_add(at + 64 * i));
+            // SAFETY: as many weights are left as activations.
+            let weights = unsafe { load::<WHOLE>(row.weights[r].as_ptr().add(at), i, bytes) };
+            let unsigned = _mm512_xor_si512(weights, flip);
+            products[i] = _mm512_dpbusd_epi32(products[i], unsigned, activations[i]);
+        }
+        // SAFETY: as above.
+        let scale =
+            unsafe { _mm512_maskz_loadu_ps(mask, row.weight_scales[r].as_ptr().add(group).cast::<f32>()) };
+        let scale = _mm512_mul_ps(x_scale, scale);
+        sums[r] = _mm512_mask3_fmadd_ps(_mm512_cvtepi32_ps(group_sums(products)), scale, sums[r], mask);
+    }
+}
+
+/// The 64 bytes number `i` from `start` on; zeros past the `bytes` that are left, unless the chunk is WHOLE.
+///
+/// # Safety
+/// `start` points at `bytes` bytes, or at a whole chunk.
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn load(start: *const u8, at: usize, end: usize) -> __m512i {
-    let mask = match end.saturating_sub(at) {
-        0 => return _mm512_setzero_si512(),
-        left @ 1..64 => (1 << left) - 1,
-        _ => u64::MAX,
-    };
-    // SAFETY: `at` is below `end`, and the mask keeps the load there.
-    unsafe { _mm512_maskz_loadu_epi8(mask, start.add(at).cast()) }
+#[inline]
+unsafe fn load<const WHOLE: bool>(start: *const u8, i: usize, bytes: usize) -> __m512i {
+    // SAFETY: the masks keep the loads below `bytes`.
+    unsafe {
+        match bytes.saturating_sub(64 * i) {
+            0 if !WHOLE => _mm512_setzero_si512(),
+            left @ 1..64 if !WHOLE => _mm512_maskz_loadu_epi8((1 << left) - 1, start.add(64 * i).cast()),
+            _ => _mm512_loadu_si512(start.add(64 * i).cast()),
+        }
+    }
 }
 
 /// The sums of 16 groups, of which each vector holds two: eight int32 in each half.

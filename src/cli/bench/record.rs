@@ -1,0 +1,77 @@
+//! What it costs to record a pass.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use super::report::Spread;
+use crate::backend::cpu::Cpu;
+use crate::error::Result;
+use crate::generate::{Sampler, Sampling, Session};
+use crate::model::Model;
+use crate::replay::derive::is_derivable;
+use crate::trace::{Probe, Site, Stage, Values};
+
+/// Times that each kind of pass is run, after one that touches its buffers.
+const PASSES: usize = 5;
+
+/// Seconds of a prefill, by what is recorded of it.
+pub(super) struct Recording {
+    pub(super) tokens: usize,
+    /// Every row of the logits, which recording computes too.
+    pub(super) logits: Spread,
+    /// Every stage that cannot be derived from others.
+    pub(super) kept: Spread,
+    /// Every stage.
+    pub(super) all: Spread,
+}
+
+/// A probe that copies what it wants into buffers that stay.
+struct Copies {
+    wants: fn(Stage) -> bool,
+    buffers: HashMap<Site, Vec<u8>>,
+}
+
+impl Probe for Copies {
+    const ENABLED: bool = true;
+
+    fn wants(&self, site: Site) -> bool {
+        (self.wants)(site.stage)
+    }
+
+    fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) {
+        let bytes: &[u8] = match values {
+            Values::F32(values) => bytemuck::cast_slice(values),
+            Values::I64(values) => bytemuck::cast_slice(values),
+            Values::I8(values) => bytemuck::cast_slice(values),
+        };
+        // Rows of one stage are equally long.
+        let row = bytes.len() / rows.len().max(1);
+        let buffer = self.buffers.entry(site).or_default();
+        if buffer.len() < rows.end * row {
+            buffer.resize(rows.end * row, 0);
+        }
+        buffer[rows.start * row..rows.end * row].copy_from_slice(bytes);
+    }
+}
+
+/// Times prefills of `ids`, recorded in three ways that take turns.
+pub(super) fn measure(model: &Model<Cpu>, ids: &[u32]) -> Result<Recording> {
+    let kinds: [fn(Stage) -> bool; 3] =
+        [|stage| stage == Stage::Logits, |stage| !is_derivable(stage), |_| true];
+    let mut probes = kinds.map(|wants| Copies { wants, buffers: HashMap::new() });
+    let mut times: [Vec<Duration>; 3] = Default::default();
+    // Buffers are looked up by pass; a session of its own makes every pass the first.
+    for round in 0..=PASSES {
+        for (probe, times) in probes.iter_mut().zip(&mut times) {
+            let mut session = Session::new(model, Sampler::new(Sampling::default())?);
+            let started = Instant::now();
+            session.read(ids, probe)?;
+            if round > 0 {
+                times.push(started.elapsed());
+            }
+        }
+    }
+    let [logits, kept, all] = times.map(|times| Spread::of(times.iter().map(Duration::as_secs_f64)));
+    Ok(Recording { tokens: ids.len(), logits, kept, all })
+}
