@@ -9,6 +9,7 @@
 //! | `<!-- prompt: Once upon a time -->` | the prompt that its numbers belong to |
 //! | `<!-- passes: 3 -->` | how many passes were run, as with `-n`; one where this is missing |
 //! | `<!-- sampling: --temperature 1 --seed 7 -->` | options of the sampler; greedy where this is missing |
+//! | `<!-- precision: q8 -->` | the arithmetic, as with `--precision`; f32 where this is missing |
 //!
 //! Then come the sections `What`, `Why`, `Formula`, `Shapes`, `Look` and `Exercise`, the last with its
 //! answer in a `<details>` block.
@@ -23,7 +24,7 @@
 //! | `p0/L0/xq[h=2].max` | of the values that an index, or part of one, leaves: `min`, `max`, `mean`, `std`, `rms`, `norm`, `sum`, `count`, `zeros`, `neg_inf`, `negative`, `positive`, `at_least(1)` |
 //! | `p0/logits[t=4].argmax` | of those that one free axis is left of: the index of the largest; `arg3` and `top3` for the index and the value of the third largest |
 //! | `p0/tokens[t=1].text`, `p0/logits[t=4].argmax.text` | the token with this id or at this position, in a code span: `` `␣upon` `` |
-//! | `config/D` | D, H, G, C, F, V, `layers`, `context`, `eps`, `theta` |
+//! | `config/D` | D, H, G, C, F, V, `layers`, `context`, `eps`, `theta`; in q8 `g`, the values that share a scale |
 //! | `heads.json/induction/score` | a number in `fixtures/builtin/heads.json` |
 //! | `p0/L0/qk[h=0,t=4,k=1] ÷ sqrt(config/C)` | addresses and numbers joined by ` + `, ` − `, ` · `, ` ÷ `, with parentheses, `sqrt`, `exp`, `ln` and `pi` |
 //!
@@ -89,12 +90,20 @@ chapters! {
     "25-probs",
     "26-nucleus",
     "27-sampled",
+    "28-bfloat16",
+    "29-int8",
 }
 
 impl Chapter {
     /// The text of its first line.
     pub fn title(&self) -> &'static str {
         self.text.lines().next().unwrap_or_default().trim_start_matches('#').trim()
+    }
+
+    /// The arithmetic that its numbers were computed in, where that is not float32: "bf16", "q8".
+    pub fn precision(&self) -> Option<&'static str> {
+        let (_, rest) = self.text.split_once("<!-- precision:")?;
+        Some(rest.split_once("-->")?.0.trim())
     }
 
     /// The steps that it explains.

@@ -305,7 +305,9 @@ fn is_run(words: &[String], run: &note::Run) -> bool {
     let passes = option(words, &["-n", "--tokens"]).and_then(|count| count.parse().ok()).unwrap_or(1);
     let sampling = ["--temperature", "--top-p", "--top-k", "--seed"];
     let same = |name: &&str| option(words, &[name]) == option(&run.sampling, &[name]);
-    prompt == run.prompt && passes >= run.passes && sampling.iter().all(same)
+    let precision = option(words, &["--precision"]).unwrap_or("f32");
+    let same_arithmetic = precision == run.precision;
+    prompt == run.prompt && passes >= run.passes && sampling.iter().all(same) && same_arithmetic
 }
 
 fn known_names() -> BTreeSet<String> {

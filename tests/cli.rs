@@ -323,6 +323,66 @@ fn stories260k_writes_what_llama2c_writes() {
     assert_eq!(ok(&output).as_bytes(), fs::read(expected).unwrap());
 }
 
+/// The text of the line of `log` whose output is `stage`, in the first layer or before it.
+fn log_line<'a>(log: &'a str, stage: &str) -> &'a str {
+    log.lines().find(|line| line.contains(&format!("-> {stage} ("))).unwrap_or_else(|| panic!("no {stage}"))
+}
+
+#[test]
+fn int8_stages_are_logged_as_whole_numbers_and_its_weights_as_int8() {
+    let log = ok(&llama_trace(["log", "--prompt", PROMPT, "--precision", "q8", "--values"]));
+    let line = log_line(&log, "attn_norm_q8");
+    let values = line.rsplit_once("]  ").unwrap().1;
+    assert!(values.starts_with("min -127 max 127 mean ") || values.contains("max 127 "), "{line}");
+    let first = values.rsplit_once('[').unwrap().1.trim_end_matches(" …]");
+    assert!(first.split(' ').all(|value| value.parse::<i8>().is_ok()), "{line}");
+    assert!(log_line(&log, "attn_norm_scale").contains("D/g=4"), "{log}");
+    let line = log_line(&log, "xq");
+    assert!(
+        line.contains("attn_norm_q8 (")
+            && line.contains("attn_norm_scale (")
+            && line.contains("; int8, g=32)")
+    );
+    assert!(log_line(&log, "tokens").contains("min ") && !log_line(&log, "tokens").contains(".0000 max"));
+    let float = ok(&llama_trace(["log", "--prompt", PROMPT]));
+    assert!(!float.contains("int8") && !float.contains("_q8"));
+
+    let json =
+        ok(&llama_trace(["log", "--prompt", PROMPT, "--precision", "q8", "--values", "--format", "json"]));
+    let lines: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let line = |step: &str| lines.iter().find(|line| line["step"] == step).unwrap();
+    assert!(line("attn_norm_q8")["values"]["first"][0].is_i64());
+    assert_eq!(line("xq")["inputs"][2]["int8_group"], 32);
+    assert!(line("attn_norm")["inputs"][1].get("int8_group").is_none());
+}
+
+#[test]
+fn an_export_in_int8_holds_whole_numbers_and_scales() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("dump");
+    ok(&llama_trace(["export", "--prompt", PROMPT, "--precision", "q8", "--out", out.to_str().unwrap()]));
+    let manifest = manifest(&out);
+    assert_eq!(manifest["precision"], "q8");
+    let files = manifest["files"].as_array().unwrap();
+    let q8: Vec<_> = files.iter().filter(|file| file["stage"].as_str().unwrap().ends_with("_q8")).collect();
+    let layers = manifest["model"]["layers"].as_u64().unwrap() as usize;
+    assert_eq!(q8.len(), 4 * layers + 1);
+    for file in q8 {
+        let path = out.join(file["file"].as_str().unwrap());
+        let values: ArrayD<i8> = ndarray_npy::read_npy(&path).unwrap();
+        let shape: Vec<u64> = values.shape().iter().map(|&length| length as u64).collect();
+        assert_eq!(file["shape"], serde_json::json!(shape));
+        // The largest of each group is 127 or −127, but in a group of zeros.
+        let scales = path.to_str().unwrap().replace("_q8.npy", "_scale.npy");
+        let scales: ArrayD<f32> = ndarray_npy::read_npy(scales).unwrap();
+        let values: Vec<i8> = values.into_iter().collect();
+        for (group, scale) in values.chunks(32).zip(scales) {
+            let largest = group.iter().map(|value| value.unsigned_abs()).max();
+            assert_eq!(largest, Some(if scale > 0.0 { 127 } else { 0 }), "{}", path.display());
+        }
+    }
+}
+
 #[test]
 fn a_directory_with_float16_weights_opens() {
     let Some(model) = data("tiny-llama-float") else { return };

@@ -9,22 +9,48 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use llama_trace::backend::Backend;
-use llama_trace::backend::cpu::Cpu;
+use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::checkpoint;
+use llama_trace::config::Precision;
 use llama_trace::generate::{Sampler, Sampling, Session};
 use llama_trace::model::{Model, forward};
 use llama_trace::replay::Live;
 use llama_trace::replay::derive::{derive, is_derivable, layer_input};
-use llama_trace::trace::{Frame, FrameData, NoProbe, PassDims, Recorder, Select, Site, Source, Stage};
+use llama_trace::trace::frame::Number;
+use llama_trace::trace::{Axis, Frame, FrameData, NoProbe, PassDims, Recorder, Select, Site, Source, Stage};
 use ndarray::Dimension;
 
 const PASSES: usize = 3;
 
 const MODELS: [&str; 6] = ["gqa", "mha_bias", "tied_llama3", "mistral", "qwen2", "qwen3"];
 
+/// Groups of 32 as in files, and of 7, which fit no row.
+const PRECISIONS: [Precision; 4] =
+    [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }, Precision::Q8 { group: 7 }];
+
 fn model(name: &str) -> Model<Cpu> {
+    model_in(name, Cpu::default())
+}
+
+fn model_in(name: &str, cpu: Cpu) -> Model<Cpu> {
     let checkpoint = checkpoint::open(Some(&common::fixture(&format!("golden/{name}")))).unwrap();
-    Model::load(&checkpoint, Cpu::default()).unwrap()
+    Model::load(&checkpoint, cpu).unwrap()
+}
+
+/// The model in every precision, and a file that is int8 itself.
+fn models_in(names: &'static [&'static str]) -> impl Iterator<Item = (String, Box<dyn Fn() -> Model<Cpu>>)> {
+    let golden = names.iter().flat_map(|&name| {
+        PRECISIONS.map(|precision| -> (String, Box<dyn Fn() -> Model<Cpu>>) {
+            let cpu = Cpu::default().with_precision(precision);
+            (format!("{name} in {precision:?}"), Box::new(move || model_in(name, cpu)))
+        })
+    });
+    let version_2 = || {
+        let path = common::fixture("precision/q8_unshared.bin");
+        let cpu = Cpu::default().with_precision(Precision::Q8 { group: 10 });
+        Model::load(&checkpoint::open(Some(&path)).unwrap(), cpu).unwrap()
+    };
+    golden.chain([("version 2".to_owned(), Box::new(version_2) as _)])
 }
 
 fn sampler() -> Sampler {
@@ -61,8 +87,8 @@ fn assert_same(ours: &Frame, recorded: &Frame) {
 
 #[test]
 fn derived_frames_equal_recorded_ones() {
-    for name in MODELS {
-        let model = model(name);
+    for (name, model) in models_in(&MODELS) {
+        let model = model();
         let (frames, passes) = record(&model, &[1, 5, 9, 3, 7]);
         let mut derived = 0;
         for (site, recorded) in &frames {
@@ -76,19 +102,18 @@ fn derived_frames_equal_recorded_ones() {
             }
         }
         let all = passes.iter().flat_map(|dims| Site::all(&model.sizes(), *dims));
-        assert_eq!(derived, all.filter(|site| is_derivable(site.stage)).count());
+        assert_eq!(derived, all.filter(|site| is_derivable(site.stage)).count(), "{name}");
         assert_eq!(layer_input(Site::layer(1, 0, Stage::AttnNorm)), Site::once(1, Stage::Embedding));
     }
 }
 
 #[test]
 fn a_live_run_shows_what_the_pass_computed() {
-    for name in ["gqa", "mistral", "qwen2", "qwen3"] {
-        let (frames, passes) = record(&model(name), &[1, 5, 9, 3, 7]);
+    for (name, model) in models_in(&["gqa", "mistral", "qwen2", "qwen3"]) {
+        let (frames, passes) = record(&model(), &[1, 5, 9, 3, 7]);
         let mut live =
-            Live::start(Arc::new(model(name)), sampler(), vec![1, 5, 9, 3, 7], PASSES, None, Vec::new())
-                .unwrap();
-        assert_eq!(live.outline().passes.iter().map(|pass| pass.dims).collect::<Vec<_>>(), passes);
+            Live::start(Arc::new(model()), sampler(), vec![1, 5, 9, 3, 7], PASSES, None, Vec::new()).unwrap();
+        assert_eq!(live.outline().passes.iter().map(|pass| pass.dims).collect::<Vec<_>>(), passes, "{name}");
         // Backwards, so that no layer is there because the one before it was asked for.
         let mut sites: Vec<_> = frames.keys().copied().collect();
         sites.sort_unstable();
@@ -155,39 +180,66 @@ fn a_live_run_ends_at_the_end_of_the_text_and_of_the_context() {
     assert!(wait(&mut full, Site::layer(2, 1, Stage::Softmax)).is_ok(), "what was run can still be seen");
 }
 
-#[test]
-fn recording_does_not_change_the_logits() {
-    for name in MODELS {
-        let model = model(name);
-        let logits = |session: &Session<'_, Cpu>| {
-            let mut bits = Vec::new();
-            forward::last_logits(&model, &session.work, |logits| {
-                bits.extend(logits.iter().map(|x| x.to_bits()));
-            });
-            bits
+/// The bits of the logits of each pass, recorded or not.
+fn logits(model: &Model<Cpu>, recorded: bool) -> Vec<Vec<u32>> {
+    let (mut session, select, mut passes) = (Session::new(model, sampler()), Select::all(), Vec::new());
+    let mut ids = vec![1, 5, 9, 3, 7, 2];
+    for _ in 0..PASSES {
+        let dims = session.next_pass(ids.len());
+        let drawn = if recorded {
+            session.run(&ids, &mut Recorder::new(model.sizes(), dims, &select, |_| {})).unwrap()
+        } else {
+            session.run(&ids, &mut NoProbe).unwrap()
         };
-        let (mut plain, mut recorded) = (Session::new(&model, sampler()), Session::new(&model, sampler()));
-        let mut ids = vec![1, 5, 9, 3, 7, 2];
-        for _ in 0..PASSES {
-            let select = Select::all();
-            let dims = recorded.next_pass(ids.len());
-            let mut recorder = Recorder::new(model.sizes(), dims, &select, |_| {});
-            let a = plain.run(&ids, &mut NoProbe).unwrap();
-            let b = recorded.run(&ids, &mut recorder).unwrap();
-            assert_eq!(a, b);
-            assert_eq!(logits(&plain), logits(&recorded));
-            ids = vec![a];
+        let mut bits = vec![drawn];
+        forward::last_logits(model, &session.work, |logits| bits.extend(logits.iter().map(|x| x.to_bits())));
+        passes.push(bits);
+        ids = vec![drawn];
+    }
+    passes
+}
+
+/// One pool of each number of threads; the products of the built-in model are large enough to be shared out.
+#[test]
+fn recording_and_threads_and_kernels_do_not_change_the_logits() {
+    let pools: Vec<_> = (1..=3)
+        .map(|threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap())
+        .collect();
+    for precision in PRECISIONS {
+        let paths = MODELS.map(|name| Some(common::fixture(&format!("golden/{name}"))));
+        for path in paths.into_iter().chain([None]) {
+            let checkpoint = checkpoint::open(path.as_deref()).unwrap();
+            let mut first = None;
+            for kernel in Kernel::available() {
+                let cpu = Cpu::with_kernel(kernel).with_precision(precision);
+                let model = Model::load(&checkpoint, cpu).unwrap();
+                for pool in &pools {
+                    for recorded in [false, true] {
+                        let logits = pool.install(|| logits(&model, recorded));
+                        let what = format!(
+                            "{} in {precision:?}, {} on {} threads, recorded: {recorded}",
+                            checkpoint.name,
+                            kernel.name(),
+                            pool.current_num_threads()
+                        );
+                        assert!(first.get_or_insert_with(|| logits.clone()) == &logits, "{what}");
+                    }
+                }
+            }
         }
     }
 }
 
 #[test]
 fn a_prefill_is_the_same_as_its_tokens_one_by_one() {
-    for name in MODELS {
-        compare_prefill(&model(name), &[1, 5, 9, 3, 7, 2, 8]);
+    for (_, model) in models_in(&MODELS) {
+        compare_prefill(&model(), &[1, 5, 9, 3, 7, 2, 8]);
     }
-    let built_in = Model::load(&checkpoint::open(None).unwrap(), Cpu::default()).unwrap();
-    compare_prefill(&built_in, &[300, 301, 302, 303, 300, 301, 302, 303, 40]);
+    for precision in PRECISIONS {
+        let cpu = Cpu::default().with_precision(precision);
+        let built_in = Model::load(&checkpoint::open(None).unwrap(), cpu).unwrap();
+        compare_prefill(&built_in, &[300, 301, 302, 303, 300, 301, 302, 303, 40]);
+    }
 }
 
 #[test]
@@ -221,31 +273,32 @@ fn compare_prefill(model: &Model<Cpu>, prompt: &[u32]) {
             if at.1 >= Stage::Probs {
                 continue; // the sampler's stages belong to a pass, not to a token
             }
-            compare_row(&single, &whole[&at], t);
+            compare_row(&single, &whole[&at], t, model.backend.precision());
         }
     }
 }
 
-/// Compares a single-token pass at position `t` with row t of the prefill, over keys ≤ t.
-fn compare_row(single: &Frame, whole: &Frame, t: usize) {
-    use llama_trace::trace::Axis;
-    let Some(values) = single.floats() else { return };
+/// Compares a single-token pass at position `t` with row t of the prefill, over keys ≤ t. What is rounded, to
+/// bfloat16 or to int8, would show an error of float32's size as a step of its own: there all bits are the same.
+fn compare_row(single: &Frame, whole: &Frame, t: usize, precision: Precision) {
     let (mut error, mut norm) = (0.0_f64, 0.0_f64);
-    for (index, value) in values.indexed_iter() {
+    for index in ndarray::indices(single.shape()) {
         let mut index: Vec<usize> = index.slice().to_vec();
+        let value = single.get(&index).unwrap();
         for (axis, index) in single.axes.iter().zip(&mut index) {
             if *axis == Axis::Token {
                 *index = t;
             }
         }
-        let Some(llama_trace::trace::frame::Number::F32(other)) = whole.get(&index) else {
-            panic!("{} has no {index:?}", whole.site);
-        };
-        if *value == other {
-            continue; // −inf on both sides has no difference
+        let other = whole.get(&index).unwrap_or_else(|| panic!("{} has no {index:?}", whole.site));
+        match (value, other) {
+            _ if value == other => {} // −inf on both sides has no difference
+            (Number::F32(a), Number::F32(b)) if precision == Precision::F32 => {
+                error += f64::from(a - b).powi(2);
+                norm += f64::from(b).powi(2);
+            }
+            _ => panic!("{} in {precision:?}, row {t}: {value:?}, not {other:?}", whole.site),
         }
-        error += f64::from(value - other).powi(2);
-        norm += f64::from(other).powi(2);
     }
     assert!(error.sqrt() <= 1e-5 * norm.sqrt().max(1e-30), "{} row {t}: {error:e} of {norm:e}", whole.site);
 }

@@ -54,6 +54,8 @@ pub(super) fn run(args: &LogArgs) -> Result<()> {
 struct Summary {
     stats: Stats,
     first: Vec<f64>,
+    /// Whether the values are whole numbers.
+    whole: bool,
 }
 
 type Times = HashMap<Site, Duration>;
@@ -79,7 +81,8 @@ fn run_pass(
             FrameData::I64(array) => array.iter().take(FIRST_VALUES).map(|&value| value as f64).collect(),
             FrameData::I8(array) => array.iter().take(FIRST_VALUES).map(|&value| f64::from(value)).collect(),
         };
-        summaries.insert(frame.site, Summary { stats: frame.stats(), first });
+        let whole = !matches!(frame.data, FrameData::F32(_));
+        summaries.insert(frame.site, Summary { stats: frame.stats(), first, whole });
     });
     let mut clock = Clock::new(recorder);
     let drawn = session.run(ids, &mut clock)?;
@@ -137,7 +140,8 @@ fn describe(operand: &Operand) -> String {
         .zip(&operand.shape)
         .map(|(axis, size)| format!("{}={size}", axis.symbol()))
         .collect();
-    format!("{} ({})", operand.name, axes.join(", "))
+    let int8 = operand.group.map_or(String::new(), |group| format!("; int8, g={group}"));
+    format!("{} ({}{int8})", operand.name, axes.join(", "))
 }
 
 fn took(took: Took) -> String {
@@ -151,13 +155,14 @@ fn took(took: Took) -> String {
 
 fn describe_values(summary: &Summary, count: usize) -> String {
     let Stats { min, max, mean, neg_inf, pos_inf, nan, .. } = summary.stats;
-    let mut text = format!("min {min:.4} max {max:.4} mean {mean:.4}");
+    let number = |value: f64| if summary.whole { format!("{value}") } else { format!("{value:.4}") };
+    let mut text = format!("min {} max {} mean {mean:.4}", number(min), number(max));
     for (what, count) in [("-inf", neg_inf), ("+inf", pos_inf), ("NaN", nan)] {
         if count > 0 {
             text += &format!(" {what}×{count}");
         }
     }
-    let first: Vec<_> = summary.first.iter().map(|value| format!("{value:.4}")).collect();
+    let first: Vec<_> = summary.first.iter().map(|&value| number(value)).collect();
     let more = if count > summary.first.len() { " …" } else { "" };
     format!("{text}  [{}{more}]", first.join(" "))
 }
@@ -179,7 +184,11 @@ fn print_json(
 fn object(line: &Line, summary: Option<&Summary>) -> Value {
     let operand = |operand: &Operand| {
         let axes: Vec<_> = operand.axes.iter().map(|axis| axis.name()).collect();
-        json!({ "name": operand.name, "axes": axes, "shape": operand.shape })
+        let mut object = json!({ "name": operand.name, "axes": axes, "shape": operand.shape });
+        if let Some(group) = operand.group {
+            object["int8_group"] = json!(group);
+        }
+        object
     };
     let (kind, micros) = match line.took {
         Took::Given => ("given", None),
@@ -197,10 +206,12 @@ fn object(line: &Line, summary: Option<&Summary>) -> Value {
         "kind": kind,
         "time_us": micros,
     });
-    if let (Step::Stage(_), Some(Summary { stats, first })) = (line.step, summary) {
+    if let (Step::Stage(_), Some(Summary { stats, first, whole })) = (line.step, summary) {
+        let number = |value: f64| if *whole { json!(value as i64) } else { json!(value) };
+        let first: Vec<_> = first.iter().map(|&value| number(value)).collect();
         // What JSON has no number for becomes null.
         object["values"] = json!({
-            "min": stats.min, "max": stats.max, "mean": stats.mean, "std": stats.std,
+            "min": number(stats.min), "max": number(stats.max), "mean": stats.mean, "std": stats.std,
             "neg_inf": stats.neg_inf, "pos_inf": stats.pos_inf, "nan": stats.nan, "first": first,
         });
     }

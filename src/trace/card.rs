@@ -1,6 +1,6 @@
 //! What a trace must know about the model it came from: sizes, and the facts that formulas name.
 
-use super::stage::{Axis, Section, Step};
+use super::stage::{Axis, Input, Stage, Step};
 
 /// What shapes are made of, and what decides which stages there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,17 +131,13 @@ impl Sizes {
 impl ModelCard {
     /// The formula of `step` with this model's numbers, and what its arithmetic adds to it.
     pub fn formula(&self, step: Step, dims: PassDims) -> String {
-        let mut text = self.fill(step.formula(), dims);
+        let text = self.fill(step.formula(), dims);
         let Step::Stage(stage) = step else { return text };
-        let product = stage.info().op == "matmul" && !stage.info().weights.is_empty();
-        if self.sizes.group.is_some() && product {
-            text +=
-                "; in int8: the whole numbers are summed over each group, then multiplied with both scales";
+        match (self.sizes.group, self.precision.as_str()) {
+            (Some(group), _) => text + &in_int8(stage, group),
+            (None, "bf16") => text + in_bfloat16(stage),
+            _ => text,
         }
-        if self.precision == "bf16" && stage.value_bytes() == 4 && stage.info().section != Section::Sampler {
-            text += "; the result rounded to bfloat16";
-        }
-        text
     }
 
     /// `text` with this model's numbers in place of `{D}`, `{H}`, `{eps}` and so on: the letters of the
@@ -174,5 +170,99 @@ impl ModelCard {
             ("{g}", sizes.group.map_or(String::new(), |group| group.to_string())),
         ];
         numbers.iter().fold(text.to_owned(), |text, (mark, number)| text.replace(mark, number))
+    }
+}
+
+/// What int8 adds to the formula of `stage`.
+fn in_int8(stage: Stage, group: usize) -> String {
+    let info = stage.info();
+    let matrix = info.weights.iter().find(|weight| weight.axes.len() == 2);
+    let quantized = info.inputs.iter().find_map(|input| match input {
+        Input::Stage(input) if input.is_int8() => Some(input),
+        _ => None,
+    });
+    match (matrix, quantized) {
+        (Some(weight), Some(input)) => format!(
+            "; in int8: {input} · the int8 values of {}, summed as whole numbers as long as neither side's group \
+             of {group} ends, then times both scales",
+            weight.name
+        ),
+        (Some(weight), None) => format!("; {} is int8 values times a scale for each {group}", weight.name),
+        _ => String::new(),
+    }
+}
+
+/// What bfloat16 adds to the formula of `stage`: where PyTorch rounds.
+fn in_bfloat16(stage: Stage) -> &'static str {
+    use Stage as S;
+    match stage {
+        S::AttnNorm | S::XqNorm | S::XkNorm | S::FfnNorm | S::FinalNorm => {
+            "; rounded to bfloat16 before the weight, and after it"
+        }
+        S::XqRope | S::XkRope => "; each product rounded to bfloat16, and their sum",
+        // These copy or hide what is rounded already, or are no numbers.
+        S::Tokens | S::Mask | S::CacheK | S::CacheV | S::Keys | S::Values | S::MaskedScores => "",
+        // The sampler computes in float32.
+        S::Probs | S::Nucleus | S::Sampled => "",
+        _ => "; the result rounded to bfloat16",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn formula(stage: Stage, precision: &str, group: Option<usize>) -> String {
+        let sizes = Sizes {
+            layers: 1,
+            dim: 24,
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 6,
+            hidden: 28,
+            vocab: 43,
+            qk_norm: false,
+            window: None,
+            window_from: 0,
+            group,
+        };
+        let card = ModelCard {
+            name: "test".into(),
+            sizes,
+            context: 8,
+            norm_eps: 1e-5,
+            rope_theta: 1e4,
+            rope_scaling: "none".into(),
+            pairing: "halves".into(),
+            qkv_bias: false,
+            output_bias: false,
+            mlp_bias: false,
+            tied: false,
+            backend: "cpu".into(),
+            precision: precision.into(),
+        };
+        card.formula(Step::Stage(stage), PassDims { pass: 0, start: 0, tokens: 2 })
+    }
+
+    #[test]
+    fn a_formula_says_what_its_arithmetic_adds() {
+        for stage in [Stage::FfnDown, Stage::AttnNorm, Stage::Keys, Stage::Probs] {
+            let text = formula(stage, "f32", None);
+            assert!(!text.contains("int8") && !text.contains("bfloat16"), "{stage}: {text}");
+        }
+        let in_q8 = |stage| formula(stage, "q8", Some(10));
+        let product = in_q8(Stage::FfnDown);
+        assert!(product.contains("ffn_hidden_q8 · the int8 values of w2") && product.contains("group of 10"));
+        assert!(in_q8(Stage::Embedding).contains("a scale for each 10"));
+        assert!(!in_q8(Stage::Qk).contains("int8"), "attention stays in float32");
+        assert!(!in_q8(Stage::AttnNorm).contains("int8"));
+
+        let in_bf16 = |stage| formula(stage, "bf16", None);
+        assert!(in_bf16(Stage::FfnDown).ends_with("the result rounded to bfloat16"));
+        assert!(in_bf16(Stage::AttnNorm).contains("before the weight, and after it"));
+        assert!(in_bf16(Stage::XqRope).contains("each product rounded"));
+        for stage in [Stage::Tokens, Stage::Keys, Stage::Mask, Stage::Probs, Stage::Sampled] {
+            assert!(!in_bf16(stage).contains("rounded"), "{stage}");
+        }
     }
 }

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use super::probe::{Probe, Values};
 use super::site::Site;
+use super::stage::Runs;
 
 /// Times a pass, and lets `inner` record it.
 ///
 /// The pass asks for each stage right after its operation, so the time from the last answer to this
-/// question is the operation's. The time that `inner` takes to copy is left out.
+/// question is the operation's. A stage without an operation of its own is part of the one that is asked for
+/// after it. The time that `inner` takes to copy is left out.
 pub struct Clock<P> {
     inner: P,
     since: Cell<Instant>,
@@ -34,6 +36,9 @@ impl<P: Probe> Probe for Clock<P> {
     const ENABLED: bool = true;
 
     fn wants(&self, site: Site) -> bool {
+        if site.stage.info().runs == Runs::Derived {
+            return self.inner.wants(site);
+        }
         *self.times.borrow_mut().entry(site).or_default() += self.since.get().elapsed();
         let wants = self.inner.wants(site);
         self.since.set(Instant::now());

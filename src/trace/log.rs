@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::card::{ModelCard, PassDims};
 use super::site::Site;
-use super::stage::{Axis, Input, Runs, Section, Stage, Step};
+use super::stage::{Axis, Input, Runs, Section, Stage, Step, WeightUse};
 
 /// A named tensor and its shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub struct Operand {
     pub axes: Vec<Axis>,
     /// Their lengths.
     pub shape: Vec<usize>,
+    /// Values that share a scale, where it is a weight in int8.
+    pub group: Option<usize>,
 }
 
 /// How long a step took.
@@ -94,7 +96,13 @@ fn line(
 }
 
 fn operand(card: &ModelCard, dims: PassDims, name: &'static str, axes: &[Axis]) -> Operand {
-    Operand { name, axes: axes.to_vec(), shape: card.sizes.shape(axes, dims) }
+    Operand { name, axes: axes.to_vec(), shape: card.sizes.shape(axes, dims), group: None }
+}
+
+/// A weight: in int8 where products are, if it is a matrix.
+fn weight(card: &ModelCard, dims: PassDims, weight: &WeightUse) -> Operand {
+    let group = card.sizes.group.filter(|_| weight.axes.len() == 2);
+    Operand { group, ..operand(card, dims, weight.name, weight.axes) }
 }
 
 /// The stages and weights that `step` reads in pass `dims`, with their shapes there.
@@ -110,5 +118,5 @@ pub fn inputs(card: &ModelCard, dims: PassDims, layer: Option<usize>, step: Step
         Input::Positions => None,
     });
     let stages = stages.map(|input| operand(card, dims, input.name(), input.axes()));
-    stages.chain(stage.weights(card).map(|weight| operand(card, dims, weight.name, weight.axes))).collect()
+    stages.chain(stage.weights(card).map(|used| weight(card, dims, used))).collect()
 }

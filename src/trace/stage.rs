@@ -485,6 +485,18 @@ impl Stage {
         )
     }
 
+    /// Whether its values are the scales of int8 values.
+    pub fn is_scale(self) -> bool {
+        matches!(
+            self,
+            Self::AttnNormScale
+                | Self::AttnHeadsScale
+                | Self::FfnNormScale
+                | Self::FfnHiddenScale
+                | Self::FinalNormScale
+        )
+    }
+
     /// Bytes that one of its values takes.
     pub fn value_bytes(self) -> usize {
         match self {

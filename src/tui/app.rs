@@ -248,7 +248,7 @@ impl App {
     pub fn span(&self) -> Option<Span> {
         let tensor = self.tensor()?;
         let stats = self.summaries.stats(self.span_part()?)?;
-        let positive = tensor.is_probability();
+        let positive = tensor.is_positive();
         let full = if positive { stats.max } else { stats.min.abs().max(stats.max.abs()) };
         let wanted = if self.scale == Scale::Deviations && !positive { 3.0 * stats.std } else { full };
         let high = wanted.min(full);

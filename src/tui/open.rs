@@ -57,6 +57,12 @@ pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
                         .found(&app.outline.card.name)
                         .next("use --stage xq or --stage xk"));
                 }
+                if step.stage().is_int8() || step.stage().is_scale() {
+                    return Err(Error::usage(format!("this run has no {name}"))
+                        .expected("a run whose products are in int8")
+                        .found(format!("a run in {}", app.outline.card.precision))
+                        .next("add --precision q8"));
+                }
                 return Err(Error::usage(format!("pass {pass} has no {name}"))
                     .expected("a pass that reads several tokens: from one alone nothing is hidden")
                     .found(format!("{} token", dims.tokens))

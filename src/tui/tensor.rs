@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::trace::frame::{Frame, Number};
+use crate::trace::frame::{Frame, FrameData, Number};
 use crate::trace::{Axis, Site, Stage, Step, View};
 
 /// The values of one step. Every index it takes is in the step's own axes.
@@ -80,6 +80,16 @@ impl Tensor {
         }
     }
 
+    /// Whether the values are whole numbers.
+    pub fn is_whole(&self) -> bool {
+        !matches!(self.frame.data, FrameData::F32(_))
+    }
+
+    /// Whether no value is below 0: shares of 1, and scales.
+    pub fn is_positive(&self) -> bool {
+        self.is_probability() || self.step.stage().is_scale()
+    }
+
     /// Whether the values are shares of 1.
     pub fn is_probability(&self) -> bool {
         matches!(self.step, Step::Stage(Stage::Softmax | Stage::Probs | Stage::Nucleus))
@@ -92,7 +102,6 @@ mod tests {
 
     use super::*;
     use crate::trace::card::Sizes;
-    use crate::trace::frame::FrameData;
 
     #[test]
     fn a_view_is_where_copying_would_have_put_it() {

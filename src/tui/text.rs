@@ -89,6 +89,11 @@ pub fn number(value: Number) -> String {
     }
 }
 
+/// As [`real`], for the least and the largest of values that are whole numbers where `whole` says so.
+pub fn figure(value: f64, whole: bool) -> String {
+    if whole && value.is_finite() { format!("{value:.0}") } else { real(value) }
+}
+
 /// As [`number`], for summaries.
 pub fn real(value: f64) -> String {
     special(value).unwrap_or_else(|| {
@@ -150,6 +155,12 @@ fn special(value: f64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ends_of_whole_numbers_are_whole() {
+        assert_eq!([figure(-127.0, true), figure(127.0, false)], ["-127", "127.00"]);
+        assert_eq!(figure(f64::NAN, true), real(f64::NAN));
+    }
 
     #[test]
     fn nothing_stays_invisible() {

@@ -32,11 +32,14 @@ pub(crate) struct Run {
     pub(crate) passes: usize,
     /// Options of the sampler, as words.
     pub(crate) sampling: Vec<String>,
+    /// As `--precision` takes it.
+    pub(crate) precision: String,
 }
 
 impl Default for Run {
     fn default() -> Self {
-        Self { prompt: "Once upon a time".into(), passes: 1, sampling: Vec::new() }
+        let (prompt, precision) = ("Once upon a time".into(), "f32".into());
+        Self { prompt, passes: 1, sampling: Vec::new(), precision }
     }
 }
 
@@ -211,6 +214,10 @@ impl Note {
             Some(("sampling", options)) if alone => {
                 self.run.sampling = options.split_whitespace().map(str::to_owned).collect();
             }
+            Some(("precision", name)) if alone => match name {
+                "f32" | "bf16" | "q8" => self.run.precision = name.into(),
+                _ => self.wrong(at.start, format!("there is no precision `{name}`")),
+            },
             _ if alone => self.wrong(at.start, format!("`{comment}` is no declaration")),
             _ => match before(&self.text[..at.start]) {
                 Some(at) => self.tags.push(Tagged { at, address: comment }),

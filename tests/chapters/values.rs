@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::checkpoint;
+use llama_trace::config::{DEFAULT_GROUP, Precision};
 use llama_trace::generate::{Sampler, Sampling, Session};
 use llama_trace::model::Model;
 use llama_trace::tokenizer::{self, Tokenizer};
@@ -25,9 +26,9 @@ pub(crate) enum Value {
 type Result<T> = std::result::Result<T, String>;
 type Frames = HashMap<Site, Frame>;
 
-/// The built-in model, and every run that was asked for.
+/// The built-in model in every precision, and every run that was asked for.
 pub(crate) struct World {
-    model: Model<Cpu>,
+    models: HashMap<&'static str, Model<Cpu>>,
     tokenizer: Box<dyn Tokenizer>,
     heads: Json,
     runs: HashMap<Run, Arc<Frames>>,
@@ -37,8 +38,16 @@ impl World {
     pub(crate) fn new(heads: Json) -> Self {
         let checkpoint = checkpoint::open(None).unwrap();
         let tokenizer = tokenizer::find(&checkpoint, None).unwrap().unwrap();
-        let model = Model::load(&checkpoint, Cpu::default()).unwrap();
-        Self { model, tokenizer, heads, runs: HashMap::new() }
+        let precisions = [Precision::F32, Precision::Bf16, Precision::Q8 { group: DEFAULT_GROUP }];
+        let load = |precision: Precision| {
+            let cpu = Cpu::default().with_precision(precision);
+            (precision.name(), Model::load(&checkpoint, cpu).unwrap())
+        };
+        Self { models: precisions.map(load).into(), tokenizer, heads, runs: HashMap::new() }
+    }
+
+    fn model(&self, run: &Run) -> &Model<Cpu> {
+        &self.models[&*run.precision]
     }
 
     fn frames(&mut self, run: &Run) -> Result<Arc<Frames>> {
@@ -46,12 +55,13 @@ impl World {
             return Ok(Arc::clone(frames));
         }
         let sampler = Sampler::new(sampling(&run.sampling)?).map_err(|error| error.to_string())?;
-        let mut session = Session::new(&self.model, sampler);
+        let model = self.model(run);
+        let mut session = Session::new(model, sampler);
         let mut ids = self.tokenizer.encode(&run.prompt).map_err(|error| error.to_string())?;
         let (mut frames, select) = (Frames::new(), Select::all());
         for _ in 0..run.passes {
             let dims = session.next_pass(ids.len());
-            let mut recorder = Recorder::new(self.model.sizes(), dims, &select, |frame: Frame| {
+            let mut recorder = Recorder::new(model.sizes(), dims, &select, |frame: Frame| {
                 frames.insert(frame.site, frame);
             });
             ids = vec![session.run(&ids, &mut recorder).map_err(|error| error.to_string())?];
@@ -63,7 +73,7 @@ impl World {
 
     /// Whether `number` is one of the model's sizes, other than the few small ones.
     pub(crate) fn is_size(&self, number: &str) -> bool {
-        let card = self.model.card();
+        let card = self.models["f32"].card();
         let sizes = card.sizes;
         let (q, kv) = (sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim);
         [sizes.dim, sizes.head_dim, sizes.hidden, sizes.vocab, card.context, q, kv]
@@ -92,7 +102,7 @@ impl World {
             return Err(format!("{address} is a number, and no address"));
         }
         let frames = self.frames(run)?;
-        evaluate(self, &frames, address).map_err(|error| format!("{address}: {error}"))
+        evaluate(self, self.model(run), &frames, address).map_err(|error| format!("{address}: {error}"))
     }
 }
 
@@ -112,8 +122,8 @@ fn sampling(words: &[String]) -> Result<Sampling> {
     Ok(sampling)
 }
 
-fn evaluate(world: &World, frames: &Frames, address: &str) -> Result<Value> {
-    let mut reader = Reader { world, frames, rest: address.trim() };
+fn evaluate(world: &World, model: &Model<Cpu>, frames: &Frames, address: &str) -> Result<Value> {
+    let mut reader = Reader { world, model, frames, rest: address.trim() };
     let value = reader.sum()?;
     if reader.rest.is_empty() { Ok(value) } else { Err(format!("`{}` is left over", reader.rest)) }
 }
@@ -121,6 +131,7 @@ fn evaluate(world: &World, frames: &Frames, address: &str) -> Result<Value> {
 /// Reads an expression from left to right.
 struct Reader<'a> {
     world: &'a World,
+    model: &'a Model<Cpu>,
     frames: &'a Frames,
     rest: &'a str,
 }
@@ -198,7 +209,7 @@ impl<'a> Reader<'a> {
         let (site, step) = self.site(path)?;
         let frame = self.frames.get(&site).ok_or_else(|| format!("there is no {site} in this run"))?;
         let frame = match step {
-            Step::View(view) => &frame.view(view, &self.world.model.sizes()),
+            Step::View(view) => &frame.view(view, &self.model.sizes()),
             Step::Stage(_) => frame,
         };
         let array = match &frame.data {
@@ -211,7 +222,7 @@ impl<'a> Reader<'a> {
     }
 
     fn config(&self, name: &str) -> Result<Value> {
-        let card = self.world.model.card();
+        let card = self.model.card();
         let sizes = card.sizes;
         let number = match name {
             "D" => sizes.dim,
@@ -220,6 +231,7 @@ impl<'a> Reader<'a> {
             "C" => sizes.head_dim,
             "F" => sizes.hidden,
             "V" => sizes.vocab,
+            "g" => sizes.group.ok_or("no groups in this precision")?,
             "layers" => sizes.layers,
             "context" => card.context,
             "eps" => return Ok(Value::Number(f64::from(card.norm_eps))),
@@ -254,7 +266,7 @@ impl<'a> Reader<'a> {
         let position = if text == "last" {
             length - 1
         } else if let Some(name) = text.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) {
-            match evaluate(self.world, self.frames, name) {
+            match evaluate(self.world, self.model, self.frames, name) {
                 Ok(value) => number(&value)? as usize,
                 Err(_) => of(self.world.head(name)?),
             }

@@ -351,6 +351,18 @@ fn changed_files_of_llama2c_version_1() {
     format(&["llama2c/v1.bin"], "v1.bin", "v1.bin").bytes(200, 256);
 }
 
+/// The header, and everything: scales that are no numbers among it.
+#[test]
+fn changed_files_of_llama2c_version_2() {
+    for name in ["q8_unshared.bin", "q8_shared.bin"] {
+        let folder = tempfile::tempdir().unwrap();
+        fs::copy(fixture("precision").join(name), folder.path().join(name)).unwrap();
+        let subject = Subject::new(folder, name, name, ON_IDS);
+        subject.bytes(150, 256);
+        subject.bytes(50, subject.whole.len());
+    }
+}
+
 #[test]
 fn changed_gguf_files() {
     for name in ["f16.gguf", "k_blocks.gguf", "qwen3.gguf"] {

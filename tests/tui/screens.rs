@@ -13,6 +13,7 @@ use llama_trace::tui::app::Show;
 use llama_trace::tui::open::open;
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::view::Panels;
+use llama_trace::tui::view::notes;
 use ratatui::style::{Color, Modifier};
 
 use crate::stage::Stage;
@@ -107,10 +108,31 @@ fn resizing_keeps_the_cursor_in_sight() {
     stage.shows("p0/L1/ffn_up[t=11,f=47] = ");
 }
 
-/// A model with a window and with norms on queries and keys, so that every step of the table is there.
+/// A model with a window, with norms on queries and keys, and in int8, so that every step of the table is there.
 fn with_switches() -> Synthetic {
-    let sizes = Sizes { qk_norm: true, window: Some(5), ..synthetic::SIZES };
+    let sizes = Sizes { qk_norm: true, window: Some(5), group: Some(5), ..synthetic::SIZES };
     Synthetic::with(sizes, synthetic::prompt())
+}
+
+/// Whole numbers, what they are steps of, and what g is.
+#[test]
+fn int8_values_and_scales_say_what_they_are() {
+    let mut stage = Stage::new(with_switches(), (160, 60), Depth::True);
+    for (name, texts) in [
+        ("attn_norm_q8", ["steps of its scale", "min -12", "= 5 values that share a scale"]),
+        ("attn_heads_scale", ["size of a step", "heads side by side", "H·C/g=7"]),
+        ("xq", ["wq int8", "group of 5 ends", "run on into the next row"]),
+    ] {
+        open(&mut stage.app, &OpenAt { stage: Some(name.into()), ..OpenAt::default() }).unwrap();
+        stage.sync();
+        // The notes as they are on a screen so wide that no line is broken.
+        let notes =
+            notes::lines(&stage.app, 400).iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+        let shown = stage.screen() + &notes;
+        for text in texts {
+            assert!(shown.contains(text), "{name}: no `{text}` in\n{shown}");
+        }
+    }
 }
 
 #[test]

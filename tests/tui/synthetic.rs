@@ -80,7 +80,7 @@ impl Synthetic {
             mlp_bias: false,
             tied: true,
             backend: "cpu".into(),
-            precision: "f32".into(),
+            precision: if sizes.group.is_some() { "q8" } else { "f32" }.into(),
         };
         let dims = PassDims { pass: 0, start: 0, tokens: tokens.len() };
         let outline = Outline { card, passes: vec![PassOutline { dims, tokens, sampled: sampled(0) }] };
@@ -131,12 +131,18 @@ impl Synthetic {
                 let sum: f32 = (0..shape[0]).map(weight).sum();
                 FrameData::F32(ArrayD::from_shape_fn(index, |at| weight(at[0]) / sum))
             }
+            stage if stage.is_int8() => FrameData::I8(ArrayD::from_shape_fn(index, |at| {
+                let flat = at.slice();
+                let row = flat[..flat.len() - 1].iter().fold(0, |row, i| row * 5 + i);
+                (127.0 * wave(layer, row, flat[flat.len() - 1])).round() as i8
+            })),
             _ => FrameData::F32(ArrayD::from_shape_fn(index, |at| {
                 let flat = at.slice();
                 let last = flat.len() - 1;
-                // The stage's place in the table, the two that this model lacks left out.
+                // The stage's place in the table, those that only some models have left out where this has not.
                 let has = |stage: &&Stage| {
-                    stage.present(sizes, dims) || **stage < Stage::Xq || **stage > Stage::XkRope
+                    let switch = matches!(stage, Stage::XqNorm | Stage::XkNorm);
+                    stage.present(sizes, dims) || !(switch || stage.is_int8() || stage.is_scale())
                 };
                 let number = Stage::ALL.iter().filter(has).position(|stage| *stage == site.stage).unwrap();
                 let row = flat[..last].iter().fold(number, |row, i| row * 5 + i);

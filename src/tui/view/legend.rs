@@ -37,7 +37,7 @@ pub fn draw(app: &App, foot: Rect, buf: &mut Buffer) {
 /// What the bars of a list span.
 fn list(app: &App, foot: Rect, buf: &mut Buffer) {
     let Some(stats) = app.part().and_then(|part| app.summaries.stats(part)) else { return };
-    let positive = app.tensor().is_some_and(Tensor::is_probability);
+    let positive = app.tensor().is_some_and(Tensor::is_positive);
     let low = if positive { 0.0 } else { stats.min };
     let line = format!("bars from {} to {}", text::real(low), text::real(stats.max));
     put(buf, foot, 0, 0, &line, app.theme.dim());
@@ -47,11 +47,12 @@ fn list(app: &App, foot: Rect, buf: &mut Buffer) {
 fn ramp(app: &App, span: Span, foot: Rect, buf: &mut Buffer) {
     let theme = app.theme;
     let low = if span.positive { 0.0 } else { -span.high };
+    let whole = app.tensor().is_some_and(Tensor::is_whole) && !span.clipped;
     let (more, less) = if span.clipped { ("≥", "≤") } else { ("", "") };
     let mut x = if span.positive {
         put(buf, foot, 0, 0, "0 ", Style::new())
     } else {
-        put(buf, foot, 0, 0, &format!("{less}{} ", text::real(low)), Style::new())
+        put(buf, foot, 0, 0, &format!("{less}{} ", text::figure(low, whole)), Style::new())
     };
     // Shades change at quarters; colours run.
     let steps: Vec<f64> = match (theme.depth() > Depth::Ansi, span.positive) {
@@ -74,7 +75,7 @@ fn ramp(app: &App, span: Span, foot: Rect, buf: &mut Buffer) {
             cell.style,
         );
     }
-    x += put(buf, foot, x, 0, &format!(" {more}{}", text::real(span.high)), Style::new());
+    x += put(buf, foot, x, 0, &format!(" {more}{}", text::figure(span.high, whole)), Style::new());
     x += put(buf, foot, x, 0, &format!(" · {}", scale_name(app)), theme.dim());
     let Some(stats) = app.span_part().and_then(|part| app.summaries.stats(part)) else { return };
     for (fill, name, count) in
@@ -103,11 +104,17 @@ fn statistics(app: &App, stats: Option<Stats>, foot: Rect, buf: &mut Buffer) {
         put(buf, foot, 0, 1, "summing up …", app.theme.dim());
         return;
     };
-    let pairs = [("min", stats.min), ("max", stats.max), ("mean", stats.mean), ("std", stats.std)];
+    let whole = app.tensor().is_some_and(Tensor::is_whole);
+    let pairs = [
+        ("min", text::figure(stats.min, whole)),
+        ("max", text::figure(stats.max, whole)),
+        ("mean", text::real(stats.mean)),
+        ("std", text::real(stats.std)),
+    ];
     let mut x = 0;
     for (name, value) in pairs {
         x += put(buf, foot, x, 1, &format!("{name} "), app.theme.dim());
-        x += put(buf, foot, x, 1, &format!("{} ", text::real(value)), Style::new());
+        x += put(buf, foot, x, 1, &format!("{value} "), Style::new());
     }
     for (name, count) in [("-inf", stats.neg_inf), ("+inf", stats.pos_inf), ("NaN", stats.nan)] {
         if count > 0 {

@@ -9,7 +9,7 @@ use ratatui::widgets::Widget;
 
 use crate::chapters::Chapter;
 use crate::trace::stage::Input;
-use crate::trace::{Axis, Stage, Step};
+use crate::trace::{Axis, ModelCard, Stage, Step};
 
 use super::super::app::App;
 use super::super::text;
@@ -88,11 +88,9 @@ pub fn lines(app: &App, width: u16) -> Vec<Line<'static>> {
     for chapter in Chapter::about(step) {
         out.gap();
         out.lines.push(Line::styled("─".repeat(out.width), theme.dim()));
-        out.text(
-            0,
-            "Numbers in this chapter are the built-in model's, for the chapter's own prompt.",
-            theme.dim(),
-        );
+        let arithmetic = chapter.precision().map_or(String::new(), |name| format!(", in {name}"));
+        let whose = "Numbers in this chapter are the built-in model's, for the chapter's own prompt";
+        out.text(0, &format!("{whose}{arithmetic}."), theme.dim());
         out.lines.extend(markdown::render(chapter.text, out.width, theme));
     }
     out.lines
@@ -118,7 +116,13 @@ fn shapes(app: &App, out: &mut Writer) {
                 out.named("in", theme.dim(), &text);
             }
             for weight in stage.weights(&app.outline().card) {
-                out.named("weight", theme.dim(), &format!("{} {}", weight.name, axes(app, weight.axes)));
+                let matrix = weight.axes.len() == 2 && app.outline().card.sizes.group.is_some();
+                let int8 = if matrix { " int8" } else { "" };
+                out.named(
+                    "weight",
+                    theme.dim(),
+                    &format!("{}{int8} {}", weight.name, axes(app, weight.axes)),
+                );
             }
             out.named("out", theme.dim(), &format!("{stage} {}", axes(app, stage.axes())));
         }
@@ -139,6 +143,9 @@ fn layer_input(app: &App) -> String {
 fn facts(app: &App, stage: Stage, out: &mut Writer) {
     let card = &app.outline().card;
     let dim = app.theme.dim();
+    if let Some(text) = grouping(card, stage) {
+        out.named("g", dim, &text);
+    }
     match stage {
         Stage::RopeCos | Stage::RopeSin => {
             out.named("scaling", dim, &card.rope_scaling);
@@ -155,6 +162,29 @@ fn facts(app: &App, stage: Stage, out: &mut Writer) {
         }
         _ => {}
     }
+}
+
+/// What g is at this stage, where there are groups.
+fn grouping(card: &ModelCard, stage: Stage) -> Option<String> {
+    let group = card.sizes.group?;
+    if stage.is_int8() || stage.is_scale() {
+        let row = match stage {
+            Stage::AttnHeadsQ8 | Stage::AttnHeadsScale => "a token's heads side by side",
+            _ => "a token's row",
+        };
+        let last = group.saturating_sub(1);
+        return Some(format!(
+            "= {group} values that share a scale. Groups begin at the start of {row}: values 0-{last} are group 0, \
+             the next {group} group 1; the last may be short. A value is its int8 times its group's scale."
+        ));
+    }
+    let product = stage.info().weights.iter().any(|weight| weight.axes.len() == 2);
+    product.then(|| {
+        format!(
+            "= {group} values of the matrix that share a scale, counted from its first value on: a group may run \
+             on into the next row."
+        )
+    })
 }
 
 fn aliases(app: &App, stage: Stage, out: &mut Writer) {

@@ -177,6 +177,8 @@ fn unit(step: Step) -> &'static str {
         Stage::Softmax => "share of 1",
         Stage::Logits => "logit",
         Stage::Probs | Stage::Nucleus => "probability",
+        stage if stage.is_int8() => "steps of its scale",
+        stage if stage.is_scale() => "size of a step",
         _ => "no unit",
     }
 }

@@ -1,0 +1,252 @@
+//! Every stage of transformers' bfloat16 run, against our operations fed with the stages before it, so that a
+//! difference belongs to one stage and not to those that it came from.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use half::bf16;
+use llama_trace::backend::Backend;
+use llama_trace::backend::cpu::{Cpu, Kernel};
+use llama_trace::checkpoint;
+use llama_trace::config::Precision;
+use llama_trace::generate::{Sampler, Sampling, Session};
+use llama_trace::model::{Linear, Model};
+use llama_trace::replay::derive::{derive, is_derivable, layer_input};
+use llama_trace::trace::{Frame, FrameData, PassDims, Recorder, Select, Site, Stage};
+use ndarray::{ArrayD, IxDyn};
+use safetensors::tensor::{Dtype, SafeTensors};
+
+use super::common::fixture;
+
+const MODELS: [&str; 3] = ["mha_bias", "mistral", "qwen3"];
+
+/// The share of a stage's values that must be the same to the bit.
+const SHARE: f64 = 0.99;
+
+fn model(name: &str, cpu: Cpu) -> Model<Cpu> {
+    let checkpoint = checkpoint::open(Some(&fixture(&format!("golden/{name}")))).unwrap();
+    Model::load(&checkpoint, cpu.with_precision(Precision::Bf16)).unwrap()
+}
+
+/// The stages that transformers computed, and the passes they belong to.
+struct Golden {
+    frames: HashMap<Site, Arc<Frame>>,
+    passes: Vec<PassDims>,
+}
+
+fn golden(name: &str, model: &Model<Cpu>) -> Golden {
+    let bytes = std::fs::read(fixture(&format!("precision/bf16_{name}.safetensors"))).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let (mut frames, mut passes, mut start) = (HashMap::new(), Vec::new(), 0);
+    for pass in 0..3 {
+        let tokens = tensors.tensor(&format!("pass_00{pass}/tokens")).unwrap().shape()[0];
+        let dims = PassDims { pass, start, tokens };
+        for site in Site::all(&model.sizes(), dims) {
+            if site.stage == Stage::Probs || site.stage == Stage::Nucleus {
+                continue; // the sampler computes in float32
+            }
+            let view = tensors.tensor(site.file_name().trim_end_matches(".npy")).unwrap();
+            let shape = model.sizes().shape(site.stage.axes(), dims);
+            assert_eq!(view.shape(), shape, "{site}");
+            let data = match view.dtype() {
+                Dtype::BF16 => {
+                    FrameData::F32(array(&shape, view.data(), |b| bf16::from_le_bytes(b).to_f32()))
+                }
+                Dtype::I64 => FrameData::I64(array(&shape, view.data(), i64::from_le_bytes)),
+                other => panic!("{site}: {other:?}"),
+            };
+            frames.insert(site, Arc::new(Frame { site, axes: site.stage.axes(), data }));
+        }
+        passes.push(dims);
+        start += tokens;
+    }
+    Golden { frames, passes }
+}
+
+fn array<T, const N: usize>(shape: &[usize], bytes: &[u8], value: impl Fn([u8; N]) -> T) -> ArrayD<T> {
+    let values = bytes.as_chunks().0.iter().map(|bytes| value(*bytes)).collect();
+    ArrayD::from_shape_vec(IxDyn(shape), values).unwrap()
+}
+
+impl Golden {
+    fn values(&self, site: Site) -> Vec<f32> {
+        self.frames[&site].floats().unwrap().iter().copied().collect()
+    }
+
+    fn ids(&self, pass: usize) -> Vec<u32> {
+        let FrameData::I64(ids) = &self.frames[&Site::once(pass, Stage::Tokens)].data else { panic!() };
+        ids.iter().map(|&id| id as u32).collect()
+    }
+}
+
+/// What our operation makes of the golden stages before `site`; none for what is given or copied.
+fn ours(model: &Model<Cpu>, golden: &Golden, site: Site, precision: Precision) -> Option<Vec<f32>> {
+    use Stage as S;
+    let (config, backend, dims) = (&model.config, &model.backend, golden.passes[site.pass]);
+    let sizes = model.sizes();
+    if is_derivable(site.stage) {
+        let mut input = |site| Ok(Arc::clone(&golden.frames[&site]));
+        let frame = derive(site, &sizes, precision, dims, &mut input).unwrap();
+        return Some(frame.floats().unwrap().iter().copied().collect());
+    }
+    let count = sizes.shape(site.stage.axes(), dims).iter().product();
+    let mut out = backend.buffer(count);
+    let t = dims.tokens;
+    let at = |stage| golden.values(Site { stage, ..site });
+    let x = |site: Site| match site.layer {
+        Some(_) => golden.values(layer_input(site)),
+        None => golden.values(Site::layer(site.pass, config.layers - 1, S::FfnResidual)),
+    };
+    let table = |stage| golden.values(Site::once(site.pass, stage));
+    let layer = site.layer.map(|layer| &model.weights.layers[layer]);
+    let norm = |x: &Vec<f32>, weight: &Vec<f32>, out: &mut Vec<f32>| {
+        backend.rms_norm(x, weight, config.norm_eps, x.len() / weight.len(), out);
+    };
+    let matmul = |x: Vec<f32>, linear: &Linear<Cpu>, out: &mut Vec<f32>| {
+        let mut input = backend.input();
+        backend.prepare(&x, x.len() / t, t, &mut input);
+        backend.matmul(&input, &linear.matrix, linear.bias.as_ref(), out);
+    };
+    let rope = |x: &Vec<f32>, heads, out: &mut Vec<f32>| {
+        let (cos, sin) = (table(S::RopeCos), table(S::RopeSin));
+        backend.rope(x, &cos, &sin, config.pairing, heads, config.head_dim, t, out);
+    };
+    match (site.stage, layer) {
+        (S::Tokens | S::Sampled | S::CacheK | S::CacheV | S::Probs | S::Nucleus, _) => return None,
+        (S::Embedding, _) => {
+            backend.embedding(&model.weights.embedding, &golden.ids(site.pass), &mut out);
+        }
+        (S::RopeCos | S::RopeSin, _) => {
+            let mut other = backend.buffer(count);
+            let (cos, sin) =
+                if site.stage == S::RopeCos { (&mut out, &mut other) } else { (&mut other, &mut out) };
+            backend.rope_table(&model.rope_frequencies, dims.start, t, cos, sin);
+        }
+        (S::FinalNorm, _) => norm(&x(site), &model.weights.final_norm, &mut out),
+        (S::Logits, _) => {
+            let mut input = backend.input();
+            backend.prepare(&at(S::FinalNorm), config.dim, t, &mut input);
+            backend.matmul(&input, model.weights.head(), None, &mut out);
+        }
+        (S::AttnNorm, Some(layer)) => norm(&x(site), &layer.attn_norm, &mut out),
+        (S::FfnNorm, Some(layer)) => norm(&at(S::AttnResidual), &layer.ffn_norm, &mut out),
+        (S::XqNorm, Some(layer)) => norm(&at(S::Xq), layer.q_norm.as_ref().unwrap(), &mut out),
+        (S::XkNorm, Some(layer)) => norm(&at(S::Xk), layer.k_norm.as_ref().unwrap(), &mut out),
+        (S::Xq, Some(layer)) => matmul(at(S::AttnNorm), &layer.wq, &mut out),
+        (S::Xk, Some(layer)) => matmul(at(S::AttnNorm), &layer.wk, &mut out),
+        (S::Xv, Some(layer)) => matmul(at(S::AttnNorm), &layer.wv, &mut out),
+        (S::AttnOutput, Some(layer)) => matmul(at(S::AttnHeads), &layer.wo, &mut out),
+        (S::FfnGate, Some(layer)) => matmul(at(S::FfnNorm), &layer.w1, &mut out),
+        (S::FfnUp, Some(layer)) => matmul(at(S::FfnNorm), &layer.w3, &mut out),
+        (S::FfnDown, Some(layer)) => matmul(at(S::FfnHidden), &layer.w2, &mut out),
+        (S::XqRope, Some(_)) => {
+            rope(&at(if config.qk_norm { S::XqNorm } else { S::Xq }), config.heads, &mut out);
+        }
+        (S::XkRope, Some(_)) => {
+            rope(&at(if config.qk_norm { S::XkNorm } else { S::Xk }), config.kv_heads, &mut out);
+        }
+        (stage, _) => panic!("{stage} is computed nowhere here"),
+    }
+    Some(out)
+}
+
+/// How two stages of rows of `width` differ: the share of equal values, and the largest distance in units in
+/// the last place of the row's largest value.
+fn difference(ours: &[f32], theirs: &[f32], width: usize) -> (f64, f32) {
+    assert_eq!(ours.len(), theirs.len());
+    let (mut same, mut worst) = (0, 0.0_f32);
+    for (ours, theirs) in ours.chunks(width).zip(theirs.chunks(width)) {
+        let finite = theirs.iter().filter(|x| x.is_finite()).map(|x| x.abs());
+        let unit = ulp(finite.fold(0.0, f32::max));
+        for (a, b) in ours.iter().zip(theirs) {
+            if a == b {
+                same += 1;
+            } else {
+                worst = worst.max((a - b).abs() / unit);
+            }
+        }
+    }
+    (f64::from(same) / ours.len() as f64, worst)
+}
+
+/// One unit in the last place of a bfloat16 of this size, which has 8 significant bits.
+fn ulp(x: f32) -> f32 {
+    let exponent = (x.to_bits() >> 23) as i32 - 127;
+    2.0_f32.powi(exponent - 7)
+}
+
+#[test]
+fn every_stage_is_what_transformers_makes_of_the_same_inputs() {
+    for name in MODELS {
+        for kernel in Kernel::available() {
+            let model = model(name, Cpu::with_kernel(kernel));
+            let golden = golden(name, &model);
+            let mut stages = HashMap::<Stage, (f64, usize)>::new();
+            for (&site, frame) in &golden.frames {
+                let Some(ours) = ours(&model, &golden, site, Precision::Bf16) else { continue };
+                let (share, worst) = difference(&ours, &golden.values(site), *frame.shape().last().unwrap());
+                assert!(worst <= 1.0, "{name} {site}, {}: {worst} units away", kernel.name());
+                let (same, all) = stages.entry(site.stage).or_default();
+                *same += share * ours.len() as f64;
+                *all += ours.len();
+            }
+            for (stage, (same, all)) in stages {
+                let share = same / all as f64;
+                assert!(share >= SHARE, "{name} {stage}, {}: {share} of {all} the same", kernel.name());
+            }
+        }
+    }
+}
+
+/// Where the rounding is matters: what is computed without it, or rounded once more on the way, is noticed.
+#[test]
+fn a_rounding_too_few_or_too_many_is_noticed() {
+    let model = model("mha_bias", Cpu::default());
+    let golden = golden("mha_bias", &model);
+    let share = |site: Site, ours: &[f32]| difference(ours, &golden.values(site), 1).0;
+    let mut plain = self::model("mha_bias", Cpu::default());
+    plain.backend = Cpu::default();
+    for &site in golden.frames.keys() {
+        use Stage as S;
+        let copied = matches!(site.stage, S::Embedding | S::Mask | S::Keys | S::Values | S::MaskedScores);
+        let Some(ours) = ours(&plain, &golden, site, Precision::F32).filter(|_| !copied) else { continue };
+        // The matrices are those of the bfloat16 model, whose products are rounded with them.
+        let product = site.stage.info().weights.iter().any(|weight| weight.axes.len() == 2);
+        assert!(product || share(site, &ours) < SHARE, "{site} in float32: {}", share(site, &ours));
+    }
+
+    // A bias added to the rounded product.
+    let site = Site::layer(0, 0, Stage::FfnGate);
+    let w1 = &model.weights.layers[0].w1;
+    let (x, t) = (golden.values(Site { stage: Stage::FfnNorm, ..site }), golden.passes[0].tokens);
+    let bias = w1.bias.as_ref().unwrap().repeat(t);
+    let (mut input, mut product, mut out) =
+        (model.backend.input(), vec![0.0; bias.len()], vec![0.0; bias.len()]);
+    model.backend.prepare(&x, model.config.dim, t, &mut input);
+    model.backend.matmul(&input, &w1.matrix, w1.bias.as_ref(), &mut product);
+    assert!(share(site, &product) >= SHARE);
+    model.backend.matmul(&input, &w1.matrix, None, &mut product);
+    model.backend.add(&product, &bias, bias.len(), &mut out);
+    assert!(share(site, &out) < SHARE, "{}", share(site, &out));
+}
+
+#[test]
+fn every_recorded_value_is_a_bfloat16() {
+    for name in ["gqa", "mha_bias", "tied_llama3", "mistral", "qwen2", "qwen3"] {
+        let model = model(name, Cpu::default());
+        let mut session = Session::new(&model, Sampler::new(Sampling::default()).unwrap());
+        let (select, mut ids, mut seen) = (Select::all(), vec![1, 5, 9, 3, 7], 0);
+        for _ in 0..3 {
+            let dims = session.next_pass(ids.len());
+            let take = |frame: Frame| {
+                let Some(values) = frame.floats() else { return };
+                if frame.site.stage < Stage::Probs {
+                    seen += values.len();
+                    assert!(values.iter().all(|x| x.to_bits() & 0xffff == 0), "{name} {}", frame.site);
+                }
+            };
+            ids = vec![session.run(&ids, &mut Recorder::new(model.sizes(), dims, &select, take)).unwrap()];
+        }
+        assert!(seen > 1000, "{name}: {seen} values");
+    }
+}
