@@ -1,5 +1,5 @@
-//! GGUF files as a whole: the same model in every dtype, in one file and in three, and what gguf-py makes
-//! of each block format (`fixtures/formats/gguf`).
+//! GGUF files as a whole: parts of a split model, and what gguf-py makes of each block format
+//! (`fixtures/formats/gguf`). That they give the logits of the other formats is in `formats.rs`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[allow(dead_code, reason = "these tests write files of one kind only")]
@@ -10,14 +10,10 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use common::logits::{bits, distance};
 use common::{data, fixture, llama_trace, stderr, stdout};
-use llama_trace::backend::cpu::Cpu;
 use llama_trace::checkpoint::{self, Checkpoint};
-use llama_trace::config::{Pairing, RopeScaling};
-use llama_trace::generate::{Sampler, Sampling, Session};
-use llama_trace::model::Model;
 use llama_trace::ops::dequantize;
-use llama_trace::trace::{Frame, FrameData, Recorder, Select, Stage};
 use safetensors::tensor::SafeTensors;
 
 fn path(name: &str) -> PathBuf {
@@ -28,34 +24,9 @@ fn open(name: &str) -> Checkpoint {
     checkpoint::open(Some(&path(name))).unwrap()
 }
 
-/// The logits of every token of a prompt and of the token after it.
+/// The logits after some ids that every vocabulary here has.
 fn logits(checkpoint: &Checkpoint) -> Vec<f32> {
-    let model = Model::load(checkpoint, Cpu::default()).unwrap();
-    let mut session = Session::new(&model, Sampler::new(Sampling::default()).unwrap());
-    let (select, mut logits) = (Select::all(), Vec::<f32>::new());
-    let mut ids = vec![1, 4, 7, 2, 0, 5, 3, 6, 6, 1, 2];
-    for _ in 0..2 {
-        let dims = session.next_pass(ids.len());
-        let mut take = |frame: Frame| {
-            if let (Stage::Logits, FrameData::F32(values)) = (frame.site.stage, &frame.data) {
-                logits.extend(values.iter());
-            }
-        };
-        ids = vec![session.run(&ids, &mut Recorder::new(model.sizes(), dims, &select, &mut take)).unwrap()];
-    }
-    assert!(logits.len() == 12 * checkpoint.config.vocab && logits.iter().all(|logit| logit.is_finite()));
-    logits
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
-}
-
-/// ‖a − b‖ / ‖b‖
-fn relative_error(a: &[f32], b: &[f32]) -> f64 {
-    let square = |x: f32| f64::from(x).powi(2);
-    let error: f64 = a.iter().zip(b).map(|(a, b)| square(a - b)).sum();
-    (error / b.iter().map(|b| square(*b)).sum::<f64>()).sqrt()
+    common::logits::logits(checkpoint, &[1, 4, 7, 2, 0, 5, 3, 6, 6, 1, 2])
 }
 
 #[test]
@@ -98,45 +69,14 @@ fn blocks_run_as_the_float32_that_they_stand_for() {
         assert_eq!(bits(&logits(&blocks)), bits(&logits(&plain)), "{name}");
     }
     // Coarser weights are other weights, but not by much.
-    let error = relative_error(&logits(&open("blocks.gguf")), &logits(&open("model.f32.gguf")));
+    let error = distance(&logits(&open("blocks.gguf")), &logits(&open("f32.gguf")));
     assert!((1e-3..0.5).contains(&error), "{error}");
-}
-
-#[test]
-fn a_model_is_the_same_in_every_dtype_and_in_parts() {
-    let expected = logits(&open("model.f32.gguf"));
-    for name in ["model.f16.gguf", "model.bf16.gguf", "model.split-00001-of-00003.gguf"] {
-        assert_eq!(bits(&logits(&open(name))), bits(&expected), "{name}");
-    }
-    let hugging_face = open("hf");
-    assert_eq!(
-        (hugging_face.config.pairing, open("model.f32.gguf").config.pairing),
-        (Pairing::Halves, Pairing::Neighbours)
-    );
-    let error = relative_error(&expected, &logits(&hugging_face));
-    assert!(error < 1e-5, "{error}");
-    let mut wrong = open("model.f32.gguf");
-    wrong.config.pairing = Pairing::Halves;
-    assert!(relative_error(&logits(&wrong), &expected) > 1e-2);
-}
-
-#[test]
-fn divided_frequencies_are_the_llama_3_rule() {
-    let scaled = open("model.scaled.gguf");
-    assert!(matches!(&scaled.config.rope_scaling, RopeScaling::Divisors(divisors) if divisors.len() == 4));
-    let folder = tempfile::tempdir().unwrap();
-    fs::copy(path("hf/config.scaled.json"), folder.path().join("config.json")).unwrap();
-    fs::copy(path("hf/model.safetensors"), folder.path().join("model.safetensors")).unwrap();
-    let expected = logits(&checkpoint::open(Some(folder.path())).unwrap());
-    let error = relative_error(&logits(&scaled), &expected);
-    assert!(error < 1e-5, "{error}");
-    assert!(relative_error(&logits(&open("model.bf16.gguf")), &expected) > 1e-3);
 }
 
 #[test]
 fn any_part_opens_the_whole_model() {
     let folder = tempfile::tempdir().unwrap();
-    let part = |number: u32| format!("model.split-{number:05}-of-00003.gguf");
+    let part = |number: u32| format!("split-{number:05}-of-00003.gguf");
     for number in 1..=3 {
         fs::copy(path(&part(number)), folder.path().join(part(number))).unwrap();
     }
@@ -144,11 +84,11 @@ fn any_part_opens_the_whole_model() {
     for number in 1..=3 {
         let model = open(&part(number)).unwrap();
         assert_eq!(model.format.to_string(), "GGUF v3, BF16, 3 files");
-        assert_eq!(model.tensors().count(), 12);
+        assert_eq!(model.tensors().count(), 21);
     }
     fs::rename(folder.path().join(part(2)), folder.path().join("two.gguf")).unwrap();
     let text = open(&part(1)).unwrap_err().to_string();
-    assert!(text.contains("is missing: model.split-00002-of-00003.gguf"), "{text}");
+    assert!(text.contains("is missing: split-00002-of-00003.gguf"), "{text}");
     let text = open("two.gguf").unwrap_err().to_string();
     assert!(text.contains("part 2 of 3") && text.contains("`two.gguf`"), "{text}");
     fs::copy(path(&part(3)), folder.path().join(part(2))).unwrap();
@@ -160,12 +100,12 @@ fn any_part_opens_the_whole_model() {
 fn a_file_is_known_by_its_beginning_and_not_by_its_name() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.bin");
-    let mut bytes = fs::read(path("model.f32.gguf")).unwrap();
+    let mut bytes = fs::read(path("f32.gguf")).unwrap();
     bytes[4] = 2;
     fs::write(&file, bytes).unwrap();
     let model = checkpoint::open(Some(&file)).unwrap();
     assert_eq!(model.format.to_string(), "GGUF v2, F32");
-    assert_eq!(bits(&logits(&model)), bits(&logits(&open("model.f32.gguf"))));
+    assert_eq!(bits(&logits(&model)), bits(&logits(&open("f32.gguf"))));
 }
 
 #[test]

@@ -566,26 +566,26 @@ fn what_cannot_be_opened_is_not_fetched() {
 
 #[test]
 fn a_gguf_file_is_opened_by_its_name() {
-    let file = "model.f16.gguf";
+    let file = "f16.gguf";
     let bytes = fs::read(fixture("formats/gguf").join(file)).unwrap();
     let named = |name: &str| (name.to_owned(), bytes.clone());
     let hub = Hub::new(Files::from([named(file), named("other.gguf"), ("README.md".into(), Vec::new())]));
-    let texts = ["GGUF files: model.f16.gguf, other.gguf", "--model org/tiny:model.f16.gguf"];
+    let texts = ["GGUF files: f16.gguf, other.gguf", "--model org/tiny:f16.gguf"];
     refused(&hub.run(&["info", "--model", "org/tiny"]), 3, &texts);
-    refused(&hub.run(&["info", "--model", "org/tiny:x.gguf"]), 3, &["no file `x.gguf`", "model.f16.gguf"]);
+    refused(&hub.run(&["info", "--model", "org/tiny:x.gguf"]), 3, &["no file `x.gguf`", "f16.gguf"]);
     for args in [
-        &["info", "--model", "org/tiny:model.f16.gguf"][..],
-        &["info", "--offline", "--model", "org/tiny:model.f16.gguf"],
+        &["info", "--model", "org/tiny:f16.gguf"][..],
+        &["info", "--offline", "--model", "org/tiny:f16.gguf"],
     ] {
         let info = ok(&hub.run(args));
         assert!(info.starts_with("model       org/tiny (GGUF v3"), "{info}");
     }
-    assert_eq!(lines(&hub.store.asked()), ["GET /model.f16.gguf?signature=x"]);
+    assert_eq!(lines(&hub.store.asked()), ["GET /f16.gguf?signature=x"]);
 }
 
 #[test]
 fn metas_own_layout_is_fetched_too() {
-    let hub = Hub::new(files(&fixture("formats/meta/sharded")));
+    let hub = Hub::new(files(&fixture("formats/meta/by_vocab")));
     let info = ok(&hub.run(&["info", "--model", "org/tiny"]));
     assert!(info.contains("2 model-parallel .pth files"), "{info}");
     assert_eq!(hub.store.asked().len(), 2);

@@ -10,7 +10,7 @@ mod pty;
 use std::fs::{self, File};
 use std::path::Path;
 
-use common::{data, fixture, llama_trace, stderr};
+use common::{data, fixture, llama_trace, models, stderr};
 use ndarray::ArrayD;
 use ndarray_npy::ReadNpyExt;
 use portable_pty::CommandBuilder;
@@ -400,4 +400,55 @@ fn stories260k_is_stepped_through() {
     viewer.send("t");
     viewer.shows(&["pass 1 (decode)"]);
     quit(viewer);
+}
+
+/// A vocabulary whose tokens set the window's title, in a model that says little else.
+fn hostile_vocabulary(folder: &Path) -> String {
+    let mut tokens = models::tok_bin(models::BIN_VOCAB);
+    // Fillers, each of four bytes and with a length before it.
+    let token = b"\x1b]0;owned\x07\xc2\x9b31m\r";
+    for id in 265..models::BIN_VOCAB {
+        let filler = format!("t{id}");
+        let at = tokens.windows(4).rposition(|bytes| bytes == filler.as_bytes()).unwrap();
+        tokens.splice(at - 4..at + 4, [&(token.len() as i32).to_le_bytes()[..], token].concat());
+    }
+    fs::write(folder.join("m.bin"), models::bin()).unwrap();
+    fs::write(folder.join("tokenizer.bin"), tokens).unwrap();
+    fs::write(folder.join("chat_template.jinja"), "{{ messages[-1].content }}").unwrap();
+    folder.join("m.bin").to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_vocabulary_cannot_drive_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = hostile_vocabulary(folder.path());
+    let args = ["--model", &model, "--ids", "265,1,299", "-n", "12", "--temperature", "1", "--seed", "3"];
+    let piped = llama_trace(args).stdout;
+    let titles = |bytes: &[u8]| bytes.windows(9).filter(|bytes| bytes == b"\x1b]0;owned").count();
+    assert!(
+        titles(&piped) > 2,
+        "the prompt's tokens, some that were drawn, and in a pipe every byte of them"
+    );
+    let end = Terminal::start(WINDOW, command(&args)).end();
+    assert_eq!((end.code, titles(end.raw.as_bytes())), (0, 0), "{:?}", end.raw);
+    assert!(!end.raw.contains(['\u{1b}', '\u{7}', '\u{9b}']), "{:?}", end.raw);
+    assert!(end.screen.contains("\\u{1b}]0;owned\\u{7}\\u{9b}31m\\r"), "{}", end.screen);
+
+    let mut viewer = Terminal::start(WINDOW, command(&["--model", &model, "--ids", "265,1,299", "--step"]));
+    viewer.shows(&["step 1 of "]);
+    viewer.send("G");
+    viewer.shows(&["after the layers"]);
+    viewer.send("q");
+    assert_eq!(titles(viewer.end().raw.as_bytes()), 0);
+
+    let mut chat = Terminal::start(
+        WINDOW,
+        command(&["chat", "--model", &model, "-n", "12", "--temperature", "1", "--seed", "3"]),
+    );
+    chat.shows(&["> "]);
+    chat.send("ab\r");
+    chat.shows(&["\\u{1b}]0;owned"]);
+    chat.send("/quit\r");
+    let end = chat.end();
+    assert_eq!((end.code, titles(end.raw.as_bytes())), (0, 0), "{:?}", end.raw);
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::files::read_text;
 use super::names::printable;
-use super::{Checkpoint, Format, builtin};
+use super::{Checkpoint, Format, builtin, gguf, map};
 use crate::error::{Error, Result};
 
 /// The largest template, or file with one, that is read. Templates have a few kilobytes; a
@@ -15,7 +15,21 @@ use crate::error::{Error, Result};
 const MAX_TEMPLATE: u64 = 1 << 20;
 const MAX_CONFIG: u64 = 16 << 20;
 
-/// What the files beside the weights say.
+/// The file that goes before every template inside another one.
+const OWN_FILE: &str = "chat_template.jinja";
+/// The keys of a GGUF file: the template, the names of others, and the beginning of each of theirs.
+const GGUF: [&str; 3] = ["tokenizer.chat_template", "tokenizer.chat_templates", "tokenizer.chat_template."];
+/// The special tokens that a GGUF file has ids of, and what templates call them.
+const GGUF_TOKENS: [(&str, &str); 6] = [
+    ("bos", "bos_token"),
+    ("eos", "eos_token"),
+    ("unknown", "unk_token"),
+    ("padding", "pad_token"),
+    ("seperator", "sep_token"), // as the format spells it
+    ("mask", "mask_token"),
+];
+
+/// What the files of a checkpoint say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChatFiles {
     /// The template's text, and where it lies.
@@ -24,34 +38,84 @@ pub struct ChatFiles {
     pub tokens: BTreeMap<String, String>,
 }
 
-/// Reads the chat template that came with `checkpoint`: chat_template.jinja, or else `chat_template` in
-/// tokenizer_config.json, which is a text or a list of named ones. Formats other than a Hugging Face
-/// directory have none.
+/// Reads the chat template that came with `checkpoint`. The first of these counts:
+///
+/// 1. chat_template.jinja in the model's directory, or beside its file;
+/// 2. of a Hugging Face directory, `chat_template` in tokenizer_config.json: a text, or a list of named ones
+///    of which `default` is taken;
+/// 3. of a GGUF file, `tokenizer.chat_template` of its metadata, or else the one named `default`
+///    (`tokenizer.chat_template.default`).
 ///
 /// # Errors
-/// [`Error::Model`] where a file is damaged, or has several templates and no `default`.
+/// [`Error::Model`] where a file is damaged, or has several templates and none for every chat.
 pub fn read(checkpoint: &Checkpoint) -> Result<ChatFiles> {
-    match (&checkpoint.path, checkpoint.format) {
-        (None, Format::HuggingFace { .. }) => {
-            let config = (builtin::TOKENIZER_CONFIG, builtin::PLACE);
-            let template = (builtin::CHAT_TEMPLATE.into(), builtin::PLACE.into());
-            Ok(ChatFiles { template: Some(template), ..parse(config.0, config.1)? })
-        }
-        (Some(folder), Format::HuggingFace { .. }) => beside(folder),
-        _ => Ok(ChatFiles::default()),
+    let Some(path) = &checkpoint.path else {
+        return match checkpoint.format {
+            Format::HuggingFace { .. } => {
+                let template = (builtin::CHAT_TEMPLATE.into(), builtin::PLACE.into());
+                let files = parse(builtin::TOKENIZER_CONFIG, builtin::PLACE)?;
+                Ok(ChatFiles { template: Some(template), ..files })
+            }
+            _ => Ok(ChatFiles::default()),
+        };
+    };
+    let mut files = match checkpoint.format {
+        Format::HuggingFace { .. } => beside(path)?,
+        Format::Gguf { .. } => in_gguf(&map::map(path)?, &path.display().to_string())?,
+        _ => ChatFiles::default(),
+    };
+    let own = if path.is_dir() { path.join(OWN_FILE) } else { path.with_file_name(OWN_FILE) };
+    if own.exists() {
+        files.template = Some((read_text(&own, MAX_TEMPLATE)?, own.display().to_string()));
+    }
+    Ok(files)
+}
+
+/// What tokenizer_config.json in `folder` says.
+fn beside(folder: &Path) -> Result<ChatFiles> {
+    let config = folder.join("tokenizer_config.json");
+    match config.exists() {
+        true => parse(&read_text(&config, MAX_CONFIG)?, &config.display().to_string()),
+        false => Ok(ChatFiles::default()),
     }
 }
 
-fn beside(folder: &Path) -> Result<ChatFiles> {
-    let [template, config] = ["chat_template.jinja", "tokenizer_config.json"].map(|name| folder.join(name));
-    let mut files = match config.exists() {
-        true => parse(&read_text(&config, MAX_CONFIG)?, &config.display().to_string())?,
-        false => ChatFiles::default(),
+/// What the metadata of a GGUF file found at `place` says.
+fn in_gguf(file: &[u8], place: &str) -> Result<ChatFiles> {
+    let metadata = gguf::header(file, place)?.metadata;
+    let [main, names, named] = GGUF;
+    let default = format!("{named}default");
+    let template = match metadata.text(main)? {
+        Some(text) => Some((main.to_owned(), text)),
+        None => metadata.text(&default)?.map(|text| (default, text)),
     };
-    if template.exists() {
-        files.template = Some((read_text(&template, MAX_TEMPLATE)?, template.display().to_string()));
+    let template = match template {
+        Some((key, text)) if text.len() as u64 > MAX_TEMPLATE => {
+            let expected = format!("a template of at most {MAX_TEMPLATE} bytes");
+            return Err(metadata.wrong(&key, &expected, format!("{} bytes", text.len())));
+        }
+        Some((key, text)) => Some((text.to_owned(), format!("{key} in {place}"))),
+        None => {
+            let names = metadata.texts(names)?.map_or(Vec::new(), |names| {
+                names.texts().take(16).map(|name| printable(&String::from_utf8_lossy(name))).collect()
+            });
+            if !names.is_empty() {
+                let expected = "a template for every chat; those of the file have other uses";
+                return Err(metadata.wrong(main, expected, names.join(", ")));
+            }
+            None
+        }
+    };
+    let mut tokens = BTreeMap::new();
+    if let Some(vocabulary) = metadata.texts("tokenizer.ggml.tokens")? {
+        for (key, name) in GGUF_TOKENS {
+            let id = metadata.id(&format!("tokenizer.ggml.{key}_token_id"))?;
+            if let Some(token) = id.and_then(|id| vocabulary.texts().nth(id as usize)) {
+                tokens.insert(name.into(), String::from_utf8_lossy(token).into_owned());
+            }
+        }
     }
-    Ok(files)
+    Ok(ChatFiles { template, tokens })
 }
 
 /// The parts of the text of a tokenizer_config.json found at `place`.
@@ -126,14 +190,42 @@ mod tests {
     }
 
     #[test]
-    fn the_file_of_its_own_goes_first() {
+    fn a_folder_may_have_none() {
         let folder = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
         assert_eq!(beside(folder.path()).unwrap(), ChatFiles::default());
-        write("tokenizer_config.json", r#"{"chat_template": "a", "bos_token": "<s>"}"#);
-        assert_eq!(beside(folder.path()).unwrap().template.unwrap().0, "a");
-        write("chat_template.jinja", "b");
+        let json = r#"{"chat_template": "a", "bos_token": "<s>"}"#;
+        std::fs::write(folder.path().join("tokenizer_config.json"), json).unwrap();
         let files = beside(folder.path()).unwrap();
-        assert_eq!((files.template.unwrap().0.as_str(), files.tokens.len()), ("b", 1));
+        assert_eq!((files.template.unwrap().0.as_str(), files.tokens.len()), ("a", 1));
+    }
+
+    #[test]
+    fn a_gguf_file_has_a_template_or_named_ones() {
+        use gguf::build::Build;
+        let [main, names, named] = GGUF;
+        let read = |build: &Build| in_gguf(&build.bytes(), "m.gguf");
+        let text = |build: &Build| read(build).unwrap().template.map(|(text, _)| text);
+        assert_eq!(read(&Build::new()).unwrap(), ChatFiles::default());
+        let tools = Build::new().text(&format!("{named}tool_use"), "t").texts(names, &["tool_use"]);
+        assert!(read(&tools).unwrap_err().to_string().contains("found: tool_use\n"));
+        let default = tools.clone().text(&format!("{named}default"), "d");
+        assert_eq!(text(&default).as_deref(), Some("d"));
+        assert_eq!(text(&default.text(main, "m")).as_deref(), Some("m"));
+        let place = read(&tools.text(main, "m")).unwrap().template.unwrap().1;
+        assert_eq!(place, "tokenizer.chat_template in m.gguf");
+
+        let long = Build::new().text(main, &"x".repeat(MAX_TEMPLATE as usize + 1));
+        for wrong in [long, Build::new().u32(main, 1), Build::new().texts(main, &["m"])] {
+            assert_eq!(read(&wrong).unwrap_err().exit_code(), 3);
+        }
+        let tokens = Build::new()
+            .texts("tokenizer.ggml.tokens", &["a", "<s>", "</s>"])
+            .u32("tokenizer.ggml.bos_token_id", 1)
+            .u32("tokenizer.ggml.eos_token_id", 2)
+            .u32("tokenizer.ggml.unknown_token_id", 3)
+            .u32("tokenizer.ggml.padding_token_id", u32::MAX);
+        let tokens = read(&tokens).unwrap().tokens;
+        let expected = [("bos_token", "<s>"), ("eos_token", "</s>")];
+        assert_eq!(tokens, expected.map(|(name, token)| (name.into(), token.into())).into());
     }
 }

@@ -4,7 +4,6 @@ mod command;
 mod format;
 mod lines;
 
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,7 +15,7 @@ use super::input;
 use super::output::{self, Failure};
 use crate::backend::cpu::Cpu;
 use crate::error::{Error, Result};
-use crate::generate::chat::{Ended, Role};
+use crate::generate::chat::{self, Ended, Role};
 use crate::generate::{Chat, Conversation, Sampler};
 use crate::model::Model;
 use crate::replay::Live;
@@ -41,7 +40,10 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
             .map_err(|error| Error::terminal("Ctrl-C cannot be caught").found(error))?;
         super::interrupt::hand_over();
         let place = format.template.place();
-        eprintln!("{} speaks by {place}. /help shows the commands, Ctrl-D leaves.", checkpoint.name);
+        super::tell(format_args!(
+            "{} speaks by {place}. /help shows the commands, Ctrl-D leaves.",
+            checkpoint.name
+        ));
     }
     let mut talk = Talk {
         chat: Chat::new(&model, sampler.clone()),
@@ -64,7 +66,7 @@ fn converse(talk: &mut Talk<'_>, lines: &mut Lines) -> std::result::Result<(), F
         let line = match lines.next()? {
             Line::End => break,
             Line::Interrupted => {
-                eprintln!("(Ctrl-D or /quit leaves)");
+                super::tell("(Ctrl-D or /quit leaves)");
                 continue;
             }
             Line::Text(line) => line,
@@ -79,14 +81,14 @@ fn converse(talk: &mut Talk<'_>, lines: &mut Lines) -> std::result::Result<(), F
             Ok(()) => {}
             // One turn could not be had; the conversation is as it was.
             Err(Failure::Run(error @ (Error::Prompt(_) | Error::Usage(_) | Error::Terminal(_)))) => {
-                eprintln!("error: {error}");
+                super::tell(format_args!("error: {error}"));
                 refused += 1;
             }
             Err(failure) => return Err(failure),
         }
     }
     if talk.chat.not_a_number() {
-        eprintln!("{}", super::NOT_A_NUMBER);
+        super::tell(super::NOT_A_NUMBER);
     }
     if refused > 0 && !lines.is_editor() {
         let what = format!("{refused} of the lines could not be answered; what was wrong is said above");
@@ -116,7 +118,7 @@ impl Talk<'_> {
         match command {
             Command::Say(text) => self.turn(|conversation| conversation.push(Role::User, text))?,
             Command::Regenerate => {
-                let question = |message: &crate::generate::chat::Message| message.role == Role::User;
+                let question = |message: &chat::Message| message.role == Role::User;
                 if !self.conversation.messages().iter().any(question) {
                     return Err(Error::usage("there is no answer to make again")
                         .next("say something first")
@@ -129,12 +131,12 @@ impl Talk<'_> {
                 self.answered.clear();
             }
             Command::ShowSystem => match self.conversation.system() {
-                Some(text) => eprintln!("{text}"),
-                None => eprintln!("(no system message)"),
+                Some(text) => super::tell(text),
+                None => super::tell("(no system message)"),
             },
             Command::SetSystem(text) => self.conversation.set_system(text),
             Command::Step => self.step()?,
-            Command::Help => eprintln!("{}", command::HELP),
+            Command::Help => super::tell(command::HELP),
             Command::Quit => {}
         }
         Ok(())
@@ -147,7 +149,7 @@ impl Talk<'_> {
         change(&mut self.conversation);
         match self.answer() {
             Ok(answer) if answer.is_empty() => {
-                eprintln!("(no answer; the line was taken back)");
+                super::tell("(no answer; the line was taken back)");
                 self.conversation = before;
             }
             Ok(answer) => self.conversation.push(Role::Assistant, answer),
@@ -161,8 +163,8 @@ impl Talk<'_> {
 
     /// Runs the conversation and prints the model's answer as it comes.
     fn answer(&mut self) -> std::result::Result<String, Failure> {
-        let text = self.format.template.render(self.conversation.messages())?;
-        let prompt = self.tokenizer.encode_marked(&text)?;
+        let messages = self.conversation.messages();
+        let prompt = chat::prompt(&self.format.template, &*self.tokenizer, messages)?;
         let context = self.model.config.context;
         if prompt.len() >= context {
             return Err(Error::prompt("the conversation has grown longer than the model's context")
@@ -177,11 +179,11 @@ impl Talk<'_> {
         for &id in &prompt {
             stream.push(id);
         }
-        let mut out = std::io::stdout().lock();
+        let mut out = output::Text::open();
         let mut answer = String::new();
         let mut print = |answer: &mut String, text: String| {
             let shown = if answer.trim_start().is_empty() { text.trim_start() } else { &text };
-            let printed = out.write_all(shown.as_bytes()).and_then(|()| out.flush());
+            let printed = out.print(shown);
             answer.push_str(&text);
             printed
         };
@@ -189,15 +191,15 @@ impl Talk<'_> {
             print(&mut answer, stream.push(id)).map_err(Failure::from)
         })?;
         print(&mut answer, stream.finish())?;
-        writeln!(out)?;
+        out.print("\n")?;
         drop(out);
         self.answered = self.chat.ran().to_vec();
         match ended {
             Ended::Turn | Ended::Limit => {}
-            Ended::Stopped => eprintln!("(stopped)"),
-            Ended::Full => eprintln!(
+            Ended::Stopped => super::tell("(stopped)"),
+            Ended::Full => super::tell(format_args!(
                 "(the model's context of {context} tokens is full: the answer is cut off; /reset begins again)"
-            ),
+            )),
         }
         Ok(answer)
     }

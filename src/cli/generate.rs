@@ -1,6 +1,6 @@
 //! `llama-trace --prompt "…"`: the prompt and the text that follows, as it comes.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Instant;
 
 use super::RunArgs;
@@ -20,7 +20,7 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
 }
 
 fn print_text(run: &Run, wanted: usize) -> std::result::Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
+    let mut out = output::Text::open();
     let mut session = Session::new(&run.model, run.sampler.clone());
     session.check(&run.ids)?;
 
@@ -31,8 +31,7 @@ fn print_text(run: &Run, wanted: usize) -> std::result::Result<(), Failure> {
     };
     // The stream has to see the prompt's tokens too: what a token adds depends on those before it.
     let prompt: String = run.ids.iter().map(|&id| text_of(id)).collect();
-    out.write_all(run.text.as_ref().unwrap_or(&prompt).as_bytes())?;
-    out.flush()?;
+    out.print(run.text.as_ref().unwrap_or(&prompt))?;
 
     let started = Instant::now();
     let (mut ids, mut drawn, mut first) = (run.ids.clone(), 0, None);
@@ -50,18 +49,16 @@ fn print_text(run: &Run, wanted: usize) -> std::result::Result<(), Failure> {
         if run.eos.contains(&id) {
             break;
         }
-        out.write_all(text_of(id).as_bytes())?;
-        out.flush()?;
+        out.print(&text_of(id))?;
         ids = vec![id];
     }
     let elapsed = started.elapsed();
     if let Some(stream) = &mut stream {
-        out.write_all(stream.finish().as_bytes())?;
+        out.print(&stream.finish())?;
     }
-    if std::io::stdout().is_terminal() {
-        writeln!(out)?;
+    if out.is_terminal() {
+        out.print("\n")?;
     }
-    out.flush()?;
     if session.not_a_number() {
         super::tell(super::NOT_A_NUMBER);
     }

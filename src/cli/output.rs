@@ -1,6 +1,8 @@
-//! Writing text to standard output as it comes: what can go wrong, and what of it is an error.
+//! Writing text to standard output as it comes: what of it reaches a terminal, what can go wrong, and what
+//! of that is an error.
 
-use std::io::ErrorKind;
+use std::borrow::Cow;
+use std::io::{ErrorKind, IsTerminal, StdoutLock, Write, stdout};
 
 use crate::error::{Error, Result};
 
@@ -22,6 +24,47 @@ impl From<Error> for Failure {
     }
 }
 
+/// Standard output for what a model says. A vocabulary is a file that somebody else wrote: its tokens may
+/// hold escape sequences, which must not drive the terminal. A pipe gets every byte as it is.
+pub(super) struct Text {
+    out: StdoutLock<'static>,
+    terminal: bool,
+}
+
+impl Text {
+    pub(super) fn open() -> Self {
+        Self { out: stdout().lock(), terminal: stdout().is_terminal() }
+    }
+
+    /// Whether somebody watches.
+    pub(super) fn is_terminal(&self) -> bool {
+        self.terminal
+    }
+
+    /// Prints `text` at once.
+    pub(super) fn print(&mut self, text: &str) -> std::io::Result<()> {
+        let text = if self.terminal { harmless(text) } else { Cow::Borrowed(text) };
+        self.out.write_all(text.as_bytes())?;
+        self.out.flush()
+    }
+}
+
+/// The text with its control characters written out, apart from line feeds and tabs.
+fn harmless(text: &str) -> Cow<'_, str> {
+    let drives = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !text.contains(drives) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::new();
+    for c in text.chars() {
+        match drives(c) {
+            true => shown.extend(c.escape_debug()),
+            false => shown.push(c),
+        }
+    }
+    Cow::Owned(shown)
+}
+
 /// The end of a command that printed a text.
 pub(super) fn end(result: std::result::Result<(), Failure>) -> Result<()> {
     match result {
@@ -32,5 +75,16 @@ pub(super) fn end(result: std::result::Result<(), Failure>) -> Result<()> {
         }
         Err(Failure::Run(error)) => Err(error),
         Ok(()) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_written_out() {
+        assert!(matches!(harmless("\ta\n \"é'✨\u{301}"), Cow::Borrowed(_)));
+        assert_eq!(harmless("a\u{1b}[2J\u{9b}é\u{7f}\r\n"), "a\\u{1b}[2J\\u{9b}é\\u{7f}\\r\n");
     }
 }

@@ -2,6 +2,7 @@
 //! passes start from what the cache already holds.
 
 mod bounded;
+mod prompt;
 mod python;
 mod template;
 
@@ -13,6 +14,7 @@ use crate::error::Error;
 use crate::model::Model;
 use crate::trace::NoProbe;
 
+pub use prompt::prompt;
 pub use template::{LLAMA2, LLAMA3, Template};
 
 /// Tokens of a prompt that are run in one pass, so that a long one can be stopped on the way. Sums do not

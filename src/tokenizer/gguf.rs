@@ -279,6 +279,17 @@ impl Tokenizer for SentencePiece {
         Ok(ids)
     }
 
+    fn encode_marked(&self, text: &str) -> Result<Vec<u32>> {
+        let mut ids = Vec::new();
+        self.split(text, false, &mut ids)?;
+        Ok(ids)
+    }
+
+    fn specials(&self) -> Vec<String> {
+        let names = self.found.names().into_iter();
+        names.filter(|name| self.added.get(name).is_none()).collect()
+    }
+
     fn encode_plain(&self, text: &str) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
         self.split(text, true, &mut ids)?;

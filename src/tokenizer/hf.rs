@@ -155,6 +155,10 @@ impl Tokenizer for HfTokenizer {
         self.ids(text, false, false)
     }
 
+    fn specials(&self) -> Vec<String> {
+        self.special.iter().filter_map(|&id| self.inner.id_to_token(id)).collect()
+    }
+
     fn bos(&self) -> Option<u32> {
         self.bos
     }

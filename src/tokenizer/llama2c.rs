@@ -14,6 +14,8 @@ use crate::error::{Error, Result};
 const BOS: u32 = 1;
 /// End of text; run.c's `2`.
 const EOS: u32 = 2;
+/// How chat templates write them.
+const MARKS: [(&str, u32); 2] = [("<s>", BOS), ("</s>", EOS)];
 /// The token of byte b is b + 3: they follow `<unk>`, `<s>` and `</s>`.
 const FIRST_BYTE: usize = 3;
 /// The vocabulary of a tokenizer.bin.
@@ -114,16 +116,18 @@ impl Tokenizer for Llama2cTokenizer {
         let mut ids = Vec::new();
         let mut rest = text;
         loop {
-            let next = [("<s>", BOS), ("</s>", EOS)]
-                .into_iter()
-                .filter_map(|(name, id)| Some((rest.find(name)?, name.len(), id)))
-                .min();
+            let next =
+                MARKS.into_iter().filter_map(|(name, id)| Some((rest.find(name)?, name.len(), id))).min();
             let (end, length, mark) = next.map_or((rest.len(), 0, None), |(at, n, id)| (at, n, Some(id)));
             ids.extend_from_slice(&self.encode(&rest[..end])?[1..]);
             let Some(mark) = mark else { return Ok(ids) };
             ids.push(mark);
             rest = &rest[end + length..];
         }
+    }
+
+    fn specials(&self) -> Vec<String> {
+        MARKS.map(|(name, _)| name.into()).into()
     }
 
     fn bos(&self) -> Option<u32> {

@@ -9,6 +9,7 @@ mod hf;
 mod label;
 mod llama2c;
 mod merges;
+mod quoted;
 mod sentencepiece;
 mod special;
 mod spm;
@@ -22,6 +23,7 @@ use crate::config::{ModelConfig, RopeScaling};
 use crate::error::{Error, Result};
 
 pub use merges::{Merge, Priority, Stretch, Way};
+pub use quoted::Quoted;
 
 /// A vocabulary with the rules to split text into its tokens.
 pub trait Tokenizer: Send + Sync {
@@ -51,6 +53,12 @@ pub trait Tokenizer: Send + Sync {
     /// # Errors
     /// As [`Tokenizer::encode`].
     fn encode_plain(&self, text: &str) -> Result<Vec<u32>>;
+
+    /// The names that [`Tokenizer::encode_marked`] reads as special tokens and
+    /// [`Tokenizer::encode_plain`] as text.
+    fn specials(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// How merging arrives at what [`Tokenizer::encode`] gives, or where `plain` is set at what
     /// [`Tokenizer::encode_plain`] does: the ids of all stretches in order are those. None where the

@@ -260,6 +260,10 @@ impl Tokenizer for SentencePiece {
         Ok(Some(stretches))
     }
 
+    fn specials(&self) -> Vec<String> {
+        self.specials.names()
+    }
+
     fn bos(&self) -> Option<u32> {
         self.bos
     }

@@ -44,6 +44,11 @@ impl Specials {
         self.ids.get(name).copied()
     }
 
+    /// All names.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.ids.keys().cloned().collect()
+    }
+
     /// Length and id of the longest special token that `text` begins with.
     pub(super) fn at_start(&self, text: &str) -> Option<(usize, u32)> {
         if !self.first.contains(text.as_bytes().first()?) {

@@ -248,6 +248,10 @@ impl Tokenizer for Tiktoken {
         Ok(Some(stretches))
     }
 
+    fn specials(&self) -> Vec<String> {
+        self.names.clone()
+    }
+
     fn bos(&self) -> Option<u32> {
         self.specials.get("<|begin_of_text|>")
     }

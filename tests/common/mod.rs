@@ -1,6 +1,7 @@
 //! What several test files need: the folders with test data, and the binary.
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
+pub(crate) mod logits;
 pub(crate) mod models;
 
 use std::io::Write;

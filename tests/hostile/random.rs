@@ -348,8 +348,7 @@ fn changed_tokenizer_bin_files() {
 
 #[test]
 fn changed_files_of_llama2c_version_1() {
-    let name = "llama2c_v1.bin";
-    format(&[&format!("meta/{name}")], name, name).bytes(200, 256);
+    format(&["llama2c/v1.bin"], "v1.bin", "v1.bin").bytes(200, 256);
 }
 
 /// The header, and everything: scales that are no numbers among it.
@@ -366,10 +365,10 @@ fn changed_files_of_llama2c_version_2() {
 
 #[test]
 fn changed_gguf_files() {
-    for name in ["model.f16.gguf", "k_blocks.gguf"] {
+    for name in ["f16.gguf", "k_blocks.gguf", "qwen3.gguf"] {
         format(&[&format!("gguf/{name}")], name, name).bytes(400, 1500);
     }
-    let parts = [1, 2, 3].map(|part| format!("gguf/model.split-0000{part}-of-00003.gguf"));
+    let parts = [1, 2, 3].map(|part| format!("gguf/split-0000{part}-of-00003.gguf"));
     let [first, second, _] = parts.each_ref().map(|part| part.trim_start_matches("gguf/"));
     for part in [first, second] {
         format(&parts.each_ref().map(String::as_str), first, part).bytes(100, 1000);
@@ -382,9 +381,12 @@ fn changed_files_of_meta() {
     let subject = format(&single, "", "consolidated.00.pth");
     subject.bytes(300, subject.whole.len());
     format(&single, "", "params.json").json(150);
-    let sharded = ["00.pth", "01.pth"].map(|name| format!("meta/sharded/consolidated.{name}"));
-    let subject = format(&[&sharded[0], &sharded[1], "meta/sharded/params.json"], "", "consolidated.01.pth");
-    subject.bytes(150, subject.whole.len());
+    for cut in ["by_vocab", "by_dim"] {
+        let files = ["consolidated.00.pth", "consolidated.01.pth", "params.json"];
+        let files = files.map(|name| format!("meta/{cut}/{name}"));
+        let subject = format(&files.each_ref().map(String::as_str), "", "consolidated.01.pth");
+        subject.bytes(100, subject.whole.len());
+    }
 }
 
 /// tokenizer.model of Llama 2 and of Llama 3.

@@ -7,8 +7,21 @@ use crate::checkpoint::{Naming, Weight};
 use crate::config::{ModelConfig, Pairing, RopeScaling};
 use crate::error::{Error, Result};
 
-/// The architectures that are computed here, each with the pairing of its files' query and key rows.
-const ARCHITECTURES: &[(&str, Pairing)] = &[("llama", Pairing::Neighbours), ("qwen2", Pairing::Halves)];
+/// An architecture that is computed here.
+struct Architecture {
+    /// `general.architecture`.
+    name: &'static str,
+    /// The pairing of its files' query and key rows.
+    pairing: Pairing,
+    /// Whether each head's queries and keys have norms of their own.
+    qk_norm: bool,
+}
+
+const ARCHITECTURES: &[Architecture] = &[
+    Architecture { name: "llama", pairing: Pairing::Neighbours, qk_norm: false },
+    Architecture { name: "qwen2", pairing: Pairing::Halves, qk_norm: false },
+    Architecture { name: "qwen3", pairing: Pairing::Halves, qk_norm: true },
+];
 
 /// Divisors of the RoPE frequencies: no weight, though it is stored as one.
 const ROPE_FREQS: &str = "rope_freqs.weight";
@@ -22,7 +35,7 @@ pub(super) fn model_config(
     contents: &mut Contents,
     place: &str,
 ) -> Result<ModelConfig> {
-    let (architecture, pairing) = architecture(metadata, place)?;
+    let &Architecture { name: architecture, pairing, qk_norm } = architecture(metadata, place)?;
     if contents.tensors.is_empty() && contents.unreadable.is_empty() {
         return Err(Error::model("the GGUF file holds no tensors, only a vocabulary")
             .at(place)
@@ -42,7 +55,7 @@ pub(super) fn model_config(
     if layers > contents.tensors.len() + contents.unreadable.len() {
         return Err(metadata.wrong(&key("block_count"), "not more layers than tensors", layers));
     }
-    refuse_what_is_not_computed(contents, layers, place)?;
+    refuse_what_is_not_computed(contents, layers, qk_norm, place)?;
 
     let dim = metadata.required_size(&key("embedding_length"))?;
     let heads = metadata.required_size(&key("attention.head_count"))?;
@@ -76,8 +89,8 @@ pub(super) fn model_config(
         rope_theta: metadata.number(&key("rope.freq_base"))?.unwrap_or(10000.0),
         rope_scaling: rope_scaling(metadata, architecture, contents, head_dim, place)?,
         pairing,
-        // The architectures that are read here have neither; a file with such norms is refused above.
-        qk_norm: false,
+        qk_norm,
+        // None of them has one in llama.cpp, whatever the file says.
         window: None,
         window_from: 0,
         qkv_bias: any([LayerWeight::Bq, LayerWeight::Bk, LayerWeight::Bv]),
@@ -109,25 +122,25 @@ pub(crate) fn stop_ids(metadata: &Metadata<'_>) -> Result<Vec<u32>> {
     Ok(ids)
 }
 
-/// The architecture's name, and the pairing that it stands for.
-fn architecture<'a>(metadata: &Metadata<'a>, place: &str) -> Result<(&'a str, Pairing)> {
+/// The architecture that the file names.
+fn architecture(metadata: &Metadata<'_>, place: &str) -> Result<&'static Architecture> {
     let name = metadata.text("general.architecture")?.unwrap_or_default();
     let kind = metadata.text("general.type")?.unwrap_or("model");
-    let known = ARCHITECTURES.iter().find(|(known, _)| *known == name && kind == "model");
-    known.map(|(_, pairing)| (name, *pairing)).ok_or_else(|| {
-        let names: Vec<_> = ARCHITECTURES.iter().map(|(name, _)| *name).collect();
+    let known = ARCHITECTURES.iter().find(|known| known.name == name && kind == "model");
+    known.ok_or_else(|| {
+        let names: Vec<_> = ARCHITECTURES.iter().map(|known| known.name).collect();
         Error::model("the GGUF file holds a model that is not computed here")
             .at(place)
-            .expected(format!("a model of architecture {}", names.join(" or ")))
+            .expected(format!("a model of architecture {}", names.join(", ")))
             .found(format!("a {} of architecture `{}`", printable(kind), printable(name)))
             .next("use a Llama, or a model of one of these architectures")
     })
 }
 
 /// Tensors without a role in the forward pass would make it another model's.
-fn refuse_what_is_not_computed(contents: &Contents, layers: usize, place: &str) -> Result<()> {
+fn refuse_what_is_not_computed(contents: &Contents, layers: usize, qk_norm: bool, place: &str) -> Result<()> {
     let known = |name: &str| match Naming::Gguf.weight(name) {
-        Some(Weight::Layer(_, LayerWeight::QNorm | LayerWeight::KNorm)) => false,
+        Some(Weight::Layer(_, LayerWeight::QNorm | LayerWeight::KNorm)) if !qk_norm => false,
         Some(Weight::Layer(layer, _)) => layer < layers,
         weight => weight.is_some() || name == ROPE_FREQS,
     };
@@ -135,7 +148,7 @@ fn refuse_what_is_not_computed(contents: &Contents, layers: usize, place: &str) 
     else {
         return Ok(());
     };
-    Err(Error::model("the GGUF file has a tensor that a Llama has not")
+    Err(Error::model("the GGUF file has a tensor that its architecture has not")
         .at(place)
         .expected(format!("the weights of {layers} layers, an embedding table, a norm and a head"))
         .found(format!("`{}`", printable(name)))

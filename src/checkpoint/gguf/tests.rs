@@ -133,9 +133,9 @@ fn what_is_not_computed_is_refused_by_name() {
     assert!(text.contains("Q2_K") && text.contains("Q4_K"), "{text}");
 }
 
-#[test]
-fn a_qwen2_has_its_own_keys_and_pairing() {
-    let mut build = Build::new().text("general.architecture", "qwen2");
+/// [`keys`] of another architecture.
+fn keys_of(architecture: &str) -> Build {
+    let mut build = Build::new().text("general.architecture", architecture);
     for (name, value) in [
         ("block_count", 1),
         ("context_length", 64),
@@ -144,10 +144,29 @@ fn a_qwen2_has_its_own_keys_and_pairing() {
         ("attention.head_count", 2),
         ("attention.head_count_kv", 1),
     ] {
-        build = build.u32(&format!("qwen2.{name}"), value);
+        build = build.u32(&format!("{architecture}.{name}"), value);
     }
-    let model = model(&tensors(build.f32("qwen2.attention.layer_norm_rms_epsilon", 1e-6)));
-    assert_eq!(model.config.pairing, Pairing::Halves);
+    build.f32(&format!("{architecture}.attention.layer_norm_rms_epsilon"), 1e-6)
+}
+
+#[test]
+fn a_qwen2_has_its_own_keys_and_pairing() {
+    let config = model(&tensors(keys_of("qwen2"))).config;
+    assert_eq!((config.pairing, config.qk_norm), (Pairing::Halves, false));
+    refused(&tensors(keys_of("qwen2")).tensor("blk.0.attn_q_norm.weight", &[2], 1.0), "attn_q_norm");
+}
+
+#[test]
+fn a_qwen3_has_norms_on_queries_and_keys() {
+    let with = |build: Build, name: &str| build.tensor(&format!("blk.0.{name}.weight"), &[2], 1.0);
+    let whole = with(with(tensors(keys_of("qwen3")), "attn_q_norm"), "attn_k_norm");
+    let qwen3 = model(&whole);
+    assert_eq!((qwen3.config.pairing, qwen3.config.qk_norm), (Pairing::Halves, true));
+    assert_eq!(qwen3.tensor(Weight::Layer(0, L::KNorm), &[2]).unwrap().count(), 2);
+    // The architecture decides, not the tensors: one that is missing is missed.
+    let half = model(&with(tensors(keys_of("qwen3")), "attn_q_norm"));
+    let text = half.tensor(Weight::Layer(0, L::KNorm), &[2]).unwrap_err().to_string();
+    assert!(half.config.qk_norm && text.contains("`blk.0.attn_k_norm.weight`"), "{text}");
 }
 
 #[test]

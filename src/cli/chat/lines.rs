@@ -1,12 +1,15 @@
 //! Where the lines of a chat come from: an editor in a terminal, or standard input as it is.
 
-use std::io::{BufRead, IsTerminal, stdin, stdout};
+use std::io::{BufRead, IsTerminal, Read, stdin, stdout};
 
 use rustyline::DefaultEditor;
 use rustyline::config::Config;
 use rustyline::error::ReadlineError;
 
 use crate::error::{Error, Result};
+
+/// The longest turn that is read; no context holds as much.
+const MAX_LINE: u64 = 8 << 20;
 
 /// The next of them.
 pub(super) enum Line {
@@ -52,12 +55,20 @@ impl Lines {
             },
             Self::Plain => {
                 let mut line = Vec::new();
-                let read = stdin().lock().read_until(b'\n', &mut line);
+                // One byte more than allowed, so that an input without an end is noticed.
+                let read = stdin().lock().take(MAX_LINE + 1).read_until(b'\n', &mut line);
                 let read = read.map_err(|error| {
                     Error::prompt("a turn cannot be read").at("standard input").found(error)
                 })?;
                 if read == 0 {
                     return Ok(Line::End);
+                }
+                if read as u64 > MAX_LINE {
+                    return Err(Error::prompt("a turn is longer than any that a model could read")
+                        .at("standard input")
+                        .expected(format!("lines of at most {MAX_LINE} bytes"))
+                        .found("more")
+                        .next("say something shorter"));
                 }
                 String::from_utf8(line).map(Line::Text).map_err(|_| {
                     Error::prompt("a turn is not a text")

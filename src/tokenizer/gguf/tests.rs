@@ -78,7 +78,9 @@ fn special_tokens_are_found_in_the_text() {
 fn what_goes_around_a_text_is_the_files_choice() {
     let ids = |build: Build| load(&build).encode("a").unwrap();
     assert_eq!(ids(pieces().flag("tokenizer.ggml.add_bos_token", false)), [262]);
-    assert_eq!(ids(pieces().flag("tokenizer.ggml.add_eos_token", true)), [1, 262, 2]);
+    let both = pieces().flag("tokenizer.ggml.add_eos_token", true);
+    assert_eq!(load(&both).encode_marked("a</s>").unwrap(), [262, 2], "a template writes them itself");
+    assert_eq!(ids(both), [1, 262, 2]);
     assert_eq!(ids(pieces().flag("tokenizer.ggml.add_space_prefix", false)), [1, 260]);
     assert_eq!(ids(byte_pairs("llama-bpe")), [6, 0]);
     assert_eq!(ids(byte_pairs("gpt-2")), [0]);

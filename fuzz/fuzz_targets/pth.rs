@@ -1,0 +1,22 @@
+//! PyTorch's files: the zip archive, the pickle in it, and the tensors that it describes.
+#![no_main]
+
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use llama_trace_fuzz::Folder;
+
+static FOLDER: LazyLock<Folder> = LazyLock::new(|| {
+    let folder = Folder::default();
+    folder.fixture("formats/meta/single/params.json", "params.json");
+    folder
+});
+
+fuzz_target!(|bytes: &[u8]| {
+    FOLDER.put("consolidated.00.pth", bytes);
+    FOLDER.model("");
+    // The same file twice: slices that are joined.
+    FOLDER.put("consolidated.01.pth", bytes);
+    FOLDER.model("");
+    let _ = std::fs::remove_file(FOLDER.path("consolidated.01.pth"));
+});

@@ -1,0 +1,19 @@
+//! model.safetensors.index.json beside a file of weights.
+#![no_main]
+
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use llama_trace_fuzz::Folder;
+
+static FOLDER: LazyLock<Folder> = LazyLock::new(|| {
+    let folder = Folder::default();
+    folder.fixture("golden/gqa/config.json", "config.json");
+    folder.fixture("golden/gqa/model.safetensors", "a.safetensors");
+    folder
+});
+
+fuzz_target!(|bytes: &[u8]| {
+    FOLDER.put("model.safetensors.index.json", bytes);
+    FOLDER.model("");
+});

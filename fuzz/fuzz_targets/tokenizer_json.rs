@@ -1,0 +1,14 @@
+//! tokenizer.json.
+#![no_main]
+
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use llama_trace_fuzz::Folder;
+
+static FOLDER: LazyLock<Folder> = LazyLock::new(Folder::default);
+
+fuzz_target!(|bytes: &[u8]| {
+    FOLDER.put("tokenizer.json", bytes);
+    FOLDER.tokenizer("tokenizer.json");
+});

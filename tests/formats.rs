@@ -1,0 +1,171 @@
+//! One model in every format that is read (`fixtures/formats`): the same logits from each.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use common::fixture;
+use common::logits::{bits, distance, logits};
+use llama_trace::checkpoint::{self, Checkpoint, Dtype};
+use llama_trace::config::{Pairing, RopeScaling};
+use serde_json::Value;
+
+/// Every form of the model: where it lies, and what it is recognised as.
+const FORMS: [(&str, &str); 13] = [
+    ("hf/f32", "Hugging Face directory, 1 safetensors file"),
+    ("hf/f16", "Hugging Face directory, 1 safetensors file"),
+    ("hf/bf16", "Hugging Face directory, 1 safetensors file"),
+    ("hf/sharded", "Hugging Face directory, 3 safetensors files"),
+    ("meta/single", "Meta's checkpoint, 1 .pth file"),
+    ("meta/by_vocab", "Meta's checkpoint, 2 model-parallel .pth files"),
+    ("meta/by_dim", "Meta's checkpoint, 2 model-parallel .pth files"),
+    ("llama2c/v0.bin", "llama2.c checkpoint, version 0"),
+    ("llama2c/v1.bin", "llama2.c checkpoint, version 1"),
+    ("gguf/f32.gguf", "GGUF v3, F32"),
+    ("gguf/f16.gguf", "GGUF v3, F16"),
+    ("gguf/bf16.gguf", "GGUF v3, BF16"),
+    ("gguf/split-00001-of-00003.gguf", "GGUF v3, BF16, 3 files"),
+];
+
+/// The same with RoPE scaled as in Llama 3.1: each format has its own way to say so.
+const SCALED: [(&str, &str); 3] =
+    [("hf/bf16", "config"), ("meta/single", "params"), ("gguf/scaled.gguf", "")];
+
+/// The largest relative L2 distance of logits whose sums are taken in another order.
+const TOLERANCE: f64 = 1e-5;
+
+fn open(path: &str) -> Checkpoint {
+    checkpoint::open(Some(&fixture("formats").join(path))).unwrap()
+}
+
+/// Ids, and the logits after the last of them that transformers gives in float64.
+fn expected(name: &str) -> (Vec<u32>, Vec<f64>) {
+    let json: Value = serde_json::from_slice(&fs::read(fixture("formats/expected.json")).unwrap()).unwrap();
+    let list = |key: &str| json[key].as_array().unwrap().iter();
+    (
+        list("ids").map(|id| id.as_u64().unwrap() as u32).collect(),
+        list(name).map(|logit| logit.as_f64().unwrap()).collect(),
+    )
+}
+
+/// The row after the last token of the prompt, which the one after the drawn token follows.
+fn last(logits: &[f32], vocab: usize) -> &[f32] {
+    let (prompt, _) = logits.split_at(logits.len() - vocab);
+    &prompt[prompt.len() - vocab..]
+}
+
+/// The one number type of all matrices.
+fn dtype(checkpoint: &Checkpoint) -> Dtype {
+    let matrices = checkpoint.tensors().filter(|(_, tensor)| tensor.shape().len() == 2);
+    let dtypes: BTreeSet<_> = matrices.map(|(_, tensor)| tensor.dtype()).collect();
+    assert_eq!(dtypes.len(), 1, "{}", checkpoint.format);
+    dtypes.into_iter().next().unwrap()
+}
+
+#[test]
+fn every_format_gives_the_same_logits() {
+    let (ids, expected) = expected("logits");
+    let first = logits(&open(FORMS[0].0), &ids);
+    let mut alike: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (path, line) in FORMS {
+        let checkpoint = open(path);
+        assert_eq!(checkpoint.format.to_string(), line, "{path}");
+        let found = logits(&checkpoint, &ids);
+        let error = distance(last(&found, checkpoint.config.vocab), &expected);
+        assert!(error <= TOLERANCE, "{path} and transformers: {error}");
+        assert!(distance(&found, &first) <= TOLERANCE, "{path} and {}", FORMS[0].0);
+        let kind = (dtype(&checkpoint), checkpoint.config.pairing == Pairing::Halves);
+        alike.entry(kind).or_default().push((path, bits(&found)));
+    }
+    // The same number type, pairing and kernel: not one bit differs.
+    for (kind, forms) in &alike {
+        for (path, bits) in forms {
+            assert!(*bits == forms[0].1, "{kind:?}: {path} and {}", forms[0].0);
+        }
+    }
+    let counts: Vec<_> = alike.iter().map(|(kind, forms)| (*kind, forms.len())).collect();
+    let (f32, f16, bf16) = (Dtype::F32, Dtype::F16, Dtype::BF16);
+    let expected = [
+        ((f32, false), 3),
+        ((f32, true), 1),
+        ((f16, false), 1),
+        ((f16, true), 1),
+        ((bf16, false), 5),
+        ((bf16, true), 2),
+    ];
+    assert_eq!(counts, expected);
+}
+
+#[test]
+fn every_format_has_the_same_configuration() {
+    let pairing = Pairing::Neighbours;
+    let expected = llama_trace::config::ModelConfig { pairing, ..open(FORMS[0].0).config };
+    for (path, _) in FORMS {
+        let config = open(path).config;
+        assert_eq!(config.pairing == Pairing::Halves, path.starts_with("hf/"), "{path}");
+        assert_eq!(llama_trace::config::ModelConfig { pairing, ..config }, expected, "{path}");
+    }
+}
+
+#[test]
+fn a_wrong_pairing_is_noticed() {
+    let (ids, expected) = expected("logits");
+    for (path, _) in FORMS {
+        let mut wrong = open(path);
+        wrong.config.pairing = match wrong.config.pairing {
+            Pairing::Halves => Pairing::Neighbours,
+            Pairing::Neighbours => Pairing::Halves,
+        };
+        let found = logits(&wrong, &ids);
+        assert!(distance(last(&found, wrong.config.vocab), &expected) > 1e-2, "{path}");
+    }
+}
+
+#[test]
+fn every_format_scales_rope_alike() {
+    let (ids, expected) = expected("scaled_logits");
+    for (path, settings) in SCALED {
+        let folder = tempfile::tempdir().unwrap();
+        let from = fixture("formats").join(path);
+        let scaled = if settings.is_empty() {
+            checkpoint::open(Some(&from)).unwrap()
+        } else {
+            copy(&from, folder.path());
+            let [here, there] = ["scaled.json", "json"].map(|ending| format!("{settings}.{ending}"));
+            fs::rename(folder.path().join(here), folder.path().join(there)).unwrap();
+            checkpoint::open(Some(folder.path())).unwrap()
+        };
+        let error = |checkpoint: &Checkpoint| {
+            distance(last(&logits(checkpoint, &ids), checkpoint.config.vocab), &expected)
+        };
+        assert_ne!(scaled.config.rope_scaling, RopeScaling::None, "{path}");
+        assert!(error(&scaled) <= TOLERANCE, "{path}: {}", error(&scaled));
+        let mut wrong = scaled;
+        wrong.config.rope_scaling = RopeScaling::None;
+        assert!(error(&wrong) > 10.0 * TOLERANCE, "{path}: {}", error(&wrong));
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+    }
+}
+
+#[test]
+fn a_qwen3_is_the_same_in_gguf() {
+    let [gguf, hugging_face] = ["formats/gguf/qwen3.gguf", "golden/qwen3"]
+        .map(|path| checkpoint::open(Some(&fixture(path))).unwrap());
+    assert_eq!(gguf.format.to_string(), "GGUF v3, F32");
+    assert_eq!(gguf.config, hugging_face.config);
+    let ids = [1, 46, 7, 23, 0, 9, 31, 31, 5];
+    let expected = logits(&hugging_face, &ids);
+    assert_eq!(bits(&logits(&gguf, &ids)), bits(&expected));
+    let mut wrong = gguf;
+    wrong.config.qk_norm = false;
+    assert!(distance(&logits(&wrong, &ids), &expected) > 1e-2);
+}
