@@ -139,7 +139,7 @@ pub struct Input {
 }
 
 /// Rows of activations from which laying them out in tiles pays.
-const MIN_TILES: usize = 4;
+const MIN_TILES: usize = 8;
 
 impl Input {
     /// Takes `x` (…, width), every row.

@@ -25,12 +25,12 @@ macro_rules! compiled {
 }
 
 compiled!(dots, portable::dots, (x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>));
-compiled!(add, portable::add::<3, 2>, (x: &[f32], w: &[f32], sums: &mut [f32]));
-compiled!(reduce, portable::reduce, (sums: &[f32], out: &mut [f32]));
+compiled!(add, portable::add::<16, 6>, (x: &[f32], w: &[f32], fresh: bool, sums: &mut [f32]));
+compiled!(reduce_tile, gemm::reduce, (sums: &mut [f32], size: usize));
 compiled!(qk, ops::attention::qk, (query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]));
 compiled!(mix, ops::attention::mix, (weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]));
 compiled!(q8, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]));
-compiled!(pack, gemm::pack::<3>, (w: Rows<'_>, first: usize, block: Range<usize>, widened: &mut [f32], panel: &mut [f32]));
+compiled!(pack, gemm::pack::<16>, (w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]));
 compiled!(quantize, ops::quantize::quantize, (x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]));
 compiled!(softmax, ops::softmax::softmax, (row: &mut [f32]));
 compiled!(silu, ops::swiglu::silu_all, (gate: &[f32], out: &mut [f32]));
@@ -72,22 +72,22 @@ pub(super) fn multiply(rounds: usize, factor: f32) -> f32 {
     unsafe { inner(rounds, factor) }
 }
 
-/// 3 weight rows × 2 tokens: 12 of the 16 registers hold sums.
+/// 16 weight rows × 6 tokens: 12 of the 16 registers hold sums.
 pub(super) struct Tile;
 
 impl gemm::Tile for Tile {
-    const ROWS: usize = 3;
-    const TOKENS: usize = 2;
+    const ROWS: usize = 16;
+    const TOKENS: usize = 6;
 
-    fn pack(w: Rows<'_>, first: usize, block: Range<usize>, widened: &mut [f32], panel: &mut [f32]) {
-        pack(w, first, block, widened, panel);
+    fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]) {
+        pack(w, first, inputs, scratch, panel);
     }
 
-    fn add(x: &[f32], w: &[f32], sums: &mut [f32]) {
-        add(x, w, sums);
+    fn add(x: &[f32], w: &[f32], fresh: bool, sums: &mut [f32]) {
+        add(x, w, fresh, sums);
     }
 
-    fn reduce(sums: &[f32], out: &mut [f32]) {
-        reduce(sums, out);
+    fn reduce(sums: &mut [f32]) {
+        reduce_tile(sums, Self::ROWS * Self::TOKENS);
     }
 }

@@ -105,79 +105,139 @@ pub(super) fn reduce(sums: __m512) -> f32 {
     _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
 }
 
-/// 6 weight rows × 4 tokens: 24 of the 32 registers hold sums.
+/// 48 weight rows × 8 tokens: 24 of the 32 registers hold sums.
 pub(super) struct Tile;
 
 impl gemm::Tile for Tile {
-    const ROWS: usize = 6;
-    const TOKENS: usize = 4;
+    const ROWS: usize = 48;
+    const TOKENS: usize = 8;
 
-    fn pack(w: Rows<'_>, first: usize, block: Range<usize>, widened: &mut [f32], panel: &mut [f32]) {
-        pack(w, first, block, widened, panel);
+    fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]) {
+        pack(w, first, inputs, scratch, panel);
     }
 
-    fn add(x: &[f32], w: &[f32], sums: &mut [f32]) {
-        // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
-        unsafe { add(x, w, sums) }
+    fn add(x: &[f32], w: &[f32], fresh: bool, sums: &mut [f32]) {
+        add(x, w, fresh, sums);
     }
 
-    fn reduce(sums: &[f32], out: &mut [f32]) {
-        // SAFETY: as above.
-        unsafe { reduce_all(sums, out) }
+    fn reduce(sums: &mut [f32]) {
+        reduce_tile(sums, Self::ROWS * Self::TOKENS);
     }
 }
 
-#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-fn add(x: &[f32], w: &[f32], sums: &mut [f32]) {
-    const R: usize = <Tile as gemm::Tile>::ROWS;
-    const T: usize = <Tile as gemm::Tile>::TOKENS;
-    let steps = x.len() / (T * LANES);
-    assert!(w.len() >= steps * R * LANES && sums.len() >= R * T * LANES);
-    let mut tile = [[_mm512_setzero_ps(); T]; R];
-    let (mut x, mut w, sums) = (x.as_ptr(), w.as_ptr(), sums.as_mut_ptr());
-    // SAFETY: the lengths were just checked: `sums` holds R·T vectors, and each step reads T vectors of `x`
-    // and R of `w`, of which there are `steps` times as many.
-    unsafe {
-        for row in 0..R {
-            for token in 0..T {
-                tile[row][token] = _mm512_loadu_ps(sums.add((row * T + token) * LANES));
-            }
-        }
-        for _ in 0..steps {
-            let mut activations = [_mm512_setzero_ps(); T];
-            for token in 0..T {
-                activations[token] = _mm512_loadu_ps(x.add(token * LANES));
-            }
-            for row in 0..R {
-                let weights = _mm512_loadu_ps(w.add(row * LANES));
+/// Vectors of weight rows in a tile.
+const VECTORS: usize = <Tile as gemm::Tile>::ROWS / LANES;
+
+/// See [`gemm::Tile::add`].
+fn add(x: &[f32], w: &[f32], fresh: bool, sums: &mut [f32]) {
+    #[target_feature(enable = "avx512f")]
+    fn inner(x: &[f32], w: &[f32], fresh: bool, sums: &mut [f32]) {
+        const T: usize = <Tile as gemm::Tile>::TOKENS;
+        let steps = x.len() / T;
+        assert!(w.len() == steps * VECTORS * LANES && sums.len() == T * VECTORS * LANES);
+        let mut tile = [[_mm512_setzero_ps(); VECTORS]; T];
+        let (mut x, mut w, sums) = (x.as_ptr(), w.as_ptr(), sums.as_mut_ptr());
+        // SAFETY: the lengths were just checked: `sums` holds T·VECTORS vectors, and each step reads T values of
+        // `x` and VECTORS vectors of `w`.
+        unsafe {
+            if !fresh {
                 for token in 0..T {
-                    tile[row][token] = _mm512_fmadd_ps(activations[token], weights, tile[row][token]);
+                    for v in 0..VECTORS {
+                        tile[token][v] = _mm512_loadu_ps(sums.add((token * VECTORS + v) * LANES));
+                    }
                 }
             }
-            x = x.add(T * LANES);
-            w = w.add(R * LANES);
-        }
-        for row in 0..R {
+            for _ in 0..steps {
+                let mut weights = [_mm512_setzero_ps(); VECTORS];
+                for v in 0..VECTORS {
+                    weights[v] = _mm512_loadu_ps(w.add(v * LANES));
+                }
+                for token in 0..T {
+                    let activation = _mm512_set1_ps(*x.add(token));
+                    for v in 0..VECTORS {
+                        tile[token][v] = _mm512_fmadd_ps(activation, weights[v], tile[token][v]);
+                    }
+                }
+                x = x.add(T);
+                w = w.add(VECTORS * LANES);
+            }
             for token in 0..T {
-                _mm512_storeu_ps(sums.add((row * T + token) * LANES), tile[row][token]);
+                for v in 0..VECTORS {
+                    _mm512_storeu_ps(sums.add((token * VECTORS + v) * LANES), tile[token][v]);
+                }
             }
         }
     }
+    // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+    unsafe { inner(x, w, fresh, sums) }
 }
 
-#[target_feature(enable = "avx512f,avx512dq")]
-fn reduce_all(sums: &[f32], out: &mut [f32]) {
-    let (vectors, (blocks, rest)) = (sums.as_chunks::<LANES>().0, out.as_chunks_mut::<LANES>());
-    // SAFETY: a vector of `sums` has 16 values, and so has a block of `out`.
-    unsafe {
-        let load = |vector: &[f32; LANES]| _mm512_loadu_ps(vector.as_ptr());
-        for (out, sums) in blocks.iter_mut().zip(vectors.as_chunks::<LANES>().0) {
-            _mm512_storeu_ps(out.as_mut_ptr(), reduce_16(std::array::from_fn(|i| load(&sums[i]))));
-        }
-        for (out, sums) in rest.iter_mut().zip(&vectors[blocks.len() * LANES..]) {
-            *out = reduce(load(sums));
+/// See [`gemm::pack`]: 16 rows × 16 inputs are transposed in registers.
+fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]) {
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+    fn inner(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]) {
+        let steps = inputs.len().div_ceil(LANES);
+        assert!(panel.len() == LANES * steps * VECTORS * LANES && scratch.len() >= LANES * gemm::BLOCK);
+        for start in inputs.clone().step_by(gemm::BLOCK) {
+            let block = start..(start + gemm::BLOCK).min(inputs.end);
+            for v in 0..VECTORS {
+                for (row, out) in scratch.chunks_exact_mut(gemm::BLOCK).take(LANES).enumerate() {
+                    out[block.len()..].fill(0.0);
+                    match first + v * LANES + row {
+                        row if row < w.count() => w.widen(row, block.clone(), &mut out[..block.len()]),
+                        _ => out[..block.len()].fill(0.0),
+                    }
+                }
+                for step in 0..block.len().div_ceil(LANES) {
+                    let at = (start - inputs.start) / LANES + step;
+                    // SAFETY: `scratch` has 16 rows of BLOCK values, of which 16 from each step on are read;
+                    // `panel` has VECTORS vectors for each of 16 · `steps` pairs of a remainder and a step.
+                    unsafe {
+                        let row = |row: usize| scratch.as_ptr().add(row * gemm::BLOCK + step * LANES);
+                        let columns = transpose(std::array::from_fn(|i| _mm512_loadu_ps(row(i))));
+                        for (remainder, column) in columns.into_iter().enumerate() {
+                            let vector = (remainder * steps + at) * VECTORS + v;
+                            _mm512_storeu_ps(panel.as_mut_ptr().add(vector * LANES), column);
+                        }
+                    }
+                }
+            }
         }
     }
+    // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+    unsafe { inner(w, first, inputs, scratch, panel) }
+}
+
+/// The columns of 16 rows of 16 values.
+#[target_feature(enable = "avx512f")]
+fn transpose(rows: [__m512; LANES]) -> [__m512; LANES] {
+    let zero = _mm512_setzero_ps();
+    // Within each 128 bits: columns of four neighbouring rows.
+    let mut fours = [zero; LANES];
+    for i in (0..LANES).step_by(4) {
+        let pair = |a, b| {
+            let (low, high) = (_mm512_unpacklo_ps(rows[a], rows[b]), _mm512_unpackhi_ps(rows[a], rows[b]));
+            (_mm512_castps_pd(low), _mm512_castps_pd(high))
+        };
+        let ((low, high), (low_2, high_2)) = (pair(i, i + 1), pair(i + 2, i + 3));
+        fours[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, low_2));
+        fours[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, low_2));
+        fours[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(high, high_2));
+        fours[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(high, high_2));
+    }
+    // Part p of `fours[4 i + c]` has rows 4 i … 4 i + 3 of column 4 p + c.
+    let mut columns = [zero; LANES];
+    for c in 0..4 {
+        let (a, b) = (fours[c], fours[4 + c]);
+        let (low, high) = (_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
+        let (a, b) = (fours[8 + c], fours[12 + c]);
+        let (low_2, high_2) = (_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
+        columns[c] = _mm512_shuffle_f32x4::<0x88>(low, low_2);
+        columns[4 + c] = _mm512_shuffle_f32x4::<0xdd>(low, low_2);
+        columns[8 + c] = _mm512_shuffle_f32x4::<0x88>(high, high_2);
+        columns[12 + c] = _mm512_shuffle_f32x4::<0xdd>(high, high_2);
+    }
+    columns
 }
 
 /// [`ops::attention::qk`]: 16 keys at a time, whose 16 sums are reduced together.
@@ -303,7 +363,7 @@ macro_rules! compiled {
 
 compiled!(dots_of_blocks, portable::dots, (x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>));
 compiled!(q8, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]));
-compiled!(pack, gemm::pack::<6>, (w: Rows<'_>, first: usize, block: Range<usize>, widened: &mut [f32], panel: &mut [f32]));
+compiled!(reduce_tile, gemm::reduce, (sums: &mut [f32], size: usize));
 compiled!(quantize, ops::quantize::quantize, (x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]));
 compiled!(softmax, ops::softmax::softmax, (row: &mut [f32]));
 compiled!(silu, ops::swiglu::silu_all, (gate: &[f32], out: &mut [f32]));

@@ -337,6 +337,8 @@ mod tests {
                 (1100, 7, 5),
                 (32, 3, 1),
                 (1280, 7, 5),
+                (2080, 50, 9),
+                (2304, 97, 17),
             ] {
                 if dtype.bytes(inputs).is_none() || dtype == Dtype::I8 {
                     continue;
