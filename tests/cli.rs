@@ -503,3 +503,21 @@ fn every_kernel_and_any_number_of_threads_give_the_same_bits() {
     assert_eq!(refused.status.code(), Some(2));
     assert!(stderr(&refused).contains("portable"), "{}", stderr(&refused));
 }
+
+/// What kind of model a path leads to is said in one line, wherever one can be named.
+#[test]
+fn a_named_model_is_recognised_in_one_line() {
+    let directory = fixture("golden/gqa");
+    let model = directory.to_str().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("dump");
+    let ids = ["--ids", "1,2", "-n", "1", "--model", model, "--precision", "bf16"];
+    for command in [&[][..], &["log"], &["export", "--out", out.to_str().unwrap()]] {
+        let output = llama_trace([command, &ids].concat());
+        ok(&output);
+        let told = stderr(&output);
+        let lines: Vec<_> = told.lines().filter(|line| line.contains("Hugging Face directory")).collect();
+        let [line] = lines[..] else { panic!("{command:?}: {told}") };
+        assert!(line.starts_with("gqa (") && line.ends_with("precision bf16"), "{line}");
+    }
+}

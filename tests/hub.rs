@@ -65,7 +65,7 @@ fn only_what_is_needed_is_fetched_and_only_once() {
     assert_eq!(ok(&first), expected());
     let told = stderr(&first);
     assert!(told.starts_with("org/tiny at 0123456 from the hub: fetched, 6 files of 1.9"), "{told}");
-    assert_eq!(told.lines().count(), 1, "{told}");
+    assert_eq!(told.lines().count(), 2, "where it came from, and what it is: {told}");
 
     let small = [
         "chat_template.jinja",

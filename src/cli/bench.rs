@@ -40,7 +40,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     if args.prompt_tokens.is_empty() || lengths().any(|length| length == 0 || length > model.config.context) {
         return Err(Error::usage("a prompt of this length cannot be run")
             .expected(format!("lengths from 1 to {}, the model's context", model.config.context))
-            .found(format!("{:?}", lengths().collect::<Vec<_>>()))
+            .found(format!("--prompt-tokens {:?}, --cached {}", args.prompt_tokens, args.cached))
             .next("give other lengths"));
     }
     let bytes = bytes_read(&checkpoint, precision);

@@ -11,7 +11,7 @@ use self::command::Command;
 use self::format::Format;
 use self::lines::{Line, Lines};
 use super::ChatArgs;
-use super::input::{self, cpu};
+use super::input;
 use super::output::{self, Failure};
 use crate::backend::cpu::Cpu;
 use crate::error::{Error, Result};
@@ -31,8 +31,7 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
             .found("none")
     })?;
     let format = format::find(&checkpoint, &*tokenizer)?;
-    let backend = cpu(&args.cpu, input::precision(&args.model, &checkpoint))?;
-    let model = Arc::new(Model::load(&checkpoint, backend)?);
+    let model = Arc::new(input::load(&checkpoint, &args.model, &args.cpu)?);
     let mut lines = Lines::open()?;
     let stop = Arc::new(AtomicBool::new(false));
     if lines.is_editor() {

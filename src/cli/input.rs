@@ -6,11 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::hub;
-use super::{CacheDtypeName, CpuArgs, ModelArgs, PrecisionName, RunArgs, SamplingArgs};
+use super::{CacheDtypeName, CpuArgs, ModelArgs, PrecisionName, RunArgs, SamplingArgs, tell};
+use crate::backend::Backend;
 use crate::backend::cpu::{Cpu, Kernel};
 use crate::checkpoint::hub::Wanted;
+use crate::checkpoint::names::printable;
 use crate::checkpoint::{self, Checkpoint};
-use crate::config::{CacheDtype, DEFAULT_GROUP, Precision};
+use crate::config::{CacheDtype, DEFAULT_GROUP, ModelConfig, Precision};
 use crate::error::{Error, Result};
 use crate::generate::{Sampler, Sampling};
 use crate::model::Model;
@@ -37,8 +39,7 @@ impl Run {
         let sampler = args.sampling.sampler()?;
         let (checkpoint, tokenizer) = open(&args.model)?;
         let (text, ids) = prompt(args, tokenizer.as_deref())?;
-        let backend = cpu(&args.cpu, precision(&args.model, &checkpoint))?;
-        let model = Model::load(&checkpoint, backend)?;
+        let model = load(&checkpoint, &args.model, &args.cpu)?;
         Ok(Self { model, tokenizer, eos: checkpoint.eos, sampler, text, ids })
     }
 
@@ -94,6 +95,22 @@ fn kernel(args: &CpuArgs) -> Result<Kernel> {
             .next("give one of these, or none: the fastest is the default")
     })?;
     Ok(*kernel)
+}
+
+/// Hands the checkpoint to the CPU. Of a model that was named it says in one line what it was taken for.
+pub(super) fn load(checkpoint: &Checkpoint, args: &ModelArgs, cpu_args: &CpuArgs) -> Result<Model<Cpu>> {
+    let backend = cpu(cpu_args, precision(args, checkpoint))?;
+    let model = Model::load(checkpoint, backend)?;
+    if args.model.is_some() {
+        let ModelConfig { layers, dim, heads, vocab, .. } = checkpoint.config;
+        tell(format_args!(
+            "{} ({}): {layers} layers, width {dim}, {heads} heads, {vocab} tokens; precision {}",
+            printable(&checkpoint.name),
+            checkpoint.format,
+            backend.precision().name()
+        ));
+    }
+    Ok(model)
 }
 
 /// The arithmetic that was asked for, or that the weights are made for.

@@ -64,7 +64,7 @@ pub fn ranges(what: &str, text: &str, count: usize) -> Result<Vec<usize>> {
         Error::usage(format!("there is no such {what}"))
             .expected(format!("numbers from 0 to {last}, as 0, 0-{last} or 0,{last}"))
             .found(format!("`{found}`"))
-            .next(format!("name {what}s that exist"))
+            .next("leave out the others")
     };
     let mut numbers = Vec::new();
     for part in text.split(',') {

@@ -52,7 +52,12 @@ impl End {
     pub(crate) fn wrong(&self) -> Option<String> {
         let what = match self.code {
             Some(0) => None,
-            Some(2..=6) if self.stderr.starts_with("error: ") && self.stderr.contains("next: ") => None,
+            Some(2..=6)
+                if self.stderr.lines().take(2).any(|line| line.starts_with("error: "))
+                    && self.stderr.contains("next: ") =>
+            {
+                None
+            }
             Some(2..=6) => Some("the message says nothing"),
             Some(101) => Some("it panicked"),
             Some(134) => Some("it aborted"),
