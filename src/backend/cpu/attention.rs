@@ -87,7 +87,7 @@ pub(super) fn attention(
         scores.resize(out.len() * group * all_keys, 0.0);
 
         for keys_now in blocks(computed(0).start..computed(last_row).end) {
-            let (keys, stride) = keys.rows(keys_now.clone(), head, widened);
+            let (keys, stride) = keys.rows(kernel, keys_now.clone(), head, widened);
             for (row, scores) in scores.chunks_exact_mut(group * all_keys).enumerate() {
                 let part = overlap(&computed(row), &keys_now);
                 let keys = &keys[((part.start - keys_now.start) * stride).min(keys.len())..];
@@ -126,7 +126,7 @@ pub(super) fn attention(
             out.fill(0.0);
         }
         for keys_now in blocks(visible(0).start..visible(last_row).end) {
-            let (values, stride) = values.rows(keys_now.clone(), head, widened);
+            let (values, stride) = values.rows(kernel, keys_now.clone(), head, widened);
             for (row, (scores, out)) in scores.chunks_exact(group * all_keys).zip(out.iter_mut()).enumerate()
             {
                 let part = overlap(&visible(row), &keys_now);

@@ -5,6 +5,7 @@ use std::ops::Range;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
+use super::Kernel;
 use crate::config::CacheDtype;
 
 /// Values (capacity, G, C). What is written is rounded to the number type; what is read is float32 again.
@@ -66,6 +67,7 @@ impl Cache {
     /// Rows `rows` of `head`, (rows, C), and how far apart they begin: in place where they are float32 already.
     pub(super) fn rows<'a>(
         &'a self,
+        kernel: Kernel,
         rows: Range<usize>,
         head: Head,
         scratch: &'a mut Vec<f32>,
@@ -79,8 +81,8 @@ impl Cache {
             let range = row * stride + at..row * stride + at + width;
             match self {
                 Self::F32(_) => {}
-                Self::F16(values) => values[range].convert_to_f32_slice(out),
-                Self::Bf16(values) => values[range].convert_to_f32_slice(out),
+                Self::F16(values) => kernel.widen_f16(&values[range], out),
+                Self::Bf16(values) => kernel.widen_bf16(&values[range], out),
             }
         }
         (scratch, width)
@@ -115,7 +117,7 @@ mod tests {
             cache.write(4, &[0.0, 1.0, 2.0, 1.0 / 3.0]);
             cache.grow(16);
             let (rows, stride) = (&mut Vec::new(), &mut Vec::new());
-            let (found, width) = cache.rows(1..2, head, rows);
+            let (found, width) = cache.rows(Kernel::available()[0], 1..2, head, rows);
             assert_eq!((found, width >= 2), (&[2.0, third][..], true));
             assert_eq!(cache.read(5..8, stride), [1.0, 2.0, third]);
         }

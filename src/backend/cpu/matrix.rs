@@ -138,8 +138,12 @@ pub struct Input {
     quantized: Quantized,
 }
 
-/// Rows of activations from which laying them out in tiles pays.
-const MIN_TILES: usize = 8;
+/// Rows of activations from which packing them, and the weights, for tiles pays. Fewer are multiplied row by row
+/// while a weight is at hand.
+const MIN_PACKED: usize = 16;
+
+/// The same in int8, where packing costs less.
+const MIN_TILES_Q8: usize = 4;
 
 impl Input {
     /// Takes `x` (…, width), every row.
@@ -147,8 +151,8 @@ impl Input {
         let rows = x.len() / width;
         (self.rows, self.width) = (rows, width);
         if let Precision::Q8 { group } = precision {
-            self.quantized.fill(kernel, x, width, group, rows >= MIN_TILES && kernel.tiles_q8());
-        } else if rows >= MIN_TILES {
+            self.quantized.fill(kernel, x, width, group, rows >= MIN_TILES_Q8 && kernel.tiles_q8());
+        } else if rows >= MIN_PACKED {
             self.packed.pack(x, width, kernel.tile_tokens());
         } else {
             self.values.clear();
@@ -175,7 +179,7 @@ pub(super) fn product(kernel: Kernel, x: &Input, w: &Matrix, bias: Option<&Vec<f
         let weights = w.rows(columns.clone());
         match w.precision {
             Precision::Q8 { .. } => kernel.q8(&x.quantized, weights, out),
-            _ if rows >= MIN_TILES => kernel.gemm(&x.packed, weights, out, scratch),
+            _ if rows >= MIN_PACKED => kernel.gemm(&x.packed, weights, out, scratch),
             _ => kernel.dots(&x.values, weights, out, row),
         }
         for out in out {

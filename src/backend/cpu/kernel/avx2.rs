@@ -4,6 +4,8 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+use half::bf16;
+
 use super::limits::CHAINS;
 use super::q8::Quantized;
 use super::{Rows, gemm, portable};
@@ -32,6 +34,7 @@ compiled!(mix, ops::attention::mix, (weights: &[f32], values: &[f32], stride: us
 compiled!(q8, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]));
 compiled!(pack, gemm::pack::<16>, (w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]));
 compiled!(quantize, ops::quantize::quantize, (x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]));
+compiled!(widen_bf16, portable::widen_bf16, (values: &[bf16], out: &mut [f32]));
 compiled!(softmax, ops::softmax::softmax, (row: &mut [f32]));
 compiled!(silu, ops::swiglu::silu_all, (gate: &[f32], out: &mut [f32]));
 compiled!(rms_norm, ops::rms_norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]));

@@ -4,6 +4,8 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+use half::{bf16, f16};
+
 use super::limits::CHAINS;
 use super::q8::Quantized;
 use super::{Rows, gemm, portable};
@@ -347,6 +349,24 @@ pub(super) fn mix(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32
     }
 }
 
+/// See [`super::Kernel::widen_f16`].
+pub(super) fn widen_f16(values: &[f16], out: &mut [f32]) {
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    fn inner(values: &[f16], out: &mut [f32]) {
+        assert_eq!(values.len(), out.len());
+        for at in (0..values.len()).step_by(LANES) {
+            let mask = mask(values.len() - at);
+            // SAFETY: the mask keeps the load inside `values` and the store inside `out`, which is as long.
+            unsafe {
+                let halves = _mm256_maskz_loadu_epi16(mask, values.as_ptr().add(at).cast());
+                _mm512_mask_storeu_ps(out.as_mut_ptr().add(at), mask, _mm512_cvtph_ps(halves));
+            }
+        }
+    }
+    // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+    unsafe { inner(values, out) }
+}
+
 macro_rules! compiled {
     ($name:ident, $op:path, ($($argument:ident: $type:ty),*)) => {
         #[doc = concat!("[`", stringify!($op), "`], compiled for AVX-512.")]
@@ -365,6 +385,7 @@ compiled!(dots_of_blocks, portable::dots, (x: &[f32], w: Rows<'_>, out: &mut [&m
 compiled!(q8, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]));
 compiled!(reduce_tile, gemm::reduce, (sums: &mut [f32], size: usize));
 compiled!(quantize, ops::quantize::quantize, (x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]));
+compiled!(widen_bf16, portable::widen_bf16, (values: &[bf16], out: &mut [f32]));
 compiled!(softmax, ops::softmax::softmax, (row: &mut [f32]));
 compiled!(silu, ops::swiglu::silu_all, (gate: &[f32], out: &mut [f32]));
 compiled!(rms_norm, ops::rms_norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]));

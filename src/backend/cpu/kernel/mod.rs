@@ -17,6 +17,7 @@ mod vnni;
 use std::ops::Range;
 
 use gemm::{Packed, Scratch};
+use half::{bf16, f16};
 
 use super::matrix::widen;
 use crate::checkpoint::Dtype;
@@ -234,6 +235,28 @@ impl Kernel {
         }
     }
 
+    /// out = values, exactly.
+    pub(super) fn widen_f16(self, values: &[f16], out: &mut [f32]) {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Vnni => avx512::widen_f16(values, out),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => portable::widen_f16(values, out),
+            Isa::Portable => portable::widen_f16(values, out),
+        }
+    }
+
+    /// out = values, exactly.
+    pub(super) fn widen_bf16(self, values: &[bf16], out: &mut [f32]) {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Vnni => avx512::widen_bf16(values, out),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => avx2::widen_bf16(values, out),
+            Isa::Portable => portable::widen_bf16(values, out),
+        }
+    }
+
     /// [`ops::quantize::quantize`].
     pub(super) fn quantize(self, x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]) {
         match self.0 {
@@ -298,8 +321,8 @@ mod tests {
     fn stored(values: &[f32], dtype: Dtype) -> (Vec<u8>, Vec<f32>) {
         let bytes: Vec<u8> = match dtype {
             Dtype::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            Dtype::F16 => values.iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect(),
-            Dtype::BF16 => values.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect(),
+            Dtype::F16 => values.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
+            Dtype::BF16 => values.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect(),
             blocks => random_blocks(values, blocks),
         };
         let mut exact = vec![0.0; values.len()];
@@ -319,7 +342,7 @@ mod tests {
                 _ => &[0],
             };
             for &at in halves {
-                block[at..at + 2].copy_from_slice(&half::f16::from_f32(0.01).to_le_bytes());
+                block[at..at + 2].copy_from_slice(&f16::from_f32(0.01).to_le_bytes());
             }
         }
         bytes
@@ -414,6 +437,22 @@ mod tests {
                     kernel.q8(&quantized, w, &mut split(&mut fast, rows));
                     assert_eq!(fast, plain, "{} {inputs}×{rows}×{tokens} {tiles}", kernel.name());
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn every_kernel_widens_cached_values_exactly() {
+        for width in [1, 15, 16, 33, 64] {
+            let x = noise(width, 5);
+            let (halves, brains): (Vec<_>, Vec<_>) =
+                x.iter().map(|x| (f16::from_f32(*x), bf16::from_f32(*x))).unzip();
+            for kernel in Kernel::available() {
+                let mut out = vec![0.0; width];
+                kernel.widen_f16(&halves, &mut out);
+                assert!(out.iter().zip(&halves).all(|(out, x)| *out == x.to_f32()), "{}", kernel.name());
+                kernel.widen_bf16(&brains, &mut out);
+                assert!(out.iter().zip(&brains).all(|(out, x)| *out == x.to_f32()), "{}", kernel.name());
             }
         }
     }
