@@ -110,7 +110,9 @@ impl<'a> Rows<'a> {
             Some(quantized) => quantized.dequantize(inputs.start, &mut out[..inputs.len()]),
             None => widen(self.dtype, &self.row(row)[self.range(inputs)], out),
         }
-        ops::round::row(self.precision, out);
+        if self.dtype != Dtype::BF16 {
+            ops::round::row(self.precision, out);
+        }
     }
 
     /// Where in a row's bytes the values of `inputs` are, which begin and end with a block of the number type.
