@@ -1,5 +1,6 @@
 //! Weight matrices in the number type of their file, and the product with them.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use half::slice::HalfFloatSliceExt;
@@ -166,6 +167,14 @@ impl Input {
     }
 }
 
+thread_local! {
+    /// What a thread multiplies tiles with, kept from one product to the next: memory fresh from the system
+    /// costs a page fault for every 4 KB.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+    /// A row of weights that must be widened.
+    static ROW: RefCell<Vec<f32>> = RefCell::default();
+}
+
 /// Weight rows that a thread takes at once: a multiple of every tile's.
 const ROWS_AT_ONCE: usize = 48;
 
@@ -174,13 +183,15 @@ const ROWS_AT_ONCE: usize = 48;
 pub(super) fn product(kernel: Kernel, x: &Input, w: &Matrix, bias: Option<&Vec<f32>>, out: &mut [f32]) {
     let (rows, inputs, outputs) = (x.rows, w.inputs(), w.outputs());
     assert_eq!(x.width, inputs, "the product's sides have one length");
-    let part = |(row, scratch): &mut (Vec<f32>, Scratch), (part, out): (usize, &mut [&mut [f32]])| {
+    let part = |part: usize, out: &mut [&mut [f32]]| {
         let columns = part * ROWS_AT_ONCE..outputs.min((part + 1) * ROWS_AT_ONCE);
         let weights = w.rows(columns.clone());
         match w.precision {
             Precision::Q8 { .. } => kernel.q8(&x.quantized, weights, out),
-            _ if rows >= MIN_PACKED => kernel.gemm(&x.packed, weights, out, scratch),
-            _ => kernel.dots(&x.values, weights, out, row),
+            _ if rows >= MIN_PACKED => {
+                SCRATCH.with_borrow_mut(|scratch| kernel.gemm(&x.packed, weights, out, scratch));
+            }
+            _ => ROW.with_borrow_mut(|row| kernel.dots(&x.values, weights, out, row)),
         }
         for out in out {
             if let Some(bias) = bias {
@@ -194,11 +205,10 @@ pub(super) fn product(kernel: Kernel, x: &Input, w: &Matrix, bias: Option<&Vec<f
         let out = &mut out[..outputs];
         if parallel {
             let parts = out.par_chunks_mut(ROWS_AT_ONCE).enumerate();
-            parts.for_each_init(Default::default, |scratch, (i, out)| part(scratch, (i, &mut [out])));
+            parts.for_each(|(i, out)| part(i, &mut [out]));
         } else {
-            let mut scratch = Default::default();
             let parts = out.chunks_mut(ROWS_AT_ONCE).enumerate();
-            parts.for_each(|(i, out)| part(&mut scratch, (i, &mut [out])));
+            parts.for_each(|(i, out)| part(i, &mut [out]));
         }
         return;
     }
@@ -211,10 +221,8 @@ pub(super) fn product(kernel: Kernel, x: &Input, w: &Matrix, bias: Option<&Vec<f
         }
     }
     if parallel {
-        let parts = parts.par_iter_mut().enumerate();
-        parts.for_each_init(Default::default, |scratch, (i, out)| part(scratch, (i, out)));
+        parts.par_iter_mut().enumerate().for_each(|(i, out)| part(i, out));
     } else {
-        let mut scratch = Default::default();
-        parts.iter_mut().enumerate().for_each(|(i, out)| part(&mut scratch, (i, out)));
+        parts.iter_mut().enumerate().for_each(|(i, out)| part(i, out));
     }
 }

@@ -67,6 +67,20 @@ impl Default for Cpu {
 /// Multiply-adds under which handing work to another thread costs more than the work.
 const MIN_PARALLEL: usize = 1 << 16;
 
+/// Elements that a thread takes at once where they do not depend on one another.
+const ELEMENTS: usize = 1 << 12;
+
+/// Calls `apply` for each row of `x` and `out`, the last of which may be short: with its number, and on all
+/// threads where that pays.
+fn each_row(x: &[f32], out: &mut [f32], width: usize, apply: impl Fn(usize, &[f32], &mut [f32]) + Sync) {
+    let apply = |(row, (x, out)): (usize, (&[f32], &mut [f32]))| apply(row, x, out);
+    if x.len() < MIN_PARALLEL {
+        x.chunks(width).zip(out.chunks_mut(width)).enumerate().for_each(apply);
+    } else {
+        x.par_chunks(width).zip(out.par_chunks_mut(width)).enumerate().for_each(apply);
+    }
+}
+
 impl Backend for Cpu {
     type Buffer = Vec<f32>;
     type Matrix = Matrix;
@@ -130,9 +144,9 @@ impl Backend for Cpu {
 
     fn rms_norm(&self, x: &Vec<f32>, weight: &Vec<f32>, eps: f32, rows: usize, out: &mut Vec<f32>) {
         let width = weight.len();
-        for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)).take(rows) {
+        each_row(&x[..rows * width], &mut out[..rows * width], width, |_, x, out| {
             self.kernel.rms_norm(x, weight, eps, self.precision, out);
-        }
+        });
     }
 
     fn input(&self) -> Input {
@@ -163,12 +177,13 @@ impl Backend for Cpu {
         rows: usize,
         out: &mut Vec<f32>,
     ) {
-        let pairs = head_dim / 2;
-        let units = x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)).take(rows * heads);
-        for (unit, (x, out)) in units.enumerate() {
-            let row = unit / heads * pairs..(unit / heads + 1) * pairs;
-            ops::rope::rope(x, &cos[row.clone()], &sin[row], pairing, self.precision, out);
-        }
+        let (pairs, width) = (head_dim / 2, heads * head_dim);
+        each_row(&x[..rows * width], &mut out[..rows * width], width, |row, x, out| {
+            let (cos, sin) = (&cos[row * pairs..][..pairs], &sin[row * pairs..][..pairs]);
+            for (x, out) in x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)) {
+                ops::rope::rope(x, cos, sin, pairing, self.precision, out);
+            }
+        });
     }
 
     fn cache_dtype(&self) -> CacheDtype {
@@ -204,26 +219,24 @@ impl Backend for Cpu {
     }
 
     fn silu(&self, x: &Vec<f32>, count: usize, out: &mut Vec<f32>) {
-        let apply = |(x, out): (&[f32], &mut [f32])| {
+        each_row(&x[..count], &mut out[..count], ELEMENTS, |_, x, out| {
             self.kernel.silu(x, out);
             self.round(out);
-        };
-        let (x, out) = (&x[..count], &mut out[..count]);
-        if count < MIN_PARALLEL {
-            apply((x, out));
-        } else {
-            x.par_chunks(1 << 12).zip(out.par_chunks_mut(1 << 12)).for_each(apply);
-        }
+        });
     }
 
     fn mul(&self, a: &Vec<f32>, b: &Vec<f32>, count: usize, out: &mut Vec<f32>) {
-        ops::elementwise::mul(&a[..count], &b[..count], &mut out[..count]);
-        self.round(&mut out[..count]);
+        each_row(&a[..count], &mut out[..count], ELEMENTS, |part, a, out| {
+            ops::elementwise::mul(a, &b[part * ELEMENTS..], out);
+            self.round(out);
+        });
     }
 
     fn add(&self, a: &Vec<f32>, b: &Vec<f32>, count: usize, out: &mut Vec<f32>) {
-        ops::elementwise::add(&a[..count], &b[..count], &mut out[..count]);
-        self.round(&mut out[..count]);
+        each_row(&a[..count], &mut out[..count], ELEMENTS, |part, a, out| {
+            ops::elementwise::add(a, &b[part * ELEMENTS..], out);
+            self.round(out);
+        });
     }
 
     fn row(&self, x: &Vec<f32>, row: usize, width: usize, out: &mut Vec<f32>) {

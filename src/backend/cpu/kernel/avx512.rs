@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
-use std::ops::Range;
 
 use half::{bf16, f16};
 
@@ -114,33 +113,39 @@ impl gemm::Tile for Tile {
     const ROWS: usize = 48;
     const TOKENS: usize = 8;
 
-    fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]) {
-        pack(w, first, inputs, scratch, panel);
+    fn pack(w: Rows<'_>, first: usize, scratch: &mut [f32], panel: &mut [f32]) {
+        pack(w, first, scratch, panel);
     }
 
-    fn add(x: &[f32], w: &[f32], fresh: bool, sums: &mut [f32]) {
-        add(x, w, fresh, sums);
+    fn add(x: &[f32], w: &[f32], fresh: bool, earlier: &[f32], sums: &mut [f32]) {
+        add(x, w, fresh, earlier, sums);
     }
 
-    fn reduce(sums: &mut [f32]) {
-        reduce_tile(sums, Self::ROWS * Self::TOKENS);
+    #[inline(always)]
+    fn prefetch(address: *const u8) {
+        // SAFETY: every processor with AVX-512 has SSE.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
     }
 }
 
 /// Vectors of weight rows in a tile.
 const VECTORS: usize = <Tile as gemm::Tile>::ROWS / LANES;
 
+/// Activations by which [`add`] asks for more before they are needed.
+const X_AHEAD: usize = 1024;
+
 /// See [`gemm::Tile::add`].
-fn add(x: &[f32], w: &[f32], fresh: bool, sums: &mut [f32]) {
+fn add(x: &[f32], w: &[f32], fresh: bool, earlier: &[f32], sums: &mut [f32]) {
     #[target_feature(enable = "avx512f")]
-    fn inner(x: &[f32], w: &[f32], fresh: bool, sums: &mut [f32]) {
+    fn inner(x: &[f32], w: &[f32], fresh: bool, earlier: &[f32], sums: &mut [f32]) {
         const T: usize = <Tile as gemm::Tile>::TOKENS;
+        const SIZE: usize = T * VECTORS * LANES;
         let steps = x.len() / T;
-        assert!(w.len() == steps * VECTORS * LANES && sums.len() == T * VECTORS * LANES);
+        assert!(w.len() == steps * VECTORS * LANES && sums.len() == SIZE);
         let mut tile = [[_mm512_setzero_ps(); VECTORS]; T];
         let (mut x, mut w, sums) = (x.as_ptr(), w.as_ptr(), sums.as_mut_ptr());
-        // SAFETY: the lengths were just checked: `sums` holds T·VECTORS vectors, and each step reads T values of
-        // `x` and VECTORS vectors of `w`.
+        // SAFETY: the lengths were just checked: `sums` and each of `earlier` hold T·VECTORS vectors, and each step
+        // reads T values of `x` and VECTORS vectors of `w`.
         unsafe {
             if !fresh {
                 for token in 0..T {
@@ -150,6 +155,9 @@ fn add(x: &[f32], w: &[f32], fresh: bool, sums: &mut [f32]) {
                 }
             }
             for _ in 0..steps {
+                // The next tile's activations follow, from a level of the cache that the processor does not
+                // read ahead from by itself past a page.
+                _mm_prefetch::<_MM_HINT_T0>(x.wrapping_add(X_AHEAD).cast());
                 let mut weights = [_mm512_setzero_ps(); VECTORS];
                 for v in 0..VECTORS {
                     weights[v] = _mm512_loadu_ps(w.add(v * LANES));
@@ -163,6 +171,14 @@ fn add(x: &[f32], w: &[f32], fresh: bool, sums: &mut [f32]) {
                 x = x.add(T);
                 w = w.add(VECTORS * LANES);
             }
+            for earlier in earlier.chunks_exact(SIZE) {
+                for token in 0..T {
+                    for v in 0..VECTORS {
+                        let earlier = _mm512_loadu_ps(earlier.as_ptr().add((token * VECTORS + v) * LANES));
+                        tile[token][v] = _mm512_add_ps(earlier, tile[token][v]);
+                    }
+                }
+            }
             for token in 0..T {
                 for v in 0..VECTORS {
                     _mm512_storeu_ps(sums.add((token * VECTORS + v) * LANES), tile[token][v]);
@@ -171,35 +187,60 @@ fn add(x: &[f32], w: &[f32], fresh: bool, sums: &mut [f32]) {
         }
     }
     // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
-    unsafe { inner(x, w, fresh, sums) }
+    unsafe { inner(x, w, fresh, earlier, sums) }
 }
 
-/// See [`gemm::pack`]: 16 rows × 16 inputs are transposed in registers.
-fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]) {
+/// See [`gemm::pack`]: 16 rows × 16 numbers of 32 bits are transposed in registers.
+fn pack(w: Rows<'_>, first: usize, scratch: &mut [f32], panel: &mut [f32]) {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    fn inner(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]) {
-        let steps = inputs.len().div_ceil(LANES);
-        assert!(panel.len() == LANES * steps * VECTORS * LANES && scratch.len() >= LANES * gemm::BLOCK);
-        for start in inputs.clone().step_by(gemm::BLOCK) {
-            let block = start..(start + gemm::BLOCK).min(inputs.end);
-            for v in 0..VECTORS {
-                for (row, out) in scratch.chunks_exact_mut(gemm::BLOCK).take(LANES).enumerate() {
+    fn inner(w: Rows<'_>, first: usize, scratch: &mut [f32], panel: &mut [f32]) {
+        let stride = gemm::panel_stride(w.inputs, VECTORS * LANES);
+        assert!(panel.len() == LANES * stride && scratch.len() >= LANES * gemm::BLOCK);
+        // Where the vector of 16 rows goes that `input` and `v` name.
+        let at = |input: usize, v: usize| input % LANES * stride + (input / LANES * VECTORS + v) * LANES;
+        for v in 0..VECTORS {
+            let rows = first + v * LANES..first + (v + 1) * LANES;
+            let mut done = 0;
+            if w.dtype == Dtype::BF16 && rows.end <= w.count() {
+                let rows: [&[u8]; LANES] = std::array::from_fn(|row| w.row(rows.start + row));
+                assert!(rows.iter().all(|row| row.len() == 2 * w.inputs));
+                let odd = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
+                while done + 2 * LANES <= w.inputs {
+                    // SAFETY: each row was just checked to have 32 values from `done` on; `panel` has 16 parts of
+                    // `stride` values, each of which holds VECTORS vectors for every 16 inputs.
+                    unsafe {
+                        let pairs = |row: usize| _mm512_loadu_ps(rows[row].as_ptr().add(2 * done).cast());
+                        let pairs = transpose(std::array::from_fn(pairs));
+                        for (i, pairs) in pairs.into_iter().enumerate() {
+                            // The upper half of a float32 is a bfloat16.
+                            let pairs = _mm512_castps_si512(pairs);
+                            let two = [_mm512_slli_epi32::<16>(pairs), _mm512_and_si512(pairs, odd)];
+                            for (j, column) in two.into_iter().enumerate() {
+                                let to = panel.as_mut_ptr().add(at(done + 2 * i + j, v));
+                                _mm512_storeu_si512(to.cast(), column);
+                            }
+                        }
+                    }
+                    done += 2 * LANES;
+                }
+            }
+            for start in (done..w.inputs).step_by(gemm::BLOCK) {
+                let block = start..(start + gemm::BLOCK).min(w.inputs);
+                for (row, out) in rows.clone().zip(scratch.chunks_exact_mut(gemm::BLOCK)) {
                     out[block.len()..].fill(0.0);
-                    match first + v * LANES + row {
-                        row if row < w.count() => w.widen(row, block.clone(), &mut out[..block.len()]),
-                        _ => out[..block.len()].fill(0.0),
+                    match row < w.count() {
+                        true => w.widen(row, block.clone(), &mut out[..block.len()]),
+                        false => out[..block.len()].fill(0.0),
                     }
                 }
-                for step in 0..block.len().div_ceil(LANES) {
-                    let at = (start - inputs.start) / LANES + step;
-                    // SAFETY: `scratch` has 16 rows of BLOCK values, of which 16 from each step on are read;
-                    // `panel` has VECTORS vectors for each of 16 · `steps` pairs of a remainder and a step.
+                for step in (0..block.len()).step_by(LANES) {
+                    // SAFETY: `scratch` has 16 rows of BLOCK values, of which 16 from each step on are read; for
+                    // `panel`, see above.
                     unsafe {
-                        let row = |row: usize| scratch.as_ptr().add(row * gemm::BLOCK + step * LANES);
+                        let row = |row: usize| scratch.as_ptr().add(row * gemm::BLOCK + step);
                         let columns = transpose(std::array::from_fn(|i| _mm512_loadu_ps(row(i))));
-                        for (remainder, column) in columns.into_iter().enumerate() {
-                            let vector = (remainder * steps + at) * VECTORS + v;
-                            _mm512_storeu_ps(panel.as_mut_ptr().add(vector * LANES), column);
+                        for (i, column) in columns.into_iter().enumerate() {
+                            _mm512_storeu_ps(panel.as_mut_ptr().add(at(start + step + i, v)), column);
                         }
                     }
                 }
@@ -207,7 +248,7 @@ fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], pa
         }
     }
     // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
-    unsafe { inner(w, first, inputs, scratch, panel) }
+    unsafe { inner(w, first, scratch, panel) }
 }
 
 /// The columns of 16 rows of 16 values.
@@ -383,7 +424,6 @@ macro_rules! compiled {
 
 compiled!(dots_of_blocks, portable::dots, (x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>));
 compiled!(q8, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]));
-compiled!(reduce_tile, gemm::reduce, (sums: &mut [f32], size: usize));
 compiled!(quantize, ops::quantize::quantize, (x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]));
 compiled!(widen_bf16, portable::widen_bf16, (values: &[bf16], out: &mut [f32]));
 compiled!(softmax, ops::softmax::softmax, (row: &mut [f32]));

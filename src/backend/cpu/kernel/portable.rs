@@ -1,7 +1,6 @@
 //! The plain operations, for any processor; the other instruction sets compile some of them for
 //! themselves.
 
-use std::ops::Range;
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -49,7 +48,13 @@ pub(super) fn widen_bf16(values: &[bf16], out: &mut [f32]) {
 
 /// See [`gemm::Tile::add`], for tiles of R weight rows and T tokens.
 #[inline(always)]
-pub(super) fn add<const R: usize, const T: usize>(x: &[f32], w: &[f32], fresh: bool, sums: &mut [f32]) {
+pub(super) fn add<const R: usize, const T: usize>(
+    x: &[f32],
+    w: &[f32],
+    fresh: bool,
+    earlier: &[f32],
+    sums: &mut [f32],
+) {
     let (x, w) = (x.as_chunks::<T>().0, w.as_chunks::<R>().0);
     let sums = &mut sums.as_chunks_mut::<R>().0[..T];
     let mut tile = [[0.0_f32; R]; T];
@@ -63,6 +68,13 @@ pub(super) fn add<const R: usize, const T: usize>(x: &[f32], w: &[f32], fresh: b
             }
         }
     }
+    for earlier in earlier.as_chunks::<R>().0.chunks_exact(T) {
+        for (sums, earlier) in tile.iter_mut().zip(earlier) {
+            for (sum, earlier) in sums.iter_mut().zip(earlier) {
+                *sum += *earlier;
+            }
+        }
+    }
     sums.copy_from_slice(&tile);
 }
 
@@ -73,15 +85,13 @@ impl gemm::Tile for Tile {
     const ROWS: usize = 8;
     const TOKENS: usize = 4;
 
-    fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]) {
-        gemm::pack::<8>(w, first, inputs, scratch, panel);
+    fn pack(w: Rows<'_>, first: usize, scratch: &mut [f32], panel: &mut [f32]) {
+        gemm::pack::<8>(w, first, scratch, panel);
     }
 
-    fn add(x: &[f32], w: &[f32], fresh: bool, sums: &mut [f32]) {
-        add::<8, 4>(x, w, fresh, sums);
+    fn add(x: &[f32], w: &[f32], fresh: bool, earlier: &[f32], sums: &mut [f32]) {
+        add::<8, 4>(x, w, fresh, earlier, sums);
     }
 
-    fn reduce(sums: &mut [f32]) {
-        gemm::reduce(sums, Self::ROWS * Self::TOKENS);
-    }
+    fn prefetch(_: *const u8) {}
 }
