@@ -3,14 +3,30 @@
 /// Number of partial sums in [`dot`].
 pub const LANES: usize = 16;
 
+/// Terms of [`dot`] that are summed before they are added to the terms before them: as many as the activations
+/// of a hundred tokens have in a core's second-level cache.
+pub const STRETCH: usize = 1024;
+
 /// Σ x\[i\] · w\[i\] over two slices of one length.
 ///
-/// The order of the sum is fixed: term i goes to partial sum i mod 16 by a fused multiply-add, and
-/// [`reduce`] adds the partial sums. Vectors of any width compute it so, and the result is the same to the
-/// bit.
+/// The order of the sum is fixed: within each [`STRETCH`], term i goes to partial sum i mod 16 by a fused
+/// multiply-add, and [`reduce`] adds the partial sums; the stretches are added one after the other. Vectors of
+/// any width and blocks of any size compute it so, and the result is the same to the bit.
 #[inline(always)]
 pub fn dot(x: &[f32], w: &[f32]) -> f32 {
     debug_assert_eq!(x.len(), w.len());
+    let mut stretches = x.chunks(STRETCH).zip(w.chunks(STRETCH));
+    let Some((x, w)) = stretches.next() else { return 0.0 };
+    let mut sum = dot_of_stretch(x, w);
+    for (x, w) in stretches {
+        sum += dot_of_stretch(x, w);
+    }
+    sum
+}
+
+/// [`dot`] of no more than one stretch.
+#[inline(always)]
+fn dot_of_stretch(x: &[f32], w: &[f32]) -> f32 {
     let mut sums = [0.0_f32; LANES];
     let (x_lanes, x_rest) = x.as_chunks::<LANES>();
     let (w_lanes, w_rest) = w.as_chunks::<LANES>();
@@ -58,7 +74,7 @@ mod tests {
 
     #[test]
     fn whole_lanes_and_the_rest_are_both_summed() {
-        for length in [0, 1, 15, 16, 17, 32, 100] {
+        for length in [0, 1, 15, 16, 17, 32, 100, STRETCH, STRETCH + 1, 3 * STRETCH] {
             let x: Vec<f32> = (0..length).map(|i| i as f32).collect();
             let ones = vec![1.0; length];
             assert_eq!(dot(&x, &ones), (0..length).sum::<usize>() as f32, "length {length}");

@@ -175,16 +175,25 @@ thread_local! {
     static ROW: RefCell<Vec<f32>> = RefCell::default();
 }
 
-/// Weight rows that a thread takes at once: a multiple of every tile's.
+/// Weight rows that belong together: a multiple of every tile's.
 const ROWS_AT_ONCE: usize = 48;
+
+/// Parts for each thread, so that none waits long for another.
+const PARTS: usize = 4;
 
 /// out (rows, O) = x (rows, I) · wᵀ + bias. A thread computes some columns of the output for every row, so
 /// that a weight is read once.
 pub(super) fn product(kernel: Kernel, x: &Input, w: &Matrix, bias: Option<&Vec<f32>>, out: &mut [f32]) {
     let (rows, inputs, outputs) = (x.rows, w.inputs(), w.outputs());
     assert_eq!(x.width, inputs, "the product's sides have one length");
+    let parallel = rows * inputs * outputs >= MIN_PARALLEL;
+    // Few rows share what is read of the weights, many what is read of the activations: larger parts are for them.
+    let columns = match rows >= MIN_PACKED {
+        true => outputs.div_ceil(PARTS * rayon::current_num_threads()).next_multiple_of(ROWS_AT_ONCE),
+        false => ROWS_AT_ONCE,
+    };
     let part = |part: usize, out: &mut [&mut [f32]]| {
-        let columns = part * ROWS_AT_ONCE..outputs.min((part + 1) * ROWS_AT_ONCE);
+        let columns = part * columns..outputs.min((part + 1) * columns);
         let weights = w.rows(columns.clone());
         match w.precision {
             Precision::Q8 { .. } => kernel.q8(&x.quantized, weights, out),
@@ -200,28 +209,25 @@ pub(super) fn product(kernel: Kernel, x: &Input, w: &Matrix, bias: Option<&Vec<f
             ops::round::row(w.precision, out);
         }
     };
-    let parallel = rows * inputs * outputs >= MIN_PARALLEL;
     if rows == 1 {
         let out = &mut out[..outputs];
         if parallel {
-            let parts = out.par_chunks_mut(ROWS_AT_ONCE).enumerate();
-            parts.for_each(|(i, out)| part(i, &mut [out]));
+            out.par_chunks_mut(columns).enumerate().for_each(|(i, out)| part(i, &mut [out]));
         } else {
-            let parts = out.chunks_mut(ROWS_AT_ONCE).enumerate();
-            parts.for_each(|(i, out)| part(i, &mut [out]));
+            out.chunks_mut(columns).enumerate().for_each(|(i, out)| part(i, &mut [out]));
         }
         return;
     }
     // What each part writes: its columns of every row.
     let mut parts: Vec<Vec<&mut [f32]>> =
-        (0..outputs.div_ceil(ROWS_AT_ONCE)).map(|_| Vec::with_capacity(rows)).collect();
+        (0..outputs.div_ceil(columns)).map(|_| Vec::with_capacity(rows)).collect();
     for row in out.chunks_exact_mut(outputs).take(rows) {
-        for (part, columns) in parts.iter_mut().zip(row.chunks_mut(ROWS_AT_ONCE)) {
+        for (part, columns) in parts.iter_mut().zip(row.chunks_mut(columns)) {
             part.push(columns);
         }
     }
     if parallel {
-        parts.par_iter_mut().enumerate().for_each(|(i, out)| part(i, out));
+        parts.par_iter_mut().with_max_len(1).enumerate().for_each(|(i, out)| part(i, out));
     } else {
         parts.iter_mut().enumerate().for_each(|(i, out)| part(i, out));
     }

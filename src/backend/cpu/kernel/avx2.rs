@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use half::bf16;
 
@@ -26,11 +27,11 @@ macro_rules! compiled {
 }
 
 compiled!(dots, portable::dots, (x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>));
-compiled!(add, portable::add::<16, 6>, (x: &[f32], w: &[f32], fresh: bool, earlier: &[f32], sums: &mut [f32]));
+compiled!(sum, portable::sum::<16, 6>, (x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]));
 compiled!(qk, ops::attention::qk, (query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]));
 compiled!(mix, ops::attention::mix, (weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]));
 compiled!(q8, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]));
-compiled!(pack, gemm::pack::<16>, (w: Rows<'_>, first: usize, scratch: &mut [f32], panel: &mut [f32]));
+compiled!(pack, gemm::pack::<16>, (w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]));
 compiled!(quantize, ops::quantize::quantize, (x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]));
 compiled!(widen_bf16, portable::widen_bf16, (values: &[bf16], out: &mut [f32]));
 compiled!(softmax, ops::softmax::softmax, (row: &mut [f32]));
@@ -80,12 +81,12 @@ impl gemm::Tile for Tile {
     const ROWS: usize = 16;
     const TOKENS: usize = 6;
 
-    fn pack(w: Rows<'_>, first: usize, scratch: &mut [f32], panel: &mut [f32]) {
-        pack(w, first, scratch, panel);
+    fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]) {
+        pack(w, first, inputs, scratch, panel);
     }
 
-    fn add(x: &[f32], w: &[f32], fresh: bool, earlier: &[f32], sums: &mut [f32]) {
-        add(x, w, fresh, earlier, sums);
+    fn sum(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
+        sum(x, w, earlier, sums);
     }
 
     #[inline(always)]

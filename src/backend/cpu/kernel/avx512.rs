@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use half::{bf16, f16};
 
@@ -11,10 +12,7 @@ use super::{Rows, gemm, portable};
 use crate::checkpoint::Dtype;
 use crate::config::Precision;
 use crate::ops;
-use crate::ops::matmul::LANES;
-
-/// Weight rows that [`dots`] reads side by side, to keep several sums under way.
-const ROWS: usize = 4;
+use crate::ops::matmul::{LANES, STRETCH};
 
 /// Rows up to this long are read 16 at a time: adding up the lanes of a sum takes as long as making it.
 const SHORT: usize = 256;
@@ -27,21 +25,39 @@ pub(super) fn dots(x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]]) {
         }
         return;
     }
+    // So many tokens and rows at once that the sums fill the registers, and a row is widened once for them.
+    let (mut x, mut out) = (x, out);
+    while !out.is_empty() {
+        let tokens = 1 << out.len().min(8).ilog2();
+        let (x_now, out_now);
+        (x_now, x) = x.split_at(tokens * w.inputs);
+        (out_now, out) = out.split_at_mut(tokens);
+        match tokens {
+            8 => dots_of_tokens::<8, 3>(x_now, w, out_now),
+            4 => dots_of_tokens::<4, 4>(x_now, w, out_now),
+            2 => dots_of_tokens::<2, 4>(x_now, w, out_now),
+            _ => dots_of_tokens::<1, 4>(x_now, w, out_now),
+        }
+    }
+}
+
+/// [`dots`] of T tokens, R rows at a time.
+fn dots_of_tokens<const T: usize, const R: usize>(x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]]) {
     let count = w.count();
-    for first in (0..count).step_by(ROWS) {
+    for first in (0..count).step_by(R) {
         let rows = std::array::from_fn(|i| w.row((first + i).min(count - 1)));
-        for (out, x) in out.iter_mut().zip(x.chunks_exact(w.inputs)) {
-            // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
-            let sums: [f32; ROWS] = unsafe {
-                match w.dtype {
-                    Dtype::F32 => dots_f32(x, rows),
-                    Dtype::F16 => dots_f16(x, rows),
-                    Dtype::BF16 => dots_bf16(x, rows),
-                    other => unreachable!("{other} is for dots_of_blocks"),
-                }
-            };
-            for (out, sum) in out[first..].iter_mut().zip(sums) {
-                *out = sum;
+        // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+        let sums: [[f32; T]; R] = unsafe {
+            match w.dtype {
+                Dtype::F32 => dots_f32(x, rows),
+                Dtype::F16 => dots_f16(x, rows),
+                Dtype::BF16 => dots_bf16(x, rows),
+                other => unreachable!("{other} is for dots_of_blocks"),
+            }
+        };
+        for (row, sums) in (first..count).zip(sums) {
+            for (out, sum) in out.iter_mut().zip(sums) {
+                out[row] = sum;
             }
         }
     }
@@ -49,26 +65,46 @@ pub(super) fn dots(x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]]) {
 
 macro_rules! dots_of {
     ($name:ident, $size:literal, |$pointer:ident, $mask:ident| $load:expr) => {
-        /// The dot products of `x` with [`ROWS`] rows of as many values.
+        /// The dot products of T rows of `x` with R rows of as many values.
         #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-        fn $name(x: &[f32], rows: [&[u8]; ROWS]) -> [f32; ROWS] {
-            assert!(rows.iter().all(|row| row.len() == x.len() * $size));
-            let mut sums = [_mm512_setzero_ps(); ROWS];
-            let mut at = 0;
-            while at < x.len() {
-                let $mask = mask(x.len() - at);
-                // SAFETY: masked loads touch only lanes below `x.len() - at`; every row was just checked to
-                // have `x.len()` values, so `at` and these lanes are inside `x` and inside each row.
-                unsafe {
-                    let x = _mm512_maskz_loadu_ps($mask, x.as_ptr().add(at));
-                    for row in 0..ROWS {
-                        let $pointer = rows[row].as_ptr().add(at * $size);
-                        sums[row] = _mm512_fmadd_ps(x, $load, sums[row]);
+        fn $name<const T: usize, const R: usize>(x: &[f32], rows: [&[u8]; R]) -> [[f32; T]; R] {
+            let inputs = x.len() / T;
+            assert!(rows.iter().all(|row| row.len() == inputs * $size));
+            let mut out = [[0.0; T]; R];
+            for start in (0..inputs).step_by(STRETCH) {
+                let end = (start + STRETCH).min(inputs);
+                let mut sums = [[_mm512_setzero_ps(); T]; R];
+                let mut at = start;
+                while at < end {
+                    let $mask = mask(end - at);
+                    // SAFETY: masked loads touch only lanes below `end - at`; `x` has T rows of `inputs` values, and
+                    // every weight row was just checked to have as many, so `at` and these lanes are inside them.
+                    unsafe {
+                        let mut weights = [_mm512_setzero_ps(); R];
+                        for row in 0..R {
+                            let $pointer = rows[row].as_ptr().add(at * $size);
+                            weights[row] = $load;
+                            // With more arithmetic between the loads, the processor does not read ahead enough.
+                            if T > 1 {
+                                let next = $pointer.wrapping_add(R * inputs * $size);
+                                _mm_prefetch::<_MM_HINT_T1>(next.cast());
+                            }
+                        }
+                        for token in 0..T {
+                            let x = _mm512_maskz_loadu_ps($mask, x.as_ptr().add(token * inputs + at));
+                            for row in 0..R {
+                                sums[row][token] = _mm512_fmadd_ps(x, weights[row], sums[row][token]);
+                            }
+                        }
                     }
+                    at += LANES;
                 }
-                at += LANES;
+                for (out, sums) in out.as_flattened_mut().iter_mut().zip(sums.as_flattened()) {
+                    let sum = reduce(*sums);
+                    *out = if start == 0 { sum } else { *out + sum };
+                }
             }
-            [reduce(sums[0]), reduce(sums[1]), reduce(sums[2]), reduce(sums[3])]
+            out
         }
     };
 }
@@ -113,12 +149,12 @@ impl gemm::Tile for Tile {
     const ROWS: usize = 48;
     const TOKENS: usize = 8;
 
-    fn pack(w: Rows<'_>, first: usize, scratch: &mut [f32], panel: &mut [f32]) {
-        pack(w, first, scratch, panel);
+    fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]) {
+        pack(w, first, inputs, scratch, panel);
     }
 
-    fn add(x: &[f32], w: &[f32], fresh: bool, earlier: &[f32], sums: &mut [f32]) {
-        add(x, w, fresh, earlier, sums);
+    fn sum(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
+        sum(x, w, earlier, sums);
     }
 
     #[inline(always)]
@@ -131,13 +167,13 @@ impl gemm::Tile for Tile {
 /// Vectors of weight rows in a tile.
 const VECTORS: usize = <Tile as gemm::Tile>::ROWS / LANES;
 
-/// Activations by which [`add`] asks for more before they are needed.
+/// Activations by which [`sum`] asks for more before they are needed.
 const X_AHEAD: usize = 1024;
 
-/// See [`gemm::Tile::add`].
-fn add(x: &[f32], w: &[f32], fresh: bool, earlier: &[f32], sums: &mut [f32]) {
+/// See [`gemm::Tile::sum`].
+fn sum(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
     #[target_feature(enable = "avx512f")]
-    fn inner(x: &[f32], w: &[f32], fresh: bool, earlier: &[f32], sums: &mut [f32]) {
+    fn inner(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
         const T: usize = <Tile as gemm::Tile>::TOKENS;
         const SIZE: usize = T * VECTORS * LANES;
         let steps = x.len() / T;
@@ -147,17 +183,7 @@ fn add(x: &[f32], w: &[f32], fresh: bool, earlier: &[f32], sums: &mut [f32]) {
         // SAFETY: the lengths were just checked: `sums` and each of `earlier` hold T·VECTORS vectors, and each step
         // reads T values of `x` and VECTORS vectors of `w`.
         unsafe {
-            if !fresh {
-                for token in 0..T {
-                    for v in 0..VECTORS {
-                        tile[token][v] = _mm512_loadu_ps(sums.add((token * VECTORS + v) * LANES));
-                    }
-                }
-            }
-            for _ in 0..steps {
-                // The next tile's activations follow, from a level of the cache that the processor does not
-                // read ahead from by itself past a page.
-                _mm_prefetch::<_MM_HINT_T0>(x.wrapping_add(X_AHEAD).cast());
+            let mut step = |x: *const f32, w: *const f32| {
                 let mut weights = [_mm512_setzero_ps(); VECTORS];
                 for v in 0..VECTORS {
                     weights[v] = _mm512_loadu_ps(w.add(v * LANES));
@@ -168,8 +194,19 @@ fn add(x: &[f32], w: &[f32], fresh: bool, earlier: &[f32], sums: &mut [f32]) {
                         tile[token][v] = _mm512_fmadd_ps(activation, weights[v], tile[token][v]);
                     }
                 }
-                x = x.add(T);
-                w = w.add(VECTORS * LANES);
+            };
+            // Two steps read one line of the activations.
+            for _ in 0..steps / 2 {
+                // The next tile's follow, in a level of the cache from which the processor does not read ahead by
+                // itself past a page.
+                _mm_prefetch::<_MM_HINT_T0>(x.wrapping_add(X_AHEAD).cast());
+                step(x, w);
+                step(x.add(T), w.add(VECTORS * LANES));
+                x = x.add(2 * T);
+                w = w.add(2 * VECTORS * LANES);
+            }
+            if steps % 2 == 1 {
+                step(x, w);
             }
             for earlier in earlier.chunks_exact(SIZE) {
                 for token in 0..T {
@@ -187,45 +224,53 @@ fn add(x: &[f32], w: &[f32], fresh: bool, earlier: &[f32], sums: &mut [f32]) {
         }
     }
     // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
-    unsafe { inner(x, w, fresh, earlier, sums) }
+    unsafe { inner(x, w, earlier, sums) }
 }
 
 /// See [`gemm::pack`]: 16 rows × 16 numbers of 32 bits are transposed in registers.
-fn pack(w: Rows<'_>, first: usize, scratch: &mut [f32], panel: &mut [f32]) {
+fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]) {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    fn inner(w: Rows<'_>, first: usize, scratch: &mut [f32], panel: &mut [f32]) {
-        let stride = gemm::panel_stride(w.inputs, VECTORS * LANES);
+    fn inner(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]) {
+        let stride = gemm::panel_stride(inputs.len(), VECTORS * LANES);
         assert!(panel.len() == LANES * stride && scratch.len() >= LANES * gemm::BLOCK);
         // Where the vector of 16 rows goes that `input` and `v` name.
-        let at = |input: usize, v: usize| input % LANES * stride + (input / LANES * VECTORS + v) * LANES;
+        let at = |input: usize, v: usize| {
+            let input = input - inputs.start;
+            input % LANES * stride + (input / LANES * VECTORS + v) * LANES
+        };
         for v in 0..VECTORS {
             let rows = first + v * LANES..first + (v + 1) * LANES;
-            let mut done = 0;
+            let mut done = inputs.start;
             if w.dtype == Dtype::BF16 && rows.end <= w.count() {
                 let rows: [&[u8]; LANES] = std::array::from_fn(|row| w.row(rows.start + row));
                 assert!(rows.iter().all(|row| row.len() == 2 * w.inputs));
+                // Values of a panel from one step to the next.
+                const STEP: usize = VECTORS * LANES;
                 let odd = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
-                while done + 2 * LANES <= w.inputs {
+                while done + 2 * LANES <= inputs.end {
                     // SAFETY: each row was just checked to have 32 values from `done` on; `panel` has 16 parts of
                     // `stride` values, each of which holds VECTORS vectors for every 16 inputs.
                     unsafe {
                         let pairs = |row: usize| _mm512_loadu_ps(rows[row].as_ptr().add(2 * done).cast());
                         let pairs = transpose(std::array::from_fn(pairs));
-                        for (i, pairs) in pairs.into_iter().enumerate() {
+                        let (low, high) = pairs.split_at(LANES / 2);
+                        let mut to = panel.as_mut_ptr().add(at(done, v));
+                        for (low, high) in low.iter().zip(high) {
                             // The upper half of a float32 is a bfloat16.
-                            let pairs = _mm512_castps_si512(pairs);
-                            let two = [_mm512_slli_epi32::<16>(pairs), _mm512_and_si512(pairs, odd)];
-                            for (j, column) in two.into_iter().enumerate() {
-                                let to = panel.as_mut_ptr().add(at(done + 2 * i + j, v));
-                                _mm512_storeu_si512(to.cast(), column);
-                            }
+                            let [low, high] = [low, high].map(|pairs| _mm512_castps_si512(*pairs));
+                            _mm512_storeu_si512(to.cast(), _mm512_slli_epi32::<16>(low));
+                            _mm512_storeu_si512(to.add(STEP).cast(), _mm512_slli_epi32::<16>(high));
+                            to = to.wrapping_add(stride);
+                            _mm512_storeu_si512(to.cast(), _mm512_and_si512(low, odd));
+                            _mm512_storeu_si512(to.add(STEP).cast(), _mm512_and_si512(high, odd));
+                            to = to.wrapping_add(stride);
                         }
                     }
                     done += 2 * LANES;
                 }
             }
-            for start in (done..w.inputs).step_by(gemm::BLOCK) {
-                let block = start..(start + gemm::BLOCK).min(w.inputs);
+            for start in (done..inputs.end).step_by(gemm::BLOCK) {
+                let block = start..(start + gemm::BLOCK).min(inputs.end);
                 for (row, out) in rows.clone().zip(scratch.chunks_exact_mut(gemm::BLOCK)) {
                     out[block.len()..].fill(0.0);
                     match row < w.count() {
@@ -248,7 +293,7 @@ fn pack(w: Rows<'_>, first: usize, scratch: &mut [f32], panel: &mut [f32]) {
         }
     }
     // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
-    unsafe { inner(w, first, scratch, panel) }
+    unsafe { inner(w, first, inputs, scratch, panel) }
 }
 
 /// The columns of 16 rows of 16 values.

@@ -9,18 +9,24 @@
 //! The remainders are taken in that [`ORDER`], in which a sum is added to the one before it as soon as both are
 //! there, while one of them still is in registers; never more than four of a tile's wait in memory.
 //!
-//! A remainder's inputs are taken [`STEPS`] at a time, so that this part of the panel stays in the first-level
-//! cache while all tokens pass by.
+//! Inputs are taken a [`STRETCH`] at a time, as `dot` takes them, and tokens a [`BLOCK_TOKENS`]: so many activations
+//! stay in the second-level cache while all rows of weights pass by.
+
+use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
 use rayon::prelude::*;
 
 use super::Rows;
 use crate::backend::cpu::MIN_PARALLEL;
-use crate::ops::matmul::LANES;
+use crate::ops;
+use crate::ops::matmul::{LANES, STRETCH};
 
-/// Inputs of one remainder that are added up before the next tile's turn.
-const STEPS: usize = 96;
+/// Tokens in a block, at most.
+const BLOCK_TOKENS: usize = 128;
+
+/// Remainders that a thread packs at once.
+const REMAINDERS: usize = 4;
 
 /// Inputs that are widened at once: whole blocks of every number type.
 pub(super) const BLOCK: usize = 256;
@@ -47,18 +53,17 @@ pub(super) trait Tile {
     const TOKENS: usize;
 
     /// [`pack`] for panels of ROWS.
-    fn pack(w: Rows<'_>, first: usize, scratch: &mut [f32], panel: &mut [f32]);
+    fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]);
 
-    /// sums (TOKENS, ROWS) += Σ over the steps, in order, of x (steps, TOKENS) · w (steps, ROWS), each a fused
-    /// multiply-add; where they are `fresh`, they begin at 0. Then every one of `earlier` (…, TOKENS, ROWS) is
-    /// added to them, in order.
-    fn add(x: &[f32], w: &[f32], fresh: bool, earlier: &[f32], sums: &mut [f32]);
+    /// sums (TOKENS, ROWS) = Σ over the steps, in order, of x (steps, TOKENS) · w (steps, ROWS), each a fused
+    /// multiply-add, to which every one of `earlier` (…, TOKENS, ROWS) is added, in order.
+    fn sum(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]);
 
     /// Asks for the line at `address`, which need be no memory of ours, before it is needed.
     fn prefetch(address: *const u8);
 }
 
-/// Activations in the order in which a tile reads them: (remainder, part of [`STEPS`] steps, tile of tokens, step,
+/// Activations in the order in which a tile reads them: (block of tokens, stretch, remainder, tile of tokens, step,
 /// token), zeros where a tile or a step is not full.
 #[derive(Debug, Default)]
 pub(in crate::backend::cpu) struct Packed {
@@ -73,39 +78,67 @@ impl Packed {
     pub(in crate::backend::cpu) fn pack(&mut self, x: &[f32], inputs: usize, tile_tokens: usize) {
         let tokens = x.len() / inputs;
         (self.inputs, self.tokens, self.tile_tokens) = (inputs, tokens, tile_tokens);
-        let (steps, tiles) = (self.steps(), self.tiles());
+        let size: usize = blocks(tokens, tile_tokens)
+            .flat_map(|block| stretches(inputs).map(move |stretch| part_size(&block, &stretch, tile_tokens)))
+            .sum();
         self.values.clear();
-        self.values.resize(LANES * steps * tiles * tile_tokens, 0.0);
-        let fill = |(remainder, out): (usize, &mut [f32])| {
-            for (token, row) in x.chunks_exact(inputs).enumerate() {
-                let (tile, token) = (token / tile_tokens, token % tile_tokens);
-                for (part, out) in out.chunks_mut(STEPS * tiles * tile_tokens).enumerate() {
-                    let steps = out.len() / (tiles * tile_tokens);
-                    let tile = &mut out[tile * steps * tile_tokens..][..steps * tile_tokens];
-                    let values = row.iter().skip(part * STEPS * LANES + remainder).step_by(LANES);
-                    for (out, value) in tile.chunks_exact_mut(tile_tokens).zip(values) {
-                        out[token] = *value;
+        self.values.resize(size, 0.0);
+        // A part is some remainders of a stretch of a block.
+        let mut parts = Vec::new();
+        let mut rest = &mut self.values[..];
+        for block in blocks(tokens, tile_tokens) {
+            for stretch in stretches(inputs) {
+                let all;
+                (all, rest) = rest.split_at_mut(part_size(&block, &stretch, tile_tokens));
+                let size = all.len() / LANES * REMAINDERS;
+                for (part, out) in all.chunks_mut(size).enumerate() {
+                    parts.push((block.clone(), stretch.clone(), part * REMAINDERS, out));
+                }
+            }
+        }
+        let fill = |(block, stretch, first, part): (Range<usize>, Range<usize>, usize, &mut [f32])| {
+            let tile_size = steps(&stretch) * tile_tokens;
+            let remainder_size = part.len() / REMAINDERS;
+            for (tile, start) in block.clone().step_by(tile_tokens).enumerate() {
+                let rows = start..block.end.min(start + tile_tokens);
+                for remainder in 0..REMAINDERS {
+                    let out = &mut part[remainder * remainder_size + tile * tile_size..][..tile_size];
+                    let inputs_now = (stretch.start + first + remainder..stretch.end).step_by(LANES);
+                    for (out, input) in out.chunks_exact_mut(tile_tokens).zip(inputs_now) {
+                        for (out, row) in out.iter_mut().zip(rows.clone()) {
+                            *out = x[row * inputs + input];
+                        }
                     }
                 }
             }
         };
-        let remainder = steps * tiles * tile_tokens;
         if x.len() < MIN_PARALLEL {
-            self.values.chunks_exact_mut(remainder).enumerate().for_each(fill);
+            parts.into_iter().for_each(fill);
         } else {
-            self.values.par_chunks_exact_mut(remainder).enumerate().for_each(fill);
+            parts.into_par_iter().for_each(fill);
         }
     }
+}
 
-    /// Number of tiles.
-    fn tiles(&self) -> usize {
-        self.tokens.div_ceil(self.tile_tokens)
-    }
+/// The stretches of so many inputs.
+fn stretches(inputs: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..inputs).step_by(STRETCH).map(move |start| start..(start + STRETCH).min(inputs))
+}
 
-    /// Inputs that leave the same remainder.
-    fn steps(&self) -> usize {
-        self.inputs.div_ceil(LANES)
-    }
+/// The blocks of so many tokens.
+fn blocks(tokens: usize, tile_tokens: usize) -> impl Iterator<Item = Range<usize>> {
+    let size = BLOCK_TOKENS.next_multiple_of(tile_tokens);
+    (0..tokens).step_by(size).map(move |start| start..(start + size).min(tokens))
+}
+
+/// Inputs of a stretch that leave the same remainder.
+fn steps(stretch: &Range<usize>) -> usize {
+    stretch.len().div_ceil(LANES)
+}
+
+/// Values of one stretch of a block in [`Packed`].
+fn part_size(block: &Range<usize>, stretch: &Range<usize>, tile_tokens: usize) -> usize {
+    block.len().next_multiple_of(tile_tokens) * steps(stretch) * LANES
 }
 
 /// Buffers of one thread, kept between calls.
@@ -134,84 +167,114 @@ pub(super) fn panel_stride(inputs: usize, rows: usize) -> usize {
 /// out (tokens)(rows of w) = x · wᵀ.
 pub(super) fn gemm<T: Tile>(x: &Packed, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Scratch) {
     let (rows, tile_size) = (w.count(), T::ROWS * T::TOKENS);
-    let (steps, tiles, stride) = (x.steps(), x.tiles(), panel_stride(x.inputs, T::ROWS));
     let widened = take(&mut scratch.widened, LANES * BLOCK);
-    let panel = take(&mut scratch.panel, LANES * stride);
-    // (tile, level, token, row): the sum of 2^level remainders.
-    let sums = take(&mut scratch.sums, tiles * LEVELS * tile_size);
-
-    for first in (0..rows).step_by(T::ROWS) {
-        T::pack(w, first, widened, panel);
-        let mut ahead = Ahead::new::<T>(w, first, LANES * steps.div_ceil(STEPS) * tiles);
-        for (turn, remainder) in ORDER.into_iter().enumerate() {
-            // As many sums wait for this one as there are ones at the end of the binary number.
-            let level = turn.trailing_ones() as usize;
-            let panel = &panel[remainder * stride..][..steps * T::ROWS];
-            let x = &x.values[remainder * steps * tiles * T::TOKENS..][..steps * tiles * T::TOKENS];
-            let parts = panel.chunks(STEPS * T::ROWS).zip(x.chunks(STEPS * tiles * T::TOKENS));
-            for (part, (panel, x)) in parts.enumerate() {
-                let last = (part + 1) * STEPS >= steps;
-                let x = x.chunks_exact(panel.len() / T::ROWS * T::TOKENS);
-                for (x, sums) in x.zip(sums.chunks_exact_mut(LEVELS * tile_size)) {
-                    let (earlier, sums) = sums.split_at_mut(level * tile_size);
-                    let earlier = if last { earlier } else { &mut [] };
-                    T::add(x, panel, part == 0, earlier, &mut sums[..tile_size]);
-                    ahead.prefetch::<T>();
+    let mut packed = &x.values[..];
+    for block in blocks(x.tokens, T::TOKENS) {
+        let tiles = block.len().div_ceil(T::TOKENS);
+        // (tile, level, token, row): the sum of 2^level remainders.
+        let sums = take(&mut scratch.sums, tiles * LEVELS * tile_size);
+        for stretch in stretches(x.inputs) {
+            let (start, steps) = (stretch.start, steps(&stretch));
+            let stride = panel_stride(stretch.len(), T::ROWS);
+            let panel = take(&mut scratch.panel, LANES * stride);
+            let x;
+            (x, packed) = packed.split_at(part_size(&block, &stretch, T::TOKENS));
+            for first in (0..rows).step_by(T::ROWS) {
+                T::pack(w, first, stretch.clone(), widened, panel);
+                let mut ahead = Ahead::new::<T>(w, first + T::ROWS, &stretch, LANES * tiles);
+                for (turn, remainder) in ORDER.into_iter().enumerate() {
+                    // As many sums wait for this one as there are ones at the end of the binary number.
+                    let level = turn.trailing_ones() as usize;
+                    let panel = &panel[remainder * stride..][..steps * T::ROWS];
+                    let x = &x[remainder * x.len() / LANES..][..x.len() / LANES];
+                    let tiles = x.chunks_exact(steps * T::TOKENS);
+                    for (x, sums) in tiles.zip(sums.chunks_exact_mut(LEVELS * tile_size)) {
+                        let (earlier, sums) = sums.split_at_mut(level * tile_size);
+                        T::sum(x, panel, earlier, &mut sums[..tile_size]);
+                        ahead.prefetch::<T>();
+                    }
                 }
-            }
-        }
-        let count = T::ROWS.min(rows - first);
-        for (out, sums) in out.chunks_mut(T::TOKENS).zip(sums.chunks_exact(LEVELS * tile_size)) {
-            let sums = sums[(LEVELS - 1) * tile_size..].chunks_exact(T::ROWS);
-            for (out, sums) in out.iter_mut().zip(sums) {
-                out[first..first + count].copy_from_slice(&sums[..count]);
+                let columns = first..rows.min(first + T::ROWS);
+                let tiles = out[block.clone()].chunks_mut(T::TOKENS);
+                for (out, sums) in tiles.zip(sums.chunks_exact(LEVELS * tile_size)) {
+                    let sums = sums[(LEVELS - 1) * tile_size..].chunks_exact(T::ROWS);
+                    for (out, sums) in out.iter_mut().zip(sums) {
+                        let (out, sums) = (&mut out[columns.clone()], &sums[..columns.len()]);
+                        match start {
+                            0 => out.copy_from_slice(sums),
+                            _ => ops::elementwise::add_to(sums, out),
+                        }
+                    }
+                }
             }
         }
     }
 }
 
-/// The rows that come after a panel's: they are asked for while the panel is at work, a few lines at a time.
+/// The weights that come after a panel's: they are asked for while the panel is at work, a few lines at a time.
 struct Ahead {
+    /// What is asked for next, and where its row's part ends.
     next: *const u8,
     end: *const u8,
+    /// Bytes in such a part, and from one row to the next.
+    part: usize,
+    row: usize,
+    /// Rows after this one.
+    rows: usize,
+    /// Lines in a turn.
     lines: usize,
 }
 
 impl Ahead {
-    /// For the rows after the panel that begins at row `first`, in `turns` turns. Past the last row of `w`, other
-    /// rows of its matrix follow, or an address that is asked for in vain.
-    fn new<T: Tile>(w: Rows<'_>, first: usize, turns: usize) -> Self {
+    /// For a stretch of ROWS rows from `first` on, in `turns` turns. Past the last row of `w`, other rows of its
+    /// matrix follow, or an address that is asked for in vain.
+    fn new<T: Tile>(w: Rows<'_>, first: usize, stretch: &Range<usize>, turns: usize) -> Self {
+        let bytes = w.range(stretch.clone());
         let row = w.row(0).len();
-        let next = w.bytes.as_ptr().wrapping_add((first + T::ROWS) * row);
-        let lines = (T::ROWS * row).div_ceil(LINE).div_ceil(turns);
-        Self { next, end: next.wrapping_add(T::ROWS * row), lines }
+        let next = w.bytes.as_ptr().wrapping_add(first * row + bytes.start);
+        let lines = (T::ROWS * bytes.len().div_ceil(LINE)).div_ceil(turns);
+        let part = bytes.len();
+        Self { next, end: next.wrapping_add(part), part, row, rows: T::ROWS - 1, lines }
     }
 
     /// One turn.
     #[inline(always)]
     fn prefetch<T: Tile>(&mut self) {
         for _ in 0..self.lines {
-            if self.next < self.end {
-                T::prefetch(self.next);
-                self.next = self.next.wrapping_add(LINE);
+            if self.next >= self.end {
+                if self.rows == 0 {
+                    return;
+                }
+                self.rows -= 1;
+                self.end = self.end.wrapping_add(self.row);
+                self.next = self.end.wrapping_sub(self.part);
             }
+            T::prefetch(self.next);
+            self.next = self.next.wrapping_add(LINE);
         }
     }
 }
 
-/// Widens R weight rows from `first` on to float32 in the order (remainder, step, row), zeros past the last row
-/// and the last input. From one remainder to the next it is [`panel_stride`].
+/// Widens some inputs of R weight rows from `first` on to float32 in the order (remainder, step, row), zeros past
+/// the last row and the last input. From one remainder to the next it is [`panel_stride`].
 #[inline(always)]
-pub(super) fn pack<const R: usize>(w: Rows<'_>, first: usize, scratch: &mut [f32], panel: &mut [f32]) {
-    let stride = panel_stride(w.inputs, R);
+pub(super) fn pack<const R: usize>(
+    w: Rows<'_>,
+    first: usize,
+    inputs: Range<usize>,
+    scratch: &mut [f32],
+    panel: &mut [f32],
+) {
+    let stride = panel_stride(inputs.len(), R);
     panel.fill(0.0);
     for row in 0..R.min(w.count() - first) {
-        for start in (0..w.inputs).step_by(BLOCK) {
-            let block = start..(start + BLOCK).min(w.inputs);
+        for start in inputs.clone().step_by(BLOCK) {
+            let block = start..(start + BLOCK).min(inputs.end);
             let widened = &mut scratch[..block.len()];
             w.widen(first + row, block, widened);
             for (i, value) in widened.iter().enumerate() {
-                panel[i % LANES * stride + (start + i) / LANES * R + row] = *value;
+                let i = start - inputs.start + i;
+                panel[i % LANES * stride + i / LANES * R + row] = *value;
             }
         }
     }

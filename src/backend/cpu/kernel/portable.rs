@@ -1,6 +1,7 @@
 //! The plain operations, for any processor; the other instruction sets compile some of them for
 //! themselves.
 
+use std::ops::Range;
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -46,21 +47,12 @@ pub(super) fn widen_bf16(values: &[bf16], out: &mut [f32]) {
     }
 }
 
-/// See [`gemm::Tile::add`], for tiles of R weight rows and T tokens.
+/// See [`gemm::Tile::sum`], for tiles of R weight rows and T tokens.
 #[inline(always)]
-pub(super) fn add<const R: usize, const T: usize>(
-    x: &[f32],
-    w: &[f32],
-    fresh: bool,
-    earlier: &[f32],
-    sums: &mut [f32],
-) {
+pub(super) fn sum<const R: usize, const T: usize>(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
     let (x, w) = (x.as_chunks::<T>().0, w.as_chunks::<R>().0);
     let sums = &mut sums.as_chunks_mut::<R>().0[..T];
     let mut tile = [[0.0_f32; R]; T];
-    if !fresh {
-        tile.copy_from_slice(sums);
-    }
     for (x, w) in x.iter().zip(w) {
         for token in 0..T {
             for row in 0..R {
@@ -85,12 +77,12 @@ impl gemm::Tile for Tile {
     const ROWS: usize = 8;
     const TOKENS: usize = 4;
 
-    fn pack(w: Rows<'_>, first: usize, scratch: &mut [f32], panel: &mut [f32]) {
-        gemm::pack::<8>(w, first, scratch, panel);
+    fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]) {
+        gemm::pack::<8>(w, first, inputs, scratch, panel);
     }
 
-    fn add(x: &[f32], w: &[f32], fresh: bool, earlier: &[f32], sums: &mut [f32]) {
-        add::<8, 4>(x, w, fresh, earlier, sums);
+    fn sum(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
+        sum::<8, 4>(x, w, earlier, sums);
     }
 
     fn prefetch(_: *const u8) {}
