@@ -7,6 +7,8 @@ use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
 use super::MIN_PARALLEL;
+#[cfg(target_arch = "x86_64")]
+use super::kernel::brains;
 use super::kernel::gemm::{Packed, Scratch};
 use super::kernel::q8::Quantized;
 use super::kernel::{GroupScales, Kernel, Rows};
@@ -135,6 +137,9 @@ pub struct Input {
     values: Vec<f32>,
     /// Many rows, in the order in which a tile reads them.
     packed: Packed,
+    /// The same in bfloat16, where the processor multiplies it.
+    #[cfg(target_arch = "x86_64")]
+    brains: brains::Packed,
     /// All rows, in int8 precision.
     quantized: Quantized,
 }
@@ -154,6 +159,14 @@ impl Input {
         if let Precision::Q8 { group } = precision {
             self.quantized.fill(kernel, x, width, group, rows >= MIN_TILES_Q8 && kernel.tiles_q8());
         } else if rows >= MIN_PACKED {
+            #[cfg(target_arch = "x86_64")]
+            if kernel.brains(width).is_some() {
+                self.brains.pack(precision, x, width);
+                if precision == Precision::Bf16 {
+                    return;
+                }
+                // In float32 it is for each matrix to say: others than bfloat16's are multiplied in float32.
+            }
             self.packed.pack(x, width, kernel.tile_tokens());
         } else {
             self.values.clear();
@@ -171,6 +184,8 @@ thread_local! {
     /// What a thread multiplies tiles with, kept from one product to the next: memory fresh from the system
     /// costs a page fault for every 4 KB.
     static SCRATCH: RefCell<Scratch> = RefCell::default();
+    #[cfg(target_arch = "x86_64")]
+    static BRAINS: RefCell<brains::Scratch> = RefCell::default();
     /// A row of weights that must be widened.
     static ROW: RefCell<Vec<f32>> = RefCell::default();
 }
@@ -192,11 +207,18 @@ pub(super) fn product(kernel: Kernel, x: &Input, w: &Matrix, bias: Option<&Vec<f
         true => outputs.div_ceil(PARTS * rayon::current_num_threads()).next_multiple_of(ROWS_AT_ONCE),
         false => ROWS_AT_ONCE,
     };
+    #[cfg(target_arch = "x86_64")]
+    let brains = (kernel.brains(inputs))
+        .filter(|unit| rows >= MIN_PACKED && unit.takes(w.tensor.dtype(), w.precision));
     let part = |part: usize, out: &mut [&mut [f32]]| {
         let columns = part * columns..outputs.min((part + 1) * columns);
         let weights = w.rows(columns.clone());
         match w.precision {
             Precision::Q8 { .. } => kernel.q8(&x.quantized, weights, out),
+            #[cfg(target_arch = "x86_64")]
+            _ if let Some(unit) = brains => {
+                BRAINS.with_borrow_mut(|scratch| unit.gemm(&x.brains, weights, out, scratch));
+            }
             _ if rows >= MIN_PACKED => {
                 SCRATCH.with_borrow_mut(|scratch| kernel.gemm(&x.packed, weights, out, scratch));
             }

@@ -128,6 +128,13 @@ pub(super) fn prefetch(at: *const u8) {
     _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
 }
 
+/// Asks for the line at `address`, which need be no memory of ours, in the second-level cache.
+#[inline(always)]
+pub(super) fn prefetch_far(address: *const u8) {
+    // SAFETY: every processor with AVX-512 has SSE.
+    unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
+}
+
 /// The lanes that are left when `left` values are.
 fn mask(left: usize) -> __mmask16 {
     if left >= LANES { 0xffff } else { (1 << left) - 1 }
@@ -159,8 +166,7 @@ impl gemm::Tile for Tile {
 
     #[inline(always)]
     fn prefetch(address: *const u8) {
-        // SAFETY: every processor with AVX-512 has SSE.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
+        prefetch_far(address);
     }
 }
 
@@ -298,7 +304,7 @@ fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], pa
 
 /// The columns of 16 rows of 16 values.
 #[target_feature(enable = "avx512f")]
-fn transpose(rows: [__m512; LANES]) -> [__m512; LANES] {
+pub(super) fn transpose(rows: [__m512; LANES]) -> [__m512; LANES] {
     let zero = _mm512_setzero_ps();
     // Within each 128 bits: columns of four neighbouring rows.
     let mut fours = [zero; LANES];

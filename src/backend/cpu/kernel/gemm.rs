@@ -181,7 +181,7 @@ pub(super) fn gemm<T: Tile>(x: &Packed, w: Rows<'_>, out: &mut [&mut [f32]], scr
             (x, packed) = packed.split_at(part_size(&block, &stretch, T::TOKENS));
             for first in (0..rows).step_by(T::ROWS) {
                 T::pack(w, first, stretch.clone(), widened, panel);
-                let mut ahead = Ahead::new::<T>(w, first + T::ROWS, &stretch, LANES * tiles);
+                let mut ahead = Ahead::new(w, first + T::ROWS, T::ROWS, &stretch, LANES * tiles);
                 for (turn, remainder) in ORDER.into_iter().enumerate() {
                     // As many sums wait for this one as there are ones at the end of the binary number.
                     let level = turn.trailing_ones() as usize;
@@ -191,7 +191,7 @@ pub(super) fn gemm<T: Tile>(x: &Packed, w: Rows<'_>, out: &mut [&mut [f32]], scr
                     for (x, sums) in tiles.zip(sums.chunks_exact_mut(LEVELS * tile_size)) {
                         let (earlier, sums) = sums.split_at_mut(level * tile_size);
                         T::sum(x, panel, earlier, &mut sums[..tile_size]);
-                        ahead.prefetch::<T>();
+                        ahead.ask(T::prefetch);
                     }
                 }
                 let columns = first..rows.min(first + T::ROWS);
@@ -212,7 +212,7 @@ pub(super) fn gemm<T: Tile>(x: &Packed, w: Rows<'_>, out: &mut [&mut [f32]], scr
 }
 
 /// The weights that come after a panel's: they are asked for while the panel is at work, a few lines at a time.
-struct Ahead {
+pub(super) struct Ahead {
     /// What is asked for next, and where its row's part ends.
     next: *const u8,
     end: *const u8,
@@ -226,20 +226,19 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// For a stretch of ROWS rows from `first` on, in `turns` turns. Past the last row of `w`, other rows of its
+    /// For a stretch of `rows` rows from `first` on, in `turns` turns. Past the last row of `w`, other rows of its
     /// matrix follow, or an address that is asked for in vain.
-    fn new<T: Tile>(w: Rows<'_>, first: usize, stretch: &Range<usize>, turns: usize) -> Self {
+    pub(super) fn new(w: Rows<'_>, first: usize, rows: usize, stretch: &Range<usize>, turns: usize) -> Self {
         let bytes = w.range(stretch.clone());
-        let row = w.row(0).len();
+        let (part, row) = (bytes.len(), w.row(0).len());
         let next = w.bytes.as_ptr().wrapping_add(first * row + bytes.start);
-        let lines = (T::ROWS * bytes.len().div_ceil(LINE)).div_ceil(turns);
-        let part = bytes.len();
-        Self { next, end: next.wrapping_add(part), part, row, rows: T::ROWS - 1, lines }
+        let lines = (rows * part.div_ceil(LINE)).div_ceil(turns);
+        Self { next, end: next.wrapping_add(part), part, row, rows: rows - 1, lines }
     }
 
-    /// One turn.
+    /// One turn: `prefetch` asks for a line.
     #[inline(always)]
-    fn prefetch<T: Tile>(&mut self) {
+    pub(super) fn ask(&mut self, prefetch: impl Fn(*const u8)) {
         for _ in 0..self.lines {
             if self.next >= self.end {
                 if self.rows == 0 {
@@ -249,7 +248,7 @@ impl Ahead {
                 self.end = self.end.wrapping_add(self.row);
                 self.next = self.end.wrapping_sub(self.part);
             }
-            T::prefetch(self.next);
+            prefetch(self.next);
             self.next = self.next.wrapping_add(LINE);
         }
     }

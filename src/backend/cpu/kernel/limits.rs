@@ -12,7 +12,7 @@ impl Kernel {
     /// Reads `bytes` once (to the last 256) as fast as this instruction set can, and returns something made
     /// of all of them, so that no read is left out.
     pub fn read_limit(self, bytes: &[u8]) -> u64 {
-        match self.0 {
+        match self.isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => super::avx512::read(bytes),
             #[cfg(target_arch = "x86_64")]
@@ -32,7 +32,7 @@ impl Kernel {
             return super::vnni::multiply(rounds, std::hint::black_box(0x0102_0304));
         }
         let factor = std::hint::black_box(0.999);
-        match self.0 {
+        match self.isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => super::avx512::multiply(rounds, factor),
             #[cfg(target_arch = "x86_64")]

@@ -1,12 +1,19 @@
 //! The inner loops of [`crate::ops`], written or compiled for each vector instruction set and chosen at run time.
 //!
 //! Every kernel computes the sums of `ops/` in the same order with the same fused multiply-adds, so the
-//! choice changes the speed and not one bit of a result.
+//! choice changes the speed and not one bit of a result. The exception is [`brains`]: where the processor
+//! multiplies bfloat16, long products of many rows have another order.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512bf16;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod brains;
 pub(super) mod gemm;
 mod limits;
 mod portable;
@@ -28,7 +35,12 @@ use crate::ops::quantize::Quantized;
 /// The inner loops for one instruction set. A value of this type exists only for a set that the processor
 /// has; that is what makes calling them sound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kernel(Isa);
+pub struct Kernel {
+    isa: Isa,
+    /// What multiplies bfloat16, where it is used.
+    #[cfg(target_arch = "x86_64")]
+    brains: Option<brains::Unit>,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Isa {
@@ -131,22 +143,39 @@ impl Kernel {
             let avx2 = is_x86_feature_detected!("avx2")
                 && is_x86_feature_detected!("fma")
                 && is_x86_feature_detected!("f16c");
-            let avx512 = is_x86_feature_detected!("avx512f")
+            let avx512 = avx2
+                && is_x86_feature_detected!("avx512f")
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl");
-            let vnni = is_x86_feature_detected!("avx512vnni");
-            kernels.extend((avx2 && avx512 && vnni).then_some(Self(Isa::Avx512Vnni)));
-            kernels.extend((avx2 && avx512).then_some(Self(Isa::Avx512)));
-            kernels.extend(avx2.then_some(Self(Isa::Avx2)));
+            let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
+            let brains = |unit| Self { isa: Isa::Avx512Vnni, brains: Some(unit) };
+            kernels.extend((vnni && amx::available()).then_some(brains(brains::Unit::Amx)));
+            kernels.extend((vnni && avx512bf16::available()).then_some(brains(brains::Unit::Avx512Bf16)));
+            kernels.extend(vnni.then_some(Self::new(Isa::Avx512Vnni)));
+            kernels.extend(avx512.then_some(Self::new(Isa::Avx512)));
+            kernels.extend(avx2.then_some(Self::new(Isa::Avx2)));
         }
-        kernels.push(Self(Isa::Portable));
+        kernels.push(Self::new(Isa::Portable));
         kernels
+    }
+
+    /// The plain kernel of an instruction set that the processor has.
+    fn new(isa: Isa) -> Self {
+        Self {
+            isa,
+            #[cfg(target_arch = "x86_64")]
+            brains: None,
+        }
     }
 
     /// Its name, as `--cpu-kernel` takes it.
     pub fn name(self) -> &'static str {
-        match self.0 {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(unit) = self.brains {
+            return unit.name();
+        }
+        match self.isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => "avx512",
             #[cfg(target_arch = "x86_64")]
@@ -160,7 +189,7 @@ impl Kernel {
     /// out (rows of x)(rows of w) = x · wᵀ for a few rows of `x`, reading each weight once, in the
     /// number type in which it is stored. `scratch` is for one row of weights.
     pub(super) fn dots(self, x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>) {
-        match self.0 {
+        match self.isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni if !w.plain() => avx512::dots_of_blocks(x, w, out, scratch),
             #[cfg(target_arch = "x86_64")]
@@ -173,7 +202,7 @@ impl Kernel {
 
     /// The same for many rows of `x`, packed in the order in which they are read.
     pub(super) fn gemm(self, x: &Packed, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Scratch) {
-        match self.0 {
+        match self.isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => gemm::gemm::<avx512::Tile>(x, w, out, scratch),
             #[cfg(target_arch = "x86_64")]
@@ -184,7 +213,7 @@ impl Kernel {
 
     /// out (rows of x)(rows of w) = x · wᵀ in int8, as [`ops::quantize::dot`] computes it.
     pub(super) fn q8(self, x: &q8::Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
-        match self.0 {
+        match self.isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni => vnni::q8(x, w, out),
             #[cfg(target_arch = "x86_64")]
@@ -198,15 +227,21 @@ impl Kernel {
     /// Whether [`Kernel::q8`] reads many rows of activations in tiles.
     pub(super) fn tiles_q8(self) -> bool {
         #[cfg(target_arch = "x86_64")]
-        return self.0 == Isa::Avx512Vnni;
+        return self.isa == Isa::Avx512Vnni;
         #[cfg(not(target_arch = "x86_64"))]
         false
+    }
+
+    /// What multiplies inputs of `width` values as bfloat16 here, where anything does.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn brains(self, width: usize) -> Option<brains::Unit> {
+        self.brains.filter(|unit| unit.takes_width(width))
     }
 
     /// Tokens that a tile of [`Kernel::gemm`] takes at once.
     pub(super) fn tile_tokens(self) -> usize {
         use gemm::Tile;
-        match self.0 {
+        match self.isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => avx512::Tile::TOKENS,
             #[cfg(target_arch = "x86_64")]
@@ -217,7 +252,7 @@ impl Kernel {
 
     /// [`ops::attention::qk`].
     pub(super) fn qk(self, query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
-        match self.0 {
+        match self.isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => avx512::qk(query, keys, stride, out),
             #[cfg(target_arch = "x86_64")]
@@ -228,7 +263,7 @@ impl Kernel {
 
     /// [`ops::attention::mix`].
     pub(super) fn mix(self, weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
-        match self.0 {
+        match self.isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => avx512::mix(weights, values, stride, out),
             #[cfg(target_arch = "x86_64")]
@@ -239,7 +274,7 @@ impl Kernel {
 
     /// out = values, exactly.
     pub(super) fn widen_f16(self, values: &[f16], out: &mut [f32]) {
-        match self.0 {
+        match self.isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => avx512::widen_f16(values, out),
             #[cfg(target_arch = "x86_64")]
@@ -250,7 +285,7 @@ impl Kernel {
 
     /// out = values, exactly.
     pub(super) fn widen_bf16(self, values: &[bf16], out: &mut [f32]) {
-        match self.0 {
+        match self.isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => avx512::widen_bf16(values, out),
             #[cfg(target_arch = "x86_64")]
@@ -261,7 +296,7 @@ impl Kernel {
 
     /// [`ops::quantize::quantize`].
     pub(super) fn quantize(self, x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]) {
-        match self.0 {
+        match self.isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => avx512::quantize(x, group, values, scales),
             #[cfg(target_arch = "x86_64")]
@@ -272,7 +307,7 @@ impl Kernel {
 
     /// [`ops::softmax::softmax`].
     pub(super) fn softmax(self, row: &mut [f32]) {
-        match self.0 {
+        match self.isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => avx512::softmax(row),
             #[cfg(target_arch = "x86_64")]
@@ -283,7 +318,7 @@ impl Kernel {
 
     /// [`ops::swiglu::silu_all`].
     pub(super) fn silu(self, gate: &[f32], out: &mut [f32]) {
-        match self.0 {
+        match self.isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => avx512::silu(gate, out),
             #[cfg(target_arch = "x86_64")]
@@ -294,7 +329,7 @@ impl Kernel {
 
     /// [`ops::rms_norm::rms_norm`].
     pub(super) fn rms_norm(self, x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]) {
-        match self.0 {
+        match self.isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => avx512::rms_norm(x, weight, eps, precision, out),
             #[cfg(target_arch = "x86_64")]
