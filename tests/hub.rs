@@ -11,6 +11,8 @@ mod pty;
 mod repo;
 #[path = "hub/server.rs"]
 mod server;
+#[path = "hub/tls.rs"]
+mod tls;
 
 use std::fs;
 use std::path::Path;

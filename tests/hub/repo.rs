@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
+use rustls::ServerConfig;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -37,13 +38,22 @@ pub(crate) struct Hub {
 impl Hub {
     /// A hub with the repository org/tiny.
     pub(crate) fn new(files: Files) -> Self {
+        Self::start(files, None)
+    }
+
+    /// The same over https, with this certificate.
+    pub(crate) fn new_tls(files: Files, config: &Arc<ServerConfig>) -> Self {
+        Self::start(files, Some(config))
+    }
+
+    fn start(files: Files, config: Option<&Arc<ServerConfig>>) -> Self {
         let twist: Arc<Mutex<Twist>> = Arc::new(Mutex::new(Box::new(|_, _, answer| answer)));
         let (stored, twisted) = (files.clone(), Arc::clone(&twist));
-        let store = Server::start(move |request| {
+        let store = server(config, move |request| {
             twisted.lock().unwrap()(At::Store, request, store(&stored, request))
         });
         let (held, twisted, address) = (files.clone(), Arc::clone(&twist), store.url());
-        let hub = Server::start(move |request| {
+        let hub = server(config, move |request| {
             twisted.lock().unwrap()(At::Hub, request, hub(&held, &address, request))
         });
         Self { hub, store, home: tempfile::tempdir().unwrap(), files, twist }
@@ -65,7 +75,9 @@ impl Hub {
                 command.env_remove(name);
             }
         }
-        command.env_remove("TRANSFORMERS_OFFLINE");
+        for name in ["TRANSFORMERS_OFFLINE", "SSL_CERT_FILE", "SSL_CERT_DIR"] {
+            command.env_remove(name);
+        }
         command.env("HF_ENDPOINT", self.hub.url()).env("HF_HOME", self.home.path());
         command
     }
@@ -87,6 +99,16 @@ impl Hub {
         let mut path = self.blob(file).into_os_string();
         path.push(".incomplete");
         path.into()
+    }
+}
+
+fn server(
+    config: Option<&Arc<ServerConfig>>,
+    handler: impl Fn(&Request) -> Answer + Send + Sync + 'static,
+) -> Server {
+    match config {
+        Some(config) => Server::start_tls(Arc::clone(config), handler),
+        None => Server::start(handler),
     }
 }
 

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use ureq::http::{HeaderMap, Response, StatusCode, header};
+use ureq::tls::TlsConfig;
 use ureq::{Agent, Body};
 
 use super::address;
 use super::name::{Name, is_commit, is_safe};
 use super::settings::Settings;
+use super::trust;
 use super::verify::Digest;
 
 /// The largest list of files that is read. 100,000 files would fit.
@@ -29,6 +31,8 @@ const SILENCE: Duration = Duration::from_secs(60);
 pub(super) enum Failure {
     /// It could not be reached, or broke off.
     Unreachable(String),
+    /// It could not show who it is.
+    Untrusted(String),
     /// It said no.
     Refused {
         status: u16,
@@ -74,6 +78,8 @@ pub(super) struct Meta {
 /// The hub, as it is asked for one repository.
 pub(super) struct Client<'s> {
     agent: Agent,
+    /// What could not be read of the authorities that this machine trusts.
+    unread: Option<String>,
     settings: &'s Settings,
     name: &'s Name,
 }
@@ -86,6 +92,7 @@ enum Method {
 
 impl<'s> Client<'s> {
     pub(super) fn new(settings: &'s Settings, name: &'s Name) -> Self {
+        let (roots, unread) = trust::roots();
         // Redirects are followed here, so that the token goes to nobody but the hub.
         let config = Agent::config_builder()
             .http_status_as_error(false)
@@ -95,9 +102,10 @@ impl<'s> Client<'s> {
             .timeout_connect(Some(CONNECT))
             .timeout_recv_response(Some(SILENCE))
             .timeout_per_read(Some(SILENCE))
+            .tls_config(TlsConfig::builder().root_certs(roots).build())
             .user_agent(concat!("llama-trace/", env!("CARGO_PKG_VERSION")))
             .build();
-        Self { agent: config.into(), settings, name }
+        Self { agent: config.into(), unread, settings, name }
     }
 
     /// Who is asked, and for what.
@@ -223,7 +231,12 @@ impl<'s> Client<'s> {
         if let Some(token) = self.settings.token.as_ref().filter(|_| address::origin(url) == hub) {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
-        request.call().map_err(|error| Failure::Unreachable(error.to_string()))
+        request.call().map_err(|error| match trust::distrust(&error) {
+            Some(why) => Failure::Untrusted(
+                [Some(why), self.unread.clone()].into_iter().flatten().collect::<Vec<_>>().join("; "),
+            ),
+            None => Failure::Unreachable(error.to_string()),
+        })
     }
 }
 

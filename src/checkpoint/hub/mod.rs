@@ -19,6 +19,7 @@ mod files;
 mod name;
 mod refusal;
 mod settings;
+mod trust;
 mod verify;
 
 use std::path::PathBuf;
