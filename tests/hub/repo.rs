@@ -172,8 +172,9 @@ fn store(files: &Files, request: &Request) -> Answer {
         None => Answer::body(bytes.clone()),
         Some(from) if from >= bytes.len() => Answer::status(416),
         Some(from) => {
-            let range = format!("bytes {from}-{}/{}", bytes.len() - 1, bytes.len());
-            Answer { status: 206, ..Answer::body(&bytes[from..]) }.with("Content-Range", range)
+            let to = request.to().unwrap_or(bytes.len()).min(bytes.len());
+            let range = format!("bytes {from}-{}/{}", to - 1, bytes.len());
+            Answer { status: 206, ..Answer::body(&bytes[from..to]) }.with("Content-Range", range)
         }
     }
 }

@@ -23,8 +23,17 @@ impl Request {
 
     /// The first byte that is asked for.
     pub(crate) fn from(&self) -> Option<usize> {
-        let range = self.headers.get("range")?;
-        range.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok()
+        self.range()?.split_once('-')?.0.parse().ok()
+    }
+
+    /// The byte after the last one that is asked for; none where that is the file's.
+    pub(crate) fn to(&self) -> Option<usize> {
+        Some(self.range()?.split_once('-')?.1.parse::<usize>().ok()? + 1)
+    }
+
+    /// The part that is asked for, as in `0-99`.
+    pub(crate) fn range(&self) -> Option<&str> {
+        self.headers.get("range")?.strip_prefix("bytes=")
     }
 }
 
