@@ -112,8 +112,8 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
 /// Where the numbers of RoPE's scaling come from.
 fn scaling_note(checkpoint: &Checkpoint) -> &'static str {
     match (checkpoint.format, &checkpoint.config.rope_scaling) {
-        // params.json says only that there is one.
-        (Format::Meta { .. }, RopeScaling::Llama3 { .. }) => {
+        // params.json says only that there is one; another factor is --rope-factor's, or params.json's own.
+        (Format::Meta { .. }, RopeScaling::Llama3 { factor, .. }) if *factor == 8.0 => {
             "of RoPE frequencies, as in Meta's code; Hugging Face's converter uses 32 for Llama 3.2 (--rope-factor 32)"
         }
         _ => "of RoPE frequencies",

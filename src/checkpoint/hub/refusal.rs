@@ -109,5 +109,9 @@ pub(super) fn told(failure: &Failure) -> String {
 
 /// A server's words, made harmless and short.
 fn shown(text: &str) -> String {
-    text.chars().take(SHOWN).flat_map(char::escape_debug).collect()
+    let harmless = |c: char| match c {
+        '"' | '\'' => c.to_string(),
+        _ => c.escape_debug().to_string(),
+    };
+    text.chars().take(SHOWN).map(harmless).collect()
 }

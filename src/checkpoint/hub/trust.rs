@@ -25,6 +25,9 @@ pub(super) fn distrust(error: &ureq::Error) -> Option<String> {
     let rustls::Error::InvalidCertificate(reason) = reason else { return None };
     Some(match reason {
         CertificateError::UnknownIssuer => "one of an unknown authority".into(),
+        CertificateError::Other(reason) if reason.to_string() == "CaUsedAsEndEntity" => {
+            "one that is signed by itself, of an authority and not of a server".into()
+        }
         other => other.to_string(),
     })
 }
