@@ -8,9 +8,10 @@ use std::fs;
 use std::path::Path;
 
 use common::fixture;
-use common::logits::{bits, distance, logits};
+use common::logits::{bits, distance, logits, logits_on};
+use llama_trace::backend::cpu::Cpu;
 use llama_trace::checkpoint::{self, Checkpoint, Dtype};
-use llama_trace::config::{Pairing, RopeScaling};
+use llama_trace::config::{Pairing, Precision, RopeScaling};
 use serde_json::Value;
 
 /// Every form of the model: where it lies, and what it is recognised as.
@@ -34,6 +35,9 @@ const FORMS: [(&str, &str); 13] = [
 const SCALED: [(&str, &str); 3] =
     [("hf/bf16", "config"), ("meta/single", "params"), ("gguf/scaled.gguf", "")];
 
+/// The same in int8, and how many values share a scale; a row has 32 or 64.
+const INT8: [(&str, usize); 2] = [("v2", 32), ("v2_across", 48)];
+
 /// The largest relative L2 distance of logits whose sums are taken in another order.
 const TOLERANCE: f64 = 1e-5;
 
@@ -41,9 +45,13 @@ fn open(path: &str) -> Checkpoint {
     checkpoint::open(Some(&fixture("formats").join(path))).unwrap()
 }
 
+fn json(path: &str) -> Value {
+    serde_json::from_slice(&fs::read(fixture(path)).unwrap()).unwrap()
+}
+
 /// Ids, and the logits after the last of them that transformers gives in float64.
 fn expected(name: &str) -> (Vec<u32>, Vec<f64>) {
-    let json: Value = serde_json::from_slice(&fs::read(fixture("formats/expected.json")).unwrap()).unwrap();
+    let json = json("formats/expected.json");
     let list = |key: &str| json[key].as_array().unwrap().iter();
     (
         list("ids").map(|id| id.as_u64().unwrap() as u32).collect(),
@@ -97,6 +105,26 @@ fn every_format_gives_the_same_logits() {
         ((bf16, true), 2),
     ];
     assert_eq!(counts, expected);
+}
+
+#[test]
+fn in_int8_the_logits_are_near_and_those_of_a_float64_reading() {
+    let (ids, plain) = expected("logits");
+    let expected = json("formats/llama2c/expected.json");
+    for (name, group) in INT8 {
+        let checkpoint = open(&format!("llama2c/{name}.bin"));
+        assert_eq!(checkpoint.format.to_string(), "llama2.c checkpoint, version 2", "{name}");
+        assert_eq!((checkpoint.group(), &checkpoint.config), (Some(group), &open("llama2c/v1.bin").config));
+        let expected: Vec<f64> =
+            expected[name].as_array().unwrap().iter().map(|logit| logit.as_f64().unwrap()).collect();
+        let int8 = logits_on(Cpu::default().with_precision(Precision::Q8 { group }), &checkpoint, &ids);
+        let error = distance(last(&int8, expected.len()), &expected);
+        assert!(error <= TOLERANCE, "{name} and the float64 reading: {error}");
+        for (arithmetic, found) in [("int8", int8), ("float32", logits(&checkpoint, &ids))] {
+            let error = distance(last(&found, plain.len()), &plain);
+            assert!((1e-4..0.05).contains(&error), "{name} in {arithmetic} and transformers: {error}");
+        }
+    }
 }
 
 #[test]

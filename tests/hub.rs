@@ -11,6 +11,8 @@ mod pty;
 mod repo;
 #[path = "hub/server.rs"]
 mod server;
+#[path = "hub/tls.rs"]
+mod tls;
 
 use std::fs;
 use std::path::Path;
@@ -118,9 +120,9 @@ fn only_what_is_needed_is_fetched_and_only_once() {
 #[test]
 fn every_command_takes_a_name() {
     let hub = Hub::new(tiny());
-    let info = ok(&hub.run(&["info", "--model", "org/tiny"]));
+    ok(&hub.run(&["log", "--model", "org/tiny", "--prompt", "x"]));
+    let info = ok(&hub.run(&["info", "--model", "org/tiny", "--offline"]));
     assert!(info.starts_with("model       org/tiny (Hugging Face directory, 1 safetensors file"), "{info}");
-    ok(&hub.run(&["log", "--model", "org/tiny", "--offline", "--prompt", "x"]));
     let out = hub.home.path().join("dump");
     ok(&hub.run(&[
         "export",
@@ -159,6 +161,79 @@ fn tokens_are_shown_without_fetching_a_weight() {
         &["no config.json of commit 0123", "leave --offline out"],
     );
     assert!(hub.hub.asked().is_empty());
+}
+
+/// What `info` says of a model on disk, its name apart.
+fn info_of(path: &Path) -> Vec<String> {
+    let info = ok(&llama_trace(["info", "--model", path.to_str().unwrap()]));
+    info.lines().skip(1).map(str::to_owned).collect()
+}
+
+/// What was asked for of the files with the values.
+fn ranges(hub: &Hub) -> Vec<String> {
+    let asked = hub.store.asked();
+    asked.iter().map(|request| format!("{} {}", request.line(), request.range().unwrap_or("all"))).collect()
+}
+
+#[test]
+fn a_model_is_looked_at_without_fetching_its_values() {
+    let gguf = fixture("formats/gguf");
+    let split = ["split-00001-of-00003.gguf", "split-00002-of-00003.gguf", "split-00003-of-00003.gguf"];
+    let sharded = models::sharded();
+    let cases: [(&Path, &str, &[&str]); 4] = [
+        (&fixture("builtin"), "", &[WEIGHTS]),
+        (sharded.path(), "", &["a.safetensors", "b.safetensors"]),
+        // Its RoPE frequencies are values that `info` shows.
+        (&gguf, "scaled.gguf", &["scaled.gguf"]),
+        (&gguf, split[1], &split),
+    ];
+    for (folder, file, weights) in cases {
+        let hub = Hub::new(files(folder));
+        let model = if file.is_empty() { "org/tiny".into() } else { format!("org/tiny:{file}") };
+        for _ in 0..2 {
+            let output = hub.run(&["info", "--model", &model]);
+            let info = ok(&output);
+            assert!(info.starts_with("model       org/tiny (") && info.contains("; not fetched)"), "{info}");
+            assert!(info.lines().skip(1).eq(info_of(&folder.join(file))), "{info}");
+            assert!(stderr(&output).contains("of weights were left there"), "{}", stderr(&output));
+            let asked = ranges(&hub);
+            let first = |name: &&str| {
+                format!("GET /{name}?signature=x 0-{}", hub.files[*name].len().min(1 << 18) - 1)
+            };
+            assert_eq!(asked, weights.iter().map(first).collect::<Vec<_>>());
+            assert!(weights.iter().all(|name| !hub.blob(name).exists() && !hub.partial(name).exists()));
+        }
+        // Once they are there they are what is looked at.
+        ok(&hub.run(&["--model", &model, "--ids", "1", "-n", "1"]));
+        hub.store.asked();
+        for args in [&["info", "--model", &model][..], &["info", "--model", &model, "--offline"]] {
+            let info = ok(&hub.run(args));
+            assert!(!info.contains("not fetched") && info.lines().skip(1).eq(info_of(&folder.join(file))));
+        }
+        assert!(hub.store.asked().is_empty());
+    }
+}
+
+#[test]
+fn a_model_is_looked_at_whatever_the_server_can() {
+    let hub = Hub::new(tiny());
+    let whole = hub.files[WEIGHTS].clone();
+    hub.twist(move |at, _, answer| if at == At::Store { Answer::body(whole.clone()) } else { answer });
+    let args = ["info", "--model", "org/tiny"];
+    assert!(ok(&hub.run(&args)).lines().skip(1).eq(info_of(&fixture("builtin"))));
+    hub.twist(|at, _, answer| if at == At::Store { Answer { cut: Some(100), ..answer } } else { answer });
+    hub.store.asked();
+    refused(&hub.run(&args), 3, &["the hub cannot be reached"]);
+    assert_eq!(hub.store.asked().len(), 3);
+    let mut first = true;
+    hub.twist(move |at, _, answer| match at {
+        At::Store if std::mem::take(&mut first) => Answer { cut: Some(100), ..answer },
+        _ => answer,
+    });
+    assert!(ok(&hub.run(&args)).contains("not fetched"));
+    hub.twist(|at, _, answer| if at == At::Store { Answer::status(403) } else { answer });
+    refused(&hub.run(&args), 3, &["may not be read"]);
+    refused(&hub.run(&[&args[..], &["--offline"]].concat()), 3, &["no model.safetensors of commit"]);
 }
 
 #[test]
@@ -573,12 +648,11 @@ fn a_gguf_file_is_opened_by_its_name() {
     let texts = ["GGUF files: f16.gguf, other.gguf", "--model org/tiny:f16.gguf"];
     refused(&hub.run(&["info", "--model", "org/tiny"]), 3, &texts);
     refused(&hub.run(&["info", "--model", "org/tiny:x.gguf"]), 3, &["no file `x.gguf`", "f16.gguf"]);
-    for args in [
-        &["info", "--model", "org/tiny:f16.gguf"][..],
-        &["info", "--offline", "--model", "org/tiny:f16.gguf"],
-    ] {
-        let info = ok(&hub.run(args));
-        assert!(info.starts_with("model       org/tiny (GGUF v3"), "{info}");
+    let run = ["--model", "org/tiny:f16.gguf", "--prompt", "ab", "-n", "1"];
+    for args in [&run[..], &[&run[..], &["--offline"]].concat()] {
+        let output = hub.run(args);
+        ok(&output);
+        assert!(stderr(&output).contains("org/tiny (GGUF v3"), "{}", stderr(&output));
     }
     assert_eq!(lines(&hub.store.asked()), ["GET /f16.gguf?signature=x"]);
 }

@@ -78,6 +78,14 @@ fn the_built_in_model_tells_its_merges() {
 }
 
 #[test]
+fn a_model_is_said_to_be_what_it_is_taken_for() {
+    let model = fixture("formats/gguf/f16.gguf");
+    let output = llama_trace(["tokenize", "--model", model.to_str().unwrap(), "ab"]);
+    assert_eq!(stderr(&output), "f16.gguf (GGUF v3, F16): a tokenizer of 40 tokens\n");
+    assert_eq!(stderr(&llama_trace(["tokenize", "ab"])), "");
+}
+
+#[test]
 fn the_text_may_come_from_standard_input() {
     let Some(llama_2) = data("llama2c/tokenizer.bin") else { return };
     let folder = tempfile::tempdir().unwrap();

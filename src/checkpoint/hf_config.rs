@@ -152,7 +152,9 @@ fn rope(fields: &Fields<'_>) -> Result<(f32, RopeScaling)> {
         Some(other) => {
             let expected =
                 "\"default\", \"linear\" or \"llama3\"; other kinds of RoPE scaling are not computed here";
-            return Err(rope.wrong("rope_type", expected, format!("\"{}\"", printable(other))));
+            return Err(rope
+                .wrong("rope_type", expected, format!("\"{}\"", printable(other)))
+                .next("use a model with one of these"));
         }
     };
     Ok((theta, scaling))
@@ -193,7 +195,7 @@ fn family(fields: &Fields<'_>) -> Result<Family> {
         let found = fields.get("model_type").map_or("no model_type".into(), brief);
         let expected = "\"llama\" (Llama 1 to 3.3, TinyLlama, SmolLM, SmolLM2), \"mistral\", \"qwen2\" \
             (Qwen2, Qwen2.5) or \"qwen3\"; no other architecture is computed here";
-        fields.wrong("model_type", expected, found)
+        fields.wrong("model_type", expected, found).next("use a model of one of these families")
     })
 }
 
@@ -247,7 +249,10 @@ fn refuse_what_is_not_computed(fields: &Fields<'_>) -> Result<()> {
     if let Some(quantization) = fields.get("quantization_config") {
         let method = quantization.get("quant_method").map_or("without a quant_method".into(), brief);
         let expected = "absent: weights are read as F32, F16 or BF16";
-        return Err(fields.wrong("quantization_config", expected, format!("a quantized model, {method}")));
+        let found = format!("a quantized model, {method}");
+        return Err(fields
+            .wrong("quantization_config", expected, found)
+            .next("use the model as it was before, or a GGUF file of it"));
     }
     match fields.text("hidden_act")? {
         None | Some("silu" | "swish") => Ok(()),
@@ -508,6 +513,7 @@ mod tests {
             let text = message(&json!({"model_type": other}));
             let works = ["\"llama\"", "\"mistral\"", "\"qwen2\"", "\"qwen3\"", "SmolLM2"];
             assert!(text.contains(&format!("\"{other}\"")), "{text}");
+            assert!(text.contains("next: use a model of one of these families"), "{text}");
             assert!(works.iter().all(|name| text.contains(name)), "{text}");
         }
         assert!(message(&json!({"model_type": null})).contains("no model_type"));

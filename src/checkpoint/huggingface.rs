@@ -73,7 +73,7 @@ pub(super) fn assemble(
         if let (Some(embedding), Some(head)) = (embedding, head) {
             config.tied = embedding.dtype() == head.dtype()
                 && embedding.shape() == head.shape()
-                && **embedding.bytes() == **head.bytes();
+                && map::equal(embedding.bytes(), head.bytes());
         }
     }
     Checkpoint {

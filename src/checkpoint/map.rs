@@ -1,6 +1,7 @@
-//! Memory-mapping a file: the one place of the checkpoint reader that needs `unsafe`.
+//! Memory-mapping a file, and giving memory back: the one place of the checkpoint reader that needs `unsafe`.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -42,9 +43,52 @@ pub(crate) fn map(path: &Path) -> Result<Bytes> {
     Ok(Bytes::Mapped(Arc::new(map), 0..length))
 }
 
+/// Whether both have the same bytes. These may be gigabytes, which should not stay in memory because somebody
+/// looked at them once: what was compared is given back.
+pub(super) fn equal(a: &Bytes, b: &Bytes) -> bool {
+    const CHUNK: usize = 16 << 20;
+    a.len() == b.len()
+        && (0..a.len()).step_by(CHUNK).all(|start| {
+            let chunk = start..(start + CHUNK).min(a.len());
+            let same = a[chunk.clone()] == b[chunk.clone()];
+            give_back(a, &chunk);
+            give_back(b, &chunk);
+            same
+        })
+}
+
+/// Gives back the memory that the bytes at `range` take since they were read, where they are a mapped file's.
+fn give_back(bytes: &Bytes, range: &Range<usize>) {
+    #[cfg(unix)]
+    if let Bytes::Mapped(map, whole) = bytes {
+        let (advice, start) = (memmap2::UncheckedAdvice::DontNeed, whole.start + range.start);
+        // SAFETY: nobody writes to the map, so that a page that is read again has the file's bytes as before. That
+        // the advice is not taken is no error.
+        let _ = unsafe { map.unchecked_advise_range(advice, start, range.len()) };
+    }
+    #[cfg(not(unix))]
+    let _ = (bytes, range);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_stretches_are_compared_to_their_last_byte() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let half = vec![7; (16 << 20) + 5];
+        std::fs::write(&path, [&half[..], &half].concat()).unwrap();
+        let file = map(&path).unwrap();
+        let part = |from: usize, to: usize| file.slice(from..to).unwrap();
+        assert!(equal(&part(0, half.len()), &part(half.len(), 2 * half.len())));
+        assert!(!equal(&part(1, half.len()), &part(half.len(), 2 * half.len())));
+        let mut other = half.clone();
+        other[half.len() - 1] = 8;
+        assert!(!equal(&part(0, half.len()), &Bytes::owned(other)));
+        assert_eq!(file[..], [&half[..], &half].concat(), "they are still there");
+    }
 
     #[test]
     fn a_mapped_file_has_the_files_bytes() {

@@ -213,7 +213,7 @@ fn join(name: &str, slices: &[Tensor], shape: &[usize], place: &str) -> Result<T
             .at(place)
             .expected(format!("{shape:?} by params.json, cut along one axis"))
             .found(found.join(", "))
-            .next("check that the files and params.json belong to the same model")
+            .next("check that every file of the model is there, and that params.json belongs to them")
     })
 }
 

@@ -14,6 +14,13 @@ use crate::error::{Error, Result};
 /// and a parsed header takes up to 20 times its size in memory.
 const MAX_HEADER: u64 = 8 << 20;
 
+/// How long a file that begins with `bytes` is up to its first value; none where it does not say, or says more
+/// than is read.
+pub(super) fn header_end(bytes: &[u8]) -> Option<u64> {
+    let (length, _) = bytes.split_first_chunk::<8>()?;
+    Some(u64::from_le_bytes(*length)).filter(|length| *length <= MAX_HEADER).map(|length| 8 + length)
+}
+
 /// Reads the header of `file`, found at `place`, and cuts the file into its tensors, without copying.
 ///
 /// # Errors

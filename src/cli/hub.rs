@@ -9,13 +9,15 @@ use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
 
 use super::ModelArgs;
 use super::interrupt::Caught;
-use crate::checkpoint::hub::{self, Found, Name, Settings, Wanted, Watch};
+use crate::checkpoint::hub::{self, Found, Name, Outline, Settings, Wanted, Watch};
 use crate::error::{Error, Result};
 
 /// Where the model lies that was asked for.
 pub(super) struct Place {
     /// None for the built-in model.
     pub(super) path: Option<PathBuf>,
+    /// What `path` leads to, where its weights are still on the hub.
+    pub(super) outline: Option<Outline>,
     /// Its name on the hub, where it is from there.
     pub(super) name: Option<String>,
 }
@@ -26,9 +28,9 @@ pub(super) fn locate(args: &ModelArgs, wanted: Wanted) -> Result<Place> {
     match (&args.model, name(args)) {
         (_, Some(name)) => {
             let found = fetch(name, wanted, Settings::from_env(args.offline)?)?;
-            Ok(Place { path: Some(found.path), name: Some(found.name) })
+            Ok(Place { path: Some(found.path), outline: found.outline, name: Some(found.name) })
         }
-        (path, None) => Ok(Place { path: path.clone(), name: None }),
+        (path, None) => Ok(Place { path: path.clone(), outline: None, name: None }),
     }
 }
 
@@ -48,7 +50,10 @@ fn fetch(name: Name, wanted: Wanted, settings: Settings) -> Result<Found> {
     let mut watch = bar.clone();
     // A thread of its own: one that waits for a server cannot look whether it should stop. It ends with the
     // program, and what it had written until then is there.
-    let fetch = move || sender.send(hub::fetch(&name, wanted, &settings, &mut watch));
+    let fetch = move || {
+        // After Ctrl-C nobody waits for it.
+        let _ = sender.send(hub::fetch(&name, wanted, &settings, &mut watch));
+    };
     std::thread::Builder::new().name("download".into()).spawn(fetch).map_err(|error| stopped(&error))?;
     let found = loop {
         if caught.is_set() {
@@ -62,14 +67,20 @@ fn fetch(name: Name, wanted: Wanted, settings: Settings) -> Result<Found> {
             Err(error @ RecvTimeoutError::Disconnected) => return Err(stopped(&error)),
         }
     };
-    let Found { name, commit, path, fetched, instead } = &found;
+    let Found { name, commit, path, fetched, outline, instead } = &found;
     let commit = &commit[..commit.len().min(7)];
     let how = match (fetched, instead) {
         ((0, _), None) => "in the cache".into(),
         ((0, _), Some(why)) => format!("in the cache ({why})"),
         ((files, bytes), _) => format!("fetched, {files} files of {}", DecimalBytes(*bytes)),
     };
-    super::tell(format_args!("{name} at {commit} from the hub: {how}: {}", path.display()));
+    match outline {
+        Some(Outline { left, .. }) => super::tell(format_args!(
+            "{name} at {commit} from the hub: {how}; {} of weights were left there",
+            DecimalBytes(*left)
+        )),
+        None => super::tell(format_args!("{name} at {commit} from the hub: {how}: {}", path.display())),
+    }
     Ok(found)
 }
 

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Write};
 
 use super::ModelArgs;
-use super::input;
+use super::input::{self, Look};
 use crate::checkpoint::names::printable;
 use crate::checkpoint::{Bytes, Checkpoint, Format};
 use crate::config::{ModelConfig, Precision, RopeScaling};
@@ -11,9 +11,9 @@ use crate::error::{Error, Result};
 use crate::trace::{PassDims, Site, Sizes};
 
 pub(super) fn run(args: &ModelArgs) -> Result<()> {
-    let (checkpoint, tokens) = input::open_to_look(args)?;
-    let precision = input::precision(args, &checkpoint);
-    match print(&mut std::io::stdout().lock(), &checkpoint, precision, tokens) {
+    let look = input::open_to_look(args)?;
+    let precision = input::precision(args, &look.checkpoint);
+    match print(&mut std::io::stdout().lock(), &look, precision) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Error::output("the information cannot be written").at("standard output").found(error))
         }
@@ -21,17 +21,14 @@ pub(super) fn run(args: &ModelArgs) -> Result<()> {
     }
 }
 
-fn print(
-    out: &mut impl Write,
-    checkpoint: &Checkpoint,
-    precision: Precision,
-    tokens: Option<usize>,
-) -> std::io::Result<()> {
+fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Result<()> {
+    let Look { checkpoint, tokens, outline } = look;
     let config = &checkpoint.config;
-    let path = checkpoint
-        .path
-        .as_ref()
-        .map_or_else(|| "part of the program".into(), |path| path.display().to_string());
+    let path = match (outline, &checkpoint.path) {
+        (Some(_), _) => "not fetched".into(),
+        (None, Some(path)) => path.display().to_string(),
+        (None, None) => "part of the program".into(),
+    };
     writeln!(out, "model       {} ({}; {path})", checkpoint.name, checkpoint.format)?;
     let tokenizer = match tokens {
         Some(tokens) => format!("{tokens} tokens"),
@@ -115,8 +112,8 @@ fn print(
 /// Where the numbers of RoPE's scaling come from.
 fn scaling_note(checkpoint: &Checkpoint) -> &'static str {
     match (checkpoint.format, &checkpoint.config.rope_scaling) {
-        // params.json says only that there is one.
-        (Format::Meta { .. }, RopeScaling::Llama3 { .. }) => {
+        // params.json says only that there is one; another factor is --rope-factor's, or params.json's own.
+        (Format::Meta { .. }, RopeScaling::Llama3 { factor, .. }) if *factor == 8.0 => {
             "of RoPE frequencies, as in Meta's code; Hugging Face's converter uses 32 for Llama 3.2 (--rope-factor 32)"
         }
         _ => "of RoPE frequencies",

@@ -9,7 +9,7 @@ use super::hub;
 use super::{CacheDtypeName, CpuArgs, ModelArgs, PrecisionName, RunArgs, SamplingArgs, tell};
 use crate::backend::Backend;
 use crate::backend::cpu::{Cpu, Kernel};
-use crate::checkpoint::hub::Wanted;
+use crate::checkpoint::hub::{Outline, Wanted};
 use crate::checkpoint::names::printable;
 use crate::checkpoint::{self, Checkpoint};
 use crate::config::{CacheDtype, DEFAULT_GROUP, ModelConfig, Precision};
@@ -123,8 +123,8 @@ pub(super) fn precision(args: &ModelArgs, checkpoint: &Checkpoint) -> Precision 
 }
 
 /// Opens the checkpoint, with what the options change in its configuration.
-fn open_checkpoint(args: &ModelArgs) -> Result<Checkpoint> {
-    let place = hub::locate(args, Wanted::Model)?;
+fn open_checkpoint(args: &ModelArgs, wanted: Wanted) -> Result<(Checkpoint, Option<Outline>)> {
+    let place = hub::locate(args, wanted)?;
     let mut checkpoint = checkpoint::open(place.path.as_deref())?;
     if let Some(name) = place.name {
         // The folder's own name there is a commit.
@@ -133,24 +133,34 @@ fn open_checkpoint(args: &ModelArgs) -> Result<Checkpoint> {
     if let Some(factor) = args.rope_factor {
         checkpoint.config.set_rope_factor(factor)?;
     }
-    Ok(checkpoint)
+    Ok((checkpoint, place.outline))
 }
 
 /// Opens the checkpoint and the tokenizer that belongs to it.
 pub(super) fn open(args: &ModelArgs) -> Result<(Checkpoint, Option<Arc<dyn Tokenizer>>)> {
-    find_tokenizer(open_checkpoint(args)?, args)
+    find_tokenizer(open_checkpoint(args, Wanted::Model)?.0, args)
 }
 
-/// Opens the checkpoint, and says how many tokens its tokenizer has. The tokenizer is loaded only where
-/// that cannot be told otherwise.
-pub(super) fn open_to_look(args: &ModelArgs) -> Result<(Checkpoint, Option<usize>)> {
-    let checkpoint = open_checkpoint(args)?;
+/// A checkpoint to be looked at, not run.
+pub(super) struct Look {
+    pub(super) checkpoint: Checkpoint,
+    /// How many tokens its tokenizer has, where it has one.
+    pub(super) tokens: Option<usize>,
+    /// What it was opened from, where its values are still on the hub.
+    pub(super) outline: Option<Outline>,
+}
+
+/// Opens the checkpoint, without fetching its values. The tokenizer is loaded only where the number of its
+/// tokens cannot be told otherwise.
+pub(super) fn open_to_look(args: &ModelArgs) -> Result<Look> {
+    let (checkpoint, outline) = open_checkpoint(args, Wanted::Outline)?;
     let inside = if args.tokenizer.is_none() { tokenizer::count_inside(&checkpoint)? } else { None };
     if inside.is_some() {
-        return Ok((checkpoint, inside));
+        return Ok(Look { checkpoint, tokens: inside, outline });
     }
     let (checkpoint, tokenizer) = find_tokenizer(checkpoint, args)?;
-    Ok((checkpoint, tokenizer.map(|tokenizer| tokenizer.vocab_size())))
+    let tokens = tokenizer.map(|tokenizer| tokenizer.vocab_size());
+    Ok(Look { checkpoint, tokens, outline })
 }
 
 fn find_tokenizer(
@@ -177,7 +187,17 @@ pub(super) fn open_tokenizer(args: &ModelArgs) -> Result<Arc<dyn Tokenizer>> {
         };
         return path.map_or_else(|| Err(no_tokenizer()), |path| tokenizer::open(&path).map(Arc::from));
     }
-    open(args)?.1.ok_or_else(no_tokenizer)
+    let (checkpoint, tokenizer) = open(args)?;
+    let tokenizer = tokenizer.ok_or_else(no_tokenizer)?;
+    if args.model.is_some() {
+        let Checkpoint { name, format, .. } = &checkpoint;
+        tell(format_args!(
+            "{} ({format}): a tokenizer of {} tokens",
+            printable(name),
+            tokenizer.vocab_size()
+        ));
+    }
+    Ok(tokenizer)
 }
 
 fn no_tokenizer() -> Error {

@@ -8,7 +8,12 @@ use llama_trace::trace::{Frame, FrameData, Recorder, Select, Stage};
 
 /// The logits of every token of `prompt`, and of the token drawn after it.
 pub(crate) fn logits(checkpoint: &Checkpoint, prompt: &[u32]) -> Vec<f32> {
-    let model = Model::load(checkpoint, Cpu::default()).unwrap();
+    logits_on(Cpu::default(), checkpoint, prompt)
+}
+
+/// The same as `cpu` computes them.
+pub(crate) fn logits_on(cpu: Cpu, checkpoint: &Checkpoint, prompt: &[u32]) -> Vec<f32> {
+    let model = Model::load(checkpoint, cpu).unwrap();
     let mut session = Session::new(&model, Sampler::new(Sampling::default()).unwrap());
     let (select, mut logits) = (Select::all(), Vec::<f32>::new());
     let mut ids = prompt.to_vec();

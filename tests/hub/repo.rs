@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
+use rustls::ServerConfig;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -37,13 +38,22 @@ pub(crate) struct Hub {
 impl Hub {
     /// A hub with the repository org/tiny.
     pub(crate) fn new(files: Files) -> Self {
+        Self::start(files, None)
+    }
+
+    /// The same over https, with this certificate.
+    pub(crate) fn new_tls(files: Files, config: &Arc<ServerConfig>) -> Self {
+        Self::start(files, Some(config))
+    }
+
+    fn start(files: Files, config: Option<&Arc<ServerConfig>>) -> Self {
         let twist: Arc<Mutex<Twist>> = Arc::new(Mutex::new(Box::new(|_, _, answer| answer)));
         let (stored, twisted) = (files.clone(), Arc::clone(&twist));
-        let store = Server::start(move |request| {
+        let store = server(config, move |request| {
             twisted.lock().unwrap()(At::Store, request, store(&stored, request))
         });
         let (held, twisted, address) = (files.clone(), Arc::clone(&twist), store.url());
-        let hub = Server::start(move |request| {
+        let hub = server(config, move |request| {
             twisted.lock().unwrap()(At::Hub, request, hub(&held, &address, request))
         });
         Self { hub, store, home: tempfile::tempdir().unwrap(), files, twist }
@@ -65,7 +75,9 @@ impl Hub {
                 command.env_remove(name);
             }
         }
-        command.env_remove("TRANSFORMERS_OFFLINE");
+        for name in ["TRANSFORMERS_OFFLINE", "SSL_CERT_FILE", "SSL_CERT_DIR"] {
+            command.env_remove(name);
+        }
         command.env("HF_ENDPOINT", self.hub.url()).env("HF_HOME", self.home.path());
         command
     }
@@ -87,6 +99,16 @@ impl Hub {
         let mut path = self.blob(file).into_os_string();
         path.push(".incomplete");
         path.into()
+    }
+}
+
+fn server(
+    config: Option<&Arc<ServerConfig>>,
+    handler: impl Fn(&Request) -> Answer + Send + Sync + 'static,
+) -> Server {
+    match config {
+        Some(config) => Server::start_tls(Arc::clone(config), handler),
+        None => Server::start(handler),
     }
 }
 
@@ -150,8 +172,9 @@ fn store(files: &Files, request: &Request) -> Answer {
         None => Answer::body(bytes.clone()),
         Some(from) if from >= bytes.len() => Answer::status(416),
         Some(from) => {
-            let range = format!("bytes {from}-{}/{}", bytes.len() - 1, bytes.len());
-            Answer { status: 206, ..Answer::body(&bytes[from..]) }.with("Content-Range", range)
+            let to = request.to().unwrap_or(bytes.len()).min(bytes.len());
+            let range = format!("bytes {from}-{}/{}", to - 1, bytes.len());
+            Answer { status: 206, ..Answer::body(&bytes[from..to]) }.with("Content-Range", range)
         }
     }
 }

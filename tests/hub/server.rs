@@ -5,6 +5,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
 /// What was asked.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
@@ -21,8 +23,17 @@ impl Request {
 
     /// The first byte that is asked for.
     pub(crate) fn from(&self) -> Option<usize> {
-        let range = self.headers.get("range")?;
-        range.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok()
+        self.range()?.split_once('-')?.0.parse().ok()
+    }
+
+    /// The byte after the last one that is asked for; none where that is the file's.
+    pub(crate) fn to(&self) -> Option<usize> {
+        Some(self.range()?.split_once('-')?.1.parse::<usize>().ok()? + 1)
+    }
+
+    /// The part that is asked for, as in `0-99`.
+    pub(crate) fn range(&self) -> Option<&str> {
+        self.headers.get("range")?.strip_prefix("bytes=")
     }
 }
 
@@ -55,26 +66,45 @@ impl Answer {
 
 pub(crate) struct Server {
     address: SocketAddr,
+    scheme: &'static str,
     log: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Server {
     /// Answers every request as `handler` does, until the test ends.
     pub(crate) fn start(handler: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Self {
+        Self::serve("http", handler, Some)
+    }
+
+    /// The same over https.
+    pub(crate) fn start_tls(
+        config: Arc<ServerConfig>,
+        handler: impl Fn(&Request) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        Self::serve("https", handler, move |stream| {
+            Some(StreamOwned::new(ServerConnection::new(Arc::clone(&config)).ok()?, stream))
+        })
+    }
+
+    fn serve<S: Read + Write>(
+        scheme: &'static str,
+        handler: impl Fn(&Request) -> Answer + Send + Sync + 'static,
+        wrap: impl Fn(TcpStream) -> Option<S> + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = Self { address: listener.local_addr().unwrap(), log: Arc::default() };
-        let (log, handler) = (Arc::clone(&server.log), Arc::new(handler));
+        let server = Self { address: listener.local_addr().unwrap(), scheme, log: Arc::default() };
+        let (log, shared) = (Arc::clone(&server.log), Arc::new((handler, wrap)));
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let (log, handler) = (Arc::clone(&log), Arc::clone(&handler));
-                std::thread::spawn(move || answer(stream.unwrap(), &log, &*handler));
+                let (log, shared) = (Arc::clone(&log), Arc::clone(&shared));
+                std::thread::spawn(move || answer(shared.1(stream.unwrap())?, &log, &shared.0));
             }
         });
         server
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://{}", self.scheme, self.address)
     }
 
     /// What was asked since the last call.
@@ -85,11 +115,11 @@ impl Server {
 
 /// A client that leaves is no failure of the test: then nothing more is written.
 fn answer(
-    mut stream: TcpStream,
+    stream: impl Read + Write,
     log: &Mutex<Vec<Request>>,
     handler: &dyn Fn(&Request) -> Answer,
 ) -> Option<()> {
-    let mut reader = BufReader::new(stream.try_clone().ok()?);
+    let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.read_line(&mut line).ok()?;
     let mut words = line.split_whitespace();
@@ -109,6 +139,7 @@ fn answer(
         head += &format!("{name}: {text}\r\n");
     }
     head += &format!("Content-Length: {}\r\n\r\n", answer.body.len());
+    let stream = reader.get_mut();
     stream.write_all(head.as_bytes()).ok()?;
     if request.method != "HEAD" {
         let end = answer.cut.unwrap_or(answer.body.len()).min(answer.body.len());
@@ -116,8 +147,9 @@ fn answer(
         if answer.stall {
             stream.flush().ok()?;
             // Until the client goes away.
-            let _ = reader.read(&mut [0]);
+            let _ = stream.read(&mut [0]);
         }
     }
+    stream.flush().ok()?;
     Some(())
 }

@@ -24,7 +24,7 @@ const ARCHITECTURES: &[Architecture] = &[
 ];
 
 /// Divisors of the RoPE frequencies: no weight, though it is stored as one.
-const ROPE_FREQS: &str = "rope_freqs.weight";
+pub(super) const ROPE_FREQS: &str = "rope_freqs.weight";
 
 /// The hyperparameters of a model with these tensors; `rope_freqs.weight`, which is one, is taken out.
 ///

@@ -12,6 +12,7 @@ mod tensors;
 #[cfg(test)]
 pub(crate) mod build;
 
+use std::ops::Range;
 use std::path::Path;
 
 use self::reader::Reader;
@@ -63,6 +64,13 @@ pub(crate) fn header<'a>(file: &'a [u8], place: &'a str) -> Result<Header<'a>> {
     let keys = rest.u64("the number of keys")?;
     let metadata = Metadata::read(&mut rest, keys, place)?;
     Ok(Header { version, metadata, tensors, rest })
+}
+
+/// Where the values lie that are read when the file that begins with `bytes` is opened; none where these are not the
+/// whole of what comes before the values, or are damaged.
+pub(super) fn values_to_open(bytes: &[u8]) -> Option<Vec<Range<u64>>> {
+    let header = header(bytes, "").ok()?;
+    tensors::places(&header, config::ROPE_FREQS).ok()
 }
 
 /// Opens the checkpoint at `path`, and where it was split into several files, all of them.

@@ -62,24 +62,20 @@ struct Row<'a> {
     offset: u64,
 }
 
+/// All rows, and where the tensors begin.
+struct Table<'a> {
+    rows: Vec<Row<'a>>,
+    alignment: usize,
+    start: usize,
+}
+
 /// Cuts the file with this header into its tensors, without copying.
 ///
 /// # Errors
 /// [`Error::Model`] where the table or a tensor passes the end of the file, or two tensors overlap or
 /// have one name.
 pub(super) fn read(file: &Bytes, header: &Header<'_>, place: &str) -> Result<Contents> {
-    let mut reader = header.rest.clone();
-    if header.tensors > MAX_TENSORS {
-        let expected = format!("at most {MAX_TENSORS} tensors");
-        return Err(reader.wrong("the GGUF file has more tensors than any model", &expected, header.tensors));
-    }
-    let rows = (0..header.tensors).map(|_| read_row(&mut reader)).collect::<Result<Vec<_>>>()?;
-    let alignment = header.metadata.size("general.alignment")?.unwrap_or(DEFAULT_ALIGNMENT);
-    if !alignment.is_power_of_two() {
-        return Err(header.metadata.wrong("general.alignment", "a power of two", alignment));
-    }
-    // Neither is above 2^63: no overflow.
-    let start = reader.at().next_multiple_of(alignment);
+    let Table { rows, alignment, start } = table(header)?;
     let mut contents = Contents::default();
     let mut ranges = Vec::new();
     for row in rows {
@@ -92,11 +88,9 @@ pub(super) fn read(file: &Bytes, header: &Header<'_>, place: &str) -> Result<Con
         };
         let twice = || wrong("is there twice", "every tensor once".into(), "two".into());
         let name = row.name.to_owned();
-        let (kind, dtype) = TYPES.iter().find(|(number, ..)| *number == row.kind).map_or_else(
-            || (format!("ggml type {}", row.kind), None),
-            |(_, kind, dtype)| ((*kind).into(), *dtype),
-        );
-        let Some(dtype) = dtype else {
+        let Some(dtype) = dtype(row.kind) else {
+            let kind = TYPES.iter().find(|(number, ..)| *number == row.kind);
+            let kind = kind.map_or_else(|| format!("ggml type {}", row.kind), |(_, kind, _)| (*kind).into());
             if contents.tensors.contains_key(&name) || contents.unreadable.insert(name, kind).is_some() {
                 return Err(twice());
             }
@@ -138,6 +132,37 @@ pub(super) fn read(file: &Bytes, header: &Header<'_>, place: &str) -> Result<Con
         }
     }
     Ok(contents)
+}
+
+/// Where the tensors called `name` lie in the file with this header, of which nothing else need be there.
+///
+/// # Errors
+/// [`Error::Model`] where the table is damaged or not all there.
+pub(super) fn places(header: &Header<'_>, name: &str) -> Result<Vec<Range<u64>>> {
+    let table = table(header)?;
+    let named = table.rows.iter().filter(|row| row.name == name);
+    let ranges = named.filter_map(|row| range(row, dtype(row.kind)?, table.start));
+    Ok(ranges.map(|range| range.start as u64..range.end as u64).collect())
+}
+
+fn table<'a>(header: &Header<'a>) -> Result<Table<'a>> {
+    let mut reader = header.rest.clone();
+    if header.tensors > MAX_TENSORS {
+        let expected = format!("at most {MAX_TENSORS} tensors");
+        return Err(reader.wrong("the GGUF file has more tensors than any model", &expected, header.tensors));
+    }
+    let rows = (0..header.tensors).map(|_| read_row(&mut reader)).collect::<Result<Vec<_>>>()?;
+    let alignment = header.metadata.size("general.alignment")?.unwrap_or(DEFAULT_ALIGNMENT);
+    if !alignment.is_power_of_two() {
+        return Err(header.metadata.wrong("general.alignment", "a power of two", alignment));
+    }
+    // Neither is above 2^63: no overflow.
+    Ok(Table { rows, alignment, start: reader.at().next_multiple_of(alignment) })
+}
+
+/// The number type with ggml's number `kind`; none for one that is not read here.
+fn dtype(kind: u32) -> Option<Dtype> {
+    TYPES.iter().find(|(number, ..)| *number == kind)?.2
 }
 
 fn read_row<'a>(reader: &mut Reader<'a>) -> Result<Row<'a>> {

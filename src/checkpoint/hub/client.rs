@@ -1,16 +1,19 @@
 //! Asking the hub: one request at a time, with redirects, the token, and patience in measure.
 
 use std::io::Read;
+use std::ops::Range;
 use std::thread::sleep;
 use std::time::Duration;
 
 use serde::Deserialize;
 use ureq::http::{HeaderMap, Response, StatusCode, header};
+use ureq::tls::TlsConfig;
 use ureq::{Agent, Body};
 
 use super::address;
 use super::name::{Name, is_commit, is_safe};
 use super::settings::Settings;
+use super::trust;
 use super::verify::Digest;
 
 /// The largest list of files that is read. 100,000 files would fit.
@@ -29,6 +32,8 @@ const SILENCE: Duration = Duration::from_secs(60);
 pub(super) enum Failure {
     /// It could not be reached, or broke off.
     Unreachable(String),
+    /// It could not show who it is.
+    Untrusted(String),
     /// It said no.
     Refused {
         status: u16,
@@ -74,6 +79,8 @@ pub(super) struct Meta {
 /// The hub, as it is asked for one repository.
 pub(super) struct Client<'s> {
     agent: Agent,
+    /// What could not be read of the authorities that this machine trusts.
+    unread: Option<String>,
     settings: &'s Settings,
     name: &'s Name,
 }
@@ -86,6 +93,7 @@ enum Method {
 
 impl<'s> Client<'s> {
     pub(super) fn new(settings: &'s Settings, name: &'s Name) -> Self {
+        let (roots, unread) = trust::roots();
         // Redirects are followed here, so that the token goes to nobody but the hub.
         let config = Agent::config_builder()
             .http_status_as_error(false)
@@ -95,9 +103,10 @@ impl<'s> Client<'s> {
             .timeout_connect(Some(CONNECT))
             .timeout_recv_response(Some(SILENCE))
             .timeout_per_read(Some(SILENCE))
+            .tls_config(TlsConfig::builder().root_certs(roots).build())
             .user_agent(concat!("llama-trace/", env!("CARGO_PKG_VERSION")))
             .build();
-        Self { agent: config.into(), settings, name }
+        Self { agent: config.into(), unread, settings, name }
     }
 
     /// Who is asked, and for what.
@@ -109,7 +118,7 @@ impl<'s> Client<'s> {
     pub(super) fn listing(&self) -> Answer<Listing> {
         let Self { settings: Settings { endpoint, .. }, name: Name { repo, revision, .. }, .. } = self;
         let url = format!("{endpoint}/api/models/{repo}/revision/{}", address::part(revision));
-        let body = self.send(Method::Get, &url, 0)?.into_body();
+        let body = self.send(Method::Get, &url, None)?.into_body();
         let mut bytes = Vec::new();
         body.into_reader()
             .take(MAX_LISTING + 1)
@@ -134,7 +143,7 @@ impl<'s> Client<'s> {
 
     /// Size and checksum of a file. Of a large one the hub tells both where it redirects to whoever stores it.
     pub(super) fn meta(&self, commit: &str, file: &str) -> Answer<Meta> {
-        let response = self.send(Method::Head, &self.address_of(commit, file), 0)?;
+        let response = self.send(Method::Head, &self.address_of(commit, file), None)?;
         let headers = response.headers();
         let (etag, size) = match text(headers, LINKED_ETAG) {
             Some(etag) => (Some(etag), text(headers, "x-linked-size")),
@@ -158,27 +167,47 @@ impl<'s> Client<'s> {
     /// The bytes of a file from byte `start` on, and where they do start: a server may not know how to begin
     /// anywhere but at 0.
     pub(super) fn bytes(&self, commit: &str, file: &str, start: u64) -> Answer<(u64, Body)> {
-        let response = self.send(Method::Get, &self.address_of(commit, file), start)?;
-        let from = match response.status() {
-            StatusCode::PARTIAL_CONTENT => {
-                let range = text(response.headers(), "content-range").unwrap_or_default();
-                let from = range.strip_prefix("bytes ").and_then(|range| range.split_once('-'));
-                from.and_then(|(from, _)| from.trim().parse().ok())
-                    .ok_or_else(|| Failure::Strange(format!("a part of {file} at `{range}`")))?
-            }
-            _ => 0,
-        };
-        if from != 0 && from != start {
-            return Err(Failure::Strange(format!("{file} from byte {from} instead of {start}")));
-        }
+        let range = (start > 0).then(|| format!("bytes={start}-"));
+        let response = self.send(Method::Get, &self.address_of(commit, file), range.as_deref())?;
+        let from = begin(&response, file, start)?;
         Ok((from, response.into_body()))
     }
 
+    /// The bytes of a file at `range`, of which it has all; asked for again where the connection breaks.
+    pub(super) fn part(&self, commit: &str, file: &str, range: &Range<u64>) -> Answer<Vec<u8>> {
+        let mut tried = 0;
+        loop {
+            match self.part_once(commit, file, range) {
+                Err(Failure::Unreachable(_)) if tried < RETRIES => sleep(pause(tried)),
+                answer => return answer,
+            }
+            tried += 1;
+        }
+    }
+
+    fn part_once(&self, commit: &str, file: &str, range: &Range<u64>) -> Answer<Vec<u8>> {
+        let &Range { start, end } = range;
+        let asked = format!("bytes={start}-{}", end.saturating_sub(1));
+        let response = self.send(Method::Get, &self.address_of(commit, file), Some(&asked))?;
+        let skipped = start - begin(&response, file, start)?;
+        let mut reader = response.into_body().into_reader();
+        let mut bytes = Vec::new();
+        let read = std::io::copy(&mut reader.by_ref().take(skipped), &mut std::io::sink())
+            .and_then(|_| reader.take(end - start).read_to_end(&mut bytes));
+        match read {
+            Err(error) => Err(Failure::Unreachable(error.to_string())),
+            Ok(count) if count as u64 != end - start => {
+                Err(Failure::Unreachable(format!("the connection ended after {count} bytes of {file}")))
+            }
+            Ok(_) => Ok(bytes),
+        }
+    }
+
     /// The last response after all redirects; of a HEAD request the first that tells what it was made for.
-    fn send(&self, method: Method, url: &str, start: u64) -> Answer<Response<Body>> {
+    fn send(&self, method: Method, url: &str, range: Option<&str>) -> Answer<Response<Body>> {
         let mut url = url.to_owned();
         for _ in 0..=MAX_REDIRECTS {
-            let response = self.patiently(method, &url, start)?;
+            let response = self.patiently(method, &url, range)?;
             let status = response.status();
             let told = method == Method::Head && response.headers().contains_key(LINKED_ETAG);
             if status.is_success() || status.is_redirection() && told {
@@ -195,10 +224,10 @@ impl<'s> Client<'s> {
     }
 
     /// One request, made again after a pause where the server is busy or failing.
-    fn patiently(&self, method: Method, url: &str, start: u64) -> Answer<Response<Body>> {
+    fn patiently(&self, method: Method, url: &str, range: Option<&str>) -> Answer<Response<Body>> {
         let mut tried = 0;
         loop {
-            let response = self.once(method, url, start)?;
+            let response = self.once(method, url, range)?;
             let again = matches!(response.status().as_u16(), 408 | 429 | 500 | 502 | 503 | 504);
             let asked = text(response.headers(), "retry-after").and_then(|after| after.parse::<u64>().ok());
             if !again || tried == RETRIES || asked.is_some_and(|seconds| seconds > MAX_PAUSE) {
@@ -209,22 +238,45 @@ impl<'s> Client<'s> {
         }
     }
 
-    fn once(&self, method: Method, url: &str, start: u64) -> Answer<Response<Body>> {
+    fn once(&self, method: Method, url: &str, range: Option<&str>) -> Answer<Response<Body>> {
         let mut request = match method {
             Method::Head => self.agent.head(url),
             Method::Get => self.agent.get(url),
         }
         // Sizes and ranges are those of the file itself, not of a compressed one.
         .header(header::ACCEPT_ENCODING, "identity");
-        if start > 0 {
-            request = request.header(header::RANGE, format!("bytes={start}-"));
+        if let Some(range) = range {
+            request = request.header(header::RANGE, range);
         }
         let hub = address::origin(&self.settings.endpoint);
         if let Some(token) = self.settings.token.as_ref().filter(|_| address::origin(url) == hub) {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
-        request.call().map_err(|error| Failure::Unreachable(error.to_string()))
+        request.call().map_err(|error| match trust::distrust(&error) {
+            Some(why) => Failure::Untrusted(
+                [Some(why), self.unread.clone()].into_iter().flatten().collect::<Vec<_>>().join("; "),
+            ),
+            None => Failure::Unreachable(error.to_string()),
+        })
     }
+}
+
+/// Where the bytes of an answer begin, of which those from `start` on were asked for: there, or at 0 where the
+/// server knows no parts.
+fn begin(response: &Response<Body>, file: &str, start: u64) -> Answer<u64> {
+    let from = match response.status() {
+        StatusCode::PARTIAL_CONTENT => {
+            let range = text(response.headers(), "content-range").unwrap_or_default();
+            let from = range.strip_prefix("bytes ").and_then(|range| range.split_once('-'));
+            from.and_then(|(from, _)| from.trim().parse().ok())
+                .ok_or_else(|| Failure::Strange(format!("a part of {file} at `{range}`")))?
+        }
+        _ => 0,
+    };
+    if from != 0 && from != start {
+        return Err(Failure::Strange(format!("{file} from byte {from} instead of {start}")));
+    }
+    Ok(from)
 }
 
 const LINKED_ETAG: &str = "x-linked-etag";

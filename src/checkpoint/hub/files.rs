@@ -11,6 +11,8 @@ use crate::error::{Error, Result};
 pub enum Wanted {
     /// All that it takes to run it.
     Model,
+    /// What can be told of it without fetching its values, where it is not in the cache.
+    Outline,
     /// Its tokenizer alone.
     Tokenizer,
 }
@@ -46,7 +48,7 @@ pub(super) fn small<'l>(listed: &'l [String], name: &Name, wanted: Wanted) -> Ve
     let others = [CONFIG].into_iter().chain(BESIDE).filter_map(has);
     match wanted {
         Wanted::Tokenizer => tokenizer.into_iter().collect(),
-        Wanted::Model => others.chain(tokenizer).collect(),
+        Wanted::Model | Wanted::Outline => others.chain(tokenizer).collect(),
     }
 }
 

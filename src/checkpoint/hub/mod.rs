@@ -17,14 +17,17 @@ mod client;
 mod download;
 mod files;
 mod name;
+mod outline;
 mod refusal;
 mod settings;
+mod trust;
 mod verify;
 
 use std::path::PathBuf;
 
 pub use files::Wanted;
 pub use name::Name;
+pub use outline::Outline;
 pub use settings::Settings;
 
 use self::cache::Cache;
@@ -51,7 +54,7 @@ pub trait Watch {
 }
 
 /// A model of the hub, as it lies in the cache.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Found {
     /// `org/name`.
     pub name: String,
@@ -61,6 +64,8 @@ pub struct Found {
     pub path: PathBuf,
     /// Files that were fetched, and their bytes.
     pub fetched: (usize, u64),
+    /// What `path` leads to, where the weights were not fetched.
+    pub outline: Option<Outline>,
     /// Why the hub was not asked, or in vain, where the cache alone was used.
     pub instead: Option<String>,
 }
@@ -92,14 +97,20 @@ pub fn fetch(name: &Name, wanted: Wanted, settings: &Settings, watch: &mut dyn W
             return found.ok_or_else(|| refusal::report(&failure, &client));
         }
     };
-    let mut fetch = Fetch { client: &client, cache: &cache, listing: &listing, watch, fetched: (0, 0) };
+    let mut fetch =
+        Fetch { client: &client, cache: &cache, listing: &listing, watch, fetched: (0, 0), outline: None };
     fetch.all(name, wanted)?;
-    let fetched = fetch.fetched;
+    let Fetch { fetched, outline, .. } = fetch;
     for file in files::optional().filter(|file| !listing.files.iter().any(|listed| listed == file)) {
         cache.set_lacks(&listing.commit, file);
     }
     cache.set_commit(name, &listing.commit);
-    Ok(Found { fetched, ..kept.of_commit(listing.commit.clone(), None) })
+    let mut found = Found { fetched, ..kept.of_commit(listing.commit.clone(), None) };
+    if let Some(outline) = outline {
+        found.path = name.file.as_ref().map_or(outline.folder().into(), |file| outline.folder().join(file));
+        found.outline = Some(outline);
+    }
+    Ok(found)
 }
 
 /// What the cache has of a model.
@@ -138,9 +149,9 @@ impl Kept<'_> {
         let path = match (&self.name.file, self.wanted) {
             (Some(file), _) => folder.join(file),
             (None, Wanted::Tokenizer) => files::tokenizer(&folder).unwrap_or(folder),
-            (None, Wanted::Model) => folder,
+            (None, Wanted::Model | Wanted::Outline) => folder,
         };
-        Found { name: self.name.to_string(), commit, path, fetched: (0, 0), instead }
+        Found { name: self.name.to_string(), commit, path, fetched: (0, 0), outline: None, instead }
     }
 }
 
@@ -160,6 +171,7 @@ struct Fetch<'f, 's> {
     listing: &'f Listing,
     watch: &'f mut dyn Watch,
     fetched: (usize, u64),
+    outline: Option<Outline>,
 }
 
 impl Fetch<'_, '_> {
@@ -178,38 +190,60 @@ impl Fetch<'_, '_> {
         }
         // Whether there is anything to open is known before the first byte comes.
         let weights = files::weights(files, name)?;
-        for file in small {
+        for file in &small {
             self.file(file)?;
         }
         let folder = self.cache.snapshot(commit);
-        match weights {
+        let (weights, cut) = match weights {
             Weights::Safetensors(file) => {
                 // Before gigabytes come, whether they are of a kind that is computed here.
                 let config = folder.join(files::CONFIG);
                 hf_config::model_config(&read_text(&config, MAX_CONFIG)?, &config.display().to_string())?;
-                self.file(file)?;
                 if file == files::INDEX {
-                    self.shards(&super::huggingface::shard_names(&folder.join(file))?)?;
+                    self.file(file)?;
+                    (super::huggingface::shard_names(&folder.join(file))?, true)
+                } else {
+                    (vec![file.into()], true)
                 }
             }
-            Weights::Meta(files) | Weights::Gguf(files) => self.shards(&files)?,
+            Weights::Gguf(files) => (files, true),
+            // What an archive holds is told at its end, and where each value is, all over it.
+            Weights::Meta(files) => (files, false),
+        };
+        self.are_listed(&weights)?;
+        if wanted == Wanted::Outline && cut && weights.iter().any(|file| !folder.join(file).exists()) {
+            let index = folder.join(files::INDEX).exists().then_some(files::INDEX);
+            return self.outline(&[&small[..], index.as_slice()].concat(), &weights);
         }
-        Ok(())
+        weights.iter().try_for_each(|file| self.file(file))
     }
 
-    fn shards(&mut self, shards: &[String]) -> Result<()> {
+    fn are_listed(&self, files: &[String]) -> Result<()> {
         let listed = &self.listing.files;
-        if let Some(missing) = shards.iter().find(|shard| !listed.contains(shard)) {
-            return Err(Error::model(format!(
-                "the repository has no `{}`",
-                super::names::printable(missing)
-            ))
+        let Some(missing) = files.iter().find(|file| !listed.contains(file)) else { return Ok(()) };
+        Err(Error::model(format!("the repository has no `{}`", super::names::printable(missing)))
             .at(refusal::place(self.client))
             .expected("every file that the index names")
             .found(format!("{} files, and not this one", listed.len()))
-            .next("look for another revision, or tell the repository's owners"));
+            .next("look for another revision, or tell the repository's owners"))
+    }
+
+    fn outline(&mut self, small: &[&str], weights: &[String]) -> Result<()> {
+        let commit = self.listing.commit.as_str();
+        let mut outline = Outline::new()?;
+        for file in small {
+            outline.copy(file, &self.cache.snapshot(commit).join(file))?;
         }
-        shards.iter().try_for_each(|shard| self.file(shard))
+        for file in weights {
+            let meta = self.client.meta(commit, file);
+            let fetched = match meta {
+                Ok(meta) => outline.weights(self.client, commit, file, meta.size)?,
+                Err(failure) => Err(failure),
+            };
+            fetched.map_err(|failure| refusal::report(&failure, self.client))?;
+        }
+        self.outline = Some(outline);
+        Ok(())
     }
 
     /// Sees to it that one file is in the folder of the commit.

@@ -30,6 +30,13 @@ pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
                 .found(told(failure))
                 .next("check the connection, HF_ENDPOINT and the proxy; a model in the cache opens with --offline");
         }
+        Failure::Untrusted(_) => {
+            return Error::model("the hub's certificate cannot be trusted, or that of whoever answers in its place")
+                .at(place)
+                .expected("one for this server, in force, of an authority that Mozilla or this machine trusts")
+                .found(told(failure))
+                .next("behind a proxy that opens https, set SSL_CERT_FILE to its authority's certificate (PEM); else check HF_ENDPOINT and the clock");
+        }
         Failure::Strange(_) => {
             return Error::model("the hub does not answer as a hub does")
                 .at(place)
@@ -91,7 +98,7 @@ pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
 /// What came instead of what was asked for.
 pub(super) fn told(failure: &Failure) -> String {
     match failure {
-        Failure::Unreachable(text) | Failure::Strange(text) => shown(text),
+        Failure::Unreachable(text) | Failure::Untrusted(text) | Failure::Strange(text) => shown(text),
         Failure::Refused { status, code, message } => {
             let words = [code, message].map(|text| shown(text));
             let words = words.iter().filter(|text| !text.is_empty()).cloned().collect::<Vec<_>>().join(": ");
@@ -102,5 +109,9 @@ pub(super) fn told(failure: &Failure) -> String {
 
 /// A server's words, made harmless and short.
 fn shown(text: &str) -> String {
-    text.chars().take(SHOWN).flat_map(char::escape_debug).collect()
+    let harmless = |c: char| match c {
+        '"' | '\'' => c.to_string(),
+        _ => c.escape_debug().to_string(),
+    };
+    text.chars().take(SHOWN).map(harmless).collect()
 }

@@ -1,0 +1,160 @@
+//! A model of the hub without its values: files of the right names and sizes in a temporary folder, with what
+//! the real ones begin with, and holes where the values are, which take no room on disk. So the same reader that
+//! opens a model tells what one is, of which gigabytes were not fetched.
+
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use super::client::{Answer, Client};
+use crate::checkpoint::{gguf, safetensors};
+use crate::error::{Error, Result};
+
+/// Bytes that are asked for first. The names of a small model's tensors are in them, a large vocabulary is not.
+const FIRST: u64 = 1 << 18;
+/// More is not asked for to find the end of a header.
+const MAX_HEADER: u64 = 64 << 20;
+
+/// The folder, which is there for as long as this is.
+#[derive(Debug)]
+pub struct Outline {
+    folder: TempDir,
+    /// Bytes of the weights' files that were not fetched.
+    pub left: u64,
+}
+
+impl Outline {
+    pub(super) fn new() -> Result<Self> {
+        Ok(Self { folder: tempfile::tempdir().map_err(|error| cannot_write(&error))?, left: 0 })
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Takes over a file that was fetched whole.
+    pub(super) fn copy(&self, file: &str, from: &Path) -> Result<()> {
+        fs::copy(from, self.folder().join(file)).map(drop).map_err(|error| cannot_write(&error))
+    }
+
+    /// Fetches of a file of `size` bytes what tells of the rest. The outer result is this machine's, the inner one
+    /// the hub's.
+    pub(super) fn weights(
+        &mut self,
+        client: &Client<'_>,
+        commit: &str,
+        file: &str,
+        size: u64,
+    ) -> Result<Answer<()>> {
+        let parts = match parts(size, |part| client.part(commit, file, &part)) {
+            Ok(parts) => parts,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        let path = self.folder().join(file);
+        let write = || {
+            fs::create_dir_all(path.parent().unwrap_or(Path::new("")))?;
+            let mut out = File::create(&path)?;
+            out.set_len(size)?;
+            for (start, bytes) in &parts {
+                out.seek(SeekFrom::Start(*start))?;
+                out.write_all(bytes)?;
+            }
+            Ok(())
+        };
+        write().map_err(|error: std::io::Error| cannot_write(&error))?;
+        self.left += size - parts.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>();
+        Ok(Ok(()))
+    }
+}
+
+/// Where a part of a file begins, and its bytes.
+type Part = (u64, Vec<u8>);
+
+/// What is read of a file of `size` bytes when it is opened: as much of its beginning as its header takes, and
+/// the values that belong to the configuration.
+fn parts(size: u64, fetch: impl Fn(Range<u64>) -> Answer<Vec<u8>>) -> Answer<Vec<Part>> {
+    let (mut head, mut beyond) = (Vec::new(), Vec::new());
+    let mut end = FIRST.min(size);
+    while (head.len() as u64) < end {
+        head.extend(fetch(head.len() as u64..end)?);
+        if gguf::is_gguf(&head) {
+            if let Some(values) = gguf::values_to_open(&head) {
+                beyond = values;
+                break;
+            }
+        } else if safetensors::header_end(&head).is_some_and(|end| end <= head.len() as u64) {
+            break;
+        }
+        // A header without an end is damaged: whoever opens the file says so.
+        end = (4 * end).min(size).min(MAX_HEADER);
+    }
+    beyond.retain(|part| part.end > head.len() as u64 && part.end <= size);
+    let mut parts = vec![(0, head)];
+    for part in beyond {
+        parts.push((part.start, fetch(part)?));
+    }
+    Ok(parts)
+}
+
+fn cannot_write(error: &std::io::Error) -> Error {
+    Error::output("there is no room to look at the model")
+        .in_file(&std::env::temp_dir())
+        .expected("a folder for temporary files")
+        .found(error)
+        .next("make room, or set TMPDIR to another folder")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::gguf::build::Build;
+    use std::cell::RefCell;
+
+    /// What is asked for of a file, and what comes.
+    fn ask(file: &[u8]) -> (Vec<(u64, u64)>, Vec<Part>) {
+        let asked = RefCell::new(Vec::new());
+        let parts = parts(file.len() as u64, |part| {
+            asked.borrow_mut().push((part.start, part.end));
+            Ok(file[part.start as usize..part.end as usize].to_vec())
+        });
+        (asked.into_inner(), parts.unwrap())
+    }
+
+    #[test]
+    fn a_short_header_takes_one_question_and_a_long_one_more() {
+        let file = |length: usize| {
+            let mut file = (length as u64).to_le_bytes().to_vec();
+            file.resize(length + 10_000_000, b' ');
+            file
+        };
+        assert_eq!(ask(&file(10_000)).0, [(0, FIRST)]);
+        assert_eq!(ask(&file(300_000)).0, [(0, FIRST), (FIRST, 4 * FIRST)]);
+        let (asked, parts) = ask(&file(300_000)[..300_000]);
+        assert_eq!((asked, parts[0].1.len()), (vec![(0, FIRST), (FIRST, 300_000)], 300_000));
+        assert!(ask(b"").1[0].1.is_empty());
+        assert_eq!(ask(&[0xff; 9]).0, [(0, 9)]);
+    }
+
+    #[test]
+    fn of_a_gguf_file_the_frequencies_come_too() {
+        let rows = |build: Build| {
+            build.row("token_embd.weight", &[1 << 18], 0, 0).row("rope_freqs.weight", &[2], 0, 1 << 20)
+        };
+        let mut file = rows(Build::new().text("general.architecture", "llama")).bytes();
+        let start = file.len() as u64 + (1 << 20);
+        file.resize(start as usize + 8, 7);
+        let (asked, parts) = ask(&file);
+        assert_eq!(asked, [(0, FIRST), (start, start + 8)]);
+        assert_eq!(parts[1], (start, vec![7; 8]));
+        // Cut off before them: nothing that is not there is asked for.
+        assert_eq!(ask(&file[..500_000]).0, [(0, FIRST)]);
+        // A long vocabulary.
+        let words: Vec<_> = (0..40_000).map(|number| format!("{number:09}")).collect();
+        let mut file = rows(Build::new().texts("tokenizer.ggml.tokens", &words)).bytes();
+        file.resize(file.len() + (1 << 20) + 8, 0);
+        assert_eq!(ask(&file).0[..2], [(0, FIRST), (FIRST, 4 * FIRST)]);
+    }
+}

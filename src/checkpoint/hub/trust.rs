@@ -1,0 +1,33 @@
+//! Whose certificates are believed: the authorities of Mozilla's list, which are a part of the program, and
+//! those that this machine trusts. A company whose proxy reads along has its own among the latter, or
+//! names it in SSL_CERT_FILE or SSL_CERT_DIR.
+
+use rustls::CertificateError;
+use ureq::tls::{Certificate, RootCerts};
+use webpki_root_certs::TLS_SERVER_ROOT_CERTS;
+
+/// The authorities, and what could not be read of this machine's.
+pub(super) fn roots() -> (RootCerts, Option<String>) {
+    let machine = rustls_native_certs::load_native_certs();
+    let all = machine.certs.iter().chain(TLS_SERVER_ROOT_CERTS);
+    let certificates: Vec<_> = all.map(|der| Certificate::from_der(der).to_owned()).collect();
+    let unread = machine.errors.first().map(ToString::to_string);
+    (RootCerts::new_with_certs(&certificates), unread)
+}
+
+/// Why a server's certificate was not believed, where that is what went wrong.
+pub(super) fn distrust(error: &ureq::Error) -> Option<String> {
+    let reason = match error {
+        ureq::Error::Rustls(reason) => reason,
+        ureq::Error::Io(error) => error.get_ref()?.downcast_ref::<rustls::Error>()?,
+        _ => return None,
+    };
+    let rustls::Error::InvalidCertificate(reason) = reason else { return None };
+    Some(match reason {
+        CertificateError::UnknownIssuer => "one of an unknown authority".into(),
+        CertificateError::Other(reason) if reason.to_string() == "CaUsedAsEndEntity" => {
+            "one that is signed by itself, of an authority and not of a server".into()
+        }
+        other => other.to_string(),
+    })
+}
