@@ -11,7 +11,7 @@ use super::MIN_PARALLEL;
 use super::kernel::brains;
 use super::kernel::gemm::{Packed, Scratch};
 use super::kernel::q8::Quantized;
-use super::kernel::{GroupScales, Kernel, Rows};
+use super::kernel::{GroupScales, Kernel, Rows, Spaced};
 use crate::checkpoint::{Bytes, Dtype, Scales, Tensor};
 use crate::config::Precision;
 use crate::ops;
@@ -133,7 +133,7 @@ pub(super) fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
 pub struct Input {
     rows: usize,
     width: usize,
-    /// (rows, width) of a few rows.
+    /// A few rows, [`Spaced`].
     values: Vec<f32>,
     /// Many rows, in the order in which a tile reads them.
     packed: Packed,
@@ -169,8 +169,7 @@ impl Input {
             }
             self.packed.pack(x, width, kernel.tile_tokens());
         } else {
-            self.values.clear();
-            self.values.extend_from_slice(x);
+            Spaced::fill(x, width, &mut self.values);
         }
     }
 
@@ -222,7 +221,7 @@ pub(super) fn product(kernel: Kernel, x: &Input, w: &Matrix, bias: Option<&Vec<f
             _ if rows >= MIN_PACKED => {
                 SCRATCH.with_borrow_mut(|scratch| kernel.gemm(&x.packed, weights, out, scratch));
             }
-            _ => ROW.with_borrow_mut(|row| kernel.dots(&x.values, weights, out, row)),
+            _ => ROW.with_borrow_mut(|row| kernel.dots(Spaced::new(&x.values, inputs), weights, out, row)),
         }
         for out in out {
             if let Some(bias) = bias {

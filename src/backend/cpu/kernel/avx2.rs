@@ -8,7 +8,7 @@ use half::bf16;
 
 use super::limits::CHAINS;
 use super::q8::Quantized;
-use super::{Rows, gemm, portable};
+use super::{Rows, Spaced, gemm, portable};
 use crate::config::Precision;
 use crate::ops;
 
@@ -26,7 +26,7 @@ macro_rules! compiled {
     };
 }
 
-compiled!(dots, portable::dots, (x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>));
+compiled!(dots, portable::dots, (x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>));
 compiled!(sum, portable::sum::<16, 6>, (x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]));
 compiled!(qk, ops::attention::qk, (query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]));
 compiled!(mix, ops::attention::mix, (weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]));

@@ -8,7 +8,7 @@ use half::{bf16, f16};
 
 use super::limits::CHAINS;
 use super::q8::Quantized;
-use super::{Rows, gemm, portable};
+use super::{Rows, Spaced, gemm, portable};
 use crate::checkpoint::Dtype;
 use crate::config::Precision;
 use crate::ops;
@@ -18,9 +18,9 @@ use crate::ops::matmul::{LANES, STRETCH};
 const SHORT: usize = 256;
 
 /// See [`super::Kernel::dots`]; for number types in which every value stands for itself.
-pub(super) fn dots(x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]]) {
+pub(super) fn dots(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
     if let (Dtype::F32, ..=SHORT, Ok(weights)) = (w.dtype, w.inputs, bytemuck::try_cast_slice(w.bytes)) {
-        for (out, x) in out.iter_mut().zip(x.chunks_exact(w.inputs)) {
+        for (out, x) in out.iter_mut().zip(x.rows()) {
             qk(x, weights, w.inputs, out);
         }
         return;
@@ -28,22 +28,24 @@ pub(super) fn dots(x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]]) {
     // So many tokens and rows at once that the sums fill the registers, and a row is widened once for them.
     let (mut x, mut out) = (x, out);
     while !out.is_empty() {
-        let tokens = 1 << out.len().min(8).ilog2();
-        let (x_now, out_now);
-        (x_now, x) = x.split_at(tokens * w.inputs);
+        let tokens = 1 << out.len().min(4).ilog2();
+        let out_now;
         (out_now, out) = out.split_at_mut(tokens);
         match tokens {
-            8 => dots_of_tokens::<8, 3>(x_now, w, out_now),
-            4 => dots_of_tokens::<4, 4>(x_now, w, out_now),
-            2 => dots_of_tokens::<2, 4>(x_now, w, out_now),
-            _ => dots_of_tokens::<1, 4>(x_now, w, out_now),
+            8 => dots_of_tokens::<8, 3>(x, w, out_now),
+            4 => dots_of_tokens::<4, 6>(x, w, out_now),
+            2 => dots_of_tokens::<2, 4>(x, w, out_now),
+            _ => dots_of_tokens::<1, 4>(x, w, out_now),
         }
+        x = x.skip(tokens);
     }
 }
 
 /// [`dots`] of T tokens, R rows at a time.
-fn dots_of_tokens<const T: usize, const R: usize>(x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]]) {
+fn dots_of_tokens<const T: usize, const R: usize>(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
     let count = w.count();
+    let mut tokens = x.rows();
+    let x: [&[f32]; T] = std::array::from_fn(|_| tokens.next().expect("a row for each output"));
     for first in (0..count).step_by(R) {
         let rows = std::array::from_fn(|i| w.row((first + i).min(count - 1)));
         // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
@@ -65,20 +67,20 @@ fn dots_of_tokens<const T: usize, const R: usize>(x: &[f32], w: Rows<'_>, out: &
 
 macro_rules! dots_of {
     ($name:ident, $size:literal, |$pointer:ident, $mask:ident| $load:expr) => {
-        /// The dot products of T rows of `x` with R rows of as many values.
+        /// The dot products of T rows of activations with R rows of as many weights.
         #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-        fn $name<const T: usize, const R: usize>(x: &[f32], rows: [&[u8]; R]) -> [[f32; T]; R] {
-            let inputs = x.len() / T;
-            assert!(rows.iter().all(|row| row.len() == inputs * $size));
+        fn $name<const T: usize, const R: usize>(x: [&[f32]; T], rows: [&[u8]; R]) -> [[f32; T]; R] {
+            let inputs = x[0].len();
+            assert!(
+                x.iter().all(|x| x.len() == inputs) && rows.iter().all(|row| row.len() == inputs * $size)
+            );
             let mut out = [[0.0; T]; R];
             for start in (0..inputs).step_by(STRETCH) {
                 let end = (start + STRETCH).min(inputs);
                 let mut sums = [[_mm512_setzero_ps(); T]; R];
-                let mut at = start;
-                while at < end {
-                    let $mask = mask(end - at);
-                    // SAFETY: masked loads touch only lanes below `end - at`; `x` has T rows of `inputs` values, and
-                    // every weight row was just checked to have as many, so `at` and these lanes are inside them.
+                let mut step = |at: usize, $mask: __mmask16| {
+                    // SAFETY: masked loads touch only lanes below `end - at`; every row of `x` and every weight row
+                    // was just checked to have `inputs` values, so `at` and these lanes are inside them.
                     unsafe {
                         let mut weights = [_mm512_setzero_ps(); R];
                         for row in 0..R {
@@ -91,13 +93,19 @@ macro_rules! dots_of {
                             }
                         }
                         for token in 0..T {
-                            let x = _mm512_maskz_loadu_ps($mask, x.as_ptr().add(token * inputs + at));
+                            let x = _mm512_maskz_loadu_ps($mask, x[token].as_ptr().add(at));
                             for row in 0..R {
                                 sums[row][token] = _mm512_fmadd_ps(x, weights[row], sums[row][token]);
                             }
                         }
                     }
-                    at += LANES;
+                };
+                let whole = start + (end - start) / LANES * LANES;
+                for at in (start..whole).step_by(LANES) {
+                    step(at, 0xffff);
+                }
+                if whole < end {
+                    step(whole, mask(end - whole));
                 }
                 for (out, sums) in out.as_flattened_mut().iter_mut().zip(sums.as_flattened()) {
                     let sum = reduce(*sums);
@@ -473,7 +481,7 @@ macro_rules! compiled {
     };
 }
 
-compiled!(dots_of_blocks, portable::dots, (x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>));
+compiled!(dots_of_blocks, portable::dots, (x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>));
 compiled!(q8, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]));
 compiled!(quantize, ops::quantize::quantize, (x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]));
 compiled!(widen_bf16, portable::widen_bf16, (values: &[bf16], out: &mut [f32]));

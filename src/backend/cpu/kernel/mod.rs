@@ -83,6 +83,43 @@ pub(super) struct GroupScales<'a> {
     pub(super) first_row: usize,
 }
 
+/// A few rows of activations with some room between them.
+#[derive(Clone, Copy)]
+pub(super) struct Spaced<'a> {
+    values: &'a [f32],
+    width: usize,
+}
+
+impl<'a> Spaced<'a> {
+    /// Values between the rows, a line of the cache: with a power of two from one row to the next, all rows
+    /// would share a few lines of it.
+    const ROOM: usize = 16;
+
+    /// Lays the rows of `x` out in `buffer`.
+    pub(super) fn fill(x: &[f32], width: usize, buffer: &mut Vec<f32>) {
+        buffer.clear();
+        for row in x.chunks_exact(width) {
+            buffer.extend_from_slice(row);
+            buffer.extend_from_slice(&[0.0; Self::ROOM]);
+        }
+    }
+
+    /// What [`Spaced::fill`] laid out.
+    pub(super) fn new(values: &'a [f32], width: usize) -> Self {
+        Self { values, width }
+    }
+
+    /// The rows.
+    pub(super) fn rows(self) -> impl Iterator<Item = &'a [f32]> {
+        self.values.chunks_exact(self.width + Self::ROOM).map(move |row| &row[..self.width])
+    }
+
+    /// The rows after the first `count`.
+    fn skip(self, count: usize) -> Self {
+        Self { values: &self.values[count * (self.width + Self::ROOM)..], ..self }
+    }
+}
+
 impl<'a> Rows<'a> {
     /// Number of rows.
     pub(super) fn count(self) -> usize {
@@ -188,7 +225,7 @@ impl Kernel {
 
     /// out (rows of x)(rows of w) = x · wᵀ for a few rows of `x`, reading each weight once, in the
     /// number type in which it is stored. `scratch` is for one row of weights.
-    pub(super) fn dots(self, x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>) {
+    pub(super) fn dots(self, x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>) {
         match self.isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni if !w.plain() => avx512::dots_of_blocks(x, w, out, scratch),
@@ -413,7 +450,14 @@ mod tests {
                 for kernel in Kernel::available() {
                     let what = format!("{} {dtype} {inputs}×{rows}×{tokens}", kernel.name());
                     let mut fast = vec![0.0; rows * tokens];
-                    kernel.dots(&x, w, &mut split(&mut fast, rows), &mut Vec::new());
+                    let mut spaced = Vec::new();
+                    Spaced::fill(&x, inputs, &mut spaced);
+                    kernel.dots(
+                        Spaced::new(&spaced, inputs),
+                        w,
+                        &mut split(&mut fast, rows),
+                        &mut Vec::new(),
+                    );
                     assert_eq!(fast, plain, "dots {what}");
                     fast.fill(0.0);
                     let mut packed = Packed::default();

@@ -7,16 +7,16 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::q8::Quantized;
-use super::{Rows, gemm};
+use super::{Rows, Spaced, gemm};
 use crate::ops;
 
 /// See [`super::Kernel::dots`].
 #[inline(always)]
-pub(super) fn dots(x: &[f32], w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>) {
+pub(super) fn dots(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>) {
     scratch.resize(w.inputs, 0.0);
     for row in 0..w.count() {
         w.widen(row, 0..w.inputs, scratch);
-        for (out, x) in out.iter_mut().zip(x.chunks_exact(w.inputs)) {
+        for (out, x) in out.iter_mut().zip(x.rows()) {
             out[row] = ops::matmul::dot(x, scratch);
         }
     }
