@@ -170,14 +170,19 @@ fn in_float32_the_file_is_the_model_that_its_int8_values_stand_for() {
 fn stories260k_in_int8_writes_what_a_float64_reading_writes() {
     let Some(model) = data("stories260K/stories260K_q80.bin") else { return };
     let expected = std::fs::read_to_string(fixture("precision/q8_stories260K.txt")).unwrap();
-    let text = |precision: &[&str]| {
-        let args = ["--model", model.to_str().unwrap(), "--prompt", "", "-n", "100"];
+    let text = |prompt: &str, count: &str, precision: &[&str]| {
+        let args = ["--model", model.to_str().unwrap(), "--prompt", prompt, "-n", count];
         stdout(&llama_trace(args.iter().chain(precision)))
     };
     for kernel in Kernel::available() {
-        assert_eq!(text(&["--cpu-kernel", kernel.name()]), expected, "{}", kernel.name());
+        assert_eq!(text("", "100", &["--cpu-kernel", kernel.name()]), expected, "{}", kernel.name());
     }
-    assert_ne!(text(&["--precision", "f32"]), expected, "the text tells int8 from float32");
+    assert_ne!(text("", "100", &["--precision", "f32"]), expected, "the text tells int8 from float32");
+    let texts = std::fs::read(fixture("precision/q8_stories260K_texts.json")).unwrap();
+    let texts: BTreeMap<String, String> = serde_json::from_slice(&texts).unwrap();
+    for (prompt, expected) in texts {
+        assert_eq!(text(&prompt, "200", &[]), expected, "{prompt}");
+    }
 }
 
 /// An activation that lies within float32's error of a half is one int8 step away in one reading, and what
