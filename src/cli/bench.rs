@@ -44,11 +44,12 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
             .next("give other lengths"));
     }
     let bytes = bytes_read(&checkpoint, precision);
+    let multiplied = backend.kernel().multiplied(precision, matrices(&checkpoint));
     let mut report = Report {
         model: checkpoint.name.clone(),
         kernel: backend.kernel().name(),
         precision: precision.name(),
-        multiplied: if backend.kernel().multiplies_int8(precision) { "int8" } else { "float32" },
+        multiplied,
         threads: rayon::current_num_threads(),
         read_bandwidth: 0.0,
         matmul: 0.0,
@@ -79,7 +80,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     }
     // The limits come last: measuring them takes more memory than a small model does.
     report.peak_memory = report::peak_memory();
-    let limits = Limits::measure(backend.kernel(), precision);
+    let limits = Limits::measure(backend.kernel(), multiplied);
     report.read_bandwidth = limits.read_bandwidth;
     report.matmul = limits.multiply_rate;
     match args.format {
@@ -98,6 +99,16 @@ impl From<Weights> for Dtype {
             Weights::Q8 => Self::I8,
         }
     }
+}
+
+/// The number type that most values of the checkpoint's matrices have.
+fn matrices(checkpoint: &crate::checkpoint::Checkpoint) -> Dtype {
+    let matrices =
+        || checkpoint.tensors().map(|(_, tensor)| tensor).filter(|tensor| tensor.shape().len() == 2);
+    let count = |dtype: &Dtype| -> usize {
+        matrices().filter(|tensor| tensor.dtype() == *dtype).map(Tensor::count).sum()
+    };
+    Dtype::ALL.into_iter().max_by_key(count).unwrap_or(Dtype::F32)
 }
 
 /// Bytes of weights that a decode pass reads: all but the embedding table, of which it reads one row,

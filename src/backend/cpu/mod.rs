@@ -2,7 +2,9 @@
 //! the vector instructions that the machine has.
 //!
 //! An output is always computed by one thread with the arithmetic of `ops/`, in its order, so results
-//! depend neither on the number of threads, nor on the instruction set, nor on how many tokens there are.
+//! depend neither on the number of threads, nor on the instruction set, nor on how many tokens there are. Only
+//! where the processor multiplies bfloat16 do wide products of many tokens have an order of their own
+//! (`kernel/brains.rs`).
 
 mod attention;
 mod cache;
@@ -17,7 +19,7 @@ use crate::config::{CacheDtype, Pairing, Precision};
 use crate::ops;
 
 pub use cache::Cache;
-pub use kernel::Kernel;
+pub use kernel::{Kernel, Multiplied};
 pub use matrix::{Input, Matrix};
 
 /// The CPU, with the threads of rayon's global pool.

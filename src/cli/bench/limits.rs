@@ -5,8 +5,7 @@ use std::time::Instant;
 
 use rayon::prelude::*;
 
-use crate::backend::cpu::Kernel;
-use crate::config::Precision;
+use crate::backend::cpu::{Kernel, Multiplied};
 
 /// Bytes that are read to measure the bandwidth: several times the last-level cache of common machines.
 const READ_BYTES: usize = 512 << 20;
@@ -29,8 +28,8 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Measures with the loops of `kernel`.
-    pub(super) fn measure(kernel: Kernel, precision: Precision) -> Self {
+    /// Measures with the loops of `kernel`, for products made of `multiplied`.
+    pub(super) fn measure(kernel: Kernel, multiplied: Multiplied) -> Self {
         let threads = rayon::current_num_threads();
         let memory = vec![1_u8; READ_BYTES];
         let best = |work: &(dyn Fn() + Sync)| {
@@ -53,12 +52,12 @@ impl Limits {
             [threads, 4 * threads, 16 * threads].map(read).into_iter().fold(f64::INFINITY, f64::min);
         let multiply_time = best(&|| {
             (0..threads).into_par_iter().for_each(|_| {
-                black_box(kernel.multiply_limit(precision, ROUNDS));
+                black_box(kernel.multiply_limit(multiplied, ROUNDS));
             });
         });
         Self {
             read_bandwidth: READ_BYTES as f64 / read_time,
-            multiply_rate: (ROUNDS * kernel.multiply_round(precision) * threads) as f64 / multiply_time,
+            multiply_rate: (ROUNDS * threads) as f64 * kernel.multiply_round(multiplied) / multiply_time,
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::record::Recording;
+use crate::backend::cpu::Multiplied;
 use crate::trace::Stage;
 
 /// Everything that was measured.
@@ -14,7 +15,7 @@ pub(super) struct Report {
     pub(super) kernel: &'static str,
     pub(super) precision: &'static str,
     /// What the multiply limit multiplies.
-    pub(super) multiplied: &'static str,
+    pub(super) multiplied: Multiplied,
     pub(super) threads: usize,
     /// Bytes a second.
     pub(super) read_bandwidth: f64,

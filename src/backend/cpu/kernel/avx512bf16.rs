@@ -5,6 +5,7 @@ use std::arch::x86_64::*;
 
 use super::avx512;
 use super::brains::{SIDE, STEP, TWO_TILES};
+use super::limits::CHAINS;
 
 /// Whether the processor has it.
 pub(super) fn available() -> bool {
@@ -62,4 +63,22 @@ pub(super) fn sums(weights: &[u16], x: &[u16], parts: usize, sums: &mut [f32; 4 
     }
     // SAFETY: this unit exists only where the processor has AVX512-BF16.
     unsafe { inner(weights, x, parts, sums) }
+}
+
+/// See [`super::Kernel::multiply_limit`].
+pub(super) fn multiply(rounds: usize) -> f32 {
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    fn inner(rounds: usize, factor: f32) -> f32 {
+        // SAFETY: both types are 64 bytes without a meaning that all bits could not have.
+        let x = unsafe { std::mem::transmute::<__m512, __m512bh>(_mm512_set1_ps(factor)) };
+        let mut sums = [_mm512_set1_ps(1.0); CHAINS];
+        for _ in 0..rounds {
+            for sum in &mut sums {
+                *sum = _mm512_dpbf16_ps(*sum, x, x);
+            }
+        }
+        sums.into_iter().map(|sum| _mm512_cvtss_f32(sum)).sum()
+    }
+    // SAFETY: this unit exists only where the processor has AVX512-BF16.
+    unsafe { inner(rounds, std::hint::black_box(0.001)) }
 }

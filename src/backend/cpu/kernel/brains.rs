@@ -15,6 +15,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::gemm::Ahead;
+use super::limits::CHAINS;
 use super::{Rows, amx, avx512, avx512bf16};
 use crate::backend::cpu::MIN_PARALLEL;
 use crate::checkpoint::Dtype;
@@ -54,6 +55,9 @@ const TOKENS: usize = 128;
 
 /// Inputs from which a product is worth a unit's while.
 const MIN_INPUTS: usize = 512;
+
+/// Rounds of the multiply loop that are one round of four tiles.
+const AMX_ROUNDS: usize = 64;
 
 /// 64 bytes where a tile's row loads at once.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -174,6 +178,24 @@ impl Unit {
             Self::Avx512Bf16 => avx512bf16::sums(weights, x, parts, sums),
             #[cfg(test)]
             Self::Plain => tests::sums(weights, x, parts, sums),
+        }
+    }
+
+    /// See [`super::Kernel::multiply_limit`].
+    pub(super) fn multiply(self, rounds: usize) -> f32 {
+        match self {
+            Self::Amx => amx::multiply(rounds / AMX_ROUNDS),
+            Self::Avx512Bf16 => avx512bf16::multiply(rounds),
+            #[cfg(test)]
+            Self::Plain => 0.0,
+        }
+    }
+
+    /// See [`super::Kernel::multiply_round`].
+    pub(super) fn multiply_round(self) -> usize {
+        match self {
+            Self::Amx => 4 * 2 * SIDE * SIDE * STEP / AMX_ROUNDS,
+            _ => 2 * 2 * CHAINS * SIDE,
         }
     }
 

@@ -1,6 +1,9 @@
 //! Loops that do nothing but reach the machine's limits, to measure the kernels by.
 
+use std::fmt;
+
 use super::{Isa, Kernel};
+use crate::checkpoint::Dtype;
 use crate::config::Precision;
 use crate::ops::matmul::LANES;
 
@@ -24,12 +27,29 @@ impl Kernel {
         }
     }
 
-    /// Multiplies and adds values in registers, `rounds` times 12 vectors of the widest multiply that this
-    /// instruction set has for `precision`, and returns something made of them.
-    pub fn multiply_limit(self, precision: Precision, rounds: usize) -> f32 {
+    /// What the products of many rows with a matrix of number type `dtype` are made of in `precision`.
+    pub fn multiplied(self, precision: Precision, dtype: Dtype) -> Multiplied {
         #[cfg(target_arch = "x86_64")]
-        if self.multiplies_int8(precision) {
-            return super::vnni::multiply(rounds, std::hint::black_box(0x0102_0304));
+        if self.brains.is_some_and(|unit| unit.takes(dtype, precision)) {
+            return match precision {
+                Precision::Bf16 => Multiplied::BFloat16,
+                _ => Multiplied::ThreeBFloat16,
+            };
+        }
+        match precision {
+            Precision::Q8 { .. } if self.tiles_q8() => Multiplied::Int8,
+            _ => Multiplied::Float32,
+        }
+    }
+
+    /// Multiplies and adds values in registers with the widest multiply that this kernel has for `multiplied`, and
+    /// returns something made of them. A round is [`Kernel::multiply_round`].
+    pub fn multiply_limit(self, multiplied: Multiplied, rounds: usize) -> f32 {
+        #[cfg(target_arch = "x86_64")]
+        match (multiplied, self.brains) {
+            (Multiplied::Int8, _) => return super::vnni::multiply(rounds, std::hint::black_box(0x0102_0304)),
+            (Multiplied::BFloat16 | Multiplied::ThreeBFloat16, Some(unit)) => return unit.multiply(rounds),
+            _ => {}
         }
         let factor = std::hint::black_box(0.999);
         match self.isa {
@@ -49,14 +69,43 @@ impl Kernel {
         }
     }
 
-    /// Multiplications and additions of one round of [`Kernel::multiply_limit`].
-    pub fn multiply_round(self, precision: Precision) -> usize {
-        let operations = 2 * CHAINS * LANES;
-        if self.multiplies_int8(precision) { 4 * operations } else { operations }
+    /// Multiplications and additions of one round of [`Kernel::multiply_limit`], as many as count for a product:
+    /// where it takes three, a third of those that are done.
+    pub fn multiply_round(self, multiplied: Multiplied) -> f64 {
+        let operations = (2 * CHAINS * LANES) as f64;
+        #[cfg(target_arch = "x86_64")]
+        let brains = self.brains.map_or(operations, |unit| unit.multiply_round() as f64);
+        #[cfg(not(target_arch = "x86_64"))]
+        let brains = operations;
+        match multiplied {
+            Multiplied::Float32 => operations,
+            Multiplied::BFloat16 => brains,
+            Multiplied::ThreeBFloat16 => brains / 3.0,
+            Multiplied::Int8 => 4.0 * operations,
+        }
     }
+}
 
-    /// Whether products of `precision` are made of int8 multiplications here; else they are float32's.
-    pub fn multiplies_int8(self, precision: Precision) -> bool {
-        precision.group().is_some() && self.tiles_q8()
+/// What products are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Multiplied {
+    /// Products in float32.
+    Float32,
+    /// Products in bfloat16, summed in float32.
+    BFloat16,
+    /// Products in float32, each made of three in bfloat16.
+    ThreeBFloat16,
+    /// Products in int8, summed in int32.
+    Int8,
+}
+
+impl fmt::Display for Multiplied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Float32 => "float32",
+            Self::BFloat16 => "bfloat16",
+            Self::ThreeBFloat16 => "float32 made of bfloat16",
+            Self::Int8 => "int8",
+        })
     }
 }

@@ -25,6 +25,7 @@ use std::ops::Range;
 
 use gemm::{Packed, Scratch};
 use half::{bf16, f16};
+pub use limits::Multiplied;
 
 use super::matrix::widen;
 use crate::checkpoint::Dtype;
