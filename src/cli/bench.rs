@@ -73,7 +73,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         report.decode = Some(time_decode(&model, args.cached, args.r#gen, bytes)?);
     }
     if args.stages {
-        report.stages = time_stages(&model, args.prompt_tokens[0])?;
+        report.stages = time_stages(&model, args.prompt_tokens[0], args.cached)?;
     }
     if args.record {
         report.recording = Some(record::measure(&model, &prompt(&model.config, args.prompt_tokens[0]))?);
@@ -174,16 +174,17 @@ fn time_decode(model: &Model<Cpu>, cached: usize, tokens: usize, bytes: usize) -
     Ok(Decode { gbs: rates.median * bytes as f64 / 1e9, rates })
 }
 
-/// Time of each stage over all layers, in a prefill of `tokens` tokens and in the decode pass after it.
-fn time_stages(model: &Model<Cpu>, tokens: usize) -> Result<Vec<StageTimes>> {
-    let mut session = session(model)?;
-    let mut pass = |ids: &[u32]| {
+/// Time of each stage over all layers: in a prefill of `tokens` tokens, and in a decode pass over `cached` ones.
+fn time_stages(model: &Model<Cpu>, tokens: usize, cached: usize) -> Result<Vec<StageTimes>> {
+    let clocked = |session: &mut Session<'_, Cpu>, ids: &[u32]| {
         let mut clock = Clock::new(NoProbe);
-        let id = session.run(ids, &mut clock)?;
-        Ok((id, clock.into_times()))
+        session.run(ids, &mut clock)?;
+        Result::Ok(clock.into_times())
     };
-    let (id, prefill) = pass(&prompt(&model.config, tokens))?;
-    let (_, decode) = if tokens < model.config.context { pass(&[id])? } else { (id, HashMap::new()) };
+    let prefill = clocked(&mut session(model)?, &prompt(&model.config, tokens))?;
+    let mut session = session(model)?;
+    let id = session.run(&prompt(&model.config, cached), &mut NoProbe)?;
+    let decode = if session.room() > 0 { clocked(&mut session, &[id])? } else { HashMap::new() };
     let total = |times: &HashMap<Site, Duration>, stage: Stage| {
         times.iter().filter(|(site, _)| site.stage == stage).map(|(_, time)| *time).sum()
     };

@@ -300,7 +300,7 @@ struct CpuArgs {
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
 
-    /// Inner loops to compute with: avx512vnni, avx512, avx2 or portable [default: the fastest that this processor has]
+    /// Inner loops to compute with: amx, avx512bf16, avx512vnni, avx512, avx2 or portable [default: the fastest that this processor has]
     #[arg(long, value_name = "NAME")]
     cpu_kernel: Option<String>,
 

@@ -25,14 +25,14 @@ pub(super) fn dots(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
         }
         return;
     }
-    // So many tokens and rows at once that the sums fill the registers, and a row is widened once for them.
+    // So many tokens and rows at once that the sums fill the registers, a row is widened once for them, and a stretch
+    // of the tokens stays in the first-level cache.
     let (mut x, mut out) = (x, out);
     while !out.is_empty() {
         let tokens = 1 << out.len().min(4).ilog2();
         let out_now;
         (out_now, out) = out.split_at_mut(tokens);
         match tokens {
-            8 => dots_of_tokens::<8, 3>(x, w, out_now),
             4 => dots_of_tokens::<4, 6>(x, w, out_now),
             2 => dots_of_tokens::<2, 4>(x, w, out_now),
             _ => dots_of_tokens::<1, 4>(x, w, out_now),
@@ -281,6 +281,22 @@ fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], pa
                         }
                     }
                     done += 2 * LANES;
+                }
+            }
+            if w.dtype == Dtype::F32 && w.plain() && rows.end <= w.count() {
+                let rows: [&[u8]; LANES] = std::array::from_fn(|row| w.row(rows.start + row));
+                assert!(rows.iter().all(|row| row.len() == 4 * w.inputs));
+                while done + LANES <= inputs.end {
+                    // SAFETY: as above, with 16 values of each row.
+                    unsafe {
+                        let values = |row: usize| _mm512_loadu_ps(rows[row].as_ptr().add(4 * done).cast());
+                        let mut to = panel.as_mut_ptr().add(at(done, v));
+                        for column in transpose(std::array::from_fn(values)) {
+                            _mm512_storeu_ps(to, column);
+                            to = to.wrapping_add(stride);
+                        }
+                    }
+                    done += LANES;
                 }
             }
             for start in (done..inputs.end).step_by(gemm::BLOCK) {
