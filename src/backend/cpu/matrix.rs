@@ -160,7 +160,7 @@ impl Input {
             self.quantized.fill(kernel, x, width, group, rows >= MIN_TILES_Q8 && kernel.tiles_q8());
         } else if rows >= MIN_PACKED {
             #[cfg(target_arch = "x86_64")]
-            if kernel.brains(width).is_some() {
+            if kernel.brains(precision, width).is_some() {
                 self.brains.pack(precision, x, width);
                 if precision == Precision::Bf16 {
                     return;
@@ -207,7 +207,7 @@ pub(super) fn product(kernel: Kernel, x: &Input, w: &Matrix, bias: Option<&Vec<f
         false => ROWS_AT_ONCE,
     };
     #[cfg(target_arch = "x86_64")]
-    let brains = (kernel.brains(inputs))
+    let brains = (kernel.brains(w.precision, inputs))
         .filter(|unit| rows >= MIN_PACKED && unit.takes(w.tensor.dtype(), w.precision));
     let part = |part: usize, out: &mut [&mut [f32]]| {
         let columns = part * columns..outputs.min((part + 1) * columns);

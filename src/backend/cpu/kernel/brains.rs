@@ -165,9 +165,14 @@ impl Unit {
         width >= MIN_INPUTS
     }
 
-    /// Whether weights of number type `dtype` are bfloat16 values in `precision`.
+    /// Whether this unit multiplies weights of number type `dtype` in `precision`: where they are bfloat16 values, and
+    /// where that is faster. For one product in float32, AVX512-BF16 would take three of half its inputs.
     pub(in crate::backend::cpu) fn takes(self, dtype: Dtype, precision: Precision) -> bool {
-        precision == Precision::Bf16 || (precision == Precision::F32 && dtype == Dtype::BF16)
+        match precision {
+            Precision::Bf16 => true,
+            Precision::F32 => dtype == Dtype::BF16 && self != Self::Avx512Bf16,
+            Precision::Q8 { .. } => false,
+        }
     }
 
     /// sums (tile of tokens, tile of rows, token, row) = the products of two tiles of weight rows (step, tile, row,
@@ -280,6 +285,7 @@ fn copy(w: Rows<'_>, rows: Range<usize>, inputs: Range<usize>, widened: &mut [f3
 mod tests {
     use half::bf16;
 
+    use super::super::tests::noise;
     use super::*;
 
     /// What [`Unit::sums`] gives, by plain loops.
@@ -312,16 +318,6 @@ mod tests {
             }
         }
         units
-    }
-
-    /// Values without a pattern that rounding could hide behind.
-    fn noise(count: usize, seed: u32) -> Vec<f32> {
-        let mut state = seed;
-        let mut next = || {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-        };
-        (0..count).map(|_| next()).collect()
     }
 
     #[test]

@@ -270,10 +270,10 @@ impl Kernel {
         false
     }
 
-    /// What multiplies inputs of `width` values as bfloat16 here, where anything does.
+    /// What multiplies inputs of `width` values with bfloat16 weights as bfloat16 here, where anything does.
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn brains(self, width: usize) -> Option<brains::Unit> {
-        self.brains.filter(|unit| unit.takes_width(width))
+    pub(super) fn brains(self, precision: Precision, width: usize) -> Option<brains::Unit> {
+        self.brains.filter(|unit| unit.takes_width(width) && unit.takes(Dtype::BF16, precision))
     }
 
     /// Tokens that a tile of [`Kernel::gemm`] takes at once.
@@ -383,7 +383,7 @@ mod tests {
     use super::*;
 
     /// Values without a pattern that rounding could hide behind.
-    fn noise(count: usize, seed: u32) -> Vec<f32> {
+    pub(super) fn noise(count: usize, seed: u32) -> Vec<f32> {
         let mut state = seed;
         let mut next = || {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
