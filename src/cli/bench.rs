@@ -52,6 +52,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         multiplied,
         threads: rayon::current_num_threads(),
         read_bandwidth: 0.0,
+        memory: "",
         matmul: 0.0,
         peak_memory: None,
         in_cache: bytes < limits::CACHE_SIZED,
@@ -80,8 +81,14 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     }
     // The limits come last: measuring them takes more memory than a small model does.
     report.peak_memory = report::peak_memory();
-    let limits = Limits::measure(backend.kernel(), multiplied);
-    report.read_bandwidth = limits.read_bandwidth;
+    // Random weights and those that were quantised when the model was loaded are not the file's.
+    let quantised = precision.group().is_some() && checkpoint.group().is_none();
+    let mapped: Vec<&[u8]> = match args.shape.is_some() || quantised {
+        true => Vec::new(),
+        false => checkpoint.tensors().map(|(_, tensor)| &**tensor.bytes()).collect(),
+    };
+    let limits = Limits::measure(backend.kernel(), multiplied, &mapped);
+    (report.read_bandwidth, report.memory) = (limits.read_bandwidth, limits.memory);
     report.matmul = limits.multiply_rate;
     match args.format {
         BenchFormat::Table => report.print_table(),

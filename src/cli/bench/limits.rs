@@ -7,14 +7,17 @@ use rayon::prelude::*;
 
 use crate::backend::cpu::{Kernel, Multiplied};
 
-/// Bytes that are read to measure the bandwidth: several times the last-level cache of common machines.
+/// Bytes that are read to measure the bandwidth, at least: several times the last-level cache of common machines.
 const READ_BYTES: usize = 512 << 20;
+
+/// Bytes that are read for each byte of the last-level cache, at least, so that little of them is found there again.
+const READ_FOR_CACHED: usize = 4;
 
 /// A model smaller than this may stay in a cache, and then its speed says nothing about the memory's.
 pub(super) const CACHE_SIZED: usize = 128 << 20;
 
 /// Times that each loop runs; the best counts, since a limit is what can be reached.
-const TRIES: usize = 5;
+const TRIES: usize = 3;
 
 /// Rounds of the multiply loop of one thread and try.
 const ROUNDS: usize = 4 << 20;
@@ -23,15 +26,26 @@ const ROUNDS: usize = 4 << 20;
 pub(super) struct Limits {
     /// Bytes a second.
     pub(super) read_bandwidth: f64,
+    /// What was read: the kind of memory that the weights are in.
+    pub(super) memory: &'static str,
     /// Floating-point operations a second.
     pub(super) multiply_rate: f64,
 }
 
 impl Limits {
-    /// Measures with the loops of `kernel`, for products made of `multiplied`.
-    pub(super) fn measure(kernel: Kernel, multiplied: Multiplied) -> Self {
+    /// Measures with the loops of `kernel`, for products made of `multiplied`. Reads `mapped`, the weights where they
+    /// lie in a mapped file, if there are enough of them, and ordinary memory otherwise.
+    pub(super) fn measure(kernel: Kernel, multiplied: Multiplied, mapped: &[&[u8]]) -> Self {
         let threads = rayon::current_num_threads();
-        let memory = vec![1_u8; READ_BYTES];
+        let enough = READ_BYTES.max(READ_FOR_CACHED * last_level_cache().unwrap_or(0));
+        let ordinary;
+        let (memory, name): (&[&[u8]], _) = if mapped.iter().map(|part| part.len()).sum::<usize>() >= enough {
+            (mapped, "the mapped file")
+        } else {
+            ordinary = vec![1_u8; enough];
+            (&[&ordinary], "ordinary memory")
+        };
+        let bytes: usize = memory.iter().map(|part| part.len()).sum();
         let best = |work: &(dyn Fn() + Sync)| {
             let tries = (0..TRIES).map(|_| {
                 let started = Instant::now();
@@ -40,24 +54,41 @@ impl Limits {
             });
             tries.fold(f64::INFINITY, f64::min)
         };
-        // Long runs for each thread let the prefetcher work; short parts let a fast thread help a slow one.
-        let read = |parts: usize| {
-            best(&|| {
-                memory.par_chunks(READ_BYTES / parts).for_each(|part| {
-                    black_box(kernel.read_limit(part));
-                });
-            })
-        };
-        let read_time =
-            [threads, 4 * threads, 16 * threads].map(read).into_iter().fold(f64::INFINITY, f64::min);
+        // Long runs for each thread let the prefetcher work; short parts let a fast thread help a slow one. Which
+        // width and which help to the prefetcher read fastest is the machine's to say.
+        let mut read_time = f64::INFINITY;
+        for loops in Kernel::available() {
+            for ahead in [false, true] {
+                for parts in [threads, 4 * threads, 16 * threads] {
+                    read_time = read_time.min(best(&|| {
+                        let parts =
+                            memory.par_iter().flat_map(|memory| memory.par_chunks(bytes.div_ceil(parts)));
+                        parts.for_each(|part| {
+                            black_box(loops.read_limit(part, ahead));
+                        });
+                    }));
+                }
+            }
+        }
         let multiply_time = best(&|| {
             (0..threads).into_par_iter().for_each(|_| {
                 black_box(kernel.multiply_limit(multiplied, ROUNDS));
             });
         });
         Self {
-            read_bandwidth: READ_BYTES as f64 / read_time,
+            read_bandwidth: bytes as f64 / read_time,
+            memory: name,
             multiply_rate: (ROUNDS * threads) as f64 * kernel.multiply_round(multiplied) / multiply_time,
         }
     }
+}
+
+/// Bytes of the first processor's last-level cache, where the system says so.
+fn last_level_cache() -> Option<usize> {
+    let sizes = (0..8).filter_map(|level| {
+        let path = format!("/sys/devices/system/cpu/cpu0/cache/index{level}/size");
+        let size = std::fs::read_to_string(path).ok()?;
+        size.trim().strip_suffix('K')?.parse::<usize>().ok()
+    });
+    sizes.max().map(|kibibytes| kibibytes << 10)
 }

@@ -19,6 +19,8 @@ pub(super) struct Report {
     pub(super) threads: usize,
     /// Bytes a second.
     pub(super) read_bandwidth: f64,
+    /// The kind of memory that the weights are in, and that was read.
+    pub(super) memory: &'static str,
     /// Floating-point operations a second.
     pub(super) matmul: f64,
     /// Whether the weights fit into a cache, so that their speed is not the memory's.
@@ -83,8 +85,9 @@ impl Report {
         )?;
         writeln!(
             out,
-            "memory read  {:8.1} GB/s, the most that a loop over ordinary memory reached",
-            self.read_bandwidth / 1e9
+            "memory read  {:8.1} GB/s, the most that a loop over {} reached",
+            self.read_bandwidth / 1e9,
+            self.memory
         )?;
         writeln!(
             out,
@@ -187,6 +190,7 @@ impl Report {
             "precision": self.precision,
             "threads": self.threads,
             "read_bandwidth_gbs": self.read_bandwidth / 1e9,
+            "memory": self.memory,
             "matmul_gflops": self.matmul / 1e9,
             "load_s": self.load.as_secs_f64(),
             "first_token_s": self.first_token.as_secs_f64(),

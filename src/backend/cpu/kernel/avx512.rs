@@ -506,12 +506,15 @@ compiled!(silu, ops::swiglu::silu_all, (gate: &[f32], out: &mut [f32]));
 compiled!(rms_norm, ops::rms_norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]));
 
 /// See [`super::Kernel::read_limit`]: the exclusive or of every whole 256 bytes.
-pub(super) fn read(bytes: &[u8]) -> u64 {
+pub(super) fn read<const AHEAD: bool>(bytes: &[u8]) -> u64 {
     #[target_feature(enable = "avx512f")]
-    fn inner(bytes: &[u8]) -> u64 {
+    fn inner<const AHEAD: bool>(bytes: &[u8]) -> u64 {
         let mut sums = [_mm512_setzero_si512(); 4];
         for chunk in bytes.as_chunks::<256>().0 {
             for (i, sum) in sums.iter_mut().enumerate() {
+                if AHEAD {
+                    prefetch(chunk.as_ptr().wrapping_add(64 * i));
+                }
                 // SAFETY: the chunk has 256 bytes, four vectors of 64.
                 let vector = unsafe { _mm512_loadu_si512(chunk.as_ptr().add(64 * i).cast()) };
                 *sum = _mm512_xor_si512(*sum, vector);
@@ -521,7 +524,7 @@ pub(super) fn read(bytes: &[u8]) -> u64 {
         _mm512_reduce_add_epi64(all).cast_unsigned()
     }
     // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
-    unsafe { inner(bytes) }
+    unsafe { inner::<AHEAD>(bytes) }
 }
 
 /// See [`super::Kernel::multiply_limit`].

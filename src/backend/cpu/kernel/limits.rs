@@ -12,15 +12,17 @@ use crate::ops::matmul::LANES;
 pub(super) const CHAINS: usize = 12;
 
 impl Kernel {
-    /// Reads `bytes` once (to the last 256) as fast as this instruction set can, and returns something made
-    /// of all of them, so that no read is left out.
-    pub fn read_limit(self, bytes: &[u8]) -> u64 {
-        match self.isa {
+    /// Reads `bytes` once (to the last 256) with the widest loads of this instruction set, and returns something made
+    /// of all of them, so that no read is left out. With `ahead`, where it can, it asks for what comes later too.
+    pub fn read_limit(self, bytes: &[u8], ahead: bool) -> u64 {
+        match (self.isa, ahead) {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Vnni => super::avx512::read(bytes),
+            (Isa::Avx512 | Isa::Avx512Vnni, true) => super::avx512::read::<true>(bytes),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => super::avx2::read(bytes),
-            Isa::Portable => {
+            (Isa::Avx512 | Isa::Avx512Vnni, false) => super::avx512::read::<false>(bytes),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2, _) => super::avx2::read(bytes),
+            (Isa::Portable, _) => {
                 let words = bytes.as_chunks::<8>().0.iter();
                 words.fold(0, |all, word| all ^ u64::from_ne_bytes(*word))
             }
