@@ -12,6 +12,7 @@ use self::limits::Limits;
 use self::report::{Decode, Prefill, Report, Spread, StageTimes};
 use super::input::{self, cpu};
 use super::{BenchArgs, BenchFormat, Weights};
+use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
 use crate::checkpoint::{Dtype, Tensor, random};
 use crate::config::{ModelConfig, Precision};
@@ -24,18 +25,22 @@ use crate::trace::{Clock, NoProbe, Site, Stage};
 const PREFILLS: usize = 3;
 
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
-    let started = Instant::now();
-    let checkpoint = match &args.shape {
-        Some(name) => random::checkpoint(name, args.weights.into())?,
-        None => input::open(&args.model)?.0,
+    let (checkpoint, model, load, tokenizer) = match &args.shape {
+        Some(name) => {
+            // Random weights are made, not loaded.
+            let checkpoint = random::checkpoint(name, args.weights.into())?;
+            let started = Instant::now();
+            let precision = input::precision(&args.model, &checkpoint);
+            let model = Model::load(&checkpoint, cpu(&args.cpu, precision)?)?;
+            (checkpoint, model, started.elapsed(), None)
+        }
+        None => {
+            let opened = input::open(&args.model, &args.cpu)?;
+            let tokenizer = opened.tokenizer.map(|_| opened.tokenizer_time);
+            (opened.checkpoint, opened.model?, opened.model_time, tokenizer)
+        }
     };
-    let made = started.elapsed();
-    let started = Instant::now();
-    let precision = input::precision(&args.model, &checkpoint);
-    let backend = cpu(&args.cpu, precision)?;
-    let model = Model::load(&checkpoint, backend)?;
-    // Random weights are made, not loaded.
-    let load = if args.shape.is_some() { started.elapsed() } else { made + started.elapsed() };
+    let (backend, precision) = (model.backend, model.backend.precision());
     let lengths = || args.prompt_tokens.iter().chain([&args.cached]).copied();
     if args.prompt_tokens.is_empty() || lengths().any(|length| length == 0 || length > model.config.context) {
         return Err(Error::usage("a prompt of this length cannot be run")
@@ -57,6 +62,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         peak_memory: None,
         in_cache: bytes < limits::CACHE_SIZED,
         load,
+        tokenizer,
         first_token: Duration::ZERO,
         decode: None,
         prefill: Vec::new(),

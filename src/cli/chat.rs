@@ -24,14 +24,15 @@ use crate::tui;
 
 pub(super) fn run(args: &ChatArgs) -> Result<()> {
     let sampler = args.sampling.sampler()?;
-    let (checkpoint, tokenizer) = input::open(&args.model)?;
+    let input::Opened { checkpoint, tokenizer, model, .. } = input::open(&args.model, &args.cpu)?;
     let tokenizer = tokenizer.ok_or_else(|| {
         Error::model("this model has no tokenizer, so it cannot read what is said to it")
             .expected("a tokenizer beside the model, or --tokenizer FILE")
             .found("none")
     })?;
     let format = format::find(&checkpoint, &*tokenizer)?;
-    let model = Arc::new(input::load(&checkpoint, &args.model, &args.cpu)?);
+    let model = Arc::new(model?);
+    input::recognise(&checkpoint, &args.model, &model);
     let mut lines = Lines::open()?;
     let stop = Arc::new(AtomicBool::new(false));
     if lines.is_editor() {

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::hub;
 use super::{CacheDtypeName, CpuArgs, ModelArgs, PrecisionName, RunArgs, SamplingArgs, tell};
@@ -37,10 +38,11 @@ impl Run {
     /// Opens the model and reads the prompt.
     pub(super) fn open(args: &RunArgs) -> Result<Self> {
         let sampler = args.sampling.sampler()?;
-        let (checkpoint, tokenizer) = open(&args.model)?;
-        let (text, ids) = prompt(args, tokenizer.as_deref())?;
-        let model = load(&checkpoint, &args.model, &args.cpu)?;
-        Ok(Self { model, tokenizer, eos: checkpoint.eos, sampler, text, ids })
+        let opened = open(&args.model, &args.cpu)?;
+        let (text, ids) = prompt(args, opened.tokenizer.as_deref())?;
+        let model = opened.model?;
+        recognise(&opened.checkpoint, &args.model, &model);
+        Ok(Self { model, tokenizer: opened.tokenizer, eos: opened.checkpoint.eos, sampler, text, ids })
     }
 
     /// The label of a token: its text, or `#id`.
@@ -97,20 +99,22 @@ fn kernel(args: &CpuArgs) -> Result<Kernel> {
     Ok(*kernel)
 }
 
-/// Hands the checkpoint to the CPU. Of a model that was named it says in one line what it was taken for.
-pub(super) fn load(checkpoint: &Checkpoint, args: &ModelArgs, cpu_args: &CpuArgs) -> Result<Model<Cpu>> {
-    let backend = cpu(cpu_args, precision(args, checkpoint))?;
-    let model = Model::load(checkpoint, backend)?;
+/// Hands the checkpoint to the CPU.
+fn load(checkpoint: &Checkpoint, args: &ModelArgs, cpu_args: &CpuArgs) -> Result<Model<Cpu>> {
+    Model::load(checkpoint, cpu(cpu_args, precision(args, checkpoint))?)
+}
+
+/// Of a model that was named, says in one line what it was taken for.
+pub(super) fn recognise(checkpoint: &Checkpoint, args: &ModelArgs, model: &Model<Cpu>) {
     if args.model.is_some() {
         let ModelConfig { layers, dim, heads, vocab, .. } = checkpoint.config;
         tell(format_args!(
             "{} ({}): {layers} layers, width {dim}, {heads} heads, {vocab} tokens; precision {}",
             printable(&checkpoint.name),
             checkpoint.format,
-            backend.precision().name()
+            model.backend.precision().name()
         ));
     }
-    Ok(model)
 }
 
 /// The arithmetic that was asked for, or that the weights are made for.
@@ -136,9 +140,42 @@ fn open_checkpoint(args: &ModelArgs, wanted: Wanted) -> Result<(Checkpoint, Opti
     Ok((checkpoint, place.outline))
 }
 
-/// Opens the checkpoint and the tokenizer that belongs to it.
-pub(super) fn open(args: &ModelArgs) -> Result<(Checkpoint, Option<Arc<dyn Tokenizer>>)> {
-    find_tokenizer(open_checkpoint(args, Wanted::Model)?.0, args)
+/// A model with its tokenizer.
+pub(super) struct Opened {
+    pub(super) checkpoint: Checkpoint,
+    pub(super) tokenizer: Option<Arc<dyn Tokenizer>>,
+    /// How long the tokenizer took.
+    pub(super) tokenizer_time: Duration,
+    /// The model, or why there is none: what is wrong with the prompt is to be said first.
+    pub(super) model: Result<Model<Cpu>>,
+    /// How long opening the file and loading the model took, on another thread than the tokenizer.
+    pub(super) model_time: Duration,
+}
+
+/// Opens the checkpoint; loads the model, and on another thread the tokenizer that belongs to it.
+pub(super) fn open(args: &ModelArgs, cpu: &CpuArgs) -> Result<Opened> {
+    let started = Instant::now();
+    let mut checkpoint = open_checkpoint(args, Wanted::Model)?.0;
+    let (tokenizer, (model, model_time)) = std::thread::scope(|scope| {
+        let tokenizer = scope.spawn(|| {
+            let started = Instant::now();
+            (tokenizer::find(&checkpoint, args.tokenizer.as_deref()), started.elapsed())
+        });
+        let model = load(&checkpoint, args, cpu);
+        let model = (model, started.elapsed());
+        (tokenizer.join(), model)
+    });
+    let (tokenizer, tokenizer_time) = tokenizer.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let tokenizer = tokenizer?.map(Arc::from);
+    take_ends(&mut checkpoint, tokenizer.as_deref());
+    Ok(Opened { checkpoint, tokenizer, tokenizer_time, model, model_time })
+}
+
+/// The ends of a text that the tokenizer knows, where the checkpoint names none.
+fn take_ends(checkpoint: &mut Checkpoint, tokenizer: Option<&dyn Tokenizer>) {
+    if let Some(tokenizer) = tokenizer.filter(|_| checkpoint.eos.is_empty()) {
+        checkpoint.eos = tokenizer.ends();
+    }
 }
 
 /// A checkpoint to be looked at, not run.
@@ -167,11 +204,9 @@ fn find_tokenizer(
     mut checkpoint: Checkpoint,
     args: &ModelArgs,
 ) -> Result<(Checkpoint, Option<Arc<dyn Tokenizer>>)> {
-    let tokenizer = tokenizer::find(&checkpoint, args.tokenizer.as_deref())?;
-    if let Some(tokenizer) = tokenizer.as_ref().filter(|_| checkpoint.eos.is_empty()) {
-        checkpoint.eos = tokenizer.ends();
-    }
-    Ok((checkpoint, tokenizer.map(Arc::from)))
+    let tokenizer = tokenizer::find(&checkpoint, args.tokenizer.as_deref())?.map(Arc::from);
+    take_ends(&mut checkpoint, tokenizer.as_deref());
+    Ok((checkpoint, tokenizer))
 }
 
 /// The tokenizer alone: the file that was named, or the model's.
@@ -187,7 +222,7 @@ pub(super) fn open_tokenizer(args: &ModelArgs) -> Result<Arc<dyn Tokenizer>> {
         };
         return path.map_or_else(|| Err(no_tokenizer()), |path| tokenizer::open(&path).map(Arc::from));
     }
-    let (checkpoint, tokenizer) = open(args)?;
+    let (checkpoint, tokenizer) = find_tokenizer(open_checkpoint(args, Wanted::Model)?.0, args)?;
     let tokenizer = tokenizer.ok_or_else(no_tokenizer)?;
     if args.model.is_some() {
         let Checkpoint { name, format, .. } = &checkpoint;

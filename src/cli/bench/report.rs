@@ -28,6 +28,8 @@ pub(super) struct Report {
     /// The most memory that the process held while the model ran, in bytes.
     pub(super) peak_memory: Option<u64>,
     pub(super) load: Duration,
+    /// The tokenizer's time, where one was loaded.
+    pub(super) tokenizer: Option<Duration>,
     pub(super) first_token: Duration,
     pub(super) decode: Option<Decode>,
     pub(super) prefill: Vec<Prefill>,
@@ -96,6 +98,9 @@ impl Report {
             self.multiplied
         )?;
         writeln!(out, "load         {:8.3} s", self.load.as_secs_f64())?;
+        if let Some(time) = self.tokenizer {
+            writeln!(out, "tokenizer    {:8.3} s, on a thread of its own meanwhile", time.as_secs_f64())?;
+        }
         writeln!(out, "first token  {:8.3} s, cold", self.first_token.as_secs_f64())?;
         for Prefill { tokens, rates, gflops, .. } in &self.prefill {
             let share = 100.0 * gflops * 1e9 / self.matmul;
@@ -193,6 +198,7 @@ impl Report {
             "memory": self.memory,
             "matmul_gflops": self.matmul / 1e9,
             "load_s": self.load.as_secs_f64(),
+            "tokenizer_s": self.tokenizer.map(|time| time.as_secs_f64()),
             "first_token_s": self.first_token.as_secs_f64(),
             "decode": decode,
             "prefill": prefill,
