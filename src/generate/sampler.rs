@@ -1,5 +1,7 @@
 //! Drawing the next token: temperature, top-k, top-p (nucleus sampling, Holtzman et al., 2020).
 
+use std::cmp::Ordering;
+
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -99,48 +101,34 @@ impl Sampler {
         softmax(&mut self.probs);
     }
 
-    /// The tokens that may be drawn, most likely first (of equals, the lower id first) where a limit asks
-    /// for an order, and in the order of ids where there is no limit.
+    /// The tokens that may be drawn, in no particular order.
     fn set_candidates(&mut self) {
         let Sampling { top_k, top_p, .. } = self.sampling;
         let probs = &self.probs;
         let ids = 0..probs.len() as u32;
-        let limited = top_k > 0 && top_k < probs.len();
         self.candidates.clear();
         // A token this unlikely is never in the shortest run that reaches top_p: were it in, the run would
         // be everything at least as likely, and all that is left out would sum to less than 1 − top_p.
         let floor = if top_p < 1.0 { (1.0 - top_p) / probs.len() as f32 } else { 0.0 };
         self.candidates.extend(ids.filter(|&id| probs[id as usize] > floor));
-        let order =
-            |a: &u32, b: &u32| probs[*b as usize].total_cmp(&probs[*a as usize]).then_with(|| a.cmp(b));
-        if limited && top_k < self.candidates.len() {
-            self.candidates.select_nth_unstable_by(top_k, order);
+        if top_k > 0 && top_k < self.candidates.len() {
+            self.candidates.select_nth_unstable_by(top_k, order(probs));
             self.candidates.truncate(top_k);
         }
         if top_p < 1.0 {
-            self.candidates.sort_unstable_by(order);
-            let mut sum = 0.0;
-            let reached = self.candidates.iter().position(|&id| {
-                sum += f64::from(probs[id as usize]);
-                sum >= f64::from(top_p)
-            });
-            self.candidates.truncate(reached.map_or(self.candidates.len(), |last| last + 1));
-        } else if limited {
-            self.candidates.sort_unstable_by(order);
+            let reached = shortest_run(&mut self.candidates, probs, |sum| sum >= f64::from(top_p));
+            self.candidates.truncate(reached.unwrap_or(self.candidates.len()));
         }
     }
 
-    /// One of the candidates, each with its share of their probability.
+    /// One of the candidates, each with its share of their probability: the one at which the sum of those that are
+    /// at least as likely passes a random part of the whole.
     fn draw(&mut self) -> u32 {
-        let prob = |id: &u32| f64::from(self.probs[*id as usize]);
-        let total: f64 = self.candidates.iter().map(prob).sum();
+        let total: f64 = self.candidates.iter().map(|id| f64::from(self.probs[*id as usize])).sum();
         let target = self.random.random::<f64>() * total;
-        let mut sum = 0.0;
-        let drawn = self.candidates.iter().copied().find(|id| {
-            sum += prob(id);
-            sum > target
-        });
-        drawn.or(self.candidates.last().copied()).unwrap_or(0)
+        let run = shortest_run(&mut self.candidates, &self.probs, |sum| sum > target);
+        let last = run.unwrap_or(self.candidates.len());
+        self.candidates[..last].last().copied().unwrap_or(0)
     }
 
     /// The candidates' shares over the whole vocabulary; at temperature 0 all of it at the argmax.
@@ -158,6 +146,38 @@ impl Sampler {
         }
         nucleus
     }
+}
+
+/// Most likely first; of equals, the lower id.
+fn order(probs: &[f32]) -> impl Fn(&u32, &u32) -> Ordering {
+    |a, b| probs[*b as usize].total_cmp(&probs[*a as usize]).then_with(|| a.cmp(b))
+}
+
+/// The length of the shortest run of the most likely candidates whose sum has `reached` what it should, where any has.
+/// Its candidates are the first then, the least likely of them last. What is not near its end is not sorted: halves
+/// are told apart and added up, and only the half in which the run ends is looked at again.
+fn shortest_run(candidates: &mut [u32], probs: &[f32], reached: impl Fn(f64) -> bool) -> Option<usize> {
+    /// So few are sorted.
+    const FEW: usize = 64;
+    let prob = |id: &u32| f64::from(probs[*id as usize]);
+    // The run ends in `start..end`, if anywhere; `before` is the sum of what comes before.
+    let (mut start, mut end, mut before) = (0, candidates.len(), 0.0);
+    while end - start > FEW {
+        let middle = start + (end - start) / 2;
+        candidates[start..end].select_nth_unstable_by(middle - start, order(probs));
+        let half: f64 = candidates[start..middle].iter().map(prob).sum();
+        if reached(before + half) {
+            end = middle;
+        } else {
+            (start, before) = (middle, before + half);
+        }
+    }
+    candidates[start..end].sort_unstable_by(order(probs));
+    let run = candidates[start..end].iter().position(|id| {
+        before += prob(id);
+        reached(before)
+    });
+    run.map(|last| start + last + 1)
 }
 
 /// The id of the largest logit, the lowest of equals; 0 where none is a number.
@@ -184,6 +204,31 @@ mod tests {
             counts[sampler.sample(logits, 0, &mut NoProbe) as usize] += 1;
         }
         counts
+    }
+
+    #[test]
+    fn the_shortest_run_is_the_beginning_of_the_sorted_candidates() {
+        // Many equals among them, and more than are sorted at once.
+        let probs: Vec<f32> = (0..1000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 25) as f32).collect();
+        let mut sorted: Vec<u32> = (0..1000).collect();
+        sorted.sort_unstable_by(order(&probs));
+        let all: f64 = probs.iter().map(|p| f64::from(*p)).sum();
+        for mass in [0.0, 1.0, 500.0, 0.1 * all, 0.5 * all, 0.999 * all, all] {
+            let mut sum = 0.0;
+            let expected = sorted.iter().take_while(|id| {
+                let before = sum;
+                sum += f64::from(probs[**id as usize]);
+                before == 0.0 || before < mass
+            });
+            let expected = expected.count();
+            let mut candidates: Vec<u32> = (0..1000).rev().collect();
+            assert_eq!(shortest_run(&mut candidates, &probs, |sum| sum >= mass), Some(expected), "{mass}");
+            assert_eq!(candidates[expected - 1], sorted[expected - 1], "{mass}");
+            candidates[..expected].sort_unstable_by(order(&probs));
+            assert_eq!(candidates[..expected], sorted[..expected], "{mass}");
+        }
+        assert_eq!(shortest_run(&mut sorted, &probs, |sum| sum > all), None);
+        assert_eq!(shortest_run(&mut [], &probs, |sum| sum > all), None);
     }
 
     #[test]
