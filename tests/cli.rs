@@ -467,6 +467,8 @@ fn a_benchmark_reports_every_figure_beside_the_machines_limits() {
         "/first_token_s",
         "/decode/tokens_per_s",
         "/decode/gbs",
+        "/decode/sampling_greedy_s/median",
+        "/decode/sampling_top_p_s/median",
         "/prefill/0/tokens_per_s",
         "/prefill/1/gflops",
         "/prefill/1/share_of_matmul",

@@ -6,10 +6,11 @@ mod record;
 mod report;
 
 use std::collections::HashMap;
+use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use self::limits::Limits;
-use self::report::{Decode, Prefill, Report, Spread, StageTimes};
+use self::report::{Decode, Prefill, Report, Spread, StageTimes, TOP_P};
 use super::input::{self, cpu};
 use super::{BenchArgs, BenchFormat, Weights};
 use crate::backend::Backend;
@@ -18,11 +19,14 @@ use crate::checkpoint::{Dtype, Tensor, random};
 use crate::config::{ModelConfig, Precision};
 use crate::error::{Error, Result};
 use crate::generate::{Sampler, Sampling, Session};
-use crate::model::Model;
+use crate::model::{Model, forward};
 use crate::trace::{Clock, NoProbe, Site, Stage};
 
 /// Times that a prefill of each length is run, after one to warm up.
 const PREFILLS: usize = 3;
+
+/// Times that a token is drawn.
+const DRAWS: usize = 20;
 
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let (checkpoint, model, load, tokenizer) = match &args.shape {
@@ -184,7 +188,21 @@ fn time_decode(model: &Model<Cpu>, cached: usize, tokens: usize, bytes: usize) -
         rates.push(1.0 / started.elapsed().as_secs_f64());
     }
     let rates = Spread::of(rates.into_iter());
-    Ok(Decode { gbs: rates.median * bytes as f64 / 1e9, rates })
+    let drawing = |sampling| {
+        let mut sampler = Sampler::new(sampling)?;
+        let mut times = Vec::new();
+        forward::last_logits(model, &session.work, |logits| {
+            for _ in 0..DRAWS {
+                let started = Instant::now();
+                black_box(sampler.sample(logits, 0, &mut NoProbe));
+                times.push(started.elapsed().as_secs_f64());
+            }
+        });
+        Result::Ok(Spread::of(times.into_iter()))
+    };
+    let greedy = drawing(Sampling::default())?;
+    let top_p = drawing(Sampling { temperature: 1.0, top_p: TOP_P, ..Sampling::default() })?;
+    Ok(Decode { gbs: rates.median * bytes as f64 / 1e9, rates, greedy, top_p })
 }
 
 /// Time of each stage over all layers: in a prefill of `tokens` tokens, and in a decode pass over `cached` ones.

@@ -1,12 +1,13 @@
 //! Drawing the next token: temperature, top-k, top-p (nucleus sampling, Holtzman et al., 2020).
 
-use std::cmp::Ordering;
+use std::cmp::Reverse;
+use std::mem;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::backend::cpu::Kernel;
 use crate::error::{Error, Result};
-use crate::ops::softmax::softmax;
 use crate::trace::{Probe, Site, Stage, Values};
 
 /// How to draw.
@@ -33,8 +34,12 @@ impl Default for Sampling {
 pub struct Sampler {
     sampling: Sampling,
     random: ChaCha8Rng,
+    /// What computes softmax. Every kernel gives the same bits, so the fastest does for all.
+    kernel: Kernel,
     probs: Vec<f32>,
-    candidates: Vec<u32>,
+    /// The candidates are the tokens of this [`rank`] and above.
+    cut: u64,
+    sums: Vec<f64>,
 }
 
 impl Sampler {
@@ -58,7 +63,7 @@ impl Sampler {
             return Err(wrong("--top-p", "a number over 0 and up to 1", sampling.top_p));
         }
         let random = ChaCha8Rng::seed_from_u64(sampling.seed);
-        Ok(Self { sampling, random, probs: Vec::new(), candidates: Vec::new() })
+        Ok(Self { sampling, random, kernel: Kernel::default(), probs: Vec::new(), cut: 0, sums: Vec::new() })
     }
 
     /// Draws a token from `logits` (V), and shows the probe `probs`, `nucleus` and `sampled` of `pass`.
@@ -74,17 +79,11 @@ impl Sampler {
         if see_probs {
             probe.record(Site::once(pass, Stage::Probs), 0..1, Values::F32(&self.probs));
         }
-        let id = if greedy {
-            let id = argmax(logits);
-            self.candidates.clear();
-            self.candidates.push(id);
-            id
-        } else {
-            self.set_candidates();
-            self.draw()
-        };
+        let id = if greedy { argmax(logits) } else { self.draw() };
         if see_nucleus {
-            let nucleus = self.nucleus(logits.len(), greedy);
+            // At temperature 0 all of it is the argmax's.
+            let only = |i| if i == id as usize { 1.0 } else { 0.0 };
+            let nucleus = if greedy { (0..logits.len()).map(only).collect() } else { self.nucleus() };
             probe.record(Site::once(pass, Stage::Nucleus), 0..1, Values::F32(&nucleus));
         }
         if wants(probe, Stage::Sampled) {
@@ -98,87 +97,100 @@ impl Sampler {
         let temperature = if self.sampling.temperature == 0.0 { 1.0 } else { self.sampling.temperature };
         self.probs.clear();
         self.probs.extend(logits.iter().map(|logit| logit / temperature));
-        softmax(&mut self.probs);
-    }
-
-    /// The tokens that may be drawn, in no particular order.
-    fn set_candidates(&mut self) {
-        let Sampling { top_k, top_p, .. } = self.sampling;
-        let probs = &self.probs;
-        let ids = 0..probs.len() as u32;
-        self.candidates.clear();
-        // A token this unlikely is never in the shortest run that reaches top_p: were it in, the run would
-        // be everything at least as likely, and all that is left out would sum to less than 1 − top_p.
-        let floor = if top_p < 1.0 { (1.0 - top_p) / probs.len() as f32 } else { 0.0 };
-        self.candidates.extend(ids.filter(|&id| probs[id as usize] > floor));
-        if top_k > 0 && top_k < self.candidates.len() {
-            self.candidates.select_nth_unstable_by(top_k, order(probs));
-            self.candidates.truncate(top_k);
-        }
-        if top_p < 1.0 {
-            let reached = shortest_run(&mut self.candidates, probs, |sum| sum >= f64::from(top_p));
-            self.candidates.truncate(reached.unwrap_or(self.candidates.len()));
-        }
+        self.kernel.softmax(&mut self.probs);
     }
 
     /// One of the candidates, each with its share of their probability: the one at which the sum of those that are
     /// at least as likely passes a random part of the whole.
     fn draw(&mut self) -> u32 {
-        let total: f64 = self.candidates.iter().map(|id| f64::from(self.probs[*id as usize])).sum();
+        let total = self.set_cut();
         let target = self.random.random::<f64>() * total;
-        let run = shortest_run(&mut self.candidates, &self.probs, |sum| sum > target);
-        let last = run.unwrap_or(self.candidates.len());
-        self.candidates[..last].last().copied().unwrap_or(0)
+        let drawn = self.reach(f64::from, |sum| sum > target);
+        drawn.map_or(0, |(rank, _)| !(rank as u32))
     }
 
-    /// The candidates' shares over the whole vocabulary; at temperature 0 all of it at the argmax.
-    fn nucleus(&self, vocab: usize, greedy: bool) -> Vec<f32> {
-        let mut nucleus = vec![0.0; vocab];
-        if greedy {
-            for &id in &self.candidates {
-                nucleus[id as usize] = 1.0;
-            }
-            return nucleus;
+    /// Finds the least likely candidate: [`Self::cut`]. The answer is the candidates' probability.
+    fn set_cut(&mut self) -> f64 {
+        let Sampling { top_k, top_p, .. } = self.sampling;
+        // Every probability that is more than 0.
+        self.cut = rank(u32::MAX, f32::from_bits(1));
+        if top_k > 0 {
+            self.add_up(|_| 1.0);
+            let reached = self.reach(|_| 1.0, |count| count >= top_k as f64);
+            self.cut = reached.map_or(self.cut, |(cut, _)| cut);
         }
-        let total: f64 = self.candidates.iter().map(|&id| f64::from(self.probs[id as usize])).sum();
-        for &id in &self.candidates {
-            nucleus[id as usize] = (f64::from(self.probs[id as usize]) / total) as f32;
+        self.add_up(f64::from);
+        let mut total = self.sums.iter().sum();
+        if top_p < 1.0 {
+            let reached = self.reach(f64::from, |sum| sum >= f64::from(top_p));
+            (self.cut, total) = reached.unwrap_or((self.cut, total));
+        }
+        total
+    }
+
+    /// The candidates and their probabilities.
+    fn candidates(&self) -> impl Iterator<Item = (u32, f32)> {
+        let cut = self.cut;
+        let all = (0_u32..).zip(self.probs.iter().copied());
+        all.filter(move |(id, prob)| *prob > 0.0 && rank(*id, *prob) >= cut)
+    }
+
+    /// Adds up a weight of each candidate, by the [`leading`] bits of its probability.
+    fn add_up(&mut self, weight: impl Fn(f32) -> f64) {
+        let mut sums = mem::take(&mut self.sums);
+        sums.clear();
+        sums.resize(LEADING, 0.0);
+        for (_, prob) in self.candidates() {
+            sums[leading(prob)] += weight(prob);
+        }
+        self.sums = sums;
+    }
+
+    /// The candidate at which the sum of its `weight` and of all likelier ones' has `reached` what it should: its rank
+    /// and that sum; none where it never does. The weights were added up before ([`Self::add_up`]), so only the
+    /// candidates with the same leading bits are looked at one by one.
+    fn reach(&self, weight: impl Fn(f32) -> f64, reached: impl Fn(f64) -> bool) -> Option<(u64, f64)> {
+        let mut sum = 0.0;
+        let found = (0..LEADING).rev().find(|&bits| {
+            let reached = reached(sum + self.sums[bits]);
+            sum += if reached { 0.0 } else { self.sums[bits] };
+            reached
+        })?;
+        let mut near: Vec<_> = self.candidates().filter(|(_, prob)| leading(*prob) == found).collect();
+        near.sort_unstable_by_key(|(id, prob)| Reverse(rank(*id, *prob)));
+        let last = near.iter().position(|(_, prob)| {
+            sum += weight(*prob);
+            reached(sum)
+        });
+        // In another order the sum may be rounded to less.
+        let (id, prob) = last.map_or(near.last(), |last| near.get(last))?;
+        Some((rank(*id, *prob), sum))
+    }
+
+    /// The candidates' shares over the whole vocabulary.
+    fn nucleus(&self) -> Vec<f32> {
+        let mut nucleus = vec![0.0; self.probs.len()];
+        let total: f64 = self.candidates().map(|(_, prob)| f64::from(prob)).sum();
+        for (id, prob) in self.candidates() {
+            nucleus[id as usize] = (f64::from(prob) / total) as f32;
         }
         nucleus
     }
 }
 
-/// Most likely first; of equals, the lower id.
-fn order(probs: &[f32]) -> impl Fn(&u32, &u32) -> Ordering {
-    |a, b| probs[*b as usize].total_cmp(&probs[*a as usize]).then_with(|| a.cmp(b))
+/// A number that is larger for the likelier token and, of equals, for the lower id: the bits of a positive float
+/// are in the order of its value.
+fn rank(id: u32, prob: f32) -> u64 {
+    u64::from(prob.to_bits()) << 32 | u64::from(!id)
 }
 
-/// The length of the shortest run of the most likely candidates whose sum has `reached` what it should, where any has.
-/// Its candidates are the first then, the least likely of them last. What is not near its end is not sorted: halves
-/// are told apart and added up, and only the half in which the run ends is looked at again.
-fn shortest_run(candidates: &mut [u32], probs: &[f32], reached: impl Fn(f64) -> bool) -> Option<usize> {
-    /// So few are sorted.
-    const FEW: usize = 64;
-    let prob = |id: &u32| f64::from(probs[*id as usize]);
-    // The run ends in `start..end`, if anywhere; `before` is the sum of what comes before.
-    let (mut start, mut end, mut before) = (0, candidates.len(), 0.0);
-    while end - start > FEW {
-        let middle = start + (end - start) / 2;
-        candidates[start..end].select_nth_unstable_by(middle - start, order(probs));
-        let half: f64 = candidates[start..middle].iter().map(prob).sum();
-        if reached(before + half) {
-            end = middle;
-        } else {
-            (start, before) = (middle, before + half);
-        }
-    }
-    candidates[start..end].sort_unstable_by(order(probs));
-    let run = candidates[start..end].iter().position(|id| {
-        before += prob(id);
-        reached(before)
-    });
-    run.map(|last| start + last + 1)
+/// Leading bits of a positive probability: its exponent and the first 3 bits of its mantissa.
+const fn leading(prob: f32) -> usize {
+    (prob.to_bits() >> 20) as usize
 }
+
+/// How many [`leading`] bits there are: no probability is more than 1.
+const LEADING: usize = leading(1.0) + 1;
 
 /// The id of the largest logit, the lowest of equals; 0 where none is a number.
 fn argmax(logits: &[f32]) -> u32 {
@@ -207,28 +219,35 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_run_is_the_beginning_of_the_sorted_candidates() {
-        // Many equals among them, and more than are sorted at once.
-        let probs: Vec<f32> = (0..1000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 25) as f32).collect();
-        let mut sorted: Vec<u32> = (0..1000).collect();
-        sorted.sort_unstable_by(order(&probs));
+    fn a_sum_is_reached_where_it_is_among_the_sorted_candidates() {
+        // Many equals among them, and many with the same leading bits.
+        let prob = |i: u32| (1 + (i.wrapping_mul(2_654_435_761) >> 22)) as f32 / 1024.0;
+        let probs: Vec<f32> = (0..5000).map(prob).collect();
+        let mut sorted: Vec<u32> = (0..5000).collect();
+        sorted.sort_by(|a, b| prob(*b).total_cmp(&prob(*a)).then(a.cmp(b)));
         let all: f64 = probs.iter().map(|p| f64::from(*p)).sum();
-        for mass in [0.0, 1.0, 500.0, 0.1 * all, 0.5 * all, 0.999 * all, all] {
+        let mut sampler = Sampler { probs, ..Sampler::new(Sampling::default()).unwrap() };
+        sampler.add_up(f64::from);
+        for mass in [0.001, 0.5, 500.0, 0.1 * all, 0.5 * all, 0.999 * all, all] {
             let mut sum = 0.0;
-            let expected = sorted.iter().take_while(|id| {
-                let before = sum;
-                sum += f64::from(probs[**id as usize]);
-                before == 0.0 || before < mass
+            let expected = sorted.iter().find(|id| {
+                sum += f64::from(prob(**id));
+                sum >= mass
             });
-            let expected = expected.count();
-            let mut candidates: Vec<u32> = (0..1000).rev().collect();
-            assert_eq!(shortest_run(&mut candidates, &probs, |sum| sum >= mass), Some(expected), "{mass}");
-            assert_eq!(candidates[expected - 1], sorted[expected - 1], "{mass}");
-            candidates[..expected].sort_unstable_by(order(&probs));
-            assert_eq!(candidates[..expected], sorted[..expected], "{mass}");
+            let found = sampler.reach(f64::from, |sum| sum >= mass);
+            assert_eq!(found, expected.map(|id| (rank(*id, prob(*id)), sum)), "{mass}");
         }
-        assert_eq!(shortest_run(&mut sorted, &probs, |sum| sum > all), None);
-        assert_eq!(shortest_run(&mut [], &probs, |sum| sum > all), None);
+        assert_eq!(sampler.reach(f64::from, |sum| sum > all), None);
+        sampler.add_up(|_| 1.0);
+        let third = rank(sorted[2], prob(sorted[2]));
+        assert_eq!(sampler.reach(|_| 1.0, |count| count >= 3.0), Some((third, 3.0)));
+        sampler.cut = third;
+        let mut left: Vec<u32> = sampler.candidates().map(|(id, _)| id).collect();
+        left.sort_by_key(|id| sorted.iter().position(|other| other == id));
+        assert_eq!(left, sorted[..3]);
+        sampler.probs.clear();
+        sampler.add_up(f64::from);
+        assert_eq!(sampler.reach(f64::from, |_| true), None);
     }
 
     #[test]
@@ -255,12 +274,14 @@ mod tests {
             Sampler::new(Sampling { temperature: 1.0, top_p: 0.5, ..Sampling::default() }).unwrap();
         sampler.set_probs(&halves());
         sampler.probs = vec![0.5, 0.25, 0.125, 0.125];
-        sampler.set_candidates();
-        assert_eq!(sampler.candidates, [0]);
+        let candidates = |sampler: &mut Sampler| {
+            sampler.set_cut();
+            sampler.candidates().map(|(id, _)| id).collect::<Vec<_>>()
+        };
+        assert_eq!(candidates(&mut sampler), [0]);
         sampler.sampling.top_p = 0.875;
-        sampler.set_candidates();
-        assert_eq!(sampler.candidates, [0, 1, 2]);
-        assert!((sampler.nucleus(4, false).iter().sum::<f32>() - 1.0).abs() < 1e-6);
+        assert_eq!(candidates(&mut sampler), [0, 1, 2]);
+        assert!((sampler.nucleus().iter().sum::<f32>() - 1.0).abs() < 1e-6);
     }
 
     #[test]

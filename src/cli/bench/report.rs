@@ -57,7 +57,14 @@ pub(super) struct StageTimes {
 pub(super) struct Decode {
     pub(super) rates: Spread,
     pub(super) gbs: f64,
+    /// Seconds that drawing a token from the last pass takes at temperature 0 ...
+    pub(super) greedy: Spread,
+    /// ... and at temperature 1 with [`TOP_P`].
+    pub(super) top_p: Spread,
 }
+
+/// The top-p of the draws that are timed.
+pub(super) const TOP_P: f32 = 0.9;
 
 /// Prefill passes of one length.
 pub(super) struct Prefill {
@@ -110,7 +117,7 @@ impl Report {
                 rates.median, rates.min, rates.max
             )?;
         }
-        if let Some(Decode { rates, gbs }) = &self.decode {
+        if let Some(Decode { rates, gbs, greedy, top_p }) = &self.decode {
             let share = match self.share_of_bandwidth(*gbs) {
                 Some(share) => format!("{:.0} % of memory read", 100.0 * share),
                 None => "in cache".into(),
@@ -120,6 +127,10 @@ impl Report {
                 "decode       {:8.1} tokens/s ({:.1} to {:.1}), {gbs:.2} GB/s of weights, {share}",
                 rates.median, rates.min, rates.max
             )?;
+            for (how, time) in [("temperature 0".into(), greedy), (format!("top-p {TOP_P}"), top_p)] {
+                let (ms, share) = (1e3 * time.median, 100.0 * time.median * rates.median);
+                writeln!(out, "sampling     {ms:8.3} ms at {how}, {share:.1} % of a decode pass")?;
+            }
         }
         if let Some(bytes) = self.peak_memory {
             writeln!(out, "peak memory  {:8.1} MB", bytes as f64 / 1e6)?;
@@ -169,6 +180,8 @@ impl Report {
                 "spread": spread(&decode.rates),
                 "gbs": decode.gbs,
                 "share_of_bandwidth": self.share_of_bandwidth(decode.gbs),
+                "sampling_greedy_s": spread(&decode.greedy),
+                "sampling_top_p_s": spread(&decode.top_p),
             })
         });
         let stages: Vec<Value> = self
