@@ -15,7 +15,7 @@ use super::input::{self, cpu};
 use super::{BenchArgs, BenchFormat, Weights};
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
-use crate::checkpoint::{Dtype, Tensor, random};
+use crate::checkpoint::{Checkpoint, Dtype, Tensor, random};
 use crate::config::{ModelConfig, Precision};
 use crate::error::{Error, Result};
 use crate::generate::{Sampler, Sampling, Session};
@@ -44,6 +44,17 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
             (opened.checkpoint, opened.model?, opened.model_time, tokenizer)
         }
     };
+    input::on_a_computing_thread(|| measure(args, &checkpoint, &model, load, tokenizer))
+}
+
+/// Runs the model, and reports how long what took.
+fn measure(
+    args: &BenchArgs,
+    checkpoint: &Checkpoint,
+    model: &Model<Cpu>,
+    load: Duration,
+    tokenizer: Option<Duration>,
+) -> Result<()> {
     let (backend, precision) = (model.backend, model.backend.precision());
     let lengths = || args.prompt_tokens.iter().chain([&args.cached]).copied();
     if args.prompt_tokens.is_empty() || lengths().any(|length| length == 0 || length > model.config.context) {
@@ -52,8 +63,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
             .found(format!("--prompt-tokens {:?}, --cached {}", args.prompt_tokens, args.cached))
             .next("give other lengths"));
     }
-    let bytes = bytes_read(&checkpoint, precision);
-    let multiplied = backend.kernel().multiplied(precision, matrices(&checkpoint));
+    let bytes = bytes_read(checkpoint, precision);
+    let multiplied = backend.kernel().multiplied(precision, matrices(checkpoint));
     let mut report = Report {
         model: checkpoint.name.clone(),
         kernel: backend.kernel().name(),
@@ -74,20 +85,20 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         recording: None,
     };
     for &tokens in &args.prompt_tokens {
-        let prefill = time_prefill(&model, tokens)?;
+        let prefill = time_prefill(model, tokens)?;
         if report.prefill.is_empty() {
             report.first_token = prefill.first;
         }
         report.prefill.push(prefill);
     }
     if args.r#gen > 0 {
-        report.decode = Some(time_decode(&model, args.cached, args.r#gen, bytes)?);
+        report.decode = Some(time_decode(model, args.cached, args.r#gen, bytes)?);
     }
     if args.stages {
-        report.stages = time_stages(&model, args.prompt_tokens[0], args.cached)?;
+        report.stages = time_stages(model, args.prompt_tokens[0], args.cached)?;
     }
     if args.record {
-        report.recording = Some(record::measure(&model, &prompt(&model.config, args.prompt_tokens[0]))?);
+        report.recording = Some(record::measure(model, &prompt(&model.config, args.prompt_tokens[0]))?);
     }
     // The limits come last: measuring them takes more memory than a small model does.
     report.peak_memory = report::peak_memory();
@@ -119,7 +130,7 @@ impl From<Weights> for Dtype {
 }
 
 /// The number type that most values of the checkpoint's matrices have.
-fn matrices(checkpoint: &crate::checkpoint::Checkpoint) -> Dtype {
+fn matrices(checkpoint: &Checkpoint) -> Dtype {
     let matrices =
         || checkpoint.tensors().map(|(_, tensor)| tensor).filter(|tensor| tensor.shape().len() == 2);
     let count = |dtype: &Dtype| -> usize {
@@ -130,7 +141,7 @@ fn matrices(checkpoint: &crate::checkpoint::Checkpoint) -> Dtype {
 
 /// Bytes of weights that a decode pass reads: all but the embedding table, of which it reads one row,
 /// unless the table is the output head too.
-fn bytes_read(checkpoint: &crate::checkpoint::Checkpoint, precision: Precision) -> usize {
+fn bytes_read(checkpoint: &Checkpoint, precision: Precision) -> usize {
     let size = |tensor: &Tensor| match precision {
         // Quantised when it was loaded.
         Precision::Q8 { group } if tensor.scales().is_none() && tensor.shape().len() == 2 => {

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::time::Instant;
 
 use super::RunArgs;
-use super::input::Run;
+use super::input::{self, Run};
 use super::output::{self, Failure};
 use crate::error::Result;
 use crate::generate::Session;
@@ -16,7 +16,7 @@ const DEFAULT_TOKENS: usize = 128;
 pub(super) fn run(args: &RunArgs) -> Result<()> {
     let run = Run::open(args)?;
     let wanted = args.tokens.unwrap_or(DEFAULT_TOKENS);
-    output::end(print_text(&run, wanted))
+    output::end(input::on_a_computing_thread(|| print_text(&run, wanted)))
 }
 
 fn print_text(run: &Run, wanted: usize) -> std::result::Result<(), Failure> {

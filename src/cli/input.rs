@@ -73,6 +73,12 @@ pub(super) fn cpu(args: &CpuArgs, precision: Precision) -> Result<Cpu> {
     })
 }
 
+/// Runs `command` on one of the threads that compute: from there work is shared out without waking a thread only to
+/// have this one wait for it. The command must not wait for another thread that computes: it may have taken the last.
+pub(super) fn on_a_computing_thread<R: Send>(command: impl FnOnce() -> R + Send) -> R {
+    rayon::scope(|_| command())
+}
+
 /// Starts the threads, and finds the kernel.
 fn kernel(args: &CpuArgs) -> Result<Kernel> {
     if let Some(threads) = args.threads {

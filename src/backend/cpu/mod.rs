@@ -62,12 +62,12 @@ impl Cpu {
 impl Default for Cpu {
     /// The CPU with the fastest inner loops that it can run.
     fn default() -> Self {
-        Self::with_kernel(Kernel::available()[0])
+        Self::with_kernel(Kernel::default())
     }
 }
 
 /// Multiply-adds under which handing work to another thread costs more than the work.
-const MIN_PARALLEL: usize = 1 << 16;
+const MIN_PARALLEL: usize = 3 << 14;
 
 /// Elements that a thread takes at once where they do not depend on one another.
 const ELEMENTS: usize = 1 << 12;

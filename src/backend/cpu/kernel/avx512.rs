@@ -14,17 +14,12 @@ use crate::config::Precision;
 use crate::ops;
 use crate::ops::matmul::{LANES, STRETCH};
 
-/// Rows up to this long are read 16 at a time: adding up the lanes of a sum takes as long as making it.
-const SHORT: usize = 256;
+/// For rows up to this long, 16 sums are made at a time and their lanes added up together: one by one, that would take
+/// as long as making them.
+const SHORT: usize = 512;
 
 /// See [`super::Kernel::dots`]; for number types in which every value stands for itself.
 pub(super) fn dots(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
-    if let (Dtype::F32, ..=SHORT, Ok(weights)) = (w.dtype, w.inputs, bytemuck::try_cast_slice(w.bytes)) {
-        for (out, x) in out.iter_mut().zip(x.rows()) {
-            qk(x, weights, w.inputs, out);
-        }
-        return;
-    }
     // So many tokens and rows at once that the sums fill the registers, a row is widened once for them, and a stretch
     // of the tokens stays in the first-level cache.
     let (mut x, mut out) = (x, out);
@@ -32,22 +27,55 @@ pub(super) fn dots(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
         let tokens = 1 << out.len().min(4).ilog2();
         let out_now;
         (out_now, out) = out.split_at_mut(tokens);
-        match tokens {
-            4 => dots_of_tokens::<4, 6>(x, w, out_now),
-            2 => dots_of_tokens::<2, 4>(x, w, out_now),
-            _ => dots_of_tokens::<1, 4>(x, w, out_now),
+        match (tokens, w.inputs) {
+            (4, ..=SHORT) => dots_of_tokens::<4, 4>(x, w, out_now),
+            (2, ..=SHORT) => dots_of_tokens::<2, 8>(x, w, out_now),
+            (_, ..=SHORT) => dots_of_short(x, w, out_now),
+            (4, _) => dots_of_tokens::<4, 6>(x, w, out_now),
+            (2, _) => dots_of_tokens::<2, 4>(x, w, out_now),
+            (_, _) => dots_of_tokens::<1, 4>(x, w, out_now),
         }
         x = x.skip(tokens);
+    }
+}
+
+/// [`dots`] of one token with rows up to [`SHORT`], 16 rows at a time.
+fn dots_of_short(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
+    let Some((x, out)) = x.rows().next().zip(out.first_mut()) else { return };
+    let length = w.bytes.len() / out.len();
+    let (blocks, rest) = out.as_chunks_mut::<LANES>();
+    let (rows, rows_left) = w.bytes.split_at(blocks.len() * LANES * length);
+    for (out, rows) in blocks.iter_mut().zip(rows.chunks_exact(LANES * length)) {
+        // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+        *out = unsafe {
+            match w.dtype {
+                Dtype::F32 => short_f32(x, rows),
+                Dtype::F16 => short_f16(x, rows),
+                Dtype::BF16 => short_bf16(x, rows),
+                other => unreachable!("{other} is for dots_of_blocks"),
+            }
+        };
+    }
+    for (out, row) in rest.iter_mut().zip(rows_left.chunks_exact(length)) {
+        // SAFETY: as above.
+        [[*out]] = unsafe {
+            match w.dtype {
+                Dtype::F32 => dots_f32([x], [row]),
+                Dtype::F16 => dots_f16([x], [row]),
+                _ => dots_bf16([x], [row]),
+            }
+        };
     }
 }
 
 /// [`dots`] of T tokens, R rows at a time.
 fn dots_of_tokens<const T: usize, const R: usize>(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
     let count = w.count();
+    let length = w.bytes.len() / count;
     let mut tokens = x.rows();
     let x: [&[f32]; T] = std::array::from_fn(|_| tokens.next().expect("a row for each output"));
     for first in (0..count).step_by(R) {
-        let rows = std::array::from_fn(|i| w.row((first + i).min(count - 1)));
+        let rows = std::array::from_fn(|i| &w.bytes[(first + i).min(count - 1) * length..][..length]);
         // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
         let sums: [[f32; T]; R] = unsafe {
             match w.dtype {
@@ -57,16 +85,16 @@ fn dots_of_tokens<const T: usize, const R: usize>(x: Spaced<'_>, w: Rows<'_>, ou
                 other => unreachable!("{other} is for dots_of_blocks"),
             }
         };
-        for (row, sums) in (first..count).zip(sums) {
-            for (out, sum) in out.iter_mut().zip(sums) {
-                out[row] = sum;
+        for (token, out) in out.iter_mut().enumerate() {
+            for (out, sums) in out[first..].iter_mut().zip(sums) {
+                *out = sums[token];
             }
         }
     }
 }
 
 macro_rules! dots_of {
-    ($name:ident, $size:literal, |$pointer:ident, $mask:ident| $load:expr) => {
+    ($name:ident, $short:ident, $size:literal, |$pointer:ident, $mask:ident| $load:expr) => {
         /// The dot products of T rows of activations with R rows of as many weights.
         #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
         fn $name<const T: usize, const R: usize>(x: [&[f32]; T], rows: [&[u8]; R]) -> [[f32; T]; R] {
@@ -86,10 +114,11 @@ macro_rules! dots_of {
                         for row in 0..R {
                             let $pointer = rows[row].as_ptr().add(at * $size);
                             weights[row] = $load;
-                            // With more arithmetic between the loads, the processor does not read ahead enough.
-                            if T > 1 {
-                                let next = $pointer.wrapping_add(R * inputs * $size);
-                                _mm_prefetch::<_MM_HINT_T1>(next.cast());
+                            // Of R rows side by side, the processor does not read enough ahead.
+                            let next = $pointer.wrapping_add(R * inputs * $size);
+                            match T {
+                                1 => _mm_prefetch::<_MM_HINT_T0>(next.cast()),
+                                _ => _mm_prefetch::<_MM_HINT_T1>(next.cast()),
                             }
                         }
                         for token in 0..T {
@@ -107,19 +136,67 @@ macro_rules! dots_of {
                 if whole < end {
                     step(whole, mask(end - whole));
                 }
-                for (out, sums) in out.as_flattened_mut().iter_mut().zip(sums.as_flattened()) {
-                    let sum = reduce(*sums);
-                    *out = if start == 0 { sum } else { *out + sum };
+                let mut totals = [[0.0; T]; R];
+                if let (Ok(sums), Ok(totals)) =
+                    (sums.as_flattened().try_into(), <&mut [f32; LANES]>::try_from(totals.as_flattened_mut()))
+                {
+                    // SAFETY: 16 values.
+                    unsafe { _mm512_storeu_ps(totals.as_mut_ptr(), reduce_16(sums)) };
+                } else {
+                    for (total, sums) in totals.as_flattened_mut().iter_mut().zip(sums.as_flattened()) {
+                        *total = reduce(*sums);
+                    }
+                }
+                for (out, total) in out.as_flattened_mut().iter_mut().zip(totals.as_flattened()) {
+                    *out = if start == 0 { *total } else { *out + total };
                 }
             }
+            out
+        }
+
+        /// The dot products of no more than a stretch of activations with 16 rows of as many weights, which follow one
+        /// another: their sums are reduced together.
+        #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+        fn $short(x: &[f32], rows: &[u8]) -> [f32; LANES] {
+            let inputs = x.len();
+            assert!((1..=STRETCH).contains(&inputs) && rows.len() == LANES * inputs * $size);
+            let mut sums = [_mm512_setzero_ps(); LANES];
+            for (sum, row) in sums.iter_mut().zip(rows.chunks_exact(inputs * $size)) {
+                let mut step = |at: usize, $mask: __mmask16| {
+                    // SAFETY: masked loads touch only lanes below `inputs - at`; `x` and `row` have `inputs` values.
+                    unsafe {
+                        let $pointer = row.as_ptr().add(at * $size);
+                        // Once a line of the cache.
+                        if at * $size % 64 == 0 {
+                            prefetch($pointer);
+                        }
+                        let weights = $load;
+                        *sum =
+                            _mm512_fmadd_ps(_mm512_maskz_loadu_ps($mask, x.as_ptr().add(at)), weights, *sum);
+                    }
+                };
+                let whole = inputs / LANES * LANES;
+                for at in (0..whole).step_by(LANES) {
+                    step(at, 0xffff);
+                }
+                if whole < inputs {
+                    step(whole, mask(inputs - whole));
+                }
+            }
+            let mut out = [0.0; LANES];
+            // SAFETY: 16 values.
+            unsafe { _mm512_storeu_ps(out.as_mut_ptr(), reduce_16(sums)) };
             out
         }
     };
 }
 
-dots_of!(dots_f32, 4, |pointer, mask| _mm512_maskz_loadu_ps(mask, pointer.cast()));
-dots_of!(dots_f16, 2, |pointer, mask| _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, pointer.cast())));
-dots_of!(dots_bf16, 2, |pointer, mask| {
+dots_of!(dots_f32, short_f32, 4, |pointer, mask| _mm512_maskz_loadu_ps(mask, pointer.cast()));
+dots_of!(dots_f16, short_f16, 2, |pointer, mask| _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(
+    mask,
+    pointer.cast()
+)));
+dots_of!(dots_bf16, short_bf16, 2, |pointer, mask| {
     // The upper half of a float32 is a bfloat16.
     let halves = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, pointer.cast()));
     _mm512_castsi512_ps(_mm512_slli_epi32::<16>(halves))

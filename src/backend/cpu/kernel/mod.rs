@@ -344,7 +344,7 @@ impl Kernel {
     }
 
     /// [`ops::softmax::softmax`].
-    pub(super) fn softmax(self, row: &mut [f32]) {
+    pub(crate) fn softmax(self, row: &mut [f32]) {
         match self.isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => avx512::softmax(row),
@@ -374,6 +374,13 @@ impl Kernel {
             Isa::Avx2 => avx2::rms_norm(x, weight, eps, precision, out),
             Isa::Portable => ops::rms_norm::rms_norm(x, weight, eps, precision, out),
         }
+    }
+}
+
+impl Default for Kernel {
+    /// The fastest that this processor can run.
+    fn default() -> Self {
+        Self::available()[0]
     }
 }
 
@@ -434,6 +441,9 @@ mod tests {
                 (512, 5, 3),
                 (1100, 7, 5),
                 (32, 3, 1),
+                (64, 16, 1),
+                (300, 35, 1),
+                (512, 33, 7),
                 (1280, 7, 5),
                 (2080, 50, 9),
                 (2304, 97, 17),
