@@ -1,6 +1,5 @@
 //! Drawing the next token: temperature, top-k, top-p (nucleus sampling, Holtzman et al., 2020).
 
-use std::cmp::Reverse;
 use std::mem;
 
 use rand::{RngExt, SeedableRng};
@@ -40,6 +39,7 @@ pub struct Sampler {
     /// The candidates are the tokens of this [`rank`] and above.
     cut: u64,
     sums: Vec<f64>,
+    near: Vec<u64>,
 }
 
 impl Sampler {
@@ -63,7 +63,15 @@ impl Sampler {
             return Err(wrong("--top-p", "a number over 0 and up to 1", sampling.top_p));
         }
         let random = ChaCha8Rng::seed_from_u64(sampling.seed);
-        Ok(Self { sampling, random, kernel: Kernel::default(), probs: Vec::new(), cut: 0, sums: Vec::new() })
+        Ok(Self {
+            sampling,
+            random,
+            kernel: Kernel::default(),
+            probs: Vec::new(),
+            cut: 0,
+            sums: Vec::new(),
+            near: Vec::new(),
+        })
     }
 
     /// Draws a token from `logits` (V), and shows the probe `probs`, `nucleus` and `sampled` of `pass`.
@@ -103,8 +111,7 @@ impl Sampler {
     /// One of the candidates, each with its share of their probability: the one at which the sum of those that are
     /// at least as likely passes a random part of the whole.
     fn draw(&mut self) -> u32 {
-        let total = self.set_cut();
-        let target = self.random.random::<f64>() * total;
+        let target = self.set_cut() * self.random.random::<f64>();
         let drawn = self.reach(f64::from, |sum| sum > target);
         drawn.map_or(0, |(rank, _)| !(rank as u32))
     }
@@ -146,25 +153,35 @@ impl Sampler {
         self.sums = sums;
     }
 
-    /// The candidate at which the sum of its `weight` and of all likelier ones' has `reached` what it should: its rank
-    /// and that sum; none where it never does. The weights were added up before ([`Self::add_up`]), so only the
-    /// candidates with the same leading bits are looked at one by one.
-    fn reach(&self, weight: impl Fn(f32) -> f64, reached: impl Fn(f64) -> bool) -> Option<(u64, f64)> {
+    /// The candidate at which the sum of its `weight` and of all likelier ones' has `reached` what it should, or else
+    /// the least likely one: its rank and that sum; none where there are no candidates. The weights were added up
+    /// before ([`Self::add_up`]). Nothing is sorted: the bits of its probability are found one part after the other,
+    /// each time only among the candidates that share those before.
+    fn reach(&mut self, weight: impl Fn(f32) -> f64, reached: impl Fn(f64) -> bool) -> Option<(u64, f64)> {
         let mut sum = 0.0;
-        let found = (0..LEADING).rev().find(|&bits| {
-            let reached = reached(sum + self.sums[bits]);
-            sum += if reached { 0.0 } else { self.sums[bits] };
-            reached
-        })?;
-        let mut near: Vec<_> = self.candidates().filter(|(_, prob)| leading(*prob) == found).collect();
-        near.sort_unstable_by_key(|(id, prob)| Reverse(rank(*id, *prob)));
-        let last = near.iter().position(|(_, prob)| {
-            sum += weight(*prob);
+        let found = walk(&self.sums, &mut sum, &reached)?;
+        let mut near = mem::take(&mut self.near);
+        near.clear();
+        let found = self.candidates().filter(|(_, prob)| leading(*prob) == found);
+        near.extend(found.map(|(id, prob)| rank(id, prob)));
+        let weight = |rank: u64| weight(f32::from_bits((rank >> 32) as u32));
+        for shift in [10, 0] {
+            let part = |rank: u64| (rank >> (32 + shift)) as usize % 1024;
+            let mut sums = [0.0; 1024];
+            for &rank in &near {
+                sums[part(rank)] += weight(rank);
+            }
+            let found = walk(&sums, &mut sum, &reached)?;
+            near.retain(|&rank| part(rank) == found);
+        }
+        // These are equally likely, and the lower ids come first.
+        let last = near.iter().position(|&rank| {
+            sum += weight(rank);
             reached(sum)
         });
-        // In another order the sum may be rounded to less.
-        let (id, prob) = last.map_or(near.last(), |last| near.get(last))?;
-        Some((rank(*id, *prob), sum))
+        let last = last.map_or(near.last(), |last| near.get(last)).copied();
+        self.near = near;
+        last.map(|last| (last, sum))
     }
 
     /// The candidates' shares over the whole vocabulary.
@@ -182,6 +199,20 @@ impl Sampler {
 /// are in the order of its value.
 fn rank(id: u32, prob: f32) -> u64 {
     u64::from(prob.to_bits()) << 32 | u64::from(!id)
+}
+
+/// Where the sum of `sums`, from the last to the first, has `reached` what it should, or else the first that is not 0:
+/// `sum`, where it begins, has all before that one then.
+fn walk(sums: &[f64], sum: &mut f64, reached: impl Fn(f64) -> bool) -> Option<usize> {
+    let mut found = None;
+    for (at, part) in sums.iter().enumerate().rev().filter(|(_, part)| **part > 0.0) {
+        *sum += found.map_or(0.0, |(_, part)| part);
+        found = Some((at, *part));
+        if reached(*sum + part) {
+            break;
+        }
+    }
+    found.map(|(at, _)| at)
 }
 
 /// Leading bits of a positive probability: its exponent and the first 3 bits of its mantissa.
@@ -237,7 +268,9 @@ mod tests {
             let found = sampler.reach(f64::from, |sum| sum >= mass);
             assert_eq!(found, expected.map(|id| (rank(*id, prob(*id)), sum)), "{mass}");
         }
-        assert_eq!(sampler.reach(f64::from, |sum| sum > all), None);
+        let least = sorted[4999];
+        let reached = sampler.reach(f64::from, |sum| sum > all);
+        assert_eq!(reached, Some((rank(least, prob(least)), all)), "never reached");
         sampler.add_up(|_| 1.0);
         let third = rank(sorted[2], prob(sorted[2]));
         assert_eq!(sampler.reach(|_| 1.0, |count| count >= 3.0), Some((third, 3.0)));
