@@ -11,7 +11,7 @@ use super::MIN_PARALLEL;
 use super::kernel::brains;
 use super::kernel::gemm::{Packed, Scratch};
 use super::kernel::q8::Quantized;
-use super::kernel::{GroupScales, Kernel, Rows, Spaced};
+use super::kernel::{Aligned, GroupScales, Kernel, Rows, Spaced};
 use crate::checkpoint::{Bytes, Dtype, Scales, Tensor};
 use crate::config::Precision;
 use crate::ops;
@@ -134,7 +134,7 @@ pub struct Input {
     rows: usize,
     width: usize,
     /// A few rows, [`Spaced`].
-    values: Vec<f32>,
+    values: Vec<Aligned>,
     /// Many rows, in the order in which a tile reads them.
     packed: Packed,
     /// The same in bfloat16, where the processor multiplies it.

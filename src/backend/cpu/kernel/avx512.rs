@@ -20,17 +20,18 @@ const SHORT: usize = 512;
 
 /// See [`super::Kernel::dots`]; for number types in which every value stands for itself.
 pub(super) fn dots(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
-    // So many tokens and rows at once that the sums fill the registers, a row is widened once for them, and a stretch
-    // of the tokens stays in the first-level cache.
+    // So many tokens and rows at once that the sums fill the registers, and a row is widened once for them.
     let (mut x, mut out) = (x, out);
+    let most = if w.inputs > SHORT { 8 } else { 4 };
     while !out.is_empty() {
-        let tokens = 1 << out.len().min(4).ilog2();
+        let tokens = 1 << out.len().min(most).ilog2();
         let out_now;
         (out_now, out) = out.split_at_mut(tokens);
         match (tokens, w.inputs) {
             (4, ..=SHORT) => dots_of_tokens::<4, 4>(x, w, out_now),
             (2, ..=SHORT) => dots_of_tokens::<2, 8>(x, w, out_now),
             (_, ..=SHORT) => dots_of_short(x, w, out_now),
+            (8, _) => dots_of_tokens::<8, 3>(x, w, out_now),
             (4, _) => dots_of_tokens::<4, 6>(x, w, out_now),
             (2, _) => dots_of_tokens::<2, 4>(x, w, out_now),
             (_, _) => dots_of_tokens::<1, 4>(x, w, out_now),
@@ -41,7 +42,7 @@ pub(super) fn dots(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
 
 /// [`dots`] of one token with rows up to [`SHORT`], 16 rows at a time.
 fn dots_of_short(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
-    let Some((x, out)) = x.rows().next().zip(out.first_mut()) else { return };
+    let Some((first, out)) = x.rows().next().zip(out.first_mut()) else { return };
     let length = w.bytes.len() / out.len();
     let (blocks, rest) = out.as_chunks_mut::<LANES>();
     let (rows, rows_left) = w.bytes.split_at(blocks.len() * LANES * length);
@@ -49,106 +50,98 @@ fn dots_of_short(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
         // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
         *out = unsafe {
             match w.dtype {
-                Dtype::F32 => short_f32(x, rows),
-                Dtype::F16 => short_f16(x, rows),
-                Dtype::BF16 => short_bf16(x, rows),
+                Dtype::F32 => short_f32(first, rows),
+                Dtype::F16 => short_f16(first, rows),
+                Dtype::BF16 => short_bf16(first, rows),
                 other => unreachable!("{other} is for dots_of_blocks"),
             }
         };
     }
     for (out, row) in rest.iter_mut().zip(rows_left.chunks_exact(length)) {
-        // SAFETY: as above.
-        [[*out]] = unsafe {
-            match w.dtype {
-                Dtype::F32 => dots_f32([x], [row]),
-                Dtype::F16 => dots_f16([x], [row]),
-                _ => dots_bf16([x], [row]),
-            }
-        };
+        [[*out]] = products::<1, 1>(x, w, row);
     }
 }
 
 /// [`dots`] of T tokens, R rows at a time.
 fn dots_of_tokens<const T: usize, const R: usize>(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
-    let count = w.count();
-    let length = w.bytes.len() / count;
-    let mut tokens = x.rows();
-    let x: [&[f32]; T] = std::array::from_fn(|_| tokens.next().expect("a row for each output"));
-    for first in (0..count).step_by(R) {
-        let rows = std::array::from_fn(|i| &w.bytes[(first + i).min(count - 1) * length..][..length]);
-        // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
-        let sums: [[f32; T]; R] = unsafe {
-            match w.dtype {
-                Dtype::F32 => dots_f32(x, rows),
-                Dtype::F16 => dots_f16(x, rows),
-                Dtype::BF16 => dots_bf16(x, rows),
-                other => unreachable!("{other} is for dots_of_blocks"),
-            }
-        };
+    let length = w.row(0).len();
+    let whole = w.count() / R * R;
+    for first in (0..whole).step_by(R) {
+        let rows = &w.bytes[first * length..(first + R) * length];
+        let sums = products::<T, R>(x, w, rows);
         for (token, out) in out.iter_mut().enumerate() {
-            for (out, sums) in out[first..].iter_mut().zip(sums) {
+            for (out, sums) in out[first..first + R].iter_mut().zip(sums) {
                 *out = sums[token];
             }
+        }
+    }
+    for row in whole..w.count() {
+        let [sums] = products::<T, 1>(x, w, w.row(row));
+        for (out, sum) in out.iter_mut().zip(sums) {
+            out[row] = sum;
+        }
+    }
+}
+
+/// The dot products of the first T tokens with `rows`, some R rows of `w`.
+fn products<const T: usize, const R: usize>(x: Spaced<'_>, w: Rows<'_>, rows: &[u8]) -> [[f32; T]; R] {
+    // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+    unsafe {
+        match w.dtype {
+            Dtype::F32 => dots_f32(x, rows),
+            Dtype::F16 => dots_f16(x, rows),
+            Dtype::BF16 => dots_bf16(x, rows),
+            other => unreachable!("{other} is for dots_of_blocks"),
         }
     }
 }
 
 macro_rules! dots_of {
     ($name:ident, $short:ident, $size:literal, |$pointer:ident, $mask:ident| $load:expr) => {
-        /// The dot products of T rows of activations with R rows of as many weights.
+        /// The dot products of the first T rows of activations with R rows of as many weights.
         #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-        fn $name<const T: usize, const R: usize>(x: [&[f32]; T], rows: [&[u8]; R]) -> [[f32; T]; R] {
-            let inputs = x[0].len();
-            assert!(
-                x.iter().all(|x| x.len() == inputs) && rows.iter().all(|row| row.len() == inputs * $size)
-            );
+        fn $name<const T: usize, const R: usize>(x: Spaced<'_>, rows: &[u8]) -> [[f32; T]; R] {
+            let (inputs, x_row, length) = (x.width, x.stride(), x.width * $size);
+            assert!(x.values.len() >= T * x_row && rows.len() == R * length);
+            let step = |mut sums: [[__m512; T]; R], x: *const f32, w: *const u8, $mask: __mmask16| {
+                // SAFETY: masked loads touch only lanes below the end of a row; `x` and `w` point into the first of T and of R
+                // rows, which follow one another, as was just checked.
+                unsafe {
+                    let mut weights = [_mm512_setzero_ps(); R];
+                    for row in 0..R {
+                        let $pointer = w.add(row * length);
+                        weights[row] = $load;
+                        // Of rows side by side, the processor does not read enough ahead.
+                        let next = $pointer.wrapping_add(R * length);
+                        match T {
+                            1 => _mm_prefetch::<_MM_HINT_T0>(next.cast()),
+                            _ => _mm_prefetch::<_MM_HINT_T1>(next.cast()),
+                        }
+                    }
+                    for token in 0..T {
+                        let x = _mm512_maskz_loadu_ps($mask, x.add(token * x_row));
+                        for row in 0..R {
+                            sums[row][token] = _mm512_fmadd_ps(x, weights[row], sums[row][token]);
+                        }
+                    }
+                }
+                sums
+            };
             let mut out = [[0.0; T]; R];
             for start in (0..inputs).step_by(STRETCH) {
-                let end = (start + STRETCH).min(inputs);
+                let count = STRETCH.min(inputs - start);
                 let mut sums = [[_mm512_setzero_ps(); T]; R];
-                let mut step = |at: usize, $mask: __mmask16| {
-                    // SAFETY: masked loads touch only lanes below `end - at`; every row of `x` and every weight row
-                    // was just checked to have `inputs` values, so `at` and these lanes are inside them.
-                    unsafe {
-                        let mut weights = [_mm512_setzero_ps(); R];
-                        for row in 0..R {
-                            let $pointer = rows[row].as_ptr().add(at * $size);
-                            weights[row] = $load;
-                            // Of R rows side by side, the processor does not read enough ahead.
-                            let next = $pointer.wrapping_add(R * inputs * $size);
-                            match T {
-                                1 => _mm_prefetch::<_MM_HINT_T0>(next.cast()),
-                                _ => _mm_prefetch::<_MM_HINT_T1>(next.cast()),
-                            }
-                        }
-                        for token in 0..T {
-                            let x = _mm512_maskz_loadu_ps($mask, x[token].as_ptr().add(at));
-                            for row in 0..R {
-                                sums[row][token] = _mm512_fmadd_ps(x, weights[row], sums[row][token]);
-                            }
-                        }
-                    }
-                };
-                let whole = start + (end - start) / LANES * LANES;
-                for at in (start..whole).step_by(LANES) {
-                    step(at, 0xffff);
+                let (mut x, mut w) = (x.values[start..].as_ptr(), rows[start * $size..].as_ptr());
+                for _ in 0..count / LANES {
+                    sums = step(sums, x, w, 0xffff);
+                    (x, w) = (x.wrapping_add(LANES), w.wrapping_add(LANES * $size));
                 }
-                if whole < end {
-                    step(whole, mask(end - whole));
+                if count % LANES > 0 {
+                    sums = step(sums, x, w, mask(count % LANES));
                 }
-                let mut totals = [[0.0; T]; R];
-                if let (Ok(sums), Ok(totals)) =
-                    (sums.as_flattened().try_into(), <&mut [f32; LANES]>::try_from(totals.as_flattened_mut()))
-                {
-                    // SAFETY: 16 values.
-                    unsafe { _mm512_storeu_ps(totals.as_mut_ptr(), reduce_16(sums)) };
-                } else {
-                    for (total, sums) in totals.as_flattened_mut().iter_mut().zip(sums.as_flattened()) {
-                        *total = reduce(*sums);
-                    }
-                }
-                for (out, total) in out.as_flattened_mut().iter_mut().zip(totals.as_flattened()) {
-                    *out = if start == 0 { *total } else { *out + total };
+                for (out, sums) in out.as_flattened_mut().iter_mut().zip(sums.as_flattened()) {
+                    let sum = reduce(*sums);
+                    *out = if start == 0 { sum } else { *out + sum };
                 }
             }
             out

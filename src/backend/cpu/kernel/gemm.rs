@@ -14,10 +14,10 @@
 
 use std::ops::Range;
 
-use bytemuck::{Pod, Zeroable};
+use bytemuck::Zeroable;
 use rayon::prelude::*;
 
-use super::Rows;
+use super::{Aligned, Rows};
 use crate::backend::cpu::MIN_PARALLEL;
 use crate::ops;
 use crate::ops::matmul::{LANES, STRETCH};
@@ -39,11 +39,6 @@ const LEVELS: usize = LANES.ilog2() as usize + 1;
 
 /// Bytes in a line of the caches.
 const LINE: usize = 64;
-
-/// 16 values where a vector of any width loads them at once, inside one line of the cache.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C, align(64))]
-struct Aligned([f32; LANES]);
 
 /// The register tile of an instruction set.
 pub(super) trait Tile {

@@ -23,6 +23,7 @@ mod vnni;
 
 use std::ops::Range;
 
+use bytemuck::{Pod, Zeroable};
 use gemm::{Packed, Scratch};
 use half::{bf16, f16};
 pub use limits::Multiplied;
@@ -31,6 +32,7 @@ use super::matrix::widen;
 use crate::checkpoint::Dtype;
 use crate::config::Precision;
 use crate::ops;
+use crate::ops::matmul::LANES;
 use crate::ops::quantize::Quantized;
 
 /// The inner loops for one instruction set. A value of this type exists only for a set that the processor
@@ -84,6 +86,11 @@ pub(super) struct GroupScales<'a> {
     pub(super) first_row: usize,
 }
 
+/// 16 values where a vector of any width loads them at once, inside one line of the cache.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub(super) struct Aligned(pub(super) [f32; LANES]);
+
 /// A few rows of activations with some room between them.
 #[derive(Clone, Copy)]
 pub(super) struct Spaced<'a> {
@@ -97,27 +104,34 @@ impl<'a> Spaced<'a> {
     const ROOM: usize = 16;
 
     /// Lays the rows of `x` out in `buffer`.
-    pub(super) fn fill(x: &[f32], width: usize, buffer: &mut Vec<f32>) {
+    pub(super) fn fill(x: &[f32], width: usize, buffer: &mut Vec<Aligned>) {
+        let stride = Spaced::new(&[], width).stride();
         buffer.clear();
-        for row in x.chunks_exact(width) {
-            buffer.extend_from_slice(row);
-            buffer.extend_from_slice(&[0.0; Self::ROOM]);
+        buffer.resize((x.len() / width * stride).div_ceil(LANES), Aligned::zeroed());
+        let rows = bytemuck::cast_slice_mut(buffer).chunks_exact_mut(stride);
+        for (x, row) in x.chunks_exact(width).zip(rows) {
+            row[..width].copy_from_slice(x);
         }
     }
 
     /// What [`Spaced::fill`] laid out.
-    pub(super) fn new(values: &'a [f32], width: usize) -> Self {
-        Self { values, width }
+    pub(super) fn new(values: &'a [Aligned], width: usize) -> Self {
+        Self { values: bytemuck::cast_slice(values), width }
+    }
+
+    /// Values from one row to the next.
+    fn stride(self) -> usize {
+        self.width.next_multiple_of(LANES) + Self::ROOM
     }
 
     /// The rows.
     pub(super) fn rows(self) -> impl Iterator<Item = &'a [f32]> {
-        self.values.chunks_exact(self.width + Self::ROOM).map(move |row| &row[..self.width])
+        self.values.chunks_exact(self.stride()).map(move |row| &row[..self.width])
     }
 
     /// The rows after the first `count`.
     fn skip(self, count: usize) -> Self {
-        Self { values: &self.values[count * (self.width + Self::ROOM)..], ..self }
+        Self { values: &self.values[count * self.stride()..], ..self }
     }
 }
 
