@@ -192,6 +192,9 @@ thread_local! {
 /// Weight rows that belong together: a multiple of every tile's.
 const ROWS_AT_ONCE: usize = 48;
 
+/// Multiply-adds under which a thread takes all of its share at once.
+const MIN_PARTS: usize = 1 << 20;
+
 /// Parts for each thread, so that none waits long for another.
 const PARTS: usize = 4;
 
@@ -200,11 +203,15 @@ const PARTS: usize = 4;
 pub(super) fn product(kernel: Kernel, x: &Input, w: &Matrix, bias: Option<&Vec<f32>>, out: &mut [f32]) {
     let (rows, inputs, outputs) = (x.rows, w.inputs(), w.outputs());
     assert_eq!(x.width, inputs, "the product's sides have one length");
-    let parallel = rows * inputs * outputs >= MIN_PARALLEL;
-    // Few rows share what is read of the weights, many what is read of the activations: larger parts are for them.
-    let columns = match rows >= MIN_PACKED {
-        true => outputs.div_ceil(PARTS * rayon::current_num_threads()).next_multiple_of(ROWS_AT_ONCE),
-        false => ROWS_AT_ONCE,
+    let work = rows * inputs * outputs;
+    let parallel = work >= MIN_PARALLEL;
+    // Few rows share what is read of the weights, many what is read of the activations: larger parts are for them, and
+    // for products so small that handing out a part takes a good deal of their time.
+    let part_of = |parts| outputs.div_ceil(parts).next_multiple_of(ROWS_AT_ONCE);
+    let columns = match rows {
+        MIN_PACKED.. => part_of(PARTS * rayon::current_num_threads()),
+        _ if work < MIN_PARTS => part_of(rayon::current_num_threads()),
+        _ => ROWS_AT_ONCE,
     };
     #[cfg(target_arch = "x86_64")]
     let brains = (kernel.brains(w.precision, inputs))
