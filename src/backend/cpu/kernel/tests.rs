@@ -1,0 +1,195 @@
+//! Every kernel against the plain operations, bit for bit.
+
+use super::super::matrix::widen;
+use super::*;
+
+/// Values without a pattern that rounding could hide behind.
+pub(super) fn noise(count: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// `values` rounded to a number type, as bytes, and what they are then.
+fn stored(values: &[f32], dtype: Dtype) -> (Vec<u8>, Vec<f32>) {
+    let bytes: Vec<u8> = match dtype {
+        Dtype::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Dtype::F16 => values.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
+        Dtype::BF16 => values.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect(),
+        blocks => random_blocks(values, blocks),
+    };
+    let mut exact = vec![0.0; values.len()];
+    widen(dtype, &bytes, &mut exact);
+    (bytes, exact)
+}
+
+/// Blocks with the bits of `values`, but scales that keep what they stand for small.
+fn random_blocks(values: &[f32], dtype: Dtype) -> Vec<u8> {
+    let count = values.len() / dtype.block() * dtype.block_bytes();
+    let mut bytes: Vec<u8> =
+        values.iter().cycle().take(count).map(|value| (value.to_bits() >> 8) as u8).collect();
+    for block in bytes.chunks_mut(dtype.block_bytes()) {
+        let halves: &[usize] = match dtype {
+            Dtype::Q6K => &[208],
+            Dtype::Q4_1 | Dtype::Q5_1 | Dtype::Q4K | Dtype::Q5K => &[0, 2],
+            _ => &[0],
+        };
+        for &at in halves {
+            block[at..at + 2].copy_from_slice(&f16::from_f32(0.01).to_le_bytes());
+        }
+    }
+    bytes
+}
+
+#[test]
+fn every_kernel_gives_the_bits_of_the_plain_products() {
+    for dtype in Dtype::ALL {
+        for (inputs, rows, tokens) in [
+            (1, 1, 1),
+            (7, 3, 2),
+            (16, 6, 4),
+            (33, 13, 9),
+            (512, 5, 3),
+            (1100, 7, 5),
+            (32, 3, 1),
+            (64, 16, 1),
+            (300, 35, 1),
+            (512, 33, 7),
+            (1280, 7, 5),
+            (2080, 50, 9),
+            (2304, 97, 17),
+        ] {
+            if dtype.bytes(inputs).is_none() || dtype == Dtype::I8 {
+                continue;
+            }
+            let x = noise(inputs * tokens, 1);
+            let (bytes, w) = stored(&noise(inputs * rows, 2), dtype);
+            let plain: Vec<f32> = x
+                .chunks(inputs)
+                .flat_map(|x| w.chunks(inputs).map(|w| ops::matmul::dot(x, w)).collect::<Vec<_>>())
+                .collect();
+            let w = Rows { bytes: &bytes, dtype, inputs, scales: None, precision: Precision::F32 };
+            for kernel in Kernel::available() {
+                let what = format!("{} {dtype} {inputs}×{rows}×{tokens}", kernel.name());
+                let mut fast = vec![0.0; rows * tokens];
+                let mut spaced = Vec::new();
+                Spaced::fill(&x, inputs, &mut spaced);
+                kernel.dots(Spaced::new(&spaced, inputs), w, &mut split(&mut fast, rows), &mut Vec::new());
+                assert_eq!(fast, plain, "dots {what}");
+                fast.fill(0.0);
+                let mut packed = Packed::default();
+                packed.pack(&x, inputs, kernel.tile_tokens());
+                kernel.gemm(&packed, w, &mut split(&mut fast, rows), &mut Scratch::default());
+                assert_eq!(fast, plain, "gemm {what}");
+            }
+        }
+    }
+}
+
+/// The rows of an output.
+fn split(out: &mut [f32], width: usize) -> Vec<&mut [f32]> {
+    out.chunks_exact_mut(width).collect()
+}
+
+#[test]
+fn every_kernel_gives_the_bits_of_the_plain_int8_products() {
+    // Regular groups with and without a short chunk, panel and tile; groups of other sizes; rows that
+    // are no whole groups.
+    for (inputs, rows, tokens, x_group, w_group) in [
+        (32, 1, 1, 32, 32),
+        (512, 16, 16, 32, 32),
+        (544, 17, 19, 32, 32),
+        (1120, 5, 33, 32, 32),
+        (96, 50, 2, 32, 32),
+        (172, 7, 5, 32, 32),
+        (128, 3, 4, 64, 64),
+        (100, 3, 4, 32, 16),
+    ] {
+        let x = noise(inputs * tokens, 7);
+        let w = noise(inputs * rows, 8);
+        let (mut values, mut scales) = (vec![0; w.len()], vec![[0; 4]; w.len().div_ceil(w_group)]);
+        ops::quantize::quantize_weights(&w, w_group, &mut values, &mut scales);
+        // The most negative value, which a file may have.
+        values[0] = -128;
+        let scales = GroupScales { scales: &scales, group: w_group, first_row: 0 };
+        let w = Rows {
+            bytes: bytemuck::cast_slice(&values),
+            dtype: Dtype::I8,
+            inputs,
+            scales: Some(scales),
+            precision: Precision::Q8 { group: x_group },
+        };
+        let mut plain = Vec::new();
+        for x in x.chunks(inputs) {
+            let (mut q8, mut scales) = (vec![0; inputs], vec![0.0; inputs.div_ceil(x_group)]);
+            ops::quantize::quantize(x, x_group, &mut q8, &mut scales);
+            plain.extend(
+                (0..rows).map(|row| ops::quantize::dot(&q8, &scales, x_group, w.quantized(row).unwrap())),
+            );
+        }
+        for kernel in Kernel::available() {
+            for tiles in [false, kernel.tiles_q8()] {
+                let mut fast = vec![0.0; rows * tokens];
+                let mut quantized = q8::Quantized::default();
+                quantized.fill(kernel, &x, inputs, x_group, tiles);
+                kernel.q8(&quantized, w, &mut split(&mut fast, rows));
+                assert_eq!(fast, plain, "{} {inputs}×{rows}×{tokens} {tiles}", kernel.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_kernel_widens_cached_values_exactly() {
+    for width in [1, 15, 16, 33, 64] {
+        let x = noise(width, 5);
+        let (halves, brains): (Vec<_>, Vec<_>) =
+            x.iter().map(|x| (f16::from_f32(*x), bf16::from_f32(*x))).unzip();
+        for kernel in Kernel::available() {
+            let mut out = vec![0.0; width];
+            kernel.widen_f16(&halves, &mut out);
+            assert!(out.iter().zip(&halves).all(|(out, x)| *out == x.to_f32()), "{}", kernel.name());
+            kernel.widen_bf16(&brains, &mut out);
+            assert!(out.iter().zip(&brains).all(|(out, x)| *out == x.to_f32()), "{}", kernel.name());
+        }
+    }
+}
+
+#[test]
+fn every_kernel_gives_the_bits_of_the_plain_exponentials() {
+    for width in [1, 15, 16, 40, 100] {
+        let x: Vec<f32> = noise(width, 9).iter().map(|x| 50.0 * x).collect();
+        let (mut softmax, mut silu) = (x.clone(), vec![0.0; width]);
+        ops::softmax::softmax(&mut softmax);
+        ops::swiglu::silu_all(&x, &mut silu);
+        for kernel in Kernel::available() {
+            let (mut row, mut out) = (x.clone(), vec![0.0; width]);
+            kernel.softmax(&mut row);
+            kernel.silu(&x, &mut out);
+            assert_eq!((row, out), (softmax.clone(), silu.clone()), "{} {width}", kernel.name());
+        }
+    }
+}
+
+#[test]
+fn every_kernel_gives_the_bits_of_the_plain_row_operations() {
+    for width in [2, 8, 16, 31, 32, 48, 100] {
+        let (x, w) = (noise(3 * width, 3), noise(width, 4));
+        for kernel in Kernel::available() {
+            let (mut plain, mut fast) = (vec![0.0; width], vec![0.0; width]);
+            ops::rms_norm::rms_norm(&w, &x[..width], 1e-5, Precision::F32, &mut plain);
+            kernel.rms_norm(&w, &x[..width], 1e-5, Precision::F32, &mut fast);
+            assert_eq!(plain, fast, "rms_norm {} {width}", kernel.name());
+            ops::attention::mix(&w[..2], &x, width, &mut plain);
+            kernel.mix(&w[..2], &x, width, &mut fast);
+            assert_eq!(plain, fast, "mix {} {width}", kernel.name());
+            let (mut plain, mut fast) = (vec![0.0; 3], vec![0.0; 3]);
+            ops::attention::qk(&w, &x, width, &mut plain);
+            kernel.qk(&w, &x, width, &mut fast);
+            assert_eq!(plain, fast, "qk {} {width}", kernel.name());
+        }
+    }
+}
