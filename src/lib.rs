@@ -19,11 +19,12 @@
 //! | the names, shapes and formulas of the stages | [`trace::stage`] |
 //! | how files are opened | [`checkpoint`], [`tokenizer`] |
 //! | where operations run | [`backend`] |
+//! | how Ctrl-C reaches them | [`stop`] |
 //! | how a viewer gets its frames | [`replay`] |
 //! | what a user sees | [`tui`], [`cli`], [`chapters`] |
 //!
-//! Modules import only what stands above them: error, config ← ops ← backend ← model ← generate ← cli;
-//! trace imports error only, and tui imports trace and nothing that computes. tokenizer imports checkpoint,
+//! Modules import only what stands above them: error, stop, config ← ops ← backend ← model ← generate ← cli;
+//! stop and trace import error only, and tui imports trace and nothing that computes. tokenizer imports checkpoint,
 //! because a tokenizer belongs to a checkpoint and is read with the same care. `tests/architecture.rs` holds
 //! these edges.
 
@@ -40,6 +41,7 @@ pub mod generate;
 pub mod model;
 pub mod ops;
 pub mod replay;
+pub mod stop;
 pub mod tokenizer;
 pub mod trace;
 pub mod tui;

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
+#[path = "replay/stop.rs"]
+mod stop;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -42,7 +44,7 @@ fn models_in(names: &'static [&'static str]) -> impl Iterator<Item = (String, Bo
     let golden = names.iter().flat_map(|&name| {
         PRECISIONS.map(|precision| -> (String, Box<dyn Fn() -> Model<Cpu>>) {
             let cpu = Cpu::default().with_precision(precision);
-            (format!("{name} in {precision:?}"), Box::new(move || model_in(name, cpu)))
+            (format!("{name} in {precision:?}"), Box::new(move || model_in(name, cpu.clone())))
         })
     });
     let version_2 = || {
@@ -142,7 +144,7 @@ fn wide_products_are_the_same_recorded_derived_and_live_on_every_kernel() {
         for precision in [Precision::F32, Precision::Bf16] {
             let name = format!("{} in {precision:?}", kernel.name());
             let cpu = Cpu::with_kernel(kernel).with_precision(precision);
-            let model = || Model::load(&checkpoint, cpu).unwrap();
+            let model = || Model::load(&checkpoint, cpu.clone()).unwrap();
             let [one, two] = pools.each_ref().map(|pool| pool.install(|| logits(&model(), false)));
             assert!(one == logits(&model(), true) && one == two, "{name}");
             compare_derived(&name, &model(), &prompt);

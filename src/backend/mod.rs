@@ -9,6 +9,8 @@ use std::ops::Range;
 
 use crate::checkpoint::Tensor;
 use crate::config::{CacheDtype, Pairing, Precision};
+use crate::error::Result;
+use crate::stop::Stop;
 
 /// The sizes of one attention operation.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +57,11 @@ pub trait AttentionSink {
 
 /// The operations of a Llama. Buffers are float32, row-major, and may be longer than an operation needs:
 /// the sizes passed in say what is read and written, from the beginning.
+///
+/// # Errors
+/// Operations over many values return [`crate::error::Error::Interrupted`] where [`Backend::stop`] was asked
+/// before they were done. What they were to write is then incomplete and must not be read.
+#[expect(clippy::missing_errors_doc, reason = "said once, above")]
 pub trait Backend: Send + Sync {
     /// Activations.
     type Buffer: Send;
@@ -70,6 +77,9 @@ pub trait Backend: Send + Sync {
     /// Its name for users: "cpu".
     fn name(&self) -> &'static str;
 
+    /// What its operations look at between blocks of rows.
+    fn stop(&self) -> &Stop;
+
     /// The arithmetic that it computes in.
     fn precision(&self) -> Precision;
 
@@ -77,7 +87,7 @@ pub trait Backend: Send + Sync {
     fn buffer(&self, count: usize) -> Self::Buffer;
 
     /// A matrix from a tensor of two axes.
-    fn matrix(&self, tensor: &Tensor) -> Self::Matrix;
+    fn matrix(&self, tensor: &Tensor) -> Result<Self::Matrix>;
 
     /// A vector from a tensor of one axis.
     fn vector(&self, tensor: &Tensor) -> Self::Vector;
@@ -89,7 +99,7 @@ pub trait Backend: Send + Sync {
     fn write(&self, values: &[f32], buffer: &mut Self::Buffer);
 
     /// out (ids, D): the rows of `table` (V, D) that `ids` name.
-    fn embedding(&self, table: &Self::Matrix, ids: &[u32], out: &mut Self::Buffer);
+    fn embedding(&self, table: &Self::Matrix, ids: &[u32], out: &mut Self::Buffer) -> Result<()>;
 
     /// cos and sin (T, C/2) for positions start .. start + tokens.
     fn rope_table(
@@ -109,20 +119,26 @@ pub trait Backend: Send + Sync {
         eps: f32,
         rows: usize,
         out: &mut Self::Buffer,
-    );
+    ) -> Result<()>;
 
     /// An input with nothing in it.
     fn input(&self) -> Self::Input;
 
     /// Makes x (rows, width) ready for the matrix products that read it; in int8 it is quantised here.
-    fn prepare(&self, x: &Self::Buffer, width: usize, rows: usize, input: &mut Self::Input);
+    fn prepare(&self, x: &Self::Buffer, width: usize, rows: usize, input: &mut Self::Input) -> Result<()>;
 
     /// Shows the int8 values (rows, width) and the scales (rows, groups) of an input to `see`. There are none
     /// where products do not run in int8.
     fn read_quantized(&self, input: &Self::Input, see: &mut dyn FnMut(&[i8], &[f32]));
 
     /// out (rows, O) = x (rows, I) · wᵀ (+ bias), w (O, I), for every row of the input.
-    fn matmul(&self, x: &Self::Input, w: &Self::Matrix, bias: Option<&Self::Vector>, out: &mut Self::Buffer);
+    fn matmul(
+        &self,
+        x: &Self::Input,
+        w: &Self::Matrix,
+        bias: Option<&Self::Vector>,
+        out: &mut Self::Buffer,
+    ) -> Result<()>;
 
     /// out (rows, heads, C) = x turned by cos and sin (rows, C/2).
     #[expect(clippy::too_many_arguments, reason = "an operation with two tables and two sizes")]
@@ -136,7 +152,7 @@ pub trait Backend: Send + Sync {
         head_dim: usize,
         rows: usize,
         out: &mut Self::Buffer,
-    );
+    ) -> Result<()>;
 
     /// The number type that keys and values are cached in.
     fn cache_dtype(&self) -> CacheDtype;
@@ -163,16 +179,16 @@ pub trait Backend: Send + Sync {
         values: &Self::Cache,
         out: &mut Self::Buffer,
         sink: &mut dyn AttentionSink,
-    );
+    ) -> Result<()>;
 
     /// out = silu(x), the first `count` values.
-    fn silu(&self, x: &Self::Buffer, count: usize, out: &mut Self::Buffer);
+    fn silu(&self, x: &Self::Buffer, count: usize, out: &mut Self::Buffer) -> Result<()>;
 
     /// out = a · b, the first `count` values.
-    fn mul(&self, a: &Self::Buffer, b: &Self::Buffer, count: usize, out: &mut Self::Buffer);
+    fn mul(&self, a: &Self::Buffer, b: &Self::Buffer, count: usize, out: &mut Self::Buffer) -> Result<()>;
 
     /// out = a + b, the first `count` values.
-    fn add(&self, a: &Self::Buffer, b: &Self::Buffer, count: usize, out: &mut Self::Buffer);
+    fn add(&self, a: &Self::Buffer, b: &Self::Buffer, count: usize, out: &mut Self::Buffer) -> Result<()>;
 
     /// out (width) = row `row` of x (…, width).
     fn row(&self, x: &Self::Buffer, row: usize, width: usize, out: &mut Self::Buffer);

@@ -55,7 +55,7 @@ fn measure(
     load: Duration,
     tokenizer: Option<Duration>,
 ) -> Result<()> {
-    let (backend, precision) = (model.backend, model.backend.precision());
+    let (backend, precision) = (&model.backend, model.backend.precision());
     let lengths = || args.prompt_tokens.iter().chain([&args.cached]).copied();
     if args.prompt_tokens.is_empty() || lengths().any(|length| length == 0 || length > model.config.context) {
         return Err(Error::usage("a prompt of this length cannot be run")

@@ -53,7 +53,7 @@ impl<'m, B: Backend> Session<'m, B> {
     /// As [`Session::run`].
     pub fn read<P: Probe>(&mut self, ids: &[u32], probe: &mut P) -> Result<()> {
         self.check(ids)?;
-        forward::forward(self.model, &mut self.cache, &mut self.work, self.passes, ids, probe);
+        forward::forward(self.model, &mut self.cache, &mut self.work, self.passes, ids, probe)?;
         self.passes += 1;
         Ok(())
     }
@@ -62,7 +62,8 @@ impl<'m, B: Backend> Session<'m, B> {
     ///
     /// # Errors
     /// [`Error::Prompt`] where there are no ids, one is outside the vocabulary, or they do not fit into
-    /// the context.
+    /// the context. [`Error::Interrupted`] where the model's backend was asked to stop: the session is then as it
+    /// was before, and the same pass can be run again.
     pub fn run<P: Probe>(&mut self, ids: &[u32], probe: &mut P) -> Result<u32> {
         let pass = self.passes;
         self.read(ids, probe)?;

@@ -4,10 +4,14 @@
 //! Each line computes one stage of the table in [`crate::trace::stage`] and then offers it to the probe
 //! under its name: `see.stage(…)` asks whether somebody wants it and copies it only then.
 //!
+//! Where a `?` stands, the pass may be left: an operation that was asked to stop has not written all of its
+//! output, and nobody gets to see it.
+//!
 //! [`forward`] is [`begin`], then [`layer`] for every layer, then [`finish`]. The three are public because
 //! a viewer that did not record everything runs single layers again, from the recorded input.
 
 use crate::backend::{AttentionShape, Backend};
+use crate::error::Result;
 use crate::trace::{PassDims, Probe, Stage};
 
 use super::observe::Observer;
@@ -94,6 +98,10 @@ impl<B: Backend> Activations<B> {
 
 /// Runs `ids` through the model, at the positions after those in `cache`. The logits of the last token are
 /// then in `work` ([`last_logits`]).
+///
+/// # Errors
+/// [`crate::error::Error::Interrupted`] where the backend was asked to stop ([`Backend::stop`]). The cache then
+/// holds what it held before, and the same pass can be run again.
 pub fn forward<B: Backend, P: Probe>(
     model: &Model<B>,
     cache: &mut KvCache<B>,
@@ -101,45 +109,52 @@ pub fn forward<B: Backend, P: Probe>(
     pass: usize,
     ids: &[u32],
     probe: &mut P,
-) {
+) -> Result<()> {
     let dims = PassDims { pass, start: cache.len(), tokens: ids.len() };
-    begin(model, work, dims, ids, probe);
+    begin(model, work, dims, ids, probe)?;
     cache.reserve(dims.keys(), &model.backend);
     for l in 0..model.config.layers {
-        layer(model, cache, work, dims, l, probe);
+        layer(model, cache, work, dims, l, probe)?;
     }
+    finish(model, work, dims, probe)?;
     cache.set_len(dims.keys());
-    finish(model, work, dims, probe);
+    Ok(())
 }
 
 /// Everything before the layers: the tokens' embeddings, and the tables that all layers share.
+///
+/// # Errors
+/// As [`forward`]'s.
 pub fn begin<B: Backend, P: Probe>(
     model: &Model<B>,
     work: &mut Activations<B>,
     dims: PassDims,
     ids: &[u32],
     probe: &mut P,
-) {
+) -> Result<()> {
     let (backend, t) = (&model.backend, dims.tokens);
     if work.tokens < t {
         *work = Activations::with_room(model, t);
     }
     let mut see = Observer::once(model, probe, dims);
 
-    see.ids(Stage::Tokens, ids);
+    see.ids(Stage::Tokens, ids)?;
 
-    backend.embedding(&model.weights.embedding, ids, &mut work.x);
-    see.stage(Stage::Embedding, &work.x);
+    backend.embedding(&model.weights.embedding, ids, &mut work.x)?;
+    see.stage(Stage::Embedding, &work.x)?;
 
     let (cos, sin) = (&mut work.rope_cos, &mut work.rope_sin);
     backend.rope_table(&model.rope_frequencies, dims.start, t, cos, sin);
-    see.stage(Stage::RopeCos, cos);
-    see.stage(Stage::RopeSin, sin);
+    see.stage(Stage::RopeCos, cos)?;
+    see.stage(Stage::RopeSin, sin)?;
 
-    see.mask();
+    see.mask()
 }
 
 /// One layer: reads `work.x` and writes `work.x`; keys and values of this pass go into the cache.
+///
+/// # Errors
+/// As [`forward`]'s.
 pub fn layer<B: Backend, P: Probe>(
     model: &Model<B>,
     cache: &mut KvCache<B>,
@@ -147,7 +162,7 @@ pub fn layer<B: Backend, P: Probe>(
     dims: PassDims,
     l: usize,
     probe: &mut P,
-) {
+) -> Result<()> {
     let (config, backend, t) = (&model.config, &model.backend, dims.tokens);
     let (d, kv, f) = (config.dim, config.kv_dim(), config.ffn_dim);
     let LayerWeights { attn_norm, wq, wk, wv, q_norm, k_norm, wo, ffn_norm, w1, w2, w3 } =
@@ -156,38 +171,38 @@ pub fn layer<B: Backend, P: Probe>(
     let mut see = Observer::layer(model, probe, dims, l);
 
     // Attention: what does each token take from the ones before it?
-    backend.rms_norm(&work.x, attn_norm, config.norm_eps, t, &mut work.attn_norm);
-    see.stage(Stage::AttnNorm, &work.attn_norm);
+    backend.rms_norm(&work.x, attn_norm, config.norm_eps, t, &mut work.attn_norm)?;
+    see.stage(Stage::AttnNorm, &work.attn_norm)?;
 
-    backend.prepare(&work.attn_norm, d, t, &mut work.input);
-    see.quantized(Stage::AttnNormQ8, Stage::AttnNormScale, &work.input);
-    backend.matmul(&work.input, &wq.matrix, wq.bias.as_ref(), &mut work.xq);
-    see.stage(Stage::Xq, &work.xq);
-    backend.matmul(&work.input, &wk.matrix, wk.bias.as_ref(), &mut work.xk);
-    see.stage(Stage::Xk, &work.xk);
-    backend.matmul(&work.input, &wv.matrix, wv.bias.as_ref(), &mut work.xv);
-    see.stage(Stage::Xv, &work.xv);
+    backend.prepare(&work.attn_norm, d, t, &mut work.input)?;
+    see.quantized(Stage::AttnNormQ8, Stage::AttnNormScale, &work.input)?;
+    backend.matmul(&work.input, &wq.matrix, wq.bias.as_ref(), &mut work.xq)?;
+    see.stage(Stage::Xq, &work.xq)?;
+    backend.matmul(&work.input, &wk.matrix, wk.bias.as_ref(), &mut work.xk)?;
+    see.stage(Stage::Xk, &work.xk)?;
+    backend.matmul(&work.input, &wv.matrix, wv.bias.as_ref(), &mut work.xv)?;
+    see.stage(Stage::Xv, &work.xv)?;
 
     // Qwen3 normalises every head's query and key first; the others turn them as they are.
     let (mut q, mut k) = (&work.xq, &work.xk);
     if let (Some(q_norm), Some(k_norm)) = (q_norm, k_norm) {
-        backend.rms_norm(q, q_norm, config.norm_eps, t * config.heads, &mut work.xq_norm);
-        see.stage(Stage::XqNorm, &work.xq_norm);
-        backend.rms_norm(k, k_norm, config.norm_eps, t * config.kv_heads, &mut work.xk_norm);
-        see.stage(Stage::XkNorm, &work.xk_norm);
+        backend.rms_norm(q, q_norm, config.norm_eps, t * config.heads, &mut work.xq_norm)?;
+        see.stage(Stage::XqNorm, &work.xq_norm)?;
+        backend.rms_norm(k, k_norm, config.norm_eps, t * config.kv_heads, &mut work.xk_norm)?;
+        see.stage(Stage::XkNorm, &work.xk_norm)?;
         (q, k) = (&work.xq_norm, &work.xk_norm);
     }
 
     let (cos, sin, c) = (&work.rope_cos, &work.rope_sin, config.head_dim);
-    backend.rope(q, cos, sin, config.pairing, config.heads, c, t, &mut work.xq_rope);
-    see.stage(Stage::XqRope, &work.xq_rope);
-    backend.rope(k, cos, sin, config.pairing, config.kv_heads, c, t, &mut work.xk_rope);
-    see.stage(Stage::XkRope, &work.xk_rope);
+    backend.rope(q, cos, sin, config.pairing, config.heads, c, t, &mut work.xq_rope)?;
+    see.stage(Stage::XqRope, &work.xq_rope)?;
+    backend.rope(k, cos, sin, config.pairing, config.kv_heads, c, t, &mut work.xk_rope)?;
+    see.stage(Stage::XkRope, &work.xk_rope)?;
 
     backend.cache(&work.xk_rope, kv, dims.start, t, cache_k);
-    see.cache(Stage::CacheK, cache_k);
+    see.cache(Stage::CacheK, cache_k)?;
     backend.cache(&work.xv, kv, dims.start, t, cache_v);
-    see.cache(Stage::CacheV, cache_v);
+    see.cache(Stage::CacheV, cache_v)?;
 
     // keys, values, qk, scores, masked_scores and softmax are inside; the observer sees them there.
     let shape = AttentionShape {
@@ -198,49 +213,53 @@ pub fn layer<B: Backend, P: Probe>(
         head_dim: c,
         window: model.sizes().window_of(l),
     };
-    backend.attention(shape, &work.xq_rope, cache_k, cache_v, &mut work.attn_heads, &mut see);
-    see.stage(Stage::AttnHeads, &work.attn_heads);
+    backend.attention(shape, &work.xq_rope, cache_k, cache_v, &mut work.attn_heads, &mut see)?;
+    see.stage(Stage::AttnHeads, &work.attn_heads)?;
 
-    backend.prepare(&work.attn_heads, config.q_dim(), t, &mut work.input);
-    see.quantized(Stage::AttnHeadsQ8, Stage::AttnHeadsScale, &work.input);
-    backend.matmul(&work.input, &wo.matrix, wo.bias.as_ref(), &mut work.attn_output);
-    see.stage(Stage::AttnOutput, &work.attn_output);
-    backend.add(&work.x, &work.attn_output, t * d, &mut work.attn_residual);
-    see.stage(Stage::AttnResidual, &work.attn_residual);
+    backend.prepare(&work.attn_heads, config.q_dim(), t, &mut work.input)?;
+    see.quantized(Stage::AttnHeadsQ8, Stage::AttnHeadsScale, &work.input)?;
+    backend.matmul(&work.input, &wo.matrix, wo.bias.as_ref(), &mut work.attn_output)?;
+    see.stage(Stage::AttnOutput, &work.attn_output)?;
+    backend.add(&work.x, &work.attn_output, t * d, &mut work.attn_residual)?;
+    see.stage(Stage::AttnResidual, &work.attn_residual)?;
 
     // Feed-forward: what does each token make of it, on its own?
-    backend.rms_norm(&work.attn_residual, ffn_norm, config.norm_eps, t, &mut work.ffn_norm);
-    see.stage(Stage::FfnNorm, &work.ffn_norm);
+    backend.rms_norm(&work.attn_residual, ffn_norm, config.norm_eps, t, &mut work.ffn_norm)?;
+    see.stage(Stage::FfnNorm, &work.ffn_norm)?;
 
-    backend.prepare(&work.ffn_norm, d, t, &mut work.input);
-    see.quantized(Stage::FfnNormQ8, Stage::FfnNormScale, &work.input);
-    backend.matmul(&work.input, &w1.matrix, w1.bias.as_ref(), &mut work.ffn_gate);
-    see.stage(Stage::FfnGate, &work.ffn_gate);
-    backend.silu(&work.ffn_gate, t * f, &mut work.ffn_silu);
-    see.stage(Stage::FfnSilu, &work.ffn_silu);
-    backend.matmul(&work.input, &w3.matrix, w3.bias.as_ref(), &mut work.ffn_up);
-    see.stage(Stage::FfnUp, &work.ffn_up);
-    backend.mul(&work.ffn_silu, &work.ffn_up, t * f, &mut work.ffn_hidden);
-    see.stage(Stage::FfnHidden, &work.ffn_hidden);
+    backend.prepare(&work.ffn_norm, d, t, &mut work.input)?;
+    see.quantized(Stage::FfnNormQ8, Stage::FfnNormScale, &work.input)?;
+    backend.matmul(&work.input, &w1.matrix, w1.bias.as_ref(), &mut work.ffn_gate)?;
+    see.stage(Stage::FfnGate, &work.ffn_gate)?;
+    backend.silu(&work.ffn_gate, t * f, &mut work.ffn_silu)?;
+    see.stage(Stage::FfnSilu, &work.ffn_silu)?;
+    backend.matmul(&work.input, &w3.matrix, w3.bias.as_ref(), &mut work.ffn_up)?;
+    see.stage(Stage::FfnUp, &work.ffn_up)?;
+    backend.mul(&work.ffn_silu, &work.ffn_up, t * f, &mut work.ffn_hidden)?;
+    see.stage(Stage::FfnHidden, &work.ffn_hidden)?;
 
-    backend.prepare(&work.ffn_hidden, f, t, &mut work.input);
-    see.quantized(Stage::FfnHiddenQ8, Stage::FfnHiddenScale, &work.input);
-    backend.matmul(&work.input, &w2.matrix, w2.bias.as_ref(), &mut work.ffn_down);
-    see.stage(Stage::FfnDown, &work.ffn_down);
-    backend.add(&work.attn_residual, &work.ffn_down, t * d, &mut work.ffn_residual);
-    see.stage(Stage::FfnResidual, &work.ffn_residual);
+    backend.prepare(&work.ffn_hidden, f, t, &mut work.input)?;
+    see.quantized(Stage::FfnHiddenQ8, Stage::FfnHiddenScale, &work.input)?;
+    backend.matmul(&work.input, &w2.matrix, w2.bias.as_ref(), &mut work.ffn_down)?;
+    see.stage(Stage::FfnDown, &work.ffn_down)?;
+    backend.add(&work.attn_residual, &work.ffn_down, t * d, &mut work.ffn_residual)?;
+    see.stage(Stage::FfnResidual, &work.ffn_residual)?;
 
     std::mem::swap(&mut work.x, &mut work.ffn_residual);
+    Ok(())
 }
 
 /// Everything after the layers: from `work.x` to the logits, of the last token only unless the probe wants
 /// every row.
+///
+/// # Errors
+/// As [`forward`]'s.
 pub fn finish<B: Backend, P: Probe>(
     model: &Model<B>,
     work: &mut Activations<B>,
     dims: PassDims,
     probe: &mut P,
-) {
+) -> Result<()> {
     let (config, backend) = (&model.config, &model.backend);
     let mut see = Observer::once(model, probe, dims);
     let stages = [Stage::FinalNorm, Stage::FinalNormQ8, Stage::FinalNormScale, Stage::Logits];
@@ -253,13 +272,13 @@ pub fn finish<B: Backend, P: Probe>(
 
     backend.row(&work.x, dims.tokens - 1, config.dim, &mut work.last);
     let x = if every_row { &work.x } else { &work.last };
-    backend.rms_norm(x, &model.weights.final_norm, config.norm_eps, rows, &mut work.final_norm);
-    see.stage(Stage::FinalNorm, &work.final_norm);
+    backend.rms_norm(x, &model.weights.final_norm, config.norm_eps, rows, &mut work.final_norm)?;
+    see.stage(Stage::FinalNorm, &work.final_norm)?;
 
-    backend.prepare(&work.final_norm, config.dim, rows, &mut work.input);
-    see.quantized(Stage::FinalNormQ8, Stage::FinalNormScale, &work.input);
-    backend.matmul(&work.input, model.weights.head(), None, &mut work.logits);
-    see.stage(Stage::Logits, &work.logits);
+    backend.prepare(&work.final_norm, config.dim, rows, &mut work.input)?;
+    see.quantized(Stage::FinalNormQ8, Stage::FinalNormScale, &work.input)?;
+    backend.matmul(&work.input, model.weights.head(), None, &mut work.logits)?;
+    see.stage(Stage::Logits, &work.logits)
 }
 
 /// Shows the logits (V) of the last token of the pass that ran last.

@@ -3,10 +3,14 @@
 use std::ops::Range;
 
 use crate::backend::{AttentionPart, AttentionSink, Backend};
+use crate::error::Result;
 use crate::ops;
 use crate::trace::{PassDims, Probe, Site, Sizes, Stage, Values};
 
 use super::Model;
+
+/// Values that are recorded between two looks at the backend's [`crate::stop::Stop`].
+const VALUES_AT_ONCE: usize = 1 << 20;
 
 /// The probe, as the forward pass sees it in one place of one pass.
 pub(super) struct Observer<'a, B, P> {
@@ -38,19 +42,23 @@ impl<'a, B: Backend, P: Probe> Observer<'a, B, P> {
     }
 
     /// Offers `stage`, whose values `buffer` begins with.
-    pub(super) fn stage(&mut self, stage: Stage, buffer: &B::Buffer) {
+    pub(super) fn stage(&mut self, stage: Stage, buffer: &B::Buffer) -> Result<()> {
+        let mut done = Ok(());
         if self.wants(stage) {
             let (count, backend) = (self.count(stage), self.backend);
-            backend.read(buffer, count, &mut |values| self.record(stage, Values::F32(values)));
+            backend.read(buffer, count, &mut |values| done = self.record(stage, Values::F32(values)));
         }
+        done
     }
 
     /// Offers what is cached so far.
-    pub(super) fn cache(&mut self, stage: Stage, cache: &B::Cache) {
+    pub(super) fn cache(&mut self, stage: Stage, cache: &B::Cache) -> Result<()> {
+        let mut done = Ok(());
         if self.wants(stage) {
             let (count, backend) = (self.count(stage), self.backend);
-            backend.read_cache(cache, count, &mut |values| self.record(stage, Values::F32(values)));
+            backend.read_cache(cache, count, &mut |values| done = self.record(stage, Values::F32(values)));
         }
+        done
     }
 
     /// How many values `stage` has.
@@ -58,44 +66,56 @@ impl<'a, B: Backend, P: Probe> Observer<'a, B, P> {
         self.sizes.shape(stage.axes(), self.dims).iter().product()
     }
 
-    /// Hands over every row of `stage`.
-    fn record(&mut self, stage: Stage, values: Values<'_>) {
+    /// Hands over every row of `stage`, some at a time.
+    fn record(&mut self, stage: Stage, values: Values<'_>) -> Result<()> {
         let rows = self.sizes.rows(stage.axes(), self.dims);
-        self.probe.record(self.site(stage), 0..rows, values);
+        let width = values.len() / rows;
+        let at_once = (VALUES_AT_ONCE / width.max(1)).max(1);
+        for first in (0..rows).step_by(at_once) {
+            self.backend.stop().check()?;
+            let now = first..rows.min(first + at_once);
+            let values = values.slice(now.start * width..now.end * width);
+            self.probe.record(self.site(stage), now, values);
+        }
+        Ok(())
     }
 
     /// Offers the int8 values and the scales of what the next products read, where they run in int8.
-    pub(super) fn quantized(&mut self, values: Stage, scales: Stage, input: &B::Input) {
-        let backend = self.backend;
+    pub(super) fn quantized(&mut self, values: Stage, scales: Stage, input: &B::Input) -> Result<()> {
+        let (backend, mut done) = (self.backend, Ok(()));
         if self.wants(values) {
-            backend.read_quantized(input, &mut |q8, _| self.record(values, Values::I8(q8)));
+            backend.read_quantized(input, &mut |q8, _| done = self.record(values, Values::I8(q8)));
         }
-        if self.wants(scales) {
-            backend.read_quantized(input, &mut |_, scale| self.record(scales, Values::F32(scale)));
+        if done.is_ok() && self.wants(scales) {
+            backend.read_quantized(input, &mut |_, scale| done = self.record(scales, Values::F32(scale)));
         }
+        done
     }
 
     /// Offers the token ids.
-    pub(super) fn ids(&mut self, stage: Stage, ids: &[u32]) {
-        if self.wants(stage) {
-            let ids: Vec<i64> = ids.iter().map(|&id| i64::from(id)).collect();
-            self.probe.record(self.site(stage), 0..1, Values::I64(&ids));
+    pub(super) fn ids(&mut self, stage: Stage, ids: &[u32]) -> Result<()> {
+        if !self.wants(stage) {
+            return Ok(());
         }
+        let ids: Vec<i64> = ids.iter().map(|&id| i64::from(id)).collect();
+        self.record(stage, Values::I64(&ids))
     }
 
     /// Offers the mask (T, K), which the pass itself never stores: attention stays between the window and the
     /// causal edge. Where only some layers have a window, this is their mask.
-    pub(super) fn mask(&mut self) {
+    pub(super) fn mask(&mut self) -> Result<()> {
         if self.wants(Stage::Mask) {
             let site = self.site(Stage::Mask);
             let mut row = vec![0.0; self.dims.keys()];
             for t in 0..self.dims.tokens {
+                self.backend.stop().check()?;
                 row.fill(0.0);
                 let position = self.dims.start + t;
                 ops::attention::mask(&mut row, ops::attention::visible(position, self.sizes.window));
                 self.probe.record(site, t..t + 1, Values::F32(&row));
             }
         }
+        Ok(())
     }
 }
 

@@ -58,7 +58,7 @@ impl<B: Backend> Weights<B> {
         let (d, f, v) = (config.dim, config.ffn_dim, config.vocab);
         let (q, kv) = (config.q_dim(), config.kv_dim());
         let matrix = |weight, outputs: usize, inputs: usize| {
-            Ok(backend.matrix(checkpoint.tensor(weight, &[outputs, inputs])?))
+            backend.matrix(checkpoint.tensor(weight, &[outputs, inputs])?)
         };
         let vector = |weight, length: usize| Ok(backend.vector(checkpoint.tensor(weight, &[length])?));
         let layer = |layer| {

@@ -292,7 +292,7 @@ impl<B: Backend> Worker<'_, B> {
         let input = self.frame(layer_input(if site.layer.is_some() { site } else { last }))?;
         let Session { model, cache, work, .. } = &mut self.session;
         let ids = &self.passes[site.pass].1;
-        forward::begin(model, work, dims, ids, &mut NoProbe);
+        forward::begin(model, work, dims, ids, &mut NoProbe)?;
         work.set_input(model, values(&input));
 
         let stages: Vec<Stage> = Stage::ALL.iter().copied().filter(|stage| !is_derivable(*stage)).collect();
@@ -304,6 +304,5 @@ impl<B: Backend> Worker<'_, B> {
             Some(layer) => forward::layer(model, cache, work, dims, layer, &mut recorder),
             None => forward::finish(model, work, dims, &mut recorder),
         }
-        Ok(())
     }
 }

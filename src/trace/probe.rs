@@ -18,6 +18,32 @@ pub enum Values<'a> {
     I8(&'a [i8]),
 }
 
+impl<'a> Values<'a> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::F32(values) => values.len(),
+            Self::I64(values) => values.len(),
+            Self::I8(values) => values.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Those in `range`.
+    #[must_use]
+    pub fn slice(self, range: Range<usize>) -> Values<'a> {
+        match self {
+            Self::F32(values) => Self::F32(&values[range]),
+            Self::I64(values) => Self::I64(&values[range]),
+            Self::I8(values) => Self::I8(&values[range]),
+        }
+    }
+}
+
 /// An observer of a forward pass.
 pub trait Probe {
     /// False for an observer that never wants anything: the compiler then drops every question.

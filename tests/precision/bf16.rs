@@ -100,21 +100,21 @@ fn ours(model: &Model<Cpu>, golden: &Golden, site: Site, precision: Precision) -
     let table = |stage| golden.values(Site::once(site.pass, stage));
     let layer = site.layer.map(|layer| &model.weights.layers[layer]);
     let norm = |x: &Vec<f32>, weight: &Vec<f32>, out: &mut Vec<f32>| {
-        backend.rms_norm(x, weight, config.norm_eps, x.len() / weight.len(), out);
+        backend.rms_norm(x, weight, config.norm_eps, x.len() / weight.len(), out).unwrap();
     };
     let matmul = |x: Vec<f32>, linear: &Linear<Cpu>, out: &mut Vec<f32>| {
         let mut input = backend.input();
-        backend.prepare(&x, x.len() / t, t, &mut input);
-        backend.matmul(&input, &linear.matrix, linear.bias.as_ref(), out);
+        backend.prepare(&x, x.len() / t, t, &mut input).unwrap();
+        backend.matmul(&input, &linear.matrix, linear.bias.as_ref(), out).unwrap();
     };
     let rope = |x: &Vec<f32>, heads, out: &mut Vec<f32>| {
         let (cos, sin) = (table(S::RopeCos), table(S::RopeSin));
-        backend.rope(x, &cos, &sin, config.pairing, heads, config.head_dim, t, out);
+        backend.rope(x, &cos, &sin, config.pairing, heads, config.head_dim, t, out).unwrap();
     };
     match (site.stage, layer) {
         (S::Tokens | S::Sampled | S::CacheK | S::CacheV | S::Probs | S::Nucleus, _) => return None,
         (S::Embedding, _) => {
-            backend.embedding(&model.weights.embedding, &golden.ids(site.pass), &mut out);
+            backend.embedding(&model.weights.embedding, &golden.ids(site.pass), &mut out).unwrap();
         }
         (S::RopeCos | S::RopeSin, _) => {
             let mut other = backend.buffer(count);
@@ -125,8 +125,8 @@ fn ours(model: &Model<Cpu>, golden: &Golden, site: Site, precision: Precision) -
         (S::FinalNorm, _) => norm(&x(site), &model.weights.final_norm, &mut out),
         (S::Logits, _) => {
             let mut input = backend.input();
-            backend.prepare(&at(S::FinalNorm), config.dim, t, &mut input);
-            backend.matmul(&input, model.weights.head(), None, &mut out);
+            backend.prepare(&at(S::FinalNorm), config.dim, t, &mut input).unwrap();
+            backend.matmul(&input, model.weights.head(), None, &mut out).unwrap();
         }
         (S::AttnNorm, Some(layer)) => norm(&x(site), &layer.attn_norm, &mut out),
         (S::FfnNorm, Some(layer)) => norm(&at(S::AttnResidual), &layer.ffn_norm, &mut out),
@@ -222,11 +222,11 @@ fn a_rounding_too_few_or_too_many_is_noticed() {
     let bias = w1.bias.as_ref().unwrap().repeat(t);
     let (mut input, mut product, mut out) =
         (model.backend.input(), vec![0.0; bias.len()], vec![0.0; bias.len()]);
-    model.backend.prepare(&x, model.config.dim, t, &mut input);
-    model.backend.matmul(&input, &w1.matrix, w1.bias.as_ref(), &mut product);
+    model.backend.prepare(&x, model.config.dim, t, &mut input).unwrap();
+    model.backend.matmul(&input, &w1.matrix, w1.bias.as_ref(), &mut product).unwrap();
     assert!(share(site, &product) >= SHARE);
-    model.backend.matmul(&input, &w1.matrix, None, &mut product);
-    model.backend.add(&product, &bias, bias.len(), &mut out);
+    model.backend.matmul(&input, &w1.matrix, None, &mut product).unwrap();
+    model.backend.add(&product, &bias, bias.len(), &mut out).unwrap();
     assert!(share(site, &out) < SHARE, "{}", share(site, &out));
 }
 

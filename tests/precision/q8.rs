@@ -160,7 +160,7 @@ fn in_float32_the_file_is_the_model_that_its_int8_values_stand_for() {
         for kernel in Kernel::available() {
             let cpu = Cpu::with_kernel(kernel);
             let ids = [1, 5, 9, 3, 7];
-            let (a, b) = (record(&open(name), cpu, &ids), record(&plain, cpu, &ids));
+            let (a, b) = (record(&open(name), cpu.clone(), &ids), record(&plain, cpu, &ids));
             assert!(a == b && !a.contains_key("pass_000/final_norm_q8"), "{name}, {}", kernel.name());
         }
     }

@@ -7,11 +7,12 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::cache::{Cache, Head};
-use super::{Kernel, MIN_PARALLEL};
+use super::{Cpu, MIN_PARALLEL};
 use crate::backend::{AttentionPart, AttentionShape, AttentionSink};
-use crate::config::Precision;
+use crate::error::Result;
 use crate::ops;
 use crate::ops::attention::{kv_head, mask, scale, visible};
+use crate::stop::Stop;
 
 /// Query rows in a block, where their scores do not take too much room.
 const ROWS: usize = 8;
@@ -50,21 +51,21 @@ struct Scratch {
 }
 
 /// See [`crate::backend::Backend::attention`].
-#[expect(clippy::too_many_arguments, reason = "an operation with three inputs and an observer")]
 pub(super) fn attention(
-    kernel: Kernel,
-    precision: Precision,
+    cpu: &Cpu,
     shape: AttentionShape,
     q: &[f32],
     keys: &Cache,
     values: &Cache,
     out: &mut [f32],
     sink: &mut dyn AttentionSink,
-) {
+) -> Result<()> {
+    let Cpu { kernel, precision, stop, .. } = cpu;
+    let (kernel, precision) = (*kernel, *precision);
     let AttentionShape { tokens, start, heads, kv_heads, head_dim, window } = shape;
     let all_keys = start + tokens;
-    repeat_kv(shape, AttentionPart::Keys, keys, sink);
-    repeat_kv(shape, AttentionPart::Values, values, sink);
+    repeat_kv(shape, AttentionPart::Keys, keys, sink, stop)?;
+    repeat_kv(shape, AttentionPart::Values, values, sink, stop)?;
     let wanted = Wanted {
         qk: sink.wants(AttentionPart::Qk),
         scores: sink.wants(AttentionPart::Scores),
@@ -76,7 +77,8 @@ pub(super) fn attention(
     let block = (SCORES / (group * all_keys)).clamp(1, ROWS);
 
     // A block of query rows and the heads of one kv head; `out` has a slice (group, C) for each row.
-    let unit = |scratch: &mut Scratch, unit: usize, out: &mut [&mut [f32]]| -> Vec<Parts> {
+    let unit = |scratch: &mut Scratch, unit: usize, out: &mut [&mut [f32]]| -> Result<Vec<Parts>> {
+        stop.check()?;
         let (first_row, kv_head) = (unit / kv_heads * block, unit % kv_heads);
         let head = Head { stride: kv_heads * head_dim, at: kv_head * head_dim, width: head_dim };
         let visible = |row: usize| visible(start + first_row + row, window);
@@ -137,7 +139,7 @@ pub(super) fn attention(
             }
         }
         out.iter_mut().for_each(|out| round(out));
-        parts
+        Ok(parts)
     };
 
     // The output of each unit: a slice of every row of its block.
@@ -151,17 +153,16 @@ pub(super) fn attention(
     if !recording && tokens * heads * head_dim * all_keys < MIN_PARALLEL {
         let mut scratch = Scratch::default();
         for (i, out) in units.iter_mut().enumerate() {
-            unit(&mut scratch, i, out);
+            unit(&mut scratch, i, out)?;
         }
     } else if !recording {
-        units.par_iter_mut().enumerate().for_each_init(Scratch::default, |scratch, (i, out)| {
-            unit(scratch, i, out);
-        });
+        let units = units.par_iter_mut().enumerate();
+        units.try_for_each_init(Scratch::default, |scratch, (i, out)| unit(scratch, i, out).map(drop))?;
     } else {
         for (i, units) in units.chunks_mut(kv_heads).enumerate() {
             let parts: Vec<Vec<Parts>> = (units.par_iter_mut().enumerate())
                 .map_init(Scratch::default, |scratch, (head, out)| unit(scratch, i * kv_heads + head, out))
-                .collect();
+                .collect::<Result<_>>()?;
             for (kv_head, parts) in parts.into_iter().enumerate() {
                 for (j, parts) in parts.into_iter().enumerate() {
                     let (t, head) = (i * block + j / group, kv_head * group + j % group);
@@ -170,6 +171,7 @@ pub(super) fn attention(
             }
         }
     }
+    Ok(())
 }
 
 /// `range` in blocks of [`KEYS_AT_ONCE`].
@@ -200,14 +202,21 @@ fn hand_over(parts: Parts, row: usize, sink: &mut dyn AttentionSink) {
 
 /// Shows the cache (K, G, C) repeated for every query head (K, H, C), where the sink wants it. The
 /// computation itself reads the cache in place.
-fn repeat_kv(shape: AttentionShape, part: AttentionPart, cache: &Cache, sink: &mut dyn AttentionSink) {
+fn repeat_kv(
+    shape: AttentionShape,
+    part: AttentionPart,
+    cache: &Cache,
+    sink: &mut dyn AttentionSink,
+    stop: &Stop,
+) -> Result<()> {
     if !sink.wants(part) {
-        return;
+        return Ok(());
     }
     let AttentionShape { tokens, start, heads, kv_heads, head_dim, .. } = shape;
     let mut repeated = Vec::with_capacity(heads * head_dim);
     let (stride, mut widened) = (kv_heads * head_dim, Vec::new());
     for k in 0..start + tokens {
+        stop.check()?;
         let row = cache.read(k * stride..(k + 1) * stride, &mut widened);
         repeated.clear();
         for head in 0..heads {
@@ -216,4 +225,5 @@ fn repeat_kv(shape: AttentionShape, part: AttentionPart, cache: &Cache, sink: &m
         }
         sink.rows(part, k * heads..(k + 1) * heads, &repeated);
     }
+    Ok(())
 }

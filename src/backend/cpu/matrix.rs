@@ -14,8 +14,10 @@ use super::kernel::q8::Quantized;
 use super::kernel::{Aligned, GroupScales, Kernel, Rows, Spaced};
 use crate::checkpoint::{Bytes, Dtype, Scales, Tensor};
 use crate::config::Precision;
+use crate::error::Result;
 use crate::ops;
 use crate::ops::dequantize;
+use crate::stop::Stop;
 
 /// A matrix (outputs, inputs) where it lies in the file, or quantised from there.
 #[derive(Clone, Debug)]
@@ -27,26 +29,27 @@ pub struct Matrix {
 impl Matrix {
     /// Over a tensor of two axes. It is copied only where `precision` multiplies in int8 and it is stored
     /// otherwise.
-    pub(super) fn new(tensor: Tensor, precision: Precision) -> Self {
+    pub(super) fn new(tensor: Tensor, precision: Precision, stop: &Stop) -> Result<Self> {
         assert_eq!(tensor.shape().len(), 2, "a matrix has two axes");
         let stored = Self { tensor, precision };
         match precision {
-            Precision::Q8 { group } if stored.tensor.scales().is_none() => stored.quantize(group),
-            _ => stored,
+            Precision::Q8 { group } if stored.tensor.scales().is_none() => stored.quantize(group, stop),
+            _ => Ok(stored),
         }
     }
 
     /// The same matrix in int8, quantised on all threads.
-    fn quantize(&self, group: usize) -> Self {
+    fn quantize(&self, group: usize, stop: &Stop) -> Result<Self> {
         /// Groups that a thread takes at once.
         const GROUPS: usize = 256;
         let (inputs, count) = (self.inputs(), self.tensor.count());
         let mut values = vec![0_i8; count];
         let mut scales = vec![[0_u8; 4]; count.div_ceil(group)];
         let parts = values.par_chunks_mut(GROUPS * group).zip(scales.par_chunks_mut(GROUPS));
-        parts.enumerate().for_each_init(
+        parts.enumerate().try_for_each_init(
             || (Vec::new(), vec![0.0; inputs]),
             |(floats, row), (part, (values, scales))| {
+                stop.check()?;
                 let (first, end) = (part * GROUPS * group, part * GROUPS * group + values.len());
                 floats.clear();
                 for i in first / inputs..end.div_ceil(inputs) {
@@ -55,12 +58,13 @@ impl Matrix {
                     floats.extend_from_slice(&row[start..inputs.min(end - i * inputs)]);
                 }
                 ops::quantize::quantize_weights(floats, group, values, scales);
+                Ok(())
             },
-        );
+        )?;
         let bytes = Bytes::owned(values.into_iter().map(i8::cast_unsigned).collect());
         let scales = Scales { bytes: Bytes::owned(scales.into_flattened()), group };
         let tensor = Tensor::int8(self.tensor.shape().to_vec(), bytes, scales);
-        Self { tensor: tensor.unwrap_or_else(|| unreachable!("made for this shape")), ..self.clone() }
+        Ok(Self { tensor: tensor.unwrap_or_else(|| unreachable!("made for this shape")), ..self.clone() })
     }
 
     /// Number of rows: outputs of the product.
@@ -153,24 +157,32 @@ const MIN_TILES_Q8: usize = 4;
 
 impl Input {
     /// Takes `x` (…, width), every row.
-    pub(super) fn prepare(&mut self, kernel: Kernel, precision: Precision, x: &[f32], width: usize) {
+    pub(super) fn prepare(
+        &mut self,
+        kernel: Kernel,
+        precision: Precision,
+        x: &[f32],
+        width: usize,
+        stop: &Stop,
+    ) -> Result<()> {
         let rows = x.len() / width;
         (self.rows, self.width) = (rows, width);
         if let Precision::Q8 { group } = precision {
-            self.quantized.fill(kernel, x, width, group, rows >= MIN_TILES_Q8 && kernel.tiles_q8());
+            self.quantized.fill(kernel, x, width, group, rows >= MIN_TILES_Q8 && kernel.tiles_q8(), stop)?;
         } else if rows >= MIN_PACKED {
             #[cfg(target_arch = "x86_64")]
             if kernel.brains(precision, width).is_some() {
-                self.brains.pack(precision, x, width);
+                self.brains.pack(precision, x, width, stop)?;
                 if precision == Precision::Bf16 {
-                    return;
+                    return Ok(());
                 }
                 // In float32 it is for each matrix to say: others than bfloat16's are multiplied in float32.
             }
-            self.packed.pack(x, width, kernel.tile_tokens());
+            self.packed.pack(x, width, kernel.tile_tokens(), stop)?;
         } else {
             Spaced::fill(x, width, &mut self.values);
         }
+        Ok(())
     }
 
     /// The int8 values (rows, width) and their scales (rows, groups); empty in other precisions.
@@ -200,7 +212,14 @@ const PARTS: usize = 4;
 
 /// out (rows, O) = x (rows, I) · wᵀ + bias. A thread computes some columns of the output for every row, so
 /// that a weight is read once.
-pub(super) fn product(kernel: Kernel, x: &Input, w: &Matrix, bias: Option<&Vec<f32>>, out: &mut [f32]) {
+pub(super) fn product(
+    kernel: Kernel,
+    x: &Input,
+    w: &Matrix,
+    bias: Option<&Vec<f32>>,
+    out: &mut [f32],
+    stop: &Stop,
+) -> Result<()> {
     let (rows, inputs, outputs) = (x.rows, w.inputs(), w.outputs());
     assert_eq!(x.width, inputs, "the product's sides have one length");
     let work = rows * inputs * outputs;
@@ -217,16 +236,26 @@ pub(super) fn product(kernel: Kernel, x: &Input, w: &Matrix, bias: Option<&Vec<f
     let brains = (kernel.brains(w.precision, inputs))
         .filter(|unit| rows >= MIN_PACKED && unit.takes(w.tensor.dtype(), w.precision));
     let part = |part: usize, out: &mut [&mut [f32]]| {
+        stop.check()?;
         let columns = part * columns..outputs.min((part + 1) * columns);
         let weights = w.rows(columns.clone());
         match w.precision {
+            Precision::Q8 { .. } if rows >= MIN_PACKED => {
+                for first in columns.clone().step_by(ROWS_AT_ONCE) {
+                    stop.check()?;
+                    let now = first..columns.end.min(first + ROWS_AT_ONCE);
+                    let of_part = now.start - columns.start..now.end - columns.start;
+                    let mut out: Vec<_> = out.iter_mut().map(|out| &mut out[of_part.clone()]).collect();
+                    kernel.q8(&x.quantized, w.rows(now), &mut out);
+                }
+            }
             Precision::Q8 { .. } => kernel.q8(&x.quantized, weights, out),
             #[cfg(target_arch = "x86_64")]
             _ if let Some(unit) = brains => {
-                BRAINS.with_borrow_mut(|scratch| unit.gemm(&x.brains, weights, out, scratch));
+                BRAINS.with_borrow_mut(|scratch| unit.gemm(&x.brains, weights, out, scratch, stop))?;
             }
             _ if rows >= MIN_PACKED => {
-                SCRATCH.with_borrow_mut(|scratch| kernel.gemm(&x.packed, weights, out, scratch));
+                SCRATCH.with_borrow_mut(|scratch| kernel.gemm(&x.packed, weights, out, scratch, stop))?;
             }
             _ => ROW.with_borrow_mut(|row| kernel.dots(Spaced::new(&x.values, inputs), weights, out, row)),
         }
@@ -236,15 +265,15 @@ pub(super) fn product(kernel: Kernel, x: &Input, w: &Matrix, bias: Option<&Vec<f
             }
             ops::round::row(w.precision, out);
         }
+        Ok(())
     };
     if rows == 1 {
         let out = &mut out[..outputs];
-        if parallel {
-            out.par_chunks_mut(columns).enumerate().for_each(|(i, out)| part(i, &mut [out]));
+        return if parallel {
+            out.par_chunks_mut(columns).enumerate().try_for_each(|(i, out)| part(i, &mut [out]))
         } else {
-            out.chunks_mut(columns).enumerate().for_each(|(i, out)| part(i, &mut [out]));
-        }
-        return;
+            out.chunks_mut(columns).enumerate().try_for_each(|(i, out)| part(i, &mut [out]))
+        };
     }
     // What each part writes: its columns of every row.
     let mut parts: Vec<Vec<&mut [f32]>> =
@@ -255,8 +284,8 @@ pub(super) fn product(kernel: Kernel, x: &Input, w: &Matrix, bias: Option<&Vec<f
         }
     }
     if parallel {
-        parts.par_iter_mut().with_max_len(1).enumerate().for_each(|(i, out)| part(i, out));
+        parts.par_iter_mut().with_max_len(1).enumerate().try_for_each(|(i, out)| part(i, out))
     } else {
-        parts.iter_mut().enumerate().for_each(|(i, out)| part(i, out));
+        parts.iter_mut().enumerate().try_for_each(|(i, out)| part(i, out))
     }
 }

@@ -16,24 +16,27 @@ use rayon::prelude::*;
 use super::{AttentionShape, AttentionSink, Backend};
 use crate::checkpoint::Tensor;
 use crate::config::{CacheDtype, Pairing, Precision};
+use crate::error::Result;
 use crate::ops;
+use crate::stop::Stop;
 
 pub use cache::Cache;
 pub use kernel::{Kernel, Multiplied};
 pub use matrix::{Input, Matrix};
 
 /// The CPU, with the threads of rayon's global pool.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Cpu {
     kernel: Kernel,
     precision: Precision,
     cache_dtype: CacheDtype,
+    stop: Stop,
 }
 
 impl Cpu {
     /// The CPU with the inner loops of `kernel`, in float32.
     pub fn with_kernel(kernel: Kernel) -> Self {
-        Self { kernel, precision: Precision::F32, cache_dtype: CacheDtype::F32 }
+        Self { kernel, precision: Precision::F32, cache_dtype: CacheDtype::F32, stop: Stop::default() }
     }
 
     /// The same in another arithmetic.
@@ -48,8 +51,14 @@ impl Cpu {
         Self { cache_dtype, ..self }
     }
 
+    /// The same, stopped by `stop` instead of a request of its own.
+    #[must_use]
+    pub fn with_stop(self, stop: Stop) -> Self {
+        Self { stop, ..self }
+    }
+
     /// Rounds results to what the precision keeps.
-    fn round(self, values: &mut [f32]) {
+    fn round(&self, values: &mut [f32]) {
         ops::round::row(self.precision, values);
     }
 
@@ -74,13 +83,24 @@ const ELEMENTS: usize = 1 << 12;
 
 /// Calls `apply` for each row of `x` and `out`, the last of which may be short: with its number, and on all
 /// threads where that pays.
-fn each_row(x: &[f32], out: &mut [f32], width: usize, apply: impl Fn(usize, &[f32], &mut [f32]) + Sync) {
-    let apply = |(row, (x, out)): (usize, (&[f32], &mut [f32]))| apply(row, x, out);
+fn each_row(
+    stop: &Stop,
+    x: &[f32],
+    out: &mut [f32],
+    width: usize,
+    apply: impl Fn(usize, &[f32], &mut [f32]) + Sync,
+) -> Result<()> {
     if x.len() < MIN_PARALLEL {
-        x.chunks(width).zip(out.chunks_mut(width)).enumerate().for_each(apply);
-    } else {
-        x.par_chunks(width).zip(out.par_chunks_mut(width)).enumerate().for_each(apply);
+        let rows = x.chunks(width).zip(out.chunks_mut(width)).enumerate();
+        rows.for_each(|(row, (x, out))| apply(row, x, out));
+        return Ok(());
     }
+    let rows = x.par_chunks(width).zip(out.par_chunks_mut(width)).enumerate();
+    rows.try_for_each(|(row, (x, out))| {
+        stop.check()?;
+        apply(row, x, out);
+        Ok(())
+    })
 }
 
 impl Backend for Cpu {
@@ -94,6 +114,10 @@ impl Backend for Cpu {
         "cpu"
     }
 
+    fn stop(&self) -> &Stop {
+        &self.stop
+    }
+
     fn precision(&self) -> Precision {
         self.precision
     }
@@ -102,8 +126,8 @@ impl Backend for Cpu {
         vec![0.0; count]
     }
 
-    fn matrix(&self, tensor: &Tensor) -> Matrix {
-        Matrix::new(tensor.clone(), self.precision)
+    fn matrix(&self, tensor: &Tensor) -> Result<Matrix> {
+        Matrix::new(tensor.clone(), self.precision, &self.stop)
     }
 
     fn vector(&self, tensor: &Tensor) -> Vec<f32> {
@@ -121,10 +145,12 @@ impl Backend for Cpu {
         buffer[..values.len()].copy_from_slice(values);
     }
 
-    fn embedding(&self, table: &Matrix, ids: &[u32], out: &mut Vec<f32>) {
+    fn embedding(&self, table: &Matrix, ids: &[u32], out: &mut Vec<f32>) -> Result<()> {
         for (&id, out) in ids.iter().zip(out.chunks_exact_mut(table.inputs())) {
+            self.stop.check()?;
             table.copy_row(id as usize, out);
         }
+        Ok(())
     }
 
     fn rope_table(
@@ -144,19 +170,26 @@ impl Backend for Cpu {
         }
     }
 
-    fn rms_norm(&self, x: &Vec<f32>, weight: &Vec<f32>, eps: f32, rows: usize, out: &mut Vec<f32>) {
+    fn rms_norm(
+        &self,
+        x: &Vec<f32>,
+        weight: &Vec<f32>,
+        eps: f32,
+        rows: usize,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
         let width = weight.len();
-        each_row(&x[..rows * width], &mut out[..rows * width], width, |_, x, out| {
+        each_row(&self.stop, &x[..rows * width], &mut out[..rows * width], width, |_, x, out| {
             self.kernel.rms_norm(x, weight, eps, self.precision, out);
-        });
+        })
     }
 
     fn input(&self) -> Input {
         Input::default()
     }
 
-    fn prepare(&self, x: &Vec<f32>, width: usize, rows: usize, input: &mut Input) {
-        input.prepare(self.kernel, self.precision, &x[..rows * width], width);
+    fn prepare(&self, x: &Vec<f32>, width: usize, rows: usize, input: &mut Input) -> Result<()> {
+        input.prepare(self.kernel, self.precision, &x[..rows * width], width, &self.stop)
     }
 
     fn read_quantized(&self, input: &Input, see: &mut dyn FnMut(&[i8], &[f32])) {
@@ -164,8 +197,8 @@ impl Backend for Cpu {
         see(values, scales);
     }
 
-    fn matmul(&self, x: &Input, w: &Matrix, bias: Option<&Vec<f32>>, out: &mut Vec<f32>) {
-        matrix::product(self.kernel, x, w, bias, out);
+    fn matmul(&self, x: &Input, w: &Matrix, bias: Option<&Vec<f32>>, out: &mut Vec<f32>) -> Result<()> {
+        matrix::product(self.kernel, x, w, bias, out, &self.stop)
     }
 
     fn rope(
@@ -178,14 +211,14 @@ impl Backend for Cpu {
         head_dim: usize,
         rows: usize,
         out: &mut Vec<f32>,
-    ) {
+    ) -> Result<()> {
         let (pairs, width) = (head_dim / 2, heads * head_dim);
-        each_row(&x[..rows * width], &mut out[..rows * width], width, |row, x, out| {
+        each_row(&self.stop, &x[..rows * width], &mut out[..rows * width], width, |row, x, out| {
             let (cos, sin) = (&cos[row * pairs..][..pairs], &sin[row * pairs..][..pairs]);
             for (x, out) in x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)) {
                 ops::rope::rope(x, cos, sin, pairing, self.precision, out);
             }
-        });
+        })
     }
 
     fn cache_dtype(&self) -> CacheDtype {
@@ -216,29 +249,29 @@ impl Backend for Cpu {
         values: &Cache,
         out: &mut Vec<f32>,
         sink: &mut dyn AttentionSink,
-    ) {
-        attention::attention(self.kernel, self.precision, shape, q, keys, values, out, sink);
+    ) -> Result<()> {
+        attention::attention(self, shape, q, keys, values, out, sink)
     }
 
-    fn silu(&self, x: &Vec<f32>, count: usize, out: &mut Vec<f32>) {
-        each_row(&x[..count], &mut out[..count], ELEMENTS, |_, x, out| {
+    fn silu(&self, x: &Vec<f32>, count: usize, out: &mut Vec<f32>) -> Result<()> {
+        each_row(&self.stop, &x[..count], &mut out[..count], ELEMENTS, |_, x, out| {
             self.kernel.silu(x, out);
             self.round(out);
-        });
+        })
     }
 
-    fn mul(&self, a: &Vec<f32>, b: &Vec<f32>, count: usize, out: &mut Vec<f32>) {
-        each_row(&a[..count], &mut out[..count], ELEMENTS, |part, a, out| {
+    fn mul(&self, a: &Vec<f32>, b: &Vec<f32>, count: usize, out: &mut Vec<f32>) -> Result<()> {
+        each_row(&self.stop, &a[..count], &mut out[..count], ELEMENTS, |part, a, out| {
             ops::elementwise::mul(a, &b[part * ELEMENTS..], out);
             self.round(out);
-        });
+        })
     }
 
-    fn add(&self, a: &Vec<f32>, b: &Vec<f32>, count: usize, out: &mut Vec<f32>) {
-        each_row(&a[..count], &mut out[..count], ELEMENTS, |part, a, out| {
+    fn add(&self, a: &Vec<f32>, b: &Vec<f32>, count: usize, out: &mut Vec<f32>) -> Result<()> {
+        each_row(&self.stop, &a[..count], &mut out[..count], ELEMENTS, |part, a, out| {
             ops::elementwise::add(a, &b[part * ELEMENTS..], out);
             self.round(out);
-        });
+        })
     }
 
     fn row(&self, x: &Vec<f32>, row: usize, width: usize, out: &mut Vec<f32>) {

@@ -20,7 +20,9 @@ use super::{Rows, amx, avx512, avx512bf16};
 use crate::backend::cpu::MIN_PARALLEL;
 use crate::checkpoint::Dtype;
 use crate::config::Precision;
+use crate::error::Result;
 use crate::ops;
+use crate::stop::Stop;
 
 /// What multiplies bfloat16 values. A value of this type exists only for what the processor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +101,13 @@ fn ranges(count: usize, step: usize) -> impl Iterator<Item = Range<usize>> {
 
 impl Packed {
     /// Packs `x` (tokens, inputs).
-    pub(in crate::backend::cpu) fn pack(&mut self, precision: Precision, x: &[f32], inputs: usize) {
+    pub(in crate::backend::cpu) fn pack(
+        &mut self,
+        precision: Precision,
+        x: &[f32],
+        inputs: usize,
+        stop: &Stop,
+    ) -> Result<()> {
         let tokens = x.len() / inputs;
         (self.inputs, self.tokens) = (inputs, tokens);
         self.parts = if precision == Precision::Bf16 { 1 } else { 3 };
@@ -122,6 +130,7 @@ impl Packed {
             }
         }
         let fill = |(rows, stretch, unit): (Range<usize>, Range<usize>, &mut [u16])| {
+            stop.check()?;
             let part_size = unit.len() / parts_wanted;
             for (token, row) in x[rows.start * inputs..rows.end * inputs].chunks_exact(inputs).enumerate() {
                 for (i, value) in row[stretch.clone()].iter().enumerate() {
@@ -133,11 +142,12 @@ impl Packed {
                     }
                 }
             }
+            Ok(())
         };
         if x.len() < MIN_PARALLEL {
-            units.into_iter().for_each(fill);
+            units.into_iter().try_for_each(fill)
         } else {
-            units.into_par_iter().for_each(fill);
+            units.into_par_iter().try_for_each(fill)
         }
     }
 }
@@ -211,7 +221,8 @@ impl Unit {
         w: Rows<'_>,
         out: &mut [&mut [f32]],
         scratch: &mut Scratch,
-    ) {
+        stop: &Stop,
+    ) -> Result<()> {
         let _configured = (self == Self::Amx).then(amx::Configured::new);
         let rows = w.count();
         let Scratch { weights, widened } = scratch;
@@ -228,6 +239,7 @@ impl Unit {
                 let x_now;
                 (x_now, packed) = packed.split_at(turns * unit);
                 for columns in ranges(rows, BLOCK) {
+                    stop.check()?;
                     copy(w, columns.clone(), stretch.clone(), widened, weights);
                     let mut ahead = Ahead::new(w, columns.end, BLOCK, &stretch, turns);
                     let outs = out[block.clone()].chunks_mut(BLOCK);
@@ -249,6 +261,7 @@ impl Unit {
                 }
             }
         }
+        Ok(())
     }
 }
 
@@ -347,7 +360,7 @@ mod tests {
                 let floats: Vec<u8> = w.iter().flat_map(|w| w.to_f32().to_le_bytes()).collect();
                 for unit in units() {
                     let mut packed = Packed::default();
-                    packed.pack(precision, &x, inputs);
+                    packed.pack(precision, &x, inputs, &Stop::default()).unwrap();
                     for (dtype, bytes) in [(Dtype::BF16, &bytes), (Dtype::F32, &floats)] {
                         if !unit.takes(dtype, precision) {
                             continue;
@@ -355,7 +368,8 @@ mod tests {
                         let w_rows = Rows { bytes, dtype, inputs, scales: None, precision };
                         let mut out = vec![f32::NAN; rows * tokens];
                         let mut outs: Vec<_> = out.chunks_exact_mut(rows).collect();
-                        unit.gemm(&packed, w_rows, &mut outs, &mut Scratch::default());
+                        let stop = Stop::default();
+                        unit.gemm(&packed, w_rows, &mut outs, &mut Scratch::default(), &stop).unwrap();
                         let (mut error, mut norm) = (0.0, 0.0);
                         for (x, out) in x.chunks_exact(inputs).zip(out.chunks_exact(rows)) {
                             for (w, out) in w.chunks_exact(inputs).zip(out) {

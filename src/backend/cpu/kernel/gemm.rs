@@ -19,8 +19,10 @@ use rayon::prelude::*;
 
 use super::{Aligned, Rows};
 use crate::backend::cpu::MIN_PARALLEL;
+use crate::error::Result;
 use crate::ops;
 use crate::ops::matmul::{LANES, STRETCH};
+use crate::stop::Stop;
 
 /// Tokens in a block, at most.
 const BLOCK_TOKENS: usize = 128;
@@ -70,7 +72,13 @@ pub(in crate::backend::cpu) struct Packed {
 
 impl Packed {
     /// Packs `x` (tokens, inputs) for tiles of `tile_tokens`.
-    pub(in crate::backend::cpu) fn pack(&mut self, x: &[f32], inputs: usize, tile_tokens: usize) {
+    pub(in crate::backend::cpu) fn pack(
+        &mut self,
+        x: &[f32],
+        inputs: usize,
+        tile_tokens: usize,
+        stop: &Stop,
+    ) -> Result<()> {
         let tokens = x.len() / inputs;
         (self.inputs, self.tokens, self.tile_tokens) = (inputs, tokens, tile_tokens);
         let size: usize = blocks(tokens, tile_tokens)
@@ -92,6 +100,7 @@ impl Packed {
             }
         }
         let fill = |(block, stretch, first, part): (Range<usize>, Range<usize>, usize, &mut [f32])| {
+            stop.check()?;
             let tile_size = steps(&stretch) * tile_tokens;
             let remainder_size = part.len() / REMAINDERS;
             for (tile, start) in block.clone().step_by(tile_tokens).enumerate() {
@@ -106,11 +115,12 @@ impl Packed {
                     }
                 }
             }
+            Ok(())
         };
         if x.len() < MIN_PARALLEL {
-            parts.into_iter().for_each(fill);
+            parts.into_iter().try_for_each(fill)
         } else {
-            parts.into_par_iter().for_each(fill);
+            parts.into_par_iter().try_for_each(fill)
         }
     }
 }
@@ -160,7 +170,13 @@ pub(super) fn panel_stride(inputs: usize, rows: usize) -> usize {
 }
 
 /// out (tokens)(rows of w) = x · wᵀ.
-pub(super) fn gemm<T: Tile>(x: &Packed, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Scratch) {
+pub(super) fn gemm<T: Tile>(
+    x: &Packed,
+    w: Rows<'_>,
+    out: &mut [&mut [f32]],
+    scratch: &mut Scratch,
+    stop: &Stop,
+) -> Result<()> {
     let (rows, tile_size) = (w.count(), T::ROWS * T::TOKENS);
     let widened = take(&mut scratch.widened, LANES * BLOCK);
     let mut packed = &x.values[..];
@@ -175,6 +191,7 @@ pub(super) fn gemm<T: Tile>(x: &Packed, w: Rows<'_>, out: &mut [&mut [f32]], scr
             let x;
             (x, packed) = packed.split_at(part_size(&block, &stretch, T::TOKENS));
             for first in (0..rows).step_by(T::ROWS) {
+                stop.check()?;
                 T::pack(w, first, stretch.clone(), widened, panel);
                 let mut ahead = Ahead::new(w, first + T::ROWS, T::ROWS, &stretch, LANES * tiles);
                 for (turn, remainder) in ORDER.into_iter().enumerate() {
@@ -204,6 +221,7 @@ pub(super) fn gemm<T: Tile>(x: &Packed, w: Rows<'_>, out: &mut [&mut [f32]], scr
             }
         }
     }
+    Ok(())
 }
 
 /// The weights that come after a panel's: they are asked for while the panel is at work, a few lines at a time.

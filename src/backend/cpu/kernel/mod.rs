@@ -31,9 +31,11 @@ pub use limits::Multiplied;
 use super::matrix::widen;
 use crate::checkpoint::Dtype;
 use crate::config::Precision;
+use crate::error::Result;
 use crate::ops;
 use crate::ops::matmul::LANES;
 use crate::ops::quantize::Quantized;
+use crate::stop::Stop;
 
 /// The inner loops for one instruction set. A value of this type exists only for a set that the processor
 /// has; that is what makes calling them sound.
@@ -253,13 +255,20 @@ impl Kernel {
     }
 
     /// The same for many rows of `x`, packed in the order in which they are read.
-    pub(super) fn gemm(self, x: &Packed, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Scratch) {
+    pub(super) fn gemm(
+        self,
+        x: &Packed,
+        w: Rows<'_>,
+        out: &mut [&mut [f32]],
+        scratch: &mut Scratch,
+        stop: &Stop,
+    ) -> Result<()> {
         match self.isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Vnni => gemm::gemm::<avx512::Tile>(x, w, out, scratch),
+            Isa::Avx512 | Isa::Avx512Vnni => gemm::gemm::<avx512::Tile>(x, w, out, scratch, stop),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => gemm::gemm::<avx2::Tile>(x, w, out, scratch),
-            Isa::Portable => gemm::gemm::<portable::Tile>(x, w, out, scratch),
+            Isa::Avx2 => gemm::gemm::<avx2::Tile>(x, w, out, scratch, stop),
+            Isa::Portable => gemm::gemm::<portable::Tile>(x, w, out, scratch, stop),
         }
     }
 

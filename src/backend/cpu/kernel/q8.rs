@@ -4,6 +4,8 @@ use rayon::prelude::*;
 
 use super::Kernel;
 use crate::backend::cpu::MIN_PARALLEL;
+use crate::error::Result;
+use crate::stop::Stop;
 
 /// Activations that a tile of [`super::vnni`] takes at once.
 pub(super) const TILE: usize = 16;
@@ -49,28 +51,32 @@ impl Quantized {
         inputs: usize,
         group: usize,
         tiles: bool,
-    ) {
+        stop: &Stop,
+    ) -> Result<()> {
         let (rows, groups) = (x.len() / inputs, inputs.div_ceil(group));
         (self.rows, self.inputs, self.group) = (rows, inputs, group);
         self.values.resize(rows * inputs, 0);
         self.scales.resize(rows * groups, 0.0);
         let quantize = |((x, values), scales): ((&[f32], &mut [i8]), &mut [f32])| {
+            stop.check()?;
             kernel.quantize(x, group, values, scales);
+            Ok(())
         };
         if x.len() < MIN_PARALLEL {
             let rows = x.chunks_exact(inputs).zip(self.values.chunks_exact_mut(inputs));
-            rows.zip(self.scales.chunks_exact_mut(groups)).for_each(quantize);
+            rows.zip(self.scales.chunks_exact_mut(groups)).try_for_each(quantize)?;
         } else {
             let rows = x.par_chunks_exact(inputs).zip(self.values.par_chunks_exact_mut(inputs));
-            rows.zip(self.scales.par_chunks_exact_mut(groups)).for_each(quantize);
+            rows.zip(self.scales.par_chunks_exact_mut(groups)).try_for_each(quantize)?;
         }
         if tiles && self.is_regular() {
             let mut tiles = self.tiles.take().unwrap_or_default();
-            tiles.fill(self);
+            tiles.fill(self, stop)?;
             self.tiles = Some(tiles);
         } else {
             self.tiles = None;
         }
+        Ok(())
     }
 
     /// The values and the scales of row `row`.
@@ -97,7 +103,7 @@ impl Quantized {
 }
 
 impl Tiles {
-    fn fill(&mut self, x: &Quantized) {
+    fn fill(&mut self, x: &Quantized, stop: &Stop) -> Result<()> {
         let (groups, tiles) = (x.inputs / GROUP, x.rows.div_ceil(TILE));
         for numbers in [&mut self.quads, &mut self.offsets] {
             numbers.clear();
@@ -109,7 +115,8 @@ impl Tiles {
         let numbers = self.offsets.par_chunks_exact_mut(groups * TILE);
         let numbers = numbers.zip(self.scales.par_chunks_exact_mut(groups * TILE));
         let quads = self.quads.par_chunks_exact_mut(groups * QUADS * TILE);
-        quads.zip(numbers).enumerate().for_each(|(tile, (quads, (offsets, all_scales)))| {
+        quads.zip(numbers).enumerate().try_for_each(|(tile, (quads, (offsets, all_scales)))| {
+            stop.check()?;
             for row in tile * TILE..x.rows.min((tile + 1) * TILE) {
                 let ((values, scales), lane) = (x.row(row), row % TILE);
                 for (group, (values, scale)) in values.as_chunks::<GROUP>().0.iter().zip(scales).enumerate() {
@@ -121,6 +128,7 @@ impl Tiles {
                     }
                 }
             }
-        });
+            Ok(())
+        })
     }
 }

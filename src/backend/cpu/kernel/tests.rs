@@ -46,6 +46,7 @@ fn random_blocks(values: &[f32], dtype: Dtype) -> Vec<u8> {
 
 #[test]
 fn every_kernel_gives_the_bits_of_the_plain_products() {
+    let stop = Stop::default();
     for dtype in Dtype::ALL {
         for (inputs, rows, tokens) in [
             (1, 1, 1),
@@ -81,8 +82,9 @@ fn every_kernel_gives_the_bits_of_the_plain_products() {
                 assert_eq!(fast, plain, "dots {what}");
                 fast.fill(0.0);
                 let mut packed = Packed::default();
-                packed.pack(&x, inputs, kernel.tile_tokens());
-                kernel.gemm(&packed, w, &mut split(&mut fast, rows), &mut Scratch::default());
+                packed.pack(&x, inputs, kernel.tile_tokens(), &stop).unwrap();
+                let mut out = split(&mut fast, rows);
+                kernel.gemm(&packed, w, &mut out, &mut Scratch::default(), &stop).unwrap();
                 assert_eq!(fast, plain, "gemm {what}");
             }
         }
@@ -134,7 +136,7 @@ fn every_kernel_gives_the_bits_of_the_plain_int8_products() {
             for tiles in [false, kernel.tiles_q8()] {
                 let mut fast = vec![0.0; rows * tokens];
                 let mut quantized = q8::Quantized::default();
-                quantized.fill(kernel, &x, inputs, x_group, tiles);
+                quantized.fill(kernel, &x, inputs, x_group, tiles, &Stop::default()).unwrap();
                 kernel.q8(&quantized, w, &mut split(&mut fast, rows));
                 assert_eq!(fast, plain, "{} {inputs}×{rows}×{tokens} {tiles}", kernel.name());
             }
