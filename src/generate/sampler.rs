@@ -16,7 +16,7 @@ pub struct Sampling {
     pub temperature: f32,
     /// Only the `top_k` most likely tokens may be drawn; 0 for no limit.
     pub top_k: usize,
-    /// Only the shortest run of most likely tokens whose probabilities sum to this; 1 for no limit.
+    /// Of those, only the shortest run of most likely tokens that has this share of their probability; 1 for no limit.
     pub top_p: f32,
     /// Where the random numbers start. The same seed draws the same text.
     pub seed: u64,
@@ -116,7 +116,9 @@ impl Sampler {
         drawn.map_or(0, |(rank, _)| !(rank as u32))
     }
 
-    /// Finds the least likely candidate: [`Self::cut`]. The answer is the candidates' probability.
+    /// Finds the least likely candidate: [`Self::cut`]. The answer is the candidates' probability. As in transformers
+    /// top-k comes first, and top-p is a share of what it left; but exactly k stay, where there it is all that are as
+    /// likely as the k-th.
     fn set_cut(&mut self) -> f64 {
         let Sampling { top_k, top_p, .. } = self.sampling;
         // Every probability that is more than 0.
@@ -129,7 +131,9 @@ impl Sampler {
         self.add_up(f64::from);
         let mut total = self.sums.iter().sum();
         if top_p < 1.0 {
-            let reached = self.reach(f64::from, |sum| sum >= f64::from(top_p));
+            // Where top-p is nearly 1 the same sum in another order may stay below; then all of them are left.
+            let enough = f64::from(top_p) * total;
+            let reached = self.reach(f64::from, |sum| sum >= enough);
             (self.cut, total) = reached.unwrap_or((self.cut, total));
         }
         total
@@ -231,115 +235,4 @@ fn argmax(logits: &[f32]) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::trace::NoProbe;
-
-    /// Logits whose softmax is 0.5, 0.25, 0.125, 0.125.
-    fn halves() -> Vec<f32> {
-        [0.5_f32, 0.25, 0.125, 0.125].iter().map(|p| p.ln()).collect()
-    }
-
-    fn drawn(sampling: Sampling, logits: &[f32]) -> [usize; 4] {
-        let mut sampler = Sampler::new(sampling).unwrap();
-        let mut counts = [0; 4];
-        for _ in 0..4000 {
-            counts[sampler.sample(logits, 0, &mut NoProbe) as usize] += 1;
-        }
-        counts
-    }
-
-    #[test]
-    fn a_sum_is_reached_where_it_is_among_the_sorted_candidates() {
-        // Many equals among them, and many with the same leading bits.
-        let prob = |i: u32| (1 + (i.wrapping_mul(2_654_435_761) >> 22)) as f32 / 1024.0;
-        let probs: Vec<f32> = (0..5000).map(prob).collect();
-        let mut sorted: Vec<u32> = (0..5000).collect();
-        sorted.sort_by(|a, b| prob(*b).total_cmp(&prob(*a)).then(a.cmp(b)));
-        let all: f64 = probs.iter().map(|p| f64::from(*p)).sum();
-        let mut sampler = Sampler { probs, ..Sampler::new(Sampling::default()).unwrap() };
-        sampler.add_up(f64::from);
-        for mass in [0.001, 0.5, 500.0, 0.1 * all, 0.5 * all, 0.999 * all, all] {
-            let mut sum = 0.0;
-            let expected = sorted.iter().find(|id| {
-                sum += f64::from(prob(**id));
-                sum >= mass
-            });
-            let found = sampler.reach(f64::from, |sum| sum >= mass);
-            assert_eq!(found, expected.map(|id| (rank(*id, prob(*id)), sum)), "{mass}");
-        }
-        let least = sorted[4999];
-        let reached = sampler.reach(f64::from, |sum| sum > all);
-        assert_eq!(reached, Some((rank(least, prob(least)), all)), "never reached");
-        sampler.add_up(|_| 1.0);
-        let third = rank(sorted[2], prob(sorted[2]));
-        assert_eq!(sampler.reach(|_| 1.0, |count| count >= 3.0), Some((third, 3.0)));
-        sampler.cut = third;
-        let mut left: Vec<u32> = sampler.candidates().map(|(id, _)| id).collect();
-        left.sort_by_key(|id| sorted.iter().position(|other| other == id));
-        assert_eq!(left, sorted[..3]);
-        sampler.probs.clear();
-        sampler.add_up(f64::from);
-        assert_eq!(sampler.reach(f64::from, |_| true), None);
-    }
-
-    #[test]
-    fn temperature_one_draws_by_probability() {
-        let counts = drawn(Sampling { temperature: 1.0, ..Sampling::default() }, &halves());
-        for (count, expected) in counts.into_iter().zip([2000.0, 1000.0, 500.0, 500.0]) {
-            assert!((count as f64 - expected).abs() < 150.0, "{counts:?}");
-        }
-    }
-
-    #[test]
-    fn limits_leave_only_the_most_likely() {
-        let one = Sampling { temperature: 1.0, ..Sampling::default() };
-        assert_eq!(drawn(Sampling { top_k: 1, ..one }, &halves()), [4000, 0, 0, 0]);
-        let counts = drawn(Sampling { top_p: 0.7, ..one }, &halves());
-        assert!(counts[1] > 1000 && counts[2] + counts[3] == 0, "{counts:?}");
-        let counts = drawn(Sampling { top_k: 3, ..one }, &halves());
-        assert!(counts[2] > 300 && counts[3] == 0, "of equals the lower id stays: {counts:?}");
-    }
-
-    #[test]
-    fn top_p_is_reached_exactly_by_the_shortest_run() {
-        let mut sampler =
-            Sampler::new(Sampling { temperature: 1.0, top_p: 0.5, ..Sampling::default() }).unwrap();
-        sampler.set_probs(&halves());
-        sampler.probs = vec![0.5, 0.25, 0.125, 0.125];
-        let candidates = |sampler: &mut Sampler| {
-            sampler.set_cut();
-            sampler.candidates().map(|(id, _)| id).collect::<Vec<_>>()
-        };
-        assert_eq!(candidates(&mut sampler), [0]);
-        sampler.sampling.top_p = 0.875;
-        assert_eq!(candidates(&mut sampler), [0, 1, 2]);
-        assert!((sampler.nucleus().iter().sum::<f32>() - 1.0).abs() < 1e-6);
-    }
-
-    #[test]
-    fn greedy_takes_the_first_of_the_largest_and_never_what_is_no_number() {
-        assert_eq!(argmax(&[1.0, 3.0, 3.0]), 1);
-        assert_eq!(argmax(&[f32::NAN, 1.0, f32::NAN, 2.0]), 3);
-        assert_eq!(argmax(&[f32::NAN, f32::NAN]), 0);
-        assert_eq!(argmax(&[f32::NEG_INFINITY, f32::NEG_INFINITY]), 0);
-    }
-
-    #[test]
-    fn a_seed_draws_the_same_again_and_another_draws_another() {
-        let text = |seed| {
-            let mut sampler =
-                Sampler::new(Sampling { temperature: 1.0, seed, ..Sampling::default() }).unwrap();
-            (0..50).map(|_| sampler.sample(&halves(), 0, &mut NoProbe)).collect::<Vec<_>>()
-        };
-        assert_eq!(text(7), text(7));
-        assert_ne!(text(7), text(8));
-    }
-
-    #[test]
-    fn logits_without_numbers_are_survived() {
-        let sampling = Sampling { temperature: 1.0, top_k: 2, top_p: 0.9, seed: 0 };
-        let mut sampler = Sampler::new(sampling).unwrap();
-        assert_eq!(sampler.sample(&[f32::NAN; 4], 0, &mut NoProbe), 0);
-    }
-}
+mod tests;

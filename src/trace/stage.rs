@@ -442,7 +442,7 @@ stages! {
         purpose "The scores after the last token as probabilities."
         aliases "" "" "" ""
     Nucleus "nucleus" Sampler [Vocab] "top_k_top_p" from [of(Stage::Probs)] with [] runs Runs::Derived;
-        formula "probs of the k most likely tokens, of those the shortest run whose sum reaches p, divided by what is left; at temperature 0, 1 at the largest"
+        formula "probs of the k most likely tokens (exactly k: of equals the lower ids), divided by their sum; of those the shortest run of most likely ones whose sum reaches p, divided by its sum; 0 outside; at temperature 0, 1 at the largest"
         purpose "The tokens that may be drawn, and with what probability."
         aliases "" "" "" ""
     Sampled "sampled" Sampler [One] "sample" from [of(Stage::Nucleus)] with [] runs Runs::Alone;
