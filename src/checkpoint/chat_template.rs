@@ -52,7 +52,8 @@ pub fn read(checkpoint: &Checkpoint) -> Result<ChatFiles> {
     let Some(path) = &checkpoint.path else {
         return match checkpoint.format {
             Format::HuggingFace { .. } => {
-                let template = (builtin::CHAT_TEMPLATE.into(), builtin::PLACE.into());
+                let place = format!("{}'s {OWN_FILE}", builtin::PLACE);
+                let template = (builtin::CHAT_TEMPLATE.into(), place);
                 let files = parse(builtin::TOKENIZER_CONFIG, builtin::PLACE)?;
                 Ok(ChatFiles { template: Some(template), ..files })
             }

@@ -42,7 +42,7 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
         super::interrupt::hand_over();
         let place = format.template.place();
         super::tell(format_args!(
-            "{} speaks by {place}. /help shows the commands, Ctrl-D leaves.",
+            "Chatting with {}; its template is {place}. /help shows the commands, Ctrl-D leaves.",
             checkpoint.name
         ));
     }
@@ -182,16 +182,17 @@ impl Talk<'_> {
         }
         let mut out = output::Text::open();
         let mut answer = String::new();
-        let mut print = |answer: &mut String, text: String| {
-            let shown = if answer.trim_start().is_empty() { text.trim_start() } else { &text };
-            let printed = out.print(shown);
-            answer.push_str(&text);
-            printed
-        };
         let ended = self.chat.answer(&prompt, &self.format.ends, self.limit, &self.stop, |id| {
-            print(&mut answer, stream.push(id)).map_err(Failure::from)
+            let mut piece = stream.piece(id);
+            let begins = answer.trim_start().is_empty();
+            answer.push_str(&piece.text);
+            if begins {
+                piece.text = piece.text.trim_start().into();
+                piece.bytes = piece.bytes.trim_ascii_start().into();
+            }
+            out.print_piece(&piece).map_err(Failure::from)
         })?;
-        print(&mut answer, stream.finish())?;
+        answer += &out.finish(&mut stream)?;
         out.print("\n")?;
         drop(out);
         self.answered = self.chat.ran().to_vec();

@@ -8,6 +8,7 @@ use super::input::{self, Run};
 use super::output::{self, Failure};
 use crate::error::Result;
 use crate::generate::Session;
+use crate::tokenizer::Piece;
 use crate::trace::NoProbe;
 
 /// Tokens that are drawn unless `-n` says otherwise.
@@ -25,13 +26,19 @@ fn print_text(run: &Run, wanted: usize) -> std::result::Result<(), Failure> {
     session.check(&run.ids)?;
 
     let mut stream = run.tokenizer.as_ref().map(|tokenizer| tokenizer.stream());
-    let mut text_of = |id| match &mut stream {
-        Some(stream) => stream.push(id),
-        None => format!("#{id} "),
+    let mut piece_of = |id| match &mut stream {
+        Some(stream) => stream.piece(id),
+        None => {
+            let text = format!("#{id} ");
+            Piece { bytes: text.clone().into_bytes(), text }
+        }
     };
     // The stream has to see the prompt's tokens too: what a token adds depends on those before it.
-    let prompt: String = run.ids.iter().map(|&id| text_of(id)).collect();
-    out.print(run.text.as_ref().unwrap_or(&prompt))?;
+    let prompt: Vec<Piece> = run.ids.iter().map(|&id| piece_of(id)).collect();
+    match &run.text {
+        Some(text) => out.print(text)?,
+        None => prompt.iter().try_for_each(|piece| out.print_piece(piece))?,
+    }
 
     let started = Instant::now();
     let (mut ids, mut drawn, mut first) = (run.ids.clone(), 0, None);
@@ -49,12 +56,12 @@ fn print_text(run: &Run, wanted: usize) -> std::result::Result<(), Failure> {
         if run.eos.contains(&id) {
             break;
         }
-        out.print(&text_of(id))?;
+        out.print_piece(&piece_of(id))?;
         ids = vec![id];
     }
     let elapsed = started.elapsed();
     if let Some(stream) = &mut stream {
-        out.print(&stream.finish())?;
+        out.finish(stream)?;
     }
     if out.is_terminal() {
         out.print("\n")?;

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal, StdoutLock, Write, stdout};
 
 use crate::error::{Error, Result};
+use crate::tokenizer::{Piece, TextStream};
 
 /// Why a text that is printed as it comes has ended early.
 pub(super) enum Failure {
@@ -25,7 +26,8 @@ impl From<Error> for Failure {
 }
 
 /// Standard output for what a model says. A vocabulary is a file that somebody else wrote: its tokens may
-/// hold escape sequences, which must not drive the terminal. A pipe gets every byte as it is.
+/// hold escape sequences, which must not drive the terminal, and bytes that are no UTF-8. A pipe gets every byte
+/// as it is.
 pub(super) struct Text {
     out: StdoutLock<'static>,
     terminal: bool,
@@ -44,7 +46,25 @@ impl Text {
     /// Prints `text` at once.
     pub(super) fn print(&mut self, text: &str) -> std::io::Result<()> {
         let text = if self.terminal { harmless(text) } else { Cow::Borrowed(text) };
-        self.out.write_all(text.as_bytes())?;
+        self.write(text.as_bytes())
+    }
+
+    /// Prints what a token adds at once: its text on a terminal, its bytes elsewhere.
+    pub(super) fn print_piece(&mut self, piece: &Piece) -> std::io::Result<()> {
+        if self.terminal { self.print(&piece.text) } else { self.write(&piece.bytes) }
+    }
+
+    /// Prints what `stream` still held back, and returns it. A pipe has its bytes already.
+    pub(super) fn finish(&mut self, stream: &mut TextStream<'_>) -> std::io::Result<String> {
+        let rest = stream.finish();
+        if self.terminal {
+            self.print(&rest)?;
+        }
+        Ok(rest)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.out.write_all(bytes)?;
         self.out.flush()
     }
 }

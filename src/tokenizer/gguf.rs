@@ -4,9 +4,8 @@
 use super::hf::byte_level::{ByteLevel, Cut};
 use super::merges::{Stretch, Way};
 use super::special::{Part, Specials};
-use super::spm::{Kind, Piece, Pieces};
-use super::utf8::Utf8Stream;
-use super::{MAX_VOCAB, TextStream, Tokenizer, label};
+use super::spm::{Kind, Piece, Pieces, spaced};
+use super::{MAX_VOCAB, TextStream, TokenBytes, Tokenizer, label};
 use crate::checkpoint::gguf::{self, List, Metadata};
 use crate::checkpoint::names::printable;
 use crate::error::Result;
@@ -239,7 +238,7 @@ impl SentencePiece {
         Some(match piece.kind {
             Kind::Byte(byte) => vec![byte],
             Kind::Special => piece.bytes.to_vec(),
-            _ => String::from_utf8_lossy(&piece.bytes).replace('▁', " ").into_bytes(),
+            _ => spaced(&piece.bytes),
         })
     }
 
@@ -325,8 +324,8 @@ impl Tokenizer for SentencePiece {
         self.bytes(id).map_or_else(|| label::unknown(id), |bytes| label::of_bytes(&bytes))
     }
 
-    fn stream(&self) -> Box<dyn TextStream + '_> {
-        Box::new(Stream { tokenizer: self, prefix: self.prefix, utf8: Utf8Stream::default() })
+    fn stream(&self) -> TextStream<'_> {
+        TextStream::new(Stream { tokenizer: self, prefix: self.prefix })
     }
 }
 
@@ -335,27 +334,22 @@ struct Stream<'a> {
     tokenizer: &'a SentencePiece,
     /// Whether the next space is one that encoding put there.
     prefix: bool,
-    utf8: Utf8Stream,
 }
 
-impl TextStream for Stream<'_> {
-    fn push(&mut self, id: u32) -> String {
+impl TokenBytes for Stream<'_> {
+    fn bytes(&mut self, id: u32) -> Vec<u8> {
         let kind = self.tokenizer.types.get(id as usize);
-        let Some((bytes, kind)) = self.tokenizer.bytes(id).zip(kind) else { return String::new() };
-        let text = match kind {
-            Type::Special => String::new(),
-            Type::Added => self.utf8.push(&bytes),
+        let Some((bytes, kind)) = self.tokenizer.bytes(id).zip(kind) else { return Vec::new() };
+        let bytes = match kind {
+            Type::Special => Vec::new(),
+            Type::Added => bytes,
             Type::Normal | Type::Byte => {
                 let lead = std::mem::take(&mut self.prefix) && bytes.starts_with(b" ");
-                return self.utf8.push(&bytes[usize::from(lead)..]);
+                return bytes[usize::from(lead)..].to_vec();
             }
         };
         self.prefix = self.tokenizer.prefix;
-        text
-    }
-
-    fn finish(&mut self) -> String {
-        self.utf8.finish()
+        bytes
     }
 }
 

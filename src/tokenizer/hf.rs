@@ -11,8 +11,7 @@ use std::sync::OnceLock;
 
 use self::decoder::Decoding;
 use self::outline::Outline;
-use super::utf8::Utf8Stream;
-use super::{Stretch, TextStream, Tokenizer, label};
+use super::{Stretch, TextStream, TokenBytes, Tokenizer, label};
 use crate::checkpoint::names::printable;
 use crate::error::{Error, Result};
 
@@ -175,9 +174,8 @@ impl Tokenizer for HfTokenizer {
         }
     }
 
-    fn stream(&self) -> Box<dyn TextStream + '_> {
-        let decoding = Decoding::new(&self.outline.decoder);
-        Box::new(Stream { tokenizer: self, decoding, utf8: Utf8Stream::default() })
+    fn stream(&self) -> TextStream<'_> {
+        TextStream::new(Stream { tokenizer: self, decoding: Decoding::new(&self.outline.decoder) })
     }
 }
 
@@ -204,19 +202,14 @@ fn check_covered(text: &str, offsets: &[(usize, usize)]) -> Result<()> {
 struct Stream<'a> {
     tokenizer: &'a HfTokenizer,
     decoding: Decoding<'a>,
-    utf8: Utf8Stream,
 }
 
-impl TextStream for Stream<'_> {
-    fn push(&mut self, id: u32) -> String {
+impl TokenBytes for Stream<'_> {
+    fn bytes(&mut self, id: u32) -> Vec<u8> {
         match self.tokenizer.inner.id_to_token(id) {
-            Some(name) if !self.tokenizer.special.contains(&id) => self.utf8.push(&self.decoding.push(&name)),
-            _ => String::new(),
+            Some(name) if !self.tokenizer.special.contains(&id) => self.decoding.push(&name),
+            _ => Vec::new(),
         }
-    }
-
-    fn finish(&mut self) -> String {
-        self.utf8.finish()
     }
 }
 

@@ -6,8 +6,7 @@
 
 use super::merges::{Stretch, Way};
 use super::spm::{Kind, Piece, Pieces};
-use super::utf8::Utf8Stream;
-use super::{MAX_VOCAB, TextStream, Tokenizer, label};
+use super::{MAX_VOCAB, TextStream, TokenBytes, Tokenizer, label};
 use crate::error::{Error, Result};
 
 /// Beginning of text; run.c's `1`.
@@ -155,8 +154,8 @@ impl Tokenizer for Llama2cTokenizer {
         }
     }
 
-    fn stream(&self) -> Box<dyn TextStream + '_> {
-        Box::new(Stream { tokenizer: self, after_bos: false, utf8: Utf8Stream::default() })
+    fn stream(&self) -> TextStream<'_> {
+        TextStream::new(Stream { tokenizer: self, after_bos: false })
     }
 }
 
@@ -165,26 +164,21 @@ struct Stream<'a> {
     tokenizer: &'a Llama2cTokenizer,
     /// Whether the token before was BOS, after which one leading space is the dummy prefix.
     after_bos: bool,
-    utf8: Utf8Stream,
 }
 
-impl TextStream for Stream<'_> {
-    fn push(&mut self, id: u32) -> String {
+impl TokenBytes for Stream<'_> {
+    fn bytes(&mut self, id: u32) -> Vec<u8> {
         let after_bos = std::mem::replace(&mut self.after_bos, id == BOS);
         let Some(mut token) = self.tokenizer.token(id).filter(|_| id != BOS && id != EOS) else {
-            return String::new();
+            return Vec::new();
         };
         if after_bos {
             token = token.strip_prefix(b" ").unwrap_or(token);
         }
         match label::byte_token(token) {
-            Some(byte) => self.utf8.push(&[byte]),
-            None => self.utf8.push(token),
+            Some(byte) => vec![byte],
+            None => token.to_vec(),
         }
-    }
-
-    fn finish(&mut self) -> String {
-        self.utf8.finish()
     }
 }
 

@@ -24,6 +24,7 @@ use crate::error::{Error, Result};
 
 pub use merges::{Merge, Priority, Stretch, Way};
 pub use quoted::Quoted;
+use utf8::Utf8Stream;
 
 /// A vocabulary with the rules to split text into its tokens.
 pub trait Tokenizer: Send + Sync {
@@ -87,17 +88,52 @@ pub trait Tokenizer: Send + Sync {
     fn label(&self, id: u32) -> String;
 
     /// A decoder that turns ids into text as they come.
-    fn stream(&self) -> Box<dyn TextStream + '_>;
+    fn stream(&self) -> TextStream<'_>;
+}
+
+/// What each kind of tokenizer has of its own for decoding one text.
+trait TokenBytes {
+    /// The bytes that `id` adds, which are none for a special token. They need not be whole characters.
+    fn bytes(&mut self, id: u32) -> Vec<u8>;
+}
+
+/// What a token adds to a text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Piece {
+    /// Its bytes, which need not be whole characters, nor UTF-8 at all.
+    pub bytes: Vec<u8>,
+    /// The characters that are complete with it.
+    pub text: String,
 }
 
 /// Decodes one text, token by token.
-pub trait TextStream {
-    /// The text that `id` adds, which may be empty: special tokens have none, and a token that ends in
-    /// the middle of a UTF-8 character waits for the rest of it.
-    fn push(&mut self, id: u32) -> String;
+pub struct TextStream<'a> {
+    tokens: Box<dyn TokenBytes + 'a>,
+    utf8: Utf8Stream,
+}
 
-    /// What is still held back at the end, with the replacement character for an incomplete one.
-    fn finish(&mut self) -> String;
+impl<'a> TextStream<'a> {
+    fn new(tokens: impl TokenBytes + 'a) -> Self {
+        Self { tokens: Box::new(tokens), utf8: Utf8Stream::default() }
+    }
+
+    /// What `id` adds. Both parts may be empty: special tokens have none, and of a token that ends in the middle
+    /// of a UTF-8 character the text waits for the rest of it.
+    pub fn piece(&mut self, id: u32) -> Piece {
+        let bytes = self.tokens.bytes(id);
+        let text = self.utf8.push(&bytes);
+        Piece { bytes, text }
+    }
+
+    /// The text that `id` adds: [`Self::piece`] without its bytes.
+    pub fn push(&mut self, id: u32) -> String {
+        self.piece(id).text
+    }
+
+    /// The text that is still held back at the end, with the replacement character for an incomplete one.
+    pub fn finish(&mut self) -> String {
+        self.utf8.finish()
+    }
 }
 
 /// The tokenizer for `checkpoint`: the file at `path`, or else the one that came with the checkpoint

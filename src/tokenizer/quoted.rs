@@ -143,7 +143,7 @@ mod tests {
             id.to_string()
         }
 
-        fn stream(&self) -> Box<dyn TextStream + '_> {
+        fn stream(&self) -> TextStream<'_> {
             unreachable!("nothing is decoded here")
         }
     }

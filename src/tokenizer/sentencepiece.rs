@@ -7,9 +7,8 @@ mod proto;
 
 use super::merges::{Stretch, Way};
 use super::special::{Part, Specials};
-use super::spm::{Kind, Piece, Pieces};
-use super::utf8::Utf8Stream;
-use super::{MAX_VOCAB, TextStream, Tokenizer, label};
+use super::spm::{Kind, Piece, Pieces, spaced};
+use super::{MAX_VOCAB, TextStream, TokenBytes, Tokenizer, label};
 use crate::checkpoint::names::printable;
 use crate::error::{Error, Result};
 
@@ -285,8 +284,8 @@ impl Tokenizer for SentencePiece {
         }
     }
 
-    fn stream(&self) -> Box<dyn TextStream + '_> {
-        Box::new(Stream { tokenizer: self, beginning: self.dummy_prefix, utf8: Utf8Stream::default() })
+    fn stream(&self) -> TextStream<'_> {
+        TextStream::new(Stream { tokenizer: self, beginning: self.dummy_prefix })
     }
 }
 
@@ -295,25 +294,18 @@ struct Stream<'a> {
     tokenizer: &'a SentencePiece,
     /// Whether no text came yet, so that one space is the one that encoding put there.
     beginning: bool,
-    utf8: Utf8Stream,
 }
 
-impl TextStream for Stream<'_> {
-    fn push(&mut self, id: u32) -> String {
-        let Some(piece) = self.tokenizer.pieces.get(id) else { return String::new() };
+impl TokenBytes for Stream<'_> {
+    fn bytes(&mut self, id: u32) -> Vec<u8> {
+        let Some(piece) = self.tokenizer.pieces.get(id) else { return Vec::new() };
         let bytes = match piece.kind {
-            Kind::Special => return String::new(),
+            Kind::Special => return Vec::new(),
             Kind::Byte(byte) => vec![byte],
-            Kind::Text | Kind::User | Kind::Unused => {
-                String::from_utf8_lossy(&piece.bytes).replace(SPACE, " ").into_bytes()
-            }
+            Kind::Text | Kind::User | Kind::Unused => spaced(&piece.bytes),
         };
         let beginning = std::mem::take(&mut self.beginning);
-        self.utf8.push(bytes.strip_prefix(b" ").filter(|_| beginning).unwrap_or(&bytes))
-    }
-
-    fn finish(&mut self) -> String {
-        self.utf8.finish()
+        bytes.strip_prefix(b" ").filter(|_| beginning).unwrap_or(&bytes).to_vec()
     }
 }
 

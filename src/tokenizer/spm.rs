@@ -221,6 +221,12 @@ impl Pieces {
     }
 }
 
+/// `bytes` with spaces for SentencePiece's `▁`. Every other byte stays as it is, UTF-8 or not.
+pub(super) fn spaced(bytes: &[u8]) -> Vec<u8> {
+    let chunks = bytes.utf8_chunks();
+    chunks.flat_map(|chunk| [chunk.valid().replace('▁', " ").as_bytes(), chunk.invalid()].concat()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,8 +15,7 @@ use regex::Regex;
 
 use super::merges::{Merge, Priority, Stretch, Way};
 use super::special::{Part, Specials};
-use super::utf8::Utf8Stream;
-use super::{MAX_VOCAB, TextStream, Tokenizer, bpe, label};
+use super::{MAX_VOCAB, TextStream, TokenBytes, Tokenizer, bpe, label};
 use crate::checkpoint::names::printable;
 use crate::error::{Error, Result};
 
@@ -273,24 +272,19 @@ impl Tokenizer for Tiktoken {
         }
     }
 
-    fn stream(&self) -> Box<dyn TextStream + '_> {
-        Box::new(Stream { tokens: &self.tokens, utf8: Utf8Stream::default() })
+    fn stream(&self) -> TextStream<'_> {
+        TextStream::new(Stream { tokens: &self.tokens })
     }
 }
 
 /// Decodes one text.
 struct Stream<'a> {
     tokens: &'a [Arc<[u8]>],
-    utf8: Utf8Stream,
 }
 
-impl TextStream for Stream<'_> {
-    fn push(&mut self, id: u32) -> String {
-        self.tokens.get(id as usize).map_or_else(String::new, |token| self.utf8.push(token))
-    }
-
-    fn finish(&mut self) -> String {
-        self.utf8.finish()
+impl TokenBytes for Stream<'_> {
+    fn bytes(&mut self, id: u32) -> Vec<u8> {
+        self.tokens.get(id as usize).map_or_else(Vec::new, |token| token.to_vec())
     }
 }
 
