@@ -114,6 +114,9 @@ fn an_export_holds_every_stage_with_true_shapes_and_statistics() {
     assert_eq!(manifest["passes"].as_array().unwrap().len(), 3);
     assert_eq!(manifest["passes"][0]["tokens"][1]["text"], "Once");
     assert_eq!(manifest["aliases"]["softmax"]["llama_cpp"], "kq_soft_max-L");
+    assert_eq!(manifest["aliases"]["mask"]["llama_cpp"], "attn_inp_kq_mask");
+    assert_eq!(manifest["aliases"]["attn_output"]["llama_cpp"], "attn_out-L (llama graphs)");
+    assert_eq!(manifest["aliases"]["logits"]["transformer_lens"], "(the returned logits)");
     let layers = manifest["model"]["layers"].as_u64().unwrap() as usize;
     let (once, in_layer) = (10, 24);
     assert_eq!(files.len(), 3 * (once + layers * in_layer) - 2 * (1 + layers), "decode passes have no mask");
@@ -270,7 +273,8 @@ fn the_log_tells_every_step_in_order() {
     for expected in [
         "pass 0 (prefill), 5 tokens after 0 cached: \"<|begin_of_text|>\" \"Once\" \" upon\" \" a\" \" time\"",
         "pass 1 (decode), 1 tokens after 5 cached",
-        "layer 1 / ",
+        "layer 0 of 0-3",
+        "layer 3 of 0-3",
         "transpose    keys (K=5, ",
         "[view]",
         "[derived]",
@@ -292,6 +296,128 @@ fn the_log_tells_every_step_in_order() {
     let softmax = lines.iter().find(|line| line["step"] == "softmax").unwrap();
     assert_eq!(softmax["values"]["max"], 1.0);
     assert_eq!(softmax["inputs"][0]["name"], "masked_scores");
+}
+
+#[test]
+fn the_log_counts_layers_from_0_and_takes_the_selections_of_export() {
+    let all = ok(&llama_trace(["log", "--prompt", PROMPT]));
+    assert!(!all.contains("layer 4") && !all.contains(" / "), "{all}");
+    let args = [
+        "log",
+        "--prompt",
+        PROMPT,
+        "-n",
+        "3",
+        "--pass",
+        "1-2",
+        "--layers",
+        "0,2",
+        "--stage",
+        "xq,keys_t,logits",
+    ];
+    let text = ok(&llama_trace(args));
+    let places = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| line.starts_with("[p"));
+        let place = |line: &str| line.split_whitespace().take(3).collect::<Vec<_>>().join(" ");
+        lines.map(place).collect()
+    };
+    let pass = |pass: usize| {
+        let place = |place: &str| format!("[p{pass}] {place}");
+        [place("layer 0"), place("layer 0"), place("layer 2"), place("layer 2"), place("- matmul")]
+    };
+    assert_eq!(places(&text), [pass(1), pass(2)].concat(), "{text}");
+    assert!(!text.contains("pass 0") && text.contains("pass 2 drew"), "{text}");
+    let json = ok(&llama_trace(args.into_iter().chain(["--format", "json", "--values"])));
+    let lines: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 10);
+    let layers: Vec<_> = lines.iter().map(|line| line["layer"].as_u64()).collect();
+    assert_eq!(layers[..5], [Some(0), Some(0), Some(2), Some(2), None]);
+    let valued = |line: &&Value| line["values"].is_object();
+    assert_eq!(lines.iter().filter(valued).count(), 6, "a view has no values of its own");
+}
+
+#[test]
+fn what_temperature_0_overrules_is_said_in_one_line() {
+    let run = |args: &[&str]| stderr(&llama_trace(["--prompt", "x", "-n", "1"].iter().chain(args)));
+    for option in [["--top-p", "0.9"], ["--top-k", "3"], ["--seed", "7"]] {
+        let said = run(&option);
+        let one =
+            said.lines().count() == 1 && said.starts_with(option[0]) && said.contains("--temperature 1");
+        assert!(one, "{said}");
+        assert_eq!(run(&[&option[..], &["--temperature", "0.5"]].concat()), "");
+    }
+    let said = run(&["--seed", "7", "--top-p", "0.5"]);
+    assert!(said.starts_with("--top-p, --seed ") && said.lines().count() == 1, "{said}");
+    assert_eq!(run(&[]), "");
+}
+
+#[test]
+fn a_pipe_gets_the_bytes_of_a_token_unchanged() {
+    // One byte of a character: the built-in vocabulary has each byte as a token.
+    let bytes = |ids: &str| llama_trace(["--ids", ids, "-n", "0"]).stdout;
+    let all: Vec<u8> = (0..=255_u32).flat_map(|id| bytes(&id.to_string())).collect();
+    assert_eq!(bytes("230").len(), 1);
+    assert!(std::str::from_utf8(&bytes("230")).is_err(), "a part of a character stays one");
+    let mut sorted = all;
+    sorted.sort_unstable();
+    assert_eq!(sorted, (0..=255).collect::<Vec<u8>>());
+    assert_eq!(bytes("230,230"), bytes("230").repeat(2));
+}
+
+#[test]
+fn a_file_of_a_directory_opens_the_directory() {
+    let info = |path: &str| ok(&llama_trace(["info", "--model", path]));
+    for (folder, files) in [
+        ("formats/hf/f32", &["model.safetensors", "config.json"][..]),
+        ("formats/hf/sharded", &["model-00002-of-00003.safetensors", "model.safetensors.index.json"]),
+        ("formats/meta/by_dim", &["consolidated.00.pth", "consolidated.01.pth", "params.json"]),
+    ] {
+        let folder = fixture(folder);
+        let whole = info(folder.to_str().unwrap());
+        for file in files {
+            assert_eq!(info(folder.join(file).to_str().unwrap()), whole, "{file}");
+        }
+    }
+    // Another file beside the model is not the model.
+    let model = models::golden("gqa", |_| {});
+    fs::copy(model.path().join("model.safetensors"), model.path().join("adapter.safetensors")).unwrap();
+    let other = model.path().join("adapter.safetensors");
+    let refused = llama_trace(["info", "--model", other.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(3), "{}", stdout(&refused));
+    assert!(stderr(&refused).contains("adapter.safetensors"), "{}", stderr(&refused));
+    // Beside the working directory, too.
+    let inside =
+        command(["info", "--model", "model.safetensors"]).current_dir(fixture("golden/gqa")).output();
+    assert!(ok(&inside.unwrap()).starts_with("model       gqa ("));
+}
+
+#[test]
+fn shells_complete_what_the_command_line_has() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = ok(&llama_trace(["completions", shell]));
+        assert!(["llama-trace", "export", "top-p"].iter().all(|word| script.contains(word)), "{shell}");
+    }
+    if cfg!(unix) {
+        let ask = r#"source <("$0" completions bash)
+                     complete=$(complete -p llama-trace); complete=${complete##*-F }
+                     COMP_WORDS=(llama-trace expo); COMP_CWORD=1
+                     "${complete%% *}" llama-trace expo llama-trace; echo "${COMPREPLY[@]}""#;
+        let bash = std::process::Command::new("bash");
+        let Ok(output) = { bash }.args(["-c", ask, env!("CARGO_BIN_EXE_llama-trace")]).output() else {
+            return;
+        };
+        assert_eq!(stdout(&output).trim(), "export", "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn the_manual_page_has_every_option() {
+    let page = ok(&llama_trace(["man"]));
+    for word in [".TH llama-trace 1", "SUBCOMMANDS", "tokenize", "top\\-p", "Exit codes"] {
+        assert!(page.contains(word), "{word} is not in\n{page}");
+    }
+    let page = ok(&llama_trace(["man", "export"]));
+    assert!(page.contains(".TH llama-trace-export 1") && page.contains("force"), "{page}");
 }
 
 #[test]
@@ -522,4 +648,29 @@ fn a_named_model_is_recognised_in_one_line() {
         let [line] = lines[..] else { panic!("{command:?}: {told}") };
         assert!(line.starts_with("gqa (") && line.ends_with("precision bf16"), "{line}");
     }
+}
+
+/// `cargo package` says nothing against it, and it holds what the sources put into the program.
+#[test]
+fn the_package_is_clean_and_whole() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut cargo = std::process::Command::new(env!("CARGO"));
+    let args = ["package", "--list", "--offline", "--allow-dirty"];
+    let output = cargo.args(args).current_dir(root).output().unwrap();
+    assert!(!stderr(&output).contains("warning"), "{}", stderr(&output));
+    let list = ok(&output);
+    let has = |file: &str| list.lines().any(|line| line == file);
+    for file in fs::read_dir(root.join("chapters")).unwrap() {
+        assert!(has(&format!("chapters/{}", file.unwrap().file_name().to_str().unwrap())));
+    }
+    for file in ["model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"] {
+        assert!(has(&format!("fixtures/builtin/{file}")), "{file} is not in\n{list}");
+    }
+    assert!(
+        has("README.md") && has("LICENSE-MIT") && has("tests/cli.rs") && !list.contains(".ci/"),
+        "{list}"
+    );
+    // crates.io takes 10 MiB, packed.
+    let size = |file: &str| fs::metadata(root.join(file)).map_or(0, |metadata| metadata.len());
+    assert!(list.lines().map(size).sum::<u64>() < 10 << 20);
 }

@@ -442,7 +442,14 @@ fn a_stage_a_layer_or_a_pass_that_does_not_exist() {
     export(&["--layers", "4"], &["from 0 to 3", "`4`"]);
     export(&["--layers", "3-1"], &["from 0 to 3", "`3-1`"]);
     export(&["--layers", "0-99999999999999999999"], &["from 0 to 3"]);
-    export(&["--passes", "1"], &["from 0 to 0", "`1`"]);
+    export(&["--passes", "1"], &["0, the only pass", "`1`", "-n 2"]);
+    export(&["--pass", "9"], &["no pass 9", "add -n 10"]);
+    export(&["--pass", "600"], &["room for"]);
+    export(&["--layer", "x"], &["no list of numbers of a layer", "`x`", "leave --layer out"]);
+    export(&["--layer", "-1"], &["no list of numbers", "from 0 to 3"]);
+    export(&["--layer", "3-1"], &["runs backwards", "smaller number first: 1-3"]);
+    export(&["--stage", "foo"], &["next: choose one of these"]);
+    export(&["--stage", "ffn"], &["did you mean `ffn_"]);
     export(&["-n", "0"], &["-n 1 or more"]);
 }
 
@@ -459,6 +466,36 @@ fn options_that_ask_for_what_cannot_be() {
     refused(&["log", "--ids", "1", "--top-p", "inf"], 2, &["--top-p", "up to 1", "found: inf"]);
     refused(&["bench", "--prompt-tokens", "4,513"], 2, &["from 1 to 512", "[4, 513"]);
     refused(&["bench", "--shape", "llama-9"], 2, &["llama-3.2-1b", "`llama-9`"]);
+    refused(&["man", "nothing"], 2, &["no such command", "export", "`nothing`"]);
+}
+
+#[test]
+fn a_number_that_is_none_is_answered_by_what_a_number_is() {
+    let told = |args: &[&str]| {
+        let output = llama_trace(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
+        stderr(&output)
+    };
+    for args in [
+        &["--prompt", "x", "-n", "-1"][..],
+        &["--prompt", "x", "-n", "many"],
+        &["--prompt", "x", "--tokens=-1"],
+        &["chat", "-n", "-1"],
+        &["log", "--top-k", "-1"],
+        &["log", "--seed", "-1"],
+        &["log", "--threads", "-1"],
+        &["bench", "--gen", "-1"],
+        &["bench", "--cached", "-1"],
+        &["bench", "--prompt-tokens", "-1"],
+        &["--step", "--pass", "-1"],
+        &["--step", "--head", "-1"],
+    ] {
+        let told = told(args);
+        assert!(told.contains("a whole number is expected, 0 or more"), "{args:?}: {told}");
+    }
+    let one = told(&["--step", "--layers", "0,2"]);
+    assert!(one.contains("'0,2'") && one.contains("--step opens at one place"), "{one}");
+    assert!(told(&["completions", "cmd"]).contains("zsh"));
 }
 
 /// However many tokens are asked for, no more than fit into the context take memory or time.

@@ -6,6 +6,11 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
+/// The directory that the file at `path` lies in.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Opens the regular file at `path` and returns it with its size in bytes. Anything else is refused
 /// before it is opened: a FIFO would block, a device could have no end.
 ///

@@ -5,7 +5,7 @@ use std::path::{Component, Path};
 
 use serde::Deserialize;
 
-use super::files::read_text;
+use super::files::{self, read_text};
 use super::names::printable;
 use super::tensor::Contents;
 use super::{Checkpoint, Format, Naming, Weight, hf_config, map, safetensors};
@@ -17,10 +17,28 @@ const MAX_CONFIG: u64 = 1 << 20;
 /// The largest index of shards that is read; Llama 3.1 405B's has 97 KB.
 const MAX_INDEX: u64 = 8 << 20;
 
+/// The file that holds all weights, or else the one that names its shards.
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
 /// Whether the directory `path` holds what [`open`] reads.
 pub(super) fn is_here(path: &Path) -> bool {
     let has = |name: &str| path.join(name).exists();
-    has("config.json") && (has("model.safetensors") || has("model.safetensors.index.json"))
+    has("config.json") && (has(SINGLE) || has(INDEX))
+}
+
+/// The directory that is meant where one of its files is named: model.safetensors, a shard that the index names,
+/// the index, or config.json.
+pub(super) fn folder_of(path: &Path) -> Option<&Path> {
+    let (folder, name) = (files::folder_of(path), path.file_name()?.to_str()?);
+    let is_shard = || {
+        let index = folder.join(INDEX);
+        name.ends_with(".safetensors")
+            && index.exists()
+            && shard_names(&index).is_ok_and(|names| names.iter().any(|shard| shard == name))
+    };
+    let one_of_its_files = [SINGLE, INDEX, "config.json"].contains(&name) || is_shard();
+    (is_here(folder) && one_of_its_files).then_some(folder)
 }
 
 /// Opens the checkpoint in the directory `path`. As in transformers, model.safetensors goes before an
@@ -32,8 +50,7 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint> {
     if !is_here(path) {
         return Err(no_model(path));
     }
-    let [config_path, single, index] =
-        ["config.json", "model.safetensors", "model.safetensors.index.json"].map(|name| path.join(name));
+    let [config_path, single, index] = ["config.json", SINGLE, INDEX].map(|name| path.join(name));
     let config_text = read_text(&config_path, MAX_CONFIG)?;
     let config_place = config_path.display().to_string();
     let config = hf_config::model_config(&config_text, &config_place)?;

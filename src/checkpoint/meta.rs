@@ -9,7 +9,7 @@ mod params;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::files::read_text;
+use super::files::{folder_of, read_text};
 use super::names::printable;
 use super::tensor::{Contents, Tensor};
 use super::{Checkpoint, Format, Naming, Weight, gather, map, pth};
@@ -29,6 +29,11 @@ pub(super) fn shards(folder: &Path) -> Vec<PathBuf> {
         numbers.extend(entry.file_name().to_str().and_then(number));
     }
     numbers.into_iter().map(|number| folder.join(format!("consolidated.{number:02}.pth"))).collect()
+}
+
+/// Whether `path` is the params.json of a directory with such files.
+pub(super) fn is_params(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == "params.json") && !shards(folder_of(path)).is_empty()
 }
 
 /// NN of a file called `consolidated.NN.pth`.
@@ -68,7 +73,7 @@ pub(super) fn open(path: &Path, shards: &[PathBuf]) -> Result<Checkpoint> {
 /// As [`open`].
 pub(super) fn open_file(path: &Path) -> Result<Checkpoint> {
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(path);
     if number(&name).is_some() {
         return open(folder, &shards(folder));
     }

@@ -120,6 +120,10 @@ pub fn open(path: Option<&Path>) -> Result<Checkpoint> {
             true => huggingface::open(path),
             false => meta::open(path, &shards),
         }
+    } else if let Some(folder) = huggingface::folder_of(path) {
+        huggingface::open(folder)
+    } else if meta::is_params(path) {
+        open(Some(files::folder_of(path)))
     } else if gguf::is_gguf(&map::map(path)?) {
         gguf::open(path)
     } else if pth::is_pth(&map::map(path)?) {

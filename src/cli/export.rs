@@ -34,9 +34,8 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
             .next("give another -n, or none"));
     }
     let sizes = run.model.sizes();
-    let (passes, layers, stages) = (args.passes.as_deref(), args.layers.as_deref(), args.stages.as_deref());
-    let possible = wanted.min(passes_that_fit(&run));
-    let select = Select::parse(passes, possible, layers, sizes.layers, stages)?;
+    let possible = wanted.min(run.room());
+    let select = args.select.select(&run, wanted, false)?;
     let interrupted = interrupt_flag()?;
     let mut writer = Writer {
         files: target.begin()?,
@@ -84,11 +83,6 @@ fn interrupt_flag() -> Result<Arc<AtomicBool>> {
     }
     super::interrupt::hand_over();
     Ok(flag)
-}
-
-/// How many passes the context has room for: the one over the prompt, and one for each token after it.
-fn passes_that_fit(run: &Run) -> usize {
-    1 + run.model.config.context.saturating_sub(run.ids.len())
 }
 
 /// The first `count` passes of a run.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::hub;
-use super::{CacheDtypeName, CpuArgs, ModelArgs, PrecisionName, RunArgs, SamplingArgs, tell};
+use super::{CacheDtypeName, CpuArgs, ModelArgs, PrecisionName, RunArgs, SamplingArgs, SelectArgs, tell};
 use crate::backend::Backend;
 use crate::backend::cpu::{Cpu, Kernel};
 use crate::checkpoint::hub::{Outline, Wanted};
@@ -18,7 +18,8 @@ use crate::error::{Error, Result};
 use crate::generate::{Sampler, Sampling};
 use crate::model::Model;
 use crate::tokenizer::{self, Tokenizer};
-use crate::trace::TokenLabel;
+use crate::trace::select::Extent;
+use crate::trace::{Select, TokenLabel};
 
 /// The text of a run without `--prompt`.
 pub(super) const DEFAULT_PROMPT: &str = "Once upon a time";
@@ -45,6 +46,11 @@ impl Run {
         Ok(Self { model, tokenizer: opened.tokenizer, eos: opened.checkpoint.eos, sampler, text, ids })
     }
 
+    /// How many passes the context has room for: the one over the prompt, and one for each token after it.
+    pub(super) fn room(&self) -> usize {
+        1 + self.model.config.context.saturating_sub(self.ids.len())
+    }
+
     /// The label of a token: its text, or `#id`.
     pub(super) fn label(&self, id: u32) -> TokenLabel {
         let text = self.tokenizer.as_ref().map_or_else(|| format!("#{id}"), |tokenizer| tokenizer.label(id));
@@ -53,12 +59,50 @@ impl Run {
 }
 
 impl SamplingArgs {
-    /// A sampler at the start of its random numbers.
-    pub(super) fn sampler(&self) -> Result<Sampler> {
+    /// How to draw, with the defaults of what was left out.
+    pub(super) fn sampling(&self) -> Sampling {
         let Self { temperature, top_k, top_p, seed } = *self;
-        Sampler::new(Sampling { temperature, top_k, top_p, seed })
+        let default = Sampling::default();
+        Sampling {
+            temperature,
+            top_k: top_k.unwrap_or(default.top_k),
+            top_p: top_p.unwrap_or(default.top_p),
+            seed: seed.unwrap_or(default.seed),
+        }
+    }
+
+    /// A sampler at the start of its random numbers. Says which options temperature 0 overrules.
+    pub(super) fn sampler(&self) -> Result<Sampler> {
+        let sampler = Sampler::new(self.sampling())?;
+        let given = [
+            ("--top-p", self.top_p.is_some()),
+            ("--top-k", self.top_k.is_some()),
+            ("--seed", self.seed.is_some()),
+        ];
+        let given: Vec<_> = given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect();
+        if self.temperature == 0.0 && !given.is_empty() {
+            tell(format_args!(
+                "{} changes nothing at temperature 0, which takes the most likely token; add --temperature 1",
+                given.join(", ")
+            ));
+        }
+        Ok(sampler)
     }
 }
+
+impl SelectArgs {
+    /// What is chosen of a run of `count` passes.
+    pub(super) fn select(&self, run: &Run, count: usize, views: bool) -> Result<Select> {
+        let extent = Extent {
+            passes: count.min(run.room()),
+            room: run.room(),
+            layers: run.model.sizes().layers,
+            views,
+        };
+        Select::parse(self.pass.as_deref(), self.layer.as_deref(), self.stage.as_deref(), &extent)
+    }
+}
+
 /// The most threads that are started: more than any machine has cores.
 const MAX_THREADS: usize = 1024;
 

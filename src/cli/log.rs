@@ -18,19 +18,24 @@ const FIRST_VALUES: usize = 6;
 
 pub(super) fn run(args: &LogArgs) -> Result<()> {
     let run = Run::open(&args.run)?;
+    let wanted = args.run.tokens.unwrap_or(1);
+    let select = args.select.select(&run, wanted, true)?;
     let mut out = std::io::stdout().lock();
     let mut session = Session::new(&run.model, run.sampler.clone());
     let mut ids = run.ids.clone();
-    for _ in 0..args.run.tokens.unwrap_or(1) {
+    for _ in 0..wanted {
         if ids.len() > session.room() && session.next_pass(1).pass > 0 {
             super::tell(format_args!("The model's context of {} tokens is full.", run.model.config.context));
             break;
         }
         let dims = session.next_pass(ids.len());
-        let (drawn, times, values) = run_pass(&run, &mut session, dims, &ids, args.values)?;
+        let values = args.values.then_some(&select);
+        let (drawn, times, values) = run_pass(&run, &mut session, dims, &ids, values)?;
+        let chosen = Chosen { run: &run, dims, select: &select, times: &times, summaries: &values };
         let printed = match args.format {
-            LogFormat::Text => print_text(&mut out, &run, dims, &ids, drawn, &times, &values),
-            LogFormat::Json => print_json(&mut out, &run, dims, &times, &values),
+            _ if !select.has_pass(dims.pass) => Ok(()),
+            LogFormat::Text => chosen.print_text(&mut out, &ids, drawn),
+            LogFormat::Json => chosen.print_json(&mut out),
         };
         match printed {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
@@ -66,16 +71,15 @@ fn run_pass(
     session: &mut Session<'_, crate::backend::cpu::Cpu>,
     dims: PassDims,
     ids: &[u32],
-    with_values: bool,
+    values: Option<&Select>,
 ) -> Result<(u32, Times, Summaries)> {
     let mut summaries = HashMap::new();
-    if !with_values {
+    let Some(select) = values else {
         let mut clock = Clock::new(NoProbe);
         let drawn = session.run(ids, &mut clock)?;
         return Ok((drawn, clock.into_times(), summaries));
-    }
-    let select = Select::all();
-    let recorder = Recorder::new(run.model.sizes(), dims, &select, |frame: Frame| {
+    };
+    let recorder = Recorder::new(run.model.sizes(), dims, select, |frame: Frame| {
         let first = match &frame.data {
             FrameData::F32(array) => array.iter().take(FIRST_VALUES).map(|&value| f64::from(value)).collect(),
             FrameData::I64(array) => array.iter().take(FIRST_VALUES).map(|&value| value as f64).collect(),
@@ -90,47 +94,63 @@ fn run_pass(
     Ok((drawn, times, summaries))
 }
 
-fn print_text(
-    out: &mut impl Write,
-    run: &Run,
+/// What is printed of a pass that has run.
+struct Chosen<'a> {
+    run: &'a Run,
     dims: PassDims,
-    ids: &[u32],
-    drawn: u32,
-    times: &Times,
-    summaries: &Summaries,
-) -> std::io::Result<()> {
-    let card = run.model.card();
-    let kind = if dims.pass == 0 { "prefill" } else { "decode" };
-    let tokens: Vec<_> = ids.iter().map(|&id| format!("{:?}", run.label(id).text)).collect();
-    writeln!(
-        out,
-        "pass {} ({kind}), {} tokens after {} cached: {}",
-        dims.pass,
-        dims.tokens,
-        dims.start,
-        tokens.join(" ")
-    )?;
-    for line in lines(&card, dims, times) {
-        let place = match line.layer {
-            Some(layer) => format!("layer {} / {}", layer + 1, card.sizes.layers),
-            None => "-".into(),
-        };
-        let inputs: Vec<_> = line.inputs.iter().map(describe).collect();
-        let inputs = if inputs.is_empty() { "-".into() } else { inputs.join(", ") };
-        write!(
-            out,
-            "[p{}] {place:<13} {:<12} {inputs} -> {}  [{}]",
-            line.pass,
-            line.step.op(),
-            describe(&line.output),
-            took(line.took),
-        )?;
-        if let (Step::Stage(_), Some(summary)) = (line.step, summaries.get(&line.site())) {
-            write!(out, "  {}", describe_values(summary, line.output.shape.iter().product()))?;
-        }
-        writeln!(out)?;
+    select: &'a Select,
+    times: &'a Times,
+    summaries: &'a Summaries,
+}
+
+impl Chosen<'_> {
+    fn lines(&self) -> impl Iterator<Item = Line> {
+        let lines = lines(&self.run.model.card(), self.dims, self.times);
+        lines.into_iter().filter(|line| self.select.has_step(line.pass, line.layer, line.step))
     }
-    writeln!(out, "pass {} drew {} {:?}", dims.pass, drawn, run.label(drawn).text)
+
+    fn print_text(&self, out: &mut impl Write, ids: &[u32], drawn: u32) -> std::io::Result<()> {
+        let Self { run, dims, .. } = self;
+        let kind = if dims.pass == 0 { "prefill" } else { "decode" };
+        let tokens: Vec<_> = ids.iter().map(|&id| format!("{:?}", run.label(id).text)).collect();
+        writeln!(
+            out,
+            "pass {} ({kind}), {} tokens after {} cached: {}",
+            dims.pass,
+            dims.tokens,
+            dims.start,
+            tokens.join(" ")
+        )?;
+        let last = run.model.sizes().layers - 1;
+        let place = |layer: usize| format!("layer {layer} of 0-{last}");
+        let width = place(last).len();
+        for line in self.lines() {
+            let place = line.layer.map_or_else(|| "-".into(), place);
+            let inputs: Vec<_> = line.inputs.iter().map(describe).collect();
+            let inputs = if inputs.is_empty() { "-".into() } else { inputs.join(", ") };
+            write!(
+                out,
+                "[p{}] {place:<width$} {:<12} {inputs} -> {}  [{}]",
+                line.pass,
+                line.step.op(),
+                describe(&line.output),
+                took(line.took),
+            )?;
+            if let (Step::Stage(_), Some(summary)) = (line.step, self.summaries.get(&line.site())) {
+                write!(out, "  {}", describe_values(summary, line.output.shape.iter().product()))?;
+            }
+            writeln!(out)?;
+        }
+        writeln!(out, "pass {} drew {} {:?}", dims.pass, drawn, run.label(drawn).text)
+    }
+
+    fn print_json(&self, out: &mut impl Write) -> std::io::Result<()> {
+        for line in self.lines() {
+            serde_json::to_writer(&mut *out, &object(&line, self.summaries.get(&line.site())))?;
+            writeln!(out)?;
+        }
+        Ok(())
+    }
 }
 
 fn describe(operand: &Operand) -> String {
@@ -165,20 +185,6 @@ fn describe_values(summary: &Summary, count: usize) -> String {
     let first: Vec<_> = summary.first.iter().map(|&value| number(value)).collect();
     let more = if count > summary.first.len() { " …" } else { "" };
     format!("{text}  [{}{more}]", first.join(" "))
-}
-
-fn print_json(
-    out: &mut impl Write,
-    run: &Run,
-    dims: PassDims,
-    times: &Times,
-    summaries: &Summaries,
-) -> std::io::Result<()> {
-    for line in lines(&run.model.card(), dims, times) {
-        serde_json::to_writer(&mut *out, &object(&line, summaries.get(&line.site())))?;
-        writeln!(out)?;
-    }
-    Ok(())
 }
 
 fn object(line: &Line, summary: Option<&Summary>) -> Value {

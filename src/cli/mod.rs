@@ -10,12 +10,14 @@ mod input;
 mod interrupt;
 mod log;
 mod output;
+mod shell;
 mod step;
 mod tokenize;
 
 use std::fmt::Display;
 use std::io::Write;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -48,7 +50,7 @@ Examples:
   llama-trace --model ~/models/Llama-3.2-1B --prompt \"The capital of France is\" --step --layer 3 --stage softmax
   llama-trace --model meta-llama/Llama-3.2-1B --prompt \"The capital of France is\"
   llama-trace chat --system \"You explain how Llama works.\"
-  llama-trace log --prompt \"Hello\" --values
+  llama-trace log --prompt \"Hello\" --values --layer 0 --stage scores,softmax
   llama-trace export --prompt \"Hello\" --out dump -n 3
   llama-trace tokenize \"Hello world\" --merges
 
@@ -69,13 +71,24 @@ enum Command {
     Tokenize(TokenizeArgs),
     /// Measure this machine's limits, and how near to them a model runs
     Bench(BenchArgs),
+    /// Print a script that completes these commands and options in a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, for man: llama-trace man > llama-trace.1
+    Man {
+        /// One of the commands, instead of the whole program
+        command: Option<String>,
+    },
 }
 
 /// Which model.
 #[derive(Args, Clone, Debug)]
 struct ModelArgs {
-    /// A directory in Hugging Face's or Meta's layout, a GGUF file, a llama2.c .bin file, or org/name[@revision]
-    /// from the Hugging Face hub (org/name:FILE for a GGUF file of it) [default: the built-in model]
+    /// A directory in Hugging Face's or Meta's layout or one of its weights' files, a GGUF file, a llama2.c .bin
+    /// file, or org/name[@revision] from the Hugging Face hub (org/name:FILE for a GGUF file of it) [default: the
+    /// built-in model]
     #[arg(long, short, value_name = "MODEL")]
     model: Option<PathBuf>,
 
@@ -116,7 +129,7 @@ struct RunArgs {
     ids: Option<String>,
 
     /// Tokens to draw: the pass over the prompt draws one, each decode pass one more
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
     tokens: Option<usize>,
 
     #[command(flatten)]
@@ -133,37 +146,54 @@ struct SamplingArgs {
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     temperature: f32,
 
-    /// Draw only from the shortest run of most likely tokens with this probability in all
-    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
-    top_p: f32,
+    /// Draw only from the shortest run of most likely tokens with this share of the probability, of what --top-k
+    /// left [default: 1, all]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    top_p: Option<f32>,
 
-    /// Draw only from this many most likely tokens; 0 is no limit
-    #[arg(long, default_value_t = 0)]
-    top_k: usize,
+    /// Draw only from this many most likely tokens [default: 0, no limit]
+    #[arg(long, value_name = "K", value_parser = whole::<usize>, allow_negative_numbers = true)]
+    top_k: Option<usize>,
 
-    /// Where the random numbers start; the same seed draws the same text
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
+    /// Where the random numbers start; the same seed draws the same text [default: 0]
+    #[arg(long, value_name = "SEED", value_parser = whole::<u64>, allow_negative_numbers = true)]
+    seed: Option<u64>,
 }
 
 /// Where the tracer opens.
 #[derive(Args, Clone, Debug)]
 struct OpenArgs {
     /// Pass to open at; 0 is the one over the prompt, more are run with -n
-    #[arg(long, requires = "step", value_name = "P")]
+    #[arg(long, visible_alias = "passes", requires = "step", value_name = "P", value_parser = one, allow_negative_numbers = true)]
     pass: Option<usize>,
 
     /// Layer to open at, from 0
-    #[arg(long, requires = "step", value_name = "L")]
+    #[arg(long, visible_alias = "layers", requires = "step", value_name = "L", value_parser = one, allow_negative_numbers = true)]
     layer: Option<usize>,
 
     /// Stage or view to open at
-    #[arg(long, requires = "step", value_name = "NAME")]
+    #[arg(long, visible_alias = "stages", requires = "step", value_name = "NAME")]
     stage: Option<String>,
 
     /// Head to open at, from 0
-    #[arg(long, requires = "step", value_name = "H")]
+    #[arg(long, requires = "step", value_name = "H", value_parser = one, allow_negative_numbers = true)]
     head: Option<usize>,
+}
+
+/// Which part of a run.
+#[derive(Args, Clone, Debug)]
+struct SelectArgs {
+    /// Passes, as 0-2 or 0,2 [default: all]
+    #[arg(long, visible_alias = "passes", value_name = "LIST", allow_negative_numbers = true)]
+    pass: Option<String>,
+
+    /// Layers, as 0,3-5 [default: all]; what is outside the layers stays
+    #[arg(long, visible_alias = "layers", value_name = "LIST", allow_negative_numbers = true)]
+    layer: Option<String>,
+
+    /// Stages, as xq,softmax [default: all]
+    #[arg(long, visible_alias = "stages", value_name = "LIST")]
+    stage: Option<String>,
 }
 
 #[derive(Args, Debug)]
@@ -175,17 +205,8 @@ struct ExportArgs {
     #[arg(long, short, value_name = "DIR")]
     out: PathBuf,
 
-    /// Passes to write, as 0-2 or 0,2 [default: all]
-    #[arg(long, value_name = "LIST")]
-    passes: Option<String>,
-
-    /// Layers to write, as 0,3-5 [default: all]
-    #[arg(long, value_name = "LIST")]
-    layers: Option<String>,
-
-    /// Stages to write, as xq,softmax [default: all]
-    #[arg(long, value_name = "LIST")]
-    stages: Option<String>,
+    #[command(flatten)]
+    select: SelectArgs,
 
     /// Write into a directory that is there: an earlier export in it is replaced, other files stay
     #[arg(long)]
@@ -196,6 +217,9 @@ struct ExportArgs {
 struct LogArgs {
     #[command(flatten)]
     run: RunArgs,
+
+    #[command(flatten)]
+    select: SelectArgs,
 
     /// Add minimum, maximum, mean and the first values of every output
     #[arg(long)]
@@ -216,7 +240,7 @@ struct ChatArgs {
     system: Option<String>,
 
     /// Tokens that an answer may have [default: until it ends or the context is full]
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
     tokens: Option<usize>,
 
     #[command(flatten)]
@@ -266,15 +290,15 @@ struct BenchArgs {
     weights: Weights,
 
     /// Lengths of the prompts to time
-    #[arg(long, value_name = "LIST", default_value = "128,512", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST", default_value = "128,512", value_delimiter = ',', value_parser = whole::<usize>, allow_negative_numbers = true)]
     prompt_tokens: Vec<usize>,
 
     /// Tokens to draw, one pass each
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = whole::<usize>, allow_negative_numbers = true)]
     r#gen: usize,
 
     /// Tokens that are cached before the first of them is drawn
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = whole::<usize>, allow_negative_numbers = true)]
     cached: usize,
 
     /// Add what recording a prefill of the first length costs
@@ -297,7 +321,7 @@ struct BenchArgs {
 #[derive(Args, Clone, Debug)]
 struct CpuArgs {
     /// Threads to compute with [default: one for each core]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
     threads: Option<usize>,
 
     /// Inner loops to compute with: amx, avx512bf16, avx512vnni, avx512, avx2 or portable [default: the fastest that this processor has]
@@ -354,6 +378,18 @@ enum LogFormat {
     Json,
 }
 
+/// A whole number of 0 or more.
+fn whole<N: FromStr>(text: &str) -> std::result::Result<N, String> {
+    text.parse().map_err(|_| "a whole number is expected, 0 or more".into())
+}
+
+/// The one number that the tracer opens at.
+fn one(text: &str) -> std::result::Result<usize, String> {
+    text.parse().map_err(|_| {
+        "--step opens at one place: a whole number is expected, 0 or more (export and log take lists)".into()
+    })
+}
+
 /// Said when a run met values that are not a number.
 const NOT_A_NUMBER: &str = "Some logits are not a number (NaN): look for the first stage that has one with `llama-trace log --values`.";
 
@@ -376,6 +412,8 @@ impl Cli {
             Some(Command::Info(args)) => info::run(&args),
             Some(Command::Tokenize(args)) => tokenize::run(&args),
             Some(Command::Bench(args)) => bench::run(&args),
+            Some(Command::Completions { shell }) => shell::completions(shell),
+            Some(Command::Man { command }) => shell::man(command.as_deref()),
             None if self.step || !self.run.has_prompt() => step::run(&self.run, &self.open),
             None => generate::run(&self.run),
         }

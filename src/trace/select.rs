@@ -1,16 +1,29 @@
-//! Which passes, layers and stages to record: "0-2", "0,3-5", "xq,softmax".
+//! Which passes, layers and stages to record or print: "0-2", "0,3-5", "xq,softmax".
 
 use crate::error::{Error, Result};
 
 use super::site::Site;
-use super::stage::{Stage, View};
+use super::stage::{Stage, Step, View};
 
-/// A choice of sites. The default is all of them.
+/// A choice of sites and steps. The default is all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Select {
     passes: Option<Vec<usize>>,
     layers: Option<Vec<usize>>,
-    stages: Option<Vec<Stage>>,
+    steps: Option<Vec<Step>>,
+}
+
+/// What a choice is made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Passes that the run has at most.
+    pub passes: usize,
+    /// Passes that the model's context has room for.
+    pub room: usize,
+    /// Layers of the model.
+    pub layers: usize,
+    /// Whether views can be chosen; only stages have values of their own.
+    pub views: bool,
 }
 
 impl Select {
@@ -21,59 +34,84 @@ impl Select {
 
     /// These stages, in every layer of every pass.
     pub fn stages(stages: &[Stage]) -> Self {
-        Self { stages: Some(stages.to_vec()), ..Self::default() }
+        Self { steps: Some(stages.iter().copied().map(Step::Stage).collect()), ..Self::default() }
     }
 
-    /// The choice that command-line texts name, each none for all: `passes` of `pass_count`, `layers` of
-    /// `layer_count`, `stages` by name.
+    /// The choice that command-line texts name, each none for all: `passes` and `layers` by number, `stages` by name.
     ///
     /// # Errors
     /// [`Error::Usage`] for a number or a name that does not exist, with those that do.
     pub fn parse(
         passes: Option<&str>,
-        pass_count: usize,
         layers: Option<&str>,
-        layer_count: usize,
         stages: Option<&str>,
+        extent: &Extent,
     ) -> Result<Self> {
-        let numbers =
-            |what, text: Option<&str>, count| text.map(|text| ranges(what, text, count)).transpose();
+        let more_passes = |pass: usize| match pass < extent.room {
+            true => ask_for_pass(pass),
+            false => format!("the context has room for {} passes", extent.room),
+        };
+        let no_more = |_| "choose among these, or leave --layer out for all of them".into();
         Ok(Self {
-            passes: numbers("pass", passes, pass_count)?,
-            layers: numbers("layer", layers, layer_count)?,
-            stages: stages.map(stage_list).transpose()?,
+            passes: passes.map(|text| ranges("pass", text, extent.passes, more_passes)).transpose()?,
+            layers: layers.map(|text| ranges("layer", text, extent.layers, no_more)).transpose()?,
+            steps: stages.map(|text| step_list(text, extent.views)).transpose()?,
         })
     }
 
     /// Whether `site` is chosen. A choice of layers leaves the stages outside the layers in.
     pub fn contains(&self, site: Site) -> bool {
-        let has = |list: &Option<Vec<usize>>, number| list.as_ref().is_none_or(|list| list.contains(&number));
-        has(&self.passes, site.pass)
-            && site.layer.is_none_or(|layer| has(&self.layers, layer))
-            && self.stages.as_ref().is_none_or(|stages| stages.contains(&site.stage))
+        self.has_step(site.pass, site.layer, Step::Stage(site.stage))
+    }
+
+    /// Whether this step is chosen.
+    pub fn has_step(&self, pass: usize, layer: Option<usize>, step: Step) -> bool {
+        self.has_pass(pass)
+            && layer.is_none_or(|layer| self.layers.as_ref().is_none_or(|layers| layers.contains(&layer)))
+            && self.steps.as_ref().is_none_or(|steps| steps.contains(&step))
+    }
+
+    /// Whether anything of this pass is chosen.
+    pub fn has_pass(&self, pass: usize) -> bool {
+        self.passes.as_ref().is_none_or(|passes| passes.contains(&pass))
     }
 }
 
-/// Numbers below `count` from text like "0,3-5".
-///
-/// # Errors
-/// [`Error::Usage`] where the text is no such list or names a number that is not there.
-pub fn ranges(what: &str, text: &str, count: usize) -> Result<Vec<usize>> {
-    let last = count.saturating_sub(1);
-    let wrong = |found: &str| {
-        Error::usage(format!("there is no such {what}"))
-            .expected(format!("numbers from 0 to {last}, as 0, 0-{last} or 0,{last}"))
-            .found(format!("`{found}`"))
-            .next("leave out the others")
+/// How to get a pass of this number where the run has fewer.
+pub fn ask_for_pass(pass: usize) -> String {
+    format!("add -n {}, which runs that pass unless the text ends before it", pass.saturating_add(1))
+}
+
+/// Numbers below `count` from text like "0,3-5". What to do about one that is not there, `missing` says.
+fn ranges(what: &str, text: &str, count: usize, missing: impl Fn(usize) -> String) -> Result<Vec<usize>> {
+    let there = match count {
+        0 | 1 => format!("0, the only {what} there is"),
+        2 => "numbers from 0 to 1, as 0 or 0,1".into(),
+        _ => format!("numbers from 0 to {last}, as 0, 0-{last} or 0,{last}", last = count - 1),
+    };
+    let wrong = |problem: String, found: &str, next: String| {
+        Err(Error::usage(problem).expected(&there).found(format!("`{}`", found.escape_debug())).next(next))
     };
     let mut numbers = Vec::new();
     for part in text.split(',') {
         let part = part.trim();
         let (from, to) = part.split_once('-').unwrap_or((part, part));
-        let number = |text: &str| text.trim().parse::<usize>().ok().filter(|&number| number < count);
-        let (Some(from), Some(to)) = (number(from), number(to)) else { return Err(wrong(part)) };
+        // A number with more digits than any computer counts to is one that is not there.
+        let number = |text: &str| match text.trim() {
+            text if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) => None,
+            text => Some(text.parse().unwrap_or(usize::MAX)),
+        };
+        let (Some(from), Some(to)) = (number(from), number(to)) else {
+            let next =
+                format!("give numbers or ranges with commas between them, or leave --{what} out for all");
+            return wrong(format!("this is no list of numbers of a {what}"), part, next);
+        };
         if from > to {
-            return Err(wrong(part));
+            let next = format!("write the smaller number first: {to}-{from}");
+            return wrong(format!("a range of --{what} runs backwards"), part, next);
+        }
+        if to >= count {
+            return wrong(format!("there is no {what} {to}"), part, missing(to));
         }
         numbers.extend(from..=to);
     }
@@ -89,34 +127,104 @@ pub fn ranges(what: &str, text: &str, count: usize) -> Result<Vec<usize>> {
 pub fn stage_named(name: &str) -> Result<Stage> {
     Stage::from_name(name).ok_or_else(|| {
         let all: Vec<_> = Stage::ALL.iter().map(|stage| stage.name()).collect();
-        let nearest = all.iter().max_by(|a, b| {
-            strsim::normalized_levenshtein(name, a).total_cmp(&strsim::normalized_levenshtein(name, b))
-        });
         let next = match View::ALL.iter().find(|view| view.name() == name) {
             Some(view) => format!("`{name}` is a view; its values are those of `{}`", view.source()),
-            None => format!("did you mean `{}`?", nearest.unwrap_or(&"")),
+            None => match &near(name, &all)[..] {
+                [] => "choose one of these".into(),
+                [names @ .., last] if names.is_empty() => format!("did you mean `{last}`?"),
+                [names @ .., last] => format!("did you mean `{}` or `{last}`?", names.join("`, `")),
+            },
         };
         Error::usage("there is no such stage")
             .expected(format!("one of {}", all.join(", ")))
-            .found(format!("`{name}`"))
+            .found(format!("`{}`", name.escape_debug()))
             .next(next)
     })
 }
 
-fn stage_list(text: &str) -> Result<Vec<Stage>> {
-    text.split(',').map(|name| stage_named(name.trim())).collect()
+/// How alike two names are that may be one mistyped, of 1.
+const ALIKE: f64 = 0.6;
+
+/// Those of `names` that `name` may be meant to be: at most three, the likeliest first.
+fn near<'a>(name: &str, names: &[&'a str]) -> Vec<&'a str> {
+    let likeness = |other: &str| {
+        // The beginning of a name is as good as a name with an error in it.
+        let begins = if name.len() >= 3 && other.starts_with(name) { ALIKE } else { 0.0 };
+        strsim::normalized_damerau_levenshtein(name, other).max(begins)
+    };
+    let mut near: Vec<_> = names.iter().map(|&other| (likeness(other), other)).collect();
+    near.retain(|(likeness, _)| *likeness >= ALIKE);
+    near.sort_by(|a, b| b.0.total_cmp(&a.0));
+    near.truncate(3);
+    near.into_iter().map(|(_, name)| name).collect()
+}
+
+fn step_list(text: &str, views: bool) -> Result<Vec<Step>> {
+    let step = |name: &str| match Step::from_name(name).filter(|_| views) {
+        Some(step) => Ok(step),
+        None => stage_named(name).map(Step::Stage),
+    };
+    text.split(',').map(|name| step(name.trim())).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const EXTENT: Extent = Extent { passes: 3, room: 500, layers: 6, views: false };
+
+    fn wrong(passes: Option<&str>, layers: Option<&str>) -> String {
+        Select::parse(passes, layers, None, &EXTENT).unwrap_err().to_string()
+    }
+
     #[test]
     fn lists_and_ranges_are_read() {
-        assert_eq!(ranges("layer", "0,3-5", 6).unwrap(), [0, 3, 4, 5]);
+        let numbers = |text| ranges("layer", text, 6, |_| "none".into());
+        assert_eq!(numbers("0,3-5").unwrap(), [0, 3, 4, 5]);
         for bad in ["", "6", "-1", "3-", "5-3", "a", "0,,1", "99999999999999999999"] {
-            assert!(ranges("layer", bad, 6).is_err(), "{bad}");
+            assert!(numbers(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn each_wrong_number_is_answered_by_what_is_wrong_with_it() {
+        let no_list = wrong(None, Some("x"));
+        assert!(no_list.contains("no list of numbers") && no_list.contains("leave --layer out"), "{no_list}");
+        let backwards = wrong(None, Some("0,3-1"));
+        assert!(backwards.contains("runs backwards") && backwards.contains("first: 1-3"), "{backwards}");
+        let missing = wrong(None, Some("6"));
+        assert!(missing.contains("no layer 6") && missing.contains("from 0 to 5"), "{missing}");
+        let later = wrong(Some("9"), None);
+        assert!(later.contains("no pass 9") && later.contains("add -n 10,"), "{later}");
+        let never = wrong(Some("500"), None);
+        assert!(never.contains("room for 500 passes") && !never.contains("-n"), "{never}");
+        let one = Extent { passes: 1, ..EXTENT };
+        let one = Select::parse(Some("4"), None, None, &one).unwrap_err().to_string();
+        assert!(one.contains("0, the only pass there is") && one.contains("-n 5"), "{one}");
+    }
+
+    #[test]
+    fn near_names_are_three_at_most_and_none_where_none_is_near() {
+        let next = |name| {
+            let text = stage_named(name).unwrap_err().to_string();
+            text.rsplit_once("next: ").unwrap().1.to_owned()
+        };
+        for far in ["foo", "", "q", "nothing", "zzzzzzzz"] {
+            assert_eq!(next(far), "choose one of these", "{far}");
+        }
+        assert_eq!(next("xqrope"), "did you mean `xq_rope` or `xk_rope`?");
+        let names = next("ffn");
+        assert_eq!(names.matches('`').count(), 6, "{names}");
+        assert!(next("atn_norm").starts_with("did you mean `attn_norm`"), "{}", next("atn_norm"));
+    }
+
+    #[test]
+    fn views_are_steps_of_a_log_and_no_files() {
+        let list = Some("keys_t");
+        assert!(Select::parse(None, None, list, &EXTENT).is_err());
+        let select = Select::parse(None, None, list, &Extent { views: true, ..EXTENT }).unwrap();
+        assert!(select.has_step(0, Some(0), Step::View(View::KeysT)));
+        assert!(!select.contains(Site::layer(0, 0, Stage::Keys)));
     }
 
     #[test]
@@ -127,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_choice_of_layers_keeps_what_is_outside_the_layers() {
-        let select = Select::parse(Some("1"), 3, Some("0"), 2, None).unwrap();
+        let select = Select::parse(Some("1"), Some("0"), None, &EXTENT).unwrap();
         assert!(select.contains(Site::once(1, Stage::Logits)));
         assert!(select.contains(Site::layer(1, 0, Stage::Xq)));
         assert!(!select.contains(Site::layer(1, 1, Stage::Xq)));

@@ -171,7 +171,7 @@ pub struct Aliases {
     pub transformer_lens: &'static str,
     /// llama.cpp's tensor name.
     pub llama_cpp: &'static str,
-    /// Variable of the Go walkthrough.
+    /// Variable of the Go walkthrough llama-nuts-and-bolts, in chapter 15 of its docs.
     pub go: &'static str,
 }
 
@@ -266,7 +266,7 @@ stages! {
     Mask "mask" Start [Token, Key] "mask" from [Positions] with [] runs Runs::Derived;
         formula "mask[t, k] = 0 where k ≤ {start} + t{window}, else −inf"
         purpose "Keeps a token from looking at tokens that come after it, and at those that have left its window where layers have one. Absent when nothing is hidden: the pass has one token, and no window is full."
-        aliases "" "" "KQ_mask" "mask"
+        aliases "" "" "attn_inp_kq_mask" "mask"
 
     AttnNorm "attn_norm" Layer [Token, Dim] "rms_norm" from [LayerInput]
         with [weight("attention_norm", &[A::Dim])] runs Runs::Alone;
@@ -364,7 +364,7 @@ stages! {
         with [weight("wo", &[A::Dim, A::HeadsMerged]), bias("bo", &[A::Dim], When::OutputBias)] runs Runs::Alone;
         formula "attn_output[t, d] = Σ_m attn_heads[t, m] · wo[d, m]   (all heads side by side, {HC} terms)"
         purpose "The heads' answers together, written back in the language of the residual stream."
-        aliases "self_attn.o_proj" "hook_attn_out" "attn_out-L" "output"
+        aliases "self_attn.o_proj" "hook_attn_out" "attn_out-L (llama graphs)" "output"
     AttnResidual "attn_residual" Layer [Token, Dim] "add" from [LayerInput, of(Stage::AttnOutput)] with [] runs Runs::Alone;
         formula "attn_residual[t, d] = x[t, d] + attn_output[t, d]"
         purpose "Attention adds to the stream; it does not replace it."
@@ -435,7 +435,7 @@ stages! {
         with [weight("output", &[A::Vocab, A::Dim])] runs Runs::Alone;
         formula "logits[t, v] = Σ_d final_norm[t, d] · output[v, d]   ({D} terms)"
         purpose "One score for each of {V} tokens: how well it would continue the text after token t."
-        aliases "lm_head" "unembed" "result_output" "output"
+        aliases "lm_head" "(the returned logits)" "result_output" "output"
 
     Probs "probs" Sampler [Vocab] "softmax" from [of(Stage::Logits)] with [] runs Runs::Derived;
         formula "probs = softmax(logits[last, :] / temperature); at temperature 0 softmax(logits[last, :])"

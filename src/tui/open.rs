@@ -1,7 +1,7 @@
 //! Where the viewer opens: what the command line asked for, checked before the terminal is touched.
 
 use crate::error::{Error, Result};
-use crate::trace::select::stage_named;
+use crate::trace::select::{ask_for_pass, stage_named};
 use crate::trace::{Axis, Stage, Step};
 
 use super::app::App;
@@ -20,15 +20,15 @@ pub struct OpenAt {
     pub head: Option<usize>,
 }
 
-fn below(what: &str, number: usize, count: usize) -> Result<usize> {
+fn below(what: &str, number: usize, count: usize, missing: &str) -> Result<usize> {
     if number < count {
         return Ok(number);
     }
-    let last = count.saturating_sub(1);
-    Err(Error::usage(format!("there is no such {what}"))
-        .expected(format!("a number from 0 to {last}"))
-        .found(number)
-        .next(format!("name a {what} that this model has")))
+    let expected = match count {
+        0 | 1 => format!("0, the only {what} there is"),
+        _ => format!("a number from 0 to {}", count - 1),
+    };
+    Err(Error::usage(format!("there is no {what} {number}")).expected(expected).found(number).next(missing))
 }
 
 /// Goes to where `open` says.
@@ -37,16 +37,24 @@ fn below(what: &str, number: usize, count: usize) -> Result<usize> {
 /// [`Error::Usage`] with what there is, where it names something that is not there.
 pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
     let sizes = app.outline.card.sizes;
-    let pass = below("pass", open.pass.unwrap_or(0), app.outline.passes.len())?;
-    let layer = open.layer.map(|layer| below("layer", layer, sizes.layers)).transpose()?;
+    let pass = open.pass.unwrap_or(0);
+    let pass = below("pass", pass, app.outline.passes.len(), &ask_for_pass(pass))?;
+    let layer = open.layer.map(|layer| below("layer", layer, sizes.layers, "choose among these"));
+    let layer = layer.transpose()?;
     if let Some(head) = open.head {
-        app.selected.set(Axis::Head, below("head", head, sizes.heads)?);
+        app.selected.set(Axis::Head, below("head", head, sizes.heads, "choose among these")?);
     }
     let walk = Walk::new(&app.outline, pass);
     let place = match (&open.stage, layer) {
         (Some(name), layer) => {
             let step = match Step::from_name(name) {
                 Some(step) => step,
+                None if name.contains(',') => {
+                    return Err(Error::usage("the tracer opens at one stage")
+                        .expected("one name")
+                        .found(format!("`{}`", name.escape_debug()))
+                        .next("give the first of them; `llama-trace log` and `export` take lists"));
+                }
                 None => Step::Stage(stage_named(name)?),
             };
             let dims = app.outline.passes[pass].dims;

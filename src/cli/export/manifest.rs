@@ -25,6 +25,7 @@ impl Manifest {
     pub(super) fn new(run: &Run, args: &RunArgs) -> Self {
         let card = run.model.card();
         let sizes = card.sizes;
+        let sampling = args.sampling.sampling();
         Self {
             model: json!({
                 "name": card.name,
@@ -41,8 +42,8 @@ impl Manifest {
             pairing: card.pairing,
             prompt: run.text.clone(),
             sampling: json!({
-                "temperature": float(args.sampling.temperature), "top_k": args.sampling.top_k,
-                "top_p": float(args.sampling.top_p), "seed": args.sampling.seed,
+                "temperature": float(sampling.temperature), "top_k": sampling.top_k,
+                "top_p": float(sampling.top_p), "seed": sampling.seed,
             }),
             passes: Vec::new(),
             files: Vec::new(),

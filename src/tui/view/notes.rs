@@ -193,7 +193,7 @@ fn aliases(app: &App, stage: Stage, out: &mut Writer) {
         ("Hugging Face", names.hugging_face),
         ("TransformerLens", names.transformer_lens),
         ("llama.cpp", names.llama_cpp),
-        ("Go walkthrough", names.go),
+        ("llama-nuts-and-bolts (Go)", names.go),
     ];
     if rows.iter().all(|(_, name)| name.is_empty()) {
         return;

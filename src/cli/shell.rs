@@ -1,0 +1,51 @@
+//! `llama-trace completions` and `llama-trace man`: what shells and `man` want to know of the command line.
+
+use std::io::{ErrorKind, Write};
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use super::Cli;
+use crate::error::{Error, Result};
+
+/// The program's name in a shell.
+const NAME: &str = "llama-trace";
+
+pub(super) fn completions(shell: Shell) -> Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), NAME, &mut script);
+    print(&script)
+}
+
+/// The page of the whole program, or of one of its commands.
+pub(super) fn man(command: Option<&str>) -> Result<()> {
+    let mut cli = Cli::command();
+    cli.build();
+    let page = match command {
+        None => cli,
+        Some(name) => cli.find_subcommand(name).cloned().ok_or_else(|| {
+            let names: Vec<_> = cli.get_subcommands().map(clap::Command::get_name).collect();
+            Error::usage("there is no such command")
+                .expected(names.join(", "))
+                .found(format!("`{}`", name.escape_debug()))
+                .next("name one of these, or none: the page of the whole program lists them")
+        })?,
+    };
+    let mut text = Vec::new();
+    match clap_mangen::Man::new(page).render(&mut text) {
+        Ok(()) => print(&text),
+        Err(error) => Err(unwritten(&error)),
+    }
+}
+
+fn print(text: &[u8]) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(unwritten(&error)),
+        _ => Ok(()),
+    }
+}
+
+fn unwritten(error: &std::io::Error) -> Error {
+    Error::output("the text cannot be written").at("standard output").found(error)
+}
