@@ -1,4 +1,5 @@
-//! The notes under `chapters/` hold what they say: numbers against the trace, commands against the program.
+//! The notes under `chapters/` hold what they say: numbers against the trace, commands against the program. So
+//! does README.
 //!
 //! `LLAMA_TRACE_BLESS=1 cargo test --test chapters` writes the tagged numbers, the heads of commands marked
 //! `heads=…` and the shown outputs into the notes, and then runs the same tests.
@@ -7,6 +8,8 @@
 
 #[path = "chapters/note.rs"]
 mod note;
+#[path = "chapters/readme.rs"]
+mod readme;
 #[path = "chapters/shell.rs"]
 mod shell;
 #[path = "chapters/values.rs"]

@@ -79,6 +79,51 @@ pub(crate) fn view(words: &[String], folder: &Path) -> Result<i32, String> {
     if code == 0 && !quit { Err("it ended without showing the place".into()) } else { Ok(code) }
 }
 
+/// Opens the viewer without colours in a window of so many columns and rows. Each of `keys` is typed, and the text
+/// beside it waited for; the answer is the screen once it is `done`.
+///
+/// # Errors
+/// The last screen, where something never came.
+pub(crate) fn screen(
+    words: &[String],
+    (cols, rows): (u16, u16),
+    keys: &[(String, String)],
+    mut done: impl FnMut(&str) -> bool,
+) -> Result<String, String> {
+    let pair = native_pty_system().openpty(PtySize { rows, cols, ..SIZE }).unwrap();
+    let mut command = CommandBuilder::new(BINARY);
+    command.args(&words[1..]);
+    command.env("TERM", "xterm-256color");
+    command.env("NO_COLOR", "1");
+    let mut child = pair.slave.spawn_command(command).unwrap();
+    drop(pair.slave);
+    let output = bytes_of(pair.master.try_clone_reader().unwrap());
+    let mut input = pair.master.take_writer().unwrap();
+    let mut parser = vt100::Parser::new(rows, cols, 0);
+    let (start, mut awaited) = (Instant::now(), 0);
+    let shown = loop {
+        match output.recv_timeout(Duration::from_millis(50)) {
+            Ok(bytes) => parser.process(&bytes),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break Err(parser.screen().contents()),
+        }
+        let shown = parser.screen().contents();
+        match keys.get(awaited) {
+            Some((_, text)) if shown.contains(text) => {
+                awaited += 1;
+                let next = keys.get(awaited).map_or("", |(typed, _)| typed);
+                input.write_all(next.as_bytes()).and_then(|()| input.flush()).unwrap();
+            }
+            None if done(&shown) => break Ok(shown),
+            _ if start.elapsed() > PATIENCE => break Err(shown),
+            _ => {}
+        }
+    };
+    child.kill().unwrap();
+    child.wait().unwrap();
+    shown
+}
+
 /// The chunks that the child writes, until it has ended.
 fn bytes_of(mut reader: Box<dyn Read + Send>) -> Receiver<Vec<u8>> {
     let (sender, receiver) = channel();

@@ -1,0 +1,169 @@
+//! What README shows of the program is what the program shows.
+//!
+//! A command under ```` ```console ```` that has lines below it prints those lines: `…` alone on a line stands for any
+//! lines, and a time is written `… µs`. A block under `<!-- screen 112x31 -->` is the window of that size that the
+//! command before it opens, without colours; `· t: pass 1 (decode)` types `t` and waits for what stands after the
+//! colon (`⏎` is the enter key). `LLAMA_TRACE_BLESS=1` writes the screens and the outputs without `…` anew.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::{is_part, note, shell};
+
+fn path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")
+}
+
+/// A command and what README shows of it.
+struct Shown {
+    words: Vec<String>,
+    window: Option<Window>,
+    /// Where the lines stand.
+    at: Range<usize>,
+}
+
+struct Window {
+    columns_rows: (u16, u16),
+    /// What is typed, and what is waited for after it.
+    keys: Vec<(String, String)>,
+}
+
+impl Window {
+    fn parse(text: &str) -> Self {
+        let mut parts = text.split(" · ");
+        let (columns, rows) = parts.next().unwrap().trim().split_once('x').unwrap();
+        let key = |part: &str| {
+            let (typed, awaited) = part.split_once(": ").unwrap();
+            (typed.replace('⏎', "\r"), awaited.trim().to_owned())
+        };
+        // An address with its value is on the screen once the values are there.
+        let keys = std::iter::once((String::new(), "] = ".into())).chain(parts.map(key));
+        Self { columns_rows: (columns.parse().unwrap(), rows.parse().unwrap()), keys: keys.collect() }
+    }
+}
+
+/// Everything of this program that `text` shows.
+fn shown(text: &str) -> Vec<Shown> {
+    let mut all: Vec<Shown> = Vec::new();
+    let (mut words, mut window, mut block, mut at) = (Vec::new(), None, None, 0);
+    for line in text.split_inclusive('\n') {
+        let (from, end) = (at, at + line.len());
+        at = end;
+        let line = line.trim_end();
+        match (line.strip_prefix("```"), block) {
+            (Some(kind), None) => {
+                block = Some(kind);
+                if let Some(window) = window.take() {
+                    all.push(Shown { words: words.clone(), window: Some(window), at: end..end });
+                }
+            }
+            (Some(_), Some(_)) => block = None,
+            (None, Some("console")) => match line.strip_prefix("$ ") {
+                // A pipe needs a shell; none has an output.
+                Some(command) => words = note::split(command).unwrap_or_default(),
+                None if words.first().is_some_and(|word| word == "llama-trace") => match all.last_mut() {
+                    Some(last) if last.at.end == from => last.at.end = end,
+                    _ => all.push(Shown { words: words.clone(), window: None, at: from..end }),
+                },
+                None => panic!("{line} is the output of no command"),
+            },
+            (None, Some(_)) => {
+                if let Some(last) = all.last_mut().filter(|last| last.at.end == from) {
+                    last.at.end = end;
+                }
+            }
+            (None, None) => {
+                let screen = line.strip_prefix("<!-- screen ").and_then(|line| line.strip_suffix(" -->"));
+                window = screen.map(Window::parse).or(window);
+            }
+        }
+    }
+    all
+}
+
+/// The text with the times in it as README writes them.
+fn masked(text: &str) -> String {
+    let times = regex::Regex::new(r"\d+(\.\d+)? µs").unwrap();
+    times.replace_all(text, "… µs").into_owned()
+}
+
+fn lines(text: &str) -> Vec<&str> {
+    text.lines().map(str::trim_end).collect()
+}
+
+/// What is wrong with what README shows.
+fn wrong(text: &str, shown: &Shown) -> Option<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let expected = &text[shown.at.clone()];
+    let drawn = match &shown.window {
+        None => {
+            let (_, printed) = shell::print(&shown.words, folder.path());
+            let printed = masked(&printed);
+            if is_part(&lines(expected), &printed) {
+                return None;
+            }
+            printed
+        }
+        Some(Window { columns_rows, keys }) => {
+            let is_it = |screen: &str| lines(screen) == lines(expected);
+            let screen =
+                shell::screen(&shown.words, *columns_rows, keys, is_it).unwrap_or_else(|error| error);
+            if is_it(&screen) {
+                return None;
+            }
+            screen
+        }
+    };
+    Some(format!("{} shows\n{drawn}\nand README has\n{expected}", shown.words.join(" ")))
+}
+
+/// README as the program is now.
+fn blessed(text: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let mut new = text.to_owned();
+    for shown in shown(text).iter().rev() {
+        let old = &text[shown.at.clone()];
+        let drawn = match &shown.window {
+            None if old.lines().any(|line| line == "…") => continue,
+            None => masked(&shell::print(&shown.words, folder.path()).1),
+            Some(Window { columns_rows, keys }) => {
+                let mut last = (String::new(), Instant::now());
+                let is_still = |screen: &str| {
+                    if last.0 != screen {
+                        last = (screen.to_owned(), Instant::now());
+                    }
+                    last.1.elapsed() > Duration::from_secs(1)
+                };
+                shell::screen(&shown.words, *columns_rows, keys, is_still).unwrap()
+            }
+        };
+        new.replace_range(shown.at.clone(), &(lines(&drawn).join("\n").trim_end().to_owned() + "\n"));
+    }
+    new
+}
+
+#[test]
+fn readme_shows_what_the_program_shows() {
+    let mut text = std::fs::read_to_string(path()).unwrap();
+    if std::env::var_os("LLAMA_TRACE_BLESS").is_some_and(|value| value == "1") {
+        text = blessed(&text);
+        std::fs::write(path(), &text).unwrap();
+    }
+    let all = shown(&text);
+    let screens = all.iter().filter(|shown| shown.window.is_some()).count();
+    assert!(screens >= 2 && all.len() >= screens + 2, "README shows {} things, {screens} screens", all.len());
+    crate::assert_none(&all.iter().filter_map(|shown| wrong(&text, shown)).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_readme_that_shows_something_else_is_found() {
+    let told = |text: &str| shown(text).iter().filter_map(|shown| wrong(text, shown)).collect::<String>();
+    let version = format!("llama-trace {}", env!("CARGO_PKG_VERSION"));
+    let console = |output: &str| format!("# x\n\n```console\n$ llama-trace --version\n{output}\n```\n");
+    assert_eq!(told(&console(&version)), "");
+    assert!(told(&console("llama-trace 9.9.9")).contains(&version));
+    let number =
+        "```console\n$ llama-trace log --prompt a --stage tokens,embedding\n…\n[p0] - lookup\n…\n```\n";
+    assert!(told(number).contains("[… µs]"), "times are masked: {}", told(number));
+}
