@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
+#[path = "replay/memory.rs"]
+mod memory;
 #[path = "replay/stop.rs"]
 mod stop;
 
@@ -16,10 +18,12 @@ use llama_trace::checkpoint::{self, Dtype, random};
 use llama_trace::config::Precision;
 use llama_trace::generate::{Sampler, Sampling, Session};
 use llama_trace::model::{Model, forward};
-use llama_trace::replay::Live;
 use llama_trace::replay::derive::{derive, is_derivable, layer_input};
+use llama_trace::replay::{DEFAULT_MEMORY, Live, Start};
 use llama_trace::trace::frame::Number;
-use llama_trace::trace::{Axis, Frame, FrameData, NoProbe, PassDims, Recorder, Select, Site, Source, Stage};
+use llama_trace::trace::{
+    Axis, Block, Frame, FrameData, NoProbe, PassDims, Recorder, Region, Select, Site, Source, Stage, Status,
+};
 use ndarray::Dimension;
 
 const PASSES: usize = 3;
@@ -122,8 +126,7 @@ fn a_live_run_shows_what_the_pass_computed() {
 /// Compares every frame that a live run makes anew with the recorded one.
 fn compare_live(name: &str, model: impl Fn() -> Model<Cpu>, prompt: &[u32]) {
     let (frames, passes) = record(&model(), prompt);
-    let mut live =
-        Live::start(Arc::new(model()), sampler(), prompt.to_vec(), PASSES, None, Vec::new()).unwrap();
+    let mut live = start(model(), prompt, PASSES, Vec::new());
     assert_eq!(live.outline().passes.iter().map(|pass| pass.dims).collect::<Vec<_>>(), passes, "{name}");
     // Backwards, so that no layer is there because the one before it was asked for.
     let mut sites: Vec<_> = frames.keys().copied().collect();
@@ -171,20 +174,48 @@ fn a_mask_is_there_exactly_where_some_key_is_hidden() {
     }
 }
 
-/// The frame of `site`, once it is there.
+/// A live run after its first `draws` passes, or as many as there are.
+fn start(model: Model<Cpu>, prompt: &[u32], draws: usize, eos: Vec<u32>) -> Live {
+    start_within(DEFAULT_MEMORY, model, prompt, draws, eos)
+}
+
+fn start_within(memory: usize, model: Model<Cpu>, prompt: &[u32], draws: usize, eos: Vec<u32>) -> Live {
+    let start = Start { ids: prompt.to_vec(), draws, sampler: sampler(), tokenizer: None, eos, memory };
+    let mut live = Live::start(Arc::new(model), start).unwrap();
+    while live.status() != Status::Idle {
+        live.poll().unwrap();
+        std::thread::yield_now();
+    }
+    live
+}
+
+/// The frame of `site`, which is small enough to come whole, once it is there.
 fn wait(live: &mut Live, site: Site) -> llama_trace::error::Result<Arc<Frame>> {
+    let dims = live
+        .outline()
+        .passes
+        .get(site.pass)
+        .map_or(PassDims { pass: 0, start: 0, tokens: 1 }, |pass| pass.dims);
+    let shape = live.outline().card.sizes.shape(site.stage.axes(), dims);
+    let block = wait_for(live, site, &Region::whole(&shape))?;
+    assert!(block.is_whole(), "{site}");
+    Ok(block.frame)
+}
+
+/// The block of `site` that has what is in `region`, once it is there.
+fn wait_for(live: &mut Live, site: Site, region: &Region) -> llama_trace::error::Result<Block> {
     loop {
-        if let Poll::Ready(frame) = live.frame(site) {
-            return frame;
+        if let Poll::Ready(block) = live.block(site, region) {
+            return block;
         }
-        live.poll();
+        live.poll()?;
         std::thread::yield_now();
     }
 }
 
 #[test]
 fn a_site_that_is_not_there_is_an_error() {
-    let mut live = Live::start(Arc::new(model("gqa")), sampler(), vec![1, 2], 2, None, Vec::new()).unwrap();
+    let mut live = start(model("gqa"), &[1, 2], 2, Vec::new());
     for site in [
         Site::once(7, Stage::Logits),
         Site::layer(0, 99, Stage::Xq),
@@ -199,15 +230,15 @@ fn a_site_that_is_not_there_is_an_error() {
 
 #[test]
 fn a_live_run_ends_at_the_end_of_the_text_and_of_the_context() {
-    let first = Live::start(Arc::new(model("gqa")), sampler(), vec![1, 5], 1, None, Vec::new()).unwrap();
-    let drawn = first.outline().passes[0].sampled.id;
-    let mut ended = Live::start(Arc::new(model("gqa")), sampler(), vec![1, 5], 5, None, vec![drawn]).unwrap();
+    let first = start(model("gqa"), &[1, 5], 1, Vec::new());
+    let drawn = first.outline().passes[0].sampled.as_ref().unwrap().id;
+    let mut ended = start(model("gqa"), &[1, 5], 5, vec![drawn]);
     assert_eq!(ended.outline().passes.len(), 1);
     assert!(ended.advance().unwrap_err().to_string().contains("the text has ended"));
 
     let mut small = model("gqa");
     small.config.context = 4;
-    let mut full = Live::start(Arc::new(small), sampler(), vec![1, 5], 9, None, Vec::new()).unwrap();
+    let mut full = start(small, &[1, 5], 9, Vec::new());
     assert_eq!(full.outline().passes.len(), 3, "2 + 1 + 1 tokens fit");
     assert!(full.advance().unwrap_err().to_string().contains("longer than the model's context"));
     assert!(wait(&mut full, Site::layer(2, 1, Stage::Softmax)).is_ok(), "what was run can still be seen");

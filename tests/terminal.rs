@@ -132,7 +132,7 @@ fn a_place_that_does_not_exist_is_told_before_the_terminal_is_touched() {
         (["--layer", "4"], ["from 0 to 3", "4"]),
         (["--stage", "sofmax"], ["did you mean `softmax`?", "sofmax"]),
         (["--head", "4"], ["from 0 to 3", "head"]),
-        (["--pass", "1"], ["from 0 to 0", "pass"]),
+        (["--pass", "1"], ["0, the only pass there is", "add -n 2"]),
     ] {
         let mut all = vec!["--prompt", PROMPT, "--step"];
         all.extend(args);
@@ -453,4 +453,40 @@ fn a_vocabulary_cannot_drive_the_terminal() {
     chat.send("/quit\r");
     let end = chat.end();
     assert_eq!((end.code, titles(end.raw.as_bytes())), (0, 0), "{:?}", end.raw);
+}
+
+/// A llama2.c file wide enough for a long prompt to take its time: dim 256, hidden 1024, 8 layers, context 4096.
+fn slow_model(folder: &Path) -> String {
+    let [dim, hidden, layers, heads, vocab, context]: [usize; 6] = [256, 1024, 8, 8, 300, 4096];
+    let layer = 2 * dim + 4 * dim * dim + 3 * dim * hidden;
+    let values = vocab * dim + layers * layer + dim + context * (dim / heads);
+    let header = [dim, hidden, layers, heads, heads, vocab, context];
+    let mut bytes: Vec<u8> = header.iter().flat_map(|&size| (size as i32).to_le_bytes()).collect();
+    bytes.extend((0..values).flat_map(|i| (((i * 7 % 13) as f32 - 6.0) / 200.0).to_le_bytes()));
+    let path = folder.join("slow.bin");
+    fs::write(&path, bytes).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_screen_opens_before_a_long_prompt_is_run_and_escape_ends_the_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, ids) = (slow_model(folder.path()), vec!["1"; 4000].join(","));
+    let args = ["--model", &model, "--ids", &ids, "--step", "--threads", "1"];
+    let mut viewer = Terminal::start(WINDOW, command(&args));
+    viewer.shows(&["running the prompt: layer ", "▸ layer 7", "pass 0 (prefill)"]);
+    viewer.send("n");
+    viewer.shows(&["embedding", "Esc stops and leaves"]);
+    viewer.send("\x1b");
+    let end = viewer.end();
+    assert_eq!(end.code, 130, "{}", end.screen);
+    assert!(end.screen.contains("stopped before the first pass was done"), "{}", end.screen);
+}
+
+#[test]
+fn a_prompt_that_cannot_be_run_is_said_before_the_screen_opens() {
+    let ids = vec!["1"; 513].join(",");
+    let end = Terminal::start(WINDOW, command(&["--ids", &ids, "--step"])).end();
+    assert_eq!(end.code, 4, "{}", end.screen);
+    assert!(end.screen.contains("longer than the model's context"), "{}", end.screen);
 }

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on may stop there
 
+#[path = "tui/opening.rs"]
+mod opening;
 #[path = "tui/random.rs"]
 mod random;
 #[path = "tui/screens.rs"]

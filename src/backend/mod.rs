@@ -190,6 +190,6 @@ pub trait Backend: Send + Sync {
     /// out = a + b, the first `count` values.
     fn add(&self, a: &Self::Buffer, b: &Self::Buffer, count: usize, out: &mut Self::Buffer) -> Result<()>;
 
-    /// out (width) = row `row` of x (…, width).
-    fn row(&self, x: &Self::Buffer, row: usize, width: usize, out: &mut Self::Buffer);
+    /// out (rows, width) = `rows` of x (…, width).
+    fn rows(&self, x: &Self::Buffer, rows: Range<usize>, width: usize, out: &mut Self::Buffer);
 }

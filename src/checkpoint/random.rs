@@ -57,6 +57,12 @@ pub fn checkpoint(name: &str, dtype: Dtype) -> Result<Checkpoint> {
         window_from: 0,
         tied,
     };
+    Ok(of_config(name, config, dtype))
+}
+
+/// Random weights of number type `dtype` for `config`, which has no biases and no norms of queries and keys.
+pub fn of_config(name: &str, config: ModelConfig, dtype: Dtype) -> Checkpoint {
+    let ModelConfig { dim, layers, ffn_dim, vocab, tied, .. } = config;
     let mut state = 1;
     let mut tensors = BTreeMap::new();
     let mut add = |weight, shape: &[usize]| {
@@ -94,7 +100,7 @@ pub fn checkpoint(name: &str, dtype: Dtype) -> Result<Checkpoint> {
     if !tied {
         add(Weight::Head, &[vocab, dim]);
     }
-    Ok(Checkpoint {
+    Checkpoint {
         name: name.into(),
         format: Format::Random,
         path: None,
@@ -103,7 +109,7 @@ pub fn checkpoint(name: &str, dtype: Dtype) -> Result<Checkpoint> {
         tensors,
         unreadable: BTreeMap::new(),
         naming: Naming::Meta,
-    })
+    }
 }
 
 /// `count` values of magnitude 1/64 to 1/32 and random sign: small enough that a pass stays finite.

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::generate::chat::{self, Ended, Role};
 use crate::generate::{Chat, Conversation, Sampler};
 use crate::model::Model;
-use crate::replay::Live;
+use crate::replay::{Live, Start};
 use crate::tokenizer::Tokenizer;
 use crate::tui;
 
@@ -54,6 +54,7 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
         tokenizer,
         sampler,
         limit: args.tokens.unwrap_or(usize::MAX),
+        memory: args.memory.bytes(),
         stop,
         answered: Vec::new(),
     };
@@ -108,6 +109,8 @@ struct Talk<'m> {
     sampler: Sampler,
     /// Tokens that an answer may have.
     limit: usize,
+    /// Bytes of frames that the tracer may hold.
+    memory: usize,
     /// Set by Ctrl-C.
     stop: Arc<AtomicBool>,
     /// The tokens of the conversation as of the last answer.
@@ -212,14 +215,15 @@ impl Talk<'_> {
         if self.answered.is_empty() {
             return Err(Error::usage("there is nothing to step through yet").next("say something first"));
         }
-        let live = Live::start(
-            Arc::clone(self.model),
-            self.sampler.clone(),
-            self.answered.clone(),
-            1,
-            Some(Arc::clone(&self.tokenizer)),
-            self.format.ends.clone(),
-        )?;
+        let start = Start {
+            ids: self.answered.clone(),
+            draws: 1,
+            sampler: self.sampler.clone(),
+            tokenizer: Some(Arc::clone(&self.tokenizer)),
+            eos: self.format.ends.clone(),
+            memory: self.memory,
+        };
+        let live = Live::start(Arc::clone(self.model), start)?;
         tui::visit(Box::new(live), &tui::OpenAt::default())
     }
 }

@@ -2,12 +2,14 @@
 
 use std::io::{ErrorKind, Write};
 
-use super::ModelArgs;
 use super::input::{self, Look};
+use super::{ModelArgs, memory};
 use crate::checkpoint::names::printable;
 use crate::checkpoint::{Bytes, Checkpoint, Format};
 use crate::config::{ModelConfig, Precision, RopeScaling};
 use crate::error::{Error, Result};
+use crate::model::forward;
+use crate::replay::DEFAULT_MEMORY;
 use crate::trace::{PassDims, Site, Sizes};
 
 pub(super) fn run(args: &ModelArgs) -> Result<()> {
@@ -98,6 +100,14 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
         "\nKV cache    {} a token, {} for the whole context",
         size(cache_bytes(config, 1)),
         size(cache_bytes(config, config.context))
+    )?;
+    let tokens = config.context.min(1024);
+    writeln!(
+        out,
+        "tracer      {} of values at most (--memory); the weights, the KV cache and the buffers of a pass come on top: \
+         {} for a prompt of {tokens} tokens",
+        memory::written(DEFAULT_MEMORY),
+        size(forward::buffer_bytes(config, tokens))
     )?;
     for tokens in [8, 128, 1024].into_iter().filter(|&tokens| tokens <= config.context) {
         writeln!(

@@ -9,6 +9,7 @@ mod info;
 mod input;
 mod interrupt;
 mod log;
+mod memory;
 mod output;
 mod shell;
 mod step;
@@ -39,6 +40,9 @@ pub struct Cli {
 
     #[command(flatten)]
     open: OpenArgs,
+
+    #[command(flatten)]
+    memory: MemoryArgs,
 }
 
 const AFTER_HELP: &str = "\
@@ -196,6 +200,15 @@ struct SelectArgs {
     stage: Option<String>,
 }
 
+/// What the tracer may hold.
+#[derive(Args, Clone, Copy, Debug)]
+struct MemoryArgs {
+    /// Memory for the values that the tracer holds, as 64MiB or 2GiB; what has no room is computed again when it is
+    /// looked at [default: 1GiB]
+    #[arg(long, value_name = "SIZE", value_parser = memory::parse)]
+    memory: Option<usize>,
+}
+
 #[derive(Args, Debug)]
 struct ExportArgs {
     #[command(flatten)]
@@ -248,6 +261,9 @@ struct ChatArgs {
 
     #[command(flatten)]
     cpu: CpuArgs,
+
+    #[command(flatten)]
+    memory: MemoryArgs,
 }
 
 #[derive(Args, Debug)]
@@ -414,7 +430,7 @@ impl Cli {
             Some(Command::Bench(args)) => bench::run(&args),
             Some(Command::Completions { shell }) => shell::completions(shell),
             Some(Command::Man { command }) => shell::man(command.as_deref()),
-            None if self.step || !self.run.has_prompt() => step::run(&self.run, &self.open),
+            None if self.step || !self.run.has_prompt() => step::run(&self.run, &self.open, &self.memory),
             None => generate::run(&self.run),
         }
     }

@@ -3,17 +3,25 @@
 use std::sync::Arc;
 
 use super::input::Run;
-use super::{OpenArgs, RunArgs};
+use super::{MemoryArgs, OpenArgs, RunArgs};
 use crate::error::Result;
-use crate::replay::Live;
+use crate::replay::{Live, Start};
 use crate::tui;
 
-pub(super) fn run(args: &RunArgs, open: &OpenArgs) -> Result<()> {
+pub(super) fn run(args: &RunArgs, open: &OpenArgs, memory: &MemoryArgs) -> Result<()> {
     tui::require_terminal()?;
     let run = Run::open(args)?;
-    let open = tui::OpenAt { pass: open.pass, layer: open.layer, stage: open.stage.clone(), head: open.head };
-    let model = Arc::new(run.model);
-    let live = Live::start(model, run.sampler, run.ids, args.tokens.unwrap_or(1), run.tokenizer, run.eos)?;
+    let draws = args.tokens.unwrap_or(1);
+    let open = tui::OpenAt {
+        pass: open.pass,
+        layer: open.layer,
+        stage: open.stage.clone(),
+        head: open.head,
+        passes: draws,
+    };
+    let Run { sampler, ids, tokenizer, eos, .. } = run;
+    let start = Start { ids, draws, sampler, tokenizer, eos, memory: memory.bytes() };
+    let live = Live::start(Arc::new(run.model), start)?;
     super::interrupt::hand_over();
     tui::run(Box::new(live), &open)
 }

@@ -75,6 +75,15 @@ impl<'m, B: Backend> Session<'m, B> {
         Ok(drawn)
     }
 
+    /// Shows `probe` the probabilities of `pass`, whose logits were computed last. Draws nothing: the random numbers
+    /// stay where they are.
+    pub fn show_draw<P: Probe>(&self, pass: usize, probe: &mut P) {
+        let mut sampler = self.sampler.clone();
+        forward::last_logits(self.model, &self.work, |logits| {
+            sampler.sample(logits, pass, probe);
+        });
+    }
+
     /// Checks that `ids` can be run now.
     ///
     /// # Errors

@@ -10,7 +10,10 @@
 //! [`forward`] is [`begin`], then [`layer`] for every layer, then [`finish`]. The three are public because
 //! a viewer that did not record everything runs single layers again, from the recorded input.
 
+use std::ops::Range;
+
 use crate::backend::{AttentionShape, Backend};
+use crate::config::ModelConfig;
 use crate::error::Result;
 use crate::trace::{PassDims, Probe, Stage};
 
@@ -42,11 +45,13 @@ pub struct Activations<B: Backend> {
     ffn_hidden: B::Buffer,    // (T, F)
     ffn_down: B::Buffer,      // (T, D)
     ffn_residual: B::Buffer,  // (T, D) what leaves a layer; swapped with x
-    last: B::Buffer,          // (D) the last token's row
-    final_norm: B::Buffer,    // (T, D), or (1, D) where nobody asks for more
-    logits: B::Buffer,        // (T, V), or (1, V)
+    some: B::Buffer,          // (rows, D) the rows that the head reads at once
+    final_norm: B::Buffer,    // (rows, D)
+    logits: B::Buffer,        // (rows, V)
     input: B::Input,          // what the next matrix products read
     logit_rows: usize,
+    /// The row of `logits` that was computed last.
+    last_row: usize,
 }
 
 impl<B: Backend> Activations<B> {
@@ -82,11 +87,12 @@ impl<B: Backend> Activations<B> {
             ffn_hidden: buffer(f),
             ffn_down: buffer(d),
             ffn_residual: buffer(d),
-            last: model.backend.buffer(d),
-            final_norm: buffer(d),
-            logits: model.backend.buffer(config.vocab),
+            some: model.backend.buffer(0),
+            final_norm: model.backend.buffer(0),
+            logits: model.backend.buffer(0),
             input: model.backend.input(),
-            logit_rows: 1,
+            logit_rows: 0,
+            last_row: 0,
         }
     }
 
@@ -94,6 +100,19 @@ impl<B: Backend> Activations<B> {
     pub fn set_input(&mut self, model: &Model<B>, x: &[f32]) {
         model.backend.write(x, &mut self.x);
     }
+}
+
+/// About how many bytes the buffers of a pass over `tokens` tokens take, those of the head for all of its rows
+/// included: what [`Activations`] holds besides the weights and the cache.
+pub fn buffer_bytes(config: &ModelConfig, tokens: usize) -> usize {
+    let (d, q, kv, f) = (config.dim, config.q_dim(), config.kv_dim(), config.ffn_dim);
+    let norms = if config.qk_norm { q + kv } else { 0 };
+    let input = d.max(q).max(f);
+    let row = [config.head_dim, 7 * d, 3 * q, 3 * kv, norms, 4 * f, input]
+        .into_iter()
+        .fold(0, usize::saturating_add);
+    let head = LOGITS_AT_ONCE.max(config.vocab).min(config.vocab.saturating_mul(tokens));
+    row.saturating_mul(tokens).saturating_add(head).saturating_mul(size_of::<f32>())
 }
 
 /// Runs `ids` through the model, at the positions after those in `cache`. The logits of the last token are
@@ -249,6 +268,9 @@ pub fn layer<B: Backend, P: Probe>(
     Ok(())
 }
 
+/// Logits that are computed at once: more rows go one block after the other.
+const LOGITS_AT_ONCE: usize = 1 << 22;
+
 /// Everything after the layers: from `work.x` to the logits, of the last token only unless the probe wants
 /// every row.
 ///
@@ -260,30 +282,49 @@ pub fn finish<B: Backend, P: Probe>(
     dims: PassDims,
     probe: &mut P,
 ) -> Result<()> {
-    let (config, backend) = (&model.config, &model.backend);
-    let mut see = Observer::once(model, probe, dims);
+    let see = Observer::once(model, probe, dims);
     let stages = [Stage::FinalNorm, Stage::FinalNormQ8, Stage::FinalNormScale, Stage::Logits];
     let every_row = stages.into_iter().any(|stage| see.wants(stage));
-    let rows = if every_row { dims.tokens } else { 1 };
-    if work.logit_rows < rows {
-        work.logits = backend.buffer(rows * config.vocab);
+    let first = if every_row { 0 } else { dims.tokens - 1 };
+    finish_rows(model, work, dims, first..dims.tokens, probe)
+}
+
+/// [`finish`] for the tokens `rows`.
+///
+/// # Errors
+/// As [`forward`]'s.
+pub fn finish_rows<B: Backend, P: Probe>(
+    model: &Model<B>,
+    work: &mut Activations<B>,
+    dims: PassDims,
+    rows: Range<usize>,
+    probe: &mut P,
+) -> Result<()> {
+    let (config, backend) = (&model.config, &model.backend);
+    let (d, at_once) = (config.dim, (LOGITS_AT_ONCE / config.vocab).clamp(1, rows.len().max(1)));
+    if work.logit_rows < at_once {
+        (work.some, work.final_norm) = (backend.buffer(at_once * d), backend.buffer(at_once * d));
+        (work.logits, work.logit_rows) = (backend.buffer(at_once * config.vocab), at_once);
     }
-    work.logit_rows = rows;
+    for first in rows.clone().step_by(at_once) {
+        let t = at_once.min(rows.end - first);
+        let mut see = Observer::some(model, probe, dims, first..first + t);
+        backend.rows(&work.x, first..first + t, d, &mut work.some);
+        backend.rms_norm(&work.some, &model.weights.final_norm, config.norm_eps, t, &mut work.final_norm)?;
+        see.stage(Stage::FinalNorm, &work.final_norm)?;
 
-    backend.row(&work.x, dims.tokens - 1, config.dim, &mut work.last);
-    let x = if every_row { &work.x } else { &work.last };
-    backend.rms_norm(x, &model.weights.final_norm, config.norm_eps, rows, &mut work.final_norm)?;
-    see.stage(Stage::FinalNorm, &work.final_norm)?;
-
-    backend.prepare(&work.final_norm, config.dim, rows, &mut work.input)?;
-    see.quantized(Stage::FinalNormQ8, Stage::FinalNormScale, &work.input)?;
-    backend.matmul(&work.input, model.weights.head(), None, &mut work.logits)?;
-    see.stage(Stage::Logits, &work.logits)
+        backend.prepare(&work.final_norm, d, t, &mut work.input)?;
+        see.quantized(Stage::FinalNormQ8, Stage::FinalNormScale, &work.input)?;
+        backend.matmul(&work.input, model.weights.head(), None, &mut work.logits)?;
+        see.stage(Stage::Logits, &work.logits)?;
+        work.last_row = t - 1;
+    }
+    Ok(())
 }
 
 /// Shows the logits (V) of the last token of the pass that ran last.
 pub fn last_logits<B: Backend>(model: &Model<B>, work: &Activations<B>, mut see: impl FnMut(&[f32])) {
     let vocab = model.config.vocab;
-    let count = work.logit_rows * vocab;
-    model.backend.read(&work.logits, count, &mut |logits| see(&logits[count - vocab..]));
+    let first = work.last_row * vocab;
+    model.backend.read(&work.logits, first + vocab, &mut |logits| see(&logits[first..]));
 }

@@ -19,17 +19,24 @@ pub(super) struct Observer<'a, B, P> {
     sizes: Sizes,
     dims: PassDims,
     layer: Option<usize>,
+    /// The rows that are offered: all, or some of a stage that has one for each token.
+    rows: Option<Range<usize>>,
 }
 
 impl<'a, B: Backend, P: Probe> Observer<'a, B, P> {
     /// Outside the layers.
     pub(super) fn once(model: &'a Model<B>, probe: &'a mut P, dims: PassDims) -> Self {
-        Self { backend: &model.backend, probe, sizes: model.sizes(), dims, layer: None }
+        Self { backend: &model.backend, probe, sizes: model.sizes(), dims, layer: None, rows: None }
     }
 
     /// In a layer.
     pub(super) fn layer(model: &'a Model<B>, probe: &'a mut P, dims: PassDims, layer: usize) -> Self {
         Self { layer: Some(layer), ..Self::once(model, probe, dims) }
+    }
+
+    /// Outside the layers, for the tokens `rows`.
+    pub(super) fn some(model: &'a Model<B>, probe: &'a mut P, dims: PassDims, rows: Range<usize>) -> Self {
+        Self { rows: Some(rows), ..Self::once(model, probe, dims) }
     }
 
     fn site(&self, stage: Stage) -> Site {
@@ -61,20 +68,22 @@ impl<'a, B: Backend, P: Probe> Observer<'a, B, P> {
         done
     }
 
-    /// How many values `stage` has.
+    /// How many values of `stage` are offered.
     fn count(&self, stage: Stage) -> usize {
-        self.sizes.shape(stage.axes(), self.dims).iter().product()
+        let count = self.sizes.shape(stage.axes(), self.dims).iter().product();
+        self.rows.as_ref().map_or(count, |rows| count / self.dims.tokens * rows.len())
     }
 
-    /// Hands over every row of `stage`, some at a time.
+    /// Hands over every row of `stage` that is offered, some at a time.
     fn record(&mut self, stage: Stage, values: Values<'_>) -> Result<()> {
-        let rows = self.sizes.rows(stage.axes(), self.dims);
-        let width = values.len() / rows;
+        let all = || 0..self.sizes.rows(stage.axes(), self.dims);
+        let rows = self.rows.clone().unwrap_or_else(all);
+        let width = values.len() / rows.len();
         let at_once = (VALUES_AT_ONCE / width.max(1)).max(1);
-        for first in (0..rows).step_by(at_once) {
+        for first in rows.clone().step_by(at_once) {
             self.backend.stop().check()?;
-            let now = first..rows.min(first + at_once);
-            let values = values.slice(now.start * width..now.end * width);
+            let now = first..rows.end.min(first + at_once);
+            let values = values.slice((first - rows.start) * width..(now.end - rows.start) * width);
             self.probe.record(self.site(stage), now, values);
         }
         Ok(())

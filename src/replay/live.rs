@@ -1,37 +1,33 @@
 //! A run that is being watched: a worker thread owns the model and the session; the viewer's side answers
 //! from the store and asks the worker for what is not there.
-//!
-//! A pass keeps only what enters each layer. A layer that somebody looks at is run again from there: the
-//! same function on the same numbers, so the same bits as in the pass itself.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
-use std::thread;
+use std::thread::{self, JoinHandle};
 
-use super::derive::{derive, is_derivable, layer_input, values};
+use ndarray::{ArrayD, IxDyn};
+
 use super::store::Store;
+use super::worker::{NO_LAYER, Progress, Question, Reply, Request, Worker, lock};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::generate::{Sampler, Session};
-use crate::model::{Model, forward};
+use crate::model::Model;
+use crate::stop::Stop;
 use crate::tokenizer::Tokenizer;
 use crate::trace::{
-    Frame, NoProbe, Outline, PassDims, PassOutline, Recorder, Select, Site, Source, Stage, Status, TokenLabel,
+    Block, Frame, FrameData, Outline, PassDims, PassOutline, Region, Site, Source, Stage, Stats, Status,
+    TokenLabel,
 };
 
-/// What the viewer asks the worker for.
-enum Request {
-    Frame(Site),
-    Advance,
-}
+/// Bytes of frames that are held where nobody says another number.
+pub const DEFAULT_MEMORY: usize = 1 << 30;
 
-/// What the worker answers. A frame that could be made is in the store.
-enum Reply {
-    Frame(Site, Result<()>),
-    Pass(Result<(PassDims, Vec<u32>, u32)>),
-}
+/// The fewest bytes that a run can be watched with: a row of the largest vocabularies is then a small part.
+pub const LEAST_MEMORY: usize = 16 << 20;
 
 /// A live run, seen from the viewer's side.
 pub struct Live {
@@ -41,38 +37,55 @@ pub struct Live {
     eos: Vec<u32>,
     requests: Sender<Request>,
     replies: Receiver<Reply>,
-    pending: HashSet<Site>,
-    failed: HashMap<Site, Error>,
+    progress: Arc<Progress>,
+    stop: Stop,
+    pending: HashSet<Question>,
+    failed: HashMap<Question, Error>,
+    /// The answer that came last, so that it is there when it is fetched whatever the store lets go.
+    latest: Option<(Question, Block)>,
+    stats: HashMap<(Site, Option<(usize, usize)>), Stats>,
+    /// Passes that are run without being asked for one by one.
+    draws: usize,
     advancing: bool,
+    /// Why there will be no more passes.
     stopped: Option<Error>,
+    worker: Option<JoinHandle<()>>,
+}
+
+/// What to run, for [`Live::start`].
+pub struct Start {
+    /// The prompt.
+    pub ids: Vec<u32>,
+    /// Tokens to draw without being asked: at least the one after the prompt.
+    pub draws: usize,
+    /// What draws them.
+    pub sampler: Sampler,
+    /// What gives tokens their texts.
+    pub tokenizer: Option<Arc<dyn Tokenizer>>,
+    /// Tokens that end a text.
+    pub eos: Vec<u32>,
+    /// Bytes that all frames together may take.
+    pub memory: usize,
 }
 
 impl Live {
-    /// Runs the prompt `ids` on a new thread, draws `draws` tokens (at least the one after the prompt) and
-    /// waits until that is done.
+    /// Begins to run the prompt on a new thread, and does not wait for it.
     ///
     /// # Errors
     /// Where the prompt cannot be run, or no thread can be started.
-    pub fn start<B: Backend + 'static>(
-        model: Arc<Model<B>>,
-        sampler: Sampler,
-        ids: Vec<u32>,
-        draws: usize,
-        tokenizer: Option<Arc<dyn Tokenizer>>,
-        eos: Vec<u32>,
-    ) -> Result<Self> {
+    pub fn start<B: Backend + 'static>(model: Arc<Model<B>>, start: Start) -> Result<Self> {
+        let Start { ids, draws, sampler, tokenizer, eos, memory } = start;
+        let session = Session::new(&model, sampler.clone());
+        session.check(&ids)?;
+        let dims = session.next_pass(ids.len());
+        drop(session);
         let (requests, inbox) = channel();
         let (outbox, replies) = channel();
-        let store = Arc::new(Mutex::new(Store::default()));
+        let store = Arc::new(Mutex::new(Store::new(memory)));
+        let progress = Arc::new(Progress::default());
+        let stop = model.backend.stop().clone();
         let outline = Outline { card: model.card(), passes: Vec::new() };
-        let shared = Arc::clone(&store);
-        thread::Builder::new()
-            .name("model".into())
-            .spawn(move || {
-                let session = Session::new(&model, sampler);
-                Worker { session, store: shared, passes: Vec::new() }.serve(ids, &inbox, &outbox);
-            })
-            .map_err(|error| Error::terminal("no thread can be started for the model").found(error))?;
+        let (shared, seen) = (Arc::clone(&store), Arc::clone(&progress));
         let mut live = Self {
             outline,
             store,
@@ -80,50 +93,126 @@ impl Live {
             eos,
             requests,
             replies,
+            progress,
+            stop,
             pending: HashSet::new(),
             failed: HashMap::new(),
+            latest: None,
+            stats: HashMap::new(),
+            draws,
             advancing: true,
             stopped: None,
+            worker: None,
         };
-        live.wait()?;
-        while live.outline.passes.len() < draws && live.advance().is_ok() {
-            live.wait()?;
-        }
+        live.outline.passes.push(live.pass(dims, &ids, None));
+        let worker = thread::Builder::new()
+            .name("model".into())
+            .spawn(move || {
+                let session = Session::new(&model, sampler);
+                Worker::new(session, shared, seen).serve(ids, &inbox, &outbox);
+            })
+            .map_err(|error| Error::terminal("no thread can be started for the model").found(error))?;
+        live.worker = Some(worker);
         Ok(live)
     }
 
-    /// Waits for the worker's next answer.
-    fn wait(&mut self) -> Result<()> {
-        let reply = self.replies.recv().map_err(|_| gone())?;
-        self.take(reply);
-        // Before the first pass there is nothing to look at; later the text just ends here.
-        match &self.stopped {
-            Some(error) if self.outline.passes.is_empty() => Err(error.clone()),
-            _ => Ok(()),
-        }
+    /// Whether the first pass is not done yet.
+    fn is_opening(&self) -> bool {
+        self.outline.passes.iter().all(|pass| pass.sampled.is_none())
+    }
+
+    /// The ids that a pass reads. They are known before it is run.
+    fn tokens(&self, site: Site) -> Option<Block> {
+        let pass = self.outline.passes.get(site.pass).filter(|_| site.stage == Stage::Tokens)?;
+        let ids: Vec<i64> = pass.tokens.iter().map(|token| i64::from(token.id)).collect();
+        let data = FrameData::I64(ArrayD::from_shape_vec(IxDyn(&[ids.len()]), ids).ok()?);
+        let block = Block::whole(Arc::new(Frame { site, axes: site.stage.axes(), data }));
+        lock(&self.store).cache(block.clone());
+        Some(block)
+    }
+
+    /// The most bytes of frames that were ever held at the same time.
+    pub fn most_held(&self) -> usize {
+        lock(&self.store).most()
+    }
+
+    fn pass(&self, dims: PassDims, ids: &[u32], sampled: Option<u32>) -> PassOutline {
+        let label = |id| TokenLabel { id, text: self.token_text(id) };
+        let tokens = ids.iter().map(|&id| label(id)).collect();
+        PassOutline { dims, tokens, sampled: sampled.map(label) }
     }
 
     fn take(&mut self, reply: Reply) {
         match reply {
-            Reply::Frame(site, result) => {
-                self.pending.remove(&site);
-                if let Err(error) = result {
-                    self.failed.insert(site, error);
+            Reply::Block(question, result) => {
+                self.pending.remove(&question);
+                match result {
+                    Ok(block) => self.latest = Some((question, block)),
+                    Err(error) => drop(self.failed.insert(question, error)),
                 }
             }
-            Reply::Pass(result) => {
+            Reply::Stats(question, result) => {
+                self.pending.remove(&question);
+                match (result, question) {
+                    (Ok(stats), Question::Stats(site, held)) => drop(self.stats.insert((site, held), stats)),
+                    (Ok(_), Question::Block(..)) => {}
+                    (Err(error), question) => drop(self.failed.insert(question, error)),
+                }
+            }
+            Reply::Dropped(question) => drop(self.pending.remove(&question)),
+            Reply::Pass(dims, result) => {
                 self.advancing = false;
                 match result {
-                    Ok((dims, ids, sampled)) => {
-                        let label = |id| TokenLabel { id, text: self.token_text(id) };
-                        let tokens = ids.into_iter().map(label).collect();
-                        let sampled = label(sampled);
-                        self.outline.passes.push(PassOutline { dims, tokens, sampled });
+                    Ok((ids, sampled)) => {
+                        let pass = self.pass(dims, &ids, Some(sampled));
+                        self.outline.passes.truncate(dims.pass);
+                        self.outline.passes.push(pass);
+                        if self.outline.passes.len() < self.draws {
+                            // Why there are no more is told to whoever asks for one.
+                            drop(self.advance());
+                        }
                     }
+                    // What was stopped can be asked for again.
+                    Err(Error::Interrupted(_)) => self.draws = 0,
                     Err(error) => self.stopped = Some(error),
                 }
             }
         }
+    }
+
+    /// Whether the answer to `question` is on its way, or why there is none.
+    fn ask(&mut self, question: Question) -> Poll<Result<()>> {
+        if self.is_opening() {
+            // There is nothing to look at before; who waits for it asks again.
+            return Poll::Pending;
+        }
+        match self.failed.get(&question) {
+            // What was stopped is told of once; who asks then asks for it again.
+            Some(Error::Interrupted(_)) => {
+                let error = self.failed.remove(&question);
+                return Poll::Ready(Err(error.unwrap_or_else(gone)));
+            }
+            Some(error) => return Poll::Ready(Err(error.clone())),
+            None => {}
+        }
+        if self.pending.insert(question.clone()) && self.requests.send(Request::Answer(question)).is_err() {
+            return Poll::Ready(Err(gone()));
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        // The worker must not go on for nobody, and who has the model next must not be stopped.
+        self.progress.over.store(true, Ordering::SeqCst);
+        self.stop.ask();
+        self.requests = channel().0;
+        if let Some(worker) = self.worker.take() {
+            // Where it panicked that was said, or there is nobody left to tell.
+            drop(worker.join());
+        }
+        self.stop.clear();
     }
 }
 
@@ -131,40 +220,64 @@ fn gone() -> Error {
     Error::terminal("the thread that runs the model has stopped").next("quit and start again")
 }
 
-fn lock(store: &Mutex<Store>) -> MutexGuard<'_, Store> {
-    // A panic while the lock was held leaves at worst a frame missing.
-    store.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Source for Live {
     fn outline(&self) -> &Outline {
         &self.outline
     }
 
-    fn frame(&mut self, site: Site) -> Poll<Result<Arc<Frame>>> {
-        if let Some(error) = self.failed.get(&site) {
-            return Poll::Ready(Err(error.clone()));
+    fn block(&mut self, site: Site, region: &Region) -> Poll<Result<Block>> {
+        if let Some(block) = lock(&self.store).get(site, region) {
+            return Poll::Ready(Ok(block));
         }
-        if let Some(frame) = lock(&self.store).get(site) {
-            return Poll::Ready(Ok(frame));
+        if let Some(block) = self.tokens(site) {
+            return Poll::Ready(Ok(block));
         }
-        if self.pending.insert(site) && self.requests.send(Request::Frame(site)).is_err() {
-            return Poll::Ready(Err(gone()));
+        let question = Question::Block(site, region.clone());
+        if self.latest.as_ref().is_some_and(|(latest, _)| *latest == question)
+            && let Some((_, block)) = self.latest.take()
+        {
+            return Poll::Ready(Ok(block));
         }
-        Poll::Pending
+        // Nobody waits for another answer any more.
+        self.latest = None;
+        match self.ask(question) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn stats(&mut self, site: Site, held: Option<(usize, usize)>) -> Poll<Result<Stats>> {
+        if let Some(stats) = self.stats.get(&(site, held)) {
+            return Poll::Ready(Ok(*stats));
+        }
+        match self.ask(Question::Stats(site, held)) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn stop(&mut self) {
+        self.draws = 0;
+        if self.status() != Status::Idle {
+            self.progress.stop(&self.stop);
+        }
     }
 
     fn advance(&mut self) -> Result<()> {
         if let Some(error) = &self.stopped {
             return Err(error.clone());
         }
-        if let Some(last) = self.outline.passes.last()
-            && self.eos.contains(&last.sampled.id)
+        if let Some(last) = self.outline.passes.last().and_then(|pass| pass.sampled.as_ref())
+            && self.eos.contains(&last.id)
         {
             return Err(Error::prompt(format!(
                 "the text has ended: the model drew its end-of-text token {}",
-                last.sampled.text
+                last.text
             )));
+        }
+        if self.advancing && self.is_opening() {
+            // It comes right after the prompt.
+            self.draws = self.draws.max(2);
         }
         if !self.advancing {
             self.advancing = true;
@@ -173,136 +286,46 @@ impl Source for Live {
         Ok(())
     }
 
-    fn poll(&mut self) -> bool {
+    fn poll(&mut self) -> Result<bool> {
         let mut news = false;
-        while let Ok(reply) = self.replies.try_recv() {
-            self.take(reply);
+        loop {
+            match self.replies.try_recv() {
+                Ok(reply) => self.take(reply),
+                Err(TryRecvError::Empty) => break,
+                // It panicked. What was computed before can still be looked at.
+                Err(TryRecvError::Disconnected) if self.stopped.is_none() => {
+                    self.pending.clear();
+                    (self.advancing, self.stopped) = (false, Some(gone()));
+                }
+                Err(TryRecvError::Disconnected) => break,
+            }
             news = true;
         }
-        news
+        match &self.stopped {
+            Some(error) if self.is_opening() => Err(error.clone()),
+            _ => Ok(news),
+        }
     }
 
     fn status(&self) -> Status {
-        if self.advancing {
-            return Status::Working("running the next token".into());
-        }
-        match self.pending.iter().next() {
-            Some(site) => Status::Working(format!("computing {site}")),
-            None => Status::Idle,
-        }
+        let doing = if self.advancing && self.is_opening() {
+            "running the prompt".to_owned()
+        } else if self.advancing && self.draws > self.outline.passes.len() {
+            format!("running token {} of {}", self.outline.passes.len() + 1, self.draws)
+        } else if self.advancing {
+            "running the next token".to_owned()
+        } else if let Some(question) = self.pending.iter().next() {
+            question.to_string()
+        } else {
+            return Status::Idle;
+        };
+        Status::Working(match self.progress.layer.load(Ordering::Relaxed) {
+            NO_LAYER => doing,
+            layer => format!("{doing}: layer {layer} of 0-{}", self.outline.card.sizes.layers - 1),
+        })
     }
 
     fn token_text(&self, id: u32) -> String {
         self.tokenizer.as_ref().map_or_else(|| format!("#{id}"), |tokenizer| tokenizer.label(id))
-    }
-}
-
-/// The worker's side.
-struct Worker<'m, B: Backend> {
-    session: Session<'m, B>,
-    store: Arc<Mutex<Store>>,
-    passes: Vec<(PassDims, Vec<u32>)>,
-}
-
-impl<B: Backend> Worker<'_, B> {
-    /// Runs the prompt, then answers requests until the viewer is gone. Of the frames that were asked for
-    /// while it was busy, the latest comes first: that is the one on the screen.
-    fn serve(mut self, prompt: Vec<u32>, inbox: &Receiver<Request>, outbox: &Sender<Reply>) {
-        let mut next = match self.pass(prompt, outbox) {
-            Some(sampled) => sampled,
-            None => return,
-        };
-        while let Ok(first) = inbox.recv() {
-            let mut requests = vec![first];
-            requests.extend(inbox.try_iter());
-            while let Some(request) = requests.pop() {
-                let done = match request {
-                    Request::Frame(site) => {
-                        let result = self.frame(site).map(drop);
-                        outbox.send(Reply::Frame(site, result)).is_ok()
-                    }
-                    Request::Advance => {
-                        if let Some(sampled) = self.pass(vec![next], outbox) {
-                            next = sampled;
-                        }
-                        true
-                    }
-                };
-                if !done {
-                    return;
-                }
-                requests.extend(inbox.try_iter());
-            }
-        }
-    }
-
-    /// Runs a pass, keeping what its layers can be run again from, and reports it. None where it failed.
-    fn pass(&mut self, ids: Vec<u32>, outbox: &Sender<Reply>) -> Option<u32> {
-        let dims = self.session.next_pass(ids.len());
-        let select = Select::stages(&[
-            Stage::Tokens,
-            Stage::Embedding,
-            Stage::RopeCos,
-            Stage::RopeSin,
-            Stage::FfnResidual,
-            Stage::Probs,
-            Stage::Nucleus,
-            Stage::Sampled,
-        ]);
-        let store = Arc::clone(&self.store);
-        let sizes = self.session.model.sizes();
-        let mut recorder = Recorder::new(sizes, dims, &select, |frame| lock(&store).keep(frame));
-        let result = self.session.run(&ids, &mut recorder);
-        drop(recorder);
-        let sampled = result.as_ref().ok().copied();
-        let reply = result.map(|sampled| {
-            self.passes.push((dims, ids.clone()));
-            (dims, ids, sampled)
-        });
-        outbox.send(Reply::Pass(reply)).ok()?;
-        sampled
-    }
-
-    /// The frame of `site`: from the store, derived, or by running its layer again.
-    fn frame(&mut self, site: Site) -> Result<Arc<Frame>> {
-        if let Some(frame) = lock(&self.store).get(site) {
-            return Ok(frame);
-        }
-        let missing = || Error::usage(format!("there is no {site} in this run"));
-        let Some((dims, _)) = self.passes.get(site.pass) else { return Err(missing()) };
-        let dims = *dims;
-        let sizes = self.session.model.sizes();
-        let in_model = site.layer.is_none_or(|layer| layer < sizes.layers);
-        if !site.stage.present(&sizes, dims) || !in_model || site.stage.in_layer() != site.layer.is_some() {
-            return Err(missing());
-        }
-        if is_derivable(site.stage) {
-            let precision = self.session.model.backend.precision();
-            let frame = derive(site, &sizes, precision, dims, &mut |input| self.frame(input))?;
-            return Ok(lock(&self.store).cache(frame));
-        }
-        self.run_again(site, dims)?;
-        lock(&self.store).get(site).ok_or_else(missing)
-    }
-
-    /// Runs the layer of `site` (or what comes after the layers) once more, from the kept input, and keeps
-    /// every frame of it that cannot be derived.
-    fn run_again(&mut self, site: Site, dims: PassDims) -> Result<()> {
-        let last = Site::layer(site.pass, self.session.model.config.layers, site.stage);
-        let input = self.frame(layer_input(if site.layer.is_some() { site } else { last }))?;
-        let Session { model, cache, work, .. } = &mut self.session;
-        let ids = &self.passes[site.pass].1;
-        forward::begin(model, work, dims, ids, &mut NoProbe)?;
-        work.set_input(model, values(&input));
-
-        let stages: Vec<Stage> = Stage::ALL.iter().copied().filter(|stage| !is_derivable(*stage)).collect();
-        let (select, store) = (Select::stages(&stages), Arc::clone(&self.store));
-        let mut recorder = Recorder::new(model.sizes(), dims, &select, |frame| {
-            lock(&store).cache(frame);
-        });
-        match site.layer {
-            Some(layer) => forward::layer(model, cache, work, dims, layer, &mut recorder),
-            None => forward::finish(model, work, dims, &mut recorder),
-        }
     }
 }

@@ -93,7 +93,55 @@ impl Stats {
     }
 }
 
+/// The statistics of values that come one run after the other and are not kept.
+#[derive(Clone, Debug)]
+pub struct Summing {
+    stats: Stats,
+    count: usize,
+    squares: f64,
+}
+
+impl Default for Summing {
+    fn default() -> Self {
+        Self { stats: Stats::of(std::iter::empty()), count: 0, squares: 0.0 }
+    }
+}
+
+impl Summing {
+    /// Takes in more values. Mean and deviation of both parts are put together as Chan, Golub and LeVeque do it.
+    pub fn add(&mut self, values: impl Iterator<Item = f64> + Clone) {
+        let count = values.clone().filter(|value| value.is_finite()).count();
+        let Stats { min, max, mean, std, neg_inf, pos_inf, nan } = Stats::of(values);
+        let stats = &mut self.stats;
+        (stats.neg_inf, stats.pos_inf, stats.nan) =
+            (stats.neg_inf + neg_inf, stats.pos_inf + pos_inf, stats.nan + nan);
+        if count == 0 {
+            return;
+        }
+        let (own, more, all) = (self.count as f64, count as f64, (self.count + count) as f64);
+        let before = if self.count == 0 { mean } else { stats.mean };
+        let apart = mean - before;
+        self.squares += std * std * more + apart * apart * own * more / all;
+        self.count += count;
+        // What is not a number gives way to what is.
+        stats.min = stats.min.min(min);
+        stats.max = stats.max.max(max);
+        stats.mean = before + apart * more / all;
+        stats.std = (self.squares / all).sqrt();
+    }
+
+    /// The statistics so far.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+}
+
 impl Frame {
+    /// How many bytes its values take.
+    pub fn bytes(&self) -> usize {
+        self.shape().iter().product::<usize>() * self.site.stage.value_bytes()
+    }
+
     /// The lengths of the axes.
     pub fn shape(&self) -> &[usize] {
         match &self.data {

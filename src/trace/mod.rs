@@ -3,6 +3,7 @@
 //!
 //! Nothing here computes a model; it imports [`crate::error`] only.
 
+pub mod block;
 pub mod card;
 pub mod clock;
 pub mod frame;
@@ -15,6 +16,7 @@ pub mod site;
 pub mod source;
 pub mod stage;
 
+pub use block::{Block, Region};
 pub use card::{ModelCard, PassDims, Sizes};
 pub use clock::Clock;
 pub use frame::{Frame, FrameData, Stats};

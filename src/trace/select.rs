@@ -37,6 +37,12 @@ impl Select {
         Self { steps: Some(stages.iter().copied().map(Step::Stage).collect()), ..Self::default() }
     }
 
+    /// The same in these layers only.
+    #[must_use]
+    pub fn in_layers(self, layers: Vec<usize>) -> Self {
+        Self { layers: Some(layers), ..self }
+    }
+
     /// The choice that command-line texts name, each none for all: `passes` and `layers` by number, `stages` by name.
     ///
     /// # Errors

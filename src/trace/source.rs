@@ -4,13 +4,13 @@
 //! source may have them, derive them from others, or have a model compute them on another thread; until
 //! then the answer is pending and the screen is drawn without it.
 
-use std::sync::Arc;
 use std::task::Poll;
 
 use crate::error::Result;
 
+use super::block::{Block, Region};
 use super::card::{ModelCard, PassDims};
-use super::frame::Frame;
+use super::frame::Stats;
 use super::site::Site;
 
 /// What there is to look at.
@@ -29,8 +29,8 @@ pub struct PassOutline {
     pub dims: PassDims,
     /// The tokens it reads, T of them.
     pub tokens: Vec<TokenLabel>,
-    /// The token that the sampler drew after it.
-    pub sampled: TokenLabel,
+    /// The token that the sampler drew after it; none while the pass runs.
+    pub sampled: Option<TokenLabel>,
 }
 
 /// A token and its text.
@@ -56,11 +56,22 @@ pub trait Source {
     /// The passes so far and the model they come from.
     fn outline(&self) -> &Outline;
 
-    /// The frame of `site`: there, on its way, or impossible.
+    /// A block of `site` that has what is in `region`, the whole stage where it is small enough: there, on its
+    /// way, or impossible. What was on its way before may have to be asked for again.
     ///
     /// # Errors
-    /// Where the site does not exist, or computing it failed.
-    fn frame(&mut self, site: Site) -> Poll<Result<Arc<Frame>>>;
+    /// Where the site does not exist, or computing it failed or was stopped.
+    fn block(&mut self, site: Site, region: &Region) -> Poll<Result<Block>>;
+
+    /// The statistics of a whole stage that comes in blocks: of all its values, or of those at one index of one of
+    /// its axes.
+    ///
+    /// # Errors
+    /// As [`Source::block`].
+    fn stats(&mut self, site: Site, held: Option<(usize, usize)>) -> Poll<Result<Stats>>;
+
+    /// Stops what is being computed. What was computed before stays, and what was stopped can be asked for again.
+    fn stop(&mut self);
 
     /// Asks for one more pass: the token that was drawn last is run and the next one drawn.
     ///
@@ -69,7 +80,10 @@ pub trait Source {
     fn advance(&mut self) -> Result<()>;
 
     /// Takes in what has been computed meanwhile; true where the screen may look different now.
-    fn poll(&mut self) -> bool;
+    ///
+    /// # Errors
+    /// Where there is nothing to look at and never will be: the first pass failed.
+    fn poll(&mut self) -> Result<bool>;
 
     /// What is being computed.
     fn status(&self) -> Status;

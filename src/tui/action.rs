@@ -70,8 +70,10 @@ pub enum Action {
     Suspend,
     /// Draws everything again.
     Redraw,
-    /// Closes what is open.
+    /// Closes what is open, or stops the work under way.
     Close,
+    /// Computes what was stopped.
+    Again,
     /// Ends the program.
     Quit,
     /// A character typed into the go-to line.
@@ -205,7 +207,8 @@ bindings! {
     Program Notes [c('i'), k(KeyCode::Enter)] 8 "notes" "notes on this step, and back";
     Program Export [c('e')] 9 "export" "export this stage as a .npy file into the current folder";
     Program Help [c('?'), k(KeyCode::F(1))] 2 "help" "this screen";
-    Program Close [k(KeyCode::Esc)] 0 "" "close what is open, back to the tensor";
+    Program Close [k(KeyCode::Esc)] 0 "" "close what is open, stop what is being computed (the prompt: and leave), back to the tensor";
+    Program Again [c('r')] 0 "" "compute what was stopped";
     Program Redraw [ctrl(KeyCode::Char('l'))] 0 "" "draw the screen again";
     Program Suspend [ctrl(KeyCode::Char('z'))] 0 "" "stop for now; `fg` comes back";
     Program Quit [c('q'), ctrl(KeyCode::Char('c'))] 2 "quit" "quit";

@@ -9,6 +9,7 @@ use crate::trace::card::PassDims;
 use crate::trace::{Axis, Outline, Status, TokenLabel};
 
 use super::goto::GotoLine;
+use super::open::OpenAt;
 use super::place::{Place, Walk};
 use super::slice::{Cut, Selected};
 use super::summary::{Part, Summaries, over_vocabulary};
@@ -103,6 +104,8 @@ pub struct App {
     pub(super) message: Option<Message>,
     pub(super) status: Status,
     pub(super) expects_pass: bool,
+    /// Where to go once that pass is there.
+    pub(super) opens_at: Option<OpenAt>,
 }
 
 impl App {
@@ -131,6 +134,7 @@ impl App {
             message: None,
             status: Status::Idle,
             expects_pass: false,
+            opens_at: None,
         };
         // The last token is the one whose successor the pass predicts.
         app.selected.set(Axis::Token, app.dims().tokens.saturating_sub(1));
@@ -175,6 +179,11 @@ impl App {
     /// Shows `text` until the next key.
     pub fn say(&mut self, text: impl Into<String>, failure: bool) {
         self.message = Some(Message { text: text.into(), failure });
+    }
+
+    /// Whether the first pass is not done yet: there is little to look at.
+    pub fn is_opening(&self) -> bool {
+        self.outline.passes.iter().all(|pass| pass.sampled.is_none())
     }
 
     /// The sizes of the current pass.
@@ -302,6 +311,14 @@ impl App {
             }
         }
         self.place = place;
+    }
+
+    /// What was stopped or failed is asked for again.
+    pub(super) fn try_again(&mut self) {
+        self.summaries.try_again();
+        if matches!(self.shown, Shown::Failed(_)) {
+            self.shown = Shown::Pending;
+        }
     }
 
     /// Brings the cursor, the scrolled position and the popups back into range, and the cursor into sight.

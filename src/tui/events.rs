@@ -17,9 +17,18 @@ use crate::trace::{Source, Status};
 
 use super::action::{self, Action};
 use super::app::{App, Mode, Shown};
-use super::export;
+use super::export::Saving;
 use super::terminal::{Guard, failed};
 use super::update::{Effect, update};
+
+/// How the viewer was left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// The user had seen enough.
+    Left,
+    /// The user did not wait for the first pass.
+    Abandoned,
+}
 
 /// How soon news of the source are looked for while it works, and how soon a signal is seen otherwise.
 const WORKING: Duration = Duration::from_millis(30);
@@ -28,23 +37,32 @@ const IDLE: Duration = Duration::from_millis(100);
 /// Runs until the user quits.
 ///
 /// # Errors
-/// [`Error::Terminal`] where the terminal fails, [`Error::Interrupted`] where a signal asked to stop.
-pub(super) fn run(app: &mut App, source: &mut dyn Source, guard: &Guard) -> Result<()> {
+/// [`Error::Terminal`] where the terminal fails, [`Error::Interrupted`] where a signal asked to stop, and why there
+/// is nothing to look at.
+pub(super) fn run(app: &mut App, source: &mut dyn Source, guard: &Guard) -> Result<Ended> {
     let backend = CrosstermBackend::new(std::io::stdout());
     let mut terminal = Terminal::new(backend).map_err(|error| failed(&error))?;
-    let mut dirty = true;
+    let (mut dirty, mut saving) = (true, None);
     loop {
         if let Some(signal) = guard.stopped_by() {
             return Err(Error::interrupted(format!("stopped by {signal}")));
         }
-        dirty |= source.poll();
+        dirty |= source.poll()?;
         dirty |= app.sync(source);
+        let before = saving.as_ref().map(Saving::written);
+        saving = go_on(app, source, saving);
+        let went_on = saving.as_ref().map(Saving::written) != before;
+        dirty |= went_on;
         if std::mem::take(&mut dirty) {
             draw(app, source, &mut terminal).map_err(|error| failed(&error))?;
         }
         let working =
             source.status() != Status::Idle || matches!(app.shown, Shown::Pending) || app.summaries.busy();
-        let mut wait = if working { WORKING } else { IDLE };
+        let mut wait = match (went_on, working || saving.is_some()) {
+            (true, _) => Duration::ZERO,
+            (false, true) => WORKING,
+            (false, false) => IDLE,
+        };
         // Keys that wait are all taken before the next drawing, so that a held key never lags behind.
         while event::poll(wait).map_err(|error| failed(&error))? {
             wait = Duration::ZERO;
@@ -53,9 +71,17 @@ pub(super) fn run(app: &mut App, source: &mut dyn Source, guard: &Guard) -> Resu
             dirty = true;
             match update(app, action) {
                 Effect::None => {}
-                Effect::Quit => return Ok(()),
+                Effect::Quit => return Ok(Ended::Left),
+                Effect::Abandon => {
+                    source.stop();
+                    return Ok(Ended::Abandoned);
+                }
+                Effect::Stop => {
+                    source.stop();
+                    saving = None;
+                }
                 Effect::Advance => advance(app, source),
-                Effect::Export => save(app, source, Path::new(".")),
+                Effect::Export => saving = save(app, source, Path::new(".")),
                 Effect::Redraw => clear(&mut terminal).map_err(|error| failed(&error))?,
                 Effect::Suspend => {
                     guard.suspend()?;
@@ -124,20 +150,39 @@ pub fn advance(app: &mut App, source: &mut dyn Source) {
     }
 }
 
-/// Writes the current stage into `folder`, and says where or why not.
-pub fn save(app: &mut App, source: &mut dyn Source, folder: &Path) {
+/// Writes the current stage into `folder`, and says where or why not. A stage that comes in blocks is written one
+/// after the other: [`go_on`] with what is returned.
+pub fn save(app: &mut App, source: &mut dyn Source, folder: &Path) -> Option<Saving> {
     // Steps taken since the last drawing have not been asked for yet.
     app.sync(source);
-    let frame = match (app.tensor(), source.frame(app.place().site())) {
-        (Some(tensor), _) => tensor.frame().clone(),
-        (None, Poll::Ready(Ok(frame))) => frame,
-        (None, Poll::Ready(Err(error))) => return app.say(error.to_string(), true),
-        (None, Poll::Pending) => {
-            return app.say("there is nothing to export yet: it is being computed", false);
-        }
+    let Some(tensor) = app.tensor() else {
+        let (text, failure) = match app.shown() {
+            Shown::Failed(reason) => (reason.clone(), true),
+            _ => ("there is nothing to export yet: it is being computed".to_owned(), false),
+        };
+        app.say(text, failure);
+        return None;
     };
-    match export::save(&frame, folder) {
-        Ok(path) => app.say(format!("wrote {}", path.display()), false),
+    let saving = Saving::begin(tensor.block(), folder).map_err(|error| app.say(error.to_string(), true));
+    go_on(app, source, saving.ok())
+}
+
+/// Writes what has come of the stage that is being exported; none when all of it is written, or nothing more will
+/// be.
+pub fn go_on(app: &mut App, source: &mut dyn Source, saving: Option<Saving>) -> Option<Saving> {
+    let mut saving = saving?;
+    let block = match source.block(saving.site(), &saving.next()) {
+        Poll::Pending => return Some(saving),
+        Poll::Ready(block) => block,
+    };
+    match block.and_then(|block| saving.write(&block)) {
+        Ok(Some(path)) => app.say(format!("wrote {}", path.display()), false),
+        Ok(None) => {
+            app.say(format!("writing {}: {} %; Esc stops", saving.site(), saving.percent()), false);
+            return Some(saving);
+        }
+        Err(Error::Interrupted(_)) => app.say("the export was stopped; e begins again", false),
         Err(error) => app.say(error.to_string(), true),
     }
+    None
 }

@@ -27,6 +27,8 @@ use std::io::{IsTerminal, stdin, stdout};
 use crate::error::{Error, Result};
 use crate::trace::Source;
 
+use events::Ended;
+
 pub use open::OpenAt;
 
 /// Shows `source` in the terminal until the user quits.
@@ -35,26 +37,32 @@ pub use open::OpenAt;
 /// [`Error::Usage`] where `open` names something that is not there, [`Error::Terminal`] where there is no
 /// terminal or it fails, [`Error::Interrupted`] where a signal ended it. The terminal is as before in any case.
 pub fn run(mut source: Box<dyn Source>, open: &OpenAt) -> Result<()> {
-    show(&mut *source, open).map(drop)
+    match show(&mut *source, open)? {
+        (_, Ended::Left) => Ok(()),
+        (guard, Ended::Abandoned) => {
+            drop(guard);
+            Err(Error::interrupted("stopped before the first pass was done"))
+        }
+    }
 }
 
 /// As [`run`], for a program that goes on afterwards and has a use of its own for Ctrl-C: run leaves
-/// behind that it ends the program.
+/// behind that it ends the program. Not to wait for the first pass is no error here.
 ///
 /// # Errors
 /// As [`run`].
 pub fn visit(mut source: Box<dyn Source>, open: &OpenAt) -> Result<()> {
-    show(&mut *source, open).map(terminal::Guard::leave_interrupts)
+    show(&mut *source, open).map(|(guard, _)| guard.leave_interrupts())
 }
 
-fn show(source: &mut dyn Source, open: &OpenAt) -> Result<terminal::Guard> {
+fn show(source: &mut dyn Source, open: &OpenAt) -> Result<(terminal::Guard, Ended)> {
     require_terminal()?;
     let theme = theme::Theme::new(theme::Depth::detect(|name| std::env::var(name).ok()));
     let mut app = app::App::new(source.outline().clone(), theme, (80, 24));
     open::open(&mut app, open)?;
     let guard = terminal::Guard::take()?;
-    events::run(&mut app, source, &guard)?;
-    Ok(guard)
+    let ended = events::run(&mut app, source, &guard)?;
+    Ok((guard, ended))
 }
 
 /// Fails where there is no terminal to draw in and to read keys from.

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::trace::select::{ask_for_pass, stage_named};
-use crate::trace::{Axis, Stage, Step};
+use crate::trace::{Axis, Outline, PassDims, PassOutline, Stage, Step};
 
 use super::app::App;
 use super::place::{Place, Walk, present};
@@ -18,6 +18,8 @@ pub struct OpenAt {
     pub stage: Option<String>,
     /// Number of the query head.
     pub head: Option<usize>,
+    /// How many passes there will be; those that are not there yet are waited for.
+    pub passes: usize,
 }
 
 fn below(what: &str, number: usize, count: usize, missing: &str) -> Result<usize> {
@@ -31,20 +33,31 @@ fn below(what: &str, number: usize, count: usize, missing: &str) -> Result<usize
     Err(Error::usage(format!("there is no {what} {number}")).expected(expected).found(number).next(missing))
 }
 
-/// Goes to where `open` says.
+/// The sizes of a pass that is there, or of one that will be: each reads the token that was drawn before.
+fn dims_of(outline: &Outline, pass: usize) -> PassDims {
+    let last = outline.passes.len().saturating_sub(1);
+    let dims = |pass: &PassOutline| pass.dims;
+    outline.passes.get(pass).map(dims).unwrap_or_else(|| {
+        let start = outline.passes.last().map_or(0, |pass| pass.dims.keys()) + pass - last - 1;
+        PassDims { pass, start, tokens: 1 }
+    })
+}
+
+/// Goes to where `open` says; to a pass that is not there yet, as soon as it is.
 ///
 /// # Errors
 /// [`Error::Usage`] with what there is, where it names something that is not there.
 pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
     let sizes = app.outline.card.sizes;
+    let there = app.outline.passes.len();
     let pass = open.pass.unwrap_or(0);
-    let pass = below("pass", pass, app.outline.passes.len(), &ask_for_pass(pass))?;
+    let pass = below("pass", pass, there.max(open.passes), &ask_for_pass(pass))?;
     let layer = open.layer.map(|layer| below("layer", layer, sizes.layers, "choose among these"));
     let layer = layer.transpose()?;
     if let Some(head) = open.head {
         app.selected.set(Axis::Head, below("head", head, sizes.heads, "choose among these")?);
     }
-    let walk = Walk::new(&app.outline, pass);
+    let walk = Walk::of(&app.outline, dims_of(&app.outline, pass));
     let place = match (&open.stage, layer) {
         (Some(name), layer) => {
             let step = match Step::from_name(name) {
@@ -57,7 +70,7 @@ pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
                 }
                 None => Step::Stage(stage_named(name)?),
             };
-            let dims = app.outline.passes[pass].dims;
+            let dims = dims_of(&app.outline, pass);
             if !present(step, &sizes, dims) {
                 if matches!(step.stage(), Stage::XqNorm | Stage::XkNorm) {
                     return Err(Error::usage(format!("the model has no {name}"))
@@ -82,7 +95,11 @@ pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
         (None, Some(layer)) => walk.at(walk.start.len() + layer * walk.layer.len()),
         (None, None) => walk.at(0),
     };
-    app.go(place);
+    if pass < there {
+        app.go(place);
+    } else {
+        app.opens_at = Some(open.clone());
+    }
     app.settle();
     Ok(())
 }

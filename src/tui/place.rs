@@ -61,11 +61,15 @@ impl Walk {
     /// The steps of pass number `pass`; of a pass without tokens where the outline has no such pass.
     pub fn new(outline: &Outline, pass: usize) -> Self {
         let none = PassDims { pass, start: 0, tokens: 0 };
-        let dims = outline.passes.get(pass).map_or(none, |pass| pass.dims);
+        Self::of(outline, outline.passes.get(pass).map_or(none, |pass| pass.dims))
+    }
+
+    /// The steps of a pass of these sizes.
+    pub fn of(outline: &Outline, dims: PassDims) -> Self {
         let of =
             |section| Step::in_section(section).filter(move |&step| present(step, &outline.card.sizes, dims));
         Self {
-            pass,
+            pass: dims.pass,
             start: of(Section::Start).collect(),
             layer: of(Section::Layer).collect(),
             layers: outline.card.sizes.layers,
@@ -160,7 +164,7 @@ mod tests {
         let pass = |pass, start, tokens| PassOutline {
             dims: PassDims { pass, start, tokens },
             tokens: vec![TokenLabel { id: 1, text: "a".into() }; tokens],
-            sampled: TokenLabel { id: 2, text: "b".into() },
+            sampled: Some(TokenLabel { id: 2, text: "b".into() }),
         };
         Outline { card, passes: vec![pass(0, 0, 3), pass(1, 3, 1)] }
     }

@@ -1,17 +1,20 @@
 //! What must be known about all values of a frame before a few of them can be drawn: statistics, and for a
 //! vocabulary the order by size. Worked out once, on a thread of its own where there are many values.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use ndarray::Axis as Dimension;
 
 use crate::trace::frame::{Frame, FrameData, Stats};
-use crate::trace::{Site, Stage};
+use crate::trace::{Block, Site, Stage};
 
 /// A frame with more values than this is summed up on another thread.
 const AT_ONCE: usize = 1 << 18;
+
+/// Threads that sum up at the same time; each holds on to its frame.
+const THREADS: usize = 2;
 
 /// Some values of a frame: all, or those at one index of one of the frame's own axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,6 +45,8 @@ pub struct Summaries {
     stats: HashMap<Part, Stats>,
     order: Option<(Part, Arc<[u32]>)>,
     asked: Vec<Key>,
+    /// What could not be worked out; not asked again by itself.
+    refused: HashSet<Part>,
     sender: Sender<(Key, Answer)>,
     receiver: Receiver<(Key, Answer)>,
 }
@@ -49,7 +54,14 @@ pub struct Summaries {
 impl Default for Summaries {
     fn default() -> Self {
         let (sender, receiver) = channel();
-        Self { stats: HashMap::new(), order: None, asked: Vec::new(), sender, receiver }
+        Self {
+            stats: HashMap::new(),
+            order: None,
+            asked: Vec::new(),
+            refused: HashSet::new(),
+            sender,
+            receiver,
+        }
     }
 }
 
@@ -76,11 +88,29 @@ impl Summaries {
         }
     }
 
-    /// Has the order of `part` worked out, unless it is known.
-    pub fn want_order(&mut self, frame: &Arc<Frame>, part: Part) {
+    /// Has the order of `part` worked out, unless it is known. The block must have all of it.
+    pub fn want_order(&mut self, block: &Block, part: Part) {
         if self.order(part).is_none() {
-            self.ask(frame, (part, What::Order));
+            self.ask_inside(block, (part, What::Order));
         }
+    }
+
+    /// Whether the statistics of `part` are to be asked of the source, which has more than one frame of it.
+    pub fn lacks_stats(&self, part: Part) -> bool {
+        !self.stats.contains_key(&part) && !self.refused.contains(&part)
+    }
+
+    /// Takes in the statistics of `part`, or that there are none.
+    pub fn put_stats(&mut self, part: Part, stats: Option<Stats>) {
+        match stats {
+            Some(stats) => drop(self.stats.insert(part, stats)),
+            None => drop(self.refused.insert(part)),
+        }
+    }
+
+    /// What could not be worked out may be asked again.
+    pub fn try_again(&mut self) {
+        self.refused.clear();
     }
 
     /// Takes in what has been worked out; true where there was something.
@@ -94,18 +124,24 @@ impl Summaries {
     }
 
     fn ask(&mut self, frame: &Arc<Frame>, key: Key) {
-        if self.asked.contains(&key) {
-            return;
-        }
+        self.ask_inside(&Block::whole(frame.clone()), key);
+    }
+
+    fn ask_inside(&mut self, block: &Block, key: Key) {
+        let frame = &block.frame;
+        let held = key.0.held.map(|(axis, index)| (axis, index - block.region.0[axis].start));
         let count: usize = frame.shape().iter().product();
         if count <= AT_ONCE {
-            let answer = work(frame, key);
+            let answer = work(frame, held, key.1);
             return self.take(key, answer);
+        }
+        if self.asked.contains(&key) || self.asked.len() >= THREADS {
+            return;
         }
         self.asked.push(key);
         let (frame, sender) = (frame.clone(), self.sender.clone());
         // The result of a thread that outlives the application has nowhere to go, and that is fine.
-        std::thread::spawn(move || drop(sender.send((key, work(&frame, key)))));
+        std::thread::spawn(move || drop(sender.send((key, work(&frame, held, key.1)))));
     }
 
     fn take(&mut self, key: Key, answer: Answer) {
@@ -122,9 +158,10 @@ pub fn over_vocabulary(stage: Stage) -> bool {
     stage.axes().last() == Some(&crate::trace::Axis::Vocab)
 }
 
-fn work(frame: &Frame, (part, what): Key) -> Answer {
+/// `held` is an axis of the frame and an index on it.
+fn work(frame: &Frame, held: Option<(usize, usize)>, what: What) -> Answer {
     match what {
-        What::Stats => Answer::Stats(match (part.held, &frame.data) {
+        What::Stats => Answer::Stats(match (held, &frame.data) {
             (Some((axis, index)), FrameData::F32(array))
                 if array.shape().get(axis).is_some_and(|&length| index < length) =>
             {
@@ -133,7 +170,7 @@ fn work(frame: &Frame, (part, what): Key) -> Answer {
             _ => frame.stats(),
         }),
         What::Order => {
-            let values: Vec<f32> = match (part.held, frame.floats()) {
+            let values: Vec<f32> = match (held, frame.floats()) {
                 (Some((axis, index)), Some(array))
                     if array.shape().get(axis).is_some_and(|&length| index < length) =>
                 {
@@ -175,7 +212,7 @@ mod tests {
         let frame = logits(1, 6, |i| values[i]);
         let part = Part { site: frame.site, held: Some((0, 0)) };
         let mut summaries = Summaries::default();
-        summaries.want_order(&frame, part);
+        summaries.want_order(&Block::whole(frame), part);
         assert_eq!(summaries.order(part).unwrap()[..], [1, 3, 0, 5, 4, 2]);
     }
 

@@ -1,23 +1,23 @@
-//! A frame as a step shows it: a view's axes are a mapping of indices, so that no number is copied.
+//! A frame, or a block of one, as a step shows it: a view's axes are a mapping of indices, so that no number is copied.
 
 use std::sync::Arc;
 
 use crate::trace::frame::{Frame, FrameData, Number};
-use crate::trace::{Axis, Site, Stage, Step, View};
+use crate::trace::{Axis, Block, Region, Site, Stage, Step, View};
 
 /// The values of one step. Every index it takes is in the step's own axes.
 #[derive(Clone, Debug)]
 pub struct Tensor {
-    frame: Arc<Frame>,
+    block: Block,
     step: Step,
     shape: Vec<usize>,
 }
 
 impl Tensor {
-    /// `frame` as `step` shows it; none where the frame has another number of axes than the step's stage.
-    pub fn new(frame: Arc<Frame>, step: Step) -> Option<Self> {
-        let from = frame.shape();
-        if from.len() != step.stage().axes().len() || frame.site.stage != step.stage() {
+    /// `block` as `step` shows it; none where it has another number of axes than the step's stage.
+    pub fn new(block: Block, step: Step) -> Option<Self> {
+        let from = &block.shape;
+        if from.len() != step.stage().axes().len() || block.frame.site.stage != step.stage() {
             return None;
         }
         let shape = match step {
@@ -26,17 +26,22 @@ impl Tensor {
             Step::View(View::AttnMerged) => vec![from[0], from[1] * from[2]],
             _ => from.to_vec(),
         };
-        Some(Self { frame, step, shape })
+        Some(Self { block, step, shape })
     }
 
     /// The frame that holds the values.
     pub fn frame(&self) -> &Arc<Frame> {
-        &self.frame
+        &self.block.frame
+    }
+
+    /// The values, and where they are in the stage.
+    pub fn block(&self) -> &Block {
+        &self.block
     }
 
     /// Where the values were recorded.
     pub fn site(&self) -> Site {
-        self.frame.site
+        self.block.frame.site
     }
 
     /// The step that shows them.
@@ -64,25 +69,25 @@ impl Tensor {
         self.len() == 0
     }
 
-    /// The value at `index`; none outside.
+    /// The value at `index`; none outside, and where the block ends before.
     pub fn get(&self, index: &[usize]) -> Option<Number> {
         if index.len() != self.shape.len() || index.iter().zip(&self.shape).any(|(i, n)| i >= n) {
             return None;
         }
         match self.step {
-            Step::View(View::QueriesT | View::ValuesT) => self.frame.get(&[index[1], index[0], index[2]]),
-            Step::View(View::KeysT) => self.frame.get(&[index[2], index[0], index[1]]),
+            Step::View(View::QueriesT | View::ValuesT) => self.block.get(&[index[1], index[0], index[2]]),
+            Step::View(View::KeysT) => self.block.get(&[index[2], index[0], index[1]]),
             Step::View(View::AttnMerged) => {
-                let width = self.frame.shape()[2];
-                self.frame.get(&[index[0], index[1] / width, index[1] % width])
+                let width = self.block.shape[2];
+                self.block.get(&[index[0], index[1] / width, index[1] % width])
             }
-            _ => self.frame.get(index),
+            _ => self.block.get(index),
         }
     }
 
     /// Whether the values are whole numbers.
     pub fn is_whole(&self) -> bool {
-        !matches!(self.frame.data, FrameData::F32(_))
+        !matches!(self.block.frame.data, FrameData::F32(_))
     }
 
     /// Whether no value is below 0: shares of 1, and scales.
@@ -94,6 +99,21 @@ impl Tensor {
     pub fn is_probability(&self) -> bool {
         matches!(self.step, Step::Stage(Stage::Softmax | Stage::Probs | Stage::Nucleus))
     }
+}
+
+/// `region` of a step, in the axes of its stage, whose whole shape is `shape`.
+pub fn region_in_stage(step: Step, region: Region, shape: &[usize]) -> Region {
+    let Region(axes) = region;
+    let at = |axis: usize| axes[axis].clone();
+    Region(match step {
+        Step::View(View::QueriesT | View::ValuesT) => vec![at(1), at(0), at(2)],
+        Step::View(View::KeysT) => vec![at(2), at(0), at(1)],
+        Step::View(View::AttnMerged) => {
+            let width = shape[2].max(1);
+            vec![at(0), at(1).start / width..at(1).end.div_ceil(width), 0..shape[2]]
+        }
+        _ => axes,
+    })
 }
 
 #[cfg(test)]
@@ -124,7 +144,7 @@ mod tests {
             let data = FrameData::F32(ArrayD::from_shape_vec(IxDyn(&shape), values).unwrap());
             let stage = view.source();
             let frame = Arc::new(Frame { site: Site::layer(0, 0, stage), axes: stage.axes(), data });
-            let tensor = Tensor::new(frame.clone(), Step::View(*view)).unwrap();
+            let tensor = Tensor::new(Block::whole(frame.clone()), Step::View(*view)).unwrap();
             let copied = frame.view(*view, &sizes);
             if tensor.shape() != copied.shape() {
                 panic!("{view}: {:?} and {:?}", tensor.shape(), copied.shape());

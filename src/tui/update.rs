@@ -24,8 +24,12 @@ pub enum Effect {
     Redraw,
     /// Gives the terminal back and stops the process until it is continued.
     Suspend,
+    /// Stops what the source is doing.
+    Stop,
     /// Leaves.
     Quit,
+    /// Leaves while the first pass is being computed: there was nothing to look at.
+    Abandon,
 }
 
 /// Does what `action` asks for.
@@ -37,6 +41,7 @@ pub fn update(app: &mut App, action: Action) -> Effect {
         return Effect::None;
     }
     app.message = None;
+    app.opens_at = None;
     let effect = match &app.mode {
         Mode::Walk => walk(app, &action),
         Mode::Help(line) => help(app, *line, &action),
@@ -147,7 +152,10 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         }
         Action::Goto => app.mode = Mode::Goto(GotoLine::default()),
         Action::Help => app.mode = Mode::Help(0),
+        Action::Close if app.is_opening() => return Effect::Abandon,
+        Action::Close if app.status != Status::Idle => return Effect::Stop,
         Action::Close => app.focus = Focus::Tensor,
+        Action::Again => app.try_again(),
         Action::Export => return Effect::Export,
         Action::Redraw => return Effect::Redraw,
         Action::Suspend => return Effect::Suspend,

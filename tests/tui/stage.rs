@@ -6,7 +6,7 @@ use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use llama_trace::trace::{Source, Step};
 use llama_trace::tui::OpenAt;
 use llama_trace::tui::app::App;
-use llama_trace::tui::events::{action_of, advance, save};
+use llama_trace::tui::events::{action_of, advance, go_on, save};
 use llama_trace::tui::open::open;
 use llama_trace::tui::theme::{Depth, Theme};
 use llama_trace::tui::update::{Effect, update};
@@ -54,8 +54,10 @@ impl Stage {
         }
         let Some(action) = action_of(&self.app, event) else { return Effect::None };
         let effect = update(&mut self.app, action);
-        if effect == Effect::Advance {
-            advance(&mut self.app, &mut self.source);
+        match effect {
+            Effect::Advance => advance(&mut self.app, &mut self.source),
+            Effect::Stop => self.source.stop(),
+            _ => {}
         }
         self.sync();
         effect
@@ -75,13 +77,16 @@ impl Stage {
 
     /// The source works for a moment.
     pub(crate) fn wait(&mut self) -> &mut Self {
-        self.source.poll();
+        self.source.poll().unwrap();
         self.sync();
         self
     }
 
     pub(crate) fn export(&mut self, folder: &Path) {
-        save(&mut self.app, &mut self.source, folder);
+        let mut saving = save(&mut self.app, &mut self.source, folder);
+        while saving.is_some() {
+            saving = go_on(&mut self.app, &mut self.source, saving);
+        }
     }
 
     pub(crate) fn step(&self) -> Step {

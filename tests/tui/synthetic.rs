@@ -7,8 +7,10 @@ use std::task::Poll;
 use llama_trace::error::{Error, Result};
 use llama_trace::trace::card::{ModelCard, PassDims, Sizes};
 use llama_trace::trace::frame::FrameData;
-use llama_trace::trace::{Frame, Outline, PassOutline, Site, Source, Stage, Status, TokenLabel};
-use ndarray::{ArrayD, Dimension, IxDyn};
+use llama_trace::trace::{
+    Block, Frame, Outline, PassOutline, Region, Site, Source, Stage, Stats, Status, TokenLabel,
+};
+use ndarray::{ArrayD, ArrayViewD, Dimension, IxDyn};
 
 /// Sizes small enough to know every value.
 pub(crate) const SIZES: Sizes = Sizes {
@@ -57,6 +59,14 @@ pub(crate) struct Synthetic {
     /// Whether the next pass gets lost on its way.
     pub(crate) loses_passes: bool,
     due: bool,
+    /// Values that a frame has at most; larger stages come in blocks.
+    pub(crate) largest: usize,
+    /// Whether it computes and nothing comes of it until it is stopped.
+    pub(crate) working: bool,
+    /// Whether what is asked for is stopped at once.
+    pub(crate) interrupts: bool,
+    /// Whether it was asked to stop.
+    pub(crate) stopped: bool,
     /// How often a frame was asked for.
     pub(crate) asked: usize,
 }
@@ -83,7 +93,7 @@ impl Synthetic {
             precision: if sizes.group.is_some() { "q8" } else { "f32" }.into(),
         };
         let dims = PassDims { pass: 0, start: 0, tokens: tokens.len() };
-        let outline = Outline { card, passes: vec![PassOutline { dims, tokens, sampled: sampled(0) }] };
+        let outline = Outline { card, passes: vec![PassOutline { dims, tokens, sampled: Some(sampled(0)) }] };
         Self {
             outline,
             pending: HashSet::new(),
@@ -91,8 +101,23 @@ impl Synthetic {
             most_passes: 4,
             loses_passes: false,
             due: false,
+            largest: usize::MAX,
+            working: false,
+            stopped: false,
+            interrupts: false,
             asked: 0,
         }
+    }
+
+    /// One whose first pass is done at the next poll.
+    pub(crate) fn opening() -> Self {
+        let mut source = Self::new();
+        source.outline.passes[0].sampled = None;
+        source
+    }
+
+    fn is_opening(&self) -> bool {
+        self.outline.passes[0].sampled.is_none()
     }
 
     fn values(&self, site: Site, dims: PassDims) -> Frame {
@@ -111,7 +136,7 @@ impl Synthetic {
                 FrameData::I64(ArrayD::from_shape_fn(index, |at| i64::from(pass.tokens[at[0]].id)))
             }
             Stage::Sampled => {
-                let id = self.outline.passes[site.pass].sampled.id;
+                let id = self.outline.passes[site.pass].sampled.as_ref().unwrap().id;
                 FrameData::I64(ArrayD::from_elem(index, i64::from(id)))
             }
             Stage::Mask => FrameData::F32(ArrayD::from_shape_fn(index, |at| {
@@ -158,6 +183,14 @@ impl Synthetic {
     }
 }
 
+/// The part of `frame` that is in `region`.
+fn cut(frame: &Frame, region: Region) -> Block {
+    let FrameData::F32(whole) = &frame.data else { panic!("only float32 stages are that large") };
+    let part = whole.slice_each_axis(|axis| region.0[axis.axis.index()].clone().into()).to_owned();
+    let part = Frame { site: frame.site, axes: frame.axes, data: FrameData::F32(part) };
+    Block { frame: Arc::new(part), region, shape: whole.shape().to_vec() }
+}
+
 fn wave(layer: usize, row: usize, column: usize) -> f32 {
     ((layer as f32 + 1.0) * 0.7 + row as f32 * 1.3 + column as f32 * 0.9).sin()
 }
@@ -167,7 +200,7 @@ impl Source for Synthetic {
         &self.outline
     }
 
-    fn frame(&mut self, site: Site) -> Poll<Result<Arc<Frame>>> {
+    fn block(&mut self, site: Site, region: &Region) -> Poll<Result<Block>> {
         self.asked += 1;
         let Some(pass) = self.outline.passes.get(site.pass) else {
             return Poll::Ready(Err(Error::usage("there is no such pass")));
@@ -179,7 +212,35 @@ impl Source for Synthetic {
         if self.pending.contains(&site) {
             return Poll::Pending;
         }
-        Poll::Ready(Ok(Arc::new(self.values(site, pass.dims))))
+        if self.interrupts {
+            return Poll::Ready(Err(Error::interrupted("interrupted")));
+        }
+        if self.is_opening() && site.stage != Stage::Tokens || self.working {
+            return Poll::Pending;
+        }
+        let frame = Arc::new(self.values(site, pass.dims));
+        let shape = frame.shape().to_vec();
+        if shape.iter().product::<usize>() <= self.largest {
+            return Poll::Ready(Ok(Block::whole(frame)));
+        }
+        let region = region.grown(&shape, self.largest);
+        Poll::Ready(Ok(cut(&frame, region)))
+    }
+
+    fn stats(&mut self, site: Site, held: Option<(usize, usize)>) -> Poll<Result<Stats>> {
+        let frame = self.values(site, self.outline.passes[site.pass].dims);
+        let array = frame.floats().unwrap();
+        let values = |array: ArrayViewD<'_, f32>| Stats::of(array.iter().map(|&value| f64::from(value)));
+        Poll::Ready(Ok(match held {
+            Some((axis, index)) => values(array.index_axis(ndarray::Axis(axis), index)),
+            None => values(array),
+        }))
+    }
+
+    fn stop(&mut self) {
+        self.stopped = true;
+        self.working = false;
+        self.due = false;
     }
 
     fn advance(&mut self) -> Result<()> {
@@ -190,21 +251,27 @@ impl Source for Synthetic {
         Ok(())
     }
 
-    fn poll(&mut self) -> bool {
+    fn poll(&mut self) -> Result<bool> {
+        if self.is_opening() {
+            self.outline.passes[0].sampled = Some(sampled(0));
+            return Ok(true);
+        }
         let news = !self.pending.is_empty() || self.due;
         self.pending.clear();
         if std::mem::take(&mut self.due) {
             let pass = self.outline.passes.len();
             let before = &self.outline.passes[pass - 1];
             let dims = PassDims { pass, start: before.dims.keys(), tokens: 1 };
-            let tokens = vec![before.sampled.clone()];
-            self.outline.passes.push(PassOutline { dims, tokens, sampled: sampled(pass) });
+            let tokens = vec![before.sampled.clone().unwrap()];
+            self.outline.passes.push(PassOutline { dims, tokens, sampled: Some(sampled(pass)) });
         }
-        news
+        Ok(news)
     }
 
     fn status(&self) -> Status {
-        if self.due || !self.pending.is_empty() {
+        if self.is_opening() {
+            Status::Working("running the prompt: layer 1 of 0-2".into())
+        } else if self.due || self.working || !self.pending.is_empty() {
             Status::Working("computing layer 1".into())
         } else {
             Status::Idle

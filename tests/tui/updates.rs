@@ -278,7 +278,8 @@ fn a_stage_is_exported_and_nothing_overwritten() {
 
 #[test]
 fn the_viewer_opens_where_it_is_told_or_says_what_there_is() {
-    let at = |stage: &str, layer, head, pass| OpenAt { pass, layer, stage: Some(stage.into()), head };
+    let at =
+        |stage: &str, layer, head, pass| OpenAt { pass, layer, stage: Some(stage.into()), head, passes: 0 };
     let refused = |place: &OpenAt| open(&mut begin().app, place).unwrap_err().to_string();
     let mut stage = begin();
     open(&mut stage.app, &at("softmax", Some(2), Some(3), None)).unwrap();
@@ -290,7 +291,7 @@ fn the_viewer_opens_where_it_is_told_or_says_what_there_is() {
     assert_eq!(stage.app.place().path(), "p0/L0/keys_t");
     assert!(refused(&at("softmax", Some(3), None, None)).contains("a number from 0 to 2"));
     assert!(refused(&at("softmax", None, Some(4), None)).contains("a number from 0 to 3"));
-    assert!(refused(&at("softmax", None, None, Some(1))).contains("a number from 0 to 0"));
+    assert!(refused(&at("softmax", None, None, Some(1))).contains("0, the only pass there is"));
     assert!(refused(&at("sofmax", None, None, None)).contains("did you mean `softmax`?"));
     stage.keys("t").wait();
     let error = open(&mut stage.app, &at("mask", None, None, Some(1))).unwrap_err();

@@ -11,6 +11,8 @@ mod cache;
 mod kernel;
 mod matrix;
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::{AttentionShape, AttentionSink, Backend};
@@ -274,7 +276,7 @@ impl Backend for Cpu {
         })
     }
 
-    fn row(&self, x: &Vec<f32>, row: usize, width: usize, out: &mut Vec<f32>) {
-        out[..width].copy_from_slice(&x[row * width..(row + 1) * width]);
+    fn rows(&self, x: &Vec<f32>, rows: Range<usize>, width: usize, out: &mut Vec<f32>) {
+        out[..rows.len() * width].copy_from_slice(&x[rows.start * width..rows.end * width]);
     }
 }

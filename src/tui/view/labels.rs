@@ -14,7 +14,10 @@ pub fn text_of(app: &App, axis: Axis, index: usize) -> Option<String> {
         Axis::Token => app.token(index).map(|token| token.text.clone()),
         Axis::Key => app.position(index).map(|token| token.text.clone()),
         Axis::Vocab => u32::try_from(index).ok().and_then(|id| app.texts.get(&id).cloned()),
-        Axis::One => app.outline().passes.get(app.place().pass).map(|pass| pass.sampled.text.clone()),
+        Axis::One => {
+            let drawn = app.outline().passes.get(app.place().pass)?.sampled.as_ref();
+            drawn.map(|token| token.text.clone())
+        }
         _ => None,
     };
     raw.map(|raw| text::visible(&raw))

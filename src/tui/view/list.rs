@@ -143,7 +143,7 @@ fn came_next(app: &App) -> Option<(u32, &'static str)> {
     let row = app.selected.get(Axis::Token, pass.tokens.len());
     match pass.tokens.get(row + 1) {
         Some(next) if app.place().step.axes().contains(&Axis::Token) => Some((next.id, " ← came next")),
-        _ => Some((pass.sampled.id, " ← drawn")),
+        _ => Some((pass.sampled.as_ref()?.id, " ← drawn")),
     }
 }
 

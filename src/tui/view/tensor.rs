@@ -74,6 +74,8 @@ impl Widget for TensorPanel<'_> {
                     Status::Idle => format!("computing {}", app.place().path()),
                 };
                 put(buf, body, 0, 1, &format!("{doing} …"), app.theme.dim());
+                let stops = if app.is_opening() { "Esc stops and leaves" } else { "Esc stops it" };
+                put(buf, body, 0, 2, stops, app.theme.dim());
             }
         }
     }

@@ -41,8 +41,13 @@ fn first(app: &App, width: u16) -> usize {
         }
         first
     };
-    let next = app.outline().passes.last().map_or(0, |pass| text::width(&shown(&pass.sampled.text)));
+    let next = drawn(app).map_or(0, |next| text::width(&next));
     back(app.current_position(), width / 2).min(back(count(app), width.saturating_sub(next + NEXT + 1)))
+}
+
+/// The token that was drawn last, once it is.
+fn drawn(app: &App) -> Option<String> {
+    app.outline().passes.last()?.sampled.as_ref().map(|token| shown(&token.text))
 }
 
 /// How many positions there are.
@@ -95,13 +100,15 @@ impl Widget for Tokens<'_> {
             put(buf, area, end, 0, "│", theme.dim());
         }
         let last = placed.last().copied();
-        if let (Some((position, _, end)), Some(pass)) = (last, app.outline().passes.last())
-            && position + 1 == count(app)
-        {
-            let next = shown(&pass.sampled.text);
+        if let Some((_, _, end)) = last.filter(|(position, ..)| position + 1 == count(app)) {
             let x = end + put(buf, area, end, 0, " → ", theme.dim());
-            let x = x + put(buf, area, x, 0, &next, theme.token());
-            put(buf, area, x, 0, " is next", theme.dim());
+            match drawn(app) {
+                Some(next) => {
+                    let x = x + put(buf, area, x, 0, &next, theme.token());
+                    put(buf, area, x, 0, " is next", theme.dim());
+                }
+                None => drop(put(buf, area, x, 0, "…", theme.dim())),
+            }
         } else if area.width > 0 {
             put(buf, area, area.width - 1, 0, "…", theme.dim());
         }

@@ -1,0 +1,56 @@
+//! How much memory the tracer's values may take: 64MiB, 2GiB.
+
+use super::MemoryArgs;
+use crate::replay::{DEFAULT_MEMORY, LEAST_MEMORY};
+
+/// The units and their bytes.
+const UNITS: [(&str, usize); 3] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+
+impl MemoryArgs {
+    /// What was asked for, or the default.
+    pub(super) fn bytes(self) -> usize {
+        self.memory.unwrap_or(DEFAULT_MEMORY)
+    }
+}
+
+/// Reads a size. The answer to anything else is for the command line's parser to print.
+pub(super) fn parse(text: &str) -> Result<usize, String> {
+    let unit = UNITS.iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)));
+    let size = unit.and_then(|(number, &bytes)| number.trim().parse::<usize>().ok()?.checked_mul(bytes));
+    match size {
+        Some(size) if size >= LEAST_MEMORY => Ok(size),
+        Some(_) => Err(format!("at least {} is needed", written(LEAST_MEMORY))),
+        None => Err("expected a whole number of KiB, MiB or GiB, as 64MiB".to_owned()),
+    }
+}
+
+/// A size in the largest unit that it is a whole number of.
+pub(super) fn written(bytes: usize) -> String {
+    match UNITS.iter().rev().find(|(_, size)| bytes.is_multiple_of(*size)) {
+        Some((unit, size)) => format!("{}{unit}", bytes / size),
+        None => format!("{bytes} bytes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_and_written() {
+        assert_eq!(
+            (parse("64MiB"), parse("2 GiB"), parse("65536KiB")),
+            (Ok(64 << 20), Ok(2 << 30), Ok(64 << 20))
+        );
+        assert_eq!(
+            (written(64 << 20), written(3 << 30), written(5)),
+            ("64MiB".into(), "3GiB".into(), "5 bytes".into())
+        );
+        for wrong in
+            ["", "64", "MiB", "1.5GiB", "-1GiB", "64MB", "99999999999999999999GiB", "18446744073709551615KiB"]
+        {
+            assert!(parse(wrong).unwrap_err().contains("KiB, MiB or GiB"), "{wrong}");
+        }
+        assert!(parse("1MiB").unwrap_err().contains("16MiB"));
+    }
+}

@@ -1,0 +1,450 @@
+//! The side of a live run that computes.
+//!
+//! A pass keeps what enters some of its layers, as many as the budget allows. What somebody looks at is run again
+//! from the nearest of those, or from the embedding: the same functions on the same numbers, so the same bits as in
+//! the pass itself. Keys and values of all positions are in the cache still, and a layer that runs again writes
+//! over its own with what they are already.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ndarray::{ArrayD, IxDyn};
+
+use super::derive::{derive, is_derivable, values};
+use super::store::Store;
+use crate::backend::Backend;
+use crate::error::{Error, Result};
+use crate::generate::Session;
+use crate::model::forward;
+use crate::stop::Stop;
+use crate::trace::block::{Counting, Cutting};
+use crate::trace::stage::Section;
+use crate::trace::{
+    Block, Frame, FrameData, NoProbe, PassDims, Probe, Recorder, Region, Select, Site, Sizes, Stage, Stats,
+    Values,
+};
+
+/// What the viewer asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Question {
+    /// A block that has what is in a region.
+    Block(Site, Region),
+    /// The statistics of all values, or of those at one index of one axis.
+    Stats(Site, Option<(usize, usize)>),
+}
+
+impl fmt::Display for Question {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Block(site, _) => write!(f, "computing {site}"),
+            Self::Stats(site, _) => write!(f, "summing up {site}"),
+        }
+    }
+}
+
+/// What the viewer asks the worker for.
+pub(super) enum Request {
+    Answer(Question),
+    Advance,
+}
+
+/// What the worker answers.
+pub(super) enum Reply {
+    Block(Question, Result<Block>),
+    Stats(Question, Result<Stats>),
+    /// Something else was asked for since.
+    Dropped(Question),
+    Pass(PassDims, Result<(Vec<u32>, u32)>),
+}
+
+/// [`Progress::layer`] outside the layers.
+pub(super) const NO_LAYER: usize = usize::MAX;
+
+/// What both sides see of the work.
+#[derive(Debug)]
+pub(super) struct Progress {
+    /// The layer that is being computed.
+    pub(super) layer: AtomicUsize,
+    /// Whether the viewer is gone.
+    pub(super) over: AtomicBool,
+    /// Held while work begins or ends, so that a request to stop meets the work that it is meant for.
+    working: Mutex<bool>,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        let working = Mutex::new(false);
+        Self { layer: AtomicUsize::new(NO_LAYER), over: AtomicBool::new(false), working }
+    }
+}
+
+impl Progress {
+    fn set(&self, layer: Option<usize>) {
+        self.layer.store(layer.unwrap_or(NO_LAYER), Ordering::Relaxed);
+    }
+
+    /// Asks the work under way to stop, if there is any.
+    pub(super) fn stop(&self, stop: &Stop) {
+        if *lock(&self.working) {
+            stop.ask();
+        }
+    }
+
+    fn begin(&self) {
+        *lock(&self.working) = true;
+    }
+
+    fn end(&self, stop: &Stop) {
+        let mut working = lock(&self.working);
+        *working = false;
+        if !self.over.load(Ordering::SeqCst) {
+            stop.clear();
+        }
+        self.set(None);
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic while the lock was held leaves at worst a frame missing.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Who has passes run, and parts of them again.
+pub(super) struct Worker<'m, B: Backend> {
+    session: Session<'m, B>,
+    store: Arc<Mutex<Store>>,
+    progress: Arc<Progress>,
+    passes: Vec<Ran>,
+    /// The pass and the layer whose input the buffers hold now; the tables of RoPE are that pass's.
+    at: Option<(usize, usize)>,
+}
+
+/// A pass that was run.
+struct Ran {
+    dims: PassDims,
+    ids: Vec<u32>,
+    sampled: u32,
+}
+
+/// Notes the layer, and shows `inner` what it wants.
+struct Watch<'a, P> {
+    inner: &'a mut P,
+    progress: &'a Progress,
+}
+
+impl<P: Probe> Probe for Watch<'_, P> {
+    const ENABLED: bool = true;
+
+    fn wants(&self, site: Site) -> bool {
+        self.progress.set(site.layer);
+        self.inner.wants(site)
+    }
+
+    fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) {
+        self.inner.record(site, rows, values);
+    }
+}
+
+impl<'m, B: Backend> Worker<'m, B> {
+    pub(super) fn new(session: Session<'m, B>, store: Arc<Mutex<Store>>, progress: Arc<Progress>) -> Self {
+        Self { session, store, progress, passes: Vec::new(), at: None }
+    }
+
+    /// Runs the prompt, then answers requests until the viewer is gone. Of the questions that came while it was
+    /// busy it answers the latest, which is what is on the screen; the viewer asks the others again.
+    pub(super) fn serve(mut self, prompt: Vec<u32>, inbox: &Receiver<Request>, outbox: &Sender<Reply>) {
+        let stop = self.session.model.backend.stop().clone();
+        let (mut next, mut advance, mut question) = (prompt, true, None);
+        loop {
+            let mut first = None;
+            if !advance && question.is_none() {
+                let Ok(request) = inbox.recv() else { return };
+                first = Some(request);
+            }
+            for request in first.into_iter().chain(inbox.try_iter()) {
+                match request {
+                    Request::Advance => advance = true,
+                    Request::Answer(latest) => {
+                        let old = question.replace(latest).map(Reply::Dropped);
+                        if old.is_some_and(|old| outbox.send(old).is_err()) {
+                            return;
+                        }
+                    }
+                }
+            }
+            self.progress.begin();
+            let reply = match question.take() {
+                Some(question) => match question.clone() {
+                    Question::Block(site, region) => Reply::Block(question, self.block(site, &region)),
+                    Question::Stats(site, held) => Reply::Stats(question, self.stats(site, held)),
+                },
+                None => {
+                    advance = false;
+                    let (dims, result) = self.pass(&next);
+                    let ids = next.clone();
+                    if let Ok(sampled) = &result {
+                        next = vec![*sampled];
+                    }
+                    Reply::Pass(dims, result.map(|sampled| (ids, sampled)))
+                }
+            };
+            self.progress.end(&stop);
+            if outbox.send(reply).is_err() || self.progress.over.load(Ordering::SeqCst) {
+                return;
+            }
+        }
+    }
+
+    /// Runs the next pass, over `ids`, keeping the inputs of some of its layers, and draws a token.
+    fn pass(&mut self, ids: &[u32]) -> (PassDims, Result<u32>) {
+        let dims = self.session.next_pass(ids.len());
+        let sizes = self.session.model.sizes();
+        let input = bytes(Stage::FfnResidual, &sizes, dims);
+        let most = lock(&self.store).inputs();
+        let largest = lock(&self.store).largest();
+        let layers: Vec<usize> = if dims.pass == 0 {
+            // As many as have room, evenly apart; the last is the input of what comes after the layers.
+            let count = (most / input).min(sizes.layers);
+            (0..sizes.layers)
+                .filter(|layer| (layer + 1) * count / sizes.layers > layer * count / sizes.layers)
+                .collect()
+        } else if input <= largest {
+            (0..sizes.layers).collect()
+        } else {
+            Vec::new()
+        };
+        let select = Select::stages(&[Stage::FfnResidual]).in_layers(layers);
+        // One of them is put together at a time.
+        lock(&self.store).reserve(input);
+        let store = Arc::clone(&self.store);
+        let mut recorder = Recorder::new(sizes, dims, &select, |frame: Frame| {
+            let mut store = lock(&store);
+            store.release(input);
+            if dims.pass == 0 {
+                store.keep(frame);
+            } else {
+                store.cache(Block::whole(Arc::new(frame)));
+            }
+            store.reserve(input);
+        });
+        self.at = None;
+        let mut watch = Watch { inner: &mut recorder, progress: &self.progress };
+        let result = self.session.run(ids, &mut watch);
+        lock(&self.store).release(input);
+        if let Ok(sampled) = result {
+            self.passes.push(Ran { dims, ids: ids.to_vec(), sampled });
+            self.at = Some((dims.pass, sizes.layers));
+        }
+        (dims, result)
+    }
+
+    /// A block that has what of `site` is in `region`; the whole stage where that is small enough.
+    fn block(&mut self, site: Site, region: &Region) -> Result<Block> {
+        if let Some(block) = lock(&self.store).get(site, region) {
+            return Ok(block);
+        }
+        let (dims, sizes) = self.dims(site)?;
+        let shape = sizes.shape(site.stage.axes(), dims);
+        let largest = lock(&self.store).largest();
+        if bytes(site.stage, &sizes, dims) <= largest {
+            return self.frame(site).map(Block::whole);
+        }
+        let region = region.within(&shape).grown(&shape, largest / site.stage.value_bytes());
+        let bytes = region.count() * site.stage.value_bytes();
+        let mut cutting = Cutting::new(site, region, &sizes, dims);
+        lock(&self.store).reserve(bytes);
+        let result = self.run(site, cutting.rows(), &mut cutting);
+        lock(&self.store).release(bytes);
+        result?;
+        let block = cutting.into_block().ok_or_else(|| missing(site))?;
+        lock(&self.store).cache(block.clone());
+        Ok(block)
+    }
+
+    /// The statistics of `site`: of all its values, or of those at an index of an axis.
+    fn stats(&mut self, site: Site, held: Option<(usize, usize)>) -> Result<Stats> {
+        let (dims, sizes) = self.dims(site)?;
+        let mut counting = Counting::new(site, held, &sizes, dims);
+        self.run(site, 0..dims.tokens, &mut counting)?;
+        Ok(counting.stats())
+    }
+
+    /// The pass of `site`, if that is there.
+    fn dims(&self, site: Site) -> Result<(PassDims, Sizes)> {
+        let sizes = self.session.model.sizes();
+        let in_model = site.layer.is_none_or(|layer| layer < sizes.layers);
+        match self.passes.get(site.pass) {
+            Some(Ran { dims, .. })
+                if in_model
+                    && site.stage.present(&sizes, *dims)
+                    && site.stage.in_layer() == site.layer.is_some() =>
+            {
+                Ok((*dims, sizes))
+            }
+            _ => Err(missing(site)),
+        }
+    }
+
+    /// The frame of `site`, which has room: from the store, derived, or run again.
+    fn frame(&mut self, site: Site) -> Result<Arc<Frame>> {
+        if let Some(frame) = lock(&self.store).whole(site) {
+            return Ok(frame);
+        }
+        let (dims, sizes) = self.dims(site)?;
+        if site.stage == Stage::Sampled {
+            let id = i64::from(self.passes[site.pass].sampled);
+            let data = FrameData::I64(ArrayD::from_elem(IxDyn(&[1]), id));
+            let block = Block::whole(Arc::new(Frame { site, axes: site.stage.axes(), data }));
+            lock(&self.store).cache(block.clone());
+            return Ok(block.frame);
+        }
+        let stages = beside(site, &sizes, dims);
+        let largest = lock(&self.store).largest();
+        let all_fit = stages.iter().all(|&stage| bytes(stage, &sizes, dims) <= largest);
+        if all_fit && is_cheap(site.stage) {
+            let precision = self.session.model.backend.precision();
+            let own = bytes(site.stage, &sizes, dims);
+            lock(&self.store).reserve(own);
+            let frame = derive(site, &sizes, precision, dims, &mut |input| self.frame(input));
+            lock(&self.store).release(own);
+            let block = Block::whole(Arc::new(frame?));
+            lock(&self.store).cache(block.clone());
+            return Ok(block.frame);
+        }
+        // What cannot be had more cheaply later is recorded by the way.
+        let mut room = lock(&self.store).by_the_way();
+        let others = stages.iter().copied().filter(|&stage| {
+            let bytes = bytes(stage, &sizes, dims);
+            let worth = stage != site.stage && !(all_fit && is_cheap(stage)) && bytes <= largest.min(room);
+            room -= if worth { bytes } else { 0 };
+            worth
+        });
+        let chosen: Vec<Stage> = others.chain([site.stage]).collect();
+        self.record(site, &chosen, dims)
+    }
+
+    /// Runs the part of the pass that `site` is in, and keeps the frames of `chosen`; the answer is its own.
+    fn record(&mut self, site: Site, chosen: &[Stage], dims: PassDims) -> Result<Arc<Frame>> {
+        let sizes = self.session.model.sizes();
+        let select = Select::stages(chosen);
+        let mut left: usize = chosen.iter().map(|&stage| bytes(stage, &sizes, dims)).sum();
+        let (store, mut own) = (Arc::clone(&self.store), None);
+        lock(&store).reserve(left);
+        let mut recorder = Recorder::new(sizes, dims, &select, |frame: Frame| {
+            let mut store = lock(&store);
+            left -= frame.bytes();
+            store.release(frame.bytes());
+            let block = Block::whole(Arc::new(frame));
+            if block.frame.site == site {
+                own = Some(Arc::clone(&block.frame));
+            }
+            store.cache(block);
+        });
+        let result = self.run(site, 0..dims.tokens, &mut recorder);
+        drop(recorder);
+        lock(&store).release(left);
+        result?;
+        own.ok_or_else(|| missing(site))
+    }
+
+    /// Shows `probe` the part of the pass that `site` is in; of the logits only `rows`.
+    fn run<P: Probe>(&mut self, site: Site, rows: Range<usize>, probe: &mut P) -> Result<()> {
+        let layers = self.session.model.config.layers;
+        let dims = self.passes[site.pass].dims;
+        match (site.stage.info().section, site.layer) {
+            (Section::Start, _) => {
+                let Self { session: Session { model, work, .. }, passes, at, .. } = self;
+                *at = None;
+                forward::begin(model, work, dims, &passes[site.pass].ids, probe)?;
+                *at = Some((site.pass, 0));
+            }
+            (Section::Layer, Some(layer)) => {
+                self.enter(site.pass, layer)?;
+                self.layer(dims, layer, probe)?;
+            }
+            (Section::Layer, None) => {}
+            (Section::End, _) => {
+                self.enter(site.pass, layers)?;
+                let Session { model, work, .. } = &mut self.session;
+                forward::finish_rows(model, work, dims, rows, probe)?;
+            }
+            (Section::Sampler, _) => {
+                self.enter(site.pass, layers)?;
+                let Session { model, work, .. } = &mut self.session;
+                forward::finish(model, work, dims, &mut NoProbe)?;
+                self.session.show_draw(site.pass, probe);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs one layer, whose input the buffers hold.
+    fn layer<P: Probe>(&mut self, dims: PassDims, layer: usize, probe: &mut P) -> Result<()> {
+        let Session { model, cache, work, .. } = &mut self.session;
+        self.at = None;
+        let mut watch = Watch { inner: probe, progress: &self.progress };
+        forward::layer(model, cache, work, dims, layer, &mut watch)?;
+        self.at = Some((dims.pass, layer + 1));
+        Ok(())
+    }
+
+    /// Has the buffers hold what enters `layer` of `pass`: from the nearest input that is kept, the layers between
+    /// are run again. Their inputs are kept while there is room.
+    fn enter(&mut self, pass: usize, layer: usize) -> Result<()> {
+        let dims = self.passes[pass].dims;
+        let now = self.at.filter(|&(at, before)| at == pass && before <= layer).map(|(_, before)| before);
+        let mut from = now.unwrap_or(0);
+        let kept = (from + 1..=layer).rev().find_map(|layer| {
+            let frame = lock(&self.store).whole(Site::layer(pass, layer - 1, Stage::FfnResidual))?;
+            Some((layer, frame))
+        });
+        if now.is_none() {
+            self.run(Site::once(pass, Stage::Embedding), 0..0, &mut NoProbe)?;
+        }
+        if let Some((layer, frame)) = kept {
+            let Session { model, work, .. } = &mut self.session;
+            work.set_input(model, values(&frame));
+            from = layer;
+        }
+        let largest = lock(&self.store).largest();
+        let input = bytes(Stage::FfnResidual, &self.session.model.sizes(), dims);
+        for layer in from..layer {
+            self.at = Some((pass, layer));
+            if input <= largest {
+                self.record(Site::layer(pass, layer, Stage::FfnResidual), &[Stage::FfnResidual], dims)?;
+            } else {
+                self.layer(dims, layer, &mut NoProbe)?;
+            }
+        }
+        self.at = Some((pass, layer));
+        Ok(())
+    }
+}
+
+/// Whether `stage` follows from others of its place at less cost than running the layer. The residuals do not: they
+/// reach back into the layer before.
+fn is_cheap(stage: Stage) -> bool {
+    is_derivable(stage) && !matches!(stage, Stage::AttnResidual | Stage::FfnResidual)
+}
+
+/// The stages that the part of the pass has in which `site` is.
+fn beside(site: Site, sizes: &Sizes, dims: PassDims) -> Vec<Stage> {
+    let here = |stage: &Stage| {
+        stage.info().section == site.stage.info().section
+            && stage.present(sizes, dims)
+            && *stage != Stage::Sampled
+    };
+    Stage::ALL.iter().copied().filter(here).collect()
+}
+
+/// Bytes of a whole frame of `stage`.
+fn bytes(stage: Stage, sizes: &Sizes, dims: PassDims) -> usize {
+    sizes.shape(stage.axes(), dims).iter().product::<usize>() * stage.value_bytes()
+}
+
+fn missing(site: Site) -> Error {
+    Error::usage(format!("there is no {site} in this run"))
+}

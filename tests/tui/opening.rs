@@ -1,0 +1,147 @@
+//! The screen before the first pass is done, work that is stopped, and stages that come in blocks.
+
+use crossterm::event::KeyCode;
+use llama_trace::trace::{Source, Stats};
+use llama_trace::tui::OpenAt;
+use llama_trace::tui::open::open;
+use llama_trace::tui::theme::Depth;
+use llama_trace::tui::update::Effect;
+use ndarray::ArrayD;
+use ndarray_npy::ReadNpyExt;
+
+use crate::stage::Stage;
+use crate::synthetic::Synthetic;
+
+fn opening() -> Stage {
+    Stage::new(Synthetic::opening(), (120, 40), Depth::True)
+}
+
+#[test]
+fn before_the_first_pass_is_done_its_tokens_and_outline_are_there_and_keys_are_answered() {
+    let mut stage = opening();
+    stage.shows("running the prompt: layer 1 of 0-2");
+    stage.shows("│␣Once│␣upon");
+    stage.shows("▸ layer 2");
+    stage.shows("p0/tokens[t=11] = 12");
+    stage.keys("n").shows("Esc stops and leaves");
+    assert_eq!(stage.name(), "embedding");
+    stage.keys("t");
+    assert_eq!(stage.message(), "running the next token …");
+    stage.wait().shows("p0/embedding[t=11,d=0] = ");
+    stage.shows("is next");
+    assert_eq!(stage.wait().app.place().path(), "p1/embedding");
+}
+
+#[test]
+fn escape_leaves_before_the_first_pass_is_done_and_afterwards_stops_the_work_only() {
+    let mut stage = opening();
+    assert_eq!(stage.key(KeyCode::Esc), Effect::Abandon);
+    stage.wait();
+    stage.source.working = true;
+    stage.keys("n").shows("Esc stops it");
+    assert_eq!(stage.key(KeyCode::Esc), Effect::Stop);
+    assert!(stage.source.stopped);
+    stage.sync();
+    stage.shows("p0/embedding[t=11,d=0] = ");
+    assert_eq!(stage.key(KeyCode::Esc), Effect::None, "nothing is under way");
+}
+
+#[test]
+fn what_was_stopped_is_said_and_computed_when_asked_for() {
+    let mut stage = Stage::at("xq");
+    stage.source.interrupts = true;
+    stage.keys("N").shows("It was stopped. r computes it.");
+    stage.source.interrupts = false;
+    stage.sync();
+    stage.shows("It was stopped.");
+    stage.keys("r").shows("p0/L2/xq[t=11,h=2,c=0] = ");
+}
+
+#[test]
+fn a_pass_that_is_asked_for_opens_when_it_comes_unless_the_user_went_elsewhere() {
+    let place =
+        OpenAt { pass: Some(1), layer: Some(2), stage: Some("xq".into()), passes: 2, ..OpenAt::default() };
+    for moves in [false, true] {
+        let mut stage = opening();
+        open(&mut stage.app, &place).unwrap();
+        stage.sync();
+        assert_eq!(stage.app.place().path(), "p0/tokens");
+        stage.wait();
+        if moves {
+            stage.keys("n");
+        }
+        stage.source.advance().unwrap();
+        stage.wait();
+        assert_eq!(stage.app.place().path(), if moves { "p0/embedding" } else { "p1/L2/xq" });
+    }
+    let mut stage = opening();
+    let mask = OpenAt { pass: Some(1), stage: Some("mask".into()), passes: 2, ..OpenAt::default() };
+    assert!(open(&mut stage.app, &mask).unwrap_err().to_string().contains("pass 1 has no mask"));
+    let beyond = OpenAt { pass: Some(2), passes: 2, ..OpenAt::default() };
+    assert_eq!(open(&mut stage.app, &beyond).unwrap_err().exit_code(), 2);
+}
+
+/// The same place on a source that gives whole stages and on one that gives blocks of 40 values.
+fn in_blocks(step: &str) -> (Stage, Stage) {
+    let mut source = Synthetic::new();
+    source.largest = 40;
+    let mut blocks = Stage::new(source, (100, 20), Depth::True);
+    let place = OpenAt { stage: Some(step.into()), layer: Some(1), head: Some(2), ..OpenAt::default() };
+    open(&mut blocks.app, &place).unwrap();
+    blocks.sync();
+    (Stage::sized(step, (100, 20), Depth::True), blocks)
+}
+
+#[test]
+fn a_stage_in_blocks_looks_and_moves_as_a_whole_one() {
+    for step in ["softmax", "logits", "keys_t", "attn_merged", "ffn_up", "probs", "queries_t"] {
+        let (mut whole, mut blocks) = in_blocks(step);
+        for keys in ["", "jjl", "a", "jl", "v", "]", "s", "aa", "v", "s", "0kk", "[", "a"] {
+            whole.keys(keys);
+            blocks.keys(keys);
+            assert_eq!(blocks.screen(), whole.screen(), "{step} after `{keys}`");
+        }
+    }
+    let (_, blocks) = in_blocks("softmax");
+    assert!(!blocks.app.tensor().unwrap().block().is_whole());
+}
+
+#[test]
+fn a_stage_in_blocks_is_exported_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    for step in ["softmax", "logits", "keys_t"] {
+        let (mut whole, mut blocks) = in_blocks(step);
+        blocks.export(folder.path());
+        whole.export(folder.path());
+        let message = blocks.message().to_owned();
+        let path = message.strip_prefix("wrote ").unwrap();
+        let again = path.replace(".npy", "-2.npy");
+        assert_eq!(std::fs::read(path).unwrap(), std::fs::read(again).unwrap(), "{step}");
+        let array = ArrayD::<f32>::read_npy(std::fs::File::open(path).unwrap()).unwrap();
+        assert_eq!(array.shape(), whole.app.tensor().unwrap().block().shape, "{step}");
+    }
+}
+
+#[test]
+fn an_export_that_is_not_finished_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, mut blocks) = in_blocks("softmax");
+    let saving = llama_trace::tui::events::save(&mut blocks.app, &mut blocks.source, folder.path());
+    assert!(saving.is_some_and(|saving| saving.percent() < 100));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn statistics_of_parts_are_put_together() {
+    let values: Vec<f64> = (0..100).map(|i| f64::from(i * i % 37) - 9.0).collect();
+    for size in [1, 7, 99] {
+        let mut sum = llama_trace::trace::frame::Summing::default();
+        for part in values.chunks(size) {
+            sum.add(part.iter().copied());
+        }
+        sum.add([f64::NAN, f64::INFINITY].into_iter());
+        let (ours, whole) = (sum.stats(), Stats::of(values.iter().copied()));
+        assert_eq!((ours.min, ours.max, ours.nan, ours.pos_inf), (whole.min, whole.max, 1, 1));
+        assert!((ours.mean - whole.mean).abs() < 1e-12 && (ours.std - whole.std).abs() < 1e-12, "{size}");
+    }
+}
