@@ -451,6 +451,10 @@ fn a_stage_a_layer_or_a_pass_that_does_not_exist() {
     export(&["--stage", "foo"], &["next: choose one of these"]);
     export(&["--stage", "ffn"], &["did you mean `ffn_"]);
     export(&["-n", "0"], &["-n 1 or more"]);
+    // What this run does not have is not left out in silence.
+    export(&["--stage", "xq,xq_norm"], &["has no xq_norm", "Qwen3"]);
+    export(&["--stage", "ffn_norm_q8"], &["has no ffn_norm_q8", "--precision q8"]);
+    export(&["-n", "3", "--pass", "1-2", "--stage", "mask"], &["pass 1 has no mask"]);
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
     let mut writer = Writer {
         files: target.begin()?,
         manifest: Manifest::new(&run, &args.run),
-        bar: progress(&sizes_of_run(&run, possible), &sizes, &select),
+        bar: progress(&run.passes(possible), &sizes, &select),
         failed: None,
     };
 
@@ -83,13 +83,6 @@ fn interrupt_flag() -> Result<Arc<AtomicBool>> {
     }
     super::interrupt::hand_over();
     Ok(flag)
-}
-
-/// The first `count` passes of a run.
-fn sizes_of_run(run: &Run, count: usize) -> Vec<PassDims> {
-    let prompt = run.ids.len();
-    let decode = (1..count).map(|pass| PassDims { pass, start: prompt + pass - 1, tokens: 1 });
-    std::iter::once(PassDims { pass: 0, start: 0, tokens: prompt }).chain(decode).collect()
 }
 
 /// A bar over the files to write, shown once it took a second.

@@ -19,7 +19,7 @@ use crate::generate::{Sampler, Sampling};
 use crate::model::Model;
 use crate::tokenizer::{self, Tokenizer};
 use crate::trace::select::Extent;
-use crate::trace::{Select, TokenLabel};
+use crate::trace::{PassDims, Select, TokenLabel};
 
 /// The text of a run without `--prompt`.
 pub(super) const DEFAULT_PROMPT: &str = "Once upon a time";
@@ -49,6 +49,13 @@ impl Run {
     /// How many passes the context has room for: the one over the prompt, and one for each token after it.
     pub(super) fn room(&self) -> usize {
         1 + self.model.config.context.saturating_sub(self.ids.len())
+    }
+
+    /// The first `count` passes.
+    pub(super) fn passes(&self, count: usize) -> Vec<PassDims> {
+        let prompt = self.ids.len();
+        let decode = (1..count).map(|pass| PassDims { pass, start: prompt + pass - 1, tokens: 1 });
+        std::iter::once(PassDims { pass: 0, start: 0, tokens: prompt }).chain(decode).collect()
     }
 
     /// The label of a token: its text, or `#id`.
@@ -99,7 +106,10 @@ impl SelectArgs {
             layers: run.model.sizes().layers,
             views,
         };
-        Select::parse(self.pass.as_deref(), self.layer.as_deref(), self.stage.as_deref(), &extent)
+        let select =
+            Select::parse(self.pass.as_deref(), self.layer.as_deref(), self.stage.as_deref(), &extent)?;
+        select.check(&run.model.card(), &run.passes(extent.passes))?;
+        Ok(select)
     }
 }
 

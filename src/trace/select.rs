@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 
+use super::card::{ModelCard, PassDims};
 use super::site::Site;
 use super::stage::{Stage, Step, View};
 
@@ -77,10 +78,46 @@ impl Select {
             && self.steps.as_ref().is_none_or(|steps| steps.contains(&step))
     }
 
+    /// Checks that each chosen step is in one of the chosen ones of `passes`.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for one that none of them has, with the reason.
+    pub fn check(&self, card: &ModelCard, passes: &[PassDims]) -> Result<()> {
+        let passes: Vec<_> = passes.iter().filter(|dims| self.has_pass(dims.pass)).collect();
+        for &step in self.steps.iter().flatten() {
+            let has = |dims: &&&PassDims| step.stage().present(&card.sizes, ***dims);
+            if let (Some(first), None) = (passes.first(), passes.iter().find(has)) {
+                return Err(absent(step, card, **first));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether anything of this pass is chosen.
     pub fn has_pass(&self, pass: usize) -> bool {
         self.passes.as_ref().is_none_or(|passes| passes.contains(&pass))
     }
+}
+
+/// Says why `step` is not in a pass of `dims`.
+pub fn absent(step: Step, card: &ModelCard, dims: PassDims) -> Error {
+    let (name, stage) = (step.name(), step.stage());
+    if matches!(stage, Stage::XqNorm | Stage::XkNorm) {
+        return Error::usage(format!("the model has no {name}"))
+            .expected("a family that normalises queries and keys, as Qwen3 does")
+            .found(&card.name)
+            .next("use --stage xq or --stage xk");
+    }
+    if stage.is_int8() || stage.is_scale() {
+        return Error::usage(format!("this run has no {name}"))
+            .expected("a run whose products are in int8")
+            .found(format!("a run in {}", card.precision))
+            .next("add --precision q8");
+    }
+    Error::usage(format!("pass {} has no {name}", dims.pass))
+        .expected("a pass that reads several tokens: from one alone nothing is hidden")
+        .found(format!("{} token", dims.tokens))
+        .next("use --stage softmax")
 }
 
 /// How to get a pass of this number where the run has fewer.

@@ -1,8 +1,8 @@
 //! Where the viewer opens: what the command line asked for, checked before the terminal is touched.
 
 use crate::error::{Error, Result};
-use crate::trace::select::{ask_for_pass, stage_named};
-use crate::trace::{Axis, Outline, PassDims, PassOutline, Stage, Step};
+use crate::trace::select::{absent, ask_for_pass, stage_named};
+use crate::trace::{Axis, Outline, PassDims, PassOutline, Step};
 
 use super::app::App;
 use super::place::{Place, Walk, present};
@@ -72,22 +72,7 @@ pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
             };
             let dims = dims_of(&app.outline, pass);
             if !present(step, &sizes, dims) {
-                if matches!(step.stage(), Stage::XqNorm | Stage::XkNorm) {
-                    return Err(Error::usage(format!("the model has no {name}"))
-                        .expected("a family that normalises queries and keys, as Qwen3 does")
-                        .found(&app.outline.card.name)
-                        .next("use --stage xq or --stage xk"));
-                }
-                if step.stage().is_int8() || step.stage().is_scale() {
-                    return Err(Error::usage(format!("this run has no {name}"))
-                        .expected("a run whose products are in int8")
-                        .found(format!("a run in {}", app.outline.card.precision))
-                        .next("add --precision q8"));
-                }
-                return Err(Error::usage(format!("pass {pass} has no {name}"))
-                    .expected("a pass that reads several tokens: from one alone nothing is hidden")
-                    .found(format!("{} token", dims.tokens))
-                    .next("use --stage softmax"));
+                return Err(absent(step, &app.outline.card, dims));
             }
             let layer = step.stage().in_layer().then(|| layer.unwrap_or(0));
             Place { pass, layer, step }
