@@ -88,8 +88,9 @@ impl SamplingArgs {
         ];
         let given: Vec<_> = given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect();
         if self.temperature == 0.0 && !given.is_empty() {
+            let verb = if given.len() > 1 { "change" } else { "changes" };
             tell(format_args!(
-                "{} changes nothing at temperature 0, which takes the most likely token; add --temperature 1",
+                "{} {verb} nothing at temperature 0, which takes the most likely token; add --temperature 1",
                 given.join(", ")
             ));
         }
