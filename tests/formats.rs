@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
+#[path = "formats/configuration.rs"]
+mod configuration;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

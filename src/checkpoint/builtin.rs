@@ -27,12 +27,12 @@ pub(crate) const PLACE: &str = "the built-in model";
 /// Opens the built-in model, by the same code as one on disk.
 ///
 /// # Errors
-/// None in a program that passed its tests; they are those of a directory.
-pub(super) fn open() -> Result<Checkpoint> {
-    let config = hf_config::model_config(CONFIG, PLACE)?;
+/// None in a program that passed its tests, where nothing is to be ignored; they are those of a directory.
+pub(super) fn open(ignore: &[String]) -> Result<Checkpoint> {
+    let config = hf_config::model_config(CONFIG, PLACE, ignore)?;
     let eos = hf_config::stop_ids(Some((GENERATION_CONFIG, PLACE)), (CONFIG, PLACE))?;
     let contents = safetensors::parse(&Bytes::Static(WEIGHTS), PLACE)?;
-    Ok(assemble("built-in".into(), config, eos, contents, 1))
+    assemble("built-in".into(), config, eos, contents, 1, PLACE)
 }
 
 #[cfg(test)]
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn it_is_whole() {
-        let model = open().unwrap();
+        let model = open(&[]).unwrap();
         let config = &model.config;
         model.tensor(Weight::Embedding, &[config.vocab, config.dim]).unwrap();
         let last = Weight::Layer(config.layers - 1, LayerWeight::W2);

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::files::{self, read_text};
 use super::names::printable;
 use super::tensor::Contents;
-use super::{Checkpoint, Format, Naming, Weight, hf_config, map, safetensors};
+use super::{Checkpoint, Format, Naming, Notes, Weight, hf_config, map, safetensors, unread};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 
@@ -41,19 +41,19 @@ pub(super) fn folder_of(path: &Path) -> Option<&Path> {
     (is_here(folder) && one_of_its_files).then_some(folder)
 }
 
-/// Opens the checkpoint in the directory `path`. As in transformers, model.safetensors goes before an
+/// Opens the checkpoint in the directory `path` without the fields `ignore` of its configuration. As in transformers, model.safetensors goes before an
 /// index of shards where both are there.
 ///
 /// # Errors
 /// [`Error::Model`] where a file is missing or damaged, or the model is of a kind not computed here.
-pub(super) fn open(path: &Path) -> Result<Checkpoint> {
+pub(super) fn open(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     if !is_here(path) {
         return Err(no_model(path));
     }
     let [config_path, single, index] = ["config.json", SINGLE, INDEX].map(|name| path.join(name));
     let config_text = read_text(&config_path, MAX_CONFIG)?;
     let config_place = config_path.display().to_string();
-    let config = hf_config::model_config(&config_text, &config_place)?;
+    let config = hf_config::model_config(&config_text, &config_place, ignore)?;
     let generation_path = path.join("generation_config.json");
     let generation_place = generation_path.display().to_string();
     let generation = match generation_path.exists() {
@@ -69,18 +69,23 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint> {
     // `.` and `..` have no name of their own.
     let full = path.canonicalize().unwrap_or_else(|_| path.into());
     let name = full.file_name().unwrap_or(full.as_os_str()).to_string_lossy().into_owned();
-    let checkpoint = assemble(name, config, eos, contents, files);
+    let checkpoint = assemble(name, config, eos, contents, files, &path.display().to_string())?;
     Ok(Checkpoint { path: Some(path.into()), ..checkpoint })
 }
 
 /// Puts together what the files of a directory say, wherever they came from. The path is left empty.
+///
+/// # Errors
+/// [`Error::Model`] where a tensor belongs to a part that is not computed here.
 pub(super) fn assemble(
     name: String,
-    mut config: ModelConfig,
+    (mut config, mut notes): (ModelConfig, Notes),
     eos: Vec<u32>,
     contents: Contents,
     files: usize,
-) -> Checkpoint {
+    place: &str,
+) -> Result<Checkpoint> {
+    notes.unread = unread::screen(&contents, Naming::HuggingFace, &config, place)?;
     let Contents { tensors, unreadable } = contents;
     if config.tied {
         // As transformers 5 does: where both are stored and differ, the configuration is wrong and the
@@ -93,16 +98,17 @@ pub(super) fn assemble(
                 && map::equal(embedding.bytes(), head.bytes());
         }
     }
-    Checkpoint {
+    Ok(Checkpoint {
         name,
         format: Format::HuggingFace { files },
         path: None,
         config,
         eos,
+        notes,
         tensors,
         unreadable,
         naming: Naming::HuggingFace,
-    }
+    })
 }
 
 /// The part of model.safetensors.index.json that says where a tensor lies.
@@ -252,7 +258,7 @@ mod tests {
     fn a_missing_tensor_is_named_with_its_neighbours() {
         let bytes = table("model.embed_token.weight", 1.0);
         let folder = folder(false, &[("model.safetensors", &bytes)]);
-        let model = open(folder.path()).unwrap();
+        let model = open(folder.path(), &[]).unwrap();
         let text = model.tensor(Weight::Embedding, &[3, 4]).unwrap_err().to_string();
         assert!(
             text.contains("`model.embed_tokens.weight`") && text.contains("`model.embed_token.weight`"),
@@ -268,12 +274,12 @@ mod tests {
         let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
         bytes.extend_from_slice(header.as_bytes());
         bytes.extend_from_slice(&[0; 4]);
-        let model = open(folder(false, &[("model.safetensors", &bytes)]).path()).unwrap();
+        let model = open(folder(false, &[("model.safetensors", &bytes)]).path(), &[]).unwrap();
         let text = model.tensor(Weight::FinalNorm, &[4]).unwrap_err().to_string();
         assert!(text.contains("I8"), "{text}");
 
         let bytes = table("model.embed_tokens.weight", 1.0);
-        let model = open(folder(false, &[("model.safetensors", &bytes)]).path()).unwrap();
+        let model = open(folder(false, &[("model.safetensors", &bytes)]).path(), &[]).unwrap();
         let text = model.tensor(Weight::Embedding, &[4, 3]).unwrap_err().to_string();
         assert!(text.contains("[3, 4]") && text.contains("[4, 3]"), "{text}");
     }
@@ -281,7 +287,7 @@ mod tests {
     #[test]
     fn a_tied_model_may_store_only_its_head() {
         let bytes = table("lm_head.weight", 7.0);
-        let model = open(folder(true, &[("model.safetensors", &bytes)]).path()).unwrap();
+        let model = open(folder(true, &[("model.safetensors", &bytes)]).path(), &[]).unwrap();
         assert!(model.has(Weight::Embedding) && !model.has(Weight::Head));
         let tensor = model.tensor(Weight::Embedding, &[3, 4]).unwrap();
         assert_eq!(tensor.bytes()[..4], 7.0_f32.to_le_bytes());
@@ -292,7 +298,7 @@ mod tests {
         let both = |head: f32| {
             let [a, b] = [[1.0; 12], [head; 12]];
             let bytes = file(&[("model.embed_tokens.weight", &[3, 4], &a), ("lm_head.weight", &[3, 4], &b)]);
-            open(folder(true, &[("model.safetensors", &bytes)]).path()).unwrap()
+            open(folder(true, &[("model.safetensors", &bytes)]).path(), &[]).unwrap()
         };
         assert!(both(1.0).config.tied && !both(1.0).has(Weight::Head));
         assert!(!both(2.0).config.tied && both(2.0).has(Weight::Head));
@@ -303,7 +309,7 @@ mod tests {
         let bytes = table("lm_head.weight", 1.0);
         let weights = ("model.safetensors", &bytes[..]);
         let eos = |text: &str| {
-            open(folder(true, &[weights, ("generation_config.json", text.as_bytes())]).path())
+            open(folder(true, &[weights, ("generation_config.json", text.as_bytes())]).path(), &[])
                 .map(|model| model.eos)
         };
         assert_eq!(eos(r#"{"eos_token_id":[0,1]}"#).unwrap(), [0, 1]);
@@ -318,14 +324,14 @@ mod tests {
             "lm_head.weight":"b.safetensors"}}"#;
         let shards = [("a.safetensors", &a[..]), ("b.safetensors", &b[..])];
         let files = [shards[0], shards[1], ("model.safetensors.index.json", index)];
-        let model = open(folder(false, &files).path()).unwrap();
+        let model = open(folder(false, &files).path(), &[]).unwrap();
         assert_eq!(model.format, Format::HuggingFace { files: 2 });
         assert!(model.has(Weight::Head));
 
-        let text = open(folder(false, &[files[0], files[2]]).path()).unwrap_err().to_string();
+        let text = open(folder(false, &[files[0], files[2]]).path(), &[]).unwrap_err().to_string();
         assert!(text.contains("`b.safetensors` is missing"), "{text}");
         let swapped = [shards[0], ("b.safetensors", &a[..]), files[2]];
-        let text = open(folder(false, &swapped).path()).unwrap_err().to_string();
+        let text = open(folder(false, &swapped).path(), &[]).unwrap_err().to_string();
         assert!(text.contains("`lm_head.weight` is not in the shard"), "{text}");
     }
 
@@ -334,7 +340,7 @@ mod tests {
         for name in ["../a.safetensors", "/etc/passwd", "a/b", "..", ".", "", "./a", "a\\\\b"] {
             let index = format!(r#"{{"weight_map":{{"x":"{name}"}}}}"#);
             let folder = folder(false, &[("model.safetensors.index.json", index.as_bytes())]);
-            let text = open(folder.path()).unwrap_err().to_string();
+            let text = open(folder.path(), &[]).unwrap_err().to_string();
             assert!(text.contains("outside the directory"), "{name}: {text}");
         }
     }
@@ -342,8 +348,10 @@ mod tests {
     #[test]
     fn a_directory_without_a_model_says_what_is_there() {
         let folder = folder(false, &[("consolidated.00.pth", b""), ("notes.txt", b"")]);
-        let text = open(folder.path()).unwrap_err().to_string();
+        let text = open(folder.path(), &[]).unwrap_err().to_string();
         assert!(text.contains("found: config.json, consolidated.00.pth\n"), "{text}");
-        assert!(open(tempfile::tempdir().unwrap().path()).unwrap_err().to_string().contains("no model file"));
+        assert!(
+            open(tempfile::tempdir().unwrap().path(), &[]).unwrap_err().to_string().contains("no model file")
+        );
     }
 }

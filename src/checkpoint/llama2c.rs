@@ -13,8 +13,9 @@
 use std::path::Path;
 
 use super::names::LayerWeight as L;
+use super::screen::Screen;
 use super::tensor::{Bytes, Dtype, Scales, Tensor};
-use super::{Checkpoint, Format, Naming, Weight, magic, map};
+use super::{Checkpoint, Format, Naming, Notes, Weight, magic, map};
 use crate::config::{ModelConfig, Pairing, RopeScaling};
 use crate::error::{Error, Result};
 
@@ -32,13 +33,17 @@ const MAX_LAYERS: usize = 4096;
 const READ_HERE: &str =
     "a llama2.c .bin of version 0, 1 or 2, a GGUF file, or a directory in Hugging Face's or Meta's layout";
 
-/// Opens the `.bin` file at `path`.
+/// Opens the `.bin` file at `path`; its header has no named fields, so there are none to ignore.
 ///
 /// # Errors
 /// [`Error::Model`] where it is of another kind, or its size is not what its header asks for.
-pub(super) fn open(path: &Path) -> Result<Checkpoint> {
+pub(super) fn open(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     let bytes = map::map(path)?;
-    let (config, tensors) = parse(&bytes, &path.display().to_string())?;
+    let place = path.display().to_string();
+    let (config, tensors) = parse(&bytes, &place)?;
+    if let Some(name) = ignore.first() {
+        return Err(Screen::new(&place, ignore).no_such_field(name, std::iter::empty()));
+    }
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     Ok(Checkpoint {
         name,
@@ -47,6 +52,7 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint> {
         config,
         // run.c stops at 1 (BOS), the training data's separator; 2 is </s>.
         eos: vec![1, 2],
+        notes: Notes::default(),
         tensors: tensors.into_iter().map(|(weight, tensor)| (Naming::Meta.name(weight), tensor)).collect(),
         unreadable: Default::default(),
         naming: Naming::Meta,

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use super::files::{folder_of, read_text};
 use super::names::printable;
 use super::tensor::{Contents, Tensor};
-use super::{Checkpoint, Format, Naming, Weight, gather, map, pth};
+use super::{Checkpoint, Format, Naming, Notes, Weight, gather, map, pth, unread};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 
@@ -46,11 +46,11 @@ fn number(name: &str) -> Option<u8> {
     }
 }
 
-/// Opens the checkpoint in the directory `path`, which has `shards`.
+/// Opens the checkpoint in the directory `path`, which has `shards`, without the fields `ignore` of its configuration.
 ///
 /// # Errors
 /// [`Error::Model`] where a file is missing or damaged, or the model is of a kind not computed here.
-pub(super) fn open(path: &Path, shards: &[PathBuf]) -> Result<Checkpoint> {
+pub(super) fn open(path: &Path, shards: &[PathBuf], ignore: &[String]) -> Result<Checkpoint> {
     for (i, shard) in shards.iter().enumerate() {
         let expected = path.join(format!("consolidated.{i:02}.pth"));
         if *shard != expected {
@@ -63,7 +63,7 @@ pub(super) fn open(path: &Path, shards: &[PathBuf]) -> Result<Checkpoint> {
     }
     let full = path.canonicalize().unwrap_or_else(|_| path.into());
     let name = full.file_name().unwrap_or(full.as_os_str()).to_string_lossy().into_owned();
-    load(path, &path.join("params.json"), shards, name)
+    load(path, &path.join("params.json"), shards, name, ignore)
 }
 
 /// Opens the `.pth` file at `path`, which is one of several where it is called like them; params.json lies
@@ -71,16 +71,22 @@ pub(super) fn open(path: &Path, shards: &[PathBuf]) -> Result<Checkpoint> {
 ///
 /// # Errors
 /// As [`open`].
-pub(super) fn open_file(path: &Path) -> Result<Checkpoint> {
+pub(super) fn open_file(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let folder = folder_of(path);
     if number(&name).is_some() {
-        return open(folder, &shards(folder));
+        return open(folder, &shards(folder), ignore);
     }
-    load(path, &folder.join("params.json"), &[path.into()], name)
+    load(path, &folder.join("params.json"), &[path.into()], name, ignore)
 }
 
-fn load(path: &Path, params_path: &Path, files: &[PathBuf], name: String) -> Result<Checkpoint> {
+fn load(
+    path: &Path,
+    params_path: &Path,
+    files: &[PathBuf],
+    name: String,
+    ignore: &[String],
+) -> Result<Checkpoint> {
     let parts = files
         .iter()
         .map(|file| pth::read(&map::map(file)?, &file.display().to_string()))
@@ -93,7 +99,7 @@ fn load(path: &Path, params_path: &Path, files: &[PathBuf], name: String) -> Res
             .next("fetch params.json into the same directory"));
     }
     let params_place = params_path.display().to_string();
-    let params = Params::read(&read_text(params_path, MAX_PARAMS)?, &params_place)?;
+    let params = Params::read(&read_text(params_path, MAX_PARAMS)?, &params_place, ignore)?;
     let (embedding, head) = [Weight::Embedding, Weight::Head].map(|weight| Naming::Meta.name(weight)).into();
     let rows = rows(&parts, &embedding, params.dim);
     // Either is left out where the head is the embedding table, or both are views of one storage.
@@ -105,6 +111,7 @@ fn load(path: &Path, params_path: &Path, files: &[PathBuf], name: String) -> Res
     let config = params.config(rows, tied).map_err(|error| error.at(&params_place))?;
     let place = path.display().to_string();
     let contents = assemble(parts, files, &config, &place)?;
+    let unread = unread::screen(&contents, Naming::Meta, &config, &place)?;
     Ok(Checkpoint {
         name,
         format: Format::Meta { files: files.len() },
@@ -112,6 +119,7 @@ fn load(path: &Path, params_path: &Path, files: &[PathBuf], name: String) -> Res
         config,
         // Not in the files; the tokenizer knows.
         eos: Vec::new(),
+        notes: Notes { unread, ..params.notes },
         tensors: contents.tensors,
         unreadable: contents.unreadable,
         naming: Naming::Meta,

@@ -5,6 +5,7 @@
 //! before it was compared with the file's size.
 
 pub mod chat_template;
+pub mod fields;
 pub mod hub;
 pub mod names;
 pub mod tensor;
@@ -18,11 +19,14 @@ pub(crate) mod map;
 mod gather;
 mod hf_config;
 mod huggingface;
+mod json;
 mod llama2c;
 mod meta;
 mod pth;
 pub mod random;
 mod safetensors;
+mod screen;
+mod unread;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,6 +36,7 @@ use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 
 pub use names::{LayerWeight, Naming, Weight};
+pub use screen::Notes;
 pub use tensor::{Built, Bytes, Dtype, Dtypes, Scales, Tensor};
 
 /// An opened checkpoint: its configuration and its tensors, still as they lie in the file.
@@ -47,6 +52,8 @@ pub struct Checkpoint {
     pub config: ModelConfig,
     /// Ids that end a text; generation stops there.
     pub eos: Vec<u32>,
+    /// What of the files was not taken as they have it.
+    pub notes: Notes,
     /// The tensors by their name in the file (`.bin` files have none: there Meta's names).
     tensors: BTreeMap<String, Tensor>,
     /// Name and dtype of tensors in a dtype that is not read: buffers that no weight needs, mostly.
@@ -105,7 +112,16 @@ impl fmt::Display for Format {
 /// # Errors
 /// [`Error::Model`] where the path does not exist, is of no known kind, or holds a damaged model.
 pub fn open(path: Option<&Path>) -> Result<Checkpoint> {
-    let Some(path) = path else { return builtin::open() };
+    open_ignoring(path, &[])
+}
+
+/// Opens the checkpoint at `path`, or the built-in one, as if its configuration had not the fields `ignore`, which are
+/// named as messages name them.
+///
+/// # Errors
+/// As [`open`]; and [`Error::Usage`] where there is no such field, or no use in ignoring it.
+pub fn open_ignoring(path: Option<&Path>, ignore: &[String]) -> Result<Checkpoint> {
+    let Some(path) = path else { return builtin::open(ignore) };
     let metadata = std::fs::metadata(path).map_err(|error| {
         Error::model("there is no model at this path")
             .in_file(path)
@@ -117,19 +133,19 @@ pub fn open(path: Option<&Path>) -> Result<Checkpoint> {
         let shards = meta::shards(path);
         // A repository may hold both forms; its own is config.json's.
         match shards.is_empty() || huggingface::is_here(path) {
-            true => huggingface::open(path),
-            false => meta::open(path, &shards),
+            true => huggingface::open(path, ignore),
+            false => meta::open(path, &shards, ignore),
         }
     } else if let Some(folder) = huggingface::folder_of(path) {
         huggingface::open(folder)
     } else if meta::is_params(path) {
         open(Some(files::folder_of(path)))
     } else if gguf::is_gguf(&map::map(path)?) {
-        gguf::open(path)
+        gguf::open(path, ignore)
     } else if pth::is_pth(&map::map(path)?) {
-        meta::open_file(path)
+        meta::open_file(path, ignore)
     } else {
-        llama2c::open(path)
+        llama2c::open(path, ignore)
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::names::{LayerWeight as L, Naming, Weight};
-use super::{Bytes, Checkpoint, Dtype, Format, Scales, Tensor};
+use super::{Bytes, Checkpoint, Dtype, Format, Notes, Scales, Tensor};
 use crate::config::{DEFAULT_GROUP, ModelConfig, Pairing, RopeScaling};
 use crate::error::{Error, Result};
 
@@ -106,6 +106,7 @@ pub fn of_config(name: &str, config: ModelConfig, dtype: Dtype) -> Checkpoint {
         path: None,
         config,
         eos: Vec::new(),
+        notes: Notes::default(),
         tensors,
         unreadable: BTreeMap::new(),
         naming: Naming::Meta,

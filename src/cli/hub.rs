@@ -27,7 +27,9 @@ pub(super) struct Place {
 pub(super) fn locate(args: &ModelArgs, wanted: Wanted) -> Result<Place> {
     match (&args.model, name(args)) {
         (_, Some(name)) => {
-            let found = fetch(name, wanted, Settings::from_env(args.offline)?)?;
+            let mut settings = Settings::from_env(args.offline)?;
+            settings.ignore_config.clone_from(&args.ignore_config);
+            let found = fetch(name, wanted, settings)?;
             Ok(Place { path: Some(found.path), outline: found.outline, name: Some(found.name) })
         }
         (path, None) => Ok(Place { path: path.clone(), outline: None, name: None }),

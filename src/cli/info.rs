@@ -44,6 +44,10 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
     };
     writeln!(out, "precision   {}: {arithmetic}", precision.name())?;
 
+    for line in checkpoint.notes.lines() {
+        writeln!(out, "warning     {line}")?;
+    }
+
     writeln!(out, "\nconfiguration")?;
     let tied = if config.tied { "yes: the output head is the embedding table" } else { "no" };
     let heads_note = match config.group_size() {

@@ -190,7 +190,10 @@ pub(super) fn precision(args: &ModelArgs, checkpoint: &Checkpoint) -> Precision 
 /// Opens the checkpoint, with what the options change in its configuration.
 fn open_checkpoint(args: &ModelArgs, wanted: Wanted) -> Result<(Checkpoint, Option<Outline>)> {
     let place = hub::locate(args, wanted)?;
-    let mut checkpoint = checkpoint::open(place.path.as_deref())?;
+    let mut checkpoint = checkpoint::open_ignoring(place.path.as_deref(), &args.ignore_config)?;
+    for line in checkpoint.notes.lines() {
+        tell(format_args!("warning: {line}"));
+    }
     if let Some(name) = place.name {
         // The folder's own name there is a commit.
         checkpoint.name = name;

@@ -109,6 +109,10 @@ struct ModelArgs {
     #[arg(long, value_name = "FACTOR", allow_negative_numbers = true)]
     rope_factor: Option<f32>,
 
+    /// Open the model as if its configuration had not this field, which would be refused [may be given again]
+    #[arg(long, value_name = "FIELD")]
+    ignore_config: Vec<String>,
+
     /// Arithmetic to run in [default: q8 where the weights are int8 with scales, else f32]
     #[arg(long, value_enum, value_name = "PRECISION")]
     precision: Option<PrecisionName>,
@@ -298,7 +302,7 @@ struct BenchArgs {
     model: ModelArgs,
 
     /// Random weights in the shape of a known model, instead of a model
-    #[arg(long, value_name = "NAME", conflicts_with = "model")]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["model", "ignore_config"])]
     shape: Option<String>,
 
     /// Number type of the random weights

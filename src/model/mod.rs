@@ -27,6 +27,7 @@ pub struct Model<B: Backend> {
     /// RoPE's angle a position for each pair (C/2), in radians.
     pub rope_frequencies: Vec<f32>,
     name: String,
+    ignored: Vec<String>,
 }
 
 impl Sizes {
@@ -58,7 +59,8 @@ impl<B: Backend> Model<B> {
         let weights = Weights::load(checkpoint, &backend)?;
         let rope_frequencies =
             ops::rope::frequencies(config.head_dim, config.rope_theta, &config.rope_scaling);
-        Ok(Self { config, weights, backend, rope_frequencies, name: checkpoint.name.clone() })
+        let (name, ignored) = (checkpoint.name.clone(), checkpoint.notes.ignored.clone());
+        Ok(Self { config, weights, backend, rope_frequencies, name, ignored })
     }
 
     /// The sizes that a trace's shapes are made of.
@@ -71,6 +73,7 @@ impl<B: Backend> Model<B> {
         let config = &self.config;
         ModelCard {
             name: self.name.clone(),
+            ignored: self.ignored.clone(),
             sizes: self.sizes(),
             context: config.context,
             norm_eps: config.norm_eps,

@@ -52,6 +52,8 @@ impl PassDims {
 pub struct ModelCard {
     /// Short name.
     pub name: String,
+    /// Fields of its configuration that were ignored because the user said so.
+    pub ignored: Vec<String>,
     /// The sizes.
     pub sizes: Sizes,
     /// Longest sequence the model is meant for.
@@ -228,6 +230,7 @@ mod tests {
         };
         let card = ModelCard {
             name: "test".into(),
+            ignored: vec![],
             sizes,
             context: 8,
             norm_eps: 1e-5,

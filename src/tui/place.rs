@@ -148,6 +148,7 @@ mod tests {
         };
         let card = ModelCard {
             name: "m".into(),
+            ignored: vec![],
             sizes,
             context: 16,
             norm_eps: 1e-5,

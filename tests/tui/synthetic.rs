@@ -79,6 +79,7 @@ impl Synthetic {
     pub(crate) fn with(sizes: Sizes, tokens: Vec<TokenLabel>) -> Self {
         let card = ModelCard {
             name: "synthetic-3x4".into(),
+            ignored: vec![],
             sizes,
             context: 64,
             norm_eps: 1e-5,

@@ -1,9 +1,11 @@
 //! The hyperparameters of a GGUF file: keys under the name of its architecture, and what its tensors show.
 
 use super::Metadata;
+use crate::checkpoint::fields::Source;
 use crate::checkpoint::names::{LayerWeight, printable};
+use crate::checkpoint::screen::Screen;
 use crate::checkpoint::tensor::{Contents, Dtype, Tensor};
-use crate::checkpoint::{Naming, Weight};
+use crate::checkpoint::{Naming, Notes, Weight};
 use crate::config::{ModelConfig, Pairing, RopeScaling};
 use crate::error::{Error, Result};
 
@@ -26,15 +28,18 @@ const ARCHITECTURES: &[Architecture] = &[
 /// Divisors of the RoPE frequencies: no weight, though it is stored as one.
 pub(super) const ROPE_FREQS: &str = "rope_freqs.weight";
 
-/// The hyperparameters of a model with these tensors; `rope_freqs.weight`, which is one, is taken out.
+/// The hyperparameters of a model with these tensors, and what was not taken as the file has it; `rope_freqs.weight`,
+/// which is a hyperparameter, is taken out of the tensors, and the keys `ignore` out of the metadata.
 ///
 /// # Errors
-/// [`Error::Model`] where a key is missing or wrong, or the model has a part that is not computed here.
+/// [`Error::Model`] where a key is missing or wrong, or the model has a part that is not computed here;
+/// [`Error::Usage`] where there is no use in ignoring a key.
 pub(super) fn model_config(
-    metadata: &Metadata<'_>,
+    metadata: &mut Metadata<'_>,
     contents: &mut Contents,
     place: &str,
-) -> Result<ModelConfig> {
+    ignore: &[String],
+) -> Result<(ModelConfig, Notes)> {
     let &Architecture { name: architecture, pairing, qk_norm } = architecture(metadata, place)?;
     if contents.tensors.is_empty() && contents.unreadable.is_empty() {
         return Err(Error::model("the GGUF file holds no tensors, only a vocabulary")
@@ -42,15 +47,9 @@ pub(super) fn model_config(
             .expected("the weights of a model")
             .next("give it with --tokenizer, and the model with --model"));
     }
+    let notes = screen(metadata, &format!("{architecture}."), place, ignore)?;
+    let metadata = &*metadata;
     let key = |name: &str| format!("{architecture}.{name}");
-    if metadata.size(&key("expert_count"))?.unwrap_or(0) > 0 {
-        let found = metadata.size(&key("expert_count"))?.unwrap_or(0);
-        return Err(metadata.wrong(
-            &key("expert_count"),
-            "0: mixtures of experts are not computed here",
-            found,
-        ));
-    }
     let layers = metadata.required_size(&key("block_count"))?;
     if layers > contents.tensors.len() + contents.unreadable.len() {
         return Err(metadata.wrong(&key("block_count"), "not more layers than tensors", layers));
@@ -100,7 +99,24 @@ pub(super) fn model_config(
     };
     contents.tensors.remove(ROPE_FREQS);
     config.check().map_err(|error| error.at(place))?;
-    Ok(config)
+    Ok((config, notes))
+}
+
+/// Takes the keys `ignore` out of the metadata, and looks up those that begin with `prefix`, the architecture's: no
+/// others say what the model computes.
+fn screen(metadata: &mut Metadata<'_>, prefix: &str, place: &str, ignore: &[String]) -> Result<Notes> {
+    let mut screen = Screen::new(place, ignore);
+    for name in ignore {
+        if !name.starts_with(prefix) || !metadata.remove(name) {
+            let keys = metadata.under(prefix).map(|(key, _)| format!("{prefix}{key}"));
+            return Err(screen.no_such_field(name, keys));
+        }
+        screen.check_ignored(&[Source::Gguf], name, &name[prefix.len()..])?;
+        screen.notes.ignored.push(name.clone());
+    }
+    let keys: Vec<_> = metadata.under(prefix).collect();
+    screen.fields(&[Source::Gguf], prefix, keys.iter().map(|(key, value)| (*key, value)))?;
+    Ok(screen.notes)
 }
 
 /// Whether the file has a tensor for `weight`, of whatever dtype.

@@ -122,6 +122,16 @@ impl<'a> Metadata<'a> {
         Ok(Self { place, values })
     }
 
+    /// Takes `key` out, and says whether it was there.
+    pub(crate) fn remove(&mut self, key: &str) -> bool {
+        self.values.remove(key).is_some()
+    }
+
+    /// The keys that begin with `prefix`, without it, and their values.
+    pub(crate) fn under(&self, prefix: &str) -> impl Iterator<Item = (&'a str, serde_json::Value)> {
+        self.values.iter().filter_map(move |(key, value)| Some((key.strip_prefix(prefix)?, json(value))))
+    }
+
     /// The error that the value of `key` cannot be right.
     pub(crate) fn wrong(&self, key: &str, expected: &str, found: impl std::fmt::Display) -> Error {
         Error::model(format!("`{key}` of the GGUF file cannot be right"))
@@ -297,6 +307,25 @@ fn read_list<'a>(reader: &mut Reader<'a>) -> Result<List<'a>> {
     };
     // Not more than the bytes that are there, so it fits.
     Ok(List { kind, count: count as usize, bytes })
+}
+
+/// A value as JSON has it; of a long array only that it is one.
+fn json(value: &Value<'_>) -> serde_json::Value {
+    const LONG: usize = 1024;
+    match value {
+        // Beyond 2⁶⁴ there is none; a number of more digits is none that counts something.
+        Value::Whole(number) => i64::try_from(*number).map_or_else(|_| number.to_string().into(), Into::into),
+        Value::Number(number) => (*number).into(),
+        Value::Flag(flag) => (*flag).into(),
+        Value::Text(bytes) => String::from_utf8_lossy(bytes).into(),
+        Value::List(list) => match list.kind.size() {
+            Some(size) if list.count <= LONG => {
+                let values = list.bytes.chunks_exact(size as usize);
+                values.map(|bytes| json(&list.kind.scalar(bytes))).collect()
+            }
+            _ => describe(value).into(),
+        },
+    }
 }
 
 /// A value in a few words.

@@ -73,11 +73,11 @@ pub(super) fn values_to_open(bytes: &[u8]) -> Option<Vec<Range<u64>>> {
     tensors::places(&header, config::ROPE_FREQS).ok()
 }
 
-/// Opens the checkpoint at `path`, and where it was split into several files, all of them.
+/// Opens the checkpoint at `path` without the keys `ignore` of its configuration, and where it was split into several files, all of them.
 ///
 /// # Errors
 /// [`Error::Model`] where a file is damaged or missing, or the model is of a kind not computed here.
-pub(super) fn open(path: &Path) -> Result<Checkpoint> {
+pub(super) fn open(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     let paths = {
         let file = map::map(path)?;
         let place = path.display().to_string();
@@ -94,22 +94,23 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint> {
         headers.push(header);
     }
     // The first part has the configuration; the others only say that they are parts.
-    let (header, place) = (&headers[0], &places[0]);
+    let (header, place) = (&mut headers[0], &places[0]);
     split::check_total(&header.metadata, &contents)?;
     let name = paths[0].file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-    let checkpoint = assemble(name, header, contents, files.len(), place)?;
+    let checkpoint = assemble(name, header, contents, files.len(), place, ignore)?;
     Ok(Checkpoint { path: Some(paths[0].clone()), ..checkpoint })
 }
 
 /// Puts together what the files say. The path is left empty.
 fn assemble(
     name: String,
-    header: &Header<'_>,
+    header: &mut Header<'_>,
     mut contents: Contents,
     files: usize,
     place: &str,
+    ignore: &[String],
 ) -> Result<Checkpoint> {
-    let config = config::model_config(&header.metadata, &mut contents, place)?;
+    let (config, notes) = config::model_config(&mut header.metadata, &mut contents, place, ignore)?;
     // Norms are float32 in every file; what tells files apart is how the matrices are stored.
     let matrices = contents.tensors.values().filter(|tensor| tensor.shape().len() > 1);
     let dtypes: Dtypes = matrices.map(Tensor::dtype).collect();
@@ -119,6 +120,7 @@ fn assemble(
         path: None,
         config,
         eos: stop_ids(&header.metadata)?,
+        notes,
         tensors: contents.tensors,
         unreadable: contents.unreadable,
         naming: Naming::Gguf,
@@ -128,9 +130,9 @@ fn assemble(
 /// The checkpoint in the bytes of a whole file.
 #[cfg(test)]
 fn parse(file: &super::Bytes, place: &str) -> Result<Checkpoint> {
-    let header = header(file, place)?;
+    let mut header = header(file, place)?;
     let contents = tensors::read(file, &header, place)?;
-    assemble("test".into(), &header, contents, 1, place)
+    assemble("test".into(), &mut header, contents, 1, place, &[])
 }
 
 #[cfg(test)]

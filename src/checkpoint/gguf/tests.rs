@@ -273,3 +273,53 @@ proptest! {
         use_up(&bytes);
     }
 }
+
+#[test]
+fn every_key_under_the_architectures_name_is_obeyed_harmless_or_refused() {
+    use crate::checkpoint::fields::{Neutral, Rule, Source, TABLE};
+    let plain = model(&tensors(keys()));
+    for row in TABLE.iter().filter(|row| row.source == Source::Gguf) {
+        for name in row.names {
+            let key = format!("llama.{name}");
+            let same = |build: Build| {
+                let model = model(&tensors(build));
+                assert_eq!((&model.config, &model.notes), (&plain.config, &plain.notes), "{key}");
+            };
+            match row.rule {
+                Rule::Obeyed | Rule::Storage => {}
+                Rule::Harmless => same(keys().f32(&key, 7.0)),
+                Rule::Refused(neutral) => {
+                    refused(&tensors(keys().f32(&key, 0.25)), &format!("`{key}`"));
+                    refused(&tensors(keys().text(&key, "some")), &format!("--ignore-config {key}"));
+                    refused(&tensors(keys().wholes(&key, &[0, 3])), "found: [0, 3]");
+                    same(keys().flag(&key, neutral.contains(&Neutral::True)));
+                    for neutral in neutral {
+                        match neutral {
+                            Neutral::Number(number) => same(keys().f32(&key, *number as f32)),
+                            Neutral::Text(text) => same(keys().text(&key, text)),
+                            Neutral::True => refused(&tensors(keys().flag(&key, false)), &format!("`{key}`")),
+                        }
+                    }
+                }
+            }
+        }
+    }
+    refused(&tensors(keys().f32("llama.rope.another", 2.0)), "`llama.rope.another`");
+    let model = model(&tensors(keys().text("llama.author", "x").text("other.rope.kind", "y").u32("rope", 3)));
+    assert_eq!((model.notes.unknown, model.config), (vec!["llama.author".to_owned()], plain.config));
+}
+
+#[test]
+fn a_key_can_be_ignored() {
+    let bytes = tensors(keys().flag("llama.attention.causal", false)).bytes();
+    let file = Bytes::Static(Box::leak(bytes.into_boxed_slice()));
+    let open = |ignore: &str| {
+        let mut header = header(&file, "test.gguf")?;
+        let contents = tensors::read(&file, &header, "test.gguf")?;
+        assemble("test".into(), &mut header, contents, 1, "test.gguf", &[ignore.to_owned()])
+    };
+    assert_eq!(open("llama.attention.causal").unwrap().notes.ignored, ["llama.attention.causal"]);
+    for wrong in ["attention.causal", "llama.attention.causality", "general.architecture"] {
+        assert_eq!(open(wrong).unwrap_err().exit_code(), 2, "{wrong}");
+    }
+}

@@ -97,8 +97,15 @@ pub fn fetch(name: &Name, wanted: Wanted, settings: &Settings, watch: &mut dyn W
             return found.ok_or_else(|| refusal::report(&failure, &client));
         }
     };
-    let mut fetch =
-        Fetch { client: &client, cache: &cache, listing: &listing, watch, fetched: (0, 0), outline: None };
+    let mut fetch = Fetch {
+        client: &client,
+        cache: &cache,
+        listing: &listing,
+        watch,
+        ignore: &settings.ignore_config,
+        fetched: (0, 0),
+        outline: None,
+    };
     fetch.all(name, wanted)?;
     let Fetch { fetched, outline, .. } = fetch;
     for file in files::optional().filter(|file| !listing.files.iter().any(|listed| listed == file)) {
@@ -170,6 +177,8 @@ struct Fetch<'f, 's> {
     cache: &'f Cache,
     listing: &'f Listing,
     watch: &'f mut dyn Watch,
+    /// Fields of the configuration that are to be ignored.
+    ignore: &'f [String],
     fetched: (usize, u64),
     outline: Option<Outline>,
 }
@@ -198,7 +207,8 @@ impl Fetch<'_, '_> {
             Weights::Safetensors(file) => {
                 // Before gigabytes come, whether they are of a kind that is computed here.
                 let config = folder.join(files::CONFIG);
-                hf_config::model_config(&read_text(&config, MAX_CONFIG)?, &config.display().to_string())?;
+                let text = read_text(&config, MAX_CONFIG)?;
+                hf_config::model_config(&text, &config.display().to_string(), self.ignore)?;
                 if file == files::INDEX {
                     self.file(file)?;
                     (super::huggingface::shard_names(&folder.join(file))?, true)

@@ -15,6 +15,8 @@ pub struct Settings {
     pub(super) token: Option<String>,
     /// Whether the hub may not be asked.
     pub(super) offline: bool,
+    /// Fields of the configuration that are to be ignored; from the command line alone.
+    pub ignore_config: Vec<String>,
 }
 
 /// The largest file that is read for a token.
@@ -76,6 +78,7 @@ impl Settings {
             cache: cache.unwrap_or_else(|| home.join("hub")),
             token,
             offline: offline || is_on("HF_HUB_OFFLINE") || is_on("TRANSFORMERS_OFFLINE"),
+            ignore_config: Vec::new(),
         })
     }
 }

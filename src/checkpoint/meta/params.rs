@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 
-use super::super::hf_config::{Fields, brief, parse_object};
+use super::super::fields::Source;
+use super::super::json::{Fields, brief, parse_object};
+use super::super::screen::{Notes, Screen};
 use crate::config::{ModelConfig, Pairing, RopeScaling};
 use crate::error::{Error, Result};
 
@@ -22,36 +24,24 @@ pub(super) struct Params {
     norm_eps: f32,
     rope_theta: f32,
     rope_scaling: RopeScaling,
+    /// What was not taken as the file has it.
+    pub(super) notes: Notes,
 }
 
-/// Parts that this program would compute wrongly: models with them are not Llamas of text alone, or keep
-/// their weights in other numbers.
-const NOT_COMPUTED: &[&str] = &[
-    "moe",
-    "moe_args",
-    "vision_args",
-    "vision_chunk_size",
-    "vision_max_num_chunks",
-    "vision_num_cross_attention_layers",
-    "quantization_args",
-    "lora_args",
-    "sliding_window",
-];
-
 impl Params {
-    /// The hyperparameters in the text of a params.json; `place` names the file in messages. Defaults are
-    /// those of `ModelArgs` in Meta's code.
+    /// The hyperparameters in the text of a params.json without the fields `ignore`; `place` names the file in
+    /// messages. Defaults are those of `ModelArgs` in Meta's code.
     ///
     /// # Errors
     /// [`Error::Model`] where the text is no JSON object, a field has the wrong type, or the model has a
-    /// part that is not computed here.
-    pub(super) fn read(text: &str, place: &str) -> Result<Self> {
-        let object = parse_object(text, place)?;
+    /// part that is not computed here; [`Error::Usage`] where there is no use in ignoring a field.
+    pub(super) fn read(text: &str, place: &str, ignore: &[String]) -> Result<Self> {
+        let mut object = parse_object(text, place)?;
+        let mut screen = Screen::new(place, ignore);
+        screen.take_out(&mut object)?;
+        ignore.iter().try_for_each(|name| screen.check_ignored(&[Source::Meta], name, name))?;
+        screen.fields(&[Source::Meta], "", object.iter().map(|(name, value)| (name.as_str(), value)))?;
         let fields = Fields { object: &object, place, prefix: "" };
-        if let Some(name) = NOT_COMPUTED.iter().find(|name| fields.get(name).is_some()) {
-            let found = fields.get(name).map(brief).unwrap_or_default();
-            return Err(fields.wrong(name, "absent: this part is not computed here", found));
-        }
         let dim = fields.required_size("dim")?;
         let heads = fields.required_size("n_heads")?;
         let head_dim = match fields.size("head_dim")? {
@@ -93,6 +83,7 @@ impl Params {
             norm_eps,
             rope_theta,
             rope_scaling,
+            notes: screen.notes,
         })
     }
 
@@ -185,7 +176,7 @@ mod tests {
         for (name, value) in changes.as_object().unwrap() {
             params[name] = value.clone();
         }
-        Params::read(&params.to_string(), "params.json")?.config(Some(32000), false)
+        Params::read(&params.to_string(), "params.json", &[])?.config(Some(32000), false)
     }
 
     #[test]
@@ -222,21 +213,84 @@ mod tests {
     #[test]
     fn what_is_absent_is_as_in_llama_1() {
         let text = r#"{"dim": 64, "multiple_of": 4, "n_heads": 8, "n_layers": 5, "norm_eps": 1e-06, "vocab_size": -1}"#;
-        let config = Params::read(text, "params.json").unwrap().config(Some(512), true).unwrap();
+        let config = Params::read(text, "params.json", &[]).unwrap().config(Some(512), true).unwrap();
         assert_eq!((config.kv_heads, config.vocab, config.ffn_dim, config.context), (8, 512, 172, 2048));
         assert_eq!((config.rope_theta, config.rope_scaling), (10000.0, RopeScaling::None));
         assert_eq!((config.pairing, config.tied), (Pairing::Neighbours, true));
-        let unknown = Params::read(text, "params.json").unwrap().config(None, true).unwrap_err().to_string();
+        let unknown =
+            Params::read(text, "params.json", &[]).unwrap().config(None, true).unwrap_err().to_string();
         assert!(unknown.contains("vocabulary"), "{unknown}");
     }
 
     #[test]
     fn what_is_not_computed_is_named() {
-        for name in NOT_COMPUTED {
-            let text = config(&json!({*name: {}})).unwrap_err().to_string();
+        for name in [
+            "moe",
+            "moe_args",
+            "vision_args",
+            "vision_chunk_size",
+            "vision_num_cross_attention_layers",
+            "quantization_args",
+            "lora_args",
+            "sliding_window",
+            "use_qk_norm",
+            "nope_layer_interval",
+            "attention_chunk_size",
+            "yarn",
+        ] {
+            let text = config(&json!({name: {"a": 1}})).unwrap_err().to_string();
             assert!(text.contains(&format!("`{name}`")), "{text}");
-            config(&json!({*name: null})).unwrap();
+            config(&json!({name: null})).unwrap();
         }
+    }
+
+    #[test]
+    fn every_field_is_obeyed_harmless_or_refused() {
+        use crate::checkpoint::fields::{Neutral, Null, Rule, TABLE};
+        let read = |changes: &Value| {
+            let mut params = small();
+            for (name, value) in changes.as_object().unwrap() {
+                params[name] = value.clone();
+            }
+            let params = Params::read(&params.to_string(), "params.json", &[])?;
+            Ok((params.config(Some(32000), false)?, params.notes))
+        };
+        let same =
+            |changes: Value| assert_eq!(read(&changes).unwrap(), read(&json!({})).unwrap(), "{changes}");
+        let refused = |changes: Value, name: &str| {
+            let text = read(&changes).map_err(|error: Error| error.to_string()).unwrap_err();
+            assert!(text.contains(&format!("`{name}`")) && text.contains("next: "), "{text}");
+        };
+        for row in TABLE.iter().filter(|row| row.source == Source::Meta) {
+            for &name in row.names {
+                match (row.rule, row.null) {
+                    (Rule::Obeyed, Null::Absent) => {}
+                    (_, Null::Fails) => refused(json!({name: null}), name),
+                    (_, Null::Absent) => same(json!({name: null})),
+                }
+                match row.rule {
+                    Rule::Obeyed => {}
+                    Rule::Harmless => same(json!({name: 7})),
+                    Rule::Storage => refused(json!({name: {"bits": 4}}), name),
+                    Rule::Refused(neutral) => {
+                        refused(json!({name: 0.25}), name);
+                        refused(json!({name: {"a": 1}}), name);
+                        for neutral in neutral {
+                            match neutral {
+                                Neutral::Number(number) => same(json!({name: number})),
+                                Neutral::Text(text) => same(json!({name: text})),
+                                Neutral::True => same(json!({name: true})),
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        refused(json!({"my_rope": 1}), "my_rope");
+        assert_eq!(read(&json!({"author": "x"})).unwrap().1.unknown, ["author"]);
+        let params = json!({"dim": 64, "n_heads": 8, "n_layers": 5, "use_qk_norm": true}).to_string();
+        let ignoring = Params::read(&params, "params.json", &["use_qk_norm".into()]).unwrap();
+        assert_eq!(ignoring.notes.ignored, ["use_qk_norm"]);
     }
 
     #[test]
@@ -254,7 +308,7 @@ mod tests {
         config(&json!({"n_heads": 0})).unwrap_err();
         config(&json!({"dim": 2047})).unwrap_err();
         config(&json!({"dim": i32::MAX, "n_heads": 1, "multiple_of": i32::MAX})).unwrap_err();
-        assert!(Params::read("[]", "params.json").is_err());
+        assert!(Params::read("[]", "params.json", &[]).is_err());
     }
 
     proptest! {
@@ -263,7 +317,7 @@ mod tests {
             let mut text = small().to_string().into_bytes();
             let at = at.index(text.len());
             text[at] = byte;
-            let params = Params::read(&String::from_utf8(text).unwrap(), "params.json");
+            let params = Params::read(&String::from_utf8(text).unwrap(), "params.json", &[]);
             let _ = params.map(|params| params.config(Some(7), false));
         }
     }

@@ -28,7 +28,7 @@ impl Manifest {
         let sampling = args.sampling.sampling();
         Self {
             model: json!({
-                "name": card.name,
+                "name": card.name, "ignored_config": card.ignored,
                 "layers": sizes.layers, "dim": sizes.dim, "heads": sizes.heads, "kv_heads": sizes.kv_heads,
                 "head_dim": sizes.head_dim, "ffn_dim": sizes.hidden, "vocab": sizes.vocab,
                 "context": card.context, "norm_eps": float(card.norm_eps),

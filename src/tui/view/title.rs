@@ -33,6 +33,11 @@ impl Widget for Title<'_> {
         // While something is computed, that is worth more room than the model's name.
         let (first, second) = match &app.status {
             Status::Working(what) => (format!(" {what} …"), String::new()),
+            // What is not the model's own goes first: there is always room for its beginning.
+            Status::Idle if !card.ignored.is_empty() => (
+                format!(" without {} · {}", text::visible(&card.ignored.join(", ")), card.name),
+                format!("  {} · {}", card.backend, card.precision),
+            ),
             Status::Idle => (format!(" {}", card.name), format!("  {} · {}", card.backend, card.precision)),
         };
         let room = usize::from(area.width).saturating_sub(text::width(&here) + 1);

@@ -1,0 +1,423 @@
+//! What this program does with each field of a configuration: the one table of what is obeyed, what does not touch
+//! the numbers, and what would change them and is not computed here; and the rule for fields that the table has not.
+//!
+//! The reference is transformers 5.23 for config.json, llama.cpp for GGUF files and Meta's code for params.json.
+//! `fixtures/configuration` holds what transformers does with each field of a config.json.
+
+use serde_json::Value;
+
+/// Where a field stands. What is said of one family goes before what is said of every config.json.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// config.json of any family.
+    HuggingFace,
+    /// config.json with `model_type` llama.
+    Llama,
+    /// With `model_type` mistral.
+    Mistral,
+    /// With `model_type` qwen2.
+    Qwen2,
+    /// With `model_type` qwen3.
+    Qwen3,
+    /// The object `rope_parameters` or `rope_scaling` of a config.json.
+    Rope,
+    /// Meta's params.json.
+    Meta,
+    /// A GGUF file's keys, without the architecture's name before them.
+    Gguf,
+}
+
+/// What is done with a field.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rule {
+    /// The model is computed by it; a value that cannot be computed here is refused.
+    Obeyed,
+    /// No number that the model computes depends on it.
+    Harmless,
+    /// It would change what is computed, in a way that is not computed here: refused unless it is null, false,
+    /// empty, or a list of such values or of these.
+    Refused(&'static [Neutral]),
+    /// It says that the weights are stored in a way that is not read here: refused unless null, and cannot be
+    /// ignored.
+    Storage,
+}
+
+/// A value with which a field changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Neutral {
+    /// This number.
+    Number(f64),
+    /// This text.
+    Text(&'static str),
+    /// `true`.
+    True,
+}
+
+/// What null stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Null {
+    /// The same as if the field were not there.
+    Absent,
+    /// Nothing: the reference fails, or takes it for something else than the default.
+    Fails,
+}
+
+/// One row of the table: fields of which the same is to be said. A name that ends in `*` stands for all that begin
+/// so.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Where they stand.
+    pub source: Source,
+    /// What is done with them.
+    pub rule: Rule,
+    /// What null stands for.
+    pub null: Null,
+    /// Their names.
+    pub names: &'static [&'static str],
+}
+
+const fn row(source: Source, rule: Rule, null: Null, names: &'static [&'static str]) -> Row {
+    Row { source, rule, null, names }
+}
+
+const ONE: &[Neutral] = &[Neutral::Number(1.0)];
+const ZERO: &[Neutral] = &[Neutral::Number(0.0)];
+/// llama.cpp takes a factor of 0 for none.
+const ONE_OR_ZERO: &[Neutral] = &[Neutral::Number(1.0), Neutral::Number(0.0)];
+/// Where −1 stands for none.
+const NEGATIVE: &[Neutral] = &[Neutral::Number(-1.0), Neutral::Number(0.0)];
+const SILU: &[Neutral] = &[Neutral::Text("silu"), Neutral::Text("swish")];
+const FULL: &[Neutral] = &[Neutral::Text("full_attention")];
+
+use Null::{Absent, Fails};
+use Rule::{Harmless, Obeyed, Refused, Storage};
+use Source::{Gguf, HuggingFace, Llama, Meta, Mistral, Qwen2, Qwen3, Rope};
+
+/// The table.
+#[rustfmt::skip]
+pub const TABLE: &[Row] = &[
+    // config.json, every family.
+    row(HuggingFace, Obeyed, Fails, &[
+        "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+        "hidden_act", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings",
+    ]),
+    row(HuggingFace, Obeyed, Absent, &[
+        "architectures", "num_key_value_heads", "head_dim", "rope_parameters", "rope_scaling",
+        // Null fails where the value is asked for; that depends on other fields.
+        "rope_theta", "original_max_position_embeddings",
+    ]),
+    // Llama.
+    row(Llama, Obeyed, Fails, &["attention_bias", "mlp_bias"]),
+    // Masks do not read them there, but the cache does, and forgets keys.
+    row(Llama, Refused(&[]), Absent, &["sliding_window", "attention_chunk_size"]),
+    row(Llama, Refused(FULL), Absent, &["layer_types"]),
+    row(Llama, Harmless, Absent, &["use_sliding_window", "max_window_layers"]),
+    // Mistral.
+    row(Mistral, Obeyed, Fails, &["num_key_value_heads"]),
+    row(Mistral, Obeyed, Absent, &["sliding_window", "layer_types"]),
+    row(Mistral, Harmless, Fails, &["attention_dropout"]),
+    row(Mistral, Harmless, Absent, &["attention_bias", "mlp_bias", "use_sliding_window", "max_window_layers"]),
+    // Qwen2.
+    row(Qwen2, Obeyed, Fails, &["head_dim", "use_sliding_window", "max_window_layers"]),
+    row(Qwen2, Obeyed, Absent, &["sliding_window", "layer_types"]),
+    row(Qwen2, Harmless, Fails, &["attention_dropout"]),
+    row(Qwen2, Harmless, Absent, &["attention_bias", "mlp_bias"]),
+    // Qwen3.
+    row(Qwen3, Obeyed, Fails, &["head_dim", "attention_bias", "use_sliding_window", "max_window_layers"]),
+    row(Qwen3, Obeyed, Absent, &["sliding_window", "layer_types"]),
+    row(Qwen3, Harmless, Fails, &["attention_dropout"]),
+    row(Qwen3, Harmless, Absent, &["mlp_bias"]),
+    // config.json, what no family computes.
+    row(HuggingFace, Harmless, Fails, &["initializer_range", "use_cache"]),
+    row(HuggingFace, Harmless, Absent, &[
+        // Training.
+        "attention_dropout", "attn_dropout", "attention_probs_dropout_prob", "hidden_dropout", "hidden_dropout_prob",
+        "dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop", "residual_dropout", "embedding_dropout",
+        "ffn_dropout", "classifier_dropout", "layerdrop", "gradient_checkpointing", "label_smoothing",
+        "router_aux_loss_coef", "router_jitter_noise", "output_router_logits", "z_loss_coefficient", "init_std",
+        "initializer_factor", "init_method", "weight_init",
+        // How it was split, stored, or is to be run.
+        "pretraining_tp", "tensor_parallel", "tensor_parallel_degree", "sequence_parallel", "use_cache_kernel",
+        "dtype", "torch_dtype", "use_bfloat16", "fp16", "bf16", "fp32", "torchscript", "chunk_size_feed_forward",
+        "low_cpu_mem_usage", "attn_implementation", "_attn_implementation", "_attn_implementation_internal",
+        "_attn_implementation_autoset", "_experts_implementation", "_experts_implementation_internal",
+        "experts_implementation", "_flash_attn_2_enabled", "use_flash_attn", "use_flash_attention",
+        "use_flash_attention_2", "flash_attn", "use_flash_rotary", "use_fused_rmsnorm", "use_fused_rope",
+        "fused_bias_fc", "use_fused_crossentropy", "cache_implementation", "offline", "use_dynamic_ntk_cache",
+        // What the checkpoint is called and came from.
+        "transformers_version", "_name_or_path", "name_or_path", "_commit_hash", "auto_map", "tokenizer_class",
+        "tokenizer_file", "prefix", "revision", "license", "transformers.js_config", "transformers_js_config",
+        "is_llama_config", "rope_interleaved", "unsloth_*", "_unsloth*", "mergekit*", "max_sequence_length",
+        "max_seq_len", "max_seq_length", "max_length_seq", "seq_length", "model_max_length", "user_max_position",
+        "training_args", "peft_type", "_pre_quantization_dtype", "world_size", "nanotron_version", "language",
+        // Tokens.
+        "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "cls_token_id",
+        "mask_token_id", "eot_token_id", "eod_token_id", "decoder_start_token_id", "bos_token", "eos_token",
+        "pad_token", "unk_token", "image_token_index", "additional_special_tokens", "original_vocab_size",
+        "ignore_index", "pad_vocab_size_multiple", "make_vocab_size_divisible_by",
+        // What is put on top of the model, or taken out of it.
+        "id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params",
+        "output_attentions", "output_hidden_states", "output_scores", "return_dict", "return_dict_in_generate",
+        "use_return_dict", "tie_last_hidden_states", "is_decoder", "is_encoder_decoder", "tie_encoder_decoder",
+        "keys_to_ignore_at_inference", "tf_legacy_loss",
+        // Generation, in older files.
+        "max_length", "max_new_tokens", "min_length", "min_new_tokens", "do_sample", "early_stopping", "num_beams",
+        "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "min_p", "typical_p",
+        "repetition_penalty", "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
+        "bad_words_ids", "num_return_sequences", "forced_bos_token_id", "forced_eos_token_id",
+        "remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
+        "generation_config", "assistant_early_exit",
+    ]),
+    row(HuggingFace, Storage, Absent, &[
+        "quantization_config", "quantization", "quant_config", "quantize_config", "compression_config",
+        "sparsity_config", "bnb_config", "gptq_config", "awq_config",
+    ]),
+    // Null is not the default there: a null is_causal hides nothing.
+    row(HuggingFace, Refused(&[Neutral::True]), Fails, &["is_causal"]),
+    row(HuggingFace, Refused(&[Neutral::True]), Absent, &["causal", "scale_attn_weights", "rope", "use_rope", "no_bias"]),
+    row(HuggingFace, Refused(&[]), Absent, &[
+        "text_config", "llm_config", "vision_config", "audio_config", "per_layer_config", "attribute_map",
+        "use_bidirectional_attention", "add_cross_attention", "cross_attention_hidden_size", "pruned_heads",
+        "rope_local_base_freq", "global_rope_theta", "local_rope_theta", "rope_ratio", "mrope_section", "use_mrope",
+        "alibi", "use_alibi", "alibi_bias_max", "position_embedding_type", "learned_position_embeddings",
+        "no_rope_layers", "no_rope_layer_interval", "nope_layer_interval", "attention_chunk_size",
+        "attn_temperature_tuning", "attention_sink", "attention_sinks", "sinks", "sliding_window_pattern",
+        "sliding_window_size", "attn_window", "local_attention", "global_attn_every_n_layers",
+        "qk_norm", "use_qk_norm", "qk_layernorm", "query_key_norm", "q_norm", "k_norm", "norm_type",
+        "layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon", "norm_eps", "post_norm", "sandwich_norm",
+        "use_post_attention_norm", "norm_bias", "qkv_bias", "use_bias", "bias", "attn_bias", "lm_head_bias",
+        "clip_qkv", "query_pre_attn_scalar", "attn_scale", "parallel_attn", "use_parallel_residual",
+        "num_experts", "num_local_experts", "n_routed_experts", "n_shared_experts", "num_shared_experts",
+        "num_experts_per_tok", "moe_*", "expert*", "mup*", "kv_lora_rank", "q_lora_rank", "num_kv_shared_layers",
+        "cla_share_factor", "layer_skip", "hidden_size_per_layer_input", "altup*", "residual_post_norm",
+    ]),
+    row(HuggingFace, Refused(SILU), Absent, &["hidden_activation", "activation_function", "activation", "act_fn"]),
+    row(HuggingFace, Refused(ONE), Absent, &[
+        "partial_rotary_factor", "rotary_pct", "rope_percentage", "rotary_percent", "attention_multiplier",
+        "residual_multiplier", "embedding_multiplier", "residual_scale", "embedding_scale", "scale_emb",
+        "scale_depth", "logit_scale", "logits_scale", "logits_scaling", "lm_head_multiplier", "attention_factor",
+        "rope_scaling_factor", "emb_scale",
+    ]),
+    row(HuggingFace, Refused(ZERO), Absent, &[
+        "attn_logit_softcapping", "final_logit_softcapping", "logits_soft_cap", "attn_logit_softcap",
+        "final_logit_softcap", "scale_attn_by_inverse_layer_idx", "first_k_dense_replace", "num_nextn_predict_layers",
+    ]),
+    // rope_parameters and rope_scaling; which of them are asked for depends on rope_type.
+    row(Rope, Obeyed, Fails, &["rope_type", "type", "rope_theta"]),
+    row(Rope, Obeyed, Absent, &[
+        "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
+    ]),
+    row(Rope, Refused(ONE), Absent, &["partial_rotary_factor", "attention_factor", "mscale", "mscale_all_dim"]),
+    row(Rope, Harmless, Absent, &["finetuned"]),
+    row(Rope, Refused(&[]), Absent, &[
+        // Rotations of their own for some layers.
+        "full_attention", "sliding_attention", "chunked_attention", "linear_attention",
+        "beta_fast", "beta_slow", "short_factor", "long_factor", "truncate", "mrope_section", "alpha",
+    ]),
+    // params.json.
+    row(Meta, Obeyed, Fails, &[
+        "dim", "n_layers", "n_heads", "norm_eps", "rope_theta", "multiple_of",
+    ]),
+    row(Meta, Obeyed, Absent, &[
+        "n_kv_heads", "vocab_size", "ffn_dim_multiplier", "head_dim", "hidden_dim", "max_seq_len", "use_scaled_rope",
+        "rope_scaling_factor", "rope_high_freq_factor",
+    ]),
+    row(Meta, Harmless, Absent, &[
+        "max_batch_size", "model_parallel_size", "seed", "dtype", "dropout", "bos_id", "eos_id", "pad_id",
+        "bos_token_id", "eos_token_id", "pad_token_id", "use_cache", "flash", "checkpoint_activations",
+        "vision_max_num_chunks",
+    ]),
+    row(Meta, Storage, Absent, &["quantization_args", "quantization", "quantization_config"]),
+    row(Meta, Refused(&[]), Absent, &[
+        "moe", "moe_args", "vision_args", "lora_args", "sliding_window", "use_qk_norm", "qk_norm", "yarn",
+        "use_yarn", "attn_temperature_tuning", "use_biases", "attn_bias", "attention_bias", "rope_scaling",
+    ]),
+    row(Meta, Refused(NEGATIVE), Absent, &[
+        "vision_chunk_size", "vision_num_cross_attention_layers", "nope_layer_interval", "attention_chunk_size",
+        "num_experts", "n_experts", "num_experts_per_tok", "interleave_moe_layer_step",
+    ]),
+    row(Meta, Refused(ONE), Absent, &["attn_scale", "partial_rotary_factor"]),
+    row(Meta, Refused(&[Neutral::Number(8192.0)]), Absent, &["floor_scale"]),
+    row(Meta, Refused(&[Neutral::True]), Fails, &["causal"]),
+    row(Meta, Refused(SILU), Absent, &["activation", "hidden_act", "act_fn"]),
+    // GGUF.
+    row(Gguf, Obeyed, Absent, &[
+        "vocab_size", "context_length", "embedding_length", "block_count", "feed_forward_length",
+        "attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.value_length",
+        "attention.layer_norm_rms_epsilon", "rope.dimension_count", "rope.freq_base", "rope.scaling.type",
+        "rope.scaling.factor", "rope.scale_linear",
+    ]),
+    row(Gguf, Harmless, Absent, &[
+        "tensor_data_layout", "pooling_type", "rope.scaling.original_context_length", "rope.scaling.finetuned",
+        // Of YaRN, which rope.scaling.type would name.
+        "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
+        "classifier.output_labels",
+    ]),
+    row(Gguf, Refused(&[Neutral::True]), Fails, &["attention.causal"]),
+    row(Gguf, Refused(ONE), Absent, &["rope.scaling.attn_factor"]),
+    row(Gguf, Refused(NEGATIVE), Absent, &["rope.scaling.yarn_ext_factor"]),
+    row(Gguf, Refused(ONE_OR_ZERO), Absent, &[
+        "logit_scale", "embedding_scale", "residual_scale", "expert_weights_scale",
+    ]),
+    row(Gguf, Refused(ZERO), Absent, &[
+        "expert_count", "expert_used_count", "expert_shared_count", "expert_group_count", "expert_group_used_count",
+        "expert_feed_forward_length", "expert_shared_feed_forward_length", "expert_gating_func",
+        "expert_weights_norm", "interleave_moe_layer_step", "moe_every_n_layers", "leading_dense_block_count",
+        "nextn_predict_layers", "attention.scale", "attention.sliding_window", "attention.sliding_window_pattern",
+        "attention.max_alibi_bias", "attention.clamp_kqv", "attention.temperature_length",
+        "attention.temperature_scale", "attention.q_lora_rank", "attention.kv_lora_rank",
+        "attention.shared_kv_layers", "attn_logit_softcapping", "final_logit_softcapping", "rope.dimension_sections",
+        "rope.scaling.yarn_log_multiplier", "use_parallel_residual", "rescale_every_n_layers",
+    ]),
+];
+
+/// What the table says of the field `name`, looked up in each of `sources` in turn.
+pub(super) fn find(sources: &[Source], name: &str) -> Option<&'static Row> {
+    let is = |pattern: &&str| match pattern.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => *pattern == name,
+    };
+    sources.iter().find_map(|&source| {
+        TABLE.iter().find(|row| row.source == source && row.names.iter().any(|pattern| is(pattern)))
+    })
+}
+
+/// Whether a field with this value changes nothing: it is null, false, empty, one of `neutral`, or a list of nothing
+/// else.
+pub(super) fn is_neutral(value: &Value, neutral: &[Neutral]) -> bool {
+    let named = |wanted: &Neutral| match (wanted, value) {
+        (Neutral::Number(number), value) => value.as_f64() == Some(*number),
+        (Neutral::Text(text), value) => value.as_str() == Some(*text),
+        (Neutral::True, value) => *value == Value::Bool(true),
+    };
+    match value {
+        Value::Null => true,
+        // Where true is neutral, false is what it is not.
+        Value::Bool(false) => !neutral.contains(&Neutral::True),
+        Value::Array(list) => list.iter().all(|value| is_neutral(value, neutral)),
+        Value::Object(object) => object.is_empty(),
+        Value::String(text) => text.is_empty() || neutral.iter().any(named),
+        _ => neutral.iter().any(named),
+    }
+}
+
+/// What the field `name` of the table has to be, in words.
+pub(super) fn expected(row: &Row, name: &str) -> String {
+    let Refused(neutral) = row.rule else { return "absent".into() };
+    let named = neutral.iter().map(|neutral| match neutral {
+        Neutral::Number(number) => number.to_string(),
+        Neutral::Text(text) => format!("\"{text}\""),
+        Neutral::True => "true".into(),
+    });
+    let mut all: Vec<String> = ["absent".into()].into_iter().chain(named).collect();
+    if !neutral.contains(&Neutral::True) {
+        all.push("false".into());
+    }
+    if row.null == Absent {
+        all.push("null".into());
+    }
+    let what = match ["expert", "moe"].iter().any(|part| name.contains(part)) {
+        true => "mixtures of experts are",
+        false => "what it changes is",
+    };
+    format!("{}: {what} not computed here", listed(&all))
+}
+
+/// `a`; `a or b`; `a, b or c`.
+fn listed(words: &[String]) -> String {
+    match words {
+        [words @ .., last] if !words.is_empty() => format!("{} or {last}", words.join(", ")),
+        words => words.concat(),
+    }
+}
+
+/// Whether the name of a field that the table has not speaks of something that could change the numbers.
+pub(super) fn speaks_of_numbers(name: &str) -> bool {
+    /// Anywhere in the name.
+    const PARTS: &[&str] = &[
+        "rope",
+        "rotary",
+        "position",
+        "attention",
+        "attn",
+        "mask",
+        "window",
+        "norm",
+        "scale",
+        "scaling",
+        "softcap",
+        "capping",
+        "bias",
+        "activation",
+        "expert",
+        "head",
+        "layer",
+    ];
+    /// As words of their own, since other words have them inside: factor, escape.
+    const WORDS: &[&str] = &["cap", "caps", "act", "acts", "moe"];
+    let name = name.to_lowercase();
+    PARTS.iter().any(|part| name.contains(part))
+        || name.split(|c: char| !c.is_alphanumeric()).any(|word| WORDS.contains(&word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_field_has_one_row_for_each_source() {
+        let mut seen = BTreeSet::new();
+        for row in TABLE {
+            for name in row.names {
+                assert!(seen.insert((format!("{:?}", row.source), name)), "{:?} {name} twice", row.source);
+            }
+        }
+    }
+
+    #[test]
+    fn a_family_goes_before_all() {
+        let rule = |sources: &[Source], name| find(sources, name).map(|row| row.rule);
+        assert_eq!(rule(&[Llama, HuggingFace], "sliding_window"), Some(Refused(&[])));
+        assert_eq!(rule(&[Mistral, HuggingFace], "sliding_window"), Some(Obeyed));
+        assert_eq!(rule(&[Mistral, HuggingFace], "attention_chunk_size"), Some(Refused(&[])));
+        assert_eq!(rule(&[Llama, HuggingFace], "unsloth_version"), Some(Harmless));
+        assert_eq!(rule(&[Llama, HuggingFace], "something_else"), None);
+    }
+
+    #[test]
+    fn neutral_values_change_nothing() {
+        for value in [
+            json!(null),
+            json!(false),
+            json!([]),
+            json!({}),
+            json!(""),
+            json!(1),
+            json!(1.0),
+            json!([1, null]),
+        ] {
+            assert!(is_neutral(&value, ONE), "{value}");
+        }
+        for value in [json!(true), json!(2), json!([1, 2]), json!({"a": 1}), json!("x"), json!(0)] {
+            assert!(!is_neutral(&value, ONE), "{value}");
+        }
+        assert!(is_neutral(&json!(true), &[Neutral::True]) && !is_neutral(&json!(false), &[Neutral::True]));
+        assert!(is_neutral(&json!(["full_attention", "full_attention"]), FULL));
+    }
+
+    #[test]
+    fn names_that_speak_of_numbers() {
+        let words = "rope rotary position attention mask window norm scale cap bias act expert head layer";
+        for word in words.split(' ') {
+            assert!(speaks_of_numbers(word) && speaks_of_numbers(&format!("my_{word}_x")), "{word}");
+        }
+        for name in ["RopeKind", "logitSoftcap", "layernorm_kind", "attn_x", "gate_activation", "lm_heads"] {
+            assert!(speaks_of_numbers(name), "{name}");
+        }
+        for name in ["author", "training_factor", "captions", "exact_version", "dataset", "hf_hub"] {
+            assert!(!speaks_of_numbers(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Every field of a configuration that is obeyed, harmless or refused (`fixtures/configuration`): with the logits of
+//! transformers, with the bits of the model as it was, or with an error that names it.
+
+use std::fs;
+use std::path::Path;
+
+use llama_trace::checkpoint::fields::{Rule, Source, TABLE};
+use llama_trace::checkpoint::{self, Checkpoint};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::TOLERANCE;
+use crate::common::logits::{bits, distance, logits};
+use crate::common::models::{self, Tensors, edit_json};
+use crate::common::{fixture, llama_trace, stderr, stdout};
+
+/// The ids, and the cases.
+fn cases() -> (Vec<u32>, Vec<Value>) {
+    let all: Value = serde_json::from_slice(&fs::read(fixture("configuration/cases.json")).unwrap()).unwrap();
+    let ids = all["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
+    (ids, all["cases"].as_array().unwrap().clone())
+}
+
+/// A golden model with other fields in its configuration, as the case has them.
+fn folder(case: &Value) -> TempDir {
+    let folder = models::golden(case["model"].as_str().unwrap(), |_| {});
+    edit_json(&folder.path().join("config.json"), |config| {
+        let config = config.as_object_mut().unwrap();
+        for name in case["drop"].as_array().into_iter().flatten() {
+            config.remove(name.as_str().unwrap()).unwrap();
+        }
+        config.extend(case["set"].as_object().unwrap().clone());
+    });
+    folder
+}
+
+/// The logits of every prompt token and of one more.
+fn run(checkpoint: &Checkpoint, ids: &[u32]) -> Vec<f32> {
+    logits(checkpoint, ids)
+}
+
+#[test]
+fn a_field_is_obeyed_as_transformers_obeys_it_or_harmless_or_refused_by_name() {
+    let (ids, cases) = cases();
+    let base = |model: &str| {
+        let checkpoint = checkpoint::open(Some(&fixture(&format!("golden/{model}")))).unwrap();
+        bits(&run(&checkpoint, &ids))
+    };
+    let bases: std::collections::BTreeMap<&str, Vec<u32>> = ["gqa", "mha_bias", "mistral", "qwen2", "qwen3"]
+        .into_iter()
+        .map(|model| (model, base(model)))
+        .collect();
+    let mut wrong = Vec::new();
+    for case in &cases {
+        let (folder, model) = (folder(case), case["model"].as_str().unwrap());
+        let opened = checkpoint::open(Some(folder.path()));
+        let problem = match (case["expected"].as_str().unwrap(), opened) {
+            ("refused", Err(error)) => {
+                let (text, name) = (error.to_string(), case["names"].as_str().unwrap());
+                let first = text.lines().next().unwrap();
+                let told = first.contains(&format!("`{name}`")) && text.contains("\n      next: ");
+                (error.exit_code() != 3 || !told).then_some(text)
+            }
+            (expected, Err(error)) => Some(format!("{expected}, but {error}")),
+            ("refused", Ok(_)) => Some("opened".into()),
+            (_, Ok(checkpoint)) if case["expected"] == "harmless" => {
+                (bits(&run(&checkpoint, &ids)) != bases[model]).then(|| "other bits".into())
+            }
+            (_, Ok(checkpoint)) => {
+                let expected: Vec<f64> =
+                    case["logits"].as_array().unwrap().iter().map(|logit| logit.as_f64().unwrap()).collect();
+                let found = run(&checkpoint, &ids);
+                let error = distance(super::last(&found, checkpoint.config.vocab), &expected);
+                (error.is_nan() || error > TOLERANCE).then(|| format!("relative L2 {error:e}"))
+            }
+        };
+        wrong.extend(problem.map(|problem| {
+            let set = serde_json::to_string(&case["set"]).unwrap();
+            format!("{model} {set} without {}: {}: {problem}", case["drop"], case["expected"])
+        }));
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+/// The fields of the table that a case has, by where they stand.
+fn is_tried(source: Source, name: &str, cases: &[Value]) -> bool {
+    let model = match source {
+        Source::Mistral => Some("mistral"),
+        Source::Qwen2 => Some("qwen2"),
+        Source::Qwen3 => Some("qwen3"),
+        Source::Llama => Some("gqa"),
+        _ => None,
+    };
+    cases.iter().filter(|case| model.is_none_or(|model| case["model"] == model)).any(|case| match source {
+        Source::Rope => ["rope_parameters", "rope_scaling"]
+            .iter()
+            .any(|outer| case["set"][*outer].as_object().is_some_and(|object| object.contains_key(name))),
+        _ => {
+            case["set"].as_object().unwrap().contains_key(name)
+                || case["drop"].as_array().unwrap().contains(&json!(name))
+        }
+    })
+}
+
+#[test]
+fn every_obeyed_field_has_a_case_and_every_refused_one_is_refused() {
+    let (_, cases) = cases();
+    for row in TABLE {
+        for name in row.names {
+            match (row.source, row.rule) {
+                (Source::Meta | Source::Gguf, _) | (_, Rule::Harmless) => {}
+                (source, Rule::Obeyed) => {
+                    assert!(is_tried(source, name, &cases), "{source:?} {name} has no case")
+                }
+                (Source::HuggingFace, Rule::Refused(_) | Rule::Storage) => {
+                    let name = name.replace('*', "x");
+                    let case = json!({"model": "gqa", "set": {name.clone(): [["something"]]}});
+                    let error = checkpoint::open(Some(folder(&case).path())).unwrap_err().to_string();
+                    assert!(error.contains(&format!("`{name}`")), "{error}");
+                }
+                (source, _) => assert!(is_tried(source, name, &cases), "{source:?} {name} has no case"),
+            }
+        }
+    }
+}
+
+fn args<'a>(command: &[&'a str], folder: &'a Path) -> Vec<&'a str> {
+    [command, &["--model", folder.to_str().unwrap()]].concat()
+}
+
+#[test]
+fn an_ignored_field_is_named_wherever_the_model_is() {
+    let case = json!({"model": "gqa", "set": {"is_causal": false, "my_window": 3, "author": "x"}});
+    let folder = folder(&case);
+    let output = llama_trace(args(&["info"], folder.path()));
+    assert_eq!(output.status.code(), Some(3));
+    let message = stderr(&output);
+    assert!(message.contains("next: ") && message.contains("--ignore-config is_causal"), "{message}");
+
+    let ignore = ["--ignore-config", "is_causal", "--ignore-config", "my_window"];
+    let output = llama_trace(args(&[&["info"], &ignore[..]].concat(), folder.path()));
+    let (told, shown) = (stderr(&output), stdout(&output));
+    for text in [&told, &shown] {
+        assert!(text.contains("ignored, as --ignore-config says: `is_causal`, `my_window`"), "{text}");
+        assert!(text.contains("nothing reads: `author`"), "{text}");
+    }
+    let out = folder.path().join("dump");
+    let export = args(
+        &[&["export", "--ids", "5,17,3", "--out", out.to_str().unwrap()], &ignore[..]].concat(),
+        folder.path(),
+    );
+    let output = llama_trace(&export);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let manifest: Value = serde_json::from_slice(&fs::read(out.join("manifest.json")).unwrap()).unwrap();
+    assert_eq!(manifest["model"]["ignored_config"], json!(["is_causal", "my_window"]));
+    // What is left is the model as it was.
+    let checkpoint =
+        checkpoint::open_ignoring(Some(folder.path()), &["is_causal".into(), "my_window".into()]).unwrap();
+    let plain = checkpoint::open(Some(&fixture("golden/gqa"))).unwrap();
+    assert_eq!(bits(&run(&checkpoint, &[5, 17, 3])), bits(&run(&plain, &[5, 17, 3])));
+}
+
+#[test]
+fn ignoring_what_is_not_there_or_changes_nothing_is_an_error_that_says_so() {
+    let refused = |model: &Path, name: &str, texts: &[&str]| {
+        let output = llama_trace(args(&["info", "--ignore-config", name], model));
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(texts.iter().all(|text| message.contains(text)), "{message}");
+    };
+    let gqa = fixture("golden/gqa");
+    refused(&gqa, "is_casual", &["has not", "`is_casual`", "next: "]);
+    refused(&gqa, "rope_thetta", &["did you mean `rope_parameters.rope_theta`?"]);
+    refused(&gqa, "use_cache", &["no use in ignoring `use_cache`"]);
+    refused(&gqa, "rope_parameters.x", &["has not"]);
+    let stored = folder(&json!({"model": "gqa", "set": {"quantization_config": {"quant_method": "awq"}}}));
+    refused(stored.path(), "quantization_config", &["how the weights are stored"]);
+    let formats = fixture("formats");
+    refused(&formats.join("llama2c/v1.bin"), "rope_theta", &["has not"]);
+    refused(&formats.join("gguf/f32.gguf"), "rope.freq_base", &["did you mean `llama.rope.freq_base`?"]);
+    refused(&formats.join("gguf/f32.gguf"), "general.architecture", &["has not"]);
+    refused(&formats.join("meta/single"), "nothing", &["has not"]);
+}
+
+#[test]
+fn tensors_that_nothing_reads_are_harmless_or_warned_of_or_refused() {
+    let open = |name: &str| {
+        let add = |tensors: &mut Tensors| {
+            tensors.insert(name.into(), (vec![2], vec![0; 8]));
+        };
+        checkpoint::open(Some(models::golden("gqa", add).path()))
+    };
+    for harmless in
+        ["model.layers.0.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq", "rope.freqs", "mask"]
+    {
+        assert_eq!(open(harmless).unwrap().notes, checkpoint::Notes::default(), "{harmless}");
+    }
+    for warned in
+        ["v_head.summary.weight", "score.weight", "model.layers.3.self_attn.q_proj.weight", "mtp.fc.weight"]
+    {
+        let checkpoint = open(warned).unwrap();
+        assert_eq!(checkpoint.notes.unread, [warned]);
+        assert!(checkpoint.notes.lines()[0].contains(&format!("`{warned}`")));
+    }
+    for refused in [
+        "model.layers.0.self_attn.q_proj.bias",
+        "model.layers.0.mlp.down_proj.bias",
+        "model.norm.bias",
+        "lm_head.bias",
+        "model.layers.1.self_attn.q_norm.weight",
+        "model.layers.1.self_attn.sinks",
+        "model.layers.0.self_attn.q_proj.weight_scale",
+        "model.layers.0.self_attn.q_proj.lora_A.weight",
+        "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight",
+        "model.layers.0.mlp.experts.0.down_proj.weight",
+        "model.layers.0.post_feedforward_layernorm.weight",
+        "model.embed_positions.weight",
+    ] {
+        let error = open(refused).unwrap_err();
+        assert!(error.to_string().contains(&format!("`{refused}`")), "{error}");
+        assert_eq!(error.exit_code(), 3);
+    }
+}
