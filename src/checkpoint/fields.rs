@@ -277,9 +277,9 @@ pub(super) fn find(sources: &[Source], name: &str) -> Option<&'static Row> {
         Some(start) => name.starts_with(start),
         None => *pattern == name,
     };
-    sources.iter().find_map(|&source| {
-        TABLE.iter().find(|row| row.source == source && row.names.iter().any(|pattern| is(pattern)))
-    })
+    sources
+        .iter()
+        .find_map(|&source| TABLE.iter().find(|row| row.source == source && row.names.iter().any(is)))
 }
 
 /// Whether a field with this value changes nothing: it is null, false, empty, one of `neutral`, or a list of nothing

@@ -78,10 +78,12 @@ impl<'a> Screen<'a> {
 
     /// The error for a field that is to be ignored and is not there; `names` are those that are.
     pub(super) fn no_such_field(&self, name: &str, names: impl Iterator<Item = String>) -> Error {
-        let mut near: Vec<_> = names
-            .map(|other| (strsim::jaro_winkler(name, &other), other))
-            .filter(|near| near.0 > 0.8)
-            .collect();
+        let likeness = |other: &str| {
+            let inner = other.split_once('.').map_or(other, |(_, inner)| inner);
+            strsim::jaro_winkler(name, other).max(strsim::jaro_winkler(name, inner))
+        };
+        let mut near: Vec<_> =
+            names.map(|other| (likeness(&other), other)).filter(|near| near.0 > 0.8).collect();
         near.sort_by(|a, b| b.0.total_cmp(&a.0));
         let near: Vec<_> = near.iter().take(3).map(|(_, name)| format!("`{}`", printable(name))).collect();
         let next = match near[..] {

@@ -1,11 +1,12 @@
 //! Every field of a configuration that is obeyed, harmless or refused (`fixtures/configuration`): with the logits of
 //! transformers, with the bits of the model as it was, or with an error that names it.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use llama_trace::checkpoint;
 use llama_trace::checkpoint::fields::{Rule, Source, TABLE};
-use llama_trace::checkpoint::{self, Checkpoint};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -34,19 +35,14 @@ fn folder(case: &Value) -> TempDir {
     folder
 }
 
-/// The logits of every prompt token and of one more.
-fn run(checkpoint: &Checkpoint, ids: &[u32]) -> Vec<f32> {
-    logits(checkpoint, ids)
-}
-
 #[test]
 fn a_field_is_obeyed_as_transformers_obeys_it_or_harmless_or_refused_by_name() {
     let (ids, cases) = cases();
     let base = |model: &str| {
         let checkpoint = checkpoint::open(Some(&fixture(&format!("golden/{model}")))).unwrap();
-        bits(&run(&checkpoint, &ids))
+        bits(&logits(&checkpoint, &ids))
     };
-    let bases: std::collections::BTreeMap<&str, Vec<u32>> = ["gqa", "mha_bias", "mistral", "qwen2", "qwen3"]
+    let bases: BTreeMap<&str, Vec<u32>> = ["gqa", "mha_bias", "mistral", "qwen2", "qwen3"]
         .into_iter()
         .map(|model| (model, base(model)))
         .collect();
@@ -64,12 +60,12 @@ fn a_field_is_obeyed_as_transformers_obeys_it_or_harmless_or_refused_by_name() {
             (expected, Err(error)) => Some(format!("{expected}, but {error}")),
             ("refused", Ok(_)) => Some("opened".into()),
             (_, Ok(checkpoint)) if case["expected"] == "harmless" => {
-                (bits(&run(&checkpoint, &ids)) != bases[model]).then(|| "other bits".into())
+                (bits(&logits(&checkpoint, &ids)) != bases[model]).then(|| "other bits".into())
             }
             (_, Ok(checkpoint)) => {
                 let expected: Vec<f64> =
                     case["logits"].as_array().unwrap().iter().map(|logit| logit.as_f64().unwrap()).collect();
-                let found = run(&checkpoint, &ids);
+                let found = logits(&checkpoint, &ids);
                 let error = distance(super::last(&found, checkpoint.config.vocab), &expected);
                 (error.is_nan() || error > TOLERANCE).then(|| format!("relative L2 {error:e}"))
             }
@@ -82,7 +78,7 @@ fn a_field_is_obeyed_as_transformers_obeys_it_or_harmless_or_refused_by_name() {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
-/// The fields of the table that a case has, by where they stand.
+/// Whether some case sets or takes out the field `name` where `source` has it.
 fn is_tried(source: Source, name: &str, cases: &[Value]) -> bool {
     let model = match source {
         Source::Mistral => Some("mistral"),
@@ -110,7 +106,7 @@ fn every_obeyed_field_has_a_case_and_every_refused_one_is_refused() {
             match (row.source, row.rule) {
                 (Source::Meta | Source::Gguf, _) | (_, Rule::Harmless) => {}
                 (source, Rule::Obeyed) => {
-                    assert!(is_tried(source, name, &cases), "{source:?} {name} has no case")
+                    assert!(is_tried(source, name, &cases), "{source:?} {name} has no case");
                 }
                 (Source::HuggingFace, Rule::Refused(_) | Rule::Storage) => {
                     let name = name.replace('*', "x");
@@ -157,7 +153,7 @@ fn an_ignored_field_is_named_wherever_the_model_is() {
     let checkpoint =
         checkpoint::open_ignoring(Some(folder.path()), &["is_causal".into(), "my_window".into()]).unwrap();
     let plain = checkpoint::open(Some(&fixture("golden/gqa"))).unwrap();
-    assert_eq!(bits(&run(&checkpoint, &[5, 17, 3])), bits(&run(&plain, &[5, 17, 3])));
+    assert_eq!(bits(&logits(&checkpoint, &[5, 17, 3])), bits(&logits(&plain, &[5, 17, 3])));
 }
 
 #[test]

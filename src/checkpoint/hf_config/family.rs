@@ -72,6 +72,9 @@ pub(super) fn window(fields: &Fields<'_>, family: Family, layers: usize) -> Resu
         None if !fields.object.contains_key("sliding_window") => Some(4096),
         window => window,
     };
+    if window == Some(0) {
+        return Err(fields.wrong("sliding_window", "at least 1: a token sees itself; or null", "0".into()));
+    }
     let from = match (family, layer_types(fields, layers)?) {
         (Family::Mistral, None) => 0,
         (_, Some(from)) => from,
