@@ -137,9 +137,9 @@ pub fn open_ignoring(path: Option<&Path>, ignore: &[String]) -> Result<Checkpoin
             false => meta::open(path, &shards, ignore),
         }
     } else if let Some(folder) = huggingface::folder_of(path) {
-        huggingface::open(folder)
+        huggingface::open(folder, ignore)
     } else if meta::is_params(path) {
-        open(Some(files::folder_of(path)))
+        open_ignoring(Some(files::folder_of(path)), ignore)
     } else if gguf::is_gguf(&map::map(path)?) {
         gguf::open(path, ignore)
     } else if pth::is_pth(&map::map(path)?) {

@@ -166,14 +166,14 @@ fn ignoring_what_is_not_there_or_changes_nothing_is_an_error_that_says_so() {
     };
     let gqa = fixture("golden/gqa");
     refused(&gqa, "is_casual", &["has not", "`is_casual`", "next: "]);
-    refused(&gqa, "rope_thetta", &["did you mean `rope_parameters.rope_theta`?"]);
+    refused(&gqa, "rope_thetta", &["did you mean `rope_parameters.rope_theta`"]);
     refused(&gqa, "use_cache", &["no use in ignoring `use_cache`"]);
     refused(&gqa, "rope_parameters.x", &["has not"]);
     let stored = folder(&json!({"model": "gqa", "set": {"quantization_config": {"quant_method": "awq"}}}));
     refused(stored.path(), "quantization_config", &["how the weights are stored"]);
     let formats = fixture("formats");
     refused(&formats.join("llama2c/v1.bin"), "rope_theta", &["has not"]);
-    refused(&formats.join("gguf/f32.gguf"), "rope.freq_base", &["did you mean `llama.rope.freq_base`?"]);
+    refused(&formats.join("gguf/f32.gguf"), "rope.freq_base", &["did you mean `llama.rope.freq_base`"]);
     refused(&formats.join("gguf/f32.gguf"), "general.architecture", &["has not"]);
     refused(&formats.join("meta/single"), "nothing", &["has not"]);
 }
