@@ -702,3 +702,20 @@ fn the_package_is_clean_and_whole() {
     let size = |file: &str| fs::metadata(root.join(file)).map_or(0, |metadata| metadata.len());
     assert!(list.lines().map(size).sum::<u64>() < 10 << 20);
 }
+
+#[test]
+fn info_names_the_tracers_memory_and_what_comes_on_top_and_sizes_are_checked() {
+    let text = ok(&llama_trace(["info"]));
+    for part in [
+        "1GiB of values at most (--memory)",
+        "the KV cache and the buffers of a pass come on top",
+        "KV cache",
+    ] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+    for (size, why) in [("64", "KiB, MiB or GiB"), ("1MiB", "at least 16MiB"), ("1.5GiB", "a whole number")] {
+        let output = llama_trace(["--memory", size, "--step"]);
+        assert_eq!(output.status.code(), Some(2), "{size}");
+        assert!(stderr(&output).contains(why), "{}", stderr(&output));
+    }
+}

@@ -69,7 +69,9 @@ pub(super) fn run(app: &mut App, source: &mut dyn Source, guard: &Guard) -> Resu
             let event = event::read().map_err(|error| failed(&error))?;
             let Some(action) = action_of(app, event) else { continue };
             dirty = true;
-            match update(app, action) {
+            // Between two of its blocks an export is under way though the source is idle.
+            let stops = saving.is_some() && action == Action::Close && app.mode == Mode::Walk;
+            match if stops { Effect::Stop } else { update(app, action) } {
                 Effect::None => {}
                 Effect::Quit => return Ok(Ended::Left),
                 Effect::Abandon => {
@@ -78,7 +80,9 @@ pub(super) fn run(app: &mut App, source: &mut dyn Source, guard: &Guard) -> Resu
                 }
                 Effect::Stop => {
                     source.stop();
-                    saving = None;
+                    if saving.take().is_some() {
+                        app.say("the export was stopped, and its file removed; e begins again", false);
+                    }
                 }
                 Effect::Advance => advance(app, source),
                 Effect::Export => saving = save(app, source, Path::new(".")),
