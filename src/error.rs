@@ -4,11 +4,13 @@
 use std::fmt;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 /// The result of anything in this crate that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// What went wrong, by whose input it was; each kind has an exit code of its own ([`Error::exit_code`]).
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum Error {
     /// The command line asks for something that does not exist: an unknown stage, a layer past the last.
     #[error("{0}")]
@@ -31,7 +33,7 @@ pub enum Error {
 }
 
 /// The text of an error, in parts, so that every message has the same form.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     what: String,
     place: Option<String>,

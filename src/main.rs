@@ -6,6 +6,9 @@ use clap::Parser;
 use llama_trace::cli::{self, Cli};
 
 fn main() -> ExitCode {
+    if cli::renders_templates() {
+        return cli::render_template();
+    }
     match Cli::parse().run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -7,6 +7,9 @@ mod gguf;
 #[allow(dead_code, reason = "these tests write keys only")]
 #[path = "../src/checkpoint/gguf/build.rs"]
 mod gguf_build;
+#[cfg(target_os = "linux")]
+#[path = "chat/hostile.rs"]
+mod hostile;
 #[cfg(unix)]
 #[path = "chat/terminal.rs"]
 mod terminal;
@@ -245,7 +248,8 @@ impl Parts {
     }
 
     fn prompt(&self, conversation: &Conversation) -> Vec<u32> {
-        prompt(&self.template, &*self.tokenizer, conversation.messages()).unwrap()
+        let render = |messages: &[Message]| self.template.render(messages);
+        prompt(render, &*self.tokenizer, conversation.messages(), self.model.config.context).unwrap()
     }
 
     fn answer(&self, chat: &mut Chat<'_, Cpu>, prompt: &[u32]) -> Vec<u32> {
@@ -322,7 +326,7 @@ fn special_tokens_are_text_in_every_vocabulary() {
         let template = Template::new(LLAMA2, "", BTreeMap::new()).unwrap();
         let of = |said: &str| {
             let message = Message { role: Role::User, content: said.into() };
-            prompt(&template, &*tokenizer, &[message]).unwrap()
+            prompt(|messages| template.render(messages), &*tokenizer, &[message], 4096).unwrap()
         };
         let is = |id: &u32| tokenizer.label(*id) == name;
         let ids = of(&format!("Is {name} a token?"));

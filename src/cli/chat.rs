@@ -1,11 +1,14 @@
 //! `llama-trace chat`: several turns with a model, the cache kept between them.
 
+mod apart;
 mod command;
 mod format;
 mod lines;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+pub(super) use self::apart::{ARGUMENT, serve};
 
 use self::command::Command;
 use self::format::Format;
@@ -31,6 +34,8 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
             .found("none")
     })?;
     let format = format::find(&checkpoint, &*tokenizer)?;
+    let conversation = Conversation::new(args.system.clone().filter(|text| !text.is_empty()));
+    check(&format, conversation.clone())?;
     let model = Arc::new(model?);
     input::recognise(&checkpoint, &args.model, &model);
     let mut lines = Lines::open()?;
@@ -48,7 +53,7 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
     }
     let mut talk = Talk {
         chat: Chat::new(&model, sampler.clone()),
-        conversation: Conversation::new(args.system.clone().filter(|text| !text.is_empty())),
+        conversation,
         model: &model,
         format,
         tokenizer,
@@ -61,6 +66,16 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
     output::end(converse(&mut talk, &mut lines))
 }
 
+/// Finds out whether the template works at all, by the shortest of conversations: one that is broken is said before
+/// anybody has typed anything. It may refuse this conversation, and others not.
+fn check(format: &Format, mut conversation: Conversation) -> Result<()> {
+    conversation.push(Role::User, "Hello");
+    match format.template.render(conversation.messages()) {
+        Err(error @ Error::Model(_)) => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Takes line after line until there are no more.
 fn converse(talk: &mut Talk<'_>, lines: &mut Lines) -> std::result::Result<(), Failure> {
     let mut refused = 0;
@@ -71,9 +86,10 @@ fn converse(talk: &mut Talk<'_>, lines: &mut Lines) -> std::result::Result<(), F
                 super::tell("(Ctrl-D or /quit leaves)");
                 continue;
             }
-            Line::Text(line) => line,
+            Line::Text(line) => command::parse(&line),
+            Line::Wrong(error) => Err(error),
         };
-        let done = match command::parse(&line) {
+        let done = match line {
             Ok(Some(Command::Quit)) => break,
             Ok(Some(command)) => talk.take(command),
             Ok(None) => continue,
@@ -82,7 +98,9 @@ fn converse(talk: &mut Talk<'_>, lines: &mut Lines) -> std::result::Result<(), F
         match done {
             Ok(()) => {}
             // One turn could not be had; the conversation is as it was.
-            Err(Failure::Run(error @ (Error::Prompt(_) | Error::Usage(_) | Error::Terminal(_)))) => {
+            Err(Failure::Run(
+                error @ (Error::Model(_) | Error::Prompt(_) | Error::Usage(_) | Error::Terminal(_)),
+            )) => {
                 super::tell(format_args!("error: {error}"));
                 refused += 1;
             }
@@ -168,8 +186,9 @@ impl Talk<'_> {
     /// Runs the conversation and prints the model's answer as it comes.
     fn answer(&mut self) -> std::result::Result<String, Failure> {
         let messages = self.conversation.messages();
-        let prompt = chat::prompt(&self.format.template, &*self.tokenizer, messages)?;
         let context = self.model.config.context;
+        let render = |messages: &[chat::Message]| self.format.template.render(messages);
+        let prompt = chat::prompt(render, &*self.tokenizer, messages, context)?;
         if prompt.len() >= context {
             return Err(Error::prompt("the conversation has grown longer than the model's context")
                 .expected(format!("at most {} tokens, and one for the answer", context - 1))

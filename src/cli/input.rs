@@ -40,7 +40,7 @@ impl Run {
     pub(super) fn open(args: &RunArgs) -> Result<Self> {
         let sampler = args.sampling.sampler()?;
         let opened = open(&args.model, &args.cpu)?;
-        let (text, ids) = prompt(args, opened.tokenizer.as_deref())?;
+        let (text, ids) = prompt(args, opened.tokenizer.as_deref(), opened.checkpoint.config.context)?;
         let model = opened.model?;
         recognise(&opened.checkpoint, &args.model, &model);
         Ok(Self { model, tokenizer: opened.tokenizer, eos: opened.checkpoint.eos, sampler, text, ids })
@@ -308,8 +308,12 @@ fn no_tokenizer() -> Error {
         .next("give a tokenizer, or the prompt as token ids: --ids 1,403,407")
 }
 
-/// The prompt's text, where there is one, and its ids.
-fn prompt(args: &RunArgs, tokenizer: Option<&dyn Tokenizer>) -> Result<(Option<String>, Vec<u32>)> {
+/// The prompt's text, where there is one, and its ids, for a model with a context of so many tokens.
+fn prompt(
+    args: &RunArgs,
+    tokenizer: Option<&dyn Tokenizer>,
+    context: usize,
+) -> Result<(Option<String>, Vec<u32>)> {
     if let Some(list) = &args.ids {
         return Ok((None, read_ids(list)?));
     }
@@ -329,6 +333,7 @@ fn prompt(args: &RunArgs, tokenizer: Option<&dyn Tokenizer>) -> Result<(Option<S
         .expected("at least one token")
         .next("give a prompt, or ids with --ids"));
     }
+    tokenizer::check_length(tokenizer, text.len(), Some(context))?;
     let ids = tokenizer.encode(&text)?;
     Ok((Some(text), ids))
 }

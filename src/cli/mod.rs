@@ -18,6 +18,7 @@ mod tokenize;
 use std::fmt::Display;
 use std::io::Write;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -412,6 +413,17 @@ fn one(text: &str) -> std::result::Result<usize, String> {
 
 /// Said when a run met values that are not a number.
 const NOT_A_NUMBER: &str = "Some logits are not a number (NaN): look for the first stage that has one with `llama-trace log --values`.";
+
+/// Whether this process was started by `llama-trace chat`, to do nothing but [`render_template`].
+pub fn renders_templates() -> bool {
+    std::env::args_os().skip(1).eq([chat::ARGUMENT])
+}
+
+/// Renders a chat template that somebody else wrote, within limits that the process takes upon itself. What it is
+/// told comes from standard input, and what it says goes to standard output.
+pub fn render_template() -> ExitCode {
+    chat::serve()
+}
 
 /// Writes a line to standard error. Where that is gone too, as with a terminal that was closed, there is
 /// nobody left to tell.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::input;
 use super::{LogFormat, TokenizeArgs};
 use crate::error::{Error, Result};
-use crate::tokenizer::{Priority, Stretch, Tokenizer, Way};
+use crate::tokenizer::{Priority, Stretch, Tokenizer, Way, check_length};
 
 /// A stretch of more parts than this is not written out anew for each merge.
 const MAX_SHOWN: usize = 64;
@@ -19,6 +19,7 @@ pub(super) fn run(args: &TokenizeArgs) -> Result<()> {
         Some(text) => text.clone(),
         None => input::read_text(Path::new("-"))?,
     };
+    check_length(&*tokenizer, text.len(), None)?;
     let found = Tokens::new(&*tokenizer, &text, args)?;
     let out = &mut std::io::stdout().lock();
     let written = match args.format {

@@ -8,6 +8,8 @@ mod template;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use serde::{Deserialize, Serialize};
+
 use super::{Sampler, Session};
 use crate::backend::Backend;
 use crate::error::Error;
@@ -22,7 +24,7 @@ pub use template::{LLAMA2, LLAMA3, Template};
 const PART: usize = 64;
 
 /// Who speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// What the model is told before the first turn.
     System,
@@ -44,7 +46,7 @@ impl Role {
 }
 
 /// One message, as templates see it: `message['role']`, `message['content']`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     /// Who speaks.
     pub role: Role,

@@ -87,6 +87,11 @@ pub trait Tokenizer: Send + Sync {
     /// bytes that are no UTF-8 on their own as `<0xE2>`; for an id outside the vocabulary `#id`.
     fn label(&self, id: u32) -> String;
 
+    /// The bytes of the longest token's label.
+    fn longest(&self) -> usize {
+        (0..self.vocab_size() as u32).map(|id| self.label(id).len()).max().unwrap_or(0)
+    }
+
     /// A decoder that turns ids into text as they come.
     fn stream(&self) -> TextStream<'_>;
 }
@@ -104,6 +109,35 @@ pub struct Piece {
     pub bytes: Vec<u8>,
     /// The characters that are complete with it.
     pub text: String,
+}
+
+/// The longest text that is split into tokens, in bytes. No model's context holds as much.
+pub const MAX_TEXT: usize = 16 << 20;
+
+/// Checks that a text of so many bytes may be split into tokens, which takes hundreds of times as much memory: a
+/// model with a context of `context` tokens cannot read more than as many of its longest tokens, and nobody more
+/// than [`MAX_TEXT`].
+///
+/// # Errors
+/// [`crate::error::Error::Prompt`] where it may not.
+pub fn check_length(tokenizer: &dyn Tokenizer, bytes: usize, context: Option<usize>) -> Result<()> {
+    let wrong = |what: &str, expected: String| {
+        Error::prompt(what).expected(expected).found(format!("{bytes} bytes")).next("give a shorter text")
+    };
+    // Every token has a byte; only then is it worth looking for the longest.
+    if let Some(context) = context.filter(|&context| context < bytes) {
+        let longest = tokenizer.longest();
+        let most = context.saturating_mul(longest);
+        if bytes > most {
+            let expected = format!("at most {most} bytes: {context} tokens of at most {longest} bytes");
+            return Err(wrong("the text is longer than the model's context", expected));
+        }
+    }
+    if bytes > MAX_TEXT {
+        let what = "the text is longer than any that is split into tokens";
+        return Err(wrong(what, format!("at most {MAX_TEXT} bytes")));
+    }
+    Ok(())
 }
 
 /// Decodes one text, token by token.

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::apart::Apart;
 use crate::checkpoint::{Checkpoint, chat_template};
 use crate::error::{Error, Result};
-use crate::generate::chat::{LLAMA2, LLAMA3, Template};
+use crate::generate::chat::{LLAMA2, LLAMA3};
 use crate::tokenizer::Tokenizer;
 
 /// What ends a turn, where the template writes it and the vocabulary has it, beside the checkpoint's own
@@ -17,7 +18,7 @@ const LLAMA2_VOCAB: usize = 32_000;
 
 /// How to talk to a model.
 pub(super) struct Format {
-    pub(super) template: Template,
+    pub(super) template: Apart,
     /// Ids that end an answer.
     pub(super) ends: Vec<u32>,
 }
@@ -26,18 +27,17 @@ pub(super) struct Format {
 /// 2's, where the vocabulary looks like Llama 2's and the model's name says that it is for chats.
 ///
 /// # Errors
-/// [`Error::Model`] where the template cannot be read, or there is none to choose.
+/// [`Error::Model`] where the files around the template cannot be read, or there is none to choose.
 pub(super) fn find(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Result<Format> {
     let files = chat_template::read(checkpoint)?;
     let specials = Specials::of(tokenizer);
     let tokens = BTreeMap::new;
     let (text, template) = if let Some((text, place)) = files.template {
-        let template = Template::new(&text, &place, files.tokens.clone())?;
-        (text, template)
+        (text.clone(), Apart::new(text, &place, files.tokens.clone()))
     } else if HEADERS.iter().all(|name| specials.id(name).is_some()) {
-        (LLAMA3.into(), Template::new(LLAMA3, "Llama 3's header format", tokens())?)
+        (LLAMA3.into(), Apart::new(LLAMA3.into(), "Llama 3's header format", tokens()))
     } else if is_llama2_chat(checkpoint, tokenizer) {
-        (LLAMA2.into(), Template::new(LLAMA2, "Llama 2's [INST] format", tokens())?)
+        (LLAMA2.into(), Apart::new(LLAMA2.into(), "Llama 2's [INST] format", tokens()))
     } else {
         return Err(none(checkpoint, tokenizer));
     };

@@ -10,10 +10,14 @@ use crate::error::{Error, Result};
 
 /// The longest turn that is read; no context holds as much.
 const MAX_LINE: u64 = 8 << 20;
+/// How much more a line may have for its end to be looked for. One that is longer still has none.
+const MAX_REST: u64 = 256 << 20;
 
 /// The next of them.
 pub(super) enum Line {
     Text(String),
+    /// A line that cannot be a turn, and why; the next one may be.
+    Wrong(Error),
     /// Ctrl-C at the prompt.
     Interrupted,
     End,
@@ -53,30 +57,50 @@ impl Lines {
                 Err(ReadlineError::Eof) => Ok(Line::End),
                 Err(error) => Err(Error::terminal("the terminal cannot be read from").found(error)),
             },
-            Self::Plain => {
-                let mut line = Vec::new();
-                // One byte more than allowed, so that an input without an end is noticed.
-                let read = stdin().lock().take(MAX_LINE + 1).read_until(b'\n', &mut line);
-                let read = read.map_err(|error| {
-                    Error::prompt("a turn cannot be read").at("standard input").found(error)
-                })?;
-                if read == 0 {
-                    return Ok(Line::End);
-                }
-                if read as u64 > MAX_LINE {
-                    return Err(Error::prompt("a turn is longer than any that a model could read")
-                        .at("standard input")
-                        .expected(format!("lines of at most {MAX_LINE} bytes"))
-                        .found("more")
-                        .next("say something shorter"));
-                }
-                String::from_utf8(line).map(Line::Text).map_err(|_| {
-                    Error::prompt("a turn is not a text")
-                        .at("standard input")
-                        .expected("UTF-8, one turn a line")
-                        .next("convert the input to UTF-8")
-                })
-            }
+            Self::Plain => plain(&mut stdin().lock()),
         }
     }
+}
+
+/// The next line of `input` as it is.
+fn plain(input: &mut impl BufRead) -> Result<Line> {
+    let failed = |error| Error::prompt("a turn cannot be read").at("standard input").found(error);
+    let mut line = Vec::new();
+    // One byte more than allowed, so that an input without an end is noticed.
+    let read = input.take(MAX_LINE + 1).read_until(b'\n', &mut line).map_err(failed)?;
+    if read == 0 {
+        return Ok(Line::End);
+    }
+    if read as u64 > MAX_LINE && line.last() != Some(&b'\n') {
+        let error = Error::prompt("a turn is longer than any that a model could read")
+            .at("standard input")
+            .expected(format!("lines of at most {MAX_LINE} bytes"))
+            .found("more")
+            .next("say something shorter");
+        return if skip_line(input).map_err(failed)? { Ok(Line::Wrong(error)) } else { Err(error) };
+    }
+    Ok(String::from_utf8(line).map(Line::Text).unwrap_or_else(|_| {
+        Line::Wrong(
+            Error::prompt("a turn is not a text")
+                .at("standard input")
+                .expected("UTF-8, one turn a line")
+                .next("convert the input to UTF-8"),
+        )
+    }))
+}
+
+/// Passes over the rest of a line, and says whether its end or that of the input was found.
+fn skip_line(input: &mut impl BufRead) -> std::io::Result<bool> {
+    let mut passed = 0;
+    while passed < MAX_REST {
+        let bytes = input.fill_buf()?;
+        let end = bytes.iter().position(|&byte| byte == b'\n');
+        let (count, last) = (end.map_or(bytes.len(), |end| end + 1), end.is_some() || bytes.is_empty());
+        input.consume(count);
+        if last {
+            return Ok(true);
+        }
+        passed += count as u64;
+    }
+    Ok(false)
 }

