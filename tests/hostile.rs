@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[cfg(target_os = "linux")]
+#[path = "hostile/bounds.rs"]
+mod bounds;
+#[cfg(target_os = "linux")]
 #[path = "hostile/child.rs"]
 mod child;
 mod common;

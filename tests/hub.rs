@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
+#[cfg(target_os = "linux")]
+#[path = "hub/hostile.rs"]
+mod hostile;
 #[cfg(unix)]
 #[path = "common/pty.rs"]
 #[allow(dead_code, reason = "one screen is looked at here")]

@@ -1,10 +1,16 @@
 //! Opening files that somebody else wrote: only regular ones, and small ones only up to a limit.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::path::Path;
 
 use crate::error::{Error, Result};
+
+/// The most files that the weights of one model are in. The largest Llama's are in 191.
+pub(crate) const MAX_FILES: usize = 1024;
+/// The most tensors that a model has. The largest Llama's are 1138; the maps of tiny ones could take many times
+/// their files' size in memory.
+pub(crate) const MAX_TENSORS: usize = 1 << 16;
 
 /// The directory that the file at `path` lies in.
 pub(crate) fn folder_of(path: &Path) -> &Path {
@@ -12,7 +18,8 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
 }
 
 /// Opens the regular file at `path` and returns it with its size in bytes. Anything else is refused
-/// before it is opened: a FIFO would block, a device could have no end.
+/// before it is opened: a FIFO would block, a device could have no end. Where it is exchanged for one in between,
+/// opening does not wait, and it is refused then.
 ///
 /// # Errors
 /// [`Error::Model`] where there is no such file, or it is of another kind or cannot be opened.
@@ -24,18 +31,42 @@ pub(crate) fn open_regular(path: &Path) -> Result<(File, u64)> {
             .found(error)
             .next("check that it exists and that you may read it")
     };
-    let metadata = std::fs::metadata(path).map_err(failed)?;
-    if !metadata.is_file() {
+    let regular = |metadata: std::fs::Metadata| {
+        if metadata.is_file() {
+            return Ok(metadata.len());
+        }
         let found = if metadata.is_dir() { "a directory" } else { "a pipe, socket or device" };
-        return Err(Error::model("this is not a regular file")
+        Err(Error::model("this is not a regular file")
             .in_file(path)
             .expected("a file on disk")
             .found(found)
-            .next("give the path of a file"));
-    }
-    let file = File::open(path).map_err(failed)?;
-    let size = file.metadata().map_err(failed)?.len();
+            .next("give the path of a file"))
+    };
+    regular(std::fs::metadata(path).map_err(failed)?)?;
+    let file = at_once(File::options().read(true)).open(path).map_err(failed)?;
+    let size = regular(file.metadata().map_err(failed)?)?;
     Ok((file, size))
+}
+
+/// Options with which opening waits for nobody.
+pub(crate) fn at_once(options: &mut OpenOptions) -> &mut OpenOptions {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
+    }
+    options
+}
+
+/// Options with which opening waits for nobody and follows no link: for files that are written.
+pub(crate) fn itself(options: &mut OpenOptions) -> &mut OpenOptions {
+    #[cfg(unix)]
+    {
+        use rustix::fs::OFlags;
+        use std::os::unix::fs::OpenOptionsExt;
+        options.custom_flags((OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed());
+    }
+    options
 }
 
 /// Reads a text file of at most `limit` bytes.

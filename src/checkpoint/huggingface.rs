@@ -1,11 +1,11 @@
 //! A Hugging Face directory: config.json, and model.safetensors or its shards with their index.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Component, Path};
 
 use serde::Deserialize;
 
-use super::files::{self, read_text};
+use super::files::{self, MAX_FILES, MAX_TENSORS, read_text};
 use super::names::printable;
 use super::tensor::Contents;
 use super::{Checkpoint, Format, Naming, Notes, Weight, hf_config, map, safetensors, unread};
@@ -130,6 +130,11 @@ fn read_index(index_path: &Path) -> Result<Index> {
             &printable(&error.to_string()),
         )
     })?;
+    if index.weight_map.len() > MAX_TENSORS {
+        let what = "the index names more tensors than any model has";
+        let found = index.weight_map.len().to_string();
+        return Err(wrong_index(index_path, what, &format!("at most {MAX_TENSORS}"), &found));
+    }
     for file in index.weight_map.values() {
         let mut parts = Path::new(file).components();
         let plain = matches!((parts.next(), parts.next()), (Some(Component::Normal(name)), None) if name == file.as_str());
@@ -137,6 +142,11 @@ fn read_index(index_path: &Path) -> Result<Index> {
             let what = "the index names a shard outside the directory";
             return Err(wrong_index(index_path, what, "plain file names", &format!("`{}`", printable(file))));
         }
+    }
+    let files = index.weight_map.values().collect::<HashSet<_>>().len();
+    if files > MAX_FILES {
+        let what = "the index names more files than any model is in";
+        return Err(wrong_index(index_path, what, &format!("at most {MAX_FILES}"), &files.to_string()));
     }
     Ok(index)
 }

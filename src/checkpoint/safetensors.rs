@@ -6,6 +6,7 @@
 
 use safetensors::tensor::{Dtype as StoredDtype, Metadata};
 
+use super::files::MAX_TENSORS;
 use super::magic;
 use super::tensor::{Bytes, Contents, Dtype, Tensor};
 use crate::error::{Error, Result};
@@ -70,8 +71,13 @@ pub(super) fn parse(file: &Bytes, place: &str) -> Result<Contents> {
         let expected = format!("{} bytes by its header", u128::from(start) + metadata.data_len() as u128);
         return Err(damaged(what, expected, format!("{size} bytes")));
     }
+    let tensors = metadata.tensors();
+    if tensors.len() > MAX_TENSORS {
+        let what = "the safetensors file has more tensors than any model";
+        return Err(damaged(what, format!("at most {MAX_TENSORS}"), tensors.len().to_string()));
+    }
     let mut contents = Contents::default();
-    for (name, info) in metadata.tensors() {
+    for (name, info) in tensors {
         let dtype = match info.dtype {
             StoredDtype::F32 => Dtype::F32,
             StoredDtype::F16 => Dtype::F16,

@@ -186,12 +186,16 @@ impl Bytes {
 
     /// Whether these are the same bytes of the same owner, not only equal ones.
     pub(crate) fn same_place(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Mapped(a, range), Self::Mapped(b, other)) => Arc::ptr_eq(a, b) && range == other,
-            (Self::Built(a, range), Self::Built(b, other)) => Arc::ptr_eq(a, b) && range == other,
-            (Self::Static(a), Self::Static(b)) => std::ptr::eq(*a, *b),
-            (Self::Owned(a, range), Self::Owned(b, other)) => Arc::ptr_eq(a, b) && range == other,
-            _ => false,
+        self.place() == other.place()
+    }
+
+    /// What is the same for the same bytes of the same owner, while that lives, and for no others.
+    pub(crate) fn place(&self) -> (usize, Range<usize>) {
+        match self {
+            Self::Mapped(owner, range) => (Arc::as_ptr(owner).addr(), range.clone()),
+            Self::Built(owner, range) => (Arc::as_ptr(owner).addr(), range.clone()),
+            Self::Static(bytes) => (bytes.as_ptr().addr(), 0..bytes.len()),
+            Self::Owned(owner, range) => (owner.as_ptr().addr(), range.clone()),
         }
     }
 

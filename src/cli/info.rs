@@ -1,11 +1,12 @@
 //! `llama-trace info`: what a checkpoint holds, and what a trace of it would take.
 
+use std::collections::HashSet;
 use std::io::{ErrorKind, Write};
 
 use super::input::{self, Look};
 use super::{ModelArgs, memory};
 use crate::checkpoint::names::printable;
-use crate::checkpoint::{Bytes, Checkpoint, Format};
+use crate::checkpoint::{Checkpoint, Format};
 use crate::config::{ModelConfig, Precision, RopeScaling};
 use crate::error::{Error, Result};
 use crate::model::forward;
@@ -87,12 +88,11 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
     let named = || checkpoint.tensors().map(|(name, tensor)| (printable(name), tensor));
     let width = named().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let (mut parameters, mut bytes) = (0, 0);
-    let mut counted: Vec<&Bytes> = Vec::new();
+    let mut counted = HashSet::new();
     for (name, tensor) in named() {
         writeln!(out, "  {name:<width$}  {:<4}  {:?}", tensor.dtype(), tensor.shape())?;
         // Two names may be one tensor: the tables of a tied model.
-        if !counted.iter().any(|other| other.same_place(tensor.bytes())) {
-            counted.push(tensor.bytes());
+        if counted.insert(tensor.bytes().place()) {
             parameters += tensor.count();
             bytes += tensor.size();
         }

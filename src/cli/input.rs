@@ -12,7 +12,7 @@ use crate::backend::Backend;
 use crate::backend::cpu::{Cpu, Kernel};
 use crate::checkpoint::hub::{Outline, Wanted};
 use crate::checkpoint::names::printable;
-use crate::checkpoint::{self, Checkpoint};
+use crate::checkpoint::{self, Checkpoint, files};
 use crate::config::{CacheDtype, DEFAULT_GROUP, ModelConfig, Precision};
 use crate::error::{Error, Result};
 use crate::generate::{Sampler, Sampling};
@@ -351,7 +351,7 @@ pub(super) fn read_text(path: &Path) -> Result<String> {
     let bytes = if path == Path::new("-") {
         read(&mut std::io::stdin().lock())
     } else {
-        File::open(path).and_then(|mut file| read(&mut file))
+        open_text(path).and_then(|mut text| read(&mut text))
     };
     let bytes = bytes.map_err(|error| {
         Error::prompt("the prompt's file cannot be read")
@@ -376,6 +376,52 @@ pub(super) fn read_text(path: &Path) -> Result<String> {
     })
 }
 
+/// Opens the file of a text. What a shell puts there for `<(command)` is read to its end like any file. A pipe with a
+/// name is waited for, but not for ever, until somebody writes to it.
+fn open_text(path: &Path) -> std::io::Result<Box<dyn Read>> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        let named = !["/dev/fd", "/proc"].iter().any(|folder| path.starts_with(folder));
+        if named && std::fs::metadata(path)?.file_type().is_fifo() {
+            return open_pipe(path);
+        }
+    }
+    Ok(Box::new(File::open(path)?))
+}
+
+/// How long a pipe is waited for to which nobody writes.
+#[cfg(unix)]
+const PIPE_WAIT: Duration = Duration::from_secs(10);
+
+#[cfg(unix)]
+fn open_pipe(path: &Path) -> std::io::Result<Box<dyn Read>> {
+    use std::io::ErrorKind;
+
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+    let mut file = files::at_once(File::options().read(true)).open(path)?;
+    let started = Instant::now();
+    let mut first = vec![0; 4096];
+    let count = loop {
+        match file.read(&mut first) {
+            // Nobody has opened it for writing yet.
+            Ok(0) if started.elapsed() < PIPE_WAIT => std::thread::sleep(Duration::from_millis(20)),
+            Ok(0) => {
+                let what = format!("a pipe to which nobody has written for {} seconds", PIPE_WAIT.as_secs());
+                return Err(std::io::Error::new(ErrorKind::TimedOut, what));
+            }
+            Ok(count) => break count,
+            // Somebody has, and takes their time.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break 0,
+            Err(error) => return Err(error),
+        }
+    };
+    first.truncate(count);
+    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+    Ok(Box::new(std::io::Cursor::new(first).chain(file)))
+}
+
 /// Ids from `1,403,407` or `@file`; commas, blanks, line ends and JSON's brackets separate them.
 fn read_ids(list: &str) -> Result<Vec<u32>> {
     let text = match list.strip_prefix('@') {
@@ -388,7 +434,7 @@ fn read_ids(list: &str) -> Result<Vec<u32>> {
         word.parse().map_err(|_| {
             Error::prompt("the list of ids has something else in it")
                 .expected("numbers separated by commas: 1,403,407, or @FILE with such a list")
-                .found(format!("`{word}`"))
+                .found(format!("`{}`", printable(word)))
                 .next("leave it out")
         })
     });

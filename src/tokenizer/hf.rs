@@ -4,6 +4,7 @@ pub(super) mod byte_level;
 mod decoder;
 mod merging;
 mod outline;
+mod sizes;
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -121,8 +122,19 @@ impl HfTokenizer {
         })
     }
 
+    /// Checks that normalizing `text` makes nothing out of proportion of it.
+    fn check(&self, text: &str) -> Result<()> {
+        self.outline.growth.check(text.len()).map_err(|(expected, found)| {
+            Error::prompt("the text would grow too long before it is split into tokens")
+                .expected(expected)
+                .found(found)
+                .next("give a shorter text, another tokenizer with --tokenizer, or token ids")
+        })
+    }
+
     /// The ids of `text`, with what the post-processor adds where `added` is set.
     fn ids(&self, text: &str, plain: bool, added: bool) -> Result<Vec<u32>> {
+        self.check(text)?;
         let inner = self.inner(plain);
         let encoding = guarded(|| inner.encode(text, added)).map_err(|error| {
             Error::prompt("the text cannot be split into tokens")
@@ -164,6 +176,10 @@ impl Tokenizer for HfTokenizer {
 
     fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
+    }
+
+    fn longest(&self) -> usize {
+        (0..self.outline.ids).map(|id| self.label(id).len()).max().unwrap_or(0)
     }
 
     fn label(&self, id: u32) -> String {

@@ -112,7 +112,7 @@ pub struct Piece {
 }
 
 /// The longest text that is split into tokens, in bytes. No model's context holds as much.
-pub const MAX_TEXT: usize = 16 << 20;
+pub const MAX_TEXT: usize = 8 << 20;
 
 /// Checks that a text of so many bytes may be split into tokens, which takes hundreds of times as much memory: a
 /// model with a context of `context` tokens cannot read more than as many of its longest tokens, and nobody more

@@ -1,7 +1,7 @@
 //! The binary as a child that may use little memory and little time.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use super::common::{stderr, stdout};
 
@@ -26,6 +26,11 @@ pub(crate) struct End {
 /// Its address space is limited to what mapping the files takes, their size once more, and [`MEMORY`] for
 /// everything else: the program itself, its threads' stacks, and all that it allocates.
 pub(crate) fn run(args: &[&str], files: &[&Path]) -> End {
+    fed(args, files, Stdio::null())
+}
+
+/// The same with this for its standard input.
+pub(crate) fn fed(args: &[&str], files: &[&Path], input: Stdio) -> End {
     let size: u64 = files.iter().map(|path| bytes(path)).sum();
     let kilobytes = (2 * size + MEMORY) / 1024;
     let script = r#"ulimit -v "$0" && ulimit -t "$1" && shift && exec timeout -s KILL "$@""#;
@@ -34,7 +39,7 @@ pub(crate) fn run(args: &[&str], files: &[&Path]) -> End {
         .args(args)
         // Each thread takes address space for its stack; the limit is the same on a machine of many cores.
         .env("RAYON_NUM_THREADS", "2")
-        .stdin(std::process::Stdio::null())
+        .stdin(input)
         .output()
         .unwrap();
     End { code: output.status.code(), stdout: stdout(&output), stderr: stderr(&output) }

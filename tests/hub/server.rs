@@ -47,6 +47,8 @@ pub(crate) struct Answer {
     pub(crate) cut: Option<usize>,
     /// Where it is cut, it does not end but says nothing more.
     pub(crate) stall: bool,
+    /// The body comes byte by byte, with a pause after each.
+    pub(crate) drip: bool,
 }
 
 impl Answer {
@@ -143,7 +145,14 @@ fn answer(
     stream.write_all(head.as_bytes()).ok()?;
     if request.method != "HEAD" {
         let end = answer.cut.unwrap_or(answer.body.len()).min(answer.body.len());
-        stream.write_all(&answer.body[..end]).ok()?;
+        let part = if answer.drip { 1 } else { end.max(1) };
+        for bytes in answer.body[..end].chunks(part) {
+            stream.write_all(bytes).ok()?;
+            if answer.drip {
+                stream.flush().ok()?;
+                std::thread::sleep(std::time::Duration::from_millis(100));
+            }
+        }
         if answer.stall {
             stream.flush().ok()?;
             // Until the client goes away.

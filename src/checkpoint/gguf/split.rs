@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::Metadata;
+use crate::checkpoint::files::MAX_FILES;
 use crate::checkpoint::names::printable;
 use crate::checkpoint::tensor::Contents;
 use crate::error::{Error, Result};
@@ -16,6 +17,9 @@ pub(super) fn parts(path: &Path, metadata: &Metadata<'_>) -> Result<Vec<PathBuf>
     let count = metadata.size("split.count")?.unwrap_or(1);
     if count <= 1 {
         return Ok(vec![path.into()]);
+    }
+    if count > MAX_FILES {
+        return Err(metadata.wrong("split.count", &format!("at most {MAX_FILES} files"), count));
     }
     let number = metadata.required_size("split.no")?;
     let wrong = |what: String, found: String| {

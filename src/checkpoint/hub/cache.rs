@@ -11,11 +11,15 @@
 //! A blob that is there is never written again, nor deleted.
 
 use std::fs::{self, File, TryLockError};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use super::super::files::{itself, read_text};
 use super::name::{Name, is_commit};
 use crate::error::{Error, Result};
+
+/// The largest file that is read for a commit, which has 40 bytes.
+const MAX_REF: u64 = 1 << 10;
 
 /// The part of the cache that belongs to one repository.
 pub(super) struct Cache {
@@ -51,7 +55,7 @@ impl Cache {
         if name.is_pinned() {
             return Some(name.revision.clone());
         }
-        let commit = fs::read_to_string(self.folder.join("refs").join(&name.revision)).ok()?;
+        let commit = read_text(&self.folder.join("refs").join(&name.revision), MAX_REF).ok()?;
         Some(commit.trim().to_owned()).filter(|commit| is_commit(commit))
     }
 
@@ -68,7 +72,9 @@ impl Cache {
             // Not a file of the tempfile crate, which is its owner's alone: a cache may be shared.
             let mut new = path.as_os_str().to_owned();
             new.push(format!(".{}.tmp", std::process::id()));
-            fs::write(&new, commit).ok()?;
+            // Whatever has its name is not written to.
+            let _ = fs::remove_file(&new);
+            File::create_new(&new).and_then(|mut file| file.write_all(commit.as_bytes())).ok()?;
             fs::rename(&new, &path).ok()
         };
         write();
@@ -90,7 +96,7 @@ impl Cache {
     pub(super) fn lock(&self, etag: &str, wait: impl FnOnce()) -> Result<Option<File>> {
         let path = self.locks.join(format!("{etag}.lock"));
         let file = fs::create_dir_all(&self.locks)
-            .and_then(|()| File::options().create(true).truncate(false).write(true).open(&path))
+            .and_then(|()| itself(File::options().create(true).truncate(false).write(true)).open(&path))
             .map_err(|error| cannot_write(&path, &error))?;
         match file.try_lock() {
             Ok(()) => Ok(Some(file)),

@@ -1,5 +1,6 @@
 //! Asking the hub: one request at a time, with redirects, the token, and patience in measure.
 
+use std::collections::HashSet;
 use std::io::Read;
 use std::ops::Range;
 use std::thread::sleep;
@@ -8,10 +9,11 @@ use std::time::Duration;
 use serde::Deserialize;
 use ureq::http::{HeaderMap, Response, StatusCode, header};
 use ureq::tls::TlsConfig;
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, BodyReader};
 
 use super::address;
 use super::name::{Name, is_commit, is_safe};
+use super::pace::Paced;
 use super::settings::Settings;
 use super::trust;
 use super::verify::Digest;
@@ -24,8 +26,6 @@ const RETRIES: u32 = 2;
 /// The longest pause that a server may ask for; beyond it the user is told instead.
 const MAX_PAUSE: u64 = 30;
 const CONNECT: Duration = Duration::from_secs(15);
-/// The longest silence of a server.
-const SILENCE: Duration = Duration::from_secs(60);
 
 /// Why the hub did not give what was asked for.
 #[derive(Clone, Debug)]
@@ -101,8 +101,8 @@ impl<'s> Client<'s> {
             .max_redirects_will_error(false)
             .timeout_resolve(Some(CONNECT))
             .timeout_connect(Some(CONNECT))
-            .timeout_recv_response(Some(SILENCE))
-            .timeout_per_read(Some(SILENCE))
+            .timeout_recv_response(Some(settings.patience))
+            .timeout_per_read(Some(settings.patience))
             .tls_config(TlsConfig::builder().root_certs(roots).build())
             .user_agent(concat!("llama-trace/", env!("CARGO_PKG_VERSION")))
             .build();
@@ -120,7 +120,7 @@ impl<'s> Client<'s> {
         let url = format!("{endpoint}/api/models/{repo}/revision/{}", address::part(revision));
         let body = self.send(Method::Get, &url, None)?.into_body();
         let mut bytes = Vec::new();
-        body.into_reader()
+        self.paced(body)
             .take(MAX_LISTING + 1)
             .read_to_end(&mut bytes)
             .map_err(|error| Failure::Unreachable(error.to_string()))?;
@@ -133,7 +133,15 @@ impl<'s> Client<'s> {
             return Err(Failure::Strange(format!("`{}` for a commit", info.sha)));
         }
         let files = info.siblings.into_iter().map(|sibling| sibling.rfilename).filter(|name| is_safe(name));
+        let mut seen = HashSet::new();
+        // A name that is there twice is one file.
+        let files = files.filter(|name| seen.insert(name.clone()));
         Ok(Listing { commit: info.sha, files: files.collect() })
+    }
+
+    /// What a server sends, which must not be too little for too long.
+    fn paced(&self, body: Body) -> Paced<BodyReader<'static>> {
+        Paced::new(body.into_reader(), self.settings.patience)
     }
 
     fn address_of(&self, commit: &str, file: &str) -> String {
@@ -166,11 +174,16 @@ impl<'s> Client<'s> {
 
     /// The bytes of a file from byte `start` on, and where they do start: a server may not know how to begin
     /// anywhere but at 0.
-    pub(super) fn bytes(&self, commit: &str, file: &str, start: u64) -> Answer<(u64, Body)> {
+    pub(super) fn bytes(
+        &self,
+        commit: &str,
+        file: &str,
+        start: u64,
+    ) -> Answer<(u64, Paced<BodyReader<'static>>)> {
         let range = (start > 0).then(|| format!("bytes={start}-"));
         let response = self.send(Method::Get, &self.address_of(commit, file), range.as_deref())?;
         let from = begin(&response, file, start)?;
-        Ok((from, response.into_body()))
+        Ok((from, self.paced(response.into_body())))
     }
 
     /// The bytes of a file at `range`, of which it has all; asked for again where the connection breaks.
@@ -190,7 +203,7 @@ impl<'s> Client<'s> {
         let asked = format!("bytes={start}-{}", end.saturating_sub(1));
         let response = self.send(Method::Get, &self.address_of(commit, file), Some(&asked))?;
         let skipped = start - begin(&response, file, start)?;
-        let mut reader = response.into_body().into_reader();
+        let mut reader = self.paced(response.into_body());
         let mut bytes = Vec::new();
         let read = std::io::copy(&mut reader.by_ref().take(skipped), &mut std::io::sink())
             .and_then(|_| reader.take(end - start).read_to_end(&mut bytes));

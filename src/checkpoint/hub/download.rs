@@ -8,12 +8,14 @@ use std::thread::sleep;
 
 use ring::digest::Context;
 
+use super::super::files::itself;
 use super::cache::{Cache, cannot_write};
 use super::client::{Client, Failure, Meta, pause};
+use super::pace::LEAST;
 use super::{Watch, refusal};
 use crate::error::{Error, Result};
 
-/// Times in a row that a connection may break without a byte having come.
+/// Times in a row that a connection may break, or the server know no such part, without the file having come further.
 const ATTEMPTS: u32 = 4;
 const CHUNK: usize = 1 << 17;
 
@@ -49,23 +51,27 @@ impl Download<'_, '_> {
         let mut partial = self.take_up(&path)?;
         // What an earlier run left may be damaged; what this one fetched from the start is the hub's.
         let mut inherited = partial.at > 0;
-        let mut attempts = 0;
+        // How far the file has come in any attempt: one that begins anew, or brings next to nothing, is none the less
+        // one of few.
+        let (mut attempts, mut furthest) = (0, partial.at);
         loop {
             watch.at(partial.at);
-            let before = partial.at;
             if let Err(failure) = self.receive(&mut partial, &path, watch)? {
-                if matches!(failure, Failure::Refused { status: 416, .. }) && partial.at > 0 {
-                    // The server has no such part.
+                // The server has no such part.
+                let no_part = matches!(failure, Failure::Refused { status: 416, .. }) && partial.at > 0;
+                if !no_part && !matches!(failure, Failure::Unreachable(_)) {
+                    return Err(refusal::report(&failure, self.client));
+                }
+                attempts = if partial.at >= furthest + LEAST { 1 } else { attempts + 1 };
+                furthest = furthest.max(partial.at);
+                if attempts == ATTEMPTS {
+                    return Err(self.broken(&failure, partial.at));
+                }
+                if no_part {
                     partial = self.start(&path)?;
                     inherited = false;
-                } else if let Failure::Unreachable(_) = failure {
-                    attempts = if partial.at > before { 1 } else { attempts + 1 };
-                    if attempts == ATTEMPTS {
-                        return Err(self.broken(&failure, partial.at));
-                    }
-                    sleep(pause(attempts - 1));
                 } else {
-                    return Err(refusal::report(&failure, self.client));
+                    sleep(pause(attempts - 1));
                 }
                 continue;
             }
@@ -94,9 +100,12 @@ impl Download<'_, '_> {
     /// What an earlier run left, where that can be gone on with.
     fn take_up(&self, path: &Path) -> Result<Partial> {
         let failed = |error: std::io::Error| cannot_write(path, &error);
-        let Ok(mut file) = File::options().read(true).write(true).open(path) else {
+        let Ok(mut file) = itself(File::options().read(true).write(true)).open(path) else {
             return self.start(path);
         };
+        if !file.metadata().is_ok_and(|metadata| is_ours(&metadata)) {
+            return self.start(path);
+        }
         let mut context = self.meta.digest.as_ref().map(super::verify::Digest::begin);
         let mut chunk = vec![0; CHUNK];
         let mut at = 0;
@@ -140,7 +149,7 @@ impl Download<'_, '_> {
         if partial.at == size {
             return Ok(Ok(()));
         }
-        let (start, body) = match self.client.bytes(self.commit, self.file, partial.at) {
+        let (start, mut reader) = match self.client.bytes(self.commit, self.file, partial.at) {
             Ok(answer) => answer,
             Err(failure) => return Ok(Err(failure)),
         };
@@ -149,7 +158,6 @@ impl Download<'_, '_> {
         }
         let failed = |error: std::io::Error| cannot_write(path, &error);
         partial.file.seek(SeekFrom::Start(start)).map_err(failed)?;
-        let mut reader = body.into_reader();
         let mut chunk = vec![0; CHUNK];
         loop {
             let count = match reader.read(&mut chunk) {
@@ -180,4 +188,14 @@ impl Download<'_, '_> {
             .found(format!("{at} bytes, then: {}", refusal::told(failure)))
             .next("run the same command again: it goes on from there")
     }
+}
+
+/// Whether what is in the place of a partial file can be gone on with: a regular file by this name alone. What a
+/// link leads to, or has another name too, is somebody's.
+fn is_ours(metadata: &fs::Metadata) -> bool {
+    #[cfg(unix)]
+    if std::os::unix::fs::MetadataExt::nlink(metadata) > 1 {
+        return false;
+    }
+    metadata.is_file()
 }

@@ -1,7 +1,9 @@
 //! Which files of a repository are needed, and whether a folder has them.
 
+use std::collections::HashSet;
 use std::path::Path;
 
+use super::super::files::MAX_FILES;
 use super::super::huggingface;
 use super::name::Name;
 use crate::error::{Error, Result};
@@ -62,7 +64,8 @@ pub(super) fn optional() -> impl Iterator<Item = &'static str> {
 /// # Errors
 /// [`Error::Model`] where there are none that are read here, naming what there is.
 pub(super) fn weights(listed: &[String], name: &Name) -> Result<Weights> {
-    let has = |name: &str| listed.iter().any(|listed| listed == name);
+    let all: HashSet<&str> = listed.iter().map(String::as_str).collect();
+    let has = |name: &str| all.contains(name);
     if let Some(file) = &name.file {
         let files = parts(file);
         return match files.iter().all(|file| has(file)) {
@@ -117,7 +120,10 @@ fn parts(file: &str) -> Vec<String> {
         let (rest, count) = stem.rsplit_once("-of-")?;
         let (stem, number) = rest.rsplit_once('-')?;
         let digits = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
-        let count: u32 = count.parse().ok().filter(|_| digits(count) && digits(number))?;
+        let count: usize = count.parse().ok().filter(|_| digits(count) && digits(number))?;
+        if count > MAX_FILES {
+            return None;
+        }
         Some((1..=count).map(|number| format!("{stem}-{number:05}-of-{count:05}.gguf")).collect())
     };
     split()

@@ -18,11 +18,13 @@ mod download;
 mod files;
 mod name;
 mod outline;
+mod pace;
 mod refusal;
 mod settings;
 mod trust;
 mod verify;
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 pub use files::Wanted;
@@ -229,7 +231,7 @@ impl Fetch<'_, '_> {
     }
 
     fn are_listed(&self, files: &[String]) -> Result<()> {
-        let listed = &self.listing.files;
+        let listed: HashSet<&String> = self.listing.files.iter().collect();
         let Some(missing) = files.iter().find(|file| !listed.contains(file)) else { return Ok(()) };
         Err(Error::model(format!("the repository has no `{}`", super::names::printable(missing)))
             .at(refusal::place(self.client))

@@ -10,6 +10,7 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use super::client::{Answer, Client};
+use crate::checkpoint::files::open_regular;
 use crate::checkpoint::{gguf, safetensors};
 use crate::error::{Error, Result};
 
@@ -37,7 +38,11 @@ impl Outline {
 
     /// Takes over a file that was fetched whole.
     pub(super) fn copy(&self, file: &str, from: &Path) -> Result<()> {
-        fs::copy(from, self.folder().join(file)).map(drop).map_err(|error| cannot_write(&error))
+        let (mut from, _) = open_regular(from)?;
+        File::create_new(self.folder().join(file))
+            .and_then(|mut to| std::io::copy(&mut from, &mut to))
+            .map(drop)
+            .map_err(|error| cannot_write(&error))
     }
 
     /// Fetches of a file of `size` bytes what tells of the rest. The outer result is this machine's, the inner one

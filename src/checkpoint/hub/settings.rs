@@ -1,9 +1,9 @@
 //! What the environment says about the hub, by the names and rules of Python's huggingface_hub.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use crate::checkpoint::files::read_text;
 use crate::error::{Error, Result};
 
 /// Where the hub is, where its files are kept, and who asks.
@@ -15,10 +15,14 @@ pub struct Settings {
     pub(super) token: Option<String>,
     /// Whether the hub may not be asked.
     pub(super) offline: bool,
+    /// How long a server may say nothing, or next to nothing.
+    pub(super) patience: Duration,
     /// Fields of the configuration that are to be ignored; from the command line alone.
     pub ignore_config: Vec<String>,
 }
 
+/// The longest silence of a server, where HF_HUB_DOWNLOAD_TIMEOUT names no other number of seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// The largest file that is read for a token.
 const MAX_TOKEN: u64 = 1 << 16;
 
@@ -60,6 +64,10 @@ impl Settings {
                 .next("correct it, or unset it"));
         }
 
+        let seconds = variable("HF_HUB_DOWNLOAD_TIMEOUT").and_then(|text| text.parse().ok());
+        let patience =
+            seconds.filter(|seconds| (1..=3600).contains(seconds)).map_or(PATIENCE, Duration::from_secs);
+
         let token_file = folder("HF_TOKEN_PATH").unwrap_or_else(|| home.join("token"));
         let token = variable("HF_TOKEN").or_else(|| variable("HUGGING_FACE_HUB_TOKEN"));
         let token = token
@@ -77,6 +85,7 @@ impl Settings {
             endpoint,
             cache: cache.unwrap_or_else(|| home.join("hub")),
             token,
+            patience,
             offline: offline || is_on("HF_HUB_OFFLINE") || is_on("TRANSFORMERS_OFFLINE"),
             ignore_config: Vec::new(),
         })
@@ -94,9 +103,7 @@ fn expand(text: &str, user: Option<&Path>) -> PathBuf {
 
 /// The token that a login left. One that cannot be read is as good as none: public models need none.
 fn read_token(path: &Path) -> Option<String> {
-    let mut text = String::new();
-    File::open(path).ok()?.take(MAX_TOKEN).read_to_string(&mut text).ok()?;
-    Some(text)
+    read_text(path, MAX_TOKEN).ok()
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use tokenizers::{AddedToken, PostProcessorWrapper, PreTokenizerWrapper};
 
 use super::decoder::Decoder;
 use super::outline::Outline;
+use super::sizes::Growth;
 use super::{HfTokenizer, guarded, leading_special};
 use crate::checkpoint::names::printable;
 use crate::error::{Error, Result};
@@ -95,7 +96,8 @@ impl ByteLevel {
         let tokens = added(&self.added, false).zip(added(&self.special, true));
         let (plain, special) = tokens.ok_or_else(|| wrong("an id outside the vocabulary".into()))?;
         let decoder = Decoder::ByteLevel;
-        let outline = Outline { decoder, drops_unknown: true };
+        let ids = self.tokens.len() as u32;
+        let outline = Outline { decoder, drops_unknown: true, ids, growth: Growth::NONE };
         let pre_tokenizer: PreTokenizerWrapper = from_section(self.cut.section());
         let vocab: Vocab = self.tokens.into_iter().zip(0..).collect();
         let builder = BPE::builder().vocab_and_merges(vocab, self.merges).ignore_merges(self.whole);

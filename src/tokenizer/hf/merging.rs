@@ -18,6 +18,7 @@ use crate::tokenizer::{Tokenizer, bpe};
 
 /// How `text` comes to its tokens; none where the model merges nothing.
 pub(super) fn stretches(tokenizer: &HfTokenizer, text: &str, plain: bool) -> Result<Option<Vec<Stretch>>> {
+    tokenizer.check(text)?;
     let inner = tokenizer.inner(plain);
     let ModelWrapper::BPE(model) = inner.get_model() else { return Ok(None) };
     let wrong = |error: String| {

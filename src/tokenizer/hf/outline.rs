@@ -9,6 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::decoder::Decoder;
+use super::sizes::{Added, Growth, Ids, check_added, check_expression};
 
 /// The longest section other than the vocabulary, in bytes. Real ones have a few hundred.
 const MAX_SECTION: usize = 64 << 10;
@@ -39,6 +40,10 @@ pub(super) struct Outline {
     pub decoder: Decoder,
     /// Whether the model silently leaves out characters that it has no token for.
     pub drops_unknown: bool,
+    /// One more than the largest id.
+    pub ids: u32,
+    /// How much longer the normalizers may make a text.
+    pub growth: Growth,
 }
 
 /// What is wrong with a file: expected, found.
@@ -47,6 +52,8 @@ pub(super) type Wrong = (String, String);
 #[derive(Deserialize)]
 struct Sections<'a> {
     model: Model,
+    #[serde(default, borrow)]
+    added_tokens: Vec<Added<'a>>,
     #[serde(borrow)]
     normalizer: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -57,7 +64,7 @@ struct Sections<'a> {
     decoder: Option<&'a RawValue>,
 }
 
-/// The model without its vocabulary and merges, which are passed over.
+/// The model without its vocabulary, of which only the ids are looked at, and its merges, which are passed over.
 #[derive(Deserialize)]
 struct Model {
     #[serde(rename = "type")]
@@ -66,6 +73,8 @@ struct Model {
     unk_token: Option<String>,
     continuing_subword_prefix: Option<String>,
     end_of_word_suffix: Option<String>,
+    #[serde(default)]
+    vocab: Ids,
 }
 
 /// Looks at the text of a tokenizer.json.
@@ -87,6 +96,9 @@ pub(super) fn read(text: &str) -> Result<Outline, Wrong> {
             "a model with dropout".into(),
         ));
     }
+    let shortest = check_added(&sections.added_tokens)?;
+    let added = sections.added_tokens.iter().map(|token| token.id + 1).max().unwrap_or(0);
+    let ids = u32::try_from(added.max(model.vocab.end())).unwrap_or(u32::MAX);
     let normalizer = parts("normalizer", sections.normalizer, "normalizers", NORMALIZERS)?;
     let growth = normalizer.iter().fold(1_usize, |growth, part| {
         growth.saturating_mul(part["content"].as_str().map_or(1, |content| content.len().max(1)))
@@ -97,7 +109,12 @@ pub(super) fn read(text: &str) -> Result<Outline, Wrong> {
             format!("growth by {growth}"),
         ));
     }
-    parts("pre_tokenizer", sections.pre_tokenizer, "pretokenizers", PRE_TOKENIZERS)?;
+    let pre_tokenizer = parts("pre_tokenizer", sections.pre_tokenizer, "pretokenizers", PRE_TOKENIZERS)?;
+    for part in normalizer.iter().chain(&pre_tokenizer) {
+        check_expression(part)?;
+    }
+    // What was put on the waiting list last is applied last.
+    let growth = Growth::of(normalizer.iter().rev(), shortest);
     for part in parts("post_processor", sections.post_processor, "processors", POST_PROCESSORS)? {
         check_template(&part)?;
     }
@@ -106,7 +123,7 @@ pub(super) fn read(text: &str) -> Result<Outline, Wrong> {
         None => Decoder::Words,
     };
     let drops_unknown = model.kind == "BPE" && model.unk_token.is_none() && normalizer.is_empty();
-    Ok(Outline { decoder, drops_unknown })
+    Ok(Outline { decoder, drops_unknown, ids, growth })
 }
 
 fn one_of(section: &str, kind: &str, known: &[&str]) -> Result<(), Wrong> {
@@ -156,6 +173,10 @@ fn check_template(part: &Value) -> Result<(), Wrong> {
     }
     let defined = |id: &Value| id.as_str().is_some_and(|id| part["special_tokens"].get(id).is_some());
     let pieces = part["single"].as_array().map_or(&[][..], Vec::as_slice);
+    if pieces.iter().filter(|piece| piece.get("Sequence").is_some()).count() > 1 {
+        let expected = "post_processor: a template with the text once";
+        return Err((expected.into(), "the text several times".into()));
+    }
     for piece in pieces {
         let special = piece.get("SpecialToken").map(|token| &token["id"]);
         let sequence = piece.get("Sequence").map(|sequence| &sequence["id"]);

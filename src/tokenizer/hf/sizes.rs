@@ -1,0 +1,241 @@
+//! The sizes that a tokenizer.json asks for: ids that a table is made of, expressions that every character of a text is
+//! held against, and texts that grow. Each is known before anything is made of it.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+use super::outline::Wrong;
+use crate::tokenizer::MAX_VOCAB;
+
+/// The most added tokens, the longest of them, and the bytes of all, as in GGUF files: searching for them in a text
+/// takes many times their size in memory.
+const MAX_ADDED: (usize, usize, usize) = (1 << 14, 1 << 10, 1 << 20);
+/// The longest regular expression. GPT-4o's, the longest of those that Llamas have, takes some 500 bytes.
+const MAX_EXPRESSION: usize = 2048;
+/// The most that may be looked for at each character by looking around it: lookarounds, times the numbers of
+/// repetitions. Real expressions have up to three.
+const MAX_AROUND: usize = 64;
+/// The longest text that normalizers may make, in bytes.
+const MAX_NORMALIZED: usize = 16 << 20;
+
+/// The ids of a vocabulary.
+#[derive(Debug, Default)]
+pub(super) struct Ids {
+    count: u64,
+    largest: Option<u64>,
+}
+
+impl Ids {
+    /// One more than the largest.
+    pub(super) fn end(&self) -> u64 {
+        self.largest.map_or(self.count, |largest| largest + 1)
+    }
+}
+
+impl<'de> Deserialize<'de> for Ids {
+    /// Looks at the ids, and keeps nothing.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Look;
+        impl<'de> Visitor<'de> for Look {
+            type Value = Ids;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "tokens with ids below {MAX_VOCAB}, or a list of at most as many")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Ids, A::Error> {
+                let mut ids = Ids::default();
+                while let Some((IgnoredAny, id)) = map.next_entry::<IgnoredAny, u64>()? {
+                    ids.count += 1;
+                    ids.largest = ids.largest.max(Some(id));
+                    check(id, ids.count)?;
+                }
+                Ok(ids)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Ids, A::Error> {
+                let mut ids = Ids::default();
+                while list.next_element::<IgnoredAny>()?.is_some() {
+                    ids.count += 1;
+                    check(0, ids.count)?;
+                }
+                Ok(ids)
+            }
+        }
+
+        fn check<E: serde::de::Error>(id: u64, count: u64) -> Result<(), E> {
+            match id < MAX_VOCAB as u64 && count <= MAX_VOCAB as u64 {
+                true => Ok(()),
+                false => {
+                    Err(E::custom(format_args!("id {id} for token {count}; no id is {MAX_VOCAB} or above")))
+                }
+            }
+        }
+        deserializer.deserialize_any(Look)
+    }
+}
+
+/// A token beside the vocabulary.
+#[derive(Deserialize)]
+pub(super) struct Added<'a> {
+    pub(super) id: u64,
+    #[serde(borrow)]
+    content: Cow<'a, str>,
+}
+
+/// Checks the added tokens, and returns the bytes of the shortest; 1 where there is none.
+pub(super) fn check_added(tokens: &[Added<'_>]) -> Result<usize, Wrong> {
+    if let Some(token) = tokens.iter().find(|token| token.id >= MAX_VOCAB as u64) {
+        return Err((format!("added_tokens: ids below {MAX_VOCAB}"), format!("id {}", token.id)));
+    }
+    let lengths = || tokens.iter().map(|token| token.content.len());
+    let (count, longest, bytes) = (tokens.len(), lengths().max().unwrap_or(0), lengths().sum::<usize>());
+    let (most, length, total) = MAX_ADDED;
+    if count > most || longest > length || bytes > total {
+        let expected =
+            format!("added_tokens: at most {most}, of at most {length} bytes and {total} together");
+        return Err((expected, format!("{count}, the longest of {longest} bytes, {bytes} together")));
+    }
+    Ok(lengths().filter(|&length| length > 0).min().unwrap_or(1))
+}
+
+/// Checks the regular expression of a part, where it has one.
+pub(super) fn check_expression(part: &Value) -> Result<(), Wrong> {
+    let Some(expression) = part["pattern"]["Regex"].as_str() else { return Ok(()) };
+    if expression.len() > MAX_EXPRESSION {
+        let expected = format!("regular expressions of at most {MAX_EXPRESSION} bytes");
+        return Err((expected, format!("{} bytes", expression.len())));
+    }
+    let around = ["(?=", "(?!", "(?<=", "(?<!", "(?>"].map(|form| expression.matches(form).count());
+    let around: usize = around.iter().sum();
+    let effort = repetitions(expression).fold(around, usize::saturating_mul);
+    if effort > MAX_AROUND {
+        let expected = format!("regular expressions that look around a character at most {MAX_AROUND} times");
+        return Err((expected, format!("{around} lookarounds, up to {effort} times")));
+    }
+    Ok(())
+}
+
+/// The greatest numbers of repetitions, `{n}` or `{n,m}`, in an expression.
+fn repetitions(expression: &str) -> impl Iterator<Item = usize> {
+    let inside = expression.split('{').skip(1).filter_map(|rest| Some(rest.split_once('}')?.0));
+    inside.filter_map(|inside| {
+        let numbers = inside.split(',').filter(|number| !number.trim().is_empty());
+        numbers.map(|number| number.trim().parse().ok()).collect::<Option<Vec<usize>>>()?.into_iter().max()
+    })
+}
+
+/// How much longer normalizers make a text, at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Growth {
+    /// The bytes that one byte becomes.
+    factor: usize,
+    /// The bytes that each stretch between two added tokens gets on top.
+    prefix: usize,
+    /// The bytes of the shortest added token.
+    shortest: usize,
+}
+
+impl Growth {
+    /// For a text that is left as it is.
+    pub(super) const NONE: Self = Self { factor: 1, prefix: 0, shortest: 1 };
+
+    /// That of these normalizers in this order, where the shortest added token has so many bytes.
+    pub(super) fn of<'p>(normalizers: impl Iterator<Item = &'p Value>, shortest: usize) -> Self {
+        normalizers.fold(Self { shortest, ..Self::NONE }, |growth, part| {
+            let content = part["content"].as_str().map_or(0, str::len);
+            let factor = match part["type"].as_str() {
+                Some("Prepend") => {
+                    let more = part["prepend"].as_str().map_or(0, str::len);
+                    return Self { prefix: growth.prefix.saturating_add(more), ..growth };
+                }
+                Some("Replace") => match part["pattern"]["String"].as_str() {
+                    Some(pattern) => content.div_ceil(pattern.len().max(1)),
+                    // It may stand between any two bytes.
+                    None => content + 1,
+                },
+                // By Unicode's tables: what U+FDFA stands for, and what a character is put together from.
+                Some("NFKC" | "NFKD") => 11,
+                Some("NFC" | "NFD" | "Lowercase") => 3,
+                _ => 1,
+            };
+            let factor = factor.max(1);
+            Self {
+                factor: growth.factor.saturating_mul(factor),
+                prefix: growth.prefix.saturating_mul(factor),
+                ..growth
+            }
+        })
+    }
+
+    /// Checks that a text of so many bytes stays within bounds.
+    ///
+    /// # Errors
+    /// What was expected and found.
+    pub(super) fn check(self, bytes: usize) -> Result<(), Wrong> {
+        let stretches = bytes / self.shortest + 1;
+        let most = bytes.saturating_mul(self.factor).saturating_add(stretches.saturating_mul(self.prefix));
+        if self == (Self { shortest: self.shortest, ..Self::NONE }) || most <= MAX_NORMALIZED {
+            return Ok(());
+        }
+        let expected =
+            format!("a text that the tokenizer's normalizers make at most {MAX_NORMALIZED} bytes of");
+        Err((expected, format!("{bytes} bytes, of which they may make {most}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn ids_are_counted_and_bounded() {
+        let ids = |value: Value| serde_json::from_value::<Ids>(value).map(|ids| ids.end());
+        assert_eq!(ids(json!({"a": 0, "b": 7})).unwrap(), 8);
+        assert_eq!(ids(json!([["a", 0.5], ["b", 1.0]])).unwrap(), 2);
+        assert!(ids(json!({"a": 1 << 31})).unwrap_err().to_string().contains("2147483648"));
+        assert!(ids(json!({"a": MAX_VOCAB})).is_err() && ids(json!({"a": MAX_VOCAB - 1})).is_ok());
+        assert!(ids(json!({"a": -1})).is_err());
+        let added = |id: u64, content: &str| check_added(&[Added { id, content: content.to_owned().into() }]);
+        assert_eq!(added(5, "<s>").unwrap(), 3);
+        assert!(added(1 << 31, "<s>").unwrap_err().1.contains("2147483648"));
+        assert!(added(5, &"x".repeat(1025)).is_err());
+    }
+
+    #[test]
+    fn expressions_look_around_a_few_times() {
+        let check = |expression: &str| check_expression(&json!({"pattern": {"Regex": expression}}));
+        for real in [
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+            r"[!#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+            r"\d{1,3}(?=(?:\d{3})*\b)",
+            "a{1000}",
+        ] {
+            check(real).unwrap();
+        }
+        for wrong in ["(?=a)".repeat(65), "(?:(?=a)|b){65}".into(), "x".repeat(2049)] {
+            check(&wrong).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn growth_is_the_most_that_normalizers_can_do() {
+        let of = |parts: &[Value]| Growth::of(parts.iter(), 3);
+        let prepend = json!({"type": "Prepend", "prepend": "▁"});
+        let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
+        let llama_2 = of(&[prepend, replace]);
+        assert_eq!((llama_2.factor, llama_2.prefix), (3, 9));
+        llama_2.check(1 << 20).unwrap();
+        let bomb = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "x".repeat(4096)});
+        of(&[bomb.clone()]).check(4096).unwrap();
+        assert!(of(&[bomb]).check(4097).unwrap_err().1.contains("16781312"));
+        let empty = json!({"type": "Replace", "pattern": {"Regex": "a*"}, "content": "xx"});
+        assert_eq!(of(&[empty]).factor, 3);
+        assert_eq!(of(&[]).check(usize::MAX), Ok(()));
+    }
+}
