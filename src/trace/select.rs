@@ -174,7 +174,7 @@ pub fn stage_named(name: &str) -> Result<Stage> {
             Some(view) => format!("`{name}` is a view; its values are those of `{}`", view.source()),
             None => match &near(name, &all)[..] {
                 [] => "choose one of these".into(),
-                [names @ .., last] if names.is_empty() => format!("did you mean `{last}`?"),
+                [last] => format!("did you mean `{last}`?"),
                 [names @ .., last] => format!("did you mean `{}` or `{last}`?", names.join("`, `")),
             },
         };

@@ -79,14 +79,15 @@ fn plain(input: &mut impl BufRead) -> Result<Line> {
             .next("say something shorter");
         return if skip_line(input).map_err(failed)? { Ok(Line::Wrong(error)) } else { Err(error) };
     }
-    Ok(String::from_utf8(line).map(Line::Text).unwrap_or_else(|_| {
-        Line::Wrong(
+    Ok(match String::from_utf8(line) {
+        Ok(text) => Line::Text(text),
+        Err(_) => Line::Wrong(
             Error::prompt("a turn is not a text")
                 .at("standard input")
                 .expected("UTF-8, one turn a line")
                 .next("convert the input to UTF-8"),
-        )
-    }))
+        ),
+    })
 }
 
 /// Passes over the rest of a line, and says whether its end or that of the input was found.
