@@ -124,8 +124,17 @@ pub trait Backend: Send + Sync {
     /// An input with nothing in it.
     fn input(&self) -> Self::Input;
 
-    /// Makes x (rows, width) ready for the matrix products that read it; in int8 it is quantised here.
-    fn prepare(&self, x: &Self::Buffer, width: usize, rows: usize, input: &mut Self::Input) -> Result<()>;
+    /// Makes x (rows, width) ready for the matrix products that read it; in int8 it is quantised here. A backend
+    /// that sums in another order for many tokens goes by `tokens`, the pass's T, and never by `rows`: these depend
+    /// on who looks on.
+    fn prepare(
+        &self,
+        x: &Self::Buffer,
+        width: usize,
+        rows: usize,
+        tokens: usize,
+        input: &mut Self::Input,
+    ) -> Result<()>;
 
     /// Shows the int8 values (rows, width) and the scales (rows, groups) of an input to `see`. There are none
     /// where products do not run in int8.

@@ -7,6 +7,7 @@ use super::names::{LayerWeight as L, Naming, Weight};
 use super::{Bytes, Checkpoint, Dtype, Format, Notes, Scales, Tensor};
 use crate::config::{DEFAULT_GROUP, ModelConfig, Pairing, RopeScaling};
 use crate::error::{Error, Result};
+use crate::stop;
 
 /// Name, D, layers, H, G, F, V, tied.
 type Shape = (&'static str, usize, usize, usize, usize, usize, usize, bool);
@@ -57,15 +58,19 @@ pub fn checkpoint(name: &str, dtype: Dtype) -> Result<Checkpoint> {
         window_from: 0,
         tied,
     };
-    Ok(of_config(name, config, dtype))
+    of_config(name, config, dtype)
 }
 
 /// Random weights of number type `dtype` for `config`, which has no biases and no norms of queries and keys.
-pub fn of_config(name: &str, config: ModelConfig, dtype: Dtype) -> Checkpoint {
+///
+/// # Errors
+/// [`Error::Interrupted`] where the process was asked to stop.
+pub fn of_config(name: &str, config: ModelConfig, dtype: Dtype) -> Result<Checkpoint> {
     let ModelConfig { dim, layers, ffn_dim, vocab, tied, .. } = config;
     let mut state = 1;
     let mut tensors = BTreeMap::new();
     let mut add = |weight, shape: &[usize]| {
+        stop::check()?;
         let count: usize = shape.iter().product();
         let tensor = match (dtype, shape) {
             (Dtype::I8, [_, _]) => {
@@ -81,26 +86,27 @@ pub fn of_config(name: &str, config: ModelConfig, dtype: Dtype) -> Checkpoint {
         };
         tensors
             .insert(Naming::Meta.name(weight), tensor.unwrap_or_else(|| unreachable!("made for this shape")));
+        Ok(())
     };
     let (q, kv) = (config.q_dim(), config.kv_dim());
-    add(Weight::Embedding, &[vocab, dim]);
+    add(Weight::Embedding, &[vocab, dim])?;
     for layer in 0..layers {
         let layer = |weight| Weight::Layer(layer, weight);
-        add(layer(L::AttnNorm), &[dim]);
-        add(layer(L::Wq), &[q, dim]);
-        add(layer(L::Wk), &[kv, dim]);
-        add(layer(L::Wv), &[kv, dim]);
-        add(layer(L::Wo), &[dim, q]);
-        add(layer(L::FfnNorm), &[dim]);
-        add(layer(L::W1), &[ffn_dim, dim]);
-        add(layer(L::W2), &[dim, ffn_dim]);
-        add(layer(L::W3), &[ffn_dim, dim]);
+        add(layer(L::AttnNorm), &[dim])?;
+        add(layer(L::Wq), &[q, dim])?;
+        add(layer(L::Wk), &[kv, dim])?;
+        add(layer(L::Wv), &[kv, dim])?;
+        add(layer(L::Wo), &[dim, q])?;
+        add(layer(L::FfnNorm), &[dim])?;
+        add(layer(L::W1), &[ffn_dim, dim])?;
+        add(layer(L::W2), &[dim, ffn_dim])?;
+        add(layer(L::W3), &[ffn_dim, dim])?;
     }
-    add(Weight::FinalNorm, &[dim]);
+    add(Weight::FinalNorm, &[dim])?;
     if !tied {
-        add(Weight::Head, &[vocab, dim]);
+        add(Weight::Head, &[vocab, dim])?;
     }
-    Checkpoint {
+    Ok(Checkpoint {
         name: name.into(),
         format: Format::Random,
         path: None,
@@ -110,7 +116,7 @@ pub fn of_config(name: &str, config: ModelConfig, dtype: Dtype) -> Checkpoint {
         tensors,
         unreadable: BTreeMap::new(),
         naming: Naming::Meta,
-    }
+    })
 }
 
 /// `count` values of magnitude 1/64 to 1/32 and random sign: small enough that a pass stays finite.

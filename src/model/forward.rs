@@ -193,7 +193,7 @@ pub fn layer<B: Backend, P: Probe>(
     backend.rms_norm(&work.x, attn_norm, config.norm_eps, t, &mut work.attn_norm)?;
     see.stage(Stage::AttnNorm, &work.attn_norm)?;
 
-    backend.prepare(&work.attn_norm, d, t, &mut work.input)?;
+    backend.prepare(&work.attn_norm, d, t, t, &mut work.input)?;
     see.quantized(Stage::AttnNormQ8, Stage::AttnNormScale, &work.input)?;
     backend.matmul(&work.input, &wq.matrix, wq.bias.as_ref(), &mut work.xq)?;
     see.stage(Stage::Xq, &work.xq)?;
@@ -235,7 +235,7 @@ pub fn layer<B: Backend, P: Probe>(
     backend.attention(shape, &work.xq_rope, cache_k, cache_v, &mut work.attn_heads, &mut see)?;
     see.stage(Stage::AttnHeads, &work.attn_heads)?;
 
-    backend.prepare(&work.attn_heads, config.q_dim(), t, &mut work.input)?;
+    backend.prepare(&work.attn_heads, config.q_dim(), t, t, &mut work.input)?;
     see.quantized(Stage::AttnHeadsQ8, Stage::AttnHeadsScale, &work.input)?;
     backend.matmul(&work.input, &wo.matrix, wo.bias.as_ref(), &mut work.attn_output)?;
     see.stage(Stage::AttnOutput, &work.attn_output)?;
@@ -246,7 +246,7 @@ pub fn layer<B: Backend, P: Probe>(
     backend.rms_norm(&work.attn_residual, ffn_norm, config.norm_eps, t, &mut work.ffn_norm)?;
     see.stage(Stage::FfnNorm, &work.ffn_norm)?;
 
-    backend.prepare(&work.ffn_norm, d, t, &mut work.input)?;
+    backend.prepare(&work.ffn_norm, d, t, t, &mut work.input)?;
     see.quantized(Stage::FfnNormQ8, Stage::FfnNormScale, &work.input)?;
     backend.matmul(&work.input, &w1.matrix, w1.bias.as_ref(), &mut work.ffn_gate)?;
     see.stage(Stage::FfnGate, &work.ffn_gate)?;
@@ -257,7 +257,7 @@ pub fn layer<B: Backend, P: Probe>(
     backend.mul(&work.ffn_silu, &work.ffn_up, t * f, &mut work.ffn_hidden)?;
     see.stage(Stage::FfnHidden, &work.ffn_hidden)?;
 
-    backend.prepare(&work.ffn_hidden, f, t, &mut work.input)?;
+    backend.prepare(&work.ffn_hidden, f, t, t, &mut work.input)?;
     see.quantized(Stage::FfnHiddenQ8, Stage::FfnHiddenScale, &work.input)?;
     backend.matmul(&work.input, &w2.matrix, w2.bias.as_ref(), &mut work.ffn_down)?;
     see.stage(Stage::FfnDown, &work.ffn_down)?;
@@ -313,7 +313,7 @@ pub fn finish_rows<B: Backend, P: Probe>(
         backend.rms_norm(&work.some, &model.weights.final_norm, config.norm_eps, t, &mut work.final_norm)?;
         see.stage(Stage::FinalNorm, &work.final_norm)?;
 
-        backend.prepare(&work.final_norm, d, t, &mut work.input)?;
+        backend.prepare(&work.final_norm, d, t, dims.tokens, &mut work.input)?;
         see.quantized(Stage::FinalNormQ8, Stage::FinalNormScale, &work.input)?;
         backend.matmul(&work.input, model.weights.head(), None, &mut work.logits)?;
         see.stage(Stage::Logits, &work.logits)?;

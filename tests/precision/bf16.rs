@@ -86,7 +86,7 @@ fn ours(model: &Model<Cpu>, golden: &Golden, site: Site, precision: Precision) -
     let sizes = model.sizes();
     if is_derivable(site.stage) {
         let mut input = |site| Ok(Arc::clone(&golden.frames[&site]));
-        let frame = derive(site, &sizes, precision, dims, &mut input).unwrap();
+        let frame = derive(site, &sizes, precision, dims, backend.stop(), &mut input).unwrap();
         return Some(frame.floats().unwrap().iter().copied().collect());
     }
     let count = sizes.shape(site.stage.axes(), dims).iter().product();
@@ -104,7 +104,7 @@ fn ours(model: &Model<Cpu>, golden: &Golden, site: Site, precision: Precision) -
     };
     let matmul = |x: Vec<f32>, linear: &Linear<Cpu>, out: &mut Vec<f32>| {
         let mut input = backend.input();
-        backend.prepare(&x, x.len() / t, t, &mut input).unwrap();
+        backend.prepare(&x, x.len() / t, t, t, &mut input).unwrap();
         backend.matmul(&input, &linear.matrix, linear.bias.as_ref(), out).unwrap();
     };
     let rope = |x: &Vec<f32>, heads, out: &mut Vec<f32>| {
@@ -125,7 +125,7 @@ fn ours(model: &Model<Cpu>, golden: &Golden, site: Site, precision: Precision) -
         (S::FinalNorm, _) => norm(&x(site), &model.weights.final_norm, &mut out),
         (S::Logits, _) => {
             let mut input = backend.input();
-            backend.prepare(&at(S::FinalNorm), config.dim, t, &mut input).unwrap();
+            backend.prepare(&at(S::FinalNorm), config.dim, t, t, &mut input).unwrap();
             backend.matmul(&input, model.weights.head(), None, &mut out).unwrap();
         }
         (S::AttnNorm, Some(layer)) => norm(&x(site), &layer.attn_norm, &mut out),
@@ -222,7 +222,7 @@ fn a_rounding_too_few_or_too_many_is_noticed() {
     let bias = w1.bias.as_ref().unwrap().repeat(t);
     let (mut input, mut product, mut out) =
         (model.backend.input(), vec![0.0; bias.len()], vec![0.0; bias.len()]);
-    model.backend.prepare(&x, model.config.dim, t, &mut input).unwrap();
+    model.backend.prepare(&x, model.config.dim, t, t, &mut input).unwrap();
     model.backend.matmul(&input, &w1.matrix, w1.bias.as_ref(), &mut product).unwrap();
     assert!(share(site, &product) >= SHARE);
     model.backend.matmul(&input, &w1.matrix, None, &mut product).unwrap();

@@ -137,7 +137,7 @@ fn thin(dim: usize, layers: usize, vocab: usize) -> Model<Cpu> {
         window_from: 0,
         tied: true,
     };
-    Model::load(&random::of_config("thin", config, Dtype::BF16), Cpu::default()).unwrap()
+    Model::load(&random::of_config("thin", config, Dtype::BF16).unwrap(), Cpu::default()).unwrap()
 }
 
 #[test]

@@ -6,12 +6,12 @@ use std::ops::Range;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
-use super::MIN_PARALLEL;
 #[cfg(target_arch = "x86_64")]
 use super::kernel::brains;
 use super::kernel::gemm::{Packed, Scratch};
 use super::kernel::q8::Quantized;
 use super::kernel::{Aligned, GroupScales, Kernel, Rows, Spaced};
+use super::{Cpu, MIN_PARALLEL};
 use crate::checkpoint::{Bytes, Dtype, Scales, Tensor};
 use crate::config::Precision;
 use crate::error::Result;
@@ -141,14 +141,16 @@ pub struct Input {
     values: Vec<Aligned>,
     /// Many rows, in the order in which a tile reads them.
     packed: Packed,
-    /// The same in bfloat16, where the processor multiplies it.
+    /// The same in bfloat16, for the unit that multiplies it, where one does.
     #[cfg(target_arch = "x86_64")]
     brains: brains::Packed,
+    #[cfg(target_arch = "x86_64")]
+    unit: Option<brains::Unit>,
     /// All rows, in int8 precision.
     quantized: Quantized,
 }
 
-/// Rows of activations from which packing them, and the weights, for tiles pays. Fewer are multiplied row by row
+/// Rows of activations, and tokens of a pass, from which packing them, and the weights, for tiles pays. Fewer rows are multiplied row by row
 /// while a weight is at hand.
 const MIN_PACKED: usize = 16;
 
@@ -156,28 +158,29 @@ const MIN_PACKED: usize = 16;
 const MIN_TILES_Q8: usize = 4;
 
 impl Input {
-    /// Takes `x` (…, width), every row.
-    pub(super) fn prepare(
-        &mut self,
-        kernel: Kernel,
-        precision: Precision,
-        x: &[f32],
-        width: usize,
-        stop: &Stop,
-    ) -> Result<()> {
+    /// Takes `x` (…, width), every row, of a pass over so many tokens.
+    pub(super) fn prepare(&mut self, cpu: &Cpu, x: &[f32], width: usize, tokens: usize) -> Result<()> {
+        let Cpu { kernel, precision, ref stop, .. } = *cpu;
         let rows = x.len() / width;
         (self.rows, self.width) = (rows, width);
         if let Precision::Q8 { group } = precision {
             self.quantized.fill(kernel, x, width, group, rows >= MIN_TILES_Q8 && kernel.tiles_q8(), stop)?;
-        } else if rows >= MIN_PACKED {
-            #[cfg(target_arch = "x86_64")]
-            if kernel.brains(precision, width).is_some() {
+            return Ok(());
+        }
+        // A unit's sums have an order of their own, so whether it multiplies must not depend on how many of the
+        // pass's rows are multiplied: of the head that is one, or all where somebody looks at them.
+        #[cfg(target_arch = "x86_64")]
+        {
+            self.unit = kernel.brains(precision, width).filter(|_| tokens >= MIN_PACKED);
+            if self.unit.is_some() {
                 self.brains.pack(precision, x, width, stop)?;
                 if precision == Precision::Bf16 {
                     return Ok(());
                 }
                 // In float32 it is for each matrix to say: others than bfloat16's are multiplied in float32.
             }
+        }
+        if rows >= MIN_PACKED {
             self.packed.pack(x, width, kernel.tile_tokens(), stop)?;
         } else {
             Spaced::fill(x, width, &mut self.values);
@@ -224,17 +227,19 @@ pub(super) fn product(
     assert_eq!(x.width, inputs, "the product's sides have one length");
     let work = rows * inputs * outputs;
     let parallel = work >= MIN_PARALLEL;
+    #[cfg(target_arch = "x86_64")]
+    let unit = x.unit.filter(|unit| unit.takes(w.tensor.dtype(), w.precision));
+    let packed = rows >= MIN_PACKED;
+    #[cfg(target_arch = "x86_64")]
+    let packed = packed || unit.is_some();
     // Few rows share what is read of the weights, many what is read of the activations: larger parts are for them, and
     // for products so small that handing out a part takes a good deal of their time.
     let part_of = |parts| outputs.div_ceil(parts).next_multiple_of(ROWS_AT_ONCE);
-    let columns = match rows {
-        MIN_PACKED.. => part_of(PARTS * rayon::current_num_threads()),
-        _ if work < MIN_PARTS => part_of(rayon::current_num_threads()),
+    let columns = match work {
+        _ if packed => part_of(PARTS * rayon::current_num_threads()),
+        ..MIN_PARTS => part_of(rayon::current_num_threads()),
         _ => ROWS_AT_ONCE,
     };
-    #[cfg(target_arch = "x86_64")]
-    let brains = (kernel.brains(w.precision, inputs))
-        .filter(|unit| rows >= MIN_PACKED && unit.takes(w.tensor.dtype(), w.precision));
     let part = |part: usize, out: &mut [&mut [f32]]| {
         stop.check()?;
         let columns = part * columns..outputs.min((part + 1) * columns);
@@ -251,7 +256,7 @@ pub(super) fn product(
             }
             Precision::Q8 { .. } => kernel.q8(&x.quantized, weights, out),
             #[cfg(target_arch = "x86_64")]
-            _ if let Some(unit) = brains => {
+            _ if let Some(unit) = unit => {
                 BRAINS.with_borrow_mut(|scratch| unit.gemm(&x.brains, weights, out, scratch, stop))?;
             }
             _ if rows >= MIN_PACKED => {

@@ -190,8 +190,15 @@ impl Backend for Cpu {
         Input::default()
     }
 
-    fn prepare(&self, x: &Vec<f32>, width: usize, rows: usize, input: &mut Input) -> Result<()> {
-        input.prepare(self.kernel, self.precision, &x[..rows * width], width, &self.stop)
+    fn prepare(
+        &self,
+        x: &Vec<f32>,
+        width: usize,
+        rows: usize,
+        tokens: usize,
+        input: &mut Input,
+    ) -> Result<()> {
+        input.prepare(self, &x[..rows * width], width, tokens)
     }
 
     fn read_quantized(&self, input: &Input, see: &mut dyn FnMut(&[i8], &[f32])) {

@@ -304,16 +304,20 @@ mod tests {
     /// What [`Unit::sums`] gives, by plain loops.
     pub(super) fn sums(weights: &[u16], x: &[u16], parts: usize, sums: &mut [f32; 4 * SIDE * SIDE]) {
         let value = |bits: u16| f32::from_bits(u32::from(bits) << 16);
-        for (i, sum) in sums.iter_mut().enumerate() {
-            let (token, row) =
-                (i / (2 * SIDE * SIDE) * SIDE + i / SIDE % SIDE, i / (SIDE * SIDE) % 2 * SIDE + i % SIDE);
-            *sum = 0.0;
-            for part in x.chunks_exact(x.len() / parts) {
-                for (w, x) in weights.chunks_exact(TWO_TILES).zip(part.chunks_exact(TWO_TILES)) {
-                    let w = &w[row * STEP..][..STEP];
-                    let x = &x[token / SIDE * (TWO_TILES / 2)..][..TWO_TILES / 2];
+        sums.fill(0.0);
+        for part in x.chunks_exact(x.len() / parts) {
+            for (w, x) in weights.chunks_exact(TWO_TILES).zip(part.chunks_exact(TWO_TILES)) {
+                let x: [f32; TWO_TILES] = std::array::from_fn(|i| value(x[i]));
+                for (row, w) in w.chunks_exact(STEP).enumerate() {
                     for (i, w) in w.iter().enumerate() {
-                        *sum += value(*w) * value(x[(i / 2 * SIDE + token % SIDE) * 2 + i % 2]);
+                        let w = value(*w);
+                        for tile in 0..2 {
+                            let x = &x[tile * TWO_TILES / 2 + i / 2 * 2 * SIDE..][..2 * SIDE];
+                            let sums = &mut sums[(tile * 2 + row / SIDE) * SIDE * SIDE..][..SIDE * SIDE];
+                            for (token, x) in x.as_chunks::<2>().0.iter().enumerate() {
+                                sums[token * SIDE + row % SIDE] += w * x[i % 2];
+                            }
+                        }
                     }
                 }
             }

@@ -223,6 +223,13 @@ impl Kernel {
         }
     }
 
+    /// The fastest instruction set with plain loops in place of a unit for bfloat16: what is chosen where there is
+    /// such a unit can be tested where there is none.
+    #[cfg(all(test, target_arch = "x86_64"))]
+    pub(crate) fn plain_unit() -> Self {
+        Self { brains: Some(brains::Unit::Plain), ..Self::default() }
+    }
+
     /// Its name, as `--cpu-kernel` takes it.
     pub fn name(self) -> &'static str {
         #[cfg(target_arch = "x86_64")]

@@ -1,0 +1,197 @@
+//! Whatever is recorded, in a pass or when a layer runs again, the bits are those of the pass that nobody watches.
+//! A test of the library that stands here, where a module may import all it takes.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::task::Poll;
+
+use crate::backend::Backend;
+use crate::backend::cpu::{Cpu, Kernel};
+use crate::checkpoint::{Dtype, random};
+use crate::config::{ModelConfig, Pairing, Precision, RopeScaling};
+use crate::generate::{Sampler, Sampling, Session};
+use crate::model::{Model, forward};
+use crate::replay::{DEFAULT_MEMORY, Live, Start};
+use crate::trace::{
+    Frame, FrameData, NoProbe, PassDims, Probe, Recorder, Region, Select, Site, Source, Stage, Status,
+};
+
+/// V of the models: small, for the plain loops of the development build.
+const VOCAB: usize = 96;
+
+/// A small model whose products, the head's too, are of `width` inputs and more.
+fn config(width: usize) -> ModelConfig {
+    ModelConfig {
+        dim: width,
+        layers: 1,
+        heads: 8,
+        kv_heads: 2,
+        head_dim: width / 8,
+        ffn_dim: width + 32,
+        vocab: VOCAB,
+        context: 512,
+        norm_eps: 1e-5,
+        rope_theta: 10_000.0,
+        rope_scaling: RopeScaling::None,
+        pairing: Pairing::Halves,
+        qkv_bias: false,
+        output_bias: false,
+        mlp_bias: false,
+        qk_norm: false,
+        window: None,
+        window_from: 0,
+        tied: true,
+    }
+}
+
+const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }];
+
+/// The kernels that multiply bfloat16 in an order of their own, the plain one of them last.
+fn kernels() -> Vec<Kernel> {
+    let mut kernels = Kernel::available();
+    kernels.retain(|kernel| ["amx", "avx512bf16"].contains(&kernel.name()));
+    #[cfg(target_arch = "x86_64")]
+    kernels.push(Kernel::plain_unit());
+    kernels
+}
+
+fn models(width: usize) -> impl Iterator<Item = (String, Model<Cpu>)> {
+    let checkpoint = random::of_config("random", config(width), Dtype::BF16).unwrap();
+    let all = kernels().into_iter().flat_map(|kernel| PRECISIONS.map(|precision| (kernel, precision)));
+    all.map(move |(kernel, precision)| {
+        let cpu = Cpu::with_kernel(kernel).with_precision(precision);
+        (format!("{width} wide, {}, {precision:?}", kernel.name()), Model::load(&checkpoint, cpu).unwrap())
+    })
+}
+
+fn sampler() -> Sampler {
+    Sampler::new(Sampling::default()).unwrap()
+}
+
+/// The prompt of `tokens` tokens.
+fn prompt(tokens: usize) -> Vec<u32> {
+    (0..tokens).map(|i| (i * 37 % VOCAB) as u32).collect()
+}
+
+fn bits(values: impl IntoIterator<Item = f32>) -> Vec<u32> {
+    values.into_iter().map(f32::to_bits).collect()
+}
+
+/// The bits of the last logits of the prompt's pass and of a decode pass after it, both watched by `probe`.
+fn logits<P: Probe>(
+    model: &Model<Cpu>,
+    tokens: usize,
+    mut probe: impl FnMut(PassDims) -> P,
+) -> [Vec<u32>; 2] {
+    let mut session = Session::new(model, sampler());
+    [prompt(tokens), vec![7]].map(|ids| {
+        let dims = session.next_pass(ids.len());
+        session.read(&ids, &mut probe(dims)).unwrap();
+        let mut seen = Vec::new();
+        forward::last_logits(model, &session.work, |logits| seen = bits(logits.iter().copied()));
+        seen
+    })
+}
+
+/// What `select` records of the same two passes, and their logits.
+fn recorded(model: &Model<Cpu>, tokens: usize, select: &Select) -> (HashMap<Site, Frame>, [Vec<u32>; 2]) {
+    let frames = RefCell::new(HashMap::new());
+    let logits = logits(model, tokens, |dims| {
+        let sink = |frame: Frame| drop(frames.borrow_mut().insert(frame.site, frame));
+        Recorder::new(model.sizes(), dims, select, sink)
+    });
+    (frames.into_inner(), logits)
+}
+
+/// Equal to the bit, NaN and signed zeros included.
+fn assert_same(a: &Frame, b: &Frame, what: &str) {
+    assert_eq!(a.shape(), b.shape(), "{}, {what}", b.site);
+    match (&a.data, &b.data) {
+        (FrameData::F32(a_data), FrameData::F32(b_data)) => {
+            let different = a_data.iter().zip(b_data).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+            assert_eq!(different, 0, "values of {}, {what}", b.site);
+        }
+        (a_data, b_data) => assert_eq!(a_data, b_data, "{}, {what}", b.site),
+    }
+}
+
+#[test]
+fn recording_never_changes_which_path_computes_a_row() {
+    for (width, lengths) in [(512, &[2, 15, 16, 17, 33][..]), (768, &[20, 300])] {
+        for (name, model) in models(width) {
+            for &tokens in lengths {
+                let plain = logits(&model, tokens, |_| NoProbe);
+                for stage in [None, Some(Stage::Logits), Some(Stage::Qk)] {
+                    // All of a long pass takes the plain loops long.
+                    if tokens < 300 || stage == Some(Stage::Logits) {
+                        let select = stage.map_or_else(Select::all, |stage| Select::stages(&[stage]));
+                        let (_, logits) = recorded(&model, tokens, &select);
+                        assert!(logits == plain, "{name}, {tokens} tokens, recorded {stage:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_stage_is_the_same_recorded_alone_and_with_all_others() {
+    for (name, model) in models(512).filter(|(_, model)| model.backend.precision() == Precision::Bf16) {
+        let plain = logits(&model, 20, |_| NoProbe);
+        let (all, _) = recorded(&model, 20, &Select::all());
+        for &stage in Stage::ALL {
+            let (alone, logits) = recorded(&model, 20, &Select::stages(&[stage]));
+            assert!(logits == plain, "{name}, {stage} alone");
+            for (site, frame) in &alone {
+                assert_same(frame, &all[site], &format!("alone, {name}"));
+            }
+            assert_eq!(alone.len(), all.keys().filter(|site| site.stage == stage).count(), "{name}, {stage}");
+        }
+    }
+}
+
+#[test]
+fn a_wide_layer_and_a_wide_head_that_run_again_have_the_bits_of_the_pass() {
+    for (name, model) in models(512) {
+        let (frames, _) = recorded(&model, 20, &Select::all());
+        let eos = Vec::new();
+        let (ids, memory) = (prompt(20), DEFAULT_MEMORY);
+        let start = Start { ids, draws: 1, sampler: sampler(), tokenizer: None, eos, memory };
+        let mut live = Live::start(Arc::new(model), start).unwrap();
+        while live.status() != Status::Idle {
+            live.poll().unwrap();
+            std::thread::yield_now();
+        }
+        for (site, frame) in frames.iter().filter(|(site, _)| site.pass == 0) {
+            let again = loop {
+                if let Poll::Ready(block) = live.block(*site, &Region::whole(frame.shape())) {
+                    break block.unwrap();
+                }
+                live.poll().unwrap();
+                std::thread::yield_now();
+            };
+            assert!(again.is_whole());
+            assert_same(&again.frame, frame, &format!("run again, {name}"));
+        }
+    }
+}
+
+#[test]
+fn some_rows_of_a_wide_head_have_the_bits_of_all_of_them() {
+    for (name, model) in models(512) {
+        let (frames, _) = recorded(&model, 20, &Select::all());
+        let site = Site::once(0, Stage::Logits);
+        let whole = bits(frames[&site].floats().unwrap().iter().copied());
+        let mut session = Session::new(&model, sampler());
+        let dims = session.next_pass(20);
+        session.read(&prompt(20), &mut NoProbe).unwrap();
+        for rows in [0..1, 3..20, 7..9, 19..20] {
+            let Session { model, work, .. } = &mut session;
+            forward::finish_rows(model, work, dims, rows.clone(), &mut NoProbe).unwrap();
+            let mut last = Vec::new();
+            forward::last_logits(model, work, |logits| last = bits(logits.iter().copied()));
+            assert!(last == whole[(rows.end - 1) * VOCAB..rows.end * VOCAB], "{name}, rows {rows:?}");
+        }
+    }
+}
