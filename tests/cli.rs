@@ -2,6 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
+#[path = "cli/stop.rs"]
+mod stop;
+#[path = "cli/threads.rs"]
+mod threads;
 
 use std::fs;
 use std::path::Path;

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::hub;
 use super::{CacheDtypeName, CpuArgs, ModelArgs, PrecisionName, RunArgs, SamplingArgs, SelectArgs, tell};
+use super::{hub, threads};
 use crate::backend::Backend;
 use crate::backend::cpu::{Cpu, Kernel};
 use crate::checkpoint::hub::{Outline, Wanted};
@@ -114,9 +114,6 @@ impl SelectArgs {
     }
 }
 
-/// The most threads that are started: more than any machine has cores.
-const MAX_THREADS: usize = 1024;
-
 /// The CPU backend in `precision`, with the threads, the kernel and the cache that were asked for.
 pub(super) fn cpu(args: &CpuArgs, precision: Precision) -> Result<Cpu> {
     let cpu = Cpu::with_kernel(kernel(args)?).with_precision(precision);
@@ -136,18 +133,7 @@ pub(super) fn on_a_computing_thread<R: Send>(command: impl FnOnce() -> R + Send)
 
 /// Starts the threads, and finds the kernel.
 fn kernel(args: &CpuArgs) -> Result<Kernel> {
-    if let Some(threads) = args.threads {
-        if !(1..=MAX_THREADS).contains(&threads) {
-            return Err(Error::usage("so many threads cannot compute")
-                .expected(format!("--threads from 1 to {MAX_THREADS}"))
-                .found(threads)
-                .next("give another number, or none: one thread for each core"));
-        }
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
-        pool.map_err(|error| {
-            Error::usage("the threads cannot be started").found(error).next("ask for fewer")
-        })?;
-    }
+    threads::start(args.threads)?;
     let available = Kernel::available();
     let Some(name) = &args.cpu_kernel else { return Ok(available[0]) };
     let names: Vec<_> = available.iter().map(|kernel| kernel.name()).collect();

@@ -11,8 +11,11 @@ mod interrupt;
 mod log;
 mod memory;
 mod output;
+#[cfg(test)]
+mod recorded;
 mod shell;
 mod step;
+mod threads;
 mod tokenize;
 
 use std::fmt::Display;

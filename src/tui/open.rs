@@ -36,11 +36,12 @@ fn below(what: &str, number: usize, count: usize, missing: &str) -> Result<usize
 /// The sizes of a pass that is there, or of one that will be: each reads the token that was drawn before.
 fn dims_of(outline: &Outline, pass: usize) -> PassDims {
     let last = outline.passes.len().saturating_sub(1);
-    let dims = |pass: &PassOutline| pass.dims;
-    outline.passes.get(pass).map(dims).unwrap_or_else(|| {
+    let there = |pass: &PassOutline| pass.dims;
+    let to_be = || {
         let start = outline.passes.last().map_or(0, |pass| pass.dims.keys()) + pass - last - 1;
         PassDims { pass, start, tokens: 1 }
-    })
+    };
+    outline.passes.get(pass).map_or_else(to_be, there)
 }
 
 /// Goes to where `open` says; to a pass that is not there yet, as soon as it is.

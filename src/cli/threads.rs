@@ -1,0 +1,118 @@
+//! The threads that compute: how many there are, and what happens where the system gives fewer.
+
+use std::num::NonZero;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use rayon::{ThreadBuilder, ThreadPoolBuilder};
+
+use super::tell;
+use crate::error::{Error, Result};
+
+/// The most threads that are started: more than any machine has cores.
+const MAX: usize = 1024;
+
+/// Where rayon, which shares the work out, is told their number.
+const VARIABLE: &str = "RAYON_NUM_THREADS";
+
+/// Starts as many threads as were asked for, or as [`VARIABLE`] says, or one for each core. Where the system gives
+/// fewer, these must do.
+pub(super) fn start(asked: Option<usize>) -> Result<()> {
+    if let Some(threads) = asked
+        && !(1..=MAX).contains(&threads)
+    {
+        return Err(Error::usage("so many threads cannot compute")
+            .expected(format!("--threads from 1 to {MAX}"))
+            .found(threads)
+            .next("give another number, or none: one thread for each core"));
+    }
+    let variable = std::env::var(VARIABLE).ok().and_then(|value| value.parse().ok());
+    let wanted = match (asked, variable) {
+        (Some(threads), _) => threads,
+        (None, Some(threads @ MAX..)) if threads > MAX => {
+            tell(format_args!("{VARIABLE}={threads} is too many: computing on {MAX} threads."));
+            MAX
+        }
+        (None, Some(threads @ 1..)) => threads,
+        (None, _) => thread::available_parallelism().map_or(1, NonZero::get),
+    };
+    let spawn = |run| thread::Builder::new().spawn(run).map(drop);
+    let mut threads = started(wanted, spawn)?;
+    if threads.len() < wanted {
+        let count = threads.len();
+        tell(format_args!("The system does not let {wanted} threads start: computing on {count}."));
+    }
+    let pool = ThreadPoolBuilder::new().num_threads(threads.len()).spawn_handler(|thread| {
+        // There is one for each, which waits for this.
+        let _ = threads.pop().map(|start| start.send(thread));
+        Ok(())
+    });
+    match pool.build_global() {
+        // Without a number that was asked for, the threads that are there already do.
+        Err(error) if asked.is_some_and(|threads| threads != rayon::current_num_threads()) => {
+            Err(Error::usage("the threads cannot be started").found(error).next("ask for fewer"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Up to `wanted` threads, each of which waits for what it is to run. Rayon would give up at the first that cannot be
+/// started, and for good.
+fn started(
+    wanted: usize,
+    mut spawn: impl FnMut(Box<dyn FnOnce() + Send>) -> std::io::Result<()>,
+) -> Result<Vec<SyncSender<ThreadBuilder>>> {
+    let mut threads = Vec::new();
+    for _ in 0..wanted {
+        let (start, started): (_, Receiver<ThreadBuilder>) = sync_channel(1);
+        // One that is not needed ends when its sender goes.
+        let run = move || {
+            if let Ok(thread) = started.recv() {
+                thread.run();
+            }
+        };
+        match spawn(Box::new(run)) {
+            Ok(()) => threads.push(start),
+            Err(error) if threads.is_empty() => {
+                return Err(Error::usage("no thread can be started to compute with")
+                    .expected("room for one more thread, at least")
+                    .found(error)
+                    .next("raise the limits on processes and memory (ulimit -u, ulimit -v), or end other programs"));
+            }
+            Err(_) => {
+                // The last of what the system gives is not for these: the run has other threads.
+                threads.truncate(threads.len().div_ceil(2));
+                break;
+            }
+        }
+    }
+    Ok(threads)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many threads there are where the system lets `possible` start.
+    fn threads(wanted: usize, possible: usize) -> Result<usize> {
+        let mut left = possible;
+        let spawn = |_| {
+            let given = left > 0;
+            left = left.saturating_sub(1);
+            given.then_some(()).ok_or_else(|| std::io::ErrorKind::WouldBlock.into())
+        };
+        started(wanted, spawn).map(|threads| threads.len())
+    }
+
+    #[test]
+    fn fewer_threads_than_wanted_leave_room_for_others() {
+        assert_eq!([threads(4, 9).unwrap(), threads(4, 4).unwrap()], [4, 4]);
+        assert_eq!([threads(9, 6).unwrap(), threads(9, 1).unwrap()], [3, 1]);
+    }
+
+    #[test]
+    fn no_thread_at_all_is_an_error_that_says_so() {
+        let error = threads(2, 0).unwrap_err();
+        assert!(matches!(error, Error::Usage(_)) && error.to_string().contains("no thread can be started"));
+    }
+}

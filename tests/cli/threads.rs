@@ -1,0 +1,59 @@
+//! The number of threads, where the environment or the system does not go along with it.
+
+use super::{command, stderr};
+
+const RUN: [&str; 4] = ["--ids", "1", "-n", "1"];
+
+#[test]
+fn a_hundred_thousand_threads_from_the_environment_are_a_thousand_and_said_in_one_line() {
+    let output = command(RUN).env("RAYON_NUM_THREADS", "100000").output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(stderr(&output), "RAYON_NUM_THREADS=100000 is too many: computing on 1024 threads.\n");
+}
+
+/// Runs with so many processes and threads allowed: as a user who has no others where this one, being root, knows no
+/// limit.
+#[cfg(target_os = "linux")]
+fn with_processes(limit: usize) -> (bool, std::process::Output) {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::process::CommandExt;
+
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let program = folder.path().join("llama-trace");
+    std::fs::copy(env!("CARGO_BIN_EXE_llama-trace"), &program).unwrap();
+    let is_root = std::fs::metadata(folder.path()).unwrap().uid() == 0;
+    let mut child = std::process::Command::new("sh");
+    // The shells do not agree on the letter.
+    let limited = format!("ulimit -u {limit} 2>/dev/null || ulimit -p {limit}; exec \"$0\" \"$@\"");
+    child.args(["-c", &limited]).arg(program).args(RUN).args(["--threads", "100"]).current_dir("/");
+    if is_root {
+        child.uid(61_234);
+    }
+    (is_root, child.output().unwrap())
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn where_no_thread_can_be_started_one_message_says_so() {
+    let (_, output) = with_processes(1);
+    let said = stderr(&output);
+    assert!(matches!(output.status.code(), Some(2 | 6)), "{:?}: {said}", output.status);
+    assert!(said.starts_with("error: ") && said.contains("found: "), "{said}");
+    assert_eq!(said.matches("error: ").count(), 1, "{said}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn where_fewer_threads_can_be_started_fewer_compute() {
+    let (is_root, output) = with_processes(30);
+    if !is_root {
+        // Who runs this may have more processes than that already.
+        println!("skipped: only root can be another user");
+        return;
+    }
+    let said = stderr(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(said.starts_with("The system does not let 100 threads start: computing on "), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
