@@ -19,10 +19,10 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Output, Stdio};
-use std::sync::atomic::AtomicBool;
 
 use chrono::NaiveDateTime;
 use common::{command, data, fixture, stderr, stdout};
+use llama_trace::backend::Backend;
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::error::Error;
 use llama_trace::generate::chat::{Ended, LLAMA2, Message, Role, Template, prompt};
@@ -258,7 +258,7 @@ impl Parts {
             ids.push(id);
             Ok::<_, Error>(())
         };
-        let ended = chat.answer(prompt, &self.ends, usize::MAX, &AtomicBool::new(false), sink).unwrap();
+        let ended = chat.answer(prompt, &self.ends, usize::MAX, sink).unwrap();
         assert_eq!(ended, Ended::Turn);
         ids
     }
@@ -386,18 +386,22 @@ fn a_stopped_answer_can_be_gone_on_from() {
     conversation.push(Role::User, "What does softmax do?");
     let prompt = parts.prompt(&conversation);
     let mut chat = Chat::new(&parts.model, greedy());
-    let stop = AtomicBool::new(true);
+    let stop = parts.model.backend.stop();
+    stop.ask();
     let none = |_| -> Result<(), Error> { panic!("nothing is drawn") };
-    assert_eq!(chat.answer(&prompt, &parts.ends, 9, &stop, none).unwrap(), Ended::Stopped);
-    let stop = AtomicBool::new(false);
+    assert_eq!(chat.answer(&prompt, &parts.ends, 9, none).unwrap(), Ended::Stopped);
+    stop.clear();
     let mut drawn = 0;
     let third = |_| {
         drawn += 1;
-        stop.store(drawn == 3, std::sync::atomic::Ordering::Relaxed);
+        if drawn == 3 {
+            stop.ask();
+        }
         Ok::<_, Error>(())
     };
-    assert_eq!(chat.answer(&prompt, &parts.ends, 9, &stop, third).unwrap(), Ended::Stopped);
+    assert_eq!(chat.answer(&prompt, &parts.ends, 9, third).unwrap(), Ended::Stopped);
     assert_eq!(drawn, 3);
+    stop.clear();
     let again = parts.answer(&mut chat, &prompt);
     assert_eq!(parts.text(&again), SOFTMAX);
 }

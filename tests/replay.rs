@@ -20,6 +20,7 @@ use llama_trace::generate::{Sampler, Sampling, Session};
 use llama_trace::model::{Model, forward};
 use llama_trace::replay::derive::{derive, is_derivable, layer_input};
 use llama_trace::replay::{DEFAULT_MEMORY, Live, Start};
+use llama_trace::stop::Stop;
 use llama_trace::trace::frame::Number;
 use llama_trace::trace::{
     Axis, Block, Frame, FrameData, NoProbe, PassDims, Recorder, Region, Select, Site, Source, Stage, Status,
@@ -107,7 +108,9 @@ fn compare_derived(name: &str, model: &Model<Cpu>, prompt: &[u32]) {
         if is_derivable(site.stage) {
             let mut input = |site: Site| Ok(Arc::new(frames[&site].clone()));
             let precision = model.backend.precision();
-            let frame = derive(*site, &model.sizes(), precision, passes[site.pass], &mut input).unwrap();
+            let frame =
+                derive(*site, &model.sizes(), precision, passes[site.pass], &Stop::default(), &mut input)
+                    .unwrap();
             assert_same(&frame, recorded);
             derived += 1;
         }

@@ -6,7 +6,6 @@ mod format;
 mod lines;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) use self::apart::{ARGUMENT, serve};
 
@@ -16,12 +15,14 @@ use self::lines::{Line, Lines};
 use super::ChatArgs;
 use super::input;
 use super::output::{self, Failure};
+use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
 use crate::error::{Error, Result};
 use crate::generate::chat::{self, Ended, Role};
 use crate::generate::{Chat, Conversation, Sampler};
 use crate::model::Model;
 use crate::replay::{Live, Start};
+use crate::stop::Stop;
 use crate::tokenizer::Tokenizer;
 use crate::tui;
 
@@ -39,10 +40,10 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
     let model = Arc::new(model?);
     input::recognise(&checkpoint, &args.model, &model);
     let mut lines = Lines::open()?;
-    let stop = Arc::new(AtomicBool::new(false));
+    let stop = model.backend.stop().clone();
     if lines.is_editor() {
         // Elsewhere Ctrl-C ends the program, as it does any that is fed by a pipe.
-        signal_hook::flag::register(signal_hook::consts::SIGINT, stop.clone())
+        signal_hook::flag::register(signal_hook::consts::SIGINT, stop.flag())
             .map_err(|error| Error::terminal("Ctrl-C cannot be caught").found(error))?;
         super::interrupt::hand_over();
         let place = format.template.place();
@@ -129,8 +130,8 @@ struct Talk<'m> {
     limit: usize,
     /// Bytes of frames that the tracer may hold.
     memory: usize,
-    /// Set by Ctrl-C.
-    stop: Arc<AtomicBool>,
+    /// The backend's; asked by Ctrl-C.
+    stop: Stop,
     /// The tokens of the conversation as of the last answer.
     answered: Vec<u32>,
 }
@@ -196,7 +197,7 @@ impl Talk<'_> {
                 .next("the last line was taken back: say something shorter, or /reset to begin again")
                 .into());
         }
-        self.stop.store(false, Ordering::Relaxed);
+        self.stop.clear();
         let mut stream = self.tokenizer.stream();
         // What a token adds depends on those before it.
         for &id in &prompt {
@@ -204,7 +205,7 @@ impl Talk<'_> {
         }
         let mut out = output::Text::open();
         let mut answer = String::new();
-        let ended = self.chat.answer(&prompt, &self.format.ends, self.limit, &self.stop, |id| {
+        let ended = self.chat.answer(&prompt, &self.format.ends, self.limit, |id| {
             let mut piece = stream.piece(id);
             let begins = answer.trim_start().is_empty();
             answer.push_str(&piece.text);
@@ -234,6 +235,7 @@ impl Talk<'_> {
         if self.answered.is_empty() {
             return Err(Error::usage("there is nothing to step through yet").next("say something first"));
         }
+        self.stop.clear();
         let start = Start {
             ids: self.answered.clone(),
             draws: 1,
@@ -243,6 +245,8 @@ impl Talk<'_> {
             memory: self.memory,
         };
         let live = Live::start(Arc::clone(self.model), start)?;
-        tui::visit(Box::new(live), &tui::OpenAt::default())
+        let seen = tui::visit(Box::new(live), &tui::OpenAt::default());
+        self.stop.clear();
+        seen
     }
 }

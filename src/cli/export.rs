@@ -21,6 +21,7 @@ use super::ExportArgs;
 use super::input::Run;
 use crate::error::{Error, Result};
 use crate::generate::Session;
+use crate::stop;
 use crate::trace::{Frame, PassDims, Recorder, Select, Site, npy};
 
 pub(super) fn run(args: &ExportArgs) -> Result<()> {
@@ -75,7 +76,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
 /// Set when the user presses Ctrl-C or the process is asked to stop; until the export is done, that is the
 /// only effect of these signals.
 fn interrupt_flag() -> Result<Arc<AtomicBool>> {
-    let flag = Arc::new(AtomicBool::new(false));
+    let flag = stop::process().flag();
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register_conditional_default(signal, Arc::clone(&flag))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
@@ -145,7 +146,7 @@ fn write_file(path: &Path, frame: &Frame) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    let mut file = BufWriter::new(File::create(path)?);
+    let mut file = BufWriter::new(stop::Pieces(File::create(path)?));
     npy::write(frame, &mut file)?;
     file.flush()
 }

@@ -6,14 +6,13 @@ mod prompt;
 mod python;
 mod template;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use serde::{Deserialize, Serialize};
 
 use super::{Sampler, Session};
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::model::Model;
+use crate::stop;
 use crate::trace::NoProbe;
 
 pub use prompt::prompt;
@@ -139,42 +138,40 @@ impl<'m, B: Backend> Chat<'m, B> {
     }
 
     /// Runs what of `prompt` the cache does not hold already, and draws up to `limit` tokens until one of
-    /// `ends`, giving each to `sink`. Between passes `stop` is looked at.
+    /// `ends`, giving each to `sink`. Where the model's backend is asked to stop, the answer ends; what was whole
+    /// until then stays.
     ///
     /// # Errors
-    /// [`Error::Prompt`] where the prompt cannot be run, being longer than the context for one, and
-    /// whatever `sink` returns.
+    /// [`Error::Prompt`] where the prompt cannot be run, being longer than the context for one;
+    /// [`Error::Interrupted`] where the whole process was asked to stop; and whatever `sink` returns.
     pub fn answer<E: From<Error>>(
         &mut self,
         prompt: &[u32],
         ends: &[u32],
         limit: usize,
-        stop: &AtomicBool,
         mut sink: impl FnMut(u32) -> Result<(), E>,
     ) -> Result<Ended, E> {
-        let stopped = || stop.load(Ordering::Relaxed);
         let mut next = self.rewind(prompt).to_vec();
         self.session.check(&next)?;
         while next.len() > PART {
-            if stopped() {
-                return Ok(Ended::Stopped);
-            }
             let rest = next.split_off(PART);
-            self.session.read(&next, &mut NoProbe)?;
-            self.ran.append(&mut next);
+            match self.session.read(&next, &mut NoProbe) {
+                Err(error) => return stopped(error),
+                Ok(()) => self.ran.append(&mut next),
+            }
             next = rest;
         }
         for drawn in 0.. {
             if drawn == limit {
                 return Ok(Ended::Limit);
             }
-            if stopped() {
-                return Ok(Ended::Stopped);
-            }
             if next.len() > self.session.room() {
                 return Ok(Ended::Full);
             }
-            let id = self.session.run(&next, &mut NoProbe)?;
+            let id = match self.session.run(&next, &mut NoProbe) {
+                Err(error) => return stopped(error),
+                Ok(id) => id,
+            };
             self.ran.append(&mut next);
             if ends.contains(&id) {
                 break;
@@ -193,6 +190,14 @@ impl<'m, B: Backend> Chat<'m, B> {
         self.session.rewind(same);
         self.ran.truncate(same);
         &prompt[same..]
+    }
+}
+
+/// The end of an answer whose pass failed: stopped, where only this answer was to.
+fn stopped<E: From<Error>>(error: Error) -> Result<Ended, E> {
+    match error {
+        Error::Interrupted(_) if !stop::process().asked() => Ok(Ended::Stopped),
+        error => Err(error.into()),
     }
 }
 

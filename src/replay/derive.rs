@@ -12,6 +12,7 @@ use crate::ops::attention::{kv_head, mask, mix, qk, scale, softmax_visible, visi
 use crate::ops::elementwise::{add, mul};
 use crate::ops::round;
 use crate::ops::swiglu::silu;
+use crate::stop::Stop;
 use crate::trace::{Frame, FrameData, PassDims, Site, Sizes, Stage};
 
 /// Whether `stage` follows from other stages without weights.
@@ -48,12 +49,13 @@ pub fn is_derivable(stage: Stage) -> bool {
 /// may derive those in turn; what enters the layer is asked for under the site that holds it.
 ///
 /// # Errors
-/// Whatever `input` answers.
+/// Whatever `input` answers, and [`Error::Interrupted`] where `stop` was asked.
 pub fn derive(
     site: Site,
     sizes: &Sizes,
     precision: Precision,
     dims: PassDims,
+    stop: &Stop,
     input: &mut dyn FnMut(Site) -> Result<Arc<Frame>>,
 ) -> Result<Frame> {
     let Sizes { heads, kv_heads, head_dim: c, .. } = *sizes;
@@ -61,7 +63,7 @@ pub fn derive(
     let stride = kv_heads * c;
     let shape = sizes.shape(site.stage.axes(), dims);
     if let Some(stage) = quantized_from(site.stage) {
-        return quantize(site, sizes, &shape, &*input(Site { stage, ..site })?);
+        return quantize(site, sizes, &shape, &*input(Site { stage, ..site })?, stop);
     }
     let mut out = vec![0.0; shape.iter().product()];
     // The keys that row t sees; outside the layers, in those with a window.
@@ -71,6 +73,7 @@ pub fn derive(
     match site.stage {
         Stage::Mask => {
             for (t, row) in out.chunks_exact_mut(keys).enumerate() {
+                stop.check()?;
                 mask(row, seen(t));
             }
         }
@@ -78,6 +81,7 @@ pub fn derive(
             let cache = if site.stage == Stage::Keys { Stage::CacheK } else { Stage::CacheV };
             let cache = here(cache)?;
             for (i, out) in out.chunks_exact_mut(c).enumerate() {
+                stop.check()?;
                 let from = i / heads * stride + kv_head(i % heads, heads, kv_heads) * c;
                 out.copy_from_slice(&values(&cache)[from..from + c]);
             }
@@ -85,6 +89,7 @@ pub fn derive(
         Stage::Qk => {
             let (queries, cache) = (here(Stage::XqRope)?, here(Stage::CacheK)?);
             for (i, row) in out.chunks_exact_mut(keys).enumerate() {
+                stop.check()?;
                 let (head, t) = (i / tokens, i % tokens);
                 let query = &values(&queries)[(t * heads + head) * c..][..c];
                 qk(query, &values(&cache)[kv_head(head, heads, kv_heads) * c..], stride, row);
@@ -97,18 +102,21 @@ pub fn derive(
         Stage::MaskedScores => {
             out.copy_from_slice(values(&*here(Stage::Scores)?));
             for (i, row) in out.chunks_exact_mut(keys).enumerate() {
+                stop.check()?;
                 mask(row, seen(i % tokens));
             }
         }
         Stage::Softmax => {
             out.copy_from_slice(values(&*here(Stage::Scores)?));
             for (i, row) in out.chunks_exact_mut(keys).enumerate() {
+                stop.check()?;
                 softmax_visible(row, seen(i % tokens));
             }
         }
         Stage::AttnHeads => {
             let (weights, cache) = (here(Stage::Softmax)?, here(Stage::CacheV)?);
             for (i, out) in out.chunks_exact_mut(c).enumerate() {
+                stop.check()?;
                 let (t, head) = (i / heads, i % heads);
                 let (seen, first) = (seen(t), kv_head(head, heads, kv_heads) * c);
                 let row = &values(&weights)[(head * tokens + t) * keys..][seen.clone()];
@@ -156,7 +164,7 @@ fn quantized_from(stage: Stage) -> Option<Stage> {
 }
 
 /// The int8 values or the scales of `x`, one row of groups a token.
-fn quantize(site: Site, sizes: &Sizes, shape: &[usize], x: &Frame) -> Result<Frame> {
+fn quantize(site: Site, sizes: &Sizes, shape: &[usize], x: &Frame, stop: &Stop) -> Result<Frame> {
     let Some(group) = sizes.group else {
         return Err(Error::usage(format!("there is no {site} in this run")));
     };
@@ -166,6 +174,7 @@ fn quantize(site: Site, sizes: &Sizes, shape: &[usize], x: &Frame) -> Result<Fra
     let (mut q8, mut scales) = (vec![0; tokens * width], vec![0.0; tokens * groups]);
     let rows = q8.chunks_exact_mut(width).zip(scales.chunks_exact_mut(groups));
     for (x, (q8, scales)) in values(x).chunks_exact(width).zip(rows) {
+        stop.check()?;
         ops::quantize::quantize(x, group, q8, scales);
     }
     Ok(if site.stage.is_int8() {

@@ -11,7 +11,7 @@ use llama_trace::error::Error;
 use llama_trace::generate::Session;
 use llama_trace::model::Model;
 use llama_trace::stop::Stop;
-use llama_trace::trace::{Frame, Probe, Recorder, Select, Site, Values};
+use llama_trace::trace::{Frame, Probe, Recorder, Select, Site, Stage, Values};
 
 use super::{assert_same, model_in, record, sampler};
 
@@ -36,7 +36,9 @@ impl<P: Probe> Probe for Asks<P> {
     }
 
     fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) {
-        self.late += if self.stop.asked() { values.len() } else { 0 };
+        // The pass is over when the sampler's stages come.
+        let late = self.stop.asked() && site.stage < Stage::Probs;
+        self.late += if late { values.len() } else { 0 };
         self.inner.record(site, rows, values);
     }
 }
@@ -62,7 +64,6 @@ fn a_stopped_pass_shows_nothing_unfinished_and_runs_again_with_the_same_bits() {
                 });
                 let mut probe = Asks { inner, stop: stop.clone(), left: Cell::new(at), late: 0 };
                 let stopped = session.run(&ids, &mut probe);
-                // What was whole when the request came may be handed over to its end.
                 assert_eq!(probe.late, 0, "stage {at} in {precision:?}");
                 drop(probe);
                 for (site, frame) in &seen {
