@@ -53,6 +53,18 @@ fn attention_at_every_size() {
 }
 
 #[test]
+fn the_title_says_which_field_of_the_configuration_was_ignored() {
+    for size in SIZES.into_iter().filter(|(width, _)| *width >= 80) {
+        let title =
+            |source| Stage::new(source, size, Depth::True).screen().lines().next().unwrap().to_owned();
+        assert!(title(Synthetic::ignoring("is_causal")).starts_with(" without is_c"), "{size:?}");
+        assert!(!title(Synthetic::new()).contains("without"), "{size:?}");
+    }
+    let wide = Stage::new(Synthetic::ignoring("is_causal"), (120, 40), Depth::True);
+    assert!(wide.screen().starts_with(" without is_causal · synthetic-3x4"));
+}
+
+#[test]
 fn without_colour_signs_and_shades_stand_for_it() {
     compare("masked_scores-no-colour", &Stage::sized("masked_scores", (80, 24), Depth::None));
     compare("softmax-no-colour", &Stage::sized("softmax", (80, 24), Depth::None));

@@ -76,6 +76,13 @@ impl Synthetic {
         Self::with(SIZES, prompt())
     }
 
+    /// Of a model of whose configuration this field was ignored.
+    pub(crate) fn ignoring(field: &str) -> Self {
+        let mut source = Self::new();
+        source.outline.card.ignored = vec![field.to_owned()];
+        source
+    }
+
     pub(crate) fn with(sizes: Sizes, tokens: Vec<TokenLabel>) -> Self {
         let card = ModelCard {
             name: "synthetic-3x4".into(),
