@@ -1,10 +1,14 @@
 //! One error type. Every message says what is wrong, where, what was expected, what was found and what
 //! to do next; the variant decides the process's exit code.
 
+mod printable;
+
 use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+
+pub use printable::{printable, printable_json, printable_text};
 
 /// The result of anything in this crate that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -32,7 +36,8 @@ pub enum Error {
     Interrupted(Box<Report>),
 }
 
-/// The text of an error, in parts, so that every message has the same form.
+/// The text of an error, in parts, so that every message has the same form. Each part is one line, and names files
+/// and quotes what is in them: it is printed through [`printable`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     what: String,
@@ -44,7 +49,7 @@ pub struct Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)?;
+        f.write_str(&printable(&self.what))?;
         let parts = [
             ("where", &self.place),
             ("expected", &self.expected),
@@ -53,7 +58,7 @@ impl fmt::Display for Report {
         ];
         for (label, text) in parts {
             if let Some(text) = text {
-                write!(f, "\n  {label:>8}: {text}")?;
+                write!(f, "\n  {label:>8}: {}", printable(text))?;
             }
         }
         Ok(())
@@ -144,6 +149,18 @@ mod tests {
         assert_eq!(
             text,
             "the header is cut off\n     where: m.bin\n  expected: 28 bytes\n     found: 3 bytes\n      next: fetch the file again"
+        );
+    }
+
+    #[test]
+    fn names_of_files_cannot_drive_the_terminal_or_look_like_lines_of_ours() {
+        let error =
+            Error::model("`\u{1b}[2J` is cut off").in_file(Path::new("a\u{9b}\n      next: run this"));
+        let text = error.found("\u{7}").expected("\u{202e}").next("see \r").to_string();
+        assert_eq!(
+            text,
+            "`\\u{1b}[2J` is cut off\n     where: a\\u{9b}\\n      next: run this\n  expected: \\u{202e}\n     found: \
+             \\u{7}\n      next: see \\r"
         );
     }
 }

@@ -22,6 +22,7 @@
 //! | how Ctrl-C reaches them | [`stop`] |
 //! | how a viewer gets its frames | [`replay`] |
 //! | what a user sees | [`tui`], [`cli`], [`chapters`] |
+//! | how the process ends, whatever ends it | [`ending`] |
 //!
 //! Modules import only what stands above them: error, stop, config ← ops ← backend ← model ← generate ← cli;
 //! stop and trace import error only, and tui imports trace and nothing that computes. tokenizer imports checkpoint,
@@ -36,6 +37,7 @@ pub mod chapters;
 pub mod checkpoint;
 pub mod cli;
 pub mod config;
+pub mod ending;
 pub mod error;
 pub mod generate;
 pub mod model;

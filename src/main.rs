@@ -4,16 +4,19 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use llama_trace::cli::{self, Cli};
+use llama_trace::ending;
 
 fn main() -> ExitCode {
     if cli::renders_templates() {
         return cli::render_template();
     }
-    match Cli::parse().run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
+    let cli = Cli::try_parse().unwrap_or_else(|error| cli::refuse(&error));
+    let ended = ending::watch().and_then(|()| cli.run()).map_err(ending::explain);
+    // Where a signal ends the process, that is said instead.
+    ending::say(|| {
+        if let Err(error) = &ended {
             cli::tell(format_args!("error: {error}"));
-            ExitCode::from(error.exit_code())
         }
-    }
+    });
+    ended.map_or_else(|error| ExitCode::from(error.exit_code()), |()| ExitCode::SUCCESS)
 }

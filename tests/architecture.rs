@@ -12,9 +12,10 @@ use syn::{ItemMod, ItemUse, UseName, UseRename, UseTree};
 const EDGES: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("stop", &["error"]),
+    ("ending", &["error", "stop"]),
     ("config", &["error"]),
     ("ops", &["config", "error"]),
-    ("checkpoint", &["config", "error", "stop"]),
+    ("checkpoint", &["config", "ending", "error", "stop"]),
     ("tokenizer", &["checkpoint", "config", "error", "stop"]),
     ("trace", &["error"]),
     ("chapters", &["trace"]),
@@ -22,7 +23,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("model", &["backend", "checkpoint", "config", "error", "ops", "stop", "trace"]),
     ("generate", &["backend", "config", "error", "model", "ops", "stop", "tokenizer", "trace"]),
     ("replay", &["backend", "config", "error", "generate", "model", "ops", "stop", "tokenizer", "trace"]),
-    ("tui", &["chapters", "error", "trace"]),
+    ("tui", &["chapters", "ending", "error", "trace"]),
     (
         "cli",
         &[
@@ -30,6 +31,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "chapters",
             "checkpoint",
             "config",
+            "ending",
             "error",
             "generate",
             "model",

@@ -2,8 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
+#[path = "cli/names.rs"]
+mod names;
 #[path = "cli/stop.rs"]
 mod stop;
+#[path = "cli/target.rs"]
+mod target;
 #[path = "cli/threads.rs"]
 mod threads;
 
@@ -254,21 +258,41 @@ fn files_and_folders(folder: &Path) -> Vec<std::path::PathBuf> {
 fn an_interrupted_export_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("dump");
+    for signal in ["INT", "TERM", "HUP", "QUIT", "USR1", "ALRM", "XCPU"] {
+        let output = killed_export(folder.path(), &out, signal);
+        assert_eq!(output.status.code(), Some(130), "{signal}: {}", stderr(&output));
+        assert!(signal == "INT" || stderr(&output).contains(signal), "{signal}: {}", stderr(&output));
+        assert!(files_and_folders(folder.path()).is_empty(), "{signal}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn what_sigkill_leaves_the_next_export_removes() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("dump");
+    killed_export(folder.path(), &out, "KILL");
+    assert_eq!(files_and_folders(folder.path()).len(), 1, "nobody could remove it");
+    ok(&llama_trace(["export", "--prompt", PROMPT, "--stages", "xq", "--out", out.to_str().unwrap()]));
+    assert_eq!(files_and_folders(folder.path()), [out]);
+}
+
+/// An export of many passes to `out` in `folder`, ended by a signal as soon as it has begun to write.
+#[cfg(unix)]
+fn killed_export(folder: &Path, out: &Path, signal: &str) -> Output {
     let mut child = command(["export", "--prompt", PROMPT, "-n", "400", "--temperature", "1", "--out"])
-        .arg(&out)
+        .arg(out)
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Wait until it has begun to write, then ask it to stop.
-    while files_and_folders(folder.path()).is_empty() {
+    while files_and_folders(folder).is_empty() {
         assert!(child.try_wait().unwrap().is_none(), "it ended before it wrote anything");
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     let pid = child.id().to_string();
-    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
-    let status = child.wait().unwrap();
-    assert_eq!(status.code(), Some(130));
-    assert!(files_and_folders(folder.path()).is_empty());
+    let kill = format!("-{signal}");
+    assert!(std::process::Command::new("kill").args([&*kill, &pid]).status().unwrap().success());
+    child.wait_with_output().unwrap()
 }
 
 #[test]

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
+#[path = "terminal/endings.rs"]
+mod endings;
 #[path = "common/pty.rs"]
 mod pty;
 
@@ -270,7 +272,7 @@ fn a_folder_that_cannot_be_written_is_told_and_the_viewer_goes_on() {
 
 #[test]
 fn signals_end_it_in_order() {
-    for name in ["TERM", "INT", "HUP"] {
+    for name in ["TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "ALRM", "XCPU"] {
         let viewer = viewer(&[]);
         assert!(!viewer.has_its_settings());
         viewer.signal(name);

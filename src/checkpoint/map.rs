@@ -1,7 +1,7 @@
 //! Memory-mapping a file, and giving memory back: the one place of the checkpoint reader that needs `unsafe`.
 #![allow(unsafe_code)]
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,14 +9,51 @@ use memmap2::Mmap;
 
 use super::files::open_regular;
 use super::tensor::Bytes;
+#[cfg(unix)]
+use crate::ending::lost;
 use crate::error::{Error, Result};
+
+/// A file that is mapped. Reading a part that is lost ends the process with a message that names it.
+#[derive(Debug)]
+pub struct File {
+    #[cfg(unix)]
+    _watched: lost::Watched,
+    map: Mmap,
+}
+
+impl File {
+    fn new(map: Mmap, path: &Path) -> Self {
+        #[cfg(unix)]
+        let error = Error::model(
+            "the file cannot be read any more: it became shorter while it was open, or its disk failed",
+        )
+        .in_file(path)
+        .expected(format!("{} bytes, as when it was opened", map.len()))
+        .next("start again once no other program writes to the file");
+        #[cfg(not(unix))]
+        let _ = path;
+        Self {
+            #[cfg(unix)]
+            _watched: lost::watch_memory(map.as_ptr() as usize, map.len(), &error),
+            map,
+        }
+    }
+}
+
+impl Deref for File {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.map
+    }
+}
 
 /// Maps the whole file at `path`, read-only. Its pages are read when they are first touched, so that a
 /// file of many gigabytes opens at once.
 ///
 /// What a mapping cannot promise: when another process shortens the file while it is mapped, touching
-/// the lost pages ends this process with SIGBUS, and when one writes to it, values change under the
-/// reader. No program can rule that out short of copying the file; a model must lie still while it runs.
+/// the lost pages ends this process (in order, see [`lost`]), and when one writes to it, values change under
+/// the reader. No program can rule that out short of copying the file; a model must lie still while it runs.
 ///
 /// # Errors
 /// [`Error::Model`] where the file cannot be opened, is not a regular one, is empty, or cannot be mapped.
@@ -40,7 +77,7 @@ pub(crate) fn map(path: &Path) -> Result<Bytes> {
             .next("raise the process's memory limit (ulimit -v), or use a smaller model")
     })?;
     let length = map.len();
-    Ok(Bytes::Mapped(Arc::new(map), 0..length))
+    Ok(Bytes::Mapped(Arc::new(File::new(map, path)), 0..length))
 }
 
 /// Whether both have the same bytes. These may be gigabytes, which should not stay in memory because somebody
@@ -64,7 +101,7 @@ fn give_back(bytes: &Bytes, range: &Range<usize>) {
         let (advice, start) = (memmap2::UncheckedAdvice::DontNeed, whole.start + range.start);
         // SAFETY: nobody writes to the map, so that a page that is read again has the file's bytes as before. That
         // the advice is not taken is no error.
-        let _ = unsafe { map.unchecked_advise_range(advice, start, range.len()) };
+        let _ = unsafe { map.map.unchecked_advise_range(advice, start, range.len()) };
     }
     #[cfg(not(unix))]
     let _ = (bytes, range);

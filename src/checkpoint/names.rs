@@ -1,6 +1,7 @@
 //! The names that checkpoints give to one and the same weight.
 
 use crate::config::ModelConfig;
+use crate::error;
 
 /// A weight of a Llama, by its role. Matrices are stored (outputs, inputs), as in `torch.nn.Linear`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -257,10 +258,11 @@ pub(crate) fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a String>)
     if near.is_empty() { "no tensors at all".into() } else { format!("nearest names: {}", near.join(", ")) }
 }
 
-/// A string from a file as it can be shown on a terminal: escaped, and at most 100 characters of it.
+/// A string from a file as it can be shown on a terminal: [`error::printable`], and at most 100 characters of it.
 pub(crate) fn printable(text: &str) -> String {
-    let mut shown: String = text.chars().take(100).flat_map(char::escape_debug).collect();
-    if text.chars().nth(100).is_some() {
+    let end = text.char_indices().nth(100).map_or(text.len(), |(end, _)| end);
+    let mut shown = error::printable(&text[..end]).into_owned();
+    if end < text.len() {
         shown.push('…');
     }
     shown

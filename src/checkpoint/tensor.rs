@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::{Arc, LazyLock};
 
-use memmap2::Mmap;
+use super::map;
 
 /// The number types that weights are stored in. Those from `Q8_0` on are ggml's: some values in a row
 /// share a block, which `ops/dequantize.rs` takes apart.
@@ -139,7 +139,7 @@ impl fmt::Display for Dtypes {
 #[derive(Clone)]
 pub enum Bytes {
     /// A range of a memory-mapped file.
-    Mapped(Arc<Mmap>, Range<usize>),
+    Mapped(Arc<map::File>, Range<usize>),
     /// A part of the binary.
     Static(&'static [u8]),
     /// A range of bytes that lie in no file as they are needed.

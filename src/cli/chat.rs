@@ -17,7 +17,8 @@ use super::input;
 use super::output::{self, Failure};
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
-use crate::error::{Error, Result};
+use crate::ending;
+use crate::error::{Error, Result, printable};
 use crate::generate::chat::{self, Ended, Role};
 use crate::generate::{Chat, Conversation, Sampler};
 use crate::model::Model;
@@ -43,13 +44,12 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
     let stop = model.backend.stop().clone();
     if lines.is_editor() {
         // Elsewhere Ctrl-C ends the program, as it does any that is fed by a pipe.
-        signal_hook::flag::register(signal_hook::consts::SIGINT, stop.flag())
-            .map_err(|error| Error::terminal("Ctrl-C cannot be caught").found(error))?;
-        super::interrupt::hand_over();
+        ending::interrupts(Some(stop.clone()));
         let place = format.template.place();
         super::tell(format_args!(
-            "Chatting with {}; its template is {place}. /help shows the commands, Ctrl-D leaves.",
-            checkpoint.name
+            "Chatting with {}; its template is {}. /help shows the commands, Ctrl-D leaves.",
+            printable(&checkpoint.name),
+            printable(place)
         ));
     }
     let mut talk = Talk {
@@ -81,6 +81,7 @@ fn check(format: &Format, mut conversation: Conversation) -> Result<()> {
 fn converse(talk: &mut Talk<'_>, lines: &mut Lines) -> std::result::Result<(), Failure> {
     let mut refused = 0;
     loop {
+        ending::check()?;
         let line = match lines.next()? {
             Line::End => break,
             Line::Interrupted => {

@@ -1,16 +1,15 @@
 //! `llama-trace export`: every chosen stage of every chosen pass as a `.npy` file, and a manifest.
 //!
-//! Everything is written into a hidden directory beside the target and moved there at the end, so a run
-//! that fails or is interrupted leaves nothing behind.
+//! Everything is written into a temporary folder first and moved to its place at the end, so a run that fails or
+//! is interrupted leaves nothing behind.
 
+mod folder;
 mod manifest;
 mod target;
 
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -19,7 +18,8 @@ use self::manifest::Manifest;
 use self::target::Target;
 use super::ExportArgs;
 use super::input::Run;
-use crate::error::{Error, Result};
+use crate::ending::scratch::Scratch;
+use crate::error::{Error, Result, printable};
 use crate::generate::Session;
 use crate::stop;
 use crate::trace::{Frame, PassDims, Recorder, Select, Site, npy};
@@ -37,7 +37,11 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
     let sizes = run.model.sizes();
     let possible = wanted.min(run.room());
     let select = args.select.select(&run, wanted, false)?;
-    let interrupted = interrupt_flag()?;
+    target.check_free(|pass| {
+        let dims = run.passes(possible).into_iter().nth(pass);
+        let sites = dims.map(|dims| Site::all(&sizes, dims)).unwrap_or_default();
+        sites.into_iter().filter(|&site| select.contains(site)).map(Site::file_name).collect()
+    })?;
     let mut writer = Writer {
         files: target.begin()?,
         manifest: Manifest::new(&run, &args.run),
@@ -53,13 +57,11 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
             break;
         }
         let dims = session.next_pass(ids.len());
-        let drawn =
-            session.run(&ids, &mut Recorder::new(sizes, dims, &select, |frame| writer.take(&frame)))?;
+        let drawn = session.run(&ids, &mut Recorder::new(sizes, dims, &select, |frame| writer.take(&frame)));
+        stopped()?;
+        let drawn = drawn?;
         if let Some(error) = writer.failed.take() {
             return Err(error);
-        }
-        if interrupted.load(Ordering::Relaxed) {
-            return Err(Error::interrupted("interrupted; nothing was written"));
         }
         writer.manifest.pass(&run, dims, &ids, drawn);
         if run.eos.contains(&drawn) {
@@ -73,17 +75,12 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
     writer.finish(target)
 }
 
-/// Set when the user presses Ctrl-C or the process is asked to stop; until the export is done, that is the
-/// only effect of these signals.
-fn interrupt_flag() -> Result<Arc<AtomicBool>> {
-    let flag = stop::process().flag();
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register_conditional_default(signal, Arc::clone(&flag))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
-            .map_err(|error| Error::output("signals cannot be caught").found(error))?;
+/// The error of an export that was asked to stop.
+fn stopped() -> Result<()> {
+    match stop::process().asked() {
+        true => Err(Error::interrupted("interrupted; nothing was written")),
+        false => Ok(()),
     }
-    super::interrupt::hand_over();
-    Ok(flag)
 }
 
 /// A bar over the files to write, shown once it took a second.
@@ -100,7 +97,7 @@ fn progress(passes: &[PassDims], sizes: &crate::trace::Sizes, select: &Select) -
 
 /// Writes frames as they are completed.
 struct Writer {
-    files: tempfile::TempDir,
+    files: Scratch,
     manifest: Manifest,
     bar: ProgressBar,
     failed: Option<Error>,
@@ -137,7 +134,10 @@ impl Writer {
         write().map_err(|error| Error::output("the manifest cannot be written").found(error))?;
         let count = self.manifest.file_count();
         let out = target.commit(self.files)?;
-        super::tell(format_args!("wrote {count} stages and manifest.json to {}", out.display()));
+        super::tell(format_args!(
+            "wrote {count} stages and manifest.json to {}",
+            printable(&out.display().to_string())
+        ));
         Ok(())
     }
 }

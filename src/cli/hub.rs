@@ -8,9 +8,9 @@ use std::time::Duration;
 use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
 
 use super::ModelArgs;
-use super::interrupt::Caught;
 use crate::checkpoint::hub::{self, Found, Name, Outline, Settings, Wanted, Watch};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, printable};
+use crate::stop;
 
 /// Where the model lies that was asked for.
 pub(super) struct Place {
@@ -46,7 +46,6 @@ pub(super) fn name(args: &ModelArgs) -> Option<Name> {
 const LOOK: Duration = Duration::from_millis(50);
 
 fn fetch(name: Name, wanted: Wanted, settings: Settings) -> Result<Found> {
-    let caught = Caught::new()?;
     let (sender, receiver) = mpsc::channel();
     let bar = Bar::default();
     let mut watch = bar.clone();
@@ -58,7 +57,7 @@ fn fetch(name: Name, wanted: Wanted, settings: Settings) -> Result<Found> {
     };
     std::thread::Builder::new().name("download".into()).spawn(fetch).map_err(|error| stopped(&error))?;
     let found = loop {
-        if caught.is_set() {
+        if stop::process().asked() {
             bar.clear();
             return Err(Error::interrupted("interrupted; what was fetched is kept")
                 .next("run the same command again: it goes on from there"));
@@ -81,7 +80,10 @@ fn fetch(name: Name, wanted: Wanted, settings: Settings) -> Result<Found> {
             "{name} at {commit} from the hub: {how}; {} of weights were left there",
             DecimalBytes(*left)
         )),
-        None => super::tell(format_args!("{name} at {commit} from the hub: {how}: {}", path.display())),
+        None => super::tell(format_args!(
+            "{name} at {commit} from the hub: {how}: {}",
+            printable(&path.display().to_string())
+        )),
     }
     Ok(found)
 }
@@ -111,7 +113,7 @@ impl Bar {
 
 impl Watch for Bar {
     fn begin(&mut self, name: &str, size: u64) {
-        let bar = ProgressBar::new(size).with_message(name.to_owned());
+        let bar = ProgressBar::new(size).with_message(printable(name).into_owned());
         let template = "{msg} {bar:24} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);

@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::io::{ErrorKind, Write};
 
 use super::input::{self, Look};
-use super::{ModelArgs, memory};
+use super::{ModelArgs, memory, output};
 use crate::checkpoint::names::printable;
 use crate::checkpoint::{Checkpoint, Format};
 use crate::config::{ModelConfig, Precision, RopeScaling};
-use crate::error::{Error, Result};
+use crate::error::{self, Error, Result};
 use crate::model::forward;
 use crate::replay::DEFAULT_MEMORY;
 use crate::trace::{PassDims, Site, Sizes};
@@ -16,7 +16,7 @@ use crate::trace::{PassDims, Site, Sizes};
 pub(super) fn run(args: &ModelArgs) -> Result<()> {
     let look = input::open_to_look(args)?;
     let precision = input::precision(args, &look.checkpoint);
-    match print(&mut std::io::stdout().lock(), &look, precision) {
+    match print(&mut output::Lines::text(), &look, precision) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Error::output("the information cannot be written").at("standard output").found(error))
         }
@@ -29,10 +29,10 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
     let config = &checkpoint.config;
     let path = match (outline, &checkpoint.path) {
         (Some(_), _) => "not fetched".into(),
-        (None, Some(path)) => path.display().to_string(),
+        (None, Some(path)) => error::printable(&path.display().to_string()).into_owned(),
         (None, None) => "part of the program".into(),
     };
-    writeln!(out, "model       {} ({}; {path})", checkpoint.name, checkpoint.format)?;
+    writeln!(out, "model       {} ({}; {path})", printable(&checkpoint.name), checkpoint.format)?;
     let tokenizer = match tokens {
         Some(tokens) => format!("{tokens} tokens"),
         None => "none: prompts are given as --ids".into(),

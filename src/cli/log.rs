@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::input::Run;
+use super::output;
 use super::{LogArgs, LogFormat};
 use crate::error::{Error, Result};
 use crate::generate::Session;
@@ -20,7 +21,10 @@ pub(super) fn run(args: &LogArgs) -> Result<()> {
     let run = Run::open(&args.run)?;
     let wanted = args.run.tokens.unwrap_or(1);
     let select = args.select.select(&run, wanted, true)?;
-    let mut out = std::io::stdout().lock();
+    let mut out = match args.format {
+        LogFormat::Text => output::Lines::text(),
+        LogFormat::Json => output::Lines::json(),
+    };
     let mut session = Session::new(&run.model, run.sampler.clone());
     let mut ids = run.ids.clone();
     for _ in 0..wanted {

@@ -7,7 +7,6 @@ mod generate;
 mod hub;
 mod info;
 mod input;
-mod interrupt;
 mod log;
 mod memory;
 mod output;
@@ -26,7 +25,7 @@ use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::error::Result;
+use crate::error::{Result, printable, printable_text};
 
 /// Step through a real Llama: every stage of the forward pass, with true shapes and true values.
 #[derive(Debug, Parser)]
@@ -428,10 +427,23 @@ pub fn render_template() -> ExitCode {
     chat::serve()
 }
 
-/// Writes a line to standard error. Where that is gone too, as with a terminal that was closed, there is
+/// Writes a line to standard error; what is not ours in it cannot drive the terminal. Where that is gone too, as
+/// with a terminal that was closed, there is
 /// nobody left to tell.
 pub fn tell(line: impl Display) {
-    drop(writeln!(std::io::stderr(), "{line}"));
+    drop(writeln!(std::io::stderr(), "{}", printable_text(&line.to_string())));
+}
+
+/// Ends the program with what is wrong with the command line, or with the help that it asks for. The words that are
+/// repeated are harmless ones.
+pub fn refuse(error: &clap::Error) -> ! {
+    let words = std::env::args_os().map(|word| printable(&word.to_string_lossy()).into_owned());
+    if error.use_stderr()
+        && let Err(error) = Cli::try_parse_from(words)
+    {
+        error.exit()
+    }
+    error.exit()
 }
 
 impl Cli {

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal, StdoutLock, Write, stdout};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, printable_json, printable_text};
 use crate::tokenizer::{Piece, TextStream};
 
 /// Why a text that is printed as it comes has ended early.
@@ -45,7 +45,7 @@ impl Text {
 
     /// Prints `text` at once.
     pub(super) fn print(&mut self, text: &str) -> std::io::Result<()> {
-        let text = if self.terminal { harmless(text) } else { Cow::Borrowed(text) };
+        let text = if self.terminal { printable_text(text) } else { Cow::Borrowed(text) };
         self.write(text.as_bytes())
     }
 
@@ -69,20 +69,40 @@ impl Text {
     }
 }
 
-/// The text with its control characters written out, apart from line feeds and tabs.
-fn harmless(text: &str) -> Cow<'_, str> {
-    let drives = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
-    if !text.contains(drives) {
-        return Cow::Borrowed(text);
+/// Standard output for lines of ours with names and words of others in them, which must not drive the terminal:
+/// neither now nor when they are read from a file.
+pub(super) struct Lines {
+    out: StdoutLock<'static>,
+    /// The line under way.
+    line: Vec<u8>,
+    printable: fn(&str) -> Cow<'_, str>,
+}
+
+impl Lines {
+    pub(super) fn text() -> Self {
+        Self { out: stdout().lock(), line: Vec::new(), printable: printable_text }
     }
-    let mut shown = String::new();
-    for c in text.chars() {
-        match drives(c) {
-            true => shown.extend(c.escape_debug()),
-            false => shown.push(c),
+
+    pub(super) fn json() -> Self {
+        Self { printable: printable_json, ..Self::text() }
+    }
+}
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let length = bytes.iter().position(|&byte| byte == b'\n').map_or(bytes.len(), |end| end + 1);
+        self.line.extend_from_slice(&bytes[..length]);
+        if self.line.ends_with(b"\n") {
+            self.flush()?;
         }
+        Ok(length)
     }
-    Cow::Owned(shown)
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        let line = std::mem::take(&mut self.line);
+        self.out.write_all((self.printable)(&String::from_utf8_lossy(&line)).as_bytes())?;
+        self.out.flush()
+    }
 }
 
 /// The end of a command that printed a text.
@@ -95,16 +115,5 @@ pub(super) fn end(result: std::result::Result<(), Failure>) -> Result<()> {
         }
         Err(Failure::Run(error)) => Err(error),
         Ok(()) => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn control_characters_are_written_out() {
-        assert!(matches!(harmless("\ta\n \"é'✨\u{301}"), Cow::Borrowed(_)));
-        assert_eq!(harmless("a\u{1b}[2J\u{9b}é\u{7f}\r\n"), "a\\u{1b}[2J\\u{9b}é\\u{7f}\\r\n");
     }
 }

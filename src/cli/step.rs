@@ -22,6 +22,5 @@ pub(super) fn run(args: &RunArgs, open: &OpenArgs, memory: &MemoryArgs) -> Resul
     let Run { sampler, ids, tokenizer, eos, .. } = run;
     let start = Start { ids, draws, sampler, tokenizer, eos, memory: memory.bytes() };
     let live = Live::start(Arc::new(run.model), start)?;
-    super::interrupt::hand_over();
     tui::run(Box::new(live), &open)
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::input;
+use super::output;
 use super::{LogFormat, TokenizeArgs};
 use crate::error::{Error, Result};
 use crate::tokenizer::{Priority, Stretch, Tokenizer, Way, check_length};
@@ -21,12 +22,11 @@ pub(super) fn run(args: &TokenizeArgs) -> Result<()> {
     };
     check_length(&*tokenizer, text.len(), None)?;
     let found = Tokens::new(&*tokenizer, &text, args)?;
-    let out = &mut std::io::stdout().lock();
     let written = match args.format {
-        LogFormat::Text => found.print(out),
-        LogFormat::Json => writeln!(out, "{}", found.json()),
+        LogFormat::Text => found.print(&mut output::Lines::text()),
+        LogFormat::Json => writeln!(output::Lines::json(), "{}", found.json()),
     };
-    match written.and_then(|()| out.flush()) {
+    match written {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Error::output("the tokens cannot be written").at("standard output").found(error))
         }

@@ -1,23 +1,26 @@
 //! The loop: read everything that waits, ask the source, draw once.
 
 use std::io::Stdout;
+use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::task::Poll;
 use std::time::Duration;
 
-use crossterm::event::{self, Event, KeyEventKind, MouseButton, MouseEventKind};
+use crossterm::event::{Event, KeyEventKind, MouseButton, MouseEventKind};
 use crossterm::execute;
 use crossterm::terminal::{BeginSynchronizedUpdate, EndSynchronizedUpdate};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::layout::Rect;
 
-use crate::error::{Error, Result};
+use crate::ending;
+use crate::error::{Error, Result, printable};
 use crate::trace::{Source, Status};
 
 use super::action::{self, Action};
 use super::app::{App, Mode, Shown};
 use super::export::Saving;
+use super::keys::Keys;
 use super::terminal::{Guard, failed};
 use super::update::{Effect, update};
 
@@ -41,11 +44,24 @@ const IDLE: Duration = Duration::from_millis(100);
 /// is nothing to look at.
 pub(super) fn run(app: &mut App, source: &mut dyn Source, guard: &Guard) -> Result<Ended> {
     let backend = CrosstermBackend::new(std::io::stdout());
-    let mut terminal = Terminal::new(backend).map_err(|error| failed(&error))?;
+    // Not dropped: that says on the error output what fails, and panics where this is gone with the terminal. The
+    // guard shows the cursor.
+    let mut terminal = ManuallyDrop::new(Terminal::new(backend).map_err(|error| failed(&error))?);
+    let keys = Keys::start().map_err(|error| failed(&error))?;
     let (mut dirty, mut saving) = (true, None);
     loop {
         if let Some(signal) = guard.stopped_by() {
             return Err(Error::interrupted(format!("stopped by {signal}")));
+        }
+        if ending::suspended() {
+            guard.suspend()?;
+            clear(&mut terminal).map_err(|error| failed(&error))?;
+            dirty = true;
+        }
+        if ending::continued() {
+            guard.resume()?;
+            clear(&mut terminal).map_err(|error| failed(&error))?;
+            dirty = true;
         }
         dirty |= source.poll()?;
         dirty |= app.sync(source);
@@ -64,9 +80,8 @@ pub(super) fn run(app: &mut App, source: &mut dyn Source, guard: &Guard) -> Resu
             (false, false) => IDLE,
         };
         // Keys that wait are all taken before the next drawing, so that a held key never lags behind.
-        while event::poll(wait).map_err(|error| failed(&error))? {
+        while let Some(event) = keys.next(wait).map_err(|error| failed(&error))? {
             wait = Duration::ZERO;
-            let event = event::read().map_err(|error| failed(&error))?;
             let Some(action) = action_of(app, event) else { continue };
             dirty = true;
             // Between two of its blocks an export is under way though the source is idle.
@@ -180,7 +195,7 @@ pub fn go_on(app: &mut App, source: &mut dyn Source, saving: Option<Saving>) -> 
         Poll::Ready(block) => block,
     };
     match block.and_then(|block| saving.write(&block)) {
-        Ok(Some(path)) => app.say(format!("wrote {}", path.display()), false),
+        Ok(Some(path)) => app.say(format!("wrote {}", printable(&path.display().to_string())), false),
         Ok(None) => {
             app.say(format!("writing {}: {} %; Esc stops", saving.site(), saving.percent()), false);
             return Some(saving);

@@ -8,6 +8,7 @@ pub mod app;
 pub mod events;
 pub mod export;
 pub mod goto;
+mod keys;
 mod mouse;
 pub mod open;
 pub mod palette;
@@ -38,31 +39,26 @@ pub use open::OpenAt;
 /// terminal or it fails, [`Error::Interrupted`] where a signal ended it. The terminal is as before in any case.
 pub fn run(mut source: Box<dyn Source>, open: &OpenAt) -> Result<()> {
     match show(&mut *source, open)? {
-        (_, Ended::Left) => Ok(()),
-        (guard, Ended::Abandoned) => {
-            drop(guard);
-            Err(Error::interrupted("stopped before the first pass was done"))
-        }
+        Ended::Left => Ok(()),
+        Ended::Abandoned => Err(Error::interrupted("stopped before the first pass was done")),
     }
 }
 
-/// As [`run`], for a program that goes on afterwards and has a use of its own for Ctrl-C: run leaves
-/// behind that it ends the program. Not to wait for the first pass is no error here.
+/// As [`run`], for a program that goes on afterwards: not to wait for the first pass is no error here.
 ///
 /// # Errors
 /// As [`run`].
 pub fn visit(mut source: Box<dyn Source>, open: &OpenAt) -> Result<()> {
-    show(&mut *source, open).map(|(guard, _)| guard.leave_interrupts())
+    show(&mut *source, open).map(drop)
 }
 
-fn show(source: &mut dyn Source, open: &OpenAt) -> Result<(terminal::Guard, Ended)> {
+fn show(source: &mut dyn Source, open: &OpenAt) -> Result<Ended> {
     require_terminal()?;
     let theme = theme::Theme::new(theme::Depth::detect(|name| std::env::var(name).ok()));
     let mut app = app::App::new(source.outline().clone(), theme, (80, 24));
     open::open(&mut app, open)?;
     let guard = terminal::Guard::take()?;
-    let ended = events::run(&mut app, source, &guard)?;
-    Ok((guard, ended))
+    events::run(&mut app, source, &guard)
 }
 
 /// Fails where there is no terminal to draw in and to read keys from.

@@ -1,8 +1,9 @@
 //! Who takes the terminal gives it back: when done, when something panics, and when a signal asks to stop.
 
-use std::io::{self, IsTerminal, Write};
+#[cfg(unix)]
+use std::io::IsTerminal;
+use std::io::{self, Write};
 use std::panic::{self, PanicHookInfo};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 #[cfg(unix)]
@@ -13,45 +14,37 @@ use crossterm::event::{
     DisableBracketedPaste, DisableMouseCapture, EnableBracketedPaste, EnableMouseCapture,
 };
 use crossterm::execute;
-use crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
+use crossterm::style::ResetColor;
+use crossterm::terminal::{
+    EndSynchronizedUpdate, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
 
+use crate::ending;
+#[cfg(unix)]
+use crate::ending::Taken;
 use crate::error::{Error, Result};
-
-/// Whether the terminal is taken now. It is one for the process, and so is this.
-static TAKEN: AtomicBool = AtomicBool::new(false);
 
 type Hook = Box<dyn Fn(&PanicHookInfo<'_>) + Sync + Send + 'static>;
 
 /// Holds the terminal in raw mode, on its alternate screen, with mouse and paste events, until dropped.
 pub struct Guard {
-    signal: Arc<AtomicUsize>,
-    /// Once true, signals do again what they do in a program that does not catch them.
-    released: Arc<AtomicBool>,
-    /// What makes SIGINT end the program again once this is gone.
-    #[cfg(unix)]
-    interrupt: Option<signal_hook::SigId>,
     previous: Arc<Hook>,
     /// What other threads had to say while the screen was in use.
     elsewhere: Arc<Mutex<Vec<String>>>,
+    /// Held by the watchdog too, as long as it is to watch.
+    #[cfg(unix)]
+    held: Arc<()>,
 }
 
 impl std::fmt::Debug for Guard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Guard").field("signal", &self.signal).finish_non_exhaustive()
+        f.debug_struct("Guard").finish_non_exhaustive()
     }
 }
 
-/// The signals that end the program in order.
+/// How often the watchdog looks.
 #[cfg(unix)]
-const STOPPING: [(i32, &str); 3] = [
-    (signal_hook::consts::SIGTERM, "SIGTERM"),
-    (signal_hook::consts::SIGINT, "SIGINT"),
-    (signal_hook::consts::SIGHUP, "SIGHUP"),
-];
-
-/// How often the watchdog looks, and so how long the event loop has to see a signal.
-#[cfg(unix)]
-const GRACE: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_secs(1);
 
 impl Guard {
     /// Takes the terminal.
@@ -59,29 +52,21 @@ impl Guard {
     /// # Errors
     /// [`Error::Terminal`] where it cannot be taken; it is as before then.
     pub fn take() -> Result<Self> {
-        #[cfg_attr(not(unix), expect(unused_mut, reason = "only signals change it"))]
-        let mut guard = Self {
-            signal: Arc::default(),
-            released: Arc::default(),
-            #[cfg(unix)]
-            interrupt: None,
+        ending::watch()?;
+        let guard = Self {
             previous: Arc::new(panic::take_hook()),
             elsewhere: Arc::default(),
+            #[cfg(unix)]
+            held: Arc::default(),
         };
         guard.set_hook();
-        guard.catch_signals().and_then(|()| enter()).map_err(|error| failed(&error))?;
+        guard.watch().and_then(|()| enter()).map_err(|error| failed(&error))?;
         Ok(guard)
     }
 
     /// The name of the signal that asked the program to stop.
     pub fn stopped_by(&self) -> Option<&'static str> {
-        #[cfg(unix)]
-        {
-            let number = self.signal.load(Ordering::Relaxed);
-            STOPPING.iter().find(|(signal, _)| usize::try_from(*signal) == Ok(number)).map(|(_, name)| *name)
-        }
-        #[cfg(not(unix))]
-        None
+        ending::asked()
     }
 
     /// Gives the terminal back, stops the process as Ctrl-Z does, and takes it again when it is continued.
@@ -98,12 +83,14 @@ impl Guard {
         Ok(())
     }
 
-    /// Gives the terminal back, and leaves SIGINT to whoever else has registered for it.
-    pub fn leave_interrupts(self) {
-        #[cfg(unix)]
-        if let Some(interrupt) = self.interrupt {
-            signal_hook::low_level::unregister(interrupt);
-        }
+    /// Takes the terminal again after the process was stopped by what it cannot catch: what the shell did with the
+    /// terminal meanwhile is not known.
+    ///
+    /// # Errors
+    /// [`Error::Terminal`] where it cannot be taken again.
+    pub fn resume(&self) -> Result<()> {
+        leave();
+        enter().map_err(|error| failed(&error))
     }
 
     /// A panic of this thread gives the terminal back before its message is written. One of another thread
@@ -121,48 +108,24 @@ impl Guard {
         }));
     }
 
-    #[cfg(unix)]
-    fn catch_signals(&mut self) -> io::Result<()> {
-        use signal_hook::flag;
-        for (signal, _) in STOPPING {
-            let default = flag::register_conditional_default(signal, self.released.clone())?;
-            if signal == signal_hook::consts::SIGINT {
-                self.interrupt = Some(default);
-            }
-            flag::register_usize(signal, self.signal.clone(), usize::try_from(signal).unwrap_or(0))?;
-        }
-        self.watch()
-    }
-
-    /// Ends the program where the event loop cannot: when the terminal has gone, with a signal or without,
-    /// reading events from it never returns.
+    /// Ends the program where the event loop cannot: when the terminal has gone and no signal says so, reading
+    /// events from it never returns.
     #[cfg(unix)]
     fn watch(&self) -> io::Result<()> {
-        let (signal, released) = (self.signal.clone(), self.released.clone());
-        let stopped = move || signal.load(Ordering::SeqCst) != 0;
+        let held = Arc::downgrade(&self.held);
         thread::Builder::new().name("watchdog".into()).spawn(move || {
-            loop {
-                let late = stopped();
-                thread::sleep(GRACE);
-                if released.load(Ordering::SeqCst) {
-                    return;
+            while held.strong_count() > 0 {
+                if !io::stdin().is_terminal() {
+                    ending::now(&Error::terminal("the terminal is gone"));
                 }
-                let error = if late {
-                    Error::interrupted("")
-                } else if !io::stdin().is_terminal() {
-                    Error::terminal("")
-                } else {
-                    continue;
-                };
-                leave();
-                std::process::exit(i32::from(error.exit_code()));
+                thread::sleep(LOOK);
             }
         })?;
         Ok(())
     }
 
     #[cfg(not(unix))]
-    fn catch_signals(&mut self) -> io::Result<()> {
+    fn watch(&self) -> io::Result<()> {
         Ok(())
     }
 }
@@ -170,8 +133,6 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         leave();
-        // A signal that was caught ends the program in order; a second one must not cut that short.
-        self.released.store(self.signal.load(Ordering::SeqCst) == 0, Ordering::SeqCst);
         if !thread::panicking() {
             drop(panic::take_hook());
             let previous = self.previous.clone();
@@ -187,17 +148,46 @@ impl Drop for Guard {
 }
 
 fn enter() -> io::Result<()> {
-    TAKEN.store(true, Ordering::SeqCst);
+    #[cfg(unix)]
+    ending::take(Taken::Screen);
     enable_raw_mode()?;
+    #[cfg(unix)]
+    keep_ctrl_c()?;
     execute!(io::stdout(), EnterAlternateScreen, EnableMouseCapture, EnableBracketedPaste, Hide)
+}
+
+/// Ctrl-C stays with the terminal, which sends SIGINT for it, as [`ending::ctrl_c`] tells. As a key among others it
+/// would be lost after a sequence that was cut off, and after a paste without an end.
+#[cfg(unix)]
+fn keep_ctrl_c() -> io::Result<()> {
+    use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex as Code, tcgetattr, tcsetattr};
+    const CTRL_C: u8 = 3;
+    const NONE: u8 = if cfg!(target_vendor = "apple") { 0xff } else { 0 };
+    let mut settings = tcgetattr(io::stdin())?;
+    // Keys that were pressed before are not lost with it.
+    settings.local_modes |= LocalModes::ISIG | LocalModes::NOFLSH;
+    settings.special_codes[Code::VINTR] = CTRL_C;
+    settings.special_codes[Code::VQUIT] = NONE;
+    settings.special_codes[Code::VSUSP] = NONE;
+    Ok(tcsetattr(io::stdin(), OptionalActions::Now, &settings)?)
 }
 
 /// Gives the terminal back as well as it can: what fails here has nowhere to be told.
 fn leave() {
-    if TAKEN.swap(false, Ordering::SeqCst) {
-        drop(execute!(io::stdout(), DisableBracketedPaste, DisableMouseCapture, LeaveAlternateScreen, Show));
-        drop(disable_raw_mode());
+    #[cfg(unix)]
+    if !ending::give_back() {
+        return;
     }
+    drop(execute!(
+        io::stdout(),
+        EndSynchronizedUpdate,
+        ResetColor,
+        DisableBracketedPaste,
+        DisableMouseCapture,
+        LeaveAlternateScreen,
+        Show
+    ));
+    drop(disable_raw_mode());
 }
 
 /// The error for a terminal that does not answer.
@@ -205,4 +195,25 @@ pub(super) fn failed(error: &io::Error) -> Error {
     Error::terminal("the terminal failed")
         .found(error)
         .next("use `llama-trace log` or `llama-trace export`, which need no terminal")
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_handler_writes_is_what_the_viewer_leaves_with() {
+        let mut bytes = Vec::new();
+        crossterm::queue!(
+            bytes,
+            EndSynchronizedUpdate,
+            ResetColor,
+            DisableBracketedPaste,
+            DisableMouseCapture,
+            LeaveAlternateScreen,
+            Show
+        )
+        .unwrap();
+        assert_eq!(String::from_utf8_lossy(&bytes), String::from_utf8_lossy(ending::SCREEN));
+    }
 }

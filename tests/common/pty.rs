@@ -82,6 +82,16 @@ impl Terminal {
         }
     }
 
+    /// The file that the program's side of the terminal is.
+    pub(crate) fn file(&self) -> std::path::PathBuf {
+        self.master.as_ref().unwrap().tty_name().unwrap()
+    }
+
+    /// The program's process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
     /// Types `keys`.
     pub(crate) fn send(&mut self, keys: &str) {
         let writer = self.writer.as_mut().unwrap();

@@ -7,11 +7,10 @@ use std::io::{Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::Path;
 
-use tempfile::TempDir;
-
 use super::client::{Answer, Client};
 use crate::checkpoint::files::open_regular;
 use crate::checkpoint::{gguf, safetensors};
+use crate::ending::scratch::{self, Scratch};
 use crate::error::{Error, Result};
 
 /// Bytes that are asked for first. The names of a small model's tensors are in them, a large vocabulary is not.
@@ -22,14 +21,16 @@ const MAX_HEADER: u64 = 64 << 20;
 /// The folder, which is there for as long as this is.
 #[derive(Debug)]
 pub struct Outline {
-    folder: TempDir,
+    folder: Scratch,
     /// Bytes of the weights' files that were not fetched.
     pub left: u64,
 }
 
 impl Outline {
     pub(super) fn new() -> Result<Self> {
-        Ok(Self { folder: tempfile::tempdir().map_err(|error| cannot_write(&error))?, left: 0 })
+        let (parent, kind) = (std::env::temp_dir(), "outline");
+        scratch::remove_left(&parent, kind, |_| Ok(()));
+        Ok(Self { folder: Scratch::new(&parent, kind).map_err(|error| cannot_write(&error))?, left: 0 })
     }
 
     pub(super) fn folder(&self) -> &Path {

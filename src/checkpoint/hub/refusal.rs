@@ -3,7 +3,7 @@
 use super::client::{Client, Failure};
 use super::name::Name;
 use super::settings::Settings;
-use crate::error::Error;
+use crate::error::{Error, printable};
 
 /// Characters of a server's own words that are shown.
 const SHOWN: usize = 300;
@@ -109,9 +109,6 @@ pub(super) fn told(failure: &Failure) -> String {
 
 /// A server's words, made harmless and short.
 fn shown(text: &str) -> String {
-    let harmless = |c: char| match c {
-        '"' | '\'' => c.to_string(),
-        _ => c.escape_debug().to_string(),
-    };
-    text.chars().take(SHOWN).map(harmless).collect()
+    let end = text.char_indices().nth(SHOWN).map_or(text.len(), |(end, _)| end);
+    printable(&text[..end]).into_owned()
 }

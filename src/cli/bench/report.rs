@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::super::output;
 use super::record::Recording;
 use crate::backend::cpu::Multiplied;
 use crate::trace::Stage;
@@ -86,7 +87,7 @@ impl Spread {
 
 impl Report {
     pub(super) fn print_table(&self) -> Result<()> {
-        let mut out = std::io::stdout().lock();
+        let mut out = output::Lines::text();
         writeln!(
             out,
             "model        {}, precision {}, {} threads, {} kernel",
@@ -219,7 +220,7 @@ impl Report {
             "stages": stages,
             "recording": recording,
         });
-        writeln!(std::io::stdout().lock(), "{report}")
+        writeln!(output::Lines::json(), "{report}")
     }
 
     /// None where the weights stay in a cache.

@@ -6,6 +6,8 @@ use rustyline::DefaultEditor;
 use rustyline::config::Config;
 use rustyline::error::ReadlineError;
 
+#[cfg(unix)]
+use crate::ending::{self, Taken};
 use crate::error::{Error, Result};
 
 /// The longest turn that is read; no context holds as much.
@@ -21,6 +23,16 @@ pub(super) enum Line {
     /// Ctrl-C at the prompt.
     Interrupted,
     End,
+}
+
+/// A line of the editor, which has the terminal meanwhile.
+fn read_line(editor: &mut DefaultEditor) -> rustyline::Result<String> {
+    #[cfg(unix)]
+    ending::take(Taken::Editor);
+    let line = editor.readline("> ");
+    #[cfg(unix)]
+    ending::give_back();
+    line
 }
 
 /// Where lines come from.
@@ -51,7 +63,7 @@ impl Lines {
 
     pub(super) fn next(&mut self) -> Result<Line> {
         match self {
-            Self::Editor(editor) => match editor.readline("> ") {
+            Self::Editor(editor) => match read_line(editor) {
                 Ok(line) => Ok(Line::Text(line)),
                 Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
                 Err(ReadlineError::Eof) => Ok(Line::End),

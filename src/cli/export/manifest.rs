@@ -1,15 +1,26 @@
-//! manifest.json: what was run, on what, and what each file holds.
+//! manifest.json: what was run, on what, and what each file holds; and how an earlier one is known.
 
-use serde::Serialize;
+use std::collections::BTreeSet;
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::cli::RunArgs;
 use crate::cli::input::Run;
 use crate::trace::{Axis, Frame, PassDims, Stage};
 
+use super::target::MANIFEST;
+
+/// What a manifest says that it is, and which form of it.
+const FORMAT: &str = "llama-trace export";
+const VERSION: u64 = 1;
+
 /// The manifest, as it is written.
 #[derive(Serialize)]
 pub(super) struct Manifest {
+    format: &'static str,
+    version: u64,
     model: Value,
     backend: String,
     precision: String,
@@ -27,6 +38,8 @@ impl Manifest {
         let sizes = card.sizes;
         let sampling = args.sampling.sampling();
         Self {
+            format: FORMAT,
+            version: VERSION,
             model: json!({
                 "name": card.name, "ignored_config": card.ignored,
                 "layers": sizes.layers, "dim": sizes.dim, "heads": sizes.heads, "kv_heads": sizes.kv_heads,
@@ -72,10 +85,10 @@ impl Manifest {
             "stage": frame.site.stage.name(),
             "axes": frame.axes.iter().copied().map(Axis::name).collect::<Vec<_>>(),
             "shape": frame.shape(),
-            "min": number(stats.min),
-            "max": number(stats.max),
-            "mean": number(stats.mean),
-            "std": number(stats.std),
+            "min": finite(stats.min),
+            "max": finite(stats.max),
+            "mean": finite(stats.mean),
+            "std": finite(stats.std),
             "neg_inf": stats.neg_inf,
             "pos_inf": stats.pos_inf,
             "nan": stats.nan,
@@ -87,14 +100,93 @@ impl Manifest {
     }
 }
 
+/// The files of an export that is there already.
+#[derive(Debug, Default)]
+pub(super) struct Earlier(BTreeSet<String>);
+
+/// What tells an export's manifest from others. The first ones did not say what they are.
+#[derive(Deserialize)]
+struct Known {
+    format: Option<String>,
+    version: Option<u64>,
+    model: Option<IgnoredAny>,
+    passes: Option<IgnoredAny>,
+    files: Option<Vec<KnownFile>>,
+    aliases: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct KnownFile {
+    file: String,
+}
+
+impl Earlier {
+    /// Reads an earlier export's manifest.
+    ///
+    /// # Errors
+    /// What it is instead, where it is not one.
+    pub(super) fn read(text: &[u8]) -> Result<Self, String> {
+        let foreign = || "a file that is not a manifest of this program".to_owned();
+        let known: Known = serde_json::from_slice(text).map_err(|_| foreign())?;
+        match (&*known.format.unwrap_or_default(), known.version) {
+            (FORMAT, Some(VERSION)) => {}
+            (FORMAT, Some(version)) if version > VERSION => {
+                return Err(format!(
+                    "the manifest of an export of version {version}, which is newer than this program's"
+                ));
+            }
+            // As they were before they said so.
+            ("", None) if known.model.is_some() && known.passes.is_some() && known.aliases.is_some() => {}
+            _ => return Err(foreign()),
+        }
+        let names = known.files.ok_or_else(foreign)?.into_iter().map(|file| file.file);
+        // A name of another form was not written by an export, whatever the manifest says.
+        Ok(Self(names.filter(|name| is_export(name)).chain([MANIFEST.to_owned()]).collect()))
+    }
+
+    pub(super) fn names(&self, name: &str) -> bool {
+        self.0.contains(name)
+    }
+
+    /// Its files, the manifest among them.
+    pub(super) fn files(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+}
+
+/// Whether `name` has the form of [`Site::file_name`].
+fn is_export(name: &str) -> bool {
+    let parts: Vec<_> = name.split('/').collect();
+    let (pass, layer, file) = match parts[..] {
+        [pass, file] => (pass, None, file),
+        [pass, layer, file] => (pass, Some(layer), file),
+        _ => return false,
+    };
+    let stage = file.strip_suffix(".npy").unwrap_or_default();
+    pass_of(pass).is_some()
+        && layer.is_none_or(|layer| number(layer, "layer_", 2).is_some())
+        && !stage.is_empty()
+        && stage.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
+}
+
+/// The pass whose files are in the folder `name` of an export.
+pub(super) fn pass_of(name: &str) -> Option<usize> {
+    number(name, "pass_", 3)
+}
+
+fn number(name: &str, before: &str, digits: usize) -> Option<usize> {
+    let number = name.strip_prefix(before)?.parse().ok()?;
+    (format!("{before}{number:0digits$}") == name).then_some(number)
+}
+
 /// A number as JSON has them: what is not finite becomes null.
-fn number(value: f64) -> Value {
+fn finite(value: f64) -> Value {
     serde_json::Number::from_f64(value).map_or(Value::Null, Value::Number)
 }
 
 /// A float32 setting with as many digits as it needs: 0.00001, not 0.000009999999747378752.
 fn float(value: f32) -> Value {
-    number(value.to_string().parse().unwrap_or(f64::from(value)))
+    finite(value.to_string().parse().unwrap_or(f64::from(value)))
 }
 
 /// What other code calls each stage.
@@ -112,4 +204,67 @@ fn aliases() -> Map<String, Value> {
         (!known.is_empty()).then(|| (stage.name().to_owned(), Value::Object(known)))
     };
     Stage::ALL.iter().filter_map(names).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::Site;
+
+    #[test]
+    fn a_manifest_is_known_by_what_it_says_or_as_the_first_ones_were() {
+        let files = json!([{"file": "pass_000/layer_00/xq.npy"}, {"file": "pass_000/logits.npy"}]);
+        let read = |value: Value| Earlier::read(value.to_string().as_bytes());
+        let of_now = json!({"format": FORMAT, "version": VERSION, "files": files});
+        let first = json!({"model": {}, "passes": [], "files": files, "aliases": {}});
+        for manifest in [of_now, first] {
+            let earlier = read(manifest).unwrap();
+            let expected = [MANIFEST, "pass_000/layer_00/xq.npy", "pass_000/logits.npy"];
+            assert_eq!(earlier.files().collect::<Vec<_>>(), expected);
+        }
+        for foreign in [
+            json!({}),
+            json!([]),
+            json!({"files": files}),
+            json!({"model": {}, "passes": [], "files": files}),
+            json!({"model": {}, "passes": [], "files": ["a"], "aliases": {}}),
+            json!({"format": "another", "version": VERSION, "files": files}),
+            json!({"format": FORMAT, "files": files}),
+            json!({"format": FORMAT, "version": VERSION}),
+            json!({"format": "another", "model": {}, "passes": [], "files": files, "aliases": {}}),
+        ] {
+            assert!(read(foreign.clone()).unwrap_err().contains("not a manifest"), "{foreign}");
+        }
+        let newer = read(json!({"format": FORMAT, "version": VERSION + 1, "files": files}));
+        assert!(newer.unwrap_err().contains("newer"));
+    }
+
+    #[test]
+    fn only_names_of_the_exports_own_form_are_its_files() {
+        for stage in Stage::ALL {
+            let name = match stage.in_layer() {
+                true => Site::layer(1234, 123, *stage).file_name(),
+                false => Site::once(7, *stage).file_name(),
+            };
+            assert!(is_export(&name), "{name}");
+        }
+        for name in [
+            "xq.npy",
+            "/etc/xq.npy",
+            "pass_000/../xq.npy",
+            "pass_000/..",
+            "../pass_000/xq.npy",
+            "pass_0/xq.npy",
+            "pass_0000/xq.npy",
+            "pass_000/layer_0/xq.npy",
+            "pass_000/layer_00/x/xq.npy",
+            "pass_000/xq.txt",
+            "pass_000/.npy",
+            "pass_000/X.npy",
+            "pass_000//xq.npy",
+            "pass_+00/xq.npy",
+        ] {
+            assert!(!is_export(name), "{name}");
+        }
+    }
 }

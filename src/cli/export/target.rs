@@ -1,75 +1,217 @@
 //! The directory that an export goes to: never half written, and never at the cost of what was there.
+//!
+//! Everything is written into a temporary folder in the directory itself, or beside it where it is not there yet: so
+//! there is no other file system on the way. At the end the files of an earlier export are moved aside into that
+//! folder, the new ones take their places, and the folder goes with what was moved aside. What fails in between is
+//! taken back, and so is what a killed run left, by the next one.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
-use tempfile::TempDir;
-
+use super::folder::{Folder, Kind};
+use super::manifest::{self, Earlier};
+use crate::ending::scratch::{self, Scratch};
 use crate::error::{Error, Result};
 
 /// The file that marks a directory as an export.
 pub(super) const MANIFEST: &str = "manifest.json";
+/// The temporary folder's kind.
+const KIND: &str = "export";
+/// Where the earlier export's files are moved aside, in the temporary folder; the new ones are in [`NEW`].
+const OLD: &str = "old";
+const NEW: &str = "files";
+/// The largest manifest that is read.
+const MAX_MANIFEST: u64 = 1 << 30;
 
 /// A directory that may be written.
 pub(super) struct Target {
     path: PathBuf,
-    exists: bool,
+    /// None where it is not there yet.
+    folder: Option<Folder>,
 }
 
 impl Target {
     /// Checks that `path` can be written before anything is computed.
     pub(super) fn check(path: &Path, force: bool) -> Result<Self> {
-        let target = |exists| Ok(Self { path: path.to_owned(), exists });
-        let mut entries = match fs::read_dir(path) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                return match fs::symlink_metadata(path) {
-                    Err(_) => target(false),
-                    Ok(_) => Err(refuse(path, "a link to a place that does not exist")),
-                };
-            }
+        let folder = match Folder::open(path) {
+            Ok(folder) => Some(folder),
+            Err(error) if error.kind() == ErrorKind::NotFound => match fs::symlink_metadata(path) {
+                Err(_) => None,
+                Ok(_) => return Err(refuse(path, "a link to a place that does not exist")),
+            },
             Err(error) => return Err(refuse(path, &error.to_string())),
         };
-        if entries.next().is_some() && !force {
+        let target = Self { path: path.to_owned(), folder };
+        let Some(folder) = &target.folder else {
+            scratch::remove_left(target.parent(), KIND, |_| Ok(()));
+            return Ok(target);
+        };
+        scratch::remove_left(path, KIND, |left| {
+            // A link would lead elsewhere.
+            let staging =
+                folder.enter(left.file_name().and_then(|name| name.to_str()).unwrap_or_default())?;
+            staging.map_or(Ok(()), |staging| take_back(folder, &staging))
+        });
+        let names = folder.names().map_err(|error| refuse(path, &error.to_string()))?;
+        if !names.is_empty() && !force {
             return Err(Error::output("the output directory is not empty")
                 .in_file(path)
                 .expected("a directory that does not exist yet, or an empty one")
                 .next("choose another --out, or add --force: an earlier export there is replaced, other files stay"));
         }
-        target(true)
+        target.earlier()?;
+        Ok(target)
     }
 
-    /// A hidden directory beside the target, removed again unless it is committed.
-    pub(super) fn begin(&self) -> Result<TempDir> {
-        let parent = match self.path.parent() {
+    /// Checks that no file that is not this program's has a name that is to be written; `planned` gives the names of a
+    /// pass.
+    pub(super) fn check_free(&self, planned: impl Fn(usize) -> Vec<String>) -> Result<()> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        let failed = |error: io::Error| refuse(&self.path, &error.to_string());
+        let earlier = self.earlier()?;
+        for name in folder.names().map_err(failed)? {
+            let Some(pass) = manifest::pass_of(&name) else { continue };
+            for name in planned(pass) {
+                let (place, kind) = match obstacle(folder, &name).map_err(failed)? {
+                    Some((_, Kind::File(_))) if earlier.names(&name) => continue,
+                    Some(found) => found,
+                    None => continue,
+                };
+                return Err(in_the_way(&self.path.join(place), kind.describe()));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the earlier export in the directory consists of; nothing where there is none.
+    fn earlier(&self) -> Result<Earlier> {
+        let Some(folder) = &self.folder else { return Ok(Earlier::default()) };
+        let place = self.path.join(MANIFEST);
+        let read = || -> io::Result<Option<Vec<u8>>> {
+            match folder.kind(MANIFEST)? {
+                None => Ok(None),
+                Some(Kind::File(_)) => {
+                    let mut text = Vec::new();
+                    folder.open_file(MANIFEST)?.take(MAX_MANIFEST).read_to_end(&mut text)?;
+                    Ok(Some(text))
+                }
+                Some(kind) => Err(io::Error::other(kind.describe())),
+            }
+        };
+        match read() {
+            Ok(None) => Ok(Earlier::default()),
+            Ok(Some(text)) => Earlier::read(&text).map_err(|found| in_the_way(&place, &found)),
+            Err(error) => Err(in_the_way(&place, &error.to_string())),
+        }
+    }
+
+    fn parent(&self) -> &Path {
+        match self.path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
+        }
+    }
+
+    /// A temporary folder in the target's own file system.
+    pub(super) fn begin(&self) -> Result<Scratch> {
+        let (parent, what) = match &self.folder {
+            Some(_) => (&*self.path, "nothing can be written into the output directory"),
+            None => (self.parent(), "nothing can be written beside the output directory"),
         };
-        let made = tempfile::Builder::new().prefix(".llama-trace-").tempdir_in(parent);
-        made.map_err(|error| {
-            Error::output("nothing can be written beside the output directory")
+        Scratch::new(parent, KIND).map_err(|error| {
+            Error::output(what)
                 .in_file(parent)
                 .found(error)
-                .next("choose an --out whose parent directory exists and can be written")
+                .next("choose an --out that can be written, or whose parent directory exists and can be")
         })
     }
 
-    /// Moves everything in `files` to the target.
-    pub(super) fn commit(self, files: TempDir) -> Result<PathBuf> {
-        let failed =
-            |error| Error::output("the export cannot be moved to its place").in_file(&self.path).found(error);
-        set_permissions(files.path()).map_err(failed)?;
-        if self.exists {
-            remove_earlier(&self.path);
-            move_into(files.path(), &self.path).map_err(failed)?;
-        } else {
-            fs::rename(files.path(), &self.path).map_err(failed)?;
-            let _moved = files.keep();
+    /// Moves everything in `files` to the target. Where that fails, everything is as before.
+    pub(super) fn commit(self, files: Scratch) -> Result<PathBuf> {
+        let failed = |error: &io::Error| {
+            Error::output("the export cannot be moved to its place").in_file(&self.path).found(error)
+        };
+        let Some(folder) = &self.folder else {
+            // An empty directory may have come there; anything else fails.
+            let moved = files.undisturbed(|| fs::rename(files.path(), &self.path));
+            return moved.map(|()| self.path.clone()).map_err(|error| failed(&error));
+        };
+        // It may be another one than before anything was computed.
+        let earlier = self.earlier()?;
+        let staging = Folder::open(files.folder()).map_err(|error| failed(&error))?;
+        let exchanged = files.undisturbed(|| {
+            exchange(folder, &staging, &earlier).map_err(|error| (error, take_back(folder, &staging)))
+        });
+        match exchanged {
+            Ok(()) => Ok(self.path),
+            Err((error, Ok(()))) => Err(failed(&error).next("nothing was changed; choose another --out")),
+            Err((error, Err(_))) => {
+                let left = files.keep();
+                Err(failed(&error).next(format!("the earlier export's files are in {}", left.display())))
+            }
         }
-        Ok(self.path)
     }
+}
+
+/// Moves the earlier export's files aside and gives the new ones their places, the manifest last.
+fn exchange(folder: &Folder, staging: &Folder, earlier: &Earlier) -> io::Result<()> {
+    let (old, new) = (staging.make(OLD)?, staging.make(NEW)?);
+    for name in earlier.files() {
+        let Ok(Some((from, last))) = folder.way(name) else { continue };
+        if matches!(from.kind(last)?, Some(Kind::File(_))) {
+            from.replace(last, &old.make_way(name)?.0)?;
+        }
+    }
+    let mut names = new.files()?;
+    names.sort_by_key(|name| name == MANIFEST);
+    for name in &names {
+        if let Some((from, last)) = new.way(name)? {
+            from.put(last, &folder.make_way(name)?.0)?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes back an exchange that did not get to its end; where it did, there is nothing to do.
+fn take_back(folder: &Folder, staging: &Folder) -> io::Result<()> {
+    let (Some(old), Some(new)) = (staging.enter(OLD)?, staging.enter(NEW)?) else { return Ok(()) };
+    let same = |name: &str| -> io::Result<bool> {
+        let (here, there) = (new.kind(name)?, folder.kind(name));
+        Ok(matches!(here, Some(Kind::File(_))) && there.is_ok_and(|there| there == here))
+    };
+    if same(MANIFEST)? || new.kind(MANIFEST)?.is_none() {
+        return Ok(());
+    }
+    for name in new.files()? {
+        if same(&name)?
+            && let Some((place, last)) = folder.way(&name)?
+        {
+            place.remove(last)?;
+        }
+    }
+    for name in old.files()? {
+        if let Some((from, last)) = old.way(&name)? {
+            let place = folder.make_way(&name)?.0;
+            from.put(last, &place)?;
+            if from.kind(last)?.is_some() {
+                from.remove(last)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The first thing on the way to `name`, or there, that is not a folder to go through.
+fn obstacle<'n>(folder: &Folder, name: &'n str) -> io::Result<Option<(&'n str, Kind)>> {
+    for (end, _) in name.match_indices('/').chain([(name.len(), "")]) {
+        match folder.kind(&name[..end])? {
+            None => return Ok(None),
+            Some(Kind::Folder) if end < name.len() => {}
+            Some(kind) => return Ok(Some((&name[..end], kind))),
+        }
+    }
+    Ok(None)
 }
 
 fn refuse(path: &Path, found: &str) -> Error {
@@ -80,47 +222,10 @@ fn refuse(path: &Path, found: &str) -> Error {
         .next("choose another --out")
 }
 
-/// A temporary directory is made for its owner's eyes only; an export is an ordinary directory.
-#[cfg(unix)]
-fn set_permissions(path: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    let plain = path.join("plain");
-    fs::create_dir(&plain)?; // has the permissions that the user's umask gives
-    let mode = fs::metadata(&plain)?.permissions().mode();
-    fs::remove_dir(&plain)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))
-}
-
-#[cfg(not(unix))]
-fn set_permissions(_: &Path) -> std::io::Result<()> {
-    Ok(())
-}
-
-/// Removes the files that an earlier export's manifest lists; nothing else.
-fn remove_earlier(path: &Path) {
-    let Ok(text) = fs::read(path.join(MANIFEST)) else { return };
-    let Ok(manifest) = serde_json::from_slice::<Value>(&text) else { return };
-    let files = manifest["files"].as_array().into_iter().flatten();
-    for file in files.filter_map(|file| file["file"].as_str()) {
-        let ours = file.starts_with("pass_") && file.ends_with(".npy") && !file.contains("..");
-        if ours {
-            // What is gone already need not be removed.
-            let _ = fs::remove_file(path.join(file));
-        }
-    }
-}
-
-/// Moves every file below `from` to the same place below `to`.
-fn move_into(from: &Path, to: &Path) -> std::io::Result<()> {
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let place = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            fs::create_dir_all(&place)?;
-            move_into(&entry.path(), &place)?;
-        } else {
-            fs::rename(entry.path(), &place)?;
-        }
-    }
-    Ok(())
+fn in_the_way(path: &Path, found: &str) -> Error {
+    Error::output("something that is not an earlier export's is in the way")
+        .in_file(path)
+        .expected("nothing, or a file that the manifest.json of an earlier export names")
+        .found(found)
+        .next("move it away, or choose another --out")
 }

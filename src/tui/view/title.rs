@@ -4,6 +4,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::widgets::Widget;
 
+use crate::error::printable;
 use crate::trace::Status;
 
 use super::super::app::{App, Focus};
@@ -35,10 +36,12 @@ impl Widget for Title<'_> {
             Status::Working(what) => (format!(" {what} …"), String::new()),
             // What is not the model's own goes first: there is always room for its beginning.
             Status::Idle if !card.ignored.is_empty() => (
-                format!(" without {} · {}", text::visible(&card.ignored.join(", ")), card.name),
+                format!(" without {} · {}", text::visible(&card.ignored.join(", ")), printable(&card.name)),
                 format!("  {} · {}", card.backend, card.precision),
             ),
-            Status::Idle => (format!(" {}", card.name), format!("  {} · {}", card.backend, card.precision)),
+            Status::Idle => {
+                (format!(" {}", printable(&card.name)), format!("  {} · {}", card.backend, card.precision))
+            }
         };
         let room = usize::from(area.width).saturating_sub(text::width(&here) + 1);
         let first = text::cut(&first, room);

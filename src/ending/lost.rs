@@ -1,0 +1,172 @@
+//! Signals that a fault of this process causes. The one that is not a defect: a file that is mapped into memory and
+//! that another program makes shorter is read past its new end, which is SIGBUS.
+//!
+//! The handler writes bytes that were prepared, wakes a thread that gives the rest back, and waits there for the end:
+//! in a handler nothing may be locked or allocated, and the read that failed can never go on.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io::{self, Read};
+use std::os::fd::IntoRawFd;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
+use std::thread;
+
+use libc::{c_int, c_void, siginfo_t};
+
+use super::{scratch, signals, terminal};
+use crate::error::Error;
+
+/// Faults after which the process cannot go on.
+const FAULTS: [c_int; 5] = [libc::SIGBUS, libc::SIGABRT, libc::SIGSEGV, libc::SIGILL, libc::SIGFPE];
+
+/// What they did before.
+static BEFORE: OnceLock<[libc::sigaction; FAULTS.len()]> = OnceLock::new();
+/// Where the thread that cleans up is woken.
+static WAKE: AtomicI32 = AtomicI32::new(-1);
+static LOST: AtomicBool = AtomicBool::new(false);
+/// The newest of a list that only grows: a handler may be looking at any of it.
+static NEWEST: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
+
+/// Memory that is read from a file, and what is said when it cannot be.
+struct Entry {
+    start: usize,
+    length: usize,
+    message: Vec<u8>,
+    watched: AtomicBool,
+    older: AtomicPtr<Entry>,
+}
+
+/// Memory that is watched for as long as this lives.
+pub struct Watched(&'static AtomicBool);
+
+impl fmt::Debug for Watched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watched")
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Ends the process with `error` when any of the `length` bytes at `start` turns out to be lost. They are not looked
+/// at here.
+pub fn watch_memory(start: usize, length: usize, error: &Error) -> Watched {
+    let message = format!("error: {error}\n").into_bytes();
+    let older = AtomicPtr::new(ptr::null_mut());
+    // For the handler it must be there as long as the process; a few hundred bytes for each file that is opened.
+    let entry: &'static Entry =
+        Box::leak(Box::new(Entry { start, length, message, watched: AtomicBool::new(true), older }));
+    let new = ptr::from_ref(entry).cast_mut();
+    let link = |newest: *mut Entry| {
+        entry.older.store(newest, Ordering::SeqCst);
+        Some(new)
+    };
+    // It never fails: there is always a new one.
+    let _ = NEWEST.fetch_update(Ordering::SeqCst, Ordering::SeqCst, link);
+    Watched(&entry.watched)
+}
+
+/// The message for the file that was read at `address`.
+fn message(address: usize) -> Option<&'static [u8]> {
+    let mut next = &NEWEST;
+    loop {
+        // SAFETY: pointers in this list are null or to entries that are leaked and not changed but for their atomics.
+        let entry: &'static Entry = unsafe { next.load(Ordering::SeqCst).as_ref() }?;
+        let within = address.wrapping_sub(entry.start) < entry.length;
+        if within && entry.watched.load(Ordering::SeqCst) {
+            return Some(&entry.message);
+        }
+        next = &entry.older;
+    }
+}
+
+/// Handles faults from here on.
+pub(super) fn watch() -> io::Result<()> {
+    let (mut wake, waker) = io::pipe()?;
+    thread::Builder::new().name("lost file".into()).spawn(move || {
+        if wake.read_exact(&mut [0]).is_ok() {
+            terminal::restore_settings();
+            scratch::remove_all();
+            signals::exit(Error::model("").exit_code());
+        }
+    })?;
+    WAKE.store(waker.into_raw_fd(), Ordering::SeqCst);
+    // SAFETY: actions of zeros are actions; they are filled in before they are used, the handler has the signature
+    // that SA_SIGINFO asks for, and does nothing but what is safe in a handler (see there).
+    unsafe {
+        let mut before: [libc::sigaction; FAULTS.len()] = std::mem::zeroed();
+        for (&signal, before) in FAULTS.iter().zip(&mut before) {
+            if libc::sigaction(signal, ptr::null(), before) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        let _ = BEFORE.set(before);
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handle as extern "C" fn(_, _, _) as usize;
+        // On the stack that the standard library set up for its own handler: ours may have overflowed.
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        libc::sigemptyset(&raw mut action.sa_mask);
+        for signal in FAULTS {
+            if libc::sigaction(signal, &raw const action, ptr::null_mut()) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Calls only what is safe in a handler: atomics, write, tcsetattr, sigaction, pause, and reads of what lives for ever.
+extern "C" fn handle(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
+    // SAFETY: with SA_SIGINFO the system passes what is known of the signal, and of a fault that has an address.
+    let address = unsafe { (*info).si_addr() } as usize;
+    if signal == libc::SIGBUS
+        && let Some(message) = message(address)
+    {
+        if !LOST.swap(true, Ordering::SeqCst) {
+            terminal::restore_screen();
+            // SAFETY: the bytes are there; that they cannot be written is no error.
+            unsafe {
+                libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len());
+                libc::write(WAKE.load(Ordering::SeqCst), [0_u8].as_ptr().cast(), 1);
+            }
+        }
+        // Every thread that reads on comes here too, and waits for the one that ends them all.
+        loop {
+            // SAFETY: it takes nothing and waits.
+            unsafe { libc::pause() };
+        }
+    }
+    terminal::restore_screen();
+    terminal::restore_settings();
+    let before = BEFORE.get().zip(FAULTS.iter().position(|&fault| fault == signal));
+    if let Some((before, index)) = before {
+        // SAFETY: this is the action from before. What caused the signal causes it again when this returns, or abort
+        // sends it again.
+        unsafe { libc::sigaction(signal, &raw const before[index], ptr::null_mut()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_found_for_as_long_as_its_memory_is_watched() {
+        let at = 1 << 60;
+        let first = watch_memory(at, 10, &Error::model("first"));
+        let second = watch_memory(at + 10, 10, &Error::model("second"));
+        let text = |address| message(address).map(String::from_utf8_lossy);
+        assert_eq!(text(at).as_deref(), Some("error: first\n"));
+        assert_eq!(text(at + 9).as_deref(), Some("error: first\n"));
+        assert_eq!(text(at + 10).as_deref(), Some("error: second\n"));
+        assert_eq!((text(at - 1), text(at + 20)), (None, None));
+        drop(first);
+        assert_eq!(text(at), None);
+        drop(second);
+    }
+}

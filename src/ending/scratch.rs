@@ -1,0 +1,245 @@
+//! Temporary folders. Each goes when it is dropped; the ending that a signal makes removes what is there; and what a
+//! process left that could not do either, as one that was killed, goes when the next folder is made beside it.
+//!
+//! ```text
+//! .llama-trace-KIND-XXXXXX/lock     held for as long as the process is there
+//! .llama-trace-KIND-XXXXXX/files/   what it is for
+//! ```
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError as Busy};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+const LOCK: &str = "lock";
+const FILES: &str = "files";
+/// Others may take an empty folder for one that was left, before it has its lock.
+const TRIES: usize = 16;
+
+/// Those that are there.
+static THERE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// A folder that is there for as long as this is.
+#[derive(Debug)]
+pub struct Scratch {
+    folder: TempDir,
+    files: PathBuf,
+    /// Locked: whoever can lock it too knows that its process is gone.
+    _lock: File,
+    kept: bool,
+}
+
+impl Scratch {
+    /// Makes one in `parent`, for what `kind` says.
+    ///
+    /// # Errors
+    /// Where nothing can be made there.
+    pub fn new(parent: &Path, kind: &str) -> io::Result<Self> {
+        for _ in 0..TRIES {
+            let folder =
+                tempfile::Builder::new().prefix(&prefix(kind)).tempdir_in(parent).map_err(without_path)?;
+            there().push(folder.path().to_owned());
+            let lock = match File::create_new(folder.path().join(LOCK)) {
+                Ok(lock) => lock,
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    forget(folder.path());
+                    continue;
+                }
+                Err(error) => {
+                    forget(folder.path());
+                    return Err(error);
+                }
+            };
+            if matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) {
+                // Whoever holds it is about to remove the folder.
+                forget(folder.path());
+                continue;
+            }
+            let files = folder.path().join(FILES);
+            let made = fs::create_dir(&files);
+            let scratch = Self { files, folder, _lock: lock, kept: false };
+            return made.map(|()| scratch);
+        }
+        Err(io::Error::new(ErrorKind::AlreadyExists, "others remove what is made"))
+    }
+
+    /// The empty folder inside that is to be filled.
+    pub fn path(&self) -> &Path {
+        &self.files
+    }
+
+    /// The folder with the lock, which whoever finds it later may look into before it is removed.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Lets it stay when the process ends, and says where it is.
+    pub fn keep(mut self) -> PathBuf {
+        self.folder.disable_cleanup(true);
+        let path = self.folder.path().to_owned();
+        self.kept = true;
+        forget(&path);
+        path
+    }
+
+    /// Runs `work`, which a signal's ending waits for before it removes anything.
+    pub fn undisturbed<R>(&self, work: impl FnOnce() -> R) -> R {
+        let _there = there();
+        work()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        // What cannot be removed now is removed by the next run.
+        drop(fs::remove_dir_all(self.folder.path()));
+        forget(self.folder.path());
+    }
+}
+
+/// Removes the folders of `kind` in `parent` whose process is gone. `look` sees each of them first; where it fails the
+/// folder stays.
+///
+/// Only a real folder with a name of this form is removed, of the same owner as `parent`'s new ones, with a lock that
+/// nobody holds. Where the file system has no locks, nothing is.
+pub fn remove_left(parent: &Path, kind: &str, look: impl Fn(&Path) -> io::Result<()>) {
+    let Ok(entries) = fs::read_dir(parent) else { return };
+    let prefix = prefix(kind);
+    for entry in entries.flatten() {
+        if entry.file_name().to_str().is_some_and(|name| name.starts_with(&prefix)) {
+            // What cannot be removed is in nobody's way.
+            drop(remove_one(&entry.path(), &look));
+        }
+    }
+}
+
+fn remove_one(folder: &Path, look: &impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
+    let about = fs::symlink_metadata(folder)?;
+    if !about.is_dir() || !is_mine(&about) {
+        return Ok(());
+    }
+    let path = folder.join(LOCK);
+    match fs::symlink_metadata(&path) {
+        // Killed before it had one. What is not empty stays.
+        Err(error) if error.kind() == ErrorKind::NotFound => return fs::remove_dir(folder),
+        Err(error) => return Err(error),
+        Ok(about) if !about.is_file() => return Ok(()),
+        Ok(_) => {}
+    }
+    let lock = File::options().write(true).open(&path)?;
+    if lock.try_lock().is_err() {
+        return Ok(());
+    }
+    look(folder)?;
+    fs::remove_dir_all(folder)
+}
+
+/// The system's own error, without the name of a folder that nobody asked for.
+fn without_path(error: io::Error) -> io::Error {
+    let inner =
+        error.get_ref().and_then(|error| error.source()).and_then(|error| error.downcast_ref::<io::Error>());
+    inner.and_then(io::Error::raw_os_error).map_or(error, io::Error::from_raw_os_error)
+}
+
+#[cfg(unix)]
+fn is_mine(about: &fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    about.uid() == rustix::process::geteuid().as_raw()
+}
+
+#[cfg(not(unix))]
+fn is_mine(_: &fs::Metadata) -> bool {
+    true
+}
+
+/// Removes all that are there: the process ends, and who made them will not get to it. Waits for work that is not to
+/// be disturbed, but not for ever: what it leaves, the next run finds.
+pub(super) fn remove_all() {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let started = Instant::now();
+    let there = loop {
+        match THERE.try_lock() {
+            Ok(there) => break there,
+            Err(Busy::Poisoned(error)) => break error.into_inner(),
+            Err(Busy::WouldBlock) if started.elapsed() > PATIENCE => return,
+            Err(Busy::WouldBlock) => thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    for folder in &*there {
+        // Files may come into it while this goes on: another try finds those.
+        while fs::remove_dir_all(folder).is_err() && folder.exists() && started.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn prefix(kind: &str) -> String {
+    format!(".llama-trace-{kind}-")
+}
+
+fn there() -> MutexGuard<'static, Vec<PathBuf>> {
+    THERE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn forget(folder: &Path) {
+    there().retain(|other| other != folder);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(parent: &Path) -> Vec<String> {
+        let entries = fs::read_dir(parent).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<_> = entries.map(|name| name.into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn it_goes_when_it_is_dropped() {
+        let parent = tempfile::tempdir().unwrap();
+        let scratch = Scratch::new(parent.path(), "test").unwrap();
+        fs::write(scratch.path().join("file"), "x").unwrap();
+        assert_eq!(names(parent.path()).len(), 1);
+        drop(scratch);
+        assert!(names(parent.path()).is_empty());
+    }
+
+    #[test]
+    fn only_folders_of_ours_whose_process_is_gone_are_removed() {
+        let parent = tempfile::tempdir().unwrap();
+        let at = |name: &str| parent.path().join(name);
+        let alive = Scratch::new(parent.path(), "test").unwrap();
+        // As a killed process leaves it: the file is there and nobody holds its lock.
+        fs::create_dir_all(at(".llama-trace-test-dead/files/pass_000")).unwrap();
+        fs::write(at(".llama-trace-test-dead/lock"), "").unwrap();
+        fs::create_dir(at(".llama-trace-test-early")).unwrap();
+        fs::create_dir_all(at(".llama-trace-test-mine/photos")).unwrap();
+        fs::create_dir_all(at(".llama-trace-other-dead")).unwrap();
+        fs::write(at(".llama-trace-test-file"), "mine").unwrap();
+        #[cfg(unix)]
+        {
+            fs::create_dir_all(at("elsewhere")).unwrap();
+            fs::write(at("elsewhere/lock"), "mine").unwrap();
+            std::os::unix::fs::symlink(at("elsewhere"), at(".llama-trace-test-link")).unwrap();
+        }
+        let before = names(parent.path()).len();
+        remove_left(parent.path(), "test", |_| Err(io::Error::other("not yet")));
+        assert_eq!(names(parent.path()).len(), before - 1, "the empty one alone: whoever looks says no");
+        remove_left(parent.path(), "test", |_| Ok(()));
+        let left = names(parent.path());
+        assert!(!left.contains(&".llama-trace-test-dead".into()), "{left:?}");
+        assert_eq!(left.len(), before - 2, "{left:?}");
+        assert!(alive.path().exists());
+        #[cfg(unix)]
+        assert_eq!(fs::read_to_string(at("elsewhere/lock")).unwrap(), "mine");
+    }
+}

@@ -1,0 +1,118 @@
+//! The signals that ask for something: a thread waits for them.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::sync::Arc;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTSTP, SIGWINCH, SIGXFSZ};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::raw::WithRawSiginfo;
+use signal_hook::low_level;
+
+use super::{ASKED, CONTINUED, CTRL_C, ENDING, INTERRUPTED, SUSPENDED, Taken, name, stop, terminal};
+use crate::error::Error;
+
+/// How long work that was asked to stop has for doing so.
+const GRACE: Duration = Duration::from_millis(300);
+/// How long an ending that is under way may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long somebody has to read the last message: a terminal may be stopped, a pipe full.
+const SAYING: Duration = Duration::from_millis(200);
+
+pub(super) fn watch() -> io::Result<()> {
+    terminal::remember();
+    // To be caught is enough: the write that was too long returns an error then.
+    signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
+    // Whoever starts a program with nohup wants it to go on.
+    let ending =
+        ENDING.iter().map(|(signal, _)| *signal).filter(|&signal| signal != SIGHUP || !is_ignored(signal));
+    let mut signals = SignalsInfo::<WithRawSiginfo>::new(ending.chain([SIGTSTP, SIGCONT]))?;
+    thread::Builder::new().name("signals".into()).spawn(move || {
+        for info in signals.forever() {
+            match info.si_signo {
+                SIGCONT => CONTINUED.store(true, Ordering::SeqCst),
+                SIGTSTP => suspend(),
+                // The event loop takes it for the key that it is.
+                SIGINT if is_key(&info) && terminal::taken() == Some(Taken::Screen) => {
+                    CTRL_C.store(true, Ordering::SeqCst);
+                }
+                SIGINT => match &*INTERRUPTED.lock().unwrap_or_else(PoisonError::into_inner) {
+                    Some(stop) => stop.ask(),
+                    None => end(SIGINT),
+                },
+                signal => end(signal),
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// Whether the terminal sent it, because a key was pressed.
+fn is_key(info: &libc::siginfo_t) -> bool {
+    if cfg!(target_os = "linux") { info.si_code > 0 } else { info.si_code != libc::SI_USER }
+}
+
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: an action of zeros is one, and with no new action given this only writes the present one there.
+    let action = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        (libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0).then_some(action)
+    };
+    action.is_some_and(|action| action.sa_sigaction == libc::SIG_IGN)
+}
+
+/// Stops the process as SIGTSTP does, with the terminal as the shell expects it.
+fn suspend() {
+    // Where it cannot be stopped it goes on.
+    let stop = || drop(low_level::emulate_default_handler(SIGTSTP));
+    match terminal::taken() {
+        Some(Taken::Screen) => SUSPENDED.store(true, Ordering::SeqCst),
+        Some(Taken::Editor) => {
+            terminal::without_editor(stop);
+            // The editor writes its line anew, as for a window that has another size.
+            drop(low_level::raise(SIGWINCH));
+        }
+        None => stop(),
+    }
+}
+
+/// Asks everything to stop, and ends what does not.
+fn end(signal: i32) {
+    ASKED.store(signal, Ordering::SeqCst);
+    stop::process().ask();
+    // Meanwhile the process ends in order, and this thread with it.
+    thread::sleep(GRACE);
+    drop(thread::Builder::new().name("last resort".into()).spawn(|| {
+        thread::sleep(PATIENCE);
+        exit(Error::interrupted("").exit_code());
+    }));
+    super::now(&Error::interrupted(format!("stopped by {}", name(signal).unwrap_or("a signal"))));
+}
+
+/// Gives the terminal back, says `error`, and ends the process.
+pub(super) fn leave(error: &Error) -> ! {
+    let message = format!("error: {error}\n");
+    terminal::restore_screen();
+    terminal::restore_settings();
+    let (sender, said) = mpsc::channel();
+    // Another thread may hold the lock of the standard library's error output and never let go of it.
+    let say = move || {
+        let _ = rustix::io::write(rustix::stdio::stderr(), message.as_bytes());
+        let _ = sender.send(());
+    };
+    if thread::Builder::new().spawn(say).is_ok() {
+        let _ = said.recv_timeout(SAYING);
+    }
+    exit(error.exit_code())
+}
+
+/// Ends the process without writing what others have not written yet: it would come after the screen was given back.
+pub(super) fn exit(code: u8) -> ! {
+    // SAFETY: it takes a number and does not return.
+    unsafe { libc::_exit(code.into()) }
+}

@@ -1,0 +1,95 @@
+//! What this process does to the terminal, and how that is taken back from any thread, or from within a signal's
+//! handler: with bytes that are there already, past every lock.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use rustix::stdio::{stdin, stdout};
+use rustix::termios::{self, OptionalActions, Termios};
+
+/// Gives back what the viewer takes: ends a drawing, colours, pastes that are marked, mouse events and the other
+/// screen, and shows the cursor.
+pub const SCREEN: &[u8] =
+    b"\x1b[?2026l\x1b[0m\x1b[?2004l\x1b[?1006l\x1b[?1015l\x1b[?1003l\x1b[?1002l\x1b[?1000l\x1b[?1049l\x1b[?25h";
+/// Gives back what the line editor takes: pastes that are marked, and the line that was being written.
+const EDITOR: &[u8] = b"\x1b[0m\x1b[?2004l\x1b[?25h\r\n";
+/// Takes again what the line editor takes.
+const EDITOR_AGAIN: &[u8] = b"\x1b[?2004h";
+
+/// How the terminal is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// As the viewer does.
+    Screen = 1,
+    /// As the line editor of a chat does.
+    Editor = 2,
+}
+
+/// How its screen is taken: 0, or a [`Taken`].
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+/// Whether its settings may be others than those from before.
+static CHANGED: AtomicBool = AtomicBool::new(false);
+/// Its settings from before.
+static SETTINGS: OnceLock<Termios> = OnceLock::new();
+
+/// Looks at the settings, before anything changes them.
+pub(super) fn remember() {
+    if let Ok(settings) = termios::tcgetattr(stdin()) {
+        // Those of the first time are the right ones.
+        let _ = SETTINGS.set(settings);
+    }
+}
+
+/// Says that the terminal is being taken.
+pub fn take(how: Taken) {
+    remember();
+    CHANGED.store(true, Ordering::SeqCst);
+    TAKEN.store(how as usize, Ordering::SeqCst);
+}
+
+/// Says that the terminal was given back; whether it was taken until now.
+pub fn give_back() -> bool {
+    CHANGED.store(false, Ordering::SeqCst);
+    TAKEN.swap(0, Ordering::SeqCst) != 0
+}
+
+pub(super) fn taken() -> Option<Taken> {
+    [Taken::Screen, Taken::Editor].into_iter().find(|how| *how as usize == TAKEN.load(Ordering::SeqCst))
+}
+
+/// Gives the screen back; safe in a signal's handler.
+pub(super) fn restore_screen() {
+    match TAKEN.swap(0, Ordering::SeqCst) {
+        1 => write(SCREEN),
+        2 => write(EDITOR),
+        _ => {}
+    }
+}
+
+/// Gives the settings back; safe in a signal's handler.
+pub(super) fn restore_settings() {
+    if CHANGED.swap(false, Ordering::SeqCst)
+        && let Some(settings) = SETTINGS.get()
+    {
+        // Where the terminal is gone too there is nothing to set.
+        let _ = termios::tcsetattr(stdin(), OptionalActions::Now, settings);
+    }
+}
+
+/// Gives the terminal back while `stopped` runs, and takes it again as it was.
+pub(super) fn without_editor(stopped: impl FnOnce()) {
+    let settings = termios::tcgetattr(stdin());
+    restore_screen();
+    restore_settings();
+    stopped();
+    take(Taken::Editor);
+    if let Ok(settings) = settings {
+        let _ = termios::tcsetattr(stdin(), OptionalActions::Now, &settings);
+    }
+    write(EDITOR_AGAIN);
+}
+
+fn write(bytes: &[u8]) {
+    // Whom this does not reach has nothing to be given back.
+    let _ = rustix::io::write(stdout(), bytes);
+}

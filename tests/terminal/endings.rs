@@ -1,0 +1,185 @@
+//! What is left of the terminal and of temporary folders, whatever ends or stops the program.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::{PROMPT, WINDOW, command, program, quit, viewer};
+use crate::common::models;
+use crate::pty::Terminal;
+
+/// A small model in a file of its own, with all that a chat needs; its folder and file are called `name`.
+fn model(folder: &Path, name: &str) -> PathBuf {
+    let folder = folder.join(name);
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("tokenizer.bin"), models::tok_bin(models::BIN_VOCAB)).unwrap();
+    fs::write(folder.join("chat_template.jinja"), "{{ messages[-1].content }}").unwrap();
+    let file = folder.join(format!("{name}.bin"));
+    fs::write(&file, models::bin()).unwrap();
+    file
+}
+
+/// Takes a model's values away from under whoever has mapped them.
+fn shorten(model: &Path) {
+    fs::OpenOptions::new().write(true).open(model).unwrap().set_len(0).unwrap();
+}
+
+#[test]
+fn a_model_that_becomes_shorter_ends_the_viewer_with_a_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model(folder.path(), "m");
+    let args = ["--model", model.to_str().unwrap(), "--ids", "1,260,261", "--step"];
+    let mut viewer = Terminal::start(WINDOW, command(&args));
+    viewer.shows(&["step 1 of "]);
+    shorten(&model);
+    viewer.send("t");
+    let end = viewer.end();
+    assert_eq!(end.code, 3, "{}", end.screen);
+    assert!(end.screen.contains("became shorter") && end.screen.contains("m.bin"), "{}", end.screen);
+}
+
+#[test]
+fn a_model_that_becomes_shorter_ends_a_chat_with_a_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model(folder.path(), "m");
+    let mut chat = Terminal::start(WINDOW, command(&["chat", "--model", model.to_str().unwrap()]));
+    chat.shows(&["> "]);
+    shorten(&model);
+    chat.send("ab\r");
+    let end = chat.end();
+    assert_eq!(end.code, 3, "{}", end.screen);
+    assert!(end.screen.contains("became shorter"), "{}", end.screen);
+}
+
+#[test]
+fn a_stop_from_outside_gives_the_terminal_to_the_shell_and_going_on_draws_it_again() {
+    let mut viewer = viewer(&[]);
+    viewer.send("nn");
+    viewer.shows(&["step 3 of "]);
+    viewer.signal("TSTP");
+    viewer.until("the shell's screen", |screen| !screen.alternate_screen());
+    viewer.stops();
+    assert!(viewer.has_its_settings());
+    viewer.signal("CONT");
+    viewer.until("the viewer's screen", vt100::Screen::alternate_screen);
+    viewer.shows(&["step 3 of "]);
+    // What cannot be caught: the shell sets the terminal as it needs it, and what is on the screen is not known.
+    viewer.signal("STOP");
+    viewer.stops();
+    let before = viewer.raw().matches("\x1b[?1049h").count();
+    viewer.signal("CONT");
+    viewer.until("another drawing", |_| true);
+    viewer.send("n");
+    viewer.shows(&["step 4 of "]);
+    assert!(viewer.raw().matches("\x1b[?1049h").count() > before, "the terminal was taken again");
+    assert!(!viewer.has_its_settings());
+    quit(viewer);
+}
+
+#[test]
+fn signals_end_a_chat_at_its_prompt_in_order() {
+    for name in ["TERM", "HUP", "QUIT", "USR1", "ALRM"] {
+        let chat = Terminal::start(WINDOW, command(&["chat"]));
+        chat.shows(&["> "]);
+        chat.until("marked pastes", vt100::Screen::bracketed_paste);
+        assert!(!chat.has_its_settings());
+        chat.signal(name);
+        let end = chat.end();
+        assert_eq!(end.code, 130, "{name}: {}", end.screen);
+        assert!(end.screen.contains(&format!("stopped by SIG{name}")), "{name}: {}", end.screen);
+    }
+}
+
+#[test]
+fn a_chat_is_stopped_from_outside_and_goes_on() {
+    let mut chat = Terminal::start(WINDOW, command(&["chat"]));
+    chat.shows(&["> "]);
+    chat.until("marked pastes", vt100::Screen::bracketed_paste);
+    chat.signal("TSTP");
+    chat.until("pastes as they are", |screen| !screen.bracketed_paste());
+    chat.stops();
+    assert!(chat.has_its_settings());
+    chat.signal("CONT");
+    chat.until("marked pastes", vt100::Screen::bracketed_paste);
+    chat.send("/help\r");
+    chat.shows(&["/regenerate"]);
+    chat.send("/quit\r");
+    assert_eq!(chat.end().code, 0);
+}
+
+/// The output's terminal is closed, and the keyboard's is not: nothing that was to be said can be.
+#[test]
+fn an_output_that_is_gone_is_no_panic() {
+    let mut output = Terminal::start(WINDOW, program("sleep", &["1000"]));
+    let binary = env!("CARGO_BIN_EXE_llama-trace");
+    let script = format!("exec {binary} --prompt '{PROMPT}' --step > {} 2>&1", output.file().display());
+    let mut viewer = Terminal::start(WINDOW, program("/bin/sh", &["-c", &script]));
+    output.shows(&["step 1 of "]);
+    output.hang_up();
+    viewer.send("n");
+    assert_eq!(viewer.code(), 6);
+}
+
+#[test]
+fn ctrl_c_is_heard_after_a_sequence_that_was_cut_off() {
+    for keys in ["\x1b[1;5", "\x1b[200~a paste without an end", "\x1b[<0;1", "\x1bO", "\x1b"] {
+        let mut viewer = viewer(&[]);
+        viewer.send(keys);
+        // Time for it to be read.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        viewer.send("\x03");
+        let end = viewer.end();
+        assert_eq!(end.code, 0, "{keys:?}: {}", end.screen);
+    }
+}
+
+#[test]
+fn the_name_of_a_model_cannot_drive_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model(folder.path(), "\x1b]0;owned\x07\u{9b}31m");
+    let model = model.to_str().unwrap();
+    let harmless = |what: &str, raw: &str| {
+        assert!(!raw.contains("\x1b]0;owned") && !raw.contains('\u{9b}'), "{what}: {raw:?}");
+    };
+    for args in [&["info"][..], &["tokenize", "ab"], &["--ids", "1", "-n", "0"], &["log", "--ids", "1,260"]] {
+        let args = [args, &["--model", model]].concat();
+        let end = Terminal::start((120, 90), command(&args)).end();
+        harmless(&format!("{args:?}"), &end.raw);
+        assert_eq!(end.code, 0, "{args:?}: {}", end.screen);
+    }
+    let mut viewer = Terminal::start(WINDOW, command(&["--model", model, "--ids", "1,260", "--step"]));
+    viewer.shows(&["step 1 of ", "\\u{1b}]0;owned"]);
+    viewer.send("q");
+    harmless("the viewer", &viewer.end().raw);
+    let mut chat = Terminal::start(WINDOW, command(&["chat", "--model", model]));
+    chat.shows(&["\\u{1b}]0;owned", "/help shows", "> "]);
+    chat.send("/quit\r");
+    harmless("the chat", &chat.end().raw);
+}
+
+/// A model that becomes shorter while an export reads it: the temporary folder goes too.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_model_that_becomes_shorter_leaves_no_temporary_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model(folder.path(), "m");
+    let out = folder.path().join("dump");
+    // The prompt comes when the model is open already.
+    let args =
+        ["export", "--model", model.to_str().unwrap(), "--prompt", "-", "--out", out.to_str().unwrap()];
+    let mut export = Terminal::start(WINDOW, command(&args));
+    let maps = PathBuf::from(format!("/proc/{}/maps", export.pid()));
+    let started = std::time::Instant::now();
+    while !fs::read_to_string(&maps).is_ok_and(|maps| maps.contains("m.bin")) {
+        assert!(started.elapsed() < std::time::Duration::from_secs(60), "the model is not mapped");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    // Its norms are read when it is loaded.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    shorten(&model);
+    export.send("ab\r\x04\x04");
+    let end = export.end();
+    assert_eq!(end.code, 3, "{}", end.screen);
+    assert!(end.screen.contains("became shorter"), "{}", end.screen);
+    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["m"]);
+}
