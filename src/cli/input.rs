@@ -207,13 +207,15 @@ pub(super) fn open(args: &ModelArgs, cpu: &CpuArgs) -> Result<Opened> {
     let started = Instant::now();
     let mut checkpoint = open_checkpoint(args, Wanted::Model)?.0;
     let (tokenizer, (model, model_time)) = std::thread::scope(|scope| {
-        let tokenizer = scope.spawn(|| {
+        let find = || {
             let started = Instant::now();
             (tokenizer::find(&checkpoint, args.tokenizer.as_deref()), started.elapsed())
-        });
+        };
+        let tokenizer = std::thread::Builder::new().spawn_scoped(scope, find);
         let model = load(&checkpoint, args, cpu);
         let model = (model, started.elapsed());
-        (tokenizer.join(), model)
+        // Where the system gives no thread, the one comes after the other.
+        (tokenizer.map_or_else(|_| Ok(find()), std::thread::ScopedJoinHandle::join), model)
     });
     let (tokenizer, tokenizer_time) = tokenizer.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     let tokenizer = tokenizer?.map(Arc::from);
