@@ -247,6 +247,8 @@ fn a_run_that_fails_leaves_nothing_behind() {
     let nowhere = folder.path().join("no/such/place");
     let output = llama_trace(["export", "--prompt", "x", "--out", nowhere.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(5));
+    let told = stderr(&output);
+    assert!(told.contains("no/such\n") && !told.contains(".llama-trace"), "no temporary name: {told}");
 }
 
 fn files_and_folders(folder: &Path) -> Vec<std::path::PathBuf> {
