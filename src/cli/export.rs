@@ -25,7 +25,6 @@ use crate::stop;
 use crate::trace::{Frame, PassDims, Recorder, Select, Site, npy};
 
 pub(super) fn run(args: &ExportArgs) -> Result<()> {
-    check_parent(&args.out)?;
     let target = Target::check(&args.out, args.force)?;
     let run = Run::open(&args.run)?;
     let wanted = args.run.tokens.unwrap_or(1);
@@ -82,21 +81,6 @@ fn stopped() -> Result<()> {
         true => Err(Error::interrupted("interrupted; nothing was written")),
         false => Ok(()),
     }
-}
-
-/// Checks that the directory is there in which `out` is or would be made, before anything is computed.
-fn check_parent(out: &Path) -> Result<()> {
-    let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let found = match std::fs::metadata(parent) {
-        Ok(metadata) if metadata.is_dir() => return Ok(()),
-        Ok(_) => "something else than a directory".into(),
-        Err(error) => error.to_string(),
-    };
-    Err(Error::output("the directory above --out cannot be used")
-        .in_file(parent)
-        .expected("a directory")
-        .found(found)
-        .next("make it first, or choose another --out"))
 }
 
 /// A bar over the files to write, shown once it took a second.

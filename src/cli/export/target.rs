@@ -44,6 +44,7 @@ impl Target {
         };
         let target = Self { path: path.to_owned(), folder };
         let Some(folder) = &target.folder else {
+            target.check_parent()?;
             scratch::remove_left(target.parent(), KIND, |_| Ok(()));
             return Ok(target);
         };
@@ -104,6 +105,20 @@ impl Target {
             Ok(Some(text)) => Earlier::read(&text).map_err(|found| in_the_way(&place, &found)),
             Err(error) => Err(in_the_way(&place, &error.to_string())),
         }
+    }
+
+    /// Checks that the directory is there in which the target would be made.
+    fn check_parent(&self) -> Result<()> {
+        let found = match fs::metadata(self.parent()) {
+            Ok(metadata) if metadata.is_dir() => return Ok(()),
+            Ok(_) => "something else than a directory".into(),
+            Err(error) => error.to_string(),
+        };
+        Err(Error::output("the directory above --out cannot be used")
+            .in_file(self.parent())
+            .expected("a directory")
+            .found(found)
+            .next("make it first, or choose another --out"))
     }
 
     fn parent(&self) -> &Path {
