@@ -121,7 +121,7 @@ fn an_output_that_is_gone_is_no_panic() {
 
 #[test]
 fn ctrl_c_is_heard_after_a_sequence_that_was_cut_off() {
-    for keys in ["\x1b[1;5", "\x1b[200~a paste without an end", "\x1b[<0;1", "\x1bO", "\x1b"] {
+    for keys in ["\x1b[1;5", "\x1b[200~a paste without an end", "\x1b[<0;1", "\x1bO"] {
         let mut viewer = viewer(&[]);
         viewer.send(keys);
         // Time for it to be read.
