@@ -2,8 +2,14 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on may stop there
 
+#[path = "tui/addresses.rs"]
+mod addresses;
+#[path = "tui/numbers.rs"]
+mod numbers;
 #[path = "tui/opening.rs"]
 mod opening;
+#[path = "tui/pictures.rs"]
+mod pictures;
 #[path = "tui/random.rs"]
 mod random;
 #[path = "tui/screens.rs"]

@@ -3,6 +3,7 @@
 //!
 //! Nothing here computes a model; it imports [`crate::error`] only.
 
+pub mod address;
 pub mod block;
 pub mod card;
 pub mod clock;
@@ -16,6 +17,7 @@ pub mod site;
 pub mod source;
 pub mod stage;
 
+pub use address::Address;
 pub use block::{Block, Region};
 pub use card::{ModelCard, PassDims, Sizes};
 pub use clock::Clock;
@@ -23,6 +25,6 @@ pub use frame::{Frame, FrameData, Stats};
 pub use probe::{NoProbe, Probe, Values};
 pub use recorder::Recorder;
 pub use select::Select;
-pub use site::{Address, Site};
+pub use site::Site;
 pub use source::{Outline, PassOutline, Source, Status, TokenLabel};
 pub use stage::{Axis, Stage, Step, View};

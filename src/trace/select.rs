@@ -101,23 +101,12 @@ impl Select {
 
 /// Says why `step` is not in a pass of `dims`.
 pub fn absent(step: Step, card: &ModelCard, dims: PassDims) -> Error {
-    let (name, stage) = (step.name(), step.stage());
-    if matches!(stage, Stage::XqNorm | Stage::XkNorm) {
-        return Error::usage(format!("the model has no {name}"))
-            .expected("a family that normalises queries and keys, as Qwen3 does")
-            .found(&card.name)
-            .next("use --stage xq or --stage xk");
+    match step.stage().absence(step.name(), card, dims) {
+        Some(absence) => {
+            Error::usage(absence.what).expected(absence.expected).found(absence.found).next(absence.next)
+        }
+        None => Error::usage(format!("there is no {}", step.name())),
     }
-    if stage.is_int8() || stage.is_scale() {
-        return Error::usage(format!("this run has no {name}"))
-            .expected("a run whose products are in int8")
-            .found(format!("a run in {}", card.precision))
-            .next("add --precision q8");
-    }
-    Error::usage(format!("pass {} has no {name}", dims.pass))
-        .expected("a pass that reads several tokens: from one alone nothing is hidden")
-        .found(format!("{} token", dims.tokens))
-        .next("use --stage softmax")
 }
 
 /// How to get a pass of this number where the run has fewer.
@@ -189,7 +178,7 @@ pub fn stage_named(name: &str) -> Result<Stage> {
 const ALIKE: f64 = 0.6;
 
 /// Those of `names` that `name` may be meant to be: at most three, the likeliest first.
-fn near<'a>(name: &str, names: &[&'a str]) -> Vec<&'a str> {
+pub fn near<'a>(name: &str, names: &[&'a str]) -> Vec<&'a str> {
     let likeness = |other: &str| {
         // The beginning of a name is as good as a name with an error in it.
         let begins = if name.len() >= 3 && other.starts_with(name) { ALIKE } else { 0.0 };

@@ -144,6 +144,34 @@ enum When {
     MlpBias,
 }
 
+/// Where a stage exists, and so why it may be absent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exists {
+    /// In every pass of every model.
+    Always,
+    /// In passes where a key is hidden from some token in some layer.
+    Hiding,
+    /// In families that normalise queries and keys.
+    QkNorm,
+    /// In runs whose products are in int8.
+    Int8,
+}
+
+/// Why a stage is absent, in the parts of an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Absence {
+    /// What is the matter.
+    pub what: String,
+    /// Why, in a clause.
+    pub why: String,
+    /// Where there would be one.
+    pub expected: &'static str,
+    /// What there is instead.
+    pub found: String,
+    /// What to do.
+    pub next: &'static str,
+}
+
 /// A weight that a stage reads.
 #[derive(Clone, Copy, Debug)]
 pub struct WeightUse {
@@ -198,13 +226,23 @@ pub struct StageInfo {
     pub purpose: &'static str,
     /// How its time can be told.
     pub runs: Runs,
+    /// Where it exists.
+    pub exists: Exists,
     /// Its names elsewhere.
     pub aliases: Aliases,
 }
 
+/// Where a stage exists: as its row says, everywhere where it says nothing.
+const fn exists(only: &[Exists]) -> Exists {
+    match only {
+        [exists, ..] => *exists,
+        [] => Exists::Always,
+    }
+}
+
 macro_rules! stages {
     ($( $stage:ident $name:literal $section:ident [$($axis:ident),*] $op:literal
-        from [$($input:expr),*] with [$($weight:expr),*] runs $runs:expr;
+        from [$($input:expr),*] with [$($weight:expr),*] runs $runs:expr $(, only $exists:ident)?;
         formula $formula:literal
         purpose $purpose:literal
         aliases $hf:literal $tl:literal $cpp:literal $go:literal )*) => {
@@ -227,6 +265,7 @@ macro_rules! stages {
                 formula: $formula,
                 purpose: $purpose,
                 runs: $runs,
+                exists: exists(&[$(Exists::$exists)?]),
                 aliases: Aliases { hugging_face: $hf, transformer_lens: $tl, llama_cpp: $cpp, go: $go },
             },
         )*];
@@ -263,7 +302,7 @@ stages! {
         formula "rope_sin[t, i] = sin(({start} + t) · {theta}^(−2i/{C}))   i = 0 … {half} − 1, after RoPE scaling"
         purpose "The sines that go with rope_cos."
         aliases "model.rotary_emb output 1" "" "" ""
-    Mask "mask" Start [Token, Key] "mask" from [Positions] with [] runs Runs::Derived;
+    Mask "mask" Start [Token, Key] "mask" from [Positions] with [] runs Runs::Derived, only Hiding;
         formula "mask[t, k] = 0 where k ≤ {start} + t{window}, else −inf"
         purpose "Keeps a token from looking at tokens that come after it, and at those that have left its window where layers have one. Absent when nothing is hidden: the pass has one token, and no window is full."
         aliases "" "" "attn_inp_kq_mask" "mask"
@@ -273,11 +312,11 @@ stages! {
         formula "attn_norm[t, d] = x[t, d] / √(Σ x[t, :]² / {D} + {eps}) · attention_norm[d]"
         purpose "Brings every token's vector to the same root mean square, so that attention sees directions and not lengths."
         aliases "input_layernorm" "ln1.hook_normalized × weight" "attn_norm-L" "normalizedX"
-    AttnNormQ8 "attn_norm_q8" Layer [Token, Dim] "quantize" from [of(Stage::AttnNorm)] with [] runs Runs::Derived;
+    AttnNormQ8 "attn_norm_q8" Layer [Token, Dim] "quantize" from [of(Stage::AttnNorm)] with [] runs Runs::Derived, only Int8;
         formula "attn_norm_q8 = attn_norm / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
         purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
-    AttnNormScale "attn_norm_scale" Layer [Token, DimGroup] "quantize" from [of(Stage::AttnNorm)] with [] runs Runs::Alone;
+    AttnNormScale "attn_norm_scale" Layer [Token, DimGroup] "quantize" from [of(Stage::AttnNorm)] with [] runs Runs::Alone, only Int8;
         formula "attn_norm_scale[t, j] = max |attn_norm| of group j / 127   ({g} values a group along the {D} components, the last may have fewer)"
         purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
         aliases "" "" "" ""
@@ -297,12 +336,12 @@ stages! {
         purpose "The values: what each token hands over to those that attend to it."
         aliases "self_attn.v_proj" "attn.hook_v" "Vcur-L" "xv"
     XqNorm "xq_norm" Layer [Token, Head, HeadDim] "rms_norm" from [of(Stage::Xq)]
-        with [weight("q_norm", &[A::HeadDim])] runs Runs::Alone;
+        with [weight("q_norm", &[A::HeadDim])] runs Runs::Alone, only QkNorm;
         formula "xq_norm[t, h, c] = xq[t, h, c] / √(Σ xq[t, h, :]² / {C} + {eps}) · q_norm[c]"
         purpose "Brings every head's query to the same root mean square, so that no score grows just because a query is long. One weight serves all {H} heads."
         aliases "self_attn.q_norm" "attn.q_norm.hook_normalized × weight" "Qcur_normed-L" ""
     XkNorm "xk_norm" Layer [Token, KvHead, HeadDim] "rms_norm" from [of(Stage::Xk)]
-        with [weight("k_norm", &[A::HeadDim])] runs Runs::Alone;
+        with [weight("k_norm", &[A::HeadDim])] runs Runs::Alone, only QkNorm;
         formula "xk_norm[t, g, c] = xk[t, g, c] / √(Σ xk[t, g, :]² / {C} + {eps}) · k_norm[c]"
         purpose "The same for the keys, with a weight of their own."
         aliases "self_attn.k_norm" "attn.k_norm.hook_normalized × weight" "Kcur_normed-L" ""
@@ -340,7 +379,7 @@ stages! {
         formula "scores[h, t, k] = qk[h, t, k] / √{C}"
         purpose "The dot product of {C} terms brought back to the size of one term, so that softmax does not saturate."
         aliases "" "" "" "scores"
-    MaskedScores "masked_scores" Layer [Head, Token, Key] "add" from [of(Stage::Scores), of(Stage::Mask)] with [] runs Runs::Derived;
+    MaskedScores "masked_scores" Layer [Head, Token, Key] "add" from [of(Stage::Scores), of(Stage::Mask)] with [] runs Runs::Derived, only Hiding;
         formula "masked_scores[h, t, k] = scores[h, t, k] + mask[t, k]"
         purpose "Hidden tokens become −inf, which softmax turns into exactly 0. Absent where mask is. A layer without a window adds the causal part of the mask only."
         aliases "" "attn.hook_attn_scores" "" "scores"
@@ -352,11 +391,11 @@ stages! {
         formula "attn_heads[t, h, c] = Σ_k softmax[h, t, k] · values[k, h, c]   ({K} terms)"
         purpose "Each head's answer: the values it attended to, mixed by weight."
         aliases "input of self_attn.o_proj" "attn.hook_z" "kqv-L" "output"
-    AttnHeadsQ8 "attn_heads_q8" Layer [Token, Head, HeadDim] "quantize" from [of(Stage::AttnHeads)] with [] runs Runs::Derived;
+    AttnHeadsQ8 "attn_heads_q8" Layer [Token, Head, HeadDim] "quantize" from [of(Stage::AttnHeads)] with [] runs Runs::Derived, only Int8;
         formula "attn_heads_q8 = attn_heads / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
         purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
-    AttnHeadsScale "attn_heads_scale" Layer [Token, HeadsGroup] "quantize" from [of(Stage::AttnHeads)] with [] runs Runs::Alone;
+    AttnHeadsScale "attn_heads_scale" Layer [Token, HeadsGroup] "quantize" from [of(Stage::AttnHeads)] with [] runs Runs::Alone, only Int8;
         formula "attn_heads_scale[t, j] = max |attn_heads| of group j / 127   ({g} values a group along the {HC} components of all heads side by side, the last may have fewer)"
         purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
         aliases "" "" "" ""
@@ -374,11 +413,11 @@ stages! {
         formula "ffn_norm[t, d] = x[t, d] / √(Σ x[t, :]² / {D} + {eps}) · ffn_norm[d],   x = attn_residual"
         purpose "The same normalisation before the feed-forward network, with a weight of its own."
         aliases "post_attention_layernorm" "ln2.hook_normalized × weight" "ffn_norm-L" "normalizedH"
-    FfnNormQ8 "ffn_norm_q8" Layer [Token, Dim] "quantize" from [of(Stage::FfnNorm)] with [] runs Runs::Derived;
+    FfnNormQ8 "ffn_norm_q8" Layer [Token, Dim] "quantize" from [of(Stage::FfnNorm)] with [] runs Runs::Derived, only Int8;
         formula "ffn_norm_q8 = ffn_norm / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
         purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
-    FfnNormScale "ffn_norm_scale" Layer [Token, DimGroup] "quantize" from [of(Stage::FfnNorm)] with [] runs Runs::Alone;
+    FfnNormScale "ffn_norm_scale" Layer [Token, DimGroup] "quantize" from [of(Stage::FfnNorm)] with [] runs Runs::Alone, only Int8;
         formula "ffn_norm_scale[t, j] = max |ffn_norm| of group j / 127   ({g} values a group along the {D} components, the last may have fewer)"
         purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
         aliases "" "" "" ""
@@ -400,11 +439,11 @@ stages! {
         formula "ffn_hidden[t, f] = ffn_silu[t, f] · ffn_up[t, f]"
         purpose "SwiGLU: value times gate, unit by unit."
         aliases "input of mlp.down_proj" "mlp.hook_post" "ffn_swiglu-L" "h"
-    FfnHiddenQ8 "ffn_hidden_q8" Layer [Token, Hidden] "quantize" from [of(Stage::FfnHidden)] with [] runs Runs::Derived;
+    FfnHiddenQ8 "ffn_hidden_q8" Layer [Token, Hidden] "quantize" from [of(Stage::FfnHidden)] with [] runs Runs::Derived, only Int8;
         formula "ffn_hidden_q8 = ffn_hidden / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
         purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
-    FfnHiddenScale "ffn_hidden_scale" Layer [Token, HiddenGroup] "quantize" from [of(Stage::FfnHidden)] with [] runs Runs::Alone;
+    FfnHiddenScale "ffn_hidden_scale" Layer [Token, HiddenGroup] "quantize" from [of(Stage::FfnHidden)] with [] runs Runs::Alone, only Int8;
         formula "ffn_hidden_scale[t, j] = max |ffn_hidden| of group j / 127   ({g} values a group along the {F} units, the last may have fewer)"
         purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
         aliases "" "" "" ""
@@ -423,11 +462,11 @@ stages! {
         formula "final_norm[t, d] = x[t, d] / √(Σ x[t, :]² / {D} + {eps}) · norm[d],   x = the last layer's ffn_residual"
         purpose "The last normalisation, before the vector is compared with the vocabulary."
         aliases "model.norm" "ln_final.hook_normalized × weight" "result_norm" "currentTensor"
-    FinalNormQ8 "final_norm_q8" End [Token, Dim] "quantize" from [of(Stage::FinalNorm)] with [] runs Runs::Derived;
+    FinalNormQ8 "final_norm_q8" End [Token, Dim] "quantize" from [of(Stage::FinalNorm)] with [] runs Runs::Derived, only Int8;
         formula "final_norm_q8 = final_norm / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
         purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
-    FinalNormScale "final_norm_scale" End [Token, DimGroup] "quantize" from [of(Stage::FinalNorm)] with [] runs Runs::Alone;
+    FinalNormScale "final_norm_scale" End [Token, DimGroup] "quantize" from [of(Stage::FinalNorm)] with [] runs Runs::Alone, only Int8;
         formula "final_norm_scale[t, j] = max |final_norm| of group j / 127   ({g} values a group along the {D} components, the last may have fewer)"
         purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
         aliases "" "" "" ""
@@ -506,28 +545,49 @@ impl Stage {
         }
     }
 
-    /// Whether it exists in pass `dims` of a model of `sizes`: masks do where a key is hidden from some
-    /// token in some layer, norms of queries and keys where the family has them, quantised activations where
-    /// products run in int8.
+    /// Whether it exists in pass `dims` of a model of `sizes`, as its row says.
     ///
     /// The `mask` of a pass is that of the layers with a window, where there are any. In a model where only
     /// some have one (Qwen's `max_window_layers`), the others hide less: their own `masked_scores` show it.
     pub fn present(self, sizes: &Sizes, dims: PassDims) -> bool {
-        match self {
-            Self::Mask | Self::MaskedScores => sizes.hides(dims),
-            Self::XqNorm | Self::XkNorm => sizes.qk_norm,
-            Self::AttnNormQ8
-            | Self::AttnNormScale
-            | Self::AttnHeadsQ8
-            | Self::AttnHeadsScale
-            | Self::FfnNormQ8
-            | Self::FfnNormScale
-            | Self::FfnHiddenQ8
-            | Self::FfnHiddenScale
-            | Self::FinalNormQ8
-            | Self::FinalNormScale => sizes.group.is_some(),
-            _ => true,
+        match self.info().exists {
+            Exists::Always => true,
+            Exists::Hiding => sizes.hides(dims),
+            Exists::QkNorm => sizes.qk_norm,
+            Exists::Int8 => sizes.group.is_some(),
         }
+    }
+
+    /// Why it does not exist in pass `dims` of `card`'s model; none where it does. `name` is what the user
+    /// called it: its own name, or that of a view of it.
+    pub fn absence(self, name: &str, card: &ModelCard, dims: PassDims) -> Option<Absence> {
+        if self.present(&card.sizes, dims) {
+            return None;
+        }
+        Some(match self.info().exists {
+            Exists::Always => return None,
+            Exists::Hiding => Absence {
+                what: format!("pass {} has no {name}", dims.pass),
+                why: format!("it reads {} token, and nothing is hidden from it", dims.tokens),
+                expected: "a pass that reads several tokens: from one alone nothing is hidden",
+                found: format!("{} token", dims.tokens),
+                next: "use --stage softmax",
+            },
+            Exists::QkNorm => Absence {
+                what: format!("the model has no {name}"),
+                why: "it does not normalise queries and keys".to_owned(),
+                expected: "a family that normalises queries and keys, as Qwen3 does",
+                found: card.name.clone(),
+                next: "use --stage xq or --stage xk",
+            },
+            Exists::Int8 => Absence {
+                what: format!("this run has no {name}"),
+                why: format!("it computes in {}; where products are in int8 there is one", card.precision),
+                expected: "a run whose products are in int8",
+                found: format!("a run in {}", card.precision),
+                next: "add --precision q8",
+            },
+        })
     }
 
     /// What it reads in pass `dims`, besides weights: stages that are absent there are replaced by the ones

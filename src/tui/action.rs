@@ -58,7 +58,7 @@ pub enum Action {
     CycleShow,
     /// Another axis held, or rows and columns exchanged.
     CycleAxes,
-    /// What the colours span: this slice, the whole tensor, three standard deviations.
+    /// What the colours span: this slice, the whole tensor, three standard deviations, everything.
     CycleScale,
     /// Opens the line that asks where to go.
     Goto,
@@ -188,7 +188,7 @@ bindings! {
     Walk PreviousPass [c(','), c('<')] 11 "pass" "same step, previous pass";
     Walk FirstStep [c('g')] 12 "first/last" "first step of the pass";
     Walk LastStep [c('G')] 12 "first/last" "last step of the pass";
-    Walk Goto [c('/'), c(':')] 3 "go to" "go to a stage, layer, pass or address: softmax, L3/xq, p1, p0/L1/softmax[h=2,q=5,k=1]";
+    Walk Goto [c('/'), c(':')] 3 "go to" "go to a stage, layer, pass or address: softmax, L3/xq, p1, p0/L1/softmax[h=2,t=5,k=1]; what is left out stays as it is";
     Tensor Up [k(KeyCode::Up), c('k')] 0 "" "a row up (in the notes: a line; in the outline: a step)";
     Tensor Down [k(KeyCode::Down), c('j')] 0 "" "a row down";
     Tensor Left [k(KeyCode::Left), c('h')] 0 "" "a column to the left (in the outline: a layer back)";
@@ -201,7 +201,7 @@ bindings! {
     Tensor End [k(KeyCode::End), c('$')] 0 "" "last column (in a list: the bottom)";
     Tensor CycleShow [c('v')] 7 "view" "heatmap, numbers, and over a vocabulary the largest first";
     Tensor CycleAxes [c('a')] 9 "axes" "hold another axis (head, token, …), or exchange rows and columns";
-    Tensor CycleScale [c('s')] 10 "scale" "colours span this slice, the whole tensor, or ±3 standard deviations";
+    Tensor CycleScale [c('s')] 10 "scale" "colours span what is usual in this slice or the whole tensor, ±3 standard deviations, or all values";
     Program NextFocus [k(KeyCode::Tab)] 8 "panel" "arrow keys to the next panel: tensor, notes, outline";
     Program PreviousFocus [k(KeyCode::BackTab)] 0 "" "arrow keys to the previous panel";
     Program Notes [c('i'), k(KeyCode::Enter)] 8 "notes" "notes on this step, and back";

@@ -6,13 +6,13 @@ use std::collections::HashMap;
 use ratatui::layout::Rect;
 
 use crate::trace::card::PassDims;
-use crate::trace::{Axis, Outline, Status, TokenLabel};
+use crate::trace::{Axis, Outline, Stage, Status, Step, TokenLabel};
 
 use super::goto::GotoLine;
 use super::open::OpenAt;
 use super::place::{Place, Walk};
 use super::slice::{Cut, Selected};
-use super::summary::{Part, Summaries, over_vocabulary};
+use super::summary::{Order, Part, Summaries, over_vocabulary};
 use super::tensor::Tensor;
 use super::theme::{Span, Theme};
 use super::view::{self, grid::Grid, list::List};
@@ -53,12 +53,14 @@ pub enum Show {
 /// What the colours span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// The values on the screen's slice: one head.
+    /// What is usual among the values on the screen's slice: one head.
     Slice,
-    /// All values of the tensor.
+    /// What is usual among all values of the tensor.
     Tensor,
-    /// Three standard deviations of all values; what is beyond has the last colour.
+    /// Three standard deviations of all values.
     Deviations,
+    /// All values to the largest: nothing is clipped.
+    Largest,
 }
 
 /// What there is to show at the current place.
@@ -256,18 +258,41 @@ impl App {
     /// What the colours span, once the statistics are known.
     pub fn span(&self) -> Option<Span> {
         let tensor = self.tensor()?;
-        let stats = self.summaries.stats(self.span_part()?)?;
+        let spread = self.summaries.spread(self.span_part()?)?;
+        let stats = spread.stats;
         let positive = tensor.is_positive();
         let full = if positive { stats.max } else { stats.min.abs().max(stats.max.abs()) };
-        let wanted = if self.scale == Scale::Deviations && !positive { 3.0 * stats.std } else { full };
-        let high = wanted.min(full);
-        let high = if high > 0.0 { high } else { 1.0 };
-        Some(Span { positive, high, clipped: high < full })
+        let (wanted, beyond) = match self.scale {
+            // Shares of 1 have no outliers: a large one is the point.
+            Scale::Slice | Scale::Tensor if !tensor.is_probability() => (spread.usual, spread.beyond_usual),
+            Scale::Deviations if !positive => match spread.beyond_deviations {
+                Some(beyond) => (3.0 * stats.std, beyond),
+                None => (full, 0),
+            },
+            _ => (full, 0),
+        };
+        if wanted > 0.0 && wanted < full {
+            return Some(Span { positive, high: wanted, clipped: beyond });
+        }
+        Some(Span { positive, high: if full > 0.0 { full } else { 1.0 }, clipped: 0 })
+    }
+
+    /// What the bars of a list span, once the statistics are known.
+    pub fn bars(&self) -> Option<(f64, f64)> {
+        let stats = self.summaries.stats(self.part()?)?;
+        let positive = self.tensor().is_some_and(Tensor::is_positive);
+        Some((if positive { 0.0 } else { stats.min }, stats.max))
+    }
+
+    /// The tokens of a nucleus that stay, in the list of the largest; none of another step.
+    pub fn kept(&self) -> Option<&Order> {
+        let nucleus = self.place.step == Step::Stage(Stage::Nucleus) && self.show() == Show::Largest;
+        self.summaries.order(self.part().filter(|_| nucleus)?)
     }
 
     /// The token of the vocabulary at `rank` in the list of the largest.
     pub fn ranked(&self, rank: usize) -> Option<u32> {
-        self.summaries.order(self.part()?)?.get(rank).copied()
+        self.summaries.order(self.part()?)?.ids.get(rank).copied()
     }
 
     /// A token of this pass, by its row.

@@ -1,5 +1,6 @@
 //! The go-to line: what may be typed there, what it completes to, and where it leads.
 
+use crate::trace::select::near;
 use crate::trace::stage::Section;
 use crate::trace::{Address, Axis, Step};
 
@@ -117,79 +118,65 @@ fn in_order(part: &str, name: &str) -> bool {
     part.chars().all(|c| letters.any(|other| other == c))
 }
 
-/// Where `text` leads: `softmax`, `L3`, `3/softmax`, `p1`, `p1/L3/xq`, or a whole address with an index.
+/// Where `text` leads: `softmax`, `L3`, `3/softmax`, `p1`, `p1/L3/xq`, an address with an index or with a
+/// part of one. What is left out is as it is here.
 ///
 /// # Errors
 /// What is wrong with it, for the message line.
 pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
-    let text = text.trim();
-    if text.is_empty() {
+    if text.trim().is_empty() {
         return Err(
             "type a stage (softmax), a layer (L1), a pass (p0), or parts of a path: p0/L1/softmax".into()
         );
     }
-    if text.contains('[') {
-        return address(app, text);
+    let address = Address::parse(text).map_err(|wrong| with_help(&wrong))?;
+    let pass = address.pass.unwrap_or(app.place.pass);
+    check_pass(app, pass)?;
+    if let Some(layer) = address.layer {
+        check_layer(app, layer)?;
     }
-    let mut pass = app.place.pass;
-    let mut layer = None;
-    let mut step = None;
-    for part in text.split('/').map(str::trim) {
-        let number = |prefix: &[char]| part.strip_prefix(prefix).and_then(|rest| rest.parse::<usize>().ok());
-        if let Some(number) = number(&['p', 'P']) {
-            check_pass(app, number)?;
-            pass = number;
-        } else if let Some(number) = number(&['l', 'L']).or_else(|| part.parse().ok()) {
-            check_layer(app, number)?;
-            layer = Some(number);
-        } else if let Some(found) = Step::from_name(&part.to_ascii_lowercase()) {
-            step = Some(found);
-        } else {
-            return Err(format!("there is no stage `{part}`; Tab completes, Esc closes"));
+    let walk = Walk::new(&app.outline, pass);
+    let place = match (address.step, address.layer) {
+        (Some(step), Some(_)) if !step.stage().in_layer() => {
+            return Err(format!("{} is outside the layers: its address is p{pass}/{0}", step.name()));
         }
-    }
-    let place = match (step, layer) {
-        (Some(step), layer) => place_of(app, pass, layer, step),
+        (Some(step), layer) => {
+            let dims = app.outline.passes[pass].dims;
+            if let Some(absent) = step.stage().absence(step.name(), &app.outline.card, dims) {
+                return Err(format!("{}: {}", absent.what, absent.why));
+            }
+            let layer = step.stage().in_layer().then(|| layer.or(app.place.layer).unwrap_or(0));
+            Place { pass, layer, step }
+        }
         (None, Some(layer)) => {
-            let walk = Walk::new(&app.outline, pass);
             let first = walk.layer.first().copied().unwrap_or(app.place.step);
             let step = if app.place.layer.is_some() { app.place.step } else { first };
             walk.same(Place { pass, layer: Some(layer), step })
         }
-        (None, None) => Walk::new(&app.outline, pass).same(app.place),
+        (None, None) => walk.same(app.place),
     };
-    if step.is_some_and(|step| step != place.step) {
-        return Err(absent(app, pass, step.map_or("", Step::name)));
-    }
-    Ok(Target { place, index: Vec::new() })
-}
-
-fn place_of(app: &App, pass: usize, layer: Option<usize>, step: Step) -> Place {
-    let layer = step.stage().in_layer().then(|| layer.or(app.place.layer).unwrap_or(0));
-    Walk::new(&app.outline, pass).same(Place { pass, layer, step })
-}
-
-fn address(app: &App, text: &str) -> Result<Target, String> {
-    let address = Address::parse(text)
-        .ok_or_else(|| format!("`{text}` is no address; one looks like p0/L1/softmax[h=2,q=5,k=1]"))?;
-    let site = address.site;
-    check_pass(app, site.pass)?;
-    if let Some(layer) = site.layer {
-        check_layer(app, layer)?;
-    }
-    let place = Place { pass: site.pass, layer: site.layer, step: Step::Stage(site.stage) };
-    let dims = app.outline.passes[site.pass].dims;
-    if !present(place.step, &app.outline.card.sizes, dims) {
-        return Err(absent(app, site.pass, site.stage.name()));
-    }
-    let axes = site.stage.axes();
-    let shape = app.outline.card.sizes.shape(axes, dims);
-    for ((axis, index), length) in axes.iter().zip(&address.index).zip(shape) {
-        if *index >= length {
-            return Err(format!("{} {index} is past the last: there are {length}", axis.name()));
+    let index = address.axes(place.step)?;
+    let dims = app.outline.passes[pass].dims;
+    for &(axis, at) in &index {
+        let length = app.outline.card.sizes.axis(axis, dims);
+        if at >= length {
+            return Err(format!("{} {at} is past the last: there are {length}", axis.name()));
         }
     }
-    Ok(Target { place, index: axes.iter().copied().zip(address.index).collect() })
+    Ok(Target { place, index })
+}
+
+/// What is wrong, and for a name what is near to it or how to find it.
+fn with_help(wrong: &str) -> String {
+    let Some(name) = wrong.strip_prefix("there is no stage `").and_then(|rest| rest.strip_suffix('`')) else {
+        return wrong.to_owned();
+    };
+    let sections = [Section::Start, Section::Layer, Section::End, Section::Sampler];
+    let names: Vec<_> = sections.into_iter().flat_map(Step::in_section).map(Step::name).collect();
+    match &near(name, &names)[..] {
+        [] => format!("{wrong}; Tab completes, Esc closes"),
+        near => format!("{wrong}; did you mean {}?", near.join(" or ")),
+    }
 }
 
 fn check_pass(app: &App, pass: usize) -> Result<(), String> {
@@ -204,14 +191,6 @@ fn check_pass(app: &App, pass: usize) -> Result<(), String> {
 fn check_layer(app: &App, layer: usize) -> Result<(), String> {
     let count = app.outline.card.sizes.layers;
     if layer < count { Ok(()) } else { Err(format!("there is no layer {layer}: 0 to {}", count.max(1) - 1)) }
-}
-
-fn absent(app: &App, pass: usize, name: &str) -> String {
-    if matches!(name, "xq_norm" | "xk_norm") {
-        return format!("there is no {name}: this model does not normalise queries and keys");
-    }
-    let tokens = app.outline.passes.get(pass).map_or(0, |pass| pass.dims.tokens);
-    format!("pass {pass} has no {name}: it reads {tokens} token, and nothing is hidden from it")
 }
 
 /// Goes to a target.

@@ -7,6 +7,7 @@ pub mod action;
 pub mod app;
 pub mod events;
 pub mod export;
+pub mod fit;
 pub mod goto;
 mod keys;
 mod mouse;

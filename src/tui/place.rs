@@ -2,7 +2,7 @@
 
 use crate::trace::card::{PassDims, Sizes};
 use crate::trace::stage::Section;
-use crate::trace::{Axis, Outline, Site, Stage, Step};
+use crate::trace::{Address, Outline, Site, Stage, Step};
 
 /// One step of one pass. `layer` is set exactly where the step has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,17 +23,14 @@ impl Place {
 
     /// `p0/L1/softmax`, and `p0/L1/keys_t` for a view.
     pub fn path(self) -> String {
-        match self.layer {
-            Some(layer) => format!("p{}/L{layer}/{}", self.pass, self.step.name()),
-            None => format!("p{}/{}", self.pass, self.step.name()),
-        }
+        self.address(&[])
     }
 
     /// The address of one of its values: `p0/L1/softmax[h=2,t=5,k=1]`.
     pub fn address(self, index: &[usize]) -> String {
-        let axes: &[Axis] = self.step.axes();
-        let parts: Vec<_> = axes.iter().zip(index).map(|(axis, i)| format!("{}={i}", axis.index())).collect();
-        format!("{}[{}]", self.path(), parts.join(","))
+        let letters = self.step.axes().iter().map(|axis| axis.index());
+        let index = letters.zip(index.iter().copied()).collect();
+        Address { pass: Some(self.pass), layer: self.layer, step: Some(self.step), index }.to_string()
     }
 }
 

@@ -23,7 +23,22 @@ pub fn visible(text: &str) -> String {
     shown
 }
 
-/// `text` cut to `columns`; an ellipsis stands for what is cut.
+/// Whether `c` may be a part of a number.
+fn in_number(c: char) -> bool {
+    c.is_ascii_digit() || matches!(c, '.' | '-' | '+' | '−' | 'e' | 'E')
+}
+
+/// Where the number that ends `text` begins, if one does: what follows may go on with it.
+fn last_number(text: &str) -> Option<usize> {
+    let start = text.trim_end_matches(in_number).len();
+    let digit = text[start..].find(|c: char| c.is_ascii_digit())?;
+    // A letter before the first digit, or a point, is the end of a word; a sign belongs to the number.
+    let word = text[start..start + digit].trim_end_matches(['-', '+', '−']).len();
+    Some(start + word)
+}
+
+/// `text` cut to `columns`; an ellipsis stands for what is cut. It never follows a digit, so that no number
+/// is taken for the beginning of another.
 pub fn cut(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_owned();
@@ -37,6 +52,9 @@ pub fn cut(text: &str, columns: usize) -> String {
         }
         used += next;
         shown.push(c);
+    }
+    if let Some(start) = last_number(&shown) {
+        shown.truncate(start);
     }
     if columns > 0 {
         shown.push('…');
@@ -57,7 +75,8 @@ pub fn right(text: &str, columns: usize) -> String {
     " ".repeat(columns.saturating_sub(width(&shown))) + &shown
 }
 
-/// `text` in lines of at most `columns`, broken at spaces where there are any.
+/// `text` in lines of at most `columns`, broken at spaces where there are any, and within a number only where
+/// that is longer than a line.
 pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     let columns = columns.max(1);
     let mut lines = Vec::new();
@@ -71,7 +90,9 @@ pub fn wrap(text: &str, columns: usize) -> Vec<String> {
             }
             for c in word.chars() {
                 if width(&line) + c.width().unwrap_or(0) > columns {
-                    lines.push(std::mem::take(&mut line));
+                    let number = last_number(&line).filter(|&start| start > 0 && in_number(c));
+                    let rest = number.map_or(String::new(), |start| line.split_off(start));
+                    lines.push(std::mem::replace(&mut line, rest));
                 }
                 line.push(c);
             }
@@ -79,6 +100,12 @@ pub fn wrap(text: &str, columns: usize) -> Vec<String> {
         lines.push(line);
     }
     lines
+}
+
+/// The columns of the longest number in `text`: a line that is narrower would break it.
+pub fn widest_number(text: &str) -> usize {
+    let runs = text.split(|c| !in_number(c));
+    runs.filter(|run| run.contains(|c: char| c.is_ascii_digit())).map(width).max().unwrap_or(0)
 }
 
 /// A value with four digits after the point, or as many as its size allows, in at most nine columns.
@@ -112,18 +139,57 @@ pub fn real(value: f64) -> String {
     })
 }
 
-/// A value in at most `columns`, as long as there are four; for cells that are coloured as well.
+/// As [`figure`], in at most `columns`.
+pub fn figure_in(value: f64, whole: bool, columns: usize) -> String {
+    let text = figure(value, whole);
+    if width(&text) <= columns { text } else { fewer(value, if whole { 0 } else { 4 }, columns) }
+}
+
+/// A value in at most `columns`, with at most four digits; for cells that are coloured as well.
 pub fn short(value: Number, columns: usize) -> String {
-    let value = match value {
-        Number::I64(id) => return cut(&id.to_string(), columns),
-        Number::F32(value) => f64::from(value),
-    };
-    if let Some(text) = special(value) {
-        return text;
+    match value {
+        Number::I64(id) => fewer_whole(id, columns),
+        Number::F32(value) => fewer(f64::from(value), 4, columns),
     }
-    let fits = |text: &String| width(text) <= columns;
-    let choices = (0..=3).rev().map(|digits| format!("{value:.digits$}"));
-    choices.into_iter().find(fits).unwrap_or_else(|| cut(&format!("{value:.0e}"), columns))
+}
+
+/// As [`full`], with fewer digits where `columns` are too few for all of them.
+pub fn full_in(value: Number, columns: usize) -> String {
+    let text = full(value);
+    match value {
+        _ if width(&text) <= columns => text,
+        Number::I64(id) => fewer_whole(id, columns),
+        Number::F32(value) => fewer(f64::from(value), 8, columns),
+    }
+}
+
+/// An id or an index has all its digits or none.
+fn fewer_whole(id: i64, columns: usize) -> String {
+    cut(&id.to_string(), columns)
+}
+
+/// A value with as many of its first `digits` digits as `columns` have room for: with an exponent where that
+/// shows more of them, and `…` where not even one has room. It is 0 only where nothing else fits that is near.
+fn fewer(value: f64, digits: usize, columns: usize) -> String {
+    if let Some(text) = special(value) {
+        return cut(&text, columns);
+    }
+    if value == 0.0 {
+        return cut("0", columns);
+    }
+    let size = value.abs().log10().floor();
+    // How many digits from the first that is not 0 a text with `points` digits after its point has.
+    let plain = (0..=8_usize).map(|points| (points as f64 + size + 1.0, format!("{value:.points$}")));
+    let power = (0..=8_usize).map(|points| (points as f64 + 1.0, format!("{value:.points$e}")));
+    let mut best: Option<(f64, String)> = None;
+    for (shown, text) in plain.chain(power) {
+        let most = (digits as f64).max(size + 1.0);
+        let better = best.as_ref().is_none_or(|(most, _)| shown.max(0.0) > *most);
+        if width(&text) <= columns && shown <= most && better {
+            best = Some((shown.max(0.0), text));
+        }
+    }
+    best.map_or_else(|| cut(&format!("{value:e}"), columns), |(_, text)| text)
 }
 
 /// Every digit that tells this value from its neighbours.
@@ -185,6 +251,36 @@ mod tests {
                 assert!(width(&short(Number::F32(value), columns)) <= columns, "{value} {columns}");
             }
         }
+    }
+
+    #[test]
+    fn fewer_digits_keep_the_exponent() {
+        let value = Number::F32(4.951_843e-7);
+        assert_eq!(
+            [15, 11, 9, 8, 7, 6, 4].map(|n| full_in(value, n)),
+            ["4.951843e-7", "4.951843e-7", "4.9518e-7", "4.952e-7", "4.95e-7", "5.0e-7", "5e-7",]
+        );
+        assert_eq!([6, 5, 4, 3].map(|n| short(Number::F32(-0.012_345), n)), ["-0.012", "-0.01", "-0", "-0"]);
+        assert_eq!([5, 4, 3].map(|n| short(Number::F32(-3.4e38), n)), ["-3e38", "…", "…"]);
+        assert_eq!([3, 2].map(|n| short(Number::I64(127), n)), ["127", "…"]);
+        assert_eq!(short(Number::F32(1234.5), 7), "1234");
+    }
+
+    #[test]
+    fn an_ellipsis_never_follows_a_digit() {
+        assert_eq!(cut("key 18 of 20", 6), "key …");
+        assert_eq!(cut("= 4.95e-7", 7), "= …");
+        assert_eq!(cut("(12,4,8)", 6), "(12,…");
+        assert_eq!(cut("min -12.5 max", 9), "min …");
+        assert_eq!(cut("L2 norm", 5), "L2 n…");
+        assert_eq!(cut("␣time20", 7), "␣time…");
+    }
+
+    #[test]
+    fn numbers_are_not_broken_over_lines() {
+        assert_eq!(wrap("abcd=4.95e-7", 8), ["abcd=", "4.95e-7"]);
+        assert_eq!(wrap("[h=2,t=1099,k=18]", 9), ["[h=2,t=", "1099,k=18", "]"]);
+        assert_eq!(widest_number("a 12, −4.5e-7 and 3"), 7);
     }
 
     #[test]

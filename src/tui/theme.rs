@@ -43,8 +43,8 @@ pub struct Span {
     pub positive: bool,
     /// The value of the last colour.
     pub high: f64,
-    /// Whether values beyond it exist, shown in the last colour.
-    pub clipped: bool,
+    /// How many values are beyond it, shown in the last colour and marked.
+    pub clipped: usize,
 }
 
 impl Span {
@@ -52,6 +52,11 @@ impl Span {
     pub fn share(self, value: f64) -> f64 {
         let low = if self.positive { 0.0 } else { -1.0 };
         if self.high > 0.0 { (value / self.high).clamp(low, 1.0) } else { 0.0 }
+    }
+
+    /// The mark of a finite value that is beyond the last colour.
+    pub fn beyond(self, value: f64) -> Option<&'static str> {
+        (value.is_finite() && value.abs() > self.high).then_some(if value > 0.0 { "▲" } else { "▼" })
     }
 }
 
@@ -166,6 +171,9 @@ impl Theme {
         let share = span.share(value);
         let level = if share.abs() < 0.05 { 0 } else { ((share.abs() * 4.0).ceil() as usize).clamp(1, 4) };
         let fill = match (span.positive, share < 0.0) {
+            (true, _) if span.beyond(value).is_some() => "▲▲",
+            (false, true) if span.beyond(value).is_some() => "-▼",
+            (false, false) if span.beyond(value).is_some() => "+▲",
             (true, _) => SHADES[level],
             (false, true) => NEGATIVE[level],
             (false, false) => POSITIVE[level],
@@ -211,9 +219,9 @@ mod tests {
 
     #[test]
     fn without_colour_sign_and_size_are_characters() {
-        let span = Span { positive: false, high: 2.0, clipped: false };
+        let span = Span { positive: false, high: 2.0, clipped: 1 };
         let fill = |value| Theme::new(Depth::None).cell(value, span).fill;
-        assert_eq!([-2.0, -0.9, 0.0, 0.2, 1.2, 9.0].map(fill), ["-█", "-▒", " ·", "+░", "+▓", "+█"]);
+        assert_eq!([-2.0, -0.9, 0.0, 0.2, 1.2, 9.0].map(fill), ["-█", "-▒", " ·", "+░", "+▓", "+▲"]);
         assert_eq!([f64::NEG_INFINITY, f64::NAN].map(fill), ["-∞", "??"]);
         assert_eq!(Theme::new(Depth::None).cell(1.0, span).style, Style::new());
     }

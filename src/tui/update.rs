@@ -147,7 +147,8 @@ fn walk(app: &mut App, action: &Action) -> Effect {
             app.scale = match app.scale {
                 Scale::Slice => Scale::Tensor,
                 Scale::Tensor => Scale::Deviations,
-                Scale::Deviations => Scale::Slice,
+                Scale::Deviations => Scale::Largest,
+                Scale::Largest => Scale::Slice,
             };
         }
         Action::Goto => app.mode = Mode::Goto(GotoLine::default()),

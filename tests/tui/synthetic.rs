@@ -67,6 +67,10 @@ pub(crate) struct Synthetic {
     pub(crate) interrupts: bool,
     /// Whether it was asked to stop.
     pub(crate) stopped: bool,
+    /// What every value that is no share of 1 is multiplied by.
+    pub(crate) factor: f32,
+    /// One value of `ffn_hidden` that is far from all others.
+    pub(crate) outlier: Option<f32>,
     /// How often a frame was asked for.
     pub(crate) asked: usize,
 }
@@ -81,6 +85,13 @@ impl Synthetic {
         let mut source = Self::new();
         source.outline.card.ignored = vec![field.to_owned()];
         source
+    }
+
+    /// A model with a window, with norms on queries and keys, and in int8, so that every step of the table is
+    /// there.
+    pub(crate) fn with_switches() -> Self {
+        let sizes = Sizes { qk_norm: true, window: Some(5), group: Some(5), ..SIZES };
+        Self::with(sizes, prompt())
     }
 
     pub(crate) fn with(sizes: Sizes, tokens: Vec<TokenLabel>) -> Self {
@@ -113,6 +124,8 @@ impl Synthetic {
             working: false,
             stopped: false,
             interrupts: false,
+            factor: 1.0,
+            outlier: None,
             asked: 0,
         }
     }
@@ -151,16 +164,28 @@ impl Synthetic {
                 if hidden(at[0], at[1]) { f32::NEG_INFINITY } else { 0.0 }
             })),
             Stage::MaskedScores => FrameData::F32(ArrayD::from_shape_fn(index, |at| {
-                if hidden(at[1], at[2]) { f32::NEG_INFINITY } else { wave(layer, at[0] * 7 + at[1], at[2]) }
+                if hidden(at[1], at[2]) {
+                    f32::NEG_INFINITY
+                } else {
+                    self.factor * wave(layer, at[0] * 7 + at[1], at[2])
+                }
             })),
             Stage::Softmax => FrameData::F32(ArrayD::from_shape_fn(index, |at| {
                 let weight = |k: usize| {
-                    if hidden(at[1], k) { 0.0 } else { (2.0 * wave(layer, at[0] * 7 + at[1], k)).exp() }
+                    if hidden(at[1], k) {
+                        0.0
+                    } else {
+                        (2.0 * self.factor * wave(layer, at[0] * 7 + at[1], k)).exp()
+                    }
                 };
                 weight(at[2]) / (0..dims.keys()).map(weight).sum::<f32>()
             })),
             Stage::Probs | Stage::Nucleus => {
-                let weight = |v: usize| (4.0 * wave(2, site.pass, v)).exp();
+                let inside = |wave: f32| site.stage == Stage::Probs || wave > 0.9;
+                let weight = |v: usize| {
+                    let wave = wave(2, site.pass, v);
+                    if inside(wave) { (4.0 * wave).exp() } else { 0.0 }
+                };
                 let sum: f32 = (0..shape[0]).map(weight).sum();
                 FrameData::F32(ArrayD::from_shape_fn(index, |at| weight(at[0]) / sum))
             }
@@ -182,8 +207,10 @@ impl Synthetic {
                 // One value that is no number, where a user may look for it.
                 if site.stage == Stage::FfnUp && flat == [0, 3] {
                     f32::NAN
+                } else if let (Stage::FfnHidden, [0, 5], Some(outlier)) = (site.stage, flat, self.outlier) {
+                    outlier
                 } else {
-                    3.0 * wave(layer, row, flat[last])
+                    self.factor * 3.0 * wave(layer, row, flat[last])
                 }
             })),
         };

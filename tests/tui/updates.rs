@@ -202,7 +202,7 @@ fn go_to_reads_parts_of_a_path_and_completes() {
     assert_eq!(go("p9").1, "there is no pass 9: 0 to 1 so far");
     assert_eq!(go("p1/mask").1, "pass 1 has no mask: it reads 1 token, and nothing is hidden from it");
     assert_eq!(go("zzz").1, "there is no stage `zzz`; Tab completes, Esc closes");
-    assert_eq!(go("[").1, "`[` is no address; one looks like p0/L1/softmax[h=2,q=5,k=1]");
+    assert_eq!(go("[").1, "`[` has no `]` at its end");
 }
 
 #[test]

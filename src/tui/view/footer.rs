@@ -4,12 +4,12 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
-use ratatui::widgets::{Clear, Widget};
+use ratatui::widgets::Widget;
 
 use super::super::action::BINDINGS;
 use super::super::app::{App, Mode};
 use super::super::text;
-use super::paint::put;
+use super::paint::{clear, put};
 
 /// The last line.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl Widget for MessageBox<'_> {
         let lines = text::wrap(&message.text, usize::from(area.width).saturating_sub(2));
         let height = (lines.len() as u16).min(area.height.saturating_sub(1));
         let place = Rect { y: area.bottom().saturating_sub(1 + height), height, ..area }.intersection(area);
-        Clear.render(place, buf);
+        clear(buf, place);
         let theme = self.0.theme;
         let style = if message.failure { theme.error() } else { theme.strong() };
         for (y, line) in lines.iter().enumerate() {

@@ -3,12 +3,15 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
-use ratatui::widgets::{Block, Clear, Widget};
+use ratatui::widgets::{Block, Widget};
+
+use crate::trace::Step;
 
 use super::super::app::App;
 use super::super::goto::GotoLine;
 use super::super::text;
-use super::paint::{put, put_all};
+use super::labels;
+use super::paint::{clear, put};
 
 /// The popup.
 #[derive(Debug)]
@@ -21,6 +24,30 @@ pub struct GotoPopup<'a> {
 
 const LISTED: usize = 10;
 
+/// What may be typed where nothing completes: in brackets, the letters of the step's axes.
+fn hint(app: &App, text: &str) -> String {
+    let name = text.split('[').next().and_then(|path| path.rsplit('/').next()).unwrap_or_default().trim();
+    let step =
+        if name.is_empty() { Some(app.place().step) } else { Step::from_name(&name.to_ascii_lowercase()) };
+    match step {
+        Some(step) if text.contains('[') => {
+            let letters = step.axes().iter().map(|axis| format!("{} {}", axis.index(), labels::name(*axis)));
+            format!("letters: {}", letters.collect::<Vec<_>>().join(", "))
+        }
+        _ => "a stage, L1, p0, or an address: L1/softmax[h=0,t=1,k=0]".to_owned(),
+    }
+}
+
+/// The end of a line that is too long, which is what is being typed; never a part of a number.
+fn tail(line: &str, room: usize) -> String {
+    let count = line.chars().count();
+    if count <= room {
+        return line.to_owned();
+    }
+    let rest = line.chars().skip(count + 1 - room.max(1));
+    "…".chars().chain(rest.skip_while(char::is_ascii_digit)).collect()
+}
+
 impl Widget for GotoPopup<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let theme = self.app.theme;
@@ -29,7 +56,7 @@ impl Widget for GotoPopup<'_> {
         let place =
             Rect { x: area.x + (area.width - width) / 2, y: area.y + area.height.min(2), width, height }
                 .intersection(area);
-        Clear.render(place, buf);
+        clear(buf, place);
         Block::bordered().title(" go to ").border_style(theme.dim()).render(place, buf);
         let inner = Rect {
             x: place.x + place.width.min(2),
@@ -37,13 +64,10 @@ impl Widget for GotoPopup<'_> {
             width: place.width.saturating_sub(4),
             height: place.height.saturating_sub(2),
         };
-        // The end of a long line is what is being typed.
-        let room = usize::from(inner.width).saturating_sub(4);
-        let skip = self.line.text.chars().count().saturating_sub(room);
-        let shown: String = self.line.text.chars().skip(skip).collect();
-        let pieces =
-            [("/ ".to_owned(), theme.key()), (shown, theme.strong()), (" ".to_owned(), theme.current())];
-        put_all(buf, inner, 0, 0, &pieces);
+        let shown = tail(&self.line.text, usize::from(inner.width).saturating_sub(4));
+        let mut x = put(buf, inner, 0, 0, "/ ", theme.key());
+        x += put(buf, inner, x, 0, &shown, theme.strong());
+        put(buf, inner, x, 0, " ", theme.current());
         let names = self.line.completions(self.app);
         let listed = usize::from(inner.height.saturating_sub(2)).min(LISTED);
         let chosen = self.line.chosen.unwrap_or(0);
@@ -53,7 +77,7 @@ impl Widget for GotoPopup<'_> {
             put(buf, inner, 2, y as u16 + 1, &text::cut(name, inner.width.into()), style);
         }
         let note = match names.len() {
-            0 => "a stage, L1, p0, or an address p0/L1/softmax[h=0,q=1,k=0]".to_owned(),
+            0 => hint(self.app, &self.line.text),
             count if count > listed => format!("{count} in all"),
             _ => String::new(),
         };

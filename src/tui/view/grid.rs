@@ -148,18 +148,31 @@ impl Grid {
 
     fn draw_header(&self, app: &App, buf: &mut Buffer) {
         let theme = app.theme;
-        // Indices that are wider than their cells stand above every second, third, … column.
+        // Indices that are wider than their cells stand above every second, third, … column: whole, with a
+        // space between them, and not those that the selected one leaves no room for.
         let wide = labels::digits(self.columns) as u16 + 1;
         let every = usize::from(wide.div_ceil(self.cell.max(1)).max(1));
-        for (right, column) in self.visible_columns(app).enumerate() {
+        let place = |right: usize, column: usize| {
+            let (x, index) = (self.label + right as u16 * self.cell, column.to_string());
+            if every == 1 {
+                return (x, text::right(&index, usize::from(self.cell) - 1));
+            }
+            (x.min(self.area.width.saturating_sub(index.len() as u16)), index)
+        };
+        let visible = self.visible_columns(app);
+        let selected = visible.clone().position(|column| column == self.cursor.1);
+        let selected = selected.map(|right| place(right, self.cursor.1));
+        for (right, column) in visible.enumerate() {
             let x = self.label + right as u16 * self.cell;
             let chosen = column == self.cursor.1;
-            let index = column.to_string();
-            let near = column.abs_diff(self.cursor.1) < every;
-            if chosen || (column % every == 0 && !near) {
-                let place = if every == 1 { text::right(&index, usize::from(self.cell) - 1) } else { index };
+            let (at, index) = place(right, column);
+            let end = at + index.len() as u16;
+            let free = selected
+                .as_ref()
+                .is_none_or(|(from, index)| every == 1 || end < *from || at > from + index.len() as u16);
+            if chosen || (column % every == 0 && at == x && free) {
                 let style = if chosen { theme.current() } else { theme.index() };
-                put(buf, self.area, x, self.header - 1, &place, style);
+                put(buf, self.area, at, self.header - 1, &index, style);
             }
             let Some(token) = labels::text_of(app, self.column_axis, column) else { continue };
             let style = if chosen { theme.current() } else { theme.token() };

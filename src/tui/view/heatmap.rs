@@ -41,23 +41,43 @@ impl Widget for Heatmap<'_> {
             let cell = app.theme.cell(value, span);
             // Where shades stand for colours, only a wide cell has room for the shade and the number.
             let width = usize::from(grid.cell);
-            let content = if grid.cell < if coloured { WRITTEN } else { WRITTEN + 2 } {
-                text::left(cell.fill, if coloured { width } else { 2 })
-            } else if coloured {
-                text::right(&text::short(number, width - 1), width - 1) + " "
-            } else {
-                // The number has its own sign.
-                let shade = cell.fill.chars().last().filter(|_| value.is_finite()).unwrap_or(' ');
-                format!("{shade}{} ", text::right(&text::short(number, width - 3), width - 2))
+            let beyond = span.beyond(value);
+            let numbered = grid.cell >= if coloured { WRITTEN } else { WRITTEN + 2 };
+            let content = match (numbered, coloured) {
+                (false, true) => text::left(beyond.unwrap_or(cell.fill), width),
+                (false, false) => text::left(cell.fill, 2),
+                (true, true) => {
+                    text::right(&text::short(number, width - 1), width - 1) + beyond.unwrap_or(" ")
+                }
+                (true, false) => {
+                    // The number has its own sign.
+                    let shade = cell.fill.chars().last().filter(|_| value.is_finite()).unwrap_or(' ');
+                    format!("{shade}{} ", text::right(&text::short(number, width - 3), width - 2))
+                }
             };
             put(buf, grid.area(), x, y, &content, cell.style);
-            if (row, column) == grid.cursor {
-                let style = cell.style.add_modifier(Modifier::BOLD);
-                if coloured && grid.cell < WRITTEN {
-                    put(buf, grid.area(), x, y, "[", style);
-                    put(buf, grid.area(), x + grid.cell - 1, y, "]", style);
-                } else {
+            if (row, column) != grid.cursor {
+                return;
+            }
+            // Brackets, so that the cursor is no block of a colour or a shade: those are values.
+            let style = cell.style.add_modifier(Modifier::BOLD);
+            let bracket = if coloured { style } else { app.theme.strong() };
+            let last = x + grid.cell - 1;
+            match (numbered, coloured) {
+                (true, true) => {
                     put(buf, grid.area(), x, y, &content, style.add_modifier(Modifier::REVERSED));
+                }
+                (true, false) => {
+                    put(buf, grid.area(), x + 1, y, "[", bracket);
+                    put(buf, grid.area(), last, y, "]", bracket);
+                }
+                (false, _) => {
+                    if !coloured && grid.cell > 2 {
+                        let inside = cell.fill.chars().skip(usize::from(grid.cell == 3)).collect::<String>();
+                        put(buf, grid.area(), x + 1, y, &inside, cell.style);
+                    }
+                    put(buf, grid.area(), x, y, "[", bracket);
+                    put(buf, grid.area(), last, y, "]", bracket);
                 }
             }
         });

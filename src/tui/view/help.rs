@@ -4,12 +4,12 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Clear, Widget};
+use ratatui::widgets::{Block, Widget};
 
 use super::super::action::{BINDINGS, Group};
 use super::super::text;
 use super::super::theme::Theme;
-use super::paint::put_line;
+use super::paint::{clear, put_line};
 
 /// The help screen.
 #[derive(Debug)]
@@ -56,8 +56,9 @@ fn lines(theme: Theme, width: usize) -> Vec<Line<'static>> {
     lines.push(Line::default());
     lines.push(Line::styled("On the screen", theme.heading(false)));
     let screen = "␣ is a space in a token. ▸ ▾ are closed and open parts of the outline; slanted steps are views \
-                  of the step they come from. In a heatmap -∞ is -inf (masked) and ?? is no number; the line \
-                  below it says what the colours, or the shades and signs, stand for.";
+                  of the step they come from. In a heatmap [ ] is the cursor, -∞ is -inf (masked), ?? is no \
+                  number, and ▲ or ▼ is beyond the last colour; the line below it says what the colours, or the \
+                  shades and signs, stand for, and how many values are beyond.";
     lines.extend(text::wrap(screen, width).into_iter().map(Line::from));
     lines
 }
@@ -71,7 +72,7 @@ pub fn last_line(size: Rect, theme: Theme) -> usize {
 impl Widget for Help {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let place = place(area);
-        Clear.render(place, buf);
+        clear(buf, place);
         Block::bordered().title(" help ").border_style(self.theme.dim()).render(place, buf);
         let inner = inner(area);
         let lines = lines(self.theme, inner.width.into());

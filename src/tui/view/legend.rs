@@ -4,15 +4,18 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
+use crate::trace::Axis;
 use crate::trace::frame::Stats;
 
 use super::super::app::{App, Scale, Show};
+use super::super::fit::Piece;
 use super::super::summary::Part;
 use super::super::tensor::Tensor;
 use super::super::text;
 use super::super::theme::{Depth, Span};
 use super::labels;
-use super::paint::put;
+use super::list::came_next;
+use super::paint::{put, put_fit};
 
 /// Draws the first two lines of the panel's foot.
 pub fn draw(app: &App, foot: Rect, buf: &mut Buffer) {
@@ -34,28 +37,37 @@ pub fn draw(app: &App, foot: Rect, buf: &mut Buffer) {
     statistics(app, stats, foot, buf);
 }
 
-/// What the bars of a list span.
+/// What the bars of a list span, and what the mark beside one means where it has no words.
 fn list(app: &App, foot: Rect, buf: &mut Buffer) {
-    let Some(stats) = app.part().and_then(|part| app.summaries.stats(part)) else { return };
-    let positive = app.tensor().is_some_and(Tensor::is_positive);
-    let low = if positive { 0.0 } else { stats.min };
-    let line = format!("bars from {} to {}", text::real(low), text::real(stats.max));
-    put(buf, foot, 0, 0, &line, app.theme.dim());
+    let Some((low, high)) = app.bars() else { return };
+    let dim = app.theme.dim();
+    let mut pieces = vec![
+        Piece::whole("bars from ", dim),
+        Piece::figure(low, false, dim),
+        Piece::whole(" to ", dim),
+        Piece::figure(high, false, dim),
+    ];
+    if app.place().step.axes().last() == Some(&Axis::Vocab) {
+        pieces.push(Piece::whole(" · ←", app.theme.key()).rank(1));
+        pieces.push(Piece::whole(format!(" {}", came_next(app).1), dim).rank(1));
+    }
+    put_fit(buf, foot, 0, 0, &pieces);
 }
 
 /// The colours from the lowest to the highest, with the values at their ends and at 0.
 fn ramp(app: &App, span: Span, foot: Rect, buf: &mut Buffer) {
     let theme = app.theme;
-    let low = if span.positive { 0.0 } else { -span.high };
-    let whole = app.tensor().is_some_and(Tensor::is_whole) && !span.clipped;
-    let (more, less) = if span.clipped { ("≥", "≤") } else { ("", "") };
-    let mut x = if span.positive {
-        put(buf, foot, 0, 0, "0 ", Style::new())
+    let coloured = theme.depth() > Depth::Ansi;
+    let whole = app.tensor().is_some_and(Tensor::is_whole) && span.clipped == 0;
+    let plain = Style::new();
+    let (more, less) = if span.clipped > 0 { ("≥", "≤") } else { ("", "") };
+    let mut pieces = if span.positive {
+        vec![Piece::whole("0 ", plain)]
     } else {
-        put(buf, foot, 0, 0, &format!("{less}{} ", text::figure(low, whole)), Style::new())
+        vec![Piece::whole(less, plain), Piece::figure(-span.high, whole, plain), Piece::whole(" ", plain)]
     };
     // Shades change at quarters; colours run.
-    let steps: Vec<f64> = match (theme.depth() > Depth::Ansi, span.positive) {
+    let steps: Vec<f64> = match (coloured, span.positive) {
         (true, true) => (0..14).map(|i| f64::from(i) / 13.0).collect(),
         (true, false) => (-7..=7).map(|i| f64::from(i) / 7.0).collect(),
         (false, true) => vec![0.0, 0.2, 0.4, 0.7, 1.0],
@@ -63,39 +75,43 @@ fn ramp(app: &App, span: Span, foot: Rect, buf: &mut Buffer) {
     };
     for share in steps {
         let cell = theme.cell(share * span.high, span);
-        let fill =
-            if theme.depth() > Depth::Ansi && share == 0.0 && !span.positive { "0" } else { cell.fill };
-        let width = if theme.depth() > Depth::Ansi { 1 } else { 2 };
-        x += put(
-            buf,
-            foot,
-            x,
-            0,
-            &text::left(&fill.chars().take(width).collect::<String>(), width),
-            cell.style,
-        );
+        let fill = if coloured && share == 0.0 && !span.positive { "0" } else { cell.fill };
+        let width = if coloured { 1 } else { 2 };
+        let fill = text::left(&fill.chars().take(width).collect::<String>(), width);
+        pieces.push(Piece::whole(fill, cell.style));
     }
-    x += put(buf, foot, x, 0, &format!(" {more}{}", text::figure(span.high, whole)), Style::new());
-    x += put(buf, foot, x, 0, &format!(" · {}", scale_name(app)), theme.dim());
-    let Some(stats) = app.span_part().and_then(|part| app.summaries.stats(part)) else { return };
-    for (fill, name, count) in
-        [("-∞", "-inf", stats.neg_inf), ("+∞", "+inf", stats.pos_inf), ("??", "NaN", stats.nan)]
-    {
-        if count > 0 {
-            x += put(buf, foot, x, 0, "  ", Style::new());
-            x += put(buf, foot, x, 0, fill, theme.special());
-            x += put(buf, foot, x, 0, &format!(" {name}"), theme.dim());
+    pieces.push(Piece::whole(format!(" {more}"), plain));
+    pieces.push(Piece::figure(span.high, whole, plain));
+    pieces.push(Piece::whole(format!(" · {}", scale_name(app, span)), theme.dim()).rank(1));
+    if span.clipped > 0 {
+        let mark = if span.positive { "▲" } else { "▲▼" };
+        let count = format!("  {mark} {} beyond", span.clipped);
+        pieces.push(Piece::forms([count, format!("  {mark} {}", span.clipped)], theme.strong()).rank(2));
+    }
+    if let Some(stats) = app.span_part().and_then(|part| app.summaries.stats(part)) {
+        for (fill, name, count) in
+            [("-∞", "-inf", stats.neg_inf), ("+∞", "+inf", stats.pos_inf), ("??", "NaN", stats.nan)]
+        {
+            if count > 0 {
+                pieces.push(Piece::whole(format!("  {fill}"), theme.special()).rank(3));
+                pieces.push(Piece::whole(format!(" {name}"), theme.dim()).rank(4));
+            }
         }
     }
+    put_fit(buf, foot, 0, 0, &pieces);
 }
 
 /// What the colours span, in words.
-fn scale_name(app: &App) -> String {
+fn scale_name(app: &App, span: Span) -> String {
+    let spread = app.span_part().and_then(|part| app.summaries.spread(part));
+    let within = spread.and_then(|spread| spread.beyond_deviations);
     match (app.scale, app.cut().held) {
         (Scale::Slice, Some(held)) => format!("this {}", labels::name(app.place().step.axes()[held])),
         (Scale::Slice | Scale::Tensor, _) => "all values".to_owned(),
-        (Scale::Deviations, _) if app.span().is_some_and(|span| span.clipped) => "±3 std".to_owned(),
-        (Scale::Deviations, _) => "all (within 3 std)".to_owned(),
+        (Scale::Deviations, _) if span.clipped > 0 => "±3 std".to_owned(),
+        (Scale::Deviations, _) if within == Some(0) => "all (within 3 std)".to_owned(),
+        (Scale::Deviations, _) => "all values".to_owned(),
+        (Scale::Largest, _) => "to the largest".to_owned(),
     }
 }
 
@@ -105,20 +121,22 @@ fn statistics(app: &App, stats: Option<Stats>, foot: Rect, buf: &mut Buffer) {
         return;
     };
     let whole = app.tensor().is_some_and(Tensor::is_whole);
-    let pairs = [
-        ("min", text::figure(stats.min, whole)),
-        ("max", text::figure(stats.max, whole)),
-        ("mean", text::real(stats.mean)),
-        ("std", text::real(stats.std)),
+    let figures = [
+        ("min", stats.min, whole),
+        ("max", stats.max, whole),
+        ("mean", stats.mean, false),
+        ("std", stats.std, false),
     ];
-    let mut x = 0;
-    for (name, value) in pairs {
-        x += put(buf, foot, x, 1, &format!("{name} "), app.theme.dim());
-        x += put(buf, foot, x, 1, &format!("{value} "), Style::new());
+    let mut pieces = Vec::new();
+    for (i, (name, value, whole)) in figures.into_iter().enumerate() {
+        let space = if i == 0 { "" } else { " " };
+        pieces.push(Piece::whole(format!("{space}{name} "), app.theme.dim()));
+        pieces.push(Piece::figure(value, whole, Style::new()));
     }
     for (name, count) in [("-inf", stats.neg_inf), ("+inf", stats.pos_inf), ("NaN", stats.nan)] {
         if count > 0 {
-            x += put(buf, foot, x, 1, &format!("{name}×{count} "), app.theme.special());
+            pieces.push(Piece::whole(format!(" {name}×{count}"), app.theme.special()));
         }
     }
+    put_fit(buf, foot, 0, 1, &pieces);
 }

@@ -15,11 +15,18 @@ use super::labels;
 use super::paint::put;
 use super::tensor::Regions;
 
+/// The columns of a value.
+const VALUE: u16 = 9;
+/// Texts and bars have at least these columns beside a mark in words.
+const ROOMY: usize = 16;
+
 /// The geometry of a list on the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct List {
     /// How many rows there are.
     pub count: usize,
+    /// How many values there are.
+    length: usize,
     axis: Axis,
     ranked: bool,
     area: Rect,
@@ -33,13 +40,26 @@ impl List {
             return None;
         }
         let axis = app.place().step.axes()[cut.rows];
-        let count = app.shape()[cut.rows];
-        Some(Self { count, axis, ranked: app.show() == Show::Largest, area: Regions::new(area).body })
+        let length = app.shape()[cut.rows];
+        // The zeros of a nucleus, which is nearly all of it, are one line.
+        let count = app.kept().map_or(length, |kept| kept.positive.max(1));
+        let ranked = app.show() == Show::Largest;
+        Some(Self { count, length, axis, ranked, area: Regions::new(area).body })
     }
 
-    /// How many rows fit, below the line of headings.
+    /// How many rows fit, below the line of headings, and above the one for those that are folded.
     pub fn seen(&self) -> usize {
-        usize::from(self.area.height.saturating_sub(1))
+        usize::from(self.area.height.saturating_sub(1 + u16::from(self.folded() > 0)))
+    }
+
+    /// How many values have no row of their own.
+    fn folded(&self) -> usize {
+        self.length.saturating_sub(self.count)
+    }
+
+    /// How many lines it takes.
+    pub fn lines(&self, app: &App) -> usize {
+        1 + self.visible(app).len() + usize::from(self.folded() > 0)
     }
 
     /// The rows on the screen.
@@ -85,13 +105,23 @@ impl Widget for ListView<'_> {
         }
         let ids = app.place().step.stage().is_ids();
         let digits =
-            labels::digits(list.count).max(if list.ranked { 4 } else { labels::name(list.axis).len() });
-        let most = usize::from(area.width / 3).min(24);
-        let texts = labels::text_width(app, list.axis, list.count, most).max(4);
+            labels::digits(list.length).max(if list.ranked { 4 } else { labels::name(list.axis).len() });
         let rank = if list.ranked { digits + 1 } else { 0 };
         let token_at = (rank + digits + 1) as u16;
+        // The mark of the token that came next has columns of its own; bars and texts share the rest.
+        let vocabulary = list.axis == Axis::Vocab;
+        let words = format!(" ← {}", came_next(app).1);
+        let rest = usize::from(area.width.saturating_sub(token_at + VALUE + 1));
+        let (mark, rest) = match rest.checked_sub(text::width(&words)) {
+            Some(rest) if vocabulary && rest >= ROOMY => (words, rest),
+            _ if vocabulary => (" ←".to_owned(), rest.saturating_sub(2)),
+            _ => (String::new(), rest),
+        };
+        let most = if labels::has_text(list.axis) { (rest / 2).clamp(4, 24) } else { 0 };
+        let texts = labels::text_width(app, list.axis, list.length, most);
         let value_at = token_at + if labels::has_text(list.axis) { texts as u16 + 1 } else { 0 };
-        let bar_at = value_at + 11;
+        let bar_at = value_at + VALUE + 1;
+        let bars = usize::from(area.width.saturating_sub(bar_at)).saturating_sub(text::width(&mark));
         if list.ranked {
             put(buf, area, 0, 0, &text::right("rank", digits), theme.dim());
         }
@@ -100,8 +130,15 @@ impl Widget for ListView<'_> {
         if labels::has_text(list.axis) {
             put(buf, area, token_at, 0, "text", theme.dim());
         }
-        put(buf, area, value_at, 0, &text::right(if ids { "id" } else { "value" }, 9), theme.dim());
-        let part = app.part().and_then(|part| app.summaries.stats(part));
+        put(
+            buf,
+            area,
+            value_at,
+            0,
+            &text::right(if ids { "id" } else { "value" }, VALUE.into()),
+            theme.dim(),
+        );
+        let span = app.bars();
         let mut at = app.index();
         let down_axis = app.cut().rows;
         for (down, row) in list.visible(app).enumerate() {
@@ -120,30 +157,30 @@ impl Widget for ListView<'_> {
             }
             let special = matches!(number, Number::F32(value) if !value.is_finite());
             let style = if special { theme.special() } else { ratatui::style::Style::new() };
-            put(buf, area, value_at, y, &text::right(&text::number(number), 9), pick(style));
-            if let (Number::F32(value), Some(stats), false) = (number, part, special) {
-                let low = if tensor.is_probability() { 0.0 } else { stats.min };
-                let room = usize::from(area.width.saturating_sub(bar_at + 1));
-                let share = if stats.max > low { (f64::from(value) - low) / (stats.max - low) } else { 0.0 };
-                put(buf, area, bar_at, y, &bar(share, room), theme.bar());
+            put(buf, area, value_at, y, &text::right(&text::number(number), VALUE.into()), pick(style));
+            if let (Number::F32(value), Some((low, high)), false) = (number, span, special) {
+                let share = if high > low { (f64::from(value) - low) / (high - low) } else { 0.0 };
+                put(buf, area, bar_at, y, &bar(share, bars), theme.bar());
             }
-            if let Some((_, mark)) =
-                came_next(app).filter(|&(id, _)| list.axis == Axis::Vocab && id as usize == index)
-            {
-                let x = area.width.saturating_sub(text::width(mark) as u16);
-                put(buf, area, x, y, mark, theme.key());
+            if vocabulary && came_next(app).0.is_some_and(|id| id as usize == index) {
+                put(buf, area, area.width.saturating_sub(text::width(&mark) as u16), y, &mark, theme.key());
             }
+        }
+        if list.folded() > 0 {
+            let y = list.visible(app).len() as u16 + 1;
+            let line = format!("{} of {} stay; the other {} are 0", list.count, list.length, list.folded());
+            put(buf, area, 0, y, &line, theme.dim());
         }
     }
 }
 
-/// The token of the vocabulary that was drawn here, or that stands next in the prompt.
-fn came_next(app: &App) -> Option<(u32, &'static str)> {
-    let pass = app.outline().passes.get(app.place().pass)?;
+/// The token of the vocabulary that stands next in the prompt, or that was drawn here, and which of the two.
+pub fn came_next(app: &App) -> (Option<u32>, &'static str) {
+    let Some(pass) = app.outline().passes.get(app.place().pass) else { return (None, "drawn") };
     let row = app.selected.get(Axis::Token, pass.tokens.len());
     match pass.tokens.get(row + 1) {
-        Some(next) if app.place().step.axes().contains(&Axis::Token) => Some((next.id, " ← came next")),
-        _ => Some((pass.sampled.as_ref()?.id, " ← drawn")),
+        Some(next) if app.place().step.axes().contains(&Axis::Token) => (Some(next.id), "came next"),
+        _ => (pass.sampled.as_ref().map(|token| token.id), "drawn"),
     }
 }
 

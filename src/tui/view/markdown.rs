@@ -254,17 +254,24 @@ impl Writer {
         self.lines.push(Line::from(line));
     }
 
-    /// Columns as wide as their widest cell, the widest made narrower until all fit; cells are wrapped.
+    /// Columns as wide as their widest cell, the widest made narrower until all fit; cells are wrapped. Where
+    /// that would break a number, each row is a list of its cells under their headings.
     fn write_table(&mut self, rows: &[Vec<String>]) {
         let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-        let widest = |column: usize| {
-            rows.iter().filter_map(|row| row.get(column)).map(|cell| text::width(cell)).max().unwrap_or(0)
+        let widest = |column: usize, width: &dyn Fn(&str) -> usize| {
+            rows.iter().filter_map(|row| row.get(column)).map(|cell| width(cell)).max().unwrap_or(0).max(1)
         };
-        let mut widths: Vec<usize> = (0..columns).map(|column| widest(column).max(1)).collect();
+        let mut widths: Vec<usize> = (0..columns).map(|column| widest(column, &text::width)).collect();
+        let least: Vec<usize> = (0..columns)
+            .map(|column| widest(column, &text::widest_number).max(3).min(widths[column]))
+            .collect();
         let room = self.width.saturating_sub(columns.saturating_sub(1) * 2);
-        while widths.iter().sum::<usize>() > room.max(columns * 3) {
-            let Some(widest) = widths.iter_mut().max() else { break };
-            *widest -= 1;
+        while widths.iter().sum::<usize>() > room {
+            let narrower = widths.iter_mut().zip(&least).filter(|(width, least)| **width > **least);
+            match narrower.max_by_key(|(width, _)| **width) {
+                Some((width, _)) => *width -= 1,
+                None => return self.write_rows(rows),
+            }
         }
         for (i, row) in rows.iter().enumerate() {
             let cells: Vec<_> = widths
@@ -284,6 +291,23 @@ impl Writer {
             if i == 0 {
                 let rules: Vec<_> = widths.iter().map(|&width| "─".repeat(width)).collect();
                 self.lines.push(Line::styled(rules.join("  "), self.theme.dim()));
+            }
+        }
+    }
+}
+
+impl Writer {
+    /// A table as its rows one below the other, each cell after its heading.
+    fn write_rows(&mut self, rows: &[Vec<String>]) {
+        let Some((head, rows)) = rows.split_first() else { return };
+        for row in rows {
+            for (i, cell) in row.iter().enumerate() {
+                let name = head.get(i).map_or("", |name| name);
+                let content = if name.is_empty() { cell.clone() } else { format!("{name}: {cell}") };
+                for (line, part) in text::wrap(&content, self.width.saturating_sub(2)).iter().enumerate() {
+                    let hang = if i == 0 && line == 0 { "" } else { "  " };
+                    self.lines.push(Line::raw(format!("{hang}{part}")));
+                }
             }
         }
     }
@@ -360,6 +384,13 @@ mod tests {
         let source = "| name | meaning |\n|---|---|\n| T | tokens of this pass |\n";
         let expected = ["name  meaning", "────  ──────────", "T     tokens of", "      this pass"];
         assert_eq!(plain(source, 16), expected);
+    }
+
+    #[test]
+    fn a_table_too_wide_for_its_numbers_is_a_list() {
+        let source = "| a | b |\n|---|---|\n| 4.9518565e-7 | 0.123456 |\n";
+        assert_eq!(plain(source, 22)[2], "4.9518565e-7  0.123456");
+        assert_eq!(plain(source, 16), ["a: 4.9518565e-7", "  b: 0.123456"]);
     }
 
     #[test]

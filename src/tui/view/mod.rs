@@ -42,6 +42,9 @@ use super::app::{App, Focus, Mode};
 /// The smallest screen that is drawn on.
 pub const SMALLEST: (u16, u16) = (60, 16);
 
+/// The columns that the tensor keeps where the notes stand beside it.
+const TENSOR: u16 = 55;
+
 /// Where everything is. What has no room is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Panels {
@@ -77,6 +80,8 @@ impl Panels {
             140..180 => (32, 46),
             _ => (34, 62),
         };
+        // Beside the notes the tensor keeps its room; else they take turns.
+        let notes_width = if width < outline_width + notes_width + 2 + TENSOR { 0 } else { notes_width };
         let mut panels = Self {
             title: line(0),
             tokens: line(1),

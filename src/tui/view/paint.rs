@@ -4,24 +4,44 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::Line;
+use ratatui::widgets::{Clear, Widget};
 
+use super::super::fit::{Piece, fit};
 use super::super::text;
 
-/// Writes `text` at column `x` and row `y` of `area`, cut at its right edge, and says how many columns it
-/// took. Outside the area nothing is written.
+/// Empties `area` for a popup. A wide character that reaches into it from the left goes as a whole: the
+/// terminal would draw it over the popup's edge.
+pub fn clear(buf: &mut Buffer, area: Rect) {
+    let area = area.intersection(buf.area);
+    Clear.render(area, buf);
+    for y in area.y..area.bottom() {
+        if let Some(cell) = area.x.checked_sub(1).and_then(|x| buf.cell_mut((x, y)))
+            && text::width(cell.symbol()) > 1
+        {
+            cell.set_symbol(" ");
+        }
+    }
+}
+
+/// Writes `text` at column `x` and row `y` of `area`, and says how many columns it took. What does not fit
+/// ends in `…`, never within a number ([`text::cut`]). Outside the area nothing is written.
 pub fn put(buf: &mut Buffer, area: Rect, x: u16, y: u16, content: &str, style: Style) -> u16 {
     let area = area.intersection(buf.area);
     if x >= area.width || y >= area.height {
         return 0;
     }
     let room = usize::from(area.width - x);
-    buf.set_stringn(area.x + x, area.y + y, content, room, style);
-    text::width(content).min(room) as u16
+    let shown = text::cut(content, room);
+    buf.set_stringn(area.x + x, area.y + y, &shown, room, style);
+    text::width(&shown) as u16
 }
 
-/// Writes pieces of a line one after the other.
-pub fn put_all(buf: &mut Buffer, area: Rect, x: u16, y: u16, pieces: &[(String, Style)]) -> u16 {
-    pieces.iter().fold(x, |x, (text, style)| x + put(buf, area, x, y, text, *style))
+/// Writes the pieces of a line from column `x` on, each as far as there is room for it, and says how many
+/// columns they took.
+pub fn put_fit(buf: &mut Buffer, area: Rect, x: u16, y: u16, pieces: &[Piece]) -> u16 {
+    let room = usize::from(area.width.saturating_sub(x));
+    let line = fit(pieces, room);
+    line.iter().fold(x, |x, (content, style)| x + put(buf, area, x, y, content, *style)) - x
 }
 
 /// Writes a line of styled text into row `y` of `area`.

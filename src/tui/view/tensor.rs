@@ -9,6 +9,7 @@ use ratatui::widgets::Widget;
 use crate::trace::{Axis, Stage, Status, Step};
 
 use super::super::app::{App, Show, Shown};
+use super::super::fit::{Piece, fit};
 use super::super::text;
 use super::grid::Grid;
 use super::heatmap::Heatmap;
@@ -16,7 +17,7 @@ use super::labels;
 use super::legend;
 use super::list::{List, ListView};
 use super::numbers::Numbers;
-use super::paint::{put, put_all};
+use super::paint::{put, put_fit};
 
 /// The parts of the panel.
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +84,7 @@ impl Widget for TensorPanel<'_> {
 
 /// How many lines the values take.
 fn used(app: &App, area: Rect) -> u16 {
-    let list = List::new(app, area).map(|list| 1 + list.visible(app).len());
+    let list = List::new(app, area).map(|list| list.lines(app));
     let lines = list.or_else(|| Grid::new(app, area).map(|grid| grid.lines(app)));
     lines.and_then(|lines| u16::try_from(lines).ok()).unwrap_or(u16::MAX)
 }
@@ -109,28 +110,28 @@ fn heading(app: &App, head: Rect, area: Rect, buf: &mut Buffer) {
         .zip(&shape)
         .map(|(axis, length)| format!("{} {length}", labels::name(*axis)))
         .collect();
+    let lengths: Vec<_> = shape.iter().map(usize::to_string).collect();
+    let shapes = [format!("  {}", axes.join(" × ")), format!("  {}", lengths.join(" × "))];
     let kind = if matches!(step, Step::View(_)) { format!(" ({})", step.op()) } else { String::new() };
     let pieces = [
-        (step.name().to_owned(), theme.strong()),
-        (kind, theme.view()),
-        (format!("  {}", axes.join(" × ")), Style::new()),
-        (format!(" · {}", unit(step)), theme.dim()),
+        Piece::words(step.name(), theme.strong()),
+        Piece::whole(kind, theme.view()).rank(2),
+        Piece::forms(shapes, Style::new()).rank(1),
+        Piece::whole(format!(" · {}", unit(step)), theme.dim()).rank(3),
     ];
-    // The unit is there whole or not at all.
-    let room = usize::from(head.width);
-    let fits = pieces.iter().map(|(piece, _)| text::width(piece)).sum::<usize>() <= room;
-    put_all(buf, head, 0, 0, if fits { &pieces } else { &pieces[..3] });
-    let mut x = 0;
-    if let Some((text, style)) = held(app) {
-        x = put(buf, head, 0, 1, &text, style);
-        x += put(buf, head, x, 1, " · ", theme.dim());
+    put_fit(buf, head, 0, 0, &pieces);
+    let mut pieces = held(app);
+    if !pieces.is_empty() {
+        pieces.push(Piece::whole(" · ", theme.dim()));
     }
-    put(buf, head, x, 1, &window(app, area), theme.dim());
+    pieces.extend(window(app, area));
+    put_fit(buf, head, 0, 1, &pieces);
 }
 
 /// The index that is held: "head 2 of 4 (kv head 1)".
-fn held(app: &App) -> Option<(String, Style)> {
-    let held = app.cut().held?;
+fn held(app: &App) -> Vec<Piece> {
+    let Some(held) = app.cut().held else { return Vec::new() };
+    let style = app.theme.strong();
     let axis = app.place().step.axes()[held];
     let length = app.shape()[held];
     let at = app.selected.get(axis, length);
@@ -140,31 +141,46 @@ fn held(app: &App) -> Option<(String, Style)> {
         Axis::KvHead if group > 1 => format!(" (of heads {}-{})", at * group, at * group + group - 1),
         axis => labels::text_of(app, axis, at).map_or(String::new(), |text| format!(" {text}")),
     };
-    Some((format!("{} {at} of {length}{more}", labels::name(axis)), app.theme.strong()))
+    vec![
+        Piece::whole(format!("{} {at} of {length}", labels::name(axis)), style),
+        // A token's text can be cut; the numbers of heads are there whole or not at all.
+        if labels::has_text(axis) { Piece::words(more, style) } else { Piece::whole(more, style) }.rank(3),
+    ]
 }
 
 /// Which rows and columns are on the screen, and how they are shown.
-fn window(app: &App, area: Rect) -> String {
+fn window(app: &App, area: Rect) -> Vec<Piece> {
+    let dim = app.theme.dim();
     let part = |mark: &str, axis: Axis, seen: std::ops::Range<usize>, count: usize| {
+        let name = labels::name(axis);
         if seen.len() < count && !seen.is_empty() {
-            format!("{mark} {} {}-{}", labels::name(axis), seen.start, seen.end - 1)
+            let range = format!("{}-{}", seen.start, seen.end - 1);
+            Piece::forms([format!("{mark} {name} {range}"), format!("{mark} {range}")], dim)
         } else {
-            format!("{mark} {}", labels::name(axis))
+            Piece::forms([format!("{mark} {name}"), mark.to_owned()], dim)
         }
+        .rank(2)
     };
     if let Some(list) = List::new(app, area) {
         let seen = list.visible(app);
-        return match app.show() {
-            Show::Largest if !seen.is_empty() => {
-                format!("largest first, {}-{} of {}", seen.start + 1, seen.end, list.count)
-            }
-            _ => part("↓", app.place().step.axes()[app.cut().rows], seen, list.count),
-        };
+        if app.show() != Show::Largest || seen.is_empty() {
+            return vec![part("↓", app.place().step.axes()[app.cut().rows], seen, list.count)];
+        }
+        let range = format!("{}-{} of {}", seen.start + 1, seen.end, list.count);
+        let mut pieces = vec![Piece::forms([format!("largest first, {range}"), range], dim).rank(1)];
+        if let Some(kept) = app.kept() {
+            // What the nucleus is: how many stay, and that they share all that there is.
+            pieces.push(Piece::whole(" · sum ", dim).rank(2));
+            pieces.push(Piece::figure(kept.sum, false, Style::new()).rank(2));
+        }
+        return pieces;
     }
-    let Some(grid) = Grid::new(app, area) else { return String::new() };
-    let down = part("↓", grid.row_axis, grid.visible_rows(app), grid.rows);
-    let right = part("→", grid.column_axis, grid.visible_columns(app), grid.columns);
-    format!("{down} · {right}")
+    let Some(grid) = Grid::new(app, area) else { return Vec::new() };
+    vec![
+        part("↓", grid.row_axis, grid.visible_rows(app), grid.rows),
+        Piece::whole(" · ", dim),
+        part("→", grid.column_axis, grid.visible_columns(app), grid.columns),
+    ]
 }
 
 /// What the numbers are.
@@ -190,13 +206,8 @@ fn cursor(app: &App, foot: Rect, buf: &mut Buffer) {
     let Some(tensor) = app.tensor() else { return };
     let theme = app.theme;
     let index = app.index();
-    let value = tensor.get(&index).map_or("not computed".to_owned(), text::full);
-    let pieces = [
-        (app.place().address(&index), theme.code()),
-        (" = ".to_owned(), Style::new()),
-        (value, theme.strong()),
-    ];
-    put_all(buf, foot, 0, 2, &pieces);
+    let address = Piece::words(app.place().address(&index), theme.code());
+    let value = tensor.get(&index);
     let about: Vec<String> = (tensor.axes().iter().zip(&index))
         .filter_map(|(&axis, &index)| {
             let role = match axis {
@@ -209,5 +220,20 @@ fn cursor(app: &App, foot: Rect, buf: &mut Buffer) {
             labels::text_of(app, axis, index).map(|text| format!("{role} {text}"))
         })
         .collect();
-    put(buf, foot, 0, 3, &about.join(" → "), theme.token());
+    let about = about.join(" → ");
+    let Some(value) = value else {
+        put_fit(buf, foot, 0, 2, &[address, Piece::whole(": not computed", Style::new())]);
+        return;
+    };
+    let line = [address, Piece::whole(" = ", Style::new()), Piece::value(value, theme.strong())];
+    let needed: usize = fit(&line, usize::MAX).iter().map(|(content, _)| text::width(content)).sum();
+    // Beside a long address there is no room for every digit, below it there is.
+    if needed <= usize::from(foot.width) {
+        put_fit(buf, foot, 0, 2, &line);
+        put(buf, foot, 0, 3, &about, theme.token());
+    } else {
+        put_fit(buf, foot, 0, 2, &line[..1]);
+        let x = put_fit(buf, foot, 0, 3, &line[1..]);
+        put(buf, foot, x + 2, 3, &about, theme.token());
+    }
 }

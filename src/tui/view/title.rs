@@ -8,9 +8,10 @@ use crate::error::printable;
 use crate::trace::Status;
 
 use super::super::app::{App, Focus};
+use super::super::fit::{Piece, fit};
 use super::super::text;
 use super::Panels;
-use super::paint::{put, put_all};
+use super::paint::{put, put_fit};
 
 /// The first line.
 #[derive(Debug)]
@@ -23,31 +24,44 @@ impl Widget for Title<'_> {
         let walk = app.walk();
         let place = app.place();
         let kind = if place.pass == 0 { "prefill" } else { "decode" };
+        let strong = theme.strong();
         let layer = match place.layer {
-            Some(layer) => format!("layer {layer} of 0-{}", walk.layers.saturating_sub(1)),
-            None if walk.start.contains(&place.step) => "before the layers".to_owned(),
-            None => "after the layers".to_owned(),
+            Some(layer) => {
+                let (short, last) = (format!(" · layer {layer}"), walk.layers.saturating_sub(1));
+                Piece::forms([format!("{short} of 0-{last}"), short], strong).rank(1)
+            }
+            None if walk.start.contains(&place.step) => Piece::whole(" · before the layers", strong).rank(2),
+            None => Piece::whole(" · after the layers", strong).rank(2),
         };
-        let step = format!("step {} of {}", walk.number(place) + 1, walk.len());
-        let here = format!("pass {} ({kind}) · {layer} · {step} ", place.pass);
+        let (step, count) = (walk.number(place) + 1, walk.len());
+        let step = [format!(" · step {step} of {count} "), format!(" · step {step} "), " ".to_owned()];
+        let here = [
+            Piece::whole(format!("pass {}", place.pass), strong),
+            Piece::whole(format!(" ({kind})"), strong).rank(3),
+            layer,
+            Piece::forms(step, strong).rank(2),
+        ];
+        let here = fit(&here, usize::from(area.width));
+        let taken: usize = here.iter().map(|(content, _)| text::width(content)).sum();
         let card = &app.outline().card;
         // While something is computed, that is worth more room than the model's name.
-        let (first, second) = match &app.status {
-            Status::Working(what) => (format!(" {what} …"), String::new()),
+        let name = match &card.ignored[..] {
+            [] => printable(&card.name).to_string(),
             // What is not the model's own goes first: there is always room for its beginning.
-            Status::Idle if !card.ignored.is_empty() => (
-                format!(" without {} · {}", text::visible(&card.ignored.join(", ")), printable(&card.name)),
-                format!("  {} · {}", card.backend, card.precision),
-            ),
-            Status::Idle => {
-                (format!(" {}", printable(&card.name)), format!("  {} · {}", card.backend, card.precision))
-            }
+            ignored => format!("without {} · {}", text::visible(&ignored.join(", ")), printable(&card.name)),
         };
-        let room = usize::from(area.width).saturating_sub(text::width(&here) + 1);
-        let first = text::cut(&first, room);
-        let second = text::cut(&second, room.saturating_sub(text::width(&first)));
-        put_all(buf, area, 0, 0, &[(first, theme.strong()), (second, theme.dim())]);
-        put(buf, area, area.width.saturating_sub(text::width(&here) as u16), 0, &here, theme.strong());
+        let model = match &app.status {
+            Status::Working(what) => vec![Piece::words(format!(" {what} …"), strong)],
+            Status::Idle => vec![
+                Piece::words(format!(" {name}"), strong),
+                Piece::whole(format!("  {} · {}", card.backend, card.precision), theme.dim()).rank(1),
+            ],
+        };
+        let room = Rect { width: area.width.saturating_sub(taken as u16 + 1), ..area };
+        put_fit(buf, room, 0, 0, &model);
+        here.iter().fold(area.width.saturating_sub(taken as u16), |x, (content, style)| {
+            x + put(buf, area, x, 0, content, *style)
+        });
     }
 }
 
@@ -70,6 +84,11 @@ impl Widget for Rules<'_> {
             (panels.middle, Focus::Tensor, "tensor"),
             (panels.notes, Focus::Notes, "notes"),
         ];
+        // Of the tensor and its notes one may have no room of its own: `i` shows it.
+        if panels.notes.is_none() || panels.middle.is_none() {
+            let hint = if panels.notes.is_none() { " i: notes " } else { " i: tensor " };
+            put(buf, area, area.width.saturating_sub(text::width(hint) as u16 + 1), 0, hint, theme.dim());
+        }
         let whole = app.size;
         for (panel, focus, name) in named {
             let Some(panel) = panel else { continue };

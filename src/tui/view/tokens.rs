@@ -89,6 +89,9 @@ impl Widget for Tokens<'_> {
         if placed.first().is_some_and(|&(position, ..)| position > 0) {
             put(buf, area, 0, 0, "…", theme.dim());
         }
+        // The last column is the ellipsis's where the strip goes on.
+        let more = placed.last().is_none_or(|&(position, ..)| position + 1 < count(app));
+        let strip = Rect { width: area.width.saturating_sub(more.into()), ..area };
         for &(position, x, end) in &placed {
             let inside = (dims.start..dims.keys()).contains(&position);
             let style = match position {
@@ -96,8 +99,8 @@ impl Widget for Tokens<'_> {
                 _ if inside => theme.token(),
                 _ => theme.dim(),
             };
-            put(buf, area, x, 0, &label(app, position).unwrap_or_default(), style);
-            put(buf, area, end, 0, "│", theme.dim());
+            put(buf, strip, x, 0, &label(app, position).unwrap_or_default(), style);
+            put(buf, strip, end, 0, "│", theme.dim());
         }
         let last = placed.last().copied();
         if let Some((_, _, end)) = last.filter(|(position, ..)| position + 1 == count(app)) {

@@ -1,0 +1,102 @@
+//! Addresses: what the screen prints, the go-to line reads.
+
+use crossterm::event::KeyCode;
+use llama_trace::tui::theme::Depth;
+
+use crate::stage::Stage;
+use crate::synthetic::Synthetic;
+
+/// A run with every stage and view, and two passes.
+fn begin() -> Stage {
+    let mut stage = Stage::new(Synthetic::with_switches(), (120, 40), Depth::None);
+    stage.keys("t").wait();
+    stage
+}
+
+fn go(stage: &mut Stage, text: &str) {
+    stage.keys("/").keys(text);
+    stage.key(KeyCode::Enter);
+}
+
+/// Where the screen stands: the address under the cursor, as it is printed.
+fn here(stage: &Stage) -> String {
+    let address = stage.app.place().address(&stage.app.index());
+    stage.shows(&address);
+    address
+}
+
+#[test]
+fn every_address_on_the_screen_leads_back_to_where_it_was() {
+    let mut stage = begin();
+    for pass in 0..2 {
+        go(&mut stage, &format!("p{pass}"));
+        stage.keys("g");
+        let count = stage.app.walk().len();
+        for step in 0..count {
+            // Somewhere in the middle of the tensor, in another head each time.
+            for key in ["jjl", "]", "lj"].iter().take(1 + step % 3) {
+                stage.keys(key);
+            }
+            let (address, place, index) = (here(&stage), stage.app.place(), stage.app.index());
+            // From anywhere else.
+            for from in ["p0/tokens[t=0]", "p1/L2/ffn_up[f=47]", "p0/L0/softmax[h=0,t=0,k=0]"] {
+                go(&mut stage, from);
+                go(&mut stage, &address);
+                assert_eq!(stage.message(), "", "{address}");
+                assert_eq!((stage.app.place(), stage.app.index()), (place, index.clone()), "{address}");
+            }
+            if stage.app.walk().number(place) + 1 < count {
+                stage.keys("n");
+            }
+        }
+        assert_eq!(stage.app.place().path(), format!("p{pass}/sampled"));
+    }
+}
+
+#[test]
+fn what_is_left_out_means_here() {
+    let mut stage = begin();
+    go(&mut stage, "p0/L1/xq_rope[t=4,h=2,c=3]");
+    go(&mut stage, "/L2/xq_rope[h=0,t=7]");
+    assert_eq!(here(&stage), "p0/L2/xq_rope[t=7,h=0,c=3]");
+    go(&mut stage, "keys_t[k=1]");
+    assert_eq!(here(&stage), "p0/L2/keys_t[h=0,c=3,k=1]");
+    go(&mut stage, "[h=3]");
+    assert_eq!(here(&stage), "p0/L2/keys_t[h=3,c=3,k=1]");
+    go(&mut stage, "p1");
+    assert_eq!(here(&stage), "p1/L2/keys_t[h=3,c=3,k=1]");
+    go(&mut stage, "p0/L0/softmax[q=5]");
+    assert_eq!(here(&stage), "p0/L0/softmax[h=3,t=5,k=1]");
+}
+
+#[test]
+fn a_wrong_part_is_named_with_what_there_is() {
+    let mut stage = begin();
+    go(&mut stage, "p0/L1/xq_rope");
+    for (text, message) in [
+        ("L1/xq_rope[k=0]", "xq_rope has no axis `k`: its letters are t (token), h (head), c (head_dim)"),
+        ("L1/xq_rope[h=4]", "head 4 is past the last: there are 4"),
+        ("L1/xq_rope[h=0,t=12]", "token 12 is past the last: there are 12"),
+        ("L1/xq_rope[h=x]", "`h=x`: `x` is no number from 0 on"),
+        ("L1/xq_rope[h=0", "`[h=0` has no `]` at its end"),
+        ("L3/xq_rope[h=0]", "there is no layer 3: 0 to 2"),
+        ("p2/L0/xq_rope[h=0]", "there is no pass 2: 0 to 1 so far"),
+        ("L0/logits[v=3]", "logits is outside the layers: its address is p0/logits"),
+        ("L0/sofmax[h=3]", "there is no stage `sofmax`; did you mean softmax?"),
+    ] {
+        go(&mut stage, text);
+        assert_eq!(stage.message(), message, "{text}");
+        stage.key(KeyCode::Esc);
+        assert_eq!(stage.app.place().path(), "p0/L1/xq_rope");
+    }
+    // While brackets are open, the line says which letters there are.
+    stage.keys("/L1/keys_t[").shows("letters: h head, c head dim, k key");
+}
+
+#[test]
+fn what_the_help_teaches_is_what_the_screen_prints() {
+    let mut stage = Stage::at("softmax");
+    go(&mut stage, "p0/L1/softmax[h=2,t=5,k=1]");
+    let address = here(&stage);
+    stage.keys("?").shows(&address);
+}

@@ -1,0 +1,530 @@
+//! A reader who believes every number on the screen: each is looked up in the trace. The screens are those of
+//! every view at every width from 60 to 200, on values and sizes that need room.
+
+use crossterm::event::{Event, KeyCode};
+use llama_trace::trace::frame::Number;
+use llama_trace::trace::{Axis, Sizes, Stats, Step, TokenLabel};
+use llama_trace::tui::app::{App, Mode, Show};
+use llama_trace::tui::theme::Depth;
+use llama_trace::tui::view::grid::Grid;
+use llama_trace::tui::view::list::List;
+use llama_trace::tui::view::{Panels, notes};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
+use crate::stage::Stage;
+use crate::synthetic::{self, Synthetic};
+
+/// A number as it stands on the screen: where it begins, counted in columns, and its text.
+#[derive(Clone, Debug, PartialEq)]
+struct Read {
+    x: usize,
+    text: String,
+}
+
+/// The numbers of a line. Digits within a word (`word20`, `f32`) belong to the word; a minus between two
+/// numbers is that of a range.
+fn read(line: &[String]) -> Vec<Read> {
+    let at = |i: usize| line.get(i).and_then(|cell| cell.chars().next()).unwrap_or(' ');
+    let digit = |i: usize| at(i).is_ascii_digit();
+    let word = |c: char| c.is_alphanumeric() || "_·".contains(c);
+    let mut found = Vec::new();
+    let mut i = 0;
+    while i < line.len() {
+        let before = i.checked_sub(1).map_or(' ', at);
+        let signed = at(i) == '-' && digit(i + 1) && !word(before);
+        if !(signed || digit(i)) || word(before) || (before == '.' && digit(i)) {
+            i += 1;
+            continue;
+        }
+        let start = i;
+        i += usize::from(signed);
+        while digit(i) {
+            i += 1;
+        }
+        if at(i) == '.' && digit(i + 1) {
+            i += 1;
+            while digit(i) {
+                i += 1;
+            }
+        }
+        let sign = usize::from(at(i + 1) == '-');
+        if at(i) == 'e' && digit(i + 1 + sign) {
+            i += 1 + sign;
+            while digit(i) {
+                i += 1;
+            }
+        }
+        // 3x4, 2i, 20%: a word that begins with digits.
+        if !word(at(i)) || at(i) == '·' {
+            found.push(Read { x: start, text: line[start..i].concat() });
+        }
+    }
+    found
+}
+
+fn read_text(text: &str) -> Vec<String> {
+    let cells: Vec<String> = text.chars().map(String::from).collect();
+    read(&cells).into_iter().map(|read| read.text).collect()
+}
+
+/// Whether `shown` is `value` with fewer digits. Where `rounded`, it may have none left that are not 0.
+fn is(shown: &str, value: f64, rounded: bool) -> bool {
+    let number: f64 = shown.parse().unwrap();
+    let (mantissa, power) = shown.split_once('e').unwrap_or((shown, "0"));
+    let digits = mantissa.split_once('.').map_or(0, |(_, digits)| digits.len()) as i32;
+    let unit = 10_f64.powi(power.parse::<i32>().unwrap() - digits);
+    let near = (number - value).abs() <= 0.5 * unit + 1e-6 * value.abs();
+    near && (rounded || (number == 0.0) == (value == 0.0))
+}
+
+fn real(number: Number) -> f64 {
+    match number {
+        Number::F32(value) => value.into(),
+        Number::I64(value) => value as f64,
+    }
+}
+
+/// What is true of a step on every screen.
+struct Known {
+    stats: Stats,
+    notes: Vec<String>,
+}
+
+impl Known {
+    fn of(app: &App) -> Self {
+        let wide: Vec<String> = notes::lines(app, 4000).iter().map(ToString::to_string).collect();
+        Self { stats: app.tensor().unwrap().frame().stats(), notes: read_text(&wide.join("\n")) }
+    }
+}
+
+struct Reader<'a> {
+    app: &'a App,
+    known: &'a Known,
+    buffer: Buffer,
+    screen: String,
+}
+
+impl Reader<'_> {
+    fn cells(&self, x: u16, y: u16, width: u16) -> Vec<String> {
+        (x..x + width).map(|x| self.buffer[(x, y)].symbol().to_owned()).collect()
+    }
+
+    fn line(&self, area: Rect, y: u16) -> Vec<String> {
+        self.cells(area.x, y, area.width)
+    }
+
+    #[track_caller]
+    fn holds(&self, condition: bool, what: &str) {
+        assert!(condition, "{what}, in {} of\n{}", self.app.place().path(), self.screen);
+    }
+
+    /// The numbers are some of those expected, in their order; the first `needed` are all there.
+    #[track_caller]
+    fn some_of(&self, found: &[String], expected: &[String], needed: usize, what: &str) {
+        let mut rest = expected.iter();
+        let in_order = found.iter().all(|number| rest.any(|other| other == number));
+        let enough = found.len() >= needed && found[..needed] == expected[..needed];
+        self.holds(in_order && enough, &format!("{what}: {found:?} of {expected:?}"));
+    }
+
+    /// Whether `text` is that of a token of the prompt.
+    fn is_token(&self, text: &str) -> bool {
+        let mut tokens = self.app.outline().passes.iter().flat_map(|pass| &pass.tokens);
+        tokens.any(|token| read_text(&token.text).iter().any(|number| number == text))
+    }
+
+    fn title(&self) {
+        let app = self.app;
+        let line = self.line(Rect { height: 1, ..self.buffer.area }, 0).concat();
+        let (model, here) = line.split_at(line.rfind("pass ").unwrap());
+        let walk = app.walk();
+        let mut expected = vec![app.place().pass];
+        if let Some(layer) = app.place().layer {
+            expected.extend([layer, 0, walk.layers - 1]);
+        }
+        expected.extend([walk.number(app.place()) + 1, walk.len()]);
+        let expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
+        // A range's second number follows its minus.
+        self.some_of(&read_text(&here.replace("0-", "0 ")), &expected, 1, "title");
+        let name = read_text(&app.outline().card.name);
+        self.holds(read_text(model).iter().all(|number| name.contains(number)), "model's name");
+    }
+
+    fn outline(&self, area: Rect) {
+        for y in area.y..area.bottom() {
+            let line = self.line(area, y).concat();
+            let name = line.trim().trim_start_matches(['▸', '▾', ' ']);
+            let (first, rest) = name.split_once([' ', '(']).unwrap_or((name, ""));
+            let numbers = read_text(&line);
+            let Some(step) = Step::from_name(first) else {
+                // "pass 0 prefill 12 tokens", "layer 1"
+                let whole = matches!(first, "pass" | "layer")
+                    && rest.split(' ').next() == numbers.first().map(|n| &**n);
+                self.holds(numbers.is_empty() || whole, &format!("outline: {line}"));
+                if let (Some(count), true) = (numbers.get(1), line.contains("tokens")) {
+                    let tokens = self.app.outline().passes[0].tokens.len().to_string();
+                    self.holds(*count == tokens, "tokens of a pass");
+                }
+                continue;
+            };
+            let shape = self.app.outline().card.sizes.shape(step.axes(), self.app.dims());
+            let shape: Vec<String> = shape.iter().map(ToString::to_string).collect();
+            self.holds(numbers.is_empty() || numbers == shape, &format!("outline: {line}"));
+        }
+    }
+
+    fn heading(&self, area: Rect) {
+        let app = self.app;
+        let shape: Vec<String> = app.shape().iter().map(ToString::to_string).collect();
+        let line = self.line(area, area.y).concat();
+        let axes = line.split_once("  ").map_or("", |(_, axes)| axes.split(" · ").next().unwrap());
+        self.holds(read_text(axes) == shape, "heading");
+
+        let mut expected = Vec::new();
+        if let Some(held) = app.cut().held {
+            let axis = app.place().step.axes()[held];
+            let sizes = &app.outline().card.sizes;
+            let (length, group) = (app.shape()[held], sizes.heads / sizes.kv_heads);
+            let at = app.index()[held];
+            expected.extend([at, length]);
+            match axis {
+                Axis::Head => expected.push(at / group),
+                Axis::KvHead => expected.extend([at * group, at * group + group - 1]),
+                _ => {}
+            }
+        }
+        let needed = expected.len().min(2);
+        let range = |seen: &std::ops::Range<usize>| [seen.start, seen.end - 1];
+        if let Some(list) = List::new(app, area) {
+            let seen = list.visible(app);
+            if app.show() == Show::Largest {
+                expected.extend([seen.start + 1, seen.end, list.count]);
+            } else if seen.len() < list.count {
+                expected.extend(range(&seen));
+            }
+        } else if let Some(grid) = Grid::new(app, area) {
+            for (seen, count) in
+                [(grid.visible_rows(app), grid.rows), (grid.visible_columns(app), grid.columns)]
+            {
+                if seen.len() < count && !seen.is_empty() {
+                    expected.extend(range(&seen));
+                }
+            }
+        }
+        let mut expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
+        let line = self.line(area, area.y + 1).concat();
+        let mut numbers = read_text(&line);
+        // The text of the token that is held stands beside its index.
+        let text = app.cut().held.filter(|&held| app.place().step.axes()[held] == Axis::Token);
+        if text.is_some() && numbers.get(2).is_some_and(|number| self.is_token(number)) {
+            numbers.remove(2);
+        }
+        if let (Some(kept), Some((_, sum))) = (app.kept(), line.split_once("sum ")) {
+            self.holds(is(&read_text(sum)[0], kept.sum, false), "sum");
+            numbers.pop();
+        }
+        self.some_of(&numbers, &expected, needed, "second heading");
+        // What is seen of the rows and columns is told to the end.
+        expected.drain(..needed);
+        let told = expected.iter().skip_while(|number| !numbers[needed..].contains(number)).count();
+        self.holds(numbers.len() >= needed + told.saturating_sub(1), "ranges");
+    }
+
+    /// The rows of numbers or colours, with the labels around them; the line below them.
+    fn grid(&self, area: Rect, grid: &Grid) -> u16 {
+        let (app, inner) = (self.app, grid.area());
+        let cut = app.cut();
+        let (columns, mut index) = (cut.columns.unwrap(), app.index());
+        let mut header = None;
+        let mut heads: Vec<(usize, usize)> = Vec::new();
+        let mut end = area.y + 2;
+        grid.each_cell(app, |row, column, x, y| {
+            let (x, y) = (inner.x + x, inner.y + y);
+            if *header.get_or_insert(y - 1) == y - 1 {
+                heads.push((column, x.into()));
+            }
+            end = end.max(y + 1);
+            index[cut.rows] = row;
+            index[columns] = column;
+            let value = real(app.tensor().unwrap().get(&index).unwrap());
+            let cells = self.cells(x, y, grid.cell);
+            let numbers = read(&cells);
+            for number in &numbers {
+                self.holds(
+                    is(&number.text, value, true),
+                    &format!("cell {index:?}: {} of {value}", number.text),
+                );
+            }
+            if app.show() == Show::Numbers {
+                let told =
+                    numbers.len() == 1 || ["NaN", "inf"].iter().any(|name| cells.concat().contains(name));
+                self.holds(told, &format!("no number in cell {index:?}"));
+            }
+            let label = self.cells(inner.x, y, x - inner.x);
+            let first = read(&label).first().map(|read| read.text.clone());
+            self.holds(column > heads[0].0 || first == Some(row.to_string()), "row's index");
+        });
+        let Some(header) = header else { return end };
+        let line = self.line(Rect { x: 0, width: inner.right(), ..inner }, header);
+        let first = heads.first().map_or(0, |&(_, x)| x);
+        let numbers: Vec<Read> = read(&line).into_iter().filter(|number| number.x >= first).collect();
+        for number in &numbers {
+            let (from, to) = (number.x, number.x + number.text.len());
+            let over = heads.iter().any(|&(column, x)| {
+                column.to_string() == number.text && from < x + usize::from(grid.cell) && to > x
+            });
+            self.holds(over, &format!("column {} at {from}", number.text));
+        }
+        let selected = grid.cursor.1.to_string();
+        self.holds(numbers.iter().any(|number| number.text == selected), "the selected column has its index");
+        end
+    }
+
+    fn list(&self, list: &List, area: Rect) -> u16 {
+        let app = self.app;
+        let mut y = area.y + 3;
+        let mut index = app.index();
+        for row in list.visible(app) {
+            let id = list.index(app, row).unwrap();
+            index[app.cut().rows] = id;
+            let value = real(app.tensor().unwrap().get(&index).unwrap());
+            let mut numbers: Vec<String> =
+                read(&self.line(area, y)).into_iter().map(|read| read.text).collect();
+            let ranked = app.show() == Show::Largest;
+            let labels: Vec<String> =
+                if ranked { vec![row + 1, id] } else { vec![id] }.iter().map(ToString::to_string).collect();
+            // Some tokens are numbers; the value stands after their text.
+            if let Some(token) = app.token(id).filter(|_| numbers.len() == labels.len() + 2) {
+                let text = numbers.remove(labels.len());
+                self.holds(read_text(&token.text) == [text], "a token's text");
+            }
+            let told = numbers.len() == labels.len() + 1 && numbers[..labels.len()] == labels;
+            let special = !value.is_finite() && numbers == labels;
+            self.holds(
+                special || told && is(&numbers[labels.len()], value, false),
+                &format!("row {row} {numbers:?}"),
+            );
+            y += 1;
+        }
+        let folded = app.shape()[app.cut().rows] - list.count;
+        if folded > 0 {
+            let numbers = read_text(&self.line(area, y).concat());
+            self.holds(
+                numbers == [list.count, list.count + folded, folded, 0].map(|n| n.to_string()),
+                "folded",
+            );
+            y += 1;
+        }
+        y
+    }
+
+    /// Legend, statistics, the value under the cursor.
+    fn foot(&self, area: Rect, from: u16) {
+        let app = self.app;
+        let (mut stats, mut cursor) = (false, false);
+        let whole = &self.known.stats;
+        let value = real(app.tensor().unwrap().get(&app.index()).unwrap());
+        for y in from..area.bottom() {
+            let line = self.line(area, y).concat();
+            let line = line.trim();
+            let numbers = read_text(line);
+            if line.starts_with("min ") {
+                stats = true;
+                let known =
+                    [("min", whole.min), ("max", whole.max), ("mean", whole.mean), ("std", whole.std)];
+                let mut words = line.split(' ');
+                for (name, value) in known {
+                    let shown = (words.next(), words.next().unwrap_or(""));
+                    let right = value.is_nan() || shown.1.parse::<f64>().is_ok() && is(shown.1, value, false);
+                    self.holds(shown.0 == Some(name) && right, &format!("{name} {value}: {}", shown.1));
+                }
+                let counts = [("-inf", whole.neg_inf), ("+inf", whole.pos_inf), ("NaN", whole.nan)];
+                for word in words.filter(|word| *word != "…") {
+                    let (name, count) = word.split_once('×').unwrap();
+                    self.holds(counts.contains(&(name, count.parse().unwrap())), word);
+                }
+            } else if let Some(rest) = line.strip_prefix(&app.place().address(&app.index())) {
+                cursor |= rest.starts_with(" = ");
+                self.holds(rest.is_empty() || self.value(rest, value), "the value under the cursor");
+            } else if line.starts_with("= ") {
+                cursor = true;
+                self.holds(self.value(line, value), "the value under the cursor");
+            } else if ["query", "key", "token", "candidate", "next"].iter().any(|role| line.starts_with(role))
+            {
+                self.holds(numbers.iter().all(|number| self.is_token(number)), "a token's text");
+            } else {
+                let mut known = vec![whole.min, whole.max, 0.0, 3.0];
+                if let Some(span) = app.span() {
+                    known.extend([span.high, -span.high, span.clipped as f64]);
+                }
+                known.extend(app.bars().map_or(Vec::new(), |(low, high)| vec![low, high]));
+                for number in numbers {
+                    let right = known.iter().any(|value| is(&number, *value, false));
+                    self.holds(right, &format!("legend: {number} of {known:?}"));
+                }
+            }
+        }
+        let ids = app.place().step.stage().is_ids();
+        self.holds(stats || ids, "statistics");
+        self.holds(cursor, "the value under the cursor is told");
+    }
+
+    fn value(&self, text: &str, value: f64) -> bool {
+        match read_text(text).first() {
+            Some(number) => is(number, value, false),
+            None => !value.is_finite(),
+        }
+    }
+
+    /// Texts whose lines are broken: each number is one of the text on a line without an end.
+    fn notes(&self, area: Rect) {
+        for y in area.y..area.bottom() {
+            for number in read_text(&self.line(area, y).concat()) {
+                self.holds(self.known.notes.contains(&number), &format!("notes: {number}"));
+            }
+        }
+    }
+
+    fn all(&self) {
+        let panels = Panels::new(self.app);
+        self.title();
+        if let Some(area) = panels.outline {
+            self.outline(area);
+        }
+        if let Some(area) = panels.middle {
+            self.heading(area);
+            let from = match (List::new(self.app, area), Grid::new(self.app, area)) {
+                (Some(list), _) => self.list(&list, area),
+                (None, Some(grid)) => self.grid(area, &grid),
+                (None, None) => area.y,
+            };
+            self.foot(area, from);
+        }
+        if let Some(area) = panels.notes {
+            self.notes(area);
+        }
+        let strip = read_text(&self.line(self.buffer.area, 1).concat());
+        self.holds(strip.iter().all(|number| self.is_token(number)), "tokens");
+        let footer = self.line(self.buffer.area, self.buffer.area.height - 1).concat();
+        self.holds(read_text(&footer).is_empty(), "footer");
+    }
+}
+
+fn reader<'a>(stage: &'a Stage, known: &'a Known) -> Reader<'a> {
+    Reader { app: &stage.app, known, buffer: stage.buffer(), screen: stage.screen() }
+}
+
+#[track_caller]
+fn check(stage: &Stage, known: &Known) {
+    reader(stage, known).all();
+}
+
+/// A prompt of numbers, which are cut least of all.
+fn years(count: usize) -> Vec<TokenLabel> {
+    (0..count).map(|i| TokenLabel { id: i as u32 + 30, text: format!(" {}", 19_000 + 37 * i) }).collect()
+}
+
+/// Long axes, tiny and huge values, numbers for tokens.
+fn wide(tokens: usize, vocab: usize, factor: f32) -> Synthetic {
+    let sizes =
+        Sizes { layers: 16, dim: 300, heads: 12, kv_heads: 4, hidden: 1408, vocab, ..synthetic::SIZES };
+    let mut source = Synthetic::with(sizes, years(tokens));
+    source.factor = factor;
+    source.outlier = Some(-4e7);
+    source
+}
+
+const STAGES: [&str; 11] = [
+    "tokens",
+    "rope_cos",
+    "mask",
+    "xq",
+    "L15/keys_t",
+    "L1/masked_scores",
+    "softmax",
+    "L10/ffn_hidden",
+    "logits",
+    "probs",
+    "nucleus",
+];
+
+fn every_view(source: impl Fn() -> Synthetic, depth: Depth) {
+    for (number, name) in STAGES.iter().enumerate() {
+        let mut stage = Stage::new(source(), (200, 60), depth);
+        stage.keys("/").keys(name);
+        stage.key(KeyCode::Enter);
+        for (turn, keys) in ["", "v", "$", "a]", "v"].into_iter().enumerate() {
+            stage.keys(keys);
+            let known = Known::of(&stage.app);
+            // Over all stages and views every width comes up a dozen times, at heights that differ; those
+            // that people have come up in each.
+            for width in 60..=200_u16 {
+                let turn = (number * 3 + turn) as u16;
+                if (width + turn).is_multiple_of(5) || width.is_multiple_of(20) {
+                    stage.event(Event::Resize(width, 16 + (width * 3 + turn * 7) % 45));
+                    check(&stage, &known);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_number_on_the_screen_is_in_the_trace() {
+    every_view(|| wide(18, 12_000, 1.2e-7), Depth::None);
+}
+
+#[test]
+fn every_number_in_colours_too() {
+    every_view(|| wide(130, 1500, 3.3e4), Depth::True);
+}
+
+#[test]
+fn no_number_of_the_notes_the_help_or_the_go_to_line_is_cut() {
+    let mut stage = Stage::new(Synthetic::with_switches(), (200, 60), Depth::None);
+    for name in ["tokens", "xq", "keys_t", "softmax", "ffn_hidden", "attn_norm_q8", "logits", "nucleus"] {
+        stage.key(KeyCode::Esc);
+        stage.keys("/").keys(name);
+        stage.key(KeyCode::Enter);
+        stage.keys("i");
+        let known = Known::of(&stage.app);
+        for width in (60..=200).step_by(13) {
+            stage.event(Event::Resize(width, 16 + width % 5));
+            for _ in 0..40 {
+                let panels = Panels::new(&stage.app);
+                reader(&stage, &known).notes(panels.notes.unwrap());
+                let before = stage.screen();
+                stage.key(KeyCode::PageDown);
+                if stage.screen() == before {
+                    break;
+                }
+            }
+            stage.key(KeyCode::Home);
+        }
+    }
+    stage.key(KeyCode::Esc);
+    let words: String =
+        llama_trace::tui::action::BINDINGS.iter().map(|binding| binding.help.to_owned() + "\n").collect();
+    let known: Vec<String> =
+        ["0", "60", "200"].map(String::from).into_iter().chain(read_text(&words)).collect();
+    for width in 60..=200 {
+        stage.event(Event::Resize(width, 60));
+        stage.keys("?");
+        assert!(matches!(stage.app.mode(), Mode::Help(_)));
+        let screen = stage.screen();
+        let buffer = stage.buffer();
+        let corner = |corner: &str| (0..width).find(|&x| buffer[(x, 1)].symbol() == corner).unwrap();
+        let (left, right) = (corner("┌"), corner("┐"));
+        let line = |y: u16| (left..right).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+        let help = (2..58).map(line);
+        for number in help.flat_map(|line| read_text(&line)) {
+            assert!(known.contains(&number), "{number} in\n{screen}");
+        }
+        stage.keys("q");
+        stage.keys("/p0/L1/softmax[h=2,t=10");
+        let screen = stage.screen();
+        assert!(screen.contains("softmax[h=2,t=10"), "{screen}");
+        stage.key(KeyCode::Esc);
+    }
+}

@@ -1,0 +1,249 @@
+//! The screens as pictures: text, and in a few of them the colours as letters. They are compared whole, up to
+//! the notes, whose text has tests of its own. A changed picture fails; `INSTA_UPDATE=always cargo test --test
+//! tui` draws them anew.
+
+use std::collections::BTreeMap;
+
+use crossterm::event::KeyCode;
+use llama_trace::tui::theme::Depth;
+use llama_trace::tui::view::Panels;
+use llama_trace::tui::view::grid::Grid;
+use ratatui::style::{Color, Modifier};
+
+use crate::stage::{Stage, text_of};
+use crate::synthetic::Synthetic;
+
+const SIZES: [(u16, u16); 4] = [(80, 24), (100, 30), (120, 40), (200, 60)];
+
+#[track_caller]
+fn compare(name: &str, picture: &str) {
+    let mut settings = insta::Settings::new();
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    settings.bind(|| insta::assert_snapshot!(name, picture));
+}
+
+/// The screen as far as the notes beside it, without empty lines at the end.
+fn text(stage: &Stage) -> String {
+    let mut buffer = stage.buffer();
+    let area = buffer.area;
+    if let Some(notes) = Panels::new(&stage.app).notes.filter(|notes| notes.x > 30) {
+        for y in 0..area.height {
+            for x in notes.x..area.width {
+                buffer[(x, y)].reset();
+            }
+        }
+    }
+    text_of(&buffer).trim_end().to_owned()
+}
+
+/// A letter for each look on the screen, and what the letters stand for; a dot where there is none.
+fn colours(stage: &Stage) -> String {
+    let buffer = stage.buffer();
+    let mut looks: BTreeMap<String, char> = BTreeMap::new();
+    let mut picture = String::new();
+    for y in 0..buffer.area.height {
+        let line: String = (0..buffer.area.width)
+            .map(|x| {
+                let cell = &buffer[(x, y)];
+                if (cell.fg, cell.bg, cell.modifier) == (Color::Reset, Color::Reset, Modifier::empty()) {
+                    return '.';
+                }
+                let look = format!("{} on {} {:?}", cell.fg, cell.bg, cell.modifier);
+                let next = char::from_u32('a' as u32 + looks.len() as u32).unwrap();
+                *looks.entry(look).or_insert(next)
+            })
+            .collect();
+        picture += line.trim_end_matches('.');
+        picture.push('\n');
+    }
+    for (look, letter) in looks {
+        picture += &format!("{letter} {look}\n");
+    }
+    picture
+}
+
+/// The views, each with the step that it is looked at on and the keys that lead to it.
+const VIEWS: [(&str, &str, &str); 9] = [
+    ("list", "tokens", ""),
+    ("ranked", "logits", ""),
+    ("nucleus", "nucleus", ""),
+    ("heatmap", "softmax", ""),
+    ("heatmap-signed", "xq", ""),
+    ("numbers", "masked_scores", "v"),
+    ("notes", "softmax", "i"),
+    ("help", "softmax", "?"),
+    ("go-to", "softmax", "/so"),
+];
+
+#[test]
+fn every_view_at_every_size() {
+    for (width, height) in SIZES {
+        for (view, step, keys) in VIEWS {
+            let mut stage = Stage::sized(step, (width, height), Depth::True);
+            compare(&format!("{view}-{width}x{height}"), &text(stage.keys(keys)));
+        }
+    }
+    compare("heatmap-60x16", &text(&Stage::sized("softmax", (60, 16), Depth::True)));
+    compare("sampled-80x24", &text(&Stage::at("sampled")));
+}
+
+#[test]
+fn every_view_with_sixteen_colours() {
+    for (view, step, keys) in VIEWS {
+        let mut stage = Stage::sized(step, (80, 24), Depth::Ansi);
+        stage.keys(keys);
+        compare(&format!("{view}-16-colours"), &format!("{}\n\n{}", text(&stage), colours(&stage)));
+    }
+}
+
+#[test]
+fn heatmaps_without_colour_at_every_size() {
+    for (width, height) in SIZES {
+        for step in ["masked_scores", "xq"] {
+            let stage = Stage::sized(step, (width, height), Depth::None);
+            compare(&format!("{step}-no-colour-{width}x{height}"), &text(&stage));
+        }
+    }
+}
+
+/// With any number of colours the cursor is no cell that a value could have: brackets tell it, or where a
+/// coloured cell has its number written in it, that number reversed.
+#[test]
+fn the_cursor_is_no_block_of_a_colour_or_a_shade() {
+    for depth in [Depth::None, Depth::Ansi, Depth::Indexed, Depth::True] {
+        for (step, width) in [
+            ("softmax", 60),
+            ("softmax", 80),
+            ("masked_scores", 80),
+            ("xq", 80),
+            ("xq", 160),
+            ("rope_cos", 200),
+        ] {
+            let mut stage = Stage::sized(step, (width, 24), depth);
+            stage.keys("kk");
+            let buffer = stage.buffer();
+            let grid = Grid::new(&stage.app, Panels::new(&stage.app).middle.unwrap()).unwrap();
+            let (area, coloured) = (grid.area(), depth > Depth::Ansi);
+            grid.each_cell(&stage.app, |row, column, x, y| {
+                let cell: String =
+                    (0..grid.cell).map(|i| buffer[(area.x + x + i, area.y + y)].symbol()).collect();
+                let reversed = (0..grid.cell)
+                    .any(|i| buffer[(area.x + x + i, area.y + y)].modifier.contains(Modifier::REVERSED));
+                let (brackets, number) = (cell.contains('[') && cell.ends_with(']'), grid.cell >= 5);
+                let expected = match ((row, column) == grid.cursor, coloured && number) {
+                    (false, _) => !brackets && !reversed,
+                    (true, false) => brackets && !reversed,
+                    (true, true) => reversed && cell.contains(|c: char| c.is_ascii_digit()),
+                };
+                assert!(expected, "`{cell}` at {row}, {column} of {step}, {depth:?}\n{}", stage.screen());
+            });
+        }
+    }
+}
+
+/// One value of a thousand times the others' size leaves the others their colours; it is counted and marked.
+#[test]
+fn an_outlier_leaves_the_others_their_colours_and_is_counted() {
+    for depth in [Depth::None, Depth::True] {
+        let mut source = Synthetic::new();
+        source.outlier = Some(4000.0);
+        let mut stage = Stage::new(source, (120, 40), depth);
+        stage.keys("/L1/ffn_hidden[t=0,f=0]");
+        stage.key(KeyCode::Enter);
+        stage.shows("≥");
+        stage.shows(" · all values  ▲▼ 1");
+        let span = stage.app.span().unwrap();
+        assert!(span.high < 4.0 && span.clipped == 1, "{span:?}");
+        assert_eq!(stage.screen().matches('▲').count(), 2, "the cell and the legend\n{}", stage.screen());
+        stage.keys("ss").shows("±3 std");
+        stage.keys("s").shows("to the largest");
+        assert_eq!(stage.app.span().unwrap().clipped, 0);
+        stage.shows(" 4000.0 · to the largest");
+    }
+}
+
+/// Where no value is further than three deviations the legend says so, and nowhere else.
+#[test]
+fn what_is_beyond_three_deviations_is_not_said_to_be_within() {
+    let mut source = Synthetic::new();
+    source.outlier = Some(40.0);
+    let mut stage = Stage::new(source, (120, 40), Depth::True);
+    stage.keys("/L1/ffn_hidden").key(KeyCode::Enter);
+    stage.keys("ss").shows("±3 std  ▲▼ 1 beyond");
+    stage.keys("/L1/ffn_up").key(KeyCode::Enter);
+    stage.shows("all (within 3 std)");
+}
+
+#[test]
+fn a_mark_leaves_the_bars_and_the_values_alone() {
+    for width in 60..=200 {
+        let stage = Stage::sized("logits", (width, 30), Depth::True);
+        let screen = stage.screen();
+        let bar = |rank: &str| {
+            let row = screen.lines().find(|line| line.contains(rank)).unwrap();
+            row.chars().filter(|c| "█▉▊▋▌▍▎▏".contains(*c)).count()
+        };
+        // The token that was drawn stands third, and has a bar between the second's and the fourth's.
+        assert!(screen.contains("20 ␣w") && screen.contains('←'), "{screen}");
+        assert!((bar("   4   27")..=bar("   2   13")).contains(&bar("   3   20")), "{width}\n{screen}");
+        assert!(screen.contains("2.9179"), "{width}\n{screen}");
+    }
+}
+
+#[test]
+fn a_nucleus_says_how_many_stay_and_folds_the_zeros() {
+    let mut stage = Stage::at("nucleus");
+    let stay = stage.app.kept().unwrap().clone();
+    let all = stage.app.shape()[0];
+    assert!(stay.positive > 2 && stay.positive < all);
+    stage.shows(&format!("of {} stay; the other {} are 0", all, all - stay.positive));
+    stage.shows("sum 1.0000");
+    stage.keys("$");
+    assert_eq!(stage.app.index(), [stage.app.ranked(stay.positive - 1).unwrap() as usize]);
+    // By id every one of them is there, the zeros too.
+    stage.keys("v").shows("vocab 64");
+    stage.keys("$");
+    stage.shows("p0/nucleus[v=63] = 0");
+}
+
+/// The notes stand beside the tensor only where that keeps 55 columns; elsewhere `i` exchanges the two.
+#[test]
+fn the_notes_leave_the_tensor_its_columns() {
+    for width in 60..=200 {
+        let mut stage = Stage::sized("softmax", (width, 30), Depth::True);
+        let panels = Panels::new(&stage.app);
+        let tensor = panels.middle.unwrap();
+        match panels.notes {
+            Some(_) => assert!(tensor.width >= 55, "{width}"),
+            None => {
+                stage.shows("i: notes");
+                stage.keys("i").shows("softmax[h, t, k] = ");
+                stage.shows("i: tensor");
+                stage.keys("i").shows("head 2 of 4");
+            }
+        }
+        assert!(tensor.width >= 55 || panels.notes.is_none());
+    }
+}
+
+/// Each stage that a run has not has its own reason.
+#[test]
+fn what_is_absent_has_its_own_reason() {
+    let mut stage = Stage::at("softmax");
+    for (name, reason) in [
+        ("attn_norm_q8", "this run has no attn_norm_q8: it computes in f32"),
+        ("L0/ffn_hidden_scale", "this run has no ffn_hidden_scale: it computes in f32"),
+        ("xk_norm", "the model has no xk_norm: it does not normalise queries and keys"),
+    ] {
+        stage.keys("/").keys(name);
+        stage.key(KeyCode::Enter);
+        assert!(stage.message().starts_with(reason), "{}", stage.message());
+        stage.key(KeyCode::Esc);
+    }
+    stage.keys("t").wait();
+    stage.keys("/masked_scores[k=0]");
+    stage.key(KeyCode::Enter);
+    let reason = "pass 1 has no masked_scores: it reads 1 token, and nothing is hidden from it";
+    assert_eq!(stage.message(), reason);
+}
