@@ -137,7 +137,7 @@ mod tests {
         ];
         assert_eq!(line(&pieces, 40), "std 4.951843e-7 (a view) of a head");
         assert_eq!(line(&pieces, 30), "std 4.951843e-7 of a head");
-        assert_eq!(line(&pieces, 20), "std 4.951843e-7 of…");
+        assert_eq!(line(&pieces, 20), "std 4.951843e-7 of …");
         assert_eq!(line(&pieces, 12), "std 4.952e-7");
         assert_eq!(line(&pieces, 9), "std 5e-7");
         assert_eq!(line(&pieces, 6), "std …");

@@ -169,7 +169,7 @@ fn fewer_whole(id: i64, columns: usize) -> String {
 }
 
 /// A value with as many of its first `digits` digits as `columns` have room for: with an exponent where that
-/// shows more of them, and `…` where not even one has room. It is 0 only where nothing else fits that is near.
+/// shows more of them, and `…` where not even one has room: only 0 is written as 0.
 fn fewer(value: f64, digits: usize, columns: usize) -> String {
     if let Some(text) = special(value) {
         return cut(&text, columns);
@@ -181,12 +181,12 @@ fn fewer(value: f64, digits: usize, columns: usize) -> String {
     // How many digits from the first that is not 0 a text with `points` digits after its point has.
     let plain = (0..=8_usize).map(|points| (points as f64 + size + 1.0, format!("{value:.points$}")));
     let power = (0..=8_usize).map(|points| (points as f64 + 1.0, format!("{value:.points$e}")));
+    let most = (digits as f64).max(size + 1.0);
     let mut best: Option<(f64, String)> = None;
     for (shown, text) in plain.chain(power) {
-        let most = (digits as f64).max(size + 1.0);
-        let better = best.as_ref().is_none_or(|(most, _)| shown.max(0.0) > *most);
-        if width(&text) <= columns && shown <= most && better {
-            best = Some((shown.max(0.0), text));
+        let better = best.as_ref().is_none_or(|(best, _)| shown > *best);
+        if width(&text) <= columns && (1.0..=most).contains(&shown) && better {
+            best = Some((shown, text));
         }
     }
     best.map_or_else(|| cut(&format!("{value:e}"), columns), |(_, text)| text)
@@ -260,7 +260,7 @@ mod tests {
             [15, 11, 9, 8, 7, 6, 4].map(|n| full_in(value, n)),
             ["4.951843e-7", "4.951843e-7", "4.9518e-7", "4.952e-7", "4.95e-7", "5.0e-7", "5e-7",]
         );
-        assert_eq!([6, 5, 4, 3].map(|n| short(Number::F32(-0.012_345), n)), ["-0.012", "-0.01", "-0", "-0"]);
+        assert_eq!([6, 5, 4, 3].map(|n| short(Number::F32(-0.012_345), n)), ["-0.012", "-0.01", "…", "…"]);
         assert_eq!([5, 4, 3].map(|n| short(Number::F32(-3.4e38), n)), ["-3e38", "…", "…"]);
         assert_eq!([3, 2].map(|n| short(Number::I64(127), n)), ["127", "…"]);
         assert_eq!(short(Number::F32(1234.5), 7), "1234");
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(cut("(12,4,8)", 6), "(12,…");
         assert_eq!(cut("min -12.5 max", 9), "min …");
         assert_eq!(cut("L2 norm", 5), "L2 n…");
-        assert_eq!(cut("␣time20", 7), "␣time…");
+        assert_eq!(cut("␣time20", 6), "␣time…");
     }
 
     #[test]

@@ -390,7 +390,7 @@ mod tests {
     fn a_table_too_wide_for_its_numbers_is_a_list() {
         let source = "| a | b |\n|---|---|\n| 4.9518565e-7 | 0.123456 |\n";
         assert_eq!(plain(source, 22)[2], "4.9518565e-7  0.123456");
-        assert_eq!(plain(source, 16), ["a: 4.9518565e-7", "  b: 0.123456"]);
+        assert_eq!(plain(source, 18), ["a: 4.9518565e-7", "  b: 0.123456"]);
     }
 
     #[test]
