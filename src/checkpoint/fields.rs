@@ -86,7 +86,9 @@ const ZERO: &[Neutral] = &[Neutral::Number(0.0)];
 const ONE_OR_ZERO: &[Neutral] = &[Neutral::Number(1.0), Neutral::Number(0.0)];
 /// Where −1 stands for none.
 const NEGATIVE: &[Neutral] = &[Neutral::Number(-1.0), Neutral::Number(0.0)];
-const SILU: &[Neutral] = &[Neutral::Text("silu"), Neutral::Text("swish")];
+const SILU: &[Neutral] = &[Neutral::Text("silu"), Neutral::Text("swish"), Neutral::Text("swiglu")];
+/// The file that goes before all others in any case.
+const WEIGHTS: &[Neutral] = &[Neutral::Text("model.safetensors")];
 const FULL: &[Neutral] = &[Neutral::Text("full_attention")];
 
 use Null::{Absent, Fails};
@@ -121,7 +123,13 @@ pub const TABLE: &[Row] = &[
     row(Qwen2, Obeyed, Fails, &["head_dim", "use_sliding_window", "max_window_layers"]),
     row(Qwen2, Obeyed, Absent, &["sliding_window", "layer_types"]),
     row(Qwen2, Harmless, Fails, &["attention_dropout"]),
-    row(Qwen2, Harmless, Absent, &["attention_bias", "mlp_bias"]),
+    row(Qwen2, Harmless, Absent, &[
+        "attention_bias", "mlp_bias",
+        // CodeQwen1.5 has it beside rope_theta, which alone is read.
+        "rotary_emb_base",
+        // Qwen2.5-1M: how vLLM goes past the context that the model was trained for; transformers has no such thing.
+        "dual_chunk_attention_config",
+    ]),
     // Qwen3.
     row(Qwen3, Obeyed, Fails, &["head_dim", "attention_bias", "use_sliding_window", "max_window_layers"]),
     row(Qwen3, Obeyed, Absent, &["sliding_window", "layer_types"]),
@@ -134,32 +142,32 @@ pub const TABLE: &[Row] = &[
         "attention_dropout", "attn_dropout", "attention_probs_dropout_prob", "hidden_dropout", "hidden_dropout_prob",
         "dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop", "residual_dropout", "embedding_dropout",
         "ffn_dropout", "classifier_dropout", "layerdrop", "gradient_checkpointing", "label_smoothing",
-        "router_aux_loss_coef", "router_jitter_noise", "output_router_logits", "z_loss_coefficient", "init_std",
-        "initializer_factor", "init_method", "weight_init",
+        "router_aux_loss_coef", "router_jitter_noise", "output_router_logits", "z_loss_coefficient", "z_loss_weight", "init_std",
+        "initializer_factor", "init_method", "weight_init", "neftune_noise_alpha",
         // How it was split, stored, or is to be run.
         "pretraining_tp", "tensor_parallel", "tensor_parallel_degree", "sequence_parallel", "use_cache_kernel",
         "dtype", "torch_dtype", "use_bfloat16", "fp16", "bf16", "fp32", "torchscript", "chunk_size_feed_forward",
         "low_cpu_mem_usage", "attn_implementation", "_attn_implementation", "_attn_implementation_internal",
         "_attn_implementation_autoset", "_experts_implementation", "_experts_implementation_internal",
         "experts_implementation", "_flash_attn_2_enabled", "use_flash_attn", "use_flash_attention",
-        "use_flash_attention_2", "flash_attn", "use_flash_rotary", "use_fused_rmsnorm", "use_fused_rope",
+        "use_flash_attention_2", "use_flashattn", "flash_attn", "use_flash_rotary", "use_fused_rmsnorm", "use_fused_rope",
         "fused_bias_fc", "use_fused_crossentropy", "cache_implementation", "offline", "use_dynamic_ntk_cache",
         // What the checkpoint is called and came from.
         "transformers_version", "_name_or_path", "name_or_path", "_commit_hash", "auto_map", "tokenizer_class",
         "tokenizer_file", "prefix", "revision", "license", "transformers.js_config", "transformers_js_config",
-        "is_llama_config", "rope_interleaved", "unsloth_*", "_unsloth*", "mergekit*", "max_sequence_length",
+        "is_llama_config", "is_qwen2_config", "internal_version", "rope_interleaved", "unsloth_*", "_unsloth*", "mergekit*", "max_sequence_length",
         "max_seq_len", "max_seq_length", "max_length_seq", "seq_length", "model_max_length", "user_max_position",
         "training_args", "peft_type", "_pre_quantization_dtype", "world_size", "nanotron_version", "language",
         // Tokens.
         "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "cls_token_id",
         "mask_token_id", "eot_token_id", "eod_token_id", "decoder_start_token_id", "bos_token", "eos_token",
         "pad_token", "unk_token", "image_token_index", "additional_special_tokens", "original_vocab_size",
-        "ignore_index", "pad_vocab_size_multiple", "make_vocab_size_divisible_by",
+        "ignore_index", "pad_vocab_size_multiple", "make_vocab_size_divisible_by", "type_vocab_size",
         // What is put on top of the model, or taken out of it.
         "id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params",
         "output_attentions", "output_hidden_states", "output_scores", "return_dict", "return_dict_in_generate",
         "use_return_dict", "tie_last_hidden_states", "is_decoder", "is_encoder_decoder", "tie_encoder_decoder",
-        "keys_to_ignore_at_inference", "tf_legacy_loss",
+        "keys_to_ignore_at_inference", "tf_legacy_loss", "value_head_prefix", "normalize_reward",
         // Generation, in older files.
         "max_length", "max_new_tokens", "min_length", "min_new_tokens", "do_sample", "early_stopping", "num_beams",
         "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "min_p", "typical_p",
@@ -190,7 +198,11 @@ pub const TABLE: &[Row] = &[
         "num_experts", "num_local_experts", "n_routed_experts", "n_shared_experts", "num_shared_experts",
         "num_experts_per_tok", "moe_*", "expert*", "mup*", "kv_lora_rank", "q_lora_rank", "num_kv_shared_layers",
         "cla_share_factor", "layer_skip", "hidden_size_per_layer_input", "altup*", "residual_post_norm",
+        "qk_layer_norms", "kv_sharing_modes", "ntk*", "use_dynamic_ntk", "use_logn_attn",
+        // BitNet, under Llama's model_type.
+        "input_bits", "weight_bits",
     ]),
+    row(HuggingFace, Refused(WEIGHTS), Absent, &["transformers_weights"]),
     row(HuggingFace, Refused(SILU), Absent, &["hidden_activation", "activation_function", "activation", "act_fn"]),
     row(HuggingFace, Refused(ONE), Absent, &[
         "partial_rotary_factor", "rotary_pct", "rope_percentage", "rotary_percent", "attention_multiplier",
