@@ -47,7 +47,7 @@ pub fn watch() -> Result<()> {
     static WATCHED: OnceLock<Result<()>> = OnceLock::new();
     let watch = || {
         #[cfg(unix)]
-        let watched = lost::watch().and_then(|()| signals::watch());
+        let watched = signals::watch().and_then(|()| lost::watch());
         #[cfg(not(unix))]
         let watched =
             signal_hook::flag::register(signal_hook::consts::SIGINT, stop::process().flag()).map(drop);

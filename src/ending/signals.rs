@@ -25,6 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const SAYING: Duration = Duration::from_millis(200);
 
 pub(super) fn watch() -> io::Result<()> {
+    share_arenas();
     terminal::remember();
     // To be caught is enough: the write that was too long returns an error then.
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
@@ -50,6 +51,16 @@ pub(super) fn watch() -> io::Result<()> {
         }
     })?;
     Ok(())
+}
+
+/// Lets the threads share two of the C library's arenas. It would reserve 64 MiB of address space for each of them, also
+/// for those that only wait, and where address space is limited a file then has no room.
+fn share_arenas() {
+    // SAFETY: it takes two numbers, and no other thread is running yet.
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 2);
+    }
 }
 
 /// Whether the terminal sent it, because a key was pressed.
