@@ -125,8 +125,8 @@ pub trait Backend: Send + Sync {
     fn input(&self) -> Self::Input;
 
     /// Makes x (rows, width) ready for the matrix products that read it; in int8 it is quantised here. A backend
-    /// that sums in another order for many tokens goes by `tokens`, the pass's T, and never by `rows`: these depend
-    /// on who looks on.
+    /// that sums in another order for many tokens goes by `tokens`, the pass's T (1 for the head of its last token),
+    /// and never by `rows`: these depend on who looks on.
     fn prepare(
         &self,
         x: &Self::Buffer,

@@ -306,18 +306,24 @@ pub fn finish_rows<B: Backend, P: Probe>(
         (work.some, work.final_norm) = (backend.buffer(at_once * d), backend.buffer(at_once * d));
         (work.logits, work.logit_rows) = (backend.buffer(at_once * config.vocab), at_once);
     }
-    for first in rows.clone().step_by(at_once) {
-        let t = at_once.min(rows.end - first);
+    let last = dims.tokens - 1;
+    let mut first = rows.start;
+    while first < rows.end {
+        // The last token's row goes alone and is summed as in a pass of one token: it is the only one that a pass
+        // computes which nobody watches, and it must not differ where somebody does.
+        let (t, order) =
+            if first == last { (1, 1) } else { (at_once.min(rows.end.min(last) - first), dims.tokens) };
         let mut see = Observer::some(model, probe, dims, first..first + t);
         backend.rows(&work.x, first..first + t, d, &mut work.some);
         backend.rms_norm(&work.some, &model.weights.final_norm, config.norm_eps, t, &mut work.final_norm)?;
         see.stage(Stage::FinalNorm, &work.final_norm)?;
 
-        backend.prepare(&work.final_norm, d, t, dims.tokens, &mut work.input)?;
+        backend.prepare(&work.final_norm, d, t, order, &mut work.input)?;
         see.quantized(Stage::FinalNormQ8, Stage::FinalNormScale, &work.input)?;
         backend.matmul(&work.input, model.weights.head(), None, &mut work.logits)?;
         see.stage(Stage::Logits, &work.logits)?;
         work.last_row = t - 1;
+        first += t;
     }
     Ok(())
 }

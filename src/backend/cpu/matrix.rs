@@ -168,7 +168,7 @@ impl Input {
             return Ok(());
         }
         // A unit's sums have an order of their own, so whether it multiplies must not depend on how many of the
-        // pass's rows are multiplied: of the head that is one, or all where somebody looks at them.
+        // pass's rows are multiplied: of the head those that somebody looks at.
         #[cfg(target_arch = "x86_64")]
         {
             self.unit = kernel.brains(precision, width).filter(|_| tokens >= MIN_PACKED);
