@@ -172,15 +172,13 @@ fn a_pipe_in_the_way_of_an_export_is_not_waited_for() {
 /// As [`export`], in namespaces of its own, after the shell commands `before`; none where there are none to be had.
 #[cfg(target_os = "linux")]
 fn export_after(before: &str, out: &Path, args: &str, after: &str) -> Option<Output> {
-    use std::io::Write;
     use std::process::Command;
     let binary = env!("CARGO_BIN_EXE_llama-trace");
     let mut shell = Command::new("unshare");
     shell.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
     let possible = shell.arg("mount -t tmpfs none /mnt").output();
     if !possible.is_ok_and(|output| output.status.success()) {
-        // Past the test harness's capture.
-        let _ = writeln!(std::io::stderr(), "skip: no mount namespaces here");
+        crate::common::skip("no mount namespaces here");
         return None;
     }
     let script = format!(

@@ -14,7 +14,7 @@ fn a_hundred_thousand_threads_from_the_environment_are_a_thousand_and_said_in_on
 /// Runs with so many processes and threads allowed: as a user who has no others where this one, being root, knows no
 /// limit.
 #[cfg(target_os = "linux")]
-fn with_processes(limit: usize) -> (bool, std::process::Output) {
+fn with_processes(limit: u32) -> (bool, std::process::Output) {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::os::unix::process::CommandExt;
 
@@ -28,7 +28,8 @@ fn with_processes(limit: usize) -> (bool, std::process::Output) {
     let limited = format!("ulimit -u {limit} 2>/dev/null || ulimit -p {limit}; exec \"$0\" \"$@\"");
     child.args(["-c", &limited]).arg(program).args(RUN).args(["--threads", "100"]).current_dir("/");
     if is_root {
-        child.uid(61_234);
+        // Each with a user of its own: the limit counts all that this user runs.
+        child.uid(100_000 + std::process::id() % 100_000 * 64 + limit);
     }
     (is_root, child.output().unwrap())
 }
@@ -49,7 +50,7 @@ fn where_fewer_threads_can_be_started_fewer_compute() {
     let (is_root, output) = with_processes(30);
     if !is_root {
         // Who runs this may have more processes than that already.
-        println!("skipped: only root can be another user");
+        super::common::skip("only root can be another user");
         return;
     }
     let said = stderr(&output);

@@ -17,7 +17,7 @@ pub(crate) fn fixture(path: &str) -> PathBuf {
 static SKIPS: AtomicUsize = AtomicUsize::new(0);
 
 /// A file of the real models that lie beside the checkout (`../shared/data`, or `LLAMA_TRACE_DATA`). Where
-/// it is missing the caller skips its test, and this says so past the test harness's capture, counted.
+/// it is missing the caller skips its test.
 pub(crate) fn data(path: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("LLAMA_TRACE_DATA")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data"), PathBuf::from);
@@ -25,9 +25,14 @@ pub(crate) fn data(path: &str) -> Option<PathBuf> {
     if file.exists() {
         return Some(file);
     }
-    let count = SKIPS.fetch_add(1, Ordering::Relaxed) + 1;
-    let _ = writeln!(std::io::stderr(), "skip {count}: no {}", file.display());
+    skip(&format!("no {}", file.display()));
     None
+}
+
+/// Says past the test harness's capture, counted, that a test is skipped, and why.
+pub(crate) fn skip(why: &str) {
+    let count = SKIPS.fetch_add(1, Ordering::Relaxed) + 1;
+    let _ = writeln!(std::io::stderr(), "skip {count}: {why}");
 }
 
 /// The binary with `args`, run to its end with empty standard input.
