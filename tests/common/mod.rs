@@ -35,6 +35,17 @@ pub(crate) fn skip(why: &str) {
     let _ = writeln!(std::io::stderr(), "skip {count}: {why}");
 }
 
+/// Lets children hear SIGHUP also where the tests were started with nohup: a signal that is ignored here would be there
+/// too, and one that is caught here is as usual there.
+pub(crate) fn hear_hangups() {
+    #[cfg(unix)]
+    {
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        let hangup = signal_hook::consts::SIGHUP;
+        ONCE.call_once(|| drop(signal_hook::flag::register(hangup, std::sync::Arc::default())));
+    }
+}
+
 /// The binary with `args`, run to its end with empty standard input.
 pub(crate) fn llama_trace<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
     command(args).output().expect("the binary starts")
@@ -42,6 +53,7 @@ pub(crate) fn llama_trace<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Ite
 
 /// The binary with `args`, not started yet.
 pub(crate) fn command<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    hear_hangups();
     let mut command = Command::new(env!("CARGO_BIN_EXE_llama-trace"));
     command.args(args).stdin(std::process::Stdio::null());
     command
