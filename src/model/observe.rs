@@ -40,7 +40,7 @@ impl<'a, B: Backend, P: Probe> Observer<'a, B, P> {
     }
 
     fn site(&self, stage: Stage) -> Site {
-        Site { pass: self.dims.pass, layer: self.layer, stage }
+        Site { layer: self.layer, ..Site::once(self.dims.pass, stage) }
     }
 
     /// Whether the probe wants `stage` here.

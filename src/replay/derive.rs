@@ -63,13 +63,13 @@ pub fn derive(
     let stride = kv_heads * c;
     let shape = sizes.shape(site.stage.axes(), dims);
     if let Some(stage) = quantized_from(site.stage) {
-        return quantize(site, sizes, &shape, &*input(Site { stage, ..site })?, stop);
+        return quantize(site, sizes, &shape, &*input(site.other(stage))?, stop);
     }
     let mut out = vec![0.0; shape.iter().product()];
     // The keys that row t sees; outside the layers, in those with a window.
     let window = site.layer.map_or(sizes.window, |layer| sizes.window_of(layer));
     let seen = |t: usize| visible(dims.start + t, window);
-    let mut here = |stage| input(Site { stage, ..site });
+    let mut here = |stage| input(site.other(stage));
     match site.stage {
         Stage::Mask => {
             for (t, row) in out.chunks_exact_mut(keys).enumerate() {
@@ -124,7 +124,7 @@ pub fn derive(
             }
         }
         Stage::AttnResidual => {
-            let (x, output) = (input(layer_input(site))?, input(Site { stage: Stage::AttnOutput, ..site })?);
+            let (x, output) = (input(layer_input(site))?, input(site.other(Stage::AttnOutput))?);
             add(values(&x), values(&output), &mut out);
         }
         Stage::FfnSilu => {

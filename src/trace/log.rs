@@ -54,7 +54,7 @@ pub struct Line {
 impl Line {
     /// The site that holds the step's values.
     pub fn site(&self) -> Site {
-        Site { pass: self.pass, layer: self.layer, stage: self.step.stage() }
+        Site { layer: self.layer, ..Site::once(self.pass, self.step.stage()) }
     }
 }
 
@@ -82,7 +82,7 @@ fn line(
     step: Step,
     times: &HashMap<Site, Duration>,
 ) -> Line {
-    let site = Site { pass: dims.pass, layer, stage: step.stage() };
+    let site = Site { layer, ..Site::once(dims.pass, step.stage()) };
     let took = match step {
         Step::View(_) => Took::View,
         Step::Stage(stage) => match stage.info().runs {

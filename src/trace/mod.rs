@@ -25,6 +25,6 @@ pub use frame::{Frame, FrameData, Stats};
 pub use probe::{NoProbe, Probe, Values};
 pub use recorder::Recorder;
 pub use select::Select;
-pub use site::Site;
+pub use site::{Run, Site};
 pub use source::{Outline, PassOutline, Source, Status, TokenLabel};
 pub use stage::{Axis, Stage, Step, View};

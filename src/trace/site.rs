@@ -1,13 +1,33 @@
-//! Where a value is in a trace: pass, layer, stage, and an index into the stage's axes.
+//! Where the values of a stage are: run, sequence, pass, layer, stage.
 
 use std::fmt;
 
 use super::card::{PassDims, Sizes};
 use super::stage::Stage;
 
-/// One stage of one layer of one pass. `layer` is set exactly where the stage has one.
+/// Number of a run among those that a program has open: r0 is the run itself, others branch off from it or are
+/// another trace beside it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Run(pub u16);
+
+impl Run {
+    /// The run itself.
+    pub const ITSELF: Self = Self(0);
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "r{}", self.0)
+    }
+}
+
+/// One stage of one layer of one pass of one sequence. `layer` is set exactly where the stage has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Site {
+    /// The run.
+    pub run: Run,
+    /// Number of the sequence in the batch; 0 where there is one.
+    pub sequence: usize,
     /// Number of the pass; 0 is the prefill.
     pub pass: usize,
     /// Number of the layer, from 0.
@@ -17,14 +37,20 @@ pub struct Site {
 }
 
 impl Site {
-    /// A stage outside the layers.
+    /// A stage outside the layers, of sequence 0 of the run itself.
     pub fn once(pass: usize, stage: Stage) -> Self {
-        Self { pass, layer: None, stage }
+        Self { run: Run::ITSELF, sequence: 0, pass, layer: None, stage }
     }
 
-    /// A stage of a layer.
+    /// A stage of a layer, of sequence 0 of the run itself.
     pub fn layer(pass: usize, layer: usize, stage: Stage) -> Self {
-        Self { pass, layer: Some(layer), stage }
+        Self { layer: Some(layer), ..Self::once(pass, stage) }
+    }
+
+    /// Another stage of the same layer, or of the same pass outside the layers.
+    #[must_use]
+    pub fn other(self, stage: Stage) -> Self {
+        Self { stage, ..self }
     }
 
     /// The path of its dump below the export's directory: `pass_000/layer_00/xq.npy`.
@@ -55,6 +81,12 @@ impl Site {
 
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.run != Run::ITSELF {
+            write!(f, "{}:", self.run)?;
+        }
+        if self.sequence != 0 {
+            write!(f, "s{}/", self.sequence)?;
+        }
         write!(f, "p{}/", self.pass)?;
         if let Some(layer) = self.layer {
             write!(f, "L{layer}/")?;
@@ -66,6 +98,13 @@ impl fmt::Display for Site {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_run_itself_and_the_first_sequence_go_without_saying() {
+        let site = Site::layer(2, 1, Stage::Softmax);
+        assert_eq!(site.to_string(), "p2/L1/softmax");
+        assert_eq!(Site { run: Run(3), sequence: 4, ..site }.to_string(), "r3:s4/p2/L1/softmax");
+    }
 
     #[test]
     fn files_are_named_as_the_contract_says() {

@@ -18,7 +18,7 @@ pub struct Place {
 impl Place {
     /// The site that holds its values.
     pub fn site(self) -> Site {
-        Site { pass: self.pass, layer: self.layer, stage: self.step.stage() }
+        Site { layer: self.layer, ..Site::once(self.pass, self.step.stage()) }
     }
 
     /// `p0/L1/softmax`, and `p0/L1/keys_t` for a view.

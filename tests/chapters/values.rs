@@ -258,7 +258,7 @@ impl<'a> Reader<'a> {
         if step.stage().in_layer() != layer.is_some() {
             return Err(wrong());
         }
-        Ok((Site { pass, layer, stage: step.stage() }, step))
+        Ok((Site { layer, ..Site::once(pass, step.stage()) }, step))
     }
 
     /// A number, `last`, or in braces an address or the name of a head of heads.json.

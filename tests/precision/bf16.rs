@@ -92,7 +92,7 @@ fn ours(model: &Model<Cpu>, golden: &Golden, site: Site, precision: Precision) -
     let count = sizes.shape(site.stage.axes(), dims).iter().product();
     let mut out = backend.buffer(count);
     let t = dims.tokens;
-    let at = |stage| golden.values(Site { stage, ..site });
+    let at = |stage| golden.values(site.other(stage));
     let x = |site: Site| match site.layer {
         Some(_) => golden.values(layer_input(site)),
         None => golden.values(Site::layer(site.pass, config.layers - 1, S::FfnResidual)),
@@ -218,7 +218,7 @@ fn a_rounding_too_few_or_too_many_is_noticed() {
     // A bias added to the rounded product.
     let site = Site::layer(0, 0, Stage::FfnGate);
     let w1 = &model.weights.layers[0].w1;
-    let (x, t) = (golden.values(Site { stage: Stage::FfnNorm, ..site }), golden.passes[0].tokens);
+    let (x, t) = (golden.values(site.other(Stage::FfnNorm)), golden.passes[0].tokens);
     let bias = w1.bias.as_ref().unwrap().repeat(t);
     let (mut input, mut product, mut out) =
         (model.backend.input(), vec![0.0; bias.len()], vec![0.0; bias.len()]);

@@ -170,7 +170,7 @@ fn statistics_of_a_stage_in_blocks_are_those_of_the_whole() {
     let (frames, _) = record(&model(), &prompt);
     let mut live = start_within(8 << 10, model(), &prompt, 1, Vec::new());
     for (stage, layer) in [(Stage::Softmax, Some(1)), (Stage::MaskedScores, Some(0)), (Stage::Logits, None)] {
-        let site = Site { pass: 0, layer, stage };
+        let site = Site { layer, ..Site::once(0, stage) };
         let whole = frames[&site].floats().unwrap();
         for held in [None, Some((0, 1)), Some((1, 3)), Some((whole.ndim() - 1, 4))] {
             let stats = loop {
