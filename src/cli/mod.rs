@@ -26,6 +26,7 @@ use std::str::FromStr;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::error::{Result, printable, printable_text};
+use crate::trace::Address;
 
 /// Step through a real Llama: every stage of the forward pass, with true shapes and true values.
 #[derive(Debug, Parser)]
@@ -189,6 +190,10 @@ struct OpenArgs {
     /// Head to open at, from 0
     #[arg(long, requires = "step", value_name = "H", value_parser = one, allow_negative_numbers = true)]
     head: Option<usize>,
+
+    /// Address to open at, as the tracer prints it: p0/L1/softmax[h=2,t=5,k=1]; what is left out is the first
+    #[arg(long, requires = "step", value_name = "ADDRESS", value_parser = Address::parse, conflicts_with_all = ["pass", "layer", "stage", "head"])]
+    at: Option<Address>,
 }
 
 /// Which part of a run.

@@ -17,6 +17,7 @@ pub(super) fn run(args: &RunArgs, open: &OpenArgs, memory: &MemoryArgs) -> Resul
         layer: open.layer,
         stage: open.stage.clone(),
         head: open.head,
+        at: open.at.clone(),
         passes: draws,
     };
     let Run { sampler, ids, tokenizer, eos, .. } = run;

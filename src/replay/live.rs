@@ -19,7 +19,7 @@ use crate::model::Model;
 use crate::stop::Stop;
 use crate::tokenizer::Tokenizer;
 use crate::trace::{
-    Block, Frame, FrameData, Outline, PassDims, PassOutline, Region, Site, Source, Stage, Stats, Status,
+    Block, Frame, FrameData, Outline, PassDims, PassOutline, Region, Run, Site, Source, Stage, Stats, Status,
     TokenLabel,
 };
 
@@ -84,7 +84,7 @@ impl Live {
         let store = Arc::new(Mutex::new(Store::new(memory)));
         let progress = Arc::new(Progress::default());
         let stop = model.backend.stop().clone();
-        let outline = Outline { card: model.card(), passes: Vec::new() };
+        let outline = Outline { run: Run::ITSELF, sequence: 0, card: model.card(), passes: Vec::new() };
         let (shared, seen) = (Arc::clone(&store), Arc::clone(&progress));
         let mut live = Self {
             outline,

@@ -1,31 +1,97 @@
-//! The address of a place in a trace, or of one number there: `p0/L1/softmax[h=2,t=5,k=1]`. What the program
-//! prints and what it reads is one grammar:
+//! The address of a place in a trace, or of one number there: `p0/L1/softmax[h=2,t=5,k=1]`. The go-to line, `--at`, the
+//! chapters, manifests and messages read and print one grammar:
 //!
 //! ```text
-//! address = ['p' N '/'] ['L' N '/'] step ['[' letter '=' N {',' letter '=' N} ']']
+//! address = [RUN ':'] ['s' N '/'] ['p' N '/'] ['L' N '/'] step ['[' letter '=' N {',' letter '=' N} ']']
 //! ```
 //!
-//! A step is a stage or a view, a letter that of one of its axes ([`Axis::index`]). What is left out means
-//! "here": who reads an address knows where that is.
+//! RUN is letters, digits, `-` and `_`; `r0` is the run itself. `s` is the sequence of a batch, `p` the pass, `L` the
+//! layer. A step is a stage, a view or a weight ([`Weight`]), a letter that of one of its axes ([`Axis::index`],
+//! [`Weight::letters`]); `q`, for query, may stand for `t`.
+//!
+//! In the viewer a part that is left out means "here", elsewhere the first: r0, s0, p0, L0. Printed addresses are
+//! complete but for `r0:` and `s0/`.
 
 use std::fmt;
 
-use super::stage::{Axis, Step};
+use super::select::near;
+use super::site::{Run, Site};
+use super::stage::{Axis, Section, Step};
+use super::weight::Weight;
+
+/// What an address names: a step of the pass, or a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// A stage or a view.
+    Step(Step),
+    /// A weight.
+    Weight(Weight),
+}
 
 /// An address as it was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Address {
+    /// Name of the run.
+    pub run: Option<String>,
+    /// Number of the sequence.
+    pub sequence: Option<usize>,
     /// Number of the pass.
     pub pass: Option<usize>,
     /// Number of the layer.
     pub layer: Option<usize>,
-    /// The stage or view.
-    pub step: Option<Step>,
+    /// The stage, view or weight.
+    pub subject: Option<Subject>,
     /// Letters of axes with an index on each.
     pub index: Vec<(char, usize)>,
 }
 
+impl Subject {
+    /// The subject of this name, a step where both have it.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let weight = || Weight::from_name(name).map(Self::Weight);
+        Step::from_name(name).map(Self::Step).or_else(weight)
+    }
+
+    /// Whether each layer has one of its own.
+    pub fn in_layer(self) -> bool {
+        match self {
+            Self::Step(step) => step.stage().in_layer(),
+            Self::Weight(weight) => weight.in_layer(),
+        }
+    }
+
+    /// Its axes, outermost first, each with the letter that indexes it.
+    pub fn letters(self) -> Vec<(char, Axis)> {
+        match self {
+            Self::Step(step) => step.axes().iter().map(|&axis| (axis.index(), axis)).collect(),
+            Self::Weight(weight) => weight.letters().into_iter().zip(weight.axes().iter().copied()).collect(),
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Step(step) => f.write_str(step.name()),
+            Self::Weight(weight) => weight.fmt(f),
+        }
+    }
+}
+
 impl Address {
+    /// The complete address of one value of `step`, or of all of it where `index` is empty.
+    pub fn of(site: Site, step: Step, index: &[usize]) -> Self {
+        let letters = step.axes().iter().map(|axis| axis.index());
+        Self {
+            run: (site.run != Run::ITSELF).then(|| site.run.to_string()),
+            sequence: (site.sequence != 0).then_some(site.sequence),
+            pass: Some(site.pass),
+            layer: site.layer,
+            subject: Some(Subject::Step(step)),
+            index: letters.zip(index.iter().copied()).collect(),
+        }
+    }
+
     /// Reads an address. A layer may be a number alone, and the order of the letters does not matter.
     ///
     /// # Errors
@@ -39,6 +105,13 @@ impl Address {
             None => (text, None),
         };
         let mut address = Self::default();
+        let path = match path.split_once(':') {
+            Some((run, path)) => {
+                address.run = Some(run_name(run.trim())?);
+                path
+            }
+            None => path,
+        };
         for part in path.split('/').map(str::trim).filter(|part| !part.is_empty()) {
             address.part(part)?;
         }
@@ -48,16 +121,18 @@ impl Address {
         Ok(address)
     }
 
-    /// Takes one part of the path: the pass, the layer, the step, in this order.
+    /// Takes one part of the path: the sequence, the pass, the layer, the step, in this order.
     fn part(&mut self, part: &str) -> Result<(), String> {
         let number = |prefixes: &[char]| part.strip_prefix(prefixes)?.parse::<usize>().ok();
-        if let Some(step) = self.step {
-            return Err(format!(
-                "after {} comes nothing but an index in brackets, and not `{part}`",
-                step.name()
-            ));
+        if let Some(subject) = self.subject {
+            return Err(format!("after {subject} comes nothing but an index in brackets, and not `{part}`"));
         }
-        if let Some(pass) = number(&['p', 'P']) {
+        if let Some(sequence) = number(&['s', 'S']) {
+            if self.sequence.is_some() || self.pass.is_some() || self.layer.is_some() {
+                return Err(format!("`{part}` comes first, as in s0/p0/L1/softmax, and once"));
+            }
+            self.sequence = Some(sequence);
+        } else if let Some(pass) = number(&['p', 'P']) {
             if self.pass.is_some() || self.layer.is_some() {
                 return Err(format!("`{part}` comes first, as in p0/L1/softmax, and once"));
             }
@@ -70,32 +145,62 @@ impl Address {
             }
             self.layer = Some(layer);
         } else {
-            let step = Step::from_name(&part.to_ascii_lowercase());
-            self.step = Some(step.ok_or_else(|| format!("there is no stage `{part}`"))?);
+            let subject = Subject::from_name(&part.to_ascii_lowercase());
+            self.subject = Some(subject.ok_or_else(|| no_stage(part))?);
         }
         Ok(())
     }
 
-    /// The axes of `step` that the letters name, with the index on each. `q`, for query, may stand for `t`.
+    /// The number of its run; that of `here` where it names none. None where the name is of another form: then whoever
+    /// has opened a run under that name knows.
+    pub fn run_number(&self, here: Run) -> Option<Run> {
+        match &self.run {
+            None => Some(here),
+            Some(name) => name.strip_prefix('r')?.parse().ok().map(Run),
+        }
+    }
+
+    /// The axes of `subject` that the letters name, by position, with the index on each.
     ///
     /// # Errors
-    /// Which letter is none of the step's, or stands twice.
-    pub fn axes(&self, step: Step) -> Result<Vec<(Axis, usize)>, String> {
-        let mut named: Vec<(Axis, usize)> = Vec::new();
+    /// Which letter is none of the subject's, or stands twice.
+    pub fn axes(&self, subject: Subject) -> Result<Vec<(usize, usize)>, String> {
+        let letters = subject.letters();
+        let mut named: Vec<(usize, usize)> = Vec::new();
         for &(letter, index) in &self.index {
-            let fits = |axis: &&Axis| axis.index() == letter || (letter == 'q' && **axis == Axis::Token);
-            let Some(&axis) = step.axes().iter().find(fits) else {
-                let letters = step.axes().iter().map(|axis| format!("{} ({})", axis.index(), axis.name()));
+            let fits = |(own, axis): &(char, Axis)| *own == letter || (letter == 'q' && *axis == Axis::Token);
+            let Some(at) = letters.iter().position(fits) else {
+                let letters = letters.iter().map(|(letter, axis)| format!("{letter} ({})", axis.name()));
                 let letters = letters.collect::<Vec<_>>().join(", ");
-                return Err(format!("{} has no axis `{letter}`: its letters are {letters}", step.name()));
+                return Err(format!("{subject} has no axis `{letter}`: its letters are {letters}"));
             };
-            if named.iter().any(|(other, _)| *other == axis) {
+            if named.iter().any(|(other, _)| *other == at) {
                 return Err(format!("`{letter}={index}`: this axis stands there twice"));
             }
-            named.push((axis, index));
+            named.push((at, index));
         }
         Ok(named)
     }
+}
+
+/// That nothing has this name, and what has one like it.
+fn no_stage(name: &str) -> String {
+    let sections = [Section::Start, Section::Layer, Section::End, Section::Sampler];
+    let mut names: Vec<_> = sections.into_iter().flat_map(Step::in_section).map(Step::name).collect();
+    names.extend(Weight::all().map(Weight::name).filter(|name| Step::from_name(name).is_none()));
+    match &near(name, &names)[..] {
+        [] => format!("there is no stage `{name}`"),
+        near => format!("there is no stage `{name}`; did you mean {}?", near.join(" or ")),
+    }
+}
+
+/// The name of a run.
+fn run_name(name: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if name.is_empty() || !name.chars().all(fits) {
+        return Err(format!("`{name}:` names no run: one is letters, digits, `-` and `_`, as in r0:"));
+    }
+    Ok(name.to_owned())
 }
 
 /// A letter and its index: `t=5`.
@@ -116,10 +221,15 @@ fn indexed(part: &str) -> Result<(char, usize), String> {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(run) = &self.run {
+            write!(f, "{run}:")?;
+        }
+        let sequence = self.sequence.map(|sequence| format!("s{sequence}"));
         let pass = self.pass.map(|pass| format!("p{pass}"));
         let layer = self.layer.map(|layer| format!("L{layer}"));
-        let step = self.step.map(|step| step.name().to_owned());
-        f.write_str(&[pass, layer, step].into_iter().flatten().collect::<Vec<_>>().join("/"))?;
+        let subject = self.subject.map(|subject| subject.to_string());
+        let parts = [sequence, pass, layer, subject];
+        f.write_str(&parts.into_iter().flatten().collect::<Vec<_>>().join("/"))?;
         if self.index.is_empty() {
             return Ok(());
         }
@@ -133,24 +243,55 @@ mod tests {
     use super::super::stage::{Stage, View};
     use super::*;
 
+    const XQ_ROPE: Subject = Subject::Step(Step::Stage(Stage::XqRope));
+
     #[test]
     fn an_address_is_read_back_as_it_was_written() {
         for text in
             ["p0/L1/softmax[h=2,t=5,k=1]", "L1/keys_t[k=3]", "p2", "xq", "[h=0]", "p0/logits[t=0,v=7]"]
+                .into_iter()
+                .chain(["r1:s2/p0/L1/xq", "before:p0", "r0:", "s3/L0", "L1/wq[o=5,i=17]"])
+                .chain(["tok_embeddings[v=9,d=3]", "L0/ffn_norm.weight[d=1]", "L0/bq[o=2]"])
         {
             assert_eq!(Address::parse(text).map(|address| address.to_string()), Ok(text.to_owned()));
         }
         let address = Address::parse(" 3/ KEYS_T [ k = 3 , h=0 ] ").unwrap();
-        let keys_t = Step::View(View::KeysT);
-        assert_eq!((address.layer, address.step), (Some(3), Some(keys_t)));
-        assert_eq!(address.axes(keys_t), Ok(vec![(Axis::Key, 3), (Axis::Head, 0)]));
+        let keys_t = Subject::Step(Step::View(View::KeysT));
+        assert_eq!((address.layer, address.subject), (Some(3), Some(keys_t)));
+        assert_eq!(address.axes(keys_t), Ok(vec![(2, 3), (0, 0)]));
     }
 
     #[test]
     fn a_query_is_a_token() {
         let address = Address::parse("softmax[h=2,q=5,k=1]").unwrap();
-        let axes = address.axes(Step::Stage(Stage::Softmax)).unwrap();
-        assert_eq!(axes, [(Axis::Head, 2), (Axis::Token, 5), (Axis::Key, 1)]);
+        let axes = address.axes(Subject::Step(Step::Stage(Stage::Softmax))).unwrap();
+        assert_eq!(axes, [(0, 2), (1, 5), (2, 1)]);
+    }
+
+    #[test]
+    fn a_weight_has_letters_of_its_own() {
+        let address = Address::parse("L1/wq[i=17,o=5]").unwrap();
+        let Some(wq @ Subject::Weight(_)) = address.subject else { panic!("{address}") };
+        assert_eq!(address.axes(wq), Ok(vec![(1, 17), (0, 5)]));
+        let wrong = Address::parse("wq[d=1]").unwrap().axes(wq).unwrap_err();
+        assert_eq!(wrong, "wq has no axis `d`: its letters are o (head·head_dim), i (dim)");
+    }
+
+    #[test]
+    fn a_run_has_a_number_or_a_name() {
+        let run = |text: &str| Address::parse(text).unwrap().run_number(Run(7));
+        assert_eq!(run("L0/xq"), Some(Run(7)));
+        assert_eq!(run("r2:L0/xq"), Some(Run(2)));
+        assert_eq!((run("mine:xq"), run("r99999:xq")), (None, None));
+    }
+
+    #[test]
+    fn printed_addresses_are_complete_but_for_the_run_itself_and_the_first_sequence() {
+        let site = Site::layer(0, 1, Stage::Softmax);
+        let print = |site| Address::of(site, Step::Stage(Stage::Softmax), &[2, 5, 1]).to_string();
+        assert_eq!(print(site), "p0/L1/softmax[h=2,t=5,k=1]");
+        let other = Site { run: Run(1), sequence: 2, ..site };
+        assert_eq!(print(other), "r1:s2/p0/L1/softmax[h=2,t=5,k=1]");
     }
 
     #[test]
@@ -166,9 +307,11 @@ mod tests {
             wrong("L0/L1/xq"),
             "`L1` is a second layer; one stands before the stage, as in L1/softmax"
         );
+        assert_eq!(wrong("p0/s1/xq"), "`s1` comes first, as in s0/p0/L1/softmax, and once");
+        assert_eq!(wrong("a b:xq"), "`a b:` names no run: one is letters, digits, `-` and `_`, as in r0:");
         assert_eq!(wrong("L0/x/xq"), "there is no stage `x`");
         assert_eq!(wrong("xq/L0"), "after xq comes nothing but an index in brackets, and not `L0`");
-        let axes = |text: &str| Address::parse(text).unwrap().axes(Step::Stage(Stage::XqRope)).unwrap_err();
+        let axes = |text: &str| Address::parse(text).unwrap().axes(XQ_ROPE).unwrap_err();
         assert_eq!(
             axes("[k=1]"),
             "xq_rope has no axis `k`: its letters are t (token), h (head), c (head_dim)"

@@ -16,8 +16,9 @@ pub mod select;
 pub mod site;
 pub mod source;
 pub mod stage;
+pub mod weight;
 
-pub use address::Address;
+pub use address::{Address, Subject};
 pub use block::{Block, Region};
 pub use card::{ModelCard, PassDims, Sizes};
 pub use clock::Clock;
@@ -28,3 +29,4 @@ pub use select::Select;
 pub use site::{Run, Site};
 pub use source::{Outline, PassOutline, Source, Status, TokenLabel};
 pub use stage::{Axis, Stage, Step, View};
+pub use weight::Weight;

@@ -11,11 +11,15 @@ use crate::error::Result;
 use super::block::{Block, Region};
 use super::card::{ModelCard, PassDims};
 use super::frame::Stats;
-use super::site::Site;
+use super::site::{Run, Site};
 
-/// What there is to look at.
+/// What there is to look at: one sequence of one run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outline {
+    /// The run.
+    pub run: Run,
+    /// Number of the sequence in its batch.
+    pub sequence: usize,
     /// The model.
     pub card: ModelCard,
     /// The passes so far; the first is the prefill.

@@ -1,8 +1,7 @@
 //! The go-to line: what may be typed there, what it completes to, and where it leads.
 
-use crate::trace::select::near;
 use crate::trace::stage::Section;
-use crate::trace::{Address, Axis, Step};
+use crate::trace::{Address, Axis, ModelCard, Outline, PassDims, Step, Subject, Weight};
 
 use super::app::App;
 use super::place::{Place, Walk, present};
@@ -18,7 +17,7 @@ pub struct GotoLine {
 
 /// A place to go to, and an index to select there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub(super) struct Target {
     place: Place,
     index: Vec<(Axis, usize)>,
 }
@@ -129,68 +128,93 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
             "type a stage (softmax), a layer (L1), a pass (p0), or parts of a path: p0/L1/softmax".into()
         );
     }
-    let address = Address::parse(text).map_err(|wrong| with_help(&wrong))?;
+    let address = Address::parse(text).map_err(|wrong| {
+        match wrong.starts_with("there is no stage") && wrong.ends_with('`') {
+            true => format!("{wrong}; Tab completes, Esc closes"),
+            false => wrong,
+        }
+    })?;
     let pass = address.pass.unwrap_or(app.place.pass);
-    check_pass(app, pass)?;
-    if let Some(layer) = address.layer {
-        check_layer(app, layer)?;
+    let count = app.outline.passes.len();
+    let Some(outline) = app.outline.passes.get(pass) else {
+        return Err(format!("there is no pass {pass}: 0 to {} so far", count.max(1) - 1));
+    };
+    resolve(&app.outline, &address, outline.dims, app.place)
+}
+
+/// Where `address` leads in a pass of `dims`. Parts that it leaves out are those of `here`.
+///
+/// # Errors
+/// Which part is wrong, and what there is instead.
+pub(super) fn resolve(
+    outline: &Outline,
+    address: &Address,
+    dims: PassDims,
+    here: Place,
+) -> Result<Target, String> {
+    check_run(outline, address)?;
+    let walk = Walk::of(outline, dims);
+    let layers = outline.card.sizes.layers;
+    if let Some(layer) = address.layer.filter(|&layer| layer >= layers) {
+        return Err(format!("there is no layer {layer}: 0 to {}", layers.max(1) - 1));
     }
-    let walk = Walk::new(&app.outline, pass);
-    let place = match (address.step, address.layer) {
+    let step = match address.subject {
+        Some(Subject::Weight(weight)) => return Err(no_screen(&outline.card, weight)),
+        Some(Subject::Step(step)) => Some(step),
+        None => None,
+    };
+    let place = match (step, address.layer) {
         (Some(step), Some(_)) if !step.stage().in_layer() => {
-            return Err(format!("{} is outside the layers: its address is p{pass}/{0}", step.name()));
+            return Err(format!("{} is outside the layers: its address is p{}/{0}", step.name(), dims.pass));
         }
         (Some(step), layer) => {
-            let dims = app.outline.passes[pass].dims;
-            if let Some(absent) = step.stage().absence(step.name(), &app.outline.card, dims) {
+            if let Some(absent) = step.stage().absence(step.name(), &outline.card, dims) {
                 return Err(format!("{}: {}", absent.what, absent.why));
             }
-            let layer = step.stage().in_layer().then(|| layer.or(app.place.layer).unwrap_or(0));
-            Place { pass, layer, step }
+            let layer = step.stage().in_layer().then(|| layer.or(here.layer).unwrap_or(0));
+            walk.place(layer, step)
         }
         (None, Some(layer)) => {
-            let first = walk.layer.first().copied().unwrap_or(app.place.step);
-            let step = if app.place.layer.is_some() { app.place.step } else { first };
-            walk.same(Place { pass, layer: Some(layer), step })
+            let first = walk.layer.first().copied().unwrap_or(here.step);
+            let step = if here.layer.is_some() { here.step } else { first };
+            walk.same(walk.place(Some(layer), step))
         }
-        (None, None) => walk.same(app.place),
+        (None, None) => walk.same(here),
     };
-    let index = address.axes(place.step)?;
-    let dims = app.outline.passes[pass].dims;
-    for &(axis, at) in &index {
-        let length = app.outline.card.sizes.axis(axis, dims);
-        if at >= length {
-            return Err(format!("{} {at} is past the last: there are {length}", axis.name()));
+    let mut index = Vec::new();
+    for (at, number) in address.axes(Subject::Step(place.step))? {
+        let axis = place.step.axes()[at];
+        let length = outline.card.sizes.axis(axis, dims);
+        if number >= length {
+            return Err(format!("{} {number} is past the last: there are {length}", axis.name()));
         }
+        index.push((axis, number));
     }
     Ok(Target { place, index })
 }
 
-/// What is wrong, and for a name what is near to it or how to find it.
-fn with_help(wrong: &str) -> String {
-    let Some(name) = wrong.strip_prefix("there is no stage `").and_then(|rest| rest.strip_suffix('`')) else {
-        return wrong.to_owned();
-    };
-    let sections = [Section::Start, Section::Layer, Section::End, Section::Sampler];
-    let names: Vec<_> = sections.into_iter().flat_map(Step::in_section).map(Step::name).collect();
-    match &near(name, &names)[..] {
-        [] => format!("{wrong}; Tab completes, Esc closes"),
-        near => format!("{wrong}; did you mean {}?", near.join(" or ")),
+/// Whether the outline is of the run and the sequence that the address names.
+fn check_run(outline: &Outline, address: &Address) -> Result<(), String> {
+    if address.run_number(outline.run) != Some(outline.run) {
+        let name = address.run.as_deref().unwrap_or_default();
+        return Err(format!("there is no run {name}: {} is the only one", outline.run));
+    }
+    match address.sequence.filter(|&sequence| sequence != outline.sequence) {
+        Some(sequence) => {
+            Err(format!("there is no sequence {sequence}: {} is the only one", outline.sequence))
+        }
+        None => Ok(()),
     }
 }
 
-fn check_pass(app: &App, pass: usize) -> Result<(), String> {
-    let count = app.outline.passes.len();
-    if pass < count {
-        Ok(())
+/// What to look at instead of a weight.
+fn no_screen(card: &ModelCard, weight: Weight) -> String {
+    let by = weight.read_by();
+    if weight.present(card) {
+        format!("{weight} is a weight, and has no screen of its own: {by} reads it")
     } else {
-        Err(format!("there is no pass {pass}: 0 to {} so far", count.max(1) - 1))
+        format!("this model has no weight {weight}")
     }
-}
-
-fn check_layer(app: &App, layer: usize) -> Result<(), String> {
-    let count = app.outline.card.sizes.layers;
-    if layer < count { Ok(()) } else { Err(format!("there is no layer {layer}: 0 to {}", count.max(1) - 1)) }
 }
 
 /// Goes to a target.

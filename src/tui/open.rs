@@ -2,10 +2,11 @@
 
 use crate::error::{Error, Result};
 use crate::trace::select::{absent, ask_for_pass, stage_named};
-use crate::trace::{Axis, Outline, PassDims, PassOutline, Step};
+use crate::trace::{Address, Axis, Outline, PassDims, PassOutline, Step};
 
 use super::app::App;
-use super::place::{Place, Walk, present};
+use super::goto;
+use super::place::{Walk, present};
 
 /// A place to begin at; whatever is none is the first there is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,8 +19,17 @@ pub struct OpenAt {
     pub stage: Option<String>,
     /// Number of the query head.
     pub head: Option<usize>,
+    /// An address instead of all these.
+    pub at: Option<Address>,
     /// How many passes there will be; those that are not there yet are waited for.
     pub passes: usize,
+}
+
+impl OpenAt {
+    /// Number of the pass that it names.
+    pub(super) fn pass(&self) -> Option<usize> {
+        self.at.as_ref().map_or(self.pass, |address| address.pass)
+    }
 }
 
 fn below(what: &str, number: usize, count: usize, missing: &str) -> Result<usize> {
@@ -51,8 +61,24 @@ fn dims_of(outline: &Outline, pass: usize) -> PassDims {
 pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
     let sizes = app.outline.card.sizes;
     let there = app.outline.passes.len();
-    let pass = open.pass.unwrap_or(0);
+    let at = open.at.as_ref();
+    let pass = open.pass().unwrap_or(0);
     let pass = below("pass", pass, there.max(open.passes), &ask_for_pass(pass))?;
+    if let Some(address) = at {
+        let dims = dims_of(&app.outline, pass);
+        let start = Walk::of(&app.outline, dims).at(0);
+        let target = goto::resolve(&app.outline, address, dims, start);
+        let target = target.map_err(|wrong| {
+            Error::usage(format!("--at {address}: {wrong}")).expected("an address as the tracer prints it, p0/L1/softmax[h=2,t=5,k=1]; what is left out is the first")
+        })?;
+        if pass < there {
+            goto::go(app, &target);
+        } else {
+            app.opens_at = Some(open.clone());
+        }
+        app.settle();
+        return Ok(());
+    }
     let layer = open.layer.map(|layer| below("layer", layer, sizes.layers, "choose among these"));
     let layer = layer.transpose()?;
     if let Some(head) = open.head {
@@ -76,7 +102,7 @@ pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
                 return Err(absent(step, &app.outline.card, dims));
             }
             let layer = step.stage().in_layer().then(|| layer.unwrap_or(0));
-            Place { pass, layer, step }
+            walk.place(layer, step)
         }
         (None, Some(layer)) => walk.at(walk.start.len() + layer * walk.layer.len()),
         (None, None) => walk.at(0),

@@ -2,11 +2,15 @@
 
 use crate::trace::card::{PassDims, Sizes};
 use crate::trace::stage::Section;
-use crate::trace::{Address, Outline, Site, Stage, Step};
+use crate::trace::{Address, Outline, Run, Site, Stage, Step};
 
 /// One step of one pass. `layer` is set exactly where the step has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
+    /// The run.
+    pub run: Run,
+    /// Number of the sequence in its batch.
+    pub sequence: usize,
     /// Number of the pass.
     pub pass: usize,
     /// Number of the layer.
@@ -18,7 +22,8 @@ pub struct Place {
 impl Place {
     /// The site that holds its values.
     pub fn site(self) -> Site {
-        Site { layer: self.layer, ..Site::once(self.pass, self.step.stage()) }
+        let Self { run, sequence, pass, layer, step } = self;
+        Site { run, sequence, pass, layer, stage: step.stage() }
     }
 
     /// `p0/L1/softmax`, and `p0/L1/keys_t` for a view.
@@ -28,15 +33,17 @@ impl Place {
 
     /// The address of one of its values: `p0/L1/softmax[h=2,t=5,k=1]`.
     pub fn address(self, index: &[usize]) -> String {
-        let letters = self.step.axes().iter().map(|axis| axis.index());
-        let index = letters.zip(index.iter().copied()).collect();
-        Address { pass: Some(self.pass), layer: self.layer, step: Some(self.step), index }.to_string()
+        Address::of(self.site(), self.step, index).to_string()
     }
 }
 
 /// The steps of one pass in order: those before the layers, those of a layer, those after.
 #[derive(Clone, Debug)]
 pub struct Walk {
+    /// The run.
+    pub run: Run,
+    /// Number of the sequence.
+    pub sequence: usize,
     /// Number of the pass.
     pub pass: usize,
     /// Steps before the layers.
@@ -66,6 +73,8 @@ impl Walk {
         let of =
             |section| Step::in_section(section).filter(move |&step| present(step, &outline.card.sizes, dims));
         Self {
+            run: outline.run,
+            sequence: outline.sequence,
             pass: dims.pass,
             start: of(Section::Start).collect(),
             layer: of(Section::Layer).collect(),
@@ -86,19 +95,23 @@ impl Walk {
 
     /// The place with this number, counted from 0; the last one where there are fewer.
     pub fn at(&self, number: usize) -> Place {
-        let pass = self.pass;
         let number = number.min(self.len().saturating_sub(1));
         if let Some(&step) = self.start.get(number) {
-            return Place { pass, layer: None, step };
+            return self.place(None, step);
         }
         let number = number - self.start.len();
         let (layer, index) = (number / self.layer.len(), number % self.layer.len());
         if layer < self.layers {
-            return Place { pass, layer: Some(layer), step: self.layer[index] };
+            return self.place(Some(layer), self.layer[index]);
         }
         let index = number - self.layers * self.layer.len();
         let step = self.end.get(index).copied().unwrap_or(Step::Stage(Stage::Tokens));
-        Place { pass, layer: None, step }
+        self.place(None, step)
+    }
+
+    /// A step of this pass.
+    pub fn place(&self, layer: Option<usize>, step: Step) -> Place {
+        Place { run: self.run, sequence: self.sequence, pass: self.pass, layer, step }
     }
 
     /// The number of `place`; that of the step that comes after it where this pass lacks it (a mask).
@@ -164,7 +177,7 @@ mod tests {
             tokens: vec![TokenLabel { id: 1, text: "a".into() }; tokens],
             sampled: Some(TokenLabel { id: 2, text: "b".into() }),
         };
-        Outline { card, passes: vec![pass(0, 0, 3), pass(1, 3, 1)] }
+        Outline { run: Run::ITSELF, sequence: 0, card, passes: vec![pass(0, 0, 3), pass(1, 3, 1)] }
     }
 
     #[test]
@@ -181,9 +194,10 @@ mod tests {
     #[test]
     fn a_step_that_a_pass_lacks_is_answered_with_the_next() {
         let walk = Walk::new(&outline(), 1);
-        let masked = Place { pass: 0, layer: Some(1), step: Step::Stage(Stage::MaskedScores) };
-        assert_eq!(walk.same(masked), Place { pass: 1, layer: Some(1), step: Step::Stage(Stage::Softmax) });
-        let mask = Place { pass: 0, layer: None, step: Step::Stage(Stage::Mask) };
-        assert_eq!(walk.same(mask), Place { pass: 1, layer: Some(0), step: Step::Stage(Stage::AttnNorm) });
+        let before = Walk::new(&outline(), 0);
+        let masked = before.place(Some(1), Step::Stage(Stage::MaskedScores));
+        assert_eq!(walk.same(masked), walk.place(Some(1), Step::Stage(Stage::Softmax)));
+        let mask = before.place(None, Step::Stage(Stage::Mask));
+        assert_eq!(walk.same(mask), walk.place(Some(0), Step::Stage(Stage::AttnNorm)));
     }
 }

@@ -49,7 +49,7 @@ impl App {
     /// Goes to where the command line asked for, as soon as that pass is there.
     fn open_when_there(&mut self) -> bool {
         let Some(at) =
-            self.opens_at.take_if(|at| at.pass.is_some_and(|pass| self.outline.passes.len() > pass))
+            self.opens_at.take_if(|at| at.pass().is_some_and(|pass| self.outline.passes.len() > pass))
         else {
             return false;
         };

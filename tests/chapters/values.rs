@@ -9,7 +9,7 @@ use llama_trace::config::{DEFAULT_GROUP, Precision};
 use llama_trace::generate::{Sampler, Sampling, Session};
 use llama_trace::model::Model;
 use llama_trace::tokenizer::{self, Tokenizer};
-use llama_trace::trace::{Axis, Frame, FrameData, Recorder, Select, Site, Step};
+use llama_trace::trace::{Address, Axis, Frame, FrameData, Recorder, Select, Site, Step, Subject};
 use ndarray::{ArrayD, Axis as Dim};
 use serde_json::Value as Json;
 
@@ -243,22 +243,23 @@ impl<'a> Reader<'a> {
 
     /// `p0/L{induction}/softmax`.
     fn site(&self, path: &str) -> Result<(Site, Step)> {
-        let wrong = || format!("`{path}` is no path of a stage");
-        let parts: Vec<_> = path.split('/').collect();
-        let pass = parts[0].strip_prefix('p').and_then(|pass| pass.parse().ok()).ok_or_else(wrong)?;
-        let (layer, name) = match parts[1..] {
-            [name] => (None, name),
-            [layer, name] => {
-                let layer = layer.strip_prefix('L').ok_or_else(wrong)?;
-                (Some(self.position(layer, usize::MAX, |(layer, _)| layer)?), name)
-            }
-            _ => return Err(wrong()),
+        let plain =
+            match path.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?))) {
+                Some((before, (name, after))) => {
+                    let layer = self.position(&format!("{{{name}}}"), usize::MAX, |(layer, _)| layer)?;
+                    format!("{before}{layer}{after}")
+                }
+                None => path.to_owned(),
+            };
+        let address = Address::parse(&plain)?;
+        let Some(Subject::Step(step)) = address.subject else {
+            return Err(format!("`{path}` names no stage"));
         };
-        let step = Step::from_name(name).ok_or_else(wrong)?;
-        if step.stage().in_layer() != layer.is_some() {
-            return Err(wrong());
+        if step.stage().in_layer() != address.layer.is_some() {
+            return Err(format!("`{path}` is complete with a layer where its stage has one"));
         }
-        Ok((Site { layer, ..Site::once(pass, step.stage()) }, step))
+        let pass = address.pass.ok_or_else(|| format!("`{path}` names no pass"))?;
+        Ok((Site { layer: address.layer, ..Site::once(pass, step.stage()) }, step))
     }
 
     /// A number, `last`, or in braces an address or the name of a head of heads.json.

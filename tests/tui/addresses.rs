@@ -67,6 +67,8 @@ fn what_is_left_out_means_here() {
     assert_eq!(here(&stage), "p1/L2/keys_t[h=3,c=3,k=1]");
     go(&mut stage, "p0/L0/softmax[q=5]");
     assert_eq!(here(&stage), "p0/L0/softmax[h=3,t=5,k=1]");
+    go(&mut stage, "r0:s0/p1/L2/xq[h=1,c=2]");
+    assert_eq!(here(&stage), "p1/L2/xq[t=0,h=1,c=2]");
 }
 
 #[test]
@@ -83,6 +85,12 @@ fn a_wrong_part_is_named_with_what_there_is() {
         ("p2/L0/xq_rope[h=0]", "there is no pass 2: 0 to 1 so far"),
         ("L0/logits[v=3]", "logits is outside the layers: its address is p0/logits"),
         ("L0/sofmax[h=3]", "there is no stage `sofmax`; did you mean softmax?"),
+        ("L0/qqqqqqqq", "there is no stage `qqqqqqqq`; Tab completes, Esc closes"),
+        ("r1:L0/xq", "there is no run r1: r0 is the only one"),
+        ("mine:L0/xq", "there is no run mine: r0 is the only one"),
+        ("s1/L0/xq", "there is no sequence 1: 0 is the only one"),
+        ("L1/wq[o=5,i=17]", "wq is a weight, and has no screen of its own: xq reads it"),
+        ("b1[o=0]", "this model has no weight b1"),
     ] {
         go(&mut stage, text);
         assert_eq!(stage.message(), message, "{text}");

@@ -1,7 +1,7 @@
 //! The screen before the first pass is done, work that is stopped, and stages that come in blocks.
 
 use crossterm::event::KeyCode;
-use llama_trace::trace::{Source, Stats};
+use llama_trace::trace::{Address, Source, Stats};
 use llama_trace::tui::OpenAt;
 use llama_trace::tui::open::open;
 use llama_trace::tui::theme::Depth;
@@ -79,6 +79,41 @@ fn a_pass_that_is_asked_for_opens_when_it_comes_unless_the_user_went_elsewhere()
     assert!(open(&mut stage.app, &mask).unwrap_err().to_string().contains("pass 1 has no mask"));
     let beyond = OpenAt { pass: Some(2), passes: 2, ..OpenAt::default() };
     assert_eq!(open(&mut stage.app, &beyond).unwrap_err().exit_code(), 2);
+}
+
+#[test]
+fn an_address_opens_at_its_number_and_what_is_left_out_is_the_first() {
+    let at = |text: &str| OpenAt { at: Some(Address::parse(text).unwrap()), passes: 2, ..OpenAt::default() };
+    for (text, place) in [
+        ("p0/L1/softmax[h=2,t=5,k=1]", "p0/L1/softmax[h=2,t=5,k=1]"),
+        ("softmax[h=2]", "p0/L0/softmax[h=2,t=11,k=0]"),
+        ("r0:s0/L2", "p0/L2/attn_norm[t=11,d=0]"),
+        ("keys_t[k=3,c=1]", "p0/L0/keys_t[h=0,c=1,k=3]"),
+        ("", "p0/tokens[t=11]"),
+    ] {
+        let mut stage = Stage::new(Synthetic::new(), (120, 40), Depth::True);
+        open(&mut stage.app, &at(text)).unwrap();
+        stage.sync();
+        assert_eq!(stage.app.place().address(&stage.app.index()), place, "{text}");
+    }
+    let mut stage = opening();
+    open(&mut stage.app, &at("p1/L1/xq[h=3]")).unwrap();
+    stage.wait();
+    stage.source.advance().unwrap();
+    stage.wait();
+    assert_eq!(stage.app.place().address(&stage.app.index()), "p1/L1/xq[t=0,h=3,c=0]");
+    for (text, message) in [
+        ("r1:xq", "there is no run r1"),
+        ("s2/xq", "there is no sequence 2"),
+        ("p2/xq", "there is no pass 2"),
+        ("L9/xq", "there is no layer 9: 0 to 2"),
+        ("xq[h=9]", "head 9 is past the last: there are 4"),
+        ("wq[o=1]", "wq is a weight"),
+        ("p1/mask", "pass 1 has no mask"),
+    ] {
+        let error = open(&mut opening().app, &at(text)).unwrap_err();
+        assert!(error.to_string().contains(message) && error.exit_code() == 2, "{text}: {error}");
+    }
 }
 
 /// The same place on a source that gives whole stages and on one that gives blocks of 40 values.

@@ -8,7 +8,7 @@ use llama_trace::error::{Error, Result};
 use llama_trace::trace::card::{ModelCard, PassDims, Sizes};
 use llama_trace::trace::frame::FrameData;
 use llama_trace::trace::{
-    Block, Frame, Outline, PassOutline, Region, Site, Source, Stage, Stats, Status, TokenLabel,
+    Block, Frame, Outline, PassOutline, Region, Run, Site, Source, Stage, Stats, Status, TokenLabel,
 };
 use ndarray::{ArrayD, ArrayViewD, Dimension, IxDyn};
 
@@ -112,7 +112,12 @@ impl Synthetic {
             precision: if sizes.group.is_some() { "q8" } else { "f32" }.into(),
         };
         let dims = PassDims { pass: 0, start: 0, tokens: tokens.len() };
-        let outline = Outline { card, passes: vec![PassOutline { dims, tokens, sampled: Some(sampled(0)) }] };
+        let outline = Outline {
+            run: Run::ITSELF,
+            sequence: 0,
+            card,
+            passes: vec![PassOutline { dims, tokens, sampled: Some(sampled(0)) }],
+        };
         Self {
             outline,
             pending: HashSet::new(),

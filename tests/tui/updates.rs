@@ -278,8 +278,13 @@ fn a_stage_is_exported_and_nothing_overwritten() {
 
 #[test]
 fn the_viewer_opens_where_it_is_told_or_says_what_there_is() {
-    let at =
-        |stage: &str, layer, head, pass| OpenAt { pass, layer, stage: Some(stage.into()), head, passes: 0 };
+    let at = |stage: &str, layer, head, pass| OpenAt {
+        pass,
+        layer,
+        stage: Some(stage.into()),
+        head,
+        ..OpenAt::default()
+    };
     let refused = |place: &OpenAt| open(&mut begin().app, place).unwrap_err().to_string();
     let mut stage = begin();
     open(&mut stage.app, &at("softmax", Some(2), Some(3), None)).unwrap();

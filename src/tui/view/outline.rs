@@ -32,12 +32,12 @@ fn entries(app: &App) -> Vec<Entry> {
             continue;
         }
         let walk = Walk::new(app.outline(), pass);
-        let once = |step: &Step| Entry::Step(Place { pass, layer: None, step: *step });
+        let once = |step: &Step| Entry::Step(walk.place(None, *step));
         entries.extend(walk.start.iter().map(once));
         for layer in 0..walk.layers {
             entries.push(Entry::Layer(layer));
             if here.layer == Some(layer) {
-                let within = |step: &Step| Entry::Step(Place { pass, layer: Some(layer), step: *step });
+                let within = |step: &Step| Entry::Step(walk.place(Some(layer), *step));
                 entries.extend(walk.layer.iter().map(within));
             }
         }

@@ -1,0 +1,120 @@
+//! The weights that the table of stages names, as addresses name them.
+
+use std::fmt;
+
+use super::card::ModelCard;
+use super::stage::{Axis, Stage, Step, WeightUse};
+
+/// A weight that a stage of the table reads, under Meta's short name: `wq`, `bq` for its bias, `tok_embeddings`.
+#[derive(Clone, Copy, Debug)]
+pub struct Weight {
+    used: &'static WeightUse,
+    by: Stage,
+}
+
+impl Weight {
+    /// Every weight, in the order of the pass.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let of = |&by: &Stage| by.info().weights.iter().map(move |used| Self { used, by });
+        Stage::ALL.iter().flat_map(of)
+    }
+
+    /// The weight of this name. `.weight` may stand after it as in Meta's files, and must where a stage has the name
+    /// too: `ffn_norm.weight`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let short = name.strip_suffix(".weight");
+        Self::all().find(|weight| match short {
+            Some(short) => weight.used.name == short && !weight.is_bias(),
+            None => weight.to_string() == name,
+        })
+    }
+
+    /// The stage that reads it, and where its name is looked up.
+    pub fn read_by(self) -> Stage {
+        self.by
+    }
+
+    /// Meta's short name.
+    pub fn name(self) -> &'static str {
+        self.used.name
+    }
+
+    /// Whether each layer has one of its own.
+    pub fn in_layer(self) -> bool {
+        self.by.in_layer()
+    }
+
+    /// Whether `card`'s model has it. A tied head is the embedding table, and is named so.
+    pub fn present(self, card: &ModelCard) -> bool {
+        let tied = card.tied && self.by == Stage::Logits;
+        let there = !matches!(self.by, Stage::XqNorm | Stage::XkNorm) || card.sizes.qk_norm;
+        !tied && there && self.by.weights(card).any(|weight| weight.name == self.used.name)
+    }
+
+    /// What each axis means, outermost first: outputs × inputs.
+    pub fn axes(self) -> &'static [Axis] {
+        self.used.axes
+    }
+
+    /// The letter of each axis: `v` and `d` of a table of tokens, `o` and `i` for the outputs and inputs of a
+    /// projection, `o` of its bias, the axis's own of a norm.
+    pub fn letters(self) -> Vec<char> {
+        match self.used.axes {
+            [Axis::Vocab, _] => self.used.axes.iter().map(|axis| axis.index()).collect(),
+            [_, _] => vec!['o', 'i'],
+            _ if self.is_bias() => vec!['o'],
+            axes => axes.iter().map(|axis| axis.index()).collect(),
+        }
+    }
+
+    /// A bias is the second weight of the stage that reads it.
+    fn is_bias(self) -> bool {
+        self.by.info().weights.first().is_some_and(|first| first.name != self.used.name)
+    }
+}
+
+impl PartialEq for Weight {
+    fn eq(&self, other: &Self) -> bool {
+        self.used.name == other.used.name
+    }
+}
+
+impl Eq for Weight {}
+
+impl fmt::Display for Weight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let taken = Step::from_name(self.used.name).is_some();
+        write!(f, "{}{}", self.used.name, if taken { ".weight" } else { "" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_weight_is_found_by_its_name_and_no_name_stands_twice() {
+        let mut names: Vec<String> = Weight::all().map(|weight| weight.to_string()).collect();
+        for weight in Weight::all() {
+            assert_eq!(Weight::from_name(&weight.to_string()), Some(weight));
+            assert_eq!(weight.letters().len(), weight.axes().len(), "{weight}");
+        }
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        assert_eq!(Weight::from_name("wq.weight"), Weight::from_name("wq"));
+        assert_eq!(Weight::from_name("ffn_norm"), None, "a stage has this name");
+        assert!(Weight::from_name("ffn_norm.weight").is_some() && Weight::from_name("bq.weight").is_none());
+    }
+
+    #[test]
+    fn letters_tell_tables_projections_biases_and_norms_apart() {
+        let letters = |name: &str| Weight::from_name(name).map(|weight| weight.letters()).unwrap();
+        assert_eq!(letters("tok_embeddings"), ['v', 'd']);
+        assert_eq!(letters("wq"), ['o', 'i']);
+        assert_eq!(letters("bq"), ['o']);
+        assert_eq!(letters("ffn_norm.weight"), ['d']);
+        assert_eq!(letters("q_norm"), ['c']);
+    }
+}
