@@ -7,7 +7,6 @@
 //! Who stops work leaves nothing half done in sight: an operation that skipped a block returns
 //! [`Error::Interrupted`], and what it was to write is not looked at.
 
-use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
@@ -66,24 +65,6 @@ impl Stop {
     /// The flag itself, for a signal handler to set.
     pub fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.asked)
-    }
-}
-
-/// Writes to `inner` in pieces, until the process is asked to stop: then it fails.
-#[derive(Debug)]
-pub struct Pieces<W>(pub W);
-
-/// Bytes of a piece.
-const PIECE: usize = 1 << 20;
-
-impl<W: Write> Write for Pieces<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        check().map_err(io::Error::other)?;
-        self.0.write(&bytes[..bytes.len().min(PIECE)])
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
     }
 }
 

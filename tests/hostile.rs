@@ -10,6 +10,9 @@ mod bounds;
 mod child;
 mod common;
 #[cfg(target_os = "linux")]
+#[path = "hostile/frames.rs"]
+mod frames;
+#[cfg(target_os = "linux")]
 #[path = "hostile/random.rs"]
 mod random;
 

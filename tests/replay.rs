@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
+#[path = "replay/export.rs"]
+mod export;
 #[path = "replay/memory.rs"]
 mod memory;
 #[path = "replay/stop.rs"]

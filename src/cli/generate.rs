@@ -3,10 +3,10 @@
 use std::io::IsTerminal;
 use std::time::Instant;
 
-use super::RunArgs;
 use super::input::{self, Run};
 use super::output::{self, Failure};
-use crate::error::Result;
+use super::{MemoryArgs, RunArgs};
+use crate::error::{Error, Result};
 use crate::generate::Session;
 use crate::tokenizer::Piece;
 use crate::trace::NoProbe;
@@ -14,7 +14,14 @@ use crate::trace::NoProbe;
 /// Tokens that are drawn unless `-n` says otherwise.
 const DEFAULT_TOKENS: usize = 128;
 
-pub(super) fn run(args: &RunArgs) -> Result<()> {
+pub(super) fn run(args: &RunArgs, memory: &MemoryArgs) -> Result<()> {
+    if memory.memory.is_some() {
+        return Err(Error::usage(
+            "--memory bounds the values that the tracer holds, and a run that is not traced holds none",
+        )
+        .expected("--memory with --step or chat")
+        .next("add --step, or leave out --memory"));
+    }
     let run = Run::open(args)?;
     let wanted = args.tokens.unwrap_or(DEFAULT_TOKENS);
     output::end(input::on_a_computing_thread(|| print_text(&run, wanted)))

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Write};
+use std::ops::Range;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -11,8 +12,9 @@ use super::output;
 use super::{LogArgs, LogFormat};
 use crate::error::{Error, Result};
 use crate::generate::Session;
+use crate::trace::frame::Summing;
 use crate::trace::log::{Line, Operand, Took, lines};
-use crate::trace::{Clock, Frame, FrameData, NoProbe, PassDims, Recorder, Select, Site, Stats, Step};
+use crate::trace::{Clock, NoProbe, PassDims, Probe, Select, Site, Stats, Step, Values};
 
 /// How many values `--values` shows of each output.
 const FIRST_VALUES: usize = 6;
@@ -34,7 +36,7 @@ pub(super) fn run(args: &LogArgs) -> Result<()> {
         }
         let dims = session.next_pass(ids.len());
         let values = args.values.then_some(&select);
-        let (drawn, times, values) = run_pass(&run, &mut session, dims, &ids, values)?;
+        let (drawn, times, values) = run_pass(&mut session, &ids, values)?;
         let chosen = Chosen { run: &run, dims, select: &select, times: &times, summaries: &values };
         let printed = match args.format {
             _ if !select.has_pass(dims.pass) => Ok(()),
@@ -60,42 +62,64 @@ pub(super) fn run(args: &LogArgs) -> Result<()> {
 }
 
 /// What `--values` shows of one output.
+#[derive(Default)]
 struct Summary {
-    stats: Stats,
+    sum: Summing,
     first: Vec<f64>,
     /// Whether the values are whole numbers.
     whole: bool,
 }
 
+impl Summary {
+    /// Takes in `values`, those from number `at` on.
+    fn add(&mut self, at: usize, values: Values<'_>) {
+        self.sum.add(values.numbers());
+        self.whole = !matches!(values, Values::F32(_));
+        let first = values.numbers().take(FIRST_VALUES.saturating_sub(at));
+        self.first.resize(self.first.len().max(at.min(FIRST_VALUES) + first.len()), 0.0);
+        for (shown, value) in self.first.iter_mut().skip(at).zip(first) {
+            *shown = value;
+        }
+    }
+}
+
 type Times = HashMap<Site, Duration>;
 type Summaries = HashMap<Site, Summary>;
 
+/// Sums up each output as its rows come, in whatever order, and holds none of them.
+struct Summarizing<'a> {
+    select: &'a Select,
+    summaries: Summaries,
+}
+
+impl Probe for Summarizing<'_> {
+    const ENABLED: bool = true;
+
+    fn wants(&self, site: Site) -> bool {
+        self.select.contains(site)
+    }
+
+    fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) {
+        let width = values.len() / rows.len().max(1);
+        self.summaries.entry(site).or_default().add(rows.start * width, values);
+    }
+}
+
 fn run_pass(
-    run: &Run,
     session: &mut Session<'_, crate::backend::cpu::Cpu>,
-    dims: PassDims,
     ids: &[u32],
     values: Option<&Select>,
 ) -> Result<(u32, Times, Summaries)> {
-    let mut summaries = HashMap::new();
     let Some(select) = values else {
         let mut clock = Clock::new(NoProbe);
         let drawn = session.run(ids, &mut clock)?;
-        return Ok((drawn, clock.into_times(), summaries));
+        return Ok((drawn, clock.into_times(), HashMap::new()));
     };
-    let recorder = Recorder::new(run.model.sizes(), dims, select, |frame: Frame| {
-        let first = match &frame.data {
-            FrameData::F32(array) => array.iter().take(FIRST_VALUES).map(|&value| f64::from(value)).collect(),
-            FrameData::I64(array) => array.iter().take(FIRST_VALUES).map(|&value| value as f64).collect(),
-            FrameData::I8(array) => array.iter().take(FIRST_VALUES).map(|&value| f64::from(value)).collect(),
-        };
-        let whole = !matches!(frame.data, FrameData::F32(_));
-        summaries.insert(frame.site, Summary { stats: frame.stats(), first, whole });
-    });
-    let mut clock = Clock::new(recorder);
+    let mut summarizing = Summarizing { select, summaries: HashMap::new() };
+    let mut clock = Clock::new(&mut summarizing);
     let drawn = session.run(ids, &mut clock)?;
     let times = clock.into_times();
-    Ok((drawn, times, summaries))
+    Ok((drawn, times, summarizing.summaries))
 }
 
 /// What is printed of a pass that has run.
@@ -178,7 +202,7 @@ fn took(took: Took) -> String {
 }
 
 fn describe_values(summary: &Summary, count: usize) -> String {
-    let Stats { min, max, mean, neg_inf, pos_inf, nan, .. } = summary.stats;
+    let Stats { min, max, mean, neg_inf, pos_inf, nan, .. } = summary.sum.stats();
     let number = |value: f64| if summary.whole { format!("{value}") } else { format!("{value:.4}") };
     let mut text = format!("min {} max {} mean {mean:.4}", number(min), number(max));
     for (what, count) in [("-inf", neg_inf), ("+inf", pos_inf), ("NaN", nan)] {
@@ -216,7 +240,8 @@ fn object(line: &Line, summary: Option<&Summary>) -> Value {
         "kind": kind,
         "time_us": micros,
     });
-    if let (Step::Stage(_), Some(Summary { stats, first, whole })) = (line.step, summary) {
+    if let (Step::Stage(_), Some(Summary { sum, first, whole })) = (line.step, summary) {
+        let stats = sum.stats();
         let number = |value: f64| if *whole { json!(value as i64) } else { json!(value) };
         let first: Vec<_> = first.iter().map(|&value| number(value)).collect();
         // What JSON has no number for becomes null.

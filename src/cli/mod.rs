@@ -467,7 +467,7 @@ impl Cli {
             Some(Command::Completions { shell }) => shell::completions(shell),
             Some(Command::Man { command }) => shell::man(command.as_deref()),
             None if self.step || !self.run.has_prompt() => step::run(&self.run, &self.open, &self.memory),
-            None => generate::run(&self.run),
+            None => generate::run(&self.run, &self.memory),
         }
     }
 }

@@ -239,12 +239,7 @@ impl Probe for Counting {
         }
         let width = self.shape.last().copied().unwrap_or(1).max(1);
         for (i, row) in rows.enumerate() {
-            let range = i * width..(i + 1) * width;
-            match values {
-                Values::F32(values) => self.row(row, values[range].iter().map(|&value| f64::from(value))),
-                Values::I64(values) => self.row(row, values[range].iter().map(|&value| value as f64)),
-                Values::I8(values) => self.row(row, values[range].iter().map(|&value| f64::from(value))),
-            }
+            self.row(row, values.slice(i * width..(i + 1) * width).numbers());
         }
     }
 }

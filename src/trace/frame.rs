@@ -3,6 +3,7 @@
 use ndarray::{ArrayD, ArrayViewD, IxDyn};
 
 use super::card::Sizes;
+use super::probe::Values;
 use super::site::Site;
 use super::stage::{Axis, View};
 
@@ -57,10 +58,16 @@ pub struct Stats {
     pub nan: usize,
 }
 
-impl Stats {
-    /// The summary of `values`, which are walked twice.
-    pub fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
-        let mut stats = Self {
+/// What the first of two walks over values finds.
+struct First {
+    stats: Stats,
+    count: usize,
+    sum: f64,
+}
+
+impl First {
+    fn of(values: impl Iterator<Item = f64>) -> Self {
+        let stats = Stats {
             min: f64::INFINITY,
             max: f64::NEG_INFINITY,
             mean: f64::NAN,
@@ -69,27 +76,64 @@ impl Stats {
             pos_inf: 0,
             nan: 0,
         };
-        let (mut count, mut sum) = (0_usize, 0.0);
-        for value in values.clone() {
-            if value.is_nan() {
-                stats.nan += 1;
-            } else if value == f64::INFINITY {
-                stats.pos_inf += 1;
-            } else if value == f64::NEG_INFINITY {
-                stats.neg_inf += 1;
-            } else {
-                stats.min = stats.min.min(value);
-                stats.max = stats.max.max(value);
-                sum += value;
-                count += 1;
-            }
+        let mut first = Self { stats, count: 0, sum: 0.0 };
+        values.for_each(|value| first.add(value));
+        first
+    }
+
+    fn add(&mut self, value: f64) {
+        let stats = &mut self.stats;
+        if value.is_nan() {
+            stats.nan += 1;
+        } else if value == f64::INFINITY {
+            stats.pos_inf += 1;
+        } else if value == f64::NEG_INFINITY {
+            stats.neg_inf += 1;
+        } else {
+            stats.min = stats.min.min(value);
+            stats.max = stats.max.max(value);
+            self.sum += value;
+            self.count += 1;
         }
-        if count == 0 {
-            return Self { min: f64::NAN, max: f64::NAN, ..stats };
+    }
+
+    fn mean(&self) -> f64 {
+        self.sum / self.count as f64
+    }
+
+    /// All of it, with the squares of the finite values' distances from the mean, which the second walk adds up.
+    fn with(self, squares: f64) -> Stats {
+        if self.count == 0 {
+            return Stats { min: f64::NAN, max: f64::NAN, ..self.stats };
         }
-        let mean = sum / count as f64;
-        let squares: f64 = values.filter(|value| value.is_finite()).map(|value| (value - mean).powi(2)).sum();
-        Self { mean, std: (squares / count as f64).sqrt(), ..stats }
+        Stats { mean: self.mean(), std: (squares / self.count as f64).sqrt(), ..self.stats }
+    }
+}
+
+/// The squares of the finite values' distances from `mean`, added to `sum`.
+fn squares(sum: f64, values: impl Iterator<Item = f64>, mean: f64) -> f64 {
+    values.filter(|value| value.is_finite()).fold(sum, |sum, value| sum + (value - mean).powi(2))
+}
+
+impl Stats {
+    /// The summary of `values`, which are walked twice.
+    pub fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
+        let first = First::of(values.clone());
+        let mean = first.mean();
+        first.with(squares(0.0, values, mean))
+    }
+
+    /// The same of values that are not held: `walk` hands all of them over, in order and part by part, and is called
+    /// twice.
+    ///
+    /// # Errors
+    /// Those of `walk`.
+    pub fn of_parts<E>(mut walk: impl FnMut(&mut dyn FnMut(Values<'_>)) -> Result<(), E>) -> Result<Self, E> {
+        let (mut first, mut sum) = (First::of(std::iter::empty()), 0.0);
+        walk(&mut |part| part.numbers().for_each(|value| first.add(value)))?;
+        let mean = first.mean();
+        walk(&mut |part| sum = squares(sum, part.numbers(), mean))?;
+        Ok(first.with(sum))
     }
 }
 
@@ -110,8 +154,9 @@ impl Default for Summing {
 impl Summing {
     /// Takes in more values. Mean and deviation of both parts are put together as Chan, Golub and LeVeque do it.
     pub fn add(&mut self, values: impl Iterator<Item = f64> + Clone) {
-        let count = values.clone().filter(|value| value.is_finite()).count();
-        let Stats { min, max, mean, std, neg_inf, pos_inf, nan } = Stats::of(values);
+        let first = First::of(values.clone());
+        let (count, mean) = (first.count, first.mean());
+        let Stats { min, max, neg_inf, pos_inf, nan, .. } = first.stats;
         let stats = &mut self.stats;
         (stats.neg_inf, stats.pos_inf, stats.nan) =
             (stats.neg_inf + neg_inf, stats.pos_inf + pos_inf, stats.nan + nan);
@@ -121,7 +166,7 @@ impl Summing {
         let (own, more, all) = (self.count as f64, count as f64, (self.count + count) as f64);
         let before = if self.count == 0 { mean } else { stats.mean };
         let apart = mean - before;
-        self.squares += std * std * more + apart * apart * own * more / all;
+        self.squares += squares(0.0, values, mean) + apart * apart * own * more / all;
         self.count += count;
         // What is not a number gives way to what is.
         stats.min = stats.min.min(min);
@@ -170,11 +215,17 @@ impl Frame {
 
     /// Minimum, maximum, mean, standard deviation, and what is not finite.
     pub fn stats(&self) -> Stats {
-        match &self.data {
-            FrameData::F32(array) => Stats::of(array.iter().map(|&value| f64::from(value))),
-            FrameData::I64(array) => Stats::of(array.iter().map(|&value| value as f64)),
-            FrameData::I8(array) => Stats::of(array.iter().map(|&value| f64::from(value))),
-        }
+        Stats::of(self.values().numbers())
+    }
+
+    /// Its values, row-major.
+    pub fn values(&self) -> Values<'_> {
+        let values = match &self.data {
+            FrameData::F32(array) => array.as_slice().map(Values::F32),
+            FrameData::I64(array) => array.as_slice().map(Values::I64),
+            FrameData::I8(array) => array.as_slice().map(Values::I8),
+        };
+        values.unwrap_or_else(|| unreachable!("frames are row-major"))
     }
 
     /// The same values as `view` shows them; `self` must be the frame of the view's source.
@@ -212,6 +263,20 @@ mod tests {
         let stats = Stats::of(values.iter().copied());
         assert_eq!((stats.min, stats.max, stats.mean, stats.std), (1.0, 3.0, 2.0, 1.0));
         assert_eq!((stats.neg_inf, stats.pos_inf, stats.nan), (1, 0, 1));
+    }
+
+    #[test]
+    fn stats_of_parts_are_those_of_the_whole_to_the_bit() {
+        let mut values: Vec<f32> = (0..1000).map(|i| (i as f32 * 0.7).sin() * 1e3).collect();
+        (values[3], values[700], values[701]) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
+        for values in [&values[..], &values[..1], &values[700..702], &[]] {
+            let whole = Stats::of(values.iter().map(|&value| f64::from(value)));
+            let parts = Stats::of_parts(|see| {
+                values.chunks(7).for_each(|part| see(Values::F32(part)));
+                Ok::<_, std::convert::Infallible>(())
+            });
+            assert_eq!(format!("{:?}", parts.unwrap()), format!("{whole:?}"));
+        }
     }
 
     #[test]

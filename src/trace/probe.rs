@@ -33,6 +33,15 @@ impl<'a> Values<'a> {
         self.len() == 0
     }
 
+    /// Each of them as a float64; ids are small enough.
+    pub fn numbers(self) -> impl ExactSizeIterator<Item = f64> + Clone + use<'a> {
+        (0..self.len()).map(move |i| match self {
+            Self::F32(values) => f64::from(values[i]),
+            Self::I64(values) => values[i] as f64,
+            Self::I8(values) => f64::from(values[i]),
+        })
+    }
+
     /// Those in `range`.
     #[must_use]
     pub fn slice(self, range: Range<usize>) -> Values<'a> {
@@ -56,6 +65,18 @@ pub trait Probe {
     /// Takes some rows of `site`, which was wanted. A row is everything along the last axis; rows are
     /// numbered over all the axes before it, row-major. Each row comes once.
     fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>);
+}
+
+impl<P: Probe> Probe for &mut P {
+    const ENABLED: bool = P::ENABLED;
+
+    fn wants(&self, site: Site) -> bool {
+        (**self).wants(site)
+    }
+
+    fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) {
+        (**self).record(site, rows, values);
+    }
 }
 
 /// The observer of the fast run: nobody.

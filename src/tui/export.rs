@@ -1,11 +1,12 @@
 //! One stage into a file of its own that was not there before, block by block.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::trace::{Block, Region, Site, npy};
+use crate::trace::npy::Npy;
+use crate::trace::{Block, Region, Site};
 
 /// How many names are tried.
 const TRIES: usize = 1000;
@@ -16,7 +17,7 @@ pub struct Saving {
     site: Site,
     shape: Vec<usize>,
     path: PathBuf,
-    file: File,
+    file: Npy,
     /// Values written so far.
     written: usize,
 }
@@ -45,11 +46,13 @@ impl Saving {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
                 Err(error) => return Err(failed(&path, error)),
             };
-            let shape = block.shape.clone();
-            let mut saving = Self { site: block.frame.site, shape, path, file, written: 0 };
-            return match npy::begin(saving.site.stage, &saving.shape, &mut saving.file) {
-                Ok(()) => Ok(saving),
-                Err(error) => Err(failed(&saving.path, error)),
+            let (site, shape) = (block.frame.site, block.shape.clone());
+            return match Npy::begin(site.stage, &shape, file) {
+                Ok(file) => Ok(Self { site, shape, path, file, written: 0 }),
+                Err(error) => {
+                    drop(fs::remove_file(&path));
+                    Err(failed(&path, error))
+                }
             };
         }
         Err(Error::output("the stage cannot be exported")
@@ -97,8 +100,8 @@ impl Saving {
         while self.written < self.count()
             && let Some(run) = block.run(self.written)
         {
-            npy::values(&block.frame, run.clone(), &mut self.file)
-                .map_err(|error| failed(&self.path, error))?;
+            let values = block.frame.values().slice(run.clone());
+            self.file.write(self.written, values).map_err(|error| failed(&self.path, error))?;
             self.written += run.len();
         }
         Ok((self.written == self.count()).then(|| self.path.clone()))

@@ -1,50 +1,10 @@
 //! A process that is told to stop in the middle of long work.
 
 use std::fs;
-use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use super::{command, files_and_folders};
-
-/// A model of zeros whose pass over a long prompt takes a processor minutes by plain loops. The file is as sparse as
-/// its values.
-fn slow_model(folder: &Path) {
-    let (layers, dim, hidden, vocab) = (16, 512, 2048, 300);
-    let config = serde_json::json!({
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": dim,
-        "intermediate_size": hidden, "num_hidden_layers": layers, "num_attention_heads": 8,
-        "num_key_value_heads": 8, "vocab_size": vocab, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": true, "torch_dtype": "float32",
-    });
-    fs::write(folder.join("config.json"), config.to_string()).unwrap();
-    let (mut header, mut end) = (serde_json::Map::new(), 0);
-    let mut add = |name: String, shape: &[usize]| {
-        let start = end;
-        end += 4 * shape.iter().product::<usize>();
-        let tensor = serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": [start, end]});
-        header.insert(name, tensor);
-    };
-    add("model.embed_tokens.weight".into(), &[vocab, dim]);
-    add("model.norm.weight".into(), &[dim]);
-    for layer in 0..layers {
-        let mut add = |name: &str, shape: &[usize]| add(format!("model.layers.{layer}.{name}.weight"), shape);
-        for name in ["q_proj", "k_proj", "v_proj", "o_proj"] {
-            add(&format!("self_attn.{name}"), &[dim, dim]);
-        }
-        add("mlp.gate_proj", &[hidden, dim]);
-        add("mlp.up_proj", &[hidden, dim]);
-        add("mlp.down_proj", &[dim, hidden]);
-        add("input_layernorm", &[dim]);
-        add("post_attention_layernorm", &[dim]);
-    }
-    let header = serde_json::to_vec(&header).unwrap();
-    let path = folder.join("model.safetensors");
-    let head = [&(header.len() as u64).to_le_bytes()[..], &header].concat();
-    fs::write(&path, &head).unwrap();
-    let file = fs::File::options().write(true).open(&path).unwrap();
-    file.set_len((head.len() + end) as u64).unwrap();
-}
+use super::{command, files_and_folders, models};
 
 /// Twenty times the half second in which a request to stop is answered: machines that test are busy.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -52,7 +12,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[test]
 fn ctrl_c_ends_an_export_in_the_middle_of_its_one_long_pass() {
     let folder = tempfile::tempdir().unwrap();
-    slow_model(folder.path());
+    // Its pass over a long prompt takes a processor minutes by plain loops.
+    models::zeros(folder.path(), [16, 512, 2048, 8, 300]);
     let place = tempfile::tempdir().unwrap();
     let ids: Vec<String> = (0..4000).map(|i| (i % 300).to_string()).collect();
     let ids_file = folder.path().join("ids.txt");

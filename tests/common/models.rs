@@ -102,3 +102,38 @@ pub(crate) fn tok_bin(vocab: usize) -> Vec<u8> {
     }
     bytes
 }
+
+/// Writes a model of zeros into `folder`, of these layers, D, F, heads and V. The file is as sparse as its values.
+pub(crate) fn zeros(folder: &Path, [layers, dim, hidden, heads, vocab]: [usize; 5]) {
+    let config = json!({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": dim,
+        "intermediate_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "num_key_value_heads": heads, "vocab_size": vocab, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": true, "torch_dtype": "float32",
+    });
+    fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    let (mut header, mut end) = (Map::new(), 0);
+    let mut add = |name: String, shape: &[usize]| {
+        let start = end;
+        end += 4 * shape.iter().product::<usize>();
+        header.insert(name, json!({"dtype": "F32", "shape": shape, "data_offsets": [start, end]}));
+    };
+    add("model.embed_tokens.weight".into(), &[vocab, dim]);
+    add("model.norm.weight".into(), &[dim]);
+    for layer in 0..layers {
+        let mut add = |name: &str, shape: &[usize]| add(format!("model.layers.{layer}.{name}.weight"), shape);
+        for name in ["q_proj", "k_proj", "v_proj", "o_proj"] {
+            add(&format!("self_attn.{name}"), &[dim, dim]);
+        }
+        add("mlp.gate_proj", &[hidden, dim]);
+        add("mlp.up_proj", &[hidden, dim]);
+        add("mlp.down_proj", &[dim, hidden]);
+        add("input_layernorm", &[dim]);
+        add("post_attention_layernorm", &[dim]);
+    }
+    let header = serde_json::to_vec(&header).unwrap();
+    let path = folder.join("model.safetensors");
+    let head = [&(header.len() as u64).to_le_bytes()[..], &header].concat();
+    fs::write(&path, &head).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_len((head.len() + end) as u64).unwrap();
+}

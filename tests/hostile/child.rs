@@ -16,7 +16,8 @@ const HANGS: &str = "60";
 pub(crate) struct End {
     /// Its exit code; none where a signal ended it.
     pub(crate) code: Option<i32>,
-    stdout: String,
+    /// What it printed.
+    pub(crate) stdout: String,
     /// What it said.
     pub(crate) stderr: String,
 }

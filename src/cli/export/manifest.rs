@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::RunArgs;
 use crate::cli::input::Run;
-use crate::trace::{Axis, Frame, PassDims, Stage};
+use crate::trace::{Axis, PassDims, Site, Stage, Stats};
 
 use super::target::MANIFEST;
 
@@ -76,15 +76,14 @@ impl Manifest {
     }
 
     /// Adds a file.
-    pub(super) fn file(&mut self, frame: &Frame) {
-        let stats = frame.stats();
+    pub(super) fn file(&mut self, site: Site, shape: &[usize], stats: Stats) {
         self.files.push(json!({
-            "file": frame.site.file_name(),
-            "pass": frame.site.pass,
-            "layer": frame.site.layer,
-            "stage": frame.site.stage.name(),
-            "axes": frame.axes.iter().copied().map(Axis::name).collect::<Vec<_>>(),
-            "shape": frame.shape(),
+            "file": site.file_name(),
+            "pass": site.pass,
+            "layer": site.layer,
+            "stage": site.stage.name(),
+            "axes": site.stage.axes().iter().copied().map(Axis::name).collect::<Vec<_>>(),
+            "shape": shape,
             "min": finite(stats.min),
             "max": finite(stats.max),
             "mean": finite(stats.mean),
@@ -209,7 +208,6 @@ fn aliases() -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::Site;
 
     #[test]
     fn a_manifest_is_known_by_what_it_says_or_as_the_first_ones_were() {

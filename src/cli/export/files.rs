@@ -1,0 +1,152 @@
+//! The files of an export: a probe that writes each row to its place as it comes. Nothing of a stage is held, however
+//! large it is.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget};
+
+use super::manifest::Manifest;
+use super::target::{MANIFEST, Target};
+use crate::ending::scratch::Scratch;
+use crate::error::{Error, Result, printable};
+use crate::stop;
+use crate::trace::npy::Npy;
+use crate::trace::{PassDims, Probe, Select, Site, Sizes, Stats, Values};
+
+/// What has been written so far.
+pub(super) struct Files<'a> {
+    folder: Scratch,
+    pub(super) manifest: Manifest,
+    sizes: Sizes,
+    select: &'a Select,
+    bar: ProgressBar,
+    dims: PassDims,
+    open: HashMap<Site, Open>,
+    failed: Option<Error>,
+}
+
+/// A file that rows are missing in.
+struct Open {
+    npy: Npy,
+    shape: Vec<usize>,
+    missing_rows: usize,
+}
+
+impl<'a> Files<'a> {
+    /// No files yet, in `folder`, of what `select` chooses in a model with `sizes`.
+    pub(super) fn new(
+        folder: Scratch,
+        manifest: Manifest,
+        sizes: Sizes,
+        select: &'a Select,
+        bar: ProgressBar,
+    ) -> Self {
+        let dims = PassDims { pass: 0, start: 0, tokens: 0 };
+        Self { folder, manifest, sizes, select, bar, dims, open: HashMap::new(), failed: None }
+    }
+
+    /// What is recorded next is of pass `dims`.
+    pub(super) fn begin(&mut self, dims: PassDims) {
+        self.dims = dims;
+    }
+
+    /// Whether everything that was recorded is written.
+    ///
+    /// # Errors
+    /// [`Error::Output`] where it is not.
+    pub(super) fn check(&mut self) -> Result<()> {
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    fn write(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) -> io::Result<()> {
+        stop::check().map_err(io::Error::other)?;
+        let mut open = match self.open.remove(&site) {
+            Some(open) => open,
+            None => self.open(site)?,
+        };
+        open.npy.write(rows.start * (values.len() / rows.len().max(1)), values)?;
+        open.missing_rows -= rows.len();
+        match open.missing_rows {
+            0 => self.complete(site, open),
+            _ => {
+                self.open.insert(site, open);
+                Ok(())
+            }
+        }
+    }
+
+    fn open(&self, site: Site) -> io::Result<Open> {
+        let path = self.folder.path().join(site.file_name());
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let axes = site.stage.axes();
+        let shape = self.sizes.shape(axes, self.dims);
+        let file = File::options().read(true).write(true).create_new(true).open(path)?;
+        let npy = Npy::begin(site.stage, &shape, file)?;
+        Ok(Open { npy, shape, missing_rows: self.sizes.rows(axes, self.dims) })
+    }
+
+    /// Puts a file with all its rows into the manifest. For the statistics it is read again: the mean first, and its
+    /// values in their order, so that they do not depend on how the rows came.
+    fn complete(&mut self, site: Site, mut open: Open) -> io::Result<()> {
+        let stats = Stats::of_parts(|see| {
+            open.npy.read(|values| {
+                stop::check().map_err(io::Error::other)?;
+                see(values);
+                Ok(())
+            })
+        })?;
+        self.manifest.file(site, &open.shape, stats);
+        let slow = self.bar.elapsed() > Duration::from_secs(1);
+        if self.bar.is_hidden() && slow && io::stderr().is_terminal() {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        self.bar.inc(1);
+        Ok(())
+    }
+
+    /// Writes the manifest, and moves everything to its place.
+    pub(super) fn finish(self, target: Target) -> Result<()> {
+        self.bar.finish_and_clear();
+        write_manifest(&self.folder.path().join(MANIFEST), &self.manifest)
+            .map_err(|error| Error::output("the manifest cannot be written").found(error))?;
+        let count = self.manifest.file_count();
+        let out = target.commit(self.folder)?;
+        crate::cli::tell(format_args!(
+            "wrote {count} stages and manifest.json to {}",
+            printable(&out.display().to_string())
+        ));
+        Ok(())
+    }
+}
+
+impl Probe for Files<'_> {
+    const ENABLED: bool = true;
+
+    fn wants(&self, site: Site) -> bool {
+        self.failed.is_none() && self.select.contains(site)
+    }
+
+    fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) {
+        if self.failed.is_some() {
+            return;
+        }
+        if let Err(error) = self.write(site, rows, values) {
+            let error = Error::output("a dump cannot be written").at(site.file_name()).found(error);
+            self.failed = Some(error.next("make room, or choose fewer stages, layers or passes"));
+        }
+    }
+}
+
+fn write_manifest(path: &Path, manifest: &Manifest) -> io::Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    serde_json::to_writer_pretty(&mut file, manifest)?;
+    writeln!(file)?;
+    file.flush()
+}
