@@ -382,6 +382,18 @@ fn what_temperature_0_overrules_is_said_in_one_line() {
 }
 
 #[test]
+fn memory_is_refused_where_nothing_is_traced() {
+    let output = llama_trace(["--prompt", "x", "-n", "1", "--memory", "64MiB"]);
+    let said = stderr(&output);
+    assert_eq!((output.status.code(), stdout(&output)), (Some(2), String::new()), "{said}");
+    assert!(said.contains("--memory bounds") && said.contains("add --step"), "{said}");
+    // Where the tracer opens it is an option like others.
+    for args in [&["--memory", "64MiB"][..], &["--prompt", "x", "--step", "--memory", "64MiB"]] {
+        assert_eq!(llama_trace(args).status.code(), Some(6), "there is no terminal here");
+    }
+}
+
+#[test]
 fn a_pipe_gets_the_bytes_of_a_token_unchanged() {
     // One byte of a character: the built-in vocabulary has each byte as a token.
     let bytes = |ids: &str| llama_trace(["--ids", ids, "-n", "0"]).stdout;
