@@ -8,7 +8,10 @@
 //! [`Error::Interrupted`], and what it was to write is not looked at.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 
@@ -19,6 +22,8 @@ use crate::error::{Error, Result};
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
     asked: Arc<AtomicBool>,
+    #[cfg(test)]
+    looks: Arc<tests::Looks>,
 }
 
 static PROCESS: LazyLock<Stop> = LazyLock::new(Stop::default);
@@ -26,6 +31,25 @@ static PROCESS: LazyLock<Stop> = LazyLock::new(Stop::default);
 /// The request that stops everything in this process.
 pub fn process() -> &'static Stop {
     &PROCESS
+}
+
+/// How soon who waits sees that it was asked to stop.
+pub const LOOK: Duration = Duration::from_millis(50);
+
+/// Waits for so long, or until the process is asked to stop.
+///
+/// # Errors
+/// [`Error::Interrupted`] where it was.
+pub fn sleep(time: Duration) -> Result<()> {
+    let started = Instant::now();
+    loop {
+        check()?;
+        let left = time.saturating_sub(started.elapsed());
+        if left.is_zero() {
+            return Ok(());
+        }
+        thread::sleep(left.min(LOOK));
+    }
 }
 
 /// [`Stop::check`] of [`process`], for work that has no [`Stop`] of its own.
@@ -45,6 +69,8 @@ impl Stop {
     /// Whether this work, or the whole process, was asked to stop.
     #[inline]
     pub fn asked(&self) -> bool {
+        #[cfg(test)]
+        self.looks.look(self);
         self.asked.load(Ordering::Relaxed) || PROCESS.asked.load(Ordering::Relaxed)
     }
 
@@ -62,6 +88,42 @@ impl Stop {
         if self.asked() { Err(interrupted()) } else { Ok(()) }
     }
 
+    /// Runs `work`, which cannot look at a request by itself, on a thread of its own, and waits for it until it is
+    /// asked to stop. What was begun then goes on by itself, and nobody sees its result. Where the system gives no
+    /// thread, this one does the work.
+    ///
+    /// # Errors
+    /// Those of `work`, and [`Error::Interrupted`] where it was asked to stop.
+    pub fn unless_asked<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let work = Arc::new(Mutex::new(Some(work)));
+        let take = |work: &Mutex<Option<_>>| work.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (sender, receiver) = channel();
+        let theirs = Arc::clone(&work);
+        let thread = thread::Builder::new().spawn(move || {
+            let result = take(&theirs).map(|work| work());
+            // Nobody may wait for it any more.
+            drop(sender.send(result));
+        });
+        let result = match thread {
+            Err(_) => take(&work).map(|work| work()),
+            Ok(thread) => loop {
+                self.check()?;
+                match receiver.recv_timeout(LOOK) {
+                    Ok(result) => break result,
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => match thread.join() {
+                        Ok(()) => break None,
+                        Err(panic) => std::panic::resume_unwind(panic),
+                    },
+                }
+            },
+        };
+        result.unwrap_or_else(|| Err(interrupted()))
+    }
+
     /// The flag itself, for a signal handler to set.
     pub fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.asked)
@@ -74,17 +136,4 @@ fn interrupted() -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn clones_share_a_request_and_others_do_not() {
-        let (stop, other) = (Stop::default(), Stop::default());
-        let clone = stop.clone();
-        clone.ask();
-        assert!(stop.asked() && matches!(stop.check(), Err(Error::Interrupted(_))));
-        assert!(other.check().is_ok());
-        stop.clear();
-        assert!(clone.check().is_ok());
-    }
-}
+pub(crate) mod tests;

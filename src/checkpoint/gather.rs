@@ -1,7 +1,13 @@
 //! Tensors whose values do not lie one after the other in a file: put together in memory when they are
-//! first read (see [`Bytes::build`]), and at no other time.
+//! first read (see [`Bytes::build`]), and at no other time. Where the process is asked to stop meanwhile the rest is
+//! left out: who reads it looks at the same request before its result is used.
 
 use super::tensor::{Bytes, Tensor};
+use crate::error::Result;
+use crate::stop::{self, Stop};
+
+/// Bytes that are copied between two looks at the request to stop.
+const PIECE: usize = 1 << 20;
 
 /// Where the values of a tensor lie in a storage, in values and not bytes: value (i, j, …) is at
 /// `offset + i·strides[0] + j·strides[1] + …`.
@@ -44,9 +50,14 @@ impl Strided {
     /// The values, `width` bytes each, in row-major order. Every place must lie in `storage`.
     pub(super) fn gather(self, storage: Bytes, width: usize) -> Bytes {
         let count = self.count().unwrap_or(0);
-        Bytes::build(count * width, move |out| {
-            let mut index = vec![0; self.shape.len()];
-            let mut place = self.offset;
+        Bytes::build(count * width, move |out| drop(self.copy(&storage, width, out, stop::process())))
+    }
+
+    fn copy(&self, storage: &[u8], width: usize, out: &mut [u8], stop: &Stop) -> Result<()> {
+        let mut index = vec![0; self.shape.len()];
+        let mut place = self.offset;
+        for out in out.chunks_mut((PIECE / width).max(1) * width) {
+            stop.check()?;
             for value in out.chunks_exact_mut(width) {
                 value.copy_from_slice(&storage[place * width..][..width]);
                 // Counts up as an odometer does.
@@ -60,7 +71,8 @@ impl Strided {
                     index[axis] = 0;
                 }
             }
-        })
+        }
+        Ok(())
     }
 }
 
@@ -73,24 +85,41 @@ pub(super) fn join(parts: &[Tensor], axis: usize) -> Option<Tensor> {
     let rows: usize = shape[..axis].iter().product();
     let length = parts.iter().map(|part| part.bytes().len()).sum();
     let sources: Vec<Bytes> = parts.iter().map(|part| part.bytes().clone()).collect();
-    let bytes = Bytes::build(length, move |mut out| {
+    let bytes = Bytes::build(length, move |out| {
         let sources: Vec<&[u8]> = sources.iter().map(|source| &**source).collect();
-        for row in 0..rows {
-            for source in &sources {
-                let width = source.len() / rows;
-                let (here, rest) = out.split_at_mut(width);
-                here.copy_from_slice(&source[row * width..][..width]);
-                out = rest;
-            }
-        }
+        drop(copy_rows(&sources, rows, out, stop::process()));
     });
     Tensor::new(first.dtype(), shape, bytes)
+}
+
+/// Writes the first of the `rows` rows of each source, then the second of each, and so on.
+fn copy_rows(sources: &[&[u8]], rows: usize, mut out: &mut [u8], stop: &Stop) -> Result<()> {
+    let mut since = PIECE;
+    for row in 0..rows {
+        for source in sources {
+            let width = source.len() / rows;
+            let (here, rest) = out.split_at_mut(width);
+            let mut from = &source[row * width..][..width];
+            for here in here.chunks_mut(PIECE) {
+                if since >= PIECE {
+                    stop.check()?;
+                    since = 0;
+                }
+                let (now, later) = from.split_at(here.len());
+                here.copy_from_slice(now);
+                (from, since) = (later, since + now.len());
+            }
+            out = rest;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::tensor::Dtype;
     use super::*;
+    use crate::stop::tests::stops_at_every_look;
 
     fn strided(offset: usize, shape: &[usize], strides: &[usize]) -> Strided {
         Strided { offset, shape: shape.into(), strides: strides.into() }
@@ -103,6 +132,23 @@ mod tests {
         assert_eq!((transposed.count(), transposed.end()), (Some(6), Some(7)));
         assert!(!transposed.is_contiguous());
         assert_eq!(*transposed.gather(storage, 2), [0, 0, 3, 0, 1, 0, 4, 0, 2, 0, 5, 0]);
+    }
+
+    #[test]
+    fn what_is_put_together_stops_between_its_pieces() {
+        let storage = vec![1; 4 * PIECE];
+        let transposed = strided(0, &[2048, 1024], &[1, 2048]);
+        let mut out = vec![0; 4 * PIECE];
+        let looks = stops_at_every_look("a transposed tensor", 0, |stop| {
+            transposed.copy(&storage, 2, &mut out, stop)
+        });
+        assert_eq!(looks, 4);
+        for rows in [1, 3, PIECE] {
+            let parts = [&storage[..3 * PIECE], &storage];
+            let mut out = vec![0; 7 * PIECE];
+            let looks = stops_at_every_look("shards", 0, |stop| copy_rows(&parts, rows, &mut out, stop));
+            assert!((7..=9).contains(&looks), "{looks} looks at {rows} rows");
+        }
     }
 
     #[test]

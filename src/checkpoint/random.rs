@@ -7,7 +7,10 @@ use super::names::{LayerWeight as L, Naming, Weight};
 use super::{Bytes, Checkpoint, Dtype, Format, Notes, Scales, Tensor};
 use crate::config::{DEFAULT_GROUP, ModelConfig, Pairing, RopeScaling};
 use crate::error::{Error, Result};
-use crate::stop;
+use crate::stop::{self, Stop};
+
+/// Bytes that are made between two looks at the request to stop.
+const PIECE: usize = 1 << 20;
 
 /// Name, D, layers, H, G, F, V, tied.
 type Shape = (&'static str, usize, usize, usize, usize, usize, usize, bool);
@@ -69,20 +72,20 @@ pub fn of_config(name: &str, config: ModelConfig, dtype: Dtype) -> Result<Checkp
     let ModelConfig { dim, layers, ffn_dim, vocab, tied, .. } = config;
     let mut state = 1;
     let mut tensors = BTreeMap::new();
+    let mut random = |count, dtype| random(count, dtype, &mut state, stop::process());
     let mut add = |weight, shape: &[usize]| {
-        stop::check()?;
         let count: usize = shape.iter().product();
         let tensor = match (dtype, shape) {
             (Dtype::I8, [_, _]) => {
-                let scales = random(count.div_ceil(DEFAULT_GROUP), Dtype::F32, &mut state);
+                let scales = random(count.div_ceil(DEFAULT_GROUP), Dtype::F32)?;
                 let scales = Scales { bytes: Bytes::owned(scales), group: DEFAULT_GROUP };
-                Tensor::int8(shape.to_vec(), Bytes::owned(random(count, dtype, &mut state)), scales)
+                Tensor::int8(shape.to_vec(), Bytes::owned(random(count, dtype)?), scales)
             }
             // Norms are float32 there.
             (Dtype::I8, _) => {
-                Tensor::new(Dtype::F32, shape.to_vec(), Bytes::owned(random(count, Dtype::F32, &mut state)))
+                Tensor::new(Dtype::F32, shape.to_vec(), Bytes::owned(random(count, Dtype::F32)?))
             }
-            _ => Tensor::new(dtype, shape.to_vec(), Bytes::owned(random(count, dtype, &mut state))),
+            _ => Tensor::new(dtype, shape.to_vec(), Bytes::owned(random(count, dtype)?)),
         };
         tensors
             .insert(Naming::Meta.name(weight), tensor.unwrap_or_else(|| unreachable!("made for this shape")));
@@ -120,7 +123,7 @@ pub fn of_config(name: &str, config: ModelConfig, dtype: Dtype) -> Result<Checkp
 }
 
 /// `count` values of magnitude 1/64 to 1/32 and random sign: small enough that a pass stays finite.
-fn random(count: usize, dtype: Dtype, state: &mut u64) -> Vec<u8> {
+fn random(count: usize, dtype: Dtype, state: &mut u64, stop: &Stop) -> Result<Vec<u8>> {
     let mut next = || {
         // xorshift64: fast, and good enough for numbers that nobody reads.
         *state ^= *state << 13;
@@ -138,8 +141,27 @@ fn random(count: usize, dtype: Dtype, state: &mut u64) -> Vec<u8> {
     let length = count * dtype.block_bytes();
     let mut bytes = Vec::with_capacity(length.next_multiple_of(8));
     while bytes.len() < length {
-        bytes.extend_from_slice(&word(next()).to_le_bytes());
+        stop.check()?;
+        for _ in 0..PIECE.min(length - bytes.len()).div_ceil(8) {
+            bytes.extend_from_slice(&word(next()).to_le_bytes());
+        }
     }
     bytes.truncate(length);
-    bytes
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stop::tests::stops_at_every_look;
+
+    #[test]
+    fn a_large_tensor_of_random_numbers_stops_between_its_pieces() {
+        let looks = stops_at_every_look("random numbers", 0, |stop| {
+            let bytes = random(4 * PIECE + 3, Dtype::BF16, &mut 1, stop)?;
+            assert_eq!(bytes.len(), 8 * PIECE + 6);
+            Ok(())
+        });
+        assert_eq!(looks, 9);
+    }
 }

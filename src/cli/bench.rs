@@ -108,7 +108,7 @@ fn measure(
         true => Vec::new(),
         false => checkpoint.tensors().map(|(_, tensor)| &**tensor.bytes()).collect(),
     };
-    let limits = Limits::measure(backend.kernel(), multiplied, &mapped);
+    let limits = Limits::measure(backend.kernel(), multiplied, &mapped)?;
     (report.read_bandwidth, report.memory) = (limits.read_bandwidth, limits.memory);
     report.matmul = limits.multiply_rate;
     match args.format {

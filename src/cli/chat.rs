@@ -23,7 +23,7 @@ use crate::generate::chat::{self, Ended, Role};
 use crate::generate::{Chat, Conversation, Sampler};
 use crate::model::Model;
 use crate::replay::{Live, Start};
-use crate::stop::Stop;
+use crate::stop::{self, Stop};
 use crate::tokenizer::Tokenizer;
 use crate::tui;
 
@@ -71,8 +71,8 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
 /// anybody has typed anything. It may refuse this conversation, and others not.
 fn check(format: &Format, mut conversation: Conversation) -> Result<()> {
     conversation.push(Role::User, "Hello");
-    match format.template.render(conversation.messages()) {
-        Err(error @ Error::Model(_)) => Err(error),
+    match format.template.render(conversation.messages(), stop::process()) {
+        Err(error @ (Error::Model(_) | Error::Interrupted(_))) => Err(error),
         _ => Ok(()),
     }
 }
@@ -177,6 +177,11 @@ impl Talk<'_> {
                 self.conversation = before;
             }
             Ok(answer) => self.conversation.push(Role::Assistant, answer),
+            // The process goes on where only this line was to stop.
+            Err(Failure::Run(Error::Interrupted(_))) if !stop::process().asked() => {
+                super::tell("(stopped; the line was taken back)");
+                self.conversation = before;
+            }
             Err(failure) => {
                 self.conversation = before;
                 return Err(failure);
@@ -187,10 +192,14 @@ impl Talk<'_> {
 
     /// Runs the conversation and prints the model's answer as it comes.
     fn answer(&mut self) -> std::result::Result<String, Failure> {
-        let messages = self.conversation.messages();
+        self.stop.clear();
         let context = self.model.config.context;
-        let render = |messages: &[chat::Message]| self.format.template.render(messages);
-        let prompt = chat::prompt(render, &*self.tokenizer, messages, context)?;
+        let (template, tokenizer) = (Arc::clone(&self.format.template), Arc::clone(&self.tokenizer));
+        let (stop, messages) = (self.stop.clone(), self.conversation.messages().to_vec());
+        let prompt = self.stop.unless_asked(move || {
+            let render = |messages: &[chat::Message]| template.render(messages, &stop);
+            chat::prompt(render, &*tokenizer, &messages, context)
+        })?;
         if prompt.len() >= context {
             return Err(Error::prompt("the conversation has grown longer than the model's context")
                 .expected(format!("at most {} tokens, and one for the answer", context - 1))
@@ -198,7 +207,6 @@ impl Talk<'_> {
                 .next("the last line was taken back: say something shorter, or /reset to begin again")
                 .into());
         }
-        self.stop.clear();
         let mut stream = self.tokenizer.stream();
         // What a token adds depends on those before it.
         for &id in &prompt {

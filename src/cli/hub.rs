@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
 
@@ -42,9 +41,6 @@ pub(super) fn name(args: &ModelArgs) -> Option<Name> {
     Name::parse(model.to_str()?)
 }
 
-/// How soon Ctrl-C is noticed.
-const LOOK: Duration = Duration::from_millis(50);
-
 fn fetch(name: Name, wanted: Wanted, settings: Settings) -> Result<Found> {
     let (sender, receiver) = mpsc::channel();
     let bar = Bar::default();
@@ -62,7 +58,7 @@ fn fetch(name: Name, wanted: Wanted, settings: Settings) -> Result<Found> {
             return Err(Error::interrupted("interrupted; what was fetched is kept")
                 .next("run the same command again: it goes on from there"));
         }
-        match receiver.recv_timeout(LOOK) {
+        match receiver.recv_timeout(stop::LOOK) {
             Ok(found) => break found?,
             Err(RecvTimeoutError::Timeout) => {}
             Err(error @ RecvTimeoutError::Disconnected) => return Err(stopped(&error)),

@@ -17,6 +17,7 @@ use crate::config::{CacheDtype, DEFAULT_GROUP, ModelConfig, Precision};
 use crate::error::{Error, Result};
 use crate::generate::{Sampler, Sampling};
 use crate::model::Model;
+use crate::stop;
 use crate::tokenizer::{self, Tokenizer};
 use crate::trace::select::Extent;
 use crate::trace::{PassDims, Select, TokenLabel};
@@ -341,6 +342,9 @@ pub(super) fn read_text(path: &Path) -> Result<String> {
     } else {
         open_text(path).and_then(|mut text| read(&mut text))
     };
+    if bytes.is_err() {
+        stop::check()?;
+    }
     let bytes = bytes.map_err(|error| {
         Error::prompt("the prompt's file cannot be read")
             .in_file(path)
@@ -394,7 +398,9 @@ fn open_pipe(path: &Path) -> std::io::Result<Box<dyn Read>> {
     let count = loop {
         match file.read(&mut first) {
             // Nobody has opened it for writing yet.
-            Ok(0) if started.elapsed() < PIPE_WAIT => std::thread::sleep(Duration::from_millis(20)),
+            Ok(0) if started.elapsed() < PIPE_WAIT => {
+                stop::sleep(Duration::from_millis(20)).map_err(std::io::Error::other)?;
+            }
             Ok(0) => {
                 let what = format!("a pipe to which nobody has written for {} seconds", PIPE_WAIT.as_secs());
                 return Err(std::io::Error::new(ErrorKind::TimedOut, what));

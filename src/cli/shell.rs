@@ -27,7 +27,7 @@ pub(super) fn man(command: Option<&str>) -> Result<()> {
             let names: Vec<_> = cli.get_subcommands().map(clap::Command::get_name).collect();
             Error::usage("there is no such command")
                 .expected(names.join(", "))
-                .found(format!("`{}`", name.escape_debug()))
+                .found(format!("`{name}`"))
                 .next("name one of these, or none: the page of the whole program lists them")
         })?,
     };

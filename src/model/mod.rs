@@ -53,10 +53,13 @@ impl<B: Backend> Model<B> {
     /// Hands a checkpoint's weights to `backend`.
     ///
     /// # Errors
-    /// [`crate::error::Error::Model`] where a weight is missing or has the wrong shape.
+    /// [`crate::error::Error::Model`] where a weight is missing or has the wrong shape,
+    /// [`crate::error::Error::Interrupted`] where the backend was asked to stop.
     pub fn load(checkpoint: &Checkpoint, backend: B) -> Result<Self> {
         let config = checkpoint.config.clone();
         let weights = Weights::load(checkpoint, &backend)?;
+        // Of weights that were put together meanwhile a part may be missing.
+        backend.stop().check()?;
         let rope_frequencies =
             ops::rope::frequencies(config.head_dim, config.rope_theta, &config.rope_scaling);
         let (name, ignored) = (checkpoint.name.clone(), checkpoint.notes.ignored.clone());

@@ -122,7 +122,7 @@ fn ranges(what: &str, text: &str, count: usize, missing: impl Fn(usize) -> Strin
         _ => format!("numbers from 0 to {last}, as 0, 0-{last} or 0,{last}", last = count - 1),
     };
     let wrong = |problem: String, found: &str, next: String| {
-        Err(Error::usage(problem).expected(&there).found(format!("`{}`", found.escape_debug())).next(next))
+        Err(Error::usage(problem).expected(&there).found(format!("`{found}`")).next(next))
     };
     let mut numbers = Vec::new();
     for part in text.split(',') {
@@ -169,7 +169,7 @@ pub fn stage_named(name: &str) -> Result<Stage> {
         };
         Error::usage("there is no such stage")
             .expected(format!("one of {}", all.join(", ")))
-            .found(format!("`{}`", name.escape_debug()))
+            .found(format!("`{name}`"))
             .next(next)
     })
 }

@@ -92,7 +92,7 @@ pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
                 None if name.contains(',') => {
                     return Err(Error::usage("the tracer opens at one stage")
                         .expected("one name")
-                        .found(format!("`{}`", name.escape_debug()))
+                        .found(format!("`{name}`"))
                         .next("give the first of them; `llama-trace log` and `export` take lists"));
                 }
                 None => Step::Stage(stage_named(name)?),

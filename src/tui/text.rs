@@ -2,6 +2,7 @@
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
+use crate::error::printable;
 use crate::trace::frame::Number;
 
 /// How many columns `text` takes.
@@ -9,14 +10,15 @@ pub fn width(text: &str) -> usize {
     text.width()
 }
 
-/// `text` with nothing invisible left in it: a space is `␣`, and control characters and those without a
-/// width of their own (combining marks, joiners) are escapes, so that every token has an honest width.
+/// `text` with nothing invisible left in it: a space is `␣`, what [`printable`] writes out is so here too, and
+/// characters without a width of their own (combining marks, joiners) are escapes, so that every token has an honest
+/// width.
 pub fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
+    for c in printable(text).chars() {
         match c {
             ' ' => shown.push('␣'),
-            c if c.is_control() || c.width().unwrap_or(0) == 0 => shown.extend(c.escape_default()),
+            c if c.width().unwrap_or(0) == 0 => shown.extend(c.escape_default()),
             c => shown.push(c),
         }
     }

@@ -10,6 +10,8 @@ mod attention;
 mod cache;
 mod kernel;
 mod matrix;
+#[cfg(test)]
+mod stopping;
 
 use std::ops::Range;
 

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use super::super::files::{itself, read_text};
 use super::name::{Name, is_commit};
 use crate::error::{Error, Result};
+use crate::stop;
 
 /// The largest file that is read for a commit, which has 40 bytes.
 const MAX_REF: u64 = 1 << 10;
@@ -102,7 +103,14 @@ impl Cache {
             Ok(()) => Ok(Some(file)),
             Err(TryLockError::WouldBlock) => {
                 wait();
-                Ok(file.lock().is_ok().then_some(file))
+                loop {
+                    stop::sleep(stop::LOOK)?;
+                    match file.try_lock() {
+                        Ok(()) => return Ok(Some(file)),
+                        Err(TryLockError::WouldBlock) => {}
+                        Err(TryLockError::Error(_)) => return Ok(None),
+                    }
+                }
             }
             Err(TryLockError::Error(_)) => Ok(None),
         }

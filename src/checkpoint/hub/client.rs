@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::io::Read;
 use std::ops::Range;
-use std::thread::sleep;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -17,6 +16,7 @@ use super::pace::Paced;
 use super::settings::Settings;
 use super::trust;
 use super::verify::Digest;
+use crate::stop;
 
 /// The largest list of files that is read. 100,000 files would fit.
 const MAX_LISTING: u64 = 16 << 20;
@@ -191,7 +191,7 @@ impl<'s> Client<'s> {
         let mut tried = 0;
         loop {
             match self.part_once(commit, file, range) {
-                Err(Failure::Unreachable(_)) if tried < RETRIES => sleep(pause(tried)),
+                Err(Failure::Unreachable(_)) if tried < RETRIES => sleep(pause(tried))?,
                 answer => return answer,
             }
             tried += 1;
@@ -246,7 +246,7 @@ impl<'s> Client<'s> {
             if !again || tried == RETRIES || asked.is_some_and(|seconds| seconds > MAX_PAUSE) {
                 return Ok(response);
             }
-            sleep(asked.map_or_else(|| pause(tried), Duration::from_secs));
+            sleep(asked.map_or_else(|| pause(tried), Duration::from_secs))?;
             tried += 1;
         }
     }
@@ -296,6 +296,13 @@ const LINKED_ETAG: &str = "x-linked-etag";
 
 fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     headers.get(name)?.to_str().ok()
+}
+
+/// Waits before trying again. Where the process was asked to stop meanwhile, [`refusal::report`] says so.
+///
+/// [`refusal::report`]: super::refusal::report
+fn sleep(time: Duration) -> Answer<()> {
+    stop::sleep(time).map_err(|_| Failure::Unreachable("interrupted".into()))
 }
 
 /// How long to wait before trying again for the `tried`th time, from 0.

@@ -4,7 +4,6 @@
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
-use std::thread::sleep;
 
 use ring::digest::Context;
 
@@ -14,6 +13,7 @@ use super::client::{Client, Failure, Meta, pause};
 use super::pace::LEAST;
 use super::{Watch, refusal};
 use crate::error::{Error, Result};
+use crate::stop;
 
 /// Times in a row that a connection may break, or the server know no such part, without the file having come further.
 const ATTEMPTS: u32 = 4;
@@ -41,7 +41,7 @@ impl Download<'_, '_> {
     ///
     /// # Errors
     /// [`Error::Model`] where the hub does not give the file whole, [`Error::Output`] where it cannot be
-    /// written. What came stays, to be gone on with.
+    /// written, [`Error::Interrupted`] where the process was asked to stop. What came stays, to be gone on with.
     pub(super) fn run(&self, watch: &mut dyn Watch) -> Result<()> {
         let path = self.cache.partial(&self.meta.etag);
         let failed = |error: std::io::Error| cannot_write(&path, &error);
@@ -71,7 +71,7 @@ impl Download<'_, '_> {
                     partial = self.start(&path)?;
                     inherited = false;
                 } else {
-                    sleep(pause(attempts - 1));
+                    stop::sleep(pause(attempts - 1))?;
                 }
                 continue;
             }
@@ -110,6 +110,7 @@ impl Download<'_, '_> {
         let mut chunk = vec![0; CHUNK];
         let mut at = 0;
         loop {
+            stop::check()?;
             let count = file.read(&mut chunk).map_err(failed)?;
             if count == 0 {
                 break;
@@ -160,6 +161,7 @@ impl Download<'_, '_> {
         partial.file.seek(SeekFrom::Start(start)).map_err(failed)?;
         let mut chunk = vec![0; CHUNK];
         loop {
+            stop::check()?;
             let count = match reader.read(&mut chunk) {
                 Ok(count) => count,
                 Err(error) => return Ok(Err(Failure::Unreachable(error.to_string()))),

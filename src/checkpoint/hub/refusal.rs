@@ -4,6 +4,7 @@ use super::client::{Client, Failure};
 use super::name::Name;
 use super::settings::Settings;
 use crate::error::{Error, printable};
+use crate::stop;
 
 /// Characters of a server's own words that are shown.
 const SHOWN: usize = 300;
@@ -18,8 +19,11 @@ fn at(settings: &Settings, name: &Name) -> String {
     format!("{}/{name}", settings.endpoint)
 }
 
-/// The error for what the hub did not give.
+/// The error for what the hub did not give; where the process was asked to stop, that.
 pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
+    if let Err(interrupted) = stop::check() {
+        return interrupted;
+    }
     let (settings, name) = client.asked();
     let place = at(settings, name);
     let (status, code) = match failure {

@@ -6,6 +6,8 @@ use std::time::Instant;
 use rayon::prelude::*;
 
 use crate::backend::cpu::{Kernel, Multiplied};
+use crate::error::Result;
+use crate::stop;
 
 /// Bytes that are read to measure the bandwidth, at least: several times the last-level cache of common machines.
 const READ_BYTES: usize = 512 << 20;
@@ -22,6 +24,10 @@ const TRIES: usize = 3;
 /// Rounds of the multiply loop of one thread and try.
 const ROUNDS: usize = 4 << 20;
 
+/// Rounds, and bytes that are read, between two looks at the request to stop.
+const FEW_ROUNDS: usize = 1 << 16;
+const PIECE: usize = 16 << 20;
+
 /// The limits, measured.
 pub(super) struct Limits {
     /// Bytes a second.
@@ -35,7 +41,10 @@ pub(super) struct Limits {
 impl Limits {
     /// Measures with the loops of `kernel`, for products made of `multiplied`. Reads `mapped`, the weights where they
     /// lie in a mapped file, if there are enough of them, and ordinary memory otherwise.
-    pub(super) fn measure(kernel: Kernel, multiplied: Multiplied, mapped: &[&[u8]]) -> Self {
+    ///
+    /// # Errors
+    /// [`crate::error::Error::Interrupted`] where the process was asked to stop.
+    pub(super) fn measure(kernel: Kernel, multiplied: Multiplied, mapped: &[&[u8]]) -> Result<Self> {
         let threads = rayon::current_num_threads();
         let enough = READ_BYTES.max(READ_FOR_CACHED * last_level_cache().unwrap_or(0));
         let ordinary;
@@ -46,13 +55,14 @@ impl Limits {
             (&[&ordinary], "ordinary memory")
         };
         let bytes: usize = memory.iter().map(|part| part.len()).sum();
-        let best = |work: &(dyn Fn() + Sync)| {
-            let tries = (0..TRIES).map(|_| {
+        let best = |work: &(dyn Fn() -> Result<()> + Sync)| {
+            let mut best = f64::INFINITY;
+            for _ in 0..TRIES {
                 let started = Instant::now();
-                work();
-                started.elapsed().as_secs_f64()
-            });
-            tries.fold(f64::INFINITY, f64::min)
+                work()?;
+                best = best.min(started.elapsed().as_secs_f64());
+            }
+            Result::Ok(best)
         };
         // Long runs for each thread let the prefetcher work; short parts let a fast thread help a slow one. Which
         // width and which help to the prefetcher read fastest is the machine's to say.
@@ -63,23 +73,31 @@ impl Limits {
                     read_time = read_time.min(best(&|| {
                         let parts =
                             memory.par_iter().flat_map(|memory| memory.par_chunks(bytes.div_ceil(parts)));
-                        parts.for_each(|part| {
-                            black_box(loops.read_limit(part, ahead));
-                        });
-                    }));
+                        parts.try_for_each(|part| {
+                            for piece in part.chunks(PIECE) {
+                                stop::check()?;
+                                black_box(loops.read_limit(piece, ahead));
+                            }
+                            Ok(())
+                        })
+                    })?);
                 }
             }
         }
         let multiply_time = best(&|| {
-            (0..threads).into_par_iter().for_each(|_| {
-                black_box(kernel.multiply_limit(multiplied, ROUNDS));
-            });
-        });
-        Self {
+            (0..threads).into_par_iter().try_for_each(|_| {
+                for _ in 0..ROUNDS / FEW_ROUNDS {
+                    stop::check()?;
+                    black_box(kernel.multiply_limit(multiplied, FEW_ROUNDS));
+                }
+                Ok(())
+            })
+        })?;
+        Ok(Self {
             read_bandwidth: bytes as f64 / read_time,
             memory: name,
             multiply_rate: (ROUNDS * threads) as f64 * kernel.multiply_round(multiplied) / multiply_time,
-        }
+        })
     }
 }
 

@@ -11,14 +11,15 @@ use std::fmt::Display;
 use std::io::{Read, Write, stdin, stdout};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::generate::chat::{Message, Template};
+use crate::stop::{self, Stop};
 
 /// What tells the program that it is the one that renders. No part of the command line: nobody is told of it.
 pub(crate) const ARGUMENT: &str = "__render-chat-template";
@@ -59,18 +60,13 @@ impl Apart {
         &self.place
     }
 
-    /// As [`Template::new`] and [`Template::render`].
+    /// As [`Template::new`] and [`Template::render`], until `stop` is asked.
     ///
     /// # Errors
-    /// Theirs, and [`Error::Model`] where the template takes more than it may.
-    pub(super) fn render(&self, messages: &[Message]) -> Result<String> {
-        let failed = |error: &dyn Display| {
-            Error::prompt("no process can be started for the chat template")
-                .at(&self.place)
-                .expected("room for one more process")
-                .found(error)
-                .next("end other programs, or raise the limit on processes (ulimit -u)")
-        };
+    /// Theirs, [`Error::Model`] where the template takes more than it may, [`Error::Prompt`] where no process can be
+    /// started, and [`Error::Interrupted`].
+    pub(super) fn render(&self, messages: &[Message], stop: &Stop) -> Result<String> {
+        let failed = |error: &dyn Display| no_process(&self.place, error);
         let tokens = self.tokens.iter().map(|(name, token)| (name.as_str(), token.as_str())).collect();
         let request = Request { text: &*self.text, place: &*self.place, tokens, messages };
         let request = serde_json::to_vec(&request).map_err(|error| failed(&error))?;
@@ -79,10 +75,11 @@ impl Apart {
             Command::new(program).arg(ARGUMENT).stdin(piped()).stdout(piped()).stderr(piped()).spawn()
         });
         let child = child.as_mut().map_err(|error| failed(error))?;
-        let said = converse(child, &request);
+        let said = converse(child, &request, stop);
         // Where it has ended by itself this does nothing.
         let _ = child.kill();
         let status = child.wait().map_err(|error| failed(&error))?;
+        stop.check()?;
         match said.map_err(|error| failed(&error))? {
             None => Err(self.beyond(&over_time())),
             Some(Said { answer, words }) => {
@@ -96,7 +93,11 @@ impl Apart {
         #[cfg(unix)]
         if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
             use signal_hook::consts::{SIGINT, SIGTERM};
-            if matches!(signal, SIGINT | SIGTERM) {
+            if signal == SIGINT {
+                // A terminal sends it to this process too, which may hear of it only now.
+                return Error::interrupted("the chat template was stopped");
+            }
+            if signal == SIGTERM {
                 return Error::prompt("the chat template was stopped").at(&self.place);
             }
             if signal == rustix::process::Signal::XCPU.as_raw() {
@@ -126,6 +127,14 @@ impl Apart {
     }
 }
 
+fn no_process(place: &str, error: &dyn Display) -> Error {
+    Error::prompt("no process can be started for the chat template")
+        .at(place)
+        .expected("room for one more process")
+        .found(error)
+        .next("end other programs, or raise the limit on processes (ulimit -u)")
+}
+
 fn over_time() -> String {
     format!("more than {} seconds", TIME.as_secs())
 }
@@ -141,8 +150,9 @@ struct Said {
     words: String,
 }
 
-/// Gives the process its request and takes what it says up to its end; none where time is up before.
-fn converse(child: &mut Child, request: &[u8]) -> std::io::Result<Option<Said>> {
+/// Gives the process its request and takes what it says up to its end; none where time is up or `stop` is asked
+/// before.
+fn converse(child: &mut Child, request: &[u8], stop: &Stop) -> std::io::Result<Option<Said>> {
     let (Some(mut stdin), Some(stdout), Some(stderr)) =
         (child.stdin.take(), child.stdout.take(), child.stderr.take())
     else {
@@ -159,13 +169,17 @@ fn converse(child: &mut Child, request: &[u8]) -> std::io::Result<Option<Said>> 
         let _ = sender.send(Said { answer, words: String::from_utf8_lossy(&words).into_owned() });
     };
     thread::scope(|scope| {
+        let started = Instant::now();
         thread::Builder::new().name("chat template".into()).spawn_scoped(scope, talk)?;
-        let said = receiver.recv_timeout(TIME).ok();
-        if said.is_none() {
-            // Its pipes close, and the thread ends.
-            child.kill()?;
+        while !stop.asked() && started.elapsed() < TIME {
+            match receiver.recv_timeout(stop::LOOK) {
+                Err(RecvTimeoutError::Timeout) => {}
+                said => return Ok(said.ok()),
+            }
         }
-        Ok(said)
+        // Its pipes close, and the thread ends.
+        child.kill()?;
+        Ok(None)
     })
 }
 
@@ -174,19 +188,25 @@ pub(crate) fn serve() -> ExitCode {
     limit();
     // A panic is an end like any other; its text could be as long as the template's.
     std::panic::set_hook(Box::new(|_| {}));
-    let work = || -> Option<()> {
+    let answer = || -> Option<()> {
         let mut request = Vec::new();
         stdin().lock().read_to_end(&mut request).ok()?;
         let request: Request<String, Vec<Message>> = serde_json::from_slice(&request).ok()?;
-        let template = Template::new(&request.text, &request.place, request.tokens);
-        let answer = template.and_then(|template| template.render(&request.messages));
+        let place = request.place.clone();
+        let render = move || {
+            let template = Template::new(&request.text, &request.place, request.tokens);
+            template.and_then(|template| template.render(&request.messages))
+        };
+        let answer = match thread::Builder::new().stack_size(STACK).spawn(render) {
+            Ok(thread) => thread.join().ok()?,
+            Err(error) => Err(no_process(&place, &error)),
+        };
         let mut out = stdout().lock();
         out.write_all(&serde_json::to_vec(&answer).ok()?).and_then(|()| out.flush()).ok()
     };
-    let thread = thread::Builder::new().stack_size(STACK).spawn(work);
-    match thread.map(thread::JoinHandle::join) {
-        Ok(Ok(Some(()))) => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
+    match answer() {
+        Some(()) => ExitCode::SUCCESS,
+        None => ExitCode::FAILURE,
     }
 }
 

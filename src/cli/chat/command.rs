@@ -53,7 +53,7 @@ pub(super) fn parse(line: &str) -> Result<Option<Command>> {
         _ => {
             return Err(Error::usage("there is no such command")
                 .expected("/reset, /system TEXT, /regenerate, /step, /help or /quit")
-                .found(format!("`{}`", line.escape_debug()))
+                .found(format!("`{line}`"))
                 .next("begin the line with // to say it to the model"));
         }
     };

@@ -1,6 +1,7 @@
 //! Which template a checkpoint is talked to with, and which tokens end its turns.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::apart::Apart;
 use crate::checkpoint::{Checkpoint, chat_template};
@@ -18,7 +19,7 @@ const LLAMA2_VOCAB: usize = 32_000;
 
 /// How to talk to a model.
 pub(super) struct Format {
-    pub(super) template: Apart,
+    pub(super) template: Arc<Apart>,
     /// Ids that end an answer.
     pub(super) ends: Vec<u32>,
 }
@@ -47,7 +48,7 @@ pub(super) fn find(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Result
     ends.extend(written.chain(named).filter_map(|name| specials.id(name)));
     ends.sort_unstable();
     ends.dedup();
-    Ok(Format { template, ends })
+    Ok(Format { template: Arc::new(template), ends })
 }
 
 /// The ids of the tokens that the choice looks for.

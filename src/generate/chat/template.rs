@@ -10,7 +10,7 @@ use minijinja::{Environment, ErrorKind};
 
 use super::bounded::{self, Failure};
 use super::{Message, python};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, printable};
 
 /// Llama 3's format, for a checkpoint with its special tokens and no template: a header with the role
 /// before each message, `<|eot_id|>` after it.
@@ -140,7 +140,8 @@ fn cause<T: std::error::Error + 'static>(error: &minijinja::Error) -> Option<&T>
 
 /// What a template says, harmless and short: errors quote it at any length.
 fn shown(text: &str) -> String {
-    let mut characters = text.chars().flat_map(char::escape_debug);
+    let text = printable(text);
+    let mut characters = text.chars();
     let mut shown: String = characters.by_ref().take(SHOWN).collect();
     shown.extend(characters.next().map(|_| '…'));
     shown
