@@ -1,9 +1,18 @@
 //! One model in every format that is read (`fixtures/formats`): the same logits from each.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[allow(dead_code, reason = "these tests write files of few kinds")]
+#[path = "../src/checkpoint/gguf/build.rs"]
+mod build;
 mod common;
 #[path = "formats/configuration.rs"]
 mod configuration;
+#[path = "formats/gguf_keys.rs"]
+mod gguf_keys;
+#[path = "formats/params_fields.rs"]
+mod params_fields;
+#[path = "formats/published.rs"]
+mod published;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

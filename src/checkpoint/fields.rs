@@ -2,7 +2,7 @@
 //! the numbers, and what would change them and is not computed here; and the rule for fields that the table has not.
 //!
 //! The reference is transformers 5.23 for config.json, llama.cpp for GGUF files and Meta's code for params.json.
-//! `fixtures/configuration` holds what transformers does with each field of a config.json.
+//! `fixtures/configuration` holds what they do with each field that is obeyed or refused.
 
 use serde_json::Value;
 
@@ -238,17 +238,22 @@ pub const TABLE: &[Row] = &[
         "max_batch_size", "model_parallel_size", "seed", "dtype", "dropout", "bos_id", "eos_id", "pad_id",
         "bos_token_id", "eos_token_id", "pad_token_id", "use_cache", "flash", "checkpoint_activations",
         "vision_max_num_chunks",
+        // Of the experts' width, in a file with moe_args.
+        "ffn_exp",
     ]),
     row(Meta, Storage, Absent, &["quantization_args", "quantization", "quantization_config"]),
     row(Meta, Refused(&[]), Absent, &[
         "moe", "moe_args", "vision_args", "lora_args", "sliding_window", "use_qk_norm", "qk_norm", "yarn",
         "use_yarn", "attn_temperature_tuning", "use_biases", "attn_bias", "attention_bias", "rope_scaling",
+        "vision_model", "vision_encoder",
     ]),
     row(Meta, Refused(NEGATIVE), Absent, &[
         "vision_chunk_size", "vision_num_cross_attention_layers", "nope_layer_interval", "attention_chunk_size",
         "num_experts", "n_experts", "num_experts_per_tok", "interleave_moe_layer_step",
     ]),
-    row(Meta, Refused(ONE), Absent, &["attn_scale", "partial_rotary_factor"]),
+    row(Meta, Refused(ONE), Absent, &["partial_rotary_factor"]),
+    // Of attn_temperature_tuning: the value that Llama 4's code has.
+    row(Meta, Refused(&[Neutral::Number(1.0), Neutral::Number(0.1)]), Absent, &["attn_scale"]),
     row(Meta, Refused(&[Neutral::Number(8192.0)]), Absent, &["floor_scale"]),
     row(Meta, Refused(&[Neutral::True]), Fails, &["causal"]),
     row(Meta, Refused(SILU), Absent, &["activation", "hidden_act", "act_fn"]),
@@ -279,8 +284,14 @@ pub const TABLE: &[Row] = &[
         "attention.max_alibi_bias", "attention.clamp_kqv", "attention.temperature_length",
         "attention.temperature_scale", "attention.q_lora_rank", "attention.kv_lora_rank",
         "attention.shared_kv_layers", "attn_logit_softcapping", "final_logit_softcapping", "rope.dimension_sections",
-        "rope.scaling.yarn_log_multiplier", "use_parallel_residual", "rescale_every_n_layers",
+        "rope.scaling.yarn_log_multiplier", "use_parallel_residual", "rescale_every_n_layers", "rope.scaling.alpha",
+        // Of llama.cpp's other architectures, and of names that say nothing.
+        "swiglu_clamp_*", "hyper_connection.*", "hrm.*", "ple.*", "altup.*", "adapters.*", "ssm.*", "wkv.*", "kda.*",
+        "shortconv.*", "posnet.*", "convnext.*", "attn_res.*", "token_shift_count", "deepstack_mapping",
+        "decoder_block_count", "embedding_length_out", "features_length",
     ]),
+    row(Gguf, Refused(ONE_OR_ZERO), Absent, &["num_loops"]),
+    row(Gguf, Refused(SILU), Absent, &["hidden_activation"]),
 ];
 
 /// What the table says of the field `name`, looked up in each of `sources` in turn.

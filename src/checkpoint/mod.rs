@@ -23,8 +23,6 @@ mod json;
 mod llama2c;
 mod meta;
 mod pth;
-#[cfg(test)]
-mod published;
 pub mod random;
 mod safetensors;
 mod screen;

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use llama_trace::backend::cpu::Cpu;
 use llama_trace::checkpoint;
 use llama_trace::checkpoint::fields::{Rule, Source, TABLE};
+use llama_trace::model::Model;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -15,11 +17,39 @@ use crate::common::logits::{bits, distance, logits};
 use crate::common::models::{self, Tensors, edit_json};
 use crate::common::{fixture, llama_trace, stderr, stdout};
 
-/// The ids, and the cases.
-fn cases() -> (Vec<u32>, Vec<Value>) {
-    let all: Value = serde_json::from_slice(&fs::read(fixture("configuration/cases.json")).unwrap()).unwrap();
+/// One of the files of cases: all of it, the ids, and the cases.
+pub(super) fn read(name: &str) -> (Value, Vec<u32>, Vec<Value>) {
+    let path = fixture("configuration").join(name);
+    let mut all: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
     let ids = all["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
-    (ids, all["cases"].as_array().unwrap().clone())
+    let Value::Array(cases) = all["cases"].take() else { panic!("{name} has no cases") };
+    (all, ids, cases)
+}
+
+/// Those of config.json.
+fn cases() -> (Vec<u32>, Vec<Value>) {
+    let (_, ids, cases) = read("cases.json");
+    (ids, cases)
+}
+
+/// Checks that some case sets or takes out each field of `source` that is obeyed or refused.
+pub(super) fn every_field_is_tried(source: Source, cases: &[Value], prefixes: &[&str]) {
+    for row in TABLE.iter().filter(|row| row.source == source && row.rule != Rule::Harmless) {
+        for pattern in row.names {
+            let is = |name: &str| {
+                let name = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
+                match pattern.strip_suffix('*') {
+                    Some(start) => name.starts_with(start),
+                    None => name == *pattern,
+                }
+            };
+            let tried = cases.iter().any(|case| {
+                let set = case["set"].as_object().unwrap().keys().map(String::as_str);
+                set.chain(case["drop"].as_array().unwrap().iter().map(|name| name.as_str().unwrap())).any(is)
+            });
+            assert!(tried, "{source:?} {pattern} has no case");
+        }
+    }
 }
 
 /// A golden model with other fields in its configuration, as the case has them.
@@ -33,6 +63,36 @@ fn folder(case: &Value) -> TempDir {
         config.extend(case["set"].as_object().unwrap().clone());
     });
     folder
+}
+
+/// What is not as `case` expects it with the model at `path`, where something is not; `base` are the bits of the model
+/// as it was.
+pub(super) fn problem(case: &Value, path: &Path, ids: &[u32], base: &[u32]) -> Option<String> {
+    // Weights that do not fit are an error of the field that says so.
+    let opened = checkpoint::open(Some(path))
+        .and_then(|checkpoint| Model::load(&checkpoint, Cpu::default()).map(|_| checkpoint));
+    let problem = match (case["expected"].as_str().unwrap(), opened) {
+        ("refused", Err(error)) => {
+            let (text, name) = (error.to_string(), case["names"].as_str().unwrap());
+            let first = text.lines().next().unwrap();
+            let told = first.contains(&format!("`{name}`")) && text.contains("\n      next: ");
+            (error.exit_code() != 3 || !told).then_some(text)
+        }
+        (expected, Err(error)) => Some(format!("{expected}, but {error}")),
+        ("refused", Ok(_)) => Some("opened".into()),
+        ("harmless", Ok(checkpoint)) => {
+            (bits(&logits(&checkpoint, ids)) != base).then(|| "other bits".into())
+        }
+        (_, Ok(checkpoint)) => {
+            let expected: Vec<f64> =
+                case["logits"].as_array().unwrap().iter().map(|logit| logit.as_f64().unwrap()).collect();
+            let found = logits(&checkpoint, ids);
+            let error = distance(super::last(&found, checkpoint.config.vocab), &expected);
+            (error.is_nan() || error > TOLERANCE).then(|| format!("relative L2 {error:e}"))
+        }
+    };
+    let set = serde_json::to_string(&case["set"]).unwrap();
+    problem.map(|problem| format!("{set} without {}: {}: {problem}", case["drop"], case["expected"]))
 }
 
 #[test]
@@ -49,31 +109,7 @@ fn a_field_is_obeyed_as_transformers_obeys_it_or_harmless_or_refused_by_name() {
     let mut wrong = Vec::new();
     for case in &cases {
         let (folder, model) = (folder(case), case["model"].as_str().unwrap());
-        let opened = checkpoint::open(Some(folder.path()));
-        let problem = match (case["expected"].as_str().unwrap(), opened) {
-            ("refused", Err(error)) => {
-                let (text, name) = (error.to_string(), case["names"].as_str().unwrap());
-                let first = text.lines().next().unwrap();
-                let told = first.contains(&format!("`{name}`")) && text.contains("\n      next: ");
-                (error.exit_code() != 3 || !told).then_some(text)
-            }
-            (expected, Err(error)) => Some(format!("{expected}, but {error}")),
-            ("refused", Ok(_)) => Some("opened".into()),
-            (_, Ok(checkpoint)) if case["expected"] == "harmless" => {
-                (bits(&logits(&checkpoint, &ids)) != bases[model]).then(|| "other bits".into())
-            }
-            (_, Ok(checkpoint)) => {
-                let expected: Vec<f64> =
-                    case["logits"].as_array().unwrap().iter().map(|logit| logit.as_f64().unwrap()).collect();
-                let found = logits(&checkpoint, &ids);
-                let error = distance(super::last(&found, checkpoint.config.vocab), &expected);
-                (error.is_nan() || error > TOLERANCE).then(|| format!("relative L2 {error:e}"))
-            }
-        };
-        wrong.extend(problem.map(|problem| {
-            let set = serde_json::to_string(&case["set"]).unwrap();
-            format!("{model} {set} without {}: {}: {problem}", case["drop"], case["expected"])
-        }));
+        wrong.extend(problem(case, folder.path(), &ids, &bases[model]));
     }
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }

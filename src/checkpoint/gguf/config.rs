@@ -57,7 +57,11 @@ pub(super) fn model_config(
     refuse_what_is_not_computed(contents, layers, qk_norm, place)?;
 
     let dim = metadata.required_size(&key("embedding_length"))?;
-    let heads = metadata.required_size(&key("attention.head_count"))?;
+    let of_layers = |name: &str| metadata.size_of_layers(&key(name), layers);
+    let required_of_layers = |name: &str| {
+        of_layers(name)?.ok_or_else(|| metadata.wrong(&key(name), "a whole number", "no such key"))
+    };
+    let heads = required_of_layers("attention.head_count")?;
     let head_dim = head_dim(metadata, architecture, dim, heads)?;
     let table = contents.tensors.get(&Naming::Gguf.name(Weight::Embedding));
     // In any layer, so that one that lacks it is an error later, and not a layer computed without.
@@ -79,9 +83,9 @@ pub(super) fn model_config(
         dim,
         layers,
         heads,
-        kv_heads: metadata.size(&key("attention.head_count_kv"))?.unwrap_or(heads),
+        kv_heads: of_layers("attention.head_count_kv")?.unwrap_or(heads),
         head_dim,
-        ffn_dim: metadata.required_size(&key("feed_forward_length"))?,
+        ffn_dim: required_of_layers("feed_forward_length")?,
         vocab,
         context: metadata.required_size(&key("context_length"))?,
         norm_eps: required("attention.layer_norm_rms_epsilon")?,
@@ -164,11 +168,14 @@ fn refuse_what_is_not_computed(contents: &Contents, layers: usize, qk_norm: bool
     else {
         return Ok(());
     };
-    Err(Error::model("the GGUF file has a tensor that its architecture has not")
-        .at(place)
-        .expected(format!("the weights of {layers} layers, an embedding table, a norm and a head"))
-        .found(format!("`{}`", printable(name)))
-        .next("use a version of the model without it; what it adds is not computed here"))
+    Err(Error::model(format!(
+        "the GGUF file has a tensor that its architecture has not: `{}`",
+        printable(name)
+    ))
+    .at(place)
+    .expected(format!("the weights of {layers} layers, an embedding table, a norm and a head"))
+    .found("a tensor of a part that this program does not know, or of a layer past the last")
+    .next("use a version of the model without it; what it adds is not computed here"))
 }
 
 /// C, which the file may leave out.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::reader::Reader;
+use crate::checkpoint::json::brief;
 use crate::checkpoint::names::printable;
 use crate::error::{Error, Result};
 
@@ -26,6 +27,18 @@ enum Value<'a> {
     Flag(bool),
     Text(&'a [u8]),
     List(List<'a>),
+}
+
+impl Value<'_> {
+    /// A whole number from 0 to 2³¹ − 1.
+    fn size(&self) -> Option<usize> {
+        match self {
+            Self::Whole(number) => {
+                i32::try_from(*number).ok().and_then(|number| usize::try_from(number).ok())
+            }
+            _ => None,
+        }
+    }
 }
 
 /// An array: `count` elements, one after the other in `bytes`.
@@ -153,12 +166,28 @@ impl<'a> Metadata<'a> {
 
     /// A whole number from 0 to 2³¹ − 1, beyond which no size of a model goes.
     pub(crate) fn size(&self, key: &str) -> Result<Option<usize>> {
-        self.typed(key, "a whole number below 2147483648", |value| match value {
-            Value::Whole(number) => {
-                i32::try_from(*number).ok().and_then(|number| usize::try_from(number).ok())
+        self.typed(key, "a whole number below 2147483648", |value| value.size())
+    }
+
+    /// [`Metadata::size`] of a key that may have an array instead, with a size for each of `layers` layers, which must
+    /// all be the same.
+    pub(crate) fn size_of_layers(&self, key: &str, layers: usize) -> Result<Option<usize>> {
+        let Some(Value::List(list)) = self.values.get(key) else { return self.size(key) };
+        let sizes: Option<Vec<usize>> = list.kind.size().and_then(|width| {
+            let values = list.bytes.chunks_exact(width as usize).take(layers);
+            values.map(|bytes| list.kind.scalar(bytes).size()).collect()
+        });
+        let alike = |sizes: &[usize]| list.count == layers && sizes.iter().all(|size| *size == sizes[0]);
+        match sizes.filter(|sizes| alike(sizes)).and_then(|sizes| sizes.first().copied()) {
+            Some(size) => Ok(Some(size)),
+            None => {
+                let expected = format!("a whole number, or the same one for each of {layers} layers");
+                let found = brief(&json(&Value::List(*list)));
+                Err(self
+                    .wrong(key, &expected, found)
+                    .next("use another model: layers of sizes of their own are not computed here"))
             }
-            _ => None,
-        })
+        }
     }
 
     /// [`Metadata::size`] of a key that must be there.

@@ -58,14 +58,24 @@ impl Params {
             _ => fields.size("vocab_size")?,
         };
         let scaled = fields.flag("use_scaled_rope")?;
+        let (factor, high) = (fields.number("rope_scaling_factor")?, fields.number("rope_high_freq_factor")?);
+        // The constants of `apply_scaling` in Meta's llama-models: of Llama 4's code, which reads these fields, where
+        // the file has one of them, else of Llama 3's.
+        let (factor, high_freq_factor) = match (factor, high) {
+            (None, None) => (8.0, 4.0),
+            (factor, high) => (factor.unwrap_or(16.0), high.unwrap_or(1.0)),
+        };
+        if scaled && high_freq_factor <= 1.0 {
+            return Err(fields.wrong(
+                "rope_high_freq_factor",
+                "a number above 1",
+                high_freq_factor.to_string(),
+            ));
+        }
         let rope_scaling = match scaled {
-            // The constants of `apply_scaling` in Meta's llama-models.
-            true => RopeScaling::Llama3 {
-                factor: fields.number("rope_scaling_factor")?.unwrap_or(8.0),
-                low_freq_factor: 1.0,
-                high_freq_factor: fields.number("rope_high_freq_factor")?.unwrap_or(4.0),
-                original_context: 8192,
-            },
+            true => {
+                RopeScaling::Llama3 { factor, low_freq_factor: 1.0, high_freq_factor, original_context: 8192 }
+            }
             false => RopeScaling::None,
         };
         Ok(Self {

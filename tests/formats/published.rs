@@ -1,0 +1,76 @@
+//! Configurations as they are published (`fixtures/configuration/published.json`): each opens without a word, or is
+//! refused for the field that is named there.
+
+use std::fs;
+use std::path::PathBuf;
+
+use llama_trace::checkpoint::{self, Notes};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::build::Build;
+use crate::common::{fixture, models};
+
+/// A model with this configuration, word for word, and where it lies. It has few tensors, and not of the sizes that the
+/// configuration asks for, which is an error only where one of them is read.
+fn write(model: &Value) -> (TempDir, PathBuf) {
+    if let Some(config) = model.get("config") {
+        let folder = models::golden("gqa", |tensors| tensors.retain(|name, _| name == "model.norm.weight"));
+        fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        let path = folder.path().into();
+        return (folder, path);
+    }
+    let folder = TempDir::new().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    if let Some(params) = model.get("params") {
+        fs::write(path("params.json"), params.to_string()).unwrap();
+        fs::copy(fixture("formats/meta/single/consolidated.00.pth"), path("consolidated.00.pth")).unwrap();
+        let path = folder.path().into();
+        return (folder, path);
+    }
+    let fields = model["gguf"].as_object().unwrap();
+    let arch = if model["name"].as_str().unwrap().contains("Qwen3") { "qwen3" } else { "llama" };
+    let mut build = Build::new().text("general.architecture", arch);
+    for (name, value) in fields {
+        let name = format!("{arch}.{name}");
+        build = match value {
+            Value::String(text) => build.text(&name, text),
+            Value::Bool(flag) => build.flag(&name, *flag),
+            value if value.is_u64() => build.u32(&name, value.as_u64().unwrap() as u32),
+            value => build.f32(&name, value.as_f64().unwrap() as f32),
+        };
+    }
+    let layers = fields["block_count"].as_u64().unwrap();
+    let build = (0..layers).fold(build.tensor("token_embd.weight", &[2, 4], 1.0), |build, layer| {
+        build.tensor(&format!("blk.{layer}.attn_norm.weight"), &[4], 1.0)
+    });
+    let path = path("model.gguf");
+    fs::write(&path, build.bytes()).unwrap();
+    (folder, path)
+}
+
+#[test]
+fn published_configurations_open_without_a_word_or_are_refused_by_name() {
+    let path = fixture("configuration/published.json");
+    let models: Vec<Value> = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    assert!(models.len() > 60);
+    let mut wrong = Vec::new();
+    for model in &models {
+        let (_folder, path) = write(model);
+        let opened = checkpoint::open(Some(&path));
+        let problem = match (opened.map(|checkpoint| checkpoint.notes), model["refused"].as_str()) {
+            (Ok(notes), None) => (notes != Notes::default()).then(|| notes.lines().join("; ")),
+            (Ok(_), Some(field)) => Some(format!("opens, in spite of `{field}`")),
+            (Err(error), None) => Some(error.to_string()),
+            (Err(error), Some(field)) => {
+                let text = error.to_string();
+                let named = [field.to_owned(), format!("llama.{field}")]
+                    .iter()
+                    .any(|name| text.contains(&format!("`{name}`")));
+                (!named).then_some(text)
+            }
+        };
+        wrong.extend(problem.map(|problem| format!("{}: {problem}", model["name"])));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
