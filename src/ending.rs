@@ -11,6 +11,7 @@
 //!
 //! The terminal is one for the process, and so is this.
 
+pub mod remove;
 pub mod scratch;
 
 #[cfg(unix)]
@@ -72,13 +73,30 @@ pub fn check() -> Result<()> {
 /// `error`, with the signal that caused it where it does not say.
 #[must_use]
 pub fn explain(error: Error) -> Error {
-    match asked() {
+    let error = match asked() {
         Some(signal) if matches!(error, Error::Interrupted(_)) && signal != "SIGINT" => {
             let says = error.to_string().contains(signal);
             if says { error } else { error.found(signal) }
         }
         _ => error,
+    };
+    still_removed(error)
+}
+
+/// `error`, with the temporary folder that another process is removing still.
+fn still_removed(error: Error) -> Error {
+    match remove::going_on() {
+        Some(folder) => error.next(format!("nothing: {} is being removed", folder.display())),
+        None => error,
     }
+}
+
+/// This program, to be started once more.
+///
+/// # Errors
+/// Where the system does not say what it is.
+pub(crate) fn program() -> std::io::Result<std::path::PathBuf> {
+    if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
 }
 
 /// SIGINT asks `stop`, and does not end the process any more; none is as before.
@@ -117,7 +135,7 @@ pub fn say(tell: impl FnOnce()) {
     }
 }
 
-/// Ends the process now, from any thread: with the terminal given back, temporary folders gone, and `error`'s message
+/// Ends the process now, from any thread: with the terminal given back, temporary folders gone or going, and `error`'s message
 /// and exit code. Nothing else is finished first.
 pub fn now(error: &Error) -> ! {
     if !claim() {
@@ -127,7 +145,7 @@ pub fn now(error: &Error) -> ! {
     }
     scratch::remove_all();
     #[cfg(unix)]
-    signals::leave(error);
+    signals::leave(&still_removed(error.clone()));
     #[cfg(not(unix))]
     std::process::exit(i32::from(error.exit_code()))
 }

@@ -10,6 +10,10 @@ fn main() -> ExitCode {
     if cli::renders_templates() {
         return cli::render_template();
     }
+    #[cfg(unix)]
+    if ending::remove::was_asked_to() {
+        return ExitCode::SUCCESS;
+    }
     let cli = Cli::try_parse().unwrap_or_else(|error| cli::refuse(&error));
     let ended = ending::watch().and_then(|()| cli.run()).map_err(ending::explain);
     // Where a signal ends the process, that is said instead.

@@ -1,5 +1,6 @@
 //! Temporary folders. Each goes when it is dropped; the ending that a signal makes removes what is there; and what a
-//! process left that could not do either, as one that was killed, goes when the next folder is made beside it.
+//! process left that could not do either, as one that was killed, goes when the next folder is made beside it. How they
+//! are removed is [`super::remove`]'s.
 //!
 //! ```text
 //! .llama-trace-KIND-XXXXXX/lock     held for as long as the process is there
@@ -13,23 +14,35 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError as Busy};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
+use super::remove::{remove, whole};
 
-const LOCK: &str = "lock";
+pub(super) const LOCK: &str = "lock";
 const FILES: &str = "files";
 /// Others may take an empty folder for one that was left, before it has its lock.
 const TRIES: usize = 16;
 
 /// Those that are there.
-static THERE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+static THERE: Mutex<Vec<There>> = Mutex::new(Vec::new());
+
+#[derive(Debug)]
+struct There {
+    folder: PathBuf,
+    /// Locked: whoever can lock it too knows that its process is gone. None before it is there.
+    lock: Option<File>,
+}
+
+impl There {
+    /// The lock, for somebody who may hold it longer than this.
+    fn lock(&self) -> Option<File> {
+        self.lock.as_ref()?.try_clone().ok()
+    }
+}
 
 /// A folder that is there for as long as this is.
 #[derive(Debug)]
 pub struct Scratch {
-    folder: TempDir,
+    folder: PathBuf,
     files: PathBuf,
-    /// Locked: whoever can lock it too knows that its process is gone.
-    _lock: File,
     kept: bool,
 }
 
@@ -42,7 +55,7 @@ impl Scratch {
         for _ in 0..TRIES {
             let folder =
                 tempfile::Builder::new().prefix(&prefix(kind)).tempdir_in(parent).map_err(without_path)?;
-            there().push(folder.path().to_owned());
+            there().push(There { folder: folder.path().to_owned(), lock: None });
             let lock = match File::create_new(folder.path().join(LOCK)) {
                 Ok(lock) => lock,
                 Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -59,10 +72,12 @@ impl Scratch {
                 forget(folder.path());
                 continue;
             }
-            let files = folder.path().join(FILES);
-            let made = fs::create_dir(&files);
-            let scratch = Self { files, folder, _lock: lock, kept: false };
-            return made.map(|()| scratch);
+            let folder = folder.keep();
+            if let Some(there) = there().iter_mut().find(|there| there.folder == folder) {
+                there.lock = Some(lock);
+            }
+            let scratch = Self { files: folder.join(FILES), folder, kept: false };
+            return fs::create_dir(&scratch.files).map(|()| scratch);
         }
         Err(io::Error::new(ErrorKind::AlreadyExists, "others remove what is made"))
     }
@@ -74,16 +89,14 @@ impl Scratch {
 
     /// The folder with the lock, which whoever finds it later may look into before it is removed.
     pub fn folder(&self) -> &Path {
-        self.folder.path()
+        &self.folder
     }
 
     /// Lets it stay when the process ends, and says where it is.
     pub fn keep(mut self) -> PathBuf {
-        self.folder.disable_cleanup(true);
-        let path = self.folder.path().to_owned();
         self.kept = true;
-        forget(&path);
-        path
+        forget(&self.folder);
+        self.folder.clone()
     }
 
     /// Runs `work`, which a signal's ending waits for before it removes anything.
@@ -98,9 +111,10 @@ impl Drop for Scratch {
         if self.kept {
             return;
         }
+        let lock = there().iter().find(|there| there.folder == self.folder).and_then(There::lock);
         // What cannot be removed now is removed by the next run.
-        drop(fs::remove_dir_all(self.folder.path()));
-        forget(self.folder.path());
+        drop(remove(&self.folder, lock.as_ref(), false));
+        forget(&self.folder);
     }
 }
 
@@ -138,7 +152,7 @@ fn remove_one(folder: &Path, look: &impl Fn(&Path) -> io::Result<()>) -> io::Res
         return Ok(());
     }
     look(folder)?;
-    fs::remove_dir_all(folder)
+    whole(folder)
 }
 
 /// The system's own error, without the name of a folder that nobody asked for.
@@ -172,9 +186,10 @@ pub(super) fn remove_all() {
             Err(Busy::WouldBlock) => thread::sleep(Duration::from_millis(5)),
         }
     };
-    for folder in &*there {
+    for There { folder, lock } in &*there {
         // Files may come into it while this goes on: another try finds those.
-        while fs::remove_dir_all(folder).is_err() && folder.exists() && started.elapsed() < PATIENCE {
+        while remove(folder, lock.as_ref(), true).is_err() && folder.exists() && started.elapsed() < PATIENCE
+        {
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -184,12 +199,12 @@ fn prefix(kind: &str) -> String {
     format!(".llama-trace-{kind}-")
 }
 
-fn there() -> MutexGuard<'static, Vec<PathBuf>> {
+fn there() -> MutexGuard<'static, Vec<There>> {
     THERE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn forget(folder: &Path) {
-    there().retain(|other| other != folder);
+    there().retain(|other| other.folder != folder);
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::{Read, Write, stdin, stdout};
-use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
@@ -17,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::ending;
 use crate::error::{Error, Result};
 use crate::generate::chat::{Message, Template};
 use crate::stop::{self, Stop};
@@ -71,7 +71,7 @@ impl Apart {
         let request = Request { text: &*self.text, place: &*self.place, tokens, messages };
         let request = serde_json::to_vec(&request).map_err(|error| failed(&error))?;
         let piped = || Stdio::piped();
-        let mut child = program().and_then(|program| {
+        let mut child = ending::program().and_then(|program| {
             Command::new(program).arg(ARGUMENT).stdin(piped()).stdout(piped()).stderr(piped()).spawn()
         });
         let child = child.as_mut().map_err(|error| failed(error))?;
@@ -137,11 +137,6 @@ fn no_process(place: &str, error: &dyn Display) -> Error {
 
 fn over_time() -> String {
     format!("more than {} seconds", TIME.as_secs())
-}
-
-/// The file of this program. On Linux it is found also where it was replaced by a newer one meanwhile.
-fn program() -> std::io::Result<PathBuf> {
-    if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
 }
 
 /// What a process wrote to its standard output, and to its standard error.

@@ -1,0 +1,151 @@
+//! Removing a temporary folder, however many files are in it. A process that was asked to end has little time: what takes
+//! longer is left to another one, which is this program once more with [`ARGUMENT`] and the folder. That one is in a
+//! process group of its own, so that no second Ctrl-C reaches it.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::scratch::LOCK;
+use crate::stop;
+
+/// What tells the program that it is the one that removes. No part of the command line: nobody is told of it.
+#[cfg(unix)]
+const ARGUMENT: &str = "__remove-temporary-folder";
+
+/// How long a process that was asked to end removes files itself.
+const ITSELF: Duration = Duration::from_millis(100);
+
+/// How often the other process tries.
+#[cfg(unix)]
+const TRIES: usize = 20;
+
+/// The folder that another process is removing.
+static GOING: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// The folder that another process is removing still.
+pub(super) fn going_on() -> Option<PathBuf> {
+    GOING.lock().unwrap_or_else(PoisonError::into_inner).clone().filter(|folder| folder.exists())
+}
+
+/// Removes `folder`, whose lock is `lock`. Where the process is to end, be it `now` or because somebody asks for it
+/// meanwhile, another process does what takes longer.
+pub(super) fn remove(folder: &Path, lock: Option<&File>, now: bool) -> io::Result<()> {
+    let mut asked: Option<Instant> = None;
+    let mut late = || {
+        if asked.is_none() && (now || stop::process().asked()) {
+            asked = Some(Instant::now());
+        }
+        asked.is_some_and(|asked| asked.elapsed() > ITSELF)
+    };
+    match clear(folder, &mut late) {
+        Ok(false) if hand_over(folder, lock).is_ok() => Ok(()),
+        // Files may have come into it while this went on; who removes it next finds those.
+        Err(_) if late() && hand_over(folder, lock).is_ok() => Ok(()),
+        _ => whole(folder),
+    }
+}
+
+/// Removes `folder`, its lock last: until then it is known for what it is.
+pub(super) fn whole(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => fs::remove_dir_all(entry.path())?,
+            false if entry.file_name() == LOCK => {}
+            false => fs::remove_file(entry.path())?,
+        }
+    }
+    fs::remove_dir_all(folder)
+}
+
+/// Removes all that is in `folder` but its lock, following no links; false where it is `late` before that is done.
+fn clear(folder: &Path, late: &mut impl FnMut() -> bool) -> io::Result<bool> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if late() {
+            return Ok(false);
+        }
+        if entry.file_type()?.is_dir() {
+            if !clear(&entry.path(), late)? {
+                return Ok(false);
+            }
+            fs::remove_dir(entry.path())?;
+        } else if entry.file_name() != LOCK {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(true)
+}
+
+/// Has another process remove `folder`. It holds the lock, its standard input, until that is done.
+#[cfg(unix)]
+fn hand_over(folder: &Path, lock: Option<&File>) -> io::Result<()> {
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
+    let lock = lock.ok_or(io::ErrorKind::NotFound)?.try_clone()?;
+    let mut command = Command::new(super::program()?);
+    command.arg(ARGUMENT).arg(folder).stdin(lock).stdout(Stdio::null()).stderr(Stdio::null());
+    command.process_group(0).spawn()?;
+    *GOING.lock().unwrap_or_else(PoisonError::into_inner) = Some(folder.to_owned());
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn hand_over(_: &Path, _: Option<&File>) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Whether this process was started to remove a folder: then it has done so.
+#[cfg(unix)]
+pub fn was_asked_to() -> bool {
+    let mut words = std::env::args_os().skip(1);
+    let folder = match (words.next(), words.next(), words.next()) {
+        (Some(argument), Some(folder), None) if argument == ARGUMENT => PathBuf::from(folder),
+        _ => return false,
+    };
+    if holds_lock_of(&folder).unwrap_or(false) {
+        // Who asked may still write for a moment. What cannot be removed now is removed by the next run.
+        for _ in 0..TRIES {
+            if whole(&folder).is_ok() || !folder.exists() {
+                break;
+            }
+            thread::sleep(ITSELF);
+        }
+    }
+    true
+}
+
+/// Whether the standard input is the lock of `folder`: only who made it has that.
+#[cfg(unix)]
+fn holds_lock_of(folder: &Path) -> io::Result<bool> {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::MetadataExt;
+    let input = File::from(io::stdin().as_fd().try_clone_to_owned()?).metadata()?;
+    let lock = fs::symlink_metadata(folder.join(LOCK))?;
+    Ok(lock.is_file() && (lock.dev(), lock.ino()) == (input.dev(), input.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_late_removes_no_file_more_and_the_lock_goes_last() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("folder");
+        let names = ["a", "b", "pass/c", "pass/layer/d", "pass/layer/e", LOCK];
+        fs::create_dir_all(folder.join("pass/layer")).unwrap();
+        names.iter().for_each(|name| fs::write(folder.join(name), "").unwrap());
+        let left = || names.iter().filter(|name| folder.join(name).exists()).count();
+        assert!(!clear(&folder, &mut || left() < 4).unwrap());
+        assert_eq!(left(), 3, "three were removed when it was late");
+        assert!(clear(&folder, &mut || false).unwrap());
+        assert_eq!((left(), folder.join(LOCK).exists()), (1, true));
+        whole(&folder).unwrap();
+        assert!(!folder.exists());
+    }
+}
