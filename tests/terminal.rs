@@ -8,6 +8,8 @@ mod common;
 mod endings;
 #[path = "common/pty.rs"]
 mod pty;
+#[path = "terminal/stopping.rs"]
+mod stopping;
 
 use std::fs::{self, File};
 use std::path::Path;

@@ -1,0 +1,110 @@
+//! Ctrl-C and Esc while something is under way: what was to stop stops, and what was to go on goes on.
+
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+use super::{WINDOW, command, slow_model};
+use crate::common::models;
+use crate::pty::Terminal;
+
+/// The slow model with all that a chat needs.
+fn chat_model(folder: &Path, template: &str) -> String {
+    fs::write(folder.join("tokenizer.bin"), models::tok_bin(300)).unwrap();
+    fs::write(folder.join("chat_template.jinja"), template).unwrap();
+    slow_model(folder)
+}
+
+/// Says `line`, and waits until the editor has let go of the terminal: from then on Ctrl-C is a signal.
+fn say(chat: &mut Terminal, line: &str) {
+    chat.until("the editor", vt100::Screen::bracketed_paste);
+    chat.send(&format!("{line}\r"));
+    chat.until("the editor's end", |screen| !screen.bracketed_paste());
+}
+
+#[test]
+fn a_line_stops_while_its_template_is_rendered_and_the_chat_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let template = "{% set x = 'ab' * 4000000 %}{% for a in range(9999 if messages[-1].content == 'slow' else 0) %}\
+                    {% if x | upper == 'x' %}{% endif %}{% endfor %}{{ messages[-1].content }}";
+    let model = chat_model(folder.path(), template);
+    let mut chat = Terminal::start(WINDOW, command(&["chat", "--model", &model, "-n", "1"]));
+    // Once the whole terminal hears of it, and once this process alone.
+    for key in [true, false] {
+        say(&mut chat, "slow");
+        if key {
+            chat.send("\x03");
+        } else {
+            chat.signal("INT");
+        }
+        chat.until("the editor", vt100::Screen::bracketed_paste);
+    }
+    let screen = chat.shows(&["> "]);
+    assert_eq!(screen.matches("(stopped; the line was taken back)").count(), 2, "{screen}");
+    assert!(!screen.contains("error:"), "{screen}");
+    say(&mut chat, "ab");
+    chat.until("the editor", vt100::Screen::bracketed_paste);
+    chat.send("/quit\r");
+    let end = chat.end();
+    assert_eq!(end.code, 0, "{}", end.screen);
+    assert!(!end.screen.contains("error:"), "{}", end.screen);
+}
+
+#[test]
+fn ctrl_c_leaves_a_chats_step_while_the_model_works() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = chat_model(folder.path(), "{% for m in messages %}{{ m.content }}{% endfor %}");
+    let system = "a ".repeat(200);
+    let args =
+        ["--model", &model, "-n", "1", "--threads", "1", "--cpu-kernel", "portable", "--system", &system];
+    let mut chat = Terminal::start(WINDOW, command(&[&["chat"][..], &args].concat()));
+    let asked = Instant::now();
+    say(&mut chat, "ab");
+    chat.until("the editor", vt100::Screen::bracketed_paste);
+    // The tracer runs the same tokens, and all of them in one pass.
+    let whole = asked.elapsed();
+    for key in ["\x03", "\x1b"] {
+        chat.until("the editor", vt100::Screen::bracketed_paste);
+        // The viewer has its pastes marked too.
+        chat.send("/step\r");
+        chat.shows(&["running the prompt: layer "]);
+        let asked = Instant::now();
+        chat.send(key);
+        chat.until("the chat", |screen| !screen.alternate_screen() && screen.bracketed_paste());
+        assert!(asked.elapsed() < whole / 2, "{key:?}: the pass was run to its end");
+    }
+    // Nothing of it is left that would stop the next answer.
+    say(&mut chat, "/regenerate");
+    let screen = chat.until("the editor", vt100::Screen::bracketed_paste);
+    assert!(!screen.contains("(stopped"), "{screen}");
+    chat.send("/quit\r");
+    assert_eq!(chat.end().code, 0);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn ctrl_c_ends_a_program_that_waits_for_a_pipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let pipe = pipe.to_str().unwrap();
+    // Nobody opens it; and somebody does, and writes nothing.
+    for held in [false, true] {
+        let writer = held.then(|| fs::File::options().read(true).write(true).open(pipe).unwrap());
+        let mut waits = Terminal::start(WINDOW, command(&["--prompt-file", pipe, "-n", "1"]));
+        let opened = || {
+            let open = fs::read_dir(format!("/proc/{}/fd", waits.pid())).unwrap();
+            open.flatten().any(|one| fs::read_link(one.path()).is_ok_and(|path| path.ends_with("pipe")))
+        };
+        let started = Instant::now();
+        while !opened() {
+            assert!(started.elapsed().as_secs() < 60, "it does not open the pipe");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        waits.send("\x03");
+        let end = waits.end();
+        assert_eq!(end.code, 130, "{}", end.screen);
+        assert!(!end.screen.contains("cannot be read"), "{}", end.screen);
+        drop(writer);
+    }
+}
