@@ -256,7 +256,7 @@ impl<'a> Reader<'a> {
             return Err(format!("`{path}` names no stage"));
         };
         if step.stage().in_layer() != address.layer.is_some() {
-            return Err(format!("`{path}` is complete with a layer where its stage has one"));
+            return Err(format!("`{path}` is no path of a stage: a layer stands where the stage is in one"));
         }
         let pass = address.pass.ok_or_else(|| format!("`{path}` names no pass"))?;
         Ok((Site { layer: address.layer, ..Site::once(pass, step.stage()) }, step))
