@@ -25,7 +25,8 @@ use llama_trace::replay::{DEFAULT_MEMORY, Live, Start};
 use llama_trace::stop::Stop;
 use llama_trace::trace::frame::Number;
 use llama_trace::trace::{
-    Axis, Block, Frame, FrameData, NoProbe, PassDims, Recorder, Region, Select, Site, Source, Stage, Status,
+    Answer, Axis, Block, Frame, FrameData, NoProbe, PassDims, Query, Recorder, Region, Run, Select, Site,
+    Source, Stage, Status, Weight, WeightRows, source,
 };
 use ndarray::Dimension;
 
@@ -210,11 +211,80 @@ fn wait(live: &mut Live, site: Site) -> llama_trace::error::Result<Arc<Frame>> {
 /// The block of `site` that has what is in `region`, once it is there.
 fn wait_for(live: &mut Live, site: Site, region: &Region) -> llama_trace::error::Result<Block> {
     loop {
-        if let Poll::Ready(block) = live.block(site, region) {
+        if let Poll::Ready(block) = source::block(live, site, region) {
             return block;
         }
         live.poll()?;
         std::thread::yield_now();
+    }
+}
+
+/// Rows of a weight, as a viewer gets them.
+fn rows_of(live: &mut Live, layer: Option<usize>, name: &str, rows: std::ops::Range<usize>) -> Vec<f32> {
+    let weight = Weight::from_name(name).unwrap();
+    let query = Query::Rows(WeightRows { run: Run::ITSELF, layer, weight, rows });
+    loop {
+        if let Poll::Ready(answer) = live.ask(&query) {
+            let Ok(Answer::Rows(values)) = answer else { panic!("{name}: {answer:?}") };
+            return values;
+        }
+        live.poll().unwrap();
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn rows_of_weights_are_those_that_the_stages_are_made_of() {
+    let prompt = [1, 5, 9, 3, 7];
+    let checkpoint = || model("mha_bias");
+    let (frames, _) = record(&checkpoint(), &prompt);
+    let mut live = start(checkpoint(), &prompt, 1, Vec::new());
+    let frame = |layer: Option<usize>, stage| &frames[&Site { layer, ..Site::once(0, stage) }];
+    let values = |layer, stage| frame(layer, stage).floats().unwrap().iter().copied().collect::<Vec<f32>>();
+    let row = rows_of(&mut live, None, "tok_embeddings", 9..10);
+    assert_eq!(values(None, Stage::Embedding)[2 * row.len()..][..row.len()], row);
+    let products = [
+        (Some(1), Stage::AttnNorm, "wq", Some("bq"), Stage::Xq),
+        (Some(0), Stage::AttnNorm, "wv", Some("bv"), Stage::Xv),
+        (Some(1), Stage::AttnHeads, "wo", Some("bo"), Stage::AttnOutput),
+        (Some(1), Stage::FfnNorm, "w1", Some("b1"), Stage::FfnGate),
+        (Some(0), Stage::FfnHidden, "w2", Some("b2"), Stage::FfnDown),
+        (Some(0), Stage::FfnNorm, "w3", Some("b3"), Stage::FfnUp),
+        (None, Stage::FinalNorm, "output", None, Stage::Logits),
+    ];
+    for (layer, input, weight, bias, output) in products {
+        let (x, y) = (values(layer, input), values(layer, output));
+        let (inputs, outputs) = (x.len() / prompt.len(), y.len() / prompt.len());
+        let bias = bias.map(|bias| rows_of(&mut live, layer, bias, 0..1));
+        for o in [0, 1, outputs - 1] {
+            let w = rows_of(&mut live, layer, weight, o..o + 1);
+            assert_eq!(w.len(), inputs, "{weight}");
+            for t in 0..prompt.len() {
+                let x = &x[t * inputs..][..inputs];
+                let terms = x.iter().zip(&w).map(|(x, w)| f64::from(*x) * f64::from(*w));
+                let size: f64 = terms.clone().map(f64::abs).sum();
+                let sum = terms.sum::<f64>() + bias.as_ref().map_or(0.0, |bias| f64::from(bias[o]));
+                let value = f64::from(y[t * outputs + o]);
+                assert!(
+                    (sum - value).abs() <= 1e-5 * size.max(1.0),
+                    "{weight}[o={o}], token {t}: {sum}, {value}"
+                );
+            }
+        }
+    }
+    let norm = rows_of(&mut live, Some(0), "attention_norm", 0..1);
+    assert_eq!(norm.len(), rows_of(&mut live, None, "norm", 0..1).len());
+    for (layer, name, rows, reason) in [
+        (Some(0), "q_norm", 0..1, "this model has no weight L0/q_norm"),
+        (Some(0), "b1", 1..2, "L0/b1 has no row 1"),
+        (Some(99), "wq", 0..1, "this model has no weight L99/wq"),
+        (None, "wq", 0..1, "this model has no weight wq"),
+        (None, "output", 0..1 << 20, "output has no row 1048575"),
+    ] {
+        let weight = Weight::from_name(name).unwrap();
+        let wrong =
+            model("mha_bias").rows(&WeightRows { run: Run::ITSELF, layer, weight, rows }).unwrap_err();
+        assert!(wrong.to_string().contains(reason), "{wrong}");
     }
 }
 

@@ -95,6 +95,13 @@ pub trait Backend: Send + Sync {
     /// Shows the first `count` values of `buffer` to `see`.
     fn read(&self, buffer: &Self::Buffer, count: usize, see: &mut dyn FnMut(&[f32]));
 
+    /// Shows `rows` of `matrix` (rows, inputs), widened to float32, to `see`.
+    fn read_rows(&self, matrix: &Self::Matrix, rows: Range<usize>, see: &mut dyn FnMut(&[f32]))
+    -> Result<()>;
+
+    /// Shows all of `vector` to `see`.
+    fn read_vector(&self, vector: &Self::Vector, see: &mut dyn FnMut(&[f32]));
+
     /// Writes `values` over the beginning of `buffer`.
     fn write(&self, values: &[f32], buffer: &mut Self::Buffer);
 

@@ -14,7 +14,7 @@ use crate::generate::{Sampler, Sampling, Session};
 use crate::model::{Model, forward};
 use crate::replay::{DEFAULT_MEMORY, Live, Start};
 use crate::trace::{
-    Frame, FrameData, NoProbe, PassDims, Probe, Recorder, Region, Select, Site, Source, Stage, Status,
+    Frame, FrameData, NoProbe, PassDims, Probe, Recorder, Region, Select, Site, Source, Stage, Status, source,
 };
 
 /// V of the models: small, for the plain loops of the development build.
@@ -165,7 +165,7 @@ fn a_wide_layer_and_a_wide_head_that_run_again_have_the_bits_of_the_pass() {
         }
         for (site, frame) in frames.iter().filter(|(site, _)| site.pass == 0) {
             let again = loop {
-                if let Poll::Ready(block) = live.block(*site, &Region::whole(frame.shape())) {
+                if let Poll::Ready(block) = source::block(&mut live, *site, &Region::whole(frame.shape())) {
                     break block.unwrap();
                 }
                 live.poll().unwrap();

@@ -3,6 +3,7 @@
 pub mod forward;
 mod kv_cache;
 mod observe;
+mod reading;
 mod weights;
 
 use crate::backend::Backend;

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use ndarray::{ArrayD, IxDyn};
 
 use super::store::Store;
-use super::worker::{NO_LAYER, Progress, Question, Reply, Request, Worker, lock};
+use super::worker::{NO_LAYER, Progress, Reply, Request, Worker, lock};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::generate::{Sampler, Session};
@@ -19,8 +19,8 @@ use crate::model::Model;
 use crate::stop::Stop;
 use crate::tokenizer::Tokenizer;
 use crate::trace::{
-    Block, Frame, FrameData, Outline, PassDims, PassOutline, Region, Run, Site, Source, Stage, Stats, Status,
-    TokenLabel,
+    Answer, Block, Frame, FrameData, Order, Outline, Part, PassDims, PassOutline, Query, Run, Site, Source,
+    Spread, Stage, Status, TokenLabel,
 };
 
 /// Bytes of frames that are held where nobody says another number.
@@ -28,6 +28,9 @@ pub const DEFAULT_MEMORY: usize = 1 << 30;
 
 /// The fewest bytes that a run can be watched with: a row of the largest vocabularies is then a small part.
 pub const LEAST_MEMORY: usize = 16 << 20;
+
+/// Values that are summed up or sorted at once; more of them are the worker's.
+const AT_ONCE: usize = 1 << 18;
 
 /// A live run, seen from the viewer's side.
 pub struct Live {
@@ -39,11 +42,12 @@ pub struct Live {
     replies: Receiver<Reply>,
     progress: Arc<Progress>,
     stop: Stop,
-    pending: HashSet<Question>,
-    failed: HashMap<Question, Error>,
-    /// The answer that came last, so that it is there when it is fetched whatever the store lets go.
-    latest: Option<(Question, Block)>,
-    stats: HashMap<(Site, Option<(usize, usize)>), Stats>,
+    pending: HashSet<Query>,
+    failed: HashMap<Query, Error>,
+    /// Answers that came and were not fetched yet, so that they are there whatever the store lets go.
+    fresh: HashMap<Query, Answer>,
+    /// Spreads are small, and take long where a stage comes in blocks.
+    spreads: HashMap<Part, Spread>,
     /// Passes that are run without being asked for one by one.
     draws: usize,
     advancing: bool,
@@ -97,8 +101,8 @@ impl Live {
             stop,
             pending: HashSet::new(),
             failed: HashMap::new(),
-            latest: None,
-            stats: HashMap::new(),
+            fresh: HashMap::new(),
+            spreads: HashMap::new(),
             draws,
             advancing: true,
             stopped: None,
@@ -144,22 +148,20 @@ impl Live {
 
     fn take(&mut self, reply: Reply) {
         match reply {
-            Reply::Block(question, result) => {
-                self.pending.remove(&question);
-                match result {
-                    Ok(block) => self.latest = Some((question, block)),
-                    Err(error) => drop(self.failed.insert(question, error)),
+            Reply::Answer(query, answer) => {
+                let waited_for = self.pending.remove(&query);
+                match answer {
+                    Ok(Answer::Spread(spread)) => {
+                        if let Query::Spread(part) = query {
+                            self.spreads.insert(part, spread);
+                        }
+                    }
+                    Ok(answer) if waited_for => drop(self.fresh.insert(query, answer)),
+                    Ok(_) => {}
+                    Err(error) if waited_for => drop(self.failed.insert(query, error)),
+                    Err(_) => {}
                 }
             }
-            Reply::Stats(question, result) => {
-                self.pending.remove(&question);
-                match (result, question) {
-                    (Ok(stats), Question::Stats(site, held)) => drop(self.stats.insert((site, held), stats)),
-                    (Ok(_), Question::Block(..)) => {}
-                    (Err(error), question) => drop(self.failed.insert(question, error)),
-                }
-            }
-            Reply::Dropped(question) => drop(self.pending.remove(&question)),
             Reply::Pass(dims, result) => {
                 self.advancing = false;
                 match result {
@@ -180,25 +182,31 @@ impl Live {
         }
     }
 
-    /// Whether the answer to `question` is on its way, or why there is none.
-    fn ask(&mut self, question: Question) -> Poll<Result<()>> {
-        if self.is_opening() {
-            // There is nothing to look at before; who waits for it asks again.
-            return Poll::Pending;
-        }
-        match self.failed.get(&question) {
-            // What was stopped is told of once; who asks then asks for it again.
-            Some(Error::Interrupted(_)) => {
-                let error = self.failed.remove(&question);
-                return Poll::Ready(Err(error.unwrap_or_else(gone)));
+    /// The answer to `query`, where it takes no model and no time.
+    fn at_hand(&mut self, query: &Query) -> Option<Answer> {
+        match query {
+            Query::Block(site, region) => {
+                let block = lock(&self.store).get(*site, region);
+                block.or_else(|| self.tokens(*site)).map(Answer::Block)
             }
-            Some(error) => return Poll::Ready(Err(error.clone())),
-            None => {}
+            Query::Spread(part) => {
+                let known = self.spreads.get(part).copied();
+                let frame = known.is_none().then(|| lock(&self.store).whole(part.site)).flatten();
+                let frame = frame.filter(|frame| frame.shape().iter().product::<usize>() <= AT_ONCE);
+                let now = known.or_else(|| frame.map(|frame| Spread::of_frame(&frame, part.held)));
+                if let Some(spread) = now {
+                    self.spreads.insert(*part, spread);
+                }
+                now.map(Answer::Spread)
+            }
+            Query::Order(part) => {
+                let dims = self.outline.passes.get(part.site.pass)?.dims;
+                let region = part.region(&self.outline.card.sizes.shape(part.site.stage.axes(), dims));
+                let block = lock(&self.store).get(part.site, &region)?;
+                (region.count() <= AT_ONCE).then(|| Answer::Order(Order::of(&block, part.held)))
+            }
+            Query::Rows(_) => None,
         }
-        if self.pending.insert(question.clone()) && self.requests.send(Request::Answer(question)).is_err() {
-            return Poll::Ready(Err(gone()));
-        }
-        Poll::Pending
     }
 }
 
@@ -225,34 +233,37 @@ impl Source for Live {
         &self.outline
     }
 
-    fn block(&mut self, site: Site, region: &Region) -> Poll<Result<Block>> {
-        if let Some(block) = lock(&self.store).get(site, region) {
-            return Poll::Ready(Ok(block));
+    fn ask(&mut self, query: &Query) -> Poll<Result<Answer>> {
+        if let Some(answer) = self.fresh.remove(query).or_else(|| self.at_hand(query)) {
+            // What comes later nobody fetches.
+            self.pending.remove(query);
+            return Poll::Ready(Ok(answer));
         }
-        if let Some(block) = self.tokens(site) {
-            return Poll::Ready(Ok(block));
+        if self.is_opening() {
+            // There is nothing to look at before; who waits for it asks again.
+            return Poll::Pending;
         }
-        let question = Question::Block(site, region.clone());
-        if self.latest.as_ref().is_some_and(|(latest, _)| *latest == question)
-            && let Some((_, block)) = self.latest.take()
-        {
-            return Poll::Ready(Ok(block));
+        match self.failed.get(query) {
+            // What was stopped is told of once; who asks then asks for it again.
+            Some(Error::Interrupted(_)) => {
+                let error = self.failed.remove(query);
+                return Poll::Ready(Err(error.unwrap_or_else(gone)));
+            }
+            Some(error) => return Poll::Ready(Err(error.clone())),
+            None => {}
         }
-        // Nobody waits for another answer any more.
-        self.latest = None;
-        match self.ask(question) {
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+        let new = self.pending.insert(query.clone());
+        if new && self.requests.send(Request::Answer(query.clone())).is_err() {
+            return Poll::Ready(Err(gone()));
         }
+        Poll::Pending
     }
 
-    fn stats(&mut self, site: Site, held: Option<(usize, usize)>) -> Poll<Result<Stats>> {
-        if let Some(stats) = self.stats.get(&(site, held)) {
-            return Poll::Ready(Ok(*stats));
-        }
-        match self.ask(Question::Stats(site, held)) {
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+    fn cancel(&mut self, query: &Query) {
+        self.fresh.remove(query);
+        if self.pending.remove(query) {
+            // Where nobody hears it there is nothing to cancel.
+            drop(self.requests.send(Request::Cancel(query.clone())));
         }
     }
 
@@ -314,8 +325,8 @@ impl Source for Live {
             format!("running token {} of {}", self.outline.passes.len() + 1, self.draws)
         } else if self.advancing {
             "running the next token".to_owned()
-        } else if let Some(question) = self.pending.iter().next() {
-            question.to_string()
+        } else if let Some(query) = self.pending.iter().next() {
+            query.to_string()
         } else {
             return Status::Idle;
         };

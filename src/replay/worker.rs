@@ -5,7 +5,7 @@
 //! the pass itself. Keys and values of all positions are in the cache still, and a layer that runs again writes
 //! over its own with what they are already.
 
-use std::fmt;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
@@ -23,40 +23,20 @@ use crate::stop::Stop;
 use crate::trace::block::{Counting, Cutting};
 use crate::trace::stage::Section;
 use crate::trace::{
-    Block, Frame, FrameData, NoProbe, PassDims, Probe, Recorder, Region, Select, Site, Sizes, Stage, Stats,
-    Values,
+    Answer, Block, Frame, FrameData, NoProbe, Order, Part, PassDims, Probe, Query, Recorder, Region, Select,
+    Site, Sizes, Spread, Stage, Values,
 };
-
-/// What the viewer asks for.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Question {
-    /// A block that has what is in a region.
-    Block(Site, Region),
-    /// The statistics of all values, or of those at one index of one axis.
-    Stats(Site, Option<(usize, usize)>),
-}
-
-impl fmt::Display for Question {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Block(site, _) => write!(f, "computing {site}"),
-            Self::Stats(site, _) => write!(f, "summing up {site}"),
-        }
-    }
-}
 
 /// What the viewer asks the worker for.
 pub(super) enum Request {
-    Answer(Question),
+    Answer(Query),
+    Cancel(Query),
     Advance,
 }
 
 /// What the worker answers.
 pub(super) enum Reply {
-    Block(Question, Result<Block>),
-    Stats(Question, Result<Stats>),
-    /// Something else was asked for since.
-    Dropped(Question),
+    Answer(Query, Result<Answer>),
     Pass(PassDims, Result<(Vec<u32>, u32)>),
 }
 
@@ -153,34 +133,33 @@ impl<'m, B: Backend> Worker<'m, B> {
         Self { session, store, progress, passes: Vec::new(), at: None }
     }
 
-    /// Runs the prompt, then answers requests until the viewer is gone. Of the questions that came while it was
-    /// busy it answers the latest, which is what is on the screen; the viewer asks the others again.
+    /// Runs the prompt, then answers requests, one after the other, until the viewer is gone. What is asked for comes
+    /// before further passes.
     pub(super) fn serve(mut self, prompt: Vec<u32>, inbox: &Receiver<Request>, outbox: &Sender<Reply>) {
         let stop = self.session.model.backend.stop().clone();
-        let (mut next, mut advance, mut question) = (prompt, true, None);
+        let (mut next, mut advance, mut queries) = (prompt, true, VecDeque::new());
         loop {
             let mut first = None;
-            if !advance && question.is_none() {
+            if !advance && queries.is_empty() {
                 let Ok(request) = inbox.recv() else { return };
                 first = Some(request);
             }
             for request in first.into_iter().chain(inbox.try_iter()) {
                 match request {
                     Request::Advance => advance = true,
-                    Request::Answer(latest) => {
-                        let old = question.replace(latest).map(Reply::Dropped);
-                        if old.is_some_and(|old| outbox.send(old).is_err()) {
-                            return;
-                        }
-                    }
+                    Request::Answer(query) => queries.push_back(query),
+                    Request::Cancel(query) => queries.retain(|waiting| *waiting != query),
                 }
             }
+            if !advance && queries.is_empty() {
+                continue;
+            }
             self.progress.begin();
-            let reply = match question.take() {
-                Some(question) => match question.clone() {
-                    Question::Block(site, region) => Reply::Block(question, self.block(site, &region)),
-                    Question::Stats(site, held) => Reply::Stats(question, self.stats(site, held)),
-                },
+            let reply = match queries.pop_front() {
+                Some(query) => {
+                    let answer = self.answer(&query);
+                    Reply::Answer(query, answer)
+                }
                 None => {
                     advance = false;
                     let (dims, result) = self.pass(&next);
@@ -195,6 +174,15 @@ impl<'m, B: Backend> Worker<'m, B> {
             if outbox.send(reply).is_err() || self.progress.over.load(Ordering::SeqCst) {
                 return;
             }
+        }
+    }
+
+    fn answer(&mut self, query: &Query) -> Result<Answer> {
+        match query {
+            Query::Block(site, region) => self.block(*site, region).map(Answer::Block),
+            Query::Spread(part) => self.spread(*part).map(Answer::Spread),
+            Query::Order(part) => self.order(*part).map(Answer::Order),
+            Query::Rows(rows) => self.session.model.rows(rows).map(Answer::Rows),
         }
     }
 
@@ -264,12 +252,23 @@ impl<'m, B: Backend> Worker<'m, B> {
         Ok(block)
     }
 
-    /// The statistics of `site`: of all its values, or of those at an index of an axis.
-    fn stats(&mut self, site: Site, held: Option<(usize, usize)>) -> Result<Stats> {
-        let (dims, sizes) = self.dims(site)?;
-        let mut counting = Counting::new(site, held, &sizes, dims);
-        self.run(site, 0..dims.tokens, &mut counting)?;
-        Ok(counting.stats())
+    /// The spread of `part`: of a frame where the stage has room as one, else of what a run shows.
+    fn spread(&mut self, part: Part) -> Result<Spread> {
+        let (dims, sizes) = self.dims(part.site)?;
+        if bytes(part.site.stage, &sizes, dims) <= lock(&self.store).largest() {
+            return Ok(Spread::of_frame(&*self.frame(part.site)?, part.held));
+        }
+        let mut counting = Counting::new(part, &sizes, dims);
+        self.run(part.site, 0..dims.tokens, &mut counting)?;
+        Ok(counting.spread())
+    }
+
+    /// The order of `part`, which is a row of the vocabulary.
+    fn order(&mut self, part: Part) -> Result<Order> {
+        let (dims, sizes) = self.dims(part.site)?;
+        let region = part.region(&sizes.shape(part.site.stage.axes(), dims));
+        let block = self.block(part.site, &region)?;
+        Ok(Order::of(&block, part.held))
     }
 
     /// The pass of `site`, if that is there.

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use ndarray::{ArrayD, IxDyn};
 
 use super::card::{PassDims, Sizes};
-use super::frame::{Frame, FrameData, Number, Stats, Summing};
+use super::frame::{Frame, FrameData, Number};
 use super::probe::{Probe, Values};
 use super::site::Site;
+use super::spread::{Part, Spread, Spreading};
 
 /// A box of indices: a range on each axis of a stage, outermost first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -195,33 +196,33 @@ impl Probe for Cutting {
     }
 }
 
-/// A probe that sums up a site without keeping it: all values, or those at one index of one of its axes.
+/// A probe that sums up a part of a stage without keeping it.
 #[derive(Debug)]
 pub struct Counting {
-    site: Site,
-    held: Option<(usize, usize)>,
+    part: Part,
     shape: Vec<usize>,
-    sum: Summing,
+    spreading: Spreading,
 }
 
 impl Counting {
-    /// What of `site` is at `held` (axis and index; all of it where there is none), in pass `dims` of a model with
-    /// `sizes`.
-    pub fn new(site: Site, held: Option<(usize, usize)>, sizes: &Sizes, dims: PassDims) -> Self {
-        let shape = sizes.shape(site.stage.axes(), dims);
-        Self { site, held, shape, sum: Summing::default() }
+    /// For `part`, in pass `dims` of a model with `sizes`.
+    pub fn new(part: Part, sizes: &Sizes, dims: PassDims) -> Self {
+        let shape = sizes.shape(part.site.stage.axes(), dims);
+        Self { part, shape, spreading: Spreading::default() }
     }
 
-    /// The statistics of what was recorded.
-    pub fn stats(&self) -> Stats {
-        self.sum.stats()
+    /// The spread of what was recorded.
+    pub fn spread(&self) -> Spread {
+        self.spreading.spread()
     }
 
-    fn row(&mut self, row: usize, values: impl ExactSizeIterator<Item = f64> + Clone) {
-        match self.held {
-            Some((axis, index)) if axis + 1 == self.shape.len() => self.sum.add(values.skip(index).take(1)),
+    fn row(&mut self, row: usize, values: impl ExactSizeIterator<Item = f32> + Clone) {
+        match self.part.held {
+            Some((axis, index)) if axis + 1 == self.shape.len() => {
+                self.spreading.add(values.skip(index).take(1));
+            }
             Some((axis, index)) if Region::outer(&self.shape, row)[axis] != index => {}
-            _ => self.sum.add(values),
+            _ => self.spreading.add(values),
         }
     }
 }
@@ -230,16 +231,17 @@ impl Probe for Counting {
     const ENABLED: bool = true;
 
     fn wants(&self, site: Site) -> bool {
-        site == self.site
+        site == self.part.site
     }
 
     fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) {
-        if site != self.site {
+        if site != self.part.site {
             return;
         }
         let width = self.shape.last().copied().unwrap_or(1).max(1);
         for (i, row) in rows.enumerate() {
-            self.row(row, values.slice(i * width..(i + 1) * width).numbers());
+            // Ids and int8 values are exact in float32 as far as colours and statistics go.
+            self.row(row, values.slice(i * width..(i + 1) * width).numbers().map(|value| value as f32));
         }
     }
 }
@@ -282,7 +284,7 @@ mod tests {
         let site = Site::layer(0, 0, Stage::Qk);
         let region = Region(vec![1..3, 2..4, 1..3]);
         let mut cutting = Cutting::new(site, region.clone(), &SIZES, DIMS);
-        let mut counting = Counting::new(site, Some((0, 2)), &SIZES, DIMS);
+        let mut counting = Counting::new(Part { site, held: Some((0, 2)) }, &SIZES, DIMS);
         let values: Vec<f32> = (0..48).map(|i| i as f32).collect();
         for rows in [6..12, 0..6] {
             let values = Values::F32(&values[rows.start * 4..rows.end * 4]);
@@ -299,7 +301,7 @@ mod tests {
             assert!(flat[run].windows(2).all(|two| two[0] + 1.0 == two[1]), "side by side in both");
         }
         assert_eq!((block.get(&[0, 2, 1]), block.run(0)), (None, None));
-        let stats = counting.stats();
+        let stats = counting.spread().stats;
         assert_eq!((stats.min, stats.max, stats.mean), (32.0, 47.0, 39.5));
         assert!((stats.std - (255.0_f64 / 12.0).sqrt()).abs() < 1e-12);
     }

@@ -1,8 +1,8 @@
-//! Where a viewer's frames come from, as the viewer sees it.
+//! Where a viewer's answers come from, as the viewer sees it.
 //!
-//! A viewer knows nothing of models: it asks a [`Source`] for an outline and for the frames of sites. A
-//! source may have them, derive them from others, or have a model compute them on another thread; until
-//! then the answer is pending and the screen is drawn without it.
+//! A viewer knows nothing of models: it asks a [`Source`] for an outline, and [`Query`] by query for what a view
+//! needs. A source may have the answer, derive it from others, or have a model compute it on another thread; until
+//! then it is pending and the screen is drawn without it.
 
 use std::task::Poll;
 
@@ -10,7 +10,7 @@ use crate::error::Result;
 
 use super::block::{Block, Region};
 use super::card::{ModelCard, PassDims};
-use super::frame::Stats;
+use super::query::{Answer, Query};
 use super::site::{Run, Site};
 
 /// What there is to look at: one sequence of one run.
@@ -55,24 +55,20 @@ pub enum Status {
     Working(String),
 }
 
-/// The frames of a run. Calls return at once.
+/// A run that can be asked about. Calls return at once.
 pub trait Source {
     /// The passes so far and the model they come from.
     fn outline(&self) -> &Outline;
 
-    /// A block of `site` that has what is in `region`, the whole stage where it is small enough: there, on its
-    /// way, or impossible. What was on its way before may have to be asked for again.
+    /// The answer to `query`: there, on its way, or impossible. What was on its way before may have to be asked for
+    /// again.
     ///
     /// # Errors
-    /// Where the site does not exist, or computing it failed or was stopped.
-    fn block(&mut self, site: Site, region: &Region) -> Poll<Result<Block>>;
+    /// Where what it asks about does not exist, or computing it failed or was stopped.
+    fn ask(&mut self, query: &Query) -> Poll<Result<Answer>>;
 
-    /// The statistics of a whole stage that comes in blocks: of all its values, or of those at one index of one of
-    /// its axes.
-    ///
-    /// # Errors
-    /// As [`Source::block`].
-    fn stats(&mut self, site: Site, held: Option<(usize, usize)>) -> Poll<Result<Stats>>;
+    /// Nobody waits for the answer to `query` any more. What is being computed for it is computed to its end.
+    fn cancel(&mut self, query: &Query);
 
     /// Stops what is being computed. What was computed before stays, and what was stopped can be asked for again.
     fn stop(&mut self);
@@ -94,6 +90,19 @@ pub trait Source {
 
     /// The text of a token of the vocabulary, to label its axis.
     fn token_text(&self, id: u32) -> String;
+}
+
+/// Asks `source` for a block of `site` that has what is in `region`.
+///
+/// # Errors
+/// As [`Source::ask`].
+pub fn block(source: &mut (impl Source + ?Sized), site: Site, region: &Region) -> Poll<Result<Block>> {
+    match source.ask(&Query::Block(site, region.clone())) {
+        Poll::Ready(Ok(Answer::Block(block))) => Poll::Ready(Ok(block)),
+        Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+        // A block is answered with a block.
+        Poll::Ready(Ok(_)) | Poll::Pending => Poll::Pending,
+    }
 }
 
 impl Outline {

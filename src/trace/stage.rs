@@ -840,6 +840,11 @@ impl Step {
         }
     }
 
+    /// Whether its values have a vocabulary as their last axis.
+    pub fn over_vocabulary(self) -> bool {
+        self.axes().last() == Some(&Axis::Vocab)
+    }
+
     /// The step with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         let view = View::ALL.iter().copied().find(|view| view.name() == name).map(Self::View);

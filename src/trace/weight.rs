@@ -1,6 +1,7 @@
 //! The weights that the table of stages names, as addresses name them.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 use super::card::ModelCard;
 use super::stage::{Axis, Stage, Step, WeightUse};
@@ -80,6 +81,12 @@ impl PartialEq for Weight {
 }
 
 impl Eq for Weight {}
+
+impl Hash for Weight {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.used.name.hash(state);
+    }
+}
 
 impl fmt::Display for Weight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -6,13 +6,13 @@ use std::collections::HashMap;
 use ratatui::layout::Rect;
 
 use crate::trace::card::PassDims;
-use crate::trace::{Axis, Outline, Stage, Status, Step, TokenLabel};
+use crate::trace::{Axis, Order, Outline, Part, Stage, Status, Step, TokenLabel};
 
+use super::answers::Answers;
 use super::goto::GotoLine;
 use super::open::OpenAt;
 use super::place::{Place, Walk};
 use super::slice::{Cut, Selected};
-use super::summary::{Order, Part, Summaries, over_vocabulary};
 use super::tensor::Tensor;
 use super::theme::{Span, Theme};
 use super::view::{self, grid::Grid, list::List};
@@ -91,8 +91,7 @@ pub struct App {
     pub(super) size: Rect,
     pub(super) place: Place,
     pub(super) selected: Selected,
-    pub(super) shown: Shown,
-    pub(super) summaries: Summaries,
+    pub(super) answers: Answers,
     pub(super) texts: HashMap<u32, String>,
     pub(super) mode: Mode,
     pub(super) focus: Focus,
@@ -121,8 +120,7 @@ impl App {
             size: Rect::new(0, 0, size.0, size.1),
             place,
             selected,
-            shown: Shown::Pending,
-            summaries: Summaries::default(),
+            answers: Answers::default(),
             texts: HashMap::new(),
             mode: Mode::Walk,
             focus: Focus::Tensor,
@@ -159,8 +157,20 @@ impl App {
     }
 
     /// What there is to show.
-    pub fn shown(&self) -> &Shown {
-        &self.shown
+    pub fn shown(&self) -> Shown {
+        let site = self.place.site();
+        if let Some(reason) = self.answers.failure(site) {
+            return Shown::Failed(reason.to_owned());
+        }
+        match (self.tensor(), self.answers.block(site, &self.needed())) {
+            (Some(tensor), _) => Shown::Values(tensor),
+            (None, Some(block)) => Shown::Failed(format!(
+                "{} came with the shape {:?}, which is not that of the table of stages",
+                self.place.path(),
+                block.shape
+            )),
+            (None, None) => Shown::Pending,
+        }
     }
 
     /// The message to the user.
@@ -200,23 +210,14 @@ impl App {
     }
 
     /// The values of the current step, once they are there.
-    pub fn tensor(&self) -> Option<&Tensor> {
-        match &self.shown {
-            Shown::Values(tensor) if self.is_current(tensor) => Some(tensor),
-            _ => None,
-        }
-    }
-
-    pub(super) fn is_current(&self, tensor: &Tensor) -> bool {
-        tensor.site() == self.place.site() && tensor.step() == self.place.step
+    pub fn tensor(&self) -> Option<Tensor> {
+        let block = self.answers.block(self.place.site(), &self.needed())?;
+        Tensor::new(block.clone(), self.place.step).filter(|tensor| tensor.shape() == self.shape())
     }
 
     /// The shape of the current step.
     pub fn shape(&self) -> Vec<usize> {
-        match self.tensor() {
-            Some(tensor) => tensor.shape().to_vec(),
-            None => self.outline.card.sizes.shape(self.place.step.axes(), self.dims()),
-        }
+        self.outline.card.sizes.shape(self.place.step.axes(), self.dims())
     }
 
     /// The index under the cursor.
@@ -226,7 +227,7 @@ impl App {
 
     /// How the values are drawn: the wish, as far as this step allows.
     pub fn show(&self) -> Show {
-        if over_vocabulary(self.place.step.stage()) { self.show_vocabulary } else { self.show }
+        if self.place.step.over_vocabulary() { self.show_vocabulary } else { self.show }
     }
 
     /// What goes down, across, and is held.
@@ -238,37 +239,33 @@ impl App {
         Cut::new(axes, self.turn)
     }
 
-    /// The part of the frame that the screen's slice is: none where no axis of the frame is held.
-    pub(super) fn part(&self) -> Option<Part> {
-        let tensor = self.tensor()?;
+    /// The part of the stage that the screen's slice is: all of it where no axis is held.
+    pub(super) fn part(&self) -> Part {
         let held = self.cut().held.map(|held| {
-            let axis = tensor.axes()[held];
+            let axis = self.place.step.axes()[held];
             let own = self.place.step.stage().axes().iter().position(|&other| other == axis);
-            (own.unwrap_or(held), self.selected.get(axis, tensor.shape()[held]))
+            (own.unwrap_or(held), self.selected.get(axis, self.shape()[held]))
         });
-        Some(Part { site: tensor.site(), held })
+        Part { site: self.place.site(), held }
     }
 
     /// The part that the colours span.
-    pub(super) fn span_part(&self) -> Option<Part> {
-        let held = self.part()?;
-        Some(if self.scale == Scale::Slice { held } else { Part { held: None, ..held } })
+    pub(super) fn span_part(&self) -> Part {
+        let slice = self.part();
+        if self.scale == Scale::Slice { slice } else { Part::whole(slice.site) }
     }
 
     /// What the colours span, once the statistics are known.
     pub fn span(&self) -> Option<Span> {
         let tensor = self.tensor()?;
-        let spread = self.summaries.spread(self.span_part()?)?;
+        let spread = self.answers.spread(self.span_part())?;
         let stats = spread.stats;
         let positive = tensor.is_positive();
         let full = if positive { stats.max } else { stats.min.abs().max(stats.max.abs()) };
         let (wanted, beyond) = match self.scale {
             // Shares of 1 have no outliers: a large one is the point.
             Scale::Slice | Scale::Tensor if !tensor.is_probability() => (spread.usual, spread.beyond_usual),
-            Scale::Deviations if !positive => match spread.beyond_deviations {
-                Some(beyond) => (3.0 * stats.std, beyond),
-                None => (full, 0),
-            },
+            Scale::Deviations if !positive => (spread.deviations, spread.beyond_deviations),
             _ => (full, 0),
         };
         if wanted > 0.0 && wanted < full {
@@ -279,20 +276,20 @@ impl App {
 
     /// What the bars of a list span, once the statistics are known.
     pub fn bars(&self) -> Option<(f64, f64)> {
-        let stats = self.summaries.stats(self.part()?)?;
-        let positive = self.tensor().is_some_and(Tensor::is_positive);
+        let stats = self.answers.spread(self.part())?.stats;
+        let positive = self.tensor().is_some_and(|tensor| tensor.is_positive());
         Some((if positive { 0.0 } else { stats.min }, stats.max))
     }
 
     /// The tokens of a nucleus that stay, in the list of the largest; none of another step.
     pub fn kept(&self) -> Option<&Order> {
         let nucleus = self.place.step == Step::Stage(Stage::Nucleus) && self.show() == Show::Largest;
-        self.summaries.order(self.part().filter(|_| nucleus)?)
+        nucleus.then(|| self.answers.order(self.part())).flatten()
     }
 
     /// The token of the vocabulary at `rank` in the list of the largest.
     pub fn ranked(&self, rank: usize) -> Option<u32> {
-        self.summaries.order(self.part()?)?.ids.get(rank).copied()
+        self.answers.order(self.part())?.ids.get(rank).copied()
     }
 
     /// A token of this pass, by its row.
@@ -331,19 +328,13 @@ impl App {
         }
         if place.site() != self.place.site() {
             self.rank = 0;
-            if matches!(self.shown, Shown::Failed(_)) {
-                self.shown = Shown::Pending;
-            }
         }
         self.place = place;
     }
 
     /// What was stopped or failed is asked for again.
     pub(super) fn try_again(&mut self) {
-        self.summaries.try_again();
-        if matches!(self.shown, Shown::Failed(_)) {
-            self.shown = Shown::Pending;
-        }
+        self.answers.try_again();
     }
 
     /// Brings the cursor, the scrolled position and the popups back into range, and the cursor into sight.

@@ -15,7 +15,7 @@ use ratatui::layout::Rect;
 
 use crate::ending;
 use crate::error::{Error, Result, printable};
-use crate::trace::{Source, Status};
+use crate::trace::{Query, Source, Status, source};
 
 use super::action::{self, Action};
 use super::app::{App, Mode, Shown};
@@ -72,8 +72,7 @@ pub(super) fn run(app: &mut App, source: &mut dyn Source, guard: &Guard) -> Resu
         if std::mem::take(&mut dirty) {
             draw(app, source, &mut terminal).map_err(|error| failed(&error))?;
         }
-        let working =
-            source.status() != Status::Idle || matches!(app.shown, Shown::Pending) || app.summaries.busy();
+        let working = source.status() != Status::Idle || app.answers.waits();
         let mut wait = match (went_on, working || saving.is_some()) {
             (true, _) => Duration::ZERO,
             (false, true) => WORKING,
@@ -95,7 +94,8 @@ pub(super) fn run(app: &mut App, source: &mut dyn Source, guard: &Guard) -> Resu
                 }
                 Effect::Stop => {
                     source.stop();
-                    if saving.take().is_some() {
+                    if let Some(saving) = saving.take() {
+                        source.cancel(&Query::Block(saving.site(), saving.next()));
                         app.say("the export was stopped, and its file removed; e begins again", false);
                     }
                 }
@@ -176,7 +176,7 @@ pub fn save(app: &mut App, source: &mut dyn Source, folder: &Path) -> Option<Sav
     app.sync(source);
     let Some(tensor) = app.tensor() else {
         let (text, failure) = match app.shown() {
-            Shown::Failed(reason) => (reason.clone(), true),
+            Shown::Failed(reason) => (reason, true),
             _ => ("there is nothing to export yet: it is being computed".to_owned(), false),
         };
         app.say(text, failure);
@@ -190,7 +190,7 @@ pub fn save(app: &mut App, source: &mut dyn Source, folder: &Path) -> Option<Sav
 /// be.
 pub fn go_on(app: &mut App, source: &mut dyn Source, saving: Option<Saving>) -> Option<Saving> {
     let mut saving = saving?;
-    let block = match source.block(saving.site(), &saving.next()) {
+    let block = match source::block(source, saving.site(), &saving.next()) {
         Poll::Pending => return Some(saving),
         Poll::Ready(block) => block,
     };

@@ -4,6 +4,7 @@
 //! [`update::update`] changes the [`app::App`], [`view`] draws it; [`events`] is the loop around them.
 
 pub mod action;
+pub mod answers;
 pub mod app;
 pub mod events;
 pub mod export;
@@ -15,7 +16,6 @@ pub mod open;
 pub mod palette;
 pub mod place;
 pub mod slice;
-pub mod summary;
 mod sync;
 pub mod tensor;
 pub mod terminal;

@@ -2,23 +2,23 @@
 //! are visible. Nothing else is asked for.
 
 use std::ops::Range;
-use std::task::Poll;
 
-use crate::error::Error;
-use crate::trace::{Block, Region, Source, Status};
+use crate::trace::{Part, Query, Region, Source, Status};
 
-use super::app::{App, Show, Shown};
+use super::app::{App, Show};
 use super::open;
 use super::place::Walk;
-use super::summary::Part;
-use super::tensor::{Tensor, region_in_stage};
+use super::tensor::region_in_stage;
 use super::view::{self, grid::Grid, list::List};
+
+/// How often questions lead to further ones before the screen is drawn.
+const ROUNDS: usize = 4;
 
 impl App {
     /// Asks `source` for what is to be shown; true where that changes the screen. Call it after updates and
     /// whenever the source has news.
     pub fn sync(&mut self, source: &mut dyn Source) -> bool {
-        let mut changed = self.summaries.poll();
+        let mut changed = false;
         if self.outline != *source.outline() {
             let more = source.outline().passes.len() > self.outline.passes.len();
             self.outline = source.outline().clone();
@@ -38,11 +38,15 @@ impl App {
             self.say("the next token did not come; t asks again, and is told why", true);
             changed = true;
         }
-        changed |= self.fetch(source);
-        if changed {
+        // What is there decides what else is needed: where values are, statistics; where an order is, its rows.
+        for _ in 0..ROUNDS {
+            let questions = self.questions();
+            if !self.answers.ask(source, &questions) {
+                break;
+            }
+            changed = true;
             self.settle();
         }
-        changed |= self.want(source);
         self.fetch_texts(source) || changed
     }
 
@@ -60,48 +64,8 @@ impl App {
         true
     }
 
-    fn fetch(&mut self, source: &mut dyn Source) -> bool {
-        let site = self.place.site();
-        let region = self.needed();
-        let same = match &self.shown {
-            Shown::Values(tensor) if tensor.site() == site => {
-                if tensor.block().region.covers(&region) {
-                    let stays = self.is_current(tensor);
-                    if !stays {
-                        self.show_block(tensor.block().clone());
-                    }
-                    return !stays;
-                }
-                true
-            }
-            Shown::Values(_) | Shown::Pending => false,
-            Shown::Failed(_) => return false,
-        };
-        let was_pending = matches!(self.shown, Shown::Pending);
-        match source.block(site, &region) {
-            // What is there of the same stage stays until the other rows come.
-            Poll::Pending if same => false,
-            Poll::Pending => {
-                self.shown = Shown::Pending;
-                !was_pending
-            }
-            Poll::Ready(Ok(block)) => {
-                self.show_block(block);
-                true
-            }
-            Poll::Ready(Err(Error::Interrupted(_))) => {
-                self.shown = Shown::Failed("It was stopped. r computes it.".to_owned());
-                true
-            }
-            Poll::Ready(Err(error)) => {
-                self.shown = Shown::Failed(error.to_string());
-                true
-            }
-        }
-    }
-
     /// The indices, in the axes of the stage, of the values that are on the screen.
-    fn needed(&self) -> Region {
+    pub(super) fn needed(&self) -> Region {
         let step = self.place.step;
         let index = self.index();
         let mut needed: Vec<Range<usize>> = index.iter().map(|&index| index..index + 1).collect();
@@ -125,40 +89,22 @@ impl App {
         region_in_stage(step, Region(needed), &whole).within(&whole)
     }
 
-    fn show_block(&mut self, block: Block) {
-        let shape = block.shape.clone();
-        self.shown = match Tensor::new(block, self.place.step) {
-            Some(tensor) => Shown::Values(tensor),
-            None => Shown::Failed(format!(
-                "{} came with the shape {shape:?}, which is not that of the table of stages",
-                self.place.path()
-            )),
-        };
-    }
-
-    /// Has worked out what the screen needs to know about all values: of what comes in blocks the source knows
-    /// them. True where that changes the screen.
-    fn want(&mut self, source: &mut dyn Source) -> bool {
-        let Some(tensor) = self.tensor() else { return false };
-        let block = tensor.block().clone();
-        let (Some(part), Some(span)) = (self.part(), self.span_part()) else { return false };
-        let mut changed = false;
-        for part in [Part { held: None, ..part }, span] {
-            if block.is_whole() {
-                self.summaries.want_stats(&block.frame, part);
-            } else if self.summaries.lacks_stats(part) {
-                match source.stats(part.site, part.held) {
-                    Poll::Pending => break,
-                    Poll::Ready(stats) => self.summaries.put_stats(part, stats.ok()),
-                }
-                changed = true;
-            }
+    /// What the screen needs to know now, the values first.
+    fn questions(&self) -> Vec<Query> {
+        let (site, needed, part) = (self.place.site(), self.needed(), self.part());
+        let there = self.answers.covering(site, &needed).is_some();
+        let mut questions = vec![Query::Block(site, needed)];
+        if self.tensor().is_some() {
+            questions.push(Query::Spread(Part::whole(site)));
+            let span = self.span_part();
+            questions.extend((span.held.is_some()).then_some(Query::Spread(span)));
+            questions
+                .extend((part.held.is_some() && self.cut().columns.is_none()).then_some(Query::Spread(part)));
         }
-        if self.show() == Show::Largest && block.region.covers(&self.needed()) {
-            self.summaries.want_order(&block, part);
-            self.settle();
+        if self.show() == Show::Largest && there {
+            questions.push(Query::Order(part));
         }
-        changed
+        questions
     }
 
     fn fetch_texts(&mut self, source: &dyn Source) -> bool {

@@ -8,7 +8,6 @@ use super::goto::{self, GotoLine};
 use super::mouse;
 use super::place::{Place, Walk};
 use super::slice::Cut;
-use super::summary::over_vocabulary;
 use super::view::{self, grid::Grid, list::List};
 
 /// What the event loop does after an update.
@@ -313,7 +312,7 @@ fn turn_focus(app: &mut App, by: usize) {
 }
 
 fn cycle_show(app: &mut App) {
-    let vocabulary = over_vocabulary(app.place.step.stage());
+    let vocabulary = app.place.step.over_vocabulary();
     let next = match app.show() {
         Show::Heatmap => Show::Numbers,
         Show::Numbers if vocabulary => Show::Largest,

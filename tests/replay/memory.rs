@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use llama_trace::config::{ModelConfig, Pairing, RopeScaling};
 use llama_trace::generate::Session;
-use llama_trace::trace::{Probe, Values};
+use llama_trace::trace::{Answer, Part, Probe, Query, Spread, Values};
 
 use super::*;
 
@@ -173,9 +173,10 @@ fn statistics_of_a_stage_in_blocks_are_those_of_the_whole() {
         let site = Site { layer, ..Site::once(0, stage) };
         let whole = frames[&site].floats().unwrap();
         for held in [None, Some((0, 1)), Some((1, 3)), Some((whole.ndim() - 1, 4))] {
-            let stats = loop {
-                if let Poll::Ready(stats) = live.stats(site, held) {
-                    break stats.unwrap();
+            let spread = loop {
+                if let Poll::Ready(answer) = live.ask(&Query::Spread(Part { site, held })) {
+                    let Ok(Answer::Spread(spread)) = answer else { panic!("{answer:?}") };
+                    break spread;
                 }
                 live.poll().unwrap();
                 std::thread::yield_now();
@@ -185,6 +186,7 @@ fn statistics_of_a_stage_in_blocks_are_those_of_the_whole() {
                 None => whole.view(),
             };
             let expected = llama_trace::trace::Stats::of(part.iter().map(|&value| f64::from(value)));
+            let stats = spread.stats;
             let exact = |stats: &llama_trace::trace::Stats| (stats.min, stats.max, stats.neg_inf, stats.nan);
             assert_eq!(exact(&stats), exact(&expected), "{site} {held:?}");
             for (ours, theirs) in [(stats.mean, expected.mean), (stats.std, expected.std)] {
@@ -193,6 +195,18 @@ fn statistics_of_a_stage_in_blocks_are_those_of_the_whole() {
                     "{site} {held:?}: {ours}, not {theirs}"
                 );
             }
+            // The colours span the same, and what is beyond was counted.
+            let whole = Spread::of_frame(&frames[&site], held);
+            assert_eq!(
+                (spread.usual, spread.beyond_usual),
+                (whole.usual, whole.beyond_usual),
+                "{site} {held:?}"
+            );
+            let beyond = |size: f64| {
+                part.iter().filter(|value| value.is_finite() && f64::from(value.abs()) > size).count()
+            };
+            assert_eq!(spread.beyond_deviations, beyond(spread.deviations), "{site} {held:?}");
+            assert!(spread.deviations.is_nan() || spread.deviations >= whole.deviations * (1.0 - 1e-12));
         }
     }
 }
@@ -233,7 +247,7 @@ fn work_that_was_stopped_can_be_asked_for_again_with_the_same_bits() {
 
     let site = Site::layer(0, 7, Stage::Softmax);
     let some = Region(vec![0..1, 0..1, 0..1]);
-    assert!(live.block(site, &some).is_pending());
+    assert!(source::block(&mut live, site, &some).is_pending());
     while !under_way(&live) {
         std::thread::yield_now();
     }

@@ -8,9 +8,10 @@ use llama_trace::error::{Error, Result};
 use llama_trace::trace::card::{ModelCard, PassDims, Sizes};
 use llama_trace::trace::frame::FrameData;
 use llama_trace::trace::{
-    Block, Frame, Outline, PassOutline, Region, Run, Site, Source, Stage, Stats, Status, TokenLabel,
+    Answer, Block, Frame, Order, Outline, PassOutline, Query, Region, Run, Site, Source, Spread, Stage,
+    Status, TokenLabel,
 };
-use ndarray::{ArrayD, ArrayViewD, Dimension, IxDyn};
+use ndarray::{ArrayD, Dimension, IxDyn};
 
 /// Sizes small enough to know every value.
 pub(crate) const SIZES: Sizes = Sizes {
@@ -240,8 +241,13 @@ impl Source for Synthetic {
         &self.outline
     }
 
-    fn block(&mut self, site: Site, region: &Region) -> Poll<Result<Block>> {
-        self.asked += 1;
+    fn ask(&mut self, query: &Query) -> Poll<Result<Answer>> {
+        let site = match query {
+            Query::Block(site, _) => *site,
+            Query::Spread(part) | Query::Order(part) => part.site,
+            Query::Rows(_) => return Poll::Ready(Err(Error::usage("it has no weights"))),
+        };
+        self.asked += usize::from(matches!(query, Query::Block(..)));
         let Some(pass) = self.outline.passes.get(site.pass) else {
             return Poll::Ready(Err(Error::usage("there is no such pass")));
         };
@@ -260,22 +266,19 @@ impl Source for Synthetic {
         }
         let frame = Arc::new(self.values(site, pass.dims));
         let shape = frame.shape().to_vec();
-        if shape.iter().product::<usize>() <= self.largest {
-            return Poll::Ready(Ok(Block::whole(frame)));
-        }
-        let region = region.grown(&shape, self.largest);
-        Poll::Ready(Ok(cut(&frame, region)))
-    }
-
-    fn stats(&mut self, site: Site, held: Option<(usize, usize)>) -> Poll<Result<Stats>> {
-        let frame = self.values(site, self.outline.passes[site.pass].dims);
-        let array = frame.floats().unwrap();
-        let values = |array: ArrayViewD<'_, f32>| Stats::of(array.iter().map(|&value| f64::from(value)));
-        Poll::Ready(Ok(match held {
-            Some((axis, index)) => values(array.index_axis(ndarray::Axis(axis), index)),
-            None => values(array),
+        Poll::Ready(Ok(match query {
+            Query::Block(_, region) => {
+                let whole = shape.iter().product::<usize>() <= self.largest;
+                let cut = || cut(&frame, region.grown(&shape, self.largest));
+                Answer::Block(if whole { Block::whole(Arc::clone(&frame)) } else { cut() })
+            }
+            Query::Spread(part) => Answer::Spread(Spread::of_frame(&frame, part.held)),
+            Query::Order(part) => Answer::Order(Order::of(&Block::whole(frame), part.held)),
+            Query::Rows(_) => unreachable!("answered above"),
         }))
     }
+
+    fn cancel(&mut self, _: &Query) {}
 
     fn stop(&mut self) {
         self.stopped = true;

@@ -149,6 +149,20 @@ impl Backend for Cpu {
         buffer[..values.len()].copy_from_slice(values);
     }
 
+    fn read_rows(&self, matrix: &Matrix, rows: Range<usize>, see: &mut dyn FnMut(&[f32])) -> Result<()> {
+        let mut values = vec![0.0; rows.len() * matrix.inputs()];
+        for (row, out) in rows.zip(values.chunks_exact_mut(matrix.inputs())) {
+            self.stop.check()?;
+            matrix.copy_row(row, out);
+        }
+        see(&values);
+        Ok(())
+    }
+
+    fn read_vector(&self, vector: &Vec<f32>, see: &mut dyn FnMut(&[f32])) {
+        see(vector);
+    }
+
     fn embedding(&self, table: &Matrix, ids: &[u32], out: &mut Vec<f32>) -> Result<()> {
         for (&id, out) in ids.iter().zip(out.chunks_exact_mut(table.inputs())) {
             self.stop.check()?;

@@ -4,13 +4,11 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use crate::trace::Axis;
 use crate::trace::frame::Stats;
+use crate::trace::{Axis, Part};
 
 use super::super::app::{App, Scale, Show};
 use super::super::fit::Piece;
-use super::super::summary::Part;
-use super::super::tensor::Tensor;
 use super::super::text;
 use super::super::theme::{Depth, Span};
 use super::labels;
@@ -24,7 +22,7 @@ pub fn draw(app: &App, foot: Rect, buf: &mut Buffer) {
         return;
     }
     let Some(tensor) = app.tensor() else { return };
-    let stats = app.summaries.stats(Part { site: tensor.site(), held: None });
+    let stats = app.answers.spread(Part::whole(tensor.site())).map(|spread| spread.stats);
     if app.cut().columns.is_none() {
         list(app, foot, buf);
     } else if app.show() == Show::Heatmap {
@@ -58,7 +56,7 @@ fn list(app: &App, foot: Rect, buf: &mut Buffer) {
 fn ramp(app: &App, span: Span, foot: Rect, buf: &mut Buffer) {
     let theme = app.theme;
     let coloured = theme.depth() > Depth::Ansi;
-    let whole = app.tensor().is_some_and(Tensor::is_whole) && span.clipped == 0;
+    let whole = app.tensor().is_some_and(|tensor| tensor.is_whole()) && span.clipped == 0;
     let plain = Style::new();
     let (more, less) = if span.clipped > 0 { ("≥", "≤") } else { ("", "") };
     let mut pieces = if span.positive {
@@ -88,7 +86,7 @@ fn ramp(app: &App, span: Span, foot: Rect, buf: &mut Buffer) {
         let count = format!("  {mark} {} beyond", span.clipped);
         pieces.push(Piece::forms([count, format!("  {mark} {}", span.clipped)], theme.strong()).rank(2));
     }
-    if let Some(stats) = app.span_part().and_then(|part| app.summaries.stats(part)) {
+    if let Some(stats) = app.answers.spread(app.span_part()).map(|spread| spread.stats) {
         for (fill, name, count) in
             [("-∞", "-inf", stats.neg_inf), ("+∞", "+inf", stats.pos_inf), ("??", "NaN", stats.nan)]
         {
@@ -103,8 +101,7 @@ fn ramp(app: &App, span: Span, foot: Rect, buf: &mut Buffer) {
 
 /// What the colours span, in words.
 fn scale_name(app: &App, span: Span) -> String {
-    let spread = app.span_part().and_then(|part| app.summaries.spread(part));
-    let within = spread.and_then(|spread| spread.beyond_deviations);
+    let within = app.answers.spread(app.span_part()).map(|spread| spread.beyond_deviations);
     match (app.scale, app.cut().held) {
         (Scale::Slice, Some(held)) => format!("this {}", labels::name(app.place().step.axes()[held])),
         (Scale::Slice | Scale::Tensor, _) => "all values".to_owned(),
@@ -120,7 +117,7 @@ fn statistics(app: &App, stats: Option<Stats>, foot: Rect, buf: &mut Buffer) {
         put(buf, foot, 0, 1, "summing up …", app.theme.dim());
         return;
     };
-    let whole = app.tensor().is_some_and(Tensor::is_whole);
+    let whole = app.tensor().is_some_and(|tensor| tensor.is_whole());
     let figures = [
         ("min", stats.min, whole),
         ("max", stats.max, whole),

@@ -57,7 +57,7 @@ impl Widget for TensorPanel<'_> {
         match app.shown() {
             Shown::Failed(reason) => {
                 put(buf, body, 0, 1, "There are no values to show:", app.theme.error());
-                for (y, line) in text::wrap(reason, body.width.into()).iter().enumerate() {
+                for (y, line) in text::wrap(&reason, body.width.into()).iter().enumerate() {
                     put(buf, body, 0, y as u16 + 3, line, Style::new());
                 }
             }
