@@ -86,7 +86,7 @@ pub fn explain(error: Error) -> Error {
 /// `error`, with the temporary folder that another process is removing still.
 fn still_removed(error: Error) -> Error {
     match remove::going_on() {
-        Some(folder) => error.next(format!("nothing: {} is being removed", folder.display())),
+        Some(folder) => error.next(format!("nothing to do; {} is being removed", folder.display())),
         None => error,
     }
 }

@@ -1,6 +1,6 @@
 //! Removing a temporary folder, however many files are in it. A process that was asked to end has little time: what takes
-//! longer is left to another one, which is this program once more with [`ARGUMENT`] and the folder. That one is in a
-//! process group of its own, so that no second Ctrl-C reaches it.
+//! longer is left to another one, which is this program once more with [`ARGUMENT`], the folder and the number of the
+//! process that asks. It is in a process group of its own, so that no second Ctrl-C reaches it.
 
 use std::fs::{self, File};
 use std::io;
@@ -23,6 +23,9 @@ const ITSELF: Duration = Duration::from_millis(100);
 #[cfg(unix)]
 const TRIES: usize = 20;
 
+/// Bytes of a file whose removal takes a while.
+const LARGE: u64 = 16 << 20;
+
 /// The folder that another process is removing.
 static GOING: Mutex<Option<PathBuf>> = Mutex::new(None);
 
@@ -35,16 +38,16 @@ pub(super) fn going_on() -> Option<PathBuf> {
 /// meanwhile, another process does what takes longer.
 pub(super) fn remove(folder: &Path, lock: Option<&File>, now: bool) -> io::Result<()> {
     let mut asked: Option<Instant> = None;
-    let mut late = || {
+    let mut late = |next: u64| {
         if asked.is_none() && (now || stop::process().asked()) {
             asked = Some(Instant::now());
         }
-        asked.is_some_and(|asked| asked.elapsed() > ITSELF)
+        asked.is_some_and(|asked| asked.elapsed() > ITSELF || next > LARGE)
     };
     match clear(folder, &mut late) {
         Ok(false) if hand_over(folder, lock).is_ok() => Ok(()),
         // Files may have come into it while this went on; who removes it next finds those.
-        Err(_) if late() && hand_over(folder, lock).is_ok() => Ok(()),
+        Err(_) if late(0) && hand_over(folder, lock).is_ok() => Ok(()),
         _ => whole(folder),
     }
 }
@@ -62,14 +65,16 @@ pub(super) fn whole(folder: &Path) -> io::Result<()> {
     fs::remove_dir_all(folder)
 }
 
-/// Removes all that is in `folder` but its lock, following no links; false where it is `late` before that is done.
-fn clear(folder: &Path, late: &mut impl FnMut() -> bool) -> io::Result<bool> {
+/// Removes all that is in `folder` but its lock, following no links; false where it is `late` before that is done, for
+/// what is next and has so many bytes.
+fn clear(folder: &Path, late: &mut impl FnMut(u64) -> bool) -> io::Result<bool> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        if late() {
+        let about = entry.metadata()?;
+        if late(about.len()) {
             return Ok(false);
         }
-        if entry.file_type()?.is_dir() {
+        if about.is_dir() {
             if !clear(&entry.path(), late)? {
                 return Ok(false);
             }
@@ -88,7 +93,8 @@ fn hand_over(folder: &Path, lock: Option<&File>) -> io::Result<()> {
     use std::process::{Command, Stdio};
     let lock = lock.ok_or(io::ErrorKind::NotFound)?.try_clone()?;
     let mut command = Command::new(super::program()?);
-    command.arg(ARGUMENT).arg(folder).stdin(lock).stdout(Stdio::null()).stderr(Stdio::null());
+    let own = std::process::id().to_string();
+    command.arg(ARGUMENT).arg(folder).arg(own).stdin(lock).stdout(Stdio::null()).stderr(Stdio::null());
     command.process_group(0).spawn()?;
     *GOING.lock().unwrap_or_else(PoisonError::into_inner) = Some(folder.to_owned());
     Ok(())
@@ -102,13 +108,21 @@ fn hand_over(_: &Path, _: Option<&File>) -> io::Result<()> {
 /// Whether this process was started to remove a folder: then it has done so.
 #[cfg(unix)]
 pub fn was_asked_to() -> bool {
-    let mut words = std::env::args_os().skip(1);
-    let folder = match (words.next(), words.next(), words.next()) {
-        (Some(argument), Some(folder), None) if argument == ARGUMENT => PathBuf::from(folder),
+    use std::os::unix::process::parent_id;
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    let (folder, asking) = match &words[..] {
+        [argument, folder, asking] if argument == ARGUMENT => (PathBuf::from(folder), asking),
         _ => return false,
     };
     if holds_lock_of(&folder).unwrap_or(false) {
-        // Who asked may still write for a moment. What cannot be removed now is removed by the next run.
+        // Who asked has files open, and closing the last of a removed one takes it the time that this is to save.
+        for _ in 0..TRIES {
+            if parent_id().to_string() != *asking.to_string_lossy() {
+                break;
+            }
+            thread::sleep(ITSELF);
+        }
+        // What cannot be removed now is removed by the next run.
         for _ in 0..TRIES {
             if whole(&folder).is_ok() || !folder.exists() {
                 break;
@@ -141,11 +155,23 @@ mod tests {
         fs::create_dir_all(folder.join("pass/layer")).unwrap();
         names.iter().for_each(|name| fs::write(folder.join(name), "").unwrap());
         let left = || names.iter().filter(|name| folder.join(name).exists()).count();
-        assert!(!clear(&folder, &mut || left() < 4).unwrap());
+        assert!(!clear(&folder, &mut |_| left() < 4).unwrap());
         assert_eq!(left(), 3, "three were removed when it was late");
-        assert!(clear(&folder, &mut || false).unwrap());
+        assert!(clear(&folder, &mut |_| false).unwrap());
         assert_eq!((left(), folder.join(LOCK).exists()), (1, true));
         whole(&folder).unwrap();
         assert!(!folder.exists());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_large_file_is_left_to_the_other_process() {
+        let parent = tempfile::tempdir().unwrap();
+        let file = File::create(parent.path().join("large")).unwrap();
+        let large = |next| next > LARGE;
+        file.set_len(LARGE + 1).unwrap();
+        assert!(!clear(parent.path(), &mut { large }).unwrap());
+        file.set_len(LARGE).unwrap();
+        assert!(clear(parent.path(), &mut { large }).unwrap());
     }
 }
