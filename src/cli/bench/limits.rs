@@ -47,11 +47,16 @@ impl Limits {
     pub(super) fn measure(kernel: Kernel, multiplied: Multiplied, mapped: &[&[u8]]) -> Result<Self> {
         let threads = rayon::current_num_threads();
         let enough = READ_BYTES.max(READ_FOR_CACHED * last_level_cache().unwrap_or(0));
-        let ordinary;
+        let mut ordinary = Vec::new();
         let (memory, name): (&[&[u8]], _) = if mapped.iter().map(|part| part.len()).sum::<usize>() >= enough {
             (mapped, "the mapped file")
         } else {
-            ordinary = vec![1_u8; enough];
+            // The system finds its memory page by page, which takes longer than to read it.
+            ordinary.reserve_exact(enough);
+            while ordinary.len() < enough {
+                stop::check()?;
+                ordinary.resize(enough.min(ordinary.len() + PIECE), 1_u8);
+            }
             (&[&ordinary], "ordinary memory")
         };
         let bytes: usize = memory.iter().map(|part| part.len()).sum();
