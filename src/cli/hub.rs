@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
 
 use super::ModelArgs;
-use crate::checkpoint::hub::{self, Found, Name, Outline, Settings, Wanted, Watch};
+use crate::checkpoint::hub::{self, Found, Name, Need, Settings, SparseCopy, Watch};
 use crate::error::{Error, Result, printable};
 use crate::stop;
 
@@ -16,22 +16,22 @@ pub(super) struct Place {
     /// None for the built-in model.
     pub(super) path: Option<PathBuf>,
     /// What `path` leads to, where its weights are still on the hub.
-    pub(super) outline: Option<Outline>,
+    pub(super) sparse: Option<SparseCopy>,
     /// Its name on the hub, where it is from there.
     pub(super) name: Option<String>,
 }
 
 /// Finds the model: a path as it is, a name of the hub in the cache, into which it is fetched first. What is
 /// there as a path is never taken for a name.
-pub(super) fn locate(args: &ModelArgs, wanted: Wanted) -> Result<Place> {
+pub(super) fn locate(args: &ModelArgs, need: Need) -> Result<Place> {
     match (&args.model, name(args)) {
         (_, Some(name)) => {
             let mut settings = Settings::from_env(args.offline)?;
             settings.ignore_config.clone_from(&args.ignore_config);
-            let found = fetch(name, wanted, settings)?;
-            Ok(Place { path: Some(found.path), outline: found.outline, name: Some(found.name) })
+            let found = fetch(name, need, settings)?;
+            Ok(Place { path: Some(found.path), sparse: found.sparse, name: Some(found.name) })
         }
-        (path, None) => Ok(Place { path: path.clone(), outline: None, name: None }),
+        (path, None) => Ok(Place { path: path.clone(), sparse: None, name: None }),
     }
 }
 
@@ -41,7 +41,7 @@ pub(super) fn name(args: &ModelArgs) -> Option<Name> {
     Name::parse(model.to_str()?)
 }
 
-fn fetch(name: Name, wanted: Wanted, settings: Settings) -> Result<Found> {
+fn fetch(name: Name, need: Need, settings: Settings) -> Result<Found> {
     let (sender, receiver) = mpsc::channel();
     let bar = Bar::default();
     let mut watch = bar.clone();
@@ -49,7 +49,7 @@ fn fetch(name: Name, wanted: Wanted, settings: Settings) -> Result<Found> {
     // program, and what it had written until then is there.
     let fetch = move || {
         // After Ctrl-C nobody waits for it.
-        let _ = sender.send(hub::fetch(&name, wanted, &settings, &mut watch));
+        let _ = sender.send(hub::fetch(&name, need, &settings, &mut watch));
     };
     std::thread::Builder::new().name("download".into()).spawn(fetch).map_err(|error| stopped(&error))?;
     let found = loop {
@@ -64,15 +64,15 @@ fn fetch(name: Name, wanted: Wanted, settings: Settings) -> Result<Found> {
             Err(error @ RecvTimeoutError::Disconnected) => return Err(stopped(&error)),
         }
     };
-    let Found { name, commit, path, fetched, outline, instead } = &found;
+    let Found { name, commit, path, fetched, sparse, instead } = &found;
     let commit = &commit[..commit.len().min(7)];
     let how = match (fetched, instead) {
         ((0, _), None) => "in the cache".into(),
         ((0, _), Some(why)) => format!("in the cache ({why})"),
         ((files, bytes), _) => format!("fetched, {files} files of {}", DecimalBytes(*bytes)),
     };
-    match outline {
-        Some(Outline { left, .. }) => super::tell(format_args!(
+    match sparse {
+        Some(SparseCopy { left, .. }) => super::tell(format_args!(
             "{name} at {commit} from the hub: {how}; {} of weights were left there",
             DecimalBytes(*left)
         )),

@@ -25,9 +25,9 @@ pub(super) fn run(args: &ModelArgs) -> Result<()> {
 }
 
 fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Result<()> {
-    let Look { checkpoint, tokens, outline } = look;
+    let Look { checkpoint, tokens, sparse } = look;
     let config = &checkpoint.config;
-    let path = match (outline, &checkpoint.path) {
+    let path = match (sparse, &checkpoint.path) {
         (Some(_), _) => "not fetched".into(),
         (None, Some(path)) => error::printable(&path.display().to_string()).into_owned(),
         (None, None) => "part of the program".into(),

@@ -10,7 +10,7 @@ use super::{CacheDtypeName, CpuArgs, ModelArgs, PrecisionName, RunArgs, Sampling
 use super::{hub, threads};
 use crate::backend::Backend;
 use crate::backend::cpu::{Cpu, Kernel};
-use crate::checkpoint::hub::{Outline, Wanted};
+use crate::checkpoint::hub::{Need, SparseCopy};
 use crate::checkpoint::names::printable;
 use crate::checkpoint::{self, Checkpoint, files};
 use crate::config::{CacheDtype, DEFAULT_GROUP, ModelConfig, Precision};
@@ -175,8 +175,8 @@ pub(super) fn precision(args: &ModelArgs, checkpoint: &Checkpoint) -> Precision 
 }
 
 /// Opens the checkpoint, with what the options change in its configuration.
-fn open_checkpoint(args: &ModelArgs, wanted: Wanted) -> Result<(Checkpoint, Option<Outline>)> {
-    let place = hub::locate(args, wanted)?;
+fn open_checkpoint(args: &ModelArgs, need: Need) -> Result<(Checkpoint, Option<SparseCopy>)> {
+    let place = hub::locate(args, need)?;
     let mut checkpoint = checkpoint::open_ignoring(place.path.as_deref(), &args.ignore_config)?;
     for line in checkpoint.notes.lines() {
         tell(format_args!("warning: {line}"));
@@ -188,7 +188,7 @@ fn open_checkpoint(args: &ModelArgs, wanted: Wanted) -> Result<(Checkpoint, Opti
     if let Some(factor) = args.rope_factor {
         checkpoint.config.set_rope_factor(factor)?;
     }
-    Ok((checkpoint, place.outline))
+    Ok((checkpoint, place.sparse))
 }
 
 /// A model with its tokenizer.
@@ -206,7 +206,7 @@ pub(super) struct Opened {
 /// Opens the checkpoint; loads the model, and on another thread the tokenizer that belongs to it.
 pub(super) fn open(args: &ModelArgs, cpu: &CpuArgs) -> Result<Opened> {
     let started = Instant::now();
-    let mut checkpoint = open_checkpoint(args, Wanted::Model)?.0;
+    let mut checkpoint = open_checkpoint(args, Need::Model)?.0;
     let (tokenizer, (model, model_time)) = std::thread::scope(|scope| {
         let find = || {
             let started = Instant::now();
@@ -237,20 +237,20 @@ pub(super) struct Look {
     /// How many tokens its tokenizer has, where it has one.
     pub(super) tokens: Option<usize>,
     /// What it was opened from, where its values are still on the hub.
-    pub(super) outline: Option<Outline>,
+    pub(super) sparse: Option<SparseCopy>,
 }
 
 /// Opens the checkpoint, without fetching its values. The tokenizer is loaded only where the number of its
 /// tokens cannot be told otherwise.
 pub(super) fn open_to_look(args: &ModelArgs) -> Result<Look> {
-    let (checkpoint, outline) = open_checkpoint(args, Wanted::Outline)?;
+    let (checkpoint, sparse) = open_checkpoint(args, Need::Headers)?;
     let inside = if args.tokenizer.is_none() { tokenizer::count_inside(&checkpoint)? } else { None };
     if inside.is_some() {
-        return Ok(Look { checkpoint, tokens: inside, outline });
+        return Ok(Look { checkpoint, tokens: inside, sparse });
     }
     let (checkpoint, tokenizer) = find_tokenizer(checkpoint, args)?;
     let tokens = tokenizer.map(|tokenizer| tokenizer.vocab_size());
-    Ok(Look { checkpoint, tokens, outline })
+    Ok(Look { checkpoint, tokens, sparse })
 }
 
 fn find_tokenizer(
@@ -271,11 +271,11 @@ pub(super) fn open_tokenizer(args: &ModelArgs) -> Result<Arc<dyn Tokenizer>> {
         // Nobody fetches gigabytes to see the tokens of a text.
         let path = match &args.tokenizer {
             Some(path) => Some(path.clone()),
-            None => hub::locate(args, Wanted::Tokenizer)?.path,
+            None => hub::locate(args, Need::Tokenizer)?.path,
         };
         return path.map_or_else(|| Err(no_tokenizer()), |path| tokenizer::open(&path).map(Arc::from));
     }
-    let (checkpoint, tokenizer) = find_tokenizer(open_checkpoint(args, Wanted::Model)?.0, args)?;
+    let (checkpoint, tokenizer) = find_tokenizer(open_checkpoint(args, Need::Model)?.0, args)?;
     let tokenizer = tokenizer.ok_or_else(no_tokenizer)?;
     if args.model.is_some() {
         let Checkpoint { name, format, .. } = &checkpoint;

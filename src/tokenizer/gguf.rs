@@ -3,7 +3,7 @@
 
 use super::hf::byte_level::{ByteLevel, Cut};
 use super::merges::{Stretch, Way};
-use super::special::{Part, Specials};
+use super::special::{Segment, Specials};
 use super::spm::{Kind, Piece, Pieces, spaced};
 use super::{MAX_VOCAB, TextStream, TokenBytes, Tokenizer, label};
 use crate::checkpoint::gguf::{self, List, Metadata};
@@ -245,12 +245,12 @@ impl SentencePiece {
     /// The tokens that stand in `text` as they are, and as the pieces spell it the text between them.
     fn parts(&self, text: &str, plain: bool) -> Vec<Spelt> {
         let mut prefix = self.prefix;
-        let part = |part: Part<'_>| match part {
-            Part::Special(id) => {
+        let part = |part: Segment<'_>| match part {
+            Segment::Special(id) => {
                 prefix = self.prefix;
                 Spelt::Token(id)
             }
-            Part::Text(text) => {
+            Segment::Text(text) => {
                 let mark = if std::mem::take(&mut prefix) { "▁" } else { "" };
                 Spelt::Text(format!("{mark}{}", text.replace(' ', "▁")))
             }

@@ -1,17 +1,17 @@
 //! tokenizer.json, through Hugging Face's `tokenizers` crate.
 
 pub(super) mod byte_level;
+mod check;
 mod decoder;
 mod merging;
-mod outline;
 mod sizes;
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
+use self::check::Checked;
 use self::decoder::Decoding;
-use self::outline::Outline;
 use super::{Stretch, TextStream, TokenBytes, Tokenizer, label};
 use crate::checkpoint::names::printable;
 use crate::error::{Error, Result};
@@ -21,7 +21,7 @@ pub(super) struct HfTokenizer {
     inner: tokenizers::Tokenizer,
     /// The same, made when it is first needed, for text in which special tokens are not read.
     plain: OnceLock<tokenizers::Tokenizer>,
-    outline: Outline,
+    checked: Checked,
     special: HashSet<u32>,
     bos: Option<u32>,
 }
@@ -38,7 +38,7 @@ pub(super) fn parse(text: &str, place: &str) -> Result<HfTokenizer> {
             .found(printable(&found))
             .next("fetch the file again, give another one with --tokenizer, or run the model on token ids")
     };
-    let outline = outline::read(text).map_err(wrong)?;
+    let checked = check::read(text).map_err(wrong)?;
     let loaded = guarded(|| tokenizers::Tokenizer::from_bytes(text)).and_then(|mut inner| {
         // A text that is silently cut or filled up is not the text to look at.
         inner.with_truncation(None).map_err(|error| error.to_string())?;
@@ -53,7 +53,7 @@ pub(super) fn parse(text: &str, place: &str) -> Result<HfTokenizer> {
         .map(|(id, _)| *id)
         .collect();
     let bos = leading_special(&inner).map_err(|error| wrong(("a tokenizer.json".into(), error)))?;
-    Ok(HfTokenizer { inner, plain: OnceLock::new(), outline, special, bos })
+    Ok(HfTokenizer { inner, plain: OnceLock::new(), checked, special, bos })
 }
 
 /// The special token that encoding puts before a text, if any: the first one of the empty text, unless a
@@ -124,7 +124,7 @@ impl HfTokenizer {
 
     /// Checks that normalizing `text` makes nothing out of proportion of it.
     fn check(&self, text: &str) -> Result<()> {
-        self.outline.growth.check(text.len()).map_err(|(expected, found)| {
+        self.checked.growth.check(text.len()).map_err(|(expected, found)| {
             Error::prompt("the text would grow too long before it is split into tokens")
                 .expected(expected)
                 .found(found)
@@ -142,7 +142,7 @@ impl HfTokenizer {
                 .found(printable(&error))
                 .next("leave out what the vocabulary lacks, or give token ids")
         })?;
-        if self.outline.drops_unknown {
+        if self.checked.drops_unknown {
             check_covered(text, encoding.get_offsets())?;
         }
         Ok(encoding.get_ids().to_vec())
@@ -179,19 +179,19 @@ impl Tokenizer for HfTokenizer {
     }
 
     fn longest(&self) -> usize {
-        (0..self.outline.ids).map(|id| self.label(id).len()).max().unwrap_or(0)
+        (0..self.checked.ids).map(|id| self.label(id).len()).max().unwrap_or(0)
     }
 
     fn label(&self, id: u32) -> String {
         match self.inner.id_to_token(id) {
             None => label::unknown(id),
             Some(name) if self.special.contains(&id) => name,
-            Some(name) => label::of_bytes(&self.outline.decoder.bytes(&name)),
+            Some(name) => label::of_bytes(&self.checked.decoder.bytes(&name)),
         }
     }
 
     fn stream(&self) -> TextStream<'_> {
-        TextStream::new(Stream { tokenizer: self, decoding: Decoding::new(&self.outline.decoder) })
+        TextStream::new(Stream { tokenizer: self, decoding: Decoding::new(&self.checked.decoder) })
     }
 }
 

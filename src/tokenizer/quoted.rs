@@ -114,11 +114,11 @@ mod tests {
         }
 
         fn encode_marked(&self, text: &str) -> Result<Vec<u32>> {
-            use crate::tokenizer::special::Part;
+            use crate::tokenizer::special::Segment;
             let names = Specials::new(NAMES.map(str::to_owned).into_iter().zip(256..));
-            let ids = |part: Part<'_>| match part {
-                Part::Text(text) => text.bytes().map(u32::from).collect(),
-                Part::Special(id) => vec![id],
+            let ids = |part: Segment<'_>| match part {
+                Segment::Text(text) => text.bytes().map(u32::from).collect(),
+                Segment::Special(id) => vec![id],
             };
             Ok(names.split(text, false).into_iter().flat_map(ids).collect())
         }

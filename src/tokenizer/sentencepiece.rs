@@ -6,7 +6,7 @@
 mod proto;
 
 use super::merges::{Stretch, Way};
-use super::special::{Part, Specials};
+use super::special::{Segment, Specials};
 use super::spm::{Kind, Piece, Pieces, spaced};
 use super::{MAX_VOCAB, TextStream, TokenBytes, Tokenizer, label};
 use crate::checkpoint::names::printable;
@@ -224,8 +224,8 @@ impl SentencePiece {
     fn split(&self, text: &str, plain: bool, ids: &mut Vec<u32>) -> Result<()> {
         for part in self.specials.split(text, plain) {
             match part {
-                Part::Special(id) => ids.push(id),
-                Part::Text(text) => self.pieces.split(&self.normalized(text), ids)?,
+                Segment::Special(id) => ids.push(id),
+                Segment::Text(text) => self.pieces.split(&self.normalized(text), ids)?,
             }
         }
         Ok(())
@@ -250,8 +250,8 @@ impl Tokenizer for SentencePiece {
         let mut stretches: Vec<_> = self.bos.filter(|_| !plain).into_iter().map(special).collect();
         for part in self.specials.split(text, plain) {
             stretches.push(match part {
-                Part::Special(id) => special(id),
-                Part::Text(text) => {
+                Segment::Special(id) => special(id),
+                Segment::Text(text) => {
                     self.pieces.stretch(&self.normalized(text), |part| part.replace(SPACE, " "))?
                 }
             });

@@ -14,7 +14,7 @@ pub(super) struct Specials {
 
 /// A part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part<'a> {
+pub(super) enum Segment<'a> {
     /// To be split into tokens; never empty.
     Text(&'a str),
     /// A special token.
@@ -59,21 +59,21 @@ impl Specials {
 
     /// `text` in parts, from left to right; of special tokens that begin at one place the longest counts.
     /// Where `plain` is set there are none.
-    pub(super) fn split<'a>(&self, text: &'a str, plain: bool) -> Vec<Part<'a>> {
+    pub(super) fn split<'a>(&self, text: &'a str, plain: bool) -> Vec<Segment<'a>> {
         let mut parts = Vec::new();
         let (mut from, mut at) = (0, 0);
         while !plain && at < text.len() {
             match text.get(at..).and_then(|rest| self.at_start(rest)) {
                 Some((length, id)) => {
-                    parts.extend((from < at).then(|| Part::Text(&text[from..at])));
-                    parts.push(Part::Special(id));
+                    parts.extend((from < at).then(|| Segment::Text(&text[from..at])));
+                    parts.push(Segment::Special(id));
                     at += length;
                     from = at;
                 }
                 None => at += 1,
             }
         }
-        parts.extend((from < text.len()).then(|| Part::Text(&text[from..])));
+        parts.extend((from < text.len()).then(|| Segment::Text(&text[from..])));
         parts
     }
 }
@@ -86,7 +86,7 @@ mod tests {
     fn the_longest_name_counts() {
         let names = [("<s>", 1), ("<s><s>", 2), ("é<", 3), ("", 4)].map(|(name, id)| (name.to_string(), id));
         let specials = Specials::new(names);
-        use Part::{Special, Text};
+        use Segment::{Special, Text};
         assert_eq!(specials.split("a<s>b", false), [Text("a"), Special(1), Text("b")]);
         assert_eq!(specials.split("<s><s><s>", false), [Special(2), Special(1)]);
         assert_eq!(specials.split("éé<s>", false), [Text("é"), Special(3), Text("s>")]);

@@ -53,9 +53,9 @@ pub(super) struct Pieces {
     user: Specials,
 }
 
-/// A part of the text under way.
+/// What merging joins: a stretch of the text, at first a character or a piece of the user's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
+struct Symbol {
     /// The bytes where it begins and ends.
     span: (usize, usize),
     /// Whether it takes no part in merges.
@@ -143,7 +143,7 @@ impl Pieces {
     /// As [`Pieces::split`].
     pub(super) fn stretch(&self, text: &str, label: impl Fn(&str) -> String) -> Result<Stretch> {
         let parts = self.parts(text);
-        let shown = |part: &Part| label(&text[part.span.0..part.span.1]);
+        let shown = |part: &Symbol| label(&text[part.span.0..part.span.1]);
         let labels = parts.iter().map(shown).collect();
         let (mut ids, mut merges) = (Vec::new(), Vec::new());
         self.merge(text, parts, &mut ids, |Step { left, right, symbol, priority }| {
@@ -154,13 +154,13 @@ impl Pieces {
     }
 
     /// What merging begins with: characters, and pieces of the user's.
-    fn parts(&self, text: &str) -> Vec<Part> {
+    fn parts(&self, text: &str) -> Vec<Symbol> {
         let mut parts = Vec::new();
         let mut at = 0;
         while let Some(character) = text[at..].chars().next() {
             let user = self.user.at_start(&text[at..]);
             let end = at + user.map_or(character.len_utf8(), |(length, _)| length);
-            parts.push(Part { span: (at, end), whole: user.is_some() });
+            parts.push(Symbol { span: (at, end), whole: user.is_some() });
             at = end;
         }
         parts
@@ -169,13 +169,13 @@ impl Pieces {
     fn merge(
         &self,
         text: &str,
-        parts: Vec<Part>,
+        parts: Vec<Symbol>,
         ids: &mut Vec<u32>,
-        watch: impl FnMut(Step<Part, Score>),
+        watch: impl FnMut(Step<Symbol, Score>),
     ) -> Result<()> {
         // Where an unused piece was put together, by its text: how long the left part was.
         let mut unused: HashMap<&str, usize> = HashMap::new();
-        let join = |left: Part, right: Part| {
+        let join = |left: Symbol, right: Symbol| {
             let span = (left.span.0, right.span.1);
             if left.whole || right.whole || span.1 - span.0 > self.longest {
                 return None;
@@ -185,7 +185,7 @@ impl Pieces {
             if piece.kind == Kind::Unused {
                 unused.insert(joined, left.span.1 - left.span.0);
             }
-            (piece.score > LOWEST_SCORE).then_some((Score(piece.score), Part { span, whole: false }))
+            (piece.score > LOWEST_SCORE).then_some((Score(piece.score), Symbol { span, whole: false }))
         };
         let merged = bpe::merge(parts, join, watch);
         for part in merged {

@@ -14,7 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use regex::Regex;
 
 use super::merges::{Merge, Priority, Stretch, Way};
-use super::special::{Part, Specials};
+use super::special::{Segment, Specials};
 use super::{MAX_VOCAB, TextStream, TokenBytes, Tokenizer, bpe, label};
 use crate::checkpoint::names::printable;
 use crate::error::{Error, Result};
@@ -190,8 +190,8 @@ impl Tiktoken {
     fn split(&self, text: &str, plain: bool, ids: &mut Vec<u32>) {
         for part in self.specials.split(text, plain) {
             match part {
-                Part::Special(id) => ids.push(id),
-                Part::Text(text) => {
+                Segment::Special(id) => ids.push(id),
+                Segment::Text(text) => {
                     for piece in self.pieces(text) {
                         match self.ranks.get(piece.as_bytes()) {
                             Some(&id) => ids.push(id),
@@ -237,8 +237,8 @@ impl Tokenizer for Tiktoken {
         let mut stretches: Vec<_> = self.bos().filter(|_| !plain).into_iter().map(special).collect();
         for part in self.specials.split(text, plain) {
             match part {
-                Part::Special(id) => stretches.push(special(id)),
-                Part::Text(text) => {
+                Segment::Special(id) => stretches.push(special(id)),
+                Segment::Text(text) => {
                     stretches
                         .extend(self.pieces(text).into_iter().map(|piece| self.stretch(piece.as_bytes())));
                 }

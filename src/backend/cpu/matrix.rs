@@ -7,7 +7,7 @@ use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
 #[cfg(target_arch = "x86_64")]
-use super::kernel::brains;
+use super::kernel::bf16_gemm;
 use super::kernel::gemm::{Packed, Scratch};
 use super::kernel::q8::Quantized;
 use super::kernel::{Aligned, GroupScales, Kernel, Rows, Spaced};
@@ -143,9 +143,9 @@ pub struct Input {
     packed: Packed,
     /// The same in bfloat16, for the unit that multiplies it, where one does.
     #[cfg(target_arch = "x86_64")]
-    brains: brains::Packed,
+    bf16: bf16_gemm::Packed,
     #[cfg(target_arch = "x86_64")]
-    unit: Option<brains::Unit>,
+    unit: Option<bf16_gemm::Unit>,
     /// All rows, in int8 precision.
     quantized: Quantized,
 }
@@ -171,9 +171,9 @@ impl Input {
         // pass's rows are multiplied: of the head those that somebody looks at.
         #[cfg(target_arch = "x86_64")]
         {
-            self.unit = kernel.brains(precision, width).filter(|_| tokens >= MIN_PACKED);
+            self.unit = kernel.bf16_unit(precision, width).filter(|_| tokens >= MIN_PACKED);
             if self.unit.is_some() {
-                self.brains.pack(precision, x, width, stop)?;
+                self.bf16.pack(precision, x, width, stop)?;
                 if precision == Precision::Bf16 {
                     return Ok(());
                 }
@@ -199,7 +199,7 @@ thread_local! {
     /// costs a page fault for every 4 KB.
     static SCRATCH: RefCell<Scratch> = RefCell::default();
     #[cfg(target_arch = "x86_64")]
-    static BRAINS: RefCell<brains::Scratch> = RefCell::default();
+    static BF16: RefCell<bf16_gemm::Scratch> = RefCell::default();
     /// A row of weights that must be widened.
     static ROW: RefCell<Vec<f32>> = RefCell::default();
 }
@@ -257,7 +257,7 @@ pub(super) fn product(
             Precision::Q8 { .. } => kernel.q8(&x.quantized, weights, out),
             #[cfg(target_arch = "x86_64")]
             _ if let Some(unit) = unit => {
-                BRAINS.with_borrow_mut(|scratch| unit.gemm(&x.brains, weights, out, scratch, stop))?;
+                BF16.with_borrow_mut(|scratch| unit.gemm(&x.bf16, weights, out, scratch, stop))?;
             }
             _ if rows >= MIN_PACKED => {
                 SCRATCH.with_borrow_mut(|scratch| kernel.gemm(&x.packed, weights, out, scratch, stop))?;

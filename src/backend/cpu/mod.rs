@@ -4,7 +4,7 @@
 //! An output is always computed by one thread with the arithmetic of `ops/`, in its order, so results
 //! depend neither on the number of threads, nor on the instruction set, nor on how many tokens there are. Only
 //! where the processor multiplies bfloat16 do wide products of many tokens have an order of their own
-//! (`kernel/brains.rs`).
+//! (`kernel/bf16_gemm.rs`).
 
 mod attention;
 mod cache;

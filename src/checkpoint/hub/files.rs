@@ -10,11 +10,11 @@ use crate::error::{Error, Result};
 
 /// What somebody needs of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum Need {
     /// All that it takes to run it.
     Model,
-    /// What can be told of it without fetching its values, where it is not in the cache.
-    Outline,
+    /// What its headers tell, without fetching its values, where it is not in the cache.
+    Headers,
     /// Its tokenizer alone.
     Tokenizer,
 }
@@ -40,7 +40,7 @@ pub(super) enum Weights {
 
 /// The files to fetch before the weights, of those in `listed`: what is small, and tells whether the weights
 /// are of any use.
-pub(super) fn small<'l>(listed: &'l [String], name: &Name, wanted: Wanted) -> Vec<&'l str> {
+pub(super) fn small<'l>(listed: &'l [String], name: &Name, need: Need) -> Vec<&'l str> {
     if name.file.is_some() {
         // A GGUF file holds all that it takes.
         return Vec::new();
@@ -48,9 +48,9 @@ pub(super) fn small<'l>(listed: &'l [String], name: &Name, wanted: Wanted) -> Ve
     let has = |name: &str| listed.iter().find(|listed| *listed == name).map(String::as_str);
     let tokenizer = TOKENIZERS.iter().find_map(|name| has(name));
     let others = [CONFIG].into_iter().chain(BESIDE).filter_map(has);
-    match wanted {
-        Wanted::Tokenizer => tokenizer.into_iter().collect(),
-        Wanted::Model | Wanted::Outline => others.chain(tokenizer).collect(),
+    match need {
+        Need::Tokenizer => tokenizer.into_iter().collect(),
+        Need::Model | Need::Headers => others.chain(tokenizer).collect(),
     }
 }
 
@@ -85,7 +85,7 @@ pub(super) fn weights(listed: &[String], name: &Name) -> Result<Weights> {
 
 /// The file that has what was wanted in the folder of a commit, where all that it takes is there; else the
 /// name of something that is missing.
-pub(super) fn find(folder: &Path, name: &Name, wanted: Wanted) -> std::result::Result<(), String> {
+pub(super) fn find(folder: &Path, name: &Name, need: Need) -> std::result::Result<(), String> {
     let has = |name: &str| folder.join(name).exists();
     let all = |names: &[String]| match names.iter().find(|name| !has(name)) {
         Some(missing) => Err(missing.clone()),
@@ -94,7 +94,7 @@ pub(super) fn find(folder: &Path, name: &Name, wanted: Wanted) -> std::result::R
     if let Some(file) = &name.file {
         return all(&parts(file));
     }
-    if wanted == Wanted::Tokenizer {
+    if need == Need::Tokenizer {
         return if TOKENIZERS.iter().any(|name| has(name)) { Ok(()) } else { Err(TOKENIZERS[0].into()) };
     }
     if !has(CONFIG) && has("params.json") {
@@ -207,15 +207,15 @@ mod tests {
         ]);
         let name = Name::parse("org/name").unwrap();
         let files = ["config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json"];
-        assert_eq!(small(&llama, &name, Wanted::Model), files);
-        assert_eq!(small(&llama, &name, Wanted::Tokenizer), ["tokenizer.json"]);
+        assert_eq!(small(&llama, &name, Need::Model), files);
+        assert_eq!(small(&llama, &name, Need::Tokenizer), ["tokenizer.json"]);
         assert_eq!(weights(&llama, &name).unwrap(), Weights::Safetensors(SINGLE));
         let both = listed(&["config.json", INDEX, "model-00001-of-00002.safetensors"]);
         assert_eq!(weights(&both, &name).unwrap(), Weights::Safetensors(INDEX));
         let meta = listed(&["consolidated.00.pth", "consolidated.01.pth", "params.json", "tokenizer.model"]);
         let files = listed(&["params.json", "consolidated.00.pth", "consolidated.01.pth"]);
         assert_eq!(weights(&meta, &name).unwrap(), Weights::Meta(files));
-        assert_eq!(small(&meta, &name, Wanted::Model), ["tokenizer.model"]);
+        assert_eq!(small(&meta, &name, Need::Model), ["tokenizer.model"]);
     }
 
     #[test]

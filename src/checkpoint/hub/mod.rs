@@ -17,20 +17,20 @@ mod client;
 mod download;
 mod files;
 mod name;
-mod outline;
 mod pace;
 mod refusal;
 mod settings;
+mod sparse;
 mod trust;
 mod verify;
 
 use std::collections::HashSet;
 use std::path::PathBuf;
 
-pub use files::Wanted;
+pub use files::Need;
 pub use name::Name;
-pub use outline::Outline;
 pub use settings::Settings;
+pub use sparse::SparseCopy;
 
 use self::cache::Cache;
 use self::client::{Client, Failure, Listing, Meta};
@@ -67,19 +67,19 @@ pub struct Found {
     /// Files that were fetched, and their bytes.
     pub fetched: (usize, u64),
     /// What `path` leads to, where the weights were not fetched.
-    pub outline: Option<Outline>,
+    pub sparse: Option<SparseCopy>,
     /// Why the hub was not asked, or in vain, where the cache alone was used.
     pub instead: Option<String>,
 }
 
-/// Fetches what is `wanted` of the model `name`, where it is not in the cache yet.
+/// Fetches what `need` says of the model `name`, where it is not in the cache yet.
 ///
 /// # Errors
 /// [`Error::Model`] where it cannot be had, or is none that is read here; [`Error::Output`] where it cannot
 /// be kept.
-pub fn fetch(name: &Name, wanted: Wanted, settings: &Settings, watch: &mut dyn Watch) -> Result<Found> {
+pub fn fetch(name: &Name, need: Need, settings: &Settings, watch: &mut dyn Watch) -> Result<Found> {
     let cache = Cache::new(&settings.cache, name);
-    let kept = Kept { name, wanted, cache: &cache };
+    let kept = Kept { name, need, cache: &cache };
     if settings.offline {
         return kept.found(Some("the hub was not asked".into())).map_err(|missing| offline(&kept, &missing));
     }
@@ -106,18 +106,18 @@ pub fn fetch(name: &Name, wanted: Wanted, settings: &Settings, watch: &mut dyn W
         watch,
         ignore: &settings.ignore_config,
         fetched: (0, 0),
-        outline: None,
+        sparse: None,
     };
-    fetch.all(name, wanted)?;
-    let Fetch { fetched, outline, .. } = fetch;
+    fetch.all(name, need)?;
+    let Fetch { fetched, sparse, .. } = fetch;
     for file in files::optional().filter(|file| !listing.files.iter().any(|listed| listed == file)) {
         cache.set_lacks(&listing.commit, file);
     }
     cache.set_commit(name, &listing.commit);
     let mut found = Found { fetched, ..kept.of_commit(listing.commit.clone(), None) };
-    if let Some(outline) = outline {
-        found.path = name.file.as_ref().map_or(outline.folder().into(), |file| outline.folder().join(file));
-        found.outline = Some(outline);
+    if let Some(sparse) = sparse {
+        found.path = name.file.as_ref().map_or(sparse.folder().into(), |file| sparse.folder().join(file));
+        found.sparse = Some(sparse);
     }
     Ok(found)
 }
@@ -125,7 +125,7 @@ pub fn fetch(name: &Name, wanted: Wanted, settings: &Settings, watch: &mut dyn W
 /// What the cache has of a model.
 struct Kept<'k> {
     name: &'k Name,
-    wanted: Wanted,
+    need: Need,
     cache: &'k Cache,
 }
 
@@ -134,7 +134,7 @@ impl Kept<'_> {
     fn found(&self, instead: Option<String>) -> std::result::Result<Found, String> {
         let commit = self.cache.commit(self.name);
         let commit = commit.ok_or_else(|| format!("no revision `{}`", self.name.revision))?;
-        files::find(&self.cache.snapshot(&commit), self.name, self.wanted)
+        files::find(&self.cache.snapshot(&commit), self.name, self.need)
             .map_err(|missing| format!("no {missing} of commit {commit}"))?;
         Ok(self.of_commit(commit, instead))
     }
@@ -150,17 +150,17 @@ impl Kept<'_> {
                 || self.cache.lacks(&commit, file)
                 || tokenizer && file.starts_with("tokenizer.")
         };
-        self.name.file.is_some() || self.wanted == Wanted::Tokenizer || files::optional().all(known)
+        self.name.file.is_some() || self.need == Need::Tokenizer || files::optional().all(known)
     }
 
     fn of_commit(&self, commit: String, instead: Option<String>) -> Found {
         let folder = self.cache.snapshot(&commit);
-        let path = match (&self.name.file, self.wanted) {
+        let path = match (&self.name.file, self.need) {
             (Some(file), _) => folder.join(file),
-            (None, Wanted::Tokenizer) => files::tokenizer(&folder).unwrap_or(folder),
-            (None, Wanted::Model | Wanted::Outline) => folder,
+            (None, Need::Tokenizer) => files::tokenizer(&folder).unwrap_or(folder),
+            (None, Need::Model | Need::Headers) => folder,
         };
-        Found { name: self.name.to_string(), commit, path, fetched: (0, 0), outline: None, instead }
+        Found { name: self.name.to_string(), commit, path, fetched: (0, 0), sparse: None, instead }
     }
 }
 
@@ -182,14 +182,14 @@ struct Fetch<'f, 's> {
     /// Fields of the configuration that are to be ignored.
     ignore: &'f [String],
     fetched: (usize, u64),
-    outline: Option<Outline>,
+    sparse: Option<SparseCopy>,
 }
 
 impl Fetch<'_, '_> {
-    fn all(&mut self, name: &Name, wanted: Wanted) -> Result<()> {
+    fn all(&mut self, name: &Name, need: Need) -> Result<()> {
         let Listing { commit, files } = self.listing;
-        let small = files::small(files, name, wanted);
-        if wanted == Wanted::Tokenizer && name.file.is_none() {
+        let small = files::small(files, name, need);
+        if need == Need::Tokenizer && name.file.is_none() {
             return match small.first() {
                 Some(file) => self.file(file),
                 None => Err(Error::model("the repository has no tokenizer that is read here")
@@ -223,9 +223,9 @@ impl Fetch<'_, '_> {
             Weights::Meta(files) => (files, false),
         };
         self.are_listed(&weights)?;
-        if wanted == Wanted::Outline && cut && weights.iter().any(|file| !folder.join(file).exists()) {
+        if need == Need::Headers && cut && weights.iter().any(|file| !folder.join(file).exists()) {
             let index = folder.join(files::INDEX).exists().then_some(files::INDEX);
-            return self.outline(&[&small[..], index.as_slice()].concat(), &weights);
+            return self.sparse(&[&small[..], index.as_slice()].concat(), &weights);
         }
         weights.iter().try_for_each(|file| self.file(file))
     }
@@ -240,21 +240,21 @@ impl Fetch<'_, '_> {
             .next("look for another revision, or tell the repository's owners"))
     }
 
-    fn outline(&mut self, small: &[&str], weights: &[String]) -> Result<()> {
+    fn sparse(&mut self, small: &[&str], weights: &[String]) -> Result<()> {
         let commit = self.listing.commit.as_str();
-        let mut outline = Outline::new()?;
+        let mut sparse = SparseCopy::new()?;
         for file in small {
-            outline.copy(file, &self.cache.snapshot(commit).join(file))?;
+            sparse.copy(file, &self.cache.snapshot(commit).join(file))?;
         }
         for file in weights {
             let meta = self.client.meta(commit, file);
             let fetched = match meta {
-                Ok(meta) => outline.weights(self.client, commit, file, meta.size)?,
+                Ok(meta) => sparse.weights(self.client, commit, file, meta.size)?,
                 Err(failure) => Err(failure),
             };
             fetched.map_err(|failure| refusal::report(&failure, self.client))?;
         }
-        self.outline = Some(outline);
+        self.sparse = Some(sparse);
         Ok(())
     }
 

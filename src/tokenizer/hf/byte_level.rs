@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
 use tokenizers::{AddedToken, PostProcessorWrapper, PreTokenizerWrapper};
 
+use super::check::Checked;
 use super::decoder::Decoder;
-use super::outline::Outline;
 use super::sizes::Growth;
 use super::{HfTokenizer, guarded, leading_special};
 use crate::checkpoint::names::printable;
@@ -97,7 +97,7 @@ impl ByteLevel {
         let (plain, special) = tokens.ok_or_else(|| wrong("an id outside the vocabulary".into()))?;
         let decoder = Decoder::ByteLevel;
         let ids = self.tokens.len() as u32;
-        let outline = Outline { decoder, drops_unknown: true, ids, growth: Growth::NONE };
+        let checked = Checked { decoder, drops_unknown: true, ids, growth: Growth::NONE };
         let pre_tokenizer: PreTokenizerWrapper = from_section(self.cut.section());
         let vocab: Vocab = self.tokens.into_iter().zip(0..).collect();
         let builder = BPE::builder().vocab_and_merges(vocab, self.merges).ignore_merges(self.whole);
@@ -112,7 +112,7 @@ impl ByteLevel {
         let inner = inner.map_err(wrong)?;
         let bos = leading_special(&inner).map_err(wrong)?;
         let special = self.special.into_iter().collect();
-        Ok(HfTokenizer { inner, plain: OnceLock::new(), outline, special, bos })
+        Ok(HfTokenizer { inner, plain: OnceLock::new(), checked, special, bos })
     }
 
     /// The `post_processor` that puts `before` and `after` around a text; none where one is no token.

@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 use super::avx512;
-use super::brains::{SIDE, TWO_TILES};
+use super::bf16_gemm::{SIDE, TWO_TILES};
 
 /// Whether the processor has bfloat16 tiles, and the system lets this process use them.
 pub(super) fn available() -> bool {
@@ -99,7 +99,7 @@ impl Drop for Configured {
     }
 }
 
-/// See [`super::brains::Unit`]. Only while the thread's tiles are [`Configured`].
+/// See [`super::bf16_gemm::Unit`]. Only while the thread's tiles are [`Configured`].
 pub(super) fn sums(weights: &[u16], x: &[u16], parts: usize, sums: &mut [f32; 4 * SIDE * SIDE]) {
     let steps = weights.len() / TWO_TILES;
     assert!(steps > 0 && parts > 0 && x.len() == parts * weights.len());

@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::avx512;
-use super::brains::{SIDE, STEP, TWO_TILES};
+use super::bf16_gemm::{SIDE, STEP, TWO_TILES};
 use super::limits::CHAINS;
 
 /// Whether the processor has it.
@@ -15,7 +15,7 @@ pub(super) fn available() -> bool {
 /// Weight rows whose sums with two tiles of tokens fill the registers.
 const ROWS: usize = 8;
 
-/// See [`super::brains::Unit`].
+/// See [`super::bf16_gemm::Unit`].
 pub(super) fn sums(weights: &[u16], x: &[u16], parts: usize, sums: &mut [f32; 4 * SIDE * SIDE]) {
     #[target_feature(enable = "avx512f,avx512bf16")]
     fn inner(weights: &[u16], x: &[u16], parts: usize, sums: &mut [f32; 4 * SIDE * SIDE]) {

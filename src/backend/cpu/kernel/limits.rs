@@ -32,7 +32,7 @@ impl Kernel {
     /// What the products of many rows with a matrix of number type `dtype` are made of in `precision`.
     pub fn multiplied(self, precision: Precision, dtype: Dtype) -> Multiplied {
         #[cfg(target_arch = "x86_64")]
-        if self.brains.is_some_and(|unit| unit.takes(dtype, precision)) {
+        if self.bf16.is_some_and(|unit| unit.takes(dtype, precision)) {
             return match precision {
                 Precision::Bf16 => Multiplied::BFloat16,
                 _ => Multiplied::ThreeBFloat16,
@@ -48,7 +48,7 @@ impl Kernel {
     /// returns something made of them. A round is [`Kernel::multiply_round`].
     pub fn multiply_limit(self, multiplied: Multiplied, rounds: usize) -> f32 {
         #[cfg(target_arch = "x86_64")]
-        match (multiplied, self.brains) {
+        match (multiplied, self.bf16) {
             (Multiplied::Int8, _) => return super::vnni::multiply(rounds, std::hint::black_box(0x0102_0304)),
             (Multiplied::BFloat16 | Multiplied::ThreeBFloat16, Some(unit)) => return unit.multiply(rounds),
             _ => {}
@@ -76,13 +76,13 @@ impl Kernel {
     pub fn multiply_round(self, multiplied: Multiplied) -> f64 {
         let operations = (2 * CHAINS * LANES) as f64;
         #[cfg(target_arch = "x86_64")]
-        let brains = self.brains.map_or(operations, |unit| unit.multiply_round() as f64);
+        let bf16 = self.bf16.map_or(operations, |unit| unit.multiply_round() as f64);
         #[cfg(not(target_arch = "x86_64"))]
-        let brains = operations;
+        let bf16 = operations;
         match multiplied {
             Multiplied::Float32 => operations,
-            Multiplied::BFloat16 => brains,
-            Multiplied::ThreeBFloat16 => brains / 3.0,
+            Multiplied::BFloat16 => bf16,
+            Multiplied::ThreeBFloat16 => bf16 / 3.0,
             Multiplied::Int8 => 4.0 * operations,
         }
     }

@@ -1,7 +1,7 @@
 //! The inner loops of [`crate::ops`], written or compiled for each vector instruction set and chosen at run time.
 //!
 //! Every kernel computes the sums of `ops/` in the same order with the same fused multiply-adds, so the
-//! choice changes the speed and not one bit of a result. The exception is [`brains`]: where the processor
+//! choice changes the speed and not one bit of a result. The exception is [`bf16_gemm`]: where the processor
 //! multiplies bfloat16, long products of many rows have another order.
 
 #[cfg(target_arch = "x86_64")]
@@ -13,7 +13,7 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512bf16;
 #[cfg(target_arch = "x86_64")]
-pub(super) mod brains;
+pub(super) mod bf16_gemm;
 pub(super) mod gemm;
 mod limits;
 mod portable;
@@ -44,7 +44,7 @@ pub struct Kernel {
     isa: Isa,
     /// What multiplies bfloat16, where it is used.
     #[cfg(target_arch = "x86_64")]
-    brains: Option<brains::Unit>,
+    bf16: Option<bf16_gemm::Unit>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,9 +203,9 @@ impl Kernel {
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl");
             let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
-            let brains = |unit| Self { isa: Isa::Avx512Vnni, brains: Some(unit) };
-            kernels.extend((vnni && amx::available()).then_some(brains(brains::Unit::Amx)));
-            kernels.extend((vnni && avx512bf16::available()).then_some(brains(brains::Unit::Avx512Bf16)));
+            let of_unit = |unit| Self { isa: Isa::Avx512Vnni, bf16: Some(unit) };
+            kernels.extend((vnni && amx::available()).then_some(of_unit(bf16_gemm::Unit::Amx)));
+            kernels.extend((vnni && avx512bf16::available()).then_some(of_unit(bf16_gemm::Unit::Avx512Bf16)));
             kernels.extend(vnni.then_some(Self::new(Isa::Avx512Vnni)));
             kernels.extend(avx512.then_some(Self::new(Isa::Avx512)));
             kernels.extend(avx2.then_some(Self::new(Isa::Avx2)));
@@ -219,7 +219,7 @@ impl Kernel {
         Self {
             isa,
             #[cfg(target_arch = "x86_64")]
-            brains: None,
+            bf16: None,
         }
     }
 
@@ -227,13 +227,13 @@ impl Kernel {
     /// such a unit can be tested where there is none.
     #[cfg(all(test, target_arch = "x86_64"))]
     pub(crate) fn plain_unit() -> Self {
-        Self { brains: Some(brains::Unit::Plain), ..Self::default() }
+        Self { bf16: Some(bf16_gemm::Unit::Plain), ..Self::default() }
     }
 
     /// Its name, as `--cpu-kernel` takes it.
     pub fn name(self) -> &'static str {
         #[cfg(target_arch = "x86_64")]
-        if let Some(unit) = self.brains {
+        if let Some(unit) = self.bf16 {
             return unit.name();
         }
         match self.isa {
@@ -302,8 +302,8 @@ impl Kernel {
 
     /// What multiplies inputs of `width` values with bfloat16 weights as bfloat16 here, where anything does.
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn brains(self, precision: Precision, width: usize) -> Option<brains::Unit> {
-        self.brains.filter(|unit| unit.takes_width(width) && unit.takes(Dtype::BF16, precision))
+    pub(super) fn bf16_unit(self, precision: Precision, width: usize) -> Option<bf16_gemm::Unit> {
+        self.bf16.filter(|unit| unit.takes_width(width) && unit.takes(Dtype::BF16, precision))
     }
 
     /// Tokens that a tile of [`Kernel::gemm`] takes at once.

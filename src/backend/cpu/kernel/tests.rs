@@ -148,14 +148,14 @@ fn every_kernel_gives_the_bits_of_the_plain_int8_products() {
 fn every_kernel_widens_cached_values_exactly() {
     for width in [1, 15, 16, 33, 64] {
         let x = noise(width, 5);
-        let (halves, brains): (Vec<_>, Vec<_>) =
+        let (halves, bf16): (Vec<_>, Vec<_>) =
             x.iter().map(|x| (f16::from_f32(*x), bf16::from_f32(*x))).unzip();
         for kernel in Kernel::available() {
             let mut out = vec![0.0; width];
             kernel.widen_f16(&halves, &mut out);
             assert!(out.iter().zip(&halves).all(|(out, x)| *out == x.to_f32()), "{}", kernel.name());
-            kernel.widen_bf16(&brains, &mut out);
-            assert!(out.iter().zip(&brains).all(|(out, x)| *out == x.to_f32()), "{}", kernel.name());
+            kernel.widen_bf16(&bf16, &mut out);
+            assert!(out.iter().zip(&bf16).all(|(out, x)| *out == x.to_f32()), "{}", kernel.name());
         }
     }
 }

@@ -20,15 +20,15 @@ const MAX_HEADER: u64 = 64 << 20;
 
 /// The folder, which is there for as long as this is.
 #[derive(Debug)]
-pub struct Outline {
+pub struct SparseCopy {
     folder: Scratch,
     /// Bytes of the weights' files that were not fetched.
     pub left: u64,
 }
 
-impl Outline {
+impl SparseCopy {
     pub(super) fn new() -> Result<Self> {
-        let (parent, kind) = (std::env::temp_dir(), "outline");
+        let (parent, kind) = (std::env::temp_dir(), "sparse");
         scratch::remove_left(&parent, kind, |_| Ok(()));
         Ok(Self { folder: Scratch::new(&parent, kind).map_err(|error| cannot_write(&error))?, left: 0 })
     }
@@ -76,12 +76,12 @@ impl Outline {
     }
 }
 
-/// Where a part of a file begins, and its bytes.
-type Part = (u64, Vec<u8>);
+/// Where a chunk of a file begins, and its bytes.
+type Chunk = (u64, Vec<u8>);
 
 /// What is read of a file of `size` bytes when it is opened: as much of its beginning as its header takes, and
 /// the values that belong to the configuration.
-fn parts(size: u64, fetch: impl Fn(Range<u64>) -> Answer<Vec<u8>>) -> Answer<Vec<Part>> {
+fn parts(size: u64, fetch: impl Fn(Range<u64>) -> Answer<Vec<u8>>) -> Answer<Vec<Chunk>> {
     let (mut head, mut beyond) = (Vec::new(), Vec::new());
     let mut end = FIRST.min(size);
     while (head.len() as u64) < end {
@@ -120,7 +120,7 @@ mod tests {
     use std::cell::RefCell;
 
     /// What is asked for of a file, and what comes.
-    fn ask(file: &[u8]) -> (Vec<(u64, u64)>, Vec<Part>) {
+    fn ask(file: &[u8]) -> (Vec<(u64, u64)>, Vec<Chunk>) {
         let asked = RefCell::new(Vec::new());
         let parts = parts(file.len() as u64, |part| {
             asked.borrow_mut().push((part.start, part.end));

@@ -35,7 +35,7 @@ const POST_PROCESSORS: &[&str] = &["Sequence", "ByteLevel", "TemplateProcessing"
 
 /// What the rest of this module needs to know of a tokenizer.json.
 #[derive(Debug)]
-pub(super) struct Outline {
+pub(super) struct Checked {
     /// How tokens become text.
     pub decoder: Decoder,
     /// Whether the model silently leaves out characters that it has no token for.
@@ -81,7 +81,7 @@ struct Model {
 ///
 /// # Errors
 /// What was expected and found, where the file has a part that is not read here.
-pub(super) fn read(text: &str) -> Result<Outline, Wrong> {
+pub(super) fn read(text: &str) -> Result<Checked, Wrong> {
     let sections: Sections<'_> =
         serde_json::from_str(text).map_err(|error| ("a tokenizer.json".to_string(), error.to_string()))?;
     let model = &sections.model;
@@ -123,7 +123,7 @@ pub(super) fn read(text: &str) -> Result<Outline, Wrong> {
         None => Decoder::Words,
     };
     let drops_unknown = model.kind == "BPE" && model.unk_token.is_none() && normalizer.is_empty();
-    Ok(Outline { decoder, drops_unknown, ids, growth })
+    Ok(Checked { decoder, drops_unknown, ids, growth })
 }
 
 fn one_of(section: &str, kind: &str, known: &[&str]) -> Result<(), Wrong> {
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn with(section: &str, value: Value) -> Result<Outline, Wrong> {
+    fn with(section: &str, value: Value) -> Result<Checked, Wrong> {
         let mut file = json!({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}});
         file[section] = value;
         read(&file.to_string())
