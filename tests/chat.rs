@@ -342,14 +342,14 @@ fn special_tokens_are_text_in_every_vocabulary() {
 #[test]
 fn the_cache_of_earlier_turns_changes_nothing() {
     let parts = Parts::open();
-    let mut kept = Chat::new(&parts.model, greedy());
+    let mut kept = Chat::new(&parts.model, greedy()).unwrap();
     let mut conversation =
         Conversation::new(Some("You explain how Llama works, in one or two short sentences.".into()));
     for question in ["What does softmax do?", "Why do we need RoPE?", "Thank you!"] {
         conversation.push(Role::User, question);
         let prompt = parts.prompt(&conversation);
         let ids = parts.answer(&mut kept, &prompt);
-        let mut fresh = Chat::new(&parts.model, greedy());
+        let mut fresh = Chat::new(&parts.model, greedy()).unwrap();
         assert_eq!(parts.answer(&mut fresh, &prompt), ids, "{question}");
         assert_eq!(kept.ran(), fresh.ran());
         assert_eq!(kept.ran(), [prompt, ids.clone()].concat());
@@ -363,14 +363,16 @@ fn a_session_that_went_back_has_the_same_logits_bit_for_bit() {
     let ids: Vec<u32> = (0..200).map(|t| t * 37 % 1000).collect();
     let bits = |session: &Session<'_, Cpu>| {
         let mut bits = Vec::new();
-        forward::last_logits(session.model, &session.work, |logits| {
+        forward::last_logits(session.model, &session.work, 0, |logits| {
             bits = logits.iter().map(|logit| logit.to_bits()).collect::<Vec<_>>();
-        });
+            Ok(())
+        })
+        .unwrap();
         bits
     };
-    let mut whole = Session::new(&parts.model, greedy());
+    let mut whole = Session::new(&parts.model, greedy()).unwrap();
     whole.run(&ids, &mut NoProbe).unwrap();
-    let mut parted = Session::new(&parts.model, greedy());
+    let mut parted = Session::new(&parts.model, greedy()).unwrap();
     parted.read(&ids[..90], &mut NoProbe).unwrap();
     parted.run(&[1, 2, 3], &mut NoProbe).unwrap();
     parted.rewind(77);
@@ -385,7 +387,7 @@ fn a_stopped_answer_can_be_gone_on_from() {
     let mut conversation = Conversation::new(None);
     conversation.push(Role::User, "What does softmax do?");
     let prompt = parts.prompt(&conversation);
-    let mut chat = Chat::new(&parts.model, greedy());
+    let mut chat = Chat::new(&parts.model, greedy()).unwrap();
     let stop = parts.model.backend.stop();
     stop.ask();
     let none = |_| -> Result<(), Error> { panic!("nothing is drawn") };

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
+#[path = "cli/memory.rs"]
+mod memory;
 #[path = "cli/names.rs"]
 mod names;
 #[path = "cli/stop.rs"]

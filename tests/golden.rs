@@ -50,7 +50,7 @@ fn open(model: &str) -> Checkpoint {
 /// Every stage of a prefill and two decode passes, by the name that its dump would have.
 fn record(checkpoint: &Checkpoint, prompt: &[u32]) -> BTreeMap<String, Tensor> {
     let model = Model::load(checkpoint, Cpu::default()).unwrap();
-    let mut session = Session::new(&model, Sampler::new(Sampling::default()).unwrap());
+    let mut session = Session::new(&model, Sampler::new(Sampling::default()).unwrap()).unwrap();
     let (select, mut stages) = (Select::all(), BTreeMap::new());
     let mut ids = prompt.to_vec();
     for _ in 0..3 {
@@ -118,7 +118,7 @@ fn greedy_tokens_are_those_of_the_reference() {
     for name in MODELS {
         let (prompt, expected) = (ids(name, "prompt_ids"), ids(name, "greedy_ids"));
         let model = Model::load(&open(name), Cpu::default()).unwrap();
-        let mut session = Session::new(&model, Sampler::new(Sampling::default()).unwrap());
+        let mut session = Session::new(&model, Sampler::new(Sampling::default()).unwrap()).unwrap();
         let mut next = session.run(&prompt, &mut NoProbe).unwrap();
         for &id in &expected {
             assert_eq!(next, id, "{name}");

@@ -7,6 +7,10 @@ mod common;
 mod export;
 #[path = "replay/memory.rs"]
 mod memory;
+#[path = "replay/other.rs"]
+mod other;
+#[path = "replay/ragged.rs"]
+mod ragged;
 #[path = "replay/stop.rs"]
 mod stop;
 
@@ -69,8 +73,8 @@ fn sampler() -> Sampler {
 }
 
 /// All frames of a run, and the passes they came from.
-fn record(model: &Model<Cpu>, prompt: &[u32]) -> (HashMap<Site, Frame>, Vec<PassDims>) {
-    let mut session = Session::new(model, sampler());
+fn record<B: Backend>(model: &Model<B>, prompt: &[u32]) -> (HashMap<Site, Frame>, Vec<PassDims>) {
+    let mut session = Session::new(model, sampler()).unwrap();
     let (select, mut frames, mut passes) = (Select::all(), HashMap::new(), Vec::new());
     let mut ids = prompt.to_vec();
     for _ in 0..PASSES {
@@ -181,11 +185,17 @@ fn a_mask_is_there_exactly_where_some_key_is_hidden() {
 }
 
 /// A live run after its first `draws` passes, or as many as there are.
-fn start(model: Model<Cpu>, prompt: &[u32], draws: usize, eos: Vec<u32>) -> Live {
+fn start<B: Backend + 'static>(model: Model<B>, prompt: &[u32], draws: usize, eos: Vec<u32>) -> Live {
     start_within(DEFAULT_MEMORY, model, prompt, draws, eos)
 }
 
-fn start_within(memory: usize, model: Model<Cpu>, prompt: &[u32], draws: usize, eos: Vec<u32>) -> Live {
+fn start_within<B: Backend + 'static>(
+    memory: usize,
+    model: Model<B>,
+    prompt: &[u32],
+    draws: usize,
+    eos: Vec<u32>,
+) -> Live {
     let start = Start { ids: prompt.to_vec(), draws, sampler: sampler(), tokenizer: None, eos, memory };
     let mut live = Live::start(Arc::new(model), start).unwrap();
     while live.status() != Status::Idle {
@@ -321,7 +331,8 @@ fn a_live_run_ends_at_the_end_of_the_text_and_of_the_context() {
 
 /// The bits of the logits of each pass, recorded or not.
 fn logits(model: &Model<Cpu>, recorded: bool) -> Vec<Vec<u32>> {
-    let (mut session, select, mut passes) = (Session::new(model, sampler()), Select::all(), Vec::new());
+    let (mut session, select, mut passes) =
+        (Session::new(model, sampler()).unwrap(), Select::all(), Vec::new());
     // Long enough for the products of many rows, which pack them.
     let mut ids: Vec<u32> = (1..=20).collect();
     for _ in 0..PASSES {
@@ -332,7 +343,11 @@ fn logits(model: &Model<Cpu>, recorded: bool) -> Vec<Vec<u32>> {
             session.run(&ids, &mut NoProbe).unwrap()
         };
         let mut bits = vec![drawn];
-        forward::last_logits(model, &session.work, |logits| bits.extend(logits.iter().map(|x| x.to_bits())));
+        let see = |logits: &[f32]| {
+            bits.extend(logits.iter().map(|x| x.to_bits()));
+            Ok(())
+        };
+        forward::last_logits(model, &session.work, 0, see).unwrap();
         passes.push(bits);
         ids = vec![drawn];
     }
@@ -406,8 +421,8 @@ fn compare_prefill(model: &Model<Cpu>, prompt: &[u32]) {
         session.run(ids, &mut recorder).unwrap();
         frames
     };
-    let whole = frames_of(&mut Session::new(model, sampler()), prompt);
-    let mut session = Session::new(model, sampler());
+    let whole = frames_of(&mut Session::new(model, sampler()).unwrap(), prompt);
+    let mut session = Session::new(model, sampler()).unwrap();
     for (t, id) in prompt.iter().enumerate() {
         for (at, single) in frames_of(&mut session, &[*id]) {
             if at.1 >= Stage::Probs {

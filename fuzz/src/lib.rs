@@ -59,7 +59,7 @@ impl Folder {
         }
         let Ok(model) = Model::load(&checkpoint, Cpu::default()) else { return };
         let Ok(sampler) = Sampler::new(Sampling::default()) else { return };
-        let mut session = Session::new(&model, sampler);
+        let mut session = Session::new(&model, sampler).unwrap();
         if session.check(&[0, 1]).is_ok() {
             let _ = session.run(&[0, 1], &mut NoProbe);
         }

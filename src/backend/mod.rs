@@ -2,23 +2,28 @@
 //!
 //! A [`Backend`] is a set of operations over buffers that it owns; outputs are passed in, so that a pass
 //! allocates nothing. What the numbers mean is the model's business.
+//!
+//! What is new in a pass (its ids, its positions, how much is cached) is handed over once, by
+//! [`Backend::begin_pass`], and lies from then on where the operations read it. Everything else that they are told
+//! is the same in every pass over as many tokens. So a device may take down the operations of one pass and repeat
+//! them for the next, as a CUDA graph does.
 
 pub mod cpu;
+mod pass;
 
 use std::ops::Range;
+use std::time::Duration;
 
 use crate::checkpoint::Tensor;
 use crate::config::{CacheDtype, Pairing, Precision};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::stop::Stop;
 
-/// The sizes of one attention operation.
+pub use pass::{PassRows, Span};
+
+/// The sizes of an attention operation that are the same in every pass; T and K are the span's.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionShape {
-    /// T: query rows.
-    pub tokens: usize,
-    /// Keys that were cached before them; K = start + T.
-    pub start: usize,
     /// H.
     pub heads: usize,
     /// G.
@@ -55,24 +60,74 @@ pub trait AttentionSink {
     fn rows(&mut self, part: AttentionPart, rows: Range<usize>, values: &[f32]);
 }
 
+/// Operations whose results a viewer may also compute by itself, with the functions of [`crate::ops`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// [`Backend::prepare`], where it quantises.
+    Prepare,
+    /// [`Backend::attention`], its parts and its result.
+    Attention,
+    /// [`Backend::silu`].
+    Silu,
+    /// [`Backend::mul`].
+    Mul,
+    /// [`Backend::add`].
+    Add,
+}
+
+/// One of several products of the same input.
+pub struct Product<'a, B: Backend> {
+    /// w (O, I)
+    pub matrix: &'a B::Matrix,
+    /// (O), or none.
+    pub bias: Option<&'a B::Vector>,
+    /// (rows, O)
+    pub out: &'a mut B::Buffer,
+}
+
+/// What the gated half of a feed-forward network makes, (rows, F) each.
+pub struct Swiglu<'a, B: Backend> {
+    /// x · w1ᵀ
+    pub gate: Product<'a, B>,
+    /// silu(gate)
+    pub silu: &'a mut B::Buffer,
+    /// x · w3ᵀ
+    pub up: Product<'a, B>,
+    /// silu · up
+    pub hidden: &'a mut B::Buffer,
+}
+
+/// Takes each output of a fused operation once it is there, with its number.
+pub type Made<'a, B> = dyn FnMut(usize, &<B as Backend>::Buffer) -> Result<()> + 'a;
+
 /// The operations of a Llama. Buffers are float32, row-major, and may be longer than an operation needs:
 /// the sizes passed in say what is read and written, from the beginning.
 ///
+/// **Fused operations** have default bodies made of the plain ones, which are what they are held to: a device that
+/// replaces one writes every output of it with the same bits, and shows each to `made`, in their order. So whoever
+/// looks on sees the same stages, and nothing that is recorded changes which operation runs.
+///
 /// # Errors
-/// Operations over many values return [`crate::error::Error::Interrupted`] where [`Backend::stop`] was asked
-/// before they were done. What they were to write is then incomplete and must not be read.
+/// Operations over many values return [`Error::Interrupted`] where [`Backend::stop`] was asked
+/// before they were done. What they were to write is then incomplete and must not be read. What makes something
+/// returns an error with the bytes that were wanted where there is no memory for it. A device that works on its own
+/// may find out late that an operation failed: then [`Backend::sync`] says so, or what reads first.
 #[expect(clippy::missing_errors_doc, reason = "said once, above")]
-pub trait Backend: Send + Sync {
+pub trait Backend: Sized + Send + Sync {
     /// Activations.
-    type Buffer: Send;
+    type Buffer: Send + Sync;
     /// A weight matrix (outputs, inputs), in the number type of its file.
     type Matrix: Send + Sync;
     /// A weight vector.
     type Vector: Send + Sync;
     /// Activations as a matrix product reads them: in another order, or in another number type.
     type Input: Send;
-    /// The keys or the values of one layer (capacity, G, C).
+    /// The keys or the values of one layer of one sequence (capacity, G, C).
     type Cache: Send;
+    /// What is new in a pass: ids, positions and spans, where the operations read them.
+    type Pass: Send;
+    /// A moment in its work.
+    type Mark;
 
     /// Its name for users: "cpu".
     fn name(&self) -> &'static str;
@@ -83,40 +138,71 @@ pub trait Backend: Send + Sync {
     /// The arithmetic that it computes in.
     fn precision(&self) -> Precision;
 
+    /// Whether the results of `operation` have the bits that the functions of [`crate::ops`] give. Where they have
+    /// not, a viewer has this backend compute them.
+    fn keeps_order(&self, operation: Operation) -> bool;
+
+    /// Bytes that may be taken for what is made from now on, as far as the system tells.
+    fn free_memory(&self) -> Option<usize>;
+
+    /// Now, in the order of its work: after the operations that were called before.
+    fn mark(&self) -> Self::Mark;
+
+    /// How long its work took from one moment to another; a [`Backend::sync`] has come after both.
+    fn between(&self, from: &Self::Mark, to: &Self::Mark) -> Duration;
+
+    /// Waits until everything that was called is done; the errors of work that went on by itself come out here.
+    fn sync(&self) -> Result<()>;
+
     /// A buffer of `count` zeros.
-    fn buffer(&self, count: usize) -> Self::Buffer;
+    fn buffer(&self, count: usize) -> Result<Self::Buffer>;
 
     /// A matrix from a tensor of two axes.
     fn matrix(&self, tensor: &Tensor) -> Result<Self::Matrix>;
 
     /// A vector from a tensor of one axis.
-    fn vector(&self, tensor: &Tensor) -> Self::Vector;
+    fn vector(&self, tensor: &Tensor) -> Result<Self::Vector>;
 
-    /// Shows the first `count` values of `buffer` to `see`.
-    fn read(&self, buffer: &Self::Buffer, count: usize, see: &mut dyn FnMut(&[f32]));
+    /// Shows the values of `buffer` in `range` to `see`.
+    fn read(
+        &self,
+        buffer: &Self::Buffer,
+        range: Range<usize>,
+        see: &mut dyn FnMut(&[f32]) -> Result<()>,
+    ) -> Result<()>;
 
     /// Shows `rows` of `matrix` (rows, inputs), widened to float32, to `see`.
-    fn read_rows(&self, matrix: &Self::Matrix, rows: Range<usize>, see: &mut dyn FnMut(&[f32]))
-    -> Result<()>;
+    fn read_rows(
+        &self,
+        matrix: &Self::Matrix,
+        rows: Range<usize>,
+        see: &mut dyn FnMut(&[f32]) -> Result<()>,
+    ) -> Result<()>;
 
     /// Shows all of `vector` to `see`.
-    fn read_vector(&self, vector: &Self::Vector, see: &mut dyn FnMut(&[f32]));
+    fn read_vector(&self, vector: &Self::Vector, see: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()>;
 
     /// Writes `values` over the beginning of `buffer`.
-    fn write(&self, values: &[f32], buffer: &mut Self::Buffer);
+    fn write(&self, values: &[f32], buffer: &mut Self::Buffer) -> Result<()>;
 
-    /// out (ids, D): the rows of `table` (V, D) that `ids` name.
-    fn embedding(&self, table: &Self::Matrix, ids: &[u32], out: &mut Self::Buffer) -> Result<()>;
+    /// A pass over nothing.
+    fn new_pass(&self) -> Result<Self::Pass>;
 
-    /// cos and sin (T, C/2) for positions start .. start + tokens.
+    /// Makes `pass` one over `spans`, whose ids are `ids`, those of all spans one after the other.
+    fn begin_pass(&self, ids: &[u32], spans: &[Span], pass: &mut Self::Pass) -> Result<()>;
+
+    /// out (rows, D): the rows of `table` (V, D) that the pass's ids name.
+    fn embedding(&self, table: &Self::Matrix, pass: &Self::Pass, out: &mut Self::Buffer) -> Result<()>;
+
+    /// cos and sin (rows, C/2) of the pass's positions; `frequencies` has the angle of each of the C/2 `pairs`.
     fn rope_table(
         &self,
-        frequencies: &[f32],
-        start: usize,
-        tokens: usize,
+        frequencies: &Self::Buffer,
+        pairs: usize,
+        pass: &Self::Pass,
         cos: &mut Self::Buffer,
         sin: &mut Self::Buffer,
-    );
+    ) -> Result<()>;
 
     /// out (rows, D) = RMSNorm of x (rows, D).
     fn rms_norm(
@@ -131,21 +217,26 @@ pub trait Backend: Send + Sync {
     /// An input with nothing in it.
     fn input(&self) -> Self::Input;
 
-    /// Makes x (rows, width) ready for the matrix products that read it; in int8 it is quantised here. A backend
-    /// that sums in another order for many tokens goes by `tokens`, the pass's T (1 for the head of its last token),
-    /// and never by `rows`: these depend on who looks on.
+    /// Makes x ready for the matrix products that read it, whose rows of `width` values are `rows` of the pass; in
+    /// int8 it is quantised here. A backend that sums in another order for many tokens goes by
+    /// [`PassRows::orders`], and never by how many rows there are: these depend on who looks on.
     fn prepare(
         &self,
         x: &Self::Buffer,
         width: usize,
-        rows: usize,
-        tokens: usize,
+        pass: &Self::Pass,
+        rows: &PassRows,
         input: &mut Self::Input,
     ) -> Result<()>;
 
-    /// Shows the int8 values (rows, width) and the scales (rows, groups) of an input to `see`. There are none
-    /// where products do not run in int8.
-    fn read_quantized(&self, input: &Self::Input, see: &mut dyn FnMut(&[i8], &[f32]));
+    /// Shows the int8 values (rows, width) and the scales (rows, groups) of `rows` of an input to `see`. There are
+    /// none where products do not run in int8.
+    fn read_quantized(
+        &self,
+        input: &Self::Input,
+        rows: Range<usize>,
+        see: &mut dyn FnMut(&[i8], &[f32]) -> Result<()>,
+    ) -> Result<()>;
 
     /// out (rows, O) = x (rows, I) · wᵀ (+ bias), w (O, I), for every row of the input.
     fn matmul(
@@ -173,24 +264,37 @@ pub trait Backend: Send + Sync {
     /// The number type that keys and values are cached in.
     fn cache_dtype(&self) -> CacheDtype;
 
-    /// A cache with room for nothing.
-    fn new_cache(&self) -> Self::Cache;
+    /// A cache with room for `count` values. It may take the memory as it is written.
+    fn new_cache(&self, count: usize) -> Result<Self::Cache>;
 
-    /// Makes room for `count` values; those that are there stay.
-    fn grow_cache(&self, cache: &mut Self::Cache, count: usize);
-
-    /// cache\[at .. at + rows\] = x (rows, width), rounded to the cache's number type.
-    fn cache(&self, x: &Self::Buffer, width: usize, at: usize, rows: usize, cache: &mut Self::Cache);
+    /// cache\[start .. K\] = the rows (T, width) of span number `span` in x, rounded to the cache's number type.
+    fn cache(
+        &self,
+        x: &Self::Buffer,
+        width: usize,
+        pass: &Self::Pass,
+        span: usize,
+        cache: &mut Self::Cache,
+    ) -> Result<()>;
 
     /// Shows the first `count` values of `cache` to `see`.
-    fn read_cache(&self, cache: &Self::Cache, count: usize, see: &mut dyn FnMut(&[f32]));
+    fn read_cache(
+        &self,
+        cache: &Self::Cache,
+        count: usize,
+        see: &mut dyn FnMut(&[f32]) -> Result<()>,
+    ) -> Result<()>;
 
-    /// out (T, H, C) = softmax(q · keysᵀ / √C + mask) · values, with q (T, H, C) and the cached keys
-    /// and values (K, G, C). `sink` sees the parts it wants; they do not change the result.
+    /// The rows (T, H, C) of span number `span` in out = softmax(q · keysᵀ / √C + mask) · values, with its rows
+    /// (T, H, C) in q, and the cached keys and values (K, G, C) of its sequence. `sink` sees the parts it wants;
+    /// they do not change the result.
+    #[expect(clippy::too_many_arguments, reason = "an operation with three inputs and an observer")]
     fn attention(
         &self,
         shape: AttentionShape,
         q: &Self::Buffer,
+        pass: &Self::Pass,
+        span: usize,
         keys: &Self::Cache,
         values: &Self::Cache,
         out: &mut Self::Buffer,
@@ -206,6 +310,69 @@ pub trait Backend: Send + Sync {
     /// out = a + b, the first `count` values.
     fn add(&self, a: &Self::Buffer, b: &Self::Buffer, count: usize, out: &mut Self::Buffer) -> Result<()>;
 
-    /// out (rows, width) = `rows` of x (…, width).
-    fn rows(&self, x: &Self::Buffer, rows: Range<usize>, width: usize, out: &mut Self::Buffer);
+    /// out (rows, width) = `rows` of x, which has all rows of the pass.
+    fn rows(
+        &self,
+        x: &Self::Buffer,
+        width: usize,
+        pass: &Self::Pass,
+        rows: &PassRows,
+        out: &mut Self::Buffer,
+    ) -> Result<()>;
+
+    /// Fused: several products of one input. `made` is shown their outputs.
+    fn matmuls(
+        &self,
+        x: &Self::Input,
+        products: &mut [Product<'_, Self>],
+        made: &mut Made<'_, Self>,
+    ) -> Result<()> {
+        for (i, Product { matrix, bias, out }) in products.iter_mut().enumerate() {
+            self.matmul(x, matrix, *bias, out)?;
+            made(i, out)?;
+        }
+        Ok(())
+    }
+
+    /// Fused: a residual and the norm that reads it. sum = a + b, normed = RMSNorm of sum, both (rows, width). `made`
+    /// is shown sum and normed.
+    fn add_rms_norm(
+        &self,
+        (a, b): (&Self::Buffer, &Self::Buffer),
+        weight: &Self::Vector,
+        eps: f32,
+        (rows, width): (usize, usize),
+        (sum, normed): (&mut Self::Buffer, &mut Self::Buffer),
+        made: &mut Made<'_, Self>,
+    ) -> Result<()> {
+        self.add(a, b, rows * width, sum)?;
+        made(0, sum)?;
+        self.rms_norm(sum, weight, eps, rows, normed)?;
+        made(1, normed)
+    }
+
+    /// Fused: the gated half of the feed-forward network, `count` values of each output. `made` is shown gate, silu,
+    /// up and hidden.
+    fn swiglu(
+        &self,
+        x: &Self::Input,
+        count: usize,
+        outputs: Swiglu<'_, Self>,
+        made: &mut Made<'_, Self>,
+    ) -> Result<()> {
+        let Swiglu { gate, silu, up, hidden } = outputs;
+        self.matmul(x, gate.matrix, gate.bias, gate.out)?;
+        made(0, gate.out)?;
+        self.silu(gate.out, count, silu)?;
+        made(1, silu)?;
+        self.matmul(x, up.matrix, up.bias, up.out)?;
+        made(2, up.out)?;
+        self.mul(silu, up.out, count, hidden)?;
+        made(3, hidden)
+    }
+}
+
+/// There is no memory for so many bytes: an error to which the caller adds what they were for.
+pub fn no_memory(bytes: usize) -> Error {
+    Error::prompt("there is not enough memory").expected(format!("room for {bytes} bytes more"))
 }

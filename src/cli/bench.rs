@@ -169,18 +169,25 @@ fn prompt(config: &ModelConfig, tokens: usize) -> Vec<u32> {
     (0..tokens).map(|t| (t * 7919 % config.vocab) as u32).collect()
 }
 
-fn session(model: &Model<Cpu>) -> Result<Session<'_, Cpu>> {
-    Ok(Session::new(model, Sampler::new(Sampling::default())?))
+fn session(model: &Model<Cpu>, tokens: usize) -> Result<Session<'_, Cpu>> {
+    Session::with_capacity(model, Sampler::new(Sampling::default())?, tokens)
+}
+
+/// Runs `ids`: the token that is drawn, and how long it took by the backend's clock.
+fn timed(session: &mut Session<'_, Cpu>, ids: &[u32]) -> Result<(u32, Duration)> {
+    let backend = &session.model.backend;
+    let started = backend.mark();
+    let drawn = session.run(ids, &mut NoProbe)?;
+    let ended = backend.mark();
+    backend.sync()?;
+    Ok((drawn, backend.between(&started, &ended)))
 }
 
 fn time_prefill(model: &Model<Cpu>, tokens: usize) -> Result<Prefill> {
     let ids = prompt(&model.config, tokens);
     let mut times = Vec::new();
     for _ in 0..=PREFILLS {
-        let mut session = session(model)?;
-        let started = Instant::now();
-        session.run(&ids, &mut NoProbe)?;
-        times.push(started.elapsed());
+        times.push(timed(&mut session(model, tokens)?, &ids)?.1);
     }
     let first = times.remove(0);
     let rate = |time: &Duration| tokens as f64 / time.as_secs_f64();
@@ -190,25 +197,26 @@ fn time_prefill(model: &Model<Cpu>, tokens: usize) -> Result<Prefill> {
 }
 
 fn time_decode(model: &Model<Cpu>, cached: usize, tokens: usize, bytes: usize) -> Result<Decode> {
-    let mut session = session(model)?;
+    let mut session = session(model, cached.saturating_add(tokens))?;
     let mut id = session.run(&prompt(&model.config, cached), &mut NoProbe)?;
     let mut rates = Vec::new();
     for _ in 0..tokens.min(session.room()) {
-        let started = Instant::now();
-        id = session.run(&[id], &mut NoProbe)?;
-        rates.push(1.0 / started.elapsed().as_secs_f64());
+        let (drawn, time) = timed(&mut session, &[id])?;
+        rates.push(1.0 / time.as_secs_f64());
+        id = drawn;
     }
     let rates = Spread::of(rates.into_iter());
     let drawing = |sampling| {
         let mut sampler = Sampler::new(sampling)?;
         let mut times = Vec::new();
-        forward::last_logits(model, &session.work, |logits| {
+        forward::last_logits(model, &session.work, 0, |logits| {
             for _ in 0..DRAWS {
                 let started = Instant::now();
                 black_box(sampler.sample(logits, 0, &mut NoProbe));
                 times.push(started.elapsed().as_secs_f64());
             }
-        });
+            Ok(())
+        })?;
         Result::Ok(Spread::of(times.into_iter()))
     };
     let greedy = drawing(Sampling::default())?;
@@ -219,12 +227,13 @@ fn time_decode(model: &Model<Cpu>, cached: usize, tokens: usize, bytes: usize) -
 /// Time of each stage over all layers: in a prefill of `tokens` tokens, and in a decode pass over `cached` ones.
 fn time_stages(model: &Model<Cpu>, tokens: usize, cached: usize) -> Result<Vec<StageTimes>> {
     let clocked = |session: &mut Session<'_, Cpu>, ids: &[u32]| {
-        let mut clock = Clock::new(NoProbe);
+        let backend = &model.backend;
+        let mut clock = Clock::new(NoProbe, || backend.mark());
         session.run(ids, &mut clock)?;
-        Result::Ok(clock.into_times())
+        Result::Ok(clock.into_times(|from, to| backend.between(from, to)))
     };
-    let prefill = clocked(&mut session(model)?, &prompt(&model.config, tokens))?;
-    let mut session = session(model)?;
+    let prefill = clocked(&mut session(model, tokens)?, &prompt(&model.config, tokens))?;
+    let mut session = session(model, cached.saturating_add(1))?;
     let id = session.run(&prompt(&model.config, cached), &mut NoProbe)?;
     let decode = if session.room() > 0 { clocked(&mut session, &[id])? } else { HashMap::new() };
     let total = |times: &HashMap<Site, Duration>, stage: Stage| {

@@ -53,7 +53,7 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
         ));
     }
     let mut talk = Talk {
-        chat: Chat::new(&model, sampler.clone()),
+        chat: Chat::new(&model, sampler.clone())?,
         conversation,
         model: &model,
         format,

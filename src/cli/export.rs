@@ -16,7 +16,6 @@ use self::target::Target;
 use super::ExportArgs;
 use super::input::Run;
 use crate::error::{Error, Result};
-use crate::generate::Session;
 use crate::stop;
 use crate::trace::{PassDims, Select, Site};
 
@@ -41,7 +40,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
     let bar = progress(&run.passes(possible), &sizes, &select);
     let mut files = Files::new(target.begin()?, Manifest::new(&run, &args.run), sizes, &select, bar);
 
-    let mut session = Session::new(&run.model, run.sampler.clone());
+    let mut session = run.session(wanted)?;
     let mut ids = run.ids.clone();
     for _ in 0..wanted {
         if ids.len() > session.room() && session.next_pass(1).pass > 0 {

@@ -7,7 +7,6 @@ use super::input::{self, Run};
 use super::output::{self, Failure};
 use super::{MemoryArgs, RunArgs};
 use crate::error::{Error, Result};
-use crate::generate::Session;
 use crate::tokenizer::Piece;
 use crate::trace::NoProbe;
 
@@ -29,7 +28,7 @@ pub(super) fn run(args: &RunArgs, memory: &MemoryArgs) -> Result<()> {
 
 fn print_text(run: &Run, wanted: usize) -> std::result::Result<(), Failure> {
     let mut out = output::Text::open();
-    let mut session = Session::new(&run.model, run.sampler.clone());
+    let mut session = run.session(wanted)?;
     session.check(&run.ids)?;
 
     let mut stream = run.tokenizer.as_ref().map(|tokenizer| tokenizer.stream());

@@ -15,7 +15,7 @@ use crate::checkpoint::names::printable;
 use crate::checkpoint::{self, Checkpoint, files};
 use crate::config::{CacheDtype, DEFAULT_GROUP, ModelConfig, Precision};
 use crate::error::{Error, Result};
-use crate::generate::{Sampler, Sampling};
+use crate::generate::{Sampler, Sampling, Session};
 use crate::model::Model;
 use crate::stop;
 use crate::tokenizer::{self, Tokenizer};
@@ -45,6 +45,11 @@ impl Run {
         let model = opened.model?;
         recognise(&opened.checkpoint, &args.model, &model);
         Ok(Self { model, tokenizer: opened.tokenizer, eos: opened.checkpoint.eos, sampler, text, ids })
+    }
+
+    /// A session with room for the prompt and `draws` tokens after it.
+    pub(super) fn session(&self, draws: usize) -> Result<Session<'_, Cpu>> {
+        Session::with_capacity(&self.model, self.sampler.clone(), self.ids.len().saturating_add(draws))
     }
 
     /// How many passes the context has room for: the one over the prompt, and one for each token after it.

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::input::Run;
 use super::output;
 use super::{LogArgs, LogFormat};
+use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::generate::Session;
 use crate::trace::frame::Summing;
@@ -27,7 +28,7 @@ pub(super) fn run(args: &LogArgs) -> Result<()> {
         LogFormat::Text => output::Lines::text(),
         LogFormat::Json => output::Lines::json(),
     };
-    let mut session = Session::new(&run.model, run.sampler.clone());
+    let mut session = run.session(wanted)?;
     let mut ids = run.ids.clone();
     for _ in 0..wanted {
         if ids.len() > session.room() && session.next_pass(1).pass > 0 {
@@ -110,15 +111,16 @@ fn run_pass(
     ids: &[u32],
     values: Option<&Select>,
 ) -> Result<(u32, Times, Summaries)> {
+    let backend = &session.model.backend;
     let Some(select) = values else {
-        let mut clock = Clock::new(NoProbe);
+        let mut clock = Clock::new(NoProbe, || backend.mark());
         let drawn = session.run(ids, &mut clock)?;
-        return Ok((drawn, clock.into_times(), HashMap::new()));
+        return Ok((drawn, clock.into_times(|from, to| backend.between(from, to)), HashMap::new()));
     };
     let mut summarizing = Summarizing { select, summaries: HashMap::new() };
-    let mut clock = Clock::new(&mut summarizing);
+    let mut clock = Clock::new(&mut summarizing, || backend.mark());
     let drawn = session.run(ids, &mut clock)?;
-    let times = clock.into_times();
+    let times = clock.into_times(|from, to| backend.between(from, to));
     Ok((drawn, times, summarizing.summaries))
 }
 

@@ -78,19 +78,28 @@ fn bits(values: impl IntoIterator<Item = f32>) -> Vec<u32> {
     values.into_iter().map(f32::to_bits).collect()
 }
 
+/// The bits of the logits of the last token of a session's pass.
+fn last_bits(session: &Session<'_, Cpu>) -> Vec<u32> {
+    let mut seen = Vec::new();
+    let see = |logits: &[f32]| {
+        seen = bits(logits.iter().copied());
+        Ok(())
+    };
+    forward::last_logits(session.model, &session.work, 0, see).unwrap();
+    seen
+}
+
 /// The bits of the last logits of the prompt's pass and of a decode pass after it, both watched by `probe`.
 fn logits<P: Probe>(
     model: &Model<Cpu>,
     tokens: usize,
     mut probe: impl FnMut(PassDims) -> P,
 ) -> [Vec<u32>; 2] {
-    let mut session = Session::new(model, sampler());
+    let mut session = Session::new(model, sampler()).unwrap();
     [prompt(tokens), vec![7]].map(|ids| {
         let dims = session.next_pass(ids.len());
         session.read(&ids, &mut probe(dims)).unwrap();
-        let mut seen = Vec::new();
-        forward::last_logits(model, &session.work, |logits| seen = bits(logits.iter().copied()));
-        seen
+        last_bits(&session)
     })
 }
 
@@ -183,15 +192,15 @@ fn some_rows_of_a_wide_head_have_the_bits_of_all_of_them() {
         let (frames, _) = recorded(&model, 20, &Select::all());
         let site = Site::once(0, Stage::Logits);
         let whole = bits(frames[&site].floats().unwrap().iter().copied());
-        let mut session = Session::new(&model, sampler());
-        let dims = session.next_pass(20);
+        let mut session = Session::new(&model, sampler()).unwrap();
         session.read(&prompt(20), &mut NoProbe).unwrap();
         for rows in [0..1, 3..20, 7..9, 19..20] {
             let Session { model, work, .. } = &mut session;
-            forward::finish_rows(model, work, dims, rows.clone(), &mut NoProbe).unwrap();
-            let mut last = Vec::new();
-            forward::last_logits(model, work, |logits| last = bits(logits.iter().copied()));
-            assert!(last == whole[(rows.end - 1) * VOCAB..rows.end * VOCAB], "{name}, rows {rows:?}");
+            forward::finish_rows(model, work, rows.clone(), &mut NoProbe).unwrap();
+            assert!(
+                last_bits(&session) == whole[(rows.end - 1) * VOCAB..rows.end * VOCAB],
+                "{name}, rows {rows:?}"
+            );
         }
     }
 }

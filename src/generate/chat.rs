@@ -123,8 +123,11 @@ pub struct Chat<'m, B: Backend> {
 
 impl<'m, B: Backend> Chat<'m, B> {
     /// A chat that has run nothing.
-    pub fn new(model: &'m Model<B>, sampler: Sampler) -> Self {
-        Self { session: Session::new(model, sampler), ran: Vec::new() }
+    ///
+    /// # Errors
+    /// As [`Session::new`]'s.
+    pub fn new(model: &'m Model<B>, sampler: Sampler) -> Result<Self, Error> {
+        Ok(Self { session: Session::new(model, sampler)?, ran: Vec::new() })
     }
 
     /// The tokens whose keys and values the cache holds: the last prompt and its answer.

@@ -1,6 +1,6 @@
 //! One text under way: the model, its cache, the tokens so far, and the sampler.
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Span};
 use crate::error::{Error, Result};
 use crate::model::{Activations, KvCache, Model, forward};
 use crate::trace::{PassDims, Probe};
@@ -21,10 +21,25 @@ pub struct Session<'m, B: Backend> {
 }
 
 impl<'m, B: Backend> Session<'m, B> {
-    /// A session that has run nothing.
-    pub fn new(model: &'m Model<B>, sampler: Sampler) -> Self {
-        let cache = KvCache::new(&model.config, &model.backend);
-        Self { model, cache, work: Activations::new(model), sampler, passes: 0, not_a_number: false }
+    /// A session that has run nothing, for a text of which nobody knows how long it gets.
+    ///
+    /// # Errors
+    /// As [`KvCache::as_long_as_fits`]'s.
+    pub fn new(model: &'m Model<B>, sampler: Sampler) -> Result<Self> {
+        Self::over(model, KvCache::as_long_as_fits(&model.config, &model.backend)?, sampler)
+    }
+
+    /// A session that has run nothing, with room for `tokens` tokens, but no more than the model's context.
+    ///
+    /// # Errors
+    /// As [`KvCache::with_capacity`]'s.
+    pub fn with_capacity(model: &'m Model<B>, sampler: Sampler, tokens: usize) -> Result<Self> {
+        let tokens = tokens.min(model.config.context);
+        Self::over(model, KvCache::with_capacity(&model.config, &model.backend, tokens)?, sampler)
+    }
+
+    fn over(model: &'m Model<B>, cache: KvCache<B>, sampler: Sampler) -> Result<Self> {
+        Ok(Self { model, cache, work: Activations::new(model)?, sampler, passes: 0, not_a_number: false })
     }
 
     /// The next pass, if it reads `tokens` tokens.
@@ -32,9 +47,9 @@ impl<'m, B: Backend> Session<'m, B> {
         PassDims { pass: self.passes, start: self.cache.len(), tokens }
     }
 
-    /// How many more tokens fit into the model's context.
+    /// How many more tokens fit into the model's context and into the cache.
     pub fn room(&self) -> usize {
-        self.model.config.context.saturating_sub(self.cache.len())
+        self.model.config.context.min(self.cache.capacity()).saturating_sub(self.cache.len())
     }
 
     /// Whether some pass had logits that are not a number.
@@ -53,7 +68,9 @@ impl<'m, B: Backend> Session<'m, B> {
     /// As [`Session::run`].
     pub fn read<P: Probe>(&mut self, ids: &[u32], probe: &mut P) -> Result<()> {
         self.check(ids)?;
-        forward::forward(self.model, &mut self.cache, &mut self.work, self.passes, ids, probe)?;
+        let span = Span { sequence: 0, start: self.cache.len(), tokens: ids.len() };
+        let Self { model, cache, work, passes, .. } = self;
+        forward::forward(model, &mut [cache], work, *passes, &[span], ids, probe)?;
         self.passes += 1;
         Ok(())
     }
@@ -62,26 +79,31 @@ impl<'m, B: Backend> Session<'m, B> {
     ///
     /// # Errors
     /// [`Error::Prompt`] where there are no ids, one is outside the vocabulary, or they do not fit into
-    /// the context. [`Error::Interrupted`] where the model's backend was asked to stop: the session is then as it
+    /// the context or into the cache. [`Error::Interrupted`] where the model's backend was asked to stop: the session is then as it
     /// was before, and the same pass can be run again.
     pub fn run<P: Probe>(&mut self, ids: &[u32], probe: &mut P) -> Result<u32> {
         let pass = self.passes;
         self.read(ids, probe)?;
         let mut drawn = 0;
-        forward::last_logits(self.model, &self.work, |logits| {
+        forward::last_logits(self.model, &self.work, 0, |logits| {
             self.not_a_number |= logits.iter().any(|logit| logit.is_nan());
             drawn = self.sampler.sample(logits, pass, probe);
-        });
+            Ok(())
+        })?;
         Ok(drawn)
     }
 
     /// Shows `probe` the probabilities of `pass`, whose logits were computed last. Draws nothing: the random numbers
     /// stay where they are.
-    pub fn show_draw<P: Probe>(&self, pass: usize, probe: &mut P) {
+    ///
+    /// # Errors
+    /// Where the backend fails.
+    pub fn show_draw<P: Probe>(&self, pass: usize, probe: &mut P) -> Result<()> {
         let mut sampler = self.sampler.clone();
-        forward::last_logits(self.model, &self.work, |logits| {
+        forward::last_logits(self.model, &self.work, 0, |logits| {
             sampler.sample(logits, pass, probe);
-        });
+            Ok(())
+        })
     }
 
     /// Checks that `ids` can be run now.
@@ -102,12 +124,13 @@ impl<'m, B: Backend> Session<'m, B> {
                 .found(id)
                 .next("check that the ids, or the tokenizer, belong to this model"));
         }
-        if ids.len() > self.room() {
+        let tokens = self.cache.len() + ids.len();
+        if tokens > config.context {
             return Err(Error::prompt("the text is longer than the model's context")
                 .expected(format!("at most {} tokens", config.context))
-                .found(format!("{} tokens", self.cache.len() + ids.len()))
+                .found(format!("{tokens} tokens"))
                 .next("shorten the prompt, or draw fewer tokens"));
         }
-        Ok(())
+        self.cache.check(tokens)
     }
 }

@@ -1,6 +1,10 @@
 //! The forward pass, top to bottom: the same code for the prompt (T tokens at once) and for every token
 //! after it (T = 1), watched or not.
 //!
+//! A pass reads a span of tokens of each of its sequences ([`Span`]); one prompt is one span. The rows of all spans
+//! stand one after the other: norms, products and residuals take them all at once, for no row knows of another
+//! there. Only in the cache and in attention does a token meet others, and those go span by span.
+//!
 //! Each line computes one stage of the table in [`crate::trace::stage`] and then offers it to the probe
 //! under its name: `see.stage(…)` asks whether somebody wants it and copies it only then.
 //!
@@ -8,97 +12,117 @@
 //! output, and nobody gets to see it.
 //!
 //! [`forward`] is [`begin`], then [`layer`] for every layer, then [`finish`]. The three are public because
-//! a viewer that did not record everything runs single layers again, from the recorded input.
+//! a viewer that did not record everything runs single layers again, from the recorded input. What `begin` was told
+//! stays in [`Activations`] until the next one.
 
 use std::ops::Range;
 
-use crate::backend::{AttentionShape, Backend};
+use crate::backend::{AttentionShape, Backend, PassRows, Product, Span, Swiglu};
 use crate::config::ModelConfig;
-use crate::error::Result;
-use crate::trace::{PassDims, Probe, Stage};
+use crate::error::{Error, Result};
+use crate::trace::{Probe, Stage};
 
 use super::observe::Observer;
-use super::{KvCache, LayerWeights, Model};
+use super::{KvCache, LayerWeights, Linear, Model};
 
-/// The buffers of a pass over T tokens; kept from pass to pass, so that a decode pass allocates nothing.
+/// What a pass reads and the buffers that it writes, for `rows` rows: the tokens of all its spans, R in the shapes.
+/// Kept from pass to pass, so that a decode pass allocates nothing.
 pub struct Activations<B: Backend> {
-    /// T that the buffers have room for.
-    tokens: usize,
-    rope_cos: B::Buffer,      // (T, C/2)
-    rope_sin: B::Buffer,      // (T, C/2)
-    x: B::Buffer,             // (T, D) what enters a layer
-    attn_norm: B::Buffer,     // (T, D)
-    xq: B::Buffer,            // (T, H, C)
-    xk: B::Buffer,            // (T, G, C)
-    xv: B::Buffer,            // (T, G, C)
-    xq_norm: B::Buffer,       // (T, H, C), or nothing where the family has no such norm
-    xk_norm: B::Buffer,       // (T, G, C), or nothing
-    xq_rope: B::Buffer,       // (T, H, C)
-    xk_rope: B::Buffer,       // (T, G, C)
-    attn_heads: B::Buffer,    // (T, H, C)
-    attn_output: B::Buffer,   // (T, D)
-    attn_residual: B::Buffer, // (T, D)
-    ffn_norm: B::Buffer,      // (T, D)
-    ffn_gate: B::Buffer,      // (T, F)
-    ffn_silu: B::Buffer,      // (T, F)
-    ffn_up: B::Buffer,        // (T, F)
-    ffn_hidden: B::Buffer,    // (T, F)
-    ffn_down: B::Buffer,      // (T, D)
-    ffn_residual: B::Buffer,  // (T, D) what leaves a layer; swapped with x
+    /// Rows that the buffers have room for.
+    rows: usize,
+    /// Number of the pass.
+    number: usize,
+    spans: Vec<Span>,
+    pass: B::Pass,            // ids and positions (R), where the operations read them
+    rope_cos: B::Buffer,      // (R, C/2)
+    rope_sin: B::Buffer,      // (R, C/2)
+    x: B::Buffer,             // (R, D) what enters a layer
+    attn_norm: B::Buffer,     // (R, D)
+    xq: B::Buffer,            // (R, H, C)
+    xk: B::Buffer,            // (R, G, C)
+    xv: B::Buffer,            // (R, G, C)
+    xq_norm: B::Buffer,       // (R, H, C), or nothing where the family has no such norm
+    xk_norm: B::Buffer,       // (R, G, C), or nothing
+    xq_rope: B::Buffer,       // (R, H, C)
+    xk_rope: B::Buffer,       // (R, G, C)
+    attn_heads: B::Buffer,    // (R, H, C)
+    attn_output: B::Buffer,   // (R, D)
+    attn_residual: B::Buffer, // (R, D)
+    ffn_norm: B::Buffer,      // (R, D)
+    ffn_gate: B::Buffer,      // (R, F)
+    ffn_silu: B::Buffer,      // (R, F)
+    ffn_up: B::Buffer,        // (R, F)
+    ffn_hidden: B::Buffer,    // (R, F)
+    ffn_down: B::Buffer,      // (R, D)
+    ffn_residual: B::Buffer,  // (R, D) what leaves a layer; swapped with x
     some: B::Buffer,          // (rows, D) the rows that the head reads at once
     final_norm: B::Buffer,    // (rows, D)
     logits: B::Buffer,        // (rows, V)
     input: B::Input,          // what the next matrix products read
     logit_rows: usize,
-    /// The row of `logits` that was computed last.
-    last_row: usize,
+    /// For each span the row of `logits` that was computed last.
+    last_rows: Vec<usize>,
 }
 
 impl<B: Backend> Activations<B> {
     /// No buffers yet; [`begin`] makes room.
-    pub fn new(model: &Model<B>) -> Self {
+    ///
+    /// # Errors
+    /// Where the backend cannot even have those.
+    pub fn new(model: &Model<B>) -> Result<Self> {
         Self::with_room(model, 0)
     }
 
-    fn with_room(model: &Model<B>, tokens: usize) -> Self {
+    fn with_room(model: &Model<B>, rows: usize) -> Result<Self> {
         let config = &model.config;
-        let buffer = |width: usize| model.backend.buffer(tokens * width);
+        let buffer = |width: usize| model.backend.buffer(rows * width);
         let (d, q, kv, f) = (config.dim, config.q_dim(), config.kv_dim(), config.ffn_dim);
-        Self {
-            tokens,
-            rope_cos: buffer(config.head_dim / 2),
-            rope_sin: buffer(config.head_dim / 2),
-            x: buffer(d),
-            attn_norm: buffer(d),
-            xq: buffer(q),
-            xk: buffer(kv),
-            xv: buffer(kv),
-            xq_norm: buffer(if config.qk_norm { q } else { 0 }),
-            xk_norm: buffer(if config.qk_norm { kv } else { 0 }),
-            xq_rope: buffer(q),
-            xk_rope: buffer(kv),
-            attn_heads: buffer(q),
-            attn_output: buffer(d),
-            attn_residual: buffer(d),
-            ffn_norm: buffer(d),
-            ffn_gate: buffer(f),
-            ffn_silu: buffer(f),
-            ffn_up: buffer(f),
-            ffn_hidden: buffer(f),
-            ffn_down: buffer(d),
-            ffn_residual: buffer(d),
-            some: model.backend.buffer(0),
-            final_norm: model.backend.buffer(0),
-            logits: model.backend.buffer(0),
+        Ok(Self {
+            rows,
+            number: 0,
+            spans: Vec::new(),
+            pass: model.backend.new_pass()?,
+            rope_cos: buffer(config.head_dim / 2)?,
+            rope_sin: buffer(config.head_dim / 2)?,
+            x: buffer(d)?,
+            attn_norm: buffer(d)?,
+            xq: buffer(q)?,
+            xk: buffer(kv)?,
+            xv: buffer(kv)?,
+            xq_norm: buffer(if config.qk_norm { q } else { 0 })?,
+            xk_norm: buffer(if config.qk_norm { kv } else { 0 })?,
+            xq_rope: buffer(q)?,
+            xk_rope: buffer(kv)?,
+            attn_heads: buffer(q)?,
+            attn_output: buffer(d)?,
+            attn_residual: buffer(d)?,
+            ffn_norm: buffer(d)?,
+            ffn_gate: buffer(f)?,
+            ffn_silu: buffer(f)?,
+            ffn_up: buffer(f)?,
+            ffn_hidden: buffer(f)?,
+            ffn_down: buffer(d)?,
+            ffn_residual: buffer(d)?,
+            some: model.backend.buffer(0)?,
+            final_norm: model.backend.buffer(0)?,
+            logits: model.backend.buffer(0)?,
             input: model.backend.input(),
             logit_rows: 0,
-            last_row: 0,
-        }
+            last_rows: Vec::new(),
+        })
     }
 
-    /// Puts `x` (T, D) where [`layer`] and [`finish`] read their input.
-    pub fn set_input(&mut self, model: &Model<B>, x: &[f32]) {
-        model.backend.write(x, &mut self.x);
+    /// Puts `x` (R, D) where [`layer`] and [`finish`] read their input.
+    ///
+    /// # Errors
+    /// Where the backend fails.
+    pub fn set_input(&mut self, model: &Model<B>, x: &[f32]) -> Result<()> {
+        model.backend.write(x, &mut self.x)
+    }
+
+    /// R: tokens of all spans.
+    fn tokens(&self) -> usize {
+        PassRows::All.count(&self.spans)
     }
 }
 
@@ -115,28 +139,36 @@ pub fn buffer_bytes(config: &ModelConfig, tokens: usize) -> usize {
     row.saturating_mul(tokens).saturating_add(head).saturating_mul(size_of::<f32>())
 }
 
-/// Runs `ids` through the model, at the positions after those in `cache`. The logits of the last token are
+/// Runs a pass over `spans`: `ids`, those of all spans one after the other, each at the positions after those in
+/// the cache of its sequence; `caches` are in the order of the spans. The logits of the last token of each span are
 /// then in `work` ([`last_logits`]).
 ///
 /// # Errors
-/// [`crate::error::Error::Interrupted`] where the backend was asked to stop ([`Backend::stop`]). The cache then
-/// holds what it held before, and the same pass can be run again.
+/// [`Error::Interrupted`] where the backend was asked to stop ([`Backend::stop`]), [`Error::Prompt`] where a cache is
+/// full or there is no memory for the pass, and where the backend fails. The caches then hold what they held before,
+/// and the same pass can be run again.
 pub fn forward<B: Backend, P: Probe>(
     model: &Model<B>,
-    cache: &mut KvCache<B>,
+    caches: &mut [&mut KvCache<B>],
     work: &mut Activations<B>,
     pass: usize,
+    spans: &[Span],
     ids: &[u32],
     probe: &mut P,
 ) -> Result<()> {
-    let dims = PassDims { pass, start: cache.len(), tokens: ids.len() };
-    begin(model, work, dims, ids, probe)?;
-    cache.reserve(dims.keys(), &model.backend);
-    for l in 0..model.config.layers {
-        layer(model, cache, work, dims, l, probe)?;
+    for (cache, span) in caches.iter().zip(spans) {
+        debug_assert_eq!(cache.len(), span.start, "a span begins where its cache ends");
+        cache.check(span.keys())?;
     }
-    finish(model, work, dims, probe)?;
-    cache.set_len(dims.keys());
+    begin(model, work, pass, spans, ids, probe)?;
+    for l in 0..model.config.layers {
+        layer(model, caches, work, l, probe)?;
+    }
+    finish(model, work, probe)?;
+    model.backend.sync()?;
+    for (cache, span) in caches.iter_mut().zip(spans) {
+        cache.set_len(span.keys());
+    }
     Ok(())
 }
 
@@ -147,60 +179,62 @@ pub fn forward<B: Backend, P: Probe>(
 pub fn begin<B: Backend, P: Probe>(
     model: &Model<B>,
     work: &mut Activations<B>,
-    dims: PassDims,
+    pass: usize,
+    spans: &[Span],
     ids: &[u32],
     probe: &mut P,
 ) -> Result<()> {
-    let (backend, t) = (&model.backend, dims.tokens);
-    if work.tokens < t {
-        *work = Activations::with_room(model, t);
+    let (backend, t) = (&model.backend, ids.len());
+    debug_assert_eq!(t, PassRows::All.count(spans), "an id for each token of the spans");
+    if work.rows < t {
+        *work = Activations::with_room(model, t).map_err(|error| no_room(error, &model.config, t))?;
     }
-    let mut see = Observer::once(model, probe, dims);
+    work.number = pass;
+    work.spans.clear();
+    work.spans.extend_from_slice(spans);
+    work.last_rows.clear();
+    work.last_rows.resize(spans.len(), 0);
+    let mut see = Observer::new(model, probe, pass, spans, &PassRows::All);
 
+    backend.begin_pass(ids, spans, &mut work.pass)?;
     see.ids(Stage::Tokens, ids)?;
 
-    backend.embedding(&model.weights.embedding, ids, &mut work.x)?;
+    backend.embedding(&model.weights.embedding, &work.pass, &mut work.x)?;
     see.stage(Stage::Embedding, &work.x)?;
 
-    let (cos, sin) = (&mut work.rope_cos, &mut work.rope_sin);
-    backend.rope_table(&model.rope_frequencies, dims.start, t, cos, sin);
+    let (pairs, cos, sin) = (model.config.head_dim / 2, &mut work.rope_cos, &mut work.rope_sin);
+    backend.rope_table(&model.rope_frequencies, pairs, &work.pass, cos, sin)?;
     see.stage(Stage::RopeCos, cos)?;
     see.stage(Stage::RopeSin, sin)?;
 
     see.mask()
 }
 
-/// One layer: reads `work.x` and writes `work.x`; keys and values of this pass go into the cache.
+/// One layer: reads `work.x` and writes `work.x`; keys and values of this pass go into the caches, one for each span.
 ///
 /// # Errors
 /// As [`forward`]'s.
 pub fn layer<B: Backend, P: Probe>(
     model: &Model<B>,
-    cache: &mut KvCache<B>,
+    caches: &mut [&mut KvCache<B>],
     work: &mut Activations<B>,
-    dims: PassDims,
     l: usize,
     probe: &mut P,
 ) -> Result<()> {
-    let (config, backend, t) = (&model.config, &model.backend, dims.tokens);
+    let (config, backend, t, all) = (&model.config, &model.backend, work.tokens(), &PassRows::All);
     let (d, kv, f) = (config.dim, config.kv_dim(), config.ffn_dim);
     let LayerWeights { attn_norm, wq, wk, wv, q_norm, k_norm, wo, ffn_norm, w1, w2, w3 } =
         &model.weights.layers[l];
-    let (cache_k, cache_v) = cache.layer(l);
-    let mut see = Observer::layer(model, probe, dims, l);
+    let mut see = Observer::new(model, probe, work.number, &work.spans, all).in_layer(l);
 
     // Attention: what does each token take from the ones before it?
     backend.rms_norm(&work.x, attn_norm, config.norm_eps, t, &mut work.attn_norm)?;
     see.stage(Stage::AttnNorm, &work.attn_norm)?;
 
-    backend.prepare(&work.attn_norm, d, t, t, &mut work.input)?;
+    backend.prepare(&work.attn_norm, d, &work.pass, all, &mut work.input)?;
     see.quantized(Stage::AttnNormQ8, Stage::AttnNormScale, &work.input)?;
-    backend.matmul(&work.input, &wq.matrix, wq.bias.as_ref(), &mut work.xq)?;
-    see.stage(Stage::Xq, &work.xq)?;
-    backend.matmul(&work.input, &wk.matrix, wk.bias.as_ref(), &mut work.xk)?;
-    see.stage(Stage::Xk, &work.xk)?;
-    backend.matmul(&work.input, &wv.matrix, wv.bias.as_ref(), &mut work.xv)?;
-    see.stage(Stage::Xv, &work.xv)?;
+    let mut products = [wq.into(&mut work.xq), wk.into(&mut work.xk), wv.into(&mut work.xv)];
+    backend.matmuls(&work.input, &mut products, &mut see.stages(&[Stage::Xq, Stage::Xk, Stage::Xv]))?;
 
     // Qwen3 normalises every head's query and key first; the others turn them as they are.
     let (mut q, mut k) = (&work.xq, &work.xk);
@@ -218,46 +252,48 @@ pub fn layer<B: Backend, P: Probe>(
     backend.rope(k, cos, sin, config.pairing, config.kv_heads, c, t, &mut work.xk_rope)?;
     see.stage(Stage::XkRope, &work.xk_rope)?;
 
-    backend.cache(&work.xk_rope, kv, dims.start, t, cache_k);
-    see.cache(Stage::CacheK, cache_k)?;
-    backend.cache(&work.xv, kv, dims.start, t, cache_v);
-    see.cache(Stage::CacheV, cache_v)?;
+    let window = model.sizes().window_of(l);
+    let shape = AttentionShape { heads: config.heads, kv_heads: config.kv_heads, head_dim: c, window };
+    for (span, cache) in caches.iter_mut().enumerate() {
+        let (cache_k, cache_v) = cache.layer(l);
+        backend.cache(&work.xk_rope, kv, &work.pass, span, cache_k)?;
+        see.cache(span, Stage::CacheK, cache_k)?;
+        backend.cache(&work.xv, kv, &work.pass, span, cache_v)?;
+        see.cache(span, Stage::CacheV, cache_v)?;
 
-    // keys, values, qk, scores, masked_scores and softmax are inside; the observer sees them there.
-    let shape = AttentionShape {
-        tokens: t,
-        start: dims.start,
-        heads: config.heads,
-        kv_heads: config.kv_heads,
-        head_dim: c,
-        window: model.sizes().window_of(l),
-    };
-    backend.attention(shape, &work.xq_rope, cache_k, cache_v, &mut work.attn_heads, &mut see)?;
+        // keys, values, qk, scores, masked_scores and softmax are inside; the observer sees them there.
+        let (q, out, sink) = (&work.xq_rope, &mut work.attn_heads, &mut see.attention(span));
+        backend.attention(shape, q, &work.pass, span, cache_k, cache_v, out, sink)?;
+    }
     see.stage(Stage::AttnHeads, &work.attn_heads)?;
 
-    backend.prepare(&work.attn_heads, config.q_dim(), t, t, &mut work.input)?;
+    backend.prepare(&work.attn_heads, config.q_dim(), &work.pass, all, &mut work.input)?;
     see.quantized(Stage::AttnHeadsQ8, Stage::AttnHeadsScale, &work.input)?;
     backend.matmul(&work.input, &wo.matrix, wo.bias.as_ref(), &mut work.attn_output)?;
     see.stage(Stage::AttnOutput, &work.attn_output)?;
-    backend.add(&work.x, &work.attn_output, t * d, &mut work.attn_residual)?;
-    see.stage(Stage::AttnResidual, &work.attn_residual)?;
 
     // Feed-forward: what does each token make of it, on its own?
-    backend.rms_norm(&work.attn_residual, ffn_norm, config.norm_eps, t, &mut work.ffn_norm)?;
-    see.stage(Stage::FfnNorm, &work.ffn_norm)?;
+    backend.add_rms_norm(
+        (&work.x, &work.attn_output),
+        ffn_norm,
+        config.norm_eps,
+        (t, d),
+        (&mut work.attn_residual, &mut work.ffn_norm),
+        &mut see.stages(&[Stage::AttnResidual, Stage::FfnNorm]),
+    )?;
 
-    backend.prepare(&work.ffn_norm, d, t, t, &mut work.input)?;
+    backend.prepare(&work.ffn_norm, d, &work.pass, all, &mut work.input)?;
     see.quantized(Stage::FfnNormQ8, Stage::FfnNormScale, &work.input)?;
-    backend.matmul(&work.input, &w1.matrix, w1.bias.as_ref(), &mut work.ffn_gate)?;
-    see.stage(Stage::FfnGate, &work.ffn_gate)?;
-    backend.silu(&work.ffn_gate, t * f, &mut work.ffn_silu)?;
-    see.stage(Stage::FfnSilu, &work.ffn_silu)?;
-    backend.matmul(&work.input, &w3.matrix, w3.bias.as_ref(), &mut work.ffn_up)?;
-    see.stage(Stage::FfnUp, &work.ffn_up)?;
-    backend.mul(&work.ffn_silu, &work.ffn_up, t * f, &mut work.ffn_hidden)?;
-    see.stage(Stage::FfnHidden, &work.ffn_hidden)?;
+    let gated = Swiglu {
+        gate: w1.into(&mut work.ffn_gate),
+        silu: &mut work.ffn_silu,
+        up: w3.into(&mut work.ffn_up),
+        hidden: &mut work.ffn_hidden,
+    };
+    let stages = &[Stage::FfnGate, Stage::FfnSilu, Stage::FfnUp, Stage::FfnHidden];
+    backend.swiglu(&work.input, t * f, gated, &mut see.stages(stages))?;
 
-    backend.prepare(&work.ffn_hidden, f, t, t, &mut work.input)?;
+    backend.prepare(&work.ffn_hidden, f, &work.pass, all, &mut work.input)?;
     see.quantized(Stage::FfnHiddenQ8, Stage::FfnHiddenScale, &work.input)?;
     backend.matmul(&work.input, &w2.matrix, w2.bias.as_ref(), &mut work.ffn_down)?;
     see.stage(Stage::FfnDown, &work.ffn_down)?;
@@ -268,69 +304,119 @@ pub fn layer<B: Backend, P: Probe>(
     Ok(())
 }
 
+impl<B: Backend> Linear<B> {
+    /// Its product, into `out`.
+    fn into<'a>(&'a self, out: &'a mut B::Buffer) -> Product<'a, B> {
+        Product { matrix: &self.matrix, bias: self.bias.as_ref(), out }
+    }
+}
+
 /// Logits that are computed at once: more rows go one block after the other.
 const LOGITS_AT_ONCE: usize = 1 << 22;
 
-/// Everything after the layers: from `work.x` to the logits, of the last token only unless the probe wants
-/// every row.
+/// Everything after the layers: from `work.x` to the logits, of the last token of each span only unless the probe
+/// wants every row of its sequence.
 ///
 /// # Errors
 /// As [`forward`]'s.
 pub fn finish<B: Backend, P: Probe>(
     model: &Model<B>,
     work: &mut Activations<B>,
-    dims: PassDims,
     probe: &mut P,
 ) -> Result<()> {
-    let see = Observer::once(model, probe, dims);
-    let stages = [Stage::FinalNorm, Stage::FinalNormQ8, Stage::FinalNormScale, Stage::Logits];
-    let every_row = stages.into_iter().any(|stage| see.wants(stage));
-    let first = if every_row { 0 } else { dims.tokens - 1 };
-    finish_rows(model, work, dims, first..dims.tokens, probe)
+    for span in 0..work.spans.len() {
+        let see = Observer::new(model, probe, work.number, &work.spans, &PassRows::All);
+        let stages = [Stage::FinalNorm, Stage::FinalNormQ8, Stage::FinalNormScale, Stage::Logits];
+        if stages.into_iter().any(|stage| see.wants(span, stage)) {
+            before_last(model, work, span, 0..work.spans[span].tokens - 1, probe)?;
+        }
+    }
+    head(model, work, &PassRows::Last, probe)?;
+    for (span, row) in work.last_rows.iter_mut().enumerate() {
+        *row = span;
+    }
+    Ok(())
 }
 
-/// [`finish`] for the tokens `rows`.
+/// [`finish`] for the tokens `rows` of the only span of a pass.
 ///
 /// # Errors
 /// As [`forward`]'s.
 pub fn finish_rows<B: Backend, P: Probe>(
     model: &Model<B>,
     work: &mut Activations<B>,
-    dims: PassDims,
     rows: Range<usize>,
     probe: &mut P,
 ) -> Result<()> {
-    let (config, backend) = (&model.config, &model.backend);
-    let (d, at_once) = (config.dim, (LOGITS_AT_ONCE / config.vocab).clamp(1, rows.len().max(1)));
-    if work.logit_rows < at_once {
-        (work.some, work.final_norm) = (backend.buffer(at_once * d), backend.buffer(at_once * d));
-        (work.logits, work.logit_rows) = (backend.buffer(at_once * config.vocab), at_once);
-    }
-    let last = dims.tokens - 1;
-    let mut first = rows.start;
-    while first < rows.end {
-        // The last token's row goes alone and is summed as in a pass of one token: it is the only one that a pass
-        // computes which nobody watches, and it must not differ where somebody does.
-        let (t, order) =
-            if first == last { (1, 1) } else { (at_once.min(rows.end.min(last) - first), dims.tokens) };
-        let mut see = Observer::some(model, probe, dims, first..first + t);
-        backend.rows(&work.x, first..first + t, d, &mut work.some);
-        backend.rms_norm(&work.some, &model.weights.final_norm, config.norm_eps, t, &mut work.final_norm)?;
-        see.stage(Stage::FinalNorm, &work.final_norm)?;
-
-        backend.prepare(&work.final_norm, d, t, order, &mut work.input)?;
-        see.quantized(Stage::FinalNormQ8, Stage::FinalNormScale, &work.input)?;
-        backend.matmul(&work.input, model.weights.head(), None, &mut work.logits)?;
-        see.stage(Stage::Logits, &work.logits)?;
-        work.last_row = t - 1;
-        first += t;
+    let last = work.spans[0].tokens - 1;
+    before_last(model, work, 0, rows.start..rows.end.min(last), probe)?;
+    if rows.contains(&last) {
+        head(model, work, &PassRows::Last, probe)?;
+        work.last_rows[0] = 0;
     }
     Ok(())
 }
 
-/// Shows the logits (V) of the last token of the pass that ran last.
-pub fn last_logits<B: Backend>(model: &Model<B>, work: &Activations<B>, mut see: impl FnMut(&[f32])) {
-    let vocab = model.config.vocab;
-    let first = work.last_row * vocab;
-    model.backend.read(&work.logits, first + vocab, &mut |logits| see(&logits[first..]));
+/// The head for `rows` of a span, none of which is its last.
+fn before_last<B: Backend, P: Probe>(
+    model: &Model<B>,
+    work: &mut Activations<B>,
+    span: usize,
+    rows: Range<usize>,
+    probe: &mut P,
+) -> Result<()> {
+    let at_once = (LOGITS_AT_ONCE / model.config.vocab).max(1);
+    for first in rows.clone().step_by(at_once) {
+        let rows = first..rows.end.min(first + at_once);
+        work.last_rows[span] = rows.len() - 1;
+        head(model, work, &PassRows::Of { span, rows }, probe)?;
+    }
+    Ok(())
+}
+
+/// The final norm and the logits of `rows`.
+fn head<B: Backend, P: Probe>(
+    model: &Model<B>,
+    work: &mut Activations<B>,
+    rows: &PassRows,
+    probe: &mut P,
+) -> Result<()> {
+    let (config, backend, d) = (&model.config, &model.backend, model.config.dim);
+    let t = rows.count(&work.spans);
+    if work.logit_rows < t {
+        let room = |width: usize| backend.buffer(t * width).map_err(|error| no_room(error, config, t));
+        (work.some, work.final_norm, work.logits) = (room(d)?, room(d)?, room(config.vocab)?);
+        work.logit_rows = t;
+    }
+    let mut see = Observer::new(model, probe, work.number, &work.spans, rows);
+    backend.rows(&work.x, d, &work.pass, rows, &mut work.some)?;
+    backend.rms_norm(&work.some, &model.weights.final_norm, config.norm_eps, t, &mut work.final_norm)?;
+    see.stage(Stage::FinalNorm, &work.final_norm)?;
+
+    backend.prepare(&work.final_norm, d, &work.pass, rows, &mut work.input)?;
+    see.quantized(Stage::FinalNormQ8, Stage::FinalNormScale, &work.input)?;
+    backend.matmul(&work.input, model.weights.head(), None, &mut work.logits)?;
+    see.stage(Stage::Logits, &work.logits)
+}
+
+/// Shows the logits (V) of the last token of span number `span` of the pass that ran last.
+///
+/// # Errors
+/// What `see` returns, and where the backend fails.
+pub fn last_logits<B: Backend>(
+    model: &Model<B>,
+    work: &Activations<B>,
+    span: usize,
+    mut see: impl FnMut(&[f32]) -> Result<()>,
+) -> Result<()> {
+    let (vocab, row) = (model.config.vocab, work.last_rows[span]);
+    model.backend.read(&work.logits, row * vocab..(row + 1) * vocab, &mut see)
+}
+
+/// Says what there was no memory for.
+fn no_room(error: Error, config: &ModelConfig, tokens: usize) -> Error {
+    error
+        .at(format!("the buffers of a pass over {tokens} tokens"))
+        .expected(format!("room for {} bytes", buffer_bytes(config, tokens)))
+        .next("use a shorter prompt, or end other programs")
 }

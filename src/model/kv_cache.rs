@@ -1,23 +1,58 @@
 //! The KV cache: every key (turned by RoPE) and value that was computed, layer by layer, so that a decode
 //! pass computes one row and reads the rest.
+//!
+//! A cache belongs to one sequence. Several in a batch have one each, so that a sequence that ends leaves and gives
+//! its memory back while the others go on.
 
 use crate::backend::Backend;
-use crate::config::ModelConfig;
+use crate::config::{CacheDtype, ModelConfig};
+use crate::error::{Error, Result};
 
-/// Keys and values of all layers for the positions 0 .. [`KvCache::len`].
+/// Keys and values of all layers for the positions 0 .. [`KvCache::len`] of one sequence.
 pub struct KvCache<B: Backend> {
     /// For each layer the keys (capacity, G, C) and the values (capacity, G, C).
     layers: Vec<(B::Cache, B::Cache)>,
     capacity: usize,
     len: usize,
-    width: usize,
 }
 
+/// The part of the free memory that a cache may take whose text may grow as long as it will: the buffers of a pass
+/// and what is recorded need room beside it.
+const SHARE: usize = 2;
+
 impl<B: Backend> KvCache<B> {
-    /// An empty cache for a model of this configuration. It takes memory as it is used.
-    pub fn new(config: &ModelConfig, backend: &B) -> Self {
-        let layer = |_| (backend.new_cache(), backend.new_cache());
-        Self { layers: (0..config.layers).map(layer).collect(), capacity: 0, len: 0, width: config.kv_dim() }
+    /// An empty cache with room for `tokens` tokens of a model of this configuration.
+    ///
+    /// # Errors
+    /// [`Error::Prompt`] where there is no memory for it, with the bytes that all of it takes.
+    pub fn with_capacity(config: &ModelConfig, backend: &B, tokens: usize) -> Result<Self> {
+        let count = tokens.saturating_mul(config.kv_dim());
+        let layer = |_| Ok((backend.new_cache(count)?, backend.new_cache(count)?));
+        let layers = (0..config.layers).map(layer).collect::<Result<_>>().map_err(|error: Error| {
+            error
+                .at(format!("the KV cache for {tokens} tokens"))
+                .expected(format!("room for {} bytes", bytes(config, backend.cache_dtype(), tokens)))
+                .next("use a shorter prompt, draw fewer tokens (-n), or end other programs")
+        })?;
+        Ok(Self { layers, capacity: tokens, len: 0 })
+    }
+
+    /// An empty cache for a text of which nobody knows how long it gets: with room for the model's context, or for
+    /// as much of it as memory is free.
+    ///
+    /// # Errors
+    /// As [`KvCache::with_capacity`]'s, where there is not even room for one token.
+    pub fn as_long_as_fits(config: &ModelConfig, backend: &B) -> Result<Self> {
+        let token = bytes(config, backend.cache_dtype(), 1).max(1);
+        let free = backend.free_memory().map_or(usize::MAX, |bytes| bytes / SHARE / token);
+        let mut tokens = config.context.min(free).max(1);
+        loop {
+            match Self::with_capacity(config, backend, tokens) {
+                // The system may count in another way.
+                Err(_) if tokens > 1 => tokens /= 2,
+                other => return other,
+            }
+        }
     }
 
     /// Number of positions that are cached.
@@ -30,6 +65,11 @@ impl<B: Backend> KvCache<B> {
         self.len == 0
     }
 
+    /// How many positions there is room for.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
     /// Forgets the positions from `len` on. What they held is written over by what comes next.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
@@ -37,25 +77,30 @@ impl<B: Backend> KvCache<B> {
 
     /// Says that the positions below `len` are written now.
     pub(super) fn set_len(&mut self, len: usize) {
-        debug_assert!(len <= self.capacity);
         self.len = len;
     }
 
-    /// Makes room for `positions`, at least doubling, so that growing costs a constant for each position.
-    pub(super) fn reserve(&mut self, positions: usize, backend: &B) {
-        if positions <= self.capacity {
-            return;
+    /// Checks that there is room for the positions below `len`.
+    ///
+    /// # Errors
+    /// [`Error::Prompt`] where there is not.
+    pub fn check(&self, len: usize) -> Result<()> {
+        if len <= self.capacity {
+            return Ok(());
         }
-        let capacity = positions.max(2 * self.capacity);
-        for (keys, values) in &mut self.layers {
-            backend.grow_cache(keys, capacity * self.width);
-            backend.grow_cache(values, capacity * self.width);
-        }
-        self.capacity = capacity;
+        Err(Error::prompt("the KV cache is full")
+            .expected(format!("at most {} tokens, for which it was made", self.capacity))
+            .found(format!("{len} tokens"))
+            .next("use a shorter prompt, or draw fewer tokens"))
     }
 
     /// The keys and the values of a layer, each (capacity, G, C).
     pub(super) fn layer(&mut self, layer: usize) -> &mut (B::Cache, B::Cache) {
         &mut self.layers[layer]
     }
+}
+
+/// Bytes that the cache of a model of this configuration takes for `tokens` tokens.
+pub fn bytes(config: &ModelConfig, dtype: CacheDtype, tokens: usize) -> usize {
+    [2, config.layers, config.kv_dim(), dtype.bytes()].into_iter().fold(tokens, usize::saturating_mul)
 }

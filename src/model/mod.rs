@@ -1,7 +1,7 @@
 //! The model: its weights, its cache, and the one forward pass. Read [`forward`] first.
 
 pub mod forward;
-mod kv_cache;
+pub mod kv_cache;
 mod observe;
 mod reading;
 mod weights;
@@ -26,7 +26,7 @@ pub struct Model<B: Backend> {
     /// Where it runs.
     pub backend: B,
     /// RoPE's angle a position for each pair (C/2), in radians.
-    pub rope_frequencies: Vec<f32>,
+    pub rope_frequencies: B::Buffer,
     name: String,
     ignored: Vec<String>,
 }
@@ -61,8 +61,9 @@ impl<B: Backend> Model<B> {
         let weights = Weights::load(checkpoint, &backend)?;
         // Of weights that were put together meanwhile a part may be missing.
         backend.stop().check()?;
-        let rope_frequencies =
-            ops::rope::frequencies(config.head_dim, config.rope_theta, &config.rope_scaling);
+        let frequencies = ops::rope::frequencies(config.head_dim, config.rope_theta, &config.rope_scaling);
+        let mut rope_frequencies = backend.buffer(frequencies.len())?;
+        backend.write(&frequencies, &mut rope_frequencies)?;
         let (name, ignored) = (checkpoint.name.clone(), checkpoint.notes.ignored.clone());
         Ok(Self { config, weights, backend, rope_frequencies, name, ignored })
     }

@@ -1,11 +1,12 @@
-//! Between the pass and the probe: turns "this buffer is that stage" into rows of a site, where wanted.
+//! Between the pass and the probe: turns "this buffer is that stage" into rows of a site, where wanted; of a pass
+//! over several sequences, the rows of each under a site of its own.
 
 use std::ops::Range;
 
-use crate::backend::{AttentionPart, AttentionSink, Backend};
+use crate::backend::{AttentionPart, AttentionSink, Backend, PassRows, Span};
 use crate::error::Result;
 use crate::ops;
-use crate::trace::{PassDims, Probe, Site, Sizes, Stage, Values};
+use crate::trace::{PassDims, Probe, Run, Site, Sizes, Stage, Values};
 
 use super::Model;
 
@@ -17,124 +18,198 @@ pub(super) struct Observer<'a, B, P> {
     backend: &'a B,
     probe: &'a mut P,
     sizes: Sizes,
-    dims: PassDims,
     layer: Option<usize>,
-    /// The rows that are offered: all, or some of a stage that has one for each token.
-    rows: Option<Range<usize>>,
+    /// What the buffers hold of each sequence, one after the other; nothing where nobody looks.
+    parts: Vec<Part>,
+}
+
+/// Rows of one sequence.
+#[derive(Clone)]
+struct Part {
+    sequence: usize,
+    dims: PassDims,
+    /// The tokens of the pass that the buffers hold.
+    tokens: Range<usize>,
+    /// The row of the buffers that the first of them is.
+    at: usize,
 }
 
 impl<'a, B: Backend, P: Probe> Observer<'a, B, P> {
-    /// Outside the layers.
-    pub(super) fn once(model: &'a Model<B>, probe: &'a mut P, dims: PassDims) -> Self {
-        Self { backend: &model.backend, probe, sizes: model.sizes(), dims, layer: None, rows: None }
+    /// Outside the layers: the buffers hold `rows` of pass number `pass` over `spans`.
+    pub(super) fn new(
+        model: &'a Model<B>,
+        probe: &'a mut P,
+        pass: usize,
+        spans: &[Span],
+        rows: &PassRows,
+    ) -> Self {
+        let mut parts = Vec::new();
+        if P::ENABLED {
+            let mut at = 0;
+            for (i, &Span { sequence, start, tokens }) in spans.iter().enumerate() {
+                let held = match rows {
+                    PassRows::All => 0..tokens,
+                    PassRows::Of { span, rows } if *span == i => rows.clone(),
+                    PassRows::Of { .. } => continue,
+                    PassRows::Last => tokens - 1..tokens,
+                };
+                at += held.len();
+                let dims = PassDims { pass, start, tokens };
+                parts.push(Part { sequence, dims, at: at - held.len(), tokens: held });
+            }
+        }
+        Self { backend: &model.backend, probe, sizes: model.sizes(), layer: None, parts }
     }
 
-    /// In a layer.
-    pub(super) fn layer(model: &'a Model<B>, probe: &'a mut P, dims: PassDims, layer: usize) -> Self {
-        Self { layer: Some(layer), ..Self::once(model, probe, dims) }
+    /// The same in a layer.
+    pub(super) fn in_layer(self, layer: usize) -> Self {
+        Self { layer: Some(layer), ..self }
     }
 
-    /// Outside the layers, for the tokens `rows`.
-    pub(super) fn some(model: &'a Model<B>, probe: &'a mut P, dims: PassDims, rows: Range<usize>) -> Self {
-        Self { rows: Some(rows), ..Self::once(model, probe, dims) }
+    fn site(&self, part: &Part, stage: Stage) -> Site {
+        let Part { sequence, dims, .. } = *part;
+        Site { run: Run::ITSELF, sequence, pass: dims.pass, layer: self.layer, stage }
     }
 
-    fn site(&self, stage: Stage) -> Site {
-        Site { layer: self.layer, ..Site::once(self.dims.pass, stage) }
+    /// The site of `stage`, where the probe wants it of `part`.
+    fn wanted(&self, part: &Part, stage: Stage) -> Option<Site> {
+        let site = self.site(part, stage);
+        (stage.present(&self.sizes, part.dims) && self.probe.wants(site)).then_some(site)
     }
 
-    /// Whether the probe wants `stage` here.
-    pub(super) fn wants(&self, stage: Stage) -> bool {
-        P::ENABLED && stage.present(&self.sizes, self.dims) && self.probe.wants(self.site(stage))
+    /// Whether the probe wants `stage` of span number `span`.
+    pub(super) fn wants(&self, span: usize, stage: Stage) -> bool {
+        self.parts.get(span).is_some_and(|part| self.wanted(part, stage).is_some())
+    }
+
+    /// Calls `show` for each sequence of which the probe wants `stage`: with its part and its site.
+    fn each(
+        &mut self,
+        stage: Stage,
+        mut show: impl FnMut(&mut Self, &Part, Site) -> Result<()>,
+    ) -> Result<()> {
+        for i in 0..self.parts.len() {
+            if let Some(site) = self.wanted(&self.parts[i], stage) {
+                let part = self.parts[i].clone();
+                show(self, &part, site)?;
+            }
+        }
+        Ok(())
     }
 
     /// Offers `stage`, whose values `buffer` begins with.
     pub(super) fn stage(&mut self, stage: Stage, buffer: &B::Buffer) -> Result<()> {
-        let mut done = Ok(());
-        if self.wants(stage) {
-            let (count, backend) = (self.count(stage), self.backend);
-            backend.read(buffer, count, &mut |values| done = self.record(stage, Values::F32(values)));
-        }
-        done
+        self.each(stage, |see, part, site| {
+            let (backend, width) = (see.backend, see.values(stage, part.dims) / part.dims.tokens);
+            let range = part.held().start * width..part.held().end * width;
+            let rows = see.rows(stage, part);
+            backend.read(buffer, range, &mut |values| see.record(site, rows.clone(), Values::F32(values)))
+        })
     }
 
-    /// Offers what is cached so far.
-    pub(super) fn cache(&mut self, stage: Stage, cache: &B::Cache) -> Result<()> {
-        let mut done = Ok(());
-        if self.wants(stage) {
-            let (count, backend) = (self.count(stage), self.backend);
-            backend.read_cache(cache, count, &mut |values| done = self.record(stage, Values::F32(values)));
-        }
-        done
+    /// What takes the outputs of a fused operation, and offers each as the stage of its number.
+    pub(super) fn stages(&mut self, stages: &'static [Stage]) -> impl FnMut(usize, &B::Buffer) -> Result<()> {
+        |i, buffer| self.stage(stages[i], buffer)
     }
 
-    /// How many values of `stage` are offered.
-    fn count(&self, stage: Stage) -> usize {
-        let count = self.sizes.shape(stage.axes(), self.dims).iter().product();
-        self.rows.as_ref().map_or(count, |rows| count / self.dims.tokens * rows.len())
+    /// Offers what is cached so far of span number `span`.
+    pub(super) fn cache(&mut self, span: usize, stage: Stage, cache: &B::Cache) -> Result<()> {
+        let Some(part) = self.parts.get(span).cloned() else { return Ok(()) };
+        let Some(site) = self.wanted(&part, stage) else { return Ok(()) };
+        let (count, rows) = (self.values(stage, part.dims), self.sizes.rows(stage.axes(), part.dims));
+        let backend = self.backend;
+        backend.read_cache(cache, count, &mut |values| self.record(site, 0..rows, Values::F32(values)))
     }
 
-    /// Hands over every row of `stage` that is offered, some at a time.
-    fn record(&mut self, stage: Stage, values: Values<'_>) -> Result<()> {
-        let all = || 0..self.sizes.rows(stage.axes(), self.dims);
-        let rows = self.rows.clone().unwrap_or_else(all);
+    /// How many values all of `stage` has.
+    fn values(&self, stage: Stage, dims: PassDims) -> usize {
+        self.sizes.shape(stage.axes(), dims).iter().product()
+    }
+
+    /// The rows of `stage`, which has some for each token, that the buffers hold of `part`.
+    fn rows(&self, stage: Stage, part: &Part) -> Range<usize> {
+        let of_token = self.sizes.rows(stage.axes(), part.dims) / part.dims.tokens;
+        part.tokens.start * of_token..part.tokens.end * of_token
+    }
+
+    /// Hands over `rows` of a site, some at a time.
+    fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) -> Result<()> {
         let width = values.len() / rows.len();
         let at_once = (VALUES_AT_ONCE / width.max(1)).max(1);
         for first in rows.clone().step_by(at_once) {
             self.backend.stop().check()?;
             let now = first..rows.end.min(first + at_once);
             let values = values.slice((first - rows.start) * width..(now.end - rows.start) * width);
-            self.probe.record(self.site(stage), now, values);
+            self.probe.record(site, now, values);
         }
         Ok(())
     }
 
     /// Offers the int8 values and the scales of what the next products read, where they run in int8.
     pub(super) fn quantized(&mut self, values: Stage, scales: Stage, input: &B::Input) -> Result<()> {
-        let (backend, mut done) = (self.backend, Ok(()));
-        if self.wants(values) {
-            backend.read_quantized(input, &mut |q8, _| done = self.record(values, Values::I8(q8)));
+        for stage in [values, scales] {
+            self.each(stage, |see, part, site| {
+                let (backend, rows) = (see.backend, see.rows(stage, part));
+                backend.read_quantized(input, part.held(), &mut |q8, scale| {
+                    let shown = if stage == values { Values::I8(q8) } else { Values::F32(scale) };
+                    see.record(site, rows.clone(), shown)
+                })
+            })?;
         }
-        if done.is_ok() && self.wants(scales) {
-            backend.read_quantized(input, &mut |_, scale| done = self.record(scales, Values::F32(scale)));
-        }
-        done
+        Ok(())
     }
 
     /// Offers the token ids.
     pub(super) fn ids(&mut self, stage: Stage, ids: &[u32]) -> Result<()> {
-        if !self.wants(stage) {
-            return Ok(());
-        }
-        let ids: Vec<i64> = ids.iter().map(|&id| i64::from(id)).collect();
-        self.record(stage, Values::I64(&ids))
+        self.each(stage, |see, part, site| {
+            let ids: Vec<i64> = ids[part.held()].iter().map(|&id| i64::from(id)).collect();
+            see.record(site, 0..1, Values::I64(&ids))
+        })
     }
 
     /// Offers the mask (T, K), which the pass itself never stores: attention stays between the window and the
     /// causal edge. Where only some layers have a window, this is their mask.
     pub(super) fn mask(&mut self) -> Result<()> {
-        if self.wants(Stage::Mask) {
-            let site = self.site(Stage::Mask);
-            let mut row = vec![0.0; self.dims.keys()];
-            for t in 0..self.dims.tokens {
-                self.backend.stop().check()?;
+        self.each(Stage::Mask, |see, part, site| {
+            let mut row = vec![0.0; part.dims.keys()];
+            for t in 0..part.dims.tokens {
+                see.backend.stop().check()?;
                 row.fill(0.0);
-                let position = self.dims.start + t;
-                ops::attention::mask(&mut row, ops::attention::visible(position, self.sizes.window));
-                self.probe.record(site, t..t + 1, Values::F32(&row));
+                let position = part.dims.start + t;
+                ops::attention::mask(&mut row, ops::attention::visible(position, see.sizes.window));
+                see.probe.record(site, t..t + 1, Values::F32(&row));
             }
-        }
-        Ok(())
+            Ok(())
+        })
+    }
+
+    /// What sees the parts of attention of span number `span`.
+    pub(super) fn attention(&mut self, span: usize) -> Sink<'_, 'a, B, P> {
+        Sink { see: self, span }
     }
 }
 
-impl<B: Backend, P: Probe> AttentionSink for Observer<'_, B, P> {
+impl Part {
+    /// The rows of the buffers that are its own.
+    fn held(&self) -> Range<usize> {
+        self.at..self.at + self.tokens.len()
+    }
+}
+
+/// The probe, as the attention of one span sees it.
+pub(super) struct Sink<'s, 'a, B, P> {
+    see: &'s mut Observer<'a, B, P>,
+    span: usize,
+}
+
+impl<B: Backend, P: Probe> AttentionSink for Sink<'_, '_, B, P> {
     fn wants(&self, part: AttentionPart) -> bool {
-        Observer::wants(self, stage(part))
+        self.see.wants(self.span, stage(part))
     }
 
     fn rows(&mut self, part: AttentionPart, rows: Range<usize>, values: &[f32]) {
-        self.probe.record(self.site(stage(part)), rows, Values::F32(values));
+        let site = self.see.site(&self.see.parts[self.span], stage(part));
+        self.see.probe.record(site, rows, Values::F32(values));
     }
 }
 

@@ -30,10 +30,13 @@ impl<B: Backend> Model<B> {
                 .expected(format!("a row from 0 to {last}")));
         }
         let mut values = Vec::new();
-        let mut keep = |seen: &[f32]| values.extend_from_slice(seen);
+        let mut keep = |seen: &[f32]| {
+            values.extend_from_slice(seen);
+            Ok(())
+        };
         match held {
             Held::Matrix(matrix) => self.backend.read_rows(matrix, at.rows.clone(), &mut keep)?,
-            Held::Vector(vector) => self.backend.read_vector(vector, &mut keep),
+            Held::Vector(vector) => self.backend.read_vector(vector, &mut keep)?,
         }
         Ok(values)
     }

@@ -3,7 +3,7 @@
 use crate::backend::Backend;
 use crate::checkpoint::names::LayerWeight as L;
 use crate::checkpoint::{Checkpoint, Weight};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A linear projection: outputs = inputs · matrixᵀ (+ bias).
 pub struct Linear<B: Backend> {
@@ -57,10 +57,14 @@ impl<B: Backend> Weights<B> {
         let config = &checkpoint.config;
         let (d, f, v) = (config.dim, config.ffn_dim, config.vocab);
         let (q, kv) = (config.q_dim(), config.kv_dim());
-        let matrix = |weight, outputs: usize, inputs: usize| {
-            backend.matrix(checkpoint.tensor(weight, &[outputs, inputs])?)
+        let matrix = |weight: Weight, outputs: usize, inputs: usize| {
+            let tensor = checkpoint.tensor(weight, &[outputs, inputs])?;
+            backend.matrix(tensor).map_err(|error| unmade(error, weight))
         };
-        let vector = |weight, length: usize| Ok(backend.vector(checkpoint.tensor(weight, &[length])?));
+        let vector = |weight: Weight, length: usize| {
+            let tensor = checkpoint.tensor(weight, &[length])?;
+            backend.vector(tensor).map_err(|error| unmade(error, weight))
+        };
         let layer = |layer| {
             let linear = |w, b, has_bias: bool, outputs, inputs| {
                 Ok(Linear {
@@ -96,5 +100,13 @@ impl<B: Backend> Weights<B> {
     /// The output head (V, D): its own, or the embedding table where the two are tied.
     pub fn head(&self) -> &B::Matrix {
         self.head.as_ref().unwrap_or(&self.embedding)
+    }
+}
+
+/// Says of which weight an error is; a request to stop is of none.
+fn unmade(error: Error, weight: Weight) -> Error {
+    match error {
+        Error::Interrupted(_) => error,
+        error => error.at(weight.describe()).next("end other programs, or use a smaller model"),
     }
 }

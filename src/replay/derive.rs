@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ndarray::{ArrayD, IxDyn};
 
+use crate::backend::{Backend, Operation};
 use crate::config::Precision;
 use crate::error::{Error, Result};
 use crate::ops;
@@ -13,36 +14,27 @@ use crate::ops::elementwise::{add, mul};
 use crate::ops::round;
 use crate::ops::swiglu::silu;
 use crate::stop::Stop;
+use crate::trace::stage::Rule;
 use crate::trace::{Frame, FrameData, PassDims, Site, Sizes, Stage};
 
 /// Whether `stage` follows from other stages without weights.
 pub fn is_derivable(stage: Stage) -> bool {
-    use Stage as S;
-    matches!(
-        stage,
-        S::Mask
-            | S::Keys
-            | S::Values
-            | S::Qk
-            | S::Scores
-            | S::MaskedScores
-            | S::Softmax
-            | S::AttnHeads
-            | S::AttnResidual
-            | S::FfnSilu
-            | S::FfnHidden
-            | S::FfnResidual
-            | S::AttnNormQ8
-            | S::AttnNormScale
-            | S::AttnHeadsQ8
-            | S::AttnHeadsScale
-            | S::FfnNormQ8
-            | S::FfnNormScale
-            | S::FfnHiddenQ8
-            | S::FfnHiddenScale
-            | S::FinalNormQ8
-            | S::FinalNormScale
-    )
+    stage.info().rule.is_some()
+}
+
+/// Whether `stage` of a run on `backend` is to be derived: it can be, and the functions of [`crate::ops`] give the
+/// bits that the backend computed.
+pub fn is_derived<B: Backend>(backend: &B, stage: Stage) -> bool {
+    let operation = match stage.info().rule {
+        None => return false,
+        Some(Rule::Copied) => return true,
+        Some(Rule::Attention) => Operation::Attention,
+        Some(Rule::Silu) => Operation::Silu,
+        Some(Rule::Mul) => Operation::Mul,
+        Some(Rule::Add) => Operation::Add,
+        Some(Rule::Quantized) => Operation::Prepare,
+    };
+    backend.keeps_order(operation)
 }
 
 /// The frame of `site`, whose stage [`is_derivable`]. `input` gives the frames that it follows from, and

@@ -79,7 +79,7 @@ impl Live {
     /// Where the prompt cannot be run, or no thread can be started.
     pub fn start<B: Backend + 'static>(model: Arc<Model<B>>, start: Start) -> Result<Self> {
         let Start { ids, draws, sampler, tokenizer, eos, memory } = start;
-        let session = Session::new(&model, sampler.clone());
+        let session = Session::new(&model, sampler.clone())?;
         session.check(&ids)?;
         let dims = session.next_pass(ids.len());
         drop(session);
@@ -112,8 +112,11 @@ impl Live {
         let worker = thread::Builder::new()
             .name("model".into())
             .spawn(move || {
-                let session = Session::new(&model, sampler);
-                Worker::new(session, shared, seen).serve(ids, &inbox, &outbox);
+                match Session::new(&model, sampler) {
+                    Ok(session) => Worker::new(session, shared, seen).serve(ids, &inbox, &outbox),
+                    // Whoever reads it may be gone.
+                    Err(error) => drop(outbox.send(Reply::Pass(dims, Err(error)))),
+                }
             })
             .map_err(|error| Error::terminal("no thread can be started for the model").found(error))?;
         live.worker = Some(worker);

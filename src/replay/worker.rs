@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ndarray::{ArrayD, IxDyn};
 
-use super::derive::{derive, is_derivable, values};
+use super::derive::{derive, is_derived, values};
 use super::store::Store;
-use crate::backend::Backend;
+use crate::backend::{Backend, Span};
 use crate::error::{Error, Result};
 use crate::generate::Session;
 use crate::model::forward;
@@ -303,7 +303,7 @@ impl<'m, B: Backend> Worker<'m, B> {
         let stages = beside(site, &sizes, dims);
         let largest = lock(&self.store).largest();
         let all_fit = stages.iter().all(|&stage| bytes(stage, &sizes, dims) <= largest);
-        if all_fit && is_cheap(site.stage) {
+        if all_fit && self.is_cheap(site.stage) {
             let precision = self.session.model.backend.precision();
             let stop = self.session.model.backend.stop().clone();
             let own = bytes(site.stage, &sizes, dims);
@@ -318,12 +318,20 @@ impl<'m, B: Backend> Worker<'m, B> {
         let mut room = lock(&self.store).by_the_way();
         let others = stages.iter().copied().filter(|&stage| {
             let bytes = bytes(stage, &sizes, dims);
-            let worth = stage != site.stage && !(all_fit && is_cheap(stage)) && bytes <= largest.min(room);
+            let worth =
+                stage != site.stage && !(all_fit && self.is_cheap(stage)) && bytes <= largest.min(room);
             room -= if worth { bytes } else { 0 };
             worth
         });
         let chosen: Vec<Stage> = others.chain([site.stage]).collect();
         self.record(site, &chosen, dims)
+    }
+
+    /// Whether `stage` follows from others of its place at less cost than running the layer. The residuals do not:
+    /// they reach back into the layer before.
+    fn is_cheap(&self, stage: Stage) -> bool {
+        let backend = &self.session.model.backend;
+        is_derived(backend, stage) && !matches!(stage, Stage::AttnResidual | Stage::FfnResidual)
     }
 
     /// Runs the part of the pass that `site` is in, and keeps the frames of `chosen`; the answer is its own.
@@ -358,7 +366,8 @@ impl<'m, B: Backend> Worker<'m, B> {
             (Section::Start, _) => {
                 let Self { session: Session { model, work, .. }, passes, at, .. } = self;
                 *at = None;
-                forward::begin(model, work, dims, &passes[site.pass].ids, probe)?;
+                let span = Span { sequence: site.sequence, start: dims.start, tokens: dims.tokens };
+                forward::begin(model, work, dims.pass, &[span], &passes[site.pass].ids, probe)?;
                 *at = Some((site.pass, 0));
             }
             (Section::Layer, Some(layer)) => {
@@ -369,16 +378,16 @@ impl<'m, B: Backend> Worker<'m, B> {
             (Section::End, _) => {
                 self.enter(site.pass, layers)?;
                 let Session { model, work, .. } = &mut self.session;
-                forward::finish_rows(model, work, dims, rows, probe)?;
+                forward::finish_rows(model, work, rows, probe)?;
             }
             (Section::Sampler, _) => {
                 self.enter(site.pass, layers)?;
                 let Session { model, work, .. } = &mut self.session;
-                forward::finish(model, work, dims, &mut NoProbe)?;
-                self.session.show_draw(site.pass, probe);
+                forward::finish(model, work, &mut NoProbe)?;
+                self.session.show_draw(site.pass, probe)?;
             }
         }
-        Ok(())
+        self.session.model.backend.sync()
     }
 
     /// Runs one layer, whose input the buffers hold.
@@ -386,7 +395,7 @@ impl<'m, B: Backend> Worker<'m, B> {
         let Session { model, cache, work, .. } = &mut self.session;
         self.at = None;
         let mut watch = Watch { inner: probe, progress: &self.progress };
-        forward::layer(model, cache, work, dims, layer, &mut watch)?;
+        forward::layer(model, &mut [cache], work, layer, &mut watch)?;
         self.at = Some((dims.pass, layer + 1));
         Ok(())
     }
@@ -406,7 +415,7 @@ impl<'m, B: Backend> Worker<'m, B> {
         }
         if let Some((layer, frame)) = kept {
             let Session { model, work, .. } = &mut self.session;
-            work.set_input(model, values(&frame));
+            work.set_input(model, values(&frame))?;
             from = layer;
         }
         let largest = lock(&self.store).largest();
@@ -422,12 +431,6 @@ impl<'m, B: Backend> Worker<'m, B> {
         self.at = Some((pass, layer));
         Ok(())
     }
-}
-
-/// Whether `stage` follows from others of its place at less cost than running the layer. The residuals do not: they
-/// reach back into the layer before.
-fn is_cheap(stage: Stage) -> bool {
-    is_derivable(stage) && !matches!(stage, Stage::AttnResidual | Stage::FfnResidual)
 }
 
 /// The stages that the part of the pass has in which `site` is.

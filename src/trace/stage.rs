@@ -135,6 +135,23 @@ pub enum Runs {
     Derived,
 }
 
+/// How a stage follows from others without any weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// It has their values, or says which of them are seen: nothing is computed.
+    Copied,
+    /// By a step of attention: products and sums along a head or along the keys.
+    Attention,
+    /// By SiLU.
+    Silu,
+    /// By a product of two values.
+    Mul,
+    /// By a sum of two values.
+    Add,
+    /// By quantising.
+    Quantized,
+}
+
 /// When a weight of the table exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
@@ -226,10 +243,21 @@ pub struct StageInfo {
     pub purpose: &'static str,
     /// How its time can be told.
     pub runs: Runs,
+    /// How it follows from its inputs, or from stages before them, without any weight; none where it takes weights,
+    /// or is given or drawn.
+    pub rule: Option<Rule>,
     /// Where it exists.
     pub exists: Exists,
     /// Its names elsewhere.
     pub aliases: Aliases,
+}
+
+/// How a stage is derived: as its row says, not at all where it says nothing.
+const fn rule(by: &[Rule]) -> Option<Rule> {
+    match by {
+        [rule, ..] => Some(*rule),
+        [] => None,
+    }
 }
 
 /// Where a stage exists: as its row says, everywhere where it says nothing.
@@ -242,7 +270,7 @@ const fn exists(only: &[Exists]) -> Exists {
 
 macro_rules! stages {
     ($( $stage:ident $name:literal $section:ident [$($axis:ident),*] $op:literal
-        from [$($input:expr),*] with [$($weight:expr),*] runs $runs:expr $(, only $exists:ident)?;
+        from [$($input:expr),*] with [$($weight:expr),*] runs $runs:expr $(, rule $rule:ident)? $(, only $exists:ident)?;
         formula $formula:literal
         purpose $purpose:literal
         aliases $hf:literal $tl:literal $cpp:literal $go:literal )*) => {
@@ -265,6 +293,7 @@ macro_rules! stages {
                 formula: $formula,
                 purpose: $purpose,
                 runs: $runs,
+                rule: rule(&[$(Rule::$rule)?]),
                 exists: exists(&[$(Exists::$exists)?]),
                 aliases: Aliases { hugging_face: $hf, transformer_lens: $tl, llama_cpp: $cpp, go: $go },
             },
@@ -302,7 +331,7 @@ stages! {
         formula "rope_sin[t, i] = sin(({start} + t) · {theta}^(−2i/{C}))   i = 0 … {half} − 1, after RoPE scaling"
         purpose "The sines that go with rope_cos."
         aliases "model.rotary_emb output 1" "" "" ""
-    Mask "mask" Start [Token, Key] "mask" from [Positions] with [] runs Runs::Derived, only Hiding;
+    Mask "mask" Start [Token, Key] "mask" from [Positions] with [] runs Runs::Derived, rule Copied, only Hiding;
         formula "mask[t, k] = 0 where k ≤ {start} + t{window}, else −inf"
         purpose "Keeps a token from looking at tokens that come after it, and at those that have left its window where layers have one. Absent when nothing is hidden: the pass has one token, and no window is full."
         aliases "" "" "attn_inp_kq_mask" "mask"
@@ -312,11 +341,11 @@ stages! {
         formula "attn_norm[t, d] = x[t, d] / √(Σ x[t, :]² / {D} + {eps}) · attention_norm[d]"
         purpose "Brings every token's vector to the same root mean square, so that attention sees directions and not lengths."
         aliases "input_layernorm" "ln1.hook_normalized × weight" "attn_norm-L" "normalizedX"
-    AttnNormQ8 "attn_norm_q8" Layer [Token, Dim] "quantize" from [of(Stage::AttnNorm)] with [] runs Runs::Derived, only Int8;
+    AttnNormQ8 "attn_norm_q8" Layer [Token, Dim] "quantize" from [of(Stage::AttnNorm)] with [] runs Runs::Derived, rule Quantized, only Int8;
         formula "attn_norm_q8 = attn_norm / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
         purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
-    AttnNormScale "attn_norm_scale" Layer [Token, DimGroup] "quantize" from [of(Stage::AttnNorm)] with [] runs Runs::Alone, only Int8;
+    AttnNormScale "attn_norm_scale" Layer [Token, DimGroup] "quantize" from [of(Stage::AttnNorm)] with [] runs Runs::Alone, rule Quantized, only Int8;
         formula "attn_norm_scale[t, j] = max |attn_norm| of group j / 127   ({g} values a group along the {D} components, the last may have fewer)"
         purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
         aliases "" "" "" ""
@@ -363,39 +392,39 @@ stages! {
         formula "cache_v[{start} + t, g, c] = xv[t, g, c]; the {start} rows before are from earlier passes"
         purpose "All values so far."
         aliases "past_key_values" "" "cache_v_lL" "CacheV"
-    Keys "keys" Layer [Key, Head, HeadDim] "repeat_kv" from [of(Stage::CacheK)] with [] runs Runs::Derived;
+    Keys "keys" Layer [Key, Head, HeadDim] "repeat_kv" from [of(Stage::CacheK)] with [] runs Runs::Derived, rule Copied;
         formula "keys[k, h, c] = cache_k[k, h / {group}, c]   (integer division)"
         purpose "Grouped-query attention: {H} query heads share {G} key heads, {group} to each."
         aliases "(repeat_kv)" "" "" "keys"
-    Values "values" Layer [Key, Head, HeadDim] "repeat_kv" from [of(Stage::CacheV)] with [] runs Runs::Derived;
+    Values "values" Layer [Key, Head, HeadDim] "repeat_kv" from [of(Stage::CacheV)] with [] runs Runs::Derived, rule Copied;
         formula "values[k, h, c] = cache_v[k, h / {group}, c]   (integer division)"
         purpose "Grouped-query attention: {H} query heads share {G} value heads, {group} to each."
         aliases "(repeat_kv)" "" "" "values"
-    Qk "qk" Layer [Head, Token, Key] "matmul" from [of(Stage::XqRope), of(Stage::Keys)] with [] runs Runs::Derived;
+    Qk "qk" Layer [Head, Token, Key] "matmul" from [of(Stage::XqRope), of(Stage::Keys)] with [] runs Runs::Derived, rule Attention;
         formula "qk[h, t, k] = Σ_c xq_rope[t, h, c] · keys[k, h, c]   ({C} terms)"
         purpose "How well each query matches each key, head by head, as a raw dot product."
         aliases "" "" "kq-L" "xqMatMulKeys"
-    Scores "scores" Layer [Head, Token, Key] "scale" from [of(Stage::Qk)] with [] runs Runs::Derived;
+    Scores "scores" Layer [Head, Token, Key] "scale" from [of(Stage::Qk)] with [] runs Runs::Derived, rule Attention;
         formula "scores[h, t, k] = qk[h, t, k] / √{C}"
         purpose "The dot product of {C} terms brought back to the size of one term, so that softmax does not saturate."
         aliases "" "" "" "scores"
-    MaskedScores "masked_scores" Layer [Head, Token, Key] "add" from [of(Stage::Scores), of(Stage::Mask)] with [] runs Runs::Derived, only Hiding;
+    MaskedScores "masked_scores" Layer [Head, Token, Key] "add" from [of(Stage::Scores), of(Stage::Mask)] with [] runs Runs::Derived, rule Attention, only Hiding;
         formula "masked_scores[h, t, k] = scores[h, t, k] + mask[t, k]"
         purpose "Hidden tokens become −inf, which softmax turns into exactly 0. Absent where mask is. A layer without a window adds the causal part of the mask only."
         aliases "" "attn.hook_attn_scores" "" "scores"
-    Softmax "softmax" Layer [Head, Token, Key] "softmax" from [of(Stage::MaskedScores)] with [] runs Runs::Derived;
+    Softmax "softmax" Layer [Head, Token, Key] "softmax" from [of(Stage::MaskedScores)] with [] runs Runs::Derived, rule Attention;
         formula "softmax[h, t, k] = e^(s[k] − max s) / Σ e^(s − max s)   over the {K} keys, s = masked_scores[h, t, :] (scores[h, t, :] where nothing is masked)"
         purpose "The attention weights: how token t divides its attention of 1 over the tokens it can see."
         aliases "self_attn output 1 (eager)" "attn.hook_pattern" "kq_soft_max-L" "scores"
-    AttnHeads "attn_heads" Layer [Token, Head, HeadDim] "attention" from [of(Stage::Softmax), of(Stage::Values)] with [] runs Runs::Alone;
+    AttnHeads "attn_heads" Layer [Token, Head, HeadDim] "attention" from [of(Stage::Softmax), of(Stage::Values)] with [] runs Runs::Alone, rule Attention;
         formula "attn_heads[t, h, c] = Σ_k softmax[h, t, k] · values[k, h, c]   ({K} terms)"
         purpose "Each head's answer: the values it attended to, mixed by weight."
         aliases "input of self_attn.o_proj" "attn.hook_z" "kqv-L" "output"
-    AttnHeadsQ8 "attn_heads_q8" Layer [Token, Head, HeadDim] "quantize" from [of(Stage::AttnHeads)] with [] runs Runs::Derived, only Int8;
+    AttnHeadsQ8 "attn_heads_q8" Layer [Token, Head, HeadDim] "quantize" from [of(Stage::AttnHeads)] with [] runs Runs::Derived, rule Quantized, only Int8;
         formula "attn_heads_q8 = attn_heads / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
         purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
-    AttnHeadsScale "attn_heads_scale" Layer [Token, HeadsGroup] "quantize" from [of(Stage::AttnHeads)] with [] runs Runs::Alone, only Int8;
+    AttnHeadsScale "attn_heads_scale" Layer [Token, HeadsGroup] "quantize" from [of(Stage::AttnHeads)] with [] runs Runs::Alone, rule Quantized, only Int8;
         formula "attn_heads_scale[t, j] = max |attn_heads| of group j / 127   ({g} values a group along the {HC} components of all heads side by side, the last may have fewer)"
         purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
         aliases "" "" "" ""
@@ -404,7 +433,7 @@ stages! {
         formula "attn_output[t, d] = Σ_m attn_heads[t, m] · wo[d, m]   (all heads side by side, {HC} terms)"
         purpose "The heads' answers together, written back in the language of the residual stream."
         aliases "self_attn.o_proj" "hook_attn_out" "attn_out-L (llama graphs)" "output"
-    AttnResidual "attn_residual" Layer [Token, Dim] "add" from [LayerInput, of(Stage::AttnOutput)] with [] runs Runs::Alone;
+    AttnResidual "attn_residual" Layer [Token, Dim] "add" from [LayerInput, of(Stage::AttnOutput)] with [] runs Runs::Alone, rule Add;
         formula "attn_residual[t, d] = x[t, d] + attn_output[t, d]"
         purpose "Attention adds to the stream; it does not replace it."
         aliases "input of post_attention_layernorm" "hook_resid_mid" "ffn_inp-L" "h"
@@ -413,11 +442,11 @@ stages! {
         formula "ffn_norm[t, d] = x[t, d] / √(Σ x[t, :]² / {D} + {eps}) · ffn_norm[d],   x = attn_residual"
         purpose "The same normalisation before the feed-forward network, with a weight of its own."
         aliases "post_attention_layernorm" "ln2.hook_normalized × weight" "ffn_norm-L" "normalizedH"
-    FfnNormQ8 "ffn_norm_q8" Layer [Token, Dim] "quantize" from [of(Stage::FfnNorm)] with [] runs Runs::Derived, only Int8;
+    FfnNormQ8 "ffn_norm_q8" Layer [Token, Dim] "quantize" from [of(Stage::FfnNorm)] with [] runs Runs::Derived, rule Quantized, only Int8;
         formula "ffn_norm_q8 = ffn_norm / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
         purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
-    FfnNormScale "ffn_norm_scale" Layer [Token, DimGroup] "quantize" from [of(Stage::FfnNorm)] with [] runs Runs::Alone, only Int8;
+    FfnNormScale "ffn_norm_scale" Layer [Token, DimGroup] "quantize" from [of(Stage::FfnNorm)] with [] runs Runs::Alone, rule Quantized, only Int8;
         formula "ffn_norm_scale[t, j] = max |ffn_norm| of group j / 127   ({g} values a group along the {D} components, the last may have fewer)"
         purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
         aliases "" "" "" ""
@@ -426,7 +455,7 @@ stages! {
         formula "ffn_gate[t, f] = Σ_d ffn_norm[t, d] · w1[f, d]   ({D} terms)"
         purpose "For each of {F} units: how far its gate opens, before the activation."
         aliases "mlp.gate_proj" "mlp.hook_pre" "ffn_gate-L" "h"
-    FfnSilu "ffn_silu" Layer [Token, Hidden] "silu" from [of(Stage::FfnGate)] with [] runs Runs::Alone;
+    FfnSilu "ffn_silu" Layer [Token, Hidden] "silu" from [of(Stage::FfnGate)] with [] runs Runs::Alone, rule Silu;
         formula "ffn_silu[t, f] = g / (1 + e^−g),   g = ffn_gate[t, f]"
         purpose "A smooth gate: near 0 for negative g, near g for positive g."
         aliases "mlp.act_fn" "" "" "h"
@@ -435,15 +464,15 @@ stages! {
         formula "ffn_up[t, f] = Σ_d ffn_norm[t, d] · w3[f, d]   ({D} terms)"
         purpose "For each unit: the value that passes through its gate."
         aliases "mlp.up_proj" "mlp.hook_pre_linear" "ffn_up-L" "ffnUpX"
-    FfnHidden "ffn_hidden" Layer [Token, Hidden] "mul" from [of(Stage::FfnSilu), of(Stage::FfnUp)] with [] runs Runs::Alone;
+    FfnHidden "ffn_hidden" Layer [Token, Hidden] "mul" from [of(Stage::FfnSilu), of(Stage::FfnUp)] with [] runs Runs::Alone, rule Mul;
         formula "ffn_hidden[t, f] = ffn_silu[t, f] · ffn_up[t, f]"
         purpose "SwiGLU: value times gate, unit by unit."
         aliases "input of mlp.down_proj" "mlp.hook_post" "ffn_swiglu-L" "h"
-    FfnHiddenQ8 "ffn_hidden_q8" Layer [Token, Hidden] "quantize" from [of(Stage::FfnHidden)] with [] runs Runs::Derived, only Int8;
+    FfnHiddenQ8 "ffn_hidden_q8" Layer [Token, Hidden] "quantize" from [of(Stage::FfnHidden)] with [] runs Runs::Derived, rule Quantized, only Int8;
         formula "ffn_hidden_q8 = ffn_hidden / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
         purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
-    FfnHiddenScale "ffn_hidden_scale" Layer [Token, HiddenGroup] "quantize" from [of(Stage::FfnHidden)] with [] runs Runs::Alone, only Int8;
+    FfnHiddenScale "ffn_hidden_scale" Layer [Token, HiddenGroup] "quantize" from [of(Stage::FfnHidden)] with [] runs Runs::Alone, rule Quantized, only Int8;
         formula "ffn_hidden_scale[t, j] = max |ffn_hidden| of group j / 127   ({g} values a group along the {F} units, the last may have fewer)"
         purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
         aliases "" "" "" ""
@@ -452,7 +481,7 @@ stages! {
         formula "ffn_down[t, d] = Σ_f ffn_hidden[t, f] · w2[d, f]   ({F} terms)"
         purpose "The units' answers written back in the language of the residual stream."
         aliases "mlp.down_proj" "hook_mlp_out" "ffn_out-L" "ffnOutput"
-    FfnResidual "ffn_residual" Layer [Token, Dim] "add" from [of(Stage::AttnResidual), of(Stage::FfnDown)] with [] runs Runs::Alone;
+    FfnResidual "ffn_residual" Layer [Token, Dim] "add" from [of(Stage::AttnResidual), of(Stage::FfnDown)] with [] runs Runs::Alone, rule Add;
         formula "ffn_residual[t, d] = attn_residual[t, d] + ffn_down[t, d]"
         purpose "What leaves the layer, and what the next one reads."
         aliases "(the layer's output)" "hook_resid_post" "l_out-L" "output"
@@ -462,11 +491,11 @@ stages! {
         formula "final_norm[t, d] = x[t, d] / √(Σ x[t, :]² / {D} + {eps}) · norm[d],   x = the last layer's ffn_residual"
         purpose "The last normalisation, before the vector is compared with the vocabulary."
         aliases "model.norm" "ln_final.hook_normalized × weight" "result_norm" "currentTensor"
-    FinalNormQ8 "final_norm_q8" End [Token, Dim] "quantize" from [of(Stage::FinalNorm)] with [] runs Runs::Derived, only Int8;
+    FinalNormQ8 "final_norm_q8" End [Token, Dim] "quantize" from [of(Stage::FinalNorm)] with [] runs Runs::Derived, rule Quantized, only Int8;
         formula "final_norm_q8 = final_norm / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
         purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
-    FinalNormScale "final_norm_scale" End [Token, DimGroup] "quantize" from [of(Stage::FinalNorm)] with [] runs Runs::Alone, only Int8;
+    FinalNormScale "final_norm_scale" End [Token, DimGroup] "quantize" from [of(Stage::FinalNorm)] with [] runs Runs::Alone, rule Quantized, only Int8;
         formula "final_norm_scale[t, j] = max |final_norm| of group j / 127   ({g} values a group along the {D} components, the last may have fewer)"
         purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
         aliases "" "" "" ""

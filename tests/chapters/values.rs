@@ -56,7 +56,7 @@ impl World {
         }
         let sampler = Sampler::new(sampling(&run.sampling)?).map_err(|error| error.to_string())?;
         let model = self.model(run);
-        let mut session = Session::new(model, sampler);
+        let mut session = Session::new(model, sampler).unwrap();
         let mut ids = self.tokenizer.encode(&run.prompt).map_err(|error| error.to_string())?;
         let (mut frames, select) = (Frames::new(), Select::all());
         for _ in 0..run.passes {

@@ -14,7 +14,7 @@ pub(crate) fn logits(checkpoint: &Checkpoint, prompt: &[u32]) -> Vec<f32> {
 /// The same as `cpu` computes them.
 pub(crate) fn logits_on(cpu: Cpu, checkpoint: &Checkpoint, prompt: &[u32]) -> Vec<f32> {
     let model = Model::load(checkpoint, cpu).unwrap();
-    let mut session = Session::new(&model, Sampler::new(Sampling::default()).unwrap());
+    let mut session = Session::new(&model, Sampler::new(Sampling::default()).unwrap()).unwrap();
     let (select, mut logits) = (Select::all(), Vec::<f32>::new());
     let mut ids = prompt.to_vec();
     for _ in 0..2 {

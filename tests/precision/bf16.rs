@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use half::bf16;
-use llama_trace::backend::Backend;
 use llama_trace::backend::cpu::{Cpu, Kernel};
+use llama_trace::backend::{Backend, PassRows, Span};
 use llama_trace::checkpoint;
 use llama_trace::config::Precision;
 use llama_trace::generate::{Sampler, Sampling, Session};
@@ -90,7 +90,11 @@ fn ours(model: &Model<Cpu>, golden: &Golden, site: Site, precision: Precision) -
         return Some(frame.floats().unwrap().iter().copied().collect());
     }
     let count = sizes.shape(site.stage.axes(), dims).iter().product();
-    let mut out = backend.buffer(count);
+    let mut out = backend.buffer(count).unwrap();
+    let (span, mut pass) =
+        (Span { sequence: 0, start: dims.start, tokens: dims.tokens }, backend.new_pass().unwrap());
+    backend.begin_pass(&golden.ids(site.pass), &[span], &mut pass).unwrap();
+    let all = &PassRows::All;
     let t = dims.tokens;
     let at = |stage| golden.values(site.other(stage));
     let x = |site: Site| match site.layer {
@@ -104,7 +108,7 @@ fn ours(model: &Model<Cpu>, golden: &Golden, site: Site, precision: Precision) -
     };
     let matmul = |x: Vec<f32>, linear: &Linear<Cpu>, out: &mut Vec<f32>| {
         let mut input = backend.input();
-        backend.prepare(&x, x.len() / t, t, t, &mut input).unwrap();
+        backend.prepare(&x, x.len() / t, &pass, all, &mut input).unwrap();
         backend.matmul(&input, &linear.matrix, linear.bias.as_ref(), out).unwrap();
     };
     let rope = |x: &Vec<f32>, heads, out: &mut Vec<f32>| {
@@ -114,18 +118,19 @@ fn ours(model: &Model<Cpu>, golden: &Golden, site: Site, precision: Precision) -
     match (site.stage, layer) {
         (S::Tokens | S::Sampled | S::CacheK | S::CacheV | S::Probs | S::Nucleus, _) => return None,
         (S::Embedding, _) => {
-            backend.embedding(&model.weights.embedding, &golden.ids(site.pass), &mut out).unwrap();
+            backend.embedding(&model.weights.embedding, &pass, &mut out).unwrap();
         }
         (S::RopeCos | S::RopeSin, _) => {
-            let mut other = backend.buffer(count);
+            let mut other = backend.buffer(count).unwrap();
             let (cos, sin) =
                 if site.stage == S::RopeCos { (&mut out, &mut other) } else { (&mut other, &mut out) };
-            backend.rope_table(&model.rope_frequencies, dims.start, t, cos, sin);
+            let pairs = config.head_dim / 2;
+            backend.rope_table(&model.rope_frequencies, pairs, &pass, cos, sin).unwrap();
         }
         (S::FinalNorm, _) => norm(&x(site), &model.weights.final_norm, &mut out),
         (S::Logits, _) => {
             let mut input = backend.input();
-            backend.prepare(&at(S::FinalNorm), config.dim, t, t, &mut input).unwrap();
+            backend.prepare(&at(S::FinalNorm), config.dim, &pass, all, &mut input).unwrap();
             backend.matmul(&input, model.weights.head(), None, &mut out).unwrap();
         }
         (S::AttnNorm, Some(layer)) => norm(&x(site), &layer.attn_norm, &mut out),
@@ -222,7 +227,9 @@ fn a_rounding_too_few_or_too_many_is_noticed() {
     let bias = w1.bias.as_ref().unwrap().repeat(t);
     let (mut input, mut product, mut out) =
         (model.backend.input(), vec![0.0; bias.len()], vec![0.0; bias.len()]);
-    model.backend.prepare(&x, model.config.dim, t, t, &mut input).unwrap();
+    let (span, mut pass) = (Span { sequence: 0, start: 0, tokens: t }, model.backend.new_pass().unwrap());
+    model.backend.begin_pass(&vec![0; t], &[span], &mut pass).unwrap();
+    model.backend.prepare(&x, model.config.dim, &pass, &PassRows::All, &mut input).unwrap();
     model.backend.matmul(&input, &w1.matrix, w1.bias.as_ref(), &mut product).unwrap();
     assert!(share(site, &product) >= SHARE);
     model.backend.matmul(&input, &w1.matrix, None, &mut product).unwrap();
@@ -234,7 +241,7 @@ fn a_rounding_too_few_or_too_many_is_noticed() {
 fn every_recorded_value_is_a_bfloat16() {
     for name in ["gqa", "mha_bias", "tied_llama3", "mistral", "qwen2", "qwen3"] {
         let model = model(name, Cpu::default());
-        let mut session = Session::new(&model, Sampler::new(Sampling::default()).unwrap());
+        let mut session = Session::new(&model, Sampler::new(Sampling::default()).unwrap()).unwrap();
         let (select, mut ids, mut seen) = (Select::all(), vec![1, 5, 9, 3, 7], 0);
         for _ in 0..3 {
             let dims = session.next_pass(ids.len());

@@ -58,7 +58,7 @@ fn q8(checkpoint: &Checkpoint) -> Precision {
 /// Every stage of a prefill and two decode passes.
 fn record(checkpoint: &Checkpoint, cpu: Cpu, prompt: &[u32]) -> Stages {
     let model = Model::load(checkpoint, cpu).unwrap();
-    let mut session = Session::new(&model, Sampler::new(Sampling::default()).unwrap());
+    let mut session = Session::new(&model, Sampler::new(Sampling::default()).unwrap()).unwrap();
     let (select, mut stages, mut ids) = (Select::all(), Stages::new(), prompt.to_vec());
     for _ in 0..3 {
         let dims = session.next_pass(ids.len());
@@ -198,7 +198,7 @@ fn stories260k_in_int8_expects_the_tokens_that_a_float64_reading_expects() {
     let ids: Vec<u32> = numbers("ids").map(|id| id as u32).collect();
     let gaps: Vec<f64> = numbers("gaps").collect();
     let model = Model::load(&checkpoint, Cpu::default().with_precision(q8(&checkpoint))).unwrap();
-    let mut session = Session::new(&model, Sampler::new(Sampling::default()).unwrap());
+    let mut session = Session::new(&model, Sampler::new(Sampling::default()).unwrap()).unwrap();
     let (select, mut best) = (Select::all(), Vec::new());
     let take = |frame: Frame| {
         if frame.site.stage == Stage::Logits {

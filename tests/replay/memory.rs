@@ -63,7 +63,7 @@ fn rows<T: Copy>(values: &[T], width: usize, bits: impl Fn(T) -> u64) -> Vec<u64
 /// that the pass itself had. Answers how many blocks were not whole stages.
 fn compare_within(memory: usize, model: impl Fn() -> Model<Cpu>, prompt: &[u32], passes: usize) -> usize {
     let (plain, mut sums) = (model(), Sums::default());
-    let mut session = Session::new(&plain, sampler());
+    let mut session = Session::new(&plain, sampler()).unwrap();
     let (mut ids, mut sites) = (prompt.to_vec(), Vec::new());
     for _ in 0..passes {
         sites.extend(Site::all(&plain.sizes(), session.next_pass(ids.len())));

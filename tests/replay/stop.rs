@@ -54,7 +54,7 @@ fn a_stopped_pass_shows_nothing_unfinished_and_runs_again_with_the_same_bits() {
         let select = Select::all();
         let (mut at, mut ended) = (1, false);
         while !ended {
-            let mut session = Session::new(&model, sampler());
+            let mut session = Session::new(&model, sampler()).unwrap();
             let mut ids = PROMPT.to_vec();
             // The prompt's pass and a decode pass are stopped at the same stage, and then run.
             for dims in &passes[..2] {

@@ -7,8 +7,8 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::cache::{Cache, Head};
-use super::{Cpu, MIN_PARALLEL};
-use crate::backend::{AttentionPart, AttentionShape, AttentionSink};
+use super::{Cpu, MIN_PARALLEL, memory};
+use crate::backend::{AttentionPart, AttentionShape, AttentionSink, Span};
 use crate::error::Result;
 use crate::ops;
 use crate::ops::attention::{kv_head, mask, scale, visible};
@@ -50,10 +50,12 @@ struct Scratch {
     widened: Vec<f32>,
 }
 
-/// See [`crate::backend::Backend::attention`].
+/// See [`crate::backend::Backend::attention`]; `q` and `out` are the rows of `span`.
+#[expect(clippy::too_many_arguments, reason = "as the operation's")]
 pub(super) fn attention(
     cpu: &Cpu,
     shape: AttentionShape,
+    span: Span,
     q: &[f32],
     keys: &Cache,
     values: &Cache,
@@ -62,10 +64,10 @@ pub(super) fn attention(
 ) -> Result<()> {
     let Cpu { kernel, precision, stop, .. } = cpu;
     let (kernel, precision) = (*kernel, *precision);
-    let AttentionShape { tokens, start, heads, kv_heads, head_dim, window } = shape;
-    let all_keys = start + tokens;
-    repeat_kv(shape, AttentionPart::Keys, keys, sink, stop)?;
-    repeat_kv(shape, AttentionPart::Values, values, sink, stop)?;
+    let AttentionShape { heads, kv_heads, head_dim, window } = shape;
+    let (Span { start, tokens, .. }, all_keys) = (span, span.keys());
+    repeat_kv(shape, all_keys, AttentionPart::Keys, keys, sink, stop)?;
+    repeat_kv(shape, all_keys, AttentionPart::Values, values, sink, stop)?;
     let wanted = Wanted {
         qk: sink.wants(AttentionPart::Qk),
         scores: sink.wants(AttentionPart::Scores),
@@ -86,7 +88,9 @@ pub(super) fn attention(
         let computed = |row| if wanted.qk || wanted.scores { 0..all_keys } else { visible(row) };
         let last_row = out.len() - 1;
         let Scratch { scores, widened } = scratch;
-        scores.resize(out.len() * group * all_keys, 0.0);
+        let count = out.len() * group * all_keys;
+        memory::grow(scores, count)?;
+        scores.resize(count, 0.0);
 
         for keys_now in blocks(computed(0).start..computed(last_row).end) {
             let (keys, stride) = keys.rows(kernel, keys_now.clone(), head, widened);
@@ -145,7 +149,7 @@ pub(super) fn attention(
     // The output of each unit: a slice of every row of its block.
     let mut units: Vec<Vec<&mut [f32]>> = Vec::new();
     units.resize_with(tokens.div_ceil(block) * kv_heads, || Vec::with_capacity(block));
-    let chunks = out[..tokens * heads * head_dim].chunks_exact_mut(group * head_dim);
+    let chunks = out.chunks_exact_mut(group * head_dim);
     for (i, out) in chunks.enumerate() {
         units[i / kv_heads / block * kv_heads + i % kv_heads].push(out);
     }
@@ -204,6 +208,7 @@ fn hand_over(parts: Parts, row: usize, sink: &mut dyn AttentionSink) {
 /// computation itself reads the cache in place.
 fn repeat_kv(
     shape: AttentionShape,
+    all_keys: usize,
     part: AttentionPart,
     cache: &Cache,
     sink: &mut dyn AttentionSink,
@@ -212,10 +217,10 @@ fn repeat_kv(
     if !sink.wants(part) {
         return Ok(());
     }
-    let AttentionShape { tokens, start, heads, kv_heads, head_dim, .. } = shape;
+    let AttentionShape { heads, kv_heads, head_dim, .. } = shape;
     let mut repeated = Vec::with_capacity(heads * head_dim);
     let (stride, mut widened) = (kv_heads * head_dim, Vec::new());
-    for k in 0..start + tokens {
+    for k in 0..all_keys {
         stop.check()?;
         let row = cache.read(k * stride..(k + 1) * stride, &mut widened);
         repeated.clear();

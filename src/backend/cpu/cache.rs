@@ -5,10 +5,12 @@ use std::ops::Range;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::Kernel;
+use super::{Kernel, memory};
 use crate::config::CacheDtype;
+use crate::error::Result;
 
-/// Values (capacity, G, C). What is written is rounded to the number type; what is read is float32 again.
+/// Values (capacity, G, C), as many as were written so far: the room for the others is reserved, and the system gives
+/// the memory when they are. What is written is rounded to the number type; what is read is float32 again.
 #[derive(Debug)]
 pub enum Cache {
     /// float32.
@@ -20,31 +22,22 @@ pub enum Cache {
 }
 
 impl Cache {
-    /// A cache with room for nothing.
-    pub(super) fn new(dtype: CacheDtype) -> Self {
-        match dtype {
-            CacheDtype::F32 => Self::F32(Vec::new()),
-            CacheDtype::F16 => Self::F16(Vec::new()),
-            CacheDtype::Bf16 => Self::Bf16(Vec::new()),
-        }
+    /// A cache with room for `count` values.
+    pub(super) fn new(dtype: CacheDtype, count: usize) -> Result<Self> {
+        Ok(match dtype {
+            CacheDtype::F32 => Self::F32(memory::reserved(count)?),
+            CacheDtype::F16 => Self::F16(memory::reserved(count)?),
+            CacheDtype::Bf16 => Self::Bf16(memory::reserved(count)?),
+        })
     }
 
-    /// Makes room for `count` values; those that are there stay.
-    pub(super) fn grow(&mut self, count: usize) {
-        match self {
-            Self::F32(values) => values.resize(count, 0.0),
-            Self::F16(values) => values.resize(count, f16::ZERO),
-            Self::Bf16(values) => values.resize(count, bf16::ZERO),
-        }
-    }
-
-    /// Writes `x` from value `at` on.
+    /// Writes `x` from value `at` on, for which there is room.
     pub(super) fn write(&mut self, at: usize, x: &[f32]) {
         let range = at..at + x.len();
         match self {
-            Self::F32(values) => values[range].copy_from_slice(x),
-            Self::F16(values) => values[range].convert_from_f32_slice(x),
-            Self::Bf16(values) => values[range].convert_from_f32_slice(x),
+            Self::F32(values) => room(values, range, 0.0).copy_from_slice(x),
+            Self::F16(values) => room(values, range, f16::ZERO).convert_from_f32_slice(x),
+            Self::Bf16(values) => room(values, range, bf16::ZERO).convert_from_f32_slice(x),
         }
     }
 
@@ -89,6 +82,15 @@ impl Cache {
     }
 }
 
+/// The values in `range`, which may be new.
+fn room<T: Copy>(values: &mut Vec<T>, range: Range<usize>, zero: T) -> &mut [T] {
+    debug_assert!(range.end <= values.capacity(), "a cache is not written beyond its room");
+    if values.len() < range.end {
+        values.resize(range.end, zero);
+    }
+    &mut values[range]
+}
+
 /// Where the rows of one kv head are.
 #[derive(Clone, Copy)]
 pub(super) struct Head {
@@ -112,10 +114,9 @@ mod tests {
             (CacheDtype::F16, f16::from_f32(1.0 / 3.0).to_f32()),
             (CacheDtype::Bf16, bf16::from_f32(1.0 / 3.0).to_f32()),
         ] {
-            let mut cache = Cache::new(dtype);
-            cache.grow(8);
+            let mut cache = Cache::new(dtype, 16).unwrap();
             cache.write(4, &[0.0, 1.0, 2.0, 1.0 / 3.0]);
-            cache.grow(16);
+            cache.write(8, &[5.0; 4]);
             let (rows, stride) = (&mut Vec::new(), &mut Vec::new());
             let (found, width) = cache.rows(Kernel::available()[0], 1..2, head, rows);
             assert_eq!((found, width >= 2), (&[2.0, third][..], true));

@@ -6,12 +6,12 @@ use std::ops::Range;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
+use super::input::{Group, Input, MIN_PACKED};
 #[cfg(target_arch = "x86_64")]
 use super::kernel::bf16_gemm;
-use super::kernel::gemm::{Packed, Scratch};
-use super::kernel::q8::Quantized;
-use super::kernel::{Aligned, GroupScales, Kernel, Rows, Spaced};
-use super::{Cpu, MIN_PARALLEL};
+use super::kernel::gemm::Scratch;
+use super::kernel::{GroupScales, Kernel, Rows, Spaced};
+use super::{MIN_PARALLEL, memory};
 use crate::checkpoint::{Bytes, Dtype, Scales, Tensor};
 use crate::config::Precision;
 use crate::error::Result;
@@ -43,8 +43,8 @@ impl Matrix {
         /// Groups that a thread takes at once.
         const GROUPS: usize = 256;
         let (inputs, count) = (self.inputs(), self.tensor.count());
-        let mut values = vec![0_i8; count];
-        let mut scales = vec![[0_u8; 4]; count.div_ceil(group)];
+        let mut values = memory::filled(0_i8, count)?;
+        let mut scales = memory::filled([0_u8; 4], count.div_ceil(group))?;
         let parts = values.par_chunks_mut(GROUPS * group).zip(scales.par_chunks_mut(GROUPS));
         parts.enumerate().try_for_each_init(
             || (Vec::new(), vec![0.0; inputs]),
@@ -132,68 +132,6 @@ pub(super) fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Activations as the matrix products read them: made once for all the products that share them.
-#[derive(Debug, Default)]
-pub struct Input {
-    rows: usize,
-    width: usize,
-    /// A few rows, [`Spaced`].
-    values: Vec<Aligned>,
-    /// Many rows, in the order in which a tile reads them.
-    packed: Packed,
-    /// The same in bfloat16, for the unit that multiplies it, where one does.
-    #[cfg(target_arch = "x86_64")]
-    bf16: bf16_gemm::Packed,
-    #[cfg(target_arch = "x86_64")]
-    unit: Option<bf16_gemm::Unit>,
-    /// All rows, in int8 precision.
-    quantized: Quantized,
-}
-
-/// Rows of activations, and tokens of a pass, from which packing them, and the weights, for tiles pays. Fewer rows are multiplied row by row
-/// while a weight is at hand.
-const MIN_PACKED: usize = 16;
-
-/// The same in int8, where packing costs less.
-const MIN_TILES_Q8: usize = 4;
-
-impl Input {
-    /// Takes `x` (…, width), every row, of a pass over so many tokens.
-    pub(super) fn prepare(&mut self, cpu: &Cpu, x: &[f32], width: usize, tokens: usize) -> Result<()> {
-        let Cpu { kernel, precision, ref stop, .. } = *cpu;
-        let rows = x.len() / width;
-        (self.rows, self.width) = (rows, width);
-        if let Precision::Q8 { group } = precision {
-            self.quantized.fill(kernel, x, width, group, rows >= MIN_TILES_Q8 && kernel.tiles_q8(), stop)?;
-            return Ok(());
-        }
-        // A unit's sums have an order of their own, so whether it multiplies must not depend on how many of the
-        // pass's rows are multiplied: of the head those that somebody looks at.
-        #[cfg(target_arch = "x86_64")]
-        {
-            self.unit = kernel.bf16_unit(precision, width).filter(|_| tokens >= MIN_PACKED);
-            if self.unit.is_some() {
-                self.bf16.pack(precision, x, width, stop)?;
-                if precision == Precision::Bf16 {
-                    return Ok(());
-                }
-                // In float32 it is for each matrix to say: others than bfloat16's are multiplied in float32.
-            }
-        }
-        if rows >= MIN_PACKED {
-            self.packed.pack(x, width, kernel.tile_tokens(), stop)?;
-        } else {
-            Spaced::fill(x, width, &mut self.values);
-        }
-        Ok(())
-    }
-
-    /// The int8 values (rows, width) and their scales (rows, groups); empty in other precisions.
-    pub(super) fn quantized(&self) -> (&[i8], &[f32]) {
-        self.quantized.all()
-    }
-}
-
 thread_local! {
     /// What a thread multiplies tiles with, kept from one product to the next: memory fresh from the system
     /// costs a page fault for every 4 KB.
@@ -228,10 +166,10 @@ pub(super) fn product(
     let work = rows * inputs * outputs;
     let parallel = work >= MIN_PARALLEL;
     #[cfg(target_arch = "x86_64")]
-    let unit = x.unit.filter(|unit| unit.takes(w.tensor.dtype(), w.precision));
-    let packed = rows >= MIN_PACKED;
+    let unit_of = |group: &Group| group.unit.filter(|unit| unit.takes(w.tensor.dtype(), w.precision));
+    let packed = x.groups.iter().any(|group| group.rows >= MIN_PACKED);
     #[cfg(target_arch = "x86_64")]
-    let packed = packed || unit.is_some();
+    let packed = packed || x.groups.iter().any(|group| group.rows > 0 && unit_of(group).is_some());
     // Few rows share what is read of the weights, many what is read of the activations: larger parts are for them, and
     // for products so small that handing out a part takes a good deal of their time.
     let part_of = |parts| outputs.div_ceil(parts).next_multiple_of(ROWS_AT_ONCE);
@@ -240,9 +178,8 @@ pub(super) fn product(
         ..MIN_PARTS => part_of(rayon::current_num_threads()),
         _ => ROWS_AT_ONCE,
     };
-    let part = |part: usize, out: &mut [&mut [f32]]| {
-        stop.check()?;
-        let columns = part * columns..outputs.min((part + 1) * columns);
+    // `columns` of every row of a group.
+    let multiply = |group: &Group, columns: Range<usize>, out: &mut [&mut [f32]]| {
         let weights = w.rows(columns.clone());
         match w.precision {
             Precision::Q8 { .. } if rows >= MIN_PACKED => {
@@ -256,41 +193,53 @@ pub(super) fn product(
             }
             Precision::Q8 { .. } => kernel.q8(&x.quantized, weights, out),
             #[cfg(target_arch = "x86_64")]
-            _ if let Some(unit) = unit => {
-                BF16.with_borrow_mut(|scratch| unit.gemm(&x.bf16, weights, out, scratch, stop))?;
+            _ if let Some(unit) = unit_of(group) => {
+                BF16.with_borrow_mut(|scratch| unit.gemm(&group.bf16, weights, out, scratch, stop))?;
             }
-            _ if rows >= MIN_PACKED => {
-                SCRATCH.with_borrow_mut(|scratch| kernel.gemm(&x.packed, weights, out, scratch, stop))?;
+            _ if group.rows >= MIN_PACKED => {
+                SCRATCH.with_borrow_mut(|scratch| kernel.gemm(&group.packed, weights, out, scratch, stop))?;
             }
-            _ => ROW.with_borrow_mut(|row| kernel.dots(Spaced::new(&x.values, inputs), weights, out, row)),
+            _ => {
+                ROW.with_borrow_mut(|row| kernel.dots(Spaced::new(&group.values, inputs), weights, out, row));
+            }
         }
-        for out in out {
-            if let Some(bias) = bias {
-                ops::elementwise::add_to(&bias[columns.clone()], out);
+        Ok(())
+    };
+    let part = |part: usize, out: [&mut [&mut [f32]]; 2]| {
+        let columns = part * columns..outputs.min((part + 1) * columns);
+        for (group, out) in x.groups.iter().zip(out).filter(|(group, _)| group.rows > 0) {
+            stop.check()?;
+            multiply(group, columns.clone(), out)?;
+            for out in out {
+                if let Some(bias) = bias {
+                    ops::elementwise::add_to(&bias[columns.clone()], out);
+                }
+                ops::round::row(w.precision, out);
             }
-            ops::round::row(w.precision, out);
         }
         Ok(())
     };
     if rows == 1 {
         let out = &mut out[..outputs];
+        let part = |(i, out)| part(i, [&mut [out], &mut []]);
         return if parallel {
-            out.par_chunks_mut(columns).enumerate().try_for_each(|(i, out)| part(i, &mut [out]))
+            out.par_chunks_mut(columns).enumerate().try_for_each(part)
         } else {
-            out.chunks_mut(columns).enumerate().try_for_each(|(i, out)| part(i, &mut [out]))
+            out.chunks_mut(columns).enumerate().try_for_each(part)
         };
     }
-    // What each part writes: its columns of every row.
-    let mut parts: Vec<Vec<&mut [f32]>> =
-        (0..outputs.div_ceil(columns)).map(|_| Vec::with_capacity(rows)).collect();
-    for row in out.chunks_exact_mut(outputs).take(rows) {
-        for (part, columns) in parts.iter_mut().zip(row.chunks_mut(columns)) {
-            part.push(columns);
+    // What each part writes: its columns of every row, group by group.
+    let rows_of = || [0, 1].map(|group: usize| Vec::with_capacity(x.groups[group].rows));
+    let mut parts: Vec<[Vec<&mut [f32]>; 2]> = (0..outputs.div_ceil(columns)).map(|_| rows_of()).collect();
+    for (row, values) in out.chunks_exact_mut(outputs).take(rows).enumerate() {
+        for (part, columns) in parts.iter_mut().zip(values.chunks_mut(columns)) {
+            part[x.group_of(row)].push(columns);
         }
     }
+    let part = |(i, out): (usize, &mut [Vec<&mut [f32]>; 2])| part(i, out.each_mut().map(|out| &mut out[..]));
     if parallel {
-        parts.par_iter_mut().with_max_len(1).enumerate().try_for_each(|(i, out)| part(i, out))
+        parts.par_iter_mut().with_max_len(1).enumerate().try_for_each(part)
     } else {
-        parts.iter_mut().enumerate().try_for_each(|(i, out)| part(i, out))
+        parts.iter_mut().enumerate().try_for_each(part)
     }
 }

@@ -3,21 +3,24 @@
 //!
 //! An output is always computed by one thread with the arithmetic of `ops/`, in its order, so results
 //! depend neither on the number of threads, nor on the instruction set, nor on how many tokens there are. Only
-//! where the processor multiplies bfloat16 do wide products of many tokens have an order of their own
-//! (`kernel/bf16_gemm.rs`).
+//! where the processor multiplies bfloat16 do wide products of many tokens of one sequence have an order of their
+//! own (`kernel/bf16_gemm.rs`); other sequences in the same pass change nothing (`input.rs`).
 
 mod attention;
 mod cache;
+mod input;
 mod kernel;
 mod matrix;
+mod memory;
 #[cfg(test)]
 mod stopping;
 
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 
-use super::{AttentionShape, AttentionSink, Backend};
+use super::{AttentionShape, AttentionSink, Backend, Operation, PassRows, Span};
 use crate::checkpoint::Tensor;
 use crate::config::{CacheDtype, Pairing, Precision};
 use crate::error::Result;
@@ -25,8 +28,9 @@ use crate::ops;
 use crate::stop::Stop;
 
 pub use cache::Cache;
+pub use input::Input;
 pub use kernel::{Kernel, Multiplied};
-pub use matrix::{Input, Matrix};
+pub use matrix::Matrix;
 
 /// The CPU, with the threads of rayon's global pool.
 #[derive(Clone, Debug)]
@@ -79,6 +83,21 @@ impl Default for Cpu {
     }
 }
 
+/// What a pass reads.
+#[derive(Clone, Debug, Default)]
+pub struct Pass {
+    ids: Vec<u32>,
+    spans: Vec<Span>,
+}
+
+impl Pass {
+    /// The rows of span number `span` in a buffer with rows of `width` values.
+    fn values_of(&self, span: usize, width: usize) -> Range<usize> {
+        let first: usize = self.spans[..span].iter().map(|span| span.tokens).sum();
+        first * width..(first + self.spans[span].tokens) * width
+    }
+}
+
 /// Multiply-adds under which handing work to another thread costs more than the work.
 const MIN_PARALLEL: usize = 3 << 14;
 
@@ -113,6 +132,8 @@ impl Backend for Cpu {
     type Vector = Vec<f32>;
     type Input = Input;
     type Cache = Cache;
+    type Pass = Pass;
+    type Mark = Instant;
 
     fn name(&self) -> &'static str {
         "cpu"
@@ -126,45 +147,88 @@ impl Backend for Cpu {
         self.precision
     }
 
-    fn buffer(&self, count: usize) -> Vec<f32> {
-        vec![0.0; count]
+    fn keeps_order(&self, _: Operation) -> bool {
+        true
+    }
+
+    fn free_memory(&self) -> Option<usize> {
+        memory::free()
+    }
+
+    fn mark(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn between(&self, from: &Instant, to: &Instant) -> Duration {
+        *to - *from
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(()) // an operation is done when it returns
+    }
+
+    fn buffer(&self, count: usize) -> Result<Vec<f32>> {
+        memory::filled(0.0, count)
     }
 
     fn matrix(&self, tensor: &Tensor) -> Result<Matrix> {
         Matrix::new(tensor.clone(), self.precision, &self.stop)
     }
 
-    fn vector(&self, tensor: &Tensor) -> Vec<f32> {
-        let mut values = vec![0.0; tensor.count()];
+    fn vector(&self, tensor: &Tensor) -> Result<Vec<f32>> {
+        let mut values = memory::filled(0.0, tensor.count())?;
         matrix::widen(tensor.dtype(), tensor.bytes(), &mut values);
         self.round(&mut values);
-        values
+        Ok(values)
     }
 
-    fn read(&self, buffer: &Vec<f32>, count: usize, see: &mut dyn FnMut(&[f32])) {
-        see(&buffer[..count]);
+    fn read(
+        &self,
+        buffer: &Vec<f32>,
+        range: Range<usize>,
+        see: &mut dyn FnMut(&[f32]) -> Result<()>,
+    ) -> Result<()> {
+        see(&buffer[range])
     }
 
-    fn write(&self, values: &[f32], buffer: &mut Vec<f32>) {
+    fn write(&self, values: &[f32], buffer: &mut Vec<f32>) -> Result<()> {
         buffer[..values.len()].copy_from_slice(values);
+        Ok(())
     }
 
-    fn read_rows(&self, matrix: &Matrix, rows: Range<usize>, see: &mut dyn FnMut(&[f32])) -> Result<()> {
-        let mut values = vec![0.0; rows.len() * matrix.inputs()];
+    fn read_rows(
+        &self,
+        matrix: &Matrix,
+        rows: Range<usize>,
+        see: &mut dyn FnMut(&[f32]) -> Result<()>,
+    ) -> Result<()> {
+        let mut values = memory::filled(0.0, rows.len() * matrix.inputs())?;
         for (row, out) in rows.zip(values.chunks_exact_mut(matrix.inputs())) {
             self.stop.check()?;
             matrix.copy_row(row, out);
         }
-        see(&values);
+        see(&values)
+    }
+
+    fn read_vector(&self, vector: &Vec<f32>, see: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
+        see(vector)
+    }
+
+    fn new_pass(&self) -> Result<Pass> {
+        Ok(Pass::default())
+    }
+
+    fn begin_pass(&self, ids: &[u32], spans: &[Span], pass: &mut Pass) -> Result<()> {
+        pass.ids.clear();
+        memory::grow(&mut pass.ids, ids.len())?;
+        pass.ids.extend_from_slice(ids);
+        pass.spans.clear();
+        pass.spans.extend_from_slice(spans);
         Ok(())
     }
 
-    fn read_vector(&self, vector: &Vec<f32>, see: &mut dyn FnMut(&[f32])) {
-        see(vector);
-    }
-
-    fn embedding(&self, table: &Matrix, ids: &[u32], out: &mut Vec<f32>) -> Result<()> {
-        for (&id, out) in ids.iter().zip(out.chunks_exact_mut(table.inputs())) {
+    fn embedding(&self, table: &Matrix, pass: &Pass, out: &mut Vec<f32>) -> Result<()> {
+        for (&id, out) in pass.ids.iter().zip(out.chunks_exact_mut(table.inputs())) {
             self.stop.check()?;
             table.copy_row(id as usize, out);
         }
@@ -173,19 +237,20 @@ impl Backend for Cpu {
 
     fn rope_table(
         &self,
-        frequencies: &[f32],
-        start: usize,
-        tokens: usize,
+        frequencies: &Vec<f32>,
+        pairs: usize,
+        pass: &Pass,
         cos: &mut Vec<f32>,
         sin: &mut Vec<f32>,
-    ) {
-        let pairs = frequencies.len();
-        let rows = cos.chunks_exact_mut(pairs).zip(sin.chunks_exact_mut(pairs)).take(tokens);
-        for (t, (cos, sin)) in rows.enumerate() {
-            ops::rope::angles(start + t, frequencies, cos, sin);
+    ) -> Result<()> {
+        let positions = pass.spans.iter().flat_map(|span| span.start..span.keys());
+        let rows = cos.chunks_exact_mut(pairs).zip(sin.chunks_exact_mut(pairs));
+        for (position, (cos, sin)) in positions.zip(rows) {
+            ops::rope::angles(position, &frequencies[..pairs], cos, sin);
             self.round(cos);
             self.round(sin);
         }
+        Ok(())
     }
 
     fn rms_norm(
@@ -210,16 +275,22 @@ impl Backend for Cpu {
         &self,
         x: &Vec<f32>,
         width: usize,
-        rows: usize,
-        tokens: usize,
+        pass: &Pass,
+        rows: &PassRows,
         input: &mut Input,
     ) -> Result<()> {
-        input.prepare(self, &x[..rows * width], width, tokens)
+        input.prepare(self, &x[..rows.count(&pass.spans) * width], width, rows.orders(&pass.spans))
     }
 
-    fn read_quantized(&self, input: &Input, see: &mut dyn FnMut(&[i8], &[f32])) {
-        let (values, scales) = input.quantized();
-        see(values, scales);
+    fn read_quantized(
+        &self,
+        input: &Input,
+        rows: Range<usize>,
+        see: &mut dyn FnMut(&[i8], &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        let ((values, scales), all) = (input.quantized(), input.rows);
+        let of = |count: usize| rows.start * (count / all)..rows.end * (count / all);
+        see(&values[of(values.len())], &scales[of(scales.len())])
     }
 
     fn matmul(&self, x: &Input, w: &Matrix, bias: Option<&Vec<f32>>, out: &mut Vec<f32>) -> Result<()> {
@@ -250,32 +321,38 @@ impl Backend for Cpu {
         self.cache_dtype
     }
 
-    fn new_cache(&self) -> Cache {
-        Cache::new(self.cache_dtype)
+    fn new_cache(&self, count: usize) -> Result<Cache> {
+        Cache::new(self.cache_dtype, count)
     }
 
-    fn grow_cache(&self, cache: &mut Cache, count: usize) {
-        cache.grow(count);
+    fn cache(&self, x: &Vec<f32>, width: usize, pass: &Pass, span: usize, cache: &mut Cache) -> Result<()> {
+        cache.write(pass.spans[span].start * width, &x[pass.values_of(span, width)]);
+        Ok(())
     }
 
-    fn cache(&self, x: &Vec<f32>, width: usize, at: usize, rows: usize, cache: &mut Cache) {
-        cache.write(at * width, &x[..rows * width]);
-    }
-
-    fn read_cache(&self, cache: &Cache, count: usize, see: &mut dyn FnMut(&[f32])) {
-        see(cache.read(0..count, &mut Vec::new()));
+    fn read_cache(
+        &self,
+        cache: &Cache,
+        count: usize,
+        see: &mut dyn FnMut(&[f32]) -> Result<()>,
+    ) -> Result<()> {
+        see(cache.read(0..count, &mut Vec::new()))
     }
 
     fn attention(
         &self,
         shape: AttentionShape,
         q: &Vec<f32>,
+        pass: &Pass,
+        span: usize,
         keys: &Cache,
         values: &Cache,
         out: &mut Vec<f32>,
         sink: &mut dyn AttentionSink,
     ) -> Result<()> {
-        attention::attention(self, shape, q, keys, values, out, sink)
+        let range = pass.values_of(span, shape.heads * shape.head_dim);
+        let (q, out) = (&q[range.clone()], &mut out[range]);
+        attention::attention(self, shape, pass.spans[span], q, keys, values, out, sink)
     }
 
     fn silu(&self, x: &Vec<f32>, count: usize, out: &mut Vec<f32>) -> Result<()> {
@@ -299,7 +376,19 @@ impl Backend for Cpu {
         })
     }
 
-    fn rows(&self, x: &Vec<f32>, rows: Range<usize>, width: usize, out: &mut Vec<f32>) {
-        out[..rows.len() * width].copy_from_slice(&x[rows.start * width..rows.end * width]);
+    fn rows(
+        &self,
+        x: &Vec<f32>,
+        width: usize,
+        pass: &Pass,
+        rows: &PassRows,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let mut next = 0;
+        for range in rows.ranges(&pass.spans) {
+            out[next..next + range.len() * width].copy_from_slice(&x[range.start * width..range.end * width]);
+            next += range.len() * width;
+        }
+        Ok(())
     }
 }

@@ -18,6 +18,11 @@ fn matrix(dtype: Dtype, outputs: usize, inputs: usize) -> Tensor {
     Tensor::new(dtype, vec![outputs, inputs], Bytes::owned(bytes)).unwrap()
 }
 
+/// A pass over so many tokens.
+fn pass(tokens: usize) -> Pass {
+    Pass { ids: vec![3; tokens], spans: vec![Span { sequence: 0, start: 0, tokens }] }
+}
+
 #[test]
 fn products_stop_between_their_blocks() {
     let (inputs, outputs) = (1024, 768);
@@ -30,7 +35,7 @@ fn products_stop_between_their_blocks() {
                 let looks = stops_at_every_look(&what, after(), |stop| {
                     let cpu = Cpu::with_kernel(kernel).with_precision(precision).with_stop(stop.clone());
                     let (w, mut input) = (cpu.matrix(&tensor)?, cpu.input());
-                    cpu.prepare(&x, inputs, tokens, tokens, &mut input)?;
+                    cpu.prepare(&x, inputs, &pass(tokens), &PassRows::All, &mut input)?;
                     cpu.matmul(&input, &w, None, &mut out)
                 });
                 let between = tokens * inputs * outputs / looks;
@@ -53,16 +58,16 @@ impl AttentionSink for Sees {
 #[test]
 fn attention_stops_between_its_blocks_watched_or_not() {
     let (tokens, heads, kv_heads, head_dim) = (256, 8, 4, 64);
-    let shape = AttentionShape { tokens, start: 0, heads, kv_heads, head_dim, window: None };
-    let cpu = Cpu::default();
-    let mut cached = cpu.new_cache();
-    cpu.grow_cache(&mut cached, tokens * kv_heads * head_dim);
+    let shape = AttentionShape { heads, kv_heads, head_dim, window: None };
+    let (cpu, pass, width) = (Cpu::default(), pass(tokens), kv_heads * head_dim);
     let q = vec![0.5; tokens * heads * head_dim];
+    let mut cached = cpu.new_cache(tokens * width).unwrap();
+    cpu.cache(&q, width, &pass, 0, &mut cached).unwrap();
     let mut out = vec![0.0; q.len()];
     for watched in [false, true] {
         let looks = stops_at_every_look("attention", after(), |stop| {
             let cpu = Cpu::default().with_stop(stop.clone());
-            cpu.attention(shape, &q, &cached, &cached, &mut out, &mut Sees(watched))
+            cpu.attention(shape, &q, &pass, 0, &cached, &cached, &mut out, &mut Sees(watched))
         });
         let between = 2 * tokens * tokens * heads * head_dim / looks;
         assert!(between <= MOST, "{between} multiply-adds between two looks");
@@ -76,7 +81,7 @@ fn what_goes_row_by_row_stops_between_its_rows() {
     let table = Cpu::default().matrix(&matrix(Dtype::F32, 10, width)).unwrap();
     type Operation<'a> = (&'a str, &'a dyn Fn(&Cpu, &mut Vec<f32>) -> Result<()>);
     let operations: [Operation<'_>; 6] = [
-        ("embedding", &|cpu, out| cpu.embedding(&table, &vec![3; rows], out)),
+        ("embedding", &|cpu, out| cpu.embedding(&table, &pass(rows), out)),
         ("RMSNorm", &|cpu, out| cpu.rms_norm(&a, &weight, 1e-5, rows, out)),
         ("RoPE", &|cpu, out| cpu.rope(&a, &a, &a, Pairing::Halves, 4, width / 4, rows, out)),
         ("SiLU", &|cpu, out| cpu.silu(&a, a.len(), out)),

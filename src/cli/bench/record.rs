@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::report::Spread;
+use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
 use crate::error::Result;
 use crate::generate::{Sampler, Sampling, Session};
@@ -64,11 +65,13 @@ pub(super) fn measure(model: &Model<Cpu>, ids: &[u32]) -> Result<Recording> {
     // Buffers are looked up by pass; a session of its own makes every pass the first.
     for round in 0..=PASSES {
         for (probe, times) in probes.iter_mut().zip(&mut times) {
-            let mut session = Session::new(model, Sampler::new(Sampling::default())?);
-            let started = Instant::now();
+            let mut session = Session::with_capacity(model, Sampler::new(Sampling::default())?, ids.len())?;
+            let started = model.backend.mark();
             session.read(ids, probe)?;
+            let ended = model.backend.mark();
+            model.backend.sync()?;
             if round > 0 {
-                times.push(started.elapsed());
+                times.push(model.backend.between(&started, &ended));
             }
         }
     }

@@ -17,7 +17,7 @@ use rayon::prelude::*;
 use super::gemm::Ahead;
 use super::limits::CHAINS;
 use super::{Rows, amx, avx512, avx512bf16};
-use crate::backend::cpu::MIN_PARALLEL;
+use crate::backend::cpu::{MIN_PARALLEL, memory};
 use crate::checkpoint::Dtype;
 use crate::config::Precision;
 use crate::error::Result;
@@ -114,8 +114,10 @@ impl Packed {
         let parts_wanted = self.parts;
         let steps: usize = ranges(inputs, STRETCH).map(|stretch| stretch.len().div_ceil(STEP)).sum();
         let zero = Aligned([0; STEP]);
+        let count = tokens.div_ceil(BLOCK) * steps * parts_wanted * TWO_TILES / STEP;
         self.values.clear();
-        self.values.resize(tokens.div_ceil(BLOCK) * steps * parts_wanted * TWO_TILES / STEP, zero);
+        memory::grow(&mut self.values, count)?;
+        self.values.resize(count, zero);
         // A unit of work is a stretch of 32 tokens.
         let mut units = Vec::new();
         let mut rest: &mut [u16] = bytemuck::cast_slice_mut(&mut self.values);

@@ -18,7 +18,7 @@ use bytemuck::Zeroable;
 use rayon::prelude::*;
 
 use super::{Aligned, Rows};
-use crate::backend::cpu::MIN_PARALLEL;
+use crate::backend::cpu::{MIN_PARALLEL, memory};
 use crate::error::Result;
 use crate::ops;
 use crate::ops::matmul::{LANES, STRETCH};
@@ -85,6 +85,7 @@ impl Packed {
             .flat_map(|block| stretches(inputs).map(move |stretch| part_size(&block, &stretch, tile_tokens)))
             .sum();
         self.values.clear();
+        memory::grow(&mut self.values, size)?;
         self.values.resize(size, 0.0);
         // A part is some remainders of a stretch of a block.
         let mut parts = Vec::new();

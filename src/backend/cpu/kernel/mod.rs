@@ -29,6 +29,7 @@ use half::{bf16, f16};
 pub use limits::Multiplied;
 
 use super::matrix::widen;
+use super::memory;
 use crate::checkpoint::Dtype;
 use crate::config::Precision;
 use crate::error::Result;
@@ -106,14 +107,17 @@ impl<'a> Spaced<'a> {
     const ROOM: usize = 16;
 
     /// Lays the rows of `x` out in `buffer`.
-    pub(super) fn fill(x: &[f32], width: usize, buffer: &mut Vec<Aligned>) {
+    pub(super) fn fill(x: &[f32], width: usize, buffer: &mut Vec<Aligned>) -> Result<()> {
         let stride = Spaced::new(&[], width).stride();
+        let lines = (x.len() / width * stride).div_ceil(LANES);
         buffer.clear();
-        buffer.resize((x.len() / width * stride).div_ceil(LANES), Aligned::zeroed());
+        memory::grow(buffer, lines)?;
+        buffer.resize(lines, Aligned::zeroed());
         let rows = bytemuck::cast_slice_mut(buffer).chunks_exact_mut(stride);
         for (x, row) in x.chunks_exact(width).zip(rows) {
             row[..width].copy_from_slice(x);
         }
+        Ok(())
     }
 
     /// What [`Spaced::fill`] laid out.

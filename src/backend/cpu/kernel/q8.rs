@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::Kernel;
-use crate::backend::cpu::MIN_PARALLEL;
+use crate::backend::cpu::{MIN_PARALLEL, memory};
 use crate::error::Result;
 use crate::stop::Stop;
 
@@ -55,7 +55,9 @@ impl Quantized {
     ) -> Result<()> {
         let (rows, groups) = (x.len() / inputs, inputs.div_ceil(group));
         (self.rows, self.inputs, self.group) = (rows, inputs, group);
+        memory::grow(&mut self.values, rows * inputs)?;
         self.values.resize(rows * inputs, 0);
+        memory::grow(&mut self.scales, rows * groups)?;
         self.scales.resize(rows * groups, 0.0);
         let quantize = |((x, values), scales): ((&[f32], &mut [i8]), &mut [f32])| {
             stop.check()?;
@@ -105,13 +107,15 @@ impl Quantized {
 impl Tiles {
     fn fill(&mut self, x: &Quantized, stop: &Stop) -> Result<()> {
         let (groups, tiles) = (x.inputs / GROUP, x.rows.div_ceil(TILE));
-        for numbers in [&mut self.quads, &mut self.offsets] {
+        let of_tiles = tiles * groups * TILE;
+        for (numbers, count) in [(&mut self.quads, QUADS * of_tiles), (&mut self.offsets, of_tiles)] {
             numbers.clear();
+            memory::grow(numbers, count)?;
+            numbers.resize(count, 0);
         }
-        self.quads.resize(tiles * groups * QUADS * TILE, 0);
-        self.offsets.resize(tiles * groups * TILE, 0);
         self.scales.clear();
-        self.scales.resize(tiles * groups * TILE, 0.0);
+        memory::grow(&mut self.scales, of_tiles)?;
+        self.scales.resize(of_tiles, 0.0);
         let numbers = self.offsets.par_chunks_exact_mut(groups * TILE);
         let numbers = numbers.zip(self.scales.par_chunks_exact_mut(groups * TILE));
         let quads = self.quads.par_chunks_exact_mut(groups * QUADS * TILE);

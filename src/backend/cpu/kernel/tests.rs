@@ -77,7 +77,7 @@ fn every_kernel_gives_the_bits_of_the_plain_products() {
                 let what = format!("{} {dtype} {inputs}×{rows}×{tokens}", kernel.name());
                 let mut fast = vec![0.0; rows * tokens];
                 let mut spaced = Vec::new();
-                Spaced::fill(&x, inputs, &mut spaced);
+                Spaced::fill(&x, inputs, &mut spaced).unwrap();
                 kernel.dots(Spaced::new(&spaced, inputs), w, &mut split(&mut fast, rows), &mut Vec::new());
                 assert_eq!(fast, plain, "dots {what}");
                 fast.fill(0.0);

@@ -1,0 +1,98 @@
+//! What a pass reads: one span of tokens for each sequence.
+
+use std::ops::Range;
+
+/// Tokens of one sequence that a pass reads, after those that are cached. The rows of all spans follow one another
+/// in a pass's buffers, in the order of the spans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Number of the sequence.
+    pub sequence: usize,
+    /// Tokens of it that are cached already: the position of the span's first token.
+    pub start: usize,
+    /// T: tokens of it that this pass reads, one or more.
+    pub tokens: usize,
+}
+
+impl Span {
+    /// K = start + T: the keys that its tokens see.
+    pub fn keys(self) -> usize {
+        self.start + self.tokens
+    }
+}
+
+/// Which rows of a pass an operation takes, and so in which order their products are summed.
+///
+/// A kernel may sum in another order where many tokens are read at once. Which order that is depends on the tokens
+/// of the row's own span: not on the other sequences of the pass, and not on how many rows somebody looks at. So a
+/// sequence has the same bits in a batch and alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PassRows {
+    /// All of them, each in the order of its span.
+    All,
+    /// Some of one span, in its order.
+    Of {
+        /// Number of the span in the pass.
+        span: usize,
+        /// Tokens of the span.
+        rows: Range<usize>,
+    },
+    /// The last of each span, in the order of a pass of one token. They are the only logits that a pass makes which
+    /// nobody watches, and must not differ where somebody does.
+    Last,
+}
+
+impl PassRows {
+    /// How many rows these are in a pass over `spans`.
+    pub fn count(&self, spans: &[Span]) -> usize {
+        match self {
+            Self::All => spans.iter().map(|span| span.tokens).sum(),
+            Self::Of { rows, .. } => rows.len(),
+            Self::Last => spans.len(),
+        }
+    }
+
+    /// The same rows in runs of one order: how many rows, and of how many tokens the order is.
+    pub fn orders<'a>(&'a self, spans: &'a [Span]) -> impl Iterator<Item = (usize, usize)> + Clone + 'a {
+        let all = matches!(self, Self::All).then_some(spans).into_iter().flatten();
+        let other = match self {
+            Self::All => None,
+            Self::Of { span, rows } => Some((rows.len(), spans[*span].tokens)),
+            Self::Last => Some((spans.len(), 1)),
+        };
+        all.map(|span| (span.tokens, span.tokens)).chain(other)
+    }
+
+    /// The same rows as ranges of the rows of the whole pass.
+    pub fn ranges<'a>(&'a self, spans: &'a [Span]) -> impl Iterator<Item = Range<usize>> + 'a {
+        let firsts = spans.iter().scan(0, |next, span| {
+            let first = *next;
+            *next += span.tokens;
+            Some(first)
+        });
+        let each = firsts.zip(spans).enumerate();
+        each.filter_map(move |(i, (first, span))| match self {
+            Self::All => Some(first..first + span.tokens),
+            Self::Of { span, rows } => (*span == i).then(|| first + rows.start..first + rows.end),
+            Self::Last => Some(first + span.tokens - 1..first + span.tokens),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_found_in_the_pass_with_the_order_of_their_span() {
+        let spans = [(0, 0, 3), (4, 9, 1), (2, 5, 20)];
+        let spans = spans.map(|(sequence, start, tokens)| Span { sequence, start, tokens });
+        let of = |rows: PassRows| {
+            let ranges: Vec<_> = rows.ranges(&spans).map(|range| (range.start, range.end)).collect();
+            (rows.count(&spans), ranges, rows.orders(&spans).collect::<Vec<_>>())
+        };
+        assert_eq!(of(PassRows::All), (24, vec![(0, 3), (3, 4), (4, 24)], vec![(3, 3), (1, 1), (20, 20)]));
+        assert_eq!(of(PassRows::Of { span: 2, rows: 4..6 }), (2, vec![(8, 10)], vec![(2, 20)]));
+        assert_eq!(of(PassRows::Last), (3, vec![(2, 3), (3, 4), (23, 24)], vec![(3, 1)]));
+    }
+}
