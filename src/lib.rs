@@ -18,6 +18,7 @@
 //! | the maths of one operation | [`ops`]: RoPE is `ops/rope.rs`, softmax `ops/softmax.rs`, … |
 //! | the names, shapes and formulas of the stages | [`trace::stage`] |
 //! | how files are opened | [`checkpoint`], [`tokenizer`] |
+//! | how models come from the Hugging Face hub | [`hub`] |
 //! | where operations run | [`backend`] |
 //! | how Ctrl-C reaches them | [`stop`] |
 //! | how a viewer gets its frames | [`replay`] |
@@ -26,8 +27,8 @@
 //!
 //! Modules import only what stands above them: error, stop, config ← ops ← backend ← model ← generate ← cli;
 //! stop and trace import error only, and tui imports trace and nothing that computes. tokenizer imports checkpoint,
-//! because a tokenizer belongs to a checkpoint and is read with the same care. `tests/architecture.rs` holds
-//! these edges.
+//! because a tokenizer belongs to a checkpoint and is read with the same care. hub imports checkpoint, which knows
+//! nothing of it: the cli turns a name into a path. `tests/architecture.rs` holds these edges.
 
 #[cfg(target_endian = "big")]
 compile_error!("weights and dumps are little-endian and are read in place");
@@ -40,6 +41,7 @@ pub mod config;
 pub mod ending;
 pub mod error;
 pub mod generate;
+pub mod hub;
 pub mod model;
 pub mod ops;
 pub mod replay;

@@ -25,7 +25,7 @@ use crate::error::Result;
 /// # Errors
 /// [`Error::Model`] where the text is no JSON object, a field has the wrong type, or the model has a part
 /// that is not computed here; [`crate::error::Error::Usage`] where there is no use in ignoring a field.
-pub(super) fn model_config(text: &str, place: &str, ignore: &[String]) -> Result<(ModelConfig, Notes)> {
+pub(crate) fn model_config(text: &str, place: &str, ignore: &[String]) -> Result<(ModelConfig, Notes)> {
     let mut object = parse_object(text, place)?;
     let mut screen = Screen::new(place, ignore);
     screen.take_out(&mut object)?;

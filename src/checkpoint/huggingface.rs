@@ -163,7 +163,7 @@ fn wrong_index(index_path: &Path, what: &str, expected: &str, found: &str) -> Er
 ///
 /// # Errors
 /// [`Error::Model`] where the index is damaged, or names a file outside its directory.
-pub(super) fn shard_names(index_path: &Path) -> Result<Vec<String>> {
+pub(crate) fn shard_names(index_path: &Path) -> Result<Vec<String>> {
     let names: BTreeSet<String> = read_index(index_path)?.weight_map.into_values().collect();
     Ok(names.into_iter().collect())
 }

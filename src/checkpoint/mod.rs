@@ -6,7 +6,6 @@
 
 pub mod chat_template;
 pub mod fields;
-pub mod hub;
 pub mod names;
 pub mod tensor;
 
@@ -17,14 +16,14 @@ pub(crate) mod magic;
 pub(crate) mod map;
 
 mod gather;
-mod hf_config;
-mod huggingface;
+pub(crate) mod hf_config;
+pub(crate) mod huggingface;
 mod json;
 mod llama2c;
 mod meta;
 mod pth;
 pub mod random;
-mod safetensors;
+pub(crate) mod safetensors;
 mod screen;
 mod unread;
 

@@ -17,7 +17,7 @@ const MAX_HEADER: u64 = 8 << 20;
 
 /// How long a file that begins with `bytes` is up to its first value; none where it does not say, or says more
 /// than is read.
-pub(super) fn header_end(bytes: &[u8]) -> Option<u64> {
+pub(crate) fn header_end(bytes: &[u8]) -> Option<u64> {
     let (length, _) = bytes.split_first_chunk::<8>()?;
     Some(u64::from_le_bytes(*length)).filter(|length| *length <= MAX_HEADER).map(|length| 8 + length)
 }

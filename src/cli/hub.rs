@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
 
 use super::ModelArgs;
-use crate::checkpoint::hub::{self, Found, Name, Need, Settings, SparseCopy, Watch};
 use crate::error::{Error, Result, printable};
+use crate::hub::{self, Found, Name, Need, Settings, SparseCopy, Watch};
 use crate::stop;
 
 /// Where the model lies that was asked for.

@@ -10,12 +10,12 @@ use super::{CacheDtypeName, CpuArgs, ModelArgs, PrecisionName, RunArgs, Sampling
 use super::{hub, threads};
 use crate::backend::Backend;
 use crate::backend::cpu::{Cpu, Kernel};
-use crate::checkpoint::hub::{Need, SparseCopy};
 use crate::checkpoint::names::printable;
 use crate::checkpoint::{self, Checkpoint, files};
 use crate::config::{CacheDtype, DEFAULT_GROUP, ModelConfig, Precision};
 use crate::error::{Error, Result};
 use crate::generate::{Sampler, Sampling, Session};
+use crate::hub::{Need, SparseCopy};
 use crate::model::Model;
 use crate::stop;
 use crate::tokenizer::{self, Tokenizer};

@@ -68,7 +68,7 @@ pub(crate) fn header<'a>(file: &'a [u8], place: &'a str) -> Result<Header<'a>> {
 
 /// Where the values lie that are read when the file that begins with `bytes` is opened; none where these are not the
 /// whole of what comes before the values, or are damaged.
-pub(super) fn values_to_open(bytes: &[u8]) -> Option<Vec<Range<u64>>> {
+pub(crate) fn values_to_open(bytes: &[u8]) -> Option<Vec<Range<u64>>> {
     let header = header(bytes, "").ok()?;
     tensors::places(&header, config::ROPE_FREQS).ok()
 }

@@ -36,8 +36,9 @@ use self::cache::Cache;
 use self::client::{Client, Failure, Listing, Meta};
 use self::download::Download;
 use self::files::Weights;
-use super::files::read_text;
-use super::hf_config;
+use crate::checkpoint::files::read_text;
+use crate::checkpoint::names::printable;
+use crate::checkpoint::{hf_config, huggingface};
 use crate::error::{Error, Result};
 
 /// The largest config.json that is looked into before its weights are fetched.
@@ -213,7 +214,7 @@ impl Fetch<'_, '_> {
                 hf_config::model_config(&text, &config.display().to_string(), self.ignore)?;
                 if file == files::INDEX {
                     self.file(file)?;
-                    (super::huggingface::shard_names(&folder.join(file))?, true)
+                    (huggingface::shard_names(&folder.join(file))?, true)
                 } else {
                     (vec![file.into()], true)
                 }
@@ -233,7 +234,7 @@ impl Fetch<'_, '_> {
     fn are_listed(&self, files: &[String]) -> Result<()> {
         let listed: HashSet<&String> = self.listing.files.iter().collect();
         let Some(missing) = files.iter().find(|file| !listed.contains(file)) else { return Ok(()) };
-        Err(Error::model(format!("the repository has no `{}`", super::names::printable(missing)))
+        Err(Error::model(format!("the repository has no `{}`", printable(missing)))
             .at(refusal::place(self.client))
             .expected("every file that the index names")
             .found(format!("{} files, and not this one", listed.len()))

@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use super::super::files::MAX_FILES;
-use super::super::huggingface;
 use super::name::Name;
+use crate::checkpoint::files::MAX_FILES;
+use crate::checkpoint::huggingface;
+use crate::checkpoint::names::printable;
 use crate::error::{Error, Result};
 
 /// What somebody needs of a model.
@@ -141,8 +142,7 @@ const SHOWN: usize = 12;
 
 /// Those of the files in `listed` that `which` picks, as a message lists them.
 fn listing(listed: &[String], which: impl Fn(&str) -> bool) -> String {
-    let names: Vec<String> =
-        listed.iter().filter(|name| which(name)).map(|name| super::super::names::printable(name)).collect();
+    let names: Vec<String> = listed.iter().filter(|name| which(name)).map(|name| printable(name)).collect();
     let more = names.len().saturating_sub(SHOWN);
     let text = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
     if more > 0 { format!("{text} and {more} more") } else { text }
@@ -170,7 +170,7 @@ fn nothing(listed: &[String], name: &Name) -> Error {
     if let Some(first) = listed.iter().find(|name| is_gguf(name)) {
         return wrong
             .found(format!("GGUF files: {}", listing(listed, is_gguf)))
-            .next(format!("name the one to open: --model {name}:{}", super::super::names::printable(first)));
+            .next(format!("name the one to open: --model {name}:{}", printable(first)));
     }
     let telling = |name: &str| TELLING.iter().any(|ending| name.ends_with(&format!(".{ending}")));
     let found = listing(listed, telling);

@@ -14,8 +14,8 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use super::super::files::{itself, read_text};
 use super::name::{Name, is_commit};
+use crate::checkpoint::files::{itself, read_text};
 use crate::error::{Error, Result};
 use crate::stop;
 

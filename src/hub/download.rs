@@ -7,11 +7,11 @@ use std::path::Path;
 
 use ring::digest::Context;
 
-use super::super::files::itself;
 use super::cache::{Cache, cannot_write};
 use super::client::{Client, Failure, Meta, pause};
 use super::pace::LEAST;
 use super::{Watch, refusal};
+use crate::checkpoint::files::itself;
 use crate::error::{Error, Result};
 use crate::stop;
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::checkpoint::files::read_text;
+use crate::checkpoint::names::printable;
 use crate::error::{Error, Result};
 
 /// Where the hub is, where its files are kept, and who asks.
@@ -60,7 +61,7 @@ impl Settings {
             return Err(Error::usage("the address of the hub is none")
                 .at("HF_ENDPOINT")
                 .expected("https://…")
-                .found(format!("`{}`", super::super::names::printable(&endpoint)))
+                .found(format!("`{}`", printable(&endpoint)))
                 .next("correct it, or unset it"));
         }
 
