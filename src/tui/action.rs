@@ -199,7 +199,7 @@ bindings! {
     Tensor PageRight [ctrl(KeyCode::Right), c('L')] 0 "" "a screen to the right";
     Tensor Home [k(KeyCode::Home), c('0')] 0 "" "first column (in a list: the top)";
     Tensor End [k(KeyCode::End), c('$')] 0 "" "last column (in a list: the bottom)";
-    Tensor CycleShow [c('v')] 7 "view" "heatmap, numbers, and over a vocabulary the largest first";
+    Tensor CycleShow [c('v')] 7 "view" "the next view of this step";
     Tensor CycleAxes [c('a')] 9 "axes" "hold another axis (head, token, …), or exchange rows and columns";
     Tensor CycleScale [c('s')] 10 "scale" "colours span what is usual in this slice or the whole tensor, ±3 standard deviations, or all values";
     Program NextFocus [k(KeyCode::Tab)] 8 "panel" "arrow keys to the next panel: tensor, notes, outline";

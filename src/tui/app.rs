@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use ratatui::layout::Rect;
 
 use crate::trace::card::PassDims;
-use crate::trace::{Axis, Order, Outline, Part, Stage, Status, Step, TokenLabel};
+use crate::trace::{Axis, Order, Outline, Part, Query, Region, Stage, Status, Step, TokenLabel};
 
 use super::answers::Answers;
 use super::goto::GotoLine;
@@ -15,7 +15,11 @@ use super::place::{Place, Walk};
 use super::slice::{Cut, Selected};
 use super::tensor::Tensor;
 use super::theme::{Span, Theme};
-use super::view::{self, grid::Grid, list::List};
+use super::view;
+use super::view::layout::Layout;
+use super::view::list::Largest;
+use super::view::tensor::Regions;
+use super::view::views::{self, View};
 
 /// Which panel the arrow keys belong to. Where the terminal is narrow, only that panel is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,17 +43,6 @@ pub enum Mode {
     Goto(GotoLine),
 }
 
-/// How the values are drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Show {
-    /// As colours.
-    Heatmap,
-    /// As numbers.
-    Numbers,
-    /// As a list, the largest first; for a vocabulary.
-    Largest,
-}
-
 /// What the colours span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
@@ -61,6 +54,13 @@ pub enum Scale {
     Deviations,
     /// All values to the largest: nothing is clipped.
     Largest,
+}
+
+/// Names of the views that the user wants to see, where they fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wish {
+    pub(super) plain: &'static str,
+    pub(super) vocabulary: &'static str,
 }
 
 /// What there is to show at the current place.
@@ -95,8 +95,8 @@ pub struct App {
     pub(super) texts: HashMap<u32, String>,
     pub(super) mode: Mode,
     pub(super) focus: Focus,
-    pub(super) show: Show,
-    pub(super) show_vocabulary: Show,
+    /// The view that the user wants, over a vocabulary and elsewhere.
+    pub(super) wish: Wish,
     pub(super) turn: usize,
     pub(super) scale: Scale,
     pub(super) rank: usize,
@@ -124,8 +124,7 @@ impl App {
             texts: HashMap::new(),
             mode: Mode::Walk,
             focus: Focus::Tensor,
-            show: Show::Heatmap,
-            show_vocabulary: Show::Largest,
+            wish: Wish { plain: "heatmap", vocabulary: "largest" },
             turn: 0,
             scale: Scale::Slice,
             rank: 0,
@@ -226,14 +225,50 @@ impl App {
     }
 
     /// How the values are drawn: the wish, as far as this step allows.
-    pub fn show(&self) -> Show {
-        if self.place.step.over_vocabulary() { self.show_vocabulary } else { self.show }
+    pub fn view(&self) -> &'static dyn View {
+        let step = self.place.step;
+        let wish = if step.over_vocabulary() { self.wish.vocabulary } else { self.wish.plain };
+        views::chosen(step, wish)
+    }
+
+    /// Chooses a view for this step and those like it.
+    pub(super) fn choose_view(&mut self, name: &'static str) {
+        let vocabulary = self.place.step.over_vocabulary();
+        *(if vocabulary { &mut self.wish.vocabulary } else { &mut self.wish.plain }) = name;
+    }
+
+    /// Whether the values are in the order of their size, and the cursor on a rank.
+    fn is_ranked(&self) -> bool {
+        self.view().name() == Largest.name()
+    }
+
+    /// Where the view's cells are, if it has a place on the screen.
+    pub fn layout(&self) -> Option<Layout> {
+        let area = view::Panels::new(self).middle?;
+        Some(self.view().layout(self, Regions::new(area).body))
+    }
+
+    /// What the screen needs to know now, the values first.
+    pub(super) fn questions(&self) -> Vec<Query> {
+        self.layout().map_or_else(Vec::new, |layout| self.view().questions(self, &layout))
+    }
+
+    /// The indices, in the axes of the stage, of the values that the view needs; of the one under the cursor where it
+    /// is not on the screen.
+    pub(super) fn needed(&self) -> Region {
+        let site = self.place.site();
+        let block = self.questions().into_iter().find_map(|query| match query {
+            Query::Block(other, region) if other == site => Some(region),
+            _ => None,
+        });
+        let one = || Region(self.index().iter().map(|&index| index..index + 1).collect());
+        block.unwrap_or_else(|| views::in_stage(self, one()))
     }
 
     /// What goes down, across, and is held.
     pub fn cut(&self) -> Cut {
         let axes = self.place.step.axes();
-        if self.show() == Show::Largest && axes.len() == 2 {
+        if self.is_ranked() && axes.len() == 2 {
             return Cut { held: Some(0), rows: 1, columns: None };
         }
         Cut::new(axes, self.turn)
@@ -283,7 +318,7 @@ impl App {
 
     /// The tokens of a nucleus that stay, in the list of the largest; none of another step.
     pub fn kept(&self) -> Option<&Order> {
-        let nucleus = self.place.step == Step::Stage(Stage::Nucleus) && self.show() == Show::Largest;
+        let nucleus = self.place.step == Step::Stage(Stage::Nucleus) && self.is_ranked();
         nucleus.then(|| self.answers.order(self.part())).flatten()
     }
 
@@ -340,27 +375,14 @@ impl App {
     /// Brings the cursor, the scrolled position and the popups back into range, and the cursor into sight.
     pub(super) fn settle(&mut self) {
         let panels = view::Panels::new(self);
-        let follow = |offset: usize, at: usize, seen: usize, count: usize| {
-            let seen = seen.max(1);
-            let offset = offset.min(at).max((at + 1).saturating_sub(seen));
-            offset.min(count.saturating_sub(seen))
-        };
-        if let Some(area) = panels.middle {
-            if let Some(list) = List::new(self, area) {
-                self.rank = self.rank.min(list.count.saturating_sub(1));
-                if self.show() == Show::Largest
-                    && let Some(id) = self.ranked(self.rank)
-                {
+        if let Some(layout) = self.layout() {
+            if self.is_ranked() {
+                self.rank = layout.cursor.0;
+                if let Some(id) = self.ranked(self.rank) {
                     self.selected.set(Axis::Vocab, id as usize);
                 }
-                self.offset = (follow(self.offset.0, list.at(self), list.seen(), list.count), 0);
-            } else if let Some(grid) = Grid::new(self, area) {
-                let (row, column) = grid.cursor;
-                self.offset = (
-                    follow(self.offset.0, row, grid.rows_seen(), grid.rows),
-                    follow(self.offset.1, column, grid.columns_seen(), grid.columns),
-                );
             }
+            self.offset = layout.follow(self.offset);
         }
         if let Some(area) = panels.notes.filter(|_| self.notes_line > 0) {
             let lines = view::notes::lines(self, area.width).len();

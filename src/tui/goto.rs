@@ -225,6 +225,6 @@ pub(super) fn go(app: &mut App, target: &Target) {
     }
     if target.index.iter().any(|(axis, _)| *axis == Axis::Vocab) {
         // The list is in the order of size; an address names an id.
-        app.show_vocabulary = super::app::Show::Numbers;
+        app.choose_view(if target.place.step.axes().len() == 1 { "list" } else { "numbers" });
     }
 }

@@ -2,9 +2,9 @@
 
 use ratatui::layout::{Position, Rect};
 
-use super::app::{App, Focus, Show};
+use super::app::{App, Focus};
 use super::update;
-use super::view::{self, grid::Grid, list::List, outline, tokens};
+use super::view::{self, outline, tokens};
 
 fn within(area: Option<Rect>, x: u16, y: u16) -> Option<Rect> {
     area.filter(|area| area.contains(Position { x, y }))
@@ -24,19 +24,10 @@ pub(super) fn click(app: &mut App, x: u16, y: u16) {
         app.focus = Focus::Outline;
     } else if within(panels.notes, x, y).is_some() {
         app.focus = Focus::Notes;
-    } else if let Some(area) = within(panels.middle, x, y) {
+    } else if within(panels.middle, x, y).is_some() {
         app.focus = Focus::Tensor;
-        if let Some(list) = List::new(app, area) {
-            if let Some(row) = list.row_at(app, y) {
-                let by = row as isize - list.at(app) as isize;
-                update::move_cursor(app, by, 0);
-            }
-        } else if let Some(grid) = Grid::new(app, area)
-            && let Some((row, column)) = grid.cell_at(app, x, y)
-        {
-            let (down, right) =
-                (row as isize - grid.cursor.0 as isize, column as isize - grid.cursor.1 as isize);
-            update::move_cursor(app, down, right);
+        if let Some(cell) = app.layout().and_then(|layout| layout.cell_at(app, x, y)) {
+            app.view().select(app, cell);
         }
     }
 }
@@ -49,8 +40,7 @@ pub(super) fn scroll(app: &mut App, x: u16, y: u16, down: isize, right: isize) {
     } else if within(panels.notes, x, y).is_some() {
         app.notes_line = app.notes_line.saturating_add_signed(down);
     } else if within(panels.middle, x, y).is_some() {
-        let list = app.cut().columns.is_none() || app.show() == Show::Largest;
-        update::move_cursor(app, down, if list { 0 } else { right });
+        update::move_cursor(app, down, right);
     }
 }
 

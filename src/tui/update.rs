@@ -3,12 +3,13 @@
 use crate::trace::{Axis, Status};
 
 use super::action::Action;
-use super::app::{App, Focus, Mode, Scale, Show};
+use super::app::{App, Focus, Mode, Scale};
 use super::goto::{self, GotoLine};
 use super::mouse;
 use super::place::{Place, Walk};
 use super::slice::Cut;
-use super::view::{self, grid::Grid, list::List};
+use super::view;
+use super::view::views::{self, View};
 
 /// What the event loop does after an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +141,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::Notes => {
             app.focus = if app.focus == Focus::Notes { Focus::Tensor } else { Focus::Notes };
         }
-        Action::CycleShow => cycle_show(app),
+        Action::CycleShow => cycle_view(app),
         Action::CycleAxes => cycle_axes(app),
         Action::CycleScale => {
             app.scale = match app.scale {
@@ -249,16 +250,8 @@ pub(super) fn move_on(app: &mut App, axis: usize, by: isize) {
 
 /// Moves the cursor of the tensor.
 pub(super) fn move_cursor(app: &mut App, down: isize, right: isize) {
-    let Cut { rows, columns, .. } = app.cut();
-    if app.show() == Show::Largest {
-        app.rank = app.rank.saturating_add_signed(down);
-        return;
-    }
-    if down != 0 {
-        move_on(app, rows, down);
-    }
-    if let Some(columns) = columns.filter(|_| right != 0) {
-        move_on(app, columns, right);
+    if let Some(layout) = app.layout() {
+        app.view().select(app, layout.moved(down, right));
     }
 }
 
@@ -285,13 +278,9 @@ fn page(app: &mut App, down: isize, right: isize) {
             app.go(walk.at(number));
         }
         Focus::Tensor => {
-            let Some(area) = panels.middle else { return };
-            let (rows, columns) = match (List::new(app, area), Grid::new(app, area)) {
-                (Some(list), _) => (list.seen(), 1),
-                (None, Some(grid)) => (grid.rows_seen(), grid.columns_seen()),
-                (None, None) => (1, 1),
-            };
-            move_cursor(app, down * rows.max(1) as isize, right * columns.max(1) as isize);
+            let Some(layout) = app.layout() else { return };
+            let (rows, columns) = (layout.rows_seen().max(1), layout.columns_seen().max(1));
+            move_cursor(app, down * rows as isize, right * columns as isize);
         }
     }
 }
@@ -300,7 +289,7 @@ fn edge(app: &mut App, far: isize) {
     match app.focus {
         Focus::Notes => app.notes_line = app.notes_line.saturating_add_signed(far),
         Focus::Outline => app.go(app.walk().at(usize::MIN.saturating_add_signed(far))),
-        Focus::Tensor if app.cut().columns.is_none() => move_cursor(app, far, 0),
+        Focus::Tensor if app.layout().is_some_and(|layout| layout.columns == 1) => move_cursor(app, far, 0),
         Focus::Tensor => move_cursor(app, 0, far),
     }
 }
@@ -311,23 +300,20 @@ fn turn_focus(app: &mut App, by: usize) {
     app.focus = ORDER[(now + by) % ORDER.len()];
 }
 
-fn cycle_show(app: &mut App) {
-    let vocabulary = app.place.step.over_vocabulary();
-    let next = match app.show() {
-        Show::Heatmap => Show::Numbers,
-        Show::Numbers if vocabulary => Show::Largest,
-        Show::Numbers | Show::Largest => Show::Heatmap,
-    };
-    if vocabulary {
-        app.show_vocabulary = next;
-    } else {
-        app.show = next;
+/// The next view that fits the step.
+fn cycle_view(app: &mut App) {
+    let (step, now) = (app.place.step, app.view().name());
+    let names: Vec<_> = views::fitting(step).map(View::name).collect();
+    let at = names.iter().position(|name| *name == now).unwrap_or(0);
+    match names.len() {
+        1 => app.say(format!("{} has one view only: {now}", step.name()), false),
+        count => app.choose_view(names[(at + 1) % count]),
     }
 }
 
 fn cycle_axes(app: &mut App) {
     let count = app.place.step.axes().len();
-    if app.show() == Show::Largest || count < 2 {
+    if app.layout().is_some_and(|layout| layout.columns == 1) || count < 2 {
         app.say("there is one way only to lay these axes out", false);
     } else {
         app.turn = (app.turn + 1) % Cut::choices(count);

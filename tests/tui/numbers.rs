@@ -4,10 +4,9 @@
 use crossterm::event::{Event, KeyCode};
 use llama_trace::trace::frame::Number;
 use llama_trace::trace::{Axis, Sizes, Stats, Step, TokenLabel};
-use llama_trace::tui::app::{App, Mode, Show};
+use llama_trace::tui::app::{App, Mode};
 use llama_trace::tui::theme::Depth;
-use llama_trace::tui::view::grid::Grid;
-use llama_trace::tui::view::list::List;
+use llama_trace::tui::view::layout::Layout;
 use llama_trace::tui::view::{Panels, notes};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -196,17 +195,12 @@ impl Reader<'_> {
         }
         let needed = expected.len().min(2);
         let range = |seen: &std::ops::Range<usize>| [seen.start, seen.end - 1];
-        if let Some(list) = List::new(app, area) {
-            let seen = list.visible(app);
-            if app.show() == Show::Largest {
-                expected.extend([seen.start + 1, seen.end, list.count]);
-            } else if seen.len() < list.count {
-                expected.extend(range(&seen));
-            }
-        } else if let Some(grid) = Grid::new(app, area) {
-            for (seen, count) in
-                [(grid.visible_rows(app), grid.rows), (grid.visible_columns(app), grid.columns)]
-            {
+        let layout = app.layout().unwrap();
+        let seen = layout.visible_rows(app);
+        if app.view().name() == "largest" {
+            expected.extend([seen.start + 1, seen.end, layout.rows]);
+        } else {
+            for (seen, count) in [(seen, layout.rows), (layout.visible_columns(app), layout.columns)] {
                 if seen.len() < count && !seen.is_empty() {
                     expected.extend(range(&seen));
                 }
@@ -232,8 +226,8 @@ impl Reader<'_> {
     }
 
     /// The rows of numbers or colours, with the labels around them; the line below them.
-    fn grid(&self, area: Rect, grid: &Grid) -> u16 {
-        let (app, inner) = (self.app, grid.area());
+    fn grid(&self, area: Rect, grid: &Layout) -> u16 {
+        let (app, inner) = (self.app, grid.area);
         let cut = app.cut();
         let (columns, mut index) = (cut.columns.unwrap(), app.index());
         let mut header = None;
@@ -256,7 +250,7 @@ impl Reader<'_> {
                     &format!("cell {index:?}: {} of {value}", number.text),
                 );
             }
-            if app.show() == Show::Numbers {
+            if app.view().name() == "numbers" {
                 let told =
                     numbers.len() == 1 || ["NaN", "inf"].iter().any(|name| cells.concat().contains(name));
                 self.holds(told, &format!("no number in cell {index:?}"));
@@ -281,17 +275,17 @@ impl Reader<'_> {
         end
     }
 
-    fn list(&self, list: &List, area: Rect) -> u16 {
+    fn list(&self, list: &Layout, area: Rect) -> u16 {
         let app = self.app;
         let mut y = area.y + 3;
         let mut index = app.index();
-        for row in list.visible(app) {
-            let id = list.index(app, row).unwrap();
-            index[app.cut().rows] = id;
+        for row in list.visible_rows(app) {
+            index = app.view().index(app, (row, 0)).unwrap();
+            let id = index[app.cut().rows];
             let value = real(app.tensor().unwrap().get(&index).unwrap());
             let mut numbers: Vec<String> =
                 read(&self.line(area, y)).into_iter().map(|read| read.text).collect();
-            let ranked = app.show() == Show::Largest;
+            let ranked = app.view().name() == "largest";
             let labels: Vec<String> =
                 if ranked { vec![row + 1, id] } else { vec![id] }.iter().map(ToString::to_string).collect();
             // Some tokens are numbers; the value stands after their text.
@@ -307,11 +301,11 @@ impl Reader<'_> {
             );
             y += 1;
         }
-        let folded = app.shape()[app.cut().rows] - list.count;
+        let folded = app.shape()[app.cut().rows] - list.rows;
         if folded > 0 {
             let numbers = read_text(&self.line(area, y).concat());
             self.holds(
-                numbers == [list.count, list.count + folded, folded, 0].map(|n| n.to_string()),
+                numbers == [list.rows, list.rows + folded, folded, 0].map(|n| n.to_string()),
                 "folded",
             );
             y += 1;
@@ -394,11 +388,9 @@ impl Reader<'_> {
         }
         if let Some(area) = panels.middle {
             self.heading(area);
-            let from = match (List::new(self.app, area), Grid::new(self.app, area)) {
-                (Some(list), _) => self.list(&list, area),
-                (None, Some(grid)) => self.grid(area, &grid),
-                (None, None) => area.y,
-            };
+            let layout = self.app.layout().unwrap();
+            let list = ["list", "largest"].contains(&self.app.view().name());
+            let from = if list { self.list(&layout, area) } else { self.grid(area, &layout) };
             self.foot(area, from);
         }
         if let Some(area) = panels.notes {

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use crossterm::event::KeyCode;
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::view::Panels;
-use llama_trace::tui::view::grid::Grid;
 use ratatui::style::{Color, Modifier};
 
 use crate::stage::{Stage, text_of};
@@ -123,8 +122,8 @@ fn the_cursor_is_no_block_of_a_colour_or_a_shade() {
             let mut stage = Stage::sized(step, (width, 24), depth);
             stage.keys("kk");
             let buffer = stage.buffer();
-            let grid = Grid::new(&stage.app, Panels::new(&stage.app).middle.unwrap()).unwrap();
-            let (area, coloured) = (grid.area(), depth > Depth::Ansi);
+            let grid = stage.app.layout().unwrap();
+            let (area, coloured) = (grid.area, depth > Depth::Ansi);
             grid.each_cell(&stage.app, |row, column, x, y| {
                 let cell: String =
                     (0..grid.cell).map(|i| buffer[(area.x + x + i, area.y + y)].symbol()).collect();

@@ -4,7 +4,6 @@ use crossterm::event::{Event, KeyCode};
 use llama_trace::trace::stage::Section;
 use llama_trace::trace::{Axis, Step};
 use llama_trace::tui::OpenAt;
-use llama_trace::tui::app::Show;
 use llama_trace::tui::open::open;
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::view::notes;
@@ -180,7 +179,7 @@ fn colours_span_a_head_or_the_tensor_or_three_deviations() {
     stage.shows("this head");
     stage.keys("s").shows("all values");
     stage.keys("s").shows("all (within 3 std)");
-    assert_eq!(stage.app.show(), Show::Heatmap);
+    assert_eq!(stage.app.view().name(), "heatmap");
 }
 
 #[test]
@@ -228,6 +227,6 @@ fn narrow_screens_show_the_notes_instead_and_scroll_them() {
 fn only_what_is_seen_is_labelled() {
     let stage = Stage::at("logits");
     assert!(stage.app.outline().card.sizes.axis(Axis::Vocab, stage.app.dims()) > 20);
-    let seen = llama_trace::tui::view::vocabulary_ids(&stage.app);
+    let seen = llama_trace::tui::view::views::vocabulary_ids(&stage.app);
     assert_eq!(seen.len(), 13);
 }

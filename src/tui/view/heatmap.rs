@@ -3,46 +3,78 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
-use ratatui::widgets::Widget;
 
 use crate::trace::frame::Number;
+use crate::trace::{Part, Query, Step};
 
 use super::super::app::App;
+use super::super::fit::Piece;
 use super::super::text;
 use super::super::theme::Depth;
-use super::grid::{Grid, WRITTEN};
+use super::grid::{self, WRITTEN};
+use super::layout::Layout;
+use super::legend;
 use super::paint::put;
+use super::views::{self, View};
 
 /// The slice of the current tensor, a coloured cell for each value.
 #[derive(Debug)]
-pub struct Heatmap<'a> {
-    /// The application.
-    pub app: &'a App,
-    /// Where its cells are.
-    pub grid: Grid,
-}
+pub struct Heatmap;
 
-impl Widget for Heatmap<'_> {
-    fn render(self, _: Rect, buf: &mut Buffer) {
-        let Self { app, grid } = self;
-        grid.draw_labels(app, buf);
+impl View for Heatmap {
+    fn name(&self) -> &'static str {
+        "heatmap"
+    }
+
+    fn hint(&self) -> [&'static str; 3] {
+        [
+            "Every value of the slice is a colour; the line below says what the colours span.",
+            "A bright column is an index that matters for every row; a bright row, one that matters by itself.",
+            "▲ and ▼ are values beyond the colours: s chooses another span.",
+        ]
+    }
+
+    fn fits(&self, step: Step) -> bool {
+        step.axes().len() > 1
+    }
+
+    fn layout(&self, app: &App, body: Rect) -> Layout {
+        grid::layout(app, body, grid::coloured)
+    }
+
+    fn index(&self, app: &App, cell: (usize, usize)) -> Option<Vec<usize>> {
+        Some(grid::index(app, cell))
+    }
+
+    fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
+        let site = app.place().site();
+        let spreads = [Part::whole(site), app.span_part()].map(Query::Spread);
+        [Query::Block(site, views::seen(app, layout))].into_iter().chain(spreads).collect()
+    }
+
+    fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {
+        grid::caption(app, layout)
+    }
+
+    fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
+        legend::ramp(app, foot, buf);
+    }
+
+    fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
+        grid::draw_labels(app, layout, buf);
         let (Some(tensor), Some(span)) = (app.tensor(), app.span()) else { return };
-        let cut = app.cut();
-        let (Some(columns), mut index) = (cut.columns, app.index()) else { return };
         let coloured = app.theme.depth() > Depth::Ansi;
-        grid.each_cell(app, |row, column, x, y| {
-            index[cut.rows] = row;
-            index[columns] = column;
-            let Some(number) = tensor.get(&index) else { return };
+        layout.each_cell(app, |row, column, x, y| {
+            let Some(number) = tensor.get(&grid::index(app, (row, column))) else { return };
             let value = match number {
                 Number::F32(value) => f64::from(value),
                 Number::I64(id) => id as f64,
             };
             let cell = app.theme.cell(value, span);
             // Where shades stand for colours, only a wide cell has room for the shade and the number.
-            let width = usize::from(grid.cell);
+            let width = usize::from(layout.cell);
             let beyond = span.beyond(value);
-            let numbered = grid.cell >= if coloured { WRITTEN } else { WRITTEN + 2 };
+            let numbered = layout.cell >= if coloured { WRITTEN } else { WRITTEN + 2 };
             let content = match (numbered, coloured) {
                 (false, true) => text::left(beyond.unwrap_or(cell.fill), width),
                 (false, false) => text::left(cell.fill, 2),
@@ -55,29 +87,30 @@ impl Widget for Heatmap<'_> {
                     format!("{shade}{} ", text::right(&text::short(number, width - 3), width - 2))
                 }
             };
-            put(buf, grid.area(), x, y, &content, cell.style);
-            if (row, column) != grid.cursor {
+            put(buf, layout.area, x, y, &content, cell.style);
+            if (row, column) != layout.cursor {
                 return;
             }
             // Brackets, so that the cursor is no block of a colour or a shade: those are values.
             let style = cell.style.add_modifier(Modifier::BOLD);
             let bracket = if coloured { style } else { app.theme.strong() };
-            let last = x + grid.cell - 1;
+            let last = x + layout.cell - 1;
             match (numbered, coloured) {
                 (true, true) => {
-                    put(buf, grid.area(), x, y, &content, style.add_modifier(Modifier::REVERSED));
+                    put(buf, layout.area, x, y, &content, style.add_modifier(Modifier::REVERSED));
                 }
                 (true, false) => {
-                    put(buf, grid.area(), x + 1, y, "[", bracket);
-                    put(buf, grid.area(), last, y, "]", bracket);
+                    put(buf, layout.area, x + 1, y, "[", bracket);
+                    put(buf, layout.area, last, y, "]", bracket);
                 }
                 (false, _) => {
-                    if !coloured && grid.cell > 2 {
-                        let inside = cell.fill.chars().skip(usize::from(grid.cell == 3)).collect::<String>();
-                        put(buf, grid.area(), x + 1, y, &inside, cell.style);
+                    if !coloured && layout.cell > 2 {
+                        let inside =
+                            cell.fill.chars().skip(usize::from(layout.cell == 3)).collect::<String>();
+                        put(buf, layout.area, x + 1, y, &inside, cell.style);
                     }
-                    put(buf, grid.area(), x, y, "[", bracket);
-                    put(buf, grid.area(), last, y, "]", bracket);
+                    put(buf, layout.area, x, y, "[", bracket);
+                    put(buf, layout.area, last, y, "]", bracket);
                 }
             }
         });

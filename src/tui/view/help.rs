@@ -10,6 +10,7 @@ use super::super::action::{BINDINGS, Group};
 use super::super::text;
 use super::super::theme::Theme;
 use super::paint::{clear, put_line};
+use super::views::VIEWS;
 
 /// The help screen.
 #[derive(Debug)]
@@ -49,6 +50,15 @@ fn lines(theme: Theme, width: usize) -> Vec<Line<'static>> {
         }
         lines.push(Line::default());
     }
+    lines.push(Line::styled("Views", theme.heading(false)));
+    for view in VIEWS {
+        let mut name = view.name();
+        for line in view.hint().into_iter().flat_map(|line| text::wrap(line, width.saturating_sub(KEYS))) {
+            let name = std::mem::take(&mut name);
+            lines.push(Line::from(vec![Span::styled(text::left(name, KEYS), theme.key()), line.into()]));
+        }
+    }
+    lines.push(Line::default());
     lines.push(Line::styled("The mouse", theme.heading(false)));
     let mouse = "A click selects a step, a cell or a token; the wheel scrolls what it is over. \
                  Shift selects text, as in any terminal.";

@@ -7,7 +7,7 @@ use ratatui::style::Style;
 use crate::trace::frame::Stats;
 use crate::trace::{Axis, Part};
 
-use super::super::app::{App, Scale, Show};
+use super::super::app::{App, Scale};
 use super::super::fit::Piece;
 use super::super::text;
 use super::super::theme::{Depth, Span};
@@ -23,20 +23,12 @@ pub fn draw(app: &App, foot: Rect, buf: &mut Buffer) {
     }
     let Some(tensor) = app.tensor() else { return };
     let stats = app.answers.spread(Part::whole(tensor.site())).map(|spread| spread.stats);
-    if app.cut().columns.is_none() {
-        list(app, foot, buf);
-    } else if app.show() == Show::Heatmap {
-        if let Some(span) = app.span() {
-            ramp(app, span, foot, buf);
-        }
-    } else {
-        put(buf, foot, 0, 0, "v shows these numbers as colours", app.theme.dim());
-    }
+    app.view().legend(app, foot, buf);
     statistics(app, stats, foot, buf);
 }
 
-/// What the bars of a list span, and what the mark beside one means where it has no words.
-fn list(app: &App, foot: Rect, buf: &mut Buffer) {
+/// Draws what the bars of a list span, and what the mark beside one means where it has no words.
+pub fn list(app: &App, foot: Rect, buf: &mut Buffer) {
     let Some((low, high)) = app.bars() else { return };
     let dim = app.theme.dim();
     let mut pieces = vec![
@@ -52,8 +44,9 @@ fn list(app: &App, foot: Rect, buf: &mut Buffer) {
     put_fit(buf, foot, 0, 0, &pieces);
 }
 
-/// The colours from the lowest to the highest, with the values at their ends and at 0.
-fn ramp(app: &App, span: Span, foot: Rect, buf: &mut Buffer) {
+/// Draws the colours from the lowest to the highest, with the values at their ends and at 0.
+pub fn ramp(app: &App, foot: Rect, buf: &mut Buffer) {
+    let Some(span) = app.span() else { return };
     let theme = app.theme;
     let coloured = theme.depth() > Depth::Ansi;
     let whole = app.tensor().is_some_and(|tensor| tensor.is_whole()) && span.clipped == 0;

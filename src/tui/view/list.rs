@@ -1,176 +1,217 @@
 //! A single axis, downwards: ids with their texts, or values with bars; for a vocabulary the largest first.
 
-use std::ops::Range;
-
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use ratatui::widgets::Widget;
+use ratatui::style::Style;
 
-use crate::trace::Axis;
 use crate::trace::frame::Number;
+use crate::trace::{Axis, Part, Query, Region, Step};
 
-use super::super::app::{App, Show};
+use super::super::app::App;
+use super::super::fit::Piece;
 use super::super::text;
-use super::labels;
+use super::layout::Layout;
 use super::paint::put;
-use super::tensor::Regions;
+use super::views::{self, View};
+use super::{grid, labels, legend};
 
 /// The columns of a value.
 const VALUE: u16 = 9;
 /// Texts and bars have at least these columns beside a mark in words.
 const ROOMY: usize = 16;
 
-/// The geometry of a list on the screen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct List {
-    /// How many rows there are.
-    pub count: usize,
-    /// How many values there are.
-    length: usize,
-    axis: Axis,
-    ranked: bool,
-    area: Rect,
-}
-
-impl List {
-    /// The list in a tensor panel of `area`; none where the values are shown as a grid.
-    pub fn new(app: &App, area: Rect) -> Option<Self> {
-        let cut = app.cut();
-        if cut.columns.is_some() {
-            return None;
-        }
-        let axis = app.place().step.axes()[cut.rows];
-        let length = app.shape()[cut.rows];
-        // The zeros of a nucleus, which is nearly all of it, are one line.
-        let count = app.kept().map_or(length, |kept| kept.positive.max(1));
-        let ranked = app.show() == Show::Largest;
-        Some(Self { count, length, axis, ranked, area: Regions::new(area).body })
-    }
-
-    /// How many rows fit, below the line of headings, and above the one for those that are folded.
-    pub fn seen(&self) -> usize {
-        usize::from(self.area.height.saturating_sub(1 + u16::from(self.folded() > 0)))
-    }
-
-    /// How many values have no row of their own.
-    fn folded(&self) -> usize {
-        self.length.saturating_sub(self.count)
-    }
-
-    /// How many lines it takes.
-    pub fn lines(&self, app: &App) -> usize {
-        1 + self.visible(app).len() + usize::from(self.folded() > 0)
-    }
-
-    /// The rows on the screen.
-    pub fn visible(&self, app: &App) -> Range<usize> {
-        let first = app.offset().0.min(self.count);
-        first..(first + self.seen()).min(self.count)
-    }
-
-    /// The selected row.
-    pub fn at(&self, app: &App) -> usize {
-        if self.ranked { app.rank } else { app.selected.get(self.axis, self.count) }
-    }
-
-    /// The index on the axis that a row shows.
-    pub fn index(&self, app: &App, row: usize) -> Option<usize> {
-        if self.ranked { app.ranked(row).map(|id| id as usize) } else { Some(row) }
-    }
-
-    /// The row at a line of the screen.
-    pub fn row_at(&self, app: &App, y: u16) -> Option<usize> {
-        let down = y.checked_sub(self.area.y + 1)?;
-        self.visible(app).nth(down.into())
-    }
-}
-
-/// The current tensor as a list.
+/// The values of the one axis there is, by index.
 #[derive(Debug)]
-pub struct ListView<'a> {
-    /// The application.
-    pub app: &'a App,
-    /// Where its rows are.
-    pub list: List,
+pub struct List;
+
+/// The values over the vocabulary, the largest first.
+#[derive(Debug)]
+pub struct Largest;
+
+impl View for List {
+    fn name(&self) -> &'static str {
+        "list"
+    }
+
+    fn hint(&self) -> [&'static str; 3] {
+        [
+            "Every value has a line, with its token where it has one, and a bar.",
+            "Bars begin at the lowest value, or at 0 where none is below; the line below them says so.",
+            "Where a vocabulary is listed by id, v lists the largest first.",
+        ]
+    }
+
+    fn fits(&self, step: Step) -> bool {
+        step.axes().len() == 1
+    }
+
+    fn layout(&self, app: &App, body: Rect) -> Layout {
+        let rows = app.shape()[0];
+        lines(body, rows, app.index()[0], 0)
+    }
+
+    fn index(&self, _: &App, cell: (usize, usize)) -> Option<Vec<usize>> {
+        Some(vec![cell.0])
+    }
+
+    fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {
+        let axis = app.place().step.axes()[app.cut().rows];
+        vec![grid::range(app, "↓", axis, &layout.visible_rows(app), layout.rows)]
+    }
+
+    fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
+        legend::list(app, foot, buf);
+    }
+
+    fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
+        draw(self, app, layout, false, buf);
+    }
 }
 
-impl Widget for ListView<'_> {
-    fn render(self, _: Rect, buf: &mut Buffer) {
-        let Self { app, list } = self;
-        let (theme, area) = (app.theme, list.area);
-        let Some(tensor) = app.tensor() else { return };
-        if list.ranked && app.ranked(0).is_none() {
-            put(buf, area, 0, 1, "sorting …", theme.dim());
-            return;
+impl View for Largest {
+    fn name(&self) -> &'static str {
+        "largest"
+    }
+
+    fn hint(&self) -> [&'static str; 3] {
+        [
+            "The tokens that the model finds likeliest stand on top, with a bar each.",
+            "The token that was drawn, or that stands next in the prompt, has an arrow.",
+            "In a nucleus those that are left out are counted in the last line.",
+        ]
+    }
+
+    fn fits(&self, step: Step) -> bool {
+        step.over_vocabulary()
+    }
+
+    fn layout(&self, app: &App, body: Rect) -> Layout {
+        let length = app.shape()[app.cut().rows];
+        // The zeros of a nucleus, which is nearly all of it, are one line.
+        let rows = app.kept().map_or(length, |kept| kept.positive.max(1));
+        lines(body, rows, app.rank, u16::from(rows < length))
+    }
+
+    fn index(&self, app: &App, cell: (usize, usize)) -> Option<Vec<usize>> {
+        let mut index = app.index();
+        index[app.cut().rows] = app.ranked(cell.0)? as usize;
+        Some(index)
+    }
+
+    fn select(&self, app: &mut App, cell: (usize, usize)) {
+        app.rank = cell.0;
+    }
+
+    fn questions(&self, app: &App, _: &Layout) -> Vec<Query> {
+        let (site, part, down) = (app.place().site(), app.part(), app.cut().rows);
+        let mut row: Vec<_> = app.index().iter().map(|&index| index..index + 1).collect();
+        row[down] = 0..app.shape()[down];
+        vec![
+            Query::Block(site, views::in_stage(app, Region(row))),
+            Query::Spread(Part::whole(site)),
+            Query::Spread(part),
+            Query::Order(part),
+        ]
+    }
+
+    fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {
+        let (dim, seen) = (app.theme.dim(), layout.visible_rows(app));
+        if seen.is_empty() {
+            return List.caption(app, layout);
         }
-        let ids = app.place().step.stage().is_ids();
-        let digits =
-            labels::digits(list.length).max(if list.ranked { 4 } else { labels::name(list.axis).len() });
-        let rank = if list.ranked { digits + 1 } else { 0 };
-        let token_at = (rank + digits + 1) as u16;
-        // The mark of the token that came next has columns of its own; bars and texts share the rest.
-        let vocabulary = list.axis == Axis::Vocab;
-        let words = format!(" ← {}", came_next(app).1);
-        let rest = usize::from(area.width.saturating_sub(token_at + VALUE + 1));
-        let (mark, rest) = match rest.checked_sub(text::width(&words)) {
-            Some(rest) if vocabulary && rest >= ROOMY => (words, rest),
-            _ if vocabulary => (" ←".to_owned(), rest.saturating_sub(2)),
-            _ => (String::new(), rest),
-        };
-        let most = if labels::has_text(list.axis) { (rest / 2).clamp(4, 24) } else { 0 };
-        let texts = labels::text_width(app, list.axis, list.length, most);
-        let value_at = token_at + if labels::has_text(list.axis) { texts as u16 + 1 } else { 0 };
-        let bar_at = value_at + VALUE + 1;
-        let bars = usize::from(area.width.saturating_sub(bar_at)).saturating_sub(text::width(&mark));
-        if list.ranked {
-            put(buf, area, 0, 0, &text::right("rank", digits), theme.dim());
+        let range = format!("{}-{} of {}", seen.start + 1, seen.end, layout.rows);
+        let mut pieces = vec![Piece::forms([format!("largest first, {range}"), range], dim).rank(1)];
+        if let Some(kept) = app.kept() {
+            // What the nucleus is: how many stay, and that they share all that there is.
+            pieces.push(Piece::whole(" · sum ", dim).rank(2));
+            pieces.push(Piece::figure(kept.sum, false, Style::new()).rank(2));
         }
-        let heading = if list.ranked { "id" } else { labels::name(list.axis) };
-        put(buf, area, rank as u16, 0, &text::right(heading, digits), theme.dim());
-        if labels::has_text(list.axis) {
-            put(buf, area, token_at, 0, "text", theme.dim());
+        pieces
+    }
+
+    fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
+        legend::list(app, foot, buf);
+    }
+
+    fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
+        draw(self, app, layout, true, buf);
+    }
+}
+
+/// A line a row, below one of headings.
+fn lines(area: Rect, rows: usize, at: usize, footer: u16) -> Layout {
+    let cursor = (at.min(rows.saturating_sub(1)), 0);
+    Layout { area, rows, columns: 1, cursor, cell: area.width, label: 0, header: 1, footer }
+}
+
+/// Draws the rows of `view`; those that are ranked have their rank before them.
+fn draw(view: &dyn View, app: &App, layout: &Layout, ranked: bool, buf: &mut Buffer) {
+    let Some(tensor) = app.tensor() else { return };
+    let down_axis = app.cut().rows;
+    let (axis, length) = (app.place().step.axes()[down_axis], app.shape()[down_axis]);
+    let folded = length - layout.rows;
+    let (theme, area) = (app.theme, layout.area);
+    if ranked && app.ranked(0).is_none() {
+        put(buf, area, 0, 1, "sorting …", theme.dim());
+        return;
+    }
+    let ids = app.place().step.stage().is_ids();
+    let digits = labels::digits(length).max(if ranked { 4 } else { labels::name(axis).len() });
+    let rank = if ranked { digits + 1 } else { 0 };
+    let token_at = (rank + digits + 1) as u16;
+    // The mark of the token that came next has columns of its own; bars and texts share the rest.
+    let vocabulary = axis == Axis::Vocab;
+    let words = format!(" ← {}", came_next(app).1);
+    let rest = usize::from(area.width.saturating_sub(token_at + VALUE + 1));
+    let (mark, rest) = match rest.checked_sub(text::width(&words)) {
+        Some(rest) if vocabulary && rest >= ROOMY => (words, rest),
+        _ if vocabulary => (" ←".to_owned(), rest.saturating_sub(2)),
+        _ => (String::new(), rest),
+    };
+    let most = if labels::has_text(axis) { (rest / 2).clamp(4, 24) } else { 0 };
+    let texts = labels::text_width(app, axis, length, most);
+    let value_at = token_at + if labels::has_text(axis) { texts as u16 + 1 } else { 0 };
+    let bar_at = value_at + VALUE + 1;
+    let bars = usize::from(area.width.saturating_sub(bar_at)).saturating_sub(text::width(&mark));
+    if ranked {
+        put(buf, area, 0, 0, &text::right("rank", digits), theme.dim());
+    }
+    let heading = if ranked { "id" } else { labels::name(axis) };
+    put(buf, area, rank as u16, 0, &text::right(heading, digits), theme.dim());
+    if labels::has_text(axis) {
+        put(buf, area, token_at, 0, "text", theme.dim());
+    }
+    put(buf, area, value_at, 0, &text::right(if ids { "id" } else { "value" }, VALUE.into()), theme.dim());
+    let span = app.bars();
+    for (down, row) in layout.visible_rows(app).enumerate() {
+        let y = down as u16 + 1;
+        let Some(at) = view.index(app, (row, 0)) else { continue };
+        let index = at[down_axis];
+        let Some(number) = tensor.get(&at) else { continue };
+        let chosen = row == layout.cursor.0;
+        let pick = |style| if chosen { theme.current() } else { style };
+        if ranked {
+            put(buf, area, 0, y, &format!("{:>digits$}", row + 1), pick(theme.dim()));
         }
-        put(
-            buf,
-            area,
-            value_at,
-            0,
-            &text::right(if ids { "id" } else { "value" }, VALUE.into()),
-            theme.dim(),
-        );
-        let span = app.bars();
-        let mut at = app.index();
-        let down_axis = app.cut().rows;
-        for (down, row) in list.visible(app).enumerate() {
-            let y = down as u16 + 1;
-            let Some(index) = list.index(app, row) else { continue };
-            at[down_axis] = index;
-            let Some(number) = tensor.get(&at) else { continue };
-            let chosen = row == list.at(app);
-            let pick = |style| if chosen { theme.current() } else { style };
-            if list.ranked {
-                put(buf, area, 0, y, &format!("{:>digits$}", row + 1), pick(theme.dim()));
-            }
-            put(buf, area, rank as u16, y, &format!("{index:>digits$}"), pick(theme.index()));
-            if let Some(token) = labels::text_of(app, list.axis, index) {
-                put(buf, area, token_at, y, &text::cut(&token, texts), pick(theme.token()));
-            }
-            let special = matches!(number, Number::F32(value) if !value.is_finite());
-            let style = if special { theme.special() } else { ratatui::style::Style::new() };
-            put(buf, area, value_at, y, &text::right(&text::number(number), VALUE.into()), pick(style));
-            if let (Number::F32(value), Some((low, high)), false) = (number, span, special) {
-                let share = if high > low { (f64::from(value) - low) / (high - low) } else { 0.0 };
-                put(buf, area, bar_at, y, &bar(share, bars), theme.bar());
-            }
-            if vocabulary && came_next(app).0.is_some_and(|id| id as usize == index) {
-                put(buf, area, area.width.saturating_sub(text::width(&mark) as u16), y, &mark, theme.key());
-            }
+        put(buf, area, rank as u16, y, &format!("{index:>digits$}"), pick(theme.index()));
+        if let Some(token) = labels::text_of(app, axis, index) {
+            put(buf, area, token_at, y, &text::cut(&token, texts), pick(theme.token()));
         }
-        if list.folded() > 0 {
-            let y = list.visible(app).len() as u16 + 1;
-            let line = format!("{} of {} stay; the other {} are 0", list.count, list.length, list.folded());
-            put(buf, area, 0, y, &line, theme.dim());
+        let special = matches!(number, Number::F32(value) if !value.is_finite());
+        let style = if special { theme.special() } else { Style::new() };
+        put(buf, area, value_at, y, &text::right(&text::number(number), VALUE.into()), pick(style));
+        if let (Number::F32(value), Some((low, high)), false) = (number, span, special) {
+            let share = if high > low { (f64::from(value) - low) / (high - low) } else { 0.0 };
+            put(buf, area, bar_at, y, &bar(share, bars), theme.bar());
         }
+        if vocabulary && came_next(app).0.is_some_and(|id| id as usize == index) {
+            put(buf, area, area.width.saturating_sub(text::width(&mark) as u16), y, &mark, theme.key());
+        }
+    }
+    if folded > 0 {
+        let y = layout.visible_rows(app).len() as u16 + 1;
+        let line = format!("{} of {} stay; the other {} are 0", layout.rows, length, folded);
+        put(buf, area, 0, y, &line, theme.dim());
     }
 }
 

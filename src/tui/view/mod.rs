@@ -19,6 +19,7 @@ pub mod grid;
 pub mod heatmap;
 pub mod help;
 pub mod labels;
+pub mod layout;
 pub mod legend;
 pub mod list;
 pub mod markdown;
@@ -30,12 +31,11 @@ pub mod tensor;
 pub mod title;
 pub mod tokens;
 pub mod too_small;
+pub mod views;
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::widgets::Widget;
-
-use crate::trace::Axis;
 
 use super::app::{App, Focus, Mode};
 
@@ -106,28 +106,6 @@ impl Panels {
         }
         panels
     }
-}
-
-/// The ids of the vocabulary that are on the screen, for which texts are needed.
-pub fn vocabulary_ids(app: &App) -> Vec<u32> {
-    let Some(area) = Panels::new(app).middle else { return Vec::new() };
-    let axes = app.place.step.axes();
-    let id = |index: usize| u32::try_from(index).ok();
-    if let Some(list) = list::List::new(app, area) {
-        if axes.last() != Some(&Axis::Vocab) {
-            return Vec::new();
-        }
-        return list.visible(app).filter_map(|row| list.index(app, row)).filter_map(id).collect();
-    }
-    let Some(grid) = grid::Grid::new(app, area) else { return Vec::new() };
-    let mut ids = Vec::new();
-    if grid.row_axis == Axis::Vocab {
-        ids.extend(grid.visible_rows(app).filter_map(id));
-    }
-    if grid.column_axis == Axis::Vocab {
-        ids.extend(grid.visible_columns(app).filter_map(id));
-    }
-    ids
 }
 
 impl Widget for &App {

@@ -3,44 +3,74 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
-use ratatui::widgets::Widget;
 
 use crate::trace::frame::Number;
+use crate::trace::{Part, Query, Step};
 
 use super::super::app::App;
+use super::super::fit::Piece;
 use super::super::text;
-use super::grid::Grid;
+use super::grid;
+use super::layout::Layout;
 use super::paint::put;
+use super::views::{self, View};
 
 /// The slice of the current tensor, a number for each value.
 #[derive(Debug)]
-pub struct Numbers<'a> {
-    /// The application.
-    pub app: &'a App,
-    /// Where its cells are.
-    pub grid: Grid,
-}
+pub struct Numbers;
 
-impl Widget for Numbers<'_> {
-    fn render(self, _: Rect, buf: &mut Buffer) {
-        let Self { app, grid } = self;
-        grid.draw_labels(app, buf);
+impl View for Numbers {
+    fn name(&self) -> &'static str {
+        "numbers"
+    }
+
+    fn hint(&self) -> [&'static str; 3] {
+        [
+            "Every value of the slice is written out, to as many digits as have room.",
+            "The last line has the value under the cursor with all its digits.",
+            "Compare rows and columns here where colours only hint at a difference.",
+        ]
+    }
+
+    fn fits(&self, step: Step) -> bool {
+        step.axes().len() > 1
+    }
+
+    fn layout(&self, app: &App, body: Rect) -> Layout {
+        grid::layout(app, body, grid::written)
+    }
+
+    fn index(&self, app: &App, cell: (usize, usize)) -> Option<Vec<usize>> {
+        Some(grid::index(app, cell))
+    }
+
+    fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
+        let site = app.place().site();
+        vec![Query::Block(site, views::seen(app, layout)), Query::Spread(Part::whole(site))]
+    }
+
+    fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {
+        grid::caption(app, layout)
+    }
+
+    fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
+        put(buf, foot, 0, 0, "v shows these numbers as colours", app.theme.dim());
+    }
+
+    fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
+        grid::draw_labels(app, layout, buf);
         let Some(tensor) = app.tensor() else { return };
-        let cut = app.cut();
-        let (Some(columns), mut index) = (cut.columns, app.index()) else { return };
-        grid.each_cell(app, |row, column, x, y| {
-            index[cut.rows] = row;
-            index[columns] = column;
-            let Some(number) = tensor.get(&index) else { return };
-            let style = if (row, column) == grid.cursor {
+        layout.each_cell(app, |row, column, x, y| {
+            let Some(number) = tensor.get(&grid::index(app, (row, column))) else { return };
+            let style = if (row, column) == layout.cursor {
                 app.theme.current()
             } else if matches!(number, Number::F32(value) if !value.is_finite()) {
                 app.theme.special()
             } else {
                 Style::new()
             };
-            let width = usize::from(grid.cell) - 1;
-            put(buf, grid.area(), x, y, &text::right(&text::number(number), width), style);
+            let width = usize::from(layout.cell) - 1;
+            put(buf, layout.area, x, y, &text::right(&text::number(number), width), style);
         });
     }
 }

@@ -8,15 +8,12 @@ use ratatui::widgets::Widget;
 
 use crate::trace::{Axis, Stage, Status, Step};
 
-use super::super::app::{App, Show, Shown};
+use super::super::app::{App, Shown};
 use super::super::fit::{Piece, fit};
 use super::super::text;
-use super::grid::Grid;
-use super::heatmap::Heatmap;
 use super::labels;
+use super::layout::Layout;
 use super::legend;
-use super::list::{List, ListView};
-use super::numbers::Numbers;
 use super::paint::{put, put_fit};
 
 /// The parts of the panel.
@@ -52,8 +49,10 @@ impl Widget for TensorPanel<'_> {
         let app = self.0;
         let Regions { head, body, mut foot } = Regions::new(area);
         // Legend and statistics stand right below the values where these leave room.
-        foot.y = foot.y.min(body.y.saturating_add(used(app, area)).saturating_add(1));
-        heading(app, head, area, buf);
+        let layout = app.view().layout(app, body);
+        let used = u16::try_from(layout.lines(app)).unwrap_or(u16::MAX);
+        foot.y = foot.y.min(body.y.saturating_add(used).saturating_add(1));
+        heading(app, head, &layout, buf);
         match app.shown() {
             Shown::Failed(reason) => {
                 put(buf, body, 0, 1, "There are no values to show:", app.theme.error());
@@ -62,7 +61,7 @@ impl Widget for TensorPanel<'_> {
                 }
             }
             Shown::Values(_) if app.tensor().is_some_and(|tensor| !tensor.is_empty()) => {
-                values(app, area, buf);
+                app.view().render(app, &layout, buf);
                 legend::draw(app, foot, buf);
                 cursor(app, foot, buf);
             }
@@ -82,26 +81,8 @@ impl Widget for TensorPanel<'_> {
     }
 }
 
-/// How many lines the values take.
-fn used(app: &App, area: Rect) -> u16 {
-    let list = List::new(app, area).map(|list| list.lines(app));
-    let lines = list.or_else(|| Grid::new(app, area).map(|grid| grid.lines(app)));
-    lines.and_then(|lines| u16::try_from(lines).ok()).unwrap_or(u16::MAX)
-}
-
-fn values(app: &App, area: Rect, buf: &mut Buffer) {
-    if let Some(list) = List::new(app, area) {
-        ListView { app, list }.render(area, buf);
-    } else if let Some(grid) = Grid::new(app, area) {
-        match app.show() {
-            Show::Numbers => Numbers { app, grid }.render(area, buf),
-            Show::Heatmap | Show::Largest => Heatmap { app, grid }.render(area, buf),
-        }
-    }
-}
-
 /// Two lines: the step with its axes and unit, and which part of it is on the screen.
-fn heading(app: &App, head: Rect, area: Rect, buf: &mut Buffer) {
+fn heading(app: &App, head: Rect, layout: &Layout, buf: &mut Buffer) {
     let theme = app.theme;
     let (step, shape) = (app.place().step, app.shape());
     let axes: Vec<_> = step
@@ -124,7 +105,7 @@ fn heading(app: &App, head: Rect, area: Rect, buf: &mut Buffer) {
     if !pieces.is_empty() {
         pieces.push(Piece::whole(" · ", theme.dim()));
     }
-    pieces.extend(window(app, area));
+    pieces.extend(app.view().caption(app, layout));
     put_fit(buf, head, 0, 1, &pieces);
 }
 
@@ -145,41 +126,6 @@ fn held(app: &App) -> Vec<Piece> {
         Piece::whole(format!("{} {at} of {length}", labels::name(axis)), style),
         // A token's text can be cut; the numbers of heads are there whole or not at all.
         if labels::has_text(axis) { Piece::words(more, style) } else { Piece::whole(more, style) }.rank(3),
-    ]
-}
-
-/// Which rows and columns are on the screen, and how they are shown.
-fn window(app: &App, area: Rect) -> Vec<Piece> {
-    let dim = app.theme.dim();
-    let part = |mark: &str, axis: Axis, seen: std::ops::Range<usize>, count: usize| {
-        let name = labels::name(axis);
-        if seen.len() < count && !seen.is_empty() {
-            let range = format!("{}-{}", seen.start, seen.end - 1);
-            Piece::forms([format!("{mark} {name} {range}"), format!("{mark} {range}")], dim)
-        } else {
-            Piece::forms([format!("{mark} {name}"), mark.to_owned()], dim)
-        }
-        .rank(2)
-    };
-    if let Some(list) = List::new(app, area) {
-        let seen = list.visible(app);
-        if app.show() != Show::Largest || seen.is_empty() {
-            return vec![part("↓", app.place().step.axes()[app.cut().rows], seen, list.count)];
-        }
-        let range = format!("{}-{} of {}", seen.start + 1, seen.end, list.count);
-        let mut pieces = vec![Piece::forms([format!("largest first, {range}"), range], dim).rank(1)];
-        if let Some(kept) = app.kept() {
-            // What the nucleus is: how many stay, and that they share all that there is.
-            pieces.push(Piece::whole(" · sum ", dim).rank(2));
-            pieces.push(Piece::figure(kept.sum, false, Style::new()).rank(2));
-        }
-        return pieces;
-    }
-    let Some(grid) = Grid::new(app, area) else { return Vec::new() };
-    vec![
-        part("↓", grid.row_axis, grid.visible_rows(app), grid.rows),
-        Piece::whole(" · ", dim),
-        part("→", grid.column_axis, grid.visible_columns(app), grid.columns),
     ]
 }
 

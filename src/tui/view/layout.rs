@@ -1,0 +1,95 @@
+//! Where a view's cells are: rows and columns on the screen, which of them are seen, and the one under the cursor.
+//! Moving, paging and the mouse go by this, whatever the view draws in a cell.
+
+use std::ops::Range;
+
+use ratatui::layout::Rect;
+
+use super::super::app::App;
+
+/// The cells of a view in a panel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The area of the view, labels included.
+    pub area: Rect,
+    /// How many rows of cells there are.
+    pub rows: usize,
+    /// How many columns of cells there are; one in a list.
+    pub columns: usize,
+    /// Row and column of the cursor.
+    pub cursor: (usize, usize),
+    /// Terminal columns of one cell.
+    pub cell: u16,
+    /// Terminal columns before the first cell.
+    pub label: u16,
+    /// Lines above the first cell.
+    pub header: u16,
+    /// Lines below the last cell.
+    pub footer: u16,
+}
+
+impl Layout {
+    /// How many rows fit.
+    pub fn rows_seen(&self) -> usize {
+        usize::from(self.area.height.saturating_sub(self.header + self.footer))
+    }
+
+    /// How many columns fit.
+    pub fn columns_seen(&self) -> usize {
+        usize::from(self.area.width.saturating_sub(self.label) / self.cell.max(1))
+    }
+
+    /// The rows on the screen.
+    pub fn visible_rows(&self, app: &App) -> Range<usize> {
+        let first = app.offset().0.min(self.rows);
+        first..(first + self.rows_seen()).min(self.rows)
+    }
+
+    /// The columns on the screen.
+    pub fn visible_columns(&self, app: &App) -> Range<usize> {
+        let first = app.offset().1.min(self.columns);
+        first..(first + self.columns_seen()).min(self.columns)
+    }
+
+    /// How many lines it takes, labels included.
+    pub fn lines(&self, app: &App) -> usize {
+        usize::from(self.header + self.footer) + self.visible_rows(app).len()
+    }
+
+    /// The row and column at a place of the screen.
+    pub fn cell_at(&self, app: &App, x: u16, y: u16) -> Option<(usize, usize)> {
+        let right = x.checked_sub(self.area.x + self.label)? / self.cell.max(1);
+        let down = y.checked_sub(self.area.y + self.header)?;
+        let row = self.visible_rows(app).nth(down.into())?;
+        Some((row, self.visible_columns(app).nth(right.into())?))
+    }
+
+    /// Calls `draw` for every visible cell with its row, its column, and its place relative to the area.
+    pub fn each_cell(&self, app: &App, mut draw: impl FnMut(usize, usize, u16, u16)) {
+        for (down, row) in self.visible_rows(app).enumerate() {
+            for (right, column) in self.visible_columns(app).enumerate() {
+                draw(row, column, self.label + right as u16 * self.cell, self.header + down as u16);
+            }
+        }
+    }
+
+    /// The cell `down` rows and `right` columns from the cursor, or the last one in that direction.
+    pub fn moved(&self, down: isize, right: isize) -> (usize, usize) {
+        let within =
+            |at: usize, by: isize, count: usize| at.saturating_add_signed(by).min(count.saturating_sub(1));
+        (within(self.cursor.0, down, self.rows), within(self.cursor.1, right, self.columns))
+    }
+
+    /// The first row and column to show, so that the cursor is seen and no room is wasted.
+    pub fn follow(&self, offset: (usize, usize)) -> (usize, usize) {
+        let follow = |offset: usize, at: usize, seen: usize, count: usize| {
+            let seen = seen.max(1);
+            let offset = offset.min(at).max((at + 1).saturating_sub(seen));
+            offset.min(count.saturating_sub(seen))
+        };
+        (
+            follow(offset.0, self.cursor.0, self.rows_seen(), self.rows),
+            follow(offset.1, self.cursor.1, self.columns_seen(), self.columns),
+        )
+    }
+}
