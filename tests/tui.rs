@@ -20,3 +20,5 @@ mod stage;
 mod synthetic;
 #[path = "tui/updates.rs"]
 mod updates;
+#[path = "tui/views.rs"]
+mod views;

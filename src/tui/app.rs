@@ -353,6 +353,19 @@ impl App {
         }
     }
 
+    /// Looks at another run, at the same step where that has it.
+    pub(super) fn look_at(&mut self, outline: Outline) {
+        let pass = self.place.pass.min(outline.passes.len().saturating_sub(1));
+        let place = Walk::new(&outline, pass).same(self.place);
+        // Branches have the model's sizes, other traces may not.
+        if outline.card.sizes != self.outline.card.sizes {
+            self.selected = Selected::new(&outline.card.sizes);
+        }
+        self.outline = outline;
+        self.expects_pass = false;
+        self.go(place);
+    }
+
     /// Stands at `place`.
     pub(super) fn go(&mut self, place: Place) {
         if place.step.axes() != self.place.step.axes() {

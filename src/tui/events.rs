@@ -15,12 +15,14 @@ use ratatui::layout::Rect;
 
 use crate::ending;
 use crate::error::{Error, Result, printable};
-use crate::trace::{Query, Source, Status, source};
+use crate::trace::{Address, Query, Run, Source, Status, source};
 
 use super::action::{self, Action};
 use super::app::{App, Mode, Shown};
 use super::export::Saving;
+use super::goto;
 use super::keys::Keys;
+use super::runs::Runs;
 use super::terminal::{Guard, failed};
 use super::update::{Effect, update};
 
@@ -42,7 +44,7 @@ const IDLE: Duration = Duration::from_millis(100);
 /// # Errors
 /// [`Error::Terminal`] where the terminal fails, [`Error::Interrupted`] where a signal asked to stop, and why there
 /// is nothing to look at.
-pub(super) fn run(app: &mut App, source: &mut dyn Source, guard: &Guard) -> Result<Ended> {
+pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended> {
     let backend = CrosstermBackend::new(std::io::stdout());
     // Not dropped: that says on the error output what fails, and panics where this is gone with the terminal. The
     // guard shows the cursor.
@@ -63,6 +65,7 @@ pub(super) fn run(app: &mut App, source: &mut dyn Source, guard: &Guard) -> Resu
             clear(&mut terminal).map_err(|error| failed(&error))?;
             dirty = true;
         }
+        let source = runs.source();
         dirty |= source.poll()?;
         dirty |= app.sync(source);
         let before = saving.as_ref().map(Saving::written);
@@ -85,6 +88,7 @@ pub(super) fn run(app: &mut App, source: &mut dyn Source, guard: &Guard) -> Resu
             dirty = true;
             // Between two of its blocks an export is under way though the source is idle.
             let stops = saving.is_some() && action == Action::Close && app.mode == Mode::Walk;
+            let source = runs.source();
             match if stops { Effect::Stop } else { update(app, action) } {
                 Effect::None => {}
                 Effect::Quit => return Ok(Ended::Left),
@@ -100,6 +104,7 @@ pub(super) fn run(app: &mut App, source: &mut dyn Source, guard: &Guard) -> Resu
                     }
                 }
                 Effect::Advance => advance(app, source),
+                Effect::Open(run, address) => open_run(app, runs, run, &address),
                 Effect::Export => saving = save(app, source, Path::new(".")),
                 Effect::Redraw => clear(&mut terminal).map_err(|error| failed(&error))?,
                 Effect::Suspend => {
@@ -131,6 +136,21 @@ fn draw(
 fn clear(terminal: &mut Terminal<CrosstermBackend<Stdout>>) -> std::io::Result<()> {
     let size = terminal.size()?;
     terminal.resize(Rect::new(0, 0, size.width, size.height))
+}
+
+/// Goes to an address in another run.
+pub fn open_run(app: &mut App, runs: &mut Runs, run: Run, address: &Address) {
+    if runs.show(run) {
+        app.look_at(runs.source().outline().clone());
+        goto::go_to(app, address);
+    } else {
+        let there: Vec<_> = runs.all().map(|run| run.to_string()).collect();
+        let there = match &there[..] {
+            [one] => format!("{one} is the only one"),
+            many => format!("there are {}", many.join(", ")),
+        };
+        app.say(format!("there is no run {run}: {there}"), true);
+    }
 }
 
 /// What an event asks for.

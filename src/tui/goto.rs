@@ -1,7 +1,7 @@
 //! The go-to line: what may be typed there, what it completes to, and where it leads.
 
 use crate::trace::stage::Section;
-use crate::trace::{Address, Axis, ModelCard, Outline, PassDims, Step, Subject, Weight};
+use crate::trace::{Address, Axis, ModelCard, Outline, PassDims, Run, Step, Subject, Weight};
 
 use super::app::App;
 use super::place::{Place, Walk, present};
@@ -15,9 +15,18 @@ pub struct GotoLine {
     pub chosen: Option<usize>,
 }
 
+/// Where an address leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    /// To a place of this run.
+    Here(Spot),
+    /// Into another run, if the program has one of this number.
+    Run(Run, Address),
+}
+
 /// A place to go to, and an index to select there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct Spot {
     place: Place,
     index: Vec<(Axis, usize)>,
 }
@@ -134,12 +143,20 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
             false => wrong,
         }
     })?;
+    if let Some(run) = address.run_number(app.outline.run).filter(|&run| run != app.outline.run) {
+        return Ok(Target::Run(run, Address { run: None, ..address }));
+    }
+    find(app, &address).map(Target::Here)
+}
+
+/// Where `address` leads in this run; parts that it leaves out are as they are here.
+fn find(app: &App, address: &Address) -> Result<Spot, String> {
     let pass = address.pass.unwrap_or(app.place.pass);
     let count = app.outline.passes.len();
     let Some(outline) = app.outline.passes.get(pass) else {
         return Err(format!("there is no pass {pass}: 0 to {} so far", count.max(1) - 1));
     };
-    resolve(&app.outline, &address, outline.dims, app.place)
+    resolve(&app.outline, address, outline.dims, app.place)
 }
 
 /// Where `address` leads in a pass of `dims`. Parts that it leaves out are those of `here`.
@@ -151,7 +168,7 @@ pub(super) fn resolve(
     address: &Address,
     dims: PassDims,
     here: Place,
-) -> Result<Target, String> {
+) -> Result<Spot, String> {
     check_run(outline, address)?;
     let walk = Walk::of(outline, dims);
     let layers = outline.card.sizes.layers;
@@ -190,7 +207,7 @@ pub(super) fn resolve(
         }
         index.push((axis, number));
     }
-    Ok(Target { place, index })
+    Ok(Spot { place, index })
 }
 
 /// Whether the outline is of the run and the sequence that the address names.
@@ -217,8 +234,17 @@ fn no_screen(card: &ModelCard, weight: Weight) -> String {
     }
 }
 
-/// Goes to a target.
-pub(super) fn go(app: &mut App, target: &Target) {
+/// Goes where `address` leads in the run that is shown, or says why not.
+pub(super) fn go_to(app: &mut App, address: &Address) {
+    match find(app, address) {
+        Ok(spot) => go(app, &spot),
+        Err(wrong) => app.say(wrong, true),
+    }
+    app.settle();
+}
+
+/// Goes to a place.
+pub(super) fn go(app: &mut App, target: &Spot) {
     app.go(target.place);
     for &(axis, index) in &target.index {
         app.selected.set(axis, index);

@@ -15,6 +15,7 @@ mod mouse;
 pub mod open;
 pub mod palette;
 pub mod place;
+pub mod runs;
 pub mod slice;
 mod sync;
 pub mod tensor;
@@ -38,8 +39,8 @@ pub use open::OpenAt;
 /// # Errors
 /// [`Error::Usage`] where `open` names something that is not there, [`Error::Terminal`] where there is no
 /// terminal or it fails, [`Error::Interrupted`] where a signal ended it. The terminal is as before in any case.
-pub fn run(mut source: Box<dyn Source>, open: &OpenAt) -> Result<()> {
-    match show(&mut *source, open)? {
+pub fn run(source: Box<dyn Source>, open: &OpenAt) -> Result<()> {
+    match show(source, open)? {
         Ended::Left => Ok(()),
         Ended::Abandoned => Err(Error::interrupted("stopped before the first pass was done")),
     }
@@ -49,17 +50,17 @@ pub fn run(mut source: Box<dyn Source>, open: &OpenAt) -> Result<()> {
 ///
 /// # Errors
 /// As [`run`].
-pub fn visit(mut source: Box<dyn Source>, open: &OpenAt) -> Result<()> {
-    show(&mut *source, open).map(drop)
+pub fn visit(source: Box<dyn Source>, open: &OpenAt) -> Result<()> {
+    show(source, open).map(drop)
 }
 
-fn show(source: &mut dyn Source, open: &OpenAt) -> Result<Ended> {
+fn show(source: Box<dyn Source>, open: &OpenAt) -> Result<Ended> {
     require_terminal()?;
     let theme = theme::Theme::new(theme::Depth::detect(|name| std::env::var(name).ok()));
     let mut app = app::App::new(source.outline().clone(), theme, (80, 24));
     open::open(&mut app, open)?;
     let guard = terminal::Guard::take()?;
-    events::run(&mut app, source, &guard)
+    events::run(&mut app, &mut runs::Runs::new(source), &guard)
 }
 
 /// Fails where there is no terminal to draw in and to read keys from.

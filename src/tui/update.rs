@@ -1,10 +1,10 @@
 //! State and action in, state and effect out. No I/O: what must be done outside is the [`Effect`].
 
-use crate::trace::{Axis, Status};
+use crate::trace::{Address, Axis, Run, Status};
 
 use super::action::Action;
 use super::app::{App, Focus, Mode, Scale};
-use super::goto::{self, GotoLine};
+use super::goto::{self, GotoLine, Target};
 use super::mouse;
 use super::place::{Place, Walk};
 use super::slice::Cut;
@@ -12,12 +12,14 @@ use super::view;
 use super::view::views::{self, View};
 
 /// What the event loop does after an update.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing but drawing.
     None,
     /// Asks the source for one more pass.
     Advance,
+    /// Goes to an address in another run of the program.
+    Open(Run, Address),
     /// Writes the current stage to a file.
     Export,
     /// Clears the terminal before drawing.
@@ -94,10 +96,14 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
         Action::Down => line.choose(app, 1),
         Action::Complete => line.complete(app),
         Action::Submit => match goto::target(app, &line.answer(app)) {
-            Ok(target) => {
+            Ok(Target::Here(place)) => {
                 app.mode = Mode::Walk;
-                goto::go(app, &target);
+                goto::go(app, &place);
                 return Effect::None;
+            }
+            Ok(Target::Run(run, address)) => {
+                app.mode = Mode::Walk;
+                return Effect::Open(run, address);
             }
             Err(text) => app.say(text, true),
         },

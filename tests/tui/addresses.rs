@@ -1,7 +1,11 @@
 //! Addresses: what the screen prints, the go-to line reads.
 
-use crossterm::event::KeyCode;
+use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
+use llama_trace::trace::Run;
+use llama_trace::tui::events::{action_of, open_run};
+use llama_trace::tui::runs::Runs;
 use llama_trace::tui::theme::Depth;
+use llama_trace::tui::update::{Effect, update};
 
 use crate::stage::Stage;
 use crate::synthetic::Synthetic;
@@ -86,7 +90,6 @@ fn a_wrong_part_is_named_with_what_there_is() {
         ("L0/logits[v=3]", "logits is outside the layers: its address is p0/logits"),
         ("L0/sofmax[h=3]", "there is no stage `sofmax`; did you mean softmax?"),
         ("L0/qqqqqqqq", "there is no stage `qqqqqqqq`; Tab completes, Esc closes"),
-        ("r1:L0/xq", "there is no run r1: r0 is the only one"),
         ("mine:L0/xq", "there is no run mine: r0 is the only one"),
         ("s1/L0/xq", "there is no sequence 1: 0 is the only one"),
         ("L1/wq[o=5,i=17]", "wq is a weight, and has no screen of its own: xq reads it"),
@@ -99,6 +102,45 @@ fn a_wrong_part_is_named_with_what_there_is() {
     }
     // While brackets are open, the line says which letters there are.
     stage.keys("/L1/keys_t[").shows("letters: h head, c head dim, k key");
+}
+
+/// A program with two runs, of which the second has one pass.
+#[test]
+fn another_run_is_opened_by_its_address() {
+    let other = |run| {
+        let mut source = Synthetic::with_switches();
+        source.outline.run = Run(run);
+        source.factor = 2.0;
+        source
+    };
+    let mut stage = begin();
+    let mut runs = Runs::new(Box::new(other(0)));
+    go(&mut stage, "p1/L2/xq[h=3,c=1]");
+    let value = |stage: &Stage| stage.app.tensor().unwrap().get(&stage.app.index());
+    let before = value(&stage);
+    let ask = |stage: &mut Stage, runs: &mut Runs, text: &str| {
+        stage.keys("/").keys(text);
+        let event = Event::Key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE));
+        let action = action_of(&stage.app, event).unwrap();
+        let Effect::Open(run, address) = update(&mut stage.app, action) else { panic!("{text}") };
+        open_run(&mut stage.app, runs, run, &address);
+        stage.app.sync(runs.source());
+    };
+    ask(&mut stage, &mut runs, "r1:");
+    assert_eq!(stage.message(), "there is no run r1: r0 is the only one");
+    assert_eq!(stage.app.place().path(), "p1/L2/xq");
+    runs.add(Box::new(other(1)));
+    ask(&mut stage, &mut runs, "r2:L0");
+    assert_eq!(stage.message(), "there is no run r2: there are r0, r1");
+    ask(&mut stage, &mut runs, "r1:");
+    assert_eq!(here(&stage), "r1:p0/L2/xq[t=11,h=3,c=1]", "it has one pass");
+    assert_ne!(value(&stage), before);
+    stage.shows("r1:p0/L2/xq[t=11,h=3,c=1] = ");
+    ask(&mut stage, &mut runs, "r0:p0/L1/softmax[h=2]");
+    assert_eq!(here(&stage), "p0/L1/softmax[h=2,t=11,k=0]");
+    // In another run, what is wrong is said of that one.
+    ask(&mut stage, &mut runs, "r1:p3");
+    assert_eq!(stage.message(), "there is no pass 3: 0 to 0 so far");
 }
 
 #[test]

@@ -278,9 +278,8 @@ impl Reader<'_> {
     fn list(&self, list: &Layout, area: Rect) -> u16 {
         let app = self.app;
         let mut y = area.y + 3;
-        let mut index = app.index();
         for row in list.visible_rows(app) {
-            index = app.view().index(app, (row, 0)).unwrap();
+            let index = app.view().index(app, (row, 0)).unwrap();
             let id = index[app.cut().rows];
             let value = real(app.tensor().unwrap().get(&index).unwrap());
             let mut numbers: Vec<String> =

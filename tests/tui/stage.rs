@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
+use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use llama_trace::trace::{Source, Step};
 use llama_trace::tui::OpenAt;
 use llama_trace::tui::app::App;
@@ -65,6 +65,12 @@ impl Stage {
 
     pub(crate) fn key(&mut self, code: KeyCode) -> Effect {
         self.event(Event::Key(KeyEvent::new(code, KeyModifiers::NONE)))
+    }
+
+    /// Clicks on a cell of the screen.
+    pub(crate) fn click(&mut self, column: u16, row: u16) -> Effect {
+        let kind = MouseEventKind::Down(MouseButton::Left);
+        self.event(Event::Mouse(MouseEvent { kind, column, row, modifiers: KeyModifiers::NONE }))
     }
 
     /// Types characters, one key each.

@@ -50,7 +50,7 @@ fn text(id: u32) -> String {
 
 /// The source.
 pub(crate) struct Synthetic {
-    outline: Outline,
+    pub(crate) outline: Outline,
     /// Sites that stay on their way until the next poll.
     pub(crate) pending: HashSet<Site>,
     /// Sites that fail.

@@ -1,0 +1,111 @@
+//! What is true of every view: where its cells are, how one moves in them, what it asks for.
+
+use llama_trace::trace::{Query, Step};
+use llama_trace::tui::theme::Depth;
+use llama_trace::tui::view::views::{VIEWS, fitting};
+
+use crate::stage::Stage;
+use crate::synthetic::Synthetic;
+
+const SIZES: [(u16, u16); 4] = [(60, 16), (80, 24), (120, 40), (200, 60)];
+
+/// Calls `check` at every step in every view that fits it, on screens of several sizes.
+fn everywhere(check: impl Fn(&mut Stage, &str)) {
+    for size in SIZES {
+        let mut stage = Stage::new(Synthetic::with_switches(), size, Depth::True);
+        for number in 0..stage.app.walk().len() {
+            let step = stage.app.walk().at(number).step;
+            for view in fitting(step) {
+                // `v` goes round those that fit.
+                for _ in 0..VIEWS.len() {
+                    if stage.app.view().name() != view.name() {
+                        stage.keys("v");
+                    }
+                }
+                assert_eq!(stage.app.view().name(), view.name(), "{}", step.name());
+                check(&mut stage, &format!("{} as {} at {size:?}", step.name(), view.name()));
+            }
+            stage.keys("n");
+        }
+    }
+}
+
+#[test]
+fn every_step_has_a_view_and_every_view_a_step_a_name_of_its_own_and_three_lines_of_hint() {
+    let mut stage = Stage::new(Synthetic::with_switches(), (120, 40), Depth::True);
+    let steps: Vec<Step> =
+        (0..stage.app.walk().len()).map(|number| stage.app.walk().at(number).step).collect();
+    for step in &steps {
+        assert!(fitting(*step).next().is_some(), "{}", step.name());
+    }
+    let mut help = String::new();
+    stage.keys("?");
+    for _ in 0..100 {
+        help += &stage.screen();
+        stage.keys("j");
+    }
+    for (i, view) in VIEWS.iter().enumerate() {
+        assert!(steps.iter().any(|&step| view.fits(step)), "{}", view.name());
+        assert!(VIEWS[..i].iter().all(|other| other.name() != view.name()));
+        for line in view.hint() {
+            let words = line.split(' ').take(4).collect::<Vec<_>>().join(" ");
+            assert!(help.contains(&words), "`{words}` is not in the help");
+        }
+    }
+}
+
+#[test]
+fn a_click_on_a_cell_selects_what_the_cell_shows() {
+    everywhere(|stage, what| {
+        let layout = stage.app.layout().unwrap();
+        let mut cells = Vec::new();
+        layout.each_cell(&stage.app, |row, column, x, y| {
+            cells.push(((row, column), layout.area.x + x, layout.area.y + y));
+        });
+        assert!(!cells.is_empty(), "{what}");
+        let corners = [0, cells.len() / 2, cells.len() - 1];
+        for (cell, x, y) in corners.map(|at| cells[at]) {
+            assert_eq!(layout.cell_at(&stage.app, x, y), Some(cell), "{what}");
+            let index = stage.app.view().index(&stage.app, cell).unwrap();
+            stage.click(x, y);
+            assert_eq!(stage.app.index(), index, "{what}");
+            assert_eq!(stage.app.layout().unwrap().cursor, cell, "{what}");
+        }
+        assert_eq!(layout.cell_at(&stage.app, layout.area.x, layout.area.y), None, "{what}: a label");
+    });
+}
+
+#[test]
+fn moving_goes_to_the_next_cell_and_stops_at_the_last() {
+    everywhere(|stage, what| {
+        for (key, down, right) in
+            [('j', 1_isize, 0_isize), ('k', -1, 0), ('l', 0, 1), ('h', 0, -1), ('$', 0, 999), ('0', 0, -999)]
+        {
+            let layout = stage.app.layout().unwrap();
+            // In a list these two go to its ends.
+            let (down, right) =
+                if layout.columns == 1 && right.abs() > 1 { (right, 0) } else { (down, right) };
+            let expected = layout.moved(down, right);
+            stage.keys(&key.to_string());
+            let after = stage.app.layout().unwrap();
+            assert_eq!(after.cursor, expected, "{what} after {key}");
+            assert!(after.visible_rows(&stage.app).contains(&expected.0), "{what}: the cursor is seen");
+            assert!(after.visible_columns(&stage.app).contains(&expected.1), "{what}: the cursor is seen");
+        }
+    });
+}
+
+#[test]
+fn a_view_asks_for_the_values_of_all_its_cells() {
+    everywhere(|stage, what| {
+        let (app, layout) = (&stage.app, stage.app.layout().unwrap());
+        let queries = app.view().questions(app, &layout);
+        let blocks: Vec<_> = queries.iter().filter(|query| matches!(query, Query::Block(..))).collect();
+        assert_eq!(blocks.len(), 1, "{what}");
+        let tensor = app.tensor().unwrap();
+        layout.each_cell(app, |row, column, _, _| {
+            let index = app.view().index(app, (row, column)).unwrap();
+            assert!(tensor.get(&index).is_some(), "{what}: {index:?}");
+        });
+    });
+}
