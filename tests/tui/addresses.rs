@@ -119,10 +119,15 @@ fn another_run_is_opened_by_its_address() {
     let value = |stage: &Stage| stage.app.tensor().unwrap().get(&stage.app.index());
     let before = value(&stage);
     let ask = |stage: &mut Stage, runs: &mut Runs, text: &str| {
-        stage.keys("/").keys(text);
-        let event = Event::Key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE));
-        let action = action_of(&stage.app, event).unwrap();
-        let Effect::Open(run, address) = update(&mut stage.app, action) else { panic!("{text}") };
+        // Not through the stage, which has the source of the first run only.
+        let mut press = |code| {
+            let event = Event::Key(KeyEvent::new(code, KeyModifiers::NONE));
+            let action = action_of(&stage.app, event).unwrap();
+            update(&mut stage.app, action)
+        };
+        press(KeyCode::Char('/'));
+        text.chars().for_each(|c| drop(press(KeyCode::Char(c))));
+        let Effect::Open(run, address) = press(KeyCode::Enter) else { panic!("{text}") };
         open_run(&mut stage.app, runs, run, &address);
         stage.app.sync(runs.source());
     };
