@@ -1,6 +1,8 @@
 //! Whatever is recorded, in a pass or when a layer runs again, the bits are those of the pass that nobody watches.
 //! A test of the library that stands here, where a module may import all it takes.
 
+mod ragged;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
