@@ -193,7 +193,7 @@ impl Talk<'_> {
     /// Runs the conversation and prints the model's answer as it comes.
     fn answer(&mut self) -> std::result::Result<String, Failure> {
         self.stop.clear();
-        let context = self.model.config.context;
+        let context = self.chat.capacity();
         let (template, tokenizer) = (Arc::clone(&self.format.template), Arc::clone(&self.tokenizer));
         let (stop, messages) = (self.stop.clone(), self.conversation.messages().to_vec());
         let prompt = self.stop.unless_asked(move || {

@@ -9,7 +9,7 @@ use crate::checkpoint::names::printable;
 use crate::checkpoint::{Checkpoint, Format};
 use crate::config::{ModelConfig, Precision, RopeScaling};
 use crate::error::{self, Error, Result};
-use crate::model::forward;
+use crate::model::{forward, kv_cache};
 use crate::replay::DEFAULT_MEMORY;
 use crate::trace::{PassDims, Site, Sizes};
 
@@ -99,12 +99,8 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
     }
     writeln!(out, "  {} parameters, {}", grouped(parameters), size(bytes))?;
 
-    writeln!(
-        out,
-        "\nKV cache    {} a token, {} for the whole context",
-        size(cache_bytes(config, 1)),
-        size(cache_bytes(config, config.context))
-    )?;
+    let cache = |tokens| size(kv_cache::bytes(config, precision.cache_dtype(), tokens));
+    writeln!(out, "\nKV cache    {} a token, {} for the whole context", cache(1), cache(config.context))?;
     let tokens = config.context.min(1024);
     writeln!(
         out,
@@ -156,13 +152,6 @@ fn biases(config: &ModelConfig) -> String {
     ];
     let some: Vec<_> = all.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect();
     if some.is_empty() { "none".into() } else { some.join(", ") }
-}
-
-/// Keys and values of every layer in float32.
-fn cache_bytes(config: &ModelConfig, tokens: usize) -> usize {
-    [2, config.layers, config.kv_dim(), tokens, 4]
-        .iter()
-        .fold(1, |product: usize, &size| product.saturating_mul(size))
 }
 
 /// Every stage of a prefill of `tokens` tokens.

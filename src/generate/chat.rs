@@ -135,6 +135,11 @@ impl<'m, B: Backend> Chat<'m, B> {
         &self.ran
     }
 
+    /// How many tokens there is room for: see [`Session::capacity`].
+    pub fn capacity(&self) -> usize {
+        self.session.capacity()
+    }
+
     /// Whether some pass had logits that are not a number.
     pub fn not_a_number(&self) -> bool {
         self.session.not_a_number()

@@ -47,9 +47,14 @@ impl<'m, B: Backend> Session<'m, B> {
         PassDims { pass: self.passes, start: self.cache.len(), tokens }
     }
 
-    /// How many more tokens fit into the model's context and into the cache.
+    /// How many tokens the model's context and the cache have room for.
+    pub fn capacity(&self) -> usize {
+        self.model.config.context.min(self.cache.capacity())
+    }
+
+    /// How many more fit there.
     pub fn room(&self) -> usize {
-        self.model.config.context.min(self.cache.capacity()).saturating_sub(self.cache.len())
+        self.capacity().saturating_sub(self.cache.len())
     }
 
     /// Whether some pass had logits that are not a number.

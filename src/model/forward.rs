@@ -233,7 +233,7 @@ pub fn layer<B: Backend, P: Probe>(
 
     backend.prepare(&work.attn_norm, d, &work.pass, all, &mut work.input)?;
     see.quantized(Stage::AttnNormQ8, Stage::AttnNormScale, &work.input)?;
-    let mut products = [wq.into(&mut work.xq), wk.into(&mut work.xk), wv.into(&mut work.xv)];
+    let mut products = [wq.product(&mut work.xq), wk.product(&mut work.xk), wv.product(&mut work.xv)];
     backend.matmuls(&work.input, &mut products, &mut see.stages(&[Stage::Xq, Stage::Xk, Stage::Xv]))?;
 
     // Qwen3 normalises every head's query and key first; the others turn them as they are.
@@ -285,9 +285,9 @@ pub fn layer<B: Backend, P: Probe>(
     backend.prepare(&work.ffn_norm, d, &work.pass, all, &mut work.input)?;
     see.quantized(Stage::FfnNormQ8, Stage::FfnNormScale, &work.input)?;
     let gated = Swiglu {
-        gate: w1.into(&mut work.ffn_gate),
+        gate: w1.product(&mut work.ffn_gate),
         silu: &mut work.ffn_silu,
-        up: w3.into(&mut work.ffn_up),
+        up: w3.product(&mut work.ffn_up),
         hidden: &mut work.ffn_hidden,
     };
     let stages = &[Stage::FfnGate, Stage::FfnSilu, Stage::FfnUp, Stage::FfnHidden];
@@ -306,7 +306,7 @@ pub fn layer<B: Backend, P: Probe>(
 
 impl<B: Backend> Linear<B> {
     /// Its product, into `out`.
-    fn into<'a>(&'a self, out: &'a mut B::Buffer) -> Product<'a, B> {
+    fn product<'a>(&'a self, out: &'a mut B::Buffer) -> Product<'a, B> {
         Product { matrix: &self.matrix, bias: self.bias.as_ref(), out }
     }
 }

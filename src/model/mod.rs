@@ -64,6 +64,7 @@ impl<B: Backend> Model<B> {
         let frequencies = ops::rope::frequencies(config.head_dim, config.rope_theta, &config.rope_scaling);
         let mut rope_frequencies = backend.buffer(frequencies.len())?;
         backend.write(&frequencies, &mut rope_frequencies)?;
+        backend.sync()?;
         let (name, ignored) = (checkpoint.name.clone(), checkpoint.notes.ignored.clone());
         Ok(Self { config, weights, backend, rope_frequencies, name, ignored })
     }

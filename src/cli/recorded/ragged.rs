@@ -65,16 +65,22 @@ fn a_row_is_summed_in_the_order_of_its_own_span() {
     const PASSES: [[usize; 4]; 2] = [[20, 1, 17, 9], [1, 16, 2, 15]];
     for (name, model) in models(512) {
         let cache = |_| KvCache::with_capacity(&model.config, &model.backend, 36).unwrap();
-        let [mut together, mut unwatched, mut alone] = [(); 3].map(|()| (0..4).map(cache).collect::<Vec<_>>());
+        let [mut together, mut unwatched, mut alone] =
+            [(); 3].map(|()| (0..4).map(cache).collect::<Vec<_>>());
         let mut work = Activations::new(&model).unwrap();
         for tokens in PASSES {
-            let span = |(sequence, &tokens): (usize, &usize)| {
-                Span { sequence, start: together[sequence].len(), tokens }
+            let span = |(sequence, &tokens): (usize, &usize)| Span {
+                sequence,
+                start: together[sequence].len(),
+                tokens,
             };
             let spans: Vec<_> = tokens.iter().enumerate().map(span).collect();
             let mut seen = Bits::default();
             let logits = run(&model, &mut together, &mut work, &spans, &mut seen);
-            assert!(run(&model, &mut unwatched, &mut work, &spans, &mut NoProbe) == logits, "{name}: watched");
+            assert!(
+                run(&model, &mut unwatched, &mut work, &spans, &mut NoProbe) == logits,
+                "{name}: watched"
+            );
             for span in spans {
                 let mut own = Bits::default();
                 let last = run(&model, &mut alone, &mut work, &[span], &mut own);
