@@ -83,10 +83,10 @@ pub fn explain(error: Error) -> Error {
     still_removed(error)
 }
 
-/// `error`, with the temporary folder that another process is removing still.
+/// `error`, with what another process is doing still.
 fn still_removed(error: Error) -> Error {
     match remove::going_on() {
-        Some(folder) => error.next(format!("nothing to do; {} is being removed", folder.display())),
+        Some(what) => error.next(format!("nothing to do; {what}")),
         None => error,
     }
 }

@@ -11,7 +11,7 @@ fn main() -> ExitCode {
         return cli::render_template();
     }
     #[cfg(unix)]
-    if ending::remove::was_asked_to() {
+    if ending::remove::was_asked_to(cli::take_back_export) {
         return ExitCode::SUCCESS;
     }
     let cli = Cli::try_parse().unwrap_or_else(|error| cli::refuse(&error));

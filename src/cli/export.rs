@@ -13,6 +13,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use self::files::Files;
 use self::manifest::Manifest;
 use self::target::Target;
+pub(super) use self::target::take_back_left;
 use super::ExportArgs;
 use super::input::Run;
 use crate::error::{Error, Result};
@@ -68,9 +69,13 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
 /// The error of an export that was asked to stop.
 fn stopped() -> Result<()> {
     match stop::process().asked() {
-        true => Err(Error::interrupted("interrupted; nothing was written")),
+        true => Err(interrupted()),
         false => Ok(()),
     }
+}
+
+fn interrupted() -> Error {
+    Error::interrupted("interrupted; nothing was written")
 }
 
 /// A bar over the files to write, shown once it took a second.

@@ -18,8 +18,8 @@ mod threads;
 mod tokenize;
 
 use std::fmt::Display;
-use std::io::Write;
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 
@@ -421,6 +421,14 @@ fn one(text: &str) -> std::result::Result<usize, String> {
 /// Said when a run met values that are not a number.
 const NOT_A_NUMBER: &str = "Some logits are not a number (NaN): look for the first stage that has one with `llama-trace log --values`.";
 
+/// Takes back what an export left half done that ended with `left`, its temporary folder.
+///
+/// # Errors
+/// Where that cannot be done: some of what was there before is in `left`.
+pub fn take_back_export(left: &Path) -> io::Result<()> {
+    export::take_back_left(left)
+}
+
 /// Whether this process was started by `llama-trace chat`, to do nothing but [`render_template`].
 pub fn renders_templates() -> bool {
     std::env::args_os().skip(1).eq([chat::ARGUMENT])
@@ -436,7 +444,7 @@ pub fn render_template() -> ExitCode {
 /// with a terminal that was closed, there is
 /// nobody left to tell.
 pub fn tell(line: impl Display) {
-    drop(writeln!(std::io::stderr(), "{}", printable_text(&line.to_string())));
+    drop(writeln!(io::stderr(), "{}", printable_text(&line.to_string())));
 }
 
 /// Ends the program with what is wrong with the command line, or with the help that it asks for. The words that are

@@ -22,16 +22,25 @@ const ITSELF: Duration = Duration::from_millis(100);
 /// How often the other process tries.
 #[cfg(unix)]
 const TRIES: usize = 20;
+/// How often it looks whether who asked has ended.
+#[cfg(unix)]
+const LOOKS: usize = 600;
 
 /// Bytes of a file whose removal takes a while.
 const LARGE: u64 = 16 << 20;
 
-/// The folder that another process is removing.
-static GOING: Mutex<Option<PathBuf>> = Mutex::new(None);
+/// The folder that another process is removing, and whether something was half done in it.
+static GOING: Mutex<Option<(PathBuf, bool)>> = Mutex::new(None);
 
-/// The folder that another process is removing still.
-pub(super) fn going_on() -> Option<PathBuf> {
-    GOING.lock().unwrap_or_else(PoisonError::into_inner).clone().filter(|folder| folder.exists())
+/// What another process is doing still.
+pub(super) fn going_on() -> Option<String> {
+    let going = GOING.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let (folder, half_done) = going.filter(|(folder, _)| folder.exists())?;
+    let folder = folder.display();
+    Some(match half_done {
+        true => format!("what was there before is being put back from {folder}, which goes last"),
+        false => format!("{folder} is being removed"),
+    })
 }
 
 /// Removes `folder`, whose lock is `lock`. Where the process is to end, be it `now` or because somebody asks for it
@@ -45,9 +54,9 @@ pub(super) fn remove(folder: &Path, lock: Option<&File>, now: bool) -> io::Resul
         asked.is_some_and(|asked| asked.elapsed() > ITSELF || next > LARGE)
     };
     match clear(folder, &mut late) {
-        Ok(false) if hand_over(folder, lock).is_ok() => Ok(()),
+        Ok(false) if hand_over(folder, lock, false).is_ok() => Ok(()),
         // Files may have come into it while this went on; who removes it next finds those.
-        Err(_) if late(0) && hand_over(folder, lock).is_ok() => Ok(()),
+        Err(_) if late(0) && hand_over(folder, lock, false).is_ok() => Ok(()),
         _ => whole(folder),
     }
 }
@@ -86,9 +95,10 @@ fn clear(folder: &Path, late: &mut impl FnMut(u64) -> bool) -> io::Result<bool> 
     Ok(true)
 }
 
-/// Has another process remove `folder`. It holds the lock, its standard input, until that is done.
+/// Has another process remove `folder`, and first take back what is `half_done` there. It holds the lock, its standard
+/// input, until that is done.
 #[cfg(unix)]
-fn hand_over(folder: &Path, lock: Option<&File>) -> io::Result<()> {
+pub(super) fn hand_over(folder: &Path, lock: Option<&File>, half_done: bool) -> io::Result<()> {
     use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
     let lock = lock.ok_or(io::ErrorKind::NotFound)?.try_clone()?;
@@ -96,18 +106,19 @@ fn hand_over(folder: &Path, lock: Option<&File>) -> io::Result<()> {
     let own = std::process::id().to_string();
     command.arg(ARGUMENT).arg(folder).arg(own).stdin(lock).stdout(Stdio::null()).stderr(Stdio::null());
     command.process_group(0).spawn()?;
-    *GOING.lock().unwrap_or_else(PoisonError::into_inner) = Some(folder.to_owned());
+    *GOING.lock().unwrap_or_else(PoisonError::into_inner) = Some((folder.to_owned(), half_done));
     Ok(())
 }
 
 #[cfg(not(unix))]
-fn hand_over(_: &Path, _: Option<&File>) -> io::Result<()> {
+pub(super) fn hand_over(_: &Path, _: Option<&File>, _: bool) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Whether this process was started to remove a folder: then it has done so.
+/// Whether this process was started to remove a folder: then it has done so. `take_back` sees it first; where it fails
+/// the folder stays.
 #[cfg(unix)]
-pub fn was_asked_to() -> bool {
+pub fn was_asked_to(take_back: impl Fn(&Path) -> io::Result<()>) -> bool {
     use std::os::unix::process::parent_id;
     let words: Vec<_> = std::env::args_os().skip(1).collect();
     let (folder, asking) = match &words[..] {
@@ -115,16 +126,18 @@ pub fn was_asked_to() -> bool {
         _ => return false,
     };
     if holds_lock_of(&folder).unwrap_or(false) {
-        // Who asked has files open, and closing the last of a removed one takes it the time that this is to save.
-        for _ in 0..TRIES {
-            if parent_id().to_string() != *asking.to_string_lossy() {
+        // Who asked may be in the middle of what is to be taken back. And it has files open: closing the last of a
+        // removed one takes it the time that this is to save.
+        let asking = asking.to_string_lossy();
+        for _ in 0..LOOKS {
+            if parent_id().to_string() != asking {
                 break;
             }
             thread::sleep(ITSELF);
         }
-        // What cannot be removed now is removed by the next run.
+        // What cannot be done now is done by the next run.
         for _ in 0..TRIES {
-            if whole(&folder).is_ok() || !folder.exists() {
+            if take_back(&folder).and_then(|()| whole(&folder)).is_ok() || !folder.exists() {
                 break;
             }
             thread::sleep(ITSELF);

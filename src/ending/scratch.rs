@@ -10,11 +10,11 @@
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError as Busy};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::remove::{remove, whole};
+use super::remove::{hand_over, remove, whole};
 
 pub(super) const LOCK: &str = "lock";
 const FILES: &str = "files";
@@ -29,6 +29,8 @@ struct There {
     folder: PathBuf,
     /// Locked: whoever can lock it too knows that its process is gone. None before it is there.
     lock: Option<File>,
+    /// Whether things are on their way between it and another place.
+    half_done: bool,
 }
 
 impl There {
@@ -55,7 +57,7 @@ impl Scratch {
         for _ in 0..TRIES {
             let folder =
                 tempfile::Builder::new().prefix(&prefix(kind)).tempdir_in(parent).map_err(without_path)?;
-            there().push(There { folder: folder.path().to_owned(), lock: None });
+            there().push(There { folder: folder.path().to_owned(), lock: None, half_done: false });
             let lock = match File::create_new(folder.path().join(LOCK)) {
                 Ok(lock) => lock,
                 Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -99,10 +101,18 @@ impl Scratch {
         self.folder.clone()
     }
 
-    /// Runs `work`, which a signal's ending waits for before it removes anything.
-    pub fn undisturbed<R>(&self, work: impl FnOnce() -> R) -> R {
-        let _there = there();
-        work()
+    /// Runs `work`, which moves things between this folder and another place, in steps before each of which it looks
+    /// whether the process is to stop. Where a signal ends it in the middle, another process takes it back.
+    pub fn exchange<R>(&self, work: impl FnOnce() -> R) -> R {
+        let half_done = |whether| {
+            if let Some(there) = there().iter_mut().find(|there| there.folder == self.folder) {
+                there.half_done = whether;
+            }
+        };
+        half_done(true);
+        let done = work();
+        half_done(false);
+        done
     }
 }
 
@@ -111,9 +121,12 @@ impl Drop for Scratch {
         if self.kept {
             return;
         }
-        let lock = there().iter().find(|there| there.folder == self.folder).and_then(There::lock);
+        // A signal's ending takes away those that it has seen to.
+        let found = there().iter().find(|there| there.folder == self.folder).map(There::lock);
         // What cannot be removed now is removed by the next run.
-        drop(remove(&self.folder, lock.as_ref(), false));
+        if let Some(lock) = found {
+            drop(remove(&self.folder, lock.as_ref(), false));
+        }
         forget(&self.folder);
     }
 }
@@ -173,25 +186,25 @@ fn is_mine(_: &fs::Metadata) -> bool {
     true
 }
 
-/// Removes all that are there: the process ends, and who made them will not get to it. Waits for work that is not to
-/// be disturbed, but not for ever: what it leaves, the next run finds.
+/// Removes all that are there, or has another process do so: this one ends, and who made them will not get to it.
 pub(super) fn remove_all() {
     const PATIENCE: Duration = Duration::from_secs(5);
     let started = Instant::now();
-    let there = loop {
-        match THERE.try_lock() {
-            Ok(there) => break there,
-            Err(Busy::Poisoned(error)) => break error.into_inner(),
-            Err(Busy::WouldBlock) if started.elapsed() > PATIENCE => return,
-            Err(Busy::WouldBlock) => thread::sleep(Duration::from_millis(5)),
+    loop {
+        let mut there = there();
+        there.retain(|There { folder, lock, half_done }| {
+            let gone = match half_done {
+                true => hand_over(folder, lock.as_ref(), true),
+                false => remove(folder, lock.as_ref(), true),
+            };
+            gone.is_err() && folder.exists()
+        });
+        // Files may have come into one while this went on, and what is half done may get to its end.
+        if there.is_empty() || started.elapsed() > PATIENCE {
+            return;
         }
-    };
-    for There { folder, lock } in &*there {
-        // Files may come into it while this goes on: another try finds those.
-        while remove(folder, lock.as_ref(), true).is_err() && folder.exists() && started.elapsed() < PATIENCE
-        {
-            thread::sleep(Duration::from_millis(5));
-        }
+        drop(there);
+        thread::sleep(Duration::from_millis(5));
     }
 }
 

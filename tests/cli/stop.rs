@@ -1,11 +1,12 @@
 //! A process that is told to stop in the middle of long work.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{command, files_and_folders, models, soon_empty, stderr};
+use super::{PROMPT, command, files_and_folders, models, soon_empty, stderr};
 
 /// Twenty times the half second in which a request to stop is answered: machines that test are busy.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -88,4 +89,57 @@ fn an_export_of_very_many_files_ends_before_they_are_removed_and_says_what_is_go
     let name = staging.file_name().unwrap().to_str().unwrap();
     assert!(said.contains(name) && said.contains("is being removed"), "{said}");
     soon_empty(place.path());
+}
+
+#[test]
+fn ctrl_c_while_an_exports_files_move_to_their_places_ends_it_and_what_was_there_is_put_back() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path();
+    // An earlier export of very many files.
+    let mut names = Vec::new();
+    for pass in 0..6 {
+        let folder = format!("pass_{pass:03}");
+        fs::create_dir(out.join(&folder)).unwrap();
+        let first = format!("{folder}/x0.npy");
+        fs::write(out.join(&first), "").unwrap();
+        for number in 1..25_000 {
+            let name = format!("{folder}/x{number}.npy");
+            fs::hard_link(out.join(&first), out.join(&name)).unwrap();
+            names.push(name);
+        }
+        names.push(first);
+    }
+    let files: Vec<_> = names.iter().map(|name| serde_json::json!({"file": name})).collect();
+    let manifest = serde_json::json!({"format": "llama-trace export", "version": 1, "files": files});
+    fs::write(out.join("manifest.json"), manifest.to_string()).unwrap();
+    let all = || -> BTreeSet<_> {
+        let (folders, files): (Vec<_>, _) = files_and_folders(out).into_iter().partition(|path| path.is_dir());
+        folders.iter().flat_map(|folder| files_and_folders(folder)).chain(files).collect()
+    };
+    let before = all();
+
+    let mut child = command(["export", "--prompt", PROMPT, "--stages", "tokens", "--force", "--out"])
+        .arg(out)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Into the exchange: the first files are aside.
+    let aside = || {
+        let entries = fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path());
+        entries.map(|path| path.join("old/pass_000")).find(|path| path.is_dir())
+    };
+    while aside().is_none() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it began");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    interrupt(&child);
+    let said = end(child);
+    assert!(said.contains("nothing was written") || said.contains("put back"), "{said}");
+    let asked = Instant::now();
+    while fs::read_dir(out).unwrap().count() != 7 {
+        assert!(asked.elapsed() < 6 * PATIENCE, "what was moved aside stays there: {said}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(all() == before, "{said}");
+    assert_eq!(fs::read_to_string(out.join("manifest.json")).unwrap(), manifest.to_string());
 }

@@ -3,7 +3,8 @@
 //! Everything is written into a temporary folder in the directory itself, or beside it where it is not there yet: so
 //! there is no other file system on the way. At the end the files of an earlier export are moved aside into that
 //! folder, the new ones take their places, and the folder goes with what was moved aside. What fails in between is
-//! taken back, and so is what a killed run left, by the next one.
+//! taken back; where the process ends before that, by another one ([`ending::remove`]), and what a killed run left, by
+//! the next one.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read};
@@ -11,8 +12,10 @@ use std::path::{Path, PathBuf};
 
 use super::folder::{Folder, Kind};
 use super::manifest::{self, Earlier};
+use super::{interrupted, stopped};
 use crate::ending::scratch::{self, Scratch};
 use crate::error::{Error, Result};
+use crate::stop;
 
 /// The file that marks a directory as an export.
 pub(super) const MANIFEST: &str = "manifest.json";
@@ -48,12 +51,7 @@ impl Target {
             scratch::remove_left(target.parent(), KIND, |_| Ok(()));
             return Ok(target);
         };
-        scratch::remove_left(path, KIND, |left| {
-            // A link would lead elsewhere.
-            let staging =
-                folder.enter(left.file_name().and_then(|name| name.to_str()).unwrap_or_default())?;
-            staging.map_or(Ok(()), |staging| take_back(folder, &staging))
-        });
+        scratch::remove_left(path, KIND, |left| take_back_from(folder, left));
         let names = folder.names().map_err(|error| refuse(path, &error.to_string()))?;
         if !names.is_empty() && !force {
             return Err(Error::output("the output directory is not empty")
@@ -149,17 +147,21 @@ impl Target {
         };
         let Some(folder) = &self.folder else {
             // An empty directory may have come there; anything else fails.
-            let moved = files.undisturbed(|| fs::rename(files.path(), &self.path));
-            return moved.map(|()| self.path.clone()).map_err(|error| failed(&error));
+            let moved = files.exchange(|| {
+                stopped()?;
+                fs::rename(files.path(), &self.path).map_err(|error| failed(&error))
+            });
+            return moved.map(|()| self.path.clone());
         };
         // It may be another one than before anything was computed.
         let earlier = self.earlier()?;
         let staging = Folder::open(files.folder()).map_err(|error| failed(&error))?;
-        let exchanged = files.undisturbed(|| {
+        let exchanged = files.exchange(|| {
             exchange(folder, &staging, &earlier).map_err(|error| (error, take_back(folder, &staging)))
         });
         match exchanged {
             Ok(()) => Ok(self.path),
+            Err((_, Ok(()))) if stop::process().asked() => Err(interrupted()),
             Err((error, Ok(()))) => Err(failed(&error).next("nothing was changed; choose another --out")),
             Err((error, Err(_))) => {
                 let left = files.keep();
@@ -172,7 +174,9 @@ impl Target {
 /// Moves the earlier export's files aside and gives the new ones their places, the manifest last.
 fn exchange(folder: &Folder, staging: &Folder, earlier: &Earlier) -> io::Result<()> {
     let (old, new) = (staging.make(OLD)?, staging.make(NEW)?);
+    let look = || stop::check().map_err(io::Error::other);
     for name in earlier.files() {
+        look()?;
         let Ok(Some((from, last))) = folder.way(name) else { continue };
         if matches!(from.kind(last)?, Some(Kind::File(_))) {
             from.replace(last, &old.make_way(name)?.0)?;
@@ -181,11 +185,26 @@ fn exchange(folder: &Folder, staging: &Folder, earlier: &Earlier) -> io::Result<
     let mut names = new.files()?;
     names.sort_by_key(|name| name == MANIFEST);
     for name in &names {
+        look()?;
         if let Some((from, last)) = new.way(name)? {
             from.put(last, &folder.make_way(name)?.0)?;
         }
     }
     Ok(())
+}
+
+/// Takes back what a process that is gone left half done in the temporary folder at `left`.
+pub(in crate::cli) fn take_back_left(left: &Path) -> io::Result<()> {
+    match left.parent() {
+        Some(parent) => take_back_from(&Folder::open(parent)?, left),
+        None => Ok(()),
+    }
+}
+
+fn take_back_from(folder: &Folder, left: &Path) -> io::Result<()> {
+    // A link would lead elsewhere.
+    let staging = folder.enter(left.file_name().and_then(|name| name.to_str()).unwrap_or_default())?;
+    staging.map_or(Ok(()), |staging| take_back(folder, &staging))
 }
 
 /// Takes back an exchange that did not get to its end; where it did, there is nothing to do.
