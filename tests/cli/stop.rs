@@ -113,7 +113,8 @@ fn ctrl_c_while_an_exports_files_move_to_their_places_ends_it_and_what_was_there
     let manifest = serde_json::json!({"format": "llama-trace export", "version": 1, "files": files});
     fs::write(out.join("manifest.json"), manifest.to_string()).unwrap();
     let all = || -> BTreeSet<_> {
-        let (folders, files): (Vec<_>, _) = files_and_folders(out).into_iter().partition(|path| path.is_dir());
+        let (folders, files): (Vec<_>, _) =
+            files_and_folders(out).into_iter().partition(|path| path.is_dir());
         folders.iter().flat_map(|folder| files_and_folders(folder)).chain(files).collect()
     };
     let before = all();
