@@ -17,7 +17,7 @@
 //! | the forward pass | [`model::forward`]: one file, top to bottom |
 //! | the maths of one operation | [`ops`]: RoPE is `ops/rope.rs`, softmax `ops/softmax.rs`, … |
 //! | the names, shapes and formulas of the stages | [`trace::stage`] |
-//! | how files are opened | [`checkpoint`], [`tokenizer`] |
+//! | how files are opened | [`files`], and by what is in them [`checkpoint`], [`tokenizer`] |
 //! | how models come from the Hugging Face hub | [`hub`] |
 //! | where operations run | [`backend`] |
 //! | how Ctrl-C reaches them | [`stop`] |
@@ -44,6 +44,7 @@ pub mod cli;
 pub mod config;
 pub mod ending;
 pub mod error;
+pub mod files;
 pub mod generate;
 pub mod hub;
 pub mod model;

@@ -5,7 +5,7 @@ mod common;
 #[path = "chat/gguf.rs"]
 mod gguf;
 #[allow(dead_code, reason = "these tests write keys only")]
-#[path = "../src/checkpoint/gguf/build.rs"]
+#[path = "../src/files/gguf/build.rs"]
 mod gguf_build;
 #[cfg(target_os = "linux")]
 #[path = "chat/hostile.rs"]

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[allow(dead_code, reason = "these tests write files of few kinds")]
-#[path = "../src/checkpoint/gguf/build.rs"]
+#[path = "../src/files/gguf/build.rs"]
 mod build;
 mod common;
 #[path = "formats/configuration.rs"]

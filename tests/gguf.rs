@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[allow(dead_code, reason = "these tests write files of one kind only")]
-#[path = "../src/checkpoint/gguf/build.rs"]
+#[path = "../src/files/gguf/build.rs"]
 mod build;
 mod common;
 

@@ -2,9 +2,9 @@
 //! something to look at before anything was fetched. `fixtures/train` makes it.
 
 use super::huggingface::assemble;
-use super::tensor::Bytes;
 use super::{Checkpoint, hf_config, safetensors};
 use crate::error::Result;
+use crate::files::Bytes;
 
 macro_rules! file {
     ($name:literal) => {

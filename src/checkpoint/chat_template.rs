@@ -5,10 +5,9 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::files::read_text;
-use super::names::printable;
-use super::{Checkpoint, Format, builtin, gguf, map};
+use super::{Checkpoint, Format, builtin};
 use crate::error::{Error, Result};
+use crate::files::{Bytes, gguf, printable, read_text};
 
 /// The largest template, or file with one, that is read. Templates have a few kilobytes; a
 /// tokenizer_config.json that lists every special token has some hundred.
@@ -62,7 +61,7 @@ pub fn read(checkpoint: &Checkpoint) -> Result<ChatFiles> {
     };
     let mut files = match checkpoint.format {
         Format::HuggingFace { .. } => beside(path)?,
-        Format::Gguf { .. } => in_gguf(&map::map(path)?, &path.display().to_string())?,
+        Format::Gguf { .. } => in_gguf(&Bytes::map(path)?, &path.display().to_string())?,
         _ => ChatFiles::default(),
     };
     let own = if path.is_dir() { path.join(OWN_FILE) } else { path.with_file_name(OWN_FILE) };

@@ -2,8 +2,9 @@
 //! first read (see [`Bytes::build`]), and at no other time. Where the process is asked to stop meanwhile the rest is
 //! left out: who reads it looks at the same request before its result is used.
 
-use super::tensor::{Bytes, Tensor};
+use super::tensor::Tensor;
 use crate::error::Result;
+use crate::files::Bytes;
 use crate::stop::{self, Stop};
 
 /// Bytes that are copied between two looks at the request to stop.

@@ -10,11 +10,11 @@ use serde_json::Value;
 
 use self::family::Family;
 use super::fields::Source;
-use super::json::{Fields, brief, parse_object};
-use super::names::printable;
+use super::json::{Fields, parse_object};
 use super::screen::{Notes, Screen};
 use crate::config::{ModelConfig, Pairing};
 use crate::error::Result;
+use crate::files::{brief, printable};
 
 /// The hyperparameters in the text of a config.json without the fields `ignore`, and what was not taken as the file
 /// has it; `place` names the file in messages.

@@ -5,12 +5,12 @@ use std::path::{Component, Path};
 
 use serde::Deserialize;
 
-use super::files::{self, MAX_FILES, MAX_TENSORS, read_text};
-use super::names::printable;
+use super::limits::{MAX_FILES, MAX_TENSORS};
 use super::tensor::Contents;
-use super::{Checkpoint, Format, Naming, Notes, Weight, hf_config, map, safetensors, unread};
+use super::{Checkpoint, Format, Naming, Notes, Weight, hf_config, safetensors, unread};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
+use crate::files::{Bytes, folder_of as folder_of_file, printable, read_text};
 
 /// The largest config.json or generation_config.json that is read; real ones have a few kilobytes.
 const MAX_CONFIG: u64 = 1 << 20;
@@ -30,7 +30,7 @@ pub(super) fn is_here(path: &Path) -> bool {
 /// The directory that is meant where one of its files is named: model.safetensors, a shard that the index names,
 /// the index, or config.json.
 pub(super) fn folder_of(path: &Path) -> Option<&Path> {
-    let (folder, name) = (files::folder_of(path), path.file_name()?.to_str()?);
+    let (folder, name) = (folder_of_file(path), path.file_name()?.to_str()?);
     let is_shard = || {
         let index = folder.join(INDEX);
         name.ends_with(".safetensors")
@@ -63,7 +63,7 @@ pub(super) fn open(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     let generation = generation.as_ref().map(|text| (text.as_str(), generation_place.as_str()));
     let eos = hf_config::stop_ids(generation, (&config_text, &config_place))?;
     let (contents, files) = match single.exists() {
-        true => (safetensors::parse(&map::map(&single)?, &single.display().to_string())?, 1),
+        true => (safetensors::parse(&Bytes::map(&single)?, &single.display().to_string())?, 1),
         false => read_shards(path, &index)?,
     };
     // `.` and `..` have no name of their own.
@@ -95,7 +95,7 @@ pub(super) fn assemble(
         if let (Some(embedding), Some(head)) = (embedding, head) {
             config.tied = embedding.dtype() == head.dtype()
                 && embedding.shape() == head.shape()
-                && map::equal(embedding.bytes(), head.bytes());
+                && embedding.bytes().equal(head.bytes());
         }
     }
     Ok(Checkpoint {
@@ -183,7 +183,7 @@ fn read_shards(folder: &Path, index_path: &Path) -> Result<(Contents, usize)> {
             let what = format!("the shard `{}` is missing", printable(file));
             return Err(wrong(what, "every file that the index names", "no such file".into()));
         }
-        shards.insert(file, safetensors::parse(&map::map(&path)?, &path.display().to_string())?);
+        shards.insert(file, safetensors::parse(&Bytes::map(&path)?, &path.display().to_string())?);
     }
     let files = shards.len();
     let mut all = Contents::default();

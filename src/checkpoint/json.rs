@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use super::names::printable;
 use crate::error::{Error, Result};
+use crate::files::{brief, printable};
 
 /// The JSON object in the text of a file.
 pub(super) fn parse_object(text: &str, place: &str) -> Result<Map<String, Value>> {
@@ -84,20 +84,5 @@ impl<'a> Fields<'a> {
     /// What is there instead of a value.
     fn nothing(&self, name: &str) -> String {
         if self.object.contains_key(name) { "null" } else { "no such field" }.into()
-    }
-}
-
-/// A JSON value in a few words.
-pub(super) fn brief(value: &Value) -> String {
-    match value {
-        Value::Array(list)
-            if list.len() <= 4 && list.iter().all(|value| !value.is_array() && !value.is_object()) =>
-        {
-            format!("[{}]", list.iter().map(brief).collect::<Vec<_>>().join(", "))
-        }
-        Value::Array(_) => "a list".into(),
-        Value::Object(_) => "an object".into(),
-        Value::String(text) => format!("\"{}\"", printable(text)),
-        scalar => scalar.to_string(),
     }
 }

@@ -14,10 +14,11 @@ use std::path::Path;
 
 use super::names::LayerWeight as L;
 use super::screen::Screen;
-use super::tensor::{Bytes, Dtype, Scales, Tensor};
-use super::{Checkpoint, Format, Naming, Notes, Weight, magic, map};
+use super::tensor::{Dtype, Scales, Tensor};
+use super::{Checkpoint, Format, Naming, Notes, Weight};
 use crate::config::{ModelConfig, Pairing, RopeScaling};
 use crate::error::{Error, Result};
+use crate::files::{Bytes, magic};
 
 /// Bytes before the first weight in version 0.
 const HEADER: usize = 7 * 4;
@@ -38,7 +39,7 @@ const READ_HERE: &str =
 /// # Errors
 /// [`Error::Model`] where it is of another kind, or its size is not what its header asks for.
 pub(super) fn open(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
-    let bytes = map::map(path)?;
+    let bytes = Bytes::map(path)?;
     let place = path.display().to_string();
     let (config, tensors) = parse(&bytes, &place)?;
     if let Some(name) = ignore.first() {

@@ -9,12 +9,11 @@ mod params;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::files::{folder_of, read_text};
-use super::names::printable;
 use super::tensor::{Contents, Tensor};
-use super::{Checkpoint, Format, Naming, Notes, Weight, gather, map, pth, unread};
+use super::{Checkpoint, Format, Naming, Notes, Weight, gather, pth, unread};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
+use crate::files::{Bytes, folder_of, printable, read_text};
 
 use params::Params;
 
@@ -89,7 +88,7 @@ fn load(
 ) -> Result<Checkpoint> {
     let parts = files
         .iter()
-        .map(|file| pth::read(&map::map(file)?, &file.display().to_string()))
+        .map(|file| pth::read(&Bytes::map(file)?, &file.display().to_string()))
         .collect::<Result<Vec<Contents>>>()?;
     if !params_path.exists() {
         return Err(Error::model("the model's params.json is missing")

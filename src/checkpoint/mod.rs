@@ -10,15 +10,13 @@ pub mod names;
 pub mod tensor;
 
 pub(crate) mod builtin;
-pub(crate) mod files;
 pub(crate) mod gguf;
-pub(crate) mod magic;
-pub(crate) mod map;
 
 mod gather;
 pub(crate) mod hf_config;
 pub(crate) mod huggingface;
 mod json;
+pub(crate) mod limits;
 mod llama2c;
 mod meta;
 mod pth;
@@ -33,10 +31,12 @@ use std::path::{Path, PathBuf};
 
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
+use crate::files::gguf::is_gguf;
+use crate::files::{Bytes, folder_of};
 
 pub use names::{LayerWeight, Naming, Weight};
 pub use screen::Notes;
-pub use tensor::{Built, Bytes, Dtype, Dtypes, Scales, Tensor};
+pub use tensor::{Dtype, Dtypes, Scales, Tensor};
 
 /// An opened checkpoint: its configuration and its tensors, still as they lie in the file.
 #[derive(Debug)]
@@ -138,10 +138,10 @@ pub fn open_ignoring(path: Option<&Path>, ignore: &[String]) -> Result<Checkpoin
     } else if let Some(folder) = huggingface::folder_of(path) {
         huggingface::open(folder, ignore)
     } else if meta::is_params(path) {
-        open_ignoring(Some(files::folder_of(path)), ignore)
-    } else if gguf::is_gguf(&map::map(path)?) {
+        open_ignoring(Some(folder_of(path)), ignore)
+    } else if is_gguf(&Bytes::map(path)?) {
         gguf::open(path, ignore)
-    } else if pth::is_pth(&map::map(path)?) {
+    } else if pth::is_pth(&Bytes::map(path)?) {
         meta::open_file(path, ignore)
     } else {
         llama2c::open(path, ignore)

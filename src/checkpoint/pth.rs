@@ -5,9 +5,9 @@ mod archive;
 mod pickle;
 
 use super::gather::Strided;
-use super::names::printable;
-use super::tensor::{Bytes, Contents, Tensor};
+use super::tensor::{Contents, Tensor};
 use crate::error::{Error, Result};
+use crate::files::{Bytes, magic, printable};
 
 use archive::Archive;
 use pickle::{StoredTensor, Wrong};
@@ -47,7 +47,7 @@ pub(super) fn read(file: &Bytes, place: &str) -> Result<Contents> {
             .next("save it anew in Python: torch.save(torch.load(old, map_location=\"cpu\", weights_only=True), new)"));
     }
     if !file.starts_with(ZIP) {
-        let found = super::magic::recognise(file).unwrap_or("something else").to_string();
+        let found = magic::recognise(file).unwrap_or("something else").to_string();
         let what = "the file is no PyTorch checkpoint".into();
         return Err(wrong(Wrong { what, expected: "a zip archive, as torch.save writes".into(), found }));
     }

@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 
 use super::names::{LayerWeight as L, Naming, Weight};
-use super::{Bytes, Checkpoint, Dtype, Format, Notes, Scales, Tensor};
+use super::{Checkpoint, Dtype, Format, Notes, Scales, Tensor};
 use crate::config::{DEFAULT_GROUP, ModelConfig, Pairing, RopeScaling};
 use crate::error::{Error, Result};
+use crate::files::Bytes;
 use crate::stop::{self, Stop};
 
 /// Bytes that are made between two looks at the request to stop.

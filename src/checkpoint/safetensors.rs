@@ -6,10 +6,10 @@
 
 use safetensors::tensor::{Dtype as StoredDtype, Metadata};
 
-use super::files::MAX_TENSORS;
-use super::magic;
-use super::tensor::{Bytes, Contents, Dtype, Tensor};
+use super::limits::MAX_TENSORS;
+use super::tensor::{Contents, Dtype, Tensor};
 use crate::error::{Error, Result};
+use crate::files::{Bytes, magic, printable};
 
 /// The largest header that is read. The format allows 100 MB; the largest Llamas need a tenth of one,
 /// and a parsed header takes up to 20 times its size in memory.
@@ -55,11 +55,7 @@ pub(super) fn parse(file: &Bytes, place: &str) -> Result<Contents> {
     let (header, values) = rest.split_at(length as usize);
     let metadata: Metadata = serde_json::from_slice(header).map_err(|error| {
         let expected = "JSON with name, dtype, shape and offsets of every tensor, without gap or overlap";
-        damaged(
-            "the safetensors header cannot be right",
-            expected.into(),
-            super::names::printable(&error.to_string()),
-        )
+        damaged("the safetensors header cannot be right", expected.into(), printable(&error.to_string()))
     })?;
     if metadata.data_len() != values.len() {
         let start = 8 + length;
@@ -93,7 +89,7 @@ pub(super) fn parse(file: &Bytes, place: &str) -> Result<Contents> {
             .slice(start + from..start + to)
             .and_then(|bytes| Tensor::new(dtype, info.shape.clone(), bytes));
         let Some(tensor) = tensor else {
-            let what = format!("tensor `{}` does not fit its bytes", super::names::printable(&name));
+            let what = format!("tensor `{}` does not fit its bytes", printable(&name));
             return Err(damaged(&what, format!("{dtype} {:?}", info.shape), format!("{} bytes", to - from)));
         };
         contents.tensors.insert(name, tensor);

@@ -4,9 +4,8 @@
 use serde_json::{Map, Value};
 
 use super::fields::{self, Null, Rule, Source};
-use super::json::brief;
-use super::names::printable;
 use crate::error::{Error, Result};
+use crate::files::{brief, printable};
 
 /// What was not taken as the files have it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

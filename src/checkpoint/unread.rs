@@ -1,10 +1,11 @@
 //! Tensors of a checkpoint that nothing reads: buffers are harmless; what stands outside of the forward pass is
 //! warned of; what stands in it, and is not computed here, is refused by name.
 
-use super::names::{LayerWeight as L, Naming, Weight, printable};
+use super::names::{LayerWeight as L, Naming, Weight};
 use super::tensor::Contents;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
+use crate::files::printable;
 
 /// Ends of the names of buffers that hold what the configuration says already: frequencies of RoPE, positions, masks.
 const BUFFERS: &[&str] =

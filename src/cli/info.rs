@@ -5,10 +5,10 @@ use std::io::{ErrorKind, Write};
 
 use super::input::{self, Look};
 use super::{ModelArgs, memory, output};
-use crate::checkpoint::names::printable;
 use crate::checkpoint::{Checkpoint, Format};
 use crate::config::{ModelConfig, Precision, RopeScaling};
 use crate::error::{self, Error, Result};
+use crate::files::printable;
 use crate::model::{forward, kv_cache};
 use crate::replay::DEFAULT_MEMORY;
 use crate::trace::{PassDims, Site, Sizes};

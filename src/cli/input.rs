@@ -10,10 +10,10 @@ use super::{CacheDtypeName, CpuArgs, ModelArgs, PrecisionName, RunArgs, Sampling
 use super::{hub, threads};
 use crate::backend::Backend;
 use crate::backend::cpu::{Cpu, Kernel};
-use crate::checkpoint::names::printable;
-use crate::checkpoint::{self, Checkpoint, files};
+use crate::checkpoint::{self, Checkpoint};
 use crate::config::{CacheDtype, DEFAULT_GROUP, ModelConfig, Precision};
 use crate::error::{Error, Result};
+use crate::files::{at_once, printable};
 use crate::generate::{Sampler, Sampling, Session};
 use crate::hub::{Need, SparseCopy};
 use crate::model::Model;
@@ -397,7 +397,7 @@ fn open_pipe(path: &Path) -> std::io::Result<Box<dyn Read>> {
 
     use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-    let mut file = files::at_once(File::options().read(true)).open(path)?;
+    let mut file = at_once(File::options().read(true)).open(path)?;
     let started = Instant::now();
     let mut first = vec![0; 4096];
     let count = loop {

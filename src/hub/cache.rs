@@ -15,8 +15,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::name::{Name, is_commit};
-use crate::checkpoint::files::{itself, read_text};
 use crate::error::{Error, Result};
+use crate::files::{itself, read_text};
 use crate::stop;
 
 /// The largest file that is read for a commit, which has 40 bytes.

@@ -11,8 +11,8 @@ use super::cache::{Cache, cannot_write};
 use super::client::{Client, Failure, Meta, pause};
 use super::pace::LEAST;
 use super::{Watch, refusal};
-use crate::checkpoint::files::itself;
 use crate::error::{Error, Result};
+use crate::files::itself;
 use crate::stop;
 
 /// Times in a row that a connection may break, or the server know no such part, without the file having come further.

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use super::name::Name;
-use crate::checkpoint::files::MAX_FILES;
 use crate::checkpoint::huggingface;
-use crate::checkpoint::names::printable;
+use crate::checkpoint::limits::MAX_FILES;
 use crate::error::{Error, Result};
+use crate::files::printable;
 
 /// What somebody needs of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -36,10 +36,10 @@ use self::cache::Cache;
 use self::client::{Client, Failure, Listing, Meta};
 use self::download::Download;
 use self::files::Weights;
-use crate::checkpoint::files::read_text;
-use crate::checkpoint::names::printable;
 use crate::checkpoint::{hf_config, huggingface};
 use crate::error::{Error, Result};
+use crate::files::printable;
+use crate::files::read_text;
 
 /// The largest config.json that is looked into before its weights are fetched.
 const MAX_CONFIG: u64 = 1 << 20;

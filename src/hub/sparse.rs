@@ -8,10 +8,11 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::client::{Answer, Client};
-use crate::checkpoint::files::open_regular;
 use crate::checkpoint::{gguf, safetensors};
 use crate::ending::scratch::{self, Scratch};
 use crate::error::{Error, Result};
+use crate::files::gguf::is_gguf;
+use crate::files::open_regular;
 
 /// Bytes that are asked for first. The names of a small model's tensors are in them, a large vocabulary is not.
 const FIRST: u64 = 1 << 18;
@@ -86,7 +87,7 @@ fn parts(size: u64, fetch: impl Fn(Range<u64>) -> Answer<Vec<u8>>) -> Answer<Vec
     let mut end = FIRST.min(size);
     while (head.len() as u64) < end {
         head.extend(fetch(head.len() as u64..end)?);
-        if gguf::is_gguf(&head) {
+        if is_gguf(&head) {
             if let Some(values) = gguf::values_to_open(&head) {
                 beyond = values;
                 break;
@@ -116,7 +117,7 @@ fn cannot_write(error: &std::io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::gguf::build::Build;
+    use crate::files::gguf::build::Build;
     use std::cell::RefCell;
 
     /// What is asked for of a file, and what comes.

@@ -6,9 +6,9 @@ use super::merges::{Stretch, Way};
 use super::special::{Segment, Specials};
 use super::spm::{Kind, Piece, Pieces, spaced};
 use super::{MAX_VOCAB, TextStream, TokenBytes, Tokenizer, label};
-use crate::checkpoint::gguf::{self, List, Metadata};
-use crate::checkpoint::names::printable;
 use crate::error::Result;
+use crate::files::gguf::{self, List, Metadata};
+use crate::files::printable;
 
 /// The most bytes that tokens, and merges, are read from. Llama 3's have 2 and 6 MB.
 const MAX_BYTES: usize = 64 << 20;
@@ -223,7 +223,7 @@ fn sentencepiece(metadata: &Metadata<'_>, tokens: Vec<(&[u8], Type)>) -> Result<
         pieces: Pieces::new(tokens.iter().zip(scores).map(piece).collect()),
         found: specials(&[Type::Special, Type::Added]),
         added: specials(&[Type::Added]),
-        ends: gguf::stop_ids(metadata)?,
+        ends: metadata.stop_ids()?,
         before: around(metadata, "bos", true, tokens.len())?,
         after: around(metadata, "eos", false, tokens.len())?,
         prefix: metadata.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true),

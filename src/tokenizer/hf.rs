@@ -13,8 +13,8 @@ use std::sync::OnceLock;
 use self::check::Checked;
 use self::decoder::Decoding;
 use super::{Stretch, TextStream, TokenBytes, Tokenizer, label};
-use crate::checkpoint::names::printable;
 use crate::error::{Error, Result};
+use crate::files::printable;
 
 /// A tokenizer.json.
 pub(super) struct HfTokenizer {

@@ -18,9 +18,10 @@ mod utf8;
 
 use std::path::{Path, PathBuf};
 
-use crate::checkpoint::{Checkpoint, Format, builtin, files, magic, map};
+use crate::checkpoint::{Checkpoint, Format, builtin};
 use crate::config::{ModelConfig, RopeScaling};
 use crate::error::{Error, Result};
+use crate::files::{Bytes, magic, read_text};
 
 pub use merges::{Merge, Priority, Stretch, Way};
 pub use quoted::Quoted;
@@ -184,7 +185,7 @@ pub fn find(checkpoint: &Checkpoint, path: Option<&Path>) -> Result<Option<Box<d
         (Some(path), _) => read(path, config).map(Some),
         (None, Some(model)) if matches!(checkpoint.format, Format::Gguf { .. }) => {
             let place = model.display().to_string();
-            let tokenizer = gguf::parse(&map::map(model)?, &place)?;
+            let tokenizer = gguf::parse(&Bytes::map(model)?, &place)?;
             tokenizer.map(|tokenizer| fitting(tokenizer, config, &place)).transpose()
         }
         (None, Some(model)) => beside(checkpoint, model).map(|path| read(&path, config)).transpose(),
@@ -198,7 +199,7 @@ pub fn find(checkpoint: &Checkpoint, path: Option<&Path>) -> Result<Option<Box<d
 /// [`crate::error::Error::Model`] where the file is damaged.
 pub fn count_inside(checkpoint: &Checkpoint) -> Result<Option<usize>> {
     match (&checkpoint.path, checkpoint.format) {
-        (Some(path), Format::Gguf { .. }) => gguf::count(&map::map(path)?, &path.display().to_string()),
+        (Some(path), Format::Gguf { .. }) => gguf::count(&Bytes::map(path)?, &path.display().to_string()),
         _ => Ok(None),
     }
 }
@@ -241,7 +242,7 @@ fn beside(checkpoint: &Checkpoint, path: &Path) -> Option<PathBuf> {
 
 /// Reads a tokenizer file of whatever kind its contents are, for `model` where there is one.
 fn read(path: &Path, model: Option<&ModelConfig>) -> Result<Box<dyn Tokenizer>> {
-    let bytes = map::map(path)?;
+    let bytes = Bytes::map(path)?;
     let place = path.display().to_string();
     if tiktoken::recognise(&bytes) {
         // Llama 3 and 3.1 have the same file; the model that scales RoPE is 3.1 or later.
@@ -261,7 +262,7 @@ fn read(path: &Path, model: Option<&ModelConfig>) -> Result<Box<dyn Tokenizer>> 
             })?;
             fitting(tokenizer, model, &place)
         }
-        Some("a JSON file") => Ok(Box::new(hf::parse(&files::read_text(path, MAX_JSON)?, &place)?)),
+        Some("a JSON file") => Ok(Box::new(hf::parse(&read_text(path, MAX_JSON)?, &place)?)),
         None => Ok(Box::new(llama2c::parse(&bytes, model.map(|model| model.vocab), &place)?)),
         Some(kind) => Err(Error::model(format!("the tokenizer is {kind}, which is not read here"))
             .at(place)

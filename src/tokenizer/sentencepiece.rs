@@ -9,8 +9,8 @@ use super::merges::{Stretch, Way};
 use super::special::{Segment, Specials};
 use super::spm::{Kind, Piece, Pieces, spaced};
 use super::{MAX_VOCAB, TextStream, TokenBytes, Tokenizer, label};
-use crate::checkpoint::names::printable;
 use crate::error::{Error, Result};
+use crate::files::printable;
 
 use proto::{Field, Value};
 

@@ -16,8 +16,8 @@ use regex::Regex;
 use super::merges::{Merge, Priority, Stretch, Way};
 use super::special::{Segment, Specials};
 use super::{MAX_VOCAB, TextStream, TokenBytes, Tokenizer, bpe, label};
-use crate::checkpoint::names::printable;
 use crate::error::{Error, Result};
+use crate::files::printable;
 
 /// How text is cut into pieces: contractions, words with what stands before them, up to three digits,
 /// punctuation with what ends its line, and white space. Meta's pattern has `\s+(?!\S)` before the last

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::backend::AttentionPart;
-use crate::checkpoint::{Bytes, Dtype};
+use crate::checkpoint::Dtype;
+use crate::files::Bytes;
 use crate::stop::tests::stops_at_every_look;
 
 /// The most multiply-adds between two looks, on average.

@@ -1,13 +1,14 @@
 //! The hyperparameters of a GGUF file: keys under the name of its architecture, and what its tensors show.
 
-use super::Metadata;
 use crate::checkpoint::fields::Source;
-use crate::checkpoint::names::{LayerWeight, printable};
+use crate::checkpoint::names::LayerWeight;
 use crate::checkpoint::screen::Screen;
 use crate::checkpoint::tensor::{Contents, Dtype, Tensor};
 use crate::checkpoint::{Naming, Notes, Weight};
 use crate::config::{ModelConfig, Pairing, RopeScaling};
 use crate::error::{Error, Result};
+use crate::files::gguf::Metadata;
+use crate::files::printable;
 
 /// An architecture that is computed here.
 struct Architecture {
@@ -127,19 +128,6 @@ fn screen(metadata: &mut Metadata<'_>, prefix: &str, place: &str, ignore: &[Stri
 fn has(contents: &Contents, weight: Weight) -> bool {
     let name = Naming::Gguf.name(weight);
     contents.tensors.contains_key(&name) || contents.unreadable.contains_key(&name)
-}
-
-/// The ids that end a text: end of text, of a turn, and of a message.
-///
-/// # Errors
-/// [`Error::Model`] where one is no token id.
-pub(crate) fn stop_ids(metadata: &Metadata<'_>) -> Result<Vec<u32>> {
-    let mut ids = Vec::new();
-    for name in ["eos", "eot", "eom"] {
-        let id = metadata.id(&format!("tokenizer.ggml.{name}_token_id"))?;
-        ids.extend(id.filter(|id| !ids.contains(id)));
-    }
-    Ok(ids)
 }
 
 /// The architecture that the file names.

@@ -4,67 +4,17 @@
 //! Everything stays where it lies in the mapped file. The specification is `docs/gguf.md` of ggml.
 
 mod config;
-mod metadata;
-mod reader;
 mod split;
 mod tensors;
-
-#[cfg(test)]
-pub(crate) mod build;
 
 use std::ops::Range;
 use std::path::Path;
 
-use self::reader::Reader;
 use super::tensor::{Contents, Dtypes, Tensor};
-use super::{Checkpoint, Format, Naming, map};
-use crate::error::{Error, Result};
-
-pub(crate) use config::stop_ids;
-pub(crate) use metadata::{List, Metadata};
-
-/// What comes before the table of tensors, and where that is.
-pub(crate) struct Header<'a> {
-    /// 2 or 3; they differ only in that 3 may be big-endian, which is refused.
-    version: u32,
-    /// The key-value pairs.
-    pub(crate) metadata: Metadata<'a>,
-    tensors: u64,
-    rest: Reader<'a>,
-}
-
-/// Whether the file that begins with `bytes` is a GGUF file.
-pub(crate) fn is_gguf(bytes: &[u8]) -> bool {
-    bytes.starts_with(b"GGUF")
-}
-
-/// Reads the key-value pairs of `file`, found at `place`.
-///
-/// # Errors
-/// [`Error::Model`] where it is damaged or of another version.
-pub(crate) fn header<'a>(file: &'a [u8], place: &'a str) -> Result<Header<'a>> {
-    let mut rest = Reader::new(file, place);
-    let magic = rest.bytes(4, "the word GGUF")?;
-    let version = rest.u32("the version")?;
-    let wrong = |found: &str| {
-        Error::model("the GGUF file is of a version that is not read here")
-            .at(place)
-            .expected("GGUF version 2 or 3, little-endian")
-            .found(found)
-            .next("use a newer version of the file, or convert the model again")
-    };
-    match version {
-        _ if magic != b"GGUF" => return Err(wrong("another kind of file")),
-        2 | 3 => {}
-        1 => return Err(wrong("version 1")),
-        _ if matches!(version.swap_bytes(), 1..=3) => return Err(wrong("a big-endian file")),
-        other => return Err(wrong(&format!("version {other}"))),
-    }
-    let tensors = rest.u64("the number of tensors")?;
-    let keys = rest.u64("the number of keys")?;
-    let metadata = Metadata::read(&mut rest, keys, place)?;
-    Ok(Header { version, metadata, tensors, rest })
-}
+use super::{Checkpoint, Format, Naming};
+use crate::error::Result;
+use crate::files::Bytes;
+use crate::files::gguf::{Header, header};
 
 /// Where the values lie that are read when the file that begins with `bytes` is opened; none where these are not the
 /// whole of what comes before the values, or are damaged.
@@ -79,11 +29,11 @@ pub(crate) fn values_to_open(bytes: &[u8]) -> Option<Vec<Range<u64>>> {
 /// [`Error::Model`] where a file is damaged or missing, or the model is of a kind not computed here.
 pub(super) fn open(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     let paths = {
-        let file = map::map(path)?;
+        let file = Bytes::map(path)?;
         let place = path.display().to_string();
         split::parts(path, &header(&file, &place)?.metadata)?
     };
-    let files = paths.iter().map(|path| map::map(path)).collect::<Result<Vec<_>>>()?;
+    let files = paths.iter().map(|path| Bytes::map(path)).collect::<Result<Vec<_>>>()?;
     let places: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     let mut contents = Contents::default();
     let mut headers = Vec::new();
@@ -119,7 +69,7 @@ fn assemble(
         format: Format::Gguf { version: header.version, dtypes, files },
         path: None,
         config,
-        eos: stop_ids(&header.metadata)?,
+        eos: header.metadata.stop_ids()?,
         notes,
         tensors: contents.tensors,
         unreadable: contents.unreadable,
@@ -129,7 +79,7 @@ fn assemble(
 
 /// The checkpoint in the bytes of a whole file.
 #[cfg(test)]
-fn parse(file: &super::Bytes, place: &str) -> Result<Checkpoint> {
+fn parse(file: &Bytes, place: &str) -> Result<Checkpoint> {
     let mut header = header(file, place)?;
     let contents = tensors::read(file, &header, place)?;
     assemble("test".into(), &mut header, contents, 1, place, &[])

@@ -3,11 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Metadata;
-use crate::checkpoint::files::MAX_FILES;
-use crate::checkpoint::names::printable;
+use crate::checkpoint::limits::MAX_FILES;
 use crate::checkpoint::tensor::Contents;
 use crate::error::{Error, Result};
+use crate::files::gguf::Metadata;
+use crate::files::printable;
 
 /// The files of the model that `path`, a file with this metadata, belongs to, in order.
 ///

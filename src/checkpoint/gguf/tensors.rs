@@ -2,11 +2,10 @@
 
 use std::ops::Range;
 
-use super::Header;
-use super::reader::Reader;
-use crate::checkpoint::names::printable;
-use crate::checkpoint::tensor::{Bytes, Contents, Dtype, Tensor};
+use crate::checkpoint::tensor::{Contents, Dtype, Tensor};
 use crate::error::{Error, Result};
+use crate::files::gguf::{Header, Reader};
+use crate::files::{Bytes, printable};
 
 /// The most tensors that are read from one file, so that a table of tiny ones cannot take many times the
 /// file's size in memory. Llama 3.1 405B has 1138.

@@ -1,10 +1,10 @@
 use proptest::prelude::*;
 
-use super::build::{Build, LIST, TEXT, U32};
 use super::*;
 use crate::checkpoint::names::LayerWeight as L;
-use crate::checkpoint::{Bytes, Tensor, Weight};
+use crate::checkpoint::{Tensor, Weight};
 use crate::config::{Pairing, RopeScaling};
+use crate::files::gguf::build::{Build, LIST, TEXT, U32};
 
 /// The keys of a model of width 4 with two heads, one of them for keys, and one layer.
 fn keys() -> Build {

@@ -3,9 +3,10 @@
 use serde_json::Value;
 
 use super::super::fields::Source;
-use super::super::json::{Fields, brief};
+use super::super::json::Fields;
 use super::super::screen::Screen;
 use crate::error::Result;
+use crate::files::brief;
 
 /// What transformers calls a `model_type`, where it is computed here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

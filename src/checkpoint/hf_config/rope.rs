@@ -4,10 +4,10 @@ use serde_json::Value;
 
 use super::super::fields::{Source, is_neutral};
 use super::super::json::Fields;
-use super::super::names::printable;
 use super::super::screen::Screen;
 use crate::config::RopeScaling;
 use crate::error::Result;
+use crate::files::printable;
 
 /// θ where config.json has none.
 const DEFAULT_THETA: f32 = 10000.0;

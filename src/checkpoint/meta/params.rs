@@ -3,10 +3,11 @@
 use serde_json::Value;
 
 use super::super::fields::Source;
-use super::super::json::{Fields, brief, parse_object};
+use super::super::json::{Fields, parse_object};
 use super::super::screen::{Notes, Screen};
 use crate::config::{ModelConfig, Pairing, RopeScaling};
 use crate::error::{Error, Result};
+use crate::files::brief;
 
 /// What params.json says, before the weights have said the rest.
 #[derive(Debug)]

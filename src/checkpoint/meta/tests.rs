@@ -52,7 +52,7 @@ fn a_single_file_is_read_in_place() {
             (Format::Meta { files: 1 }, 6, true)
         );
         let tensor = model.tensor(Weight::FinalNorm, &[4]).unwrap();
-        assert!(matches!(tensor.bytes(), super::super::Bytes::Mapped(..)));
+        assert!(matches!(tensor.bytes(), Bytes::Mapped(..)));
         assert_eq!(&**tensor.bytes(), b"aabbccdd");
     }
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use rawzip::{CompressionMethod, ZipArchive, ZipSliceArchive};
 
 use super::pickle::Wrong;
-use crate::checkpoint::names::printable;
+use crate::files::printable;
 
 /// The largest pickle that is read. Llama 3.1 405B's has less than one megabyte, and an unpickled byte
 /// takes up to a hundred in memory.

@@ -10,8 +10,8 @@
 use std::collections::HashMap;
 
 use super::super::gather::Strided;
-use super::super::names::printable;
 use super::super::tensor::Dtype;
+use crate::files::printable;
 
 /// What is wrong with a checkpoint: the parts of an error's text.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::super::tests::{data, decode, hard_strings, merged};
 use super::*;
-use crate::checkpoint::gguf::build::Build;
+use crate::files::gguf::build::Build;
 
 /// 0 `<unk>`, 1 `<s>`, 2 `</s>`, 3–258 the bytes, then these.
 const PIECES: [(&str, i32); 7] =

@@ -10,8 +10,8 @@ use super::check::Checked;
 use super::decoder::Decoder;
 use super::sizes::Growth;
 use super::{HfTokenizer, guarded, leading_special};
-use crate::checkpoint::names::printable;
 use crate::error::{Error, Result};
+use crate::files::printable;
 
 /// How a text is cut into pieces before tokens are merged, which never go beyond one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use tokenizers::{
 };
 
 use super::{HfTokenizer, guarded};
-use crate::checkpoint::names::printable;
 use crate::error::{Error, Result};
+use crate::files::printable;
 use crate::tokenizer::merges::{Merge, Priority, Stretch, Way};
 use crate::tokenizer::{Tokenizer, bpe};
 

@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::reader::Reader;
-use crate::checkpoint::json::brief;
-use crate::checkpoint::names::printable;
 use crate::error::{Error, Result};
+use crate::files::{brief, printable};
 
 /// The most keys that are read, so that tiny ones cannot take many times the file's size in memory. Real
 /// files have about 40.
@@ -110,7 +109,7 @@ impl<'a> Metadata<'a> {
     ///
     /// # Errors
     /// [`Error::Model`] where one passes the end of the file, has an unknown type, or is there twice.
-    pub(super) fn read(reader: &mut Reader<'a>, count: u64, place: &'a str) -> Result<Self> {
+    pub(crate) fn read(reader: &mut Reader<'a>, count: u64, place: &'a str) -> Result<Self> {
         if count > MAX_KEYS {
             let expected = format!("at most {MAX_KEYS} keys");
             return Err(reader.wrong(
@@ -203,6 +202,19 @@ impl<'a> Metadata<'a> {
             _ => None,
         })?;
         Ok(id.filter(|&id| id != u32::MAX))
+    }
+
+    /// The ids that end a text: end of text, of a turn, and of a message.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where one is no token id.
+    pub(crate) fn stop_ids(&self) -> Result<Vec<u32>> {
+        let mut ids = Vec::new();
+        for name in ["eos", "eot", "eom"] {
+            let id = self.id(&format!("tokenizer.ggml.{name}_token_id"))?;
+            ids.extend(id.filter(|id| !ids.contains(id)));
+        }
+        Ok(ids)
     }
 
     /// A number, as float32.

@@ -6,12 +6,6 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// The most files that the weights of one model are in. The largest Llama's are in 191.
-pub(crate) const MAX_FILES: usize = 1024;
-/// The most tensors that a model has. The largest Llama's are 1138; the maps of tiny ones could take many times
-/// their files' size in memory.
-pub(crate) const MAX_TENSORS: usize = 1 << 16;
-
 /// The directory that the file at `path` lies in.
 pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))

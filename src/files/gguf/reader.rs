@@ -1,14 +1,14 @@
 //! Taking a header apart: little-endian numbers and strings, none of them past the end of the file.
 
-use crate::checkpoint::names::printable;
 use crate::error::{Error, Result};
+use crate::files::printable;
 
 /// The longest name of a key or a tensor, by the format's specification.
 const MAX_NAME: u64 = 65535;
 
 /// A place in a file.
 #[derive(Clone)]
-pub(super) struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     file: &'a [u8],
     at: usize,
     /// The file's name, for messages.
@@ -17,22 +17,22 @@ pub(super) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// The beginning of `file`.
-    pub(super) fn new(file: &'a [u8], place: &'a str) -> Self {
+    pub(crate) fn new(file: &'a [u8], place: &'a str) -> Self {
         Self { file, at: 0, place }
     }
 
     /// Bytes read so far.
-    pub(super) fn at(&self) -> usize {
+    pub(crate) fn at(&self) -> usize {
         self.at
     }
 
     /// Bytes that are left.
-    pub(super) fn left(&self) -> usize {
+    pub(crate) fn left(&self) -> usize {
         self.file.len() - self.at
     }
 
     /// The error that `what` cannot be right.
-    pub(super) fn wrong(
+    pub(crate) fn wrong(
         &self,
         what: impl Into<String>,
         expected: &str,
@@ -46,7 +46,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The next `count` bytes, which are `what`.
-    pub(super) fn bytes(&mut self, count: u64, what: &str) -> Result<&'a [u8]> {
+    pub(crate) fn bytes(&mut self, count: u64, what: &str) -> Result<&'a [u8]> {
         let rest = &self.file[self.at..];
         let Some(bytes) = usize::try_from(count).ok().and_then(|count| rest.get(..count)) else {
             let found = format!("{} bytes to the end of the file", rest.len());
@@ -62,23 +62,23 @@ impl<'a> Reader<'a> {
     }
 
     /// A u32.
-    pub(super) fn u32(&mut self, what: &str) -> Result<u32> {
+    pub(crate) fn u32(&mut self, what: &str) -> Result<u32> {
         self.array(what).map(u32::from_le_bytes)
     }
 
     /// A u64.
-    pub(super) fn u64(&mut self, what: &str) -> Result<u64> {
+    pub(crate) fn u64(&mut self, what: &str) -> Result<u64> {
         self.array(what).map(u64::from_le_bytes)
     }
 
     /// A string: its length as a u64, then its bytes, which need not be UTF-8.
-    pub(super) fn string(&mut self, what: &str) -> Result<&'a [u8]> {
+    pub(crate) fn string(&mut self, what: &str) -> Result<&'a [u8]> {
         let length = self.u64(what)?;
         self.bytes(length, what)
     }
 
     /// The name of a key or a tensor.
-    pub(super) fn name(&mut self, what: &str) -> Result<&'a str> {
+    pub(crate) fn name(&mut self, what: &str) -> Result<&'a str> {
         let length = self.u64(what)?;
         if length > MAX_NAME {
             let expected = format!("at most {MAX_NAME} bytes");

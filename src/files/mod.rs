@@ -1,0 +1,15 @@
+//! Reading files that somebody else wrote, whatever is in them: opened with care, mapped, told by how they begin,
+//! shown in messages. [`gguf`] is here because checkpoints and vocabularies both lie in such files.
+
+pub(crate) mod gguf;
+pub(crate) mod magic;
+
+mod bytes;
+mod map;
+mod name;
+mod regular;
+
+pub use bytes::{Built, Bytes};
+pub use map::File;
+pub(crate) use name::{brief, printable};
+pub(crate) use regular::{at_once, folder_of, itself, open_regular, read_text};
