@@ -24,7 +24,7 @@ use llama_trace::checkpoint::{self, Dtype, random};
 use llama_trace::config::Precision;
 use llama_trace::generate::{Sampler, Sampling, Session};
 use llama_trace::model::{Model, forward};
-use llama_trace::replay::derive::{derive, is_derivable, layer_input};
+use llama_trace::replay::derive::{derive, is_derivable};
 use llama_trace::replay::{DEFAULT_MEMORY, Live, Start};
 use llama_trace::stop::Stop;
 use llama_trace::trace::frame::Number;
@@ -104,7 +104,7 @@ fn derived_frames_equal_recorded_ones() {
     for (name, model) in models_in(&MODELS) {
         compare_derived(&name, &model(), &[1, 5, 9, 3, 7]);
     }
-    assert_eq!(layer_input(Site::layer(1, 0, Stage::AttnNorm)), Site::once(1, Stage::Embedding));
+    assert_eq!(Site::layer(1, 0, Stage::AttnNorm).layer_input(), Site::once(1, Stage::Embedding));
 }
 
 /// Derives every derivable frame of a run from the recorded ones.

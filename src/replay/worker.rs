@@ -21,7 +21,7 @@ use crate::generate::Session;
 use crate::model::forward;
 use crate::stop::Stop;
 use crate::trace::block::{Counting, Cutting};
-use crate::trace::stage::Section;
+use crate::trace::stage::{Input, Section};
 use crate::trace::{
     Answer, Block, Frame, FrameData, NoProbe, Order, Part, PassDims, Probe, Query, Recorder, Region, Select,
     Site, Sizes, Spread, Stage, Values,
@@ -331,7 +331,7 @@ impl<'m, B: Backend> Worker<'m, B> {
     /// they reach back into the layer before.
     fn is_cheap(&self, stage: Stage) -> bool {
         let backend = &self.session.model.backend;
-        is_derived(backend, stage) && !matches!(stage, Stage::AttnResidual | Stage::FfnResidual)
+        is_derived(backend, stage) && !reaches_back(stage)
     }
 
     /// Runs the part of the pass that `site` is in, and keeps the frames of `chosen`; the answer is its own.
@@ -431,6 +431,16 @@ impl<'m, B: Backend> Worker<'m, B> {
         self.at = Some((pass, layer));
         Ok(())
     }
+}
+
+/// Whether what `stage` is derived from ends in the layer before.
+fn reaches_back(stage: Stage) -> bool {
+    let from = stage.info().derivation.map_or(&[][..], |derivation| derivation.from);
+    from.iter().any(|from| match *from {
+        Input::Stage(from) => reaches_back(from),
+        Input::LayerInput => true,
+        Input::Positions => false,
+    })
 }
 
 /// The stages that the part of the pass has in which `site` is.

@@ -14,9 +14,11 @@
 
 use std::fmt;
 
+use super::axis::Axis;
 use super::select::near;
 use super::site::{Run, Site};
-use super::stage::{Axis, Section, Step};
+use super::stage::Section;
+use super::step::Step;
 use super::weight::Weight;
 
 /// What an address names: a step of the pass, or a weight.
@@ -240,7 +242,8 @@ impl fmt::Display for Address {
 
 #[cfg(test)]
 mod tests {
-    use super::super::stage::{Stage, View};
+    use super::super::stage::Stage;
+    use super::super::step::View;
     use super::*;
 
     const XQ_ROPE: Subject = Subject::Step(Step::Stage(Stage::XqRope));

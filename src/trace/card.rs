@@ -1,6 +1,8 @@
 //! What a trace must know about the model it came from: sizes, and the facts that formulas name.
 
-use super::stage::{Axis, Input, Stage, Step};
+use super::axis::Axis;
+use super::stage::{Input, Rounded, Stage};
+use super::step::Step;
 
 /// What shapes are made of, and what decides which stages there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,17 +198,11 @@ fn in_int8(stage: Stage, group: usize) -> String {
 
 /// What bfloat16 adds to the formula of `stage`: where PyTorch rounds.
 fn in_bfloat16(stage: Stage) -> &'static str {
-    use Stage as S;
-    match stage {
-        S::AttnNorm | S::XqNorm | S::XkNorm | S::FfnNorm | S::FinalNorm => {
-            "; rounded to bfloat16 before the weight, and after it"
-        }
-        S::XqRope | S::XkRope => "; each product rounded to bfloat16, and their sum",
-        // These copy or hide what is rounded already, or are no numbers.
-        S::Tokens | S::Mask | S::CacheK | S::CacheV | S::Keys | S::Values | S::MaskedScores => "",
-        // The sampler computes in float32.
-        S::Probs | S::Nucleus | S::Sampled => "",
-        _ => "; the result rounded to bfloat16",
+    match stage.info().rounded {
+        Rounded::Never => "",
+        Rounded::Result => "; the result rounded to bfloat16",
+        Rounded::TwiceInNorm => "; rounded to bfloat16 before the weight, and after it",
+        Rounded::ProductsAndSum => "; each product rounded to bfloat16, and their sum",
     }
 }
 

@@ -2,10 +2,11 @@
 
 use ndarray::{ArrayD, ArrayViewD, IxDyn};
 
+use super::axis::Axis;
 use super::card::Sizes;
 use super::probe::Values;
 use super::site::Site;
-use super::stage::{Axis, View};
+use super::step::{Arranged, Step, View};
 
 /// The values of one stage of one pass.
 #[derive(Clone, Debug, PartialEq)]
@@ -237,11 +238,10 @@ impl Frame {
                 None => array.to_shape(shape).map_or_else(|_| array.clone(), ndarray::CowArray::into_owned),
             }
         }
-        let (order, shape) = match view {
-            View::XqHeads | View::XkHeads | View::XvHeads => (None, self.shape().to_vec()),
-            View::QueriesT | View::ValuesT => (Some([1, 0, 2]), Vec::new()),
-            View::KeysT => (Some([1, 2, 0]), Vec::new()),
-            View::AttnMerged => (None, vec![self.shape()[0], sizes.heads * sizes.head_dim]),
+        let (order, shape) = match Step::View(view).arranged() {
+            Arranged::Same => (None, self.shape().to_vec()),
+            Arranged::Axes(order) => (Some(order), Vec::new()),
+            Arranged::Merged => (None, vec![self.shape()[0], sizes.heads * sizes.head_dim]),
         };
         let data = match &self.data {
             FrameData::F32(array) => FrameData::F32(seen(array, order, &shape)),

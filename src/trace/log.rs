@@ -4,9 +4,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::axis::Axis;
 use super::card::{ModelCard, PassDims};
 use super::site::Site;
-use super::stage::{Axis, Input, Runs, Section, Stage, Step, WeightUse};
+use super::stage::{Input, Runs, Section, Stage, WeightUse};
+use super::step::Step;
 
 /// A named tensor and its shape.
 #[derive(Clone, Debug, PartialEq, Eq)]

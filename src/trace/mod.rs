@@ -4,6 +4,7 @@
 //! Nothing here computes a model; it imports [`crate::error`] only.
 
 pub mod address;
+pub mod axis;
 pub mod block;
 pub mod card;
 pub mod clock;
@@ -18,9 +19,11 @@ pub mod site;
 pub mod source;
 pub mod spread;
 pub mod stage;
+pub mod step;
 pub mod weight;
 
 pub use address::{Address, Subject};
+pub use axis::Axis;
 pub use block::{Block, Region};
 pub use card::{ModelCard, PassDims, Sizes};
 pub use clock::Clock;
@@ -32,5 +35,6 @@ pub use select::Select;
 pub use site::{Run, Site};
 pub use source::{Outline, PassOutline, Source, Status, TokenLabel};
 pub use spread::{Order, Part, Spread};
-pub use stage::{Axis, Stage, Step, View};
+pub use stage::Stage;
+pub use step::{Step, View};
 pub use weight::Weight;

@@ -4,7 +4,8 @@ use crate::error::{Error, Result};
 
 use super::card::{ModelCard, PassDims};
 use super::site::Site;
-use super::stage::{Stage, Step, View};
+use super::stage::Stage;
+use super::step::{Step, View};
 
 /// A choice of sites and steps. The default is all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -53,6 +53,15 @@ impl Site {
         Self { stage, ..self }
     }
 
+    /// The site that holds what enters its layer.
+    #[must_use]
+    pub fn layer_input(self) -> Self {
+        match self.layer {
+            Some(layer) if layer > 0 => Self { layer: Some(layer - 1), stage: Stage::FfnResidual, ..self },
+            _ => Self { layer: None, stage: Stage::Embedding, ..self },
+        }
+    }
+
     /// The path of its dump below the export's directory: `pass_000/layer_00/xq.npy`.
     pub fn file_name(self) -> String {
         match self.layer {
@@ -104,6 +113,14 @@ mod tests {
         let site = Site::layer(2, 1, Stage::Softmax);
         assert_eq!(site.to_string(), "p2/L1/softmax");
         assert_eq!(Site { run: Run(3), sequence: 4, ..site }.to_string(), "r3:s4/p2/L1/softmax");
+    }
+
+    #[test]
+    fn a_layer_reads_the_one_before_it_of_the_same_run_and_sequence() {
+        let second = Site { run: Run(3), sequence: 4, ..Site::layer(2, 1, Stage::AttnNorm) };
+        let first = second.layer_input();
+        assert_eq!(first, Site { layer: Some(0), stage: Stage::FfnResidual, ..second });
+        assert_eq!(first.layer_input(), Site { layer: None, stage: Stage::Embedding, ..second });
     }
 
     #[test]

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
+use super::axis::Axis;
 use super::card::ModelCard;
-use super::stage::{Axis, Stage, Step, WeightUse};
+use super::stage::{Exists, Stage, WeightUse};
+use super::step::Step;
 
 /// A weight that a stage of the table reads, under Meta's short name: `wq`, `bq` for its bias, `tok_embeddings`.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +50,7 @@ impl Weight {
     /// Whether `card`'s model has it. A tied head is the embedding table, and is named so.
     pub fn present(self, card: &ModelCard) -> bool {
         let tied = card.tied && self.by == Stage::Logits;
-        let there = !matches!(self.by, Stage::XqNorm | Stage::XkNorm) || card.sizes.qk_norm;
+        let there = self.by.info().exists != Exists::QkNorm || card.sizes.qk_norm;
         !tied && there && self.by.weights(card).any(|weight| weight.name == self.used.name)
     }
 

@@ -124,7 +124,7 @@ impl Walk {
         };
         match place.layer {
             Some(layer) => self.start.len() + layer.min(self.layers) * self.layer.len() + later(&self.layer),
-            None if place.step.stage() < Stage::AttnNorm => later(&self.start),
+            None if place.step.stage().info().section == Section::Start => later(&self.start),
             None => self.start.len() + self.layers * self.layer.len() + later(&self.end),
         }
     }

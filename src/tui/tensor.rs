@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::trace::frame::{Frame, FrameData, Number};
-use crate::trace::{Axis, Block, Region, Site, Stage, Step, View};
+use crate::trace::step::Arranged;
+use crate::trace::{Axis, Block, Region, Site, Step};
 
 /// The values of one step. Every index it takes is in the step's own axes.
 #[derive(Clone, Debug)]
@@ -20,11 +21,10 @@ impl Tensor {
         if from.len() != step.stage().axes().len() || block.frame.site.stage != step.stage() {
             return None;
         }
-        let shape = match step {
-            Step::View(View::QueriesT | View::ValuesT) => vec![from[1], from[0], from[2]],
-            Step::View(View::KeysT) => vec![from[1], from[2], from[0]],
-            Step::View(View::AttnMerged) => vec![from[0], from[1] * from[2]],
-            _ => from.to_vec(),
+        let shape = match step.arranged() {
+            Arranged::Same => from.to_vec(),
+            Arranged::Axes(order) => order.map(|axis| from[axis]).to_vec(),
+            Arranged::Merged => vec![from[0], from[1] * from[2]],
         };
         Some(Self { block, step, shape })
     }
@@ -74,14 +74,17 @@ impl Tensor {
         if index.len() != self.shape.len() || index.iter().zip(&self.shape).any(|(i, n)| i >= n) {
             return None;
         }
-        match self.step {
-            Step::View(View::QueriesT | View::ValuesT) => self.block.get(&[index[1], index[0], index[2]]),
-            Step::View(View::KeysT) => self.block.get(&[index[2], index[0], index[1]]),
-            Step::View(View::AttnMerged) => {
+        match self.step.arranged() {
+            Arranged::Same => self.block.get(index),
+            Arranged::Axes(order) => {
+                let mut from = [0; 3];
+                order.iter().zip(index).for_each(|(&axis, &index)| from[axis] = index);
+                self.block.get(&from)
+            }
+            Arranged::Merged => {
                 let width = self.block.shape[2];
                 self.block.get(&[index[0], index[1] / width, index[1] % width])
             }
-            _ => self.block.get(index),
         }
     }
 
@@ -92,27 +95,29 @@ impl Tensor {
 
     /// Whether no value is below 0: shares of 1, and scales.
     pub fn is_positive(&self) -> bool {
-        self.is_probability() || self.step.stage().is_scale()
+        self.step.stage().info().unit.is_positive()
     }
 
     /// Whether the values are shares of 1.
     pub fn is_probability(&self) -> bool {
-        matches!(self.step, Step::Stage(Stage::Softmax | Stage::Probs | Stage::Nucleus))
+        self.step.stage().info().unit.is_share()
     }
 }
 
 /// `region` of a step, in the axes of its stage, whose whole shape is `shape`.
 pub fn region_in_stage(step: Step, region: Region, shape: &[usize]) -> Region {
     let Region(axes) = region;
-    let at = |axis: usize| axes[axis].clone();
-    Region(match step {
-        Step::View(View::QueriesT | View::ValuesT) => vec![at(1), at(0), at(2)],
-        Step::View(View::KeysT) => vec![at(2), at(0), at(1)],
-        Step::View(View::AttnMerged) => {
-            let width = shape[2].max(1);
-            vec![at(0), at(1).start / width..at(1).end.div_ceil(width), 0..shape[2]]
+    Region(match step.arranged() {
+        Arranged::Same => axes,
+        Arranged::Axes(order) => {
+            let mut from = vec![0..0; order.len()];
+            order.into_iter().zip(axes).for_each(|(axis, range)| from[axis] = range);
+            from
         }
-        _ => axes,
+        Arranged::Merged => {
+            let width = shape[2].max(1);
+            vec![axes[0].clone(), axes[1].start / width..axes[1].end.div_ceil(width), 0..shape[2]]
+        }
     })
 }
 
@@ -121,6 +126,7 @@ mod tests {
     use ndarray::{ArrayD, IxDyn};
 
     use super::*;
+    use crate::trace::View;
     use crate::trace::card::Sizes;
 
     #[test]

@@ -11,7 +11,7 @@ use llama_trace::checkpoint;
 use llama_trace::config::Precision;
 use llama_trace::generate::{Sampler, Sampling, Session};
 use llama_trace::model::{Linear, Model};
-use llama_trace::replay::derive::{derive, is_derivable, layer_input};
+use llama_trace::replay::derive::{derive, is_derivable};
 use llama_trace::trace::{Frame, FrameData, PassDims, Recorder, Select, Site, Stage};
 use ndarray::{ArrayD, IxDyn};
 use safetensors::tensor::{Dtype, SafeTensors};
@@ -98,7 +98,7 @@ fn ours(model: &Model<Cpu>, golden: &Golden, site: Site, precision: Precision) -
     let t = dims.tokens;
     let at = |stage| golden.values(site.other(stage));
     let x = |site: Site| match site.layer {
-        Some(_) => golden.values(layer_input(site)),
+        Some(_) => golden.values(site.layer_input()),
         None => golden.values(Site::layer(site.pass, config.layers - 1, S::FfnResidual)),
     };
     let table = |stage| golden.values(Site::once(site.pass, stage));

@@ -168,9 +168,14 @@ fn facts(app: &App, stage: Stage, out: &mut Writer) {
 fn grouping(card: &ModelCard, stage: Stage) -> Option<String> {
     let group = card.sizes.group?;
     if stage.is_int8() || stage.is_scale() {
-        let row = match stage {
-            Stage::AttnHeadsQ8 | Stage::AttnHeadsScale => "a token's heads side by side",
-            _ => "a token's row",
+        let of_heads = stage
+            .info()
+            .inputs
+            .iter()
+            .any(|input| matches!(input, Input::Stage(of) if of.axes().contains(&Axis::Head)));
+        let row = match of_heads {
+            true => "a token's heads side by side",
+            false => "a token's row",
         };
         let last = group.saturating_sub(1);
         return Some(format!(

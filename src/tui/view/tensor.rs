@@ -6,7 +6,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::widgets::Widget;
 
-use crate::trace::{Axis, Stage, Status, Step};
+use crate::trace::{Axis, Status, Step};
 
 use super::super::app::{App, Shown};
 use super::super::fit::{Piece, fit};
@@ -98,7 +98,7 @@ fn heading(app: &App, head: Rect, layout: &Layout, buf: &mut Buffer) {
         Piece::words(step.name(), theme.strong()),
         Piece::whole(kind, theme.view()).rank(2),
         Piece::forms(shapes, Style::new()).rank(1),
-        Piece::whole(format!(" · {}", unit(step)), theme.dim()).rank(3),
+        Piece::whole(format!(" · {}", step.stage().info().unit.name()), theme.dim()).rank(3),
     ];
     put_fit(buf, head, 0, 0, &pieces);
     let mut pieces = held(app);
@@ -127,24 +127,6 @@ fn held(app: &App) -> Vec<Piece> {
         // A token's text can be cut; the numbers of heads are there whole or not at all.
         if labels::has_text(axis) { Piece::words(more, style) } else { Piece::whole(more, style) }.rank(3),
     ]
-}
-
-/// What the numbers are.
-fn unit(step: Step) -> &'static str {
-    match step.stage() {
-        Stage::Tokens | Stage::Sampled => "token id",
-        Stage::RopeCos => "cosine",
-        Stage::RopeSin => "sine",
-        Stage::Mask => "0 or -inf",
-        Stage::Qk => "dot product",
-        Stage::Scores | Stage::MaskedScores => "dot product / √C",
-        Stage::Softmax => "share of 1",
-        Stage::Logits => "logit",
-        Stage::Probs | Stage::Nucleus => "probability",
-        stage if stage.is_int8() => "steps of its scale",
-        stage if stage.is_scale() => "size of a step",
-        _ => "no unit",
-    }
 }
 
 /// Two lines: the address and value under the cursor, and the tokens that it is about.

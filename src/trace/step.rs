@@ -1,0 +1,313 @@
+//! The steps of a pass as a user walks through them: the stages, and the views of them.
+
+use std::fmt;
+
+use super::axis::Axis as A;
+use super::stage::{Section, Stage};
+
+/// A reshape or a transpose: a step of the pass whose values are its source's, seen in another shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum View {
+    /// Queries cut into heads: (T, H·C) → (T, H, C).
+    XqHeads,
+    /// Keys cut into heads: (T, G·C) → (T, G, C).
+    XkHeads,
+    /// Values cut into heads: (T, G·C) → (T, G, C).
+    XvHeads,
+    /// Queries head first: (T, H, C) → (H, T, C).
+    QueriesT,
+    /// Keys head first and transposed: (K, H, C) → (H, C, K).
+    KeysT,
+    /// Values head first: (K, H, C) → (H, K, C).
+    ValuesT,
+    /// Heads side by side again: (T, H, C) → (T, H·C).
+    AttnMerged,
+}
+
+/// How a view's index is made of its source's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arranged {
+    /// It is the same: the source has the shape that comes out already.
+    Same,
+    /// Each axis is the source's axis of this number.
+    Axes([usize; 3]),
+    /// The last two axes of the source are one.
+    Merged,
+}
+
+/// One row of the table of views.
+struct Row {
+    name: &'static str,
+    source: Stage,
+    axes_in: &'static [A],
+    axes: &'static [A],
+    arranged: Arranged,
+    /// The stage beside which it stands, and whether it comes before it.
+    beside: (Stage, bool),
+    formula: &'static str,
+    purpose: &'static str,
+}
+
+/// The table, in the order of [`View`].
+static TABLE: [Row; 7] = [
+    Row {
+        name: "xq_heads",
+        source: Stage::Xq,
+        axes_in: &[A::Token, A::HeadsMerged],
+        axes: &[A::Token, A::Head, A::HeadDim],
+        arranged: Arranged::Same,
+        beside: (Stage::Xq, false),
+        formula: "xq_heads[t, h, c] = (attn_norm · wqᵀ)[t, h·{C} + c]",
+        purpose: "One row of {HC} numbers is read as {H} heads of {C}; no number moves.",
+    },
+    Row {
+        name: "xk_heads",
+        source: Stage::Xk,
+        axes_in: &[A::Token, A::KvHeadsMerged],
+        axes: &[A::Token, A::KvHead, A::HeadDim],
+        arranged: Arranged::Same,
+        beside: (Stage::Xk, false),
+        formula: "xk_heads[t, g, c] = (attn_norm · wkᵀ)[t, g·{C} + c]",
+        purpose: "One row of {GC} numbers is read as {G} heads of {C}; no number moves.",
+    },
+    Row {
+        name: "xv_heads",
+        source: Stage::Xv,
+        axes_in: &[A::Token, A::KvHeadsMerged],
+        axes: &[A::Token, A::KvHead, A::HeadDim],
+        arranged: Arranged::Same,
+        beside: (Stage::Xv, false),
+        formula: "xv_heads[t, g, c] = (attn_norm · wvᵀ)[t, g·{C} + c]",
+        purpose: "One row of {GC} numbers is read as {G} heads of {C}; no number moves.",
+    },
+    Row {
+        name: "queries_t",
+        source: Stage::XqRope,
+        axes_in: &[A::Token, A::Head, A::HeadDim],
+        axes: &[A::Head, A::Token, A::HeadDim],
+        arranged: Arranged::Axes([1, 0, 2]),
+        beside: (Stage::Qk, true),
+        formula: "queries_t[h, t, c] = xq_rope[t, h, c]",
+        purpose: "Heads go first, so that each head is a (T, C) matrix of its own.",
+    },
+    Row {
+        name: "keys_t",
+        source: Stage::Keys,
+        axes_in: &[A::Key, A::Head, A::HeadDim],
+        axes: &[A::Head, A::HeadDim, A::Key],
+        arranged: Arranged::Axes([1, 2, 0]),
+        beside: (Stage::Qk, true),
+        formula: "keys_t[h, c, k] = keys[k, h, c]",
+        purpose: "Each head's keys as a (C, K) matrix: the right side of the product with the queries.",
+    },
+    Row {
+        name: "values_t",
+        source: Stage::Values,
+        axes_in: &[A::Key, A::Head, A::HeadDim],
+        axes: &[A::Head, A::Key, A::HeadDim],
+        arranged: Arranged::Axes([1, 0, 2]),
+        beside: (Stage::AttnHeads, true),
+        formula: "values_t[h, k, c] = values[k, h, c]",
+        purpose: "Each head's values as a (K, C) matrix: the right side of the product with the weights.",
+    },
+    Row {
+        name: "attn_merged",
+        source: Stage::AttnHeads,
+        axes_in: &[A::Token, A::Head, A::HeadDim],
+        axes: &[A::Token, A::HeadsMerged],
+        arranged: Arranged::Merged,
+        beside: (Stage::AttnHeads, false),
+        formula: "attn_merged[t, h·{C} + c] = attn_heads[t, h, c]",
+        purpose: "The {H} heads of {C} are read as one row of {HC} numbers again.",
+    },
+];
+
+impl View {
+    /// Every view, in the order of the pass.
+    pub const ALL: &[Self] = &[
+        Self::XqHeads,
+        Self::XkHeads,
+        Self::XvHeads,
+        Self::QueriesT,
+        Self::KeysT,
+        Self::ValuesT,
+        Self::AttnMerged,
+    ];
+
+    fn row(self) -> &'static Row {
+        &TABLE[self as usize]
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// The stage that holds its values.
+    pub fn source(self) -> Stage {
+        self.row().source
+    }
+
+    /// The axes that go in.
+    pub fn axes_in(self) -> &'static [A] {
+        self.row().axes_in
+    }
+
+    /// The axes that come out.
+    pub fn axes(self) -> &'static [A] {
+        self.row().axes
+    }
+
+    /// "reshape" or "transpose".
+    pub fn op(self) -> &'static str {
+        match self.row().arranged {
+            Arranged::Axes(_) => "transpose",
+            Arranged::Same | Arranged::Merged => "reshape",
+        }
+    }
+
+    /// Its definition as an equation.
+    pub fn formula(self) -> &'static str {
+        self.row().formula
+    }
+
+    /// What it is for, in a sentence.
+    pub fn purpose(self) -> &'static str {
+        self.row().purpose
+    }
+}
+
+impl fmt::Display for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// One step of the pass as a user walks through it: a stage, or a view of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// A stage with values of its own.
+    Stage(Stage),
+    /// A view of a stage's values.
+    View(View),
+}
+
+impl Step {
+    /// All steps of one section, in order; the views stand where they happen.
+    pub fn in_section(section: Section) -> impl Iterator<Item = Self> {
+        let views = |stage, before| {
+            View::ALL
+                .iter()
+                .filter(move |view| view.row().beside == (stage, before))
+                .map(|&view| Self::View(view))
+        };
+        let stages = Stage::ALL.iter().copied().filter(move |stage| stage.info().section == section);
+        stages
+            .flat_map(move |stage| views(stage, true).chain([Self::Stage(stage)]).chain(views(stage, false)))
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stage(stage) => stage.name(),
+            Self::View(view) => view.name(),
+        }
+    }
+
+    /// The stage that holds its values.
+    pub fn stage(self) -> Stage {
+        match self {
+            Self::Stage(stage) => stage,
+            Self::View(view) => view.source(),
+        }
+    }
+
+    /// Its axes, outermost first.
+    pub fn axes(self) -> &'static [A] {
+        match self {
+            Self::Stage(stage) => stage.axes(),
+            Self::View(view) => view.axes(),
+        }
+    }
+
+    /// How its index is made of its stage's.
+    pub fn arranged(self) -> Arranged {
+        match self {
+            Self::Stage(_) => Arranged::Same,
+            Self::View(view) => view.row().arranged,
+        }
+    }
+
+    /// Its operation in one word.
+    pub fn op(self) -> &'static str {
+        match self {
+            Self::Stage(stage) => stage.info().op,
+            Self::View(view) => view.op(),
+        }
+    }
+
+    /// Its formula, with marks for [`super::ModelCard::fill`].
+    pub fn formula(self) -> &'static str {
+        match self {
+            Self::Stage(stage) => stage.info().formula,
+            Self::View(view) => view.formula(),
+        }
+    }
+
+    /// What it is for, with marks for [`super::ModelCard::fill`].
+    pub fn purpose(self) -> &'static str {
+        match self {
+            Self::Stage(stage) => stage.info().purpose,
+            Self::View(view) => view.purpose(),
+        }
+    }
+
+    /// Whether its values have a vocabulary as their last axis.
+    pub fn over_vocabulary(self) -> bool {
+        self.axes().last() == Some(&A::Vocab)
+    }
+
+    /// The step with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let view = View::ALL.iter().copied().find(|view| view.name() == name).map(Self::View);
+        view.or_else(|| Stage::from_name(name).map(Self::Stage))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_finds_its_step_and_no_name_stands_twice() {
+        let mut names = Vec::new();
+        for section in [Section::Start, Section::Layer, Section::End, Section::Sampler] {
+            for step in Step::in_section(section) {
+                assert_eq!(Step::from_name(step.name()), Some(step));
+                names.push(step.name());
+            }
+        }
+        assert_eq!(names.len(), Stage::ALL.len() + View::ALL.len());
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Stage::ALL.len() + View::ALL.len());
+    }
+
+    #[test]
+    fn a_views_row_stands_at_it_and_its_axes_follow_from_its_sources() {
+        for (&view, formula) in View::ALL.iter().zip(TABLE.iter().map(|row| row.formula)) {
+            assert!(formula.starts_with(&format!("{view}[")), "{view}");
+            let source = view.source().axes();
+            match view.row().arranged {
+                Arranged::Same => assert_eq!((view.axes(), view.axes_in().len()), (source, 2), "{view}"),
+                Arranged::Axes(order) => {
+                    assert_eq!(view.axes(), order.map(|axis| source[axis]), "{view}");
+                    assert_eq!(view.axes_in(), source, "{view}");
+                }
+                Arranged::Merged => {
+                    assert_eq!((view.axes_in(), view.axes()[0]), (source, source[0]), "{view}")
+                }
+            }
+        }
+    }
+}
