@@ -224,6 +224,22 @@ fn an_import_is_found_however_it_is_written() {
     assert_eq!(imports("use super::backend::Cpu;", 1).into_iter().collect::<Vec<_>>(), ["backend"]);
 }
 
+/// Commands, and all that is below them, are written for any backend.
+#[test]
+fn a_type_of_a_device_is_named_in_the_backend_and_where_one_is_chosen() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let chooses = src.join("cli/device.rs");
+    let names = |file: &Path| std::fs::read_to_string(file).unwrap().contains("backend::cpu");
+    assert!(names(&chooses));
+    for (module, _) in EDGES.iter().filter(|(module, _)| *module != "backend") {
+        // A test of the library runs on a device.
+        let is_test = |file: &Path| file.to_string_lossy().contains("/cli/recorded");
+        for file in files(module).iter().filter(|file| **file != chooses && !is_test(file)) {
+            assert!(!names(file), "{} names a device", file.display());
+        }
+    }
+}
+
 #[test]
 fn every_module_is_in_the_table() {
     let lib = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs")).unwrap();

@@ -25,8 +25,8 @@ use common::{command, data, fixture, stderr, stdout};
 use llama_trace::backend::Backend;
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::error::Error;
-use llama_trace::generate::chat::{Ended, LLAMA2, Message, Role, Template, prompt};
-use llama_trace::generate::{Chat, Conversation, Sampler, Sampling, Session};
+use llama_trace::generate::chat::{LLAMA2, Message, Role, Template, prompt};
+use llama_trace::generate::{Chat, Conversation, Ended, Sampler, Sampling, Session};
 use llama_trace::model::{Model, forward};
 use llama_trace::tokenizer::Tokenizer;
 use llama_trace::trace::NoProbe;
@@ -259,7 +259,7 @@ impl Parts {
             Ok::<_, Error>(())
         };
         let ended = chat.answer(prompt, &self.ends, usize::MAX, sink).unwrap();
-        assert_eq!(ended, Ended::Turn);
+        assert_eq!(ended, Some(Ended::Text));
         ids
     }
 
@@ -342,14 +342,14 @@ fn special_tokens_are_text_in_every_vocabulary() {
 #[test]
 fn the_cache_of_earlier_turns_changes_nothing() {
     let parts = Parts::open();
-    let mut kept = Chat::new(&parts.model, greedy()).unwrap();
+    let mut kept = Chat::new(Session::new(&parts.model, greedy()).unwrap());
     let mut conversation =
         Conversation::new(Some("You explain how Llama works, in one or two short sentences.".into()));
     for question in ["What does softmax do?", "Why do we need RoPE?", "Thank you!"] {
         conversation.push(Role::User, question);
         let prompt = parts.prompt(&conversation);
         let ids = parts.answer(&mut kept, &prompt);
-        let mut fresh = Chat::new(&parts.model, greedy()).unwrap();
+        let mut fresh = Chat::new(Session::new(&parts.model, greedy()).unwrap());
         assert_eq!(parts.answer(&mut fresh, &prompt), ids, "{question}");
         assert_eq!(kept.ran(), fresh.ran());
         assert_eq!(kept.ran(), [prompt, ids.clone()].concat());
@@ -387,11 +387,11 @@ fn a_stopped_answer_can_be_gone_on_from() {
     let mut conversation = Conversation::new(None);
     conversation.push(Role::User, "What does softmax do?");
     let prompt = parts.prompt(&conversation);
-    let mut chat = Chat::new(&parts.model, greedy()).unwrap();
+    let mut chat = Chat::new(Session::new(&parts.model, greedy()).unwrap());
     let stop = parts.model.backend.stop();
     stop.ask();
     let none = |_| -> Result<(), Error> { panic!("nothing is drawn") };
-    assert_eq!(chat.answer(&prompt, &parts.ends, 9, none).unwrap(), Ended::Stopped);
+    assert_eq!(chat.answer(&prompt, &parts.ends, 9, none).unwrap(), None);
     stop.clear();
     let mut drawn = 0;
     let third = |_| {
@@ -401,7 +401,7 @@ fn a_stopped_answer_can_be_gone_on_from() {
         }
         Ok::<_, Error>(())
     };
-    assert_eq!(chat.answer(&prompt, &parts.ends, 9, third).unwrap(), Ended::Stopped);
+    assert_eq!(chat.answer(&prompt, &parts.ends, 9, third).unwrap(), None);
     assert_eq!(drawn, 3);
     stop.clear();
     let again = parts.answer(&mut chat, &prompt);

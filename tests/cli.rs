@@ -48,6 +48,33 @@ fn a_prompt_prints_itself_and_what_follows_and_nothing_else() {
 }
 
 #[test]
+fn a_context_of_its_own_length_ends_the_text_with_one_message() {
+    let whole = ok(&llama_trace(["--prompt", PROMPT, "-n", "20"]));
+    let cut = llama_trace(["--prompt", PROMPT, "-n", "20", "--context", "8"]);
+    let text = ok(&cut);
+    assert!(whole.starts_with(&text) && text.len() < whole.len(), "{text}");
+    let said = stderr(&cut);
+    assert_eq!(said.trim(), "The context of 8 tokens that --context reserved is full; the model's has 512.");
+    for (args, code, reason) in [
+        (&["--context", "2"][..], 4, "the KV cache is full"),
+        (&["--context", "0"], 2, "a number from 1 to 512"),
+        (&["--context", "513"], 2, "a number from 1 to 512"),
+        (&["--context", "-1"], 2, "a whole number is expected"),
+    ] {
+        let output = llama_trace(["--prompt", PROMPT, "-n", "3"].iter().chain(args));
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(reason), "{args:?}: {}", stderr(&output));
+    }
+    let log = llama_trace(["log", "--prompt", PROMPT, "-n", "9", "--context", "6", "--stage", "sampled"]);
+    assert_eq!(ok(&log).matches("drew").count(), 2, "the prompt has five tokens");
+    assert!(
+        stderr(&log).contains("The context of 6 tokens that --context reserved is full"),
+        "{}",
+        stderr(&log)
+    );
+}
+
+#[test]
 fn a_story_ends_where_the_model_ends_it() {
     let text = ok(&llama_trace(["--prompt", PROMPT, "-n", "400"]));
     let more = ok(&llama_trace(["--prompt", PROMPT, "-n", "450"]));

@@ -196,8 +196,13 @@ fn start_within<B: Backend + 'static>(
     draws: usize,
     eos: Vec<u32>,
 ) -> Live {
-    let start = Start { ids: prompt.to_vec(), draws, sampler: sampler(), tokenizer: None, eos, memory };
-    let mut live = Live::start(Arc::new(model), start).unwrap();
+    let ids = prompt.to_vec();
+    let start = Start { ids, draws, sampler: sampler(), tokenizer: None, eos, memory, context: None };
+    run_to_idle(Live::start(Arc::new(model), start).unwrap())
+}
+
+/// Waits until nothing is under way.
+fn run_to_idle(mut live: Live) -> Live {
     while live.status() != Status::Idle {
         live.poll().unwrap();
         std::thread::yield_now();
@@ -299,6 +304,31 @@ fn rows_of_weights_are_those_that_the_stages_are_made_of() {
 }
 
 #[test]
+fn a_context_that_was_reserved_is_used_up_and_then_full() {
+    let start = |ids: &[u32], context| Start {
+        ids: ids.to_vec(),
+        draws: 1,
+        sampler: sampler(),
+        tokenizer: None,
+        eos: Vec::new(),
+        memory: DEFAULT_MEMORY,
+        context: Some(context),
+    };
+    let mut live = run_to_idle(Live::start(Arc::new(model("gqa")), start(&[1, 5, 9], 5)).unwrap());
+    assert_eq!(live.capacity(), 5);
+    for passes in 2..=3 {
+        live.advance().unwrap();
+        live = run_to_idle(live);
+        assert_eq!(live.outline().passes.len(), passes);
+    }
+    let full = live.advance().unwrap_err();
+    assert!(full.to_string().contains("the context that was reserved is full"), "{full}");
+    assert_eq!(live.status(), Status::Idle, "nothing was begun");
+    let long = Live::start(Arc::new(model("gqa")), start(&[1; 6], 5)).err().unwrap();
+    assert!(long.to_string().contains("the KV cache is full"), "{long}");
+}
+
+#[test]
 fn a_site_that_is_not_there_is_an_error() {
     let mut live = start(model("gqa"), &[1, 2], 2, Vec::new());
     for site in [
@@ -325,7 +355,7 @@ fn a_live_run_ends_at_the_end_of_the_text_and_of_the_context() {
     small.config.context = 4;
     let mut full = start(small, &[1, 5], 9, Vec::new());
     assert_eq!(full.outline().passes.len(), 3, "2 + 1 + 1 tokens fit");
-    assert!(full.advance().unwrap_err().to_string().contains("longer than the model's context"));
+    assert!(full.advance().unwrap_err().to_string().contains("the model's context is full"));
     assert!(wait(&mut full, Site::layer(2, 1, Stage::Softmax)).is_ok(), "what was run can still be seen");
 }
 

@@ -14,7 +14,7 @@ mod pass;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::checkpoint::Tensor;
+use crate::checkpoint::{Dtype, Tensor};
 use crate::config::{CacheDtype, Pairing, Precision};
 use crate::error::{Error, Result};
 use crate::stop::Stop;
@@ -100,6 +100,23 @@ pub struct Swiglu<'a, B: Backend> {
 /// Takes each output of a fused operation once it is there, with its number.
 pub type Made<'a, B> = dyn FnMut(usize, &<B as Backend>::Buffer) -> Result<()> + 'a;
 
+/// The vector unit of the processor that the program runs on, whatever device the model is on: for what is small and
+/// stays here, such as drawing a token.
+pub type Host = cpu::Kernel;
+
+/// What a device can do at most, measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// Bytes read a second.
+    pub read_bandwidth: f64,
+    /// What was read: the kind of memory that the weights are in.
+    pub memory: &'static str,
+    /// Floating-point operations a second.
+    pub multiply_rate: f64,
+    /// What was multiplied, in words.
+    pub multiplied: String,
+}
+
 /// The operations of a Llama. Buffers are float32, row-major, and may be longer than an operation needs:
 /// the sizes passed in say what is read and written, from the beginning.
 ///
@@ -134,6 +151,13 @@ pub trait Backend: Sized + Send + Sync {
 
     /// What its operations look at between blocks of rows.
     fn stop(&self) -> &Stop;
+
+    /// Its inner loops, by name: the instruction set, or the device's architecture.
+    fn kernel_name(&self) -> &'static str;
+
+    /// Measures what the device can do at most, for a model whose matrices are of `matrices`. Reads `mapped`, the
+    /// weights where they lie in a mapped file, if it can and there are enough of them.
+    fn limits(&self, matrices: Dtype, mapped: &[&[u8]]) -> Result<Limits>;
 
     /// The arithmetic that it computes in.
     fn precision(&self) -> Precision;

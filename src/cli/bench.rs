@@ -1,7 +1,6 @@
 //! `llama-trace bench`: how fast a model runs here, beside the limits of this machine, measured in the same
 //! run.
 
-mod limits;
 mod record;
 mod report;
 
@@ -9,12 +8,11 @@ use std::collections::HashMap;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use self::limits::Limits;
 use self::report::{Decode, Prefill, Report, Spread, StageTimes, TOP_P};
-use super::input::{self, cpu};
+use super::device::{Command, Device};
+use super::input;
 use super::{BenchArgs, BenchFormat, Weights};
 use crate::backend::Backend;
-use crate::backend::cpu::Cpu;
 use crate::checkpoint::{Checkpoint, Dtype, Tensor, random};
 use crate::config::{ModelConfig, Precision};
 use crate::error::{Error, Result};
@@ -28,18 +26,27 @@ const PREFILLS: usize = 3;
 /// Times that a token is drawn.
 const DRAWS: usize = 20;
 
-pub(super) fn run(args: &BenchArgs) -> Result<()> {
+/// A model smaller than this may stay in a cache, and then its speed says nothing about the memory's.
+const CACHE_SIZED: usize = 128 << 20;
+
+impl Command for &BenchArgs {
+    fn run<D: Device>(self) -> Result<()> {
+        bench::<D>(self)
+    }
+}
+
+fn bench<D: Device>(args: &BenchArgs) -> Result<()> {
     let (checkpoint, model, load, tokenizer) = match &args.shape {
         Some(name) => {
             // Random weights are made, not loaded.
             let checkpoint = random::checkpoint(name, args.weights.into())?;
             let started = Instant::now();
             let precision = input::precision(&args.model, &checkpoint);
-            let model = Model::load(&checkpoint, cpu(&args.cpu, precision)?)?;
+            let model = Model::load(&checkpoint, D::start(&args.cpu, precision)?)?;
             (checkpoint, model, started.elapsed(), None)
         }
         None => {
-            let opened = input::open(&args.model, &args.cpu)?;
+            let opened = input::open::<D>(&args.model, &args.cpu)?;
             let tokenizer = opened.tokenizer.map(|_| opened.tokenizer_time);
             (opened.checkpoint, opened.model?, opened.model_time, tokenizer)
         }
@@ -51,7 +58,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
 fn measure(
     args: &BenchArgs,
     checkpoint: &Checkpoint,
-    model: &Model<Cpu>,
+    model: &Model<impl Backend>,
     load: Duration,
     tokenizer: Option<Duration>,
 ) -> Result<()> {
@@ -64,18 +71,17 @@ fn measure(
             .next("give other lengths"));
     }
     let bytes = bytes_read(checkpoint, precision);
-    let multiplied = backend.kernel().multiplied(precision, matrices(checkpoint));
     let mut report = Report {
         model: checkpoint.name.clone(),
-        kernel: backend.kernel().name(),
+        kernel: backend.kernel_name(),
         precision: precision.name(),
-        multiplied,
+        multiplied: String::new(),
         threads: rayon::current_num_threads(),
         read_bandwidth: 0.0,
         memory: "",
         matmul: 0.0,
         peak_memory: None,
-        in_cache: bytes < limits::CACHE_SIZED,
+        in_cache: bytes < CACHE_SIZED,
         load,
         tokenizer,
         first_token: Duration::ZERO,
@@ -108,9 +114,9 @@ fn measure(
         true => Vec::new(),
         false => checkpoint.tensors().map(|(_, tensor)| &**tensor.bytes()).collect(),
     };
-    let limits = Limits::measure(backend.kernel(), multiplied, &mapped)?;
+    let limits = backend.limits(matrices(checkpoint), &mapped)?;
     (report.read_bandwidth, report.memory) = (limits.read_bandwidth, limits.memory);
-    report.matmul = limits.multiply_rate;
+    (report.matmul, report.multiplied) = (limits.multiply_rate, limits.multiplied);
     match args.format {
         BenchFormat::Table => report.print_table(),
         BenchFormat::Json => report.print_json(),
@@ -169,12 +175,12 @@ fn prompt(config: &ModelConfig, tokens: usize) -> Vec<u32> {
     (0..tokens).map(|t| (t * 7919 % config.vocab) as u32).collect()
 }
 
-fn session(model: &Model<Cpu>, tokens: usize) -> Result<Session<'_, Cpu>> {
+fn session<B: Backend>(model: &Model<B>, tokens: usize) -> Result<Session<'_, B>> {
     Session::with_capacity(model, Sampler::new(Sampling::default())?, tokens)
 }
 
 /// Runs `ids`: the token that is drawn, and how long it took by the backend's clock.
-fn timed(session: &mut Session<'_, Cpu>, ids: &[u32]) -> Result<(u32, Duration)> {
+fn timed(session: &mut Session<'_, impl Backend>, ids: &[u32]) -> Result<(u32, Duration)> {
     let backend = &session.model.backend;
     let started = backend.mark();
     let drawn = session.run(ids, &mut NoProbe)?;
@@ -183,7 +189,7 @@ fn timed(session: &mut Session<'_, Cpu>, ids: &[u32]) -> Result<(u32, Duration)>
     Ok((drawn, backend.between(&started, &ended)))
 }
 
-fn time_prefill(model: &Model<Cpu>, tokens: usize) -> Result<Prefill> {
+fn time_prefill(model: &Model<impl Backend>, tokens: usize) -> Result<Prefill> {
     let ids = prompt(&model.config, tokens);
     let mut times = Vec::new();
     for _ in 0..=PREFILLS {
@@ -196,7 +202,7 @@ fn time_prefill(model: &Model<Cpu>, tokens: usize) -> Result<Prefill> {
     Ok(Prefill { tokens, first, rates, gflops: flops / 1e9 })
 }
 
-fn time_decode(model: &Model<Cpu>, cached: usize, tokens: usize, bytes: usize) -> Result<Decode> {
+fn time_decode(model: &Model<impl Backend>, cached: usize, tokens: usize, bytes: usize) -> Result<Decode> {
     let mut session = session(model, cached.saturating_add(tokens))?;
     let mut id = session.run(&prompt(&model.config, cached), &mut NoProbe)?;
     let mut rates = Vec::new();
@@ -225,8 +231,8 @@ fn time_decode(model: &Model<Cpu>, cached: usize, tokens: usize, bytes: usize) -
 }
 
 /// Time of each stage over all layers: in a prefill of `tokens` tokens, and in a decode pass over `cached` ones.
-fn time_stages(model: &Model<Cpu>, tokens: usize, cached: usize) -> Result<Vec<StageTimes>> {
-    let clocked = |session: &mut Session<'_, Cpu>, ids: &[u32]| {
+fn time_stages<B: Backend>(model: &Model<B>, tokens: usize, cached: usize) -> Result<Vec<StageTimes>> {
+    let clocked = |session: &mut Session<'_, B>, ids: &[u32]| {
         let backend = &model.backend;
         let mut clock = Clock::new(NoProbe, || backend.mark());
         session.run(ids, &mut clock)?;

@@ -13,23 +13,29 @@ use self::command::Command;
 use self::format::Format;
 use self::lines::{Line, Lines};
 use super::ChatArgs;
+use super::device::{self, Device};
 use super::input;
 use super::output::{self, Failure};
-use crate::backend::Backend;
-use crate::backend::cpu::Cpu;
 use crate::ending;
 use crate::error::{Error, Result, printable};
-use crate::generate::chat::{self, Ended, Role};
-use crate::generate::{Chat, Conversation, Sampler};
+use crate::generate::chat::{self, Role};
+use crate::generate::{Chat, Conversation, Ended, Sampler, Session};
 use crate::model::Model;
 use crate::replay::{Live, Start};
 use crate::stop::{self, Stop};
 use crate::tokenizer::Tokenizer;
 use crate::tui;
 
-pub(super) fn run(args: &ChatArgs) -> Result<()> {
+impl device::Command for &ChatArgs {
+    fn run<D: Device>(self) -> Result<()> {
+        chat::<D>(self)
+    }
+}
+
+fn chat<D: Device>(args: &ChatArgs) -> Result<()> {
     let sampler = args.sampling.sampler()?;
-    let input::Opened { checkpoint, tokenizer, model, .. } = input::open(&args.model, &args.cpu)?;
+    let input::Opened { checkpoint, tokenizer, model, .. } = input::open::<D>(&args.model, &args.cpu)?;
+    let context = input::context(args.context, &checkpoint.config)?;
     let tokenizer = tokenizer.ok_or_else(|| {
         Error::model("this model has no tokenizer, so it cannot read what is said to it")
             .expected("a tokenizer beside the model, or --tokenizer FILE")
@@ -52,8 +58,14 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
             printable(place)
         ));
     }
+    let session = match context {
+        Some(tokens) => Session::with_capacity(&model, sampler.clone(), tokens)?,
+        None => Session::new(&model, sampler.clone())?,
+    };
+    input::say_cut(session.capacity(), context, &checkpoint.config);
     let mut talk = Talk {
-        chat: Chat::new(&model, sampler.clone())?,
+        chat: Chat::new(session),
+        context,
         conversation,
         model: &model,
         format,
@@ -78,7 +90,7 @@ fn check(format: &Format, mut conversation: Conversation) -> Result<()> {
 }
 
 /// Takes line after line until there are no more.
-fn converse(talk: &mut Talk<'_>, lines: &mut Lines) -> std::result::Result<(), Failure> {
+fn converse<D: Device>(talk: &mut Talk<'_, D>, lines: &mut Lines) -> std::result::Result<(), Failure> {
     let mut refused = 0;
     loop {
         ending::check()?;
@@ -120,10 +132,12 @@ fn converse(talk: &mut Talk<'_>, lines: &mut Lines) -> std::result::Result<(), F
 }
 
 /// A chat under way.
-struct Talk<'m> {
-    chat: Chat<'m, Cpu>,
+struct Talk<'m, D: Device> {
+    chat: Chat<'m, D>,
+    /// Tokens that the cache is reserved for, where that was asked for.
+    context: Option<usize>,
     conversation: Conversation,
-    model: &'m Arc<Model<Cpu>>,
+    model: &'m Arc<Model<D>>,
     format: Format,
     tokenizer: Arc<dyn Tokenizer>,
     sampler: Sampler,
@@ -137,7 +151,7 @@ struct Talk<'m> {
     answered: Vec<u32>,
 }
 
-impl Talk<'_> {
+impl<D: Device> Talk<'_, D> {
     fn take(&mut self, command: Command) -> std::result::Result<(), Failure> {
         match command {
             Command::Say(text) => self.turn(|conversation| conversation.push(Role::User, text))?,
@@ -201,7 +215,7 @@ impl Talk<'_> {
             chat::prompt(render, &*tokenizer, &messages, context)
         })?;
         if prompt.len() >= context {
-            return Err(Error::prompt("the conversation has grown longer than the model's context")
+            return Err(Error::prompt(format!("the conversation has grown longer than {}", self.whose()))
                 .expected(format!("at most {} tokens, and one for the answer", context - 1))
                 .found(format!("{} tokens", prompt.len()))
                 .next("the last line was taken back: say something shorter, or /reset to begin again")
@@ -229,13 +243,23 @@ impl Talk<'_> {
         drop(out);
         self.answered = self.chat.ran().to_vec();
         match ended {
-            Ended::Turn | Ended::Limit => {}
-            Ended::Stopped => super::tell("(stopped)"),
-            Ended::Full => super::tell(format_args!(
-                "(the model's context of {context} tokens is full: the answer is cut off; /reset begins again)"
+            Some(Ended::Text | Ended::Limit) => {}
+            None => super::tell("(stopped)"),
+            Some(Ended::Full) => super::tell(format_args!(
+                "({} of {context} tokens is full: the answer is cut off; /reset begins again)",
+                self.whose()
             )),
         }
         Ok(answer)
+    }
+
+    /// What the context is that a conversation has.
+    fn whose(&self) -> &'static str {
+        if self.chat.capacity() < self.model.config.context {
+            "the context that was reserved"
+        } else {
+            "the model's context"
+        }
     }
 
     /// Opens the tracer on the conversation, all of it in one pass.
@@ -252,6 +276,7 @@ impl Talk<'_> {
             tokenizer: Some(Arc::clone(&self.tokenizer)),
             eos: self.format.ends.clone(),
             memory: self.memory,
+            context: self.context,
         };
         let live = Live::start(Arc::clone(self.model), start)?;
         let seen = tui::visit(Box::new(live), &tui::OpenAt::default());

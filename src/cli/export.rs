@@ -15,14 +15,22 @@ use self::manifest::Manifest;
 use self::target::Target;
 pub(super) use self::target::take_back_left;
 use super::ExportArgs;
-use super::input::Run;
+use super::device::{Command, Device};
+use super::input::{Run, full};
 use crate::error::{Error, Result};
+use crate::generate::{Ended, Next};
 use crate::stop;
 use crate::trace::{PassDims, Select, Site};
 
-pub(super) fn run(args: &ExportArgs) -> Result<()> {
+impl Command for &ExportArgs {
+    fn run<D: Device>(self) -> Result<()> {
+        export::<D>(self)
+    }
+}
+
+fn export<D: Device>(args: &ExportArgs) -> Result<()> {
     let target = Target::check(&args.out, args.force)?;
-    let run = Run::open(&args.run)?;
+    let run = Run::<D>::open(&args.run)?;
     let wanted = args.run.tokens.unwrap_or(1);
     if wanted == 0 {
         return Err(Error::usage("there is nothing to export")
@@ -42,23 +50,17 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
     let mut files = Files::new(target.begin()?, Manifest::new(&run, &args.run), sizes, &select, bar);
 
     let mut session = run.session(wanted)?;
-    let mut ids = run.ids.clone();
-    for _ in 0..wanted {
-        if ids.len() > session.room() && session.next_pass(1).pass > 0 {
-            super::tell(format_args!("The model's context of {} tokens is full.", run.model.config.context));
-            break;
-        }
-        let dims = session.next_pass(ids.len());
+    while let Next::Pass(dims) = session.next() {
+        let ids = session.waiting().to_vec();
         files.begin(dims);
-        let drawn = session.run(&ids, &mut files);
+        let drawn = session.pass(&mut files);
         stopped()?;
         let drawn = drawn?;
         files.check()?;
         files.manifest.pass(&run, dims, &ids, drawn);
-        if run.eos.contains(&drawn) {
-            break;
-        }
-        ids = vec![drawn];
+    }
+    if session.next() == Next::Ended(Ended::Full) {
+        super::tell(full(&session));
     }
     if session.not_a_number() {
         super::tell(super::NOT_A_NUMBER);

@@ -3,17 +3,31 @@
 use std::io::IsTerminal;
 use std::time::Instant;
 
-use super::input::{self, Run};
+use super::device::{Command, Device};
+use super::input::{self, Run, full};
 use super::output::{self, Failure};
 use super::{MemoryArgs, RunArgs};
 use crate::error::{Error, Result};
+use crate::generate::{Ended, Next};
 use crate::tokenizer::Piece;
 use crate::trace::NoProbe;
 
 /// Tokens that are drawn unless `-n` says otherwise.
 const DEFAULT_TOKENS: usize = 128;
 
-pub(super) fn run(args: &RunArgs, memory: &MemoryArgs) -> Result<()> {
+/// The command.
+pub(super) struct Text<'a> {
+    pub(super) run: &'a RunArgs,
+    pub(super) memory: &'a MemoryArgs,
+}
+
+impl Command for Text<'_> {
+    fn run<D: Device>(self) -> Result<()> {
+        generate::<D>(self.run, self.memory)
+    }
+}
+
+fn generate<D: Device>(args: &RunArgs, memory: &MemoryArgs) -> Result<()> {
     if memory.memory.is_some() {
         return Err(Error::usage(
             "--memory bounds the values that the tracer holds, and a run that is not traced holds none",
@@ -21,15 +35,14 @@ pub(super) fn run(args: &RunArgs, memory: &MemoryArgs) -> Result<()> {
         .expected("--memory with --step or chat")
         .next("add --step, or leave out --memory"));
     }
-    let run = Run::open(args)?;
+    let run = Run::<D>::open(args)?;
     let wanted = args.tokens.unwrap_or(DEFAULT_TOKENS);
     output::end(input::on_a_computing_thread(|| print_text(&run, wanted)))
 }
 
-fn print_text(run: &Run, wanted: usize) -> std::result::Result<(), Failure> {
+fn print_text<D: Device>(run: &Run<D>, wanted: usize) -> std::result::Result<(), Failure> {
     let mut out = output::Text::open();
     let mut session = run.session(wanted)?;
-    session.check(&run.ids)?;
 
     let mut stream = run.tokenizer.as_ref().map(|tokenizer| tokenizer.stream());
     let mut piece_of = |id| match &mut stream {
@@ -47,23 +60,17 @@ fn print_text(run: &Run, wanted: usize) -> std::result::Result<(), Failure> {
     }
 
     let started = Instant::now();
-    let (mut ids, mut drawn, mut first) = (run.ids.clone(), 0, None);
-    while drawn < wanted {
-        if ids.len() > session.room() {
-            super::tell(format_args!(
-                "\nThe model's context of {} tokens is full.",
-                run.model.config.context
-            ));
-            break;
-        }
-        let id = session.run(&ids, &mut NoProbe)?;
+    let (mut drawn, mut first) = (0, None);
+    while let Next::Pass(_) = session.next() {
+        let id = session.pass(&mut NoProbe)?;
         first.get_or_insert_with(|| started.elapsed());
         drawn += 1;
-        if run.eos.contains(&id) {
-            break;
+        if session.next() != Next::Ended(Ended::Text) {
+            out.print_piece(&piece_of(id))?;
         }
-        out.print_piece(&piece_of(id))?;
-        ids = vec![id];
+    }
+    if session.next() == Next::Ended(Ended::Full) {
+        super::tell(format_args!("\n{}", full(&session)));
     }
     let elapsed = started.elapsed();
     if let Some(stream) = &mut stream {

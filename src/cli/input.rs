@@ -6,12 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{CacheDtypeName, CpuArgs, ModelArgs, PrecisionName, RunArgs, SamplingArgs, SelectArgs, tell};
-use super::{hub, threads};
+use super::device::Device;
+use super::hub;
+use super::{CpuArgs, ModelArgs, PrecisionName, RunArgs, SamplingArgs, SelectArgs, tell};
 use crate::backend::Backend;
-use crate::backend::cpu::{Cpu, Kernel};
 use crate::checkpoint::{self, Checkpoint};
-use crate::config::{CacheDtype, DEFAULT_GROUP, ModelConfig, Precision};
+use crate::config::{DEFAULT_GROUP, ModelConfig, Precision};
 use crate::error::{Error, Result};
 use crate::files::{at_once, printable};
 use crate::generate::{Sampler, Sampling, Session};
@@ -26,35 +26,42 @@ use crate::trace::{PassDims, Select, TokenLabel};
 pub(super) const DEFAULT_PROMPT: &str = "Once upon a time";
 
 /// Everything that a run starts from.
-pub(super) struct Run {
-    pub(super) model: Model<Cpu>,
+pub(super) struct Run<D: Device> {
+    pub(super) model: Model<D>,
     pub(super) tokenizer: Option<Arc<dyn Tokenizer>>,
     pub(super) eos: Vec<u32>,
     pub(super) sampler: Sampler,
     /// The prompt as it was given; none where ids were.
     pub(super) text: Option<String>,
     pub(super) ids: Vec<u32>,
+    /// Tokens that the cache is reserved for, where that was asked for.
+    pub(super) context: Option<usize>,
 }
 
-impl Run {
+impl<D: Device> Run<D> {
     /// Opens the model and reads the prompt.
     pub(super) fn open(args: &RunArgs) -> Result<Self> {
         let sampler = args.sampling.sampler()?;
-        let opened = open(&args.model, &args.cpu)?;
+        let opened = open::<D>(&args.model, &args.cpu)?;
+        let context = context(args.context, &opened.checkpoint.config)?;
         let (text, ids) = prompt(args, opened.tokenizer.as_deref(), opened.checkpoint.config.context)?;
         let model = opened.model?;
         recognise(&opened.checkpoint, &args.model, &model);
-        Ok(Self { model, tokenizer: opened.tokenizer, eos: opened.checkpoint.eos, sampler, text, ids })
+        let eos = opened.checkpoint.eos;
+        Ok(Self { model, tokenizer: opened.tokenizer, eos, sampler, text, ids, context })
     }
 
-    /// A session with room for the prompt and `draws` tokens after it.
-    pub(super) fn session(&self, draws: usize) -> Result<Session<'_, Cpu>> {
-        Session::with_capacity(&self.model, self.sampler.clone(), self.ids.len().saturating_add(draws))
+    /// A session that begins with the prompt, and has room for it and `draws` tokens after it.
+    pub(super) fn session(&self, draws: usize) -> Result<Session<'_, D>> {
+        let tokens = self.context.unwrap_or(self.ids.len().saturating_add(draws));
+        let mut session = Session::with_capacity(&self.model, self.sampler.clone(), tokens)?;
+        session.begin(self.ids.clone(), &self.eos, draws)?;
+        Ok(session)
     }
 
     /// How many passes the context has room for: the one over the prompt, and one for each token after it.
     pub(super) fn room(&self) -> usize {
-        1 + self.model.config.context.saturating_sub(self.ids.len())
+        1 + self.context.unwrap_or(self.model.config.context).saturating_sub(self.ids.len())
     }
 
     /// The first `count` passes.
@@ -106,7 +113,7 @@ impl SamplingArgs {
 
 impl SelectArgs {
     /// What is chosen of a run of `count` passes.
-    pub(super) fn select(&self, run: &Run, count: usize, views: bool) -> Result<Select> {
+    pub(super) fn select<D: Device>(&self, run: &Run<D>, count: usize, views: bool) -> Result<Select> {
         let extent = Extent {
             passes: count.min(run.room()),
             room: run.room(),
@@ -120,45 +127,55 @@ impl SelectArgs {
     }
 }
 
-/// The CPU backend in `precision`, with the threads, the kernel and the cache that were asked for.
-pub(super) fn cpu(args: &CpuArgs, precision: Precision) -> Result<Cpu> {
-    let cpu = Cpu::with_kernel(kernel(args)?).with_precision(precision);
-    Ok(match args.cache_dtype {
-        None => cpu,
-        Some(CacheDtypeName::F32) => cpu.with_cache_dtype(CacheDtype::F32),
-        Some(CacheDtypeName::F16) => cpu.with_cache_dtype(CacheDtype::F16),
-        Some(CacheDtypeName::Bf16) => cpu.with_cache_dtype(CacheDtype::Bf16),
-    })
-}
-
 /// Runs `command` on one of the threads that compute: from there work is shared out without waking a thread only to
 /// have this one wait for it. The command must not wait for another thread that computes: it may have taken the last.
 pub(super) fn on_a_computing_thread<R: Send>(command: impl FnOnce() -> R + Send) -> R {
     rayon::scope(|_| command())
 }
 
-/// Starts the threads, and finds the kernel.
-fn kernel(args: &CpuArgs) -> Result<Kernel> {
-    threads::start(args.threads)?;
-    let available = Kernel::available();
-    let Some(name) = &args.cpu_kernel else { return Ok(available[0]) };
-    let names: Vec<_> = available.iter().map(|kernel| kernel.name()).collect();
-    let kernel = available.iter().find(|kernel| kernel.name() == name).ok_or_else(|| {
-        Error::usage("this processor has no such kernel")
-            .expected(names.join(", "))
-            .found(format!("`{name}`"))
-            .next("give one of these, or none: the fastest is the default")
-    })?;
-    Ok(*kernel)
+/// Hands the checkpoint to the device.
+fn load<D: Device>(checkpoint: &Checkpoint, args: &ModelArgs, cpu: &CpuArgs) -> Result<Model<D>> {
+    Model::load(checkpoint, D::start(cpu, precision(args, checkpoint))?)
 }
 
-/// Hands the checkpoint to the CPU.
-fn load(checkpoint: &Checkpoint, args: &ModelArgs, cpu_args: &CpuArgs) -> Result<Model<Cpu>> {
-    Model::load(checkpoint, cpu(cpu_args, precision(args, checkpoint))?)
+/// How many tokens the cache is reserved for, where that was asked for.
+pub(super) fn context(asked: Option<usize>, config: &ModelConfig) -> Result<Option<usize>> {
+    match asked {
+        Some(tokens) if tokens == 0 || tokens > config.context => {
+            Err(Error::usage("the model has no context of this length")
+                .at("--context")
+                .expected(format!("a number from 1 to {}, the model's own", config.context))
+                .found(tokens)
+                .next("leave --context out: what is needed is reserved"))
+        }
+        asked => Ok(asked),
+    }
+}
+
+/// Says where a context that nobody limited was cut to the memory that is free.
+pub(super) fn say_cut(capacity: usize, asked: Option<usize>, config: &ModelConfig) {
+    if asked.is_none() && capacity < config.context {
+        tell(format_args!(
+            "Memory is free for a context of {capacity} of the model's {} tokens; --context asks for another number.",
+            config.context
+        ));
+    }
+}
+
+/// That no more tokens fit.
+pub(super) fn full<B: Backend>(session: &Session<'_, B>) -> String {
+    let (reserved, context) = (session.capacity(), session.model.config.context);
+    if reserved < context {
+        format!(
+            "The context of {reserved} tokens that --context reserved is full; the model's has {context}."
+        )
+    } else {
+        format!("The model's context of {context} tokens is full.")
+    }
 }
 
 /// Of a model that was named, says in one line what it was taken for.
-pub(super) fn recognise(checkpoint: &Checkpoint, args: &ModelArgs, model: &Model<Cpu>) {
+pub(super) fn recognise(checkpoint: &Checkpoint, args: &ModelArgs, model: &Model<impl Backend>) {
     if args.model.is_some() {
         let ModelConfig { layers, dim, heads, vocab, .. } = checkpoint.config;
         tell(format_args!(
@@ -197,19 +214,19 @@ fn open_checkpoint(args: &ModelArgs, need: Need) -> Result<(Checkpoint, Option<S
 }
 
 /// A model with its tokenizer.
-pub(super) struct Opened {
+pub(super) struct Opened<D: Device> {
     pub(super) checkpoint: Checkpoint,
     pub(super) tokenizer: Option<Arc<dyn Tokenizer>>,
     /// How long the tokenizer took.
     pub(super) tokenizer_time: Duration,
     /// The model, or why there is none: what is wrong with the prompt is to be said first.
-    pub(super) model: Result<Model<Cpu>>,
+    pub(super) model: Result<Model<D>>,
     /// How long opening the file and loading the model took, on another thread than the tokenizer.
     pub(super) model_time: Duration,
 }
 
 /// Opens the checkpoint; loads the model, and on another thread the tokenizer that belongs to it.
-pub(super) fn open(args: &ModelArgs, cpu: &CpuArgs) -> Result<Opened> {
+pub(super) fn open<D: Device>(args: &ModelArgs, cpu: &CpuArgs) -> Result<Opened<D>> {
     let started = Instant::now();
     let mut checkpoint = open_checkpoint(args, Need::Model)?.0;
     let (tokenizer, (model, model_time)) = std::thread::scope(|scope| {

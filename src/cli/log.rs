@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::input::Run;
+use super::device::{Command, Device};
+use super::input::{Run, full};
 use super::output;
 use super::{LogArgs, LogFormat};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
-use crate::generate::Session;
+use crate::generate::{Ended, Next, Session};
 use crate::trace::frame::Summing;
 use crate::trace::log::{Line, Operand, Took, lines};
 use crate::trace::{Clock, NoProbe, PassDims, Probe, Select, Site, Stats, Step, Values};
@@ -20,8 +21,14 @@ use crate::trace::{Clock, NoProbe, PassDims, Probe, Select, Site, Stats, Step, V
 /// How many values `--values` shows of each output.
 const FIRST_VALUES: usize = 6;
 
-pub(super) fn run(args: &LogArgs) -> Result<()> {
-    let run = Run::open(&args.run)?;
+impl Command for &LogArgs {
+    fn run<D: Device>(self) -> Result<()> {
+        log::<D>(self)
+    }
+}
+
+fn log<D: Device>(args: &LogArgs) -> Result<()> {
+    let run = Run::<D>::open(&args.run)?;
     let wanted = args.run.tokens.unwrap_or(1);
     let select = args.select.select(&run, wanted, true)?;
     let mut out = match args.format {
@@ -29,15 +36,10 @@ pub(super) fn run(args: &LogArgs) -> Result<()> {
         LogFormat::Json => output::Lines::json(),
     };
     let mut session = run.session(wanted)?;
-    let mut ids = run.ids.clone();
-    for _ in 0..wanted {
-        if ids.len() > session.room() && session.next_pass(1).pass > 0 {
-            super::tell(format_args!("The model's context of {} tokens is full.", run.model.config.context));
-            break;
-        }
-        let dims = session.next_pass(ids.len());
+    while let Next::Pass(dims) = session.next() {
+        let ids = session.waiting().to_vec();
         let values = args.values.then_some(&select);
-        let (drawn, times, values) = run_pass(&mut session, &ids, values)?;
+        let (drawn, times, values) = run_pass(&mut session, values)?;
         let chosen = Chosen { run: &run, dims, select: &select, times: &times, summaries: &values };
         let printed = match args.format {
             _ if !select.has_pass(dims.pass) => Ok(()),
@@ -51,10 +53,9 @@ pub(super) fn run(args: &LogArgs) -> Result<()> {
             }
             Ok(()) => {}
         }
-        if run.eos.contains(&drawn) {
-            break;
-        }
-        ids = vec![drawn];
+    }
+    if session.next() == Next::Ended(Ended::Full) {
+        super::tell(full(&session));
     }
     if session.not_a_number() {
         super::tell(super::NOT_A_NUMBER);
@@ -107,33 +108,32 @@ impl Probe for Summarizing<'_> {
 }
 
 fn run_pass(
-    session: &mut Session<'_, crate::backend::cpu::Cpu>,
-    ids: &[u32],
+    session: &mut Session<'_, impl Backend>,
     values: Option<&Select>,
 ) -> Result<(u32, Times, Summaries)> {
     let backend = &session.model.backend;
     let Some(select) = values else {
         let mut clock = Clock::new(NoProbe, || backend.mark());
-        let drawn = session.run(ids, &mut clock)?;
+        let drawn = session.pass(&mut clock)?;
         return Ok((drawn, clock.into_times(|from, to| backend.between(from, to)), HashMap::new()));
     };
     let mut summarizing = Summarizing { select, summaries: HashMap::new() };
     let mut clock = Clock::new(&mut summarizing, || backend.mark());
-    let drawn = session.run(ids, &mut clock)?;
+    let drawn = session.pass(&mut clock)?;
     let times = clock.into_times(|from, to| backend.between(from, to));
     Ok((drawn, times, summarizing.summaries))
 }
 
 /// What is printed of a pass that has run.
-struct Chosen<'a> {
-    run: &'a Run,
+struct Chosen<'a, D: Device> {
+    run: &'a Run<D>,
     dims: PassDims,
     select: &'a Select,
     times: &'a Times,
     summaries: &'a Summaries,
 }
 
-impl Chosen<'_> {
+impl<D: Device> Chosen<'_, D> {
     fn lines(&self) -> impl Iterator<Item = Line> {
         let lines = lines(&self.run.model.card(), self.dims, self.times);
         lines.into_iter().filter(|line| self.select.has_step(line.pass, line.layer, line.step))

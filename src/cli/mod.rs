@@ -2,6 +2,7 @@
 
 mod bench;
 mod chat;
+mod device;
 mod export;
 mod generate;
 mod hub;
@@ -149,6 +150,11 @@ struct RunArgs {
 
     #[command(flatten)]
     cpu: CpuArgs,
+
+    /// Tokens that the KV cache is reserved for [default: the prompt and -n; with --step the model's context, cut to
+    /// what memory is free]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
+    context: Option<usize>,
 }
 
 /// How to draw the next token.
@@ -273,6 +279,10 @@ struct ChatArgs {
 
     #[command(flatten)]
     cpu: CpuArgs,
+
+    /// Tokens that the KV cache is reserved for [default: the model's context, cut to what memory is free]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
+    context: Option<usize>,
 
     #[command(flatten)]
     memory: MemoryArgs,
@@ -466,16 +476,18 @@ impl Cli {
     /// Whatever goes wrong; [`crate::error::Error::exit_code`] is the process's.
     pub fn run(self) -> Result<()> {
         match self.command {
-            Some(Command::Export(args)) => export::run(&args),
-            Some(Command::Log(args)) => log::run(&args),
-            Some(Command::Chat(args)) => chat::run(&args),
+            Some(Command::Export(args)) => device::run(&args),
+            Some(Command::Log(args)) => device::run(&args),
+            Some(Command::Chat(args)) => device::run(&args),
             Some(Command::Info(args)) => info::run(&args),
             Some(Command::Tokenize(args)) => tokenize::run(&args),
-            Some(Command::Bench(args)) => bench::run(&args),
+            Some(Command::Bench(args)) => device::run(&args),
             Some(Command::Completions { shell }) => shell::completions(shell),
             Some(Command::Man { command }) => shell::man(command.as_deref()),
-            None if self.step || !self.run.has_prompt() => step::run(&self.run, &self.open, &self.memory),
-            None => generate::run(&self.run, &self.memory),
+            None if self.step || !self.run.has_prompt() => {
+                device::run(step::Tracer { run: &self.run, open: &self.open, memory: &self.memory })
+            }
+            None => device::run(generate::Text { run: &self.run, memory: &self.memory }),
         }
     }
 }

@@ -168,7 +168,7 @@ fn a_wide_layer_and_a_wide_head_that_run_again_have_the_bits_of_the_pass() {
         let (frames, _) = recorded(&model, 20, &Select::all());
         let eos = Vec::new();
         let (ids, memory) = (prompt(20), DEFAULT_MEMORY);
-        let start = Start { ids, draws: 1, sampler: sampler(), tokenizer: None, eos, memory };
+        let start = Start { ids, draws: 1, sampler: sampler(), tokenizer: None, eos, memory, context: None };
         let mut live = Live::start(Arc::new(model), start).unwrap();
         while live.status() != Status::Idle {
             live.poll().unwrap();

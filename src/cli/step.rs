@@ -2,15 +2,29 @@
 
 use std::sync::Arc;
 
-use super::input::Run;
+use super::device::{Command, Device};
+use super::input::{self, Run};
 use super::{MemoryArgs, OpenArgs, RunArgs};
 use crate::error::Result;
 use crate::replay::{Live, Start};
 use crate::tui;
 
-pub(super) fn run(args: &RunArgs, open: &OpenArgs, memory: &MemoryArgs) -> Result<()> {
+/// The command.
+pub(super) struct Tracer<'a> {
+    pub(super) run: &'a RunArgs,
+    pub(super) open: &'a OpenArgs,
+    pub(super) memory: &'a MemoryArgs,
+}
+
+impl Command for Tracer<'_> {
+    fn run<D: Device>(self) -> Result<()> {
+        step::<D>(self.run, self.open, self.memory)
+    }
+}
+
+fn step<D: Device>(args: &RunArgs, open: &OpenArgs, memory: &MemoryArgs) -> Result<()> {
     tui::require_terminal()?;
-    let run = Run::open(args)?;
+    let run = Run::<D>::open(args)?;
     let draws = args.tokens.unwrap_or(1);
     let open = tui::OpenAt {
         pass: open.pass,
@@ -20,8 +34,10 @@ pub(super) fn run(args: &RunArgs, open: &OpenArgs, memory: &MemoryArgs) -> Resul
         at: open.at.clone(),
         passes: draws,
     };
-    let Run { sampler, ids, tokenizer, eos, .. } = run;
-    let start = Start { ids, draws, sampler, tokenizer, eos, memory: memory.bytes() };
-    let live = Live::start(Arc::new(run.model), start)?;
+    let Run { model, sampler, ids, tokenizer, eos, context, .. } = run;
+    let config = model.config.clone();
+    let start = Start { ids, draws, sampler, tokenizer, eos, memory: memory.bytes(), context };
+    let live = Live::start(Arc::new(model), start)?;
+    input::say_cut(live.capacity(), context, &config);
     tui::run(Box::new(live), &open)
 }

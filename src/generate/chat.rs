@@ -8,10 +8,9 @@ mod template;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Sampler, Session};
+use super::{Ended, Next, Session};
 use crate::backend::Backend;
 use crate::error::Error;
-use crate::model::Model;
 use crate::stop;
 use crate::trace::NoProbe;
 
@@ -101,38 +100,20 @@ impl Conversation {
     }
 }
 
-/// Why an answer ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// The model drew an end-of-turn token.
-    Turn,
-    /// As many tokens were drawn as were asked for.
-    Limit,
-    /// Somebody stopped it.
-    Stopped,
-    /// The model's context is full.
-    Full,
-}
-
 /// A session that answers prompt after prompt, each of which usually begins as the one before.
 pub struct Chat<'m, B: Backend> {
     session: Session<'m, B>,
-    /// The tokens whose keys and values the cache holds.
-    ran: Vec<u32>,
 }
 
 impl<'m, B: Backend> Chat<'m, B> {
-    /// A chat that has run nothing.
-    ///
-    /// # Errors
-    /// As [`Session::new`]'s.
-    pub fn new(model: &'m Model<B>, sampler: Sampler) -> Result<Self, Error> {
-        Ok(Self { session: Session::new(model, sampler)?, ran: Vec::new() })
+    /// A chat over a session that has run nothing.
+    pub fn new(session: Session<'m, B>) -> Self {
+        Self { session }
     }
 
     /// The tokens whose keys and values the cache holds: the last prompt and its answer.
     pub fn ran(&self) -> &[u32] {
-        &self.ran
+        self.session.ran()
     }
 
     /// How many tokens there is room for: see [`Session::capacity`].
@@ -146,8 +127,8 @@ impl<'m, B: Backend> Chat<'m, B> {
     }
 
     /// Runs what of `prompt` the cache does not hold already, and draws up to `limit` tokens until one of
-    /// `ends`, giving each to `sink`. Where the model's backend is asked to stop, the answer ends; what was whole
-    /// until then stays.
+    /// `ends`, giving each to `sink`. Where the model's backend is asked to stop, the answer ends, and none is the
+    /// answer to why; what was whole until then stays.
     ///
     /// # Errors
     /// [`Error::Prompt`] where the prompt cannot be run, being longer than the context for one;
@@ -158,53 +139,42 @@ impl<'m, B: Backend> Chat<'m, B> {
         ends: &[u32],
         limit: usize,
         mut sink: impl FnMut(u32) -> Result<(), E>,
-    ) -> Result<Ended, E> {
-        let mut next = self.rewind(prompt).to_vec();
-        self.session.check(&next)?;
-        while next.len() > PART {
-            let rest = next.split_off(PART);
-            match self.session.read(&next, &mut NoProbe) {
-                Err(error) => return stopped(error),
-                Ok(()) => self.ran.append(&mut next),
+    ) -> Result<Option<Ended>, E> {
+        let rest = self.rewind(prompt).to_vec();
+        self.session.begin(rest, ends, limit)?;
+        while self.session.waiting().len() > PART {
+            if let Err(error) = self.session.read_some(PART, &mut NoProbe) {
+                return stopped(error);
             }
-            next = rest;
         }
-        for drawn in 0.. {
-            if drawn == limit {
-                return Ok(Ended::Limit);
+        loop {
+            if let Next::Ended(ended) = self.session.next() {
+                return Ok(Some(ended));
             }
-            if next.len() > self.session.room() {
-                return Ok(Ended::Full);
-            }
-            let id = match self.session.run(&next, &mut NoProbe) {
+            let id = match self.session.pass(&mut NoProbe) {
                 Err(error) => return stopped(error),
                 Ok(id) => id,
             };
-            self.ran.append(&mut next);
-            if ends.contains(&id) {
-                break;
+            if self.session.next() != Next::Ended(Ended::Text) {
+                sink(id)?;
             }
-            next.push(id);
-            sink(id)?;
         }
-        Ok(Ended::Turn)
     }
 
     /// Goes back to where `prompt` and what was run part, and returns the rest of the prompt: at least its
     /// last token, whose pass the first draw is made from.
     fn rewind<'p>(&mut self, prompt: &'p [u32]) -> &'p [u32] {
-        let same = self.ran.iter().zip(prompt).take_while(|(ran, new)| ran == new).count();
+        let same = self.session.ran().iter().zip(prompt).take_while(|(ran, new)| ran == new).count();
         let same = same.min(prompt.len().saturating_sub(1));
         self.session.rewind(same);
-        self.ran.truncate(same);
         &prompt[same..]
     }
 }
 
 /// The end of an answer whose pass failed: stopped, where only this answer was to.
-fn stopped<E: From<Error>>(error: Error) -> Result<Ended, E> {
+fn stopped<E: From<Error>>(error: Error) -> Result<Option<Ended>, E> {
     match error {
-        Error::Interrupted(_) if !stop::process().asked() => Ok(Ended::Stopped),
+        Error::Interrupted(_) if !stop::process().asked() => Ok(None),
         error => Err(error.into()),
     }
 }

@@ -6,4 +6,4 @@ pub mod session;
 
 pub use chat::{Chat, Conversation};
 pub use sampler::{Sampler, Sampling};
-pub use session::Session;
+pub use session::{Ended, Next, Session};

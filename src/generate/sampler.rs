@@ -5,7 +5,7 @@ use std::mem;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::backend::cpu::Kernel;
+use crate::backend::Host;
 use crate::error::{Error, Result};
 use crate::trace::{Probe, Site, Stage, Values};
 
@@ -34,7 +34,7 @@ pub struct Sampler {
     sampling: Sampling,
     random: ChaCha8Rng,
     /// What computes softmax. Every kernel gives the same bits, so the fastest does for all.
-    kernel: Kernel,
+    kernel: Host,
     probs: Vec<f32>,
     /// The candidates are the tokens of this [`rank`] and above.
     cut: u64,
@@ -66,7 +66,7 @@ impl Sampler {
         Ok(Self {
             sampling,
             random,
-            kernel: Kernel::default(),
+            kernel: Host::default(),
             probs: Vec::new(),
             cut: 0,
             sums: Vec::new(),

@@ -1,4 +1,4 @@
-//! One text under way: the model, its cache, the tokens so far, and the sampler.
+//! One text under way: the model, its cache, the tokens so far, the sampler, and whether the text goes on.
 
 use crate::backend::{Backend, Span};
 use crate::error::{Error, Result};
@@ -7,7 +7,34 @@ use crate::trace::{PassDims, Probe};
 
 use super::sampler::Sampler;
 
+/// Why no pass follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The model drew a token that ends a text.
+    Text,
+    /// As many tokens were drawn as were asked for.
+    Limit,
+    /// The model's context is full, or the cache that was reserved for a part of it.
+    Full,
+}
+
+/// What comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// A pass over the tokens that wait ([`Session::waiting`]).
+    Pass(PassDims),
+    /// Nothing.
+    Ended(Ended),
+}
+
 /// A text that grows: first the prompt in one pass, then token by token.
+///
+/// ```text
+/// session.begin(prompt, ends, draws)?;
+/// while let Next::Pass(dims) = session.next() {
+///     let id = session.pass(&mut probe)?;
+/// }
+/// ```
 pub struct Session<'m, B: Backend> {
     /// The model.
     pub model: &'m Model<B>,
@@ -18,6 +45,16 @@ pub struct Session<'m, B: Backend> {
     sampler: Sampler,
     passes: usize,
     not_a_number: bool,
+    /// The tokens whose keys and values the cache holds.
+    ran: Vec<u32>,
+    /// The tokens that the next pass reads.
+    waiting: Vec<u32>,
+    /// Tokens that end a text.
+    ends: Vec<u32>,
+    /// Tokens that may still be drawn.
+    left: usize,
+    /// Whether one that ends the text was drawn last.
+    at_end: bool,
 }
 
 impl<'m, B: Backend> Session<'m, B> {
@@ -39,7 +76,84 @@ impl<'m, B: Backend> Session<'m, B> {
     }
 
     fn over(model: &'m Model<B>, cache: KvCache<B>, sampler: Sampler) -> Result<Self> {
-        Ok(Self { model, cache, work: Activations::new(model)?, sampler, passes: 0, not_a_number: false })
+        Ok(Self {
+            model,
+            cache,
+            work: Activations::new(model)?,
+            sampler,
+            passes: 0,
+            not_a_number: false,
+            ran: Vec::new(),
+            waiting: Vec::new(),
+            ends: Vec::new(),
+            left: 0,
+            at_end: false,
+        })
+    }
+
+    /// Has `ids` follow what was run before, and up to `draws` tokens follow those, until one of `ends` is drawn.
+    ///
+    /// # Errors
+    /// [`Error::Prompt`] where the ids cannot be run: see [`Session::check`].
+    pub fn begin(&mut self, ids: Vec<u32>, ends: &[u32], draws: usize) -> Result<()> {
+        self.check(&ids)?;
+        (self.waiting, self.ends, self.left, self.at_end) = (ids, ends.to_vec(), draws, false);
+        Ok(())
+    }
+
+    /// The next pass, or why there is none.
+    pub fn next(&self) -> Next {
+        if self.at_end {
+            Next::Ended(Ended::Text)
+        } else if self.left == 0 || self.waiting.is_empty() {
+            Next::Ended(Ended::Limit)
+        } else if self.waiting.len() > self.room() {
+            Next::Ended(Ended::Full)
+        } else {
+            Next::Pass(self.next_pass(self.waiting.len()))
+        }
+    }
+
+    /// The tokens that the next pass reads.
+    pub fn waiting(&self) -> &[u32] {
+        &self.waiting
+    }
+
+    /// The tokens whose keys and values the cache holds.
+    pub fn ran(&self) -> &[u32] {
+        &self.ran
+    }
+
+    /// Runs the next pass, and draws the token after it; that one waits then.
+    ///
+    /// # Errors
+    /// As [`Session::run`].
+    pub fn pass<P: Probe>(&mut self, probe: &mut P) -> Result<u32> {
+        let ids = std::mem::take(&mut self.waiting);
+        match self.run(&ids, probe) {
+            Ok(drawn) => {
+                self.left = self.left.saturating_sub(1);
+                self.at_end = self.ends.contains(&drawn);
+                self.waiting = vec![drawn];
+                Ok(drawn)
+            }
+            Err(error) => {
+                self.waiting = ids;
+                Err(error)
+            }
+        }
+    }
+
+    /// Runs the first `count` of the tokens that wait, of which there are more, and draws nothing.
+    ///
+    /// # Errors
+    /// As [`Session::run`].
+    pub fn read_some<P: Probe>(&mut self, count: usize, probe: &mut P) -> Result<()> {
+        let rest = self.waiting.split_off(count.min(self.waiting.len()));
+        let first = std::mem::replace(&mut self.waiting, rest);
+        self.read(&first, probe).inspect_err(|_| {
+            self.waiting.splice(..0, first.iter().copied());
+        })
     }
 
     /// The next pass, if it reads `tokens` tokens.
@@ -65,6 +179,7 @@ impl<'m, B: Backend> Session<'m, B> {
     /// Forgets what was run after the first `len` tokens; what is run next follows those.
     pub fn rewind(&mut self, len: usize) {
         self.cache.truncate(len);
+        self.ran.truncate(len);
     }
 
     /// Runs `ids` after what was run before, and draws nothing.
@@ -77,6 +192,7 @@ impl<'m, B: Backend> Session<'m, B> {
         let Self { model, cache, work, passes, .. } = self;
         forward::forward(model, &mut [cache], work, *passes, &[span], ids, probe)?;
         self.passes += 1;
+        self.ran.extend_from_slice(ids);
         Ok(())
     }
 

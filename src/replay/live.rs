@@ -14,7 +14,7 @@ use super::store::Store;
 use super::worker::{NO_LAYER, Progress, Reply, Request, Worker, lock};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
-use crate::generate::{Sampler, Session};
+use crate::generate::{Ended, Sampler, Session};
 use crate::model::Model;
 use crate::stop::Stop;
 use crate::tokenizer::Tokenizer;
@@ -37,7 +37,6 @@ pub struct Live {
     outline: Outline,
     store: Arc<Mutex<Store>>,
     tokenizer: Option<Arc<dyn Tokenizer>>,
-    eos: Vec<u32>,
     requests: Sender<Request>,
     replies: Receiver<Reply>,
     progress: Arc<Progress>,
@@ -51,6 +50,10 @@ pub struct Live {
     /// Passes that are run without being asked for one by one.
     draws: usize,
     advancing: bool,
+    /// Why no pass follows the last one.
+    ended: Option<Ended>,
+    /// How many tokens the cache was reserved for.
+    capacity: usize,
     /// Why there will be no more passes.
     stopped: Option<Error>,
     worker: Option<JoinHandle<()>>,
@@ -70,6 +73,9 @@ pub struct Start {
     pub eos: Vec<u32>,
     /// Bytes that all frames together may take.
     pub memory: usize,
+    /// Tokens that the cache is reserved for; the model's context, or as much of it as memory is free, where nobody
+    /// says.
+    pub context: Option<usize>,
 }
 
 impl Live {
@@ -78,10 +84,14 @@ impl Live {
     /// # Errors
     /// Where the prompt cannot be run, or no thread can be started.
     pub fn start<B: Backend + 'static>(model: Arc<Model<B>>, start: Start) -> Result<Self> {
-        let Start { ids, draws, sampler, tokenizer, eos, memory } = start;
-        let session = Session::new(&model, sampler.clone())?;
+        let Start { ids, draws, sampler, tokenizer, eos, memory, context } = start;
+        let session = match context {
+            Some(tokens) => Session::with_capacity(&model, sampler.clone(), tokens)?,
+            None => Session::new(&model, sampler.clone())?,
+        };
         session.check(&ids)?;
-        let dims = session.next_pass(ids.len());
+        let (dims, capacity) = (session.next_pass(ids.len()), session.capacity());
+        // The thread makes one of its own, which it can own the model beside.
         drop(session);
         let (requests, inbox) = channel();
         let (outbox, replies) = channel();
@@ -94,7 +104,6 @@ impl Live {
             outline,
             store,
             tokenizer,
-            eos,
             requests,
             replies,
             progress,
@@ -105,6 +114,8 @@ impl Live {
             spreads: HashMap::new(),
             draws,
             advancing: true,
+            ended: None,
+            capacity,
             stopped: None,
             worker: None,
         };
@@ -112,8 +123,12 @@ impl Live {
         let worker = thread::Builder::new()
             .name("model".into())
             .spawn(move || {
-                match Session::new(&model, sampler) {
-                    Ok(session) => Worker::new(session, shared, seen).serve(ids, &inbox, &outbox),
+                let session = Session::with_capacity(&model, sampler, capacity).and_then(|mut session| {
+                    session.begin(ids, &eos, usize::MAX)?;
+                    Ok(session)
+                });
+                match session {
+                    Ok(session) => Worker::new(session, shared, seen).serve(&inbox, &outbox),
                     // Whoever reads it may be gone.
                     Err(error) => drop(outbox.send(Reply::Pass(dims, Err(error)))),
                 }
@@ -143,6 +158,29 @@ impl Live {
         lock(&self.store).most()
     }
 
+    /// How many tokens the cache was reserved for.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Why no pass follows, for whoever asked for one.
+    fn why(&self, ended: Ended) -> Error {
+        let (tokens, context) = (self.capacity, self.outline.card.context);
+        match ended {
+            Ended::Text => {
+                let last = self.outline.passes.last().and_then(|pass| pass.sampled.as_ref());
+                let last = last.map_or("", |token| &token.text);
+                Error::prompt(format!("the text has ended: the model drew its end-of-text token {last}"))
+            }
+            Ended::Full if tokens < context => Error::prompt("the context that was reserved is full")
+                .expected(format!("at most {tokens} tokens"))
+                .next("start again with a larger --context"),
+            Ended::Full | Ended::Limit => {
+                Error::prompt("the model's context is full").expected(format!("at most {context} tokens"))
+            }
+        }
+    }
+
     fn pass(&self, dims: PassDims, ids: &[u32], sampled: Option<u32>) -> PassOutline {
         let label = |id| TokenLabel { id, text: self.token_text(id) };
         let tokens = ids.iter().map(|&id| label(id)).collect();
@@ -168,7 +206,8 @@ impl Live {
             Reply::Pass(dims, result) => {
                 self.advancing = false;
                 match result {
-                    Ok((ids, sampled)) => {
+                    Ok((ids, sampled, ended)) => {
+                        self.ended = ended;
                         let pass = self.pass(dims, &ids, Some(sampled));
                         self.outline.passes.truncate(dims.pass);
                         self.outline.passes.push(pass);
@@ -281,13 +320,8 @@ impl Source for Live {
         if let Some(error) = &self.stopped {
             return Err(error.clone());
         }
-        if let Some(last) = self.outline.passes.last().and_then(|pass| pass.sampled.as_ref())
-            && self.eos.contains(&last.id)
-        {
-            return Err(Error::prompt(format!(
-                "the text has ended: the model drew its end-of-text token {}",
-                last.text
-            )));
+        if let Some(ended) = self.ended {
+            return Err(self.why(ended));
         }
         if self.advancing && self.is_opening() {
             // It comes right after the prompt.

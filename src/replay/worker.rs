@@ -17,7 +17,7 @@ use super::derive::{derive, is_derived, values};
 use super::store::Store;
 use crate::backend::{Backend, Span};
 use crate::error::{Error, Result};
-use crate::generate::Session;
+use crate::generate::{Ended, Next, Session};
 use crate::model::forward;
 use crate::stop::Stop;
 use crate::trace::block::{Counting, Cutting};
@@ -37,7 +37,8 @@ pub(super) enum Request {
 /// What the worker answers.
 pub(super) enum Reply {
     Answer(Query, Result<Answer>),
-    Pass(PassDims, Result<(Vec<u32>, u32)>),
+    /// The tokens that the pass read, the one that was drawn, and why no pass follows.
+    Pass(PassDims, Result<(Vec<u32>, u32, Option<Ended>)>),
 }
 
 /// [`Progress::layer`] outside the layers.
@@ -135,9 +136,9 @@ impl<'m, B: Backend> Worker<'m, B> {
 
     /// Runs the prompt, then answers requests, one after the other, until the viewer is gone. What is asked for comes
     /// before further passes.
-    pub(super) fn serve(mut self, prompt: Vec<u32>, inbox: &Receiver<Request>, outbox: &Sender<Reply>) {
+    pub(super) fn serve(mut self, inbox: &Receiver<Request>, outbox: &Sender<Reply>) {
         let stop = self.session.model.backend.stop().clone();
-        let (mut next, mut advance, mut queries) = (prompt, true, VecDeque::new());
+        let (mut advance, mut queries) = (true, VecDeque::new());
         loop {
             let mut first = None;
             if !advance && queries.is_empty() {
@@ -162,12 +163,13 @@ impl<'m, B: Backend> Worker<'m, B> {
                 }
                 None => {
                     advance = false;
-                    let (dims, result) = self.pass(&next);
-                    let ids = next.clone();
-                    if let Ok(sampled) = &result {
-                        next = vec![*sampled];
-                    }
-                    Reply::Pass(dims, result.map(|sampled| (ids, sampled)))
+                    let ids = self.session.waiting().to_vec();
+                    let (dims, result) = self.pass(&ids);
+                    let ended = match self.session.next() {
+                        Next::Pass(_) => None,
+                        Next::Ended(ended) => Some(ended),
+                    };
+                    Reply::Pass(dims, result.map(|sampled| (ids, sampled, ended)))
                 }
             };
             self.progress.end(&stop);
@@ -220,7 +222,7 @@ impl<'m, B: Backend> Worker<'m, B> {
         });
         self.at = None;
         let mut watch = Watch { inner: &mut recorder, progress: &self.progress };
-        let result = self.session.run(ids, &mut watch);
+        let result = self.session.pass(&mut watch);
         lock(&self.store).release(input);
         if let Ok(sampled) = result {
             self.passes.push(Ran { dims, ids: ids.to_vec(), sampled });

@@ -223,6 +223,7 @@ fn work_that_was_stopped_can_be_asked_for_again_with_the_same_bits() {
         tokenizer: None,
         eos: Vec::new(),
         memory: DEFAULT_MEMORY,
+        context: None,
     };
     let mut live = Live::start(Arc::new(model()), start).unwrap();
     let under_way = |live: &Live| matches!(live.status(), Status::Working(text) if text.contains("layer"));

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::backend::{
-    AttentionPart, AttentionShape, AttentionSink, Backend, Operation, PassRows, Product, Span, Swiglu,
+    AttentionPart, AttentionShape, AttentionSink, Backend, Limits, Operation, PassRows, Product, Span, Swiglu,
 };
-use llama_trace::checkpoint::{self, Tensor};
+use llama_trace::checkpoint::{self, Dtype, Tensor};
 use llama_trace::config::{CacheDtype, Pairing, Precision};
 use llama_trace::error::Result;
 use llama_trace::model::Model;
@@ -63,6 +63,14 @@ impl Backend for Other {
 
     fn stop(&self) -> &Stop {
         self.0.stop()
+    }
+
+    fn kernel_name(&self) -> &'static str {
+        self.0.kernel_name()
+    }
+
+    fn limits(&self, matrices: Dtype, mapped: &[&[u8]]) -> Result<Limits> {
+        self.0.limits(matrices, mapped)
     }
 
     fn precision(&self) -> Precision {

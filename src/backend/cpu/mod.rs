@@ -10,6 +10,7 @@ mod attention;
 mod cache;
 mod input;
 mod kernel;
+mod limits;
 mod matrix;
 mod memory;
 #[cfg(test)]
@@ -20,8 +21,8 @@ use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 
-use super::{AttentionShape, AttentionSink, Backend, Operation, PassRows, Span};
-use crate::checkpoint::Tensor;
+use super::{AttentionShape, AttentionSink, Backend, Limits, Operation, PassRows, Span};
+use crate::checkpoint::{Dtype, Tensor};
 use crate::config::{CacheDtype, Pairing, Precision};
 use crate::error::Result;
 use crate::ops;
@@ -68,11 +69,6 @@ impl Cpu {
     /// Rounds results to what the precision keeps.
     fn round(&self, values: &mut [f32]) {
         ops::round::row(self.precision, values);
-    }
-
-    /// The inner loops that it computes with.
-    pub fn kernel(&self) -> Kernel {
-        self.kernel
     }
 }
 
@@ -141,6 +137,14 @@ impl Backend for Cpu {
 
     fn stop(&self) -> &Stop {
         &self.stop
+    }
+
+    fn kernel_name(&self) -> &'static str {
+        self.kernel.name()
+    }
+
+    fn limits(&self, matrices: Dtype, mapped: &[&[u8]]) -> Result<Limits> {
+        limits::measure(self.kernel, self.kernel.multiplied(self.precision, matrices), mapped)
     }
 
     fn precision(&self) -> Precision {

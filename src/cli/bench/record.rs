@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::report::Spread;
 use crate::backend::Backend;
-use crate::backend::cpu::Cpu;
 use crate::error::Result;
 use crate::generate::{Sampler, Sampling, Session};
 use crate::model::Model;
@@ -57,7 +56,7 @@ impl Probe for Copies {
 }
 
 /// Times prefills of `ids`, recorded in three ways that take turns.
-pub(super) fn measure(model: &Model<Cpu>, ids: &[u32]) -> Result<Recording> {
+pub(super) fn measure(model: &Model<impl Backend>, ids: &[u32]) -> Result<Recording> {
     let kinds: [fn(Stage) -> bool; 3] =
         [|stage| stage == Stage::Logits, |stage| !is_derivable(stage), |_| true];
     let mut probes = kinds.map(|wants| Copies { wants, buffers: HashMap::new() });

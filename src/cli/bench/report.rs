@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use super::super::output;
 use super::record::Recording;
-use crate::backend::cpu::Multiplied;
 use crate::trace::Stage;
 
 /// Everything that was measured.
@@ -16,7 +15,7 @@ pub(super) struct Report {
     pub(super) kernel: &'static str,
     pub(super) precision: &'static str,
     /// What the multiply limit multiplies.
-    pub(super) multiplied: Multiplied,
+    pub(super) multiplied: String,
     pub(super) threads: usize,
     /// Bytes a second.
     pub(super) read_bandwidth: f64,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::cli::RunArgs;
+use crate::cli::device::Device;
 use crate::cli::input::Run;
 use crate::trace::{Axis, PassDims, Site, Stage, Stats};
 
@@ -33,7 +34,7 @@ pub(super) struct Manifest {
 }
 
 impl Manifest {
-    pub(super) fn new(run: &Run, args: &RunArgs) -> Self {
+    pub(super) fn new<D: Device>(run: &Run<D>, args: &RunArgs) -> Self {
         let card = run.model.card();
         let sizes = card.sizes;
         let sampling = args.sampling.sampling();
@@ -65,7 +66,7 @@ impl Manifest {
     }
 
     /// Adds a pass that has run.
-    pub(super) fn pass(&mut self, run: &Run, dims: PassDims, ids: &[u32], sampled: u32) {
+    pub(super) fn pass<D: Device>(&mut self, run: &Run<D>, dims: PassDims, ids: &[u32], sampled: u32) {
         let token = |id: u32| json!({ "id": id, "text": run.label(id).text });
         self.passes.push(json!({
             "pass": dims.pass,
