@@ -52,7 +52,12 @@ pub fn watch() -> Result<()> {
         #[cfg(not(unix))]
         let watched =
             signal_hook::flag::register(signal_hook::consts::SIGINT, stop::process().flag()).map(drop);
-        watched.map_err(|error| Error::terminal("signals cannot be caught").found(error))
+        watched.map_err(|error| {
+            Error::terminal("signals cannot be caught")
+                .expected("room for the thread that waits for them")
+                .found(error)
+                .next("raise the limit on processes (ulimit -u), or end other programs")
+        })
     };
     WATCHED.get_or_init(watch).clone()
 }

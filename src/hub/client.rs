@@ -8,11 +8,13 @@ use std::time::Duration;
 use serde::Deserialize;
 use ureq::http::{HeaderMap, Response, StatusCode, header};
 use ureq::tls::TlsConfig;
+use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, Body, BodyReader};
 
 use super::address;
 use super::name::{Name, is_commit, is_safe};
 use super::pace::Paced;
+use super::resolve::Resolve;
 use super::settings::Settings;
 use super::trust;
 use super::verify::Digest;
@@ -106,7 +108,8 @@ impl<'s> Client<'s> {
             .tls_config(TlsConfig::builder().root_certs(roots).build())
             .user_agent(concat!("llama-trace/", env!("CARGO_PKG_VERSION")))
             .build();
-        Self { agent: config.into(), unread, settings, name }
+        let agent = Agent::with_parts(config, DefaultConnector::default(), Resolve);
+        Self { agent, unread, settings, name }
     }
 
     /// Who is asked, and for what.

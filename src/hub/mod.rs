@@ -19,6 +19,7 @@ mod files;
 mod name;
 mod pace;
 mod refusal;
+mod resolve;
 mod settings;
 mod sparse;
 mod trust;

@@ -14,9 +14,12 @@ fn a_hundred_thousand_threads_from_the_environment_are_a_thousand_and_said_in_on
 /// Runs with so many processes and threads allowed: as a user who has no others where this one, being root, knows no
 /// limit.
 #[cfg(target_os = "linux")]
-fn with_processes(limit: u32) -> (bool, std::process::Output) {
+fn with_processes(limit: u32, args: &[&str]) -> (bool, std::process::Output) {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::os::unix::process::CommandExt;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    static USERS: AtomicU32 = AtomicU32::new(0);
 
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -26,10 +29,13 @@ fn with_processes(limit: u32) -> (bool, std::process::Output) {
     let mut child = std::process::Command::new("sh");
     // The shells do not agree on the letter.
     let limited = format!("ulimit -u {limit} 2>/dev/null || ulimit -p {limit}; exec \"$0\" \"$@\"");
-    child.args(["-c", &limited]).arg(program).args(RUN).args(["--threads", "100"]).current_dir("/");
+    child.args(["-c", &limited]).arg(program).args(args).current_dir("/");
+    // Where nobody answers, and nothing is kept.
+    child.env("HF_ENDPOINT", "http://127.0.0.1:1").env("HF_HOME", "/proc/none").env_remove("HTTPS_PROXY");
+    child.stdin(std::process::Stdio::null());
     if is_root {
         // Each with a user of its own: the limit counts all that this user runs.
-        child.uid(100_000 + std::process::id() % 100_000 * 64 + limit);
+        child.uid(100_000 + std::process::id() % 100_000 * 64 + USERS.fetch_add(1, Ordering::Relaxed));
     }
     (is_root, child.output().unwrap())
 }
@@ -37,7 +43,7 @@ fn with_processes(limit: u32) -> (bool, std::process::Output) {
 #[cfg(target_os = "linux")]
 #[test]
 fn where_no_thread_can_be_started_one_message_says_so() {
-    let (_, output) = with_processes(1);
+    let (_, output) = with_processes(1, &RUN);
     let said = stderr(&output);
     assert!(matches!(output.status.code(), Some(2 | 6)), "{:?}: {said}", output.status);
     assert!(said.starts_with("error: ") && said.contains("found: "), "{said}");
@@ -47,7 +53,7 @@ fn where_no_thread_can_be_started_one_message_says_so() {
 #[cfg(target_os = "linux")]
 #[test]
 fn where_fewer_threads_can_be_started_fewer_compute() {
-    let (is_root, output) = with_processes(30);
+    let (is_root, output) = with_processes(30, &[&RUN[..], &["--threads", "100"]].concat());
     if !is_root {
         // Who runs this may have more processes than that already.
         super::common::skip("only root can be another user");
@@ -57,4 +63,33 @@ fn where_fewer_threads_can_be_started_fewer_compute() {
     assert!(output.status.success(), "{said}");
     assert!(said.starts_with("The system does not let 100 threads start: computing on "), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn with_few_processes_allowed_every_command_says_what_is_missing_and_none_panics() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("dump");
+    let commands: [&[&str]; 6] = [
+        &["export", "--prompt", "a", "--stages", "tokens", "--out", out.to_str().unwrap()],
+        &["log", "--prompt", "a", "--layers", "0"],
+        &["chat", "-n", "1"],
+        &["bench", "--shape", "llama-3.2-1b"],
+        &["tokenize", "a"],
+        // Its download has a thread, and finding the host another.
+        &["--model", "org/name", "--prompt", "a", "-n", "1"],
+    ];
+    for args in commands {
+        for limit in 1..=4 {
+            let (_, output) = with_processes(limit, args);
+            let said = stderr(&output);
+            assert!(!said.contains("panicked"), "{limit} {args:?}: {said}");
+            match output.status.code() {
+                // What needs no more than that.
+                Some(0) => assert_eq!(said.matches("error: ").count(), 0, "{limit} {args:?}: {said}"),
+                Some(2..=6) => assert_eq!(said.matches("error: ").count(), 1, "{limit} {args:?}: {said}"),
+                code => panic!("{limit} {args:?}: {code:?} {said}"),
+            }
+        }
+    }
 }
