@@ -241,7 +241,7 @@ impl Parts {
         let (text, place) = files.template.unwrap();
         Self {
             model: Model::load(&checkpoint, Cpu::default()).unwrap(),
-            tokenizer: tokenizer::find(&checkpoint, None).unwrap().unwrap(),
+            tokenizer: tokenizer::find(&checkpoint.vocabulary(), &checkpoint.config, None).unwrap().unwrap(),
             template: Template::new(&text, &place, files.tokens).unwrap(),
             ends: checkpoint.eos,
         }

@@ -3,11 +3,16 @@
 
 mod common;
 
+use std::path::Path;
+
 use common::{command, data, fixture, llama_trace, stderr, stdout};
+use llama_trace::checkpoint::{self, Checkpoint};
+use llama_trace::error::Result;
+use llama_trace::tokenizer::{self, Tokenizer};
 use serde_json::Value;
 
 /// What `tokenize` prints with these options.
-fn tokenize(tokenizer: &std::path::Path, args: &[&str]) -> String {
+fn tokenize(tokenizer: &Path, args: &[&str]) -> String {
     let options = ["tokenize", "--tokenizer", tokenizer.to_str().unwrap()];
     let output = llama_trace(options.iter().chain(args));
     assert!(output.status.success(), "{args:?}: {}", stderr(&output));
@@ -115,4 +120,49 @@ fn wrong_requests_are_answered_with_what_would_be_right() {
     let output = llama_trace(["tokenize", "hello", "--merges", "--tokenizer", words.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("merges nothing"), "{}", stderr(&output));
+}
+
+/// The tokenizer in the file at `path`, or else the one that belongs to the model.
+fn find(model: &Checkpoint, path: Option<&Path>) -> Result<Option<Box<dyn Tokenizer>>> {
+    tokenizer::find(&model.vocabulary(), &model.config, path)
+}
+
+fn text_of(tokenizer: &dyn Tokenizer, ids: &[u32]) -> String {
+    let mut stream = tokenizer.stream();
+    let text: String = ids.iter().map(|&id| stream.push(id)).collect();
+    text + &stream.finish()
+}
+
+#[test]
+fn the_built_in_model_has_its_own() {
+    let model = checkpoint::open(None).unwrap();
+    let tokenizer = find(&model, None).unwrap().unwrap();
+    assert_eq!(tokenizer.vocab_size(), model.config.vocab);
+    let text = "The fox saw 3 stars — ✨ and\n said \"hello\".";
+    let ids = tokenizer.encode(text).unwrap();
+    assert_eq!(tokenizer.bos(), Some(ids[0]));
+    assert_eq!(text_of(&*tokenizer, &ids), text);
+}
+
+#[test]
+fn tokenizers_are_found_beside_their_models() {
+    let Some(folder) = data("") else { return };
+    let model = checkpoint::open(Some(&folder.join("stories260K/stories260K.bin"))).unwrap();
+    let tokenizer = find(&model, None).unwrap().unwrap();
+    assert_eq!((tokenizer.vocab_size(), tokenizer.bos()), (512, Some(1)));
+    let model = checkpoint::open(Some(&folder.join("tiny-llama-float"))).unwrap();
+    assert_eq!(find(&model, None).unwrap().unwrap().vocab_size(), 32);
+}
+
+#[test]
+fn a_tokenizer_that_does_not_fit_is_an_error() {
+    let Some(folder) = data("") else { return };
+    let model = checkpoint::open(Some(&folder.join("stories260K/stories260K.bin"))).unwrap();
+    let message = |name: &str| find(&model, Some(&folder.join(name))).err().unwrap().to_string();
+    assert!(message("llama2c/tokenizer.bin").contains("exactly 512 tokens"));
+    assert!(message("llama2c/tokenizer.model").contains("at most 512 tokens"));
+    assert!(message("llama3/tokenizer.model").contains("128256 tokens"));
+    assert!(message("llama.cpp-vocab/ggml-vocab-llama-spm.gguf").contains("at most 512 tokens"));
+    assert!(message("no/such/file").contains("cannot be opened"));
+    assert!(message("llama3").contains("a directory"));
 }

@@ -16,13 +16,13 @@ const CONFIG: &str = include_str!(file!("config.json"));
 const GENERATION_CONFIG: &str = include_str!(file!("generation_config.json"));
 const WEIGHTS: &[u8] = include_bytes!(file!("model.safetensors"));
 /// Its tokenizer.json.
-pub(crate) const TOKENIZER: &str = include_str!(file!("tokenizer.json"));
+pub(super) const TOKENIZER: &str = include_str!(file!("tokenizer.json"));
 /// Its tokenizer_config.json.
 pub(super) const TOKENIZER_CONFIG: &str = include_str!(file!("tokenizer_config.json"));
 /// Its chat_template.jinja.
 pub(super) const CHAT_TEMPLATE: &str = include_str!(file!("chat_template.jinja"));
 /// What it is called in messages.
-pub(crate) const PLACE: &str = "the built-in model";
+pub(super) const PLACE: &str = "the built-in model";
 
 /// Opens the built-in model, by the same code as one on disk.
 ///

@@ -9,9 +9,9 @@ pub mod fields;
 pub mod names;
 pub mod tensor;
 
-pub(crate) mod builtin;
 pub(crate) mod gguf;
 
+mod builtin;
 mod gather;
 pub(crate) mod hf_config;
 pub(crate) mod huggingface;
@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 use crate::files::gguf::is_gguf;
-use crate::files::{Bytes, folder_of};
+use crate::files::{Bytes, Vocabulary, folder_of};
 
 pub use names::{LayerWeight, Naming, Weight};
 pub use screen::Notes;
@@ -203,6 +203,36 @@ impl Checkpoint {
         } else {
             embedding
         }
+    }
+
+    /// Where the tokenizer is that came with it: tokenizer.json or tokenizer.model in a directory; `tokenizer.bin`,
+    /// `tok<V>.bin` or `<model>.tokenizer.bin` beside a `.bin`; the vocabulary inside a GGUF file.
+    pub fn vocabulary(&self) -> Vocabulary {
+        let Some(path) = &self.path else {
+            return match self.format {
+                Format::Random => Vocabulary::Beside(Vec::new()),
+                _ => Vocabulary::BuiltIn(builtin::TOKENIZER, builtin::PLACE),
+            };
+        };
+        Vocabulary::Beside(match self.format {
+            Format::Gguf { .. } => return Vocabulary::Inside(path.clone()),
+            Format::HuggingFace { .. } => vec![path.join("tokenizer.json"), path.join("tokenizer.model")],
+            Format::Meta { .. } => {
+                // The files of Llama 1 and 2 lie in a folder for each size, and the tokenizer above them.
+                let folder = if path.is_dir() { path.to_path_buf() } else { path.with_file_name("") };
+                vec![
+                    folder.join("tokenizer.model"),
+                    folder.join("tokenizer.json"),
+                    folder.join("../tokenizer.model"),
+                ]
+            }
+            Format::Llama2c { .. } => vec![
+                path.with_extension("tokenizer.bin"),
+                path.with_file_name(format!("tok{}.bin", self.config.vocab)),
+                path.with_file_name("tokenizer.bin"),
+            ],
+            Format::Random => Vec::new(),
+        })
     }
 
     /// How many values share a scale, where the weights are int8.

@@ -232,7 +232,7 @@ pub(super) fn open<D: Device>(args: &ModelArgs, cpu: &CpuArgs) -> Result<Opened<
     let (tokenizer, (model, model_time)) = std::thread::scope(|scope| {
         let find = || {
             let started = Instant::now();
-            (tokenizer::find(&checkpoint, args.tokenizer.as_deref()), started.elapsed())
+            (tokenizer_of(&checkpoint, args), started.elapsed())
         };
         let tokenizer = std::thread::Builder::new().spawn_scoped(scope, find);
         let model = load(&checkpoint, args, cpu);
@@ -244,6 +244,11 @@ pub(super) fn open<D: Device>(args: &ModelArgs, cpu: &CpuArgs) -> Result<Opened<
     let tokenizer = tokenizer?.map(Arc::from);
     take_ends(&mut checkpoint, tokenizer.as_deref());
     Ok(Opened { checkpoint, tokenizer, tokenizer_time, model, model_time })
+}
+
+/// The tokenizer that was named, or that belongs to the checkpoint.
+fn tokenizer_of(checkpoint: &Checkpoint, args: &ModelArgs) -> Result<Option<Box<dyn Tokenizer>>> {
+    tokenizer::find(&checkpoint.vocabulary(), &checkpoint.config, args.tokenizer.as_deref())
 }
 
 /// The ends of a text that the tokenizer knows, where the checkpoint names none.
@@ -266,7 +271,8 @@ pub(super) struct Look {
 /// tokens cannot be told otherwise.
 pub(super) fn open_to_look(args: &ModelArgs) -> Result<Look> {
     let (checkpoint, sparse) = open_checkpoint(args, Need::Headers)?;
-    let inside = if args.tokenizer.is_none() { tokenizer::count_inside(&checkpoint)? } else { None };
+    let inside =
+        if args.tokenizer.is_none() { tokenizer::count_inside(&checkpoint.vocabulary())? } else { None };
     if inside.is_some() {
         return Ok(Look { checkpoint, tokens: inside, sparse });
     }
@@ -279,7 +285,7 @@ fn find_tokenizer(
     mut checkpoint: Checkpoint,
     args: &ModelArgs,
 ) -> Result<(Checkpoint, Option<Arc<dyn Tokenizer>>)> {
-    let tokenizer = tokenizer::find(&checkpoint, args.tokenizer.as_deref())?.map(Arc::from);
+    let tokenizer = tokenizer_of(&checkpoint, args)?.map(Arc::from);
     take_ends(&mut checkpoint, tokenizer.as_deref());
     Ok((checkpoint, tokenizer))
 }

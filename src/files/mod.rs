@@ -8,8 +8,10 @@ mod bytes;
 mod map;
 mod name;
 mod regular;
+mod vocabulary;
 
 pub use bytes::{Built, Bytes};
 pub use map::File;
 pub(crate) use name::{brief, printable};
 pub(crate) use regular::{at_once, folder_of, itself, open_regular, read_text};
+pub use vocabulary::Vocabulary;

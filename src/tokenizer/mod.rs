@@ -1,6 +1,6 @@
 //! Text to token ids and back.
 //!
-//! [`find`] picks the tokenizer that belongs to a checkpoint. Everything else here is one trait, so that
+//! [`find`] makes the tokenizer that belongs to a checkpoint. Everything else here is one trait, so that
 //! the rest of the program never asks what kind of file it came from.
 
 mod bpe;
@@ -16,12 +16,11 @@ mod spm;
 mod tiktoken;
 mod utf8;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::checkpoint::{Checkpoint, Format, builtin};
 use crate::config::{ModelConfig, RopeScaling};
 use crate::error::{Error, Result};
-use crate::files::{Bytes, magic, read_text};
+use crate::files::{Bytes, Vocabulary, magic, read_text};
 
 pub use merges::{Merge, Priority, Stretch, Way};
 pub use quoted::Quoted;
@@ -171,36 +170,39 @@ impl<'a> TextStream<'a> {
     }
 }
 
-/// The tokenizer for `checkpoint`: the file at `path`, or else the one that came with the checkpoint
-/// (tokenizer.json or tokenizer.model in a directory; `tokenizer.bin`, `tok<V>.bin` or
-/// `<model>.tokenizer.bin` beside a `.bin`; the vocabulary inside a GGUF file). None where there is none to
-/// be found; such a model takes ids only.
+/// The tokenizer of a model with this configuration: the file at `path`, or else the one in its `vocabulary`. None
+/// where there is none to be found; such a model takes ids only.
 ///
 /// # Errors
 /// [`crate::error::Error::Model`] where a file is there and cannot be read as a tokenizer, or does not
-/// fit the checkpoint's vocabulary.
-pub fn find(checkpoint: &Checkpoint, path: Option<&Path>) -> Result<Option<Box<dyn Tokenizer>>> {
-    let config = Some(&checkpoint.config);
-    match (path, &checkpoint.path) {
-        (Some(path), _) => read(path, config).map(Some),
-        (None, Some(model)) if matches!(checkpoint.format, Format::Gguf { .. }) => {
-            let place = model.display().to_string();
-            let tokenizer = gguf::parse(&Bytes::map(model)?, &place)?;
-            tokenizer.map(|tokenizer| fitting(tokenizer, config, &place)).transpose()
+/// fit the model's vocabulary.
+pub fn find(
+    vocabulary: &Vocabulary,
+    config: &ModelConfig,
+    path: Option<&Path>,
+) -> Result<Option<Box<dyn Tokenizer>>> {
+    match (path, vocabulary) {
+        (Some(path), _) => read(path, Some(config)).map(Some),
+        (None, Vocabulary::BuiltIn(text, place)) => Ok(Some(Box::new(hf::parse(text, place)?))),
+        (None, Vocabulary::Inside(file)) => {
+            let place = file.display().to_string();
+            let tokenizer = gguf::parse(&Bytes::map(file)?, &place)?;
+            tokenizer.map(|tokenizer| fitting(tokenizer, Some(config), &place)).transpose()
         }
-        (None, Some(model)) => beside(checkpoint, model).map(|path| read(&path, config)).transpose(),
-        (None, None) => Ok(Some(Box::new(hf::parse(builtin::TOKENIZER, builtin::PLACE)?))),
+        (None, Vocabulary::Beside(files)) => {
+            files.iter().find(|path| path.exists()).map(|path| read(path, Some(config))).transpose()
+        }
     }
 }
 
-/// How many tokens the vocabulary inside the checkpoint's own file has, where it has one.
+/// How many tokens the vocabulary has where it is inside the checkpoint's own file.
 ///
 /// # Errors
 /// [`crate::error::Error::Model`] where the file is damaged.
-pub fn count_inside(checkpoint: &Checkpoint) -> Result<Option<usize>> {
-    match (&checkpoint.path, checkpoint.format) {
-        (Some(path), Format::Gguf { .. }) => gguf::count(&Bytes::map(path)?, &path.display().to_string()),
-        _ => Ok(None),
+pub fn count_inside(vocabulary: &Vocabulary) -> Result<Option<usize>> {
+    match vocabulary {
+        Vocabulary::Inside(file) => gguf::count(&Bytes::map(file)?, &file.display().to_string()),
+        Vocabulary::BuiltIn(..) | Vocabulary::Beside(_) => Ok(None),
     }
 }
 
@@ -216,29 +218,6 @@ pub fn open(path: &Path) -> Result<Box<dyn Tokenizer>> {
 const MAX_JSON: u64 = 64 << 20;
 /// The most tokens that a vocabulary may have: as many as a model may have rows in its embedding table.
 const MAX_VOCAB: usize = 1 << 20;
-
-/// The tokenizer file that came with the checkpoint at `path`, the one most particular to it first.
-fn beside(checkpoint: &Checkpoint, path: &Path) -> Option<PathBuf> {
-    let candidates = match checkpoint.format {
-        Format::HuggingFace { .. } => vec![path.join("tokenizer.json"), path.join("tokenizer.model")],
-        Format::Meta { .. } => {
-            // The files of Llama 1 and 2 lie in a folder for each size, and the tokenizer above them.
-            let folder = if path.is_dir() { path.to_path_buf() } else { path.with_file_name("") };
-            vec![
-                folder.join("tokenizer.model"),
-                folder.join("tokenizer.json"),
-                folder.join("../tokenizer.model"),
-            ]
-        }
-        Format::Gguf { .. } | Format::Random => Vec::new(),
-        Format::Llama2c { .. } => vec![
-            path.with_extension("tokenizer.bin"),
-            path.with_file_name(format!("tok{}.bin", checkpoint.config.vocab)),
-            path.with_file_name("tokenizer.bin"),
-        ],
-    };
-    candidates.into_iter().find(|path| path.exists())
-}
 
 /// Reads a tokenizer file of whatever kind its contents are, for `model` where there is one.
 fn read(path: &Path, model: Option<&ModelConfig>) -> Result<Box<dyn Tokenizer>> {
@@ -289,8 +268,9 @@ fn fitting(
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
-    use crate::checkpoint;
 
     /// The folder of real files that lies beside the project; none, said aloud, where there is none.
     pub(super) fn data() -> Option<PathBuf> {
@@ -308,27 +288,6 @@ mod tests {
         let mut text: String = ids.iter().map(|&id| stream.push(id)).collect();
         text += &stream.finish();
         text
-    }
-
-    #[test]
-    fn the_built_in_model_has_its_own() {
-        let model = checkpoint::open(None).unwrap();
-        let tokenizer = find(&model, None).unwrap().unwrap();
-        assert_eq!(tokenizer.vocab_size(), model.config.vocab);
-        let text = "The fox saw 3 stars — ✨ and\n said \"hello\".";
-        let ids = tokenizer.encode(text).unwrap();
-        assert_eq!(tokenizer.bos(), Some(ids[0]));
-        assert_eq!(decode(&*tokenizer, &ids), text);
-    }
-
-    #[test]
-    fn tokenizers_are_found_beside_their_models() {
-        let Some(folder) = data() else { return };
-        let model = checkpoint::open(Some(&folder.join("stories260K/stories260K.bin"))).unwrap();
-        let tokenizer = find(&model, None).unwrap().unwrap();
-        assert_eq!((tokenizer.vocab_size(), tokenizer.bos()), (512, Some(1)));
-        let model = checkpoint::open(Some(&folder.join("tiny-llama-float"))).unwrap();
-        assert_eq!(find(&model, None).unwrap().unwrap().vocab_size(), 32);
     }
 
     #[test]
@@ -364,18 +323,5 @@ mod tests {
             assert!(stretch.way == Way::Merged || stretch.merges.is_empty(), "{stretch:?}");
         }
         stretches.into_iter().flat_map(|stretch| stretch.ids).collect()
-    }
-
-    #[test]
-    fn a_tokenizer_that_does_not_fit_is_an_error() {
-        let Some(folder) = data() else { return };
-        let model = checkpoint::open(Some(&folder.join("stories260K/stories260K.bin"))).unwrap();
-        let message = |name: &str| find(&model, Some(&folder.join(name))).err().unwrap().to_string();
-        assert!(message("llama2c/tokenizer.bin").contains("exactly 512 tokens"));
-        assert!(message("llama2c/tokenizer.model").contains("at most 512 tokens"));
-        assert!(message("llama3/tokenizer.model").contains("128256 tokens"));
-        assert!(message("llama.cpp-vocab/ggml-vocab-llama-spm.gguf").contains("at most 512 tokens"));
-        assert!(message("no/such/file").contains("cannot be opened"));
-        assert!(message("llama3").contains("a directory"));
     }
 }

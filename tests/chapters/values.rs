@@ -37,7 +37,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(heads: Json) -> Self {
         let checkpoint = checkpoint::open(None).unwrap();
-        let tokenizer = tokenizer::find(&checkpoint, None).unwrap().unwrap();
+        let tokenizer = tokenizer::find(&checkpoint.vocabulary(), &checkpoint.config, None).unwrap().unwrap();
         let precisions = [Precision::F32, Precision::Bf16, Precision::Q8 { group: DEFAULT_GROUP }];
         let load = |precision: Precision| {
             let cpu = Cpu::default().with_precision(precision);
