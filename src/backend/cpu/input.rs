@@ -68,7 +68,9 @@ impl Input {
         (plain.rows, own.rows) = (rows, 0);
         if let Precision::Q8 { group } = precision {
             let tiles = rows >= MIN_TILES_Q8 && kernel.tiles_q8();
-            return self.quantized.fill(kernel, x, width, group, tiles, stop);
+            let quantize =
+                |x: &[f32], group, values: &mut _, scales: &mut _| kernel.quantize(x, group, values, scales);
+            return self.quantized.fill(quantize, x, width, group, tiles, stop);
         }
         let has_unit = has_unit(kernel, precision, width);
         let takes = |tokens: usize| has_unit && tokens >= MIN_PACKED;

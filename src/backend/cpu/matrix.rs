@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
 use super::input::{Group, Input, MIN_PACKED};
@@ -12,12 +11,11 @@ use super::kernel::bf16_gemm;
 use super::kernel::gemm::Scratch;
 use super::kernel::{GroupScales, Kernel, Rows, Spaced};
 use super::{MIN_PARALLEL, memory};
-use crate::checkpoint::{Dtype, Scales, Tensor};
+use crate::checkpoint::{Scales, Tensor};
 use crate::config::Precision;
 use crate::error::Result;
 use crate::files::Bytes;
 use crate::ops;
-use crate::ops::dequantize;
 use crate::stop::Stop;
 
 /// A matrix (outputs, inputs) where it lies in the file, or quantised from there.
@@ -95,41 +93,6 @@ impl Matrix {
     /// Copies row `row` as float32.
     pub(super) fn copy_row(&self, row: usize, out: &mut [f32]) {
         self.rows(row..row + 1).widen(0, 0..self.inputs(), out);
-    }
-}
-
-/// `bytes` of number type `dtype` as float32: exactly where it is a float, by the formula of the format
-/// where it is stored in blocks.
-#[inline(always)]
-pub(super) fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
-    match dtype {
-        Dtype::F32 => {
-            for (out, bytes) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
-                *out = f32::from_le_bytes(*bytes);
-            }
-        }
-        Dtype::BF16 => {
-            for (out, bytes) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {
-                *out = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
-            }
-        }
-        Dtype::F16 => match bytemuck::try_cast_slice::<u8, half::f16>(bytes) {
-            Ok(values) => values.convert_to_f32_slice(out),
-            Err(_) => {
-                for (out, bytes) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {
-                    *out = half::f16::from_le_bytes(*bytes).to_f32();
-                }
-            }
-        },
-        Dtype::I8 => unreachable!("int8 values have scales"),
-        Dtype::Q8_0 => dequantize::q8_0(bytes, out),
-        Dtype::Q4_0 => dequantize::q4_0(bytes, out),
-        Dtype::Q4_1 => dequantize::q4_1(bytes, out),
-        Dtype::Q5_0 => dequantize::q5_0(bytes, out),
-        Dtype::Q5_1 => dequantize::q5_1(bytes, out),
-        Dtype::Q4K => dequantize::q4_k(bytes, out),
-        Dtype::Q5K => dequantize::q5_k(bytes, out),
-        Dtype::Q6K => dequantize::q6_k(bytes, out),
     }
 }
 

@@ -181,7 +181,7 @@ impl Backend for Cpu {
 
     fn vector(&self, tensor: &Tensor) -> Result<Vec<f32>> {
         let mut values = memory::filled(0.0, tensor.count())?;
-        matrix::widen(tensor.dtype(), tensor.bytes(), &mut values);
+        kernel::widen(tensor.dtype(), tensor.bytes(), &mut values);
         self.round(&mut values);
         Ok(values)
     }

@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 use super::avx512;
-use super::bf16_gemm::{SIDE, TWO_TILES};
+use super::bf16_tiles::{SIDE, TWO_TILES};
 
 /// Whether the processor has bfloat16 tiles, and the system lets this process use them.
 pub(super) fn available() -> bool {

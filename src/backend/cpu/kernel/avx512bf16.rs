@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::avx512;
-use super::bf16_gemm::{SIDE, STEP, TWO_TILES};
+use super::bf16_tiles::{SIDE, STEP, TWO_TILES};
 use super::limits::CHAINS;
 
 /// Whether the processor has it.

@@ -14,6 +14,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::bf16_tiles::{SIDE, STEP, TWO_TILES};
 use super::gemm::Ahead;
 use super::limits::CHAINS;
 use super::{Rows, amx, avx512, avx512bf16};
@@ -35,15 +36,6 @@ pub(in crate::backend::cpu) enum Unit {
     #[cfg(test)]
     Plain,
 }
-
-/// Rows and columns of a tile of sums.
-pub(super) const SIDE: usize = 16;
-
-/// Inputs in a step: a tile's rows have so many bfloat16 values.
-pub(super) const STEP: usize = 32;
-
-/// Values of a step in two tiles: of 32 weight rows, or of 32 tokens.
-pub(super) const TWO_TILES: usize = 2 * SIDE * STEP;
 
 /// Weight rows, and tokens, whose sums are made at once: two tiles by two.
 const BLOCK: usize = 2 * SIDE;

@@ -14,28 +14,27 @@ mod avx512;
 mod avx512bf16;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod bf16_gemm;
+#[cfg(target_arch = "x86_64")]
+mod bf16_tiles;
 pub(super) mod gemm;
 mod limits;
 mod portable;
 pub(super) mod q8;
+mod rows;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
-use std::ops::Range;
-
-use bytemuck::{Pod, Zeroable};
 use gemm::{Packed, Scratch};
 use half::{bf16, f16};
+use limits::CHAINS;
 pub use limits::Multiplied;
+pub(super) use rows::{Aligned, GroupScales, Rows, Spaced, widen};
 
-use super::matrix::widen;
-use super::memory;
 use crate::checkpoint::Dtype;
 use crate::config::Precision;
 use crate::error::Result;
 use crate::ops;
 use crate::ops::matmul::LANES;
-use crate::ops::quantize::Quantized;
 use crate::stop::Stop;
 
 /// The inner loops for one instruction set. A value of this type exists only for a set that the processor
@@ -61,135 +60,6 @@ enum Isa {
     Avx2,
     /// What the compiler makes of the plain operations; serves Arm too.
     Portable,
-}
-
-/// Rows of a weight matrix as they are stored.
-#[derive(Clone, Copy)]
-pub(super) struct Rows<'a> {
-    /// The bytes of the rows, one after the other.
-    pub(super) bytes: &'a [u8],
-    /// Their number type.
-    pub(super) dtype: Dtype,
-    /// Values in a row.
-    pub(super) inputs: usize,
-    /// The scales of the matrix, where its values are int8.
-    pub(super) scales: Option<GroupScales<'a>>,
-    /// What a weight is rounded to before it is used.
-    pub(super) precision: Precision,
-}
-
-/// The scales of a matrix of int8 values.
-#[derive(Clone, Copy)]
-pub(super) struct GroupScales<'a> {
-    /// float32, little-endian, one a group of the whole matrix.
-    pub(super) scales: &'a [[u8; 4]],
-    /// Values that share a scale.
-    pub(super) group: usize,
-    /// The row of the matrix that `Rows::bytes` begins with.
-    pub(super) first_row: usize,
-}
-
-/// 16 values where a vector of any width loads them at once, inside one line of the cache.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C, align(64))]
-pub(super) struct Aligned(pub(super) [f32; LANES]);
-
-/// A few rows of activations with some room between them.
-#[derive(Clone, Copy)]
-pub(super) struct Spaced<'a> {
-    values: &'a [f32],
-    width: usize,
-}
-
-impl<'a> Spaced<'a> {
-    /// Values between the rows, a line of the cache: with a power of two from one row to the next, all rows
-    /// would share a few lines of it.
-    const ROOM: usize = 16;
-
-    /// Lays the rows of `x` out in `buffer`.
-    pub(super) fn fill(x: &[f32], width: usize, buffer: &mut Vec<Aligned>) -> Result<()> {
-        let stride = Spaced::new(&[], width).stride();
-        let lines = (x.len() / width * stride).div_ceil(LANES);
-        buffer.clear();
-        memory::grow(buffer, lines)?;
-        buffer.resize(lines, Aligned::zeroed());
-        let rows = bytemuck::cast_slice_mut(buffer).chunks_exact_mut(stride);
-        for (x, row) in x.chunks_exact(width).zip(rows) {
-            row[..width].copy_from_slice(x);
-        }
-        Ok(())
-    }
-
-    /// What [`Spaced::fill`] laid out.
-    pub(super) fn new(values: &'a [Aligned], width: usize) -> Self {
-        Self { values: bytemuck::cast_slice(values), width }
-    }
-
-    /// Values from one row to the next.
-    fn stride(self) -> usize {
-        self.width.next_multiple_of(LANES) + Self::ROOM
-    }
-
-    /// The rows.
-    pub(super) fn rows(self) -> impl Iterator<Item = &'a [f32]> {
-        self.values.chunks_exact(self.stride()).map(move |row| &row[..self.width])
-    }
-
-    /// The rows after the first `count`.
-    fn skip(self, count: usize) -> Self {
-        Self { values: &self.values[count * self.stride()..], ..self }
-    }
-}
-
-impl<'a> Rows<'a> {
-    /// Number of rows.
-    pub(super) fn count(self) -> usize {
-        self.bytes.len() / self.range(0..self.inputs).len()
-    }
-
-    /// The bytes of row `row`.
-    pub(super) fn row(self, row: usize) -> &'a [u8] {
-        let length = self.range(0..self.inputs).len();
-        &self.bytes[row * length..(row + 1) * length]
-    }
-
-    /// Whether a weight is used as it lies there, without a scale or rounding.
-    fn plain(self) -> bool {
-        match self.dtype {
-            Dtype::F32 => self.precision != Precision::Bf16,
-            Dtype::F16 => self.precision != Precision::Bf16,
-            Dtype::BF16 => true,
-            _ => false,
-        }
-    }
-
-    /// Row `row` of int8 values, with its scales.
-    #[inline(always)]
-    pub(super) fn quantized(self, row: usize) -> Option<Quantized<'a>> {
-        let GroupScales { scales, group, first_row } = self.scales?;
-        let first = (first_row + row) * self.inputs;
-        Some(Quantized { values: bytemuck::cast_slice(self.row(row)), scales, group, first })
-    }
-
-    /// Some values of row `row` as float32, which begin and end with a block of the number type: exactly
-    /// where they are floats, by the formula of the format where they are stored in blocks or groups, and
-    /// rounded where the precision asks for it.
-    #[inline(always)]
-    pub(super) fn widen(self, row: usize, inputs: Range<usize>, out: &mut [f32]) {
-        match self.quantized(row) {
-            Some(quantized) => quantized.dequantize(inputs.start, &mut out[..inputs.len()]),
-            None => widen(self.dtype, &self.row(row)[self.range(inputs)], out),
-        }
-        if self.dtype != Dtype::BF16 {
-            ops::round::row(self.precision, out);
-        }
-    }
-
-    /// Where in a row's bytes the values of `inputs` are, which begin and end with a block of the number type.
-    fn range(self, inputs: Range<usize>) -> Range<usize> {
-        let at = |input: usize| input / self.dtype.block() * self.dtype.block_bytes();
-        at(inputs.start)..at(inputs.end)
-    }
 }
 
 impl Kernel {
@@ -407,6 +277,72 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => avx2::rms_norm(x, weight, eps, precision, out),
             Isa::Portable => ops::rms_norm::rms_norm(x, weight, eps, precision, out),
+        }
+    }
+}
+
+impl Kernel {
+    /// Reads `bytes` once (to the last 256) with the widest loads of this instruction set, and returns something made
+    /// of all of them, so that no read is left out. With `ahead`, where it can, it asks for what comes later too.
+    pub fn read_limit(self, bytes: &[u8], ahead: bool) -> u64 {
+        match (self.isa, ahead) {
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512 | Isa::Avx512Vnni, true) => avx512::read::<true>(bytes),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512 | Isa::Avx512Vnni, false) => avx512::read::<false>(bytes),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2, _) => avx2::read(bytes),
+            (Isa::Portable, _) => portable::read(bytes),
+        }
+    }
+
+    /// What the products of many rows with a matrix of number type `dtype` are made of in `precision`.
+    pub fn multiplied(self, precision: Precision, dtype: Dtype) -> Multiplied {
+        #[cfg(target_arch = "x86_64")]
+        if self.bf16.is_some_and(|unit| unit.takes(dtype, precision)) {
+            return match precision {
+                Precision::Bf16 => Multiplied::BFloat16,
+                _ => Multiplied::ThreeBFloat16,
+            };
+        }
+        match precision {
+            Precision::Q8 { .. } if self.tiles_q8() => Multiplied::Int8,
+            _ => Multiplied::Float32,
+        }
+    }
+
+    /// Multiplies and adds values in registers with the widest multiply that this kernel has for `multiplied`, and
+    /// returns something made of them. A round is [`Kernel::multiply_round`].
+    pub fn multiply_limit(self, multiplied: Multiplied, rounds: usize) -> f32 {
+        #[cfg(target_arch = "x86_64")]
+        match (multiplied, self.bf16) {
+            (Multiplied::Int8, _) => return vnni::multiply(rounds, std::hint::black_box(0x0102_0304)),
+            (Multiplied::BFloat16 | Multiplied::ThreeBFloat16, Some(unit)) => return unit.multiply(rounds),
+            _ => {}
+        }
+        let factor = std::hint::black_box(0.999);
+        match self.isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Vnni => avx512::multiply(rounds, factor),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => avx2::multiply(rounds, factor),
+            Isa::Portable => portable::multiply(rounds, factor),
+        }
+    }
+
+    /// Multiplications and additions of one round of [`Kernel::multiply_limit`], as many as count for a product:
+    /// where it takes three, a third of those that are done.
+    pub fn multiply_round(self, multiplied: Multiplied) -> f64 {
+        let operations = (2 * CHAINS * LANES) as f64;
+        #[cfg(target_arch = "x86_64")]
+        let bf16 = self.bf16.map_or(operations, |unit| unit.multiply_round() as f64);
+        #[cfg(not(target_arch = "x86_64"))]
+        let bf16 = operations;
+        match multiplied {
+            Multiplied::Float32 => operations,
+            Multiplied::BFloat16 => bf16,
+            Multiplied::ThreeBFloat16 => bf16 / 3.0,
+            Multiplied::Int8 => 4.0 * operations,
         }
     }
 }

@@ -6,9 +6,11 @@ use std::ops::Range;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
+use super::limits::CHAINS;
 use super::q8::Quantized;
 use super::{Rows, Spaced, gemm};
 use crate::ops;
+use crate::ops::matmul::LANES;
 
 /// See [`super::Kernel::dots`].
 #[inline(always)]
@@ -45,6 +47,23 @@ pub(super) fn widen_bf16(values: &[bf16], out: &mut [f32]) {
     for (out, value) in out.iter_mut().zip(values) {
         *out = f32::from_bits(u32::from(value.to_bits()) << 16);
     }
+}
+
+/// See [`super::Kernel::read_limit`]: the exclusive or of every whole 8 bytes.
+pub(super) fn read(bytes: &[u8]) -> u64 {
+    let words = bytes.as_chunks::<8>().0.iter();
+    words.fold(0, |all, word| all ^ u64::from_ne_bytes(*word))
+}
+
+/// See [`super::Kernel::multiply_limit`].
+pub(super) fn multiply(rounds: usize, factor: f32) -> f32 {
+    let mut sums = [1.0_f32; CHAINS * LANES];
+    for _ in 0..rounds {
+        for sum in &mut sums {
+            *sum = sum.mul_add(factor, 1.0 - factor);
+        }
+    }
+    sums.iter().sum()
 }
 
 /// See [`gemm::Tile::sum`], for tiles of R weight rows and T tokens.

@@ -2,7 +2,6 @@
 
 use rayon::prelude::*;
 
-use super::Kernel;
 use crate::backend::cpu::{MIN_PARALLEL, memory};
 use crate::error::Result;
 use crate::stop::Stop;
@@ -43,10 +42,10 @@ pub(super) struct Tiles {
 }
 
 impl Quantized {
-    /// Quantises `x` (rows, inputs), and lays out tiles where a kernel wants them.
+    /// Quantises `x` (rows, inputs) row by row with `quantize`, and lays out tiles where a kernel wants them.
     pub(in crate::backend::cpu) fn fill(
         &mut self,
-        kernel: Kernel,
+        quantize: impl Fn(&[f32], usize, &mut [i8], &mut [f32]) + Sync,
         x: &[f32],
         inputs: usize,
         group: usize,
@@ -59,17 +58,17 @@ impl Quantized {
         self.values.resize(rows * inputs, 0);
         memory::grow(&mut self.scales, rows * groups)?;
         self.scales.resize(rows * groups, 0.0);
-        let quantize = |((x, values), scales): ((&[f32], &mut [i8]), &mut [f32])| {
+        let quantize_row = |((x, values), scales): ((&[f32], &mut [i8]), &mut [f32])| {
             stop.check()?;
-            kernel.quantize(x, group, values, scales);
+            quantize(x, group, values, scales);
             Ok(())
         };
         if x.len() < MIN_PARALLEL {
             let rows = x.chunks_exact(inputs).zip(self.values.chunks_exact_mut(inputs));
-            rows.zip(self.scales.chunks_exact_mut(groups)).try_for_each(quantize)?;
+            rows.zip(self.scales.chunks_exact_mut(groups)).try_for_each(quantize_row)?;
         } else {
             let rows = x.par_chunks_exact(inputs).zip(self.values.par_chunks_exact_mut(inputs));
-            rows.zip(self.scales.par_chunks_exact_mut(groups)).try_for_each(quantize)?;
+            rows.zip(self.scales.par_chunks_exact_mut(groups)).try_for_each(quantize_row)?;
         }
         if tiles && self.is_regular() {
             let mut tiles = self.tiles.take().unwrap_or_default();

@@ -1,6 +1,5 @@
 //! Every kernel against the plain operations, bit for bit.
 
-use super::super::matrix::widen;
 use super::*;
 
 /// Values without a pattern that rounding could hide behind.
@@ -136,7 +135,10 @@ fn every_kernel_gives_the_bits_of_the_plain_int8_products() {
             for tiles in [false, kernel.tiles_q8()] {
                 let mut fast = vec![0.0; rows * tokens];
                 let mut quantized = q8::Quantized::default();
-                quantized.fill(kernel, &x, inputs, x_group, tiles, &Stop::default()).unwrap();
+                let quantize = |x: &[f32], group, values: &mut _, scales: &mut _| {
+                    kernel.quantize(x, group, values, scales)
+                };
+                quantized.fill(quantize, &x, inputs, x_group, tiles, &Stop::default()).unwrap();
                 kernel.q8(&quantized, w, &mut split(&mut fast, rows));
                 assert_eq!(fast, plain, "{} {inputs}×{rows}×{tokens} {tiles}", kernel.name());
             }
