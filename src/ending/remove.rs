@@ -9,8 +9,9 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::scratch::LOCK;
 use crate::stop;
+
+pub(super) const LOCK: &str = "lock";
 
 /// What tells the program that it is the one that removes. No part of the command line: nobody is told of it.
 #[cfg(unix)]

@@ -14,9 +14,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::remove::{hand_over, remove, whole};
+use super::remove::{LOCK, hand_over, remove, whole};
 
-pub(super) const LOCK: &str = "lock";
 const FILES: &str = "files";
 /// Others may take an empty folder for one that was left, before it has its lock.
 const TRIES: usize = 16;

@@ -20,7 +20,8 @@ use crate::error::{Error, Result};
 use crate::generate::{Ended, Next, Session};
 use crate::model::forward;
 use crate::stop::Stop;
-use crate::trace::block::{Counting, Cutting};
+use crate::trace::block::Cutting;
+use crate::trace::spread::Counting;
 use crate::trace::stage::{Input, Section};
 use crate::trace::{
     Answer, Block, Frame, FrameData, NoProbe, Order, Part, PassDims, Probe, Query, Recorder, Region, Select,

@@ -5,6 +5,7 @@ mod check;
 mod decoder;
 mod merging;
 mod sizes;
+mod wrong;
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -10,7 +10,6 @@ use super::card::{PassDims, Sizes};
 use super::frame::{Frame, FrameData, Number};
 use super::probe::{Probe, Values};
 use super::site::Site;
-use super::spread::{Part, Spread, Spreading};
 
 /// A box of indices: a range on each axis of a stage, outermost first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -75,7 +74,7 @@ impl Region {
     }
 
     /// The index, on the axes before the last, of row `row` of a tensor of `shape`.
-    fn outer(shape: &[usize], mut row: usize) -> Vec<usize> {
+    pub(super) fn outer(shape: &[usize], mut row: usize) -> Vec<usize> {
         let mut index = vec![0; shape.len().saturating_sub(1)];
         for (axis, index) in index.iter_mut().enumerate().rev() {
             *index = row % shape[axis].max(1);
@@ -196,58 +195,9 @@ impl Probe for Cutting {
     }
 }
 
-/// A probe that sums up a part of a stage without keeping it.
-#[derive(Debug)]
-pub struct Counting {
-    part: Part,
-    shape: Vec<usize>,
-    spreading: Spreading,
-}
-
-impl Counting {
-    /// For `part`, in pass `dims` of a model with `sizes`.
-    pub fn new(part: Part, sizes: &Sizes, dims: PassDims) -> Self {
-        let shape = sizes.shape(part.site.stage.axes(), dims);
-        Self { part, shape, spreading: Spreading::default() }
-    }
-
-    /// The spread of what was recorded.
-    pub fn spread(&self) -> Spread {
-        self.spreading.spread()
-    }
-
-    fn row(&mut self, row: usize, values: impl ExactSizeIterator<Item = f32> + Clone) {
-        match self.part.held {
-            Some((axis, index)) if axis + 1 == self.shape.len() => {
-                self.spreading.add(values.skip(index).take(1));
-            }
-            Some((axis, index)) if Region::outer(&self.shape, row)[axis] != index => {}
-            _ => self.spreading.add(values),
-        }
-    }
-}
-
-impl Probe for Counting {
-    const ENABLED: bool = true;
-
-    fn wants(&self, site: Site) -> bool {
-        site == self.part.site
-    }
-
-    fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) {
-        if site != self.part.site {
-            return;
-        }
-        let width = self.shape.last().copied().unwrap_or(1).max(1);
-        for (i, row) in rows.enumerate() {
-            // Ids and int8 values are exact in float32 as far as colours and statistics go.
-            self.row(row, values.slice(i * width..(i + 1) * width).numbers().map(|value| value as f32));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::spread::{Counting, Part};
     use super::super::stage::Stage;
     use super::*;
 

@@ -1,12 +1,15 @@
 //! What must be known about all values of a stage before a few of them can be drawn: statistics, what a colour scale
 //! should span, and for a vocabulary the order by size.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use ndarray::{ArrayD, Axis as Dimension};
 
 use super::block::{Block, Region};
+use super::card::{PassDims, Sizes};
 use super::frame::{Frame, FrameData, Stats, Summing};
+use super::probe::{Probe, Values};
 use super::site::Site;
 
 /// Some values of a stage: all, or those at one index of one of its axes.
@@ -203,6 +206,56 @@ impl Order {
         let kept = order.iter().map(|&id| values[id as usize]).take_while(|value| *value > 0.0);
         let (positive, sum) = (kept.clone().count(), kept.map(f64::from).sum());
         Self { ids: order.into(), positive, sum }
+    }
+}
+
+/// A probe that sums up a part of a stage without keeping it.
+#[derive(Debug)]
+pub struct Counting {
+    part: Part,
+    shape: Vec<usize>,
+    spreading: Spreading,
+}
+
+impl Counting {
+    /// For `part`, in pass `dims` of a model with `sizes`.
+    pub fn new(part: Part, sizes: &Sizes, dims: PassDims) -> Self {
+        let shape = sizes.shape(part.site.stage.axes(), dims);
+        Self { part, shape, spreading: Spreading::default() }
+    }
+
+    /// The spread of what was recorded.
+    pub fn spread(&self) -> Spread {
+        self.spreading.spread()
+    }
+
+    fn row(&mut self, row: usize, values: impl ExactSizeIterator<Item = f32> + Clone) {
+        match self.part.held {
+            Some((axis, index)) if axis + 1 == self.shape.len() => {
+                self.spreading.add(values.skip(index).take(1));
+            }
+            Some((axis, index)) if Region::outer(&self.shape, row)[axis] != index => {}
+            _ => self.spreading.add(values),
+        }
+    }
+}
+
+impl Probe for Counting {
+    const ENABLED: bool = true;
+
+    fn wants(&self, site: Site) -> bool {
+        site == self.part.site
+    }
+
+    fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) {
+        if site != self.part.site {
+            return;
+        }
+        let width = self.shape.last().copied().unwrap_or(1).max(1);
+        for (i, row) in rows.enumerate() {
+            // Ids and int8 values are exact in float32 as far as colours and statistics go.
+            self.row(row, values.slice(i * width..(i + 1) * width).numbers().map(|value| value as f32));
+        }
     }
 }
 

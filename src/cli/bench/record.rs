@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use super::report::Spread;
+use super::report::{Recording, Spread};
 use crate::backend::Backend;
 use crate::error::Result;
 use crate::generate::{Sampler, Sampling, Session};
@@ -14,17 +14,6 @@ use crate::trace::{Probe, Site, Stage, Values};
 
 /// Times that each kind of pass is run, after one that touches its buffers.
 const PASSES: usize = 5;
-
-/// Seconds of a prefill, by what is recorded of it.
-pub(super) struct Recording {
-    pub(super) tokens: usize,
-    /// Every row of the logits, which recording computes too.
-    pub(super) logits: Spread,
-    /// Every stage that cannot be derived from others.
-    pub(super) kept: Spread,
-    /// Every stage.
-    pub(super) all: Spread,
-}
 
 /// A probe that copies what it wants into buffers that stay.
 struct Copies {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::super::output;
-use super::record::Recording;
 use crate::trace::Stage;
 
 /// Everything that was measured.
@@ -73,6 +72,17 @@ pub(super) struct Prefill {
     pub(super) first: Duration,
     pub(super) rates: Spread,
     pub(super) gflops: f64,
+}
+
+/// Seconds of a prefill, by what is recorded of it.
+pub(super) struct Recording {
+    pub(super) tokens: usize,
+    /// Every row of the logits, which recording computes too.
+    pub(super) logits: Spread,
+    /// Every stage that cannot be derived from others.
+    pub(super) kept: Spread,
+    /// Every stage.
+    pub(super) all: Spread,
 }
 
 impl Spread {

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget};
 
+use super::manifest::MANIFEST;
 use super::manifest::Manifest;
-use super::target::{MANIFEST, Target};
+use super::target::Target;
 use crate::ending::scratch::Scratch;
 use crate::error::{Error, Result, printable};
 use crate::stop;

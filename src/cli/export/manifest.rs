@@ -11,7 +11,8 @@ use crate::cli::device::Device;
 use crate::cli::input::Run;
 use crate::trace::{Axis, PassDims, Site, Stage, Stats};
 
-use super::target::MANIFEST;
+/// The file that marks a directory as an export.
+pub(super) const MANIFEST: &str = "manifest.json";
 
 /// What a manifest says that it is, and which form of it.
 const FORMAT: &str = "llama-trace export";

@@ -11,14 +11,12 @@ use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use super::folder::{Folder, Kind};
-use super::manifest::{self, Earlier};
+use super::manifest::{self, Earlier, MANIFEST};
 use super::{interrupted, stopped};
 use crate::ending::scratch::{self, Scratch};
 use crate::error::{Error, Result};
 use crate::stop;
 
-/// The file that marks a directory as an export.
-pub(super) const MANIFEST: &str = "manifest.json";
 /// The temporary folder's kind.
 const KIND: &str = "export";
 /// Where the earlier export's files are moved aside, in the temporary folder; the new ones are in [`NEW`].

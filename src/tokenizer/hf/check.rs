@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 
 use super::decoder::Decoder;
 use super::sizes::{Added, Growth, Ids, check_added, check_expression};
+use super::wrong::Wrong;
 
 /// The longest section other than the vocabulary, in bytes. Real ones have a few hundred.
 const MAX_SECTION: usize = 64 << 10;
@@ -45,9 +46,6 @@ pub(super) struct Checked {
     /// How much longer the normalizers may make a text.
     pub growth: Growth,
 }
-
-/// What is wrong with a file: expected, found.
-pub(super) type Wrong = (String, String);
 
 #[derive(Deserialize)]
 struct Sections<'a> {

@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-use super::check::Wrong;
+use super::wrong::Wrong;
 use crate::tokenizer::label::byte_token;
 
 /// How a token's name in the vocabulary becomes bytes of text.

@@ -8,7 +8,7 @@ use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use super::check::Wrong;
+use super::wrong::Wrong;
 use crate::tokenizer::MAX_VOCAB;
 
 /// The most added tokens, the longest of them, and the bytes of all, as in GGUF files: searching for them in a text

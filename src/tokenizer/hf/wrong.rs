@@ -1,0 +1,4 @@
+//! What a tokenizer.json may have wrong.
+
+/// What is wrong with a file: expected, found.
+pub(super) type Wrong = (String, String);
