@@ -6,7 +6,8 @@
 //! there. Only in the cache and in attention does a token meet others, and those go span by span.
 //!
 //! Each line computes one stage of the table in [`crate::trace::stage`] and then offers it to the probe
-//! under its name: `see.stage(…)` asks whether somebody wants it and copies it only then.
+//! under its name: `see.stage(…)` asks whether somebody wants it and copies it only then. An operation that a device
+//! would fuse makes several, and offers each of them: `see.stages(…)`.
 //!
 //! Where a `?` stands, the pass may be left: an operation that was asked to stop has not written all of its
 //! output, and nobody gets to see it.
