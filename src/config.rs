@@ -1,12 +1,12 @@
 //! The hyperparameters of a Llama, under the names of the paper and of PyTorch code.
 
-use std::sync::Arc;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
 /// Everything about a model that is not a weight. One letter a size, as in the table of stages:
 /// D, H, G, C, F, V.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelConfig {
     /// D: width of the residual stream (`hidden_size`, `dim`).
     pub dim: usize,
@@ -53,7 +53,8 @@ pub struct ModelConfig {
 }
 
 /// The arithmetic that a model runs in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Precision {
     /// Every stage in float32, the weights exactly as they are stored.
     F32,
@@ -128,7 +129,8 @@ impl Precision {
 }
 
 /// RoPE frequency scaling, by Hugging Face's `rope_type`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum RopeScaling {
     /// Frequencies as they are (`default`).
     None,
@@ -151,12 +153,13 @@ pub enum RopeScaling {
     },
     /// A divisor for each frequency (C/2), as GGUF files have in `rope_freqs.weight`: how they keep Llama
     /// 3.1's rule.
-    Divisors(Arc<[f32]>),
+    Divisors(Vec<f32>),
 }
 
 /// The two ways to pair the C components of a head for RoPE. They differ by a permutation of the rows of
 /// wq and wk, which a checkpoint has applied or has not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Pairing {
     /// Pairs (i, i + C/2): Hugging Face checkpoints, `rotate_half`.
     Halves,

@@ -23,7 +23,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("checkpoint", &["config", "error", "files", "stop"]),
     ("hub", &["checkpoint", "ending", "error", "files", "stop"]),
     ("tokenizer", &["config", "error", "files", "stop"]),
-    ("trace", &["error"]),
+    ("trace", &["config", "error"]),
     ("chapters", &["trace"]),
     ("backend", &["checkpoint", "config", "error", "files", "ops", "stop"]),
     ("model", &["backend", "checkpoint", "config", "error", "ops", "stop", "trace"]),

@@ -217,7 +217,7 @@ fn wait(live: &mut Live, site: Site) -> llama_trace::error::Result<Arc<Frame>> {
         .passes
         .get(site.pass)
         .map_or(PassDims { pass: 0, start: 0, tokens: 1 }, |pass| pass.dims);
-    let shape = live.outline().card.sizes.shape(site.stage.axes(), dims);
+    let shape = live.outline().card.sizes().shape(site.stage.axes(), dims);
     let block = wait_for(live, site, &Region::whole(&shape))?;
     assert!(block.is_whole(), "{site}");
     Ok(block.frame)

@@ -8,7 +8,7 @@ mod weights;
 
 use crate::backend::Backend;
 use crate::checkpoint::Checkpoint;
-use crate::config::{ModelConfig, Precision};
+use crate::config::ModelConfig;
 use crate::error::Result;
 use crate::ops;
 use crate::trace::{ModelCard, Sizes};
@@ -29,25 +29,6 @@ pub struct Model<B: Backend> {
     pub rope_frequencies: B::Buffer,
     name: String,
     ignored: Vec<String>,
-}
-
-impl Sizes {
-    /// The sizes of a model of this configuration, run in `precision`.
-    pub fn new(config: &ModelConfig, precision: Precision) -> Self {
-        Self {
-            layers: config.layers,
-            dim: config.dim,
-            heads: config.heads,
-            kv_heads: config.kv_heads,
-            head_dim: config.head_dim,
-            hidden: config.ffn_dim,
-            vocab: config.vocab,
-            qk_norm: config.qk_norm,
-            window: config.window,
-            window_from: config.window_from,
-            group: precision.group(),
-        }
-    }
 }
 
 impl<B: Backend> Model<B> {
@@ -76,22 +57,12 @@ impl<B: Backend> Model<B> {
 
     /// What a trace of this model says about it.
     pub fn card(&self) -> ModelCard {
-        let config = &self.config;
         ModelCard {
             name: self.name.clone(),
             ignored: self.ignored.clone(),
-            sizes: self.sizes(),
-            context: config.context,
-            norm_eps: config.norm_eps,
-            rope_theta: config.rope_theta,
-            rope_scaling: config.rope_scaling.to_string(),
-            pairing: config.pairing.name().into(),
-            qkv_bias: config.qkv_bias,
-            output_bias: config.output_bias,
-            mlp_bias: config.mlp_bias,
-            tied: config.tied,
+            config: self.config.clone(),
+            precision: self.backend.precision(),
             backend: self.backend.name().into(),
-            precision: self.backend.precision().name().into(),
         }
     }
 }

@@ -165,7 +165,7 @@ impl Live {
 
     /// Why no pass follows, for whoever asked for one.
     fn why(&self, ended: Ended) -> Error {
-        let (tokens, context) = (self.capacity, self.outline.card.context);
+        let (tokens, context) = (self.capacity, self.outline.card.config.context);
         match ended {
             Ended::Text => {
                 let last = self.outline.passes.last().and_then(|pass| pass.sampled.as_ref());
@@ -243,7 +243,7 @@ impl Live {
             }
             Query::Order(part) => {
                 let dims = self.outline.passes.get(part.site.pass)?.dims;
-                let region = part.region(&self.outline.card.sizes.shape(part.site.stage.axes(), dims));
+                let region = part.region(&self.outline.card.sizes().shape(part.site.stage.axes(), dims));
                 let block = lock(&self.store).get(part.site, &region)?;
                 (region.count() <= AT_ONCE).then(|| Answer::Order(Order::of(&block, part.held)))
             }
@@ -369,7 +369,7 @@ impl Source for Live {
         };
         Status::Working(match self.progress.layer.load(Ordering::Relaxed) {
             NO_LAYER => doing,
-            layer => format!("{doing}: layer {layer} of 0-{}", self.outline.card.sizes.layers - 1),
+            layer => format!("{doing}: layer {layer} of 0-{}", self.outline.card.sizes().layers - 1),
         })
     }
 

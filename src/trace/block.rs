@@ -197,23 +197,15 @@ impl Probe for Cutting {
 
 #[cfg(test)]
 mod tests {
+    use super::super::card::ModelCard;
     use super::super::spread::{Counting, Part};
     use super::super::stage::Stage;
     use super::*;
 
-    const SIZES: Sizes = Sizes {
-        layers: 1,
-        dim: 2,
-        heads: 3,
-        kv_heads: 1,
-        head_dim: 2,
-        hidden: 2,
-        vocab: 2,
-        qk_norm: false,
-        window: None,
-        window_from: 0,
-        group: None,
-    };
+    fn sizes() -> Sizes {
+        ModelCard::small(|config| (config.heads, config.head_dim) = (3, 2)).sizes()
+    }
+
     const DIMS: PassDims = PassDims { pass: 0, start: 0, tokens: 4 };
 
     #[test]
@@ -233,8 +225,8 @@ mod tests {
     fn a_block_has_the_values_that_the_whole_frame_has_there() {
         let site = Site::layer(0, 0, Stage::Qk);
         let region = Region(vec![1..3, 2..4, 1..3]);
-        let mut cutting = Cutting::new(site, region.clone(), &SIZES, DIMS);
-        let mut counting = Counting::new(Part { site, held: Some((0, 2)) }, &SIZES, DIMS);
+        let mut cutting = Cutting::new(site, region.clone(), &sizes(), DIMS);
+        let mut counting = Counting::new(Part { site, held: Some((0, 2)) }, &sizes(), DIMS);
         let values: Vec<f32> = (0..48).map(|i| i as f32).collect();
         for rows in [6..12, 0..6] {
             let values = Values::F32(&values[rows.start * 4..rows.end * 4]);

@@ -1,8 +1,13 @@
-//! What a trace must know about the model it came from: sizes, and the facts that formulas name.
+//! What a trace must know about the model it came from: its configuration, the sizes that shapes are made of, and the
+//! arithmetic.
+
+use serde::{Deserialize, Serialize};
 
 use super::axis::Axis;
 use super::stage::{Input, Rounded, Stage};
 use super::step::Step;
+use crate::config::{ModelConfig, Precision};
+use crate::error::{Error, Result};
 
 /// What shapes are made of, and what decides which stages there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,39 +55,38 @@ impl PassDims {
 }
 
 /// The model that a trace was recorded from.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelCard {
     /// Short name.
     pub name: String,
-    /// Fields of its configuration that were ignored because the user said so.
+    /// Fields of its configuration file that were ignored because the user said so.
     pub ignored: Vec<String>,
-    /// The sizes.
-    pub sizes: Sizes,
-    /// Longest sequence the model is meant for.
-    pub context: usize,
-    /// ε of RMSNorm.
-    pub norm_eps: f32,
-    /// θ of RoPE.
-    pub rope_theta: f32,
-    /// RoPE frequency scaling, in words.
-    pub rope_scaling: String,
-    /// RoPE pairing, in words.
-    pub pairing: String,
-    /// Whether the query, key and value projections add a bias.
-    pub qkv_bias: bool,
-    /// Whether the attention's output projection adds a bias.
-    pub output_bias: bool,
-    /// Whether the feed-forward projections add a bias.
-    pub mlp_bias: bool,
-    /// Whether the output head is the embedding table.
-    pub tied: bool,
-    /// What computed the values: "cpu".
+    /// The hyperparameters.
+    pub config: ModelConfig,
+    /// The arithmetic that the values were computed in.
+    pub precision: Precision,
+    /// What computed them: "cpu".
     pub backend: String,
-    /// The arithmetic that they were computed in: "f32", "bf16" or "q8".
-    pub precision: String,
 }
 
 impl Sizes {
+    /// The sizes of a model of this configuration, run in `precision`.
+    pub fn new(config: &ModelConfig, precision: Precision) -> Self {
+        Self {
+            layers: config.layers,
+            dim: config.dim,
+            heads: config.heads,
+            kv_heads: config.kv_heads,
+            head_dim: config.head_dim,
+            hidden: config.ffn_dim,
+            vocab: config.vocab,
+            qk_norm: config.qk_norm,
+            window: config.window,
+            window_from: config.window_from,
+            group: precision.group(),
+        }
+    }
+
     /// The window of `layer`, if it has one.
     pub fn window_of(&self, layer: usize) -> Option<usize> {
         self.window.filter(|_| layer >= self.window_from)
@@ -133,14 +137,33 @@ impl Sizes {
 }
 
 impl ModelCard {
+    /// What shapes are made of.
+    pub fn sizes(&self) -> Sizes {
+        Sizes::new(&self.config, self.precision)
+    }
+
+    /// Checks a card that was read: what is computed from it must not divide by zero or overflow.
+    ///
+    /// # Errors
+    /// As [`ModelConfig::check`], and where the groups of int8 values are empty.
+    pub fn check(&self) -> Result<()> {
+        self.config.check()?;
+        match self.precision {
+            Precision::Q8 { group: 0 } => Err(Error::model("the groups of int8 values cannot be right")
+                .expected("at least 1 value that shares a scale")
+                .found("0")),
+            _ => Ok(()),
+        }
+    }
+
     /// The formula of `step` with this model's numbers, and what its arithmetic adds to it.
     pub fn formula(&self, step: Step, dims: PassDims) -> String {
         let text = self.fill(step.formula(), dims);
         let Step::Stage(stage) = step else { return text };
-        match (self.sizes.group, self.precision.as_str()) {
-            (Some(group), _) => text + &in_int8(stage, group),
-            (None, "bf16") => text + in_bfloat16(stage),
-            _ => text,
+        match self.precision {
+            Precision::Q8 { group } => text + &in_int8(stage, group),
+            Precision::Bf16 => text + in_bfloat16(stage),
+            Precision::F32 => text,
         }
     }
 
@@ -148,7 +171,7 @@ impl ModelCard {
     /// stage table, `{group}` for H/G, `{half}` for C/2, `{last}` for C − 1, `{keys}` and `{tokens}` for K and T,
     /// `{g}` for the activations that share a scale, `{window}` for the mask's second condition in a model with a sliding window.
     pub fn fill(&self, text: &str, dims: PassDims) -> String {
-        let sizes = &self.sizes;
+        let sizes = self.sizes();
         let window = sizes.window.map_or(String::new(), |window| {
             let all = sizes.window_from == 0;
             let from = if all { String::new() } else { format!(" (layers from {})", sizes.window_from) };
@@ -169,8 +192,8 @@ impl ModelCard {
             ("{GC}", (sizes.kv_heads * sizes.head_dim).to_string()),
             ("{group}", (sizes.heads / sizes.kv_heads).to_string()),
             ("{half}", (sizes.head_dim / 2).to_string()),
-            ("{eps}", format!("{:?}", self.norm_eps)),
-            ("{theta}", self.rope_theta.to_string()),
+            ("{eps}", format!("{:?}", self.config.norm_eps)),
+            ("{theta}", self.config.rope_theta.to_string()),
             ("{g}", sizes.group.map_or(String::new(), |group| group.to_string())),
         ];
         numbers.iter().fold(text.to_owned(), |text, (mark, number)| text.replace(mark, number))
@@ -207,56 +230,60 @@ fn in_bfloat16(stage: Stage) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn formula(stage: Stage, precision: &str, group: Option<usize>) -> String {
-        let sizes = Sizes {
-            layers: 1,
-            dim: 24,
-            heads: 4,
-            kv_heads: 2,
-            head_dim: 6,
-            hidden: 28,
-            vocab: 43,
-            qk_norm: false,
-            window: None,
-            window_from: 0,
-            group,
-        };
-        let card = ModelCard {
-            name: "test".into(),
-            ignored: vec![],
-            sizes,
-            context: 8,
+impl ModelCard {
+    /// A small model to test with: `change` makes of it what the test is about.
+    pub(crate) fn small(change: impl FnOnce(&mut ModelConfig)) -> Self {
+        use crate::config::{Pairing, RopeScaling};
+        let mut config = ModelConfig {
+            dim: 8,
+            layers: 2,
+            heads: 2,
+            kv_heads: 1,
+            head_dim: 4,
+            ffn_dim: 8,
+            vocab: 10,
+            context: 16,
             norm_eps: 1e-5,
             rope_theta: 1e4,
-            rope_scaling: "none".into(),
-            pairing: "halves".into(),
+            rope_scaling: RopeScaling::None,
+            pairing: Pairing::Halves,
             qkv_bias: false,
             output_bias: false,
             mlp_bias: false,
+            qk_norm: false,
+            window: None,
+            window_from: 0,
             tied: false,
-            backend: "cpu".into(),
-            precision: precision.into(),
         };
+        change(&mut config);
+        let (name, backend) = ("small".into(), "cpu".into());
+        Self { name, ignored: vec![], config, precision: Precision::F32, backend }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn formula(stage: Stage, precision: Precision) -> String {
+        let card = ModelCard { precision, ..ModelCard::small(|_| {}) };
         card.formula(Step::Stage(stage), PassDims { pass: 0, start: 0, tokens: 2 })
     }
 
     #[test]
     fn a_formula_says_what_its_arithmetic_adds() {
         for stage in [Stage::FfnDown, Stage::AttnNorm, Stage::Keys, Stage::Probs] {
-            let text = formula(stage, "f32", None);
+            let text = formula(stage, Precision::F32);
             assert!(!text.contains("int8") && !text.contains("bfloat16"), "{stage}: {text}");
         }
-        let in_q8 = |stage| formula(stage, "q8", Some(10));
+        let in_q8 = |stage| formula(stage, Precision::Q8 { group: 10 });
         let product = in_q8(Stage::FfnDown);
         assert!(product.contains("ffn_hidden_q8 · the int8 values of w2") && product.contains("group of 10"));
         assert!(in_q8(Stage::Embedding).contains("a scale for each 10"));
         assert!(!in_q8(Stage::Qk).contains("int8"), "attention stays in float32");
         assert!(!in_q8(Stage::AttnNorm).contains("int8"));
 
-        let in_bf16 = |stage| formula(stage, "bf16", None);
+        let in_bf16 = |stage| formula(stage, Precision::Bf16);
         assert!(in_bf16(Stage::FfnDown).ends_with("the result rounded to bfloat16"));
         assert!(in_bf16(Stage::AttnNorm).contains("before the weight, and after it"));
         assert!(in_bf16(Stage::XqRope).contains("each product rounded"));

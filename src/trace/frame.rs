@@ -254,6 +254,7 @@ impl Frame {
 
 #[cfg(test)]
 mod tests {
+    use super::super::card::ModelCard;
     use super::super::stage::Stage;
     use super::*;
 
@@ -284,19 +285,7 @@ mod tests {
         let values: Vec<f32> = (0..12).map(|i| i as f32).collect();
         let data = FrameData::F32(ArrayD::from_shape_vec(IxDyn(&[3, 2, 2]), values).unwrap());
         let keys = Frame { site: Site::layer(0, 0, Stage::Keys), axes: Stage::Keys.axes(), data };
-        let sizes = Sizes {
-            layers: 1,
-            dim: 4,
-            heads: 2,
-            kv_heads: 1,
-            head_dim: 2,
-            hidden: 4,
-            vocab: 4,
-            qk_norm: false,
-            window: None,
-            window_from: 0,
-            group: None,
-        };
+        let sizes = ModelCard::small(|config| (config.dim, config.head_dim) = (4, 2)).sizes();
         let keys_t = keys.view(View::KeysT, &sizes);
         assert_eq!(keys_t.shape(), [2, 2, 3]);
         assert_eq!(keys_t.get(&[1, 0, 2]), keys.get(&[2, 1, 0]));

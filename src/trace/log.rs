@@ -64,12 +64,12 @@ impl Line {
 pub fn lines(card: &ModelCard, dims: PassDims, times: &HashMap<Site, Duration>) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut section = |section, layer| {
-        for step in Step::in_section(section).filter(|step| step.stage().present(&card.sizes, dims)) {
+        for step in Step::in_section(section).filter(|step| step.stage().present(&card.sizes(), dims)) {
             lines.push(line(card, dims, layer, step, times));
         }
     };
     section(Section::Start, None);
-    for layer in 0..card.sizes.layers {
+    for layer in 0..card.sizes().layers {
         section(Section::Layer, Some(layer));
     }
     section(Section::End, None);
@@ -98,12 +98,12 @@ fn line(
 }
 
 fn operand(card: &ModelCard, dims: PassDims, name: &'static str, axes: &[Axis]) -> Operand {
-    Operand { name, axes: axes.to_vec(), shape: card.sizes.shape(axes, dims), group: None }
+    Operand { name, axes: axes.to_vec(), shape: card.sizes().shape(axes, dims), group: None }
 }
 
 /// A weight: in int8 where products are, if it is a matrix.
 fn weight(card: &ModelCard, dims: PassDims, weight: &WeightUse) -> Operand {
-    let group = card.sizes.group.filter(|_| weight.axes.len() == 2);
+    let group = card.sizes().group.filter(|_| weight.axes.len() == 2);
     Operand { group, ..operand(card, dims, weight.name, weight.axes) }
 }
 
@@ -114,7 +114,7 @@ pub fn inputs(card: &ModelCard, dims: PassDims, layer: Option<usize>, step: Step
         Step::Stage(stage) => stage,
     };
     let x = if stage.in_layer() && layer == Some(0) { Stage::Embedding } else { Stage::FfnResidual };
-    let stages = stage.inputs(&card.sizes, dims).into_iter().filter_map(|input| match input {
+    let stages = stage.inputs(&card.sizes(), dims).into_iter().filter_map(|input| match input {
         Input::Stage(stage) => Some(stage),
         Input::LayerInput => Some(x),
         Input::Positions => None,

@@ -85,24 +85,14 @@ impl<S: FnMut(Frame)> Probe for Recorder<'_, S> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::card::ModelCard;
     use super::super::stage::Stage;
     use super::*;
 
     #[test]
     fn rows_come_in_any_order_and_a_frame_goes_out_when_it_is_whole() {
-        let sizes = Sizes {
-            layers: 1,
-            dim: 2,
-            heads: 1,
-            kv_heads: 1,
-            head_dim: 2,
-            hidden: 2,
-            vocab: 2,
-            qk_norm: false,
-            window: None,
-            window_from: 0,
-            group: None,
-        };
+        let sizes =
+            ModelCard::small(|config| (config.layers, config.dim, config.head_dim) = (1, 2, 2)).sizes();
         let dims = PassDims { pass: 0, start: 0, tokens: 3 };
         let (select, mut frames) = (Select::all(), Vec::new());
         let mut recorder = Recorder::new(sizes, dims, &select, |frame| frames.push(frame));

@@ -86,7 +86,7 @@ impl Select {
     pub fn check(&self, card: &ModelCard, passes: &[PassDims]) -> Result<()> {
         let passes: Vec<_> = passes.iter().filter(|dims| self.has_pass(dims.pass)).collect();
         for &step in self.steps.iter().flatten() {
-            let has = |dims: &&&PassDims| step.stage().present(&card.sizes, ***dims);
+            let has = |dims: &&&PassDims| step.stage().present(&card.sizes(), ***dims);
             if let (Some(first), None) = (passes.first(), passes.iter().find(has)) {
                 return Err(absent(step, card, **first));
             }

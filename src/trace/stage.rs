@@ -8,6 +8,7 @@ use std::fmt;
 
 use super::axis::Axis;
 use super::card::{ModelCard, PassDims, Sizes};
+use crate::config::ModelConfig;
 use table::TABLE;
 
 pub use table::Stage;
@@ -305,7 +306,7 @@ impl Stage {
     /// Why it does not exist in pass `dims` of `card`'s model; none where it does. `name` is what the user
     /// called it: its own name, or that of a view of it.
     pub fn absence(self, name: &str, card: &ModelCard, dims: PassDims) -> Option<Absence> {
-        if self.present(&card.sizes, dims) {
+        if self.present(&card.sizes(), dims) {
             return None;
         }
         Some(match self.info().exists {
@@ -326,9 +327,12 @@ impl Stage {
             },
             Exists::Int8 => Absence {
                 what: format!("this run has no {name}"),
-                why: format!("it computes in {}; where products are in int8 there is one", card.precision),
+                why: format!(
+                    "it computes in {}; where products are in int8 there is one",
+                    card.precision.name()
+                ),
                 expected: "a run whose products are in int8",
-                found: format!("a run in {}", card.precision),
+                found: format!("a run in {}", card.precision.name()),
                 next: "add --precision q8",
             },
         })
@@ -360,12 +364,12 @@ impl Stage {
 
     /// The weights that it reads in this model, biases only where the model has them.
     pub fn weights(self, card: &ModelCard) -> impl Iterator<Item = &'static WeightUse> {
-        let (qkv, output, mlp) = (card.qkv_bias, card.output_bias, card.mlp_bias);
+        let ModelConfig { qkv_bias, output_bias, mlp_bias, .. } = card.config;
         self.info().weights.iter().filter(move |weight| match weight.when {
             When::Always => true,
-            When::QkvBias => qkv,
-            When::OutputBias => output,
-            When::MlpBias => mlp,
+            When::QkvBias => qkv_bias,
+            When::OutputBias => output_bias,
+            When::MlpBias => mlp_bias,
         })
     }
 }
@@ -419,19 +423,7 @@ mod tests {
     fn masks_exist_only_where_a_key_is_hidden() {
         let decode = PassDims { pass: 1, start: 5, tokens: 1 };
         let prefill = PassDims { pass: 0, start: 0, tokens: 5 };
-        let mut sizes = Sizes {
-            layers: 2,
-            dim: 8,
-            heads: 2,
-            kv_heads: 1,
-            head_dim: 4,
-            hidden: 8,
-            vocab: 10,
-            qk_norm: false,
-            window: None,
-            window_from: 0,
-            group: None,
-        };
+        let mut sizes = ModelCard::small(|_| {}).sizes();
         for window in [None, Some(6)] {
             sizes.window = window;
             assert!(!Stage::Mask.present(&sizes, decode) && !Stage::MaskedScores.present(&sizes, decode));

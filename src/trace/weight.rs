@@ -49,8 +49,8 @@ impl Weight {
 
     /// Whether `card`'s model has it. A tied head is the embedding table, and is named so.
     pub fn present(self, card: &ModelCard) -> bool {
-        let tied = card.tied && self.by == Stage::Logits;
-        let there = self.by.info().exists != Exists::QkNorm || card.sizes.qk_norm;
+        let tied = card.config.tied && self.by == Stage::Logits;
+        let there = self.by.info().exists != Exists::QkNorm || card.sizes().qk_norm;
         !tied && there && self.by.weights(card).any(|weight| weight.name == self.used.name)
     }
 

@@ -113,7 +113,7 @@ impl App {
     /// The viewer of `outline` at the first step, on a screen of `size`.
     pub fn new(outline: Outline, theme: Theme, size: (u16, u16)) -> Self {
         let place = Walk::new(&outline, 0).at(0);
-        let selected = Selected::new(&outline.card.sizes);
+        let selected = Selected::new(&outline.card.sizes());
         let mut app = Self {
             outline,
             theme,
@@ -216,7 +216,7 @@ impl App {
 
     /// The shape of the current step.
     pub fn shape(&self) -> Vec<usize> {
-        self.outline.card.sizes.shape(self.place.step.axes(), self.dims())
+        self.outline.card.sizes().shape(self.place.step.axes(), self.dims())
     }
 
     /// The index under the cursor.
@@ -358,8 +358,8 @@ impl App {
         let pass = self.place.pass.min(outline.passes.len().saturating_sub(1));
         let place = Walk::new(&outline, pass).same(self.place);
         // Branches have the model's sizes, other traces may not.
-        if outline.card.sizes != self.outline.card.sizes {
-            self.selected = Selected::new(&outline.card.sizes);
+        if outline.card.sizes() != self.outline.card.sizes() {
+            self.selected = Selected::new(&outline.card.sizes());
         }
         self.outline = outline;
         self.expects_pass = false;

@@ -89,11 +89,11 @@ impl GotoLine {
         let mut names: Vec<String> = Vec::new();
         let dims = app.dims();
         for section in [Section::Start, Section::Layer, Section::End, Section::Sampler] {
-            let sizes = &app.outline.card.sizes;
+            let sizes = &app.outline.card.sizes();
             let here = Step::in_section(section).filter(|&step| present(step, sizes, dims));
             names.extend(here.map(|step| step.name().to_owned()));
         }
-        names.extend((0..app.outline.card.sizes.layers).map(|layer| format!("L{layer}")));
+        names.extend((0..app.outline.card.sizes().layers).map(|layer| format!("L{layer}")));
         if before.is_empty() {
             names.extend((0..app.outline.passes.len()).map(|pass| format!("p{pass}")));
         }
@@ -171,7 +171,7 @@ pub(super) fn resolve(
 ) -> Result<Spot, String> {
     check_run(outline, address)?;
     let walk = Walk::of(outline, dims);
-    let layers = outline.card.sizes.layers;
+    let layers = outline.card.sizes().layers;
     if let Some(layer) = address.layer.filter(|&layer| layer >= layers) {
         return Err(format!("there is no layer {layer}: 0 to {}", layers.max(1) - 1));
     }
@@ -201,7 +201,7 @@ pub(super) fn resolve(
     let mut index = Vec::new();
     for (at, number) in address.axes(Subject::Step(place.step))? {
         let axis = place.step.axes()[at];
-        let length = outline.card.sizes.axis(axis, dims);
+        let length = outline.card.sizes().axis(axis, dims);
         if number >= length {
             return Err(format!("{} {number} is past the last: there are {length}", axis.name()));
         }

@@ -59,7 +59,7 @@ fn dims_of(outline: &Outline, pass: usize) -> PassDims {
 /// # Errors
 /// [`Error::Usage`] with what there is, where it names something that is not there.
 pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
-    let sizes = app.outline.card.sizes;
+    let sizes = app.outline.card.sizes();
     let there = app.outline.passes.len();
     let at = open.at.as_ref();
     let pass = open.pass().unwrap_or(0);

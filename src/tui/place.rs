@@ -70,15 +70,16 @@ impl Walk {
 
     /// The steps of a pass of these sizes.
     pub fn of(outline: &Outline, dims: PassDims) -> Self {
-        let of =
-            |section| Step::in_section(section).filter(move |&step| present(step, &outline.card.sizes, dims));
+        let of = |section| {
+            Step::in_section(section).filter(move |&step| present(step, &outline.card.sizes(), dims))
+        };
         Self {
             run: outline.run,
             sequence: outline.sequence,
             pass: dims.pass,
             start: of(Section::Start).collect(),
             layer: of(Section::Layer).collect(),
-            layers: outline.card.sizes.layers,
+            layers: outline.card.sizes().layers,
             end: of(Section::End).chain(of(Section::Sampler)).collect(),
         }
     }
@@ -143,35 +144,7 @@ mod tests {
     use crate::trace::source::TokenLabel;
 
     fn outline() -> Outline {
-        let sizes = Sizes {
-            layers: 2,
-            dim: 8,
-            heads: 2,
-            kv_heads: 1,
-            head_dim: 4,
-            hidden: 8,
-            vocab: 10,
-            qk_norm: false,
-            window: None,
-            window_from: 0,
-            group: None,
-        };
-        let card = ModelCard {
-            name: "m".into(),
-            ignored: vec![],
-            sizes,
-            context: 16,
-            norm_eps: 1e-5,
-            rope_theta: 1e4,
-            rope_scaling: "none".into(),
-            pairing: "halves".into(),
-            qkv_bias: false,
-            output_bias: false,
-            mlp_bias: false,
-            tied: false,
-            backend: "cpu".into(),
-            precision: "f32".into(),
-        };
+        let card = ModelCard::small(|_| {});
         let pass = |pass, start, tokens| PassOutline {
             dims: PassDims { pass, start, tokens },
             tokens: vec![TokenLabel { id: 1, text: "a".into() }; tokens],

@@ -101,6 +101,7 @@ impl Selected {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::ModelCard;
 
     #[test]
     fn a_head_is_held_first() {
@@ -112,19 +113,8 @@ mod tests {
 
     #[test]
     fn a_key_head_follows_its_query_head() {
-        let sizes = Sizes {
-            layers: 1,
-            dim: 16,
-            heads: 4,
-            kv_heads: 2,
-            head_dim: 4,
-            hidden: 1,
-            vocab: 1,
-            qk_norm: false,
-            window: None,
-            window_from: 0,
-            group: None,
-        };
+        let sizes =
+            ModelCard::small(|config| (config.dim, config.heads, config.kv_heads) = (16, 4, 2)).sizes();
         let mut selected = Selected::new(&sizes);
         selected.set(Axis::Head, 3);
         assert_eq!(selected.get(Axis::KvHead, 2), 1);

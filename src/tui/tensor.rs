@@ -126,24 +126,12 @@ mod tests {
     use ndarray::{ArrayD, IxDyn};
 
     use super::*;
+    use crate::trace::ModelCard;
     use crate::trace::View;
-    use crate::trace::card::Sizes;
 
     #[test]
     fn a_view_is_where_copying_would_have_put_it() {
-        let sizes = Sizes {
-            layers: 1,
-            dim: 8,
-            heads: 4,
-            kv_heads: 2,
-            head_dim: 2,
-            hidden: 4,
-            vocab: 4,
-            qk_norm: false,
-            window: None,
-            window_from: 0,
-            group: None,
-        };
+        let sizes = ModelCard::small(|config| (config.heads, config.head_dim) = (4, 2)).sizes();
         for view in View::ALL {
             let shape = [3, 4, 2];
             let values = (0..24).map(|i| i as f32).collect();

@@ -240,7 +240,7 @@ fn slice(app: &mut App, by: isize) {
         Some(held) => move_on(app, held, by),
         None => match axes.iter().position(|axis| matches!(axis, Axis::HeadsMerged)) {
             // Side by side, the next head begins one head width further on.
-            Some(merged) => move_on(app, merged, by * app.outline.card.sizes.head_dim as isize),
+            Some(merged) => move_on(app, merged, by * app.outline.card.sizes().head_dim as isize),
             None => app.say(format!("{} has no heads to choose from", app.place.step.name()), false),
         },
     }

@@ -74,9 +74,9 @@ impl World {
     /// Whether `number` is one of the model's sizes, other than the few small ones.
     pub(crate) fn is_size(&self, number: &str) -> bool {
         let card = self.models["f32"].card();
-        let sizes = card.sizes;
+        let sizes = card.sizes();
         let (q, kv) = (sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim);
-        [sizes.dim, sizes.head_dim, sizes.hidden, sizes.vocab, card.context, q, kv]
+        [sizes.dim, sizes.head_dim, sizes.hidden, sizes.vocab, card.config.context, q, kv]
             .iter()
             .any(|size| *size > 9 && size.to_string() == number)
     }
@@ -223,7 +223,7 @@ impl<'a> Reader<'a> {
 
     fn config(&self, name: &str) -> Result<Value> {
         let card = self.model.card();
-        let sizes = card.sizes;
+        let sizes = card.sizes();
         let number = match name {
             "D" => sizes.dim,
             "H" => sizes.heads,
@@ -233,9 +233,9 @@ impl<'a> Reader<'a> {
             "V" => sizes.vocab,
             "g" => sizes.group.ok_or("no groups in this precision")?,
             "layers" => sizes.layers,
-            "context" => card.context,
-            "eps" => return Ok(Value::Number(f64::from(card.norm_eps))),
-            "theta" => return Ok(Value::Number(f64::from(card.rope_theta))),
+            "context" => card.config.context,
+            "eps" => return Ok(Value::Number(f64::from(card.config.norm_eps))),
+            "theta" => return Ok(Value::Number(f64::from(card.config.rope_theta))),
             _ => return Err(format!("the configuration has no {name}")),
         };
         Ok(Value::Number(number as f64))

@@ -2,8 +2,9 @@
 //! every view at every width from 60 to 200, on values and sizes that need room.
 
 use crossterm::event::{Event, KeyCode};
+use llama_trace::config::{ModelConfig, Precision};
 use llama_trace::trace::frame::Number;
-use llama_trace::trace::{Axis, Sizes, Stats, Step, TokenLabel};
+use llama_trace::trace::{Axis, Stats, Step, TokenLabel};
 use llama_trace::tui::app::{App, Mode};
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::view::layout::Layout;
@@ -167,7 +168,7 @@ impl Reader<'_> {
                 }
                 continue;
             };
-            let shape = self.app.outline().card.sizes.shape(step.axes(), self.app.dims());
+            let shape = self.app.outline().card.sizes().shape(step.axes(), self.app.dims());
             let shape: Vec<String> = shape.iter().map(ToString::to_string).collect();
             self.holds(numbers.is_empty() || numbers == shape, &format!("outline: {line}"));
         }
@@ -183,7 +184,7 @@ impl Reader<'_> {
         let mut expected = Vec::new();
         if let Some(held) = app.cut().held {
             let axis = app.place().step.axes()[held];
-            let sizes = &app.outline().card.sizes;
+            let sizes = &app.outline().card.sizes();
             let (length, group) = (app.shape()[held], sizes.heads / sizes.kv_heads);
             let at = app.index()[held];
             expected.extend([at, length]);
@@ -418,9 +419,16 @@ fn years(count: usize) -> Vec<TokenLabel> {
 
 /// Long axes, tiny and huge values, numbers for tokens.
 fn wide(tokens: usize, vocab: usize, factor: f32) -> Synthetic {
-    let sizes =
-        Sizes { layers: 16, dim: 300, heads: 12, kv_heads: 4, hidden: 1408, vocab, ..synthetic::SIZES };
-    let mut source = Synthetic::with(sizes, years(tokens));
+    let config = ModelConfig {
+        layers: 16,
+        dim: 300,
+        heads: 12,
+        kv_heads: 4,
+        ffn_dim: 1408,
+        vocab,
+        ..synthetic::config()
+    };
+    let mut source = Synthetic::with(config, Precision::F32, years(tokens));
     source.factor = factor;
     source.outlier = Some(-4e7);
     source

@@ -4,8 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::task::Poll;
 
+use llama_trace::config::{ModelConfig, Pairing, Precision, RopeScaling};
 use llama_trace::error::{Error, Result};
-use llama_trace::trace::card::{ModelCard, PassDims, Sizes};
+use llama_trace::trace::card::{ModelCard, PassDims};
 use llama_trace::trace::frame::FrameData;
 use llama_trace::trace::{
     Answer, Block, Frame, Order, Outline, PassOutline, Query, Region, Run, Site, Source, Spread, Stage,
@@ -13,20 +14,30 @@ use llama_trace::trace::{
 };
 use ndarray::{ArrayD, Dimension, IxDyn};
 
-/// Sizes small enough to know every value.
-pub(crate) const SIZES: Sizes = Sizes {
-    layers: 3,
-    dim: 32,
-    heads: 4,
-    kv_heads: 2,
-    head_dim: 8,
-    hidden: 48,
-    vocab: 64,
-    qk_norm: false,
-    window: None,
-    window_from: 0,
-    group: None,
-};
+/// A model small enough to know every value.
+pub(crate) fn config() -> ModelConfig {
+    ModelConfig {
+        layers: 3,
+        dim: 32,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 8,
+        ffn_dim: 48,
+        vocab: 64,
+        context: 64,
+        norm_eps: 1e-5,
+        rope_theta: 10000.0,
+        rope_scaling: RopeScaling::None,
+        pairing: Pairing::Neighbours,
+        qkv_bias: false,
+        output_bias: false,
+        mlp_bias: false,
+        qk_norm: false,
+        window: None,
+        window_from: 0,
+        tied: true,
+    }
+}
 
 const TEXTS: [&str; 12] =
     ["<s>", " Once", " upon", " a", " time", ",", " 小さな", " girl", "\n", " é\u{301}", "\u{200d}", " Lily"];
@@ -78,7 +89,7 @@ pub(crate) struct Synthetic {
 
 impl Synthetic {
     pub(crate) fn new() -> Self {
-        Self::with(SIZES, prompt())
+        Self::with(config(), Precision::F32, prompt())
     }
 
     /// Of a model of whose configuration this field was ignored.
@@ -91,27 +102,13 @@ impl Synthetic {
     /// A model with a window, with norms on queries and keys, and in int8, so that every step of the table is
     /// there.
     pub(crate) fn with_switches() -> Self {
-        let sizes = Sizes { qk_norm: true, window: Some(5), group: Some(5), ..SIZES };
-        Self::with(sizes, prompt())
+        let config = ModelConfig { qk_norm: true, window: Some(5), ..config() };
+        Self::with(config, Precision::Q8 { group: 5 }, prompt())
     }
 
-    pub(crate) fn with(sizes: Sizes, tokens: Vec<TokenLabel>) -> Self {
-        let card = ModelCard {
-            name: "synthetic-3x4".into(),
-            ignored: vec![],
-            sizes,
-            context: 64,
-            norm_eps: 1e-5,
-            rope_theta: 10000.0,
-            rope_scaling: "none".into(),
-            pairing: "neighbours (2i, 2i + 1)".into(),
-            qkv_bias: false,
-            output_bias: false,
-            mlp_bias: false,
-            tied: true,
-            backend: "cpu".into(),
-            precision: if sizes.group.is_some() { "q8" } else { "f32" }.into(),
-        };
+    pub(crate) fn with(config: ModelConfig, precision: Precision, tokens: Vec<TokenLabel>) -> Self {
+        let (name, backend) = ("synthetic-3x4".into(), "cpu".into());
+        let card = ModelCard { name, ignored: vec![], config, precision, backend };
         let dims = PassDims { pass: 0, start: 0, tokens: tokens.len() };
         let outline = Outline {
             run: Run::ITSELF,
@@ -148,7 +145,7 @@ impl Synthetic {
     }
 
     fn values(&self, site: Site, dims: PassDims) -> Frame {
-        let sizes = &self.outline.card.sizes;
+        let sizes = self.outline.card.sizes();
         let axes = site.stage.axes();
         let shape = sizes.shape(axes, dims);
         let index = IxDyn(&shape);
@@ -206,7 +203,7 @@ impl Synthetic {
                 // The stage's place in the table, those that only some models have left out where this has not.
                 let has = |stage: &&Stage| {
                     let switch = matches!(stage, Stage::XqNorm | Stage::XkNorm);
-                    stage.present(sizes, dims) || !(switch || stage.is_int8() || stage.is_scale())
+                    stage.present(&sizes, dims) || !(switch || stage.is_int8() || stage.is_scale())
                 };
                 let number = Stage::ALL.iter().filter(has).position(|stage| *stage == site.stage).unwrap();
                 let row = flat[..last].iter().fold(number, |row, i| row * 5 + i);

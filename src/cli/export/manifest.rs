@@ -37,7 +37,7 @@ pub(super) struct Manifest {
 impl Manifest {
     pub(super) fn new<D: Device>(run: &Run<D>, args: &RunArgs) -> Self {
         let card = run.model.card();
-        let sizes = card.sizes;
+        let sizes = card.sizes();
         let sampling = args.sampling.sampling();
         Self {
             format: FORMAT,
@@ -46,15 +46,15 @@ impl Manifest {
                 "name": card.name, "ignored_config": card.ignored,
                 "layers": sizes.layers, "dim": sizes.dim, "heads": sizes.heads, "kv_heads": sizes.kv_heads,
                 "head_dim": sizes.head_dim, "ffn_dim": sizes.hidden, "vocab": sizes.vocab,
-                "context": card.context, "norm_eps": float(card.norm_eps),
-                "rope_theta": float(card.rope_theta), "rope_scaling": card.rope_scaling,
-                "tied": card.tied, "qkv_bias": card.qkv_bias, "output_bias": card.output_bias,
-                "mlp_bias": card.mlp_bias, "qk_norm": sizes.qk_norm,
+                "context": card.config.context, "norm_eps": float(card.config.norm_eps),
+                "rope_theta": float(card.config.rope_theta), "rope_scaling": card.config.rope_scaling.to_string(),
+                "tied": card.config.tied, "qkv_bias": card.config.qkv_bias, "output_bias": card.config.output_bias,
+                "mlp_bias": card.config.mlp_bias, "qk_norm": sizes.qk_norm,
                 "q8_group": sizes.group, "window": sizes.window, "window_from": sizes.window.map(|_| sizes.window_from),
             }),
             backend: card.backend,
-            precision: card.precision,
-            pairing: card.pairing,
+            precision: card.precision.name().into(),
+            pairing: card.config.pairing.name().into(),
             prompt: run.text.clone(),
             sampling: json!({
                 "temperature": float(sampling.temperature), "top_k": sampling.top_k,

@@ -55,7 +55,7 @@ impl Writer {
 
 /// "(T=12 token, D=64 dim)".
 fn axes(app: &App, axes: &[Axis]) -> String {
-    let shape = app.outline().card.sizes.shape(axes, app.dims());
+    let shape = app.outline().card.sizes().shape(axes, app.dims());
     let parts: Vec<_> = (axes.iter().zip(shape))
         .map(|(axis, length)| match axis {
             Axis::One => "1".to_owned(),
@@ -104,7 +104,7 @@ fn shapes(app: &App, out: &mut Writer) {
             out.named("out", theme.dim(), &format!("{view} {}", axes(app, view.axes())));
         }
         Step::Stage(stage) => {
-            for input in stage.inputs(&app.outline().card.sizes, app.dims()) {
+            for input in stage.inputs(&app.outline().card.sizes(), app.dims()) {
                 let text = match input {
                     Input::Stage(input) => format!("{input} {}", axes(app, input.axes())),
                     Input::LayerInput => layer_input(app),
@@ -116,7 +116,7 @@ fn shapes(app: &App, out: &mut Writer) {
                 out.named("in", theme.dim(), &text);
             }
             for weight in stage.weights(&app.outline().card) {
-                let matrix = weight.axes.len() == 2 && app.outline().card.sizes.group.is_some();
+                let matrix = weight.axes.len() == 2 && app.outline().card.sizes().group.is_some();
                 let int8 = if matrix { " int8" } else { "" };
                 out.named(
                     "weight",
@@ -132,7 +132,7 @@ fn shapes(app: &App, out: &mut Writer) {
 /// What x is here: the layer before's output, or the embedding.
 fn layer_input(app: &App) -> String {
     let shape = axes(app, &[Axis::Token, Axis::Dim]);
-    let layers = app.outline().card.sizes.layers;
+    let layers = app.outline().card.sizes().layers;
     match app.place().layer.unwrap_or(layers).checked_sub(1) {
         Some(before) => format!("x = layer {before}'s ffn_residual {shape}"),
         None => format!("x = embedding {shape}"),
@@ -148,16 +148,16 @@ fn facts(app: &App, stage: Stage, out: &mut Writer) {
     }
     match stage {
         Stage::RopeCos | Stage::RopeSin => {
-            out.named("scaling", dim, &card.rope_scaling);
+            out.named("scaling", dim, &card.config.rope_scaling.to_string());
         }
         Stage::XqRope | Stage::XkRope => {
             let text = format!(
                 "{}: which two components of a head turn together; the checkpoint's weights decide",
-                card.pairing
+                card.config.pairing.name()
             );
             out.named("pairs", dim, &text);
         }
-        Stage::Logits if card.tied => {
+        Stage::Logits if card.config.tied => {
             out.named("tied", dim, "the output matrix is the embedding table");
         }
         _ => {}
@@ -166,7 +166,7 @@ fn facts(app: &App, stage: Stage, out: &mut Writer) {
 
 /// What g is at this stage, where there are groups.
 fn grouping(card: &ModelCard, stage: Stage) -> Option<String> {
-    let group = card.sizes.group?;
+    let group = card.sizes().group?;
     if stage.is_int8() || stage.is_scale() {
         let of_heads = stage
             .info()

@@ -120,7 +120,7 @@ fn pass_detail(app: &App, pass: usize) -> String {
 }
 
 fn shape(app: &App, step: Step) -> String {
-    let shape = app.outline().card.sizes.shape(step.axes(), app.dims());
+    let shape = app.outline().card.sizes().shape(step.axes(), app.dims());
     let lengths: Vec<_> = shape.iter().map(usize::to_string).collect();
     format!("({})", lengths.join(","))
 }

@@ -54,7 +54,7 @@ impl Widget for Title<'_> {
             Status::Working(what) => vec![Piece::words(format!(" {what} …"), strong)],
             Status::Idle => vec![
                 Piece::words(format!(" {name}"), strong),
-                Piece::whole(format!("  {} · {}", card.backend, card.precision), theme.dim()).rank(1),
+                Piece::whole(format!("  {} · {}", card.backend, card.precision.name()), theme.dim()).rank(1),
             ],
         };
         let room = Rect { width: area.width.saturating_sub(taken as u16 + 1), ..area };

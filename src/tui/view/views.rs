@@ -95,7 +95,7 @@ pub(in crate::tui) fn seen(app: &App, layout: &Layout) -> Region {
 /// `region` of the current step in the axes of its stage.
 pub(in crate::tui) fn in_stage(app: &App, region: Region) -> Region {
     let step = app.place().step;
-    let whole = app.outline().card.sizes.shape(step.stage().axes(), app.dims());
+    let whole = app.outline().card.sizes().shape(step.stage().axes(), app.dims());
     region_in_stage(step, region, &whole).within(&whole)
 }
 
