@@ -11,7 +11,6 @@ mod target;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use self::files::Files;
-use self::manifest::Manifest;
 use self::target::Target;
 pub(super) use self::target::take_back_left;
 use super::ExportArgs;
@@ -47,7 +46,7 @@ fn export<D: Device>(args: &ExportArgs) -> Result<()> {
         sites.into_iter().filter(|&site| select.contains(site)).map(Site::file_name).collect()
     })?;
     let bar = progress(&run.passes(possible), &sizes, &select);
-    let mut files = Files::new(target.begin()?, Manifest::new(&run, &args.run), sizes, &select, bar);
+    let mut files = Files::new(target.begin()?, manifest::new(&run, &args.run), sizes, &select, bar);
 
     let mut session = run.session(wanted)?;
     while let Next::Pass(dims) = session.next() {
@@ -57,7 +56,8 @@ fn export<D: Device>(args: &ExportArgs) -> Result<()> {
         stopped()?;
         let drawn = drawn?;
         files.check()?;
-        files.manifest.pass(&run, dims, &ids, drawn);
+        let tokens = ids.iter().map(|&id| run.label(id)).collect();
+        files.manifest.pass(dims, tokens, run.label(drawn));
     }
     if session.next() == Next::Ended(Ended::Full) {
         super::tell(full(&session));

@@ -6,6 +6,8 @@
 
 use std::task::Poll;
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::Result;
 
 use super::block::{Block, Region};
@@ -38,7 +40,7 @@ pub struct PassOutline {
 }
 
 /// A token and its text.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenLabel {
     /// The id.
     pub id: u32,

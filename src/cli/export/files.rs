@@ -11,13 +11,12 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 
 use super::manifest::MANIFEST;
-use super::manifest::Manifest;
 use super::target::Target;
 use crate::ending::scratch::Scratch;
 use crate::error::{Error, Result, printable};
 use crate::stop;
 use crate::trace::npy::Npy;
-use crate::trace::{PassDims, Probe, Select, Site, Sizes, Stats, Values};
+use crate::trace::{Manifest, PassDims, Probe, Select, Site, Sizes, Stats, Values};
 
 /// What has been written so far.
 pub(super) struct Files<'a> {
@@ -117,7 +116,7 @@ impl<'a> Files<'a> {
         self.bar.finish_and_clear();
         write_manifest(&self.folder.path().join(MANIFEST), &self.manifest)
             .map_err(|error| Error::output("the manifest cannot be written").found(error))?;
-        let count = self.manifest.file_count();
+        let count = self.manifest.files.len();
         let out = target.commit(self.folder)?;
         crate::cli::tell(format_args!(
             "wrote {count} stages and manifest.json to {}",

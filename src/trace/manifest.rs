@@ -1,0 +1,387 @@
+//! manifest.json of an export: what was run, on what, and what each file holds. One type writes it and reads it back.
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::address::Address;
+use super::axis::Axis;
+use super::card::{ModelCard, PassDims};
+use super::frame::Stats;
+use super::site::Site;
+use super::source::TokenLabel;
+use super::stage::Stage;
+use super::step::Step;
+
+/// What a manifest says that it is, and which form of it.
+const FORMAT: &str = "llama-trace export";
+const VERSION: u64 = 1;
+
+/// The manifest. What follows from the rest or from the table of stages is written for people and scripts, and made
+/// anew when a manifest is read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    #[serde(skip_deserializing)]
+    format: &'static str,
+    #[serde(skip_deserializing)]
+    version: u64,
+    /// The card in words and numbers.
+    #[serde(skip_deserializing)]
+    model: Map<String, Value>,
+    #[serde(skip_deserializing)]
+    backend: String,
+    #[serde(skip_deserializing)]
+    precision: &'static str,
+    #[serde(skip_deserializing)]
+    pairing: &'static str,
+    /// The prompt, where it was a text.
+    pub prompt: Option<String>,
+    /// How the tokens were drawn.
+    pub sampling: Option<Drawing>,
+    /// The passes that ran.
+    #[serde(default)]
+    pub passes: Vec<ManifestPass>,
+    /// The files.
+    pub files: Vec<ManifestFile>,
+    /// What other code calls each stage.
+    #[serde(skip_deserializing)]
+    aliases: Map<String, Value>,
+    /// The model; none in manifests that had it in words only.
+    pub card: Option<ModelCard>,
+}
+
+/// How the tokens were drawn, under the names of the options.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the options' own names")]
+pub struct Drawing {
+    pub temperature: f32,
+    pub top_k: usize,
+    pub top_p: f32,
+    pub seed: u64,
+}
+
+/// A pass of a manifest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ManifestPass {
+    /// Its number; 0 is the prefill.
+    pub pass: usize,
+    /// Tokens that were cached before it.
+    pub start: usize,
+    /// The tokens that it read.
+    pub tokens: Vec<TokenLabel>,
+    /// The token that was drawn after it.
+    pub sampled: TokenLabel,
+}
+
+/// A file of a manifest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ManifestFile {
+    /// Its path below the directory of the export.
+    pub file: String,
+    /// What it holds; none where that is not said whole.
+    #[serde(flatten)]
+    pub holds: Option<Box<Held>>,
+}
+
+/// What a file holds: a stage.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Held {
+    /// Its complete address; empty in manifests that had none.
+    #[serde(default)]
+    pub address: String,
+    /// Number of the pass.
+    pub pass: usize,
+    /// Number of the layer, where the stage has one.
+    pub layer: Option<usize>,
+    /// The stage's name.
+    pub stage: String,
+    /// The names of its axes, outermost first.
+    pub axes: Vec<String>,
+    /// The length of each.
+    pub shape: Vec<usize>,
+    /// The smallest finite value; none where there is none, as with the next three.
+    pub min: Option<f64>,
+    /// The largest finite value.
+    pub max: Option<f64>,
+    /// Mean of the finite values.
+    pub mean: Option<f64>,
+    /// Standard deviation of the finite values.
+    pub std: Option<f64>,
+    /// How many values are −∞.
+    pub neg_inf: usize,
+    /// How many are +∞.
+    pub pos_inf: usize,
+    /// How many are not a number.
+    pub nan: usize,
+}
+
+/// What tells a manifest from other files. The first ones did not say what they are.
+#[derive(Deserialize)]
+struct Mark {
+    format: Option<String>,
+    version: Option<u64>,
+    model: Option<IgnoredAny>,
+    passes: Option<IgnoredAny>,
+    aliases: Option<IgnoredAny>,
+}
+
+impl Manifest {
+    /// The manifest of an export that has no files yet.
+    pub fn new(card: ModelCard, prompt: Option<String>, sampling: Drawing) -> Self {
+        let (passes, files) = (Vec::new(), Vec::new());
+        Self::complete(Some(card), prompt, Some(sampling), passes, files)
+    }
+
+    fn complete(
+        card: Option<ModelCard>,
+        prompt: Option<String>,
+        sampling: Option<Drawing>,
+        passes: Vec<ManifestPass>,
+        files: Vec<ManifestFile>,
+    ) -> Self {
+        Self {
+            format: FORMAT,
+            version: VERSION,
+            model: card.as_ref().map(words).unwrap_or_default(),
+            backend: card.as_ref().map(|card| card.backend.clone()).unwrap_or_default(),
+            precision: card.as_ref().map_or("", |card| card.precision.name()),
+            pairing: card.as_ref().map_or("", |card| card.config.pairing.name()),
+            prompt,
+            sampling,
+            passes,
+            files,
+            aliases: aliases(),
+            card,
+        }
+    }
+
+    /// Reads a manifest of this program.
+    ///
+    /// # Errors
+    /// What `text` is instead, where it is not one.
+    pub fn read(text: &[u8]) -> Result<Self, String> {
+        let foreign = || "a file that is not a manifest of this program".to_owned();
+        let mark: Mark = serde_json::from_slice(text).map_err(|_| foreign())?;
+        match (&*mark.format.unwrap_or_default(), mark.version) {
+            (FORMAT, Some(VERSION)) => {}
+            (FORMAT, Some(version)) if version > VERSION => {
+                return Err(format!(
+                    "the manifest of an export of version {version}, which is newer than this program's"
+                ));
+            }
+            // As they were before they said so.
+            ("", None) if mark.model.is_some() && mark.passes.is_some() && mark.aliases.is_some() => {}
+            _ => return Err(foreign()),
+        }
+        let Self { prompt, sampling, passes, files, card, .. } =
+            serde_json::from_slice(text).map_err(|_| foreign())?;
+        if card.as_ref().is_some_and(|card| card.check().is_err()) {
+            return Err("a manifest whose model cannot be".to_owned());
+        }
+        Ok(Self::complete(card, prompt, sampling, passes, files))
+    }
+
+    /// Adds a pass that has run.
+    pub fn pass(&mut self, dims: PassDims, tokens: Vec<TokenLabel>, sampled: TokenLabel) {
+        self.passes.push(ManifestPass { pass: dims.pass, start: dims.start, tokens, sampled });
+    }
+
+    /// Adds a file.
+    pub fn file(&mut self, site: Site, shape: &[usize], stats: Stats) {
+        // JSON has no number that is not finite.
+        let finite = |value: f64| value.is_finite().then_some(value);
+        let holds = Held {
+            address: Address::of(site, Step::Stage(site.stage), &[]).to_string(),
+            pass: site.pass,
+            layer: site.layer,
+            stage: site.stage.name().to_owned(),
+            axes: site.stage.axes().iter().map(|axis| Axis::name(*axis).to_owned()).collect(),
+            shape: shape.to_vec(),
+            min: finite(stats.min),
+            max: finite(stats.max),
+            mean: finite(stats.mean),
+            std: finite(stats.std),
+            neg_inf: stats.neg_inf,
+            pos_inf: stats.pos_inf,
+            nan: stats.nan,
+        };
+        self.files.push(ManifestFile { file: site.file_name(), holds: Some(Box::new(holds)) });
+    }
+}
+
+/// What people and scripts read of the model.
+fn words(card: &ModelCard) -> Map<String, Value> {
+    let (config, group) = (&card.config, card.precision.group());
+    let words = json!({
+        "name": card.name, "ignored_config": card.ignored,
+        "layers": config.layers, "dim": config.dim, "heads": config.heads, "kv_heads": config.kv_heads,
+        "head_dim": config.head_dim, "ffn_dim": config.ffn_dim, "vocab": config.vocab,
+        "context": config.context, "norm_eps": float(config.norm_eps),
+        "rope_theta": float(config.rope_theta), "rope_scaling": config.rope_scaling.to_string(),
+        "tied": config.tied, "qkv_bias": config.qkv_bias, "output_bias": config.output_bias,
+        "mlp_bias": config.mlp_bias, "qk_norm": config.qk_norm,
+        "q8_group": group, "window": config.window, "window_from": config.window.map(|_| config.window_from),
+    });
+    match words {
+        Value::Object(words) => words,
+        _ => Map::new(),
+    }
+}
+
+/// A float32 setting with as many digits as it needs: 0.00001, not 0.000009999999747378752.
+fn float(value: f32) -> Value {
+    let value = value.to_string().parse().unwrap_or(f64::from(value));
+    serde_json::Number::from_f64(value).map_or(Value::Null, Value::Number)
+}
+
+/// What other code calls each stage.
+fn aliases() -> Map<String, Value> {
+    let names = |stage: &Stage| {
+        let aliases = stage.info().aliases;
+        let all = [
+            ("hugging_face", aliases.hugging_face),
+            ("transformer_lens", aliases.transformer_lens),
+            ("llama_cpp", aliases.llama_cpp),
+            ("go_walkthrough", aliases.go),
+        ];
+        let known = all.into_iter().filter(|(_, name)| !name.is_empty());
+        let known: Map<_, _> = known.map(|(code, name)| (code.to_owned(), Value::from(name))).collect();
+        (!known.is_empty()).then(|| (stage.name().to_owned(), Value::Object(known)))
+    };
+    Stage::ALL.iter().filter_map(names).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::spread::Spread;
+    use super::*;
+    use crate::config::{Precision, RopeScaling};
+
+    fn label(id: u32) -> TokenLabel {
+        TokenLabel { id, text: format!(" \u{1f600}\"{id}") }
+    }
+
+    fn written(precision: Precision, scaling: RopeScaling) -> Manifest {
+        let card = ModelCard::small(|config| {
+            config.rope_scaling = scaling;
+            config.norm_eps = 1e-5 + f32::EPSILON;
+            config.window = Some(3);
+        });
+        let drawing = Drawing { temperature: 0.7, top_k: 40, top_p: 0.95, seed: u64::MAX };
+        let mut manifest =
+            Manifest::new(ModelCard { precision, ..card }, Some("a\n\"b\"".to_owned()), drawing);
+        manifest.pass(PassDims { pass: 0, start: 0, tokens: 2 }, vec![label(1), label(7)], label(9));
+        let stats = |values: &[f32]| Spread::of(values.iter().copied()).stats;
+        manifest.file(Site::layer(0, 1, Stage::Xq), &[2, 2, 4], stats(&[0.1, -3e-9, f32::INFINITY]));
+        manifest.file(Site::once(0, Stage::Mask), &[2, 2], stats(&[f32::NEG_INFINITY, f32::NAN]));
+        manifest
+    }
+
+    #[test]
+    fn a_manifest_reads_what_it_wrote_to_the_bit() {
+        let scalings = [
+            RopeScaling::None,
+            RopeScaling::Linear { factor: 0.1 },
+            RopeScaling::Llama3 {
+                factor: 8.0,
+                low_freq_factor: 1.0,
+                high_freq_factor: 4.3,
+                original_context: 8192,
+            },
+            RopeScaling::Divisors(vec![1.0, 1.0 / 3.0].into()),
+        ];
+        let precisions = [Precision::F32, Precision::Bf16, Precision::Q8 { group: 3 }];
+        for (scaling, precision) in scalings.into_iter().zip(precisions.into_iter().cycle()) {
+            let manifest = written(precision, scaling);
+            let text = serde_json::to_vec_pretty(&manifest).unwrap();
+            assert_eq!(Manifest::read(&text), Ok(manifest.clone()));
+            let again = serde_json::to_vec_pretty(&Manifest::read(&text).unwrap()).unwrap();
+            assert_eq!(String::from_utf8(again), String::from_utf8(text));
+            for file in &manifest.files {
+                let holds = file.holds.as_ref().unwrap();
+                assert_eq!(Address::parse(&holds.address).unwrap().to_string(), holds.address);
+            }
+            let addresses: Vec<_> =
+                manifest.files.iter().map(|file| &*file.holds.as_ref().unwrap().address).collect();
+            assert_eq!(addresses, ["p0/L1/xq", "p0/mask"]);
+        }
+    }
+
+    #[test]
+    fn what_scripts_read_of_a_manifest_stands_where_it_stood() {
+        let manifest = written(Precision::Q8 { group: 3 }, RopeScaling::Linear { factor: 2.0 });
+        let value = serde_json::to_value(&manifest).unwrap();
+        let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
+        assert_eq!(
+            keys(&value),
+            "format version model backend precision pairing prompt sampling passes files aliases card"
+        );
+        assert_eq!(
+            keys(&value["files"][0]),
+            "file address pass layer stage axes shape min max mean std neg_inf pos_inf nan"
+        );
+        assert_eq!((&value["format"], &value["version"]), (&json!("llama-trace export"), &json!(1)));
+        let words = json!([value["precision"], value["pairing"], value["model"]["rope_scaling"]]);
+        assert_eq!(words, json!(["q8", "halves (i, i + C/2)", "linear, factor 2"]));
+        assert_eq!(value["model"]["q8_group"], 3);
+        assert_eq!(value["files"][1]["min"], Value::Null);
+        assert_eq!(value["files"][1]["layer"], Value::Null);
+    }
+
+    #[test]
+    fn a_damaged_manifest_is_refused_and_never_believed() {
+        let text = serde_json::to_string(&written(Precision::F32, RopeScaling::None)).unwrap();
+        for end in (0..text.len()).filter(|&end| text.is_char_boundary(end)) {
+            assert!(Manifest::read(&text.as_bytes()[..end]).is_err(), "cut after {end} bytes");
+        }
+        let damaged = |change: &dyn Fn(&mut Value)| {
+            let mut value: Value = serde_json::from_str(&text).unwrap();
+            change(&mut value);
+            Manifest::read(value.to_string().as_bytes())
+        };
+        assert!(damaged(&|_| {}).is_ok());
+        let wrong: [&dyn Fn(&mut Value); 8] = [
+            &|value| value["card"]["config"]["kv_heads"] = json!(0),
+            &|value| value["card"]["config"]["heads"] = json!(u64::MAX),
+            &|value| value["card"]["config"]["norm_eps"] = json!("small"),
+            &|value| value["card"]["precision"] = json!({"q8": {"group": 0}}),
+            &|value| value["card"]["precision"] = json!("f64"),
+            &|value| value["passes"][0]["tokens"][0]["id"] = json!(-1),
+            &|value| value["files"] = json!(["pass_000/xq.npy"]),
+            &|value| value["files"][0]["file"] = json!(3),
+        ];
+        for (number, wrong) in wrong.iter().enumerate() {
+            assert!(damaged(wrong).is_err(), "{number}");
+        }
+        // What a file holds is not said whole.
+        let cut = damaged(&|value| value["files"][0]["shape"] = json!([-1])).unwrap();
+        assert_eq!((&*cut.files[0].file, &cut.files[0].holds), ("pass_000/layer_01/xq.npy", &None));
+    }
+
+    #[test]
+    fn a_manifest_is_known_by_what_it_says_or_as_the_first_ones_were() {
+        let files = json!([{"file": "pass_000/layer_00/xq.npy"}, {"file": "pass_000/logits.npy"}]);
+        let read = |value: Value| Manifest::read(value.to_string().as_bytes());
+        let of_now = json!({"format": FORMAT, "version": VERSION, "files": files});
+        let first = json!({"model": {}, "passes": [], "files": files, "aliases": {}});
+        for manifest in [of_now, first] {
+            let names: Vec<_> = read(manifest).unwrap().files.into_iter().map(|file| file.file).collect();
+            assert_eq!(names, ["pass_000/layer_00/xq.npy", "pass_000/logits.npy"]);
+        }
+        for foreign in [
+            json!({}),
+            json!([]),
+            json!({"files": files}),
+            json!({"model": {}, "passes": [], "files": files}),
+            json!({"model": {}, "passes": [], "files": ["a"], "aliases": {}}),
+            json!({"format": "another", "version": VERSION, "files": files}),
+            json!({"format": FORMAT, "files": files}),
+            json!({"format": FORMAT, "version": VERSION}),
+            json!({"format": "another", "model": {}, "passes": [], "files": files, "aliases": {}}),
+        ] {
+            assert!(read(foreign.clone()).unwrap_err().contains("not a manifest"), "{foreign}");
+        }
+        let newer = read(json!({"format": FORMAT, "version": VERSION + 1, "files": files}));
+        assert!(newer.unwrap_err().contains("newer"));
+    }
+}
