@@ -25,7 +25,7 @@ use llama_trace::config::Precision;
 use llama_trace::generate::{Sampler, Sampling, Session};
 use llama_trace::model::{Model, forward};
 use llama_trace::replay::derive::{derive, is_derivable};
-use llama_trace::replay::{DEFAULT_MEMORY, Live, Start};
+use llama_trace::replay::{DEFAULT_MEMORY, LEAST_MEMORY, Live, Start};
 use llama_trace::stop::Stop;
 use llama_trace::trace::frame::Number;
 use llama_trace::trace::{

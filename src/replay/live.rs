@@ -312,6 +312,8 @@ impl Source for Live {
     fn stop(&mut self) {
         self.draws = 0;
         if self.status() != Status::Idle {
+            // What is under way hears the flag, what waits is found to be stopped. Where nobody hears it nothing runs.
+            drop(self.requests.send(Request::Stop));
             self.progress.stop(&self.stop);
         }
     }

@@ -33,6 +33,8 @@ pub(super) enum Request {
     Answer(Query),
     Cancel(Query),
     Advance,
+    /// Nothing of what was asked for before is to be begun any more.
+    Stop,
 }
 
 /// What the worker answers.
@@ -146,22 +148,30 @@ impl<'m, B: Backend> Worker<'m, B> {
                 let Ok(request) = inbox.recv() else { return };
                 first = Some(request);
             }
+            // From here on a request to stop meets the work, and what was asked for before it is found in the inbox.
+            self.progress.begin();
+            let mut stopped = Vec::new();
             for request in first.into_iter().chain(inbox.try_iter()) {
                 match request {
                     Request::Advance => advance = true,
                     Request::Answer(query) => queries.push_back(query),
                     Request::Cancel(query) => queries.retain(|waiting| *waiting != query),
+                    Request::Stop => {
+                        let waiting = queries.drain(..);
+                        stopped.extend(waiting.map(|query| Reply::Answer(query, Err(interrupted()))));
+                        if std::mem::take(&mut advance) {
+                            let dims = self.session.next_pass(self.session.waiting().len());
+                            stopped.push(Reply::Pass(dims, Err(interrupted())));
+                        }
+                    }
                 }
             }
-            if !advance && queries.is_empty() {
-                continue;
-            }
-            self.progress.begin();
             let reply = match queries.pop_front() {
                 Some(query) => {
                     let answer = self.answer(&query);
-                    Reply::Answer(query, answer)
+                    Some(Reply::Answer(query, answer))
                 }
+                None if !advance => None,
                 None => {
                     advance = false;
                     let ids = self.session.waiting().to_vec();
@@ -170,11 +180,12 @@ impl<'m, B: Backend> Worker<'m, B> {
                         Next::Pass(_) => None,
                         Next::Ended(ended) => Some(ended),
                     };
-                    Reply::Pass(dims, result.map(|sampled| (ids, sampled, ended)))
+                    Some(Reply::Pass(dims, result.map(|sampled| (ids, sampled, ended))))
                 }
             };
             self.progress.end(&stop);
-            if outbox.send(reply).is_err() || self.progress.over.load(Ordering::SeqCst) {
+            let mut replies = stopped.into_iter().chain(reply);
+            if replies.any(|reply| outbox.send(reply).is_err()) || self.progress.over.load(Ordering::SeqCst) {
                 return;
             }
         }
@@ -459,6 +470,10 @@ fn beside(site: Site, sizes: &Sizes, dims: PassDims) -> Vec<Stage> {
 /// Bytes of a whole frame of `stage`.
 fn bytes(stage: Stage, sizes: &Sizes, dims: PassDims) -> usize {
     sizes.shape(stage.axes(), dims).iter().product::<usize>() * stage.value_bytes()
+}
+
+fn interrupted() -> Error {
+    Error::interrupted("stopped before it was begun")
 }
 
 fn missing(site: Site) -> Error {

@@ -258,3 +258,27 @@ fn work_that_was_stopped_can_be_asked_for_again_with_the_same_bits() {
         (wait_for(&mut live, site, &some).unwrap(), wait_for(&mut plain, site, &some).unwrap());
     assert_same(&ours.frame, &theirs.frame);
 }
+
+/// However soon after a question the request to stop comes, it is heard; and what is asked for after it is answered.
+#[test]
+fn what_was_asked_for_a_moment_ago_is_stopped_too() {
+    let prompt: Vec<u32> = (0..600).map(|i| i * 7 % 300).collect();
+    let mut live = start_within(LEAST_MEMORY, thin(128, 6, 300), &prompt, 1, Vec::new());
+    let some = Region(vec![0..1, 0..1, 0..1]);
+    for round in 0..60_u32 {
+        // Between them the worker has no time, a little, or enough to begin.
+        let [first, second] = [Stage::Softmax, Stage::Scores].map(|stage| Site::layer(0, 5, stage));
+        assert!(source::block(&mut live, first, &some).is_pending(), "{round}");
+        assert!(source::block(&mut live, second, &some).is_pending());
+        for _ in 0..(1_u32 << (round % 12)) {
+            std::hint::spin_loop();
+        }
+        live.stop();
+        for site in [first, second] {
+            let stopped = wait_for(&mut live, site, &some);
+            assert!(matches!(stopped, Err(llama_trace::error::Error::Interrupted(_))), "{round}: {site}");
+        }
+    }
+    let last = Site::layer(0, 5, Stage::Softmax);
+    assert!(wait_for(&mut live, last, &some).is_ok());
+}
