@@ -97,6 +97,9 @@ pub struct Swiglu<'a, B: Backend> {
     pub hidden: &'a mut B::Buffer,
 }
 
+/// Sees the int8 values and the scales of an input.
+pub type SeeInt8<'a> = &'a mut (dyn FnMut(&[i8], &[f32]) -> Result<()> + 'a);
+
 /// Takes each output of a fused operation once it is there, with its number.
 pub type Made<'a, B> = dyn FnMut(usize, &<B as Backend>::Buffer) -> Result<()> + 'a;
 
@@ -255,12 +258,7 @@ pub trait Backend: Sized + Send + Sync {
 
     /// Shows the int8 values (rows, width) and the scales (rows, groups) of `rows` of an input to `see`. There are
     /// none where products do not run in int8.
-    fn read_quantized(
-        &self,
-        input: &Self::Input,
-        rows: Range<usize>,
-        see: &mut dyn FnMut(&[i8], &[f32]) -> Result<()>,
-    ) -> Result<()>;
+    fn read_quantized(&self, input: &Self::Input, rows: Range<usize>, see: SeeInt8<'_>) -> Result<()>;
 
     /// out (rows, O) = x (rows, I) · wᵀ (+ bias), w (O, I), for every row of the input.
     fn matmul(

@@ -111,8 +111,9 @@ pub struct Piece {
     pub text: String,
 }
 
-/// The longest text that is split into tokens, in bytes. No model's context holds as much.
-pub const MAX_TEXT: usize = 8 << 20;
+/// The longest text that is split into tokens, in bytes: a million tokens of common text. The worst splitting, where
+/// every character is a part of its own, takes about 350 times as much memory.
+pub const MAX_TEXT: usize = 4 << 20;
 
 /// Checks that a text of so many bytes may be split into tokens, which takes hundreds of times as much memory: a
 /// model with a context of `context` tokens cannot read more than as many of its longest tokens, and nobody more

@@ -288,7 +288,7 @@ mod tests {
                 high_freq_factor: 4.3,
                 original_context: 8192,
             },
-            RopeScaling::Divisors(vec![1.0, 1.0 / 3.0].into()),
+            RopeScaling::Divisors(vec![1.0, 1.0 / 3.0]),
         ];
         let precisions = [Precision::F32, Precision::Bf16, Precision::Q8 { group: 3 }];
         for (scaling, precision) in scalings.into_iter().zip(precisions.into_iter().cycle()) {

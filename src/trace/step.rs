@@ -305,7 +305,7 @@ mod tests {
                     assert_eq!(view.axes_in(), source, "{view}");
                 }
                 Arranged::Merged => {
-                    assert_eq!((view.axes_in(), view.axes()[0]), (source, source[0]), "{view}")
+                    assert_eq!((view.axes_in(), view.axes()[0]), (source, source[0]), "{view}");
                 }
             }
         }

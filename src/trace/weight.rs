@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn letters_tell_tables_projections_biases_and_norms_apart() {
-        let letters = |name: &str| Weight::from_name(name).map(|weight| weight.letters()).unwrap();
+        let letters = |name: &str| Weight::from_name(name).map(Weight::letters).unwrap();
         assert_eq!(letters("tok_embeddings"), ['v', 'd']);
         assert_eq!(letters("wq"), ['o', 'i']);
         assert_eq!(letters("bq"), ['o']);

@@ -103,7 +103,7 @@ fn tokenize_says_its_own_bound() {
     let text = file(&folder, "long.txt", "a ".repeat(30 << 20));
     let end = child::fed(&["tokenize", "--stdin"], &[&text], fs::File::open(&text).unwrap().into());
     assert_eq!((end.wrong(), end.code), (None, Some(4)), "{}", end.stderr);
-    assert!(end.stderr.contains("at most 8388608 bytes"), "{}", end.stderr);
+    assert!(end.stderr.contains("at most 4194304 bytes"), "{}", end.stderr);
 }
 
 #[test]

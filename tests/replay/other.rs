@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::backend::{
-    AttentionPart, AttentionShape, AttentionSink, Backend, Limits, Operation, PassRows, Product, Span, Swiglu,
+    AttentionPart, AttentionShape, AttentionSink, Backend, Limits, Made, Operation, PassRows, Product, Span,
+    Swiglu,
 };
 use llama_trace::checkpoint::{self, Dtype, Tensor};
 use llama_trace::config::{CacheDtype, Pairing, Precision};
@@ -343,8 +344,7 @@ fn compare_fused<B: Backend>(what: &str, backend: B) {
         backend.read(buffer, 0..count, &mut see).unwrap();
         seen
     };
-    let made_by = |run: &mut dyn FnMut(&mut dyn FnMut(usize, &B::Buffer) -> Result<()>) -> Result<()>,
-                   counts: &[usize]| {
+    let made_by = |run: &mut dyn FnMut(&mut Made<'_, B>) -> Result<()>, counts: &[usize]| {
         let mut made = Vec::new();
         run(&mut |i, buffer| {
             made.push((i, bits(buffer, counts[i])));

@@ -165,7 +165,7 @@ impl<'a> Metadata<'a> {
 
     /// A whole number from 0 to 2³¹ − 1, beyond which no size of a model goes.
     pub(crate) fn size(&self, key: &str) -> Result<Option<usize>> {
-        self.typed(key, "a whole number below 2147483648", |value| value.size())
+        self.typed(key, "a whole number below 2147483648", Value::size)
     }
 
     /// [`Metadata::size`] of a key that may have an array instead, with a size for each of `layers` layers, which must

@@ -136,7 +136,7 @@ fn every_kernel_gives_the_bits_of_the_plain_int8_products() {
                 let mut fast = vec![0.0; rows * tokens];
                 let mut quantized = q8::Quantized::default();
                 let quantize = |x: &[f32], group, values: &mut _, scales: &mut _| {
-                    kernel.quantize(x, group, values, scales)
+                    kernel.quantize(x, group, values, scales);
                 };
                 quantized.fill(quantize, &x, inputs, x_group, tiles, &Stop::default()).unwrap();
                 kernel.q8(&quantized, w, &mut split(&mut fast, rows));
