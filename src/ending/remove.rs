@@ -1,5 +1,5 @@
 //! Removing a temporary folder, however many files are in it. A process that was asked to end has little time: what takes
-//! longer is left to another one, which is this program once more with [`ARGUMENT`], the folder and the number of the
+//! longer is left to another one, which is this program once more with `ARGUMENT`, the folder and the number of the
 //! process that asks. It is in a process group of its own, so that no second Ctrl-C reaches it.
 
 use std::fs::{self, File};

@@ -1,5 +1,5 @@
 //! Reading files that somebody else wrote, whatever is in them: opened with care, mapped, told by how they begin,
-//! shown in messages. [`gguf`] is here because checkpoints and vocabularies both lie in such files.
+//! shown in messages. `gguf` is here because checkpoints and vocabularies both lie in such files.
 
 pub(crate) mod gguf;
 pub(crate) mod magic;

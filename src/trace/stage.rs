@@ -1,5 +1,5 @@
 //! The stages of a forward pass, and what is true of each: its name, its axes, its formula, what it is made of, what
-//! its values are, where it exists. All of it stands in its row of the [`table`]; everything else in the program reads
+//! its values are, where it exists. All of it stands in its row of the `table`; everything else in the program reads
 //! that.
 
 mod table;
