@@ -22,7 +22,7 @@ fn npy(frame: &Frame) -> Vec<u8> {
 fn entry(frame: &Frame) -> Value {
     let (site, stats) = (frame.site, frame.stats());
     json!({
-        "file": site.file_name(), "pass": site.pass, "layer": site.layer, "stage": site.stage.name(),
+        "file": site.file_name(), "address": site.to_string(), "pass": site.pass, "layer": site.layer, "stage": site.stage.name(),
         "axes": frame.axes.iter().map(|axis| axis.name()).collect::<Vec<_>>(), "shape": frame.shape(),
         "min": stats.min, "max": stats.max, "mean": stats.mean, "std": stats.std,
         "neg_inf": stats.neg_inf, "pos_inf": stats.pos_inf, "nan": stats.nan,
