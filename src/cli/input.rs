@@ -166,8 +166,9 @@ pub(super) fn say_cut(capacity: usize, asked: Option<usize>, config: &ModelConfi
 pub(super) fn full<B: Backend>(session: &Session<'_, B>) -> String {
     let (reserved, context) = (session.capacity(), session.model.config.context);
     if reserved < context {
+        let tokens = if reserved == 1 { "token" } else { "tokens" };
         format!(
-            "The context of {reserved} tokens that --context reserved is full; the model's has {context}."
+            "The context of {reserved} {tokens} that --context reserved is full; the model's has {context}."
         )
     } else {
         format!("The model's context of {context} tokens is full.")

@@ -147,7 +147,7 @@ impl Answers {
 /// Whether a failure of one question is that of the other: blocks of a stage fail together.
 fn is_alike(one: &Query, other: &Query) -> bool {
     match (one, other) {
-        (Query::Block(one, _), Query::Block(other, _)) => one == other,
-        (one, other) => one == other,
+        (Query::Block(site, _), Query::Block(other, _)) => site == other,
+        _ => one == other,
     }
 }

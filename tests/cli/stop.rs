@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{PROMPT, command, files_and_folders, models, soon_empty, stderr};
+use super::export::{files_and_folders, soon_empty};
+use super::{PROMPT, command, models, stderr};
 
 /// Twenty times the half second in which a request to stop is answered: machines that test are busy.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -169,6 +169,16 @@ fn the_largest_come_first_and_are_walked_by_rank() {
 }
 
 #[test]
+fn what_v_is_said_to_show_is_what_it_shows() {
+    let mut stage = Stage::at("logits");
+    stage.keys("vv").shows("v lists the largest first");
+    stage.keys("v").shows("largest first, 1-");
+    let mut stage = Stage::at("xq");
+    stage.keys("v").shows("v shows these numbers as colours");
+    assert_eq!(stage.keys("v").app.view().name(), "heatmap");
+}
+
+#[test]
 fn an_address_is_gone_to() {
     let mut stage = begin();
     stage.keys("/p0/L2/softmax[h=3,q=5,k=1]");

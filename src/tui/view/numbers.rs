@@ -54,7 +54,12 @@ impl View for Numbers {
     }
 
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
-        put(buf, foot, 0, 0, "v shows these numbers as colours", app.theme.dim());
+        // The view that comes next is another one over a vocabulary.
+        let next = match app.place().step.over_vocabulary() {
+            true => "v lists the largest first",
+            false => "v shows these numbers as colours",
+        };
+        put(buf, foot, 0, 0, next, app.theme.dim());
     }
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
