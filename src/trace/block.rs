@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use ndarray::{ArrayD, IxDyn};
 
-use super::card::{PassDims, Sizes};
 use super::frame::{Frame, FrameData, Number};
 use super::probe::{Probe, Values};
 use super::site::Site;
+use super::sizes::{PassDims, Sizes};
 
 /// A box of indices: a range on each axis of a stage, outermost first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -3,9 +3,9 @@
 use ndarray::{ArrayD, ArrayViewD, IxDyn};
 
 use super::axis::Axis;
-use super::card::Sizes;
 use super::probe::Values;
 use super::site::Site;
+use super::sizes::Sizes;
 use super::step::{Arranged, Step, View};
 
 /// The values of one stage of one pass.

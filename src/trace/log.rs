@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::axis::Axis;
-use super::card::{ModelCard, PassDims};
+use super::card::ModelCard;
 use super::site::Site;
+use super::sizes::PassDims;
 use super::stage::{Input, Runs, Section, Stage, WeightUse};
 use super::step::Step;
 

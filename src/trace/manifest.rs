@@ -6,9 +6,10 @@ use serde_json::{Map, Value, json};
 
 use super::address::Address;
 use super::axis::Axis;
-use super::card::{ModelCard, PassDims};
+use super::card::ModelCard;
 use super::frame::Stats;
 use super::site::Site;
+use super::sizes::PassDims;
 use super::source::TokenLabel;
 use super::stage::Stage;
 use super::step::Step;

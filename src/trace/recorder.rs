@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use ndarray::{ArrayD, IxDyn};
 
-use super::card::{PassDims, Sizes};
 use super::frame::{Frame, FrameData};
 use super::probe::{Probe, Values};
 use super::select::Select;
 use super::site::Site;
+use super::sizes::{PassDims, Sizes};
 
 /// Records one pass. `sink` gets every whole frame, in the order in which they are completed.
 pub struct Recorder<'a, S> {

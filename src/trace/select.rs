@@ -2,8 +2,9 @@
 
 use crate::error::{Error, Result};
 
-use super::card::{ModelCard, PassDims};
+use super::card::ModelCard;
 use super::site::Site;
+use super::sizes::PassDims;
 use super::stage::Stage;
 use super::step::{Step, View};
 

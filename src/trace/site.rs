@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::card::{PassDims, Sizes};
+use super::sizes::{PassDims, Sizes};
 use super::stage::Stage;
 
 /// Number of a run among those that a program has open: r0 is the run itself, others branch off from it or are

@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 
 use super::block::{Block, Region};
-use super::card::{ModelCard, PassDims};
+use super::card::ModelCard;
 use super::query::{Answer, Query};
 use super::site::{Run, Site};
+use super::sizes::PassDims;
 
 /// What there is to look at: one sequence of one run.
 #[derive(Clone, Debug, PartialEq)]

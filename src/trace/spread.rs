@@ -7,10 +7,10 @@ use std::sync::Arc;
 use ndarray::{ArrayD, Axis as Dimension};
 
 use super::block::{Block, Region};
-use super::card::{PassDims, Sizes};
 use super::frame::{Frame, FrameData, Stats, Summing};
 use super::probe::{Probe, Values};
 use super::site::Site;
+use super::sizes::{PassDims, Sizes};
 
 /// Some values of a stage: all, or those at one index of one of its axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

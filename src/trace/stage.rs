@@ -7,7 +7,8 @@ mod table;
 use std::fmt;
 
 use super::axis::Axis;
-use super::card::{ModelCard, PassDims, Sizes};
+use super::card::ModelCard;
+use super::sizes::{PassDims, Sizes};
 use crate::config::ModelConfig;
 use table::TABLE;
 

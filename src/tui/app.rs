@@ -1,25 +1,18 @@
-//! The state of the viewer. [`super::update`] changes it, [`super::view`] draws it; neither does any I/O.
-//! [`App::sync`] asks the source for what is to be shown.
+//! The state of the viewer. `update` changes it, `view` draws it; neither does any I/O. What of it
+//! is on the screen is in `screen`, what its source is asked for in `sync`.
 
 use std::collections::HashMap;
 
 use ratatui::layout::Rect;
 
-use crate::trace::card::PassDims;
-use crate::trace::{Axis, Order, Outline, Part, Query, Region, Stage, Status, Step, TokenLabel};
+use crate::trace::sizes::PassDims;
+use crate::trace::{Axis, Outline, Part, Status, TokenLabel};
 
 use super::answers::Answers;
-use super::goto::GotoLine;
-use super::open::OpenAt;
-use super::place::{Place, Walk};
-use super::slice::{Cut, Selected};
+use super::place::{OpenAt, Place, Walk};
+use super::slice::Selected;
 use super::tensor::Tensor;
-use super::theme::{Span, Theme};
-use super::view;
-use super::view::layout::Layout;
-use super::view::list::Largest;
-use super::view::tensor::Regions;
-use super::view::views::{self, View};
+use super::theme::Theme;
 
 /// Which panel the arrow keys belong to. Where the terminal is narrow, only that panel is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +23,15 @@ pub enum Focus {
     Notes,
     /// The outline.
     Outline,
+}
+
+/// What has been typed, and which completion is chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GotoLine {
+    /// The text.
+    pub text: String,
+    /// The chosen line of the list; none where the text stands for itself.
+    pub chosen: Option<usize>,
 }
 
 /// What the keys do.
@@ -155,23 +157,6 @@ impl App {
         self.focus
     }
 
-    /// What there is to show.
-    pub fn shown(&self) -> Shown {
-        let site = self.place.site();
-        if let Some(reason) = self.answers.failure(site) {
-            return Shown::Failed(reason.to_owned());
-        }
-        match (self.tensor(), self.answers.block(site, &self.needed())) {
-            (Some(tensor), _) => Shown::Values(tensor),
-            (None, Some(block)) => Shown::Failed(format!(
-                "{} came with the shape {:?}, which is not that of the table of stages",
-                self.place.path(),
-                block.shape
-            )),
-            (None, None) => Shown::Pending,
-        }
-    }
-
     /// The message to the user.
     pub fn message(&self) -> Option<&Message> {
         self.message.as_ref()
@@ -208,12 +193,6 @@ impl App {
         Walk::new(&self.outline, self.place.pass)
     }
 
-    /// The values of the current step, once they are there.
-    pub fn tensor(&self) -> Option<Tensor> {
-        let block = self.answers.block(self.place.site(), &self.needed())?;
-        Tensor::new(block.clone(), self.place.step).filter(|tensor| tensor.shape() == self.shape())
-    }
-
     /// The shape of the current step.
     pub fn shape(&self) -> Vec<usize> {
         self.outline.card.sizes().shape(self.place.step.axes(), self.dims())
@@ -224,54 +203,10 @@ impl App {
         self.selected.index(self.place.step.axes(), &self.shape())
     }
 
-    /// How the values are drawn: the wish, as far as this step allows.
-    pub fn view(&self) -> &'static dyn View {
-        let step = self.place.step;
-        let wish = if step.over_vocabulary() { self.wish.vocabulary } else { self.wish.plain };
-        views::chosen(step, wish)
-    }
-
     /// Chooses a view for this step and those like it.
     pub(super) fn choose_view(&mut self, name: &'static str) {
         let vocabulary = self.place.step.over_vocabulary();
         *(if vocabulary { &mut self.wish.vocabulary } else { &mut self.wish.plain }) = name;
-    }
-
-    /// Whether the values are in the order of their size, and the cursor on a rank.
-    fn is_ranked(&self) -> bool {
-        self.view().name() == Largest.name()
-    }
-
-    /// Where the view's cells are, if it has a place on the screen.
-    pub fn layout(&self) -> Option<Layout> {
-        let area = view::Panels::new(self).middle?;
-        Some(self.view().layout(self, Regions::new(area).body))
-    }
-
-    /// What the screen needs to know now, the values first.
-    pub(super) fn questions(&self) -> Vec<Query> {
-        self.layout().map_or_else(Vec::new, |layout| self.view().questions(self, &layout))
-    }
-
-    /// The indices, in the axes of the stage, of the values that the view needs; of the one under the cursor where it
-    /// is not on the screen.
-    pub(super) fn needed(&self) -> Region {
-        let site = self.place.site();
-        let block = self.questions().into_iter().find_map(|query| match query {
-            Query::Block(other, region) if other == site => Some(region),
-            _ => None,
-        });
-        let one = || Region(self.index().iter().map(|&index| index..index + 1).collect());
-        block.unwrap_or_else(|| views::in_stage(self, one()))
-    }
-
-    /// What goes down, across, and is held.
-    pub fn cut(&self) -> Cut {
-        let axes = self.place.step.axes();
-        if self.is_ranked() && axes.len() == 2 {
-            return Cut { held: Some(0), rows: 1, columns: None };
-        }
-        Cut::new(axes, self.turn)
     }
 
     /// The part of the stage that the screen's slice is: all of it where no axis is held.
@@ -288,38 +223,6 @@ impl App {
     pub(super) fn span_part(&self) -> Part {
         let slice = self.part();
         if self.scale == Scale::Slice { slice } else { Part::whole(slice.site) }
-    }
-
-    /// What the colours span, once the statistics are known.
-    pub fn span(&self) -> Option<Span> {
-        let tensor = self.tensor()?;
-        let spread = self.answers.spread(self.span_part())?;
-        let stats = spread.stats;
-        let positive = tensor.is_positive();
-        let full = if positive { stats.max } else { stats.min.abs().max(stats.max.abs()) };
-        let (wanted, beyond) = match self.scale {
-            // Shares of 1 have no outliers: a large one is the point.
-            Scale::Slice | Scale::Tensor if !tensor.is_probability() => (spread.usual, spread.beyond_usual),
-            Scale::Deviations if !positive => (spread.deviations, spread.beyond_deviations),
-            _ => (full, 0),
-        };
-        if wanted > 0.0 && wanted < full {
-            return Some(Span { positive, high: wanted, clipped: beyond });
-        }
-        Some(Span { positive, high: if full > 0.0 { full } else { 1.0 }, clipped: 0 })
-    }
-
-    /// What the bars of a list span, once the statistics are known.
-    pub fn bars(&self) -> Option<(f64, f64)> {
-        let stats = self.answers.spread(self.part())?.stats;
-        let positive = self.tensor().is_some_and(|tensor| tensor.is_positive());
-        Some((if positive { 0.0 } else { stats.min }, stats.max))
-    }
-
-    /// The tokens of a nucleus that stay, in the list of the largest; none of another step.
-    pub fn kept(&self) -> Option<&Order> {
-        let nucleus = self.place.step == Step::Stage(Stage::Nucleus) && self.is_ranked();
-        nucleus.then(|| self.answers.order(self.part())).flatten()
     }
 
     /// The token of the vocabulary at `rank` in the list of the largest.
@@ -383,26 +286,5 @@ impl App {
     /// What was stopped or failed is asked for again.
     pub(super) fn try_again(&mut self) {
         self.answers.try_again();
-    }
-
-    /// Brings the cursor, the scrolled position and the popups back into range, and the cursor into sight.
-    pub(super) fn settle(&mut self) {
-        let panels = view::Panels::new(self);
-        if let Some(layout) = self.layout() {
-            if self.is_ranked() {
-                self.rank = layout.cursor.0;
-                if let Some(id) = self.ranked(self.rank) {
-                    self.selected.set(Axis::Vocab, id as usize);
-                }
-            }
-            self.offset = layout.follow(self.offset);
-        }
-        if let Some(area) = panels.notes.filter(|_| self.notes_line > 0) {
-            let lines = view::notes::lines(self, area.width).len();
-            self.notes_line = self.notes_line.min(lines.saturating_sub(usize::from(area.height)));
-        }
-        if let Mode::Help(line) = &mut self.mode {
-            *line = (*line).min(view::help::last_line(self.size, self.theme));
-        }
     }
 }

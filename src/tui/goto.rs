@@ -3,17 +3,8 @@
 use crate::trace::stage::Section;
 use crate::trace::{Address, Axis, ModelCard, Outline, PassDims, Run, Step, Subject, Weight};
 
-use super::app::App;
+use super::app::{App, GotoLine};
 use super::place::{Place, Walk, present};
-
-/// What has been typed, and which completion is chosen.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GotoLine {
-    /// The text.
-    pub text: String,
-    /// The chosen line of the list; none where the text stands for itself.
-    pub chosen: Option<usize>,
-}
 
 /// Where an address leads.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,10 +12,12 @@ pub mod fit;
 pub mod goto;
 mod keys;
 mod mouse;
+mod moving;
 pub mod open;
 pub mod palette;
 pub mod place;
 pub mod runs;
+mod screen;
 pub mod slice;
 mod sync;
 pub mod tensor;
@@ -32,7 +34,7 @@ use crate::trace::Source;
 
 use events::Ended;
 
-pub use open::OpenAt;
+pub use place::OpenAt;
 
 /// Shows `source` in the terminal until the user quits.
 ///

@@ -3,7 +3,7 @@
 use ratatui::layout::{Position, Rect};
 
 use super::app::{App, Focus};
-use super::update;
+use super::moving;
 use super::view::{self, outline, tokens};
 
 fn within(area: Option<Rect>, x: u16, y: u16) -> Option<Rect> {
@@ -36,11 +36,11 @@ pub(super) fn click(app: &mut App, x: u16, y: u16) {
 pub(super) fn scroll(app: &mut App, x: u16, y: u16, down: isize, right: isize) {
     let panels = view::Panels::new(app);
     if within(panels.outline, x, y).is_some() {
-        update::step(app, down.signum());
+        moving::step(app, down.signum());
     } else if within(panels.notes, x, y).is_some() {
         app.notes_line = app.notes_line.saturating_add_signed(down);
     } else if within(panels.middle, x, y).is_some() {
-        update::move_cursor(app, down, right);
+        moving::move_cursor(app, down, right);
     }
 }
 

@@ -2,35 +2,11 @@
 
 use crate::error::{Error, Result};
 use crate::trace::select::{absent, ask_for_pass, stage_named};
-use crate::trace::{Address, Axis, Outline, PassDims, PassOutline, Step};
+use crate::trace::{Axis, Outline, PassDims, PassOutline, Step};
 
 use super::app::App;
 use super::goto;
-use super::place::{Walk, present};
-
-/// A place to begin at; whatever is none is the first there is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OpenAt {
-    /// Number of the pass.
-    pub pass: Option<usize>,
-    /// Number of the layer.
-    pub layer: Option<usize>,
-    /// Name of a stage or a view.
-    pub stage: Option<String>,
-    /// Number of the query head.
-    pub head: Option<usize>,
-    /// An address instead of all these.
-    pub at: Option<Address>,
-    /// How many passes there will be; those that are not there yet are waited for.
-    pub passes: usize,
-}
-
-impl OpenAt {
-    /// Number of the pass that it names.
-    pub(super) fn pass(&self) -> Option<usize> {
-        self.at.as_ref().map_or(self.pass, |address| address.pass)
-    }
-}
+use super::place::{OpenAt, Walk, present};
 
 fn below(what: &str, number: usize, count: usize, missing: &str) -> Result<usize> {
     if number < count {

@@ -1,6 +1,6 @@
 //! Where the user stands: a step of a layer of a pass, and the way from one step to the next.
 
-use crate::trace::card::{PassDims, Sizes};
+use crate::trace::sizes::{PassDims, Sizes};
 use crate::trace::stage::Section;
 use crate::trace::{Address, Outline, Run, Site, Stage, Step};
 
@@ -34,6 +34,30 @@ impl Place {
     /// The address of one of its values: `p0/L1/softmax[h=2,t=5,k=1]`.
     pub fn address(self, index: &[usize]) -> String {
         Address::of(self.site(), self.step, index).to_string()
+    }
+}
+
+/// A place to begin at; whatever is none is the first there is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenAt {
+    /// Number of the pass.
+    pub pass: Option<usize>,
+    /// Number of the layer.
+    pub layer: Option<usize>,
+    /// Name of a stage or a view.
+    pub stage: Option<String>,
+    /// Number of the query head.
+    pub head: Option<usize>,
+    /// An address instead of all these.
+    pub at: Option<Address>,
+    /// How many passes there will be; those that are not there yet are waited for.
+    pub passes: usize,
+}
+
+impl OpenAt {
+    /// Number of the pass that it names.
+    pub(super) fn pass(&self) -> Option<usize> {
+        self.at.as_ref().map_or(self.pass, |address| address.pass)
     }
 }
 

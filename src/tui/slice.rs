@@ -2,7 +2,7 @@
 //! index that is selected on each axis, kept from step to step.
 
 use crate::trace::Axis;
-use crate::trace::card::Sizes;
+use crate::trace::sizes::Sizes;
 
 /// Positions of a tensor's axes on the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,6 @@ use crate::trace::{Source, Status};
 use super::app::App;
 use super::open;
 use super::place::Walk;
-use super::view::views;
 
 /// How often questions lead to further ones before the screen is drawn.
 const ROUNDS: usize = 4;
@@ -63,7 +62,7 @@ impl App {
 
     fn fetch_texts(&mut self, source: &dyn Source) -> bool {
         let missing: Vec<u32> =
-            views::vocabulary_ids(self).into_iter().filter(|id| !self.texts.contains_key(id)).collect();
+            self.vocabulary_ids().into_iter().filter(|id| !self.texts.contains_key(id)).collect();
         for &id in &missing {
             self.texts.insert(id, source.token_text(id));
         }

@@ -227,6 +227,5 @@ fn narrow_screens_show_the_notes_instead_and_scroll_them() {
 fn only_what_is_seen_is_labelled() {
     let stage = Stage::at("logits");
     assert!(stage.app.outline().card.sizes().axis(Axis::Vocab, stage.app.dims()) > 20);
-    let seen = llama_trace::tui::view::views::vocabulary_ids(&stage.app);
-    assert_eq!(seen.len(), 13);
+    assert_eq!(stage.app.vocabulary_ids().len(), 13);
 }

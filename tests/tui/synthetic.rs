@@ -6,12 +6,12 @@ use std::task::Poll;
 
 use llama_trace::config::{ModelConfig, Pairing, Precision, RopeScaling};
 use llama_trace::error::{Error, Result};
-use llama_trace::trace::card::{ModelCard, PassDims};
 use llama_trace::trace::frame::FrameData;
 use llama_trace::trace::{
     Answer, Block, Frame, Order, Outline, PassOutline, Query, Region, Run, Site, Source, Spread, Stage,
     Status, TokenLabel,
 };
+use llama_trace::trace::{ModelCard, PassDims};
 use ndarray::{ArrayD, Dimension, IxDyn};
 
 /// A model small enough to know every value.

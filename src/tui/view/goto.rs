@@ -7,8 +7,8 @@ use ratatui::widgets::{Block, Widget};
 
 use crate::trace::Step;
 
-use super::super::app::App;
-use super::super::goto::GotoLine;
+use super::super::app::{App, GotoLine};
+
 use super::super::text;
 use super::labels;
 use super::paint::{clear, put};

@@ -12,10 +12,10 @@ use super::super::fit::Piece;
 use super::super::text;
 use super::super::theme::Depth;
 use super::grid::{self, WRITTEN};
+use super::kind::{self, View};
 use super::layout::Layout;
 use super::legend;
 use super::paint::put;
-use super::views::{self, View};
 
 /// The slice of the current tensor, a coloured cell for each value.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl View for Heatmap {
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
         let site = app.place().site();
         let spreads = [Part::whole(site), app.span_part()].map(Query::Spread);
-        [Query::Block(site, views::seen(app, layout))].into_iter().chain(spreads).collect()
+        [Query::Block(site, kind::seen(app, layout))].into_iter().chain(spreads).collect()
     }
 
     fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {

@@ -53,3 +53,13 @@ pub fn name(axis: Axis) -> &'static str {
         axis => axis.name(),
     }
 }
+
+/// The token of the vocabulary that stands next in the prompt, or that was drawn here, and which of the two.
+pub fn came_next(app: &App) -> (Option<u32>, &'static str) {
+    let Some(pass) = app.outline().passes.get(app.place().pass) else { return (None, "drawn") };
+    let row = app.selected.get(Axis::Token, pass.tokens.len());
+    match pass.tokens.get(row + 1) {
+        Some(next) if app.place().step.axes().contains(&Axis::Token) => (Some(next.id), "came next"),
+        _ => (pass.sampled.as_ref().map(|token| token.id), "drawn"),
+    }
+}

@@ -11,8 +11,7 @@ use super::super::app::{App, Scale};
 use super::super::fit::Piece;
 use super::super::text;
 use super::super::theme::{Depth, Span};
-use super::labels;
-use super::list::came_next;
+use super::labels::{self, came_next};
 use super::paint::{put, put_fit};
 
 /// Draws the first two lines of the panel's foot.

@@ -10,9 +10,9 @@ use crate::trace::{Axis, Part, Query, Region, Step};
 use super::super::app::App;
 use super::super::fit::Piece;
 use super::super::text;
+use super::kind::{self, View};
 use super::layout::Layout;
 use super::paint::put;
-use super::views::{self, View};
 use super::{grid, labels, legend};
 
 /// The columns of a value.
@@ -107,7 +107,7 @@ impl View for Largest {
         let mut row: Vec<_> = app.index().iter().map(|&index| index..index + 1).collect();
         row[down] = 0..app.shape()[down];
         vec![
-            Query::Block(site, views::in_stage(app, Region(row))),
+            Query::Block(site, kind::in_stage(app, Region(row))),
             Query::Spread(Part::whole(site)),
             Query::Spread(part),
             Query::Order(part),
@@ -161,7 +161,7 @@ fn draw(view: &dyn View, app: &App, layout: &Layout, ranked: bool, buf: &mut Buf
     let token_at = (rank + digits + 1) as u16;
     // The mark of the token that came next has columns of its own; bars and texts share the rest.
     let vocabulary = axis == Axis::Vocab;
-    let words = format!(" ← {}", came_next(app).1);
+    let words = format!(" ← {}", labels::came_next(app).1);
     let rest = usize::from(area.width.saturating_sub(token_at + VALUE + 1));
     let (mark, rest) = match rest.checked_sub(text::width(&words)) {
         Some(rest) if vocabulary && rest >= ROOMY => (words, rest),
@@ -204,7 +204,7 @@ fn draw(view: &dyn View, app: &App, layout: &Layout, ranked: bool, buf: &mut Buf
             let share = if high > low { (f64::from(value) - low) / (high - low) } else { 0.0 };
             put(buf, area, bar_at, y, &bar(share, bars), theme.bar());
         }
-        if vocabulary && came_next(app).0.is_some_and(|id| id as usize == index) {
+        if vocabulary && labels::came_next(app).0.is_some_and(|id| id as usize == index) {
             put(buf, area, area.width.saturating_sub(text::width(&mark) as u16), y, &mark, theme.key());
         }
     }
@@ -212,16 +212,6 @@ fn draw(view: &dyn View, app: &App, layout: &Layout, ranked: bool, buf: &mut Buf
         let y = layout.visible_rows(app).len() as u16 + 1;
         let line = format!("{} of {} stay; the other {} are 0", layout.rows, length, folded);
         put(buf, area, 0, y, &line, theme.dim());
-    }
-}
-
-/// The token of the vocabulary that stands next in the prompt, or that was drawn here, and which of the two.
-pub fn came_next(app: &App) -> (Option<u32>, &'static str) {
-    let Some(pass) = app.outline().passes.get(app.place().pass) else { return (None, "drawn") };
-    let row = app.selected.get(Axis::Token, pass.tokens.len());
-    match pass.tokens.get(row + 1) {
-        Some(next) if app.place().step.axes().contains(&Axis::Token) => (Some(next.id), "came next"),
-        _ => (pass.sampled.as_ref().map(|token| token.id), "drawn"),
     }
 }
 

@@ -18,6 +18,7 @@ pub mod goto;
 pub mod grid;
 pub mod heatmap;
 pub mod help;
+pub mod kind;
 pub mod labels;
 pub mod layout;
 pub mod legend;

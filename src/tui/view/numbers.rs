@@ -11,9 +11,9 @@ use super::super::app::App;
 use super::super::fit::Piece;
 use super::super::text;
 use super::grid;
+use super::kind::{self, View};
 use super::layout::Layout;
 use super::paint::put;
-use super::views::{self, View};
 
 /// The slice of the current tensor, a number for each value.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl View for Numbers {
 
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
         let site = app.place().site();
-        vec![Query::Block(site, views::seen(app, layout)), Query::Spread(Part::whole(site))]
+        vec![Query::Block(site, kind::seen(app, layout)), Query::Spread(Part::whole(site))]
     }
 
     fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {

@@ -1,0 +1,81 @@
+//! The formula of a step with a model's numbers, and what its arithmetic adds to it.
+
+use super::card::ModelCard;
+use super::sizes::PassDims;
+use super::stage::{Input, Rounded, Stage};
+use super::step::Step;
+use crate::config::Precision;
+
+impl ModelCard {
+    /// The formula of `step` with this model's numbers, and what its arithmetic adds to it.
+    pub fn formula(&self, step: Step, dims: PassDims) -> String {
+        let text = self.fill(step.formula(), dims);
+        let Step::Stage(stage) = step else { return text };
+        match self.precision {
+            Precision::Q8 { group } => text + &in_int8(stage, group),
+            Precision::Bf16 => text + in_bfloat16(stage),
+            Precision::F32 => text,
+        }
+    }
+}
+
+/// What int8 adds to the formula of `stage`.
+fn in_int8(stage: Stage, group: usize) -> String {
+    let info = stage.info();
+    let matrix = info.weights.iter().find(|weight| weight.axes.len() == 2);
+    let quantized = info.inputs.iter().find_map(|input| match input {
+        Input::Stage(input) if input.is_int8() => Some(input),
+        _ => None,
+    });
+    match (matrix, quantized) {
+        (Some(weight), Some(input)) => format!(
+            "; in int8: {input} · the int8 values of {}, summed as whole numbers as long as neither side's group \
+             of {group} ends, then times both scales",
+            weight.name
+        ),
+        (Some(weight), None) => format!("; {} is int8 values times a scale for each {group}", weight.name),
+        _ => String::new(),
+    }
+}
+
+/// What bfloat16 adds to the formula of `stage`: where PyTorch rounds.
+fn in_bfloat16(stage: Stage) -> &'static str {
+    match stage.info().rounded {
+        Rounded::Never => "",
+        Rounded::Result => "; the result rounded to bfloat16",
+        Rounded::TwiceInNorm => "; rounded to bfloat16 before the weight, and after it",
+        Rounded::ProductsAndSum => "; each product rounded to bfloat16, and their sum",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn formula(stage: Stage, precision: Precision) -> String {
+        let card = ModelCard { precision, ..ModelCard::small(|_| {}) };
+        card.formula(Step::Stage(stage), PassDims { pass: 0, start: 0, tokens: 2 })
+    }
+
+    #[test]
+    fn a_formula_says_what_its_arithmetic_adds() {
+        for stage in [Stage::FfnDown, Stage::AttnNorm, Stage::Keys, Stage::Probs] {
+            let text = formula(stage, Precision::F32);
+            assert!(!text.contains("int8") && !text.contains("bfloat16"), "{stage}: {text}");
+        }
+        let in_q8 = |stage| formula(stage, Precision::Q8 { group: 10 });
+        let product = in_q8(Stage::FfnDown);
+        assert!(product.contains("ffn_hidden_q8 · the int8 values of w2") && product.contains("group of 10"));
+        assert!(in_q8(Stage::Embedding).contains("a scale for each 10"));
+        assert!(!in_q8(Stage::Qk).contains("int8"), "attention stays in float32");
+        assert!(!in_q8(Stage::AttnNorm).contains("int8"));
+
+        let in_bf16 = |stage| formula(stage, Precision::Bf16);
+        assert!(in_bf16(Stage::FfnDown).ends_with("the result rounded to bfloat16"));
+        assert!(in_bf16(Stage::AttnNorm).contains("before the weight, and after it"));
+        assert!(in_bf16(Stage::XqRope).contains("each product rounded"));
+        for stage in [Stage::Tokens, Stage::Keys, Stage::Mask, Stage::Probs, Stage::Sampled] {
+            assert!(!in_bf16(stage).contains("rounded"), "{stage}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What shapes are made of: the sizes of a model and of a pass.
+
+use super::axis::Axis;
+use crate::config::{ModelConfig, Precision};
+
+/// What shapes are made of, and what decides which stages there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Number of layers.
+    pub layers: usize,
+    /// D: model width.
+    pub dim: usize,
+    /// H: query heads.
+    pub heads: usize,
+    /// G: key/value heads.
+    pub kv_heads: usize,
+    /// C: head width.
+    pub head_dim: usize,
+    /// F: feed-forward width.
+    pub hidden: usize,
+    /// V: vocabulary.
+    pub vocab: usize,
+    /// Whether queries and keys are normalised, head by head, before RoPE.
+    pub qk_norm: bool,
+    /// W: keys that a token sees in a layer with a sliding window, its own among them.
+    pub window: Option<usize>,
+    /// The first layer with the window; all from there on have it.
+    pub window_from: usize,
+    /// Activations that share a scale, where matrix products run in int8.
+    pub group: Option<usize>,
+}
+
+/// The three numbers that tell one pass from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassDims {
+    /// Number of the pass; 0 is the prefill.
+    pub pass: usize,
+    /// Tokens that were cached before this pass.
+    pub start: usize,
+    /// T: tokens of this pass.
+    pub tokens: usize,
+}
+
+impl PassDims {
+    /// K = start + T: keys that this pass sees.
+    pub fn keys(self) -> usize {
+        self.start + self.tokens
+    }
+}
+
+impl Sizes {
+    /// The sizes of a model of this configuration, run in `precision`.
+    pub fn new(config: &ModelConfig, precision: Precision) -> Self {
+        Self {
+            layers: config.layers,
+            dim: config.dim,
+            heads: config.heads,
+            kv_heads: config.kv_heads,
+            head_dim: config.head_dim,
+            hidden: config.ffn_dim,
+            vocab: config.vocab,
+            qk_norm: config.qk_norm,
+            window: config.window,
+            window_from: config.window_from,
+            group: precision.group(),
+        }
+    }
+
+    /// The window of `layer`, if it has one.
+    pub fn window_of(&self, layer: usize) -> Option<usize> {
+        self.window.filter(|_| layer >= self.window_from)
+    }
+
+    /// Whether some key is hidden from some token of pass `dims` in some layer: one that comes after it, or
+    /// one that has left its window.
+    pub fn hides(&self, dims: PassDims) -> bool {
+        dims.tokens > 1 || self.window.is_some_and(|window| dims.keys() > window)
+    }
+
+    /// The length of `axis` in pass `dims`.
+    pub fn axis(&self, axis: Axis, dims: PassDims) -> usize {
+        match axis {
+            Axis::Token => dims.tokens,
+            Axis::Key => dims.keys(),
+            Axis::Head => self.heads,
+            Axis::KvHead => self.kv_heads,
+            Axis::HeadDim => self.head_dim,
+            Axis::Dim => self.dim,
+            Axis::Hidden => self.hidden,
+            Axis::Pair => self.head_dim / 2,
+            Axis::Vocab => self.vocab,
+            Axis::HeadsMerged => self.heads * self.head_dim,
+            Axis::KvHeadsMerged => self.kv_heads * self.head_dim,
+            Axis::One => 1,
+            Axis::DimGroup => self.groups(self.dim),
+            Axis::HeadsGroup => self.groups(self.heads * self.head_dim),
+            Axis::HiddenGroup => self.groups(self.hidden),
+        }
+    }
+
+    /// How many scales a row of `width` values has.
+    fn groups(&self, width: usize) -> usize {
+        self.group.map_or(0, |group| width.div_ceil(group))
+    }
+
+    /// How many rows a tensor with these axes has: everything along the last axis is one.
+    pub fn rows(&self, axes: &[Axis], dims: PassDims) -> usize {
+        let outer = axes.split_last().map_or(axes, |(_, outer)| outer);
+        outer.iter().map(|&axis| self.axis(axis, dims)).product()
+    }
+
+    /// The shape of a tensor with these axes in pass `dims`.
+    pub fn shape(&self, axes: &[Axis], dims: PassDims) -> Vec<usize> {
+        axes.iter().map(|&axis| self.axis(axis, dims)).collect()
+    }
+}

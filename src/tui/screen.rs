@@ -1,0 +1,152 @@
+//! What of the state is on the screen: the view that shows it, where its cells are, what they need to know.
+
+use crate::trace::{Axis, Order, Query, Region, Stage, Step};
+
+use super::app::{App, Mode, Scale, Shown};
+use super::slice::Cut;
+use super::tensor::Tensor;
+use super::theme::Span;
+use super::view;
+use super::view::kind::{self, View};
+use super::view::layout::Layout;
+use super::view::list::Largest;
+use super::view::tensor::Regions;
+use super::view::views;
+
+impl App {
+    /// What there is to show.
+    pub fn shown(&self) -> Shown {
+        let site = self.place.site();
+        if let Some(reason) = self.answers.failure(site) {
+            return Shown::Failed(reason.to_owned());
+        }
+        match (self.tensor(), self.answers.block(site, &self.needed())) {
+            (Some(tensor), _) => Shown::Values(tensor),
+            (None, Some(block)) => Shown::Failed(format!(
+                "{} came with the shape {:?}, which is not that of the table of stages",
+                self.place.path(),
+                block.shape
+            )),
+            (None, None) => Shown::Pending,
+        }
+    }
+
+    /// The values of the current step, once they are there.
+    pub fn tensor(&self) -> Option<Tensor> {
+        let block = self.answers.block(self.place.site(), &self.needed())?;
+        Tensor::new(block.clone(), self.place.step).filter(|tensor| tensor.shape() == self.shape())
+    }
+
+    /// How the values are drawn: the wish, as far as this step allows.
+    pub fn view(&self) -> &'static dyn View {
+        let step = self.place.step;
+        let wish = if step.over_vocabulary() { self.wish.vocabulary } else { self.wish.plain };
+        views::chosen(step, wish)
+    }
+
+    /// Whether the values are in the order of their size, and the cursor on a rank.
+    fn is_ranked(&self) -> bool {
+        self.view().name() == Largest.name()
+    }
+
+    /// Where the view's cells are, if it has a place on the screen.
+    pub fn layout(&self) -> Option<Layout> {
+        let area = view::Panels::new(self).middle?;
+        Some(self.view().layout(self, Regions::new(area).body))
+    }
+
+    /// What the screen needs to know now, the values first.
+    pub(super) fn questions(&self) -> Vec<Query> {
+        self.layout().map_or_else(Vec::new, |layout| self.view().questions(self, &layout))
+    }
+
+    /// The indices, in the axes of the stage, of the values that the view needs; of the one under the cursor where it
+    /// is not on the screen.
+    pub(super) fn needed(&self) -> Region {
+        let site = self.place.site();
+        let block = self.questions().into_iter().find_map(|query| match query {
+            Query::Block(other, region) if other == site => Some(region),
+            _ => None,
+        });
+        let one = || Region(self.index().iter().map(|&index| index..index + 1).collect());
+        block.unwrap_or_else(|| kind::in_stage(self, one()))
+    }
+
+    /// The ids of the vocabulary whose texts stand beside the cells.
+    pub fn vocabulary_ids(&self) -> Vec<u32> {
+        let Some(layout) = self.layout() else { return Vec::new() };
+        let Some(axis) = self.place.step.axes().iter().position(|&axis| axis == Axis::Vocab) else {
+            return Vec::new();
+        };
+        let view = self.view();
+        let down = layout.visible_rows(self).map(|row| (row, layout.cursor.1));
+        let across = layout.visible_columns(self).map(|column| (layout.cursor.0, column));
+        let ids = down.chain(across).filter_map(|cell| view.index(self, cell));
+        let mut ids: Vec<u32> = ids.filter_map(|index| u32::try_from(index[axis]).ok()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
+    /// What goes down, across, and is held.
+    pub fn cut(&self) -> Cut {
+        let axes = self.place.step.axes();
+        if self.is_ranked() && axes.len() == 2 {
+            return Cut { held: Some(0), rows: 1, columns: None };
+        }
+        Cut::new(axes, self.turn)
+    }
+
+    /// What the colours span, once the statistics are known.
+    pub fn span(&self) -> Option<Span> {
+        let tensor = self.tensor()?;
+        let spread = self.answers.spread(self.span_part())?;
+        let stats = spread.stats;
+        let positive = tensor.is_positive();
+        let full = if positive { stats.max } else { stats.min.abs().max(stats.max.abs()) };
+        let (wanted, beyond) = match self.scale {
+            // Shares of 1 have no outliers: a large one is the point.
+            Scale::Slice | Scale::Tensor if !tensor.is_probability() => (spread.usual, spread.beyond_usual),
+            Scale::Deviations if !positive => (spread.deviations, spread.beyond_deviations),
+            _ => (full, 0),
+        };
+        if wanted > 0.0 && wanted < full {
+            return Some(Span { positive, high: wanted, clipped: beyond });
+        }
+        Some(Span { positive, high: if full > 0.0 { full } else { 1.0 }, clipped: 0 })
+    }
+
+    /// What the bars of a list span, once the statistics are known.
+    pub fn bars(&self) -> Option<(f64, f64)> {
+        let stats = self.answers.spread(self.part())?.stats;
+        let positive = self.tensor().is_some_and(|tensor| tensor.is_positive());
+        Some((if positive { 0.0 } else { stats.min }, stats.max))
+    }
+
+    /// The tokens of a nucleus that stay, in the list of the largest; none of another step.
+    pub fn kept(&self) -> Option<&Order> {
+        let nucleus = self.place.step == Step::Stage(Stage::Nucleus) && self.is_ranked();
+        nucleus.then(|| self.answers.order(self.part())).flatten()
+    }
+
+    /// Brings the cursor, the scrolled position and the popups back into range, and the cursor into sight.
+    pub(super) fn settle(&mut self) {
+        let panels = view::Panels::new(self);
+        if let Some(layout) = self.layout() {
+            if self.is_ranked() {
+                self.rank = layout.cursor.0;
+                if let Some(id) = self.ranked(self.rank) {
+                    self.selected.set(Axis::Vocab, id as usize);
+                }
+            }
+            self.offset = layout.follow(self.offset);
+        }
+        if let Some(area) = panels.notes.filter(|_| self.notes_line > 0) {
+            let lines = view::notes::lines(self, area.width).len();
+            self.notes_line = self.notes_line.min(lines.saturating_sub(usize::from(area.height)));
+        }
+        if let Mode::Help(line) = &mut self.mode {
+            *line = (*line).min(view::help::last_line(self.size, self.theme));
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What a way to show a step's values tells of itself.
+
+use std::fmt;
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
+use crate::trace::{Part, Query, Region, Step};
+
+use super::super::app::App;
+use super::super::fit::Piece;
+use super::super::tensor::region_in_stage;
+use super::layout::Layout;
+
+/// A way to show a step's values. Everything that is true of all of them — moving, paging, the mouse, what is asked of
+/// the source again — is written once, over what is told here.
+pub trait View: fmt::Debug + Sync {
+    /// Its name.
+    fn name(&self) -> &'static str;
+
+    /// Three lines: what it shows, and what to look for.
+    fn hint(&self) -> [&'static str; 3];
+
+    /// Whether it can show `step`.
+    fn fits(&self, step: Step) -> bool;
+
+    /// Where its cells are in `body`.
+    fn layout(&self, app: &App, body: Rect) -> Layout;
+
+    /// The index of the step's value that is in a cell; none while that is not known.
+    fn index(&self, app: &App, cell: (usize, usize)) -> Option<Vec<usize>>;
+
+    /// Puts the cursor on a cell.
+    fn select(&self, app: &mut App, cell: (usize, usize)) {
+        if let Some(index) = self.index(app, cell) {
+            for (&axis, index) in app.place().step.axes().iter().zip(index) {
+                app.selected.set(axis, index);
+            }
+        }
+    }
+
+    /// What it must know to draw these cells, the values themselves first.
+    fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
+        let site = app.place().site();
+        vec![
+            Query::Block(site, seen(app, layout)),
+            Query::Spread(Part::whole(site)),
+            Query::Spread(app.part()),
+        ]
+    }
+
+    /// Which cells are on the screen, in words.
+    fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece>;
+
+    /// Draws what the marks and colours mean, in the first line of `foot`.
+    fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer);
+
+    /// Draws the cells and their labels.
+    fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer);
+}
+
+/// The indices, in the axes of the stage, of the values in the cells that are on the screen.
+pub(in crate::tui) fn seen(app: &App, layout: &Layout) -> Region {
+    let index = app.index();
+    let mut needed: Vec<_> = index.iter().map(|&index| index..index + 1).collect();
+    let cut = app.cut();
+    for (axis, seen) in
+        [(Some(cut.rows), layout.visible_rows(app)), (cut.columns, layout.visible_columns(app))]
+    {
+        // Before it has settled, the cursor may be elsewhere.
+        if let Some(axis) = axis.filter(|&axis| seen.contains(&index[axis])) {
+            needed[axis] = seen;
+        }
+    }
+    in_stage(app, Region(needed))
+}
+
+/// `region` of the current step in the axes of its stage.
+pub(in crate::tui) fn in_stage(app: &App, region: Region) -> Region {
+    let step = app.place().step;
+    let whole = app.outline().card.sizes().shape(step.stage().axes(), app.dims());
+    region_in_stage(step, region, &whole).within(&whole)
+}
