@@ -95,11 +95,6 @@ chapters! {
 }
 
 impl Chapter {
-    /// The text of its first line.
-    pub fn title(&self) -> &'static str {
-        self.text.lines().next().unwrap_or_default().trim_start_matches('#').trim()
-    }
-
     /// The arithmetic that its numbers were computed in, where that is not float32: "bf16", "q8".
     pub fn precision(&self) -> Option<&'static str> {
         let (_, rest) = self.text.split_once("<!-- precision:")?;
@@ -118,10 +113,5 @@ impl Chapter {
         let has = |step: Step| move |chapter: &&Self| chapter.steps().any(|other| other == step);
         let own = CHAPTERS.iter().any(|chapter| has(step)(&chapter));
         CHAPTERS.iter().filter(has(if own { step } else { Step::Stage(step.stage()) }))
-    }
-
-    /// The first of the notes on `step`.
-    pub fn of(step: Step) -> Option<&'static Self> {
-        Self::about(step).next()
     }
 }

@@ -186,7 +186,8 @@ impl Checkpoint {
     }
 
     /// Whether the checkpoint has a tensor for `weight`; it has none for a tied head.
-    pub fn has(&self, weight: Weight) -> bool {
+    #[cfg(test)]
+    pub(crate) fn has(&self, weight: Weight) -> bool {
         !(self.config.tied && weight == Weight::Head) && self.tensors.contains_key(&self.stored_name(weight))
     }
 

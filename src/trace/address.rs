@@ -54,14 +54,6 @@ impl Subject {
         Step::from_name(name).map(Self::Step).or_else(weight)
     }
 
-    /// Whether each layer has one of its own.
-    pub fn in_layer(self) -> bool {
-        match self {
-            Self::Step(step) => step.stage().in_layer(),
-            Self::Weight(weight) => weight.in_layer(),
-        }
-    }
-
     /// Its axes, outermost first, each with the letter that indexes it.
     pub fn letters(self) -> Vec<(char, Axis)> {
         match self {

@@ -80,11 +80,6 @@ impl Template {
         self
     }
 
-    /// What the template is called in messages: its file.
-    pub fn place(&self) -> &str {
-        &self.place
-    }
-
     /// The text of `messages`, up to where the model's next answer begins.
     ///
     /// # Errors

@@ -51,11 +51,3 @@ pub fn put_line(buf: &mut Buffer, area: Rect, y: u16, line: &Line<'_>) {
         x += put(buf, area, x, y, &span.content, line.style.patch(span.style));
     }
 }
-
-/// Gives a part of a row of `area` a style, whatever is written there.
-pub fn restyle(buf: &mut Buffer, area: Rect, x: u16, y: u16, width: u16, style: Style) {
-    if y < area.height && x < area.width {
-        let part = Rect::new(area.x + x, area.y + y, width.min(area.width - x), 1);
-        buf.set_style(part.intersection(buf.area), style);
-    }
-}
