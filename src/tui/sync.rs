@@ -43,6 +43,10 @@ impl App {
             changed = true;
             self.settle();
         }
+        // What was asked for just now is under way already: a key that stops it may be the next.
+        let status = source.status();
+        changed |= self.status != status;
+        self.status = status;
         self.fetch_texts(source) || changed
     }
 

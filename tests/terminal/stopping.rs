@@ -108,3 +108,49 @@ fn ctrl_c_ends_a_program_that_waits_for_a_pipe() {
         drop(writer);
     }
 }
+
+/// The tracer on the slow model with so many tokens, in `folder`, where little of the run is held.
+fn slow_viewer(folder: &Path, model: &str, tokens: usize, more: &[&str]) -> Terminal {
+    let ids = vec!["1"; tokens].join(",");
+    let args = ["--model", model, "--ids", &ids, "--step", "--threads", "1", "--memory", "16MiB"];
+    let mut command = command(&[&args, more].concat());
+    command.cwd(folder);
+    Terminal::start(WINDOW, command)
+}
+
+#[test]
+fn escape_after_the_first_pass_stops_the_work_and_not_the_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = slow_model(folder.path());
+    let more = ["--cpu-kernel", "portable", "--stage", "softmax"];
+    let mut viewer = slow_viewer(folder.path(), &model, 400, &more);
+    viewer.shows(&["p0/L0/softmax[h=0,t=399,k=0] = "]);
+    // What it needs is not held any more: it is made again from the layers before.
+    viewer.send("/L6/ffn_up\r");
+    viewer.shows(&["layer 6 of 0-7", "computing"]);
+    viewer.send("\x1b");
+    viewer.shows(&["It was stopped. r computes it."]);
+    viewer.send("r");
+    viewer.shows(&["p0/L6/ffn_up[t=399,f=0] = "]);
+    viewer.send("q");
+    assert_eq!(viewer.end().code, 0);
+}
+
+#[test]
+fn escape_stops_an_export_and_its_file_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = slow_model(folder.path());
+    let here = folder.path().join("here");
+    fs::create_dir(&here).unwrap();
+    // More than may be held: the file is written block by block.
+    let mut viewer = slow_viewer(&here, &model, 1200, &["--stage", "softmax", "--layer", "6"]);
+    viewer.shows(&["p0/L6/softmax[h=0,t=1199,k=0] = "]);
+    viewer.send("e");
+    viewer.shows(&["writing p0/L6/softmax: ", "Esc stops"]);
+    viewer.send("\x1b");
+    viewer.shows(&["the export was stopped, and its file removed; e begins again"]);
+    assert_eq!(fs::read_dir(&here).unwrap().count(), 0);
+    viewer.shows(&["p0/L6/softmax[h=0,t=1199,k=0] = "]);
+    viewer.send("q");
+    assert_eq!(viewer.end().code, 0);
+}
