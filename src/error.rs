@@ -90,6 +90,14 @@ impl Error {
         interrupted => Interrupted: "Starts an [`Error::Interrupted`].",
     }
 
+    /// For a thread that the system does not let start; `what` ends the sentence "no thread can be started …".
+    pub fn no_thread(what: &str, error: &std::io::Error) -> Self {
+        Self::usage(format!("no thread can be started {what}"))
+            .expected("room for one more thread, at least")
+            .found(error)
+            .next("raise the limits on processes and memory (ulimit -u, ulimit -v), or end other programs")
+    }
+
     /// Adds where it happened: a path, a tensor, a byte offset.
     #[must_use]
     pub fn at(mut self, place: impl fmt::Display) -> Self {

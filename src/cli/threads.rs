@@ -74,10 +74,7 @@ fn started(
         match spawn(Box::new(run)) {
             Ok(()) => threads.push(start),
             Err(error) if threads.is_empty() => {
-                return Err(Error::usage("no thread can be started to compute with")
-                    .expected("room for one more thread, at least")
-                    .found(error)
-                    .next("raise the limits on processes and memory (ulimit -u, ulimit -v), or end other programs"));
+                return Err(Error::no_thread("to compute with", &error));
             }
             Err(_) => {
                 // The last of what the system gives is not for these: the run has other threads.

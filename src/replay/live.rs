@@ -133,7 +133,7 @@ impl Live {
                     Err(error) => drop(outbox.send(Reply::Pass(dims, Err(error)))),
                 }
             })
-            .map_err(|error| Error::terminal("no thread can be started for the model").found(error))?;
+            .map_err(|error| Error::no_thread("for the model", &error))?;
         live.worker = Some(worker);
         Ok(live)
     }

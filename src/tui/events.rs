@@ -49,7 +49,7 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
     // Not dropped: that says on the error output what fails, and panics where this is gone with the terminal. The
     // guard shows the cursor.
     let mut terminal = ManuallyDrop::new(Terminal::new(backend).map_err(|error| failed(&error))?);
-    let keys = Keys::start().map_err(|error| failed(&error))?;
+    let keys = Keys::start()?;
     let (mut dirty, mut saving) = (true, None);
     loop {
         if let Some(signal) = guard.stopped_by() {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 
 use crate::ending;
+use crate::error::{Error, Result};
 
 /// How often the thread looks whether it is over.
 const LOOK: Duration = Duration::from_millis(30);
@@ -23,7 +24,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    pub(super) fn start() -> io::Result<Self> {
+    pub(super) fn start() -> Result<Self> {
         let (sender, events) = mpsc::channel();
         let over = Arc::<AtomicBool>::default();
         let ended = Arc::clone(&over);
@@ -39,7 +40,8 @@ impl Keys {
                     return;
                 }
             }
-        })?;
+        });
+        let thread = thread.map_err(|error| Error::no_thread("to read the keys", &error))?;
         Ok(Self { events, over, thread })
     }
 

@@ -60,7 +60,8 @@ impl Guard {
             held: Arc::default(),
         };
         guard.set_hook();
-        guard.watch().and_then(|()| enter()).map_err(|error| failed(&error))?;
+        guard.watch()?;
+        enter().map_err(|error| failed(&error))?;
         Ok(guard)
     }
 
@@ -111,21 +112,22 @@ impl Guard {
     /// Ends the program where the event loop cannot: when the terminal has gone and no signal says so, reading
     /// events from it never returns.
     #[cfg(unix)]
-    fn watch(&self) -> io::Result<()> {
+    fn watch(&self) -> Result<()> {
         let held = Arc::downgrade(&self.held);
-        thread::Builder::new().name("watchdog".into()).spawn(move || {
+        let watch = move || {
             while held.strong_count() > 0 {
                 if !io::stdin().is_terminal() {
                     ending::now(&Error::terminal("the terminal is gone"));
                 }
                 thread::sleep(LOOK);
             }
-        })?;
-        Ok(())
+        };
+        let thread = thread::Builder::new().name("watchdog".into()).spawn(watch);
+        thread.map(drop).map_err(|error| Error::no_thread("to watch the terminal", &error))
     }
 
     #[cfg(not(unix))]
-    fn watch(&self) -> io::Result<()> {
+    fn watch(&self) -> Result<()> {
         Ok(())
     }
 }
