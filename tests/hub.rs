@@ -417,6 +417,29 @@ fn ctrl_c_keeps_what_came() {
     assert_eq!(hub.store.asked()[0].from(), Some(300_000));
 }
 
+/// Each answer brings a part, so that there is always a next request to make.
+#[cfg(unix)]
+#[test]
+fn after_ctrl_c_the_server_is_asked_no_more() {
+    let hub = Hub::new(tiny());
+    hub.twist(|at, _, answer| match at {
+        At::Store => Answer { cut: Some(70_000), ..answer },
+        At::Hub => answer,
+    });
+    let child = hub.command(&RUN).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut asked = 0;
+    while asked < 2 {
+        asked += hub.store.asked().len();
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    refused(&child.wait_with_output().unwrap(), 130, &["interrupted", "it goes on from there"]);
+    // The 1.84 MB take 27 requests, with a pause before each.
+    let after = hub.store.asked().len();
+    assert!(after <= 2, "asked {after} times more");
+}
+
 /// Elsewhere than on a terminal there is none: the other tests see every byte.
 #[cfg(unix)]
 #[test]
