@@ -2,6 +2,8 @@
 //! and the recorded run against the unrecorded one: bit for bit.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "replay/batch.rs"]
+mod batch;
 mod common;
 #[path = "replay/export.rs"]
 mod export;

@@ -218,7 +218,7 @@ fn time_decode(model: &Model<impl Backend>, cached: usize, tokens: usize, bytes:
         forward::last_logits(model, &session.work, 0, |logits| {
             for _ in 0..DRAWS {
                 let started = Instant::now();
-                black_box(sampler.sample(logits, 0, &mut NoProbe));
+                black_box(sampler.sample(logits, 0, 0, &mut NoProbe));
                 times.push(started.elapsed().as_secs_f64());
             }
             Ok(())

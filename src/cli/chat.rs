@@ -33,7 +33,7 @@ impl device::Command for &ChatArgs {
 }
 
 fn chat<D: Device>(args: &ChatArgs) -> Result<()> {
-    let sampler = args.sampling.sampler()?;
+    let sampler = args.sampling.sampler(None)?;
     let input::Opened { checkpoint, tokenizer, model, .. } = input::open::<D>(&args.model, &args.cpu)?;
     let context = input::context(args.context, &checkpoint.config)?;
     let tokenizer = tokenizer.ok_or_else(|| {

@@ -8,18 +8,17 @@ mod folder;
 mod manifest;
 mod target;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-
 use self::files::Files;
 use self::target::Target;
 pub(super) use self::target::take_back_left;
 use super::ExportArgs;
 use super::device::{Command, Device};
-use super::input::{Run, full};
+use super::input::{Run, say_full};
+use super::progress::Progress;
 use crate::error::{Error, Result};
-use crate::generate::{Ended, Next};
+use crate::generate::Ended;
 use crate::stop;
-use crate::trace::{PassDims, Select, Site};
+use crate::trace::{PassDims, Select, Site, Sizes};
 
 impl Command for &ExportArgs {
     fn run<D: Device>(self) -> Result<()> {
@@ -37,32 +36,37 @@ fn export<D: Device>(args: &ExportArgs) -> Result<()> {
             .found("-n 0")
             .next("give another -n, or none"));
     }
-    let sizes = run.model.sizes();
-    let possible = wanted.min(run.room());
-    let select = args.select.select(&run, wanted, false)?;
-    target.check_free(|pass| {
-        let dims = run.passes(possible).into_iter().nth(pass);
-        let sites = dims.map(|dims| Site::all(&sizes, dims)).unwrap_or_default();
-        sites.into_iter().filter(|&site| select.contains(site)).map(Site::file_name).collect()
+    let (sizes, mut batch) = (run.model.sizes(), run.batch(wanted)?);
+    let select = args.select.select(&run, &batch, wanted, false)?;
+    let manifest = manifest::new(&run, &args.run);
+    target.check_free(|sequence, pass| match sequence {
+        _ if run.several() != sequence.is_some() => Vec::new(),
+        Some(sequence) if sequence >= run.prompts.len() => Vec::new(),
+        sequence => {
+            let number = sequence.unwrap_or(0);
+            let chosen = run.sites(number, pass, &batch).into_iter().filter(|&site| select.contains(site));
+            chosen.map(|site| manifest.file_name(site)).collect()
+        }
     })?;
-    let bar = progress(&run.passes(possible), &sizes, &select);
-    let mut files = Files::new(target.begin()?, manifest::new(&run, &args.run), sizes, &select, bar);
+    let bar = progress(run.passes(wanted), &sizes, &select);
+    let mut files = Files::new(target.begin()?, manifest, sizes, &select, bar);
 
-    let mut session = run.session(wanted)?;
-    while let Next::Pass(dims) = session.next() {
-        let ids = session.waiting().to_vec();
-        files.begin(dims);
-        let drawn = session.pass(&mut files);
+    let mut full = Vec::new();
+    while batch.next()? {
+        let reads: Vec<_> = batch.reads().map(|read| (read.sequence, read.dims, read.ids.to_vec())).collect();
+        files.begin(reads.iter().map(|(sequence, dims, _)| (*sequence, *dims)));
+        let drawn = batch.pass(&mut files);
         stopped()?;
         let drawn = drawn?;
         files.check()?;
-        let tokens = ids.iter().map(|&id| run.label(id)).collect();
-        files.manifest.pass(dims, tokens, run.label(drawn));
+        for ((sequence, dims, ids), drawn) in reads.iter().zip(drawn) {
+            let tokens = ids.iter().map(|&id| run.label(id)).collect();
+            files.manifest.pass(*sequence, *dims, tokens, run.label(drawn.id));
+            full.extend((drawn.ended == Some(Ended::Full)).then_some(*sequence));
+        }
     }
-    if session.next() == Next::Ended(Ended::Full) {
-        super::tell(full(&session));
-    }
-    if session.not_a_number() {
+    say_full(&run, &full);
+    if batch.not_a_number() {
         super::tell(super::NOT_A_NUMBER);
     }
     files.finish(target)
@@ -80,14 +84,9 @@ fn interrupted() -> Error {
     Error::interrupted("interrupted; nothing was written")
 }
 
-/// A bar over the files to write, shown once it took a second.
-fn progress(passes: &[PassDims], sizes: &crate::trace::Sizes, select: &Select) -> ProgressBar {
+/// A bar over the files to write.
+fn progress(passes: impl Iterator<Item = PassDims>, sizes: &Sizes, select: &Select) -> Progress {
     let chosen =
-        |dims: &PassDims| Site::all(sizes, *dims).into_iter().filter(|&site| select.contains(site)).count();
-    let total: usize = passes.iter().map(chosen).sum();
-    let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::hidden());
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} stages {msg}") {
-        bar.set_style(style);
-    }
-    bar
+        |dims: PassDims| Site::all(sizes, dims).into_iter().filter(|&site| select.contains(site)).count();
+    Progress::new(passes.map(chosen).sum(), "stages")
 }

@@ -1,15 +1,20 @@
-//! `llama-trace --prompt "…"`: the prompt and the text that follows, as it comes.
+//! `llama-trace --prompt "…"`: the prompt and the text that follows. One text comes as it is drawn; several grow side by
+//! side, and come whole.
 
-use std::io::IsTerminal;
-use std::time::Instant;
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
 
 use super::device::{Command, Device};
-use super::input::{self, Run, full};
+use super::input::{self, Run, say_full};
 use super::output::{self, Failure};
-use super::{MemoryArgs, RunArgs};
+use super::progress::Progress;
+use super::prompt::Prompt;
+use super::{LogFormat, MemoryArgs, RunArgs};
 use crate::error::{Error, Result};
-use crate::generate::{Ended, Next};
-use crate::tokenizer::Piece;
+use crate::generate::Ended;
+use crate::tokenizer::{Piece, TextStream, Tokenizer};
 use crate::trace::NoProbe;
 
 /// Tokens that are drawn unless `-n` says otherwise.
@@ -19,15 +24,16 @@ const DEFAULT_TOKENS: usize = 128;
 pub(super) struct Text<'a> {
     pub(super) run: &'a RunArgs,
     pub(super) memory: &'a MemoryArgs,
+    pub(super) format: LogFormat,
 }
 
 impl Command for Text<'_> {
     fn run<D: Device>(self) -> Result<()> {
-        generate::<D>(self.run, self.memory)
+        generate::<D>(self.run, self.memory, self.format)
     }
 }
 
-fn generate<D: Device>(args: &RunArgs, memory: &MemoryArgs) -> Result<()> {
+fn generate<D: Device>(args: &RunArgs, memory: &MemoryArgs, format: LogFormat) -> Result<()> {
     if memory.memory.is_some() {
         return Err(Error::usage(
             "--memory bounds the values that the tracer holds, and a run that is not traced holds none",
@@ -37,61 +43,235 @@ fn generate<D: Device>(args: &RunArgs, memory: &MemoryArgs) -> Result<()> {
     }
     let run = Run::<D>::open(args)?;
     let wanted = args.tokens.unwrap_or(DEFAULT_TOKENS);
-    output::end(input::on_a_computing_thread(|| print_text(&run, wanted)))
+    output::end(input::on_a_computing_thread(|| print_texts(&run, wanted, format)))
 }
 
-fn print_text<D: Device>(run: &Run<D>, wanted: usize) -> std::result::Result<(), Failure> {
-    let mut out = output::Text::open();
-    let mut session = run.session(wanted)?;
-
-    let mut stream = run.tokenizer.as_ref().map(|tokenizer| tokenizer.stream());
-    let mut piece_of = |id| match &mut stream {
-        Some(stream) => stream.piece(id),
-        None => {
-            let text = format!("#{id} ");
-            Piece { bytes: text.clone().into_bytes(), text }
-        }
-    };
-    // The stream has to see the prompt's tokens too: what a token adds depends on those before it.
-    let prompt: Vec<Piece> = run.ids.iter().map(|&id| piece_of(id)).collect();
-    match &run.text {
-        Some(text) => out.print(text)?,
-        None => prompt.iter().try_for_each(|piece| out.print_piece(piece))?,
-    }
-
+fn print_texts<D: Device>(
+    run: &Run<D>,
+    wanted: usize,
+    format: LogFormat,
+) -> std::result::Result<(), Failure> {
+    let mut batch = run.batch(wanted)?;
+    let mut texts = Texts::begin(run, format)?;
     let started = Instant::now();
-    let (mut drawn, mut first) = (0, None);
-    while let Next::Pass(_) = session.next() {
-        let id = session.pass(&mut NoProbe)?;
-        first.get_or_insert_with(|| started.elapsed());
-        drawn += 1;
-        if session.next() != Next::Ended(Ended::Text) {
-            out.print_piece(&piece_of(id))?;
+    let (mut count, mut first, mut full) = (0, None, Vec::new());
+    let mut work = || -> std::result::Result<(), Failure> {
+        while batch.next()? {
+            let drawn = batch.pass(&mut NoProbe)?;
+            first.get_or_insert_with(|| started.elapsed());
+            count += drawn.len();
+            for drawn in drawn {
+                texts.add(drawn.sequence, drawn.id, drawn.ended)?;
+                full.extend((drawn.ended == Some(Ended::Full)).then_some(drawn.sequence));
+            }
+            let rate = count as f64 / started.elapsed().as_secs_f64();
+            texts.bar.say(format!("{} running, {rate:.1} tokens/s", batch.running()));
         }
+        if wanted == 0 {
+            texts.end_all()?;
+        }
+        Ok(())
+    };
+    let worked = work();
+    texts.bar.finish();
+    if let Err(Failure::Write(error)) = worked {
+        return Err(error.into());
     }
-    if session.next() == Next::Ended(Ended::Full) {
-        super::tell(format_args!("\n{}", full(&session)));
+    // What is finished is told whatever became of the others.
+    texts.finish()?;
+    worked?;
+    if texts.streams() && !texts.out.is_terminal() && !full.is_empty() {
+        super::tell("");
     }
-    let elapsed = started.elapsed();
-    if let Some(stream) = &mut stream {
-        out.finish(stream)?;
-    }
-    if out.is_terminal() {
-        out.print("\n")?;
-    }
-    if session.not_a_number() {
+    say_full(run, &full);
+    if batch.not_a_number() {
         super::tell(super::NOT_A_NUMBER);
     }
-    if std::io::stderr().is_terminal()
-        && let Some(first) = first
-    {
-        let decode = (elapsed - first).as_secs_f64();
-        let rate = if drawn > 1 { (drawn - 1) as f64 / decode } else { 0.0 };
-        super::tell(format_args!(
-            "{} prompt tokens in {:.3} s; {drawn} drawn, {rate:.1} tokens/s after the first",
-            run.ids.len(),
-            first.as_secs_f64(),
-        ));
+    if let (Some(first), true) = (first, std::io::stderr().is_terminal()) {
+        let read = run.prompts.iter().map(|prompt| prompt.ids.len()).sum();
+        say_speed(run.prompts.len(), read, (count, started.elapsed(), first));
     }
     Ok(())
+}
+
+/// Says how long `prompts` prompts of `read` tokens took, and so many drawn: in all, and until the first.
+fn say_speed(prompts: usize, read: usize, (drawn, time, first): (usize, Duration, Duration)) {
+    let seconds = |time: Duration| time.as_secs_f64();
+    if prompts > 1 {
+        let rate = drawn as f64 / seconds(time);
+        return super::tell(format_args!(
+            "{prompts} prompts of {read} tokens; {drawn} drawn in {:.3} s, {rate:.1} tokens/s",
+            seconds(time)
+        ));
+    }
+    let rate = if drawn > 1 { (drawn - 1) as f64 / seconds(time - first) } else { 0.0 };
+    super::tell(format_args!(
+        "{read} prompt tokens in {:.3} s; {drawn} drawn, {rate:.1} tokens/s after the first",
+        seconds(first),
+    ));
+}
+
+/// A text that grows.
+struct Growing<'a> {
+    prompt: &'a Prompt,
+    /// What the prompt's tokens say, where it was ids.
+    begins: Piece,
+    /// None where there is no tokenizer.
+    stream: Option<TextStream<'a>>,
+    ids: Vec<u32>,
+    /// What follows the prompt.
+    text: Piece,
+    ended: Option<Ended>,
+}
+
+impl<'a> Growing<'a> {
+    fn new(prompt: &'a Prompt, tokenizer: Option<&'a dyn Tokenizer>) -> Self {
+        let stream = tokenizer.map(|tokenizer| tokenizer.stream());
+        let (ids, ended) = (Vec::new(), None);
+        let mut growing =
+            Self { prompt, begins: Piece::default(), stream, ids, text: Piece::default(), ended };
+        // The stream has to see the prompt's tokens too: what a token adds depends on those before it.
+        for &id in &prompt.ids {
+            let piece = growing.piece(id);
+            growing.begins.push(&piece);
+        }
+        growing
+    }
+
+    fn piece(&mut self, id: u32) -> Piece {
+        match &mut self.stream {
+            Some(stream) => stream.piece(id),
+            None => {
+                let text = format!("#{id} ");
+                Piece { bytes: text.clone().into_bytes(), text }
+            }
+        }
+    }
+}
+
+impl Growing<'_> {
+    /// The text as a line of JSON.
+    fn object(&self, sequence: usize) -> Value {
+        json!({
+            "sequence": sequence,
+            "prompt": self.prompt.text.as_ref().map_or_else(|| json!(self.prompt.ids), |text| json!(text)),
+            "text": self.text.text,
+            "ids": self.ids,
+            "ended": self.ended.map(|ended| match ended {
+                Ended::Text => "text",
+                Ended::Limit => "limit",
+                Ended::Full => "full",
+            }),
+        })
+    }
+}
+
+/// All texts, printed in the order of their prompts.
+struct Texts<'a> {
+    texts: Vec<Growing<'a>>,
+    /// How many of them were printed.
+    printed: usize,
+    out: output::Text,
+    format: LogFormat,
+    bar: Progress,
+}
+
+impl<'a> Texts<'a> {
+    /// The texts of `run`, of which nothing was drawn yet.
+    fn begin<D: Device>(run: &'a Run<D>, format: LogFormat) -> std::result::Result<Self, Failure> {
+        let growing = |prompt| Growing::new(prompt, run.tokenizer.as_deref());
+        let texts: Vec<_> = run.prompts.iter().map(growing).collect();
+        let bar = Progress::new(texts.len(), "prompts");
+        let mut all = Self { texts, printed: 0, out: output::Text::open(), format, bar };
+        if all.streams() {
+            all.print_prompt(0)?;
+        }
+        Ok(all)
+    }
+
+    /// Whether a text is printed as it comes: there is only one.
+    fn streams(&self) -> bool {
+        self.format == LogFormat::Text && self.texts.len() == 1
+    }
+
+    /// Adds a token to a text, which then may have ended.
+    fn add(&mut self, sequence: usize, id: u32, ended: Option<Ended>) -> std::io::Result<()> {
+        let streams = self.streams();
+        let text = &mut self.texts[sequence];
+        text.ids.push(id);
+        if ended != Some(Ended::Text) {
+            let piece = text.piece(id);
+            if streams {
+                self.out.print_piece(&piece)?;
+            } else {
+                text.text.push(&piece);
+            }
+        }
+        match ended {
+            Some(ended) => self.end(sequence, ended),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends every text where it is.
+    fn end_all(&mut self) -> std::io::Result<()> {
+        (0..self.texts.len()).try_for_each(|sequence| self.end(sequence, Ended::Limit))
+    }
+
+    /// Ends a text, and prints those that have ended and have none before them that has not.
+    fn end(&mut self, sequence: usize, ended: Ended) -> std::io::Result<()> {
+        let text = &mut self.texts[sequence];
+        text.ended = Some(ended);
+        let rest = text.stream.as_mut().map(TextStream::finish).unwrap_or_default();
+        // A pipe has its bytes already.
+        text.text.text += &rest;
+        if self.streams() {
+            if self.out.is_terminal() {
+                self.out.print(&rest)?;
+                self.out.print("\n")?;
+            }
+            self.printed = 1;
+            return Ok(());
+        }
+        self.bar.add(1);
+        let all = &self.texts[self.printed..];
+        let ready = all.iter().take_while(|text| text.ended.is_some()).count();
+        (0..ready).try_for_each(|_| self.print_next())
+    }
+
+    /// Prints those that have ended, though one before them has not.
+    fn finish(&mut self) -> std::io::Result<()> {
+        while self.printed < self.texts.len() {
+            match self.texts[self.printed].ended {
+                Some(_) => self.print_next()?,
+                None => self.printed += 1,
+            }
+        }
+        Ok(())
+    }
+
+    /// Prints the first text that was not, all of it.
+    fn print_next(&mut self) -> std::io::Result<()> {
+        let sequence = self.printed;
+        self.printed += 1;
+        // The bar may be on the same screen.
+        self.bar.clone().aside(|| {
+            if self.format == LogFormat::Json {
+                return writeln!(output::Lines::json(), "{}", self.texts[sequence].object(sequence));
+            }
+            self.out.print(&format!("== s{sequence} ==\n"))?;
+            self.print_prompt(sequence)?;
+            self.out.print_piece(&self.texts[sequence].text)?;
+            self.out.print("\n")
+        })
+    }
+
+    /// Prints what a text begins with.
+    fn print_prompt(&mut self, sequence: usize) -> std::io::Result<()> {
+        let Growing { prompt, begins, .. } = &self.texts[sequence];
+        match &prompt.text {
+            Some(text) => self.out.print(text),
+            None => self.out.print_piece(begins),
+        }
+    }
 }

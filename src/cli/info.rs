@@ -107,7 +107,7 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
         "tracer      {} of values at most (--memory); the weights, the KV cache and the buffers of a pass come on top: \
          {} for a prompt of {tokens} tokens",
         memory::written(DEFAULT_MEMORY),
-        size(forward::buffer_bytes(config, tokens))
+        size(forward::buffer_bytes(config, tokens, 1))
     )?;
     for tokens in [8, 128, 1024].into_iter().filter(|&tokens| tokens <= config.context) {
         writeln!(

@@ -1,74 +1,102 @@
 //! From options to what a run needs: the model, the tokenizer, and the prompt as ids.
 
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::device::Device;
 use super::hub;
+use super::prompt::{self, Prompt};
 use super::{CpuArgs, ModelArgs, PrecisionName, RunArgs, SamplingArgs, SelectArgs, tell};
 use crate::backend::Backend;
 use crate::checkpoint::{self, Checkpoint};
 use crate::config::{DEFAULT_GROUP, ModelConfig, Precision};
 use crate::error::{Error, Result};
-use crate::files::{at_once, printable};
-use crate::generate::{Sampler, Sampling, Session};
+use crate::files::printable;
+use crate::generate::{Batch, Prompts, Sampler, Sampling};
 use crate::hub::{Need, SparseCopy};
 use crate::model::Model;
-use crate::stop;
 use crate::tokenizer::{self, Tokenizer};
 use crate::trace::select::Extent;
-use crate::trace::{PassDims, Select, TokenLabel};
-
-/// The text of a run without `--prompt`.
-pub(super) const DEFAULT_PROMPT: &str = "Once upon a time";
+use crate::trace::{PassDims, Select, Site, TokenLabel};
 
 /// Everything that a run starts from.
 pub(super) struct Run<D: Device> {
     pub(super) model: Model<D>,
     pub(super) tokenizer: Option<Arc<dyn Tokenizer>>,
     pub(super) eos: Vec<u32>,
+    /// What draws for the first prompt; each prompt after it has the next stream of random numbers.
     pub(super) sampler: Sampler,
-    /// The prompt as it was given; none where ids were.
-    pub(super) text: Option<String>,
-    pub(super) ids: Vec<u32>,
+    /// One or more; the place of each is its sequence's number.
+    pub(super) prompts: Vec<Prompt>,
     /// Tokens that the cache is reserved for, where that was asked for.
     pub(super) context: Option<usize>,
 }
 
 impl<D: Device> Run<D> {
-    /// Opens the model and reads the prompt.
+    /// Opens the model and reads the prompts.
     pub(super) fn open(args: &RunArgs) -> Result<Self> {
-        let sampler = args.sampling.sampler()?;
+        let sampler = args.sampling.sampler(args.stream)?;
         let opened = open::<D>(&args.model, &args.cpu)?;
-        let context = context(args.context, &opened.checkpoint.config)?;
-        let (text, ids) = prompt(args, opened.tokenizer.as_deref(), opened.checkpoint.config.context)?;
+        let config = &opened.checkpoint.config;
+        let context = context(args.context, config)?;
+        let prompts = prompt::read(args, opened.tokenizer.as_deref(), config.context)?;
         let model = opened.model?;
         recognise(&opened.checkpoint, &args.model, &model);
         let eos = opened.checkpoint.eos;
-        Ok(Self { model, tokenizer: opened.tokenizer, eos, sampler, text, ids, context })
+        Ok(Self { model, tokenizer: opened.tokenizer, eos, sampler, prompts, context })
     }
 
-    /// A session that begins with the prompt, and has room for it and `draws` tokens after it.
-    pub(super) fn session(&self, draws: usize) -> Result<Session<'_, D>> {
-        let tokens = self.context.unwrap_or(self.ids.len().saturating_add(draws));
-        let mut session = Session::with_capacity(&self.model, self.sampler.clone(), tokens)?;
-        session.begin(self.ids.clone(), &self.eos, draws)?;
-        Ok(session)
+    /// Whether there are two prompts or more.
+    pub(super) fn several(&self) -> bool {
+        self.prompts.len() > 1
     }
 
-    /// How many passes the context has room for: the one over the prompt, and one for each token after it.
+    /// A batch of all prompts, each with room for it and `draws` tokens after it.
+    pub(super) fn batch(&self, draws: usize) -> Result<Batch<'_, D>> {
+        let prompts = Prompts {
+            ids: self.prompts.iter().map(|prompt| prompt.ids.clone()).collect(),
+            ends: self.eos.clone(),
+            draws,
+            context: self.context,
+            // One alone takes memory as its text grows, and may end long before that is full.
+            memory: if self.several() { self.model.backend.free_memory() } else { None },
+        };
+        let place = |number: usize| self.prompts[number].place.clone();
+        Batch::new(&self.model, self.sampler.clone(), prompts, place)
+    }
+
+    /// How many passes the context has room for over the shortest prompt and each token after it.
     pub(super) fn room(&self) -> usize {
-        1 + self.context.unwrap_or(self.model.config.context).saturating_sub(self.ids.len())
+        self.prompts.iter().map(|prompt| self.room_for(prompt)).max().unwrap_or(0)
     }
 
-    /// The first `count` passes.
-    pub(super) fn passes(&self, count: usize) -> Vec<PassDims> {
-        let prompt = self.ids.len();
-        let decode = (1..count).map(|pass| PassDims { pass, start: prompt + pass - 1, tokens: 1 });
-        std::iter::once(PassDims { pass: 0, start: 0, tokens: prompt }).chain(decode).collect()
+    fn room_for(&self, prompt: &Prompt) -> usize {
+        1 + self.context.unwrap_or(self.model.config.context).saturating_sub(prompt.ids.len())
+    }
+
+    /// The passes over each prompt, where up to `draws` tokens are drawn and all begin at once.
+    pub(super) fn passes(&self, draws: usize) -> impl Iterator<Item = PassDims> {
+        self.prompts.iter().flat_map(move |prompt| {
+            let tokens = prompt.ids.len();
+            let decode = move |pass| PassDims { pass, start: tokens + pass - 1, tokens: 1 };
+            let first = PassDims { pass: 0, start: 0, tokens };
+            std::iter::once(first).chain((1..draws.min(self.room_for(prompt))).map(decode))
+        })
+    }
+
+    /// The sites that pass number `pass` over a sequence can have: of several that may begin late, a prompt's and a
+    /// token's.
+    pub(super) fn sites(&self, sequence: usize, pass: usize, batch: &Batch<'_, D>) -> Vec<Site> {
+        let (sizes, tokens) = (self.model.sizes(), self.prompts[sequence].ids.len());
+        let prompt = PassDims { pass, start: 0, tokens };
+        let decode = PassDims { pass, start: tokens + pass.saturating_sub(1), tokens: 1 };
+        let (first, later) = (Site::all(&sizes, prompt), Site::all(&sizes, decode));
+        let sites = match (pass, batch.at_once()) {
+            (0, _) => first,
+            (_, true) => later,
+            (_, false) => [first, later].concat(),
+        };
+        sites.into_iter().map(|site| Site { sequence, ..site }).collect()
     }
 
     /// The label of a token: its text, or `#id`.
@@ -91,13 +119,14 @@ impl SamplingArgs {
         }
     }
 
-    /// A sampler at the start of its random numbers. Says which options temperature 0 overrules.
-    pub(super) fn sampler(&self) -> Result<Sampler> {
-        let sampler = Sampler::new(self.sampling())?;
+    /// A sampler at the start of a stream of random numbers. Says which options temperature 0 overrules.
+    pub(super) fn sampler(&self, stream: Option<u64>) -> Result<Sampler> {
+        let sampler = Sampler::new(self.sampling())?.with_stream(stream.unwrap_or(0));
         let given = [
             ("--top-p", self.top_p.is_some()),
             ("--top-k", self.top_k.is_some()),
             ("--seed", self.seed.is_some()),
+            ("--stream", stream.is_some()),
         ];
         let given: Vec<_> = given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect();
         if self.temperature == 0.0 && !given.is_empty() {
@@ -112,17 +141,28 @@ impl SamplingArgs {
 }
 
 impl SelectArgs {
-    /// What is chosen of a run of `count` passes.
-    pub(super) fn select<D: Device>(&self, run: &Run<D>, count: usize, views: bool) -> Result<Select> {
-        let extent = Extent {
-            passes: count.min(run.room()),
-            room: run.room(),
-            layers: run.model.sizes().layers,
-            views,
+    /// What is chosen of a run of `batch`, in which up to `draws` tokens follow each prompt.
+    pub(super) fn select<D: Device>(
+        &self,
+        run: &Run<D>,
+        batch: &Batch<'_, D>,
+        draws: usize,
+        views: bool,
+    ) -> Result<Select> {
+        let at_once = batch.at_once();
+        let most = |count: usize| match at_once {
+            true => count.min(run.room()),
+            // As if each began when the one before it has ended.
+            false => run.prompts.iter().map(|prompt| count.min(run.room_for(prompt))).sum(),
         };
+        let layers = run.model.sizes().layers;
+        let extent = Extent { passes: most(draws), room: most(usize::MAX), layers, views };
         let select =
             Select::parse(self.pass.as_deref(), self.layer.as_deref(), self.stage.as_deref(), &extent)?;
-        select.check(&run.model.card(), &run.passes(extent.passes))?;
+        if at_once {
+            // Of those that begin later nobody knows yet which stages a pass has.
+            select.check(&run.model.card(), &run.passes(draws).collect::<Vec<_>>())?;
+        }
         Ok(select)
     }
 }
@@ -162,17 +202,32 @@ pub(super) fn say_cut(capacity: usize, asked: Option<usize>, config: &ModelConfi
     }
 }
 
-/// That no more tokens fit.
-pub(super) fn full<B: Backend>(session: &Session<'_, B>) -> String {
-    let (reserved, context) = (session.capacity(), session.model.config.context);
-    if reserved < context {
-        let tokens = if reserved == 1 { "token" } else { "tokens" };
-        format!(
-            "The context of {reserved} {tokens} that --context reserved is full; the model's has {context}."
-        )
-    } else {
-        format!("The model's context of {context} tokens is full.")
+/// Says of `sequences` that no more tokens fit.
+pub(super) fn say_full<D: Device>(run: &Run<D>, sequences: &[usize]) {
+    if sequences.is_empty() {
+        return;
     }
+    let which = if run.several() { listed(sequences) + ": " } else { String::new() };
+    let context = run.model.config.context;
+    match run.context {
+        Some(reserved) if reserved < context => {
+            let tokens = if reserved == 1 { "token" } else { "tokens" };
+            tell(format_args!(
+                "{which}The context of {reserved} {tokens} that --context reserved is full; the model's has {context}."
+            ));
+        }
+        _ => tell(format_args!("{which}The model's context of {context} tokens is full.")),
+    }
+}
+
+/// s0, s4, s5, and 6 more
+fn listed(sequences: &[usize]) -> String {
+    const NAMED: usize = 8;
+    let mut names: Vec<_> = sequences.iter().take(NAMED).map(|number| format!("s{number}")).collect();
+    if sequences.len() > NAMED {
+        names.push(format!("and {} more", sequences.len() - NAMED));
+    }
+    names.join(", ")
 }
 
 /// Of a model that was named, says in one line what it was taken for.
@@ -302,10 +357,11 @@ pub(super) fn open_tokenizer(args: &ModelArgs) -> Result<Arc<dyn Tokenizer>> {
             Some(path) => Some(path.clone()),
             None => hub::locate(args, Need::Tokenizer)?.path,
         };
-        return path.map_or_else(|| Err(no_tokenizer()), |path| tokenizer::open(&path).map(Arc::from));
+        return path
+            .map_or_else(|| Err(prompt::no_tokenizer()), |path| tokenizer::open(&path).map(Arc::from));
     }
     let (checkpoint, tokenizer) = find_tokenizer(open_checkpoint(args, Need::Model)?.0, args)?;
-    let tokenizer = tokenizer.ok_or_else(no_tokenizer)?;
+    let tokenizer = tokenizer.ok_or_else(prompt::no_tokenizer)?;
     if args.model.is_some() {
         let Checkpoint { name, format, .. } = &checkpoint;
         tell(format_args!(
@@ -315,151 +371,4 @@ pub(super) fn open_tokenizer(args: &ModelArgs) -> Result<Arc<dyn Tokenizer>> {
         ));
     }
     Ok(tokenizer)
-}
-
-fn no_tokenizer() -> Error {
-    Error::prompt("this model has no tokenizer, so it cannot read a text")
-        .expected(
-            "a tokenizer in or beside the model (tokenizer.json, tokenizer.model, or tokenizer.bin for a .bin), or --tokenizer FILE",
-        )
-        .found("none")
-        .next("give a tokenizer, or the prompt as token ids: --ids 1,403,407")
-}
-
-/// The prompt's text, where there is one, and its ids, for a model with a context of so many tokens.
-fn prompt(
-    args: &RunArgs,
-    tokenizer: Option<&dyn Tokenizer>,
-    context: usize,
-) -> Result<(Option<String>, Vec<u32>)> {
-    if let Some(list) = &args.ids {
-        return Ok((None, read_ids(list)?));
-    }
-    let text = match (&args.prompt, &args.prompt_file) {
-        (Some(text), _) if text == "-" => read_text(Path::new("-"))?,
-        (Some(text), _) => text.clone(),
-        (None, Some(path)) => read_text(path)?,
-        (None, None) => DEFAULT_PROMPT.into(),
-    };
-    let Some(tokenizer) = tokenizer else {
-        return Err(no_tokenizer());
-    };
-    if text.is_empty() && tokenizer.bos().is_none() {
-        return Err(Error::prompt(
-            "the prompt is empty, and this model has no beginning-of-text token to start from",
-        )
-        .expected("at least one token")
-        .next("give a prompt, or ids with --ids"));
-    }
-    tokenizer::check_length(tokenizer, text.len(), Some(context))?;
-    let ids = tokenizer.encode(&text)?;
-    Ok((Some(text), ids))
-}
-
-/// The largest prompt that is read; no model's context holds a tenth of it.
-const MAX_PROMPT: u64 = 64 << 20;
-
-/// The text in a file, or in standard input for `-`.
-pub(super) fn read_text(path: &Path) -> Result<String> {
-    let read = |from: &mut dyn Read| {
-        // One byte more than allowed, so that an input without an end is noticed.
-        let mut bytes = Vec::new();
-        from.take(MAX_PROMPT + 1).read_to_end(&mut bytes).map(|_| bytes)
-    };
-    let bytes = if path == Path::new("-") {
-        read(&mut std::io::stdin().lock())
-    } else {
-        open_text(path).and_then(|mut text| read(&mut text))
-    };
-    if bytes.is_err() {
-        stop::check()?;
-    }
-    let bytes = bytes.map_err(|error| {
-        Error::prompt("the prompt's file cannot be read")
-            .in_file(path)
-            .expected("a file that may be read")
-            .found(error)
-            .next("check the path, or use - for standard input")
-    })?;
-    if bytes.len() as u64 > MAX_PROMPT {
-        return Err(Error::prompt("the prompt is larger than any that a model could read")
-            .in_file(path)
-            .expected(format!("at most {MAX_PROMPT} bytes"))
-            .found("more")
-            .next("give a shorter text"));
-    }
-    String::from_utf8(bytes).map_err(|error| {
-        Error::prompt("the prompt's file is not a text")
-            .in_file(path)
-            .expected("UTF-8")
-            .found(format!("byte {} is not part of a UTF-8 character", error.utf8_error().valid_up_to()))
-            .next("convert the file to UTF-8")
-    })
-}
-
-/// Opens the file of a text. What a shell puts there for `<(command)` is read to its end like any file. A pipe with a
-/// name is waited for, but not for ever, until somebody writes to it.
-fn open_text(path: &Path) -> std::io::Result<Box<dyn Read>> {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::FileTypeExt;
-        let named = !["/dev/fd", "/proc"].iter().any(|folder| path.starts_with(folder));
-        if named && std::fs::metadata(path)?.file_type().is_fifo() {
-            return open_pipe(path);
-        }
-    }
-    Ok(Box::new(File::open(path)?))
-}
-
-/// How long a pipe is waited for to which nobody writes.
-#[cfg(unix)]
-const PIPE_WAIT: Duration = Duration::from_secs(10);
-
-#[cfg(unix)]
-fn open_pipe(path: &Path) -> std::io::Result<Box<dyn Read>> {
-    use std::io::ErrorKind;
-
-    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-
-    let mut file = at_once(File::options().read(true)).open(path)?;
-    let started = Instant::now();
-    let mut first = vec![0; 4096];
-    let count = loop {
-        match file.read(&mut first) {
-            // Nobody has opened it for writing yet.
-            Ok(0) if started.elapsed() < PIPE_WAIT => {
-                stop::sleep(Duration::from_millis(20)).map_err(std::io::Error::other)?;
-            }
-            Ok(0) => {
-                let what = format!("a pipe to which nobody has written for {} seconds", PIPE_WAIT.as_secs());
-                return Err(std::io::Error::new(ErrorKind::TimedOut, what));
-            }
-            Ok(count) => break count,
-            // Somebody has, and takes their time.
-            Err(error) if error.kind() == ErrorKind::WouldBlock => break 0,
-            Err(error) => return Err(error),
-        }
-    };
-    first.truncate(count);
-    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
-    Ok(Box::new(std::io::Cursor::new(first).chain(file)))
-}
-
-/// Ids from `1,403,407` or `@file`; commas, blanks, line ends and JSON's brackets separate them.
-fn read_ids(list: &str) -> Result<Vec<u32>> {
-    let text = match list.strip_prefix('@') {
-        Some(path) => read_text(Path::new(path))?,
-        None => list.to_owned(),
-    };
-    let separator = |c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']');
-    let words = text.split(separator).filter(|word| !word.is_empty());
-    let ids = words.map(|word| {
-        word.parse().map_err(|_| {
-            Error::prompt("the list of ids has something else in it")
-                .expected("numbers separated by commas: 1,403,407, or @FILE with such a list")
-                .found(format!("`{}`", printable(word)))
-                .next("leave it out")
-        })
-    });
-    ids.collect()
 }

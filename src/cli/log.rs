@@ -8,12 +8,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::device::{Command, Device};
-use super::input::{Run, full};
+use super::input::{Run, say_full};
 use super::output;
 use super::{LogArgs, LogFormat};
-use crate::backend::Backend;
 use crate::error::{Error, Result};
-use crate::generate::{Ended, Next, Session};
+use crate::generate::{Batch, Drawn, Ended};
 use crate::trace::frame::Summing;
 use crate::trace::log::{Line, Operand, Took, lines};
 use crate::trace::{Clock, NoProbe, PassDims, Probe, Select, Site, Stats, Step, Values};
@@ -30,34 +29,39 @@ impl Command for &LogArgs {
 fn log<D: Device>(args: &LogArgs) -> Result<()> {
     let run = Run::<D>::open(&args.run)?;
     let wanted = args.run.tokens.unwrap_or(1);
-    let select = args.select.select(&run, wanted, true)?;
+    let mut batch = run.batch(wanted)?;
+    let select = args.select.select(&run, &batch, wanted, true)?;
     let mut out = match args.format {
         LogFormat::Text => output::Lines::text(),
         LogFormat::Json => output::Lines::json(),
     };
-    let mut session = run.session(wanted)?;
-    while let Next::Pass(dims) = session.next() {
-        let ids = session.waiting().to_vec();
+    let mut full = Vec::new();
+    while batch.next()? {
+        let reads: Vec<_> = batch.reads().map(|read| (read.sequence, read.dims, read.ids.to_vec())).collect();
         let values = args.values.then_some(&select);
-        let (drawn, times, values) = run_pass(&mut session, values)?;
-        let chosen = Chosen { run: &run, dims, select: &select, times: &times, summaries: &values };
-        let printed = match args.format {
-            _ if !select.has_pass(dims.pass) => Ok(()),
-            LogFormat::Text => chosen.print_text(&mut out, &ids, drawn),
-            LogFormat::Json => chosen.print_json(&mut out),
-        };
-        match printed {
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
-            Err(error) => {
-                return Err(Error::output("the log cannot be written").at("standard output").found(error));
+        let (drawn, times, values) = run_pass(&run, &mut batch, values)?;
+        for ((sequence, dims, ids), drawn) in reads.into_iter().zip(drawn) {
+            full.extend((drawn.ended == Some(Ended::Full)).then_some(sequence));
+            let chosen =
+                Chosen { run: &run, sequence, dims, select: &select, times: &times, summaries: &values };
+            let printed = match args.format {
+                _ if !select.has_pass(dims.pass) => Ok(()),
+                LogFormat::Text => chosen.print_text(&mut out, &ids, drawn.id),
+                LogFormat::Json => chosen.print_json(&mut out),
+            };
+            match printed {
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+                Err(error) => {
+                    return Err(Error::output("the log cannot be written")
+                        .at("standard output")
+                        .found(error));
+                }
+                Ok(()) => {}
             }
-            Ok(()) => {}
         }
     }
-    if session.next() == Next::Ended(Ended::Full) {
-        super::tell(full(&session));
-    }
-    if session.not_a_number() {
+    say_full(&run, &full);
+    if batch.not_a_number() {
         super::tell(super::NOT_A_NUMBER);
     }
     Ok(())
@@ -107,26 +111,39 @@ impl Probe for Summarizing<'_> {
     }
 }
 
-fn run_pass(
-    session: &mut Session<'_, impl Backend>,
+/// Runs a pass: what it drew, how long each operation took for all sequences, and what `values` chooses.
+fn run_pass<D: Device>(
+    run: &Run<D>,
+    batch: &mut Batch<'_, D>,
     values: Option<&Select>,
-) -> Result<(u32, Times, Summaries)> {
-    let backend = &session.model.backend;
+) -> Result<(Vec<Drawn>, Times, Summaries)> {
+    let backend = &run.model.backend;
     let Some(select) = values else {
         let mut clock = Clock::new(NoProbe, || backend.mark());
-        let drawn = session.pass(&mut clock)?;
-        return Ok((drawn, clock.into_times(|from, to| backend.between(from, to)), HashMap::new()));
+        let drawn = batch.pass(&mut clock)?;
+        let times = clock.into_times(|from, to| backend.between(from, to));
+        return Ok((drawn, of_all(times), HashMap::new()));
     };
     let mut summarizing = Summarizing { select, summaries: HashMap::new() };
     let mut clock = Clock::new(&mut summarizing, || backend.mark());
-    let drawn = session.pass(&mut clock)?;
+    let drawn = batch.pass(&mut clock)?;
     let times = clock.into_times(|from, to| backend.between(from, to));
-    Ok((drawn, times, summarizing.summaries))
+    Ok((drawn, of_all(times), summarizing.summaries))
+}
+
+/// Adds the times of all sequences up: one operation makes the rows of all of them.
+fn of_all(times: Times) -> Times {
+    let mut sums = Times::new();
+    for (site, time) in times {
+        *sums.entry(Site { sequence: 0, ..site }).or_default() += time;
+    }
+    sums
 }
 
 /// What is printed of a pass that has run.
 struct Chosen<'a, D: Device> {
     run: &'a Run<D>,
+    sequence: usize,
     dims: PassDims,
     select: &'a Select,
     times: &'a Times,
@@ -139,13 +156,22 @@ impl<D: Device> Chosen<'_, D> {
         lines.into_iter().filter(|line| self.select.has_step(line.pass, line.layer, line.step))
     }
 
+    /// What `line` was seen to hold.
+    fn summary(&self, line: &Line) -> Option<&Summary> {
+        self.summaries.get(&Site { sequence: self.sequence, ..line.site() })
+    }
+
     fn print_text(&self, out: &mut impl Write, ids: &[u32], drawn: u32) -> std::io::Result<()> {
-        let Self { run, dims, .. } = self;
-        let kind = if dims.pass == 0 { "prefill" } else { "decode" };
+        let Self { run, sequence, dims, .. } = self;
+        let kind = if dims.start == 0 { "prefill" } else { "decode" };
+        let (of, prefix, for_all) = match run.several() {
+            true => (format!(" of s{sequence}"), format!("s{sequence}/"), " for all"),
+            false => Default::default(),
+        };
         let tokens: Vec<_> = ids.iter().map(|&id| format!("{:?}", run.label(id).text)).collect();
         writeln!(
             out,
-            "pass {} ({kind}), {} tokens after {} cached: {}",
+            "pass {}{of} ({kind}), {} tokens after {} cached: {}",
             dims.pass,
             dims.tokens,
             dims.start,
@@ -160,23 +186,27 @@ impl<D: Device> Chosen<'_, D> {
             let inputs = if inputs.is_empty() { "-".into() } else { inputs.join(", ") };
             write!(
                 out,
-                "[p{}] {place:<width$} {:<12} {inputs} -> {}  [{}]",
+                "[{prefix}p{}] {place:<width$} {:<12} {inputs} -> {}  [{}]",
                 line.pass,
                 line.step.op(),
                 describe(&line.output),
-                took(line.took),
+                took(line.took, for_all),
             )?;
-            if let (Step::Stage(_), Some(summary)) = (line.step, self.summaries.get(&line.site())) {
+            if let (Step::Stage(_), Some(summary)) = (line.step, self.summary(&line)) {
                 write!(out, "  {}", describe_values(summary, line.output.shape.iter().product()))?;
             }
             writeln!(out)?;
         }
-        writeln!(out, "pass {} drew {} {:?}", dims.pass, drawn, run.label(drawn).text)
+        writeln!(out, "pass {}{of} drew {} {:?}", dims.pass, drawn, run.label(drawn).text)
     }
 
     fn print_json(&self, out: &mut impl Write) -> std::io::Result<()> {
         for line in self.lines() {
-            serde_json::to_writer(&mut *out, &object(&line, self.summaries.get(&line.site())))?;
+            let mut object = object(&line, self.summary(&line));
+            if self.run.several() {
+                object["sequence"] = json!(self.sequence);
+            }
+            serde_json::to_writer(&mut *out, &object)?;
             writeln!(out)?;
         }
         Ok(())
@@ -194,10 +224,11 @@ fn describe(operand: &Operand) -> String {
     format!("{} ({}{int8})", operand.name, axes.join(", "))
 }
 
-fn took(took: Took) -> String {
+/// How long a step took, `for_all` sequences where there are several.
+fn took(took: Took, for_all: &str) -> String {
     match took {
         Took::Given => "given".into(),
-        Took::Time(time) => format!("{:.1} µs", time.as_secs_f64() * 1e6),
+        Took::Time(time) => format!("{:.1} µs{for_all}", time.as_secs_f64() * 1e6),
         Took::View => "view".into(),
         Took::Derived => "derived".into(),
     }

@@ -11,6 +11,8 @@ mod input;
 mod log;
 mod memory;
 mod output;
+mod progress;
+mod prompt;
 #[cfg(test)]
 mod recorded;
 mod shell;
@@ -39,6 +41,10 @@ pub struct Cli {
     #[command(flatten)]
     run: RunArgs,
 
+    /// How to print the texts [default: text]
+    #[arg(long, value_enum, value_name = "FORMAT", conflicts_with = "step")]
+    format: Option<LogFormat>,
+
     /// Open the tracer instead of printing the text
     #[arg(long)]
     step: bool,
@@ -56,6 +62,7 @@ With nothing at all it opens the tracer on the built-in model.
 Examples:
   llama-trace --prompt \"Once upon a time\" --step
   llama-trace --prompt \"Once upon a time\" -n 60
+  llama-trace --prompts questions.jsonl --format json
   llama-trace --model ~/models/Llama-3.2-1B --prompt \"The capital of France is\" --step --layer 3 --stage softmax
   llama-trace --model meta-llama/Llama-3.2-1B --prompt \"The capital of France is\"
   llama-trace chat --system \"You explain how Llama works.\"
@@ -129,13 +136,18 @@ struct RunArgs {
     #[command(flatten)]
     model: ModelArgs,
 
-    /// The text to begin with; "" is the beginning-of-text token alone, - reads standard input
+    /// The text to begin with; "" is the beginning-of-text token alone, - reads standard input [may be given again:
+    /// several texts grow side by side]
     #[arg(long, short, value_name = "TEXT", group = "text", allow_hyphen_values = true)]
-    prompt: Option<String>,
+    prompt: Vec<String>,
 
     /// A file with the text to begin with; - reads standard input
     #[arg(long, value_name = "FILE", group = "text")]
     prompt_file: Option<PathBuf>,
+
+    /// A file with a prompt a line; in a .jsonl file each line is {"prompt": "a text"} or {"ids": [1, 403, 407]}
+    #[arg(long, value_name = "FILE", group = "text")]
+    prompts: Option<PathBuf>,
 
     /// Token ids instead of a text: 1,403,407, or @FILE with such a list
     #[arg(long, value_name = "IDS", group = "text")]
@@ -147,6 +159,11 @@ struct RunArgs {
 
     #[command(flatten)]
     sampling: SamplingArgs,
+
+    /// Stream of the seed's random numbers that the first prompt draws from; each prompt after it has the next one, so
+    /// that --stream I draws for one prompt what number I of several drew [default: 0]
+    #[arg(long, value_name = "I", value_parser = whole::<u64>, allow_negative_numbers = true)]
+    stream: Option<u64>,
 
     #[command(flatten)]
     cpu: CpuArgs,
@@ -484,16 +501,20 @@ impl Cli {
             Some(Command::Bench(args)) => device::run(&args),
             Some(Command::Completions { shell }) => shell::completions(shell),
             Some(Command::Man { command }) => shell::man(command.as_deref()),
-            None if self.step || !self.run.has_prompt() => {
+            None if self.step || !(self.run.has_prompt() || self.format.is_some()) => {
                 device::run(step::Tracer { run: &self.run, open: &self.open, memory: &self.memory })
             }
-            None => device::run(generate::Text { run: &self.run, memory: &self.memory }),
+            None => {
+                let format = self.format.unwrap_or(LogFormat::Text);
+                device::run(generate::Text { run: &self.run, memory: &self.memory, format })
+            }
         }
     }
 }
 
 impl RunArgs {
     fn has_prompt(&self) -> bool {
-        self.prompt.is_some() || self.prompt_file.is_some() || self.ids.is_some()
+        let RunArgs { prompt, prompt_file, prompts, ids, .. } = self;
+        !prompt.is_empty() || prompt_file.is_some() || prompts.is_some() || ids.is_some()
     }
 }

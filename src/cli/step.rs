@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::device::{Command, Device};
 use super::input::{self, Run};
 use super::{MemoryArgs, OpenArgs, RunArgs};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::replay::{Live, Start};
 use crate::tui;
 
@@ -34,7 +34,14 @@ fn step<D: Device>(args: &RunArgs, open: &OpenArgs, memory: &MemoryArgs) -> Resu
         at: open.at.clone(),
         passes: draws,
     };
-    let Run { model, sampler, ids, tokenizer, eos, context, .. } = run;
+    let Run { model, sampler, mut prompts, tokenizer, eos, context } = run;
+    let (Some(prompt), true) = (prompts.pop(), prompts.is_empty()) else {
+        return Err(Error::usage("the tracer shows one prompt")
+            .expected("one --prompt, or a --prompts FILE with one")
+            .found(format!("{} prompts", prompts.len() + 1))
+            .next("give one of them; log and export take several"));
+    };
+    let ids = prompt.ids;
     let config = model.config.clone();
     let start = Start { ids, draws, sampler, tokenizer, eos, memory: memory.bytes(), context };
     let live = Live::start(Arc::new(model), start)?;

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::input;
 use super::output;
 use super::{LogFormat, TokenizeArgs};
+use super::{input, prompt};
 use crate::error::{Error, Result};
 use crate::tokenizer::{Priority, Stretch, Tokenizer, Way, check_length};
 
@@ -18,7 +18,7 @@ pub(super) fn run(args: &TokenizeArgs) -> Result<()> {
     let tokenizer = input::open_tokenizer(&args.model)?;
     let text = match &args.text {
         Some(text) => text.clone(),
-        None => input::read_text(Path::new("-"))?,
+        None => prompt::read_text(Path::new("-"))?,
     };
     check_length(&*tokenizer, text.len(), None)?;
     let found = Tokens::new(&*tokenizer, &text, args)?;

@@ -1,9 +1,13 @@
 //! From logits to text: drawing the next token, and running pass after pass.
 
+pub mod batch;
 pub mod chat;
 pub mod sampler;
+pub mod sequence;
 pub mod session;
 
+pub use batch::{Batch, Drawn, Prompts, Read};
 pub use chat::{Chat, Conversation};
 pub use sampler::{Sampler, Sampling};
-pub use session::{Ended, Next, Session};
+pub use sequence::{Ended, Sequence};
+pub use session::{Next, Session};

@@ -74,28 +74,43 @@ impl Sampler {
         })
     }
 
-    /// Draws a token from `logits` (V), and shows the probe `probs`, `nucleus` and `sampled` of `pass`.
+    /// The same at the start of the random numbers of another stream of the same seed: the first is 0.
+    #[must_use]
+    pub fn with_stream(mut self, stream: u64) -> Self {
+        self.random = ChaCha8Rng::seed_from_u64(self.sampling.seed);
+        self.random.set_stream(stream);
+        self
+    }
+
+    /// The same at the start of the stream that is `count` after its own.
+    #[must_use]
+    pub fn after(&self, count: u64) -> Self {
+        self.clone().with_stream(self.random.get_stream().wrapping_add(count))
+    }
+
+    /// Draws a token from `logits` (V), and shows the probe `probs`, `nucleus` and `sampled` of `pass` over `sequence`.
     ///
     /// Logits that are not a number are never drawn; where all are, the answer is token 0.
-    pub fn sample<P: Probe>(&mut self, logits: &[f32], pass: usize, probe: &mut P) -> u32 {
-        let wants = |probe: &P, stage| P::ENABLED && probe.wants(Site::once(pass, stage));
+    pub fn sample<P: Probe>(&mut self, logits: &[f32], sequence: usize, pass: usize, probe: &mut P) -> u32 {
+        let site = |stage| Site { sequence, ..Site::once(pass, stage) };
+        let wants = |probe: &P, stage| P::ENABLED && probe.wants(site(stage));
         let (see_probs, see_nucleus) = (wants(probe, Stage::Probs), wants(probe, Stage::Nucleus));
         let greedy = self.sampling.temperature == 0.0;
         if !greedy || see_probs {
             self.set_probs(logits);
         }
         if see_probs {
-            probe.record(Site::once(pass, Stage::Probs), 0..1, Values::F32(&self.probs));
+            probe.record(site(Stage::Probs), 0..1, Values::F32(&self.probs));
         }
         let id = if greedy { argmax(logits) } else { self.draw() };
         if see_nucleus {
             // At temperature 0 all of it is the argmax's.
             let only = |i| if i == id as usize { 1.0 } else { 0.0 };
             let nucleus = if greedy { (0..logits.len()).map(only).collect() } else { self.nucleus() };
-            probe.record(Site::once(pass, Stage::Nucleus), 0..1, Values::F32(&nucleus));
+            probe.record(site(Stage::Nucleus), 0..1, Values::F32(&nucleus));
         }
         if wants(probe, Stage::Sampled) {
-            probe.record(Site::once(pass, Stage::Sampled), 0..1, Values::I64(&[i64::from(id)]));
+            probe.record(site(Stage::Sampled), 0..1, Values::I64(&[i64::from(id)]));
         }
         id
     }

@@ -1,22 +1,12 @@
-//! One text under way: the model, its cache, the tokens so far, the sampler, and whether the text goes on.
+//! One text and the model that it is run with.
 
-use crate::backend::{Backend, Span};
-use crate::error::{Error, Result};
-use crate::model::{Activations, KvCache, Model, forward};
+use crate::backend::Backend;
+use crate::error::Result;
+use crate::model::{Activations, KvCache, Model};
 use crate::trace::{PassDims, Probe};
 
 use super::sampler::Sampler;
-
-/// Why no pass follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// The model drew a token that ends a text.
-    Text,
-    /// As many tokens were drawn as were asked for.
-    Limit,
-    /// The model's context is full, or the cache that was reserved for a part of it.
-    Full,
-}
+use super::sequence::{self, Ended, Sequence};
 
 /// What comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +17,7 @@ pub enum Next {
     Ended(Ended),
 }
 
-/// A text that grows: first the prompt in one pass, then token by token.
+/// A text that grows: first the prompt in one pass, then token by token. Several texts are a [`super::Batch`].
 ///
 /// ```text
 /// session.begin(prompt, ends, draws)?;
@@ -38,23 +28,11 @@ pub enum Next {
 pub struct Session<'m, B: Backend> {
     /// The model.
     pub model: &'m Model<B>,
-    /// Keys and values of everything run so far.
-    pub cache: KvCache<B>,
+    /// The text.
+    pub sequence: Sequence<B>,
     /// The buffers of a pass.
     pub work: Activations<B>,
-    sampler: Sampler,
     passes: usize,
-    not_a_number: bool,
-    /// The tokens whose keys and values the cache holds.
-    ran: Vec<u32>,
-    /// The tokens that the next pass reads.
-    waiting: Vec<u32>,
-    /// Tokens that end a text.
-    ends: Vec<u32>,
-    /// Tokens that may still be drawn.
-    left: usize,
-    /// Whether one that ends the text was drawn last.
-    at_end: bool,
 }
 
 impl<'m, B: Backend> Session<'m, B> {
@@ -76,52 +54,38 @@ impl<'m, B: Backend> Session<'m, B> {
     }
 
     fn over(model: &'m Model<B>, cache: KvCache<B>, sampler: Sampler) -> Result<Self> {
-        Ok(Self {
-            model,
-            cache,
-            work: Activations::new(model)?,
-            sampler,
-            passes: 0,
-            not_a_number: false,
-            ran: Vec::new(),
-            waiting: Vec::new(),
-            ends: Vec::new(),
-            left: 0,
-            at_end: false,
-        })
+        let sequence = Sequence::new(0, &model.config, cache, sampler);
+        Ok(Self { model, sequence, work: Activations::new(model)?, passes: 0 })
     }
 
     /// Has `ids` follow what was run before, and up to `draws` tokens follow those, until one of `ends` is drawn.
     ///
     /// # Errors
     /// [`Error::Prompt`] where the ids cannot be run: see [`Session::check`].
+    ///
+    /// [`Error::Prompt`]: crate::error::Error::Prompt
     pub fn begin(&mut self, ids: Vec<u32>, ends: &[u32], draws: usize) -> Result<()> {
         self.check(&ids)?;
-        (self.waiting, self.ends, self.left, self.at_end) = (ids, ends.to_vec(), draws, false);
+        self.sequence.begin(ids, ends, draws);
         Ok(())
     }
 
     /// The next pass, or why there is none.
     pub fn next(&self) -> Next {
-        if self.at_end {
-            Next::Ended(Ended::Text)
-        } else if self.left == 0 || self.waiting.is_empty() {
-            Next::Ended(Ended::Limit)
-        } else if self.waiting.len() > self.room() {
-            Next::Ended(Ended::Full)
-        } else {
-            Next::Pass(self.next_pass(self.waiting.len()))
+        match self.sequence.ended() {
+            Some(ended) => Next::Ended(ended),
+            None => Next::Pass(self.next_pass(self.waiting().len())),
         }
     }
 
     /// The tokens that the next pass reads.
     pub fn waiting(&self) -> &[u32] {
-        &self.waiting
+        self.sequence.waiting()
     }
 
     /// The tokens whose keys and values the cache holds.
     pub fn ran(&self) -> &[u32] {
-        &self.ran
+        self.sequence.ran()
     }
 
     /// Runs the next pass, and draws the token after it; that one waits then.
@@ -129,19 +93,11 @@ impl<'m, B: Backend> Session<'m, B> {
     /// # Errors
     /// As [`Session::run`].
     pub fn pass<P: Probe>(&mut self, probe: &mut P) -> Result<u32> {
-        let ids = std::mem::take(&mut self.waiting);
-        match self.run(&ids, probe) {
-            Ok(drawn) => {
-                self.left = self.left.saturating_sub(1);
-                self.at_end = self.ends.contains(&drawn);
-                self.waiting = vec![drawn];
-                Ok(drawn)
-            }
-            Err(error) => {
-                self.waiting = ids;
-                Err(error)
-            }
-        }
+        self.check(self.waiting())?;
+        let Self { model, sequence, work, passes } = self;
+        let drawn = sequence::pass(model, work, *passes, &mut [sequence], probe)?;
+        *passes += 1;
+        Ok(drawn[0])
     }
 
     /// Runs the first `count` of the tokens that wait, of which there are more, and draws nothing.
@@ -149,37 +105,37 @@ impl<'m, B: Backend> Session<'m, B> {
     /// # Errors
     /// As [`Session::run`].
     pub fn read_some<P: Probe>(&mut self, count: usize, probe: &mut P) -> Result<()> {
-        let rest = self.waiting.split_off(count.min(self.waiting.len()));
-        let first = std::mem::replace(&mut self.waiting, rest);
-        self.read(&first, probe).inspect_err(|_| {
-            self.waiting.splice(..0, first.iter().copied());
-        })
+        let first = self.sequence.take(count);
+        let result = self.read(&first, probe);
+        if result.is_err() {
+            self.sequence.give_back(first);
+        }
+        result
     }
 
     /// The next pass, if it reads `tokens` tokens.
     pub fn next_pass(&self, tokens: usize) -> PassDims {
-        PassDims { pass: self.passes, start: self.cache.len(), tokens }
+        self.sequence.dims(self.passes, tokens)
     }
 
     /// How many tokens the model's context and the cache have room for.
     pub fn capacity(&self) -> usize {
-        self.model.config.context.min(self.cache.capacity())
+        self.sequence.capacity()
     }
 
     /// How many more fit there.
     pub fn room(&self) -> usize {
-        self.capacity().saturating_sub(self.cache.len())
+        self.sequence.room()
     }
 
     /// Whether some pass had logits that are not a number.
     pub fn not_a_number(&self) -> bool {
-        self.not_a_number
+        self.sequence.not_a_number()
     }
 
     /// Forgets what was run after the first `len` tokens; what is run next follows those.
     pub fn rewind(&mut self, len: usize) {
-        self.cache.truncate(len);
-        self.ran.truncate(len);
+        self.sequence.rewind(len);
     }
 
     /// Runs `ids` after what was run before, and draws nothing.
@@ -188,11 +144,9 @@ impl<'m, B: Backend> Session<'m, B> {
     /// As [`Session::run`].
     pub fn read<P: Probe>(&mut self, ids: &[u32], probe: &mut P) -> Result<()> {
         self.check(ids)?;
-        let span = Span { sequence: 0, start: self.cache.len(), tokens: ids.len() };
-        let Self { model, cache, work, passes, .. } = self;
-        forward::forward(model, &mut [cache], work, *passes, &[span], ids, probe)?;
-        self.passes += 1;
-        self.ran.extend_from_slice(ids);
+        let Self { model, sequence, work, passes } = self;
+        sequence::read(model, work, *passes, &mut [sequence], &[ids], probe)?;
+        *passes += 1;
         Ok(())
     }
 
@@ -202,16 +156,13 @@ impl<'m, B: Backend> Session<'m, B> {
     /// [`Error::Prompt`] where there are no ids, one is outside the vocabulary, or they do not fit into
     /// the context or into the cache. [`Error::Interrupted`] where the model's backend was asked to stop: the session is then as it
     /// was before, and the same pass can be run again.
+    ///
+    /// [`Error::Prompt`]: crate::error::Error::Prompt
+    /// [`Error::Interrupted`]: crate::error::Error::Interrupted
     pub fn run<P: Probe>(&mut self, ids: &[u32], probe: &mut P) -> Result<u32> {
         let pass = self.passes;
         self.read(ids, probe)?;
-        let mut drawn = 0;
-        forward::last_logits(self.model, &self.work, 0, |logits| {
-            self.not_a_number |= logits.iter().any(|logit| logit.is_nan());
-            drawn = self.sampler.sample(logits, pass, probe);
-            Ok(())
-        })?;
-        Ok(drawn)
+        self.sequence.draw(self.model, &self.work, (pass, 0), probe)
     }
 
     /// Shows `probe` the probabilities of `pass`, whose logits were computed last. Draws nothing: the random numbers
@@ -220,11 +171,7 @@ impl<'m, B: Backend> Session<'m, B> {
     /// # Errors
     /// Where the backend fails.
     pub fn show_draw<P: Probe>(&self, pass: usize, probe: &mut P) -> Result<()> {
-        let mut sampler = self.sampler.clone();
-        forward::last_logits(self.model, &self.work, 0, |logits| {
-            sampler.sample(logits, pass, probe);
-            Ok(())
-        })
+        self.sequence.show_draw(self.model, &self.work, pass, probe)
     }
 
     /// Checks that `ids` can be run now.
@@ -232,26 +179,8 @@ impl<'m, B: Backend> Session<'m, B> {
     /// # Errors
     /// As [`Session::run`].
     pub fn check(&self, ids: &[u32]) -> Result<()> {
-        let config = &self.model.config;
-        if ids.is_empty() {
-            return Err(Error::prompt("there are no tokens to run")
-                .expected("at least one token")
-                .next("give a prompt that is not empty"));
-        }
-        if let Some((position, id)) = ids.iter().enumerate().find(|(_, id)| **id as usize >= config.vocab) {
-            return Err(Error::prompt("an id is outside the model's vocabulary")
-                .at(format!("token {position} of the prompt"))
-                .expected(format!("ids from 0 to {}", config.vocab - 1))
-                .found(id)
-                .next("check that the ids, or the tokenizer, belong to this model"));
-        }
-        let tokens = self.cache.len() + ids.len();
-        if tokens > config.context {
-            return Err(Error::prompt("the text is longer than the model's context")
-                .expected(format!("at most {} tokens", config.context))
-                .found(format!("{tokens} tokens"))
-                .next("shorten the prompt, or draw fewer tokens"));
-        }
-        self.cache.check(tokens)
+        let before = self.sequence.cache.len();
+        sequence::check(&self.model.config, before, ids)?;
+        self.sequence.cache.check(before + ids.len())
     }
 }

@@ -113,6 +113,36 @@ impl<B: Backend> Activations<B> {
         })
     }
 
+    /// Makes room for a pass over `tokens` tokens of `spans` sequences, so that no memory is wanted on the way.
+    ///
+    /// # Errors
+    /// [`Error::Prompt`] where there is none.
+    pub fn reserve(&mut self, model: &Model<B>, tokens: usize, spans: usize) -> Result<()> {
+        if self.rows < tokens {
+            *self = Self::with_room(model, tokens).map_err(|error| no_room(error, &model.config, tokens))?;
+        }
+        self.reserve_head(model, spans)
+    }
+
+    /// Makes room for the logits of `rows` rows.
+    fn reserve_head(&mut self, model: &Model<B>, rows: usize) -> Result<()> {
+        if self.logit_rows < rows {
+            let config = &model.config;
+            let room = |width: usize| {
+                model.backend.buffer(rows * width).map_err(|error| no_room(error, config, rows))
+            };
+            (self.some, self.final_norm, self.logits) =
+                (room(config.dim)?, room(config.dim)?, room(config.vocab)?);
+            self.logit_rows = rows;
+        }
+        Ok(())
+    }
+
+    /// Rows that the buffers have room for.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
     /// Puts `x` (R, D) where [`layer`] and [`finish`] read their input.
     ///
     /// # Errors
@@ -127,16 +157,17 @@ impl<B: Backend> Activations<B> {
     }
 }
 
-/// About how many bytes the buffers of a pass over `tokens` tokens take, those of the head for all of its rows
-/// included: what [`Activations`] holds besides the weights and the cache.
-pub fn buffer_bytes(config: &ModelConfig, tokens: usize) -> usize {
+/// About how many bytes the buffers of a pass over `tokens` tokens of `spans` sequences take, those of the head for all
+/// of its rows included: what [`Activations`] holds besides the weights and the cache.
+pub fn buffer_bytes(config: &ModelConfig, tokens: usize, spans: usize) -> usize {
     let (d, q, kv, f) = (config.dim, config.q_dim(), config.kv_dim(), config.ffn_dim);
     let norms = if config.qk_norm { q + kv } else { 0 };
     let input = d.max(q).max(f);
     let row = [config.head_dim, 7 * d, 3 * q, 3 * kv, norms, 4 * f, input]
         .into_iter()
         .fold(0, usize::saturating_add);
-    let head = LOGITS_AT_ONCE.max(config.vocab).min(config.vocab.saturating_mul(tokens));
+    let head =
+        LOGITS_AT_ONCE.max(config.vocab.saturating_mul(spans)).min(config.vocab.saturating_mul(tokens));
     row.saturating_mul(tokens).saturating_add(head).saturating_mul(size_of::<f32>())
 }
 
@@ -187,9 +218,7 @@ pub fn begin<B: Backend, P: Probe>(
 ) -> Result<()> {
     let (backend, t) = (&model.backend, ids.len());
     debug_assert_eq!(t, PassRows::All.count(spans), "an id for each token of the spans");
-    if work.rows < t {
-        *work = Activations::with_room(model, t).map_err(|error| no_room(error, &model.config, t))?;
-    }
+    work.reserve(model, t, 0)?;
     work.number = pass;
     work.spans.clear();
     work.spans.extend_from_slice(spans);
@@ -261,7 +290,9 @@ pub fn layer<B: Backend, P: Probe>(
         see.cache(span, Stage::CacheK, cache_k)?;
         backend.cache(&work.xv, kv, &work.pass, span, cache_v)?;
         see.cache(span, Stage::CacheV, cache_v)?;
-
+    }
+    for (span, cache) in caches.iter_mut().enumerate() {
+        let (cache_k, cache_v) = cache.layer(l);
         // keys, values, qk, scores, masked_scores and softmax are inside; the observer sees them there.
         let (q, out, sink) = (&work.xq_rope, &mut work.attn_heads, &mut see.attention(span));
         backend.attention(shape, q, &work.pass, span, cache_k, cache_v, out, sink)?;
@@ -384,11 +415,7 @@ fn head<B: Backend, P: Probe>(
 ) -> Result<()> {
     let (config, backend, d) = (&model.config, &model.backend, model.config.dim);
     let t = rows.count(&work.spans);
-    if work.logit_rows < t {
-        let room = |width: usize| backend.buffer(t * width).map_err(|error| no_room(error, config, t));
-        (work.some, work.final_norm, work.logits) = (room(d)?, room(d)?, room(config.vocab)?);
-        work.logit_rows = t;
-    }
+    work.reserve_head(model, t)?;
     let mut see = Observer::new(model, probe, work.number, &work.spans, rows);
     backend.rows(&work.x, d, &work.pass, rows, &mut work.some)?;
     backend.rms_norm(&work.some, &model.weights.final_norm, config.norm_eps, t, &mut work.final_norm)?;
@@ -418,6 +445,6 @@ pub fn last_logits<B: Backend>(
 fn no_room(error: Error, config: &ModelConfig, tokens: usize) -> Error {
     error
         .at(format!("the buffers of a pass over {tokens} tokens"))
-        .expected(format!("room for {} bytes", buffer_bytes(config, tokens)))
+        .expected(format!("room for {} bytes", buffer_bytes(config, tokens, 1)))
         .next("use a shorter prompt, or end other programs")
 }

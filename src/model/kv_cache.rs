@@ -80,24 +80,32 @@ impl<B: Backend> KvCache<B> {
         self.len = len;
     }
 
-    /// Checks that there is room for the positions below `len`.
+    /// [`check`] of its room.
     ///
     /// # Errors
-    /// [`Error::Prompt`] where there is not.
+    /// [`Error::Prompt`] where there is none for the positions below `len`.
     pub fn check(&self, len: usize) -> Result<()> {
-        if len <= self.capacity {
-            return Ok(());
-        }
-        Err(Error::prompt("the KV cache is full")
-            .expected(format!("at most {} tokens, for which it was made", self.capacity))
-            .found(format!("{len} tokens"))
-            .next("use a shorter prompt, or draw fewer tokens"))
+        check(len, self.capacity)
     }
 
     /// The keys and the values of a layer, each (capacity, G, C).
     pub(super) fn layer(&mut self, layer: usize) -> &mut (B::Cache, B::Cache) {
         &mut self.layers[layer]
     }
+}
+
+/// Checks that the positions below `len` have room in a cache for `capacity` of them.
+///
+/// # Errors
+/// [`Error::Prompt`] where they have not.
+pub fn check(len: usize, capacity: usize) -> Result<()> {
+    if len <= capacity {
+        return Ok(());
+    }
+    Err(Error::prompt("the KV cache is full")
+        .expected(format!("at most {capacity} tokens, for which it was made"))
+        .found(format!("{len} tokens"))
+        .next("use a shorter prompt, or draw fewer tokens"))
 }
 
 /// Bytes that the cache of a model of this configuration takes for `tokens` tokens.

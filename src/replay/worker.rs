@@ -406,10 +406,10 @@ impl<'m, B: Backend> Worker<'m, B> {
 
     /// Runs one layer, whose input the buffers hold.
     fn layer<P: Probe>(&mut self, dims: PassDims, layer: usize, probe: &mut P) -> Result<()> {
-        let Session { model, cache, work, .. } = &mut self.session;
+        let Session { model, sequence, work, .. } = &mut self.session;
         self.at = None;
         let mut watch = Watch { inner: probe, progress: &self.progress };
-        forward::layer(model, &mut [cache], work, layer, &mut watch)?;
+        forward::layer(model, &mut [&mut sequence.cache], work, layer, &mut watch)?;
         self.at = Some((dims.pass, layer + 1));
         Ok(())
     }

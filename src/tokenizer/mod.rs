@@ -111,6 +111,14 @@ pub struct Piece {
     pub text: String,
 }
 
+impl Piece {
+    /// Adds what the next token adds.
+    pub fn push(&mut self, next: &Self) {
+        self.bytes.extend_from_slice(&next.bytes);
+        self.text.push_str(&next.text);
+    }
+}
+
 /// The longest text that is split into tokens, in bytes: a million tokens of common text. The worst splitting, where
 /// every character is a part of its own, takes about 350 times as much memory.
 pub const MAX_TEXT: usize = 4 << 20;

@@ -35,8 +35,11 @@ pub struct Manifest {
     precision: &'static str,
     #[serde(skip_deserializing)]
     pairing: &'static str,
-    /// The prompt, where it was a text.
+    /// The prompt, where there was one and it was a text.
     pub prompt: Option<String>,
+    /// The prompts, where there were several: of each sequence, where it was a text.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prompts: Vec<Option<String>>,
     /// How the tokens were drawn.
     pub sampling: Option<Drawing>,
     /// The passes that ran.
@@ -59,12 +62,22 @@ pub struct Drawing {
     pub top_k: usize,
     pub top_p: f32,
     pub seed: u64,
+    /// Stream of the seed's random numbers that the first sequence drew from; each after it had the next.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stream: u64,
 }
 
-/// A pass of a manifest.
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// A pass of a manifest; of several sequences, what it read of one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ManifestPass {
-    /// Its number; 0 is the prefill.
+    /// The sequence, where there were several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sequence: Option<usize>,
+    /// Its number, from 0. Of several sequences one that began later has no pass with the first numbers.
     pub pass: usize,
     /// Tokens that were cached before it.
     pub start: usize,
@@ -90,6 +103,9 @@ pub struct Held {
     /// Its complete address; empty in manifests that had none.
     #[serde(default)]
     pub address: String,
+    /// The sequence, where there were several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sequence: Option<usize>,
     /// Number of the pass.
     pub pass: usize,
     /// Number of the layer, where the stage has one.
@@ -127,15 +143,16 @@ struct Mark {
 }
 
 impl Manifest {
-    /// The manifest of an export that has no files yet.
-    pub fn new(card: ModelCard, prompt: Option<String>, sampling: Drawing) -> Self {
+    /// The manifest of an export that has no files yet, of a run over each of `prompts`: its text, where it has one.
+    pub fn new(card: ModelCard, mut prompts: Vec<Option<String>>, sampling: Drawing) -> Self {
         let (passes, files) = (Vec::new(), Vec::new());
-        Self::complete(Some(card), prompt, Some(sampling), passes, files)
+        let prompt = if prompts.len() < 2 { prompts.pop().flatten() } else { None };
+        Self::complete(Some(card), (prompt, prompts), Some(sampling), passes, files)
     }
 
     fn complete(
         card: Option<ModelCard>,
-        prompt: Option<String>,
+        (prompt, prompts): (Option<String>, Vec<Option<String>>),
         sampling: Option<Drawing>,
         passes: Vec<ManifestPass>,
         files: Vec<ManifestFile>,
@@ -148,6 +165,7 @@ impl Manifest {
             precision: card.as_ref().map_or("", |card| card.precision.name()),
             pairing: card.as_ref().map_or("", |card| card.config.pairing.name()),
             prompt,
+            prompts,
             sampling,
             passes,
             files,
@@ -174,17 +192,32 @@ impl Manifest {
             ("", None) if mark.model.is_some() && mark.passes.is_some() && mark.aliases.is_some() => {}
             _ => return Err(foreign()),
         }
-        let Self { prompt, sampling, passes, files, card, .. } =
+        let Self { prompt, prompts, sampling, passes, files, card, .. } =
             serde_json::from_slice(text).map_err(|_| foreign())?;
         if card.as_ref().is_some_and(|card| card.check().is_err()) {
             return Err("a manifest whose model cannot be".to_owned());
         }
-        Ok(Self::complete(card, prompt, sampling, passes, files))
+        Ok(Self::complete(card, (prompt, prompts), sampling, passes, files))
     }
 
-    /// Adds a pass that has run.
-    pub fn pass(&mut self, dims: PassDims, tokens: Vec<TokenLabel>, sampled: TokenLabel) {
-        self.passes.push(ManifestPass { pass: dims.pass, start: dims.start, tokens, sampled });
+    /// `sequence`, where it is one of several.
+    fn one_of(&self, sequence: usize) -> Option<usize> {
+        (!self.prompts.is_empty()).then_some(sequence)
+    }
+
+    /// The path of a site's file below the directory of the export: [`Site::file_name`], where there are several
+    /// sequences in a folder of its own: `s2/pass_000/layer_00/xq.npy`.
+    pub fn file_name(&self, site: Site) -> String {
+        match self.one_of(site.sequence) {
+            Some(sequence) => format!("s{sequence}/{}", site.file_name()),
+            None => site.file_name(),
+        }
+    }
+
+    /// Adds what a pass that has run read of `sequence`.
+    pub fn pass(&mut self, sequence: usize, dims: PassDims, tokens: Vec<TokenLabel>, sampled: TokenLabel) {
+        let (sequence, PassDims { pass, start, .. }) = (self.one_of(sequence), dims);
+        self.passes.push(ManifestPass { sequence, pass, start, tokens, sampled });
     }
 
     /// Adds a file.
@@ -193,6 +226,7 @@ impl Manifest {
         let finite = |value: f64| value.is_finite().then_some(value);
         let holds = Held {
             address: Address::of(site, Step::Stage(site.stage), &[]).to_string(),
+            sequence: self.one_of(site.sequence),
             pass: site.pass,
             layer: site.layer,
             stage: site.stage.name().to_owned(),
@@ -206,7 +240,7 @@ impl Manifest {
             pos_inf: stats.pos_inf,
             nan: stats.nan,
         };
-        self.files.push(ManifestFile { file: site.file_name(), holds: Some(Box::new(holds)) });
+        self.files.push(ManifestFile { file: self.file_name(site), holds: Some(Box::new(holds)) });
     }
 }
 
@@ -268,10 +302,10 @@ mod tests {
             config.norm_eps = 1e-5 + f32::EPSILON;
             config.window = Some(3);
         });
-        let drawing = Drawing { temperature: 0.7, top_k: 40, top_p: 0.95, seed: u64::MAX };
+        let drawing = Drawing { temperature: 0.7, top_k: 40, top_p: 0.95, seed: u64::MAX, stream: 0 };
         let mut manifest =
-            Manifest::new(ModelCard { precision, ..card }, Some("a\n\"b\"".to_owned()), drawing);
-        manifest.pass(PassDims { pass: 0, start: 0, tokens: 2 }, vec![label(1), label(7)], label(9));
+            Manifest::new(ModelCard { precision, ..card }, vec![Some("a\n\"b\"".to_owned())], drawing);
+        manifest.pass(0, PassDims { pass: 0, start: 0, tokens: 2 }, vec![label(1), label(7)], label(9));
         let stats = |values: &[f32]| Spread::of(values.iter().copied()).stats;
         manifest.file(Site::layer(0, 1, Stage::Xq), &[2, 2, 4], stats(&[0.1, -3e-9, f32::INFINITY]));
         manifest.file(Site::once(0, Stage::Mask), &[2, 2], stats(&[f32::NEG_INFINITY, f32::NAN]));
@@ -306,6 +340,30 @@ mod tests {
                 manifest.files.iter().map(|file| &*file.holds.as_ref().unwrap().address).collect();
             assert_eq!(addresses, ["p0/L1/xq", "p0/mask"]);
         }
+    }
+
+    #[test]
+    fn of_several_sequences_each_has_its_folder_and_its_number() {
+        let drawing = Drawing { temperature: 1.0, top_k: 0, top_p: 1.0, seed: 3, stream: 7 };
+        let prompts = vec![Some("a".to_owned()), None];
+        let mut manifest = Manifest::new(ModelCard::small(|_| ()), prompts, drawing);
+        for sequence in 0..2 {
+            let dims = PassDims { pass: 4, start: 0, tokens: 2 };
+            manifest.pass(sequence, dims, vec![label(1), label(7)], label(9));
+            let site = Site { sequence, ..Site::layer(4, 1, Stage::Xq) };
+            manifest.file(site, &[2, 2, 4], Spread::of([1.0, 2.0].into_iter()).stats);
+        }
+        let text = serde_json::to_vec(&manifest).unwrap();
+        assert_eq!(Manifest::read(&text), Ok(manifest.clone()));
+        let files: Vec<_> = manifest.files.iter().map(|file| &*file.file).collect();
+        assert_eq!(files, ["s0/pass_004/layer_01/xq.npy", "s1/pass_004/layer_01/xq.npy"]);
+        let addresses: Vec<_> =
+            manifest.files.iter().map(|file| &*file.holds.as_ref().unwrap().address).collect();
+        assert_eq!(addresses, ["p4/L1/xq", "s1/p4/L1/xq"]);
+        let value = serde_json::to_value(&manifest).unwrap();
+        assert_eq!(json!([value["prompt"], value["prompts"]]), json!([null, ["a", null]]));
+        assert_eq!(json!([value["passes"][0]["sequence"], value["files"][1]["sequence"]]), json!([0, 1]));
+        assert_eq!(value["sampling"]["stream"], 7);
     }
 
     #[test]

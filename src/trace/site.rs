@@ -62,7 +62,7 @@ impl Site {
         }
     }
 
-    /// The path of its dump below the export's directory: `pass_000/layer_00/xq.npy`.
+    /// The path of its dump below its sequence's directory: `pass_000/layer_00/xq.npy`.
     pub fn file_name(self) -> String {
         match self.layer {
             Some(layer) => format!("pass_{:03}/layer_{layer:02}/{}.npy", self.pass, self.stage),

@@ -3,15 +3,13 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, BufWriter, Write};
 use std::ops::Range;
 use std::path::Path;
-use std::time::Duration;
-
-use indicatif::{ProgressBar, ProgressDrawTarget};
 
 use super::manifest::MANIFEST;
 use super::target::Target;
+use crate::cli::progress::Progress;
 use crate::ending::scratch::Scratch;
 use crate::error::{Error, Result, printable};
 use crate::stop;
@@ -24,8 +22,9 @@ pub(super) struct Files<'a> {
     pub(super) manifest: Manifest,
     sizes: Sizes,
     select: &'a Select,
-    bar: ProgressBar,
-    dims: PassDims,
+    bar: Progress,
+    /// The pass of each sequence that runs.
+    dims: HashMap<usize, PassDims>,
     open: HashMap<Site, Open>,
     failed: Option<Error>,
 }
@@ -44,15 +43,24 @@ impl<'a> Files<'a> {
         manifest: Manifest,
         sizes: Sizes,
         select: &'a Select,
-        bar: ProgressBar,
+        bar: Progress,
     ) -> Self {
-        let dims = PassDims { pass: 0, start: 0, tokens: 0 };
-        Self { folder, manifest, sizes, select, bar, dims, open: HashMap::new(), failed: None }
+        Self {
+            folder,
+            manifest,
+            sizes,
+            select,
+            bar,
+            dims: HashMap::new(),
+            open: HashMap::new(),
+            failed: None,
+        }
     }
 
-    /// What is recorded next is of pass `dims`.
-    pub(super) fn begin(&mut self, dims: PassDims) {
-        self.dims = dims;
+    /// What is recorded next is of these sequences, and of pass `dims` of each.
+    pub(super) fn begin(&mut self, dims: impl Iterator<Item = (usize, PassDims)>) {
+        self.dims.clear();
+        self.dims.extend(dims);
     }
 
     /// Whether everything that was recorded is written.
@@ -81,15 +89,17 @@ impl<'a> Files<'a> {
     }
 
     fn open(&self, site: Site) -> io::Result<Open> {
-        let path = self.folder.path().join(site.file_name());
+        let path = self.folder.path().join(self.manifest.file_name(site));
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
         let axes = site.stage.axes();
-        let shape = self.sizes.shape(axes, self.dims);
+        let dims = self.dims.get(&site.sequence).copied();
+        let dims = dims.unwrap_or_else(|| unreachable!("a pass offers what is of its own sequences"));
+        let shape = self.sizes.shape(axes, dims);
         let file = File::options().read(true).write(true).create_new(true).open(path)?;
         let npy = Npy::begin(site.stage, &shape, file)?;
-        Ok(Open { npy, shape, missing_rows: self.sizes.rows(axes, self.dims) })
+        Ok(Open { npy, shape, missing_rows: self.sizes.rows(axes, dims) })
     }
 
     /// Puts a file with all its rows into the manifest. For the statistics it is read again: the mean first, and its
@@ -103,17 +113,13 @@ impl<'a> Files<'a> {
             })
         })?;
         self.manifest.file(site, &open.shape, stats);
-        let slow = self.bar.elapsed() > Duration::from_secs(1);
-        if self.bar.is_hidden() && slow && io::stderr().is_terminal() {
-            self.bar.set_draw_target(ProgressDrawTarget::stderr());
-        }
-        self.bar.inc(1);
+        self.bar.add(1);
         Ok(())
     }
 
     /// Writes the manifest, and moves everything to its place.
     pub(super) fn finish(self, target: Target) -> Result<()> {
-        self.bar.finish_and_clear();
+        self.bar.finish();
         write_manifest(&self.folder.path().join(MANIFEST), &self.manifest)
             .map_err(|error| Error::output("the manifest cannot be written").found(error))?;
         let count = self.manifest.files.len();
@@ -138,7 +144,8 @@ impl Probe for Files<'_> {
             return;
         }
         if let Err(error) = self.write(site, rows, values) {
-            let error = Error::output("a dump cannot be written").at(site.file_name()).found(error);
+            let error =
+                Error::output("a dump cannot be written").at(self.manifest.file_name(site)).found(error);
             self.failed = Some(error.next("make room, or choose fewer stages, layers or passes"));
         }
     }

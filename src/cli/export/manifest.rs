@@ -19,8 +19,10 @@ pub(super) fn new<D: Device>(run: &Run<D>, args: &RunArgs) -> Manifest {
         top_k: sampling.top_k,
         top_p: sampling.top_p,
         seed: sampling.seed,
+        stream: args.stream.unwrap_or(0),
     };
-    Manifest::new(run.model.card(), run.text.clone(), drawing)
+    let prompts = run.prompts.iter().map(|prompt| prompt.text.clone()).collect();
+    Manifest::new(run.model.card(), prompts, drawing)
 }
 
 /// The files of an export that is there already.
@@ -48,10 +50,14 @@ impl Earlier {
     }
 }
 
-/// Whether `name` has the form of [`crate::trace::Site::file_name`].
+/// Whether `name` has the form of [`Manifest::file_name`].
 fn is_export(name: &str) -> bool {
     let parts: Vec<_> = name.split('/').collect();
-    let (pass, layer, file) = match parts[..] {
+    let parts = match &parts[..] {
+        [sequence, rest @ ..] if sequence_of(sequence).is_some() => rest,
+        all => all,
+    };
+    let (pass, layer, file) = match *parts {
         [pass, file] => (pass, None, file),
         [pass, layer, file] => (pass, Some(layer), file),
         _ => return false,
@@ -66,6 +72,11 @@ fn is_export(name: &str) -> bool {
 /// The pass whose files are in the folder `name` of an export.
 pub(super) fn pass_of(name: &str) -> Option<usize> {
     number(name, "pass_", 3)
+}
+
+/// The sequence whose files are in the folder `name` of an export of several.
+pub(super) fn sequence_of(name: &str) -> Option<usize> {
+    number(name, "s", 1)
 }
 
 fn number(name: &str, before: &str, digits: usize) -> Option<usize> {
@@ -85,7 +96,7 @@ mod tests {
                 true => Site::layer(1234, 123, *stage).file_name(),
                 false => Site::once(7, *stage).file_name(),
             };
-            assert!(is_export(&name), "{name}");
+            assert!(is_export(&name) && is_export(&format!("s12/{name}")), "{name}");
         }
         for name in [
             "xq.npy",
@@ -102,6 +113,11 @@ mod tests {
             "pass_000/X.npy",
             "pass_000//xq.npy",
             "pass_+00/xq.npy",
+            "s0/xq.npy",
+            "s/pass_000/xq.npy",
+            "s00/pass_000/xq.npy",
+            "s0/s1/pass_000/xq.npy",
+            "t0/pass_000/xq.npy",
         ] {
             assert!(!is_export(name), "{name}");
         }

@@ -62,14 +62,25 @@ impl Target {
     }
 
     /// Checks that no file that is not this program's has a name that is to be written; `planned` gives the names of a
-    /// pass.
-    pub(super) fn check_free(&self, planned: impl Fn(usize) -> Vec<String>) -> Result<()> {
+    /// pass, of one of several sequences where there are several.
+    pub(super) fn check_free(&self, planned: impl Fn(Option<usize>, usize) -> Vec<String>) -> Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
         let failed = |error: io::Error| refuse(&self.path, &error.to_string());
         let earlier = self.earlier()?;
+        let mut passes = Vec::new();
         for name in folder.names().map_err(failed)? {
-            let Some(pass) = manifest::pass_of(&name) else { continue };
-            for name in planned(pass) {
+            let sequence = manifest::sequence_of(&name);
+            passes.extend(manifest::pass_of(&name).map(|pass| (None, pass)));
+            if sequence.is_some() {
+                // What is no folder is in the way of the first pass too.
+                let inner = folder.enter(&name).ok().flatten().map_or(Ok(Vec::new()), |inner| inner.names());
+                let inner = inner.map_err(failed)?;
+                passes.push((sequence, 0));
+                passes.extend(inner.iter().filter_map(|name| Some((sequence, manifest::pass_of(name)?))));
+            }
+        }
+        for (sequence, pass) in passes {
+            for name in planned(sequence, pass) {
                 let (place, kind) = match obstacle(folder, &name).map_err(failed)? {
                     Some((_, Kind::File(_))) if earlier.names(&name) => continue,
                     Some(found) => found,

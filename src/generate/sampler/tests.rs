@@ -13,7 +13,7 @@ fn drawn(sampling: Sampling, logits: &[f32]) -> [usize; 4] {
     let mut sampler = Sampler::new(sampling).unwrap();
     let mut counts = [0; 4];
     for _ in 0..4000 {
-        counts[sampler.sample(logits, 0, &mut NoProbe) as usize] += 1;
+        counts[sampler.sample(logits, 0, 0, &mut NoProbe) as usize] += 1;
     }
     counts
 }
@@ -50,6 +50,22 @@ fn a_sum_is_reached_where_it_is_among_the_sorted_candidates() {
     sampler.probs.clear();
     sampler.add_up(f64::from);
     assert_eq!(sampler.reach(f64::from, |_| true), None);
+}
+
+#[test]
+fn each_stream_of_a_seed_draws_something_else_and_the_first_is_the_seed_itself() {
+    let draws = |mut sampler: Sampler| {
+        (0..50).map(|_| sampler.sample(&halves(), 0, 0, &mut NoProbe)).collect::<Vec<_>>()
+    };
+    let seed = || Sampler::new(Sampling { temperature: 1.0, seed: 7, ..Sampling::default() }).unwrap();
+    assert_eq!(draws(seed()), draws(seed().with_stream(0)));
+    assert_ne!(draws(seed()), draws(seed().with_stream(1)));
+    assert_eq!(draws(seed().with_stream(5)), draws(seed().with_stream(3).after(2)));
+    // The bits that were drawn before there were streams.
+    let mut random = ChaCha8Rng::seed_from_u64(7);
+    let numbers: Vec<f64> = (0..50).map(|_| random.random()).collect();
+    let expected = numbers.iter().map(|number| (number * 8.0).min(7.0) as usize);
+    assert_eq!(draws(seed()), expected.map(|eighth| [0, 0, 0, 0, 1, 1, 2, 3][eighth]).collect::<Vec<_>>());
 }
 
 #[test]
@@ -97,7 +113,7 @@ fn greedy_takes_the_first_of_the_largest_and_never_what_is_no_number() {
 fn a_seed_draws_the_same_again_and_another_draws_another() {
     let text = |seed| {
         let mut sampler = Sampler::new(Sampling { temperature: 1.0, seed, ..Sampling::default() }).unwrap();
-        (0..50).map(|_| sampler.sample(&halves(), 0, &mut NoProbe)).collect::<Vec<_>>()
+        (0..50).map(|_| sampler.sample(&halves(), 0, 0, &mut NoProbe)).collect::<Vec<_>>()
     };
     assert_eq!(text(7), text(7));
     assert_ne!(text(7), text(8));
@@ -107,7 +123,7 @@ fn a_seed_draws_the_same_again_and_another_draws_another() {
 fn logits_without_numbers_are_survived() {
     let sampling = Sampling { temperature: 1.0, top_k: 2, top_p: 0.9, seed: 0 };
     let mut sampler = Sampler::new(sampling).unwrap();
-    assert_eq!(sampler.sample(&[f32::NAN; 4], 0, &mut NoProbe), 0);
+    assert_eq!(sampler.sample(&[f32::NAN; 4], 0, 0, &mut NoProbe), 0);
 }
 
 /// Keeps the nucleus that it is shown.
@@ -158,7 +174,7 @@ fn the_nucleus_is_that_of_transformers_warpers_but_exactly_k_stay() {
         };
         let mut sampler = Sampler::new(sampling).unwrap();
         let mut probe = Nucleus::default();
-        let drawn = sampler.sample(&logits, 0, &mut probe) as usize;
+        let drawn = sampler.sample(&logits, 0, 0, &mut probe) as usize;
         let nucleus = probe.0;
 
         let mut order: Vec<usize> = (0..logits.len()).collect();

@@ -1,0 +1,49 @@
+//! A bar on standard error for work that takes longer than a moment.
+
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// How long work goes on before its bar is shown.
+const MOMENT: Duration = Duration::from_secs(1);
+
+/// A bar that is shown where somebody watches, once the work took longer than a moment.
+#[derive(Clone)]
+pub(super) struct Progress(ProgressBar);
+
+impl Progress {
+    /// The bar of `total` pieces of work, which are so called.
+    pub(super) fn new(total: usize, pieces: &str) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::hidden());
+        if let Ok(style) =
+            ProgressStyle::with_template(&format!("{{bar:30}} {{pos}}/{{len}} {pieces} {{msg}}"))
+        {
+            bar.set_style(style);
+        }
+        Self(bar)
+    }
+
+    /// `count` pieces more are done.
+    pub(super) fn add(&self, count: usize) {
+        if self.0.is_hidden() && self.0.elapsed() > MOMENT && io::stderr().is_terminal() {
+            self.0.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        self.0.inc(count as u64);
+    }
+
+    /// Says something beside the bar.
+    pub(super) fn say(&self, text: String) {
+        self.0.set_message(text);
+    }
+
+    /// Takes the bar away while `print` writes to the same screen.
+    pub(super) fn aside<R>(&self, print: impl FnOnce() -> R) -> R {
+        self.0.suspend(print)
+    }
+
+    /// Takes the bar away.
+    pub(super) fn finish(&self) {
+        self.0.finish_and_clear();
+    }
+}

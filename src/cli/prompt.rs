@@ -1,0 +1,289 @@
+//! The prompts of a run: from the command line, from files, from standard input.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+#[cfg(unix)]
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use super::RunArgs;
+use crate::error::{Error, Result};
+#[cfg(unix)]
+use crate::files::at_once;
+use crate::files::printable;
+use crate::stop;
+use crate::tokenizer::{self, Tokenizer};
+
+/// The text of a run without `--prompt`.
+pub(super) const DEFAULT_PROMPT: &str = "Once upon a time";
+
+/// What a sequence begins with.
+pub(super) struct Prompt {
+    /// The text, as it was given; none where ids were.
+    pub(super) text: Option<String>,
+    pub(super) ids: Vec<u32>,
+    /// Where it stands, where there may be others.
+    pub(super) place: Option<String>,
+}
+
+/// A prompt that no tokenizer has seen yet.
+enum Given {
+    Text(String),
+    Ids(Vec<u32>),
+}
+
+/// The prompts, for a model with a context of so many tokens.
+pub(super) fn read(args: &RunArgs, tokenizer: Option<&dyn Tokenizer>, context: usize) -> Result<Vec<Prompt>> {
+    let prompts = given(args)?.into_iter().map(|(given, place)| {
+        stop::check()?;
+        let prompt = match given {
+            Given::Text(text) => encode(&text, tokenizer, context).map(|ids| (Some(text), ids)),
+            Given::Ids(ids) => Ok((None, ids)),
+        };
+        match (prompt, place) {
+            (Ok((text, ids)), place) => Ok(Prompt { text, ids, place }),
+            (Err(error), Some(place)) => Err(error.at(place)),
+            (Err(error), None) => Err(error),
+        }
+    });
+    prompts.collect()
+}
+
+/// The prompts as they were given, and where each stands.
+fn given(args: &RunArgs) -> Result<Vec<(Given, Option<String>)>> {
+    let one = |given| Ok(vec![(given, None)]);
+    if let Some(path) = &args.prompts {
+        return read_prompts(path);
+    }
+    if let Some(list) = &args.ids {
+        return one(Given::Ids(read_ids(list)?));
+    }
+    if let Some(path) = &args.prompt_file {
+        return one(Given::Text(read_text(path)?));
+    }
+    let (count, mut standard_input) = (args.prompt.len(), 0);
+    let texts = args.prompt.iter().enumerate().map(|(i, text)| {
+        let place = (count > 1).then(|| format!("--prompt number {} of {count}", i + 1));
+        if text != "-" {
+            return Ok((Given::Text(text.clone()), place));
+        }
+        standard_input += 1;
+        if standard_input > 1 {
+            return Err(Error::usage("standard input can be read once")
+                .expected("one --prompt -")
+                .next("give the other prompt as text, or all of them in a file: --prompts FILE"));
+        }
+        Ok((Given::Text(read_text(Path::new("-"))?), place))
+    });
+    match count {
+        0 => one(Given::Text(DEFAULT_PROMPT.into())),
+        _ => texts.collect(),
+    }
+}
+
+/// The ids of a text.
+fn encode(text: &str, tokenizer: Option<&dyn Tokenizer>, context: usize) -> Result<Vec<u32>> {
+    let Some(tokenizer) = tokenizer else {
+        return Err(no_tokenizer());
+    };
+    if text.is_empty() && tokenizer.bos().is_none() {
+        return Err(Error::prompt(
+            "the prompt is empty, and this model has no beginning-of-text token to start from",
+        )
+        .expected("at least one token")
+        .next("give a prompt, or ids with --ids"));
+    }
+    tokenizer::check_length(tokenizer, text.len(), Some(context))?;
+    tokenizer.encode(text)
+}
+
+/// That a model has no tokenizer, where a text is to be read.
+pub(super) fn no_tokenizer() -> Error {
+    Error::prompt("this model has no tokenizer, so it cannot read a text")
+        .expected(
+            "a tokenizer in or beside the model (tokenizer.json, tokenizer.model, or tokenizer.bin for a .bin), or --tokenizer FILE",
+        )
+        .found("none")
+        .next("give a tokenizer, or the prompt as token ids: --ids 1,403,407")
+}
+
+/// The most prompts that a file may have.
+const MAX_PROMPTS: usize = 1 << 16;
+
+/// A line of a JSON lines file; what else stands in it is for other programs.
+#[derive(Deserialize)]
+struct JsonLine {
+    prompt: Option<String>,
+    ids: Option<Vec<u32>>,
+}
+
+/// The prompts of a file, one a line. Lines with nothing in them are none.
+fn read_prompts(path: &Path) -> Result<Vec<(Given, Option<String>)>> {
+    let json = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("jsonl"));
+    let place = |line: usize| format!("{}, line {}", path.display(), line + 1);
+    let bytes = read_bytes(path)?;
+    let lines = bytes.split(|&byte| byte == b'\n').enumerate();
+    let mut prompts = Vec::new();
+    for (number, line) in lines.filter(|(_, line)| !line.trim_ascii().is_empty()) {
+        stop::check()?;
+        let text = str::from_utf8(line.strip_suffix(b"\r").unwrap_or(line));
+        let text = text.map_err(|error| {
+            let found = format!("byte {} of the line is not part of a UTF-8 character", error.valid_up_to());
+            not_text(found).at(place(number))
+        })?;
+        let given = if json { json_line(text) } else { Ok(Given::Text(text.to_owned())) };
+        prompts.push((given.map_err(|error| error.at(place(number)))?, Some(place(number))));
+        if prompts.len() > MAX_PROMPTS {
+            return Err(Error::prompt("the file has more prompts than are run")
+                .in_file(path)
+                .expected(format!("at most {MAX_PROMPTS} of them"))
+                .next("split the file"));
+        }
+    }
+    if prompts.is_empty() {
+        return Err(Error::prompt("the file has no prompt")
+            .in_file(path)
+            .expected("a prompt a line, or in a .jsonl file an object a line")
+            .found("no line with anything in it"));
+    }
+    Ok(prompts)
+}
+
+fn json_line(line: &str) -> Result<Given> {
+    let wrong = |found: String| {
+        Error::prompt("a line is not a prompt")
+            .expected(r#"an object with either: {"prompt": "a text"} or {"ids": [1, 403, 407]}"#)
+            .found(found)
+            .next("mend the line; a file of plain texts, one a line, must not be named .jsonl")
+    };
+    if !line.trim_start().starts_with('{') {
+        let first: String = line.trim_start().chars().take(20).collect();
+        return Err(wrong(format!("a line that begins with `{}`", printable(&first))));
+    }
+    let line: JsonLine = serde_json::from_str(line).map_err(|error| wrong(error.to_string()))?;
+    match line {
+        JsonLine { prompt: Some(text), ids: None } => Ok(Given::Text(text)),
+        JsonLine { prompt: None, ids: Some(ids) } => Ok(Given::Ids(ids)),
+        JsonLine { prompt: Some(_), ids: Some(_) } => Err(wrong("both".to_owned())),
+        JsonLine { prompt: None, ids: None } => Err(wrong("neither".to_owned())),
+    }
+}
+
+/// The largest prompt that is read; no model's context holds a tenth of it.
+const MAX_PROMPT: u64 = 64 << 20;
+
+/// The text in a file, or in standard input for `-`.
+pub(super) fn read_text(path: &Path) -> Result<String> {
+    String::from_utf8(read_bytes(path)?).map_err(|error| {
+        let found = format!("byte {} is not part of a UTF-8 character", error.utf8_error().valid_up_to());
+        not_text(found).in_file(path)
+    })
+}
+
+fn not_text(found: String) -> Error {
+    Error::prompt("the prompt's file is not a text")
+        .expected("UTF-8")
+        .found(found)
+        .next("convert the file to UTF-8")
+}
+
+/// What is in a file, or in standard input for `-`.
+fn read_bytes(path: &Path) -> Result<Vec<u8>> {
+    let read = |from: &mut dyn Read| {
+        // One byte more than allowed, so that an input without an end is noticed.
+        let mut bytes = Vec::new();
+        from.take(MAX_PROMPT + 1).read_to_end(&mut bytes).map(|_| bytes)
+    };
+    let bytes = if path == Path::new("-") {
+        read(&mut std::io::stdin().lock())
+    } else {
+        open_text(path).and_then(|mut text| read(&mut text))
+    };
+    if bytes.is_err() {
+        stop::check()?;
+    }
+    let bytes = bytes.map_err(|error| {
+        Error::prompt("the prompt's file cannot be read")
+            .in_file(path)
+            .expected("a file that may be read")
+            .found(error)
+            .next("check the path, or use - for standard input")
+    })?;
+    if bytes.len() as u64 > MAX_PROMPT {
+        return Err(Error::prompt("the prompt is larger than any that a model could read")
+            .in_file(path)
+            .expected(format!("at most {MAX_PROMPT} bytes"))
+            .found("more")
+            .next("give a shorter text"));
+    }
+    Ok(bytes)
+}
+
+/// Opens the file of a text. What a shell puts there for `<(command)` is read to its end like any file. A pipe with a
+/// name is waited for, but not for ever, until somebody writes to it.
+fn open_text(path: &Path) -> std::io::Result<Box<dyn Read>> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        let named = !["/dev/fd", "/proc"].iter().any(|folder| path.starts_with(folder));
+        if named && std::fs::metadata(path)?.file_type().is_fifo() {
+            return open_pipe(path);
+        }
+    }
+    Ok(Box::new(File::open(path)?))
+}
+
+/// How long a pipe is waited for to which nobody writes.
+#[cfg(unix)]
+const PIPE_WAIT: Duration = Duration::from_secs(10);
+
+#[cfg(unix)]
+fn open_pipe(path: &Path) -> std::io::Result<Box<dyn Read>> {
+    use std::io::ErrorKind;
+
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+    let mut file = at_once(File::options().read(true)).open(path)?;
+    let started = Instant::now();
+    let mut first = vec![0; 4096];
+    let count = loop {
+        match file.read(&mut first) {
+            // Nobody has opened it for writing yet.
+            Ok(0) if started.elapsed() < PIPE_WAIT => {
+                stop::sleep(Duration::from_millis(20)).map_err(std::io::Error::other)?;
+            }
+            Ok(0) => {
+                let what = format!("a pipe to which nobody has written for {} seconds", PIPE_WAIT.as_secs());
+                return Err(std::io::Error::new(ErrorKind::TimedOut, what));
+            }
+            Ok(count) => break count,
+            // Somebody has, and takes their time.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break 0,
+            Err(error) => return Err(error),
+        }
+    };
+    first.truncate(count);
+    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+    Ok(Box::new(std::io::Cursor::new(first).chain(file)))
+}
+
+/// Ids from `1,403,407` or `@file`; commas, blanks, line ends and JSON's brackets separate them.
+fn read_ids(list: &str) -> Result<Vec<u32>> {
+    let text = match list.strip_prefix('@') {
+        Some(path) => read_text(Path::new(path))?,
+        None => list.to_owned(),
+    };
+    let separator = |c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']');
+    let words = text.split(separator).filter(|word| !word.is_empty());
+    let ids = words.map(|word| {
+        word.parse().map_err(|_| {
+            Error::prompt("the list of ids has something else in it")
+                .expected("numbers separated by commas: 1,403,407, or @FILE with such a list")
+                .found(format!("`{}`", printable(word)))
+                .next("leave it out")
+        })
+    });
+    ids.collect()
+}
