@@ -22,6 +22,8 @@
 //! | where operations run | [`backend`] |
 //! | how Ctrl-C reaches them | [`stop`] |
 //! | how a viewer gets its frames | [`replay`] |
+//! | by which rule each number follows from others | [`explain`] |
+//! | how the program proves that it is right | [`check`] |
 //! | what a user sees | [`tui`], [`cli`], [`chapters`] |
 //! | how the process ends, whatever ends it | [`ending`] |
 //!
@@ -44,11 +46,13 @@ compile_error!("weights and dumps are little-endian and are read in place");
 
 pub mod backend;
 pub mod chapters;
+pub mod check;
 pub mod checkpoint;
 pub mod cli;
 pub mod config;
 pub mod ending;
 pub mod error;
+pub mod explain;
 pub mod files;
 pub mod generate;
 pub mod hub;

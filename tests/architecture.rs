@@ -29,12 +29,20 @@ const EDGES: &[(&str, &[&str])] = &[
     ("model", &["backend", "checkpoint", "config", "error", "ops", "stop", "trace"]),
     ("generate", &["backend", "config", "error", "model", "ops", "stop", "tokenizer", "trace"]),
     ("replay", &["backend", "config", "error", "generate", "model", "ops", "stop", "tokenizer", "trace"]),
+    ("explain", &["config", "ops", "trace"]),
+    (
+        "check",
+        &[
+            "backend", "config", "error", "explain", "generate", "model", "ops", "replay", "stop", "tokenizer", "trace",
+        ],
+    ),
     ("tui", &["chapters", "ending", "error", "trace"]),
     (
         "cli",
         &[
             "backend",
             "chapters",
+            "check",
             "checkpoint",
             "config",
             "ending",

@@ -4,6 +4,8 @@
 
 #[path = "replay/batch.rs"]
 mod batch;
+#[path = "replay/check.rs"]
+mod check;
 mod common;
 #[path = "replay/export.rs"]
 mod export;

@@ -17,6 +17,7 @@ use std::time::Duration;
 use crate::checkpoint::{Dtype, Tensor};
 use crate::config::{CacheDtype, Pairing, Precision};
 use crate::error::{Error, Result};
+use crate::ops::quantize::Quantized;
 use crate::stop::Stop;
 
 pub use pass::{PassRows, Span};
@@ -100,12 +101,18 @@ pub struct Swiglu<'a, B: Backend> {
 /// Sees the int8 values and the scales of an input.
 pub type SeeInt8<'a> = &'a mut (dyn FnMut(&[i8], &[f32]) -> Result<()> + 'a);
 
+/// Sees rows of a matrix of int8 values, one after the other.
+pub type SeeGroups<'a> = &'a mut (dyn FnMut(Quantized<'_>) -> Result<()> + 'a);
+
 /// Takes each output of a fused operation once it is there, with its number.
 pub type Made<'a, B> = dyn FnMut(usize, &<B as Backend>::Buffer) -> Result<()> + 'a;
 
 /// The vector unit of the processor that the program runs on, whatever device the model is on: for what is small and
 /// stays here, such as drawing a token.
 pub type Host = cpu::Kernel;
+
+/// The most by which a product differs whose terms are added up in another order: the relative L2 distance.
+pub const ORDERS_APART: f64 = 1e-6;
 
 /// What a device can do at most, measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -169,6 +176,17 @@ pub trait Backend: Sized + Send + Sync {
     /// not, a viewer has this backend compute them.
     fn keeps_order(&self, operation: Operation) -> bool;
 
+    /// Whether the products of `tokens` tokens of one sequence with `matrix` have the bits that the functions of
+    /// [`crate::ops`] give. Where they have not, their relative L2 distance from those stays under
+    /// [`ORDERS_APART`], before they are rounded.
+    fn product_keeps_order(&self, matrix: &Self::Matrix, tokens: usize) -> bool;
+
+    /// The same device with each of its kernels, as alike in everything else. Each reads what any of them made.
+    fn kernels(&self) -> Vec<Self>;
+
+    /// Rows of `matrix` as a matrix of their own, which shares their memory.
+    fn cut(&self, matrix: &Self::Matrix, rows: Range<usize>) -> Result<Self::Matrix>;
+
     /// Bytes that may be taken for what is made from now on, as far as the system tells.
     fn free_memory(&self) -> Option<usize>;
 
@@ -205,6 +223,10 @@ pub trait Backend: Sized + Send + Sync {
         rows: Range<usize>,
         see: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()>;
+
+    /// Shows `rows` of `matrix` as int8 values and the scales of its groups to `see`: what its products multiply where
+    /// they run in int8. Elsewhere there are none, and nothing is shown.
+    fn read_int8_rows(&self, matrix: &Self::Matrix, rows: Range<usize>, see: SeeGroups<'_>) -> Result<()>;
 
     /// Shows all of `vector` to `see`.
     fn read_vector(&self, vector: &Self::Vector, see: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()>;

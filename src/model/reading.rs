@@ -1,9 +1,9 @@
 //! Rows of the weights, for whoever looks at a running model.
 
 use super::{Linear, Model};
-use crate::backend::Backend;
+use crate::backend::{Backend, SeeGroups};
 use crate::error::{Error, Result};
-use crate::trace::{PassDims, WeightRows};
+use crate::trace::{PassDims, Run, Weight, WeightRows};
 
 /// A weight as the backend holds it.
 enum Held<'a, B: Backend> {
@@ -17,6 +17,47 @@ impl<B: Backend> Model<B> {
     /// # Errors
     /// [`Error::Usage`] where the model has no such weight, layer or row.
     pub fn rows(&self, at: &WeightRows) -> Result<Vec<f32>> {
+        let mut values = Vec::new();
+        let mut keep = |seen: &[f32]| {
+            values.extend_from_slice(seen);
+            Ok(())
+        };
+        match self.checked(at)? {
+            Held::Matrix(matrix) => self.backend.read_rows(matrix, at.rows.clone(), &mut keep)?,
+            Held::Vector(vector) => self.backend.read_vector(vector, &mut keep)?,
+        }
+        Ok(values)
+    }
+
+    /// Shows rows of a matrix to `see` as its products multiply them where they run in int8; elsewhere nothing.
+    ///
+    /// # Errors
+    /// As [`Model::rows`], and those of `see`.
+    pub fn int8_rows(&self, at: &WeightRows, see: SeeGroups<'_>) -> Result<()> {
+        match self.checked(at)? {
+            Held::Matrix(matrix) => self.backend.read_int8_rows(matrix, at.rows.clone(), see),
+            Held::Vector(_) => Ok(()),
+        }
+    }
+
+    /// The matrix of this name as the backend holds it, where the model has it.
+    pub fn matrix(&self, layer: Option<usize>, weight: Weight) -> Option<&B::Matrix> {
+        match self.held(&WeightRows { run: Run::ITSELF, layer, weight, rows: 0..0 })? {
+            Held::Matrix(matrix) => Some(matrix),
+            Held::Vector(_) => None,
+        }
+    }
+
+    /// The vector of this name.
+    pub fn vector(&self, layer: Option<usize>, weight: Weight) -> Option<&B::Vector> {
+        match self.held(&WeightRows { run: Run::ITSELF, layer, weight, rows: 0..0 })? {
+            Held::Vector(vector) => Some(vector),
+            Held::Matrix(_) => None,
+        }
+    }
+
+    /// The weight, where the model has it and the rows.
+    fn checked<'a>(&'a self, at: &WeightRows) -> Result<Held<'a, B>> {
         let weight = at.weight;
         let held = self.held(at).filter(|_| weight.present(&self.card()));
         let held = held.ok_or_else(|| Error::usage(format!("this model has no weight {at}")))?;
@@ -29,16 +70,7 @@ impl<B: Backend> Model<B> {
             return Err(Error::usage(format!("{at} has no row {}", at.rows.end - 1))
                 .expected(format!("a row from 0 to {last}")));
         }
-        let mut values = Vec::new();
-        let mut keep = |seen: &[f32]| {
-            values.extend_from_slice(seen);
-            Ok(())
-        };
-        match held {
-            Held::Matrix(matrix) => self.backend.read_rows(matrix, at.rows.clone(), &mut keep)?,
-            Held::Vector(vector) => self.backend.read_vector(vector, &mut keep)?,
-        }
-        Ok(values)
+        Ok(held)
     }
 
     fn held<'a>(&'a self, at: &WeightRows) -> Option<Held<'a, B>> {

@@ -59,7 +59,7 @@ impl Quantized<'_> {
 
     /// Where the group of value `i` ends, counted from the row's beginning.
     #[inline(always)]
-    fn group_end(&self, i: usize) -> usize {
+    pub fn group_end(&self, i: usize) -> usize {
         ((self.first + i) / self.group + 1) * self.group - self.first
     }
 

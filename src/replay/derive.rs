@@ -164,7 +164,7 @@ fn quantize(site: Site, sizes: &Sizes, shape: &[usize], x: &Frame, stop: &Stop) 
 }
 
 /// The numbers of a float32 frame, row-major.
-pub(super) fn values(frame: &Frame) -> &[f32] {
+pub(crate) fn values(frame: &Frame) -> &[f32] {
     match &frame.data {
         FrameData::F32(array) => array.as_slice().unwrap_or_default(),
         FrameData::I64(_) | FrameData::I8(_) => &[],

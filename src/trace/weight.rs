@@ -32,6 +32,14 @@ impl Weight {
         })
     }
 
+    /// The weights that `stage` reads in `card`'s model: its matrix, table or norm first, then its bias. A tied head is
+    /// the embedding table.
+    pub fn read_in(stage: Stage, card: &ModelCard) -> impl Iterator<Item = Self> {
+        let tied = card.config.tied && stage == Stage::Logits;
+        let by = if tied { Stage::Embedding } else { stage };
+        by.weights(card).map(move |used| Self { used, by })
+    }
+
     /// The stage that reads it, and where its name is looked up.
     pub fn read_by(self) -> Stage {
         self.by

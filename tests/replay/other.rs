@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::backend::{
-    AttentionPart, AttentionShape, AttentionSink, Backend, Limits, Made, Operation, PassRows, Product, Span,
-    Swiglu,
+    AttentionPart, AttentionShape, AttentionSink, Backend, Limits, Made, Operation, PassRows, Product, SeeGroups,
+    Span, Swiglu,
 };
 use llama_trace::checkpoint::{self, Dtype, Tensor};
 use llama_trace::config::{CacheDtype, Pairing, Precision};
@@ -82,6 +82,18 @@ impl Backend for Other {
         false
     }
 
+    fn product_keeps_order(&self, matrix: &Self::Matrix, tokens: usize) -> bool {
+        self.0.product_keeps_order(matrix, tokens)
+    }
+
+    fn kernels(&self) -> Vec<Self> {
+        self.0.kernels().into_iter().map(Self).collect()
+    }
+
+    fn cut(&self, matrix: &Self::Matrix, rows: Range<usize>) -> Result<Self::Matrix> {
+        self.0.cut(matrix, rows)
+    }
+
     fn free_memory(&self) -> Option<usize> {
         None
     }
@@ -124,6 +136,15 @@ impl Backend for Other {
         see: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()> {
         self.0.read_rows(matrix, rows, see)
+    }
+
+    fn read_int8_rows(
+        &self,
+        matrix: &Self::Matrix,
+        rows: Range<usize>,
+        see: SeeGroups<'_>,
+    ) -> Result<()> {
+        self.0.read_int8_rows(matrix, rows, see)
     }
 
     fn read_vector(&self, vector: &Values, see: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {

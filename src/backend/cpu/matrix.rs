@@ -16,6 +16,7 @@ use crate::config::Precision;
 use crate::error::Result;
 use crate::files::Bytes;
 use crate::ops;
+use crate::ops::quantize::Quantized;
 use crate::stop::Stop;
 
 /// A matrix (outputs, inputs) where it lies in the file, or quantised from there.
@@ -23,6 +24,8 @@ use crate::stop::Stop;
 pub struct Matrix {
     tensor: Tensor,
     precision: Precision,
+    /// Those of the tensor's rows that are its own.
+    own: (usize, usize),
 }
 
 impl Matrix {
@@ -30,7 +33,8 @@ impl Matrix {
     /// otherwise.
     pub(super) fn new(tensor: Tensor, precision: Precision, stop: &Stop) -> Result<Self> {
         assert_eq!(tensor.shape().len(), 2, "a matrix has two axes");
-        let stored = Self { tensor, precision };
+        let own = (0, tensor.shape()[0]);
+        let stored = Self { tensor, precision, own };
         match precision {
             Precision::Q8 { group } if stored.tensor.scales().is_none() => stored.quantize(group, stop),
             _ => Ok(stored),
@@ -68,7 +72,25 @@ impl Matrix {
 
     /// Number of rows: outputs of the product.
     pub fn outputs(&self) -> usize {
-        self.tensor.shape()[0]
+        self.own.1 - self.own.0
+    }
+
+    /// The matrix of these of its rows.
+    pub(super) fn cut(&self, rows: Range<usize>) -> Self {
+        let first = self.own.0;
+        Self { own: (first + rows.start, first + rows.end), ..self.clone() }
+    }
+
+    /// Whether a unit of `kernel` multiplies it, in an order of its own, with inputs of many tokens.
+    pub(super) fn is_for_a_unit(&self, kernel: Kernel) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return (kernel.bf16_unit(self.precision, self.inputs()))
+            .is_some_and(|unit| unit.takes(self.tensor.dtype(), self.precision));
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            let _ = kernel;
+            false
+        }
     }
 
     /// Length of a row: inputs of the product.
@@ -79,7 +101,8 @@ impl Matrix {
     /// Some rows, as they are stored.
     fn rows(&self, rows: Range<usize>) -> Rows<'_> {
         let bytes = self.tensor.bytes();
-        let length = bytes.len() / self.outputs();
+        let length = bytes.len() / self.tensor.shape()[0];
+        let rows = self.own.0 + rows.start..self.own.0 + rows.end;
         let bytes = &bytes[rows.start * length..rows.end * length];
         let scales = self.tensor.scales().map(|scales| GroupScales {
             scales: scales.bytes.as_chunks().0,
@@ -88,6 +111,13 @@ impl Matrix {
         });
         // In q8 the rest is float32: a row of the embedding table is what its int8 values stand for.
         Rows { bytes, dtype: self.tensor.dtype(), inputs: self.inputs(), scales, precision: self.precision }
+    }
+
+    /// Some rows as int8 values with their scales, one after the other, where products run in int8.
+    pub(super) fn int8_rows(&self, rows: Range<usize>) -> Option<Quantized<'_>> {
+        let Rows { bytes, inputs, scales, .. } = self.rows(rows);
+        let GroupScales { scales, group, first_row } = scales.filter(|_| self.precision.group().is_some())?;
+        Some(Quantized { values: bytemuck::cast_slice(bytes), scales, group, first: first_row * inputs })
     }
 
     /// Copies row `row` as float32.

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 
-use super::{AttentionShape, AttentionSink, Backend, Limits, Operation, PassRows, Span};
+use super::{AttentionShape, AttentionSink, Backend, Limits, Operation, PassRows, SeeGroups, Span};
 use crate::checkpoint::{Dtype, Tensor};
 use crate::config::{CacheDtype, Pairing, Precision};
 use crate::error::Result;
@@ -29,6 +29,7 @@ use crate::ops;
 use crate::stop::Stop;
 
 pub use cache::Cache;
+use input::MIN_PACKED;
 pub use input::Input;
 pub use kernel::{Kernel, Multiplied};
 pub use matrix::Matrix;
@@ -155,6 +156,18 @@ impl Backend for Cpu {
         true
     }
 
+    fn product_keeps_order(&self, matrix: &Matrix, tokens: usize) -> bool {
+        tokens < MIN_PACKED || !matrix.is_for_a_unit(self.kernel)
+    }
+
+    fn kernels(&self) -> Vec<Self> {
+        Kernel::available().into_iter().map(|kernel| Self { kernel, ..self.clone() }).collect()
+    }
+
+    fn cut(&self, matrix: &Matrix, rows: Range<usize>) -> Result<Matrix> {
+        Ok(matrix.cut(rows))
+    }
+
     fn free_memory(&self) -> Option<usize> {
         memory::free()
     }
@@ -212,6 +225,10 @@ impl Backend for Cpu {
             matrix.copy_row(row, out);
         }
         see(&values)
+    }
+
+    fn read_int8_rows(&self, matrix: &Matrix, rows: Range<usize>, see: SeeGroups<'_>) -> Result<()> {
+        matrix.int8_rows(rows).map_or(Ok(()), see)
     }
 
     fn read_vector(&self, vector: &Vec<f32>, see: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {

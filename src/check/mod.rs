@@ -1,0 +1,255 @@
+//! How the program proves itself on this machine and this model: [`run`] runs the model in several ways that must
+//! agree, and computes what a run recorded again, in other ways.
+//!
+//! | line | what must agree | by how much |
+//! |---|---|---|
+//! | `recorded` | a run that is recorded whole, and one that nobody watches: the logits | to the bit |
+//! | `derived` | stages that follow from others, and what the pass had there ([`crate::replay::derive`]) | to the bit |
+//! | `threads` | every stage on one thread, and on all | to the bit |
+//! | `kernel:NAME` | each kernel of this device, and the plain functions of [`crate::ops`], on the run's own inputs | to the bit, or [`ORDERS_APART`](crate::backend::ORDERS_APART) where a unit sums in an order of its own |
+//! | `float64` | each stage, and its rule ([`crate::explain`]) in float64 on the run's own inputs | [`Judge`] |
+//! | `batch` | every stage of each of three sequences in one pass, and alone | to the bit |
+//! | `tokenizer` | the prompt's text, to ids and back | the same ids |
+//!
+//! There is no second forward pass: a stage is computed again from what the run recorded before it, and let go when
+//! its layer is done.
+
+mod alone;
+mod distance;
+mod frames;
+mod kernels;
+mod plain;
+mod prints;
+mod sample;
+mod stages;
+mod tokens;
+
+use rayon::ThreadPoolBuilder;
+
+use crate::backend::Backend;
+use crate::error::Result;
+use crate::generate::{Sampler, Sampling, Session};
+use crate::model::Model;
+use crate::tokenizer::Tokenizer;
+use crate::trace::{Address, NoProbe, Probe, Site};
+
+pub use distance::Judge;
+pub use sample::{ROWS, Sample};
+
+/// What is checked.
+pub struct Plan<'a> {
+    /// The tokens of the first pass.
+    pub ids: Vec<u32>,
+    /// The text that they are, where they come from one.
+    pub text: Option<String>,
+    /// What splits texts into tokens, where the model has such a thing.
+    pub tokenizer: Option<&'a dyn Tokenizer>,
+    /// Which rows of the matrices are computed again.
+    pub sample: Sample,
+}
+
+/// Decode passes after the first pass.
+pub const DECODES: usize = 2;
+
+/// One thing that must hold.
+#[derive(Clone, Debug)]
+pub struct Check {
+    /// Its name: `recorded`, `kernel:avx2`, ….
+    pub name: String,
+    /// What agrees with what, in a few words.
+    pub what: String,
+    /// Whether it holds; what was skipped does.
+    pub ok: bool,
+    /// Why it was not looked at, where it was not.
+    pub skipped: Option<String>,
+    /// The largest difference, in what `bound` is in; NaN where a value is none.
+    pub worst: f64,
+    /// The largest that is allowed; 0 where every bit must be the same, and then `worst` is how many numbers, rows of
+    /// them or texts are not.
+    pub bound: f64,
+    /// Where the largest difference is; where it does not hold the first place at which it does not.
+    pub at: Option<Address>,
+}
+
+impl Check {
+    /// Nothing is known to differ yet.
+    fn new(name: impl Into<String>, what: impl Into<String>, bound: f64) -> Self {
+        Self { name: name.into(), what: what.into(), ok: true, skipped: None, worst: 0.0, bound, at: None }
+    }
+
+    fn skipped(name: &str, what: &str, reason: impl Into<String>) -> Self {
+        Self { skipped: Some(reason.into()), ..Self::new(name, what, 0.0) }
+    }
+
+    /// Takes in a difference of `worst` at a place; what is no number is more than any bound.
+    fn see(&mut self, worst: f64, at: impl FnOnce() -> Address) {
+        let holds = worst <= self.bound;
+        if self.ok && (!holds || worst > self.worst) {
+            self.at = Some(at());
+        }
+        if !(worst <= self.worst) && !self.worst.is_nan() {
+            self.worst = worst;
+        }
+        self.ok &= holds;
+    }
+
+    /// Takes in that `count` numbers at and after a place have other bits.
+    fn differ(&mut self, count: usize, at: impl FnOnce() -> Address) {
+        if count > 0 {
+            let at = self.at.take().unwrap_or_else(at);
+            (self.ok, self.worst, self.at) = (false, self.worst + count as f64, Some(at));
+        }
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Every line, in the order of the table above.
+    pub checks: Vec<Check>,
+    /// Rows of the matrices that were computed again, and how many there are.
+    pub rows: (usize, usize),
+    /// How many tokens the passes read.
+    pub tokens: Vec<usize>,
+}
+
+impl Report {
+    /// Whether everything holds that was looked at.
+    pub fn ok(&self) -> bool {
+        self.checks.iter().all(|check| check.ok)
+    }
+}
+
+/// Told what is under way, and how many layers of [`layers`] are done.
+pub type Progress<'a> = &'a (dyn Fn(&str, usize) + Sync);
+
+/// How many layers all runs have together, for [`Progress`].
+pub fn layers(layers: usize) -> usize {
+    layers * (3 * (1 + DECODES) + 8)
+}
+
+/// How the tokens of a run are drawn: so that temperature, top-k and top-p all change something.
+const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, seed: 1 };
+
+/// Checks `model`.
+///
+/// # Errors
+/// [`Error::Prompt`](crate::error::Error::Prompt) where the ids cannot be run,
+/// [`Error::Interrupted`](crate::error::Error::Interrupted) where the backend was asked to stop, and where
+/// the backend fails. What does not hold is no error.
+pub fn run<B: Backend>(model: &Model<B>, plan: &Plan<'_>, progress: Progress<'_>) -> Result<Report> {
+    let run = Runs { model, ids: &plan.ids, done: std::sync::atomic::AtomicUsize::new(0), progress };
+    let plain = run.plain()?;
+    let found = frames::record(&run, &plan.sample)?;
+    let recorded = recorded(&run, &plain, &found.logits);
+    let threads = run.threads(&found.prints)?;
+    let batch = alone::check(&run)?;
+    let tokenizer = tokens::check(plan, &run)?;
+    let mut checks = vec![recorded, found.derived, threads];
+    checks.extend(found.kernels);
+    checks.extend([found.float64, batch, tokenizer]);
+    let tokens = found.passes.iter().map(|dims| dims.tokens).collect();
+    Ok(Report { checks, rows: found.rows, tokens })
+}
+
+/// The model, and how far its runs are.
+struct Runs<'a, B: Backend> {
+    model: &'a Model<B>,
+    ids: &'a [u32],
+    done: std::sync::atomic::AtomicUsize,
+    progress: Progress<'a>,
+}
+
+impl<B: Backend> Runs<'_, B> {
+    /// Says that one more layer is done.
+    fn tick(&self, what: &str) {
+        let done = self.done.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+        (self.progress)(what, done);
+    }
+
+    /// Runs the passes, each watched by a probe of its own, and hands over the last logits of each.
+    fn passes<P: Probe>(
+        &self,
+        mut probe: impl FnMut(crate::trace::PassDims) -> P,
+        mut see: impl FnMut(P, Vec<u32>) -> Result<()>,
+    ) -> Result<()> {
+        let sampler = Sampler::new(SAMPLING)?;
+        let mut session = Session::with_capacity(self.model, sampler, self.ids.len() + DECODES)?;
+        let mut ids = self.ids.to_vec();
+        for _ in 0..=DECODES {
+            let mut watcher = probe(session.next_pass(ids.len()));
+            ids = vec![session.run(&ids, &mut watcher)?];
+            let mut logits = Vec::new();
+            crate::model::forward::last_logits(self.model, &session.work, 0, |values| {
+                logits.extend(values.iter().map(|value| value.to_bits()));
+                Ok(())
+            })?;
+            see(watcher, logits)?;
+        }
+        Ok(())
+    }
+
+    /// The last logits of each pass of a run that nobody watches.
+    fn plain(&self) -> Result<Vec<Vec<u32>>> {
+        let mut all = Vec::new();
+        self.passes(
+            |_| NoProbe,
+            |NoProbe, logits| {
+                all.push(logits);
+                (0..self.model.config.layers).for_each(|_| self.tick("running unwatched"));
+                Ok(())
+            },
+        )?;
+        Ok(all)
+    }
+
+    /// That one thread computes what all of them do.
+    fn threads(&self, all: &prints::Prints) -> Result<Check> {
+        const WHAT: &str = "every stage on one thread, as on all";
+        let threads = rayon::current_num_threads();
+        // Where there is one, two are the others.
+        let other = if threads == 1 { 2 } else { 1 };
+        let Ok(pool) = ThreadPoolBuilder::new().num_threads(other).build() else {
+            return Ok(Check::skipped("threads", WHAT, "the system gives no other threads"));
+        };
+        let mut seen = prints::Prints::default();
+        let ran = pool.install(|| {
+            self.passes(
+                |_| prints::Printing::new(|| self.tick("running on another number of threads")),
+                |probe, _| {
+                    seen.extend(probe.prints);
+                    Ok(())
+                },
+            )
+        });
+        ran?;
+        let mut check = Check::new("threads", WHAT, 0.0);
+        all.compare(&seen, self.model, &mut check);
+        Ok(check)
+    }
+}
+
+/// That logits are the same watched and unwatched.
+fn recorded<B: Backend>(run: &Runs<'_, B>, plain: &[Vec<u32>], recorded: &[Vec<u32>]) -> Check {
+    let mut check = Check::new("recorded", "the logits of a recorded run, as of one that nobody watches", 0.0);
+    for (pass, (plain, recorded)) in plain.iter().zip(recorded).enumerate() {
+        let different = plain.iter().zip(recorded).enumerate().filter(|(_, (a, b))| a != b);
+        let first = different.clone().next().map_or(0, |(at, _)| at);
+        check.differ(different.count(), || {
+            let last = if pass == 0 { run.ids.len() - 1 } else { 0 };
+            let index = [last, first];
+            Address::of(
+                Site::once(pass, crate::trace::Stage::Logits),
+                crate::trace::Step::Stage(crate::trace::Stage::Logits),
+                &index,
+            )
+        });
+    }
+    check
+}
+
+/// The first ids of a seed, for a model without a prompt: spread over its vocabulary, the same on every machine.
+pub fn seeded_ids(vocab: usize, tokens: usize, seed: u64) -> Vec<u32> {
+    let mut random = sample::Random::new(seed);
+    (0..tokens).map(|_| random.below(vocab) as u32).collect()
+}

@@ -1,0 +1,306 @@
+//! What a rule gives in float64.
+
+use half::bf16;
+
+use super::rule::{Cell, Fold, Line, Place, Rule};
+use crate::config::CacheDtype;
+use crate::ops::quantize::Quantized;
+use crate::trace::stage::Rounded;
+
+/// Numbers of a place.
+#[derive(Clone, Copy, Debug)]
+pub enum Numbers<'a> {
+    /// float32.
+    F32(&'a [f32]),
+    /// int8 values of a stage.
+    I8(&'a [i8]),
+    /// Ids.
+    I64(&'a [i64]),
+    /// int8 rows of a matrix with their scales, one row after the other.
+    Int8(Quantized<'a>),
+}
+
+/// Operands that are at hand.
+#[derive(Clone, Debug, Default)]
+pub struct Held<'a>(Vec<(Place, usize, Numbers<'a>)>);
+
+/// What a rule gives in exact arithmetic, rounded where the rule rounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Exact {
+    /// The number.
+    pub value: f64,
+    /// Where it was rounded on the way, and what was rounded stood so near the middle of two numbers that float32 may
+    /// take the other: what that gives. Otherwise the same number.
+    pub other: f64,
+    /// The largest magnitude of what was added up, or of the number itself.
+    pub largest: f64,
+}
+
+/// How near the middle of two bfloat16 numbers float32 cannot tell on which side of it a value is: a few units of
+/// float32.
+const TIE: f64 = 1e-6;
+
+/// Terms that are summed side by side.
+const LANES: usize = 8;
+
+/// Folds rules. What several cells of a row have in common it computes once.
+#[derive(Clone, Debug, Default)]
+pub struct Folder {
+    /// The line that was gone over last, and the numbers that it gave.
+    last: Option<(Line, [f64; 3])>,
+}
+
+impl<'a> Held<'a> {
+    /// Adds the numbers of `place` from number `first` on.
+    pub fn add(&mut self, place: Place, first: usize, numbers: Numbers<'a>) {
+        self.0.push((place, first, numbers));
+    }
+
+    /// The numbers of `place`, and which of them comes first.
+    fn of(&self, place: Place) -> (usize, Numbers<'a>) {
+        let found = self.0.iter().find(|(held, ..)| *held == place);
+        let Some((_, first, numbers)) = found else { unreachable!("{place} is not at hand") };
+        (*first, *numbers)
+    }
+
+    /// One number.
+    pub fn number(&self, cell: Cell) -> f64 {
+        let (first, numbers) = self.of(cell.place);
+        let at = cell.at - first;
+        match numbers {
+            Numbers::F32(values) => f64::from(values[at]),
+            Numbers::I8(values) => f64::from(values[at]),
+            Numbers::I64(values) => values[at] as f64,
+            Numbers::Int8(rows) => f64::from(rows.values[at]) * f64::from(rows.scale(at)),
+        }
+    }
+
+    /// The numbers of a line that are float32, from its first on; nothing of others.
+    fn floats(&self, line: &Line) -> &'a [f32] {
+        let (first, numbers) = self.of(line.place);
+        let Numbers::F32(values) = numbers else { return &[] };
+        let end = line.count.checked_sub(1).map_or(0, |last| last * line.step + 1);
+        &values[line.first - first..][..end]
+    }
+}
+
+impl Folder {
+    /// What `rule` gives, of operands that `held` has.
+    pub fn fold(&mut self, rule: &Rule, held: &Held<'_>) -> Exact {
+        let number = |cell: Cell| held.number(cell);
+        let round = |x: f64| if rule.rounded == Rounded::Never { x } else { to_bf16(x) };
+        let of = |value: f64| Exact { value: round(value), other: round(value), largest: value.abs() };
+        let sum = |value: f64, largest: f64| Exact { largest, ..of(value) };
+        match rule.fold {
+            Fold::Given => of(f64::NAN),
+            Fold::Lookup { id, table, width, at } => {
+                of(number(Cell { place: table, at: number(id) as usize * width + at }))
+            }
+            Fold::Angle { position, frequency, sine, .. } => {
+                let angle = f64::from(position as f32 * frequency.checked());
+                of(if sine { angle.sin() } else { angle.cos() })
+            }
+            Fold::Hide { seen } => of(if seen { 0.0 } else { f64::NEG_INFINITY }),
+            Fold::Norm { x, at, weight, eps } => {
+                let [square, ..] = self.once(x, || {
+                    let x = held.floats(&x);
+                    [products(x, x).0 / x.len() as f64, 0.0, 0.0]
+                });
+                let factor = 1.0 / (square + f64::from(eps)).sqrt();
+                let (before, weight) = (number(x.cell(at)) * factor, number(weight));
+                if rule.rounded == Rounded::Never {
+                    return of(before * weight);
+                }
+                let [value, less, more] = [1.0, 1.0 - TIE, 1.0 + TIE].map(|by| round(before * by) * weight);
+                let other = if less == value { more } else { less };
+                Exact { other: round(other), ..of(value) }
+            }
+            Fold::Product { a, b, bias } => {
+                let (a, b) = ((held.floats(&a), a.step), (held.floats(&b), b.step));
+                let (total, largest) = match (a, b) {
+                    ((a, 1), (b, 1)) => products(a, b),
+                    ((a, a_step), (b, b_step)) => {
+                        let terms = a.iter().step_by(a_step).zip(b.iter().step_by(b_step));
+                        let terms = terms.map(|(a, b)| f64::from(*a) * f64::from(*b));
+                        terms.fold((0.0, 0.0), |(sum, most): (f64, f64), term| {
+                            (sum + term, most.max(term.abs()))
+                        })
+                    }
+                };
+                let bias = bias.map_or(0.0, number);
+                sum(total + bias, largest.max(bias.abs()))
+            }
+            Fold::Int8 { x, scales, group, w, bias } => {
+                let (of_x, of_w) = (held.of(x.place), held.of(w.place));
+                let ((x_first, Numbers::I8(values)), (w_first, Numbers::Int8(rows))) = (of_x, of_w) else {
+                    return of(f64::NAN);
+                };
+                let values = &values[x.first - x_first..][..x.count];
+                let row = w.first - w_first;
+                let weights = Quantized {
+                    values: &rows.values[row..row + w.count],
+                    first: rows.first + row,
+                    ..rows
+                };
+                let (total, largest) = int8(values, held.floats(&scales), group, weights);
+                let bias = bias.map_or(0.0, number);
+                sum(total + bias, largest.max(bias.abs()))
+            }
+            Fold::Rotate { pair: [a, b], cos, sin, second } => {
+                let (cos, sin) = (number(cos), number(sin));
+                let (one, other) = if second { (sin, cos) } else { (cos, -sin) };
+                let (one, other) = (round(number(a) * one), round(number(b) * other));
+                sum(one + other, one.abs().max(other.abs()))
+            }
+            Fold::Cached { from, dtype } => of(match (dtype, number(from)) {
+                (CacheDtype::F32, x) => x,
+                (CacheDtype::F16, x) => half::f16::from_f32(x as f32).to_f64(),
+                (CacheDtype::Bf16, x) => bf16::from_f32(x as f32).to_f64(),
+            }),
+            Fold::Same { from } => of(number(from)),
+            Fold::Scale { x, head_dim } => of(number(x) / (head_dim as f64).sqrt()),
+            Fold::Mask { x, seen } => of(if seen { number(x) } else { f64::NEG_INFINITY }),
+            Fold::Softmax { x, at, temperature } => {
+                let by = f64::from(temperature);
+                let Some(at) = at else { return of(0.0) };
+                let [max, total, _] = self.once(x, || {
+                    let x = || held.floats(&x).iter().map(|x| f64::from(*x) / by);
+                    let max = x().fold(f64::NEG_INFINITY, f64::max);
+                    [max, x().map(|x| (x - max).exp()).sum(), 0.0]
+                });
+                of((number(x.cell(at)) / by - max).exp() / total)
+            }
+            Fold::Add { a, b } => {
+                let (a, b) = (number(a), number(b));
+                sum(a + b, a.abs().max(b.abs()))
+            }
+            Fold::Mul { a, b } => of(number(a) * number(b)),
+            Fold::Silu { gate } => {
+                let gate = number(gate);
+                of(gate / (1.0 + (-gate).exp()))
+            }
+            // A quotient of two float32 has the same float32 next to it, whether it is rounded once or twice. What is
+            // no number is 0, as a conversion in Rust has it.
+            Fold::Steps { x, scale } => {
+                let steps = f64::from((number(x) / number(scale)) as f32).round();
+                of(if steps.is_nan() { 0.0 } else { steps.clamp(-128.0, 127.0) })
+            }
+            Fold::Step { x } => {
+                let larger = |max: f64, x: &f32| if x.is_nan() { f64::NAN } else { max.max(f64::from(x.abs())) };
+                let nan = held.floats(&x).iter().any(|x| x.is_nan());
+                of(if nan { f64::NAN } else { held.floats(&x).iter().fold(0.0, larger) / 127.0 })
+            }
+            Fold::Nucleus { probs, at, top_k, top_p } => {
+                let [least, last, total] = self.once(probs, || nucleus(held.floats(&probs), top_k, top_p));
+                let prob = number(probs.cell(at));
+                let stays = prob > least || (prob == least && at as f64 <= last);
+                of(if stays { prob / total } else { 0.0 })
+            }
+            Fold::Largest { x, at } => {
+                let [largest, ..] = self.once(x, || {
+                    let x = held.floats(&x);
+                    let better = |best: usize, i: usize| x[best].is_nan() || x[i] > x[best];
+                    [(0..x.len()).fold(0, |best, i| if better(best, i) { i } else { best }) as f64, 0.0, 0.0]
+                });
+                of(if largest == at as f64 { 1.0 } else { 0.0 })
+            }
+            Fold::Draw { .. } => of(f64::NAN),
+        }
+    }
+
+    /// What `work` gives for `line`, computed anew only where another line was asked for last.
+    fn once(&mut self, line: Line, work: impl FnOnce() -> [f64; 3]) -> [f64; 3] {
+        match self.last {
+            Some((last, numbers)) if last == line => numbers,
+            _ => self.last.insert((line, work())).1,
+        }
+    }
+}
+
+/// Σ a · b, and the largest term's magnitude.
+fn products(a: &[f32], b: &[f32]) -> (f64, f64) {
+    let (mut sums, mut most) = ([0.0_f64; LANES], [0.0_f64; LANES]);
+    let ((a_lanes, a_rest), (b_lanes, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let mut add = |lane: usize, a: f32, b: f32| {
+        let term = f64::from(a) * f64::from(b);
+        sums[lane] += term;
+        most[lane] = if term.abs() > most[lane] { term.abs() } else { most[lane] };
+    };
+    for (a, b) in a_lanes.iter().zip(b_lanes) {
+        for lane in 0..LANES {
+            add(lane, a[lane], b[lane]);
+        }
+    }
+    for (lane, (a, b)) in a_rest.iter().zip(b_rest).enumerate() {
+        add(lane, *a, *b);
+    }
+    (sums.iter().sum(), most.into_iter().fold(0.0, f64::max))
+}
+
+/// The product of a row of int8 activations with a row of int8 weights, and the largest run's magnitude.
+fn int8(x: &[i8], scales: &[f32], group: usize, w: Quantized<'_>) -> (f64, f64) {
+    let (mut sum, mut most, mut i) = (0.0, 0.0_f64, 0);
+    while i < x.len() {
+        let end = ((i / group + 1) * group).min(w.group_end(i)).min(x.len());
+        let whole = |(x, w): (&i8, &i8)| i64::from(i32::from(*x) * i32::from(*w));
+        let integers: i64 = x[i..end].iter().zip(&w.values[i..end]).map(whole).sum();
+        let term = integers as f64 * f64::from(scales[i / group]) * f64::from(w.scale(i));
+        (sum, most, i) = (sum + term, most.max(term.abs()), end);
+    }
+    (sum, most)
+}
+
+/// The least likely id that stays after top-k and top-p: its probability and itself, for of equals the first ones stay;
+/// and the sum of the probabilities of all that stay.
+fn nucleus(probs: &[f32], top_k: usize, top_p: f32) -> [f64; 3] {
+    let likely = probs.iter().map(|p| f64::from(*p)).enumerate().filter(|(_, p)| *p > 0.0);
+    let mut likely: Vec<(usize, f64)> = likely.collect();
+    likely.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    if top_k > 0 {
+        likely.truncate(top_k);
+    }
+    let enough = f64::from(top_p) * likely.iter().map(|(_, p)| p).sum::<f64>();
+    let (mut last, mut total) = ([f64::INFINITY, 0.0], 0.0);
+    for (id, p) in likely {
+        (last, total) = ([p, id as f64], total + p);
+        if top_p < 1.0 && total >= enough {
+            break;
+        }
+    }
+    [last[0], last[1], total]
+}
+
+/// The bfloat16 next to `x`, ties to even.
+pub(crate) fn to_bf16(x: f64) -> f64 {
+    let near = x as f32;
+    // Rounded to odd on the way, it is as if it were rounded once.
+    let near = match near.to_bits() {
+        bits if f64::from(near) == x || !near.is_finite() => bits,
+        bits if f64::from(near).abs() > x.abs() => (bits - 1) | 1,
+        bits => bits | 1,
+    };
+    bf16::from_f32(f32::from_bits(near)).to_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn float64_is_rounded_to_bfloat16_once() {
+        assert_eq!(to_bf16(1.0 + 1.0 / 256.0), 1.0, "a tie goes to the even one");
+        assert_eq!(to_bf16(1.0 + 1.0 / 256.0 + 1e-12), 1.0 + 1.0 / 128.0);
+        assert_eq!(to_bf16(1.0 + 3.0 / 256.0 - 1e-12), 1.0 + 1.0 / 128.0);
+        assert_eq!(to_bf16(-1.0 - 1.0 / 256.0 - 1e-12), -1.0 - 1.0 / 128.0);
+        assert_eq!((to_bf16(0.0), to_bf16(f64::NEG_INFINITY)), (0.0, f64::NEG_INFINITY));
+        assert!(to_bf16(f64::NAN).is_nan());
+    }
+
+    #[test]
+    fn the_likeliest_stay_until_their_share_is_reached() {
+        let probs = [0.1, 0.3, 0.0, 0.3, 0.2];
+        let last = |top_k, top_p| nucleus(&probs, top_k, top_p)[1];
+        assert_eq!([last(0, 1.0), last(1, 1.0), last(2, 1.0)], [0.0, 1.0, 3.0]);
+        assert_eq!([last(0, 0.65), last(0, 0.9), last(3, 0.5)], [3.0, 4.0, 3.0]);
+    }
+}

@@ -1,0 +1,363 @@
+//! The rules of one run: which rule each stage's cells follow, and where their operands are.
+
+use std::ops::Range;
+
+use super::rule::{Cell, Fold, Line, Place, Rule};
+use super::Frequency;
+use crate::config::{CacheDtype, Pairing, Precision};
+use crate::ops::attention::{kv_head, visible};
+use crate::trace::stage::{Input, Rounded};
+use crate::trace::{Address, ModelCard, PassDims, Site, Sizes, Stage, Step, Subject, Weight};
+
+/// How one sequence's tokens were drawn, as far as the stages of the sampler show it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Drawing {
+    /// By which logits were divided; 0 takes the largest.
+    pub temperature: f32,
+    /// How many ids may stay; 0 for all.
+    pub top_k: usize,
+    /// The share that the likeliest of them must reach.
+    pub top_p: f32,
+}
+
+/// The rules of one sequence of a run.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    card: ModelCard,
+    sizes: Sizes,
+    cache: CacheDtype,
+    drawing: Drawing,
+    frequencies: Vec<Frequency>,
+    passes: Vec<PassDims>,
+}
+
+/// The rules of the cells of one site.
+#[derive(Clone, Copy, Debug)]
+pub struct SiteRules<'a> {
+    rules: &'a Rules,
+    site: Site,
+    dims: PassDims,
+    /// Values of one token.
+    width: usize,
+    /// Values that a token has in the first input.
+    input_width: usize,
+    /// The stages that it reads.
+    inputs: [Option<Site>; 3],
+    weight: Option<Place>,
+    bias: Option<Place>,
+}
+
+impl Rules {
+    /// The rules of a run of `card`'s model whose keys and values are cached as `cache` and whose tokens were drawn as
+    /// `drawing` says. It has no pass yet.
+    pub fn new(card: ModelCard, cache: CacheDtype, drawing: Drawing) -> Self {
+        let (sizes, frequencies) = (card.sizes(), Frequency::all(&card.config));
+        Self { card, sizes, cache, drawing, frequencies, passes: Vec::new() }
+    }
+
+    /// Takes note of the next pass.
+    pub fn push(&mut self, dims: PassDims) {
+        self.passes.push(dims);
+    }
+
+    /// The sizes of the model.
+    pub fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+
+    /// The pass of this number.
+    pub fn pass(&self, number: usize) -> Option<PassDims> {
+        self.passes.iter().copied().find(|dims| dims.pass == number)
+    }
+
+    /// The rules of `site`; none where there is no such pass or the stage is absent there.
+    pub fn of(&self, site: Site) -> Option<SiteRules<'_>> {
+        let dims = self.pass(site.pass).filter(|dims| site.stage.present(&self.sizes, *dims))?;
+        let of_stage = |stage: Stage| Site { layer: site.layer.filter(|_| stage.in_layer()), stage, ..site };
+        let mut inputs = [None; 3];
+        for (slot, input) in inputs.iter_mut().zip(site.stage.inputs(&self.sizes, dims)) {
+            *slot = match input {
+                Input::Stage(stage) => Some(of_stage(stage)),
+                Input::LayerInput if site.layer.is_none() => {
+                    Some(Site { layer: Some(self.sizes.layers - 1), stage: Stage::FfnResidual, ..site })
+                }
+                Input::LayerInput => Some(site.layer_input()),
+                Input::Positions => None,
+            };
+        }
+        let layer = |weight: Weight| Place::Weight(site.layer.filter(|_| weight.in_layer()), weight);
+        let mut weights = Weight::read_in(site.stage, &self.card).map(layer);
+        let of_token = |stage: Stage| {
+            self.sizes.shape(stage.axes(), dims).iter().product::<usize>() / dims.tokens
+        };
+        let (width, input_width) = (of_token(site.stage), inputs[0].map_or(0, |site| of_token(site.stage)));
+        let (weight, bias) = (weights.next(), weights.next());
+        Some(SiteRules { rules: self, site, dims, width, input_width, inputs, weight, bias })
+    }
+
+    /// The sites whose values the cells of `site` are folded from, in no order.
+    pub fn sources(&self, site: Site) -> Vec<Site> {
+        let Some(rules) = self.of(site) else { return Vec::new() };
+        match site.stage {
+            // What is in the cache came from every pass so far.
+            Stage::CacheK | Stage::CacheV => {
+                let passes = self.passes.iter().filter(|dims| dims.pass <= site.pass);
+                let of = |dims: &PassDims| rules.inputs[0].map(|input| Site { pass: dims.pass, ..input });
+                passes.filter_map(of).collect()
+            }
+            stage if stage.is_int8() => rules.inputs.into_iter().flatten().chain([rules.scales()]).collect(),
+            Stage::Nucleus => {
+                rules.inputs.into_iter().flatten().chain([site.other(Stage::Logits)]).collect()
+            }
+            _ => rules.inputs.into_iter().flatten().collect(),
+        }
+    }
+
+    /// The complete address of a number.
+    pub fn address(&self, cell: Cell) -> Address {
+        /// One index an axis.
+        fn indices(shape: &[usize], mut at: usize) -> Vec<usize> {
+            let mut indices: Vec<usize> = shape.iter().rev().map(|length| {
+                let index = at % length.max(&1);
+                at /= length.max(&1);
+                index
+            }).collect();
+            indices.reverse();
+            indices
+        }
+        let nothing = PassDims { pass: 0, start: 0, tokens: 0 };
+        match cell.place {
+            Place::Stage(site) => {
+                let dims = self.pass(site.pass).unwrap_or(nothing);
+                let shape = self.sizes.shape(site.stage.axes(), dims);
+                Address::of(site, Step::Stage(site.stage), &indices(&shape, cell.at))
+            }
+            Place::Weight(layer, weight) => {
+                let shape = self.sizes.shape(weight.axes(), nothing);
+                let letters = weight.letters().into_iter();
+                Address {
+                    layer,
+                    subject: Some(Subject::Weight(weight)),
+                    index: letters.zip(indices(&shape, cell.at)).collect(),
+                    ..Address::default()
+                }
+            }
+        }
+    }
+}
+
+impl SiteRules<'_> {
+    /// How many cells there are.
+    pub fn count(&self) -> usize {
+        self.rules.sizes.shape(self.site.stage.axes(), self.dims).iter().product()
+    }
+
+    /// The matrix of a product, or the weight of a norm; with the bias, where it has one.
+    pub fn weights(&self) -> (Option<Place>, Option<Place>) {
+        (self.weight, self.bias)
+    }
+
+    /// The matrix of a product with one.
+    pub fn matrix(&self) -> Option<Place> {
+        let is_matrix = |place: &Place| matches!(place, Place::Weight(_, weight) if weight.axes().len() == 2);
+        self.weight.filter(|place| is_matrix(place) && self.site.stage != Stage::Embedding)
+    }
+
+    /// Outputs and inputs of a product: the rows of its matrix, and how long they are.
+    pub fn shape(&self) -> (usize, usize) {
+        (self.width, self.input_width)
+    }
+
+    /// The cells of each token, where it has some of its own.
+    pub fn tokens(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let width = self.width;
+        (0..self.dims.tokens).map(move |t| t * width..(t + 1) * width)
+    }
+
+    /// The rule of the cell `at`, counted row-major.
+    pub fn cell(&self, at: usize) -> Rule {
+        let rounded = match self.rules.card.precision {
+            Precision::Bf16 => self.site.stage.info().rounded,
+            Precision::F32 | Precision::Q8 { .. } => Rounded::Never,
+        };
+        Rule { fold: self.fold(at), rounded }
+    }
+
+    fn fold(&self, at: usize) -> Fold {
+        let sizes = &self.rules.sizes;
+        let Sizes { heads, kv_heads, head_dim: c, dim, vocab, .. } = *sizes;
+        let (tokens, keys, width) = (self.dims.tokens, self.dims.keys(), self.width);
+        let token = at / width.max(1);
+        match self.site.stage {
+            Stage::Tokens => Fold::Given,
+            Stage::Embedding => {
+                Fold::Lookup { id: self.input(0, token), table: self.weight(), width: dim, at: at % dim }
+            }
+            stage @ (Stage::RopeCos | Stage::RopeSin) => {
+                let pair = at % width;
+                let (frequency, sine) = (self.rules.frequencies[pair], stage == Stage::RopeSin);
+                Fold::Angle { position: self.dims.start + token, pair, frequency, sine }
+            }
+            Stage::Mask => Fold::Hide { seen: self.seen(at / keys).contains(&(at % keys)) },
+            Stage::AttnNorm | Stage::FfnNorm | Stage::FinalNorm => self.norm(at, dim),
+            Stage::XqNorm | Stage::XkNorm => self.norm(at, c),
+            Stage::XqRope | Stage::XkRope => self.rotate(at, token),
+            Stage::CacheK | Stage::CacheV => self.cached(at),
+            Stage::Keys | Stage::Values => {
+                let (key, head) = (at / (heads * c), at / c % heads);
+                let from = (key * kv_heads + kv_head(head, heads, kv_heads)) * c + at % c;
+                Fold::Same { from: self.input(0, from) }
+            }
+            Stage::Qk => {
+                let (head, token, key) = (at / (tokens * keys), at / keys % tokens, at % keys);
+                let a = self.line(0, (token * heads + head) * c, 1, c);
+                Fold::Product { a, b: self.line(1, (key * heads + head) * c, 1, c), bias: None }
+            }
+            Stage::Scores => Fold::Scale { x: self.input(0, at), head_dim: c },
+            Stage::MaskedScores => {
+                let seen = self.seen(at / keys % tokens).contains(&(at % keys));
+                Fold::Mask { x: self.input(0, at), seen }
+            }
+            Stage::Softmax => {
+                let (row, key) = (at / keys, at % keys);
+                let seen = self.seen(row % tokens);
+                let x = self.line(0, row * keys + seen.start, 1, seen.len());
+                let at = seen.contains(&key).then(|| key - seen.start);
+                Fold::Softmax { x, at, temperature: 1.0 }
+            }
+            Stage::AttnHeads => {
+                let (head, component) = (at / c % heads, at % c);
+                let seen = self.seen(token);
+                let a = self.line(0, (head * tokens + token) * keys + seen.start, 1, seen.len());
+                let b = self.line(1, (seen.start * heads + head) * c + component, heads * c, seen.len());
+                Fold::Product { a, b, bias: None }
+            }
+            Stage::AttnResidual | Stage::FfnResidual => {
+                Fold::Add { a: self.input(0, at), b: self.input(1, at) }
+            }
+            Stage::FfnSilu => Fold::Silu { gate: self.input(0, at) },
+            Stage::FfnHidden => Fold::Mul { a: self.input(0, at), b: self.input(1, at) },
+            Stage::AttnNormQ8 | Stage::AttnHeadsQ8 | Stage::FfnNormQ8 | Stage::FfnHiddenQ8
+            | Stage::FinalNormQ8 => {
+                let group = self.group();
+                let scale = token * width.div_ceil(group) + at % width / group;
+                let scale = Cell { place: Place::Stage(self.scales()), at: scale };
+                Fold::Steps { x: self.input(0, at), scale }
+            }
+            Stage::AttnNormScale | Stage::AttnHeadsScale | Stage::FfnNormScale | Stage::FfnHiddenScale
+            | Stage::FinalNormScale => {
+                let (group, inputs) = (self.group(), self.input_width);
+                let first = at % width * group;
+                Fold::Step { x: self.line(0, token * inputs + first, 1, group.min(inputs - first)) }
+            }
+            Stage::Xq | Stage::Xk | Stage::Xv | Stage::AttnOutput | Stage::FfnGate | Stage::FfnUp
+            | Stage::FfnDown | Stage::Logits => self.product(token, at % width),
+            Stage::Probs => {
+                let x = self.line(0, (tokens - 1) * vocab, 1, vocab);
+                let temperature = self.rules.drawing.temperature;
+                let temperature = if temperature == 0.0 { 1.0 } else { temperature };
+                Fold::Softmax { x, at: Some(at), temperature }
+            }
+            Stage::Nucleus if self.rules.drawing.temperature == 0.0 => {
+                let place = Place::Stage(self.site.other(Stage::Logits));
+                Fold::Largest { x: Line { place, first: (tokens - 1) * vocab, step: 1, count: vocab }, at }
+            }
+            Stage::Nucleus => {
+                let Drawing { top_k, top_p, .. } = self.rules.drawing;
+                Fold::Nucleus { probs: self.line(0, 0, 1, vocab), at, top_k, top_p }
+            }
+            Stage::Sampled => Fold::Draw { nucleus: self.line(0, 0, 1, vocab) },
+        }
+    }
+
+    /// Component `at` of rows of `width` values, normalised.
+    fn norm(&self, at: usize, width: usize) -> Fold {
+        let weight = Cell { place: self.weight(), at: at % width };
+        let x = self.line(0, at / width * width, 1, width);
+        Fold::Norm { x, at: at % width, weight, eps: self.rules.card.config.norm_eps }
+    }
+
+    /// Output `o` of a product for one token.
+    fn product(&self, token: usize, o: usize) -> Fold {
+        let inputs = self.input_width;
+        let row = |first| Line { place: self.weight(), first, step: 1, count: inputs };
+        let (x, w) = (self.line(0, token * inputs, 1, inputs), row(o * inputs));
+        let bias = self.bias.map(|place| Cell { place, at: o });
+        match self.rules.sizes.group {
+            None => Fold::Product { a: x, b: w, bias },
+            Some(group) => {
+                let groups = inputs.div_ceil(group);
+                let scales = self.line(1, token * groups, 1, groups);
+                Fold::Int8 { x, scales, group, w, bias }
+            }
+        }
+    }
+
+    /// One of a pair of components, turned by its token's angle.
+    fn rotate(&self, at: usize, token: usize) -> Fold {
+        let (c, half) = (self.rules.sizes.head_dim, self.rules.sizes.head_dim / 2);
+        let (head, component) = (at / c * c, at % c);
+        let (pair, [first, second]) = match self.rules.card.config.pairing {
+            Pairing::Halves => (component % half, [component % half, component % half + half]),
+            Pairing::Neighbours => (component / 2, [component / 2 * 2, component / 2 * 2 + 1]),
+        };
+        Fold::Rotate {
+            pair: [self.input(0, head + first), self.input(0, head + second)],
+            cos: self.input(1, token * half + pair),
+            sin: self.input(2, token * half + pair),
+            second: component == second,
+        }
+    }
+
+    /// A value of the cache, from the pass that wrote its row.
+    fn cached(&self, at: usize) -> Fold {
+        let row = self.rules.sizes.kv_heads * self.rules.sizes.head_dim;
+        let wrote = |dims: &&PassDims| (dims.start..dims.keys()).contains(&(at / row));
+        // A row that was written again holds what came last.
+        let so_far = self.rules.passes.iter().filter(|dims| dims.pass <= self.site.pass);
+        let dims = so_far.rev().find(wrote).copied().unwrap_or(self.dims);
+        let Cell { place, .. } = self.input(0, 0);
+        let place = match place {
+            Place::Stage(site) => Place::Stage(Site { pass: dims.pass, ..site }),
+            weight @ Place::Weight(..) => weight,
+        };
+        Fold::Cached { from: Cell { place, at: at - dims.start * row }, dtype: self.rules.cache }
+    }
+
+    /// The keys that token `t` of the pass sees; outside the layers, in those with a window.
+    fn seen(&self, t: usize) -> Range<usize> {
+        let sizes = &self.rules.sizes;
+        let window = self.site.layer.map_or(sizes.window, |layer| sizes.window_of(layer));
+        visible(self.dims.start + t, window)
+    }
+
+    /// The site of the scales of int8 values.
+    fn scales(&self) -> Site {
+        self.site.other(match self.site.stage {
+            Stage::AttnNormQ8 => Stage::AttnNormScale,
+            Stage::AttnHeadsQ8 => Stage::AttnHeadsScale,
+            Stage::FfnNormQ8 => Stage::FfnNormScale,
+            Stage::FfnHiddenQ8 => Stage::FfnHiddenScale,
+            _ => Stage::FinalNormScale,
+        })
+    }
+
+    /// Activations that share a scale.
+    fn group(&self) -> usize {
+        self.rules.sizes.group.unwrap_or(1)
+    }
+
+    /// Value `at` of input number `i`.
+    fn input(&self, i: usize, at: usize) -> Cell {
+        self.line(i, at, 1, 1).cell(0)
+    }
+
+    fn line(&self, i: usize, first: usize, step: usize, count: usize) -> Line {
+        let Some(site) = self.inputs[i] else { unreachable!("{} has no input {i}", self.site) };
+        Line { place: Place::Stage(site), first, step, count }
+    }
+
+    fn weight(&self) -> Place {
+        self.weight.unwrap_or_else(|| unreachable!("{} reads no weight", self.site))
+    }
+}
