@@ -16,6 +16,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// What went wrong, by whose input it was; each kind has an exit code of its own ([`Error::exit_code`]).
 #[derive(Clone, Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum Error {
+    /// Something that must hold does not: a line of `llama-trace check`.
+    #[error("{0}")]
+    Failed(Box<Report>),
     /// The command line asks for something that does not exist: an unknown stage, a layer past the last.
     #[error("{0}")]
     Usage(Box<Report>),
@@ -82,6 +85,7 @@ macro_rules! constructors {
 
 impl Error {
     constructors! {
+        failed => Failed: "Starts an [`Error::Failed`].",
         usage => Usage: "Starts an [`Error::Usage`].",
         model => Model: "Starts an [`Error::Model`].",
         prompt => Prompt: "Starts an [`Error::Prompt`].",
@@ -136,6 +140,7 @@ impl Error {
     /// would be a defect here; 2 is also what the command-line parser uses.
     pub fn exit_code(&self) -> u8 {
         match self {
+            Self::Failed(_) => 1,
             Self::Usage(_) => 2,
             Self::Model(_) => 3,
             Self::Prompt(_) => 4,

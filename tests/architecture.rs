@@ -33,7 +33,17 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "check",
         &[
-            "backend", "config", "error", "explain", "generate", "model", "ops", "replay", "stop", "tokenizer", "trace",
+            "backend",
+            "config",
+            "error",
+            "explain",
+            "generate",
+            "model",
+            "ops",
+            "replay",
+            "stop",
+            "tokenizer",
+            "trace",
         ],
     ),
     ("tui", &["chapters", "ending", "error", "trace"]),

@@ -153,8 +153,8 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    pub(super) fn new(name: impl Into<String>, what: impl Into<String>, judge: Judge) -> Self {
-        Self { judge, check: Check::new(name, what, judge.bound()), shares: BTreeMap::new() }
+    pub(super) fn new(name: &str, judge: Judge) -> Self {
+        Self { judge, check: Check::new(name, judge.bound()), shares: BTreeMap::new() }
     }
 
     /// Takes in a stage of one layer and pass.
@@ -204,7 +204,7 @@ mod tests {
         sums.add(2, f64::NEG_INFINITY, &exact(f64::NEG_INFINITY, 0.0));
         let (distance, at) = sums.distance();
         assert!(distance.is_nan() && at == 4);
-        let mut check = Check::new("float64", "", 1e-5);
+        let mut check = Check::new("float64", 1e-5);
         let address = |text: &str| crate::trace::Address::parse(text).unwrap_or_default();
         check.see(1e-7, || address("L0/xq"));
         check.see(distance, || address("L1/xq"));

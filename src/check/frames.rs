@@ -8,7 +8,7 @@ use super::kernels::Kernels;
 use super::prints::Prints;
 use super::sample::Sample;
 use super::stages::{self, Frames, number};
-use super::{Check, DECODES, Judge, Runs, SAMPLING};
+use super::{Check, Judge, Runs, SAMPLING};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::explain::{Cell, Drawing, Place, Rules};
@@ -48,8 +48,7 @@ struct Taking<'a, 'm, B: Backend> {
 /// Runs the passes recorded, and computes every stage again.
 pub(super) fn record<'m, B: Backend>(runs: &Runs<'m, B>, sample: &Sample) -> Result<Found> {
     let model: &'m Model<B> = runs.model;
-    let drawing =
-        Drawing { temperature: SAMPLING.temperature, top_k: SAMPLING.top_k, top_p: SAMPLING.top_p };
+    let drawing = Drawing { temperature: SAMPLING.temperature, top_k: SAMPLING.top_k, top_p: SAMPLING.top_p };
     let precision = model.backend.precision();
     let taking = RefCell::new(Taking {
         runs,
@@ -57,8 +56,8 @@ pub(super) fn record<'m, B: Backend>(runs: &Runs<'m, B>, sample: &Sample) -> Res
         dims: PassDims { pass: 0, start: 0, tokens: 0 },
         frames: Frames::new(),
         prints: Prints::default(),
-        derived: Check::new("derived", "stages that follow from others, as the pass had them", 0.0),
-        float64: Verdict::new("float64", "each stage, as its rule in float64", Judge::of(precision)),
+        derived: Check::new("derived", 0.0),
+        float64: Verdict::new("float64", Judge::of(precision)),
         kernels: Kernels::new(model, *sample),
         sample: *sample,
         rows: (0, 0),
@@ -76,7 +75,6 @@ pub(super) fn record<'m, B: Backend>(runs: &Runs<'m, B>, sample: &Sample) -> Res
             taking.borrow_mut().failed.take().map_or(Ok(()), Err)
         },
     )?;
-    debug_assert_eq!(passes.len(), 1 + DECODES);
     let Taking { rules, prints, derived, float64, kernels, rows, .. } = taking.into_inner();
     let float64 = float64.finish(&rules);
     Ok(Found { logits, prints, derived, float64, kernels: kernels.finish(&rules), rows, passes })
@@ -119,7 +117,9 @@ impl<B: Backend> Taking<'_, '_, B> {
         self.frames.retain(|site, _| match (site.stage, site.layer) {
             // What is in the cache comes from these, in later passes too.
             (Stage::XkRope | Stage::Xv, _) => true,
-            (Stage::FfnResidual, Some(of)) => site.pass == dims.pass && layer.is_some() && (of == last || Some(of) == layer),
+            (Stage::FfnResidual, Some(of)) => {
+                site.pass == dims.pass && layer.is_some() && (of == last || Some(of) == layer)
+            }
             // What is outside the layers is looked at last.
             (_, None) => site.pass == dims.pass && layer.is_some(),
             _ => false,

@@ -7,9 +7,7 @@ use super::plain::{self, Products};
 use super::sample::Sample;
 use super::stages::{Frames, number};
 use super::{Check, Judge};
-use crate::backend::{
-    AttentionPart, AttentionShape, AttentionSink, Backend, ORDERS_APART, PassRows, Span,
-};
+use crate::backend::{AttentionPart, AttentionShape, AttentionSink, Backend, ORDERS_APART, PassRows, Span};
 use crate::config::Precision;
 use crate::error::Result;
 use crate::explain::{Cell, Exact, Place, Rules};
@@ -49,15 +47,20 @@ impl AttentionSink for Nobody {
 impl<'m, B: Backend> Kernels<'m, B> {
     pub(super) fn new(model: &'m Model<B>, sample: Sample) -> Self {
         let one = |backend: B| {
-            let name = backend.kernel_name();
-            let check = Check::new(format!("kernel:{name}"), "its products, norms and attention, as the plain functions", 0.0);
+            let check = Check::new(format!("kernel:{}", backend.kernel_name()), 0.0);
             One { backend, check, rounded: (0, 0), first: None }
         };
         Self { model, sample, all: model.backend.kernels().into_iter().map(one).collect() }
     }
 
     /// Compares the operations of a layer, or those after the layers, whose frames are at hand.
-    pub(super) fn see(&mut self, rules: &Rules, dims: PassDims, sites: &[Site], frames: &Frames) -> Result<()> {
+    pub(super) fn see(
+        &mut self,
+        rules: &Rules,
+        dims: PassDims,
+        sites: &[Site],
+        frames: &Frames,
+    ) -> Result<()> {
         for &site in sites {
             self.model.backend.stop().check()?;
             let Some(of) = rules.of(site) else { continue };
@@ -67,8 +70,14 @@ impl<'m, B: Backend> Kernels<'m, B> {
                 (_, None, Some(weight)) => self.norm(rules, site, weight, frames)?,
                 (Stage::AttnHeads, ..) => self.attention(rules, dims, site, frames)?,
                 (Stage::FfnSilu, ..) => self.silu(rules, site, frames)?,
-                (Stage::AttnNormQ8 | Stage::AttnHeadsQ8 | Stage::FfnNormQ8 | Stage::FfnHiddenQ8
-                | Stage::FinalNormQ8, ..) => self.int8(rules, dims, site, frames)?,
+                (
+                    Stage::AttnNormQ8
+                    | Stage::AttnHeadsQ8
+                    | Stage::FfnNormQ8
+                    | Stage::FfnHiddenQ8
+                    | Stage::FinalNormQ8,
+                    ..,
+                ) => self.int8(rules, dims, site, frames)?,
                 _ => {}
             }
         }
@@ -85,7 +94,8 @@ impl<'m, B: Backend> Kernels<'m, B> {
         frames: &Frames,
     ) -> Result<()> {
         let (Some(of), Place::Weight(layer, weight)) = (rules.of(site), matrix) else { return Ok(()) };
-        let (Some(whole), Some(x)) = (self.model.matrix(layer, weight), activations(rules, site, frames)) else {
+        let (Some(whole), Some(x)) = (self.model.matrix(layer, weight), activations(rules, site, frames))
+        else {
             return Ok(());
         };
         let (outputs, inputs) = of.shape();
@@ -132,7 +142,8 @@ impl<'m, B: Backend> Kernels<'m, B> {
 
     /// Attention, from the queries and the cache to what each head answers.
     fn attention(&mut self, rules: &Rules, dims: PassDims, site: Site, frames: &Frames) -> Result<()> {
-        let [q, keys, cached] = [Stage::XqRope, Stage::CacheK, Stage::CacheV].map(|stage| frames.get(&site.other(stage)));
+        let [q, keys, cached] =
+            [Stage::XqRope, Stage::CacheK, Stage::CacheV].map(|stage| frames.get(&site.other(stage)));
         let (Some(q), Some(keys), Some(cached)) = (q, keys, cached) else { return Ok(()) };
         let (sizes, stop) = (*rules.sizes(), self.model.backend.stop().clone());
         // The functions of ops/, from the queries on: nothing that the pass had on the way.
@@ -181,7 +192,8 @@ impl<'m, B: Backend> Kernels<'m, B> {
 
     /// The int8 values of what a product reads.
     fn int8(&mut self, rules: &Rules, dims: PassDims, site: Site, frames: &Frames) -> Result<()> {
-        let (Some(x), Precision::Q8 { group }) = (input(rules, site, frames), self.model.backend.precision()) else {
+        let (Some(x), Precision::Q8 { group }) = (input(rules, site, frames), self.model.backend.precision())
+        else {
             return Ok(());
         };
         let x = values(x);

@@ -24,14 +24,16 @@ mod sample;
 mod stages;
 mod tokens;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use rayon::ThreadPoolBuilder;
 
 use crate::backend::Backend;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::generate::{Sampler, Sampling, Session};
-use crate::model::Model;
+use crate::model::{Model, forward};
 use crate::tokenizer::Tokenizer;
-use crate::trace::{Address, NoProbe, Probe, Site};
+use crate::trace::{Address, NoProbe, PassDims, Probe, Site, Sizes, Stage, Step};
 
 pub use distance::Judge;
 pub use sample::{ROWS, Sample};
@@ -40,15 +42,15 @@ pub use sample::{ROWS, Sample};
 pub struct Plan<'a> {
     /// The tokens of the first pass.
     pub ids: Vec<u32>,
-    /// The text that they are, where they come from one.
-    pub text: Option<String>,
+    /// What a text was split into, whole, of which they are the beginning; none where they were not split from a text.
+    pub split: Option<Vec<u32>>,
     /// What splits texts into tokens, where the model has such a thing.
     pub tokenizer: Option<&'a dyn Tokenizer>,
     /// Which rows of the matrices are computed again.
     pub sample: Sample,
 }
 
-/// Decode passes after the first pass.
+/// Decode passes after the first pass, where the context has room for them.
 pub const DECODES: usize = 2;
 
 /// One thing that must hold.
@@ -56,8 +58,6 @@ pub const DECODES: usize = 2;
 pub struct Check {
     /// Its name: `recorded`, `kernel:avx2`, ….
     pub name: String,
-    /// What agrees with what, in a few words.
-    pub what: String,
     /// Whether it holds; what was skipped does.
     pub ok: bool,
     /// Why it was not looked at, where it was not.
@@ -73,12 +73,12 @@ pub struct Check {
 
 impl Check {
     /// Nothing is known to differ yet.
-    fn new(name: impl Into<String>, what: impl Into<String>, bound: f64) -> Self {
-        Self { name: name.into(), what: what.into(), ok: true, skipped: None, worst: 0.0, bound, at: None }
+    fn new(name: impl Into<String>, bound: f64) -> Self {
+        Self { name: name.into(), ok: true, skipped: None, worst: 0.0, bound, at: None }
     }
 
-    fn skipped(name: &str, what: &str, reason: impl Into<String>) -> Self {
-        Self { skipped: Some(reason.into()), ..Self::new(name, what, 0.0) }
+    fn skipped(name: &str, reason: impl Into<String>) -> Self {
+        Self { skipped: Some(reason.into()), ..Self::new(name, 0.0) }
     }
 
     /// Takes in a difference of `worst` at a place; what is no number is more than any bound.
@@ -121,7 +121,7 @@ impl Report {
 }
 
 /// Told what is under way, and how many layers of [`layers`] are done.
-pub type Progress<'a> = &'a (dyn Fn(&str, usize) + Sync);
+pub type Progress<'a> = &'a (dyn Fn(&'static str, usize) + Sync);
 
 /// How many layers all runs have together, for [`Progress`].
 pub fn layers(layers: usize) -> usize {
@@ -134,17 +134,18 @@ const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, 
 /// Checks `model`.
 ///
 /// # Errors
-/// [`Error::Prompt`](crate::error::Error::Prompt) where the ids cannot be run,
-/// [`Error::Interrupted`](crate::error::Error::Interrupted) where the backend was asked to stop, and where
+/// [`Error::Prompt`] where the ids cannot be run,
+/// [`Error::Interrupted`] where the backend was asked to stop, and where
 /// the backend fails. What does not hold is no error.
 pub fn run<B: Backend>(model: &Model<B>, plan: &Plan<'_>, progress: Progress<'_>) -> Result<Report> {
-    let run = Runs { model, ids: &plan.ids, done: std::sync::atomic::AtomicUsize::new(0), progress };
+    room(model, plan.ids.len())?;
+    let run = Runs { model, ids: &plan.ids, done: AtomicUsize::new(0), progress };
     let plain = run.plain()?;
     let found = frames::record(&run, &plan.sample)?;
     let recorded = recorded(&run, &plain, &found.logits);
     let threads = run.threads(&found.prints)?;
     let batch = alone::check(&run)?;
-    let tokenizer = tokens::check(plan, &run)?;
+    let tokenizer = tokens::check(plan, model)?;
     let mut checks = vec![recorded, found.derived, threads];
     checks.extend(found.kernels);
     checks.extend([found.float64, batch, tokenizer]);
@@ -152,35 +153,61 @@ pub fn run<B: Backend>(model: &Model<B>, plan: &Plan<'_>, progress: Progress<'_>
     Ok(Report { checks, rows: found.rows, tokens })
 }
 
+/// Checks that what a pass over `tokens` tokens records of one layer can be held, and what is outside the layers.
+///
+/// # Errors
+/// [`Error::Prompt`] where memory is not free for it.
+fn room<B: Backend>(model: &Model<B>, tokens: usize) -> Result<()> {
+    let (sizes, dims) = (Sizes { layers: 1, ..model.sizes() }, PassDims { pass: 0, start: 0, tokens });
+    let bytes = |site: &Site| {
+        let lengths = site.stage.axes().iter().map(|&axis| sizes.axis(axis, dims));
+        lengths.fold(site.stage.value_bytes(), usize::saturating_mul)
+    };
+    // A stage is held twice while its rows come together.
+    let all = Site::all(&sizes, dims).iter().map(bytes).fold(0, usize::saturating_add).saturating_mul(2);
+    match model.backend.free_memory() {
+        Some(free) if free < all => Err(Error::prompt("there is not enough memory to check so many tokens")
+            .expected(format!("room for {all} bytes: every stage of a layer is held, for {tokens} tokens"))
+            .found(format!("{free} bytes"))
+            .next("give a shorter prompt, or end other programs")),
+        _ => Ok(()),
+    }
+}
+
 /// The model, and how far its runs are.
 struct Runs<'a, B: Backend> {
     model: &'a Model<B>,
     ids: &'a [u32],
-    done: std::sync::atomic::AtomicUsize,
+    done: AtomicUsize,
     progress: Progress<'a>,
 }
 
 impl<B: Backend> Runs<'_, B> {
+    /// How many decode passes the context has room for.
+    fn decodes(&self) -> usize {
+        DECODES.min(self.model.config.context.saturating_sub(self.ids.len()))
+    }
+
     /// Says that one more layer is done.
-    fn tick(&self, what: &str) {
-        let done = self.done.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+    fn tick(&self, what: &'static str) {
+        let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
         (self.progress)(what, done);
     }
 
     /// Runs the passes, each watched by a probe of its own, and hands over the last logits of each.
     fn passes<P: Probe>(
         &self,
-        mut probe: impl FnMut(crate::trace::PassDims) -> P,
+        mut probe: impl FnMut(PassDims) -> P,
         mut see: impl FnMut(P, Vec<u32>) -> Result<()>,
     ) -> Result<()> {
         let sampler = Sampler::new(SAMPLING)?;
-        let mut session = Session::with_capacity(self.model, sampler, self.ids.len() + DECODES)?;
+        let mut session = Session::with_capacity(self.model, sampler, self.ids.len() + self.decodes())?;
         let mut ids = self.ids.to_vec();
-        for _ in 0..=DECODES {
+        for _ in 0..=self.decodes() {
             let mut watcher = probe(session.next_pass(ids.len()));
             ids = vec![session.run(&ids, &mut watcher)?];
             let mut logits = Vec::new();
-            crate::model::forward::last_logits(self.model, &session.work, 0, |values| {
+            forward::last_logits(self.model, &session.work, 0, |values| {
                 logits.extend(values.iter().map(|value| value.to_bits()));
                 Ok(())
             })?;
@@ -205,12 +232,11 @@ impl<B: Backend> Runs<'_, B> {
 
     /// That one thread computes what all of them do.
     fn threads(&self, all: &prints::Prints) -> Result<Check> {
-        const WHAT: &str = "every stage on one thread, as on all";
         let threads = rayon::current_num_threads();
         // Where there is one, two are the others.
         let other = if threads == 1 { 2 } else { 1 };
         let Ok(pool) = ThreadPoolBuilder::new().num_threads(other).build() else {
-            return Ok(Check::skipped("threads", WHAT, "the system gives no other threads"));
+            return Ok(Check::skipped("threads", "the system gives no other threads"));
         };
         let mut seen = prints::Prints::default();
         let ran = pool.install(|| {
@@ -223,7 +249,7 @@ impl<B: Backend> Runs<'_, B> {
             )
         });
         ran?;
-        let mut check = Check::new("threads", WHAT, 0.0);
+        let mut check = Check::new("threads", 0.0);
         all.compare(&seen, self.model, &mut check);
         Ok(check)
     }
@@ -231,18 +257,13 @@ impl<B: Backend> Runs<'_, B> {
 
 /// That logits are the same watched and unwatched.
 fn recorded<B: Backend>(run: &Runs<'_, B>, plain: &[Vec<u32>], recorded: &[Vec<u32>]) -> Check {
-    let mut check = Check::new("recorded", "the logits of a recorded run, as of one that nobody watches", 0.0);
+    let mut check = Check::new("recorded", 0.0);
     for (pass, (plain, recorded)) in plain.iter().zip(recorded).enumerate() {
         let different = plain.iter().zip(recorded).enumerate().filter(|(_, (a, b))| a != b);
         let first = different.clone().next().map_or(0, |(at, _)| at);
         check.differ(different.count(), || {
             let last = if pass == 0 { run.ids.len() - 1 } else { 0 };
-            let index = [last, first];
-            Address::of(
-                Site::once(pass, crate::trace::Stage::Logits),
-                crate::trace::Step::Stage(crate::trace::Stage::Logits),
-                &index,
-            )
+            Address::of(Site::once(pass, Stage::Logits), Step::Stage(Stage::Logits), &[last, first])
         });
     }
     check

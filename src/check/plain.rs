@@ -40,7 +40,11 @@ pub(super) fn products<B: Backend>(
     let Some(at) = weight_rows(matrix, rows.clone()) else { return Ok(all) };
     let mut fill = |product: &(dyn Fn(usize, usize) -> (f32, f64) + Sync)| {
         let out = all.values.par_iter_mut().zip(&mut all.largest).enumerate();
-        out.for_each(|(i, (value, largest))| (*value, *largest) = product(i / tokens, i % tokens));
+        out.try_for_each(|(i, (value, largest))| {
+            model.backend.stop().check()?;
+            (*value, *largest) = product(i / tokens, i % tokens);
+            Ok(())
+        })
     };
     if let Precision::Q8 { group } = precision {
         let (q8, scales) = quantized(x, inputs, group);
@@ -51,8 +55,7 @@ pub(super) fn products<B: Backend>(
                 let w = Quantized { values, first: all.first + row * inputs, ..all };
                 let (q8, scales) = (&q8[token * inputs..][..inputs], &scales[token * groups..][..groups]);
                 (ops::quantize::dot(q8, scales, group, w), 0.0)
-            });
-            Ok(())
+            })
         })?;
     } else {
         let weights = model.rows(&at)?;
@@ -62,7 +65,7 @@ pub(super) fn products<B: Backend>(
             let terms = x.iter().zip(w).map(|(x, w)| (x * w).abs());
             let largest = if precision == Precision::Bf16 { terms.fold(0.0, f32::max) } else { 0.0 };
             (value, f64::from(largest))
-        });
+        })?;
     }
     Ok(all)
 }

@@ -92,11 +92,11 @@ fn address<B: Backend>(model: &Model<B>, site: Site, rows: usize, row: usize) ->
     let sizes = model.sizes();
     // Tokens or keys are what differs from pass to pass, and what is left when the others are divided out.
     let nothing = crate::trace::PassDims { pass: 0, start: 0, tokens: 1 };
-    let fixed = |axis: &crate::trace::Axis| {
-        !matches!(axis, crate::trace::Axis::Token | crate::trace::Axis::Key)
-    };
+    let fixed =
+        |axis: &crate::trace::Axis| !matches!(axis, crate::trace::Axis::Token | crate::trace::Axis::Key);
     let outer = &axes[..axes.len() - 1];
-    let known: usize = outer.iter().filter(|axis| fixed(axis)).map(|axis| sizes.axis(*axis, nothing)).product();
+    let known: usize =
+        outer.iter().filter(|axis| fixed(axis)).map(|axis| sizes.axis(*axis, nothing)).product();
     let (mut at, mut indices) = (row, Vec::new());
     for axis in outer.iter().rev() {
         let length = if fixed(axis) { sizes.axis(*axis, nothing) } else { rows / known.max(1) };

@@ -152,6 +152,9 @@ impl<'a, B: Backend> Stages<'a, B> {
                 let mut held = held.clone();
                 held.add(matrix, run.start * inputs, numbers);
                 let row = |output: usize| {
+                    if self.stop.asked() {
+                        return Sums::default();
+                    }
                     let cells = self.rules.tokens().map(|cells| cells.start + output);
                     self.compare(&mut Folder::default(), &held, cells)
                 };
@@ -167,6 +170,7 @@ impl<'a, B: Backend> Stages<'a, B> {
                 compare(Numbers::F32(&self.model.rows(&rows)?));
             }
         }
+        self.stop.check()?;
         Ok(sums)
     }
 

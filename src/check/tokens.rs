@@ -1,28 +1,97 @@
 //! Text to ids and back.
 
-use super::{Check, Plan, Runs, Sample};
+use super::sample::Random;
+use super::{Check, Plan, Sample};
 use crate::backend::Backend;
 use crate::error::Result;
+use crate::model::Model;
+use crate::stop;
 use crate::tokenizer::Tokenizer;
+use crate::trace::{Address, Site, Stage, Step, Subject, Weight};
 
 /// Tokens of the vocabulary that are tried, where not all are.
 const TOKENS: usize = 4096;
 
-/// That the prompt's ids give a text that gives these ids, and that the text of a token gives ids that give that text.
+/// What a decoder writes in place of bytes that are no UTF-8.
+const NO_TEXT: char = '\u{fffd}';
+
+/// That ids give a text that gives the ids again. It holds for ids that a text was split into: those of the prompt must
+/// all come back. Ids that nobody split need not: many ids spell one text. Of those, and of each token of the
+/// vocabulary by itself, it is the text that must come back.
 ///
-/// Ids that nobody split from a text need not be how it is split: of those it is the text that must come back. What
-/// normalises a text, or has no token for a part of it, promises none of it; then nothing is said, but why.
+/// Left out are special tokens, for which no text stands, and those that are a part of a character.
 ///
 /// # Errors
 /// [`crate::error::Error::Interrupted`] where the process was asked to stop.
-pub(super) fn check<B: Backend>(plan: &Plan<'_>, runs: &Runs<'_, B>) -> Result<Check> {
-    const WHAT: &str = "ids to a text, and back to the ids";
+pub(super) fn check<B: Backend>(plan: &Plan<'_>, model: &Model<B>) -> Result<Check> {
     let Some(tokenizer) = plan.tokenizer else {
-        return Ok(Check::skipped("tokenizer", WHAT, "the model has no tokenizer"));
+        return Ok(Check::skipped("tokenizer", "the model has no tokenizer"));
     };
-    let _ = (runs, Sample::All, TOKENS);
-    let mut check = Check::new("tokenizer", WHAT, 0.0);
-    let _ = &mut check;
-    let _: &dyn Tokenizer = tokenizer;
+    let mut check = Check::new("tokenizer", 0.0);
+    let mut tried = prompt(plan, tokenizer, &mut check);
+    let vocab = tokenizer.vocab_size().min(model.config.vocab);
+    let mut random = Random::new(match plan.sample {
+        Sample::All => 0,
+        Sample::Seeded(seed) => seed,
+    });
+    let all = plan.sample == Sample::All || vocab <= TOKENS;
+    for i in 0..if all { vocab } else { TOKENS } {
+        stop::check()?;
+        let id = if all { i } else { random.below(vocab) };
+        let Some(text) = text(tokenizer, &[id as u32]) else { continue };
+        // A vocabulary need not have a token for every character that one of its tokens has.
+        let Ok(ids) = tokenizer.encode_plain(&text) else { continue };
+        let Some(again) = self::text(tokenizer, &ids) else { continue };
+        tried = true;
+        check.differ(usize::from(again != text), || Address {
+            subject: Weight::from_name("tok_embeddings").map(Subject::Weight),
+            index: vec![('v', id)],
+            ..Address::default()
+        });
+    }
+    if !tried {
+        return Ok(Check::skipped("tokenizer", "no id of it has a text of its own"));
+    }
     Ok(check)
+}
+
+/// Tries the prompt. Whether there was something to try.
+fn prompt(plan: &Plan<'_>, tokenizer: &dyn Tokenizer, check: &mut Check) -> bool {
+    let all = plan.split.as_ref().unwrap_or(&plan.ids);
+    let Some(text) = text(tokenizer, all) else { return false };
+    let Ok(ids) = tokenizer.encode(&text) else {
+        check.differ(1, || token(0));
+        return true;
+    };
+    if plan.split.is_some() {
+        let differs = |at: &usize| ids.get(*at) != all.get(*at);
+        let different: Vec<usize> = (0..ids.len().max(all.len())).filter(differs).collect();
+        check.differ(different.len(), || token(different[0].min(plan.ids.len() - 1)));
+    } else {
+        let again = self::text(tokenizer, &ids);
+        check.differ(usize::from(again.as_deref() != Some(&text)), || token(0));
+    }
+    true
+}
+
+/// The text of `ids`, at whose beginning the token stands that begins a text, where the tokenizer adds one: a decoder
+/// may take the first blank away after it. None where another id has no text of its own, or all together have none.
+fn text(tokenizer: &dyn Tokenizer, ids: &[u32]) -> Option<String> {
+    let (mut stream, mut text) = (tokenizer.stream(), String::new());
+    let own = ids.iter().copied().skip(usize::from(ids.first().copied() == tokenizer.bos()));
+    tokenizer.bos().into_iter().for_each(|id| text += &stream.push(id));
+    for id in own {
+        let piece = stream.piece(id);
+        if piece.bytes.is_empty() {
+            return None;
+        }
+        text += &piece.text;
+    }
+    text += &stream.finish();
+    (!text.is_empty() && !text.contains(NO_TEXT)).then_some(text)
+}
+
+/// Token `t` of the prompt.
+fn token(t: usize) -> Address {
+    Address::of(Site::once(0, Stage::Tokens), Step::Stage(Stage::Tokens), &[t])
 }

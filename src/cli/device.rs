@@ -1,7 +1,7 @@
 //! The one place that knows which devices there are: from options to the backend that a command runs on. The commands
 //! themselves are written for any backend.
 
-use super::{CacheDtypeName, CpuArgs, threads};
+use super::{CacheDtypeName, CpuArgs, DeviceName, threads};
 use crate::backend::Backend;
 use crate::backend::cpu::{Cpu, Kernel};
 use crate::config::{CacheDtype, Precision};
@@ -31,6 +31,16 @@ pub(super) trait Command {
 /// The command's own.
 pub(super) fn run(command: impl Command) -> Result<()> {
     command.run::<Cpu>()
+}
+
+/// Runs `command` on the device of this name.
+///
+/// # Errors
+/// The command's own.
+pub(super) fn run_on(device: DeviceName, command: impl Command) -> Result<()> {
+    match device {
+        DeviceName::Cpu => command.run::<Cpu>(),
+    }
 }
 
 impl Device for Cpu {

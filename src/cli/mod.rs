@@ -2,6 +2,7 @@
 
 mod bench;
 mod chat;
+mod check;
 mod device;
 mod export;
 mod generate;
@@ -70,7 +71,7 @@ Examples:
   llama-trace export --prompt \"Hello\" --out dump -n 3
   llama-trace tokenize \"Hello world\" --merges
 
-Exit codes: 0 done, 2 wrong options, 3 wrong model or tokenizer file, 4 wrong prompt,
+Exit codes: 0 done, 1 a check does not hold, 2 wrong options, 3 wrong model or tokenizer file, 4 wrong prompt,
 5 the output cannot be written, 6 no terminal, 130 interrupted.";
 
 #[derive(Debug, Subcommand)]
@@ -87,6 +88,8 @@ enum Command {
     Tokenize(TokenizeArgs),
     /// Measure this machine's limits, and how near to them a model runs
     Bench(BenchArgs),
+    /// Show on this machine and this model that the numbers are right
+    Check(CheckArgs),
     /// Print a script that completes these commands and options in a shell
     Completions {
         /// The shell
@@ -372,6 +375,35 @@ struct BenchArgs {
     cpu: CpuArgs,
 }
 
+#[derive(Args, Debug)]
+struct CheckArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+
+    /// The text to run [default: 40 tokens]
+    #[arg(long, short, value_name = "TEXT", group = "text", allow_hyphen_values = true)]
+    prompt: Option<String>,
+
+    /// Token ids instead of a text: 1,403,407, or @FILE with such a list
+    #[arg(long, value_name = "IDS", group = "text")]
+    ids: Option<String>,
+
+    /// The device to check
+    #[arg(long, value_enum, value_name = "DEVICE", default_value_t = DeviceName::Cpu)]
+    device: DeviceName,
+
+    /// Compute every row of every matrix again, and not a sample of 256 of each
+    #[arg(long)]
+    full: bool,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t = CheckFormat::Table)]
+    format: CheckFormat,
+
+    #[command(flatten)]
+    cpu: CpuArgs,
+}
+
 /// How the CPU is used.
 #[derive(Args, Clone, Debug)]
 struct CpuArgs {
@@ -423,6 +455,20 @@ enum BenchFormat {
     Table,
     /// One JSON object
     Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum CheckFormat {
+    /// Lines to read
+    Table,
+    /// One JSON object
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DeviceName {
+    /// The processor
+    Cpu,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -499,6 +545,7 @@ impl Cli {
             Some(Command::Info(args)) => info::run(&args),
             Some(Command::Tokenize(args)) => tokenize::run(&args),
             Some(Command::Bench(args)) => device::run(&args),
+            Some(Command::Check(args)) => device::run_on(args.device, &args),
             Some(Command::Completions { shell }) => shell::completions(shell),
             Some(Command::Man { command }) => shell::man(command.as_deref()),
             None if self.step || !(self.run.has_prompt() || self.format.is_some()) => {

@@ -84,7 +84,7 @@ fn given(args: &RunArgs) -> Result<Vec<(Given, Option<String>)>> {
 }
 
 /// The ids of a text.
-fn encode(text: &str, tokenizer: Option<&dyn Tokenizer>, context: usize) -> Result<Vec<u32>> {
+pub(super) fn encode(text: &str, tokenizer: Option<&dyn Tokenizer>, context: usize) -> Result<Vec<u32>> {
     let Some(tokenizer) = tokenizer else {
         return Err(no_tokenizer());
     };
@@ -270,7 +270,7 @@ fn open_pipe(path: &Path) -> std::io::Result<Box<dyn Read>> {
 }
 
 /// Ids from `1,403,407` or `@file`; commas, blanks, line ends and JSON's brackets separate them.
-fn read_ids(list: &str) -> Result<Vec<u32>> {
+pub(super) fn read_ids(list: &str) -> Result<Vec<u32>> {
     let text = match list.strip_prefix('@') {
         Some(path) => read_text(Path::new(path))?,
         None => list.to_owned(),

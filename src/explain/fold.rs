@@ -137,11 +137,8 @@ impl Folder {
                 };
                 let values = &values[x.first - x_first..][..x.count];
                 let row = w.first - w_first;
-                let weights = Quantized {
-                    values: &rows.values[row..row + w.count],
-                    first: rows.first + row,
-                    ..rows
-                };
+                let weights =
+                    Quantized { values: &rows.values[row..row + w.count], first: rows.first + row, ..rows };
                 let (total, largest) = int8(values, held.floats(&scales), group, weights);
                 let bias = bias.map_or(0.0, number);
                 sum(total + bias, largest.max(bias.abs()))
@@ -186,7 +183,8 @@ impl Folder {
                 of(if steps.is_nan() { 0.0 } else { steps.clamp(-128.0, 127.0) })
             }
             Fold::Step { x } => {
-                let larger = |max: f64, x: &f32| if x.is_nan() { f64::NAN } else { max.max(f64::from(x.abs())) };
+                let larger =
+                    |max: f64, x: &f32| if x.is_nan() { f64::NAN } else { max.max(f64::from(x.abs())) };
                 let nan = held.floats(&x).iter().any(|x| x.is_nan());
                 of(if nan { f64::NAN } else { held.floats(&x).iter().fold(0.0, larger) / 127.0 })
             }

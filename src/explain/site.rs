@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::rule::{Cell, Fold, Line, Place, Rule};
 use super::Frequency;
+use super::rule::{Cell, Fold, Line, Place, Rule};
 use crate::config::{CacheDtype, Pairing, Precision};
 use crate::ops::attention::{kv_head, visible};
 use crate::trace::stage::{Input, Rounded};
@@ -87,9 +87,8 @@ impl Rules {
         }
         let layer = |weight: Weight| Place::Weight(site.layer.filter(|_| weight.in_layer()), weight);
         let mut weights = Weight::read_in(site.stage, &self.card).map(layer);
-        let of_token = |stage: Stage| {
-            self.sizes.shape(stage.axes(), dims).iter().product::<usize>() / dims.tokens
-        };
+        let of_token =
+            |stage: Stage| self.sizes.shape(stage.axes(), dims).iter().product::<usize>() / dims.tokens;
         let (width, input_width) = (of_token(site.stage), inputs[0].map_or(0, |site| of_token(site.stage)));
         let (weight, bias) = (weights.next(), weights.next());
         Some(SiteRules { rules: self, site, dims, width, input_width, inputs, weight, bias })
@@ -106,9 +105,7 @@ impl Rules {
                 passes.filter_map(of).collect()
             }
             stage if stage.is_int8() => rules.inputs.into_iter().flatten().chain([rules.scales()]).collect(),
-            Stage::Nucleus => {
-                rules.inputs.into_iter().flatten().chain([site.other(Stage::Logits)]).collect()
-            }
+            Stage::Nucleus => rules.inputs.into_iter().flatten().chain([site.other(Stage::Logits)]).collect(),
             _ => rules.inputs.into_iter().flatten().collect(),
         }
     }
@@ -117,11 +114,15 @@ impl Rules {
     pub fn address(&self, cell: Cell) -> Address {
         /// One index an axis.
         fn indices(shape: &[usize], mut at: usize) -> Vec<usize> {
-            let mut indices: Vec<usize> = shape.iter().rev().map(|length| {
-                let index = at % length.max(&1);
-                at /= length.max(&1);
-                index
-            }).collect();
+            let mut indices: Vec<usize> = shape
+                .iter()
+                .rev()
+                .map(|length| {
+                    let index = at % length.max(&1);
+                    at /= length.max(&1);
+                    index
+                })
+                .collect();
             indices.reverse();
             indices
         }
@@ -237,21 +238,33 @@ impl SiteRules<'_> {
             }
             Stage::FfnSilu => Fold::Silu { gate: self.input(0, at) },
             Stage::FfnHidden => Fold::Mul { a: self.input(0, at), b: self.input(1, at) },
-            Stage::AttnNormQ8 | Stage::AttnHeadsQ8 | Stage::FfnNormQ8 | Stage::FfnHiddenQ8
+            Stage::AttnNormQ8
+            | Stage::AttnHeadsQ8
+            | Stage::FfnNormQ8
+            | Stage::FfnHiddenQ8
             | Stage::FinalNormQ8 => {
                 let group = self.group();
                 let scale = token * width.div_ceil(group) + at % width / group;
                 let scale = Cell { place: Place::Stage(self.scales()), at: scale };
                 Fold::Steps { x: self.input(0, at), scale }
             }
-            Stage::AttnNormScale | Stage::AttnHeadsScale | Stage::FfnNormScale | Stage::FfnHiddenScale
+            Stage::AttnNormScale
+            | Stage::AttnHeadsScale
+            | Stage::FfnNormScale
+            | Stage::FfnHiddenScale
             | Stage::FinalNormScale => {
                 let (group, inputs) = (self.group(), self.input_width);
                 let first = at % width * group;
                 Fold::Step { x: self.line(0, token * inputs + first, 1, group.min(inputs - first)) }
             }
-            Stage::Xq | Stage::Xk | Stage::Xv | Stage::AttnOutput | Stage::FfnGate | Stage::FfnUp
-            | Stage::FfnDown | Stage::Logits => self.product(token, at % width),
+            Stage::Xq
+            | Stage::Xk
+            | Stage::Xv
+            | Stage::AttnOutput
+            | Stage::FfnGate
+            | Stage::FfnUp
+            | Stage::FfnDown
+            | Stage::Logits => self.product(token, at % width),
             Stage::Probs => {
                 let x = self.line(0, (tokens - 1) * vocab, 1, vocab);
                 let temperature = self.rules.drawing.temperature;

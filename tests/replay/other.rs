@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::backend::{
-    AttentionPart, AttentionShape, AttentionSink, Backend, Limits, Made, Operation, PassRows, Product, SeeGroups,
-    Span, Swiglu,
+    AttentionPart, AttentionShape, AttentionSink, Backend, Limits, Made, Operation, PassRows, Product,
+    SeeGroups, Span, Swiglu,
 };
 use llama_trace::checkpoint::{self, Dtype, Tensor};
 use llama_trace::config::{CacheDtype, Pairing, Precision};
@@ -138,12 +138,7 @@ impl Backend for Other {
         self.0.read_rows(matrix, rows, see)
     }
 
-    fn read_int8_rows(
-        &self,
-        matrix: &Self::Matrix,
-        rows: Range<usize>,
-        see: SeeGroups<'_>,
-    ) -> Result<()> {
+    fn read_int8_rows(&self, matrix: &Self::Matrix, rows: Range<usize>, see: SeeGroups<'_>) -> Result<()> {
         self.0.read_int8_rows(matrix, rows, see)
     }
 

@@ -29,8 +29,8 @@ use crate::ops;
 use crate::stop::Stop;
 
 pub use cache::Cache;
-use input::MIN_PACKED;
 pub use input::Input;
+use input::MIN_PACKED;
 pub use kernel::{Kernel, Multiplied};
 pub use matrix::Matrix;
 

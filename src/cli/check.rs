@@ -1,0 +1,115 @@
+//! `llama-trace check`: shows on this machine and this model that what the program prints is right.
+
+mod report;
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use self::report::Printed;
+use super::device::{Command, Device};
+use super::{input, prompt};
+use super::{CheckArgs, CheckFormat};
+use crate::backend::Backend;
+use crate::check::{self, DECODES, Plan, Sample};
+use crate::error::{Error, Result};
+use crate::model::Model;
+use crate::tokenizer::Tokenizer;
+
+/// Tokens of the first pass where nobody gives a prompt: enough for tiles and units to be reached.
+const TOKENS: usize = 40;
+
+/// Where the ids and the rows that are chosen come from.
+const SEED: u64 = 1;
+
+/// What is read where nobody gives a prompt: longer than [`TOKENS`] in any vocabulary.
+const TEXT: &str = "Once upon a time there was a little girl who wanted to know where numbers come from. She opened \
+                    the machine, looked at every wheel, and wrote down what each one said. At night she turned them \
+                    by hand, one after the other, and in the morning there stood the same word as before.";
+
+/// What is run, and what a text was split into.
+struct Prompt {
+    ids: Vec<u32>,
+    split: Option<Vec<u32>>,
+}
+
+impl Command for &CheckArgs {
+    fn run<D: Device>(self) -> Result<()> {
+        check::<D>(self)
+    }
+}
+
+fn check<D: Device>(args: &CheckArgs) -> Result<()> {
+    let opened = input::open::<D>(&args.model, &args.cpu)?;
+    let tokenizer = opened.tokenizer.as_deref();
+    let config = &opened.checkpoint.config;
+    let Prompt { ids, split } = first_pass(args, tokenizer, config.context, config.vocab)?;
+    let model = opened.model?;
+    input::recognise(&opened.checkpoint, &args.model, &model);
+    let sample = if args.full { Sample::All } else { Sample::Seeded(SEED) };
+    let plan = Plan { ids, split, tokenizer, sample };
+    let bar = bar(&model);
+    let shown = |what: &'static str, done: usize| {
+        // As with an export, nothing is drawn where it is over in a moment.
+        if bar.is_hidden() && bar.elapsed() > Duration::from_secs(1) && std::io::stderr().is_terminal() {
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        bar.set_message(what);
+        bar.set_position(done as u64);
+    };
+    let report = check::run(&model, &plan, &shown)?;
+    bar.finish_and_clear();
+    let printed = Printed { report: &report, card: &model.card(), kernel: model.backend.kernel_name() };
+    match args.format {
+        CheckFormat::Table => printed.table(),
+        CheckFormat::Json => printed.json(),
+    }
+    .or_else(|error| match error.kind() {
+        // Whoever read it has seen enough.
+        std::io::ErrorKind::BrokenPipe => Ok(()),
+        _ => Err(Error::output("the report cannot be written").at("standard output").found(error)),
+    })?;
+    match report.checks.iter().find(|check| !check.ok) {
+        None => Ok(()),
+        Some(failed) => {
+            let place = failed.at.as_ref().map_or_else(String::new, ToString::to_string);
+            Err(Error::failed(format!("`{}` does not hold", failed.name))
+                .at(place)
+                .expected(report::allowed(failed))
+                .found(report::worst(failed))
+                .next("look at it with --step --at and this address, and tell us with the model and the processor"))
+        }
+    }
+}
+
+/// The prompt that was given, or else the first tokens of a text, or of a seed where nothing splits texts.
+fn first_pass(
+    args: &CheckArgs,
+    tokenizer: Option<&dyn Tokenizer>,
+    context: usize,
+    vocab: usize,
+) -> Result<Prompt> {
+    if let Some(list) = &args.ids {
+        return Ok(Prompt { ids: prompt::read_ids(list)?, split: None });
+    }
+    if let Some(text) = &args.prompt {
+        let ids = prompt::encode(text, tokenizer, context)?;
+        return Ok(Prompt { split: Some(ids.clone()), ids });
+    }
+    let tokens = context.saturating_sub(DECODES).clamp(1, TOKENS);
+    // A vocabulary need not have every letter.
+    let split = tokenizer.and_then(|tokenizer| tokenizer.encode(TEXT).ok());
+    let ids = split.as_ref().map(|ids| ids.iter().copied().take(tokens).collect());
+    Ok(Prompt { ids: ids.unwrap_or_else(|| check::seeded_ids(vocab, tokens, SEED)), split })
+}
+
+/// A bar over the layers of all runs, shown once it took a second.
+fn bar(model: &Model<impl Backend>) -> ProgressBar {
+    let total = check::layers(model.config.layers) as u64;
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3} % {msg}") {
+        bar.set_style(style);
+    }
+    bar
+}
