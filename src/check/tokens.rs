@@ -60,8 +60,9 @@ fn prompt(plan: &Plan<'_>, tokenizer: &dyn Tokenizer, check: &mut Check) -> bool
     let all = plan.split.as_ref().unwrap_or(&plan.ids);
     let Some(text) = text(tokenizer, all) else { return false };
     let Ok(ids) = tokenizer.encode(&text) else {
-        check.differ(1, || token(0));
-        return true;
+        // What was split once can be split again.
+        check.differ(usize::from(plan.split.is_some()), || token(0));
+        return plan.split.is_some();
     };
     if plan.split.is_some() {
         let differs = |at: &usize| ids.get(*at) != all.get(*at);

@@ -9,8 +9,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use self::report::Printed;
 use super::device::{Command, Device};
-use super::{input, prompt};
 use super::{CheckArgs, CheckFormat};
+use super::{input, prompt};
 use crate::backend::Backend;
 use crate::check::{self, DECODES, Plan, Sample};
 use crate::error::{Error, Result};
