@@ -98,9 +98,23 @@ impl Stop {
         &self,
         work: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        self.within(Duration::MAX, interrupted, work)
+    }
+
+    /// As [`Self::unless_asked`], and for so long at most.
+    ///
+    /// # Errors
+    /// As [`Self::unless_asked`], and what `late` makes where the time is over.
+    pub fn within<T: Send + 'static>(
+        &self,
+        time: Duration,
+        late: impl FnOnce() -> Error,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         let work = Arc::new(Mutex::new(Some(work)));
         let take = |work: &Mutex<Option<_>>| work.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (sender, receiver) = channel();
+        let started = Instant::now();
         let theirs = Arc::clone(&work);
         let thread = thread::Builder::new().spawn(move || {
             let result = take(&theirs).map(|work| work());
@@ -111,8 +125,9 @@ impl Stop {
             Err(_) => take(&work).map(|work| work()),
             Ok(thread) => loop {
                 self.check()?;
-                match receiver.recv_timeout(LOOK) {
+                match receiver.recv_timeout(LOOK.min(time)) {
                     Ok(result) => break result,
+                    Err(RecvTimeoutError::Timeout) if started.elapsed() >= time => return Err(late()),
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => match thread.join() {
                         Ok(()) => break None,

@@ -111,10 +111,11 @@ fn converse<D: Device>(talk: &mut Talk<'_, D>, lines: &mut Lines) -> std::result
         };
         match done {
             Ok(()) => {}
-            // One turn could not be had; the conversation is as it was.
+            // One turn could not be had; the conversation is as it was. What a tokenizer does too long ends only with
+            // the process.
             Err(Failure::Run(
                 error @ (Error::Model(_) | Error::Prompt(_) | Error::Usage(_) | Error::Terminal(_)),
-            )) => {
+            )) if !talk.tokenizer.late() => {
                 super::tell(format_args!("error: {error}"));
                 refused += 1;
             }

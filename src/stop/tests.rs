@@ -81,3 +81,17 @@ fn work_that_cannot_look_is_left_alone() {
     assert!(matches!(result, Err(Error::Interrupted(_))));
     drop(hold);
 }
+
+#[test]
+fn work_that_takes_too_long_is_left_alone() {
+    let (hold, held) = channel::<()>();
+    let stop = Stop::default();
+    let late = || Error::usage("late");
+    assert_eq!(stop.within(Duration::from_secs(600), late, || Ok(7)).unwrap(), 7);
+    let work = move || {
+        let _ = held.recv();
+        Ok(())
+    };
+    assert!(matches!(stop.within(Duration::from_millis(20), late, work), Err(Error::Usage(_))));
+    drop(hold);
+}

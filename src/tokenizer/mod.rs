@@ -3,6 +3,7 @@
 //! [`find`] makes the tokenizer that belongs to a checkpoint. Everything else here is one trait, so that
 //! the rest of the program never asks what kind of file it came from.
 
+mod bounded;
 mod bpe;
 mod gguf;
 mod hf;
@@ -22,6 +23,7 @@ use crate::config::{ModelConfig, RopeScaling};
 use crate::error::{Error, Result};
 use crate::files::{Bytes, Vocabulary, magic, read_text};
 
+use bounded::Bounded;
 pub use merges::{Merge, Priority, Stretch, Way};
 pub use quoted::Quoted;
 use utf8::Utf8Stream;
@@ -90,6 +92,11 @@ pub trait Tokenizer: Send + Sync {
     /// The bytes of the longest token's label.
     fn longest(&self) -> usize {
         (0..self.vocab_size() as u32).map(|id| self.label(id).len()).max().unwrap_or(0)
+    }
+
+    /// Whether a text was given up because it took too long; the work on it goes on until the process ends.
+    fn late(&self) -> bool {
+        false
     }
 
     /// A decoder that turns ids into text as they come.
@@ -180,7 +187,8 @@ impl<'a> TextStream<'a> {
 }
 
 /// The tokenizer of a model with this configuration: the file at `path`, or else the one in its `vocabulary`. None
-/// where there is none to be found; such a model takes ids only.
+/// where there is none to be found; such a model takes ids only. A text that takes it too long is given up, with an
+/// [`Error::Model`].
 ///
 /// # Errors
 /// [`crate::error::Error::Model`] where a file is there and cannot be read as a tokenizer, or does not
@@ -190,18 +198,24 @@ pub fn find(
     config: &ModelConfig,
     path: Option<&Path>,
 ) -> Result<Option<Box<dyn Tokenizer>>> {
-    match (path, vocabulary) {
-        (Some(path), _) => read(path, Some(config)).map(Some),
-        (None, Vocabulary::BuiltIn(text, place)) => Ok(Some(Box::new(hf::parse(text, place)?))),
+    let read = |path: &Path| Ok((read(path, Some(config))?, path.display().to_string()));
+    let found = match (path, vocabulary) {
+        (Some(path), _) => Some(read(path)?),
+        (None, Vocabulary::BuiltIn(text, place)) => {
+            Some((Box::new(hf::parse(text, place)?) as Box<dyn Tokenizer>, (*place).into()))
+        }
         (None, Vocabulary::Inside(file)) => {
             let place = file.display().to_string();
             let tokenizer = gguf::parse(&Bytes::map(file)?, &place)?;
-            tokenizer.map(|tokenizer| fitting(tokenizer, Some(config), &place)).transpose()
+            let tokenizer =
+                tokenizer.map(|tokenizer| fitting(tokenizer, Some(config), &place)).transpose()?;
+            tokenizer.map(|tokenizer| (tokenizer, place))
         }
         (None, Vocabulary::Beside(files)) => {
-            files.iter().find(|path| path.exists()).map(|path| read(path, Some(config))).transpose()
+            files.iter().find(|path| path.exists()).map(|path| read(path)).transpose()?
         }
-    }
+    };
+    Ok(found.map(|(tokenizer, place)| bounded(tokenizer, &place)))
 }
 
 /// How many tokens the vocabulary has where it is inside the checkpoint's own file.
@@ -218,9 +232,9 @@ pub fn count_inside(vocabulary: &Vocabulary) -> Result<Option<usize>> {
 /// The tokenizer in the file at `path`, for no model in particular.
 ///
 /// # Errors
-/// [`crate::error::Error::Model`] where it cannot be read as a tokenizer.
+/// [`crate::error::Error::Model`] where it cannot be read as a tokenizer. As with [`find`], a text may take it too long.
 pub fn open(path: &Path) -> Result<Box<dyn Tokenizer>> {
-    read(path, None)
+    Ok(bounded(read(path, None)?, &path.display().to_string()))
 }
 
 /// The largest tokenizer.json that is read. Llama 3's has 9 MB.
@@ -257,6 +271,11 @@ fn read(path: &Path, model: Option<&ModelConfig>) -> Result<Box<dyn Tokenizer>> 
             .expected("a tokenizer.json, a tokenizer.model, a GGUF file, or a llama2.c tokenizer.bin")
             .next("give another file with --tokenizer, or run the model on token ids")),
     }
+}
+
+/// `tokenizer`, found at `place`, as it is handed out: none splits a text without a bound.
+fn bounded(tokenizer: Box<dyn Tokenizer>, place: &str) -> Box<dyn Tokenizer> {
+    Box::new(Bounded::new(tokenizer, place))
 }
 
 /// Checks that every id of `tokenizer` is one of the model's. It may have fewer: tables are padded.

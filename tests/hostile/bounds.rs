@@ -140,6 +140,65 @@ fn an_expression_looks_around_a_few_times() {
     }
 }
 
+/// What reads the rest of the text at each character takes hours for a few megabytes, and no size of it says so.
+#[test]
+fn a_text_that_would_take_hours_to_split_is_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let looks = format!("a{}", "(?=.*b)".repeat(60));
+    let split = |expression: &str| json!({"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": false});
+    let replace = json!({"type": "Replace", "pattern": {"Regex": "(?s)a.*z|b"}, "content": "c"});
+    let hostile = |name: &str, change: &dyn Fn(&mut Value)| {
+        let part = tempfile::tempdir_in(&folder).unwrap().keep();
+        let path = part.join(name);
+        fs::copy(fixture("builtin/tokenizer.json"), &path).unwrap();
+        models::edit_json(&path, |file| {
+            // Where there is a long token, a context has room for a long text.
+            file["added_tokens"][0]["content"] = json!("x".repeat(1024));
+            change(file);
+        });
+        path.to_str().unwrap().to_owned()
+    };
+    let cut = |expression: &str| {
+        hostile("cut.json", &|file| {
+            let parts = json!([split(expression), file["pre_tokenizer"]]);
+            file["pre_tokenizer"] = json!({"type": "Sequence", "pretokenizers": parts});
+        })
+    };
+    let (forward, around) = (cut("(?s)a.*z|."), cut(&looks));
+    let replaced = hostile("replaced.json", &|file| file["normalizer"] = replace.clone());
+    let (long, short) = ("ab ".repeat((4 << 20) / 3), "ab ".repeat((400 << 10) / 3));
+    let (long, short) = (file(&folder, "long.txt", long), file(&folder, "short.txt", short + "\n"));
+    let prompt = short.to_str().unwrap();
+    let commands: [(&[&str], &Path); 6] = [
+        (&["tokenize", "--stdin", "--tokenizer", &forward], &long),
+        (&["tokenize", "--stdin", "--tokenizer", &replaced], &long),
+        (&["tokenize", "--stdin", "--merges", "--tokenizer", &around], &long),
+        (&["--prompt-file", prompt, "--tokenizer", &around], &long),
+        (&["log", "--prompt-file", prompt, "--tokenizer", &around], &long),
+        (&["chat", "--tokenizer", &around], &short),
+    ];
+    // All at once: each takes its 20 seconds, and hangs after 20 times as many.
+    let children = commands.map(|(args, input)| {
+        let child = Command::new("timeout")
+            .args(["-s", "KILL", "400", env!("CARGO_BIN_EXE_llama-trace")])
+            .args(args)
+            .stdin(fs::File::open(input).unwrap())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn();
+        (args, child.unwrap())
+    });
+    for (args, child) in children {
+        let output = child.wait_with_output().unwrap();
+        let message = super::common::stderr(&output);
+        assert_eq!(output.status.code(), Some(3), "{args:?}: {message}");
+        assert_eq!(message.matches("error: ").count(), 1, "{args:?}: {message}");
+        for text in ["takes too long", ".json", "at most 20 seconds", "next: "] {
+            assert!(message.contains(text), "{args:?}: `{text}` is not in {message}");
+        }
+    }
+}
+
 /// A template that has the text a thousand times makes a thousand of one.
 #[test]
 fn a_template_has_the_text_once() {
