@@ -5,10 +5,12 @@ mod common;
 
 use std::path::Path;
 
+use common::models;
 use common::{command, data, fixture, llama_trace, stderr, stdout};
 use llama_trace::checkpoint::{self, Checkpoint};
 use llama_trace::error::Result;
 use llama_trace::tokenizer::{self, Tokenizer};
+use rand::{RngExt, SeedableRng};
 use serde_json::Value;
 
 /// What `tokenize` prints with these options.
@@ -66,6 +68,99 @@ fn the_last_line_of_the_merges_is_the_result() {
     assert!(text.contains("\"x\" \"y\" \"z\" \"z\" \"y\"") && text.contains("rank "), "{text}");
     let Some(llama_2) = data("llama2c/tokenizer.model") else { return };
     assert!(tokenize(&llama_2, &["xyzzy", "--merges"]).contains("score -"));
+}
+
+/// Texts of every kind, the same ones each time.
+fn texts() -> Vec<String> {
+    const PARTS: &[&str] = &[
+        "a",
+        "ab",
+        "the",
+        " the",
+        "Hello",
+        "'s",
+        "'LL",
+        "  ",
+        "   ",
+        "\n",
+        " \n\n",
+        "\t",
+        "\r\n",
+        "1",
+        "2024",
+        "3.14",
+        "é",
+        "Grüße",
+        "ﬁ",
+        "今天",
+        "天气",
+        "한국",
+        "שלום",
+        "🦙",
+        "👩\u{200d}👩\u{200d}👧",
+        "e\u{301}",
+        "\u{a0}",
+        "\u{3000}",
+        "▁",
+        "<",
+        "</s>",
+        "<s>",
+        "<unk>",
+        "<|eot_id|>",
+        "<|begin_of_text|>",
+        "<0x41>",
+        "<|",
+        "!?",
+        "...",
+        "====",
+        "\0",
+        "\u{fffd}",
+    ];
+    let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(11);
+    let mut below = |bound: usize| random.random_range(0..bound);
+    let mut texts: Vec<String> = vec![String::new(), " ".into(), "\n".into()];
+    for part in PARTS {
+        texts.push(part.repeat(1 + below(300)));
+    }
+    for _ in 0..100 {
+        let count = 1 + below(12);
+        texts.push((0..count).map(|_| PARTS[below(PARTS.len())].repeat(1 + below(3))).collect());
+    }
+    texts
+}
+
+/// What is shown of merging is made by itself, but for SentencePiece's: it must end where the ids are.
+#[test]
+fn merging_ends_in_the_ids_of_every_kind_of_tokenizer() {
+    let folder = tempfile::tempdir().unwrap();
+    let ranks = folder.path().join("tokenizer.model");
+    std::fs::write(&ranks, models::ranks(&["ab", "th", "the", " the", "aa", "aaa", "  ", "===", "é", "ll"]))
+        .unwrap();
+    let bin = folder.path().join("tokenizer.bin");
+    std::fs::write(&bin, models::tok_bin(300)).unwrap();
+    let own = [fixture("builtin/tokenizer.json"), fixture("formats/gguf/f16.gguf"), ranks, bin];
+    let real = [
+        "llama3/tokenizer.model",
+        "llama2c/tokenizer.model",
+        "llama2c/tokenizer.bin",
+        "llama.cpp-vocab/ggml-vocab-llama-spm.gguf",
+        "stories260K/tok512.bin",
+        "stories260K/stories260K.gguf",
+    ];
+    for path in own.into_iter().chain(real.iter().filter_map(|name| data(name))) {
+        let tokenizer = tokenizer::open(&path).unwrap();
+        for text in texts() {
+            for plain in [false, true] {
+                let ids = if plain { tokenizer.encode_plain(&text) } else { tokenizer.encode(&text) };
+                // A vocabulary may lack a character; then merging does as well.
+                let merged = tokenizer.merges(&text, plain).map(Option::unwrap);
+                let merged = merged.map(|all| all.into_iter().flat_map(|one| one.ids).collect::<Vec<_>>());
+                let (ids, merged) =
+                    (ids.map_err(|error| error.to_string()), merged.map_err(|error| error.to_string()));
+                assert_eq!(merged, ids, "{}: {text:?}", path.display());
+            }
+        }
+    }
 }
 
 #[test]

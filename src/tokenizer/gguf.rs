@@ -161,12 +161,14 @@ fn byte_level(
         |wanted: Type| (0..).zip(&tokens).filter(move |(_, (_, kind))| *kind == wanted).map(|(id, _)| id);
     let parts = ByteLevel {
         merges,
+        by_id: false,
         added: of_type(Type::Added).collect(),
         special: of_type(Type::Special).collect(),
         cut: *cut,
         whole: *whole,
         before: around(metadata, "bos", *bos, tokens.len())?,
         after: around(metadata, "eos", false, tokens.len())?,
+        ends: metadata.stop_ids()?,
         tokens: tokens.into_iter().map(|(token, _)| String::from_utf8_lossy(token).into_owned()).collect(),
     };
     parts.build(place)

@@ -1,4 +1,5 @@
-//! tokenizer.json, through Hugging Face's `tokenizers` crate.
+//! tokenizer.json, through Hugging Face's `tokenizers` crate; and what other files hold of the same kind, of which the
+//! crate's tokenizer is made here (see [`byte_level`]).
 
 pub(super) mod byte_level;
 mod check;
@@ -13,11 +14,12 @@ use std::sync::OnceLock;
 
 use self::check::Checked;
 use self::decoder::Decoding;
+use self::merging::Rules;
 use super::{Stretch, TextStream, TokenBytes, Tokenizer, label};
 use crate::error::{Error, Result};
 use crate::files::printable;
 
-/// A tokenizer.json.
+/// A tokenizer of the crate's.
 pub(super) struct HfTokenizer {
     inner: tokenizers::Tokenizer,
     /// The same, made when it is first needed, for text in which special tokens are not read.
@@ -25,6 +27,11 @@ pub(super) struct HfTokenizer {
     checked: Checked,
     special: HashSet<u32>,
     bos: Option<u32>,
+    ends: Vec<u32>,
+    /// What the model merges by, made when it is first to be shown.
+    rules: OnceLock<Rules>,
+    /// Whether a merge is known by the id of what it makes.
+    by_id: bool,
 }
 
 /// Reads the text of a tokenizer.json found at `place`.
@@ -53,8 +60,7 @@ pub(super) fn parse(text: &str, place: &str) -> Result<HfTokenizer> {
         .filter(|(_, token)| token.special)
         .map(|(id, _)| *id)
         .collect();
-    let bos = leading_special(&inner).map_err(|error| wrong(("a tokenizer.json".into(), error)))?;
-    Ok(HfTokenizer { inner, plain: OnceLock::new(), checked, special, bos })
+    HfTokenizer::new(inner, checked, special).map_err(|error| wrong(("a tokenizer.json".into(), error)))
 }
 
 /// The special token that encoding puts before a text, if any: the first one of the empty text, unless a
@@ -111,6 +117,17 @@ mod quiet {
 }
 
 impl HfTokenizer {
+    /// What the crate made of a file, `special` being the ids of the special tokens.
+    fn new(
+        inner: tokenizers::Tokenizer,
+        checked: Checked,
+        special: HashSet<u32>,
+    ) -> std::result::Result<Self, String> {
+        let bos = leading_special(&inner)?;
+        let (plain, rules, ends) = (OnceLock::new(), OnceLock::new(), Vec::new());
+        Ok(Self { inner, plain, checked, special, bos, ends, rules, by_id: false })
+    }
+
     /// The crate's tokenizer that reads special tokens, or where `plain` is set the one that does not.
     fn inner(&self, plain: bool) -> &tokenizers::Tokenizer {
         if !plain {
@@ -173,6 +190,10 @@ impl Tokenizer for HfTokenizer {
 
     fn bos(&self) -> Option<u32> {
         self.bos
+    }
+
+    fn ends(&self) -> Vec<u32> {
+        self.ends.clone()
     }
 
     fn vocab_size(&self) -> usize {

@@ -1,6 +1,18 @@
 //! SentencePiece's BPE (Kudo and Richardson, 2018): the vocabulary's pieces have scores, and neighbours
 //! in the text are merged while their concatenation is a piece, the best score first and, of equal ones,
 //! the leftmost. Shared by every file format that such a vocabulary comes in.
+//!
+//! The `tokenizers` crate has no model that gives these ids. Its BPE numbers its merges, so that no two are equal, and
+//! begins with tokens, where SentencePiece begins with characters. Converters (`SentencePieceExtractor` in
+//! transformers) put equal scores in some order, and lose what is said in no merge:
+//!
+//! - pieces of equal score. Vocabularies that were added to Llama's have them by the thousand: the Chinese ones all
+//!   have the score 0. With `今天` and `天气`, `今天气` is `今天` `气`, whatever their order in the file; and runs of
+//!   spaces have one score in Llama 2's own;
+//! - a piece with a character that is none itself: the crate spells the character before it merges;
+//! - pieces of the user's, which merge with nothing, and unused ones, which are taken apart again.
+//!
+//! So ids and what is shown of merging come from the one loop here.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -231,6 +243,7 @@ pub(super) fn spaced(bytes: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::cmp::Reverse;
 
     fn pieces(tokens: &[(&str, f32)]) -> Pieces {
         let piece =
@@ -297,6 +310,53 @@ mod tests {
         assert_eq!(split(&pieces, "ab"), [0, 1]);
         assert_eq!(split(&pieces, "aba"), [3]);
         assert_eq!(split(&pieces, "abab"), [0, 1, 0, 1]);
+    }
+
+    /// The crate's BPE of the same pieces, as `SentencePieceExtractor` in transformers makes it.
+    fn converted(pieces: &[Piece]) -> impl Fn(&str) -> Vec<u32> {
+        use tokenizers::Model;
+        let texts = pieces.iter().map(|piece| String::from_utf8(piece.bytes.to_vec()).unwrap());
+        let vocab: tokenizers::models::bpe::Vocab = texts.zip(0..).collect();
+        let mut merges = Vec::new();
+        for (text, &id) in &vocab {
+            for (at, _) in text.char_indices().skip(1) {
+                let (left, right) = text.split_at(at);
+                if let (Some(&first), Some(&second)) = (vocab.get(left), vocab.get(right)) {
+                    let order = (Reverse(Score(pieces[id as usize].score)), id, first, second);
+                    merges.push((order, (left.to_owned(), right.to_owned())));
+                }
+            }
+        }
+        merges.sort();
+        let merges = merges.into_iter().map(|(_, pair)| pair).collect();
+        let model =
+            tokenizers::models::bpe::BPE::builder().byte_fallback(true).vocab_and_merges(vocab, merges);
+        let model = model.build().unwrap();
+        move |text| model.tokenize(text).unwrap().into_iter().map(|token| token.id).collect()
+    }
+
+    /// Why this module gives the ids: those that are expected here are of sentencepiece 0.2.3.
+    #[test]
+    fn the_tokenizers_crate_gives_other_ids_than_sentencepiece() {
+        // 0 <0xC3>, 1 <0xA9>, 2 a, 3 b, and then these.
+        let letters = || {
+            let byte = |byte: u8| piece(&format!("<0x{byte:02X}>"), 0.0, Kind::Byte(byte));
+            vec![byte(0xc3), byte(0xa9), piece("a", 0.0, Kind::Text), piece("b", 0.0, Kind::Text)]
+        };
+        let with = |more: [(&str, f32, Kind); 2], text: &str, expected: &[u32]| {
+            let mut all = letters();
+            all.extend(more.map(|(text, score, kind)| piece(text, score, kind)));
+            let other = converted(&all)(text);
+            assert_eq!(split(&Pieces::new(all), text), expected, "{text}");
+            assert_ne!(other, expected, "{text}");
+        };
+        // Of equal scores the leftmost is merged first; the other order would be wrong for `bab`.
+        with([("ba", -1.0, Kind::Text), ("ab", -1.0, Kind::Text)], "aba", &[5, 2]);
+        with([("ab", -1.0, Kind::Text), ("ba", -1.0, Kind::Text)], "bab", &[5, 3]);
+        // `é` is no piece, and is merged into one.
+        with([("aé", -1.0, Kind::Text), ("x", 0.0, Kind::Text)], "aé", &[4]);
+        with([("ab", -1.0, Kind::Unused), ("x", 0.0, Kind::Text)], "ab", &[2, 3]);
+        with([("bb", -1.0, Kind::User), ("bba", -2.0, Kind::Text)], "abba", &[2, 4, 2]);
     }
 
     #[test]

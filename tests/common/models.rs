@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
@@ -101,6 +103,13 @@ pub(crate) fn tok_bin(vocab: usize) -> Vec<u8> {
         bytes.extend(token.as_bytes());
     }
     bytes
+}
+
+/// A tokenizer.model of ranks: the 256 bytes in order, and `tokens` from rank 256 on.
+pub(crate) fn ranks(tokens: &[&str]) -> String {
+    let bytes = (0..=u8::MAX).map(|byte| vec![byte]);
+    let all = bytes.chain(tokens.iter().map(|token| token.as_bytes().to_vec())).zip(0..);
+    all.map(|(token, rank): (_, u32)| format!("{} {rank}\n", STANDARD.encode(token))).collect()
 }
 
 /// Writes a model of zeros into `folder`, of these layers, D, F, heads and V. The file is as sparse as its values.

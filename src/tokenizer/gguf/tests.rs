@@ -1,7 +1,10 @@
 use std::collections::HashMap;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use proptest::prelude::*;
 
+use super::super::hf::byte_level::spelt;
 use super::super::tests::{data, decode, hard_strings, merged};
 use super::*;
 use crate::files::gguf::build::Build;
@@ -203,36 +206,12 @@ fn llama_2_gives_the_ids_of_llama_cpp() {
     }
 }
 
-/// GPT-2's alphabet: the character that stands for each byte.
-fn alphabet() -> Vec<char> {
-    let plain = |byte: &u32| matches!(byte, 33..=126 | 161..=172 | 174..=255);
-    let mut others = 256..;
-    let mut letter =
-        |byte: u32| char::from_u32(if plain(&byte) { byte } else { others.next().unwrap() }).unwrap();
-    (0..256).map(&mut letter).collect()
-}
-
 /// Llama 3's ranks as the vocabulary of a GGUF file, its merges derived as Hugging Face's converter does.
 fn llama_3(ranks: &str) -> Build {
-    let six = |byte: u8| match byte {
-        b'A'..=b'Z' => byte - b'A',
-        b'a'..=b'z' => byte - b'a' + 26,
-        b'0'..=b'9' => byte - b'0' + 52,
-        b'+' => 62,
-        _ => 63,
-    };
-    let base64 = |text: &str| -> Vec<u8> {
-        let digits: Vec<u32> =
-            text.bytes().filter(|&byte| byte != b'=').map(|byte| six(byte).into()).collect();
-        let bits = digits.iter().flat_map(|digit| (0..6).rev().map(move |bit| (digit >> bit & 1) as u8));
-        let bits: Vec<u8> = bits.collect();
-        bits.as_chunks::<8>().0.iter().map(|bits| bits.iter().fold(0, |byte, bit| byte << 1 | bit)).collect()
-    };
-    let tokens: Vec<Vec<u8>> = ranks.lines().map(|line| base64(line.split(' ').next().unwrap())).collect();
+    let tokens: Vec<Vec<u8>> =
+        ranks.lines().map(|line| STANDARD.decode(line.split(' ').next().unwrap()).unwrap()).collect();
     let rank: HashMap<&[u8], usize> =
         tokens.iter().enumerate().map(|(rank, token)| (&token[..], rank)).collect();
-    let alphabet = alphabet();
-    let spelt = |bytes: &[u8]| bytes.iter().map(|&byte| alphabet[usize::from(byte)]).collect::<String>();
     let mut merges = Vec::new();
     for (own, token) in tokens.iter().enumerate() {
         // Where the parts begin, when everything of lower rank has been merged.

@@ -1,15 +1,13 @@
 //! GPT-2's byte-level BPE from its parts, for files that have a vocabulary and no tokenizer.json.
 
-use std::sync::OnceLock;
-
 use serde_json::{Value, json};
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
 use tokenizers::{AddedToken, PostProcessorWrapper, PreTokenizerWrapper};
 
 use super::check::Checked;
-use super::decoder::Decoder;
+use super::decoder::{ALPHABET, Decoder};
 use super::sizes::Growth;
-use super::{HfTokenizer, guarded, leading_special};
+use super::{HfTokenizer, guarded};
 use crate::error::{Error, Result};
 use crate::files::printable;
 
@@ -58,6 +56,8 @@ pub(in crate::tokenizer) struct ByteLevel {
     pub(in crate::tokenizer) tokens: Vec<String>,
     /// The merges, the first to be made first.
     pub(in crate::tokenizer) merges: Merges,
+    /// Whether a merge is known by the id of what it makes, and not by its place among the merges.
+    pub(in crate::tokenizer) by_id: bool,
     /// Ids of tokens that are found in the text as they stand, before it is cut.
     pub(in crate::tokenizer) added: Vec<u32>,
     /// Those of them that are no text: beginning, end, …
@@ -70,6 +70,13 @@ pub(in crate::tokenizer) struct ByteLevel {
     pub(in crate::tokenizer) before: Option<u32>,
     /// What encoding puts after a text.
     pub(in crate::tokenizer) after: Option<u32>,
+    /// The tokens that end a text.
+    pub(in crate::tokenizer) ends: Vec<u32>,
+}
+
+/// `bytes` in GPT-2's alphabet.
+pub(in crate::tokenizer) fn spelt(bytes: &[u8]) -> String {
+    bytes.iter().map(|&byte| ALPHABET[usize::from(byte)]).collect()
 }
 
 impl ByteLevel {
@@ -95,11 +102,12 @@ impl ByteLevel {
         };
         let tokens = added(&self.added, false).zip(added(&self.special, true));
         let (plain, special) = tokens.ok_or_else(|| wrong("an id outside the vocabulary".into()))?;
-        let decoder = Decoder::ByteLevel;
         let ids = self.tokens.len() as u32;
-        let checked = Checked { decoder, drops_unknown: true, ids, growth: Growth::NONE };
         let pre_tokenizer: PreTokenizerWrapper = from_section(self.cut.section());
         let vocab: Vocab = self.tokens.into_iter().zip(0..).collect();
+        let covered = ALPHABET.iter().all(|letter| vocab.contains_key(&*letter.encode_utf8(&mut [0; 4])));
+        let checked =
+            Checked { decoder: Decoder::ByteLevel, drops_unknown: !covered, ids, growth: Growth::NONE };
         let builder = BPE::builder().vocab_and_merges(vocab, self.merges).ignore_merges(self.whole);
         let inner = guarded(|| {
             let mut inner = tokenizers::Tokenizer::new(builder.build()?);
@@ -110,9 +118,9 @@ impl ByteLevel {
             Ok(inner)
         });
         let inner = inner.map_err(wrong)?;
-        let bos = leading_special(&inner).map_err(wrong)?;
         let special = self.special.into_iter().collect();
-        Ok(HfTokenizer { inner, plain: OnceLock::new(), checked, special, bos })
+        let made = HfTokenizer::new(inner, checked, special).map_err(wrong)?;
+        Ok(HfTokenizer { by_id: self.by_id, ends: self.ends, ..made })
     }
 
     /// The `post_processor` that puts `before` and `after` around a text; none where one is no token.
@@ -148,12 +156,14 @@ mod tests {
         ByteLevel {
             tokens: tokens.map(String::from).into(),
             merges: merges.into(),
+            by_id: false,
             added: vec![11],
             special: vec![9, 10],
             cut,
             whole: false,
             before: Some(9),
             after: None,
+            ends: vec![10],
         }
     }
 
@@ -163,7 +173,7 @@ mod tests {
         let ids = tokenizer.encode("ab<user> a<|end|>").unwrap();
         assert_eq!(ids, [9, 6, 11, 3, 0, 10]);
         assert_eq!(decode(&tokenizer, &ids), "ab<user> a");
-        assert_eq!((tokenizer.bos(), tokenizer.vocab_size()), (Some(9), 12));
+        assert_eq!((tokenizer.bos(), tokenizer.vocab_size(), tokenizer.ends()), (Some(9), 12, vec![10]));
     }
 
     #[test]

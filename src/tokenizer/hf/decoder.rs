@@ -4,6 +4,9 @@
 //! id while the text ends in the middle of a character, and never ends one that stays broken. Each of the
 //! decoders that Llamas have maps a token to bytes by itself, apart from the first one's leading space.
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use serde_json::Value;
 
 use super::wrong::Wrong;
@@ -152,14 +155,21 @@ impl<'a> Decoding<'a> {
     }
 }
 
-/// The byte that a character of GPT-2's alphabet stands for: printable Latin-1 characters are themselves,
-/// and the other bytes, in order, are U+0100 and on (`bytes_to_unicode` in OpenAI's encoder.py).
+/// GPT-2's alphabet, the character that stands for each byte: printable Latin-1 characters are themselves, and the
+/// other bytes, in order, are U+0100 and on (`bytes_to_unicode` in OpenAI's encoder.py).
+pub(super) static ALPHABET: LazyLock<[char; 256]> = LazyLock::new(|| {
+    let mut others = '\u{100}'..;
+    std::array::from_fn(|byte| match char::from(byte as u8) {
+        letter @ ('!'..='~' | '¡'..='¬' | '®'..='ÿ') => letter,
+        letter => others.next().unwrap_or(letter),
+    })
+});
+
+/// The byte that a character of GPT-2's alphabet stands for.
 fn alphabet_byte(character: char) -> Option<u8> {
-    let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
-    match u32::from(character) {
-        code @ 0..=0xff => Some(code as u8).filter(|&byte| printable(byte)),
-        code => (0..=u8::MAX).filter(|&byte| !printable(byte)).nth(code as usize - 0x100),
-    }
+    static BYTES: LazyLock<HashMap<char, u8>> =
+        LazyLock::new(|| ALPHABET.iter().copied().zip(0..=255).collect());
+    BYTES.get(&character).copied()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use serde::Deserialize;
 use tokenizers::models::bpe::BPE;
 use tokenizers::{
-    ModelWrapper, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, Tokenizer as Inner,
+    Model, ModelWrapper, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, Tokenizer as Inner,
 };
 
 use super::{HfTokenizer, guarded};
@@ -18,30 +18,32 @@ use crate::tokenizer::{Tokenizer, bpe};
 
 /// How `text` comes to its tokens; none where the model merges nothing.
 pub(super) fn stretches(tokenizer: &HfTokenizer, text: &str, plain: bool) -> Result<Option<Vec<Stretch>>> {
-    tokenizer.check(text)?;
     let inner = tokenizer.inner(plain);
     let ModelWrapper::BPE(model) = inner.get_model() else { return Ok(None) };
+    let all = tokenizer.ids(text, plain, !plain)?;
     let wrong = |error: String| {
         Error::prompt("the text cannot be split into tokens")
             .expected("text that the model's vocabulary covers")
             .found(printable(&error))
             .next("leave out --merges")
     };
-    let rules = guarded(|| Rules::new(model)).map_err(wrong)?;
+    let rules = match tokenizer.rules.get() {
+        Some(rules) => rules,
+        None => {
+            let rules = guarded(|| Rules::new(model, tokenizer.by_id)).map_err(wrong)?;
+            tokenizer.rules.get_or_init(|| rules)
+        }
+    };
     let pieces = guarded(|| pieces(inner, text)).map_err(wrong)?;
     let mut stretches = Vec::new();
     for (piece, special) in pieces {
         match special {
             Some(id) => stretches.push(Stretch::token(Way::Special, id, tokenizer.label(id))),
-            None => stretches.extend(rules.stretch(&piece, tokenizer)),
+            None => stretches.extend(rules.stretch(&piece, model, tokenizer)),
         }
     }
     let ids: Vec<u32> = stretches.iter().flat_map(|stretch| &stretch.ids).copied().collect();
-    if plain {
-        return Ok(Some(stretches));
-    }
     // What the post-processor adds stands before and after.
-    let all = tokenizer.encode(text)?;
     let before =
         (0..=all.len().saturating_sub(ids.len())).find(|&at| all[at..].starts_with(&ids)).unwrap_or(0);
     let added = |ids: &[u32]| -> Vec<Stretch> {
@@ -66,13 +68,8 @@ fn pieces(inner: &Inner, text: &str) -> tokenizers::Result<Vec<(String, Option<u
     Ok(splits.into_iter().map(piece).collect())
 }
 
-/// What the crate's model merges by.
-struct Rules<'a> {
-    model: &'a BPE,
-    vocab: HashMap<String, u32>,
-    /// For a pair of tokens: the rank of its merge, and what the two become.
-    merges: HashMap<(u32, u32), (u32, u32)>,
-}
+/// What the crate's model merges by: for a pair of tokens the rank of its merge, and what the two become.
+pub(super) struct Rules(HashMap<(u32, u32), (u32, u32)>);
 
 /// The list of merges in a serialised model; the crate does not give it otherwise.
 #[derive(Deserialize)]
@@ -80,35 +77,35 @@ struct Serialised {
     merges: Vec<(String, String)>,
 }
 
-impl<'a> Rules<'a> {
-    fn new(model: &'a BPE) -> tokenizers::Result<Self> {
+impl Rules {
+    /// The rules of `model`; the rank of a merge is the id of what it makes where `by_id` is set, or else its place in
+    /// the list.
+    fn new(model: &BPE, by_id: bool) -> tokenizers::Result<Self> {
         let list: Serialised = serde_json::from_str(&serde_json::to_string(model)?)?;
-        let vocab = model.get_vocab();
         let mut merges = HashMap::new();
         for (rank, (left, right)) in (0..).zip(&list.merges) {
-            let ids = [left, right, &format!("{left}{right}")].map(|token| vocab.get(token).copied());
+            let ids = [left, right, &format!("{left}{right}")].map(|token| model.token_to_id(token));
             if let [Some(left), Some(right), Some(joined)] = ids {
-                merges.insert((left, right), (rank, joined));
+                merges.insert((left, right), (if by_id { joined } else { rank }, joined));
             }
         }
-        Ok(Self { model, vocab, merges })
+        Ok(Self(merges))
     }
 
     /// One piece; none where nothing of it is in the vocabulary.
-    fn stretch(&self, piece: &str, tokenizer: &HfTokenizer) -> Option<Stretch> {
-        if self.model.ignore_merges
-            && let Some(&id) = self.vocab.get(piece)
+    fn stretch(&self, piece: &str, model: &BPE, tokenizer: &HfTokenizer) -> Option<Stretch> {
+        if model.ignore_merges
+            && let Some(id) = model.token_to_id(piece)
         {
             return Some(Stretch::token(Way::Whole, id, tokenizer.label(id)));
         }
-        let parts = self.parts(piece);
+        let parts = parts(piece, model);
         if parts.is_empty() {
             return None;
         }
         let labels = parts.iter().map(|&id| tokenizer.label(id)).collect();
-        let join = |left: u32, right: u32| {
-            self.merges.get(&(left, right)).map(|&(rank, joined)| (Reverse(rank), joined))
-        };
+        let join =
+            |left: u32, right: u32| self.0.get(&(left, right)).map(|&(rank, joined)| (Reverse(rank), joined));
         let mut merges = Vec::new();
         let ids = bpe::merge(parts, join, |step| {
             let text = tokenizer.label(step.symbol);
@@ -117,33 +114,33 @@ impl<'a> Rules<'a> {
         });
         Some(Stretch { parts: labels, way: Way::Merged, merges, ids })
     }
+}
 
-    /// What merging begins with: the token of each character, those of its bytes, or the unknown token.
-    fn parts(&self, piece: &str) -> Vec<u32> {
-        let unknown = self.model.unk_token.as_ref().and_then(|token| self.vocab.get(token).copied());
-        let mut parts = Vec::new();
-        // Whether the last part stands for unknown characters, to which the next one may belong.
-        let mut fusing = false;
-        for character in piece.chars() {
-            if let Some(&id) = self.vocab.get(&*character.encode_utf8(&mut [0; 4])) {
-                parts.push(id);
-                fusing = false;
-                continue;
-            }
-            let bytes = character.to_string();
-            let bytes = bytes.bytes().map(|byte| self.vocab.get(&format!("<0x{byte:02X}>")).copied());
-            if let Some(bytes) = bytes.collect::<Option<Vec<_>>>().filter(|_| self.model.byte_fallback) {
-                parts.extend(bytes);
-                fusing = false;
-            } else if let Some(id) = unknown
-                && !(fusing && self.model.fuse_unk)
-            {
-                parts.push(id);
-                fusing = true;
-            }
+/// What merging begins with: the token of each character, those of its bytes, or the unknown token.
+fn parts(piece: &str, model: &BPE) -> Vec<u32> {
+    let unknown = model.unk_token.as_ref().and_then(|token| model.token_to_id(token));
+    let mut parts = Vec::new();
+    // Whether the last part stands for unknown characters, to which the next one may belong.
+    let mut fusing = false;
+    for character in piece.chars() {
+        if let Some(id) = model.token_to_id(character.encode_utf8(&mut [0; 4])) {
+            parts.push(id);
+            fusing = false;
+            continue;
         }
-        parts
+        let bytes = character.to_string();
+        let bytes = bytes.bytes().map(|byte| model.token_to_id(&format!("<0x{byte:02X}>")));
+        if let Some(bytes) = bytes.collect::<Option<Vec<_>>>().filter(|_| model.byte_fallback) {
+            parts.extend(bytes);
+            fusing = false;
+        } else if let Some(id) = unknown
+            && !(fusing && model.fuse_unk)
+        {
+            parts.push(id);
+            fusing = true;
+        }
     }
+    parts
 }
 
 #[cfg(test)]

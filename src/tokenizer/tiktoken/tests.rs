@@ -1,6 +1,7 @@
 //! A small vocabulary, made by hand, and Llama 3's own.
 
 use super::super::tests::{data, decode, hard_strings, merged};
+use super::super::{Priority, Tokenizer, Way};
 use super::*;
 use proptest::prelude::*;
 
@@ -11,7 +12,7 @@ fn file(tokens: &[&str]) -> String {
     all.zip(0..).map(|(token, rank): (_, u32)| format!("{} {rank}\n", STANDARD.encode(token))).collect()
 }
 
-fn tokenizer(tokens: &[&str]) -> Tiktoken {
+fn tokenizer(tokens: &[&str]) -> HfTokenizer {
     parse(file(tokens).as_bytes(), false, "test").unwrap()
 }
 
@@ -39,12 +40,21 @@ fn a_piece_that_is_a_token_is_never_split() {
 }
 
 #[test]
+fn merges_are_told_by_the_rank_of_what_they_make() {
+    let tokenizer = tokenizer(&["bc", "ab", "abc"]);
+    let stretches = tokenizer.merges("xabc", true).unwrap().unwrap();
+    let ranks: Vec<_> = stretches[0].merges.iter().map(|merge| (&*merge.text, merge.priority)).collect();
+    assert_eq!(ranks, [("bc", Priority::Rank(256)), ("abc", Priority::Rank(258))]);
+    assert_eq!(stretches[0].ids, [120, 258]);
+}
+
+#[test]
 fn special_tokens_have_the_names_of_llama_3_and_3_1() {
     let (new, old) = (tokenizer(&[]), parse(file(&[]).as_bytes(), true, "test").unwrap());
     assert_eq!((new.vocab_size(), new.bos(), new.ends()), (512, Some(256), vec![257, 264, 265]));
     assert_eq!(old.ends(), [257, 265]);
     let labels =
-        |tokenizer: &Tiktoken| [258, 260, 261, 262, 264, 265, 266, 267, 511].map(|id| tokenizer.label(id));
+        |tokenizer: &HfTokenizer| [258, 260, 261, 262, 264, 265, 266, 267, 511].map(|id| tokenizer.label(id));
     let reserved = |number: u32| format!("<|reserved_special_token_{number}|>");
     let [start, eot] = ["<|start_header_id|>", "<|eot_id|>"].map(String::from);
     assert_eq!(
@@ -91,6 +101,7 @@ fn wrong_files_are_errors() {
     assert!(message(&good.replace(" 256\n", " 257\n")).contains("257 for 256"));
     assert!(message(&good.replace(" 256\n", " 255\n")).contains("255 for 256"));
     assert!(message(&good.replace("YWI= 256\n", "YQ== 256\n")).contains("every token once"));
+    assert!(message(&file(&["<|eot_id|>"])).contains("every token once"));
     assert!(message("YWI= 0\n").contains("none for 0x00"));
     assert!(message("").contains("none for 0x00"));
     for line in ["YWI=", "YWI= x", "YWI= -1", "YW-= 256", " 256", "YWI= 4294967296", "YWI=  256", "YWI= +256"]
@@ -104,7 +115,12 @@ fn wrong_files_are_errors() {
             "{length}"
         );
     }
-    parse(&b"\n".repeat(MAX_VOCAB + 1), false, "test").unwrap_err();
+    // What a token is made of is looked for in every one.
+    let long: Vec<String> = (2..=257).map(|length| "a".repeat(length)).collect();
+    let long: Vec<&str> = long.iter().map(String::as_str).collect();
+    assert!(message(&file(&long)).contains("up to 257 bytes"));
+    assert_eq!(tokenizer(&long[..255]).vocab_size(), 256 + 255 + 256);
+    parse(&b"\n".repeat(MAX_VOCAB + 1), false, "test").err().unwrap();
 }
 
 #[test]
@@ -122,14 +138,22 @@ fn white_space_is_cut_as_by_the_pattern_with_a_look_ahead() {
         ("", &[]),
     ];
     for (text, pieces) in cases {
-        assert_eq!(tokenizer.pieces(text), pieces, "{text:?}");
+        let stretches = tokenizer.merges(text, true).unwrap().unwrap();
+        let found: Vec<String> = stretches.iter().map(|stretch| decode(&tokenizer, &stretch.ids)).collect();
+        assert_eq!(found, pieces, "{text:?}");
     }
 }
 
-/// tiktoken's loop: the lowest rank of all pairs, once for each merge.
-fn merge_slowly(tokenizer: &Tiktoken, piece: &[u8]) -> Vec<u32> {
-    let mut parts: Vec<Vec<u8>> = piece.iter().map(|byte| vec![*byte]).collect();
-    let rank = |part: &[u8]| tokenizer.ranks.get(part).copied();
+/// tiktoken: a piece that is a token, or else the loop, the lowest rank of all pairs, once for each merge.
+fn encode_slowly(tokens: &[&str], piece: &str) -> Vec<u32> {
+    let rank = |part: &[u8]| match part {
+        [byte] => Some(u32::from(*byte)),
+        _ => (256..).zip(tokens).find(|(_, token)| token.as_bytes() == part).map(|(rank, _)| rank),
+    };
+    if let Some(rank) = rank(piece.as_bytes()) {
+        return vec![rank];
+    }
+    let mut parts: Vec<Vec<u8>> = piece.bytes().map(|byte| vec![byte]).collect();
     while let Some((_, at)) =
         (1..parts.len()).filter_map(|at| Some((rank(&parts[at - 1..=at].concat())?, at))).min()
     {
@@ -140,11 +164,17 @@ fn merge_slowly(tokenizer: &Tiktoken, piece: &[u8]) -> Vec<u32> {
 }
 
 proptest! {
+    /// Also where a token can be cut in several ways, overlaps itself, or comes before its own parts.
     #[test]
-    fn merging_gives_what_the_slow_loop_gives(tokens in prop::collection::hash_set("[ab]{2,4}", 0..12), piece in "[ab]{0,24}") {
+    fn the_ids_are_those_of_tiktokens_loop(
+        tokens in prop::collection::hash_set("[ab]{2,4}|[abc]{2,3}|a{2,9}|(ab){1,4}a?", 0..24),
+        piece in "[ab]{0,24}|[abc]{0,16}|a{0,24}|b?(ab){0,9}",
+    ) {
         let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
+        let expected = encode_slowly(&tokens, &piece);
         let tokenizer = tokenizer(&tokens);
-        prop_assert_eq!(tokenizer.merge(piece.as_bytes(), |_| ()), merge_slowly(&tokenizer, piece.as_bytes()));
+        prop_assert_eq!(tokenizer.encode_plain(&piece).unwrap(), &expected[..]);
+        prop_assert_eq!(merged(&tokenizer, &piece, true), expected);
     }
 
     #[test]
@@ -168,7 +198,7 @@ proptest! {
     }
 }
 
-fn llama_3() -> Option<(std::path::PathBuf, Tiktoken)> {
+fn llama_3() -> Option<(std::path::PathBuf, HfTokenizer)> {
     let folder = data()?;
     let bytes = std::fs::read(folder.join("llama3/tokenizer.model")).unwrap();
     assert!(recognise(&bytes));
