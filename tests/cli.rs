@@ -1,6 +1,8 @@
 //! The binary as a user runs it: what it prints, what it writes, what it refuses and with which exit code.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "cli/batch.rs"]
+mod batch;
 mod common;
 #[path = "cli/export.rs"]
 mod export;
@@ -469,9 +471,9 @@ fn weights_that_are_not_numbers_run_and_are_told() {
 
 #[test]
 fn a_benchmark_reports_every_figure_beside_the_machines_limits() {
-    let args =
-        ["bench", "--prompt-tokens", "4,8", "--gen", "3", "--threads", "1", "--stages", "--format", "json"];
-    let report: Value = serde_json::from_str(&ok(&llama_trace(args))).unwrap();
+    let args = ["bench", "--prompt-tokens", "4,8", "--gen", "3", "--threads", "1", "--stages"];
+    let more = ["--batch", "1,3", "--format", "json"];
+    let report: Value = serde_json::from_str(&ok(&llama_trace(args.iter().chain(&more)))).unwrap();
     for pointer in [
         "/read_bandwidth_gbs",
         "/matmul_gflops",
@@ -484,11 +486,16 @@ fn a_benchmark_reports_every_figure_beside_the_machines_limits() {
         "/prefill/0/tokens_per_s",
         "/prefill/1/gflops",
         "/prefill/1/share_of_matmul",
+        "/batch/0/tokens_per_s",
+        "/batch/1/ratio",
+        "/batch/1/decode/median",
     ] {
         let value = report.pointer(pointer).and_then(Value::as_f64);
         assert!(value.is_some_and(|value| value > 0.0), "{pointer}: {value:?}");
     }
     assert_eq!(report["threads"], 1);
+    let sizes: Vec<_> = report["batch"].as_array().unwrap().iter().map(|batch| &batch["sequences"]).collect();
+    assert!(sizes == [1, 3] && report["batch"][0]["ratio"] == 1.0, "{}", report["batch"]);
     assert!(report["decode"]["share_of_bandwidth"].is_null(), "the built-in model fits into a cache");
     assert!(report["stages"].as_array().unwrap().iter().any(|stage| stage["stage"] == "ffn_down"));
     let table = ok(&llama_trace(["bench", "--prompt-tokens", "4", "--gen", "2"]));

@@ -1,6 +1,7 @@
 //! `llama-trace bench`: how fast a model runs here, beside the limits of this machine, measured in the same
 //! run.
 
+mod batch;
 mod record;
 mod report;
 
@@ -89,6 +90,7 @@ fn measure(
         prefill: Vec::new(),
         stages: Vec::new(),
         recording: None,
+        batches: Vec::new(),
     };
     for &tokens in &args.prompt_tokens {
         let prefill = time_prefill(model, tokens)?;
@@ -99,6 +101,9 @@ fn measure(
     }
     if args.r#gen > 0 {
         report.decode = Some(time_decode(model, args.cached, args.r#gen, bytes)?);
+    }
+    if !args.batch.is_empty() {
+        report.batches = batch::measure(model, &args.batch, (args.cached, args.r#gen))?;
     }
     if args.stages {
         report.stages = time_stages(model, args.prompt_tokens[0], args.cached)?;

@@ -359,6 +359,10 @@ struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = whole::<usize>, allow_negative_numbers = true)]
     cached: usize,
 
+    /// Add how fast so many texts grow side by side, each from --cached tokens on by --gen, beside one alone
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = whole::<usize>, allow_negative_numbers = true)]
+    batch: Vec<usize>,
+
     /// Add what recording a prefill of the first length costs
     #[arg(long)]
     record: bool,

@@ -34,6 +34,20 @@ pub(super) struct Report {
     pub(super) prefill: Vec<Prefill>,
     pub(super) stages: Vec<StageTimes>,
     pub(super) recording: Option<Recording>,
+    /// The first is of one text.
+    pub(super) batches: Vec<Batched>,
+}
+
+/// Texts that grew side by side.
+pub(super) struct Batched {
+    /// How many.
+    pub(super) size: usize,
+    /// Tokens drawn a second, the prompts' passes included.
+    pub(super) rate: f64,
+    /// The same, in rates of one text alone.
+    pub(super) ratio: f64,
+    /// Tokens drawn a second in the passes after the prompts'.
+    pub(super) decode: Spread,
 }
 
 /// Median and extremes of several measurements.
@@ -142,6 +156,13 @@ impl Report {
                 writeln!(out, "sampling     {ms:8.3} ms at {how}, {share:.1} % of a decode pass")?;
             }
         }
+        for Batched { size, rate, ratio, decode } in &self.batches {
+            writeln!(
+                out,
+                "batch {size:<7}{rate:8.1} tokens/s with the prompts, {ratio:.2} × one alone; {:.1} ({:.1} to {:.1}) after them",
+                decode.median, decode.min, decode.max
+            )?;
+        }
         if let Some(bytes) = self.peak_memory {
             writeln!(out, "peak memory  {:8.1} MB", bytes as f64 / 1e6)?;
         }
@@ -212,6 +233,16 @@ impl Report {
                 "all_ratio": all.median / logits.median,
             })
         });
+        let batches: Vec<Value> = (self.batches.iter())
+            .map(|batched| {
+                json!({
+                    "sequences": batched.size,
+                    "tokens_per_s": batched.rate,
+                    "ratio": batched.ratio,
+                    "decode": spread(&batched.decode),
+                })
+            })
+            .collect();
         let report = json!({
             "model": self.model,
             "kernel": self.kernel,
@@ -228,6 +259,7 @@ impl Report {
             "peak_memory_bytes": self.peak_memory,
             "stages": stages,
             "recording": recording,
+            "batch": batches,
         });
         writeln!(output::Lines::json(), "{report}")
     }

@@ -6,8 +6,9 @@ use crate::backend::cpu::{MIN_PARALLEL, memory};
 use crate::error::Result;
 use crate::stop::Stop;
 
-/// Activations that a tile of [`super::vnni`] takes at once.
-pub(super) const TILE: usize = 16;
+/// Activations that a tile of [`super::vnni`] takes at once, where there are so many; a tile that is not full would take
+/// as long.
+pub(super) const TILES: [usize; 3] = [4, 8, 16];
 
 /// The group that the int8 kernels are written for: all that quantised models use but for odd ones.
 pub(super) const GROUP: usize = 32;
@@ -30,9 +31,11 @@ pub(in crate::backend::cpu) struct Quantized {
     tiles: Option<Tiles>,
 }
 
-/// The same values tile by tile of 16 rows, zeros where a tile is not full.
+/// The same values tile by tile, zeros where a tile is not full.
 #[derive(Debug, Default)]
 pub(super) struct Tiles {
+    /// Rows in a tile, one of [`TILES`].
+    pub(super) width: usize,
     /// (tile, group, quad, row): four neighbouring values of a row in one number.
     pub(super) quads: Vec<i32>,
     /// (tile, group, row): −128 times the sum of the group's values.
@@ -105,8 +108,11 @@ impl Quantized {
 
 impl Tiles {
     fn fill(&mut self, x: &Quantized, stop: &Stop) -> Result<()> {
-        let (groups, tiles) = (x.inputs / GROUP, x.rows.div_ceil(TILE));
-        let of_tiles = tiles * groups * TILE;
+        let most = TILES[TILES.len() - 1];
+        let width = TILES.into_iter().find(|&width| x.rows <= width).unwrap_or(most);
+        self.width = width;
+        let (groups, tiles) = (x.inputs / GROUP, x.rows.div_ceil(width));
+        let of_tiles = tiles * groups * width;
         for (numbers, count) in [(&mut self.quads, QUADS * of_tiles), (&mut self.offsets, of_tiles)] {
             numbers.clear();
             memory::grow(numbers, count)?;
@@ -115,19 +121,19 @@ impl Tiles {
         self.scales.clear();
         memory::grow(&mut self.scales, of_tiles)?;
         self.scales.resize(of_tiles, 0.0);
-        let numbers = self.offsets.par_chunks_exact_mut(groups * TILE);
-        let numbers = numbers.zip(self.scales.par_chunks_exact_mut(groups * TILE));
-        let quads = self.quads.par_chunks_exact_mut(groups * QUADS * TILE);
+        let numbers = self.offsets.par_chunks_exact_mut(groups * width);
+        let numbers = numbers.zip(self.scales.par_chunks_exact_mut(groups * width));
+        let quads = self.quads.par_chunks_exact_mut(groups * QUADS * width);
         quads.zip(numbers).enumerate().try_for_each(|(tile, (quads, (offsets, all_scales)))| {
             stop.check()?;
-            for row in tile * TILE..x.rows.min((tile + 1) * TILE) {
-                let ((values, scales), lane) = (x.row(row), row % TILE);
+            for row in tile * width..x.rows.min((tile + 1) * width) {
+                let ((values, scales), lane) = (x.row(row), row % width);
                 for (group, (values, scale)) in values.as_chunks::<GROUP>().0.iter().zip(scales).enumerate() {
-                    all_scales[group * TILE + lane] = *scale;
-                    offsets[group * TILE + lane] = -128 * values.iter().map(|x| i32::from(*x)).sum::<i32>();
+                    all_scales[group * width + lane] = *scale;
+                    offsets[group * width + lane] = -128 * values.iter().map(|x| i32::from(*x)).sum::<i32>();
                     for (quad, values) in values.as_chunks::<4>().0.iter().enumerate() {
                         let bytes = values.map(i8::cast_unsigned);
-                        quads[(group * QUADS + quad) * TILE + lane] = i32::from_le_bytes(bytes);
+                        quads[(group * QUADS + quad) * width + lane] = i32::from_le_bytes(bytes);
                     }
                 }
             }

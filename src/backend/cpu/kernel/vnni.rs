@@ -6,7 +6,7 @@
 use std::arch::x86_64::*;
 
 use super::limits::CHAINS;
-use super::q8::{GROUP, QUADS, Quantized, TILE, Tiles};
+use super::q8::{GROUP, QUADS, Quantized, Tiles};
 use super::{Rows, avx512};
 use crate::ops::matmul::LANES;
 
@@ -26,7 +26,13 @@ pub(super) fn q8(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
     match x.tiles() {
         Some(tiles) => {
             // SAFETY: a `Kernel` for VNNI exists only where the processor has these features.
-            unsafe { panels(tiles, groups, w, scales, out) }
+            unsafe {
+                match tiles.width {
+                    4 => panels::<4>(tiles, groups, w, scales, out),
+                    8 => panels::<8>(tiles, groups, w, scales, out),
+                    _ => panels::<16>(tiles, groups, w, scales, out),
+                }
+            }
         }
         None => {
             for (token, out) in out.iter_mut().enumerate() {
@@ -157,44 +163,39 @@ fn group_sums(v: [__m512i; 8]) -> __m512i {
     _mm512_permutexvar_epi32(order, _mm512_add_epi32(even, odd))
 }
 
-/// Tiles of activations with panels of 16 weight rows, one row a lane.
+/// Tiles of T rows of activations with panels of 16 weight rows, one row a lane.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn panels(x: &Tiles, groups: usize, w: Rows<'_>, scales: &[[u8; 4]], out: &mut [&mut [f32]]) {
+fn panels<const T: usize>(x: &Tiles, groups: usize, w: Rows<'_>, scales: &[[u8; 4]], out: &mut [&mut [f32]]) {
     let mut panel = vec![_mm512_setzero_si512(); groups * QUADS];
     let mut panel_scales = vec![_mm512_setzero_ps(); groups];
-    let mut sums = [[_mm512_setzero_ps(); TILE]; LANES];
+    let mut sums = [[_mm512_setzero_ps(); T]; LANES];
     for first in (0..w.count()).step_by(LANES) {
         let count = LANES.min(w.count() - first);
         pack(w, first, count, &mut panel);
-        for (group, packed) in panel_scales.iter_mut().enumerate() {
-            let row = |i: usize| scales[(first + i.min(count - 1)) * groups + group];
-            let values: [f32; LANES] = std::array::from_fn(|i| f32::from_le_bytes(row(i)));
-            // SAFETY: 16 values.
-            *packed = unsafe { _mm512_loadu_ps(values.as_ptr()) };
-        }
-        for (tile, out) in out.chunks_mut(TILE).enumerate() {
+        pack_scales(scales, groups, first, count, &mut panel_scales);
+        for (tile, out) in out.chunks_mut(T).enumerate() {
             let numbers = tile * groups..(tile + 1) * groups;
             for sums in &mut sums {
-                *sums = [_mm512_setzero_ps(); TILE];
+                *sums = [_mm512_setzero_ps(); T];
             }
-            let quads = x.quads.as_chunks::<TILE>().0.as_chunks::<QUADS>().0;
-            let offsets = x.offsets.as_chunks::<TILE>().0;
-            let x_scales = x.scales.as_chunks::<TILE>().0;
+            let quads = x.quads.as_chunks::<T>().0.as_chunks::<QUADS>().0;
+            let offsets = x.offsets.as_chunks::<T>().0;
+            let x_scales = x.scales.as_chunks::<T>().0;
             let activations =
                 (quads[numbers.clone()].iter()).zip(&offsets[numbers.clone()]).zip(&x_scales[numbers]);
             let weights = panel.as_chunks::<QUADS>().0.iter().zip(&panel_scales);
             for (group, (((quads, offsets), x_scales), (w, scale))) in activations.zip(weights).enumerate() {
-                let mut whole = [_mm512_setzero_si512(); TILE];
-                for t in 0..TILE {
+                let mut whole = [_mm512_setzero_si512(); T];
+                for t in 0..T {
                     whole[t] = _mm512_set1_epi32(offsets[t]);
                 }
                 for quad in 0..QUADS {
-                    for t in 0..TILE {
+                    for t in 0..T {
                         whole[t] = _mm512_dpbusd_epi32(whole[t], w[quad], _mm512_set1_epi32(quads[quad][t]));
                     }
                 }
                 let sums = &mut sums[group % LANES];
-                for t in 0..TILE {
+                for t in 0..T {
                     let scale = _mm512_mul_ps(_mm512_set1_ps(x_scales[t]), *scale);
                     sums[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole[t]), scale, sums[t]);
                 }
@@ -213,6 +214,26 @@ fn panels(x: &Tiles, groups: usize, w: Rows<'_>, scales: &[[u8; 4]], out: &mut [
                 out[first..first + count].copy_from_slice(&row[..count]);
             }
         }
+    }
+}
+
+/// Packs the scales of `count` ≤ 16 rows from `first` on in the order (group, row); the last row stands in for those
+/// that are missing.
+#[target_feature(enable = "avx512f")]
+fn pack_scales(scales: &[[u8; 4]], groups: usize, first: usize, count: usize, panel: &mut [__m512]) {
+    let rows: [&[[u8; 4]]; LANES] =
+        std::array::from_fn(|i| &scales[(first + i.min(count - 1)) * groups..][..groups]);
+    let (blocks, rest) = panel.as_chunks_mut::<LANES>();
+    for (block, panel) in blocks.iter_mut().enumerate() {
+        let of_row = |i: usize| rows[i][block * LANES..][..LANES].as_ptr();
+        // SAFETY: 16 values each.
+        *panel = avx512::transpose(std::array::from_fn(|i| unsafe { _mm512_loadu_ps(of_row(i).cast()) }));
+    }
+    for (group, panel) in rest.iter_mut().enumerate() {
+        let group = groups / LANES * LANES + group;
+        let values: [f32; LANES] = std::array::from_fn(|i| f32::from_le_bytes(rows[i][group]));
+        // SAFETY: 16 values.
+        *panel = unsafe { _mm512_loadu_ps(values.as_ptr()) };
     }
 }
 

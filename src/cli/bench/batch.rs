@@ -1,0 +1,54 @@
+//! How fast several texts grow side by side, beside one alone.
+
+use std::time::{Duration, Instant};
+
+use super::prompt;
+use super::report::{Batched, Spread};
+use crate::backend::Backend;
+use crate::error::{Error, Result};
+use crate::generate::{Batch, Prompts, Sampler, Sampling};
+use crate::model::Model;
+use crate::trace::NoProbe;
+
+/// Times batches of each of `sizes` prompts of `tokens` tokens, after each of which `draws` are drawn; first one alone.
+pub(super) fn measure(
+    model: &Model<impl Backend>,
+    sizes: &[usize],
+    (tokens, draws): (usize, usize),
+) -> Result<Vec<Batched>> {
+    if sizes.contains(&0) || draws == 0 {
+        return Err(Error::usage("a batch of this size cannot be timed")
+            .expected("--batch 1 or more, and --gen 1 or more")
+            .found(format!("--batch {sizes:?}, --gen {draws}"))
+            .next("give other sizes"));
+    }
+    let mut all: Vec<Batched> = Vec::new();
+    for &size in [1].iter().chain(sizes.iter().filter(|&&size| size != 1)) {
+        let (rate, decode) = time(model, size, tokens, draws)?;
+        let ratio = rate / all.first().map_or(rate, |alone| alone.rate);
+        all.push(Batched { size, rate, ratio, decode });
+    }
+    Ok(all)
+}
+
+/// Tokens that are drawn in a second, the passes over the prompts included, and in each pass after those.
+fn time(model: &Model<impl Backend>, size: usize, tokens: usize, draws: usize) -> Result<(f64, Spread)> {
+    // Prompts that differ, as those of people do.
+    let ids = prompt(&model.config, tokens);
+    let shifted = |by: usize| ids.iter().map(move |id| ((*id as usize + by) % model.config.vocab) as u32);
+    let ids = (0..size).map(|by| shifted(by).collect()).collect();
+    let prompts =
+        Prompts { ids, ends: Vec::new(), draws, context: None, memory: model.backend.free_memory() };
+    let mut batch = Batch::new(model, Sampler::new(Sampling::default())?, prompts, |_| None)?;
+    let (mut drawn, mut rates, started) = (0, Vec::new(), Instant::now());
+    let mut whole = Duration::ZERO;
+    while batch.next()? {
+        let decodes = batch.reads().all(|read| read.dims.start > 0);
+        let pass = Instant::now();
+        let count = batch.pass(&mut NoProbe)?.len();
+        drawn += count;
+        rates.extend(decodes.then(|| count as f64 / pass.elapsed().as_secs_f64()));
+        whole = started.elapsed();
+    }
+    Ok((drawn as f64 / whole.as_secs_f64(), Spread::of(rates.into_iter())))
+}
