@@ -44,8 +44,9 @@ pub(super) fn read(args: &RunArgs, tokenizer: Option<&dyn Tokenizer>, context: u
         };
         match (prompt, place) {
             (Ok((text, ids)), place) => Ok(Prompt { text, ids, place }),
-            (Err(error), Some(place)) => Err(error.at(place)),
-            (Err(error), None) => Err(error),
+            (Err(error @ Error::Prompt(_)), Some(place)) => Err(error.at(place)),
+            // What is wrong with a file says which.
+            (Err(error), _) => Err(error),
         }
     });
     prompts.collect()

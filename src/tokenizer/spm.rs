@@ -16,6 +16,7 @@
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::bpe::{self, Step};
 use super::merges::{Merge, Priority, Stretch, Way};
@@ -45,7 +46,7 @@ pub(super) enum Kind {
 #[derive(Debug)]
 pub(super) struct Piece {
     /// Its bytes as they are compared with the text; the caller decides how a space is written.
-    pub(super) bytes: Box<[u8]>,
+    pub(super) bytes: Arc<[u8]>,
     /// Where it stands among the merges: the highest first.
     pub(super) score: f32,
     /// What it stands for.
@@ -56,8 +57,8 @@ pub(super) struct Piece {
 #[derive(Debug)]
 pub(super) struct Pieces {
     pieces: Vec<Piece>,
-    /// Ids of the pieces that are text, in the order of their bytes, for looking one up.
-    sorted: Vec<u32>,
+    /// Ids of the pieces that are text.
+    texts: HashMap<Arc<[u8]>, u32>,
     /// The token of each byte.
     bytes: Box<[Option<u32>; 256]>,
     longest: usize,
@@ -102,11 +103,11 @@ impl Pieces {
     /// A vocabulary; the place of a piece is its id. Of pieces with equal bytes the first one counts.
     pub(super) fn new(pieces: Vec<Piece>) -> Self {
         let mut bytes = Box::new([None; 256]);
-        let (mut sorted, mut user, mut longest) = (Vec::new(), Vec::new(), 0);
+        let (mut texts, mut user, mut longest) = (HashMap::new(), Vec::new(), 0);
         for (id, piece) in (0..).zip(&pieces) {
             match piece.kind {
                 Kind::Text | Kind::User | Kind::Unused => {
-                    sorted.push(id);
+                    texts.entry(Arc::clone(&piece.bytes)).or_insert(id);
                     longest = longest.max(piece.bytes.len());
                     if piece.kind == Kind::User
                         && let Ok(name) = std::str::from_utf8(&piece.bytes)
@@ -118,9 +119,7 @@ impl Pieces {
                 Kind::Special => {}
             }
         }
-        // Stable, so that of equal pieces the lowest id comes first.
-        sorted.sort_by_key(|&id: &u32| -> &[u8] { &pieces[id as usize].bytes });
-        Self { pieces, sorted, bytes, longest, user: Specials::new(user) }
+        Self { pieces, texts, bytes, longest, user: Specials::new(user) }
     }
 
     /// Number of ids.
@@ -135,9 +134,7 @@ impl Pieces {
 
     /// The id of the piece that is this text.
     pub(super) fn lookup(&self, text: &[u8]) -> Option<u32> {
-        let bytes = |id: u32| &*self.pieces[id as usize].bytes;
-        let at = self.sorted.partition_point(|&id| bytes(id) < text);
-        self.sorted.get(at).copied().filter(|&id| bytes(id) == text)
+        self.texts.get(text).copied()
     }
 
     /// Appends the tokens of `text` to `ids`. A character that becomes part of no piece is spelt with the
