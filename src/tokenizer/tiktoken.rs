@@ -15,12 +15,11 @@
 //! into two others: the same ids, and for a token of n bytes up to n pairs.)
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rayon::prelude::*;
-use tokenizers::models::bpe::Merges;
+use tokenizers::models::bpe::{Merges, Vocab};
 
 use super::hf::HfTokenizer;
 use super::hf::byte_level::{ByteLevel, Cut, spelt};
@@ -116,20 +115,20 @@ pub(super) fn parse(bytes: &[u8], llama_3: bool, place: &str) -> Result<HfTokeni
         return Err(wrong(&expected, format!("up to {longest} bytes, {bytes} in all")));
     }
     let names = names(if llama_3 { LLAMA_3 } else { LLAMA_3_1 });
-    let ranks: HashMap<&[u8], u32> = lines.iter().map(|(token, rank)| (&**token, *rank)).collect();
-    let twice = names.iter().filter(|name| ranks.contains_key(name.as_bytes())).count();
+    let tokens: Vec<String> = lines.iter().map(|(token, _)| spelt(token)).collect();
+    let ranks: Vocab = tokens.iter().cloned().zip(0..).collect();
+    let twice = names.iter().filter(|name| ranks.contains_key(*name)).count();
     if ranks.len() - twice != lines.len() {
         let found = format!("{} tokens under {} ranks", ranks.len() - twice, lines.len());
         return Err(wrong("every token once, and none that is a special one", found));
     }
-    if let Some(byte) = (0..=u8::MAX).find(|byte| !ranks.contains_key(&[*byte][..])) {
+    if let Some(byte) = (0..=u8::MAX).find(|&byte| !ranks.contains_key(&spelt(&[byte]))) {
         return Err(wrong("a token for each of the 256 bytes", format!("none for 0x{byte:02X}")));
     }
-    let tokens: Vec<String> = lines.iter().map(|(token, _)| spelt(token)).collect();
     let first = tokens.len() as u32;
     let id = |name: &&str| names.iter().position(|known| known == name).map(|at| first + at as u32);
     let parts = ByteLevel {
-        merges: merges(&lines, &tokens, &ranks),
+        merges: merges(&tokens, &ranks),
         by_id: true,
         added: Vec::new(),
         special: (first..first + SPECIALS).collect(),
@@ -143,24 +142,25 @@ pub(super) fn parse(bytes: &[u8], llama_3: bool, place: &str) -> Result<HfTokeni
     parts.build(place)
 }
 
-/// For each token the last two that merging makes it of, where it does: `lines` are the bytes of the tokens in the order
-/// of their ranks, and `tokens` how they are spelt.
-fn merges(lines: &[(Vec<u8>, u32)], tokens: &[String], ranks: &HashMap<&[u8], u32>) -> Merges {
-    let last = |(bytes, _): &(Vec<u8>, u32)| {
-        let rank = |(from, to): (usize, usize)| ranks.get(&bytes[from..to]).copied();
-        let join = |left: (usize, usize), right: (usize, usize)| {
+/// For each token the last two that merging makes it of, where it does. They are spelt in GPT-2's alphabet.
+fn merges(tokens: &[String], ranks: &Vocab) -> Merges {
+    let last = |token: &String| {
+        let join = |left: Span, right: Span| {
             let span = (left.0, right.1);
-            rank(span).map(|rank| (Reverse(rank), span))
+            ranks.get(&token[span.0..span.1]).map(|&rank| (Reverse(rank), span))
         };
+        let letters: Vec<Span> =
+            token.char_indices().map(|(at, letter)| (at, at + letter.len_utf8())).collect();
         let mut cut = None;
-        let parts = (0..bytes.len()).map(|at| (at, at + 1)).collect();
-        let whole = bpe::merge(parts, join, |step| cut = Some(step.right)).len() == 1;
-        let cut = cut.filter(|_| whole)?;
-        let [left, right] = [(0, cut), (cut, bytes.len())].map(rank);
-        Some((tokens.get(left? as usize)?.clone(), tokens.get(right? as usize)?.clone()))
+        let whole = bpe::merge(letters.clone(), join, |step| cut = Some(letters[step.right].0)).len() == 1;
+        let (left, right) = token.split_at(cut.filter(|_| whole)?);
+        Some((left.to_owned(), right.to_owned()))
     };
-    lines.par_iter().filter_map(last).collect()
+    tokens.par_iter().filter_map(last).collect()
 }
+
+/// Bytes of a token's spelling: where they begin and end.
+type Span = (usize, usize);
 
 /// The names of all special tokens: those with a meaning where they are, and reserved ones between.
 fn names(meaning: &[(u32, &str)]) -> Vec<String> {
