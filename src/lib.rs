@@ -37,7 +37,8 @@
 //! | an operation's kernel for a second device | `backend/<device>/`: the function of [`backend::Backend`] with the operation's name. A fused one replaces a default body; where the sums have another order than in [`ops`], `keeps_order` says so. Nothing else names the operation |
 //!
 //! Modules import only what stands above them: error, stop, config ← ops ← backend ← model ← generate ← cli;
-//! stop imports error only, trace error and config, and tui imports trace and nothing that computes. checkpoint and
+//! stop imports error only, trace error and config, explain trace and ops, and tui imports trace and nothing that
+//! computes. check imports all that runs a model, and knows no file. checkpoint and
 //! tokenizer read with the same care, by files, and know nothing of each other. hub imports checkpoint, which knows
 //! nothing of it: the cli turns a name into a path. `tests/architecture.rs` holds these edges.
 

@@ -3,6 +3,8 @@
 
 #[path = "cli/batch.rs"]
 mod batch;
+#[path = "cli/check.rs"]
+mod check;
 mod common;
 #[path = "cli/export.rs"]
 mod export;

@@ -9,6 +9,8 @@ mod check;
 mod common;
 #[path = "replay/export.rs"]
 mod export;
+#[path = "replay/fault.rs"]
+mod fault;
 #[path = "replay/memory.rs"]
 mod memory;
 #[path = "replay/other.rs"]

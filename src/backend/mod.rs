@@ -181,7 +181,7 @@ pub trait Backend: Sized + Send + Sync {
     /// [`ORDERS_APART`], before they are rounded.
     fn product_keeps_order(&self, matrix: &Self::Matrix, tokens: usize) -> bool;
 
-    /// The same device with each of its kernels, as alike in everything else. Each reads what any of them made.
+    /// The same device once with each of its kernels, alike in everything else: each reads what any of them made.
     fn kernels(&self) -> Vec<Self>;
 
     /// Rows of `matrix` as a matrix of their own, which shares their memory.

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::explain::{Cell, Drawing, Place, Rules};
 use crate::model::Model;
 use crate::replay::derive::{derive, is_derived};
+use crate::trace::stage::Section;
 use crate::trace::{Frame, PassDims, Recorder, Select, Site, Stage, Values};
 
 /// What a recorded run had, and what was found of it.
@@ -65,9 +66,9 @@ pub(super) fn record<'m, B: Backend>(runs: &Runs<'m, B>, sample: &Sample) -> Res
     });
     let (select, mut logits, mut passes) = (Select::all(), Vec::new(), Vec::new());
     runs.passes(
-        |dims| {
+        |dims, random| {
             passes.push(dims);
-            taking.borrow_mut().begin(dims);
+            taking.borrow_mut().begin(dims, random);
             Recorder::new(model.sizes(), dims, &select, |frame| taking.borrow_mut().take(frame))
         },
         |_, last| {
@@ -81,9 +82,9 @@ pub(super) fn record<'m, B: Backend>(runs: &Runs<'m, B>, sample: &Sample) -> Res
 }
 
 impl<B: Backend> Taking<'_, '_, B> {
-    fn begin(&mut self, dims: PassDims) {
+    fn begin(&mut self, dims: PassDims, random: Option<f64>) {
         self.dims = dims;
-        self.rules.push(dims);
+        self.rules.push(dims, random);
     }
 
     /// Takes the next frame, and where it is the last of a layer, or of the pass, looks at all of them.
@@ -93,16 +94,33 @@ impl<B: Backend> Taking<'_, '_, B> {
         let rows = self.rules.sizes().rows(site.stage.axes(), self.dims);
         self.prints.add(site, 0..rows, frame.values());
         self.frames.insert(site, Arc::new(frame));
-        if self.failed.is_none() && (site.stage == Stage::FfnResidual || site.stage == Stage::Sampled) {
-            self.failed = self.look(site.layer).err();
+        let whole = match (site.stage, site.layer) {
+            // All that comes before the layers is there.
+            (Stage::AttnNorm, Some(0)) => Section::Start,
+            (Stage::FfnResidual, _) => Section::Layer,
+            (Stage::Sampled, _) => Section::End,
+            _ => return,
+        };
+        if self.failed.is_none() {
+            self.failed = self.look(whole, site.layer).err();
+        }
+        if whole == Section::Layer {
             self.runs.tick("computing every stage again");
         }
     }
 
-    /// Computes the stages of a layer again, or those outside the layers, and lets go what nobody reads any more.
-    fn look(&mut self, layer: Option<usize>) -> Result<()> {
+    /// Computes the stages of a layer again, or those before or after the layers, and lets go what nobody reads any
+    /// more.
+    fn look(&mut self, part: Section, layer: Option<usize>) -> Result<()> {
         let mut sites: Vec<Site> = self.frames.keys().copied().collect();
-        sites.retain(|site| site.layer == layer && site.pass == self.dims.pass);
+        sites.retain(|site| {
+            site.pass == self.dims.pass
+                && match (part, site.stage.info().section) {
+                    (Section::Layer, _) => site.layer == layer,
+                    (Section::Start, section) => section == Section::Start,
+                    (_, section) => matches!(section, Section::End | Section::Sampler),
+                }
+        });
         sites.sort_unstable_by_key(|site| site.stage);
         self.derive(&sites)?;
         let model = self.runs.model;
@@ -113,16 +131,16 @@ impl<B: Backend> Taking<'_, '_, B> {
             self.count(site);
         }
         self.kernels.see(&self.rules, self.dims, &sites, &self.frames)?;
-        let (dims, last) = (self.dims, self.rules.sizes().layers - 1);
-        self.frames.retain(|site, _| match (site.stage, site.layer) {
+        let dims = self.dims;
+        self.frames.retain(|site, _| match part {
             // What is in the cache comes from these, in later passes too.
-            (Stage::XkRope | Stage::Xv, _) => true,
-            (Stage::FfnResidual, Some(of)) => {
-                site.pass == dims.pass && layer.is_some() && (of == last || Some(of) == layer)
+            _ if matches!(site.stage, Stage::XkRope | Stage::Xv) => true,
+            Section::Start => true,
+            Section::Layer => {
+                let goes_on = site.layer == layer && site.stage == Stage::FfnResidual;
+                site.pass == dims.pass && (site.layer.is_none() || goes_on)
             }
-            // What is outside the layers is looked at last.
-            (_, None) => site.pass == dims.pass && layer.is_some(),
-            _ => false,
+            Section::End | Section::Sampler => false,
         });
         Ok(())
     }

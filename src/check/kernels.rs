@@ -70,14 +70,7 @@ impl<'m, B: Backend> Kernels<'m, B> {
                 (_, None, Some(weight)) => self.norm(rules, site, weight, frames)?,
                 (Stage::AttnHeads, ..) => self.attention(rules, dims, site, frames)?,
                 (Stage::FfnSilu, ..) => self.silu(rules, site, frames)?,
-                (
-                    Stage::AttnNormQ8
-                    | Stage::AttnHeadsQ8
-                    | Stage::FfnNormQ8
-                    | Stage::FfnHiddenQ8
-                    | Stage::FinalNormQ8,
-                    ..,
-                ) => self.int8(rules, dims, site, frames)?,
+                (stage, ..) if stage.is_int8() || stage.is_scale() => self.int8(rules, dims, site, frames)?,
                 _ => {}
             }
         }
@@ -190,7 +183,7 @@ impl<'m, B: Backend> Kernels<'m, B> {
         })
     }
 
-    /// The int8 values of what a product reads.
+    /// The int8 values of what a product reads, or their scales.
     fn int8(&mut self, rules: &Rules, dims: PassDims, site: Site, frames: &Frames) -> Result<()> {
         let (Some(x), Precision::Q8 { group }) = (input(rules, site, frames), self.model.backend.precision())
         else {
@@ -198,12 +191,15 @@ impl<'m, B: Backend> Kernels<'m, B> {
         };
         let x = values(x);
         let width = x.len() / dims.tokens;
-        let as_floats = |values: &[i8]| values.iter().map(|x| f32::from(*x)).collect::<Vec<_>>();
-        let (plain, _) = plain::quantized(x, width, group);
-        self.each(rules, site, &as_floats(&plain), |backend| {
+        let shown = |steps: &[i8], scales: &[f32]| match site.stage.is_int8() {
+            true => steps.iter().map(|x| f32::from(*x)).collect::<Vec<_>>(),
+            false => scales.to_vec(),
+        };
+        let (steps, scales) = plain::quantized(x, width, group);
+        self.each(rules, site, &shown(&steps, &scales), |backend| {
             let (input, mut found) = (prepared(backend, dims, x, width)?, Vec::new());
-            backend.read_quantized(&input, 0..dims.tokens, &mut |values, _| {
-                found = as_floats(values);
+            backend.read_quantized(&input, 0..dims.tokens, &mut |steps, scales| {
+                found = shown(steps, scales);
                 Ok(())
             })?;
             Ok(found)

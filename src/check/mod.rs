@@ -194,17 +194,19 @@ impl<B: Backend> Runs<'_, B> {
         (self.progress)(what, done);
     }
 
-    /// Runs the passes, each watched by a probe of its own, and hands over the last logits of each.
+    /// Runs the passes, each watched by a probe of its own, made for it and the random number of its draw, and hands over
+    /// the last logits of each.
     fn passes<P: Probe>(
         &self,
-        mut probe: impl FnMut(PassDims) -> P,
+        mut probe: impl FnMut(PassDims, Option<f64>) -> P,
         mut see: impl FnMut(P, Vec<u32>) -> Result<()>,
     ) -> Result<()> {
         let sampler = Sampler::new(SAMPLING)?;
+        let mut numbers = sampler.numbers();
         let mut session = Session::with_capacity(self.model, sampler, self.ids.len() + self.decodes())?;
         let mut ids = self.ids.to_vec();
         for _ in 0..=self.decodes() {
-            let mut watcher = probe(session.next_pass(ids.len()));
+            let mut watcher = probe(session.next_pass(ids.len()), numbers.next());
             ids = vec![session.run(&ids, &mut watcher)?];
             let mut logits = Vec::new();
             forward::last_logits(self.model, &session.work, 0, |values| {
@@ -220,7 +222,7 @@ impl<B: Backend> Runs<'_, B> {
     fn plain(&self) -> Result<Vec<Vec<u32>>> {
         let mut all = Vec::new();
         self.passes(
-            |_| NoProbe,
+            |_, _| NoProbe,
             |NoProbe, logits| {
                 all.push(logits);
                 (0..self.model.config.layers).for_each(|_| self.tick("running unwatched"));
@@ -241,7 +243,7 @@ impl<B: Backend> Runs<'_, B> {
         let mut seen = prints::Prints::default();
         let ran = pool.install(|| {
             self.passes(
-                |_| prints::Printing::new(|| self.tick("running on another number of threads")),
+                |_, _| prints::Printing::new(|| self.tick("running on another number of threads")),
                 |probe, _| {
                     seen.extend(probe.prints);
                     Ok(())

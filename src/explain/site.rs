@@ -29,6 +29,8 @@ pub struct Rules {
     drawing: Drawing,
     frequencies: Vec<Frequency>,
     passes: Vec<PassDims>,
+    /// The random number that each pass's draw took.
+    randoms: Vec<Option<f64>>,
 }
 
 /// The rules of the cells of one site.
@@ -52,12 +54,13 @@ impl Rules {
     /// `drawing` says. It has no pass yet.
     pub fn new(card: ModelCard, cache: CacheDtype, drawing: Drawing) -> Self {
         let (sizes, frequencies) = (card.sizes(), Frequency::all(&card.config));
-        Self { card, sizes, cache, drawing, frequencies, passes: Vec::new() }
+        Self { card, sizes, cache, drawing, frequencies, passes: Vec::new(), randoms: Vec::new() }
     }
 
-    /// Takes note of the next pass.
-    pub fn push(&mut self, dims: PassDims) {
+    /// Takes note of the next pass, and of the random number that its draw takes, where it takes one.
+    pub fn push(&mut self, dims: PassDims, random: Option<f64>) {
         self.passes.push(dims);
+        self.randoms.push(random);
     }
 
     /// The sizes of the model.
@@ -279,7 +282,11 @@ impl SiteRules<'_> {
                 let Drawing { top_k, top_p, .. } = self.rules.drawing;
                 Fold::Nucleus { probs: self.line(0, 0, 1, vocab), at, top_k, top_p }
             }
-            Stage::Sampled => Fold::Draw { nucleus: self.line(0, 0, 1, vocab) },
+            Stage::Sampled => {
+                let number = self.rules.passes.iter().position(|dims| dims.pass == self.dims.pass);
+                let random = number.and_then(|number| self.rules.randoms[number]);
+                Fold::Draw { nucleus: self.line(0, 0, 1, vocab), random }
+            }
         }
     }
 
@@ -372,5 +379,127 @@ impl SiteRules<'_> {
 
     fn weight(&self) -> Place {
         self.weight.unwrap_or_else(|| unreachable!("{} reads no weight", self.site))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ModelConfig;
+
+    /// The rules of a small model: three tokens, then one.
+    fn rules(precision: Precision, change: impl FnOnce(&mut ModelConfig)) -> Rules {
+        let card = ModelCard { precision, ..ModelCard::small(change) };
+        let mut rules = Rules::new(card, CacheDtype::F16, Drawing { temperature: 0.0, top_k: 0, top_p: 1.0 });
+        rules.push(PassDims { pass: 0, start: 0, tokens: 3 }, None);
+        rules.push(PassDims { pass: 1, start: 3, tokens: 1 }, None);
+        rules
+    }
+
+    /// The rule of the cell at an index.
+    fn rule(rules: &Rules, site: Site, index: &[usize]) -> Fold {
+        let shape = rules.sizes.shape(site.stage.axes(), rules.pass(site.pass).unwrap());
+        let at = shape.iter().zip(index).fold(0, |at, (length, index)| at * length + index);
+        rules.of(site).unwrap().cell(at).fold
+    }
+
+    fn address(rules: &Rules, cell: Cell) -> String {
+        rules.address(cell).to_string()
+    }
+
+    #[test]
+    fn a_row_of_the_cache_comes_from_the_pass_that_wrote_it() {
+        let rules = rules(Precision::F32, |_| {});
+        for (key, from) in [(1, "p0/L1/xk_rope[t=1,g=0,c=2]"), (3, "p1/L1/xk_rope[t=0,g=0,c=2]")] {
+            let Fold::Cached { from: cell, dtype } =
+                rule(&rules, Site::layer(1, 1, Stage::CacheK), &[key, 0, 2])
+            else {
+                panic!("row {key}")
+            };
+            assert_eq!((address(&rules, cell), dtype), (from.into(), CacheDtype::F16));
+        }
+        let sources = rules.sources(Site::layer(1, 1, Stage::CacheV));
+        assert_eq!(sources, [0, 1].map(|pass| Site::layer(pass, 1, Stage::Xv)));
+    }
+
+    #[test]
+    fn a_product_reads_a_row_of_its_matrix_and_a_tied_head_the_embedding_table() {
+        let plain = rules(Precision::F32, |config| (config.tied, config.qkv_bias) = (true, true));
+        let Fold::Product { a, b, bias } = rule(&plain, Site::layer(0, 1, Stage::Xq), &[2, 1, 3]) else {
+            panic!()
+        };
+        assert_eq!((a.count, b.count), (8, 8));
+        let addresses = [a.cell(5), b.cell(5), bias.unwrap()].map(|cell| address(&plain, cell));
+        assert_eq!(addresses, ["p0/L1/attn_norm[t=2,d=5]", "L1/wq[o=7,i=5]", "L1/bq[o=7]"]);
+        let Fold::Product { a, b, bias: None } = rule(&plain, Site::once(1, Stage::Logits), &[0, 9]) else {
+            panic!()
+        };
+        let addresses = [a.cell(0), b.cell(7)].map(|cell| address(&plain, cell));
+        assert_eq!(addresses, ["p1/final_norm[t=0,d=0]", "tok_embeddings[v=9,d=7]"]);
+        let Fold::Norm { x, .. } = rule(&plain, Site::once(1, Stage::FinalNorm), &[0, 4]) else { panic!() };
+        assert_eq!(address(&plain, x.cell(4)), "p1/L1/ffn_residual[t=0,d=4]", "of the last layer");
+
+        let int8 = rules(Precision::Q8 { group: 3 }, |_| {});
+        let Fold::Int8 { x, scales, group: 3, .. } = rule(&int8, Site::layer(0, 0, Stage::Xk), &[1, 0, 0])
+        else {
+            panic!()
+        };
+        assert_eq!(address(&int8, x.cell(7)), "p0/L0/attn_norm_q8[t=1,d=7]");
+        assert_eq!(
+            (scales.count, address(&int8, scales.cell(2))),
+            (3, "p0/L0/attn_norm_scale[t=1,j=2]".into())
+        );
+        let Fold::Steps { scale, .. } = rule(&int8, Site::layer(0, 0, Stage::FfnNormQ8), &[1, 5]) else {
+            panic!()
+        };
+        assert_eq!(address(&int8, scale), "p0/L0/ffn_norm_scale[t=1,j=1]");
+        let Fold::Step { x } = rule(&int8, Site::layer(0, 0, Stage::AttnHeadsScale), &[2, 2]) else {
+            panic!()
+        };
+        assert_eq!(address(&int8, x.cell(1)), "p0/L0/attn_heads[t=2,h=1,c=3]", "groups go over heads");
+        assert_eq!(x.count, 2, "the last is short");
+    }
+
+    #[test]
+    fn attention_reads_the_keys_that_a_token_sees_and_the_kv_head_that_its_head_shares() {
+        let rules = rules(Precision::F32, |config| (config.window, config.window_from) = (Some(2), 1));
+        let softmax = |layer, token| rule(&rules, Site::layer(0, layer, Stage::Softmax), &[1, token, 2]);
+        let Fold::Softmax { x, at, .. } = softmax(1, 2) else { panic!() };
+        assert_eq!(
+            (x.count, at, address(&rules, x.cell(0))),
+            (2, Some(1), "p0/L1/masked_scores[h=1,t=2,k=1]".into())
+        );
+        let Fold::Softmax { x, at, .. } = softmax(0, 1) else { panic!() };
+        assert_eq!((x.count, at), (2, None), "layer 0 has no window; key 2 comes later");
+        let Fold::Product { a, b, .. } = rule(&rules, Site::layer(0, 1, Stage::AttnHeads), &[2, 1, 3]) else {
+            panic!()
+        };
+        let addresses = [a.cell(1), b.cell(1)].map(|cell| address(&rules, cell));
+        assert_eq!(addresses, ["p0/L1/softmax[h=1,t=2,k=2]", "p0/L1/values[k=2,h=1,c=3]"]);
+        let Fold::Same { from } = rule(&rules, Site::layer(0, 1, Stage::Values), &[2, 1, 3]) else {
+            panic!()
+        };
+        assert_eq!(address(&rules, from), "p0/L1/cache_v[k=2,g=0,c=3]");
+        let mask = |stage, layer| rule(&rules, Site { layer, ..Site::once(0, stage) }, &[2, 0]);
+        assert_eq!(
+            mask(Stage::Mask, None),
+            Fold::Hide { seen: false },
+            "outside the layers, of those with a window"
+        );
+    }
+
+    #[test]
+    fn a_pair_is_two_halves_or_two_neighbours() {
+        for (pairing, expected) in [(Pairing::Halves, [1, 3]), (Pairing::Neighbours, [2, 3])] {
+            let rules = rules(Precision::Bf16, |config| config.pairing = pairing);
+            let site = Site::layer(0, 0, Stage::XqRope);
+            let Fold::Rotate { pair, cos, second: true, .. } = rule(&rules, site, &[2, 1, 3]) else {
+                panic!()
+            };
+            let expected = expected.map(|c| format!("p0/L0/xq[t=2,h=1,c={c}]"));
+            assert_eq!(pair.map(|cell| address(&rules, cell)), expected);
+            assert_eq!(address(&rules, cos), "p0/rope_cos[t=2,i=1]");
+            assert_eq!(rules.of(site).unwrap().cell(0).rounded, Rounded::ProductsAndSum);
+        }
     }
 }

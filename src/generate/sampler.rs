@@ -88,6 +88,12 @@ impl Sampler {
         self.clone().with_stream(self.random.get_stream().wrapping_add(count))
     }
 
+    /// The random numbers from 0 to 1 that the next draws take, one each. They stay where they are.
+    pub fn numbers(&self) -> impl Iterator<Item = f64> + use<> {
+        let mut random = self.random.clone();
+        std::iter::repeat_with(move || random.random())
+    }
+
     /// Draws a token from `logits` (V), and shows the probe `probs`, `nucleus` and `sampled` of `pass` over `sequence`.
     ///
     /// Logits that are not a number are never drawn; where all are, the answer is token 0.

@@ -38,13 +38,13 @@ fn slow_export(folder: &Path, place: &Path) -> Child {
     child
 }
 
-fn interrupt(child: &Child) {
+pub(crate) fn interrupt(child: &Child) {
     let pid = child.id().to_string();
     assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
 }
 
 /// Waits for the end after Ctrl-C, and answers what was said.
-fn end(mut child: Child) -> String {
+pub(crate) fn end(mut child: Child) -> String {
     let asked = Instant::now();
     let status = loop {
         match child.try_wait().unwrap() {

@@ -71,11 +71,13 @@ impl Printed<'_> {
         writeln!(out, "{read} tokens in one pass, then {passes} decode {decodes}")?;
         match rows {
             (taken, all) if taken == all => writeln!(out, "all {all} rows of the matrices computed again")?,
-            (taken, all) => writeln!(
-                out,
-                "{taken} of {all} rows of the matrices computed again ({} of each at least; --full: all)",
-                crate::check::ROWS
-            )?,
+            (taken, all) => {
+                let least = crate::check::ROWS;
+                writeln!(
+                    out,
+                    "{taken} of {all} matrix rows computed again, {least} or more of each (--full: all)"
+                )?;
+            }
         }
         writeln!(out)?;
         for check in checks {

@@ -1,0 +1,134 @@
+//! `llama-trace check` as a user runs it.
+
+use std::fs;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::stop::{end, interrupt};
+use super::{command, fixture, llama_trace, models, ok, stderr, stdout};
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+/// The names of the lines.
+fn names(report: &Value) -> Vec<String> {
+    report["checks"].as_array().unwrap().iter().map(|check| check["name"].as_str().unwrap().into()).collect()
+}
+
+#[test]
+fn every_line_is_in_the_table_and_in_the_json_and_holds_in_every_precision() {
+    for precision in ["f32", "bf16", "q8"] {
+        let output = llama_trace(["check", "--precision", precision, "--format", "json"]);
+        let report = json(&ok(&output));
+        assert!(stderr(&output).is_empty(), "{}", stderr(&output));
+        let keys: Vec<_> = report.as_object().unwrap().keys().cloned().collect();
+        assert_eq!(keys, ["ok", "model", "backend", "precision", "checks"]);
+        let said = (&report["ok"], &report["backend"], &report["precision"]);
+        assert_eq!(said, (&true.into(), &"cpu".into(), &precision.into()));
+        let all = names(&report);
+        let kernels = all.iter().filter(|name| name.starts_with("kernel:")).count();
+        assert!(kernels > 0 && all.contains(&"kernel:portable".to_owned()), "{all:?}");
+        let mut others = all.clone();
+        others.retain(|name| !name.starts_with("kernel:"));
+        assert_eq!(others, ["recorded", "derived", "threads", "float64", "batch", "tokenizer"]);
+        for check in report["checks"].as_array().unwrap() {
+            let keys: Vec<_> = check.as_object().unwrap().keys().cloned().collect();
+            assert_eq!(keys, ["name", "ok", "skipped", "worst", "bound", "at"], "{check}");
+            assert!(check["worst"].as_f64().unwrap() <= check["bound"].as_f64().unwrap(), "{check}");
+            assert!(check["ok"] == true && check["skipped"].is_null(), "{check}");
+        }
+        let table = ok(&llama_trace(["check", "--precision", precision]));
+        assert_eq!(table.lines().filter(|line| line.starts_with("ok ")).count(), all.len(), "{table}");
+        assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+        assert!(
+            table.contains("256 or more of each (--full: all)") && table.ends_with("holds.\n"),
+            "{table}"
+        );
+    }
+    let full = ok(&llama_trace(["check", "--full"]));
+    assert!(full.contains("all 6144 rows of the matrices"), "{full}");
+}
+
+#[test]
+fn files_of_every_format_are_checked_and_what_cannot_be_is_skipped_with_its_reason() {
+    for path in [
+        "formats/hf/f32",
+        "formats/meta/single",
+        "formats/gguf/k_blocks.gguf",
+        "formats/llama2c/v2.bin",
+        "golden/mistral",
+    ] {
+        let model = fixture(path);
+        let output = command(["check", "--format", "json", "--model"]).arg(model).output().unwrap();
+        let report = json(&ok(&output));
+        let tokenizer = report["checks"].as_array().unwrap().last().unwrap();
+        let reason = if path.contains("gguf") { Value::Null } else { "the model has no tokenizer".into() };
+        assert_eq!((&tokenizer["ok"], &tokenizer["skipped"]), (&true.into(), &reason), "{path}");
+    }
+}
+
+#[test]
+fn what_is_not_a_number_is_exit_code_1_with_its_address() {
+    let folder = models::golden("gqa", |tensors| {
+        let name = "model.layers.1.mlp.up_proj.weight";
+        let bytes = &mut tensors.get_mut(name).unwrap().1;
+        bytes[..4].copy_from_slice(&f32::NAN.to_le_bytes());
+    });
+    let check = |more: &[&str]| command(["check", "--model"]).arg(folder.path()).args(more).output().unwrap();
+    let output = check(&["--format", "json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let report = json(&stdout(&output));
+    let line = report["checks"].as_array().unwrap().iter().find(|check| check["name"] == "float64").unwrap();
+    assert_eq!((&report["ok"], &line["ok"], &line["worst"]), (&false.into(), &false.into(), &"nan".into()));
+    assert_eq!(line["at"], "p0/L1/ffn_up[t=0,f=0]");
+    let said = stderr(&output);
+    assert!(said.contains("`float64` does not hold") && said.contains("p0/L1/ffn_up[t=0,f=0]"), "{said}");
+    let table = check(&[]);
+    assert_eq!(table.status.code(), Some(1));
+    assert!(stdout(&table).contains("FAIL  each stage = float64"), "{}", stdout(&table));
+}
+
+#[test]
+fn prompts_ids_kernels_and_devices_that_are_not_there_are_refused() {
+    let bare = fixture("golden/gqa");
+    let bare = bare.to_str().unwrap();
+    for (args, code, text) in [
+        (&["check", "--prompt", "a", "--ids", "1"][..], 2, "cannot be used with"),
+        (&["check", "--device", "gpu"], 2, "cpu"),
+        (&["check", "--cpu-kernel", "none"], 2, "no such kernel"),
+        (&["check", "--ids", "999999"], 4, "outside the model's vocabulary"),
+        (&["check", "--ids", ""], 4, "no tokens"),
+        (&["check", "--model", bare, "--prompt", "a"], 4, "no tokenizer"),
+        (&["check", "--model", "/nowhere"], 3, "/nowhere"),
+    ] {
+        let output = llama_trace(args);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(text), "{args:?}: {}", stderr(&output));
+    }
+    ok(&llama_trace(["check", "--ids", "5"]));
+    ok(&llama_trace(["check", "--prompt", "Once upon", "--threads", "1", "--cache-dtype", "f16"]));
+}
+
+#[test]
+fn ctrl_c_ends_a_check() {
+    let folder = tempfile::tempdir().unwrap();
+    models::zeros(folder.path(), [16, 512, 2048, 8, 300]);
+    let ids = folder.path().join("ids.txt");
+    fs::write(&ids, "1 ".repeat(1000)).unwrap();
+    let child = command(["check", "--full", "--ids"])
+        .arg(format!("@{}", ids.display()))
+        .arg("--model")
+        .arg(folder.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = child.unwrap();
+    // Once in each kind of work would take minutes: the runs, and what is computed again.
+    std::thread::sleep(Duration::from_secs(4));
+    assert!(child.try_wait().unwrap().is_none(), "the check is not long enough for this test");
+    interrupt(&child);
+    assert!(end(child).contains("interrupted"));
+}

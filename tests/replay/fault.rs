@@ -1,0 +1,422 @@
+//! The CPU with something about it that is otherwise.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use llama_trace::backend::cpu::Cpu;
+use llama_trace::backend::{
+    AttentionPart, AttentionShape, AttentionSink, Backend, Limits, Operation, PassRows, SeeGroups, Span,
+};
+use llama_trace::checkpoint::{Dtype, Tensor};
+use llama_trace::config::{CacheDtype, Pairing, Precision};
+use llama_trace::error::Result;
+use llama_trace::stop::Stop;
+
+/// What is otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Another last bit in every result that a viewer could compute by itself, which is said.
+    OtherBits,
+    /// RMSNorm without ε.
+    NoEpsilon,
+    /// The first query head reads the kv head of the last, and the last that of the first.
+    SwappedHeads,
+    /// One row of every product is summed from its end.
+    OtherOrder,
+    /// Attention without a window.
+    NoWindow,
+    /// Tokens are turned as if they stood one further.
+    OtherPosition,
+    /// What is cached is not in the order in which it was given.
+    OtherCache,
+    /// Another last bit where somebody looks at attention.
+    Watched,
+    /// Another last bit on one thread alone.
+    OneThread,
+    /// Another last bit where two sequences are in a pass.
+    Together,
+    /// SiLU gives something that is not a number.
+    NotANumber,
+    /// Products of two values are cut off and not rounded.
+    CutOff,
+    /// What is quantised is a hundredth larger.
+    OtherSteps,
+}
+
+/// The CPU, with a fault.
+#[derive(Clone)]
+pub(crate) struct Other {
+    cpu: Cpu,
+    fault: Fault,
+}
+
+impl Other {
+    pub(crate) fn new(cpu: Cpu, fault: Fault) -> Self {
+        Self { cpu, fault }
+    }
+}
+
+/// Activations as products read them, and as they were: for one that sums them itself.
+pub(crate) struct Input {
+    of_cpu: <Cpu as Backend>::Input,
+    x: Vec<f32>,
+    width: usize,
+}
+
+/// A pass, and how many sequences it has.
+pub(crate) struct Pass {
+    of_cpu: <Cpu as Backend>::Pass,
+    spans: Vec<Span>,
+}
+
+type Values = Vec<f32>;
+
+/// Another last bit, as another order of sums would give.
+fn other_bit(values: &mut [f32]) {
+    for value in values {
+        *value = f32::from_bits(value.to_bits() ^ 1);
+    }
+}
+
+/// Hands the parts of attention on, with another last bit.
+struct OtherBits<'a>(&'a mut dyn AttentionSink);
+
+impl AttentionSink for OtherBits<'_> {
+    fn wants(&self, part: AttentionPart) -> bool {
+        self.0.wants(part)
+    }
+
+    fn rows(&mut self, part: AttentionPart, rows: Range<usize>, values: &[f32]) {
+        let mut values = values.to_vec();
+        if !matches!(part, AttentionPart::Keys | AttentionPart::Values) {
+            other_bit(&mut values);
+        }
+        self.0.rows(part, rows, &values);
+    }
+}
+
+impl Backend for Other {
+    type Buffer = Values;
+    type Matrix = <Cpu as Backend>::Matrix;
+    type Vector = Values;
+    type Input = Input;
+    type Cache = <Cpu as Backend>::Cache;
+    type Pass = Pass;
+    type Mark = ();
+
+    fn name(&self) -> &'static str {
+        "other"
+    }
+
+    fn stop(&self) -> &Stop {
+        self.cpu.stop()
+    }
+
+    fn kernel_name(&self) -> &'static str {
+        self.cpu.kernel_name()
+    }
+
+    fn limits(&self, matrices: Dtype, mapped: &[&[u8]]) -> Result<Limits> {
+        self.cpu.limits(matrices, mapped)
+    }
+
+    fn precision(&self) -> Precision {
+        self.cpu.precision()
+    }
+
+    fn keeps_order(&self, _: Operation) -> bool {
+        self.fault != Fault::OtherBits
+    }
+
+    fn product_keeps_order(&self, matrix: &Self::Matrix, tokens: usize) -> bool {
+        self.cpu.product_keeps_order(matrix, tokens)
+    }
+
+    fn kernels(&self) -> Vec<Self> {
+        self.cpu.kernels().into_iter().map(|cpu| Self { cpu, ..*self }).collect()
+    }
+
+    fn cut(&self, matrix: &Self::Matrix, rows: Range<usize>) -> Result<Self::Matrix> {
+        self.cpu.cut(matrix, rows)
+    }
+
+    fn free_memory(&self) -> Option<usize> {
+        None
+    }
+
+    fn mark(&self) {}
+
+    fn between(&self, (): &(), (): &()) -> Duration {
+        Duration::ZERO
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.cpu.sync()
+    }
+
+    fn buffer(&self, count: usize) -> Result<Values> {
+        self.cpu.buffer(count)
+    }
+
+    fn matrix(&self, tensor: &Tensor) -> Result<Self::Matrix> {
+        self.cpu.matrix(tensor)
+    }
+
+    fn vector(&self, tensor: &Tensor) -> Result<Values> {
+        self.cpu.vector(tensor)
+    }
+
+    fn read(
+        &self,
+        buffer: &Values,
+        range: Range<usize>,
+        see: &mut dyn FnMut(&[f32]) -> Result<()>,
+    ) -> Result<()> {
+        self.cpu.read(buffer, range, see)
+    }
+
+    fn read_rows(
+        &self,
+        matrix: &Self::Matrix,
+        rows: Range<usize>,
+        see: &mut dyn FnMut(&[f32]) -> Result<()>,
+    ) -> Result<()> {
+        self.cpu.read_rows(matrix, rows, see)
+    }
+
+    fn read_int8_rows(&self, matrix: &Self::Matrix, rows: Range<usize>, see: SeeGroups<'_>) -> Result<()> {
+        self.cpu.read_int8_rows(matrix, rows, see)
+    }
+
+    fn read_vector(&self, vector: &Values, see: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
+        self.cpu.read_vector(vector, see)
+    }
+
+    fn write(&self, values: &[f32], buffer: &mut Values) -> Result<()> {
+        self.cpu.write(values, buffer)
+    }
+
+    fn new_pass(&self) -> Result<Self::Pass> {
+        Ok(Pass { of_cpu: self.cpu.new_pass()?, spans: Vec::new() })
+    }
+
+    fn begin_pass(&self, ids: &[u32], spans: &[Span], pass: &mut Self::Pass) -> Result<()> {
+        pass.spans = spans.to_vec();
+        self.cpu.begin_pass(ids, spans, &mut pass.of_cpu)
+    }
+
+    fn embedding(&self, table: &Self::Matrix, pass: &Self::Pass, out: &mut Values) -> Result<()> {
+        self.cpu.embedding(table, &pass.of_cpu, out)?;
+        if self.fault == Fault::Together && pass.spans.len() > 1 {
+            other_bit(&mut out[..1]);
+        }
+        Ok(())
+    }
+
+    fn rope_table(
+        &self,
+        frequencies: &Values,
+        pairs: usize,
+        pass: &Self::Pass,
+        cos: &mut Values,
+        sin: &mut Values,
+    ) -> Result<()> {
+        if self.fault != Fault::OtherPosition {
+            return self.cpu.rope_table(frequencies, pairs, &pass.of_cpu, cos, sin);
+        }
+        let (mut later, tokens) = (self.cpu.new_pass()?, pass.spans.iter().map(|span| span.tokens).sum());
+        let spans: Vec<_> = pass.spans.iter().map(|span| Span { start: span.start + 1, ..*span }).collect();
+        self.cpu.begin_pass(&vec![0; tokens], &spans, &mut later)?;
+        self.cpu.rope_table(frequencies, pairs, &later, cos, sin)
+    }
+
+    fn rms_norm(&self, x: &Values, weight: &Values, eps: f32, rows: usize, out: &mut Values) -> Result<()> {
+        let eps = if self.fault == Fault::NoEpsilon { 0.0 } else { eps };
+        self.cpu.rms_norm(x, weight, eps, rows, out)
+    }
+
+    fn input(&self) -> Self::Input {
+        Input { of_cpu: self.cpu.input(), x: Vec::new(), width: 0 }
+    }
+
+    fn prepare(
+        &self,
+        x: &Values,
+        width: usize,
+        pass: &Self::Pass,
+        rows: &PassRows,
+        input: &mut Self::Input,
+    ) -> Result<()> {
+        (input.x, input.width) = (x[..rows.count(&pass.spans) * width].to_vec(), width);
+        if self.fault == Fault::OtherSteps {
+            input.x.iter_mut().for_each(|x| *x *= 1.01);
+        }
+        let x = if self.fault == Fault::OtherSteps { &input.x } else { x };
+        self.cpu.prepare(x, width, &pass.of_cpu, rows, &mut input.of_cpu)
+    }
+
+    fn read_quantized(
+        &self,
+        input: &Self::Input,
+        rows: Range<usize>,
+        see: &mut dyn FnMut(&[i8], &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        self.cpu.read_quantized(&input.of_cpu, rows, see)
+    }
+
+    fn matmul(
+        &self,
+        x: &Self::Input,
+        w: &Self::Matrix,
+        bias: Option<&Values>,
+        out: &mut Values,
+    ) -> Result<()> {
+        self.cpu.matmul(&x.of_cpu, w, bias, out)?;
+        if self.fault == Fault::OneThread && rayon::current_num_threads() == 1 {
+            other_bit(&mut out[..1]);
+        }
+        if self.fault == Fault::OtherOrder {
+            let row = 3.min(w.outputs() - 1);
+            let of_bias = bias.map_or(0.0, |bias| bias[row]);
+            self.cpu.read_rows(w, row..row + 1, &mut |w_row| {
+                for (x, out) in x.x.chunks_exact(x.width).zip(out.chunks_exact_mut(w.outputs())) {
+                    let terms = x.iter().zip(w_row).rev();
+                    out[row] = terms.fold(0.0, |sum: f32, (x, w)| x.mul_add(*w, sum)) + of_bias;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn rope(
+        &self,
+        x: &Values,
+        cos: &Values,
+        sin: &Values,
+        pairing: Pairing,
+        heads: usize,
+        head_dim: usize,
+        rows: usize,
+        out: &mut Values,
+    ) -> Result<()> {
+        self.cpu.rope(x, cos, sin, pairing, heads, head_dim, rows, out)
+    }
+
+    fn cache_dtype(&self) -> CacheDtype {
+        self.cpu.cache_dtype()
+    }
+
+    fn new_cache(&self, count: usize) -> Result<Self::Cache> {
+        self.cpu.new_cache(count)
+    }
+
+    fn cache(
+        &self,
+        x: &Values,
+        width: usize,
+        pass: &Self::Pass,
+        span: usize,
+        cache: &mut Self::Cache,
+    ) -> Result<()> {
+        let mut x = x.clone();
+        if self.fault == Fault::OtherCache {
+            x.chunks_exact_mut(width).for_each(|row| row.rotate_left(1));
+        }
+        self.cpu.cache(&x, width, &pass.of_cpu, span, cache)
+    }
+
+    fn read_cache(
+        &self,
+        cache: &Self::Cache,
+        count: usize,
+        see: &mut dyn FnMut(&[f32]) -> Result<()>,
+    ) -> Result<()> {
+        self.cpu.read_cache(cache, count, see)
+    }
+
+    fn attention(
+        &self,
+        shape: AttentionShape,
+        q: &Values,
+        pass: &Self::Pass,
+        span: usize,
+        keys: &Self::Cache,
+        values: &Self::Cache,
+        out: &mut Values,
+        sink: &mut dyn AttentionSink,
+    ) -> Result<()> {
+        let shape = match self.fault {
+            Fault::NoWindow => AttentionShape { window: None, ..shape },
+            _ => shape,
+        };
+        let watched = sink.wants(AttentionPart::Qk);
+        let pass = &pass.of_cpu;
+        match self.fault {
+            Fault::OtherBits => {
+                self.cpu.attention(shape, q, pass, span, keys, values, out, &mut OtherBits(sink))?;
+                // There is one span.
+                other_bit(out);
+            }
+            Fault::SwappedHeads => {
+                let (mut q, c) = (q.clone(), shape.head_dim);
+                let last = (shape.heads - 1) * c;
+                let swap = |values: &mut Values| {
+                    for row in values.chunks_exact_mut(shape.heads * c) {
+                        (0..c).for_each(|i| row.swap(i, last + i));
+                    }
+                };
+                swap(&mut q);
+                self.cpu.attention(shape, &q, pass, span, keys, values, out, sink)?;
+                swap(out);
+            }
+            _ => self.cpu.attention(shape, q, pass, span, keys, values, out, sink)?,
+        }
+        if self.fault == Fault::Watched && watched {
+            other_bit(&mut out[..1]);
+        }
+        Ok(())
+    }
+
+    fn silu(&self, x: &Values, count: usize, out: &mut Values) -> Result<()> {
+        self.cpu.silu(x, count, out)?;
+        match self.fault {
+            Fault::OtherBits => other_bit(&mut out[..count]),
+            Fault::NotANumber => out[5] = f32::NAN,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn mul(&self, a: &Values, b: &Values, count: usize, out: &mut Values) -> Result<()> {
+        self.cpu.mul(a, b, count, out)?;
+        match self.fault {
+            Fault::OtherBits => other_bit(&mut out[..count]),
+            Fault::CutOff => {
+                let products = a.iter().zip(b).map(|(a, b)| f32::from_bits((a * b).to_bits() & 0xffff_0000));
+                out[..count].iter_mut().zip(products).for_each(|(out, product)| *out = product);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn add(&self, a: &Values, b: &Values, count: usize, out: &mut Values) -> Result<()> {
+        self.cpu.add(a, b, count, out)?;
+        if self.fault == Fault::OtherBits {
+            other_bit(&mut out[..count]);
+        }
+        Ok(())
+    }
+
+    fn rows(
+        &self,
+        x: &Values,
+        width: usize,
+        pass: &Self::Pass,
+        rows: &PassRows,
+        out: &mut Values,
+    ) -> Result<()> {
+        self.cpu.rows(x, width, &pass.of_cpu, rows, out)
+    }
+}
