@@ -169,11 +169,12 @@ fn a_text_that_would_take_hours_to_split_is_given_up() {
     let (long, short) = ("ab ".repeat((4 << 20) / 3), "ab ".repeat((400 << 10) / 3));
     let (long, short) = (file(&folder, "long.txt", long), file(&folder, "short.txt", short + "\n"));
     let prompt = short.to_str().unwrap();
-    let commands: [(&[&str], &Path); 6] = [
+    let commands: [(&[&str], &Path); 7] = [
         (&["tokenize", "--stdin", "--tokenizer", &forward], &long),
         (&["tokenize", "--stdin", "--tokenizer", &replaced], &long),
         (&["tokenize", "--stdin", "--merges", "--tokenizer", &around], &long),
         (&["--prompt-file", prompt, "--tokenizer", &around], &long),
+        (&["--prompts", prompt, "--tokenizer", &around], &long),
         (&["log", "--prompt-file", prompt, "--tokenizer", &around], &long),
         (&["chat", "--tokenizer", &around], &short),
     ];
