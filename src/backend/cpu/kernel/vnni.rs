@@ -245,6 +245,12 @@ fn pack(w: Rows<'_>, first: usize, count: usize, panel: &mut [__m512i]) {
         std::array::from_fn(|i| w.row(first + i.min(count - 1)).as_chunks().0);
     let flip = _mm512_set1_epi8(-128);
     for (group, panel) in panel.as_chunks_mut::<QUADS>().0.iter_mut().enumerate() {
+        if group % 2 == 0 {
+            // Once a line of the cache: of rows side by side, the processor does not read enough ahead.
+            for row in rows {
+                avx512::prefetch_far(row[group].as_ptr().wrapping_add(LANES * w.inputs));
+            }
+        }
         // Rows i and i + 8 side by side: two transposes of 8 × 8 quads at once, and the halves in order.
         let pair = |i: usize| {
             let (low, high) = (&rows[i][group], &rows[i + 8][group]);
