@@ -8,7 +8,7 @@ use super::kernels::Kernels;
 use super::prints::Prints;
 use super::sample::Sample;
 use super::stages::{self, Frames, number};
-use super::{Check, Judge, Runs, SAMPLING};
+use super::{AGAIN, Check, Judge, Runs, SAMPLING};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::explain::{Cell, Drawing, Place, Rules};
@@ -105,7 +105,7 @@ impl<B: Backend> Taking<'_, '_, B> {
             self.failed = self.look(whole, site.layer).err();
         }
         if whole == Section::Layer {
-            self.runs.tick("computing every stage again");
+            self.runs.ticks("computing every stage again", AGAIN);
         }
     }
 

@@ -92,7 +92,7 @@ impl<'m, B: Backend> Kernels<'m, B> {
             return Ok(());
         };
         let (outputs, inputs) = of.shape();
-        let (x, precision) = (values(&x), self.model.backend.precision());
+        let x = values(&x);
         for run in self.sample.of(number(site), outputs) {
             let plain = plain::products(self.model, matrix, run.clone(), x, inputs)?;
             for one in &mut self.all {
@@ -103,7 +103,7 @@ impl<'m, B: Backend> Kernels<'m, B> {
                 backend.matmul(&prepared(backend, dims, x, inputs)?, &cut, None, &mut out)?;
                 let found = read(backend, &out, dims.tokens * run.len())?;
                 let keeps = backend.product_keeps_order(&cut, dims.tokens);
-                one.see(rules, site, outputs, &plain, &found, keeps, precision);
+                one.see(rules, site, outputs, &plain, &found, keeps);
             }
         }
         Ok(())
@@ -242,7 +242,6 @@ impl<B: Backend> One<B> {
         plain: &Products,
         found: &[f32],
         keeps_order: bool,
-        precision: Precision,
     ) {
         let count = plain.rows.len();
         let tokens = found.len() / count;
@@ -262,7 +261,7 @@ impl<B: Backend> One<B> {
             let value = f64::from(plain);
             sums.add(at, f64::from(found), &Exact { value, other: value, largest });
         }
-        if precision == Precision::Bf16 {
+        if self.backend.precision() == Precision::Bf16 {
             self.check.bound = Judge::Units.bound();
             let (units, at) = sums.in_units();
             self.check.see(units, || address(at));

@@ -87,7 +87,7 @@ impl Check {
         if self.ok && (!holds || worst > self.worst) {
             self.at = Some(at());
         }
-        if !(worst <= self.worst) && !self.worst.is_nan() {
+        if !self.worst.is_nan() && (worst.is_nan() || worst > self.worst) {
             self.worst = worst;
         }
         self.ok &= holds;
@@ -120,12 +120,15 @@ impl Report {
     }
 }
 
+/// For how many layers one counts in [`Progress`] that is computed again, with every kernel.
+const AGAIN: usize = 10;
+
 /// Told what is under way, and how many layers of [`layers`] are done.
 pub type Progress<'a> = &'a (dyn Fn(&'static str, usize) + Sync);
 
 /// How many layers all runs have together, for [`Progress`].
 pub fn layers(layers: usize) -> usize {
-    layers * (3 * (1 + DECODES) + 8)
+    layers * ((1 + DECODES) * (2 + AGAIN) + 8)
 }
 
 /// How the tokens of a run are drawn: so that temperature, top-k and top-p all change something.
@@ -190,7 +193,12 @@ impl<B: Backend> Runs<'_, B> {
 
     /// Says that one more layer is done.
     fn tick(&self, what: &'static str) {
-        let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
+        self.ticks(what, 1);
+    }
+
+    /// Says that something is done that takes as long as `count` layers.
+    fn ticks(&self, what: &'static str, count: usize) {
+        let done = self.done.fetch_add(count, Ordering::Relaxed) + count;
         (self.progress)(what, done);
     }
 
