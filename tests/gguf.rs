@@ -12,8 +12,10 @@ use std::path::{Path, PathBuf};
 
 use common::logits::{bits, distance};
 use common::{data, fixture, llama_trace, stderr, stdout};
+use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::checkpoint::{self, Checkpoint};
-use llama_trace::ops::dequantize;
+use llama_trace::config::Precision;
+use llama_trace::ops::blocks::{self, dequantize};
 use safetensors::tensor::SafeTensors;
 
 fn path(name: &str) -> PathBuf {
@@ -34,15 +36,20 @@ fn blocks_are_dequantized_to_the_bits_of_gguf_py() {
     let file = fs::read(path("dequantized.safetensors")).unwrap();
     let tensors = SafeTensors::deserialize(&file).unwrap();
     type Dequantize = fn(&[u8], &mut [f32]);
-    let formats: [(&str, Dequantize); 8] = [
-        ("Q8_0", dequantize::q8_0),
-        ("Q4_0", dequantize::q4_0),
-        ("Q4_1", dequantize::q4_1),
-        ("Q5_0", dequantize::q5_0),
-        ("Q5_1", dequantize::q5_1),
-        ("Q4_K", dequantize::q4_k),
-        ("Q5_K", dequantize::q5_k),
-        ("Q6_K", dequantize::q6_k),
+    let formats: [(&str, Dequantize); 13] = [
+        ("Q8_0", dequantize::<blocks::Q8_0>),
+        ("Q4_0", dequantize::<blocks::Q4_0>),
+        ("Q4_1", dequantize::<blocks::Q4_1>),
+        ("Q5_0", dequantize::<blocks::Q5_0>),
+        ("Q5_1", dequantize::<blocks::Q5_1>),
+        ("Q4_K", dequantize::<blocks::Q4K>),
+        ("Q5_K", dequantize::<blocks::Q5K>),
+        ("Q6_K", dequantize::<blocks::Q6K>),
+        ("Q2_K", dequantize::<blocks::Q2K>),
+        ("Q3_K", dequantize::<blocks::Q3K>),
+        ("IQ4_NL", dequantize::<blocks::Iq4Nl>),
+        ("IQ4_XS", dequantize::<blocks::Iq4Xs>),
+        ("MXFP4", dequantize::<blocks::Mxfp4>),
     ];
     for (name, dequantize) in formats {
         let blocks = tensors.tensor(&format!("{name}.blocks")).unwrap();
@@ -60,6 +67,7 @@ fn blocks_run_as_the_float32_that_they_stand_for() {
     for (name, line) in [
         ("blocks", "GGUF v3, Q8_0, Q4_0, Q4_1, Q5_0 and Q5_1"),
         ("k_blocks", "GGUF v3, F32, Q4_K, Q5_K and Q6_K"),
+        ("rare_blocks", "GGUF v3, F32, Q2_K, Q3_K, IQ4_NL, IQ4_XS and MXFP4"),
     ] {
         let (blocks, plain) = (open(&format!("{name}.gguf")), open(&format!("{name}.f32.gguf")));
         assert_eq!(
@@ -71,6 +79,57 @@ fn blocks_run_as_the_float32_that_they_stand_for() {
     // Coarser weights are other weights, but not by much.
     let error = distance(&logits(&open("blocks.gguf")), &logits(&open("f32.gguf")));
     assert!((1e-3..0.5).contains(&error), "{error}");
+}
+
+#[test]
+fn blocks_times_int8_give_the_logits_of_a_float64_reading_with_every_kernel() {
+    let expected: serde_json::Value =
+        serde_json::from_slice(&fs::read(path("expected.json")).unwrap()).unwrap();
+    for name in ["blocks", "k_blocks", "rare_blocks"] {
+        let list = |key: &str| expected[name][key].as_array().unwrap().iter().map(|x| x.as_f64().unwrap());
+        let ids: Vec<u32> = list("ids").map(|id| id as u32).collect();
+        let (checkpoint, exact) = (open(&format!("{name}.gguf")), list("logits").collect::<Vec<_>>());
+        let group = checkpoint.group().unwrap();
+        let vocab = checkpoint.config.vocab;
+        let mut first = None;
+        for kernel in Kernel::available() {
+            let cpu = Cpu::with_kernel(kernel).with_precision(Precision::Q8 { group });
+            let ours = common::logits::logits_on(cpu, &checkpoint, &ids);
+            // The row after the last id; one more follows it.
+            let last = &ours[(ids.len() - 1) * vocab..ids.len() * vocab];
+            let error = distance(last, &exact);
+            assert!(error <= 1e-5, "{name}, {}: {error:e}", kernel.name());
+            let bits = bits(&ours);
+            assert!(*first.get_or_insert_with(|| bits.clone()) == bits, "{name}, {}", kernel.name());
+        }
+        // Something was rounded, and not much.
+        let error = distance(&logits_of(&checkpoint, &ids), &exact);
+        assert!((1e-4..0.1).contains(&error), "{name} in float32: {error:e}");
+    }
+}
+
+/// The logits after the last of `ids` in float32.
+fn logits_of(checkpoint: &Checkpoint, ids: &[u32]) -> Vec<f32> {
+    let all = common::logits::logits(checkpoint, ids);
+    all[(ids.len() - 1) * checkpoint.config.vocab..][..checkpoint.config.vocab].to_vec()
+}
+
+#[test]
+fn a_file_of_blocks_runs_in_q8_unless_told_otherwise() {
+    let file = path("rare_blocks.gguf");
+    let precision = |arguments: &[&str]| {
+        let output = llama_trace(["info", "--model", file.to_str().unwrap()].iter().chain(arguments));
+        let text = stdout(&output);
+        text.lines().find(|line| line.starts_with("precision")).unwrap().to_owned()
+    };
+    assert_eq!(
+        precision(&[]),
+        "precision   q8: the file's blocks times activations in int8, a scale for every 32 values"
+    );
+    assert!(precision(&["--precision", "f32"]).starts_with("precision   f32: "));
+    assert!(precision(&["--precision", "bf16"]).starts_with("precision   bf16: "));
+    let output = llama_trace(["--model", file.to_str().unwrap(), "--ids", "1,4", "-n", "2"]);
+    assert!(stderr(&output).contains("precision q8"), "{}", stderr(&output));
 }
 
 #[test]

@@ -17,6 +17,7 @@ use std::time::Duration;
 use crate::checkpoint::{Dtype, Tensor};
 use crate::config::{CacheDtype, Pairing, Precision};
 use crate::error::{Error, Result};
+use crate::ops::blocks::BlockRows;
 use crate::ops::quantize::Quantized;
 use crate::stop::Stop;
 
@@ -101,8 +102,17 @@ pub struct Swiglu<'a, B: Backend> {
 /// Sees the int8 values and the scales of an input.
 pub type SeeInt8<'a> = &'a mut (dyn FnMut(&[i8], &[f32]) -> Result<()> + 'a);
 
-/// Sees rows of a matrix of int8 values, one after the other.
-pub type SeeGroups<'a> = &'a mut (dyn FnMut(Quantized<'_>) -> Result<()> + 'a);
+/// Rows of a matrix whose products run in whole numbers, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub enum WholeRows<'a> {
+    /// int8 values with the scales of their groups.
+    Int8(Quantized<'a>),
+    /// Blocks.
+    Blocks(BlockRows<'a>),
+}
+
+/// Sees rows of a matrix whose products run in whole numbers.
+pub type SeeGroups<'a> = &'a mut (dyn FnMut(WholeRows<'_>) -> Result<()> + 'a);
 
 /// Takes each output of a fused operation once it is there, with its number.
 pub type Made<'a, B> = dyn FnMut(usize, &<B as Backend>::Buffer) -> Result<()> + 'a;
@@ -224,7 +234,7 @@ pub trait Backend: Sized + Send + Sync {
         see: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()>;
 
-    /// Shows `rows` of `matrix` as int8 values and the scales of its groups to `see`: what its products multiply where
+    /// Shows `rows` of `matrix` as whole numbers with their scales to `see`: what its products multiply where
     /// they run in int8. Elsewhere there are none, and nothing is shown.
     fn read_int8_rows(&self, matrix: &Self::Matrix, rows: Range<usize>, see: SeeGroups<'_>) -> Result<()>;
 

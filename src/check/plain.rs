@@ -5,7 +5,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::stages::weight_rows;
-use crate::backend::Backend;
+use crate::backend::{Backend, WholeRows};
 use crate::config::Precision;
 use crate::error::Result;
 use crate::explain::Place;
@@ -49,12 +49,18 @@ pub(super) fn products<B: Backend>(
     if let Precision::Q8 { group } = precision {
         let (q8, scales) = quantized(x, inputs, group);
         let groups = inputs.div_ceil(group);
-        model.int8_rows(&at, &mut |all: Quantized<'_>| {
+        model.int8_rows(&at, &mut |all: WholeRows<'_>| {
             fill(&|row, token| {
-                let values = &all.values[row * inputs..(row + 1) * inputs];
-                let w = Quantized { values, first: all.first + row * inputs, ..all };
                 let (q8, scales) = (&q8[token * inputs..][..inputs], &scales[token * groups..][..groups]);
-                (ops::quantize::dot(q8, scales, group, w), 0.0)
+                let value = match all {
+                    WholeRows::Int8(all) => {
+                        let values = &all.values[row * inputs..(row + 1) * inputs];
+                        let w = Quantized { values, first: all.first + row * inputs, ..all };
+                        ops::quantize::dot(q8, scales, group, w)
+                    }
+                    WholeRows::Blocks(blocks) => (blocks.dot)(q8, scales, blocks.row(row)),
+                };
+                (value, 0.0)
             })
         })?;
     } else {

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::distance::Sums;
 use super::sample::Sample;
-use crate::backend::Backend;
+use crate::backend::{Backend, WholeRows};
 use crate::error::{Error, Result};
 use crate::explain::{Fold, Folder, Held, Numbers, Place, Rules, SiteRules};
 use crate::model::Model;
@@ -161,8 +161,12 @@ impl<'a, B: Backend> Stages<'a, B> {
                 sums = sums.merge(found);
             };
             if self.model.backend.precision().group().is_some() {
-                self.model.int8_rows(&rows, &mut |rows| {
-                    compare(Numbers::Int8(rows));
+                self.model.int8_rows(&rows, &mut |whole| {
+                    match whole {
+                        WholeRows::Int8(rows) => compare(Numbers::Int8(rows)),
+                        // What the blocks stand for, times what the int8 values stand for.
+                        WholeRows::Blocks(_) => compare(Numbers::F32(&self.model.rows(&rows)?)),
+                    }
                     Ok(())
                 })?;
             } else {

@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::config::ModelConfig;
+use crate::config::{DEFAULT_GROUP, ModelConfig};
 use crate::error::{Error, Result};
 use crate::files::gguf::is_gguf;
 use crate::files::{Bytes, Vocabulary, folder_of};
@@ -236,9 +236,13 @@ impl Checkpoint {
         })
     }
 
-    /// How many values share a scale, where the weights are int8.
+    /// How many activations share a scale where the weights are multiplied as the whole numbers that they are stored as:
+    /// as many as weights do in the file, and [`DEFAULT_GROUP`] where they lie in blocks. None where they are floats.
     pub fn group(&self) -> Option<usize> {
-        self.tensors.values().find_map(Tensor::scales).map(|scales| scales.group)
+        self.tensors.values().find_map(|tensor| match tensor.scales() {
+            Some(scales) => Some(scales.group),
+            None => (tensor.dtype().is_blocks() && tensor.shape().len() == 2).then_some(DEFAULT_GROUP),
+        })
     }
 
     /// Every tensor of the file with its name there, by name.

@@ -6,7 +6,7 @@ use std::fmt;
 use crate::files::Bytes;
 
 /// The number types that weights are stored in. Those from `Q8_0` on are ggml's: some values in a row
-/// share a block, which `ops/dequantize.rs` takes apart.
+/// share a block, which `ops/blocks.rs` takes apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Dtype {
     /// IEEE float32.
@@ -33,11 +33,21 @@ pub enum Dtype {
     Q5K,
     /// 6 bits, a scale for 16 values, those in 8 bits for 256.
     Q6K,
+    /// 2 bits, a scale and a minimum for 16 values, those in 4 bits for 256.
+    Q2K,
+    /// 3 bits, a scale for 16 values, those in 6 bits for 256.
+    Q3K,
+    /// 4 bits that choose from a table, one scale.
+    Iq4Nl,
+    /// 4 bits that choose from a table, a scale for 32 values, those in 6 bits for 256.
+    Iq4Xs,
+    /// Floats of 4 bits, one power of two for 32 values.
+    Mxfp4,
 }
 
 impl Dtype {
     /// Every number type.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 17] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -50,14 +60,24 @@ impl Dtype {
         Self::Q4K,
         Self::Q5K,
         Self::Q6K,
+        Self::Q2K,
+        Self::Q3K,
+        Self::Iq4Nl,
+        Self::Iq4Xs,
+        Self::Mxfp4,
     ];
+
+    /// Whether values are stored in blocks of small whole numbers.
+    pub fn is_blocks(self) -> bool {
+        self.block() > 1
+    }
 
     /// How many values are stored together; 1 where each stands for itself.
     pub fn block(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::BF16 | Self::I8 => 1,
-            Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 => 32,
-            Self::Q4K | Self::Q5K | Self::Q6K => 256,
+            Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Iq4Nl | Self::Mxfp4 => 32,
+            Self::Q4K | Self::Q5K | Self::Q6K | Self::Q2K | Self::Q3K | Self::Iq4Xs => 256,
         }
     }
 
@@ -75,6 +95,11 @@ impl Dtype {
             Self::Q4K => 144,
             Self::Q5K => 176,
             Self::Q6K => 210,
+            Self::Q2K => 84,
+            Self::Q3K => 110,
+            Self::Iq4Nl => 18,
+            Self::Iq4Xs => 136,
+            Self::Mxfp4 => 17,
         }
     }
 
@@ -103,17 +128,22 @@ impl fmt::Display for Dtype {
             Self::Q4K => "Q4_K",
             Self::Q5K => "Q5_K",
             Self::Q6K => "Q6_K",
+            Self::Q2K => "Q2_K",
+            Self::Q3K => "Q3_K",
+            Self::Iq4Nl => "IQ4_NL",
+            Self::Iq4Xs => "IQ4_XS",
+            Self::Mxfp4 => "MXFP4",
         })
     }
 }
 
 /// A set of number types.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Dtypes(u16);
+pub struct Dtypes(u32);
 
 impl FromIterator<Dtype> for Dtypes {
     fn from_iter<I: IntoIterator<Item = Dtype>>(dtypes: I) -> Self {
-        Self(dtypes.into_iter().fold(0, |set, dtype| set | 1 << dtype as u16))
+        Self(dtypes.into_iter().fold(0, |set, dtype| set | 1 << dtype as u32))
     }
 }
 
@@ -122,7 +152,7 @@ impl fmt::Display for Dtypes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<String> = Dtype::ALL
             .iter()
-            .filter(|&&dtype| self.0 >> dtype as u16 & 1 == 1)
+            .filter(|&&dtype| self.0 >> dtype as u32 & 1 == 1)
             .map(ToString::to_string)
             .collect();
         match names.split_last() {

@@ -155,7 +155,9 @@ fn matrices(checkpoint: &Checkpoint) -> Dtype {
 fn bytes_read(checkpoint: &Checkpoint, precision: Precision) -> usize {
     let size = |tensor: &Tensor| match precision {
         // Quantised when it was loaded.
-        Precision::Q8 { group } if tensor.scales().is_none() && tensor.shape().len() == 2 => {
+        Precision::Q8 { group }
+            if tensor.scales().is_none() && !tensor.dtype().is_blocks() && tensor.shape().len() == 2 =>
+        {
             tensor.count() + 4 * tensor.count().div_ceil(group)
         }
         _ => tensor.size(),

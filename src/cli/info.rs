@@ -41,6 +41,9 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
     let arithmetic = match precision {
         Precision::F32 => "every stage in float32, the weights as they are stored".into(),
         Precision::Bf16 => "sums in float32, every stage's result rounded to bfloat16".into(),
+        Precision::Q8 { group } if checkpoint.tensors().any(|(_, tensor)| tensor.dtype().is_blocks()) => {
+            format!("the file's blocks times activations in int8, a scale for every {group} values")
+        }
         Precision::Q8 { group } => format!("products in int8, a scale for every {group} values"),
     };
     writeln!(out, "precision   {}: {arithmetic}", precision.name())?;

@@ -128,7 +128,7 @@ struct ModelArgs {
     #[arg(long, value_name = "FIELD")]
     ignore_config: Vec<String>,
 
-    /// Arithmetic to run in [default: q8 where the weights are int8 with scales, else f32]
+    /// Arithmetic to run in [default: q8 where the weights are int8 or in blocks, else f32]
     #[arg(long, value_enum, value_name = "PRECISION")]
     precision: Option<PrecisionName>,
 }
@@ -430,7 +430,8 @@ enum PrecisionName {
     F32,
     /// As PyTorch runs a bfloat16 model: every stage's result rounded to bfloat16
     Bf16,
-    /// Weights and activations of the matrix products in int8, one scale a group
+    /// Matrix products in whole numbers: activations in int8, one scale a group; weights as they are stored in int8 or
+    /// in blocks, or else quantised too
     Q8,
 }
 

@@ -133,14 +133,20 @@ impl Folder {
             }
             Fold::Int8 { x, scales, group, w, bias } => {
                 let (of_x, of_w) = (held.of(x.place), held.of(w.place));
-                let ((x_first, Numbers::I8(values)), (w_first, Numbers::Int8(rows))) = (of_x, of_w) else {
+                let ((x_first, Numbers::I8(values)), (w_first, weights)) = (of_x, of_w) else {
                     return of(f64::NAN);
                 };
                 let values = &values[x.first - x_first..][..x.count];
-                let row = w.first - w_first;
-                let weights =
-                    Quantized { values: &rows.values[row..row + w.count], first: rows.first + row, ..rows };
-                let (total, largest) = int8(values, held.floats(&scales), group, weights);
+                let (row, scales) = (w.first - w_first, held.floats(&scales));
+                let (total, largest) = match weights {
+                    Numbers::Int8(rows) => {
+                        let values_of_w = &rows.values[row..row + w.count];
+                        let w = Quantized { values: values_of_w, first: rows.first + row, ..rows };
+                        int8(values, scales, group, w)
+                    }
+                    Numbers::F32(rows) => blocks(values, scales, group, &rows[row..row + w.count]),
+                    _ => return of(f64::NAN),
+                };
                 let bias = bias.map_or(0.0, number);
                 sum(total + bias, largest.max(bias.abs()))
             }
@@ -250,6 +256,16 @@ fn int8(x: &[i8], scales: &[f32], group: usize, w: Quantized<'_>) -> (f64, f64) 
         (sum, most, i) = (sum + term, most.max(term.abs()), end);
     }
     (sum, most)
+}
+
+/// The product of a row of int8 activations with what a row of blocks stands for, and the largest group's magnitude.
+fn blocks(x: &[i8], scales: &[f32], group: usize, w: &[f32]) -> (f64, f64) {
+    let groups = x.chunks(group).zip(w.chunks(group)).zip(scales);
+    let terms = groups.map(|((x, w), scale)| {
+        let sum: f64 = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
+        sum * f64::from(*scale)
+    });
+    terms.fold((0.0, 0.0), |(sum, most): (f64, f64), term| (sum + term, most.max(term.abs())))
 }
 
 /// The least likely id that stays after top-k and top-p: its probability and itself, for of equals the first ones stay;

@@ -2,7 +2,7 @@
 //! can be checked by eye. Backends are tested against these; nothing here knows about models or threads.
 
 pub mod attention;
-pub mod dequantize;
+pub mod blocks;
 pub mod elementwise;
 pub mod exp;
 pub mod matmul;

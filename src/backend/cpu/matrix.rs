@@ -9,13 +9,15 @@ use super::input::{Group, Input, MIN_PACKED};
 #[cfg(target_arch = "x86_64")]
 use super::kernel::bf16_gemm;
 use super::kernel::gemm::Scratch;
-use super::kernel::{GroupScales, Kernel, Rows, Spaced};
+use super::kernel::{GroupScales, Kernel, Rows, Spaced, with_format};
 use super::{MIN_PARALLEL, memory};
+use crate::backend::WholeRows;
 use crate::checkpoint::{Scales, Tensor};
 use crate::config::Precision;
 use crate::error::Result;
 use crate::files::Bytes;
 use crate::ops;
+use crate::ops::blocks::{self, BlockRows, GROUP};
 use crate::ops::quantize::Quantized;
 use crate::stop::Stop;
 
@@ -29,13 +31,15 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Over a tensor of two axes. It is copied only where `precision` multiplies in int8 and it is stored
-    /// otherwise.
+    /// Over a tensor of two axes. It is copied only where `precision` multiplies in int8 and it is stored as neither
+    /// int8 nor blocks.
     pub(super) fn new(tensor: Tensor, precision: Precision, stop: &Stop) -> Result<Self> {
         assert_eq!(tensor.shape().len(), 2, "a matrix has two axes");
         let own = (0, tensor.shape()[0]);
         let stored = Self { tensor, precision, own };
         match precision {
+            // Blocks are multiplied as they lie there, with groups of activations that divide every block.
+            Precision::Q8 { group: GROUP } if stored.tensor.dtype().is_blocks() => Ok(stored),
             Precision::Q8 { group } if stored.tensor.scales().is_none() => stored.quantize(group, stop),
             _ => Ok(stored),
         }
@@ -113,11 +117,17 @@ impl Matrix {
         Rows { bytes, dtype: self.tensor.dtype(), inputs: self.inputs(), scales, precision: self.precision }
     }
 
-    /// Some rows as int8 values with their scales, one after the other, where products run in int8.
-    pub(super) fn int8_rows(&self, rows: Range<usize>) -> Option<Quantized<'_>> {
-        let Rows { bytes, inputs, scales, .. } = self.rows(rows);
+    /// Some rows as whole numbers with their scales, one after the other, where products run in int8.
+    pub(super) fn int8_rows(&self, rows: Range<usize>) -> Option<WholeRows<'_>> {
+        let Rows { bytes, inputs, scales, dtype, .. } = self.rows(rows);
+        if dtype.is_blocks() && self.precision.group().is_some() {
+            let length = inputs / dtype.block() * dtype.block_bytes();
+            let dot = with_format!(dtype, F => blocks::dot::<F> as fn(&[i8], &[f32], &[u8]) -> f32);
+            return Some(WholeRows::Blocks(BlockRows { bytes, length, dot }));
+        }
         let GroupScales { scales, group, first_row } = scales.filter(|_| self.precision.group().is_some())?;
-        Some(Quantized { values: bytemuck::cast_slice(bytes), scales, group, first: first_row * inputs })
+        let values = bytemuck::cast_slice(bytes);
+        Some(WholeRows::Int8(Quantized { values, scales, group, first: first_row * inputs }))
     }
 
     /// Copies row `row` as float32.
@@ -235,5 +245,55 @@ pub(super) fn product(
         parts.par_iter_mut().with_max_len(1).enumerate().try_for_each(part)
     } else {
         parts.iter_mut().enumerate().try_for_each(part)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::kernel::tests::{noise, random_blocks};
+    use super::super::{Backend, Cpu, PassRows, Span};
+    use super::*;
+    use crate::checkpoint::Dtype;
+
+    fn blocks(dtype: Dtype, outputs: usize, inputs: usize) -> Tensor {
+        let bytes = random_blocks(&noise(outputs * inputs, 21), dtype);
+        Tensor::new(dtype, vec![outputs, inputs], Bytes::owned(bytes)).unwrap()
+    }
+
+    #[test]
+    fn blocks_are_multiplied_where_they_lie() {
+        for dtype in Dtype::ALL.into_iter().filter(|dtype| dtype.is_blocks()) {
+            let tensor = blocks(dtype, 3, 256);
+            for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: GROUP }] {
+                let matrix = Cpu::default().with_precision(precision).matrix(&tensor).unwrap();
+                assert_eq!(matrix.tensor.bytes().place(), tensor.bytes().place(), "{dtype} {precision:?}");
+                assert_eq!(matrix.tensor.dtype(), dtype);
+            }
+        }
+    }
+
+    #[test]
+    fn a_product_with_blocks_depends_neither_on_the_threads_nor_on_the_tokens_beside() {
+        let (outputs, inputs, tokens) = (1100, 768, 19);
+        let x = noise(inputs * tokens, 22);
+        for dtype in Dtype::ALL.into_iter().filter(|dtype| dtype.is_blocks()) {
+            let cpu = Cpu::default().with_precision(Precision::Q8 { group: GROUP });
+            let matrix = cpu.matrix(&blocks(dtype, outputs, inputs)).unwrap();
+            let run = |x: &[f32]| {
+                let tokens = x.len() / inputs;
+                let (mut pass, mut input) = (cpu.new_pass().unwrap(), cpu.input());
+                let spans = [Span { sequence: 0, start: 0, tokens }];
+                cpu.begin_pass(&vec![0; tokens], &spans, &mut pass).unwrap();
+                cpu.prepare(&x.to_vec(), inputs, &pass, &PassRows::All, &mut input).unwrap();
+                let mut out = cpu.buffer(tokens * outputs).unwrap();
+                cpu.matmul(&input, &matrix, None, &mut out).unwrap();
+                out
+            };
+            let one_by_one: Vec<f32> = x.chunks(inputs).flat_map(run).collect();
+            for threads in [1, 2, 3] {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                assert!(pool.install(|| run(&x)) == one_by_one, "{dtype} on {threads} threads");
+            }
+        }
     }
 }

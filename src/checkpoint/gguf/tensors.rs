@@ -25,8 +25,8 @@ const TYPES: &[(u32, &str, Option<Dtype>)] = &[
     (7, "Q5_1", Some(Dtype::Q5_1)),
     (8, "Q8_0", Some(Dtype::Q8_0)),
     (9, "Q8_1", None),
-    (10, "Q2_K", None),
-    (11, "Q3_K", None),
+    (10, "Q2_K", Some(Dtype::Q2K)),
+    (11, "Q3_K", Some(Dtype::Q3K)),
     (12, "Q4_K", Some(Dtype::Q4K)),
     (13, "Q5_K", Some(Dtype::Q5K)),
     (14, "Q6_K", Some(Dtype::Q6K)),
@@ -35,10 +35,10 @@ const TYPES: &[(u32, &str, Option<Dtype>)] = &[
     (17, "IQ2_XS", None),
     (18, "IQ3_XXS", None),
     (19, "IQ1_S", None),
-    (20, "IQ4_NL", None),
+    (20, "IQ4_NL", Some(Dtype::Iq4Nl)),
     (21, "IQ3_S", None),
     (22, "IQ2_S", None),
-    (23, "IQ4_XS", None),
+    (23, "IQ4_XS", Some(Dtype::Iq4Xs)),
     (24, "I8", None),
     (25, "I16", None),
     (26, "I32", None),
@@ -48,7 +48,8 @@ const TYPES: &[(u32, &str, Option<Dtype>)] = &[
     (30, "BF16", Some(Dtype::BF16)),
     (34, "TQ1_0", None),
     (35, "TQ2_0", None),
-    (39, "MXFP4", None),
+    (39, "MXFP4", Some(Dtype::Mxfp4)),
+    (40, "NVFP4", None),
 ];
 
 /// A row of the table.

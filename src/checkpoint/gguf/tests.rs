@@ -128,9 +128,9 @@ fn what_is_not_computed_is_refused_by_name() {
     refused(&tensors(keys()).tensor("blk.0.attn_q_norm.weight", &[2], 1.0), "`blk.0.attn_q_norm.weight`");
     refused(&tensors(keys()).tensor("blk.1.attn_q.weight", &[4, 4], 1.0), "`blk.1.attn_q.weight`");
     refused(&keys(), "only a vocabulary");
-    let model = model(&tensors(keys()).row("output.weight", &[256, 3], 10, 0));
+    let model = model(&tensors(keys()).row("output.weight", &[256, 3], 16, 0));
     let text = model.tensor(Weight::Head, &[3, 256]).unwrap_err().to_string();
-    assert!(text.contains("Q2_K") && text.contains("Q4_K"), "{text}");
+    assert!(text.contains("found: IQ2_XXS") && text.contains("Q4_K") && text.contains("MXFP4"), "{text}");
 }
 
 /// [`keys`] of another architecture.
@@ -231,7 +231,7 @@ fn absurd_tensors_are_errors() {
     with(head, &[40, 3], 2, 0, "a multiple of 32 values");
     with(head, &[128, 3], 12, 0, "a multiple of 256 values");
     with("output_norm.weight", &[4], 0, 0, "is there twice");
-    with("output_norm.weight", &[4], 10, 0, "is there twice");
+    with("output_norm.weight", &[4], 16, 0, "is there twice");
 }
 
 /// Everything that a model and a tokenizer ask of a file.

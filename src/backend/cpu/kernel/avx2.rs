@@ -1,9 +1,12 @@
 //! The plain loops, compiled for AVX2 with FMA and F16C: two vectors hold the 16 partial sums of an output.
 #![allow(unsafe_code)]
 
+mod blocks;
+
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+pub(super) use blocks::blocks;
 use half::bf16;
 
 use super::limits::CHAINS;

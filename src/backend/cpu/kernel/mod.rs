@@ -16,6 +16,7 @@ mod avx512bf16;
 pub(super) mod bf16_gemm;
 #[cfg(target_arch = "x86_64")]
 mod bf16_tiles;
+mod blocks;
 pub(super) mod gemm;
 mod limits;
 mod portable;
@@ -28,7 +29,7 @@ use gemm::{Packed, Scratch};
 use half::{bf16, f16};
 use limits::CHAINS;
 pub use limits::Multiplied;
-pub(super) use rows::{Aligned, GroupScales, Rows, Spaced, widen};
+pub(super) use rows::{Aligned, GroupScales, Rows, Spaced, widen, with_format};
 
 use crate::checkpoint::Dtype;
 use crate::config::Precision;
@@ -153,9 +154,16 @@ impl Kernel {
         }
     }
 
-    /// out (rows of x)(rows of w) = x · wᵀ in int8, as [`ops::quantize::dot`] computes it.
+    /// out (rows of x)(rows of w) = x · wᵀ in int8, as [`ops::quantize::dot`] computes it, or [`ops::blocks::dot`] where
+    /// the rows are blocks.
     pub(super) fn q8(self, x: &q8::Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
+        let blocks = w.dtype != Dtype::I8;
         match self.isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni if blocks => vnni::blocks(x, w, out),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx2 if blocks => avx2::blocks(x, w, out),
+            Isa::Portable if blocks => blocks::portable(x, w, out),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni => vnni::q8(x, w, out),
             #[cfg(target_arch = "x86_64")]
@@ -355,4 +363,4 @@ impl Default for Kernel {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

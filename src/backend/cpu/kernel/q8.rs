@@ -13,6 +13,9 @@ pub(super) const TILES: [usize; 3] = [4, 8, 16];
 /// The group that the int8 kernels are written for: all that quantised models use but for odd ones.
 pub(super) const GROUP: usize = 32;
 
+/// Groups that make whole vectors for every kernel.
+pub(super) const CHUNK_GROUPS: usize = 16;
+
 /// Numbers of four int8 values in a group.
 pub(super) const QUADS: usize = GROUP / 4;
 
@@ -29,6 +32,19 @@ pub(in crate::backend::cpu) struct Quantized {
     /// (rows, groups)
     pub(super) scales: Vec<f32>,
     tiles: Option<Tiles>,
+    /// A few rows, where no tiles were laid out.
+    pub(super) padded: Padded,
+}
+
+/// The same rows, each with zeros up to a whole chunk, and the sums of their values, for products with blocks.
+#[derive(Debug, Default)]
+pub(super) struct Padded {
+    /// (row, value)
+    pub(super) values: Vec<i8>,
+    /// (row, group)
+    pub(super) scales: Vec<f32>,
+    /// Of the first half of each group, and of the second: (row, group).
+    pub(super) sums: [Vec<i32>; 2],
 }
 
 /// The same values tile by tile, zeros where a tile is not full.
@@ -42,6 +58,12 @@ pub(super) struct Tiles {
     pub(super) offsets: Vec<i32>,
     /// (tile, group, row)
     pub(super) scales: Vec<f32>,
+    /// (tile, group, row): the sum of the group's values.
+    pub(super) sums: Vec<f32>,
+    /// `offsets` of each half of a group: (tile, group, half, row).
+    pub(super) half_offsets: Vec<i32>,
+    /// `sums` of each half of a group: (tile, group, half, row).
+    pub(super) half_sums: Vec<f32>,
 }
 
 impl Quantized {
@@ -79,6 +101,11 @@ impl Quantized {
             self.tiles = Some(tiles);
         } else {
             self.tiles = None;
+            if self.is_regular() {
+                let mut padded = std::mem::take(&mut self.padded);
+                padded.fill(self)?;
+                self.padded = padded;
+            }
         }
         Ok(())
     }
@@ -106,6 +133,42 @@ impl Quantized {
     }
 }
 
+/// Makes `numbers` as many zeros.
+fn zeros<T: Clone + Default>(numbers: &mut Vec<T>, count: usize) -> Result<()> {
+    numbers.clear();
+    memory::grow(numbers, count)?;
+    numbers.resize(count, T::default());
+    Ok(())
+}
+
+/// The sums of both halves of a group.
+fn half_sums_of(values: &[i8; GROUP]) -> [i32; 2] {
+    let sum = |values: &[i8]| values.iter().map(|x| i32::from(*x)).sum();
+    [sum(&values[..GROUP / 2]), sum(&values[GROUP / 2..])]
+}
+
+impl Padded {
+    fn fill(&mut self, x: &Quantized) -> Result<()> {
+        let groups = (x.inputs / GROUP).next_multiple_of(CHUNK_GROUPS);
+        zeros(&mut self.values, x.rows * groups * GROUP)?;
+        zeros(&mut self.scales, x.rows * groups)?;
+        let [first, second] = &mut self.sums;
+        zeros(first, x.rows * groups)?;
+        zeros(second, x.rows * groups)?;
+        for row in 0..x.rows {
+            let ((values, scales), at) = (x.row(row), row * groups);
+            self.values[at * GROUP..][..values.len()].copy_from_slice(values);
+            self.scales[at..][..scales.len()].copy_from_slice(scales);
+            let sums = first[at..].iter_mut().zip(&mut second[at..]);
+            for (values, sums) in values.as_chunks().0.iter().zip(sums) {
+                let [first, second] = half_sums_of(values);
+                (*sums.0, *sums.1) = (first, second);
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Tiles {
     fn fill(&mut self, x: &Quantized, stop: &Stop) -> Result<()> {
         let most = TILES[TILES.len() - 1];
@@ -113,24 +176,35 @@ impl Tiles {
         self.width = width;
         let (groups, tiles) = (x.inputs / GROUP, x.rows.div_ceil(width));
         let of_tiles = tiles * groups * width;
-        for (numbers, count) in [(&mut self.quads, QUADS * of_tiles), (&mut self.offsets, of_tiles)] {
-            numbers.clear();
-            memory::grow(numbers, count)?;
-            numbers.resize(count, 0);
-        }
-        self.scales.clear();
-        memory::grow(&mut self.scales, of_tiles)?;
-        self.scales.resize(of_tiles, 0.0);
-        let numbers = self.offsets.par_chunks_exact_mut(groups * width);
-        let numbers = numbers.zip(self.scales.par_chunks_exact_mut(groups * width));
-        let quads = self.quads.par_chunks_exact_mut(groups * QUADS * width);
-        quads.zip(numbers).enumerate().try_for_each(|(tile, (quads, (offsets, all_scales)))| {
+        zeros(&mut self.quads, QUADS * of_tiles)?;
+        zeros(&mut self.offsets, of_tiles)?;
+        zeros(&mut self.half_offsets, 2 * of_tiles)?;
+        zeros(&mut self.scales, of_tiles)?;
+        zeros(&mut self.sums, of_tiles)?;
+        zeros(&mut self.half_sums, 2 * of_tiles)?;
+        let of_tile = groups * width;
+        let numbers = self.offsets.par_chunks_exact_mut(of_tile);
+        let numbers = numbers.zip(self.scales.par_chunks_exact_mut(of_tile));
+        let sums = self.sums.par_chunks_exact_mut(of_tile);
+        let halves = self.half_offsets.par_chunks_exact_mut(2 * of_tile);
+        let sums = sums.zip(halves.zip(self.half_sums.par_chunks_exact_mut(2 * of_tile)));
+        let quads = self.quads.par_chunks_exact_mut(of_tile * QUADS);
+        let tiles = quads.zip(numbers).zip(sums).enumerate();
+        tiles.try_for_each(|(tile, ((quads, (offsets, all_scales)), (sums, halves)))| {
             stop.check()?;
+            let (half_offsets, half_sums) = halves;
             for row in tile * width..x.rows.min((tile + 1) * width) {
                 let ((values, scales), lane) = (x.row(row), row % width);
                 for (group, (values, scale)) in values.as_chunks::<GROUP>().0.iter().zip(scales).enumerate() {
                     all_scales[group * width + lane] = *scale;
-                    offsets[group * width + lane] = -128 * values.iter().map(|x| i32::from(*x)).sum::<i32>();
+                    let of_halves = half_sums_of(values);
+                    let sum = of_halves[0] + of_halves[1];
+                    offsets[group * width + lane] = -128 * sum;
+                    sums[group * width + lane] = sum as f32;
+                    for (half, sum) in of_halves.into_iter().enumerate() {
+                        half_offsets[(2 * group + half) * width + lane] = -128 * sum;
+                        half_sums[(2 * group + half) * width + lane] = sum as f32;
+                    }
                     for (quad, values) in values.as_chunks::<4>().0.iter().enumerate() {
                         let bytes = values.map(i8::cast_unsigned);
                         quads[(group * QUADS + quad) * width + lane] = i32::from_le_bytes(bytes);

@@ -10,9 +10,27 @@ use crate::checkpoint::Dtype;
 use crate::config::Precision;
 use crate::error::Result;
 use crate::ops;
-use crate::ops::dequantize;
+use crate::ops::blocks::dequantize;
 use crate::ops::matmul::LANES;
 use crate::ops::quantize::Quantized;
+
+/// Runs `$body` with `$format` as the format of blocks of number type `$dtype`.
+macro_rules! with_format {
+    ($dtype:expr, $format:ident => $body:expr) => {
+        with_format!($dtype, $format => $body;
+            Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4K Q5K Q6K Q2K Q3K Iq4Nl Iq4Xs Mxfp4; F32 F16 BF16 I8)
+    };
+    ($dtype:expr, $format:ident => $body:expr; $($name:ident)*; $($other:ident)*) => {
+        match $dtype {
+            $($crate::checkpoint::Dtype::$name => {
+                type $format = $crate::ops::blocks::$name;
+                $body
+            })*
+            $($crate::checkpoint::Dtype::$other)|* => unreachable!("{} has no blocks", $dtype),
+        }
+    };
+}
+pub(in crate::backend::cpu) use with_format;
 
 /// Rows of a weight matrix as they are stored.
 #[derive(Clone, Copy)]
@@ -167,13 +185,6 @@ pub(in crate::backend::cpu) fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]
             }
         },
         Dtype::I8 => unreachable!("int8 values have scales"),
-        Dtype::Q8_0 => dequantize::q8_0(bytes, out),
-        Dtype::Q4_0 => dequantize::q4_0(bytes, out),
-        Dtype::Q4_1 => dequantize::q4_1(bytes, out),
-        Dtype::Q5_0 => dequantize::q5_0(bytes, out),
-        Dtype::Q5_1 => dequantize::q5_1(bytes, out),
-        Dtype::Q4K => dequantize::q4_k(bytes, out),
-        Dtype::Q5K => dequantize::q5_k(bytes, out),
-        Dtype::Q6K => dequantize::q6_k(bytes, out),
+        blocks => with_format!(blocks, F => dequantize::<F>(bytes, out)),
     }
 }

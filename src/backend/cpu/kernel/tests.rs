@@ -1,9 +1,11 @@
 //! Every kernel against the plain operations, bit for bit.
 
+use super::rows::with_format;
 use super::*;
+use crate::ops::blocks;
 
 /// Values without a pattern that rounding could hide behind.
-pub(super) fn noise(count: usize, seed: u32) -> Vec<f32> {
+pub(in crate::backend::cpu) fn noise(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -26,7 +28,7 @@ fn stored(values: &[f32], dtype: Dtype) -> (Vec<u8>, Vec<f32>) {
 }
 
 /// Blocks with the bits of `values`, but scales that keep what they stand for small.
-fn random_blocks(values: &[f32], dtype: Dtype) -> Vec<u8> {
+pub(in crate::backend::cpu) fn random_blocks(values: &[f32], dtype: Dtype) -> Vec<u8> {
     let count = values.len() / dtype.block() * dtype.block_bytes();
     let mut bytes: Vec<u8> =
         values.iter().cycle().take(count).map(|value| (value.to_bits() >> 8) as u8).collect();
@@ -34,6 +36,12 @@ fn random_blocks(values: &[f32], dtype: Dtype) -> Vec<u8> {
         let halves: &[usize] = match dtype {
             Dtype::Q6K => &[208],
             Dtype::Q4_1 | Dtype::Q5_1 | Dtype::Q4K | Dtype::Q5K => &[0, 2],
+            Dtype::Q2K => &[80, 82],
+            Dtype::Q3K => &[108],
+            Dtype::Mxfp4 => {
+                block[0] = 120 + block[0] % 4;
+                &[]
+            }
             _ => &[0],
         };
         for &at in halves {
@@ -144,6 +152,68 @@ fn every_kernel_gives_the_bits_of_the_plain_int8_products() {
                 quantized.fill(quantize, &x, inputs, x_group, tiles, &Stop::default()).unwrap();
                 kernel.q8(&quantized, w, &mut split(&mut fast, rows));
                 assert_eq!(fast, plain, "{} {inputs}×{rows}×{tokens} {tiles}", kernel.name());
+            }
+        }
+    }
+}
+
+/// Activations in int8, and what they stand for.
+fn quantised(x: &[f32]) -> (Vec<i8>, Vec<f32>, Vec<f64>) {
+    let (mut values, mut scales) = (vec![0; x.len()], vec![0.0; x.len() / blocks::GROUP]);
+    ops::quantize::quantize(x, blocks::GROUP, &mut values, &mut scales);
+    let all = values.iter().enumerate();
+    let exact = all.map(|(i, q)| f64::from(*q) * f64::from(scales[i / blocks::GROUP])).collect();
+    (values, scales, exact)
+}
+
+#[test]
+fn every_kernel_gives_the_bits_of_the_plain_products_with_blocks_which_are_those_of_float64() {
+    for dtype in Dtype::ALL.into_iter().filter(|dtype| dtype.is_blocks()) {
+        // Rows of one block, of whole chunks and of parts of them; panels and tiles that are not full.
+        for (inputs, rows, tokens) in [
+            (32, 1, 1),
+            (32, 17, 5),
+            (96, 3, 2),
+            (256, 2, 3),
+            (512, 16, 16),
+            (544, 33, 4),
+            (768, 19, 17),
+            (1280, 5, 33),
+            (2304, 50, 7),
+        ] {
+            if dtype.bytes(inputs).is_none() {
+                continue;
+            }
+            let x = noise(inputs * tokens, 11);
+            let bytes = random_blocks(&noise(inputs * rows, 12), dtype);
+            let w =
+                Rows { bytes: &bytes, dtype, inputs, scales: None, precision: Precision::Q8 { group: 32 } };
+            let (mut plain, mut error, mut size) = (Vec::new(), 0.0, 0.0);
+            for x in x.chunks(inputs) {
+                let (values, scales, x) = quantised(x);
+                for row in 0..rows {
+                    let ours = with_format!(dtype, F => blocks::dot::<F>(&values, &scales, w.row(row)));
+                    let mut weights = vec![0.0; inputs];
+                    widen(dtype, w.row(row), &mut weights);
+                    let exact: f64 = x.iter().zip(&weights).map(|(x, w)| x * f64::from(*w)).sum();
+                    error += (f64::from(ours) - exact).powi(2);
+                    size += exact.powi(2);
+                    plain.push(ours);
+                }
+            }
+            let error = (error / size).sqrt();
+            assert!(error <= 1e-5, "{dtype} {inputs}×{rows}×{tokens}: {error:e}");
+            for kernel in Kernel::available() {
+                for tiles in [false, kernel.tiles_q8()] {
+                    let mut fast = vec![0.0; rows * tokens];
+                    let mut quantized = q8::Quantized::default();
+                    let quantize = |x: &[f32], group, values: &mut _, scales: &mut _| {
+                        kernel.quantize(x, group, values, scales);
+                    };
+                    quantized.fill(quantize, &x, inputs, 32, tiles, &Stop::default()).unwrap();
+                    kernel.q8(&quantized, w, &mut split(&mut fast, rows));
+                    assert_eq!(fast, plain, "{} {dtype} {inputs}×{rows}×{tokens} {tiles}", kernel.name());
+                }
             }
         }
     }

@@ -3,7 +3,11 @@
 //! sum; all of this is exact, so the result is that of [`crate::ops::quantize::dot`] to the bit.
 #![allow(unsafe_code)]
 
+mod blocks;
+
 use std::arch::x86_64::*;
+
+pub(super) use blocks::blocks;
 
 use super::limits::CHAINS;
 use super::q8::{GROUP, QUADS, Quantized, Tiles};
@@ -151,6 +155,26 @@ unsafe fn load<const WHOLE: bool>(start: *const u8, i: usize, bytes: usize) -> _
 /// The sums of 16 groups, of which each vector holds two: eight int32 in each half.
 #[target_feature(enable = "avx512f")]
 fn group_sums(v: [__m512i; 8]) -> __m512i {
+    let (even, odd) = half_sums(v);
+    _mm512_permutexvar_epi32(group_order(), _mm512_add_epi32(even, odd))
+}
+
+/// The sums of the first 16 values of each of the 16 groups, and of the second, in order.
+#[target_feature(enable = "avx512f")]
+fn add_halves(v: [__m512i; 8]) -> [__m512i; 2] {
+    let (even, odd) = half_sums(v);
+    [_mm512_permutexvar_epi32(group_order(), even), _mm512_permutexvar_epi32(group_order(), odd)]
+}
+
+/// From the order of [`half_sums`] to that of the groups.
+#[target_feature(enable = "avx512f")]
+fn group_order() -> __m512i {
+    _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15)
+}
+
+/// The sums of the halves of 16 groups, of which each vector holds two: eight int32 in each half.
+#[target_feature(enable = "avx512f")]
+fn half_sums(v: [__m512i; 8]) -> (__m512i, __m512i) {
     // Neighbours, then neighbours of those: every 128 bits end with the sums of their part of four vectors.
     let pair = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
     let four = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
@@ -159,8 +183,7 @@ fn group_sums(v: [__m512i; 8]) -> __m512i {
     let even = _mm512_shuffle_i32x4::<0b10_00_10_00>(low, high);
     let odd = _mm512_shuffle_i32x4::<0b11_01_11_01>(low, high);
     // Now groups 0 2 4 6, 1 3 5 7, 8 10 12 14, 9 11 13 15.
-    let order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
-    _mm512_permutexvar_epi32(order, _mm512_add_epi32(even, odd))
+    (even, odd)
 }
 
 /// Tiles of T rows of activations with panels of 16 weight rows, one row a lane.
@@ -251,34 +274,42 @@ fn pack(w: Rows<'_>, first: usize, count: usize, panel: &mut [__m512i]) {
                 avx512::prefetch_far(row[group].as_ptr().wrapping_add(LANES * w.inputs));
             }
         }
-        // Rows i and i + 8 side by side: two transposes of 8 × 8 quads at once, and the halves in order.
-        let pair = |i: usize| {
-            let (low, high) = (&rows[i][group], &rows[i + 8][group]);
-            // SAFETY: 32 bytes each.
-            let (low, high) = unsafe {
-                (_mm256_loadu_si256(low.as_ptr().cast()), _mm256_loadu_si256(high.as_ptr().cast()))
-            };
-            _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
-        };
-        let r: [__m512i; 8] = std::array::from_fn(|i| _mm512_xor_si512(pair(i), flip));
-        // Within each 128 bits: quads of four rows side by side.
-        let four = |a, b, c, d| {
-            let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
-            let (ab2, cd2) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
-            [
-                _mm512_unpacklo_epi64(ab, cd),
-                _mm512_unpackhi_epi64(ab, cd),
-                _mm512_unpacklo_epi64(ab2, cd2),
-                _mm512_unpackhi_epi64(ab2, cd2),
-            ]
-        };
-        let (low, high) = (four(r[0], r[1], r[2], r[3]), four(r[4], r[5], r[6], r[7]));
-        // Parts of 128 bits: rows 0-3 quad q, rows 0-3 quad q + 4, rows 8-11 quad q, rows 8-11 quad q + 4.
-        let first_half = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
-        let second_half = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
-        for quad in 0..4 {
-            panel[quad] = _mm512_permutex2var_epi64(low[quad], first_half, high[quad]);
-            panel[quad + 4] = _mm512_permutex2var_epi64(low[quad], second_half, high[quad]);
+        *panel = pack_quads(std::array::from_fn(|i| &rows[i][group]));
+        for quad in panel {
+            *quad = _mm512_xor_si512(*quad, flip);
         }
     }
+}
+
+/// A group of 16 rows in the order (quad, row).
+#[target_feature(enable = "avx512f,avx512bw")]
+fn pack_quads(rows: [&[u8; GROUP]; LANES]) -> [__m512i; QUADS] {
+    // Rows i and i + 8 side by side: two transposes of 8 × 8 quads at once, and the halves in order.
+    let pair = |i: usize| {
+        let (low, high) = (rows[i], rows[i + 8]);
+        // SAFETY: 32 bytes each.
+        let (low, high) =
+            unsafe { (_mm256_loadu_si256(low.as_ptr().cast()), _mm256_loadu_si256(high.as_ptr().cast())) };
+        _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
+    };
+    let r: [__m512i; 8] = std::array::from_fn(pair);
+    // Within each 128 bits: quads of four rows side by side.
+    let four = |a, b, c, d| {
+        let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
+        let (ab2, cd2) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
+        [
+            _mm512_unpacklo_epi64(ab, cd),
+            _mm512_unpackhi_epi64(ab, cd),
+            _mm512_unpacklo_epi64(ab2, cd2),
+            _mm512_unpackhi_epi64(ab2, cd2),
+        ]
+    };
+    let (low, high) = (four(r[0], r[1], r[2], r[3]), four(r[4], r[5], r[6], r[7]));
+    // Parts of 128 bits: rows 0-3 quad q, rows 0-3 quad q + 4, rows 8-11 quad q, rows 8-11 quad q + 4.
+    let first_half = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
+    let second_half = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
+    std::array::from_fn(|quad| match quad {
+        0..4 => _mm512_permutex2var_epi64(low[quad], first_half, high[quad]),
+        _ => _mm512_permutex2var_epi64(low[quad - 4], second_half, high[quad - 4]),
+    })
 }
