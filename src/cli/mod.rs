@@ -1,5 +1,7 @@
 //! The command line: what it looks like, and one short file for each thing it does.
 
+mod asked;
+mod attribute;
 mod bench;
 mod chat;
 mod check;
@@ -9,6 +11,7 @@ mod generate;
 mod hub;
 mod info;
 mod input;
+mod lens;
 mod log;
 mod memory;
 mod output;
@@ -80,6 +83,10 @@ enum Command {
     Export(ExportArgs),
     /// Print the forward pass in order, one line a step
     Log(LogArgs),
+    /// Show what the model would answer after each layer: the logit lens
+    Lens(LensArgs),
+    /// Show what each head and each feed-forward network added to an answer
+    Attribute(AttributeArgs),
     /// Talk with the model, turn by turn; lines that are piped in are the turns
     Chat(ChatArgs),
     /// Show the configuration, every tensor, and what a trace would take
@@ -275,6 +282,46 @@ struct LogArgs {
     /// Add minimum, maximum, mean and the first values of every output
     #[arg(long)]
     values: bool,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    format: LogFormat,
+}
+
+#[derive(Args, Debug)]
+struct LensArgs {
+    #[command(flatten)]
+    run: RunArgs,
+
+    /// How many of the likeliest tokens are shown
+    #[arg(long, value_name = "K", default_value_t = 3, value_parser = whole::<usize>, allow_negative_numbers = true)]
+    top: usize,
+
+    /// Positions of the text, as 0,3-5 [default: all]
+    #[arg(long, value_name = "LIST", allow_negative_numbers = true)]
+    t: Option<String>,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    format: LogFormat,
+}
+
+#[derive(Args, Debug)]
+struct AttributeArgs {
+    #[command(flatten)]
+    run: RunArgs,
+
+    /// Position of the text whose answer it is [default: the last]
+    #[arg(long, value_name = "T", value_parser = whole::<usize>, allow_negative_numbers = true)]
+    t: Option<usize>,
+
+    /// Id of the token whose logit is split [default: the one that was drawn there, else the likeliest]
+    #[arg(long, value_name = "ID", value_parser = whole::<u32>, allow_negative_numbers = true)]
+    token: Option<u32>,
+
+    /// Id of the token that it is compared with [default: the likeliest of the others]
+    #[arg(long, value_name = "ID", value_parser = whole::<u32>, allow_negative_numbers = true)]
+    against: Option<u32>,
 
     /// How to print
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
@@ -546,6 +593,8 @@ impl Cli {
         match self.command {
             Some(Command::Export(args)) => device::run(&args),
             Some(Command::Log(args)) => device::run(&args),
+            Some(Command::Lens(args)) => device::run(&args),
+            Some(Command::Attribute(args)) => device::run(&args),
             Some(Command::Chat(args)) => device::run(&args),
             Some(Command::Info(args)) => info::run(&args),
             Some(Command::Tokenize(args)) => tokenize::run(&args),

@@ -105,6 +105,17 @@ impl Write for Lines {
     }
 }
 
+/// Prints a JSON array, a line for each of its elements.
+pub(super) fn array(elements: impl Iterator<Item = serde_json::Value>) -> std::io::Result<()> {
+    let mut out = Lines::json();
+    let mut before = "[";
+    for element in elements {
+        writeln!(out, "{before}{element}")?;
+        before = ",";
+    }
+    writeln!(out, "{}]", if before == "[" { before } else { "" })
+}
+
 /// The end of a command that printed a text.
 pub(super) fn end(result: std::result::Result<(), Failure>) -> Result<()> {
     match result {

@@ -5,7 +5,10 @@
 //! the pass itself. Keys and values of all positions are in the cache still, and a layer that runs again writes
 //! over its own with what they are already.
 
-use std::collections::VecDeque;
+mod attribution;
+mod lens;
+
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
@@ -104,6 +107,8 @@ pub(super) struct Worker<'m, B: Backend> {
     passes: Vec<Ran>,
     /// The pass and the layer whose input the buffers hold now; the tables of RoPE are that pass's.
     at: Option<(usize, usize)>,
+    /// By pass and token, the id that the last layer finds the likeliest.
+    answers: HashMap<(usize, usize), u32>,
 }
 
 /// A pass that was run.
@@ -134,7 +139,7 @@ impl<P: Probe> Probe for Watch<'_, P> {
 
 impl<'m, B: Backend> Worker<'m, B> {
     pub(super) fn new(session: Session<'m, B>, store: Arc<Mutex<Store>>, progress: Arc<Progress>) -> Self {
-        Self { session, store, progress, passes: Vec::new(), at: None }
+        Self { session, store, progress, passes: Vec::new(), at: None, answers: HashMap::new() }
     }
 
     /// Runs the prompt, then answers requests, one after the other, until the viewer is gone. What is asked for comes
@@ -197,6 +202,8 @@ impl<'m, B: Backend> Worker<'m, B> {
             Query::Spread(part) => self.spread(*part).map(Answer::Spread),
             Query::Order(part) => self.order(*part).map(Answer::Order),
             Query::Rows(rows) => self.session.model.rows(rows).map(Answer::Rows),
+            Query::Lens(at) => self.lens(at).map(Answer::Lens),
+            Query::Attribution(at) => self.attribution(at).map(Answer::Attribution),
         }
     }
 

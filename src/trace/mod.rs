@@ -10,6 +10,7 @@ pub mod card;
 pub mod clock;
 pub mod formula;
 pub mod frame;
+pub mod lens;
 pub mod log;
 pub mod manifest;
 pub mod npy;

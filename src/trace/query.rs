@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use super::block::{Block, Region};
+use super::lens::{Attribution, AttributionAt, LensAt, Reading};
 use super::site::{Run, Site};
 use super::spread::{Order, Part, Spread};
 use super::weight::Weight;
@@ -19,6 +20,10 @@ pub enum Query {
     Order(Part),
     /// Rows of a weight.
     Rows(WeightRows),
+    /// What the model would answer after a layer.
+    Lens(LensAt),
+    /// What each part of the model added to a logit.
+    Attribution(AttributionAt),
 }
 
 /// Some rows of a weight: everything along its last axis is one, and a vector is one row.
@@ -45,6 +50,10 @@ pub enum Answer {
     Order(Order),
     /// To [`Query::Rows`]: their values in float32, one row after the other.
     Rows(Vec<f32>),
+    /// To [`Query::Lens`]: one for each of the tokens.
+    Lens(Vec<Reading>),
+    /// To [`Query::Attribution`].
+    Attribution(Attribution),
 }
 
 impl fmt::Display for Query {
@@ -54,6 +63,8 @@ impl fmt::Display for Query {
             Self::Spread(part) => write!(f, "summing up {}", part.site),
             Self::Order(part) => write!(f, "sorting {}", part.site),
             Self::Rows(rows) => write!(f, "reading {rows}"),
+            Self::Lens(at) => write!(f, "reading {} as an answer", at.site),
+            Self::Attribution(at) => write!(f, "splitting {}", at.site),
         }
     }
 }

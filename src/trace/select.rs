@@ -62,8 +62,8 @@ impl Select {
         };
         let no_more = |_| "choose among these, or leave --layer out for all of them".into();
         Ok(Self {
-            passes: passes.map(|text| ranges("pass", text, extent.passes, more_passes)).transpose()?,
-            layers: layers.map(|text| ranges("layer", text, extent.layers, no_more)).transpose()?,
+            passes: passes.map(|text| numbers("pass", text, extent.passes, more_passes)).transpose()?,
+            layers: layers.map(|text| numbers("layer", text, extent.layers, no_more)).transpose()?,
             steps: stages.map(|text| step_list(text, extent.views)).transpose()?,
         })
     }
@@ -117,7 +117,15 @@ pub fn ask_for_pass(pass: usize) -> String {
 }
 
 /// Numbers below `count` from text like "0,3-5". What to do about one that is not there, `missing` says.
-fn ranges(what: &str, text: &str, count: usize, missing: impl Fn(usize) -> String) -> Result<Vec<usize>> {
+///
+/// # Errors
+/// [`Error::Usage`] for a number that does not exist, and for what is none.
+pub fn numbers(
+    what: &str,
+    text: &str,
+    count: usize,
+    missing: impl Fn(usize) -> String,
+) -> Result<Vec<usize>> {
     let there = match count {
         0 | 1 => format!("0, the only {what} there is"),
         2 => "numbers from 0 to 1, as 0 or 0,1".into(),
@@ -126,7 +134,7 @@ fn ranges(what: &str, text: &str, count: usize, missing: impl Fn(usize) -> Strin
     let wrong = |problem: String, found: &str, next: String| {
         Err(Error::usage(problem).expected(&there).found(format!("`{found}`")).next(next))
     };
-    let mut numbers = Vec::new();
+    let mut all = Vec::new();
     for part in text.split(',') {
         let part = part.trim();
         let (from, to) = part.split_once('-').unwrap_or((part, part));
@@ -147,11 +155,11 @@ fn ranges(what: &str, text: &str, count: usize, missing: impl Fn(usize) -> Strin
         if to >= count {
             return wrong(format!("there is no {what} {to}"), part, missing(to));
         }
-        numbers.extend(from..=to);
+        all.extend(from..=to);
     }
-    numbers.sort_unstable();
-    numbers.dedup();
-    Ok(numbers)
+    all.sort_unstable();
+    all.dedup();
+    Ok(all)
 }
 
 /// The stage with this name.
@@ -213,7 +221,7 @@ mod tests {
 
     #[test]
     fn lists_and_ranges_are_read() {
-        let numbers = |text| ranges("layer", text, 6, |_| "none".into());
+        let numbers = |text| numbers("layer", text, 6, |_| "none".into());
         assert_eq!(numbers("0,3-5").unwrap(), [0, 3, 4, 5]);
         for bad in ["", "6", "-1", "3-", "5-3", "a", "0,,1", "99999999999999999999"] {
             assert!(numbers(bad).is_err(), "{bad}");

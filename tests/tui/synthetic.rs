@@ -242,7 +242,9 @@ impl Source for Synthetic {
         let site = match query {
             Query::Block(site, _) => *site,
             Query::Spread(part) | Query::Order(part) => part.site,
-            Query::Rows(_) => return Poll::Ready(Err(Error::usage("it has no weights"))),
+            Query::Rows(_) | Query::Lens(_) | Query::Attribution(_) => {
+                return Poll::Ready(Err(Error::usage("it has no weights")));
+            }
         };
         self.asked += usize::from(matches!(query, Query::Block(..)));
         let Some(pass) = self.outline.passes.get(site.pass) else {
@@ -271,7 +273,7 @@ impl Source for Synthetic {
             }
             Query::Spread(part) => Answer::Spread(Spread::of_frame(&frame, part.held)),
             Query::Order(part) => Answer::Order(Order::of(&Block::whole(frame), part.held)),
-            Query::Rows(_) => unreachable!("answered above"),
+            Query::Rows(_) | Query::Lens(_) | Query::Attribution(_) => unreachable!("answered above"),
         }))
     }
 

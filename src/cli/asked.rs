@@ -1,0 +1,89 @@
+//! A run that a command asks questions, as the tracer does: the same source, and the same answers.
+
+use std::sync::Arc;
+use std::task::Poll;
+use std::thread;
+use std::time::Duration;
+
+use super::RunArgs;
+use super::device::Device;
+use super::input::Run;
+use crate::error::{Error, Result};
+use crate::replay::{DEFAULT_MEMORY, Live, Start};
+use crate::stop;
+use crate::trace::{Answer, Outline, Query, Source, Status, TokenLabel};
+
+/// How often an answer is looked for.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// A run whose passes are done.
+pub(super) struct Asked {
+    live: Live,
+}
+
+impl Asked {
+    /// Runs the one prompt of `args` and as many tokens after it as are asked for.
+    pub(super) fn run<D: Device>(args: &RunArgs) -> Result<Self> {
+        let run = Run::<D>::open(args)?;
+        let draws = args.tokens.unwrap_or(1).max(1);
+        let Run { model, sampler, mut prompts, tokenizer, eos, context } = run;
+        let (Some(prompt), true) = (prompts.pop(), prompts.is_empty()) else {
+            return Err(Error::usage("this command looks at one prompt")
+                .expected("one --prompt, or a --prompts FILE with one")
+                .found(format!("{} prompts", prompts.len() + 1))
+                .next("give one of them; --stream I draws what number I of several drew"));
+        };
+        let context = context.or(Some(prompt.ids.len().saturating_add(draws)));
+        let ids = prompt.ids;
+        let start = Start { ids, draws, sampler, tokenizer, eos, memory: DEFAULT_MEMORY, context };
+        let mut asked = Self { live: Live::start(Arc::new(model), start)? };
+        loop {
+            asked.live.poll()?;
+            if asked.live.status() == Status::Idle {
+                break;
+            }
+            stop::check()?;
+            thread::sleep(LOOK);
+        }
+        // What was stopped leaves a pass without the token that it would have drawn.
+        match asked.outline().passes.last() {
+            Some(last) if last.sampled.is_some() => Ok(asked),
+            _ => Err(Error::interrupted("interrupted")),
+        }
+    }
+
+    /// The passes and their tokens.
+    pub(super) fn outline(&self) -> &Outline {
+        self.live.outline()
+    }
+
+    /// Waits for the answer to `query`.
+    pub(super) fn ask(&mut self, query: &Query) -> Result<Answer> {
+        loop {
+            self.live.poll()?;
+            if let Poll::Ready(answer) = self.live.ask(query) {
+                return answer;
+            }
+            stop::check()?;
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// The text of a token of the vocabulary.
+    pub(super) fn text(&self, id: u32) -> String {
+        self.live.token_text(id)
+    }
+
+    /// The token at a position of the text, the number of its pass and its row there.
+    pub(super) fn position(&self, position: usize) -> Option<(usize, usize, &TokenLabel)> {
+        self.outline().passes.iter().find_map(|pass| {
+            let row = position.checked_sub(pass.dims.start)?;
+            Some((pass.dims.pass, row, pass.tokens.get(row)?))
+        })
+    }
+
+    /// How many tokens were read.
+    pub(super) fn positions(&self) -> usize {
+        self.outline().passes.last().map_or(0, |pass| pass.dims.keys())
+    }
+}

@@ -1,0 +1,82 @@
+//! `llama-trace attribute`: what each part of the model added to an answer.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use super::asked::Asked;
+use super::device::{Command, Device};
+use super::{AttributeArgs, LogFormat, output};
+use crate::error::{Error, Result};
+use crate::trace::lens::{Attribution, AttributionAt, Share};
+use crate::trace::{Answer, Query, Site, Stage};
+
+/// Parts that the text names one by one.
+const NAMED: usize = 16;
+/// The columns of the longest bar.
+const BAR: f64 = 30.0;
+
+impl Command for &AttributeArgs {
+    fn run<D: Device>(self) -> Result<()> {
+        let mut asked = Asked::run::<D>(&self.run)?;
+        let last = asked.positions() - 1;
+        let t = self.t.unwrap_or(last);
+        let Some((pass, token, _)) = asked.position(t) else {
+            return Err(Error::usage(format!("there is no token {t}"))
+                .expected(format!("--t from 0 to {last}"))
+                .found(t)
+                .next("-n reads more tokens"));
+        };
+        // Where a token was drawn after this one, that is the answer.
+        let drawn = || {
+            let pass = &asked.outline().passes[pass];
+            pass.sampled.as_ref().filter(|_| token + 1 == pass.tokens.len()).map(|drawn| drawn.id)
+        };
+        let id = self.token.or_else(drawn);
+        let site = Site::once(pass, Stage::Logits);
+        let query = Query::Attribution(AttributionAt { site, token, id, against: self.against });
+        let Answer::Attribution(attribution) = asked.ask(&query)? else {
+            unreachable!("each question has an answer of its own kind")
+        };
+        let printed = match self.format {
+            LogFormat::Text => print_text(&asked, t, &attribution),
+            LogFormat::Json => print_json(&attribution),
+        };
+        output::end(printed.map_err(output::Failure::from))
+    }
+}
+
+fn print_text(asked: &Asked, t: usize, attribution: &Attribution) -> std::io::Result<()> {
+    let mut out = output::Lines::text();
+    let text = asked.position(t).map_or("", |(.., token)| &*token.text);
+    let [one, other] = [attribution.id, attribution.against].map(|id| format!("{:?}", asked.text(id)));
+    writeln!(out, "t {t} {text:?}: logit of {one} − logit of {other} = {:.6}", attribution.difference)?;
+    let mut parts = attribution.parts.clone();
+    parts.sort_by(|a, b| b.value.abs().total_cmp(&a.value.abs()));
+    let largest = parts.first().map_or(0.0, |share| share.value.abs());
+    let (named, rest) = parts.split_at(parts.len().min(NAMED));
+    for Share { part, value } in named {
+        let length = if largest > 0.0 { (value.abs() / largest * BAR).round() as usize } else { 0 };
+        let bar = if *value < 0.0 { "░" } else { "█" }.repeat(length);
+        writeln!(out, "  {part:<12} {value:>12.6}  {bar}")?;
+    }
+    if !rest.is_empty() {
+        let sum: f64 = rest.iter().map(|share| share.value).sum();
+        writeln!(out, "  {:<12} {sum:>12.6}  the other {} parts together", "rest", rest.len())?;
+    }
+    writeln!(out, "  {:<12} {:>12.6}  █ towards {one}, ░ towards {other}", "sum", attribution.sum())
+}
+
+fn print_json(attribution: &Attribution) -> std::io::Result<()> {
+    let parts: Vec<Value> = attribution
+        .parts
+        .iter()
+        .map(|share| json!({"name": share.part.to_string(), "value": share.value}))
+        .collect();
+    let mut out = output::Lines::json();
+    let Attribution { id, against, difference, .. } = attribution;
+    let object = json!({
+        "token": id, "against": against, "difference": difference, "sum": attribution.sum(), "parts": parts,
+    });
+    writeln!(out, "{object}")
+}

@@ -1,0 +1,109 @@
+//! `llama-trace lens`: what the model would answer after each layer.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use super::asked::Asked;
+use super::device::{Command, Device};
+use super::progress::Progress;
+use super::{LensArgs, LogFormat, NOT_A_NUMBER, output, tell};
+use crate::error::Result;
+use crate::trace::lens::{LensAt, Reading};
+use crate::trace::select::numbers;
+use crate::trace::{Answer, Query, Site, Stage};
+
+impl Command for &LensArgs {
+    fn run<D: Device>(self) -> Result<()> {
+        let mut asked = Asked::run::<D>(&self.run)?;
+        let positions = asked.positions();
+        let chosen = match &self.t {
+            Some(list) => numbers("t", list, positions, |_| "-n reads more tokens".into())?,
+            None => (0..positions).collect(),
+        };
+        let layers = asked.outline().card.sizes().layers;
+        let bar = Progress::new(chosen.len() * layers, "residuals");
+        let mut lenses = Vec::new();
+        for t in chosen {
+            let readings = (0..layers).map(|layer| {
+                let reading = read(&mut asked, t, layer, self.top);
+                bar.add(1);
+                reading
+            });
+            lenses.push((t, readings.collect::<Result<Vec<_>>>()?));
+        }
+        bar.finish();
+        let printed = match self.format {
+            LogFormat::Text => print_text(&asked, &lenses),
+            LogFormat::Json => print_json(&asked, &lenses),
+        };
+        if lenses.iter().flat_map(|(_, readings)| readings).any(|reading| reading.answer.logit.is_nan()) {
+            tell(NOT_A_NUMBER);
+        }
+        output::end(printed.map_err(output::Failure::from))
+    }
+}
+
+fn read(asked: &mut Asked, t: usize, layer: usize, top: usize) -> Result<Reading> {
+    let (pass, row, _) = asked.position(t).unwrap_or_else(|| unreachable!("{t} is a position"));
+    let site = Site::layer(pass, layer, Stage::FfnResidual);
+    let query = Query::Lens(LensAt { site, tokens: row..row + 1, top });
+    match asked.ask(&query)? {
+        Answer::Lens(readings) => {
+            Ok(readings.into_iter().next().unwrap_or_else(|| unreachable!("one was asked for")))
+        }
+        _ => unreachable!("each question has an answer of its own kind"),
+    }
+}
+
+/// The first layer from which on the answer is the likeliest token.
+fn leads_from(readings: &[Reading]) -> usize {
+    readings.len() - readings.iter().rev().take_while(|reading| reading.answer.rank == 1).count()
+}
+
+type Lenses = [(usize, Vec<Reading>)];
+
+fn print_text(asked: &Asked, lenses: &Lenses) -> std::io::Result<()> {
+    let mut out = output::Lines::text();
+    for (t, readings) in lenses {
+        let Some((.., token)) = asked.position(*t) else { continue };
+        let Some(last) = readings.last() else { continue };
+        let (answer, text) = (last.answer, asked.text(last.answer.id));
+        writeln!(
+            out,
+            "t {t} {:?}: the answer is {text:?} ({:.4}); it leads from layer {} on",
+            token.text,
+            answer.prob,
+            leads_from(readings)
+        )?;
+        let width = (readings.len() - 1).to_string().len();
+        for (layer, Reading { top, answer }) in readings.iter().enumerate() {
+            let top: Vec<_> =
+                top.iter().map(|one| format!("{:?} {:.4}", asked.text(one.id), one.prob)).collect();
+            writeln!(
+                out,
+                "  layer {layer:>width$}  {}  | {text:?} is number {}, {:.4}",
+                top.join("  "),
+                answer.rank,
+                answer.prob
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn print_json(asked: &Asked, lenses: &Lenses) -> std::io::Result<()> {
+    let rows = lenses.iter().flat_map(|(t, readings)| {
+        readings.iter().enumerate().map(move |(layer, reading)| {
+            let top: Vec<Value> = reading
+                .top
+                .iter()
+                .map(
+                    |one| json!({"id": one.id, "text": asked.text(one.id), "prob": one.prob, "rank": one.rank}),
+                )
+                .collect();
+            json!({"t": t, "layer": layer, "top": top})
+        })
+    });
+    output::array(rows)
+}
