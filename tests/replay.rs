@@ -11,6 +11,8 @@ mod common;
 mod export;
 #[path = "replay/fault.rs"]
 mod fault;
+#[path = "replay/lens.rs"]
+mod lens;
 #[path = "replay/memory.rs"]
 mod memory;
 #[path = "replay/other.rs"]

@@ -28,6 +28,11 @@ impl<B: Backend> Worker<'_, B> {
                     .expected(format!("an id from 0 to {last}")));
             }
         }
+        if at.id.is_some() && at.id == at.against {
+            return Err(Error::usage("a token is compared with another")
+                .expected("two different ids")
+                .found(format!("{} twice", at.id.unwrap_or_default())));
+        }
         let card = self.session.model.card();
         let mut token = TokenOf { worker: self, at };
         let logits = token.row(None, Stage::Logits)?;
