@@ -28,8 +28,11 @@ const EDGES: &[(&str, &[&str])] = &[
     ("backend", &["checkpoint", "config", "error", "files", "ops", "stop"]),
     ("model", &["backend", "checkpoint", "config", "error", "ops", "stop", "trace"]),
     ("generate", &["backend", "config", "error", "model", "ops", "stop", "tokenizer", "trace"]),
-    ("replay", &["backend", "config", "error", "generate", "model", "ops", "stop", "tokenizer", "trace"]),
-    ("explain", &["config", "ops", "trace"]),
+    (
+        "replay",
+        &["backend", "config", "error", "explain", "generate", "model", "ops", "stop", "tokenizer", "trace"],
+    ),
+    ("explain", &["config", "error", "ops", "trace"]),
     (
         "check",
         &[

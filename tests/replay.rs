@@ -7,6 +7,8 @@ mod batch;
 #[path = "replay/check.rs"]
 mod check;
 mod common;
+#[path = "replay/explain.rs"]
+mod explain;
 #[path = "replay/export.rs"]
 mod export;
 #[path = "replay/fault.rs"]

@@ -12,8 +12,10 @@ mod fold;
 mod frequency;
 mod rule;
 mod site;
+mod terms;
 
 pub use fold::{Exact, Folder, Held, Numbers};
 pub use frequency::Frequency;
 pub use rule::{Cell, Fold, Line, Place, Rule};
 pub use site::{Drawing, Rules, SiteRules};
+pub use terms::{Operands, explain};

@@ -63,6 +63,11 @@ impl Rules {
         self.randoms.push(random);
     }
 
+    /// The model.
+    pub fn card(&self) -> &ModelCard {
+        &self.card
+    }
+
     /// The sizes of the model.
     pub fn sizes(&self) -> &Sizes {
         &self.sizes

@@ -74,6 +74,11 @@ impl Sampler {
         })
     }
 
+    /// How it draws.
+    pub fn sampling(&self) -> Sampling {
+        self.sampling
+    }
+
     /// The same at the start of the random numbers of another stream of the same seed: the first is 0.
     #[must_use]
     pub fn with_stream(mut self, stream: u64) -> Self {

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::model::{Activations, KvCache, Model, forward};
 use crate::trace::{PassDims, Probe};
 
-use super::sampler::Sampler;
+use super::sampler::{Sampler, Sampling};
 
 /// Why no pass follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +86,11 @@ impl<B: Backend> Sequence<B> {
     /// The tokens whose keys and values the cache holds.
     pub fn ran(&self) -> &[u32] {
         &self.ran
+    }
+
+    /// How its tokens are drawn.
+    pub fn sampling(&self) -> Sampling {
+        self.sampler.sampling()
     }
 
     /// Pass number `pass`, if it reads `tokens` tokens of this text.

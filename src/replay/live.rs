@@ -247,7 +247,7 @@ impl Live {
                 let block = lock(&self.store).get(part.site, &region)?;
                 (region.count() <= AT_ONCE).then(|| Answer::Order(Order::of(&block, part.held)))
             }
-            Query::Rows(_) | Query::Lens(_) | Query::Attribution(_) => None,
+            Query::Rows(_) | Query::Explanation(_) | Query::Lens(_) | Query::Attribution(_) => None,
         }
     }
 }

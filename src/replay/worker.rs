@@ -6,6 +6,7 @@
 //! over its own with what they are already.
 
 mod attribution;
+mod explanation;
 mod lens;
 
 use std::collections::{HashMap, VecDeque};
@@ -202,6 +203,7 @@ impl<'m, B: Backend> Worker<'m, B> {
             Query::Spread(part) => self.spread(*part).map(Answer::Spread),
             Query::Order(part) => self.order(*part).map(Answer::Order),
             Query::Rows(rows) => self.session.model.rows(rows).map(Answer::Rows),
+            Query::Explanation(at) => self.explanation(at).map(Answer::Explanation),
             Query::Lens(at) => self.lens(at).map(Answer::Lens),
             Query::Attribution(at) => self.attribution(at).map(Answer::Attribution),
         }

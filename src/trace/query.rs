@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use super::block::{Block, Region};
+use super::explanation::{Explanation, ExplanationAt};
 use super::lens::{Attribution, AttributionAt, LensAt, Reading};
 use super::site::{Run, Site};
 use super::spread::{Order, Part, Spread};
@@ -20,6 +21,8 @@ pub enum Query {
     Order(Part),
     /// Rows of a weight.
     Rows(WeightRows),
+    /// Where a number comes from.
+    Explanation(ExplanationAt),
     /// What the model would answer after a layer.
     Lens(LensAt),
     /// What each part of the model added to a logit.
@@ -50,6 +53,8 @@ pub enum Answer {
     Order(Order),
     /// To [`Query::Rows`]: their values in float32, one row after the other.
     Rows(Vec<f32>),
+    /// To [`Query::Explanation`].
+    Explanation(Explanation),
     /// To [`Query::Lens`]: one for each of the tokens.
     Lens(Vec<Reading>),
     /// To [`Query::Attribution`].
@@ -63,6 +68,7 @@ impl fmt::Display for Query {
             Self::Spread(part) => write!(f, "summing up {}", part.site),
             Self::Order(part) => write!(f, "sorting {}", part.site),
             Self::Rows(rows) => write!(f, "reading {rows}"),
+            Self::Explanation(at) => write!(f, "taking a number of {} apart", at.site),
             Self::Lens(at) => write!(f, "reading {} as an answer", at.site),
             Self::Attribution(at) => write!(f, "splitting {}", at.site),
         }

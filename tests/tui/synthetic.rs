@@ -242,7 +242,7 @@ impl Source for Synthetic {
         let site = match query {
             Query::Block(site, _) => *site,
             Query::Spread(part) | Query::Order(part) => part.site,
-            Query::Rows(_) | Query::Lens(_) | Query::Attribution(_) => {
+            Query::Rows(_) | Query::Explanation(_) | Query::Lens(_) | Query::Attribution(_) => {
                 return Poll::Ready(Err(Error::usage("it has no weights")));
             }
         };
@@ -273,7 +273,9 @@ impl Source for Synthetic {
             }
             Query::Spread(part) => Answer::Spread(Spread::of_frame(&frame, part.held)),
             Query::Order(part) => Answer::Order(Order::of(&Block::whole(frame), part.held)),
-            Query::Rows(_) | Query::Lens(_) | Query::Attribution(_) => unreachable!("answered above"),
+            Query::Rows(_) | Query::Explanation(_) | Query::Lens(_) | Query::Attribution(_) => {
+                unreachable!("answered above")
+            }
         }))
     }
 

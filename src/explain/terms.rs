@@ -1,0 +1,497 @@
+//! One cell taken apart: its rule's operands with their values, and what they give in float32 by the functions of
+//! [`crate::ops`], in the order in which a pass adds them up.
+
+use super::rule::{Cell, Fold, Line, Place};
+use super::site::{Rules, SiteRules};
+use crate::config::{CacheDtype, Pairing, Precision};
+use crate::error::{Error, Result};
+use crate::ops;
+use crate::ops::quantize::Quantized;
+use crate::ops::round;
+use crate::trace::explanation::{Explanation, From, Operand, Rest, Term};
+use crate::trace::{Site, Stage, Step};
+
+/// Where the numbers are read.
+pub trait Operands {
+    /// The numbers of a line, whole ones as float32 too.
+    ///
+    /// # Errors
+    /// Where they cannot be had.
+    fn numbers(&mut self, line: Line) -> Result<Vec<f32>>;
+
+    /// Shows a row of a matrix as its int8 products multiply it.
+    ///
+    /// # Errors
+    /// Where it cannot be had.
+    fn int8(&mut self, row: Line, see: &mut dyn FnMut(Quantized<'_>)) -> Result<()>;
+}
+
+/// What folding gave.
+#[derive(Default)]
+struct Folded {
+    result: Option<f32>,
+    is_sum: bool,
+    terms: Vec<Term>,
+    notes: Vec<String>,
+}
+
+/// Takes the value `at` of `site` apart; `most` terms are told one by one, 0 for all.
+///
+/// # Errors
+/// [`Error::Usage`] where there is no such value, and those of `operands`.
+pub fn explain(
+    rules: &Rules,
+    site: Site,
+    at: usize,
+    most: usize,
+    operands: &mut impl Operands,
+) -> Result<Explanation> {
+    let of = rules.of(site).filter(|of| at < of.count());
+    let of = of.ok_or_else(|| Error::usage(format!("there is no value {at} of {site} in this run")))?;
+    let Some(dims) = rules.pass(site.pass) else { unreachable!("the site is in a pass") };
+    let cell = Cell { place: Place::Stage(site), at };
+    let value = f64::from(single(operands, cell)?);
+    let mut taking = Taking { rules, operands, precision: rules.card().precision, folded: Folded::default() };
+    taking.fold(site, &of, at)?;
+    let Folded { result, is_sum, mut terms, notes } = taking.folded;
+    // What is no sum has its operands in the order in which they are applied.
+    if is_sum {
+        terms.sort_by(|a, b| b.product.abs().total_cmp(&a.product.abs()));
+    }
+    let told = if most == 0 { terms.len() } else { most.min(terms.len()) };
+    let rest = &terms[told..];
+    let rest = Rest { count: rest.len(), sum: rest.iter().map(|term| term.product).sum() };
+    terms.truncate(told);
+    Ok(Explanation {
+        address: rules.address(cell),
+        value,
+        result: result.map(f64::from),
+        formula: rules.card().formula(Step::Stage(site.stage), dims),
+        notes,
+        is_sum,
+        terms,
+        rest,
+    })
+}
+
+fn single(operands: &mut impl Operands, cell: Cell) -> Result<f32> {
+    let line = Line { place: cell.place, first: cell.at, step: 1, count: 1 };
+    Ok(operands.numbers(line)?.first().copied().unwrap_or(f32::NAN))
+}
+
+/// A cell that is being taken apart.
+struct Taking<'a, O> {
+    rules: &'a Rules,
+    operands: &'a mut O,
+    precision: Precision,
+    folded: Folded,
+}
+
+impl<O: Operands> Taking<'_, O> {
+    fn operand(&self, cell: Cell, value: f32) -> Operand {
+        let address = self.rules.address(cell);
+        let from = match cell.place {
+            Place::Stage(_) => From::Stage(address),
+            Place::Weight(..) => From::Weight(address),
+        };
+        Operand { from, value: f64::from(value) }
+    }
+
+    fn read(&mut self, cell: Cell) -> Result<(f32, Operand)> {
+        let value = single(self.operands, cell)?;
+        Ok((value, self.operand(cell, value)))
+    }
+
+    fn term(&mut self, operands: Vec<Operand>, product: f64) {
+        self.folded.terms.push(Term { operands, product });
+    }
+
+    /// What stands once an operand was applied.
+    fn applied(&mut self, operand: Operand, product: f32) {
+        self.term(vec![operand], f64::from(product));
+    }
+
+    fn note(&mut self, text: impl Into<String>) {
+        self.folded.notes.push(text.into());
+    }
+
+    /// What came out before the precision rounds it, which is a term where terms are added up.
+    fn result(&mut self, value: f32) {
+        let rounded = round::value(self.precision, value);
+        if self.folded.is_sum && rounded.to_bits() != value.to_bits() {
+            let lost = f64::from(rounded) - f64::from(value);
+            self.term(vec![constant("rounding to bfloat16", f64::from(rounded))], lost);
+        }
+        self.folded.result = Some(rounded);
+    }
+
+    fn fold(&mut self, site: Site, of: &SiteRules<'_>, at: usize) -> Result<()> {
+        match of.cell(at).fold {
+            Fold::Given => {
+                self.note("It is given, not computed: the prompt's, or drawn after the pass before.")
+            }
+            Fold::Lookup { id, table, width, at } => {
+                let (row, id) = self.read(id)?;
+                let (weight, operand) = self.read(Cell { place: table, at: row as usize * width + at })?;
+                self.applied(id, 0.0);
+                self.applied(operand, weight);
+                self.result(weight);
+            }
+            Fold::Angle { position, pair, frequency, sine } => {
+                let angle = position as f32 * frequency.value;
+                self.applied(constant("position", position as f64), position as f32);
+                self.applied(
+                    constant("frequency of the pair, radians a position", f64::from(frequency.value)),
+                    angle,
+                );
+                self.note(format!(
+                    "Pair {pair} is turned by position {position} × {} = {angle} radians ({:.2} turns).",
+                    frequency.value,
+                    f64::from(angle) / std::f64::consts::TAU
+                ));
+                let (sin, cos) = angle.sin_cos();
+                self.result(if sine { sin } else { cos });
+            }
+            Fold::Hide { seen } => {
+                let value = if seen { 0.0 } else { f32::NEG_INFINITY };
+                self.applied(constant("the mask", f64::from(value)), value);
+                self.why_hidden(site, at, seen);
+                self.result(value);
+            }
+            Fold::Norm { x, at, weight, eps } => self.norm(x, at, weight, eps)?,
+            Fold::Product { a, b, bias } => self.product(a, b, bias)?,
+            Fold::Int8 { x, scales, group, w, bias } => self.int8(x, scales, group, w, bias)?,
+            Fold::Rotate { pair, cos, sin, second } => self.rotate(pair, cos, sin, second)?,
+            Fold::Cached { from, dtype } => {
+                let (value, operand) = self.read(from)?;
+                let kept = match dtype {
+                    CacheDtype::F32 => value,
+                    CacheDtype::F16 => half::f16::from_f32(value).to_f32(),
+                    CacheDtype::Bf16 => half::bf16::from_f32(value).to_f32(),
+                };
+                self.applied(operand, kept);
+                if let Place::Stage(wrote) = from.place {
+                    self.note(match wrote.pass == site.pass {
+                        true => "This pass wrote this row of the cache.".to_owned(),
+                        false => format!("Pass {} wrote this row of the cache.", wrote.pass),
+                    });
+                }
+                self.result(kept);
+            }
+            Fold::Same { from } => {
+                let (value, operand) = self.read(from)?;
+                self.applied(operand, value);
+                let sizes = self.rules.sizes();
+                let head = at / sizes.head_dim % sizes.heads;
+                let (each, kv) = (
+                    sizes.heads / sizes.kv_heads,
+                    ops::attention::kv_head(head, sizes.heads, sizes.kv_heads),
+                );
+                self.note(format!(
+                    "Query head {head} reads kv head {kv}: {head} divided by {each}, the heads that share one, without the rest."
+                ));
+                self.result(value);
+            }
+            Fold::Scale { x, head_dim } => {
+                let (value, operand) = self.read(x)?;
+                let mut row = [value];
+                ops::attention::scale(&mut row, head_dim);
+                self.applied(operand, value);
+                self.applied(constant("√C", (head_dim as f64).sqrt()), row[0]);
+                self.result(row[0]);
+            }
+            Fold::Mask { x, seen } => {
+                let (value, operand) = self.read(x)?;
+                let mask = if seen { 0.0 } else { f32::NEG_INFINITY };
+                let result = if seen { value } else { mask };
+                self.applied(operand, value);
+                self.applied(constant("the mask", f64::from(mask)), result);
+                self.why_hidden(site, at, seen);
+                self.result(result);
+            }
+            Fold::Softmax { x, at: of, temperature } => self.softmax(site, at, x, of, temperature)?,
+            Fold::Add { a, b } => {
+                let ((a, one), (b, other)) = (self.read(a)?, self.read(b)?);
+                self.folded.is_sum = true;
+                self.applied(one, a);
+                self.applied(other, b);
+                self.result(a + b);
+            }
+            Fold::Mul { a, b } => {
+                let ((a, one), (b, other)) = (self.read(a)?, self.read(b)?);
+                self.applied(one, a);
+                self.applied(other, a * b);
+                self.result(a * b);
+            }
+            Fold::Silu { gate } => {
+                let (gate, operand) = self.read(gate)?;
+                let result = ops::swiglu::silu(gate);
+                self.applied(operand, gate);
+                let sigmoid = 1.0 / (1.0 + (-f64::from(gate)).exp());
+                self.applied(
+                    constant("the part of the gate that is open, 1 / (1 + e^−gate)", sigmoid),
+                    result,
+                );
+                self.result(result);
+            }
+            Fold::Steps { x, scale } => {
+                let ((x, one), (scale, other)) = (self.read(x)?, self.read(scale)?);
+                self.applied(one, x);
+                self.applied(other, x / scale);
+                // Halves away from zero; what is no number is 0.
+                self.folded.result = Some(f32::from((x / scale).round() as i8));
+                self.note("The quotient is rounded to a whole number, halves away from 0.");
+            }
+            Fold::Step { x } => {
+                let values = self.operands.numbers(x)?;
+                let (mut q8, mut scale) = (vec![0; values.len()], [0.0]);
+                ops::quantize::quantize(&values, values.len().max(1), &mut q8, &mut scale);
+                let mut terms: Vec<(usize, f32)> = values.iter().copied().enumerate().collect();
+                terms.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()));
+                for (i, value) in terms {
+                    let operand = self.operand(x.cell(i), value);
+                    self.applied(operand, value.abs() / 127.0);
+                }
+                self.note("The largest size of the group is 127 steps.");
+                self.folded.result = Some(scale[0]);
+            }
+            Fold::Nucleus { probs, at, top_k, top_p } => self.nucleus(probs, at, top_k, top_p)?,
+            Fold::Largest { x, at } => {
+                let logits = self.operands.numbers(x)?;
+                let better = |best: usize, i: usize| logits[best].is_nan() || logits[i] > logits[best];
+                let largest = (0..logits.len()).fold(0, |best, i| if better(best, i) { i } else { best });
+                let operand = self.operand(x.cell(at), logits[at]);
+                self.applied(operand, logits[at]);
+                let operand = self.operand(x.cell(largest), logits[largest]);
+                self.applied(operand, logits[largest]);
+                let result = if largest == at { 1.0 } else { 0.0 };
+                self.note("At temperature 0 the largest logit takes all.");
+                self.folded.result = Some(result);
+            }
+            Fold::Draw { nucleus } => self.draw(site, nucleus)?,
+        }
+        Ok(())
+    }
+
+    fn norm(&mut self, x: Line, at: usize, weight: Cell, eps: f32) -> Result<()> {
+        let values = self.operands.numbers(x)?;
+        let (weight, of_weight) = self.read(weight)?;
+        let mean_square = ops::matmul::dot(&values, &values) / values.len() as f32;
+        let factor = 1.0 / (mean_square + eps).sqrt();
+        // Of the weights only this component's goes in.
+        let (mut weights, mut out) = (vec![0.0; values.len()], vec![0.0; values.len()]);
+        weights[at] = weight;
+        ops::rms_norm::rms_norm(&values, &weights, eps, self.precision, &mut out);
+        let operand = self.operand(x.cell(at), values[at]);
+        self.applied(operand, values[at]);
+        self.applied(constant("mean of the squares", f64::from(mean_square)), mean_square);
+        self.applied(constant("ε", f64::from(eps)), mean_square + eps);
+        self.applied(
+            constant("factor, 1 / √(mean + ε)", f64::from(factor)),
+            round::value(self.precision, values[at] * factor),
+        );
+        self.applied(of_weight, out[at]);
+        self.folded.result = Some(out[at]);
+        Ok(())
+    }
+
+    fn product(&mut self, a: Line, b: Line, bias: Option<Cell>) -> Result<()> {
+        let (x, w) = (self.operands.numbers(a)?, self.operands.numbers(b)?);
+        self.folded.is_sum = true;
+        for (i, (&x, &w)) in x.iter().zip(&w).enumerate() {
+            let operands = vec![self.operand(a.cell(i), x), self.operand(b.cell(i), w)];
+            self.term(operands, f64::from(x) * f64::from(w));
+        }
+        // Values are mixed key by key; rows of a matrix, and keys, are summed in lanes.
+        let mut sum = match b.step {
+            1 => ops::matmul::dot(&x, &w),
+            _ => x.iter().zip(&w).fold(0.0, |sum, (x, w)| x.mul_add(*w, sum)),
+        };
+        if let Some(bias) = bias {
+            let (bias, operand) = self.read(bias)?;
+            self.applied(operand, bias);
+            sum += bias;
+        }
+        self.result(sum);
+        Ok(())
+    }
+
+    fn int8(&mut self, x: Line, scales: Line, group: usize, w: Line, bias: Option<Cell>) -> Result<()> {
+        let (values, scale) = (self.operands.numbers(x)?, self.operands.numbers(scales)?);
+        let q8: Vec<i8> = values.iter().map(|&value| value as i8).collect();
+        let (mut weights, mut sum) = (Vec::new(), 0.0);
+        self.operands.int8(w, &mut |row| {
+            weights = (0..row.values.len()).map(|i| f32::from(row.values[i]) * row.scale(i)).collect();
+            sum = ops::quantize::dot(&q8, &scale, group, row);
+        })?;
+        self.folded.is_sum = true;
+        for (i, (&x_value, &weight)) in values.iter().zip(&weights).enumerate() {
+            let by = scale[i / group];
+            let operands = vec![
+                self.operand(x.cell(i), x_value),
+                self.operand(scales.cell(i / group), by),
+                self.operand(w.cell(i), weight),
+            ];
+            self.term(operands, f64::from(x_value) * f64::from(by) * f64::from(weight));
+        }
+        if let Some(bias) = bias {
+            let (bias, operand) = self.read(bias)?;
+            self.applied(operand, bias);
+            sum += bias;
+        }
+        self.result(sum);
+        Ok(())
+    }
+
+    fn rotate(&mut self, pair: [Cell; 2], cos: Cell, sin: Cell, second: bool) -> Result<()> {
+        let ((a, of_a), (b, of_b)) = (self.read(pair[0])?, self.read(pair[1])?);
+        let ((cos, of_cos), (sin, of_sin)) = (self.read(cos)?, self.read(sin)?);
+        let mut out = [0.0; 2];
+        ops::rope::rope(&[a, b], &[cos], &[sin], Pairing::Neighbours, self.precision, &mut out);
+        self.folded.is_sum = true;
+        let round = |x: f32| f64::from(round::value(self.precision, x));
+        let (one, other) = match second {
+            false => ((vec![of_a, of_cos], round(a * cos)), (vec![of_b, of_sin], -round(b * sin))),
+            true => ((vec![of_a, of_sin], round(a * sin)), (vec![of_b, of_cos], round(b * cos))),
+        };
+        self.term(one.0, one.1);
+        self.term(other.0, other.1);
+        let result = out[usize::from(second)];
+        let lost = f64::from(result) - (one.1 + other.1);
+        if self.precision == Precision::Bf16 && lost != 0.0 {
+            self.term(vec![constant("rounding to bfloat16", f64::from(result))], lost);
+        }
+        self.note(format!(
+            "(a, b) = ({a}, {b}) turned by {:.4} radians is ({}, {}).",
+            sin.atan2(cos),
+            out[0],
+            out[1]
+        ));
+        self.folded.result = Some(result);
+        Ok(())
+    }
+
+    fn softmax(
+        &mut self,
+        site: Site,
+        cell: usize,
+        x: Line,
+        at: Option<usize>,
+        temperature: f32,
+    ) -> Result<()> {
+        let values = self.operands.numbers(x)?;
+        let Some(at) = at else {
+            self.applied(constant("the share of a hidden key", 0.0), 0.0);
+            self.why_hidden(site, cell, false);
+            self.result(0.0);
+            return Ok(());
+        };
+        let mut shares = values.clone();
+        if site.stage == Stage::Probs {
+            shares.iter_mut().for_each(|x| *x /= temperature);
+        }
+        let max = shares.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let exponentials: Vec<f64> = shares.iter().map(|&x| (f64::from(x) - f64::from(max)).exp()).collect();
+        let total: f64 = exponentials.iter().sum();
+        ops::softmax::softmax(&mut shares);
+        let operand = self.operand(x.cell(at), values[at]);
+        self.applied(operand, values[at]);
+        if temperature != 1.0 {
+            self.applied(constant("temperature", f64::from(temperature)), values[at] / temperature);
+        }
+        self.applied(constant("maximum of the row", f64::from(max)), values[at] / temperature - max);
+        self.term(vec![constant("exponential, e^(x − maximum)", exponentials[at])], exponentials[at]);
+        self.term(vec![constant("sum of all exponentials", total)], f64::from(shares[at]));
+        let mut others: Vec<usize> = (0..values.len()).filter(|&i| i != at).collect();
+        others.sort_by(|&a, &b| exponentials[b].total_cmp(&exponentials[a]));
+        for i in others {
+            let operand = self.operand(x.cell(i), values[i]);
+            self.term(vec![operand], exponentials[i]);
+        }
+        self.note("The others follow, each with its exponential.");
+        // Probabilities are drawn from, not rounded.
+        if site.stage == Stage::Probs {
+            self.folded.result = Some(shares[at])
+        } else {
+            self.result(shares[at])
+        }
+        Ok(())
+    }
+
+    fn nucleus(&mut self, probs: Line, at: usize, top_k: usize, top_p: f32) -> Result<()> {
+        let values = self.operands.numbers(probs)?;
+        let mut order: Vec<usize> = (0..values.len()).filter(|&id| values[id] > 0.0).collect();
+        order.sort_by(|&a, &b| values[b].total_cmp(&values[a]).then(a.cmp(&b)));
+        let possible = order.len();
+        if top_k > 0 {
+            order.truncate(top_k);
+        }
+        let after_k: f64 = order.iter().map(|&id| f64::from(values[id])).sum();
+        let (enough, mut sum) = (f64::from(top_p) * after_k, 0.0);
+        let mut kept = order.len();
+        for (rank, &id) in order.iter().enumerate() {
+            sum += f64::from(values[id]);
+            if top_p < 1.0 && sum >= enough {
+                kept = rank + 1;
+                break;
+            }
+        }
+        let rank = order[..kept].iter().position(|&id| id == at);
+        let operand = self.operand(probs.cell(at), values[at]);
+        self.applied(operand, values[at]);
+        let result = if rank.is_some() { (f64::from(values[at]) / sum) as f32 } else { 0.0 };
+        self.applied(constant("sum of those that stay", sum), result);
+        self.note(format!(
+            "{possible} tokens are possible; top-k {top_k} and top-p {top_p} leave {kept}, which sum to {sum:.6} before they are divided by it."
+        ));
+        self.note(match rank {
+            Some(rank) => format!("This one is number {} of them.", rank + 1),
+            None => "This one is not among them.".to_owned(),
+        });
+        self.folded.result = Some(result);
+        Ok(())
+    }
+
+    fn draw(&mut self, site: Site, nucleus: Line) -> Result<()> {
+        let shares = self.operands.numbers(nucleus)?;
+        let drawn = single(self.operands, Cell { place: Place::Stage(site), at: 0 })?;
+        let id = drawn as usize;
+        let mut order: Vec<usize> = (0..shares.len()).filter(|&id| shares[id] > 0.0).collect();
+        order.sort_by(|&a, &b| shares[b].total_cmp(&shares[a]).then(a.cmp(&b)));
+        let before: f64 =
+            order.iter().take_while(|&&other| other != id).map(|&other| f64::from(shares[other])).sum();
+        if let Some(&share) = shares.get(id) {
+            let operand = self.operand(nucleus.cell(id), share);
+            self.applied(operand, share);
+            self.note(format!(
+                "Laid side by side, the likeliest first, its share reaches from {before:.6} to {:.6}: the random number fell in between.",
+                before + f64::from(share)
+            ));
+        }
+        self.folded.result = Some(drawn);
+        Ok(())
+    }
+
+    /// Which token and key a cell of a mask stands for, and why the one does not see the other.
+    fn why_hidden(&mut self, site: Site, at: usize, seen: bool) {
+        let Some(dims) = self.rules.pass(site.pass) else { return };
+        let (keys, tokens) = (dims.keys(), dims.tokens);
+        let (position, key) = (dims.start + at / keys % tokens, at % keys);
+        let sizes = self.rules.sizes();
+        let window = site.layer.map_or(sizes.window, |layer| sizes.window_of(layer));
+        self.note(match (seen, window) {
+            (true, _) => format!("The token at position {position} sees key {key}."),
+            (false, _) if key > position => {
+                format!("Key {key} comes after the token at position {position}, which must not see it.")
+            }
+            (false, Some(window)) => format!(
+                "Key {key} has left the window of the token at position {position}: it sees {window} keys, its own among them."
+            ),
+            (false, None) => format!("Key {key} is hidden from the token at position {position}."),
+        });
+    }
+}
+
+fn constant(name: &'static str, value: f64) -> Operand {
+    Operand { from: From::Constant(name), value }
+}

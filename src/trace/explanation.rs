@@ -1,0 +1,85 @@
+//! Where one number comes from: the operands that it was folded from, with their values, and what they give again.
+
+use super::address::Address;
+use super::site::Site;
+
+/// Asks where a number of a stage comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ExplanationAt {
+    /// The stage.
+    pub site: Site,
+    /// Which of its values, counted row-major.
+    pub at: usize,
+    /// How many terms are told one by one, the largest first; 0 for all.
+    pub terms: usize,
+}
+
+/// A number, taken apart.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    /// The number's complete address.
+    pub address: Address,
+    /// What was recorded.
+    pub value: f64,
+    /// What the operands give in float32, in the order of `ops`; none of what is given, not computed.
+    pub result: Option<f64>,
+    /// The formula with the model's numbers.
+    pub formula: String,
+    /// What is to be known beside the numbers, a sentence each: why a key is hidden, which pass wrote a row.
+    pub notes: Vec<String>,
+    /// Whether the terms are what is added up. Otherwise each has what stands once its operand was applied.
+    pub is_sum: bool,
+    /// The terms, the largest first.
+    pub terms: Vec<Term>,
+    /// The terms that are not told one by one.
+    pub rest: Rest,
+}
+
+/// One term, or one operand of a rule that is no sum.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Term {
+    /// What it is made of.
+    pub operands: Vec<Operand>,
+    /// Their product, or what stands once the operand was applied.
+    pub product: f64,
+}
+
+/// A number that goes in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Operand {
+    /// Where it is from.
+    pub from: From,
+    /// The number.
+    pub value: f64,
+}
+
+/// Where an operand is from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum From {
+    /// A value of a stage.
+    Stage(Address),
+    /// A weight.
+    Weight(Address),
+    /// Neither: ε, √C, a position. The text is its name.
+    Constant(&'static str),
+}
+
+/// Some terms together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rest {
+    /// How many.
+    pub count: usize,
+    /// The sum of their products.
+    pub sum: f64,
+}
+
+impl Explanation {
+    /// What the operands give less what was recorded; 0 where both are the same infinity or neither is a number.
+    pub fn difference(&self) -> f64 {
+        match self.result {
+            Some(result) if result == self.value || (result.is_nan() && self.value.is_nan()) => 0.0,
+            Some(result) => result - self.value,
+            None => 0.0,
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What the model would answer after each layer, and what its parts added: against the run's own stages.
+
+use std::collections::HashMap;
+use std::task::Poll;
+
+use llama_trace::trace::lens::{Attribution, AttributionAt, Contributor, LensAt, Reading};
+use llama_trace::trace::{Answer, Query, Site, Source, Stage, Weight};
+
+use super::{Live, MODELS, models_in, record, rows_of, start};
+
+const PROMPT: [u32; 5] = [1, 5, 9, 3, 7];
+
+fn ask(live: &mut Live, query: &Query) -> llama_trace::error::Result<Answer> {
+    loop {
+        if let Poll::Ready(answer) = live.ask(query) {
+            return answer;
+        }
+        live.poll()?;
+        std::thread::yield_now();
+    }
+}
+
+fn readings(live: &mut Live, site: Site, tokens: std::ops::Range<usize>, top: usize) -> Vec<Reading> {
+    let Ok(Answer::Lens(readings)) = ask(live, &Query::Lens(LensAt { site, tokens, top })) else {
+        panic!("{site}")
+    };
+    readings
+}
+
+fn attribution(live: &mut Live, pass: usize, token: usize, ids: (Option<u32>, Option<u32>)) -> Attribution {
+    let site = Site::once(pass, Stage::Logits);
+    let query = Query::Attribution(AttributionAt { site, token, id: ids.0, against: ids.1 });
+    let Ok(Answer::Attribution(attribution)) = ask(live, &query) else { panic!("pass {pass}") };
+    attribution
+}
+
+#[test]
+fn the_lens_of_the_last_layer_is_the_logits_to_the_bit() {
+    for (name, model) in models_in(&MODELS) {
+        let (frames, passes) = record(&model(), &PROMPT);
+        let mut live = start(model(), &PROMPT, passes.len(), Vec::new());
+        let layers = live.outline().card.sizes().layers;
+        for dims in passes {
+            let logits = frames[&Site::once(dims.pass, Stage::Logits)].floats().unwrap();
+            let site = Site::layer(dims.pass, layers - 1, Stage::FfnResidual);
+            let all = readings(&mut live, site, 0..dims.tokens, usize::MAX);
+            assert_eq!(all.len(), dims.tokens);
+            for (token, reading) in all.iter().enumerate() {
+                assert_eq!(reading.top.len(), logits.shape()[1], "{name}");
+                for (rank, one) in (1..).zip(&reading.top) {
+                    let logit = logits[[token, one.id as usize]];
+                    assert_eq!((one.logit.to_bits(), one.rank), (logit.to_bits(), rank), "{name}");
+                }
+                assert!(reading.top.windows(2).all(|two| two[0].logit >= two[1].logit), "{name}");
+                assert_eq!(reading.answer, reading.top[0], "{name}");
+            }
+            // A single row has the same bits as among all, and a shorter list is its beginning.
+            let one = readings(&mut live, site, dims.tokens - 1..dims.tokens, 3);
+            assert_eq!(one[0].top, all[dims.tokens - 1].top[..3], "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_lens_of_an_earlier_layer_is_the_head_of_its_residual() {
+    for (name, model) in models_in(&MODELS).filter(|(name, _)| name.contains("F32")) {
+        let (frames, _) = record(&model(), &PROMPT);
+        let mut live = start(model(), &PROMPT, 1, Vec::new());
+        let card = live.outline().card.clone();
+        let row = |live: &mut Live, stage: Stage, row: usize| -> Vec<f64> {
+            let weight = Weight::read_in(stage, &card).next().unwrap();
+            let values = rows_of(live, None, &weight.to_string(), row..row + 1);
+            values.into_iter().map(f64::from).collect()
+        };
+        let norm = row(&mut live, Stage::FinalNorm, 0);
+        let last = card.sizes().layers - 1;
+        let end = readings(&mut live, Site::layer(0, last, Stage::FfnResidual), 0..PROMPT.len(), 1);
+        for layer in 0..last {
+            let site = Site::layer(0, layer, Stage::FfnResidual);
+            let residual = frames[&site].floats().unwrap();
+            for (token, reading) in readings(&mut live, site, 0..PROMPT.len(), 5).iter().enumerate() {
+                assert_eq!(reading.answer.id, end[token].answer.id, "{name}: the answer is the last layer's");
+                let x: Vec<f64> =
+                    residual.index_axis(ndarray::Axis(0), token).iter().map(|&x| f64::from(x)).collect();
+                let square = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
+                let factor = 1.0 / (square + f64::from(card.config.norm_eps)).sqrt();
+                for one in reading.top.iter().chain([&reading.answer]) {
+                    let head = row(&mut live, Stage::Logits, one.id as usize);
+                    let each = x.iter().zip(&norm).zip(&head);
+                    let logit: f64 = each.map(|((x, w), o)| x * factor * w * o).sum();
+                    let error = (f64::from(one.logit) - logit).abs();
+                    assert!(error < 1e-4 * logit.abs().max(1.0), "{name} {site} {token}: {one:?}, {logit}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_the_parts_added_sums_to_the_difference_and_float32_rounds_next_to_nothing() {
+    for (name, model) in models_in(&MODELS) {
+        let (frames, passes) = record(&model(), &PROMPT);
+        let mut live = start(model(), &PROMPT, passes.len(), Vec::new());
+        let sizes = live.outline().card.sizes();
+        let bias = live.outline().card.config.output_bias;
+        for (pass, token) in [(0, 0), (0, 4), (2, 0)] {
+            let logits = frames[&Site::once(pass, Stage::Logits)].floats().unwrap();
+            let row: Vec<f32> = logits.index_axis(ndarray::Axis(0), token).iter().copied().collect();
+            for ids in [(None, None), (Some(3), Some(0)), (Some(0), None)] {
+                let found = attribution(&mut live, pass, token, ids);
+                let by_size = |a: &usize, b: &usize| row[*b].total_cmp(&row[*a]).then(a.cmp(b));
+                let mut order: Vec<usize> = (0..row.len()).collect();
+                order.sort_by(by_size);
+                let id = ids.0.map_or(order[0], |id| id as usize);
+                let other = order.iter().copied().find(|&other| other != id).unwrap();
+                let against = ids.1.map_or(other, |id| id as usize);
+                assert_eq!((found.id as usize, found.against as usize), (id, against), "{name}");
+                assert_eq!(found.difference, f64::from(row[id]) - f64::from(row[against]), "{name}");
+                let all: f64 = found.parts.iter().map(|share| share.value.abs()).sum();
+                assert!((found.sum() - found.difference).abs() <= 1e-9 * all, "{name}");
+                let parts: HashMap<_, _> =
+                    found.parts.iter().map(|share| (share.part, share.value)).collect();
+                assert_eq!(parts.len(), found.parts.len(), "{name}: a part stands twice");
+                let each = sizes.heads + 1 + usize::from(bias);
+                assert_eq!(parts.len(), sizes.layers * each + 2, "{name}");
+                let rounding = parts[&Contributor::Rounding].abs();
+                let bound = if name.contains("F32") { 1e-5 } else { 0.1 };
+                assert!(rounding <= bound * all, "{name}: {rounding} of {all}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_there_is_said() {
+    let mut live = start(super::model("gqa"), &PROMPT, 1, Vec::new());
+    for site in [Site::layer(0, 99, Stage::FfnResidual), Site::layer(7, 0, Stage::FfnResidual)] {
+        assert!(ask(&mut live, &Query::Lens(LensAt { site, tokens: 0..1, top: 1 })).is_err());
+    }
+    let site = Site::layer(0, 0, Stage::FfnResidual);
+    assert!(ask(&mut live, &Query::Lens(LensAt { site, tokens: 4..9, top: 1 })).is_err());
+    let site = Site::once(0, Stage::Logits);
+    for (token, id, against, said) in
+        [(9, None, None, "there is no"), (0, Some(9999), None, "no token 9999"), (0, Some(4), Some(4), "two")]
+    {
+        let query = Query::Attribution(AttributionAt { site, token, id, against });
+        let error = ask(&mut live, &query).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+}
