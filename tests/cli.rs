@@ -6,6 +6,8 @@ mod batch;
 #[path = "cli/check.rs"]
 mod check;
 mod common;
+#[path = "cli/explain.rs"]
+mod explain;
 #[path = "cli/export.rs"]
 mod export;
 #[path = "cli/memory.rs"]

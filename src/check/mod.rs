@@ -210,11 +210,11 @@ impl<B: Backend> Runs<'_, B> {
         mut see: impl FnMut(P, Vec<u32>) -> Result<()>,
     ) -> Result<()> {
         let sampler = Sampler::new(SAMPLING)?;
-        let mut numbers = sampler.numbers();
+        let randoms = sampler.clone();
         let mut session = Session::with_capacity(self.model, sampler, self.ids.len() + self.decodes())?;
         let mut ids = self.ids.to_vec();
-        for _ in 0..=self.decodes() {
-            let mut watcher = probe(session.next_pass(ids.len()), numbers.next());
+        for draw in 0..=self.decodes() as u64 {
+            let mut watcher = probe(session.next_pass(ids.len()), Some(randoms.random(draw)));
             ids = vec![session.run(&ids, &mut watcher)?];
             let mut logits = Vec::new();
             forward::last_logits(self.model, &session.work, 0, |values| {

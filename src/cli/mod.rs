@@ -6,6 +6,7 @@ mod bench;
 mod chat;
 mod check;
 mod device;
+mod explain;
 mod export;
 mod generate;
 mod hub;
@@ -83,6 +84,8 @@ enum Command {
     Export(ExportArgs),
     /// Print the forward pass in order, one line a step
     Log(LogArgs),
+    /// Show where a number comes from: its operands, the largest first
+    Explain(ExplainArgs),
     /// Show what the model would answer after each layer: the logit lens
     Lens(LensArgs),
     /// Show what each head and each feed-forward network added to an answer
@@ -282,6 +285,24 @@ struct LogArgs {
     /// Add minimum, maximum, mean and the first values of every output
     #[arg(long)]
     values: bool,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    format: LogFormat,
+}
+
+#[derive(Args, Debug)]
+struct ExplainArgs {
+    /// The number: p0/L1/softmax[h=2,t=5,k=1]; run, pass and layer that are left out are the first
+    #[arg(value_name = "ADDRESS", value_parser = Address::parse)]
+    address: Address,
+
+    #[command(flatten)]
+    run: RunArgs,
+
+    /// How many terms are shown one by one, the largest first; 0 for all
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = whole::<usize>, allow_negative_numbers = true)]
+    terms: usize,
 
     /// How to print
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
@@ -593,6 +614,7 @@ impl Cli {
         match self.command {
             Some(Command::Export(args)) => device::run(&args),
             Some(Command::Log(args)) => device::run(&args),
+            Some(Command::Explain(args)) => device::run(&args),
             Some(Command::Lens(args)) => device::run(&args),
             Some(Command::Attribute(args)) => device::run(&args),
             Some(Command::Chat(args)) => device::run(&args),

@@ -68,6 +68,11 @@ impl Rules {
         &self.card
     }
 
+    /// By how many radians a pair is turned from one position to the next.
+    pub fn frequency(&self, pair: usize) -> f32 {
+        self.frequencies[pair].value
+    }
+
     /// The sizes of the model.
     pub fn sizes(&self) -> &Sizes {
         &self.sizes

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::ops;
 use crate::ops::quantize::Quantized;
 use crate::ops::round;
-use crate::trace::explanation::{Explanation, From, Operand, Rest, Term};
+use crate::trace::explanation::{Explanation, From, Operand, Rest, Split, Term};
 use crate::trace::{Site, Stage, Step};
 
 /// Where the numbers are read.
@@ -33,6 +33,7 @@ struct Folded {
     is_sum: bool,
     terms: Vec<Term>,
     notes: Vec<String>,
+    splits: Vec<Split>,
 }
 
 /// Takes the value `at` of `site` apart; `most` terms are told one by one, 0 for all.
@@ -53,14 +54,14 @@ pub fn explain(
     let value = f64::from(single(operands, cell)?);
     let mut taking = Taking { rules, operands, precision: rules.card().precision, folded: Folded::default() };
     taking.fold(site, &of, at)?;
-    let Folded { result, is_sum, mut terms, notes } = taking.folded;
+    let Folded { result, is_sum, mut terms, notes, splits } = taking.folded;
     // What is no sum has its operands in the order in which they are applied.
     if is_sum {
         terms.sort_by(|a, b| b.product.abs().total_cmp(&a.product.abs()));
     }
     let told = if most == 0 { terms.len() } else { most.min(terms.len()) };
     let rest = &terms[told..];
-    let rest = Rest { count: rest.len(), sum: rest.iter().map(|term| term.product).sum() };
+    let rest = Rest { count: rest.len(), sum: rest.iter().fold(0.0, |sum, term| sum + term.product) };
     terms.truncate(told);
     Ok(Explanation {
         address: rules.address(cell),
@@ -71,6 +72,7 @@ pub fn explain(
         is_sum,
         terms,
         rest,
+        splits,
     })
 }
 
@@ -159,7 +161,12 @@ impl<O: Operands> Taking<'_, O> {
                 self.result(value);
             }
             Fold::Norm { x, at, weight, eps } => self.norm(x, at, weight, eps)?,
-            Fold::Product { a, b, bias } => self.product(a, b, bias)?,
+            Fold::Product { a, b, bias } => {
+                self.product(a, b, bias)?;
+                if site.stage == Stage::Qk {
+                    self.content_and_position(a, b)?;
+                }
+            }
             Fold::Int8 { x, scales, group, w, bias } => self.int8(x, scales, group, w, bias)?,
             Fold::Rotate { pair, cos, sin, second } => self.rotate(pair, cos, sin, second)?,
             Fold::Cached { from, dtype } => {
@@ -268,7 +275,7 @@ impl<O: Operands> Taking<'_, O> {
                 self.note("At temperature 0 the largest logit takes all.");
                 self.folded.result = Some(result);
             }
-            Fold::Draw { nucleus } => self.draw(site, nucleus)?,
+            Fold::Draw { nucleus, random } => self.draw(site, nucleus, random)?,
         }
         Ok(())
     }
@@ -314,6 +321,62 @@ impl<O: Operands> Taking<'_, O> {
         }
         self.result(sum);
         Ok(())
+    }
+
+    /// Splits query · key by RoPE's pairs, and into content, what it would be with both tokens at one position, and
+    /// position, what turning the two apart changed.
+    fn content_and_position(&mut self, query: Line, key: Line) -> Result<()> {
+        let (mut pairs, mut content, mut whole) = (Vec::new(), 0.0, 0.0);
+        for i in 0..query.count {
+            let Some((of_query, false)) = self.pair(query.cell(i)) else { continue };
+            let Some((of_key, _)) = self.pair(key.cell(i)) else { continue };
+            // Both stand at the same places of a head, before it is turned and after.
+            let places = of_query.map(|cell| cell.at % query.count);
+            let (mut before, mut after) = (0.0, 0.0);
+            for (n, place) in places.into_iter().enumerate() {
+                let [q, k] = [of_query[n], of_key[n]];
+                before += f64::from(single(self.operands, q)?) * f64::from(single(self.operands, k)?);
+                let [q, k] = [query.cell(place), key.cell(place)];
+                after += f64::from(single(self.operands, q)?) * f64::from(single(self.operands, k)?);
+            }
+            let (angle, name) = (self.angle(query, key, i), pairs.len());
+            pairs.push((format!("pair {name}, {angle:.4} radians apart"), after));
+            content += before;
+            whole += after;
+        }
+        let content = ("content: both tokens at one position".to_owned(), content);
+        let position = ("position: what turning them apart changed".to_owned(), whole - content.1);
+        self.folded.splits.push(Split { by: "content and position", parts: vec![content, position] });
+        self.folded.splits.push(Split { by: "pair of RoPE", parts: pairs });
+        Ok(())
+    }
+
+    /// The two numbers of which RoPE made `cell`, and whether it is the second of its pair; for a key by way of
+    /// repeat-KV and the cache.
+    fn pair(&self, mut cell: Cell) -> Option<([Cell; 2], bool)> {
+        loop {
+            let Place::Stage(site) = cell.place else { return None };
+            cell = match self.rules.of(site)?.cell(cell.at).fold {
+                Fold::Rotate { pair, second, .. } => return Some((pair, second)),
+                Fold::Same { from } | Fold::Cached { from, .. } => from,
+                _ => return None,
+            };
+        }
+    }
+
+    /// By how many radians component `i` of a query is turned further than that of a key.
+    fn angle(&self, query: Line, key: Line, i: usize) -> f64 {
+        let Place::Stage(site) = query.place else { return f64::NAN };
+        let Some(dims) = self.rules.pass(site.pass) else { return f64::NAN };
+        let sizes = self.rules.sizes();
+        let width = sizes.heads * sizes.head_dim;
+        let (position, key) = (dims.start + query.first / width, key.first / width);
+        let pairs = sizes.head_dim / 2;
+        let pair = match self.rules.card().config.pairing {
+            Pairing::Halves => i % pairs,
+            Pairing::Neighbours => i / 2,
+        };
+        (position as f64 - key as f64) * f64::from(self.rules.frequency(pair))
     }
 
     fn int8(&mut self, x: Line, scales: Line, group: usize, w: Line, bias: Option<Cell>) -> Result<()> {
@@ -452,21 +515,27 @@ impl<O: Operands> Taking<'_, O> {
         Ok(())
     }
 
-    fn draw(&mut self, site: Site, nucleus: Line) -> Result<()> {
+    fn draw(&mut self, site: Site, nucleus: Line, random: Option<f64>) -> Result<()> {
         let shares = self.operands.numbers(nucleus)?;
         let drawn = single(self.operands, Cell { place: Place::Stage(site), at: 0 })?;
         let id = drawn as usize;
         let mut order: Vec<usize> = (0..shares.len()).filter(|&id| shares[id] > 0.0).collect();
         order.sort_by(|&a, &b| shares[b].total_cmp(&shares[a]).then(a.cmp(&b)));
-        let before: f64 =
-            order.iter().take_while(|&&other| other != id).map(|&other| f64::from(shares[other])).sum();
+        let likelier = order.iter().take_while(|&&other| other != id);
+        let before = likelier.fold(0.0, |sum, &other| sum + f64::from(shares[other]));
         if let Some(&share) = shares.get(id) {
             let operand = self.operand(nucleus.cell(id), share);
             self.applied(operand, share);
-            self.note(format!(
-                "Laid side by side, the likeliest first, its share reaches from {before:.6} to {:.6}: the random number fell in between.",
-                before + f64::from(share)
-            ));
+            let end = before + f64::from(share);
+            let place = format!(
+                "Laid side by side, the likeliest first, its share reaches from {before:.6} to {end:.6}"
+            );
+            if let Some(random) = random {
+                self.applied(constant("random number", random), drawn);
+                self.note(format!("{place}: the random number {random:.6} fell in between."));
+            } else {
+                self.note(format!("{place}. At temperature 0 nothing is left to chance."));
+            }
         }
         self.folded.result = Some(drawn);
         Ok(())

@@ -93,10 +93,12 @@ impl Sampler {
         self.clone().with_stream(self.random.get_stream().wrapping_add(count))
     }
 
-    /// The random numbers from 0 to 1 that the next draws take, one each. They stay where they are.
-    pub fn numbers(&self) -> impl Iterator<Item = f64> + use<> {
+    /// The random number, from 0 to 1, that draw number `draw` of this stream draws by, where the temperature is not 0.
+    pub fn random(&self, draw: u64) -> f64 {
         let mut random = self.random.clone();
-        std::iter::repeat_with(move || random.random())
+        // Each takes two words of 32 bits.
+        random.set_word_pos(u128::from(draw) * 2);
+        random.random()
     }
 
     /// Draws a token from `logits` (V), and shows the probe `probs`, `nucleus` and `sampled` of `pass` over `sequence`.

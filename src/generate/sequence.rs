@@ -93,6 +93,11 @@ impl<B: Backend> Sequence<B> {
         self.sampler.sampling()
     }
 
+    /// The random number that draw number `draw` draws by: see [`Sampler::random`].
+    pub fn random(&self, draw: u64) -> f64 {
+        self.sampler.random(draw)
+    }
+
     /// Pass number `pass`, if it reads `tokens` tokens of this text.
     pub fn dims(&self, pass: usize, tokens: usize) -> PassDims {
         PassDims { pass, start: self.cache.len(), tokens }

@@ -33,6 +33,17 @@ pub struct Explanation {
     pub terms: Vec<Term>,
     /// The terms that are not told one by one.
     pub rest: Rest,
+    /// The same number split in other ways; none where there is no other.
+    pub splits: Vec<Split>,
+}
+
+/// A number split into named parts, which sum to it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Split {
+    /// By what.
+    pub by: &'static str,
+    /// The parts, each with its name.
+    pub parts: Vec<(String, f64)>,
 }
 
 /// One term, or one operand of a rule that is no sum.

@@ -238,6 +238,22 @@ impl Step {
         }
     }
 
+    /// `index` on the axes of its stage, whose shape is `shape`.
+    pub fn index_in_stage(self, index: &[usize], shape: &[usize]) -> Vec<usize> {
+        match self.arranged() {
+            Arranged::Same => index.to_vec(),
+            Arranged::Axes(order) => {
+                let mut from = vec![0; order.len()];
+                order.iter().zip(index).for_each(|(&axis, &index)| from[axis] = index);
+                from
+            }
+            Arranged::Merged => {
+                let width = shape[2].max(1);
+                vec![index[0], index[1] / width, index[1] % width]
+            }
+        }
+    }
+
     /// Its operation in one word.
     pub fn op(self) -> &'static str {
         match self {

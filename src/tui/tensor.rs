@@ -74,18 +74,7 @@ impl Tensor {
         if index.len() != self.shape.len() || index.iter().zip(&self.shape).any(|(i, n)| i >= n) {
             return None;
         }
-        match self.step.arranged() {
-            Arranged::Same => self.block.get(index),
-            Arranged::Axes(order) => {
-                let mut from = [0; 3];
-                order.iter().zip(index).for_each(|(&axis, &index)| from[axis] = index);
-                self.block.get(&from)
-            }
-            Arranged::Merged => {
-                let width = self.block.shape[2];
-                self.block.get(&[index[0], index[1] / width, index[1] % width])
-            }
-        }
+        self.block.get(&self.step.index_in_stage(index, &self.block.shape))
     }
 
     /// Whether the values are whole numbers.

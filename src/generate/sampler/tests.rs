@@ -187,3 +187,19 @@ fn the_nucleus_is_that_of_transformers_warpers_but_exactly_k_stay() {
         assert!(close(first, float(7)) && close(last, float(8)), "{case}: {first} {last}");
     }
 }
+
+#[test]
+fn the_random_number_of_each_draw_is_known_before_and_after() {
+    let sampling = Sampling { temperature: 1.0, seed: 11, ..Sampling::default() };
+    for stream in [0, 3] {
+        let mut sampler = Sampler::new(sampling).unwrap().with_stream(stream);
+        // Of a thousand equal shares the random number says which is drawn.
+        let logits = [0.0; 1000];
+        for draw in 0..50 {
+            let expected = (sampler.random(draw) * 1000.0) as u32;
+            let drawn = sampler.sample(&logits, 0, draw as usize, &mut NoProbe);
+            assert!(drawn.abs_diff(expected) <= 1, "draw {draw}: {drawn}, not {expected}");
+            assert_eq!((sampler.random(draw) * 1000.0) as u32, expected);
+        }
+    }
+}

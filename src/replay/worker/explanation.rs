@@ -18,7 +18,11 @@ impl<B: Backend> Worker<'_, B> {
         let Sampling { temperature, top_k, top_p, .. } = self.session.sequence.sampling();
         let drawing = Drawing { temperature, top_k, top_p };
         let mut rules = Rules::new(model.card(), model.backend.cache_dtype(), drawing);
-        self.passes.iter().for_each(|pass| rules.push(pass.dims));
+        // A token is drawn after each pass.
+        for (draw, pass) in (0..).zip(&self.passes) {
+            let random = (temperature > 0.0).then(|| self.session.sequence.random(draw));
+            rules.push(pass.dims, random);
+        }
         explain(&rules, at.site, at.at, at.terms, self)
     }
 }

@@ -1,0 +1,242 @@
+//! `llama-trace explain`: where a number comes from.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use super::asked::Asked;
+use super::device::{Command, Device};
+use super::{ExplainArgs, LogFormat, RunArgs, output};
+use crate::error::{Error, Result};
+use crate::trace::explanation::{Explanation, ExplanationAt, From, Operand, Term};
+use crate::trace::select::{absent, ask_for_pass};
+use crate::trace::{Address, Answer, Axis, Outline, Query, Run, Site, Step, Subject};
+
+/// The columns of the longest bar.
+const BAR: f64 = 20.0;
+
+impl Command for &ExplainArgs {
+    fn run<D: Device>(self) -> Result<()> {
+        let step = step_of(&self.address)?;
+        // Enough tokens are drawn for the pass that the address names.
+        let pass = self.address.pass.unwrap_or(0);
+        let tokens = self.run.tokens.unwrap_or(pass.saturating_add(1));
+        let mut asked = Asked::run::<D>(&RunArgs { tokens: Some(tokens), ..self.run.clone() })?;
+        let (site, at) = find(&self.address, step, asked.outline())?;
+        let query = Query::Explanation(ExplanationAt { site, at, terms: self.terms });
+        let Answer::Explanation(explanation) = asked.ask(&query)? else {
+            unreachable!("each question has an answer of its own kind")
+        };
+        let printed = match self.format {
+            LogFormat::Text => print_text(&asked, &explanation),
+            LogFormat::Json => {
+                let mut out = output::Lines::json();
+                writeln!(out, "{}", object(&explanation))
+            }
+        };
+        output::end(printed.map_err(output::Failure::from))
+    }
+}
+
+fn wrong(address: &Address, what: impl std::fmt::Display) -> Error {
+    Error::usage(format!("{address}: {what}"))
+        .expected("the complete address of one number, as the tracer prints it: p0/L1/softmax[h=2,t=5,k=1]")
+}
+
+/// The stage or view that the address names.
+fn step_of(address: &Address) -> Result<Step> {
+    match address.subject {
+        Some(Subject::Step(step)) => Ok(step),
+        Some(Subject::Weight(weight)) => {
+            Err(wrong(address, format_args!("{weight} is a weight, which was learned and is not computed"))
+                .next(format!("explain a number of {}, which reads it", weight.read_by())))
+        }
+        None => Err(wrong(address, "no stage is named").next("name one: `llama-trace log` lists them")),
+    }
+}
+
+/// The site that the address names, and which of its values, counted row-major.
+fn find(address: &Address, step: Step, outline: &Outline) -> Result<(Site, usize)> {
+    if address.run_number(Run::ITSELF) != Some(Run::ITSELF) || address.sequence.unwrap_or(0) != 0 {
+        return Err(wrong(address, "there is one run, r0, of one sequence, s0").next("leave these parts out"));
+    }
+    let (number, stage) = (address.pass.unwrap_or(0), step.stage());
+    let Some(pass) = outline.passes.get(number) else {
+        let last = outline.passes.len() - 1;
+        return Err(wrong(address, format_args!("there is no pass {number}"))
+            .found(format!("passes 0 to {last}"))
+            .next(ask_for_pass(number)));
+    };
+    let (sizes, dims) = (outline.card.sizes(), pass.dims);
+    if !stage.present(&sizes, dims) {
+        return Err(absent(step, &outline.card, dims));
+    }
+    let layer = match (stage.in_layer(), address.layer) {
+        (true, layer) => Some(layer.unwrap_or(0)),
+        (false, None) => None,
+        (false, Some(_)) => {
+            return Err(wrong(address, format_args!("{step} is outside the layers", step = step.name()))
+                .next(format!("leave the layer out: p{number}/{}", step.name())));
+        }
+    };
+    if let Some(layer) = layer.filter(|&layer| layer >= sizes.layers) {
+        let last = sizes.layers - 1;
+        return Err(
+            wrong(address, format_args!("there is no layer {layer}")).found(format!("layers 0 to {last}"))
+        );
+    }
+    let named = address.axes(Subject::Step(step)).map_err(|what| wrong(address, what))?;
+    let shape = sizes.shape(step.axes(), dims);
+    let mut index = Vec::new();
+    for (at, (&axis, &length)) in step.axes().iter().zip(&shape).enumerate() {
+        let given = named.iter().find(|(other, _)| *other == at).map(|(_, index)| *index);
+        let Some(given) = given else {
+            return Err(wrong(
+                address,
+                format_args!("`{}` is missing: which {} of {length}", axis.index(), axis.name()),
+            )
+            .next(format!("add {}=0 to {}={}", axis.index(), axis.index(), length - 1)));
+        };
+        if given >= length {
+            return Err(wrong(
+                address,
+                format_args!("{} {given} is past the last: there are {length}", axis.name()),
+            ));
+        }
+        index.push(given);
+    }
+    let shape = sizes.shape(stage.axes(), dims);
+    let index = step.index_in_stage(&index, &shape);
+    let at = index.iter().zip(&shape).fold(0, |at, (index, length)| at * length + index);
+    Ok((Site { pass: number, layer, ..Site::once(number, stage) }, at))
+}
+
+fn print_text(asked: &Asked, explanation: &Explanation) -> std::io::Result<()> {
+    let mut out = output::Lines::text();
+    let Explanation { address, value, result, formula, notes, is_sum, terms, rest, splits } = explanation;
+    writeln!(out, "{address} = {}", number(*value))?;
+    for line in texts(asked, address) {
+        writeln!(out, "  {line}")?;
+    }
+    writeln!(out, "\n  {formula}\n")?;
+    let names: Vec<String> = terms.iter().map(|term| factors(asked, term)).collect();
+    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+    let largest = terms.iter().map(|term| term.product.abs()).fold(0.0, f64::max);
+    for (term, name) in terms.iter().zip(&names) {
+        let pad = " ".repeat(width - name.chars().count());
+        let share = if largest > 0.0 && largest.is_finite() { term.product.abs() / largest } else { 0.0 };
+        let bar = if term.product < 0.0 { "░" } else { "█" }.repeat((share * BAR).round() as usize);
+        let bar = if *is_sum { bar } else { String::new() };
+        let sign = if *is_sum { "" } else { "→ " };
+        let line = format!("  {name}{pad}  {sign}{:>13}  {bar}", number(term.product));
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    if rest.count > 0 {
+        let name = format!("the other {}", rest.count);
+        let pad = " ".repeat(width.saturating_sub(name.chars().count()));
+        writeln!(out, "  {name}{pad}  {:>13}", number(rest.sum))?;
+    }
+    for split in splits {
+        writeln!(out, "\n  by {}", split.by)?;
+        let width = split.parts.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+        for (name, value) in &split.parts {
+            writeln!(out, "  {name:<width$}  {:>13}", number(*value))?;
+        }
+    }
+    if let Some(result) = result {
+        writeln!(
+            out,
+            "\n  together {}, recorded {}, difference {}",
+            number(*result),
+            number(*value),
+            number(explanation.difference())
+        )?;
+    }
+    notes.iter().try_for_each(|note| writeln!(out, "  {note}"))
+}
+
+/// `attn_norm[t=4,d=7] 0.25 × wq[o=3,i=7] −1.5`, each with the text of its token.
+fn factors(asked: &Asked, term: &Term) -> String {
+    let operand = |operand: &Operand| {
+        let value = number(operand.value);
+        match &operand.from {
+            From::Stage(address) => {
+                let texts = texts(asked, address);
+                let texts = if texts.is_empty() { String::new() } else { format!(" ({})", texts.join(", ")) };
+                format!("{address}{texts} {value}")
+            }
+            From::Weight(address) => format!("{address} {value}"),
+            From::Constant(name) => format!("{name} {value}"),
+        }
+    };
+    term.operands.iter().map(operand).collect::<Vec<_>>().join(" × ")
+}
+
+/// The tokens that an address names: `token 4 " time"`.
+fn texts(asked: &Asked, address: &Address) -> Vec<String> {
+    let Some(subject) = address.subject else { return Vec::new() };
+    let start = asked.outline().passes.get(address.pass.unwrap_or(0)).map_or(0, |pass| pass.dims.start);
+    let text = |(letter, axis): (char, Axis)| {
+        let (_, index) = *address.index.iter().find(|(other, _)| *other == letter)?;
+        let text = match axis {
+            Axis::Token => asked.position(start + index)?.2.text.clone(),
+            Axis::Key => asked.position(index)?.2.text.clone(),
+            Axis::Vocab => asked.text(u32::try_from(index).ok()?),
+            _ => return None,
+        };
+        let name = if axis == Axis::Vocab { "id" } else { axis.name() };
+        Some(format!("{name} {index} {text:?}"))
+    };
+    subject.letters().into_iter().filter_map(text).collect()
+}
+
+/// With as many digits as a float32 needs.
+fn number(value: f64) -> String {
+    let short = value as f32;
+    match short.abs() {
+        size if size != 0.0 && size.is_finite() && !(1e-4..1e9).contains(&size) => format!("{short:e}"),
+        _ => short.to_string(),
+    }
+}
+
+/// JSON has no number for what is not finite.
+fn json_number(value: f64) -> Value {
+    match value {
+        value if value.is_nan() => json!("nan"),
+        f64::INFINITY => json!("inf"),
+        f64::NEG_INFINITY => json!("-inf"),
+        value => json!(value),
+    }
+}
+
+fn object(explanation: &Explanation) -> Value {
+    let operand = |operand: &Operand| {
+        let (key, name) = match &operand.from {
+            From::Stage(address) => ("address", address.to_string()),
+            From::Weight(address) => ("weight", address.to_string()),
+            From::Constant(name) => ("constant", (*name).to_owned()),
+        };
+        json!({key: name, "value": json_number(operand.value)})
+    };
+    let term = |term: &Term| {
+        let operands: Vec<Value> = term.operands.iter().map(operand).collect();
+        json!({"operands": operands, "product": json_number(term.product)})
+    };
+    let Explanation { address, value, result, formula, notes, terms, rest, splits, .. } = explanation;
+    let splits = splits.iter().map(|split| {
+        let parts =
+            split.parts.iter().map(|(name, value)| json!({"name": name, "value": json_number(*value)}));
+        json!({"by": split.by, "parts": parts.collect::<Vec<_>>()})
+    });
+    json!({
+        "address": address.to_string(),
+        "value": json_number(*value),
+        "result": json_number(result.unwrap_or(*value)),
+        "difference": json_number(explanation.difference()),
+        "formula": formula,
+        "notes": notes,
+        "terms": terms.iter().map(term).collect::<Vec<_>>(),
+        "splits": splits.collect::<Vec<_>>(),
+        "rest": {"count": rest.count, "sum": json_number(rest.sum)},
+    })
+}

@@ -1,0 +1,165 @@
+//! `explain`, `lens` and `attribute`: what they print, and what they refuse.
+
+use serde_json::Value;
+
+use crate::common::{llama_trace, stderr};
+use crate::{PROMPT, ok};
+
+fn json(args: &[&str]) -> Value {
+    let all = [&args[..1], &["--prompt", PROMPT, "--format", "json"], &args[1..]].concat();
+    serde_json::from_str(&ok(&llama_trace(all))).unwrap()
+}
+
+fn refused(args: &[&str], code: i32, texts: &[&str]) {
+    let output = llama_trace(args);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+    for text in texts {
+        assert!(said.contains(text), "{args:?}: {text:?} is not in {said}");
+    }
+}
+
+#[test]
+fn an_explanation_in_json_has_every_operand_with_where_it_is_from() {
+    let found = json(&["explain", "L1/ffn_up[t=4,f=17]", "--terms", "5"]);
+    assert_eq!(found["address"], "p0/L1/ffn_up[t=4,f=17]");
+    assert_eq!((&found["value"], &found["difference"]), (&found["result"], &Value::from(0.0)));
+    let terms = found["terms"].as_array().unwrap();
+    assert_eq!((terms.len(), &found["rest"]["count"]), (5, &Value::from(123)));
+    let mut sum = found["rest"]["sum"].as_f64().unwrap();
+    for term in terms {
+        let operands = term["operands"].as_array().unwrap();
+        assert!(operands[0]["address"].as_str().unwrap().starts_with("p0/L1/ffn_norm[t=4,d="));
+        assert!(operands[1]["weight"].as_str().unwrap().starts_with("L1/w3[o=17,i="));
+        for operand in operands {
+            let kinds = ["address", "weight", "constant"].iter().filter(|kind| operand.get(kind).is_some());
+            assert_eq!(kinds.count(), 1, "{operand}");
+        }
+        let values = operands.iter().map(|operand| operand["value"].as_f64().unwrap());
+        // Reading a decimal number may miss its last bit.
+        assert!((term["product"].as_f64().unwrap() - values.product::<f64>()).abs() < 1e-12);
+        sum += term["product"].as_f64().unwrap();
+    }
+    assert!((sum - found["value"].as_f64().unwrap()).abs() < 1e-5);
+    let all = json(&["explain", "L1/ffn_up[t=4,f=17]", "--terms", "0"]);
+    assert_eq!((all["terms"].as_array().unwrap().len(), &all["rest"]["count"]), (128, &Value::from(0)));
+}
+
+#[test]
+fn from_a_logit_each_operand_leads_on_to_an_embedding() {
+    let mut address = "p0/logits[t=4,v=270]".to_owned();
+    for _ in 0..100 {
+        let found = json(&["explain", &address, "--terms", "1"]);
+        let operands = found["terms"][0]["operands"].as_array().unwrap();
+        if address.contains("/embedding[") {
+            let weight = operands.iter().find_map(|operand| operand["weight"].as_str());
+            let rows = json(&["explain", &address, "--terms", "0"]).to_string();
+            assert!(weight.is_some() || rows.contains("tok_embeddings[v="), "{rows}");
+            return;
+        }
+        // Down the residual stream where it forks, else to the first operand.
+        let all = json(&["explain", &address, "--terms", "0"])["terms"].clone();
+        let next = all.as_array().unwrap().iter().flat_map(|term| term["operands"].as_array().unwrap());
+        let next: Vec<_> = next.filter_map(|operand| operand["address"].as_str()).collect();
+        let stream = |to: &&&str| ["residual", "embedding"].iter().any(|name| to.contains(name));
+        address = (*next.iter().find(stream).unwrap_or(&next.first().unwrap())).to_string();
+    }
+    panic!("it never came to an embedding: {address}");
+}
+
+#[test]
+fn what_is_not_finite_is_a_word_in_json() {
+    let found = json(&["explain", "masked_scores[h=0,t=1,k=3]"]);
+    assert_eq!((&found["value"], &found["result"]), (&Value::from("-inf"), &Value::from("-inf")));
+    assert_eq!(found["difference"], 0.0);
+    assert!(found["notes"][0].as_str().unwrap().contains("comes after the token"));
+}
+
+#[test]
+fn a_view_a_later_pass_and_a_draw_are_explained() {
+    let view = json(&["explain", "L1/keys_t[h=3,c=5,k=2]"]);
+    assert_eq!(view["address"], "p0/L1/keys[k=2,h=3,c=5]");
+    assert!(view["notes"][0].as_str().unwrap().contains("Query head 3 reads kv head 1"));
+    let cached = json(&["explain", "p2/L0/cache_k[k=1,g=0,c=3]"]);
+    assert!(cached["notes"][0].as_str().unwrap().contains("Pass 0 wrote this row"), "{cached}");
+    let drawn = json(&["explain", "p1/sampled[n=0]", "--temperature", "1.5", "--seed", "4"]);
+    assert_eq!(drawn["terms"][1]["operands"][0]["constant"], "random number");
+    assert!(drawn["notes"][0].as_str().unwrap().contains("fell in between"), "{drawn}");
+    let qk = json(&["explain", "L1/qk[h=2,t=4,k=1]"]);
+    for split in qk["splits"].as_array().unwrap() {
+        let parts = split["parts"].as_array().unwrap();
+        let sum: f64 = parts.iter().map(|part| part["value"].as_f64().unwrap()).sum();
+        assert!((sum - qk["value"].as_f64().unwrap()).abs() < 1e-4, "{split}");
+    }
+    assert_eq!(qk["splits"][1]["parts"].as_array().unwrap().len(), 16);
+}
+
+#[test]
+fn the_page_names_tokens_and_says_what_comes_out() {
+    let page = ok(&llama_trace(["explain", "L1/softmax[h=2,t=4,k=1]", "--prompt", PROMPT]));
+    for text in
+        ["p0/L1/softmax[h=2,t=4,k=1] = ", "token 4 \" time\"", "key 1 \"Once\"", "sum of all exponentials"]
+    {
+        assert!(page.contains(text), "{text}: {page}");
+    }
+    assert!(page.contains("difference 0") && !page.lines().any(|line| line.ends_with(' ')), "{page}");
+}
+
+#[test]
+fn what_cannot_be_explained_is_named() {
+    let explain = |address: &'static str| ["explain", address, "--prompt", PROMPT];
+    refused(&explain("L1/softmax[h=2]"), 2, &["`t` is missing", "token of 5"]);
+    refused(&explain("softmax[h=2,t=9,k=0]"), 2, &["token 9 is past the last: there are 5"]);
+    refused(&explain("L9/xq[t=0,h=0,c=0]"), 2, &["there is no layer 9", "layers 0 to 3"]);
+    refused(&explain("L0/logits[t=0,v=0]"), 2, &["outside the layers"]);
+    refused(&explain("L0/wq[o=1,i=2]"), 2, &["is a weight", "explain a number of xq"]);
+    refused(&explain("p0/L1"), 2, &["no stage is named"]);
+    refused(&explain("r4:softmax[h=0,t=0,k=0]"), 2, &["there is one run"]);
+    refused(&explain("xq_norm[t=0,h=0,c=0]"), 2, &["xq_norm"]);
+    refused(&explain("softmaxx[h=0,t=0,k=0]"), 2, &["softmaxx"]);
+    refused(
+        &["explain", "p3/tokens[t=0]", "--prompt", PROMPT, "-n", "2"],
+        2,
+        &["there is no pass 3", "-n 4"],
+    );
+    refused(&["lens", "--prompt", "a", "--prompt", "b"], 2, &["one prompt"]);
+    refused(&["lens", "--prompt", PROMPT, "--t", "7"], 2, &["there is no t 7"]);
+    refused(&["attribute", "--prompt", PROMPT, "--t", "7"], 2, &["there is no token 7"]);
+    refused(&["attribute", "--prompt", PROMPT, "--token", "5000"], 2, &["no token 5000"]);
+    refused(&["attribute", "--prompt", PROMPT, "--token", "3", "--against", "3"], 2, &["two different ids"]);
+}
+
+#[test]
+fn the_lens_lists_each_layer_of_each_position() {
+    let found = json(&["lens", "--top", "2", "-n", "3"]);
+    let rows = found.as_array().unwrap();
+    // 5 tokens of the prompt and 2 of those drawn, in 4 layers.
+    assert_eq!(rows.len(), 7 * 4);
+    for (i, row) in rows.iter().enumerate() {
+        assert_eq!((&row["t"], &row["layer"]), (&Value::from(i / 4), &Value::from(i % 4)));
+        let top = row["top"].as_array().unwrap();
+        assert_eq!((top.len(), &top[0]["rank"], &top[1]["rank"]), (2, &Value::from(1), &Value::from(2)));
+        assert!(top[0]["prob"].as_f64() >= top[1]["prob"].as_f64() && top[0]["text"].is_string());
+    }
+    // The last layer's answer for the last token of the prompt is what was drawn.
+    let drawn = json(&["explain", "p0/sampled[n=0]"])["value"].as_f64().unwrap();
+    assert_eq!(rows[4 * 4 + 3]["top"][0]["id"].as_f64().unwrap(), drawn);
+    let page = ok(&llama_trace(["lens", "--prompt", PROMPT, "--t", "4"]));
+    assert!(page.starts_with("t 4 \" time\": the answer is ") && page.lines().count() == 5, "{page}");
+}
+
+#[test]
+fn attribution_names_every_head_and_sums_to_the_difference() {
+    let found = json(&["attribute"]);
+    let parts = found["parts"].as_array().unwrap();
+    let names: Vec<_> = parts.iter().map(|part| part["name"].as_str().unwrap()).collect();
+    assert_eq!(names.len(), 4 * 5 + 2);
+    for name in ["embedding", "L0/h0", "L1/h2", "L3/h3", "L3/ffn", "rounding"] {
+        assert!(names.contains(&name), "{name}: {names:?}");
+    }
+    let sum: f64 = parts.iter().map(|part| part["value"].as_f64().unwrap()).sum();
+    assert!((sum - found["difference"].as_f64().unwrap()).abs() < 1e-6);
+    assert!((sum - found["sum"].as_f64().unwrap()).abs() < 1e-9);
+    let page = ok(&llama_trace(["attribute", "--prompt", PROMPT]));
+    assert!(page.contains("logit of ") && page.contains("the other 6 parts together"), "{page}");
+}
