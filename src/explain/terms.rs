@@ -6,7 +6,6 @@ use super::site::{Rules, SiteRules};
 use crate::config::{CacheDtype, Pairing, Precision};
 use crate::error::{Error, Result};
 use crate::ops;
-use crate::ops::quantize::Quantized;
 use crate::ops::round;
 use crate::trace::explanation::{Explanation, From, Operand, Rest, Split, Term};
 use crate::trace::{Site, Stage, Step};
@@ -19,11 +18,12 @@ pub trait Operands {
     /// Where they cannot be had.
     fn numbers(&mut self, line: Line) -> Result<Vec<f32>>;
 
-    /// Shows a row of a matrix as its int8 products multiply it.
+    /// A row of a matrix whose products run in whole numbers: what its numbers stand for, and its product with a row of
+    /// int8 activations, whose scales are those of groups of `group`, in the order of the pass.
     ///
     /// # Errors
     /// Where it cannot be had.
-    fn int8(&mut self, row: Line, see: &mut dyn FnMut(Quantized<'_>)) -> Result<()>;
+    fn whole(&mut self, row: Line, x: &[i8], scales: &[f32], group: usize) -> Result<(Vec<f32>, f32)>;
 }
 
 /// What folding gave.
@@ -382,11 +382,7 @@ impl<O: Operands> Taking<'_, O> {
     fn int8(&mut self, x: Line, scales: Line, group: usize, w: Line, bias: Option<Cell>) -> Result<()> {
         let (values, scale) = (self.operands.numbers(x)?, self.operands.numbers(scales)?);
         let q8: Vec<i8> = values.iter().map(|&value| value as i8).collect();
-        let (mut weights, mut sum) = (Vec::new(), 0.0);
-        self.operands.int8(w, &mut |row| {
-            weights = (0..row.values.len()).map(|i| f32::from(row.values[i]) * row.scale(i)).collect();
-            sum = ops::quantize::dot(&q8, &scale, group, row);
-        })?;
+        let (weights, mut sum) = self.operands.whole(w, &q8, &scale, group)?;
         self.folded.is_sum = true;
         for (i, (&x_value, &weight)) in values.iter().zip(&weights).enumerate() {
             let by = scale[i / group];

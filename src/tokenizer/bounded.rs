@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::stop;
 
 /// How long a text may take. The longest text there is takes a published tokenizer a small part of it.
-const MAX_TIME: Duration = Duration::from_secs(20);
+const MAX_TIME: Duration = Duration::from_secs(60);
 
 /// A tokenizer that gives up a text after [`MAX_TIME`], and where the process is asked to stop.
 pub(super) struct Bounded {

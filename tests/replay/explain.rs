@@ -4,15 +4,18 @@ use std::task::Poll;
 
 use llama_trace::backend::Backend;
 use llama_trace::backend::cpu::{Cpu, Kernel};
+use llama_trace::checkpoint;
 use llama_trace::config::Precision;
+use llama_trace::model::Model;
 use llama_trace::trace::explanation::{Explanation, ExplanationAt, From};
 use llama_trace::trace::frame::Number;
 use llama_trace::trace::{Answer, Query, Site, Source, Stage};
 use rand::{RngExt, SeedableRng};
 
+use super::common::fixture;
 use super::{Live, MODELS, PASSES, model_in, models_in, record, start};
 
-const PROMPT: [u32; 5] = [1, 5, 9, 3, 7];
+const PROMPT: [u32; 5] = [1, 5, 6, 3, 7];
 
 fn explain(live: &mut Live, site: Site, at: usize, terms: usize) -> llama_trace::error::Result<Explanation> {
     loop {
@@ -31,7 +34,12 @@ const CELLS: usize = 2;
 #[test]
 fn every_number_is_what_its_operands_give_again_to_the_bit() {
     let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(7);
-    for (name, model) in models_in(&MODELS) {
+    let blocks = || -> Box<dyn Fn() -> Model<Cpu>> {
+        let path = fixture("formats/gguf/rare_blocks.gguf");
+        let cpu = Cpu::default().with_precision(Precision::Q8 { group: 32 });
+        Box::new(move || Model::load(&checkpoint::open(Some(&path)).unwrap(), cpu.clone()).unwrap())
+    };
+    for (name, model) in models_in(&MODELS).chain([("blocks of a GGUF file".to_owned(), blocks())]) {
         let (frames, passes) = record(&model(), &PROMPT);
         let mut live = start(model(), &PROMPT, passes.len(), Vec::new());
         let bf16 = model().backend.precision() == Precision::Bf16;

@@ -1,11 +1,11 @@
 //! Where a number comes from: its operands, read from the run and from the model's weights.
 
 use super::{Worker, missing};
-use crate::backend::Backend;
+use crate::backend::{Backend, WholeRows};
 use crate::error::Result;
 use crate::explain::{Drawing, Line, Operands, Place, Rules, explain};
 use crate::generate::Sampling;
-use crate::ops::quantize::Quantized;
+use crate::ops;
 use crate::trace::explanation::{Explanation, ExplanationAt};
 use crate::trace::frame::Number;
 use crate::trace::{PassDims, Region, Run, Site, WeightRows};
@@ -40,12 +40,22 @@ impl<B: Backend> Operands for Worker<'_, B> {
         }
     }
 
-    fn int8(&mut self, row: Line, see: &mut dyn FnMut(Quantized<'_>)) -> Result<()> {
+    fn whole(&mut self, row: Line, x: &[i8], scales: &[f32], group: usize) -> Result<(Vec<f32>, f32)> {
         let (rows, _) = self.rows_of(row);
-        self.session.model.int8_rows(&rows, &mut |row| {
-            see(row);
+        let model = self.session.model;
+        let (mut weights, mut product) = (Vec::new(), f32::NAN);
+        model.int8_rows(&rows, &mut |whole| {
+            (weights, product) = match whole {
+                WholeRows::Int8(row) => {
+                    let mut weights = vec![0.0; row.values.len()];
+                    row.dequantize(0, &mut weights);
+                    (weights, ops::quantize::dot(x, scales, group, row))
+                }
+                WholeRows::Blocks(blocks) => (model.rows(&rows)?, (blocks.dot)(x, scales, blocks.row(0))),
+            };
             Ok(())
-        })
+        })?;
+        Ok((weights, product))
     }
 }
 
