@@ -52,7 +52,7 @@ fn export<D: Device>(args: &ExportArgs) -> Result<()> {
     let mut files = Files::new(target.begin()?, manifest, sizes, &select, bar);
 
     let mut full = Vec::new();
-    while batch.next()? {
+    while batch.ready()? {
         let reads: Vec<_> = batch.reads().map(|read| (read.sequence, read.dims, read.ids.to_vec())).collect();
         files.begin(reads.iter().map(|(sequence, dims, _)| (*sequence, *dims)));
         let drawn = batch.pass(&mut files);

@@ -56,7 +56,7 @@ fn print_texts<D: Device>(
     let started = Instant::now();
     let (mut count, mut first, mut full) = (0, None, Vec::new());
     let mut work = || -> std::result::Result<(), Failure> {
-        while batch.next()? {
+        while batch.ready()? {
             let drawn = batch.pass(&mut NoProbe)?;
             first.get_or_insert_with(|| started.elapsed());
             count += drawn.len();

@@ -36,7 +36,7 @@ fn log<D: Device>(args: &LogArgs) -> Result<()> {
         LogFormat::Json => output::Lines::json(),
     };
     let mut full = Vec::new();
-    while batch.next()? {
+    while batch.ready()? {
         let reads: Vec<_> = batch.reads().map(|read| (read.sequence, read.dims, read.ids.to_vec())).collect();
         let values = args.values.then_some(&select);
         let (drawn, times, values) = run_pass(&run, &mut batch, values)?;

@@ -130,7 +130,7 @@ impl<O: Operands> Taking<'_, O> {
     fn fold(&mut self, site: Site, of: &SiteRules<'_>, at: usize) -> Result<()> {
         match of.cell(at).fold {
             Fold::Given => {
-                self.note("It is given, not computed: the prompt's, or drawn after the pass before.")
+                self.note("It is given, not computed: the prompt's, or drawn after the pass before.");
             }
             Fold::Lookup { id, table, width, at } => {
                 let (row, id) = self.read(id)?;
@@ -470,9 +470,9 @@ impl<O: Operands> Taking<'_, O> {
         self.note("The others follow, each with its exponential.");
         // Probabilities are drawn from, not rounded.
         if site.stage == Stage::Probs {
-            self.folded.result = Some(shares[at])
+            self.folded.result = Some(shares[at]);
         } else {
-            self.result(shares[at])
+            self.result(shares[at]);
         }
         Ok(())
     }

@@ -52,7 +52,7 @@ pub struct Read<'a> {
 /// numbered for all of them together.
 ///
 /// ```text
-/// while batch.next()? {
+/// while batch.ready()? {
 ///     for Drawn { sequence, id, ended } in batch.pass(&mut probe)? { … }
 /// }
 /// ```
@@ -155,7 +155,7 @@ impl<'m, B: Backend> Batch<'m, B> {
     ///
     /// # Errors
     /// [`Error::Prompt`] where the system has no memory for one sequence alone.
-    pub fn next(&mut self) -> Result<bool> {
+    pub fn ready(&mut self) -> Result<bool> {
         let before = self.running.len();
         let mut bytes: usize =
             self.running.iter().map(|sequence| self.cache_bytes(sequence.cache.capacity())).sum();
@@ -202,7 +202,7 @@ impl<'m, B: Backend> Batch<'m, B> {
         })
     }
 
-    /// Runs the pass that [`Batch::next`] made ready, and draws the token after each sequence, in the order of their
+    /// Runs the pass that [`Batch::ready`] made ready, and draws the token after each sequence, in the order of their
     /// numbers. Those that have ended then leave.
     ///
     /// # Errors

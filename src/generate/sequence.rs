@@ -188,7 +188,7 @@ pub(super) fn read<B: Backend, P: Probe>(
         tokens: AsRef::<[u32]>::as_ref(ids).len(),
     };
     let spans: Vec<Span> = sequences.iter().zip(ids).map(span).collect();
-    let all: Vec<u32> = ids.iter().flat_map(|ids| ids.as_ref()).copied().collect();
+    let all: Vec<u32> = ids.iter().flat_map(AsRef::as_ref).copied().collect();
     let mut caches: Vec<_> = sequences.iter_mut().map(|sequence| &mut sequence.cache).collect();
     forward::forward(model, &mut caches, work, pass, &spans, &all, probe)?;
     for (sequence, ids) in sequences.iter_mut().zip(ids) {

@@ -203,7 +203,7 @@ impl<'m, B: Backend> Worker<'m, B> {
             Query::Spread(part) => self.spread(*part).map(Answer::Spread),
             Query::Order(part) => self.order(*part).map(Answer::Order),
             Query::Rows(rows) => self.session.model.rows(rows).map(Answer::Rows),
-            Query::Explanation(at) => self.explanation(at).map(Answer::Explanation),
+            Query::Explanation(at) => self.explanation(at).map(|found| Answer::Explanation(Box::new(found))),
             Query::Lens(at) => self.lens(at).map(Answer::Lens),
             Query::Attribution(at) => self.attribution(at).map(Answer::Attribution),
         }

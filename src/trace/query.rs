@@ -54,7 +54,7 @@ pub enum Answer {
     /// To [`Query::Rows`]: their values in float32, one row after the other.
     Rows(Vec<f32>),
     /// To [`Query::Explanation`].
-    Explanation(Explanation),
+    Explanation(Box<Explanation>),
     /// To [`Query::Lens`]: one for each of the tokens.
     Lens(Vec<Reading>),
     /// To [`Query::Attribution`].

@@ -62,7 +62,7 @@ fn from_a_logit_each_operand_leads_on_to_an_embedding() {
         let next = all.as_array().unwrap().iter().flat_map(|term| term["operands"].as_array().unwrap());
         let next: Vec<_> = next.filter_map(|operand| operand["address"].as_str()).collect();
         let stream = |to: &&&str| ["residual", "embedding"].iter().any(|name| to.contains(name));
-        address = (*next.iter().find(stream).unwrap_or(&next.first().unwrap())).to_string();
+        address = (*next.iter().find(stream).unwrap_or(next.first().unwrap())).to_string();
     }
     panic!("it never came to an embedding: {address}");
 }

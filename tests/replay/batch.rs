@@ -85,7 +85,7 @@ fn together(model: &Model<Cpu>, prompts: &Prompts) -> (Vec<Text>, Vec<usize>) {
     let mut batch = Batch::new(model, sampler(), prompts.clone(), |_| None).unwrap();
     let mut texts: Vec<_> = prompts.ids.iter().map(|_| Text::default()).collect();
     let mut running = Vec::new();
-    while batch.next().unwrap() {
+    while batch.ready().unwrap() {
         let reads: Vec<_> = batch.reads().map(|read| (read.sequence, read.dims)).collect();
         assert_eq!(reads.len(), batch.running());
         let mut bits = Bits::default();
@@ -109,7 +109,7 @@ fn together(model: &Model<Cpu>, prompts: &Prompts) -> (Vec<Text>, Vec<usize>) {
 fn unwatched(model: &Model<Cpu>, prompts: &Prompts) -> Vec<Vec<u32>> {
     let mut batch = Batch::new(model, sampler(), prompts.clone(), |_| None).unwrap();
     let mut drawn = vec![Vec::new(); prompts.ids.len()];
-    while batch.next().unwrap() {
+    while batch.ready().unwrap() {
         for token in batch.pass(&mut NoProbe).unwrap() {
             drawn[token.sequence].push(token.id);
         }
@@ -241,14 +241,14 @@ fn a_batch_that_was_stopped_goes_on_where_it_was() {
     let mut batch = Batch::new(&model, sampler(), prompts.clone(), |_| None).unwrap();
     let mut drawn = vec![Vec::new(); 3];
     for pass in 0.. {
-        if !batch.next().unwrap() {
+        if !batch.ready().unwrap() {
             break;
         }
         if pass < 2 {
             model.backend.stop().ask();
             assert!(matches!(batch.pass(&mut NoProbe), Err(Error::Interrupted(_))));
             model.backend.stop().clear();
-            assert!(batch.next().unwrap());
+            assert!(batch.ready().unwrap());
         }
         for token in batch.pass(&mut NoProbe).unwrap() {
             drawn[token.sequence].push(token.id);

@@ -21,7 +21,7 @@ fn explain(live: &mut Live, site: Site, at: usize, terms: usize) -> llama_trace:
     loop {
         if let Poll::Ready(answer) = live.ask(&Query::Explanation(ExplanationAt { site, at, terms })) {
             let Answer::Explanation(explanation) = answer? else { panic!("{site}") };
-            return Ok(explanation);
+            return Ok(*explanation);
         }
         live.poll()?;
         std::thread::yield_now();

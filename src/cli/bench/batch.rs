@@ -42,7 +42,7 @@ fn time(model: &Model<impl Backend>, size: usize, tokens: usize, draws: usize) -
     let mut batch = Batch::new(model, Sampler::new(Sampling::default())?, prompts, |_| None)?;
     let (mut drawn, mut rates, started) = (0, Vec::new(), Instant::now());
     let mut whole = Duration::ZERO;
-    while batch.next()? {
+    while batch.ready()? {
         let decodes = batch.reads().all(|read| read.dims.start > 0);
         let pass = Instant::now();
         let count = batch.pass(&mut NoProbe)?.len();

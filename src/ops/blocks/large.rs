@@ -30,7 +30,7 @@ fn scales_and_minima(block: &[u8], scales: &mut [f32], minima: &mut [f32]) {
 }
 
 /// `Q4_K`: x = (d·s)·q − (e·m), with a scale s and a minimum m for each run of 32. A block is d and e
-/// (halves), twelve bytes with the eight s and m ([`six_bits`]), and 4·32 bytes: byte i of part p has q of value
+/// (halves), twelve bytes with the eight s and m (`six_bits`), and 4·32 bytes: byte i of part p has q of value
 /// 64p + i in its low four bits and of value 64p + 32 + i in its high four.
 pub struct Q4K;
 
