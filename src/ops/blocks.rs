@@ -10,6 +10,7 @@
 mod large;
 mod small;
 
+pub(crate) use large::six_bits;
 pub use large::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
 pub use small::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 

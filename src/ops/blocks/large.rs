@@ -7,7 +7,7 @@ use super::{Format, half};
 /// first four runs have theirs in the low six bits of bytes 0–3 and 4–7; the others have four bits in bytes 8–11 and
 /// the upper two in the upper two of the bytes before. One number is a byte of the results, run 0 the lowest.
 #[inline(always)]
-pub(super) fn six_bits(packed: &[u8]) -> (u64, u64) {
+pub(crate) fn six_bits(packed: &[u8]) -> (u64, u64) {
     let word = |at: usize| u32::from_le_bytes([packed[at], packed[at + 1], packed[at + 2], packed[at + 3]]);
     let (first, second, third) = (word(0), word(4), word(8));
     let upper = |word: u32| word >> 2 & 0x3030_3030;

@@ -62,7 +62,7 @@ fn four_bits_may_stand_for_numbers_of_a_table() {
 fn six_bit_scales_are_spread_over_twelve_bytes() {
     // Run 0: scale 1, minimum 2. Run 5: scale 0b11_0011, minimum 0b10_0001.
     let packed = [1, 0b1100_0000, 0, 0, 2, 0b1000_0000, 0, 0, 0, 0b0001_0011, 0, 0];
-    let (scales, minima) = large::six_bits(&packed);
+    let (scales, minima) = six_bits(&packed);
     assert_eq!(scales.to_le_bytes(), [1, 0, 0, 0, 0, 51, 0, 0]);
     assert_eq!(minima.to_le_bytes(), [2, 0, 0, 0, 0, 33, 0, 0]);
 }

@@ -45,6 +45,8 @@ pub(super) struct Padded {
     pub(super) scales: Vec<f32>,
     /// Of the first half of each group, and of the second: (row, group).
     pub(super) sums: [Vec<i32>; 2],
+    /// Groups from one row to the next.
+    pub(super) groups: usize,
 }
 
 /// The same values tile by tile, zeros where a tile is not full.
@@ -150,6 +152,7 @@ fn half_sums_of(values: &[i8; GROUP]) -> [i32; 2] {
 impl Padded {
     fn fill(&mut self, x: &Quantized) -> Result<()> {
         let groups = (x.inputs / GROUP).next_multiple_of(CHUNK_GROUPS);
+        self.groups = groups;
         zeros(&mut self.values, x.rows * groups * GROUP)?;
         zeros(&mut self.scales, x.rows * groups)?;
         let [first, second] = &mut self.sums;

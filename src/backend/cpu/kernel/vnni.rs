@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 mod blocks;
+mod unpack;
 
 use std::arch::x86_64::*;
 

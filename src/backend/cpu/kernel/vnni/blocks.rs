@@ -4,23 +4,16 @@
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 
+use super::unpack::{self, Chunk, Unpack};
 use super::{add_halves, group_sums, pack_quads};
 use crate::backend::cpu::kernel::avx512;
-use crate::backend::cpu::kernel::blocks::Spread;
 use crate::backend::cpu::kernel::q8::{CHUNK_GROUPS, Padded, QUADS, Quantized, Tiles};
 use crate::backend::cpu::kernel::rows::{Rows, with_format};
 use crate::ops::blocks::{Format, GROUP};
 use crate::ops::matmul::LANES;
 
 thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
-}
-
-/// What a thread spreads rows out in.
-#[derive(Default)]
-struct Scratch {
-    spread: Spread,
-    panel: Panel,
+    static PANEL: RefCell<Panel> = RefCell::default();
 }
 
 /// 16 rows of weights, one a lane.
@@ -35,127 +28,102 @@ struct Panel {
 
 /// See [`super::super::Kernel::q8`].
 pub(in crate::backend::cpu::kernel) fn blocks(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
-    with_format!(w.dtype, F => SCRATCH.with_borrow_mut(|scratch| {
+    with_format!(w.dtype, F => {
         // SAFETY: a `Kernel` for VNNI exists only where the processor has these features.
         unsafe {
             match x.tiles() {
-                Some(tiles) => {
+                Some(tiles) => PANEL.with_borrow_mut(|panel| {
                     let groups = x.inputs / GROUP;
                     match tiles.width {
-                        4 => panels::<F, 4, 4>(tiles, groups, w, out, scratch),
-                        8 => panels::<F, 8, 8>(tiles, groups, w, out, scratch),
-                        _ => panels::<F, 16, 8>(tiles, groups, w, out, scratch),
+                        4 => panels::<F, 4, 4>(tiles, groups, w, out, panel),
+                        8 => panels::<F, 8, 8>(tiles, groups, w, out, panel),
+                        _ => panels::<F, 16, 8>(tiles, groups, w, out, panel),
                     }
-                }
-                None => rows::<F>(x, w, out, &mut scratch.spread),
+                }),
+                None => rows::<F>(x, w, out),
             }
         }
-    }));
+    });
 }
 
 /// A few rows of activations with every row of `w`.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn rows<F: Format>(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]], spread: &mut Spread) {
-    spread.resize(1, x.inputs);
-    for row in 0..w.count() {
-        spread.fill::<F>(0, w.row(row));
-        if let Some(table) = F::TABLE {
-            look_up(&table, &mut spread.quants);
+fn rows<F: Unpack>(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
+    let mut sums = vec![_mm512_setzero_ps(); out.len()];
+    for number in 0..w.count() {
+        let row = w.row(number);
+        for chunk in 0..x.inputs.div_ceil(unpack::VALUES) {
+            for line in (0..Chunk::bytes::<F>()).step_by(64) {
+                avx512::prefetch(row.as_ptr().wrapping_add(chunk * Chunk::bytes::<F>() + line));
+            }
+            let w = Chunk::of::<F>(row, chunk);
+            for (token, sum) in sums.iter_mut().enumerate() {
+                *sum = add_chunk::<F>(&x.padded, token * x.padded.groups + chunk * CHUNK_GROUPS, &w, *sum);
+            }
         }
-        for (token, out) in out.iter_mut().enumerate() {
-            out[row] = dot::<F>(&x.padded, token, spread);
-        }
-    }
-}
-
-/// Puts in the place of each number below 16 what `table` has for it.
-#[target_feature(enable = "avx512f,avx512bw")]
-fn look_up(table: &[u8; 16], numbers: &mut [u8]) {
-    // SAFETY: 16 bytes, and each part has 64.
-    unsafe {
-        let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
-        for part in numbers.as_chunks_mut::<64>().0 {
-            let number = _mm512_loadu_si512(part.as_ptr().cast());
-            _mm512_storeu_si512(part.as_mut_ptr().cast(), _mm512_shuffle_epi8(table, number));
+        for (out, sum) in out.iter_mut().zip(&mut sums) {
+            out[number] = avx512::reduce(*sum);
+            *sum = _mm512_setzero_ps();
         }
     }
 }
 
-/// The product of row `token` of the activations with the one row that is spread out.
+/// sums + the products of a chunk with the activations from group number `group` of all on, one group a lane.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
-fn dot<F: Format>(x: &Padded, token: usize, w: &Spread) -> f32 {
-    let groups = w.groups;
-    let of_row = token * groups..(token + 1) * groups;
-    let values = &x.values[of_row.start * GROUP..of_row.end * GROUP];
-    let x_scales = &x.scales[of_row.clone()];
-    let x_sums = [&x.sums[0][of_row.clone()], &x.sums[1][of_row]];
-    assert!(w.quants.len() >= groups * GROUP && groups.is_multiple_of(CHUNK_GROUPS));
-    assert!(w.scales.iter().chain(&w.minima).all(|numbers| numbers.len() >= groups));
-    let mut lanes = _mm512_setzero_ps();
-    for start in (0..groups).step_by(CHUNK_GROUPS) {
-        // SAFETY: 16 groups from `start` on are inside the row's `groups` of everything, as was just checked; no load
-        // needs alignment.
-        unsafe {
-            let products: [__m512i; 8] = std::array::from_fn(|i| {
-                let at = start * GROUP + 64 * i;
-                let q = _mm512_loadu_si512(w.quants.as_ptr().add(at).cast());
-                let x = _mm512_loadu_si512(values.as_ptr().add(at).cast());
-                _mm512_dpbusd_epi32(_mm512_setzero_si512(), q, x)
-            });
-            let sum_of = |half: usize| _mm512_loadu_si512(x_sums[half].as_ptr().add(start).cast());
-            let without_offset = |sum: __m512i, of_x: __m512i| match F::OFFSET {
-                0 => sum,
-                offset => {
-                    _mm512_sub_epi32(sum, _mm512_mullo_epi32(of_x, _mm512_set1_epi32(i32::from(offset))))
-                }
-            };
-            let scale = |half: usize| _mm512_loadu_ps(w.scales[half].as_ptr().add(start));
-            let minimum = |half: usize| _mm512_loadu_ps(w.minima[half].as_ptr().add(start));
-            let float = |whole| _mm512_cvtepi32_ps(whole);
-            let mut term;
-            if F::RUN == GROUP {
-                let of_x = _mm512_add_epi32(sum_of(0), sum_of(1));
-                term = _mm512_mul_ps(scale(0), float(without_offset(group_sums(products), of_x)));
-                if F::MINIMA {
-                    term = _mm512_fmadd_ps(minimum(0), float(of_x), term);
-                }
-            } else {
-                let [first, second] = add_halves(products);
-                term = _mm512_mul_ps(scale(0), float(without_offset(first, sum_of(0))));
-                term = _mm512_fmadd_ps(scale(1), float(without_offset(second, sum_of(1))), term);
-                if F::MINIMA {
-                    term = _mm512_fmadd_ps(minimum(0), float(sum_of(0)), term);
-                    term = _mm512_fmadd_ps(minimum(1), float(sum_of(1)), term);
-                }
-            }
-            lanes = _mm512_fmadd_ps(_mm512_loadu_ps(x_scales.as_ptr().add(start)), term, lanes);
+fn add_chunk<F: Format>(x: &Padded, group: usize, w: &Chunk, sums: __m512) -> __m512 {
+    let values = &x.values[group * GROUP..][..unpack::VALUES];
+    let x_scales = &x.scales[group..][..CHUNK_GROUPS];
+    let x_sums = [&x.sums[0][group..][..CHUNK_GROUPS], &x.sums[1][group..][..CHUNK_GROUPS]];
+    let mut products = [_mm512_setzero_si512(); 8];
+    for (i, product) in products.iter_mut().enumerate() {
+        // SAFETY: the values are those of eight vectors.
+        let x = unsafe { _mm512_loadu_si512(values.as_ptr().add(64 * i).cast()) };
+        *product = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w.quants[i], x);
+    }
+    // SAFETY: 16 values each; no load needs alignment.
+    let (x_scale, x_sums) = unsafe {
+        let x_sums = x_sums.map(|sums| _mm512_loadu_si512(sums.as_ptr().cast()));
+        (_mm512_loadu_ps(x_scales.as_ptr()), x_sums)
+    };
+    let without_offset = |sum: __m512i, of_x: __m512i| match F::OFFSET {
+        0 => sum,
+        offset => _mm512_sub_epi32(sum, _mm512_mullo_epi32(of_x, _mm512_set1_epi32(i32::from(offset)))),
+    };
+    let float = |whole| _mm512_cvtepi32_ps(whole);
+    let mut term;
+    if F::RUN == GROUP {
+        let of_x = _mm512_add_epi32(x_sums[0], x_sums[1]);
+        term = _mm512_mul_ps(w.scales[0], float(without_offset(group_sums(products), of_x)));
+        if F::MINIMA {
+            term = _mm512_fmadd_ps(w.minima[0], float(of_x), term);
+        }
+    } else {
+        let [first, second] = add_halves(products);
+        term = _mm512_mul_ps(w.scales[0], float(without_offset(first, x_sums[0])));
+        term = _mm512_fmadd_ps(w.scales[1], float(without_offset(second, x_sums[1])), term);
+        if F::MINIMA {
+            term = _mm512_fmadd_ps(w.minima[0], float(x_sums[0]), term);
+            term = _mm512_fmadd_ps(w.minima[1], float(x_sums[1]), term);
         }
     }
-    avx512::reduce(lanes)
+    _mm512_fmadd_ps(x_scale, term, sums)
 }
 
 /// Tiles of T rows of activations with panels of 16 weight rows, one row a lane. Where a group is two runs, H of the T
 /// are in registers at once.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn panels<F: Format, const T: usize, const H: usize>(
+fn panels<F: Unpack, const T: usize, const H: usize>(
     x: &Tiles,
     groups: usize,
     w: Rows<'_>,
     out: &mut [&mut [f32]],
-    Scratch { spread, panel }: &mut Scratch,
+    panel: &mut Panel,
 ) {
     let mut sums = [[_mm512_setzero_ps(); T]; LANES];
     for first in (0..w.count()).step_by(LANES) {
         let count = LANES.min(w.count() - first);
-        spread.resize(LANES, groups * GROUP);
-        for row in 0..count {
-            spread.fill::<F>(row, w.row(first + row));
-        }
-        if let Some(table) = F::TABLE {
-            look_up(&table, &mut spread.quants);
-        }
-        panel.fill::<F>(spread, groups);
+        panel.fill::<F>(w, first, count);
         for (tile, out) in out.chunks_mut(T).enumerate() {
             sums.fill([_mm512_setzero_ps(); T]);
             for group in 0..groups {
@@ -246,34 +214,46 @@ fn multiply<F: Format, const T: usize, const H: usize>(
 }
 
 impl Panel {
-    /// Takes the first `groups` groups of the 16 rows that are spread out.
-    #[target_feature(enable = "avx512f,avx512bw")]
-    fn fill<F: Format>(&mut self, spread: &Spread, groups: usize) {
-        let rows: [&[[u8; GROUP]]; LANES] = std::array::from_fn(|i| {
-            spread.quants[i * spread.groups * GROUP..][..groups * GROUP].as_chunks().0
-        });
-        self.quads.resize(groups * QUADS, _mm512_setzero_si512());
+    /// Takes `count` ≤ 16 rows of `w` from `first` on; the last row stands in for those that are missing.
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+    fn fill<F: Unpack>(&mut self, w: Rows<'_>, first: usize, count: usize) {
+        let rows: [&[u8]; LANES] = std::array::from_fn(|i| w.row(first + i.min(count - 1)));
+        let chunks = w.inputs.div_ceil(unpack::VALUES);
+        self.quads.resize(chunks * CHUNK_GROUPS * QUADS, _mm512_setzero_si512());
+        // Those that the format has not are read along with the others.
+        for numbers in self.scales.iter_mut().chain(&mut self.minima) {
+            numbers.resize(chunks * CHUNK_GROUPS, _mm512_setzero_ps());
+        }
         let up = _mm512_set1_epi8((128 - F::OFFSET).cast_signed());
-        for (group, quads) in self.quads.as_chunks_mut::<QUADS>().0.iter_mut().enumerate() {
-            *quads = pack_quads(std::array::from_fn(|i| &rows[i][group]));
-            for quad in quads {
-                *quad = _mm512_add_epi8(*quad, up);
+        let mut quants = [[_mm512_setzero_si512(); 8]; LANES];
+        let mut scales = [[_mm512_setzero_ps(); LANES]; 2];
+        let mut minima = scales;
+        for (chunk, quads) in self.quads.as_chunks_mut::<{ CHUNK_GROUPS * QUADS }>().0.iter_mut().enumerate()
+        {
+            for (i, row) in rows.into_iter().enumerate() {
+                for line in (0..Chunk::bytes::<F>()).step_by(64) {
+                    let at = chunk * Chunk::bytes::<F>() + line;
+                    avx512::prefetch_far(row.as_ptr().wrapping_add(LANES * row.len() + at));
+                }
+                let chunk = Chunk::of::<F>(row, chunk);
+                quants[i] = chunk.quants.map(|quants| _mm512_add_epi8(quants, up));
+                for half in 0..2 {
+                    (scales[half][i], minima[half][i]) = (chunk.scales[half], chunk.minima[half]);
+                }
             }
-        }
-        let runs = GROUP / F::RUN;
-        let numbers = spread.scales[..runs].iter().zip(&mut self.scales);
-        let minima = spread.minima[..runs].iter().zip(&mut self.minima);
-        for (from, to) in numbers.chain(minima) {
-            to.resize(groups, _mm512_setzero_ps());
-            for (group, to) in to.iter_mut().enumerate() {
-                let lanes: [f32; LANES] = std::array::from_fn(|row| from[row * spread.groups + group]);
-                // SAFETY: 16 values.
-                *to = unsafe { _mm512_loadu_ps(lanes.as_ptr()) };
+            for (group, quads) in quads.as_chunks_mut::<QUADS>().0.iter_mut().enumerate() {
+                let of_row = |i: usize| quants[i].as_ptr().cast::<[u8; GROUP]>();
+                // SAFETY: the eight vectors of a row are 16 groups.
+                *quads = pack_quads(std::array::from_fn(|i| unsafe { &*of_row(i).add(group) }));
             }
-        }
-        // Read along with the scales whether they are used or not.
-        for unused in self.scales.iter_mut().chain(&mut self.minima) {
-            unused.resize(groups, _mm512_setzero_ps());
+            let runs = GROUP / F::RUN;
+            for half in 0..runs {
+                let at = chunk * CHUNK_GROUPS;
+                self.scales[half][at..][..LANES].copy_from_slice(&avx512::transpose(scales[half]));
+                if F::MINIMA {
+                    self.minima[half][at..][..LANES].copy_from_slice(&avx512::transpose(minima[half]));
+                }
+            }
         }
     }
 }
