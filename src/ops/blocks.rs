@@ -88,7 +88,7 @@ fn half(bytes: &[u8]) -> f32 {
 
 /// The float16 with these bits, in arithmetic of which a loop makes vectors.
 #[inline(always)]
-pub(crate) fn from_half(bits: u16) -> f32 {
+fn from_half(bits: u16) -> f32 {
     let word = u32::from(bits) << 16;
     // The sign falls out. Exponent and fraction are put where float32 has them, with an exponent 2¹¹² too large.
     let twice = word << 1;

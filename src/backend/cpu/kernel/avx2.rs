@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 mod blocks;
+mod unpack;
 
 use std::arch::x86_64::*;
 use std::ops::Range;
