@@ -92,6 +92,7 @@ chapters! {
     "27-sampled",
     "28-bfloat16",
     "29-int8",
+    "30-where-from",
 }
 
 impl Chapter {

@@ -31,6 +31,8 @@ pub trait Operands {
 struct Folded {
     result: Option<f32>,
     is_sum: bool,
+    /// How many of the operands of a rule that is no sum are always told, the first ones; none for all.
+    own: Option<usize>,
     terms: Vec<Term>,
     notes: Vec<String>,
     splits: Vec<Split>,
@@ -54,12 +56,13 @@ pub fn explain(
     let value = f64::from(single(operands, cell)?);
     let mut taking = Taking { rules, operands, precision: rules.card().precision, folded: Folded::default() };
     taking.fold(site, &of, at)?;
-    let Folded { result, is_sum, mut terms, notes, splits } = taking.folded;
+    let Folded { result, is_sum, own, mut terms, notes, splits } = taking.folded;
     // What is no sum has its operands in the order in which they are applied.
     if is_sum {
         terms.sort_by(|a, b| b.product.abs().total_cmp(&a.product.abs()));
     }
-    let told = if most == 0 { terms.len() } else { most.min(terms.len()) };
+    let least = if is_sum { 0 } else { own.unwrap_or(terms.len()) };
+    let told = if most == 0 { terms.len() } else { most.max(least).min(terms.len()) };
     let rest = &terms[told..];
     let rest = Rest { count: rest.len(), sum: rest.iter().fold(0.0, |sum, term| sum + term.product) };
     terms.truncate(told);
@@ -259,6 +262,7 @@ impl<O: Operands> Taking<'_, O> {
                     let operand = self.operand(x.cell(i), value);
                     self.applied(operand, value.abs() / 127.0);
                 }
+                self.folded.own = Some(1);
                 self.note("The largest size of the group is 127 steps.");
                 self.folded.result = Some(scale[0]);
             }
@@ -461,6 +465,7 @@ impl<O: Operands> Taking<'_, O> {
         self.applied(constant("maximum of the row", f64::from(max)), values[at] / temperature - max);
         self.term(vec![constant("exponential, e^(x − maximum)", exponentials[at])], exponentials[at]);
         self.term(vec![constant("sum of all exponentials", total)], f64::from(shares[at]));
+        self.folded.own = Some(self.folded.terms.len());
         let mut others: Vec<usize> = (0..values.len()).filter(|&i| i != at).collect();
         others.sort_by(|&a, &b| exponentials[b].total_cmp(&exponentials[a]));
         for i in others {

@@ -106,6 +106,22 @@ fn the_page_names_tokens_and_says_what_comes_out() {
 }
 
 #[test]
+fn a_rule_that_is_no_sum_keeps_all_of_its_operands() {
+    let norm = json(&["explain", "final_norm[t=4,d=0]", "--terms", "1"]);
+    let names =
+        norm["terms"].as_array().unwrap().iter().flat_map(|term| term["operands"].as_array().unwrap());
+    let names: Vec<_> = names
+        .map(|one| ["address", "weight", "constant"].iter().find_map(|key| one[*key].as_str()))
+        .collect();
+    assert_eq!(names.len(), 5, "{names:?}");
+    assert_eq!(names[2], Some("ε"));
+    assert_eq!(norm["rest"]["count"], 0);
+    // Of the other keys only as many as are asked for.
+    let softmax = json(&["explain", "L1/softmax[h=2,t=4,k=1]", "--terms", "1"]);
+    assert_eq!((softmax["terms"].as_array().unwrap().len(), &softmax["rest"]["count"]), (4, &Value::from(4)));
+}
+
+#[test]
 fn what_cannot_be_explained_is_named() {
     let explain = |address: &'static str| ["explain", address, "--prompt", PROMPT];
     refused(&explain("L1/softmax[h=2]"), 2, &["`t` is missing", "token of 5"]);
