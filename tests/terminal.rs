@@ -494,3 +494,78 @@ fn a_prompt_that_cannot_be_run_is_said_before_the_screen_opens() {
     assert_eq!(end.code, 4, "{}", end.screen);
     assert!(end.screen.contains("longer than the model's context"), "{}", end.screen);
 }
+
+#[test]
+fn a_key_goes_from_prompt_to_prompt_and_an_address_opens_one() {
+    let prompts = ["--prompt", PROMPT, "--prompt", "The dog", "--prompt", "A fox and", "--step"];
+    let with = |args: &[&str]| command(&[&prompts[..], args].concat());
+    let mut viewer = Terminal::start(WINDOW, with(&[]));
+    viewer.shows(&["sequence 0 of 0-2 · pass 0 (prefill)", "│Once│␣upon│", "is next"]);
+    viewer.send("/p0/L2/softmax[h=1,t=2,k=1]\r");
+    viewer.shows(&["layer 2 of 0-3", " p0/L2/softmax[h=1,t=2,k=1] = "]);
+    viewer.send(")");
+    viewer.shows(&["sequence 1 of 0-2", "│The│␣dog", " s1/p0/L2/softmax[h=1,t=2,k=1] = "]);
+    // Each draws tokens of its own.
+    viewer.send("t");
+    viewer.shows(&["pass 1 (decode)", " s1/p1/L2/softmax[h=1,t=0,k=1] = "]);
+    viewer.send("(");
+    viewer.shows(&["sequence 0 of 0-2 · pass 0 (prefill)", "│Once│␣upon│"]);
+    viewer.send("/s7\r");
+    viewer.shows(&["there is no sequence 7: 0 to 2"]);
+    viewer.send("\x7f\x7fs2\r");
+    viewer.shows(&["sequence 2 of 0-2", "│A│"]);
+    quit(viewer);
+
+    let viewer = Terminal::start(WINDOW, with(&["--at", "s1/p0/L1/xq[t=2,h=3,c=4]"]));
+    let screen = viewer.shows(&["sequence 1 of 0-2", " s1/p0/L1/xq[t=2,h=3,c=4] = "]);
+    let value = |screen: &str, address: &str| {
+        let (_, rest) = screen.split_once(&format!(" {address} = ")).unwrap();
+        rest.split_whitespace().next().unwrap().to_owned()
+    };
+    quit(viewer);
+    let args = ["--prompt", "The dog", "--step", "--at", "p0/L1/xq[t=2,h=3,c=4]"];
+    let viewer = Terminal::start(WINDOW, command(&args));
+    let alone = viewer.shows(&[" p0/L1/xq[t=2,h=3,c=4] = "]);
+    assert!(!alone.contains("sequence"), "{alone}");
+    assert_eq!(
+        value(&screen, "s1/p0/L1/xq[t=2,h=3,c=4]"),
+        value(&alone, "p0/L1/xq[t=2,h=3,c=4]"),
+        "the numbers of the prompt alone"
+    );
+    quit(viewer);
+    refuses(Terminal::start(WINDOW, with(&["--at", "s3/p0"])), 2, &["there is no sequence 3: 0 to 2"]);
+    let long = vec!["1"; 600].join(",");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("two.jsonl");
+    fs::write(&path, format!("{{\"ids\": [1]}}\n{{\"ids\": [{long}]}}\n")).unwrap();
+    let args = ["--prompts", path.to_str().unwrap(), "--step"];
+    refuses(
+        Terminal::start(WINDOW, command(&args)),
+        4,
+        &["two.jsonl, line 2", "longer than the model's context"],
+    );
+}
+
+#[test]
+fn escape_goes_back_from_a_sequence_whose_prompt_still_runs_and_the_first_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = slow_model(folder.path());
+    let path = folder.path().join("prompts.jsonl");
+    fs::write(&path, format!("{{\"ids\": [1, 2]}}\n{{\"ids\": [{}]}}\n", vec!["1"; 4000].join(","))).unwrap();
+    let args = ["--model", &model, "--prompts", path.to_str().unwrap(), "--step", "--threads", "1"];
+    let mut viewer = Terminal::start(WINDOW, command(&args));
+    viewer.shows(&["sequence 0 of 0-1", "is next"]);
+    viewer.send("n");
+    viewer.shows(&["embedding", "p0/embedding["]);
+    for _ in 0..2 {
+        viewer.send(")");
+        viewer.shows(&["running the prompt: layer ", "Esc stops it and goes back"]);
+        viewer.send("\x1b");
+        viewer.shows(&["sequence 0 of 0-1", "sequence 1 was stopped", " p0/embedding["]);
+    }
+    viewer.send("t");
+    viewer.shows(&["pass 1 (decode)"]);
+    viewer.send(")");
+    viewer.shows(&["running the prompt: layer "]);
+    quit(viewer);
+}

@@ -14,6 +14,8 @@ mod pictures;
 mod random;
 #[path = "tui/screens.rs"]
 mod screens;
+#[path = "tui/sequences.rs"]
+mod sequences;
 #[path = "tui/stage.rs"]
 mod stage;
 #[path = "tui/synthetic.rs"]

@@ -182,7 +182,7 @@ struct RunArgs {
     cpu: CpuArgs,
 
     /// Tokens that the KV cache is reserved for [default: the prompt and -n; with --step the model's context, cut to
-    /// what memory is free]
+    /// what memory is free, which several prompts share]
     #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
     context: Option<usize>,
 }
@@ -227,7 +227,8 @@ struct OpenArgs {
     #[arg(long, requires = "step", value_name = "H", value_parser = one, allow_negative_numbers = true)]
     head: Option<usize>,
 
-    /// Address to open at, as the tracer prints it: p0/L1/softmax[h=2,t=5,k=1]; what is left out is the first
+    /// Address to open at, as the tracer prints it: p0/L1/softmax[h=2,t=5,k=1], and s1/ before it for a
+    /// prompt that is not the first; what is left out is the first
     #[arg(long, requires = "step", value_name = "ADDRESS", value_parser = Address::parse, conflicts_with_all = ["pass", "layer", "stage", "head"])]
     at: Option<Address>,
 }
@@ -251,7 +252,7 @@ struct SelectArgs {
 /// What the tracer may hold.
 #[derive(Args, Clone, Copy, Debug)]
 struct MemoryArgs {
-    /// Memory for the values that the tracer holds, as 64MiB or 2GiB; what has no room is computed again when it is
+    /// Memory for the values that the tracer holds, of all prompts together, as 64MiB or 2GiB; what has no room is computed again when it is
     /// looked at [default: 1GiB]
     #[arg(long, value_name = "SIZE", value_parser = memory::parse)]
     memory: Option<usize>,

@@ -4,9 +4,13 @@ use std::sync::Arc;
 
 use super::device::{Command, Device};
 use super::input::{self, Run};
+use super::prompt::Prompt;
 use super::{MemoryArgs, OpenArgs, RunArgs};
-use crate::error::{Error, Result};
-use crate::replay::{Live, Start};
+use crate::error::Result;
+use crate::generate::sequence;
+use crate::model::kv_cache;
+use crate::replay::{Sequences, Start};
+use crate::trace::Source;
 use crate::tui;
 
 /// The command.
@@ -34,17 +38,35 @@ fn step<D: Device>(args: &RunArgs, open: &OpenArgs, memory: &MemoryArgs) -> Resu
         at: open.at.clone(),
         passes: draws,
     };
-    let Run { model, sampler, mut prompts, tokenizer, eos, context } = run;
-    let (Some(prompt), true) = (prompts.pop(), prompts.is_empty()) else {
-        return Err(Error::usage("the tracer shows one prompt")
-            .expected("one --prompt, or a --prompts FILE with one")
-            .found(format!("{} prompts", prompts.len() + 1))
-            .next("give one of them; log and export take several"));
-    };
-    let ids = prompt.ids;
+    let Run { model, sampler, prompts, tokenizer, eos, context } = run;
     let config = model.config.clone();
-    let start = Start { ids, draws, sampler, tokenizer, eos, memory: memory.bytes(), context };
-    let live = Live::start(Arc::new(model), start)?;
+    let several = prompts.len() > 1;
+    for prompt in prompts.iter().filter(|_| several) {
+        // Those that are begun later are to be right too.
+        let room = context.unwrap_or(config.context);
+        let checked = sequence::check(&config, 0, &prompt.ids);
+        checked.and_then(|()| kv_cache::check(prompt.ids.len(), room)).map_err(|error| {
+            match &prompt.place {
+                Some(place) => error.at(place),
+                None => error,
+            }
+        })?;
+    }
+    let start = |(number, prompt): (u64, Prompt)| Start {
+        ids: prompt.ids,
+        draws,
+        sampler: sampler.after(number),
+        tokenizer: tokenizer.clone(),
+        eos: eos.clone(),
+        memory: memory.bytes(),
+        context,
+    };
+    let sequences = Sequences::new(Arc::new(model), (0..).zip(prompts).map(start).collect());
+    // Of one that is not there the viewer says so.
+    let first =
+        open.at.as_ref().and_then(|address| address.sequence).filter(|&number| number < sequences.len());
+    let live = sequences.open(first.unwrap_or(0))?;
     input::say_cut(live.capacity(), context, &config);
-    tui::run(Box::new(live), &open)
+    let opener = move |number| Ok(Box::new(sequences.open(number)?) as Box<dyn Source>);
+    tui::run(tui::Runs::of_sequences(Box::new(live), Box::new(opener)), &open)
 }

@@ -43,9 +43,7 @@ impl<B: Backend> KvCache<B> {
     /// # Errors
     /// As [`KvCache::with_capacity`]'s, where there is not even room for one token.
     pub fn as_long_as_fits(config: &ModelConfig, backend: &B) -> Result<Self> {
-        let token = bytes(config, backend.cache_dtype(), 1).max(1);
-        let free = backend.free_memory().map_or(usize::MAX, |bytes| bytes / SHARE / token);
-        let mut tokens = config.context.min(free).max(1);
+        let mut tokens = Self::part_of_free(config, backend, 1);
         loop {
             match Self::with_capacity(config, backend, tokens) {
                 // The system may count in another way.
@@ -53,6 +51,14 @@ impl<B: Backend> KvCache<B> {
                 other => return other,
             }
         }
+    }
+
+    /// How many tokens each of `caches` caches may hold, where all may grow as long as memory is free: the model's
+    /// context at most, and at least one.
+    pub fn part_of_free(config: &ModelConfig, backend: &B, caches: usize) -> usize {
+        let token = bytes(config, backend.cache_dtype(), 1).max(1);
+        let free = backend.free_memory().map_or(usize::MAX, |bytes| bytes / SHARE / token);
+        config.context.min(free / caches.max(1)).max(1)
     }
 
     /// Number of positions that are cached.

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use ndarray::{ArrayD, IxDyn};
 
 use super::store::Store;
-use super::worker::{NO_LAYER, Progress, Reply, Request, Worker, lock};
+use super::worker::{Member, NO_LAYER, Progress, Reply, Request, Worker, lock};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::generate::{Ended, Sampler, Session};
@@ -60,6 +60,7 @@ pub struct Live {
 }
 
 /// What to run, for [`Live::start`].
+#[derive(Clone)]
 pub struct Start {
     /// The prompt.
     pub ids: Vec<u32>,
@@ -84,7 +85,18 @@ impl Live {
     /// # Errors
     /// Where the prompt cannot be run, or no thread can be started.
     pub fn start<B: Backend + 'static>(model: Arc<Model<B>>, start: Start) -> Result<Self> {
-        let Start { ids, draws, sampler, tokenizer, eos, memory, context } = start;
+        let store = Arc::new(Mutex::new(Store::new(start.memory)));
+        Self::start_as(Member::alone(), store, model, start)
+    }
+
+    /// Begins one of the sequences of a model, whose frames share a store.
+    pub(super) fn start_as<B: Backend + 'static>(
+        member: Member,
+        store: Arc<Mutex<Store>>,
+        model: Arc<Model<B>>,
+        start: Start,
+    ) -> Result<Self> {
+        let Start { ids, draws, sampler, tokenizer, eos, memory: _, context } = start;
         let session = match context {
             Some(tokens) => Session::with_capacity(&model, sampler.clone(), tokens)?,
             None => Session::new(&model, sampler.clone())?,
@@ -95,10 +107,15 @@ impl Live {
         drop(session);
         let (requests, inbox) = channel();
         let (outbox, replies) = channel();
-        let store = Arc::new(Mutex::new(Store::new(memory)));
         let progress = Arc::new(Progress::default());
         let stop = model.backend.stop().clone();
-        let outline = Outline { run: Run::ITSELF, sequence: 0, card: model.card(), passes: Vec::new() };
+        let outline = Outline {
+            run: Run::ITSELF,
+            sequence: member.sequence,
+            sequences: member.sequences,
+            card: model.card(),
+            passes: Vec::new(),
+        };
         let (shared, seen) = (Arc::clone(&store), Arc::clone(&progress));
         let mut live = Self {
             outline,
@@ -128,7 +145,7 @@ impl Live {
                     Ok(session)
                 });
                 match session {
-                    Ok(session) => Worker::new(session, shared, seen).serve(&inbox, &outbox),
+                    Ok(session) => Worker::new(session, shared, seen, member).serve(&inbox, &outbox),
                     // Whoever reads it may be gone.
                     Err(error) => drop(outbox.send(Reply::Pass(dims, Err(error)))),
                 }
@@ -140,7 +157,20 @@ impl Live {
 
     /// Whether the first pass is not done yet.
     fn is_opening(&self) -> bool {
-        self.outline.passes.iter().all(|pass| pass.sampled.is_none())
+        self.outline.is_opening()
+    }
+
+    /// Whether it is this sequence that `query` asks about; weights are the model's.
+    fn is_asked(&self, query: &Query) -> bool {
+        let site = match query {
+            Query::Block(site, _) => site,
+            Query::Spread(part) | Query::Order(part) => &part.site,
+            Query::Explanation(at) => &at.site,
+            Query::Lens(at) => &at.site,
+            Query::Attribution(at) => &at.site,
+            Query::Rows(_) => return true,
+        };
+        site.sequence == self.outline.sequence
     }
 
     /// The ids that a pass reads. They are known before it is run.
@@ -254,15 +284,16 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        // The worker must not go on for nobody, and who has the model next must not be stopped.
+        // The worker must not go on for nobody, and who else has the model must not be stopped.
         self.progress.over.store(true, Ordering::SeqCst);
-        self.stop.ask();
+        self.progress.stop(&self.stop);
         self.requests = channel().0;
         if let Some(worker) = self.worker.take() {
-            // Where it panicked that was said, or there is nobody left to tell.
-            drop(worker.join());
+            // Where it panicked that was said, or there is nobody left to tell; the request then meets nobody.
+            if worker.join().is_err() {
+                self.stop.clear();
+            }
         }
-        self.stop.clear();
     }
 }
 
@@ -276,6 +307,10 @@ impl Source for Live {
     }
 
     fn ask(&mut self, query: &Query) -> Poll<Result<Answer>> {
+        if !self.is_asked(query) {
+            let here = self.outline.sequence;
+            return Poll::Ready(Err(Error::usage(format!("{query}: this is sequence {here}"))));
+        }
         if let Some(answer) = self.fresh.remove(query).or_else(|| self.at_hand(query)) {
             // What comes later nobody fetches.
             self.pending.remove(query);
@@ -314,8 +349,9 @@ impl Source for Live {
         if self.status() != Status::Idle {
             // What is under way hears the flag, what waits is found to be stopped. Where nobody hears it nothing runs.
             drop(self.requests.send(Request::Stop));
-            self.progress.stop(&self.stop);
         }
+        // Nobody may wait any more for what is being computed.
+        self.progress.stop(&self.stop);
     }
 
     fn advance(&mut self) -> Result<()> {

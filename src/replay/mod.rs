@@ -3,7 +3,9 @@
 
 pub mod derive;
 mod live;
+mod sequences;
 mod store;
 mod worker;
 
 pub use live::{DEFAULT_MEMORY, LEAST_MEMORY, Live, Start};
+pub use sequences::Sequences;

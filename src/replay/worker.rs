@@ -88,9 +88,7 @@ impl Progress {
     fn end(&self, stop: &Stop) {
         let mut working = lock(&self.working);
         *working = false;
-        if !self.over.load(Ordering::SeqCst) {
-            stop.clear();
-        }
+        stop.clear();
         self.set(None);
     }
 }
@@ -100,11 +98,29 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Which of the sequences of a model a run is.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub(super) sequence: usize,
+    pub(super) sequences: usize,
+    /// Held by who computes. Their model has one request to stop, which so meets the one that it is meant for; and
+    /// side by side they would only share the processor.
+    pub(super) turn: Arc<Mutex<()>>,
+}
+
+impl Member {
+    /// The only one.
+    pub(super) fn alone() -> Self {
+        Self { sequence: 0, sequences: 1, turn: Arc::default() }
+    }
+}
+
 /// Who has passes run, and parts of them again.
 pub(super) struct Worker<'m, B: Backend> {
     session: Session<'m, B>,
     store: Arc<Mutex<Store>>,
     progress: Arc<Progress>,
+    member: Member,
     passes: Vec<Ran>,
     /// The pass and the layer whose input the buffers hold now; the tables of RoPE are that pass's.
     at: Option<(usize, usize)>,
@@ -139,8 +155,14 @@ impl<P: Probe> Probe for Watch<'_, P> {
 }
 
 impl<'m, B: Backend> Worker<'m, B> {
-    pub(super) fn new(session: Session<'m, B>, store: Arc<Mutex<Store>>, progress: Arc<Progress>) -> Self {
-        Self { session, store, progress, passes: Vec::new(), at: None, answers: HashMap::new() }
+    pub(super) fn new(
+        mut session: Session<'m, B>,
+        store: Arc<Mutex<Store>>,
+        progress: Arc<Progress>,
+        member: Member,
+    ) -> Self {
+        session.sequence.number = member.sequence;
+        Self { session, store, progress, member, passes: Vec::new(), at: None, answers: HashMap::new() }
     }
 
     /// Runs the prompt, then answers requests, one after the other, until the viewer is gone. What is asked for comes
@@ -154,8 +176,13 @@ impl<'m, B: Backend> Worker<'m, B> {
                 let Ok(request) = inbox.recv() else { return };
                 first = Some(request);
             }
+            let turn = Arc::clone(&self.member.turn);
+            let turn = lock(&turn);
             // From here on a request to stop meets the work, and what was asked for before it is found in the inbox.
             self.progress.begin();
+            if self.progress.over.load(Ordering::SeqCst) {
+                return self.progress.end(&stop);
+            }
             let mut stopped = Vec::new();
             for request in first.into_iter().chain(inbox.try_iter()) {
                 match request {
@@ -190,6 +217,7 @@ impl<'m, B: Backend> Worker<'m, B> {
                 }
             };
             self.progress.end(&stop);
+            drop(turn);
             let mut replies = stopped.into_iter().chain(reply);
             if replies.any(|reply| outbox.send(reply).is_err()) || self.progress.over.load(Ordering::SeqCst) {
                 return;
@@ -218,7 +246,7 @@ impl<'m, B: Backend> Worker<'m, B> {
         let largest = lock(&self.store).largest();
         let layers: Vec<usize> = if dims.pass == 0 {
             // As many as have room, evenly apart; the last is the input of what comes after the layers.
-            let count = (most / input).min(sizes.layers);
+            let count = (most / self.member.sequences / input).min(sizes.layers);
             (0..sizes.layers)
                 .filter(|layer| (layer + 1) * count / sizes.layers > layer * count / sizes.layers)
                 .collect()
@@ -301,6 +329,7 @@ impl<'m, B: Backend> Worker<'m, B> {
         match self.passes.get(site.pass) {
             Some(Ran { dims, .. })
                 if in_model
+                    && site.sequence == self.member.sequence
                     && site.stage.present(&sizes, *dims)
                     && site.stage.in_layer() == site.layer.is_some() =>
             {
@@ -423,18 +452,24 @@ impl<'m, B: Backend> Worker<'m, B> {
         Ok(())
     }
 
+    /// The site that holds what enters `layer` of `pass`, which is not the first layer.
+    fn input_of(&self, pass: usize, layer: usize) -> Site {
+        Site { sequence: self.member.sequence, ..Site::layer(pass, layer - 1, Stage::FfnResidual) }
+    }
+
     /// Has the buffers hold what enters `layer` of `pass`: from the nearest input that is kept, the layers between
     /// are run again. Their inputs are kept while there is room.
     fn enter(&mut self, pass: usize, layer: usize) -> Result<()> {
         let dims = self.passes[pass].dims;
+        let sequence = self.member.sequence;
         let now = self.at.filter(|&(at, before)| at == pass && before <= layer).map(|(_, before)| before);
         let mut from = now.unwrap_or(0);
         let kept = (from + 1..=layer).rev().find_map(|layer| {
-            let frame = lock(&self.store).whole(Site::layer(pass, layer - 1, Stage::FfnResidual))?;
+            let frame = lock(&self.store).whole(self.input_of(pass, layer))?;
             Some((layer, frame))
         });
         if now.is_none() {
-            self.run(Site::once(pass, Stage::Embedding), 0..0, &mut NoProbe)?;
+            self.run(Site { sequence, ..Site::once(pass, Stage::Embedding) }, 0..0, &mut NoProbe)?;
         }
         if let Some((layer, frame)) = kept {
             let Session { model, work, .. } = &mut self.session;
@@ -446,7 +481,7 @@ impl<'m, B: Backend> Worker<'m, B> {
         for layer in from..layer {
             self.at = Some((pass, layer));
             if input <= largest {
-                self.record(Site::layer(pass, layer, Stage::FfnResidual), &[Stage::FfnResidual], dims)?;
+                self.record(self.input_of(pass, layer + 1), &[Stage::FfnResidual], dims)?;
             } else {
                 self.layer(dims, layer, &mut NoProbe)?;
             }

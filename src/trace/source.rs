@@ -23,6 +23,8 @@ pub struct Outline {
     pub run: Run,
     /// Number of the sequence in its batch.
     pub sequence: usize,
+    /// How many sequences the batch has.
+    pub sequences: usize,
     /// The model.
     pub card: ModelCard,
     /// The passes so far; the first is the prefill.
@@ -109,6 +111,11 @@ pub fn block(source: &mut (impl Source + ?Sized), site: Site, region: &Region) -
 }
 
 impl Outline {
+    /// Whether the first pass is not done yet: there is little to look at.
+    pub fn is_opening(&self) -> bool {
+        self.passes.iter().all(|pass| pass.sampled.is_none())
+    }
+
     /// The tokens of the first `count` positions, over all passes: the labels of a key axis.
     pub fn positions(&self, count: usize) -> impl Iterator<Item = &TokenLabel> {
         self.passes.iter().flat_map(|pass| &pass.tokens).take(count)

@@ -26,6 +26,10 @@ pub enum Action {
     NextPass,
     /// To the same step of the pass before.
     PreviousPass,
+    /// To the same place of the next sequence.
+    NextSequence,
+    /// To the same place of the sequence before.
+    PreviousSequence,
     /// Runs a decode pass with the token drawn last.
     NextToken,
     /// A row up, a line up, a step back: by focus.
@@ -186,9 +190,11 @@ bindings! {
     Walk NextToken [c('t')] 6 "next token" "next token: run a decode pass with the token drawn last";
     Walk NextPass [c('.'), c('>')] 11 "pass" "same step, next pass";
     Walk PreviousPass [c(','), c('<')] 11 "pass" "same step, previous pass";
+    Walk NextSequence [c(')')] 0 "" "same place, next sequence (of several prompts)";
+    Walk PreviousSequence [c('(')] 0 "" "same place, previous sequence";
     Walk FirstStep [c('g')] 12 "first/last" "first step of the pass";
     Walk LastStep [c('G')] 12 "first/last" "last step of the pass";
-    Walk Goto [c('/'), c(':')] 3 "go to" "go to a stage, layer, pass or address: softmax, L3/xq, p1, p0/L1/softmax[h=2,t=5,k=1]; what is left out stays as it is";
+    Walk Goto [c('/'), c(':')] 3 "go to" "go to a stage, layer, pass, sequence or address: softmax, L3/xq, p1, s1, p0/L1/softmax[h=2,t=5,k=1]; what is left out stays as it is";
     Tensor Up [k(KeyCode::Up), c('k')] 0 "" "a row up (in the notes: a line; in the outline: a step)";
     Tensor Down [k(KeyCode::Down), c('j')] 0 "" "a row down";
     Tensor Left [k(KeyCode::Left), c('h')] 0 "" "a column to the left (in the outline: a layer back)";

@@ -95,6 +95,17 @@ impl Answers {
         });
     }
 
+    /// What is on its way from `source` is not waited for any more.
+    pub(super) fn leave(&mut self, source: &mut dyn Source) {
+        self.known.retain(|query, known| {
+            let waits = matches!(known, Known::Pending);
+            if waits {
+                source.cancel(query);
+            }
+            !waits
+        });
+    }
+
     /// Whether something is on its way.
     pub(super) fn waits(&self) -> bool {
         self.known.values().any(|known| matches!(known, Known::Pending))

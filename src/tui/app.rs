@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use ratatui::layout::Rect;
 
 use crate::trace::sizes::PassDims;
-use crate::trace::{Axis, Outline, Part, Status, TokenLabel};
+use crate::trace::{Axis, Outline, Part, Source, Status, TokenLabel};
 
 use super::answers::Answers;
 use super::place::{OpenAt, Place, Walk};
@@ -107,6 +107,8 @@ pub struct App {
     pub(super) message: Option<Message>,
     pub(super) status: Status,
     pub(super) expects_pass: bool,
+    /// Whether something else was shown before, to which Esc goes back where nothing is there yet.
+    pub(super) goes_back: bool,
     /// Where to go once that pass is there.
     pub(super) opens_at: Option<OpenAt>,
 }
@@ -135,6 +137,7 @@ impl App {
             message: None,
             status: Status::Idle,
             expects_pass: false,
+            goes_back: false,
             opens_at: None,
         };
         // The last token is the one whose successor the pass predicts.
@@ -179,7 +182,7 @@ impl App {
 
     /// Whether the first pass is not done yet: there is little to look at.
     pub fn is_opening(&self) -> bool {
-        self.outline.passes.iter().all(|pass| pass.sampled.is_none())
+        self.outline.is_opening()
     }
 
     /// The sizes of the current pass.
@@ -256,8 +259,14 @@ impl App {
         }
     }
 
-    /// Looks at another run, at the same step where that has it.
-    pub(super) fn look_at(&mut self, outline: Outline) {
+    /// Nothing is wanted any more of `source`, which is not looked at from now on.
+    pub(super) fn leave(&mut self, source: &mut dyn Source) {
+        self.answers.leave(source);
+    }
+
+    /// Looks at another sequence or another run, at the same step where that has it.
+    pub(super) fn look_at(&mut self, outline: Outline, goes_back: bool) {
+        self.goes_back = goes_back;
         let pass = self.place.pass.min(outline.passes.len().saturating_sub(1));
         let place = Walk::new(&outline, pass).same(self.place);
         // Branches have the model's sizes, other traces may not.

@@ -65,11 +65,19 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
             clear(&mut terminal).map_err(|error| failed(&error))?;
             dirty = true;
         }
-        let source = runs.source();
-        dirty |= source.poll()?;
-        dirty |= app.sync(source);
+        dirty |= match runs.poll() {
+            Err(error) if back(app, runs) => {
+                app.say(error.to_string(), true);
+                true
+            }
+            news => news?,
+        };
+        dirty |= app.sync(runs.source());
         let before = saving.as_ref().map(Saving::written);
-        saving = go_on(app, source, saving);
+        if let Some(site) = saving.as_ref().map(Saving::site) {
+            saving = go_on(app, runs.of(site.run, site.sequence), saving);
+        }
+        let source = runs.source();
         let went_on = saving.as_ref().map(Saving::written) != before;
         dirty |= went_on;
         if std::mem::take(&mut dirty) {
@@ -94,11 +102,18 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
                 Effect::Quit => return Ok(Ended::Left),
                 Effect::Abandon => {
                     source.stop();
-                    return Ok(Ended::Abandoned);
+                    let stopped = source.outline().sequence;
+                    if !back(app, runs) {
+                        return Ok(Ended::Abandoned);
+                    }
+                    app.say(format!("sequence {stopped} was stopped before its first pass was done"), false);
                 }
                 Effect::Stop => {
                     source.stop();
                     if let Some(saving) = saving.take() {
+                        let site = saving.site();
+                        let source = runs.of(site.run, site.sequence);
+                        source.stop();
                         source.cancel(&Query::Block(saving.site(), saving.next()));
                         app.say("the export was stopped, and its file removed; e begins again", false);
                     }
@@ -138,11 +153,35 @@ fn clear(terminal: &mut Terminal<CrosstermBackend<Stdout>>) -> std::io::Result<(
     terminal.resize(Rect::new(0, 0, size.width, size.height))
 }
 
-/// Goes to an address in another run.
+/// Looks again at what was shown before; false where there is nothing.
+fn back(app: &mut App, runs: &mut Runs) -> bool {
+    app.leave(runs.source());
+    let back = runs.back();
+    if back {
+        app.look_at(runs.source().outline().clone(), runs.before().is_some());
+        app.settle();
+    }
+    back
+}
+
+/// Goes to an address in another sequence or another run.
 pub fn open_run(app: &mut App, runs: &mut Runs, run: Run, address: &Address) {
-    if runs.show(run) {
-        app.look_at(runs.source().outline().clone());
-        goto::go_to(app, address);
+    if let Some(count) = runs.sequences(run) {
+        // Another run may have fewer of them.
+        let here = app.outline().sequence.min(count.max(1) - 1);
+        let sequence = address.sequence.unwrap_or(here);
+        app.leave(runs.source());
+        match runs.show(run, sequence) {
+            Ok(true) => {
+                app.look_at(runs.source().outline().clone(), runs.before().is_some());
+                goto::go_to(app, address);
+            }
+            Ok(false) => {
+                let wrong = goto::no_sequence(runs.of(run, 0).outline(), sequence);
+                app.say(wrong, true);
+            }
+            Err(error) => app.say(error.to_string(), true),
+        }
     } else {
         let there: Vec<_> = runs.all().map(|run| run.to_string()).collect();
         let there = match &there[..] {

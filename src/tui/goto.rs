@@ -11,8 +11,8 @@ use super::place::{Place, Walk, present};
 pub(super) enum Target {
     /// To a place of this run.
     Here(Spot),
-    /// Into another run, if the program has one of this number.
-    Run(Run, Address),
+    /// Into another sequence, or another run, if the program has one of this number.
+    Other(Run, Address),
 }
 
 /// A place to go to, and an index to select there.
@@ -87,6 +87,9 @@ impl GotoLine {
         names.extend((0..app.outline.card.sizes().layers).map(|layer| format!("L{layer}")));
         if before.is_empty() {
             names.extend((0..app.outline.passes.len()).map(|pass| format!("p{pass}")));
+            // There may be thousands, and one is enough to go on typing.
+            let sequences = app.outline.sequences.min(if part.starts_with('s') { usize::MAX } else { 1 });
+            names.extend((0..sequences).filter(|_| sequences > 1).map(|sequence| format!("s{sequence}")));
         }
         let mut fitting: Vec<(u8, String)> = names
             .into_iter()
@@ -135,7 +138,14 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
         }
     })?;
     if let Some(run) = address.run_number(app.outline.run).filter(|&run| run != app.outline.run) {
-        return Ok(Target::Run(run, Address { run: None, ..address }));
+        return Ok(Target::Other(run, Address { run: None, ..address }));
+    }
+    let elsewhere = |&sequence: &usize| sequence != app.outline.sequence;
+    if let Some(sequence) = address.sequence.filter(elsewhere) {
+        return match sequence < app.outline.sequences {
+            true => Ok(Target::Other(app.outline.run, Address { run: None, ..address })),
+            false => Err(no_sequence(&app.outline, sequence)),
+        };
     }
     find(app, &address).map(Target::Here)
 }
@@ -208,10 +218,16 @@ fn check_run(outline: &Outline, address: &Address) -> Result<(), String> {
         return Err(format!("there is no run {name}: {} is the only one", outline.run));
     }
     match address.sequence.filter(|&sequence| sequence != outline.sequence) {
-        Some(sequence) => {
-            Err(format!("there is no sequence {sequence}: {} is the only one", outline.sequence))
-        }
+        Some(sequence) => Err(no_sequence(outline, sequence)),
         None => Ok(()),
+    }
+}
+
+/// That the run of this outline has no such sequence.
+pub(super) fn no_sequence(outline: &Outline, sequence: usize) -> String {
+    match outline.sequences {
+        0 | 1 => format!("there is no sequence {sequence}: {} is the only one", outline.sequence),
+        count => format!("there is no sequence {sequence}: 0 to {}", count - 1),
     }
 }
 

@@ -35,34 +35,35 @@ use crate::trace::Source;
 use events::Ended;
 
 pub use place::OpenAt;
+pub use runs::Runs;
 
-/// Shows `source` in the terminal until the user quits.
+/// Shows `runs` in the terminal until the user quits.
 ///
 /// # Errors
 /// [`Error::Usage`] where `open` names something that is not there, [`Error::Terminal`] where there is no
 /// terminal or it fails, [`Error::Interrupted`] where a signal ended it. The terminal is as before in any case.
-pub fn run(source: Box<dyn Source>, open: &OpenAt) -> Result<()> {
-    match show(source, open)? {
+pub fn run(runs: Runs, open: &OpenAt) -> Result<()> {
+    match show(runs, open)? {
         Ended::Left => Ok(()),
         Ended::Abandoned => Err(Error::interrupted("stopped before the first pass was done")),
     }
 }
 
-/// As [`run`], for a program that goes on afterwards: not to wait for the first pass is no error here.
+/// As [`run`] of one source, for a program that goes on afterwards: not to wait for the first pass is no error here.
 ///
 /// # Errors
 /// As [`run`].
 pub fn visit(source: Box<dyn Source>, open: &OpenAt) -> Result<()> {
-    show(source, open).map(drop)
+    show(Runs::new(source), open).map(drop)
 }
 
-fn show(source: Box<dyn Source>, open: &OpenAt) -> Result<Ended> {
+fn show(mut runs: Runs, open: &OpenAt) -> Result<Ended> {
     require_terminal()?;
     let theme = theme::Theme::new(theme::Depth::detect(|name| std::env::var(name).ok()));
-    let mut app = app::App::new(source.outline().clone(), theme, (80, 24));
+    let mut app = app::App::new(runs.source().outline().clone(), theme, (80, 24));
     open::open(&mut app, open)?;
     let guard = terminal::Guard::take()?;
-    events::run(&mut app, &mut runs::Runs::new(source), &guard)
+    events::run(&mut app, &mut runs, &guard)
 }
 
 /// Fails where there is no terminal to draw in and to read keys from.

@@ -59,6 +59,21 @@ pub(super) fn pass(app: &mut App, pass: Option<usize>) {
     }
 }
 
+/// The sequence `by` on, if there is one.
+pub(super) fn sequence(app: &mut App, by: isize) -> Option<usize> {
+    let (here, count) = (app.outline.sequence, app.outline.sequences);
+    let there = here.checked_add_signed(by).filter(|&sequence| sequence < count);
+    match there {
+        Some(_) => {}
+        None if count < 2 => {
+            app.say("there is one sequence only; give --prompt again for another", false);
+        }
+        None if by > 0 => app.say("this is the last sequence", false),
+        None => app.say("this is the first sequence", false),
+    }
+    there
+}
+
 /// Moves the index of the axis that is held.
 pub(super) fn slice(app: &mut App, by: isize) {
     let axes = app.place.step.axes();

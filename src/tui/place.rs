@@ -174,7 +174,13 @@ mod tests {
             tokens: vec![TokenLabel { id: 1, text: "a".into() }; tokens],
             sampled: Some(TokenLabel { id: 2, text: "b".into() }),
         };
-        Outline { run: Run::ITSELF, sequence: 0, card, passes: vec![pass(0, 0, 3), pass(1, 3, 1)] }
+        Outline {
+            run: Run::ITSELF,
+            sequence: 0,
+            sequences: 1,
+            card,
+            passes: vec![pass(0, 0, 3), pass(1, 3, 1)],
+        }
     }
 
     #[test]

@@ -1,17 +1,30 @@
-//! The runs that a program has open. The viewer looks at one of them at a time, and asks for another by its address.
+//! The runs that a program has open, and the sequences of the first. The viewer looks at one of them at a time, and asks
+//! for another by its address.
 
-use crate::trace::{Run, Source};
+use crate::error::Result;
+use crate::trace::{Run, Source, Status};
 
-/// The runs that are open, each with its own source.
+/// What begins a sequence of the run itself, by its number.
+pub type Opener = Box<dyn FnMut(usize) -> Result<Box<dyn Source>>>;
+
+/// The runs and the sequences that are open, each with its own source.
 pub struct Runs {
     sources: Vec<Box<dyn Source>>,
     shown: usize,
+    /// What was shown before.
+    before: Option<usize>,
+    opener: Option<Opener>,
 }
 
 impl Runs {
     /// One run, which is shown.
     pub fn new(source: Box<dyn Source>) -> Self {
-        Self { sources: vec![source], shown: 0 }
+        Self { sources: vec![source], shown: 0, before: None, opener: None }
+    }
+
+    /// One sequence of a run, which is shown; `opener` begins the others when somebody asks for them.
+    pub fn of_sequences(source: Box<dyn Source>, opener: Opener) -> Self {
+        Self { sources: vec![source], shown: 0, before: None, opener: Some(opener) }
     }
 
     /// Opens one more run beside the others; its outline says which number it has.
@@ -19,20 +32,101 @@ impl Runs {
         self.sources.push(source);
     }
 
-    /// The source of the run that is shown.
+    /// The source of the run and the sequence that are shown.
     pub fn source(&mut self) -> &mut dyn Source {
         &mut *self.sources[self.shown]
     }
 
-    /// The numbers of all runs.
-    pub fn all(&self) -> impl Iterator<Item = Run> {
-        self.sources.iter().map(|source| source.outline().run)
+    /// The source of this sequence of this run; the one that is shown where there is none.
+    pub(super) fn of(&mut self, run: Run, sequence: usize) -> &mut dyn Source {
+        let at = self.position(run, sequence).unwrap_or(self.shown);
+        &mut *self.sources[at]
     }
 
-    /// Shows `run`; false where there is none of this number.
-    pub fn show(&mut self, run: Run) -> bool {
-        let at = self.all().position(|other| other == run);
-        self.shown = at.unwrap_or(self.shown);
-        at.is_some()
+    /// The source of the sequence that was shown before.
+    pub(super) fn before(&mut self) -> Option<&mut dyn Source> {
+        let source = self.sources.get_mut(self.before?)?;
+        Some(&mut **source)
+    }
+
+    /// The numbers of all runs.
+    pub fn all(&self) -> impl Iterator<Item = Run> {
+        let run = |source: &dyn Source| source.outline().run;
+        let first = move |(at, source): &(usize, &Box<dyn Source>)| {
+            !self.sources[..*at].iter().any(|other| run(&**other) == run(&***source))
+        };
+        self.sources.iter().enumerate().filter(first).map(move |(_, source)| run(&**source))
+    }
+
+    /// How many sequences `run` has; none where there is no such run.
+    pub fn sequences(&self, run: Run) -> Option<usize> {
+        let outlines = self.sources.iter().map(|source| source.outline());
+        outlines.filter(|outline| outline.run == run).map(|outline| outline.sequences).next()
+    }
+
+    /// Shows this sequence of `run`, and begins it where nobody has looked at it yet; false where there is none.
+    ///
+    /// # Errors
+    /// Why it cannot be begun.
+    pub fn show(&mut self, run: Run, sequence: usize) -> Result<bool> {
+        let at = match self.position(run, sequence) {
+            Some(at) => at,
+            None => {
+                let there = self.sequences(run).is_some_and(|count| sequence < count);
+                let Some(opener) = self.opener.as_mut().filter(|_| there && run == Run::ITSELF) else {
+                    return Ok(false);
+                };
+                self.sources.push(opener(sequence)?);
+                self.sources.len() - 1
+            }
+        };
+        if at != self.shown {
+            self.before = Some(self.shown);
+            self.shown = at;
+        }
+        Ok(true)
+    }
+
+    /// Shows again what was shown before; false where there is nothing.
+    pub(super) fn back(&mut self) -> bool {
+        let before = self.before.take();
+        self.shown = before.unwrap_or(self.shown);
+        before.is_some()
+    }
+
+    /// Takes in what all of them have computed; true where that is news of the one that is shown.
+    ///
+    /// # Errors
+    /// Where there is nothing to look at in that one and never will be. Of another it is told when that is shown.
+    pub fn poll(&mut self) -> Result<bool> {
+        let mut news = Ok(false);
+        for (at, source) in self.sources.iter_mut().enumerate() {
+            let polled = source.poll();
+            if at == self.shown {
+                news = polled;
+            }
+        }
+        let (news, source) = (news?, self.source());
+        // A first pass that was stopped is run after all for who comes back.
+        if source.outline().is_opening() && source.status() == Status::Idle {
+            source.advance()?;
+        }
+        Ok(news)
+    }
+
+    fn position(&self, run: Run, sequence: usize) -> Option<usize> {
+        self.sources.iter().position(|source| {
+            let outline = source.outline();
+            (outline.run, outline.sequence) == (run, sequence)
+        })
+    }
+}
+
+impl Drop for Runs {
+    /// None waits for what another computes.
+    fn drop(&mut self) {
+        for source in &mut self.sources {
+            source.stop();
+        }
     }
 }

@@ -6,7 +6,7 @@ use super::action::Action;
 use super::app::{App, Focus, GotoLine, Mode, Scale};
 use super::goto::{self, Target};
 use super::mouse;
-use super::moving::{layer, move_cursor, pass, slice, step};
+use super::moving::{layer, move_cursor, pass, sequence, slice, step};
 use super::slice::Cut;
 use super::view;
 use super::view::kind::View;
@@ -19,7 +19,7 @@ pub enum Effect {
     None,
     /// Asks the source for one more pass.
     Advance,
-    /// Goes to an address in another run of the program.
+    /// Goes to an address in another sequence, or in another run of the program.
     Open(Run, Address),
     /// Writes the current stage to a file.
     Export,
@@ -102,7 +102,7 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
                 goto::go(app, &place);
                 return Effect::None;
             }
-            Ok(Target::Run(run, address)) => {
+            Ok(Target::Other(run, address)) => {
                 app.mode = Mode::Walk;
                 return Effect::Open(run, address);
             }
@@ -126,6 +126,8 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::LastStep => app.go(app.walk().at(usize::MAX)),
         Action::NextPass => pass(app, app.place.pass.checked_add(1)),
         Action::PreviousPass => pass(app, app.place.pass.checked_sub(1)),
+        Action::NextSequence => return other_sequence(app, 1),
+        Action::PreviousSequence => return other_sequence(app, -1),
         Action::NextToken => {
             if app.expects_pass && app.status != Status::Idle {
                 app.say("the next token is being computed already", false);
@@ -178,6 +180,12 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         | Action::Submit => {}
     }
     Effect::None
+}
+
+/// To the same place of the sequence `by` on.
+fn other_sequence(app: &mut App, by: isize) -> Effect {
+    let address = |there| Address { sequence: Some(there), ..Address::default() };
+    sequence(app, by).map_or(Effect::None, |there| Effect::Open(app.outline.run, address(there)))
 }
 
 fn by_focus(app: &mut App, down: isize, right: isize) {

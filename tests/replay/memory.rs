@@ -115,7 +115,7 @@ fn compare_within(memory: usize, model: impl Fn() -> Model<Cpu>, prompt: &[u32],
     blocks
 }
 
-fn thin(dim: usize, layers: usize, vocab: usize) -> Model<Cpu> {
+pub(super) fn thin(dim: usize, layers: usize, vocab: usize) -> Model<Cpu> {
     let config = ModelConfig {
         dim,
         layers,

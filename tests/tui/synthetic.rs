@@ -113,6 +113,7 @@ impl Synthetic {
         let outline = Outline {
             run: Run::ITSELF,
             sequence: 0,
+            sequences: 1,
             card,
             passes: vec![PassOutline { dims, tokens, sampled: Some(sampled(0)) }],
         };

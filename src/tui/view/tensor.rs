@@ -74,7 +74,11 @@ impl Widget for TensorPanel<'_> {
                     Status::Idle => format!("computing {}", app.place().path()),
                 };
                 put(buf, body, 0, 1, &format!("{doing} …"), app.theme.dim());
-                let stops = if app.is_opening() { "Esc stops and leaves" } else { "Esc stops it" };
+                let stops = match (app.is_opening(), app.goes_back) {
+                    (true, true) => "Esc stops it and goes back",
+                    (true, false) => "Esc stops and leaves",
+                    (false, _) => "Esc stops it",
+                };
                 put(buf, body, 0, 2, stops, app.theme.dim());
             }
         }

@@ -35,7 +35,17 @@ impl Widget for Title<'_> {
         };
         let (step, count) = (walk.number(place) + 1, walk.len());
         let step = [format!(" · step {step} of {count} "), format!(" · step {step} "), " ".to_owned()];
+        let (sequence, sequences) = (place.sequence, app.outline().sequences);
+        let sequence = match sequences {
+            0 | 1 => Piece::whole("", strong),
+            _ => {
+                let last = sequences - 1;
+                let forms = [format!("sequence {sequence} of 0-{last} · "), format!("s{sequence} · ")];
+                Piece::forms(forms, strong).rank(1)
+            }
+        };
         let here = [
+            sequence,
             Piece::whole(format!("pass {}", place.pass), strong),
             Piece::whole(format!(" ({kind})"), strong).rank(3),
             layer,

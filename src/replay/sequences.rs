@@ -1,0 +1,59 @@
+//! Several sequences of one model. Each is a live run of its own, which begins when somebody looks at it: alone it has
+//! the bits that it has in a batch.
+
+use std::sync::{Arc, Mutex};
+
+use super::live::{Live, Start};
+use super::store::Store;
+use super::worker::Member;
+use crate::backend::Backend;
+use crate::error::{Error, Result};
+use crate::model::{KvCache, Model};
+
+/// The sequences of a model. They take turns computing, and their frames share one budget of memory.
+pub struct Sequences<B: Backend> {
+    model: Arc<Model<B>>,
+    starts: Vec<Start>,
+    store: Arc<Mutex<Store>>,
+    turn: Arc<Mutex<()>>,
+}
+
+impl<B: Backend + 'static> Sequences<B> {
+    /// A sequence for each of `starts`; the memory of the first is that of all together.
+    pub fn new(model: Arc<Model<B>>, starts: Vec<Start>) -> Self {
+        let memory = starts.first().map_or(0, |start| start.memory);
+        let store = Arc::new(Mutex::new(Store::new(memory)));
+        Self { model, starts, store, turn: Arc::default() }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.starts.is_empty()
+    }
+
+    /// Begins to run the prompt of sequence number `sequence`. Where nobody says how long its text may get, its cache
+    /// has its part of the memory that is free, and room for what is to be run in any case.
+    ///
+    /// # Errors
+    /// As [`Live::start`]'s, and [`Error::Usage`] where there is no such sequence.
+    pub fn open(&self, sequence: usize) -> Result<Live> {
+        let sequences = self.starts.len();
+        let start = self.starts.get(sequence).ok_or_else(|| {
+            Error::usage(format!("there is no sequence {sequence}")).expected(format!("one of {sequences}"))
+        })?;
+        let mut start = start.clone();
+        if sequences > 1 {
+            let Model { config, backend, .. } = &*self.model;
+            let needed = start.ids.len() + start.draws;
+            let part = || KvCache::part_of_free(config, backend, sequences).max(needed).min(config.context);
+            start.context = start.context.or_else(|| Some(part()));
+        }
+        let member = Member { sequence, sequences, turn: Arc::clone(&self.turn) };
+        Live::start_as(member, Arc::clone(&self.store), Arc::clone(&self.model), start)
+    }
+}

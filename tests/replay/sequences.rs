@@ -1,0 +1,97 @@
+//! Several sequences of one model, each looked at by itself: the numbers of its prompt alone, one budget for all, and
+//! whoever stops one harms no other.
+
+use super::memory::thin;
+use super::*;
+use llama_trace::replay::Sequences;
+
+/// A start for each of `prompts`, with the random numbers that it has in a batch.
+fn starts(prompts: &[Vec<u32>], draws: usize, memory: usize) -> Vec<Start> {
+    let start = |(number, ids): (u64, &Vec<u32>)| Start {
+        ids: ids.clone(),
+        draws,
+        sampler: sampler().after(number),
+        tokenizer: None,
+        eos: Vec::new(),
+        memory,
+        context: None,
+    };
+    (0..).zip(prompts).map(start).collect()
+}
+
+#[test]
+fn a_sequence_shows_the_numbers_of_its_prompt_alone_under_its_own_sites() {
+    let prompts = [vec![1, 5, 9], vec![2], vec![7; 20]];
+    for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {
+        let model = || model_in("gqa", Cpu::default().with_precision(precision));
+        let sequences = Sequences::new(Arc::new(model()), starts(&prompts, PASSES, DEFAULT_MEMORY));
+        // All are open at once, and asked in turn.
+        let mut open: Vec<_> = (0..3).map(|number| sequences.open(number).unwrap()).collect();
+        open = open.into_iter().map(run_to_idle).collect();
+        for (number, live) in open.iter_mut().enumerate() {
+            let start = starts(&prompts, PASSES, DEFAULT_MEMORY).swap_remove(number);
+            let mut alone = run_to_idle(Live::start(Arc::new(model()), start).unwrap());
+            let (ours, theirs) = (live.outline().clone(), alone.outline().clone());
+            assert_eq!((ours.sequence, ours.sequences), (number, 3));
+            assert_eq!((ours.passes.len(), &ours.passes), (PASSES, &theirs.passes), "sequence {number}");
+            for pass in &ours.passes {
+                for site in Site::all(&ours.card.sizes(), pass.dims) {
+                    let own = wait(live, Site { sequence: number, ..site }).unwrap();
+                    assert_eq!(own.site, Site { sequence: number, ..site });
+                    assert_same(&own, &wait(&mut alone, site).unwrap());
+                }
+            }
+            // Another's numbers are not taken for its own.
+            let other = Site { sequence: (number + 1) % 3, ..Site::layer(0, 0, Stage::Xq) };
+            assert!(wait(live, other).is_err(), "{other}");
+        }
+    }
+    let sequences = Sequences::new(Arc::new(model("gqa")), starts(&prompts, 1, DEFAULT_MEMORY));
+    assert!(sequences.open(3).is_err());
+}
+
+#[test]
+fn all_sequences_share_one_budget_of_memory() {
+    let prompts: Vec<Vec<u32>> =
+        (0..3).map(|number| (0..600).map(|i| (i * 7 + number) % 300).collect()).collect();
+    let sequences = Sequences::new(Arc::new(thin(128, 6, 300)), starts(&prompts, 1, LEAST_MEMORY));
+    let mut open: Vec<_> = (0..3).map(|number| run_to_idle(sequences.open(number).unwrap())).collect();
+    for stage in [Stage::Softmax, Stage::Xq, Stage::FfnUp] {
+        for (sequence, live) in open.iter_mut().enumerate() {
+            let site = Site { sequence, ..Site::layer(0, 5, stage) };
+            wait_for(live, site, &Region(vec![0..1; stage.axes().len()])).unwrap();
+        }
+    }
+    let most = open[0].most_held();
+    assert!(most > LEAST_MEMORY / 4 && most <= LEAST_MEMORY, "{most} bytes");
+    assert!(open.iter().all(|live| live.most_held() == most), "they have one store");
+}
+
+#[test]
+fn stopping_or_closing_a_sequence_leaves_the_work_of_another_alone() {
+    let prompts: Vec<Vec<u32>> = vec![(0..1500).map(|i| i * 7 % 300).collect(); 3];
+    let sequences = Sequences::new(Arc::new(thin(128, 8, 300)), starts(&prompts, 1, DEFAULT_MEMORY));
+    let first = sequences.open(0).unwrap();
+    while !matches!(first.status(), Status::Working(text) if text.contains("layer")) {
+        std::thread::yield_now();
+    }
+    // The others wait for their turn; one is stopped meanwhile, and one is closed.
+    let [mut second, third] = [1, 2].map(|number| sequences.open(number).unwrap());
+    second.stop();
+    drop(third);
+    let first = run_to_idle(first);
+    assert!(first.outline().passes[0].sampled.is_some(), "its pass was run to its end");
+    let mut second = run_to_idle(second);
+    assert_eq!(second.outline().passes[0].sampled, None, "it was stopped before it had its turn");
+    second.advance().unwrap();
+    while !matches!(second.status(), Status::Working(text) if text.contains("layer")) {
+        second.poll().unwrap();
+    }
+    // One that has nothing to do is closed.
+    drop(first);
+    let second = run_to_idle(second);
+    assert!(
+        second.outline().passes[0].sampled.is_some(),
+        "what was stopped is run when it is asked for again"
+    );
+}

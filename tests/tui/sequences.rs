@@ -1,0 +1,141 @@
+//! Several prompts: from sequence to sequence by keys and by addresses.
+
+use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
+use llama_trace::error::Error;
+use llama_trace::trace::{Run, Source};
+use llama_trace::tui::events::{action_of, open_run};
+use llama_trace::tui::runs::Runs;
+use llama_trace::tui::theme::Depth;
+use llama_trace::tui::update::{Effect, update};
+
+use crate::stage::Stage;
+use crate::synthetic::Synthetic;
+
+/// A sequence of four, each with a token less than the one before; the last cannot be begun.
+fn sequence(number: usize) -> Synthetic {
+    let mut source = Synthetic::new();
+    let pass = &mut source.outline.passes[0];
+    pass.tokens.truncate(pass.tokens.len() - number);
+    pass.tokens[0].text = format!("begin{number}");
+    pass.dims.tokens -= number;
+    (source.outline.sequence, source.outline.sequences) = (number, 4);
+    source.factor = 1.0 + number as f32;
+    source
+}
+
+/// A viewer of them, and the sources that it goes to.
+struct Program {
+    stage: Stage,
+    runs: Runs,
+}
+
+impl Program {
+    fn new() -> Self {
+        let opener = |number| match number {
+            3 => Err(Error::prompt("there is no memory for it")),
+            _ => Ok(Box::new(sequence(number)) as Box<dyn Source>),
+        };
+        let runs = Runs::of_sequences(Box::new(sequence(0)), Box::new(opener));
+        Self { stage: Stage::new(sequence(0), (120, 40), Depth::None), runs }
+    }
+
+    /// One turn of the event loop for each of the keys.
+    fn keys(&mut self, keys: &str) -> &mut Self {
+        for key in keys.chars() {
+            let code = if key == '\r' { KeyCode::Enter } else { KeyCode::Char(key) };
+            let event = Event::Key(KeyEvent::new(code, KeyModifiers::NONE));
+            let action = action_of(&self.stage.app, event).unwrap();
+            if let Effect::Open(run, address) = update(&mut self.stage.app, action) {
+                open_run(&mut self.stage.app, &mut self.runs, run, &address);
+            }
+            self.stage.app.sync(self.runs.source());
+        }
+        self
+    }
+
+    fn here(&self) -> String {
+        let address = self.stage.app.place().address(&self.stage.app.index());
+        self.stage.shows(&address);
+        address
+    }
+}
+
+#[test]
+fn a_key_goes_to_the_same_cell_of_the_next_sequence_and_back() {
+    let mut program = Program::new();
+    program.keys("/L1/softmax[h=2,t=11,k=3]\r");
+    program.stage.shows("sequence 0 of 0-3 · pass 0");
+    let value = |program: &Program| program.stage.app.tensor().unwrap().get(&program.stage.app.index());
+    let first = value(&program);
+    program.keys(")");
+    program.stage.shows("sequence 1 of 0-3 · pass 0");
+    program.stage.shows("begin1");
+    assert_eq!(program.here(), "s1/p0/L1/softmax[h=2,t=10,k=3]", "it has no token 11");
+    let second = value(&program);
+    assert_ne!(first, second);
+    program.keys(")");
+    assert_eq!(program.here(), "s2/p0/L1/softmax[h=2,t=9,k=3]");
+    program.keys("((");
+    assert_eq!(program.here(), "p0/L1/softmax[h=2,t=11,k=3]", "it comes back to the token that was chosen");
+    assert_eq!(value(&program), first);
+    program.keys("(");
+    assert_eq!(program.stage.message(), "this is the first sequence");
+    program.keys("/s3\r");
+    assert_eq!(program.stage.message(), "there is no memory for it");
+    assert_eq!(program.here(), "p0/L1/softmax[h=2,t=11,k=3]", "what cannot be begun is not shown");
+}
+
+#[test]
+fn an_address_leads_to_a_sequence_and_what_is_wrong_says_which_there_are() {
+    let mut program = Program::new();
+    program.keys("/s2/p0/L2/xq[t=4,h=1,c=3]\r");
+    assert_eq!(program.here(), "s2/p0/L2/xq[t=4,h=1,c=3]");
+    // What is left out is as it is here.
+    program.keys("/[h=0]\r");
+    assert_eq!(program.here(), "s2/p0/L2/xq[t=4,h=0,c=3]");
+    program.keys("/s1\r");
+    assert_eq!(program.here(), "s1/p0/L2/xq[t=4,h=0,c=3]");
+    for (text, message) in [
+        ("s7", "there is no sequence 7: 0 to 3"),
+        ("s4/p0/L1/softmax", "there is no sequence 4: 0 to 3"),
+        ("s2/p5", "there is no pass 5: 0 to 0 so far"),
+    ] {
+        program.keys(&format!("/{text}\r"));
+        assert_eq!(program.stage.message(), message, "{text}");
+        program.stage.key(KeyCode::Esc);
+        program.keys("/s1/p0/L2/xq\r");
+    }
+    // A run beside it has sequences of its own.
+    let mut other = sequence(0);
+    (other.outline.run, other.outline.sequences) = (Run(1), 1);
+    program.runs.add(Box::new(other));
+    program.keys("/r1:\r");
+    assert_eq!(program.here(), "r1:p0/L2/xq[t=4,h=0,c=3]");
+    program.keys(")");
+    assert!(program.stage.message().starts_with("there is one sequence only"), "{}", program.stage.message());
+    program.keys("/r1:s2\r");
+    assert_eq!(program.stage.message(), "there is no sequence 2: 0 is the only one");
+    program.stage.key(KeyCode::Esc);
+    program.keys("/r0:s2/L1\r");
+    assert_eq!(program.here(), "s2/p0/L1/xq[t=4,h=0,c=3]");
+    let all: Vec<_> = program.runs.all().collect();
+    assert_eq!(all, [Run(0), Run(1)], "sequences are no runs of their own");
+}
+
+#[test]
+fn a_file_that_is_exported_names_its_sequence() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut stage = Stage::new(sequence(1), (120, 40), Depth::None);
+    stage.keys("/L1/xq");
+    stage.key(KeyCode::Enter);
+    stage.export(folder.path());
+    assert!(folder.path().join("s1_p0_L1_xq.npy").exists(), "{}", stage.message());
+}
+
+#[test]
+fn an_alone_sequence_is_not_numbered() {
+    let mut stage = Stage::at("xq");
+    assert!(!stage.screen().contains("sequence"), "{}", stage.screen());
+    stage.keys(")");
+    assert!(stage.message().starts_with("there is one sequence only"));
+}
