@@ -51,11 +51,11 @@ impl Runs {
 
     /// The numbers of all runs.
     pub fn all(&self) -> impl Iterator<Item = Run> {
-        let run = |source: &dyn Source| source.outline().run;
-        let first = move |(at, source): &(usize, &Box<dyn Source>)| {
-            !self.sources[..*at].iter().any(|other| run(&**other) == run(&***source))
-        };
-        self.sources.iter().enumerate().filter(first).map(move |(_, source)| run(&**source))
+        let runs = || self.sources.iter().map(|source| source.outline().run);
+        runs()
+            .enumerate()
+            .filter(move |(at, run)| !runs().take(*at).any(|other| other == *run))
+            .map(|(_, run)| run)
     }
 
     /// How many sequences `run` has; none where there is no such run.
