@@ -119,24 +119,6 @@ fn slow_viewer(folder: &Path, model: &str, tokens: usize, more: &[&str]) -> Term
 }
 
 #[test]
-fn escape_after_the_first_pass_stops_the_work_and_not_the_program() {
-    let folder = tempfile::tempdir().unwrap();
-    let model = slow_model(folder.path());
-    let more = ["--cpu-kernel", "portable", "--stage", "softmax"];
-    let mut viewer = slow_viewer(folder.path(), &model, 400, &more);
-    viewer.shows(&["p0/L0/softmax[h=0,t=399,k=0] = "]);
-    // What it needs is not held any more: it is made again from the layers before.
-    viewer.send("/L6/ffn_up\r");
-    viewer.shows(&["layer 6 of 0-7", "computing"]);
-    viewer.send("\x1b");
-    viewer.shows(&["It was stopped. r computes it."]);
-    viewer.send("r");
-    viewer.shows(&["p0/L6/ffn_up[t=399,f=0] = "]);
-    viewer.send("q");
-    assert_eq!(viewer.end().code, 0);
-}
-
-#[test]
 fn escape_stops_an_export_and_its_file_goes() {
     let folder = tempfile::tempdir().unwrap();
     let model = slow_model(folder.path());
