@@ -2,19 +2,13 @@
 
 mod report;
 
-use std::io::IsTerminal;
-use std::time::Duration;
-
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-
 use self::report::Printed;
 use super::device::{Command, Device};
+use super::progress::Progress;
 use super::{CheckArgs, CheckFormat};
 use super::{input, prompt};
-use crate::backend::Backend;
 use crate::check::{self, DECODES, Plan, Sample};
 use crate::error::{Error, Result};
-use crate::model::Model;
 use crate::tokenizer::Tokenizer;
 
 /// Tokens of the first pass where nobody gives a prompt: enough for tiles and units to be reached.
@@ -49,17 +43,13 @@ fn check<D: Device>(args: &CheckArgs) -> Result<()> {
     input::recognise(&opened.checkpoint, &args.model, &model);
     let sample = if args.full { Sample::All } else { Sample::Seeded(SEED) };
     let plan = Plan { ids, split, tokenizer, sample };
-    let bar = bar(&model);
+    let progress = Progress::new(check::layers(model.config.layers), "layers");
     let shown = |what: &'static str, done: usize| {
-        // As with an export, nothing is drawn where it is over in a moment.
-        if bar.is_hidden() && bar.elapsed() > Duration::from_secs(1) && std::io::stderr().is_terminal() {
-            bar.set_draw_target(ProgressDrawTarget::stderr());
-        }
-        bar.set_message(what);
-        bar.set_position(done as u64);
+        progress.say(what.into());
+        progress.set(done);
     };
     let report = check::run(&model, &plan, &shown)?;
-    bar.finish_and_clear();
+    progress.finish();
     let printed = Printed { report: &report, card: &model.card(), kernel: model.backend.kernel_name() };
     match args.format {
         CheckFormat::Table => printed.table(),
@@ -102,14 +92,4 @@ fn first_pass(
     let split = tokenizer.and_then(|tokenizer| tokenizer.encode(TEXT).ok());
     let ids = split.as_ref().map(|ids| ids.iter().copied().take(tokens).collect());
     Ok(Prompt { ids: ids.unwrap_or_else(|| check::seeded_ids(vocab, tokens, SEED)), split })
-}
-
-/// A bar over the layers of all runs, shown once it took a second.
-fn bar(model: &Model<impl Backend>) -> ProgressBar {
-    let total = check::layers(model.config.layers) as u64;
-    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3} % {msg}") {
-        bar.set_style(style);
-    }
-    bar
 }

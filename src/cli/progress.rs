@@ -26,10 +26,20 @@ impl Progress {
 
     /// `count` pieces more are done.
     pub(super) fn add(&self, count: usize) {
+        self.show();
+        self.0.inc(count as u64);
+    }
+
+    /// So many pieces are done.
+    pub(super) fn set(&self, done: usize) {
+        self.show();
+        self.0.set_position(done as u64);
+    }
+
+    fn show(&self) {
         if self.0.is_hidden() && self.0.elapsed() > MOMENT && io::stderr().is_terminal() {
             self.0.set_draw_target(ProgressDrawTarget::stderr());
         }
-        self.0.inc(count as u64);
     }
 
     /// Says something beside the bar.

@@ -202,11 +202,7 @@ impl Folder {
                 of(if stays { prob / total } else { 0.0 })
             }
             Fold::Largest { x, at } => {
-                let [largest, ..] = self.once(x, || {
-                    let x = held.floats(&x);
-                    let better = |best: usize, i: usize| x[best].is_nan() || x[i] > x[best];
-                    [(0..x.len()).fold(0, |best, i| if better(best, i) { i } else { best }) as f64, 0.0, 0.0]
-                });
+                let [largest, ..] = self.once(x, || [largest(held.floats(&x)) as f64, 0.0, 0.0]);
                 of(if largest == at as f64 { 1.0 } else { 0.0 })
             }
             Fold::Draw { nucleus, random } => {
@@ -271,36 +267,50 @@ fn blocks(x: &[i8], scales: &[f32], group: usize, w: &[f32]) -> (f64, f64) {
 /// The least likely id that stays after top-k and top-p: its probability and itself, for of equals the first ones stay;
 /// and the sum of the probabilities of all that stay.
 fn nucleus(probs: &[f32], top_k: usize, top_p: f32) -> [f64; 3] {
-    let likely = probs.iter().map(|p| f64::from(*p)).enumerate().filter(|(_, p)| *p > 0.0);
-    let mut likely: Vec<(usize, f64)> = likely.collect();
-    likely.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    let (kept, total) = kept(probs, top_k, top_p);
+    kept.last().map_or([f64::INFINITY, 0.0, total], |&id| [f64::from(probs[id]), id as f64, total])
+}
+
+/// The ids that are possible at all, the likeliest first, and of equals the lower ones.
+pub(super) fn likeliest(probs: &[f32]) -> Vec<usize> {
+    let mut ids: Vec<usize> = (0..probs.len()).filter(|&id| probs[id] > 0.0).collect();
+    ids.sort_by(|&a, &b| probs[b].total_cmp(&probs[a]));
+    ids
+}
+
+/// The ids that stay after top-k and top-p, the likeliest first, and the sum of their probabilities.
+pub(super) fn kept(probs: &[f32], top_k: usize, top_p: f32) -> (Vec<usize>, f64) {
+    let mut ids = likeliest(probs);
     if top_k > 0 {
-        likely.truncate(top_k);
+        ids.truncate(top_k);
     }
-    let enough = f64::from(top_p) * likely.iter().map(|(_, p)| p).sum::<f64>();
-    let (mut last, mut total) = ([f64::INFINITY, 0.0], 0.0);
-    for (id, p) in likely {
-        (last, total) = ([p, id as f64], total + p);
-        if top_p < 1.0 && total >= enough {
-            break;
-        }
-    }
-    [last[0], last[1], total]
+    let sum = |ids: &[usize]| ids.iter().fold(0.0, |sum, &id| sum + f64::from(probs[id]));
+    let (enough, mut total) = (f64::from(top_p) * sum(&ids), 0.0);
+    let reached = ids.iter().position(|&id| {
+        total += f64::from(probs[id]);
+        top_p < 1.0 && total >= enough
+    });
+    ids.truncate(reached.map_or(ids.len(), |last| last + 1));
+    (ids, total)
+}
+
+/// The first of the largest; what is no number is never it, unless nothing else is there.
+pub(super) fn largest(x: &[f32]) -> usize {
+    let better = |best: usize, i: usize| x[best].is_nan() || x[i] > x[best];
+    (0..x.len()).fold(0, |best, i| if better(best, i) { i } else { best })
 }
 
 /// The id at which the running sum of `shares` passes `random`; and the one before or after it, where the sum comes so
 /// near that shares in float32 cannot tell.
 fn drawn(shares: &[f32], random: f64) -> [f64; 2] {
-    let likely = shares.iter().map(|share| f64::from(*share)).enumerate().filter(|(_, share)| *share > 0.0);
-    let mut likely: Vec<(usize, f64)> = likely.collect();
-    likely.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    let likely = likeliest(shares);
     let reached = |number: f64| {
         let mut sum = 0.0;
-        let found = likely.iter().find(|(_, share)| {
-            sum += share;
+        let found = likely.iter().find(|&&id| {
+            sum += f64::from(shares[id]);
             sum > number
         });
-        found.or(likely.last()).map_or(0.0, |(id, _)| *id as f64)
+        found.or(likely.last()).map_or(0.0, |&id| id as f64)
     };
     let value = reached(random);
     let (less, more) = (reached(random - TIE), reached(random + TIE));

@@ -8,12 +8,14 @@
 //! A rule is data and holds no number of the run: it names its operands ([`Cell`], [`Line`]), and whoever has them
 //! folds them. Nothing here runs a model or knows a device.
 
+mod attribution;
 mod fold;
 mod frequency;
 mod rule;
 mod site;
 mod terms;
 
+pub use attribution::attribute;
 pub use fold::{Exact, Folder, Held, Numbers};
 pub use frequency::Frequency;
 pub use rule::{Cell, Fold, Line, Place, Rule};

@@ -6,6 +6,7 @@ use super::Frequency;
 use super::rule::{Cell, Fold, Line, Place, Rule};
 use crate::config::{CacheDtype, Pairing, Precision};
 use crate::ops::attention::{kv_head, visible};
+use crate::trace::block::index_of;
 use crate::trace::stage::{Input, Rounded};
 use crate::trace::{Address, ModelCard, PassDims, Site, Sizes, Stage, Step, Subject, Weight};
 
@@ -125,26 +126,12 @@ impl Rules {
 
     /// The complete address of a number.
     pub fn address(&self, cell: Cell) -> Address {
-        /// One index an axis.
-        fn indices(shape: &[usize], mut at: usize) -> Vec<usize> {
-            let mut indices: Vec<usize> = shape
-                .iter()
-                .rev()
-                .map(|length| {
-                    let index = at % length.max(&1);
-                    at /= length.max(&1);
-                    index
-                })
-                .collect();
-            indices.reverse();
-            indices
-        }
         let nothing = PassDims { pass: 0, start: 0, tokens: 0 };
         match cell.place {
             Place::Stage(site) => {
                 let dims = self.pass(site.pass).unwrap_or(nothing);
                 let shape = self.sizes.shape(site.stage.axes(), dims);
-                Address::of(site, Step::Stage(site.stage), &indices(&shape, cell.at))
+                Address::of(site, Step::Stage(site.stage), &index_of(&shape, cell.at))
             }
             Place::Weight(layer, weight) => {
                 let shape = self.sizes.shape(weight.axes(), nothing);
@@ -152,7 +139,7 @@ impl Rules {
                 Address {
                     layer,
                     subject: Some(Subject::Weight(weight)),
-                    index: letters.zip(indices(&shape, cell.at)).collect(),
+                    index: letters.zip(index_of(&shape, cell.at)).collect(),
                     ..Address::default()
                 }
             }

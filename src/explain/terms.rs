@@ -1,6 +1,7 @@
 //! One cell taken apart: its rule's operands with their values, and what they give in float32 by the functions of
 //! [`crate::ops`], in the order in which a pass adds them up.
 
+use super::fold::{kept, largest, likeliest};
 use super::rule::{Cell, Fold, Line, Place};
 use super::site::{Rules, SiteRules};
 use crate::config::{CacheDtype, Pairing, Precision};
@@ -269,8 +270,7 @@ impl<O: Operands> Taking<'_, O> {
             Fold::Nucleus { probs, at, top_k, top_p } => self.nucleus(probs, at, top_k, top_p)?,
             Fold::Largest { x, at } => {
                 let logits = self.operands.numbers(x)?;
-                let better = |best: usize, i: usize| logits[best].is_nan() || logits[i] > logits[best];
-                let largest = (0..logits.len()).fold(0, |best, i| if better(best, i) { i } else { best });
+                let largest = largest(&logits);
                 let operand = self.operand(x.cell(at), logits[at]);
                 self.applied(operand, logits[at]);
                 let operand = self.operand(x.cell(largest), logits[largest]);
@@ -484,23 +484,10 @@ impl<O: Operands> Taking<'_, O> {
 
     fn nucleus(&mut self, probs: Line, at: usize, top_k: usize, top_p: f32) -> Result<()> {
         let values = self.operands.numbers(probs)?;
-        let mut order: Vec<usize> = (0..values.len()).filter(|&id| values[id] > 0.0).collect();
-        order.sort_by(|&a, &b| values[b].total_cmp(&values[a]).then(a.cmp(&b)));
-        let possible = order.len();
-        if top_k > 0 {
-            order.truncate(top_k);
-        }
-        let after_k: f64 = order.iter().map(|&id| f64::from(values[id])).sum();
-        let (enough, mut sum) = (f64::from(top_p) * after_k, 0.0);
-        let mut kept = order.len();
-        for (rank, &id) in order.iter().enumerate() {
-            sum += f64::from(values[id]);
-            if top_p < 1.0 && sum >= enough {
-                kept = rank + 1;
-                break;
-            }
-        }
-        let rank = order[..kept].iter().position(|&id| id == at);
+        let possible = values.iter().filter(|&&prob| prob > 0.0).count();
+        let (ids, sum) = kept(&values, top_k, top_p);
+        let kept = ids.len();
+        let rank = ids.iter().position(|&id| id == at);
         let operand = self.operand(probs.cell(at), values[at]);
         self.applied(operand, values[at]);
         let result = if rank.is_some() { (f64::from(values[at]) / sum) as f32 } else { 0.0 };
@@ -520,10 +507,8 @@ impl<O: Operands> Taking<'_, O> {
         let shares = self.operands.numbers(nucleus)?;
         let drawn = single(self.operands, Cell { place: Place::Stage(site), at: 0 })?;
         let id = drawn as usize;
-        let mut order: Vec<usize> = (0..shares.len()).filter(|&id| shares[id] > 0.0).collect();
-        order.sort_by(|&a, &b| shares[b].total_cmp(&shares[a]).then(a.cmp(&b)));
-        let likelier = order.iter().take_while(|&&other| other != id);
-        let before = likelier.fold(0.0, |sum, &other| sum + f64::from(shares[other]));
+        let likelier = likeliest(&shares).into_iter().take_while(|&other| other != id);
+        let before = likelier.fold(0.0, |sum, other| sum + f64::from(shares[other]));
         if let Some(&share) = shares.get(id) {
             let operand = self.operand(nucleus.cell(id), share);
             self.applied(operand, share);

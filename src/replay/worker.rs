@@ -5,7 +5,6 @@
 //! the pass itself. Keys and values of all positions are in the cache still, and a layer that runs again writes
 //! over its own with what they are already.
 
-mod attribution;
 mod explanation;
 mod lens;
 

@@ -74,14 +74,19 @@ impl Region {
     }
 
     /// The index, on the axes before the last, of row `row` of a tensor of `shape`.
-    pub(super) fn outer(shape: &[usize], mut row: usize) -> Vec<usize> {
-        let mut index = vec![0; shape.len().saturating_sub(1)];
-        for (axis, index) in index.iter_mut().enumerate().rev() {
-            *index = row % shape[axis].max(1);
-            row /= shape[axis].max(1);
-        }
-        index
+    pub(super) fn outer(shape: &[usize], row: usize) -> Vec<usize> {
+        index_of(shape.split_last().map_or(&[], |(_, outer)| outer), row)
     }
+}
+
+/// The index on each axis of value `at` of a tensor of `shape`, counted row-major.
+pub fn index_of(shape: &[usize], mut at: usize) -> Vec<usize> {
+    let mut index = vec![0; shape.len()];
+    for (index, &length) in index.iter_mut().zip(shape).rev() {
+        *index = at % length.max(1);
+        at /= length.max(1);
+    }
+    index
 }
 
 impl Block {

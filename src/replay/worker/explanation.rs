@@ -1,19 +1,36 @@
-//! Where a number comes from: its operands, read from the run and from the model's weights.
+//! Where a number comes from, and what added to a logit: operands, read from the run and from the model's weights.
+
+use std::ops::Range;
+
+use ndarray::ArrayD;
 
 use super::{Worker, missing};
 use crate::backend::{Backend, WholeRows};
 use crate::error::Result;
-use crate::explain::{Drawing, Line, Operands, Place, Rules, explain};
+use crate::explain::{Drawing, Line, Operands, Place, Rules, attribute, explain};
 use crate::generate::Sampling;
 use crate::ops;
+use crate::trace::block::index_of;
 use crate::trace::explanation::{Explanation, ExplanationAt};
-use crate::trace::frame::Number;
+use crate::trace::frame::FrameData;
+use crate::trace::lens::{Attribution, AttributionAt};
 use crate::trace::{PassDims, Region, Run, Site, WeightRows};
 
 impl<B: Backend> Worker<'_, B> {
     /// Takes a number apart.
     pub(super) fn explanation(&mut self, at: &ExplanationAt) -> Result<Explanation> {
         self.dims(at.site)?;
+        explain(&self.rules(), at.site, at.at, at.terms, self)
+    }
+
+    /// What each part of the model added to a logit.
+    pub(super) fn attribution(&mut self, at: &AttributionAt) -> Result<Attribution> {
+        self.dims(at.site)?;
+        attribute(&self.rules(), at, self)
+    }
+
+    /// The rules of what has run so far.
+    fn rules(&self) -> Rules {
         let model = self.session.model;
         let Sampling { temperature, top_k, top_p, .. } = self.session.sequence.sampling();
         let drawing = Drawing { temperature, top_k, top_p };
@@ -23,7 +40,7 @@ impl<B: Backend> Worker<'_, B> {
             let random = (temperature > 0.0).then(|| self.session.sequence.random(draw));
             rules.push(pass.dims, random);
         }
-        explain(&rules, at.site, at.at, at.terms, self)
+        rules
     }
 }
 
@@ -62,23 +79,22 @@ impl<B: Backend> Operands for Worker<'_, B> {
 impl<B: Backend> Worker<'_, B> {
     /// Values of a stage: of the smallest block that has them.
     fn stage_numbers(&mut self, site: Site, line: Line) -> Result<Vec<f32>> {
+        if line.count == 0 {
+            return Ok(Vec::new());
+        }
         let (dims, sizes) = self.dims(site)?;
-        let shape = sizes.shape(site.stage.axes(), dims);
-        let indices: Vec<Vec<usize>> = line.cells().map(|cell| index(&shape, cell.at)).collect();
-        let Some(first) = indices.first() else { return Ok(Vec::new()) };
-        let mut region: Vec<_> = first.iter().map(|&index| index..index + 1).collect();
-        for index in &indices {
-            for (range, &index) in region.iter_mut().zip(index) {
-                *range = range.start.min(index)..range.end.max(index + 1);
+        let block = self.block(site, &spanned(&sizes.shape(site.stage.axes(), dims), line))?;
+        let mut numbers = Vec::with_capacity(line.count);
+        while numbers.len() < line.count {
+            let run = block.run(line.cell(numbers.len()).at).ok_or_else(|| missing(site))?;
+            let left = line.count - numbers.len();
+            match &block.frame.data {
+                FrameData::F32(array) => taken(&mut numbers, array, run, line.step, left, |x| x),
+                FrameData::I64(array) => taken(&mut numbers, array, run, line.step, left, |x| x as f32),
+                FrameData::I8(array) => taken(&mut numbers, array, run, line.step, left, f32::from),
             }
         }
-        let block = self.block(site, &Region(region))?;
-        let value = |index: &Vec<usize>| match block.get(index) {
-            Some(Number::F32(value)) => Ok(value),
-            Some(Number::I64(value)) => Ok(value as f32),
-            None => Err(missing(site)),
-        };
-        indices.iter().map(value).collect()
+        Ok(numbers)
     }
 
     /// The rows of a weight that a line is in, and the number of their first value.
@@ -96,12 +112,28 @@ impl<B: Backend> Worker<'_, B> {
     }
 }
 
-/// The index, on each axis, of value `at` of a tensor of `shape`, counted row-major.
-fn index(shape: &[usize], mut at: usize) -> Vec<usize> {
-    let mut index = vec![0; shape.len()];
-    for (index, &length) in index.iter_mut().zip(shape).rev() {
-        *index = at % length.max(1);
-        at /= length.max(1);
-    }
-    index
+/// The smallest region of a stage of `shape` that has all of a line, of which there is some.
+fn spanned(shape: &[usize], line: Line) -> Region {
+    let (first, last) = (index_of(shape, line.first), index_of(shape, line.cell(line.count - 1).at));
+    let differing = first.iter().zip(&last).position(|(a, b)| a != b).unwrap_or(shape.len());
+    let inner: usize = shape.iter().skip(differing + 1).product();
+    let of_axis = |axis: usize| match axis {
+        // What steps from one index of the differing axis to another stays where it is on those within.
+        _ if axis > differing && line.step % inner != 0 => 0..shape[axis],
+        _ => first[axis]..last[axis] + 1,
+    };
+    Region((0..shape.len()).map(of_axis).collect())
+}
+
+/// Adds every `step`-th value of a run of a block, `most` at the most.
+fn taken<T: Copy>(
+    numbers: &mut Vec<f32>,
+    array: &ArrayD<T>,
+    run: Range<usize>,
+    step: usize,
+    most: usize,
+    number: impl Fn(T) -> f32,
+) {
+    let values = array.as_slice().unwrap_or_default();
+    numbers.extend(values[run].iter().step_by(step).take(most).map(|&value| number(value)));
 }

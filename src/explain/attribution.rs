@@ -1,0 +1,156 @@
+//! Direct logit attribution: a difference of two logits as the sum of what each part wrote into the residual stream,
+//! with the final norm's factor frozen at what it was.
+//!
+//! ```text
+//! logit(a) − logit(b) = (output[a] − output[b]) · (x · norm / √(mean x² + ε)) = v · x,   x = embedding + Σ_l (attn_output_l + ffn_down_l)
+//! ```
+//!
+//! Everything is summed in float64 from recorded values; what the run itself rounded is a part of its own.
+
+use std::ops::Range;
+
+use super::rule::{Line, Place};
+use super::site::Rules;
+use super::terms::Operands;
+use crate::error::{Error, Result};
+use crate::trace::lens::{Attribution, AttributionAt, Contributor, Share};
+use crate::trace::{PassDims, Site, Stage, Weight};
+
+/// Values of a weight that are read at once.
+const AT_ONCE: usize = 1 << 20;
+
+/// What each part of the model added to a logit, more than to another.
+///
+/// # Errors
+/// [`Error::Usage`] where there are no such logits or ids, and those of `operands`.
+pub fn attribute(rules: &Rules, at: &AttributionAt, operands: &mut impl Operands) -> Result<Attribution> {
+    let dims = rules.pass(at.site.pass).filter(|_| at.site.stage == Stage::Logits);
+    if dims.is_none_or(|dims| at.token >= dims.tokens) {
+        return Err(Error::usage(format!("there are no logits of token {} of {}", at.token, at.site)));
+    }
+    for id in [at.id, at.against].into_iter().flatten() {
+        if id as usize >= rules.sizes().vocab {
+            let last = rules.sizes().vocab - 1;
+            return Err(Error::usage(format!("there is no token {id} in this vocabulary"))
+                .expected(format!("an id from 0 to {last}")));
+        }
+    }
+    if at.id.is_some() && at.id == at.against {
+        return Err(Error::usage("a token is compared with another")
+            .expected("two different ids")
+            .found(format!("{} twice", at.id.unwrap_or_default())));
+    }
+    let mut token = Token { rules, operands, site: at.site, token: at.token };
+    let logits = token.row(None, Stage::Logits)?;
+    let likeliest = |but: Option<u32>| {
+        let ids = (0..logits.len() as u32).filter(|&id| Some(id) != but);
+        ids.max_by(|&a, &b| logits[a as usize].total_cmp(&logits[b as usize]).then(b.cmp(&a))).unwrap_or(0)
+    };
+    let id = at.id.unwrap_or_else(|| likeliest(at.against));
+    let against = at.against.unwrap_or_else(|| likeliest(Some(id)));
+    let difference = f64::from(logits[id as usize]) - f64::from(logits[against as usize]);
+    let parts = token.parts(difference, (id, against))?;
+    Ok(Attribution { id, against, difference, parts })
+}
+
+/// A token of a pass, of which rows of stages are read.
+struct Token<'a, O> {
+    rules: &'a Rules,
+    operands: &'a mut O,
+    site: Site,
+    token: usize,
+}
+
+impl<O: Operands> Token<'_, O> {
+    /// What each part added to `difference`, the one of the two logits.
+    fn parts(&mut self, difference: f64, ids: (u32, u32)) -> Result<Vec<Share>> {
+        let sizes = *self.rules.sizes();
+        let last = self.row(sizes.layers.checked_sub(1), Stage::FfnResidual)?;
+        let mut x = self.row(None, Stage::Embedding)?;
+        let v = self.direction(&last, ids)?;
+        let along = |x: &[f32]| dot(&v, x);
+
+        let mut parts = vec![Share { part: Contributor::Embedding, value: along(&x) }];
+        // What the run rounded: each recorded sum less the exact one of what was recorded of its terms.
+        let mut rounding = difference - along(&last);
+        for layer in 0..sizes.layers {
+            let mut row = |stage: Stage| self.row(Some(layer), stage);
+            let (heads, output) = (row(Stage::AttnHeads)?, row(Stage::AttnOutput)?);
+            let (middle, down, end) =
+                (row(Stage::AttnResidual)?, row(Stage::FfnDown)?, row(Stage::FfnResidual)?);
+            let through = self.through_wo(layer, &v, heads.len())?;
+            let each = through.chunks(sizes.head_dim).zip(heads.chunks(sizes.head_dim)).enumerate();
+            let heads = each
+                .map(|(head, (u, x))| Share { part: Contributor::Head { layer, head }, value: dot(u, x) });
+            let first = parts.len();
+            parts.extend(heads);
+            if let Some(weight) = Weight::read_in(Stage::AttnOutput, self.rules.card()).nth(1) {
+                let bias = self.weight(Some(layer), weight, 0..sizes.dim)?;
+                parts.push(Share { part: Contributor::Bias { layer }, value: along(&bias) });
+            }
+            let attention: f64 = parts[first..].iter().map(|share| share.value).sum();
+            parts.push(Share { part: Contributor::Ffn { layer }, value: along(&down) });
+            rounding += (along(&output) - attention)
+                + (along(&middle) - along(&x) - along(&output))
+                + (along(&end) - along(&middle) - along(&down));
+            x = end;
+        }
+        parts.push(Share { part: Contributor::Rounding, value: rounding });
+        Ok(parts)
+    }
+
+    /// v (D): what one unit of each component of the residual `last` adds to the difference of the logits.
+    fn direction(&mut self, last: &[f32], (id, against): (u32, u32)) -> Result<Vec<f64>> {
+        let square: f64 = last.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+        let eps = f64::from(self.rules.card().config.norm_eps);
+        let factor = 1.0 / (square / last.len() as f64 + eps).sqrt();
+        let mut row = |stage: Stage, row: usize| -> Result<Vec<f32>> {
+            let Some(weight) = Weight::read_in(stage, self.rules.card()).next() else {
+                return Ok(Vec::new());
+            };
+            self.weight(None, weight, row * last.len()..(row + 1) * last.len())
+        };
+        let norm = row(Stage::FinalNorm, 0)?;
+        let (one, other) = (row(Stage::Logits, id as usize)?, row(Stage::Logits, against as usize)?);
+        let each = one.iter().zip(&other).zip(&norm);
+        Ok(each.map(|((&a, &b), &w)| (f64::from(a) - f64::from(b)) * f64::from(w) * factor).collect())
+    }
+
+    /// woᵀ · v (H·C): what one unit of each component of the heads adds.
+    fn through_wo(&mut self, layer: usize, v: &[f64], width: usize) -> Result<Vec<f64>> {
+        let mut sum = vec![0.0; width];
+        let Some(weight) = Weight::read_in(Stage::AttnOutput, self.rules.card()).next() else {
+            return Ok(sum);
+        };
+        let at_once = (AT_ONCE / width.max(1)).max(1);
+        for first in (0..v.len()).step_by(at_once) {
+            let rows = first..v.len().min(first + at_once);
+            let values = self.weight(Some(layer), weight, rows.start * width..rows.end * width)?;
+            for (row, &v) in values.chunks_exact(width).zip(&v[rows]) {
+                sum.iter_mut().zip(row).for_each(|(sum, &w)| *sum += v * f64::from(w));
+            }
+        }
+        Ok(sum)
+    }
+
+    /// The token's row of a stage.
+    fn row(&mut self, layer: Option<usize>, stage: Stage) -> Result<Vec<f32>> {
+        let site = Site { layer, stage, ..self.site };
+        let nothing = PassDims { pass: 0, start: 0, tokens: 0 };
+        let dims = self.rules.pass(site.pass).unwrap_or(nothing);
+        let shape = self.rules.sizes().shape(stage.axes(), dims);
+        let width = shape.get(1..).unwrap_or_default().iter().product();
+        let first = self.token * width;
+        self.operands.numbers(Line { place: Place::Stage(site), first, step: 1, count: width })
+    }
+
+    /// Values of a weight, row-major.
+    fn weight(&mut self, layer: Option<usize>, weight: Weight, at: Range<usize>) -> Result<Vec<f32>> {
+        let place = Place::Weight(layer, weight);
+        self.operands.numbers(Line { place, first: at.start, step: 1, count: at.len() })
+    }
+}
+
+fn dot(v: &[f64], x: &[f32]) -> f64 {
+    v.iter().zip(x).map(|(&v, &x)| v * f64::from(x)).sum()
+}
