@@ -6,6 +6,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 
 use super::memory;
+use crate::replay::DEFAULT_MEMORY;
 use crate::trace::Address;
 
 /// Which model.
@@ -447,6 +448,13 @@ pub(super) enum LogFormat {
     Text,
     /// JSON, one object a line
     Json,
+}
+
+impl MemoryArgs {
+    /// What was asked for, or the default.
+    pub(super) fn bytes(self) -> usize {
+        self.memory.unwrap_or(DEFAULT_MEMORY)
+    }
 }
 
 impl RunArgs {

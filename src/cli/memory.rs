@@ -1,17 +1,9 @@
 //! How much memory the tracer's values may take: 64MiB, 2GiB.
 
-use super::MemoryArgs;
-use crate::replay::{DEFAULT_MEMORY, LEAST_MEMORY};
+use crate::replay::LEAST_MEMORY;
 
 /// The units and their bytes.
 const UNITS: [(&str, usize); 3] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
-
-impl MemoryArgs {
-    /// What was asked for, or the default.
-    pub(super) fn bytes(self) -> usize {
-        self.memory.unwrap_or(DEFAULT_MEMORY)
-    }
-}
 
 /// Reads a size. The answer to anything else is for the command line's parser to print.
 pub(super) fn parse(text: &str) -> Result<usize, String> {

@@ -26,7 +26,7 @@ const AT_ONCE: usize = 1 << 20;
 pub fn attribute(rules: &Rules, at: &AttributionAt, operands: &mut impl Operands) -> Result<Attribution> {
     let dims = rules.pass(at.site.pass).filter(|_| at.site.stage == Stage::Logits);
     if dims.is_none_or(|dims| at.token >= dims.tokens) {
-        return Err(Error::usage(format!("there are no logits of token {} of {}", at.token, at.site)));
+        return Err(Error::usage(format!("there is no token {} of {}", at.token, at.site)));
     }
     for id in [at.id, at.against].into_iter().flatten() {
         if id as usize >= rules.sizes().vocab {
