@@ -4,6 +4,8 @@
 
 #[path = "tui/addresses.rs"]
 mod addresses;
+#[path = "tui/derivations.rs"]
+mod derivations;
 #[path = "tui/numbers.rs"]
 mod numbers;
 #[path = "tui/opening.rs"]

@@ -113,7 +113,7 @@ fn find(address: &Address, step: Step, outline: &Outline) -> Result<(Site, usize
 
 fn print_text(asked: &Asked, explanation: &Explanation) -> std::io::Result<()> {
     let mut out = output::Lines::text();
-    let Explanation { address, value, result, formula, notes, is_sum, terms, rest, splits } = explanation;
+    let Explanation { address, value, result, formula, notes, is_sum, terms, rest, splits, .. } = explanation;
     writeln!(out, "{address} = {}", number(*value))?;
     for line in texts(asked, address) {
         writeln!(out, "  {line}")?;

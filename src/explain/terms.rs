@@ -8,7 +8,7 @@ use crate::config::{CacheDtype, Pairing, Precision};
 use crate::error::{Error, Result};
 use crate::ops;
 use crate::ops::round;
-use crate::trace::explanation::{Explanation, From, Operand, Rest, Split, Term};
+use crate::trace::explanation::{Explanation, Figure, From, Operand, Rest, Split, Term};
 use crate::trace::{Site, Stage, Step};
 
 /// Where the numbers are read.
@@ -37,6 +37,7 @@ struct Folded {
     terms: Vec<Term>,
     notes: Vec<String>,
     splits: Vec<Split>,
+    figure: Option<Figure>,
 }
 
 /// Takes the value `at` of `site` apart; `most` terms are told one by one, 0 for all.
@@ -57,7 +58,7 @@ pub fn explain(
     let value = f64::from(single(operands, cell)?);
     let mut taking = Taking { rules, operands, precision: rules.card().precision, folded: Folded::default() };
     taking.fold(site, &of, at)?;
-    let Folded { result, is_sum, own, mut terms, notes, splits } = taking.folded;
+    let Folded { result, is_sum, own, mut terms, notes, splits, figure } = taking.folded;
     // What is no sum has its operands in the order in which they are applied.
     if is_sum {
         terms.sort_by(|a, b| b.product.abs().total_cmp(&a.product.abs()));
@@ -65,7 +66,8 @@ pub fn explain(
     let least = if is_sum { 0 } else { own.unwrap_or(terms.len()) };
     let told = if most == 0 { terms.len() } else { most.max(least).min(terms.len()) };
     let rest = &terms[told..];
-    let rest = Rest { count: rest.len(), sum: rest.iter().fold(0.0, |sum, term| sum + term.product) };
+    let sum = |of: fn(f64) -> f64| rest.iter().fold(0.0, |sum, term| sum + of(term.product));
+    let rest = Rest { count: rest.len(), sum: sum(|product| product), size: sum(f64::abs) };
     terms.truncate(told);
     Ok(Explanation {
         address: rules.address(cell),
@@ -77,6 +79,7 @@ pub fn explain(
         terms,
         rest,
         splits,
+        figure,
     })
 }
 
@@ -238,6 +241,7 @@ impl<O: Operands> Taking<'_, O> {
                 let (gate, operand) = self.read(gate)?;
                 let result = ops::swiglu::silu(gate);
                 self.applied(operand, gate);
+                self.folded.figure = Some(Figure::Silu { x: f64::from(gate), y: f64::from(result) });
                 let sigmoid = 1.0 / (1.0 + (-f64::from(gate)).exp());
                 self.applied(
                     constant("the part of the gate that is open, 1 / (1 + e^−gate)", sigmoid),
@@ -430,6 +434,8 @@ impl<O: Operands> Taking<'_, O> {
             out[0],
             out[1]
         ));
+        let [before, after] = [[a, b], out].map(|pair| pair.map(f64::from));
+        self.folded.figure = Some(Figure::Rotation { before, after, angle: f64::from(sin.atan2(cos)) });
         self.folded.result = Some(result);
         Ok(())
     }

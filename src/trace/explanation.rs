@@ -35,6 +35,29 @@ pub struct Explanation {
     pub rest: Rest,
     /// The same number split in other ways; none where there is no other.
     pub splits: Vec<Split>,
+    /// What can be drawn of the rule; none where numbers say it all.
+    pub figure: Option<Figure>,
+}
+
+/// What can be drawn of a rule.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Figure {
+    /// A pair of components is turned in its plane.
+    Rotation {
+        /// The pair before.
+        before: [f64; 2],
+        /// The pair after.
+        after: [f64; 2],
+        /// By how many radians, between −π and π.
+        angle: f64,
+    },
+    /// A point on the curve of SiLU, gate and result.
+    Silu {
+        /// The gate.
+        x: f64,
+        /// SiLU of it.
+        y: f64,
+    },
 }
 
 /// A number split into named parts, which sum to it.
@@ -82,6 +105,8 @@ pub struct Rest {
     pub count: usize,
     /// The sum of their products.
     pub sum: f64,
+    /// The sum of their products' sizes.
+    pub size: f64,
 }
 
 impl Explanation {

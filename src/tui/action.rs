@@ -58,6 +58,10 @@ pub enum Action {
     PreviousFocus,
     /// The arrow keys to the notes, or back to the tensor.
     Notes,
+    /// Takes the number under the cursor apart, or goes to the operand that is chosen.
+    Explain,
+    /// Back along the way that led to this number, or a step back.
+    Back,
     /// Heatmap, numbers, and for a vocabulary the list of the largest.
     CycleShow,
     /// Another axis held, or rows and columns exchanged.
@@ -182,12 +186,12 @@ macro_rules! bindings {
 
 bindings! {
     Walk NextStep [c('n'), c(' ')] 1 "step" "next step, views such as transposes included";
-    Walk PreviousStep [c('p'), k(KeyCode::Backspace)] 1 "step" "previous step";
+    Walk PreviousStep [c('p')] 1 "step" "previous step";
     Walk NextLayer [c('N'), c('}')] 4 "layer" "same step, next layer";
     Walk PreviousLayer [c('P'), c('{')] 4 "layer" "same step, previous layer";
     Walk NextSlice [c(']')] 5 "head" "next head (or the next index of the axis that is held)";
     Walk PreviousSlice [c('[')] 5 "head" "previous head";
-    Walk NextToken [c('t')] 6 "next token" "next token: run a decode pass with the token drawn last";
+    Walk NextToken [c('t')] 6 "token" "next token: run a decode pass with the token drawn last";
     Walk NextPass [c('.'), c('>')] 11 "pass" "same step, next pass";
     Walk PreviousPass [c(','), c('<')] 11 "pass" "same step, previous pass";
     Walk NextSequence [c(')')] 0 "" "same place, next sequence (of several prompts)";
@@ -205,12 +209,14 @@ bindings! {
     Tensor PageRight [ctrl(KeyCode::Right), c('L')] 0 "" "a screen to the right";
     Tensor Home [k(KeyCode::Home), c('0')] 0 "" "first column (in a list: the top)";
     Tensor End [k(KeyCode::End), c('$')] 0 "" "last column (in a list: the bottom)";
+    Tensor Explain [k(KeyCode::Enter)] 7 "why" "where the number under the cursor comes from; there: go to the operand that is chosen";
+    Tensor Back [k(KeyCode::Backspace)] 0 "" "back to the number that Enter came from (where there is none: previous step)";
     Tensor CycleShow [c('v')] 7 "view" "the next view of this step";
     Tensor CycleAxes [c('a')] 9 "axes" "hold another axis (head, token, …), or exchange rows and columns";
     Tensor CycleScale [c('s')] 10 "scale" "colours span what is usual in this slice or the whole tensor, ±3 standard deviations, or all values";
     Program NextFocus [k(KeyCode::Tab)] 8 "panel" "arrow keys to the next panel: tensor, notes, outline";
     Program PreviousFocus [k(KeyCode::BackTab)] 0 "" "arrow keys to the previous panel";
-    Program Notes [c('i'), k(KeyCode::Enter)] 8 "notes" "notes on this step, and back";
+    Program Notes [c('i')] 8 "notes" "notes on this step, and back";
     Program Export [c('e')] 9 "export" "export this stage as a .npy file into the current folder";
     Program Help [c('?'), k(KeyCode::F(1))] 2 "help" "this screen";
     Program Close [k(KeyCode::Esc)] 0 "" "close what is open, stop what is being computed (the prompt: and leave), back to the tensor";

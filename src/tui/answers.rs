@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::task::Poll;
 
 use crate::error::Error;
-use crate::trace::{Answer, Block, Order, Part, Query, Region, Site, Source, Spread};
+use crate::trace::explanation::{Explanation, ExplanationAt};
+use crate::trace::{Answer, Block, Order, Part, Query, Region, Site, Source, Spread, WeightRows};
 
 /// How far a question has come.
 #[derive(Clone, Debug)]
@@ -139,6 +140,24 @@ impl Answers {
             (Query::Block(other, _), Known::Failed(reason)) if *other == site => Some(&**reason),
             _ => None,
         })
+    }
+
+    /// A number taken apart, or why it cannot be.
+    pub fn explanation(&self, at: &ExplanationAt) -> Option<Result<&Explanation, &str>> {
+        match self.known.get(&Query::Explanation(*at))? {
+            Known::There(Answer::Explanation(explanation)) => Some(Ok(explanation)),
+            Known::Failed(reason) => Some(Err(reason)),
+            _ => None,
+        }
+    }
+
+    /// Rows of a weight, or why they cannot be had.
+    pub fn rows(&self, rows: &WeightRows) -> Option<Result<&[f32], &str>> {
+        match self.known.get(&Query::Rows(rows.clone()))? {
+            Known::There(Answer::Rows(values)) => Some(Ok(values)),
+            Known::Failed(reason) => Some(Err(reason)),
+            _ => None,
+        }
     }
 
     /// How far the values of `part` spread, once that is known.

@@ -9,6 +9,7 @@ use crate::trace::sizes::PassDims;
 use crate::trace::{Axis, Outline, Part, Source, Status, TokenLabel};
 
 use super::answers::Answers;
+use super::derivation::Derivation;
 use super::place::{OpenAt, Place, Walk};
 use super::slice::Selected;
 use super::tensor::Tensor;
@@ -19,6 +20,8 @@ use super::theme::Theme;
 pub enum Focus {
     /// The values.
     Tensor,
+    /// Where the number under the cursor comes from.
+    Derivation,
     /// The notes.
     Notes,
     /// The outline.
@@ -102,6 +105,8 @@ pub struct App {
     pub(super) turn: usize,
     pub(super) scale: Scale,
     pub(super) rank: usize,
+    /// Where the number under the cursor comes from, where somebody asked.
+    pub(super) derivation: Option<Derivation>,
     pub(super) offset: (usize, usize),
     pub(super) notes_line: usize,
     pub(super) message: Option<Message>,
@@ -132,6 +137,7 @@ impl App {
             turn: 0,
             scale: Scale::Slice,
             rank: 0,
+            derivation: None,
             offset: (0, 0),
             notes_line: 0,
             message: None,
@@ -163,6 +169,11 @@ impl App {
     /// The message to the user.
     pub fn message(&self) -> Option<&Message> {
         self.message.as_ref()
+    }
+
+    /// Where the number under the cursor comes from, where somebody asked.
+    pub fn derivation(&self) -> Option<&Derivation> {
+        self.derivation.as_ref()
     }
 
     /// The first row and column on the screen.

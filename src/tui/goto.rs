@@ -151,7 +151,7 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
 }
 
 /// Where `address` leads in this run; parts that it leaves out are as they are here.
-fn find(app: &App, address: &Address) -> Result<Spot, String> {
+pub(super) fn find(app: &App, address: &Address) -> Result<Spot, String> {
     let pass = address.pass.unwrap_or(app.place.pass);
     let count = app.outline.passes.len();
     let Some(outline) = app.outline.passes.get(pass) else {

@@ -6,7 +6,10 @@
 pub mod action;
 pub mod answers;
 pub mod app;
+pub mod derivation;
 pub mod events;
+pub mod explained;
+mod explaining;
 pub mod export;
 pub mod fit;
 pub mod goto;

@@ -3,8 +3,8 @@
 use ratatui::layout::{Position, Rect};
 
 use super::app::{App, Focus};
-use super::moving;
 use super::view::{self, outline, tokens};
+use super::{explaining, moving};
 
 fn within(area: Option<Rect>, x: u16, y: u16) -> Option<Rect> {
     area.filter(|area| area.contains(Position { x, y }))
@@ -22,6 +22,8 @@ pub(super) fn click(app: &mut App, x: u16, y: u16) {
             app.go(place);
         }
         app.focus = Focus::Outline;
+    } else if within(panels.derivation, x, y).is_some() {
+        explaining::click(app, x, y);
     } else if within(panels.notes, x, y).is_some() {
         app.focus = Focus::Notes;
     } else if within(panels.middle, x, y).is_some() {
@@ -37,6 +39,8 @@ pub(super) fn scroll(app: &mut App, x: u16, y: u16, down: isize, right: isize) {
     let panels = view::Panels::new(app);
     if within(panels.outline, x, y).is_some() {
         moving::step(app, down.signum());
+    } else if within(panels.derivation, x, y).is_some() {
+        explaining::scroll(app, down);
     } else if within(panels.notes, x, y).is_some() {
         app.notes_line = app.notes_line.saturating_add_signed(down);
     } else if within(panels.middle, x, y).is_some() {

@@ -3,6 +3,7 @@
 use crate::trace::{Axis, Order, Query, Region, Stage, Step};
 
 use super::app::{App, Mode, Scale, Shown};
+use super::explaining;
 use super::slice::Cut;
 use super::tensor::Tensor;
 use super::theme::Span;
@@ -57,7 +58,10 @@ impl App {
 
     /// What the screen needs to know now, the values first.
     pub(super) fn questions(&self) -> Vec<Query> {
-        self.layout().map_or_else(Vec::new, |layout| self.view().questions(self, &layout))
+        let mut questions =
+            self.layout().map_or_else(Vec::new, |layout| self.view().questions(self, &layout));
+        questions.extend(self.derivation_questions());
+        questions
     }
 
     /// The indices, in the axes of the stage, of the values that the view needs; of the one under the cursor where it
@@ -74,6 +78,14 @@ impl App {
 
     /// The ids of the vocabulary whose texts stand beside the cells.
     pub fn vocabulary_ids(&self) -> Vec<u32> {
+        let mut ids = self.ids_beside_cells();
+        ids.extend(self.ids_in_derivation());
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
+    fn ids_beside_cells(&self) -> Vec<u32> {
         let Some(layout) = self.layout() else { return Vec::new() };
         let Some(axis) = self.place.step.axes().iter().position(|&axis| axis == Axis::Vocab) else {
             return Vec::new();
@@ -82,10 +94,7 @@ impl App {
         let down = layout.visible_rows(self).map(|row| (row, layout.cursor.1));
         let across = layout.visible_columns(self).map(|column| (layout.cursor.0, column));
         let ids = down.chain(across).filter_map(|cell| view.index(self, cell));
-        let mut ids: Vec<u32> = ids.filter_map(|index| u32::try_from(index[axis]).ok()).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        ids
+        ids.filter_map(|index| u32::try_from(index[axis]).ok()).collect()
     }
 
     /// What goes down, across, and is held.
@@ -141,6 +150,7 @@ impl App {
             }
             self.offset = layout.follow(self.offset);
         }
+        explaining::settle(self);
         if let Some(area) = panels.notes.filter(|_| self.notes_line > 0) {
             let lines = view::notes::lines(self, area.width).len();
             self.notes_line = self.notes_line.min(lines.saturating_sub(usize::from(area.height)));

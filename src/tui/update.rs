@@ -4,6 +4,7 @@ use crate::trace::{Address, Run, Status};
 
 use super::action::Action;
 use super::app::{App, Focus, GotoLine, Mode, Scale};
+use super::explaining;
 use super::goto::{self, Target};
 use super::mouse;
 use super::moving::{layer, move_cursor, pass, sequence, slice, step};
@@ -67,7 +68,7 @@ fn help(app: &mut App, line: usize, action: &Action) -> Effect {
         Action::Home | Action::FirstStep => 0,
         Action::End | Action::LastStep => usize::MAX,
         Action::Scroll { down, .. } => line.saturating_add_signed(isize::from(*down)),
-        Action::Close | Action::Help | Action::Quit | Action::Notes | Action::Click(..) => {
+        Action::Close | Action::Help | Action::Quit | Action::Notes | Action::Explain | Action::Click(..) => {
             app.mode = Mode::Walk;
             return Effect::None;
         }
@@ -146,9 +147,15 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::Home => edge(app, isize::MIN),
         Action::End => edge(app, isize::MAX),
         Action::NextFocus => turn_focus(app, 1),
-        Action::PreviousFocus => turn_focus(app, 2),
+        Action::PreviousFocus => turn_focus(app, -1),
         Action::Notes => {
             app.focus = if app.focus == Focus::Notes { Focus::Tensor } else { Focus::Notes };
+        }
+        Action::Explain => explaining::enter(app),
+        Action::Back => {
+            if !explaining::back(app) {
+                step(app, -1);
+            }
         }
         Action::CycleShow => cycle_view(app),
         Action::CycleAxes => cycle_axes(app),
@@ -164,7 +171,10 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::Help => app.mode = Mode::Help(0),
         Action::Close if app.is_opening() => return Effect::Abandon,
         Action::Close if app.status != Status::Idle => return Effect::Stop,
-        Action::Close => app.focus = Focus::Tensor,
+        Action::Close => {
+            explaining::close(app);
+            app.focus = Focus::Tensor;
+        }
         Action::Again => app.try_again(),
         Action::Export => return Effect::Export,
         Action::Redraw => return Effect::Redraw,
@@ -191,6 +201,7 @@ fn other_sequence(app: &mut App, by: isize) -> Effect {
 fn by_focus(app: &mut App, down: isize, right: isize) {
     match app.focus {
         Focus::Tensor => move_cursor(app, down, right),
+        Focus::Derivation => explaining::choose(app, down, right),
         Focus::Notes => app.notes_line = app.notes_line.saturating_add_signed(down),
         Focus::Outline if down != 0 => step(app, down),
         Focus::Outline => layer(app, right),
@@ -200,6 +211,10 @@ fn by_focus(app: &mut App, down: isize, right: isize) {
 fn page(app: &mut App, down: isize, right: isize) {
     let panels = view::Panels::new(app);
     match app.focus {
+        Focus::Derivation => {
+            let height = panels.derivation.map_or(1, |area| area.height.max(2) - 1);
+            explaining::scroll(app, (down + right) * height as isize);
+        }
         Focus::Notes => {
             let height = panels.notes.map_or(1, |area| area.height.max(2) - 1);
             app.notes_line = app.notes_line.saturating_add_signed(down * height as isize);
@@ -220,6 +235,7 @@ fn page(app: &mut App, down: isize, right: isize) {
 
 fn edge(app: &mut App, far: isize) {
     match app.focus {
+        Focus::Derivation => explaining::scroll(app, far),
         Focus::Notes => app.notes_line = app.notes_line.saturating_add_signed(far),
         Focus::Outline => app.go(app.walk().at(usize::MIN.saturating_add_signed(far))),
         Focus::Tensor if app.layout().is_some_and(|layout| layout.columns == 1) => move_cursor(app, far, 0),
@@ -227,10 +243,12 @@ fn edge(app: &mut App, far: isize) {
     }
 }
 
-fn turn_focus(app: &mut App, by: usize) {
-    const ORDER: [Focus; 3] = [Focus::Tensor, Focus::Notes, Focus::Outline];
-    let now = ORDER.iter().position(|&focus| focus == app.focus).unwrap_or(0);
-    app.focus = ORDER[(now + by) % ORDER.len()];
+fn turn_focus(app: &mut App, by: isize) {
+    let derivation = app.derivation.as_ref().map(|_| Focus::Derivation);
+    let order = [Some(Focus::Tensor), derivation, Some(Focus::Notes), Some(Focus::Outline)];
+    let order: Vec<Focus> = order.into_iter().flatten().collect();
+    let now = order.iter().position(|&focus| focus == app.focus).unwrap_or(0);
+    app.focus = order[(now + order.len()).saturating_add_signed(by) % order.len()];
 }
 
 /// The next view that fits the step.

@@ -7,7 +7,7 @@ use ratatui::style::Style;
 use ratatui::widgets::Widget;
 
 use super::super::action::BINDINGS;
-use super::super::app::{App, Mode};
+use super::super::app::{App, Focus, Mode};
 use super::super::text;
 use super::paint::{clear, put};
 
@@ -55,6 +55,14 @@ impl Widget for Footer<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let theme = self.0.theme;
         let entries = match self.0.mode() {
+            Mode::Walk if self.0.focus() == Focus::Derivation => vec![
+                ("↑ ↓ ← →".to_owned(), "choose"),
+                ("Enter".to_owned(), "go to it"),
+                ("Backspace".to_owned(), "back"),
+                ("Tab".to_owned(), "panel"),
+                ("Esc".to_owned(), "close"),
+                ("?".to_owned(), "help"),
+            ],
             Mode::Walk => fitting(area.width.into()),
             Mode::Help(_) => vec![("↑ ↓".to_owned(), "scroll"), ("Esc".to_owned(), "close")],
             Mode::Goto(_) => vec![

@@ -13,6 +13,9 @@
 //!  n p step  / go to  ? help  q quit                                                        footer
 //! ```
 
+pub mod alike;
+pub mod derivation;
+pub mod figure;
 pub mod footer;
 pub mod goto;
 pub mod grid;
@@ -46,6 +49,15 @@ pub const SMALLEST: (u16, u16) = (60, 16);
 /// The columns that the tensor keeps where the notes stand beside it.
 const TENSOR: u16 = 55;
 
+/// The columns that a derivation has beside the tensor, at the least.
+const DERIVATION: u16 = 48;
+
+/// The lines in which the tensor and a derivation have room, one under the other.
+const BOTH: u16 = 20;
+
+/// The lines that the tensor keeps above a derivation, at the least.
+const TOP: u16 = 9;
+
 /// Where everything is. What has no room is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Panels {
@@ -59,6 +71,8 @@ pub struct Panels {
     pub outline: Option<Rect>,
     /// The tensor.
     pub middle: Option<Rect>,
+    /// The derivation, beside the tensor or under it.
+    pub derivation: Option<Rect>,
     /// The notes.
     pub notes: Option<Rect>,
     /// The last line.
@@ -81,6 +95,14 @@ impl Panels {
             140..180 => (32, 46),
             _ => (34, 62),
         };
+        // Where a derivation is open it has the room of the notes, and more; or a part of the tensor's.
+        let open = app.derivation().is_some() && app.focus != Focus::Notes;
+        let beside = (width - outline_width).saturating_sub(2 + TENSOR);
+        let derivation_width = match beside {
+            0..DERIVATION => 0,
+            _ => ((width - outline_width) * 9 / 20).clamp(DERIVATION, beside),
+        };
+        let notes_width = if open { derivation_width } else { notes_width };
         // Beside the notes the tensor keeps its room; else they take turns.
         let notes_width = if width < outline_width + notes_width + 2 + TENSOR { 0 } else { notes_width };
         let mut panels = Self {
@@ -97,7 +119,8 @@ impl Panels {
             panels.outline = panel(0, outline_width);
         }
         if notes_width > 0 {
-            panels.notes = panel(width - notes_width, notes_width);
+            let side = panel(width - notes_width, notes_width);
+            *(if open { &mut panels.derivation } else { &mut panels.notes }) = side;
         }
         let middle = panel(left, width - left - right);
         match app.focus {
@@ -105,7 +128,24 @@ impl Panels {
             Focus::Outline if outline_width == 0 => panels.outline = middle,
             _ => panels.middle = middle,
         }
+        if let Some(middle) = panels.middle.filter(|_| open && notes_width == 0) {
+            (panels.middle, panels.derivation) = under(middle, app.focus);
+        }
         panels
+    }
+}
+
+/// The tensor and, below a rule, the derivation; where there is no room for both, the one that has the arrow keys.
+fn under(middle: Rect, focus: Focus) -> (Option<Rect>, Option<Rect>) {
+    let tensor = (middle.height * 2 / 5).max(TOP);
+    match focus {
+        _ if middle.height >= BOTH => {
+            let top = Rect { height: tensor, ..middle };
+            let y = top.bottom() + 1;
+            (Some(top), Some(Rect { y, height: middle.bottom() - y, ..middle }))
+        }
+        Focus::Derivation => (None, Some(middle)),
+        _ => (Some(middle), None),
     }
 }
 
@@ -127,6 +167,7 @@ impl Widget for &App {
         draw(panels.rule, &|area, buf| title::Rules { app: self, panels }.render(area, buf));
         draw(panels.outline, &|area, buf| outline::OutlinePanel(self).render(area, buf));
         draw(panels.middle, &|area, buf| tensor::TensorPanel(self).render(area, buf));
+        draw(panels.derivation, &|area, buf| derivation::DerivationPanel(self).render(area, buf));
         draw(panels.notes, &|area, buf| notes::Notes(self).render(area, buf));
         draw(panels.footer, &|area, buf| footer::Footer(self).render(area, buf));
         match &self.mode {

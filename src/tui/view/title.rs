@@ -92,6 +92,7 @@ impl Widget for Rules<'_> {
         let named = [
             (panels.outline, Focus::Outline, "outline"),
             (panels.middle, Focus::Tensor, "tensor"),
+            (panels.derivation, Focus::Derivation, "where from"),
             (panels.notes, Focus::Notes, "notes"),
         ];
         // Of the tensor and its notes one may have no room of its own: `i` shows it.
@@ -102,6 +103,19 @@ impl Widget for Rules<'_> {
         let whole = app.size;
         for (panel, focus, name) in named {
             let Some(panel) = panel else { continue };
+            // One panel under another has a rule of its own.
+            if panel.y > area.bottom() {
+                put(buf, whole, panel.x, panel.y - 1, &"─".repeat(panel.width.into()), theme.dim());
+                if let Some(x) = panel.x.checked_sub(1) {
+                    put(buf, whole, x, panel.y - 1, "├", theme.dim());
+                    (panel.y..panel.bottom()).for_each(|y| {
+                        put(buf, whole, x, y, "│", theme.dim());
+                    });
+                }
+                let name = format!(" {name} ");
+                put(buf, whole, panel.x + 1, panel.y - 1, &name, theme.heading(app.focus() == focus));
+                continue;
+            }
             put(buf, area, panel.x + 1, 0, &format!(" {name} "), theme.heading(app.focus() == focus));
             if panel.x > 0 {
                 put(buf, area, panel.x - 1, 0, "┬", theme.dim());

@@ -1,0 +1,37 @@
+//! The way that led to the number which is taken apart, and what of its derivation is chosen.
+
+use crate::trace::Address;
+use crate::trace::explanation::ExplanationAt;
+
+/// Where the number under the cursor comes from, as it is looked at.
+#[derive(Clone, Debug, Default)]
+pub struct Derivation {
+    /// The numbers that Enter came from, the first one first.
+    pub trail: Vec<Left>,
+    /// The weight that Enter went to last; none while the number under the cursor is taken apart.
+    pub weight: Option<Address>,
+    /// The term that is chosen, and which operand of it; none for the one that leads back the furthest.
+    pub chosen: Option<(usize, usize)>,
+    /// The first line on the screen.
+    pub line: usize,
+    /// Whether what is chosen is to be brought into sight.
+    pub follows: bool,
+    /// The number that all this is about.
+    pub of: Option<ExplanationAt>,
+}
+
+/// A number that was left for one of its operands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Left {
+    /// The number.
+    pub address: Address,
+    /// What was chosen there.
+    pub chosen: Option<(usize, usize)>,
+}
+
+impl Derivation {
+    /// It is about another number now, of which nothing is chosen yet.
+    pub fn turn_to(&mut self, of: Option<ExplanationAt>) {
+        *self = Self { trail: std::mem::take(&mut self.trail), of, ..Self::default() };
+    }
+}

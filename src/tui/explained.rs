@@ -1,0 +1,113 @@
+//! What is known of the number that is taken apart: asked of the source, and read from its answers.
+
+use crate::trace::explanation::{Explanation, ExplanationAt, From, Operand};
+use crate::trace::{Address, Axis, Query, Run, Subject, Weight, WeightRows};
+
+use super::app::App;
+
+/// How many terms are told one by one.
+const TERMS: usize = 32;
+
+impl App {
+    /// The number under the cursor, to be taken apart.
+    pub(super) fn number_at_cursor(&self) -> ExplanationAt {
+        let step = self.place.step;
+        let shape = self.outline.card.sizes().shape(step.stage().axes(), self.dims());
+        let index = step.index_in_stage(&self.index(), &shape);
+        let at = index.iter().zip(&shape).fold(0, |at, (index, length)| at * length + index);
+        ExplanationAt { site: self.place.site(), at, terms: TERMS }
+    }
+
+    /// What the derivation needs to know.
+    pub(super) fn derivation_questions(&self) -> Vec<Query> {
+        let Some(derivation) = &self.derivation else { return Vec::new() };
+        let row = derivation.weight.as_ref().and_then(|weight| self.weight_row(weight));
+        let number = derivation.of.map(Query::Explanation);
+        number.into_iter().chain(row.map(Query::Rows)).collect()
+    }
+
+    /// The row of a weight that has this one of its values.
+    pub(super) fn weight_row(&self, address: &Address) -> Option<WeightRows> {
+        let Some(Subject::Weight(weight)) = address.subject else { return None };
+        let row = match weight.axes() {
+            [_, _] => address.index.first()?.1,
+            _ => 0,
+        };
+        let run: Run = self.outline.run;
+        Some(WeightRows { run, layer: address.layer, weight, rows: row..row + 1 })
+    }
+
+    /// The values of that row, once they are there, or why they are not.
+    pub fn weight_values(&self, address: &Address) -> Option<Result<&[f32], &str>> {
+        self.answers.rows(&self.weight_row(address)?)
+    }
+
+    /// The number taken apart, once it is, or why it cannot be.
+    pub fn explanation(&self) -> Option<Result<&Explanation, &str>> {
+        self.answers.explanation(&self.derivation.as_ref()?.of?)
+    }
+
+    /// The term that is chosen, and which operand of it: that which leads back the furthest, where nobody chose.
+    pub fn chosen_operand(&self) -> Option<(usize, usize)> {
+        let explanation = self.explanation()?.ok()?;
+        let exists = |&(term, operand): &(usize, usize)| {
+            explanation.terms.get(term).is_some_and(|term| operand < term.operands.len())
+        };
+        self.derivation.as_ref()?.chosen.filter(exists).or_else(|| leading_back(explanation))
+    }
+
+    /// The token that `index` on `axis` of an address stands for.
+    pub fn text_in(&self, address: &Address, axis: Axis, index: usize) -> Option<String> {
+        match axis {
+            Axis::Token => {
+                let pass = self.outline.passes.get(address.pass.unwrap_or(self.place.pass))?;
+                Some(pass.tokens.get(index)?.text.clone())
+            }
+            Axis::Key => Some(self.position(index)?.text.clone()),
+            Axis::Vocab => self.texts.get(&u32::try_from(index).ok()?).cloned(),
+            _ => None,
+        }
+    }
+
+    /// The ids of the vocabulary that stand in the derivation.
+    pub(super) fn ids_in_derivation(&self) -> impl Iterator<Item = u32> {
+        let explanation = self.explanation().and_then(Result::ok);
+        let operands = explanation.into_iter().flat_map(|of| of.terms.iter().flat_map(|term| &term.operands));
+        let addresses = operands.filter_map(|operand| address_of(operand));
+        let own = explanation.map(|of| &of.address);
+        addresses.chain(own).filter_map(|address| {
+            let letters = address.subject?.letters();
+            let (letter, _) = letters.into_iter().find(|(_, axis)| *axis == Axis::Vocab)?;
+            let (_, index) = address.index.iter().find(|(other, _)| *other == letter)?;
+            u32::try_from(*index).ok()
+        })
+    }
+}
+
+/// The address of an operand that has one.
+pub fn address_of(operand: &Operand) -> Option<&Address> {
+    match &operand.from {
+        From::Stage(address) | From::Weight(address) => Some(address),
+        From::Constant(_) => None,
+    }
+}
+
+/// Of the largest term the number that was computed; where none was, as with an id, the weight.
+fn leading_back(explanation: &Explanation) -> Option<(usize, usize)> {
+    let all = || {
+        let terms = explanation.terms.iter().enumerate();
+        terms.flat_map(|(t, term)| term.operands.iter().enumerate().map(move |(o, one)| ((t, o), one)))
+    };
+    let computed = |operand: &Operand| match &operand.from {
+        From::Stage(address) => {
+            !matches!(address.subject, Some(Subject::Step(step)) if step.stage().is_ids())
+        }
+        _ => false,
+    };
+    let is_table = |operand: &Operand| {
+        let table = |weight: Weight| weight.axes().first() == Some(&Axis::Vocab);
+        matches!(&operand.from, From::Weight(Address { subject: Some(Subject::Weight(weight)), .. }) if table(*weight))
+    };
+    let first = |wanted: &dyn Fn(&Operand) -> bool| all().find(|(_, one)| wanted(one)).map(|(at, _)| at);
+    first(&computed).or_else(|| first(&is_table)).or_else(|| first(&|_| true))
+}

@@ -1,0 +1,171 @@
+//! Taking the number under the cursor apart, and going from it to its operands and back.
+
+use crate::trace::explanation::From;
+use crate::trace::{Address, Subject};
+
+use super::app::{App, Focus};
+use super::derivation::{Derivation, Left};
+use super::goto;
+use super::view::{self, derivation};
+
+/// Opens the derivation of the number under the cursor; where it is open, goes to the operand that is chosen.
+pub(super) fn enter(app: &mut App) {
+    match app.focus {
+        Focus::Derivation => follow(app),
+        Focus::Tensor => {
+            if app.derivation.is_none() {
+                app.derivation = Some(Derivation::default());
+            }
+            app.focus = Focus::Derivation;
+        }
+        Focus::Notes | Focus::Outline => app.focus = Focus::Tensor,
+    }
+}
+
+/// To the operand that is chosen: a number in its own stage, or a row of a weight.
+fn follow(app: &mut App) {
+    let is_weight = app.derivation().is_some_and(|derivation| derivation.weight.is_some());
+    if is_weight {
+        return app
+            .say("a weight was learned, and comes from nothing in this run; Backspace goes back", false);
+    }
+    let Some(Ok(explanation)) = app.explanation() else { return };
+    let (from, chosen) = (explanation.address.clone(), app.chosen_operand());
+    let operand = chosen.and_then(|(term, operand)| explanation.terms.get(term)?.operands.get(operand));
+    let Some(operand) = operand else {
+        return app.say("nothing leads further back: this number is given", false);
+    };
+    let left = Left { address: from, chosen };
+    match operand.from.clone() {
+        From::Constant(name) => app.say(format!("{name}: this is no number of another stage"), false),
+        From::Weight(address) => {
+            if let Some(derivation) = &mut app.derivation {
+                derivation.trail.push(left);
+                derivation.weight = Some(address);
+                derivation.follows = true;
+                derivation.line = 0;
+            }
+        }
+        From::Stage(address) => match goto::find(app, &address) {
+            Err(wrong) => app.say(wrong, true),
+            Ok(spot) => {
+                goto::go(app, &spot);
+                if let Some(derivation) = &mut app.derivation {
+                    derivation.trail.push(left);
+                }
+            }
+        },
+    }
+}
+
+/// Back to where Enter came from; from the first number the derivation is closed. False where none is open.
+pub(super) fn back(app: &mut App) -> bool {
+    let Some(derivation) = &mut app.derivation else { return false };
+    let was_weight = derivation.weight.take().is_some();
+    let Some(left) = derivation.trail.pop() else {
+        close(app);
+        return true;
+    };
+    derivation.chosen = left.chosen;
+    derivation.follows = true;
+    if !was_weight {
+        match goto::find(app, &left.address) {
+            Err(wrong) => app.say(wrong, true),
+            Ok(spot) => {
+                goto::go(app, &spot);
+                // What was chosen there is chosen again: it is about that number from here on.
+                let of = app.number_at_cursor();
+                if let Some(derivation) = &mut app.derivation {
+                    derivation.turn_to(Some(of));
+                    derivation.chosen = left.chosen;
+                    derivation.follows = true;
+                }
+            }
+        }
+    }
+    true
+}
+
+/// Closes it; true where it was open.
+pub(super) fn close(app: &mut App) -> bool {
+    if app.focus == Focus::Derivation {
+        app.focus = Focus::Tensor;
+    }
+    app.derivation.take().is_some()
+}
+
+/// Chooses the term `down` on, or the operand `right` on; past the last term the lines move.
+pub(super) fn choose(app: &mut App, down: isize, right: isize) {
+    let Some(derivation) = app.derivation() else { return };
+    let lines = derivation.line;
+    if derivation.weight.is_some() {
+        return scroll(app, down);
+    }
+    let chosen = app.chosen_operand();
+    let Some(Ok(explanation)) = app.explanation() else { return };
+    let Some((term, operand)) = chosen else { return scroll(app, down) };
+    let counts: Vec<usize> = explanation.terms.iter().map(|term| term.operands.len()).collect();
+    let area = derivation::below(view::Panels::new(app).derivation.unwrap_or_default());
+    let rows = derivation::rows(app, area.width);
+    let seen = derivation::line_of(&rows, (term, operand))
+        .is_some_and(|line| (lines..lines + usize::from(area.height)).contains(&line));
+    let next = term.saturating_add_signed(down);
+    if down != 0 && (!seen || next >= counts.len() || (next == term && down < 0)) {
+        return scroll(app, down);
+    }
+    let operand = operand.saturating_add_signed(right).min(counts[next].max(1) - 1);
+    if let Some(derivation) = &mut app.derivation {
+        derivation.chosen = Some((next, operand));
+        derivation.follows = true;
+    }
+}
+
+/// Moves the lines.
+pub(super) fn scroll(app: &mut App, down: isize) {
+    if let Some(derivation) = &mut app.derivation {
+        derivation.line = derivation.line.saturating_add_signed(down);
+    }
+}
+
+/// Chooses the operand at a place of the panel; the one that is chosen is gone to.
+pub(super) fn click(app: &mut App, x: u16, y: u16) {
+    let Some(area) = view::Panels::new(app).derivation else { return };
+    let focused = std::mem::replace(&mut app.focus, Focus::Derivation) == Focus::Derivation;
+    let Some(operand) = derivation::operand_at(app, area, x, y) else { return };
+    if focused && app.chosen_operand() == Some(operand) {
+        follow(app);
+    } else if let Some(derivation) = &mut app.derivation {
+        derivation.chosen = Some(operand);
+        derivation.follows = true;
+    }
+}
+
+/// Keeps the derivation to the number under the cursor, and its lines in range.
+pub(super) fn settle(app: &mut App) {
+    let of = app.number_at_cursor();
+    let Some(derivation) = &mut app.derivation else { return };
+    if derivation.of != Some(of) {
+        derivation.turn_to(Some(of));
+    }
+    let Some(area) = view::Panels::new(app).derivation.map(derivation::below) else { return };
+    let (rows, height) = (derivation::rows(app, area.width), usize::from(area.height));
+    let Some(derivation) = app.derivation() else { return };
+    let (mut line, mut follows) = (derivation.line, derivation.follows);
+    let wanted = match &derivation.weight {
+        Some(weight) => component(weight).and_then(|at| derivation::line_of_component(&rows, at)),
+        None => app.chosen_operand().and_then(|chosen| derivation::line_of(&rows, chosen)),
+    };
+    if let Some(wanted) = wanted.filter(|_| follows) {
+        line = line.min(wanted).max((wanted + 1).saturating_sub(height));
+        follows = false;
+    }
+    line = line.min(rows.len().saturating_sub(height));
+    if let Some(derivation) = &mut app.derivation {
+        (derivation.line, derivation.follows) = (line, follows);
+    }
+}
+
+/// Which value of its row an address of a weight names.
+fn component(weight: &Address) -> Option<usize> {
+    matches!(weight.subject, Some(Subject::Weight(_))).then(|| weight.index.last().map(|(_, at)| *at))?
+}

@@ -1,0 +1,459 @@
+//! Where a number comes from: the way that led to it, its formula, its operands with their tokens, the largest terms as
+//! bars, and what they give again beside what was recorded.
+
+use std::ops::Range;
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Widget;
+
+use crate::trace::explanation::{Explanation, From, Operand, Split, Term};
+use crate::trace::frame::Number;
+use crate::trace::{Address, Axis, Subject};
+
+use super::super::app::{App, Focus};
+use super::super::derivation::Derivation;
+use super::super::explained::address_of;
+use super::super::text;
+use super::alike::{self, Factor};
+use super::figure;
+use super::paint::{put, put_line};
+
+/// The columns of a number.
+const NUMBER: usize = 12;
+/// The columns of the longest bar.
+const BAR: usize = 10;
+/// The columns of a token's text.
+const TEXT: usize = 12;
+/// The columns of what tells a term from the others.
+const WHICH: usize = 16;
+/// The parts of a split that stands before the terms.
+const SHORT: usize = 3;
+
+/// The panel.
+#[derive(Debug)]
+pub struct DerivationPanel<'a>(pub &'a App);
+
+/// A line of the panel.
+#[derive(Clone, Debug, Default)]
+pub struct Row {
+    line: Line<'static>,
+    /// The operands on it: their columns, and which operand of which term each is.
+    operands: Vec<(Range<usize>, (usize, usize))>,
+    /// The component of a weight's row that is on it.
+    component: Option<usize>,
+}
+
+struct Writer<'a> {
+    app: &'a App,
+    rows: Vec<Row>,
+    width: usize,
+}
+
+/// The area of the lines, below that of the trail.
+pub fn below(area: Rect) -> Rect {
+    Rect { y: area.y + 1, height: area.height.saturating_sub(1), ..area }.intersection(area)
+}
+
+/// All lines but the trail, wrapped to `width`; a column is left free at either side.
+pub fn rows(app: &App, width: u16) -> Vec<Row> {
+    let mut out = Writer { app, rows: Vec::new(), width: usize::from(width).saturating_sub(2) };
+    let Some(derivation) = app.derivation() else { return out.rows };
+    match (&derivation.weight, app.explanation()) {
+        (Some(weight), _) => out.weight(weight),
+        (None, Some(Ok(explanation))) => out.explanation(explanation),
+        (None, Some(Err(reason))) => {
+            out.gap();
+            out.text("This number cannot be taken apart:", app.theme.error());
+            out.text(reason, Style::new());
+        }
+        (None, None) => {
+            out.gap();
+            out.text("taking it apart …", app.theme.dim());
+        }
+    }
+    out.rows
+}
+
+/// The addresses that Enter went along, the present one last; the first ones give way.
+fn trail(app: &App, derivation: &Derivation, width: usize) -> Line<'static> {
+    let here = app.place().address(&app.index());
+    let mut way: Vec<String> = derivation.trail.iter().map(|left| left.address.to_string()).collect();
+    match &derivation.weight {
+        Some(weight) => way.push(weight.to_string()),
+        None => way.push(here),
+    }
+    let last = way.pop().unwrap_or_default();
+    let mut room = width.saturating_sub(text::width(&last));
+    let mut shown = Vec::new();
+    while let Some(before) = way.pop() {
+        let piece = format!("{before} › ");
+        // A mark that there was more needs room as well.
+        let needed = text::width(&piece) + if way.is_empty() { 0 } else { 4 };
+        if needed > room {
+            shown.push("… › ".to_owned());
+            break;
+        }
+        room -= text::width(&piece);
+        shown.push(piece);
+    }
+    shown.reverse();
+    Line::from(vec![
+        Span::styled(shown.concat(), app.theme.dim()),
+        Span::styled(text::cut(&last, width), app.theme.strong()),
+    ])
+}
+
+/// The line that has this operand.
+pub fn line_of(rows: &[Row], operand: (usize, usize)) -> Option<usize> {
+    rows.iter().position(|row| row.operands.iter().any(|(_, other)| *other == operand))
+}
+
+/// The line of a weight's row that has this component.
+pub fn line_of_component(rows: &[Row], component: usize) -> Option<usize> {
+    rows.iter().position(|row| row.component == Some(component))
+}
+
+/// The operand at a place of the panel: the one that is hit, or the only one of the line.
+pub fn operand_at(app: &App, panel: Rect, x: u16, y: u16) -> Option<(usize, usize)> {
+    let area = below(panel);
+    let line = app.derivation()?.line + usize::from(y.checked_sub(area.y)?);
+    let column = usize::from(x.checked_sub(area.x + 1)?);
+    let operands = &rows(app, area.width).get(line)?.operands.clone();
+    let hit = operands.iter().find(|(columns, _)| columns.contains(&column));
+    hit.or(operands.first()).map(|(_, operand)| *operand)
+}
+
+impl Writer<'_> {
+    fn push(&mut self, line: impl Into<Line<'static>>) {
+        self.rows.push(Row { line: line.into(), ..Row::default() });
+    }
+
+    fn gap(&mut self) {
+        self.push("");
+    }
+
+    fn text(&mut self, content: &str, style: Style) {
+        for line in text::wrap(content, self.width) {
+            self.push(Line::styled(line, style));
+        }
+    }
+
+    fn explanation(&mut self, explanation: &Explanation) {
+        let theme = self.app.theme;
+        let about = self.about(&explanation.address);
+        if !about.is_empty() {
+            self.text(&about, theme.token());
+        }
+        let mut line = vec![
+            Span::styled("recorded ", theme.dim()),
+            Span::styled(number(explanation.value), theme.strong()),
+        ];
+        if let Some(result) = explanation.result {
+            line.push(Span::styled(" · together ", theme.dim()));
+            line.push(number(result).into());
+            line.push(Span::styled(" · difference ", theme.dim()));
+            line.push(number(explanation.difference()).into());
+        }
+        self.push(line);
+        self.text(&explanation.formula, theme.code());
+        for note in &explanation.notes {
+            self.text(note, Style::new());
+        }
+        // A split into two says more than its terms do.
+        let (short, long): (Vec<_>, Vec<_>) =
+            explanation.splits.iter().partition(|split| split.parts.len() <= SHORT);
+        for split in short {
+            self.gap();
+            self.split(split);
+        }
+        if !explanation.terms.is_empty() {
+            self.gap();
+            self.terms(explanation);
+        }
+        for split in long {
+            self.gap();
+            self.split(split);
+        }
+        if let Some(figure) = explanation.figure {
+            self.gap();
+            for line in figure::lines(figure, self.width, theme) {
+                self.push(line);
+            }
+        }
+    }
+
+    fn terms(&mut self, explanation: &Explanation) {
+        let theme = self.app.theme;
+        let size = |terms: &[Term]| terms.iter().map(|term| term.product.abs()).sum::<f64>();
+        let all = size(&explanation.terms) + explanation.rest.size;
+        let largest = explanation.terms.iter().map(|term| term.product.abs()).fold(0.0, f64::max);
+        let heading = match explanation.is_sum {
+            true => {
+                "the terms, the largest first: █ adds, ░ takes away; % is their share of all sizes so far"
+            }
+            false => "operand by operand, and what stands once it was applied",
+        };
+        self.text(heading, theme.dim());
+        let factors = alike::factors(&explanation.terms).filter(|_| explanation.is_sum);
+        if let Some(factors) = &factors {
+            let name = |factor: &Factor| {
+                let runs = factor.runs.iter().map(char::to_string);
+                self.address(&factor.address, &explanation.address, runs)
+            };
+            let names: Vec<String> = factors.iter().map(name).collect();
+            self.text(&names.join(" × "), theme.strong());
+        }
+        let widths = explanation.terms.iter().zip(factors.iter().cycle()).map(|(term, factors)| {
+            if alike::fits(term, factors) { text::width(&self.which(term, factors)) } else { 0 }
+        });
+        let widest = widths.max().unwrap_or(0).min(WHICH);
+        let mut so_far = 0.0;
+        for (t, term) in explanation.terms.iter().enumerate() {
+            so_far += term.product.abs();
+            let mut head = vec![Span::styled(text::right(&number(term.product), NUMBER), Style::new())];
+            if explanation.is_sum {
+                head.push(Span::raw(" "));
+                head.push(Span::styled(bar(term.product, largest), theme.bar()));
+                let share = if all > 0.0 && all.is_finite() {
+                    format!("{:>4.0} %  ", so_far / all * 100.0)
+                } else {
+                    "       ".into()
+                };
+                head.push(Span::styled(share, theme.dim()));
+            } else {
+                head.push(Span::styled("  ← ", theme.dim()));
+            }
+            match factors.as_ref().filter(|factors| alike::fits(term, factors)) {
+                Some(factors) => self.alike(t, head, term, (factors, widest)),
+                None => self.term(t, head, &explanation.address, term),
+            }
+        }
+        if explanation.rest.count > 0 {
+            let others = match explanation.rest.count {
+                1 => "the other one".to_owned(),
+                count => format!("the other {count}"),
+            };
+            let sum = text::right(&number(explanation.rest.sum), NUMBER);
+            self.push(Line::from(vec![sum.into(), Span::styled(format!("  {others}"), theme.dim())]));
+        }
+    }
+
+    /// The head of a term, and its operands: beside it as far as there is room, the others below.
+    fn term(&mut self, t: usize, head: Vec<Span<'static>>, of: &Address, term: &Term) {
+        let theme = self.app.theme;
+        let indent = head.iter().map(|span| text::width(&span.content)).sum::<usize>();
+        let mut row = Row { line: Line::from(head), ..Row::default() };
+        let mut at = indent;
+        for (o, operand) in term.operands.iter().enumerate() {
+            let times = if o > 0 { "× " } else { "" };
+            let name = self.name(operand, of);
+            let value = number(operand.value);
+            let room = self.width.saturating_sub(indent.min(NUMBER + 2));
+            let name = text::cut(&name, room.saturating_sub(text::width(times) + text::width(&value) + 2));
+            let needed = text::width(times) + text::width(&name) + text::width(&value) + 2;
+            if at + needed > self.width && at > NUMBER + 2 {
+                let indent = " ".repeat(NUMBER + 2);
+                self.rows.push(std::mem::replace(&mut row, Row { line: indent.into(), ..Row::default() }));
+                at = NUMBER + 2;
+            }
+            row.line.push_span(Span::styled(times.to_owned(), theme.dim()));
+            let style = if self.is_chosen((t, o)) { theme.current() } else { Style::new() };
+            row.operands.push((at..at + needed, (t, o)));
+            row.line.push_span(Span::styled(name, style));
+            row.line.push_span(Span::styled(format!(" {value}"), theme.code()));
+            row.line.push_span(Span::raw(" "));
+            at += needed;
+        }
+        self.rows.push(row);
+    }
+
+    /// A term among others like it: where it differs from them, and its numbers.
+    fn alike(
+        &mut self,
+        t: usize,
+        head: Vec<Span<'static>>,
+        term: &Term,
+        (factors, which): (&[Factor], usize),
+    ) {
+        let theme = self.app.theme;
+        let mut row = Row { line: Line::from(head), ..Row::default() };
+        row.line.push_span(text::left(&self.which(term, factors), which));
+        row.line.push_span(Span::raw(" "));
+        for (o, operand) in term.operands.iter().enumerate() {
+            let times = if o > 0 { " × " } else { "" };
+            row.line.push_span(Span::styled(times, theme.dim()));
+            let at = row.line.width();
+            let style = if self.is_chosen((t, o)) { theme.current() } else { theme.code() };
+            row.line.push_span(Span::styled(text::right(&number(operand.value), NUMBER), style));
+            row.operands.push((at..at + NUMBER, (t, o)));
+        }
+        self.rows.push(row);
+    }
+
+    /// Where a term differs from others like it.
+    fn which(&self, term: &Term, factors: &[Factor]) -> String {
+        let differing = alike::differing(term, factors).into_iter().map(|(n, letter, index)| {
+            let address = address_of(&term.operands[n]);
+            let text = address.and_then(|address| self.text_at(address, letter, index));
+            text.map_or(format!("{letter}={index}"), |text| format!("{letter}={index} {text}"))
+        });
+        differing.collect::<Vec<_>>().join(",")
+    }
+
+    fn is_chosen(&self, operand: (usize, usize)) -> bool {
+        self.app.focus() == Focus::Derivation && self.app.chosen_operand() == Some(operand)
+    }
+
+    fn split(&mut self, split: &Split) {
+        let theme = self.app.theme;
+        self.text(&format!("by {}", split.by), theme.dim());
+        let largest = split.parts.iter().map(|(_, value)| value.abs()).fold(0.0, f64::max);
+        for (name, value) in &split.parts {
+            let name = text::cut(name, self.width.saturating_sub(NUMBER + BAR + 2));
+            self.push(Line::from(vec![
+                text::right(&number(*value), NUMBER).into(),
+                Span::raw(" "),
+                Span::styled(bar(*value, largest), theme.bar()),
+                Span::raw(" "),
+                name.into(),
+            ]));
+        }
+    }
+
+    /// A row of a weight, value by value.
+    fn weight(&mut self, weight: &Address) {
+        let theme = self.app.theme;
+        let about = self.about(weight);
+        if !about.is_empty() {
+            self.text(&about, theme.token());
+        }
+        let values = match self.app.weight_values(weight) {
+            None => return self.text("reading it …", theme.dim()),
+            Some(Err(reason)) => return self.text(reason, theme.error()),
+            Some(Ok(values)) => values,
+        };
+        let (letter, at) = weight.index.last().copied().unwrap_or(('i', 0));
+        let least = values.iter().copied().fold(f32::INFINITY, f32::min);
+        let most = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let [least, most] = [least, most].map(|value| number(value.into()));
+        self.text(
+            &format!(
+                "The weights were learned: nothing leads further back. Its row has {} values, from {least} to {most}; \
+                 █ above 0, ░ below.",
+                values.len()
+            ),
+            theme.dim(),
+        );
+        let largest = values.iter().map(|value| f64::from(value.abs())).fold(0.0, f64::max);
+        let digits = values.len().max(2).ilog10() as usize + 1;
+        for (i, &value) in values.iter().enumerate() {
+            let style = if i == at { theme.current() } else { Style::new() };
+            let line = Line::from(vec![
+                Span::styled(format!("{letter} {i:>digits$}"), if i == at { style } else { theme.index() }),
+                Span::styled(format!(" {}", text::right(&number(value.into()), NUMBER)), style),
+                Span::raw(" "),
+                Span::styled(bar(value.into(), largest), theme.bar()),
+            ]);
+            self.rows.push(Row { line, component: Some(i), ..Row::default() });
+        }
+    }
+
+    /// What an operand is called: its address as far as it differs from that of the number it belongs to, with the text
+    /// of its tokens.
+    fn name(&self, operand: &Operand, of: &Address) -> String {
+        let Some(address) = address_of(operand) else {
+            let From::Constant(name) = operand.from else { return String::new() };
+            return name.to_owned();
+        };
+        self.address(address, of, std::iter::empty())
+    }
+
+    /// An address as far as it differs from `of`, with the text of its tokens; `runs` are further indices.
+    fn address(&self, address: &Address, of: &Address, runs: impl Iterator<Item = String>) -> String {
+        let mut name = String::new();
+        if let Some(pass) = address.pass.filter(|_| address.pass != of.pass) {
+            name = format!("p{pass}/");
+        }
+        if let Some(layer) = address.layer.filter(|_| address.layer != of.layer) {
+            name += &format!("L{layer}/");
+        }
+        let Some(subject) = address.subject else { return name };
+        name += &subject.to_string();
+        let indices = self.indices(address, subject).map(|(letter, index, text)| match text {
+            Some((_, text)) => format!("{letter}={index} {}", text::cut(&text, TEXT)),
+            None => format!("{letter}={index}"),
+        });
+        let indices: Vec<String> = indices.chain(runs).collect();
+        if indices.is_empty() { name } else { format!("{name}[{}]", indices.join(",")) }
+    }
+
+    /// The text of the token that an index of an address stands for.
+    fn text_at(&self, address: &Address, letter: char, index: usize) -> Option<String> {
+        let (_, axis) = address.subject?.letters().into_iter().find(|(other, _)| *other == letter)?;
+        self.app.text_in(address, axis, index).map(|raw| text::cut(&text::visible(&raw), TEXT))
+    }
+
+    /// The indices of an address in order, each with what its token is called, where it has one.
+    fn indices<'s>(
+        &'s self,
+        address: &'s Address,
+        subject: Subject,
+    ) -> impl Iterator<Item = (char, usize, Option<(Axis, String)>)> + 's {
+        subject.letters().into_iter().filter_map(move |(letter, axis)| {
+            let (_, index) = *address.index.iter().find(|(other, _)| *other == letter)?;
+            let text = self.app.text_in(address, axis, index);
+            Some((letter, index, text.map(|raw| (axis, text::visible(&raw)))))
+        })
+    }
+
+    /// The tokens that an address is about: "token 4 ␣time → key 1 Once".
+    fn about(&self, address: &Address) -> String {
+        let Some(subject) = address.subject else { return String::new() };
+        let tokens = self.indices(address, subject).filter_map(|(_, index, text)| {
+            let (axis, text) = text?;
+            let name = if axis == Axis::Vocab { "id" } else { axis.name() };
+            Some(format!("{name} {index} {text}"))
+        });
+        tokens.collect::<Vec<_>>().join(" → ")
+    }
+}
+
+/// A number with the digits of a float32.
+fn number(value: f64) -> String {
+    text::full_in(Number::F32(value as f32), NUMBER)
+}
+
+/// A bar for `value` where the longest is `largest`.
+fn bar(value: f64, largest: f64) -> String {
+    let share = if largest > 0.0 && largest.is_finite() { value.abs() / largest } else { 0.0 };
+    let columns = if share.is_finite() { (share * BAR as f64).round() as usize } else { 0 };
+    text::left(&if value < 0.0 { "░" } else { "█" }.repeat(columns.min(BAR)), BAR)
+}
+
+impl Widget for DerivationPanel<'_> {
+    fn render(self, area: Rect, buf: &mut Buffer) {
+        let app = self.0;
+        let Some(derivation) = app.derivation() else { return };
+        let inner = |area: Rect| {
+            Rect { x: area.x + 1, width: area.width.saturating_sub(2), ..area }.intersection(area)
+        };
+        put_line(buf, inner(area), 0, &trail(app, derivation, inner(area).width.into()));
+        let area = below(area);
+        let (rows, inner) = (rows(app, area.width), inner(area));
+        let height = usize::from(area.height);
+        for (y, row) in rows.iter().skip(derivation.line).take(height).enumerate() {
+            put_line(buf, inner, y as u16, &row.line);
+        }
+        // A mark at the edge says that there is more.
+        let right = area.width.saturating_sub(1);
+        if derivation.line > 0 {
+            put(buf, area, right, 0, "▲", app.theme.key());
+        }
+        if derivation.line + height < rows.len() {
+            put(buf, area, right, area.height.saturating_sub(1), "▼", app.theme.key());
+        }
+    }
+}

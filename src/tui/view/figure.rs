@@ -1,0 +1,107 @@
+//! Drawings of a rule: a pair turned in its plane, a point on a curve.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::symbols::Marker;
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Widget;
+use ratatui::widgets::canvas::{self, Canvas, Circle, Points};
+
+use crate::trace::explanation::Figure;
+
+use super::super::text;
+use super::super::theme::Theme;
+
+/// Lines of a drawing; twice as many columns make it square.
+const HEIGHT: u16 = 13;
+
+/// The lines of a drawing and of what it says, `width` columns at the most.
+pub fn lines(figure: Figure, width: usize, theme: Theme) -> Vec<Line<'static>> {
+    let columns = (HEIGHT * 2).min(u16::try_from(width).unwrap_or(u16::MAX));
+    match figure {
+        Figure::Rotation { before, after, angle } => rotation(before, after, angle, columns, theme),
+        Figure::Silu { x, y } => silu(x, y, columns, theme),
+    }
+}
+
+fn rotation(before: [f64; 2], after: [f64; 2], angle: f64, columns: u16, theme: Theme) -> Vec<Line<'static>> {
+    let radius = before[0].hypot(before[1]);
+    if !(radius > 0.0 && radius.is_finite()) {
+        return vec![Line::styled("a pair of zeros stays where it is", theme.dim())];
+    }
+    let (low, high) = (-1.25 * radius, 1.25 * radius);
+    let ink = |style: Style| style.fg.unwrap_or_default();
+    let canvas =
+        Canvas::default().marker(Marker::Braille).x_bounds([low, high]).y_bounds([low, high]).paint(|draw| {
+            draw.draw(&Circle { x: 0.0, y: 0.0, radius, color: ink(theme.dim()) });
+            for (to, style) in [(before, theme.dim()), (after, theme.bar())] {
+                draw.draw(&canvas::Line { x1: 0.0, y1: 0.0, x2: to[0], y2: to[1], color: ink(style) });
+            }
+            draw.layer();
+            draw.print(before[0], before[1], Line::styled("○", theme.strong()));
+            draw.print(after[0], after[1], Line::styled("●", theme.key()));
+        });
+    let mut lines = drawn(canvas, columns);
+    let pair = |[a, b]: [f64; 2]| format!("({}, {})", text::real(a), text::real(b));
+    let degrees = angle.to_degrees();
+    lines.push(Line::from(vec![
+        Span::styled("○ ", theme.strong()),
+        format!("before {}", pair(before)).into(),
+        Span::styled("  ● ", theme.key()),
+        format!("after {}", pair(after)).into(),
+    ]));
+    lines.push(Line::styled(
+        format!("across: the first of the pair; upwards: the second; turned by {degrees:.1}°"),
+        theme.dim(),
+    ));
+    lines
+}
+
+fn silu(x: f64, y: f64, columns: u16, theme: Theme) -> Vec<Line<'static>> {
+    if !(x.is_finite() && y.is_finite()) {
+        return Vec::new();
+    }
+    let reach = x.abs().max(4.0) * 1.2;
+    let curve: Vec<(f64, f64)> = (0..=400)
+        .map(|i| (f64::from(i) / 200.0 - 1.0) * reach)
+        .map(|x| (x, x / (1.0 + (-x).exp())))
+        .collect();
+    let ink = |style: Style| style.fg.unwrap_or_default();
+    let canvas =
+        Canvas::default().marker(Marker::Braille).x_bounds([-reach, reach]).y_bounds([-reach, reach]).paint(
+            |draw| {
+                draw.draw(&canvas::Line { x1: -reach, y1: 0.0, x2: reach, y2: 0.0, color: ink(theme.dim()) });
+                draw.draw(&canvas::Line { x1: 0.0, y1: -reach, x2: 0.0, y2: reach, color: ink(theme.dim()) });
+                draw.layer();
+                draw.draw(&Points { coords: &curve, color: ink(theme.bar()) });
+                draw.layer();
+                draw.print(x, y, Line::styled("●", theme.key()));
+            },
+        );
+    let mut lines = drawn(canvas, columns);
+    lines.push(Line::from(vec![
+        Span::styled("● ", theme.key()),
+        format!("gate {} → {}", text::real(x), text::real(y)).into(),
+    ]));
+    lines.push(Line::styled(
+        format!("both axes from −{reach:.1} to {reach:.1}; across: the gate"),
+        theme.dim(),
+    ));
+    lines
+}
+
+/// A canvas as lines of text.
+fn drawn(canvas: Canvas<'_, impl Fn(&mut canvas::Context<'_>)>, columns: u16) -> Vec<Line<'static>> {
+    let area = Rect::new(0, 0, columns, HEIGHT);
+    let mut buf = Buffer::empty(area);
+    canvas.render(area, &mut buf);
+    let line = |y: u16| {
+        let spans = (0..columns).map(|x| {
+            let cell = &buf[(x, y)];
+            Span::styled(cell.symbol().to_owned(), cell.style())
+        });
+        Line::from(spans.collect::<Vec<_>>())
+    };
+    (0..HEIGHT).map(line).collect()
+}

@@ -1,0 +1,266 @@
+//! Where a number comes from, on a real model: from any number back to an embedding, and every key on the way.
+
+use std::sync::Arc;
+
+use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
+use llama_trace::backend::cpu::Cpu;
+use llama_trace::checkpoint;
+use llama_trace::config::Precision;
+use llama_trace::generate::{Sampler, Sampling};
+use llama_trace::model::Model;
+use llama_trace::replay::{DEFAULT_MEMORY, Live, Start};
+use llama_trace::tokenizer::{self, Tokenizer};
+use llama_trace::trace::{Address, Source, Status, Step};
+use llama_trace::tui::OpenAt;
+use llama_trace::tui::app::{App, Focus};
+use llama_trace::tui::events::action_of;
+use llama_trace::tui::open::open;
+use llama_trace::tui::theme::{Depth, Theme};
+use llama_trace::tui::update::update;
+use llama_trace::tui::view::Panels;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+use crate::stage::text_of;
+
+/// The viewer on a model that runs.
+struct Desk {
+    app: App,
+    live: Live,
+    size: (u16, u16),
+}
+
+impl Desk {
+    /// The built-in model on "Once upon a time", with the cursor at an address.
+    fn at(address: &str, size: (u16, u16)) -> Self {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/builtin/tokenizer.json");
+        let tokenizer: Arc<dyn Tokenizer> = Arc::from(tokenizer::open(folder.as_ref()).unwrap());
+        let ids = tokenizer.encode("Once upon a time").unwrap();
+        let checkpoint = checkpoint::open(None).unwrap();
+        let model = Model::load(&checkpoint, Cpu::default()).unwrap();
+        Self::on(model, ids, Some(tokenizer), address, size)
+    }
+
+    fn on(
+        model: Model<Cpu>,
+        ids: Vec<u32>,
+        tokenizer: Option<Arc<dyn Tokenizer>>,
+        address: &str,
+        size: (u16, u16),
+    ) -> Self {
+        let sampler = Sampler::new(Sampling { temperature: 0.8, top_k: 20, top_p: 0.9, seed: 3 }).unwrap();
+        let start = Start {
+            ids,
+            draws: 3,
+            sampler,
+            tokenizer,
+            eos: Vec::new(),
+            memory: DEFAULT_MEMORY,
+            context: Some(64),
+        };
+        let mut live = Live::start(Arc::new(model), start).unwrap();
+        while live.status() != Status::Idle {
+            live.poll().unwrap();
+            std::thread::yield_now();
+        }
+        let app = App::new(live.outline().clone(), Theme::new(Depth::None), size);
+        let mut desk = Self { app, live, size };
+        desk.go(address);
+        desk
+    }
+
+    fn go(&mut self, address: &str) {
+        let at = OpenAt { at: Some(Address::parse(address).unwrap()), ..OpenAt::default() };
+        open(&mut self.app, &at).unwrap();
+        self.wait();
+    }
+
+    /// Until everything that the screen asks for is there.
+    fn wait(&mut self) {
+        loop {
+            self.app.sync(&mut self.live);
+            if self.live.status() == Status::Idle && !self.app.sync(&mut self.live) {
+                return;
+            }
+            self.live.poll().unwrap();
+            std::thread::yield_now();
+        }
+    }
+
+    fn event(&mut self, event: Event) -> &mut Self {
+        if let Some(action) = action_of(&self.app, event) {
+            update(&mut self.app, action);
+        }
+        self.wait();
+        self
+    }
+
+    fn key(&mut self, code: KeyCode) -> &mut Self {
+        self.event(Event::Key(KeyEvent::new(code, KeyModifiers::NONE)))
+    }
+
+    fn address(&self) -> String {
+        self.app.place().address(&self.app.index())
+    }
+
+    fn screen(&self) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(self.size.0, self.size.1)).unwrap();
+        terminal.draw(|frame| frame.render_widget(&self.app, frame.area())).unwrap();
+        text_of(terminal.backend().buffer())
+    }
+
+    #[track_caller]
+    fn shows(&self, text: &str) {
+        let screen = self.screen();
+        assert!(screen.contains(text), "`{text}` is not on the screen:\n{screen}");
+    }
+
+    #[track_caller]
+    fn hides(&self, text: &str) {
+        let screen = self.screen();
+        assert!(!screen.contains(text), "`{text}` is on the screen:\n{screen}");
+    }
+}
+
+#[test]
+fn enter_takes_the_number_under_the_cursor_apart_beside_the_tensor_or_under_it() {
+    for size in [(80, 24), (100, 30), (120, 40), (200, 60)] {
+        let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", size);
+        desk.hides("where from ─");
+        desk.key(KeyCode::Enter);
+        let panels = Panels::new(&desk.app);
+        let (tensor, derivation) = (panels.middle.unwrap(), panels.derivation.unwrap());
+        assert!(tensor.intersection(derivation).is_empty(), "{size:?}");
+        assert_eq!(desk.app.focus(), Focus::Derivation);
+        desk.shows("token 3 ␣a → key 1 Once");
+        desk.shows("recorded 47.01256 · together 47.01256");
+        let value = desk.app.tensor().unwrap().get(&desk.app.index());
+        assert_eq!(value.map(llama_trace::tui::text::full).as_deref(), Some("47.01256"));
+        desk.key(KeyCode::Esc).hides("together 47");
+        assert_eq!(desk.app.focus(), Focus::Tensor);
+    }
+    // Where there is no room for both, Tab shows the one or the other.
+    let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", (60, 16));
+    desk.key(KeyCode::Enter).shows("together 47.01256");
+    desk.key(KeyCode::Tab).hides("together 47");
+}
+
+#[test]
+fn terms_are_named_once_and_have_their_tokens_bars_and_shares() {
+    let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", (200, 60));
+    desk.key(KeyCode::Enter);
+    desk.shows("xq_rope[t=3 ␣a,h=2,c] × keys[k=1 Once,h=2,c]");
+    desk.shows("15.763332 ██████████  27 %  c=9     2.4996138 ×    6.3063073");
+    desk.shows("-3.4153893 ░░");
+    desk.shows("content: both tokens at one position");
+    desk.shows("pair 0, 2.0000 radians apart");
+    desk.key(KeyCode::BackTab);
+    assert_eq!(desk.app.focus(), Focus::Tensor);
+    desk.go("p0/L1/attn_heads[t=3,h=2,c=5]");
+    desk.shows("softmax[h=2,t=3 ␣a,k] × values[h=2,c=5,k]");
+    desk.shows("k=1 Once");
+    // Of a mixed key and a bias each term is named for itself.
+    desk.go("p0/L1/attn_residual[t=3,d=5]");
+    desk.shows("L0/ffn_residual[t=3 ␣a,d=5]");
+}
+
+#[test]
+fn enter_alone_leads_from_a_logit_to_a_row_of_the_embedding_and_backspace_all_the_way_back() {
+    let mut desk = Desk::at("p1/logits[t=0,v=11]", (120, 40));
+    desk.key(KeyCode::Enter);
+    let mut way = vec![desk.address()];
+    while desk.app.derivation().unwrap().weight.is_none() {
+        desk.key(KeyCode::Enter);
+        assert!(way.len() < 60, "{way:?}");
+        if desk.app.derivation().unwrap().weight.is_none() {
+            way.push(desk.address());
+            desk.shows(&format!("› {}", desk.address()));
+        }
+    }
+    assert!(way.last().unwrap().contains("/embedding["), "{way:?}");
+    let id = desk.app.token(0).unwrap().id;
+    desk.shows(&format!("› tok_embeddings[v={id},d="));
+    desk.key(KeyCode::PageUp).key(KeyCode::PageUp).key(KeyCode::PageUp).shows("The weights were learned");
+    desk.key(KeyCode::Enter);
+    assert!(desk.app.message().unwrap().text.contains("Backspace goes back"));
+    desk.key(KeyCode::Backspace);
+    while let Some(address) = way.pop() {
+        assert_eq!(desk.address(), address);
+        desk.shows("recorded ");
+        desk.key(KeyCode::Backspace);
+    }
+    assert!(desk.app.derivation().is_none(), "the last one closes it");
+    let before = desk.app.place();
+    desk.key(KeyCode::Backspace);
+    assert_ne!(desk.app.place(), before, "without a derivation it is a step back");
+}
+
+#[test]
+fn an_operand_is_chosen_by_arrows_or_by_a_click_and_the_choice_is_there_on_coming_back() {
+    let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", (120, 40));
+    desk.key(KeyCode::Enter).key(KeyCode::Down).key(KeyCode::Down).key(KeyCode::Right).key(KeyCode::Enter);
+    assert_eq!(desk.address(), "p0/L1/keys[k=1,h=2,c=24]");
+    desk.key(KeyCode::Backspace);
+    assert_eq!((desk.address(), desk.app.chosen_operand()), ("p0/L1/qk[h=2,t=3,k=1]".into(), Some((2, 1))));
+    // A click chooses, another one goes.
+    let screen = desk.screen();
+    let (y, line) = screen.lines().enumerate().find(|(_, line)| line.contains("c=9 ")).unwrap();
+    let x = line.chars().take_while(|c| *c != '×').count() + 4;
+    let (column, row) = (u16::try_from(x).unwrap(), u16::try_from(y).unwrap());
+    let kind = MouseEventKind::Down(MouseButton::Left);
+    let click = Event::Mouse(MouseEvent { kind, column, row, modifiers: KeyModifiers::NONE });
+    desk.event(click.clone());
+    assert_eq!(desk.app.chosen_operand(), Some((0, 1)));
+    desk.event(click);
+    assert_eq!(desk.address(), "p0/L1/keys[k=1,h=2,c=9]");
+    // Another cell has a derivation of its own, in which nothing is chosen yet.
+    desk.key(KeyCode::Tab).key(KeyCode::Tab).key(KeyCode::Tab);
+    assert_eq!(desk.app.focus(), Focus::Tensor);
+    desk.key(KeyCode::Left);
+    desk.shows("recorded ");
+    assert_eq!(desk.app.derivation().unwrap().chosen, None);
+}
+
+#[test]
+fn a_rotation_and_a_gate_are_drawn() {
+    let mut desk = Desk::at("p0/L1/xq_rope[t=3,h=2,c=4]", (200, 60));
+    desk.key(KeyCode::Enter).shows("turned by 0.3000 radians is");
+    desk.shows("○ before (0.8616, -0.3880)  ● after (0.9378, -0.1161)");
+    desk.shows("turned by 17.2°");
+    desk.go("p0/L1/ffn_silu[t=3,f=2]");
+    desk.shows("● gate -1.9740 → -0.2408");
+}
+
+/// Every number of every kind of stage has a derivation, whose values are those of the run, in every precision.
+#[test]
+fn every_step_has_a_derivation_that_gives_the_recorded_value_again() {
+    for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/golden/gqa");
+        let checkpoint = checkpoint::open(Some(folder.as_ref())).unwrap();
+        let model = Model::load(&checkpoint, Cpu::default().with_precision(precision)).unwrap();
+        let mut desk = Desk::on(model, vec![1, 5, 9, 3, 7], None, "p0/tokens[t=0]", (120, 40));
+        desk.key(KeyCode::Enter);
+        let steps = desk.app.walk().len();
+        for pass in 0..2 {
+            for number in 0..steps {
+                let place = desk.app.walk().at(number);
+                desk.go(&format!("p{pass}/{}", place.path().split_once('/').unwrap().1));
+                let Some(Ok(explanation)) = desk.app.explanation() else { panic!("{}", desk.screen()) };
+                let difference = explanation.difference().abs();
+                assert!(difference <= 1e-5 * explanation.value.abs().max(1.0), "{explanation:?}");
+                let shown = desk.app.tensor().unwrap().get(&desk.app.index());
+                let value = match shown.unwrap() {
+                    llama_trace::trace::frame::Number::F32(value) => f64::from(value),
+                    llama_trace::trace::frame::Number::I64(value) => value as f64,
+                };
+                let same = value.to_bits() == explanation.value.to_bits() || value.is_nan();
+                assert!(same, "{}: {value} and {}", desk.address(), explanation.value);
+                desk.screen();
+                if matches!(desk.app.place().step, Step::View(_)) {
+                    continue;
+                }
+                desk.shows("recorded ");
+            }
+        }
+    }
+}
