@@ -52,6 +52,10 @@ pub struct ModelConfig {
     pub tied: bool,
 }
 
+/// The version of the arithmetic: it grows where a stage gets other bits than before from the same weights, tokens,
+/// precision and kernel. What a trace keeps was computed with the version that it names.
+pub const ARITHMETIC: u32 = 1;
+
 /// The arithmetic that a model runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -59,6 +59,7 @@ pub mod generate;
 pub mod hub;
 pub mod model;
 pub mod ops;
+pub mod record;
 pub mod replay;
 pub mod stop;
 pub mod tokenizer;

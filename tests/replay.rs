@@ -21,6 +21,8 @@ mod memory;
 mod other;
 #[path = "replay/ragged.rs"]
 mod ragged;
+#[path = "replay/recorded.rs"]
+mod recorded;
 #[path = "replay/sequences.rs"]
 mod sequences;
 #[path = "replay/stop.rs"]

@@ -173,6 +173,29 @@ pub(super) struct ExportArgs {
 }
 
 #[derive(Args, Debug)]
+pub(super) struct RecordArgs {
+    #[command(flatten)]
+    pub(super) run: RunArgs,
+
+    /// The file to write; nothing may be there
+    #[arg(long, short, value_name = "FILE")]
+    pub(super) output: PathBuf,
+
+    /// What of the run to keep
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t = KeepName::Minimal)]
+    pub(super) keep: KeepName,
+
+    /// The most bytes that the file may have, as 64MiB or 2GiB; what is left out is said before the run [default: no
+    /// limit]
+    #[arg(long, value_name = "SIZE", value_parser = memory::any)]
+    pub(super) budget: Option<usize>,
+
+    /// Take the place of a file that is there
+    #[arg(long)]
+    pub(super) force: bool,
+}
+
+#[derive(Args, Debug)]
 pub(super) struct LogArgs {
     #[command(flatten)]
     pub(super) run: RunArgs,
@@ -388,6 +411,16 @@ pub(super) struct CpuArgs {
     /// Number type of the cached keys and values [default: bf16 in --precision bf16, else f32]
     #[arg(long, value_enum, value_name = "TYPE")]
     pub(super) cache_dtype: Option<CacheDtypeName>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum KeepName {
+    /// Every stage
+    All,
+    /// What cannot be derived from other stages; the rest is derived when somebody looks
+    Minimal,
+    /// The tokens, and statistics of every stage
+    Stats,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -9,6 +9,7 @@ mod manifest;
 mod target;
 
 use self::files::Files;
+pub(super) use self::manifest::drawing;
 use self::target::Target;
 pub(super) use self::target::take_back_left;
 use super::ExportArgs;

@@ -5,15 +5,19 @@ use crate::replay::LEAST_MEMORY;
 /// The units and their bytes.
 const UNITS: [(&str, usize); 3] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
-/// Reads a size. The answer to anything else is for the command line's parser to print.
+/// Reads a size that the values can be held in. The answer to anything else is for the command line's parser to print.
 pub(super) fn parse(text: &str) -> Result<usize, String> {
+    match any(text)? {
+        size if size >= LEAST_MEMORY => Ok(size),
+        _ => Err(format!("at least {} is needed", written(LEAST_MEMORY))),
+    }
+}
+
+/// Reads a size.
+pub(super) fn any(text: &str) -> Result<usize, String> {
     let unit = UNITS.iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)));
     let size = unit.and_then(|(number, &bytes)| number.trim().parse::<usize>().ok()?.checked_mul(bytes));
-    match size {
-        Some(size) if size >= LEAST_MEMORY => Ok(size),
-        Some(_) => Err(format!("at least {} is needed", written(LEAST_MEMORY))),
-        None => Err("expected a whole number of KiB, MiB or GiB, as 64MiB".to_owned()),
-    }
+    size.ok_or_else(|| "expected a whole number of KiB, MiB or GiB, as 64MiB".to_owned())
 }
 
 /// A size in the largest unit that it is a whole number of.

@@ -19,6 +19,7 @@ mod memory;
 mod output;
 mod progress;
 mod prompt;
+mod record;
 #[cfg(test)]
 mod recorded;
 mod shell;
@@ -36,8 +37,8 @@ use clap::{Parser, Subcommand};
 use crate::error::{Result, printable, printable_text};
 use args::{
     AttributeArgs, BenchArgs, BenchFormat, CacheDtypeName, ChatArgs, CheckArgs, CheckFormat, CpuArgs,
-    DeviceName, ExplainArgs, ExportArgs, LensArgs, LogArgs, LogFormat, MemoryArgs, ModelArgs, OpenArgs,
-    PrecisionName, RunArgs, SamplingArgs, SelectArgs, TokenizeArgs, Weights,
+    DeviceName, ExplainArgs, ExportArgs, KeepName, LensArgs, LogArgs, LogFormat, MemoryArgs, ModelArgs,
+    OpenArgs, PrecisionName, RecordArgs, RunArgs, SamplingArgs, SelectArgs, TokenizeArgs, Weights,
 };
 
 /// Step through a real Llama: every stage of the forward pass, with true shapes and true values.
@@ -77,6 +78,7 @@ Examples:
   llama-trace chat --system \"You explain how Llama works.\"
   llama-trace log --prompt \"Hello\" --values --layer 0 --stage scores,softmax
   llama-trace export --prompt \"Hello\" --out dump -n 3
+  llama-trace record --prompt \"Hello\" --output hello.trace -n 3
   llama-trace tokenize \"Hello world\" --merges
 
 Exit codes: 0 done, 1 a check does not hold, 2 wrong options, 3 wrong model or tokenizer file, 4 wrong prompt,
@@ -86,6 +88,8 @@ Exit codes: 0 done, 1 a check does not hold, 2 wrong options, 3 wrong model or t
 enum Command {
     /// Write every stage of the pass as .npy files with a manifest
     Export(ExportArgs),
+    /// Record a run in one file, to open, compare and read elsewhere
+    Record(RecordArgs),
     /// Print the forward pass in order, one line a step
     Log(LogArgs),
     /// Show where a number comes from: its operands, the largest first
@@ -165,6 +169,7 @@ impl Cli {
     pub fn run(self) -> Result<()> {
         match self.command {
             Some(Command::Export(args)) => device::run(&args),
+            Some(Command::Record(args)) => device::run(&args),
             Some(Command::Log(args)) => device::run(&args),
             Some(Command::Explain(args)) => device::run(&args),
             Some(Command::Lens(args)) => device::run(&args),

@@ -34,6 +34,8 @@ pub struct Sequence<B: Backend> {
     waiting: Vec<u32>,
     /// Tokens that end a text.
     ends: Vec<u32>,
+    /// Tokens that come next whatever is drawn, the last of them first.
+    forced: Vec<u32>,
     /// Tokens that may still be drawn.
     left: usize,
     /// Whether one that ends the text was drawn last.
@@ -54,6 +56,7 @@ impl<B: Backend> Sequence<B> {
             ran: Vec::new(),
             waiting: Vec::new(),
             ends: Vec::new(),
+            forced: Vec::new(),
             left: 0,
             at_end: false,
             capacity,
@@ -76,6 +79,12 @@ impl<B: Backend> Sequence<B> {
         } else {
             None
         }
+    }
+
+    /// Has `ids` come next, one after each pass, whatever is drawn.
+    pub fn force(&mut self, mut ids: Vec<u32>) {
+        ids.reverse();
+        self.forced = ids;
     }
 
     /// The tokens that the next pass reads.
@@ -218,6 +227,7 @@ pub(super) fn pass<B: Backend, P: Probe>(
     }
     let draw = |(span, sequence): (usize, &mut &mut Sequence<B>)| {
         let drawn = sequence.draw(model, work, (pass, span), probe)?;
+        let drawn = sequence.forced.pop().unwrap_or(drawn);
         sequence.left = sequence.left.saturating_sub(1);
         sequence.at_end = sequence.ends.contains(&drawn);
         sequence.waiting = vec![drawn];

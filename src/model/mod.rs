@@ -1,5 +1,6 @@
 //! The model: its weights, its cache, and the one forward pass. Read [`forward`] first.
 
+mod fingerprint;
 pub mod forward;
 pub mod kv_cache;
 mod observe;
@@ -13,6 +14,7 @@ use crate::error::Result;
 use crate::ops;
 use crate::trace::{ModelCard, Sizes};
 
+pub use fingerprint::Fingerprint;
 pub use forward::Activations;
 pub use kv_cache::KvCache;
 pub use weights::{LayerWeights, Linear, Weights};

@@ -10,8 +10,9 @@ use std::thread::{self, JoinHandle};
 
 use ndarray::{ArrayD, IxDyn};
 
+use super::serve::{Member, NO_LAYER, Progress, Reply, Request, Serves, lock, serve};
 use super::store::Store;
-use super::worker::{Member, NO_LAYER, Progress, Reply, Request, Worker, lock};
+use super::worker::Worker;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::generate::{Ended, Sampler, Session};
@@ -32,11 +33,25 @@ pub const LEAST_MEMORY: usize = 16 << 20;
 /// Values that are summed up or sorted at once; more of them are the worker's.
 const AT_ONCE: usize = 1 << 18;
 
+/// What gives tokens their texts.
+pub(super) type Label = Box<dyn Fn(u32) -> String>;
+
+/// A run that is there whole, for [`Live::over`].
+pub(super) struct Over {
+    pub(super) outline: Outline,
+    pub(super) store: Arc<Mutex<Store>>,
+    pub(super) label: Label,
+    pub(super) member: Member,
+    pub(super) stop: Stop,
+    /// Why no pass follows its last.
+    pub(super) why: Error,
+}
+
 /// A live run, seen from the viewer's side.
 pub struct Live {
     outline: Outline,
     store: Arc<Mutex<Store>>,
-    tokenizer: Option<Arc<dyn Tokenizer>>,
+    label: Label,
     requests: Sender<Request>,
     replies: Receiver<Reply>,
     progress: Arc<Progress>,
@@ -86,15 +101,17 @@ impl Live {
     /// Where the prompt cannot be run, or no thread can be started.
     pub fn start<B: Backend + 'static>(model: Arc<Model<B>>, start: Start) -> Result<Self> {
         let store = Arc::new(Mutex::new(Store::new(start.memory)));
-        Self::start_as(Member::alone(), store, model, start)
+        Self::start_as(Member::alone(), store, model, start, Vec::new())
     }
 
-    /// Begins one of the sequences of a model, whose frames share a store.
+    /// Begins one of the sequences of a model, whose frames share a store. After its prompt come the `forced` tokens,
+    /// whatever is drawn.
     pub(super) fn start_as<B: Backend + 'static>(
         member: Member,
         store: Arc<Mutex<Store>>,
         model: Arc<Model<B>>,
         start: Start,
+        forced: Vec<u32>,
     ) -> Result<Self> {
         let Start { ids, draws, sampler, tokenizer, eos, memory: _, context } = start;
         let session = match context {
@@ -117,10 +134,14 @@ impl Live {
             passes: Vec::new(),
         };
         let (shared, seen) = (Arc::clone(&store), Arc::clone(&progress));
+        let label: Label = match tokenizer {
+            Some(tokenizer) => Box::new(move |id| tokenizer.label(id)),
+            None => Box::new(|id| format!("#{id}")),
+        };
         let mut live = Self {
             outline,
             store,
-            tokenizer,
+            label,
             requests,
             replies,
             progress,
@@ -142,10 +163,15 @@ impl Live {
             .spawn(move || {
                 let session = Session::with_capacity(&model, sampler, capacity).and_then(|mut session| {
                     session.begin(ids, &eos, usize::MAX)?;
+                    session.sequence.force(forced);
                     Ok(session)
                 });
                 match session {
-                    Ok(session) => Worker::new(session, shared, seen, member).serve(&inbox, &outbox),
+                    Ok(session) => {
+                        let worker = Worker::new(session, shared, Arc::clone(&seen), member.clone());
+                        let stop = model.backend.stop();
+                        serve(worker, (&member, &seen), stop, true, (&inbox, &outbox));
+                    }
                     // Whoever reads it may be gone.
                     Err(error) => drop(outbox.send(Reply::Pass(dims, Err(error)))),
                 }
@@ -153,6 +179,42 @@ impl Live {
             .map_err(|error| Error::no_thread("for the model", &error))?;
         live.worker = Some(worker);
         Ok(live)
+    }
+
+    /// The viewer's side of a run that is there whole; `who` answers for it on a new thread.
+    ///
+    /// # Errors
+    /// Where no thread can be started.
+    pub(super) fn over(run: Over, who: impl Serves + Send + 'static) -> Result<Self> {
+        let Over { outline, store, label, member, stop, why } = run;
+        let (requests, inbox) = channel();
+        let (outbox, replies) = channel();
+        let progress = Arc::new(Progress::default());
+        let (seen, asked) = (Arc::clone(&progress), stop.clone());
+        let worker = thread::Builder::new()
+            .name("trace".into())
+            .spawn(move || serve(who, (&member, &seen), &asked, false, (&inbox, &outbox)))
+            .map_err(|error| Error::no_thread("for the trace", &error))?;
+        let capacity = outline.passes.last().map_or(0, |pass| pass.dims.keys());
+        Ok(Self {
+            outline,
+            store,
+            label,
+            requests,
+            replies,
+            progress,
+            stop,
+            pending: HashSet::new(),
+            failed: HashMap::new(),
+            fresh: HashMap::new(),
+            spreads: HashMap::new(),
+            draws: 0,
+            advancing: false,
+            ended: None,
+            capacity,
+            stopped: Some(why),
+            worker: Some(worker),
+        })
     }
 
     /// Whether the first pass is not done yet.
@@ -412,6 +474,6 @@ impl Source for Live {
     }
 
     fn token_text(&self, id: u32) -> String {
-        self.tokenizer.as_ref().map_or_else(|| format!("#{id}"), |tokenizer| tokenizer.label(id))
+        (self.label)(id)
     }
 }

@@ -3,9 +3,14 @@
 
 pub mod derive;
 mod live;
+mod operands;
+pub mod recorded;
 mod sequences;
+mod serve;
 mod store;
+mod together;
 mod worker;
 
 pub use live::{DEFAULT_MEMORY, LEAST_MEMORY, Live, Start};
+pub use recorded::Recorded;
 pub use sequences::Sequences;

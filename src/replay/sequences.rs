@@ -4,8 +4,8 @@
 use std::sync::{Arc, Mutex};
 
 use super::live::{Live, Start};
+use super::serve::Member;
 use super::store::Store;
-use super::worker::Member;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::model::{KvCache, Model};
@@ -54,6 +54,6 @@ impl<B: Backend + 'static> Sequences<B> {
             start.context = start.context.or_else(|| Some(part()));
         }
         let member = Member { sequence, sequences, turn: Arc::clone(&self.turn) };
-        Live::start_as(member, Arc::clone(&self.store), Arc::clone(&self.model), start)
+        Live::start_as(member, Arc::clone(&self.store), Arc::clone(&self.model), start, Vec::new())
     }
 }

@@ -8,21 +8,20 @@
 mod explanation;
 mod lens;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use ndarray::{ArrayD, IxDyn};
 
 use super::derive::{derive, is_derived, values};
+use super::operands;
+use super::serve::{Member, Progress, Reply, Serves, lock};
 use super::store::Store;
 use crate::backend::{Backend, Span};
 use crate::error::{Error, Result};
-use crate::generate::{Ended, Next, Session};
+use crate::generate::{Next, Session};
 use crate::model::forward;
-use crate::stop::Stop;
 use crate::trace::block::Cutting;
 use crate::trace::spread::Counting;
 use crate::trace::stage::{Input, Section};
@@ -30,89 +29,6 @@ use crate::trace::{
     Answer, Block, Frame, FrameData, NoProbe, Order, Part, PassDims, Probe, Query, Recorder, Region, Select,
     Site, Sizes, Spread, Stage, Values,
 };
-
-/// What the viewer asks the worker for.
-pub(super) enum Request {
-    Answer(Query),
-    Cancel(Query),
-    Advance,
-    /// Nothing of what was asked for before is to be begun any more.
-    Stop,
-}
-
-/// What the worker answers.
-pub(super) enum Reply {
-    Answer(Query, Result<Answer>),
-    /// The tokens that the pass read, the one that was drawn, and why no pass follows.
-    Pass(PassDims, Result<(Vec<u32>, u32, Option<Ended>)>),
-}
-
-/// [`Progress::layer`] outside the layers.
-pub(super) const NO_LAYER: usize = usize::MAX;
-
-/// What both sides see of the work.
-#[derive(Debug)]
-pub(super) struct Progress {
-    /// The layer that is being computed.
-    pub(super) layer: AtomicUsize,
-    /// Whether the viewer is gone.
-    pub(super) over: AtomicBool,
-    /// Held while work begins or ends, so that a request to stop meets the work that it is meant for.
-    working: Mutex<bool>,
-}
-
-impl Default for Progress {
-    fn default() -> Self {
-        let working = Mutex::new(false);
-        Self { layer: AtomicUsize::new(NO_LAYER), over: AtomicBool::new(false), working }
-    }
-}
-
-impl Progress {
-    fn set(&self, layer: Option<usize>) {
-        self.layer.store(layer.unwrap_or(NO_LAYER), Ordering::Relaxed);
-    }
-
-    /// Asks the work under way to stop, if there is any.
-    pub(super) fn stop(&self, stop: &Stop) {
-        if *lock(&self.working) {
-            stop.ask();
-        }
-    }
-
-    fn begin(&self) {
-        *lock(&self.working) = true;
-    }
-
-    fn end(&self, stop: &Stop) {
-        let mut working = lock(&self.working);
-        *working = false;
-        stop.clear();
-        self.set(None);
-    }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic while the lock was held leaves at worst a frame missing.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Which of the sequences of a model a run is.
-#[derive(Clone, Debug)]
-pub(super) struct Member {
-    pub(super) sequence: usize,
-    pub(super) sequences: usize,
-    /// Held by who computes. Their model has one request to stop, which so meets the one that it is meant for; and
-    /// side by side they would only share the processor.
-    pub(super) turn: Arc<Mutex<()>>,
-}
-
-impl Member {
-    /// The only one.
-    pub(super) fn alone() -> Self {
-        Self { sequence: 0, sequences: 1, turn: Arc::default() }
-    }
-}
 
 /// Who has passes run, and parts of them again.
 pub(super) struct Worker<'m, B: Backend> {
@@ -153,77 +69,7 @@ impl<P: Probe> Probe for Watch<'_, P> {
     }
 }
 
-impl<'m, B: Backend> Worker<'m, B> {
-    pub(super) fn new(
-        mut session: Session<'m, B>,
-        store: Arc<Mutex<Store>>,
-        progress: Arc<Progress>,
-        member: Member,
-    ) -> Self {
-        session.sequence.number = member.sequence;
-        Self { session, store, progress, member, passes: Vec::new(), at: None, answers: HashMap::new() }
-    }
-
-    /// Runs the prompt, then answers requests, one after the other, until the viewer is gone. What is asked for comes
-    /// before further passes.
-    pub(super) fn serve(mut self, inbox: &Receiver<Request>, outbox: &Sender<Reply>) {
-        let stop = self.session.model.backend.stop().clone();
-        let (mut advance, mut queries) = (true, VecDeque::new());
-        loop {
-            let mut first = None;
-            if !advance && queries.is_empty() {
-                let Ok(request) = inbox.recv() else { return };
-                first = Some(request);
-            }
-            let turn = Arc::clone(&self.member.turn);
-            let turn = lock(&turn);
-            // From here on a request to stop meets the work, and what was asked for before it is found in the inbox.
-            self.progress.begin();
-            if self.progress.over.load(Ordering::SeqCst) {
-                return self.progress.end(&stop);
-            }
-            let mut stopped = Vec::new();
-            for request in first.into_iter().chain(inbox.try_iter()) {
-                match request {
-                    Request::Advance => advance = true,
-                    Request::Answer(query) => queries.push_back(query),
-                    Request::Cancel(query) => queries.retain(|waiting| *waiting != query),
-                    Request::Stop => {
-                        let waiting = queries.drain(..);
-                        stopped.extend(waiting.map(|query| Reply::Answer(query, Err(interrupted()))));
-                        if std::mem::take(&mut advance) {
-                            let dims = self.session.next_pass(self.session.waiting().len());
-                            stopped.push(Reply::Pass(dims, Err(interrupted())));
-                        }
-                    }
-                }
-            }
-            let reply = match queries.pop_front() {
-                Some(query) => {
-                    let answer = self.answer(&query);
-                    Some(Reply::Answer(query, answer))
-                }
-                None if !advance => None,
-                None => {
-                    advance = false;
-                    let ids = self.session.waiting().to_vec();
-                    let (dims, result) = self.pass(&ids);
-                    let ended = match self.session.next() {
-                        Next::Pass(_) => None,
-                        Next::Ended(ended) => Some(ended),
-                    };
-                    Some(Reply::Pass(dims, result.map(|sampled| (ids, sampled, ended))))
-                }
-            };
-            self.progress.end(&stop);
-            drop(turn);
-            let mut replies = stopped.into_iter().chain(reply);
-            if replies.any(|reply| outbox.send(reply).is_err()) || self.progress.over.load(Ordering::SeqCst) {
-                return;
-            }
-        }
-    }
-
+impl<B: Backend> Serves for Worker<'_, B> {
     fn answer(&mut self, query: &Query) -> Result<Answer> {
         match query {
             Query::Block(site, region) => self.block(*site, region).map(Answer::Block),
@@ -234,6 +80,32 @@ impl<'m, B: Backend> Worker<'m, B> {
             Query::Lens(at) => self.lens(at).map(Answer::Lens),
             Query::Attribution(at) => self.attribution(at).map(Answer::Attribution),
         }
+    }
+
+    fn advance(&mut self) -> Reply {
+        let ids = self.session.waiting().to_vec();
+        let (dims, result) = self.pass(&ids);
+        let ended = match self.session.next() {
+            Next::Pass(_) => None,
+            Next::Ended(ended) => Some(ended),
+        };
+        Reply::Pass(dims, result.map(|sampled| (ids, sampled, ended)))
+    }
+
+    fn next_pass(&self) -> PassDims {
+        self.session.next_pass(self.session.waiting().len())
+    }
+}
+
+impl<'m, B: Backend> Worker<'m, B> {
+    pub(super) fn new(
+        mut session: Session<'m, B>,
+        store: Arc<Mutex<Store>>,
+        progress: Arc<Progress>,
+        member: Member,
+    ) -> Self {
+        session.sequence.number = member.sequence;
+        Self { session, store, progress, member, passes: Vec::new(), at: None, answers: HashMap::new() }
     }
 
     /// Runs the next pass, over `ids`, keeping the inputs of some of its layers, and draws a token.
@@ -515,10 +387,6 @@ fn bytes(stage: Stage, sizes: &Sizes, dims: PassDims) -> usize {
     sizes.shape(stage.axes(), dims).iter().product::<usize>() * stage.value_bytes()
 }
 
-fn interrupted() -> Error {
-    Error::interrupted("stopped before it was begun")
-}
-
-fn missing(site: Site) -> Error {
+pub(super) fn missing(site: Site) -> Error {
     Error::usage(format!("there is no {site} in this run"))
 }

@@ -13,16 +13,20 @@ pub(super) const MANIFEST: &str = "manifest.json";
 
 /// The manifest of an export of `run`, which has no files yet.
 pub(super) fn new<D: Device>(run: &Run<D>, args: &RunArgs) -> Manifest {
+    let prompts = run.prompts.iter().map(|prompt| prompt.text.clone()).collect();
+    Manifest::new(run.model.card(), prompts, drawing(args))
+}
+
+/// How the tokens of a run are drawn.
+pub(in crate::cli) fn drawing(args: &RunArgs) -> Drawing {
     let sampling = args.sampling.sampling();
-    let drawing = Drawing {
+    Drawing {
         temperature: sampling.temperature,
         top_k: sampling.top_k,
         top_p: sampling.top_p,
         seed: sampling.seed,
         stream: args.stream.unwrap_or(0),
-    };
-    let prompts = run.prompts.iter().map(|prompt| prompt.text.clone()).collect();
-    Manifest::new(run.model.card(), prompts, drawing)
+    }
 }
 
 /// The files of an export that is there already.

@@ -1,0 +1,36 @@
+//! Traces as files: a run that was recorded, in one safetensors file that other programs read too.
+//!
+//! ```text
+//! __metadata__          format, format_version, arithmetic, run (JSON: the model, the sampling, what was kept)
+//! passes (P, 4)         sequence, pass, tokens before it, tokens of it; a sequence counts its own passes from 0
+//! p0/L1/xq              a stage of a prompt's pass, under its address
+//! decode/L1/xq          the same stage of all passes after it, their rows one after the other
+//! index (N, 4)          sequence, pass, layer (−1: none) and stage (its number in the run's `stages`), for
+//! stats (N, 4)          minimum, maximum, mean and standard deviation over the finite values,
+//! counts (N, 3)         how many are −∞, +∞ and not a number,
+//! digests (N, 32)       and the SHA-256 of the values as they lie in the file; zeros where they do not
+//! labels, label_ends    the texts of the vocabulary one after the other, and where each ends
+//! prompts, prompt_ends  the texts of the prompts, and where each begins and ends (−1: none)
+//! ```
+//!
+//! Of several sequences each has its `s1/` before the name, or all of them share `s*/`, where there are so many that
+//! the names would fill the file. A stage whose rows differ in length from pass to pass lies in `decode` as one run of
+//! values.
+//!
+//! Where each value lies follows from `passes` and the names alone ([`layout`]). The sizes of everything are known
+//! before the first pass runs, so that values go to their places as they come ([`writer`]), and what does not fit into
+//! a budget is left out beforehand ([`plan`]).
+
+pub mod about;
+pub mod layout;
+pub mod plan;
+pub mod read;
+mod tables;
+mod target;
+pub mod writer;
+
+pub use about::{About, Keep};
+pub use plan::Plan;
+pub use read::Trace;
+pub use target::Target;
+pub use writer::Writer;

@@ -1,0 +1,336 @@
+//! Writing a trace: a probe that puts each row to its place as it comes. Nothing of a stage is held, however large it
+//! is, and the file has its name once it is whole.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
+
+use bytemuck::cast_slice;
+use ring::digest::{Context, SHA256};
+
+use super::about::About;
+use super::plan::Plan;
+use super::tables::{self, COUNTS, DIGESTS, STATS, Table};
+use super::target::Target;
+use crate::ending::scratch::Scratch;
+use crate::error::{Error, Result};
+use crate::stop;
+use crate::trace::frame::Summing;
+use crate::trace::{PassDims, Probe, Site, Values};
+
+/// Bytes that are gathered of a tensor before they are written.
+const GATHERED: usize = 4 << 10;
+/// Bytes that are read or moved at once.
+const AT_ONCE: usize = 1 << 20;
+
+/// Texts that are written one after the other.
+pub struct TextsOf {
+    /// The labels of the vocabulary.
+    pub labels: Vec<String>,
+    /// The prompts, where they were texts.
+    pub prompts: Vec<Option<String>>,
+}
+
+/// A trace that is being written.
+pub struct Writer {
+    about: About,
+    plan: Plan,
+    texts: TextsOf,
+    out: Out,
+    folder: Scratch,
+    /// The passes that have begun, by sequence.
+    passes: Vec<Vec<PassDims>>,
+    open: HashMap<Site, Open>,
+    failed: Option<Error>,
+}
+
+/// A stage of a pass that rows are missing of.
+struct Open {
+    sum: Summing,
+    digest: Context,
+    /// The row that comes next where all come in order; none where they do not.
+    next: Option<usize>,
+    missing: usize,
+}
+
+impl Writer {
+    /// Begins the file.
+    ///
+    /// # Errors
+    /// [`Error::Output`] where nothing can be written there.
+    pub fn begin(target: &Target, about: About, plan: Plan, texts: TextsOf) -> Result<Self> {
+        let folder = target.begin()?;
+        let failed = |error: io::Error| {
+            Error::output("the trace cannot be written").in_file(target.path()).found(error).next("make room")
+        };
+        let path = folder.path().join("trace");
+        let file = File::options().read(true).write(true).create_new(true).open(path).map_err(failed)?;
+        let start = plan.header_bytes(&about);
+        file.set_len((start + plan.data_bytes()) as u64).map_err(failed)?;
+        let out = Out { file, start, at: None, gathered: HashMap::new() };
+        let passes = vec![Vec::new(); plan.layout.sequences()];
+        Ok(Self { about, plan, texts, out, folder, passes, open: HashMap::new(), failed: None })
+    }
+
+    /// What is recorded next is of these sequences, and of a pass of each.
+    pub fn next(&mut self, reads: impl Iterator<Item = (usize, PassDims)>) {
+        for (sequence, dims) in reads {
+            let pass = self.passes[sequence].len();
+            self.passes[sequence].push(PassDims { pass, ..dims });
+        }
+    }
+
+    /// Whether everything that was recorded is written.
+    ///
+    /// # Errors
+    /// [`Error::Output`] where it is not.
+    pub fn check(&mut self) -> Result<()> {
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// `site` of the run as the trace has it: each sequence counts its own passes.
+    fn own(&self, site: Site) -> (Site, PassDims) {
+        let dims = self.passes[site.sequence].last();
+        let dims =
+            dims.copied().unwrap_or_else(|| unreachable!("a pass offers what is of its own sequences"));
+        (Site { pass: dims.pass, ..site }, dims)
+    }
+
+    fn write(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) -> io::Result<()> {
+        stop::check().map_err(io::Error::other)?;
+        let (site, dims) = self.own(site);
+        let mut open = self.open.remove(&site).unwrap_or_else(|| Open {
+            sum: Summing::default(),
+            digest: Context::new(&SHA256),
+            next: Some(0),
+            missing: self.plan.layout.sizes().rows(site.stage.axes(), dims),
+        });
+        let bytes: &[u8] = match values {
+            Values::F32(values) => cast_slice(values),
+            Values::I64(values) => cast_slice(values),
+            Values::I8(values) => cast_slice(values),
+        };
+        open.sum.add(values.numbers());
+        let place = self.plan.place(site);
+        if let Some((tensor, first)) = place {
+            let width = bytes.len() / rows.len().max(1);
+            self.out.put(tensor, first + rows.start * width, bytes)?;
+            match open.next {
+                Some(next) if next == rows.start => {
+                    open.digest.update(bytes);
+                    open.next = Some(rows.end);
+                }
+                _ => open.next = None,
+            }
+        }
+        open.missing -= rows.len();
+        if open.missing > 0 {
+            self.open.insert(site, open);
+            return Ok(());
+        }
+        let digest = match (place, open.next) {
+            (Some(_), Some(_)) => open.digest.finish().as_ref().to_vec(),
+            (Some((tensor, first)), None) => self.digest_again(site, dims, tensor + first)?,
+            (None, _) => vec![0; DIGESTS.bytes],
+        };
+        let (figures, counts) = tables::rows(&open.sum.stats());
+        self.row(&STATS, site, &figures)?;
+        self.row(&COUNTS, site, &counts)?;
+        self.row(&DIGESTS, site, &digest)
+    }
+
+    fn row(&mut self, table: &Table, site: Site, bytes: &[u8]) -> io::Result<()> {
+        let Some(row) = self.plan.row(site) else { return Ok(()) };
+        let first = row - self.plan.layout.place(site).map_or(0, |(row, _)| row);
+        let start = self.plan.table(table.name).start + first * table.bytes;
+        self.out.put(start, (row - first) * table.bytes, bytes)
+    }
+
+    /// The digest of values whose rows came in no order.
+    fn digest_again(&mut self, site: Site, dims: PassDims, start: usize) -> io::Result<Vec<u8>> {
+        let shape = self.plan.layout.sizes().shape(site.stage.axes(), dims);
+        let bytes = shape.iter().product::<usize>() * site.stage.value_bytes();
+        self.out.flush()?;
+        let mut digest = Context::new(&SHA256);
+        self.out.read(start, bytes, |part| digest.update(part))?;
+        Ok(digest.finish().as_ref().to_vec())
+    }
+
+    /// Writes what is known at the end, and moves the file to its place. A run that had fewer passes than were planned
+    /// leaves no room for the others.
+    ///
+    /// # Errors
+    /// [`Error::Output`] where that fails; then there is no file.
+    pub fn finish(mut self, target: &Target) -> Result<u64> {
+        let ended = self.plan.ended(&self.passes);
+        let bytes = self.complete(&ended).map_err(|error| {
+            Error::output("the trace cannot be written")
+                .in_file(target.path())
+                .found(error)
+                .next("make room, or give a --budget")
+        })?;
+        target.commit(&self.folder.path().join("trace"))?;
+        Ok(bytes)
+    }
+
+    fn complete(&mut self, ended: &Plan) -> io::Result<u64> {
+        self.out.flush()?;
+        for (from, to, bytes) in self.plan.moves(ended) {
+            stop::check().map_err(io::Error::other)?;
+            self.out.slide(from, to, bytes)?;
+        }
+        let mut file = BufWriter::new(&self.out.file);
+        let at = |name: &str| (self.out.start + ended.table(name).start) as u64;
+        file.seek(SeekFrom::Start(at(tables::PASSES)))?;
+        for (sequence, dims) in ended.layout.passes() {
+            let numbers = [sequence, dims.pass, dims.start, dims.tokens];
+            write(&mut file, &numbers.map(|number| number as i64))?;
+        }
+        file.seek(SeekFrom::Start(at(tables::INDEX)))?;
+        for site in ended.sites() {
+            write(&mut file, &tables::index_row(site, &ended.stages))?;
+        }
+        file.seek(SeekFrom::Start(at(tables::LABEL_ENDS)))?;
+        let mut end = 0;
+        for label in &self.texts.labels {
+            end += label.len() as i64;
+            write(&mut file, &[end])?;
+        }
+        file.seek(SeekFrom::Start(at(tables::LABELS)))?;
+        self.texts.labels.iter().try_for_each(|label| file.write_all(label.as_bytes()))?;
+        file.seek(SeekFrom::Start(at(tables::PROMPT_ENDS)))?;
+        let mut end = 0;
+        for prompt in &self.texts.prompts {
+            let start = end;
+            end += prompt.as_ref().map_or(0, String::len) as i64;
+            write(&mut file, &if prompt.is_some() { [start, end] } else { [-1, -1] })?;
+        }
+        file.seek(SeekFrom::Start(at(tables::PROMPTS)))?;
+        let prompts = self.texts.prompts.iter().flatten();
+        prompts.map(String::as_bytes).try_for_each(|prompt| file.write_all(prompt))?;
+        // The header has the room that was reserved; spaces after it mean nothing.
+        let mut header = ended.header(&self.about);
+        header.resize(self.out.start - 8, b' ');
+        file.rewind()?;
+        file.write_all(&(header.len() as u64).to_le_bytes())?;
+        file.write_all(&header)?;
+        file.flush()?;
+        drop(file);
+        let bytes = (self.out.start + ended.data_bytes()) as u64;
+        self.out.file.set_len(bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// Writes whole numbers.
+fn write(out: &mut impl Write, numbers: &[i64]) -> io::Result<()> {
+    numbers.iter().try_for_each(|number| out.write_all(&number.to_le_bytes()))
+}
+
+impl Probe for Writer {
+    const ENABLED: bool = true;
+
+    fn wants(&self, site: Site) -> bool {
+        self.failed.is_none() && self.plan.stages.contains(&site.stage)
+    }
+
+    fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) {
+        if self.failed.is_some() {
+            return;
+        }
+        if let Err(error) = self.write(site, rows, values) {
+            let error = Error::output("the trace cannot be written").at(site).found(error);
+            self.failed = Some(error.next("make room, or give a --budget"));
+        }
+    }
+}
+
+/// The file, with short writes gathered by the tensor, or the part of a table, that they go to.
+struct Out {
+    file: File,
+    /// Where the tensors begin.
+    start: usize,
+    /// Where the file is read or written next.
+    at: Option<u64>,
+    gathered: HashMap<usize, Gathered>,
+}
+
+/// Bytes that wait, and their place.
+#[derive(Default)]
+struct Gathered {
+    at: usize,
+    bytes: Vec<u8>,
+}
+
+impl Out {
+    /// Writes `bytes` at `offset` after `place`.
+    fn put(&mut self, place: usize, offset: usize, bytes: &[u8]) -> io::Result<()> {
+        let at = place + offset;
+        if bytes.len() >= GATHERED {
+            return self.write(at, bytes);
+        }
+        let mut waiting = self.gathered.remove(&place).unwrap_or_default();
+        if waiting.at + waiting.bytes.len() != at || waiting.bytes.len() + bytes.len() > GATHERED {
+            self.write(waiting.at, &waiting.bytes)?;
+            waiting.at = at;
+            waiting.bytes.clear();
+        }
+        waiting.bytes.extend_from_slice(bytes);
+        self.gathered.insert(place, waiting);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        for (_, waiting) in std::mem::take(&mut self.gathered) {
+            self.write(waiting.at, &waiting.bytes)?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, at: usize, bytes: &[u8]) -> io::Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.go_to(at)?;
+        self.at = None;
+        self.file.write_all(bytes)?;
+        self.at = Some((self.start + at + bytes.len()) as u64);
+        Ok(())
+    }
+
+    fn go_to(&mut self, at: usize) -> io::Result<()> {
+        let to = (self.start + at) as u64;
+        if self.at != Some(to) {
+            self.file.seek(SeekFrom::Start(to))?;
+            self.at = Some(to);
+        }
+        Ok(())
+    }
+
+    /// Reads `bytes` bytes from `at` on, part by part.
+    fn read(&mut self, at: usize, bytes: usize, mut see: impl FnMut(&[u8])) -> io::Result<()> {
+        let mut part = vec![0; AT_ONCE.min(bytes)];
+        self.go_to(at)?;
+        self.at = None;
+        for done in (0..bytes).step_by(AT_ONCE) {
+            let part = &mut part[..AT_ONCE.min(bytes - done)];
+            self.file.read_exact(part)?;
+            see(part);
+        }
+        Ok(())
+    }
+
+    /// Moves bytes to a place before their own; both may overlap.
+    fn slide(&mut self, from: usize, to: usize, bytes: usize) -> io::Result<()> {
+        let mut part = vec![0; AT_ONCE.min(bytes)];
+        for done in (0..bytes).step_by(AT_ONCE) {
+            let part = &mut part[..AT_ONCE.min(bytes - done)];
+            self.go_to(from + done)?;
+            self.file.read_exact(part)?;
+            self.at = None;
+            self.write(to + done, part)?;
+        }
+        Ok(())
+    }
+}

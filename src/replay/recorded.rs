@@ -1,0 +1,318 @@
+//! A run from its file. What the file keeps is read, what follows from that is derived with the functions that derive
+//! the frames of a live run; nothing is run again. A worker thread does it, as with a live run.
+
+mod made;
+
+use std::sync::{Arc, Mutex};
+
+use super::live::{Label, Live, Over};
+use super::operands;
+use super::serve::{Member, Reply, Serves, lock};
+use super::store::Store;
+use super::together::Together;
+use crate::backend::Backend;
+use crate::error::{Error, Result};
+use crate::explain::{Drawing, Line, Operands, Place, Rules, attribute, explain};
+use crate::generate::{Sampler, Sampling};
+use crate::model::Model;
+use crate::record::Trace;
+use crate::stop::Stop;
+use crate::tokenizer::Tokenizer;
+use crate::trace::block::{Cutting, index_of};
+use crate::trace::spread::Counting;
+use crate::trace::{
+    Answer, Block, Order, Outline, Part, PassDims, PassOutline, Probe, Query, Region, Run, Site, Sizes,
+    Source, Spread, TokenLabel, WeightRows,
+};
+
+/// What to do where something takes the weights.
+const NEEDS_MODEL: &str = "open the trace with --model and the model that it was recorded from";
+
+/// A trace that is open, and the model that it came from where that is there too.
+pub struct Recorded<B: Backend> {
+    trace: Arc<Trace>,
+    model: Option<Arc<Model<B>>>,
+    tokenizer: Option<Arc<dyn Tokenizer>>,
+    memory: usize,
+    store: Arc<Mutex<Store>>,
+    turn: Arc<Mutex<()>>,
+}
+
+impl<B: Backend + 'static> Recorded<B> {
+    /// The sequences of `trace`, whose values may take so many bytes of memory together. With the model, what the trace
+    /// has not is computed again; `tokenizer` gives tokens their texts where the trace has none.
+    pub fn new(
+        trace: Arc<Trace>,
+        model: Option<Arc<Model<B>>>,
+        tokenizer: Option<Arc<dyn Tokenizer>>,
+        memory: usize,
+    ) -> Self {
+        let store = Arc::new(Mutex::new(Store::new(memory)));
+        Self { trace, model, tokenizer, memory, store, turn: Arc::default() }
+    }
+
+    /// Opens a sequence.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where there is none of this number, or no thread can be started.
+    pub fn open(&self, sequence: usize) -> Result<Box<dyn Source>> {
+        let sequences = self.trace.sequences();
+        if sequence >= sequences {
+            return Err(Error::usage(format!("there is no sequence {sequence}"))
+                .expected(format!("one of {sequences}")));
+        }
+        let member = Member { sequence, sequences, turn: Arc::clone(&self.turn) };
+        let sampler = sampler(&self.trace, sequence)?;
+        let over = Over {
+            outline: self.outline(sequence),
+            store: Arc::clone(&self.store),
+            label: self.label(),
+            member: member.clone(),
+            stop: Stop::default(),
+            why: Error::usage("a trace has the passes that were recorded, and no others")
+                .next("record more tokens: `llama-trace record` with a larger -n"),
+        };
+        let reader = Reader {
+            trace: Arc::clone(&self.trace),
+            sequence,
+            store: Arc::clone(&self.store),
+            stop: over.stop.clone(),
+            sampler: sampler.clone(),
+            weights: self.model.clone(),
+        };
+        let trace = Live::over(over, reader)?;
+        Ok(match &self.model {
+            None => Box::new(trace),
+            Some(model) => {
+                let run = (Arc::clone(model), member, sampler, self.tokenizer.clone());
+                Box::new(Together::new(trace, run, self.trace.passes(sequence), self.memory))
+            }
+        })
+    }
+
+    fn label(&self) -> Label {
+        let (trace, tokenizer) = (Arc::clone(&self.trace), self.tokenizer.clone());
+        Box::new(move |id| {
+            let other = || tokenizer.as_ref().map(|tokenizer| tokenizer.label(id));
+            trace.label(id).or_else(other).unwrap_or_else(|| format!("#{id}"))
+        })
+    }
+
+    /// The passes of a sequence and their tokens.
+    fn outline(&self, sequence: usize) -> Outline {
+        let text = self.label();
+        let label = |id| TokenLabel { id, text: text(id) };
+        let passes = self.trace.passes(sequence).iter().map(|pass| PassOutline {
+            dims: pass.dims,
+            tokens: pass.tokens.iter().map(|&id| label(id)).collect(),
+            sampled: Some(label(pass.sampled)),
+        });
+        Outline {
+            run: Run::ITSELF,
+            sequence,
+            sequences: self.trace.sequences(),
+            card: self.trace.about().card.clone(),
+            passes: passes.collect(),
+        }
+    }
+}
+
+/// What drew the tokens of a sequence.
+fn sampler(trace: &Trace, sequence: usize) -> Result<Sampler> {
+    let drawing = trace.about().sampling;
+    let (temperature, top_k, top_p, seed) = (drawing.temperature, drawing.top_k, drawing.top_p, drawing.seed);
+    let sampler = Sampler::new(Sampling { temperature, top_k, top_p, seed });
+    // What is out of range is the file's fault here, and no option's.
+    let sampler = sampler.map_err(|_| {
+        Error::model("the trace says that its tokens were drawn as none can be")
+            .at(trace.place())
+            .expected("a temperature of 0 or more, and top-p over 0 and up to 1")
+            .found(format!("temperature {temperature}, top-p {top_p}"))
+            .next("record it again")
+    })?;
+    Ok(sampler.with_stream(drawing.stream.wrapping_add(sequence as u64)))
+}
+
+/// Who has the weights.
+trait Weights: Send {
+    fn rows(&self, rows: &WeightRows) -> Result<Vec<f32>>;
+    fn of_line(&self, line: Line) -> Result<Vec<f32>>;
+    fn whole(&self, row: Line, x: &[i8], scales: &[f32], group: usize) -> Result<(Vec<f32>, f32)>;
+}
+
+impl<B: Backend> Weights for Option<Arc<Model<B>>> {
+    fn rows(&self, rows: &WeightRows) -> Result<Vec<f32>> {
+        self.as_ref().ok_or_else(|| no_model(rows))?.rows(rows)
+    }
+
+    fn of_line(&self, line: Line) -> Result<Vec<f32>> {
+        operands::of_weight(self.as_ref().ok_or_else(|| no_model(line.place))?, line)
+    }
+
+    fn whole(&self, row: Line, x: &[i8], scales: &[f32], group: usize) -> Result<(Vec<f32>, f32)> {
+        operands::whole(self.as_ref().ok_or_else(|| no_model(row.place))?, row, x, scales, group)
+    }
+}
+
+fn no_model(what: impl std::fmt::Display) -> Error {
+    Error::usage(format!("{what} needs the model: a trace has no weights")).next(NEEDS_MODEL)
+}
+
+/// Who reads a sequence of the file.
+struct Reader<W> {
+    trace: Arc<Trace>,
+    sequence: usize,
+    store: Arc<Mutex<Store>>,
+    stop: Stop,
+    sampler: Sampler,
+    weights: W,
+}
+
+impl<W: Weights> Serves for Reader<W> {
+    fn answer(&mut self, query: &Query) -> Result<Answer> {
+        match query {
+            Query::Block(site, region) => self.block(*site, region).map(Answer::Block),
+            Query::Spread(part) => self.spread(*part).map(Answer::Spread),
+            Query::Order(part) => self.order(*part).map(Answer::Order),
+            Query::Rows(rows) => self.weights.rows(rows).map(Answer::Rows),
+            Query::Explanation(at) => {
+                self.dims(at.site)?;
+                let explanation = explain(&self.rules(), at.site, at.at, at.terms, self)?;
+                Ok(Answer::Explanation(Box::new(explanation)))
+            }
+            Query::Attribution(at) => {
+                self.dims(at.site)?;
+                attribute(&self.rules(), at, self).map(Answer::Attribution)
+            }
+            Query::Lens(_) => Err(no_model("what a layer would answer")),
+        }
+    }
+
+    fn advance(&mut self) -> Reply {
+        let error = Error::usage("a trace has the passes that were recorded, and no others");
+        Reply::Pass(self.next_pass(), Err(error))
+    }
+
+    fn next_pass(&self) -> PassDims {
+        let passes = self.trace.passes(self.sequence);
+        let start = passes.last().map_or(0, |pass| pass.dims.keys());
+        PassDims { pass: passes.len(), start, tokens: 1 }
+    }
+}
+
+impl<W: Weights> Reader<W> {
+    /// The rules of the run.
+    fn rules(&self) -> Rules {
+        let about = self.trace.about();
+        let Sampling { temperature, top_k, top_p, .. } = self.sampler.sampling();
+        let cache = about.cache().unwrap_or(about.card.precision.cache_dtype());
+        let mut rules = Rules::new(about.card.clone(), cache, Drawing { temperature, top_k, top_p });
+        for (draw, pass) in (0..).zip(self.trace.passes(self.sequence)) {
+            rules.push(pass.dims, (temperature > 0.0).then(|| self.sampler.random(draw)));
+        }
+        rules
+    }
+
+    fn sizes(&self) -> Sizes {
+        self.trace.about().card.sizes()
+    }
+
+    /// The pass of `site`, if that is there.
+    fn dims(&self, site: Site) -> Result<PassDims> {
+        let dims = self.trace.dims(site).filter(|_| site.sequence == self.sequence);
+        dims.ok_or_else(|| Error::usage(format!("there is no {site} in this run")))
+    }
+
+    fn largest(&self) -> usize {
+        lock(&self.store).largest()
+    }
+
+    /// A block that has what of `site` is in `region`; the whole stage where that is small enough.
+    fn block(&mut self, site: Site, region: &Region) -> Result<Block> {
+        let kept = lock(&self.store).get(site, region);
+        if let Some(block) = kept {
+            return Ok(block);
+        }
+        let (dims, sizes) = (self.dims(site)?, self.sizes());
+        if self.is_small(site, dims) {
+            return self.frame(site).map(Block::whole);
+        }
+        let shape = sizes.shape(site.stage.axes(), dims);
+        let most = self.largest() / site.stage.value_bytes();
+        let region = region.within(&shape).grown(&shape, most);
+        let bytes = region.count() * site.stage.value_bytes();
+        let mut cutting = Cutting::new(site, region.clone(), &sizes, dims);
+        lock(&self.store).reserve(bytes);
+        let shown = self.show(site, &region, &mut cutting);
+        lock(&self.store).release(bytes);
+        shown?;
+        let block =
+            cutting.into_block().ok_or_else(|| Error::usage(format!("there is no {site} in this run")))?;
+        lock(&self.store).cache(block.clone());
+        Ok(block)
+    }
+
+    fn spread(&mut self, part: Part) -> Result<Spread> {
+        let (dims, sizes) = (self.dims(part.site)?, self.sizes());
+        if self.is_small(part.site, dims) {
+            return Ok(Spread::of_frame(&*self.frame(part.site)?, part.held));
+        }
+        let mut counting = Counting::new(part, &sizes, dims);
+        let region = part.region(&sizes.shape(part.site.stage.axes(), dims));
+        self.show(part.site, &region, &mut counting)?;
+        Ok(counting.spread())
+    }
+
+    fn order(&mut self, part: Part) -> Result<Order> {
+        let shape = self.sizes().shape(part.site.stage.axes(), self.dims(part.site)?);
+        let block = self.block(part.site, &part.region(&shape))?;
+        Ok(Order::of(&block, part.held))
+    }
+
+    /// Shows `probe` the rows of `site` that are in `region`, some at a time.
+    fn show(&mut self, site: Site, region: &Region, probe: &mut impl Probe) -> Result<()> {
+        /// Values that are read or derived at once.
+        const AT_ONCE: usize = 1 << 18;
+        let shape = self.sizes().shape(site.stage.axes(), self.dims(site)?);
+        let Some((&width, outer)) = shape.split_last() else { return Ok(()) };
+        let (side_by_side, before) = match region.0.len() {
+            1 => (0..1, Vec::new()),
+            axes => (region.0[axes - 2].clone(), region.0[..axes - 2].to_vec()),
+        };
+        let length = outer.last().copied().unwrap_or(1);
+        let at_once = (AT_ONCE / width.max(1)).max(1);
+        for run in 0..before.iter().map(ExactSizeIterator::len).product() {
+            let inside: Vec<usize> = before.iter().map(ExactSizeIterator::len).collect();
+            let index = index_of(&inside, run);
+            let at = before
+                .iter()
+                .zip(&index)
+                .zip(outer)
+                .fold(0, |at, ((range, index), &length)| at * length + range.start + index);
+            for first in side_by_side.clone().step_by(at_once) {
+                self.stop.check()?;
+                let rows = at * length + first..at * length + (first + at_once).min(side_by_side.end);
+                let read = self.rows(site, rows.clone())?;
+                probe.record(site, rows.clone(), read.values(rows));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<W: Weights> Operands for Reader<W> {
+    fn numbers(&mut self, line: Line) -> Result<Vec<f32>> {
+        self.stop.check()?;
+        match line.place {
+            Place::Stage(site) => {
+                let shape = self.sizes().shape(site.stage.axes(), self.dims(site)?);
+                operands::of_stage(line, &shape, |region| self.block(site, region))
+            }
+            Place::Weight(..) => self.weights.of_line(line),
+        }
+    }
+
+    fn whole(&mut self, row: Line, x: &[i8], scales: &[f32], group: usize) -> Result<(Vec<f32>, f32)> {
+        self.weights.whole(row, x, scales, group)
+    }
+}

@@ -1,0 +1,329 @@
+//! A trace that is opened has the bits of the run that was recorded, whatever of it was kept.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::task::Poll;
+
+use llama_trace::backend::Backend;
+use llama_trace::backend::cpu::Cpu;
+use llama_trace::config::{CacheDtype, Precision};
+use llama_trace::error::Error;
+use llama_trace::generate::Session;
+use llama_trace::model::Model;
+use llama_trace::record::about::Fingerprint;
+use llama_trace::record::plan::{Texts, stages};
+use llama_trace::record::writer::TextsOf;
+use llama_trace::record::{About, Keep, Plan, Target, Trace, Writer};
+use llama_trace::replay::derive::follows;
+use llama_trace::replay::{LEAST_MEMORY, Recorded};
+use llama_trace::trace::explanation::ExplanationAt;
+use llama_trace::trace::lens::{AttributionAt, LensAt};
+use llama_trace::trace::manifest::Drawing;
+use llama_trace::trace::{
+    Answer, Frame, Order, Part, PassDims, Query, Recorder, Region, Select, Site, Source, Spread, Stage,
+};
+
+use super::{MODELS, PASSES, assert_same, model_in, sampler};
+
+/// Records a run of `draws` passes, of which `planned` were to be expected.
+fn record(
+    model: &Model<Cpu>,
+    prompt: &[u32],
+    (keep, budget): (Keep, Option<u64>),
+    (draws, planned): (usize, usize),
+    path: &Path,
+) -> HashMap<Site, Frame> {
+    let card = model.card();
+    let sampling = Drawing { temperature: 0.8, top_k: 20, top_p: 0.9, seed: 3, stream: 0 };
+    let found = model.fingerprint().unwrap();
+    let about = About {
+        program: "a test".into(),
+        cache: model.backend.cache_dtype().name().into(),
+        sampling,
+        sequences: 1,
+        keep,
+        budget,
+        stages: stages(&card.sizes(), keep, follows).iter().map(|stage| stage.name().to_owned()).collect(),
+        exact: true,
+        fingerprint: Fingerprint { config: found.config, weights: found.weights },
+        card,
+    };
+    let decode = (1..planned).map(|pass| PassDims { pass, start: prompt.len() + pass - 1, tokens: 1 });
+    let first = PassDims { pass: 0, start: 0, tokens: prompt.len() };
+    let passes: Vec<_> = [first].into_iter().chain(decode).collect();
+    let texts = TextsOf { labels: Vec::new(), prompts: vec![Some("é".into())] };
+    let plan = Plan::of(&about, &[passes], Texts { prompt_bytes: 2, ..Texts::default() }).unwrap();
+    let target = Target::check(path, false).unwrap();
+    let mut writer = Writer::begin(&target, about, plan, texts).unwrap();
+    let mut session = Session::new(model, sampler()).unwrap();
+    let mut again = Session::new(model, sampler()).unwrap();
+    let (select, mut frames, mut ids) = (Select::all(), HashMap::new(), prompt.to_vec());
+    for _ in 0..draws {
+        let dims = session.next_pass(ids.len());
+        let mut recorder = Recorder::new(model.sizes(), dims, &select, |frame: Frame| {
+            frames.insert(frame.site, frame);
+        });
+        writer.next([(0, dims)].into_iter());
+        let drawn = again.run(&ids, &mut writer).unwrap();
+        writer.check().unwrap();
+        assert_eq!(session.run(&ids, &mut recorder).unwrap(), drawn);
+        ids = vec![drawn];
+    }
+    writer.finish(&target).unwrap();
+    frames
+}
+
+fn open(path: &Path, memory: usize) -> (Arc<Trace>, Box<dyn Source>) {
+    let trace = Arc::new(Trace::open(path).unwrap());
+    let source = Recorded::<Cpu>::new(Arc::clone(&trace), None, None, memory).open(0).unwrap();
+    (trace, source)
+}
+
+fn ask(source: &mut dyn Source, query: &Query) -> Result<Answer, Error> {
+    loop {
+        if let Poll::Ready(answer) = source.ask(query) {
+            return answer;
+        }
+        source.poll().unwrap();
+        std::thread::yield_now();
+    }
+}
+
+fn block(source: &mut dyn Source, site: Site, shape: &[usize]) -> Result<Frame, Error> {
+    match ask(source, &Query::Block(site, Region::whole(shape)))? {
+        Answer::Block(block) => {
+            assert!(block.is_whole(), "{site}");
+            Ok((*block.frame).clone())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn every_stage_of_a_trace_that_is_opened_has_the_bits_of_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let precisions = [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }];
+    let mut runs: Vec<_> = MODELS.iter().flat_map(|name| precisions.map(|it| (*name, it, None))).collect();
+    runs.extend([("gqa", Precision::F32, Some(CacheDtype::F16)), ("gqa", Precision::Q8 { group: 7 }, None)]);
+    for (number, (name, precision, cache)) in runs.into_iter().enumerate() {
+        let mut cpu = Cpu::default().with_precision(precision);
+        cpu = cache.map_or(cpu.clone(), |dtype| cpu.with_cache_dtype(dtype));
+        let model = model_in(name, cpu);
+        for keep in [Keep::Minimal, Keep::All] {
+            let path = folder.path().join(format!("{number}{keep:?}"));
+            let prompt = [1, 5, 9, 3, 7];
+            let frames = record(&model, &prompt, (keep, None), (PASSES, PASSES), &path);
+            let (trace, mut source) = open(&path, 1 << 30);
+            let mut derived = 0;
+            for (site, frame) in &frames {
+                let ours = block(&mut *source, *site, frame.shape()).unwrap();
+                assert_same(&ours, frame);
+                if trace.holds(*site) {
+                    let (stats, digest) = (trace.stats(*site).unwrap(), trace.digest(*site).unwrap());
+                    assert!((stats.max as f32).to_bits() == (frame.stats().max as f32).to_bits(), "{site}");
+                    assert!(trace.is_whole(*site) && digest != [0; 32], "{site}");
+                } else {
+                    derived += 1;
+                }
+            }
+            assert_eq!(derived > 0, keep == Keep::Minimal, "{name} in {precision:?}");
+            let passes = &source.outline().passes;
+            assert_eq!((passes.len(), passes[0].tokens.len()), (PASSES, prompt.len()));
+            assert!(source.advance().unwrap_err().to_string().contains("recorded"), "there is no next token");
+        }
+    }
+}
+
+#[test]
+fn what_has_no_room_whole_is_derived_in_blocks_with_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model_in("gqa", Cpu::default().with_precision(Precision::Q8 { group: 7 }));
+    let prompt: Vec<u32> = (0..40).map(|id| id % 20).collect();
+    let path = folder.path().join("trace");
+    let frames = record(&model, &prompt, (Keep::Minimal, None), (2, 2), &path);
+    // So little that nothing but a few numbers has room.
+    let trace = Arc::new(Trace::open(&path).unwrap());
+    let mut source = Recorded::<Cpu>::new(trace, None, None, 1 << 11).open(0).unwrap();
+    for (site, frame) in &frames {
+        let shape = frame.shape().to_vec();
+        let last: Vec<usize> = shape.iter().map(|length| length - 1).collect();
+        for index in [vec![0; shape.len()], last] {
+            let region = Region(index.iter().map(|&at| at..at + 1).collect());
+            let Answer::Block(block) = ask(&mut *source, &Query::Block(*site, region)).unwrap() else {
+                panic!()
+            };
+            assert_eq!(format!("{:?}", block.get(&index)), format!("{:?}", frame.get(&index)), "{site}");
+        }
+        let Answer::Spread(spread) = ask(&mut *source, &Query::Spread(Part::whole(*site))).unwrap() else {
+            panic!()
+        };
+        let whole = Spread::of_frame(frame, None).stats;
+        assert_eq!((spread.stats.nan, spread.stats.neg_inf), (whole.nan, whole.neg_inf), "{site}");
+        assert!(spread.stats.max == whole.max || whole.max.is_nan(), "{site}");
+    }
+    let part = Part { site: Site::once(0, Stage::Logits), held: Some((0, 3)) };
+    let Answer::Order(order) = ask(&mut *source, &Query::Order(part)).unwrap() else { panic!() };
+    let frame = Arc::new(frames[&part.site].clone());
+    assert_eq!(order.ids, Order::of(&llama_trace::trace::Block::whole(frame), part.held).ids);
+}
+
+#[test]
+fn a_run_that_ended_early_leaves_no_room_for_what_did_not_come() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model_in("mistral", Cpu::default());
+    for keep in [Keep::Minimal, Keep::All] {
+        let [early, exact] = ["early", "exact"].map(|name| folder.path().join(format!("{name}{keep:?}")));
+        let prompt = [1, 5, 9, 3, 7];
+        let frames = record(&model, &prompt, (keep, None), (4, 40), &early);
+        record(&model, &prompt, (keep, None), (4, 4), &exact);
+        let [(one, mut source), (other, _)] = [&early, &exact].map(|path| open(path, LEAST_MEMORY));
+        for (site, frame) in &frames {
+            assert_same(&block(&mut *source, *site, frame.shape()).unwrap(), frame);
+            assert_eq!(
+                (one.bytes(*site), one.digest(*site)),
+                (other.bytes(*site), other.digest(*site)),
+                "{site}"
+            );
+        }
+        assert!(!one.has(Site::once(4, Stage::Logits)));
+    }
+}
+
+#[test]
+fn the_header_stays_small_with_two_thousand_decode_passes() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model_in("gqa", Cpu::default());
+    let path = folder.path().join("trace");
+    let context = model.config.context;
+    let card = model.card();
+    // As many passes as a table needs: the model's own context is shorter.
+    let card = llama_trace::trace::ModelCard {
+        config: llama_trace::config::ModelConfig { context: context.max(4096), ..card.config },
+        ..card
+    };
+    let stages: Vec<_> = stages(&card.sizes(), Keep::All, follows);
+    let about = About {
+        program: "a test".into(),
+        cache: "f32".into(),
+        sampling: Drawing { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0, stream: 0 },
+        sequences: 1,
+        keep: Keep::All,
+        budget: None,
+        stages: stages.iter().map(|stage| stage.name().to_owned()).collect(),
+        exact: true,
+        fingerprint: Fingerprint { config: String::new(), weights: String::new() },
+        card,
+    };
+    let decode = (1..=2000).map(|pass| PassDims { pass, start: 4 + pass, tokens: 1 });
+    let first = PassDims { pass: 0, start: 0, tokens: 5 };
+    let passes: Vec<_> = [first].into_iter().chain(decode).collect();
+    let plan = Plan::of(&about, &[passes], Texts::default()).unwrap();
+    let target = Target::check(&path, false).unwrap();
+    let texts = TextsOf { labels: Vec::new(), prompts: vec![None] };
+    Writer::begin(&target, about, plan, texts).unwrap().finish(&target).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    assert!(header < 1 << 20, "{header}");
+}
+
+#[test]
+fn within_a_budget_what_is_left_out_is_known_beforehand_and_told_when_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model_in("gqa", Cpu::default());
+    let path = folder.path().join("whole");
+    let prompt: Vec<u32> = (0..40).map(|id| id % 20).collect();
+    record(&model, &prompt, (Keep::Minimal, None), (3, 3), &path);
+    let whole = path.metadata().unwrap().len();
+    let path = folder.path().join("less");
+    let budget = whole - 6000;
+    let frames = record(&model, &prompt, (Keep::Minimal, Some(budget)), (3, 3), &path);
+    assert!(path.metadata().unwrap().len() <= budget);
+    let (trace, mut source) = open(&path, LEAST_MEMORY);
+    let (mut there, mut left_out) = (0, 0);
+    for (site, frame) in &frames {
+        match block(&mut *source, *site, frame.shape()) {
+            Ok(ours) => {
+                assert_same(&ours, frame);
+                there += 1;
+            }
+            Err(error) => {
+                let text = error.to_string();
+                assert!(text.contains("is not in this trace") && text.contains("budget"), "{text}");
+                assert!(trace.stats(*site).is_some() || follows(site.stage), "{site}");
+                left_out += 1;
+            }
+        }
+    }
+    assert!(left_out > 0 && there > left_out, "{left_out} left out, {there} there");
+}
+
+#[test]
+fn statistics_alone_say_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model_in("gqa", Cpu::default());
+    let path = folder.path().join("trace");
+    let frames = record(&model, &[1, 5, 9], (Keep::Stats, None), (2, 2), &path);
+    let (trace, mut source) = open(&path, LEAST_MEMORY);
+    for (site, frame) in &frames {
+        let stats = trace.stats(*site).unwrap();
+        assert!((stats.min as f32).to_bits() == (frame.stats().min as f32).to_bits(), "{site}");
+        let asked = block(&mut *source, *site, frame.shape());
+        // What holds whatever the weights are needs none.
+        let is_known = [Stage::Tokens, Stage::Sampled, Stage::Mask].contains(&site.stage);
+        assert_eq!(asked.is_ok(), is_known, "{site}");
+        if let Err(error) = asked {
+            assert!(error.to_string().contains("--keep stats"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn explanations_need_the_model_where_they_need_weights_and_are_then_those_of_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let cpu = Cpu::default().with_precision(Precision::Q8 { group: 32 });
+    let path = folder.path().join("trace");
+    let model = model_in("gqa", cpu.clone());
+    let frames = record(&model, &[1, 5, 9, 3, 7], (Keep::Minimal, None), (3, 3), &path);
+    let (trace, mut alone) = open(&path, LEAST_MEMORY);
+    let model = Arc::new(model_in("gqa", cpu));
+    let mut with_model = Recorded::new(trace, Some(model), None, LEAST_MEMORY).open(0).unwrap();
+    let mut needed = 0;
+    for (site, frame) in frames.iter().filter(|(site, _)| site.stage != Stage::Tokens) {
+        let at = frame.shape().iter().product::<usize>() - 1;
+        let query = Query::Explanation(ExplanationAt { site: *site, at, terms: 4 });
+        let Answer::Explanation(whole) = ask(&mut *with_model, &query).unwrap() else { panic!() };
+        assert_eq!(whole.difference(), 0.0, "{site}");
+        match ask(&mut *alone, &query) {
+            Ok(Answer::Explanation(found)) => assert_eq!(format!("{found:?}"), format!("{whole:?}")),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => {
+                assert!(error.to_string().contains("--model"), "{site}: {error}");
+                needed += 1;
+            }
+        }
+        assert_eq!(ask(&mut *alone, &query).is_err(), !site.stage.info().weights.is_empty(), "{site}");
+    }
+    assert!(needed > 0);
+    let site = Site::layer(0, 0, Stage::FfnResidual);
+    let lens = Query::Lens(LensAt { site, tokens: 0..2, top: 3 });
+    assert!(ask(&mut *alone, &lens).unwrap_err().to_string().contains("--model"));
+    assert!(matches!(ask(&mut *with_model, &lens).unwrap(), Answer::Lens(readings) if readings.len() == 2));
+    let site = Site::once(0, Stage::Logits);
+    let split = Query::Attribution(AttributionAt { site, token: 1, id: None, against: None });
+    assert!(ask(&mut *alone, &split).unwrap_err().to_string().contains("--model"));
+    assert!(matches!(ask(&mut *with_model, &split).unwrap(), Answer::Attribution(_)));
+}
+
+#[test]
+fn with_the_model_what_the_trace_has_not_is_computed_again_over_the_same_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    let model = model_in("gqa", Cpu::default());
+    let frames = record(&model, &[1, 5, 9, 3, 7], (Keep::Stats, None), (3, 3), &path);
+    let (trace, _) = open(&path, LEAST_MEMORY);
+    let mut source = Recorded::new(trace, Some(Arc::new(model)), None, LEAST_MEMORY).open(0).unwrap();
+    for (site, frame) in &frames {
+        assert_same(&block(&mut *source, *site, frame.shape()).unwrap(), frame);
+    }
+}
