@@ -24,6 +24,7 @@
 //! | how a viewer gets its frames | [`replay`] |
 //! | by which rule each number follows from others | [`explain`] |
 //! | how the program proves that it is right | [`check`] |
+//! | where two runs first part, and why | [`diff`] |
 //! | what a user sees | [`tui`], [`cli`], [`chapters`] |
 //! | how the process ends, whatever ends it | [`ending`] |
 //!
@@ -38,7 +39,7 @@
 //!
 //! Modules import only what stands above them: error, stop, config ← ops ← backend ← model ← generate ← cli;
 //! stop imports error only, trace error and config, explain trace and ops, and tui imports trace and nothing that
-//! computes. check imports all that runs a model, and knows no file. checkpoint and
+//! computes. check imports all that runs a model, and knows no file; diff imports check. checkpoint and
 //! tokenizer read with the same care, by files, and know nothing of each other. hub imports checkpoint, which knows
 //! nothing of it: the cli turns a name into a path. `tests/architecture.rs` holds these edges.
 
@@ -51,6 +52,7 @@ pub mod check;
 pub mod checkpoint;
 pub mod cli;
 pub mod config;
+pub mod diff;
 pub mod ending;
 pub mod error;
 pub mod explain;

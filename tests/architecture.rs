@@ -62,6 +62,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "trace",
         ],
     ),
+    ("diff", &["backend", "check", "config", "error", "explain", "model", "ops", "stop", "trace"]),
     ("tui", &["chapters", "ending", "error", "trace"]),
     (
         "cli",
@@ -71,8 +72,10 @@ const EDGES: &[(&str, &[&str])] = &[
             "check",
             "checkpoint",
             "config",
+            "diff",
             "ending",
             "error",
+            "explain",
             "files",
             "generate",
             "hub",

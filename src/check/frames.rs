@@ -3,11 +3,12 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use super::cells::number;
 use super::distance::Verdict;
 use super::kernels::Kernels;
 use super::prints::Prints;
 use super::sample::Sample;
-use super::stages::{self, Frames, number};
+use super::stages::{self, Frames};
 use super::{AGAIN, Check, Judge, Runs, SAMPLING};
 use crate::backend::Backend;
 use crate::error::{Error, Result};

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use super::cells::number;
 use super::distance::{Sums, UNEQUAL};
 use super::plain::{self, Products};
 use super::sample::Sample;
-use super::stages::{Frames, number};
+use super::stages::Frames;
 use super::{Check, Judge};
 use crate::backend::{AttentionPart, AttentionShape, AttentionSink, Backend, ORDERS_APART, PassRows, Span};
 use crate::config::Precision;

@@ -15,6 +15,7 @@
 //! its layer is done.
 
 mod alone;
+mod cells;
 mod distance;
 mod frames;
 mod kernels;
@@ -35,6 +36,7 @@ use crate::model::{Model, forward};
 use crate::tokenizer::Tokenizer;
 use crate::trace::{Address, NoProbe, PassDims, Probe, Site, Sizes, Stage, Step};
 
+pub use cells::{Cells, Change, Nothing, ReadRows};
 pub use distance::Judge;
 pub use sample::{ROWS, Sample};
 

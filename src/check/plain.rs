@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::stages::weight_rows;
+use super::cells::weight_rows;
 use crate::backend::{Backend, WholeRows};
 use crate::config::Precision;
 use crate::error::Result;

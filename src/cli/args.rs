@@ -397,6 +397,48 @@ pub(super) struct CheckArgs {
     pub(super) cpu: CpuArgs,
 }
 
+#[derive(Args, Debug)]
+pub(super) struct DiffArgs {
+    /// The reference: a folder that `export` or a capture script wrote
+    #[arg(value_name = "A", required_unless_present_any = ["set_a", "set_b"], conflicts_with_all = ["set_a", "set_b"])]
+    pub(super) a: Option<PathBuf>,
+
+    /// What is judged by it
+    #[arg(value_name = "B", required_unless_present_any = ["set_a", "set_b"], conflicts_with_all = ["set_a", "set_b"])]
+    pub(super) b: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(super) model: ModelArgs,
+
+    /// The text to run, with --a and --b
+    #[arg(long, short, value_name = "TEXT", group = "text", allow_hyphen_values = true)]
+    pub(super) prompt: Option<String>,
+
+    /// Token ids instead of a text: 1,403,407, or @FILE with such a list
+    #[arg(long, value_name = "IDS", group = "text")]
+    pub(super) ids: Option<String>,
+
+    /// Tokens to draw, with --a and --b: the pass over the prompt draws one, each decode pass one more [default: 1]
+    #[arg(short = 'n', long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
+    pub(super) tokens: Option<usize>,
+
+    /// How the reference runs, as precision=f32: model, precision, device, cpu-kernel, cache-dtype or threads [may be
+    /// given again]
+    #[arg(long = "a", value_name = "KEY=VALUE", id = "set_a", value_delimiter = ',')]
+    pub(super) set_a: Vec<String>,
+
+    /// How the run that is judged does
+    #[arg(long = "b", value_name = "KEY=VALUE", id = "set_b", value_delimiter = ',')]
+    pub(super) set_b: Vec<String>,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t = DiffFormat::Text)]
+    pub(super) format: DiffFormat,
+
+    #[command(flatten)]
+    pub(super) cpu: CpuArgs,
+}
+
 /// How the CPU is used.
 #[derive(Args, Clone, Debug)]
 pub(super) struct CpuArgs {
@@ -467,6 +509,16 @@ pub(super) enum CheckFormat {
     Table,
     /// One JSON object
     Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum DiffFormat {
+    /// Lines to read
+    Text,
+    /// One JSON object
+    Json,
+    /// A test report in XML, a case for each stage
+    Junit,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

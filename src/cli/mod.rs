@@ -7,6 +7,7 @@ mod bench;
 mod chat;
 mod check;
 mod device;
+mod diff;
 mod explain;
 mod export;
 mod generate;
@@ -37,8 +38,8 @@ use clap::{Parser, Subcommand};
 use crate::error::{Result, printable, printable_text};
 use args::{
     AttributeArgs, BenchArgs, BenchFormat, CacheDtypeName, ChatArgs, CheckArgs, CheckFormat, CpuArgs,
-    DeviceName, ExplainArgs, ExportArgs, KeepName, LensArgs, LogArgs, LogFormat, MemoryArgs, ModelArgs,
-    OpenArgs, PrecisionName, RecordArgs, RunArgs, SamplingArgs, SelectArgs, TokenizeArgs, Weights,
+    DeviceName, DiffArgs, DiffFormat, ExplainArgs, ExportArgs, KeepName, LensArgs, LogArgs, LogFormat, MemoryArgs,
+    ModelArgs, OpenArgs, PrecisionName, RecordArgs, RunArgs, SamplingArgs, SelectArgs, TokenizeArgs, Weights,
 };
 
 /// Step through a real Llama: every stage of the forward pass, with true shapes and true values.
@@ -81,8 +82,8 @@ Examples:
   llama-trace record --prompt \"Hello\" --output hello.trace -n 3
   llama-trace tokenize \"Hello world\" --merges
 
-Exit codes: 0 done, 1 a check does not hold, 2 wrong options, 3 wrong model or tokenizer file, 4 wrong prompt,
-5 the output cannot be written, 6 no terminal, 130 interrupted.";
+Exit codes: 0 done, 1 a check does not hold or two runs differ, 2 wrong options, 3 wrong model or tokenizer file, 4 wrong
+prompt, 5 the output cannot be written, 6 no terminal, 130 interrupted.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -108,6 +109,8 @@ enum Command {
     Bench(BenchArgs),
     /// Show on this machine and this model that the numbers are right
     Check(CheckArgs),
+    /// Find the first stage in which a run differs from a reference, and say why
+    Diff(DiffArgs),
     /// Print a script that completes these commands and options in a shell
     Completions {
         /// The shell
@@ -179,6 +182,7 @@ impl Cli {
             Some(Command::Tokenize(args)) => tokenize::run(&args),
             Some(Command::Bench(args)) => device::run(&args),
             Some(Command::Check(args)) => device::run_on(args.device, &args),
+            Some(Command::Diff(args)) => diff::run(&args),
             Some(Command::Completions { shell }) => shell::completions(shell),
             Some(Command::Man { command }) => shell::man(command.as_deref()),
             None if self.step || !(self.run.has_prompt() || self.format.is_some()) => {

@@ -1,0 +1,203 @@
+//! Two runs of the program itself, side by side: each hands its stages over as they come, and waits for the other.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{self, Scope};
+
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use super::super::device::{Command, Device};
+use super::super::{DiffArgs, input, prompt};
+use super::setting::Setting;
+use super::{Bar, SAMPLE};
+use crate::diff::{self, About, Found, Pass, Traced};
+use crate::error::{Error, Result};
+use crate::explain::Drawing;
+use crate::generate::{Next, Sampler, Sampling, Session};
+use crate::model::Model;
+use crate::tokenizer::Tokenizer;
+use crate::trace::{Frame, NoProbe, PassDims, Recorder, Select, Site, TokenLabel};
+
+/// Frames that a run is ahead of what is asked for.
+const AHEAD: usize = 2;
+
+/// The command.
+pub(super) struct Both<'a> {
+    pub(super) args: &'a DiffArgs,
+}
+
+/// A run that waits to be recorded.
+struct Ready<D: Device> {
+    model: Model<D>,
+    tokenizer: Option<Arc<dyn Tokenizer>>,
+    /// The tokens of the text, without those that follow.
+    ids: Vec<u32>,
+    pool: Option<ThreadPool>,
+    setting: Setting,
+}
+
+/// What one thread sends of a run.
+type Sent = Result<Frame>;
+
+/// A run that is recorded while it is compared.
+struct Recording {
+    about: About,
+    frames: Receiver<Sent>,
+    /// What came before it was asked for.
+    early: HashMap<Site, Arc<Frame>>,
+}
+
+impl Command for Both<'_> {
+    fn run<D: Device>(self) -> Result<()> {
+        let args = self.args;
+        let [a, b] = [("a", &args.set_a), ("b", &args.set_b)]
+            .map(|(option, given)| Setting::read(option, args, given));
+        let (a, b) = (Ready::<D>::open(args, a?)?, Ready::<D>::open(args, b?)?);
+        let decoded = a.pooled(|| a.decoded(args.tokens.unwrap_or(1).max(1)))?;
+        let passes = |ready: &Ready<D>| ready.passes(&decoded);
+        let bar = Bar::default();
+        let (report, about_a, about_b) = thread::scope(|scope| {
+            // Where one ends early, the other's thread finds nobody to send to, and ends too.
+            let (mut a_runs, mut b_runs) = (a.start(scope, passes(&a))?, b.start(scope, passes(&b))?);
+            let shown = |done, of| bar.show(done, of);
+            // Two models are held against each other, one is known to be right.
+            let report = match a.setting.own_model || b.setting.own_model {
+                true => diff::compare(&mut a_runs, &mut b_runs, &shown),
+                false => diff::compare_with(&a.model, &mut a_runs, &mut b_runs, SAMPLE, &shown),
+            }?;
+            Ok::<_, Error>((report, a_runs.about, b_runs.about))
+        })?;
+        bar.finish();
+        super::print(args.format, &report, [&about_a, &about_b])
+    }
+}
+
+impl<D: Device> Ready<D> {
+    fn open(args: &DiffArgs, setting: Setting) -> Result<Self> {
+        let opened = input::open::<D>(&setting.model, &setting.cpu)?;
+        let (tokenizer, context) = (opened.tokenizer, opened.checkpoint.config.context);
+        let ids = match (&args.ids, &args.prompt) {
+            (Some(list), _) => prompt::read_ids(list)?,
+            (None, text) => {
+                let text = text.as_deref().unwrap_or(prompt::DEFAULT_PROMPT);
+                prompt::encode(text, tokenizer.as_deref(), context)?
+            }
+        };
+        let (model, mut pool) = (opened.model?, None);
+        if let Some(threads) = setting.threads {
+            let built = ThreadPoolBuilder::new().num_threads(threads).build();
+            pool = Some(built.map_err(|error| {
+                Error::usage("the threads cannot be started").found(error).next("ask for fewer")
+            })?);
+        }
+        Ok(Self { model, tokenizer, ids, pool, setting })
+    }
+
+    /// Does `work` on the threads of the run.
+    fn pooled<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        match &self.pool {
+            Some(pool) => pool.install(work),
+            None => work(),
+        }
+    }
+
+    fn session(&self, tokens: usize) -> Result<Session<'_, D>> {
+        Session::with_capacity(&self.model, Sampler::new(Sampling::default())?, tokens)
+    }
+
+    /// The tokens that this run draws and reads again: both runs read them, so that they can be compared.
+    fn decoded(&self, draws: usize) -> Result<Vec<u32>> {
+        let mut session = self.session(self.ids.len() + draws)?;
+        session.begin(self.ids.clone(), &[], draws)?;
+        let mut decoded = Vec::new();
+        while decoded.len() + 1 < draws && matches!(session.next(), Next::Pass(_)) {
+            decoded.push(session.pass(&mut NoProbe)?);
+        }
+        Ok(decoded)
+    }
+
+    /// The passes over the text and each of the tokens after it, as far as there is room.
+    fn passes(&self, decoded: &[u32]) -> Vec<Pass> {
+        let label = |id: u32| {
+            let text =
+                self.tokenizer.as_ref().map_or_else(|| format!("#{id}"), |tokenizer| tokenizer.label(id));
+            TokenLabel { id, text }
+        };
+        let first = self.ids.iter().copied().map(label).collect::<Vec<_>>();
+        let (tokens, room) = (first.len(), self.model.config.context.saturating_sub(first.len()));
+        let after = decoded.iter().take(room).enumerate().map(|(i, &id)| Pass {
+            dims: PassDims { pass: i + 1, start: tokens + i, tokens: 1 },
+            tokens: vec![label(id)],
+        });
+        let first = Pass { dims: PassDims { pass: 0, start: 0, tokens }, tokens: first };
+        std::iter::once(first).chain(after).collect()
+    }
+
+    /// Starts the recorded run on a thread of its own.
+    fn start<'scope, 'env>(
+        &'env self,
+        scope: &'scope Scope<'scope, 'env>,
+        passes: Vec<Pass>,
+    ) -> Result<Recording> {
+        let (card, sampling) = (self.model.card(), Sampling::default());
+        let Sampling { temperature, top_k, top_p, .. } = sampling;
+        let about = About {
+            name: self.setting.name.clone(),
+            precision: Some(card.precision),
+            card: Some(card),
+            fingerprint: None,
+            drawing: Some(Drawing { temperature, top_k, top_p }),
+            prompt: None,
+            passes: passes.clone(),
+        };
+        let (send, frames) = sync_channel(AHEAD);
+        let record = move || {
+            if let Err(error) = self.pooled(|| self.record(&passes, &send)) {
+                drop(send.send(Err(error)));
+            }
+        };
+        let started = thread::Builder::new().spawn_scoped(scope, record);
+        started.map_err(|error| Error::no_thread("to run a model on", &error))?;
+        Ok(Recording { about, frames, early: HashMap::new() })
+    }
+
+    /// Runs the passes, and sends every stage.
+    fn record(&self, passes: &[Pass], send: &SyncSender<Sent>) -> Result<()> {
+        let tokens = passes.iter().map(|pass| pass.dims.tokens).sum();
+        let (mut session, select) = (self.session(tokens)?, Select::all());
+        for pass in passes {
+            let ids: Vec<u32> = pass.tokens.iter().map(|token| token.id).collect();
+            let mut gone = false;
+            // Where nobody listens any more there is nothing to send, and the pass is the last.
+            let sink = |frame: Frame| gone |= send.send(Ok(frame)).is_err();
+            session.run(&ids, &mut Recorder::new(self.model.sizes(), pass.dims, &select, sink))?;
+            if gone {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Traced for Recording {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn stage(&mut self, site: Site) -> Result<Found> {
+        loop {
+            if let Some(frame) = self.early.remove(&site) {
+                return Ok(Found::Frame(frame));
+            }
+            match self.frames.recv() {
+                Ok(frame) => {
+                    let frame = frame?;
+                    self.early.insert(frame.site, Arc::new(frame));
+                }
+                // The run is over.
+                Err(_) => return Ok(Found::Missing),
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What a comparison found, as the test report that continuous integration reads: a case for each stage.
+
+use std::io::{Result, Write, stdout};
+
+use super::text::short;
+use crate::diff::{Kind, Report};
+
+/// Prints it.
+pub(super) fn print(report: &Report) -> Result<()> {
+    let mut out = stdout().lock();
+    let cause = report.first.as_ref().filter(|first| first.kind != Kind::Stage);
+    let failed = report.lines.iter().filter(|line| line.differs()).count() + usize::from(cause.is_some());
+    let tests = report.lines.len() + report.missing.len() + usize::from(cause.is_some());
+    let skipped = report.missing.len();
+    writeln!(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>")?;
+    writeln!(out, "<testsuites>")?;
+    writeln!(
+        out,
+        "<testsuite name=\"llama-trace diff\" tests=\"{tests}\" failures=\"{failed}\" errors=\"0\" skipped=\"{skipped}\">"
+    )?;
+    if let Some(first) = cause {
+        let (name, address) = (first.kind.name(), escaped(&first.address));
+        let text = escaped(&format!("A has {}, B has {}", first.ours, first.theirs));
+        writeln!(
+            out,
+            "<testcase classname=\"{name}\" name=\"{address}\"><failure message=\"{text}\"/></testcase>"
+        )?;
+    }
+    for line in &report.lines {
+        let case = case(&line.site.to_string());
+        if !line.differs() {
+            writeln!(out, "<testcase {case}/>")?;
+            continue;
+        }
+        let mut text = format!("error {} of {} allowed", short(line.error), short(line.tolerance));
+        if let Some(first) = report.first.as_ref().filter(|first| first.site == Some(line.site)) {
+            text += &format!("; the first: {} is {}, A has {}", first.address, first.theirs, first.ours);
+            for one in &report.diagnosis {
+                text += &format!("; looks like {}", one.name);
+            }
+        }
+        writeln!(out, "<testcase {case}><failure message=\"{}\"/></testcase>", escaped(&text))?;
+    }
+    for missing in &report.missing {
+        let why = escaped(missing.why.as_deref().unwrap_or("missing in B"));
+        let case = case(&missing.site.to_string());
+        writeln!(out, "<testcase {case}><skipped message=\"{why}\"/></testcase>")?;
+    }
+    writeln!(out, "</testsuite>\n</testsuites>")
+}
+
+/// `p0/L1/xq` as a class and the name of a case in it.
+fn case(site: &str) -> String {
+    let (class, name) = site.rsplit_once('/').unwrap_or(("", site));
+    format!("classname=\"{}\" name=\"{}\"", escaped(&class.replace('/', ".")), escaped(name))
+}
+
+/// A text as XML may have it between quotes.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for c in text.chars() {
+        match c {
+            '&' => escaped += "&amp;",
+            '<' => escaped += "&lt;",
+            '>' => escaped += "&gt;",
+            '"' => escaped += "&quot;",
+            // XML has no other control characters at all.
+            c if c.is_control() => escaped.extend(c.escape_default()),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}

@@ -1,0 +1,51 @@
+//! A `.npy` file as a frame, whatever is in it.
+
+use std::path::Path;
+
+use ndarray::ArrayViewD;
+use ndarray_npy::{ViewElement, ViewNpyExt};
+
+use crate::diff::Found;
+use crate::error::Error;
+use crate::files::Bytes;
+use crate::trace::{Frame, FrameData, Site};
+
+/// The values of the file at `path` as those of `site`, in the file's own shape.
+///
+/// float32, float64, int32, int64 and int8 are read, little-endian, in C or in Fortran order.
+pub(super) fn read(path: &Path, site: Site) -> Found {
+    // What is no file at all is missing; what cannot be read is there and damaged.
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Found::Missing,
+        Ok(file) if file.is_file() && file.len() == 0 => return Found::Damaged("the file is empty".into()),
+        _ => {}
+    }
+    let bytes = match Bytes::map(path) {
+        Ok(bytes) => bytes,
+        Err(error) => return Found::Damaged(first_line(&error)),
+    };
+    let data = (view::<f32>(&bytes).map(|x| FrameData::F32(x.as_standard_layout().into_owned())))
+        .or_else(|| view::<i64>(&bytes).map(|x| FrameData::I64(x.as_standard_layout().into_owned())))
+        .or_else(|| view::<i8>(&bytes).map(|x| FrameData::I8(x.as_standard_layout().into_owned())))
+        .or_else(|| view::<f64>(&bytes).map(|x| FrameData::F32(standard(&x, |x| x as f32))))
+        .or_else(|| view::<i32>(&bytes).map(|x| FrameData::I64(standard(&x, i64::from))));
+    match data {
+        Some(data) => Found::Frame(Frame { site, axes: site.stage.axes(), data }.into()),
+        None => Found::Damaged(match ArrayViewD::<f32>::view_npy(&bytes) {
+            Err(error) => format!("it is no .npy file of numbers that are read here: {error}"),
+            Ok(_) => "it cannot be read".into(),
+        }),
+    }
+}
+
+fn view<T: ViewElement>(bytes: &[u8]) -> Option<ArrayViewD<'_, T>> {
+    ArrayViewD::<T>::view_npy(bytes).ok()
+}
+
+fn standard<T: Copy, U: Clone>(values: &ArrayViewD<'_, T>, number: impl Fn(T) -> U) -> ndarray::ArrayD<U> {
+    values.mapv(number).as_standard_layout().into_owned()
+}
+
+fn first_line(error: &Error) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,75 @@
+//! How one of two runs is to run: `precision=bf16`, `threads=2`.
+
+use clap::ValueEnum;
+
+use super::super::{CacheDtypeName, CpuArgs, DeviceName, DiffArgs, ModelArgs, PrecisionName};
+use crate::error::{Error, Result};
+
+/// The keys, in the order in which messages name them.
+const KEYS: [&str; 6] = ["model", "precision", "device", "cpu-kernel", "cache-dtype", "threads"];
+
+/// The most threads of a run.
+const THREADS: usize = 1024;
+
+/// How a run is to run.
+#[derive(Clone, Debug)]
+pub(super) struct Setting {
+    pub(super) model: ModelArgs,
+    pub(super) cpu: CpuArgs,
+    /// Threads of its own.
+    pub(super) threads: Option<usize>,
+    /// Whether its model was named here.
+    pub(super) own_model: bool,
+    /// What was given, as the report names the run.
+    pub(super) name: String,
+}
+
+impl Setting {
+    /// The options of `args`, with what `given` has instead, which is that of `--a` or `--b`.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where a key or a value is unknown.
+    pub(super) fn read(option: &str, args: &DiffArgs, given: &[String]) -> Result<Self> {
+        let (mut model, mut cpu) = (args.model.clone(), args.cpu.clone());
+        let (mut threads, mut own_model) = (cpu.threads.take(), false);
+        for pair in given {
+            let wrong = |what: String, expected: String| {
+                Error::usage(what).at(format!("--{option} {pair}")).expected(expected)
+            };
+            let names = KEYS.join(", ");
+            let Some((key, value)) = pair.split_once('=') else {
+                return Err(wrong(
+                    "a key and its value are expected".into(),
+                    format!("KEY=VALUE, of {names}"),
+                ));
+            };
+            match key {
+                "model" => (model.model, own_model) = (Some(value.into()), true),
+                "precision" => model.precision = Some(named::<PrecisionName>(value, &wrong)?),
+                "device" => drop(named::<DeviceName>(value, &wrong)?),
+                "cpu-kernel" => cpu.cpu_kernel = Some(value.into()),
+                "cache-dtype" => cpu.cache_dtype = Some(named::<CacheDtypeName>(value, &wrong)?),
+                "threads" => {
+                    let count = value.parse().ok().filter(|count| (1..=THREADS).contains(count));
+                    let expected = || format!("a number from 1 to {THREADS}");
+                    threads = Some(
+                        count
+                            .ok_or_else(|| wrong(format!("`{value}` threads cannot compute"), expected()))?,
+                    );
+                }
+                _ => return Err(wrong(format!("there is no key `{key}`"), names)),
+            }
+        }
+        let name = if given.is_empty() { option.to_uppercase() } else { given.join(" ") };
+        Ok(Self { model, cpu, threads, own_model, name })
+    }
+}
+
+/// The value of this name.
+fn named<T: ValueEnum>(value: &str, wrong: &impl Fn(String, String) -> Error) -> Result<T> {
+    T::from_str(value, false).map_err(|_| {
+        let possible = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+        let names: Vec<_> = possible.map(|value| value.get_name().to_owned()).collect();
+        wrong(format!("there is no `{value}`"), names.join(", "))
+    })
+}

@@ -1,0 +1,137 @@
+//! What a comparison found, as lines to read.
+
+use std::collections::BTreeMap;
+use std::io::{Result, Write};
+
+use serde_json::Value;
+
+use super::super::output;
+use crate::config::Precision;
+use crate::diff::tolerance::base;
+use crate::diff::{About, Line, Report};
+use crate::trace::Stage;
+
+/// Layers that the table of growth has at most.
+const ROWS: usize = 48;
+
+/// Prints it.
+pub(super) fn print(report: &Report, a: &About, b: &About) -> Result<()> {
+    let mut out = output::Lines::text();
+    for (letter, run) in [("A", a), ("B", b)] {
+        let model = run.card.as_ref().map_or("", |card| card.name.as_str());
+        let precision = run.precision.map_or("unknown precision", Precision::name);
+        writeln!(out, "{letter}  {}  {model} {precision}", run.name)?;
+    }
+    let judged =
+        if report.measured { "tolerances measured with the model" } else { "tolerances from a table" };
+    writeln!(out, "{} stages compared, {} missing; {judged}", report.lines.len(), report.missing.len())?;
+    verdict(&mut out, report)?;
+    missing(&mut out, report)?;
+    growth(&mut out, report)?;
+    if !report.measured {
+        table(&mut out, report)?;
+    }
+    Ok(())
+}
+
+fn verdict(out: &mut impl Write, report: &Report) -> Result<()> {
+    writeln!(out)?;
+    let Some(first) = &report.first else {
+        let smallest = report.smallest_tolerance().map_or_else(|| "none".into(), short);
+        return writeln!(out, "The same, within the tolerance; the smallest that passes: {smallest}");
+    };
+    writeln!(out, "First difference: {}  {}", first.kind.name(), first.address)?;
+    writeln!(out, "  A      {}", first.ours)?;
+    writeln!(out, "  B      {}", first.theirs)?;
+    if let (Value::Number(ours), Value::Number(theirs)) = (&first.ours, &first.theirs)
+        && let (Some(ours), Some(theirs)) = (ours.as_f64(), theirs.as_f64())
+    {
+        writeln!(out, "  A − B  {}", short(ours - theirs))?;
+    }
+    if let (Some(error), Some(tolerance)) = (first.error, first.tolerance) {
+        writeln!(out, "  error  {} of {} allowed", short(error), short(tolerance))?;
+    }
+    let line = first.site.and_then(|site| report.lines.iter().find(|line| line.site == site));
+    if let Some(Line { apart, inherited: Some(inherited), .. }) = line {
+        writeln!(out, "  from A {}, of which came with the inputs {}", short(*apart), short(*inherited))?;
+    }
+    report.notes.iter().try_for_each(|note| writeln!(out, "  {note}"))?;
+    for one in &report.diagnosis {
+        writeln!(out, "  looks like {:<22} error {} → {}", one.name, short(one.before), short(one.after))?;
+    }
+    Ok(())
+}
+
+/// The stages that are missing, by name: in how many places each.
+fn missing(out: &mut impl Write, report: &Report) -> Result<()> {
+    let mut places: BTreeMap<Stage, usize> = BTreeMap::new();
+    let (known, others): (Vec<_>, Vec<_>) = report.missing.iter().partition(|missing| missing.why.is_some());
+    others.iter().for_each(|missing| *places.entry(missing.site.stage).or_default() += 1);
+    if !places.is_empty() {
+        let names: Vec<_> = places.iter().map(|(stage, count)| format!("{stage} ×{count}")).collect();
+        writeln!(out, "\nMissing in B: {}", names.join(", "))?;
+    }
+    for missing in known.iter().take(ROWS) {
+        let why = missing.why.as_deref().unwrap_or_default();
+        writeln!(out, "Cannot be read: {}: {why}", missing.site)?;
+    }
+    Ok(())
+}
+
+/// How errors grow: a row a layer.
+fn growth(out: &mut impl Write, report: &Report) -> Result<()> {
+    let mut layers: BTreeMap<(usize, usize), Vec<&Line>> = BTreeMap::new();
+    for line in &report.lines {
+        if let Some(layer) = line.site.layer {
+            layers.entry((line.site.pass, layer)).or_default().push(line);
+        }
+    }
+    if layers.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nHow far B is from A, ‖B − A‖ / ‖A‖, by layer:")?;
+    writeln!(out, "{:<10}{:>15}{:>15}  worst stage", "layer", "attn_residual", "ffn_residual")?;
+    for ((pass, layer), lines) in layers.iter().take(ROWS) {
+        let of = |stage: Stage| {
+            let line = lines.iter().find(|line| line.site.stage == stage);
+            line.map_or_else(|| "-".into(), |line| short(line.apart))
+        };
+        let order = |line: &&&Line| if line.apart.is_nan() { f64::INFINITY } else { line.apart };
+        let worst = lines.iter().max_by(|a, b| order(a).total_cmp(&order(b)));
+        let worst =
+            worst.map_or_else(String::new, |line| format!("{} {}", line.site.stage, short(line.apart)));
+        let mark = if lines.iter().any(|line| line.differs()) { "  <-- differs" } else { "" };
+        let (attention, ffn) = (of(Stage::AttnResidual), of(Stage::FfnResidual));
+        writeln!(out, "{:<10}{attention:>15}{ffn:>15}  {worst}{mark}", format!("p{pass}/L{layer}"))?;
+    }
+    match layers.len().saturating_sub(ROWS) {
+        0 => Ok(()),
+        more => writeln!(out, "and {more} more"),
+    }
+}
+
+/// The table of tolerances, of the stages that were compared.
+fn table(out: &mut impl Write, report: &Report) -> Result<()> {
+    let mut stages: Vec<Stage> = report.lines.iter().map(|line| line.site.stage).collect();
+    stages.sort_unstable();
+    stages.dedup();
+    writeln!(out, "\nTolerances at layer 0, × √(L + 1) at layer L (with --model they are measured):")?;
+    writeln!(out, "{:<18}{:>10}{:>10}{:>10}", "stage", "f32", "bf16", "q8")?;
+    for stage in stages {
+        let of = |precision| short(base(stage, precision));
+        let (f32, bf16) = (of(Precision::F32), of(Precision::Bf16));
+        writeln!(out, "{:<18}{f32:>10}{bf16:>10}{:>10}", stage.name(), of(Precision::Q8 { group: 32 }))?;
+    }
+    Ok(())
+}
+
+/// A number short enough for a column.
+pub(super) fn short(x: f64) -> String {
+    match x.abs() {
+        0.0 => "0".into(),
+        _ if x.is_nan() => "nan".into(),
+        size if !size.is_finite() => if x > 0.0 { "inf" } else { "-inf" }.into(),
+        size if (0.001..1e6).contains(&size) => format!("{}", (x * 1e4).round() / 1e4),
+        _ => format!("{x:.1e}"),
+    }
+}

@@ -1,0 +1,169 @@
+//! What can differ before anything is computed: the model, the text, its tokens.
+
+use serde_json::{Value, json};
+
+use super::report::{Diagnosis, First, Kind};
+use super::traced::{About, Pass};
+use crate::trace::{Address, Site, Stage, Step};
+
+/// The first of these that differs, in the order of causes, and what it looks like.
+pub(super) fn first(a: &About, b: &About) -> Option<(First, Vec<Diagnosis>)> {
+    if let Some(first) = artifact(a, b) {
+        return Some((first, Vec::new()));
+    }
+    let (number, row) = a
+        .passes
+        .iter()
+        .zip(&b.passes)
+        .enumerate()
+        .find_map(|(number, (a, b))| Some((number, different(a, b)?)))?;
+    let (of_a, of_b) = (&a.passes[number], &b.passes[number]);
+    let tokens = |pass: &Pass| pass.tokens.get(row).map_or(Value::Null, |token| json!(token.id));
+    let site = Site::once(of_a.dims.pass, Stage::Tokens);
+    let first = match (&a.prompt, &b.prompt) {
+        (Some(ours), Some(theirs)) if number == 0 && ours != theirs => First {
+            kind: Kind::Template,
+            address: "prompt".into(),
+            ours: json!(ours),
+            theirs: json!(theirs),
+            error: None,
+            tolerance: None,
+            site: None,
+        },
+        _ => First {
+            kind: Kind::Tokens,
+            address: Address::of(site, Step::Stage(Stage::Tokens), &[row]).to_string(),
+            ours: tokens(of_a),
+            theirs: tokens(of_b),
+            error: Some(apart(of_a, of_b) as f64),
+            tolerance: Some(0.0),
+            site: None,
+        },
+    };
+    Some((first, bos(of_a, of_b).into_iter().collect()))
+}
+
+/// From which pass on the tokens are other ones: its stages, and those of later passes, are not compared.
+pub(super) fn same_until(a: &About, b: &About) -> usize {
+    let differs = |(a, b): (&Pass, &Pass)| different(a, b).is_some();
+    a.passes.iter().zip(&b.passes).position(differs).unwrap_or(a.passes.len())
+}
+
+/// The first row in which the tokens of a pass differ, where both runs say what they read; else whether one reads more.
+fn different(a: &Pass, b: &Pass) -> Option<usize> {
+    if a.tokens.is_empty() || b.tokens.is_empty() {
+        return (a.dims.tokens != b.dims.tokens).then_some(0);
+    }
+    let longest = a.tokens.len().max(b.tokens.len());
+    (0..longest)
+        .find(|&row| a.tokens.get(row).map(|token| token.id) != b.tokens.get(row).map(|token| token.id))
+}
+
+/// In how many rows they differ.
+fn apart(a: &Pass, b: &Pass) -> usize {
+    let longest = a.dims.tokens.max(b.dims.tokens);
+    let id = |pass: &Pass, row: usize| pass.tokens.get(row).map(|token| token.id);
+    (0..longest).filter(|&row| id(a, row).is_none() || id(a, row) != id(b, row)).count()
+}
+
+/// Whether all that differs is the token that a text begins with: one is missing, one is too many, or it is another.
+fn bos(a: &Pass, b: &Pass) -> Option<Diagnosis> {
+    let ids = |pass: &Pass| pass.tokens.iter().map(|token| token.id).collect::<Vec<_>>();
+    let (ours, theirs) = (ids(a), ids(b));
+    let (first_of_a, rest_of_a) = ours.split_first()?;
+    let (first_of_b, rest_of_b) = theirs.split_first()?;
+    let missing = rest_of_a == theirs && first_of_a != first_of_b;
+    let too_many = rest_of_b == ours;
+    let other = rest_of_a == rest_of_b;
+    let after = 0.0;
+    (missing || too_many || other).then(|| Diagnosis { name: "bos", before: apart(a, b) as f64, after })
+}
+
+/// The first setting of the models that differs, of those that change a number; or their weights.
+fn artifact(a: &About, b: &About) -> Option<First> {
+    let differs = |address: &str, ours: Value, theirs: Value| First {
+        kind: Kind::Artifact,
+        address: address.into(),
+        ours,
+        theirs,
+        error: None,
+        tolerance: None,
+        site: None,
+    };
+    if let (Some(a), Some(b)) = (&a.card, &b.card) {
+        let (ours, theirs) = (json!(a.config), json!(b.config));
+        let settings = ours.as_object().into_iter().flatten();
+        for (name, value) in settings {
+            let other = &theirs[name];
+            // Where no window is, it has no first layer.
+            let idle = name == "context" || (name == "window_from" && a.config.window.is_none());
+            if !idle && value != other {
+                return Some(differs(&format!("config.{name}"), value.clone(), other.clone()));
+            }
+        }
+    }
+    match (&a.fingerprint, &b.fingerprint) {
+        (Some(ours), Some(theirs)) if ours != theirs => Some(differs("weights", json!(ours), json!(theirs))),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::{ModelCard, PassDims, TokenLabel};
+
+    fn about(ids: &[u32], change: impl FnOnce(&mut About)) -> About {
+        let tokens = ids.iter().map(|&id| TokenLabel { id, text: format!("#{id}") }).collect();
+        let dims = PassDims { pass: 0, start: 0, tokens: ids.len() };
+        let mut about = About {
+            name: "a".into(),
+            card: Some(ModelCard::small(|_| ())),
+            precision: None,
+            fingerprint: None,
+            drawing: None,
+            prompt: Some("one".into()),
+            passes: vec![Pass { dims, tokens }],
+        };
+        change(&mut about);
+        about
+    }
+
+    #[test]
+    fn causes_come_in_their_order_and_what_changes_no_number_is_none() {
+        let a = about(&[1, 2, 3], |_| ());
+        let found =
+            |b: &About| first(&a, b).map(|(first, diagnosis)| (first, diagnosis.first().map(|one| one.name)));
+        assert_eq!(
+            found(&about(&[1, 2, 3], |b| (b.prompt, b.name) = (Some("two".into()), "b".into()))),
+            None
+        );
+        assert_eq!(found(&about(&[1, 2, 3], |b| b.card.as_mut().unwrap().config.context = 99)), None);
+        let (tokens, name) = found(&about(&[1, 5, 3], |_| ())).unwrap();
+        assert_eq!((tokens.kind, &*tokens.address, name), (Kind::Tokens, "p0/tokens[t=1]", None));
+        assert_eq!((tokens.ours, tokens.theirs), (json!(2), json!(5)));
+        let (template, _) = found(&about(&[7, 5, 3], |b| b.prompt = Some("two".into()))).unwrap();
+        assert_eq!((template.kind, template.ours), (Kind::Template, json!("one")));
+        let other = about(&[7, 5, 3], |b| b.card.as_mut().unwrap().config.rope_theta = 9.0);
+        let (artifact, _) = found(&other).unwrap();
+        assert_eq!((artifact.kind, &*artifact.address), (Kind::Artifact, "config.rope_theta"));
+        let weights = |text: &str| Some(text.to_owned());
+        let (one, two) =
+            (about(&[1], |a| a.fingerprint = weights("x")), about(&[1], |b| b.fingerprint = weights("y")));
+        assert_eq!(first(&one, &two).unwrap().0.address, "weights");
+    }
+
+    #[test]
+    fn a_beginning_of_text_that_is_missing_twice_there_or_another_is_named() {
+        let a = about(&[1, 2, 3], |_| ());
+        for (ids, named) in [(&[2, 3][..], true), (&[1, 1, 2, 3], true), (&[9, 2, 3], true), (&[1, 2], false)]
+        {
+            let (found, diagnosis) = first(&a, &about(ids, |_| ())).unwrap();
+            assert_eq!(
+                (found.kind, diagnosis.iter().any(|one| one.name == "bos")),
+                (Kind::Tokens, named),
+                "{ids:?}"
+            );
+        }
+    }
+}

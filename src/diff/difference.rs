@@ -1,0 +1,257 @@
+//! How far two stages are apart.
+
+use std::sync::Arc;
+
+use ndarray::{ArrayD, IxDyn};
+
+use super::traced::Found;
+use crate::trace::{Frame, FrameData, Site, Sizes, Stage, Values};
+
+/// What is below this, where keys are hidden, stands for −∞: other runtimes add the lowest number that a type has, and
+/// float16's is the nearest to 0.
+const HIDDEN: f64 = -6e4;
+
+/// A stage of both runs, in one shape.
+#[derive(Clone, Debug)]
+pub(super) struct Pair {
+    pub(super) site: Site,
+    pub(super) a: Arc<Frame>,
+    pub(super) b: Arc<Frame>,
+    /// The first value that both have: later than 0 where one has the last row only.
+    pub(super) first: usize,
+}
+
+/// The differences of some cells from what they should be.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Apart {
+    error: f64,
+    norm: f64,
+    /// The largest difference, and where.
+    most: Option<(f64, usize)>,
+    /// The first value that cannot be compared: no number, or infinite on one side.
+    broken: Option<(f64, usize)>,
+}
+
+impl Apart {
+    /// Takes in cell `at`, which is `found` and should be `expected`.
+    pub(super) fn add(&mut self, at: usize, found: f64, expected: f64) {
+        if found == expected {
+            self.norm += if expected.is_finite() { expected * expected } else { 0.0 };
+            return;
+        }
+        let difference = (found - expected).abs();
+        if !difference.is_finite() {
+            let worse = if found.is_nan() || expected.is_nan() { f64::NAN } else { f64::INFINITY };
+            if self.broken.is_none_or(|(_, first)| at < first) {
+                self.broken = Some((worse, at));
+            }
+            return;
+        }
+        self.error += difference * difference;
+        self.norm += expected * expected;
+        larger(&mut self.most, (difference, at));
+    }
+
+    /// ‖found − expected‖ / ‖expected‖: NaN and ∞ where a value is none.
+    pub(super) fn error(&self) -> f64 {
+        match self.broken {
+            Some((worse, _)) => worse,
+            None if self.error == 0.0 => 0.0,
+            None => (self.error / self.norm).sqrt(),
+        }
+    }
+
+    /// The cell of the largest difference, where there is one.
+    pub(super) fn cell(&self) -> Option<usize> {
+        self.broken.or(self.most).map(|(_, at)| at)
+    }
+}
+
+fn larger(most: &mut Option<(f64, usize)>, other: (f64, usize)) {
+    if most.is_none_or(|most| other.0 > most.0 || (other.0 == most.0 && other.1 < most.1)) {
+        *most = Some(other);
+    }
+}
+
+/// A value as it is compared: what hides a key is −∞, however it is written.
+pub(super) fn value(stage: Stage, x: f64) -> f64 {
+    match stage {
+        Stage::Mask | Stage::MaskedScores if x < HIDDEN => f64::NEG_INFINITY,
+        _ => x,
+    }
+}
+
+impl Pair {
+    /// The stage of both runs; or why they cannot be compared, in words.
+    pub(super) fn new(site: Site, shape: &[usize], a: &Frame, b: &Frame) -> Result<Self, String> {
+        let (a, skipped_a) = fitted(site, shape, a).map_err(|what| format!("A: {what}"))?;
+        let (b, skipped_b) = fitted(site, shape, b).map_err(|what| format!("B: {what}"))?;
+        Ok(Self { site, a: Arc::new(a), b: Arc::new(b), first: skipped_a.max(skipped_b) })
+    }
+
+    /// A's value and B's at a cell.
+    pub(super) fn at(&self, at: usize) -> [f64; 2] {
+        [number(&self.a, at), number(&self.b, at)]
+    }
+
+    /// How far B is from A.
+    pub(super) fn apart(&self) -> Apart {
+        let mut apart = Apart::default();
+        let (a, b) = (self.a.values().numbers(), self.b.values().numbers());
+        for (at, (a, b)) in a.zip(b).enumerate().skip(self.first) {
+            apart.add(at, value(self.site.stage, b), value(self.site.stage, a));
+        }
+        apart
+    }
+}
+
+/// Value `at` of a frame.
+pub(super) fn number(frame: &Frame, at: usize) -> f64 {
+    match frame.values() {
+        Values::F32(values) => f64::from(values[at]),
+        Values::I64(values) => values[at] as f64,
+        Values::I8(values) => f64::from(values[at]),
+    }
+}
+
+/// The float32 values of a frame.
+pub(super) fn floats(frame: &Frame) -> &[f32] {
+    match frame.values() {
+        Values::F32(values) => values,
+        _ => &[],
+    }
+}
+
+/// A frame of float32 values in the stage's own shape.
+pub(super) fn frame(site: Site, shape: &[usize], values: Vec<f32>) -> Option<Frame> {
+    let data = ArrayD::from_shape_vec(IxDyn(shape), values).ok()?;
+    Some(Frame { site, axes: site.stage.axes(), data: FrameData::F32(data) })
+}
+
+/// `frame` in the stage's own shape and number type, and how many values before the first that it has are made up: where
+/// only the last row is there, as runtimes compute logits.
+fn fitted(site: Site, shape: &[usize], frame: &Frame) -> Result<(Frame, usize), String> {
+    let (found, count): (_, usize) = (frame.shape(), shape.iter().product());
+    let held: usize = found.iter().product();
+    if held == 0 {
+        return Err("it is empty".into());
+    }
+    let width = shape.last().copied().unwrap_or(1);
+    let last = site.stage == Stage::Logits && held == width && refines(found, &[width]);
+    if !last && !refines(found, shape) {
+        return Err(format!("it has the shape {} and not {}", listed(found), listed(shape)));
+    }
+    let first = count - held;
+    let numbers = frame.values().numbers();
+    let (axes, shape) = (site.stage.axes(), IxDyn(shape));
+    let wrong = || "its values do not fit the shape".to_owned();
+    let data = if site.stage.is_ids() {
+        ArrayD::from_shape_vec(shape, numbers.map(|x| x as i64).collect()).map(FrameData::I64)
+    } else if site.stage.is_int8() {
+        ArrayD::from_shape_vec(shape, numbers.map(|x| x as i8).collect()).map(FrameData::I8)
+    } else {
+        let values = std::iter::repeat_n(0.0, first).chain(numbers.map(|x| x as f32)).collect();
+        ArrayD::from_shape_vec(shape, values).map(FrameData::F32)
+    };
+    Ok((Frame { site, axes, data: data.map_err(|_| wrong())? }, first))
+}
+
+/// Whether one shape is the other with neighbouring axes put together or cut: heads side by side, an axis of length 1.
+fn refines(a: &[usize], b: &[usize]) -> bool {
+    let ends = |shape: &[usize]| {
+        let mut count = 1_usize;
+        let ends: Vec<usize> = shape
+            .iter()
+            .rev()
+            .filter(|&&length| length != 1)
+            .map(|length| {
+                count = count.saturating_mul(*length);
+                count
+            })
+            .collect();
+        ends
+    };
+    let (a, b) = (ends(a), ends(b));
+    let within = |few: &[usize], many: &[usize]| few.iter().all(|end| many.contains(end));
+    a.last() == b.last() && (within(&a, &b) || within(&b, &a))
+}
+
+/// A shape in words.
+pub(super) fn listed(shape: &[usize]) -> String {
+    let lengths: Vec<_> = shape.iter().map(ToString::to_string).collect();
+    format!("({})", lengths.join(", "))
+}
+
+/// What is odd about the values of a stage that differs, in words.
+pub(super) fn oddities(frame: &Frame) -> Option<String> {
+    let stats = frame.stats();
+    let count = frame.values().len();
+    match stats {
+        _ if stats.nan == count => Some("every value is NaN".into()),
+        _ if stats.nan > 0 => Some(format!("{} of {count} values are NaN", stats.nan)),
+        _ if stats.pos_inf > 0 => Some(format!("{} of {count} values are +inf", stats.pos_inf)),
+        _ if stats.min == 0.0 && stats.max == 0.0 && stats.neg_inf == 0 => Some("every value is 0".into()),
+        _ if stats.min == stats.max && count > 1 => Some(format!("every value is {}", stats.min)),
+        _ => None,
+    }
+}
+
+impl Found {
+    /// The frame, where there is one.
+    pub(super) fn frame(self) -> Result<Option<Arc<Frame>>, String> {
+        match self {
+            Self::Frame(frame) => Ok(Some(frame)),
+            Self::Missing => Ok(None),
+            Self::Damaged(why) => Err(why),
+        }
+    }
+}
+
+/// The shape of a site.
+pub(super) fn shape(site: Site, sizes: &Sizes, dims: crate::trace::PassDims) -> Vec<usize> {
+    sizes.shape(site.stage.axes(), dims)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(site: Site, shape: &[usize], values: &[f32]) -> Frame {
+        frame(site, shape, values.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn heads_may_lie_side_by_side_and_stand_in_no_other_order() {
+        assert!(
+            refines(&[3, 8], &[3, 2, 4]) && refines(&[1, 3, 8], &[3, 2, 4]) && refines(&[24], &[3, 2, 4])
+        );
+        assert!(!refines(&[2, 3, 4], &[3, 2, 4]) && !refines(&[3, 2, 5], &[3, 2, 4]));
+        assert!(!refines(&[4, 6], &[3, 2, 4]));
+    }
+
+    #[test]
+    fn of_logits_the_last_row_alone_is_compared_where_one_run_has_no_other() {
+        let site = Site::once(0, Stage::Logits);
+        let (a, b) = (of(site, &[2, 2], &[9.0, 9.0, 3.0, 4.0]), of(site, &[1, 2], &[3.0, 4.5]));
+        let pair = Pair::new(site, &[2, 2], &a, &b).unwrap();
+        let apart = pair.apart();
+        assert_eq!((pair.first, apart.error(), apart.cell()), (2, 0.1, Some(3)));
+        let site = Site::once(0, Stage::FinalNorm);
+        assert!(
+            Pair::new(site, &[2, 2], &of(site, &[2, 2], &[0.0; 4]), &of(site, &[1, 2], &[0.0; 2])).is_err()
+        );
+    }
+
+    #[test]
+    fn what_is_no_number_is_further_than_anything_and_a_hidden_key_is_hidden_however_it_is_written() {
+        let site = Site::layer(0, 0, Stage::MaskedScores);
+        let (hidden, lowest) = (f32::NEG_INFINITY, f32::MIN);
+        let a = of(site, &[1, 1, 3], &[1.0, 2.0, hidden]);
+        let pair = |b: &[f32]| Pair::new(site, &[1, 1, 3], &a, &of(site, &[1, 1, 3], b)).unwrap().apart();
+        assert_eq!(pair(&[1.0, 2.0, lowest]).error(), 0.0);
+        let seen = pair(&[1.0, 2.5, 3.0]);
+        assert_eq!((seen.error(), seen.cell()), (f64::INFINITY, Some(2)));
+        let nan = pair(&[1.0, f32::NAN, hidden]);
+        assert!(nan.error().is_nan() && nan.cell() == Some(1));
+    }
+}

@@ -1,0 +1,153 @@
+//! The known mistakes of those who port a Llama: each is a change of the configuration, of a rule's data, or of the
+//! weights that a rule reads, and no second computation.
+
+mod attention;
+mod layout;
+mod values;
+
+use super::bench::{Exactly, Otherwise};
+use crate::check::{Change, Nothing};
+use crate::config::{ModelConfig, Pairing, Precision, RopeScaling};
+use crate::trace::{Frame, ModelCard, PassDims, Stage};
+
+/// The names of the mistakes.
+pub const NAMES: [&str; 21] = [
+    "rope_pairing",
+    "rope_theta",
+    "rope_scaling",
+    "position_offset",
+    "norm_eps",
+    "norm_weight_plus_one",
+    "norm_weight_missing",
+    "attention_scale",
+    "mask_offset",
+    "window",
+    "kv_head_order",
+    "weight_layout",
+    "bias_missing",
+    "bos",
+    "tied_head",
+    "activation",
+    "gate_up_swapped",
+    "bf16_rounding",
+    "quantized_activations",
+    "embedding_scale",
+    "softcap",
+];
+
+/// A mistake, in one of its forms.
+pub(super) struct Mistake {
+    pub(super) name: &'static str,
+    /// The stages that it changes; where none of them is computed, it is not tried.
+    pub(super) touches: &'static [Stage],
+    /// The model as the mistake has it, where that is what it changes.
+    pub(super) card: Option<ModelCard>,
+    pub(super) change: Box<dyn Change>,
+    pub(super) otherwise: Otherwise,
+    /// Whether it rounds, so that values near the middle may be rounded to the other side.
+    pub(super) rounds: bool,
+}
+
+impl Mistake {
+    fn of(name: &'static str, touches: &'static [Stage], change: impl Change + 'static) -> Self {
+        let (otherwise, change) = (Otherwise::default(), Box::new(change));
+        Self { name, touches, card: None, change, otherwise, rounds: false }
+    }
+
+    fn again(mut self, again: &'static [Stage]) -> Self {
+        self.otherwise.again = again;
+        self
+    }
+}
+
+/// The stages that angles go into.
+const TURNED: &[Stage] = &[Stage::RopeCos, Stage::RopeSin];
+const ROPE: &[Stage] = &[Stage::RopeCos, Stage::RopeSin, Stage::XqRope, Stage::XkRope];
+const NORMS: &[Stage] = &[Stage::AttnNorm, Stage::FfnNorm, Stage::FinalNorm, Stage::XqNorm, Stage::XkNorm];
+const PRODUCTS: &[Stage] = &[
+    Stage::Xq,
+    Stage::Xk,
+    Stage::Xv,
+    Stage::AttnOutput,
+    Stage::FfnGate,
+    Stage::FfnUp,
+    Stage::FfnDown,
+    Stage::Logits,
+];
+const SEEING: &[Stage] = &[Stage::Mask, Stage::MaskedScores, Stage::Softmax, Stage::AttnHeads];
+
+/// Thetas that models have.
+const THETAS: [f32; 16] =
+    [100.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2.5e5, 5e5, 1e6, 2e6, 5e6, 1e7, 1e8];
+
+/// Epsilons that models have, and that others write.
+const EPSILONS: [f32; 12] = [0.0, 1e-2, 1e-3, 1e-4, 2e-5, 1e-5, 5e-6, 1e-6, 1e-7, 1e-8, 1e-10, 1e-12];
+
+/// The factors by which models stretch RoPE.
+const FACTORS: [f32; 5] = [2.0, 4.0, 8.0, 16.0, 32.0];
+
+/// Every form of every mistake that a run of `card`'s model could have made, whose stage is `found` and should be
+/// `right`.
+pub(super) fn mistakes(
+    card: &ModelCard,
+    passes: &[PassDims],
+    found: &Frame,
+    right: &Exactly,
+) -> Vec<Mistake> {
+    let mut all = Vec::new();
+    configured(card, found, &mut all);
+    attention::add(card, passes, found, right, &mut all);
+    layout::add(card, &mut all);
+    values::add(card, found, right, &mut all);
+    all
+}
+
+/// Those that are another configuration.
+fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
+    let mut add = |name, touches, again, change: &dyn Fn(&mut ModelConfig)| {
+        let mut other = card.clone();
+        change(&mut other.config);
+        if other.config != card.config && other.config.check().is_ok() {
+            let mistake = Mistake { card: Some(other), ..Mistake::of(name, touches, Nothing) };
+            all.push(mistake.again(again));
+        }
+    };
+    add("rope_pairing", &[Stage::XqRope, Stage::XkRope], &[], &|config| {
+        config.pairing = match config.pairing {
+            Pairing::Halves => Pairing::Neighbours,
+            Pairing::Neighbours => Pairing::Halves,
+        };
+    });
+    for theta in THETAS {
+        add("rope_theta", ROPE, TURNED, &|config| config.rope_theta = theta);
+    }
+    add("rope_scaling", ROPE, TURNED, &|config| config.rope_scaling = RopeScaling::None);
+    let own = match card.config.rope_scaling {
+        RopeScaling::Linear { factor } | RopeScaling::Llama3 { factor, .. } => Some(factor),
+        RopeScaling::None | RopeScaling::Divisors(_) => None,
+    };
+    for factor in FACTORS.into_iter().chain(own) {
+        add("rope_scaling", ROPE, TURNED, &|config| config.rope_scaling = RopeScaling::Linear { factor });
+        for original_context in [8192, 4096, 2048] {
+            add("rope_scaling", ROPE, TURNED, &|config| {
+                let (low_freq_factor, high_freq_factor) = (1.0, 4.0);
+                config.rope_scaling =
+                    RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context };
+            });
+        }
+    }
+    for eps in EPSILONS {
+        add("norm_eps", NORMS, &[], &|config| config.norm_eps = eps);
+    }
+    let shown = attention::shown(found);
+    let around =
+        card.config.window.into_iter().flat_map(|window| [window + 1, window.saturating_sub(1), window * 2]);
+    for window in around.chain(shown).map(Some).chain([None]) {
+        add("window", SEEING, &[Stage::Mask, Stage::MaskedScores], &|config| {
+            (config.window, config.window_from) = (window, 0);
+        });
+    }
+    let mut rounded = Mistake::of("bf16_rounding", Stage::ALL, Nothing);
+    (rounded.card, rounded.rounds) = (Some(ModelCard { precision: Precision::Bf16, ..card.clone() }), true);
+    all.push(rounded);
+}

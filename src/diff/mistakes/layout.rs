@@ -1,0 +1,228 @@
+//! Mistakes of weights: read in another order, not at all, or in another's place.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use half::bf16;
+
+use super::super::bench::Otherwise;
+use super::{Mistake, NORMS, PRODUCTS};
+use crate::check::{Change, ReadRows};
+use crate::error::Result;
+use crate::explain::{Fold, Place, Rule};
+use crate::trace::{ModelCard, PassDims, Site, Sizes, Stage, Weight};
+
+/// Values of the largest matrix that is read whole to be read in another order.
+const WHOLE: usize = 1 << 28;
+
+/// Where the value is that stands in row `o`, column `i` of a matrix as the mistake reads it; none where it does not
+/// read that matrix otherwise.
+type Order = fn(Weight, &Sizes, [usize; 2], [usize; 2]) -> Option<usize>;
+
+/// A matrix is read in another order.
+struct Reordered {
+    sizes: Sizes,
+    order: Order,
+    whole: Mutex<HashMap<Place, Arc<Vec<f32>>>>,
+}
+
+/// The weights of norms are others, value by value.
+struct Norms(fn(f32) -> f32);
+
+/// No bias is added.
+struct NoBias;
+
+/// The head is the embedding table.
+struct Tied;
+
+/// w1 is read for w3 and the other way round.
+struct SwappedWeights;
+
+/// The activation is of the other half.
+struct SwappedHalves;
+
+/// Weights have bfloat16's bits only.
+struct RoundedWeights;
+
+pub(super) fn add(card: &ModelCard, all: &mut Vec<Mistake>) {
+    let sizes = card.sizes();
+    for order in [transposed, halves_as_neighbours, neighbours_as_halves, heads_interleaved] as [Order; 4] {
+        let reordered = Reordered { sizes, order, whole: Mutex::default() };
+        all.push(Mistake::of("weight_layout", PRODUCTS, reordered));
+    }
+    all.push(Mistake::of("norm_weight_plus_one", NORMS, Norms(|weight| weight + 1.0)));
+    all.push(Mistake::of("norm_weight_missing", NORMS, Norms(|_| 1.0)));
+    if card.config.qkv_bias || card.config.output_bias || card.config.mlp_bias {
+        all.push(Mistake::of("bias_missing", PRODUCTS, NoBias));
+    }
+    if !card.config.tied {
+        all.push(Mistake::of("tied_head", &[Stage::Logits], Tied));
+    }
+    all.push(Mistake::of("gate_up_swapped", &[Stage::FfnGate, Stage::FfnUp], SwappedWeights));
+    let mut halves = Mistake::of("gate_up_swapped", &[Stage::FfnSilu, Stage::FfnHidden], SwappedHalves);
+    halves.otherwise = Otherwise {
+        again: &[Stage::FfnSilu],
+        also: &[(Stage::FfnSilu, Stage::FfnUp), (Stage::FfnHidden, Stage::FfnGate)],
+        quantize: None,
+    };
+    all.push(halves);
+    let mut rounded = Mistake::of("bf16_rounding", Stage::ALL, RoundedWeights);
+    rounded.rounds = true;
+    all.push(rounded);
+    for group in [32, 64, 128, 0] {
+        let mut quantized = Mistake::of("quantized_activations", PRODUCTS, crate::check::Nothing);
+        (quantized.otherwise.quantize, quantized.rounds) = (Some(group), true);
+        all.push(quantized);
+    }
+}
+
+/// The values as they lie, read as inputs × outputs.
+fn transposed(_: Weight, _: &Sizes, [outputs, _]: [usize; 2], [o, i]: [usize; 2]) -> Option<usize> {
+    Some(i * outputs + o)
+}
+
+/// The heads and the outputs of a head of wq and wk.
+fn turned(weight: Weight, sizes: &Sizes) -> Option<usize> {
+    matches!(weight.name(), "wq" | "wk").then_some(sizes.head_dim)
+}
+
+/// The rows of wq and wk as if they were in pairs of neighbours.
+fn halves_as_neighbours(
+    weight: Weight,
+    sizes: &Sizes,
+    [_, inputs]: [usize; 2],
+    [o, i]: [usize; 2],
+) -> Option<usize> {
+    let c = turned(weight, sizes)?;
+    let (head, row) = (o / c * c, o % c);
+    Some((head + row / 2 + row % 2 * (c / 2)) * inputs + i)
+}
+
+/// The rows of wq and wk as if they were in halves.
+fn neighbours_as_halves(
+    weight: Weight,
+    sizes: &Sizes,
+    [_, inputs]: [usize; 2],
+    [o, i]: [usize; 2],
+) -> Option<usize> {
+    let c = turned(weight, sizes)?;
+    let (head, row) = (o / c * c, o % c);
+    Some((head + row % (c / 2) * 2 + row / (c / 2)) * inputs + i)
+}
+
+/// Components before heads, where heads come first.
+fn heads_interleaved(
+    weight: Weight,
+    sizes: &Sizes,
+    [_, inputs]: [usize; 2],
+    [o, i]: [usize; 2],
+) -> Option<usize> {
+    let c = sizes.head_dim;
+    let swapped = |at: usize, heads: usize| at % heads * c + at / heads;
+    match weight.name() {
+        "wq" => Some(swapped(o, sizes.heads) * inputs + i),
+        "wk" | "wv" => Some(swapped(o, sizes.kv_heads) * inputs + i),
+        "wo" => Some(o * inputs + swapped(i, sizes.heads)),
+        _ => None,
+    }
+}
+
+impl Change for Reordered {
+    fn rows(&self, place: Place, rows: Range<usize>, read: ReadRows<'_>) -> Result<Vec<f32>> {
+        let Place::Weight(_, weight) = place else { return read(place, rows) };
+        let nothing = PassDims { pass: 0, start: 0, tokens: 0 };
+        let [outputs, inputs] = self.sizes.shape(weight.axes(), nothing)[..] else {
+            return read(place, rows);
+        };
+        let known = (self.order)(weight, &self.sizes, [outputs, inputs], [0, 0]).is_some();
+        if !known || weight.name() == "tok_embeddings" || outputs.saturating_mul(inputs) > WHOLE {
+            return read(place, rows);
+        }
+        let mut held = self.whole.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let whole = match held.get(&place) {
+            Some(whole) => Arc::clone(whole),
+            None => {
+                let whole = Arc::new(read(place, 0..outputs)?);
+                held.insert(place, Arc::clone(&whole));
+                whole
+            }
+        };
+        let cells = rows.flat_map(|o| (0..inputs).map(move |i| [o, i]));
+        let value = |cell| {
+            let from = (self.order)(weight, &self.sizes, [outputs, inputs], cell);
+            from.map_or(0.0, |from| whole[from])
+        };
+        Ok(cells.map(value).collect())
+    }
+}
+
+/// The name of a weight, and whether each layer has one.
+fn named(place: Place) -> Option<&'static str> {
+    match place {
+        Place::Weight(_, weight) => Some(weight.name()),
+        Place::Stage(_) => None,
+    }
+}
+
+impl Change for Norms {
+    fn rows(&self, place: Place, rows: Range<usize>, read: ReadRows<'_>) -> Result<Vec<f32>> {
+        let mut values = read(place, rows)?;
+        if matches!(named(place), Some("attention_norm" | "ffn_norm" | "norm" | "q_norm" | "k_norm")) {
+            values.iter_mut().for_each(|value| *value = (self.0)(*value));
+        }
+        Ok(values)
+    }
+}
+
+impl Change for NoBias {
+    fn rows(&self, place: Place, rows: Range<usize>, read: ReadRows<'_>) -> Result<Vec<f32>> {
+        let values = read(place, rows)?;
+        let is_bias = named(place).is_some_and(|name| name.starts_with('b'));
+        Ok(if is_bias { vec![0.0; values.len()] } else { values })
+    }
+}
+
+impl Change for Tied {
+    fn rows(&self, place: Place, rows: Range<usize>, read: ReadRows<'_>) -> Result<Vec<f32>> {
+        let table = Weight::from_name("tok_embeddings").filter(|_| named(place) == Some("output"));
+        read(table.map_or(place, |table| Place::Weight(None, table)), rows)
+    }
+}
+
+impl Change for SwappedWeights {
+    fn rows(&self, place: Place, rows: Range<usize>, read: ReadRows<'_>) -> Result<Vec<f32>> {
+        let other = match named(place) {
+            Some("w1") => "w3",
+            Some("w3") => "w1",
+            Some("b1") => "b3",
+            Some("b3") => "b1",
+            _ => return read(place, rows),
+        };
+        let (Place::Weight(layer, _), Some(other)) = (place, Weight::from_name(other)) else {
+            return read(place, rows);
+        };
+        read(Place::Weight(layer, other), rows)
+    }
+}
+
+impl Change for SwappedHalves {
+    fn rule(&self, site: Site, _at: usize, mut rule: Rule) -> Rule {
+        match &mut rule.fold {
+            Fold::Silu { gate } => gate.place = Place::Stage(site.other(Stage::FfnUp)),
+            Fold::Mul { b, .. } if site.stage == Stage::FfnHidden => {
+                b.place = Place::Stage(site.other(Stage::FfnGate));
+            }
+            _ => {}
+        }
+        rule
+    }
+}
+
+impl Change for RoundedWeights {
+    fn rows(&self, place: Place, rows: Range<usize>, read: ReadRows<'_>) -> Result<Vec<f32>> {
+        let mut values = read(place, rows)?;
+        values.iter_mut().for_each(|value| *value = bf16::from_f32(*value).to_f32());
+        Ok(values)
+    }
+}

@@ -1,0 +1,161 @@
+//! What a comparison found.
+
+use serde_json::{Value, json};
+
+use crate::trace::Site;
+
+/// In which of the causes, in their order, two runs part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Configuration or weights.
+    Artifact,
+    /// The text that was given to the model.
+    Template,
+    /// The ids that it was split into.
+    Tokens,
+    /// A stage.
+    Stage,
+}
+
+/// Where they part.
+#[derive(Clone, Debug, PartialEq)]
+pub struct First {
+    /// In what.
+    pub kind: Kind,
+    /// Of a stage the cell of largest error, complete; else the setting, or the token.
+    pub address: String,
+    /// A's value.
+    pub ours: Value,
+    /// B's.
+    pub theirs: Value,
+    /// How far apart they are; none where that is no number, as of two texts.
+    pub error: Option<f64>,
+    /// How far they may be.
+    pub tolerance: Option<f64>,
+    /// The stage, where it is one.
+    pub site: Option<Site>,
+}
+
+/// A known mistake that would give what B has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Diagnosis {
+    /// Its name: one of [`super::NAMES`].
+    pub name: &'static str,
+    /// B's error.
+    pub before: f64,
+    /// What is left of it where the mistake is made.
+    pub after: f64,
+}
+
+/// A stage of one run that the other does not have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Missing {
+    /// Which.
+    pub site: Site,
+    /// Why, where more is known than that it is not there.
+    pub why: Option<String>,
+}
+
+/// A stage that both have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// Which.
+    pub site: Site,
+    /// How far B is from A: ‖B − A‖ / ‖A‖.
+    pub apart: f64,
+    /// What is judged: with a model what the stage itself brings in, the larger one of both runs; else `apart`.
+    pub error: f64,
+    /// What it may be.
+    pub tolerance: f64,
+    /// With a model: how much of it came with the inputs, ‖rule(B's inputs) − rule(A's inputs)‖ / ‖rule(A's inputs)‖.
+    pub inherited: Option<f64>,
+}
+
+impl Line {
+    /// Whether it is further away than it may be.
+    pub fn differs(&self) -> bool {
+        // What is no number is.
+        !(self.error <= self.tolerance)
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Where the two part; none where they are the same within the tolerance.
+    pub first: Option<First>,
+    /// The mistakes that would give it, the best first.
+    pub diagnosis: Vec<Diagnosis>,
+    /// Stages of A that B does not have, or that cannot be read.
+    pub missing: Vec<Missing>,
+    /// The stages that both have, in the order of the pass.
+    pub lines: Vec<Line>,
+    /// What is odd, in words.
+    pub notes: Vec<String>,
+    /// Whether tolerances were measured, with a model.
+    pub measured: bool,
+}
+
+impl Report {
+    /// Whether nothing differs by more than it may.
+    pub fn same(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// The smallest tolerance that, given to every stage, would let all of them pass; none where a value is no number.
+    pub fn smallest_tolerance(&self) -> Option<f64> {
+        let worst = self
+            .lines
+            .iter()
+            .map(|line| line.error)
+            .try_fold(0.0, |worst: f64, error| error.is_finite().then(|| worst.max(error)));
+        worst.filter(|_| !self.lines.is_empty())
+    }
+
+    /// As one object.
+    pub fn json(&self) -> Value {
+        let first = self.first.as_ref().map(|first| {
+            json!({
+                "kind": first.kind.name(),
+                "address": first.address,
+                "ours": first.ours,
+                "theirs": first.theirs,
+                "error": first.error.map(number),
+                "tolerance": first.tolerance.map(number),
+            })
+        });
+        let diagnosis = self
+            .diagnosis
+            .iter()
+            .map(|one| json!({"name": one.name, "before": number(one.before), "after": number(one.after)}));
+        json!({
+            "same": self.same(),
+            "first": first,
+            "smallest_tolerance": self.smallest_tolerance(),
+            "missing": self.missing.iter().map(|missing| missing.site.to_string()).collect::<Vec<_>>(),
+            "diagnosis": diagnosis.collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl Kind {
+    /// Its name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Artifact => "artifact",
+            Self::Template => "template",
+            Self::Tokens => "tokens",
+            Self::Stage => "stage",
+        }
+    }
+}
+
+/// A number of JSON, which has none for what is not finite.
+pub fn number(value: f64) -> Value {
+    match value {
+        value if value.is_nan() => json!("nan"),
+        f64::INFINITY => json!("inf"),
+        f64::NEG_INFINITY => json!("-inf"),
+        value => json!(value),
+    }
+}

@@ -1,0 +1,59 @@
+//! A run that is compared: what it says about itself, and its stages, one at a time.
+
+use std::sync::Arc;
+
+use crate::config::Precision;
+use crate::error::Result;
+use crate::explain::Drawing;
+use crate::trace::{Frame, ModelCard, PassDims, Site, TokenLabel};
+
+/// What a run says about itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct About {
+    /// What messages call it.
+    pub name: String,
+    /// The model; none where it does not say.
+    pub card: Option<ModelCard>,
+    /// The arithmetic that its values come from; none where it does not say.
+    pub precision: Option<Precision>,
+    /// A fingerprint of configuration and weights, where it has one.
+    pub fingerprint: Option<String>,
+    /// How its tokens were drawn, where it says so.
+    pub drawing: Option<Drawing>,
+    /// The text that the model was given, where it says so: a chat's template is in it.
+    pub prompt: Option<String>,
+    /// The passes.
+    pub passes: Vec<Pass>,
+}
+
+/// A pass of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pass {
+    /// Its number, and how long it is.
+    pub dims: PassDims,
+    /// The tokens that it read; none where the run does not say.
+    pub tokens: Vec<TokenLabel>,
+}
+
+/// What a run has of a stage.
+#[derive(Clone, Debug)]
+pub enum Found {
+    /// Its values. The shape is the run's own and need not be the stage's.
+    Frame(Arc<Frame>),
+    /// Nothing.
+    Missing,
+    /// Something that cannot be read: why.
+    Damaged(String),
+}
+
+/// A run that is compared. Its stages are asked for in the order of the pass, each once.
+pub trait Traced {
+    /// What it says about itself.
+    fn about(&self) -> &About;
+
+    /// The values of a stage.
+    ///
+    /// # Errors
+    /// Where the run itself fails. What is wrong with one stage is no error.
+    fn stage(&mut self, site: Site) -> Result<Found>;
+}
