@@ -6,6 +6,8 @@ mod batch;
 #[path = "cli/check.rs"]
 mod check;
 mod common;
+#[path = "cli/diff.rs"]
+mod diff;
 #[path = "cli/explain.rs"]
 mod explain;
 #[path = "cli/export.rs"]

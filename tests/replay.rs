@@ -7,6 +7,8 @@ mod batch;
 #[path = "replay/check.rs"]
 mod check;
 mod common;
+#[path = "replay/diff.rs"]
+mod diff;
 #[path = "replay/explain.rs"]
 mod explain;
 #[path = "replay/export.rs"]
@@ -19,6 +21,8 @@ mod lens;
 mod memory;
 #[path = "replay/other.rs"]
 mod other;
+#[path = "replay/port.rs"]
+mod port;
 #[path = "replay/ragged.rs"]
 mod ragged;
 #[path = "replay/recorded.rs"]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::bench::{Bench, Exactly, Frames, Otherwise, beside, of_the_run};
-use super::difference::{Apart, Pair, floats, value};
+use super::difference::{Apart, Pair, keeps_fewer, value};
 use super::mistakes::mistakes;
 use super::report::{Diagnosis, Line};
 use super::traced::{About, Pass};
@@ -154,13 +154,6 @@ fn apart(frame: &Frame, exactly: &Exactly, first: usize) -> Apart {
         apart.add(at, value(frame.site.stage, found), exact);
     }
     apart
-}
-
-/// Whether a cache keeps fewer bits than float32 has: all of its values are float16's or bfloat16's.
-fn keeps_fewer(frame: &Frame) -> bool {
-    let all = |is: fn(f32) -> bool| floats(frame).iter().all(|&x| is(x));
-    let cache = matches!(frame.site.stage, Stage::CacheK | Stage::CacheV);
-    cache && (all(|x| half::bf16::from_f32(x).to_f32() == x) || all(|x| half::f16::from_f32(x).to_f32() == x))
 }
 
 impl<B: Backend> Judge for Injection<'_, B> {

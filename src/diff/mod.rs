@@ -22,7 +22,7 @@ mod traced;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use difference::{Pair, shape};
+use difference::{Pair, keeps_fewer, shape};
 use injection::Injection;
 
 use crate::backend::Backend;
@@ -81,6 +81,10 @@ impl Judge for Table {
 
     fn see(&mut self, pair: &Pair) -> Result<Judged> {
         let (apart, site) = (pair.apart(), pair.site);
+        // What is read from a cache of 16 bits is as far off as bfloat16 is.
+        if self.precision == Precision::F32 && (keeps_fewer(&pair.a) || keeps_fewer(&pair.b)) {
+            self.precision = Precision::Bf16;
+        }
         let (error, at) = (apart.error(), apart.cell());
         let tolerance = tolerance::of(site, self.layers, self.precision);
         let line = Line { site, apart: error, error, tolerance, inherited: None };

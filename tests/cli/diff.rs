@@ -1,0 +1,222 @@
+//! `llama-trace diff` as a user runs it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ndarray::ArrayD;
+use ndarray_npy::{ReadNpyExt, WriteNpyExt};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{command, fixture, llama_trace, models, ok, stderr, stdout};
+
+const IDS: &str = "1,5,9,13,17,21,25,29,33";
+
+fn golden() -> String {
+    fixture("golden/gqa").display().to_string()
+}
+
+/// A folder that `export` wrote.
+fn exported(folder: &TempDir, name: &str, args: &[&str]) -> PathBuf {
+    let out = folder.path().join(name);
+    let base = ["export", "--ids", IDS, "--out", out.to_str().unwrap()];
+    ok(&llama_trace(base.into_iter().chain(args.iter().copied())));
+    out
+}
+
+fn values(file: &Path) -> ArrayD<f32> {
+    ArrayD::read_npy(fs::File::open(file).unwrap()).unwrap()
+}
+
+fn write(file: &Path, values: &ArrayD<f32>) {
+    values.write_npy(fs::File::create(file).unwrap()).unwrap();
+}
+
+fn diff(args: &[&str]) -> (i32, Value) {
+    let output = llama_trace(["diff", "--format", "json"].into_iter().chain(args.iter().copied()));
+    let report = serde_json::from_str(&stdout(&output)).unwrap_or_else(|_| panic!("{}", stderr(&output)));
+    (output.status.code().unwrap(), report)
+}
+
+fn keys(value: &Value) -> Vec<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+#[test]
+fn two_exports_are_the_same_or_the_first_cell_that_differs_is_named() {
+    let (folder, model) = (TempDir::new().unwrap(), golden());
+    let a = exported(&folder, "a", &["--model", &model, "-n", "2"]);
+    let b = exported(&folder, "b", &["--model", &model, "-n", "2", "--precision", "bf16"]);
+    let [path_a, path_b] = [&a, &b].map(|path| path.to_str().unwrap());
+    let (code, report) = diff(&[path_a, path_b]);
+    assert_eq!((code, &report["same"], &report["first"]), (0, &true.into(), &Value::Null), "{report}");
+    assert_eq!(keys(&report), ["same", "first", "smallest_tolerance", "missing", "diagnosis"]);
+    let smallest = report["smallest_tolerance"].as_f64().unwrap();
+    assert!(smallest > 1e-4 && smallest < 0.2, "{smallest}");
+    let (code, _) = diff(&[path_a, path_a]);
+    assert_eq!(code, 0);
+
+    let file = b.join("pass_000/layer_01/ffn_hidden.npy");
+    let mut broken = values(&file);
+    broken[[3, 7]] += 20.0;
+    write(&file, &broken);
+    fs::remove_file(b.join("pass_001/layer_02/qk.npy")).unwrap();
+    for with in [&[][..], &["--model", &model]] {
+        let (code, report) = diff(&[&[path_a, path_b], with].concat());
+        assert_eq!((code, &report["same"]), (1, &false.into()));
+        let first = &report["first"];
+        assert_eq!(keys(first), ["kind", "address", "ours", "theirs", "error", "tolerance"]);
+        assert_eq!(
+            (&first["kind"], &first["address"]),
+            (&"stage".into(), &"p0/L1/ffn_hidden[t=3,f=7]".into()),
+            "{first}"
+        );
+        let ours = f64::from(values(&a.join("pass_000/layer_01/ffn_hidden.npy"))[[3, 7]]);
+        assert_eq!(
+            (first["ours"].as_f64(), first["theirs"].as_f64()),
+            (Some(ours), Some(f64::from(broken[[3, 7]])))
+        );
+        assert!(first["error"].as_f64() > first["tolerance"].as_f64(), "{first}");
+        assert_eq!(report["missing"], serde_json::json!(["p1/L2/qk"]));
+        assert_eq!(report["diagnosis"], serde_json::json!([]), "no mistake gives that");
+    }
+    let output = llama_trace(["diff", path_a, path_b]);
+    let text = stdout(&output);
+    for part in [
+        "First difference: stage  p0/L1/ffn_hidden[t=3,f=7]",
+        "Missing in B: qk ×1",
+        "<-- differs",
+        "√(L + 1)",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(stderr(&output).contains("differs from") && output.status.code() == Some(1));
+    let output = llama_trace(["diff", path_a, path_b, "--format", "junit"]);
+    let xml = stdout(&output);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        xml.contains("<testcase classname=\"p0.L1\" name=\"ffn_hidden\"><failure message=\"error"),
+        "{xml}"
+    );
+    assert!(xml.contains("<testcase classname=\"p1.L2\" name=\"qk\"><skipped"), "{xml}");
+    assert_eq!(
+        xml.matches("<testcase").count(),
+        xml.matches("</testcase>").count() + xml.matches("\"/>\n").count()
+    );
+}
+
+#[test]
+fn a_broken_model_is_found_and_named_and_the_cause_comes_before_its_consequences() {
+    let (folder, model) = (TempDir::new().unwrap(), golden());
+    let a = exported(&folder, "a", &["--model", &model]);
+    // A port that reads wo as it lies: the whole run is another one from there on.
+    let wrong = models::golden("gqa", |tensors| {
+        for (name, (shape, bytes)) in tensors.iter_mut().filter(|(name, _)| name.contains("o_proj")) {
+            assert_eq!(shape[0], shape[1], "{name}");
+            let words: Vec<[u8; 4]> = bytes.as_chunks::<4>().0.to_vec();
+            *bytes =
+                (0..words.len()).flat_map(|at| words[at % shape[0] * shape[0] + at / shape[0]]).collect();
+        }
+    });
+    let b = exported(&folder, "b", &["--model", wrong.path().to_str().unwrap()]);
+    let [a, b] = [&a, &b].map(|path| path.to_str().unwrap());
+    let (code, report) = diff(&[a, b, "--model", &model]);
+    assert_eq!(code, 1);
+    let address = report["first"]["address"].as_str().unwrap();
+    assert!(address.starts_with("p0/L0/attn_output["), "{address}");
+    let best = &report["diagnosis"][0];
+    assert_eq!((keys(best), &best["name"]), (vec!["name", "before", "after"], &"weight_layout".into()));
+    assert!(best["after"].as_f64().unwrap() < 1e-6 && best["before"].as_f64().unwrap() > 0.5, "{best}");
+
+    // What follows from another text, other tokens or another configuration is not looked for in the stages.
+    let change = |name: &str, change: &dyn Fn(&mut Value)| {
+        let copy = folder.path().join(name);
+        fs::create_dir(&copy).unwrap();
+        fs::copy(Path::new(a).join("manifest.json"), copy.join("manifest.json")).unwrap();
+        models::edit_json(&copy.join("manifest.json"), change);
+        diff(&[a, copy.to_str().unwrap()])
+    };
+    let (code, report) = change("theta", &|manifest| manifest["card"]["config"]["rope_theta"] = 5.0.into());
+    let first = &report["first"];
+    assert_eq!(
+        (code, &first["kind"], &first["address"]),
+        (1, &"artifact".into(), &"config.rope_theta".into())
+    );
+    let (_, report) = change("tokens", &|manifest| manifest["passes"][0]["tokens"][2]["id"] = 7.into());
+    let first = &report["first"];
+    assert_eq!((&first["kind"], &first["address"]), (&"tokens".into(), &"p0/tokens[t=2]".into()));
+    assert_eq!((&first["ours"], &first["theirs"]), (&9.into(), &7.into()));
+    let (_, report) = change("bos", &|manifest| {
+        manifest["passes"][0]["tokens"].as_array_mut().unwrap().remove(0);
+    });
+    assert_eq!(
+        (&report["first"]["kind"], &report["diagnosis"][0]["name"]),
+        (&"tokens".into(), &"bos".into())
+    );
+}
+
+#[test]
+fn two_runs_of_the_program_are_compared_as_they_go() {
+    let model = golden();
+    let base = ["--model", &model, "--ids", IDS, "-n", "3"];
+    for (a, b) in [
+        ("precision=f32", "precision=bf16"),
+        ("precision=f32", "precision=q8"),
+        ("cpu-kernel=portable", "device=cpu"),
+        ("threads=1", "threads=2"),
+        ("cache-dtype=f32", "cache-dtype=f16"),
+    ] {
+        let (code, report) = diff(&[&base[..], &["--a", a, "--b", b]].concat());
+        assert_eq!((code, &report["missing"]), (0, &serde_json::json!([])), "{a} {b}: {report}");
+    }
+    let (code, report) =
+        diff(&["--prompt", "Once upon a time", "--a", "precision=f32", "--b", "precision=bf16"]);
+    assert_eq!((code, &report["same"]), (0, &true.into()), "{report}");
+    let other = fixture("golden/mistral");
+    let own = format!("model={}", other.display());
+    let (code, report) = diff(&[&base[..], &["--a", "precision=f32", "--b", &own]].concat());
+    assert_eq!((code, &report["first"]["kind"]), (1, &"artifact".into()), "{report}");
+}
+
+#[test]
+fn what_is_wrong_with_a_folder_or_an_option_is_said_and_is_no_difference() {
+    let (folder, model) = (TempDir::new().unwrap(), golden());
+    let a = exported(&folder, "a", &["--model", &model]);
+    let a = a.to_str().unwrap();
+    let empty = folder.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    let empty = empty.to_str().unwrap();
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&[a, "nowhere"], 2, "there is no folder"),
+        (&[a, empty], 3, "no manifest.json"),
+        (&[a], 2, "required"),
+        (&[a, a, "--prompt", "x"], 2, "run already"),
+        (&["--a", "speed=1"], 2, "there is no key `speed`"),
+        (&["--a", "precision"], 2, "KEY=VALUE"),
+        (&["--a", "precision=f31"], 2, "f32, bf16, q8"),
+        (&["--a", "threads=0"], 2, "from 1 to"),
+        (&[a, a, "--model", "MISTRAL"], 3, "another one than the reference's"),
+    ];
+    let mistral = fixture("golden/mistral");
+    for (args, code, said) in cases {
+        let args = args.iter().map(|arg| if *arg == "MISTRAL" { mistral.to_str().unwrap() } else { arg });
+        let output = command(["diff"].into_iter().chain(args)).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{said}: {}", stderr(&output));
+        assert!(stderr(&output).contains(said), "{said}: {}", stderr(&output));
+        assert!(stdout(&output).is_empty());
+    }
+    // Files that are damaged, and what is no file, are part of the verdict.
+    let b = exported(&folder, "b", &["--model", &model]);
+    fs::write(b.join("pass_000/layer_00/xq.npy"), "").unwrap();
+    fs::write(b.join("pass_000/layer_00/xk.npy"), "not a file of numbers").unwrap();
+    fs::remove_file(b.join("pass_000/layer_00/xv.npy")).unwrap();
+    fs::create_dir(b.join("pass_000/layer_00/xv.npy")).unwrap();
+    let (code, report) = diff(&[a, b.to_str().unwrap()]);
+    let missing = serde_json::json!(["p0/L0/xq", "p0/L0/xk", "p0/L0/xv"]);
+    assert_eq!((code, &report["missing"]), (0, &missing), "{report}");
+    let text = ok(&llama_trace(["diff", a, b.to_str().unwrap()]));
+    assert!(
+        text.contains("p0/L0/xq: B: the file is empty") && text.contains("p0/L0/xk: B: it is no .npy"),
+        "{text}"
+    );
+}

@@ -1,0 +1,232 @@
+//! `diff` with a model: what a port got wrong is found where it is, and named; what is right is never accused.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use llama_trace::backend::cpu::{Cpu, Kernel};
+use llama_trace::check::Sample;
+use llama_trace::config::{CacheDtype, Precision};
+use llama_trace::diff::{self, About, Kind, NAMES, Report};
+use llama_trace::explain::Drawing;
+use llama_trace::generate::{Sampler, Sampling, Session};
+use llama_trace::model::Model;
+use llama_trace::trace::{Frame, Recorder, Select, Site, Stage};
+
+use super::port::{Kept, Port, frame, passes};
+use super::{MODELS, model, model_in};
+
+const IDS: [u32; 9] = [1, 5, 9, 13, 17, 21, 25, 29, 33];
+
+/// A run of this program over the ids, every stage held.
+fn run(model: &Model<Cpu>) -> Kept {
+    let frames = RefCell::new(HashMap::new());
+    let mut session = Session::new(model, Sampler::new(Sampling::default()).unwrap()).unwrap();
+    let (select, dims) = (Select::all(), session.next_pass(IDS.len()));
+    let sink = |frame: Frame| drop(frames.borrow_mut().insert(frame.site, Arc::new(frame)));
+    session.run(&IDS, &mut Recorder::new(model.sizes(), dims, &select, sink)).unwrap();
+    let card = model.card();
+    let about = About {
+        name: card.name.clone(),
+        precision: Some(card.precision),
+        card: Some(card),
+        fingerprint: None,
+        drawing: Some(Drawing { temperature: 0.0, top_k: 0, top_p: 1.0 }),
+        prompt: None,
+        passes: passes(&IDS),
+    };
+    Kept { about, frames: frames.into_inner() }
+}
+
+fn judged(model: &Model<Cpu>, a: &Kept, b: &Kept) -> Report {
+    diff::compare_with(model, &mut a.clone(), &mut b.clone(), Sample::All, &|_, _| ()).unwrap()
+}
+
+/// The address without its indices, and the names of the mistakes.
+fn verdict(report: &Report) -> (Kind, String, BTreeSet<&'static str>) {
+    let first = report.first.as_ref().unwrap();
+    let address = first.address.split('[').next().unwrap().to_owned();
+    (first.kind, address, report.diagnosis.iter().map(|one| one.name).collect())
+}
+
+/// Each mistake: the model it is made on, where it is seen first, and where it is in what transformers' modules show.
+const BUGS: [(&str, &str, &str, &str); 26] = [
+    ("rope_pairing", "gqa", "p0/L0/xq_rope", "p0/L0/softmax"),
+    ("rope_theta", "gqa", "p0/rope_cos", "p0/L0/softmax"),
+    ("rope_scaling", "tied_llama3", "p0/rope_cos", "p0/L0/softmax"),
+    ("position_offset", "gqa", "p0/rope_cos", ""),
+    ("norm_eps", "gqa", "p0/L0/attn_norm", "p0/L0/attn_norm"),
+    ("norm_weight_plus_one", "gqa", "p0/L0/attn_norm", "p0/L0/attn_norm"),
+    ("norm_weight_missing", "gqa", "p0/L0/attn_norm", "p0/L0/attn_norm"),
+    ("attention_scale", "gqa", "p0/L0/scores", "p0/L0/softmax"),
+    ("mask_offset", "gqa", "p0/L0/masked_scores", "p0/L0/softmax"),
+    ("window", "mistral", "p0/L0/masked_scores", "p0/L0/softmax"),
+    ("window:short", "mistral", "p0/L0/masked_scores", "p0/L0/softmax"),
+    ("kv_head_order", "gqa", "p0/L0/keys", "p0/L0/softmax"),
+    ("weight_layout", "gqa", "p0/L0/xv", "p0/L0/xv"),
+    ("weight_layout:rope", "gqa", "p0/L0/xq", "p0/L0/xq"),
+    ("bias_missing", "mha_bias", "p0/L0/xq", "p0/L0/xq"),
+    ("bos", "gqa", "p0/tokens", "p0/tokens"),
+    ("tied_head", "gqa", "p0/logits", "p0/logits"),
+    ("activation", "gqa", "p0/L0/ffn_silu", "p0/L0/ffn_silu"),
+    ("gate_up_swapped", "gqa", "p0/L0/ffn_gate", "p0/L0/ffn_gate"),
+    ("gate_up_swapped:halves", "gqa", "p0/L0/ffn_silu", "p0/L0/ffn_silu"),
+    ("bf16_rounding", "gqa", "p0/embedding", "p0/embedding"),
+    ("quantized_activations", "gqa", "p0/L0/xq", "p0/L0/xq"),
+    ("embedding_scale", "gqa", "p0/embedding", "p0/embedding"),
+    ("softcap", "gqa", "p0/L0/scores", ""),
+    ("softcap:logits", "gqa", "p0/logits", "p0/logits"),
+    ("", "gqa", "", ""),
+];
+
+/// What hooks on transformers' modules show.
+fn of_modules(run: &Kept) -> Kept {
+    let hidden = [
+        Stage::RopeCos,
+        Stage::RopeSin,
+        Stage::Mask,
+        Stage::XqRope,
+        Stage::XkRope,
+        Stage::CacheK,
+        Stage::CacheV,
+        Stage::Keys,
+        Stage::Values,
+        Stage::Qk,
+        Stage::Scores,
+        Stage::MaskedScores,
+    ];
+    let mut run = run.clone();
+    run.frames.retain(|site, _| !hidden.contains(&site.stage));
+    run
+}
+
+#[test]
+fn every_mistake_of_a_port_is_found_where_it_is_and_named_with_its_error_before_and_after() {
+    let mut named = BTreeSet::new();
+    for (bug, on, address, shown) in BUGS.into_iter().filter(|(bug, ..)| !bug.is_empty()) {
+        let model = model(on);
+        let (a, b) = (run(&model), Port::new(on, &model.config, bug).run(&IDS));
+        let name = bug.split(':').next().unwrap();
+        named.insert(name);
+        for (b, expected) in [(b.clone(), address), (of_modules(&b), shown)] {
+            if expected.is_empty() {
+                continue;
+            }
+            let report = judged(&model, &a, &b);
+            let (kind, found, names) = verdict(&report);
+            let expected_kind = if name == "bos" { Kind::Tokens } else { Kind::Stage };
+            assert_eq!((kind, &*found), (expected_kind, expected), "{bug}: {report:#?}");
+            assert!(names.contains(name), "{bug} at {found}: {:?}, {:?}", report.diagnosis, report.first);
+            let one = report.diagnosis.iter().find(|one| one.name == name).unwrap();
+            assert!(one.after < one.before / 8.0, "{bug}: {one:?}");
+            assert!(report.diagnosis.is_sorted_by(|a, b| a.after <= b.after), "{bug}: the best first");
+            assert!(names.len() <= 3, "{bug} is told from most others: {names:?}");
+        }
+    }
+    assert_eq!(named, NAMES.into_iter().collect(), "each name has a port that makes the mistake");
+}
+
+#[test]
+fn a_port_without_a_mistake_is_the_same_and_nothing_is_named() {
+    for on in MODELS {
+        let model = model(on);
+        let (a, b) = (run(&model), Port::new(on, &model.config, "").run(&IDS));
+        for b in [b.clone(), of_modules(&b)] {
+            let report = judged(&model, &a, &b);
+            assert!(report.same() && report.diagnosis.is_empty(), "{on}: {:?}", report.first);
+            let worst = report.lines.iter().map(|line| line.error / line.tolerance).fold(0.0, f64::max);
+            assert!(worst < 0.7, "{on}: there is room left, {worst}");
+        }
+        let by_table = diff::compare(&mut a.clone(), &mut b.clone(), &|_, _| ()).unwrap();
+        assert!(by_table.same() && !by_table.measured, "{on}: {:?}", by_table.first);
+    }
+}
+
+#[test]
+fn precisions_kernels_and_caches_are_never_accused() {
+    for on in MODELS {
+        let reference = model(on);
+        let a = run(&reference);
+        let all = [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }];
+        let mut others: Vec<Model<Cpu>> =
+            all.into_iter().map(|precision| model_in(on, Cpu::default().with_precision(precision))).collect();
+        others.extend(Kernel::available().into_iter().flat_map(|kernel| {
+            [Precision::F32, Precision::Bf16]
+                .map(|p| model_in(on, Cpu::with_kernel(kernel).with_precision(p)))
+        }));
+        others.extend(
+            [CacheDtype::F16, CacheDtype::Bf16]
+                .map(|dtype| model_in(on, Cpu::default().with_cache_dtype(dtype))),
+        );
+        for other in others {
+            let b = run(&other);
+            let precision = other.card().precision.name();
+            for (a, b) in [(&a, &b), (&b, &a)] {
+                let report = judged(&reference, a, b);
+                assert!(report.same(), "{on} in {precision}: {:?}", report.first);
+                let report = diff::compare(&mut a.clone(), &mut b.clone(), &|_, _| ()).unwrap();
+                assert!(report.same(), "{on} in {precision}, by the table: {:?}", report.first);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_stage_brings_in_is_told_from_what_came_with_its_inputs() {
+    let model = model("gqa");
+    let (a, b) = (run(&model), Port::new("gqa", &model.config, "norm_eps").run(&IDS));
+    let report = judged(&model, &a, &b);
+    let line = |stage| report.lines.iter().find(|line| line.site == Site::layer(0, 0, stage)).unwrap();
+    let (norm, xq) = (line(Stage::AttnNorm), line(Stage::Xq));
+    assert!(norm.differs() && norm.inherited == Some(0.0), "{norm:?}");
+    assert!(!xq.differs() && xq.inherited.unwrap() > 100.0 * xq.error && xq.apart > 1e-4, "{xq:?}");
+}
+
+#[test]
+fn a_reference_that_is_wrong_itself_is_said_to_be() {
+    let model = model("gqa");
+    let (healthy, mut wrong) = (run(&model), Port::new("gqa", &model.config, "activation").run(&IDS));
+    wrong.about.card = Some(model.card());
+    let report = judged(&model, &wrong, &healthy);
+    let (_, address, names) = verdict(&report);
+    assert_eq!((&*address, names.contains("activation")), ("p0/L0/ffn_silu", true));
+    assert!(report.notes.iter().any(|note| note.contains("it is A")), "{:?}", report.notes);
+}
+
+#[test]
+fn odd_stages_are_part_of_the_verdict() {
+    let model = model("gqa");
+    let a = run(&model);
+    let site = Site::layer(0, 1, Stage::FfnUp);
+    let shape = a.frames[&site].shape().to_vec();
+    let count: usize = shape.iter().product();
+    let mut nan: Vec<f32> = a.frames[&site].floats().unwrap().iter().copied().collect();
+    nan[7] = f32::NAN;
+    let before = a.frames[&Site::layer(0, 0, Stage::FfnUp)].floats().unwrap().iter().copied().collect();
+    let cases = [
+        (frame(site, &shape, vec![0.0; count]), "every value is 0"),
+        (frame(site, &shape, nan), "1 of 504 values are NaN"),
+        (frame(site, &shape, before), "repeats its p0/L0/ffn_up"),
+        (frame(site, &[shape[1], shape[0]], vec![1.0; count]), "it has the shape (56, 9)"),
+    ];
+    for (odd, said) in cases {
+        let mut b = a.clone();
+        b.frames.insert(site, odd);
+        for report in
+            [judged(&model, &a, &b), diff::compare(&mut a.clone(), &mut b.clone(), &|_, _| ()).unwrap()]
+        {
+            assert_eq!(verdict(&report).1, "p0/L1/ffn_up", "{said}");
+            assert!(report.notes.iter().any(|note| note.contains(said)), "{said}: {:?}", report.notes);
+        }
+    }
+    let mut b = a.clone();
+    b.frames.retain(|site, _| site.stage != Stage::Qk);
+    b.frames.insert(site, frame(site, &[0], Vec::new()));
+    let report = judged(&model, &a, &b);
+    let missing: Vec<_> = report.missing.iter().map(|missing| missing.site.to_string()).collect();
+    assert!(report.same(), "{:?}", report.first);
+    assert_eq!(missing, ["p0/L0/qk", "p0/L1/qk", "p0/L1/ffn_up", "p0/L2/qk"]);
+    let mut nothing = a.clone();
+    nothing.frames.clear();
+    assert!(diff::compare(&mut a.clone(), &mut nothing, &|_, _| ()).is_err(), "nothing in common");
+}

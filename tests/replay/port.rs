@@ -1,0 +1,319 @@
+//! A port of Llama as somebody writes one: plain loops in float32, read from the paper and not from this program, with
+//! room for one mistake.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use half::bf16;
+use llama_trace::config::{ModelConfig, Pairing, RopeScaling};
+use llama_trace::diff::{About, Found, Pass, Traced};
+use llama_trace::error::Result;
+use llama_trace::trace::{Frame, FrameData, PassDims, Site, Stage, TokenLabel};
+use ndarray::{ArrayD, IxDyn};
+
+use super::common::fixture;
+use super::common::models::tensors;
+
+/// A run whose stages are all held.
+#[derive(Clone)]
+pub(crate) struct Kept {
+    pub(crate) about: About,
+    pub(crate) frames: HashMap<Site, Arc<Frame>>,
+}
+
+impl Traced for Kept {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn stage(&mut self, site: Site) -> Result<Found> {
+        Ok(self.frames.get(&site).map_or(Found::Missing, |frame| Found::Frame(Arc::clone(frame))))
+    }
+}
+
+/// The passes of a run over `ids` alone.
+pub(crate) fn passes(ids: &[u32]) -> Vec<Pass> {
+    let tokens = ids.iter().map(|&id| TokenLabel { id, text: format!("#{id}") }).collect();
+    vec![Pass { dims: PassDims { pass: 0, start: 0, tokens: ids.len() }, tokens }]
+}
+
+/// A frame of float32 values.
+pub(crate) fn frame(site: Site, shape: &[usize], values: Vec<f32>) -> Arc<Frame> {
+    let data = FrameData::F32(ArrayD::from_shape_vec(IxDyn(shape), values).unwrap());
+    Arc::new(Frame { site, axes: site.stage.axes(), data })
+}
+
+/// The port.
+pub(crate) struct Port {
+    config: ModelConfig,
+    weights: HashMap<String, Vec<f32>>,
+    /// The mistake, by its name; `` for none. A form of one comes after a colon.
+    bug: &'static str,
+    out: HashMap<Site, Arc<Frame>>,
+}
+
+type Rows = Vec<Vec<f32>>;
+
+impl Port {
+    pub(crate) fn new(model: &str, config: &ModelConfig, bug: &'static str) -> Self {
+        let read = |(_, bytes): (Vec<usize>, Vec<u8>)| {
+            bytes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word)).collect()
+        };
+        let tensors = tensors(&fixture(&format!("golden/{model}")));
+        let weights = tensors.into_iter().map(|(name, tensor)| (name, read(tensor))).collect();
+        Self { config: config.clone(), weights, bug, out: HashMap::new() }
+    }
+
+    fn has(&self, bug: &str) -> bool {
+        self.bug == bug
+    }
+
+    fn keep(&mut self, site: Site, rows: &Rows, shape: &[usize]) {
+        self.out.insert(site, frame(site, shape, rows.concat()));
+    }
+
+    fn weight(&self, name: &str) -> &[f32] {
+        &self.weights[name]
+    }
+
+    /// x · wᵀ (+ bias).
+    fn linear(&self, x: &Rows, name: &str) -> Rows {
+        let gate = if name.contains("gate") { "up" } else { "gate" };
+        let swapped = name.replace("gate", "#").replace("up", "gate").replace('#', "up");
+        let name = if self.has("gate_up_swapped") && name.contains(if gate == "up" { "gate" } else { "up" }) {
+            &swapped
+        } else {
+            name
+        };
+        let w = self.weight(&format!("{name}.weight"));
+        let inputs = x[0].len();
+        let outputs = w.len() / inputs;
+        let bias = self.weights.get(&format!("{name}.bias")).filter(|_| !self.has("bias_missing"));
+        let layout = self.has("weight_layout") && name.contains("v_proj");
+        let c = self.config.head_dim;
+        let permuted = self.has("weight_layout:rope") && (name.contains("q_proj") || name.contains("k_proj"));
+        let row = |x: &Vec<f32>| {
+            let x = if self.has("quantized_activations") { steps(x) } else { x.clone() };
+            let value = |o: usize| {
+                let from = if permuted { o / c * c + o % c / 2 + o % 2 * (c / 2) } else { o };
+                let sum: f32 = (0..inputs)
+                    .map(|i| x[i] * if layout { w[i * outputs + o] } else { w[from * inputs + i] })
+                    .sum();
+                self.round(sum + bias.map_or(0.0, |bias| bias[o]))
+            };
+            (0..outputs).map(value).collect()
+        };
+        x.iter().map(row).collect()
+    }
+
+    fn round(&self, x: f32) -> f32 {
+        if self.has("bf16_rounding") { bf16::from_f32(x).to_f32() } else { x }
+    }
+
+    fn norm(&self, x: &Rows, name: &str) -> Rows {
+        let w = self.weight(name);
+        let eps = if self.has("norm_eps") { 1e-6 } else { self.config.norm_eps };
+        let row = |x: &Vec<f32>| {
+            let square = x.iter().map(|x| x * x).sum::<f32>() / x.len() as f32;
+            let factor = 1.0 / (square + eps).sqrt();
+            let weight = |w: f32| match self.bug {
+                "norm_weight_plus_one" => w + 1.0,
+                "norm_weight_missing" => 1.0,
+                _ => w,
+            };
+            x.iter().zip(w).map(|(x, w)| self.round(self.round(x * factor) * weight(*w))).collect()
+        };
+        x.iter().map(row).collect()
+    }
+
+    /// How far each pair turns from one position to the next.
+    fn frequencies(&self) -> Vec<f32> {
+        let theta = if self.has("rope_theta") { 1e6 } else { self.config.rope_theta };
+        let c = self.config.head_dim;
+        let plain = (0..c / 2).map(|i| theta.powf(-((2 * i) as f32) / c as f32));
+        let RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } =
+            self.config.rope_scaling
+        else {
+            return plain.collect();
+        };
+        let scaled = |f: f32| {
+            let turns = original_context as f32 * f / std::f32::consts::TAU;
+            let keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
+            (1.0 - keep) * f / factor + keep * f
+        };
+        plain.map(|f| if self.has("rope_scaling") { f } else { scaled(f) }).collect()
+    }
+
+    fn rope(&self, x: &Rows, cos: &Rows, sin: &Rows) -> Rows {
+        let c = self.config.head_dim;
+        let halves = (self.config.pairing == Pairing::Halves) != self.has("rope_pairing");
+        let mut out = x.clone();
+        for (t, row) in x.iter().enumerate() {
+            for head in (0..row.len()).step_by(c) {
+                for i in 0..c / 2 {
+                    let (a, b) = if halves { (i, i + c / 2) } else { (2 * i, 2 * i + 1) };
+                    let (p, q) = (row[head + a], row[head + b]);
+                    out[t][head + a] = self.round(p * cos[t][i] - q * sin[t][i]);
+                    out[t][head + b] = self.round(p * sin[t][i] + q * cos[t][i]);
+                }
+            }
+        }
+        out
+    }
+
+    fn seen(&self, layer: usize, query: usize, key: usize) -> bool {
+        let window = match (self.config.window, self.bug) {
+            (Some(_), "window") => None,
+            (Some(window), "window:short") => Some(window - 1),
+            (window, _) => window.filter(|_| layer >= self.config.window_from),
+        };
+        let last = if self.has("mask_offset") { query + 1 } else { query };
+        key <= last && window.is_none_or(|window| key + window > query)
+    }
+
+    /// Every stage of a pass over `ids`.
+    pub(crate) fn run(mut self, ids: &[u32]) -> Kept {
+        let ids = if self.has("bos") { &ids[1..] } else { ids };
+        let ModelConfig { dim, layers, heads, kv_heads, head_dim: c, ffn_dim, vocab, .. } =
+            self.config.clone();
+        let t = ids.len();
+        let table = self.weight("model.embed_tokens.weight");
+        let scale = if self.has("embedding_scale") { (dim as f32).sqrt() } else { 1.0 };
+        let row =
+            |&id: &u32| table[id as usize * dim..][..dim].iter().map(|x| self.round(x * scale)).collect();
+        let mut x: Rows = ids.iter().map(row).collect();
+        let once = |stage| Site::once(0, stage);
+        self.keep(once(Stage::Embedding), &x, &[t, dim]);
+        let frequencies = self.frequencies();
+        let first = if self.has("position_offset") { 1 } else { 0 };
+        let angles = |of: fn(f32) -> f32| -> Rows {
+            let row = |p: usize| frequencies.iter().map(|f| self.round(of((p + first) as f32 * f))).collect();
+            (0..t).map(row).collect()
+        };
+        let (cos, sin) = (angles(f32::cos), angles(f32::sin));
+        self.keep(once(Stage::RopeCos), &cos, &[t, c / 2]);
+        self.keep(once(Stage::RopeSin), &sin, &[t, c / 2]);
+        for layer in 0..layers {
+            let name = |part: &str| format!("model.layers.{layer}.{part}");
+            let at = |stage| Site::layer(0, layer, stage);
+            let norm = self.norm(&x, &name("input_layernorm.weight"));
+            self.keep(at(Stage::AttnNorm), &norm, &[t, dim]);
+            let [mut q, mut k, v] =
+                ["q", "k", "v"].map(|p| self.linear(&norm, &name(&format!("self_attn.{p}_proj"))));
+            self.keep(at(Stage::Xq), &q, &[t, heads, c]);
+            self.keep(at(Stage::Xk), &k, &[t, kv_heads, c]);
+            self.keep(at(Stage::Xv), &v, &[t, kv_heads, c]);
+            if self.config.qk_norm {
+                for (of, stage, p) in [(&mut q, Stage::XqNorm, "q"), (&mut k, Stage::XkNorm, "k")] {
+                    let heads: Rows = of.iter().flat_map(|row| row.chunks(c).map(<[f32]>::to_vec)).collect();
+                    let count = heads.len() / t;
+                    let normed = self.norm(&heads, &name(&format!("self_attn.{p}_norm.weight")));
+                    *of = normed.chunks(count).map(<[Vec<f32>]>::concat).collect();
+                    self.keep(at(stage), of, &[t, count, c]);
+                }
+            }
+            let (q, k) = (self.rope(&q, &cos, &sin), self.rope(&k, &cos, &sin));
+            self.keep(at(Stage::XqRope), &q, &[t, heads, c]);
+            self.keep(at(Stage::XkRope), &k, &[t, kv_heads, c]);
+            let kv = |h: usize| if self.has("kv_head_order") { h % kv_heads } else { h * kv_heads / heads };
+            let repeated = |x: &Rows| -> Rows {
+                x.iter()
+                    .map(|row| (0..heads).flat_map(|h| row[kv(h) * c..][..c].to_vec()).collect())
+                    .collect()
+            };
+            let (k, v) = (repeated(&k), repeated(&v));
+            self.keep(at(Stage::Keys), &k, &[t, heads, c]);
+            self.keep(at(Stage::Values), &v, &[t, heads, c]);
+            let (mut scores, mut masked, mut shares) = (Rows::new(), Rows::new(), Rows::new());
+            let mut mixed = vec![vec![0.0; heads * c]; t];
+            for h in 0..heads {
+                for i in 0..t {
+                    let score = |j: usize| {
+                        let dot: f32 = (0..c).map(|e| q[i][h * c + e] * k[j][h * c + e]).sum();
+                        let by = if self.has("attention_scale") { 1.0 } else { (c as f32).sqrt() };
+                        let score = self.round(dot) / by;
+                        self.round(if self.has("softcap") { 2.0 * (score / 2.0).tanh() } else { score })
+                    };
+                    let row: Vec<f32> = (0..t).map(score).collect();
+                    let hidden =
+                        |(j, s): (usize, &f32)| if self.seen(layer, i, j) { *s } else { f32::NEG_INFINITY };
+                    let seen: Vec<f32> = row.iter().enumerate().map(hidden).collect();
+                    let most = seen.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                    let sum: f32 = seen.iter().map(|s| (s - most).exp()).sum();
+                    let share: Vec<f32> = seen.iter().map(|s| self.round((s - most).exp() / sum)).collect();
+                    for e in 0..c {
+                        mixed[i][h * c + e] = self.round((0..t).map(|j| share[j] * v[j][h * c + e]).sum());
+                    }
+                    scores.push(row);
+                    masked.push(seen);
+                    shares.push(share);
+                }
+            }
+            self.keep(at(Stage::Scores), &scores, &[heads, t, t]);
+            self.keep(at(Stage::MaskedScores), &masked, &[heads, t, t]);
+            self.keep(at(Stage::Softmax), &shares, &[heads, t, t]);
+            self.keep(at(Stage::AttnHeads), &mixed, &[t, heads, c]);
+            let output = self.linear(&mixed, &name("self_attn.o_proj"));
+            self.keep(at(Stage::AttnOutput), &output, &[t, dim]);
+            x = self.sum(&x, &output);
+            self.keep(at(Stage::AttnResidual), &x, &[t, dim]);
+            let norm = self.norm(&x, &name("post_attention_layernorm.weight"));
+            self.keep(at(Stage::FfnNorm), &norm, &[t, dim]);
+            let [gate, up] = ["gate", "up"].map(|p| self.linear(&norm, &name(&format!("mlp.{p}_proj"))));
+            let act = |g: &f32| {
+                self.round(match self.bug {
+                    "activation" => g / 2.0 * (1.0 + (0.797_884_6 * (g + 0.044_715 * g * g * g)).tanh()),
+                    _ => g / (1.0 + (-g).exp()),
+                })
+            };
+            let silu: Rows = if self.has("gate_up_swapped:halves") { &up } else { &gate }
+                .iter()
+                .map(|row| row.iter().map(act).collect())
+                .collect();
+            let other = if self.has("gate_up_swapped:halves") { &gate } else { &up };
+            let times =
+                |(a, b): (&Vec<f32>, &Vec<f32>)| a.iter().zip(b).map(|(a, b)| self.round(a * b)).collect();
+            let hidden: Rows = silu.iter().zip(other).map(times).collect();
+            self.keep(at(Stage::FfnGate), &gate, &[t, ffn_dim]);
+            self.keep(at(Stage::FfnSilu), &silu, &[t, ffn_dim]);
+            self.keep(at(Stage::FfnUp), &up, &[t, ffn_dim]);
+            self.keep(at(Stage::FfnHidden), &hidden, &[t, ffn_dim]);
+            let down = self.linear(&hidden, &name("mlp.down_proj"));
+            self.keep(at(Stage::FfnDown), &down, &[t, dim]);
+            x = self.sum(&x, &down);
+            self.keep(at(Stage::FfnResidual), &x, &[t, dim]);
+        }
+        let norm = self.norm(&x, "model.norm.weight");
+        self.keep(once(Stage::FinalNorm), &norm, &[t, dim]);
+        let own = self.weights.contains_key("lm_head.weight") && !self.has("tied_head");
+        let mut logits = self.linear(&norm, if own { "lm_head" } else { "model.embed_tokens" });
+        if self.has("softcap:logits") {
+            logits.iter_mut().flatten().for_each(|x| *x = 3.0 * (*x / 3.0).tanh());
+        }
+        self.keep(once(Stage::Logits), &logits, &[t, vocab]);
+        let about = About {
+            name: "a port".into(),
+            card: None,
+            precision: None,
+            fingerprint: None,
+            drawing: None,
+            prompt: None,
+            passes: passes(ids),
+        };
+        Kept { about, frames: self.out }
+    }
+
+    fn sum(&self, a: &Rows, b: &Rows) -> Rows {
+        let row = |(a, b): (&Vec<f32>, &Vec<f32>)| a.iter().zip(b).map(|(a, b)| self.round(a + b)).collect();
+        a.iter().zip(b).map(row).collect()
+    }
+}
+
+/// A row in int8 and back, 32 values to a scale.
+fn steps(x: &[f32]) -> Vec<f32> {
+    let group = |x: &[f32]| {
+        let scale = x.iter().fold(0.0_f32, |most, x| most.max(x.abs())) / 127.0;
+        x.iter().map(|x| (x / scale).round() * scale).collect::<Vec<f32>>()
+    };
+    x.chunks(32).flat_map(group).collect()
+}
