@@ -38,8 +38,9 @@ use clap::{Parser, Subcommand};
 use crate::error::{Result, printable, printable_text};
 use args::{
     AttributeArgs, BenchArgs, BenchFormat, CacheDtypeName, ChatArgs, CheckArgs, CheckFormat, CpuArgs,
-    DeviceName, DiffArgs, DiffFormat, ExplainArgs, ExportArgs, KeepName, LensArgs, LogArgs, LogFormat, MemoryArgs,
-    ModelArgs, OpenArgs, PrecisionName, RecordArgs, RunArgs, SamplingArgs, SelectArgs, TokenizeArgs, Weights,
+    DeviceName, DiffArgs, DiffFormat, ExplainArgs, ExportArgs, KeepName, LensArgs, LogArgs, LogFormat,
+    MemoryArgs, ModelArgs, OpenArgs, PrecisionName, RecordArgs, RunArgs, SamplingArgs, SelectArgs,
+    TokenizeArgs, Weights,
 };
 
 /// Step through a real Llama: every stage of the forward pass, with true shapes and true values.
