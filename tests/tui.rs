@@ -6,6 +6,10 @@
 mod addresses;
 #[path = "tui/derivations.rs"]
 mod derivations;
+#[path = "tui/desk.rs"]
+mod desk;
+#[path = "tui/lens.rs"]
+mod lens;
 #[path = "tui/numbers.rs"]
 mod numbers;
 #[path = "tui/opening.rs"]

@@ -5,6 +5,7 @@ use std::task::Poll;
 
 use crate::error::Error;
 use crate::trace::explanation::{Explanation, ExplanationAt};
+use crate::trace::lens::{Attribution, AttributionAt, LensAt, Reading};
 use crate::trace::{Answer, Block, Order, Part, Query, Region, Site, Source, Spread, WeightRows};
 
 /// How far a question has come.
@@ -146,6 +147,24 @@ impl Answers {
     pub fn explanation(&self, at: &ExplanationAt) -> Option<Result<&Explanation, &str>> {
         match self.known.get(&Query::Explanation(*at))? {
             Known::There(Answer::Explanation(explanation)) => Some(Ok(explanation)),
+            Known::Failed(reason) => Some(Err(reason)),
+            _ => None,
+        }
+    }
+
+    /// What a layer would answer, token by token, or why that cannot be told.
+    pub fn lens(&self, at: &LensAt) -> Option<Result<&[Reading], &str>> {
+        match self.known.get(&Query::Lens(at.clone()))? {
+            Known::There(Answer::Lens(readings)) => Some(Ok(readings)),
+            Known::Failed(reason) => Some(Err(reason)),
+            _ => None,
+        }
+    }
+
+    /// A difference of logits in parts, or why it cannot be split.
+    pub fn attribution(&self, at: &AttributionAt) -> Option<Result<&Attribution, &str>> {
+        match self.known.get(&Query::Attribution(*at))? {
+            Known::There(Answer::Attribution(attribution)) => Some(Ok(attribution)),
             Known::Failed(reason) => Some(Err(reason)),
             _ => None,
         }

@@ -105,6 +105,8 @@ pub struct App {
     pub(super) turn: usize,
     pub(super) scale: Scale,
     pub(super) rank: usize,
+    /// The cell under the cursor, in a view whose cells are no values of the step.
+    pub(super) cell: (usize, usize),
     /// Where the number under the cursor comes from, where somebody asked.
     pub(super) derivation: Option<Derivation>,
     pub(super) offset: (usize, usize),
@@ -137,6 +139,7 @@ impl App {
             turn: 0,
             scale: Scale::Slice,
             rank: 0,
+            cell: (0, 0),
             derivation: None,
             offset: (0, 0),
             notes_line: 0,

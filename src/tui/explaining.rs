@@ -12,6 +12,13 @@ use super::view::{self, derivation};
 pub(super) fn enter(app: &mut App) {
     match app.focus {
         Focus::Derivation => follow(app),
+        Focus::Tensor if app.view().jump(app).is_some() => {
+            let Some(address) = app.view().jump(app) else { return };
+            match goto::find(app, &address) {
+                Ok(spot) => goto::go(app, &spot),
+                Err(wrong) => app.say(wrong, true),
+            }
+        }
         Focus::Tensor => {
             if app.derivation.is_none() {
                 app.derivation = Some(Derivation::default());

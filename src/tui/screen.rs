@@ -79,6 +79,7 @@ impl App {
     /// The ids of the vocabulary whose texts stand beside the cells.
     pub fn vocabulary_ids(&self) -> Vec<u32> {
         let mut ids = self.ids_beside_cells();
+        ids.extend(self.layout().into_iter().flat_map(|layout| self.view().ids(self, &layout)));
         ids.extend(self.ids_in_derivation());
         ids.sort_unstable();
         ids.dedup();

@@ -1,126 +1,15 @@
 //! Where a number comes from, on a real model: from any number back to an embedding, and every key on the way.
 
-use std::sync::Arc;
-
-use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
+use crossterm::event::{Event, KeyCode, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::checkpoint;
 use llama_trace::config::Precision;
-use llama_trace::generate::{Sampler, Sampling};
 use llama_trace::model::Model;
-use llama_trace::replay::{DEFAULT_MEMORY, Live, Start};
-use llama_trace::tokenizer::{self, Tokenizer};
-use llama_trace::trace::{Address, Source, Status, Step};
-use llama_trace::tui::OpenAt;
-use llama_trace::tui::app::{App, Focus};
-use llama_trace::tui::events::action_of;
-use llama_trace::tui::open::open;
-use llama_trace::tui::theme::{Depth, Theme};
-use llama_trace::tui::update::update;
+use llama_trace::trace::Step;
+use llama_trace::tui::app::Focus;
 use llama_trace::tui::view::Panels;
-use ratatui::Terminal;
-use ratatui::backend::TestBackend;
 
-use crate::stage::text_of;
-
-/// The viewer on a model that runs.
-struct Desk {
-    app: App,
-    live: Live,
-    size: (u16, u16),
-}
-
-impl Desk {
-    /// The built-in model on "Once upon a time", with the cursor at an address.
-    fn at(address: &str, size: (u16, u16)) -> Self {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/builtin/tokenizer.json");
-        let tokenizer: Arc<dyn Tokenizer> = Arc::from(tokenizer::open(folder.as_ref()).unwrap());
-        let ids = tokenizer.encode("Once upon a time").unwrap();
-        let checkpoint = checkpoint::open(None).unwrap();
-        let model = Model::load(&checkpoint, Cpu::default()).unwrap();
-        Self::on(model, ids, Some(tokenizer), address, size)
-    }
-
-    fn on(
-        model: Model<Cpu>,
-        ids: Vec<u32>,
-        tokenizer: Option<Arc<dyn Tokenizer>>,
-        address: &str,
-        size: (u16, u16),
-    ) -> Self {
-        let sampler = Sampler::new(Sampling { temperature: 0.8, top_k: 20, top_p: 0.9, seed: 3 }).unwrap();
-        let start = Start {
-            ids,
-            draws: 3,
-            sampler,
-            tokenizer,
-            eos: Vec::new(),
-            memory: DEFAULT_MEMORY,
-            context: Some(64),
-        };
-        let mut live = Live::start(Arc::new(model), start).unwrap();
-        while live.status() != Status::Idle {
-            live.poll().unwrap();
-            std::thread::yield_now();
-        }
-        let app = App::new(live.outline().clone(), Theme::new(Depth::None), size);
-        let mut desk = Self { app, live, size };
-        desk.go(address);
-        desk
-    }
-
-    fn go(&mut self, address: &str) {
-        let at = OpenAt { at: Some(Address::parse(address).unwrap()), ..OpenAt::default() };
-        open(&mut self.app, &at).unwrap();
-        self.wait();
-    }
-
-    /// Until everything that the screen asks for is there.
-    fn wait(&mut self) {
-        loop {
-            self.app.sync(&mut self.live);
-            if self.live.status() == Status::Idle && !self.app.sync(&mut self.live) {
-                return;
-            }
-            self.live.poll().unwrap();
-            std::thread::yield_now();
-        }
-    }
-
-    fn event(&mut self, event: Event) -> &mut Self {
-        if let Some(action) = action_of(&self.app, event) {
-            update(&mut self.app, action);
-        }
-        self.wait();
-        self
-    }
-
-    fn key(&mut self, code: KeyCode) -> &mut Self {
-        self.event(Event::Key(KeyEvent::new(code, KeyModifiers::NONE)))
-    }
-
-    fn address(&self) -> String {
-        self.app.place().address(&self.app.index())
-    }
-
-    fn screen(&self) -> String {
-        let mut terminal = Terminal::new(TestBackend::new(self.size.0, self.size.1)).unwrap();
-        terminal.draw(|frame| frame.render_widget(&self.app, frame.area())).unwrap();
-        text_of(terminal.backend().buffer())
-    }
-
-    #[track_caller]
-    fn shows(&self, text: &str) {
-        let screen = self.screen();
-        assert!(screen.contains(text), "`{text}` is not on the screen:\n{screen}");
-    }
-
-    #[track_caller]
-    fn hides(&self, text: &str) {
-        let screen = self.screen();
-        assert!(!screen.contains(text), "`{text}` is on the screen:\n{screen}");
-    }
-}
+use crate::desk::Desk;
 
 #[test]
 fn enter_takes_the_number_under_the_cursor_apart_beside_the_tensor_or_under_it() {

@@ -386,7 +386,9 @@ impl Reader<'_> {
         if let Some(area) = panels.outline {
             self.outline(area);
         }
-        if let Some(area) = panels.middle {
+        // What these two show is no tensor: they are read on a real model, beside what it was asked.
+        let other = ["lens", "attribution"].contains(&self.app.view().name());
+        if let Some(area) = panels.middle.filter(|_| !other) {
             self.heading(area);
             let layout = self.app.layout().unwrap();
             let list = ["list", "largest"].contains(&self.app.view().name());

@@ -171,8 +171,11 @@ fn the_largest_come_first_and_are_walked_by_rank() {
 #[test]
 fn what_v_is_said_to_show_is_what_it_shows() {
     let mut stage = Stage::at("logits");
-    stage.keys("vv").shows("v lists the largest first");
+    stage.keys("vvv").shows("v lists the largest first");
     stage.keys("v").shows("largest first, 1-");
+    let mut stage = Stage::at("ffn_residual");
+    stage.keys("v").shows("v shows what the model would answer here");
+    assert_eq!(stage.keys("v").app.view().name(), "lens");
     let mut stage = Stage::at("xq");
     stage.keys("v").shows("v shows these numbers as colours");
     assert_eq!(stage.keys("v").app.view().name(), "heatmap");

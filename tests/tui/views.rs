@@ -1,6 +1,8 @@
 //! What is true of every view: where its cells are, how one moves in them, what it asks for.
 
-use llama_trace::trace::{Query, Step};
+use llama_trace::trace::{Address, Query, Step};
+use llama_trace::tui::OpenAt;
+use llama_trace::tui::open::open;
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::view::views::{VIEWS, fitting};
 
@@ -14,8 +16,13 @@ fn everywhere(check: impl Fn(&mut Stage, &str)) {
     for size in SIZES {
         let mut stage = Stage::new(Synthetic::with_switches(), size, Depth::True);
         for number in 0..stage.app.walk().len() {
-            let step = stage.app.walk().at(number).step;
+            let place = stage.app.walk().at(number);
+            let step = place.step;
             for view in fitting(step) {
+                // A view may lead to another layer.
+                let at = OpenAt { at: Some(Address::parse(&place.path()).unwrap()), ..OpenAt::default() };
+                open(&mut stage.app, &at).unwrap();
+                stage.sync();
                 // `v` goes round those that fit.
                 for _ in 0..VIEWS.len() {
                     if stage.app.view().name() != view.name() {
@@ -25,7 +32,6 @@ fn everywhere(check: impl Fn(&mut Stage, &str)) {
                 assert_eq!(stage.app.view().name(), view.name(), "{}", step.name());
                 check(&mut stage, &format!("{} as {} at {size:?}", step.name(), view.name()));
             }
-            stage.keys("n");
         }
     }
 }
@@ -66,9 +72,11 @@ fn a_click_on_a_cell_selects_what_the_cell_shows() {
         let corners = [0, cells.len() / 2, cells.len() - 1];
         for (cell, x, y) in corners.map(|at| cells[at]) {
             assert_eq!(layout.cell_at(&stage.app, x, y), Some(cell), "{what}");
-            let index = stage.app.view().index(&stage.app, cell).unwrap();
+            let index = stage.app.view().index(&stage.app, cell);
             stage.click(x, y);
-            assert_eq!(stage.app.index(), index, "{what}");
+            if let Some(index) = index {
+                assert_eq!(stage.app.index(), index, "{what}");
+            }
             assert_eq!(stage.app.layout().unwrap().cursor, cell, "{what}");
         }
         assert_eq!(layout.cell_at(&stage.app, layout.area.x, layout.area.y), None, "{what}: a label");
@@ -104,8 +112,10 @@ fn a_view_asks_for_the_values_of_all_its_cells() {
         assert_eq!(blocks.len(), 1, "{what}");
         let tensor = app.tensor().unwrap();
         layout.each_cell(app, |row, column, _, _| {
-            let index = app.view().index(app, (row, column)).unwrap();
-            assert!(tensor.get(&index).is_some(), "{what}: {index:?}");
+            // The cells of some views are no values of the step.
+            let index = app.view().index(app, (row, column));
+            let known = index.as_ref().is_none_or(|index| tensor.get(index).is_some());
+            assert!(known || app.view().name() == "lens", "{what}: {index:?}");
         });
     });
 }

@@ -5,11 +5,12 @@ use std::fmt;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use crate::trace::{Part, Query, Region, Step};
+use crate::trace::{Address, Part, Query, Region, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;
 use super::super::tensor::region_in_stage;
+use super::foot;
 use super::layout::Layout;
 
 /// A way to show a step's values. Everything that is true of all of them — moving, paging, the mouse, what is asked of
@@ -49,8 +50,23 @@ pub trait View: fmt::Debug + Sync {
         ]
     }
 
+    /// Ids of the vocabulary whose texts it shows beside those of its cells.
+    fn ids(&self, _: &App, _: &Layout) -> Vec<u32> {
+        Vec::new()
+    }
+
+    /// Where Enter goes from the cell under the cursor; none where that takes the value there apart.
+    fn jump(&self, _: &App) -> Option<Address> {
+        None
+    }
+
     /// Which cells are on the screen, in words.
     fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece>;
+
+    /// Draws the lines below the cells: what the marks and colours mean, statistics, and the value under the cursor.
+    fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {
+        foot::draw(app, foot, buf);
+    }
 
     /// Draws what the marks and colours mean, in the first line of `foot`.
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer);

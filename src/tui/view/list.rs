@@ -216,7 +216,7 @@ fn draw(view: &dyn View, app: &App, layout: &Layout, ranked: bool, buf: &mut Buf
 }
 
 /// A bar of up to `columns` columns, in eighths.
-fn bar(share: f64, columns: usize) -> String {
+pub fn bar(share: f64, columns: usize) -> String {
     const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (share.clamp(0.0, 1.0) * columns as f64 * 8.0).round() as usize;
     "█".repeat(eighths / 8) + PARTS[eighths % 8]

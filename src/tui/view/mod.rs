@@ -14,8 +14,10 @@
 //! ```
 
 pub mod alike;
+pub mod attribution;
 pub mod derivation;
 pub mod figure;
+pub mod foot;
 pub mod footer;
 pub mod goto;
 pub mod grid;
@@ -25,6 +27,7 @@ pub mod kind;
 pub mod labels;
 pub mod layout;
 pub mod legend;
+pub mod lens;
 pub mod list;
 pub mod markdown;
 pub mod notes;

@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use crate::trace::frame::Number;
-use crate::trace::{Part, Query, Step};
+use crate::trace::{Part, Query, Stage, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;
@@ -55,9 +55,10 @@ impl View for Numbers {
 
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
         // The view that comes next is another one over a vocabulary.
-        let next = match app.place().step.over_vocabulary() {
-            true => "v lists the largest first",
-            false => "v shows these numbers as colours",
+        let next = match app.place().step {
+            step if step.over_vocabulary() => "v lists the largest first",
+            Step::Stage(Stage::FfnResidual) => "v shows what the model would answer here",
+            _ => "v shows these numbers as colours",
         };
         put(buf, foot, 0, 0, next, app.theme.dim());
     }

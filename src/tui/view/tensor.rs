@@ -9,11 +9,10 @@ use ratatui::widgets::Widget;
 use crate::trace::{Axis, Status, Step};
 
 use super::super::app::{App, Shown};
-use super::super::fit::{Piece, fit};
+use super::super::fit::Piece;
 use super::super::text;
 use super::labels;
 use super::layout::Layout;
-use super::legend;
 use super::paint::{put, put_fit};
 
 /// The parts of the panel.
@@ -62,8 +61,7 @@ impl Widget for TensorPanel<'_> {
             }
             Shown::Values(_) if app.tensor().is_some_and(|tensor| !tensor.is_empty()) => {
                 app.view().render(app, &layout, buf);
-                legend::draw(app, foot, buf);
-                cursor(app, foot, buf);
+                app.view().foot(app, foot, buf);
             }
             Shown::Values(_) if app.tensor().is_some() => {
                 put(buf, body, 0, 1, "this tensor has no values", app.theme.dim());
@@ -131,41 +129,4 @@ fn held(app: &App) -> Vec<Piece> {
         // A token's text can be cut; the numbers of heads are there whole or not at all.
         if labels::has_text(axis) { Piece::words(more, style) } else { Piece::whole(more, style) }.rank(3),
     ]
-}
-
-/// Two lines: the address and value under the cursor, and the tokens that it is about.
-fn cursor(app: &App, foot: Rect, buf: &mut Buffer) {
-    let Some(tensor) = app.tensor() else { return };
-    let theme = app.theme;
-    let index = app.index();
-    let address = Piece::words(app.place().address(&index), theme.code());
-    let value = tensor.get(&index);
-    let about: Vec<String> = (tensor.axes().iter().zip(&index))
-        .filter_map(|(&axis, &index)| {
-            let role = match axis {
-                Axis::Token if tensor.axes().contains(&Axis::Key) => "query",
-                Axis::Key if tensor.axes().contains(&Axis::Token) => "key",
-                Axis::Vocab => "candidate",
-                Axis::One => "next token",
-                _ => "token",
-            };
-            labels::text_of(app, axis, index).map(|text| format!("{role} {text}"))
-        })
-        .collect();
-    let about = about.join(" → ");
-    let Some(value) = value else {
-        put_fit(buf, foot, 0, 2, &[address, Piece::whole(": not computed", Style::new())]);
-        return;
-    };
-    let line = [address, Piece::whole(" = ", Style::new()), Piece::value(value, theme.strong())];
-    let needed: usize = fit(&line, usize::MAX).iter().map(|(content, _)| text::width(content)).sum();
-    // Beside a long address there is no room for every digit, below it there is.
-    if needed <= usize::from(foot.width) {
-        put_fit(buf, foot, 0, 2, &line);
-        put(buf, foot, 0, 3, &about, theme.token());
-    } else {
-        put_fit(buf, foot, 0, 2, &line[..1]);
-        let x = put_fit(buf, foot, 0, 3, &line[1..]);
-        put(buf, foot, x + 2, 3, &about, theme.token());
-    }
 }

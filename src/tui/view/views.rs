@@ -2,13 +2,15 @@
 
 use crate::trace::Step;
 
+use super::attribution::Parts;
 use super::heatmap::Heatmap;
 use super::kind::View;
+use super::lens::Lens;
 use super::list::{Largest, List};
 use super::numbers::Numbers;
 
 /// All views, in the order in which `v` goes through those that fit.
-pub static VIEWS: &[&dyn View] = &[&Heatmap, &Numbers, &List, &Largest];
+pub static VIEWS: &[&dyn View] = &[&Heatmap, &Numbers, &List, &Largest, &Lens, &Parts];
 
 /// The views that can show `step`.
 pub fn fitting(step: Step) -> impl Iterator<Item = &'static dyn View> {

@@ -1,0 +1,213 @@
+//! The logit lens: what the head makes of each layer's residual, token by token. (nostalgebraist, "interpreting GPT: the
+//! logit lens", 2020)
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Modifier;
+
+use crate::trace::lens::{LensAt, Reading};
+use crate::trace::{Axis, Query, Region, Stage, Step};
+
+use super::super::app::App;
+use super::super::fit::Piece;
+use super::super::place::Place;
+use super::super::text;
+use super::super::theme::Span;
+use super::foot;
+use super::grid;
+use super::kind::{self, View};
+use super::labels;
+use super::layout::Layout;
+use super::list::bar;
+use super::paint::{put, put_fit};
+
+/// How many of the likeliest tokens are told.
+const TOP: usize = 5;
+/// Tokens that are asked about at once.
+const AT_ONCE: usize = 8;
+/// The columns of a cell, and of the token in it.
+const CELL: u16 = 12;
+const TEXT: usize = 6;
+/// Lines below the cells: a gap, which cell it is, the likeliest tokens, and two for the answer.
+const BELOW: u16 = TOP as u16 + 4;
+
+/// What the model would answer after each layer.
+#[derive(Debug)]
+pub struct Lens;
+
+impl Lens {
+    fn question(app: &App, layer: usize, token: usize) -> LensAt {
+        let site = Place { layer: Some(layer), ..app.place() }.site();
+        let first = token / AT_ONCE * AT_ONCE;
+        LensAt { site, tokens: first..app.dims().tokens.min(first + AT_ONCE), top: TOP }
+    }
+
+    fn reading(app: &App, layer: usize, token: usize) -> Option<&Reading> {
+        app.answers.lens(&Self::question(app, layer, token))?.ok()?.get(token % AT_ONCE)
+    }
+
+    /// The first layer from which on the answer to a token is the likeliest, once all of them are read.
+    fn leads_from(app: &App, layers: usize, token: usize) -> Option<usize> {
+        let mut ranks = Vec::new();
+        for layer in 0..layers {
+            ranks.push(Self::reading(app, layer, token)?.answer.rank);
+        }
+        Some(layers - ranks.iter().rev().take_while(|rank| **rank == 1).count())
+    }
+}
+
+impl View for Lens {
+    fn name(&self) -> &'static str {
+        "lens"
+    }
+
+    fn hint(&self) -> [&'static str; 3] {
+        [
+            "The final norm and the head on each layer's residual: what the model would answer, had it no further layers.",
+            "The likeliest token and its probability; * marks what the last layer answers. Where does it come up?",
+            "↑ ↓ go from layer to layer: the likeliest tokens there are listed below.",
+        ]
+    }
+
+    fn fits(&self, step: Step) -> bool {
+        step == Step::Stage(Stage::FfnResidual)
+    }
+
+    fn layout(&self, app: &App, body: Rect) -> Layout {
+        let (rows, columns) = (app.outline().card.sizes().layers, app.dims().tokens);
+        let cursor = (app.place().layer.unwrap_or(0), app.selected.get(Axis::Token, columns));
+        let label = 6 + labels::digits(rows) as u16 + 1;
+        // On a low screen the cells come first.
+        let footer = BELOW.min(body.height.saturating_sub(2 + 3));
+        Layout { area: body, rows, columns, cursor, cell: CELL, label, header: 2, footer }
+    }
+
+    fn index(&self, app: &App, (layer, token): (usize, usize)) -> Option<Vec<usize>> {
+        let mut index = app.index();
+        *index.first_mut()? = token;
+        (app.place().layer == Some(layer)).then_some(index)
+    }
+
+    fn select(&self, app: &mut App, (layer, token): (usize, usize)) {
+        app.go(Place { layer: Some(layer), ..app.place() });
+        app.selected.set(Axis::Token, token);
+    }
+
+    fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
+        let here = Region(app.index().iter().map(|&index| index..index + 1).collect());
+        let mut questions = vec![Query::Block(app.place().site(), kind::in_stage(app, here))];
+        let (seen, cursor) = (layout.visible_columns(app), layout.cursor.1);
+        // The layers of the token under the cursor say from which on the answer leads.
+        let of_cursor = (0..layout.rows).map(|layer| Self::question(app, layer, cursor));
+        let on_screen = layout.visible_rows(app).flat_map(|layer| {
+            seen.clone()
+                .filter(|token| token.is_multiple_of(AT_ONCE) || *token == seen.start)
+                .map(move |token| Self::question(app, layer, token))
+        });
+        for query in of_cursor.chain(on_screen).map(Query::Lens) {
+            if !questions.contains(&query) {
+                questions.push(query);
+            }
+        }
+        questions
+    }
+
+    fn ids(&self, app: &App, layout: &Layout) -> Vec<u32> {
+        let cells = layout.visible_rows(app).flat_map(|layer| {
+            layout.visible_columns(app).filter_map(move |token| Self::reading(app, layer, token))
+        });
+        cells.flat_map(|reading| reading.top.iter().chain([&reading.answer]).map(|one| one.id)).collect()
+    }
+
+    fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {
+        let mut pieces = vec![Piece::whole("↓ layer · ", app.theme.dim())];
+        pieces.push(grid::range(app, "→", Axis::Token, &layout.visible_columns(app), layout.columns));
+        pieces.push(Piece::words(" · the likeliest next token after each layer", app.theme.dim()));
+        pieces
+    }
+
+    fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
+        put(buf, foot, 0, 0, "% its probability · * what the last layer answers", app.theme.dim());
+    }
+
+    fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {
+        self.legend(app, foot, buf);
+        foot::cursor(app, foot, buf);
+    }
+
+    fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
+        let (theme, area) = (app.theme, layout.area);
+        for (right, token) in layout.visible_columns(app).enumerate() {
+            let x = layout.label + right as u16 * layout.cell;
+            let style = if token == layout.cursor.1 { theme.current() } else { theme.token() };
+            let text = labels::text_of(app, Axis::Token, token).unwrap_or_default();
+            put(buf, area, x, 0, &text::left(&text::cut(&text, CELL as usize - 1), CELL as usize - 1), style);
+            put(buf, area, x, 1, &format!("{}", app.dims().start + token), theme.index());
+        }
+        for (down, layer) in layout.visible_rows(app).enumerate() {
+            let style = if layer == layout.cursor.0 { theme.current() } else { theme.index() };
+            put(buf, area, 0, layout.header + down as u16, &format!("layer {layer}"), style);
+        }
+        let span = Span { positive: true, high: 1.0, clipped: 0 };
+        layout.each_cell(app, |layer, token, x, y| {
+            let Some(reading) = Self::reading(app, layer, token) else {
+                put(buf, area, x, y, "…", theme.dim());
+                return;
+            };
+            let Some(first) = reading.top.first() else { return };
+            let mark = if first.id == reading.answer.id { "*" } else { " " };
+            let name = text::left(&text::cut(&token_text(app, first.id), TEXT), TEXT);
+            let content = format!("{name}{:>3.0}%{mark}", f64::from(first.prob) * 100.0);
+            let mut style = theme.cell(first.prob.into(), span).style;
+            if (layer, token) == layout.cursor {
+                style = style.add_modifier(Modifier::REVERSED | Modifier::BOLD);
+            }
+            put(buf, area, x, y, &content, style);
+        });
+        self.below(app, layout, buf);
+    }
+}
+
+impl Lens {
+    /// The likeliest tokens at the cursor, and the answer's place among all.
+    fn below(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
+        let (theme, (layer, token)) = (app.theme, layout.cursor);
+        let y = layout.header + layout.visible_rows(app).len() as u16 + 1;
+        let bottom = layout.header + layout.visible_rows(app).len() as u16 + layout.footer;
+        if let Some(Err(reason)) = app.answers.lens(&Self::question(app, layer, token)) {
+            let said = format!("this cannot be told: {reason}");
+            put(buf, layout.area, 0, y, &said, theme.error());
+        }
+        let Some(reading) = Self::reading(app, layer, token) else { return };
+        let area = Rect { height: layout.area.height.min(bottom), ..layout.area };
+        let of = labels::text_of(app, Axis::Token, token).unwrap_or_default();
+        let pieces = [
+            Piece::whole(format!("after layer {layer}, token {} ", app.dims().start + token), theme.dim()),
+            Piece::words(of, theme.token()),
+        ];
+        put_fit(buf, area, 0, y, &pieces);
+        for (down, one) in (y + 1..).zip(&reading.top) {
+            let line =
+                format!("{:>2}. {} {:.4} ", one.rank, text::left(&token_text(app, one.id), 14), one.prob);
+            let x = put(buf, area, 0, down, &line, theme.token());
+            put(buf, area, x, down, &bar(one.prob.into(), 20), theme.bar());
+        }
+        let answer = reading.answer;
+        let y = y + 1 + reading.top.len() as u16;
+        let (name, prob) = (token_text(app, answer.id), answer.prob);
+        let pieces = [
+            Piece::whole("the last layer answers ", theme.dim()),
+            Piece::words(name, theme.token()),
+            Piece::whole(format!(": number {} here, {prob:.4}", answer.rank), theme.strong()),
+        ];
+        put_fit(buf, area, 0, y, &pieces);
+        if let Some(first) = Self::leads_from(app, layout.rows, token) {
+            put(buf, area, 0, y + 1, &format!("it leads from layer {first} on"), theme.strong());
+        }
+    }
+}
+
+/// The text of a token of the vocabulary, or its id.
+fn token_text(app: &App, id: u32) -> String {
+    labels::text_of(app, Axis::Vocab, id as usize).unwrap_or_else(|| format!("#{id}"))
+}

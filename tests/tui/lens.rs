@@ -1,0 +1,53 @@
+//! What each layer would answer, and what each head added to the answer: as views of a real model.
+
+use crossterm::event::KeyCode;
+
+use crate::desk::Desk;
+
+#[test]
+fn the_lens_shows_layer_by_layer_what_would_be_answered_and_from_which_on_the_answer_leads() {
+    let mut desk = Desk::at("p0/L2/ffn_residual[t=4,d=0]", (120, 36));
+    desk.keys("vv");
+    assert_eq!(desk.app.view().name(), "lens");
+    desk.shows("layer 2 ");
+    desk.shows("after layer 2, token 4 ␣time");
+    desk.shows(" 1. ␣time          0.4828");
+    desk.shows(" 2. ,              0.3759");
+    desk.shows("the last layer answers ,: number 2 here, 0.3759");
+    desk.shows("it leads from layer 3 on");
+    desk.key(KeyCode::Down);
+    assert_eq!(desk.app.place().layer, Some(3), "from layer to layer");
+    desk.shows("the last layer answers ,: number 1 here, 0.9999");
+    desk.key(KeyCode::Left).shows("after layer 3, token 3 ␣a");
+    // On a low screen the cells are there all the same.
+    let mut low = Desk::at("p0/L2/ffn_residual[t=4,d=0]", (60, 16));
+    low.keys("vv").shows("layer 2");
+}
+
+#[test]
+fn an_answer_is_split_into_heads_and_networks_and_enter_goes_to_the_one_under_the_cursor() {
+    let mut desk = Desk::at("p0/logits[t=4,v=11]", (120, 36));
+    while desk.app.view().name() != "attribution" {
+        desk.keys("v");
+    }
+    desk.shows("logit of , − logit of ␣day = 9.4921");
+    desk.shows("L3/ffn       6.7363 ████████████████████████");
+    desk.shows("L1/h0       -1.3976 ░░░░░");
+    desk.shows("all parts sum to 9.4921");
+    desk.shows("embedding added -0.0785");
+    desk.key(KeyCode::Down).key(KeyCode::Down).key(KeyCode::Right).shows("L1/h1 added -0.1171");
+    desk.key(KeyCode::Enter);
+    assert!(desk.address().starts_with("p0/L1/attn_heads[t=4,h=1,"), "{}", desk.address());
+    // From the list of the largest another rival is chosen.
+    desk.go("p0/logits[t=4,v=11]");
+    while desk.app.view().name() != "largest" {
+        desk.keys("v");
+    }
+    desk.key(KeyCode::Home).key(KeyCode::Down).key(KeyCode::Down);
+    let third = desk.screen().lines().find(|line| line.contains("   3 ")).unwrap().to_owned();
+    while desk.app.view().name() != "attribution" {
+        desk.keys("v");
+    }
+    let text = third.split_whitespace().skip_while(|word| *word != "3").nth(2).unwrap();
+    desk.shows(&format!("logit of , − logit of {text} = "));
+}
