@@ -3,6 +3,8 @@
 
 #[path = "cli/batch.rs"]
 mod batch;
+#[path = "cli/capture.rs"]
+mod capture;
 #[path = "cli/check.rs"]
 mod check;
 mod common;

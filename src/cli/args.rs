@@ -398,6 +398,19 @@ pub(super) struct CheckArgs {
 }
 
 #[derive(Args, Debug)]
+pub(super) struct CaptureArgs {
+    /// The runtime that the script is for
+    #[arg(value_enum, value_name = "RUNTIME")]
+    pub(super) runtime: RuntimeName,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum RuntimeName {
+    /// Hugging Face's transformers, with PyTorch
+    Transformers,
+}
+
+#[derive(Args, Debug)]
 pub(super) struct DiffArgs {
     /// The reference: a folder that `export` or a capture script wrote
     #[arg(value_name = "A", required_unless_present_any = ["set_a", "set_b"], conflicts_with_all = ["set_a", "set_b"])]

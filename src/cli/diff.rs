@@ -1,6 +1,7 @@
 //! `llama-trace diff`: the first stage in which a run differs from a reference.
 
 mod both;
+mod capture;
 mod folder;
 mod junit;
 mod npy;

@@ -4,6 +4,7 @@ mod args;
 mod asked;
 mod attribute;
 mod bench;
+mod capture;
 mod chat;
 mod check;
 mod device;
@@ -37,10 +38,10 @@ use clap::{Parser, Subcommand};
 
 use crate::error::{Result, printable, printable_text};
 use args::{
-    AttributeArgs, BenchArgs, BenchFormat, CacheDtypeName, ChatArgs, CheckArgs, CheckFormat, CpuArgs,
-    DeviceName, DiffArgs, DiffFormat, ExplainArgs, ExportArgs, KeepName, LensArgs, LogArgs, LogFormat,
-    MemoryArgs, ModelArgs, OpenArgs, PrecisionName, RecordArgs, RunArgs, SamplingArgs, SelectArgs,
-    TokenizeArgs, Weights,
+    AttributeArgs, BenchArgs, BenchFormat, CacheDtypeName, CaptureArgs, ChatArgs, CheckArgs, CheckFormat,
+    CpuArgs, DeviceName, DiffArgs, DiffFormat, ExplainArgs, ExportArgs, KeepName, LensArgs, LogArgs,
+    LogFormat, MemoryArgs, ModelArgs, OpenArgs, PrecisionName, RecordArgs, RunArgs, RuntimeName,
+    SamplingArgs, SelectArgs, TokenizeArgs, Weights,
 };
 
 /// Step through a real Llama: every stage of the forward pass, with true shapes and true values.
@@ -112,6 +113,8 @@ enum Command {
     Check(CheckArgs),
     /// Find the first stage in which a run differs from a reference, and say why
     Diff(DiffArgs),
+    /// Print a script that writes another runtime's stages, for diff: llama-trace capture transformers > capture.py
+    Capture(CaptureArgs),
     /// Print a script that completes these commands and options in a shell
     Completions {
         /// The shell
@@ -183,6 +186,7 @@ impl Cli {
             Some(Command::Tokenize(args)) => tokenize::run(&args),
             Some(Command::Bench(args)) => device::run(&args),
             Some(Command::Check(args)) => device::run_on(args.device, &args),
+            Some(Command::Capture(args)) => capture::run(&args),
             Some(Command::Diff(args)) => diff::run(&args),
             Some(Command::Completions { shell }) => shell::completions(shell),
             Some(Command::Man { command }) => shell::man(command.as_deref()),

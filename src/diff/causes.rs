@@ -1,6 +1,6 @@
 //! What can differ before anything is computed: the model, the text, its tokens.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::report::{Diagnosis, First, Kind};
 use super::traced::{About, Pass};
@@ -90,22 +90,29 @@ fn artifact(a: &About, b: &About) -> Option<First> {
         tolerance: None,
         site: None,
     };
-    if let (Some(a), Some(b)) = (&a.card, &b.card) {
-        let (ours, theirs) = (json!(a.config), json!(b.config));
-        let settings = ours.as_object().into_iter().flatten();
-        for (name, value) in settings {
-            let other = &theirs[name];
-            // Where no window is, it has no first layer.
-            let idle = name == "context" || (name == "window_from" && a.config.window.is_none());
-            if !idle && value != other {
-                return Some(differs(&format!("config.{name}"), value.clone(), other.clone()));
-            }
-        }
+    if let Some((name, ours, theirs)) = setting(&a.known(), &b.known()) {
+        return Some(differs(&format!("config.{name}"), ours, theirs));
     }
     match (&a.fingerprint, &b.fingerprint) {
         (Some(ours), Some(theirs)) if ours != theirs => Some(differs("weights", json!(ours), json!(theirs))),
         _ => None,
     }
+}
+
+/// The first setting that both know and that differs, of those that change a number.
+pub(super) fn setting(a: &Map<String, Value>, b: &Map<String, Value>) -> Option<(String, Value, Value)> {
+    let has_window =
+        |settings: &Map<String, Value>| settings.get("window").is_some_and(|window| !window.is_null());
+    // Where no window is, it has no first layer.
+    let idle = |name: &str| name == "context" || (name == "window_from" && !has_window(a) && !has_window(b));
+    // A float32 and its decimal digits are the same setting.
+    let same = |a: &Value, b: &Value| match (a.as_f64(), b.as_f64()) {
+        (Some(a), Some(b)) => (a - b).abs() <= 1e-6 * a.abs(),
+        _ => a == b,
+    };
+    let known = a.iter().filter_map(|(name, ours)| Some((name, ours, b.get(name)?)));
+    let (name, ours, theirs) = known.filter(|(name, ..)| !idle(name)).find(|(_, a, b)| !same(a, b))?;
+    Some((name.clone(), ours.clone(), theirs.clone()))
 }
 
 #[cfg(test)]
@@ -119,6 +126,7 @@ mod tests {
         let mut about = About {
             name: "a".into(),
             card: Some(ModelCard::small(|_| ())),
+            settings: Map::new(),
             precision: None,
             fingerprint: None,
             drawing: None,

@@ -27,7 +27,7 @@ use injection::Injection;
 
 use crate::backend::Backend;
 use crate::check::Sample;
-use crate::config::{ModelConfig, Precision};
+use crate::config::Precision;
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::trace::{Address, Frame, PassDims, Site, Sizes, Stage, Step, Values};
@@ -117,15 +117,16 @@ pub fn compare_with<B: Backend>(
     sample: Sample,
     progress: Progress<'_>,
 ) -> Result<Report> {
-    if let Some(card) = &a.about().card {
-        let same = ModelConfig { context: model.config.context, ..card.config.clone() } == model.config;
-        if !same {
-            return Err(Error::model("the model is another one than the reference's")
-                .at(&a.about().name)
-                .expected(format!("a run of {}", model.card().name))
-                .found(format!("a run of {}, with another configuration", card.name))
-                .next("give the model that A was recorded from"));
-        }
+    let of_model = match serde_json::json!(model.config) {
+        serde_json::Value::Object(all) => all,
+        _ => serde_json::Map::new(),
+    };
+    if let Some((name, theirs, ours)) = causes::setting(&a.about().known(), &of_model) {
+        return Err(Error::model("the model is another one than the reference's")
+            .at(&a.about().name)
+            .expected(format!("a run of {}: {name} {ours}", model.card().name))
+            .found(format!("{name} {theirs}"))
+            .next("give the model that A was recorded from"));
     }
     let injection = Injection::new(model, a.about(), b.about(), sample);
     Comparison::new(a, b, Some(model.sizes()), injection)?.run(progress)
@@ -144,7 +145,7 @@ fn sizes(a: &impl Traced, b: &impl Traced) -> Result<Sizes> {
     card.map(crate::trace::ModelCard::sizes).ok_or_else(|| {
         Error::usage("neither run says which model it is of")
             .expected("a manifest.json with a `card`, or --model")
-            .next("add --model, or export one of them again")
+            .next("add --model, or compare with an export")
     })
 }
 

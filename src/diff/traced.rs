@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde_json::{Map, Value};
+
 use crate::config::Precision;
 use crate::error::Result;
 use crate::explain::Drawing;
@@ -14,6 +16,8 @@ pub struct About {
     pub name: String,
     /// The model; none where it does not say.
     pub card: Option<ModelCard>,
+    /// Settings of the model under the names of [`crate::config::ModelConfig`], where it knows some and has no card.
+    pub settings: Map<String, Value>,
     /// The arithmetic that its values come from; none where it does not say.
     pub precision: Option<Precision>,
     /// A fingerprint of configuration and weights, where it has one.
@@ -24,6 +28,16 @@ pub struct About {
     pub prompt: Option<String>,
     /// The passes.
     pub passes: Vec<Pass>,
+}
+
+impl About {
+    /// The settings that are known: all of a card's, or some.
+    pub(super) fn known(&self) -> Map<String, Value> {
+        match self.card.as_ref().map(|card| serde_json::json!(card.config)) {
+            Some(Value::Object(all)) => all,
+            _ => self.settings.clone(),
+        }
+    }
 }
 
 /// A pass of a run.

@@ -30,6 +30,7 @@ fn run(model: &Model<Cpu>) -> Kept {
         name: card.name.clone(),
         precision: Some(card.precision),
         card: Some(card),
+        settings: serde_json::Map::new(),
         fingerprint: None,
         drawing: Some(Drawing { temperature: 0.0, top_k: 0, top_p: 1.0 }),
         prompt: None,

@@ -295,6 +295,7 @@ impl Port {
             name: "a port".into(),
             card: None,
             precision: None,
+            settings: serde_json::Map::new(),
             fingerprint: None,
             drawing: None,
             prompt: None,

@@ -146,6 +146,7 @@ impl<D: Device> Ready<D> {
             name: self.setting.name.clone(),
             precision: Some(card.precision),
             card: Some(card),
+            settings: serde_json::Map::new(),
             fingerprint: None,
             drawing: Some(Drawing { temperature, top_k, top_p }),
             prompt: None,

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::capture::{Capture, TOKENS};
 use super::npy;
 use crate::diff::{About, Found, Pass, Traced};
 use crate::error::{Error, Result};
@@ -15,8 +16,14 @@ const LIMIT: u64 = 256 << 20;
 /// The folder.
 pub(super) struct Folder {
     path: PathBuf,
-    manifest: Manifest,
+    says: Says,
     about: About,
+}
+
+/// The file that says what is in it.
+enum Says {
+    Export(Box<Manifest>),
+    Capture(Box<Capture>),
 }
 
 impl Folder {
@@ -33,27 +40,26 @@ impl Folder {
                 .found(found)
                 .next("check the path"));
         }
-        let file = path.join("manifest.json");
-        if !file.exists() {
-            return Err(Error::model("the folder has no manifest.json, which says what its files are")
-                .in_file(path)
-                .expected("a folder that `llama-trace export` or a capture script wrote")
-                .next("`llama-trace capture transformers` prints a script that writes such a folder"));
+        let [manifest, capture] = ["manifest.json", "capture.toml"].map(|name| path.join(name));
+        let wrong = |file: &Path, found: String| {
+            let expected = "what `llama-trace export` or a capture script wrote";
+            Error::model("the file cannot be right").in_file(file).expected(expected).found(found)
+        };
+        if manifest.exists() {
+            let read = Manifest::read(read_text(&manifest, LIMIT)?.as_bytes());
+            let read = read.map_err(|found| wrong(&manifest, found))?;
+            let about = about(path, &read).map_err(|found| wrong(&manifest, found))?;
+            return Ok(Self { path: path.to_owned(), says: Says::Export(Box::new(read)), about });
         }
-        let text = read_text(&file, LIMIT)?;
-        let manifest = Manifest::read(text.as_bytes()).map_err(|found| {
-            Error::model("the manifest cannot be read")
-                .in_file(&file)
-                .expected("an export's manifest")
-                .found(found)
-        })?;
-        let about = about(path, &manifest).map_err(|found| {
-            Error::model("the manifest cannot be right")
-                .in_file(&file)
-                .expected("passes, one after the other")
-                .found(found)
-        })?;
-        Ok(Self { path: path.to_owned(), manifest, about })
+        if capture.exists() {
+            let read = Capture::read(&read_text(&capture, LIMIT)?).map_err(|found| wrong(&capture, found))?;
+            let about = read.about(path).map_err(|found| wrong(&capture, found))?;
+            return Ok(Self { path: path.to_owned(), says: Says::Capture(Box::new(read)), about });
+        }
+        Err(Error::model("the folder has no manifest.json and no capture.toml, which say what its files are")
+            .in_file(path)
+            .expected("a folder that `llama-trace export` or a capture script wrote")
+            .next("`llama-trace capture transformers` prints a script that writes such a folder"))
     }
 }
 
@@ -61,10 +67,9 @@ fn about(path: &Path, manifest: &Manifest) -> std::result::Result<About, String>
     // Of several sequences the first is compared.
     let own = manifest.passes.iter().filter(|pass| pass.sequence.unwrap_or(0) == 0);
     let (mut passes, mut end) = (Vec::new(), 0_usize);
-    let context = manifest.card.as_ref().map_or(usize::MAX, |card| card.config.context);
     for pass in own {
         let tokens = pass.tokens.len();
-        if pass.start > end || tokens == 0 || pass.start.saturating_add(tokens) > context {
+        if pass.start > end || tokens == 0 || pass.start + tokens > TOKENS {
             return Err(format!("pass {} of {tokens} tokens after {}", pass.pass, pass.start));
         }
         end = pass.start + tokens;
@@ -80,6 +85,7 @@ fn about(path: &Path, manifest: &Manifest) -> std::result::Result<About, String>
         name: path.display().to_string(),
         precision: manifest.card.as_ref().map(|card| card.precision),
         card: manifest.card.clone(),
+        settings: serde_json::Map::new(),
         fingerprint: None,
         drawing,
         prompt: manifest.prompt.clone().or_else(|| manifest.prompts.first().cloned().flatten()),
@@ -93,6 +99,9 @@ impl Traced for Folder {
     }
 
     fn stage(&mut self, site: Site) -> Result<Found> {
-        Ok(npy::read(&self.path.join(self.manifest.file_name(site)), site))
+        Ok(match &self.says {
+            Says::Export(manifest) => npy::read(&self.path.join(manifest.file_name(site)), site),
+            Says::Capture(capture) => capture.stage(&self.path, site),
+        })
     }
 }

@@ -1,0 +1,14 @@
+//! `llama-trace capture`: the scripts that write another runtime's stages.
+
+use std::io::Write;
+
+use super::{CaptureArgs, RuntimeName, output};
+use crate::error::Result;
+
+/// Prints the script for a runtime.
+pub(super) fn run(args: &CaptureArgs) -> Result<()> {
+    let script = match args.runtime {
+        RuntimeName::Transformers => include_str!("../../fixtures/capture/transformers.py"),
+    };
+    output::end(std::io::stdout().write_all(script.as_bytes()).map_err(output::Failure::from))
+}
