@@ -68,6 +68,8 @@ pub enum Action {
     CycleAxes,
     /// What the colours span: this slice, the whole tensor, three standard deviations, everything.
     CycleScale,
+    /// Shows what was shown before beside what is shown.
+    Compare,
     /// Opens the line that asks where to go.
     Goto,
     /// Opens the help screen.
@@ -211,6 +213,7 @@ bindings! {
     Tensor End [k(KeyCode::End), c('$')] 0 "" "last column (in a list: the bottom)";
     Tensor Explain [k(KeyCode::Enter)] 7 "why" "where the number under the cursor comes from; there: go to the operand that is chosen";
     Tensor Back [k(KeyCode::Backspace)] 0 "" "back to the number that Enter came from (where there is none: previous step)";
+    Tensor Compare [c('c')] 0 "" "compare with the sequence or run shown before: the same place of both, and the difference under the cursor";
     Tensor CycleShow [c('v')] 7 "view" "the next view of this step";
     Tensor CycleAxes [c('a')] 9 "axes" "hold another axis (head, token, …), or exchange rows and columns";
     Tensor CycleScale [c('s')] 10 "scale" "colours span what is usual in this slice or the whole tensor, ±3 standard deviations, or all values";

@@ -110,6 +110,12 @@ pub struct App {
     /// Where the number under the cursor comes from, where somebody asked.
     pub(super) derivation: Option<Derivation>,
     pub(super) offset: (usize, usize),
+    /// Whether what was shown before stands beside what is shown.
+    pub(super) compares: bool,
+    /// What stands beside it: a viewer of its own.
+    pub(super) other: Option<Box<App>>,
+    /// The part of the screen that the tensor has, where another viewer has the rest.
+    pub(super) pane: Option<Rect>,
     pub(super) notes_line: usize,
     pub(super) message: Option<Message>,
     pub(super) status: Status,
@@ -142,6 +148,9 @@ impl App {
             cell: (0, 0),
             derivation: None,
             offset: (0, 0),
+            compares: false,
+            other: None,
+            pane: None,
             notes_line: 0,
             message: None,
             status: Status::Idle,

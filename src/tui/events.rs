@@ -73,6 +73,7 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
             news => news?,
         };
         dirty |= app.sync(runs.source());
+        dirty |= app.sync_compared(runs.before());
         let before = saving.as_ref().map(Saving::written);
         if let Some(site) = saving.as_ref().map(Saving::site) {
             saving = go_on(app, runs.of(site.run, site.sequence), saving);
@@ -83,7 +84,7 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
         if std::mem::take(&mut dirty) {
             draw(app, source, &mut terminal).map_err(|error| failed(&error))?;
         }
-        let working = source.status() != Status::Idle || app.answers.waits();
+        let working = source.status() != Status::Idle || app.waits();
         let mut wait = match (went_on, working || saving.is_some()) {
             (true, _) => Duration::ZERO,
             (false, true) => WORKING,
@@ -171,6 +172,7 @@ pub fn open_run(app: &mut App, runs: &mut Runs, run: Run, address: &Address) {
         let here = app.outline().sequence.min(count.max(1) - 1);
         let sequence = address.sequence.unwrap_or(here);
         app.leave(runs.source());
+        app.leave_compared(runs.before());
         match runs.show(run, sequence) {
             Ok(true) => {
                 app.look_at(runs.source().outline().clone(), runs.before().is_some());

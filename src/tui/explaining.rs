@@ -20,6 +20,7 @@ pub(super) fn enter(app: &mut App) {
             }
         }
         Focus::Tensor => {
+            app.compares = false;
             if app.derivation.is_none() {
                 app.derivation = Some(Derivation::default());
             }

@@ -6,6 +6,7 @@
 pub mod action;
 pub mod answers;
 pub mod app;
+mod comparing;
 pub mod derivation;
 pub mod events;
 pub mod explained;

@@ -44,7 +44,7 @@ impl Runs {
     }
 
     /// The source of the sequence that was shown before.
-    pub(super) fn before(&mut self) -> Option<&mut dyn Source> {
+    pub fn before(&mut self) -> Option<&mut dyn Source> {
         let source = self.sources.get_mut(self.before?)?;
         Some(&mut **source)
     }
@@ -94,19 +94,21 @@ impl Runs {
         before.is_some()
     }
 
-    /// Takes in what all of them have computed; true where that is news of the one that is shown.
+    /// Takes in what all of them have computed; true where that is news of the one that is shown, or was before.
     ///
     /// # Errors
     /// Where there is nothing to look at in that one and never will be. Of another it is told when that is shown.
     pub fn poll(&mut self) -> Result<bool> {
-        let mut news = Ok(false);
+        let (mut news, mut beside) = (Ok(false), false);
         for (at, source) in self.sources.iter_mut().enumerate() {
             let polled = source.poll();
             if at == self.shown {
                 news = polled;
+            } else if self.before == Some(at) {
+                beside = matches!(polled, Ok(true));
             }
         }
-        let (news, source) = (news?, self.source());
+        let (news, source) = (news? || beside, self.source());
         // A first pass that was stopped is run after all for who comes back.
         if source.outline().is_opening() && source.status() == Status::Idle {
             source.advance()?;

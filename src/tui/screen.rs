@@ -38,6 +38,11 @@ impl App {
         Tensor::new(block.clone(), self.place.step).filter(|tensor| tensor.shape() == self.shape())
     }
 
+    /// Whether something is on its way, here or beside.
+    pub(super) fn waits(&self) -> bool {
+        self.answers.waits() || self.other.as_ref().is_some_and(|other| other.waits())
+    }
+
     /// How the values are drawn: the wish, as far as this step allows.
     pub fn view(&self) -> &'static dyn View {
         let step = self.place.step;

@@ -4,6 +4,7 @@ use crate::trace::{Address, Run, Status};
 
 use super::action::Action;
 use super::app::{App, Focus, GotoLine, Mode, Scale};
+use super::comparing;
 use super::explaining;
 use super::goto::{self, Target};
 use super::mouse;
@@ -157,6 +158,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
                 step(app, -1);
             }
         }
+        Action::Compare => comparing::toggle(app),
         Action::CycleShow => cycle_view(app),
         Action::CycleAxes => cycle_axes(app),
         Action::CycleScale => {
@@ -173,6 +175,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::Close if app.status != Status::Idle => return Effect::Stop,
         Action::Close => {
             explaining::close(app);
+            app.compares = false;
             app.focus = Focus::Tensor;
         }
         Action::Again => app.try_again(),

@@ -31,24 +31,33 @@ struct Program {
 
 impl Program {
     fn new() -> Self {
+        Self::sized((120, 40))
+    }
+
+    fn sized(size: (u16, u16)) -> Self {
         let opener = |number| match number {
             3 => Err(Error::prompt("there is no memory for it")),
             _ => Ok(Box::new(sequence(number)) as Box<dyn Source>),
         };
         let runs = Runs::of_sequences(Box::new(sequence(0)), Box::new(opener));
-        Self { stage: Stage::new(sequence(0), (120, 40), Depth::None), runs }
+        Self { stage: Stage::new(sequence(0), size, Depth::None), runs }
     }
 
     /// One turn of the event loop for each of the keys.
     fn keys(&mut self, keys: &str) -> &mut Self {
         for key in keys.chars() {
-            let code = if key == '\r' { KeyCode::Enter } else { KeyCode::Char(key) };
+            let code = match key {
+                '\r' => KeyCode::Enter,
+                '\u{1b}' => KeyCode::Esc,
+                key => KeyCode::Char(key),
+            };
             let event = Event::Key(KeyEvent::new(code, KeyModifiers::NONE));
             let action = action_of(&self.stage.app, event).unwrap();
             if let Effect::Open(run, address) = update(&mut self.stage.app, action) {
                 open_run(&mut self.stage.app, &mut self.runs, run, &address);
             }
             self.stage.app.sync(self.runs.source());
+            self.stage.app.sync_compared(self.runs.before());
         }
         self
     }
@@ -120,6 +129,49 @@ fn an_address_leads_to_a_sequence_and_what_is_wrong_says_which_there_are() {
     assert_eq!(program.here(), "s2/p0/L1/xq[t=4,h=0,c=3]");
     let all: Vec<_> = program.runs.all().collect();
     assert_eq!(all, [Run(0), Run(1)], "sequences are no runs of their own");
+}
+
+#[test]
+fn two_sequences_stand_side_by_side_at_one_cell_with_their_difference() {
+    use llama_trace::tui::text;
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut program = Program::sized(size);
+        program.keys("c");
+        assert!(program.stage.message().starts_with("there is nothing to compare with yet"));
+        program.keys("/L1/xq[h=2,t=4,c=3]\r)c");
+        let value = |program: &Program, sequence: usize| {
+            let factor = 1.0 + sequence as f32;
+            let shown = program.stage.app.tensor().unwrap().get(&program.stage.app.index()).unwrap();
+            let llama_trace::trace::frame::Number::F32(shown) = shown else { panic!("{shown:?}") };
+            // The sequences' values are those of one wave, each times a factor of its own.
+            shown / (1.0 + program.stage.app.outline().sequence as f32) * factor
+        };
+        let shows_both = |program: &Program, here: usize, there: usize| {
+            let (one, other) = (value(program, here), value(program, there));
+            let address = |sequence: usize| {
+                let address = program.stage.app.place().address(&program.stage.app.index());
+                let path = address.strip_prefix("s1/").or(address.strip_prefix("s2/")).unwrap_or(&address);
+                if sequence == 0 { path.to_owned() } else { format!("s{sequence}/{path}") }
+            };
+            program.stage.shows(&address(here));
+            program.stage.shows(&address(there));
+            let difference = text::real(f64::from(one) - f64::from(other));
+            program.stage.shows(&format!("s{there} · here − there = {difference}"));
+        };
+        shows_both(&program, 1, 0);
+        program.keys("lj");
+        shows_both(&program, 1, 0);
+        program.keys("N");
+        shows_both(&program, 1, 0);
+        program.keys(")");
+        shows_both(&program, 2, 1);
+        // Of two ragged sequences the one may lack the token of the other.
+        program.keys("(/t\u{1b}");
+        program.keys("/L1/xq[t=10,h=2,c=3]\r");
+        program.stage.shows("s2 · it has no such value");
+        program.keys("c");
+        assert!(!program.stage.screen().contains("there ="), "{}", program.stage.screen());
+    }
 }
 
 #[test]

@@ -74,6 +74,8 @@ pub struct Panels {
     pub outline: Option<Rect>,
     /// The tensor.
     pub middle: Option<Rect>,
+    /// What was shown before, beside the tensor or under it.
+    pub compared: Option<Rect>,
     /// The derivation, beside the tensor or under it.
     pub derivation: Option<Rect>,
     /// The notes.
@@ -85,6 +87,9 @@ pub struct Panels {
 impl Panels {
     /// The places of the panels on the application's screen.
     pub fn new(app: &App) -> Self {
+        if let Some(pane) = app.pane {
+            return Self { middle: Some(pane), ..Self::default() };
+        }
         let Rect { width, height, .. } = app.size;
         if width < SMALLEST.0 || height < SMALLEST.1 {
             return Self::default();
@@ -105,7 +110,11 @@ impl Panels {
             0..DERIVATION => 0,
             _ => ((width - outline_width) * 9 / 20).clamp(DERIVATION, beside),
         };
-        let notes_width = if open { derivation_width } else { notes_width };
+        let notes_width = match (open, app.compares) {
+            (true, _) => derivation_width,
+            (false, true) => 0,
+            (false, false) => notes_width,
+        };
         // Beside the notes the tensor keeps its room; else they take turns.
         let notes_width = if width < outline_width + notes_width + 2 + TENSOR { 0 } else { notes_width };
         let mut panels = Self {
@@ -131,11 +140,30 @@ impl Panels {
             Focus::Outline if outline_width == 0 => panels.outline = middle,
             _ => panels.middle = middle,
         }
+        if let Some(middle) = panels.middle.filter(|_| app.compares) {
+            (panels.middle, panels.compared) = halves(middle);
+        }
         if let Some(middle) = panels.middle.filter(|_| open && notes_width == 0) {
             (panels.middle, panels.derivation) = under(middle, app.focus);
         }
         panels
     }
+}
+
+/// Two tensors side by side, or one under the other; none of the second where there is no room.
+fn halves(middle: Rect) -> (Option<Rect>, Option<Rect>) {
+    if middle.width >= 2 * TENSOR {
+        let width = middle.width / 2;
+        let x = middle.x + width + 1;
+        let right = Rect { x, width: middle.right() - x, ..middle };
+        return (Some(Rect { width, ..middle }), Some(right));
+    }
+    let height = middle.height / 2;
+    let y = middle.y + height + 1;
+    if height < TOP - 1 {
+        return (Some(middle), None);
+    }
+    (Some(Rect { height, ..middle }), Some(Rect { y, height: middle.bottom() - y, ..middle }))
 }
 
 /// The tensor and, below a rule, the derivation; where there is no room for both, the one that has the arrow keys.
@@ -170,6 +198,9 @@ impl Widget for &App {
         draw(panels.rule, &|area, buf| title::Rules { app: self, panels }.render(area, buf));
         draw(panels.outline, &|area, buf| outline::OutlinePanel(self).render(area, buf));
         draw(panels.middle, &|area, buf| tensor::TensorPanel(self).render(area, buf));
+        if let Some(other) = &self.other {
+            draw(panels.compared, &|area, buf| tensor::TensorPanel(other).render(area, buf));
+        }
         draw(panels.derivation, &|area, buf| derivation::DerivationPanel(self).render(area, buf));
         draw(panels.notes, &|area, buf| notes::Notes(self).render(area, buf));
         draw(panels.footer, &|area, buf| footer::Footer(self).render(area, buf));

@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::widgets::Widget;
 
 use crate::error::printable;
-use crate::trace::Status;
+use crate::trace::{Run, Status};
 
 use super::super::app::{App, Focus};
 use super::super::fit::{Piece, fit};
@@ -89,11 +89,20 @@ impl Widget for Rules<'_> {
         let Self { app, panels } = self;
         let theme = app.theme;
         put(buf, area, 0, 0, &"─".repeat(area.width.into()), theme.dim());
+        let beside = app.compared().map_or_else(String::new, |(run, sequence, difference)| {
+            let which =
+                if run == Run::ITSELF { format!("s{sequence}") } else { format!("{run}: s{sequence}") };
+            match difference {
+                Some(difference) => format!("{which} · here − there = {}", text::real(difference)),
+                None => format!("{which} · it has no such value"),
+            }
+        });
         let named = [
-            (panels.outline, Focus::Outline, "outline"),
-            (panels.middle, Focus::Tensor, "tensor"),
-            (panels.derivation, Focus::Derivation, "where from"),
-            (panels.notes, Focus::Notes, "notes"),
+            (panels.outline, Some(Focus::Outline), "outline"),
+            (panels.middle, Some(Focus::Tensor), "tensor"),
+            (panels.derivation, Some(Focus::Derivation), "where from"),
+            (panels.compared, None, &beside),
+            (panels.notes, Some(Focus::Notes), "notes"),
         ];
         // Of the tensor and its notes one may have no room of its own: `i` shows it.
         if panels.notes.is_none() || panels.middle.is_none() {
@@ -113,10 +122,10 @@ impl Widget for Rules<'_> {
                     });
                 }
                 let name = format!(" {name} ");
-                put(buf, whole, panel.x + 1, panel.y - 1, &name, theme.heading(app.focus() == focus));
+                put(buf, whole, panel.x + 1, panel.y - 1, &name, theme.heading(Some(app.focus()) == focus));
                 continue;
             }
-            put(buf, area, panel.x + 1, 0, &format!(" {name} "), theme.heading(app.focus() == focus));
+            put(buf, area, panel.x + 1, 0, &format!(" {name} "), theme.heading(Some(app.focus()) == focus));
             if panel.x > 0 {
                 put(buf, area, panel.x - 1, 0, "┬", theme.dim());
                 for y in panel.y..panel.bottom() {
