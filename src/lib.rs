@@ -25,7 +25,7 @@
 //! | by which rule each number follows from others | [`explain`] |
 //! | how the program proves that it is right | [`check`] |
 //! | where two runs first part, and why | [`diff`] |
-//! | what a user sees | [`tui`], [`cli`], [`chapters`] |
+//! | what a user sees | [`tui`], [`cli`], [`chapters`]; as a file [`picture`] |
 //! | how the process ends, whatever ends it | [`ending`] |
 //!
 //! Paths are below `src/`, but for `tests/`.
@@ -33,13 +33,15 @@
 //! | to add | touch |
 //! |---|---|
 //! | a view | `tui/view/<view>.rs`: a [`View`](tui::view::kind::View); `tui/view/views.rs`: its row. Keys, moving, the mouse, paging and help follow |
+//! | a kind of picture | `picture/<format>.rs`: a function of a screen; `picture/mod.rs`: its [`picture::Format`] |
 //! | a checkpoint format | `checkpoint/<format>.rs`: from a path to a [`checkpoint::Checkpoint`]; `checkpoint/mod.rs`: its [`checkpoint::Format`], how it is told from others, where its vocabulary is |
 //! | a stage | `trace/stage/table.rs`: its row, with all that is true of it; `model/forward.rs`: where it is offered to the probe. Where a new rule derives it from others, `replay/derive.rs` too |
 //! | an operation's kernel for a second device | `backend/<device>/`: the function of [`backend::Backend`] with the operation's name. A fused one replaces a default body; where the sums have another order than in [`ops`], `keeps_order` says so. Nothing else names the operation |
 //!
 //! Modules import only what stands above them: error, stop, config ← ops ← backend ← model ← generate ← cli;
-//! stop imports error only, trace error and config, explain trace and ops, and tui imports trace and nothing that
-//! computes. check imports all that runs a model, and knows no file; diff imports check. checkpoint and
+//! stop imports error only, trace error and config, explain trace and ops, and tui imports trace, picture (which
+//! knows a screen's cells and nothing else), and nothing that computes. check imports all that runs a model, and knows
+//! no file; diff imports check. checkpoint and
 //! tokenizer read with the same care, by files, and know nothing of each other. hub imports checkpoint, which knows
 //! nothing of it: the cli turns a name into a path. `tests/architecture.rs` holds these edges.
 
@@ -61,6 +63,7 @@ pub mod generate;
 pub mod hub;
 pub mod model;
 pub mod ops;
+pub mod picture;
 pub mod record;
 pub mod replay;
 pub mod stop;

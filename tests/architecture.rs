@@ -63,7 +63,8 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("diff", &["backend", "check", "config", "error", "explain", "model", "ops", "stop", "trace"]),
-    ("tui", &["chapters", "ending", "error", "trace"]),
+    ("picture", &["error"]),
+    ("tui", &["chapters", "ending", "error", "picture", "trace"]),
     (
         "cli",
         &[
@@ -81,6 +82,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "hub",
             "model",
             "record",
+            "picture",
             "replay",
             "stop",
             "tokenizer",

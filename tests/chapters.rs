@@ -8,6 +8,8 @@
 
 #[path = "chapters/note.rs"]
 mod note;
+#[path = "chapters/pictures.rs"]
+mod pictures;
 #[path = "chapters/readme.rs"]
 mod readme;
 #[path = "chapters/shell.rs"]
@@ -271,7 +273,8 @@ fn wrong_form(note: &Note) -> Vec<String> {
         check(note.section("Shapes").contains(step.as_str()), format!("no shape of {step}"));
     }
     for link in &note.links {
-        check(link.ends_with(".md") && folder().join(link).exists(), format!("{link} leads nowhere"));
+        let kind = link.ends_with(".md") || link.starts_with("../pictures/");
+        check(kind && folder().join(link).exists(), format!("{link} leads nowhere"));
     }
     // Names written like stages are stages, weights, or what other code calls them.
     let known = known_names();

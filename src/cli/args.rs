@@ -1,13 +1,17 @@
 //! The options of the commands.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 
 use super::memory;
+use crate::error::Error;
+use crate::picture::{Format, Paper};
 use crate::replay::DEFAULT_MEMORY;
 use crate::trace::Address;
+use crate::tui::palette::Palette;
 
 /// Which model.
 #[derive(Args, Clone, Debug)]
@@ -167,9 +171,145 @@ pub(super) struct ExportArgs {
     #[command(flatten)]
     pub(super) select: SelectArgs,
 
+    /// What each stage is written as
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = ExportFormat::Npy)]
+    pub(super) format: ExportFormat,
+
     /// Write into a directory that is there: an earlier export in it is replaced, other files stay
     #[arg(long)]
     pub(super) force: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum ExportFormat {
+    /// Its values, for numpy
+    Npy,
+    /// A heatmap with axes and token labels
+    Svg,
+    /// The same in pixels
+    Png,
+}
+
+impl ExportFormat {
+    /// What it is drawn as, if it is.
+    pub(super) fn picture(self) -> Option<Format> {
+        match self {
+            Self::Npy => None,
+            Self::Svg => Some(Format::Svg),
+            Self::Png => Some(Format::Png),
+        }
+    }
+
+    /// What names of files end in, where that is not `npy`.
+    pub(super) fn suffix(self) -> Option<&'static str> {
+        match self {
+            Self::Npy => None,
+            Self::Svg => Some("svg"),
+            Self::Png => Some("png"),
+        }
+    }
+}
+
+/// What the tracer's colours are.
+#[derive(Args, Clone, Copy, Debug)]
+pub(super) struct ColourArgs {
+    /// Colours for a white ground: a terminal with one, a projector
+    #[arg(long)]
+    light: bool,
+
+    /// Colours of the values
+    #[arg(long, value_enum, value_name = "PALETTE", default_value_t = PaletteName::RedBlue)]
+    palette: PaletteName,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum PaletteName {
+    /// Blue, white, red; dark to bright
+    RedBlue,
+    /// Purple, white, orange; dark to bright
+    PurpleOrange,
+    /// Greys
+    Grey,
+}
+
+impl ColourArgs {
+    /// What the screen is drawn on.
+    pub(super) fn paper(self) -> Paper {
+        if self.light { Paper::Light } else { Paper::Dark }
+    }
+
+    /// The scales of the values.
+    pub(super) fn palette(self) -> Palette {
+        match self.palette {
+            PaletteName::RedBlue => Palette::RedBlue,
+            PaletteName::PurpleOrange => Palette::PurpleOrange,
+            PaletteName::Grey => Palette::Grey,
+        }
+    }
+
+    /// For a command that draws nothing.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where colours are asked for.
+    pub(super) fn refuse(self) -> crate::error::Result<()> {
+        match (self.light, self.palette) {
+            (false, PaletteName::RedBlue) => Ok(()),
+            _ => Err(Error::usage("--light and --palette are the tracer's, and a text has no colours")
+                .next("add --step, or leave them out")),
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub(super) struct SnapshotArgs {
+    #[command(flatten)]
+    pub(super) run: RunArgs,
+
+    /// Where to look, as the tracer prints it: p0/L1/softmax[h=2,t=5,k=1]; what is left out is the first
+    #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
+    pub(super) at: Option<Address>,
+
+    /// The view, as the help screen (?) names it [default: the one that the tracer opens with]
+    #[arg(long, value_name = "NAME")]
+    pub(super) view: Option<String>,
+
+    #[command(flatten)]
+    pub(super) colours: ColourArgs,
+
+    /// Columns and rows of the screen, from 1x1 to 500x200
+    #[arg(long, value_name = "COLUMNSxROWS", default_value = "120x40", value_parser = ScreenSize::parse, allow_negative_numbers = true)]
+    pub(super) size: ScreenSize,
+
+    /// The file to write: .svg, .png, .html, .ansi (text with a terminal's colours) or .txt
+    #[arg(long, short, value_name = "FILE")]
+    pub(super) out: PathBuf,
+
+    /// Replace a file that is there
+    #[arg(long)]
+    pub(super) force: bool,
+
+    #[command(flatten)]
+    pub(super) memory: MemoryArgs,
+}
+
+/// Columns and rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ScreenSize(pub(super) (u16, u16));
+
+impl ScreenSize {
+    fn parse(text: &str) -> Result<Self, String> {
+        let size = text.split_once('x').and_then(|(columns, rows)| {
+            let (columns, rows) = (columns.parse().ok()?, rows.parse().ok()?);
+            ((1..=500).contains(&columns) && (1..=200).contains(&rows)).then_some(Self((columns, rows)))
+        });
+        size.ok_or_else(|| "columns and rows are expected, from 1x1 to 500x200".into())
+    }
+}
+
+impl fmt::Display for ScreenSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}", self.0.0, self.0.1)
+    }
 }
 
 #[derive(Args, Debug)]

@@ -5,6 +5,7 @@
 
 mod files;
 mod folder;
+mod heatmap;
 mod manifest;
 mod target;
 
@@ -39,7 +40,9 @@ fn export<D: Device>(args: &ExportArgs) -> Result<()> {
     }
     let (sizes, mut batch) = (run.model.sizes(), run.batch(wanted)?);
     let select = args.select.select(&run, &batch, wanted, false)?;
-    let manifest = manifest::new(&run, &args.run);
+    let mut manifest = manifest::new(&run, &args.run);
+    let picture = args.format.picture();
+    manifest.suffix = args.format.suffix();
     target.check_free(|sequence, pass| match sequence {
         _ if run.several() != sequence.is_some() => Vec::new(),
         Some(sequence) if sequence >= run.prompts.len() => Vec::new(),
@@ -50,12 +53,13 @@ fn export<D: Device>(args: &ExportArgs) -> Result<()> {
         }
     })?;
     let bar = progress(run.passes(wanted), &sizes, &select);
-    let mut files = Files::new(target.begin()?, manifest, sizes, &select, bar);
+    let mut files = Files::new(target.begin()?, manifest, sizes, &select, bar).draw(picture);
 
     let mut full = Vec::new();
     while batch.ready()? {
         let reads: Vec<_> = batch.reads().map(|read| (read.sequence, read.dims, read.ids.to_vec())).collect();
-        files.begin(reads.iter().map(|(sequence, dims, _)| (*sequence, *dims)));
+        let texts = |ids: &[u32]| ids.iter().map(|&id| run.label(id).text).collect();
+        files.begin(reads.iter().map(|(sequence, dims, ids)| (*sequence, *dims, texts(ids))));
         let drawn = batch.pass(&mut files);
         stopped()?;
         let drawn = drawn?;

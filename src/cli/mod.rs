@@ -25,6 +25,7 @@ mod record;
 #[cfg(test)]
 mod recorded;
 mod shell;
+mod snapshot;
 mod step;
 mod threads;
 mod tokenize;
@@ -39,9 +40,9 @@ use clap::{Parser, Subcommand};
 use crate::error::{Result, printable, printable_text};
 use args::{
     AttributeArgs, BenchArgs, BenchFormat, CacheDtypeName, CaptureArgs, ChatArgs, CheckArgs, CheckFormat,
-    CpuArgs, DeviceName, DiffArgs, DiffFormat, ExplainArgs, ExportArgs, KeepName, LensArgs, LogArgs,
-    LogFormat, MemoryArgs, ModelArgs, OpenArgs, PrecisionName, RecordArgs, RunArgs, RuntimeName,
-    SamplingArgs, SelectArgs, TokenizeArgs, Weights,
+    ColourArgs, CpuArgs, DeviceName, DiffArgs, DiffFormat, ExplainArgs, ExportArgs, KeepName, LensArgs,
+    LogArgs, LogFormat, MemoryArgs, ModelArgs, OpenArgs, PrecisionName, RecordArgs, RunArgs, RuntimeName,
+    SamplingArgs, SelectArgs, SnapshotArgs, TokenizeArgs, Weights,
 };
 
 /// Step through a real Llama: every stage of the forward pass, with true shapes and true values.
@@ -67,6 +68,9 @@ pub struct Cli {
 
     #[command(flatten)]
     memory: MemoryArgs,
+
+    #[command(flatten)]
+    colours: ColourArgs,
 }
 
 const AFTER_HELP: &str = "\
@@ -82,6 +86,7 @@ Examples:
   llama-trace log --prompt \"Hello\" --values --layer 0 --stage scores,softmax
   llama-trace export --prompt \"Hello\" --out dump -n 3
   llama-trace record --prompt \"Hello\" --output hello.trace -n 3
+  llama-trace snapshot --prompt \"Hello\" --at L1/softmax --out softmax.svg
   llama-trace tokenize \"Hello world\" --merges
 
 Exit codes: 0 done, 1 a check does not hold or two runs differ, 2 wrong options, 3 wrong model or tokenizer file, 4 wrong
@@ -93,6 +98,8 @@ enum Command {
     Export(ExportArgs),
     /// Record a run in one file, to open, compare and read elsewhere
     Record(RecordArgs),
+    /// Draw what the tracer shows of a place into a file, as it looks there
+    Snapshot(SnapshotArgs),
     /// Print the forward pass in order, one line a step
     Log(LogArgs),
     /// Show where a number comes from: its operands, the largest first
@@ -177,6 +184,7 @@ impl Cli {
         match self.command {
             Some(Command::Export(args)) => device::run(&args),
             Some(Command::Record(args)) => device::run(&args),
+            Some(Command::Snapshot(args)) => device::run(&args),
             Some(Command::Log(args)) => device::run(&args),
             Some(Command::Explain(args)) => device::run(&args),
             Some(Command::Lens(args)) => device::run(&args),
@@ -191,9 +199,11 @@ impl Cli {
             Some(Command::Completions { shell }) => shell::completions(shell),
             Some(Command::Man { command }) => shell::man(command.as_deref()),
             None if self.step || !(self.run.has_prompt() || self.format.is_some()) => {
-                device::run(step::Tracer { run: &self.run, open: &self.open, memory: &self.memory })
+                let Self { run, open, memory, colours, .. } = &self;
+                device::run(step::Tracer { run, open, memory, colours })
             }
             None => {
+                self.colours.refuse()?;
                 let format = self.format.unwrap_or(LogFormat::Text);
                 device::run(generate::Text { run: &self.run, memory: &self.memory, format })
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::device::{Command, Device};
 use super::input::{self, Run};
 use super::prompt::Prompt;
-use super::{MemoryArgs, OpenArgs, RunArgs};
+use super::{ColourArgs, MemoryArgs, OpenArgs, RunArgs};
 use crate::error::Result;
 use crate::generate::sequence;
 use crate::model::kv_cache;
@@ -18,16 +18,37 @@ pub(super) struct Tracer<'a> {
     pub(super) run: &'a RunArgs,
     pub(super) open: &'a OpenArgs,
     pub(super) memory: &'a MemoryArgs,
+    pub(super) colours: &'a ColourArgs,
 }
 
 impl Command for Tracer<'_> {
     fn run<D: Device>(self) -> Result<()> {
-        step::<D>(self.run, self.open, self.memory)
+        step::<D>(&self)
     }
 }
 
-fn step<D: Device>(args: &RunArgs, open: &OpenArgs, memory: &MemoryArgs) -> Result<()> {
+/// How many tokens a cache is reserved for where `--context` does not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Context {
+    /// The model's context, or what memory is free for: there may be more passes.
+    Whole,
+    /// The prompt and what is drawn.
+    AsNeeded,
+}
+
+fn step<D: Device>(tracer: &Tracer<'_>) -> Result<()> {
     tui::require_terminal()?;
+    let (runs, open) = begin::<D>(tracer.run, tracer.open, tracer.memory, Context::Whole)?;
+    tui::run(runs, &open, tracer.colours.palette(), tracer.colours.paper())
+}
+
+/// The sequences of a run, the one begun that is to be looked at first, and where.
+pub(super) fn begin<D: Device>(
+    args: &RunArgs,
+    open: &OpenArgs,
+    memory: &MemoryArgs,
+    room: Context,
+) -> Result<(tui::Runs, tui::OpenAt)> {
     let run = Run::<D>::open(args)?;
     let draws = args.tokens.unwrap_or(1);
     let open = tui::OpenAt {
@@ -38,7 +59,12 @@ fn step<D: Device>(args: &RunArgs, open: &OpenArgs, memory: &MemoryArgs) -> Resu
         at: open.at.clone(),
         passes: draws,
     };
-    let Run { model, sampler, prompts, tokenizer, eos, context } = run;
+    let Run { model, sampler, prompts, tokenizer, eos, context: asked } = run;
+    let longest = prompts.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
+    let context = match room {
+        Context::Whole => asked,
+        Context::AsNeeded => asked.or(Some(longest.saturating_add(draws))),
+    };
     let config = model.config.clone();
     let several = prompts.len() > 1;
     for prompt in prompts.iter().filter(|_| several) {
@@ -68,5 +94,5 @@ fn step<D: Device>(args: &RunArgs, open: &OpenArgs, memory: &MemoryArgs) -> Resu
     let live = sequences.open(first.unwrap_or(0))?;
     input::say_cut(live.capacity(), context, &config);
     let opener = move |number| Ok(Box::new(sequences.open(number)?) as Box<dyn Source>);
-    tui::run(tui::Runs::of_sequences(Box::new(live), Box::new(opener)), &open)
+    Ok((tui::Runs::of_sequences(Box::new(live), Box::new(opener)), open))
 }

@@ -52,6 +52,9 @@ pub struct Manifest {
     aliases: Map<String, Value>,
     /// The model; none in manifests that had it in words only.
     pub card: Option<ModelCard>,
+    /// What the names of the files end in where they are no `.npy` files.
+    #[serde(skip)]
+    pub suffix: Option<&'static str>,
 }
 
 /// How the tokens were drawn, under the names of the options.
@@ -171,6 +174,7 @@ impl Manifest {
             files,
             aliases: aliases(),
             card,
+            suffix: None,
         }
     }
 
@@ -206,11 +210,15 @@ impl Manifest {
     }
 
     /// The path of a site's file below the directory of the export: [`Site::file_name`], where there are several
-    /// sequences in a folder of its own: `s2/pass_000/layer_00/xq.npy`.
+    /// sequences in a folder of its own: `s2/pass_000/layer_00/xq.npy`; with the suffix of pictures where it is one.
     pub fn file_name(&self, site: Site) -> String {
-        match self.one_of(site.sequence) {
+        let name = match self.one_of(site.sequence) {
             Some(sequence) => format!("s{sequence}/{}", site.file_name()),
             None => site.file_name(),
+        };
+        match (self.suffix, name.strip_suffix(".npy")) {
+            (Some(suffix), Some(stem)) => format!("{stem}.{suffix}"),
+            _ => name,
         }
     }
 

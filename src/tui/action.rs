@@ -76,6 +76,8 @@ pub enum Action {
     Help,
     /// Writes this stage to a file.
     Export,
+    /// Draws the screen into a file.
+    Draw,
     /// Stops the process, as the shell's Ctrl-Z does.
     Suspend,
     /// Draws everything again.
@@ -221,6 +223,7 @@ bindings! {
     Program PreviousFocus [k(KeyCode::BackTab)] 0 "" "arrow keys to the previous panel";
     Program Notes [c('i')] 8 "notes" "notes on this step, and back";
     Program Export [c('e')] 9 "export" "export this stage as a .npy file into the current folder";
+    Program Draw [c('S')] 0 "" "draw this screen into an .svg file in the current folder";
     Program Help [c('?'), k(KeyCode::F(1))] 2 "help" "this screen";
     Program Close [k(KeyCode::Esc)] 0 "" "close what is open, stop what is being computed (the prompt: and leave), back to the tensor";
     Program Again [c('r')] 0 "" "compute what was stopped";

@@ -19,7 +19,7 @@ use crate::trace::{Address, Query, Run, Source, Status, source};
 
 use super::action::{self, Action};
 use super::app::{App, Mode, Shown};
-use super::export::Saving;
+use super::export::{self, Saving};
 use super::goto;
 use super::keys::Keys;
 use super::runs::Runs;
@@ -122,6 +122,7 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
                 Effect::Advance => advance(app, source),
                 Effect::Open(run, address) => open_run(app, runs, run, &address),
                 Effect::Export => saving = save(app, source, Path::new(".")),
+                Effect::Draw => draw_into(app, source, Path::new(".")),
                 Effect::Redraw => clear(&mut terminal).map_err(|error| failed(&error))?,
                 Effect::Suspend => {
                     guard.suspend()?;
@@ -245,6 +246,16 @@ pub fn save(app: &mut App, source: &mut dyn Source, folder: &Path) -> Option<Sav
     };
     let saving = Saving::begin(tensor.block(), folder).map_err(|error| app.say(error.to_string(), true));
     go_on(app, source, saving.ok())
+}
+
+/// Draws the screen into a file in `folder`, and says where or why not.
+pub fn draw_into(app: &mut App, source: &mut dyn Source, folder: &Path) {
+    // Steps taken since the last drawing have not been asked for yet.
+    app.sync(source);
+    match export::draw(app, folder) {
+        Ok(path) => app.say(format!("drew {}", printable(&path.display().to_string())), false),
+        Err(error) => app.say(error.to_string(), true),
+    }
 }
 
 /// Writes what has come of the stage that is being exported; none when all of it is written, or nothing more will

@@ -1,12 +1,18 @@
-//! One stage into a file of its own that was not there before, block by block.
+//! One stage into a file of its own that was not there before, block by block; and the screen into one.
 
-use std::fs::{self, OpenOptions};
-use std::io::ErrorKind;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
+use ratatui::buffer::Buffer;
+use ratatui::widgets::Widget;
+
 use crate::error::{Error, Result};
+use crate::picture::{self, Format};
 use crate::trace::npy::Npy;
 use crate::trace::{Block, Region, Site};
+
+use super::app::App;
 
 /// How many names are tried.
 const TRIES: usize = 1000;
@@ -29,6 +35,42 @@ fn failed(path: &Path, error: std::io::Error) -> Error {
         .next("start in a folder of yours")
 }
 
+/// A new file in `folder`, named after an address: `p0_L1_softmax.npy`, or `p0_L1_softmax-2.npy` and so on where that
+/// is taken.
+fn free_file(folder: &Path, address: &str, suffix: &str) -> Result<(PathBuf, File)> {
+    let stem = address.replace(['/', ':'], "_");
+    let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
+    for number in 1..=TRIES {
+        let name = if number == 1 { format!("{stem}.{suffix}") } else { format!("{stem}-{number}.{suffix}") };
+        let path = folder.join(name);
+        match OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
+            Ok(file) => return Ok((path, file)),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed(&path, error)),
+        }
+    }
+    Err(Error::output("the stage cannot be exported")
+        .in_file(&folder)
+        .found(format!("{TRIES} files named {stem}"))
+        .next("move some of them away"))
+}
+
+/// Draws the screen into a new file in `folder`, named after the place; answers where.
+///
+/// # Errors
+/// [`Error::Output`] where nothing can be written there.
+pub fn draw(app: &App, folder: &Path) -> Result<PathBuf> {
+    let mut screen = Buffer::empty(app.size);
+    app.render(app.size, &mut screen);
+    let bytes = picture::encode(&screen, app.theme.paper(), Format::Svg)?;
+    let (path, mut file) = free_file(folder, &app.place().path(), "svg")?;
+    file.write_all(&bytes).map_err(|error| {
+        drop(fs::remove_file(&path));
+        failed(&path, error)
+    })?;
+    Ok(path)
+}
+
 impl Saving {
     /// Begins a file in `folder` for the whole stage that `block` is of: `p0_L1_softmax.npy`, or
     /// `p0_L1_softmax-2.npy` and so on where that is taken.
@@ -36,29 +78,16 @@ impl Saving {
     /// # Errors
     /// [`Error::Output`] where nothing can be written there.
     pub fn begin(block: &Block, folder: &Path) -> Result<Self> {
-        let stem = block.frame.site.to_string().replace('/', "_");
-        let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
-        for number in 1..=TRIES {
-            let name = if number == 1 { format!("{stem}.npy") } else { format!("{stem}-{number}.npy") };
-            let path = folder.join(name);
-            let file = match OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
-                Ok(file) => file,
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
-                Err(error) => return Err(failed(&path, error)),
-            };
-            let (site, shape) = (block.frame.site, block.shape.clone());
-            return match Npy::begin(site.stage, &shape, file) {
-                Ok(file) => Ok(Self { site, shape, path, file, written: 0 }),
-                Err(error) => {
-                    drop(fs::remove_file(&path));
-                    Err(failed(&path, error))
-                }
-            };
+        let stem = block.frame.site.to_string();
+        let (path, file) = free_file(folder, &stem, "npy")?;
+        let (site, shape) = (block.frame.site, block.shape.clone());
+        match Npy::begin(site.stage, &shape, file) {
+            Ok(file) => Ok(Self { site, shape, path, file, written: 0 }),
+            Err(error) => {
+                drop(fs::remove_file(&path));
+                Err(failed(&path, error))
+            }
         }
-        Err(Error::output("the stage cannot be exported")
-            .in_file(&folder)
-            .found(format!("{TRIES} files named {stem}"))
-            .next("move some of them away"))
     }
 
     /// What is written.

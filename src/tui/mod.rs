@@ -23,6 +23,7 @@ pub mod place;
 pub mod runs;
 mod screen;
 pub mod slice;
+pub mod still;
 mod sync;
 pub mod tensor;
 pub mod terminal;
@@ -34,20 +35,23 @@ pub mod view;
 use std::io::{IsTerminal, stdin, stdout};
 
 use crate::error::{Error, Result};
+use crate::picture::Paper;
 use crate::trace::Source;
 
 use events::Ended;
+use palette::Palette;
+use theme::Theme;
 
 pub use place::OpenAt;
 pub use runs::Runs;
 
-/// Shows `runs` in the terminal until the user quits.
+/// Shows `runs` in the terminal until the user quits, in colours of this palette for a ground of this kind.
 ///
 /// # Errors
 /// [`Error::Usage`] where `open` names something that is not there, [`Error::Terminal`] where there is no
 /// terminal or it fails, [`Error::Interrupted`] where a signal ended it. The terminal is as before in any case.
-pub fn run(runs: Runs, open: &OpenAt) -> Result<()> {
-    match show(runs, open)? {
+pub fn run(runs: Runs, open: &OpenAt, palette: Palette, paper: Paper) -> Result<()> {
+    match show(runs, open, |theme| theme.with(palette, paper))? {
         Ended::Left => Ok(()),
         Ended::Abandoned => Err(Error::interrupted("stopped before the first pass was done")),
     }
@@ -58,12 +62,12 @@ pub fn run(runs: Runs, open: &OpenAt) -> Result<()> {
 /// # Errors
 /// As [`run`].
 pub fn visit(source: Box<dyn Source>, open: &OpenAt) -> Result<()> {
-    show(Runs::new(source), open).map(drop)
+    show(Runs::new(source), open, |theme| theme).map(drop)
 }
 
-fn show(mut runs: Runs, open: &OpenAt) -> Result<Ended> {
+fn show(mut runs: Runs, open: &OpenAt, colours: impl Fn(Theme) -> Theme) -> Result<Ended> {
     require_terminal()?;
-    let theme = theme::Theme::new(theme::Depth::detect(|name| std::env::var(name).ok()));
+    let theme = colours(Theme::new(theme::Depth::detect(|name| std::env::var(name).ok())));
     let mut app = app::App::new(runs.source().outline().clone(), theme, (80, 24));
     open::open(&mut app, open)?;
     let guard = terminal::Guard::take()?;

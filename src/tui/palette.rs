@@ -1,9 +1,24 @@
-//! The two colour scales: blue, white, red around 0 (ColorBrewer's RdBu), and viridis from 0 upwards.
+//! The colour scales, each with one around 0 and one from 0 upwards. All of them are told apart by eyes that see red and
+//! green alike; a sign or a shade in the cell says the same without colour.
 
 use ratatui::style::Color;
 
+use crate::picture::Paper;
+
 /// Red, green, blue.
 pub type Rgb = (u8, u8, u8);
+
+/// Which scales the values are drawn in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Palette {
+    /// Blue, white, red (ColorBrewer's RdBu); viridis, or on light paper white to blue.
+    #[default]
+    RedBlue,
+    /// Purple, white, orange (ColorBrewer's PuOr); cividis, or on light paper white to brown.
+    PurpleOrange,
+    /// Greys, for print.
+    Grey,
+}
 
 const RED_BLUE: [Rgb; 7] = [
     (33, 102, 172),
@@ -14,6 +29,19 @@ const RED_BLUE: [Rgb; 7] = [
     (239, 138, 98),
     (178, 24, 43),
 ];
+
+const PURPLE_ORANGE: [Rgb; 7] = [
+    (84, 39, 136),
+    (153, 142, 195),
+    (216, 218, 235),
+    (247, 247, 247),
+    (254, 224, 182),
+    (241, 163, 64),
+    (179, 88, 6),
+];
+
+/// The signs in the cells tell the two ends apart.
+const GREY_BOTH: [Rgb; 3] = [(60, 60, 60), (245, 245, 245), (60, 60, 60)];
 
 const VIRIDIS: [Rgb; 9] = [
     (68, 1, 84),
@@ -27,14 +55,55 @@ const VIRIDIS: [Rgb; 9] = [
     (253, 231, 37),
 ];
 
-/// The colour of a value between −1 and 1.
-pub fn diverging(share: f64) -> Rgb {
-    between(&RED_BLUE, (share + 1.0) / 2.0)
-}
+const CIVIDIS: [Rgb; 9] = [
+    (0, 32, 77),
+    (0, 51, 111),
+    (57, 72, 107),
+    (87, 93, 109),
+    (112, 113, 115),
+    (138, 134, 120),
+    (166, 157, 117),
+    (212, 193, 98),
+    (255, 234, 70),
+];
 
-/// The colour of a value between 0 and 1.
-pub fn viridis(share: f64) -> Rgb {
-    between(&VIRIDIS, share)
+const BLUES: [Rgb; 5] = [(247, 251, 255), (198, 219, 239), (107, 174, 214), (33, 113, 181), (8, 48, 107)];
+const BROWNS: [Rgb; 5] = [(255, 245, 235), (253, 208, 162), (253, 141, 60), (217, 72, 1), (127, 39, 4)];
+const TO_WHITE: [Rgb; 2] = [(40, 40, 40), (250, 250, 250)];
+const TO_BLACK: [Rgb; 2] = [(250, 250, 250), (20, 20, 20)];
+
+impl Palette {
+    /// The colour of a value between −1 and 1.
+    pub fn diverging(self, share: f64) -> Rgb {
+        let stops: &[Rgb] = match self {
+            Self::RedBlue => &RED_BLUE,
+            Self::PurpleOrange => &PURPLE_ORANGE,
+            Self::Grey => &GREY_BOTH,
+        };
+        between(stops, (share + 1.0) / 2.0)
+    }
+
+    /// The colour of a value between 0 and 1: the larger it is, the further from the paper.
+    pub fn sequential(self, share: f64, paper: Paper) -> Rgb {
+        let stops: &[Rgb] = match (self, paper) {
+            (Self::RedBlue, Paper::Dark) => &VIRIDIS,
+            (Self::RedBlue, Paper::Light) => &BLUES,
+            (Self::PurpleOrange, Paper::Dark) => &CIVIDIS,
+            (Self::PurpleOrange, Paper::Light) => &BROWNS,
+            (Self::Grey, Paper::Dark) => &TO_WHITE,
+            (Self::Grey, Paper::Light) => &TO_BLACK,
+        };
+        between(stops, share)
+    }
+
+    /// Of a terminal with 16 colours: those of values above 0 where none is below, of those below, and of those above.
+    pub fn named(self) -> [Color; 3] {
+        match self {
+            Self::RedBlue => [Color::Green, Color::Blue, Color::Red],
+            Self::PurpleOrange => [Color::Yellow, Color::Magenta, Color::Yellow],
+            Self::Grey => [Color::Reset; 3],
+        }
+    }
 }
 
 fn between(stops: &[Rgb], share: f64) -> Rgb {
@@ -77,9 +146,33 @@ mod tests {
 
     #[test]
     fn zero_is_white_and_the_ends_are_blue_and_red() {
-        assert_eq!(diverging(0.0), (247, 247, 247));
-        assert_eq!((diverging(-1.0), diverging(1.0)), (RED_BLUE[0], RED_BLUE[6]));
-        assert_eq!((viridis(f64::NAN), viridis(9.0)), (VIRIDIS[0], VIRIDIS[8]));
+        let palette = Palette::RedBlue;
+        assert_eq!(palette.diverging(0.0), (247, 247, 247));
+        assert_eq!((palette.diverging(-1.0), palette.diverging(1.0)), (RED_BLUE[0], RED_BLUE[6]));
+        let sequential = |share| palette.sequential(share, Paper::Dark);
+        assert_eq!((sequential(f64::NAN), sequential(9.0)), (VIRIDIS[0], VIRIDIS[8]));
+    }
+
+    /// What eyes see that tell no red from green, nor either from yellow: the two ends of a scale still differ.
+    #[test]
+    fn the_ends_of_a_scale_differ_without_red_and_green() {
+        // Viénot, Brettel and Mollon: a dichromat without the cones for red sees this.
+        let seen = |(r, g, b): Rgb| {
+            let [r, g, b] = [r, g, b].map(|part| (f64::from(part) / 255.0).powf(2.2));
+            [0.112_38 * r + 0.887_62 * g, 0.112_38 * r + 0.887_62 * g, 0.004 * r - 0.004 * g + b]
+        };
+        let differ = |a: Rgb, b: Rgb| {
+            let (a, b) = (seen(a), seen(b));
+            a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max) > 0.15
+        };
+        for palette in [Palette::RedBlue, Palette::PurpleOrange] {
+            assert!(differ(palette.diverging(-1.0), palette.diverging(1.0)), "{palette:?}");
+        }
+        for palette in [Palette::RedBlue, Palette::PurpleOrange, Palette::Grey] {
+            for paper in [Paper::Dark, Paper::Light] {
+                assert!(differ(palette.sequential(0.0, paper), palette.sequential(1.0, paper)));
+            }
+        }
     }
 
     #[test]

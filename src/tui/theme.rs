@@ -3,7 +3,8 @@
 
 use ratatui::style::{Color, Modifier, Style};
 
-use super::palette::{self, Rgb};
+use super::palette::{self, Palette, Rgb};
+use crate::picture::Paper;
 
 /// How many colours the terminal has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,17 +74,32 @@ pub struct Cell {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Theme {
     depth: Depth,
+    palette: Palette,
+    paper: Paper,
 }
 
-/// Cells without a background colour: how large a value is.
+/// Cells without a background colour: how large a value is. Exactly 0 is none of them.
 const SHADES: [&str; 5] = ["  ", "░░", "▒▒", "▓▓", "██"];
-const NEGATIVE: [&str; 5] = [" ·", "-░", "-▒", "-▓", "-█"];
-const POSITIVE: [&str; 5] = [" ·", "+░", "+▒", "+▓", "+█"];
+const NEGATIVE: [&str; 5] = ["- ", "-░", "-▒", "-▓", "-█"];
+const POSITIVE: [&str; 5] = ["+ ", "+░", "+▒", "+▓", "+█"];
+/// Exactly 0, with any number of colours.
+const ZERO: &str = " ·";
 
 impl Theme {
     /// The theme of a terminal with this many colours.
     pub fn new(depth: Depth) -> Self {
-        Self { depth }
+        Self { depth, palette: Palette::default(), paper: Paper::default() }
+    }
+
+    /// The same with other scales, for a terminal of this ground.
+    #[must_use]
+    pub fn with(self, palette: Palette, paper: Paper) -> Self {
+        Self { palette, paper, ..self }
+    }
+
+    /// What the terminal's ground is.
+    pub fn paper(self) -> Paper {
+        self.paper
     }
 
     /// How many colours it uses.
@@ -92,6 +108,11 @@ impl Theme {
     }
 
     fn coloured(self, color: Color, without: Modifier) -> Style {
+        // Bright ones cannot be read on white.
+        let color = match (color, self.paper) {
+            (Color::Yellow | Color::Cyan, Paper::Light) => Color::Blue,
+            (color, _) => color,
+        };
         if self.depth == Depth::None { Style::new().add_modifier(without) } else { Style::new().fg(color) }
     }
 
@@ -171,6 +192,7 @@ impl Theme {
         let share = span.share(value);
         let level = if share.abs() < 0.05 { 0 } else { ((share.abs() * 4.0).ceil() as usize).clamp(1, 4) };
         let fill = match (span.positive, share < 0.0) {
+            _ if value == 0.0 => ZERO,
             (true, _) if span.beyond(value).is_some() => "▲▲",
             (false, true) if span.beyond(value).is_some() => "-▼",
             (false, false) if span.beyond(value).is_some() => "+▲",
@@ -178,19 +200,29 @@ impl Theme {
             (false, true) => NEGATIVE[level],
             (false, false) => POSITIVE[level],
         };
-        let rgb = if span.positive { palette::viridis(share) } else { palette::diverging(share) };
+        let rgb = match span.positive {
+            true => self.palette.sequential(share, self.paper),
+            false => self.palette.diverging(share),
+        };
         let on = |color: Color, (r, g, b): Rgb| {
             let text = if palette::is_light((r, g, b)) { Color::Black } else { Color::White };
-            Cell { style: Style::new().bg(color).fg(text), fill: "  " }
+            // A colour says how large, and a sign which of the two ends it is.
+            let fill = match fill {
+                ZERO => ZERO,
+                _ if !span.positive && value < 0.0 => "- ",
+                _ => "  ",
+            };
+            Cell { style: Style::new().bg(color).fg(text), fill }
         };
         match self.depth {
             Depth::True => on(Color::Rgb(rgb.0, rgb.1, rgb.2), rgb),
             Depth::Indexed => on(palette::indexed(rgb), rgb),
             Depth::Ansi => {
+                let [alone, below, above] = self.palette.named();
                 let color = match (span.positive, share < 0.0) {
-                    (true, _) => Color::Green,
-                    (false, true) => Color::Blue,
-                    (false, false) => Color::Red,
+                    (true, _) => alone,
+                    (false, true) => below,
+                    (false, false) => above,
                 };
                 Cell { style: Style::new().fg(color), fill }
             }
@@ -222,7 +254,26 @@ mod tests {
         let span = Span { positive: false, high: 2.0, clipped: 1 };
         let fill = |value| Theme::new(Depth::None).cell(value, span).fill;
         assert_eq!([-2.0, -0.9, 0.0, 0.2, 1.2, 9.0].map(fill), ["-█", "-▒", " ·", "+░", "+▓", "+▲"]);
+        assert_eq!([-1e-9, 1e-9].map(fill), ["- ", "+ "], "small is not zero");
         assert_eq!([f64::NEG_INFINITY, f64::NAN].map(fill), ["-∞", "??"]);
         assert_eq!(Theme::new(Depth::None).cell(1.0, span).style, Style::new());
+    }
+
+    /// With any number of colours exactly 0, a small value and −inf are told apart, and so are the two signs, by what
+    /// stands in a cell and not by its colour alone.
+    #[test]
+    fn every_colour_has_a_second_cue() {
+        for depth in [Depth::None, Depth::Ansi, Depth::Indexed, Depth::True] {
+            for palette in [Palette::RedBlue, Palette::PurpleOrange, Palette::Grey] {
+                let theme = Theme::new(depth).with(palette, Paper::Dark);
+                for positive in [true, false] {
+                    let fill = |value| theme.cell(value, Span { positive, high: 1.0, clipped: 0 }).fill;
+                    let told: std::collections::HashSet<_> =
+                        [0.0, 1e-6, f64::NEG_INFINITY, f64::NAN].map(fill).into();
+                    assert_eq!(told.len(), 4, "{depth:?} {positive}");
+                    assert!(positive || fill(-0.5) != fill(0.5), "{depth:?}");
+                }
+            }
+        }
     }
 }

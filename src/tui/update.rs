@@ -25,6 +25,8 @@ pub enum Effect {
     Open(Run, Address),
     /// Writes the current stage to a file.
     Export,
+    /// Draws the screen into a file.
+    Draw,
     /// Clears the terminal before drawing.
     Redraw,
     /// Gives the terminal back and stops the process until it is continued.
@@ -180,6 +182,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         }
         Action::Again => app.try_again(),
         Action::Export => return Effect::Export,
+        Action::Draw => return Effect::Draw,
         Action::Redraw => return Effect::Redraw,
         Action::Suspend => return Effect::Suspend,
         Action::Quit => return Effect::Quit,

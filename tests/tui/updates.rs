@@ -4,6 +4,7 @@ use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, Mous
 use llama_trace::trace::{Site, Stage as Name, Step};
 use llama_trace::tui::OpenAt;
 use llama_trace::tui::app::{Focus, Mode, Shown};
+use llama_trace::tui::events::draw_into;
 use llama_trace::tui::open::open;
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::Effect;
@@ -330,4 +331,21 @@ fn axes_are_exchanged_and_held_in_turn() {
     stage.key(KeyCode::Enter);
     stage.keys("a").shows("↓ hidden 0-");
     assert_eq!(stage.step(), Step::Stage(Name::FfnUp));
+}
+
+/// `S` draws what the screen shows into a new file, and never over another one.
+#[test]
+fn the_screen_is_drawn_into_a_file_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut stage = Stage::at("softmax");
+    assert_eq!(stage.keys("v").key(KeyCode::Char('S')), Effect::Draw);
+    for name in ["p0_L1_softmax.svg", "p0_L1_softmax-2.svg"] {
+        draw_into(&mut stage.app, &mut stage.source, folder.path());
+        assert!(stage.message().ends_with(name), "{}", stage.message());
+        let drawn = std::fs::read_to_string(folder.path().join(name)).unwrap();
+        assert!(drawn.contains("p0/L1/softmax[h=2") && drawn.ends_with("</svg>\n"));
+        stage.key(KeyCode::Esc);
+    }
+    draw_into(&mut stage.app, &mut stage.source, &folder.path().join("none"));
+    stage.shows("cannot be exported");
 }

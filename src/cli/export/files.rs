@@ -7,14 +7,16 @@ use std::io::{self, BufWriter, Write};
 use std::ops::Range;
 use std::path::Path;
 
+use super::heatmap::Heatmap;
 use super::manifest::MANIFEST;
 use super::target::Target;
 use crate::cli::progress::Progress;
 use crate::ending::scratch::Scratch;
 use crate::error::{Error, Result, printable};
+use crate::picture::{self, Format};
 use crate::stop;
 use crate::trace::npy::Npy;
-use crate::trace::{Manifest, PassDims, Probe, Select, Site, Sizes, Stats, Values};
+use crate::trace::{Axis, Manifest, PassDims, Probe, Select, Site, Sizes, Stats, Values};
 
 /// What has been written so far.
 pub(super) struct Files<'a> {
@@ -25,6 +27,10 @@ pub(super) struct Files<'a> {
     bar: Progress,
     /// The pass of each sequence that runs.
     dims: HashMap<usize, PassDims>,
+    /// The tokens of each sequence so far.
+    tokens: HashMap<usize, Vec<String>>,
+    /// What a stage is drawn as, instead of its values.
+    picture: Option<Format>,
     open: HashMap<Site, Open>,
     failed: Option<Error>,
 }
@@ -52,15 +58,26 @@ impl<'a> Files<'a> {
             select,
             bar,
             dims: HashMap::new(),
+            tokens: HashMap::new(),
+            picture: None,
             open: HashMap::new(),
             failed: None,
         }
     }
 
-    /// What is recorded next is of these sequences, and of pass `dims` of each.
-    pub(super) fn begin(&mut self, dims: impl Iterator<Item = (usize, PassDims)>) {
+    /// Draws every stage instead of writing its values.
+    pub(super) fn draw(mut self, picture: Option<Format>) -> Self {
+        self.picture = picture;
+        self
+    }
+
+    /// What is recorded next is of these sequences, and of pass `dims` of each, which reads these tokens.
+    pub(super) fn begin(&mut self, reads: impl Iterator<Item = (usize, PassDims, Vec<String>)>) {
         self.dims.clear();
-        self.dims.extend(dims);
+        for (sequence, dims, tokens) in reads {
+            self.dims.insert(sequence, dims);
+            self.tokens.entry(sequence).or_default().extend(tokens);
+        }
     }
 
     /// Whether everything that was recorded is written.
@@ -97,7 +114,11 @@ impl<'a> Files<'a> {
         let dims = self.dims.get(&site.sequence).copied();
         let dims = dims.unwrap_or_else(|| unreachable!("a pass offers what is of its own sequences"));
         let shape = self.sizes.shape(axes, dims);
-        let file = File::options().read(true).write(true).create_new(true).open(path)?;
+        let file = match self.picture {
+            // Its values are needed until it is drawn.
+            Some(_) => tempfile::tempfile_in(self.folder.path())?,
+            None => File::options().read(true).write(true).create_new(true).open(path)?,
+        };
         let npy = Npy::begin(site.stage, &shape, file)?;
         Ok(Open { npy, shape, missing_rows: self.sizes.rows(axes, dims) })
     }
@@ -112,9 +133,34 @@ impl<'a> Files<'a> {
                 Ok(())
             })
         })?;
+        if let Some(format) = self.picture {
+            let mut heatmap = Heatmap::new(site, &open.shape);
+            open.npy.read(|values| {
+                stop::check().map_err(io::Error::other)?;
+                values.numbers().for_each(|value| heatmap.add(value));
+                Ok(())
+            })?;
+            let drawing = heatmap.draw(stats, |axis, index| self.token(site, axis, index));
+            let bytes = match format {
+                Format::Png => picture::pixels(&drawing).map_err(io::Error::other)?,
+                _ => drawing.into_bytes(),
+            };
+            fs::write(self.folder.path().join(self.manifest.file_name(site)), bytes)?;
+        }
         self.manifest.file(site, &open.shape, stats);
         self.bar.add(1);
         Ok(())
+    }
+
+    /// The token that an index of an axis stands for, where it does.
+    fn token(&self, site: Site, axis: Axis, index: usize) -> Option<String> {
+        let start = self.dims.get(&site.sequence).map_or(0, |dims| dims.start);
+        let position = match axis {
+            Axis::Token => start + index,
+            Axis::Key => index,
+            _ => return None,
+        };
+        self.tokens.get(&site.sequence)?.get(position).cloned()
     }
 
     /// Writes the manifest, and moves everything to its place.
@@ -136,7 +182,9 @@ impl Probe for Files<'_> {
     const ENABLED: bool = true;
 
     fn wants(&self, site: Site) -> bool {
-        self.failed.is_none() && self.select.contains(site)
+        // Ids are names, and no colours.
+        let is_drawn = self.picture.is_none() || !site.stage.is_ids();
+        self.failed.is_none() && is_drawn && self.select.contains(site)
     }
 
     fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) {

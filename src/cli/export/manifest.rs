@@ -66,7 +66,8 @@ fn is_export(name: &str) -> bool {
         [pass, layer, file] => (pass, Some(layer), file),
         _ => return false,
     };
-    let stage = file.strip_suffix(".npy").unwrap_or_default();
+    let stage =
+        [".npy", ".svg", ".png"].iter().find_map(|suffix| file.strip_suffix(suffix)).unwrap_or_default();
     pass_of(pass).is_some()
         && layer.is_none_or(|layer| number(layer, "layer_", 2).is_some())
         && !stage.is_empty()
@@ -101,6 +102,7 @@ mod tests {
                 false => Site::once(7, *stage).file_name(),
             };
             assert!(is_export(&name) && is_export(&format!("s12/{name}")), "{name}");
+            assert!(is_export(&name.replace(".npy", ".svg")) && is_export(&name.replace(".npy", ".png")));
         }
         for name in [
             "xq.npy",

@@ -66,9 +66,10 @@ fn lines(theme: Theme, width: usize) -> Vec<Line<'static>> {
     lines.push(Line::default());
     lines.push(Line::styled("On the screen", theme.heading(false)));
     let screen = "␣ is a space in a token. ▸ ▾ are closed and open parts of the outline; slanted steps are views \
-                  of the step they come from. In a heatmap [ ] is the cursor, -∞ is -inf (masked), ?? is no \
-                  number, and ▲ or ▼ is beyond the last colour; the line below it says what the colours, or the \
-                  shades and signs, stand for, and how many values are beyond.";
+                  of the step they come from. In a heatmap [ ] is the cursor, · is exactly 0, a - is \
+                  below 0, -∞ is -inf (masked), ?? is no number, and ▲ or ▼ is beyond the last colour; the line \
+                  below it says what the colours, or the shades and signs, stand for, and how many values are \
+                  beyond.";
     lines.extend(text::wrap(screen, width).into_iter().map(Line::from));
     lines
 }

@@ -1,0 +1,83 @@
+//! `llama-trace snapshot`: a picture of what the tracer shows.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use super::device::{Command, Device};
+use super::step;
+use super::{OpenArgs, SnapshotArgs};
+use crate::ending::scratch::Scratch;
+use crate::error::{Error, Result, printable};
+use crate::picture::{self, Format};
+use crate::stop;
+use crate::tui::still::Still;
+use crate::tui::theme::{Depth, Theme};
+
+/// How often it is looked whether all is there.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// What the name of a folder begins with that is made beside the file.
+const KIND: &str = "snapshot";
+
+impl Command for &SnapshotArgs {
+    fn run<D: Device>(self) -> Result<()> {
+        let format = Format::of(&self.out)?;
+        check_free(&self.out, self.force)?;
+        // Enough tokens are drawn for the pass that the address names.
+        let pass = self.at.as_ref().and_then(|address| address.pass).unwrap_or(0);
+        let mut run = self.run.clone();
+        run.tokens.get_or_insert(pass.saturating_add(1));
+        let place = OpenArgs { at: self.at.clone(), pass: None, layer: None, stage: None, head: None };
+        let (mut runs, open) = step::begin::<D>(&run, &place, &self.memory, step::Context::AsNeeded)?;
+        let (palette, paper) = (self.colours.palette(), self.colours.paper());
+        // Text has no colours: shades stand for them, as in a terminal without.
+        let depth = if format == Format::Txt { Depth::None } else { Depth::True };
+        let theme = Theme::new(depth).with(palette, paper);
+        let still = Still { open: &open, view: self.view.as_deref(), theme, size: self.size.0 };
+        let screen = still.draw(&mut runs, || stop::sleep(LOOK))?;
+        write(&self.out, self.force, &picture::encode(&screen, paper, format)?)
+    }
+}
+
+/// Looks before anything is run.
+fn check_free(path: &Path, force: bool) -> Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(_) if !force => Err(taken(path)),
+        Ok(about) if about.is_dir() => {
+            Err(Error::output("a folder has this name").in_file(path).next("give another --out"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn taken(path: &Path) -> Error {
+    Error::output("there is a file already")
+        .in_file(path)
+        .next("give another --out, or --force to replace it")
+}
+
+/// Writes a file whole, or none.
+fn write(path: &Path, force: bool, bytes: &[u8]) -> Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let written = Scratch::new(folder, KIND).and_then(|scratch| {
+        let whole = scratch.path().join("picture");
+        let mut file = File::create_new(&whole)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        // Somebody may have made one meanwhile.
+        if !force && fs::symlink_metadata(path).is_ok() {
+            return Err(std::io::ErrorKind::AlreadyExists.into());
+        }
+        fs::rename(&whole, path)
+    });
+    match written {
+        Ok(()) => {
+            super::tell(format_args!("wrote {}", printable(&path.display().to_string())));
+            Ok(())
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Err(taken(path)),
+        Err(error) => Err(Error::output("the picture cannot be written").in_file(path).found(error)),
+    }
+}

@@ -1,0 +1,87 @@
+//! The screen without a terminal: what the viewer shows of a place once all of it is there.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::widgets::Widget;
+
+use crate::error::{Error, Result};
+use crate::trace::Status;
+
+use super::app::App;
+use super::open;
+use super::place::OpenAt;
+use super::runs::Runs;
+use super::theme::Theme;
+use super::view::kind::View;
+use super::view::views::{VIEWS, fitting};
+
+/// What to draw.
+#[derive(Debug)]
+pub struct Still<'a> {
+    /// Where.
+    pub open: &'a OpenAt,
+    /// The view; the one that the viewer opens with where there is none.
+    pub view: Option<&'a str>,
+    /// The colours.
+    pub theme: Theme,
+    /// Columns and rows.
+    pub size: (u16, u16),
+}
+
+impl Still<'_> {
+    /// Draws it; `wait` is called for as long as something is being computed.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where the place or the view is not there, whatever `wait` says, and why there is nothing to
+    /// look at.
+    pub fn draw(&self, runs: &mut Runs, mut wait: impl FnMut() -> Result<()>) -> Result<Buffer> {
+        let view = self.view.map(named).transpose()?;
+        let mut app = App::new(runs.source().outline().clone(), self.theme, self.size);
+        open::open(&mut app, self.open)?;
+        arrive(&mut app, runs, &mut wait)?;
+        if let Some(pass) = app.opens_at.as_ref().and_then(OpenAt::pass) {
+            let last = app.outline().passes.len() - 1;
+            return Err(Error::usage(format!("there is no pass {pass}"))
+                .found(format!("the text ended after pass {last}"))
+                .next("choose an earlier one"));
+        }
+        if let Some(view) = view {
+            let step = app.place().step;
+            if !fitting(step).any(|other| other.name() == view) {
+                let names: Vec<_> = fitting(step).map(View::name).collect();
+                return Err(Error::usage(format!("{} has no view `{view}`", step.name()))
+                    .expected(format!("one of {}", names.join(", "))));
+            }
+            app.choose_view(view);
+            app.settle();
+            arrive(&mut app, runs, &mut wait)?;
+        }
+        let area = Rect::new(0, 0, self.size.0, self.size.1);
+        let mut screen = Buffer::empty(area);
+        app.render(area, &mut screen);
+        Ok(screen)
+    }
+}
+
+/// Asks until there is nothing more to ask.
+fn arrive(app: &mut App, runs: &mut Runs, wait: &mut impl FnMut() -> Result<()>) -> Result<()> {
+    loop {
+        runs.poll()?;
+        let news = app.sync(runs.source());
+        if !news && runs.source().status() == Status::Idle && !app.answers.waits() {
+            return Ok(());
+        }
+        if !news {
+            wait()?;
+        }
+    }
+}
+
+/// The name of a view as the viewer has it.
+fn named(name: &str) -> Result<&'static str> {
+    let known = VIEWS.iter().map(|view| view.name()).find(|known| *known == name);
+    known.ok_or_else(|| {
+        let names: Vec<_> = VIEWS.iter().map(|view| view.name()).collect();
+        Error::usage("there is no such view").expected(names.join(", ")).found(format!("`{name}`"))
+    })
+}
