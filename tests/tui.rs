@@ -10,6 +10,8 @@ mod derivations;
 mod desk;
 #[path = "tui/lens.rs"]
 mod lens;
+#[path = "tui/moving.rs"]
+mod moving;
 #[path = "tui/numbers.rs"]
 mod numbers;
 #[path = "tui/opening.rs"]

@@ -132,6 +132,11 @@ pub(super) struct OpenArgs {
     /// prompt that is not the first; what is left out is the first
     #[arg(long, requires = "step", value_name = "ADDRESS", value_parser = Address::parse, conflicts_with_all = ["pass", "layer", "stage", "head"])]
     pub(super) at: Option<Address>,
+
+    /// File of the places that m marks and ' returns to, a line each: a p0/L1/softmax[h=2,t=5,k=1]; the first mark
+    /// makes it
+    #[arg(long, requires = "step", value_name = "FILE")]
+    pub(super) marks: Option<PathBuf>,
 }
 
 /// Which part of a run.

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::device::{Command, Device};
+use super::export::drawing;
 use super::step;
 use super::{OpenArgs, SnapshotArgs};
 use crate::ending::scratch::Scratch;
@@ -29,13 +30,20 @@ impl Command for &SnapshotArgs {
         let pass = self.at.as_ref().and_then(|address| address.pass).unwrap_or(0);
         let mut run = self.run.clone();
         run.tokens.get_or_insert(pass.saturating_add(1));
-        let place = OpenArgs { at: self.at.clone(), pass: None, layer: None, stage: None, head: None };
+        let place =
+            OpenArgs { at: self.at.clone(), pass: None, layer: None, stage: None, head: None, marks: None };
         let (mut runs, open) = step::begin::<D>(&run, &place, &self.memory, step::Context::AsNeeded)?;
         let (palette, paper) = (self.colours.palette(), self.colours.paper());
         // Text has no colours: shades stand for them, as in a terminal without.
         let depth = if format == Format::Txt { Depth::None } else { Depth::True };
         let theme = Theme::new(depth).with(palette, paper);
-        let still = Still { open: &open, view: self.view.as_deref(), theme, size: self.size.0 };
+        let still = Still {
+            open: &open,
+            view: self.view.as_deref(),
+            theme,
+            drawing: Some(drawing(&self.run)),
+            size: self.size.0,
+        };
         let screen = still.draw(&mut runs, || stop::sleep(LOOK))?;
         write(&self.out, self.force, &picture::encode(&screen, paper, format)?)
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::device::{Command, Device};
+use super::export::drawing;
 use super::input::{self, Run};
 use super::prompt::Prompt;
 use super::{ColourArgs, MemoryArgs, OpenArgs, RunArgs};
@@ -12,6 +13,7 @@ use crate::model::kv_cache;
 use crate::replay::{Sequences, Start};
 use crate::trace::Source;
 use crate::tui;
+use crate::tui::marks::Marks;
 
 /// The command.
 pub(super) struct Tracer<'a> {
@@ -38,8 +40,15 @@ pub(super) enum Context {
 
 fn step<D: Device>(tracer: &Tracer<'_>) -> Result<()> {
     tui::require_terminal()?;
+    let marks = tracer.open.marks.as_deref().map(Marks::open).transpose()?.unwrap_or_default();
     let (runs, open) = begin::<D>(tracer.run, tracer.open, tracer.memory, Context::Whole)?;
-    tui::run(runs, &open, tracer.colours.palette(), tracer.colours.paper())
+    let setting = tui::Setting {
+        palette: tracer.colours.palette(),
+        paper: tracer.colours.paper(),
+        drawing: Some(drawing(tracer.run)),
+        marks,
+    };
+    tui::run(runs, &open, setting)
 }
 
 /// The sequences of a run, the one begun that is to be looked at first, and where.

@@ -64,12 +64,30 @@ pub enum Action {
     Back,
     /// Heatmap, numbers, and for a vocabulary the list of the largest.
     CycleShow,
+    /// The view of this step with this number, from 1.
+    ChooseShow(u8),
     /// Another axis held, or rows and columns exchanged.
     CycleAxes,
     /// What the colours span: this slice, the whole tensor, three standard deviations, everything.
     CycleScale,
     /// Shows what was shown before beside what is shown.
     Compare,
+    /// To the place before this one.
+    Earlier,
+    /// To the place that was left by going back.
+    Later,
+    /// To the largest value of the row.
+    LargestInRow,
+    /// To the largest value of the tensor.
+    LargestOfAll,
+    /// Gives this place a letter.
+    Mark,
+    /// To the place with a letter.
+    Return,
+    /// The panel with the arrow keys on the whole screen, and back.
+    Zoom,
+    /// Hands the address and the value to the clipboard.
+    Copy,
     /// Opens the line that asks where to go.
     Goto,
     /// Opens the help screen.
@@ -140,11 +158,12 @@ impl Group {
     }
 }
 
-/// A key, with or without Ctrl.
+/// A key, with or without Ctrl or Alt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
     code: KeyCode,
     ctrl: bool,
+    alt: bool,
 }
 
 /// One row of the key table.
@@ -165,21 +184,24 @@ pub struct Binding {
 }
 
 const fn c(c: char) -> Key {
-    Key { code: KeyCode::Char(c), ctrl: false }
+    Key { code: KeyCode::Char(c), ctrl: false, alt: false }
 }
 const fn k(code: KeyCode) -> Key {
-    Key { code, ctrl: false }
+    Key { code, ctrl: false, alt: false }
 }
 const fn ctrl(code: KeyCode) -> Key {
-    Key { code, ctrl: true }
+    Key { code, ctrl: true, alt: false }
+}
+const fn alt(code: KeyCode) -> Key {
+    Key { code, ctrl: false, alt: true }
 }
 
 macro_rules! bindings {
-    ($( $group:ident $action:ident [$($key:expr),*] $rank:literal $word:literal $help:literal; )*) => {
+    ($( $group:ident $action:ident $(($number:literal))? [$($key:expr),*] $rank:literal $word:literal $help:literal; )*) => {
         /// The key table.
         pub static BINDINGS: &[Binding] = &[$(Binding {
             keys: &[$($key),*],
-            action: Action::$action,
+            action: Action::$action $(($number))?,
             group: Group::$group,
             word: $word,
             rank: $rank,
@@ -203,6 +225,10 @@ bindings! {
     Walk FirstStep [c('g')] 12 "first/last" "first step of the pass";
     Walk LastStep [c('G')] 12 "first/last" "last step of the pass";
     Walk Goto [c('/'), c(':')] 3 "go to" "go to a stage, layer, pass, sequence or address: softmax, L3/xq, p1, s1, p0/L1/softmax[h=2,t=5,k=1]; what is left out stays as it is";
+    Walk Earlier [alt(KeyCode::Left)] 0 "" "back to where you were";
+    Walk Later [alt(KeyCode::Right)] 0 "" "forward again";
+    Walk Mark [c('m')] 0 "" "m and a letter: mark this place (kept in the file that --marks names)";
+    Walk Return [c('\'')] 0 "" "' and a letter: to the place with this mark";
     Tensor Up [k(KeyCode::Up), c('k')] 0 "" "a row up (in the notes: a line; in the outline: a step)";
     Tensor Down [k(KeyCode::Down), c('j')] 0 "" "a row down";
     Tensor Left [k(KeyCode::Left), c('h')] 0 "" "a column to the left (in the outline: a layer back)";
@@ -216,15 +242,20 @@ bindings! {
     Tensor Explain [k(KeyCode::Enter)] 7 "why" "where the number under the cursor comes from; there: go to the operand that is chosen";
     Tensor Back [k(KeyCode::Backspace)] 0 "" "back to the number that Enter came from (where there is none: previous step)";
     Tensor Compare [c('c')] 0 "" "compare with the sequence or run shown before: the same place of both, and the difference under the cursor";
+    Tensor LargestInRow [c('*')] 0 "" "the largest value of the row (the largest, not the furthest from 0)";
+    Tensor LargestOfAll [c('#')] 0 "" "the largest value of the whole tensor, all heads";
     Tensor CycleShow [c('v')] 7 "view" "the next view of this step";
+    Tensor ChooseShow(1) [c('1'), c('2'), c('3'), c('4'), c('5'), c('6'), c('7'), c('8'), c('9')] 0 "" "1 to 9: the first, second, … of this step's views, in the order of v";
     Tensor CycleAxes [c('a')] 9 "axes" "hold another axis (head, token, …), or exchange rows and columns";
     Tensor CycleScale [c('s')] 10 "scale" "colours span what is usual in this slice or the whole tensor, ±3 standard deviations, or all values";
     Program NextFocus [k(KeyCode::Tab)] 8 "panel" "arrow keys to the next panel: tensor, notes, outline";
     Program PreviousFocus [k(KeyCode::BackTab)] 0 "" "arrow keys to the previous panel";
     Program Notes [c('i')] 8 "notes" "notes on this step, and back";
+    Program Zoom [c('z')] 0 "" "the panel with the arrow keys on the whole screen, and back";
+    Program Copy [c('y')] 0 "" "copy the address and the value (OSC 52: not every terminal takes it)";
     Program Export [c('e')] 9 "export" "export this stage as a .npy file into the current folder";
     Program Draw [c('S')] 0 "" "draw this screen into an .svg file in the current folder";
-    Program Help [c('?'), k(KeyCode::F(1))] 2 "help" "this screen";
+    Program Help [c('?'), k(KeyCode::F(1))] 2 "help" "this screen; typing finds in it";
     Program Close [k(KeyCode::Esc)] 0 "" "close what is open, stop what is being computed (the prompt: and leave), back to the tensor";
     Program Again [c('r')] 0 "" "compute what was stopped";
     Program Redraw [ctrl(KeyCode::Char('l'))] 0 "" "draw the screen again";
@@ -235,7 +266,8 @@ bindings! {
 impl Key {
     fn matches(self, event: KeyEvent) -> bool {
         let ctrl = event.modifiers.contains(KeyModifiers::CONTROL);
-        self.code == event.code && self.ctrl == ctrl && !event.modifiers.contains(KeyModifiers::ALT)
+        let alt = event.modifiers.contains(KeyModifiers::ALT);
+        self.code == event.code && self.ctrl == ctrl && self.alt == alt
     }
 
     /// How it is written for people.
@@ -254,13 +286,20 @@ impl Key {
             KeyCode::F(number) => format!("F{number}"),
             code => format!("{code:?}"),
         };
-        if self.ctrl { format!("Ctrl-{name}") } else { name }
+        match (self.ctrl, self.alt) {
+            (true, _) => format!("Ctrl-{name}"),
+            (false, true) => format!("Alt-{name}"),
+            (false, false) => name,
+        }
     }
 }
 
 impl Binding {
     /// All its keys: "n, Space".
     pub fn labels(&self) -> String {
+        if matches!(self.action, Action::ChooseShow(_)) {
+            return "1 … 9".to_owned();
+        }
         let labels: Vec<_> = self.keys.iter().map(|key| key.label()).collect();
         labels.join(", ")
     }
@@ -269,7 +308,22 @@ impl Binding {
 /// What a key asks for outside the go-to line.
 pub fn of_key(event: KeyEvent) -> Option<Action> {
     let binding = BINDINGS.iter().find(|binding| binding.keys.iter().any(|key| key.matches(event)));
-    binding.map(|binding| binding.action.clone())
+    match (binding?.action.clone(), event.code) {
+        (Action::ChooseShow(_), KeyCode::Char(digit)) => {
+            Some(Action::ChooseShow(u8::try_from(digit.to_digit(10)?).ok()?))
+        }
+        (action, _) => Some(action),
+    }
+}
+
+/// What a key asks for in the help screen, where letters are typed to find; `q` and `?` begin no word.
+pub fn of_found_key(event: KeyEvent) -> Option<Action> {
+    let plain = !event.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT);
+    match event.code {
+        KeyCode::Char(c) if plain => Some(Action::Type(c)),
+        KeyCode::Backspace => Some(Action::Erase),
+        _ => of_key(event),
+    }
 }
 
 /// What a key asks for in the go-to line.

@@ -5,12 +5,16 @@ use std::collections::HashMap;
 
 use ratatui::layout::Rect;
 
+use crate::trace::manifest::Drawing;
 use crate::trace::sizes::PassDims;
 use crate::trace::{Axis, Outline, Part, Source, Status, TokenLabel};
 
 use super::answers::Answers;
 use super::derivation::Derivation;
+use super::history::History;
+use super::marks::Marks;
 use super::place::{OpenAt, Place, Walk};
+use super::seek::Seek;
 use super::slice::Selected;
 use super::tensor::Tensor;
 use super::theme::Theme;
@@ -42,8 +46,12 @@ pub struct GotoLine {
 pub enum Mode {
     /// They walk.
     Walk,
-    /// They scroll the help screen; this is its first line.
-    Help(usize),
+    /// They scroll the help screen, from this line on, or are typed to find what is in it.
+    Help(usize, String),
+    /// The next one is the letter that marks this place.
+    Mark,
+    /// The next one is the letter of the mark to return to.
+    Return,
     /// They are typed into the go-to line.
     Goto(GotoLine),
 }
@@ -118,6 +126,13 @@ pub struct App {
     pub(super) pane: Option<Rect>,
     pub(super) notes_line: usize,
     pub(super) message: Option<Message>,
+    /// Whether the panel with the arrow keys has the whole screen.
+    pub(super) zoomed: bool,
+    pub(super) seek: Option<Seek>,
+    pub(super) history: History,
+    pub(super) marks: Marks,
+    /// How the tokens are drawn, where that is known.
+    pub(super) drawing: Option<Drawing>,
     pub(super) status: Status,
     pub(super) expects_pass: bool,
     /// Whether something else was shown before, to which Esc goes back where nothing is there yet.
@@ -153,6 +168,11 @@ impl App {
             pane: None,
             notes_line: 0,
             message: None,
+            zoomed: false,
+            seek: None,
+            history: History::default(),
+            marks: Marks::default(),
+            drawing: None,
             status: Status::Idle,
             expects_pass: false,
             goes_back: false,
@@ -245,10 +265,18 @@ impl App {
         Part { site: self.place.site(), held }
     }
 
+    /// What the colours span in the view that is shown.
+    pub(super) fn scale(&self) -> Scale {
+        match self.scale {
+            Scale::Slice if self.view().spans_all() => Scale::Tensor,
+            scale => scale,
+        }
+    }
+
     /// The part that the colours span.
     pub(super) fn span_part(&self) -> Part {
         let slice = self.part();
-        if self.scale == Scale::Slice { slice } else { Part::whole(slice.site) }
+        if self.scale() == Scale::Slice { slice } else { Part::whole(slice.site) }
     }
 
     /// The token of the vocabulary at `rank` in the list of the largest.

@@ -6,8 +6,10 @@ use std::path::Path;
 use std::task::Poll;
 use std::time::Duration;
 
+use base64::Engine;
 use crossterm::event::{Event, KeyEventKind, MouseButton, MouseEventKind};
 use crossterm::execute;
+use crossterm::style::Print;
 use crossterm::terminal::{BeginSynchronizedUpdate, EndSynchronizedUpdate};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
@@ -84,7 +86,7 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
         if std::mem::take(&mut dirty) {
             draw(app, source, &mut terminal).map_err(|error| failed(&error))?;
         }
-        let working = source.status() != Status::Idle || app.waits();
+        let working = source.status() != Status::Idle || app.waits() || app.seek.is_some();
         let mut wait = match (went_on, working || saving.is_some()) {
             (true, _) => Duration::ZERO,
             (false, true) => WORKING,
@@ -122,6 +124,12 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
                 Effect::Advance => advance(app, source),
                 Effect::Open(run, address) => open_run(app, runs, run, &address),
                 Effect::Export => saving = save(app, source, Path::new(".")),
+                Effect::Copy(text) => copy(app, &text).map_err(|error| failed(&error))?,
+                Effect::Marked => {
+                    if let Err(error) = app.marks.save() {
+                        app.say(error.to_string(), true);
+                    }
+                }
                 Effect::Draw => draw_into(app, source, Path::new(".")),
                 Effect::Redraw => clear(&mut terminal).map_err(|error| failed(&error))?,
                 Effect::Suspend => {
@@ -197,10 +205,13 @@ pub fn open_run(app: &mut App, runs: &mut Runs, run: Run, address: &Address) {
 
 /// What an event asks for.
 pub fn action_of(app: &App, event: Event) -> Option<Action> {
-    let typing = matches!(app.mode, Mode::Goto(_));
+    let typing = matches!(app.mode, Mode::Goto(_) | Mode::Mark | Mode::Return);
+    // In the help screen letters find; what else is typed there scrolls it.
+    let finds = matches!(app.mode, Mode::Help(..));
     match event {
         Event::Key(key) if key.kind == KeyEventKind::Release => None,
         Event::Key(key) if typing => action::of_typed_key(key),
+        Event::Key(key) if finds => action::of_found_key(key),
         Event::Key(key) => action::of_key(key),
         Event::Paste(text) if typing => Some(Action::Paste(text)),
         Event::Resize(columns, rows) => Some(Action::Resize(columns, rows)),
@@ -246,6 +257,14 @@ pub fn save(app: &mut App, source: &mut dyn Source, folder: &Path) -> Option<Sav
     };
     let saving = Saving::begin(tensor.block(), folder).map_err(|error| app.say(error.to_string(), true));
     go_on(app, source, saving.ok())
+}
+
+/// Hands `text` to the terminal's clipboard (OSC 52), which may refuse it without a word.
+fn copy(app: &mut App, text: &str) -> std::io::Result<()> {
+    let coded = base64::engine::general_purpose::STANDARD.encode(text);
+    execute!(std::io::stdout(), Print(format!("\x1b]52;c;{coded}\x07")))?;
+    app.say(format!("handed to the terminal's clipboard: {text}"), false);
+    Ok(())
 }
 
 /// Draws the screen into a file in `folder`, and says where or why not.

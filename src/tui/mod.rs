@@ -14,14 +14,18 @@ mod explaining;
 pub mod export;
 pub mod fit;
 pub mod goto;
+mod history;
 mod keys;
+pub mod marks;
 mod mouse;
 mod moving;
 pub mod open;
 pub mod palette;
 pub mod place;
+pub mod plane;
 pub mod runs;
 mod screen;
+mod seek;
 pub mod slice;
 pub mod still;
 mod sync;
@@ -37,21 +41,36 @@ use std::io::{IsTerminal, stdin, stdout};
 use crate::error::{Error, Result};
 use crate::picture::Paper;
 use crate::trace::Source;
+use crate::trace::manifest::Drawing;
 
 use events::Ended;
+use marks::Marks;
 use palette::Palette;
 use theme::Theme;
 
 pub use place::OpenAt;
 pub use runs::Runs;
 
-/// Shows `runs` in the terminal until the user quits, in colours of this palette for a ground of this kind.
+/// How the viewer looks and what it has beside the run.
+#[derive(Debug, Default)]
+pub struct Setting {
+    /// The scales of the values.
+    pub palette: Palette,
+    /// The ground of the terminal.
+    pub paper: Paper,
+    /// How the tokens are drawn, for the title.
+    pub drawing: Option<Drawing>,
+    /// Places with a letter.
+    pub marks: Marks,
+}
+
+/// Shows `runs` in the terminal until the user quits.
 ///
 /// # Errors
 /// [`Error::Usage`] where `open` names something that is not there, [`Error::Terminal`] where there is no
 /// terminal or it fails, [`Error::Interrupted`] where a signal ended it. The terminal is as before in any case.
-pub fn run(runs: Runs, open: &OpenAt, palette: Palette, paper: Paper) -> Result<()> {
-    match show(runs, open, |theme| theme.with(palette, paper))? {
+pub fn run(runs: Runs, open: &OpenAt, setting: Setting) -> Result<()> {
+    match show(runs, open, setting)? {
         Ended::Left => Ok(()),
         Ended::Abandoned => Err(Error::interrupted("stopped before the first pass was done")),
     }
@@ -62,13 +81,15 @@ pub fn run(runs: Runs, open: &OpenAt, palette: Palette, paper: Paper) -> Result<
 /// # Errors
 /// As [`run`].
 pub fn visit(source: Box<dyn Source>, open: &OpenAt) -> Result<()> {
-    show(Runs::new(source), open, |theme| theme).map(drop)
+    show(Runs::new(source), open, Setting::default()).map(drop)
 }
 
-fn show(mut runs: Runs, open: &OpenAt, colours: impl Fn(Theme) -> Theme) -> Result<Ended> {
+fn show(mut runs: Runs, open: &OpenAt, setting: Setting) -> Result<Ended> {
     require_terminal()?;
-    let theme = colours(Theme::new(theme::Depth::detect(|name| std::env::var(name).ok())));
+    let depth = theme::Depth::detect(|name| std::env::var(name).ok());
+    let theme = Theme::new(depth).with(setting.palette, setting.paper);
     let mut app = app::App::new(runs.source().outline().clone(), theme, (80, 24));
+    (app.drawing, app.marks) = (setting.drawing, setting.marks);
     open::open(&mut app, open)?;
     let guard = terminal::Guard::take()?;
     events::run(&mut app, &mut runs, &guard)

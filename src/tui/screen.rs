@@ -50,6 +50,13 @@ impl App {
         views::chosen(step, wish)
     }
 
+    /// The view that comes after this one.
+    pub fn next_view(&self) -> &'static dyn View {
+        let (step, now) = (self.place.step, self.view().name());
+        let mut after = views::fitting(step).skip_while(|view| view.name() != now).skip(1);
+        after.next().or_else(|| views::fitting(step).next()).unwrap_or_else(|| self.view())
+    }
+
     /// Whether the values are in the order of their size, and the cursor on a rank.
     fn is_ranked(&self) -> bool {
         self.view().name() == Largest.name()
@@ -66,6 +73,7 @@ impl App {
         let mut questions =
             self.layout().map_or_else(Vec::new, |layout| self.view().questions(self, &layout));
         questions.extend(self.derivation_questions());
+        questions.extend(self.sought());
         questions
     }
 
@@ -119,7 +127,7 @@ impl App {
         let stats = spread.stats;
         let positive = tensor.is_positive();
         let full = if positive { stats.max } else { stats.min.abs().max(stats.max.abs()) };
-        let (wanted, beyond) = match self.scale {
+        let (wanted, beyond) = match self.scale() {
             // Shares of 1 have no outliers: a large one is the point.
             Scale::Slice | Scale::Tensor if !tensor.is_probability() => (spread.usual, spread.beyond_usual),
             Scale::Deviations if !positive => (spread.deviations, spread.beyond_deviations),
@@ -161,8 +169,8 @@ impl App {
             let lines = view::notes::lines(self, area.width).len();
             self.notes_line = self.notes_line.min(lines.saturating_sub(usize::from(area.height)));
         }
-        if let Mode::Help(line) = &mut self.mode {
-            *line = (*line).min(view::help::last_line(self.size, self.theme));
+        if let Mode::Help(line, wanted) = &mut self.mode {
+            *line = (*line).min(view::help::last_line(self.size, self.theme, wanted));
         }
     }
 }

@@ -6,6 +6,7 @@ use ratatui::widgets::Widget;
 
 use crate::error::{Error, Result};
 use crate::trace::Status;
+use crate::trace::manifest::Drawing;
 
 use super::app::App;
 use super::open;
@@ -24,6 +25,8 @@ pub struct Still<'a> {
     pub view: Option<&'a str>,
     /// The colours.
     pub theme: Theme,
+    /// How the tokens are drawn, for the title.
+    pub drawing: Option<Drawing>,
     /// Columns and rows.
     pub size: (u16, u16),
 }
@@ -37,6 +40,7 @@ impl Still<'_> {
     pub fn draw(&self, runs: &mut Runs, mut wait: impl FnMut() -> Result<()>) -> Result<Buffer> {
         let view = self.view.map(named).transpose()?;
         let mut app = App::new(runs.source().outline().clone(), self.theme, self.size);
+        app.drawing = self.drawing;
         open::open(&mut app, self.open)?;
         arrive(&mut app, runs, &mut wait)?;
         if let Some(pass) = app.opens_at.as_ref().and_then(OpenAt::pass) {

@@ -37,11 +37,15 @@ impl App {
         // What is there decides what else is needed: where values are, statistics; where an order is, its rows.
         for _ in 0..ROUNDS {
             let questions = self.questions();
-            if !self.answers.ask(source, &questions) {
+            let news = self.answers.ask(source, &questions);
+            if news {
+                self.settle();
+            }
+            // What was looked for may have been there before.
+            if !(self.go_on_seeking() || news) {
                 break;
             }
             changed = true;
-            self.settle();
         }
         // What was asked for just now is under way already: a key that stops it may be the next.
         let status = source.status();

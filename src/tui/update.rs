@@ -7,9 +7,13 @@ use super::app::{App, Focus, GotoLine, Mode, Scale};
 use super::comparing;
 use super::explaining;
 use super::goto::{self, Target};
+use super::history::{self, Spot};
+use super::marks;
 use super::mouse;
 use super::moving::{layer, move_cursor, pass, sequence, slice, step};
+use super::seek;
 use super::slice::Cut;
+use super::text;
 use super::view;
 use super::view::kind::View;
 use super::view::views;
@@ -25,6 +29,10 @@ pub enum Effect {
     Open(Run, Address),
     /// Writes the current stage to a file.
     Export,
+    /// Hands a text to the clipboard.
+    Copy(String),
+    /// Writes the marks to their file.
+    Marked,
     /// Draws the screen into a file.
     Draw,
     /// Clears the terminal before drawing.
@@ -47,23 +55,49 @@ pub fn update(app: &mut App, action: Action) -> Effect {
         app.settle();
         return Effect::None;
     }
+    let was = Spot::of(app);
     app.message = None;
     app.opens_at = None;
+    // Whoever goes elsewhere does not wait for what was looked for.
+    app.seek = None;
+    let done = action.clone();
     let effect = match &app.mode {
         Mode::Walk => walk(app, &action),
-        Mode::Help(line) => help(app, *line, &action),
+        Mode::Help(line, wanted) => {
+            let wanted = wanted.clone();
+            help(app, *line, wanted, &action)
+        }
+        Mode::Mark => mark(app, &action),
+        Mode::Return => return_to(app, &action),
         Mode::Goto(line) => {
             let line = line.clone();
             type_goto(app, line, action)
         }
     };
+    history::keep(app, was, done);
     app.settle();
     effect
 }
 
-fn help(app: &mut App, line: usize, action: &Action) -> Effect {
+fn help(app: &mut App, line: usize, mut wanted: String, action: &Action) -> Effect {
     let page = usize::from(app.size.height / 2).max(1);
     let line = match action {
+        Action::Type('q' | '?') if wanted.is_empty() => {
+            app.mode = Mode::Walk;
+            return Effect::None;
+        }
+        Action::Type(c) => {
+            wanted.push(*c);
+            0
+        }
+        Action::Erase => {
+            wanted.pop();
+            0
+        }
+        Action::Close if !wanted.is_empty() => {
+            wanted.clear();
+            0
+        }
         Action::Down | Action::NextStep => line + 1,
         Action::Up | Action::PreviousStep => line.saturating_sub(1),
         Action::PageDown => line + page,
@@ -79,7 +113,7 @@ fn help(app: &mut App, line: usize, action: &Action) -> Effect {
         Action::Suspend => return Effect::Suspend,
         _ => line,
     };
-    app.mode = Mode::Help(line);
+    app.mode = Mode::Help(line, wanted);
     Effect::None
 }
 
@@ -162,6 +196,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         }
         Action::Compare => comparing::toggle(app),
         Action::CycleShow => cycle_view(app),
+        Action::ChooseShow(number) => choose_view(app, number),
         Action::CycleAxes => cycle_axes(app),
         Action::CycleScale => {
             app.scale = match app.scale {
@@ -172,7 +207,24 @@ fn walk(app: &mut App, action: &Action) -> Effect {
             };
         }
         Action::Goto => app.mode = Mode::Goto(GotoLine::default()),
-        Action::Help => app.mode = Mode::Help(0),
+        Action::Help => app.mode = Mode::Help(0, String::new()),
+        Action::Earlier => return history::earlier(app),
+        Action::Later => return history::later(app),
+        Action::LargestInRow => seek::row(app),
+        Action::LargestOfAll => seek::tensor(app),
+        Action::Mark => {
+            app.say("a letter marks this place; Esc leaves it", false);
+            app.mode = Mode::Mark;
+        }
+        Action::Return if app.marks.all.is_empty() => {
+            app.say("no place is marked yet: m and a letter marks one", false);
+        }
+        Action::Return => {
+            app.say(format!("which one? {}", app.marks.list()), false);
+            app.mode = Mode::Return;
+        }
+        Action::Zoom => app.zoomed = !app.zoomed,
+        Action::Copy => return copy(app),
         Action::Close if app.is_opening() => return Effect::Abandon,
         Action::Close if app.status != Status::Idle => return Effect::Stop,
         Action::Close => {
@@ -196,6 +248,60 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         | Action::Submit => {}
     }
     Effect::None
+}
+
+/// The letter that marks this place.
+fn mark(app: &mut App, action: &Action) -> Effect {
+    app.mode = Mode::Walk;
+    match *action {
+        Action::Type(letter) if marks::is_letter(letter) => {
+            let address = app.place.address(&app.index());
+            app.say(format!("{letter} is {address}; ' and {letter} returns to it"), false);
+            app.marks.set(letter, address);
+            Effect::Marked
+        }
+        Action::Type(_) => {
+            app.say("a mark is a letter or a digit", true);
+            Effect::None
+        }
+        Action::Quit => Effect::Quit,
+        _ => Effect::None,
+    }
+}
+
+/// The letter of the mark to return to.
+fn return_to(app: &mut App, action: &Action) -> Effect {
+    app.mode = Mode::Walk;
+    let letter = match *action {
+        Action::Type(letter) => letter,
+        Action::Quit => return Effect::Quit,
+        _ => return Effect::None,
+    };
+    let Some(mark) = app.marks.all.get(&letter).cloned() else {
+        app.say(format!("there is no mark {letter}"), true);
+        return Effect::None;
+    };
+    // What a mark leaves out is the first, wherever somebody stands.
+    match goto::target(app, &mark.address) {
+        Ok(Target::Here(place)) => goto::go(app, &place),
+        Ok(Target::Other(run, address)) => return Effect::Open(run, address),
+        Err(wrong) => {
+            app.say(wrong, true);
+            return Effect::None;
+        }
+    }
+    if !mark.words.is_empty() {
+        app.say(mark.words, false);
+    }
+    Effect::None
+}
+
+/// The address and the value under the cursor.
+fn copy(app: &App) -> Effect {
+    let index = app.index();
+    let address = app.place.address(&index);
+    let value = app.tensor().and_then(|tensor| tensor.get(&index));
+    Effect::Copy(value.map_or(address.clone(), |value| format!("{address} = {}", text::full(value))))
 }
 
 /// To the same place of the sequence `by` on.
@@ -259,12 +365,24 @@ fn turn_focus(app: &mut App, by: isize) {
 
 /// The next view that fits the step.
 fn cycle_view(app: &mut App) {
-    let (step, now) = (app.place.step, app.view().name());
+    let (step, now, next) = (app.place.step, app.view().name(), app.next_view().name());
+    match next == now {
+        true => app.say(format!("{} has one view only: {now}", step.name()), false),
+        false => app.choose_view(next),
+    }
+}
+
+/// The view of the step with this number.
+fn choose_view(app: &mut App, number: u8) {
+    let step = app.place.step;
     let names: Vec<_> = views::fitting(step).map(View::name).collect();
-    let at = names.iter().position(|name| *name == now).unwrap_or(0);
-    match names.len() {
-        1 => app.say(format!("{} has one view only: {now}", step.name()), false),
-        count => app.choose_view(names[(at + 1) % count]),
+    match names.get(usize::from(number).wrapping_sub(1)) {
+        Some(name) => app.choose_view(name),
+        None => {
+            let names: Vec<_> =
+                (1..).zip(&names).map(|(number, name): (usize, _)| format!("{number} {name}")).collect();
+            app.say(format!("the views of {}: {}", step.name(), names.join(", ")), false);
+        }
     }
 }
 

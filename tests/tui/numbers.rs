@@ -198,8 +198,24 @@ impl Reader<'_> {
         let range = |seen: &std::ops::Range<usize>| [seen.start, seen.end - 1];
         let layout = app.layout().unwrap();
         let seen = layout.visible_rows(app);
+        let length = |axis: Option<usize>| axis.map_or(1, |axis| app.shape()[axis]);
         if app.view().name() == "largest" {
             expected.extend([seen.start + 1, seen.end, layout.rows]);
+        } else if app.view().name() == "overview" {
+            // How many are in a place follows from how many places there are, or nearly.
+            let sides =
+                [(length(Some(app.cut().rows)), layout.rows), (length(app.cut().columns), layout.columns)];
+            let line = self.line(area, area.y + 1).concat();
+            for (told, _) in line.match_indices(" each").filter_map(|(at, _)| {
+                let number = line[..at].rsplit(' ').next()?;
+                Some((number.parse::<usize>().ok()?, at))
+            }) {
+                let right = sides.iter().any(|&(length, places)| length.div_ceil(told) == places);
+                self.holds(right, &format!("{told} each"));
+                expected.push(told);
+            }
+        } else if ["heads", "histogram"].contains(&app.view().name()) {
+            // All there is, for these sources.
         } else {
             for (seen, count) in [(seen, layout.rows), (layout.visible_columns(app), layout.columns)] {
                 if seen.len() < count && !seen.is_empty() {
@@ -274,6 +290,86 @@ impl Reader<'_> {
         let selected = grid.cursor.1.to_string();
         self.holds(numbers.iter().any(|number| number.text == selected), "the selected column has its index");
         end
+    }
+
+    /// Below the last line of a view.
+    fn end(layout: &Layout, app: &App) -> u16 {
+        layout.area.y + u16::try_from(layout.lines(app)).unwrap()
+    }
+
+    /// Each panel has its head's number, and that of the kv head it reads.
+    fn heads(&self, layout: &Layout) -> u16 {
+        let (app, area) = (self.app, layout.area);
+        let sizes = app.outline().card.sizes();
+        let group = sizes.heads / sizes.kv_heads;
+        let axes = app.place().step.axes();
+        let head = axes.iter().position(|axis| matches!(axis, Axis::Head | Axis::KvHead)).unwrap();
+        layout.each_cell(app, |row, column, x, y| {
+            let at = app.view().index(app, (row, column)).unwrap()[head];
+            let told = read_text(&self.cells(area.x + x, area.y + y, layout.cell).concat());
+            let kv = if axes[head] == Axis::Head { vec![at, at / group] } else { vec![at] };
+            let right: Vec<String> = kv.iter().map(ToString::to_string).collect();
+            self.holds(
+                told == right[..told.len().min(right.len())] && !told.is_empty(),
+                &format!("head {told:?}"),
+            );
+            for down in 1..layout.tall.min(area.bottom().saturating_sub(area.y + y)) {
+                let line = self.cells(area.x + x, area.y + y + down, layout.cell).concat();
+                self.holds(read_text(&line).is_empty(), "a panel has no numbers");
+            }
+        });
+        Self::end(layout, app)
+    }
+
+    /// Some lines have the number of their first row, and the cursor's has its own.
+    fn overview(&self, layout: &Layout) -> u16 {
+        let (app, area) = (self.app, layout.area);
+        let down = app.cut().rows;
+        for row in layout.visible_rows(app) {
+            let line = self.cells(area.x, area.y + 1 + row as u16, area.width).concat();
+            let Some(number) = read_text(&line).first().cloned() else { continue };
+            let (number, length): (usize, usize) = (number.parse().unwrap(), app.shape()[down]);
+            let right = match row {
+                row if row == layout.cursor.0 => number == app.index()[down],
+                0 => number == 0,
+                row => number.is_multiple_of(row) && length.div_ceil((number / row).max(1)) == layout.rows,
+            };
+            self.holds(right, &format!("row {number} of line {row}"));
+        }
+        Self::end(layout, app) + 1
+    }
+
+    /// The bounds and the count of each bin, counted again.
+    fn histogram(&self, layout: &Layout) -> u16 {
+        let (app, area) = (self.app, layout.area);
+        let (cut, shape, mut index) = (app.cut(), app.shape(), app.index());
+        let tensor = app.tensor().unwrap();
+        let mut values = Vec::new();
+        for row in 0..shape[cut.rows] {
+            for column in 0..shape[cut.columns.unwrap()] {
+                (index[cut.rows], index[cut.columns.unwrap()]) = (row, column);
+                values.extend(tensor.get(&index).map(real).filter(|value| value.is_finite()));
+            }
+        }
+        let (low, high) = values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &value| {
+            (f64::min(low, value), f64::max(high, value))
+        });
+        let bins = if high > low { usize::from(area.height - 1).clamp(1, 40) } else { 1 };
+        let bin = |value: f64| (((value - low) / (high - low) * bins as f64) as usize).min(bins - 1);
+        let mut counts = vec![0; bins];
+        values.iter().for_each(|&value| counts[if high > low { bin(value) } else { 0 }] += 1);
+        let filled: Vec<usize> = (0..bins).filter(|&bin| counts[bin] > 0).collect();
+        for (down, row) in layout.visible_rows(app).enumerate() {
+            let told = read_text(&self.line(area, area.y + 1 + down as u16).concat());
+            let edge = |bin: usize| low + (high - low) * bin as f64 / bins as f64;
+            let at = filled[row];
+            let right = told.len() == 3
+                && is(&told[0], edge(at), false)
+                && is(&told[1], edge(at + 1), false)
+                && told[2] == counts[at].to_string();
+            self.holds(right, &format!("bin {at}: {told:?}, {} values from {}", counts[at], edge(at)));
+        }
+        Self::end(layout, app)
     }
 
     fn list(&self, list: &Layout, area: Rect) -> u16 {
@@ -391,8 +487,13 @@ impl Reader<'_> {
         if let Some(area) = panels.middle.filter(|_| !other) {
             self.heading(area);
             let layout = self.app.layout().unwrap();
-            let list = ["list", "largest"].contains(&self.app.view().name());
-            let from = if list { self.list(&layout, area) } else { self.grid(area, &layout) };
+            let from = match self.app.view().name() {
+                "list" | "largest" => self.list(&layout, area),
+                "heads" => self.heads(&layout),
+                "overview" => self.overview(&layout),
+                "histogram" => self.histogram(&layout),
+                _ => self.grid(area, &layout),
+            };
             self.foot(area, from);
         }
         if let Some(area) = panels.notes {
@@ -512,7 +613,7 @@ fn no_number_of_the_notes_the_help_or_the_go_to_line_is_cut() {
     for width in 60..=200 {
         stage.event(Event::Resize(width, 60));
         stage.keys("?");
-        assert!(matches!(stage.app.mode(), Mode::Help(_)));
+        assert!(matches!(stage.app.mode(), Mode::Help(..)));
         let screen = stage.screen();
         let buffer = stage.buffer();
         let corner = |corner: &str| (0..width).find(|&x| buffer[(x, 1)].symbol() == corner).unwrap();

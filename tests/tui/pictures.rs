@@ -63,13 +63,18 @@ fn colours(stage: &Stage) -> String {
 }
 
 /// The views, each with the step that it is looked at on and the keys that lead to it.
-const VIEWS: [(&str, &str, &str); 9] = [
+const VIEWS: [(&str, &str, &str); 14] = [
     ("list", "tokens", ""),
     ("ranked", "logits", ""),
     ("nucleus", "nucleus", ""),
     ("heatmap", "softmax", ""),
     ("heatmap-signed", "xq", ""),
     ("numbers", "masked_scores", "v"),
+    ("heads", "softmax", "3"),
+    ("heads-signed", "xq", "3"),
+    ("overview", "ffn_hidden", "3"),
+    ("histogram", "scores", "5"),
+    ("help-found", "softmax", "?mark"),
     ("notes", "softmax", "i"),
     ("help", "softmax", "?"),
     ("go-to", "softmax", "/so"),
@@ -102,6 +107,12 @@ fn heatmaps_without_colour_at_every_size() {
         for step in ["masked_scores", "xq"] {
             let stage = Stage::sized(step, (width, height), Depth::None);
             compare(&format!("{step}-no-colour-{width}x{height}"), &text(&stage));
+        }
+        for (view, step, key) in
+            [("heads", "masked_scores", "3"), ("overview", "xq", "4"), ("histogram", "xq", "5")]
+        {
+            let mut stage = Stage::sized(step, (width, height), Depth::None);
+            compare(&format!("{view}-no-colour-{width}x{height}"), &text(stage.keys(key)));
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What is true of every view: where its cells are, how one moves in them, what it asks for.
 
+use crossterm::event::KeyCode;
 use llama_trace::trace::{Address, Query, Step};
 use llama_trace::tui::OpenAt;
 use llama_trace::tui::open::open;
@@ -48,7 +49,7 @@ fn every_step_has_a_view_and_every_view_a_step_a_name_of_its_own_and_three_lines
     stage.keys("?");
     for _ in 0..100 {
         help += &stage.screen();
-        stage.keys("j");
+        stage.key(KeyCode::Down);
     }
     for (i, view) in VIEWS.iter().enumerate() {
         assert!(steps.iter().any(|&step| view.fits(step)), "{}", view.name());

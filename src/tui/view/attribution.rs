@@ -99,7 +99,7 @@ impl View for Parts {
         let cursor = (app.cell.0.min(rows - 1), app.cell.1.min(columns - 1));
         let cell = grid::coloured(body.width.saturating_sub(LABEL), columns);
         let footer = (LISTED + 2).min(body.height.saturating_sub(1 + 4));
-        Layout { area: body, rows, columns, cursor, cell, label: LABEL, header: 1, footer }
+        Layout { area: body, rows, columns, cursor, cell, tall: 1, label: LABEL, header: 1, footer }
     }
 
     fn index(&self, _: &App, _: (usize, usize)) -> Option<Vec<usize>> {

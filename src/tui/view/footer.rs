@@ -64,7 +64,12 @@ impl Widget for Footer<'_> {
                 ("?".to_owned(), "help"),
             ],
             Mode::Walk => fitting(area.width.into()),
-            Mode::Help(_) => vec![("↑ ↓".to_owned(), "scroll"), ("Esc".to_owned(), "close")],
+            Mode::Help(..) => vec![
+                ("↑ ↓".to_owned(), "scroll"),
+                ("a word".to_owned(), "finds"),
+                ("Esc".to_owned(), "close"),
+            ],
+            Mode::Mark | Mode::Return => vec![("a letter".to_owned(), ""), ("Esc".to_owned(), "cancel")],
             Mode::Goto(_) => vec![
                 ("↑ ↓".to_owned(), "choose"),
                 ("Tab".to_owned(), "complete"),

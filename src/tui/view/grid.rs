@@ -47,7 +47,7 @@ pub fn layout(app: &App, body: Rect, cell: impl Fn(u16, usize) -> u16) -> Layout
         }
     };
     let cursor = (index[rows_at], index[columns_at]);
-    Layout { area: body, rows, columns, cursor, cell, label, header: 1 + tokens, footer: 0 }
+    Layout { area: body, rows, columns, cursor, cell, tall: 1, label, header: 1 + tokens, footer: 0 }
 }
 
 /// The width of a cell of a heatmap.

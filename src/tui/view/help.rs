@@ -6,19 +6,22 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Widget};
 
-use super::super::action::{BINDINGS, Group};
+use super::super::action::{BINDINGS, Binding, Group};
 use super::super::text;
 use super::super::theme::Theme;
+use super::kind::View;
 use super::paint::{clear, put_line};
 use super::views::VIEWS;
 
 /// The help screen.
 #[derive(Debug)]
-pub struct Help {
+pub struct Help<'a> {
     /// Its colours.
     pub theme: Theme,
     /// The first line on the screen.
     pub line: usize,
+    /// What is looked for; all of it where that is nothing.
+    pub wanted: &'a str,
 }
 
 const KEYS: usize = 14;
@@ -36,11 +39,20 @@ fn inner(area: Rect) -> Rect {
     Rect { x: place.x + place.width.min(2), y: place.y + place.height.min(1), width, height }
 }
 
-fn lines(theme: Theme, width: usize) -> Vec<Line<'static>> {
+/// Every line of the help screen that has to do with `wanted`.
+fn lines(theme: Theme, width: usize, wanted: &str) -> Vec<Line<'static>> {
+    let wanted = wanted.to_lowercase();
+    let is_wanted = |texts: &[&str]| texts.iter().any(|text| text.to_lowercase().contains(&wanted));
     let mut lines = Vec::new();
     for group in Group::ALL {
+        let found = |binding: &&Binding| {
+            binding.group == group && is_wanted(&[group.title(), binding.help, &binding.labels()])
+        };
+        if !BINDINGS.iter().any(|binding| found(&binding)) {
+            continue;
+        }
         lines.push(Line::styled(group.title(), theme.heading(false)));
-        for binding in BINDINGS.iter().filter(|binding| binding.group == group) {
+        for binding in BINDINGS.iter().filter(found) {
             let words = text::wrap(binding.help, width.saturating_sub(KEYS));
             for (i, words) in words.into_iter().enumerate() {
                 let keys = if i == 0 { binding.labels() } else { String::new() };
@@ -50,43 +62,54 @@ fn lines(theme: Theme, width: usize) -> Vec<Line<'static>> {
         }
         lines.push(Line::default());
     }
-    lines.push(Line::styled("Views", theme.heading(false)));
-    for view in VIEWS {
+    let found = |view: &&&dyn View| is_wanted(&["Views", view.name(), &view.hint().join(" ")]);
+    if VIEWS.iter().any(|view| found(&view)) {
+        lines.push(Line::styled("Views", theme.heading(false)));
+    }
+    for view in VIEWS.iter().filter(found) {
         let mut name = view.name();
         for line in view.hint().into_iter().flat_map(|line| text::wrap(line, width.saturating_sub(KEYS))) {
             let name = std::mem::take(&mut name);
             lines.push(Line::from(vec![Span::styled(text::left(name, KEYS), theme.key()), line.into()]));
         }
     }
-    lines.push(Line::default());
-    lines.push(Line::styled("The mouse", theme.heading(false)));
     let mouse = "A click selects a step, a cell or a token; the wheel scrolls what it is over. \
                  Shift selects text, as in any terminal.";
-    lines.extend(text::wrap(mouse, width).into_iter().map(Line::from));
-    lines.push(Line::default());
-    lines.push(Line::styled("On the screen", theme.heading(false)));
     let screen = "␣ is a space in a token. ▸ ▾ are closed and open parts of the outline; slanted steps are views \
                   of the step they come from. In a heatmap [ ] is the cursor, · is exactly 0, a - is \
                   below 0, -∞ is -inf (masked), ?? is no number, and ▲ or ▼ is beyond the last colour; the line \
                   below it says what the colours, or the shades and signs, stand for, and how many values are \
                   beyond.";
-    lines.extend(text::wrap(screen, width).into_iter().map(Line::from));
+    for (title, words) in [("The mouse", mouse), ("On the screen", screen)] {
+        if is_wanted(&[title, words]) {
+            lines.push(Line::default());
+            lines.push(Line::styled(title, theme.heading(false)));
+            lines.extend(text::wrap(words, width).into_iter().map(Line::from));
+        }
+    }
+    if lines.is_empty() {
+        lines.push(Line::from("nothing here has to do with it; Backspace takes a letter back"));
+    }
     lines
 }
 
 /// The furthest that the help screen scrolls on a screen of this size.
-pub fn last_line(size: Rect, theme: Theme) -> usize {
+pub fn last_line(size: Rect, theme: Theme, wanted: &str) -> usize {
     let inner = inner(size);
-    lines(theme, inner.width.into()).len().saturating_sub(inner.height.into())
+    lines(theme, inner.width.into(), wanted).len().saturating_sub(inner.height.into())
 }
 
-impl Widget for Help {
+impl Widget for Help<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let place = place(area);
         clear(buf, place);
-        Block::bordered().title(" help ").border_style(self.theme.dim()).render(place, buf);
+        let title = match self.wanted {
+            "" => " help · type to find ".to_owned(),
+            wanted => format!(" help · {} ", text::cut(&text::visible(wanted), 40)),
+        };
+        Block::bordered().title(title).border_style(self.theme.dim()).render(place, buf);
         let inner = inner(area);
-        let lines = lines(self.theme, inner.width.into());
+        let lines = lines(self.theme, inner.width.into(), self.wanted);
         for (y, line) in lines.iter().skip(self.line).take(inner.height.into()).enumerate() {
             put_line(buf, inner, y as u16, line);
         }

@@ -25,6 +25,11 @@ pub trait View: fmt::Debug + Sync {
     /// Whether it can show `step`.
     fn fits(&self, step: Step) -> bool;
 
+    /// Whether it shows more than the slice that is held, so that one scale must do for all.
+    fn spans_all(&self) -> bool {
+        false
+    }
+
     /// Where its cells are in `body`.
     fn layout(&self, app: &App, body: Rect) -> Layout;
 

@@ -20,6 +20,8 @@ pub struct Layout {
     pub cursor: (usize, usize),
     /// Terminal columns of one cell.
     pub cell: u16,
+    /// Lines of one cell.
+    pub tall: u16,
     /// Terminal columns before the first cell.
     pub label: u16,
     /// Lines above the first cell.
@@ -31,7 +33,7 @@ pub struct Layout {
 impl Layout {
     /// How many rows fit.
     pub fn rows_seen(&self) -> usize {
-        usize::from(self.area.height.saturating_sub(self.header + self.footer))
+        usize::from(self.area.height.saturating_sub(self.header + self.footer) / self.tall.max(1))
     }
 
     /// How many columns fit.
@@ -53,13 +55,13 @@ impl Layout {
 
     /// How many lines it takes, labels included.
     pub fn lines(&self, app: &App) -> usize {
-        usize::from(self.header + self.footer) + self.visible_rows(app).len()
+        usize::from(self.header + self.footer) + self.visible_rows(app).len() * usize::from(self.tall)
     }
 
     /// The row and column at a place of the screen.
     pub fn cell_at(&self, app: &App, x: u16, y: u16) -> Option<(usize, usize)> {
         let right = x.checked_sub(self.area.x + self.label)? / self.cell.max(1);
-        let down = y.checked_sub(self.area.y + self.header)?;
+        let down = y.checked_sub(self.area.y + self.header)? / self.tall.max(1);
         let row = self.visible_rows(app).nth(down.into())?;
         Some((row, self.visible_columns(app).nth(right.into())?))
     }
@@ -68,7 +70,12 @@ impl Layout {
     pub fn each_cell(&self, app: &App, mut draw: impl FnMut(usize, usize, u16, u16)) {
         for (down, row) in self.visible_rows(app).enumerate() {
             for (right, column) in self.visible_columns(app).enumerate() {
-                draw(row, column, self.label + right as u16 * self.cell, self.header + down as u16);
+                draw(
+                    row,
+                    column,
+                    self.label + right as u16 * self.cell,
+                    self.header + down as u16 * self.tall,
+                );
             }
         }
     }

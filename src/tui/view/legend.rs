@@ -94,7 +94,7 @@ pub fn ramp(app: &App, foot: Rect, buf: &mut Buffer) {
 /// What the colours span, in words.
 fn scale_name(app: &App, span: Span) -> String {
     let within = app.answers.spread(app.span_part()).map(|spread| spread.beyond_deviations);
-    match (app.scale, app.cut().held) {
+    match (app.scale(), app.cut().held) {
         (Scale::Slice, Some(held)) => format!("this {}", labels::name(app.place().step.axes()[held])),
         (Scale::Slice | Scale::Tensor, _) => "all values".to_owned(),
         (Scale::Deviations, _) if span.clipped > 0 => "±3 std".to_owned(),

@@ -79,7 +79,7 @@ impl View for Lens {
         let label = 6 + labels::digits(rows) as u16 + 1;
         // On a low screen the cells come first.
         let footer = BELOW.min(body.height.saturating_sub(2 + 3));
-        Layout { area: body, rows, columns, cursor, cell: CELL, label, header: 2, footer }
+        Layout { area: body, rows, columns, cursor, cell: CELL, tall: 1, label, header: 2, footer }
     }
 
     fn index(&self, app: &App, (layer, token): (usize, usize)) -> Option<Vec<usize>> {

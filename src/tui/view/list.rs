@@ -141,7 +141,7 @@ impl View for Largest {
 /// A line a row, below one of headings.
 fn lines(area: Rect, rows: usize, at: usize, footer: u16) -> Layout {
     let cursor = (at.min(rows.saturating_sub(1)), 0);
-    Layout { area, rows, columns: 1, cursor, cell: area.width, label: 0, header: 1, footer }
+    Layout { area, rows, columns: 1, cursor, cell: area.width, tall: 1, label: 0, header: 1, footer }
 }
 
 /// Draws the rows of `view`; those that are ranked have their rank before them.

@@ -21,8 +21,11 @@ pub mod foot;
 pub mod footer;
 pub mod goto;
 pub mod grid;
+mod halves;
+pub mod heads;
 pub mod heatmap;
 pub mod help;
+pub mod histogram;
 pub mod kind;
 pub mod labels;
 pub mod layout;
@@ -33,6 +36,7 @@ pub mod markdown;
 pub mod notes;
 pub mod numbers;
 pub mod outline;
+pub mod overview;
 pub mod paint;
 pub mod tensor;
 pub mod title;
@@ -103,10 +107,13 @@ impl Panels {
             140..180 => (32, 46),
             _ => (34, 62),
         };
+        // A panel that has the whole screen is as on a narrow one.
+        let (outline_width, notes_width) = if app.zoomed { (0, 0) } else { (outline_width, notes_width) };
         // Where a derivation is open it has the room of the notes, and more; or a part of the tensor's.
         let open = app.derivation().is_some() && app.focus != Focus::Notes;
         let beside = (width - outline_width).saturating_sub(2 + TENSOR);
         let derivation_width = match beside {
+            _ if app.zoomed => 0,
             0..DERIVATION => 0,
             _ => ((width - outline_width) * 9 / 20).clamp(DERIVATION, beside),
         };
@@ -144,7 +151,7 @@ impl Panels {
             (panels.middle, panels.compared) = halves(middle);
         }
         if let Some(middle) = panels.middle.filter(|_| open && notes_width == 0) {
-            (panels.middle, panels.derivation) = under(middle, app.focus);
+            (panels.middle, panels.derivation) = under(middle, app.focus, app.zoomed);
         }
         panels
     }
@@ -167,10 +174,10 @@ fn halves(middle: Rect) -> (Option<Rect>, Option<Rect>) {
 }
 
 /// The tensor and, below a rule, the derivation; where there is no room for both, the one that has the arrow keys.
-fn under(middle: Rect, focus: Focus) -> (Option<Rect>, Option<Rect>) {
+fn under(middle: Rect, focus: Focus, zoomed: bool) -> (Option<Rect>, Option<Rect>) {
     let tensor = (middle.height * 2 / 5).max(TOP);
     match focus {
-        _ if middle.height >= BOTH => {
+        _ if middle.height >= BOTH && !zoomed => {
             let top = Rect { height: tensor, ..middle };
             let y = top.bottom() + 1;
             (Some(top), Some(Rect { y, height: middle.bottom() - y, ..middle }))
@@ -205,8 +212,10 @@ impl Widget for &App {
         draw(panels.notes, &|area, buf| notes::Notes(self).render(area, buf));
         draw(panels.footer, &|area, buf| footer::Footer(self).render(area, buf));
         match &self.mode {
-            Mode::Walk => {}
-            Mode::Help(line) => help::Help { theme: self.theme, line: *line }.render(area, buf),
+            Mode::Walk | Mode::Mark | Mode::Return => {}
+            Mode::Help(line, wanted) => {
+                help::Help { theme: self.theme, line: *line, wanted }.render(area, buf);
+            }
             Mode::Goto(line) => goto::GotoPopup { app: self, line }.render(area, buf),
         }
         if self.message.is_some() {

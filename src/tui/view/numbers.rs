@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use crate::trace::frame::Number;
-use crate::trace::{Part, Query, Stage, Step};
+use crate::trace::{Part, Query, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;
@@ -54,13 +54,7 @@ impl View for Numbers {
     }
 
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
-        // The view that comes next is another one over a vocabulary.
-        let next = match app.place().step {
-            step if step.over_vocabulary() => "v lists the largest first",
-            Step::Stage(Stage::FfnResidual) => "v shows what the model would answer here",
-            _ => "v shows these numbers as colours",
-        };
-        put(buf, foot, 0, 0, next, app.theme.dim());
+        put(buf, foot, 0, 0, &format!("v: {}", app.next_view().name()), app.theme.dim());
     }
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {

@@ -5,6 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::widgets::Widget;
 
 use crate::error::printable;
+use crate::trace::manifest::Drawing;
 use crate::trace::{Run, Status};
 
 use super::super::app::{App, Focus};
@@ -65,6 +66,7 @@ impl Widget for Title<'_> {
             Status::Idle => vec![
                 Piece::words(format!(" {name}"), strong),
                 Piece::whole(format!("  {} · {}", card.backend, card.precision.name()), theme.dim()).rank(1),
+                Piece::forms(drawing(app), theme.dim()).rank(4),
             ],
         };
         let room = Rect { width: area.width.saturating_sub(taken as u16 + 1), ..area };
@@ -73,6 +75,23 @@ impl Widget for Title<'_> {
             x + put(buf, area, x, 0, content, *style)
         });
     }
+}
+
+/// How tokens are drawn: " · temperature 0.8 top-k 40 top-p 0.9 seed 7". Where the likeliest is taken, nothing else
+/// counts.
+fn drawing(app: &App) -> Vec<String> {
+    let Some(drawing) = app.drawing else { return vec![String::new()] };
+    let Drawing { temperature, top_k, top_p, seed, .. } = drawing;
+    if temperature == 0.0 {
+        return vec![" · temperature 0".to_owned(), String::new()];
+    }
+    let k = |name: &str| if top_k > 0 { format!(" {name} {top_k}") } else { String::new() };
+    let p = |name: &str| if top_p < 1.0 { format!(" {name} {top_p}") } else { String::new() };
+    vec![
+        format!(" · temperature {temperature}{}{} seed {seed}", k("top-k"), p("top-p")),
+        format!(" · T {temperature}{}{} s {seed}", k("k"), p("p")),
+        String::new(),
+    ]
 }
 
 /// The rules: one below the tokens, with the panels' names, and one between each two panels.

@@ -3,14 +3,18 @@
 use crate::trace::Step;
 
 use super::attribution::Parts;
+use super::heads::Heads;
 use super::heatmap::Heatmap;
+use super::histogram::Histogram;
 use super::kind::View;
 use super::lens::Lens;
 use super::list::{Largest, List};
 use super::numbers::Numbers;
+use super::overview::Overview;
 
 /// All views, in the order in which `v` goes through those that fit.
-pub static VIEWS: &[&dyn View] = &[&Heatmap, &Numbers, &List, &Largest, &Lens, &Parts];
+pub static VIEWS: &[&dyn View] =
+    &[&Heatmap, &Numbers, &List, &Largest, &Lens, &Parts, &Heads, &Overview, &Histogram];
 
 /// The views that can show `step`.
 pub fn fitting(step: Step) -> impl Iterator<Item = &'static dyn View> {

@@ -1,0 +1,174 @@
+//! Many values in little room: where there are colours two of them stand in a character, one above the other. Where
+//! there is no room for each, the one furthest from 0 stands for its neighbours, so that no extreme is lost.
+
+use std::ops::Range;
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Style};
+
+use crate::trace::Region;
+
+use super::super::app::App;
+use super::super::plane::Plane;
+use super::super::theme::{Depth, Span};
+use super::paint::put;
+
+/// The most values that one look at a tensor takes; of more the rows around the cursor.
+pub(super) const MOST: usize = 1 << 20;
+
+/// A matrix on a raster: which of its rows are looked at, and how many of them and of its columns one place stands
+/// for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Raster {
+    pub(super) rows: Range<usize>,
+    pub(super) columns: Range<usize>,
+    /// Rows and columns of the matrix in a character.
+    pub(super) each: (usize, usize),
+    /// Characters down and across.
+    pub(super) places: (usize, usize),
+}
+
+/// The rows around `at` that are looked at together, of `rows` with so many values each: `most` values or one row.
+pub(super) fn window(at: usize, rows: usize, values: usize, most: usize) -> Range<usize> {
+    let room = (most / values.max(1)).max(1);
+    let start = at / room * room;
+    start.min(rows)..(start + room).min(rows)
+}
+
+impl Raster {
+    /// Fits these rows and columns into `room` lines and columns of characters.
+    pub(super) fn new(app: &App, rows: Range<usize>, columns: Range<usize>, room: (usize, usize)) -> Self {
+        let high = if coloured(app) { 2 } else { 1 };
+        let down = rows.len().div_ceil(room.0.max(1) * high).max(1) * high;
+        let across = columns.len().div_ceil(room.1.max(1)).max(1);
+        let places = (rows.len().div_ceil(down), columns.len().div_ceil(across));
+        Self { rows, columns, each: (down, across), places }
+    }
+
+    /// The place that a row and a column are in.
+    pub(super) fn place_of(&self, row: usize, column: usize) -> (usize, usize) {
+        let down = row.saturating_sub(self.rows.start) / self.each.0;
+        let across = column.saturating_sub(self.columns.start) / self.each.1;
+        (down.min(self.places.0.saturating_sub(1)), across.min(self.places.1.saturating_sub(1)))
+    }
+
+    /// The rows and columns of a place.
+    pub(super) fn cell(&self, place: (usize, usize)) -> (Range<usize>, Range<usize>) {
+        let part = |at: usize, each: usize, all: &Range<usize>| {
+            let start = (all.start + at * each).min(all.end);
+            start..(start + each).min(all.end)
+        };
+        (part(place.0, self.each.0, &self.rows), part(place.1, self.each.1, &self.columns))
+    }
+
+    /// Draws it at the upper left of `area`.
+    pub(super) fn draw(&self, app: &App, span: Span, plane: &Plane<'_>, area: Rect, buf: &mut Buffer) {
+        let value = |row, column| plane.get(row, column);
+        for down in 0..self.places.0 {
+            for across in 0..self.places.1 {
+                let (rows, columns) = self.cell((down, across));
+                let (symbol, style) = if coloured(app) {
+                    let middle = rows.start + self.each.0 / 2;
+                    let half = |rows: Range<usize>| {
+                        furthest(rows, columns.clone(), &value).map(|(_, _, value)| value)
+                    };
+                    halves(
+                        app,
+                        span,
+                        half(rows.start..middle.min(rows.end)),
+                        half(middle.min(rows.end)..rows.end),
+                    )
+                } else {
+                    shade(app, span, furthest(rows, columns, &value).map(|(_, _, value)| value))
+                };
+                put(buf, area, across as u16, down as u16, symbol, style);
+            }
+        }
+    }
+}
+
+fn coloured(app: &App) -> bool {
+    app.theme.depth() > Depth::Ansi
+}
+
+/// The value that is furthest from 0, with its row and column. What is no number comes before all, and what is masked
+/// after all; of equals the first.
+pub(super) fn furthest(
+    rows: Range<usize>,
+    columns: Range<usize>,
+    value: impl Fn(usize, usize) -> Option<f64>,
+) -> Option<(usize, usize, f64)> {
+    let size = |value: f64| match value {
+        value if value.is_nan() => f64::INFINITY,
+        f64::NEG_INFINITY => -1.0,
+        value => value.abs(),
+    };
+    let mut best: Option<(usize, usize, f64)> = None;
+    for row in rows {
+        for column in columns.clone() {
+            let Some(value) = value(row, column) else { continue };
+            if best.is_none_or(|(_, _, other)| size(value) > size(other)) {
+                best = Some((row, column, value));
+            }
+        }
+    }
+    best
+}
+
+/// The colour of a value; none of exactly 0, where the ground shows, and of one that is not there.
+fn colour(app: &App, span: Span, value: Option<f64>) -> Option<Color> {
+    let value = value?;
+    let cell = app.theme.cell(value, span);
+    match value {
+        0.0 => None,
+        value if value.is_finite() => cell.style.bg,
+        value if value.is_nan() => Some(Color::Magenta),
+        _ => Some(Color::DarkGray),
+    }
+}
+
+fn halves(app: &App, span: Span, upper: Option<f64>, lower: Option<f64>) -> (&'static str, Style) {
+    match (colour(app, span, upper), colour(app, span, lower)) {
+        (None, None) => (" ", Style::new()),
+        (Some(upper), None) => ("▀", Style::new().fg(upper)),
+        (None, Some(lower)) => ("▄", Style::new().fg(lower)),
+        (Some(upper), Some(lower)) => ("▀", Style::new().fg(upper).bg(lower)),
+    }
+}
+
+/// A character for a value: one for each quarter of its size, others below 0.
+fn shade(app: &App, span: Span, value: Option<f64>) -> (&'static str, Style) {
+    const BELOW: [&str; 5] = ["-", "-", "=", "≡", "≣"];
+    let Some(value) = value else { return (" ", Style::new()) };
+    let cell = app.theme.cell(value, span);
+    let level = (span.share(value).abs() * 4.0).ceil() as usize;
+    let symbol = match value {
+        0.0 => "·",
+        value if value.is_nan() => "?",
+        value if value.is_infinite() => "∞",
+        value if value < 0.0 => BELOW[level.min(4)],
+        _ => ["░", "░", "▒", "▓", "█"][level.min(4)],
+    };
+    (symbol, cell.style)
+}
+
+/// What the marks of [`Raster::draw`] mean.
+pub(super) fn marks(app: &App, positive: bool) -> &'static str {
+    match (coloured(app), positive) {
+        (true, _) => "nothing: 0 · grey: masked",
+        (false, true) => "·: 0 · ░▒▓█: more and more",
+        (false, false) => "·: 0 · ░▒▓█: above · -=≡≣: below · ∞: masked",
+    }
+}
+
+/// The slice of the current step that is held, with these of its rows and all columns, in the axes of its step.
+pub(super) fn slice(app: &App, rows: Range<usize>) -> Region {
+    let (cut, shape) = (app.cut(), app.shape());
+    let mut region: Vec<_> = app.index().iter().map(|&index| index..index + 1).collect();
+    region[cut.rows] = rows;
+    if let Some(columns) = cut.columns {
+        region[columns] = 0..shape[columns];
+    }
+    Region(region)
+}

@@ -1,0 +1,175 @@
+//! All heads of a layer side by side, small.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
+use crate::trace::{Axis, Part, Query, Region, Step};
+
+use super::super::app::App;
+use super::super::fit::Piece;
+use super::super::plane::Plane;
+use super::halves::{self, Raster};
+use super::kind::{self, View};
+use super::layout::Layout;
+use super::legend;
+use super::paint::put;
+
+/// Columns and lines of a panel, the space between two and the head's name included.
+const NARROWEST: u16 = 10;
+const WIDEST: u16 = 42;
+const LOWEST: u16 = 5;
+
+/// Every head of the current step as a small heatmap.
+#[derive(Debug)]
+pub struct Heads;
+
+/// The axis that has a panel for each index, and the two that go down and across in each.
+fn axes_of(step: Step) -> Option<(usize, usize, usize)> {
+    let axes = step.axes();
+    let head = axes.iter().position(|axis| matches!(axis, Axis::Head | Axis::KvHead))?;
+    let mut others = (0..axes.len()).filter(|&axis| axis != head);
+    Some((head, others.next()?, others.next()?))
+}
+
+impl Heads {
+    /// The rows that every panel shows.
+    fn rows(app: &App, (head, down, across): (usize, usize, usize)) -> std::ops::Range<usize> {
+        let shape = app.shape();
+        halves::window(app.index()[down], shape[down], shape[across] * shape[head], halves::MOST)
+    }
+}
+
+impl View for Heads {
+    fn name(&self) -> &'static str {
+        "heads"
+    }
+
+    fn hint(&self) -> [&'static str; 3] {
+        [
+            "All heads of the layer at once, each a small heatmap; heads that share a kv head have its number.",
+            "A line along the diagonal looks a fixed number of tokens back, a bright first column looks at the start.",
+            "Arrows and [ ] choose a head; 1 shows it large.",
+        ]
+    }
+
+    fn fits(&self, step: Step) -> bool {
+        axes_of(step).is_some()
+    }
+
+    fn spans_all(&self) -> bool {
+        true
+    }
+
+    fn layout(&self, app: &App, body: Rect) -> Layout {
+        let shape = app.shape();
+        let (head, down, across) = axes_of(app.place().step).unwrap_or((0, 0, 0));
+        let heads = shape[head].max(1);
+        let lines = Self::rows(app, (head, down, across)).len().div_ceil(2);
+        // As large as there is room for, and no larger than the values need.
+        let mut best = (1, NARROWEST, LOWEST);
+        for columns in 1..=heads.min(usize::from(body.width / NARROWEST).max(1)) {
+            // Every place has a head.
+            if !heads.is_multiple_of(columns) {
+                continue;
+            }
+            let rows = heads / columns;
+            let wide = (body.width / columns as u16).min(WIDEST).min(shape[across].max(7) as u16 + 2);
+            let high = (body.height.saturating_sub(1) / rows as u16).min(lines as u16 + 2);
+            let area = |wide: u16, high: u16| u32::from(wide) * u32::from(high);
+            if high >= LOWEST.min(lines as u16 + 2) && area(wide, high) >= area(best.1, best.2)
+                || columns == 1
+            {
+                best = (columns, wide.max(2), high.max(2));
+            }
+        }
+        let (columns, cell, tall) = best;
+        let at = app.index()[head];
+        let cursor = (at / columns, at % columns);
+        let rows = heads / columns;
+        Layout { area: body, rows, columns, cursor, cell, tall, label: 0, header: 1, footer: 0 }
+    }
+
+    fn index(&self, app: &App, cell: (usize, usize)) -> Option<Vec<usize>> {
+        let (head, _, _) = axes_of(app.place().step)?;
+        let at = cell.0 * app.layout()?.columns + cell.1;
+        let mut index = app.index();
+        (at < app.shape()[head]).then(|| {
+            index[head] = at;
+            index
+        })
+    }
+
+    fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
+        let (site, shape) = (app.place().site(), app.shape());
+        let Some((head, down, across)) = axes_of(app.place().step) else { return Vec::new() };
+        let mut region = vec![0..0; 3];
+        let seen = layout.visible_rows(app);
+        region[head] = seen.start * layout.columns..(seen.end * layout.columns).min(shape[head]);
+        region[down] = Self::rows(app, (head, down, across));
+        region[across] = 0..shape[across];
+        // Before it has settled, the cursor may be elsewhere.
+        if !region[head].contains(&app.index()[head]) {
+            region[head] = 0..shape[head];
+        }
+        let block = Query::Block(site, kind::in_stage(app, Region(region)));
+        let spreads = [Part::whole(site), app.span_part()].map(Query::Spread);
+        [block].into_iter().chain(spreads).collect()
+    }
+
+    fn caption(&self, app: &App, _: &Layout) -> Vec<Piece> {
+        let dim = app.theme.dim();
+        let Some(axes) = axes_of(app.place().step) else { return Vec::new() };
+        let (rows, all) = (Self::rows(app, axes), app.shape()[axes.1]);
+        let mut pieces = vec![Piece::whole("among all heads", dim)];
+        if rows.len() < all {
+            pieces.push(
+                Piece::whole(format!(", rows {}-{}", rows.start, rows.end.saturating_sub(1)), dim).rank(1),
+            );
+        }
+        pieces
+    }
+
+    fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
+        legend::ramp(app, foot, buf);
+    }
+
+    fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
+        let (Some(tensor), Some(axes)) = (app.tensor(), axes_of(app.place().step)) else { return };
+        let ((head, down, across), theme, group) = (axes, app.theme, app.selected.group());
+        let (rows, shape, index) = (Self::rows(app, axes), app.shape(), app.index());
+        let room = (usize::from(layout.tall) - 1, usize::from(layout.cell) - 1);
+        let raster = Raster::new(app, rows, 0..shape[across], (room.0.saturating_sub(1).max(1), room.1));
+        let span = app.span();
+        let words = match layout.rows_seen() < layout.rows {
+            true => "arrows go on to the heads below",
+            false => "every head",
+        };
+        let words = format!("{words} · {}", halves::marks(app, tensor.is_positive()));
+        put(buf, layout.area, 0, 0, &words, theme.dim());
+        layout.each_cell(app, |row, column, x, y| {
+            let at = row * layout.columns + column;
+            if at >= shape[head] {
+                return;
+            }
+            let kv = match app.place().step.axes()[head] {
+                Axis::Head if group > 1 => format!(" kv {}", at / group),
+                _ => String::new(),
+            };
+            let chosen = (row, column) == layout.cursor;
+            let style = if chosen { theme.current() } else { theme.strong() };
+            let mark = if chosen { "▸" } else { " " };
+            let place =
+                Rect { x: layout.area.x + x, y: layout.area.y + y, width: layout.cell, height: layout.tall };
+            let place = place.intersection(layout.area);
+            put(buf, place, 0, 0, &format!("{mark}{at}"), style);
+            put(buf, place, 2 + at.to_string().len() as u16, 0, &kv, theme.dim());
+            let mut index = index.clone();
+            index[head] = at;
+            let plane = Plane::new(&tensor, &index, (down, Some(across)), &raster.rows, &raster.columns);
+            if let (Some(plane), Some(span)) = (plane, span) {
+                let inner = Rect { y: place.y + 1, height: place.height.saturating_sub(1), ..place };
+                raster.draw(app, span, &plane, inner, buf);
+            }
+        });
+    }
+}
