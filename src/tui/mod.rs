@@ -26,6 +26,7 @@ pub mod plane;
 pub mod runs;
 mod screen;
 mod seek;
+mod seeking;
 pub mod slice;
 pub mod still;
 mod sync;
@@ -33,6 +34,7 @@ pub mod tensor;
 pub mod terminal;
 pub mod text;
 pub mod theme;
+mod travel;
 pub mod update;
 pub mod view;
 

@@ -7,13 +7,13 @@ use super::app::{App, Focus, GotoLine, Mode, Scale};
 use super::comparing;
 use super::explaining;
 use super::goto::{self, Target};
-use super::history::{self, Spot};
 use super::marks;
 use super::mouse;
 use super::moving::{layer, move_cursor, pass, sequence, slice, step};
-use super::seek;
+use super::seeking;
 use super::slice::Cut;
 use super::text;
+use super::travel;
 use super::view;
 use super::view::kind::View;
 use super::view::views;
@@ -55,7 +55,7 @@ pub fn update(app: &mut App, action: Action) -> Effect {
         app.settle();
         return Effect::None;
     }
-    let was = Spot::of(app);
+    let was = travel::here(app);
     app.message = None;
     app.opens_at = None;
     // Whoever goes elsewhere does not wait for what was looked for.
@@ -74,7 +74,7 @@ pub fn update(app: &mut App, action: Action) -> Effect {
             type_goto(app, line, action)
         }
     };
-    history::keep(app, was, done);
+    travel::keep(app, was, done);
     app.settle();
     effect
 }
@@ -208,10 +208,10 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         }
         Action::Goto => app.mode = Mode::Goto(GotoLine::default()),
         Action::Help => app.mode = Mode::Help(0, String::new()),
-        Action::Earlier => return history::earlier(app),
-        Action::Later => return history::later(app),
-        Action::LargestInRow => seek::row(app),
-        Action::LargestOfAll => seek::tensor(app),
+        Action::Earlier => return open(travel::earlier(app)),
+        Action::Later => return open(travel::later(app)),
+        Action::LargestInRow => seeking::row(app),
+        Action::LargestOfAll => seeking::tensor(app),
         Action::Mark => {
             app.say("a letter marks this place; Esc leaves it", false);
             app.mode = Mode::Mark;
@@ -248,6 +248,11 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         | Action::Submit => {}
     }
     Effect::None
+}
+
+/// Opens what is in another run or sequence.
+fn open(other: Option<(Run, Address)>) -> Effect {
+    other.map_or(Effect::None, |(run, address)| Effect::Open(run, address))
 }
 
 /// The letter that marks this place.
