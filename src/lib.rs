@@ -6,7 +6,7 @@
 //!                         ▲             │ probe.record(site, values)                    │
 //!                         └─────────────┼────────────────────────────────────────────────┘
 //!                                       ▼
-//!                                     trace ─▶ tui · log · export
+//!                                     trace ─▶ tui · log · export · record · diff
 //! ```
 //!
 //! The recorded run and the fast run are one function, [`model::forward::forward`]: a [`trace::Probe`] is
@@ -21,6 +21,7 @@
 //! | how models come from the Hugging Face hub | [`hub`] |
 //! | where operations run | [`backend`] |
 //! | how Ctrl-C reaches them | [`stop`] |
+//! | how a run becomes a file, and is read back | [`record`] |
 //! | how a viewer gets its frames | [`replay`] |
 //! | by which rule each number follows from others | [`explain`] |
 //! | how the program proves that it is right | [`check`] |
@@ -39,7 +40,8 @@
 //! | an operation's kernel for a second device | `backend/<device>/`: the function of [`backend::Backend`] with the operation's name. A fused one replaces a default body; where the sums have another order than in [`ops`], `keeps_order` says so. Nothing else names the operation |
 //!
 //! Modules import only what stands above them: error, stop, config ← ops ← backend ← model ← generate ← cli;
-//! stop imports error only, trace error and config, explain trace and ops, and tui imports trace, picture (which
+//! stop imports error only, trace error and config, record trace and files, explain trace and ops, and tui imports trace,
+//! picture (which
 //! knows a screen's cells and nothing else), and nothing that computes. check imports all that runs a model, and knows
 //! no file; diff imports check. checkpoint and
 //! tokenizer read with the same care, by files, and know nothing of each other. hub imports checkpoint, which knows

@@ -26,6 +26,8 @@ mod stop;
 mod target;
 #[path = "cli/threads.rs"]
 mod threads;
+#[path = "cli/trace.rs"]
+mod trace;
 
 use std::fs;
 use std::path::Path;

@@ -15,6 +15,9 @@ mod frames;
 #[cfg(target_os = "linux")]
 #[path = "hostile/random.rs"]
 mod random;
+#[cfg(target_os = "linux")]
+#[path = "hostile/trace.rs"]
+mod trace;
 
 use std::fs;
 use std::path::Path;

@@ -164,10 +164,46 @@ pub(super) struct MemoryArgs {
     pub(super) memory: Option<usize>,
 }
 
+/// A run that was recorded, in place of one that is to be run.
+#[derive(Args, Clone, Debug)]
+pub(super) struct TraceArgs {
+    /// A trace that `record` wrote, in place of a prompt; --model adds the model that it was recorded from, for what takes
+    /// weights
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["text", "tokens", "temperature", "top_p", "top_k", "seed", "stream", "context"])]
+    pub(super) trace: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct OpenTraceArgs {
+    /// The trace: a file that `record` wrote
+    #[arg(value_name = "FILE")]
+    pub(super) trace: PathBuf,
+
+    /// Address to open at, as the tracer prints it: p0/L1/softmax[h=2,t=5,k=1], and s1/ before it for a
+    /// prompt that is not the first; what is left out is the first
+    #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
+    pub(super) at: Option<Address>,
+
+    #[command(flatten)]
+    pub(super) model: ModelArgs,
+
+    #[command(flatten)]
+    pub(super) cpu: CpuArgs,
+
+    #[command(flatten)]
+    pub(super) memory: MemoryArgs,
+
+    #[command(flatten)]
+    pub(super) colours: ColourArgs,
+}
+
 #[derive(Args, Debug)]
 pub(super) struct ExportArgs {
     #[command(flatten)]
     pub(super) run: RunArgs,
+
+    #[command(flatten)]
+    pub(super) trace: TraceArgs,
 
     /// The directory to write; it must not exist, or be empty
     #[arg(long, short, value_name = "DIR")]
@@ -270,6 +306,9 @@ pub(super) struct SnapshotArgs {
     #[command(flatten)]
     pub(super) run: RunArgs,
 
+    #[command(flatten)]
+    pub(super) trace: TraceArgs,
+
     /// Where to look, as the tracer prints it: p0/L1/softmax[h=2,t=5,k=1]; what is left out is the first
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
     pub(super) at: Option<Address>,
@@ -346,6 +385,9 @@ pub(super) struct LogArgs {
     pub(super) run: RunArgs,
 
     #[command(flatten)]
+    pub(super) trace: TraceArgs,
+
+    #[command(flatten)]
     pub(super) select: SelectArgs,
 
     /// Add minimum, maximum, mean and the first values of every output
@@ -366,6 +408,9 @@ pub(super) struct ExplainArgs {
     #[command(flatten)]
     pub(super) run: RunArgs,
 
+    #[command(flatten)]
+    pub(super) trace: TraceArgs,
+
     /// How many terms are shown one by one, the largest first; 0 for all
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) terms: usize,
@@ -379,6 +424,9 @@ pub(super) struct ExplainArgs {
 pub(super) struct LensArgs {
     #[command(flatten)]
     pub(super) run: RunArgs,
+
+    #[command(flatten)]
+    pub(super) trace: TraceArgs,
 
     /// How many of the likeliest tokens are shown
     #[arg(long, value_name = "K", default_value_t = 3, value_parser = whole::<usize>, allow_negative_numbers = true)]
@@ -397,6 +445,9 @@ pub(super) struct LensArgs {
 pub(super) struct AttributeArgs {
     #[command(flatten)]
     pub(super) run: RunArgs,
+
+    #[command(flatten)]
+    pub(super) trace: TraceArgs,
 
     /// Position of the text whose answer it is [default: the last]
     #[arg(long, value_name = "T", value_parser = whole::<usize>, allow_negative_numbers = true)]

@@ -1,13 +1,13 @@
 //! A run that a command asks questions, as the tracer does: the same source, and the same answers.
 
 use std::sync::Arc;
-use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
-use super::RunArgs;
 use super::device::Device;
 use super::input::Run;
+use super::traced::{Traced, wait};
+use super::{RunArgs, TraceArgs};
 use crate::error::{Error, Result};
 use crate::replay::{DEFAULT_MEMORY, Live, Start};
 use crate::stop;
@@ -18,12 +18,19 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// A run whose passes are done.
 pub(super) struct Asked {
-    live: Live,
+    source: Box<dyn Source>,
 }
 
 impl Asked {
-    /// Runs the one prompt of `args` and as many tokens after it as are asked for.
-    pub(super) fn run<D: Device>(args: &RunArgs) -> Result<Self> {
+    /// Opens sequence number `sequence` of the trace that is given; where none is, runs the one prompt of `args` and as
+    /// many tokens after it as are asked for.
+    pub(super) fn open<D: Device>(trace: &TraceArgs, args: &RunArgs, sequence: usize) -> Result<Self> {
+        let Some(path) = &trace.trace else { return Self::run::<D>(args) };
+        let traced = Traced::<D>::open(path, &args.model, &args.cpu, DEFAULT_MEMORY)?;
+        Ok(Self { source: traced.source(sequence)? })
+    }
+
+    fn run<D: Device>(args: &RunArgs) -> Result<Self> {
         let run = Run::<D>::open(args)?;
         let draws = args.tokens.unwrap_or(1).max(1);
         let Run { model, sampler, mut prompts, tokenizer, eos, context } = run;
@@ -36,42 +43,35 @@ impl Asked {
         let context = context.or(Some(prompt.ids.len().saturating_add(draws)));
         let ids = prompt.ids;
         let start = Start { ids, draws, sampler, tokenizer, eos, memory: DEFAULT_MEMORY, context };
-        let mut asked = Self { live: Live::start(Arc::new(model), start)? };
+        let mut live = Live::start(Arc::new(model), start)?;
         loop {
-            asked.live.poll()?;
-            if asked.live.status() == Status::Idle {
+            live.poll()?;
+            if live.status() == Status::Idle {
                 break;
             }
             stop::check()?;
             thread::sleep(LOOK);
         }
         // What was stopped leaves a pass without the token that it would have drawn.
-        match asked.outline().passes.last() {
-            Some(last) if last.sampled.is_some() => Ok(asked),
+        match live.outline().passes.last() {
+            Some(last) if last.sampled.is_some() => Ok(Self { source: Box::new(live) }),
             _ => Err(Error::interrupted("interrupted")),
         }
     }
 
     /// The passes and their tokens.
     pub(super) fn outline(&self) -> &Outline {
-        self.live.outline()
+        self.source.outline()
     }
 
     /// Waits for the answer to `query`.
     pub(super) fn ask(&mut self, query: &Query) -> Result<Answer> {
-        loop {
-            self.live.poll()?;
-            if let Poll::Ready(answer) = self.live.ask(query) {
-                return answer;
-            }
-            stop::check()?;
-            thread::sleep(LOOK);
-        }
+        wait(&mut *self.source, query)
     }
 
     /// The text of a token of the vocabulary.
     pub(super) fn text(&self, id: u32) -> String {
-        self.live.token_text(id)
+        self.source.token_text(id)
     }
 
     /// The token at a position of the text, the number of its pass and its row there.

@@ -18,7 +18,7 @@ const BAR: f64 = 30.0;
 
 impl Command for &AttributeArgs {
     fn run<D: Device>(self) -> Result<()> {
-        let mut asked = Asked::run::<D>(&self.run)?;
+        let mut asked = Asked::open::<D>(&self.trace, &self.run, 0)?;
         let last = asked.positions() - 1;
         let t = self.t.unwrap_or(last);
         let Some((pass, token, _)) = asked.position(t) else {

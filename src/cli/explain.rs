@@ -21,8 +21,14 @@ impl Command for &ExplainArgs {
         // Enough tokens are drawn for the pass that the address names.
         let pass = self.address.pass.unwrap_or(0);
         let tokens = self.run.tokens.unwrap_or(pass.saturating_add(1));
-        let mut asked = Asked::run::<D>(&RunArgs { tokens: Some(tokens), ..self.run.clone() })?;
-        let (site, at) = find(&self.address, step, asked.outline())?;
+        let sequence = self.address.sequence.unwrap_or(0);
+        let run = RunArgs { tokens: Some(tokens), ..self.run.clone() };
+        let mut asked = Asked::open::<D>(&self.trace, &run, sequence)?;
+        let more = |pass: usize| match self.trace.trace {
+            Some(_) => "choose among these, or record more tokens".to_owned(),
+            None => ask_for_pass(pass),
+        };
+        let (site, at) = find(&self.address, step, asked.outline(), more)?;
         let query = Query::Explanation(ExplanationAt { site, at, terms: self.terms });
         let Answer::Explanation(explanation) = asked.ask(&query)? else {
             unreachable!("each question has an answer of its own kind")
@@ -56,8 +62,14 @@ fn step_of(address: &Address) -> Result<Step> {
 }
 
 /// The site that the address names, and which of its values, counted row-major.
-fn find(address: &Address, step: Step, outline: &Outline) -> Result<(Site, usize)> {
-    if address.run_number(Run::ITSELF) != Some(Run::ITSELF) || address.sequence.unwrap_or(0) != 0 {
+fn find(
+    address: &Address,
+    step: Step,
+    outline: &Outline,
+    more: impl Fn(usize) -> String,
+) -> Result<(Site, usize)> {
+    let sequence = outline.sequence;
+    if address.run_number(Run::ITSELF) != Some(Run::ITSELF) || address.sequence.unwrap_or(0) != sequence {
         return Err(wrong(address, "there is one run, r0, of one sequence, s0").next("leave these parts out"));
     }
     let (number, stage) = (address.pass.unwrap_or(0), step.stage());
@@ -65,7 +77,7 @@ fn find(address: &Address, step: Step, outline: &Outline) -> Result<(Site, usize
         let last = outline.passes.len() - 1;
         return Err(wrong(address, format_args!("there is no pass {number}"))
             .found(format!("passes 0 to {last}"))
-            .next(ask_for_pass(number)));
+            .next(more(number)));
     };
     let (sizes, dims) = (outline.card.sizes(), pass.dims);
     if !stage.present(&sizes, dims) {
@@ -108,7 +120,7 @@ fn find(address: &Address, step: Step, outline: &Outline) -> Result<(Site, usize
     let shape = sizes.shape(stage.axes(), dims);
     let index = step.index_in_stage(&index, &shape);
     let at = index.iter().zip(&shape).fold(0, |at, (index, length)| at * length + index);
-    Ok((Site { pass: number, layer, ..Site::once(number, stage) }, at))
+    Ok((Site { sequence, layer, ..Site::once(number, stage) }, at))
 }
 
 fn print_text(asked: &Asked, explanation: &Explanation) -> std::io::Result<()> {

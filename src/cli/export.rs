@@ -8,6 +8,7 @@ mod folder;
 mod heatmap;
 mod manifest;
 mod target;
+mod traced;
 
 use self::files::Files;
 pub(super) use self::manifest::drawing;
@@ -24,7 +25,10 @@ use crate::trace::{PassDims, Select, Site, Sizes};
 
 impl Command for &ExportArgs {
     fn run<D: Device>(self) -> Result<()> {
-        export::<D>(self)
+        match &self.trace.trace {
+            Some(trace) => traced::export::<D>(self, trace),
+            None => export::<D>(self),
+        }
     }
 }
 

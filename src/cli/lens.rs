@@ -15,7 +15,7 @@ use crate::trace::{Answer, Query, Site, Stage};
 
 impl Command for &LensArgs {
     fn run<D: Device>(self) -> Result<()> {
-        let mut asked = Asked::run::<D>(&self.run)?;
+        let mut asked = Asked::open::<D>(&self.trace, &self.run, 0)?;
         let positions = asked.positions();
         let chosen = match &self.t {
             Some(list) => numbers("t", list, positions, |_| "-n reads more tokens".into())?,

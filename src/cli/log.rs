@@ -1,5 +1,7 @@
 //! `llama-trace log`: the forward pass in order, one line a step.
 
+mod traced;
+
 use std::collections::HashMap;
 use std::io::{ErrorKind, Write};
 use std::ops::Range;
@@ -15,14 +17,19 @@ use crate::error::{Error, Result};
 use crate::generate::{Batch, Drawn, Ended};
 use crate::trace::frame::Summing;
 use crate::trace::log::{Line, Operand, Took, lines};
-use crate::trace::{Clock, NoProbe, PassDims, Probe, Select, Site, Stats, Step, Values};
+use crate::trace::{
+    Clock, ModelCard, NoProbe, PassDims, Probe, Select, Site, Stats, Step, TokenLabel, Values,
+};
 
 /// How many values `--values` shows of each output.
 const FIRST_VALUES: usize = 6;
 
 impl Command for &LogArgs {
     fn run<D: Device>(self) -> Result<()> {
-        log::<D>(self)
+        match &self.trace.trace {
+            Some(trace) => traced::log::<D>(self, trace),
+            None => log::<D>(self),
+        }
     }
 }
 
@@ -31,10 +38,7 @@ fn log<D: Device>(args: &LogArgs) -> Result<()> {
     let wanted = args.run.tokens.unwrap_or(1);
     let mut batch = run.batch(wanted)?;
     let select = args.select.select(&run, &batch, wanted, true)?;
-    let mut out = match args.format {
-        LogFormat::Text => output::Lines::text(),
-        LogFormat::Json => output::Lines::json(),
-    };
+    let (mut out, card) = (Printed::new(args.format), run.model.card());
     let mut full = Vec::new();
     while batch.ready()? {
         let reads: Vec<_> = batch.reads().map(|read| (read.sequence, read.dims, read.ids.to_vec())).collect();
@@ -42,21 +46,18 @@ fn log<D: Device>(args: &LogArgs) -> Result<()> {
         let (drawn, times, values) = run_pass(&run, &mut batch, values)?;
         for ((sequence, dims, ids), drawn) in reads.into_iter().zip(drawn) {
             full.extend((drawn.ended == Some(Ended::Full)).then_some(sequence));
-            let chosen =
-                Chosen { run: &run, sequence, dims, select: &select, times: &times, summaries: &values };
-            let printed = match args.format {
-                _ if !select.has_pass(dims.pass) => Ok(()),
-                LogFormat::Text => chosen.print_text(&mut out, &ids, drawn.id),
-                LogFormat::Json => chosen.print_json(&mut out),
+            let chosen = Chosen {
+                card: &card,
+                label: &|id| run.label(id),
+                several: run.several(),
+                sequence,
+                dims,
+                select: &select,
+                times: Some(&times),
+                summaries: &values,
             };
-            match printed {
-                Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
-                Err(error) => {
-                    return Err(Error::output("the log cannot be written")
-                        .at("standard output")
-                        .found(error));
-                }
-                Ok(()) => {}
+            if !out.print(&chosen, &ids, drawn.id)? {
+                return Ok(());
             }
         }
     }
@@ -67,16 +68,52 @@ fn log<D: Device>(args: &LogArgs) -> Result<()> {
     Ok(())
 }
 
+/// Where a log goes.
+struct Printed {
+    format: LogFormat,
+    out: output::Lines,
+}
+
+impl Printed {
+    fn new(format: LogFormat) -> Self {
+        let out = match format {
+            LogFormat::Text => output::Lines::text(),
+            LogFormat::Json => output::Lines::json(),
+        };
+        Self { format, out }
+    }
+
+    /// Prints what is chosen of a pass; false where nobody reads it any more.
+    fn print(&mut self, chosen: &Chosen<'_>, ids: &[u32], drawn: u32) -> Result<bool> {
+        let printed = match self.format {
+            _ if !chosen.select.has_pass(chosen.dims.pass) => Ok(()),
+            LogFormat::Text => chosen.print_text(&mut self.out, ids, drawn),
+            LogFormat::Json => chosen.print_json(&mut self.out),
+        };
+        match printed {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+            Err(error) => Err(Error::output("the log cannot be written").at("standard output").found(error)),
+            Ok(()) => Ok(true),
+        }
+    }
+}
+
 /// What `--values` shows of one output.
 #[derive(Default)]
 struct Summary {
     sum: Summing,
+    /// Its statistics, where a trace has those and not the values.
+    kept: Option<Stats>,
     first: Vec<f64>,
     /// Whether the values are whole numbers.
     whole: bool,
 }
 
 impl Summary {
+    fn stats(&self) -> Stats {
+        self.kept.unwrap_or_else(|| self.sum.stats())
+    }
+
     /// Takes in `values`, those from number `at` on.
     fn add(&mut self, at: usize, values: Values<'_>) {
         self.sum.add(values.numbers());
@@ -141,18 +178,22 @@ fn of_all(times: Times) -> Times {
 }
 
 /// What is printed of a pass that has run.
-struct Chosen<'a, D: Device> {
-    run: &'a Run<D>,
+struct Chosen<'a> {
+    card: &'a ModelCard,
+    label: &'a dyn Fn(u32) -> TokenLabel,
+    /// Whether there are other sequences.
+    several: bool,
     sequence: usize,
     dims: PassDims,
     select: &'a Select,
-    times: &'a Times,
+    /// None of a run that was recorded.
+    times: Option<&'a Times>,
     summaries: &'a Summaries,
 }
 
-impl<D: Device> Chosen<'_, D> {
+impl Chosen<'_> {
     fn lines(&self) -> impl Iterator<Item = Line> {
-        let lines = lines(&self.run.model.card(), self.dims, self.times);
+        let lines = lines(self.card, self.dims, self.times);
         lines.into_iter().filter(|line| self.select.has_step(line.pass, line.layer, line.step))
     }
 
@@ -162,13 +203,13 @@ impl<D: Device> Chosen<'_, D> {
     }
 
     fn print_text(&self, out: &mut impl Write, ids: &[u32], drawn: u32) -> std::io::Result<()> {
-        let Self { run, sequence, dims, .. } = self;
+        let Self { label, sequence, dims, .. } = self;
         let kind = if dims.start == 0 { "prefill" } else { "decode" };
-        let (of, prefix, for_all) = match run.several() {
+        let (of, prefix, for_all) = match self.several {
             true => (format!(" of s{sequence}"), format!("s{sequence}/"), " for all"),
             false => Default::default(),
         };
-        let tokens: Vec<_> = ids.iter().map(|&id| format!("{:?}", run.label(id).text)).collect();
+        let tokens: Vec<_> = ids.iter().map(|&id| format!("{:?}", label(id).text)).collect();
         writeln!(
             out,
             "pass {}{of} ({kind}), {} tokens after {} cached: {}",
@@ -177,7 +218,7 @@ impl<D: Device> Chosen<'_, D> {
             dims.start,
             tokens.join(" ")
         )?;
-        let last = run.model.sizes().layers - 1;
+        let last = self.card.sizes().layers - 1;
         let place = |layer: usize| format!("layer {layer} of 0-{last}");
         let width = place(last).len();
         for line in self.lines() {
@@ -197,13 +238,13 @@ impl<D: Device> Chosen<'_, D> {
             }
             writeln!(out)?;
         }
-        writeln!(out, "pass {}{of} drew {} {:?}", dims.pass, drawn, run.label(drawn).text)
+        writeln!(out, "pass {}{of} drew {} {:?}", dims.pass, drawn, label(drawn).text)
     }
 
     fn print_json(&self, out: &mut impl Write) -> std::io::Result<()> {
         for line in self.lines() {
             let mut object = object(&line, self.summary(&line));
-            if self.run.several() {
+            if self.several {
                 object["sequence"] = json!(self.sequence);
             }
             serde_json::to_writer(&mut *out, &object)?;
@@ -229,19 +270,23 @@ fn took(took: Took, for_all: &str) -> String {
     match took {
         Took::Given => "given".into(),
         Took::Time(time) => format!("{:.1} µs{for_all}", time.as_secs_f64() * 1e6),
+        Took::Recorded => "recorded".into(),
         Took::View => "view".into(),
         Took::Derived => "derived".into(),
     }
 }
 
 fn describe_values(summary: &Summary, count: usize) -> String {
-    let Stats { min, max, mean, neg_inf, pos_inf, nan, .. } = summary.sum.stats();
+    let Stats { min, max, mean, neg_inf, pos_inf, nan, .. } = summary.stats();
     let number = |value: f64| if summary.whole { format!("{value}") } else { format!("{value:.4}") };
     let mut text = format!("min {} max {} mean {mean:.4}", number(min), number(max));
     for (what, count) in [("-inf", neg_inf), ("+inf", pos_inf), ("NaN", nan)] {
         if count > 0 {
             text += &format!(" {what}×{count}");
         }
+    }
+    if summary.first.is_empty() {
+        return text;
     }
     let first: Vec<_> = summary.first.iter().map(|&value| number(value)).collect();
     let more = if count > summary.first.len() { " …" } else { "" };
@@ -260,6 +305,7 @@ fn object(line: &Line, summary: Option<&Summary>) -> Value {
     let (kind, micros) = match line.took {
         Took::Given => ("given", None),
         Took::Time(time) => ("run", Some(time.as_secs_f64() * 1e6)),
+        Took::Recorded => ("recorded", None),
         Took::View => ("view", None),
         Took::Derived => ("derived", None),
     };
@@ -273,8 +319,8 @@ fn object(line: &Line, summary: Option<&Summary>) -> Value {
         "kind": kind,
         "time_us": micros,
     });
-    if let (Step::Stage(_), Some(Summary { sum, first, whole })) = (line.step, summary) {
-        let stats = sum.stats();
+    if let (Step::Stage(_), Some(summary)) = (line.step, summary) {
+        let (stats, Summary { first, whole, .. }) = (summary.stats(), summary);
         let number = |value: f64| if *whole { json!(value as i64) } else { json!(value) };
         let first: Vec<_> = first.iter().map(|&value| number(value)).collect();
         // What JSON has no number for becomes null.

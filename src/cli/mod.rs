@@ -18,6 +18,7 @@ mod input;
 mod lens;
 mod log;
 mod memory;
+mod open;
 mod output;
 mod progress;
 mod prompt;
@@ -29,6 +30,7 @@ mod snapshot;
 mod step;
 mod threads;
 mod tokenize;
+mod traced;
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -41,8 +43,8 @@ use crate::error::{Result, printable, printable_text};
 use args::{
     AttributeArgs, BenchArgs, BenchFormat, CacheDtypeName, CaptureArgs, ChatArgs, CheckArgs, CheckFormat,
     ColourArgs, CpuArgs, DeviceName, DiffArgs, DiffFormat, ExplainArgs, ExportArgs, KeepName, LensArgs,
-    LogArgs, LogFormat, MemoryArgs, ModelArgs, OpenArgs, PrecisionName, RecordArgs, RunArgs, RuntimeName,
-    SamplingArgs, SelectArgs, SnapshotArgs, TokenizeArgs, Weights,
+    LogArgs, LogFormat, MemoryArgs, ModelArgs, OpenArgs, OpenTraceArgs, PrecisionName, RecordArgs, RunArgs,
+    RuntimeName, SamplingArgs, SelectArgs, SnapshotArgs, TokenizeArgs, TraceArgs, Weights,
 };
 
 /// Step through a real Llama: every stage of the forward pass, with true shapes and true values.
@@ -87,6 +89,8 @@ Examples:
   llama-trace export --prompt \"Hello\" --out dump -n 3
   llama-trace record --prompt \"Hello\" --output hello.trace -n 3
   llama-trace snapshot --prompt \"Hello\" --at L1/softmax --out softmax.svg
+  llama-trace open hello.trace --at p1/L1/softmax
+  llama-trace log --trace hello.trace --values --layer 0
   llama-trace tokenize \"Hello world\" --merges
 
 Exit codes: 0 done, 1 a check does not hold or two runs differ, 2 wrong options, 3 wrong model or tokenizer file, 4 wrong
@@ -100,6 +104,8 @@ enum Command {
     Record(RecordArgs),
     /// Draw what the tracer shows of a place into a file, as it looks there
     Snapshot(SnapshotArgs),
+    /// Open the tracer on a run that was recorded; no model is needed
+    Open(OpenTraceArgs),
     /// Print the forward pass in order, one line a step
     Log(LogArgs),
     /// Show where a number comes from: its operands, the largest first
@@ -185,6 +191,7 @@ impl Cli {
             Some(Command::Export(args)) => device::run(&args),
             Some(Command::Record(args)) => device::run(&args),
             Some(Command::Snapshot(args)) => device::run(&args),
+            Some(Command::Open(args)) => device::run(&args),
             Some(Command::Log(args)) => device::run(&args),
             Some(Command::Explain(args)) => device::run(&args),
             Some(Command::Lens(args)) => device::run(&args),

@@ -8,13 +8,16 @@ use std::time::Duration;
 use super::device::{Command, Device};
 use super::export::drawing;
 use super::step;
+use super::traced::Traced;
 use super::{OpenArgs, SnapshotArgs};
 use crate::ending::scratch::Scratch;
 use crate::error::{Error, Result, printable};
 use crate::picture::{self, Format};
 use crate::stop;
+use crate::trace::manifest::Drawing;
 use crate::tui::still::Still;
 use crate::tui::theme::{Depth, Theme};
+use crate::tui::{OpenAt, Runs};
 
 /// How often it is looked whether all is there.
 const LOOK: Duration = Duration::from_millis(2);
@@ -26,13 +29,16 @@ impl Command for &SnapshotArgs {
     fn run<D: Device>(self) -> Result<()> {
         let format = Format::of(&self.out)?;
         check_free(&self.out, self.force)?;
-        // Enough tokens are drawn for the pass that the address names.
-        let pass = self.at.as_ref().and_then(|address| address.pass).unwrap_or(0);
-        let mut run = self.run.clone();
-        run.tokens.get_or_insert(pass.saturating_add(1));
-        let place =
-            OpenArgs { at: self.at.clone(), pass: None, layer: None, stage: None, head: None, marks: None };
-        let (mut runs, open) = step::begin::<D>(&run, &place, &self.memory, step::Context::AsNeeded)?;
+        let (mut runs, open, drawing) = match &self.trace.trace {
+            None => self.begin::<D>()?,
+            Some(path) => {
+                let (model, cpu) = (&self.run.model, &self.run.cpu);
+                let traced = Traced::<D>::open(path, model, cpu, self.memory.bytes())?;
+                let drawing = traced.trace.about().sampling;
+                let (runs, open) = traced.begin(self.at.as_ref())?;
+                (runs, open, drawing)
+            }
+        };
         let (palette, paper) = (self.colours.palette(), self.colours.paper());
         // Text has no colours: shades stand for them, as in a terminal without.
         let depth = if format == Format::Txt { Depth::None } else { Depth::True };
@@ -41,11 +47,25 @@ impl Command for &SnapshotArgs {
             open: &open,
             view: self.view.as_deref(),
             theme,
-            drawing: Some(drawing(&self.run)),
+            drawing: Some(drawing),
             size: self.size.0,
         };
         let screen = still.draw(&mut runs, || stop::sleep(LOOK))?;
         write(&self.out, self.force, &picture::encode(&screen, paper, format)?)
+    }
+}
+
+impl SnapshotArgs {
+    /// Begins the run, and says how its tokens are drawn.
+    fn begin<D: Device>(&self) -> Result<(Runs, OpenAt, Drawing)> {
+        // Enough tokens are drawn for the pass that the address names.
+        let pass = self.at.as_ref().and_then(|address| address.pass).unwrap_or(0);
+        let mut run = self.run.clone();
+        run.tokens.get_or_insert(pass.saturating_add(1));
+        let place =
+            OpenArgs { at: self.at.clone(), pass: None, layer: None, stage: None, head: None, marks: None };
+        let (runs, open) = step::begin::<D>(&run, &place, &self.memory, step::Context::AsNeeded)?;
+        Ok((runs, open, drawing(&self.run)))
     }
 }
 

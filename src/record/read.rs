@@ -22,7 +22,7 @@ use crate::trace::{FrameData, PassDims, Site, Stage, Stats};
 const MAX_HEADER: u64 = 4 << 20;
 
 /// The most tokens that a sequence has: so many that no shape overflows, and more than any model reads.
-const MAX_KEYS: usize = 1 << 21;
+const MAX_KEYS: usize = 1 << 20;
 
 /// A pass of a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]

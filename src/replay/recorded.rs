@@ -220,7 +220,12 @@ impl<W: Weights> Reader<W> {
     /// The pass of `site`, if that is there.
     fn dims(&self, site: Site) -> Result<PassDims> {
         let dims = self.trace.dims(site).filter(|_| site.sequence == self.sequence);
-        dims.ok_or_else(|| Error::usage(format!("there is no {site} in this run")))
+        dims.ok_or_else(|| self.no(site))
+    }
+
+    fn no(&self, site: Site) -> Error {
+        Error::usage(format!("there is no {site} in this trace"))
+            .next("`llama-trace log --trace FILE` lists what there is")
     }
 
     fn largest(&self) -> usize {
@@ -246,8 +251,7 @@ impl<W: Weights> Reader<W> {
         let shown = self.show(site, &region, &mut cutting);
         lock(&self.store).release(bytes);
         shown?;
-        let block =
-            cutting.into_block().ok_or_else(|| Error::usage(format!("there is no {site} in this run")))?;
+        let block = cutting.into_block().ok_or_else(|| self.no(site))?;
         lock(&self.store).cache(block.clone());
         Ok(block)
     }

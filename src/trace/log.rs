@@ -31,6 +31,8 @@ pub enum Took {
     Given,
     /// It ran on its own, or is the last result of an operation that makes several.
     Time(Duration),
+    /// It ran on its own, some other time.
+    Recorded,
     /// It shares its source's values.
     View,
     /// It has no operation of its own: it is made because somebody looks, or together with a later stage.
@@ -61,8 +63,8 @@ impl Line {
     }
 }
 
-/// The steps of pass `dims` in order, with the times that a [`super::Clock`] took.
-pub fn lines(card: &ModelCard, dims: PassDims, times: &HashMap<Site, Duration>) -> Vec<Line> {
+/// The steps of pass `dims` in order, with the times that a [`super::Clock`] took; none of a run that was recorded.
+pub fn lines(card: &ModelCard, dims: PassDims, times: Option<&HashMap<Site, Duration>>) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut section = |section, layer| {
         for step in Step::in_section(section).filter(|step| step.stage().present(&card.sizes(), dims)) {
@@ -83,7 +85,7 @@ fn line(
     dims: PassDims,
     layer: Option<usize>,
     step: Step,
-    times: &HashMap<Site, Duration>,
+    times: Option<&HashMap<Site, Duration>>,
 ) -> Line {
     let site = Site { layer, ..Site::once(dims.pass, step.stage()) };
     let took = match step {
@@ -91,7 +93,8 @@ fn line(
         Step::Stage(stage) => match stage.info().runs {
             Runs::Given => Took::Given,
             Runs::Derived => Took::Derived,
-            Runs::Alone => Took::Time(times.get(&site).copied().unwrap_or_default()),
+            Runs::Alone => times
+                .map_or(Took::Recorded, |times| Took::Time(times.get(&site).copied().unwrap_or_default())),
         },
     };
     let inputs = inputs(card, dims, layer, step);

@@ -10,8 +10,8 @@ use proptest::test_runner::{RngSeed, TestRunner};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::child;
 use super::common::{data, fixture, models};
+use super::{child, trace};
 
 /// Runs each file through `cases` changes, or through as many as `PROPTEST_CASES` says. The changes are the
 /// same ones every time, unless `PROPTEST_RNG_SEED` says otherwise.
@@ -414,4 +414,35 @@ fn changed_tokenizer_json_files() {
     let subject = Subject::new(folder, "tokenizer.json", "tokenizer.json", commands);
     subject.json(300);
     subject.bytes(100, subject.whole.len());
+}
+
+/// The header of a trace, the description of the run inside it, and all bytes.
+#[test]
+fn changed_traces() {
+    let commands: &[&[&str]] = &[
+        &["log", "--trace", "{}", "--values"],
+        &["explain", "--trace", "{}", "p0/L1/softmax[h=1,t=5,k=4]"],
+        &["log", "--trace", "{}", "--values", "--format", "json", "--stage", "cache_k,nucleus,attn_heads"],
+    ];
+    for keep in ["minimal", "all", "stats"] {
+        let (folder, whole) = trace::recorded(keep);
+        // An explanation takes values.
+        let commands = if keep == "stats" { &commands[..1] } else { commands };
+        let subject = Subject::new(folder, "a.trace", "a.trace", commands);
+        let (header, values) = trace::parts(&whole);
+        let run: Value = serde_json::from_str(header["__metadata__"]["run"].as_str().unwrap()).unwrap();
+        each(100, (edits(), any::<Index>()), |(edits, command)| {
+            let mut header = header.clone();
+            edits.iter().for_each(|edit| edit.apply(&mut header));
+            subject.wrong(&trace::whole(&header, &values), command)
+        });
+        each(100, (edits(), any::<Index>()), |(edits, command)| {
+            let (mut header, mut run) = (header.clone(), run.clone());
+            edits.iter().for_each(|edit| edit.apply(&mut run));
+            header["__metadata__"]["run"] = Value::from(run.to_string());
+            subject.wrong(&trace::whole(&header, &values), command)
+        });
+        subject.bytes(60, whole.len());
+        subject.bytes(60, 2000);
+    }
 }

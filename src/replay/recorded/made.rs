@@ -111,7 +111,7 @@ impl<W: Weights> Reader<W> {
         let sizes = self.sizes();
         let about = self.trace.about();
         let dtype = about.cache().unwrap_or(about.card.precision.cache_dtype());
-        let mut values = Vec::with_capacity(rows.len() * sizes.head_dim);
+        let mut values: Vec<f32> = Vec::new();
         let passes: Vec<PassDims> =
             self.trace.passes(self.sequence)[..=site.pass].iter().map(|pass| pass.dims).collect();
         for dims in passes {

@@ -1,0 +1,78 @@
+//! The export of a run that was recorded.
+
+use std::path::Path;
+
+use super::files::Files;
+use super::target::Target;
+use crate::cli::device::Device;
+use crate::cli::progress::Progress;
+use crate::cli::traced::{Traced, show};
+use crate::cli::{ExportArgs, tell};
+use crate::error::{Error, Result};
+use crate::replay::DEFAULT_MEMORY;
+use crate::trace::{Manifest, Outline, PassOutline, Select, Site, Sizes};
+
+/// Writes every chosen stage that the trace has or that follows from what it has. Each sequence counts its own passes.
+pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
+    let target = Target::check(&args.out, args.force)?;
+    let traced = Traced::<D>::open(path, &args.run.model, &args.run.cpu, DEFAULT_MEMORY)?;
+    let about = traced.trace.about();
+    let (sizes, several) = (about.card.sizes(), traced.sequences() > 1);
+    let outlines: Vec<Outline> = (0..traced.sequences())
+        .map(|sequence| Ok(traced.source(sequence)?.outline().clone()))
+        .collect::<Result<_>>()?;
+    let Some(longest) = outlines.iter().max_by_key(|outline| outline.passes.len()) else { return Ok(()) };
+    let select = args.select.select_of(longest, false)?;
+    let prompts = (0..traced.sequences()).map(|sequence| traced.trace.prompt(sequence)).collect();
+    let mut manifest = Manifest::new(about.card.clone(), prompts, about.sampling);
+    manifest.suffix = args.format.suffix();
+    target.check_free(|sequence, number| {
+        let outline = outlines.get(sequence.unwrap_or(0)).filter(|_| several == sequence.is_some());
+        let pass = outline.and_then(|outline| outline.passes.get(number));
+        let sites = outline.zip(pass).map(|(outline, pass)| chosen(outline, pass, &sizes, &select));
+        sites.into_iter().flatten().map(|site| manifest.file_name(site)).collect()
+    })?;
+    let count = outlines
+        .iter()
+        .flat_map(|outline| outline.passes.iter().map(move |pass| (outline, pass)))
+        .map(|(outline, pass)| chosen(outline, pass, &sizes, &select).len());
+    let bar = Progress::new(count.sum(), "stages");
+    let (mut files, mut lacking) =
+        (Files::new(target.begin()?, manifest, sizes, &select, bar).draw(args.format.picture()), Vec::new());
+    for outline in &outlines {
+        let mut source = traced.source(outline.sequence)?;
+        for pass in &outline.passes {
+            let texts = pass.tokens.iter().map(|token| token.text.clone()).collect();
+            files.begin([(outline.sequence, pass.dims, texts)].into_iter());
+            for site in chosen(outline, pass, &sizes, &select) {
+                let shape = sizes.shape(site.stage.axes(), pass.dims);
+                match show(&mut *source, site, &shape, &mut files) {
+                    Ok(()) => {}
+                    // What was asked for by its name is missed.
+                    Err(error @ Error::Usage(_)) if args.select.stage.is_some() => return Err(error),
+                    Err(Error::Usage(_)) => lacking.push(site),
+                    Err(Error::Interrupted(_)) => return Err(super::interrupted()),
+                    Err(error) => return Err(error),
+                }
+                files.check()?;
+            }
+            if let Some(sampled) = &pass.sampled {
+                files.manifest.pass(outline.sequence, pass.dims, pass.tokens.clone(), sampled.clone());
+            }
+        }
+    }
+    if let [first, ..] = &lacking[..] {
+        tell(format_args!(
+            "{} stages are not in this trace, as {first}; with --model they are computed again",
+            lacking.len()
+        ));
+    }
+    files.finish(target)
+}
+
+/// The sites that are chosen of a pass.
+fn chosen(outline: &Outline, pass: &PassOutline, sizes: &Sizes, select: &Select) -> Vec<Site> {
+    let sites =
+        Site::all(sizes, pass.dims).into_iter().map(|site| Site { sequence: outline.sequence, ..site });
+    sites.filter(|&site| select.contains(site)).collect()
+}

@@ -1,0 +1,80 @@
+//! The log of a run that was recorded.
+
+use std::path::Path;
+
+use super::{Chosen, Printed, Summaries, Summarizing, Summary};
+use crate::cli::device::Device;
+use crate::cli::traced::{Traced, show};
+use crate::cli::{LogArgs, tell};
+use crate::error::{Error, Result};
+use crate::replay::DEFAULT_MEMORY;
+use crate::trace::{PassOutline, Select, Site, Source, TokenLabel};
+
+/// Prints the passes of each sequence, one sequence after the other.
+pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
+    let traced = Traced::<D>::open(path, &args.run.model, &args.run.cpu, DEFAULT_MEMORY)?;
+    let (mut out, mut lacking) = (Printed::new(args.format), Vec::new());
+    for sequence in 0..traced.sequences() {
+        let mut source = traced.source(sequence)?;
+        let outline = source.outline().clone();
+        let select = args.select.select_of(&outline, true)?;
+        for pass in outline.passes.iter().filter(|pass| select.has_pass(pass.dims.pass)) {
+            let mut summaries = Summaries::new();
+            if args.values {
+                summaries = summarize(&traced, &mut *source, pass, &select, &mut lacking)?;
+            }
+            let Some(drawn) = &pass.sampled else { continue };
+            let chosen = Chosen {
+                card: &outline.card,
+                label: &|id| TokenLabel { id, text: source.token_text(id) },
+                several: outline.sequences > 1,
+                sequence,
+                dims: pass.dims,
+                select: &select,
+                times: None,
+                summaries: &summaries,
+            };
+            let ids: Vec<u32> = pass.tokens.iter().map(|token| token.id).collect();
+            if !out.print(&chosen, &ids, drawn.id)? {
+                return Ok(());
+            }
+        }
+    }
+    if let [first, ..] = &lacking[..] {
+        tell(format_args!("{} stages have no values in this trace, as {first}.", lacking.len()));
+    }
+    Ok(())
+}
+
+/// Sums up what is chosen of a pass; of what the trace has no values of, its statistics are told where it has those.
+fn summarize<D: Device>(
+    traced: &Traced<D>,
+    source: &mut dyn Source,
+    pass: &PassOutline,
+    select: &Select,
+    lacking: &mut Vec<Site>,
+) -> Result<Summaries> {
+    let (sizes, sequence) = (source.outline().card.sizes(), source.outline().sequence);
+    let mut summarizing = Summarizing { select, summaries: Summaries::new() };
+    for site in Site::all(&sizes, pass.dims) {
+        let site = Site { sequence, ..site };
+        if !select.contains(site) {
+            continue;
+        }
+        let shape = sizes.shape(site.stage.axes(), pass.dims);
+        match show(source, site, &shape, &mut summarizing) {
+            Ok(()) => {}
+            Err(Error::Usage(_)) => {
+                let kept = traced.trace.stats(site);
+                let whole = site.stage.is_ids() || site.stage.is_int8();
+                if kept.is_some() {
+                    summarizing.summaries.insert(site, Summary { kept, whole, ..Summary::default() });
+                } else {
+                    lacking.push(site);
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(summarizing.summaries)
+}

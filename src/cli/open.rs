@@ -1,0 +1,23 @@
+//! `llama-trace open`: the tracer on a run that was recorded.
+
+use super::OpenTraceArgs;
+use super::device::{Command, Device};
+use super::traced::Traced;
+use crate::error::Result;
+use crate::tui;
+use crate::tui::marks::Marks;
+
+impl Command for &OpenTraceArgs {
+    fn run<D: Device>(self) -> Result<()> {
+        tui::require_terminal()?;
+        let traced = Traced::<D>::open(&self.trace, &self.model, &self.cpu, self.memory.bytes())?;
+        let setting = tui::Setting {
+            palette: self.colours.palette(),
+            paper: self.colours.paper(),
+            drawing: Some(traced.trace.about().sampling),
+            marks: Marks::default(),
+        };
+        let (runs, open) = traced.begin(self.at.as_ref())?;
+        tui::run(runs, &open, setting)
+    }
+}

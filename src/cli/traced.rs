@@ -1,0 +1,234 @@
+//! `--trace FILE`, and `open`: a run that was recorded, in place of a model, and its model beside it where that is to be
+//! had.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::task::Poll;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::device::Device;
+use super::{CacheDtypeName, CpuArgs, ModelArgs, PrecisionName, SelectArgs, input, tell};
+use crate::config::{ARITHMETIC, CacheDtype, Precision};
+use crate::error::{Error, Result};
+use crate::model::Model;
+use crate::record::Trace;
+use crate::replay::Recorded;
+use crate::stop;
+use crate::trace::select::{Extent, numbers};
+use crate::trace::{Address, Answer, Block, Outline, Probe, Query, Region, Select, Site, Source};
+use crate::tui;
+
+/// How often an answer is looked for.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// The name of the model that is always at hand.
+const BUILT_IN: &str = "built-in";
+
+/// A trace that is open.
+pub(super) struct Traced<D: Device> {
+    pub(super) trace: Arc<Trace>,
+    recorded: Recorded<D>,
+}
+
+impl<D: Device + 'static> Traced<D> {
+    /// Opens the trace at `path`, and the model that `args` names; the built-in one where it is that one's. Says where
+    /// what is derived may differ in its last bits from what was computed.
+    pub(super) fn open(path: &Path, args: &ModelArgs, cpu: &CpuArgs, memory: usize) -> Result<Self> {
+        let trace = Arc::new(Trace::open(path)?);
+        let opened = match args.model {
+            Some(_) => Some(model::<D>(&trace, args, cpu)?),
+            None if trace.about().card.name == BUILT_IN => model::<D>(&trace, args, cpu).ok(),
+            None => None,
+        };
+        say_bounds(&trace);
+        let (model, tokenizer) = opened.unzip();
+        let recorded = Recorded::new(Arc::clone(&trace), model, tokenizer.flatten(), memory);
+        Ok(Self { trace, recorded })
+    }
+
+    /// One of its sequences.
+    pub(super) fn source(&self, sequence: usize) -> Result<Box<dyn Source>> {
+        self.recorded.open(sequence)
+    }
+
+    /// Its sequences for the tracer, and where that opens: the one of `at` is begun.
+    pub(super) fn begin(self, at: Option<&Address>) -> Result<(tui::Runs, tui::OpenAt)> {
+        let first = at.and_then(|address| address.sequence);
+        // Of one that is not there the viewer says so.
+        let source = self.source(first.filter(|&number| number < self.sequences()).unwrap_or(0))?;
+        let passes = source.outline().passes.len();
+        let open = tui::OpenAt { at: at.cloned(), passes, ..tui::OpenAt::default() };
+        let opener = move |sequence| self.recorded.open(sequence);
+        Ok((tui::Runs::of_sequences(source, Box::new(opener)), open))
+    }
+
+    /// How many sequences there are.
+    pub(super) fn sequences(&self) -> usize {
+        self.trace.sequences()
+    }
+}
+
+type Opened<D> = (Arc<Model<D>>, Option<Arc<dyn crate::tokenizer::Tokenizer>>);
+
+/// The model, in the arithmetic of the trace.
+fn model<D: Device>(trace: &Trace, args: &ModelArgs, cpu: &CpuArgs) -> Result<Opened<D>> {
+    let about = trace.about();
+    let precision = match about.card.precision {
+        Precision::F32 => PrecisionName::F32,
+        Precision::Bf16 => PrecisionName::Bf16,
+        Precision::Q8 { .. } => PrecisionName::Q8,
+    };
+    let cache = about.cache().map(|dtype| match dtype {
+        CacheDtype::F32 => CacheDtypeName::F32,
+        CacheDtype::F16 => CacheDtypeName::F16,
+        CacheDtype::Bf16 => CacheDtypeName::Bf16,
+    });
+    let args = ModelArgs { precision: args.precision.or(Some(precision)), ..args.clone() };
+    let cpu = CpuArgs { cache_dtype: cpu.cache_dtype.or(cache), ..cpu.clone() };
+    let opened = input::open::<D>(&args, &cpu)?;
+    let model = opened.model?;
+    let differs = different(trace, &model)?;
+    if !differs.is_empty() {
+        return Err(Error::model("this is another model than the trace was recorded from")
+            .at(trace.place())
+            .expected(&about.card.name)
+            .found(format!("{}, which differs in {}", model.card().name, differs.join("; ")))
+            .next("give the --model that it was recorded from, or leave --model out"));
+    }
+    Ok((Arc::new(model), opened.tokenizer))
+}
+
+/// In what `model` differs from that of the trace.
+fn different<D: Device>(trace: &Trace, model: &Model<D>) -> Result<Vec<String>> {
+    let (about, card) = (trace.about(), model.card());
+    let value = |config| serde_json::to_value(config).unwrap_or_default();
+    let (Value::Object(theirs), Value::Object(ours)) = (value(&about.card.config), value(&card.config))
+    else {
+        unreachable!("a configuration has fields")
+    };
+    let fields = theirs.iter().filter(|(key, value)| ours.get(*key) != Some(value));
+    let mut differs: Vec<String> = fields
+        .map(|(key, value)| format!("{key} ({} and not {value})", ours.get(key).unwrap_or(&Value::Null)))
+        .collect();
+    if about.card.precision != card.precision {
+        let name = |precision: Precision| match precision.group() {
+            Some(group) => format!("{} in groups of {group}", precision.name()),
+            None => precision.name().to_owned(),
+        };
+        differs.push(format!("precision ({} and not {})", name(card.precision), name(about.card.precision)));
+    }
+    if let Some(cache) = about.cache().filter(|cache| *cache != model.backend.cache_dtype()) {
+        differs.push(format!("cache ({} and not {})", model.backend.cache_dtype().name(), cache.name()));
+    }
+    if differs.is_empty() && about.fingerprint.weights != model.fingerprint()?.weights {
+        differs.push("the values of its weights".to_owned());
+    }
+    Ok(differs)
+}
+
+/// Says where derived values are not those of the run to the bit.
+fn say_bounds(trace: &Trace) {
+    if trace.arithmetic() != ARITHMETIC {
+        tell(format_args!(
+            "The trace was computed with version {} of the arithmetic, and this program has version {ARITHMETIC}: what is derived may differ in its last bits.",
+            trace.arithmetic()
+        ));
+    } else if !trace.is_exact() {
+        tell(
+            "The run summed in an order of its own: what is derived may differ in its last bits, within the bound of its backend.",
+        );
+    }
+}
+
+impl SelectArgs {
+    /// What is chosen of a trace whose longest sequence is `outline`'s.
+    pub(super) fn select_of(&self, outline: &Outline, views: bool) -> Result<Select> {
+        let passes = outline.passes.len();
+        if let Some(text) = &self.pass {
+            numbers("pass", text, passes, |_| "the trace has no others: record more tokens".into())?;
+        }
+        let extent = Extent { passes, room: passes, layers: outline.card.sizes().layers, views };
+        let select =
+            Select::parse(self.pass.as_deref(), self.layer.as_deref(), self.stage.as_deref(), &extent)?;
+        let dims: Vec<_> = outline.passes.iter().map(|pass| pass.dims).collect();
+        select.check(&outline.card, &dims)?;
+        Ok(select)
+    }
+}
+
+/// Waits for the answer of `source` to `query`.
+pub(super) fn wait(source: &mut dyn Source, query: &Query) -> Result<Answer> {
+    loop {
+        source.poll()?;
+        if let Poll::Ready(answer) = source.ask(query) {
+            return answer;
+        }
+        stop::check()?;
+        thread::sleep(LOOK);
+    }
+}
+
+/// Shows `probe` all values of `site`, whose stage has `shape`, part by part and in order.
+pub(super) fn show(
+    source: &mut dyn Source,
+    site: Site,
+    shape: &[usize],
+    probe: &mut impl Probe,
+) -> Result<()> {
+    /// Values that are asked for at once.
+    const AT_ONCE: usize = 1 << 18;
+    let count: usize = shape.iter().product();
+    let Some(&width) = shape.last() else { return Ok(()) };
+    if count <= AT_ONCE {
+        let block = block(source, site, Region::whole(shape))?;
+        return Ok(record(probe, &block, 0..count / width.max(1)));
+    }
+    // Rows that lie side by side on the axis before the last.
+    let beside = if shape.len() > 1 { shape[shape.len() - 2] } else { 1 };
+    let at_once = (AT_ONCE / width.max(1)).clamp(1, beside);
+    for run in 0..count / (width * beside) {
+        for first in (0..beside).step_by(at_once) {
+            let rows = run * beside + first..run * beside + (first + at_once).min(beside);
+            let region = region(shape, rows.clone());
+            let block = block(source, site, region)?;
+            record(probe, &block, rows);
+        }
+    }
+    Ok(())
+}
+
+/// Rows that lie side by side, as a region of a stage of `shape`.
+fn region(shape: &[usize], rows: std::ops::Range<usize>) -> Region {
+    let (Some(&width), axes) = (shape.last(), shape.len()) else { return Region(Vec::new()) };
+    let mut region = vec![0..width; axes];
+    let mut at = rows.start;
+    for axis in (0..axes.saturating_sub(1)).rev() {
+        let index = at % shape[axis];
+        at /= shape[axis];
+        region[axis] = if axis + 2 == axes { index..index + rows.len() } else { index..index + 1 };
+    }
+    Region(region)
+}
+
+fn block(source: &mut dyn Source, site: Site, region: Region) -> Result<Block> {
+    match wait(source, &Query::Block(site, region))? {
+        Answer::Block(block) => Ok(block),
+        _ => unreachable!("each question has an answer of its own kind"),
+    }
+}
+
+/// Shows `probe` these rows of a block that has them.
+fn record(probe: &mut impl Probe, block: &Block, rows: std::ops::Range<usize>) {
+    let width = block.shape.last().copied().unwrap_or(1).max(1);
+    let mut row = rows.start;
+    while row < rows.end {
+        let Some(run) = block.run(row * width) else { return };
+        let count = (run.len() / width).clamp(1, rows.end - row);
+        let values = block.frame.values().slice(run.start..run.start + count * width);
+        probe.record(block.frame.site, row..row + count, values);
+        row += count;
+    }
+}

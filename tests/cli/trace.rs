@@ -1,0 +1,226 @@
+//! `record`, `open` and `--trace`: what a trace says is what the run said.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::common::{fixture, llama_trace, stderr, stdout};
+use crate::{PROMPT, ok};
+
+fn record(args: &[&str], path: &Path) {
+    let output = llama_trace([&["record", "-o", path.to_str().unwrap()], args].concat());
+    assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+}
+
+fn refused(args: &[&str], code: i32, texts: &[&str]) {
+    let output = llama_trace(args);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+    for text in texts {
+        assert!(said.contains(text), "{args:?}: {text:?} is not in {said}");
+    }
+}
+
+/// The names in a folder.
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn log_and_export_of_a_trace_are_those_of_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let prompts = ["--prompt", PROMPT, "--prompt", "The dog"];
+    for (name, args) in [
+        ("one", &["--prompt", PROMPT, "-n", "4"][..]),
+        (
+            "drawn",
+            &["--prompt", PROMPT, "-n", "4", "--temperature", "0.9", "--seed", "7", "--precision", "q8"],
+        ),
+        ("several", &[&prompts[..], &["-n", "3", "--precision", "bf16"]].concat()),
+    ] {
+        let trace = folder.path().join(name);
+        record(args, &trace);
+        let trace = trace.to_str().unwrap();
+        let log = |args: &[&str]| -> Vec<String> {
+            let all = [&["log", "--values", "--format", "json"], args].concat();
+            let mut lines: Vec<String> = ok(&llama_trace(all))
+                .lines()
+                .map(|line| {
+                    let mut line: Value = serde_json::from_str(line).unwrap();
+                    // How long it took is the run's, and rows that come otherwise are summed otherwise.
+                    line["kind"] = Value::Null;
+                    line["time_us"] = Value::Null;
+                    if let Some(values) = line["values"].as_object_mut() {
+                        values.retain(|key, _| !["mean", "std"].contains(&key.as_str()));
+                    }
+                    line.to_string()
+                })
+                .collect();
+            lines.sort();
+            lines
+        };
+        let (ours, theirs) = (log(&["--trace", trace]), log(args));
+        let differs = ours.iter().zip(&theirs).find(|(ours, theirs)| ours != theirs);
+        assert_eq!((ours.len(), differs), (theirs.len(), None), "{name}");
+        let [ours, theirs] = ["a", "b"].map(|end| folder.path().join(format!("{name}-{end}")));
+        ok(&llama_trace(["export", "--trace", trace, "--out", ours.to_str().unwrap()]));
+        ok(&llama_trace([&["export", "--out", theirs.to_str().unwrap()], args].concat()));
+        let mut folders = vec![String::new()];
+        let mut files = 0;
+        while let Some(inner) = folders.pop() {
+            assert_eq!(names(&ours.join(&inner)), names(&theirs.join(&inner)), "{name}");
+            for file in names(&ours.join(&inner)) {
+                let file = format!("{inner}{file}");
+                if ours.join(&file).is_dir() {
+                    folders.push(format!("{file}/"));
+                } else if file != "manifest.json" || name != "several" {
+                    files += 1;
+                    assert!(
+                        fs::read(ours.join(&file)).unwrap() == fs::read(theirs.join(&file)).unwrap(),
+                        "{name}: {file}"
+                    );
+                }
+            }
+        }
+        assert!(files > 100, "{name}: {files}");
+    }
+}
+
+#[test]
+fn explanations_and_answers_of_a_trace_are_those_of_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace");
+    let run = ["--prompt", PROMPT, "-n", "3"];
+    record(&run, &trace);
+    let of_trace = ["--trace", trace.to_str().unwrap()];
+    // The built-in model is always at hand.
+    for command in [
+        &["explain", "p1/L1/softmax[h=2,t=0,k=1]", "--format", "json"][..],
+        &["explain", "p1/L1/xq[t=0,h=2,c=3]", "--format", "json"],
+        &["lens", "--format", "json"],
+        &["attribute", "--format", "json"],
+    ] {
+        let [one, other] = [&run[..], &of_trace].map(|args| ok(&llama_trace([command, args].concat())));
+        assert_eq!(one, other, "{command:?}");
+    }
+    let several = folder.path().join("several");
+    record(&["--prompt", PROMPT, "--prompt", "The dog"], &several);
+    let found =
+        ok(&llama_trace(["explain", "s1/L0/softmax[h=0,t=1,k=0]", "--trace", several.to_str().unwrap()]));
+    assert!(found.starts_with("s1/p0/L0/softmax[h=0,t=1,k=0] = "), "{found}");
+    refused(
+        &["explain", "p9/sampled", "--trace", trace.to_str().unwrap()],
+        2,
+        &["passes 0 to 2", "record more"],
+    );
+    refused(&["log", "--pass", "9", "--trace", trace.to_str().unwrap()], 2, &["record more tokens"]);
+    refused(&[&["log"], &run[..], &of_trace].concat(), 2, &["cannot be used with"]);
+}
+
+#[test]
+fn without_the_model_only_what_needs_weights_is_refused_and_another_model_by_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let [gqa, mistral] = ["gqa", "mistral"].map(|name| fixture(&format!("golden/{name}")));
+    let [gqa, mistral] = [&gqa, &mistral].map(|path| path.to_str().unwrap());
+    let trace = folder.path().join("trace");
+    record(&["--model", gqa, "--ids", "1,5,9", "-n", "2"], &trace);
+    let trace = trace.to_str().unwrap();
+    let xq = "L1/xq[t=2,h=1,c=3]";
+    ok(&llama_trace(["explain", "L1/scores[h=1,t=2,k=0]", "--trace", trace]));
+    refused(&["explain", xq, "--trace", trace], 2, &["needs the model", "--model"]);
+    refused(&["lens", "--trace", trace], 2, &["needs the model", "--model"]);
+    ok(&llama_trace(["explain", xq, "--trace", trace, "--model", gqa]));
+    let other = ["explain", xq, "--trace", trace, "--model", mistral];
+    refused(&other, 3, &["another model", "gqa", "mistral, which differs in ", "vocab (46 and not 48)"]);
+    let quantised = ["explain", xq, "--trace", trace, "--model", gqa, "--precision", "q8"];
+    refused(&quantised, 3, &["another model", "precision (q8 in groups of 32 and not f32)"]);
+    let trained = crate::common::models::golden("gqa", |tensors| {
+        let (_, bytes) = tensors.get_mut("model.layers.1.mlp.up_proj.weight").unwrap();
+        bytes[0] ^= 1;
+    });
+    let trained = trained.path().to_str().unwrap();
+    refused(&["lens", "--trace", trace, "--model", trained], 3, &["differs in the values of its weights"]);
+}
+
+#[test]
+fn a_file_that_is_there_stays_unless_it_is_to_be_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.trace");
+    let text = path.to_str().unwrap();
+    fs::write(&path, "mine").unwrap();
+    refused(&["record", "-o", text], 5, &["there already", "--force"]);
+    assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+    record(&["--force"], &path);
+    let first = fs::read(&path).unwrap();
+    record(&["--force"], &path);
+    assert!(fs::read(&path).unwrap() == first, "two runs alike make two files alike");
+    assert_eq!(names(folder.path()), ["a.trace"]);
+    refused(&["record", "-o", folder.path().to_str().unwrap(), "--force"], 5, &["a directory"]);
+    refused(&["record", "-o", folder.path().join("no/x").to_str().unwrap()], 5, &["exists"]);
+    refused(&["record", "-o", text, "-n", "0", "--force"], 2, &["nothing to record"]);
+    assert!(fs::read(&path).unwrap() == first);
+}
+
+/// As after a run that was killed: its folder is there, and nobody holds its lock.
+#[test]
+fn what_a_killed_run_left_is_removed_by_the_next_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let left = folder.path().join(".llama-trace-record-abcdef");
+    fs::create_dir_all(left.join("files")).unwrap();
+    fs::write(left.join("lock"), "").unwrap();
+    fs::write(left.join("files/trace"), "half").unwrap();
+    record(&[], &folder.path().join("a.trace"));
+    assert_eq!(names(folder.path()), ["a.trace"]);
+}
+
+#[test]
+fn what_a_budget_leaves_out_is_said_before_the_run_and_when_it_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.trace");
+    let text = path.to_str().unwrap();
+    let gqa = fixture("golden/gqa");
+    let ids: Vec<_> = (0..40).map(|id| (id % 40).to_string()).collect();
+    let ids = ids.join(",");
+    let run = ["--model", gqa.to_str().unwrap(), "--ids", &ids];
+    let output = llama_trace([&["record", "-o", text, "--budget", "100KiB"], &run[..]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(path.metadata().unwrap().len() <= 100 << 10);
+    let said = stderr(&output);
+    assert!(
+        said.contains("within 100KiB there is no room for the values of") && said.contains("ffn_up"),
+        "{said}"
+    );
+    refused(
+        &[
+            "export",
+            "--trace",
+            text,
+            "--stage",
+            "ffn_up",
+            "--out",
+            folder.path().join("out").to_str().unwrap(),
+        ],
+        2,
+        &["ffn_up is not in this trace", "budget of 102400 bytes"],
+    );
+    let log = ok(&llama_trace(["log", "--trace", text, "--values", "--stage", "ffn_up"]));
+    assert!(log.contains("ffn_up") && log.contains("min "), "its statistics are there: {log}");
+    refused(
+        &[&["record", "-o", text, "--force", "--budget", "1KiB"], &run[..]].concat(),
+        2,
+        &["--budget", "at least"],
+    );
+}
+
+#[test]
+fn the_first_screen_needs_a_terminal_and_a_trace() {
+    refused(&["open", "nothing.trace"], 6, &["terminal"]);
+    let output = llama_trace(["record", "--help"]);
+    assert!(stdout(&output).contains("--keep") && stdout(&output).contains("--budget"));
+}
