@@ -128,3 +128,64 @@ fn code_point(c: char, x: u16, y: u16, width: u16, look: Look, canvas: &mut Canv
         canvas.text(at, line.len(), &line, Letters::new(look.ink, 3.5));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ratatui::layout::Rect;
+    use ratatui::style::Style;
+
+    use super::*;
+
+    fn screen(text: &str) -> Buffer {
+        let mut screen = Buffer::empty(Rect::new(0, 0, 20, 1));
+        screen.set_string(0, 0, text, Style::new());
+        screen
+    }
+
+    #[test]
+    fn what_the_font_lacks_is_a_box_with_its_code_point() {
+        let boxed = write(&screen("a日b"), Paper::Dark, true);
+        assert!(boxed.contains(">65E5</text>") && !boxed.contains('日'), "{boxed}");
+        // A reader has fonts of its own.
+        assert!(write(&screen("a日b"), Paper::Dark, false).contains(">日</text>"));
+    }
+
+    #[test]
+    fn what_the_screens_are_made_of_needs_no_box() {
+        for c in "␣⋮←→↑↓▸▾▲▼·∞≥≤−×Σ√εθτ⌈⌉⌊⌋⊙ᵀ⁻²…≡≣".chars()
+        {
+            let text = c.to_string();
+            assert!(shapes::of(&text).is_some() || font::missing(&text).is_none(), "{c}");
+        }
+    }
+
+    /// Blocks fill what they stand for, and lines meet at the edges of their cells.
+    #[test]
+    fn boxes_and_blocks_are_shapes() {
+        let area = |symbol: &str| -> f32 {
+            let parts = shapes::of(symbol).unwrap();
+            parts.iter().map(|part| part.width * part.height * part.opacity).sum::<f32>() / (CELL.0 * CELL.1)
+        };
+        let shares =
+            [("█", 1.0), ("▀", 0.5), ("▌", 0.5), ("░", 0.25), ("▓", 0.75), ("▏", 0.125), ("▟", 0.75)];
+        for (symbol, share) in shares {
+            assert!((area(symbol) - share).abs() < 1e-6, "{symbol}");
+        }
+        let edges = |symbol: &str| {
+            let parts = shapes::of(symbol).unwrap();
+            let any = |holds: &dyn Fn(&shapes::Part) -> bool| parts.iter().any(holds);
+            [
+                any(&|part| part.x == 0.0),
+                any(&|part| part.x + part.width == CELL.0),
+                any(&|part| part.y == 0.0),
+                any(&|part| part.y + part.height == CELL.1),
+            ]
+        };
+        assert_eq!(edges("─"), [true, true, false, false]);
+        assert_eq!(edges("│"), [false, false, true, true]);
+        assert_eq!(edges("┌"), [false, true, false, true]);
+        assert_eq!(edges("┤"), [true, false, true, true]);
+        assert_eq!(edges("┼"), [true; 4]);
+        assert!(shapes::of("a").is_none() && shapes::of("──").is_none());
+    }
+}

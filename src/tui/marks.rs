@@ -106,6 +106,9 @@ fn read(line: &str) -> std::result::Result<(char, Mark), String> {
     let (Some(letter), None) = (letters.next().filter(|c| is_letter(*c)), letters.next()) else {
         return Err(format!("`{letter}` for a letter"));
     };
+    if address.is_empty() {
+        return Err("no address".to_owned());
+    }
     Address::parse(address).map_err(|wrong| format!("`{address}`: {wrong}"))?;
     Ok((letter, Mark { address: address.to_owned(), words }))
 }
