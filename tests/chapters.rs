@@ -246,6 +246,15 @@ fn the_list_is_the_folder() {
 }
 
 #[test]
+fn every_exercise_is_answered_by_a_derivation() {
+    for note in notes() {
+        let (_, at) = note.sections.iter().find(|(name, _)| name == "Exercise").unwrap();
+        let answer = note.text[at.clone()].split_once("<summary>Answer</summary>").unwrap().1;
+        assert!(answer.contains("$ llama-trace explain "), "{}", note.slug);
+    }
+}
+
+#[test]
 fn every_note_has_the_same_sections_and_its_links_lead_somewhere() {
     let errors: Vec<String> = notes().iter().flat_map(wrong_form).collect();
     assert_none(&errors);

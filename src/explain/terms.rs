@@ -38,6 +38,8 @@ struct Folded {
     notes: Vec<String>,
     splits: Vec<Split>,
     figure: Option<Figure>,
+    /// Operands that are too many to be made terms of, all smaller than the terms.
+    rest: Rest,
 }
 
 /// Takes the value `at` of `site` apart; `most` terms are told one by one, 0 for all.
@@ -56,9 +58,10 @@ pub fn explain(
     let Some(dims) = rules.pass(site.pass) else { unreachable!("the site is in a pass") };
     let cell = Cell { place: Place::Stage(site), at };
     let value = f64::from(single(operands, cell)?);
-    let mut taking = Taking { rules, operands, precision: rules.card().precision, folded: Folded::default() };
+    let mut taking =
+        Taking { rules, operands, precision: rules.card().precision, most, folded: Folded::default() };
     taking.fold(site, &of, at)?;
-    let Folded { result, is_sum, own, mut terms, notes, splits, figure } = taking.folded;
+    let Folded { result, is_sum, own, mut terms, notes, splits, figure, rest: small } = taking.folded;
     // What is no sum has its operands in the order in which they are applied.
     if is_sum {
         terms.sort_by(|a, b| b.product.abs().total_cmp(&a.product.abs()));
@@ -67,7 +70,11 @@ pub fn explain(
     let told = if most == 0 { terms.len() } else { most.max(least).min(terms.len()) };
     let rest = &terms[told..];
     let sum = |of: fn(f64) -> f64| rest.iter().fold(0.0, |sum, term| sum + of(term.product));
-    let rest = Rest { count: rest.len(), sum: sum(|product| product), size: sum(f64::abs) };
+    let rest = Rest {
+        count: small.count + rest.len(),
+        sum: small.sum + sum(|product| product),
+        size: small.size + sum(f64::abs),
+    };
     terms.truncate(told);
     Ok(Explanation {
         address: rules.address(cell),
@@ -93,6 +100,8 @@ struct Taking<'a, O> {
     rules: &'a Rules,
     operands: &'a mut O,
     precision: Precision,
+    /// How many terms are told, 0 for all.
+    most: usize,
     folded: Folded,
 }
 
@@ -473,7 +482,16 @@ impl<O: Operands> Taking<'_, O> {
         self.term(vec![constant("sum of all exponentials", total)], f64::from(shares[at]));
         self.folded.own = Some(self.folded.terms.len());
         let mut others: Vec<usize> = (0..values.len()).filter(|&i| i != at).collect();
-        others.sort_by(|&a, &b| exponentials[b].total_cmp(&exponentials[a]));
+        // Of a vocabulary only the largest are made terms: the others are most of the work.
+        let told = if self.most == 0 { others.len() } else { self.most.min(others.len()) };
+        let larger = |&a: &usize, &b: &usize| exponentials[b].total_cmp(&exponentials[a]).then(a.cmp(&b));
+        if told < others.len() {
+            others.select_nth_unstable_by(told, larger);
+            let small = others.split_off(told);
+            let sum = small.iter().fold(0.0, |sum, &i| sum + exponentials[i]);
+            self.folded.rest = Rest { count: small.len(), sum, size: sum };
+        }
+        others.sort_by(larger);
         for i in others {
             let operand = self.operand(x.cell(i), values[i]);
             self.term(vec![operand], exponentials[i]);
