@@ -20,6 +20,8 @@ mod memory;
 mod names;
 #[path = "cli/snapshot.rs"]
 mod snapshot;
+#[path = "cli/recipe.rs"]
+mod recipe;
 #[path = "cli/stop.rs"]
 mod stop;
 #[path = "cli/target.rs"]

@@ -608,7 +608,7 @@ pub(super) enum RuntimeName {
 
 #[derive(Args, Debug)]
 pub(super) struct DiffArgs {
-    /// The reference: a folder that `export` or a capture script wrote
+    /// The reference: a trace that `record` wrote, or a folder that `export` or a capture script did
     #[arg(value_name = "A", required_unless_present_any = ["set_a", "set_b"], conflicts_with_all = ["set_a", "set_b"])]
     pub(super) a: Option<PathBuf>,
 

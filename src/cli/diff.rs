@@ -7,6 +7,7 @@ mod junit;
 mod npy;
 mod setting;
 mod text;
+mod trace;
 
 use std::cell::OnceCell;
 use std::io::Write;
@@ -14,12 +15,14 @@ use std::path::Path;
 
 use self::both::Both;
 use self::folder::Folder;
+use self::trace::OfTrace;
 use super::device::{self, Command, Device};
 use super::progress::Progress;
 use super::{DiffArgs, DiffFormat, ModelArgs, PrecisionName, input, output};
 use crate::check::Sample;
-use crate::diff::{self, About, Report, Traced};
+use crate::diff::{self, About, Found, Report, Traced};
 use crate::error::{Error, Result};
+use crate::trace::Site;
 
 /// Which rows of large matrices are computed again.
 const SAMPLE: Sample = Sample::Seeded(1);
@@ -32,35 +35,70 @@ pub(super) fn run(args: &DiffArgs) -> Result<()> {
             .expected("A and B, or --prompt with --a and --b")
             .next("leave --prompt, --ids and -n out"));
     }
-    if args.model.model.is_some() {
-        return device::run(WithModel { args, a, b });
-    }
-    let (mut a, mut b) = (Folder::open(a)?, Folder::open(b)?);
-    let bar = Bar::default();
-    let report = diff::compare(&mut a, &mut b, &|done, of| bar.show(done, of))?;
-    bar.finish();
-    print(args.format, &report, [a.about(), b.about()])
+    device::run(Recorded { args, a, b })
 }
 
-/// Two folders, and the model that the first came from.
-struct WithModel<'a> {
+/// Two runs that were recorded.
+struct Recorded<'a> {
     args: &'a DiffArgs,
     a: &'a Path,
     b: &'a Path,
 }
 
-impl Command for WithModel<'_> {
+impl Command for Recorded<'_> {
     fn run<D: Device>(self) -> Result<()> {
-        let Self { args, a, b } = self;
-        let (mut a, mut b) = (Folder::open(a)?, Folder::open(b)?);
-        // The rules are computed with the weights as they are stored.
-        let precision = args.model.precision.or(Some(PrecisionName::F32));
-        let opened = input::open::<D>(&ModelArgs { precision, ..args.model.clone() }, &args.cpu)?;
-        let model = opened.model?;
+        let args = self.args;
+        let (mut a, mut b) = (Given::open::<D>(self.a)?, Given::open::<D>(self.b)?);
+        if let (Given::Trace(a), Given::Trace(b)) = (&mut a, &mut b)
+            && a.keeps_as(b)
+        {
+            a.without_derived();
+            b.without_derived();
+        }
         let bar = Bar::default();
-        let report = diff::compare_with(&model, &mut a, &mut b, SAMPLE, &|done, of| bar.show(done, of))?;
+        let shown = |done, of| bar.show(done, of);
+        let report = match args.model.model {
+            None => diff::compare(&mut a, &mut b, &shown)?,
+            Some(_) => {
+                // The rules are computed with the weights as they are stored.
+                let precision = args.model.precision.or(Some(PrecisionName::F32));
+                let opened = input::open::<D>(&ModelArgs { precision, ..args.model.clone() }, &args.cpu)?;
+                diff::compare_with(&opened.model?, &mut a, &mut b, SAMPLE, &shown)?
+            }
+        };
         bar.finish();
         print(args.format, &report, [a.about(), b.about()])
+    }
+}
+
+/// What a path on the command line is.
+enum Given {
+    Folder(Box<Folder>),
+    Trace(Box<OfTrace>),
+}
+
+impl Given {
+    fn open<D: Device>(path: &Path) -> Result<Self> {
+        if path.is_file() {
+            return Ok(Self::Trace(Box::new(OfTrace::open::<D>(path)?)));
+        }
+        Ok(Self::Folder(Box::new(Folder::open(path)?)))
+    }
+}
+
+impl Traced for Given {
+    fn about(&self) -> &About {
+        match self {
+            Self::Folder(folder) => folder.about(),
+            Self::Trace(trace) => trace.about(),
+        }
+    }
+
+    fn stage(&mut self, site: Site) -> Result<Found> {
+        match self {
+            Self::Folder(folder) => folder.stage(site),
+            Self::Trace(trace) => trace.stage(site),
+        }
     }
 }
 

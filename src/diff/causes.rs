@@ -94,7 +94,10 @@ fn artifact(a: &About, b: &About) -> Option<First> {
         return Some(differs(&format!("config.{name}"), ours, theirs));
     }
     match (&a.fingerprint, &b.fingerprint) {
-        (Some(ours), Some(theirs)) if ours != theirs => Some(differs("weights", json!(ours), json!(theirs))),
+        // In another precision the same weights may be other numbers.
+        (Some(ours), Some(theirs)) if ours != theirs && a.precision == b.precision => {
+            Some(differs("weights", json!(ours), json!(theirs)))
+        }
         _ => None,
     }
 }

@@ -128,6 +128,16 @@ pub fn compare_with<B: Backend>(
             .found(format!("{name} {theirs}"))
             .next("give the model that A was recorded from"));
     }
+    let of_a = (&a.about().fingerprint, a.about().precision);
+    if let (Some(weights), Some(precision)) = of_a
+        && precision == model.backend.precision()
+        && *weights != model.fingerprint()?.weights
+    {
+        return Err(Error::model("the model has other weights than the reference's")
+            .at(&a.about().name)
+            .expected(format!("a run of {}", model.card().name))
+            .next("give the model that A was recorded from"));
+    }
     let injection = Injection::new(model, a.about(), b.about(), sample);
     Comparison::new(a, b, Some(model.sizes()), injection)?.run(progress)
 }

@@ -179,6 +179,50 @@ fn two_runs_of_the_program_are_compared_as_they_go() {
 }
 
 #[test]
+fn traces_are_compared_with_each_other_and_with_folders() {
+    let (folder, model) = (TempDir::new().unwrap(), golden());
+    let record = |name: &str, args: &[&str]| {
+        let out = folder.path().join(name);
+        let base = ["record", "--ids", IDS, "-n", "2", "--model", &model, "-o", out.to_str().unwrap()];
+        ok(&llama_trace(base.into_iter().chain(args.iter().copied())));
+        out.to_str().unwrap().to_owned()
+    };
+    let (all, minimal) = (record("all.trace", &["--keep", "all"]), record("minimal.trace", &[]));
+    let rounded = record("bf16.trace", &["--precision", "bf16"]);
+    let export = exported(&folder, "export", &["--model", &model, "-n", "2"]);
+    let stages = |a: &str, b: &str| {
+        let (code, report) = diff(&[a, b]);
+        assert_eq!(
+            (code, &report["same"], &report["missing"]),
+            (0, &true.into(), &serde_json::json!([])),
+            "{a} {b}"
+        );
+        let text = ok(&llama_trace(["diff", a, b]));
+        text.lines().find_map(|line| line.split(" stages").next()?.parse::<usize>().ok()).unwrap()
+    };
+    let export = export.to_str().unwrap();
+    let whole = stages(export, &all);
+    for (a, b) in [(&*all, &*minimal), (&*minimal, &*all), (&*minimal, export), (export, &*minimal)] {
+        assert_eq!(stages(a, b), whole, "{a} {b}: what is not kept is derived");
+    }
+    let kept = stages(&minimal, &minimal);
+    assert!(kept < whole, "what follows need not be compared");
+    assert_eq!(stages(&minimal, &rounded), kept - 2, "nor what is drawn from other logits");
+    let (code, report) = diff(&[&all, &rounded, "--model", &model]);
+    assert_eq!((code, &report["same"]), (0, &true.into()), "{report}");
+    let other = models::golden("gqa", |tensors| {
+        tensors.get_mut("model.norm.weight").unwrap().1[0] ^= 1;
+    });
+    let output = llama_trace(["diff", &all, &minimal, "--model", other.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    assert!(stderr(&output).contains("other weights"), "{}", stderr(&output));
+    let cut = folder.path().join("cut.trace");
+    let bytes = fs::read(&minimal).unwrap();
+    fs::write(&cut, &bytes[..bytes.len() - 100]).unwrap();
+    assert_eq!(llama_trace(["diff", &all, cut.to_str().unwrap()]).status.code(), Some(3));
+}
+
+#[test]
 fn what_is_wrong_with_a_folder_or_an_option_is_said_and_is_no_difference() {
     let (folder, model) = (TempDir::new().unwrap(), golden());
     let a = exported(&folder, "a", &["--model", &model]);

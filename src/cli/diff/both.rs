@@ -59,10 +59,13 @@ impl Command for Both<'_> {
         let bar = Bar::default();
         let (report, about_a, about_b) = thread::scope(|scope| {
             // Where one ends early, the other's thread finds nobody to send to, and ends too.
-            let (mut a_runs, mut b_runs) = (a.start(scope, passes(&a))?, b.start(scope, passes(&b))?);
+            let two = a.setting.own_model || b.setting.own_model;
+            let (mut a_runs, mut b_runs) =
+                (a.start(scope, passes(&a), two)?, b.start(scope, passes(&b), two)?);
             let shown = |done, of| bar.show(done, of);
             // Two models are held against each other, one is known to be right.
-            let report = match a.setting.own_model || b.setting.own_model {
+            let same = a_runs.about.fingerprint == b_runs.about.fingerprint;
+            let report = match two && !same {
                 true => diff::compare(&mut a_runs, &mut b_runs, &shown),
                 false => diff::compare_with(&a.model, &mut a_runs, &mut b_runs, SAMPLE, &shown),
             }?;
@@ -134,11 +137,12 @@ impl<D: Device> Ready<D> {
         std::iter::once(first).chain(after).collect()
     }
 
-    /// Starts the recorded run on a thread of its own.
+    /// Starts the recorded run on a thread of its own; `weights` tells whether another model may be held against it.
     fn start<'scope, 'env>(
         &'env self,
         scope: &'scope Scope<'scope, 'env>,
         passes: Vec<Pass>,
+        weights: bool,
     ) -> Result<Recording> {
         let (card, sampling) = (self.model.card(), Sampling::default());
         let Sampling { temperature, top_k, top_p, .. } = sampling;
@@ -147,7 +151,7 @@ impl<D: Device> Ready<D> {
             precision: Some(card.precision),
             card: Some(card),
             settings: serde_json::Map::new(),
-            fingerprint: None,
+            fingerprint: if weights { Some(self.model.fingerprint()?.weights) } else { None },
             drawing: Some(Drawing { temperature, top_k, top_p }),
             prompt: None,
             passes: passes.clone(),

@@ -1,0 +1,114 @@
+//! A trace as a run that is compared: what it keeps is read, what follows from that is derived.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::task::Poll;
+use std::thread;
+use std::time::Duration;
+
+use super::super::device::Device;
+use crate::diff::{About, Found, Pass, Traced};
+use crate::error::Result;
+use crate::explain::Drawing;
+use crate::record::Trace;
+use crate::replay::{DEFAULT_MEMORY, Recorded};
+use crate::stop;
+use crate::trace::{Frame, Region, Site, Source, Stage, TokenLabel, source};
+
+/// How often a stage that is derived is looked for.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// The trace.
+pub(super) struct OfTrace {
+    trace: Arc<Trace>,
+    about: About,
+    /// What derives stages; none where it need not.
+    source: Option<Box<dyn Source>>,
+}
+
+impl OfTrace {
+    /// Opens the file at `path`.
+    ///
+    /// # Errors
+    /// As [`Trace::open`].
+    pub(super) fn open<D: Device>(path: &Path) -> Result<Self> {
+        let trace = Arc::new(Trace::open(path)?);
+        let label = |id: u32| trace.label(id).unwrap_or_else(|| format!("#{id}"));
+        let passes = trace.passes(0).iter().map(|pass| Pass {
+            dims: pass.dims,
+            tokens: pass.tokens.iter().map(|&id| TokenLabel { id, text: label(id) }).collect(),
+        });
+        let says = trace.about();
+        let about = About {
+            name: path.display().to_string(),
+            settings: serde_json::Map::new(),
+            precision: Some(says.card.precision),
+            card: Some(says.card.clone()),
+            fingerprint: Some(says.fingerprint.weights.clone()),
+            drawing: Some(Drawing {
+                temperature: says.sampling.temperature,
+                top_k: says.sampling.top_k,
+                top_p: says.sampling.top_p,
+            }),
+            prompt: trace.prompt(0),
+            passes: passes.collect(),
+        };
+        let source = Recorded::<D>::new(Arc::clone(&trace), None, None, DEFAULT_MEMORY).open(0)?;
+        Ok(Self { trace, about, source: Some(source) })
+    }
+
+    /// Whether both keep the same stages: what follows from those need not be compared too.
+    pub(super) fn keeps_as(&self, other: &Self) -> bool {
+        let kept = |of: &Self| of.trace.about().stages.clone();
+        kept(self) == kept(other)
+    }
+
+    /// Compares what is kept alone.
+    pub(super) fn without_derived(&mut self) {
+        self.source = None;
+    }
+
+    /// The values of a stage that follows from those that are kept.
+    fn derived(&mut self, site: Site) -> Result<Found> {
+        let (Some(source), Some(dims)) = (&mut self.source, self.trace.dims(site)) else {
+            return Ok(Found::Missing);
+        };
+        let shape = source.outline().card.sizes().shape(site.stage.axes(), dims);
+        loop {
+            source.poll()?;
+            match source::block(&mut **source, site, &Region::whole(&shape)) {
+                Poll::Ready(Ok(block)) if block.is_whole() => return Ok(Found::Frame(block.frame)),
+                Poll::Ready(Ok(_)) => {
+                    return Ok(Found::Damaged("it is too large to be derived whole".into()));
+                }
+                // It does not follow from what was kept.
+                Poll::Ready(Err(_)) => return Ok(Found::Missing),
+                Poll::Pending => {}
+            }
+            stop::check()?;
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+impl Traced for OfTrace {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn stage(&mut self, site: Site) -> Result<Found> {
+        let Some(dims) = self.trace.dims(site) else { return Ok(Found::Missing) };
+        if !self.trace.holds(site) {
+            return match site.stage {
+                // What is drawn stands with the tokens.
+                Stage::Tokens | Stage::Sampled => Ok(Found::Missing),
+                _ => self.derived(site),
+            };
+        }
+        let rows = self.about.card.as_ref().map_or(0, |card| card.sizes().rows(site.stage.axes(), dims));
+        Ok(match self.trace.rows(site, 0..rows) {
+            Some(data) => Found::Frame(Arc::new(Frame { site, axes: site.stage.axes(), data })),
+            None => Found::Damaged("the file does not have it".into()),
+        })
+    }
+}
