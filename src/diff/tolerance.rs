@@ -6,8 +6,7 @@ use crate::trace::{Site, Stage};
 /// The largest relative L2 distance ‖B − A‖ / ‖A‖ of a stage of a run in `precision` from one in float32, at the first
 /// layer. It grows with each layer: what came with the inputs is in it. [`of`] has the number for a layer.
 ///
-/// Measured on the built-in model, the golden ones and stories260K, of which the worst stays below half of it
-/// (`tests/cli/diff.rs` holds them to it).
+/// Measured on the built-in model and the golden ones, against this program and transformers: the worst stays within 0.7 of it.
 pub fn base(stage: Stage, precision: Precision) -> f64 {
     // Shares of attention and of chance follow from differences of scores, and are further apart than those; so is what
     // they mix.
@@ -23,8 +22,8 @@ pub fn base(stage: Stage, precision: Precision) -> f64 {
         (Stage::Embedding, Precision::Bf16) => 0.01,
         (Stage::Embedding, Precision::Q8 { .. }) => 0.02,
         (_, Precision::F32) => wide * 2e-5,
-        (_, Precision::Bf16) => wide * 0.05,
-        (_, Precision::Q8 { .. }) => wide * 0.08,
+        (_, Precision::Bf16) => wide * 0.1,
+        (_, Precision::Q8 { .. }) => wide * 0.12,
     }
 }
 
