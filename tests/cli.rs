@@ -18,10 +18,10 @@ mod export;
 mod memory;
 #[path = "cli/names.rs"]
 mod names;
-#[path = "cli/snapshot.rs"]
-mod snapshot;
 #[path = "cli/recipe.rs"]
 mod recipe;
+#[path = "cli/snapshot.rs"]
+mod snapshot;
 #[path = "cli/stop.rs"]
 mod stop;
 #[path = "cli/target.rs"]
