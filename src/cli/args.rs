@@ -321,7 +321,7 @@ pub(super) struct SnapshotArgs {
     pub(super) colours: ColourArgs,
 
     /// Columns and rows of the screen, from 1x1 to 500x200
-    #[arg(long, value_name = "COLUMNSxROWS", default_value = "120x40", value_parser = ScreenSize::parse, allow_negative_numbers = true)]
+    #[arg(long, value_name = "COLUMNSxROWS", default_value = "120x40", value_parser = ScreenSize::parse)]
     pub(super) size: ScreenSize,
 
     /// The file to write: .svg, .png, .html, .ansi (text with a terminal's colours) or .txt

