@@ -113,7 +113,8 @@ fn an_operand_is_chosen_by_arrows_or_by_a_click_and_the_choice_is_there_on_comin
 #[test]
 fn a_rotation_and_a_gate_are_drawn() {
     let mut desk = Desk::at("p0/L1/xq_rope[t=3,h=2,c=4]", (200, 60));
-    desk.key(KeyCode::Enter).shows("turned by 0.3000 radians is");
+    desk.key(KeyCode::Enter).shows("turned by position 3 ×");
+    desk.shows("0.3000 radians is (0.9378232, -0.11606577)");
     desk.shows("○ before (0.8616, -0.3880)  ● after (0.9378, -0.1161)");
     desk.shows("turned by 17.2°");
     desk.go("p0/L1/ffn_silu[t=3,f=2]");
