@@ -184,7 +184,8 @@ pub(super) fn show(
     let Some(&width) = shape.last() else { return Ok(()) };
     if count <= AT_ONCE {
         let block = block(source, site, Region::whole(shape))?;
-        return Ok(record(probe, &block, 0..count / width.max(1)));
+        record(probe, &block, 0..count / width.max(1));
+        return Ok(());
     }
     // Rows that lie side by side on the axis before the last.
     let beside = if shape.len() > 1 { shape[shape.len() - 2] } else { 1 };

@@ -15,6 +15,9 @@ use crate::trace::{Frame, Site, Stage, Values};
 /// The frames of one run.
 pub(super) type Frames = HashMap<Site, Arc<Frame>>;
 
+/// One of the frames that a stage is folded from.
+type Operand = (Site, Arc<Frame>);
+
 /// Cells with what their rules give.
 pub(super) type Exactly = Vec<(usize, f64)>;
 
@@ -99,7 +102,7 @@ impl<'a, B: Backend> Bench<'a, B> {
     }
 
     /// The frames that `site` is folded from.
-    fn operands(&mut self, site: Site) -> Result<Option<Vec<(Site, Arc<Frame>)>>> {
+    fn operands(&mut self, site: Site) -> Result<Option<Vec<Operand>>> {
         let mut operands = Vec::new();
         for source in self.sources(site) {
             let Some(mut frame) = self.operand(source, site)? else { return Ok(None) };

@@ -197,7 +197,7 @@ impl<B: Backend> Judge for Injection<'_, B> {
                 *may = may.max(CACHED);
             }
         }
-        let (bad_a, bad_b) = (off_a.error() > may_a, !(off_b.error() <= may_b));
+        let (bad_a, bad_b) = (off_a.error() > may_a, !off_b.error().le(&may_b));
         let inherited = Some(inherited.error());
         if bad_a && bad_b {
             // Neither has what this model gives: one is judged by the other.

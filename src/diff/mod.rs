@@ -253,7 +253,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 if b.values().is_empty() || a.values().is_empty() {
                     self.report.missing.push(missing(Some(why)));
                 } else {
-                    self.differs_in_shape(site, &a, &b, why);
+                    self.differs_in_shape(site, &a, &b, &why);
                 }
                 return Ok(());
             }
@@ -316,7 +316,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
     }
 
     /// Of a stage with another shape there is no cell to name.
-    fn differs_in_shape(&mut self, site: Site, a: &Frame, b: &Frame, why: String) {
+    fn differs_in_shape(&mut self, site: Site, a: &Frame, b: &Frame, why: &str) {
         let (error, tolerance) = (f64::NAN, 0.0);
         self.report.lines.push(Line { site, apart: error, error, tolerance, inherited: None });
         if self.report.first.is_none() {

@@ -75,7 +75,7 @@ impl Line {
     /// Whether it is further away than it may be.
     pub fn differs(&self) -> bool {
         // What is no number is.
-        !(self.error <= self.tolerance)
+        !self.error.le(&self.tolerance)
     }
 }
 

@@ -200,7 +200,7 @@ impl Layout {
         let mut shape = self.sizes.shape(axes, nothing);
         match axes[0] {
             Axis::Token | Axis::One => {
-                shape[0] = self.count(key) / shape[1..].iter().product::<usize>().max(1)
+                shape[0] = self.count(key) / shape[1..].iter().product::<usize>().max(1);
             }
             _ => shape.insert(0, self.rows(key)),
         }

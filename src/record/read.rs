@@ -56,7 +56,7 @@ impl Trace {
     /// [`Error::Model`] where it cannot be read, is of another format or version, or cannot be right.
     pub fn open(path: &Path) -> Result<Self> {
         let place = path.display().to_string();
-        Self::read(Bytes::map(path)?, place)
+        Self::read(Bytes::map(path)?, &place)
     }
 
     /// Whether the file at `path` begins as a trace does; a model's safetensors file is told from one.
@@ -66,10 +66,10 @@ impl Trace {
         header.is_some_and(|header| word(&header, "format") == Some(FORMAT))
     }
 
-    fn read(bytes: Bytes, place: String) -> Result<Self> {
+    fn read(bytes: Bytes, place: &str) -> Result<Self> {
         let wrong = |found: String| {
             Error::model("the trace cannot be read")
-                .at(&place)
+                .at(place)
                 .expected("a file that `llama-trace record` wrote, whole and unchanged")
                 .found(found)
                 .next("record it again")
@@ -84,7 +84,7 @@ impl Trace {
             Some(version) => {
                 let age = if version > VERSION { "newer" } else { "older" };
                 return Err(Error::model(format!("the trace is of {age} form than this program reads"))
-                    .at(&place)
+                    .at(place)
                     .expected(format!("format version {VERSION}"))
                     .found(format!("format version {version}"))
                     .next(if version > VERSION { "use a newer llama-trace" } else { "record it again" }));
@@ -121,7 +121,7 @@ impl Trace {
         });
         let plan = plan.placed(&header).map_err(|found| wrong(printable(&found)))?;
         let mut trace =
-            Self { bytes, place: place.clone(), start, about, arithmetic, plan, passes: vec![], stages };
+            Self { bytes, place: place.to_owned(), start, about, arithmetic, plan, passes: vec![], stages };
         trace.passes = trace.tokens(&passes).map_err(wrong)?;
         Ok(trace)
     }

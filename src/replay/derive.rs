@@ -121,7 +121,7 @@ pub(crate) fn shaped(frame: Frame, shape: &[usize]) -> Frame {
 /// or more of them.
 ///
 /// # Errors
-/// As [`derive`].
+/// As [`derive()`].
 pub fn derive_rows(
     site: Site,
     rows: Range<usize>,

@@ -99,7 +99,7 @@ fn spanned(shape: &[usize], line: Line) -> Region {
     let inner: usize = shape.iter().skip(differing + 1).product();
     let of_axis = |axis: usize| match axis {
         // What steps from one index of the differing axis to another stays where it is on those within.
-        _ if axis > differing && line.step % inner != 0 => 0..shape[axis],
+        _ if axis > differing && !line.step.is_multiple_of(inner) => 0..shape[axis],
         _ => first[axis]..last[axis] + 1,
     };
     Region((0..shape.len()).map(of_axis).collect())

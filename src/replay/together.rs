@@ -28,11 +28,14 @@ pub(super) struct Together {
     lacking: HashSet<Site>,
 }
 
+/// What runs: the model, which sequence, what draws, and what gives tokens their texts.
+type Asked<B> = (Arc<Model<B>>, Member, Sampler, Option<Arc<dyn Tokenizer>>);
+
 impl Together {
     /// The model runs over the tokens of `passes` once something is asked for that `trace` has not.
     pub(super) fn new<B: Backend + 'static>(
         trace: Live,
-        run: (Arc<Model<B>>, Member, Sampler, Option<Arc<dyn Tokenizer>>),
+        run: Asked<B>,
         passes: &[Pass],
         memory: usize,
     ) -> Self {

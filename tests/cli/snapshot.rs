@@ -56,7 +56,7 @@ fn check_drawing(bytes: &[u8], size: &str) {
     };
     let root = drawing.root_element();
     assert_eq!((number(root, "width"), number(root, "height")), (10.0 * columns, 20.0 * rows));
-    for node in root.children().filter(|node| node.is_element()) {
+    for node in root.children().filter(Node::is_element) {
         let wide = number(node, "width") + number(node, "textLength");
         assert!(number(node, "x") + wide <= 10.0 * columns + 0.01, "{size}: {node:?}");
         assert!(number(node, "y") + number(node, "height") <= 20.0 * rows + 0.01, "{size}: {node:?}");

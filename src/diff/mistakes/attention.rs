@@ -63,7 +63,7 @@ pub(super) fn add(
     let factor = factor(found, right);
     match site.stage {
         Stage::Scores => {
-            all.push(Mistake::of("attention_scale", &[Stage::Scores], Times(site.stage, factor)))
+            all.push(Mistake::of("attention_scale", &[Stage::Scores], Times(site.stage, factor)));
         }
         // Queries that are divided before they meet a key, and once more after it or not.
         Stage::Xq | Stage::XqRope | Stage::Xk | Stage::XkRope | Stage::Qk => {

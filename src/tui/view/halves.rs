@@ -71,7 +71,7 @@ impl Raster {
                 let (symbol, style) = if coloured(app) {
                     let middle = rows.start + self.each.0 / 2;
                     let half = |rows: Range<usize>| {
-                        furthest(rows, columns.clone(), &value).map(|(_, _, value)| value)
+                        furthest(rows, columns.clone(), value).map(|(_, _, value)| value)
                     };
                     halves(
                         app,
@@ -80,7 +80,7 @@ impl Raster {
                         half(middle.min(rows.end)..rows.end),
                     )
                 } else {
-                    shade(app, span, furthest(rows, columns, &value).map(|(_, _, value)| value))
+                    shade(app, span, furthest(rows, columns, value).map(|(_, _, value)| value))
                 };
                 put(buf, area, across as u16, down as u16, symbol, style);
             }
