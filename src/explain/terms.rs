@@ -526,7 +526,10 @@ impl<O: Operands> Taking<'_, O> {
             "{possible} tokens are possible; top-k {top_k} and top-p {top_p} leave {kept}, which sum to {sum:.6} before they are divided by it."
         ));
         self.note(match rank {
-            Some(rank) => format!("This one is number {} of them.", rank + 1),
+            Some(rank) => {
+                let so_far = ids[..=rank].iter().fold(0.0, |sum, &id| sum + f64::from(values[id]));
+                format!("This one is number {} of them; as far as it they sum to {so_far:.6}.", rank + 1)
+            }
             None => "This one is not among them.".to_owned(),
         });
         self.folded.result = Some(result);

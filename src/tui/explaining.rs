@@ -19,6 +19,9 @@ pub(super) fn enter(app: &mut App) {
                 Err(wrong) => app.say(wrong, true),
             }
         }
+        Focus::Tensor if !app.view().shows_numbers() => {
+            app.say("this view shows no numbers of the stage; v goes on to one that does", false);
+        }
         Focus::Tensor => {
             app.compares = false;
             if app.derivation.is_none() {
@@ -150,6 +153,9 @@ pub(super) fn click(app: &mut App, x: u16, y: u16) {
 
 /// Keeps the derivation to the number under the cursor, and its lines in range.
 pub(super) fn settle(app: &mut App) {
+    if !app.view().shows_numbers() {
+        close(app);
+    }
     let of = app.number_at_cursor();
     let Some(derivation) = &mut app.derivation else { return };
     if derivation.of != Some(of) {

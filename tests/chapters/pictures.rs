@@ -1,4 +1,4 @@
-//! The pictures under `pictures/` are what the commands beside them draw. `LLAMA_TRACE_BLESS=1` draws them anew.
+//! The pictures under `chapters/pictures/` are what the commands beside them draw. `LLAMA_TRACE_BLESS=1` draws them anew.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,7 +31,7 @@ fn pictures(text: &str) -> Vec<(String, Option<Vec<String>>)> {
 
 fn texts() -> Vec<(PathBuf, String)> {
     let chapters = fs::read_dir(root().join("chapters")).unwrap().map(|entry| entry.unwrap().path());
-    let all = chapters.chain([root().join("README.md")]);
+    let all = chapters.filter(|path| path.is_file()).chain([root().join("README.md")]);
     all.map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
 }
 
@@ -47,7 +47,8 @@ fn every_picture_is_what_its_command_draws() {
             };
             let folder = tempfile::tempdir().unwrap();
             let (code, _) = shell::print(&words, folder.path());
-            let (new, kept) = (fs::read(folder.path().join(&name)), root().join("pictures").join(&name));
+            let (new, kept) =
+                (fs::read(folder.path().join(&name)), root().join("chapters/pictures").join(&name));
             match (code, new) {
                 (0, Ok(new)) if bless => fs::write(&kept, new).unwrap(),
                 (0, Ok(new)) if fs::read(&kept).is_ok_and(|old| old == new) => {}
@@ -58,7 +59,7 @@ fn every_picture_is_what_its_command_draws() {
         }
     }
     assert!(drawn.len() >= 2, "there are pictures: {drawn:?}");
-    let there = fs::read_dir(root().join("pictures")).unwrap();
+    let there = fs::read_dir(root().join("chapters/pictures")).unwrap();
     let there: BTreeSet<_> = there.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     assert_eq!(there, drawn, "no picture that nobody shows");
     crate::assert_none(&wrong);

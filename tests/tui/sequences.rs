@@ -155,7 +155,8 @@ fn two_sequences_stand_side_by_side_at_one_cell_with_their_difference() {
             };
             program.stage.shows(&address(here));
             program.stage.shows(&address(there));
-            let difference = text::real(f64::from(one) - f64::from(other));
+            let difference = (f64::from(one) - f64::from(other)) as f32;
+            let difference = text::full_in(llama_trace::trace::frame::Number::F32(difference), 12);
             program.stage.shows(&format!("s{there} · here − there = {difference}"));
         };
         shows_both(&program, 1, 0);

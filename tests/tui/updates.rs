@@ -177,7 +177,7 @@ fn what_v_is_said_to_show_is_what_it_shows() {
             stage.keys("v");
         }
         let screen = stage.screen();
-        let (_, told) = screen.split_once(" v: ").unwrap();
+        let (_, told) = screen.split_once(" v goes on to: ").unwrap();
         let told = told.split_whitespace().next().unwrap().to_owned();
         assert_eq!(stage.keys("v").app.view().name(), told, "{step}");
     }

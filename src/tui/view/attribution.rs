@@ -98,12 +98,18 @@ impl View for Parts {
         let (rows, columns) = (sizes.layers + 2, sizes.heads + 1 + usize::from(bias));
         let cursor = (app.cell.0.min(rows - 1), app.cell.1.min(columns - 1));
         let cell = grid::coloured(body.width.saturating_sub(LABEL), columns);
-        let footer = (LISTED + 2).min(body.height.saturating_sub(1 + 4));
+        // The cells come first.
+        let room = body.height.saturating_sub(1 + u16::try_from(rows).unwrap_or(u16::MAX));
+        let footer = (LISTED + 2).min(room.max(body.height / 3));
         Layout { area: body, rows, columns, cursor, cell, tall: 1, label: LABEL, header: 1, footer }
     }
 
     fn index(&self, _: &App, _: (usize, usize)) -> Option<Vec<usize>> {
         None
+    }
+
+    fn shows_numbers(&self) -> bool {
+        false
     }
 
     fn select(&self, app: &mut App, cell: (usize, usize)) {
@@ -249,6 +255,9 @@ impl View for Parts {
 
 /// The parts that did most, and what all of them sum to.
 fn largest(app: &App, layout: &Layout, attribution: &Attribution, buf: &mut Buffer) {
+    if layout.footer < 3 {
+        return;
+    }
     let theme = app.theme;
     let top = layout.header + layout.visible_rows(app).len() as u16 + 1;
     let bottom = (top - 1 + layout.footer).min(layout.area.height);

@@ -25,6 +25,8 @@ use super::paint::{put, put_line};
 const NUMBER: usize = 12;
 /// The columns of the longest bar.
 const BAR: usize = 10;
+/// The columns from which on there is room for bars beside the numbers.
+const WIDE: usize = 66;
 /// The columns of a token's text.
 const TEXT: usize = 12;
 /// The columns of what tells a term from the others.
@@ -157,7 +159,14 @@ impl Writer<'_> {
             line.push(Span::styled(" · difference ", theme.dim()));
             line.push(number(explanation.difference()).into());
         }
-        self.push(line);
+        if line.iter().map(|span| text::width(&span.content)).sum::<usize>() > self.width {
+            // The difference says that the sum is exact: it has a line of its own where there is no room beside.
+            let rest = line.split_off(line.len() - 2);
+            self.push(line);
+            self.push(Line::from(rest).style(Style::new()));
+        } else {
+            self.push(line);
+        }
         self.text(&explanation.formula, theme.code());
         for note in &explanation.notes {
             self.text(note, Style::new());
@@ -192,7 +201,7 @@ impl Writer<'_> {
         let largest = explanation.terms.iter().map(|term| term.product.abs()).fold(0.0, f64::max);
         let heading = match explanation.is_sum {
             true => {
-                "the terms, the largest first: █ adds, ░ takes away; % is their share of all sizes so far"
+                "the terms, the largest first: █ adds, ░ takes away; % of all sizes down to here"
             }
             false => "operand by operand, and what stands once it was applied",
         };
@@ -216,7 +225,9 @@ impl Writer<'_> {
             let mut head = vec![Span::styled(text::right(&number(term.product), NUMBER), Style::new())];
             if explanation.is_sum {
                 head.push(Span::raw(" "));
-                head.push(Span::styled(bar(term.product, largest), theme.bar()));
+                if self.width >= WIDE {
+                    head.push(Span::styled(bar(term.product, largest), theme.bar()));
+                }
                 let share = if all > 0.0 && all.is_finite() {
                     format!("{:>4.0} %  ", so_far / all * 100.0)
                 } else {
@@ -312,11 +323,12 @@ impl Writer<'_> {
         self.text(&format!("by {}", split.by), theme.dim());
         let largest = split.parts.iter().map(|(_, value)| value.abs()).fold(0.0, f64::max);
         for (name, value) in &split.parts {
-            let name = text::cut(name, self.width.saturating_sub(NUMBER + BAR + 2));
+            let bar = if self.width >= WIDE { bar(*value, largest) } else { String::new() };
+            let name = text::cut(name, self.width.saturating_sub(NUMBER + text::width(&bar) + 2));
             self.push(Line::from(vec![
                 text::right(&number(*value), NUMBER).into(),
                 Span::raw(" "),
-                Span::styled(bar(*value, largest), theme.bar()),
+                Span::styled(bar, theme.bar()),
                 Span::raw(" "),
                 name.into(),
             ]));

@@ -52,7 +52,9 @@ fn rotation(before: [f64; 2], after: [f64; 2], angle: f64, columns: u16, theme: 
         format!("after {}", pair(after)).into(),
     ]));
     lines.push(Line::styled(
-        format!("across: the first of the pair; upwards: the second; turned by {degrees:.1}°"),
+        format!(
+            "across: the first of the pair; upwards: the second; turned by {degrees:.1}°, {angle:.4} radians"
+        ),
         theme.dim(),
     ));
     lines

@@ -60,6 +60,11 @@ pub trait View: fmt::Debug + Sync {
         Vec::new()
     }
 
+    /// Whether its cells are the step's numbers, which can be taken apart.
+    fn shows_numbers(&self) -> bool {
+        true
+    }
+
     /// Where Enter goes from the cell under the cursor; none where that takes the value there apart.
     fn jump(&self, _: &App) -> Option<Address> {
         None

@@ -77,8 +77,9 @@ impl View for Lens {
         let (rows, columns) = (app.outline().card.sizes().layers, app.dims().tokens);
         let cursor = (app.place().layer.unwrap_or(0), app.selected.get(Axis::Token, columns));
         let label = 6 + labels::digits(rows) as u16 + 1;
-        // On a low screen the cells come first.
-        let footer = BELOW.min(body.height.saturating_sub(2 + 3));
+        // The cells come first.
+        let room = body.height.saturating_sub(2 + u16::try_from(rows).unwrap_or(u16::MAX));
+        let footer = BELOW.min(room.max(body.height / 3));
         Layout { area: body, rows, columns, cursor, cell: CELL, tall: 1, label, header: 2, footer }
     }
 
@@ -86,6 +87,10 @@ impl View for Lens {
         let mut index = app.index();
         *index.first_mut()? = token;
         (app.place().layer == Some(layer)).then_some(index)
+    }
+
+    fn shows_numbers(&self) -> bool {
+        false
     }
 
     fn select(&self, app: &mut App, (layer, token): (usize, usize)) {
@@ -122,7 +127,7 @@ impl View for Lens {
     fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {
         let mut pieces = vec![Piece::whole("↓ layer · ", app.theme.dim())];
         pieces.push(grid::range(app, "→", Axis::Token, &layout.visible_columns(app), layout.columns));
-        pieces.push(Piece::words(" · the likeliest next token after each layer", app.theme.dim()));
+        pieces.push(Piece::whole(" · the likeliest next token", app.theme.dim()).rank(1));
         pieces
     }
 

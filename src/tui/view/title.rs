@@ -5,6 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::widgets::Widget;
 
 use crate::error::printable;
+use crate::trace::frame::Number;
 use crate::trace::manifest::Drawing;
 use crate::trace::{Run, Status};
 
@@ -112,13 +113,16 @@ impl Widget for Rules<'_> {
             let which =
                 if run == Run::ITSELF { format!("s{sequence}") } else { format!("{run}: s{sequence}") };
             match difference {
-                Some(difference) => format!("{which} · here − there = {}", text::real(difference)),
+                Some(difference) => {
+                    format!("{which} · here − there = {}", text::full_in(Number::F32(difference as f32), 12))
+                }
                 None => format!("{which} · it has no such value"),
             }
         });
+        let middle = format!("tensor · {}", app.view().name());
         let named = [
             (panels.outline, Some(Focus::Outline), "outline"),
-            (panels.middle, Some(Focus::Tensor), "tensor"),
+            (panels.middle, Some(Focus::Tensor), &middle),
             (panels.derivation, Some(Focus::Derivation), "where from"),
             (panels.compared, None, &beside),
             (panels.notes, Some(Focus::Notes), "notes"),
