@@ -200,9 +200,7 @@ impl Writer<'_> {
         let all = size(&explanation.terms) + explanation.rest.size;
         let largest = explanation.terms.iter().map(|term| term.product.abs()).fold(0.0, f64::max);
         let heading = match explanation.is_sum {
-            true => {
-                "the terms, the largest first: █ adds, ░ takes away; % of all sizes down to here"
-            }
+            true => "the terms, the largest first: █ adds, ░ takes away; % of all sizes down to here",
             false => "operand by operand, and what stands once it was applied",
         };
         self.text(heading, theme.dim());
