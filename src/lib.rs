@@ -40,12 +40,11 @@
 //! | an operation's kernel for a second device | `backend/<device>/`: the function of [`backend::Backend`] with the operation's name. A fused one replaces a default body; where the sums have another order than in [`ops`], `keeps_order` says so. Nothing else names the operation |
 //!
 //! Modules import only what stands above them: error, stop, config ← ops ← backend ← model ← generate ← cli;
-//! stop imports error only, trace error and config, record trace and files, explain trace and ops, and tui imports trace,
-//! picture (which
-//! knows a screen's cells and nothing else), and nothing that computes. check imports all that runs a model, and knows
-//! no file; diff imports check. checkpoint and
-//! tokenizer read with the same care, by files, and know nothing of each other. hub imports checkpoint, which knows
-//! nothing of it: the cli turns a name into a path. `tests/architecture.rs` holds these edges.
+//! stop imports error only, trace error and config, record trace and files, explain trace and ops. tui imports trace and
+//! picture, which knows a screen's cells and nothing else, and nothing that computes. check imports all that runs a
+//! model, and knows no file; diff imports check. checkpoint and tokenizer read with the same care, by files, and know
+//! nothing of each other. hub imports checkpoint, which knows nothing of it: the cli turns a name into a path.
+//! `tests/architecture.rs` holds these edges.
 
 #[cfg(target_endian = "big")]
 compile_error!("weights and dumps are little-endian and are read in place");

@@ -522,8 +522,11 @@ impl<O: Operands> Taking<'_, O> {
         self.applied(operand, values[at]);
         let result = if rank.is_some() { (f64::from(values[at]) / sum) as f32 } else { 0.0 };
         self.applied(constant("sum of those that stay", sum), result);
+        let limit = if top_k > 0 { format!("top-k {top_k}") } else { "no top-k".to_owned() };
+        let all = values.iter().fold(0.0, |sum, &prob| sum + f64::from(prob));
         self.note(format!(
-            "{possible} tokens are possible; top-k {top_k} and top-p {top_p} leave {kept}, which sum to {sum:.6} before they are divided by it."
+            "{possible} tokens are possible; {limit} and top-p {top_p} keep {kept}, which sum to {sum:.6} before they are divided by it; the others, {:.6} together, are removed.",
+            (all - sum).max(0.0)
         ));
         self.note(match rank {
             Some(rank) => {

@@ -121,6 +121,14 @@ fn a_rotation_and_a_gate_are_drawn() {
     desk.shows("● gate -1.9740 → -0.2408");
 }
 
+#[test]
+fn a_nucleus_says_what_it_keeps_and_what_it_removes() {
+    let mut desk = Desk::at("p0/nucleus[v=11]", (200, 60));
+    desk.key(KeyCode::Enter).shows("1024 tokens are possible; top-k 20 and top-p 0.9 keep 1, which sum to");
+    desk.shows("are removed.");
+    desk.shows("This one is number 1 of them; as far as it they sum to");
+}
+
 /// Every number of every kind of stage has a derivation, whose values are those of the run, in every precision.
 #[test]
 fn every_step_has_a_derivation_that_gives_the_recorded_value_again() {
