@@ -92,7 +92,7 @@ fn the_view_the_palette_and_the_paper_are_chosen() {
     all.push(draw("d.svg", &["--palette", "purple-orange"]));
     all.dedup();
     assert_eq!(all.len(), 4);
-    assert!(draw("e.txt", &["--view", "numbers"]).contains("v: heads"));
+    assert!(draw("e.txt", &["--view", "numbers"]).contains("tensor · numbers"));
     refused(folder.path(), "f.svg", "120x40", &["--view", "largest"], "expected: one of heatmap, numbers");
     refused(folder.path(), "f.svg", "120x40", &["--view", "nothing"], "no such view");
 }
