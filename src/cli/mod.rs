@@ -7,6 +7,7 @@ mod bench;
 mod capture;
 mod chat;
 mod check;
+mod commands;
 mod device;
 mod diff;
 mod explain;
@@ -41,10 +42,13 @@ use clap::{Parser, Subcommand};
 
 use crate::error::{Result, printable, printable_text};
 use args::{
-    AttributeArgs, BenchArgs, BenchFormat, CacheDtypeName, CaptureArgs, ChatArgs, CheckArgs, CheckFormat,
-    ColourArgs, CpuArgs, DeviceName, DiffArgs, DiffFormat, ExplainArgs, ExportArgs, KeepName, LensArgs,
-    LogArgs, LogFormat, MemoryArgs, ModelArgs, OpenArgs, OpenTraceArgs, PrecisionName, RecordArgs, RunArgs,
-    RuntimeName, SamplingArgs, SelectArgs, SnapshotArgs, TokenizeArgs, TraceArgs, Weights,
+    BenchFormat, CacheDtypeName, CheckFormat, ColourArgs, CpuArgs, DeviceName, DiffFormat, KeepName,
+    LogFormat, MemoryArgs, ModelArgs, OpenArgs, PrecisionName, RunArgs, RuntimeName, SamplingArgs,
+    SelectArgs, TraceArgs, Weights,
+};
+use commands::{
+    AttributeArgs, BenchArgs, CaptureArgs, ChatArgs, CheckArgs, DiffArgs, ExplainArgs, ExportArgs, LensArgs,
+    LogArgs, OpenTraceArgs, RecordArgs, SnapshotArgs, TokenizeArgs,
 };
 
 /// Step through a real Llama: every stage of the forward pass, with true shapes and true values.

@@ -48,6 +48,13 @@ fn terms_are_named_once_and_have_their_tokens_bars_and_shares() {
     desk.go("p0/L1/attn_heads[t=3,h=2,c=5]");
     desk.shows("softmax[h=2,t=3 ␣a,k] × values[h=2,c=5,k]");
     desk.shows("k=1 Once");
+    // Every factor is told, whatever the width: axes that run side by side have one index.
+    for size in [(80, 24), (160, 50), (200, 60)] {
+        let mut desk = Desk::at("p0/L1/xv[t=3,g=1,c=9]", size);
+        desk.key(KeyCode::Enter).key(KeyCode::Down).key(KeyCode::Down);
+        desk.shows("d,i=81 ");
+        desk.shows(" 1.406709 ×   -0.1796875");
+    }
     // Of a mixed key and a bias each term is named for itself.
     desk.go("p0/L1/attn_residual[t=3,d=5]");
     desk.shows("L0/ffn_residual[t=3 ␣a,d=5]");

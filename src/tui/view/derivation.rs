@@ -25,8 +25,10 @@ use super::paint::{put, put_line};
 const NUMBER: usize = 12;
 /// The columns of the longest bar.
 const BAR: usize = 10;
-/// The columns from which on there is room for bars beside the numbers.
+/// The columns from which on a split has bars beside its numbers.
 const WIDE: usize = 66;
+/// The columns of a share.
+const SHARE: usize = 8;
 /// The columns of a token's text.
 const TEXT: usize = 12;
 /// The columns of what tells a term from the others.
@@ -161,9 +163,10 @@ impl Writer<'_> {
         }
         if line.iter().map(|span| text::width(&span.content)).sum::<usize>() > self.width {
             // The difference says that the sum is exact: it has a line of its own where there is no room beside.
-            let rest = line.split_off(line.len() - 2);
+            line.truncate(line.len() - 2);
             self.push(line);
-            self.push(Line::from(rest).style(Style::new()));
+            let difference = number(explanation.difference()).into();
+            self.push(vec![Span::styled("difference ", theme.dim()), difference]);
         } else {
             self.push(line);
         }
@@ -217,21 +220,28 @@ impl Writer<'_> {
             if alike::fits(term, factors) { text::width(&self.which(term, factors)) } else { 0 }
         });
         let widest = widths.max().unwrap_or(0).min(WHICH);
+        // All factors are told before the shares are, and these before the bars.
+        let count = factors.as_ref().map_or(0, Vec::len);
+        let numbers = NUMBER + 1 + if count > 0 { widest + 1 + count * (NUMBER + 3) - 3 } else { 2 * NUMBER };
+        let shares = numbers + SHARE <= self.width;
+        let bars = numbers + SHARE + BAR <= self.width;
         let mut so_far = 0.0;
         for (t, term) in explanation.terms.iter().enumerate() {
             so_far += term.product.abs();
             let mut head = vec![Span::styled(text::right(&number(term.product), NUMBER), Style::new())];
             if explanation.is_sum {
                 head.push(Span::raw(" "));
-                if self.width >= WIDE {
+                if bars {
                     head.push(Span::styled(bar(term.product, largest), theme.bar()));
                 }
                 let share = if all > 0.0 && all.is_finite() {
                     format!("{:>4.0} %  ", so_far / all * 100.0)
                 } else {
-                    "       ".into()
+                    " ".repeat(SHARE)
                 };
-                head.push(Span::styled(share, theme.dim()));
+                if shares {
+                    head.push(Span::styled(share, theme.dim()));
+                }
             } else {
                 head.push(Span::styled("  ← ", theme.dim()));
             }
@@ -304,12 +314,23 @@ impl Writer<'_> {
 
     /// Where a term differs from others like it.
     fn which(&self, term: &Term, factors: &[Factor]) -> String {
-        let differing = alike::differing(term, factors).into_iter().map(|(n, letter, index)| {
+        // Axes that run side by side have one index: d,i=7.
+        let mut indices: Vec<(String, usize, Option<String>)> = Vec::new();
+        for (n, letter, index) in alike::differing(term, factors) {
             let address = address_of(&term.operands[n]);
             let text = address.and_then(|address| self.text_at(address, letter, index));
-            text.map_or(format!("{letter}={index}"), |text| format!("{letter}={index} {text}"))
+            match indices.last_mut().filter(|(_, other, _)| *other == index) {
+                Some((letters, _, known)) => {
+                    *letters += &format!(",{letter}");
+                    *known = known.take().or(text);
+                }
+                None => indices.push((letter.to_string(), index, text)),
+            }
+        }
+        let named = indices.into_iter().map(|(letters, index, text)| {
+            text.map_or(format!("{letters}={index}"), |text| format!("{letters}={index} {text}"))
         });
-        differing.collect::<Vec<_>>().join(",")
+        named.collect::<Vec<_>>().join(",")
     }
 
     fn is_chosen(&self, operand: (usize, usize)) -> bool {
