@@ -339,6 +339,12 @@ pub trait Backend: Sized + Send + Sync {
         see: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()>;
 
+    /// The values of `cache` in `range` as a cache of their own, bit for bit.
+    fn take_cache(&self, cache: &Self::Cache, range: Range<usize>) -> Result<Self::Cache>;
+
+    /// cache\[at ..\] = all values of `from`, bit for bit.
+    fn put_cache(&self, from: &Self::Cache, at: usize, cache: &mut Self::Cache) -> Result<()>;
+
     /// The rows (T, H, C) of span number `span` in out = softmax(q · keysᵀ / √C + mask) · values, with its rows
     /// (T, H, C) in q, and the cached keys and values (K, G, C) of its sequence. `sink` sees the parts it wants;
     /// they do not change the result.

@@ -9,5 +9,5 @@ pub mod session;
 pub use batch::{Batch, Drawn, Prompts, Read};
 pub use chat::{Chat, Conversation};
 pub use sampler::{Sampler, Sampling};
-pub use sequence::{Ended, Sequence};
+pub use sequence::{Ended, Sequence, Text};
 pub use session::{Next, Session};

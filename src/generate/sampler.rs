@@ -96,8 +96,7 @@ impl Sampler {
     /// The random number, from 0 to 1, that draw number `draw` of this stream draws by, where the temperature is not 0.
     pub fn random(&self, draw: u64) -> f64 {
         let mut random = self.random.clone();
-        // Each takes two words of 32 bits.
-        random.set_word_pos(u128::from(draw) * 2);
+        random.set_word_pos(u128::from(draw) * look::WORDS);
         random.random()
     }
 
@@ -262,5 +261,6 @@ fn argmax(logits: &[f32]) -> u32 {
         as u32
 }
 
+mod look;
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,7 @@ use crate::backend::{Backend, Span};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 use crate::model::{Activations, KvCache, Model, forward};
+use crate::trace::draw::{Draw, Setting};
 use crate::trace::{PassDims, Probe};
 
 use super::sampler::{Sampler, Sampling};
@@ -26,6 +27,14 @@ pub struct Sequence<B: Backend> {
     pub number: usize,
     /// Keys and values of everything run so far.
     pub cache: KvCache<B>,
+    text: Text,
+    /// The most tokens that there is room for.
+    capacity: usize,
+}
+
+/// What a text is beside its cache: its tokens, what draws the next one, and whether it goes on.
+#[derive(Clone, Debug)]
+pub struct Text {
     sampler: Sampler,
     not_a_number: bool,
     /// The tokens whose keys and values the cache holds.
@@ -40,17 +49,12 @@ pub struct Sequence<B: Backend> {
     left: usize,
     /// Whether one that ends the text was drawn last.
     at_end: bool,
-    /// The most tokens that there is room for.
-    capacity: usize,
 }
 
-impl<B: Backend> Sequence<B> {
-    /// A text of a model of this configuration that has run nothing yet.
-    pub fn new(number: usize, config: &ModelConfig, cache: KvCache<B>, sampler: Sampler) -> Self {
-        let capacity = config.context.min(cache.capacity());
+impl Text {
+    /// One that has run nothing yet.
+    fn new(sampler: Sampler) -> Self {
         Self {
-            number,
-            cache,
             sampler,
             not_a_number: false,
             ran: Vec::new(),
@@ -59,22 +63,59 @@ impl<B: Backend> Sequence<B> {
             forced: Vec::new(),
             left: 0,
             at_end: false,
-            capacity,
         }
+    }
+
+    /// Another text that begins with the first `len` tokens of this one, `draws` of them drawn, and goes on with `token`;
+    /// what follows is drawn in the same setting, or in another one from the same stream.
+    ///
+    /// # Errors
+    /// As [`Sampler::new`]'s.
+    pub fn parted(&self, len: usize, token: u32, draws: u64, setting: Option<Setting>) -> Result<Self> {
+        let sampling = setting.map_or(self.sampler.sampling(), Sampling::from);
+        Ok(Self {
+            sampler: self.sampler.before(draws, sampling)?,
+            not_a_number: false,
+            ran: self.ran.get(..len).unwrap_or(&self.ran).to_vec(),
+            waiting: vec![token],
+            ends: self.ends.clone(),
+            forced: Vec::new(),
+            left: self.left,
+            at_end: self.ends.contains(&token),
+        })
+    }
+
+    /// How many of its tokens the cache holds.
+    pub fn len(&self) -> usize {
+        self.ran.len()
+    }
+
+    /// Whether it has run nothing yet.
+    pub fn is_empty(&self) -> bool {
+        self.ran.is_empty()
+    }
+}
+
+impl<B: Backend> Sequence<B> {
+    /// A text of a model of this configuration that has run nothing yet.
+    pub fn new(number: usize, config: &ModelConfig, cache: KvCache<B>, sampler: Sampler) -> Self {
+        let capacity = config.context.min(cache.capacity());
+        Self { number, cache, text: Text::new(sampler), capacity }
     }
 
     /// Has `ids` follow what was run before, and up to `draws` tokens follow those, until one of `ends` is drawn.
     pub fn begin(&mut self, ids: Vec<u32>, ends: &[u32], draws: usize) {
-        (self.waiting, self.ends, self.left, self.at_end) = (ids, ends.to_vec(), draws, false);
+        let text = &mut self.text;
+        (text.waiting, text.ends, text.left, text.at_end) = (ids, ends.to_vec(), draws, false);
     }
 
     /// Why no pass follows, where none does.
     pub fn ended(&self) -> Option<Ended> {
-        if self.at_end {
+        if self.text.at_end {
             Some(Ended::Text)
-        } else if self.left == 0 || self.waiting.is_empty() {
+        } else if self.text.left == 0 || self.text.waiting.is_empty() {
             Some(Ended::Limit)
-        } else if self.waiting.len() > self.room() {
+        } else if self.text.waiting.len() > self.room() {
             Some(Ended::Full)
         } else {
             None
@@ -84,27 +125,35 @@ impl<B: Backend> Sequence<B> {
     /// Has `ids` come next, one after each pass, whatever is drawn.
     pub fn force(&mut self, mut ids: Vec<u32>) {
         ids.reverse();
-        self.forced = ids;
+        self.text.forced = ids;
     }
 
     /// The tokens that the next pass reads.
     pub fn waiting(&self) -> &[u32] {
-        &self.waiting
+        &self.text.waiting
     }
 
     /// The tokens whose keys and values the cache holds.
     pub fn ran(&self) -> &[u32] {
-        &self.ran
+        &self.text.ran
     }
 
     /// How its tokens are drawn.
     pub fn sampling(&self) -> Sampling {
-        self.sampler.sampling()
+        self.text.sampler.sampling()
     }
 
     /// The random number that draw number `draw` draws by: see [`Sampler::random`].
     pub fn random(&self, draw: u64) -> f64 {
-        self.sampler.random(draw)
+        self.text.sampler.random(draw)
+    }
+
+    /// What draw number `draw` is from `logits` (V): see [`Sampler::look`].
+    ///
+    /// # Errors
+    /// As [`Sampler::look`]'s.
+    pub fn look(&self, logits: &[f32], draw: u64, setting: Option<Setting>) -> Result<Draw> {
+        self.text.sampler.look(logits, draw, setting)
     }
 
     /// Pass number `pass`, if it reads `tokens` tokens of this text.
@@ -124,24 +173,35 @@ impl<B: Backend> Sequence<B> {
 
     /// Whether some pass had logits that are not a number.
     pub fn not_a_number(&self) -> bool {
-        self.not_a_number
+        self.text.not_a_number
     }
 
     /// Forgets what was run after the first `len` tokens; what is run next follows those.
     pub fn rewind(&mut self, len: usize) {
         self.cache.truncate(len);
-        self.ran.truncate(len);
+        self.text.ran.truncate(len);
+    }
+
+    /// The text.
+    pub fn text(&self) -> &Text {
+        &self.text
+    }
+
+    /// Goes on with another text, whose keys and values the cache holds; the answer is the one so far.
+    pub(super) fn exchange(&mut self, text: Text) -> Text {
+        debug_assert_eq!(text.len(), self.cache.len(), "the cache holds its tokens");
+        std::mem::replace(&mut self.text, text)
     }
 
     /// Takes the first `count` of the tokens that wait.
     pub(super) fn take(&mut self, count: usize) -> Vec<u32> {
-        let rest = self.waiting.split_off(count.min(self.waiting.len()));
-        std::mem::replace(&mut self.waiting, rest)
+        let rest = self.text.waiting.split_off(count.min(self.text.waiting.len()));
+        std::mem::replace(&mut self.text.waiting, rest)
     }
 
     /// Has `ids` wait again, before all others.
     pub(super) fn give_back(&mut self, ids: Vec<u32>) {
-        self.waiting.splice(..0, ids);
+        self.text.waiting.splice(..0, ids);
     }
 
     /// Draws the token after span number `span` of pass number `pass`, whose logits were computed last.
@@ -152,7 +212,7 @@ impl<B: Backend> Sequence<B> {
         (pass, span): (usize, usize),
         probe: &mut P,
     ) -> Result<u32> {
-        let Self { number, sampler, not_a_number, .. } = self;
+        let Self { number, text: Text { sampler, not_a_number, .. }, .. } = self;
         let mut drawn = 0;
         forward::last_logits(model, work, span, |logits| {
             *not_a_number |= logits.iter().any(|logit| logit.is_nan());
@@ -171,7 +231,7 @@ impl<B: Backend> Sequence<B> {
         pass: usize,
         probe: &mut P,
     ) -> Result<()> {
-        let mut sampler = self.sampler.clone();
+        let mut sampler = self.text.sampler.clone();
         forward::last_logits(model, work, 0, |logits| {
             sampler.sample(logits, self.number, pass, probe);
             Ok(())
@@ -201,7 +261,7 @@ pub(super) fn read<B: Backend, P: Probe>(
     let mut caches: Vec<_> = sequences.iter_mut().map(|sequence| &mut sequence.cache).collect();
     forward::forward(model, &mut caches, work, pass, &spans, &all, probe)?;
     for (sequence, ids) in sequences.iter_mut().zip(ids) {
-        sequence.ran.extend_from_slice(ids.as_ref());
+        sequence.text.ran.extend_from_slice(ids.as_ref());
     }
     Ok(())
 }
@@ -227,10 +287,10 @@ pub(super) fn pass<B: Backend, P: Probe>(
     }
     let draw = |(span, sequence): (usize, &mut &mut Sequence<B>)| {
         let drawn = sequence.draw(model, work, (pass, span), probe)?;
-        let drawn = sequence.forced.pop().unwrap_or(drawn);
-        sequence.left = sequence.left.saturating_sub(1);
-        sequence.at_end = sequence.ends.contains(&drawn);
-        sequence.waiting = vec![drawn];
+        let drawn = sequence.text.forced.pop().unwrap_or(drawn);
+        sequence.text.left = sequence.text.left.saturating_sub(1);
+        sequence.text.at_end = sequence.text.ends.contains(&drawn);
+        sequence.text.waiting = vec![drawn];
         Ok(drawn)
     };
     sequences.iter_mut().enumerate().map(draw).collect()

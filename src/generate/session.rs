@@ -6,7 +6,7 @@ use crate::model::{Activations, KvCache, Model};
 use crate::trace::{PassDims, Probe};
 
 use super::sampler::Sampler;
-use super::sequence::{self, Ended, Sequence};
+use super::sequence::{self, Ended, Sequence, Text};
 
 /// What comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +131,13 @@ impl<'m, B: Backend> Session<'m, B> {
     /// Whether some pass had logits that are not a number.
     pub fn not_a_number(&self) -> bool {
         self.sequence.not_a_number()
+    }
+
+    /// Goes on with another text, which has run `passes` passes and whose keys and values the cache holds; the answer is
+    /// the one so far.
+    pub fn exchange(&mut self, text: Text, passes: usize) -> Text {
+        self.passes = passes;
+        self.sequence.exchange(text)
     }
 
     /// Forgets what was run after the first `len` tokens; what is run next follows those.

@@ -4,6 +4,8 @@
 //! A cache belongs to one sequence. Several in a batch have one each, so that a sequence that ends leaves and gives
 //! its memory back while the others go on.
 
+use std::ops::Range;
+
 use crate::backend::Backend;
 use crate::config::{CacheDtype, ModelConfig};
 use crate::error::{Error, Result};
@@ -15,6 +17,9 @@ pub struct KvCache<B: Backend> {
     capacity: usize,
     len: usize,
 }
+
+/// What one position of a cache holds: the keys and the values of each layer, (G, C) each, as they were written.
+pub struct CacheRow<B: Backend>(Vec<(B::Cache, B::Cache)>);
 
 /// The part of the free memory that a cache may take whose text may grow as long as it will: the buffers of a pass
 /// and what is recorded need room beside it.
@@ -84,6 +89,49 @@ impl<B: Backend> KvCache<B> {
     /// Says that the positions below `len` are written now.
     pub(super) fn set_len(&mut self, len: usize) {
         self.len = len;
+    }
+
+    /// A copy of what `positions` hold of a model of this configuration, one by one.
+    ///
+    /// # Errors
+    /// Where there is no memory for it.
+    pub fn rows(
+        &self,
+        config: &ModelConfig,
+        backend: &B,
+        positions: Range<usize>,
+    ) -> Result<Vec<CacheRow<B>>> {
+        let width = config.kv_dim();
+        let row = |position: usize| {
+            let range = position * width..(position + 1) * width;
+            let layer = |(keys, values): &(B::Cache, B::Cache)| {
+                Ok((backend.take_cache(keys, range.clone())?, backend.take_cache(values, range.clone())?))
+            };
+            Ok(CacheRow(self.layers.iter().map(layer).collect::<Result<_>>()?))
+        };
+        positions.map(row).collect()
+    }
+
+    /// Has the positions from `from` on hold `rows`, and nothing follow those.
+    ///
+    /// # Errors
+    /// Where the backend fails.
+    pub fn put(
+        &mut self,
+        config: &ModelConfig,
+        backend: &B,
+        from: usize,
+        rows: &[CacheRow<B>],
+    ) -> Result<()> {
+        let width = config.kv_dim();
+        for (position, CacheRow(row)) in (from..).zip(rows) {
+            for ((keys, values), (of_keys, of_values)) in self.layers.iter_mut().zip(row) {
+                backend.put_cache(of_keys, position * width, keys)?;
+                backend.put_cache(of_values, position * width, values)?;
+            }
+        }
+        self.len = from + rows.len();
+        Ok(())
     }
 
     /// [`check`] of its room.

@@ -230,6 +230,7 @@ impl Live {
             Query::Explanation(at) => &at.site,
             Query::Lens(at) => &at.site,
             Query::Attribution(at) => &at.site,
+            Query::Draw(at) => &at.site,
             Query::Rows(_) => return true,
         };
         site.sequence == self.outline.sequence
@@ -339,7 +340,11 @@ impl Live {
                 let block = lock(&self.store).get(part.site, &region)?;
                 (region.count() <= AT_ONCE).then(|| Answer::Order(Order::of(&block, part.held)))
             }
-            Query::Rows(_) | Query::Explanation(_) | Query::Lens(_) | Query::Attribution(_) => None,
+            Query::Rows(_)
+            | Query::Explanation(_)
+            | Query::Lens(_)
+            | Query::Attribution(_)
+            | Query::Draw(_) => None,
         }
     }
 }

@@ -19,10 +19,11 @@ use crate::record::Trace;
 use crate::stop::Stop;
 use crate::tokenizer::Tokenizer;
 use crate::trace::block::{Cutting, index_of};
+use crate::trace::draw::{Draw, DrawAt};
 use crate::trace::spread::Counting;
 use crate::trace::{
     Answer, Block, Order, Outline, Part, PassDims, PassOutline, Probe, Query, Region, Run, Site, Sizes,
-    Source, Spread, TokenLabel, WeightRows,
+    Source, Spread, Stage, TokenLabel, WeightRows,
 };
 
 /// What to do where something takes the weights.
@@ -184,6 +185,7 @@ impl<W: Weights> Serves for Reader<W> {
                 self.dims(at.site)?;
                 attribute(&self.rules(), at, self).map(Answer::Attribution)
             }
+            Query::Draw(at) => self.draw(at).map(|draw| Answer::Draw(Arc::new(draw))),
             Query::Lens(_) => Err(no_model("what a layer would answer")),
         }
     }
@@ -271,6 +273,13 @@ impl<W: Weights> Reader<W> {
         let shape = self.sizes().shape(part.site.stage.axes(), self.dims(part.site)?);
         let block = self.block(part.site, &part.region(&shape))?;
         Ok(Order::of(&block, part.held))
+    }
+
+    /// What is drawn after a pass, from its last logits.
+    fn draw(&mut self, at: &DrawAt) -> Result<Draw> {
+        let last = self.dims(at.site)?.tokens - 1;
+        let logits = self.rows(at.site.other(Stage::Logits), last..last + 1)?;
+        self.sampler.look(logits.floats(last..last + 1), at.site.pass as u64, at.setting)
     }
 
     /// Shows `probe` the rows of `site` that are in `region`, some at a time.

@@ -90,6 +90,7 @@ fn site(query: &Query) -> Option<Site> {
         Query::Lens(at) => Some(at.site),
         Query::Explanation(at) => Some(at.site),
         Query::Attribution(at) => Some(at.site),
+        Query::Draw(at) => Some(at.site),
         Query::Rows(_) => None,
     }
 }

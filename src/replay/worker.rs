@@ -23,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::generate::{Next, Session};
 use crate::model::forward;
 use crate::trace::block::Cutting;
+use crate::trace::draw::{Draw, DrawAt};
 use crate::trace::spread::Counting;
 use crate::trace::stage::{Input, Section};
 use crate::trace::{
@@ -79,6 +80,7 @@ impl<B: Backend> Serves for Worker<'_, B> {
             Query::Explanation(at) => self.explanation(at).map(|found| Answer::Explanation(Box::new(found))),
             Query::Lens(at) => self.lens(at).map(Answer::Lens),
             Query::Attribution(at) => self.attribution(at).map(Answer::Attribution),
+            Query::Draw(at) => self.draw(at).map(|draw| Answer::Draw(Arc::new(draw))),
         }
     }
 
@@ -191,6 +193,16 @@ impl<'m, B: Backend> Worker<'m, B> {
         let region = part.region(&sizes.shape(part.site.stage.axes(), dims));
         let block = self.block(part.site, &region)?;
         Ok(Order::of(&block, part.held))
+    }
+
+    /// What is drawn after a pass, from its last logits.
+    fn draw(&mut self, at: &DrawAt) -> Result<Draw> {
+        let (dims, sizes) = self.dims(at.site)?;
+        let last = dims.tokens - 1;
+        let block = self.block(at.site.other(Stage::Logits), &Region(vec![last..dims.tokens, 0..sizes.vocab]))?;
+        let run = block.run(last * sizes.vocab).ok_or_else(|| missing(at.site))?;
+        let Values::F32(logits) = block.frame.values().slice(run) else { return Err(missing(at.site)) };
+        self.session.sequence.look(logits, at.site.pass as u64, at.setting)
     }
 
     /// The pass of `site`, if that is there.

@@ -8,6 +8,7 @@ pub mod axis;
 pub mod block;
 pub mod card;
 pub mod clock;
+pub mod draw;
 pub mod explanation;
 pub mod formula;
 pub mod frame;

@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::block::{Block, Region};
+use super::draw::{Draw, DrawAt};
 use super::explanation::{Explanation, ExplanationAt};
 use super::lens::{Attribution, AttributionAt, LensAt, Reading};
 use super::site::{Run, Site};
@@ -27,6 +29,8 @@ pub enum Query {
     Lens(LensAt),
     /// What each part of the model added to a logit.
     Attribution(AttributionAt),
+    /// What is drawn after a pass.
+    Draw(DrawAt),
 }
 
 /// Some rows of a weight: everything along its last axis is one, and a vector is one row.
@@ -59,6 +63,8 @@ pub enum Answer {
     Lens(Vec<Reading>),
     /// To [`Query::Attribution`].
     Attribution(Attribution),
+    /// To [`Query::Draw`].
+    Draw(Arc<Draw>),
 }
 
 impl fmt::Display for Query {
@@ -71,6 +77,7 @@ impl fmt::Display for Query {
             Self::Explanation(at) => write!(f, "taking a number of {} apart", at.site),
             Self::Lens(at) => write!(f, "reading {} as an answer", at.site),
             Self::Attribution(at) => write!(f, "splitting {}", at.site),
+            Self::Draw(at) => write!(f, "drawing {}", at.site),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::task::Poll;
 
 use crate::error::Error;
+use crate::trace::draw::{Draw, DrawAt};
 use crate::trace::explanation::{Explanation, ExplanationAt};
 use crate::trace::lens::{Attribution, AttributionAt, LensAt, Reading};
 use crate::trace::{Answer, Block, Order, Part, Query, Region, Site, Source, Spread, WeightRows};
@@ -165,6 +166,15 @@ impl Answers {
     pub fn attribution(&self, at: &AttributionAt) -> Option<Result<&Attribution, &str>> {
         match self.known.get(&Query::Attribution(*at))? {
             Known::There(Answer::Attribution(attribution)) => Some(Ok(attribution)),
+            Known::Failed(reason) => Some(Err(reason)),
+            _ => None,
+        }
+    }
+
+    /// What is drawn after a pass, or why that cannot be told.
+    pub fn draw(&self, at: &DrawAt) -> Option<Result<&Draw, &str>> {
+        match self.known.get(&Query::Draw(*at))? {
+            Known::There(Answer::Draw(draw)) => Some(Ok(draw)),
             Known::Failed(reason) => Some(Err(reason)),
             _ => None,
         }

@@ -18,6 +18,7 @@ use super::seek::Seek;
 use super::slice::Selected;
 use super::tensor::Tensor;
 use super::theme::Theme;
+use super::trying::Trying;
 
 /// Which panel the arrow keys belong to. Where the terminal is narrow, only that panel is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +132,8 @@ pub struct App {
     pub(super) seek: Option<Seek>,
     pub(super) history: History,
     pub(super) marks: Marks,
+    /// How a token would be drawn instead.
+    pub(super) trying: Trying,
     /// How the tokens are drawn, where that is known.
     pub(super) drawing: Option<Drawing>,
     pub(super) status: Status,
@@ -172,6 +175,7 @@ impl App {
             seek: None,
             history: History::default(),
             marks: Marks::default(),
+            trying: Trying::default(),
             drawing: None,
             status: Status::Idle,
             expects_pass: false,

@@ -60,6 +60,7 @@ impl App {
         self.go(place);
         (self.pane, self.selected, self.turn) = (Some(pane), app.selected, app.turn);
         (self.scale, self.wish, self.rank, self.cell) = (app.scale, app.wish, app.rank, app.cell);
+        self.trying = app.trying;
         self.offset = app.offset;
         self.settle();
         before != (self.place, self.selected, self.pane, self.turn, self.scale, self.wish)

@@ -35,6 +35,7 @@ pub mod terminal;
 pub mod text;
 pub mod theme;
 mod travel;
+pub mod trying;
 pub mod update;
 pub mod view;
 

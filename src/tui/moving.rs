@@ -76,6 +76,9 @@ pub(super) fn sequence(app: &mut App, by: isize) -> Option<usize> {
 
 /// Moves the index of the axis that is held.
 pub(super) fn slice(app: &mut App, by: isize) {
+    if app.view().choose(app, by) {
+        return;
+    }
     let axes = app.place.step.axes();
     match app.cut().held {
         Some(held) => move_on(app, held, by),
@@ -97,6 +100,9 @@ pub(super) fn move_on(app: &mut App, axis: usize, by: isize) {
 
 /// Moves the cursor of the tensor.
 pub(super) fn move_cursor(app: &mut App, down: isize, right: isize) {
+    if down == 0 && app.view().change(app, right) {
+        return;
+    }
     if let Some(layout) = app.layout() {
         app.view().select(app, layout.moved(down, right));
     }

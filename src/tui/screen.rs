@@ -11,6 +11,7 @@ use super::view;
 use super::view::kind::{self, View};
 use super::view::layout::Layout;
 use super::view::list::Largest;
+use super::view::sampler::Sampler;
 use super::view::tensor::Regions;
 use super::view::views;
 
@@ -159,6 +160,14 @@ impl App {
             if self.is_ranked() {
                 self.rank = layout.cursor.0;
                 if let Some(id) = self.ranked(self.rank) {
+                    self.selected.set(Axis::Vocab, id as usize);
+                }
+            }
+            if self.view().name() == Sampler.name() {
+                self.rank = layout.cursor.0;
+                let last = self.dims().tokens.saturating_sub(1);
+                self.selected.set(Axis::Token, last);
+                if let Some(id) = Sampler::token(self) {
                     self.selected.set(Axis::Vocab, id as usize);
                 }
             }

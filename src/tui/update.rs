@@ -16,6 +16,7 @@ use super::text;
 use super::travel;
 use super::view;
 use super::view::kind::View;
+use super::view::sampler::Sampler;
 use super::view::views;
 
 /// What the event loop does after an update.
@@ -227,6 +228,9 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::Copy => return copy(app),
         Action::Close if app.is_opening() => return Effect::Abandon,
         Action::Close if app.status != Status::Idle => return Effect::Stop,
+        Action::Close if app.view().name() == Sampler.name() && app.trying.setting.is_some() => {
+            app.trying.setting = None;
+        }
         Action::Close => {
             explaining::close(app);
             app.compares = false;

@@ -335,6 +335,14 @@ impl Backend for Other {
         self.cpu.read_cache(cache, count, see)
     }
 
+    fn take_cache(&self, cache: &Self::Cache, range: Range<usize>) -> Result<Self::Cache> {
+        self.cpu.take_cache(cache, range)
+    }
+
+    fn put_cache(&self, from: &Self::Cache, at: usize, cache: &mut Self::Cache) -> Result<()> {
+        self.cpu.put_cache(from, at, cache)
+    }
+
     fn attention(
         &self,
         shape: AttentionShape,

@@ -483,7 +483,7 @@ impl Reader<'_> {
             self.outline(area);
         }
         // What these two show is no tensor: they are read on a real model, beside what it was asked.
-        let other = ["lens", "attribution"].contains(&self.app.view().name());
+        let other = ["lens", "attribution", "sampler"].contains(&self.app.view().name());
         if let Some(area) = panels.middle.filter(|_| !other) {
             self.heading(area);
             let layout = self.app.layout().unwrap();
@@ -628,5 +628,93 @@ fn no_number_of_the_notes_the_help_or_the_go_to_line_is_cut() {
         let screen = stage.screen();
         assert!(screen.contains("softmax[h=2,t=10"), "{screen}");
         stage.key(KeyCode::Esc);
+    }
+}
+
+/// The sampler's own figures, made again from the logits: what is tried is made by the shown rule and no other.
+#[test]
+fn every_number_of_the_sampler_follows_from_the_logits() {
+    for (keys, temperature, top_k, top_p) in [
+        ("", 0.8, 40, 0.9),
+        ("→→→→→", 2.0, 40, 0.9),
+        ("]]←←←←", 0.8, 40, 0.5),
+        ("]←←←←]←←←←", 0.8, 3, 0.5),
+        ("←←←←←←←←", 0.0, 40, 0.9),
+    ] {
+        for (width, height) in [(80, 24), (120, 40), (200, 60)] {
+            let mut stage = Stage::new(Synthetic::new(), (width, height), Depth::None);
+            stage.keys("/logits");
+            stage.key(KeyCode::Enter);
+            while stage.app.view().name() != "sampler" {
+                stage.keys("v");
+            }
+            stage.keys(keys);
+            let logits: Vec<f64> = (0..64)
+                .map(|id| real(stage.app.tensor().unwrap().get(&[11, id]).unwrap()))
+                .collect();
+            let shares = |temperature: f64, top_k: usize, top_p: f64| {
+                let softmax = |by: f64| {
+                    let most = logits.iter().fold(f64::MIN, |a, &b| f64::max(a, b));
+                    let sum: f64 = logits.iter().map(|logit| ((logit - most) / by).exp()).sum();
+                    logits.iter().map(|logit| ((logit - most) / by).exp() / sum).collect::<Vec<f64>>()
+                };
+                let probs = softmax(if temperature == 0.0 { 1.0 } else { temperature });
+                let mut order: Vec<usize> = (0..64).collect();
+                order.sort_by(|a, b| probs[*b].total_cmp(&probs[*a]));
+                let top_k = if temperature == 0.0 { 1 } else { top_k };
+                let left: f64 = order[..top_k].iter().map(|&id| probs[id]).sum();
+                let (mut sum, mut stay) = (0.0, 0);
+                while stay < top_k && sum < top_p * left {
+                    sum += probs[order[stay]];
+                    stay += 1;
+                }
+                (probs, order, stay, sum, left)
+            };
+            let (probs, order, stay, sum, left) = shares(temperature, top_k, top_p);
+            let (_, own_order, own_stay, own_sum, _) = shares(0.8, 40, 0.9);
+            let layout = stage.app.layout().unwrap();
+            let (buffer, screen) = (stage.buffer(), stage.screen());
+            let line = |y: u16| -> Vec<String> {
+                let cells = (layout.area.x..layout.area.right()).map(|x| buffer[(x, y)].symbol().to_owned());
+                let cells: Vec<String> = cells.collect();
+                read_text(&cells.concat().replace('‹', " ").replace('›', " "))
+            };
+            // "run" and "tried": setting, how many stay, their sum. The seed stands between.
+            let told = line(layout.area.y + 1);
+            assert_eq!(&told[..4], ["0.8", "40", "0.9", "7"], "{screen}");
+            assert!(told[4] == own_stay.to_string() && is(&told[5], own_sum, false), "{told:?}\n{screen}");
+            if !keys.is_empty() {
+                let told = line(layout.area.y + 2);
+                let set = [temperature.to_string(), top_k.to_string(), top_p.to_string()];
+                assert_eq!(&told[..3], &set, "{screen}");
+                assert!(told[4] == stay.to_string() && is(&told[5], sum, false), "{told:?}\n{screen}");
+            }
+            let mut rank = 0;
+            for (down, row) in layout.visible_rows(&stage.app).enumerate() {
+                let y = layout.area.y + layout.header + u16::try_from(down).unwrap();
+                let numbers = line(y);
+                let Some(index) = stage.app.view().index(&stage.app, (row, 0)) else {
+                    let known = [top_p, sum, left, stay as f64, top_k as f64, temperature, probs[order[0]]];
+                    let right = numbers.iter().all(|number| known.iter().any(|value| is(number, *value, false)));
+                    assert!(right, "{numbers:?} of {known:?}\n{screen}");
+                    continue;
+                };
+                let id = order[rank];
+                assert_eq!(index, [11, id], "the likeliest first\n{screen}");
+                let in_run = own_order[..own_stay].contains(&id);
+                let mut expected = vec![id as f64, logits[id], probs[id]];
+                expected.extend((rank < stay).then(|| probs[id] / sum));
+                if !keys.is_empty() && in_run {
+                    let (own, ..) = shares(0.8, 40, 0.9);
+                    expected.push(own[id] / own_sum);
+                }
+                // The token's text may be a number, and the mark beside the bar has none.
+                let right = numbers.len() == expected.len()
+                    && numbers.iter().zip(&expected).all(|(number, value)| is(number, *value, false));
+                assert!(right, "{numbers:?} of {expected:?}\n{screen}");
+                rank += 1;
+            }
+            assert!(rank > 3, "{screen}");
+        }
     }
 }

@@ -63,7 +63,7 @@ fn colours(stage: &Stage) -> String {
 }
 
 /// The views, each with the step that it is looked at on and the keys that lead to it.
-const VIEWS: [(&str, &str, &str); 14] = [
+const VIEWS: [(&str, &str, &str); 16] = [
     ("list", "tokens", ""),
     ("ranked", "logits", ""),
     ("nucleus", "nucleus", ""),
@@ -74,18 +74,34 @@ const VIEWS: [(&str, &str, &str); 14] = [
     ("heads-signed", "xq", "3"),
     ("overview", "ffn_hidden", "3"),
     ("histogram", "scores", "5"),
+    ("sampler", "probs", "@sampler"),
+    ("sampler-tried", "logits", "@sampler→→→]]←←←←jjj"),
     ("help-found", "softmax", "?mark"),
     ("notes", "softmax", "i"),
     ("help", "softmax", "?"),
     ("go-to", "softmax", "/so"),
 ];
 
+/// Types `keys`; `@sampler` goes on to that view.
+fn typed<'a>(stage: &'a mut Stage, keys: &str) -> &'a mut Stage {
+    let keys = match keys.strip_prefix("@sampler") {
+        Some(keys) => {
+            while stage.app.view().name() != "sampler" {
+                stage.keys("v");
+            }
+            keys
+        }
+        None => keys,
+    };
+    stage.keys(keys)
+}
+
 #[test]
 fn every_view_at_every_size() {
     for (width, height) in SIZES {
         for (view, step, keys) in VIEWS {
             let mut stage = Stage::sized(step, (width, height), Depth::True);
-            compare(&format!("{view}-{width}x{height}"), &text(stage.keys(keys)));
+            compare(&format!("{view}-{width}x{height}"), &text(typed(&mut stage, keys)));
         }
     }
     compare("heatmap-60x16", &text(&Stage::sized("softmax", (60, 16), Depth::True)));
@@ -96,7 +112,7 @@ fn every_view_at_every_size() {
 fn every_view_with_sixteen_colours() {
     for (view, step, keys) in VIEWS {
         let mut stage = Stage::sized(step, (80, 24), Depth::Ansi);
-        stage.keys(keys);
+        typed(&mut stage, keys);
         compare(&format!("{view}-16-colours"), &format!("{}\n\n{}", text(&stage), colours(&stage)));
     }
 }
@@ -212,7 +228,7 @@ fn a_nucleus_says_how_many_stay_and_folds_the_zeros() {
     stage.keys("$");
     assert_eq!(stage.app.index(), [stage.app.ranked(stay.positive - 1).unwrap() as usize]);
     // By id every one of them is there, the zeros too.
-    stage.keys("v").shows("vocab 64");
+    stage.keys("1").shows("vocab 64");
     stage.keys("$");
     stage.shows("p0/nucleus[v=63] = 0");
 }

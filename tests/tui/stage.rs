@@ -76,7 +76,11 @@ impl Stage {
     /// Types characters, one key each.
     pub(crate) fn keys(&mut self, keys: &str) -> &mut Self {
         for c in keys.chars() {
-            self.key(KeyCode::Char(c));
+            self.key(match c {
+                '←' => KeyCode::Left,
+                '→' => KeyCode::Right,
+                c => KeyCode::Char(c),
+            });
         }
         self
     }

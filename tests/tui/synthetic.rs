@@ -6,6 +6,7 @@ use std::task::Poll;
 
 use llama_trace::config::{ModelConfig, Pairing, Precision, RopeScaling};
 use llama_trace::error::{Error, Result};
+use llama_trace::generate::{Sampler, Sampling};
 use llama_trace::trace::frame::FrameData;
 use llama_trace::trace::{
     Answer, Block, Frame, Order, Outline, PassOutline, Query, Region, Run, Site, Source, Spread, Stage,
@@ -38,6 +39,9 @@ pub(crate) fn config() -> ModelConfig {
         tied: true,
     }
 }
+
+/// How the tokens are drawn.
+pub(crate) const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: 40, top_p: 0.9, seed: 7 };
 
 const TEXTS: [&str; 12] =
     ["<s>", " Once", " upon", " a", " time", ",", " 小さな", " girl", "\n", " é\u{301}", "\u{200d}", " Lily"];
@@ -243,6 +247,7 @@ impl Source for Synthetic {
         let site = match query {
             Query::Block(site, _) => *site,
             Query::Spread(part) | Query::Order(part) => part.site,
+            Query::Draw(at) => at.site,
             Query::Rows(_) | Query::Explanation(_) | Query::Lens(_) | Query::Attribution(_) => {
                 return Poll::Ready(Err(Error::usage("it has no weights")));
             }
@@ -264,6 +269,13 @@ impl Source for Synthetic {
         if self.is_opening() && site.stage != Stage::Tokens || self.working {
             return Poll::Pending;
         }
+        if let Query::Draw(at) = query {
+            let logits = self.values(site.other(Stage::Logits), pass.dims);
+            let FrameData::F32(logits) = &logits.data else { unreachable!("logits are float32") };
+            let row: Vec<f32> = logits.index_axis(ndarray::Axis(0), pass.dims.tokens - 1).iter().copied().collect();
+            let draw = Sampler::new(SAMPLING).unwrap().look(&row, at.site.pass as u64, at.setting);
+            return Poll::Ready(draw.map(|draw| Answer::Draw(Arc::new(draw))));
+        }
         let frame = Arc::new(self.values(site, pass.dims));
         let shape = frame.shape().to_vec();
         Poll::Ready(Ok(match query {
@@ -274,9 +286,11 @@ impl Source for Synthetic {
             }
             Query::Spread(part) => Answer::Spread(Spread::of_frame(&frame, part.held)),
             Query::Order(part) => Answer::Order(Order::of(&Block::whole(frame), part.held)),
-            Query::Rows(_) | Query::Explanation(_) | Query::Lens(_) | Query::Attribution(_) => {
-                unreachable!("answered above")
-            }
+            Query::Rows(_)
+            | Query::Explanation(_)
+            | Query::Lens(_)
+            | Query::Attribution(_)
+            | Query::Draw(_) => unreachable!("answered above"),
         }))
     }
 

@@ -57,6 +57,36 @@ impl Cache {
         scratch
     }
 
+    /// The values in `range`.
+    pub(super) fn part(&self, range: Range<usize>) -> Result<Self> {
+        fn copy<T: Copy>(values: &[T]) -> Result<Vec<T>> {
+            let mut part = memory::reserved(values.len())?;
+            part.extend_from_slice(values);
+            Ok(part)
+        }
+        Ok(match self {
+            Self::F32(values) => Self::F32(copy(&values[range])?),
+            Self::F16(values) => Self::F16(copy(&values[range])?),
+            Self::Bf16(values) => Self::Bf16(copy(&values[range])?),
+        })
+    }
+
+    /// Writes what `from` holds from value `at` on, for which there is room.
+    pub(super) fn put(&mut self, at: usize, from: &Self) {
+        match (self, from) {
+            (Self::F32(values), Self::F32(from)) => {
+                room(values, at..at + from.len(), 0.0).copy_from_slice(from);
+            }
+            (Self::F16(values), Self::F16(from)) => {
+                room(values, at..at + from.len(), f16::ZERO).copy_from_slice(from);
+            }
+            (Self::Bf16(values), Self::Bf16(from)) => {
+                room(values, at..at + from.len(), bf16::ZERO).copy_from_slice(from);
+            }
+            _ => unreachable!("the caches of a model are in one number type"),
+        }
+    }
+
     /// Rows `rows` of `head`, (rows, C), and how far apart they begin: in place where they are float32 already.
     pub(super) fn rows<'a>(
         &'a self,

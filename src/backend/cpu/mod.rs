@@ -360,6 +360,15 @@ impl Backend for Cpu {
         see(cache.read(0..count, &mut Vec::new()))
     }
 
+    fn take_cache(&self, cache: &Cache, range: Range<usize>) -> Result<Cache> {
+        cache.part(range)
+    }
+
+    fn put_cache(&self, from: &Cache, at: usize, cache: &mut Cache) -> Result<()> {
+        cache.put(at, from);
+        Ok(())
+    }
+
     fn attention(
         &self,
         shape: AttentionShape,

@@ -2,6 +2,7 @@ use std::ops::Range;
 
 use super::*;
 use crate::trace::NoProbe;
+use crate::trace::draw::Setting;
 use serde_json::Value;
 
 /// Logits whose softmax is 0.5, 0.25, 0.125, 0.125.
@@ -202,4 +203,45 @@ fn the_random_number_of_each_draw_is_known_before_and_after() {
             assert_eq!((sampler.random(draw) * 1000.0) as u32, expected);
         }
     }
+}
+
+/// Looking at a draw is the draw: token, probabilities and cuts are those that the sampler itself shows, draw after
+/// draw, and looking takes no random number.
+#[test]
+fn a_draw_that_is_looked_at_is_the_one_that_is_made() {
+    let logits = |draw: u64| -> Vec<f32> {
+        (0..50_u64).map(|id| ((id * 37 + draw * 11) % 50) as f32 / 9.0).collect()
+    };
+    for sampling in [
+        Sampling::default(),
+        Sampling { temperature: 0.8, top_k: 12, top_p: 0.7, seed: 3 },
+        Sampling { temperature: 1.7, top_k: 0, top_p: 0.5, seed: 4 },
+        Sampling { temperature: 1.0, top_k: 5, top_p: 1.0, seed: 5 },
+    ] {
+        let mut sampler = Sampler::new(sampling).unwrap().with_stream(9);
+        let other = Sampler::new(Sampling { seed: 99, ..Sampling::default() }).unwrap().with_stream(9);
+        for draw in 0..30 {
+            let logits = logits(draw);
+            let own = sampler.look(&logits, draw, None).unwrap();
+            assert_eq!(other.look(&logits, draw, Some(sampling.into())).unwrap(), own, "another one tries this");
+            let mut shown = Nucleus::default();
+            assert_eq!(sampler.sample(&logits, 0, 0, &mut shown), own.drawn);
+            assert_eq!(own.tokens.len(), logits.len());
+            for token in &own.tokens {
+                let nucleus = shown.0[token.id as usize];
+                assert_eq!((token.share, token.logit), (nucleus, logits[token.id as usize]));
+            }
+            let stay = shown.0.iter().filter(|share| **share > 0.0).count();
+            assert_eq!(own.after_p.count, stay);
+            assert!(own.tokens.windows(2).all(|two| two[0].prob >= two[1].prob), "the likeliest first");
+            assert!(own.tokens[..stay].iter().all(|token| token.share > 0.0 && token.in_k), "then what was cut");
+            let k = if sampling.temperature == 0.0 { 1 } else if sampling.top_k > 0 { sampling.top_k } else { 50 };
+            assert_eq!(own.after_k.count, k);
+            assert_eq!(own.tokens.iter().filter(|token| token.in_k).count(), k);
+            let sum: f64 = own.tokens[..stay].iter().map(|token| f64::from(token.prob)).sum();
+            assert!((own.after_p.sum - sum).abs() < 1e-12);
+        }
+    }
+    let wrong = Setting { top_p: 0.0, ..Sampling::default().into() };
+    assert!(Sampler::new(Sampling::default()).unwrap().look(&halves(), 0, Some(wrong)).is_err());
 }

@@ -70,6 +70,16 @@ pub trait View: fmt::Debug + Sync {
         None
     }
 
+    /// Chooses the next of its own settings, or the one before; false where it has none.
+    fn choose(&self, _: &mut App, _: isize) -> bool {
+        false
+    }
+
+    /// Changes the setting that is chosen; false where it has none.
+    fn change(&self, _: &mut App, _: isize) -> bool {
+        false
+    }
+
     /// Which cells are on the screen, in words.
     fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece>;
 

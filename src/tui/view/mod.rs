@@ -38,6 +38,7 @@ pub mod numbers;
 pub mod outline;
 pub mod overview;
 pub mod paint;
+pub mod sampler;
 pub mod tensor;
 pub mod title;
 pub mod tokens;

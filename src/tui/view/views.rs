@@ -11,10 +11,11 @@ use super::lens::Lens;
 use super::list::{Largest, List};
 use super::numbers::Numbers;
 use super::overview::Overview;
+use super::sampler::Sampler;
 
 /// All views, in the order in which `v` goes through those that fit.
 pub static VIEWS: &[&dyn View] =
-    &[&Heatmap, &Numbers, &List, &Largest, &Lens, &Parts, &Heads, &Overview, &Histogram];
+    &[&Heatmap, &Numbers, &List, &Largest, &Lens, &Parts, &Heads, &Overview, &Histogram, &Sampler];
 
 /// The views that can show `step`.
 pub fn fitting(step: Step) -> impl Iterator<Item = &'static dyn View> {

@@ -1,0 +1,101 @@
+//! What a sampler draws from a pass's logits, and what it would draw in another setting: the data that a source answers
+//! with. The logits are those of the run; the model is not run again.
+
+use std::hash::{Hash, Hasher};
+
+use super::site::Site;
+
+/// How a token is drawn, under the names of the options.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Logits are divided by this before softmax; 0 means always the most likely token.
+    pub temperature: f32,
+    /// How many of the most likely tokens stay; 0 for all.
+    pub top_k: usize,
+    /// The share of those tokens' probability that stays, from the most likely down; 1 for all.
+    pub top_p: f32,
+    /// Where the random numbers start.
+    pub seed: u64,
+}
+
+/// Asks what is drawn after a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DrawAt {
+    /// `sampled` of the pass.
+    pub site: Site,
+    /// The setting that is tried; none for the run's own.
+    pub setting: Option<Setting>,
+}
+
+/// What is drawn after a pass, and from what.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Draw {
+    /// The setting.
+    pub setting: Setting,
+    /// V: how many tokens there are.
+    pub vocab: usize,
+    /// The likeliest tokens, those first that may be drawn; at most [`Draw::MOST`].
+    pub tokens: Vec<Weighed>,
+    /// What top-k leaves.
+    pub after_k: Kept,
+    /// What top-p leaves of that: the tokens that may be drawn.
+    pub after_p: Kept,
+    /// The token that is drawn.
+    pub drawn: u32,
+    /// The random number, from 0 to 1, that it is drawn by; none at temperature 0.
+    pub random: Option<f64>,
+}
+
+/// A token and what the sampler makes of its logit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Weighed {
+    /// Its id.
+    pub id: u32,
+    /// Its logit.
+    pub logit: f32,
+    /// softmax(logits / temperature), at temperature 0 softmax(logits): its part of `probs`.
+    pub prob: f32,
+    /// Whether top-k leaves it.
+    pub in_k: bool,
+    /// With what probability it is drawn: its part of `nucleus`. 0 where it was cut.
+    pub share: f32,
+}
+
+/// Tokens that stay.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Kept {
+    /// How many.
+    pub count: usize,
+    /// The sum of their probabilities.
+    pub sum: f64,
+}
+
+impl Draw {
+    /// Tokens that are told at most.
+    pub const MOST: usize = 1024;
+
+    /// What is told of a token.
+    pub fn of(&self, id: u32) -> Option<&Weighed> {
+        self.tokens.iter().find(|token| token.id == id)
+    }
+}
+
+impl Setting {
+    fn bits(self) -> (u32, usize, u32, u64) {
+        (self.temperature.to_bits(), self.top_k, self.top_p.to_bits(), self.seed)
+    }
+}
+
+impl PartialEq for Setting {
+    fn eq(&self, other: &Self) -> bool {
+        self.bits() == other.bits()
+    }
+}
+
+impl Eq for Setting {}
+
+impl Hash for Setting {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.bits().hash(state);
+    }
+}

@@ -1,0 +1,139 @@
+//! How a token would be drawn instead: temperature, top-k, top-p and seed as somebody tries them. The run keeps its own.
+
+use crate::trace::draw::{DrawAt, Setting};
+use crate::trace::{Site, Stage};
+
+use super::app::App;
+
+/// What can be changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Knob {
+    /// Temperature.
+    #[default]
+    Temperature,
+    /// Top-k.
+    TopK,
+    /// Top-p.
+    TopP,
+    /// Seed.
+    Seed,
+}
+
+/// What is tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trying {
+    /// What the arrows change.
+    pub knob: Knob,
+    /// The setting; none for the run's own.
+    pub setting: Option<Setting>,
+}
+
+/// The steps of the arrows.
+const TEMPERATURES: [f32; 17] =
+    [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0];
+const TOP_PS: [f32; 13] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0];
+/// All tokens come last.
+const TOP_KS: [usize; 13] = [1, 2, 3, 5, 10, 20, 40, 50, 100, 200, 500, 1000, 0];
+
+impl Knob {
+    /// All of them, in the order in which the sampler goes by them.
+    pub const ALL: [Self; 4] = [Self::Temperature, Self::TopK, Self::TopP, Self::Seed];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Temperature => "temperature",
+            Self::TopK => "top-k",
+            Self::TopP => "top-p",
+            Self::Seed => "seed",
+        }
+    }
+
+    /// Its value in `setting`, for people.
+    pub fn value(self, setting: Setting) -> String {
+        match self {
+            Self::Temperature => setting.temperature.to_string(),
+            Self::TopK if setting.top_k == 0 => "all".to_owned(),
+            Self::TopK => setting.top_k.to_string(),
+            Self::TopP => setting.top_p.to_string(),
+            Self::Seed => setting.seed.to_string(),
+        }
+    }
+}
+
+/// The step after `now` among `steps` and the run's `own`, or the one before; `now` where there is none.
+fn beside<T: Copy + PartialOrd>(now: T, steps: &[T], own: T, up: bool) -> T {
+    let beyond = steps.iter().copied().chain([own]).filter(|&step| if up { step > now } else { step < now });
+    beyond.reduce(|a, b| if (a < b) == up { a } else { b }).unwrap_or(now)
+}
+
+/// `now` with one of its parts a step up or down; `own` is the run's.
+fn turned(now: Setting, own: Setting, knob: Knob, up: bool) -> Setting {
+    // No limit is the largest.
+    let count = |k: usize| if k == 0 { usize::MAX } else { k };
+    match knob {
+        Knob::Temperature => {
+            let temperature = beside(now.temperature, &TEMPERATURES, own.temperature, up);
+            Setting { temperature, ..now }
+        }
+        Knob::TopK => {
+            let next = beside(count(now.top_k), &TOP_KS.map(count), count(own.top_k), up);
+            Setting { top_k: if next == usize::MAX { 0 } else { next }, ..now }
+        }
+        Knob::TopP => Setting { top_p: beside(now.top_p, &TOP_PS, own.top_p, up), ..now },
+        Knob::Seed if up => Setting { seed: now.seed.saturating_add(1), ..now },
+        Knob::Seed => Setting { seed: now.seed.saturating_sub(1), ..now },
+    }
+}
+
+impl App {
+    /// The question what is drawn after this pass, in the run's own setting or in the one that is tried.
+    pub fn draw_at(&self, setting: Option<Setting>) -> DrawAt {
+        let site = Site { layer: None, ..self.place.site() }.other(Stage::Sampled);
+        DrawAt { site, setting }
+    }
+
+    /// The next of what can be changed, or the one before.
+    pub(super) fn choose_knob(&mut self, by: isize) {
+        let count = Knob::ALL.len();
+        let now = Knob::ALL.iter().position(|&knob| knob == self.trying.knob).unwrap_or(0);
+        self.trying.knob = Knob::ALL[(now + count).saturating_add_signed(by.signum()) % count];
+    }
+
+    /// Tries the next setting, once the run's own is known. One that is the run's own is not tried.
+    pub(super) fn turn_knob(&mut self, right: isize) {
+        let Some(Ok(draw)) = self.answers.draw(&self.draw_at(None)) else { return };
+        let own = draw.setting;
+        let now = self.trying.setting.unwrap_or(own);
+        let next = turned(now, own, self.trying.knob, right > 0);
+        self.trying.setting = (next != own).then_some(next);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: Setting = Setting { temperature: 0.85, top_k: 30, top_p: 0.92, seed: 7 };
+
+    #[test]
+    fn arrows_go_through_the_steps_and_the_runs_own_setting() {
+        let walk = |knob: Knob, up: bool| {
+            let mut values = vec![knob.value(OWN)];
+            let mut now = OWN;
+            for _ in 0..40 {
+                now = turned(now, OWN, knob, up);
+                values.push(knob.value(now));
+            }
+            values.dedup();
+            values.join(" ")
+        };
+        assert_eq!(walk(Knob::Temperature, true), "0.85 0.9 1 1.2 1.5 2 3 5 10");
+        assert_eq!(walk(Knob::Temperature, false), "0.85 0.8 0.7 0.6 0.5 0.4 0.3 0.2 0.1 0");
+        assert_eq!(walk(Knob::TopK, true), "30 40 50 100 200 500 1000 all");
+        assert_eq!(walk(Knob::TopK, false), "30 20 10 5 3 2 1");
+        assert_eq!(walk(Knob::TopP, true), "0.92 0.95 0.99 1");
+        assert_eq!(turned(turned(OWN, OWN, Knob::TopP, true), OWN, Knob::TopP, false), OWN);
+        assert_eq!(turned(Setting { seed: 0, ..OWN }, OWN, Knob::Seed, false).seed, 0);
+    }
+}

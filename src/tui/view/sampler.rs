@@ -1,0 +1,396 @@
+//! How the next token is drawn: logits, temperature, top-k, top-p and the draw, token by token; and how it would be drawn
+//! in another setting, beside how the run draws it.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+
+use crate::trace::draw::{Draw, Weighed};
+use crate::trace::frame::Number;
+use crate::trace::{Axis, Query, Region, Stage, Step};
+
+use super::super::app::App;
+use super::super::fit::Piece;
+use super::super::text;
+use super::super::trying::Knob;
+use super::foot;
+use super::kind::{self, View};
+use super::labels;
+use super::layout::Layout;
+use super::list::bar;
+use super::paint::{put, put_fit};
+
+/// The draw, and what another setting would change.
+#[derive(Debug)]
+pub struct Sampler;
+
+/// What stands in a line of the list.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Line<'a> {
+    /// A token.
+    Token(&'a Weighed),
+    /// Where top-p cuts.
+    CutByP,
+    /// Where top-k cuts.
+    CutByK,
+    /// Tokens that are not listed.
+    Others(usize),
+}
+
+/// Lines above the list: the settings' names, the run's, those that are tried, the way to the draw, and headings.
+const HEADER: u16 = 5;
+/// Columns of a number.
+const NUMBER: u16 = 8;
+
+/// The draw of the run, and the one that is tried where one is.
+fn draws(app: &App) -> Option<(&Draw, Option<&Draw>)> {
+    let draw = |setting| app.answers.draw(&app.draw_at(setting))?.ok();
+    Some((draw(None)?, app.trying.setting.and_then(|setting| draw(Some(setting)))))
+}
+
+/// The lines of the list, of the draw that is tried or else the run's.
+fn lines(draw: &Draw) -> Vec<Line<'_>> {
+    let mut lines = Vec::new();
+    let mut before: Option<&Weighed> = None;
+    for token in &draw.tokens {
+        let cut = |stays: fn(&Weighed) -> bool| before.is_some_and(stays) && !stays(token);
+        if cut(|token| token.share > 0.0) && draw.after_p.count < draw.after_k.count {
+            lines.push(Line::CutByP);
+        }
+        if cut(|token| token.in_k) {
+            lines.push(Line::CutByK);
+        }
+        lines.push(Line::Token(token));
+        before = Some(token);
+    }
+    match draw.vocab.saturating_sub(draw.tokens.len()) {
+        0 => {}
+        others => lines.push(Line::Others(others)),
+    }
+    lines
+}
+
+fn shown(app: &App) -> Option<&Draw> {
+    let (own, tried) = draws(app)?;
+    Some(tried.unwrap_or(own))
+}
+
+impl Sampler {
+    /// The token under the cursor.
+    pub(in crate::tui) fn token(app: &App) -> Option<u32> {
+        match lines(shown(app)?).get(app.rank)? {
+            Line::Token(token) => Some(token.id),
+            _ => None,
+        }
+    }
+}
+
+impl View for Sampler {
+    fn name(&self) -> &'static str {
+        "sampler"
+    }
+
+    fn hint(&self) -> [&'static str; 3] {
+        [
+            "From logits to a token: divided by the temperature, softmax, cut by top-k and top-p, drawn by a random number.",
+            "[ ] choose temperature, top-k, top-p or seed, ← → change it, Esc gives the run's own: what stays, and what is drawn?",
+            "The model is not run again: the sampler draws from the same logits.",
+        ]
+    }
+
+    fn fits(&self, step: Step) -> bool {
+        let stages = [Stage::Logits, Stage::Probs, Stage::Nucleus, Stage::Sampled];
+        stages.map(Step::Stage).contains(&step)
+    }
+
+    fn layout(&self, app: &App, body: Rect) -> Layout {
+        let rows = shown(app).map_or(1, |draw| lines(draw).len().max(1));
+        let cursor = (app.rank.min(rows - 1), 0);
+        let header = HEADER.min(body.height);
+        Layout { area: body, rows, columns: 1, cursor, cell: body.width, tall: 1, label: 0, header, footer: 0 }
+    }
+
+    fn index(&self, app: &App, cell: (usize, usize)) -> Option<Vec<usize>> {
+        let Line::Token(token) = *lines(shown(app)?).get(cell.0)? else { return None };
+        let id = token.id as usize;
+        match app.place().step.axes() {
+            [Axis::Token, Axis::Vocab] => Some(vec![app.dims().tokens.checked_sub(1)?, id]),
+            [Axis::Vocab] => Some(vec![id]),
+            // The one id that was drawn is no row of the list.
+            _ => None,
+        }
+    }
+
+    fn shows_numbers(&self) -> bool {
+        false
+    }
+
+    fn select(&self, app: &mut App, cell: (usize, usize)) {
+        app.rank = cell.0;
+    }
+
+    fn choose(&self, app: &mut App, by: isize) -> bool {
+        app.choose_knob(by);
+        true
+    }
+
+    fn change(&self, app: &mut App, right: isize) -> bool {
+        app.turn_knob(right);
+        true
+    }
+
+    fn questions(&self, app: &App, _: &Layout) -> Vec<Query> {
+        // The draw is of the last token's logits.
+        let mut row: Vec<_> = app.shape().iter().map(|&length| 0..length).collect();
+        if let [tokens, _] = &mut row[..] {
+            tokens.start = tokens.end.saturating_sub(1);
+        }
+        let mut questions = vec![Query::Block(app.place().site(), kind::in_stage(app, Region(row)))];
+        questions.push(Query::Draw(app.draw_at(None)));
+        questions.extend(app.trying.setting.map(|tried| Query::Draw(app.draw_at(Some(tried)))));
+        questions
+    }
+
+    fn ids(&self, app: &App, layout: &Layout) -> Vec<u32> {
+        let Some((own, tried)) = draws(app) else { return Vec::new() };
+        let lines = lines(tried.unwrap_or(own));
+        let listed = lines.get(layout.visible_rows(app)).unwrap_or_default().iter();
+        let listed = listed.filter_map(|line| match line {
+            Line::Token(token) => Some(token.id),
+            _ => None,
+        });
+        listed.chain([own.drawn]).chain(tried.map(|tried| tried.drawn)).collect()
+    }
+
+    fn caption(&self, app: &App, _: &Layout) -> Vec<Piece> {
+        let (theme, pass) = (app.theme, app.place().pass);
+        let mut pieces = vec![Piece::whole(format!("the draw after pass {pass}"), theme.dim())];
+        if app.trying.setting.is_some() {
+            pieces.push(Piece::forms([" · tried: not what the run does", " · tried"].map(String::from), theme.key()));
+        }
+        pieces
+    }
+
+    fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
+        let theme = app.theme;
+        let pieces = [
+            Piece::whole("█", theme.bar()),
+            Piece::forms([" may be drawn, with its share · ", " drawn · ", " "].map(String::from), theme.dim())
+                .rank(2),
+            Piece::whole("░", theme.dim()),
+            Piece::whole(" is cut · ", theme.dim()),
+            Piece::whole("←", theme.key()),
+            Piece::whole(" is drawn", theme.dim()),
+            Piece::whole(if app.trying.setting.is_some() { " (R run, T tried)" } else { "" }, theme.dim()).rank(1),
+        ];
+        put_fit(buf, foot, 0, 0, &pieces);
+        let pieces = [
+            Piece::whole("[ ]", theme.key()),
+            Piece::whole(" choose  ", theme.dim()),
+            Piece::whole("← →", theme.key()),
+            Piece::whole(" change  ", theme.dim()),
+            Piece::whole("Esc", theme.key()),
+            Piece::whole(" the run's own", theme.dim()),
+        ];
+        put_fit(buf, foot, 0, 1, &pieces);
+    }
+
+    fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {
+        self.legend(app, foot, buf);
+        foot::cursor(app, foot, buf);
+    }
+
+    fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
+        let (theme, area) = (app.theme, layout.area);
+        let asked = app.trying.setting.and_then(|tried| app.answers.draw(&app.draw_at(Some(tried))));
+        if let Some(Err(reason)) = app.answers.draw(&app.draw_at(None)).filter(Result::is_err).or(asked) {
+            let said = format!("what is drawn cannot be told: {reason}");
+            for (y, line) in text::wrap(&said, area.width.into()).iter().enumerate() {
+                put(buf, area, 0, y as u16, line, theme.error());
+            }
+            return;
+        }
+        let Some((own, tried)) = draws(app) else {
+            put(buf, area, 0, 1, "drawing …", theme.dim());
+            return;
+        };
+        settings(app, own, tried, area, buf);
+        list(app, own, tried, layout, buf);
+    }
+}
+
+/// Three lines: what can be set, the run's own, and what is tried; each with what stays, its sum, and the token that is
+/// drawn. And one that says how the draw is made.
+fn settings(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut Buffer) {
+    const LABEL: u16 = 7;
+    let theme = app.theme;
+    let narrow = area.width < 64;
+    let widths = [if narrow { 6 } else { 13 }, 7, 6, 8];
+    let mut x = LABEL;
+    for (knob, width) in Knob::ALL.into_iter().zip(widths) {
+        let chosen = knob == app.trying.knob;
+        let name = if narrow && knob == Knob::Temperature { "temp" } else { knob.name() };
+        put(buf, area, x, 0, name, if chosen { theme.strong() } else { theme.dim() });
+        x += width;
+    }
+    put(buf, area, x, 0, "stay", theme.dim());
+    put(buf, area, x + 7, 0, "sum", theme.dim());
+    put(buf, area, x + 14, 0, "drawn", theme.dim());
+    let rows = [(1, "run", Some(own), false), (2, "tried", tried, app.trying.setting.is_some())];
+    for (y, name, draw, lit) in rows {
+        let style = if lit { theme.key() } else { theme.strong() };
+        put(buf, area, 0, y, name, if draw.is_some() || lit { style } else { theme.dim() });
+        let setting = if y == 1 { own.setting } else { app.trying.setting.unwrap_or(own.setting) };
+        let mut x = LABEL;
+        for (knob, width) in Knob::ALL.into_iter().zip(widths) {
+            let value = text::cut(&knob.value(setting), usize::from(width) - 2);
+            let chosen = y == 2 && knob == app.trying.knob;
+            let changed = knob.value(setting) != knob.value(own.setting);
+            let style = match (y, changed) {
+                _ if chosen => theme.current(),
+                (1, _) => Style::new(),
+                (_, true) => theme.key(),
+                (_, false) => theme.dim(),
+            };
+            let value = if chosen { format!("‹{value}›") } else { value };
+            put(buf, area, x - u16::from(chosen), y, &value, style);
+            x += width;
+        }
+        let Some(draw) = draw else { continue };
+        put(buf, area, x, y, &draw.after_p.count.to_string(), Style::new());
+        put(buf, area, x + 7, y, &text::figure_in(draw.after_p.sum, false, 6), Style::new());
+        put(buf, area, x + 14, y, &token_text(app, draw.drawn), theme.token());
+    }
+    way(app, tried.unwrap_or(own), area, buf);
+}
+
+/// How the draw is made: what each step leaves.
+fn way(app: &App, draw: &Draw, area: Rect, buf: &mut Buffer) {
+    let (dim, plain) = (app.theme.dim(), Style::new());
+    let mut pieces = vec![Piece::whole(format!("{} logits", draw.vocab), plain).rank(1)];
+    let greedy = draw.setting.temperature == 0.0;
+    if greedy {
+        pieces.push(Piece::whole(" → the largest is taken", plain));
+    } else {
+        pieces.push(Piece::forms(
+            [format!(" / {} → softmax", draw.setting.temperature), format!(" / {}", draw.setting.temperature)],
+            plain,
+        ));
+        let after = |name: &str, count: usize| Piece::whole(format!(" → {name}: {count} stay"), plain);
+        if draw.setting.top_k > 0 {
+            pieces.push(after("top-k", draw.after_k.count).rank(1));
+        }
+        if draw.setting.top_p < 1.0 {
+            pieces.push(after("top-p", draw.after_p.count).rank(1));
+        }
+    }
+    if let Some(random) = draw.random {
+        pieces.push(Piece::whole(" → drawn by ", dim).rank(2));
+        pieces.push(Piece::figure(random, false, plain).rank(2));
+    }
+    put_fit(buf, area, 0, 3, &pieces);
+}
+
+/// The tokens with their logits, probabilities and shares, and the lines at which they are cut.
+fn list(app: &App, own: &Draw, tried: Option<&Draw>, layout: &Layout, buf: &mut Buffer) {
+    let (theme, area, draw) = (app.theme, layout.area, tried.unwrap_or(own));
+    let lines = lines(draw);
+    let digits = labels::digits(draw.vocab).max(2);
+    let texts = usize::from(area.width / 5).clamp(6, 20);
+    let text_at = digits as u16 + 1;
+    let logit_at = text_at + texts as u16 + 1;
+    let prob_at = logit_at + NUMBER;
+    let share_at = prob_at + NUMBER;
+    let own_at = share_at + NUMBER;
+    let bar_at = if tried.is_some() { own_at + NUMBER } else { own_at } + 1;
+    let mark = if tried.is_some() { " ← drawn, run and tried" } else { " ← drawn" };
+    let rest = usize::from(area.width.saturating_sub(bar_at));
+    let (wide, bars) = match rest.checked_sub(text::width(mark)) {
+        Some(bars) if bars >= 8 => (true, bars),
+        _ => (false, rest.saturating_sub(4)),
+    };
+    let heading = |x: u16, name: &str, style, buf: &mut Buffer| {
+        put(buf, area, x, 4, &text::right(name, usize::from(NUMBER)), style);
+    };
+    put(buf, area, 0, 4, &text::right("id", digits), theme.dim());
+    put(buf, area, text_at, 4, "text", theme.dim());
+    heading(logit_at - 1, "logit", theme.dim(), buf);
+    heading(prob_at - 1, "prob", theme.dim(), buf);
+    heading(share_at - 1, "share", theme.dim(), buf);
+    if tried.is_some() {
+        heading(own_at - 1, "in run", theme.dim(), buf);
+    }
+    let most = draw.tokens.iter().map(|token| token.prob).fold(0.0, f32::max);
+    let value = |number: f32| text::short(Number::F32(number), usize::from(NUMBER) - 1);
+    for (down, row) in layout.visible_rows(app).enumerate() {
+        let y = layout.header + down as u16;
+        let chosen = row == layout.cursor.0;
+        let pick = |style| if chosen { theme.current() } else { style };
+        let Some(line) = lines.get(row) else { continue };
+        let Line::Token(token) = line else {
+            let said = cut_line(draw, *line);
+            let rule = "─".repeat(usize::from(area.width).saturating_sub(text::width(&said) + 4));
+            put(buf, area, 0, y, &format!("── {said} {rule}"), pick(theme.strong()));
+            continue;
+        };
+        let stays = token.share > 0.0;
+        put(buf, area, 0, y, &format!("{:>digits$}", token.id), pick(theme.index()));
+        put(buf, area, text_at, y, &text::cut(&token_text(app, token.id), texts), pick(theme.token()));
+        let plain = if stays { Style::new() } else { theme.dim() };
+        let number = |x: u16, content: &str, style, buf: &mut Buffer| {
+            put(buf, area, x - 1, y, &text::right(content, usize::from(NUMBER)), style);
+        };
+        number(logit_at, &value(token.logit), plain, buf);
+        number(prob_at, &value(token.prob), plain, buf);
+        number(share_at, &if stays { value(token.share) } else { "cut".to_owned() }, pick(plain), buf);
+        if tried.is_some() {
+            let share = own.of(token.id).map(|token| token.share);
+            let said = match share {
+                Some(share) if share > 0.0 => value(share),
+                Some(_) => "cut".to_owned(),
+                None => "…".to_owned(),
+            };
+            number(own_at, &said, theme.dim(), buf);
+        }
+        let filled = bar(f64::from(token.prob) / f64::from(most), bars);
+        match stays {
+            true => put(buf, area, bar_at, y, &filled, theme.bar()),
+            false => put(buf, area, bar_at, y, &"░".repeat(filled.chars().count()), theme.dim()),
+        };
+        let drawn_by = match (token.id == own.drawn, tried.map(|tried| token.id == tried.drawn)) {
+            (true, Some(true)) => Some((" ← drawn, run and tried", " ←RT")),
+            (true, Some(false)) => Some((" ← drawn by the run", " ←R")),
+            (_, Some(true)) => Some((" ← drawn, tried", " ←T")),
+            (true, None) => Some((" ← drawn", " ←")),
+            (false, _) => None,
+        };
+        if let Some((words, short)) = drawn_by {
+            put(buf, area, bar_at + bars as u16, y, if wide { words } else { short }, theme.key());
+        }
+    }
+}
+
+/// What a line says that is no token.
+fn cut_line(draw: &Draw, line: Line<'_>) -> String {
+    let sum = |sum: f64| text::figure_in(sum, false, 6);
+    match line {
+        Line::CutByP => format!(
+            "top-p {} cuts here: {} stay, sum {}",
+            draw.setting.top_p,
+            draw.after_p.count,
+            sum(draw.after_p.sum)
+        ),
+        Line::CutByK if draw.setting.temperature == 0.0 => {
+            format!("temperature 0 takes the largest: its prob is {}", sum(draw.after_k.sum))
+        }
+        Line::CutByK => {
+            format!("top-k cuts here: {} stay, sum {}", draw.after_k.count, sum(draw.after_k.sum))
+        }
+        Line::Others(count) => format!("{count} others, less likely"),
+        Line::Token(_) => String::new(),
+    }
+}
+
+fn token_text(app: &App, id: u32) -> String {
+    labels::text_of(app, Axis::Vocab, id as usize).unwrap_or_else(|| format!("#{id}"))
+}
