@@ -199,7 +199,8 @@ impl<'m, B: Backend> Worker<'m, B> {
     fn draw(&mut self, at: &DrawAt) -> Result<Draw> {
         let (dims, sizes) = self.dims(at.site)?;
         let last = dims.tokens - 1;
-        let block = self.block(at.site.other(Stage::Logits), &Region(vec![last..dims.tokens, 0..sizes.vocab]))?;
+        let block =
+            self.block(at.site.other(Stage::Logits), &Region(vec![last..dims.tokens, 0..sizes.vocab]))?;
         let run = block.run(last * sizes.vocab).ok_or_else(|| missing(at.site))?;
         let Values::F32(logits) = block.frame.values().slice(run) else { return Err(missing(at.site)) };
         self.session.sequence.look(logits, at.site.pass as u64, at.setting)

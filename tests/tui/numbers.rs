@@ -649,9 +649,8 @@ fn every_number_of_the_sampler_follows_from_the_logits() {
                 stage.keys("v");
             }
             stage.keys(keys);
-            let logits: Vec<f64> = (0..64)
-                .map(|id| real(stage.app.tensor().unwrap().get(&[11, id]).unwrap()))
-                .collect();
+            let logits: Vec<f64> =
+                (0..64).map(|id| real(stage.app.tensor().unwrap().get(&[11, id]).unwrap())).collect();
             let shares = |temperature: f64, top_k: usize, top_p: f64| {
                 let softmax = |by: f64| {
                     let most = logits.iter().fold(f64::MIN, |a, &b| f64::max(a, b));
@@ -695,7 +694,8 @@ fn every_number_of_the_sampler_follows_from_the_logits() {
                 let numbers = line(y);
                 let Some(index) = stage.app.view().index(&stage.app, (row, 0)) else {
                     let known = [top_p, sum, left, stay as f64, top_k as f64, temperature, probs[order[0]]];
-                    let right = numbers.iter().all(|number| known.iter().any(|value| is(number, *value, false)));
+                    let right =
+                        numbers.iter().all(|number| known.iter().any(|value| is(number, *value, false)));
                     assert!(right, "{numbers:?} of {known:?}\n{screen}");
                     continue;
                 };

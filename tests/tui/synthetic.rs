@@ -272,7 +272,8 @@ impl Source for Synthetic {
         if let Query::Draw(at) = query {
             let logits = self.values(site.other(Stage::Logits), pass.dims);
             let FrameData::F32(logits) = &logits.data else { unreachable!("logits are float32") };
-            let row: Vec<f32> = logits.index_axis(ndarray::Axis(0), pass.dims.tokens - 1).iter().copied().collect();
+            let row: Vec<f32> =
+                logits.index_axis(ndarray::Axis(0), pass.dims.tokens - 1).iter().copied().collect();
             let draw = Sampler::new(SAMPLING).unwrap().look(&row, at.site.pass as u64, at.setting);
             return Poll::Ready(draw.map(|draw| Answer::Draw(Arc::new(draw))));
         }

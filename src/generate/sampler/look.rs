@@ -81,7 +81,8 @@ impl Sampler {
         // The order in which the cuts are made, so that each is one line.
         let cut = |token: &Weighed| (token.share > 0.0, token.in_k);
         let order = |a: &Weighed, b: &Weighed| {
-            let by_size = cut(b).cmp(&cut(a)).then(b.prob.total_cmp(&a.prob)).then(b.logit.total_cmp(&a.logit));
+            let by_size =
+                cut(b).cmp(&cut(a)).then(b.prob.total_cmp(&a.prob)).then(b.logit.total_cmp(&a.logit));
             by_size.then(a.id.cmp(&b.id))
         };
         if tokens.len() > Draw::MOST {
@@ -89,7 +90,8 @@ impl Sampler {
             tokens.truncate(Draw::MOST);
         }
         tokens.sort_unstable_by(order);
-        let random = (sampling.temperature > 0.0).then(|| self.before(draw, sampling).map(|sampler| sampler.random(draw)));
+        let random = (sampling.temperature > 0.0)
+            .then(|| self.before(draw, sampling).map(|sampler| sampler.random(draw)));
         Ok(Draw {
             setting: sampling.into(),
             vocab: logits.len(),

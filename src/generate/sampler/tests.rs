@@ -209,9 +209,8 @@ fn the_random_number_of_each_draw_is_known_before_and_after() {
 /// draw, and looking takes no random number.
 #[test]
 fn a_draw_that_is_looked_at_is_the_one_that_is_made() {
-    let logits = |draw: u64| -> Vec<f32> {
-        (0..50_u64).map(|id| ((id * 37 + draw * 11) % 50) as f32 / 9.0).collect()
-    };
+    let logits =
+        |draw: u64| -> Vec<f32> { (0..50_u64).map(|id| ((id * 37 + draw * 11) % 50) as f32 / 9.0).collect() };
     for sampling in [
         Sampling::default(),
         Sampling { temperature: 0.8, top_k: 12, top_p: 0.7, seed: 3 },
@@ -223,7 +222,11 @@ fn a_draw_that_is_looked_at_is_the_one_that_is_made() {
         for draw in 0..30 {
             let logits = logits(draw);
             let own = sampler.look(&logits, draw, None).unwrap();
-            assert_eq!(other.look(&logits, draw, Some(sampling.into())).unwrap(), own, "another one tries this");
+            assert_eq!(
+                other.look(&logits, draw, Some(sampling.into())).unwrap(),
+                own,
+                "another one tries this"
+            );
             let mut shown = Nucleus::default();
             assert_eq!(sampler.sample(&logits, 0, 0, &mut shown), own.drawn);
             assert_eq!(own.tokens.len(), logits.len());
@@ -234,8 +237,17 @@ fn a_draw_that_is_looked_at_is_the_one_that_is_made() {
             let stay = shown.0.iter().filter(|share| **share > 0.0).count();
             assert_eq!(own.after_p.count, stay);
             assert!(own.tokens.windows(2).all(|two| two[0].prob >= two[1].prob), "the likeliest first");
-            assert!(own.tokens[..stay].iter().all(|token| token.share > 0.0 && token.in_k), "then what was cut");
-            let k = if sampling.temperature == 0.0 { 1 } else if sampling.top_k > 0 { sampling.top_k } else { 50 };
+            assert!(
+                own.tokens[..stay].iter().all(|token| token.share > 0.0 && token.in_k),
+                "then what was cut"
+            );
+            let k = if sampling.temperature == 0.0 {
+                1
+            } else if sampling.top_k > 0 {
+                sampling.top_k
+            } else {
+                50
+            };
             assert_eq!(own.after_k.count, k);
             assert_eq!(own.tokens.iter().filter(|token| token.in_k).count(), k);
             let sum: f64 = own.tokens[..stay].iter().map(|token| f64::from(token.prob)).sum();

@@ -107,7 +107,17 @@ impl View for Sampler {
         let rows = shown(app).map_or(1, |draw| lines(draw).len().max(1));
         let cursor = (app.rank.min(rows - 1), 0);
         let header = HEADER.min(body.height);
-        Layout { area: body, rows, columns: 1, cursor, cell: body.width, tall: 1, label: 0, header, footer: 0 }
+        Layout {
+            area: body,
+            rows,
+            columns: 1,
+            cursor,
+            cell: body.width,
+            tall: 1,
+            label: 0,
+            header,
+            footer: 0,
+        }
     }
 
     fn index(&self, app: &App, cell: (usize, usize)) -> Option<Vec<usize>> {
@@ -166,7 +176,10 @@ impl View for Sampler {
         let (theme, pass) = (app.theme, app.place().pass);
         let mut pieces = vec![Piece::whole(format!("the draw after pass {pass}"), theme.dim())];
         if app.trying.setting.is_some() {
-            pieces.push(Piece::forms([" · tried: not what the run does", " · tried"].map(String::from), theme.key()));
+            pieces.push(Piece::forms(
+                [" · tried: not what the run does", " · tried"].map(String::from),
+                theme.key(),
+            ));
         }
         pieces
     }
@@ -175,13 +188,17 @@ impl View for Sampler {
         let theme = app.theme;
         let pieces = [
             Piece::whole("█", theme.bar()),
-            Piece::forms([" may be drawn, with its share · ", " drawn · ", " "].map(String::from), theme.dim())
-                .rank(2),
+            Piece::forms(
+                [" may be drawn, with its share · ", " drawn · ", " "].map(String::from),
+                theme.dim(),
+            )
+            .rank(2),
             Piece::whole("░", theme.dim()),
             Piece::whole(" is cut · ", theme.dim()),
             Piece::whole("←", theme.key()),
             Piece::whole(" is drawn", theme.dim()),
-            Piece::whole(if app.trying.setting.is_some() { " (R run, T tried)" } else { "" }, theme.dim()).rank(1),
+            Piece::whole(if app.trying.setting.is_some() { " (R run, T tried)" } else { "" }, theme.dim())
+                .rank(1),
         ];
         put_fit(buf, foot, 0, 0, &pieces);
         let pieces = [
@@ -273,7 +290,10 @@ fn way(app: &App, draw: &Draw, area: Rect, buf: &mut Buffer) {
         pieces.push(Piece::whole(" → the largest is taken", plain));
     } else {
         pieces.push(Piece::forms(
-            [format!(" / {} → softmax", draw.setting.temperature), format!(" / {}", draw.setting.temperature)],
+            [
+                format!(" / {} → softmax", draw.setting.temperature),
+                format!(" / {}", draw.setting.temperature),
+            ],
             plain,
         ));
         let after = |name: &str, count: usize| Piece::whole(format!(" → {name}: {count} stay"), plain);
