@@ -4,6 +4,8 @@
 
 #[path = "replay/batch.rs"]
 mod batch;
+#[path = "replay/captured.rs"]
+mod captured;
 #[path = "replay/check.rs"]
 mod check;
 mod common;

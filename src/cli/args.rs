@@ -278,6 +278,12 @@ impl fmt::Display for ScreenSize {
 pub(super) enum RuntimeName {
     /// Hugging Face's transformers, with PyTorch
     Transformers,
+    /// llama.cpp, by llama-cpp-python and its eval callback
+    LlamaCpp,
+    /// TransformerLens, by its hooks
+    TransformerLens,
+    /// vLLM, by hooks on its models' modules; no test ran this script
+    Vllm,
 }
 
 /// How the CPU is used.

@@ -16,7 +16,7 @@ use llama_trace::trace::{Frame, Recorder, Select, Site, Stage};
 use super::port::{Kept, Port, frame, passes};
 use super::{MODELS, model, model_in};
 
-const IDS: [u32; 9] = [1, 5, 9, 13, 17, 21, 25, 29, 33];
+pub(super) const IDS: [u32; 9] = [1, 5, 9, 13, 17, 21, 25, 29, 33];
 
 /// A run of this program over the ids, every stage held.
 fn run(model: &Model<Cpu>) -> Kept {
@@ -51,7 +51,7 @@ fn verdict(report: &Report) -> (Kind, String, BTreeSet<&'static str>) {
 }
 
 /// Each mistake: the model it is made on, where it is seen first, and where it is in what transformers' modules show.
-const BUGS: [(&str, &str, &str, &str); 26] = [
+pub(super) const BUGS: [(&str, &str, &str, &str); 26] = [
     ("rope_pairing", "gqa", "p0/L0/xq_rope", "p0/L0/softmax"),
     ("rope_theta", "gqa", "p0/rope_cos", "p0/L0/softmax"),
     ("rope_scaling", "tied_llama3", "p0/rope_cos", "p0/L0/softmax"),

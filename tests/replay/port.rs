@@ -226,17 +226,20 @@ impl Port {
             let (k, v) = (repeated(&k), repeated(&v));
             self.keep(at(Stage::Keys), &k, &[t, heads, c]);
             self.keep(at(Stage::Values), &v, &[t, heads, c]);
-            let (mut scores, mut masked, mut shares) = (Rows::new(), Rows::new(), Rows::new());
+            let (mut dots, mut scores, mut masked, mut shares) =
+                (Rows::new(), Rows::new(), Rows::new(), Rows::new());
             let mut mixed = vec![vec![0.0; heads * c]; t];
             for h in 0..heads {
                 for i in 0..t {
-                    let score = |j: usize| {
-                        let dot: f32 = (0..c).map(|e| q[i][h * c + e] * k[j][h * c + e]).sum();
+                    let dot =
+                        |j: usize| self.round((0..c).map(|e| q[i][h * c + e] * k[j][h * c + e]).sum::<f32>());
+                    let dots_of_row: Vec<f32> = (0..t).map(dot).collect();
+                    let score = |dot: &f32| {
                         let by = if self.has("attention_scale") { 1.0 } else { (c as f32).sqrt() };
-                        let score = self.round(dot) / by;
+                        let score = dot / by;
                         self.round(if self.has("softcap") { 2.0 * (score / 2.0).tanh() } else { score })
                     };
-                    let row: Vec<f32> = (0..t).map(score).collect();
+                    let row: Vec<f32> = dots_of_row.iter().map(score).collect();
                     let hidden =
                         |(j, s): (usize, &f32)| if self.seen(layer, i, j) { *s } else { f32::NEG_INFINITY };
                     let seen: Vec<f32> = row.iter().enumerate().map(hidden).collect();
@@ -246,11 +249,13 @@ impl Port {
                     for e in 0..c {
                         mixed[i][h * c + e] = self.round((0..t).map(|j| share[j] * v[j][h * c + e]).sum());
                     }
+                    dots.push(dots_of_row);
                     scores.push(row);
                     masked.push(seen);
                     shares.push(share);
                 }
             }
+            self.keep(at(Stage::Qk), &dots, &[heads, t, t]);
             self.keep(at(Stage::Scores), &scores, &[heads, t, t]);
             self.keep(at(Stage::MaskedScores), &masked, &[heads, t, t]);
             self.keep(at(Stage::Softmax), &shares, &[heads, t, t]);

@@ -109,7 +109,7 @@ pub(super) fn factor(found: &Frame, right: &Exactly) -> f64 {
 
 /// The number that would bound the largest value as it was found, where one does.
 fn cap(found: &Frame, right: &Exactly) -> Option<f64> {
-    if !matches!(found.site.stage, Stage::Scores | Stage::Logits) {
+    if !matches!(found.site.stage, Stage::Scores | Stage::MaskedScores | Stage::Logits) {
         return None;
     }
     let largest =

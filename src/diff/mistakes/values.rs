@@ -1,5 +1,7 @@
 //! Mistakes of single values: the activation, the embedding's scale.
 
+use half::bf16;
+
 use super::super::bench::Exactly;
 use super::Mistake;
 use super::attention::{Times, factor};
@@ -24,10 +26,27 @@ pub(super) fn add(card: &ModelCard, found: &Frame, right: &Exactly, all: &mut Ve
     for function in functions {
         all.push(Mistake::of("activation", &[Stage::FfnSilu], Activation(function)));
     }
+    let stage = found.site.stage;
+    let mut kept = Mistake::of("bf16_rounding", Stage::ALL, Kept(stage));
+    kept.rounds = true;
+    all.push(kept);
     let root = (card.config.dim as f64).sqrt();
-    let own = (found.site.stage == Stage::Embedding).then(|| factor(found, right));
+    let own = (stage == Stage::Embedding).then(|| factor(found, right));
     for times in [root, 1.0 / root].into_iter().chain(own) {
         all.push(Mistake::of("embedding_scale", &[Stage::Embedding], Times(Stage::Embedding, times)));
+    }
+}
+
+/// What a stage gives is kept in bfloat16, however it was computed.
+struct Kept(Stage);
+
+impl Change for Kept {
+    fn value(&self, site: Site, _at: usize, exact: Exact) -> Exact {
+        if site.stage != self.0 {
+            return exact;
+        }
+        let value = f64::from(bf16::from_f32(exact.value as f32).to_f32());
+        Exact { value, other: value, ..exact }
     }
 }
 
