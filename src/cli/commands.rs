@@ -377,6 +377,14 @@ pub(super) struct DiffArgs {
     #[arg(long, value_enum, default_value_t = DiffFormat::Text)]
     pub(super) format: DiffFormat,
 
+    /// Show A and B side by side, at the first stage that differs
+    #[arg(long, conflicts_with_all = ["format", "set_a", "set_b"])]
+    pub(super) tui: bool,
+
+    /// Print a capture.toml for the folder B, proposed by shapes and by the values of A
+    #[arg(long, conflicts_with_all = ["format", "model", "tui"])]
+    pub(super) suggest_map: bool,
+
     #[command(flatten)]
     pub(super) cpu: CpuArgs,
 }

@@ -94,6 +94,19 @@ impl Pair {
         [number(&self.a, at), number(&self.b, at)]
     }
 
+    /// The sine of the angle between them, over what is finite in both; 1 where one is 0, and where they point away
+    /// from each other.
+    pub(super) fn sine(&self) -> f64 {
+        let (a, b) = (self.a.values().numbers(), self.b.values().numbers());
+        let finite = a.zip(b).skip(self.first).filter(|(a, b)| (a * b).is_finite());
+        let seen = |x: f64| value(self.site.stage, x).is_finite();
+        let finite = finite.filter(|&(a, b)| seen(a) && seen(b));
+        let [mut ab, mut aa, mut bb] = [0.0; 3];
+        finite.for_each(|(a, b)| (ab, aa, bb) = (ab + a * b, aa + a * a, bb + b * b));
+        let cosine = ab / (aa * bb).sqrt();
+        if cosine >= 0.0 { (1.0 - cosine * cosine).max(0.0).sqrt() } else { 1.0 }
+    }
+
     /// How far B is from A.
     pub(super) fn apart(&self) -> Apart {
         let mut apart = Apart::default();

@@ -17,7 +17,7 @@ fn folders() -> (TempDir, String, String) {
     let model = fixture("golden/gqa");
     let args = ["export", "--ids", "1,5,9,13,17,21", "-n", "2", "--model", model.to_str().unwrap(), "--out"];
     ok(&llama_trace(args.into_iter().chain([a.to_str().unwrap()])));
-    copy(&fixture("capture/gqa"), &b);
+    copy(&fixture("capture/transformers/gqa"), &b);
     let [a, b] = [a, b].map(|path| path.to_str().unwrap().to_owned());
     (folder, a, b)
 }
@@ -155,8 +155,389 @@ ffn_norm = { file = 'own/{pass}.{layer}.norm.npy', times = 'own/{pass}.{layer}.w
     assert!(stderr(&output).contains("not below the folder"));
 }
 
+/// The folder with what its capture.toml says changed, and its values with it.
+fn mapped(b: &str, change: impl Fn(&str) -> String) {
+    let file = Path::new(b).join("capture.toml");
+    fs::write(&file, change(&fs::read_to_string(&file).unwrap())).unwrap();
+}
+
+const STAGES: [&str; 16] = [
+    "attn_norm",
+    "xq",
+    "xk",
+    "xv",
+    "xq_rope",
+    "xk_rope",
+    "attn_heads",
+    "attn_output",
+    "attn_residual",
+    "ffn_norm",
+    "ffn_gate",
+    "ffn_silu",
+    "ffn_up",
+    "ffn_hidden",
+    "ffn_down",
+    "ffn_residual",
+];
+
+fn same(a: &str, b: &str) -> Value {
+    let (code, report) = diff(&[a, b]);
+    assert_eq!((code, &report["same"]), (0, &true.into()), "{report}");
+    report
+}
+
 #[test]
-fn the_script_is_in_the_program() {
-    let script = ok(&llama_trace(["capture", "transformers"]));
-    assert_eq!(script, fs::read_to_string(fixture("capture/transformers.py")).unwrap());
+fn one_row_of_a_padded_batch_is_read_where_its_tokens_are() {
+    let (_folder, a, b) = folders();
+    // The second of a batch of two: three rows of padding before its tokens, and one after.
+    let tokens = |pass: usize| if pass == 0 { 6 } else { 1 };
+    let padded = |values: &ArrayD<f32>, axis: usize, rows: usize| {
+        let filled = |rows: usize| {
+            let mut shape = values.shape().to_vec();
+            shape[axis] = rows;
+            ArrayD::from_elem(shape, 9.0_f32)
+        };
+        let (before, after) = (filled(3), filled(if rows == 1 { 0 } else { 1 }));
+        ndarray::concatenate(Axis(axis), &[before.view(), values.view(), after.view()]).unwrap()
+    };
+    for layer in 0..3 {
+        for stage in STAGES {
+            let file = format!("pass_000/layer_{layer:02}/{stage}.npy");
+            let values = padded(&values(&b, &file), 0, tokens(0)).insert_axis(Axis(0));
+            let other = ArrayD::from_elem(values.shape().to_vec(), -4.0_f32);
+            write(&b, &file, &ndarray::concatenate(Axis(0), &[other.view(), values.view()]).unwrap());
+        }
+        // Keys after a token over whose prompt there was padding have it before them too.
+        let file = format!("pass_000/layer_{layer:02}/softmax.npy");
+        let values = padded(&padded(&values(&b, &file), 1, 6), 2, 6).insert_axis(Axis(0));
+        write(&b, &file, &ndarray::concatenate(Axis(0), &[values.view(), values.view()]).unwrap());
+    }
+    for stage in ["embedding", "rope_cos", "rope_sin", "final_norm", "logits"] {
+        let file = format!("pass_000/{stage}.npy");
+        let values = padded(&values(&b, &file), 0, 6).insert_axis(Axis(0));
+        let other = ArrayD::from_elem(values.shape().to_vec(), 0.5_f32);
+        write(&b, &file, &ndarray::concatenate(Axis(0), &[other.view(), values.view()]).unwrap());
+    }
+    assert_eq!(diff(&[&a, &b]).0, 1, "it is another shape");
+    let after = "tokens = [1, 5, 9, 13, 17, 21]\npadding = 3\npadding_after = 1\nbatch = 1";
+    mapped(&b, |text| text.replace("tokens = [1, 5, 9, 13, 17, 21]", after));
+    let report = same(&a, &b);
+    let missing: Vec<_> = report["missing"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert!(
+        !missing.iter().any(|site| site.ends_with("ffn_silu") || site.ends_with("softmax")),
+        "{missing:?}"
+    );
+    mapped(&b, |text| text.replace("batch = 1", "batch = 7"));
+    let output = llama_trace(["diff", &a, &b]);
+    assert!(stdout(&output).contains("its batch is of 2 and has no number 7"), "{}", stdout(&output));
+}
+
+#[test]
+fn files_of_sixteen_bits_are_read_and_judged_by_their_precision() {
+    let (_folder, a, b) = folders();
+    for (kind, name) in [("<f2", "f16"), ("|V2", "bf16")] {
+        let c = Path::new(&b).with_extension(name);
+        copy(Path::new(&b), &c);
+        let c = c.to_str().unwrap().to_owned();
+        for layer in 0..3 {
+            for stage in STAGES {
+                let file = format!("pass_000/layer_{layer:02}/{stage}.npy");
+                let values = values(&b, &file);
+                let bits = |&x: &f32| match name {
+                    "f16" => half::f16::from_f32(x).to_le_bytes(),
+                    _ => half::bf16::from_f32(x).to_le_bytes(),
+                };
+                let shape: Vec<_> = values.shape().iter().map(|length| format!("{length}, ")).collect();
+                let header = format!(
+                    "{{'descr': '{kind}', 'fortran_order': False, 'shape': ({}), }}\n",
+                    shape.concat()
+                );
+                let mut bytes = [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..]].concat();
+                bytes.extend_from_slice(header.as_bytes());
+                values.iter().for_each(|x| bytes.extend_from_slice(&bits(x)));
+                fs::write(Path::new(&c).join(&file), bytes).unwrap();
+            }
+        }
+        // As float32 they would be too far off.
+        let (code, report) = diff(&[&a, &c]);
+        assert_eq!(code, 1, "{report}");
+        assert!(report["diagnosis"].to_string().contains("bf16_rounding") || name == "f16", "{report}");
+        mapped(&c, |text| text.replace("precision = \"f32\"", &format!("precision = \"{name}\"")));
+        same(&a, &c);
+    }
+}
+
+#[test]
+fn a_run_of_the_first_layers_alone_is_compared_as_far_as_it_goes() {
+    let (_folder, a, b) = folders();
+    // What came after them there is another model's.
+    for stage in ["final_norm", "logits"] {
+        let file = format!("pass_000/{stage}.npy");
+        write(&b, &file, &(values(&b, &file) * 3.0));
+    }
+    fs::remove_dir_all(Path::new(&b).join("pass_000/layer_02")).unwrap();
+    fs::remove_dir_all(Path::new(&b).join("pass_001")).unwrap();
+    mapped(&b, |text| text.replace("layers = 3\n", ""));
+    let (code, report) = diff(&[&a, &b]);
+    assert_eq!((code, report["first"]["address"].as_str().unwrap().starts_with("p0/final_norm")), (1, true));
+    mapped(&b, |text| text.replace("[config]", "layers = 2\n\n[config]"));
+    let report = same(&a, &b);
+    let missing: Vec<_> = report["missing"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert!(missing.contains(&"p0/L2/xq") && missing.contains(&"p0/logits"), "{missing:?}");
+    assert!(!missing.contains(&"p0/L1/ffn_residual"), "{missing:?}");
+}
+
+#[test]
+fn what_was_captured_after_a_residual_was_added_is_read_without_it() {
+    let (_folder, a, b) = folders();
+    for pass in 0..2 {
+        for layer in 0..3 {
+            let at = |stage: &str| format!("pass_{pass:03}/layer_{layer:02}/{stage}.npy");
+            let sum = values(&b, &at("ffn_residual"));
+            write(&b, &at("ffn_down"), &sum);
+        }
+    }
+    let (_, report) = diff(&[&a, &b]);
+    assert!(report["first"]["address"].as_str().unwrap().starts_with("p0/L0/ffn_down"), "{report}");
+    mapped(&b, |text| {
+        let file = |stage: &str| format!("pass_{{pass:03}}/layer_{{layer:02}}/{stage}.npy");
+        text.to_owned()
+            + &format!(
+                "\n[stages]\nffn_down = {{ file = '{}', minus = '{}' }}\n",
+                file("ffn_down"),
+                file("attn_residual")
+            )
+    });
+    same(&a, &b);
+}
+
+#[test]
+fn what_is_odd_in_a_captured_folder_is_part_of_the_verdict_and_never_a_crash() {
+    let (folder, a, b) = folders();
+    let (file, other) = ("pass_000/layer_01/ffn_up.npy", "pass_000/layer_00/ffn_up.npy");
+    let (whole, before) = (values(&b, file), values(&b, other));
+    let bytes = fs::read(Path::new(&b).join(file)).unwrap();
+    let written = |values: &ArrayD<f32>| {
+        let mut bytes = Vec::new();
+        values.write_npy(&mut bytes).unwrap();
+        bytes
+    };
+    let mut nan = whole.clone();
+    nan[[2, 3]] = f32::NAN;
+    let mut infinite = whole.clone();
+    infinite[[2, 3]] = f32::INFINITY;
+    // A header that claims more than there is memory for.
+    let claims = |shape: &str| {
+        let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n");
+        [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes(), &[0; 64]].concat()
+    };
+    let turned = whole.clone().reversed_axes().as_standard_layout().into_owned();
+    let cases: [(&str, Vec<u8>, i32, &str); 12] = [
+        ("empty", Vec::new(), 0, "Cannot be read: p0/L1/ffn_up: B: the file is empty"),
+        ("cut", bytes[..bytes.len() - 5].to_vec(), 0, "Cannot be read: p0/L1/ffn_up: B: "),
+        ("cut in its header", bytes[..20].to_vec(), 0, "Cannot be read: p0/L1/ffn_up: B: "),
+        ("text", b"these are no numbers".to_vec(), 0, "Cannot be read: p0/L1/ffn_up: B: "),
+        ("too large", claims("(1152921504606846976, 4)"), 0, "Cannot be read: p0/L1/ffn_up: B: "),
+        (
+            "too large to count",
+            claims("(99999999999999, 99999999999999)"),
+            0,
+            "Cannot be read: p0/L1/ffn_up: B: ",
+        ),
+        ("zero", written(&(&whole * 0.0)), 1, "B's p0/L1/ffn_up: every value is 0"),
+        (
+            "one number",
+            written(&ArrayD::from_elem(whole.shape(), 3.0)),
+            1,
+            "B's p0/L1/ffn_up: every value is 3",
+        ),
+        ("NaN", written(&nan), 1, "B's p0/L1/ffn_up: 1 of 336 values are NaN"),
+        ("infinite", written(&infinite), 1, "B's p0/L1/ffn_up: 1 of 336 values are +inf"),
+        ("repeated", written(&before), 1, "B's p0/L1/ffn_up repeats its p0/L0/ffn_up, value for value"),
+        ("turned", written(&turned), 1, "it has the shape (56, 6) and not (6, 56)"),
+    ];
+    let model = fixture("golden/gqa");
+    let model = model.to_str().unwrap();
+    let check = |what: &str, code: i32, said: &str| {
+        for more in [&["--model", model][..], &[]] {
+            let output = llama_trace(["diff", &*a, &*b].iter().chain(more).copied());
+            assert_eq!(output.status.code(), Some(code), "{what}: {}", stderr(&output));
+            assert!(stdout(&output).contains(said), "{what}: {said}\n{}", stdout(&output));
+            if code == 1 {
+                assert!(stdout(&output).contains("First difference: stage  p0/L1/ffn_up"), "{what}");
+            }
+            let json = llama_trace(["diff", &*a, &*b, "--format", "json"].iter().chain(more).copied());
+            let report: Value = serde_json::from_str(&stdout(&json)).unwrap();
+            assert_eq!(report["missing"].to_string().contains("p0/L1/ffn_up"), code == 0, "{what}: {report}");
+        }
+    };
+    let at = Path::new(&b).join(file);
+    for (what, bytes, code, said) in cases {
+        fs::write(&at, bytes).unwrap();
+        check(what, code, said);
+    }
+    fs::remove_file(&at).unwrap();
+    check("missing", 0, "Missing in B:");
+    fs::create_dir(&at).unwrap();
+    check("a folder", 0, "Cannot be read: p0/L1/ffn_up: B: ");
+    fs::remove_dir(&at).unwrap();
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink("/dev/zero", &at).unwrap();
+        check("a file without an end", 0, "Cannot be read: p0/L1/ffn_up: B: ");
+        fs::remove_file(&at).unwrap();
+        std::os::unix::fs::symlink("ffn_up.npy", &at).unwrap();
+        check("a link to itself", 0, "Cannot be read: p0/L1/ffn_up: B: ");
+    }
+    // A map is looked for in all of that too.
+    let suggested = llama_trace(["diff", &*a, &*b, "--suggest-map"]);
+    assert!(ok(&suggested).contains("# sure"), "{}", stderr(&suggested));
+    drop(folder);
+}
+
+/// The folder under other names, as somebody's project may write it: what is at `own` of it.
+fn renamed(b: &str, own: &str) {
+    let write = |file: &str, values: &ArrayD<f32>| write(own, file, values);
+    for layer in 0..3 {
+        let at = |stage: &str| values(b, &format!("pass_000/layer_{layer:02}/{stage}.npy"));
+        let block = format!("blk{layer:02}");
+        // Heads first, with a batch; queries, keys and values in one; pairs as neighbours; components before tokens.
+        let turned = at("xq_rope").into_shape_with_order(vec![6, 4, 8]).unwrap();
+        write(&format!("{block}/turned_q.npy"), &turned.permuted_axes(vec![1, 0, 2]).insert_axis(Axis(0)));
+        let qkv = ["xq", "xk", "xv"].map(at);
+        let fused = ndarray::concatenate(Axis(1), &qkv.each_ref().map(|part| part.view())).unwrap();
+        write(&format!("{block}/qkv.npy"), &fused);
+        let keys = at("xk_rope").into_shape_with_order(vec![6, 2, 2, 4]).unwrap();
+        let pairs = keys.permuted_axes(vec![0, 1, 3, 2]).as_standard_layout().into_owned();
+        write(&format!("{block}/turned_k.npy"), &pairs.into_shape_with_order(vec![6, 16]).unwrap());
+        write(&format!("{block}/mixed.npy"), &at("attn_output").reversed_axes());
+        let weight = ArrayD::from_shape_fn(vec![32], |i| 0.5 + i[0] as f32 / 16.0);
+        write(&format!("{block}/norm2.weight.npy"), &weight);
+        write(&format!("{block}/norm2.npy"), &(at("ffn_norm") / &weight));
+        let [gate, up] = ["ffn_gate", "ffn_up"].map(at);
+        write(
+            &format!("{block}/gate_up.npy"),
+            &ndarray::concatenate(Axis(1), &[gate.view(), up.view()]).unwrap(),
+        );
+        for (stage, name) in [
+            ("attn_norm", "norm1"),
+            ("softmax", "probs"),
+            ("attn_residual", "mid"),
+            ("ffn_down", "mlp"),
+            ("ffn_hidden", "act"),
+        ] {
+            write(&format!("{block}/{name}.npy"), &at(stage));
+        }
+    }
+    write("tokens_in.npy", &values(b, "pass_000/embedding.npy").insert_axis(Axis(0)));
+    write("head.npy", &values(b, "pass_000/logits.npy"));
+    write("noise.npy", &ArrayD::from_shape_fn(vec![6, 32], |i| ((i[0] * 37 + i[1] * 101) % 17) as f32 - 8.0));
+}
+
+/// What is proposed for the folder, with what stands behind each stage.
+fn suggested(a: &str, own: &str) -> String {
+    let output = llama_trace(["diff", a, own, "--suggest-map"]);
+    let text = ok(&output);
+    fs::write(Path::new(own).join("capture.toml"), &text).unwrap();
+    text
+}
+
+#[test]
+fn a_map_is_proposed_for_a_folder_of_other_names_and_layouts_and_the_diff_passes_with_it() {
+    let (folder, a, b) = folders();
+    let own = folder.path().join("own");
+    let own = own.to_str().unwrap();
+    renamed(&b, own);
+    let text = suggested(&a, own);
+    for expected in [
+        "embedding = { file = \"tokens_in.npy\" }  # sure",
+        "attn_norm = { file = \"blk{layer:02}/norm1.npy\" }  # sure",
+        "xq = { file = \"blk{layer:02}/qkv.npy\", columns = [0,32] }  # sure",
+        "xv = { file = \"blk{layer:02}/qkv.npy\", columns = [48,64] }  # sure",
+        "xq_rope = { file = \"blk{layer:02}/turned_q.npy\", axes = [\"batch\",\"head\",\"token\",\"head_dim\"] }  # sure",
+        "xk_rope = { file = \"blk{layer:02}/turned_k.npy\", pairs = \"neighbours_to_halves\" }  # sure",
+        "attn_output = { file = \"blk{layer:02}/mixed.npy\", axes = [\"dim\",\"token\"] }  # sure",
+        "ffn_norm = { file = \"blk{layer:02}/norm2.npy\", times = \"blk{layer:02}/norm2.weight.npy\" }  # sure",
+        "ffn_up = { file = \"blk{layer:02}/gate_up.npy\", columns = [56,112] }  # sure",
+        "ffn_residual = { file = \"blk{layer:02}/mlp.npy\", plus = \"blk{layer:02}/mid.npy\" }  # sure",
+        "head_dim = 8",
+        "in 3 places",
+        "# Files that nothing was found for: noise.npy",
+    ] {
+        assert!(text.contains(expected), "{expected}\n{text}");
+    }
+    assert!(!text.contains("not sure"), "{text}");
+    let report = same(&a, own);
+    let missing: Vec<_> = report["missing"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert!(
+        missing.iter().all(|site| !site.starts_with("p0/L1/x") && !site.contains("p0/logits")),
+        "{missing:?}"
+    );
+}
+
+#[test]
+fn a_map_is_proposed_for_a_run_with_a_mistake_and_what_is_not_sure_is_said() {
+    let (folder, a, b) = folders();
+    let own = folder.path().join("own");
+    let own = own.to_str().unwrap();
+    renamed(&b, own);
+    // All after the norm of the second layer is somewhat off.
+    for layer in 1..3 {
+        for name in ["mid", "mlp", "act", "gate_up"] {
+            let file = format!("blk{layer:02}/{name}.npy");
+            let wrong = values(own, &file).mapv(|x| x * 1.2 + 0.1);
+            write(own, &file, &wrong);
+        }
+    }
+    let text = suggested(&a, own);
+    assert!(text.contains("# not sure: error"), "{text}");
+    assert!(text.contains("attn_residual = { file = \"blk{layer:02}/mid.npy\" }"), "{text}");
+    let (code, report) = diff(&[&a, own]);
+    assert_eq!(code, 1);
+    assert!(
+        report["first"]["address"].as_str().unwrap().starts_with("p0/L1/attn_residual["),
+        "{report}\n{text}"
+    );
+}
+
+#[test]
+fn a_map_of_a_padded_batch_of_sixteen_bits_is_proposed_and_nothing_is_where_nothing_fits() {
+    let (folder, a, b) = folders();
+    let own = folder.path().join("own");
+    let own = own.to_str().unwrap();
+    for (stage, name) in [("embedding", "in"), ("final_norm", "norm"), ("logits", "out")] {
+        let kept = values(&b, &format!("pass_000/{stage}.npy"));
+        let before = ArrayD::from_elem(vec![2, kept.shape()[1]], 7.0_f32);
+        let row = ndarray::concatenate(Axis(0), &[before.view(), kept.view()]).unwrap().insert_axis(Axis(0));
+        let other = row.mapv(|x| 1.0 - x);
+        let batch = ndarray::concatenate(Axis(0), &[other.view(), row.view()]).unwrap();
+        write(own, &format!("{name}.npy"), &batch.mapv(|x| half::bf16::from_f32(x).to_f32()));
+    }
+    let text = suggested(&a, own);
+    for expected in
+        ["precision = \"bf16\"", "padding = 2\n", "batch = 1\n", "logits = { file = \"out.npy\" }"]
+    {
+        assert!(text.contains(expected), "{expected}\n{text}");
+    }
+    same(&a, own);
+    let empty = folder.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    write(empty.to_str().unwrap(), "x.npy", &ArrayD::from_elem(vec![6, 32], 1.0_f32));
+    let output = llama_trace(["diff", &a, empty.to_str().unwrap(), "--suggest-map"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no file of the folder has the values"), "{}", stderr(&output));
+    let output = llama_trace(["diff", &b, own, "--suggest-map"]);
+    assert!(stderr(&output).contains("does not say which model"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_scripts_are_in_the_program_and_one_that_no_test_ran_says_so_first() {
+    for runtime in ["transformers", "llama-cpp", "transformer-lens", "vllm"] {
+        let script = ok(&llama_trace(["capture", runtime]));
+        assert_eq!(script, fs::read_to_string(fixture(&format!("capture/{runtime}.py"))).unwrap());
+        let tested = fixture(&format!("capture/{runtime}/gqa/capture.toml")).exists();
+        let first = script.lines().next().unwrap();
+        assert_eq!(first.starts_with("\"\"\"No test ran this script."), !tested, "{runtime}: {first}");
+        assert!(!tested || script.contains("Tested by tests/replay/captured.rs"), "{runtime}");
+    }
 }

@@ -10,11 +10,15 @@ use serde_json::{Map, Value};
 use super::npy;
 use crate::config::{DEFAULT_GROUP, Precision};
 use crate::diff::{About, Found, Pass};
+use crate::trace::stage::Section;
 use crate::trace::{Axis, Frame, FrameData, PassDims, Site, Stage, TokenLabel};
 
 /// What the file says that it is, and which form of it.
 const FORMAT: &str = "llama-trace capture";
 const VERSION: u64 = 1;
+
+/// The most digits that a number in a name of a file is filled up to.
+pub(super) const WIDEST: usize = 6;
 
 /// The most tokens that a folder may say it has: shapes of so many can be counted.
 pub(super) const TOKENS: usize = 1 << 20;
@@ -35,6 +39,8 @@ pub(super) struct Capture {
     #[serde(default)]
     config: Map<String, Value>,
     passes: Vec<PassRead>,
+    /// How many of the model's layers ran, where that is not all of them: what comes after them is not compared.
+    layers: Option<usize>,
     /// Where a stage is and how it lies, where it is not as `export` writes it.
     #[serde(default)]
     stages: BTreeMap<String, Lies>,
@@ -50,31 +56,68 @@ struct PassRead {
     /// Rows of padding before the first token.
     #[serde(default)]
     padding: usize,
+    /// Rows of padding after the last.
+    #[serde(default)]
+    padding_after: usize,
+    /// Which one of a batch it is.
+    #[serde(default)]
+    batch: usize,
+}
+
+/// Where the rows of a pass are in a batch that was padded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Padded {
+    /// Rows of padding before the first token, and after the last.
+    pub(super) around: [usize; 2],
+    /// Which one of the batch it is.
+    pub(super) batch: usize,
+    /// The tokens between.
+    pub(super) tokens: usize,
+}
+
+impl Padded {
+    /// Whether `shape` of a stage begins with a batch: it has an axis more than the stage, or as many with heads side by
+    /// side.
+    fn is_batch(self, shape: &[usize], stage: Stage, head_dim: usize) -> bool {
+        let (own, rows) = (stage.axes(), self.around.into_iter().fold(self.tokens, usize::saturating_add));
+        let side_by_side =
+            || own.len() == 3 && own[0] == Axis::Token && shape[1] == rows && shape[2] != head_dim;
+        shape.len() > own.len() || (shape.len() == own.len() && side_by_side())
+    }
 }
 
 /// How a tensor lies in its file.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
-struct Lies {
-    /// Its path below the folder, with {pass} and {layer}.
-    file: Option<String>,
+pub(super) struct Lies {
+    /// Its path below the folder, with {pass} and {layer}, or {layer:02} where numbers have zeros before them.
+    pub(super) file: Option<String>,
     /// Its last axis from one index to another: a part of a fused tensor.
-    columns: Option<[usize; 2]>,
-    /// Its axes in the file's order, `batch` among them, of which the first is taken.
-    axes: Option<Vec<String>>,
+    pub(super) columns: Option<[usize; 2]>,
+    /// Its axes in the file's order, `batch` among them.
+    pub(super) axes: Option<Vec<String>>,
     /// Which order RoPE's pairs of components are brought from, and to which.
-    pairs: Option<Pairs>,
+    pub(super) pairs: Option<Pairs>,
     /// A file of one row that each row is multiplied by: the weight of a norm that was captured before it.
-    times: Option<String>,
+    pub(super) times: Option<String>,
     /// A file that is added: a residual that was captured before the sum.
-    plus: Option<String>,
+    pub(super) plus: Option<String>,
+    /// A file that is subtracted: what was captured after the residual was added to it.
+    pub(super) minus: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
-enum Pairs {
+pub(super) enum Pairs {
     NeighboursToHalves,
     HalvesToNeighbours,
+}
+
+impl PassRead {
+    fn padded(&self) -> Padded {
+        let around = [self.padding, self.padding_after];
+        Padded { around, batch: self.batch, tokens: self.tokens.len() }
+    }
 }
 
 impl Capture {
@@ -135,6 +178,13 @@ impl Capture {
 
     /// The values of a stage of the folder at `path`.
     pub(super) fn stage(&self, path: &Path, site: Site) -> Found {
+        let ran = |layers| match site.layer {
+            Some(layer) => layer < layers,
+            None => site.stage.info().section == Section::Start,
+        };
+        if self.layers.is_some_and(|layers| !ran(layers)) {
+            return Found::Missing;
+        }
         let nothing = Lies::default();
         let lies = self.stages.get(site.stage.name()).unwrap_or(&nothing);
         let file =
@@ -144,9 +194,9 @@ impl Capture {
             other => return other,
         };
         let FrameData::F32(values) = &frame.data else { return Found::Frame(frame) };
-        let padding = self.passes.get(site.pass).map_or(0, |pass| pass.padding);
+        let padded = self.passes.get(site.pass).map_or_else(Padded::default, PassRead::padded);
         let head_dim = self.config.get("head_dim").and_then(Value::as_u64).unwrap_or(0) as usize;
-        match lies.laid(values.clone(), path, site, padding, head_dim) {
+        match lies.laid(values.clone(), path, site, padded, head_dim) {
             Ok(values) => {
                 Found::Frame(Frame { site, axes: site.stage.axes(), data: FrameData::F32(values) }.into())
             }
@@ -155,10 +205,15 @@ impl Capture {
     }
 }
 
-/// A path with its places filled in.
-fn named(name: &str, site: Site) -> PathBuf {
-    let layer = site.layer.map_or_else(String::new, |layer| layer.to_string());
-    name.replace("{pass}", &site.pass.to_string()).replace("{layer}", &layer).into()
+/// A path with its places filled in: `{layer}`, or `{layer:02}` for two digits at least.
+pub(super) fn named(name: &str, site: Site) -> PathBuf {
+    let fill = |name: String, place: &str, number: Option<usize>| {
+        let digits = |width: usize| number.map_or_else(String::new, |number| format!("{number:0width$}"));
+        (1..=WIDEST).fold(name.replace(&format!("{{{place}}}"), &digits(0)), |name, width| {
+            name.replace(&format!("{{{place}:0{width}}}"), &digits(width))
+        })
+    };
+    fill(fill(name.to_owned(), "pass", Some(site.pass)), "layer", site.layer).into()
 }
 
 impl Lies {
@@ -166,7 +221,7 @@ impl Lies {
         if Stage::from_name(name).is_none() {
             return Err(format!("there is no stage `{name}`"));
         }
-        for file in [&self.file, &self.times, &self.plus].into_iter().flatten() {
+        for file in [&self.file, &self.times, &self.plus, &self.minus].into_iter().flatten() {
             let below = Path::new(file).components().all(|part| matches!(part, Component::Normal(_)));
             if !below {
                 return Err(format!("`{file}` of {name} is not below the folder"));
@@ -186,12 +241,15 @@ impl Lies {
     }
 
     /// The values as `export` would write them.
-    fn laid(
+    ///
+    /// # Errors
+    /// What does not fit, in words.
+    pub(super) fn laid(
         &self,
         mut values: ArrayD<f32>,
         path: &Path,
         site: Site,
-        padding: usize,
+        padded: Padded,
         head_dim: usize,
     ) -> Result<ArrayD<f32>, String> {
         if let Some([from, to]) = self.columns {
@@ -201,15 +259,18 @@ impl Lies {
             }
             values = values.slice_axis(At(last), Slice::from(from..to)).to_owned();
         }
+        let Padded { around: [before, after], batch, .. } = padded;
+        let is_padded = [before, after, batch] != [0; 3];
         if let Some(axes) = &self.axes {
-            values = in_order(values, axes, site.stage)?;
+            values = in_order(values, axes, site.stage, batch)?;
+        } else if is_padded && padded.is_batch(values.shape(), site.stage, head_dim) {
+            values = one_of(values, 0, batch)?;
         }
-        for (at, axis) in site.stage.axes().iter().enumerate().filter(|_| padding > 0) {
-            if matches!(axis, Axis::Token | Axis::Key)
-                && at < values.ndim()
-                && padding < values.len_of(At(at))
-            {
-                values = values.slice_axis(At(at), Slice::from(padding..)).to_owned();
+        for (at, axis) in site.stage.axes().iter().enumerate().filter(|_| is_padded) {
+            let length = values.shape().get(at).copied().unwrap_or(0);
+            // A pass over one token after others reads padded keys, and is not padded itself.
+            if matches!(axis, Axis::Token | Axis::Key) && before.saturating_add(after) < length {
+                values = values.slice_axis(At(at), Slice::from(before..length - after)).to_owned();
             }
         }
         let (shape, mut flat) =
@@ -239,12 +300,14 @@ impl Lies {
             }
             flat.iter_mut().enumerate().for_each(|(at, value)| *value *= row[at % row.len()]);
         }
-        if let Some(name) = &self.plus {
+        for (name, sign) in
+            self.plus.iter().map(|name| (name, 1.0)).chain(self.minus.iter().map(|name| (name, -1.0)))
+        {
             let more = other(name)?;
             if more.len() != flat.len() {
                 return Err(format!("{name} has {} values and not {}", more.len(), flat.len()));
             }
-            flat.iter_mut().zip(more).for_each(|(value, more)| *value += more);
+            flat.iter_mut().zip(more).for_each(|(value, more)| *value += sign * more);
         }
         ArrayD::from_shape_vec(IxDyn(&shape), flat).map_err(|error| error.to_string())
     }
@@ -255,17 +318,28 @@ fn axis_of(stage: Stage, name: &str) -> Option<usize> {
     stage.axes().iter().position(|axis| axis.name() == name)
 }
 
+/// One of a batch.
+fn one_of(values: ArrayD<f32>, axis: usize, one: usize) -> Result<ArrayD<f32>, String> {
+    match values.len_of(At(axis)) {
+        0 => Err("its batch is empty".into()),
+        count if one >= count => Err(format!("its batch is of {count} and has no number {one}")),
+        _ => Ok(values.index_axis_move(At(axis), one)),
+    }
+}
+
 /// The values with their axes in the stage's order.
-fn in_order(mut values: ArrayD<f32>, axes: &[String], stage: Stage) -> Result<ArrayD<f32>, String> {
+fn in_order(
+    mut values: ArrayD<f32>,
+    axes: &[String],
+    stage: Stage,
+    one: usize,
+) -> Result<ArrayD<f32>, String> {
     if axes.len() != values.ndim() {
         return Err(format!("it has {} axes and not {}", values.ndim(), axes.len()));
     }
     let mut axes = axes.to_vec();
     while let Some(batch) = axes.iter().position(|axis| axis == "batch") {
-        if values.len_of(At(batch)) == 0 {
-            return Err("its batch is empty".into());
-        }
-        values = values.index_axis_move(At(batch), 0);
+        values = one_of(values, batch, one)?;
         axes.remove(batch);
     }
     let order: Option<Vec<usize>> =
@@ -291,7 +365,7 @@ mod tests {
         let count = shape.iter().product::<usize>();
         let values = ArrayD::from_shape_vec(IxDyn(shape), (0..count).map(|i| i as f32).collect()).unwrap();
         let lies = &capture.stages[stage.name()];
-        lies.laid(values, Path::new("."), Site::layer(0, 0, stage), 0, 4)
+        lies.laid(values, Path::new("."), Site::layer(0, 0, stage), Padded::default(), 4)
     }
 
     #[test]
@@ -305,6 +379,105 @@ mod tests {
         let pairs = "config = {head_dim = 4}\nstages.xk.pairs = 'neighbours_to_halves'";
         let pairs = laid(pairs, &[1, 8], Stage::Xk).unwrap();
         assert_eq!(pairs.iter().copied().collect::<Vec<_>>(), [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);
+    }
+
+    /// A generator that needs no crate: xorshift.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, most: usize) -> usize {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            (self.0 % most.max(1) as u64) as usize
+        }
+    }
+
+    #[test]
+    fn whatever_stands_in_a_map_nothing_panics_and_memory_is_bounded_by_the_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, shape: &[usize]| {
+            let count = shape.iter().product::<usize>();
+            let values =
+                ArrayD::from_shape_vec(IxDyn(shape), (0..count).map(|i| i as f32).collect()).unwrap();
+            ndarray_npy::write_npy(folder.path().join(name), &values).unwrap();
+        };
+        let shapes: [&[usize]; 7] = [&[], &[0], &[4], &[2, 8], &[1, 2, 8], &[2, 2, 4], &[2, 2, 2, 4]];
+        shapes.iter().enumerate().for_each(|(i, shape)| write(&format!("{i}.npy"), shape));
+        std::fs::write(folder.path().join("7.npy"), b"\x93NUMPY\x01\x00\xff\xff{").unwrap();
+        let numbers = ["0", "1", "2", "4", "8", "9223372036854775807", "-1", "1e9", "nan", "''"];
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let stages =
+            [Stage::Xq, Stage::XkRope, Stage::Softmax, Stage::AttnNorm, Stage::Logits, Stage::RopeCos];
+        let (mut read_maps, mut laid) = (0, 0);
+        for _ in 0..4000 {
+            let number = |random: &mut Random| {
+                let most = if random.below(3) == 0 { 10 } else { 5 };
+                numbers[random.below(most)]
+            };
+            let mut lies = vec![format!("file = '{}.npy'", random.below(9))];
+            for _ in 0..random.below(4) {
+                let axes = ["batch", "token", "head", "head_dim", "key", "dim", "vocab", "pair", "layer"];
+                lies.push(match random.below(6) {
+                    0 => format!("columns = [{}, {}]", number(&mut random), number(&mut random)),
+                    1 => {
+                        let some: Vec<_> =
+                            (0..random.below(5)).map(|_| format!("'{}'", axes[random.below(9)])).collect();
+                        format!("axes = [{}]", some.join(", "))
+                    }
+                    2 => format!(
+                        "pairs = '{}'",
+                        ["neighbours_to_halves", "halves_to_neighbours"][random.below(2)]
+                    ),
+                    3 => format!("times = '{}.npy'", random.below(9)),
+                    4 => format!("plus = '{}.npy'", random.below(9)),
+                    _ => format!("minus = '{{layer:0{}}}.npy'", random.below(9)),
+                });
+            }
+            let stage = stages[random.below(stages.len())];
+            let map = format!(
+                "format = 'llama-trace capture'\nversion = 1\nlayers = {}\nconfig = {{ head_dim = {} }}\n\
+                 passes = [{{ start = 0, tokens = [1, 2], padding = {}, padding_after = {}, batch = {} }}]\n\
+                 stages.{stage} = {{ {} }}\n",
+                number(&mut random),
+                number(&mut random),
+                number(&mut random),
+                number(&mut random),
+                number(&mut random),
+                lies.join(", ")
+            );
+            let Ok(capture) = Capture::read(&map) else { continue };
+            read_maps += 1;
+            drop(capture.about(folder.path()));
+            let site = if stage.in_layer() { Site::layer(0, 0, stage) } else { Site::once(0, stage) };
+            if let Found::Frame(frame) = capture.stage(folder.path(), site) {
+                assert!(frame.values().len() <= 16, "{map}");
+                laid += 1;
+            }
+        }
+        assert!(read_maps > 300 && laid > 20, "{read_maps} {laid}");
+    }
+
+    #[test]
+    fn text_that_is_cut_or_changed_anywhere_is_a_map_or_an_error() {
+        let map = "format = \"llama-trace capture\"\nversion = 1\nprecision = \"f32\"\n[config]\nhead_dim = 4\n\
+                   [[passes]]\nstart = 0\ntokens = [1, 2]\n[stages]\nxq = { file = \"{layer:02}.npy\", columns = [0, 4], \
+                   axes = [\"token\", \"head\", \"head_dim\"], pairs = \"neighbours_to_halves\" }\n";
+        let read = |text: &str| {
+            if let Ok(capture) = Capture::read(text) {
+                drop(capture.about(Path::new(".")));
+                drop(capture.stage(Path::new("."), Site::layer(0, 0, Stage::Xq)));
+            }
+        };
+        (0..map.len()).for_each(|end| read(&map[..end]));
+        for at in 0..map.len() {
+            for other in ['\0', '\u{1b}', '"', '[', '}', '9', '-', 'é'] {
+                read(&format!("{}{other}{}", &map[..at], &map[at + 1..]));
+            }
+        }
+        read(&"[".repeat(100_000));
+        read(&format!("x = {}", "[".repeat(100_000)));
+        read(&format!("{map}{}", "stages.xq.file = 'x'\n".repeat(1000)));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! A `.npy` file as a frame, whatever is in it.
 
+mod sixteen;
+
 use std::path::Path;
 
 use ndarray::ArrayViewD;
@@ -12,7 +14,7 @@ use crate::trace::{Frame, FrameData, Site};
 
 /// The values of the file at `path` as those of `site`, in the file's own shape.
 ///
-/// float32, float64, int32, int64 and int8 are read, little-endian, in C or in Fortran order.
+/// float32, float64, float16, bfloat16, int32, int64 and int8 are read, little-endian, in C or in Fortran order.
 pub(super) fn read(path: &Path, site: Site) -> Found {
     // What is no file at all is missing; what cannot be read is there and damaged.
     match std::fs::symlink_metadata(path) {
@@ -28,7 +30,8 @@ pub(super) fn read(path: &Path, site: Site) -> Found {
         .or_else(|| view::<i64>(&bytes).map(|x| FrameData::I64(x.as_standard_layout().into_owned())))
         .or_else(|| view::<i8>(&bytes).map(|x| FrameData::I8(x.as_standard_layout().into_owned())))
         .or_else(|| view::<f64>(&bytes).map(|x| FrameData::F32(standard(&x, |x| x as f32))))
-        .or_else(|| view::<i32>(&bytes).map(|x| FrameData::I64(standard(&x, i64::from))));
+        .or_else(|| view::<i32>(&bytes).map(|x| FrameData::I64(standard(&x, i64::from))))
+        .or_else(|| sixteen::read(&bytes).map(FrameData::F32));
     match data {
         Some(data) => Found::Frame(Frame { site, axes: site.stage.axes(), data }.into()),
         None => Found::Damaged(match ArrayViewD::<f32>::view_npy(&bytes) {
@@ -36,6 +39,15 @@ pub(super) fn read(path: &Path, site: Site) -> Found {
             Ok(_) => "it cannot be read".into(),
         }),
     }
+}
+
+/// The shape of what [`read`] reads; none where it does not.
+pub(super) fn shape(path: &Path) -> Option<Vec<usize>> {
+    let bytes = Bytes::map(path).ok()?;
+    let of = |shape: &[usize]| shape.to_vec();
+    (view::<f32>(&bytes).map(|x| of(x.shape())))
+        .or_else(|| view::<f64>(&bytes).map(|x| of(x.shape())))
+        .or_else(|| sixteen::read(&bytes).map(|x| of(x.shape())))
 }
 
 fn view<T: ViewElement>(bytes: &[u8]) -> Option<ArrayViewD<'_, T>> {

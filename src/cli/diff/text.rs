@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::super::output;
 use crate::config::Precision;
 use crate::diff::tolerance::base;
-use crate::diff::{About, Line, Report};
+use crate::diff::{About, Growth, Line, Report};
 use crate::trace::Stage;
 
 /// Layers that the table of growth has at most.
@@ -80,29 +80,19 @@ fn missing(out: &mut impl Write, report: &Report) -> Result<()> {
 
 /// How errors grow: a row a layer.
 fn growth(out: &mut impl Write, report: &Report) -> Result<()> {
-    let mut layers: BTreeMap<(usize, usize), Vec<&Line>> = BTreeMap::new();
-    for line in &report.lines {
-        if let Some(layer) = line.site.layer {
-            layers.entry((line.site.pass, layer)).or_default().push(line);
-        }
-    }
+    let layers = report.growth();
     if layers.is_empty() {
         return Ok(());
     }
     writeln!(out, "\nHow far B is from A, ‖B − A‖ / ‖A‖, by layer:")?;
     writeln!(out, "{:<10}{:>15}{:>15}  worst stage", "layer", "attn_residual", "ffn_residual")?;
-    for ((pass, layer), lines) in layers.iter().take(ROWS) {
-        let of = |stage: Stage| {
-            let line = lines.iter().find(|line| line.site.stage == stage);
-            line.map_or_else(|| "-".into(), |line| short(line.apart))
-        };
-        let order = |line: &&&Line| if line.apart.is_nan() { f64::INFINITY } else { line.apart };
-        let worst = lines.iter().max_by(|a, b| order(a).total_cmp(&order(b)));
-        let worst =
-            worst.map_or_else(String::new, |line| format!("{} {}", line.site.stage, short(line.apart)));
-        let mark = if lines.iter().any(|line| line.differs()) { "  <-- differs" } else { "" };
-        let (attention, ffn) = (of(Stage::AttnResidual), of(Stage::FfnResidual));
-        writeln!(out, "{:<10}{attention:>15}{ffn:>15}  {worst}{mark}", format!("p{pass}/L{layer}"))?;
+    for growth in layers.iter().take(ROWS) {
+        let Growth { pass, layer, worst: (stage, worst), .. } = growth;
+        let [attention, ffn] =
+            [growth.attn_residual, growth.ffn_residual].map(|apart| apart.map_or_else(|| "-".into(), short));
+        let (place, worst) = (format!("p{pass}/L{layer}"), format!("{stage} {}", short(*worst)));
+        let mark = if growth.differs { "  <-- differs" } else { "" };
+        writeln!(out, "{place:<10}{attention:>15}{ffn:>15}  {worst}{mark}")?;
     }
     match layers.len().saturating_sub(ROWS) {
         0 => Ok(()),

@@ -1,0 +1,103 @@
+//! `diff A B --tui`: the two runs side by side, where they part.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::task::Poll;
+
+use super::super::device::Device;
+use super::super::traced::Traced;
+use super::super::{DiffArgs, ModelArgs};
+use crate::diff::Report;
+use crate::error::Result;
+use crate::replay::DEFAULT_MEMORY;
+use crate::trace::{Answer, Block, Frame, Outline, Query, Run, Source, Status};
+use crate::tui::{self, Runs, Verdict};
+
+/// The number of the run that is judged.
+const B: Run = Run(1);
+
+/// Shows what `report` says of the runs at these paths.
+pub(super) fn show<D: Device>(args: &DiffArgs, [a, b]: [&Path; 2], report: &Report) -> Result<()> {
+    let names = [a, b].map(|path| path.display().to_string());
+    let verdict = Verdict::new(report, [&names[0], &names[1]]);
+    let memory = DEFAULT_MEMORY / 2;
+    let a = Traced::<D>::open(a, &args.model, &args.cpu, memory)?.source(0)?;
+    // What B does not have would be computed again with A's model, and be shown as B's.
+    let none = ModelArgs { model: None, ..args.model.clone() };
+    let b = Beside::new(Traced::<D>::open(b, &none, &args.cpu, memory)?.source(0)?);
+    let open = tui::OpenAt { passes: a.outline().passes.len(), ..tui::OpenAt::default() };
+    let setting = tui::Setting { verdict: Some(verdict), ..tui::Setting::default() };
+    tui::run(Runs::side_by_side(a, Box::new(b)), &open, setting)
+}
+
+/// A run under another number than its own.
+struct Beside {
+    source: Box<dyn Source>,
+    outline: Outline,
+}
+
+impl Beside {
+    fn new(source: Box<dyn Source>) -> Self {
+        let outline = Outline { run: B, ..source.outline().clone() };
+        Self { source, outline }
+    }
+}
+
+/// The same question of another run.
+fn of_run(query: &Query, run: Run) -> Query {
+    let mut query = query.clone();
+    match &mut query {
+        Query::Block(site, _) => site.run = run,
+        Query::Spread(part) | Query::Order(part) => part.site.run = run,
+        Query::Rows(rows) => rows.run = run,
+        Query::Explanation(at) => at.site.run = run,
+        Query::Lens(at) => at.site.run = run,
+        Query::Attribution(at) => at.site.run = run,
+    }
+    query
+}
+
+impl Source for Beside {
+    fn outline(&self) -> &Outline {
+        &self.outline
+    }
+
+    fn ask(&mut self, query: &Query) -> Poll<Result<Answer>> {
+        self.source.ask(&of_run(query, Run::ITSELF)).map_ok(|answer| match answer {
+            Answer::Block(Block { frame, region, shape }) => {
+                let mut frame: Frame = Arc::unwrap_or_clone(frame);
+                frame.site.run = B;
+                Answer::Block(Block { frame: Arc::new(frame), region, shape })
+            }
+            other => other,
+        })
+    }
+
+    fn cancel(&mut self, query: &Query) {
+        self.source.cancel(&of_run(query, Run::ITSELF));
+    }
+
+    fn stop(&mut self) {
+        self.source.stop();
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        self.source.advance()
+    }
+
+    fn poll(&mut self) -> Result<bool> {
+        let news = self.source.poll()?;
+        if self.outline.passes.len() != self.source.outline().passes.len() || news {
+            self.outline = Outline { run: B, ..self.source.outline().clone() };
+        }
+        Ok(news)
+    }
+
+    fn status(&self) -> Status {
+        self.source.status()
+    }
+
+    fn token_text(&self, id: u32) -> String {
+        self.source.token_text(id)
+    }
+}

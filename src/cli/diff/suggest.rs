@@ -1,0 +1,244 @@
+//! `diff --suggest-map`: what the files of a folder may be, by their shapes and by the values of the reference. What is
+//! proposed is a capture.toml, which says of each line whether it is sure.
+
+mod fits;
+mod names;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Result as Printed, Write};
+use std::path::Path;
+
+use serde_json::json;
+
+use self::fits::Fits;
+use self::names::Names;
+use super::super::output;
+use super::capture::{Lies, Padded, Pairs};
+use crate::diff::Traced;
+use crate::error::{Error, Result};
+use crate::stop;
+use crate::trace::{PassDims, Site, Stage};
+
+/// How far a stage may be off, ‖B − A‖ / ‖A‖, and be surely the one that it is taken for.
+const SURE: f64 = 0.05;
+
+/// How far the directions may be apart of what may be the same, as a sine.
+const ALIKE: f64 = 0.7;
+
+/// What was found for a stage.
+pub(super) struct Found {
+    stage: Stage,
+    lies: Lies,
+    /// How far it is off where it is off least, and the sine of the angle between.
+    error: f64,
+    sine: f64,
+    /// In how many places the folder has a file for it.
+    places: usize,
+}
+
+/// Proposes a map for the folder at `path`, by `a`, the reference, and prints it.
+///
+/// # Errors
+/// [`Error::Usage`] where there is nothing to propose it by, and where the folder cannot be read.
+pub(super) fn run(a: &mut impl Traced, path: &Path) -> Result<()> {
+    let Some(card) = a.about().card.clone() else {
+        return Err(Error::usage("the reference does not say which model it is of")
+            .at(&a.about().name)
+            .expected("a trace, or a folder that `llama-trace export` wrote")
+            .next("export a run of the same tokens, and give its folder as A"));
+    };
+    let (names, sizes) = (Names::read(path)?, card.sizes());
+    let passes: Vec<PassDims> = a.about().passes.iter().map(|pass| pass.dims).take(fits::PASSES).collect();
+    let mut fits = Fits::new(path, &names, sizes, &passes);
+    for dims in &passes {
+        for site in Site::all(&sizes, *dims) {
+            stop::check()?;
+            if fits.samples(site) {
+                fits.add(site, a.stage(site)?);
+            }
+        }
+    }
+    let padded = fits.find_padding()?;
+    let mut found = sure(&fits)?;
+    sums(&fits, &mut found)?;
+    let surely = found.len();
+    likely(&fits, &mut found)?;
+    if surely == 0 {
+        return Err(Error::usage("no file of the folder has the values of a stage of the reference")
+            .in_file(path)
+            .expected(format!(
+                "files of the run that {} has, of its {} tokens",
+                a.about().name,
+                a.about().passes.first().map_or(0, |pass| pass.dims.tokens)
+            ))
+            .found(format!("{} .npy files", names.files()))
+            .next("run the same tokens in both, and write what comes before RoPE and attention too"));
+    }
+    let proposal = Proposal { fits: &fits, names: &names, found, padded, head_dim: sizes.head_dim };
+    output::end(proposal.print(a).map_err(output::Failure::from))
+}
+
+/// What fits by its values, each file for one stage.
+fn sure(fits: &Fits<'_>) -> Result<Vec<Found>> {
+    let mut found: Vec<Found> = Vec::new();
+    for &stage in Stage::ALL {
+        let mut best: Option<Found> = None;
+        for lies in fits.ways(stage) {
+            stop::check()?;
+            if found.iter().any(|other| fits.share(other.stage, &other.lies, stage, &lies)) {
+                continue;
+            }
+            let Some(one) = fits.judge(stage, lies)? else { continue };
+            let better = |best: &Found| {
+                let rank = |one: &Found| (one.error.max(1e-6), std::cmp::Reverse(one.places));
+                let ((a, more), (b, fewer)) = (rank(&one), rank(best));
+                a < b / 2.0 || (a <= b * 2.0 && more < fewer)
+            };
+            if one.error <= SURE && best.as_ref().is_none_or(better) {
+                best = Some(one);
+            }
+        }
+        found.extend(best);
+    }
+    Ok(found)
+}
+
+/// What is another's before or after a residual was added.
+fn sums(fits: &Fits<'_>, found: &mut Vec<Found>) -> Result<()> {
+    let file = |found: &[Found], stage: Stage| {
+        let of = found.iter().find(|one| one.stage == stage);
+        of.filter(|one| one.lies == Lies { file: one.lies.file.clone(), ..Lies::default() })
+            .and_then(|one| one.lies.file.clone())
+    };
+    let (middle, down, end) = (Stage::AttnResidual, Stage::FfnDown, Stage::FfnResidual);
+    for (stage, from, is_sum) in [(end, down, true), (down, end, false)] {
+        let (Some(own), Some(other)) = (file(found, from), file(found, middle)) else { continue };
+        if found.iter().any(|one| one.stage == stage) {
+            continue;
+        }
+        let [plus, minus] = if is_sum { [Some(other), None] } else { [None, Some(other)] };
+        let lies = Lies { file: Some(own), plus, minus, ..Lies::default() };
+        found.extend(fits.judge(stage, lies)?.filter(|one| one.error <= SURE));
+    }
+    found.sort_by_key(|one| one.stage);
+    Ok(())
+}
+
+/// What is alike, of the stages and the files that are left: after a mistake nothing is the same.
+fn likely(fits: &Fits<'_>, found: &mut Vec<Found>) -> Result<()> {
+    let have: BTreeSet<Stage> = found.iter().map(|one| one.stage).collect();
+    let mut left = Vec::new();
+    for &stage in Stage::ALL.iter().filter(|stage| !have.contains(stage)) {
+        for lies in fits.ways(stage).into_iter().filter(|lies| fits.may_be(stage, lies)) {
+            stop::check()?;
+            if !found.iter().any(|other| fits.share(other.stage, &other.lies, stage, &lies)) {
+                left.extend(fits.judge(stage, lies)?.filter(|one| one.sine <= ALIKE));
+            }
+        }
+    }
+    left.sort_by(|a, b| {
+        (a.sine, b.places).partial_cmp(&(b.sine, a.places)).unwrap_or(std::cmp::Ordering::Equal)
+    });
+    for one in left {
+        let taken = found.iter().any(|other| other.stage == one.stage);
+        if !taken && !found.iter().any(|other| fits.share(other.stage, &other.lies, one.stage, &one.lies)) {
+            found.push(one);
+        }
+    }
+    found.sort_by_key(|one| one.stage);
+    Ok(())
+}
+
+/// What is printed.
+struct Proposal<'a, 'f> {
+    fits: &'a Fits<'f>,
+    names: &'a Names,
+    found: Vec<Found>,
+    padded: Padded,
+    head_dim: usize,
+}
+
+impl Proposal<'_, '_> {
+    fn print(&self, a: &impl Traced) -> Printed<()> {
+        let mut out = output::Lines::text();
+        writeln!(
+            out,
+            "# What the files may be, by their shapes and the values of the reference. Check it, and save it as capture.toml"
+        )?;
+        writeln!(out, "# in the folder.")?;
+        writeln!(out, "format = \"llama-trace capture\"\nversion = 1")?;
+        let worst =
+            self.found.iter().filter(|one| one.error <= SURE).map(|one| one.error).fold(0.0, f64::max);
+        let (precision, why) = match self.fits.bits() {
+            Some(name) => (name, "every value has its bits"),
+            None if worst < 1e-3 => ("f32", "as near as it is to the reference"),
+            None => ("q8", "not sure: it is this far from the reference, and no rounding to 16 bits"),
+        };
+        writeln!(out, "precision = \"{precision}\"  # {why}")?;
+        if self.found.iter().any(|one| one.lies.pairs.is_some()) {
+            writeln!(out, "\n[config]\nhead_dim = {}", self.head_dim)?;
+        }
+        let most = self.fits.passes_of(self.found.iter().filter_map(|one| one.lies.file.as_deref()));
+        for pass in a.about().passes.iter().take(most) {
+            let ids: Vec<u32> = pass.tokens.iter().map(|token| token.id).collect();
+            writeln!(
+                out,
+                "\n[[passes]]\nstart = {}\ntokens = {}  # the reference's",
+                pass.dims.start,
+                json!(ids)
+            )?;
+            let Padded { around: [before, after], batch, .. } = self.padded;
+            for (name, count) in [("padding", before), ("padding_after", after), ("batch", batch)] {
+                if count > 0 {
+                    writeln!(out, "{name} = {count}")?;
+                }
+            }
+        }
+        writeln!(out, "\n[stages]")?;
+        for one in &self.found {
+            let how = match one.error <= SURE {
+                true => format!("sure: error {:.1e} where it is least", one.error),
+                false => {
+                    format!("not sure: error {:.1e}, angle {:.0}°", one.error, one.sine.asin().to_degrees())
+                }
+            };
+            writeln!(out, "{} = {}  # {how}; in {}", one.stage, written(&one.lies), places(one.places))?;
+        }
+        let have: BTreeSet<Stage> = self.found.iter().map(|one| one.stage).collect();
+        let missing: Vec<_> =
+            self.fits.stages().filter(|stage| !have.contains(stage)).map(Stage::name).collect();
+        if !missing.is_empty() {
+            writeln!(out, "\n# Not found: {}", missing.join(", "))?;
+        }
+        let used = self.found.iter().flat_map(|one| [&one.lies.file, &one.lies.times]).flatten();
+        let rest = self.names.others(used.map(String::as_str), self.fits.sites());
+        if !rest.is_empty() {
+            writeln!(out, "# Files that nothing was found for: {}", rest.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+fn places(count: usize) -> String {
+    if count == 1 { "1 place".into() } else { format!("{count} places") }
+}
+
+/// An entry of [stages].
+fn written(lies: &Lies) -> String {
+    let mut parts: BTreeMap<usize, String> = BTreeMap::new();
+    let texts = [("file", &lies.file), ("times", &lies.times), ("plus", &lies.plus), ("minus", &lies.minus)];
+    for (at, (key, text)) in texts.into_iter().enumerate() {
+        // A JSON string is a TOML string.
+        text.iter().for_each(|text| drop(parts.insert(at * 10, format!("{key} = {}", json!(text)))));
+    }
+    lies.columns.iter().for_each(|columns| drop(parts.insert(1, format!("columns = {}", json!(columns)))));
+    lies.axes.iter().for_each(|axes| drop(parts.insert(2, format!("axes = {}", json!(axes)))));
+    if let Some(pairs) = lies.pairs {
+        let name = match pairs {
+            Pairs::NeighboursToHalves => "neighbours_to_halves",
+            Pairs::HalvesToNeighbours => "halves_to_neighbours",
+        };
+        parts.insert(3, format!("pairs = \"{name}\""));
+    }
+    format!("{{ {} }}", parts.into_values().collect::<Vec<_>>().join(", "))
+}
