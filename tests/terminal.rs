@@ -6,6 +6,8 @@
 mod common;
 #[path = "terminal/endings.rs"]
 mod endings;
+#[path = "terminal/judged.rs"]
+mod judged;
 #[path = "common/pty.rs"]
 mod pty;
 #[path = "terminal/stopping.rs"]

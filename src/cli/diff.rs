@@ -1,11 +1,13 @@
 //! `llama-trace diff`: the first stage in which a run differs from a reference.
 
+mod beside;
 mod both;
 mod capture;
 mod folder;
 mod junit;
 mod npy;
 mod setting;
+mod suggest;
 mod text;
 mod trace;
 
@@ -23,13 +25,21 @@ use crate::check::Sample;
 use crate::diff::{self, About, Found, Report, Traced};
 use crate::error::{Error, Result};
 use crate::trace::Site;
+use crate::tui;
 
 /// Which rows of large matrices are computed again.
 const SAMPLE: Sample = Sample::Seeded(1);
 
 /// Runs it.
 pub(super) fn run(args: &DiffArgs) -> Result<()> {
-    let (Some(a), Some(b)) = (&args.a, &args.b) else { return device::run(Both { args }) };
+    let (Some(a), Some(b)) = (&args.a, &args.b) else {
+        if args.suggest_map {
+            return Err(Error::usage("a map is proposed for a folder")
+                .expected("A and B")
+                .next("give A, the reference, and B, the folder"));
+        }
+        return device::run(Both { args });
+    };
     if args.prompt.is_some() || args.ids.is_some() || args.tokens.is_some() {
         return Err(Error::usage("folders hold what was run already")
             .expected("A and B, or --prompt with --a and --b")
@@ -48,6 +58,12 @@ struct Recorded<'a> {
 impl Command for Recorded<'_> {
     fn run<D: Device>(self) -> Result<()> {
         let args = self.args;
+        if args.suggest_map {
+            return suggest::run(&mut Given::open::<D>(self.a)?, self.b);
+        }
+        if args.tui {
+            tui::require_terminal()?;
+        }
         let (mut a, mut b) = (Given::open::<D>(self.a)?, Given::open::<D>(self.b)?);
         if let (Given::Trace(a), Given::Trace(b)) = (&mut a, &mut b)
             && a.keeps_as(b)
@@ -67,6 +83,9 @@ impl Command for Recorded<'_> {
             }
         };
         bar.finish();
+        if args.tui {
+            return beside::show::<D>(args, [self.a, self.b], &report);
+        }
         print(args.format, &report, [a.about(), b.about()])
     }
 }

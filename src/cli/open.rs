@@ -16,6 +16,7 @@ impl Command for &OpenTraceArgs {
             paper: self.colours.paper(),
             drawing: Some(traced.trace.about().sampling),
             marks: Marks::default(),
+            verdict: None,
         };
         let (runs, open) = traced.begin(self.at.as_ref())?;
         tui::run(runs, &open, setting)

@@ -47,6 +47,7 @@ fn step<D: Device>(tracer: &Tracer<'_>) -> Result<()> {
         paper: tracer.colours.paper(),
         drawing: Some(drawing(tracer.run)),
         marks,
+        verdict: None,
     };
     tui::run(runs, &open, setting)
 }

@@ -33,7 +33,7 @@ use crate::model::Model;
 use crate::trace::{Address, Frame, PassDims, Site, Sizes, Stage, Step, Values};
 
 pub use mistakes::NAMES;
-pub use report::{Diagnosis, First, Kind, Line, Missing, Report, number};
+pub use report::{Diagnosis, First, Growth, Kind, Line, Missing, Report, number};
 pub use traced::{About, Found, Pass, Traced};
 
 /// What judges a stage.
@@ -140,6 +140,13 @@ pub fn compare_with<B: Backend>(
     }
     let injection = Injection::new(model, a.about(), b.about(), sample);
     Comparison::new(a, b, Some(model.sizes()), injection)?.run(progress)
+}
+
+/// How far `b` is from `a` as a stage of a pass, ‖b − a‖ / ‖a‖, and the sine of the angle between them over the values
+/// that are finite in both; none where they have not the stage's shape.
+pub fn distance(site: Site, sizes: &Sizes, dims: PassDims, a: &Frame, b: &Frame) -> Option<[f64; 2]> {
+    let pair = Pair::new(site, &shape(site, sizes, dims), a, b).ok()?;
+    Some([pair.apart().error(), pair.sine()])
 }
 
 /// The coarser one of the precisions of two runs.
@@ -275,8 +282,8 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             return Ok(());
         }
         let judged = self.judge.see(&pair)?;
-        if judged.line.differs() && self.report.first.is_none() {
-            self.first(&pair, &judged);
+        if judged.line.differs() {
+            self.differs(&pair, &judged);
         }
         self.report.lines.push(judged.line);
         if let Values::F32(values) = pair.b.values()
@@ -287,14 +294,14 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         Ok(())
     }
 
-    /// Takes note of the first stage that differs.
-    fn first(&mut self, pair: &Pair, judged: &Judged) {
+    /// Takes note of a stage that differs.
+    fn differs(&mut self, pair: &Pair, judged: &Judged) {
         let site = pair.site;
         let at = judged.at.unwrap_or(pair.first);
         let [ours, theirs] = pair.at(at);
         let index = crate::trace::block::index_of(pair.a.shape(), at);
         let kind = if site.stage == Stage::Tokens { Kind::Tokens } else { Kind::Stage };
-        self.report.first = Some(First {
+        let difference = First {
             kind,
             address: Address::of(site, Step::Stage(site.stage), &index).to_string(),
             ours: number(ours),
@@ -302,7 +309,12 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             error: Some(judged.line.error),
             tolerance: Some(judged.line.tolerance),
             site: Some(site),
-        });
+        };
+        self.report.differences.push(difference.clone());
+        if self.report.first.is_some() {
+            return;
+        }
+        self.report.first = Some(difference);
         let notes = &mut self.report.notes;
         notes.extend(difference::oddities(&pair.b).map(|what| format!("B's {site}: {what}")));
         if let Values::F32(values) = pair.b.values()
@@ -319,16 +331,18 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
     fn differs_in_shape(&mut self, site: Site, a: &Frame, b: &Frame, why: &str) {
         let (error, tolerance) = (f64::NAN, 0.0);
         self.report.lines.push(Line { site, apart: error, error, tolerance, inherited: None });
+        let difference = First {
+            kind: Kind::Stage,
+            address: site.to_string(),
+            ours: serde_json::json!(difference::listed(a.shape())),
+            theirs: serde_json::json!(difference::listed(b.shape())),
+            error: None,
+            tolerance: None,
+            site: Some(site),
+        };
+        self.report.differences.push(difference.clone());
         if self.report.first.is_none() {
-            self.report.first = Some(First {
-                kind: Kind::Stage,
-                address: site.to_string(),
-                ours: serde_json::json!(difference::listed(a.shape())),
-                theirs: serde_json::json!(difference::listed(b.shape())),
-                error: None,
-                tolerance: None,
-                site: Some(site),
-            });
+            self.report.first = Some(difference);
             self.report.notes.push(format!("{site}: {why}"));
         }
     }

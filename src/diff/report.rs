@@ -1,8 +1,10 @@
 //! What a comparison found.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
-use crate::trace::Site;
+use crate::trace::{Site, Stage};
 
 /// In which of the causes, in their order, two runs part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +81,23 @@ impl Line {
     }
 }
 
+/// How far B is from A in a layer, ‖B − A‖ / ‖A‖.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Growth {
+    /// Number of the pass.
+    pub pass: usize,
+    /// Number of the layer.
+    pub layer: usize,
+    /// After attention; none where it was not compared.
+    pub attn_residual: Option<f64>,
+    /// After the feed-forward network.
+    pub ffn_residual: Option<f64>,
+    /// The stage that is furthest away.
+    pub worst: (Stage, f64),
+    /// Whether one of its stages is further away than it may be.
+    pub differs: bool,
+}
+
 /// What was found.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
@@ -90,6 +109,8 @@ pub struct Report {
     pub missing: Vec<Missing>,
     /// The stages that both have, in the order of the pass.
     pub lines: Vec<Line>,
+    /// Every stage that differs, each with its cell of largest error.
+    pub differences: Vec<First>,
     /// What is odd, in words.
     pub notes: Vec<String>,
     /// Whether tolerances were measured, with a model.
@@ -110,6 +131,30 @@ impl Report {
             .map(|line| line.error)
             .try_fold(0.0, |worst: f64, error| error.is_finite().then(|| worst.max(error)));
         worst.filter(|_| !self.lines.is_empty())
+    }
+
+    /// How errors grow, layer by layer.
+    pub fn growth(&self) -> Vec<Growth> {
+        let mut layers: BTreeMap<(usize, usize), Vec<&Line>> = BTreeMap::new();
+        for line in &self.lines {
+            if let Some(layer) = line.site.layer {
+                layers.entry((line.site.pass, layer)).or_default().push(line);
+            }
+        }
+        let order = |apart: f64| if apart.is_nan() { f64::INFINITY } else { apart };
+        let growth = |((pass, layer), lines): ((usize, usize), Vec<&Line>)| {
+            let of = |stage: Stage| lines.iter().find(|line| line.site.stage == stage).map(|line| line.apart);
+            let worst = lines.iter().max_by(|a, b| order(a.apart).total_cmp(&order(b.apart)))?;
+            Some(Growth {
+                pass,
+                layer,
+                attn_residual: of(Stage::AttnResidual),
+                ffn_residual: of(Stage::FfnResidual),
+                worst: (worst.site.stage, worst.apart),
+                differs: lines.iter().any(|line| line.differs()),
+            })
+        };
+        layers.into_iter().filter_map(growth).collect()
     }
 
     /// As one object.

@@ -72,6 +72,8 @@ pub enum Action {
     CycleScale,
     /// Shows what was shown before beside what is shown.
     Compare,
+    /// To the next stage that differs.
+    NextDifference,
     /// To the place before this one.
     Earlier,
     /// To the place that was left by going back.
@@ -242,6 +244,7 @@ bindings! {
     Tensor Explain [k(KeyCode::Enter)] 7 "why" "where the number under the cursor comes from; there: go to the operand that is chosen";
     Tensor Back [k(KeyCode::Backspace)] 0 "" "back to the number that Enter came from (where there is none: previous step)";
     Tensor Compare [c('c')] 0 "" "compare with the sequence or run shown before: the same place of both, and the difference under the cursor";
+    Tensor NextDifference [c('D')] 0 "" "the next stage that differs, at its cell of largest error (of `diff A B --tui`; `i` shows the verdict)";
     Tensor LargestInRow [c('*')] 0 "" "the largest value of the row (the largest, not the furthest from 0)";
     Tensor LargestOfAll [c('#')] 0 "" "the largest value of the whole tensor, all heads";
     Tensor CycleShow [c('v')] 7 "view" "the next view of this step";

@@ -19,6 +19,7 @@ use super::slice::Selected;
 use super::tensor::Tensor;
 use super::theme::Theme;
 use super::trying::Trying;
+use super::verdict::Verdict;
 
 /// Which panel the arrow keys belong to. Where the terminal is narrow, only that panel is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +124,8 @@ pub struct App {
     pub(super) compares: bool,
     /// What stands beside it: a viewer of its own.
     pub(super) other: Option<Box<App>>,
+    /// What was found of the two that stand side by side, where somebody judged them.
+    pub(super) verdict: Option<Verdict>,
     /// The part of the screen that the tensor has, where another viewer has the rest.
     pub(super) pane: Option<Rect>,
     pub(super) notes_line: usize,
@@ -168,6 +171,7 @@ impl App {
             offset: (0, 0),
             compares: false,
             other: None,
+            verdict: None,
             pane: None,
             notes_line: 0,
             message: None,
@@ -230,6 +234,13 @@ impl App {
     /// Whether the first pass is not done yet: there is little to look at.
     pub fn is_opening(&self) -> bool {
         self.outline.is_opening()
+    }
+
+    /// Stands at the first stage in which two runs differ, the other one beside it.
+    pub fn judge(&mut self, verdict: Verdict) {
+        (self.verdict, self.compares, self.goes_back) = (Some(verdict), true, true);
+        super::verdict::next(self);
+        self.settle();
     }
 
     /// The sizes of the current pass.

@@ -6,6 +6,7 @@ use crate::trace::frame::Number;
 use crate::trace::{Run, Source};
 
 use super::app::{App, Focus};
+use super::derivation::Derivation;
 use super::place::Walk;
 use super::view::Panels;
 
@@ -62,8 +63,15 @@ impl App {
         (self.scale, self.wish, self.rank, self.cell) = (app.scale, app.wish, app.rank, app.cell);
         self.trying = app.trying;
         self.offset = app.offset;
+        let (opened, was) = (app.derivation.is_some(), self.derivation.is_some());
+        match opened {
+            true if !was => self.derivation = Some(Derivation::default()),
+            true => {}
+            false => self.derivation = None,
+        }
+        (self.focus, self.zoomed) = (app.focus, app.zoomed);
         self.settle();
-        before != (self.place, self.selected, self.pane, self.turn, self.scale, self.wish)
+        opened != was || before != (self.place, self.selected, self.pane, self.turn, self.scale, self.wish)
     }
 
     /// Nothing is wanted any more of `before`.

@@ -23,7 +23,8 @@ pub(super) fn enter(app: &mut App) {
             app.say("this view shows no numbers of the stage; v goes on to one that does", false);
         }
         Focus::Tensor => {
-            app.compares = false;
+            // Of two that were judged the number is taken apart in both.
+            app.compares &= app.verdict.is_some();
             if app.derivation.is_none() {
                 app.derivation = Some(Derivation::default());
             }

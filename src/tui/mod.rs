@@ -37,6 +37,7 @@ pub mod theme;
 mod travel;
 pub mod trying;
 pub mod update;
+mod verdict;
 pub mod view;
 
 use std::io::{IsTerminal, stdin, stdout};
@@ -53,6 +54,7 @@ use theme::Theme;
 
 pub use place::OpenAt;
 pub use runs::Runs;
+pub use verdict::Verdict;
 
 /// How the viewer looks and what it has beside the run.
 #[derive(Debug, Default)]
@@ -65,6 +67,8 @@ pub struct Setting {
     pub drawing: Option<Drawing>,
     /// Places with a letter.
     pub marks: Marks,
+    /// What was found of two runs that stand side by side.
+    pub verdict: Option<Verdict>,
 }
 
 /// Shows `runs` in the terminal until the user quits.
@@ -94,6 +98,9 @@ fn show(mut runs: Runs, open: &OpenAt, setting: Setting) -> Result<Ended> {
     let mut app = app::App::new(runs.source().outline().clone(), theme, (80, 24));
     (app.drawing, app.marks) = (setting.drawing, setting.marks);
     open::open(&mut app, open)?;
+    if let Some(verdict) = setting.verdict {
+        app.judge(verdict);
+    }
     let guard = terminal::Guard::take()?;
     events::run(&mut app, &mut runs, &guard)
 }

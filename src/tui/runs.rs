@@ -27,6 +27,11 @@ impl Runs {
         Self { sources: vec![source], shown: 0, before: None, opener: Some(opener) }
     }
 
+    /// Two runs, the first of which is shown, and the other one as if it had been shown before.
+    pub fn side_by_side(a: Box<dyn Source>, b: Box<dyn Source>) -> Self {
+        Self { sources: vec![a, b], shown: 0, before: Some(1), opener: None }
+    }
+
     /// Opens one more run beside the others; its outline says which number it has.
     pub fn add(&mut self, source: Box<dyn Source>) {
         self.sources.push(source);

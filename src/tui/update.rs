@@ -14,6 +14,7 @@ use super::seeking;
 use super::slice::Cut;
 use super::text;
 use super::travel;
+use super::verdict;
 use super::view;
 use super::view::kind::View;
 use super::view::sampler::Sampler;
@@ -196,6 +197,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
             }
         }
         Action::Compare => comparing::toggle(app),
+        Action::NextDifference => verdict::next(app),
         Action::CycleShow => cycle_view(app),
         Action::ChooseShow(number) => choose_view(app, number),
         Action::CycleAxes => cycle_axes(app),

@@ -12,10 +12,10 @@ use ratatui::style::{Color, Modifier};
 use crate::stage::{Stage, text_of};
 use crate::synthetic::Synthetic;
 
-const SIZES: [(u16, u16); 4] = [(80, 24), (100, 30), (120, 40), (200, 60)];
+pub(crate) const SIZES: [(u16, u16); 4] = [(80, 24), (100, 30), (120, 40), (200, 60)];
 
 #[track_caller]
-fn compare(name: &str, picture: &str) {
+pub(crate) fn compare(name: &str, picture: &str) {
     let mut settings = insta::Settings::new();
     settings.set_prepend_module_to_snapshot(false);
     settings.set_omit_expression(true);
@@ -37,7 +37,7 @@ fn text(stage: &Stage) -> String {
 }
 
 /// A letter for each look on the screen, and what the letters stand for; a dot where there is none.
-fn colours(stage: &Stage) -> String {
+pub(crate) fn colours(stage: &Stage) -> String {
     let buffer = stage.buffer();
     let mut looks: BTreeMap<String, char> = BTreeMap::new();
     let mut picture = String::new();

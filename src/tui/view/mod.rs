@@ -63,6 +63,9 @@ const DERIVATION: u16 = 48;
 /// The lines in which the tensor and a derivation have room, one under the other.
 const BOTH: u16 = 20;
 
+/// The lines in which two tensors have room, and what was found of them.
+const TALL: u16 = 44;
+
 /// The lines that the tensor keeps above a derivation, at the least.
 const TOP: u16 = 9;
 
@@ -81,6 +84,8 @@ pub struct Panels {
     pub middle: Option<Rect>,
     /// What was shown before, beside the tensor or under it.
     pub compared: Option<Rect>,
+    /// What was found of the two, under them.
+    pub verdict: Option<Rect>,
     /// The derivation, beside the tensor or under it.
     pub derivation: Option<Rect>,
     /// The notes.
@@ -93,7 +98,10 @@ impl Panels {
     /// The places of the panels on the application's screen.
     pub fn new(app: &App) -> Self {
         if let Some(pane) = app.pane {
-            return Self { middle: Some(pane), ..Self::default() };
+            let whole = (Some(pane), None);
+            let open = app.derivation().is_some();
+            let (middle, derivation) = if open { under(pane, app.focus, app.zoomed) } else { whole };
+            return Self { middle, derivation, ..Self::default() };
         }
         let Rect { width, height, .. } = app.size;
         if width < SMALLEST.0 || height < SMALLEST.1 {
@@ -119,8 +127,8 @@ impl Panels {
             _ => ((width - outline_width) * 9 / 20).clamp(DERIVATION, beside),
         };
         let notes_width = match (open, app.compares) {
-            (true, _) => derivation_width,
-            (false, true) => 0,
+            (true, false) => derivation_width,
+            (_, true) => 0,
             (false, false) => notes_width,
         };
         // Beside the notes the tensor keeps its room; else they take turns.
@@ -149,7 +157,13 @@ impl Panels {
             _ => panels.middle = middle,
         }
         if let Some(middle) = panels.middle.filter(|_| app.compares) {
-            (panels.middle, panels.compared) = halves(middle);
+            let judged = app.verdict.is_some() && middle.height >= TALL && !open && !app.zoomed;
+            let height = if judged { middle.height / 2 } else { middle.height };
+            if judged {
+                let y = middle.y + height + 1;
+                panels.verdict = Some(Rect { y, height: middle.bottom() - y, ..middle });
+            }
+            (panels.middle, panels.compared) = halves(Rect { height, ..middle });
         }
         if let Some(middle) = panels.middle.filter(|_| open && notes_width == 0) {
             (panels.middle, panels.derivation) = under(middle, app.focus, app.zoomed);
@@ -207,9 +221,12 @@ impl Widget for &App {
         draw(panels.outline, &|area, buf| outline::OutlinePanel(self).render(area, buf));
         draw(panels.middle, &|area, buf| tensor::TensorPanel(self).render(area, buf));
         if let Some(other) = &self.other {
-            draw(panels.compared, &|area, buf| tensor::TensorPanel(other).render(area, buf));
+            let theirs = Panels::new(other);
+            draw(theirs.middle, &|area, buf| tensor::TensorPanel(other).render(area, buf));
+            draw(theirs.derivation, &|area, buf| derivation::DerivationPanel(other).render(area, buf));
         }
         draw(panels.derivation, &|area, buf| derivation::DerivationPanel(self).render(area, buf));
+        draw(panels.verdict, &|area, buf| notes::JudgedPanel(self).render(area, buf));
         draw(panels.notes, &|area, buf| notes::Notes(self).render(area, buf));
         draw(panels.footer, &|area, buf| footer::Footer(self).render(area, buf));
         match &self.mode {

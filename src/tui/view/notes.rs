@@ -70,6 +70,10 @@ pub fn lines(app: &App, width: u16) -> Vec<Line<'static>> {
     let theme = app.theme;
     let (step, card) = (app.place().step, &app.outline().card);
     let mut out = Writer { lines: Vec::new(), width: usize::from(width).saturating_sub(2) };
+    if judged(app, &mut out) {
+        out.gap();
+        out.lines.push(Line::styled("─".repeat(out.width), theme.dim()));
+    }
     let kind = match step {
         Step::Stage(_) => format!("  {}", step.op()),
         Step::View(view) => format!("  {}, a view of {}", step.op(), view.source()),
@@ -94,6 +98,39 @@ pub fn lines(app: &App, width: u16) -> Vec<Line<'static>> {
         out.lines.extend(markdown::render(chapter.text, out.width, theme));
     }
     out.lines
+}
+
+/// What was found of the two that stand side by side, in a panel of its own.
+#[derive(Debug)]
+pub struct JudgedPanel<'a>(pub &'a App);
+
+impl Widget for JudgedPanel<'_> {
+    fn render(self, area: Rect, buf: &mut Buffer) {
+        let mut out = Writer { lines: Vec::new(), width: usize::from(area.width).saturating_sub(2) };
+        judged(self.0, &mut out);
+        let inner = Rect { x: area.x + 1, width: area.width.saturating_sub(2), ..area }.intersection(area);
+        // The heading stands in the rule above it.
+        for (y, line) in out.lines.iter().skip(1).take(area.height.into()).enumerate() {
+            put_line(buf, inner, y as u16, line);
+        }
+    }
+}
+
+/// What was found of the two that stand side by side; false where nobody judged.
+fn judged(app: &App, out: &mut Writer) -> bool {
+    let Some(verdict) = &app.verdict else { return false };
+    out.lines.push(Line::styled("A against B", app.theme.strong()));
+    verdict.lines().iter().for_each(|line| out.text(0, line, Style::new()));
+    let table = verdict.table();
+    if !table.is_empty() {
+        out.gap();
+        out.text(0, "How far B is from A, ‖B − A‖ / ‖A‖, by layer (≠: a stage differs):", Style::new());
+    }
+    for (at, row) in table.into_iter().enumerate() {
+        let style = if at == 0 { app.theme.dim() } else { Style::new() };
+        out.lines.push(Line::styled(text::cut(&row, out.width), style));
+    }
+    true
 }
 
 fn shapes(app: &App, out: &mut Writer) {

@@ -12,6 +12,7 @@ use crate::trace::{Run, Status};
 use super::super::app::{App, Focus};
 use super::super::fit::{Piece, fit};
 use super::super::text;
+use super::super::verdict;
 use super::Panels;
 use super::paint::{put, put_fit};
 
@@ -110,22 +111,33 @@ impl Widget for Rules<'_> {
         let theme = app.theme;
         put(buf, area, 0, 0, &"─".repeat(area.width.into()), theme.dim());
         let beside = app.compared().map_or_else(String::new, |(run, sequence, difference)| {
-            let which =
-                if run == Run::ITSELF { format!("s{sequence}") } else { format!("{run}: s{sequence}") };
+            let own = || {
+                if run == Run::ITSELF { format!("s{sequence}") } else { format!("{run}: s{sequence}") }
+            };
+            let which = verdict::letter(app, run).map_or_else(own, str::to_owned);
+            let less = match &*which {
+                "A" => "B − A",
+                "B" => "A − B",
+                _ => "here − there",
+            };
             match difference {
                 Some(difference) => {
-                    format!("{which} · here − there = {}", text::full_in(Number::F32(difference as f32), 12))
+                    format!("{which} · {less} = {}", text::full_in(Number::F32(difference as f32), 12))
                 }
                 None => format!("{which} · it has no such value"),
             }
         });
-        let middle = format!("tensor · {}", app.view().name());
+        let own = verdict::letter(app, app.outline().run).map_or_else(String::new, |own| format!("{own} · "));
+        let middle = format!("{own}tensor · {}", app.view().name());
+        let theirs = app.other.as_ref().and_then(|other| Panels::new(other).derivation);
         let named = [
             (panels.outline, Some(Focus::Outline), "outline"),
             (panels.middle, Some(Focus::Tensor), &middle),
             (panels.derivation, Some(Focus::Derivation), "where from"),
             (panels.compared, None, &beside),
             (panels.notes, Some(Focus::Notes), "notes"),
+            (theirs, None, "where from there"),
+            (panels.verdict, None, "A against B"),
         ];
         // Of the tensor and its notes one may have no room of its own: `i` shows it.
         if panels.notes.is_none() || panels.middle.is_none() {

@@ -1,0 +1,44 @@
+//! `diff A B --tui`: the tracer opens where two runs part, both side by side.
+
+use std::path::Path;
+
+use super::{command, quit};
+use crate::common::{fixture, llama_trace, models, stderr};
+use crate::pty::Terminal;
+
+fn recorded(model: &Path, to: &Path) -> String {
+    let [model, to] = [model, to].map(|path| path.to_str().unwrap());
+    let output =
+        llama_trace(["record", "--model", model, "--ids", "1,5,9,13,17,21", "--keep", "all", "-o", to]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    to.to_owned()
+}
+
+#[test]
+fn two_traces_open_side_by_side_where_they_part_and_a_number_is_taken_apart_in_both() {
+    let folder = tempfile::tempdir().unwrap();
+    // The same model, with another matrix in its second layer.
+    let other = models::golden("gqa", |tensors| {
+        let (_, bytes) = tensors.get_mut("model.layers.1.mlp.gate_proj.weight").unwrap();
+        bytes.reverse();
+        let (words, _) = bytes.as_chunks_mut::<4>();
+        words.iter_mut().for_each(|word| word.reverse());
+    });
+    let a = recorded(&fixture("golden/gqa"), &folder.path().join("a.trace"));
+    let b = recorded(other.path(), &folder.path().join("b.trace"));
+    for size in [(80, 24), (200, 60)] {
+        let mut viewer = Terminal::start(size, command(&["diff", &a, &b, "--tui"]));
+        viewer.shows(&["A · tensor", "B · A − B = ", "p0/L1/ffn_gate["]);
+        viewer.send("D");
+        viewer.shows(&["2 of ", "p0/L1/ffn_silu["]);
+        viewer.send("\r");
+        // silu takes no weights: both traces have what it is made of.
+        viewer.shows(&["where from there", "g / (1 + e^−g)"]);
+        viewer.send("\u{1b}");
+        viewer.send("i");
+        viewer.shows(&["A against B", "p0/L2"]);
+        quit(viewer);
+    }
+    let refused = llama_trace(["diff", &a, &b, "--tui"]);
+    assert_eq!(refused.status.code(), Some(6), "{}", stderr(&refused));
+}

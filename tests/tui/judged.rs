@@ -1,0 +1,218 @@
+//! Two runs that were judged, side by side: it opens where they part, and says what was found.
+
+use std::sync::Arc;
+use std::task::Poll;
+
+use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
+use llama_trace::diff::{self, About, Found, Pass, Report, Traced};
+use llama_trace::error::Result;
+use llama_trace::trace::frame::Number;
+use llama_trace::trace::{Answer, Query, Region, Run, Site, Source};
+use llama_trace::tui::events::{action_of, open_run};
+use llama_trace::tui::runs::Runs;
+use llama_trace::tui::theme::Depth;
+use llama_trace::tui::update::{Effect, update};
+use llama_trace::tui::{Verdict, text};
+
+use crate::pictures::{SIZES, colours, compare};
+use crate::stage::Stage;
+use crate::synthetic::Synthetic;
+
+/// The run that is judged: from layer 1 on its scores and what they give are another's.
+fn judged() -> Synthetic {
+    let mut source = Synthetic::new();
+    (source.outline.run, source.factor) = (Run(1), 1.5);
+    source
+}
+
+/// A source as `diff` reads it.
+struct Given(Synthetic, About);
+
+impl Given {
+    fn new(source: Synthetic) -> Self {
+        let outline = source.outline().clone();
+        let passes = outline.passes.iter().map(|pass| Pass { dims: pass.dims, tokens: pass.tokens.clone() });
+        let about = About {
+            name: "synthetic".into(),
+            precision: Some(outline.card.precision),
+            card: Some(outline.card.clone()),
+            settings: serde_json::Map::new(),
+            fingerprint: None,
+            drawing: None,
+            prompt: None,
+            passes: passes.collect(),
+        };
+        Self(source, about)
+    }
+}
+
+impl Traced for Given {
+    fn about(&self) -> &About {
+        &self.1
+    }
+
+    fn stage(&mut self, site: Site) -> Result<Found> {
+        let site = Site { run: self.0.outline().run, ..site };
+        match self.0.ask(&Query::Block(site, Region(Vec::new()))) {
+            Poll::Ready(Ok(Answer::Block(block))) => Ok(Found::Frame(Arc::clone(&block.frame))),
+            _ => Ok(Found::Missing),
+        }
+    }
+}
+
+fn report() -> Report {
+    diff::compare(&mut Given::new(Synthetic::new()), &mut Given::new(judged()), &|_, _| ()).unwrap()
+}
+
+/// The viewer of both, and what stands under each cursor.
+struct Pair {
+    stage: Stage,
+    runs: Runs,
+}
+
+impl Pair {
+    fn new(size: (u16, u16), depth: Depth, report: &Report) -> Self {
+        let runs = Runs::side_by_side(Box::new(Synthetic::new()), Box::new(judged()));
+        let mut stage = Stage::new(Synthetic::new(), size, depth);
+        stage.app.judge(Verdict::new(report, ["reference", "port"]));
+        let mut pair = Self { stage, runs };
+        pair.keys("");
+        pair
+    }
+
+    fn keys(&mut self, keys: &str) -> &mut Self {
+        self.sync();
+        for key in keys.chars() {
+            let code = match key {
+                '\r' => KeyCode::Enter,
+                '\u{1b}' => KeyCode::Esc,
+                key => KeyCode::Char(key),
+            };
+            let event = Event::Key(KeyEvent::new(code, KeyModifiers::NONE));
+            let action = action_of(&self.stage.app, event).unwrap();
+            if let Effect::Open(run, address) = update(&mut self.stage.app, action) {
+                open_run(&mut self.stage.app, &mut self.runs, run, &address);
+            }
+            self.sync();
+        }
+        self
+    }
+
+    fn sync(&mut self) {
+        self.stage.app.sync(self.runs.source());
+        self.stage.app.sync_compared(self.runs.before());
+        // What is drawn asks for more, as the loop does.
+        self.stage.app.sync(self.runs.source());
+        self.stage.app.sync_compared(self.runs.before());
+    }
+
+    fn address(&self) -> String {
+        self.stage.app.place().address(&self.stage.app.index())
+    }
+
+    fn value(&self) -> f64 {
+        match self.stage.app.tensor().unwrap().get(&self.stage.app.index()).unwrap() {
+            Number::F32(value) => f64::from(value),
+            Number::I64(value) => value as f64,
+        }
+    }
+}
+
+#[test]
+fn it_opens_at_the_cell_of_largest_error_with_both_values_and_their_difference() {
+    let report = report();
+    let first = report.first.clone().unwrap();
+    for size in SIZES {
+        let mut pair = Pair::new(size, Depth::True, &report);
+        assert_eq!(pair.address(), first.address);
+        let (a, difference) = (pair.value(), pair.stage.app.compared().unwrap().2.unwrap());
+        let b = first.theirs.as_f64().unwrap();
+        assert!((a - first.ours.as_f64().unwrap()).abs() < 1e-9 && (a - b - difference).abs() < 1e-6);
+        let message = pair.stage.message().to_owned();
+        for part in [format!("1 of {}", report.differences.len()), first.address.clone(), text::real(a - b)] {
+            assert!(message.contains(&part), "{part}: {message}");
+        }
+        // Any key closes the message; both panels are there, and what A − B is.
+        pair.keys("h");
+        pair.keys("l");
+        for part in ["A · tensor", "B · A − B = "] {
+            pair.stage.shows(part);
+        }
+        // Where B is shown, A stands beside it.
+        pair.keys("/r1:\r");
+        pair.stage.shows("B · tensor");
+        pair.stage.shows("A · B − A = ");
+    }
+}
+
+#[test]
+fn a_key_goes_through_every_difference_and_round() {
+    let report = report();
+    assert!(report.differences.len() > 3, "{:?}", report.first);
+    let mut pair = Pair::new((120, 40), Depth::True, &report);
+    for difference in report.differences.iter().skip(1).chain([&report.differences[0]]) {
+        pair.keys("D");
+        assert_eq!(pair.address(), difference.address);
+        assert!(pair.stage.message().contains(&difference.address), "{}", pair.stage.message());
+    }
+    // Where nothing was judged, and where nothing differs, it says so.
+    let mut alone = Stage::at("xq");
+    alone.keys("D");
+    assert!(alone.message().starts_with("nothing is judged here"), "{}", alone.message());
+    let pair = Pair::new((80, 24), Depth::True, &Report::default());
+    assert!(pair.stage.message().starts_with("The same"), "{}", pair.stage.message());
+}
+
+#[test]
+fn the_notes_have_the_verdict_and_the_growth_of_the_error_by_layer() {
+    let report = report();
+    // Where there is room they stand below the two, else where the notes do.
+    let mut tall = Pair::new((200, 60), Depth::True, &report);
+    tall.keys("h").stage.shows("worst stage");
+    let mut pair = Pair::new((120, 40), Depth::True, &report);
+    pair.keys("h");
+    assert!(!pair.stage.screen().contains("worst stage"));
+    pair.keys("i");
+    for part in ["A against B", "reference", "port", "worst stage", "‖B − A‖ / ‖A‖"] {
+        pair.stage.shows(part);
+    }
+    for growth in report.growth() {
+        let row = pair.stage.screen();
+        let place = format!("p{}/L{}", growth.pass, growth.layer);
+        let line = row.lines().find(|line| line.contains(&place)).unwrap_or_else(|| panic!("{place}\n{row}"));
+        assert!(line.contains(&text::real(growth.ffn_residual.unwrap())), "{line}");
+        assert!(line.contains(growth.worst.0.name()) && line.contains('≠') == growth.differs, "{line}");
+    }
+}
+
+#[test]
+fn a_number_is_taken_apart_in_both() {
+    let report = report();
+    for size in SIZES {
+        let mut pair = Pair::new(size, Depth::True, &report);
+        pair.keys("\r");
+        // The synthetic runs have no weights: each says so in its own panel.
+        let screen = pair.stage.screen();
+        assert_eq!(screen.matches("This number cannot be taken apart").count(), 2, "{size:?}\n{screen}");
+        pair.keys("\u{1b}");
+        assert!(!pair.stage.screen().contains("cannot be taken apart"), "{size:?}\n{}", pair.stage.screen());
+    }
+}
+
+#[test]
+fn two_that_were_judged_at_every_size_and_with_fewer_colours() {
+    let report = report();
+    for (width, height) in SIZES {
+        for (name, keys) in
+            [("judged", ""), ("judged-beside", "h"), ("judged-table", "i"), ("judged-why", "\r")]
+        {
+            let mut pair = Pair::new((width, height), Depth::True, &report);
+            compare(&format!("{name}-{width}x{height}"), pair.keys(keys).stage.screen().trim_end());
+        }
+        let pair = Pair::new((width, height), Depth::None, &report);
+        compare(&format!("judged-no-colour-{width}x{height}"), pair.stage.screen().trim_end());
+    }
+    let mut pair = Pair::new((80, 24), Depth::Ansi, &report);
+    pair.keys("h");
+    compare("judged-16-colours", &format!("{}\n\n{}", pair.stage.screen().trim_end(), colours(&pair.stage)));
+}
