@@ -71,6 +71,40 @@ fn notes() -> &'static [Note] {
     })
 }
 
+/// A folder to run commands in, with the built-in model and what the port wrote of it.
+fn stocked() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+    for (from, to) in [("builtin", "model"), ("port/story/right", "right"), ("port/story/wrong", "wrong")] {
+        copy(&fixtures.join(from), &folder.path().join(to));
+    }
+    folder
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_the_port_says_and_the_line_of_its_mistake_are_the_ports_own() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/port");
+    let [text, port] =
+        ["story/wrong.txt", "port.py"].map(|name| fs::read_to_string(fixtures.join(name)).unwrap());
+    let note = notes().iter().find(|note| note.slug == "31-a-port-with-a-bug").unwrap();
+    assert!(note.section("What").contains(&format!("\n```\n{text}```\n")), "{text}");
+    let (_, code) = note.section("Look").split_once("```python\n").unwrap();
+    let (code, _) = code.split_once("```").unwrap();
+    assert!(port.contains(code), "{code}");
+}
+
 fn assert_none(errors: &[String]) {
     assert!(errors.is_empty(), "{} found:\n{}", errors.len(), errors.join("\n"));
 }
@@ -83,7 +117,7 @@ fn blessed(note: &Note, world: &mut World) -> String {
             changes.push((tagged.at.clone(), value.written_like(note.printed(tagged))));
         }
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = stocked();
     for (block, command) in note.commands() {
         if let Some((layer, head)) = block.heads.as_deref().and_then(|name| world.head(name).ok()) {
             for (name, number) in [("--layer", layer), ("--head", head)] {
@@ -96,7 +130,7 @@ fn blessed(note: &Note, world: &mut World) -> String {
             }
         }
         let output = &note.text[command.output.clone()];
-        if !output.is_empty() && !output.lines().any(|line| line == "…") {
+        if !output.is_empty() && !output.lines().any(|line| line.ends_with('…')) {
             let (_, text) = shell::print(&command.words, folder.path());
             changes.push((command.output.clone(), text.trim_end_matches('\n').to_owned() + "\n"));
         }
@@ -185,7 +219,12 @@ fn is_part(shown: &[&str], text: &str) -> bool {
     let (mut at, mut first) = (0, true);
     while let Some(part) = parts.next() {
         let last = parts.peek().is_none();
-        let fits = |from: usize| lines[from..].starts_with(part);
+        let is_line = |(line, shown): (&&str, &&str)| match shown.strip_suffix('…') {
+            Some(beginning) => line.starts_with(beginning.trim_end()),
+            None => line == shown,
+        };
+        let fits =
+            |from: usize| lines.len() >= from + part.len() && lines[from..].iter().zip(part).all(is_line);
         let found = match (first, last) {
             (true, _) => fits(0).then_some(0),
             (false, true) => lines.len().checked_sub(part.len()).filter(|&from| from >= at && fits(from)),
@@ -213,7 +252,7 @@ fn every_number_is_what_the_trace_says() {
 fn every_command_ends_with_its_exit_code_and_opens_exactly_there() {
     let mut errors = Vec::new();
     for note in notes() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = stocked();
         for (block, command) in note.commands() {
             errors.extend(wrong_run(note, block, command, folder.path()));
         }

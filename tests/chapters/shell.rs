@@ -23,8 +23,9 @@ pub(crate) fn option<'a>(words: &'a [String], names: &[&str]) -> Option<&'a str>
 /// Whether the command opens the viewer.
 pub(crate) fn opens_viewer(words: &[String]) -> bool {
     let has = |names: &[&str]| words.iter().any(|word| names.contains(&word.as_str()));
-    let prints = matches!(words.get(1).map(String::as_str), Some("log" | "export" | "info" | "snapshot"))
-        || has(&["--help", "-h", "--version", "-V"]);
+    let prints =
+        matches!(words.get(1).map(String::as_str), Some("log" | "export" | "info" | "snapshot" | "diff"))
+            || has(&["--help", "-h", "--version", "-V"]);
     !prints && (has(&["--step"]) || !has(&["--prompt", "-p", "--prompt-file", "--ids"]))
 }
 
