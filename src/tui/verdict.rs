@@ -143,6 +143,7 @@ pub(super) fn next(app: &mut App) {
     match goto::find(app, &difference.address) {
         Ok(spot) => {
             goto::go(app, &spot);
+            app.compares = app.goes_back;
             app.say(format!("{} of {count}  {}", at + 1, difference.words), false);
         }
         Err(wrong) => app.say(wrong, true),

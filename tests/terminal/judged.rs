@@ -34,7 +34,9 @@ fn two_traces_open_side_by_side_where_they_part_and_a_number_is_taken_apart_in_b
         viewer.send("\r");
         // silu takes no weights: both traces have what it is made of.
         viewer.shows(&["where from there", "g / (1 + e^−g)"]);
+        // At once they would be Alt-i.
         viewer.send("\u{1b}");
+        viewer.shows(&["A · tensor"]);
         viewer.send("i");
         viewer.shows(&["A against B", "p0/L2"]);
         quit(viewer);
