@@ -53,6 +53,7 @@ fn of_run(query: &Query, run: Run) -> Query {
         Query::Explanation(at) => at.site.run = run,
         Query::Lens(at) => at.site.run = run,
         Query::Attribution(at) => at.site.run = run,
+        Query::Draw(at) => at.site.run = run,
     }
     query
 }
