@@ -224,16 +224,7 @@ impl Live {
 
     /// Whether it is this sequence that `query` asks about; weights are the model's.
     fn is_asked(&self, query: &Query) -> bool {
-        let site = match query {
-            Query::Block(site, _) => site,
-            Query::Spread(part) | Query::Order(part) => &part.site,
-            Query::Explanation(at) => &at.site,
-            Query::Lens(at) => &at.site,
-            Query::Attribution(at) => &at.site,
-            Query::Draw(at) => &at.site,
-            Query::Rows(_) => return true,
-        };
-        site.sequence == self.outline.sequence
+        query.site().is_none_or(|site| site.sequence == self.outline.sequence)
     }
 
     /// The ids that a pass reads. They are known before it is run.
@@ -340,11 +331,7 @@ impl Live {
                 let block = lock(&self.store).get(part.site, &region)?;
                 (region.count() <= AT_ONCE).then(|| Answer::Order(Order::of(&block, part.held)))
             }
-            Query::Rows(_)
-            | Query::Explanation(_)
-            | Query::Lens(_)
-            | Query::Attribution(_)
-            | Query::Draw(_) => None,
+            _ => None,
         }
     }
 }

@@ -12,7 +12,9 @@ use super::store::Store;
 use super::together::Together;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
-use crate::explain::{Drawing, Line, Operands, Place, Rules, attribute, explain};
+use crate::explain::{
+    Drawing, Line, Operands, Place, Rules, added, attribute, explain, strongest, writings,
+};
 use crate::generate::{Sampler, Sampling};
 use crate::model::Model;
 use crate::record::Trace;
@@ -186,6 +188,18 @@ impl<W: Weights> Serves for Reader<W> {
                 attribute(&self.rules(), at, self).map(Answer::Attribution)
             }
             Query::Draw(at) => self.draw(at).map(|draw| Answer::Draw(Arc::new(draw))),
+            Query::Stream(at) => {
+                self.dims(at.site)?;
+                added(&self.rules(), at, self).map(Answer::Stream)
+            }
+            Query::Units(at) => {
+                self.dims(at.site)?;
+                strongest(&self.rules(), at, self).map(Answer::Units)
+            }
+            Query::Writes(at) => {
+                self.dims(at.site)?;
+                writings(&self.rules(), at, self).map(Answer::Writes)
+            }
             Query::Lens(_) => Err(no_model("what a layer would answer")),
         }
     }

@@ -81,6 +81,9 @@ impl<B: Backend> Serves for Worker<'_, B> {
             Query::Lens(at) => self.lens(at).map(Answer::Lens),
             Query::Attribution(at) => self.attribution(at).map(Answer::Attribution),
             Query::Draw(at) => self.draw(at).map(|draw| Answer::Draw(Arc::new(draw))),
+            Query::Stream(at) => self.stream(at).map(Answer::Stream),
+            Query::Units(at) => self.units(at).map(Answer::Units),
+            Query::Writes(at) => self.writes(at).map(Answer::Writes),
         }
     }
 

@@ -26,6 +26,8 @@ pub mod source;
 pub mod spread;
 pub mod stage;
 pub mod step;
+pub mod stream;
+pub mod units;
 pub mod weight;
 
 pub use address::{Address, Subject};

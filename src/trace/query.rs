@@ -10,6 +10,8 @@ use super::explanation::{Explanation, ExplanationAt};
 use super::lens::{Attribution, AttributionAt, LensAt, Reading};
 use super::site::{Run, Site};
 use super::spread::{Order, Part, Spread};
+use super::stream::{Addition, StreamAt};
+use super::units::{UnitsAt, Writing, WritesAt};
 use super::weight::Weight;
 
 /// A question about a run. Equal questions have equal answers.
@@ -31,6 +33,30 @@ pub enum Query {
     Attribution(AttributionAt),
     /// What is drawn after a pass.
     Draw(DrawAt),
+    /// What the sublayers of a layer added to the residual stream.
+    Stream(StreamAt),
+    /// The units of a feed-forward network, by strength.
+    Units(UnitsAt),
+    /// What some of them add to the logits.
+    Writes(WritesAt),
+}
+
+impl Query {
+    /// The stage that it asks about; none of a weight.
+    pub fn site(&self) -> Option<Site> {
+        match self {
+            Self::Block(site, _) => Some(*site),
+            Self::Spread(part) | Self::Order(part) => Some(part.site),
+            Self::Rows(_) => None,
+            Self::Explanation(at) => Some(at.site),
+            Self::Lens(at) => Some(at.site),
+            Self::Attribution(at) => Some(at.site),
+            Self::Draw(at) => Some(at.site),
+            Self::Stream(at) => Some(at.site),
+            Self::Units(at) => Some(at.site),
+            Self::Writes(at) => Some(at.site),
+        }
+    }
 }
 
 /// Some rows of a weight: everything along its last axis is one, and a vector is one row.
@@ -65,6 +91,12 @@ pub enum Answer {
     Attribution(Attribution),
     /// To [`Query::Draw`].
     Draw(Arc<Draw>),
+    /// To [`Query::Stream`]: for each of the tokens, what attention added and what the feed-forward network did.
+    Stream(Vec<[Addition; 2]>),
+    /// To [`Query::Units`]: all of them, the strongest first.
+    Units(Arc<[u32]>),
+    /// To [`Query::Writes`]: one for each of the units.
+    Writes(Vec<Writing>),
 }
 
 impl fmt::Display for Query {
@@ -78,6 +110,9 @@ impl fmt::Display for Query {
             Self::Lens(at) => write!(f, "reading {} as an answer", at.site),
             Self::Attribution(at) => write!(f, "splitting {}", at.site),
             Self::Draw(at) => write!(f, "drawing {}", at.site),
+            Self::Stream(at) => write!(f, "measuring {}", at.site),
+            Self::Units(at) => write!(f, "sorting {}", at.site),
+            Self::Writes(at) => write!(f, "reading what the units of {} write", at.site),
         }
     }
 }

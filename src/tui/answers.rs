@@ -7,6 +7,8 @@ use crate::error::Error;
 use crate::trace::draw::{Draw, DrawAt};
 use crate::trace::explanation::{Explanation, ExplanationAt};
 use crate::trace::lens::{Attribution, AttributionAt, LensAt, Reading};
+use crate::trace::stream::{Addition, StreamAt};
+use crate::trace::units::{UnitsAt, Writing, WritesAt};
 use crate::trace::{Answer, Block, Order, Part, Query, Region, Site, Source, Spread, WeightRows};
 
 /// How far a question has come.
@@ -175,6 +177,33 @@ impl Answers {
     pub fn draw(&self, at: &DrawAt) -> Option<Result<&Draw, &str>> {
         match self.known.get(&Query::Draw(*at))? {
             Known::There(Answer::Draw(draw)) => Some(Ok(draw)),
+            Known::Failed(reason) => Some(Err(reason)),
+            _ => None,
+        }
+    }
+
+    /// What the sublayers of a layer added to the residual stream, token by token, or why that cannot be told.
+    pub fn stream(&self, at: &StreamAt) -> Option<Result<&[[Addition; 2]], &str>> {
+        match self.known.get(&Query::Stream(at.clone()))? {
+            Known::There(Answer::Stream(added)) => Some(Ok(added)),
+            Known::Failed(reason) => Some(Err(reason)),
+            _ => None,
+        }
+    }
+
+    /// The units of a layer, the strongest first, or why they cannot be sorted.
+    pub fn units(&self, at: &UnitsAt) -> Option<Result<&[u32], &str>> {
+        match self.known.get(&Query::Units(*at))? {
+            Known::There(Answer::Units(units)) => Some(Ok(units)),
+            Known::Failed(reason) => Some(Err(reason)),
+            _ => None,
+        }
+    }
+
+    /// What some of them add to the logits, or why that cannot be told.
+    pub fn writes(&self, at: &WritesAt) -> Option<Result<&[Writing], &str>> {
+        match self.known.get(&Query::Writes(at.clone()))? {
+            Known::There(Answer::Writes(writings)) => Some(Ok(writings)),
             Known::Failed(reason) => Some(Err(reason)),
             _ => None,
         }

@@ -156,6 +156,7 @@ impl App {
     /// Brings the cursor, the scrolled position and the popups back into range, and the cursor into sight.
     pub(super) fn settle(&mut self) {
         let panels = view::Panels::new(self);
+        self.view().settle(self);
         if let Some(layout) = self.layout() {
             if self.is_ranked() {
                 self.rank = layout.cursor.0;

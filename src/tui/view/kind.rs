@@ -9,6 +9,7 @@ use crate::trace::{Address, Part, Query, Region, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;
+use super::super::place::Place;
 use super::super::tensor::region_in_stage;
 use super::foot;
 use super::layout::Layout;
@@ -45,6 +46,9 @@ pub trait View: fmt::Debug + Sync {
         }
     }
 
+    /// Puts the cursor where this view has it from what is known now.
+    fn settle(&self, _: &mut App) {}
+
     /// What it must know to draw these cells, the values themselves first.
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
         let site = app.place().site();
@@ -77,6 +81,16 @@ pub trait View: fmt::Debug + Sync {
 
     /// Changes the setting that is chosen; false where it has none.
     fn change(&self, _: &mut App, _: isize) -> bool {
+        false
+    }
+
+    /// Where Enter goes from the cell under the cursor, and in which view that is looked at; none where it does neither.
+    fn opened(&self, _: &App) -> Option<(Place, &'static str)> {
+        None
+    }
+
+    /// Whether it tells of other stages too, and is drawn where the step's own values are not there.
+    fn stands_alone(&self) -> bool {
         false
     }
 

@@ -9,13 +9,17 @@ use super::histogram::Histogram;
 use super::kind::View;
 use super::lens::Lens;
 use super::list::{Largest, List};
+use super::neurons::Neurons;
 use super::numbers::Numbers;
 use super::overview::Overview;
+use super::residual::Residual;
 use super::sampler::Sampler;
 
 /// All views, in the order in which `v` goes through those that fit.
-pub static VIEWS: &[&dyn View] =
-    &[&Heatmap, &Numbers, &List, &Largest, &Lens, &Parts, &Heads, &Overview, &Histogram, &Sampler];
+pub static VIEWS: &[&dyn View] = &[
+    &Heatmap, &Numbers, &List, &Largest, &Lens, &Parts, &Heads, &Overview, &Histogram, &Sampler, &Residual,
+    &Neurons,
+];
 
 /// The views that can show `step`.
 pub fn fitting(step: Step) -> impl Iterator<Item = &'static dyn View> {
