@@ -8,6 +8,8 @@ mod addresses;
 mod derivations;
 #[path = "tui/desk.rs"]
 mod desk;
+#[path = "tui/flow.rs"]
+mod flow;
 #[path = "tui/judged.rs"]
 mod judged;
 #[path = "tui/lens.rs"]

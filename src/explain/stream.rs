@@ -30,9 +30,8 @@ fn of_token<O: Operands>(token: &mut Token<'_, O>) -> Result<[Addition; 2]> {
 }
 
 fn addition(x: &[f32], a: &[f32], sum: &[f32]) -> Addition {
-    let dot = |x: &[f32], y: &[f32]| -> f64 {
-        x.iter().zip(y).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum()
-    };
+    let dot =
+        |x: &[f32], y: &[f32]| -> f64 { x.iter().zip(y).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum() };
     let norm = |x: &[f32]| dot(x, x).sqrt();
     Addition { before: norm(x), added: norm(a), after: norm(sum), dot: dot(x, a) }
 }

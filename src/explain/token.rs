@@ -32,7 +32,12 @@ impl<O: Operands> Token<'_, O> {
     }
 
     /// Values of a weight, row-major.
-    pub(super) fn weight(&mut self, layer: Option<usize>, weight: Weight, at: Range<usize>) -> Result<Vec<f32>> {
+    pub(super) fn weight(
+        &mut self,
+        layer: Option<usize>,
+        weight: Weight,
+        at: Range<usize>,
+    ) -> Result<Vec<f32>> {
         let place = Place::Weight(layer, weight);
         self.operands.numbers(Line { place, first: at.start, step: 1, count: at.len() })
     }

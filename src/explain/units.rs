@@ -14,7 +14,7 @@ use super::site::Rules;
 use super::terms::Operands;
 use super::token::{AT_ONCE, Token};
 use crate::error::{Error, Result};
-use crate::trace::units::{Promoted, UnitsAt, Writing, WritesAt};
+use crate::trace::units::{Promoted, UnitsAt, WritesAt, Writing};
 use crate::trace::{Site, Stage, Weight};
 
 /// Units that go through the head side by side, so that its rows are read once for all of them.
@@ -85,7 +85,9 @@ impl<O: Operands> Token<'_, O> {
                 }
             }
         }
-        let Some(norm) = Weight::read_in(Stage::FinalNorm, self.rules.card()).next() else { return Ok(columns) };
+        let Some(norm) = Weight::read_in(Stage::FinalNorm, self.rules.card()).next() else {
+            return Ok(columns);
+        };
         let norm = self.weight(None, norm, 0..sizes.dim)?;
         let hidden = self.row(layer, Stage::FfnHidden)?;
         let last = self.row(sizes.layers.checked_sub(1), Stage::FfnResidual)?;
@@ -102,7 +104,9 @@ impl<O: Operands> Token<'_, O> {
     fn read(&mut self, units: &[u32], written: &[[f64; TOGETHER]], top: usize) -> Result<Vec<Writing>> {
         let (vocab, dim) = (self.rules.sizes().vocab, self.rules.sizes().dim);
         let mut ends = vec![(Ends::new(top), Ends::new(top)); units.len()];
-        let Some(head) = Weight::read_in(Stage::Logits, self.rules.card()).next() else { return Ok(Vec::new()) };
+        let Some(head) = Weight::read_in(Stage::Logits, self.rules.card()).next() else {
+            return Ok(Vec::new());
+        };
         let rows_at_once = (AT_ONCE / dim).max(1);
         for first in (0..vocab).step_by(rows_at_once) {
             let rows = first..vocab.min(first + rows_at_once);
@@ -119,8 +123,10 @@ impl<O: Operands> Token<'_, O> {
                 }
             }
         }
-        let writing = |(&unit, (most, least)): (&u32, (Ends, Ends))| {
-            Writing { unit, most: most.kept, least: least.kept }
+        let writing = |(&unit, (most, least)): (&u32, (Ends, Ends))| Writing {
+            unit,
+            most: most.kept,
+            least: least.kept,
         };
         Ok(units.iter().zip(ends).map(writing).collect())
     }

@@ -12,9 +12,7 @@ use super::store::Store;
 use super::together::Together;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
-use crate::explain::{
-    Drawing, Line, Operands, Place, Rules, added, attribute, explain, strongest, writings,
-};
+use crate::explain::{Drawing, Line, Operands, Place, Rules, added, attribute, explain, strongest, writings};
 use crate::generate::{Sampler, Sampling};
 use crate::model::Model;
 use crate::record::Trace;

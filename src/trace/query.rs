@@ -11,7 +11,7 @@ use super::lens::{Attribution, AttributionAt, LensAt, Reading};
 use super::site::{Run, Site};
 use super::spread::{Order, Part, Spread};
 use super::stream::{Addition, StreamAt};
-use super::units::{UnitsAt, Writing, WritesAt};
+use super::units::{UnitsAt, WritesAt, Writing};
 use super::weight::Weight;
 
 /// A question about a run. Equal questions have equal answers.

@@ -8,7 +8,7 @@ use crate::trace::draw::{Draw, DrawAt};
 use crate::trace::explanation::{Explanation, ExplanationAt};
 use crate::trace::lens::{Attribution, AttributionAt, LensAt, Reading};
 use crate::trace::stream::{Addition, StreamAt};
-use crate::trace::units::{UnitsAt, Writing, WritesAt};
+use crate::trace::units::{UnitsAt, WritesAt, Writing};
 use crate::trace::{Answer, Block, Order, Part, Query, Region, Site, Source, Spread, WeightRows};
 
 /// How far a question has come.

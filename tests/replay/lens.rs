@@ -5,7 +5,7 @@ use std::task::Poll;
 
 use llama_trace::trace::lens::{Attribution, AttributionAt, Contributor, LensAt, Reading};
 use llama_trace::trace::stream::StreamAt;
-use llama_trace::trace::units::{UnitsAt, Writing, WritesAt};
+use llama_trace::trace::units::{UnitsAt, WritesAt, Writing};
 use llama_trace::trace::{Answer, Query, Site, Source, Stage, Weight};
 
 use super::{Live, MODELS, models_in, record, rows_of, start};
@@ -229,7 +229,10 @@ fn what_the_units_write_sums_to_what_their_network_added() {
             // Fewer units and a shorter list are part of the same.
             let few = WritesAt { units: order[3..6].to_vec(), top: 2, ..at };
             for (few, all) in writes(&mut live, &few).iter().zip(&all[3..]) {
-                assert_eq!((few.unit, &few.most[..], &few.least[..]), (all.unit, &all.most[..2], &all.least[..2]));
+                assert_eq!(
+                    (few.unit, &few.most[..], &few.least[..]),
+                    (all.unit, &all.most[..2], &all.least[..2])
+                );
             }
         }
     }
@@ -250,7 +253,8 @@ fn what_is_not_there_is_said() {
         let query = Query::Attribution(AttributionAt { site, token, id, against });
         let error = ask(&mut live, &query).unwrap_err().to_string();
         assert!(error.contains(said), "{error}");
-    }    let (norm, hidden) = (Site::layer(0, 0, Stage::FfnNorm), Site::layer(0, 0, Stage::FfnHidden));
+    }
+    let (norm, hidden) = (Site::layer(0, 0, Stage::FfnNorm), Site::layer(0, 0, Stage::FfnHidden));
     let of = |site, token, units| Query::Writes(WritesAt { site, token, units, top: 1 });
     for query in [
         Query::Stream(StreamAt { site: hidden, tokens: 0..1 }),

@@ -5,14 +5,12 @@ use std::sync::Arc;
 use super::{Worker, operands};
 use crate::backend::Backend;
 use crate::error::Result;
-use crate::explain::{
-    Drawing, Line, Operands, Place, Rules, added, attribute, explain, strongest, writings,
-};
+use crate::explain::{Drawing, Line, Operands, Place, Rules, added, attribute, explain, strongest, writings};
 use crate::generate::Sampling;
 use crate::trace::explanation::{Explanation, ExplanationAt};
 use crate::trace::lens::{Attribution, AttributionAt};
 use crate::trace::stream::{Addition, StreamAt};
-use crate::trace::units::{UnitsAt, Writing, WritesAt};
+use crate::trace::units::{UnitsAt, WritesAt, Writing};
 
 impl<B: Backend> Worker<'_, B> {
     /// Takes a number apart.

@@ -102,7 +102,8 @@ pub fn addition(added: &Addition, (columns, height): (u16, u16), theme: Theme) -
     // A column is half as wide as a line is high.
     let (low, high) = (to[0].min(0.0), to[0].max(x));
     let unit = ((high - low) / f64::from(columns) * 2.0).max(to[1] / f64::from(height)) * 1.2;
-    let (middle, wide, tall) = ((low + high) / 2.0, unit * f64::from(columns) / 4.0, unit * f64::from(height));
+    let (middle, wide, tall) =
+        ((low + high) / 2.0, unit * f64::from(columns) / 4.0, unit * f64::from(height));
     let ink = |style: Style| style.fg.unwrap_or_default();
     let line = |from: [f64; 2], to: [f64; 2], style: Style| canvas::Line {
         x1: from[0],

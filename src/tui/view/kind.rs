@@ -5,7 +5,7 @@ use std::fmt;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use crate::trace::{Address, Part, Query, Region, Step};
+use crate::trace::{Address, Part, Query, Region, Status, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;
@@ -107,6 +107,13 @@ pub trait View: fmt::Debug + Sync {
 
     /// Draws the cells and their labels.
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer);
+}
+
+/// What is being computed for a view that is drawn meanwhile.
+pub(in crate::tui) fn under_way(app: &App) -> Option<Piece> {
+    let Status::Working(what) = &app.status else { return None };
+    let forms = [format!(" · {what}; Esc stops it"), format!(" · {what}"), " …".to_owned()];
+    app.waits().then(|| Piece::forms(forms, app.theme.key()))
 }
 
 /// The indices, in the axes of the stage, of the values in the cells that are on the screen.

@@ -16,7 +16,10 @@
 pub mod alike;
 pub mod attribution;
 pub mod derivation;
+mod diagram;
+mod edges;
 pub mod figure;
+pub mod flow;
 pub mod foot;
 pub mod footer;
 pub mod goto;
@@ -42,6 +45,7 @@ pub mod paint;
 pub mod residual;
 pub mod sampler;
 pub mod tensor;
+mod thumbnail;
 pub mod title;
 pub mod tokens;
 pub mod too_small;

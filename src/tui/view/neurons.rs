@@ -6,26 +6,22 @@ use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
 use crate::trace::frame::Number;
-use crate::trace::units::{Promoted, UnitsAt, Writing, WritesAt};
+use crate::trace::units::{Promoted, UnitsAt, WritesAt, Writing};
 use crate::trace::{Axis, Query, Region, Site, Stage, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;
 use super::super::text;
 use super::super::theme::Span;
-use super::kind::View;
+use super::kind::{View, under_way};
 use super::layout::Layout;
 use super::list::bar;
 use super::paint::{put, put_fit};
 use super::{foot, labels};
 
 /// What a unit computes, in the order of the pass.
-const STAGES: [(Stage, &str); 4] = [
-    (Stage::FfnGate, "gate"),
-    (Stage::FfnSilu, "silu"),
-    (Stage::FfnUp, "up"),
-    (Stage::FfnHidden, "hidden"),
-];
+const STAGES: [(Stage, &str); 4] =
+    [(Stage::FfnGate, "gate"), (Stage::FfnSilu, "silu"), (Stage::FfnUp, "up"), (Stage::FfnHidden, "hidden")];
 /// Units whose writing is asked about at once, and how many tokens are told at either end.
 const AT_ONCE: usize = 8;
 const TOP: usize = 6;
@@ -141,7 +137,8 @@ impl View for Neurons {
 
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
         let own = app.place().step.stage();
-        let stages = [own].into_iter().chain(STAGES.map(|(stage, _)| stage).into_iter().filter(|&s| s != own));
+        let stages =
+            [own].into_iter().chain(STAGES.map(|(stage, _)| stage).into_iter().filter(|&s| s != own));
         let mut questions: Vec<Query> =
             stages.map(|stage| Query::Block(site(app, stage), row(app))).collect();
         questions.push(Query::Units(UnitsAt { site: site(app, Stage::FfnHidden), token: token(app) }));
@@ -178,6 +175,7 @@ impl View for Neurons {
             pieces.push(Piece::forms(forms, dim).rank(1));
         }
         pieces.push(Piece::whole(" · ← → token", dim).rank(2));
+        pieces.extend(under_way(app));
         pieces
     }
 
@@ -188,7 +186,7 @@ impl View for Neurons {
             "silu = gate / (1 + e^−gate) · hidden = silu · up",
         ];
         let second = [
-            "+ −: hidden · Σ_d w2[d, f] · norm[d] · output[v, d] / √(mean x² + ε), x the last residual of the token",
+            "+ −: hidden · Σ_d w2[d,f] · norm[d] · output[v,d] / √(mean x² + ε), x: the token's last residual",
             "+ −: hidden·Σ_d w2[d,f]·norm[d]·output[v,d] / rms",
         ];
         put_fit(buf, foot, 0, 0, &[Piece::forms(first.map(str::to_owned), dim)]);
@@ -250,8 +248,9 @@ impl View for Neurons {
                         tokens(app, &writing.least, (most_at + each as u16, y, each), area, buf);
                     }
                 }
-                Some(Err(_)) => drop(put(buf, area, most_at, y, "–", theme.dim())),
-                None => drop(put(buf, area, most_at, y, "…", theme.dim())),
+                none => {
+                    put(buf, area, most_at, y, if none.is_some() { "–" } else { "…" }, theme.dim());
+                }
             }
         }
         self.below(app, layout, order, buf);
@@ -302,11 +301,17 @@ impl Neurons {
         let bars = usize::from(half).saturating_sub(VALUE as usize + texts + 3);
         for (x, side) in [(0, most), (half, least)] {
             for (y, one) in (top + 1..area.height).zip(side) {
-                let figure = text::right(&text::figure_in(one.added, false, VALUE as usize - 1), VALUE.into());
+                let figure =
+                    text::right(&text::figure_in(one.added, false, VALUE as usize - 1), VALUE.into());
                 let end = x + put(buf, area, x, y, &figure, Style::new()) + 1;
                 put(buf, area, end, y, &text::cut(&text_of(app, one.id), texts), theme.token());
                 let share = if high > 0.0 { one.added.abs() / high } else { 0.0 };
-                put(buf, area, end + texts as u16 + 1, y, &bar(share, bars), theme.bar());
+                let bar = if one.added < 0.0 {
+                    "░".repeat((share * bars as f64).round() as usize)
+                } else {
+                    bar(share, bars)
+                };
+                put(buf, area, end + texts as u16 + 1, y, &bar, theme.bar());
             }
         }
     }

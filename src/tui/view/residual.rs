@@ -13,7 +13,7 @@ use super::super::fit::Piece;
 use super::super::place::Place;
 use super::super::text;
 use super::super::theme::Span;
-use super::kind::{self, View};
+use super::kind::{self, View, under_way};
 use super::layout::Layout;
 use super::list::bar;
 use super::paint::{put, put_fit, put_line};
@@ -21,16 +21,20 @@ use super::{figure, foot, grid, labels};
 
 /// Tokens that are asked about at once.
 const AT_ONCE: usize = 16;
-/// Columns: of a row's name, of a figure, of an angle with its arrow, and of a share.
-const NAME: u16 = 10;
+/// Columns: of a row's name, of a length with the space before it, of an angle, and of a share.
+const NAME: u16 = 9;
 const FIGURE: usize = 9;
 const ANGLE: usize = 7;
 const CELL: u16 = 7;
-/// The bars' columns.
+/// The columns before the shares, without the bars: a space before these and the angle, an arrow between two.
+const FIXED: u16 = NAME + 2 * FIGURE as u16 + ANGLE as u16 + 5;
+/// The bars' columns, where there is room.
 const NARROWEST: u16 = 6;
 const WIDEST: u16 = 30;
+/// The share of the last colour.
+const MOST: f64 = 2.0;
 /// Lines of the drawing below the rows, with the one above it, and the fewest that it needs.
-const DRAWING: u16 = 16;
+const DRAWING: u16 = 40;
 const LEAST: u16 = 6;
 
 /// The stream after each sublayer.
@@ -107,10 +111,9 @@ impl View for Residual {
         };
         let cursor = (row, app.selected.get(Axis::Token, columns));
         // The shares of other tokens have room before the bars are long.
-        let fixed = NAME + 2 * FIGURE as u16 + 3 + ANGLE as u16 + 2;
         let cells = u16::try_from(columns).unwrap_or(u16::MAX).saturating_mul(CELL);
-        let bars = body.width.saturating_sub(fixed.saturating_add(cells)).clamp(NARROWEST, WIDEST);
-        let label = fixed + bars;
+        let least = NARROWEST.min(body.width.saturating_sub(FIXED + CELL));
+        let label = FIXED + body.width.saturating_sub(FIXED.saturating_add(cells)).clamp(least, WIDEST);
         let room = body.height.saturating_sub(1 + u16::try_from(rows).unwrap_or(u16::MAX));
         let footer = if room > LEAST { room.min(DRAWING) } else { 0 };
         Layout { area: body, rows, columns, cursor, cell: CELL, tall: 1, label, header: 1, footer }
@@ -163,6 +166,7 @@ impl View for Residual {
             Piece::whole(" · ", dim).rank(2),
         ];
         pieces.push(grid::range(app, "→ share,", Axis::Token, &layout.visible_columns(app), layout.columns));
+        pieces.extend(under_way(app));
         pieces
     }
 
@@ -171,7 +175,12 @@ impl View for Residual {
         let norm = "x: the stream that comes in, a: what is added · ‖v‖ = √(Σ v²)".to_owned();
         let line = [Piece::forms([norm, "x comes in, a is added · ‖v‖ = √(Σ v²)".to_owned()], dim)];
         put_fit(buf, foot, 0, 0, &line);
-        put(buf, foot, 0, 1, "share = ‖a‖ / ‖x‖ · angle = arccos(x·a / (‖x‖·‖a‖))", dim);
+        let forms = [
+            "share = ‖a‖ / ‖x‖ · angle = arccos(x·a / (‖x‖·‖a‖)) · colours: the share, to 200% at the most",
+            "share = ‖a‖ / ‖x‖ · angle = arccos(x·a / (‖x‖·‖a‖))",
+            "‖a‖ / ‖x‖ · angle = arccos(x·a/(‖x‖·‖a‖))",
+        ];
+        put_fit(buf, foot, 0, 1, &[Piece::forms(forms.map(str::to_owned), dim)]);
     }
 
     fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {
@@ -181,8 +190,8 @@ impl View for Residual {
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
         let (theme, area, token) = (app.theme, layout.area, layout.cursor.1);
-        let bars = layout.label - (NAME + 2 * FIGURE as u16 + 3 + ANGLE as u16 + 2);
-        let (bar_at, added_at) = (NAME + FIGURE as u16 + 1, NAME + FIGURE as u16 + 2 + bars);
+        let bars = layout.label - FIXED;
+        let (bar_at, added_at) = (NAME + FIGURE as u16 + 1, NAME + FIGURE as u16 + 1 + bars);
         let angle_at = added_at + FIGURE as u16 + 1;
         put(buf, area, NAME, 0, &text::right("‖x‖ after", FIGURE), theme.dim());
         put(buf, area, added_at, 0, &text::right("‖a‖ added", FIGURE), theme.dim());
@@ -233,7 +242,9 @@ impl Residual {
         let seen = layout.visible_columns(app);
         let all = (1..layout.rows).flat_map(|row| seen.clone().map(move |token| (row, token)));
         let largest = all.filter_map(|(row, token)| share(row, token)).fold(0.0, f64::max);
-        let span = Span { positive: true, high: if largest > 0.0 { largest } else { 1.0 }, clipped: 0 };
+        // What the first layer adds to the small embedding leaves the others their colours.
+        let high = if largest > 0.0 { largest.min(MOST) } else { 1.0 };
+        let span = Span { positive: true, high, clipped: 0 };
         layout.each_cell(app, |row, token, x, y| {
             let Some(share) = share(row, token) else { return };
             let told = format!("{}%", text::figure_in(share * 100.0, false, CELL as usize - 2));
@@ -267,7 +278,7 @@ impl Residual {
             Piece::figure(addition.after, false, theme.strong()),
         ];
         put_fit(buf, layout.area, 0, y, &pieces);
-        let size = (layout.area.width.min(60), layout.footer - 2);
+        let size = (layout.area.width.min(120), layout.footer - 2);
         for (down, line) in figure::addition(addition, size, theme).iter().enumerate() {
             put_line(buf, layout.area, y + 1 + down as u16, line);
         }
