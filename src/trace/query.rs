@@ -57,6 +57,25 @@ impl Query {
             Self::Writes(at) => Some(at.site),
         }
     }
+
+    /// The same question of another run.
+    #[must_use]
+    pub fn of_run(&self, run: Run) -> Self {
+        let mut query = self.clone();
+        match &mut query {
+            Self::Block(site, _) => site.run = run,
+            Self::Spread(part) | Self::Order(part) => part.site.run = run,
+            Self::Rows(rows) => rows.run = run,
+            Self::Explanation(at) => at.site.run = run,
+            Self::Lens(at) => at.site.run = run,
+            Self::Attribution(at) => at.site.run = run,
+            Self::Draw(at) => at.site.run = run,
+            Self::Stream(at) => at.site.run = run,
+            Self::Units(at) => at.site.run = run,
+            Self::Writes(at) => at.site.run = run,
+        }
+        query
+    }
 }
 
 /// Some rows of a weight: everything along its last axis is one, and a vector is one row.
