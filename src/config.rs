@@ -179,6 +179,22 @@ impl Pairing {
             Self::Neighbours => "neighbours (2i, 2i + 1)",
         }
     }
+
+    /// The two components of pair `i` of a head of `width` components.
+    pub fn components(self, i: usize, width: usize) -> (usize, usize) {
+        match self {
+            Self::Halves => (i, i + width / 2),
+            Self::Neighbours => (2 * i, 2 * i + 1),
+        }
+    }
+
+    /// The pair that a component of such a head is in.
+    pub fn pair_of(self, component: usize, width: usize) -> usize {
+        match self {
+            Self::Halves => component % (width / 2).max(1),
+            Self::Neighbours => component / 2,
+        }
+    }
 }
 
 impl std::fmt::Display for RopeScaling {

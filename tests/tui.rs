@@ -4,12 +4,14 @@
 
 #[path = "tui/addresses.rs"]
 mod addresses;
+#[path = "tui/attention.rs"]
+mod attention;
+#[path = "tui/comparing.rs"]
+mod comparing;
 #[path = "tui/derivations.rs"]
 mod derivations;
 #[path = "tui/desk.rs"]
 mod desk;
-#[path = "tui/flow.rs"]
-mod flow;
 #[path = "tui/judged.rs"]
 mod judged;
 #[path = "tui/lens.rs"]

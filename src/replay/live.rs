@@ -19,9 +19,10 @@ use crate::generate::{Ended, Sampler, Session};
 use crate::model::Model;
 use crate::stop::Stop;
 use crate::tokenizer::Tokenizer;
+use crate::trace::pattern::Measuring;
 use crate::trace::{
-    Answer, Block, Frame, FrameData, Order, Outline, Part, PassDims, PassOutline, Query, Run, Site, Source,
-    Spread, Stage, Status, TokenLabel,
+    Answer, Block, Cached, Frame, FrameData, Order, Outline, Part, PassDims, PassOutline, Query, Run, Site,
+    Source, Spread, Stage, Status, TokenLabel,
 };
 
 /// Bytes of frames that are held where nobody says another number.
@@ -132,6 +133,7 @@ impl Live {
             sequences: member.sequences,
             card: model.card(),
             passes: Vec::new(),
+            cache: Cached { dtype: model.backend.cache_dtype(), capacity: Some(capacity) },
         };
         let (shared, seen) = (Arc::clone(&store), Arc::clone(&progress));
         let label: Label = match tokenizer {
@@ -224,7 +226,17 @@ impl Live {
 
     /// Whether it is this sequence that `query` asks about; weights are the model's.
     fn is_asked(&self, query: &Query) -> bool {
-        query.site().is_none_or(|site| site.sequence == self.outline.sequence)
+        let site = match query {
+            Query::Block(site, _) => site,
+            Query::Spread(part) | Query::Order(part) => &part.site,
+            Query::Patterns(site) => site,
+            Query::Explanation(at) => &at.site,
+            Query::Lens(at) => &at.site,
+            Query::Attribution(at) => &at.site,
+            Query::Draw(at) => &at.site,
+            Query::Rows(_) => return true,
+        };
+        site.sequence == self.outline.sequence
     }
 
     /// The ids that a pass reads. They are known before it is run.
@@ -331,7 +343,18 @@ impl Live {
                 let block = lock(&self.store).get(part.site, &region)?;
                 (region.count() <= AT_ONCE).then(|| Answer::Order(Order::of(&block, part.held)))
             }
-            _ => None,
+            Query::Patterns(site) => {
+                let dims = self.outline.passes.get(site.pass)?.dims;
+                let frame = lock(&self.store).whole(*site)?;
+                let small = frame.shape().iter().product::<usize>() <= AT_ONCE;
+                let sizes = self.outline.card.sizes();
+                small.then(|| Answer::Patterns(Measuring::of_frame(&frame, &sizes, dims)))
+            }
+            Query::Rows(_)
+            | Query::Explanation(_)
+            | Query::Lens(_)
+            | Query::Attribution(_)
+            | Query::Draw(_) => None,
         }
     }
 }

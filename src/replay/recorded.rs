@@ -11,8 +11,9 @@ use super::serve::{Member, Reply, Serves, lock};
 use super::store::Store;
 use super::together::Together;
 use crate::backend::Backend;
+use crate::config::CacheDtype;
 use crate::error::{Error, Result};
-use crate::explain::{Drawing, Line, Operands, Place, Rules, added, attribute, explain, strongest, writings};
+use crate::explain::{Drawing, Line, Operands, Place, Rules, attribute, explain};
 use crate::generate::{Sampler, Sampling};
 use crate::model::Model;
 use crate::record::Trace;
@@ -20,10 +21,11 @@ use crate::stop::Stop;
 use crate::tokenizer::Tokenizer;
 use crate::trace::block::{Cutting, index_of};
 use crate::trace::draw::{Draw, DrawAt};
+use crate::trace::pattern::Measuring;
 use crate::trace::spread::Counting;
 use crate::trace::{
-    Answer, Block, Order, Outline, Part, PassDims, PassOutline, Probe, Query, Region, Run, Site, Sizes,
-    Source, Spread, Stage, TokenLabel, WeightRows,
+    Answer, Block, Cached, Order, Outline, Part, PassDims, PassOutline, Pattern, Probe, Query, Region, Run,
+    Site, Sizes, Source, Spread, Stage, TokenLabel, WeightRows,
 };
 
 /// What to do where something takes the weights.
@@ -114,6 +116,7 @@ impl<B: Backend + 'static> Recorded<B> {
             sequences: self.trace.sequences(),
             card: self.trace.about().card.clone(),
             passes: passes.collect(),
+            cache: Cached { dtype: self.trace.about().cache().unwrap_or(CacheDtype::F32), capacity: None },
         }
     }
 }
@@ -175,6 +178,7 @@ impl<W: Weights> Serves for Reader<W> {
             Query::Block(site, region) => self.block(*site, region).map(Answer::Block),
             Query::Spread(part) => self.spread(*part).map(Answer::Spread),
             Query::Order(part) => self.order(*part).map(Answer::Order),
+            Query::Patterns(site) => self.patterns(*site).map(Answer::Patterns),
             Query::Rows(rows) => self.weights.rows(rows).map(Answer::Rows),
             Query::Explanation(at) => {
                 self.dims(at.site)?;
@@ -186,18 +190,6 @@ impl<W: Weights> Serves for Reader<W> {
                 attribute(&self.rules(), at, self).map(Answer::Attribution)
             }
             Query::Draw(at) => self.draw(at).map(|draw| Answer::Draw(Arc::new(draw))),
-            Query::Stream(at) => {
-                self.dims(at.site)?;
-                added(&self.rules(), at, self).map(Answer::Stream)
-            }
-            Query::Units(at) => {
-                self.dims(at.site)?;
-                strongest(&self.rules(), at, self).map(Answer::Units)
-            }
-            Query::Writes(at) => {
-                self.dims(at.site)?;
-                writings(&self.rules(), at, self).map(Answer::Writes)
-            }
             Query::Lens(_) => Err(no_model("what a layer would answer")),
         }
     }
@@ -279,6 +271,17 @@ impl<W: Weights> Reader<W> {
         let region = part.region(&sizes.shape(part.site.stage.axes(), dims));
         self.show(part.site, &region, &mut counting)?;
         Ok(counting.spread())
+    }
+
+    fn patterns(&mut self, site: Site) -> Result<Vec<Pattern>> {
+        let (dims, sizes) = (self.dims(site)?, self.sizes());
+        if self.is_small(site, dims) {
+            return Ok(Measuring::of_frame(&*self.frame(site)?, &sizes, dims));
+        }
+        let mut measuring = Measuring::new(site, &sizes, dims);
+        let region = Region::whole(&sizes.shape(site.stage.axes(), dims));
+        self.show(site, &region, &mut measuring)?;
+        Ok(measuring.patterns())
     }
 
     fn order(&mut self, part: Part) -> Result<Order> {

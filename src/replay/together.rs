@@ -82,8 +82,22 @@ impl Together {
     }
 }
 
+/// The stage that a query asks about.
+fn site(query: &Query) -> Option<Site> {
+    match query {
+        Query::Block(site, _) => Some(*site),
+        Query::Spread(part) | Query::Order(part) => Some(part.site),
+        Query::Patterns(site) => Some(*site),
+        Query::Lens(at) => Some(at.site),
+        Query::Explanation(at) => Some(at.site),
+        Query::Attribution(at) => Some(at.site),
+        Query::Draw(at) => Some(at.site),
+        Query::Rows(_) => None,
+    }
+}
+
 fn pass(query: &Query) -> Option<usize> {
-    query.site().map(|site| site.pass)
+    site(query).map(|site| site.pass)
 }
 
 impl Source for Together {
@@ -92,14 +106,14 @@ impl Source for Together {
     }
 
     fn ask(&mut self, query: &Query) -> Poll<Result<Answer>> {
-        let lacks = query.site().is_some_and(|site| self.lacking.contains(&site));
+        let lacks = site(query).is_some_and(|site| self.lacking.contains(&site));
         if matches!(query, Query::Lens(_)) || lacks {
             return self.compute(query);
         }
         match self.trace.ask(query) {
             // The trace has not all that this takes.
             Poll::Ready(Err(Error::Usage(_))) => {
-                self.lacking.extend(query.site());
+                self.lacking.extend(site(query));
                 self.compute(query)
             }
             other => other,

@@ -24,11 +24,12 @@ use crate::generate::{Next, Session};
 use crate::model::forward;
 use crate::trace::block::Cutting;
 use crate::trace::draw::{Draw, DrawAt};
+use crate::trace::pattern::Measuring;
 use crate::trace::spread::Counting;
 use crate::trace::stage::{Input, Section};
 use crate::trace::{
-    Answer, Block, Frame, FrameData, NoProbe, Order, Part, PassDims, Probe, Query, Recorder, Region, Select,
-    Site, Sizes, Spread, Stage, Values,
+    Answer, Block, Frame, FrameData, NoProbe, Order, Part, PassDims, Pattern, Probe, Query, Recorder, Region,
+    Select, Site, Sizes, Spread, Stage, Values,
 };
 
 /// Who has passes run, and parts of them again.
@@ -76,14 +77,12 @@ impl<B: Backend> Serves for Worker<'_, B> {
             Query::Block(site, region) => self.block(*site, region).map(Answer::Block),
             Query::Spread(part) => self.spread(*part).map(Answer::Spread),
             Query::Order(part) => self.order(*part).map(Answer::Order),
+            Query::Patterns(site) => self.patterns(*site).map(Answer::Patterns),
             Query::Rows(rows) => self.session.model.rows(rows).map(Answer::Rows),
             Query::Explanation(at) => self.explanation(at).map(|found| Answer::Explanation(Box::new(found))),
             Query::Lens(at) => self.lens(at).map(Answer::Lens),
             Query::Attribution(at) => self.attribution(at).map(Answer::Attribution),
             Query::Draw(at) => self.draw(at).map(|draw| Answer::Draw(Arc::new(draw))),
-            Query::Stream(at) => self.stream(at).map(Answer::Stream),
-            Query::Units(at) => self.units(at).map(Answer::Units),
-            Query::Writes(at) => self.writes(at).map(Answer::Writes),
         }
     }
 
@@ -188,6 +187,17 @@ impl<'m, B: Backend> Worker<'m, B> {
         let mut counting = Counting::new(part, &sizes, dims);
         self.run(part.site, 0..dims.tokens, &mut counting)?;
         Ok(counting.spread())
+    }
+
+    /// How the heads of a layer divide their attention.
+    fn patterns(&mut self, site: Site) -> Result<Vec<Pattern>> {
+        let (dims, sizes) = self.dims(site)?;
+        if bytes(site.stage, &sizes, dims) <= lock(&self.store).largest() {
+            return Ok(Measuring::of_frame(&*self.frame(site)?, &sizes, dims));
+        }
+        let mut measuring = Measuring::new(site, &sizes, dims);
+        self.run(site, 0..dims.tokens, &mut measuring)?;
+        Ok(measuring.patterns())
     }
 
     /// The order of `part`, which is a row of the vocabulary.

@@ -39,6 +39,16 @@ pub enum Number {
     I64(i64),
 }
 
+impl Number {
+    /// It as a float64; ids are small enough.
+    pub fn real(self) -> f64 {
+        match self {
+            Self::F32(value) => value.into(),
+            Self::I64(value) => value as f64,
+        }
+    }
+}
+
 /// A summary of a frame's values. The four figures are over the finite ones; the counts tell how many
 /// were not.
 #[derive(Clone, Copy, Debug, PartialEq)]

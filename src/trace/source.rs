@@ -8,6 +8,7 @@ use std::task::Poll;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::CacheDtype;
 use crate::error::Result;
 
 use super::block::{Block, Region};
@@ -29,6 +30,17 @@ pub struct Outline {
     pub card: ModelCard,
     /// The passes so far; the first is the prefill.
     pub passes: Vec<PassOutline>,
+    /// What keys and values are kept in.
+    pub cache: Cached,
+}
+
+/// The KV cache of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cached {
+    /// The number type of what is in it.
+    pub dtype: CacheDtype,
+    /// How many tokens it was made for; none where the run is over, which needs no more.
+    pub capacity: Option<usize>,
 }
 
 /// One pass of the outline.

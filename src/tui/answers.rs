@@ -7,9 +7,7 @@ use crate::error::Error;
 use crate::trace::draw::{Draw, DrawAt};
 use crate::trace::explanation::{Explanation, ExplanationAt};
 use crate::trace::lens::{Attribution, AttributionAt, LensAt, Reading};
-use crate::trace::stream::{Addition, StreamAt};
-use crate::trace::units::{UnitsAt, WritesAt, Writing};
-use crate::trace::{Answer, Block, Order, Part, Query, Region, Site, Source, Spread, WeightRows};
+use crate::trace::{Answer, Block, Order, Part, Pattern, Query, Region, Site, Source, Spread, WeightRows};
 
 /// How far a question has come.
 #[derive(Clone, Debug)]
@@ -35,6 +33,11 @@ impl Answers {
         let mut news = false;
         for query in wanted {
             if self.is_settled(query) {
+                // The answer to another question may have what this one waits for.
+                if matches!(self.known.get(query), Some(Known::Pending)) {
+                    self.known.remove(query);
+                    source.cancel(query);
+                }
                 continue;
             }
             let known = match source.ask(query) {
@@ -182,28 +185,10 @@ impl Answers {
         }
     }
 
-    /// What the sublayers of a layer added to the residual stream, token by token, or why that cannot be told.
-    pub fn stream(&self, at: &StreamAt) -> Option<Result<&[[Addition; 2]], &str>> {
-        match self.known.get(&Query::Stream(at.clone()))? {
-            Known::There(Answer::Stream(added)) => Some(Ok(added)),
-            Known::Failed(reason) => Some(Err(reason)),
-            _ => None,
-        }
-    }
-
-    /// The units of a layer, the strongest first, or why they cannot be sorted.
-    pub fn units(&self, at: &UnitsAt) -> Option<Result<&[u32], &str>> {
-        match self.known.get(&Query::Units(*at))? {
-            Known::There(Answer::Units(units)) => Some(Ok(units)),
-            Known::Failed(reason) => Some(Err(reason)),
-            _ => None,
-        }
-    }
-
-    /// What some of them add to the logits, or why that cannot be told.
-    pub fn writes(&self, at: &WritesAt) -> Option<Result<&[Writing], &str>> {
-        match self.known.get(&Query::Writes(at.clone()))? {
-            Known::There(Answer::Writes(writings)) => Some(Ok(writings)),
+    /// How the heads of a layer divide their attention, or why that cannot be told.
+    pub fn patterns(&self, site: Site) -> Option<Result<&[Pattern], &str>> {
+        match self.known.get(&Query::Patterns(site))? {
+            Known::There(Answer::Patterns(patterns)) => Some(Ok(patterns)),
             Known::Failed(reason) => Some(Err(reason)),
             _ => None,
         }

@@ -10,6 +10,7 @@ use crate::trace::sizes::PassDims;
 use crate::trace::{Axis, Outline, Part, Source, Status, TokenLabel};
 
 use super::answers::Answers;
+use super::beside::Beside;
 use super::derivation::Derivation;
 use super::history::History;
 use super::marks::Marks;
@@ -78,6 +79,12 @@ pub(super) struct Wish {
     pub(super) vocabulary: &'static str,
 }
 
+impl Default for Wish {
+    fn default() -> Self {
+        Self { plain: "heatmap", vocabulary: "largest" }
+    }
+}
+
 /// What there is to show at the current place.
 #[derive(Clone, Debug)]
 pub enum Shown {
@@ -120,10 +127,12 @@ pub struct App {
     /// Where the number under the cursor comes from, where somebody asked.
     pub(super) derivation: Option<Derivation>,
     pub(super) offset: (usize, usize),
-    /// Whether what was shown before stands beside what is shown.
-    pub(super) compares: bool,
+    /// What stands beside what is shown, where that is compared.
+    pub(super) compares: Option<Beside>,
     /// What stands beside it: a viewer of its own.
     pub(super) other: Option<Box<App>>,
+    /// Whether what this one stands beside is at an index that it does not have.
+    pub(super) beyond: bool,
     /// What was found of the two that stand side by side, where somebody judged them.
     pub(super) verdict: Option<Verdict>,
     /// The part of the screen that the tensor has, where another viewer has the rest.
@@ -133,6 +142,8 @@ pub struct App {
     /// Whether the panel with the arrow keys has the whole screen.
     pub(super) zoomed: bool,
     pub(super) seek: Option<Seek>,
+    /// Whether attention was looked at before, or a key chosen: the cursor stays where it is from then on.
+    pub(super) opened: bool,
     pub(super) history: History,
     pub(super) marks: Marks,
     /// How a token would be drawn instead.
@@ -162,21 +173,23 @@ impl App {
             texts: HashMap::new(),
             mode: Mode::Walk,
             focus: Focus::Tensor,
-            wish: Wish { plain: "heatmap", vocabulary: "largest" },
+            wish: Wish::default(),
             turn: 0,
             scale: Scale::Slice,
             rank: 0,
             cell: (0, 0),
             derivation: None,
             offset: (0, 0),
-            compares: false,
+            compares: None,
             other: None,
+            beyond: false,
             verdict: None,
             pane: None,
             notes_line: 0,
             message: None,
             zoomed: false,
             seek: None,
+            opened: false,
             history: History::default(),
             marks: Marks::default(),
             trying: Trying::default(),
@@ -238,7 +251,7 @@ impl App {
 
     /// Stands at the first stage in which two runs differ, the other one beside it.
     pub fn judge(&mut self, verdict: Verdict) {
-        (self.verdict, self.compares, self.goes_back) = (Some(verdict), true, true);
+        (self.verdict, self.compares, self.goes_back) = (Some(verdict), Some(Beside::Before), true);
         super::verdict::next(self);
         self.settle();
     }
@@ -351,6 +364,10 @@ impl App {
         }
         if place != self.place {
             self.notes_line = 0;
+        }
+        if place.step != self.place.step {
+            // Whoever goes to another vocabulary did not ask for the order of its ids.
+            self.wish.vocabulary = Wish::default().vocabulary;
         }
         if place.site() != self.place.site() {
             self.rank = 0;

@@ -1,39 +1,104 @@
-//! Two sequences or two runs at once: the one that is shown, and the one that was shown before, at the same place.
+//! Two things at once: what is shown, and beside it another head, token, layer or pass, or what was shown before, a
+//! sequence or a run. The second stands at the same place as the first, but for what is held.
 
 use ratatui::layout::Rect;
 
-use crate::trace::frame::Number;
-use crate::trace::{Run, Source};
+use crate::trace::{Address, Axis, Run, Source, Subject};
 
 use super::app::{App, Focus};
+use super::beside::{Beside, Held};
 use super::derivation::Derivation;
-use super::place::Walk;
+use super::goto;
+use super::place::{Place, Walk};
+use super::travel;
 use super::view::Panels;
 
 /// Compares with what was shown before, or not any more.
 pub(super) fn toggle(app: &mut App) {
-    if app.compares {
-        app.compares = false;
+    if app.compares.take().is_some() {
         app.other = None;
     } else if app.goes_back {
-        app.compares = true;
-        app.derivation = None;
-        app.focus = Focus::Tensor;
-    } else if app.outline.sequences > 1 {
+        begin(app, Beside::Before);
+    } else if let Some(held) = shown_before(app) {
+        begin(app, Beside::Held(held));
+    } else {
+        let sequences = if app.outline.sequences > 1 { ", ) or /s1 another sequence" } else { "" };
         app.say(
-            "there is nothing to compare with yet: ) or /s1 shows another sequence, then c compares",
+            format!(
+                "there is nothing to compare with yet: ] shows another head, N another layer{sequences}, then c \
+                 compares; /compare h=2 (or t=3, L0, p0) says with which"
+            ),
             false,
         );
-    } else {
-        app.say("there is one sequence only; give --prompt again for another", false);
     }
 }
 
+fn begin(app: &mut App, beside: Beside) {
+    app.compares = Some(beside);
+    app.derivation = None;
+    app.focus = Focus::Tensor;
+}
+
+/// In what the place that was shown before on this step is another one.
+fn shown_before(app: &App) -> Option<Held> {
+    let before = travel::alike(app)?;
+    let (here, there) = (app.place, before.place);
+    let axis = app.cut().held.map(|held| app.place.step.axes()[held]);
+    let at = |axis: Axis, of: &super::slice::Selected| (axis, of.get(axis, usize::MAX));
+    let index = axis.map(|axis| (at(axis, &before.selected), at(axis, &app.selected)));
+    Some(Held {
+        pass: Some(there.pass).filter(|_| there.pass != here.pass),
+        layer: there.layer.filter(|_| there.layer != here.layer),
+        step: None,
+        index: index.filter(|(before, now)| before != now).map(|(before, _)| before).into_iter().collect(),
+    })
+}
+
+/// What is to be compared with, where a line of the go-to box asks for that: `compare L0`, `compare h=2`.
+pub(super) fn asked(line: &str) -> Option<&str> {
+    let rest = line.trim().strip_prefix("compare")?;
+    (rest.is_empty() || rest.starts_with([' ', '['])).then(|| rest.trim())
+}
+
+/// Compares with what an address names; what it leaves out goes along.
+///
+/// # Errors
+/// What is wrong with it, for the message line.
+pub(super) fn with(app: &mut App, text: &str) -> Result<(), String> {
+    if text.is_empty() {
+        return Err("type what to compare with: h=2, t=3, L0, p0, L0/xq[h=1]".to_owned());
+    }
+    let bare = text.contains('=') && !text.contains(['[', '/']);
+    let address = Address::parse(&if bare { format!("[{text}]") } else { text.to_owned() })?;
+    let elsewhere = address.run.is_some() || address.sequence.is_some_and(|it| it != app.outline.sequence);
+    if elsewhere {
+        return Err("go to that sequence or run first (/s1), then c compares with the one before".to_owned());
+    }
+    let spot = goto::find(app, &address)?;
+    let step = match address.subject {
+        Some(Subject::Step(step)) if step != app.place.step => Some(step),
+        _ => None,
+    };
+    if step.is_some_and(|step| step.axes() != app.place.step.axes()) {
+        return Err(format!("{} and {} have other axes", app.place.step.name(), spot.place.step.name()));
+    }
+    let held = Held { pass: address.pass, layer: address.layer, step, index: spot.index };
+    begin(app, Beside::Held(held));
+    Ok(())
+}
+
 impl App {
-    /// Asks `before`, which was shown before, for the same values as here; true where that changes the screen. Call it
-    /// after [`App::sync`].
-    pub fn sync_compared(&mut self, before: Option<&mut dyn Source>) -> bool {
-        let (true, Some(source), Some(pane)) = (self.compares, before, Panels::new(self).compared) else {
+    /// Whether what is compared is of the run and the sequence that are shown.
+    pub fn compares_itself(&self) -> bool {
+        matches!(self.compares, Some(Beside::Held(_)))
+    }
+
+    /// Asks `source`, which has what stands beside, for the same values as here; true where that changes the screen.
+    /// Call it after [`App::sync`].
+    pub fn sync_compared(&mut self, source: Option<&mut dyn Source>) -> bool {
+        let (Some(beside), Some(source), Some(pane)) =
+            (self.compares.clone(), source, Panels::new(self).compared)
+        else {
             let changed = self.other.is_some();
             self.other = None;
             return changed;
@@ -46,23 +111,41 @@ impl App {
             .take()
             .filter(|other| is_same(other))
             .unwrap_or_else(|| Box::new(App::new(source.outline().clone(), self.theme, (0, 0))));
-        let changed = other.mirror(self, pane);
+        let changed = other.mirror(self, &beside, pane);
         let news = other.sync(source);
+        let before = self.offset;
+        self.offset = together(self, &other);
+        other.offset = self.offset;
+        let moved = before != self.offset;
         self.other = Some(other);
-        changed || news
+        changed || news || moved
     }
 
-    /// Stands where `app` stands, as far as there is such a place, in its own part of the screen.
-    fn mirror(&mut self, app: &App, pane: Rect) -> bool {
-        let pass = app.place.pass.min(self.outline.passes.len().saturating_sub(1));
-        let place = Walk::new(&self.outline, pass).same(app.place);
+    /// Stands where `app` stands but for what is held, as far as there is such a place, in its own part of the screen.
+    fn mirror(&mut self, app: &App, beside: &Beside, pane: Rect) -> bool {
+        let nothing = Held::default();
+        let held = if let Beside::Held(held) = beside { held } else { &nothing };
+        let pass = held.pass.unwrap_or(app.place.pass).min(self.outline.passes.len().saturating_sub(1));
+        let step = held.step.unwrap_or(app.place.step);
+        let layer = if step.stage().in_layer() { held.layer.or(app.place.layer) } else { None };
+        let place = Walk::new(&self.outline, pass).same(Place { layer, step, ..app.place });
         let before = (self.place, self.selected, self.pane, self.turn, self.scale, self.wish);
         self.size = app.size;
         self.go(place);
         (self.pane, self.selected, self.turn) = (Some(pane), app.selected, app.turn);
         (self.scale, self.wish, self.rank, self.cell) = (app.scale, app.wish, app.rank, app.cell);
         self.trying = app.trying;
-        self.offset = app.offset;
+        (self.offset, self.opened) = (app.offset, true);
+        let axes = self.place.step.axes();
+        for (&axis, index) in app.place.step.axes().iter().zip(app.index()) {
+            self.selected.set(axis, index);
+        }
+        for &(axis, index) in &held.index {
+            self.selected.set(axis, index);
+        }
+        let has = |(&axis, length): (&Axis, usize)| self.selected.get(axis, usize::MAX) < length;
+        self.beyond = !axes.iter().zip(self.shape()).all(has);
+        // Of two that were judged the number is taken apart in both.
         let (opened, was) = (app.derivation.is_some(), self.derivation.is_some());
         match opened {
             true if !was => self.derivation = Some(Derivation::default()),
@@ -74,27 +157,42 @@ impl App {
         opened != was || before != (self.place, self.selected, self.pane, self.turn, self.scale, self.wish)
     }
 
-    /// Nothing is wanted any more of `before`.
-    pub(super) fn leave_compared(&mut self, before: Option<&mut dyn Source>) {
-        if let (Some(mut other), Some(before)) = (self.other.take(), before) {
-            other.leave(before);
+    /// Nothing is wanted any more of what stood beside.
+    pub(super) fn leave_compared(&mut self, beside: Option<&mut dyn Source>) {
+        if let (Some(mut other), Some(beside)) = (self.other.take(), beside) {
+            other.leave(beside);
         }
     }
 
-    /// The run and the sequence beside this one, and the value under the cursor less the one there; none where one of
-    /// the two has no such value.
-    pub fn compared(&self) -> Option<(Run, usize, Option<f64>)> {
+    /// The run beside this one, what it is called, and the value under the cursor less the one there; none where one of the two has no
+    /// such value.
+    pub fn compared(&self) -> Option<(Run, String, Option<f64>)> {
         let other = self.other.as_ref()?;
-        // Where they are ranked the two cursors stand on different ids: it is this one's that is compared.
-        let index = self.index();
-        let value = |app: &App| {
-            Some(match app.tensor()?.get(&index)? {
-                Number::F32(value) => f64::from(value),
-                Number::I64(value) => value as f64,
-            })
+        let (run, sequence) = (other.outline.run, other.outline.sequence);
+        let (name, held) = match &self.compares {
+            Some(Beside::Held(held)) => (held.name(), &held.index[..]),
+            _ if run == Run::ITSELF => (format!("s{sequence}"), &[][..]),
+            _ => (format!("{run}: s{sequence}"), &[][..]),
         };
-        let difference = || Some(value(self)? - value(other)?);
-        let difference = (other.place.step == self.place.step).then(difference).flatten();
-        Some((other.outline.run, other.outline.sequence, difference))
+        // Where they are ranked the two cursors stand on different ids: it is this one's that is compared.
+        let here = self.index();
+        let axes = self.place.step.axes();
+        let there: Vec<usize> = axes
+            .iter()
+            .zip(&here)
+            .map(|(axis, &index)| held.iter().find(|(other, _)| other == axis).map_or(index, |(_, at)| *at))
+            .collect();
+        let value = |app: &App, index: &[usize]| Some(app.tensor()?.get(index)?.real());
+        let difference = || Some(value(self, &here)? - value(other, &there)?);
+        Some((run, name, (other.place.step.axes() == axes).then(difference).flatten()))
     }
+}
+
+/// The first row and column that both show, so that each has the cursor in sight.
+fn together(app: &App, other: &App) -> (usize, usize) {
+    let (Some(here), Some(there)) = (app.layout(), other.layout()) else { return app.offset };
+    let first = |offset: usize, at: usize, seen: usize| offset.max((at + 1).saturating_sub(seen.max(1)));
+    let rows = here.rows_seen().min(there.rows_seen());
+    let columns = here.columns_seen().min(there.columns_seen());
+    (first(app.offset.0, here.cursor.0, rows), first(app.offset.1, here.cursor.1, columns))
 }

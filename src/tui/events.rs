@@ -75,7 +75,8 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
             news => news?,
         };
         dirty |= app.sync(runs.source());
-        dirty |= app.sync_compared(runs.before());
+        let beside = runs.beside(app);
+        dirty |= app.sync_compared(beside);
         let before = saving.as_ref().map(Saving::written);
         if let Some(site) = saving.as_ref().map(Saving::site) {
             saving = go_on(app, runs.of(site.run, site.sequence), saving);
@@ -181,7 +182,7 @@ pub fn open_run(app: &mut App, runs: &mut Runs, run: Run, address: &Address) {
         let here = app.outline().sequence.min(count.max(1) - 1);
         let sequence = address.sequence.unwrap_or(here);
         app.leave(runs.source());
-        app.leave_compared(runs.before());
+        app.leave_compared(runs.beside(app));
         match runs.show(run, sequence) {
             Ok(true) => {
                 app.look_at(runs.source().outline().clone(), runs.before().is_some());

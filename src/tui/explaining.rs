@@ -3,7 +3,7 @@
 use crate::trace::explanation::From;
 use crate::trace::{Address, Subject};
 
-use super::app::{App, Focus};
+use super::app::{App, Focus, Wish};
 use super::derivation::{Derivation, Left};
 use super::goto;
 use super::view::{self, derivation};
@@ -13,23 +13,20 @@ pub(super) fn enter(app: &mut App) {
     match app.focus {
         Focus::Derivation => follow(app),
         Focus::Tensor if app.view().jump(app).is_some() => {
-            let Some(address) = app.view().jump(app) else { return };
+            let (before, Some(address)) = (app.view().name(), app.view().jump(app)) else { return };
             match goto::find(app, &address) {
                 Ok(spot) => goto::go(app, &spot),
                 Err(wrong) => app.say(wrong, true),
             }
-        }
-        Focus::Tensor if app.view().opened(app).is_some() => {
-            let Some((place, view)) = app.view().opened(app) else { return };
-            app.go(place);
-            app.choose_view(view);
+            // Whoever leaves a map wants to see what is there.
+            if app.view().name() == before {
+                app.choose_view(Wish::default().plain);
+            }
         }
         Focus::Tensor if !app.view().shows_numbers() => {
             app.say("this view shows no numbers of the stage; v goes on to one that does", false);
         }
         Focus::Tensor => {
-            // Of two that were judged the number is taken apart in both.
-            app.compares &= app.verdict.is_some();
             if app.derivation.is_none() {
                 app.derivation = Some(Derivation::default());
             }

@@ -18,8 +18,8 @@ pub(super) enum Target {
 /// A place to go to, and an index to select there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Spot {
-    place: Place,
-    index: Vec<(Axis, usize)>,
+    pub(super) place: Place,
+    pub(super) index: Vec<(Axis, usize)>,
 }
 
 /// More than any address needs; a paste by mistake is cut here.
@@ -256,6 +256,7 @@ pub(super) fn go(app: &mut App, target: &Spot) {
     for &(axis, index) in &target.index {
         app.selected.set(axis, index);
     }
+    app.opened |= target.index.iter().any(|(axis, _)| *axis == Axis::Key);
     if target.index.iter().any(|(axis, _)| *axis == Axis::Vocab) {
         // The list is in the order of size; an address names an id.
         app.choose_view(if target.place.step.axes().len() == 1 { "list" } else { "numbers" });

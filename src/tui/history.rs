@@ -20,6 +20,8 @@ pub(super) struct Spot {
 pub(super) struct History {
     pub(super) before: Vec<Spot>,
     pub(super) after: Vec<Spot>,
+    /// Where the user was last on the step that is shown: in another layer or pass, or at another head.
+    pub(super) alike: Option<Spot>,
     /// The last walk, whose steps are one way.
     pub(super) walk: Option<Action>,
 }

@@ -6,6 +6,7 @@
 pub mod action;
 pub mod answers;
 pub mod app;
+mod beside;
 mod comparing;
 pub mod derivation;
 pub mod events;

@@ -2,6 +2,8 @@
 
 use ratatui::layout::{Position, Rect};
 
+use crate::trace::Axis;
+
 use super::app::{App, Focus};
 use super::view::{self, outline, tokens};
 use super::{explaining, moving};
@@ -29,6 +31,7 @@ pub(super) fn click(app: &mut App, x: u16, y: u16) {
     } else if within(panels.middle, x, y).is_some() {
         app.focus = Focus::Tensor;
         if let Some(cell) = app.layout().and_then(|layout| layout.cell_at(app, x, y)) {
+            app.opened |= app.place.step.axes().contains(&Axis::Key);
             app.view().select(app, cell);
         }
     }
@@ -50,8 +53,8 @@ pub(super) fn scroll(app: &mut App, x: u16, y: u16, down: isize, right: isize) {
 
 /// Selects a token of the strip: as the row of this pass, or as a key that this pass sees.
 fn select_position(app: &mut App, position: usize) {
-    use crate::trace::Axis;
     let dims = app.dims();
+    app.opened |= app.place.step.axes().contains(&Axis::Key);
     if position >= dims.start && position < dims.keys() && app.place.step.axes().contains(&Axis::Token) {
         app.selected.set(Axis::Token, position - dims.start);
     } else if position < dims.keys() {

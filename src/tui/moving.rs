@@ -104,6 +104,7 @@ pub(super) fn move_cursor(app: &mut App, down: isize, right: isize) {
         return;
     }
     if let Some(layout) = app.layout() {
+        app.opened |= app.place.step.axes().contains(&Axis::Key);
         app.view().select(app, layout.moved(down, right));
     }
 }

@@ -163,9 +163,9 @@ impl Walk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::PassOutline;
     use crate::trace::card::ModelCard;
     use crate::trace::source::TokenLabel;
+    use crate::trace::{CacheDtype, Cached, PassOutline};
 
     fn outline() -> Outline {
         let card = ModelCard::small(|_| {});
@@ -180,6 +180,7 @@ mod tests {
             sequences: 1,
             card,
             passes: vec![pass(0, 0, 3), pass(1, 3, 1)],
+            cache: Cached { dtype: CacheDtype::F32, capacity: None },
         }
     }
 

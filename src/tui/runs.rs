@@ -1,6 +1,7 @@
 //! The runs that a program has open, and the sequences of the first. The viewer looks at one of them at a time, and asks
 //! for another by its address.
 
+use super::app::App;
 use crate::error::Result;
 use crate::trace::{Run, Source, Status};
 
@@ -52,6 +53,11 @@ impl Runs {
     pub fn before(&mut self) -> Option<&mut dyn Source> {
         let source = self.sources.get_mut(self.before?)?;
         Some(&mut **source)
+    }
+
+    /// The source of what `app` shows beside the run and the sequence that are shown.
+    pub fn beside(&mut self, app: &App) -> Option<&mut dyn Source> {
+        if app.compares_itself() { Some(self.source()) } else { self.before() }
     }
 
     /// The numbers of all runs.

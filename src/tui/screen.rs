@@ -8,9 +8,12 @@ use super::slice::Cut;
 use super::tensor::Tensor;
 use super::theme::Span;
 use super::view;
+use super::view::grid;
+use super::view::heatmap::Heatmap;
 use super::view::kind::{self, View};
 use super::view::layout::Layout;
 use super::view::list::Largest;
+use super::view::numbers::Numbers;
 use super::view::sampler::Sampler;
 use super::view::tensor::Regions;
 use super::view::views;
@@ -121,11 +124,21 @@ impl App {
         Cut::new(axes, self.turn)
     }
 
+    /// The largest size on the screen, where rows of earlier passes are among them.
+    pub(super) fn shows_earlier(&self) -> Option<f64> {
+        let grid = [Heatmap.name(), Numbers.name()].contains(&self.view().name());
+        grid.then(|| grid::largest(self)).flatten()
+    }
+
     /// What the colours span, once the statistics are known.
     pub fn span(&self) -> Option<Span> {
         let tensor = self.tensor()?;
         let spread = self.answers.spread(self.span_part())?;
         let stats = spread.stats;
+        if let Some(largest) = self.shows_earlier() {
+            let high = if largest > 0.0 { largest } else { 1.0 };
+            return Some(Span { positive: tensor.is_positive(), high, clipped: 0 });
+        }
         let positive = tensor.is_positive();
         let full = if positive { stats.max } else { stats.min.abs().max(stats.max.abs()) };
         let (wanted, beyond) = match self.scale() {
@@ -156,7 +169,6 @@ impl App {
     /// Brings the cursor, the scrolled position and the popups back into range, and the cursor into sight.
     pub(super) fn settle(&mut self) {
         let panels = view::Panels::new(self);
-        self.view().settle(self);
         if let Some(layout) = self.layout() {
             if self.is_ranked() {
                 self.rank = layout.cursor.0;

@@ -24,6 +24,25 @@ pub(super) fn row(app: &mut App) {
     app.seek = Some(Seek { site: app.place.site(), rest, best: None });
 }
 
+/// Where attention is looked at for the first time there is something to see under the cursor: the largest key of the
+/// query, the last one where none was chosen.
+pub(super) fn open(app: &mut App) {
+    let axes = app.place.step.axes();
+    let key = axes.iter().position(|axis| *axis == Axis::Key);
+    let (Some(key), true) = (key, axes.contains(&Axis::Token) && axes.contains(&Axis::Head)) else { return };
+    if app.opened || app.seek.is_some() {
+        return;
+    }
+    let mut region: Vec<Range<usize>> = app.index().iter().map(|&index| index..index + 1).collect();
+    if region[key].start > 0 {
+        app.opened = true;
+        return;
+    }
+    region[key] = 0..app.shape()[key];
+    let rest = vec![kind::in_stage(app, Region(region))];
+    app.seek = Some(Seek { site: app.place.site(), rest, best: None });
+}
+
 /// Looks for the largest value of the tensor.
 pub(super) fn tensor(app: &mut App) {
     let shape = app.outline.card.sizes().shape(app.place.step.stage().axes(), app.dims());
@@ -76,6 +95,10 @@ impl App {
             return true;
         };
         let step = self.place.step;
+        if !std::mem::replace(&mut self.opened, true) {
+            // As far to the right as the cursor lets it: there the diagonal is.
+            self.offset.1 = usize::MAX;
+        }
         let shape = self.outline.card.sizes().shape(step.stage().axes(), self.dims());
         for (&axis, index) in step.axes().iter().zip(in_step(step, &index, &shape)) {
             self.selected.set(axis, index);

@@ -3,9 +3,12 @@
 
 use crate::trace::{Source, Status};
 
+use super::action::Action;
 use super::app::App;
 use super::open;
 use super::place::Walk;
+use super::seeking;
+use super::travel;
 
 /// How often questions lead to further ones before the screen is drawn.
 const ROUNDS: usize = 4;
@@ -19,13 +22,15 @@ impl App {
             let more = source.outline().passes.len() > self.outline.passes.len();
             self.outline = source.outline().clone();
             if more && std::mem::take(&mut self.expects_pass) {
-                let last = self.outline.passes.len() - 1;
+                let (last, was) = (self.outline.passes.len() - 1, travel::here(self));
                 self.go(Walk::new(&self.outline, last).same(self.place));
+                travel::keep(self, was, Action::NextPass);
                 self.message = None;
             }
             changed = true;
         }
         changed |= self.open_when_there();
+        seeking::open(self);
         let status = source.status();
         changed |= self.status != status;
         self.status = status;

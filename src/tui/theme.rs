@@ -177,6 +177,31 @@ impl Theme {
         self.coloured(Color::Magenta, Modifier::DIM)
     }
 
+    fn rgb(self, share: f64, span: Span) -> Rgb {
+        match span.positive {
+            true => self.palette.sequential(share, self.paper),
+            false => self.palette.diverging(share),
+        }
+    }
+
+    /// The colour of `value` where it has a part of a character; a darker one where that is to stand out. None of exactly
+    /// 0, where the ground shows.
+    pub fn half(self, value: f64, span: Span, marked: bool) -> Option<Color> {
+        if value == 0.0 {
+            return None;
+        }
+        if !value.is_finite() {
+            return Some(if value.is_nan() { Color::Magenta } else { Color::DarkGray });
+        }
+        let (r, g, b) = self.rgb(span.share(value), span);
+        let darker = |part: u8| if marked { part / 4 * 3 } else { part };
+        let rgb = (darker(r), darker(g), darker(b));
+        Some(match self.depth {
+            Depth::True => Color::Rgb(rgb.0, rgb.1, rgb.2),
+            _ => palette::indexed(rgb),
+        })
+    }
+
     /// The cell of `value`, coloured by `span`.
     pub fn cell(self, value: f64, span: Span) -> Cell {
         if !value.is_finite() {
@@ -200,10 +225,7 @@ impl Theme {
             (false, true) => NEGATIVE[level],
             (false, false) => POSITIVE[level],
         };
-        let rgb = match span.positive {
-            true => self.palette.sequential(share, self.paper),
-            false => self.palette.diverging(share),
-        };
+        let rgb = self.rgb(share, span);
         let on = |color: Color, (r, g, b): Rgb| {
             let text = if palette::is_light((r, g, b)) { Color::Black } else { Color::White };
             // A colour says how large, and a sign which of the two ends it is.

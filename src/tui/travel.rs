@@ -13,6 +13,12 @@ pub(super) fn here(app: &App) -> Spot {
 
 /// Keeps where the user was before `action`, where that led elsewhere. Steps in one direction are kept as one.
 pub(super) fn keep(app: &mut App, was: Spot, action: Action) {
+    let now = here(app);
+    if was.place.step != now.place.step {
+        app.history.alike = None;
+    } else if was.place != now.place || held(app, &was) != held(app, &now) {
+        app.history.alike = Some(was);
+    }
     if matches!(action, Action::Earlier | Action::Later) || was.place == app.place {
         return;
     }
@@ -27,6 +33,22 @@ pub(super) fn keep(app: &mut App, was: Spot, action: Action) {
         let beyond = app.history.before.len().saturating_sub(MOST);
         app.history.before.drain(..beyond);
     }
+}
+
+/// The index that is held at a spot of the step that is shown.
+fn held(app: &App, spot: &Spot) -> Option<usize> {
+    let held = app.cut().held?;
+    Some(spot.selected.get(app.place.step.axes()[held], usize::MAX))
+}
+
+/// The last place on the step that is shown that was another one.
+pub(super) fn alike(app: &App) -> Option<Spot> {
+    let here = app.place;
+    let same = |spot: &&Spot| {
+        let there = spot.place;
+        (there.run, there.sequence, there.step) == (here.run, here.sequence, here.step) && there != here
+    };
+    app.history.alike.or_else(|| app.history.before.iter().rev().find(same).copied())
 }
 
 /// Back to the place before; where that is in another run or sequence, its address.
@@ -68,6 +90,6 @@ fn go(app: &mut App, spot: Spot) -> Option<(Run, Address)> {
         return Some((place.run, Address { sequence: Some(place.sequence), ..address }));
     }
     app.go(place);
-    (app.selected, app.rank) = (selected, rank);
+    (app.selected, app.rank, app.opened) = (selected, rank, true);
     None
 }

@@ -136,6 +136,16 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
         Action::Up => line.choose(app, -1),
         Action::Down => line.choose(app, 1),
         Action::Complete => line.complete(app),
+        Action::Submit if comparing::asked(&line.text).is_some() => {
+            let text = comparing::asked(&line.text).unwrap_or_default().to_owned();
+            match comparing::with(app, &text) {
+                Ok(()) => {
+                    app.mode = Mode::Walk;
+                    return Effect::None;
+                }
+                Err(wrong) => app.say(wrong, true),
+            }
+        }
         Action::Submit => match goto::target(app, &line.answer(app)) {
             Ok(Target::Here(place)) => {
                 app.mode = Mode::Walk;
@@ -234,8 +244,10 @@ fn walk(app: &mut App, action: &Action) -> Effect {
             app.trying.setting = None;
         }
         Action::Close => {
-            explaining::close(app);
-            app.compares = false;
+            // What was compared comes back where a derivation stood in its place.
+            if !explaining::close(app) {
+                app.compares = None;
+            }
             app.focus = Focus::Tensor;
         }
         Action::Again => app.try_again(),

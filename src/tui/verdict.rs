@@ -5,6 +5,7 @@ use crate::error::printable;
 use crate::trace::{Address, Run};
 
 use super::app::App;
+use super::beside::Beside;
 use super::goto;
 use super::text;
 
@@ -143,7 +144,7 @@ pub(super) fn next(app: &mut App) {
     match goto::find(app, &difference.address) {
         Ok(spot) => {
             goto::go(app, &spot);
-            app.compares = app.goes_back;
+            app.compares = app.goes_back.then_some(Beside::Before);
             app.say(format!("{} of {count}  {}", at + 1, difference.words), false);
         }
         Err(wrong) => app.say(wrong, true),

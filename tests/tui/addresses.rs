@@ -142,7 +142,7 @@ fn another_run_is_opened_by_its_address() {
     assert_ne!(value(&stage), before);
     stage.shows("r1:p0/L2/xq[t=11,h=3,c=1] = ");
     ask(&mut stage, &mut runs, "r0:p0/L1/softmax[h=2]");
-    assert_eq!(here(&stage), "p0/L1/softmax[h=2,t=11,k=0]");
+    assert_eq!(here(&stage), "p0/L1/softmax[h=2,t=11,k=7]", "the last query's largest key");
     // In another run, what is wrong is said of that one.
     ask(&mut stage, &mut runs, "r1:p3");
     assert_eq!(stage.message(), "there is no pass 3: 0 to 0 so far");

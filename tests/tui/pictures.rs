@@ -75,26 +75,30 @@ const VIEWS: [(&str, &str, &str); 22] = [
     ("overview", "ffn_hidden", "3"),
     ("histogram", "scores", "5"),
     ("sampler", "probs", "@sampler"),
-    ("flow", "xq_rope", "@flow"),
-    ("flow-end", "ffn_residual", "@flow"),
-    ("pass", "xq_rope", "@pass"),
-    ("pass-end", "sampled", "@pass"),
-    ("residual", "attn_residual", "@residual"),
-    ("neurons", "ffn_hidden", "@neurons"),
     ("sampler-tried", "logits", "@sampler→→→]]←←←←jjj"),
+    ("layers", "softmax", "6"),
+    ("bars", "softmax", "7"),
+    ("bars-signed", "scores", "7"),
+    ("cache", "cache_k", "6"),
+    ("rope", "xq_rope", "6"),
+    ("rope-table", "rope_cos", "5"),
     ("help-found", "softmax", "?mark"),
     ("notes", "softmax", "i"),
     ("help", "softmax", "?"),
     ("go-to", "softmax", "/so"),
 ];
 
-/// Types `keys`; `@` and a name go on to that view.
+/// Types `keys`; `@sampler` goes on to that view.
 fn typed<'a>(stage: &'a mut Stage, keys: &str) -> &'a mut Stage {
-    let Some(keys) = keys.strip_prefix('@') else { return stage.keys(keys) };
-    let (view, keys) = keys.split_at(keys.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(keys.len()));
-    while stage.app.view().name() != view {
-        stage.keys("v");
-    }
+    let keys = match keys.strip_prefix("@sampler") {
+        Some(keys) => {
+            while stage.app.view().name() != "sampler" {
+                stage.keys("v");
+            }
+            keys
+        }
+        None => keys,
+    };
     stage.keys(keys)
 }
 
@@ -130,13 +134,13 @@ fn heatmaps_without_colour_at_every_size() {
             ("heads", "masked_scores", "3"),
             ("overview", "xq", "4"),
             ("histogram", "xq", "5"),
-            ("flow", "xq_rope", "@flow"),
-            ("pass", "xq_rope", "@pass"),
-            ("residual", "attn_residual", "@residual"),
-            ("neurons", "ffn_hidden", "@neurons"),
+            ("layers", "softmax", "6"),
+            ("bars", "softmax", "7"),
+            ("cache", "cache_v", "6"),
+            ("rope", "xk_rope", "6"),
         ] {
             let mut stage = Stage::sized(step, (width, height), Depth::None);
-            compare(&format!("{view}-no-colour-{width}x{height}"), &text(typed(&mut stage, key)));
+            compare(&format!("{view}-no-colour-{width}x{height}"), &text(stage.keys(key)));
         }
     }
 }
@@ -186,7 +190,7 @@ fn an_outlier_leaves_the_others_their_colours_and_is_counted() {
         stage.keys("/L1/ffn_hidden[t=0,f=0]");
         stage.key(KeyCode::Enter);
         stage.shows("≥");
-        stage.shows(" · all values  ▲▼ 1");
+        stage.shows(" · usual  ▲▼ 1");
         let span = stage.app.span().unwrap();
         assert!(span.high < 4.0 && span.clipped == 1, "{span:?}");
         assert_eq!(stage.screen().matches('▲').count(), 2, "the cell and the legend\n{}", stage.screen());

@@ -57,7 +57,8 @@ impl Program {
                 open_run(&mut self.stage.app, &mut self.runs, run, &address);
             }
             self.stage.app.sync(self.runs.source());
-            self.stage.app.sync_compared(self.runs.before());
+            let beside = self.runs.beside(&self.stage.app);
+            self.stage.app.sync_compared(beside);
         }
         self
     }
@@ -172,6 +173,39 @@ fn two_sequences_stand_side_by_side_at_one_cell_with_their_difference() {
         program.stage.shows("s2 · it has no such value");
         program.keys("c");
         assert!(!program.stage.screen().contains("there ="), "{}", program.stage.screen());
+    }
+}
+
+/// Of two ragged sequences both panes begin with one row, and where one has no such row nothing of it has the cursor.
+#[test]
+fn two_sequences_of_different_lengths_show_the_same_rows() {
+    for size in [(80, 24), (100, 30), (120, 40), (200, 60)] {
+        let mut program = Program::sized(size);
+        program.keys("/s2\r/s0\rc/L1/xq[t=8,h=2,c=3]\r");
+        program.stage.shows("s2 · here − there = ");
+        let firsts = |program: &Program| {
+            let screen = program.stage.screen();
+            let mut firsts = Vec::new();
+            let lines: Vec<&str> = screen.lines().collect();
+            for (y, line) in lines.iter().enumerate() {
+                for (x, _) in line.match_indices("token ↓") {
+                    let columns = line[..x].chars().count();
+                    let row: String = lines[y + 1].chars().skip(columns).take(3).collect();
+                    firsts.push(row.trim().split(' ').next().unwrap().to_owned());
+                }
+            }
+            firsts
+        };
+        let both = firsts(&program);
+        assert_eq!(both.len(), 2, "{}", program.stage.screen());
+        assert_eq!(both[0], both[1], "{}", program.stage.screen());
+        program.keys("jjj");
+        program.stage.shows("p0/L1/xq[t=11,h=2,c=3]");
+        program.stage.shows("s2 · it has no such value");
+        program.stage.shows("s2/p0/L1/xq has no such value");
+        let both = firsts(&program);
+        // Of a sequence that has none of these rows nothing is shown.
+        assert!(both[1].is_empty() || both[0] == both[1], "{}", program.stage.screen());
     }
 }
 

@@ -45,6 +45,8 @@ impl Stage {
 
     pub(crate) fn sync(&mut self) {
         self.app.sync(&mut self.source);
+        let beside = self.app.compares_itself().then_some(&mut self.source as &mut dyn Source);
+        self.app.sync_compared(beside);
     }
 
     /// One turn of the event loop for one event.

@@ -6,12 +6,12 @@ use std::task::Poll;
 
 use llama_trace::config::{CacheDtype, ModelConfig, Pairing, Precision, RopeScaling};
 use llama_trace::error::{Error, Result};
-use llama_trace::explain::{Drawing, Line, Operands, Place, Rules, added, strongest};
 use llama_trace::generate::{Sampler, Sampling};
 use llama_trace::trace::frame::FrameData;
+use llama_trace::trace::pattern::Measuring;
 use llama_trace::trace::{
-    Answer, Block, Frame, Order, Outline, PassOutline, Query, Region, Run, Site, Source, Spread, Stage,
-    Status, TokenLabel,
+    Answer, Block, Cached, Frame, Order, Outline, PassOutline, Query, Region, Run, Site, Source, Spread,
+    Stage, Status, TokenLabel,
 };
 use llama_trace::trace::{ModelCard, PassDims};
 use ndarray::{ArrayD, Dimension, IxDyn};
@@ -121,6 +121,7 @@ impl Synthetic {
             sequences: 1,
             card,
             passes: vec![PassOutline { dims, tokens, sampled: Some(sampled(0)) }],
+            cache: Cached { dtype: CacheDtype::F32, capacity: Some(64) },
         };
         Self {
             outline,
@@ -227,30 +228,6 @@ impl Synthetic {
     }
 }
 
-impl Synthetic {
-    /// The rules of the run, as far as they take no weights.
-    fn rules(&self) -> Rules {
-        let drawing = Drawing { temperature: 0.0, top_k: 0, top_p: 1.0 };
-        let mut rules = Rules::new(self.outline.card.clone(), CacheDtype::F32, drawing);
-        self.outline.passes.iter().for_each(|pass| rules.push(pass.dims, None));
-        rules
-    }
-}
-
-impl Operands for Synthetic {
-    fn numbers(&mut self, line: Line) -> Result<Vec<f32>> {
-        let Place::Stage(site) = line.place else { return Err(Error::usage("it has no weights")) };
-        let frame = self.values(site, self.outline.passes[site.pass].dims);
-        let FrameData::F32(array) = &frame.data else { panic!("{site} is asked for as numbers") };
-        let values: Vec<f32> = array.iter().copied().collect();
-        Ok(line.cells().map(|cell| values[cell.at]).collect())
-    }
-
-    fn whole(&mut self, _: Line, _: &[i8], _: &[f32], _: usize) -> Result<(Vec<f32>, f32)> {
-        Err(Error::usage("it has no weights"))
-    }
-}
-
 /// The part of `frame` that is in `region`.
 fn cut(frame: &Frame, region: Region) -> Block {
     let FrameData::F32(whole) = &frame.data else { panic!("only float32 stages are that large") };
@@ -269,17 +246,14 @@ impl Source for Synthetic {
     }
 
     fn ask(&mut self, query: &Query) -> Poll<Result<Answer>> {
-        let without_weights = matches!(
-            query,
-            Query::Block(..)
-                | Query::Spread(_)
-                | Query::Order(_)
-                | Query::Draw(_)
-                | Query::Stream(_)
-                | Query::Units(_)
-        );
-        let Some(site) = query.site().filter(|_| without_weights) else {
-            return Poll::Ready(Err(Error::usage("it has no weights")));
+        let site = match query {
+            Query::Block(site, _) => *site,
+            Query::Spread(part) | Query::Order(part) => part.site,
+            Query::Draw(at) => at.site,
+            Query::Patterns(site) => *site,
+            Query::Rows(_) | Query::Explanation(_) | Query::Lens(_) | Query::Attribution(_) => {
+                return Poll::Ready(Err(Error::usage("it has no weights")));
+            }
         };
         self.asked += usize::from(matches!(query, Query::Block(..)));
         let Some(pass) = self.outline.passes.get(site.pass) else {
@@ -316,9 +290,14 @@ impl Source for Synthetic {
             }
             Query::Spread(part) => Answer::Spread(Spread::of_frame(&frame, part.held)),
             Query::Order(part) => Answer::Order(Order::of(&Block::whole(frame), part.held)),
-            Query::Stream(at) => Answer::Stream(added(&self.rules(), at, self)?),
-            Query::Units(at) => Answer::Units(strongest(&self.rules(), at, self)?),
-            _ => unreachable!("answered above"),
+            Query::Patterns(_) => {
+                Answer::Patterns(Measuring::of_frame(&frame, &self.outline.card.sizes(), pass.dims))
+            }
+            Query::Rows(_)
+            | Query::Explanation(_)
+            | Query::Lens(_)
+            | Query::Attribution(_)
+            | Query::Draw(_) => unreachable!("answered above"),
         }))
     }
 

@@ -43,13 +43,29 @@ impl Beside {
     }
 }
 
+/// The same question of another run.
+fn of_run(query: &Query, run: Run) -> Query {
+    let mut query = query.clone();
+    match &mut query {
+        Query::Block(site, _) => site.run = run,
+        Query::Spread(part) | Query::Order(part) => part.site.run = run,
+        Query::Patterns(site) => site.run = run,
+        Query::Rows(rows) => rows.run = run,
+        Query::Explanation(at) => at.site.run = run,
+        Query::Lens(at) => at.site.run = run,
+        Query::Attribution(at) => at.site.run = run,
+        Query::Draw(at) => at.site.run = run,
+    }
+    query
+}
+
 impl Source for Beside {
     fn outline(&self) -> &Outline {
         &self.outline
     }
 
     fn ask(&mut self, query: &Query) -> Poll<Result<Answer>> {
-        self.source.ask(&query.of_run(Run::ITSELF)).map_ok(|answer| match answer {
+        self.source.ask(&of_run(query, Run::ITSELF)).map_ok(|answer| match answer {
             Answer::Block(Block { frame, region, shape }) => {
                 let mut frame: Frame = Arc::unwrap_or_clone(frame);
                 frame.site.run = B;
@@ -60,7 +76,7 @@ impl Source for Beside {
     }
 
     fn cancel(&mut self, query: &Query) {
-        self.source.cancel(&query.of_run(Run::ITSELF));
+        self.source.cancel(&of_run(query, Run::ITSELF));
     }
 
     fn stop(&mut self) {

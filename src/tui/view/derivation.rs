@@ -25,6 +25,8 @@ use super::paint::{put, put_line};
 const NUMBER: usize = 12;
 /// The columns of the longest bar.
 const BAR: usize = 10;
+/// The columns from which on a picture stands beside the terms.
+const BESIDE: usize = 80;
 /// The columns from which on a split has bars beside its numbers.
 const WIDE: usize = 66;
 /// The columns of a share.
@@ -174,6 +176,13 @@ impl Writer<'_> {
         for note in &explanation.notes {
             self.text(note, Style::new());
         }
+        // Where there is room the picture stands beside the terms, so that both are seen at once.
+        let figure = explanation.figure.map(|figure| figure::draw(figure, self.width, theme));
+        let (top, width) = (self.rows.len(), self.width);
+        let beside = figure.is_some() && width >= BESIDE;
+        if beside {
+            self.width -= usize::from(figure::COLUMNS) + 1;
+        }
         // A split into two says more than its terms do.
         let (short, long): (Vec<_>, Vec<_>) =
             explanation.splits.iter().partition(|split| split.parts.len() <= SHORT);
@@ -189,11 +198,24 @@ impl Writer<'_> {
             self.gap();
             self.split(split);
         }
-        if let Some(figure) = explanation.figure {
+        if let Some(figure::Drawn { picture, words }) = figure {
             self.gap();
-            for line in figure::lines(figure, self.width, theme) {
-                self.push(line);
+            if beside {
+                self.beside(top, self.width + 1, picture);
+            } else {
+                picture.into_iter().for_each(|line| self.push(line));
             }
+            self.width = width;
+            words.into_iter().for_each(|line| self.push(line));
+        }
+    }
+
+    /// Puts the lines of a picture from column `x` on beside the rows from `top` on.
+    fn beside(&mut self, top: usize, x: usize, picture: Vec<Line<'static>>) {
+        self.rows.resize_with(self.rows.len().max(top + picture.len()), Row::default);
+        for (row, line) in self.rows[top..].iter_mut().zip(picture) {
+            row.line.push_span(" ".repeat(x.saturating_sub(row.line.width())));
+            row.line.extend(line.spans);
         }
     }
 

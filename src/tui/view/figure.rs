@@ -9,7 +9,6 @@ use ratatui::widgets::Widget;
 use ratatui::widgets::canvas::{self, Canvas, Circle, Points};
 
 use crate::trace::explanation::Figure;
-use crate::trace::stream::Addition;
 
 use super::super::text;
 use super::super::theme::Theme;
@@ -17,19 +16,32 @@ use super::super::theme::Theme;
 /// Lines of a drawing; twice as many columns make it square.
 const HEIGHT: u16 = 13;
 
-/// The lines of a drawing and of what it says, `width` columns at the most.
-pub fn lines(figure: Figure, width: usize, theme: Theme) -> Vec<Line<'static>> {
-    let columns = (HEIGHT * 2).min(u16::try_from(width).unwrap_or(u16::MAX));
+/// The columns of a drawing where there is room.
+pub const COLUMNS: u16 = HEIGHT * 2;
+
+/// A drawing, and what it says.
+#[derive(Debug)]
+pub struct Drawn {
+    /// The lines of the drawing; none where there is nothing to draw.
+    pub picture: Vec<Line<'static>>,
+    /// What its marks and axes mean.
+    pub words: Vec<Line<'static>>,
+}
+
+/// The drawing of `figure`, `width` columns at the most.
+pub fn draw(figure: Figure, width: usize, theme: Theme) -> Drawn {
+    let columns = COLUMNS.min(u16::try_from(width).unwrap_or(u16::MAX));
     match figure {
         Figure::Rotation { before, after, angle } => rotation(before, after, angle, columns, theme),
         Figure::Silu { x, y } => silu(x, y, columns, theme),
     }
 }
 
-fn rotation(before: [f64; 2], after: [f64; 2], angle: f64, columns: u16, theme: Theme) -> Vec<Line<'static>> {
+fn rotation(before: [f64; 2], after: [f64; 2], angle: f64, columns: u16, theme: Theme) -> Drawn {
     let radius = before[0].hypot(before[1]);
     if !(radius > 0.0 && radius.is_finite()) {
-        return vec![Line::styled("a pair of zeros stays where it is", theme.dim())];
+        let words = vec![Line::styled("a pair of zeros stays where it is", theme.dim())];
+        return Drawn { picture: Vec::new(), words };
     }
     let (low, high) = (-1.25 * radius, 1.25 * radius);
     let ink = |style: Style| style.fg.unwrap_or_default();
@@ -43,27 +55,23 @@ fn rotation(before: [f64; 2], after: [f64; 2], angle: f64, columns: u16, theme: 
             draw.print(before[0], before[1], Line::styled("○", theme.strong()));
             draw.print(after[0], after[1], Line::styled("●", theme.key()));
         });
-    let mut lines = drawn(canvas, (columns, HEIGHT));
     let pair = |[a, b]: [f64; 2]| format!("({}, {})", text::real(a), text::real(b));
     let degrees = angle.to_degrees();
-    lines.push(Line::from(vec![
+    let marks = Line::from(vec![
         Span::styled("○ ", theme.strong()),
         format!("before {}", pair(before)).into(),
         Span::styled("  ● ", theme.key()),
         format!("after {}", pair(after)).into(),
-    ]));
-    lines.push(Line::styled(
-        format!(
-            "across: the first of the pair; upwards: the second; turned by {degrees:.1}°, {angle:.4} radians"
-        ),
-        theme.dim(),
-    ));
-    lines
+    ]);
+    let axes = format!(
+        "across: the first of the pair; upwards: the second; turned by {degrees:.1}°, {angle:.4} radians"
+    );
+    Drawn { picture: drawn(canvas, columns), words: vec![marks, Line::styled(axes, theme.dim())] }
 }
 
-fn silu(x: f64, y: f64, columns: u16, theme: Theme) -> Vec<Line<'static>> {
+fn silu(x: f64, y: f64, columns: u16, theme: Theme) -> Drawn {
     if !(x.is_finite() && y.is_finite()) {
-        return Vec::new();
+        return Drawn { picture: Vec::new(), words: Vec::new() };
     }
     let reach = x.abs().max(4.0) * 1.2;
     let curve: Vec<(f64, f64)> = (0..=400)
@@ -82,59 +90,17 @@ fn silu(x: f64, y: f64, columns: u16, theme: Theme) -> Vec<Line<'static>> {
                 draw.print(x, y, Line::styled("●", theme.key()));
             },
         );
-    let mut lines = drawn(canvas, (columns, HEIGHT));
-    lines.push(Line::from(vec![
+    let mark = Line::from(vec![
         Span::styled("● ", theme.key()),
         format!("gate {} → {}", text::real(x), text::real(y)).into(),
-    ]));
-    lines.push(Line::styled(
-        format!("both axes from −{reach:.1} to {reach:.1}; across: the gate"),
-        theme.dim(),
-    ));
-    lines
-}
-
-/// What a sublayer added as a triangle in the plane of the two: the stream to the right, what is added at its tip.
-pub fn addition(added: &Addition, (columns, height): (u16, u16), theme: Theme) -> Vec<Line<'static>> {
-    let Some(angle) = added.angle() else { return Vec::new() };
-    let (sine, cosine) = angle.to_radians().sin_cos();
-    let (x, to) = (added.before, [added.before + added.added * cosine, added.added * sine]);
-    // A column is half as wide as a line is high.
-    let (low, high) = (to[0].min(0.0), to[0].max(x));
-    let unit = ((high - low) / f64::from(columns) * 2.0).max(to[1] / f64::from(height)) * 1.2;
-    let (middle, wide, tall) =
-        ((low + high) / 2.0, unit * f64::from(columns) / 4.0, unit * f64::from(height));
-    let ink = |style: Style| style.fg.unwrap_or_default();
-    let line = |from: [f64; 2], to: [f64; 2], style: Style| canvas::Line {
-        x1: from[0],
-        y1: from[1],
-        x2: to[0],
-        y2: to[1],
-        color: ink(style),
-    };
-    let canvas = Canvas::default()
-        .marker(Marker::Braille)
-        .x_bounds([middle - wide, middle + wide])
-        .y_bounds([-0.1 * tall, 0.9 * tall])
-        .paint(|draw| {
-            draw.draw(&line([0.0, 0.0], [x, 0.0], theme.strong()));
-            draw.draw(&line([0.0, 0.0], to, theme.dim()));
-            draw.layer();
-            draw.draw(&line([x, 0.0], to, theme.bar()));
-            draw.layer();
-            draw.print(x / 2.0, 0.0, Line::styled("x", theme.strong()));
-            draw.print((x + to[0]) / 2.0, to[1] / 2.0, Line::styled("a", theme.key()));
-            draw.print(to[0], to[1], Line::styled("●", theme.key()));
-        });
-    drawn(canvas, (columns, height))
+    ]);
+    let axes = format!("both axes from −{reach:.1} to {reach:.1}; across: the gate");
+    Drawn { picture: drawn(canvas, columns), words: vec![mark, Line::styled(axes, theme.dim())] }
 }
 
 /// A canvas as lines of text.
-fn drawn(
-    canvas: Canvas<'_, impl Fn(&mut canvas::Context<'_>)>,
-    (columns, height): (u16, u16),
-) -> Vec<Line<'static>> {
-    let area = Rect::new(0, 0, columns, height);
+fn drawn(canvas: Canvas<'_, impl Fn(&mut canvas::Context<'_>)>, columns: u16) -> Vec<Line<'static>> {
+    let area = Rect::new(0, 0, columns, HEIGHT);
     let mut buf = Buffer::empty(area);
     canvas.render(area, &mut buf);
     let line = |y: u16| {
@@ -144,5 +110,5 @@ fn drawn(
         });
         Line::from(spans.collect::<Vec<_>>())
     };
-    (0..height).map(line).collect()
+    (0..HEIGHT).map(line).collect()
 }

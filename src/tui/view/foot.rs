@@ -23,6 +23,11 @@ pub fn draw(app: &App, foot: Rect, buf: &mut Buffer) {
 pub fn cursor(app: &App, foot: Rect, buf: &mut Buffer) {
     let Some(tensor) = app.tensor() else { return };
     let theme = app.theme;
+    if app.beyond {
+        let words = format!("{} has no such value", app.place().path());
+        put(buf, foot, 0, 2, &words, theme.dim());
+        return;
+    }
     let index = app.index();
     let address = Piece::words(app.place().address(&index), theme.code());
     let value = tensor.get(&index);

@@ -6,37 +6,55 @@ use std::ops::Range;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use crate::trace::Axis;
+use crate::trace::frame::Number;
+use crate::trace::{Axis, Part, Query};
 
 use super::super::app::App;
 use super::super::fit::Piece;
 use super::super::slice::Cut;
+use super::super::tensor::Tensor;
 use super::super::text;
+use super::growing;
+use super::kind;
 use super::labels;
 use super::layout::Layout;
 use super::paint::put;
 
-/// The columns of a cell of numbers, with the space before them.
+/// The columns of a cell of numbers, with the space before them, and how many it takes where few stand side by side:
+/// all digits of any value.
 const NUMBER: u16 = 10;
+const EVERY_DIGIT: u16 = 16;
 /// Cells of a heatmap are between these widths.
 const NARROWEST: u16 = 2;
 const WIDEST: u16 = 8;
 /// From this width on, a coloured cell has its number written in it.
 pub const WRITTEN: u16 = 5;
 
+/// The axis whose texts stand beside the rows, how many rows there are, and which of them has the cursor. Rows of earlier
+/// passes may stand above those of this one.
+fn rows(app: &App) -> (Axis, usize, usize) {
+    let at = app.cut().rows;
+    let (axis, count, cursor) = (app.place().step.axes()[at], app.shape()[at], app.index()[at]);
+    match growing::applies(app) {
+        true => (Axis::Key, app.dims().keys(), app.dims().start + cursor),
+        false => (axis, count, cursor),
+    }
+}
+
 /// The cells of the current step's matrix in `body`, each of the width that `cell` chooses by the room and the columns.
 pub fn layout(app: &App, body: Rect, cell: impl Fn(u16, usize) -> u16) -> Layout {
     let Cut { rows: rows_at, columns: columns_at, .. } = app.cut();
     let (shape, index, axes) = (app.shape(), app.index(), app.place().step.axes());
     let columns_at = columns_at.unwrap_or(rows_at);
-    let (row_axis, column_axis) = (axes[rows_at], axes[columns_at]);
-    let (rows, columns) = (shape[rows_at], shape[columns_at]);
+    let (column_axis, columns) = (axes[columns_at], shape[columns_at]);
+    let (row_axis, rows, cursor) = rows(app);
     let texts = if body.width >= 80 { 14 } else { 10 };
     let mut label = labels::digits(rows);
     if labels::has_text(row_axis) {
         label += 1 + labels::text_width(app, row_axis, rows, texts);
     }
-    let label = (label.max(labels::name(row_axis).len() + 2) + 1).min(usize::from(body.width) / 2) as u16;
+    let label =
+        (label.max(labels::name(axes[rows_at]).len() + 2) + 1).min(usize::from(body.width) / 2) as u16;
     let cell = cell(body.width - label, columns);
     let tokens = match (labels::has_text(column_axis), cell) {
         (false, _) => 0,
@@ -46,7 +64,7 @@ pub fn layout(app: &App, body: Rect, cell: impl Fn(u16, usize) -> u16) -> Layout
             longest.min(body.height / 4).max(1)
         }
     };
-    let cursor = (index[rows_at], index[columns_at]);
+    let cursor = (cursor, index[columns_at]);
     Layout { area: body, rows, columns, cursor, cell, tall: 1, label, header: 1 + tokens, footer: 0 }
 }
 
@@ -56,18 +74,54 @@ pub fn coloured(room: u16, columns: usize) -> u16 {
 }
 
 /// The width of a cell with a number.
-pub fn written(_: u16, _: usize) -> u16 {
-    NUMBER
+pub fn written(room: u16, columns: usize) -> u16 {
+    u16::try_from(usize::from(room) / columns.max(1)).unwrap_or(u16::MAX).clamp(NUMBER, EVERY_DIGIT)
 }
 
-/// The index of the value in a cell of the current step's matrix.
-pub fn index(app: &App, cell: (usize, usize)) -> Vec<usize> {
+/// The index of the value in a cell of the current step's matrix; none of one that belongs to an earlier pass.
+pub fn index(app: &App, cell: (usize, usize)) -> Option<Vec<usize>> {
     let (cut, mut index) = (app.cut(), app.index());
-    index[cut.rows] = cell.0;
+    let before = if growing::applies(app) { app.dims().start } else { 0 };
+    index[cut.rows] = cell.0.checked_sub(before)?;
     if let Some(columns) = cut.columns {
         index[columns] = cell.1;
     }
-    index
+    Some(index)
+}
+
+/// The value in a cell, of whichever pass; none while it is not there.
+pub fn value(app: &App, tensor: &Tensor, cell: (usize, usize)) -> Option<Number> {
+    match growing::applies(app) {
+        true => growing::value(app, cell),
+        false => tensor.get(&index(app, cell)?),
+    }
+}
+
+/// Puts the cursor on a cell.
+pub fn select(app: &mut App, cell: (usize, usize)) {
+    if growing::applies(app) {
+        growing::select(app, cell);
+    } else if let Some(index) = index(app, cell) {
+        for (&axis, index) in app.place().step.axes().iter().zip(index) {
+            app.selected.set(axis, index);
+        }
+    }
+}
+
+/// What must be known to draw the cells on the screen, the values themselves first.
+pub fn questions(app: &App, layout: &Layout) -> Vec<Query> {
+    if growing::applies(app) {
+        return growing::questions(app, layout);
+    }
+    let site = app.place().site();
+    let spreads = [Part::whole(site), app.span_part()].map(Query::Spread);
+    [Query::Block(site, kind::seen(app, layout))].into_iter().chain(spreads).collect()
+}
+
+/// The largest size among the rows on the screen, where those of earlier passes are among them.
+pub fn largest(app: &App) -> Option<f64> {
+    let layout = growing::applies(app).then(|| app.layout()).flatten()?;
+    Some(growing::largest(app, &layout))
 }
 
 /// Which rows and columns are on the screen.
@@ -96,9 +150,9 @@ pub fn range(app: &App, mark: &str, axis: Axis, seen: &Range<usize>, count: usiz
 /// Draws the indices and tokens around the cells.
 pub fn draw_labels(app: &App, layout: &Layout, buf: &mut Buffer) {
     let (axes, cut, theme) = (app.place().step.axes(), app.cut(), app.theme);
-    let (row_axis, column_axis) = (axes[cut.rows], axes[cut.columns.unwrap_or(cut.rows)]);
+    let (row_axis, column_axis) = (rows(app).0, axes[cut.columns.unwrap_or(cut.rows)]);
     let style = |selected: bool| if selected { theme.current() } else { theme.index() };
-    let corner = format!("{} ↓", labels::name(row_axis));
+    let corner = format!("{} ↓", labels::name(axes[cut.rows]));
     put(buf, layout.area, 0, layout.header - 1, &text::cut(&corner, layout.label.into()), theme.dim());
     let digits = labels::digits(layout.rows);
     for (down, row) in layout.visible_rows(app).enumerate() {

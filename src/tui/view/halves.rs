@@ -64,14 +64,24 @@ impl Raster {
 
     /// Draws it at the upper left of `area`.
     pub(super) fn draw(&self, app: &App, span: Span, plane: &Plane<'_>, area: Rect, buf: &mut Buffer) {
-        let value = |row, column| plane.get(row, column);
+        self.draw_values(app, span, |row, column| plane.get(row, column), area, buf);
+    }
+
+    fn draw_values(
+        &self,
+        app: &App,
+        span: Span,
+        value: impl Fn(usize, usize) -> Option<f64>,
+        area: Rect,
+        buf: &mut Buffer,
+    ) {
         for down in 0..self.places.0 {
             for across in 0..self.places.1 {
                 let (rows, columns) = self.cell((down, across));
                 let (symbol, style) = if coloured(app) {
                     let middle = rows.start + self.each.0 / 2;
                     let half = |rows: Range<usize>| {
-                        furthest(rows, columns.clone(), value).map(|(_, _, value)| value)
+                        furthest(rows, columns.clone(), &value).map(|(_, _, value)| value)
                     };
                     halves(
                         app,
@@ -80,7 +90,7 @@ impl Raster {
                         half(middle.min(rows.end)..rows.end),
                     )
                 } else {
-                    shade(app, span, furthest(rows, columns, value).map(|(_, _, value)| value))
+                    shade(app, span, furthest(rows, columns, &value).map(|(_, _, value)| value))
                 };
                 put(buf, area, across as u16, down as u16, symbol, style);
             }
@@ -90,6 +100,20 @@ impl Raster {
 
 fn coloured(app: &App) -> bool {
     app.theme.depth() > Depth::Ansi
+}
+
+/// Draws a small matrix at the upper left of `area`, as large as there is room for; in less room the value furthest from
+/// 0 stands for its neighbours.
+pub(super) fn small(
+    app: &App,
+    span: Span,
+    (rows, columns): (usize, usize),
+    value: impl Fn(usize, usize) -> Option<f64>,
+    area: Rect,
+    buf: &mut Buffer,
+) {
+    let room = (usize::from(area.height), usize::from(area.width));
+    Raster::new(app, 0..rows, 0..columns, room).draw_values(app, span, value, area, buf);
 }
 
 /// The value that is furthest from 0, with its row and column. What is no number comes before all, and what is masked
@@ -116,30 +140,44 @@ pub(super) fn furthest(
     best
 }
 
-/// The colour of a value; none of exactly 0, where the ground shows, and of one that is not there.
-fn colour(app: &App, span: Span, value: Option<f64>) -> Option<Color> {
-    let value = value?;
-    let cell = app.theme.cell(value, span);
-    match value {
-        0.0 => None,
-        value if value.is_finite() => cell.style.bg,
-        value if value.is_nan() => Some(Color::Magenta),
-        _ => Some(Color::DarkGray),
-    }
-}
-
+/// Two values in a character, one above the other. Of one below 0 only a quarter of the character has its colour, and a
+/// darker one: so two of them are chequered, whatever their colours are.
 fn halves(app: &App, span: Span, upper: Option<f64>, lower: Option<f64>) -> (&'static str, Style) {
-    match (colour(app, span, upper), colour(app, span, lower)) {
-        (None, None) => (" ", Style::new()),
-        (Some(upper), None) => ("▀", Style::new().fg(upper)),
-        (None, Some(lower)) => ("▄", Style::new().fg(lower)),
-        (Some(upper), Some(lower)) => ("▀", Style::new().fg(upper).bg(lower)),
+    let below = |value: Option<f64>| value.is_some_and(|value| value < 0.0 && value.is_finite());
+    let colour = |value: Option<f64>, marked: bool| app.theme.half(value?, span, marked);
+    match (below(upper), below(lower)) {
+        (false, false) => match (colour(upper, false), colour(lower, false)) {
+            (None, None) => (" ", Style::new()),
+            (Some(upper), None) => ("▀", Style::new().fg(upper)),
+            (None, Some(lower)) => ("▄", Style::new().fg(lower)),
+            (Some(upper), Some(lower)) => ("▀", Style::new().fg(upper).bg(lower)),
+        },
+        (true, false) => ("▘", two(colour(upper, true), colour(lower, false))),
+        (false, true) => ("▖", two(colour(lower, true), colour(upper, false))),
+        (true, true) => ("▚", two(colour(upper, false), colour(lower, true))),
     }
 }
 
-/// A whole character for a value.
+/// The colour of the ink, and of the ground where that has one.
+fn two(ink: Option<Color>, ground: Option<Color>) -> Style {
+    Style { fg: ink, bg: ground, ..Style::new() }
+}
+
+/// One value in a character, and in colour a sign where it is below 0.
 pub(super) fn mark(app: &App, span: Span, value: Option<f64>) -> (&'static str, Style) {
-    if coloured(app) { halves(app, span, value, value) } else { shade(app, span, value) }
+    match value {
+        Some(value) if coloured(app) && value.is_finite() => {
+            let symbol = if value == 0.0 {
+                "·"
+            } else if value < 0.0 && !span.positive {
+                "-"
+            } else {
+                " "
+            };
+            (symbol, app.theme.cell(value, span).style)
+        }
+        value => shade(app, span, value),
+    }
 }
 
 /// A character for a value: one for each quarter of its size, others below 0.
@@ -161,7 +199,8 @@ fn shade(app: &App, span: Span, value: Option<f64>) -> (&'static str, Style) {
 /// What the marks of [`Raster::draw`] mean.
 pub(super) fn marks(app: &App, positive: bool) -> &'static str {
     match (coloured(app), positive) {
-        (true, _) => "nothing: 0 · grey: masked",
+        (true, true) => "nothing: 0 · grey: masked",
+        (true, false) => "▀▄ above 0 · ▘▖▚ chequered: below · nothing: 0 · grey: masked",
         (false, true) => "·: 0 · ░▒▓█: more and more",
         (false, false) => "·: 0 · ░▒▓█: above · -=≡≣: below · ∞: masked",
     }

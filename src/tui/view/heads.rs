@@ -8,6 +8,7 @@ use crate::trace::{Axis, Part, Query, Region, Step};
 use super::super::app::App;
 use super::super::fit::Piece;
 use super::super::plane::Plane;
+use super::super::text;
 use super::halves::{self, Raster};
 use super::kind::{self, View};
 use super::layout::Layout;
@@ -46,7 +47,7 @@ impl View for Heads {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "All heads of the layer at once, each a small heatmap; heads that share a kv head have its number.",
+            "All heads of the layer at once, each a small heatmap; a line runs over those that share a kv head.",
             "A line along the diagonal looks a fixed number of tokens back, a bright first column looks at the start.",
             "Arrows and [ ] choose a head; 1 shows it large.",
         ]
@@ -64,12 +65,14 @@ impl View for Heads {
         let shape = app.shape();
         let (head, down, across) = axes_of(app.place().step).unwrap_or((0, 0, 0));
         let heads = shape[head].max(1);
+        let group = if app.place().step.axes()[head] == Axis::Head { app.selected.group() } else { 1 };
         let lines = Self::rows(app, (head, down, across)).len().div_ceil(2);
         // As large as there is room for, and no larger than the values need.
         let mut best = (1, NARROWEST, LOWEST);
         for columns in 1..=heads.min(usize::from(body.width / NARROWEST).max(1)) {
-            // Every place has a head.
-            if !heads.is_multiple_of(columns) {
+            // Every place has a head, and heads that share a kv head stand side by side or have lines of their own.
+            let whole = columns.is_multiple_of(group) || group.is_multiple_of(columns);
+            if !heads.is_multiple_of(columns) || !whole {
                 continue;
             }
             let rows = heads / columns;
@@ -151,10 +154,7 @@ impl View for Heads {
             if at >= shape[head] {
                 return;
             }
-            let kv = match app.place().step.axes()[head] {
-                Axis::Head if group > 1 => format!(" kv {}", at / group),
-                _ => String::new(),
-            };
+            let shares = app.place().step.axes()[head] == Axis::Head && group > 1;
             let chosen = (row, column) == layout.cursor;
             let style = if chosen { theme.current() } else { theme.strong() };
             let mark = if chosen { "▸" } else { " " };
@@ -162,7 +162,17 @@ impl View for Heads {
                 Rect { x: layout.area.x + x, y: layout.area.y + y, width: layout.cell, height: layout.tall };
             let place = place.intersection(layout.area);
             put(buf, place, 0, 0, &format!("{mark}{at}"), style);
-            put(buf, place, 2 + at.to_string().len() as u16, 0, &kv, theme.dim());
+            let beside = 2 + at.to_string().len() as u16;
+            if shares {
+                // A line runs over the heads that share a kv head, from its number to the last of them.
+                let (first, last) =
+                    (column == 0 || at % group == 0, column + 1 == layout.columns || (at + 1) % group == 0);
+                let name = if first { format!("kv {} ", at / group) } else { String::new() };
+                let end = if last { "╮ " } else { "" };
+                let room = usize::from(layout.cell.saturating_sub(beside))
+                    .saturating_sub(name.len() + text::width(end));
+                put(buf, place, beside, 0, &format!("{name}{}{end}", "─".repeat(room)), theme.dim());
+            }
             let mut index = index.clone();
             index[head] = at;
             let plane = Plane::new(&tensor, &index, (down, Some(across)), &raster.rows, &raster.columns);

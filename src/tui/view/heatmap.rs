@@ -4,15 +4,14 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 
-use crate::trace::frame::Number;
-use crate::trace::{Part, Query, Step};
+use crate::trace::{Query, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;
 use super::super::text;
 use super::super::theme::Depth;
 use super::grid::{self, WRITTEN};
-use super::kind::{self, View};
+use super::kind::View;
 use super::layout::Layout;
 use super::legend;
 use super::paint::put;
@@ -30,7 +29,7 @@ impl View for Heatmap {
         [
             "Every value of the slice is a colour; the line below says what the colours span.",
             "A bright column is an index that matters for every row; a bright row, one that matters by itself.",
-            "▲ and ▼ are values beyond the colours: s chooses another span.",
+            "▲ and ▼ are values beyond the colours: s chooses another span. In decode passes earlier rows stand above.",
         ]
     }
 
@@ -38,18 +37,24 @@ impl View for Heatmap {
         step.axes().len() > 1
     }
 
+    fn spans_grid(&self) -> bool {
+        true
+    }
+
     fn layout(&self, app: &App, body: Rect) -> Layout {
         grid::layout(app, body, grid::coloured)
     }
 
     fn index(&self, app: &App, cell: (usize, usize)) -> Option<Vec<usize>> {
-        Some(grid::index(app, cell))
+        grid::index(app, cell)
+    }
+
+    fn select(&self, app: &mut App, cell: (usize, usize)) {
+        grid::select(app, cell);
     }
 
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
-        let site = app.place().site();
-        let spreads = [Part::whole(site), app.span_part()].map(Query::Spread);
-        [Query::Block(site, kind::seen(app, layout))].into_iter().chain(spreads).collect()
+        grid::questions(app, layout)
     }
 
     fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {
@@ -65,11 +70,8 @@ impl View for Heatmap {
         let (Some(tensor), Some(span)) = (app.tensor(), app.span()) else { return };
         let coloured = app.theme.depth() > Depth::Ansi;
         layout.each_cell(app, |row, column, x, y| {
-            let Some(number) = tensor.get(&grid::index(app, (row, column))) else { return };
-            let value = match number {
-                Number::F32(value) => f64::from(value),
-                Number::I64(id) => id as f64,
-            };
+            let Some(number) = grid::value(app, &tensor, (row, column)) else { return };
+            let value = number.real();
             let cell = app.theme.cell(value, span);
             // Where shades stand for colours, only a wide cell has room for the shade and the number.
             let width = usize::from(layout.cell);

@@ -36,6 +36,10 @@ pub fn list(app: &App, foot: Rect, buf: &mut Buffer) {
         Piece::whole(" to ", dim),
         Piece::figure(high, false, dim),
     ];
+    if let Some(held) = app.cut().held {
+        let of = labels::name(app.place().step.axes()[held]);
+        pieces.push(Piece::whole(format!(" in this {of}"), dim).rank(2));
+    }
     if app.place().step.axes().last() == Some(&Axis::Vocab) {
         pieces.push(Piece::whole(" · ←", app.theme.key()).rank(1));
         pieces.push(Piece::whole(format!(" {}", came_next(app).1), dim).rank(1));
@@ -72,7 +76,8 @@ pub fn ramp(app: &App, foot: Rect, buf: &mut Buffer) {
     }
     pieces.push(Piece::whole(format!(" {more}"), plain));
     pieces.push(Piece::figure(span.high, whole, plain));
-    pieces.push(Piece::whole(format!(" · {}", scale_name(app, span)), theme.dim()).rank(1));
+    let [name, short] = scale_name(app, span).map(|name| format!(" · {name}"));
+    pieces.push(Piece::forms([name, short, String::new()], theme.dim()).rank(1));
     if span.clipped > 0 {
         let mark = if span.positive { "▲" } else { "▲▼" };
         let count = format!("  {mark} {} beyond", span.clipped);
@@ -91,16 +96,23 @@ pub fn ramp(app: &App, foot: Rect, buf: &mut Buffer) {
     put_fit(buf, foot, 0, 0, &pieces);
 }
 
-/// What the colours span, in words.
-fn scale_name(app: &App, span: Span) -> String {
+/// What the colours span, in words and in fewer.
+fn scale_name(app: &App, span: Span) -> [String; 2] {
     let within = app.answers.spread(app.span_part()).map(|spread| spread.beyond_deviations);
-    match (app.scale(), app.cut().held) {
+    let values = match (app.scale(), app.cut().held) {
         (Scale::Slice, Some(held)) => format!("this {}", labels::name(app.place().step.axes()[held])),
-        (Scale::Slice | Scale::Tensor, _) => "all values".to_owned(),
-        (Scale::Deviations, _) if span.clipped > 0 => "±3 std".to_owned(),
-        (Scale::Deviations, _) if within == Some(0) => "all (within 3 std)".to_owned(),
-        (Scale::Deviations, _) => "all values".to_owned(),
-        (Scale::Largest, _) => "to the largest".to_owned(),
+        _ => "all values".to_owned(),
+    };
+    let both = |name: &str| [name.to_owned(), name.to_owned()];
+    match app.scale() {
+        _ if app.shows_earlier().is_some() => ["the rows that are seen".to_owned(), "these rows".to_owned()],
+        Scale::Slice | Scale::Tensor if span.clipped > 0 => {
+            [format!("usual in {values}"), "usual".to_owned()]
+        }
+        Scale::Deviations if span.clipped > 0 => both("±3 std"),
+        Scale::Deviations if within == Some(0) => both("all (within 3 std)"),
+        Scale::Largest => both("to the largest"),
+        Scale::Slice | Scale::Tensor | Scale::Deviations => both(&values),
     }
 }
 
@@ -127,5 +139,14 @@ fn statistics(app: &App, stats: Option<Stats>, foot: Rect, buf: &mut Buffer) {
             pieces.push(Piece::whole(format!(" {name}×{count}"), app.theme.special()));
         }
     }
+    // What is shown may be a part.
+    let of = if app.part().held.is_some() {
+        [" · whole tensor", " · all"]
+    } else {
+        [" · all values", " · all"]
+    };
+    pieces.push(
+        Piece::forms(of.map(str::to_owned).into_iter().chain([String::new()]), app.theme.dim()).rank(1),
+    );
     put_fit(buf, foot, 0, 1, &pieces);
 }

@@ -64,7 +64,7 @@ impl View for List {
     }
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
-        draw(self, app, layout, false, buf);
+        draw(self, app, layout, Rows::Held(app.cut().rows), buf);
     }
 }
 
@@ -134,7 +134,7 @@ impl View for Largest {
     }
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
-        draw(self, app, layout, true, buf);
+        draw(self, app, layout, Rows::Ranked(app.cut().rows), buf);
     }
 }
 
@@ -144,10 +144,20 @@ fn lines(area: Rect, rows: usize, at: usize, footer: u16) -> Layout {
     Layout { area, rows, columns: 1, cursor, cell: area.width, tall: 1, label: 0, header: 1, footer }
 }
 
-/// Draws the rows of `view`; those that are ranked have their rank before them.
-fn draw(view: &dyn View, app: &App, layout: &Layout, ranked: bool, buf: &mut Buffer) {
+/// What goes down: an axis by its index, or by the size of the values on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// This one of the step's axes, in its order.
+    Held(usize),
+    /// This one, the largest first; ranks stand before the indices.
+    Ranked(usize),
+}
+
+/// Draws the rows of `view`.
+pub fn draw(view: &dyn View, app: &App, layout: &Layout, rows: Rows, buf: &mut Buffer) {
     let Some(tensor) = app.tensor() else { return };
-    let down_axis = app.cut().rows;
+    let (Rows::Held(down_axis) | Rows::Ranked(down_axis)) = rows;
+    let ranked = matches!(rows, Rows::Ranked(_));
     let (axis, length) = (app.place().step.axes()[down_axis], app.shape()[down_axis]);
     let folded = length - layout.rows;
     let (theme, area) = (app.theme, layout.area);
@@ -185,7 +195,7 @@ fn draw(view: &dyn View, app: &App, layout: &Layout, ranked: bool, buf: &mut Buf
     let span = app.bars();
     for (down, row) in layout.visible_rows(app).enumerate() {
         let y = down as u16 + 1;
-        let Some(at) = view.index(app, (row, 0)) else { continue };
+        let Some(at) = view.index(app, (row, layout.cursor.1)) else { continue };
         let index = at[down_axis];
         let Some(number) = tensor.get(&at) else { continue };
         let chosen = row == layout.cursor.0;

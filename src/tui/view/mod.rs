@@ -15,15 +15,15 @@
 
 pub mod alike;
 pub mod attribution;
+pub mod bars;
+pub mod cache;
 pub mod derivation;
-mod diagram;
-mod edges;
 pub mod figure;
-pub mod flow;
 pub mod foot;
 pub mod footer;
 pub mod goto;
 pub mod grid;
+mod growing;
 mod halves;
 pub mod heads;
 pub mod heatmap;
@@ -31,21 +31,20 @@ pub mod help;
 pub mod histogram;
 pub mod kind;
 pub mod labels;
+pub mod layers;
 pub mod layout;
 pub mod legend;
 pub mod lens;
 pub mod list;
 pub mod markdown;
-pub mod neurons;
 pub mod notes;
 pub mod numbers;
 pub mod outline;
 pub mod overview;
 pub mod paint;
-pub mod residual;
+pub mod rope;
 pub mod sampler;
 pub mod tensor;
-mod thumbnail;
 pub mod title;
 pub mod tokens;
 pub mod too_small;
@@ -132,7 +131,9 @@ impl Panels {
             0..DERIVATION => 0,
             _ => ((width - outline_width) * 9 / 20).clamp(DERIVATION, beside),
         };
-        let notes_width = match (open, app.compares) {
+        // A derivation takes the room of what is compared, and gives it back; of two that were judged each has its own.
+        let compares = app.compares.is_some() && (!open || app.verdict.is_some());
+        let notes_width = match (open, compares) {
             (true, false) => derivation_width,
             (_, true) => 0,
             (false, false) => notes_width,
@@ -162,7 +163,7 @@ impl Panels {
             Focus::Outline if outline_width == 0 => panels.outline = middle,
             _ => panels.middle = middle,
         }
-        if let Some(middle) = panels.middle.filter(|_| app.compares) {
+        if let Some(middle) = panels.middle.filter(|_| compares) {
             let judged = app.verdict.is_some() && middle.height >= TALL && !open && !app.zoomed;
             let height = if judged { middle.height / 2 } else { middle.height };
             if judged {
@@ -186,12 +187,13 @@ fn halves(middle: Rect) -> (Option<Rect>, Option<Rect>) {
         let right = Rect { x, width: middle.right() - x, ..middle };
         return (Some(Rect { width, ..middle }), Some(right));
     }
-    let height = middle.height / 2;
+    // Both have as many lines, so that they show the same rows.
+    let height = middle.height.saturating_sub(1) / 2;
     let y = middle.y + height + 1;
     if height < TOP - 1 {
         return (Some(middle), None);
     }
-    (Some(Rect { height, ..middle }), Some(Rect { y, height: middle.bottom() - y, ..middle }))
+    (Some(Rect { height, ..middle }), Some(Rect { y, height, ..middle }))
 }
 
 /// The tensor and, below a rule, the derivation; where there is no room for both, the one that has the arrow keys.

@@ -5,13 +5,13 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use crate::trace::frame::Number;
-use crate::trace::{Part, Query, Step};
+use crate::trace::{Query, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;
 use super::super::text;
 use super::grid;
-use super::kind::{self, View};
+use super::kind::View;
 use super::layout::Layout;
 use super::paint::put;
 
@@ -36,17 +36,24 @@ impl View for Numbers {
         step.axes().len() > 1
     }
 
+    fn spans_grid(&self) -> bool {
+        true
+    }
+
     fn layout(&self, app: &App, body: Rect) -> Layout {
         grid::layout(app, body, grid::written)
     }
 
     fn index(&self, app: &App, cell: (usize, usize)) -> Option<Vec<usize>> {
-        Some(grid::index(app, cell))
+        grid::index(app, cell)
+    }
+
+    fn select(&self, app: &mut App, cell: (usize, usize)) {
+        grid::select(app, cell);
     }
 
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
-        let site = app.place().site();
-        vec![Query::Block(site, kind::seen(app, layout)), Query::Spread(Part::whole(site))]
+        grid::questions(app, layout)
     }
 
     fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {
@@ -61,7 +68,7 @@ impl View for Numbers {
         grid::draw_labels(app, layout, buf);
         let Some(tensor) = app.tensor() else { return };
         layout.each_cell(app, |row, column, x, y| {
-            let Some(number) = tensor.get(&grid::index(app, (row, column))) else { return };
+            let Some(number) = grid::value(app, &tensor, (row, column)) else { return };
             let style = if (row, column) == layout.cursor {
                 app.theme.current()
             } else if matches!(number, Number::F32(value) if !value.is_finite()) {
@@ -70,7 +77,7 @@ impl View for Numbers {
                 Style::new()
             };
             let width = usize::from(layout.cell) - 1;
-            put(buf, layout.area, x, y, &text::right(&text::number(number), width), style);
+            put(buf, layout.area, x, y, &text::right(&text::full_in(number, width), width), style);
         });
     }
 }

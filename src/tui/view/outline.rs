@@ -99,10 +99,10 @@ impl Widget for OutlinePanel<'_> {
                 }
             };
             let current = *entry == Entry::Step(here);
+            // A shape is shown whole, with a space before it, or not at all.
             let room = width.saturating_sub(text::width(&name) + 1);
-            // A shape is shown whole or not at all.
             let detail =
-                if text::width(&detail) <= room { text::right(&detail, room) + " " } else { String::new() };
+                if text::width(&detail) < room { text::right(&detail, room) + " " } else { String::new() };
             let line = text::left(&name, width.saturating_sub(text::width(&detail)));
             let y = y as u16;
             let x = put(buf, area, 0, y, &line, if current { theme.current() } else { style });

@@ -48,15 +48,15 @@ impl Widget for TensorPanel<'_> {
         let app = self.0;
         let Regions { head, body, mut foot } = Regions::new(area);
         // Legend and statistics stand right below the values where these leave room.
-        let layout = app.view().layout(app, body);
+        let mut layout = app.view().layout(app, body);
+        if app.beyond && app.view().spans_grid() {
+            // The cell that it is compared at is none of these.
+            layout.cursor = (usize::MAX, usize::MAX);
+        }
         let used = u16::try_from(layout.lines(app)).unwrap_or(u16::MAX);
         foot.y = foot.y.min(body.y.saturating_add(used).saturating_add(1));
         heading(app, head, &layout, buf);
         match app.shown() {
-            _ if app.view().stands_alone() => {
-                app.view().render(app, &layout, buf);
-                app.view().foot(app, foot, buf);
-            }
             Shown::Failed(reason) => {
                 put(buf, body, 0, 1, "There are no values to show:", app.theme.error());
                 for (y, line) in text::wrap(&reason, body.width.into()).iter().enumerate() {

@@ -5,9 +5,9 @@ use ratatui::layout::Rect;
 use ratatui::widgets::Widget;
 
 use crate::error::printable;
+use crate::trace::Status;
 use crate::trace::frame::Number;
 use crate::trace::manifest::Drawing;
-use crate::trace::{Run, Status};
 
 use super::super::app::{App, Focus};
 use super::super::fit::{Piece, fit};
@@ -110,11 +110,8 @@ impl Widget for Rules<'_> {
         let Self { app, panels } = self;
         let theme = app.theme;
         put(buf, area, 0, 0, &"─".repeat(area.width.into()), theme.dim());
-        let beside = app.compared().map_or_else(String::new, |(run, sequence, difference)| {
-            let own = || {
-                if run == Run::ITSELF { format!("s{sequence}") } else { format!("{run}: s{sequence}") }
-            };
-            let which = verdict::letter(app, run).map_or_else(own, str::to_owned);
+        let beside = app.compared().map_or_else(String::new, |(run, name, difference)| {
+            let which = verdict::letter(app, run).map_or(name, str::to_owned);
             let less = match &*which {
                 "A" => "B − A",
                 "B" => "A − B",

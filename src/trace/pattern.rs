@@ -1,0 +1,147 @@
+//! How the heads of a layer divide their attention: how much of it goes one token back, to the first token and to the
+//! token itself, and a small picture of all of it.
+
+use std::ops::Range;
+
+use super::frame::{Frame, FrameData};
+use super::probe::{Probe, Values};
+use super::site::Site;
+use super::sizes::{PassDims, Sizes};
+
+/// The rows and columns of a picture, at the most.
+pub const SIDE: usize = 16;
+
+/// What a head attends to, over the queries of a pass that see a key before their own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pattern {
+    /// How many such queries there are. Where there is none the three means are 0.
+    pub queries: usize,
+    /// The mean of softmax[h, t, p − 1], where p is the query's own position.
+    pub back: f64,
+    /// The mean of softmax[h, t, 0].
+    pub first: f64,
+    /// The mean of softmax[h, t, p].
+    pub itself: f64,
+    /// The head's matrix made small: each place has the largest weight of those that it stands for, row-major.
+    pub picture: Vec<f32>,
+    /// How many rows and columns the picture has.
+    pub places: (usize, usize),
+}
+
+/// A probe that measures the heads of a layer's softmax, and keeps none of it.
+#[derive(Debug)]
+pub struct Measuring {
+    site: Site,
+    dims: PassDims,
+    heads: Vec<Pattern>,
+}
+
+impl Measuring {
+    /// For the softmax of `site`, in pass `dims` of a model of `sizes`.
+    pub fn new(site: Site, sizes: &Sizes, dims: PassDims) -> Self {
+        let places = (dims.tokens.min(SIDE), dims.keys().min(SIDE));
+        let picture = vec![0.0; places.0 * places.1];
+        let none = Pattern { queries: 0, back: 0.0, first: 0.0, itself: 0.0, picture, places };
+        Self { site, dims, heads: vec![none; sizes.heads] }
+    }
+
+    /// The patterns of a layer whose softmax is there whole.
+    pub fn of_frame(frame: &Frame, sizes: &Sizes, dims: PassDims) -> Vec<Pattern> {
+        let mut measuring = Self::new(frame.site, sizes, dims);
+        if let FrameData::F32(array) = &frame.data
+            && let Some(values) = array.as_slice()
+        {
+            measuring.record(frame.site, 0..sizes.heads * dims.tokens, Values::F32(values));
+        }
+        measuring.patterns()
+    }
+
+    /// What was measured.
+    pub fn patterns(mut self) -> Vec<Pattern> {
+        for head in &mut self.heads {
+            let count = head.queries.max(1) as f64;
+            head.back /= count;
+            head.first /= count;
+            head.itself /= count;
+        }
+        self.heads
+    }
+}
+
+impl Probe for Measuring {
+    const ENABLED: bool = true;
+
+    fn wants(&self, site: Site) -> bool {
+        site == self.site
+    }
+
+    fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) {
+        let (Values::F32(values), true) = (values, site == self.site) else { return };
+        let (tokens, keys) = (self.dims.tokens, self.dims.keys());
+        for (row, values) in rows.zip(values.chunks_exact(keys.max(1))) {
+            let (token, position) = (row % tokens.max(1), self.dims.start + row % tokens.max(1));
+            let Some(head) = self.heads.get_mut(row / tokens.max(1)) else { return };
+            let weight = |key: usize| values.get(key).map_or(0.0, |&weight| f64::from(weight));
+            if let Some(before) = position.checked_sub(1) {
+                head.queries += 1;
+                head.back += weight(before);
+                head.first += weight(0);
+                head.itself += weight(position);
+            }
+            let (down, across) = head.places;
+            let line = token * down / tokens;
+            for (key, &value) in values.iter().enumerate() {
+                let place = &mut head.picture[line * across + key * across / keys];
+                *place = place.max(value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ndarray::{ArrayD, IxDyn};
+
+    use super::super::card::ModelCard;
+    use super::super::stage::Stage;
+    use super::*;
+
+    /// Two heads over `tokens` tokens: one looks one token back, the other at the first.
+    fn frame(tokens: usize) -> (Frame, Sizes, PassDims) {
+        let sizes = ModelCard::small(|config| config.heads = 2).sizes();
+        let dims = PassDims { pass: 0, start: 0, tokens };
+        let array = ArrayD::from_shape_fn(IxDyn(&[2, tokens, tokens]), |at| {
+            let looked_at = if at[0] == 0 { at[1].saturating_sub(1) } else { 0 };
+            f32::from(u8::from(at[2] == looked_at))
+        });
+        let site = Site::layer(0, 0, Stage::Softmax);
+        (Frame { site, axes: Stage::Softmax.axes(), data: FrameData::F32(array) }, sizes, dims)
+    }
+
+    #[test]
+    fn a_head_that_looks_one_token_back_is_told_from_one_that_looks_at_the_first() {
+        let (frame, sizes, dims) = frame(6);
+        let heads = Measuring::of_frame(&frame, &sizes, dims);
+        let means = |head: &Pattern| (head.queries, head.back, head.first, head.itself);
+        // Of the second query the first token is also the one before.
+        assert_eq!(means(&heads[0]), (5, 1.0, 0.2, 0.0));
+        assert_eq!(means(&heads[1]), (5, 0.2, 1.0, 0.0));
+        assert_eq!(heads[0].places, (6, 6));
+        assert_eq!(heads[0].picture[3 * 6..4 * 6], [0.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn a_picture_made_small_keeps_every_extreme_and_rows_may_come_in_parts() {
+        let (frame, sizes, dims) = frame(50);
+        let whole = Measuring::of_frame(&frame, &sizes, dims);
+        assert_eq!(whole[0].places, (SIDE, SIDE));
+        let diagonal = (0..SIDE).map(|at| whole[0].picture[at * SIDE + at]);
+        assert!(diagonal.clone().all(|weight| weight == 1.0), "{:?}", diagonal.collect::<Vec<_>>());
+        let mut parts = Measuring::new(frame.site, &sizes, dims);
+        let FrameData::F32(array) = &frame.data else { panic!("it is float32") };
+        for (number, rows) in array.as_slice().unwrap().chunks(7 * 50).enumerate() {
+            parts.record(frame.site, number * 7..number * 7 + rows.len() / 50, Values::F32(rows));
+        }
+        assert_eq!(parts.patterns(), whole);
+    }
+}

@@ -1,0 +1,260 @@
+//! The KV cache: which pass wrote which row, and how many bytes all of it takes.
+
+use std::ops::Range;
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+
+use crate::trace::frame::Number;
+use crate::trace::{Axis, Part, Query, Region, Stage, Step};
+
+use super::super::app::App;
+use super::super::fit::Piece;
+use super::super::text;
+use super::grid;
+use super::halves;
+use super::kind::{self, View};
+use super::labels;
+use super::layout::Layout;
+use super::legend;
+use super::paint::{put, put_fit};
+
+/// The lines above the rows: what the bytes are, and the headings.
+const ABOVE: u16 = 7;
+/// The columns of a pass's number with its mark, and of a count of bytes.
+const PASS: usize = 6;
+const BYTES: usize = 11;
+/// The values of a kv head have these columns at the least; in less room those of one head alone are shown.
+const VALUES: usize = 8;
+/// Token texts have these columns at the most.
+const TEXT: usize = 14;
+/// How many of the tokens to come are told with their bytes.
+const TO_COME: usize = 6;
+
+/// Rows by pass, and bytes.
+#[derive(Debug)]
+pub struct Cache;
+
+/// What the cache takes. A token adds a key and a value for each kv head of each layer.
+struct Bytes {
+    /// Of one number.
+    number: usize,
+    /// Of a token in one layer, and in all.
+    layer: usize,
+    token: usize,
+    /// Of a token in all layers, if each query head had a kv head of its own.
+    without_sharing: usize,
+}
+
+impl Bytes {
+    fn new(app: &App) -> Self {
+        let (sizes, number) = (app.outline().card.sizes(), app.outline().cache.dtype.bytes());
+        let layer = 2 * sizes.kv_heads * sizes.head_dim * number;
+        let token = sizes.layers * layer;
+        Self {
+            number,
+            layer,
+            token,
+            without_sharing: 2 * sizes.layers * sizes.heads * sizes.head_dim * number,
+        }
+    }
+}
+
+/// The pass that wrote the row of a key.
+fn pass_of(app: &App, key: usize) -> usize {
+    let after = app.outline().passes.partition_point(|pass| pass.dims.start <= key);
+    after.saturating_sub(1)
+}
+
+/// The kv heads whose values are drawn, and the columns that each has, in so many columns.
+fn strips(app: &App, room: usize) -> (Range<usize>, usize) {
+    let sizes = app.outline().card.sizes();
+    let each = room / sizes.kv_heads.max(1);
+    if each > VALUES {
+        return (0..sizes.kv_heads, (each - 1).min(sizes.head_dim));
+    }
+    let held = app.selected.get(Axis::KvHead, sizes.kv_heads);
+    (held..held + 1, room.min(sizes.head_dim))
+}
+
+/// Where the columns begin: the pass, the bytes so far, the values.
+fn columns(app: &App, layout: &Layout) -> (usize, usize, usize) {
+    let digits = labels::digits(layout.rows).max(3);
+    let text = labels::text_width(app, Axis::Key, layout.rows, TEXT);
+    let pass = digits + text + 2;
+    (pass, pass + PASS, pass + PASS + BYTES + 1)
+}
+
+impl View for Cache {
+    fn name(&self) -> &'static str {
+        "cache"
+    }
+
+    fn hint(&self) -> [&'static str; 3] {
+        [
+            "The rows of the cache: + marks what this pass wrote, the bytes are those of all layers up to that row.",
+            "Each token adds the same number of bytes, of which heads that share a kv head save their part.",
+            "t runs the next token: one row more. Nothing that stands there already changes.",
+        ]
+    }
+
+    fn fits(&self, step: Step) -> bool {
+        [Stage::CacheK, Stage::CacheV].map(Step::Stage).contains(&step)
+    }
+
+    fn layout(&self, app: &App, body: Rect) -> Layout {
+        let (rows, cursor) = (app.shape()[0], (app.index()[0], 0));
+        let header = ABOVE.min(body.height / 2).max(1);
+        Layout {
+            area: body,
+            rows,
+            columns: 1,
+            cursor,
+            cell: body.width,
+            tall: 1,
+            label: 0,
+            header,
+            footer: 0,
+        }
+    }
+
+    fn index(&self, app: &App, (key, _): (usize, usize)) -> Option<Vec<usize>> {
+        let mut index = app.index();
+        *index.first_mut()? = key;
+        Some(index)
+    }
+
+    fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
+        let (site, shape, index) = (app.place().site(), app.shape(), app.index());
+        let seen = layout.visible_rows(app);
+        // Before it has settled, the cursor may be elsewhere.
+        let keys = if seen.contains(&index[0]) { seen } else { index[0]..index[0] + 1 };
+        let room = usize::from(layout.area.width).saturating_sub(columns(app, layout).2);
+        let region = Region(vec![keys, strips(app, room).0, 0..shape[2]]);
+        let spreads = [Part::whole(site), app.span_part()].map(Query::Spread);
+        [Query::Block(site, kind::in_stage(app, region))].into_iter().chain(spreads).collect()
+    }
+
+    fn spans_all(&self) -> bool {
+        true
+    }
+
+    fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {
+        vec![grid::range(app, "↓", Axis::Key, &layout.visible_rows(app), layout.rows)]
+    }
+
+    fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
+        legend::ramp(app, foot, buf);
+    }
+
+    fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
+        let (theme, area) = (app.theme, layout.area);
+        let above = Rect { height: layout.header - 1, ..area };
+        for (y, pieces) in account(app).iter().enumerate() {
+            put_fit(buf, above, 0, y as u16, pieces);
+        }
+        let (bytes, start) = (Bytes::new(app), app.dims().start);
+        let (pass_at, bytes_at, values_at) = columns(app, layout);
+        let (heads, wide) = strips(app, usize::from(area.width).saturating_sub(values_at));
+        let (digits, heading) = (labels::digits(layout.rows).max(3), layout.header - 1);
+        put(buf, area, 0, heading, &text::right("key", digits), theme.dim());
+        put(buf, area, digits as u16 + 1, heading, "text", theme.dim());
+        put(buf, area, pass_at as u16, heading, "pass", theme.dim());
+        put(buf, area, bytes_at as u16, heading, &text::right("bytes", BYTES), theme.dim());
+        for (at, head) in heads.clone().enumerate() {
+            let style = if head == app.index()[1] { theme.strong() } else { theme.dim() };
+            let x = values_at + at * (wide + 1);
+            let room = Rect { width: area.width.min((x + wide) as u16), ..area };
+            put(buf, room, x as u16, heading, &format!("kv {head}"), style);
+        }
+        let (Some(tensor), span) = (app.tensor(), app.span()) else { return };
+        for (down, key) in layout.visible_rows(app).enumerate() {
+            let y = layout.header + down as u16;
+            let (chosen, new) = (key == layout.cursor.0, key >= start);
+            let pick = |style: Style| if chosen { theme.current() } else { style };
+            put(buf, area, 0, y, &format!("{key:>digits$}"), pick(theme.index()));
+            let token = labels::text_of(app, Axis::Key, key).unwrap_or_default();
+            let token = text::cut(&token, pass_at.saturating_sub(digits + 2));
+            put(buf, area, digits as u16 + 1, y, &token, pick(theme.token()));
+            let mark = if new { "+" } else { "" };
+            let style = if new { theme.strong() } else { theme.dim() };
+            put(buf, area, pass_at as u16, y, &format!("p{}{mark}", pass_of(app, key)), style);
+            let so_far = ((key + 1) * bytes.token).to_string();
+            put(buf, area, bytes_at as u16, y, &text::right(&so_far, BYTES), Style::new());
+            let Some(span) = span else { continue };
+            for (at, head) in heads.clone().enumerate() {
+                for place in 0..wide {
+                    let part = |place: usize| place * tensor.shape()[2] / wide;
+                    let value =
+                        |row: usize, column: usize| tensor.get(&[row, head, column]).map(Number::real);
+                    let furthest = halves::furthest(key..key + 1, part(place)..part(place + 1), value);
+                    let (mark, style) = halves::mark(app, span, furthest.map(|(_, _, value)| value));
+                    let x = values_at + at * (wide + 1) + place;
+                    put(buf, area, x as u16, y, mark, style);
+                }
+            }
+        }
+    }
+}
+
+/// What the bytes are, line by line, the most telling first.
+fn account(app: &App) -> Vec<Vec<Piece>> {
+    let (theme, sizes, dims) = (app.theme, app.outline().card.sizes(), app.dims());
+    let (dim, strong) = (theme.dim(), theme.strong());
+    let Bytes { number, layer, token, without_sharing } = Bytes::new(app);
+    let (now, dtype) = (dims.keys(), app.outline().cache.dtype.name());
+    let [layers, kv, wide] = [sizes.layers, sizes.kv_heads, sizes.head_dim];
+    let long =
+        format!(" = 2 (key, value) · {layers} layers · {kv} kv heads · {wide} numbers · {number} ({dtype})");
+    let short = format!(" = 2 · {layers} layers · {kv} kv · {wide} · {number}");
+    let to_come = (now + 1..=now + TO_COME).map(|count| format!("{count} tokens {}", count * token));
+    let growth: Vec<Piece> = (0_u8..)
+        .zip(to_come)
+        .map(|(at, told)| {
+            Piece::whole(format!("{told}{}", if usize::from(at) + 1 < TO_COME { ", " } else { ", …" }), dim)
+                .rank(at)
+        })
+        .collect();
+    let room = app.outline().cache.capacity;
+    let of = room.unwrap_or(app.outline().card.config.context);
+    let left = of.saturating_sub(now);
+    let named = if room.is_some() { "room for" } else { "the model's context:" };
+    let room = [
+        format!("{named} {of} tokens, {} bytes: {left} tokens, {} bytes left", of * token, left * token),
+        format!("{named} {of} tokens: {left} tokens, {} bytes left", left * token),
+        format!("{of} tokens: {left} left, {} bytes", left * token),
+    ];
+    let shared = match sizes.heads / sizes.kv_heads.max(1) {
+        0 | 1 => vec!["each head has a kv head of its own: nothing is saved".to_owned()],
+        group => vec![
+            format!(
+                "{group} heads share a kv head: else a token took {without_sharing} bytes, {group} times as much"
+            ),
+            format!("{group} heads share a kv head: else {without_sharing} a token"),
+        ],
+    };
+    let (all, added) = (now * token, dims.tokens * token);
+    let added = [
+        format!("; this pass added {} · {token} = {added}", dims.tokens),
+        format!("; this pass: +{added}"),
+        String::new(),
+    ];
+    vec![
+        vec![
+            Piece::whole(format!("{token} bytes a token"), strong),
+            Piece::forms([long, short, String::new()], dim).rank(1),
+        ],
+        vec![
+            Piece::whole(format!("{now} tokens · {token} = {all} bytes"), strong),
+            Piece::forms(added, dim).rank(1),
+        ],
+        [vec![Piece::whole("then ", dim)], growth].concat(),
+        vec![Piece::forms(room, Style::new())],
+        vec![
+            Piece::whole(format!("one layer: {layer} bytes a token, {} now", now * layer), dim),
+            Piece::whole(format!("; all {layers}: {all}"), dim).rank(1),
+        ],
+        vec![Piece::forms(shared, dim)],
+    ]
+}

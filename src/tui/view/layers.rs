@@ -1,0 +1,237 @@
+//! All heads of all layers at once, each with how much it looks one token back: the map from which one goes to a head.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Modifier, Style};
+
+use crate::trace::{Address, Axis, Pattern, Query, Region, Site, Stage, Step};
+
+use super::super::app::App;
+use super::super::fit::Piece;
+use super::super::place::Place;
+use super::super::theme::{Depth, Span};
+use super::foot;
+use super::halves;
+use super::kind::{self, View};
+use super::layout::Layout;
+use super::paint::{put, put_fit};
+
+/// The columns and lines of a cell, the space between two included.
+const NARROWEST: u16 = 5;
+const WIDEST: u16 = 18;
+const HIGHEST: u16 = 10;
+/// A picture has these lines at the least; where there is no room for them there are the numbers alone.
+const PICTURE: u16 = 2;
+/// The columns before the cells.
+const LABEL: u16 = 9;
+/// The lines below the cells: what the heads do that do it most, and by which formula.
+const BELOW: u16 = 6;
+/// How many heads are named there for each kind.
+const NAMED: usize = 6;
+
+/// Weights are shares of 1.
+const SHARES: Span = Span { positive: true, high: 1.0, clipped: 0 };
+
+/// What is measured of each head: what it is called, its formula, and its value.
+type Measure = (&'static str, &'static str, fn(&Pattern) -> f64);
+const MEASURES: [Measure; 3] = [
+    ("one token back", "the mean of softmax[h, t, p − 1]", |head| head.back),
+    ("the first token", "of softmax[h, t, 0]", |head| head.first),
+    ("the token itself", "of softmax[h, t, p]", |head| head.itself),
+];
+
+/// The heads of every layer.
+#[derive(Debug)]
+pub struct Layers;
+
+impl Layers {
+    /// The softmax of a layer of this pass.
+    fn site(app: &App, layer: usize) -> Site {
+        Place { layer: Some(layer), step: Step::Stage(Stage::Softmax), ..app.place() }.site()
+    }
+
+    fn pattern(app: &App, layer: usize, head: usize) -> Option<&Pattern> {
+        app.answers.patterns(Self::site(app, layer))?.ok()?.get(head)
+    }
+}
+
+impl View for Layers {
+    fn name(&self) -> &'static str {
+        "layers"
+    }
+
+    fn hint(&self) -> [&'static str; 3] {
+        [
+            "All heads of all layers: how much of its attention each gives to the token before, on average.",
+            "A head near 1 looks one token back, whatever the text; below are also those that look at the first token.",
+            "Arrows choose a head, Enter shows it large.",
+        ]
+    }
+
+    fn fits(&self, step: Step) -> bool {
+        [Stage::Qk, Stage::Scores, Stage::MaskedScores, Stage::Softmax].map(Step::Stage).contains(&step)
+    }
+
+    fn layout(&self, app: &App, body: Rect) -> Layout {
+        let sizes = app.outline().card.sizes();
+        let (rows, columns) = (sizes.layers.max(1), sizes.heads.max(1));
+        let room = body.width.saturating_sub(LABEL) / u16::try_from(columns).unwrap_or(u16::MAX);
+        let footer = BELOW.min(body.height / 2);
+        let lines = body.height.saturating_sub(2 + footer) / u16::try_from(rows).unwrap_or(u16::MAX);
+        let tall = if lines < PICTURE + 1 { 1 } else { lines.min(HIGHEST) };
+        let head = app.selected.get(Axis::Head, columns);
+        let cursor = (app.place().layer.unwrap_or(0), head);
+        let cell = room.clamp(NARROWEST, WIDEST);
+        Layout { area: body, rows, columns, cursor, cell, tall, label: LABEL, header: 2, footer }
+    }
+
+    fn index(&self, app: &App, (layer, head): (usize, usize)) -> Option<Vec<usize>> {
+        let mut index = app.index();
+        *index.first_mut()? = head;
+        (app.place().layer == Some(layer)).then_some(index)
+    }
+
+    fn shows_numbers(&self) -> bool {
+        false
+    }
+
+    fn select(&self, app: &mut App, (layer, head): (usize, usize)) {
+        app.go(Place { layer: Some(layer), ..app.place() });
+        app.selected.set(Axis::Head, head);
+    }
+
+    fn jump(&self, app: &App) -> Option<Address> {
+        Some(Address::of(app.place().site(), app.place().step, &app.index()))
+    }
+
+    fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
+        let here = Region(app.index().iter().map(|&index| index..index + 1).collect());
+        let block = Query::Block(app.place().site(), kind::in_stage(app, here));
+        // What is on the screen comes first; the list below is about all of them.
+        let seen = layout.visible_rows(app);
+        let others = (0..layout.rows).filter(|layer| !seen.contains(layer));
+        let layers = seen.clone().chain(others);
+        [block].into_iter().chain(layers.map(|layer| Query::Patterns(Self::site(app, layer)))).collect()
+    }
+
+    fn caption(&self, app: &App, _: &Layout) -> Vec<Piece> {
+        let dim = app.theme.dim();
+        vec![
+            Piece::whole("all heads", dim),
+            Piece::whole(" of all layers: how much each looks one token back", dim).rank(1),
+        ]
+    }
+
+    fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
+        let theme = app.theme;
+        let mut pieces = vec![Piece::whole("0 ", Style::new())];
+        for share in [0.0, 0.2, 0.4, 0.7, 1.0] {
+            let cell = theme.cell(share, SHARES);
+            pieces.push(Piece::whole(cell.fill, cell.style));
+        }
+        pieces.push(Piece::whole(" 1", Style::new()));
+        pieces.push(Piece::whole(" · the weight of the token before, on average", theme.dim()).rank(1));
+        put_fit(buf, foot, 0, 0, &pieces);
+        put(buf, foot, 0, 1, "Enter shows the head large", theme.dim());
+    }
+
+    fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {
+        self.legend(app, foot, buf);
+        foot::cursor(app, foot, buf);
+    }
+
+    fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
+        let (theme, area) = (app.theme, layout.area);
+        let group = app.selected.group();
+        for (right, head) in layout.visible_columns(app).enumerate() {
+            let x = layout.label + right as u16 * layout.cell;
+            let style = if head == layout.cursor.1 { theme.current() } else { theme.index() };
+            put(buf, area, x, 1, &format!("h{head}"), style);
+            // The first of the heads that share a kv head, or the first that is seen, has its number.
+            if group > 1 && (right == 0 || head.is_multiple_of(group)) {
+                let rest = group - head % group;
+                let room = Rect { width: (layout.cell * rest as u16).saturating_sub(1) + x, ..area };
+                put(buf, room.intersection(area), x, 0, &format!("kv {}", head / group), theme.dim());
+            }
+        }
+        for (down, layer) in layout.visible_rows(app).enumerate() {
+            let style = if layer == layout.cursor.0 { theme.current() } else { theme.index() };
+            put(buf, area, 0, layout.header + down as u16 * layout.tall, &format!("layer {layer}"), style);
+        }
+        layout.each_cell(app, |layer, head, x, y| {
+            let chosen = (layer, head) == layout.cursor;
+            let Some(pattern) = Self::pattern(app, layer, head) else {
+                let mark = match app.answers.patterns(Self::site(app, layer)) {
+                    Some(Err(_)) => "?",
+                    _ => "…",
+                };
+                put(buf, area, x, y, mark, theme.dim());
+                return;
+            };
+            let mut style = match theme.depth() > Depth::Ansi {
+                true => theme.cell(pattern.back, SHARES).style,
+                false => Style::new(),
+            };
+            if chosen {
+                style = style.add_modifier(Modifier::REVERSED | Modifier::BOLD);
+            }
+            let told = if pattern.queries > 0 { format!("{:.2}", pattern.back) } else { "–".to_owned() };
+            put(buf, area, x, y, &told, style);
+            let room = (usize::from(layout.tall).saturating_sub(2), usize::from(layout.cell) - 1);
+            if layout.tall > PICTURE {
+                let (lines, columns) = (room.0.max(1), room.1);
+                let at =
+                    Rect { x: area.x + x, y: area.y + y + 1, width: columns as u16, height: lines as u16 };
+                let value = |row: usize, column: usize| {
+                    pattern.picture.get(row * pattern.places.1 + column).map(|&weight| f64::from(weight))
+                };
+                halves::small(app, SHARES, pattern.places, value, at.intersection(area), buf);
+            }
+        });
+        self.below(app, layout, buf);
+    }
+}
+
+impl Layers {
+    /// Which heads do most of each kind, and what was measured.
+    fn below(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
+        let theme = app.theme;
+        let y = layout.header + layout.visible_rows(app).len() as u16 * layout.tall + 1;
+        let bottom = y - 1 + layout.footer;
+        let area = Rect { height: layout.area.height.min(bottom), ..layout.area };
+        let mut heads: Vec<((usize, usize), &Pattern)> = Vec::new();
+        for layer in 0..layout.rows {
+            match app.answers.patterns(Self::site(app, layer)) {
+                Some(Ok(patterns)) => {
+                    heads.extend(patterns.iter().enumerate().map(|(head, it)| ((layer, head), it)));
+                }
+                Some(Err(reason)) => {
+                    put(buf, area, 0, y, &format!("this cannot be told: {reason}"), theme.error());
+                    return;
+                }
+                None => {}
+            }
+        }
+        let queries = heads.first().map_or(0, |(_, head)| head.queries);
+        if queries == 0 {
+            put(buf, area, 0, y, "no query of this pass sees a token before its own", theme.dim());
+            return;
+        }
+        for (down, (name, _, value)) in (y..).zip(MEASURES) {
+            heads.sort_by(|a, b| value(b.1).total_cmp(&value(a.1)).then(a.0.cmp(&b.0)));
+            let mut pieces = vec![Piece::whole(format!("{name:<17}"), theme.dim())];
+            for (rank, ((layer, head), it)) in heads.iter().take(NAMED).enumerate() {
+                let style = if rank == 0 { theme.strong() } else { Style::new() };
+                let told = format!("L{layer} h{head} {:.2}  ", value(it));
+                pieces.push(Piece::whole(told, style).rank(rank as u8));
+            }
+            put_fit(buf, area, 0, down, &pieces);
+        }
+        let [back, first, itself] = MEASURES.map(|(_, formula, _)| formula);
+        let said = [
+            format!("{back}, {first}, {itself} over the {queries} queries t whose position p is not 0"),
+            format!("{back} over the {queries} queries at p > 0"),
+        ];
+        put_fit(buf, area, 0, y + 3, &[Piece::forms(said, theme.dim())]);
+    }
+}

@@ -1,0 +1,368 @@
+//! What is seen of attention: where a tensor opens, the map of all heads, the rows of earlier passes, the cache and RoPE.
+
+use crossterm::event::KeyCode;
+use llama_trace::trace::{Axis, Step};
+use llama_trace::tui::app::App;
+use llama_trace::tui::theme::Depth;
+
+use crate::desk::Desk;
+use crate::numbers::{is, read_text, real};
+use crate::stage::Stage;
+
+/// The value under the cursor.
+fn value(app: &App) -> f64 {
+    real(app.tensor().unwrap().get(&app.index()).unwrap())
+}
+
+/// The matrix of the head that is held.
+fn matrix(app: &App) -> Vec<Vec<f64>> {
+    let (tensor, index, shape) = (app.tensor().unwrap(), app.index(), app.shape());
+    let row = |t: usize| (0..shape[2]).map(|k| real(tensor.get(&[index[0], t, k]).unwrap())).collect();
+    (0..shape[1]).map(row).collect()
+}
+
+/// Chooses the view of this name by its number.
+fn choose(stage: &mut Stage, name: &str) {
+    for number in '1'..='9' {
+        stage.keys(&number.to_string());
+        if stage.app.view().name() == name {
+            return;
+        }
+    }
+    panic!("{} has no view {name}", stage.name());
+}
+
+/// The numbers in the body of the tensor's panel, line by line.
+fn body(stage: &Stage) -> Vec<String> {
+    let area = stage.app.layout().unwrap().area;
+    let buffer = stage.buffer();
+    let line =
+        |y: u16| (area.x..area.right()).map(|x| buffer[(x, y)].symbol().to_owned()).collect::<String>();
+    (area.y..area.bottom()).map(line).collect()
+}
+
+#[test]
+fn attention_opens_at_the_last_querys_largest_key_and_the_cell_stays_when_head_layer_or_stage_changes() {
+    let mut stage = Stage::at("softmax");
+    let [head, query, key] = stage.app.index()[..] else { panic!("three axes") };
+    let row = &matrix(&stage.app)[query];
+    assert_eq!((head, query), (2, 11), "the last query");
+    let largest = row.iter().copied().fold(0.0, f64::max);
+    assert_eq!(row[key], largest, "{row:?}");
+    assert_ne!(key, 0, "the first key would be no news");
+    for keys in ["]", "N", "[", "P", "p", "n"] {
+        stage.keys(keys);
+        assert_eq!(stage.app.index()[1..], [query, key], "after {keys}");
+    }
+    // Who has chosen a key keeps it.
+    let mut stage = Stage::at("cache_k");
+    stage.keys("jj/softmax").key(KeyCode::Enter);
+    assert_eq!(stage.app.index()[2], 2);
+    let mut stage = Stage::at("xq");
+    stage.keys("/softmax[k=0]").key(KeyCode::Enter);
+    assert_eq!(stage.app.index()[2], 0);
+    // Of a query that was chosen before, its own largest key.
+    let mut stage = Stage::at("xq");
+    stage.keys("kkk/softmax").key(KeyCode::Enter);
+    let row = &matrix(&stage.app)[8];
+    assert_eq!(stage.app.index()[1], 8);
+    assert_eq!(row[stage.app.index()[2]], row.iter().copied().fold(0.0, f64::max));
+}
+
+#[test]
+fn where_attention_opens_the_diagonal_is_seen_beside_the_cursor() {
+    let mut stage = Stage::sized("softmax", (60, 16), Depth::True);
+    let layout = stage.app.layout().unwrap();
+    if layout.visible_columns(&stage.app).len() < layout.columns {
+        assert!(layout.visible_columns(&stage.app).contains(&11), "{}", stage.screen());
+    }
+    stage.keys("2");
+    let layout = stage.app.layout().unwrap();
+    assert!(layout.visible_columns(&stage.app).contains(&stage.app.index()[2]));
+}
+
+#[test]
+fn the_map_of_heads_tells_how_much_each_looks_one_token_back_and_enter_goes_there() {
+    let mut stage = Stage::sized("softmax", (120, 40), Depth::None);
+    let mut backs = Vec::new();
+    for layer in 0..3 {
+        for head in 0..4 {
+            stage.keys(&format!("/L{layer}/softmax[h={head}]")).key(KeyCode::Enter);
+            let matrix = matrix(&stage.app);
+            let sum: f64 = (1..matrix.len()).map(|t| matrix[t][t - 1]).sum();
+            backs.push((sum / (matrix.len() - 1) as f64, layer, head));
+        }
+    }
+    choose(&mut stage, "layers");
+    let layout = stage.app.layout().unwrap();
+    let buffer = stage.buffer();
+    layout.each_cell(&stage.app, |layer, head, x, y| {
+        let (x, y) = (layout.area.x + x, layout.area.y + y);
+        let told: String = (x..x + layout.cell - 1).map(|x| buffer[(x, y)].symbol()).collect();
+        let (back, ..) = *backs.iter().find(|(_, l, h)| (*l, *h) == (layer, head)).unwrap();
+        assert_eq!(told.trim(), format!("{back:.2}"), "L{layer} h{head}\n{}", stage.screen());
+    });
+    backs.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let (back, layer, head) = backs[0];
+    stage.shows(&format!("one token back   L{layer} h{head} {back:.2}"));
+    stage.shows("the mean of softmax[h, t, p − 1]");
+    stage.keys("/L0/softmax[h=0,t=7,k=3]").key(KeyCode::Enter);
+    stage.keys("jl");
+    assert_eq!((stage.app.place().layer, stage.app.index()[0]), (Some(1), 1));
+    stage.key(KeyCode::Enter);
+    assert_eq!(stage.app.view().name(), "heatmap");
+    assert_eq!(stage.app.place().address(&stage.app.index()), "p0/L1/softmax[h=1,t=7,k=3]");
+}
+
+#[test]
+fn the_map_finds_the_built_in_models_head_that_looks_one_token_back() {
+    let mut desk = Desk::at("L0/softmax", (120, 40));
+    let mut best = (0.0, 0, 0);
+    for layer in 0..4 {
+        for head in 0..4 {
+            desk.go(&format!("L{layer}/softmax[h={head}]"));
+            let matrix = matrix(&desk.app);
+            let back = (1..5).map(|t| matrix[t][t - 1]).sum::<f64>() / 4.0;
+            if back > best.0 {
+                best = (back, layer, head);
+            }
+        }
+    }
+    desk.keys("6");
+    assert_eq!(desk.app.view().name(), "layers");
+    desk.shows(&format!("one token back   L{} h{} {:.2}", best.1, best.2, best.0));
+    // A decode pass of its own has one query.
+    desk.go("p1/L0/softmax");
+    desk.keys("6").shows("over the 1 queries");
+}
+
+#[test]
+fn heads_that_share_a_kv_head_stand_side_by_side_under_one_line() {
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut stage = Stage::sized("softmax", size, Depth::None);
+        choose(&mut stage, "heads");
+        let screen = stage.screen();
+        assert_eq!(screen.matches("kv 0 ─").count(), 1, "{screen}");
+        assert_eq!(screen.matches("kv 1 ─").count(), 1, "{screen}");
+        let layout = stage.app.layout().unwrap();
+        assert!(layout.columns.is_multiple_of(2) || layout.columns == 1, "{layout:?}");
+    }
+}
+
+#[test]
+fn bars_are_those_of_the_query_under_the_cursor() {
+    for name in ["qk", "scores", "masked_scores", "softmax"] {
+        let mut stage = Stage::sized(name, (120, 40), Depth::None);
+        choose(&mut stage, "bars");
+        for query in [11, 10, 3] {
+            while stage.app.index()[1] > query {
+                stage.key(KeyCode::Left);
+            }
+            let row = matrix(&stage.app)[query].clone();
+            let lines = body(&stage);
+            for (key, value) in row.iter().enumerate() {
+                let numbers = read_text(&lines[key + 1]);
+                assert_eq!(numbers[0], key.to_string(), "{}", stage.screen());
+                let told = if value.is_finite() {
+                    is(numbers.last().unwrap(), *value, false)
+                } else {
+                    lines[key + 1].contains("-inf")
+                };
+                assert!(told, "{name} {query} {key}: {value}\n{}", stage.screen());
+            }
+            stage.shows(&format!("query {query} of 12"));
+        }
+    }
+}
+
+#[test]
+fn in_decode_passes_the_rows_of_earlier_passes_stand_above() {
+    let mut stage = Stage::sized("softmax", (200, 60), Depth::None);
+    stage.keys("2");
+    let before = matrix(&stage.app);
+    stage.keys("t").wait();
+    let first = matrix(&stage.app)[0].clone();
+    stage.keys("t").wait();
+    assert_eq!(stage.app.place().pass, 2);
+    let own = matrix(&stage.app)[0].clone();
+    let layout = stage.app.layout().unwrap();
+    assert_eq!((layout.rows, layout.columns, layout.cursor.0), (14, 14, 13));
+    let all: Vec<Vec<f64>> = before.into_iter().chain([first, own]).collect();
+    let buffer = stage.buffer();
+    let mut seen = 0;
+    layout.each_cell(&stage.app, |row, column, x, y| {
+        let (x, y) = (layout.area.x + x, layout.area.y + y);
+        let told: String = (x..x + layout.cell - 1).map(|x| buffer[(x, y)].symbol()).collect();
+        match all[row].get(column) {
+            Some(&value) => {
+                assert!(is(told.trim(), value, false), "{row} {column}: {told} of {value}");
+                seen += 1;
+            }
+            None => assert_eq!(told.trim(), "", "{row} did not see {column}"),
+        }
+    });
+    assert!(seen > 14, "more than the pass's own row\n{}", stage.screen());
+    // Up is the pass before, and in it its own row.
+    stage.keys("1k");
+    assert_eq!((stage.app.place().pass, stage.app.index()[1]), (1, 0));
+    stage.keys("k");
+    assert_eq!((stage.app.place().pass, stage.app.index()[1]), (0, 11));
+    stage.keys("..");
+    assert_eq!(stage.app.place().pass, 2);
+}
+
+#[test]
+fn the_cache_says_how_many_bytes_there_are_now_and_will_be() {
+    // Where there is little room it is said shorter.
+    let mut stage = Stage::sized("cache_k", (80, 24), Depth::None);
+    choose(&mut stage, "cache");
+    for told in [
+        "384 bytes a token",
+        "= 4608 bytes; this pass: +4608",
+        "room for 64 tokens: 52 tokens, 19968 bytes left",
+    ] {
+        stage.shows(told);
+    }
+    let mut stage = Stage::sized("cache_k", (200, 60), Depth::None);
+    choose(&mut stage, "cache");
+    // Keys and values, 3 layers, 2 kv heads of 8 numbers in float32.
+    let token = 2 * 3 * 2 * 8 * 4;
+    stage.shows(&format!("{token} bytes a token"));
+    stage.shows(&format!("12 tokens · {token} = {} bytes", 12 * token));
+    stage.shows(&format!("this pass added 12 · {token} = {}", 12 * token));
+    stage.shows(&format!("13 tokens {}", 13 * token));
+    stage.shows(&format!("room for 64 tokens, {} bytes", 64 * token));
+    stage.shows(&format!("52 tokens, {} bytes left", 52 * token));
+    stage.shows(&format!("one layer: {} bytes a token", token / 3));
+    stage.shows(&format!("else a token took {} bytes, 2 times as much", 2 * token));
+    let row = |stage: &Stage, key: usize| {
+        let lines = body(stage);
+        let found = lines
+            .iter()
+            .find(|line| read_text(line).first() == Some(&key.to_string()) && line.contains(" p"));
+        found.cloned().unwrap_or_else(|| panic!("no row {key} in\n{}", stage.screen()))
+    };
+    assert!(row(&stage, 3).contains("p0+") && read_text(&row(&stage, 3)).contains(&(4 * token).to_string()));
+    stage.keys("t").wait();
+    assert!(row(&stage, 12).contains("p1+"), "{}", stage.screen());
+    assert!(row(&stage, 11).contains("p0 "), "what stood there was not written by this pass");
+    stage
+        .shows(&format!("13 tokens · {token} = {} bytes; this pass added 1 · {token} = {token}", 13 * token));
+    // The built-in model's, after 20 tokens.
+    let mut desk = Desk::at("cache_k", (120, 40));
+    desk.keys("6").shows("2048 bytes a token");
+}
+
+#[test]
+fn rope_turns_a_pair_by_its_position_times_theta() {
+    let mut desk = Desk::at("L1/xq_rope[t=4,h=1,c=3]", (120, 40));
+    desk.keys("6");
+    assert_eq!(desk.app.view().name(), "rope");
+    let shown = desk.screen();
+    // The pairing is the model's own: the two components of the pair are those that the rule turns together.
+    let line = shown.lines().find(|line| line.contains(" at position 4: ")).unwrap();
+    let (pair, of) = line.split_once("pair ").unwrap().1.split_once(" at position 4: ").unwrap();
+    let angle: f64 = read_text(of)[0].parse().unwrap();
+    desk.go(&format!("rope_cos[t=4,i={pair}]"));
+    let cos = value(&desk.app);
+    desk.go(&format!("rope_sin[t=4,i={pair}]"));
+    let sin = value(&desk.app);
+    assert!((sin.atan2(cos) - angle).abs() < 1e-3, "{angle}");
+    desk.go(&format!("rope_cos[t=1,i={pair}]"));
+    let one = value(&desk.app);
+    desk.go(&format!("rope_sin[t=1,i={pair}]"));
+    let theta = value(&desk.app).atan2(one);
+    assert!((4.0 * theta - angle).abs() < 1e-3, "position times θ");
+    let line = shown.lines().find(|line| line.contains("θ = ") && line.contains("·θ")).unwrap();
+    let numbers = read_text(line.split_once("θ = ").unwrap().1);
+    assert!(is(&numbers[0], theta, false), "{line}");
+    assert!(numbers.iter().any(|number| is(number, 4.0 * theta, false)), "{line}");
+}
+
+/// Before and after are the trace's own, component by component, with either pairing.
+#[test]
+fn rope_shows_the_pair_before_and_after_as_they_stand_in_the_trace() {
+    let mut stage = Stage::sized("xq_rope", (200, 60), Depth::None);
+    choose(&mut stage, "rope");
+    for _ in 0..3 {
+        stage.keys("lk");
+        let index = stage.app.index();
+        let pair = stage.app.layout().unwrap().cursor.1;
+        assert_eq!(index[2], 2 * pair, "neighbours");
+        stage.shows(&format!("c {},{}", index[2], index[2] + 1));
+        let after = stage.app.tensor().unwrap();
+        let after = [0, 1].map(|i| real(after.get(&[index[0], index[1], index[2] + i]).unwrap()));
+        let lines = body(&stage);
+        let line = lines.iter().find(|line| line.contains("● xq_rope (")).unwrap();
+        let shown = read_text(line.split_once("● xq_rope (").unwrap().1);
+        assert!(is(&shown[0], after[0], false) && is(&shown[1], after[1], false), "{line}");
+        let before = read_text(line.split_once("○ xq (").unwrap().1);
+        stage.keys("/xq").key(KeyCode::Enter);
+        assert_eq!(stage.app.view().name(), "rope", "the view stays");
+        let here = stage.app.tensor().unwrap();
+        let here = [0, 1].map(|i| real(here.get(&[index[0], index[1], index[2] + i]).unwrap()));
+        assert!(is(&before[0], here[0], false) && is(&before[1], here[1], false), "{line}");
+        stage.keys("/xq_rope").key(KeyCode::Enter);
+    }
+    assert_eq!(stage.app.place().step, Step::from_name("xq_rope").unwrap());
+    assert!(stage.app.place().step.axes().contains(&Axis::HeadDim));
+}
+
+/// In colour two values share a character; where one of them is below 0 the character has another shape.
+#[test]
+fn signs_have_a_shape_of_their_own_in_the_overview_and_in_the_heads() {
+    for (view, step) in [("overview", "xq"), ("heads", "xq"), ("overview", "ffn_hidden")] {
+        for depth in [Depth::Indexed, Depth::True] {
+            let mut stage = Stage::sized(step, (120, 40), depth);
+            choose(&mut stage, view);
+            let text = body(&stage).concat();
+            for shape in ["▀", "▘", "▖", "▚"] {
+                assert!(text.contains(shape), "no {shape} in {view} of {step}\n{}", stage.screen());
+            }
+            stage.shows("chequered: below");
+        }
+    }
+    // Shares of 1 have no sign.
+    let mut stage = Stage::sized("softmax", (120, 40), Depth::True);
+    choose(&mut stage, "heads");
+    let text = body(&stage).concat();
+    assert!(!text.contains("chequered") && !text.contains('▚'), "{}", stage.screen());
+}
+
+#[test]
+fn numbers_have_all_digits_where_columns_are_free() {
+    let mut stage = Stage::sized("rope_cos", (200, 60), Depth::None);
+    stage.keys("2");
+    let (tensor, layout) = (stage.app.tensor().unwrap(), stage.app.layout().unwrap());
+    assert!(layout.cell >= 14, "4 columns have room for more: {layout:?}");
+    let buffer = stage.buffer();
+    layout.each_cell(&stage.app, |row, column, x, y| {
+        let (x, y) = (layout.area.x + x, layout.area.y + y);
+        let told: String = (x..x + layout.cell - 1).map(|x| buffer[(x, y)].symbol()).collect();
+        let number = tensor.get(&[row, column]).unwrap();
+        assert_eq!(told.trim(), llama_trace::tui::text::full(number), "{row} {column}");
+    });
+}
+
+#[test]
+fn another_vocabulary_opens_with_the_largest_first() {
+    let mut stage = Stage::at("nucleus");
+    choose(&mut stage, "list");
+    stage.keys("/probs").key(KeyCode::Enter);
+    assert_eq!(stage.app.view().name(), "largest");
+    stage.keys("/nucleus[v=9]").key(KeyCode::Enter);
+    assert_eq!(stage.app.view().name(), "list", "an address names an id");
+}
+
+#[test]
+fn the_shapes_of_the_outline_stand_apart_from_the_names() {
+    for width in 72..=200 {
+        let stage = Stage::sized("softmax", (width, 40), Depth::None);
+        for line in stage.screen().lines() {
+            let Some((left, _)) = line.split_once('│') else { continue };
+            if let Some(at) = left.find('(').filter(|at| left[*at..].contains(',')) {
+                assert!(left[..at].ends_with(' ') && left.trim_end().ends_with(')'), "{width}: {left}");
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Two heads, tokens, layers, passes or steps of one run side by side, with their difference.
+
+use crossterm::event::KeyCode;
+use llama_trace::trace::frame::Number;
+use llama_trace::tui::text;
+use llama_trace::tui::theme::Depth;
+
+use crate::numbers::real;
+use crate::stage::Stage;
+
+/// The value at an address, by going there and back.
+fn at(stage: &mut Stage, address: &str) -> f64 {
+    let here = stage.app.place().address(&stage.app.index());
+    stage.keys("/").keys(address).key(KeyCode::Enter);
+    let value = real(stage.app.tensor().unwrap().get(&stage.app.index()).unwrap());
+    stage.keys("/").keys(&here).key(KeyCode::Enter);
+    value
+}
+
+#[track_caller]
+fn differs(stage: &mut Stage, name: &str, there: &str) {
+    let here = real(stage.app.tensor().unwrap().get(&stage.app.index()).unwrap());
+    // What is compared goes along, and comes back: the difference is looked at first.
+    let screen = stage.screen();
+    let there = at(stage, there);
+    let difference = text::full_in(Number::F32((here - there) as f32), 12);
+    let line = format!("{name} · here − there = {difference}");
+    assert!(screen.contains(&line), "no `{line}` in\n{screen}");
+}
+
+#[test]
+fn c_compares_with_the_head_the_layer_or_the_pass_that_was_shown_before() {
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut stage = Stage::sized("xq", size, Depth::None);
+        stage.keys("c");
+        assert!(stage.message().starts_with("there is nothing to compare with yet"), "{}", stage.message());
+        stage.keys("/L1/xq[t=4,h=2,c=3]").key(KeyCode::Enter);
+        stage.keys("]c").shows("p0/L1/xq[t=4,h=2,c=3]");
+        stage.shows("p0/L1/xq[t=4,h=3,c=3]");
+        differs(&mut stage, "h=2", "L1/xq[t=4,h=2,c=3]");
+        // What is held stays, all else goes along.
+        stage.keys("jl");
+        differs(&mut stage, "h=2", "L1/xq[t=5,h=2,c=4]");
+        stage.keys("c");
+        assert!(!stage.screen().contains("here − there"), "c ends it\n{}", stage.screen());
+        stage.keys("Nc");
+        differs(&mut stage, "L1", "L1/xq[t=5,h=3,c=4]");
+    }
+    let mut stage = Stage::sized("xq", (120, 40), Depth::None);
+    stage.keys("t").wait();
+    stage.keys("c");
+    assert_eq!(stage.app.place().pass, 1);
+    // The one token of the pass is 0; the pass before has it too.
+    stage.shows("p0 · here − there = ");
+    differs(&mut stage, "p0", "p0/L1/xq[t=0,h=2,c=0]");
+}
+
+#[test]
+fn the_go_to_line_says_what_to_compare_with() {
+    let mut stage = Stage::sized("xq_rope", (120, 40), Depth::None);
+    stage.keys("/[t=4,h=2,c=3]").key(KeyCode::Enter);
+    for (asked, name, there) in [
+        ("compare t=1", "t=1", "L1/xq_rope[t=1,h=2,c=3]"),
+        ("compare [h=0]", "h=0", "L1/xq_rope[t=4,h=0,c=3]"),
+        ("compare L0", "L0", "L0/xq_rope[t=4,h=2,c=3]"),
+        ("compare L2/xq[t=7]", "L2 xq t=7", "L2/xq[t=7,h=2,c=3]"),
+        ("compare xq", "xq", "L1/xq[t=4,h=2,c=3]"),
+    ] {
+        stage.keys("/").keys(asked).key(KeyCode::Enter);
+        // Looking at the other place ends in the same comparison.
+        let difference = |stage: &Stage| {
+            let screen = stage.screen();
+            screen.split_once(&format!("{name} · here − there = ")).map(|(_, rest)| rest.to_owned())
+        };
+        assert!(difference(&stage).is_some(), "{asked}\n{}", stage.screen());
+        let shown = difference(&stage).unwrap();
+        stage.keys("c");
+        let here = real(stage.app.tensor().unwrap().get(&stage.app.index()).unwrap());
+        let there = at(&mut stage, there);
+        let told = text::full_in(Number::F32((here - there) as f32), 12);
+        assert!(shown.starts_with(&told), "{asked}: {told} and {shown}");
+    }
+    for (asked, wrong) in [
+        ("compare", "type what to compare with"),
+        ("compare h=9", "head 9 is past the last"),
+        ("compare softmax", "other axes"),
+        ("compare s3", "go to that sequence or run first"),
+    ] {
+        stage.keys("/").keys(asked).key(KeyCode::Enter);
+        assert!(stage.message().contains(wrong), "{asked}: {}", stage.message());
+        stage.key(KeyCode::Esc);
+    }
+}
+
+#[test]
+fn enter_explains_the_number_and_esc_brings_the_comparison_back() {
+    let mut stage = Stage::sized("xq", (120, 40), Depth::None);
+    stage.keys("]c").shows("here − there");
+    stage.key(KeyCode::Enter);
+    stage.shows("where from");
+    assert!(!stage.screen().contains("here − there"), "{}", stage.screen());
+    stage.key(KeyCode::Esc);
+    stage.shows("here − there");
+    assert!(!stage.screen().contains("where from"));
+    stage.key(KeyCode::Esc);
+    assert!(!stage.screen().contains("here − there"), "{}", stage.screen());
+}
