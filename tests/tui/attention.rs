@@ -366,3 +366,48 @@ fn the_shapes_of_the_outline_stand_apart_from_the_names() {
         }
     }
 }
+
+/// At every width each number of the cache's account and of the map of heads is one that follows from sizes and weights.
+#[test]
+fn no_number_of_the_account_or_of_the_map_is_cut_or_made_up() {
+    use crossterm::event::Event;
+    let token = 2 * 3 * 2 * 8 * 4_usize;
+    let mut known: Vec<usize> =
+        vec![2, 3, 8, 4, token, token / 3, 2 * token, 12, 64, 52, 64 * token, 52 * token];
+    known.extend((1..=18).flat_map(|count| [count, count * token]));
+    known.extend([12 * token / 3]);
+    let known: Vec<String> = known.iter().map(ToString::to_string).collect();
+    let mut stage = Stage::sized("cache_v", (200, 60), Depth::None);
+    choose(&mut stage, "cache");
+    for width in 60..=200 {
+        stage.event(Event::Resize(width, 16 + width % 40));
+        let header = usize::from(stage.app.layout().unwrap().header);
+        for line in &body(&stage)[..header - 1] {
+            for number in read_text(line) {
+                assert!(known.contains(&number), "{number} in `{line}` at {width}\n{}", stage.screen());
+            }
+        }
+    }
+    let mut stage = Stage::sized("softmax", (200, 60), Depth::None);
+    let mut shares = vec![];
+    for layer in 0..3 {
+        for head in 0..4 {
+            stage.keys(&format!("/L{layer}/softmax[h={head}]")).key(KeyCode::Enter);
+            let matrix = matrix(&stage.app);
+            let mean = |of: &dyn Fn(usize) -> f64| (1..12).map(of).sum::<f64>() / 11.0;
+            shares.extend([mean(&|t| matrix[t][t - 1]), mean(&|t| matrix[t][0]), mean(&|t| matrix[t][t])]);
+        }
+    }
+    let shares: Vec<String> = shares.iter().map(|share| format!("{share:.2}")).collect();
+    choose(&mut stage, "layers");
+    for width in 60..=200 {
+        stage.event(Event::Resize(width, 16 + width % 40));
+        // What stands below them is the foot.
+        let of_heads = ["layer", "one token back", "the first token", "the token itself"];
+        for line in body(&stage).iter().filter(|line| of_heads.iter().any(|name| line.starts_with(name))) {
+            for number in read_text(line).into_iter().filter(|number| number.contains('.')) {
+                assert!(shares.contains(&number), "{number} in `{line}` at {width}\n{}", stage.screen());
+            }
+        }
+    }
+}
