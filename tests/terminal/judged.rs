@@ -36,7 +36,7 @@ fn two_traces_open_side_by_side_where_they_part_and_a_number_is_taken_apart_in_b
         viewer.shows(&["where from there", "g / (1 + e^−g)"]);
         // At once they would be Alt-i.
         viewer.send("\u{1b}");
-        viewer.shows(&["A · tensor"]);
+        viewer.until("the derivation is closed", |screen| !screen.contents().contains("where from"));
         viewer.send("i");
         viewer.shows(&["A against B", "p0/L2"]);
         quit(viewer);
