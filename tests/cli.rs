@@ -14,6 +14,8 @@ mod diff;
 mod explain;
 #[path = "cli/export.rs"]
 mod export;
+#[path = "cli/folder.rs"]
+mod folder;
 #[path = "cli/memory.rs"]
 mod memory;
 #[path = "cli/names.rs"]

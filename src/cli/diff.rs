@@ -3,7 +3,7 @@
 mod beside;
 mod both;
 mod capture;
-mod folder;
+pub(super) mod folder;
 mod junit;
 mod npy;
 mod setting;

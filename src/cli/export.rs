@@ -70,7 +70,7 @@ fn export<D: Device>(args: &ExportArgs) -> Result<()> {
         files.check()?;
         for ((sequence, dims, ids), drawn) in reads.iter().zip(drawn) {
             let tokens = ids.iter().map(|&id| run.label(id)).collect();
-            files.manifest.pass(*sequence, *dims, tokens, run.label(drawn.id));
+            files.manifest.pass(*sequence, *dims, tokens, Some(run.label(drawn.id)));
             full.extend((drawn.ended == Some(Ended::Full)).then_some(*sequence));
         }
     }

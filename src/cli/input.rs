@@ -252,6 +252,11 @@ pub(super) fn precision(args: &ModelArgs, checkpoint: &Checkpoint) -> Precision 
     }
 }
 
+/// The configuration of the model that was named.
+pub(super) fn config(args: &ModelArgs) -> Result<ModelConfig> {
+    Ok(open_checkpoint(args, Need::Headers)?.0.config)
+}
+
 /// Opens the checkpoint, with what the options change in its configuration.
 fn open_checkpoint(args: &ModelArgs, need: Need) -> Result<(Checkpoint, Option<SparseCopy>)> {
     let place = hub::locate(args, need)?;

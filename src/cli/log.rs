@@ -56,7 +56,7 @@ fn log<D: Device>(args: &LogArgs) -> Result<()> {
                 times: Some(&times),
                 summaries: &values,
             };
-            if !out.print(&chosen, &ids, drawn.id)? {
+            if !out.print(&chosen, &ids, Some(drawn.id))? {
                 return Ok(());
             }
         }
@@ -84,7 +84,7 @@ impl Printed {
     }
 
     /// Prints what is chosen of a pass; false where nobody reads it any more.
-    fn print(&mut self, chosen: &Chosen<'_>, ids: &[u32], drawn: u32) -> Result<bool> {
+    fn print(&mut self, chosen: &Chosen<'_>, ids: &[u32], drawn: Option<u32>) -> Result<bool> {
         let printed = match self.format {
             _ if !chosen.select.has_pass(chosen.dims.pass) => Ok(()),
             LogFormat::Text => chosen.print_text(&mut self.out, ids, drawn),
@@ -202,7 +202,7 @@ impl Chosen<'_> {
         self.summaries.get(&Site { sequence: self.sequence, ..line.site() })
     }
 
-    fn print_text(&self, out: &mut impl Write, ids: &[u32], drawn: u32) -> std::io::Result<()> {
+    fn print_text(&self, out: &mut impl Write, ids: &[u32], drawn: Option<u32>) -> std::io::Result<()> {
         let Self { label, sequence, dims, .. } = self;
         let kind = if dims.start == 0 { "prefill" } else { "decode" };
         let (of, prefix, for_all) = match self.several {
@@ -238,6 +238,8 @@ impl Chosen<'_> {
             }
             writeln!(out)?;
         }
+        // Who captured a run need not have drawn a token at its end.
+        let Some(drawn) = drawn else { return Ok(()) };
         writeln!(out, "pass {}{of} drew {} {:?}", dims.pass, drawn, label(drawn).text)
     }
 

@@ -14,7 +14,7 @@ impl Command for &OpenTraceArgs {
         let setting = tui::Setting {
             palette: self.colours.palette(),
             paper: self.colours.paper(),
-            drawing: Some(traced.trace.about().sampling),
+            drawing: traced.kept.sampling(),
             marks: Marks::default(),
             verdict: None,
         };

@@ -30,11 +30,14 @@ impl Command for &SnapshotArgs {
         let format = Format::of(&self.out)?;
         check_free(&self.out, self.force)?;
         let (mut runs, open, drawing) = match &self.trace.trace {
-            None => self.begin::<D>()?,
+            None => {
+                let (runs, open, drawing) = self.begin::<D>()?;
+                (runs, open, Some(drawing))
+            }
             Some(path) => {
                 let (model, cpu) = (&self.run.model, &self.run.cpu);
                 let traced = Traced::<D>::open(path, model, cpu, self.memory.bytes())?;
-                let drawing = traced.trace.about().sampling;
+                let drawing = traced.kept.sampling();
                 let (runs, open) = traced.begin(self.at.as_ref())?;
                 (runs, open, drawing)
             }
@@ -43,13 +46,7 @@ impl Command for &SnapshotArgs {
         // Text has no colours: shades stand for them, as in a terminal without.
         let depth = if format == Format::Txt { Depth::None } else { Depth::True };
         let theme = Theme::new(depth).with(palette, paper);
-        let still = Still {
-            open: &open,
-            view: self.view.as_deref(),
-            theme,
-            drawing: Some(drawing),
-            size: self.size.0,
-        };
+        let still = Still { open: &open, view: self.view.as_deref(), theme, drawing, size: self.size.0 };
         let screen = still.draw(&mut runs, || stop::sleep(LOOK))?;
         write(&self.out, self.force, &picture::encode(&screen, paper, format)?)
     }

@@ -1,5 +1,7 @@
-//! `--trace FILE`, and `open`: a run that was recorded, in place of a model, and its model beside it where that is to be
+//! `--trace PATH`, and `open`: a run that was recorded, in place of a model, and its model beside it where that is to be
 //! had.
+
+mod folder;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,14 +9,16 @@ use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
+
+use self::folder::OfFolder;
 
 use super::device::Device;
 use super::{CacheDtypeName, CpuArgs, ModelArgs, PrecisionName, SelectArgs, input, tell};
 use crate::config::{ARITHMETIC, CacheDtype, Precision};
 use crate::error::{Error, Result};
 use crate::model::Model;
-use crate::record::Trace;
+use crate::record::{Kept, Trace};
 use crate::replay::Recorded;
 use crate::stop;
 use crate::trace::select::{Extent, numbers};
@@ -27,26 +31,38 @@ const LOOK: Duration = Duration::from_millis(2);
 /// The name of the model that is always at hand.
 const BUILT_IN: &str = "built-in";
 
-/// A trace that is open.
+/// A trace or a folder that is open.
 pub(super) struct Traced<D: Device> {
-    pub(super) trace: Arc<Trace>,
+    pub(super) kept: Arc<dyn Kept>,
     recorded: Recorded<D>,
 }
 
 impl<D: Device + 'static> Traced<D> {
-    /// Opens the trace at `path`, and the model that `args` names; the built-in one where it is that one's. Says where
-    /// what is derived may differ in its last bits from what was computed.
+    /// Opens the trace or the folder at `path`, and the model that `args` names; the built-in one where it is that one's.
+    /// Says where what is derived may differ in its last bits from what was computed.
     pub(super) fn open(path: &Path, args: &ModelArgs, cpu: &CpuArgs, memory: usize) -> Result<Self> {
-        let trace = Arc::new(Trace::open(path)?);
-        let opened = match args.model {
-            Some(_) => Some(model::<D>(&trace, args, cpu)?),
-            None if trace.about().card.name == BUILT_IN => model::<D>(&trace, args, cpu).ok(),
-            None => None,
+        let (kept, opened): (Arc<dyn Kept>, _) = if path.is_dir() {
+            let config = || args.model.as_ref().map(|_| input::config(args)).transpose();
+            let folder = OfFolder::open(path, config)?;
+            let says = Says { settings: folder.settings(), weights: None };
+            let opened = beside::<D>(&folder, &says, args, cpu)?;
+            say_derived(&folder);
+            (Arc::new(folder), opened)
+        } else {
+            let trace = Trace::open(path)?;
+            let about = trace.about();
+            let settings = match serde_json::to_value(&about.card.config) {
+                Ok(Value::Object(settings)) => settings,
+                _ => Map::new(),
+            };
+            let says = Says { settings, weights: Some(about.fingerprint.weights.clone()) };
+            let opened = beside::<D>(&trace, &says, args, cpu)?;
+            say_bounds(&trace);
+            (Arc::new(trace), opened)
         };
-        say_bounds(&trace);
         let (model, tokenizer) = opened.unzip();
-        let recorded = Recorded::new(Arc::clone(&trace), model, tokenizer.flatten(), memory);
-        Ok(Self { trace, recorded })
+        let recorded = Recorded::new(Arc::clone(&kept), model, tokenizer.flatten(), memory);
+        Ok(Self { kept, recorded })
     }
 
     /// One of its sequences.
@@ -67,21 +83,42 @@ impl<D: Device + 'static> Traced<D> {
 
     /// How many sequences there are.
     pub(super) fn sequences(&self) -> usize {
-        self.trace.sequences()
+        self.kept.sequences()
     }
 }
 
 type Opened<D> = (Arc<Model<D>>, Option<Arc<dyn crate::tokenizer::Tokenizer>>);
 
-/// The model, in the arithmetic of the trace.
-fn model<D: Device>(trace: &Trace, args: &ModelArgs, cpu: &CpuArgs) -> Result<Opened<D>> {
-    let about = trace.about();
-    let precision = match about.card.precision {
+/// What a run says of its model.
+struct Says {
+    /// Settings under the names of a configuration.
+    settings: Map<String, Value>,
+    /// The fingerprint of the weights.
+    weights: Option<String>,
+}
+
+/// The model beside a run, where one is given or it is the built-in one's.
+fn beside<D: Device>(
+    kept: &dyn Kept,
+    says: &Says,
+    args: &ModelArgs,
+    cpu: &CpuArgs,
+) -> Result<Option<Opened<D>>> {
+    match args.model {
+        Some(_) => model::<D>(kept, says, args, cpu).map(Some),
+        None if kept.card().name == BUILT_IN => Ok(model::<D>(kept, says, args, cpu).ok()),
+        None => Ok(None),
+    }
+}
+
+/// The model, in the arithmetic of the run.
+fn model<D: Device>(kept: &dyn Kept, says: &Says, args: &ModelArgs, cpu: &CpuArgs) -> Result<Opened<D>> {
+    let precision = match kept.card().precision {
         Precision::F32 => PrecisionName::F32,
         Precision::Bf16 => PrecisionName::Bf16,
         Precision::Q8 { .. } => PrecisionName::Q8,
     };
-    let cache = about.cache().map(|dtype| match dtype {
+    let cache = kept.cache().map(|dtype| match dtype {
         CacheDtype::F32 => CacheDtypeName::F32,
         CacheDtype::F16 => CacheDtypeName::F16,
         CacheDtype::Bf16 => CacheDtypeName::Bf16,
@@ -90,43 +127,59 @@ fn model<D: Device>(trace: &Trace, args: &ModelArgs, cpu: &CpuArgs) -> Result<Op
     let cpu = CpuArgs { cache_dtype: cpu.cache_dtype.or(cache), ..cpu.clone() };
     let opened = input::open::<D>(&args, &cpu)?;
     let model = opened.model?;
-    let differs = different(trace, &model)?;
+    let differs = different(kept, says, &model)?;
     if !differs.is_empty() {
         return Err(Error::model("this is another model than the trace was recorded from")
-            .at(trace.place())
-            .expected(&about.card.name)
+            .at(kept.place())
+            .expected(&kept.card().name)
             .found(format!("{}, which differs in {}", model.card().name, differs.join("; ")))
             .next("give the --model that it was recorded from, or leave --model out"));
     }
     Ok((Arc::new(model), opened.tokenizer))
 }
 
-/// In what `model` differs from that of the trace.
-fn different<D: Device>(trace: &Trace, model: &Model<D>) -> Result<Vec<String>> {
-    let (about, card) = (trace.about(), model.card());
-    let value = |config| serde_json::to_value(config).unwrap_or_default();
-    let (Value::Object(theirs), Value::Object(ours)) = (value(&about.card.config), value(&card.config))
-    else {
-        unreachable!("a configuration has fields")
-    };
-    let fields = theirs.iter().filter(|(key, value)| ours.get(*key) != Some(value));
+/// In what `model` differs from that of the run, as far as that says.
+fn different<D: Device>(kept: &dyn Kept, says: &Says, model: &Model<D>) -> Result<Vec<String>> {
+    let (theirs, card) = (kept.card(), model.card());
+    let ours = serde_json::to_value(&card.config).unwrap_or_default();
+    let fields = says.settings.iter().filter(|(key, value)| !alike(ours.get(*key), value));
     let mut differs: Vec<String> = fields
         .map(|(key, value)| format!("{key} ({} and not {value})", ours.get(key).unwrap_or(&Value::Null)))
         .collect();
-    if about.card.precision != card.precision {
+    if theirs.precision != card.precision {
         let name = |precision: Precision| match precision.group() {
             Some(group) => format!("{} in groups of {group}", precision.name()),
             None => precision.name().to_owned(),
         };
-        differs.push(format!("precision ({} and not {})", name(card.precision), name(about.card.precision)));
+        differs.push(format!("precision ({} and not {})", name(card.precision), name(theirs.precision)));
     }
-    if let Some(cache) = about.cache().filter(|cache| *cache != model.backend.cache_dtype()) {
+    if let Some(cache) = kept.cache().filter(|cache| *cache != model.backend.cache_dtype()) {
         differs.push(format!("cache ({} and not {})", model.backend.cache_dtype().name(), cache.name()));
     }
-    if differs.is_empty() && about.fingerprint.weights != model.fingerprint()?.weights {
+    if let Some(weights) = says.weights.as_ref().filter(|_| differs.is_empty())
+        && *weights != model.fingerprint()?.weights
+    {
         differs.push("the values of its weights".to_owned());
     }
     Ok(differs)
+}
+
+/// Whether two settings are one: a float32 that is written with more digits is the same.
+fn alike(ours: Option<&Value>, theirs: &Value) -> bool {
+    let float = |value: &Value| value.as_f64().map(|x| x as f32);
+    match ours {
+        Some(ours) => ours == theirs || (float(ours).is_some() && float(ours) == float(theirs)),
+        None => false,
+    }
+}
+
+/// Says of a folder that what it has not may differ in its last bits from what was computed.
+fn say_derived(folder: &OfFolder) {
+    if folder.is_captured() || !folder.is_complete() {
+        tell(
+            "What this folder does not have and what follows from what it has is derived: it may differ in its last bits from what was computed.",
+        );
+    }
 }
 
 /// Says where derived values are not those of the run to the bit.

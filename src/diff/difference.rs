@@ -143,7 +143,10 @@ pub(super) fn frame(site: Site, shape: &[usize], values: Vec<f32>) -> Option<Fra
 
 /// `frame` in the stage's own shape and number type, and how many values before the first that it has are made up: where
 /// only the last row is there, as runtimes compute logits.
-fn fitted(site: Site, shape: &[usize], frame: &Frame) -> Result<(Frame, usize), String> {
+///
+/// # Errors
+/// Why it does not fit, in words.
+pub fn fitted(site: Site, shape: &[usize], frame: &Frame) -> Result<(Frame, usize), String> {
     let (found, count): (_, usize) = (frame.shape(), shape.iter().product());
     let held: usize = found.iter().product();
     if held == 0 {

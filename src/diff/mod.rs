@@ -32,6 +32,7 @@ use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::trace::{Address, Frame, PassDims, Site, Sizes, Stage, Step, Values};
 
+pub use difference::fitted;
 pub use mistakes::NAMES;
 pub use report::{Diagnosis, First, Growth, Kind, Line, Missing, Report, number};
 pub use traced::{About, Found, Pass, Traced};

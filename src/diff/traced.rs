@@ -32,7 +32,7 @@ pub struct About {
 
 impl About {
     /// The settings that are known: all of a card's, or some.
-    pub(super) fn known(&self) -> Map<String, Value> {
+    pub fn known(&self) -> Map<String, Value> {
         match self.card.as_ref().map(|card| serde_json::json!(card.config)) {
             Some(Value::Object(all)) => all,
             _ => self.settings.clone(),

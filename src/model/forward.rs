@@ -344,7 +344,7 @@ impl<B: Backend> Linear<B> {
 }
 
 /// Logits that are computed at once: more rows go one block after the other.
-const LOGITS_AT_ONCE: usize = 1 << 22;
+const LOGITS_AT_ONCE: usize = 1 << 24;
 
 /// Everything after the layers: from `work.x` to the logits, of the last token of each span only unless the probe
 /// wants every row of its sequence.

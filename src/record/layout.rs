@@ -186,6 +186,18 @@ impl Layout {
         Some((group.between(site.stage, Weight::One, &before), values))
     }
 
+    /// How many blocks of `block` bytes the sites in it begin, those of each and of all before it; a 0 comes first.
+    pub fn blocks(&self, key: Key, block: usize) -> Vec<usize> {
+        let sites = self.sites(key).filter_map(|site| self.dims(site.sequence, site.pass));
+        let ends = sites.scan(0_usize, |end, dims| {
+            let shape = self.sizes.shape(key.stage.axes(), dims);
+            let bytes = shape.into_iter().fold(key.stage.value_bytes(), usize::saturating_mul);
+            *end = end.saturating_add(bytes.div_ceil(block));
+            Some(*end)
+        });
+        std::iter::once(0).chain(ends).collect()
+    }
+
     /// The shape of the tensor.
     pub fn shape(&self, key: Key) -> Vec<usize> {
         let axes = key.stage.axes();

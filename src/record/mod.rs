@@ -8,7 +8,7 @@
 //! index (N, 4)          sequence, pass, layer (−1: none) and stage (its number in the run's `stages`), for
 //! stats (N, 4)          minimum, maximum, mean and standard deviation over the finite values,
 //! counts (N, 3)         how many are −∞, +∞ and not a number,
-//! digests (N, 32)       and the SHA-256 of the values as they lie in the file; zeros where they do not
+//! digests (M, 32)       the SHA-256 of each 256 KiB of the values that are kept, begun anew with each row of the index
 //! labels, label_ends    the texts of the vocabulary one after the other, and where each ends
 //! prompts, prompt_ends  the texts of the prompts, and where each begins and ends (−1: none)
 //! ```
@@ -22,6 +22,7 @@
 //! a budget is left out beforehand ([`plan`]).
 
 pub mod about;
+mod kept;
 pub mod layout;
 pub mod plan;
 pub mod read;
@@ -30,6 +31,7 @@ mod target;
 pub mod writer;
 
 pub use about::{About, Keep};
+pub use kept::Kept;
 pub use plan::Plan;
 pub use read::Trace;
 pub use target::Target;

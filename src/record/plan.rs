@@ -1,12 +1,13 @@
 //! What a trace holds and where it lies, decided before the first pass runs.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
 use super::about::{About, Keep};
-use super::layout::{Key, Layout};
-use super::tables::{self, COUNTS, DIGESTS, STATS};
+use super::layout::{Key, Layout, Part};
+use super::tables::{self, BLOCK, COUNTS, DIGESTS, STATS};
 use crate::error::{Error, Result};
 use crate::trace::{PassDims, Site, Sizes, Stage};
 
@@ -42,9 +43,19 @@ pub struct Plan {
     pub(super) texts: Texts,
     tensors: Vec<Tensor>,
     names: HashMap<String, usize>,
-    /// For each tensor of `stages`, the first of its rows in the tables, and the tensor itself where its values are kept.
-    keys: HashMap<Key, (usize, Option<usize>)>,
+    keys: HashMap<Key, Held>,
+    /// Of the sites of a tensor, the blocks that have a digest: those before each. They are the same in every layer.
+    blocks: HashMap<(Option<usize>, Part, Stage), Vec<usize>>,
     rows: usize,
+}
+
+/// What the file has of a tensor of `stages`.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    /// The first of its rows in the tables.
+    row: usize,
+    /// Where its values are kept: the number of the tensor, and the first of its digests.
+    values: Option<(usize, usize)>,
 }
 
 /// The stages that are kept of a model of these sizes.
@@ -106,12 +117,20 @@ impl Plan {
             tensors: Vec::new(),
             names: HashMap::new(),
             keys: HashMap::new(),
+            blocks: HashMap::new(),
             rows: 0,
         };
         let keys: Vec<Key> = plan.layout.keys(&plan.stages).collect();
+        let mut digests = 0_usize;
         for &key in &keys {
-            plan.keys.insert(key, (plan.rows, None));
+            let mut held = Held { row: plan.rows, values: None };
             plan.rows += plan.layout.rows(key);
+            if kept(key) {
+                // Which tensor it is becomes known below.
+                held.values = Some((usize::MAX, digests));
+                digests = digests.saturating_add(plan.blocks_of(key));
+            }
+            plan.keys.insert(key, held);
         }
         let (rows, all) = (plan.rows, plan.layout.passes().count());
         // The wider first, so that all of them lie at multiples of their size.
@@ -122,7 +141,7 @@ impl Plan {
             (tables::LABEL_ENDS, Dtype::I64, vec![texts.labels]),
             (tables::PROMPT_ENDS, Dtype::I64, vec![passes.len(), 2]),
             (STATS.name, Dtype::F32, vec![rows, 4]),
-            (DIGESTS.name, Dtype::I8, vec![rows, 32]),
+            (DIGESTS.name, Dtype::I8, vec![digests, DIGESTS.bytes]),
             (tables::LABELS, Dtype::I8, vec![texts.label_bytes]),
             (tables::PROMPTS, Dtype::I8, vec![texts.prompt_bytes]),
         ];
@@ -133,12 +152,19 @@ impl Plan {
             for &key in keys.iter().filter(|key| dtype(key.stage) == section && kept(**key)) {
                 let shape = plan.layout.shape(key);
                 let at = plan.add(key.to_string(), section, shape);
-                if let Some((_, tensor)) = plan.keys.get_mut(&key) {
-                    *tensor = Some(at);
+                if let Some((tensor, _)) = plan.keys.get_mut(&key).and_then(|held| held.values.as_mut()) {
+                    *tensor = at;
                 }
             }
         }
         plan
+    }
+
+    /// How many digests a tensor has.
+    fn blocks_of(&mut self, key: Key) -> usize {
+        let place = (key.sequence, key.part, key.stage);
+        let ends = self.blocks.entry(place).or_insert_with(|| self.layout.blocks(key, BLOCK));
+        ends.last().copied().unwrap_or(0)
     }
 
     /// The file of a run that is to be recorded as `about` says, of the passes that it has at most; within the budget
@@ -157,6 +183,10 @@ impl Plan {
         };
         let budget = usize::try_from(budget).unwrap_or(usize::MAX);
         let least = Self::new(sizes, passes, stages.clone(), texts, |key| always(key.stage));
+        let digests = |key: Key| {
+            let ends = whole.blocks.get(&(key.sequence, key.part, key.stage));
+            ends.and_then(|ends| ends.last()).map_or(0, |count| count * DIGESTS.bytes)
+        };
         // The header of the whole has room for that of any part.
         let fixed = whole.header_bytes(about) + least.data_bytes();
         let Some(mut room) = budget.checked_sub(fixed) else {
@@ -171,7 +201,7 @@ impl Plan {
         keys.sort_by_key(|key| (rank(key.stage), key.layer, key.part, key.sequence));
         let mut kept = HashSet::new();
         for key in keys {
-            let bytes = whole.layout.count(key) * key.stage.value_bytes();
+            let bytes = whole.layout.count(key) * key.stage.value_bytes() + digests(key);
             if bytes <= room {
                 room -= bytes;
                 kept.insert(key);
@@ -236,21 +266,31 @@ impl Plan {
 
     /// Whether the values of a tensor are kept.
     pub fn holds(&self, key: Key) -> bool {
-        self.keys.get(&key).is_some_and(|(_, tensor)| tensor.is_some())
+        self.keys.get(&key).is_some_and(|held| held.values.is_some())
     }
 
     /// Where the row of `site` is in the tables: none where there are no statistics of it.
     pub(super) fn row(&self, site: Site) -> Option<usize> {
-        let (first, _) = self.keys.get(&self.layout.key(site))?;
-        Some(first + self.layout.place(site)?.0)
+        let held = self.keys.get(&self.layout.key(site))?;
+        Some(held.row + self.layout.place(site)?.0)
+    }
+
+    /// The digests of `site`: the row of their table where those of its tensor begin, and which of these they are; none
+    /// where its values are not kept.
+    pub(super) fn digests(&self, site: Site) -> Option<(usize, Range<usize>)> {
+        let key = self.layout.key(site);
+        let (_, first) = self.keys.get(&key)?.values?;
+        let (number, _) = self.layout.place(site)?;
+        let ends = self.blocks.get(&(key.sequence, key.part, key.stage))?;
+        Some((first, *ends.get(number)?..*ends.get(number + 1)?))
     }
 
     /// Where the tensor begins that has the values of `site`, counted in bytes from the end of the header, and where they
     /// begin in it; none where they are not kept.
     pub(super) fn place(&self, site: Site) -> Option<(usize, usize)> {
-        let (_, tensor) = self.keys.get(&self.layout.key(site))?;
+        let (tensor, _) = self.keys.get(&self.layout.key(site))?.values?;
         let (_, first) = self.layout.place(site)?;
-        Some((self.tensors[(*tensor)?].start, first * site.stage.value_bytes()))
+        Some((self.tensors[tensor].start, first * site.stage.value_bytes()))
     }
 
     /// Takes the places of the tensors from a header that was read.
@@ -281,11 +321,22 @@ impl Plan {
             Some((last, at, length)) if *last + *length == from && *at + *length == to => *length += bytes,
             _ => moves.push((from, to, bytes)),
         };
+        let one = |row: Option<usize>| row.map(|row| row..row + 1);
         for table in [&COUNTS, &STATS, &DIGESTS] {
             let (from, to) = (self.table(table.name).start, ended.table(table.name).start);
             for site in ended.sites() {
-                if let (Some(old), Some(new)) = (self.row(site), ended.row(site)) {
-                    add(from + old * table.bytes, to + new * table.bytes, table.bytes);
+                let [old, new] = [self, ended].map(|plan| match table.name {
+                    name if name == DIGESTS.name => {
+                        plan.digests(site).map(|(first, own)| first + own.start..first + own.end)
+                    }
+                    _ => one(plan.row(site)),
+                });
+                if let (Some(old), Some(new)) = (old, new) {
+                    add(
+                        from + old.start * table.bytes,
+                        to + new.start * table.bytes,
+                        new.len() * table.bytes,
+                    );
                 }
             }
         }

@@ -3,16 +3,18 @@
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytemuck::{AnyBitPattern, NoUninit, cast_slice_mut};
 use ndarray::{ArrayD, IxDyn};
+use rayon::prelude::*;
 use ring::digest::{SHA256, digest};
 use safetensors::tensor::{Dtype, Metadata};
 
 use super::about::{About, FORMAT, Keep, VERSION};
 use super::layout::Key;
 use super::plan::{Plan, Texts, always, stages};
-use super::tables::{self, COUNTS, DIGESTS, STATS};
+use super::tables::{self, BLOCK, COUNTS, DIGESTS, STATS};
 use crate::config::ARITHMETIC;
 use crate::error::{Error, Result};
 use crate::files::{Bytes, magic, printable};
@@ -31,8 +33,8 @@ pub struct Pass {
     pub dims: PassDims,
     /// The tokens that it reads.
     pub tokens: Vec<u32>,
-    /// The token that was drawn after it.
-    pub sampled: u32,
+    /// The token that was drawn after it, where that is known.
+    pub sampled: Option<u32>,
 }
 
 /// A trace that is open.
@@ -47,6 +49,8 @@ pub struct Trace {
     plan: Plan,
     passes: Vec<Vec<Pass>>,
     stages: Vec<Stage>,
+    /// Blocks whose digests are those of the file: a bit for each row of their table.
+    checked: Vec<AtomicU64>,
 }
 
 impl Trace {
@@ -120,8 +124,19 @@ impl Trace {
             always(key.stage) || header.info(&key.to_string()).is_some()
         });
         let plan = plan.placed(&header).map_err(|found| wrong(printable(&found)))?;
-        let mut trace =
-            Self { bytes, place: place.to_owned(), start, about, arithmetic, plan, passes: vec![], stages };
+        let digests = plan.table(DIGESTS.name).bytes / DIGESTS.bytes;
+        let checked = (0..digests.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        let mut trace = Self {
+            bytes,
+            place: place.to_owned(),
+            start,
+            about,
+            arithmetic,
+            plan,
+            passes: Vec::new(),
+            stages,
+            checked,
+        };
         trace.passes = trace.tokens(&passes).map_err(wrong)?;
         Ok(trace)
     }
@@ -131,7 +146,9 @@ impl Trace {
         let vocab = self.about.card.config.vocab;
         let ids = |sequence: usize, dims: PassDims, stage: Stage| {
             let site = Site { sequence, ..Site::once(dims.pass, stage) };
-            let Some(FrameData::I64(ids)) = self.rows(site, 0..1) else { return Err(format!("no {site}")) };
+            let read =
+                self.rows(site, 0..1).map_err(|_| format!("{site} with other values than recorded"))?;
+            let Some(FrameData::I64(ids)) = read else { return Err(format!("no {site}")) };
             let id = |&id: &i64| u32::try_from(id).ok().filter(|&id| (id as usize) < vocab);
             let ids: Option<Vec<u32>> = ids.iter().map(id).collect();
             ids.ok_or_else(|| format!("an id outside the vocabulary in {site}"))
@@ -139,14 +156,14 @@ impl Trace {
         let pass = |(sequence, &dims): (usize, &PassDims)| {
             let tokens = ids(sequence, dims, Stage::Tokens)?;
             let sampled = ids(sequence, dims, Stage::Sampled)?;
-            Ok(Pass { dims, tokens, sampled: sampled[0] })
+            Ok(Pass { dims, tokens, sampled: sampled.first().copied() })
         };
         let of = |(sequence, passes): (usize, &Vec<PassDims>)| {
             passes.iter().map(|dims| pass((sequence, dims))).collect::<std::result::Result<_, String>>()
         };
         let all: Vec<Vec<Pass>> = passes.iter().enumerate().map(of).collect::<std::result::Result<_, _>>()?;
         for passes in &all {
-            if passes.windows(2).any(|two| two[1].tokens != [two[0].sampled]) {
+            if passes.windows(2).any(|two| two[0].sampled.is_none_or(|sampled| two[1].tokens != [sampled])) {
                 return Err("a pass that does not read the token drawn before it".into());
             }
         }
@@ -253,18 +270,52 @@ impl Trace {
         self.bytes.get(self.start + tensor + first..)?.get(..bytes)
     }
 
-    /// Rows of the values of `site`, (rows, width); everything along the last axis is one.
-    pub fn rows(&self, site: Site, rows: Range<usize>) -> Option<FrameData> {
-        let dims = self.dims(site)?;
-        let width = self.plan.layout.sizes().axis(*site.stage.axes().last()?, dims);
-        let row = width * site.stage.value_bytes();
-        let bytes = self.bytes(site)?.get(rows.start * row..rows.end * row)?;
+    /// Rows of the values of `site`, (rows, width); everything along the last axis is one. None where they are not kept.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where they are not those that were recorded: every block that the rows are in is checked before
+    /// its values are handed out for the first time.
+    pub fn rows(&self, site: Site, rows: Range<usize>) -> Result<Option<FrameData>> {
+        let place = || {
+            let width = self.plan.layout.sizes().axis(*site.stage.axes().last()?, self.dims(site)?);
+            let row = width * site.stage.value_bytes();
+            Some((self.bytes(site)?, width, rows.start * row..rows.end * row))
+        };
+        let Some((all, width, range)) = place() else { return Ok(None) };
+        let Some(bytes) = all.get(range.clone()) else { return Ok(None) };
+        self.check(site, all, range)?;
         let shape = IxDyn(&[rows.len(), width]);
-        match site.stage {
+        Ok(match site.stage {
             stage if stage.is_ids() => array::<i64>(bytes, shape).map(FrameData::I64),
             stage if stage.is_int8() => array::<i8>(bytes, shape).map(FrameData::I8),
             _ => array::<f32>(bytes, shape).map(FrameData::F32),
+        })
+    }
+
+    /// Checks the blocks of `site`, whose values are `all`, that `range` is in and that were not checked yet.
+    fn check(&self, site: Site, all: &[u8], range: Range<usize>) -> Result<()> {
+        let Some((first, own)) = self.plan.digests(site) else { return Ok(()) };
+        let table = self.table(DIGESTS.name).as_chunks::<{ DIGESTS.bytes }>().0;
+        let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK).min(own.len());
+        let is_right = |block: usize| {
+            let row = first + own.start + block;
+            let (word, bit) = (&self.checked[row / 64], 1 << (row % 64));
+            let values = &all[block * BLOCK..all.len().min((block + 1) * BLOCK)];
+            let right = word.load(Ordering::Relaxed) & bit != 0
+                || table.get(row).is_some_and(|said| digest(&SHA256, values).as_ref() == said);
+            if right {
+                word.fetch_or(bit, Ordering::Relaxed);
+            }
+            right
+        };
+        if blocks.into_par_iter().all(is_right) {
+            return Ok(());
         }
+        Err(Error::model(format!("the values of {site} are not those that were recorded"))
+            .at(&self.place)
+            .expected("values with the digests that the trace has of them")
+            .found("others: the file was changed or is damaged")
+            .next("record it again"))
     }
 
     /// The statistics of `site`, where there are some.
@@ -275,16 +326,10 @@ impl Trace {
         tables::stats(of(&STATS)?, of(&COUNTS)?)
     }
 
-    /// The SHA-256 of the values of `site`, where they are kept.
-    pub fn digest(&self, site: Site) -> Option<[u8; 32]> {
-        let row = self.row(site).filter(|_| self.holds(site))?;
-        self.table(DIGESTS.name).as_chunks().0.get(row).copied()
-    }
-
-    /// Whether the values of `site` are those that were recorded.
-    pub fn is_whole(&self, site: Site) -> bool {
-        let found = self.bytes(site).map(|bytes| digest(&SHA256, bytes));
-        found.is_some_and(|found| self.digest(site).is_some_and(|digest| found.as_ref() == digest))
+    /// The SHA-256 of each 256 KiB of the values of `site`, where they are kept.
+    pub fn digests(&self, site: Site) -> Option<&[[u8; 32]]> {
+        let (first, own) = self.plan.digests(site).filter(|_| self.holds(site))?;
+        self.table(DIGESTS.name).as_chunks().0.get(first + own.start..first + own.end)
     }
 
     fn row(&self, site: Site) -> Option<usize> {

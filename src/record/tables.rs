@@ -18,7 +18,12 @@ pub(super) struct Table {
 
 pub(super) const COUNTS: Table = Table { name: "counts", bytes: 3 * 8 };
 pub(super) const STATS: Table = Table { name: "stats", bytes: 4 * 4 };
+/// A row for each [`BLOCK`] that is begun of the values of a site that are kept, in the order of the index.
 pub(super) const DIGESTS: Table = Table { name: "digests", bytes: 32 };
+
+/// Bytes of values that have a digest together: few enough that a part of a stage is checked in no time, and that the
+/// digests of a stage are made side by side.
+pub(super) const BLOCK: usize = 256 << 10;
 
 /// The rows of `stats` and of `counts`.
 pub(super) fn rows(stats: &Stats) -> ([u8; 16], [u8; 24]) {

@@ -1,17 +1,18 @@
 //! Writing a trace: a probe that puts each row to its place as it comes. Nothing of a stage is held, however large it
 //! is, and the file has its name once it is whole.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 
 use bytemuck::cast_slice;
+use rayon::prelude::*;
 use ring::digest::{Context, SHA256};
 
 use super::about::About;
 use super::plan::Plan;
-use super::tables::{self, COUNTS, DIGESTS, STATS, Table};
+use super::tables::{self, BLOCK, COUNTS, DIGESTS, STATS, Table};
 use super::target::Target;
 use crate::ending::scratch::Scratch;
 use crate::error::{Error, Result};
@@ -46,12 +47,25 @@ pub struct Writer {
 }
 
 /// A stage of a pass that rows are missing of.
+#[derive(Default)]
 struct Open {
     sum: Summing,
-    digest: Context,
-    /// The row that comes next where all come in order; none where they do not.
-    next: Option<usize>,
+    /// The digest of the block that is begun, up to where.
+    running: Option<(usize, Context)>,
+    /// Blocks whose values did not come in order.
+    again: BTreeSet<usize>,
     missing: usize,
+}
+
+/// A part of what came, within one block.
+struct Piece<'a> {
+    values: Values<'a>,
+    bytes: &'a [u8],
+    /// Where it begins in the values of its stage, in bytes.
+    at: usize,
+    /// The digest of what is before it in the block, where that came just before.
+    digest: Option<Context>,
+    sum: Summing,
 }
 
 impl Writer {
@@ -100,28 +114,40 @@ impl Writer {
     fn write(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) -> io::Result<()> {
         stop::check().map_err(io::Error::other)?;
         let (site, dims) = self.own(site);
-        let mut open = self.open.remove(&site).unwrap_or_else(|| Open {
-            sum: Summing::default(),
-            digest: Context::new(&SHA256),
-            next: Some(0),
-            missing: self.plan.layout.sizes().rows(site.stage.axes(), dims),
-        });
+        let shape = self.plan.layout.sizes().shape(site.stage.axes(), dims);
+        let count: usize = shape.iter().product();
+        let missing = self.plan.layout.sizes().rows(site.stage.axes(), dims);
+        let mut open = self.open.remove(&site).unwrap_or_else(|| Open { missing, ..Open::default() });
         let bytes: &[u8] = match values {
             Values::F32(values) => cast_slice(values),
             Values::I64(values) => cast_slice(values),
             Values::I8(values) => cast_slice(values),
         };
-        open.sum.add(values.numbers());
-        let place = self.plan.place(site);
-        if let Some((tensor, first)) = place {
-            let width = bytes.len() / rows.len().max(1);
-            self.out.put(tensor, first + rows.start * width, bytes)?;
-            match open.next {
-                Some(next) if next == rows.start => {
-                    open.digest.update(bytes);
-                    open.next = Some(rows.end);
-                }
-                _ => open.next = None,
+        let (place, end) = (self.plan.place(site), count * site.stage.value_bytes());
+        let mut pieces = pieces(&mut open, values, bytes, rows.start * (bytes.len() / rows.len().max(1)));
+        let is_kept = place.is_some();
+        match (place, &mut pieces[..]) {
+            // Nothing to share out.
+            (place, [one]) => {
+                one.take_in(is_kept);
+                place.map_or(Ok(()), |(tensor, first)| self.out.put(tensor, first + one.at, bytes))?;
+            }
+            (place, pieces) => {
+                let start = pieces.first().map_or(0, |piece| piece.at);
+                let out = &mut self.out;
+                let put = || place.map_or(Ok(()), |(tensor, first)| out.put(tensor, first + start, bytes));
+                let take_in = || pieces.par_iter_mut().for_each(|piece| piece.take_in(is_kept));
+                rayon::join(put, take_in).0?;
+            }
+        }
+        for piece in pieces {
+            open.sum.merge(&piece.sum);
+            let (block, to) = (piece.at / BLOCK, piece.at + piece.bytes.len());
+            let Some(digest) = piece.digest.filter(|_| is_kept) else { continue };
+            if to.is_multiple_of(BLOCK) || to == end {
+                self.digest(site, block, digest.finish().as_ref())?;
+            } else if let Some((other, _)) = open.running.replace((to, digest)) {
+                open.again.insert(other / BLOCK);
             }
         }
         open.missing -= rows.len();
@@ -129,15 +155,17 @@ impl Writer {
             self.open.insert(site, open);
             return Ok(());
         }
-        let digest = match (place, open.next) {
-            (Some(_), Some(_)) => open.digest.finish().as_ref().to_vec(),
-            (Some((tensor, first)), None) => self.digest_again(site, dims, tensor + first)?,
-            (None, _) => vec![0; DIGESTS.bytes],
-        };
+        if let Some((tensor, first)) = place {
+            open.again.extend(open.running.map(|(to, _)| to / BLOCK));
+            for block in open.again {
+                let (from, to) = (block * BLOCK, end.min((block + 1) * BLOCK));
+                let digest = self.digest_again(tensor + first + from, to - from)?;
+                self.digest(site, block, &digest)?;
+            }
+        }
         let (figures, counts) = tables::rows(&open.sum.stats());
         self.row(&STATS, site, &figures)?;
-        self.row(&COUNTS, site, &counts)?;
-        self.row(&DIGESTS, site, &digest)
+        self.row(&COUNTS, site, &counts)
     }
 
     fn row(&mut self, table: &Table, site: Site, bytes: &[u8]) -> io::Result<()> {
@@ -147,10 +175,15 @@ impl Writer {
         self.out.put(start, (row - first) * table.bytes, bytes)
     }
 
-    /// The digest of values whose rows came in no order.
-    fn digest_again(&mut self, site: Site, dims: PassDims, start: usize) -> io::Result<Vec<u8>> {
-        let shape = self.plan.layout.sizes().shape(site.stage.axes(), dims);
-        let bytes = shape.iter().product::<usize>() * site.stage.value_bytes();
+    /// The digest of a block of `site`.
+    fn digest(&mut self, site: Site, block: usize, digest: &[u8]) -> io::Result<()> {
+        let Some((tensor, own)) = self.plan.digests(site) else { return Ok(()) };
+        let start = self.plan.table(DIGESTS.name).start + tensor * DIGESTS.bytes;
+        self.out.put(start, (own.start + block) * DIGESTS.bytes, digest)
+    }
+
+    /// The digest of values that are in the file.
+    fn digest_again(&mut self, start: usize, bytes: usize) -> io::Result<Vec<u8>> {
         self.out.flush()?;
         let mut digest = Context::new(&SHA256);
         self.out.read(start, bytes, |part| digest.update(part))?;
@@ -220,6 +253,43 @@ impl Writer {
         let bytes = (self.out.start + ended.data_bytes()) as u64;
         self.out.file.set_len(bytes)?;
         Ok(bytes)
+    }
+}
+
+/// What came, from byte `at` of its stage on, cut where blocks end.
+fn pieces<'a>(open: &mut Open, values: Values<'a>, bytes: &'a [u8], at: usize) -> Vec<Piece<'a>> {
+    let each = bytes.len() / values.len().max(1);
+    let (mut pieces, mut from) = (Vec::new(), at);
+    while from < at + bytes.len() {
+        let to = (at + bytes.len()).min((from / BLOCK + 1) * BLOCK);
+        let digest = if from.is_multiple_of(BLOCK) {
+            Some(Context::new(&SHA256))
+        } else {
+            open.running.take_if(|(end, _)| *end == from).map(|(_, digest)| digest)
+        };
+        if digest.is_none() {
+            open.again.insert(from / BLOCK);
+        }
+        let values = values.slice((from - at) / each..(to - at) / each);
+        pieces.push(Piece {
+            values,
+            bytes: &bytes[from - at..to - at],
+            at: from,
+            digest,
+            sum: Summing::default(),
+        });
+        from = to;
+    }
+    pieces
+}
+
+impl Piece<'_> {
+    /// Sums it up, and adds it to its digest where that is wanted.
+    fn take_in(&mut self, is_kept: bool) {
+        self.sum.add_values(self.values);
+        if let Some(digest) = self.digest.as_mut().filter(|_| is_kept) {
+            digest.update(self.bytes);
+        }
     }
 }
 

@@ -131,6 +131,7 @@ impl Live {
             run: Run::ITSELF,
             sequence: member.sequence,
             sequences: member.sequences,
+            recorded: false,
             card: model.card(),
             passes: Vec::new(),
             cache: Cached { dtype: model.backend.cache_dtype(), capacity: Some(capacity) },

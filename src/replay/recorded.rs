@@ -16,13 +16,14 @@ use crate::error::{Error, Result};
 use crate::explain::{Drawing, Line, Operands, Place, Rules, attribute, explain};
 use crate::generate::{Sampler, Sampling};
 use crate::model::Model;
-use crate::record::Trace;
+use crate::record::Kept;
 use crate::stop::Stop;
 use crate::tokenizer::Tokenizer;
 use crate::trace::block::{Cutting, index_of};
 use crate::trace::draw::{Draw, DrawAt};
 use crate::trace::pattern::Measuring;
 use crate::trace::spread::Counting;
+use crate::trace::stage::Section;
 use crate::trace::{
     Answer, Block, Cached, Order, Outline, Part, PassDims, PassOutline, Pattern, Probe, Query, Region, Run,
     Site, Sizes, Source, Spread, Stage, TokenLabel, WeightRows,
@@ -33,7 +34,7 @@ const NEEDS_MODEL: &str = "open the trace with --model and the model that it was
 
 /// A trace that is open, and the model that it came from where that is there too.
 pub struct Recorded<B: Backend> {
-    trace: Arc<Trace>,
+    trace: Arc<dyn Kept>,
     model: Option<Arc<Model<B>>>,
     tokenizer: Option<Arc<dyn Tokenizer>>,
     memory: usize,
@@ -45,7 +46,7 @@ impl<B: Backend + 'static> Recorded<B> {
     /// The sequences of `trace`, whose values may take so many bytes of memory together. With the model, what the trace
     /// has not is computed again; `tokenizer` gives tokens their texts where the trace has none.
     pub fn new(
-        trace: Arc<Trace>,
+        trace: Arc<dyn Kept>,
         model: Option<Arc<Model<B>>>,
         tokenizer: Option<Arc<dyn Tokenizer>>,
         memory: usize,
@@ -65,7 +66,7 @@ impl<B: Backend + 'static> Recorded<B> {
                 .expected(format!("one of {sequences}")));
         }
         let member = Member { sequence, sequences, turn: Arc::clone(&self.turn) };
-        let sampler = sampler(&self.trace, sequence)?;
+        let sampler = sampler(&*self.trace, sequence)?;
         let over = Over {
             outline: self.outline(sequence),
             store: Arc::clone(&self.store),
@@ -87,7 +88,7 @@ impl<B: Backend + 'static> Recorded<B> {
         Ok(match &self.model {
             None => Box::new(trace),
             Some(model) => {
-                let run = (Arc::clone(model), member, sampler, self.tokenizer.clone());
+                let run = (Arc::clone(model), member, sampler.unwrap_or(greedy()?), self.tokenizer.clone());
                 Box::new(Together::new(trace, run, self.trace.passes(sequence), self.memory))
             }
         })
@@ -108,13 +109,14 @@ impl<B: Backend + 'static> Recorded<B> {
         let passes = self.trace.passes(sequence).iter().map(|pass| PassOutline {
             dims: pass.dims,
             tokens: pass.tokens.iter().map(|&id| label(id)).collect(),
-            sampled: Some(label(pass.sampled)),
+            sampled: pass.sampled.map(label),
         });
         Outline {
             run: Run::ITSELF,
             sequence,
             sequences: self.trace.sequences(),
-            card: self.trace.about().card.clone(),
+            recorded: true,
+            card: self.trace.card().clone(),
             passes: passes.collect(),
             cache: Cached { dtype: self.trace.about().cache().unwrap_or(CacheDtype::F32), capacity: None },
         }
@@ -122,8 +124,8 @@ impl<B: Backend + 'static> Recorded<B> {
 }
 
 /// What drew the tokens of a sequence.
-fn sampler(trace: &Trace, sequence: usize) -> Result<Sampler> {
-    let drawing = trace.about().sampling;
+fn sampler(trace: &dyn Kept, sequence: usize) -> Result<Option<Sampler>> {
+    let Some(drawing) = trace.sampling() else { return Ok(None) };
     let (temperature, top_k, top_p, seed) = (drawing.temperature, drawing.top_k, drawing.top_p, drawing.seed);
     let sampler = Sampler::new(Sampling { temperature, top_k, top_p, seed });
     // What is out of range is the file's fault here, and no option's.
@@ -134,7 +136,12 @@ fn sampler(trace: &Trace, sequence: usize) -> Result<Sampler> {
             .found(format!("temperature {temperature}, top-p {top_p}"))
             .next("record it again")
     })?;
-    Ok(sampler.with_stream(drawing.stream.wrapping_add(sequence as u64)))
+    Ok(Some(sampler.with_stream(drawing.stream.wrapping_add(sequence as u64))))
+}
+
+/// What draws where nobody knows what did: the likeliest token.
+fn greedy() -> Result<Sampler> {
+    Sampler::new(Sampling::default())
 }
 
 /// Who has the weights.
@@ -164,11 +171,12 @@ fn no_model(what: impl std::fmt::Display) -> Error {
 
 /// Who reads a sequence of the file.
 struct Reader<W> {
-    trace: Arc<Trace>,
+    trace: Arc<dyn Kept>,
     sequence: usize,
     store: Arc<Mutex<Store>>,
     stop: Stop,
-    sampler: Sampler,
+    /// None where nobody knows how tokens were drawn.
+    sampler: Option<Sampler>,
     weights: W,
 }
 
@@ -182,6 +190,9 @@ impl<W: Weights> Serves for Reader<W> {
             Query::Rows(rows) => self.weights.rows(rows).map(Answer::Rows),
             Query::Explanation(at) => {
                 self.dims(at.site)?;
+                if self.sampler.is_none() && at.site.stage.info().section == Section::Sampler {
+                    return Err(self.not_here(at.site));
+                }
                 let explanation = explain(&self.rules(), at.site, at.at, at.terms, self)?;
                 Ok(Answer::Explanation(Box::new(explanation)))
             }
@@ -209,18 +220,20 @@ impl<W: Weights> Serves for Reader<W> {
 impl<W: Weights> Reader<W> {
     /// The rules of the run.
     fn rules(&self) -> Rules {
-        let about = self.trace.about();
-        let Sampling { temperature, top_k, top_p, .. } = self.sampler.sampling();
-        let cache = about.cache().unwrap_or(about.card.precision.cache_dtype());
-        let mut rules = Rules::new(about.card.clone(), cache, Drawing { temperature, top_k, top_p });
+        let card = self.trace.card();
+        let sampling = self.sampler.as_ref().map(Sampler::sampling).unwrap_or_default();
+        let Sampling { temperature, top_k, top_p, .. } = sampling;
+        let cache = self.trace.cache().unwrap_or(card.precision.cache_dtype());
+        let mut rules = Rules::new(card.clone(), cache, Drawing { temperature, top_k, top_p });
         for (draw, pass) in (0..).zip(self.trace.passes(self.sequence)) {
-            rules.push(pass.dims, (temperature > 0.0).then(|| self.sampler.random(draw)));
+            let drawn = self.sampler.as_ref().filter(|_| temperature > 0.0);
+            rules.push(pass.dims, drawn.map(|sampler| sampler.random(draw)));
         }
         rules
     }
 
     fn sizes(&self) -> Sizes {
-        self.trace.about().card.sizes()
+        self.trace.card().sizes()
     }
 
     /// The pass of `site`, if that is there.

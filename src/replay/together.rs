@@ -49,7 +49,7 @@ impl Together {
             memory,
             context: passes.last().map(|pass| pass.dims.keys() + 1),
         };
-        let forced: Vec<u32> = passes.iter().map(|pass| pass.sampled).collect();
+        let forced: Vec<u32> = passes.iter().filter_map(|pass| pass.sampled).collect();
         let begin = move || {
             let store = Arc::new(Mutex::new(Store::new(memory)));
             Live::start_as(member.clone(), store, Arc::clone(&model), start.clone(), forced.clone())

@@ -163,26 +163,74 @@ impl Default for Summing {
 }
 
 impl Summing {
-    /// Takes in more values. Mean and deviation of both parts are put together as Chan, Golub and LeVeque do it.
+    /// Takes in more values.
     pub fn add(&mut self, values: impl Iterator<Item = f64> + Clone) {
         let first = First::of(values.clone());
-        let (count, mean) = (first.count, first.mean());
-        let Stats { min, max, neg_inf, pos_inf, nan, .. } = first.stats;
+        let mean = first.mean();
+        self.merge(&Self {
+            count: first.count,
+            squares: squares(0.0, values, mean),
+            stats: Stats { mean, ..first.stats },
+        });
+    }
+
+    /// Takes in more values of a stage, side by side where all of them are finite: in sums of their own, which are put
+    /// together in one order.
+    pub fn add_values(&mut self, values: Values<'_>) {
+        const LANES: usize = 8;
+        let Values::F32(floats) = values else { return self.add(values.numbers()) };
+        let (eights, rest) = floats.as_chunks::<LANES>();
+        let (mut min, mut max, mut sum) =
+            ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES], [0.0_f64; LANES]);
+        let mut finite = rest.iter().all(|x| x.is_finite());
+        for eight in eights {
+            for i in 0..LANES {
+                let x = eight[i];
+                // Written so that a processor has an instruction for it; what is not a number is found below.
+                min[i] = if x < min[i] { x } else { min[i] };
+                max[i] = if x > max[i] { x } else { max[i] };
+                sum[i] += f64::from(x);
+            }
+            finite &= eight.iter().fold(true, |finite, x| finite & (x.abs() < f32::INFINITY));
+        }
+        if !finite || floats.is_empty() {
+            return self.add(values.numbers());
+        }
+        let least = min.iter().chain(rest).copied().fold(f32::INFINITY, f32::min);
+        let most = max.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
+        let count = floats.len();
+        let total: f64 = sum.iter().sum::<f64>() + rest.iter().copied().map(f64::from).sum::<f64>();
+        let mean = total / count as f64;
+        let mut apart = [0.0_f64; LANES];
+        for eight in eights {
+            for i in 0..LANES {
+                let distance = f64::from(eight[i]) - mean;
+                apart[i] += distance * distance;
+            }
+        }
+        let squares = squares(apart.iter().sum(), rest.iter().copied().map(f64::from), mean);
+        let (min, max) = (f64::from(least), f64::from(most));
+        self.merge(&Self { stats: Stats { min, max, mean, ..Self::default().stats }, count, squares });
+    }
+
+    /// Takes in what another has. Mean and deviation of both are put together as Chan, Golub and LeVeque do it.
+    pub fn merge(&mut self, more: &Self) {
         let stats = &mut self.stats;
-        (stats.neg_inf, stats.pos_inf, stats.nan) =
-            (stats.neg_inf + neg_inf, stats.pos_inf + pos_inf, stats.nan + nan);
-        if count == 0 {
+        stats.neg_inf += more.stats.neg_inf;
+        stats.pos_inf += more.stats.pos_inf;
+        stats.nan += more.stats.nan;
+        if more.count == 0 {
             return;
         }
-        let (own, more, all) = (self.count as f64, count as f64, (self.count + count) as f64);
-        let before = if self.count == 0 { mean } else { stats.mean };
-        let apart = mean - before;
-        self.squares += squares(0.0, values, mean) + apart * apart * own * more / all;
-        self.count += count;
+        let (own, others, all) = (self.count as f64, more.count as f64, (self.count + more.count) as f64);
+        let before = if self.count == 0 { more.stats.mean } else { stats.mean };
+        let apart = more.stats.mean - before;
+        self.squares += more.squares + apart * apart * own * others / all;
+        self.count += more.count;
         // What is not a number gives way to what is.
-        stats.min = stats.min.min(min);
-        stats.max = stats.max.max(max);
-        stats.mean = before + apart * more / all;
+        stats.min = stats.min.min(more.stats.min);
+        stats.max = stats.max.max(more.stats.max);
+        stats.mean = before + apart * others / all;
         stats.std = (self.squares / all).sqrt();
     }
 
@@ -287,6 +335,31 @@ mod tests {
                 Ok::<_, std::convert::Infallible>(())
             });
             assert_eq!(format!("{:?}", parts.unwrap()), format!("{whole:?}"));
+        }
+    }
+
+    #[test]
+    fn values_that_are_summed_side_by_side_have_the_statistics_of_one_walk() {
+        let mut values: Vec<f32> = (0..1003).map(|i| (i as f32 * 0.7).sin() * 1e3 + 40.0).collect();
+        for broken in [None, Some(f32::NAN), Some(f32::NEG_INFINITY)] {
+            for at in [5, 1001] {
+                values[at] = broken.unwrap_or(values[at]);
+            }
+            for size in [1, 7, 8, 100, 1003] {
+                let mut sum = Summing::default();
+                for part in values.chunks(size) {
+                    let mut own = Summing::default();
+                    own.add_values(Values::F32(part));
+                    sum.merge(&own);
+                }
+                let (ours, whole) = (sum.stats(), Stats::of(values.iter().map(|&value| f64::from(value))));
+                assert_eq!((ours.min, ours.max, ours.nan), (whole.min, whole.max, whole.nan), "{size}");
+                assert_eq!((ours.neg_inf, ours.pos_inf), (whole.neg_inf, whole.pos_inf));
+                assert!(
+                    (ours.mean - whole.mean).abs() < 1e-9 && (ours.std - whole.std).abs() < 1e-9,
+                    "{size}"
+                );
+            }
         }
     }
 

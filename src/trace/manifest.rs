@@ -86,8 +86,9 @@ pub struct ManifestPass {
     pub start: usize,
     /// The tokens that it read.
     pub tokens: Vec<TokenLabel>,
-    /// The token that was drawn after it.
-    pub sampled: TokenLabel,
+    /// The token that was drawn after it, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampled: Option<TokenLabel>,
 }
 
 /// A file of a manifest.
@@ -147,10 +148,10 @@ struct Mark {
 
 impl Manifest {
     /// The manifest of an export that has no files yet, of a run over each of `prompts`: its text, where it has one.
-    pub fn new(card: ModelCard, mut prompts: Vec<Option<String>>, sampling: Drawing) -> Self {
+    pub fn new(card: ModelCard, mut prompts: Vec<Option<String>>, sampling: Option<Drawing>) -> Self {
         let (passes, files) = (Vec::new(), Vec::new());
         let prompt = if prompts.len() < 2 { prompts.pop().flatten() } else { None };
-        Self::complete(Some(card), (prompt, prompts), Some(sampling), passes, files)
+        Self::complete(Some(card), (prompt, prompts), sampling, passes, files)
     }
 
     fn complete(
@@ -223,7 +224,13 @@ impl Manifest {
     }
 
     /// Adds what a pass that has run read of `sequence`.
-    pub fn pass(&mut self, sequence: usize, dims: PassDims, tokens: Vec<TokenLabel>, sampled: TokenLabel) {
+    pub fn pass(
+        &mut self,
+        sequence: usize,
+        dims: PassDims,
+        tokens: Vec<TokenLabel>,
+        sampled: Option<TokenLabel>,
+    ) {
         let (sequence, PassDims { pass, start, .. }) = (self.one_of(sequence), dims);
         self.passes.push(ManifestPass { sequence, pass, start, tokens, sampled });
     }
@@ -312,8 +319,8 @@ mod tests {
         });
         let drawing = Drawing { temperature: 0.7, top_k: 40, top_p: 0.95, seed: u64::MAX, stream: 0 };
         let mut manifest =
-            Manifest::new(ModelCard { precision, ..card }, vec![Some("a\n\"b\"".to_owned())], drawing);
-        manifest.pass(0, PassDims { pass: 0, start: 0, tokens: 2 }, vec![label(1), label(7)], label(9));
+            Manifest::new(ModelCard { precision, ..card }, vec![Some("a\n\"b\"".to_owned())], Some(drawing));
+        manifest.pass(0, PassDims { pass: 0, start: 0, tokens: 2 }, vec![label(1), label(7)], Some(label(9)));
         let stats = |values: &[f32]| Spread::of(values.iter().copied()).stats;
         manifest.file(Site::layer(0, 1, Stage::Xq), &[2, 2, 4], stats(&[0.1, -3e-9, f32::INFINITY]));
         manifest.file(Site::once(0, Stage::Mask), &[2, 2], stats(&[f32::NEG_INFINITY, f32::NAN]));
@@ -354,10 +361,10 @@ mod tests {
     fn of_several_sequences_each_has_its_folder_and_its_number() {
         let drawing = Drawing { temperature: 1.0, top_k: 0, top_p: 1.0, seed: 3, stream: 7 };
         let prompts = vec![Some("a".to_owned()), None];
-        let mut manifest = Manifest::new(ModelCard::small(|_| ()), prompts, drawing);
+        let mut manifest = Manifest::new(ModelCard::small(|_| ()), prompts, Some(drawing));
         for sequence in 0..2 {
             let dims = PassDims { pass: 4, start: 0, tokens: 2 };
-            manifest.pass(sequence, dims, vec![label(1), label(7)], label(9));
+            manifest.pass(sequence, dims, vec![label(1), label(7)], Some(label(9)));
             let site = Site { sequence, ..Site::layer(4, 1, Stage::Xq) };
             manifest.file(site, &[2, 2, 4], Spread::of([1.0, 2.0].into_iter()).stats);
         }

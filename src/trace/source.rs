@@ -26,6 +26,8 @@ pub struct Outline {
     pub sequence: usize,
     /// How many sequences the batch has.
     pub sequences: usize,
+    /// Whether it was recorded, and all of its passes are there.
+    pub recorded: bool,
     /// The model.
     pub card: ModelCard,
     /// The passes so far; the first is the prefill.
@@ -50,7 +52,7 @@ pub struct PassOutline {
     pub dims: PassDims,
     /// The tokens it reads, T of them.
     pub tokens: Vec<TokenLabel>,
-    /// The token that the sampler drew after it; none while the pass runs.
+    /// The token that the sampler drew after it; none while the pass runs, or where who recorded it did not say.
     pub sampled: Option<TokenLabel>,
 }
 
@@ -125,7 +127,7 @@ pub fn block(source: &mut (impl Source + ?Sized), site: Site, region: &Region) -
 impl Outline {
     /// Whether the first pass is not done yet: there is little to look at.
     pub fn is_opening(&self) -> bool {
-        self.passes.iter().all(|pass| pass.sampled.is_none())
+        !self.recorded && self.passes.iter().all(|pass| pass.sampled.is_none())
     }
 
     /// The tokens of the first `count` positions, over all passes: the labels of a key axis.

@@ -178,6 +178,7 @@ mod tests {
             run: Run::ITSELF,
             sequence: 0,
             sequences: 1,
+            recorded: false,
             card,
             passes: vec![pass(0, 0, 3), pass(1, 3, 1)],
             cache: Cached { dtype: CacheDtype::F32, capacity: None },

@@ -207,7 +207,7 @@ fn what_a_budget_leaves_out_is_said_before_the_run_and_when_it_is_asked_for() {
             folder.path().join("out").to_str().unwrap(),
         ],
         2,
-        &["ffn_up is not in this trace", "budget of 102400 bytes"],
+        &["ffn_up is not there", "budget of 102400 bytes"],
     );
     let log = ok(&llama_trace(["log", "--trace", text, "--values", "--stage", "ffn_up"]));
     assert!(log.contains("ffn_up") && log.contains("min "), "its statistics are there: {log}");

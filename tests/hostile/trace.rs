@@ -90,12 +90,12 @@ fn a_file_that_is_no_trace_is_told_by_what_it_is() {
 fn other_versions_are_refused_as_such() {
     let (_folder, bytes) = recorded("minimal");
     let (mut header, values) = parts(&bytes);
-    for (version, word) in [("2", "newer"), ("0", "older")] {
+    for (version, word) in [("3", "newer"), ("1", "older")] {
         header["__metadata__"]["format_version"] = json!(version);
         let said = refusal(&whole(&header, &values)).unwrap();
         assert!(said.contains(word) && said.contains(&format!("format version {version}")), "{said}");
     }
-    header["__metadata__"]["format_version"] = json!("1");
+    header["__metadata__"]["format_version"] = json!("2");
     header["__metadata__"]["arithmetic"] = json!("0");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.trace");

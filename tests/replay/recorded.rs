@@ -1,13 +1,14 @@
 //! A trace that is opened has the bits of the run that was recorded, whatever of it was kept.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::task::Poll;
 
 use llama_trace::backend::Backend;
 use llama_trace::backend::cpu::Cpu;
-use llama_trace::config::{CacheDtype, Precision};
+use llama_trace::config::{CacheDtype, ModelConfig, Precision};
 use llama_trace::error::Error;
 use llama_trace::generate::Session;
 use llama_trace::model::Model;
@@ -21,10 +22,27 @@ use llama_trace::trace::explanation::ExplanationAt;
 use llama_trace::trace::lens::{AttributionAt, LensAt};
 use llama_trace::trace::manifest::Drawing;
 use llama_trace::trace::{
-    Answer, Frame, Order, Part, PassDims, Query, Recorder, Region, Select, Site, Source, Spread, Stage,
+    Answer, Frame, ModelCard, Order, Part, PassDims, Probe, Query, Recorder, Region, Select, Site, Source,
+    Spread, Stage, Values,
 };
 
 use super::{MODELS, PASSES, assert_same, model_in, sampler};
+
+/// What a trace of these stages says that no run made.
+fn about(card: ModelCard, stages: &[Stage]) -> About {
+    About {
+        program: "a test".into(),
+        cache: "f32".into(),
+        sampling: Drawing { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0, stream: 0 },
+        sequences: 1,
+        keep: Keep::All,
+        budget: None,
+        stages: stages.iter().map(|stage| stage.name().to_owned()).collect(),
+        exact: true,
+        fingerprint: Fingerprint { config: String::new(), weights: String::new() },
+        card,
+    }
+}
 
 /// Records a run of `draws` passes, of which `planned` were to be expected.
 fn record(
@@ -76,7 +94,7 @@ fn record(
 
 fn open(path: &Path, memory: usize) -> (Arc<Trace>, Box<dyn Source>) {
     let trace = Arc::new(Trace::open(path).unwrap());
-    let source = Recorded::<Cpu>::new(Arc::clone(&trace), None, None, memory).open(0).unwrap();
+    let source = Recorded::<Cpu>::new(Arc::<Trace>::clone(&trace), None, None, memory).open(0).unwrap();
     (trace, source)
 }
 
@@ -120,9 +138,10 @@ fn every_stage_of_a_trace_that_is_opened_has_the_bits_of_the_run() {
                 let ours = block(&mut *source, *site, frame.shape()).unwrap();
                 assert_same(&ours, frame);
                 if trace.holds(*site) {
-                    let (stats, digest) = (trace.stats(*site).unwrap(), trace.digest(*site).unwrap());
+                    let (stats, digests) = (trace.stats(*site).unwrap(), trace.digests(*site).unwrap());
                     assert!((stats.max as f32).to_bits() == (frame.stats().max as f32).to_bits(), "{site}");
-                    assert!(trace.is_whole(*site) && digest != [0; 32], "{site}");
+                    let whole = ring::digest::digest(&ring::digest::SHA256, trace.bytes(*site).unwrap());
+                    assert!(digests == [whole.as_ref()], "{site}");
                 } else {
                     derived += 1;
                 }
@@ -181,12 +200,84 @@ fn a_run_that_ended_early_leaves_no_room_for_what_did_not_come() {
         for (site, frame) in &frames {
             assert_same(&block(&mut *source, *site, frame.shape()).unwrap(), frame);
             assert_eq!(
-                (one.bytes(*site), one.digest(*site)),
-                (other.bytes(*site), other.digest(*site)),
+                (one.bytes(*site), one.digests(*site)),
+                (other.bytes(*site), other.digests(*site)),
                 "{site}"
             );
         }
         assert!(!one.has(Site::once(4, Stage::Logits)));
+    }
+}
+
+/// Blocks of 256 KiB have a digest each, whichever rows come first.
+#[test]
+fn a_part_that_was_changed_is_refused_and_the_rest_of_its_stage_is_shown() {
+    const BLOCK: usize = 256 << 10;
+    let folder = tempfile::tempdir().unwrap();
+    let model = model_in("gqa", Cpu::default());
+    let card = model.card();
+    let site = Site::layer(0, 1, Stage::FfnUp);
+    let width = card.config.ffn_dim;
+    // Three blocks and a bit, so that rows lie across their ends.
+    let tokens = 3 * BLOCK / (4 * width) + 5;
+    let card = ModelCard { config: ModelConfig { context: tokens + 1, ..card.config }, ..card };
+    let about = about(card, &[Stage::Tokens, Stage::FfnUp, Stage::Sampled]);
+    let passes = [vec![PassDims { pass: 0, start: 0, tokens }]];
+    let value = |layer: usize, row: usize, column: usize| (layer + row * 31 + column) as f32 * 0.3;
+    let write = |path: &Path, orders: &[Range<usize>]| {
+        let plan = Plan::of(&about, &passes, Texts::default()).unwrap();
+        let target = Target::check(path, false).unwrap();
+        let texts = TextsOf { labels: Vec::new(), prompts: vec![None] };
+        let mut writer = Writer::begin(&target, about.clone(), plan, texts).unwrap();
+        writer.next([(0, passes[0][0])].into_iter());
+        writer.record(Site::once(0, Stage::Tokens), 0..1, Values::I64(&vec![1; tokens]));
+        writer.record(Site::once(0, Stage::Sampled), 0..1, Values::I64(&[1]));
+        for rows in orders {
+            for layer in 0..about.card.config.layers {
+                let row = |row: usize| (0..width).map(move |column| value(layer, row, column));
+                let values: Vec<f32> = rows.clone().flat_map(row).collect();
+                writer.record(Site { layer: Some(layer), ..site }, rows.clone(), Values::F32(&values));
+            }
+        }
+        writer.check().unwrap();
+        writer.finish(&target).unwrap();
+    };
+    let paths = ["in-order", "rows", "mixed"].map(|name| folder.path().join(name));
+    let (third, all): (_, Range<usize>) = (tokens / 3, 0..tokens);
+    write(&paths[0], std::slice::from_ref(&all));
+    let rows: Vec<Range<usize>> = all.clone().map(|row| row..row + 1).collect();
+    write(&paths[1], &rows);
+    write(&paths[2], &[2 * third..tokens, 0..third, third + 3..2 * third, third..third + 3]);
+    let first = std::fs::read(&paths[0]).unwrap();
+    for path in &paths {
+        let trace = Trace::open(path).unwrap();
+        assert_eq!(trace.digests(site).unwrap().len(), 4);
+        assert!(trace.rows(site, all.clone()).unwrap().is_some());
+        let mut bytes = std::fs::read(path).unwrap();
+        // Means are summed in the order in which values come.
+        let digests = |bytes: &[u8]| {
+            std::fs::write(folder.path().join("one"), bytes).unwrap();
+            Trace::open(&folder.path().join("one")).unwrap().digests(site).map(<[_]>::to_vec)
+        };
+        assert_eq!(digests(&bytes), digests(&first), "{path:?}");
+        // A value of the second block.
+        let place = trace.bytes(site).unwrap();
+        let start = bytes.windows(place.len()).position(|window| window == place).unwrap();
+        bytes[start + BLOCK + 5] ^= 1;
+        std::fs::write(path, bytes).unwrap();
+        let trace = Trace::open(path).unwrap();
+        let row = BLOCK / (4 * width) + 1;
+        let error = trace.rows(site, row..row + 1).unwrap_err().to_string();
+        assert!(error.contains("p0/L1/ffn_up are not those that were recorded"), "{error}");
+        for rows in [0..row - 1, tokens - 1..tokens] {
+            assert!(trace.rows(site, rows).unwrap().is_some());
+        }
+        assert!(trace.rows(site, all.clone()).is_err());
+        // In a viewer with room for no stage whole, the part alone is missing.
+        let mut source = Recorded::<Cpu>::new(Arc::new(trace), None, None, 1 << 18).open(0).unwrap();
+        let at = |row: usize| Query::Block(site, Region(vec![row..row + 1, 0..1]));
+        assert!(ask(&mut *source, &at(row)).unwrap_err().to_string().contains("record it again"));
+        assert!(ask(&mut *source, &at(tokens - 1)).is_ok());
     }
 }
 
@@ -198,23 +289,8 @@ fn the_header_stays_small_with_two_thousand_decode_passes() {
     let context = model.config.context;
     let card = model.card();
     // As many passes as a table needs: the model's own context is shorter.
-    let card = llama_trace::trace::ModelCard {
-        config: llama_trace::config::ModelConfig { context: context.max(4096), ..card.config },
-        ..card
-    };
-    let stages: Vec<_> = stages(&card.sizes(), Keep::All, follows);
-    let about = About {
-        program: "a test".into(),
-        cache: "f32".into(),
-        sampling: Drawing { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0, stream: 0 },
-        sequences: 1,
-        keep: Keep::All,
-        budget: None,
-        stages: stages.iter().map(|stage| stage.name().to_owned()).collect(),
-        exact: true,
-        fingerprint: Fingerprint { config: String::new(), weights: String::new() },
-        card,
-    };
+    let card = ModelCard { config: ModelConfig { context: context.max(4096), ..card.config }, ..card };
+    let about = about(card.clone(), &stages(&card.sizes(), Keep::All, follows));
     let decode = (1..=2000).map(|pass| PassDims { pass, start: 4 + pass, tokens: 1 });
     let first = PassDims { pass: 0, start: 0, tokens: 5 };
     let passes: Vec<_> = [first].into_iter().chain(decode).collect();
@@ -249,7 +325,7 @@ fn within_a_budget_what_is_left_out_is_known_beforehand_and_told_when_asked_for(
             }
             Err(error) => {
                 let text = error.to_string();
-                assert!(text.contains("is not in this trace") && text.contains("budget"), "{text}");
+                assert!(text.contains("is not there") && text.contains("budget"), "{text}");
                 assert!(trace.stats(*site).is_some() || follows(site.stage), "{site}");
                 left_out += 1;
             }

@@ -119,6 +119,7 @@ impl Synthetic {
             run: Run::ITSELF,
             sequence: 0,
             sequences: 1,
+            recorded: false,
             card,
             passes: vec![PassOutline { dims, tokens, sampled: Some(sampled(0)) }],
             cache: Cached { dtype: CacheDtype::F32, capacity: Some(64) },

@@ -176,6 +176,12 @@ impl Capture {
         })
     }
 
+    /// The file of a stage, below the folder.
+    pub(super) fn file(&self, site: Site) -> PathBuf {
+        let name = self.stages.get(site.stage.name()).and_then(|lies| lies.file.as_ref());
+        name.map_or_else(|| PathBuf::from(site.file_name()), |name| named(name, site))
+    }
+
     /// The values of a stage of the folder at `path`.
     pub(super) fn stage(&self, path: &Path, site: Site) -> Found {
         let ran = |layers| match site.layer {
@@ -187,9 +193,7 @@ impl Capture {
         }
         let nothing = Lies::default();
         let lies = self.stages.get(site.stage.name()).unwrap_or(&nothing);
-        let file =
-            lies.file.as_ref().map_or_else(|| PathBuf::from(site.file_name()), |name| named(name, site));
-        let frame = match npy::read(&path.join(file), site) {
+        let frame = match npy::read(&path.join(self.file(site)), site) {
             Found::Frame(frame) => frame,
             other => return other,
         };

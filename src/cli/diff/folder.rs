@@ -1,5 +1,6 @@
 //! A folder that `export` or a capture script wrote, as a run that is compared.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::capture::{Capture, TOKENS};
@@ -8,16 +9,21 @@ use crate::diff::{About, Found, Pass, Traced};
 use crate::error::{Error, Result};
 use crate::explain::Drawing;
 use crate::files::read_text;
-use crate::trace::{Manifest, PassDims, Site};
+use crate::trace::{FrameData, Manifest, PassDims, Site};
 
 /// What a manifest may take.
 const LIMIT: u64 = 256 << 20;
 
-/// The folder.
-pub(super) struct Folder {
+/// The folder. Its sequences count their own passes.
+pub(in crate::cli) struct Folder {
     path: PathBuf,
     says: Says,
-    about: About,
+    /// What it says of each sequence.
+    abouts: Vec<About>,
+    /// Of each sequence, the numbers that its passes have in the names of the files.
+    numbers: Vec<Vec<usize>>,
+    /// The sequence that is compared.
+    sequence: usize,
 }
 
 /// The file that says what is in it.
@@ -31,10 +37,10 @@ impl Folder {
     ///
     /// # Errors
     /// [`Error::Usage`] where there is no folder, [`Error::Model`] where its manifest is missing or none.
-    pub(super) fn open(path: &Path) -> Result<Self> {
+    pub(in crate::cli) fn open(path: &Path) -> Result<Self> {
         if !path.is_dir() {
             let found = if path.exists() { "a file" } else { "nothing" };
-            return Err(Error::usage("there is no folder to compare")
+            return Err(Error::usage("there is no folder of a run")
                 .in_file(path)
                 .expected("a folder that `llama-trace export` or a capture script wrote")
                 .found(found)
@@ -48,60 +54,126 @@ impl Folder {
         if manifest.exists() {
             let read = Manifest::read(read_text(&manifest, LIMIT)?.as_bytes());
             let read = read.map_err(|found| wrong(&manifest, found))?;
-            let about = about(path, &read).map_err(|found| wrong(&manifest, found))?;
-            return Ok(Self { path: path.to_owned(), says: Says::Export(Box::new(read)), about });
+            let sequences = read.passes.iter().map(|pass| pass.sequence.unwrap_or(0) + 1).max().unwrap_or(1);
+            if sequences > read.passes.len().max(1) {
+                return Err(wrong(&manifest, format!("sequence {}, and not those before it", sequences - 1)));
+            }
+            let (mut abouts, mut numbers) = (Vec::new(), Vec::new());
+            for sequence in 0..sequences {
+                let (about, own) = about(path, &read, sequence).map_err(|found| wrong(&manifest, found))?;
+                abouts.push(about);
+                numbers.push(own);
+            }
+            let says = Says::Export(Box::new(read));
+            return Ok(Self { path: path.to_owned(), says, abouts, numbers, sequence: 0 });
         }
         if capture.exists() {
             let read = Capture::read(&read_text(&capture, LIMIT)?).map_err(|found| wrong(&capture, found))?;
             let about = read.about(path).map_err(|found| wrong(&capture, found))?;
-            return Ok(Self { path: path.to_owned(), says: Says::Capture(Box::new(read)), about });
+            let numbers = vec![about.passes.iter().map(|pass| pass.dims.pass).collect()];
+            let says = Says::Capture(Box::new(read));
+            return Ok(Self { path: path.to_owned(), says, abouts: vec![about], numbers, sequence: 0 });
         }
         Err(Error::model("the folder has no manifest.json and no capture.toml, which say what its files are")
             .in_file(path)
             .expected("a folder that `llama-trace export` or a capture script wrote")
             .next("`llama-trace capture transformers` prints a script that writes such a folder"))
     }
+
+    /// How many sequences it has.
+    pub(in crate::cli) fn sequences(&self) -> usize {
+        self.abouts.len()
+    }
+
+    /// What it says of a sequence, which is there.
+    pub(in crate::cli) fn about_of(&self, sequence: usize) -> &About {
+        &self.abouts[sequence]
+    }
+
+    /// The manifest, where `export` wrote the folder.
+    pub(in crate::cli) fn manifest(&self) -> Option<&Manifest> {
+        match &self.says {
+            Says::Export(manifest) => Some(manifest),
+            Says::Capture(_) => None,
+        }
+    }
+
+    /// The file of a stage, as far as one is its own.
+    pub(in crate::cli) fn file(&self, site: Site) -> PathBuf {
+        let site = self.numbered(site);
+        self.path.join(match &self.says {
+            Says::Export(manifest) => manifest.file_name(site).into(),
+            Says::Capture(capture) => capture.file(site),
+        })
+    }
+
+    /// The values of a stage.
+    pub(in crate::cli) fn read(&self, site: Site) -> Found {
+        match &self.says {
+            Says::Export(_) => npy::read(&self.file(site), site),
+            Says::Capture(capture) => capture.stage(&self.path, self.numbered(site)),
+        }
+    }
+
+    /// Some rows of a stage of `shape`, where its file has them as they are; none where it is to be read whole.
+    pub(in crate::cli) fn rows(&self, site: Site, shape: &[usize], rows: Range<usize>) -> Option<FrameData> {
+        self.manifest()?;
+        npy::rows(&self.file(site), shape, rows)
+    }
+
+    /// The site under the number that its pass has in names of files.
+    fn numbered(&self, site: Site) -> Site {
+        let own = self.numbers.get(site.sequence).and_then(|own| own.get(site.pass));
+        Site { pass: own.copied().unwrap_or(site.pass), ..site }
+    }
 }
 
-fn about(path: &Path, manifest: &Manifest) -> std::result::Result<About, String> {
-    // Of several sequences the first is compared.
-    let own = manifest.passes.iter().filter(|pass| pass.sequence.unwrap_or(0) == 0);
-    let (mut passes, mut end) = (Vec::new(), 0_usize);
+/// What a manifest says of a sequence, and the numbers that its passes have there.
+fn about(
+    path: &Path,
+    manifest: &Manifest,
+    sequence: usize,
+) -> std::result::Result<(About, Vec<usize>), String> {
+    let own = manifest.passes.iter().filter(|pass| pass.sequence.unwrap_or(0) == sequence);
+    let (mut passes, mut numbers, mut end) = (Vec::new(), Vec::new(), 0_usize);
     for pass in own {
         let tokens = pass.tokens.len();
         if pass.start > end || tokens == 0 || pass.start + tokens > TOKENS {
             return Err(format!("pass {} of {tokens} tokens after {}", pass.pass, pass.start));
         }
         end = pass.start + tokens;
-        let dims = PassDims { pass: pass.pass, start: pass.start, tokens };
+        let dims = PassDims { pass: passes.len(), start: pass.start, tokens };
         passes.push(Pass { dims, tokens: pass.tokens.clone() });
+        numbers.push(pass.pass);
     }
     let drawing = manifest.sampling.map(|drawing| Drawing {
         temperature: drawing.temperature,
         top_k: drawing.top_k,
         top_p: drawing.top_p,
     });
-    Ok(About {
+    let prompt = match manifest.prompts.get(sequence) {
+        Some(prompt) => prompt.clone(),
+        None => manifest.prompt.clone(),
+    };
+    let about = About {
         name: path.display().to_string(),
         precision: manifest.card.as_ref().map(|card| card.precision),
         card: manifest.card.clone(),
         settings: serde_json::Map::new(),
         fingerprint: None,
         drawing,
-        prompt: manifest.prompt.clone().or_else(|| manifest.prompts.first().cloned().flatten()),
+        prompt,
         passes,
-    })
+    };
+    Ok((about, numbers))
 }
 
 impl Traced for Folder {
     fn about(&self) -> &About {
-        &self.about
+        &self.abouts[self.sequence]
     }
 
     fn stage(&mut self, site: Site) -> Result<Found> {
-        Ok(match &self.says {
-            Says::Export(manifest) => npy::read(&self.path.join(manifest.file_name(site)), site),
-            Says::Capture(capture) => capture.stage(&self.path, site),
-        })
+        Ok(self.read(site))
     }
 }

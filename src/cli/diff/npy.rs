@@ -2,9 +2,10 @@
 
 mod sixteen;
 
+use std::ops::Range;
 use std::path::Path;
 
-use ndarray::ArrayViewD;
+use ndarray::{ArrayD, ArrayViewD, IxDyn};
 use ndarray_npy::{ViewElement, ViewNpyExt};
 
 use crate::diff::Found;
@@ -50,11 +51,27 @@ pub(super) fn shape(path: &Path) -> Option<Vec<usize>> {
         .or_else(|| sixteen::read(&bytes).map(|x| of(x.shape())))
 }
 
+/// Rows of the file at `path`, whose values have this `shape`, as a frame (rows, width); none where its values are not
+/// of a stage's number types, in this shape and in C order.
+pub(super) fn rows(path: &Path, shape: &[usize], rows: Range<usize>) -> Option<FrameData> {
+    let bytes = Bytes::map(path).ok()?;
+    (part::<f32>(&bytes, shape, &rows).map(FrameData::F32))
+        .or_else(|| part::<i64>(&bytes, shape, &rows).map(FrameData::I64))
+        .or_else(|| part::<i8>(&bytes, shape, &rows).map(FrameData::I8))
+}
+
+fn part<T: ViewElement + Clone>(bytes: &[u8], shape: &[usize], rows: &Range<usize>) -> Option<ArrayD<T>> {
+    let view = view::<T>(bytes).filter(|view| view.shape() == shape)?;
+    let width = shape.last().copied().unwrap_or(1);
+    let values = view.as_slice()?.get(rows.start * width..rows.end * width)?.to_vec();
+    ArrayD::from_shape_vec(IxDyn(&[rows.len(), width]), values).ok()
+}
+
 fn view<T: ViewElement>(bytes: &[u8]) -> Option<ArrayViewD<'_, T>> {
     ArrayViewD::<T>::view_npy(bytes).ok()
 }
 
-fn standard<T: Copy, U: Clone>(values: &ArrayViewD<'_, T>, number: impl Fn(T) -> U) -> ndarray::ArrayD<U> {
+fn standard<T: Copy, U: Clone>(values: &ArrayViewD<'_, T>, number: impl Fn(T) -> U) -> ArrayD<U> {
     values.mapv(number).as_standard_layout().into_owned()
 }
 

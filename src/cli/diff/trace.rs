@@ -53,7 +53,7 @@ impl OfTrace {
             prompt: trace.prompt(0),
             passes: passes.collect(),
         };
-        let source = Recorded::<D>::new(Arc::clone(&trace), None, None, DEFAULT_MEMORY).open(0)?;
+        let source = Recorded::<D>::new(Arc::<Trace>::clone(&trace), None, None, DEFAULT_MEMORY).open(0)?;
         Ok(Self { trace, about, source: Some(source) })
     }
 
@@ -107,8 +107,9 @@ impl Traced for OfTrace {
         }
         let rows = self.about.card.as_ref().map_or(0, |card| card.sizes().rows(site.stage.axes(), dims));
         Ok(match self.trace.rows(site, 0..rows) {
-            Some(data) => Found::Frame(Arc::new(Frame { site, axes: site.stage.axes(), data })),
-            None => Found::Damaged("the file does not have it".into()),
+            Ok(Some(data)) => Found::Frame(Arc::new(Frame { site, axes: site.stage.axes(), data })),
+            Ok(None) => Found::Damaged("the file does not have it".into()),
+            Err(_) => Found::Damaged("its values are not those that were recorded".into()),
         })
     }
 }

@@ -14,7 +14,7 @@ pub(super) const MANIFEST: &str = "manifest.json";
 /// The manifest of an export of `run`, which has no files yet.
 pub(super) fn new<D: Device>(run: &Run<D>, args: &RunArgs) -> Manifest {
     let prompts = run.prompts.iter().map(|prompt| prompt.text.clone()).collect();
-    Manifest::new(run.model.card(), prompts, drawing(args))
+    Manifest::new(run.model.card(), prompts, Some(drawing(args)))
 }
 
 /// How the tokens of a run are drawn.

@@ -16,15 +16,15 @@ use crate::trace::{Manifest, Outline, PassOutline, Select, Site, Sizes};
 pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
     let target = Target::check(&args.out, args.force)?;
     let traced = Traced::<D>::open(path, &args.run.model, &args.run.cpu, DEFAULT_MEMORY)?;
-    let about = traced.trace.about();
-    let (sizes, several) = (about.card.sizes(), traced.sequences() > 1);
+    let (kept, several) = (&traced.kept, traced.sequences() > 1);
+    let sizes = kept.card().sizes();
     let outlines: Vec<Outline> = (0..traced.sequences())
         .map(|sequence| Ok(traced.source(sequence)?.outline().clone()))
         .collect::<Result<_>>()?;
     let Some(longest) = outlines.iter().max_by_key(|outline| outline.passes.len()) else { return Ok(()) };
     let select = args.select.select_of(longest, false)?;
-    let prompts = (0..traced.sequences()).map(|sequence| traced.trace.prompt(sequence)).collect();
-    let mut manifest = Manifest::new(about.card.clone(), prompts, about.sampling);
+    let prompts = (0..traced.sequences()).map(|sequence| kept.prompt(sequence)).collect();
+    let mut manifest = Manifest::new(kept.card().clone(), prompts, kept.sampling());
     manifest.suffix = args.format.suffix();
     target.check_free(|sequence, number| {
         let outline = outlines.get(sequence.unwrap_or(0)).filter(|_| several == sequence.is_some());
@@ -56,14 +56,12 @@ pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
                 }
                 files.check()?;
             }
-            if let Some(sampled) = &pass.sampled {
-                files.manifest.pass(outline.sequence, pass.dims, pass.tokens.clone(), sampled.clone());
-            }
+            files.manifest.pass(outline.sequence, pass.dims, pass.tokens.clone(), pass.sampled.clone());
         }
     }
     if let [first, ..] = &lacking[..] {
         tell(format_args!(
-            "{} stages are not in this trace, as {first}; with --model they are computed again",
+            "{} stages are not there, as {first}; with --model they are computed again",
             lacking.len()
         ));
     }

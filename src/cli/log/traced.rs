@@ -23,7 +23,6 @@ pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
             if args.values {
                 summaries = summarize(&traced, &mut *source, pass, &select, &mut lacking)?;
             }
-            let Some(drawn) = &pass.sampled else { continue };
             let chosen = Chosen {
                 card: &outline.card,
                 label: &|id| TokenLabel { id, text: source.token_text(id) },
@@ -35,7 +34,7 @@ pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
                 summaries: &summaries,
             };
             let ids: Vec<u32> = pass.tokens.iter().map(|token| token.id).collect();
-            if !out.print(&chosen, &ids, drawn.id)? {
+            if !out.print(&chosen, &ids, pass.sampled.as_ref().map(|drawn| drawn.id))? {
                 return Ok(());
             }
         }
@@ -65,7 +64,7 @@ fn summarize<D: Device>(
         match show(source, site, &shape, &mut summarizing) {
             Ok(()) => {}
             Err(Error::Usage(_)) => {
-                let kept = traced.trace.stats(site);
+                let kept = traced.kept.stats(site);
                 let whole = site.stage.is_ids() || site.stage.is_int8();
                 if kept.is_some() {
                     summarizing.summaries.insert(site, Summary { kept, whole, ..Summary::default() });

@@ -28,13 +28,6 @@ impl<W: Weights> Reader<W> {
             return Ok(frame);
         }
         let (dims, sizes) = (self.dims(site)?, self.sizes());
-        if self.trace.holds(site) && !self.trace.is_whole(site) {
-            return Err(Error::model(format!("the values of {site} are not those that were recorded"))
-                .at(self.trace.place())
-                .expected("values with the digest that the trace has of them")
-                .found("others: the file was changed or is damaged")
-                .next("record it again"));
-        }
         let rows = 0..sizes.rows(site.stage.axes(), dims);
         let made = self.made(site, rows)?;
         let frame = shaped(made, &sizes.shape(site.stage.axes(), dims));
@@ -56,7 +49,7 @@ impl<W: Weights> Reader<W> {
     /// Rows of `site` as a frame (rows, width): read, or derived.
     fn made(&mut self, site: Site, rows: Range<usize>) -> Result<Frame> {
         self.stop.check()?;
-        if let Some(data) = self.trace.rows(site, rows.clone()) {
+        if let Some(data) = self.trace.rows(site, rows.clone())? {
             return Ok(Frame { site, axes: site.stage.axes(), data });
         }
         match site.stage {
@@ -70,14 +63,14 @@ impl<W: Weights> Reader<W> {
     }
 
     /// The error for what is not kept, and what follows from it.
-    fn not_here(&self, site: Site) -> Error {
-        Error::usage(format!("{site} is not in this trace")).found(self.trace.why_not(site)).next(NEEDS_MODEL)
+    pub(super) fn not_here(&self, site: Site) -> Error {
+        Error::usage(format!("{site} is not there")).found(self.trace.why_not(site)).next(NEEDS_MODEL)
     }
 
     /// Rows that follow from others; of the site of `known`, from its rows.
     fn derived(&mut self, site: Site, rows: Range<usize>, known: Option<(Site, &Rows)>) -> Result<Frame> {
         let (dims, sizes, stop) = (self.dims(site)?, self.sizes(), self.stop.clone());
-        let precision = self.trace.about().card.precision;
+        let precision = self.trace.card().precision;
         derive_rows(site, rows, &sizes, precision, dims, &stop, &mut |from, rows| match known {
             Some((site, known)) if site == from => Ok(known.clone()),
             _ => self.rows(from, rows),
@@ -109,8 +102,7 @@ impl<W: Weights> Reader<W> {
     /// Rows of the cache: what every pass so far wrote, in the cache's number type.
     fn cached(&mut self, site: Site, written: Stage, rows: Range<usize>) -> Result<Frame> {
         let sizes = self.sizes();
-        let about = self.trace.about();
-        let dtype = about.cache().unwrap_or(about.card.precision.cache_dtype());
+        let Some(dtype) = self.trace.cache() else { return Err(self.not_here(site)) };
         let mut values: Vec<f32> = Vec::new();
         let passes: Vec<PassDims> =
             self.trace.passes(self.sequence)[..=site.pass].iter().map(|pass| pass.dims).collect();
@@ -141,7 +133,8 @@ impl<W: Weights> Reader<W> {
         let logits = self.rows(site.other(Stage::Logits), last.clone())?;
         let shape = sizes.shape(site.stage.axes(), dims);
         let mut cutting = Cutting::new(site, Region::whole(&shape), &sizes, dims);
-        self.sampler.clone().sample(logits.floats(last), site.sequence, site.pass, &mut cutting);
+        let Some(mut sampler) = self.sampler.clone() else { return Err(self.not_here(site)) };
+        sampler.sample(logits.floats(last), site.sequence, site.pass, &mut cutting);
         let block = cutting.into_block().ok_or_else(|| self.not_here(site))?;
         Ok(Arc::unwrap_or_clone(block.frame))
     }

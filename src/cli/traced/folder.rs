@@ -1,0 +1,267 @@
+//! A folder that `export` or a capture script wrote, as a run that was recorded.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ndarray::{ArrayD, IxDyn};
+use serde_json::{Map, Value, json};
+
+use crate::cli::diff::folder::Folder;
+use crate::config::{CacheDtype, ModelConfig, Pairing, Precision, RopeScaling};
+use crate::diff::{About, Found, fitted};
+use crate::error::{Error, Result, printable};
+use crate::record::Kept;
+use crate::record::read::Pass;
+use crate::trace::manifest::Drawing;
+use crate::trace::{Frame, FrameData, ModelCard, Site, Stats, Values};
+
+/// The folder.
+pub(super) struct OfFolder {
+    folder: Folder,
+    place: String,
+    card: ModelCard,
+    passes: Vec<Vec<Pass>>,
+    /// The texts of the tokens that were read or drawn.
+    texts: HashMap<u32, String>,
+    /// The stage that was read whole last: one of which rows are asked for is asked again.
+    last: Mutex<Option<Arc<Frame>>>,
+}
+
+/// What a map need not say: what most models have.
+fn usual() -> ModelConfig {
+    ModelConfig {
+        dim: 0,
+        layers: 0,
+        heads: 0,
+        kv_heads: 0,
+        head_dim: 0,
+        ffn_dim: 0,
+        vocab: 0,
+        context: 0,
+        norm_eps: 0.0,
+        rope_theta: 0.0,
+        rope_scaling: RopeScaling::None,
+        pairing: Pairing::Halves,
+        qkv_bias: false,
+        output_bias: false,
+        mlp_bias: false,
+        qk_norm: false,
+        window: None,
+        window_from: 0,
+        tied: false,
+    }
+}
+
+/// The settings that a map must say where no model is given.
+const NEEDED: [&str; 9] =
+    ["dim", "layers", "heads", "kv_heads", "head_dim", "ffn_dim", "vocab", "norm_eps", "rope_theta"];
+
+/// The configuration of a folder that has no card, by its map.
+fn config_of(about: &About, keys: usize) -> std::result::Result<ModelConfig, String> {
+    let lacks: Vec<&str> = NEEDED.into_iter().filter(|key| !about.settings.contains_key(*key)).collect();
+    if !lacks.is_empty() {
+        return Err(format!("[config] without {}", lacks.join(", ")));
+    }
+    let Value::Object(mut all) = json!(usual()) else { unreachable!("a configuration has fields") };
+    all.insert("context".into(), json!(keys));
+    all.extend(about.settings.clone());
+    serde_json::from_value(Value::Object(all))
+        .map_err(|error| format!("[config] of a model that cannot be: {}", printable(&error.to_string())))
+}
+
+impl OfFolder {
+    /// Opens the folder at `path`. Where it has no card of the model, `config` says what that is, or else its map.
+    ///
+    /// # Errors
+    /// As [`Folder::open`], and [`Error::Model`] where nothing says what the model is, or what is said cannot be.
+    pub(super) fn open(path: &Path, config: impl FnOnce() -> Result<Option<ModelConfig>>) -> Result<Self> {
+        let folder = Folder::open(path)?;
+        let wrong = |found: String| {
+            Error::model("the folder cannot be opened")
+                .in_file(path)
+                .expected("a run that `llama-trace export` or a capture script wrote")
+                .found(found)
+        };
+        let files = folder.manifest().map_or(&[][..], |manifest| &manifest.files);
+        if !files.is_empty() && !files.iter().any(|file| file.file.ends_with(".npy")) {
+            return Err(wrong("pictures, and no values".into()).next("export it with --format npy"));
+        }
+        let abouts: Vec<&About> = (0..folder.sequences()).map(|sequence| folder.about_of(sequence)).collect();
+        let ends = abouts.iter().flat_map(|about| about.passes.last()).map(|pass| pass.dims.keys());
+        let keys = ends.max().unwrap_or(0);
+        let first = abouts[0];
+        let card = match &first.card {
+            Some(card) => card.clone(),
+            None => {
+                let config = match config()? {
+                    Some(config) => config,
+                    None => config_of(first, keys).map_err(|found| {
+                        wrong(found).next("add what is missing to the file, or give the --model that was run")
+                    })?,
+                };
+                let precision = first.precision.unwrap_or(Precision::F32);
+                let (name, backend) = (first.name.clone(), "captured".to_owned());
+                ModelCard { name, ignored: Vec::new(), config, precision, backend }
+            }
+        };
+        card.check().map_err(|_| wrong("a model that cannot be".into()))?;
+        let (mut passes, mut texts) = (Vec::new(), HashMap::new());
+        for (sequence, about) in abouts.iter().enumerate() {
+            passes.push(passes_of(&folder, sequence, about, &card, &mut texts).map_err(&wrong)?);
+        }
+        let place = path.display().to_string();
+        Ok(Self { folder, place, card, passes, texts, last: Mutex::default() })
+    }
+
+    /// What the folder says of the model's settings.
+    pub(super) fn settings(&self) -> Map<String, Value> {
+        self.folder.about_of(0).known()
+    }
+
+    /// Whether another program wrote it.
+    pub(super) fn is_captured(&self) -> bool {
+        self.folder.manifest().is_none()
+    }
+
+    /// Whether there is a file for every stage of every pass.
+    pub(super) fn is_complete(&self) -> bool {
+        let (sizes, files) = (self.card.sizes(), self.folder.manifest().map_or(0, |it| it.files.len()));
+        let all = self.passes.iter().flatten().map(|pass| Site::all(&sizes, pass.dims).len());
+        files == all.sum::<usize>()
+    }
+
+    /// The stage as a frame of its own shape, and the first value that the file has of it.
+    fn whole(&self, site: Site, shape: &[usize]) -> Result<Option<(Arc<Frame>, usize)>> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(frame) = last.as_ref().filter(|frame| frame.site == site) {
+            return Ok(Some((Arc::clone(frame), 0)));
+        }
+        let frame = match self.folder.read(site) {
+            Found::Frame(frame) => frame,
+            Found::Missing => return Ok(None),
+            Found::Damaged(why) => return Err(self.damaged(site, &why)),
+        };
+        let (frame, first) = fitted(site, shape, &frame).map_err(|why| self.damaged(site, &why))?;
+        let frame = Arc::new(frame);
+        if first == 0 {
+            *last = Some(Arc::clone(&frame));
+        }
+        Ok(Some((frame, first)))
+    }
+
+    fn damaged(&self, site: Site, why: &str) -> Error {
+        Error::model(format!("the file of {site} cannot be right"))
+            .in_file(&self.folder.file(site))
+            .expected(format!("the values of {}", site.stage))
+            .found(printable(why))
+            .next("write the folder again; without the file the stage is absent, or follows from others")
+    }
+}
+
+/// The passes of a sequence, which follow one another; notes the texts of their tokens.
+fn passes_of(
+    folder: &Folder,
+    sequence: usize,
+    about: &About,
+    card: &ModelCard,
+    texts: &mut HashMap<u32, String>,
+) -> std::result::Result<Vec<Pass>, String> {
+    let (mut passes, mut end) = (Vec::<Pass>::new(), 0);
+    let own = folder.manifest().map_or(&[][..], |manifest| &manifest.passes);
+    let mut own = own.iter().filter(|pass| pass.sequence.unwrap_or(0) == sequence);
+    for pass in &about.passes {
+        let dims = pass.dims;
+        if dims.start != end {
+            return Err(format!("pass {} after {} tokens, where {end} were read", dims.pass, dims.start));
+        }
+        end = dims.keys();
+        let drawn = own.next().and_then(|pass| pass.sampled.as_ref());
+        for token in pass.tokens.iter().chain(drawn) {
+            if token.id as usize >= card.config.vocab {
+                return Err(format!("token {} of a vocabulary of {}", token.id, card.config.vocab));
+            }
+            texts.entry(token.id).or_insert_with(|| token.text.clone());
+        }
+        let tokens: Vec<u32> = pass.tokens.iter().map(|token| token.id).collect();
+        // What one token after another reads was drawn before it.
+        if let Some(before) = passes.last_mut().filter(|before| before.sampled.is_none()) {
+            before.sampled = tokens.first().copied();
+        }
+        passes.push(Pass { dims, tokens, sampled: drawn.map(|token| token.id) });
+    }
+    if passes.is_empty() {
+        return Err(format!("no pass of sequence {sequence}"));
+    }
+    Ok(passes)
+}
+
+impl Kept for OfFolder {
+    fn card(&self) -> &ModelCard {
+        &self.card
+    }
+
+    fn cache(&self) -> Option<CacheDtype> {
+        None
+    }
+
+    fn sampling(&self) -> Option<Drawing> {
+        self.folder.manifest().and_then(|manifest| manifest.sampling)
+    }
+
+    fn place(&self) -> &str {
+        &self.place
+    }
+
+    fn sequences(&self) -> usize {
+        self.passes.len()
+    }
+
+    fn passes(&self, sequence: usize) -> &[Pass] {
+        self.passes.get(sequence).map_or(&[], |passes| passes)
+    }
+
+    fn prompt(&self, sequence: usize) -> Option<String> {
+        (sequence < self.sequences()).then(|| self.folder.about_of(sequence).prompt.clone()).flatten()
+    }
+
+    fn label(&self, id: u32) -> Option<String> {
+        self.texts.get(&id).cloned()
+    }
+
+    fn holds(&self, site: Site) -> bool {
+        self.dims(site).is_some() && self.folder.file(site).symlink_metadata().is_ok()
+    }
+
+    fn rows(&self, site: Site, rows: Range<usize>) -> Result<Option<FrameData>> {
+        let Some(dims) = self.dims(site) else { return Ok(None) };
+        let shape = self.card.sizes().shape(site.stage.axes(), dims);
+        if let Some(data) = self.folder.rows(site, &shape, rows.clone()) {
+            return Ok(Some(data));
+        }
+        let Some((frame, first)) = self.whole(site, &shape)? else { return Ok(None) };
+        let width = shape.last().copied().unwrap_or(1);
+        if rows.start * width < first {
+            return Err(Error::usage(format!("{site} of the tokens before the last is not in this folder"))
+                .found("the last token's alone")
+                .next("capture all rows, or add the --model that was run"));
+        }
+        let shape = IxDyn(&[rows.len(), width]);
+        let values = frame.values().slice(rows.start * width..rows.end * width);
+        Ok(match values {
+            Values::F32(values) => ArrayD::from_shape_vec(shape, values.to_vec()).map(FrameData::F32),
+            Values::I64(values) => ArrayD::from_shape_vec(shape, values.to_vec()).map(FrameData::I64),
+            Values::I8(values) => ArrayD::from_shape_vec(shape, values.to_vec()).map(FrameData::I8),
+        }
+        .ok())
+    }
+
+    fn stats(&self, _: Site) -> Option<Stats> {
+        None
+    }
+
+    fn why_not(&self, site: Site) -> String {
+        format!("there is no file {}", printable(&self.folder.file(site).display().to_string()))
+    }
+}

@@ -1,0 +1,111 @@
+//! A run that was recorded, wherever its values lie: in a trace, or in a folder of files.
+
+use std::ops::Range;
+
+use super::read::{Pass, Trace};
+use crate::config::CacheDtype;
+use crate::error::Result;
+use crate::trace::manifest::Drawing;
+use crate::trace::{FrameData, ModelCard, PassDims, Site, Stats};
+
+/// What a run that was recorded says about itself, and the values that are kept of it. A sequence counts its own passes.
+pub trait Kept: Send + Sync {
+    /// The model.
+    fn card(&self) -> &ModelCard;
+
+    /// The number type of the cached keys and values, where it is known.
+    fn cache(&self) -> Option<CacheDtype>;
+
+    /// How the tokens were drawn, where it is known.
+    fn sampling(&self) -> Option<Drawing>;
+
+    /// The path that it was opened at.
+    fn place(&self) -> &str;
+
+    /// How many sequences there are.
+    fn sequences(&self) -> usize;
+
+    /// The passes of a sequence; none where there is no such sequence.
+    fn passes(&self, sequence: usize) -> &[Pass];
+
+    /// The prompt of a sequence, where it was a text.
+    fn prompt(&self, sequence: usize) -> Option<String>;
+
+    /// The label of a token of the vocabulary, where it is known.
+    fn label(&self, id: u32) -> Option<String>;
+
+    /// Whether the values of `site` are kept.
+    fn holds(&self, site: Site) -> bool;
+
+    /// Rows of the values of `site`, (rows, width); everything along the last axis is one. None where they are not kept.
+    ///
+    /// # Errors
+    /// [`crate::error::Error::Model`] where they are damaged.
+    fn rows(&self, site: Site, rows: Range<usize>) -> Result<Option<FrameData>>;
+
+    /// The statistics of `site`, where there are some.
+    fn stats(&self, site: Site) -> Option<Stats>;
+
+    /// Why the values of `site` are not kept, and do not follow from what is.
+    fn why_not(&self, site: Site) -> String;
+
+    /// The sizes of the pass of `site`; none where there is no such site in the run.
+    fn dims(&self, site: Site) -> Option<PassDims> {
+        let sizes = self.card().sizes();
+        let dims = self.passes(site.sequence).get(site.pass)?.dims;
+        let there = site.stage.present(&sizes, dims)
+            && site.stage.in_layer() == site.layer.is_some()
+            && site.layer.is_none_or(|layer| layer < sizes.layers);
+        there.then_some(dims)
+    }
+}
+
+impl Kept for Trace {
+    fn card(&self) -> &ModelCard {
+        &self.about().card
+    }
+
+    fn cache(&self) -> Option<CacheDtype> {
+        self.about().cache()
+    }
+
+    fn sampling(&self) -> Option<Drawing> {
+        Some(self.about().sampling)
+    }
+
+    fn place(&self) -> &str {
+        self.place()
+    }
+
+    fn sequences(&self) -> usize {
+        self.sequences()
+    }
+
+    fn passes(&self, sequence: usize) -> &[Pass] {
+        self.passes(sequence)
+    }
+
+    fn prompt(&self, sequence: usize) -> Option<String> {
+        self.prompt(sequence)
+    }
+
+    fn label(&self, id: u32) -> Option<String> {
+        self.label(id)
+    }
+
+    fn holds(&self, site: Site) -> bool {
+        self.holds(site)
+    }
+
+    fn rows(&self, site: Site, rows: Range<usize>) -> Result<Option<FrameData>> {
+        self.rows(site, rows)
+    }
+
+    fn stats(&self, site: Site) -> Option<Stats> {
+        self.stats(site)
+    }
+
+    fn why_not(&self, site: Site) -> String {
+        self.why_not(site)
+    }
+}

@@ -1,0 +1,245 @@
+//! A folder that `export` or a capture script wrote, in the place of a trace.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::common::{fixture, llama_trace, stderr};
+use crate::{PROMPT, ok};
+
+fn export(args: &[&str], folder: &Path) {
+    let output = llama_trace([&["export", "--out", folder.to_str().unwrap()], args].concat());
+    assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+}
+
+fn refused(args: &[&str], code: i32, texts: &[&str]) {
+    let output = llama_trace(args);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+    for text in texts {
+        assert!(said.contains(text), "{args:?}: {text:?} is not in {said}");
+    }
+}
+
+/// Everything below a folder: paths and bytes.
+fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let (mut files, mut folders) = (Vec::new(), vec![String::new()]);
+    while let Some(inner) = folders.pop() {
+        for entry in fs::read_dir(folder.join(&inner)).unwrap() {
+            let entry = entry.unwrap();
+            let path = format!("{inner}{}", entry.file_name().into_string().unwrap());
+            if entry.path().is_dir() {
+                folders.push(format!("{path}/"));
+            } else {
+                files.push((path, fs::read(entry.path()).unwrap()));
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+/// The lines of a log, without what is another one's.
+fn log(args: &[&str]) -> Vec<String> {
+    let lines = ok(&llama_trace([&["log", "--values", "--format", "json"], args].concat()));
+    let line = |line: &str| {
+        let mut line: Value = serde_json::from_str(line).unwrap();
+        (line["kind"], line["time_us"]) = (Value::Null, Value::Null);
+        line.to_string()
+    };
+    lines.lines().map(line).collect()
+}
+
+#[test]
+fn every_command_says_of_an_export_what_it_says_of_the_trace_of_the_same_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let [dump, trace, again] = ["dump", "trace", "again"].map(|name| folder.path().join(name));
+    let [dump, trace] = [&dump, &trace].map(|path| path.to_str().unwrap());
+    for (run, commands) in [
+        (
+            &["--prompt", PROMPT, "-n", "3", "--temperature", "0.9", "--seed", "7"][..],
+            &[
+                &["explain", "p1/L1/softmax[h=2,t=0,k=1]"][..],
+                &["explain", "p1/L1/xq[t=0,h=2,c=3]"],
+                &["explain", "p1/nucleus[v=3]"],
+                &["lens"],
+                &["attribute"],
+            ][..],
+        ),
+        (
+            &["--prompt", PROMPT, "--prompt", "The dog", "-n", "2", "--precision", "bf16"],
+            &[&["explain", "s1/p1/L0/scores[h=0,t=0,k=1]"]],
+        ),
+    ] {
+        export(run, Path::new(dump));
+        ok(&llama_trace([&["record", "-o", trace], run].concat()));
+        assert_eq!(log(&["--trace", dump]), log(&["--trace", trace]));
+        for command in commands {
+            let [of_dump, of_trace] =
+                [dump, trace].map(|path| ok(&llama_trace([command, &["--trace", path][..]].concat())));
+            assert_eq!(of_dump, of_trace, "{command:?}");
+        }
+        for at in ["L1/softmax[h=1]", "logits"] {
+            let [of_dump, of_trace] = [dump, trace].map(|path| {
+                let picture = folder.path().join("a.txt");
+                let out = ["--out", picture.to_str().unwrap(), "--force"];
+                ok(&llama_trace([&["snapshot", "--trace", path, "--at", at][..], &out].concat()));
+                fs::read_to_string(picture).unwrap()
+            });
+            assert_eq!(of_dump, of_trace, "{at}");
+        }
+        export(&["--trace", dump], &again);
+        let (ours, theirs) = (files(&again), files(Path::new(dump)));
+        assert!(ours.len() > 100);
+        for ((name, ours), (other, theirs)) in ours.iter().zip(&theirs) {
+            // What a manifest says of the mean is summed in another order.
+            assert!(name == other && (ours == theirs || name == "manifest.json"), "{name}, {other}");
+        }
+        for path in [dump, again.to_str().unwrap()] {
+            fs::remove_dir_all(path).unwrap();
+        }
+        fs::remove_file(trace).unwrap();
+    }
+}
+
+#[test]
+fn what_an_export_does_not_have_follows_from_the_rest_or_is_said_to_be_absent() {
+    let folder = tempfile::tempdir().unwrap();
+    let dump = folder.path().join("dump");
+    let gqa = fixture("golden/gqa");
+    let gqa = gqa.to_str().unwrap();
+    let run = ["--model", gqa, "--ids", "1,5,9"];
+    export(&[&run[..], &["--stage", "tokens,ffn_gate,ffn_up,xq"]].concat(), &dump);
+    let path = dump.to_str().unwrap();
+    let out = folder.path().join("out");
+    let to = ["--out", out.to_str().unwrap()];
+    export(&["--trace", path, "--stage", "ffn_hidden"], &out);
+    let whole = folder.path().join("whole");
+    export(&[&run[..], &["--stage", "ffn_hidden"]].concat(), &whole);
+    let of = |folder: &Path| fs::read(folder.join("pass_000/layer_01/ffn_hidden.npy")).unwrap();
+    assert!(of(&out) == of(&whole), "ffn_silu and ffn_hidden follow from what is there");
+    fs::remove_dir_all(&out).unwrap();
+    let absent = ["p0/L0/ffn_norm is not there", "there is no file", "layer_00/ffn_norm.npy", "--model"];
+    refused(&[&["export", "--trace", path, "--stage", "ffn_norm"], &to[..]].concat(), 2, &absent);
+    refused(&["explain", "L0/attn_heads[t=0,h=0,c=0]", "--trace", path], 2, &["is not there", "no file"]);
+    // With the model it is computed again.
+    export(&["--trace", path, "--model", gqa, "--stage", "ffn_norm"], &out);
+    let mistral = fixture("golden/mistral");
+    let other = ["lens", "--trace", path, "--model", mistral.to_str().unwrap()];
+    refused(&other, 3, &["another model", "vocab (46 and not 48)"]);
+    let output = llama_trace(["log", "--trace", path, "--values"]);
+    assert!(stderr(&output).contains("it may differ in its last bits"), "{}", stderr(&output));
+    assert!(ok(&output).contains("ffn_hidden"));
+}
+
+#[test]
+fn a_file_that_cannot_be_right_is_named_and_the_rest_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let dump = folder.path().join("dump");
+    let gqa = fixture("golden/gqa");
+    export(&["--model", gqa.to_str().unwrap(), "--ids", "1,5,9"], &dump);
+    let path = dump.to_str().unwrap();
+    let file = dump.join("pass_000/layer_01/ffn_up.npy");
+    let right = fs::read(&file).unwrap();
+    let cell = ["explain", "L1/ffn_hidden[t=0,f=1]", "--trace", path];
+    ok(&llama_trace(cell));
+    let other = fs::read(dump.join("pass_000/layer_01/xk.npy")).unwrap();
+    let huge = String::from_utf8_lossy(&right[..128]).replace("(3, 56)", "(3, 99999999999999)");
+    for (bytes, said) in [
+        (&right[..right.len() - 4], "cannot be right"),
+        (&right[..20], "cannot be right"),
+        (b"", "empty"),
+        (b"a text", "no .npy file"),
+        (&other, "it has the shape (3, 2, 8) and not (3, 56)"),
+        (huge.as_bytes(), "cannot be right"),
+    ] {
+        fs::write(&file, bytes).unwrap();
+        let at = file.display().to_string();
+        refused(&cell, 3, &["the file of p0/L1/ffn_up cannot be right", &at, said]);
+        ok(&llama_trace(["explain", "L0/ffn_hidden[t=0,f=1]", "--trace", path]));
+        let picture = folder.path().join("a.txt");
+        let out = ["--out", picture.to_str().unwrap(), "--force"];
+        // The screen is drawn, and says what is wrong in the place of the values.
+        let snapshot = [&["snapshot", "--trace", path, "--at", "L1/ffn_up"][..], &out].concat();
+        let output = llama_trace(snapshot);
+        assert!(output.status.code().is_some_and(|code| code == 0 || code == 3), "{}", stderr(&output));
+    }
+    // A value that is no number is a value.
+    let mut broken = right.clone();
+    let count = broken.len();
+    broken[count - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(&file, broken).unwrap();
+    let said = ok(&llama_trace(["log", "--trace", path, "--values", "--layer", "1", "--stage", "ffn_up"]));
+    assert!(said.contains("NaN×1"), "{said}");
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    refused(&cell, 3, &["ffn_up", "not a regular file"]);
+}
+
+#[test]
+fn a_manifest_that_cannot_be_right_is_refused_and_so_are_pictures() {
+    let folder = tempfile::tempdir().unwrap();
+    let dump = folder.path().join("dump");
+    export(&["--prompt", PROMPT, "-n", "2", "--stage", "tokens,xq"], &dump);
+    let path = dump.to_str().unwrap();
+    let right = fs::read_to_string(dump.join("manifest.json")).unwrap();
+    let wrong = |change: &dyn Fn(&mut Value)| {
+        let mut manifest: Value = serde_json::from_str(&right).unwrap();
+        change(&mut manifest);
+        fs::write(dump.join("manifest.json"), manifest.to_string()).unwrap();
+        let output = llama_trace(["log", "--trace", path, "--values"]);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        said
+    };
+    assert!(wrong(&|manifest| manifest["passes"][1]["start"] = 1.into()).contains("pass 1 after 1 tokens"));
+    assert!(wrong(&|manifest| manifest["passes"][1]["start"] = u64::MAX.into()).contains("pass 1"));
+    assert!(
+        wrong(&|manifest| manifest["passes"][0]["tokens"][0]["id"] = 99_999.into()).contains("token 99999")
+    );
+    assert!(wrong(&|manifest| manifest["passes"] = Value::Array(vec![])).contains("no pass of sequence 0"));
+    assert!(wrong(&|manifest| manifest["passes"][1]["sequence"] = 1_000_000.into()).contains("sequence"));
+    assert!(wrong(&|manifest| manifest["card"] = Value::Null).contains("[config] without dim"));
+    assert!(wrong(&|manifest| manifest["card"]["config"]["kv_heads"] = 0.into()).contains("model"));
+    assert!(wrong(&|manifest| manifest["version"] = 2.into()).contains("newer"));
+    fs::remove_file(dump.join("manifest.json")).unwrap();
+    refused(&["log", "--trace", path], 3, &["no manifest.json and no capture.toml"]);
+    let pictures = folder.path().join("pictures");
+    export(&["--prompt", PROMPT, "--format", "svg", "--stage", "softmax", "--layer", "0"], &pictures);
+    let pictures = pictures.to_str().unwrap();
+    refused(&["log", "--trace", pictures], 3, &["pictures, and no values", "--format npy"]);
+}
+
+#[test]
+fn a_captured_folder_is_opened_by_its_map_or_with_its_model() {
+    let captured = fixture("capture/gqa");
+    let path = captured.to_str().unwrap();
+    let said = ok(&llama_trace(["log", "--trace", path, "--values", "--pass", "1"]));
+    assert!(said.contains("pass 1 (decode), 1 tokens after 6 cached"), "{said}");
+    assert!(said.contains("ffn_hidden") && said.contains("min "), "{said}");
+    assert!(!said.contains("drew"), "nobody says what was drawn at the end: {said}");
+    let said = ok(&llama_trace(["log", "--trace", path, "--pass", "0"]));
+    assert!(said.contains("pass 0 drew 47"), "the next pass reads it: {said}");
+    ok(&llama_trace(["explain", "L1/ffn_hidden[t=0,f=1]", "--trace", path]));
+    refused(&["explain", "probs[v=1]", "--trace", path], 2, &["probs is not there"]);
+    refused(&["explain", "L1/xq[t=0,h=1,c=1]", "--trace", path], 2, &["needs the model"]);
+    let gqa = fixture("golden/gqa");
+    let model = ["--model", gqa.to_str().unwrap()];
+    ok(&llama_trace([&["explain", "L1/xq[t=0,h=1,c=1]", "--trace", path], &model[..]].concat()));
+    let folder = tempfile::tempdir().unwrap();
+    let picture = folder.path().join("a.txt");
+    ok(&llama_trace(["snapshot", "--trace", path, "--at", "p1/logits", "--out", picture.to_str().unwrap()]));
+    assert!(fs::read_to_string(&picture).unwrap().contains("transformers"));
+    let copy = folder.path().join("copy");
+    fs::create_dir(&copy).unwrap();
+    let map = fs::read_to_string(captured.join("capture.toml")).unwrap();
+    fs::write(copy.join("capture.toml"), map.replace("head_dim = 8\n", "")).unwrap();
+    let copy = copy.to_str().unwrap();
+    refused(&["log", "--trace", copy], 3, &["[config] without head_dim", "--model"]);
+    ok(&llama_trace([&["log", "--trace", copy], &model[..]].concat()));
+    let out = folder.path().join("out");
+    export(&["--trace", path], &out);
+    let output = llama_trace(["diff", path, out.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", stderr(&output));
+}
