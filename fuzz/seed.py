@@ -2,12 +2,13 @@
 
     python3 fuzz/seed.py
 
-Needs Python alone.
+Needs Python alone; what `record` writes is made where cargo is there.
 """
 
 import base64
 import shutil
 import struct
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -121,6 +122,14 @@ def pickles():
                     yield "_".join(file.relative_to(FIXTURES).parts), archive.read(name)
 
 
+def traces(folder):
+    """What `record` writes of a small model."""
+    run = ["cargo", "run", "--quiet", "--manifest-path", HERE.parent / "Cargo.toml", "--", "record"]
+    run += ["--model", FIXTURES / "golden/mistral", "--ids", "1,5,9", "-n", "2", "--force"]
+    for keep in ["minimal", "all", "stats"]:
+        subprocess.run([*run, "--keep", keep, "--output", folder / keep], check=True)
+
+
 def main():
     for target, patterns in FILES.items():
         folder = HERE / "corpus" / target
@@ -134,6 +143,10 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     for name, pickle in pickles():
         (folder / name).write_bytes(pickle)
+    if shutil.which("cargo"):
+        folder = HERE / "corpus" / "trace"
+        folder.mkdir(parents=True, exist_ok=True)
+        traces(folder)
     for make in [llama2c, gguf, tiktoken, sentencepiece, tokenizer_bin]:
         folder = HERE / "corpus" / make.__name__
         folder.mkdir(parents=True, exist_ok=True)

@@ -167,9 +167,9 @@ pub(super) struct MemoryArgs {
 /// A run that was recorded, in place of one that is to be run.
 #[derive(Args, Clone, Debug)]
 pub(super) struct TraceArgs {
-    /// A trace that `record` wrote, in place of a prompt; --model adds the model that it was recorded from, for what takes
-    /// weights
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["text", "tokens", "temperature", "top_p", "top_k", "seed", "stream", "context"])]
+    /// A trace that `record` wrote, or a folder that `export` or a capture script did, in place of a prompt; --model adds the
+    /// model that it is of, for what takes weights
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["text", "tokens", "temperature", "top_p", "top_k", "seed", "stream", "context"])]
     pub(super) trace: Option<PathBuf>,
 }
 

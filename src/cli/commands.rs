@@ -14,8 +14,8 @@ use crate::trace::Address;
 
 #[derive(Args, Debug)]
 pub(super) struct OpenTraceArgs {
-    /// The trace: a file that `record` wrote
-    #[arg(value_name = "FILE")]
+    /// A trace that `record` wrote, or a folder that `export` or a capture script did
+    #[arg(value_name = "PATH")]
     pub(super) trace: PathBuf,
 
     /// Address to open at, as the tracer prints it: p0/L1/softmax[h=2,t=5,k=1], and s1/ before it for a

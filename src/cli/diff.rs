@@ -13,6 +13,7 @@ mod trace;
 
 use std::cell::OnceCell;
 use std::io::Write;
+use std::ops::Range;
 use std::path::Path;
 
 use self::both::Both;
@@ -22,9 +23,9 @@ use super::device::{self, Command, Device};
 use super::progress::Progress;
 use super::{DiffArgs, DiffFormat, ModelArgs, PrecisionName, input, output};
 use crate::check::Sample;
-use crate::diff::{self, About, Found, Report, Traced};
+use crate::diff::{self, About, Found, Missing, Report, Traced};
 use crate::error::{Error, Result};
-use crate::trace::Site;
+use crate::trace::{Site, Stage, Values};
 use crate::tui;
 
 /// Which rows of large matrices are computed again.
@@ -71,18 +72,35 @@ impl Command for Recorded<'_> {
             a.without_derived();
             b.without_derived();
         }
-        let bar = Bar::default();
-        let shown = |done, of| bar.show(done, of);
-        let report = match args.model.model {
-            None => diff::compare(&mut a, &mut b, &shown)?,
+        let model = match args.model.model {
+            None => None,
             Some(_) => {
                 // The rules are computed with the weights as they are stored.
                 let precision = args.model.precision.or(Some(PrecisionName::F32));
-                let opened = input::open::<D>(&ModelArgs { precision, ..args.model.clone() }, &args.cpu)?;
-                diff::compare_with(&opened.model?, &mut a, &mut b, SAMPLE, &shown)?
+                let args_of = ModelArgs { precision, ..args.model.clone() };
+                Some(input::open::<D>(&args_of, &args.cpu)?.model?)
             }
         };
-        bar.finish();
+        let mut report = Report::default();
+        // Side by side are two sequences, the first of each.
+        let sequences = if args.tui { 1 } else { a.sequences() };
+        for sequence in 0..sequences {
+            if sequence >= b.sequences() {
+                let site = Site { sequence, ..Site::once(0, Stage::Tokens) };
+                report.missing.push(Missing { site, why: Some("B has no such sequence".into()) });
+                continue;
+            }
+            a.go_to(sequence)?;
+            b.go_to(sequence)?;
+            let bar = Bar::default();
+            let shown = |done, of| bar.show(done, of);
+            let found = match &model {
+                None => diff::compare(&mut a, &mut b, &shown)?,
+                Some(model) => diff::compare_with(model, &mut a, &mut b, SAMPLE, &shown)?,
+            };
+            bar.finish();
+            report.join(found.of_sequence(sequence));
+        }
         if args.tui {
             return beside::show::<D>(args, [self.a, self.b], &report);
         }
@@ -103,6 +121,24 @@ impl Given {
         }
         Ok(Self::Folder(Box::new(Folder::open(path)?)))
     }
+
+    fn sequences(&self) -> usize {
+        match self {
+            Self::Folder(folder) => folder.sequences(),
+            Self::Trace(trace) => trace.sequences(),
+        }
+    }
+
+    /// Goes on with another of the sequences.
+    fn go_to(&mut self, sequence: usize) -> Result<()> {
+        match self {
+            Self::Folder(folder) => {
+                folder.go_to(sequence);
+                Ok(())
+            }
+            Self::Trace(trace) => trace.go_to(sequence),
+        }
+    }
 }
 
 impl Traced for Given {
@@ -117,6 +153,27 @@ impl Traced for Given {
         match self {
             Self::Folder(folder) => folder.stage(site),
             Self::Trace(trace) => trace.stage(site),
+        }
+    }
+
+    fn rows(&self, site: Site, rows: Range<usize>) -> std::result::Result<Option<Values<'_>>, String> {
+        match self {
+            Self::Folder(folder) => Traced::rows(&**folder, site, rows),
+            Self::Trace(trace) => trace.rows(site, rows),
+        }
+    }
+
+    fn done(&self, site: Site, rows: Range<usize>) {
+        match self {
+            Self::Folder(folder) => folder.done(site, rows),
+            Self::Trace(trace) => trace.done(site, rows),
+        }
+    }
+
+    fn print(&self, site: Site) -> Option<u64> {
+        match self {
+            Self::Folder(folder) => folder.print(site),
+            Self::Trace(trace) => trace.print(site),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ndarray::{ArrayD, IxDyn};
 
 use super::traced::Found;
-use crate::trace::{Frame, FrameData, Site, Sizes, Stage, Values};
+use crate::trace::{Frame, FrameData, Site, Sizes, Stage, Stats, Values};
 
 /// What is below this, where keys are hidden, stands for −∞: other runtimes add the lowest number that a type has, and
 /// float16's is the nearest to 0.
@@ -50,6 +50,51 @@ impl Apart {
         self.error += difference * difference;
         self.norm += expected * expected;
         larger(&mut self.most, (difference, at));
+    }
+
+    /// Takes in cells from `at` on, which are `found` and should be `expected`, where all of them are finite; false and
+    /// nothing where they are not. Its sums are side by side.
+    pub(super) fn add_finite(&mut self, at: usize, expected: &[f32], found: &[f32]) -> bool {
+        const LANES: usize = 8;
+        let ((ours, our_rest), (theirs, their_rest)) =
+            (expected.as_chunks::<LANES>(), found.as_chunks::<LANES>());
+        let (mut error, mut norm, mut most) = ([0.0_f64; LANES], [0.0_f64; LANES], [0.0_f64; LANES]);
+        let mut finite = true;
+        for (ours, theirs) in ours.iter().zip(theirs) {
+            for i in 0..LANES {
+                let (a, b) = (f64::from(ours[i]), f64::from(theirs[i]));
+                let difference = (b - a).abs();
+                error[i] += difference * difference;
+                norm[i] += a * a;
+                most[i] = if difference > most[i] { difference } else { most[i] };
+                finite &= (ours[i].abs() < f32::INFINITY) & (theirs[i].abs() < f32::INFINITY);
+            }
+        }
+        finite &= our_rest.iter().chain(their_rest).all(|x| x.is_finite());
+        if !finite {
+            return false;
+        }
+        self.error += error.iter().sum::<f64>();
+        self.norm += norm.iter().sum::<f64>();
+        let most = most.into_iter().fold(0.0, f64::max);
+        let apart = |i: usize| (f64::from(found[i]) - f64::from(expected[i])).abs();
+        if most > 0.0
+            && let Some(i) = (0..ours.len() * LANES).find(|&i| apart(i) == most)
+        {
+            larger(&mut self.most, (most, at + i));
+        }
+        for i in ours.len() * LANES..expected.len() {
+            self.add(at + i, f64::from(found[i]), f64::from(expected[i]));
+        }
+        true
+    }
+
+    /// Takes in what was found of cells after its own.
+    pub(super) fn merge(&mut self, later: &Self) {
+        self.error += later.error;
+        self.norm += later.norm;
+        later.most.into_iter().for_each(|most| larger(&mut self.most, most));
+        self.broken = self.broken.or(later.broken);
     }
 
     /// ‖found − expected‖ / ‖expected‖: NaN and ∞ where a value is none.
@@ -200,8 +245,11 @@ pub(super) fn listed(shape: &[usize]) -> String {
 
 /// What is odd about the values of a stage that differs, in words.
 pub(super) fn oddities(frame: &Frame) -> Option<String> {
-    let stats = frame.stats();
-    let count = frame.values().len();
+    odd(frame.stats(), frame.values().len())
+}
+
+/// What is odd about `count` values with these statistics, in words.
+pub(super) fn odd(stats: Stats, count: usize) -> Option<String> {
     match stats {
         _ if stats.nan == count => Some("every value is NaN".into()),
         _ if stats.nan > 0 => Some(format!("{} of {count} values are NaN", stats.nan)),

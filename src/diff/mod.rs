@@ -16,14 +16,16 @@ mod difference;
 mod injection;
 mod mistakes;
 mod report;
+mod streamed;
 pub mod tolerance;
 mod traced;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use difference::{Pair, keeps_fewer, shape};
+use difference::{Apart, Pair, keeps_fewer, shape};
 use injection::Injection;
+use streamed::Streamed;
 
 use crate::backend::Backend;
 use crate::check::Sample;
@@ -44,6 +46,16 @@ trait Judge {
 
     /// Judges a stage that both have.
     fn see(&mut self, pair: &Pair) -> Result<Judged>;
+
+    /// Judges a stage by what was seen of it part by part; none for who needs all of it.
+    fn see_streamed(&mut self, _site: Site, _seen: &Streamed) -> Option<Judged> {
+        None
+    }
+
+    /// Whether stages may come part by part.
+    fn streams(&self) -> bool {
+        false
+    }
 
     /// Takes note of a stage that A alone has.
     fn alone(&mut self, _frame: Frame) {}
@@ -71,6 +83,16 @@ struct Judged {
     note: Option<String>,
 }
 
+/// The cell of a stage that is told of, and what else is known of B's.
+struct Cell<'a> {
+    at: usize,
+    shape: &'a [usize],
+    /// A's value and B's.
+    values: [f64; 2],
+    odd: Option<String>,
+    print: Option<u64>,
+}
+
 /// Judges by the table.
 struct Table {
     layers: usize,
@@ -81,15 +103,28 @@ impl Judge for Table {
     fn begin(&mut self, _: PassDims) {}
 
     fn see(&mut self, pair: &Pair) -> Result<Judged> {
-        let (apart, site) = (pair.apart(), pair.site);
+        Ok(self.judge(pair.site, &pair.apart(), keeps_fewer(&pair.a) || keeps_fewer(&pair.b)))
+    }
+
+    fn see_streamed(&mut self, site: Site, seen: &Streamed) -> Option<Judged> {
+        Some(self.judge(site, &seen.apart, seen.keeps_fewer))
+    }
+
+    fn streams(&self) -> bool {
+        true
+    }
+}
+
+impl Table {
+    fn judge(&mut self, site: Site, apart: &Apart, keeps_fewer: bool) -> Judged {
         // What is read from a cache of 16 bits is as far off as bfloat16 is.
-        if self.precision == Precision::F32 && (keeps_fewer(&pair.a) || keeps_fewer(&pair.b)) {
+        if self.precision == Precision::F32 && keeps_fewer {
             self.precision = Precision::Bf16;
         }
         let (error, at) = (apart.error(), apart.cell());
         let tolerance = tolerance::of(site, self.layers, self.precision);
         let line = Line { site, apart: error, error, tolerance, inherited: None };
-        Ok(Judged { line, at, note: None })
+        Judged { line, at, note: None }
     }
 }
 
@@ -236,9 +271,20 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
 
     fn stage(&mut self, site: Site, dims: PassDims) -> Result<()> {
         let missing = |why| Missing { site, why };
-        let ours = self.a.stage(site)?.frame();
         let absent =
             |about: &About| about.card.as_ref().is_some_and(|card| !site.stage.present(&card.sizes(), dims));
+        if self.judge.streams() && !absent(self.a.about()) && !absent(self.b.about()) {
+            let shape = shape(site, &self.sizes, dims);
+            match streamed::compare(&*self.a, &*self.b, site, &shape)? {
+                Ok(Some(seen)) => return self.streamed(site, &shape, &seen),
+                Ok(None) => {}
+                Err(why) => {
+                    self.report.missing.push(missing(Some(why)));
+                    return Ok(());
+                }
+            }
+        }
+        let ours = self.a.stage(site)?.frame();
         let theirs = if absent(self.b.about()) { return Ok(()) } else { self.b.stage(site)?.frame() };
         let (a, b) = match (ours, theirs) {
             (Ok(Some(a)), Ok(Some(b))) => (a, b),
@@ -283,24 +329,58 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             return Ok(());
         }
         let judged = self.judge.see(&pair)?;
+        let print = match pair.b.values() {
+            Values::F32(values) if values.len() > 1 => Some(print(values)),
+            _ => None,
+        };
         if judged.line.differs() {
-            self.differs(&pair, &judged);
+            let at = judged.at.unwrap_or(pair.first);
+            let cell =
+                Cell { at, shape: &shape, values: pair.at(at), odd: difference::oddities(&pair.b), print };
+            self.differs(&cell, &judged);
         }
-        self.report.lines.push(judged.line);
-        if let Values::F32(values) = pair.b.values()
-            && values.len() > 1
-        {
-            self.seen.entry(print(values)).or_insert(site);
-        }
+        self.judged(judged, print);
         Ok(())
     }
 
+    /// Takes note of a stage whose values came part by part.
+    fn streamed(&mut self, site: Site, shape: &[usize], seen: &Streamed) -> Result<()> {
+        if site.stage == Stage::Logits {
+            self.same_logits = seen.same_last;
+        }
+        if matches!(site.stage, Stage::Nucleus | Stage::Sampled) && !self.same_logits {
+            return Ok(());
+        }
+        let Some(judged) = self.judge.see_streamed(site, seen) else { return Ok(()) };
+        let is_print = !site.stage.is_ids() && !site.stage.is_int8() && shape.iter().product::<usize>() > 1;
+        let print = self.b.print(site).filter(|_| is_print);
+        if judged.line.differs() {
+            let at = judged.at.unwrap_or(0);
+            let values =
+                [streamed::number(&*self.a, site, shape, at), streamed::number(&*self.b, site, shape, at)];
+            // It takes another look at all of its values.
+            let odd = match self.report.first {
+                None => streamed::oddities(&*self.b, site, shape)?,
+                Some(_) => None,
+            };
+            self.differs(&Cell { at, shape, values, odd, print }, &judged);
+        }
+        self.judged(judged, print);
+        Ok(())
+    }
+
+    fn judged(&mut self, judged: Judged, print: Option<u64>) {
+        if let Some(print) = print {
+            self.seen.entry(print).or_insert(judged.line.site);
+        }
+        self.report.lines.push(judged.line);
+    }
+
     /// Takes note of a stage that differs.
-    fn differs(&mut self, pair: &Pair, judged: &Judged) {
-        let site = pair.site;
-        let at = judged.at.unwrap_or(pair.first);
-        let [ours, theirs] = pair.at(at);
-        let index = crate::trace::block::index_of(pair.a.shape(), at);
+    fn differs(&mut self, cell: &Cell<'_>, judged: &Judged) {
+        let site = judged.line.site;
+        let [ours, theirs] = cell.values;
+        let index = crate::trace::block::index_of(cell.shape, cell.at);
         let kind = if site.stage == Stage::Tokens { Kind::Tokens } else { Kind::Stage };
         let difference = First {
             kind,
@@ -317,11 +397,8 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         }
         self.report.first = Some(difference);
         let notes = &mut self.report.notes;
-        notes.extend(difference::oddities(&pair.b).map(|what| format!("B's {site}: {what}")));
-        if let Values::F32(values) = pair.b.values()
-            && let Some(other) = self.seen.get(&print(values))
-            && values.len() > 1
-        {
+        notes.extend(cell.odd.iter().map(|what| format!("B's {site}: {what}")));
+        if let Some(other) = cell.print.and_then(|print| self.seen.get(&print)) {
             notes.push(format!("B's {site} repeats its {other}, value for value"));
         }
         notes.extend(judged.note.clone());

@@ -118,6 +118,37 @@ pub struct Report {
 }
 
 impl Report {
+    /// What was found of sequence number `sequence`, which was compared as if it were the only one.
+    #[must_use]
+    pub fn of_sequence(mut self, sequence: usize) -> Self {
+        if sequence == 0 {
+            return self;
+        }
+        let first = self.first.iter_mut().chain(&mut self.differences).flat_map(|first| {
+            if matches!(first.kind, Kind::Stage | Kind::Tokens) {
+                first.address.insert_str(0, &format!("s{sequence}/"));
+            }
+            first.site.as_mut()
+        });
+        let lines = self.lines.iter_mut().map(|line| &mut line.site);
+        let missing = self.missing.iter_mut().map(|missing| &mut missing.site);
+        first.chain(lines).chain(missing).for_each(|site| site.sequence = sequence);
+        self.notes.iter_mut().for_each(|note| note.insert_str(0, &format!("s{sequence}: ")));
+        self
+    }
+
+    /// Takes in what was found of the next sequence. Where an earlier one differs, that is where the runs part.
+    pub fn join(&mut self, next: Self) {
+        if self.first.is_none() {
+            (self.first, self.diagnosis) = (next.first, next.diagnosis);
+            self.notes.extend(next.notes);
+        }
+        self.differences.extend(next.differences);
+        self.lines.extend(next.lines);
+        self.missing.extend(next.missing);
+        self.measured |= next.measured;
+    }
+
     /// Whether nothing differs by more than it may.
     pub fn same(&self) -> bool {
         self.first.is_none()

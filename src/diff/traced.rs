@@ -1,5 +1,6 @@
 //! A run that is compared: what it says about itself, and its stages, one at a time.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -7,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::config::Precision;
 use crate::error::Result;
 use crate::explain::Drawing;
-use crate::trace::{Frame, ModelCard, PassDims, Site, TokenLabel};
+use crate::trace::{Frame, ModelCard, PassDims, Site, TokenLabel, Values};
 
 /// What a run says about itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,6 +61,19 @@ pub enum Found {
     Damaged(String),
 }
 
+impl Found {
+    /// The same as the values of `site`.
+    #[must_use]
+    pub fn of(self, site: Site) -> Self {
+        match self {
+            Self::Frame(frame) if frame.site != site => {
+                Self::Frame(Arc::new(Frame { site, ..Arc::unwrap_or_clone(frame) }))
+            }
+            other => other,
+        }
+    }
+}
+
 /// A run that is compared. Its stages are asked for in the order of the pass, each once.
 pub trait Traced {
     /// What it says about itself.
@@ -70,4 +84,21 @@ pub trait Traced {
     /// # Errors
     /// Where the run itself fails. What is wrong with one stage is no error.
     fn stage(&mut self, site: Site) -> Result<Found>;
+
+    /// Rows of the values of a stage as they lie, (rows, width), where the run has them in the stage's own shape and number
+    /// type and nothing is to be made or copied; none else.
+    ///
+    /// # Errors
+    /// What is wrong with them, in words.
+    fn rows(&self, _site: Site, _rows: Range<usize>) -> std::result::Result<Option<Values<'_>>, String> {
+        Ok(None)
+    }
+
+    /// Nobody looks at these rows any more.
+    fn done(&self, _site: Site, _rows: Range<usize>) {}
+
+    /// A number for the values of a stage that [`Traced::rows`] has: another one for others, but for one case in 2⁶⁴.
+    fn print(&self, _site: Site) -> Option<u64> {
+        None
+    }
 }

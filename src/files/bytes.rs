@@ -122,7 +122,7 @@ impl Bytes {
     }
 
     /// Gives back the memory that the bytes at `range` take since they were read, where they are a mapped file's.
-    fn give_back(&self, range: &Range<usize>) {
+    pub(crate) fn give_back(&self, range: &Range<usize>) {
         if let Self::Mapped(file, whole) = self {
             file.give_back(whole.start + range.start..whole.start + range.end);
         }

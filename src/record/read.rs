@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytemuck::{AnyBitPattern, NoUninit, cast_slice_mut};
+use bytemuck::{AnyBitPattern, NoUninit, cast_slice_mut, try_cast_slice};
 use ndarray::{ArrayD, IxDyn};
 use rayon::prelude::*;
 use ring::digest::{SHA256, digest};
@@ -18,7 +18,7 @@ use super::tables::{self, BLOCK, COUNTS, DIGESTS, STATS};
 use crate::config::ARITHMETIC;
 use crate::error::{Error, Result};
 use crate::files::{Bytes, magic, printable};
-use crate::trace::{FrameData, PassDims, Site, Stage, Stats};
+use crate::trace::{FrameData, PassDims, Site, Stage, Stats, Values};
 
 /// The largest header that is read. A parsed one takes up to 20 times its size in memory.
 const MAX_HEADER: u64 = 4 << 20;
@@ -276,20 +276,50 @@ impl Trace {
     /// [`Error::Model`] where they are not those that were recorded: every block that the rows are in is checked before
     /// its values are handed out for the first time.
     pub fn rows(&self, site: Site, rows: Range<usize>) -> Result<Option<FrameData>> {
-        let place = || {
-            let width = self.plan.layout.sizes().axis(*site.stage.axes().last()?, self.dims(site)?);
-            let row = width * site.stage.value_bytes();
-            Some((self.bytes(site)?, width, rows.start * row..rows.end * row))
-        };
-        let Some((all, width, range)) = place() else { return Ok(None) };
+        let Some((all, range)) = self.part(site, rows.clone()) else { return Ok(None) };
         let Some(bytes) = all.get(range.clone()) else { return Ok(None) };
-        self.check(site, all, range)?;
-        let shape = IxDyn(&[rows.len(), width]);
-        Ok(match site.stage {
+        self.check(site, all, range.clone())?;
+        let shape = IxDyn(&[rows.len(), range.len() / site.stage.value_bytes() / rows.len().max(1)]);
+        let read = match site.stage {
             stage if stage.is_ids() => array::<i64>(bytes, shape).map(FrameData::I64),
             stage if stage.is_int8() => array::<i8>(bytes, shape).map(FrameData::I8),
             _ => array::<f32>(bytes, shape).map(FrameData::F32),
+        };
+        // They are in memory of their own now; those of the file would stay beside them.
+        if range.len() >= BLOCK {
+            self.give_back(site, rows);
+        }
+        Ok(read)
+    }
+
+    /// The same as they lie in the file. None also where they do not lie as numbers do in memory.
+    ///
+    /// # Errors
+    /// As [`Trace::rows`].
+    pub fn values(&self, site: Site, rows: Range<usize>) -> Result<Option<Values<'_>>> {
+        let Some((all, range)) = self.part(site, rows) else { return Ok(None) };
+        let Some(bytes) = all.get(range.clone()) else { return Ok(None) };
+        self.check(site, all, range)?;
+        Ok(match site.stage {
+            stage if stage.is_ids() => try_cast_slice(bytes).ok().map(Values::I64),
+            stage if stage.is_int8() => try_cast_slice(bytes).ok().map(Values::I8),
+            _ => try_cast_slice(bytes).ok().map(Values::F32),
         })
+    }
+
+    /// Gives back the memory that these rows take since they were read.
+    pub fn give_back(&self, site: Site, rows: Range<usize>) {
+        if let Some((all, range)) = self.part(site, rows) {
+            let start = all.as_ptr().addr() - self.bytes.as_ptr().addr();
+            self.bytes.give_back(&(start + range.start..start + range.end.min(all.len())));
+        }
+    }
+
+    /// The values of `site`, and where these rows are in them.
+    fn part(&self, site: Site, rows: Range<usize>) -> Option<(&[u8], Range<usize>)> {
+        let width = self.plan.layout.sizes().axis(*site.stage.axes().last()?, self.dims(site)?);
+        let row = width * site.stage.value_bytes();
+        Some((self.bytes(site)?, rows.start * row..rows.end * row))
     }
 
     /// Checks the blocks of `site`, whose values are `all`, that `range` is in and that were not checked yet.

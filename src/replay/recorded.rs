@@ -307,7 +307,13 @@ impl<W: Weights> Reader<W> {
     fn draw(&mut self, at: &DrawAt) -> Result<Draw> {
         let last = self.dims(at.site)?.tokens - 1;
         let logits = self.rows(at.site.other(Stage::Logits), last..last + 1)?;
-        self.sampler.look(logits.floats(last..last + 1), at.site.pass as u64, at.setting)
+        let sampler = match (&self.sampler, at.setting) {
+            (Some(sampler), _) => sampler.clone(),
+            // What somebody tries needs no setting of the run's.
+            (None, Some(_)) => greedy()?,
+            (None, None) => return Err(self.not_here(at.site)),
+        };
+        sampler.look(logits.floats(last..last + 1), at.site.pass as u64, at.setting)
     }
 
     /// Shows `probe` the rows of `site` that are in `region`, some at a time.

@@ -9,8 +9,9 @@ use crate::trace::{Block, Frame, Region, Site};
 /// Shares of the budget. A frame or a block of one has at most this part of it: then what is on the screen, what is
 /// summed up meanwhile and what one frame is derived from have room side by side.
 const FRAME: usize = 16;
-/// What the inputs of layers that are kept for good may take together.
-const INPUTS: usize = 4;
+/// What the inputs of layers that are kept for good may take together: with all of them any stage takes the time of its
+/// layer.
+const INPUTS: usize = 2;
 /// What one run of a layer may keep besides what was asked for.
 const BY_THE_WAY: usize = 4;
 

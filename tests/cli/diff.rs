@@ -222,6 +222,88 @@ fn traces_are_compared_with_each_other_and_with_folders() {
     assert_eq!(llama_trace(["diff", &all, cut.to_str().unwrap()]).status.code(), Some(3));
 }
 
+/// Traces that keep the same are read part by part, folders stage by stage.
+#[test]
+fn traces_part_by_part_differ_as_their_stages_do_whole() {
+    let folder = TempDir::new().unwrap();
+    let gqa = golden();
+    let ids: Vec<_> = (0..60).map(|id| (id * 7 % 40).to_string()).collect();
+    let ids = ids.join(",");
+    let run = ["--model", &gqa, "--ids", &ids, "-n", "2"];
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    for (name, more) in [("a", &[][..]), ("b", &["--precision", "bf16"][..])] {
+        ok(&llama_trace([&["record", "--keep", "all", "-o", &path(name)], &run[..], more].concat()));
+        ok(&llama_trace([&["export", "--out", &path(&format!("{name}-files"))], &run[..], more].concat()));
+    }
+    let (code, of_traces) = diff(&[&path("a"), &path("b")]);
+    assert_eq!(code, 0, "bfloat16 is within its tolerance");
+    let (_, of_folders) = diff(&[&path("a-files"), &path("b-files")]);
+    let close = |a: &Value, b: &Value| {
+        let (a, b) = (a.as_f64().unwrap(), b.as_f64().unwrap());
+        assert!((a - b).abs() <= 1e-9 * b.abs(), "{a} and {b}");
+    };
+    assert!(of_traces["smallest_tolerance"].as_f64().unwrap() > 1e-4);
+    close(&of_traces["smallest_tolerance"], &of_folders["smallest_tolerance"]);
+    // A value that is changed in both copies of B, and is no number in one.
+    let trace = llama_trace::record::Trace::open(Path::new(&path("b"))).unwrap();
+    let site = llama_trace::trace::Site::layer(0, 1, llama_trace::trace::Stage::FfnUp);
+    let place = trace.bytes(site).unwrap().to_vec();
+    drop(trace);
+    let whole = fs::read(path("b")).unwrap();
+    let start = whole.windows(place.len()).position(|window| window == place).unwrap();
+    let mut bytes = whole.clone();
+    bytes[start + 400] ^= 0x40;
+    fs::write(path("b"), bytes).unwrap();
+    let (code, report) = diff(&[&path("a"), &path("b")]);
+    assert_eq!((code, &report["missing"]), (0, &serde_json::json!(["p0/L1/ffn_up"])), "{report}");
+    let text = ok(&llama_trace(["diff", &path("a"), &path("b")]));
+    assert!(text.contains("B: its values are not those that were recorded"), "{text}");
+    // The same port with a bug in it, as traces and as folders.
+    let theta = models::golden("gqa", |_| ());
+    models::edit_json(&theta.path().join("config.json"), |config| config["rope_theta"] = 9e5.into());
+    let theta = theta.path().to_str().unwrap();
+    for (command, name) in
+        [(&["record", "--keep", "all", "-o"], "c"), (&["export", "--precision", "f32", "--out"], "c-files")]
+    {
+        ok(&llama_trace([&command[..], &[&path(name), "--model", theta, "--ids", &ids, "-n", "2"]].concat()));
+    }
+    let (_, of_traces) = diff(&[&path("a"), &path("c")]);
+    let (_, of_folders) = diff(&[&path("a-files"), &path("c-files")]);
+    assert_eq!(of_traces["first"]["kind"], "artifact");
+    assert_eq!(of_traces["first"], of_folders["first"]);
+    close(&of_traces["smallest_tolerance"], &of_folders["smallest_tolerance"]);
+}
+
+#[test]
+fn of_several_sequences_each_is_compared_with_its_own() {
+    let folder = TempDir::new().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let run = ["--prompt", "Once upon a time", "--prompt", "The dog", "-n", "2"];
+    ok(&llama_trace([&["record", "-o", &path("trace")], &run[..]].concat()));
+    ok(&llama_trace([&["record", "--keep", "all", "-o", &path("all")], &run[..]].concat()));
+    ok(&llama_trace([&["export", "--out", &path("files")], &run[..]].concat()));
+    for (a, b) in [("trace", "files"), ("files", "trace"), ("trace", "all")] {
+        let (code, report) = diff(&[&path(a), &path(b)]);
+        assert_eq!((code, report["smallest_tolerance"].as_f64()), (0, Some(0.0)), "{a} and {b}: {report}");
+    }
+    let text = ok(&llama_trace(["diff", &path("all"), &path("all")]));
+    let count: usize =
+        text.split(" stages compared").next().unwrap().lines().last().unwrap().parse().unwrap();
+    assert!(count > 250, "both sequences are compared: {text}");
+    let file = folder.path().join("files/s1/pass_001/layer_01/ffn_up.npy");
+    let mut changed = values(&file);
+    changed[[0, 7]] += 3.0;
+    write(&file, &changed);
+    for a in ["trace", "all"] {
+        let (code, report) = diff(&[&path(a), &path("files")]);
+        assert_eq!(code, 1, "{report}");
+        assert_eq!(report["first"]["address"], "s1/p1/L1/ffn_up[t=0,f=7]", "{report}");
+    }
+    ok(&llama_trace(["record", "-o", &path("one"), "--prompt", "Once upon a time", "-n", "2"]));
+    let (code, report) = diff(&[&path("trace"), &path("one")]);
+    assert_eq!((code, &report["missing"]), (0, &serde_json::json!(["s1/p0/tokens"])), "{report}");
+}
+
 #[test]
 fn what_is_wrong_with_a_folder_or_an_option_is_said_and_is_no_difference() {
     let (folder, model) = (TempDir::new().unwrap(), golden());

@@ -10,7 +10,7 @@ use proptest::test_runner::{RngSeed, TestRunner};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::common::{data, fixture, models};
+use super::common::{data, fixture, llama_trace, models, stderr};
 use super::{child, trace};
 
 /// Runs each file through `cases` changes, or through as many as `PROPTEST_CASES` says. The changes are the
@@ -444,5 +444,32 @@ fn changed_traces() {
         });
         subject.bytes(60, whole.len());
         subject.bytes(60, 2000);
+    }
+}
+
+/// The manifest of an export, and one of its files.
+#[test]
+fn changed_exports() {
+    let commands: &[&[&str]] = &[
+        &["log", "--trace", "{}", "--values"],
+        &["explain", "--trace", "{}", "p0/L1/ffn_hidden[t=5,f=4]"],
+        &["log", "--trace", "{}", "--values", "--format", "json", "--stage", "ffn_up,nucleus,attn_heads"],
+        &["diff", "{}", "{}", "--format", "json"],
+    ];
+    let model = fixture("golden/mistral");
+    for file in ["manifest.json", "pass_000/layer_01/ffn_up.npy"] {
+        let folder = tempfile::tempdir().unwrap();
+        let dump = folder.path().join("dump");
+        let run = ["--model", model.to_str().unwrap(), "--ids", "1,5,9,3,7,2,8", "-n", "2"];
+        let output = llama_trace([&["export", "--out", dump.to_str().unwrap()], &run[..]].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        let subject = Subject::new(folder, "dump", &format!("dump/{file}"), commands);
+        if file.ends_with(".json") {
+            subject.json(150);
+            // What is said before the list of the files.
+            subject.bytes(60, 4000);
+        } else {
+            subject.bytes(100, 140);
+        }
     }
 }

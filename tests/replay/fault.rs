@@ -1,6 +1,8 @@
 //! The CPU with something about it that is otherwise.
 
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use llama_trace::backend::cpu::Cpu;
@@ -41,6 +43,8 @@ pub(crate) enum Fault {
     CutOff,
     /// What is quantised is a hundredth larger.
     OtherSteps,
+    /// Nothing: layers are counted.
+    Sound,
 }
 
 /// The CPU, with a fault.
@@ -48,11 +52,17 @@ pub(crate) enum Fault {
 pub(crate) struct Other {
     cpu: Cpu,
     fault: Fault,
+    layers: Arc<AtomicUsize>,
 }
 
 impl Other {
     pub(crate) fn new(cpu: Cpu, fault: Fault) -> Self {
-        Self { cpu, fault }
+        Self { cpu, fault, layers: Arc::default() }
+    }
+
+    /// Layers that were run of one sequence: each has attention once.
+    pub(crate) fn layers(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.layers)
     }
 }
 
@@ -133,7 +143,7 @@ impl Backend for Other {
     }
 
     fn kernels(&self) -> Vec<Self> {
-        self.cpu.kernels().into_iter().map(|cpu| Self { cpu, ..*self }).collect()
+        self.cpu.kernels().into_iter().map(|cpu| Self { cpu, ..self.clone() }).collect()
     }
 
     fn cut(&self, matrix: &Self::Matrix, rows: Range<usize>) -> Result<Self::Matrix> {
@@ -354,6 +364,7 @@ impl Backend for Other {
         out: &mut Values,
         sink: &mut dyn AttentionSink,
     ) -> Result<()> {
+        self.layers.fetch_add(1, Ordering::SeqCst);
         let shape = match self.fault {
             Fault::NoWindow => AttentionShape { window: None, ..shape },
             _ => shape,

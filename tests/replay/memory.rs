@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use llama_trace::config::{ModelConfig, Pairing, RopeScaling};
 use llama_trace::generate::Session;
 use llama_trace::trace::{Answer, Part, Probe, Query, Spread, Values};
 
+use super::fault::{Fault, Other};
 use super::*;
 
 /// A checksum of every row of every stage of a run, so that it need not be held.
@@ -161,6 +163,41 @@ fn within_little_memory_every_family_and_precision_shows_what_the_pass_computed(
     for (_, model) in models_in(&["gqa", "mistral", "qwen3"]) {
         compare_within(8 << 10, model, &[1, 5, 9, 3, 7, 2, 2, 8], PASSES);
     }
+}
+
+/// The inputs of all layers have room in half of the memory, and a head's scores in none of a sixteenth.
+#[test]
+fn a_stage_runs_its_own_layer_and_no_other_where_the_inputs_of_all_have_room() {
+    const LAYERS: usize = 12;
+    let prompt: Vec<u32> = (0..200).map(|i| i % 50).collect();
+    let (dim, width) = (32, size_of::<f32>());
+    let memory = 2 * LAYERS * prompt.len() * dim * width;
+    let config = thin(dim, LAYERS, 50).config;
+    let checkpoint = random::of_config("thin", config, Dtype::BF16).unwrap();
+    let other = Other::new(Cpu::default(), Fault::Sound);
+    let ran = other.layers();
+    let model = Model::load(&checkpoint, other).unwrap();
+    let sizes = model.sizes();
+    let mut live = start_within(memory, model, &prompt, 1, Vec::new());
+    assert_eq!(ran.swap(0, Ordering::SeqCst), LAYERS, "the pass itself");
+    let dims = live.outline().passes[0].dims;
+    let scores = sizes.shape(Stage::Qk.axes(), dims).iter().product::<usize>() * width;
+    assert!(scores > memory / 16, "they come in blocks");
+    let sites = Site::all(&sizes, dims);
+    // There and back, and from one end to the other, so that nothing is near.
+    let far = (0..sites.len()).map(|i| i * 37 % sites.len());
+    for site in far.map(|i| sites[i]) {
+        let shape = sizes.shape(site.stage.axes(), dims);
+        for region in [
+            Region(shape.iter().map(|&length| length - 1..length).collect()),
+            Region(shape.iter().map(|_| 0..1).collect()),
+        ] {
+            wait_for(&mut live, site, &region).unwrap();
+            let (now, most) = (ran.swap(0, Ordering::SeqCst), usize::from(site.layer.is_some()));
+            assert!(now <= most, "{now} layers were run for {site}");
+        }
+    }
+    assert!(live.most_held() <= memory, "{} bytes held, {memory} are allowed", live.most_held());
 }
 
 #[test]

@@ -49,12 +49,21 @@ impl Folder {
         let [manifest, capture] = ["manifest.json", "capture.toml"].map(|name| path.join(name));
         let wrong = |file: &Path, found: String| {
             let expected = "what `llama-trace export` or a capture script wrote";
-            Error::model("the file cannot be right").in_file(file).expected(expected).found(found)
+            Error::model("the file cannot be right")
+                .in_file(file)
+                .expected(expected)
+                .found(found)
+                .next("write the folder again, or mend the file")
         };
         if manifest.exists() {
             let read = Manifest::read(read_text(&manifest, LIMIT)?.as_bytes());
             let read = read.map_err(|found| wrong(&manifest, found))?;
-            let sequences = read.passes.iter().map(|pass| pass.sequence.unwrap_or(0) + 1).max().unwrap_or(1);
+            let sequences = read
+                .passes
+                .iter()
+                .map(|pass| pass.sequence.unwrap_or(0).saturating_add(1))
+                .max()
+                .unwrap_or(1);
             if sequences > read.passes.len().max(1) {
                 return Err(wrong(&manifest, format!("sequence {}, and not those before it", sequences - 1)));
             }
@@ -83,6 +92,11 @@ impl Folder {
     /// How many sequences it has.
     pub(in crate::cli) fn sequences(&self) -> usize {
         self.abouts.len()
+    }
+
+    /// Goes on with another of its sequences: it is compared as if it were the only one.
+    pub(super) fn go_to(&mut self, sequence: usize) {
+        self.sequence = sequence;
     }
 
     /// What it says of a sequence, which is there.
@@ -174,6 +188,6 @@ impl Traced for Folder {
     }
 
     fn stage(&mut self, site: Site) -> Result<Found> {
-        Ok(self.read(site))
+        Ok(self.read(Site { sequence: self.sequence, ..site }).of(site))
     }
 }

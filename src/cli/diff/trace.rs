@@ -1,5 +1,6 @@
 //! A trace as a run that is compared: what it keeps is read, what follows from that is derived.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::task::Poll;
@@ -13,17 +14,46 @@ use crate::explain::Drawing;
 use crate::record::Trace;
 use crate::replay::{DEFAULT_MEMORY, Recorded};
 use crate::stop;
-use crate::trace::{Frame, Region, Site, Source, Stage, TokenLabel, source};
+use crate::trace::{Frame, Region, Site, Source, Stage, TokenLabel, Values, source};
 
 /// How often a stage that is derived is looked for.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// The trace.
+/// Opens one of the sequences for what is derived.
+type Open = Box<dyn Fn(usize) -> Result<Box<dyn Source>>>;
+
+/// The trace, one of its sequences at a time: it is compared as if it were the only one.
 pub(super) struct OfTrace {
     trace: Arc<Trace>,
     about: About,
+    sequence: usize,
+    open: Open,
     /// What derives stages; none where it need not.
     source: Option<Box<dyn Source>>,
+}
+
+/// What a trace says of a sequence.
+fn about(trace: &Trace, sequence: usize) -> About {
+    let label = |id: u32| trace.label(id).unwrap_or_else(|| format!("#{id}"));
+    let passes = trace.passes(sequence).iter().map(|pass| Pass {
+        dims: pass.dims,
+        tokens: pass.tokens.iter().map(|&id| TokenLabel { id, text: label(id) }).collect(),
+    });
+    let says = trace.about();
+    About {
+        name: trace.place().to_owned(),
+        settings: serde_json::Map::new(),
+        precision: Some(says.card.precision),
+        card: Some(says.card.clone()),
+        fingerprint: Some(says.fingerprint.weights.clone()),
+        drawing: Some(Drawing {
+            temperature: says.sampling.temperature,
+            top_k: says.sampling.top_k,
+            top_p: says.sampling.top_p,
+        }),
+        prompt: trace.prompt(sequence),
+        passes: passes.collect(),
+    }
 }
 
 impl OfTrace {
@@ -33,28 +63,34 @@ impl OfTrace {
     /// As [`Trace::open`].
     pub(super) fn open<D: Device>(path: &Path) -> Result<Self> {
         let trace = Arc::new(Trace::open(path)?);
-        let label = |id: u32| trace.label(id).unwrap_or_else(|| format!("#{id}"));
-        let passes = trace.passes(0).iter().map(|pass| Pass {
-            dims: pass.dims,
-            tokens: pass.tokens.iter().map(|&id| TokenLabel { id, text: label(id) }).collect(),
-        });
-        let says = trace.about();
-        let about = About {
-            name: path.display().to_string(),
-            settings: serde_json::Map::new(),
-            precision: Some(says.card.precision),
-            card: Some(says.card.clone()),
-            fingerprint: Some(says.fingerprint.weights.clone()),
-            drawing: Some(Drawing {
-                temperature: says.sampling.temperature,
-                top_k: says.sampling.top_k,
-                top_p: says.sampling.top_p,
-            }),
-            prompt: trace.prompt(0),
-            passes: passes.collect(),
-        };
-        let source = Recorded::<D>::new(Arc::<Trace>::clone(&trace), None, None, DEFAULT_MEMORY).open(0)?;
-        Ok(Self { trace, about, source: Some(source) })
+        let recorded = Recorded::<D>::new(Arc::<Trace>::clone(&trace), None, None, DEFAULT_MEMORY);
+        let source = Some(recorded.open(0)?);
+        let open = Box::new(move |sequence| recorded.open(sequence));
+        Ok(Self { about: about(&trace, 0), trace, sequence: 0, open, source })
+    }
+
+    /// How many sequences it has.
+    pub(super) fn sequences(&self) -> usize {
+        self.trace.sequences()
+    }
+
+    /// Goes on with another of them.
+    ///
+    /// # Errors
+    /// Where no thread can be started.
+    pub(super) fn go_to(&mut self, sequence: usize) -> Result<()> {
+        if sequence != self.sequence {
+            (self.about, self.sequence) = (about(&self.trace, sequence), sequence);
+            if self.source.is_some() {
+                self.source = Some((self.open)(sequence)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The site in the file.
+    fn own(&self, site: Site) -> Site {
+        Site { sequence: self.sequence, ..site }
     }
 
     /// Whether both keep the same stages: what follows from those need not be compared too.
@@ -96,7 +132,28 @@ impl Traced for OfTrace {
         &self.about
     }
 
+    fn rows(&self, site: Site, rows: Range<usize>) -> std::result::Result<Option<Values<'_>>, String> {
+        let values = self.trace.values(self.own(site), rows);
+        values.map_err(|_| "its values are not those that were recorded".to_owned())
+    }
+
+    fn done(&self, site: Site, rows: Range<usize>) {
+        self.trace.give_back(self.own(site), rows);
+    }
+
+    fn print(&self, site: Site) -> Option<u64> {
+        let digests = self.trace.digests(self.own(site))?;
+        let each = digests.iter().filter_map(|digest| digest.first_chunk().copied().map(u64::from_le_bytes));
+        Some(each.fold(0, |print, next| print.rotate_left(1) ^ next))
+    }
+
     fn stage(&mut self, site: Site) -> Result<Found> {
+        Ok(self.read(self.own(site))?.of(site))
+    }
+}
+
+impl OfTrace {
+    fn read(&mut self, site: Site) -> Result<Found> {
         let Some(dims) = self.trace.dims(site) else { return Ok(Found::Missing) };
         if !self.trace.holds(site) {
             return match site.stage {

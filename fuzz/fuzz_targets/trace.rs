@@ -1,0 +1,43 @@
+//! Traces: the header, the description of the run in it, the tables and the values.
+#![no_main]
+
+use std::sync::{Arc, LazyLock};
+use std::task::Poll;
+use std::thread;
+
+use libfuzzer_sys::fuzz_target;
+use llama_trace::backend::cpu::Cpu;
+use llama_trace::record::Trace;
+use llama_trace::replay::{LEAST_MEMORY, Recorded};
+use llama_trace::trace::{Region, Site, source};
+use llama_trace_fuzz::Folder;
+
+static FOLDER: LazyLock<Folder> = LazyLock::new(Folder::default);
+
+/// Stages of a pass that are looked at: all of a small model's.
+const SITES: usize = 80;
+
+fuzz_target!(|bytes: &[u8]| {
+    FOLDER.put("a.trace", bytes);
+    let Ok(trace) = Trace::open(&FOLDER.path("a.trace")) else { return };
+    let trace = Arc::new(trace);
+    let sizes = trace.about().card.sizes();
+    let _ = (trace.label(0), trace.label(u32::MAX), trace.prompt(0), trace.is_exact());
+    let recorded = Recorded::<Cpu>::new(Arc::<Trace>::clone(&trace), None, None, LEAST_MEMORY);
+    for sequence in 0..trace.sequences().min(2) {
+        let Ok(mut source) = recorded.open(sequence) else { continue };
+        for pass in trace.passes(sequence).iter().take(2) {
+            for site in Site::all(&sizes, pass.dims).into_iter().take(SITES) {
+                let site = Site { sequence, ..site };
+                let _ = (trace.stats(site), trace.digests(site), trace.why_not(site));
+                let shape = sizes.shape(site.stage.axes(), pass.dims);
+                let first = Region(shape.iter().map(|&length| 0..length.min(1)).collect());
+                // Whatever the answer is, there is one.
+                while let Poll::Pending = source::block(&mut *source, site, &first) {
+                    let _ = source.poll();
+                    thread::yield_now();
+                }
+            }
+        }
+    }
+});

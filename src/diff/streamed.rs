@@ -1,0 +1,159 @@
+//! Comparing two runs whose values lie in files as a stage has them: part by part, side by side on all processors, with
+//! nothing of a stage held.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::difference::{Apart, odd, value};
+use super::traced::Traced;
+use crate::error::Result;
+use crate::stop;
+use crate::trace::frame::Summing;
+use crate::trace::{Site, Stage, Values};
+
+/// Values that are read of each run at once.
+const AT_ONCE: usize = 1 << 20;
+
+/// Values that are summed together: in one order, however many processors there are.
+const PART: usize = 1 << 14;
+
+/// What is known of a stage that both runs have, once all of it was seen.
+pub(super) struct Streamed {
+    pub(super) apart: Apart,
+    /// Whether it is a cache that keeps fewer bits than float32 has, in one of the runs.
+    pub(super) keeps_fewer: bool,
+    /// Whether the last row has the same bits in both.
+    pub(super) same_last: bool,
+}
+
+/// The rows of a stage of `shape`, so many at a time.
+fn parts(shape: &[usize]) -> impl Iterator<Item = Range<usize>> {
+    let (width, rows) = rows(shape);
+    let at_once = (AT_ONCE / width).max(1);
+    (0..rows).step_by(at_once).map(move |first| first..rows.min(first + at_once))
+}
+
+/// Values in a row of a stage of `shape`, and its rows.
+fn rows(shape: &[usize]) -> (usize, usize) {
+    let Some((&width, outer)) = shape.split_last() else { return (1, 0) };
+    (width.max(1), outer.iter().product())
+}
+
+/// Compares `site` of both runs; none where one of them has to make it or to bring it into shape first, and what is wrong
+/// with one of them in words.
+///
+/// # Errors
+/// [`crate::error::Error::Interrupted`].
+pub(super) fn compare(
+    a: &impl Traced,
+    b: &impl Traced,
+    site: Site,
+    shape: &[usize],
+) -> Result<std::result::Result<Option<Streamed>, String>> {
+    let (width, count) = rows(shape);
+    let mut seen = Streamed { apart: Apart::default(), keeps_fewer: false, same_last: false };
+    let mut bits = [Bits::default(), Bits::default()];
+    for rows in parts(shape) {
+        stop::check()?;
+        let (ours, theirs) = match (a.rows(site, rows.clone()), b.rows(site, rows.clone())) {
+            (Err(why), _) => return Ok(Err(format!("A: {why}"))),
+            (_, Err(why)) => return Ok(Err(format!("B: {why}"))),
+            (Ok(Some(ours)), Ok(Some(theirs))) if ours.len() == theirs.len() => (ours, theirs),
+            _ => return Ok(Ok(None)),
+        };
+        let first = rows.start * width;
+        let parts: Vec<Apart> = (0..ours.len().div_ceil(PART))
+            .into_par_iter()
+            .map(|part| {
+                let part = part * PART..ours.len().min((part + 1) * PART);
+                let at = first + part.start;
+                of_part(site.stage, at, ours.slice(part.clone()), theirs.slice(part))
+            })
+            .collect();
+        parts.iter().for_each(|part| seen.apart.merge(part));
+        if matches!(site.stage, Stage::CacheK | Stage::CacheV) {
+            bits[0].see(ours);
+            bits[1].see(theirs);
+        }
+        if rows.end == count {
+            let last = ours.len() - width..ours.len();
+            seen.same_last = same(ours.slice(last.clone()), theirs.slice(last));
+        }
+        a.done(site, rows.clone());
+        b.done(site, rows);
+    }
+    seen.keeps_fewer = bits.iter().any(Bits::keeps_fewer);
+    Ok(Ok(Some(seen)))
+}
+
+/// What is odd about the values of `site` of a run, in words.
+///
+/// # Errors
+/// [`crate::error::Error::Interrupted`].
+pub(super) fn oddities(of: &impl Traced, site: Site, shape: &[usize]) -> Result<Option<String>> {
+    let (mut sum, mut count) = (Summing::default(), 0);
+    for rows in parts(shape) {
+        stop::check()?;
+        let Ok(Some(values)) = of.rows(site, rows.clone()) else { return Ok(None) };
+        sum.add_values(values);
+        count += values.len();
+        of.done(site, rows);
+    }
+    Ok(odd(sum.stats(), count))
+}
+
+/// The value of a run at a cell, where it is there.
+pub(super) fn number(of: &impl Traced, site: Site, shape: &[usize], at: usize) -> f64 {
+    let (width, _) = rows(shape);
+    let row = of.rows(site, at / width..at / width + 1);
+    row.ok().flatten().and_then(|row| row.numbers().nth(at % width)).unwrap_or(f64::NAN)
+}
+
+/// How far some values are apart, the first of which is cell `at`.
+fn of_part(stage: Stage, at: usize, ours: Values<'_>, theirs: Values<'_>) -> Apart {
+    let mut apart = Apart::default();
+    let hides = matches!(stage, Stage::Mask | Stage::MaskedScores);
+    if let (Values::F32(a), Values::F32(b), false) = (ours, theirs, hides)
+        && apart.add_finite(at, a, b)
+    {
+        return apart;
+    }
+    for (i, (a, b)) in ours.numbers().zip(theirs.numbers()).enumerate() {
+        apart.add(at + i, value(stage, b), value(stage, a));
+    }
+    apart
+}
+
+fn same(a: Values<'_>, b: Values<'_>) -> bool {
+    match (a, b) {
+        (Values::F32(a), Values::F32(b)) => a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits()),
+        (a, b) => a.numbers().eq(b.numbers()),
+    }
+}
+
+/// Whether all values that were seen are those of a type of 16 bits.
+struct Bits {
+    bf16: bool,
+    f16: bool,
+    any: bool,
+}
+
+impl Default for Bits {
+    fn default() -> Self {
+        Self { bf16: true, f16: true, any: false }
+    }
+}
+
+impl Bits {
+    fn see(&mut self, values: Values<'_>) {
+        let Values::F32(values) = values else { return };
+        self.any |= !values.is_empty();
+        self.bf16 = self.bf16 && values.iter().all(|&x| half::bf16::from_f32(x).to_f32() == x);
+        self.f16 = self.f16 && values.iter().all(|&x| half::f16::from_f32(x).to_f32() == x);
+    }
+
+    fn keeps_fewer(&self) -> bool {
+        self.any && (self.bf16 || self.f16)
+    }
+}
