@@ -213,7 +213,7 @@ fn a_manifest_that_cannot_be_right_is_refused_and_so_are_pictures() {
 
 #[test]
 fn a_captured_folder_is_opened_by_its_map_or_with_its_model() {
-    let captured = fixture("capture/gqa");
+    let captured = fixture("capture/transformers/gqa");
     let path = captured.to_str().unwrap();
     let said = ok(&llama_trace(["log", "--trace", path, "--values", "--pass", "1"]));
     assert!(said.contains("pass 1 (decode), 1 tokens after 6 cached"), "{said}");
