@@ -118,7 +118,7 @@ impl<B: Backend + 'static> Recorded<B> {
             recorded: true,
             card: self.trace.card().clone(),
             passes: passes.collect(),
-            cache: Cached { dtype: self.trace.about().cache().unwrap_or(CacheDtype::F32), capacity: None },
+            cache: Cached { dtype: self.trace.cache().unwrap_or(CacheDtype::F32), capacity: None },
         }
     }
 }
