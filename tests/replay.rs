@@ -4,6 +4,8 @@
 
 #[path = "replay/batch.rs"]
 mod batch;
+#[path = "replay/branches.rs"]
+mod branches;
 #[path = "replay/captured.rs"]
 mod captured;
 #[path = "replay/check.rs"]

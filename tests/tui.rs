@@ -12,6 +12,8 @@ mod comparing;
 mod derivations;
 #[path = "tui/desk.rs"]
 mod desk;
+#[path = "tui/flow.rs"]
+mod flow;
 #[path = "tui/judged.rs"]
 mod judged;
 #[path = "tui/lens.rs"]

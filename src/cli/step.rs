@@ -1,11 +1,12 @@
 //! `llama-trace --step`: the tracer on a live run.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::device::{Command, Device};
 use super::export::drawing;
 use super::input::{self, Run};
-use super::prompt::Prompt;
+use super::prompt::{self, Prompt};
 use super::{ColourArgs, MemoryArgs, OpenArgs, RunArgs};
 use crate::error::Result;
 use crate::generate::sequence;
@@ -97,12 +98,18 @@ pub(super) fn begin<D: Device>(
         memory: memory.bytes(),
         context,
     };
-    let sequences = Sequences::new(Arc::new(model), (0..).zip(prompts).map(start).collect());
+    let sequences = Rc::new(Sequences::new(Arc::new(model), (0..).zip(prompts).map(start).collect()));
     // Of one that is not there the viewer says so.
     let first =
         open.at.as_ref().and_then(|address| address.sequence).filter(|&number| number < sequences.len());
     let live = sequences.open(first.unwrap_or(0))?;
     input::say_cut(live.capacity(), context, &config);
+    let others = Rc::clone(&sequences);
     let opener = move |number| Ok(Box::new(sequences.open(number)?) as Box<dyn Source>);
-    Ok((tui::Runs::of_sequences(Box::new(live), Box::new(opener)), open))
+    let prompter = move |run, text: &str| {
+        let ids = prompt::encode(text, tokenizer.as_deref(), config.context)?;
+        Ok(Box::new(others.another(run, ids)?) as Box<dyn Source>)
+    };
+    let runs = tui::Runs::of_sequences(Box::new(live), Box::new(opener));
+    Ok((runs.with_prompts(Box::new(prompter)), open))
 }

@@ -7,17 +7,12 @@
 //!
 //! Everything is summed in float64 from recorded values; what the run itself rounded is a part of its own.
 
-use std::ops::Range;
-
-use super::rule::{Line, Place};
 use super::site::Rules;
 use super::terms::Operands;
+use super::token::{AT_ONCE, Token};
 use crate::error::{Error, Result};
 use crate::trace::lens::{Attribution, AttributionAt, Contributor, Share};
-use crate::trace::{PassDims, Site, Stage, Weight};
-
-/// Values of a weight that are read at once.
-const AT_ONCE: usize = 1 << 20;
+use crate::trace::{Stage, Weight};
 
 /// What each part of the model added to a logit, more than to another.
 ///
@@ -51,14 +46,6 @@ pub fn attribute(rules: &Rules, at: &AttributionAt, operands: &mut impl Operands
     let difference = f64::from(logits[id as usize]) - f64::from(logits[against as usize]);
     let parts = token.parts(difference, (id, against))?;
     Ok(Attribution { id, against, difference, parts })
-}
-
-/// A token of a pass, of which rows of stages are read.
-struct Token<'a, O> {
-    rules: &'a Rules,
-    operands: &'a mut O,
-    site: Site,
-    token: usize,
 }
 
 impl<O: Operands> Token<'_, O> {
@@ -101,9 +88,7 @@ impl<O: Operands> Token<'_, O> {
 
     /// v (D): what one unit of each component of the residual `last` adds to the difference of the logits.
     fn direction(&mut self, last: &[f32], (id, against): (u32, u32)) -> Result<Vec<f64>> {
-        let square: f64 = last.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
-        let eps = f64::from(self.rules.card().config.norm_eps);
-        let factor = 1.0 / (square / last.len() as f64 + eps).sqrt();
+        let factor = self.norm_factor(last);
         let mut row = |stage: Stage, row: usize| -> Result<Vec<f32>> {
             let Some(weight) = Weight::read_in(stage, self.rules.card()).next() else {
                 return Ok(Vec::new());
@@ -131,23 +116,6 @@ impl<O: Operands> Token<'_, O> {
             }
         }
         Ok(sum)
-    }
-
-    /// The token's row of a stage.
-    fn row(&mut self, layer: Option<usize>, stage: Stage) -> Result<Vec<f32>> {
-        let site = Site { layer, stage, ..self.site };
-        let nothing = PassDims { pass: 0, start: 0, tokens: 0 };
-        let dims = self.rules.pass(site.pass).unwrap_or(nothing);
-        let shape = self.rules.sizes().shape(stage.axes(), dims);
-        let width = shape.get(1..).unwrap_or_default().iter().product();
-        let first = self.token * width;
-        self.operands.numbers(Line { place: Place::Stage(site), first, step: 1, count: width })
-    }
-
-    /// Values of a weight, row-major.
-    fn weight(&mut self, layer: Option<usize>, weight: Weight, at: Range<usize>) -> Result<Vec<f32>> {
-        let place = Place::Weight(layer, weight);
-        self.operands.numbers(Line { place, first: at.start, step: 1, count: at.len() })
     }
 }
 

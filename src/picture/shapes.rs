@@ -1,4 +1,4 @@
-//! Characters that are drawn as rectangles: blocks, shades and the lines of boxes. So they meet, whatever the font.
+//! Characters that are drawn as rectangles: blocks, shades, the lines of boxes and Braille's dots. So they meet, whatever the font.
 
 /// A cell of the drawing, in its units.
 pub(super) const CELL: (f32, f32) = (10.0, 20.0);
@@ -21,7 +21,7 @@ fn part(x: f32, y: f32, width: f32, height: f32) -> Part {
 pub(super) fn of(symbol: &str) -> Option<Vec<Part>> {
     let mut chars = symbol.chars();
     let (c, None) = (chars.next()?, chars.next()) else { return None };
-    block(c).or_else(|| lines(c)).or_else(|| (c == '⋮').then(dots))
+    block(c).or_else(|| lines(c)).or_else(|| braille(c)).or_else(|| (c == '⋮').then(dots))
 }
 
 fn block(c: char) -> Option<Vec<Part>> {
@@ -107,6 +107,16 @@ fn lines(c: char) -> Option<Vec<Part>> {
         parts.push(part(x, from, middle, to - from));
     }
     Some(parts)
+}
+
+/// The dots of a Braille character: two columns of four, of which drawings are made.
+fn braille(c: char) -> Option<Vec<Part>> {
+    let bits = u32::from(c).checked_sub(0x2800).filter(|&bits| bits < 0x100)?;
+    // Column and row of each bit.
+    const DOTS: [(f32, f32); 8] =
+        [(0.0, 0.0), (0.0, 1.0), (0.0, 2.0), (1.0, 0.0), (1.0, 1.0), (1.0, 2.0), (0.0, 3.0), (1.0, 3.0)];
+    let set = DOTS.iter().enumerate().filter(|(at, _)| bits & (1 << at) != 0);
+    Some(set.map(|(_, &(column, row))| part(1.5 + 5.0 * column, 1.5 + 5.0 * row, 2.0, 2.0)).collect())
 }
 
 fn dots() -> Vec<Part> {

@@ -171,6 +171,8 @@ mod tests {
         for (symbol, share) in shares {
             assert!((area(symbol) - share).abs() < 1e-6, "{symbol}");
         }
+        let dots = |symbol: &str| shapes::of(symbol).unwrap().len();
+        assert_eq!(["⠀", "⠁", "⡇", "⣿"].map(dots), [0, 1, 4, 8]);
         let edges = |symbol: &str| {
             let parts = shapes::of(symbol).unwrap();
             let any = |holds: &dyn Fn(&shapes::Part) -> bool| parts.iter().any(holds);

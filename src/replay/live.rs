@@ -2,6 +2,7 @@
 //! from the store and asks the worker for what is not there.
 
 use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex};
@@ -10,7 +11,7 @@ use std::thread::{self, JoinHandle};
 
 use ndarray::{ArrayD, IxDyn};
 
-use super::serve::{Member, NO_LAYER, Progress, Reply, Request, Serves, lock, serve};
+use super::serve::{Asked, Member, NO_LAYER, Progress, Reply, Request, Serves, lock, serve};
 use super::store::Store;
 use super::worker::Worker;
 use crate::backend::Backend;
@@ -21,8 +22,8 @@ use crate::stop::Stop;
 use crate::tokenizer::Tokenizer;
 use crate::trace::pattern::Measuring;
 use crate::trace::{
-    Answer, Block, Cached, Frame, FrameData, Order, Outline, Part, PassDims, PassOutline, Query, Run, Site,
-    Source, Spread, Stage, Status, TokenLabel,
+    Answer, Block, Cached, Fork, Frame, FrameData, Order, Outline, Part, PassDims, PassOutline, Query, Run,
+    Site, Source, Spread, Stage, Status, TokenLabel,
 };
 
 /// Bytes of frames that are held where nobody says another number.
@@ -34,8 +35,11 @@ pub const LEAST_MEMORY: usize = 16 << 20;
 /// Values that are summed up or sorted at once; more of them are the worker's.
 const AT_ONCE: usize = 1 << 18;
 
+/// Columns of the bar of progress.
+const BAR: usize = 12;
+
 /// What gives tokens their texts.
-pub(super) type Label = Box<dyn Fn(u32) -> String>;
+pub(super) type Label = Rc<dyn Fn(u32) -> String>;
 
 /// A run that is there whole, for [`Live::over`].
 pub(super) struct Over {
@@ -53,10 +57,10 @@ pub struct Live {
     outline: Outline,
     store: Arc<Mutex<Store>>,
     label: Label,
-    requests: Sender<Request>,
+    requests: Sender<Asked>,
     replies: Receiver<Reply>,
-    progress: Arc<Progress>,
-    stop: Stop,
+    /// The thread that computes, for this run and its branches.
+    thread: Arc<Worked>,
     pending: HashSet<Query>,
     failed: HashMap<Query, Error>,
     /// Answers that came and were not fetched yet, so that they are there whatever the store lets go.
@@ -72,7 +76,29 @@ pub struct Live {
     capacity: usize,
     /// Why there will be no more passes.
     stopped: Option<Error>,
-    worker: Option<JoinHandle<()>>,
+    /// Tokens that end a text.
+    ends: Vec<u32>,
+}
+
+/// A thread that computes. The last of those that look at its runs ends it.
+struct Worked {
+    progress: Arc<Progress>,
+    stop: Stop,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Drop for Worked {
+    fn drop(&mut self) {
+        // The worker must not go on for nobody, and who else has the model must not be stopped.
+        self.progress.over.store(true, Ordering::SeqCst);
+        self.progress.stop(&self.stop, None);
+        if let Some(worker) = lock(&self.thread).take() {
+            // Where it panicked that was said, or there is nobody left to tell; the request then meets nobody.
+            if worker.join().is_err() {
+                self.stop.clear();
+            }
+        }
+    }
 }
 
 /// What to run, for [`Live::start`].
@@ -128,7 +154,8 @@ impl Live {
         let progress = Arc::new(Progress::default());
         let stop = model.backend.stop().clone();
         let outline = Outline {
-            run: Run::ITSELF,
+            run: member.run,
+            fork: None,
             sequence: member.sequence,
             sequences: member.sequences,
             recorded: false,
@@ -137,9 +164,10 @@ impl Live {
             cache: Cached { dtype: model.backend.cache_dtype(), capacity: Some(capacity) },
         };
         let (shared, seen) = (Arc::clone(&store), Arc::clone(&progress));
+        let splitter = tokenizer.clone();
         let label: Label = match tokenizer {
-            Some(tokenizer) => Box::new(move |id| tokenizer.label(id)),
-            None => Box::new(|id| format!("#{id}")),
+            Some(tokenizer) => Rc::new(move |id| tokenizer.label(id)),
+            None => Rc::new(|id| format!("#{id}")),
         };
         let mut live = Self {
             outline,
@@ -147,8 +175,7 @@ impl Live {
             label,
             requests,
             replies,
-            progress,
-            stop,
+            thread: Arc::new(Worked { progress, stop, thread: Mutex::default() }),
             pending: HashSet::new(),
             failed: HashMap::new(),
             fresh: HashMap::new(),
@@ -158,7 +185,7 @@ impl Live {
             ended: None,
             capacity,
             stopped: None,
-            worker: None,
+            ends: eos.clone(),
         };
         live.outline.passes.push(live.pass(dims, &ids, None));
         let worker = thread::Builder::new()
@@ -171,16 +198,17 @@ impl Live {
                 });
                 match session {
                     Ok(session) => {
-                        let worker = Worker::new(session, shared, Arc::clone(&seen), member.clone());
+                        let worker =
+                            Worker::new(session, shared, Arc::clone(&seen), member.clone(), splitter);
                         let stop = model.backend.stop();
-                        serve(worker, (&member, &seen), stop, true, (&inbox, &outbox));
+                        serve(worker, (&member, &seen), stop, true, (&inbox, outbox));
                     }
                     // Whoever reads it may be gone.
                     Err(error) => drop(outbox.send(Reply::Pass(dims, Err(error)))),
                 }
             })
             .map_err(|error| Error::no_thread("for the model", &error))?;
-        live.worker = Some(worker);
+        *lock(&live.thread.thread) = Some(worker);
         Ok(live)
     }
 
@@ -196,7 +224,7 @@ impl Live {
         let (seen, asked) = (Arc::clone(&progress), stop.clone());
         let worker = thread::Builder::new()
             .name("trace".into())
-            .spawn(move || serve(who, (&member, &seen), &asked, false, (&inbox, &outbox)))
+            .spawn(move || serve(who, (&member, &seen), &asked, false, (&inbox, outbox)))
             .map_err(|error| Error::no_thread("for the trace", &error))?;
         let capacity = outline.passes.last().map_or(0, |pass| pass.dims.keys());
         Ok(Self {
@@ -205,8 +233,7 @@ impl Live {
             label,
             requests,
             replies,
-            progress,
-            stop,
+            thread: Arc::new(Worked { progress, stop, thread: Mutex::new(Some(worker)) }),
             pending: HashSet::new(),
             failed: HashMap::new(),
             fresh: HashMap::new(),
@@ -216,8 +243,12 @@ impl Live {
             ended: None,
             capacity,
             stopped: Some(why),
-            worker: Some(worker),
+            ends: Vec::new(),
         })
+    }
+
+    fn send(&self, request: Request) -> Result<()> {
+        self.requests.send((self.outline.run, request)).map_err(|_| gone())
     }
 
     /// Whether the first pass is not done yet.
@@ -225,19 +256,10 @@ impl Live {
         self.outline.is_opening()
     }
 
-    /// Whether it is this sequence that `query` asks about; weights are the model's.
+    /// Whether it is this run and sequence that `query` asks about; weights are the model's.
     fn is_asked(&self, query: &Query) -> bool {
-        let site = match query {
-            Query::Block(site, _) => site,
-            Query::Spread(part) | Query::Order(part) => &part.site,
-            Query::Patterns(site) => site,
-            Query::Explanation(at) => &at.site,
-            Query::Lens(at) => &at.site,
-            Query::Attribution(at) => &at.site,
-            Query::Draw(at) => &at.site,
-            Query::Rows(_) => return true,
-        };
-        site.sequence == self.outline.sequence
+        let here = (self.outline.run, self.outline.sequence);
+        query.site().is_none_or(|site| (site.run, site.sequence) == here)
     }
 
     /// The ids that a pass reads. They are known before it is run.
@@ -351,27 +373,16 @@ impl Live {
                 let sizes = self.outline.card.sizes();
                 small.then(|| Answer::Patterns(Measuring::of_frame(&frame, &sizes, dims)))
             }
-            Query::Rows(_)
-            | Query::Explanation(_)
-            | Query::Lens(_)
-            | Query::Attribution(_)
-            | Query::Draw(_) => None,
+            _ => None,
         }
     }
 }
 
 impl Drop for Live {
     fn drop(&mut self) {
-        // The worker must not go on for nobody, and who else has the model must not be stopped.
-        self.progress.over.store(true, Ordering::SeqCst);
-        self.progress.stop(&self.stop);
+        // Nothing is computed for who is gone. The thread ends where nobody is left who could ask.
+        Source::stop(self);
         self.requests = channel().0;
-        if let Some(worker) = self.worker.take() {
-            // Where it panicked that was said, or there is nobody left to tell; the request then meets nobody.
-            if worker.join().is_err() {
-                self.stop.clear();
-            }
-        }
     }
 }
 
@@ -386,8 +397,8 @@ impl Source for Live {
 
     fn ask(&mut self, query: &Query) -> Poll<Result<Answer>> {
         if !self.is_asked(query) {
-            let here = self.outline.sequence;
-            return Poll::Ready(Err(Error::usage(format!("{query}: this is sequence {here}"))));
+            let (run, here) = (self.outline.run, self.outline.sequence);
+            return Poll::Ready(Err(Error::usage(format!("{query}: this is sequence {here} of {run}"))));
         }
         if let Some(answer) = self.fresh.remove(query).or_else(|| self.at_hand(query)) {
             // What comes later nobody fetches.
@@ -408,7 +419,7 @@ impl Source for Live {
             None => {}
         }
         let new = self.pending.insert(query.clone());
-        if new && self.requests.send(Request::Answer(query.clone())).is_err() {
+        if new && self.send(Request::Answer(query.clone())).is_err() {
             return Poll::Ready(Err(gone()));
         }
         Poll::Pending
@@ -418,7 +429,7 @@ impl Source for Live {
         self.fresh.remove(query);
         if self.pending.remove(query) {
             // Where nobody hears it there is nothing to cancel.
-            drop(self.requests.send(Request::Cancel(query.clone())));
+            drop(self.send(Request::Cancel(query.clone())));
         }
     }
 
@@ -426,10 +437,10 @@ impl Source for Live {
         self.draws = 0;
         if self.status() != Status::Idle {
             // What is under way hears the flag, what waits is found to be stopped. Where nobody hears it nothing runs.
-            drop(self.requests.send(Request::Stop));
+            drop(self.send(Request::Stop));
         }
         // Nobody may wait any more for what is being computed.
-        self.progress.stop(&self.stop);
+        self.thread.progress.stop(&self.thread.stop, Some(self.outline.run));
     }
 
     fn advance(&mut self) -> Result<()> {
@@ -445,9 +456,54 @@ impl Source for Live {
         }
         if !self.advancing {
             self.advancing = true;
-            self.requests.send(Request::Advance).map_err(|_| gone())?;
+            self.send(Request::Advance)?;
         }
         Ok(())
+    }
+
+    fn branch(&mut self, run: Run, fork: Fork) -> Result<Box<dyn Source>> {
+        if let Some(error) = &self.stopped {
+            return Err(error.clone());
+        }
+        let passes = self.outline.passes.get(..=fork.pass).unwrap_or_default();
+        let Some(last) = passes.last().filter(|pass| pass.sampled.is_some()) else {
+            return Err(Error::usage(format!("pass {} is not there to go on from", fork.pass)));
+        };
+        if fork.token as usize >= self.outline.card.config.vocab {
+            return Err(Error::usage(format!("there is no token {}", fork.token)));
+        }
+        let ended = match last.dims.keys() < self.capacity {
+            _ if self.ends.contains(&fork.token) => Some(Ended::Text),
+            true => None,
+            false => Some(Ended::Full),
+        };
+        let fork = Fork { of: self.outline.run, ..fork };
+        let mut outline = Outline { run, fork: Some(fork), passes: passes.to_vec(), ..self.outline.clone() };
+        if let Some(last) = outline.passes.last_mut() {
+            last.sampled = Some(TokenLabel { id: fork.token, text: self.token_text(fork.token) });
+        }
+        let (outbox, replies) = channel();
+        let branch = Self {
+            store: Arc::clone(&self.store),
+            label: Rc::clone(&self.label),
+            requests: self.requests.clone(),
+            replies,
+            thread: Arc::clone(&self.thread),
+            pending: HashSet::new(),
+            failed: HashMap::new(),
+            fresh: HashMap::new(),
+            spreads: HashMap::new(),
+            draws: 0,
+            advancing: false,
+            ended,
+            capacity: self.capacity,
+            stopped: None,
+            ends: self.ends.clone(),
+            outline,
+        };
+        lock(&self.store).part(self.outline.sequence, run, fork);
+        branch.send(Request::Branch(fork, outbox))?;
+        Ok(Box::new(branch))
     }
 
     fn poll(&mut self) -> Result<bool> {
@@ -483,9 +539,14 @@ impl Source for Live {
         } else {
             return Status::Idle;
         };
-        Status::Working(match self.progress.layer.load(Ordering::Relaxed) {
+        Status::Working(match self.thread.progress.layer.load(Ordering::Relaxed) {
             NO_LAYER => doing,
-            layer => format!("{doing}: layer {layer} of 0-{}", self.outline.card.sizes().layers - 1),
+            layer => {
+                let layers = self.outline.card.sizes().layers;
+                let done = (layer + 1) * BAR / layers.max(1);
+                let bar = "█".repeat(done) + &"░".repeat(BAR.saturating_sub(done));
+                format!("{doing}: layer {layer} of 0-{} {bar}", layers - 1)
+            }
         })
     }
 

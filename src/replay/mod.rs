@@ -3,6 +3,7 @@
 
 pub mod derive;
 mod live;
+mod made;
 mod operands;
 pub mod recorded;
 mod sequences;

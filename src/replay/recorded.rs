@@ -3,6 +3,7 @@
 
 mod made;
 
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use super::live::{Label, Live, Over};
@@ -13,7 +14,7 @@ use super::together::Together;
 use crate::backend::Backend;
 use crate::config::CacheDtype;
 use crate::error::{Error, Result};
-use crate::explain::{Drawing, Line, Operands, Place, Rules, attribute, explain};
+use crate::explain::{Drawing, Line, Operands, Place, Rules, added, attribute, explain, strongest, writings};
 use crate::generate::{Sampler, Sampling};
 use crate::model::Model;
 use crate::record::Kept;
@@ -21,12 +22,13 @@ use crate::stop::Stop;
 use crate::tokenizer::Tokenizer;
 use crate::trace::block::{Cutting, index_of};
 use crate::trace::draw::{Draw, DrawAt};
+use crate::trace::foretold::{Foretold, ForetoldAt};
 use crate::trace::pattern::Measuring;
 use crate::trace::spread::Counting;
 use crate::trace::stage::Section;
 use crate::trace::{
-    Answer, Block, Cached, Order, Outline, Part, PassDims, PassOutline, Pattern, Probe, Query, Region, Run,
-    Site, Sizes, Source, Spread, Stage, TokenLabel, WeightRows,
+    Answer, Block, Cached, Fork, Order, Outline, Part, PassDims, PassOutline, Pattern, Probe, Query, Region,
+    Run, Site, Sizes, Source, Spread, Stage, TokenLabel, WeightRows,
 };
 
 /// What to do where something takes the weights.
@@ -65,7 +67,8 @@ impl<B: Backend + 'static> Recorded<B> {
             return Err(Error::usage(format!("there is no sequence {sequence}"))
                 .expected(format!("one of {sequences}")));
         }
-        let member = Member { sequence, sequences, turn: Arc::clone(&self.turn) };
+        let turn = Arc::clone(&self.turn);
+        let member = Member { run: Run::ITSELF, sequence, sequences, shares: sequences, turn };
         let sampler = sampler(&*self.trace, sequence)?;
         let over = Over {
             outline: self.outline(sequence),
@@ -73,8 +76,7 @@ impl<B: Backend + 'static> Recorded<B> {
             label: self.label(),
             member: member.clone(),
             stop: Stop::default(),
-            why: Error::usage("a trace has the passes that were recorded, and no others")
-                .next("record more tokens: `llama-trace record` with a larger -n"),
+            why: no_more(),
         };
         let reader = Reader {
             trace: Arc::clone(&self.trace),
@@ -83,6 +85,7 @@ impl<B: Backend + 'static> Recorded<B> {
             stop: over.stop.clone(),
             sampler: sampler.clone(),
             weights: self.model.clone(),
+            tokenizer: self.tokenizer.clone(),
         };
         let trace = Live::over(over, reader)?;
         Ok(match &self.model {
@@ -96,7 +99,7 @@ impl<B: Backend + 'static> Recorded<B> {
 
     fn label(&self) -> Label {
         let (trace, tokenizer) = (Arc::clone(&self.trace), self.tokenizer.clone());
-        Box::new(move |id| {
+        Rc::new(move |id| {
             let other = || tokenizer.as_ref().map(|tokenizer| tokenizer.label(id));
             trace.label(id).or_else(other).unwrap_or_else(|| format!("#{id}"))
         })
@@ -113,6 +116,7 @@ impl<B: Backend + 'static> Recorded<B> {
         });
         Outline {
             run: Run::ITSELF,
+            fork: None,
             sequence,
             sequences: self.trace.sequences(),
             recorded: true,
@@ -165,6 +169,11 @@ impl<B: Backend> Weights for Option<Arc<Model<B>>> {
     }
 }
 
+fn no_more() -> Error {
+    Error::usage("a trace has the passes that were recorded, and no others")
+        .next("record more tokens: `llama-trace record` with a larger -n; or start the tracer with --prompt, which goes on and branches")
+}
+
 fn no_model(what: impl std::fmt::Display) -> Error {
     Error::usage(format!("{what} needs the model: a trace has no weights")).next(NEEDS_MODEL)
 }
@@ -178,10 +187,11 @@ struct Reader<W> {
     /// None where nobody knows how tokens were drawn.
     sampler: Option<Sampler>,
     weights: W,
+    tokenizer: Option<Arc<dyn Tokenizer>>,
 }
 
 impl<W: Weights> Serves for Reader<W> {
-    fn answer(&mut self, query: &Query) -> Result<Answer> {
+    fn answer(&mut self, _: Run, query: &Query) -> Result<Answer> {
         match query {
             Query::Block(site, region) => self.block(*site, region).map(Answer::Block),
             Query::Spread(part) => self.spread(*part).map(Answer::Spread),
@@ -201,16 +211,37 @@ impl<W: Weights> Serves for Reader<W> {
                 attribute(&self.rules(), at, self).map(Answer::Attribution)
             }
             Query::Draw(at) => self.draw(at).map(|draw| Answer::Draw(Arc::new(draw))),
+            Query::Stream(at) => {
+                self.dims(at.site)?;
+                added(&self.rules(), at, self).map(Answer::Stream)
+            }
+            Query::Units(at) => {
+                self.dims(at.site)?;
+                strongest(&self.rules(), at, self).map(Answer::Units)
+            }
+            Query::Writes(at) => {
+                self.dims(at.site)?;
+                writings(&self.rules(), at, self).map(Answer::Writes)
+            }
+            Query::Foretold(at) => self.foretold(at).map(Answer::Foretold),
+            Query::Made(site) => {
+                let ids = self.trace.passes(self.sequence).get(site.pass).map(|pass| pass.tokens.clone());
+                let ids = ids.ok_or_else(|| self.no(*site))?;
+                Ok(Answer::Made(super::made::made(self.tokenizer.as_deref(), &ids)?.into()))
+            }
             Query::Lens(_) => Err(no_model("what a layer would answer")),
         }
     }
 
-    fn advance(&mut self) -> Reply {
-        let error = Error::usage("a trace has the passes that were recorded, and no others");
-        Reply::Pass(self.next_pass(), Err(error))
+    fn advance(&mut self, run: Run) -> Reply {
+        Reply::Pass(self.next_pass(run), Err(no_more()))
     }
 
-    fn next_pass(&self) -> PassDims {
+    fn branch(&mut self, _: Run, _: Fork) -> Result<()> {
+        Err(no_more())
+    }
+
+    fn next_pass(&self, _: Run) -> PassDims {
         let passes = self.trace.passes(self.sequence);
         let start = passes.last().map_or(0, |pass| pass.dims.keys());
         PassDims { pass: passes.len(), start, tokens: 1 }
@@ -314,6 +345,31 @@ impl<W: Weights> Reader<W> {
             (None, None) => return Err(self.not_here(at.site)),
         };
         sampler.look(logits.floats(last..last + 1), at.site.pass as u64, at.setting)
+    }
+
+    /// How likely each token of `at` was, by the logits at the position before.
+    fn foretold(&mut self, at: &ForetoldAt) -> Result<Vec<Option<Foretold>>> {
+        let dims = self.dims(at.site)?;
+        let ids = self.trace.passes(self.sequence)[at.site.pass].tokens.clone();
+        let mut told = Vec::new();
+        for token in at.tokens.start..at.tokens.end.min(dims.tokens) {
+            let before = match (token.checked_sub(1), at.site.pass.checked_sub(1)) {
+                (Some(row), _) => Some((at.site, row)),
+                (None, Some(pass)) => {
+                    let site = Site { pass, ..at.site };
+                    Some((site, self.dims(site)?.tokens - 1))
+                }
+                (None, None) => None,
+            };
+            told.push(match before {
+                Some((site, row)) => {
+                    let logits = self.rows(site, row..row + 1)?;
+                    Foretold::of(logits.floats(row..row + 1), ids[token])
+                }
+                None => None,
+            });
+        }
+        Ok(told)
     }
 
     /// Shows `probe` the rows of `site` that are in `region`, some at a time.

@@ -1,6 +1,7 @@
 //! Several sequences of one model. Each is a live run of its own, which begins when somebody looks at it: alone it has
 //! the bits that it has in a batch.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::live::{Live, Start};
@@ -9,6 +10,12 @@ use super::store::Store;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::model::{KvCache, Model};
+use crate::trace::Run;
+
+/// Other prompts that are run at most, and the part of what is kept for good that each has: all of them together half of
+/// the budget.
+const MOST: usize = 16;
+const SHARES: usize = 8;
 
 /// The sequences of a model. They take turns computing, and their frames share one budget of memory.
 pub struct Sequences<B: Backend> {
@@ -16,6 +23,8 @@ pub struct Sequences<B: Backend> {
     starts: Vec<Start>,
     store: Arc<Mutex<Store>>,
     turn: Arc<Mutex<()>>,
+    /// How many other prompts were begun.
+    others: AtomicUsize,
 }
 
 impl<B: Backend + 'static> Sequences<B> {
@@ -23,7 +32,7 @@ impl<B: Backend + 'static> Sequences<B> {
     pub fn new(model: Arc<Model<B>>, starts: Vec<Start>) -> Self {
         let memory = starts.first().map_or(0, |start| start.memory);
         let store = Arc::new(Mutex::new(Store::new(memory)));
-        Self { model, starts, store, turn: Arc::default() }
+        Self { model, starts, store, turn: Arc::default(), others: AtomicUsize::new(0) }
     }
 
     /// How many there are.
@@ -53,7 +62,32 @@ impl<B: Backend + 'static> Sequences<B> {
             let part = || KvCache::part_of_free(config, backend, sequences).max(needed).min(config.context);
             start.context = start.context.or_else(|| Some(part()));
         }
-        let member = Member { sequence, sequences, turn: Arc::clone(&self.turn) };
+        let turn = Arc::clone(&self.turn);
+        let member = Member { run: Run::ITSELF, sequence, sequences, shares: sequences, turn };
+        Live::start_as(member, Arc::clone(&self.store), Arc::clone(&self.model), start, Vec::new())
+    }
+
+    /// Begins to run another prompt as a run of its own, in the memory of these: what draws is what draws for the first.
+    ///
+    /// # Errors
+    /// As [`Live::start`]'s, and [`Error::Usage`] where there are as many as have room.
+    pub fn another(&self, run: Run, ids: Vec<u32>) -> Result<Live> {
+        let Some(start) = self.starts.first() else {
+            return Err(Error::usage("there is no run whose prompt could be another"));
+        };
+        let others = self.others.fetch_add(1, Ordering::Relaxed);
+        if others >= MOST {
+            return Err(Error::usage(format!("{MOST} other prompts were run already"))
+                .next("start again with the prompt that is to be looked at"));
+        }
+        let mut start = Start { ids, ..start.clone() };
+        let Model { config, backend, .. } = &*self.model;
+        let needed = start.ids.len() + start.draws;
+        let part = || KvCache::part_of_free(config, backend, 2).max(needed).min(config.context);
+        // What was asked for by an option, if the prompt fits in there.
+        start.context = start.context.filter(|&tokens| tokens >= needed).or_else(|| Some(part()));
+        let turn = Arc::clone(&self.turn);
+        let member = Member { run, sequence: 0, sequences: 1, shares: SHARES, turn };
         Live::start_as(member, Arc::clone(&self.store), Arc::clone(&self.model), start, Vec::new())
     }
 }

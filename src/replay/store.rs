@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use crate::trace::{Block, Frame, Region, Site};
+use crate::trace::{Block, Fork, Frame, Region, Run, Site};
 
 /// Shares of the budget. A frame or a block of one has at most this part of it: then what is on the screen, what is
 /// summed up meanwhile and what one frame is derived from have room side by side.
@@ -14,6 +14,8 @@ const FRAME: usize = 16;
 const INPUTS: usize = 2;
 /// What one run of a layer may keep besides what was asked for.
 const BY_THE_WAY: usize = 4;
+/// What the rows of the KV cache may take that are another branch's, and lie beside it.
+const BRANCHES: usize = 4;
 
 /// The frames of a live run.
 #[derive(Debug)]
@@ -21,6 +23,8 @@ pub(super) struct Store {
     budget: usize,
     kept: HashMap<Site, Arc<Frame>>,
     cached: HashMap<Site, Vec<Cached>>,
+    /// Where the branches of each sequence part: what is before is held once.
+    forks: HashMap<(usize, Run), Fork>,
     /// Frames that somebody still looks at, though they are not here any more.
     abroad: Vec<(Weak<Frame>, usize)>,
     /// Bytes of frames that are being put together.
@@ -44,6 +48,7 @@ impl Store {
             budget,
             kept: HashMap::new(),
             cached: HashMap::new(),
+            forks: HashMap::new(),
             abroad: Vec::new(),
             reserved: 0,
             here: 0,
@@ -67,6 +72,24 @@ impl Store {
         self.budget / BY_THE_WAY
     }
 
+    /// The most bytes that rows of the KV cache may take that lie beside it.
+    pub(super) fn branches(&self) -> usize {
+        self.budget / BRANCHES
+    }
+
+    /// Says that `run` of a sequence is a branch.
+    pub(super) fn part(&mut self, sequence: usize, run: Run, fork: Fork) {
+        self.forks.insert((sequence, run), fork);
+    }
+
+    /// The site whose value that of `site` is: that of the run that a branch parts from, where both have it.
+    pub(super) fn own(&self, mut site: Site) -> Site {
+        while let Some(fork) = self.forks.get(&(site.sequence, site.run)).filter(|fork| fork.shares(site)) {
+            site.run = fork.of;
+        }
+        site
+    }
+
     /// The most bytes that were ever held at the same time.
     pub(super) fn most(&self) -> usize {
         self.most
@@ -74,6 +97,7 @@ impl Store {
 
     /// A block of `site` that has what is in `region`, if there is one.
     pub(super) fn get(&mut self, site: Site, region: &Region) -> Option<Block> {
+        let site = self.own(site);
         if let Some(frame) = self.kept.get(&site) {
             return Some(Block::whole(Arc::clone(frame)));
         }
@@ -85,6 +109,7 @@ impl Store {
 
     /// The whole frame of `site`, if it is here.
     pub(super) fn whole(&mut self, site: Site) -> Option<Arc<Frame>> {
+        let site = self.own(site);
         if let Some(frame) = self.kept.get(&site) {
             return Some(Arc::clone(frame));
         }
@@ -101,9 +126,10 @@ impl Store {
         self.abroad.retain(|(frame, _)| frame.strong_count() > 0);
         while self.held() > self.budget {
             // Letting go of what somebody looks at frees nothing.
-            let oldest = (self.cached.values().flatten())
-                .min_by_key(|one| (Arc::strong_count(&one.block.frame) > 1, one.used))
-                .map(|one| (one.block.frame.site, one.used));
+            let all = self.cached.iter().flat_map(|(site, all)| all.iter().map(move |one| (site, one)));
+            let oldest = all
+                .min_by_key(|(_, one)| (Arc::strong_count(&one.block.frame) > 1, one.used))
+                .map(|(site, one)| (*site, one.used));
             let Some((site, used)) = oldest else { break };
             self.evict(site, |one| one.used == used);
         }
@@ -120,12 +146,12 @@ impl Store {
         self.reserve(frame.bytes());
         self.reserved -= frame.bytes();
         self.here += frame.bytes();
-        self.kept.insert(frame.site, Arc::new(frame));
+        self.kept.insert(self.own(frame.site), Arc::new(frame));
     }
 
     /// Keeps `block` while there is room; what was used longest ago goes first.
     pub(super) fn cache(&mut self, block: Block) {
-        let (site, bytes) = (block.frame.site, block.frame.bytes());
+        let (site, bytes) = (self.own(block.frame.site), block.frame.bytes());
         self.reserve(bytes);
         self.reserved -= bytes;
         self.here += bytes;

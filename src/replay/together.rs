@@ -14,7 +14,7 @@ use crate::generate::Sampler;
 use crate::model::Model;
 use crate::record::read::Pass;
 use crate::tokenizer::Tokenizer;
-use crate::trace::{Answer, Outline, Query, Site, Source, Status};
+use crate::trace::{Answer, Fork, Outline, Query, Run, Site, Source, Status};
 
 /// Begins the model's run.
 type Begin = Box<dyn Fn() -> Result<Live>>;
@@ -82,22 +82,8 @@ impl Together {
     }
 }
 
-/// The stage that a query asks about.
-fn site(query: &Query) -> Option<Site> {
-    match query {
-        Query::Block(site, _) => Some(*site),
-        Query::Spread(part) | Query::Order(part) => Some(part.site),
-        Query::Patterns(site) => Some(*site),
-        Query::Lens(at) => Some(at.site),
-        Query::Explanation(at) => Some(at.site),
-        Query::Attribution(at) => Some(at.site),
-        Query::Draw(at) => Some(at.site),
-        Query::Rows(_) => None,
-    }
-}
-
 fn pass(query: &Query) -> Option<usize> {
-    site(query).map(|site| site.pass)
+    query.site().map(|site| site.pass)
 }
 
 impl Source for Together {
@@ -106,14 +92,14 @@ impl Source for Together {
     }
 
     fn ask(&mut self, query: &Query) -> Poll<Result<Answer>> {
-        let lacks = site(query).is_some_and(|site| self.lacking.contains(&site));
+        let lacks = query.site().is_some_and(|site| self.lacking.contains(&site));
         if matches!(query, Query::Lens(_)) || lacks {
             return self.compute(query);
         }
         match self.trace.ask(query) {
             // The trace has not all that this takes.
             Poll::Ready(Err(Error::Usage(_))) => {
-                self.lacking.extend(site(query));
+                self.lacking.extend(query.site());
                 self.compute(query)
             }
             other => other,
@@ -136,6 +122,10 @@ impl Source for Together {
 
     fn advance(&mut self) -> Result<()> {
         self.trace.advance()
+    }
+
+    fn branch(&mut self, run: Run, fork: Fork) -> Result<Box<dyn Source>> {
+        self.trace.branch(run, fork)
     }
 
     fn poll(&mut self) -> Result<bool> {

@@ -5,7 +5,9 @@
 //! the pass itself. Keys and values of all positions are in the cache still, and a layer that runs again writes
 //! over its own with what they are already.
 
+mod branches;
 mod explanation;
+mod foretold;
 mod lens;
 
 use std::collections::HashMap;
@@ -15,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use ndarray::{ArrayD, IxDyn};
 
 use super::derive::{derive, is_derived, values};
+use super::made::made;
 use super::operands;
 use super::serve::{Member, Progress, Reply, Serves, lock};
 use super::store::Store;
@@ -22,15 +25,17 @@ use crate::backend::{Backend, Span};
 use crate::error::{Error, Result};
 use crate::generate::{Next, Session};
 use crate::model::forward;
+use crate::tokenizer::Tokenizer;
 use crate::trace::block::Cutting;
 use crate::trace::draw::{Draw, DrawAt};
 use crate::trace::pattern::Measuring;
 use crate::trace::spread::Counting;
 use crate::trace::stage::{Input, Section};
 use crate::trace::{
-    Answer, Block, Frame, FrameData, NoProbe, Order, Part, PassDims, Pattern, Probe, Query, Recorder, Region,
-    Select, Site, Sizes, Spread, Stage, Values,
+    Answer, Block, Fork, Frame, FrameData, NoProbe, Order, Part, PassDims, Pattern, Probe, Query, Recorder,
+    Region, Run, Select, Site, Sizes, Spread, Stage, Values,
 };
+use branches::Branches;
 
 /// Who has passes run, and parts of them again.
 pub(super) struct Worker<'m, B: Backend> {
@@ -43,19 +48,23 @@ pub(super) struct Worker<'m, B: Backend> {
     at: Option<(usize, usize)>,
     /// By pass and token, the id that the last layer finds the likeliest.
     answers: HashMap<(usize, usize), u32>,
+    branches: Branches<B>,
+    tokenizer: Option<Arc<dyn Tokenizer>>,
 }
 
 /// A pass that was run.
+#[derive(Clone)]
 struct Ran {
     dims: PassDims,
     ids: Vec<u32>,
     sampled: u32,
 }
 
-/// Notes the layer, and shows `inner` what it wants.
+/// Notes the layer, and shows `inner` what it wants, under the number of its run.
 struct Watch<'a, P> {
     inner: &'a mut P,
     progress: &'a Progress,
+    run: Run,
 }
 
 impl<P: Probe> Probe for Watch<'_, P> {
@@ -63,30 +72,54 @@ impl<P: Probe> Probe for Watch<'_, P> {
 
     fn wants(&self, site: Site) -> bool {
         self.progress.set(site.layer);
-        self.inner.wants(site)
+        self.inner.wants(Site { run: self.run, ..site })
     }
 
     fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) {
-        self.inner.record(site, rows, values);
+        self.inner.record(Site { run: self.run, ..site }, rows, values);
     }
 }
 
 impl<B: Backend> Serves for Worker<'_, B> {
-    fn answer(&mut self, query: &Query) -> Result<Answer> {
+    fn answer(&mut self, run: Run, query: &Query) -> Result<Answer> {
+        // What a branch shares is told by the run that computed it.
+        let query = match query.site() {
+            Some(site) => {
+                let owner = lock(&self.store).own(site).run;
+                self.turn_to(owner)?;
+                &query.of_run(owner)
+            }
+            None => query,
+        };
         match query {
             Query::Block(site, region) => self.block(*site, region).map(Answer::Block),
             Query::Spread(part) => self.spread(*part).map(Answer::Spread),
             Query::Order(part) => self.order(*part).map(Answer::Order),
             Query::Patterns(site) => self.patterns(*site).map(Answer::Patterns),
             Query::Rows(rows) => self.session.model.rows(rows).map(Answer::Rows),
-            Query::Explanation(at) => self.explanation(at).map(|found| Answer::Explanation(Box::new(found))),
+            Query::Explanation(at) => {
+                let found = branches::seen_from(self.explanation(at)?, run);
+                Ok(Answer::Explanation(Box::new(found)))
+            }
             Query::Lens(at) => self.lens(at).map(Answer::Lens),
             Query::Attribution(at) => self.attribution(at).map(Answer::Attribution),
             Query::Draw(at) => self.draw(at).map(|draw| Answer::Draw(Arc::new(draw))),
+            Query::Stream(at) => self.stream(at).map(Answer::Stream),
+            Query::Units(at) => self.units(at).map(Answer::Units),
+            Query::Writes(at) => self.writes(at).map(Answer::Writes),
+            Query::Foretold(at) => self.foretold(at).map(Answer::Foretold),
+            Query::Made(site) => {
+                self.dims(*site)?;
+                made(self.tokenizer.as_deref(), &self.passes[site.pass].ids)
+                    .map(|made| Answer::Made(made.into()))
+            }
         }
     }
 
-    fn advance(&mut self) -> Reply {
+    fn advance(&mut self, run: Run) -> Reply {
+        if let Err(error) = self.turn_to(run) {
+            return Reply::Pass(self.next_pass(run), Err(error));
+        }
         let ids = self.session.waiting().to_vec();
         let (dims, result) = self.pass(&ids);
         let ended = match self.session.next() {
@@ -96,7 +129,11 @@ impl<B: Backend> Serves for Worker<'_, B> {
         Reply::Pass(dims, result.map(|sampled| (ids, sampled, ended)))
     }
 
-    fn next_pass(&self) -> PassDims {
+    fn branch(&mut self, run: Run, fork: Fork) -> Result<()> {
+        self.part(run, fork)
+    }
+
+    fn next_pass(&self, _: Run) -> PassDims {
         self.session.next_pass(self.session.waiting().len())
     }
 }
@@ -107,9 +144,21 @@ impl<'m, B: Backend> Worker<'m, B> {
         store: Arc<Mutex<Store>>,
         progress: Arc<Progress>,
         member: Member,
+        tokenizer: Option<Arc<dyn Tokenizer>>,
     ) -> Self {
         session.sequence.number = member.sequence;
-        Self { session, store, progress, member, passes: Vec::new(), at: None, answers: HashMap::new() }
+        let run = member.run;
+        Self {
+            session,
+            store,
+            progress,
+            member,
+            passes: Vec::new(),
+            at: None,
+            answers: HashMap::new(),
+            branches: Branches::new(run),
+            tokenizer,
+        }
     }
 
     /// Runs the next pass, over `ids`, keeping the inputs of some of its layers, and draws a token.
@@ -121,7 +170,7 @@ impl<'m, B: Backend> Worker<'m, B> {
         let largest = lock(&self.store).largest();
         let layers: Vec<usize> = if dims.pass == 0 {
             // As many as have room, evenly apart; the last is the input of what comes after the layers.
-            let count = (most / self.member.sequences / input).min(sizes.layers);
+            let count = (most / self.member.shares / input).min(sizes.layers);
             (0..sizes.layers)
                 .filter(|layer| (layer + 1) * count / sizes.layers > layer * count / sizes.layers)
                 .collect()
@@ -145,7 +194,7 @@ impl<'m, B: Backend> Worker<'m, B> {
             store.reserve(input);
         });
         self.at = None;
-        let mut watch = Watch { inner: &mut recorder, progress: &self.progress };
+        let mut watch = Watch { inner: &mut recorder, progress: &self.progress, run: self.branches.here };
         let result = self.session.pass(&mut watch);
         lock(&self.store).release(input);
         if let Ok(sampled) = result {
@@ -226,7 +275,7 @@ impl<'m, B: Backend> Worker<'m, B> {
         match self.passes.get(site.pass) {
             Some(Ran { dims, .. })
                 if in_model
-                    && site.sequence == self.member.sequence
+                    && (site.run, site.sequence) == (self.branches.here, self.member.sequence)
                     && site.stage.present(&sizes, *dims)
                     && site.stage.in_layer() == site.layer.is_some() =>
             {
@@ -311,29 +360,32 @@ impl<'m, B: Backend> Worker<'m, B> {
     fn run<P: Probe>(&mut self, site: Site, rows: Range<usize>, probe: &mut P) -> Result<()> {
         let layers = self.session.model.config.layers;
         let dims = self.passes[site.pass].dims;
+        let progress = Arc::clone(&self.progress);
+        // Outside the layers there is no layer to note.
+        let mut watch = Watch { inner: probe, progress: &progress, run: self.branches.here };
         match (site.stage.info().section, site.layer) {
             (Section::Start, _) => {
                 let Self { session: Session { model, work, .. }, passes, at, .. } = self;
                 *at = None;
                 let span = Span { sequence: site.sequence, start: dims.start, tokens: dims.tokens };
-                forward::begin(model, work, dims.pass, &[span], &passes[site.pass].ids, probe)?;
+                forward::begin(model, work, dims.pass, &[span], &passes[site.pass].ids, &mut watch)?;
                 *at = Some((site.pass, 0));
             }
             (Section::Layer, Some(layer)) => {
                 self.enter(site.pass, layer)?;
-                self.layer(dims, layer, probe)?;
+                self.layer(dims, layer, watch.inner)?;
             }
             (Section::Layer, None) => {}
             (Section::End, _) => {
                 self.enter(site.pass, layers)?;
                 let Session { model, work, .. } = &mut self.session;
-                forward::finish_rows(model, work, rows, probe)?;
+                forward::finish_rows(model, work, rows, &mut watch)?;
             }
             (Section::Sampler, _) => {
                 self.enter(site.pass, layers)?;
                 let Session { model, work, .. } = &mut self.session;
                 forward::finish(model, work, &mut NoProbe)?;
-                self.session.show_draw(site.pass, probe)?;
+                self.session.show_draw(site.pass, &mut watch)?;
             }
         }
         self.session.model.backend.sync()
@@ -343,7 +395,7 @@ impl<'m, B: Backend> Worker<'m, B> {
     fn layer<P: Probe>(&mut self, dims: PassDims, layer: usize, probe: &mut P) -> Result<()> {
         let Session { model, sequence, work, .. } = &mut self.session;
         self.at = None;
-        let mut watch = Watch { inner: probe, progress: &self.progress };
+        let mut watch = Watch { inner: probe, progress: &self.progress, run: self.branches.here };
         forward::layer(model, &mut [&mut sequence.cache], work, layer, &mut watch)?;
         self.at = Some((dims.pass, layer + 1));
         Ok(())
@@ -351,14 +403,15 @@ impl<'m, B: Backend> Worker<'m, B> {
 
     /// The site that holds what enters `layer` of `pass`, which is not the first layer.
     fn input_of(&self, pass: usize, layer: usize) -> Site {
-        Site { sequence: self.member.sequence, ..Site::layer(pass, layer - 1, Stage::FfnResidual) }
+        let (run, sequence) = (self.branches.here, self.member.sequence);
+        Site { run, sequence, ..Site::layer(pass, layer - 1, Stage::FfnResidual) }
     }
 
     /// Has the buffers hold what enters `layer` of `pass`: from the nearest input that is kept, the layers between
     /// are run again. Their inputs are kept while there is room.
     fn enter(&mut self, pass: usize, layer: usize) -> Result<()> {
         let dims = self.passes[pass].dims;
-        let sequence = self.member.sequence;
+        let (run, sequence) = (self.branches.here, self.member.sequence);
         let now = self.at.filter(|&(at, before)| at == pass && before <= layer).map(|(_, before)| before);
         let mut from = now.unwrap_or(0);
         let kept = (from + 1..=layer).rev().find_map(|layer| {
@@ -366,7 +419,7 @@ impl<'m, B: Backend> Worker<'m, B> {
             Some((layer, frame))
         });
         if now.is_none() {
-            self.run(Site { sequence, ..Site::once(pass, Stage::Embedding) }, 0..0, &mut NoProbe)?;
+            self.run(Site { run, sequence, ..Site::once(pass, Stage::Embedding) }, 0..0, &mut NoProbe)?;
         }
         if let Some((layer, frame)) = kept {
             let Session { model, work, .. } = &mut self.session;

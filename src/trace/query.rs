@@ -7,10 +7,13 @@ use std::sync::Arc;
 use super::block::{Block, Region};
 use super::draw::{Draw, DrawAt};
 use super::explanation::{Explanation, ExplanationAt};
+use super::foretold::{Foretold, ForetoldAt, Made};
 use super::lens::{Attribution, AttributionAt, LensAt, Reading};
 use super::pattern::Pattern;
 use super::site::{Run, Site};
 use super::spread::{Order, Part, Spread};
+use super::stream::{Addition, StreamAt};
+use super::units::{UnitsAt, WritesAt, Writing};
 use super::weight::Weight;
 
 /// A question about a run. Equal questions have equal answers.
@@ -34,6 +37,57 @@ pub enum Query {
     Attribution(AttributionAt),
     /// What is drawn after a pass.
     Draw(DrawAt),
+    /// What the sublayers of a layer added to the residual stream.
+    Stream(StreamAt),
+    /// The units of a feed-forward network, by strength.
+    Units(UnitsAt),
+    /// What some of them add to the logits.
+    Writes(WritesAt),
+    /// How likely tokens were before they were read.
+    Foretold(ForetoldAt),
+    /// What the tokens of a pass are made of; the site is that of `tokens`.
+    Made(Site),
+}
+
+impl Query {
+    /// The stage that it asks about; none of a weight.
+    pub fn site(&self) -> Option<Site> {
+        match self {
+            Self::Block(site, _) => Some(*site),
+            Self::Spread(part) | Self::Order(part) => Some(part.site),
+            Self::Rows(_) => None,
+            Self::Explanation(at) => Some(at.site),
+            Self::Lens(at) => Some(at.site),
+            Self::Attribution(at) => Some(at.site),
+            Self::Draw(at) => Some(at.site),
+            Self::Stream(at) => Some(at.site),
+            Self::Units(at) => Some(at.site),
+            Self::Writes(at) => Some(at.site),
+            Self::Foretold(at) => Some(at.site),
+            Self::Made(site) | Self::Patterns(site) => Some(*site),
+        }
+    }
+
+    /// The same question of another run.
+    #[must_use]
+    pub fn of_run(&self, run: Run) -> Self {
+        let mut query = self.clone();
+        match &mut query {
+            Self::Block(site, _) => site.run = run,
+            Self::Spread(part) | Self::Order(part) => part.site.run = run,
+            Self::Rows(rows) => rows.run = run,
+            Self::Explanation(at) => at.site.run = run,
+            Self::Lens(at) => at.site.run = run,
+            Self::Attribution(at) => at.site.run = run,
+            Self::Draw(at) => at.site.run = run,
+            Self::Stream(at) => at.site.run = run,
+            Self::Units(at) => at.site.run = run,
+            Self::Writes(at) => at.site.run = run,
+            Self::Foretold(at) => at.site.run = run,
+            Self::Made(site) | Self::Patterns(site) => site.run = run,
+        }
+        query
+    }
 }
 
 /// Some rows of a weight: everything along its last axis is one, and a vector is one row.
@@ -70,6 +124,16 @@ pub enum Answer {
     Attribution(Attribution),
     /// To [`Query::Draw`].
     Draw(Arc<Draw>),
+    /// To [`Query::Stream`]: for each of the tokens, what attention added and what the feed-forward network did.
+    Stream(Vec<[Addition; 2]>),
+    /// To [`Query::Units`]: all of them, the strongest first.
+    Units(Arc<[u32]>),
+    /// To [`Query::Writes`]: one for each of the units.
+    Writes(Vec<Writing>),
+    /// To [`Query::Foretold`]: one for each of the tokens; none for the first of a text.
+    Foretold(Vec<Option<Foretold>>),
+    /// To [`Query::Made`]: one for each token of the pass.
+    Made(Arc<[Made]>),
 }
 
 impl fmt::Display for Query {
@@ -84,6 +148,11 @@ impl fmt::Display for Query {
             Self::Lens(at) => write!(f, "reading {} as an answer", at.site),
             Self::Attribution(at) => write!(f, "splitting {}", at.site),
             Self::Draw(at) => write!(f, "drawing {}", at.site),
+            Self::Stream(at) => write!(f, "measuring {}", at.site),
+            Self::Units(at) => write!(f, "sorting {}", at.site),
+            Self::Writes(at) => write!(f, "reading what the units of {} write", at.site),
+            Self::Foretold(at) => write!(f, "reading the tokens' probabilities of {}", at.site),
+            Self::Made(site) => write!(f, "splitting the text of {site}"),
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::error::Result;
 
 use super::block::{Block, Region};
 use super::card::ModelCard;
+use super::fork::Fork;
 use super::query::{Answer, Query};
 use super::site::{Run, Site};
 use super::sizes::PassDims;
@@ -22,6 +23,8 @@ use super::sizes::PassDims;
 pub struct Outline {
     /// The run.
     pub run: Run,
+    /// Where it begins, if it is a branch of another run.
+    pub fork: Option<Fork>,
     /// Number of the sequence in its batch.
     pub sequence: usize,
     /// How many sequences the batch has.
@@ -97,6 +100,13 @@ pub trait Source {
     /// # Errors
     /// Where no further pass is possible, with the reason: the context is full, the text has ended.
     fn advance(&mut self) -> Result<()>;
+
+    /// Begins a branch of this run under the number `run`: it has the passes up to that of `fork`, and its next pass reads
+    /// another token. Nothing is run for it until it is asked for.
+    ///
+    /// # Errors
+    /// Where this run has no such pass, or none can be run: it was recorded.
+    fn branch(&mut self, run: Run, fork: Fork) -> Result<Box<dyn Source>>;
 
     /// Takes in what has been computed meanwhile; true where the screen may look different now.
     ///

@@ -32,6 +32,10 @@ pub enum Action {
     PreviousSequence,
     /// Runs a decode pass with the token drawn last.
     NextToken,
+    /// Goes on from here with another token, in a branch.
+    Branch,
+    /// Lists the branches.
+    Branches,
     /// A row up, a line up, a step back: by focus.
     Up,
     /// A row down.
@@ -70,6 +74,8 @@ pub enum Action {
     CycleAxes,
     /// What the colours span: this slice, the whole tensor, three standard deviations, everything.
     CycleScale,
+    /// What the strip of tokens carries: nothing, surprise, attention.
+    CycleStrip,
     /// Shows what was shown before beside what is shown.
     Compare,
     /// To the next stage that differs.
@@ -231,6 +237,8 @@ bindings! {
     Walk Later [alt(KeyCode::Right)] 0 "" "forward again";
     Walk Mark [c('m')] 0 "" "m and a letter: mark this place (kept in the file that --marks names)";
     Walk Return [c('\'')] 0 "" "' and a letter: to the place with this mark";
+    Walk Branch [c('b')] 0 "" "branch: go on from here with the token under the cursor of logits, probs or nucleus; in the sampler view with what it would draw, and Enter takes the token under the cursor";
+    Walk Branches [c('B')] 0 "" "the branches, and where they part";
     Tensor Up [k(KeyCode::Up), c('k')] 0 "" "a row up (in the notes: a line; in the outline: a step)";
     Tensor Down [k(KeyCode::Down), c('j')] 0 "" "a row down";
     Tensor Left [k(KeyCode::Left), c('h')] 0 "" "a column to the left (in the outline: a layer back)";
@@ -251,6 +259,7 @@ bindings! {
     Tensor ChooseShow(1) [c('1'), c('2'), c('3'), c('4'), c('5'), c('6'), c('7'), c('8'), c('9')] 0 "" "1 to 9: the first, second, … of this step's views, in the order of v";
     Tensor CycleAxes [c('a')] 9 "axes" "hold another axis (head, token, …), or exchange rows and columns";
     Tensor CycleScale [c('s')] 10 "scale" "colours span what is usual in this slice or the whole tensor, ±3 standard deviations, or all values";
+    Tensor CycleStrip [c('T')] 0 "" "what the token strip carries: how much each token surprised the model (−log p), the attention of the head in view, or nothing";
     Program NextFocus [k(KeyCode::Tab)] 8 "panel" "arrow keys to the next panel: tensor, notes, outline";
     Program PreviousFocus [k(KeyCode::BackTab)] 0 "" "arrow keys to the previous panel";
     Program Notes [c('i')] 8 "notes" "notes on this step, and back";

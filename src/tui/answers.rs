@@ -6,7 +6,10 @@ use std::task::Poll;
 use crate::error::Error;
 use crate::trace::draw::{Draw, DrawAt};
 use crate::trace::explanation::{Explanation, ExplanationAt};
+use crate::trace::foretold::{Foretold, ForetoldAt, Made};
 use crate::trace::lens::{Attribution, AttributionAt, LensAt, Reading};
+use crate::trace::stream::{Addition, StreamAt};
+use crate::trace::units::{UnitsAt, WritesAt, Writing};
 use crate::trace::{Answer, Block, Order, Part, Pattern, Query, Region, Site, Source, Spread, WeightRows};
 
 /// How far a question has come.
@@ -125,8 +128,9 @@ impl Answers {
     }
 
     fn blocks(&self, site: Site) -> impl Iterator<Item = &Block> {
-        self.known.values().filter_map(move |known| match known {
-            Known::There(Answer::Block(block)) if block.frame.site == site => Some(block),
+        // Its frame may be that of a run that this one parts from, and says so.
+        self.known.iter().filter_map(move |known| match known {
+            (Query::Block(other, _), Known::There(Answer::Block(block))) if *other == site => Some(block),
             _ => None,
         })
     }
@@ -180,6 +184,51 @@ impl Answers {
     pub fn draw(&self, at: &DrawAt) -> Option<Result<&Draw, &str>> {
         match self.known.get(&Query::Draw(*at))? {
             Known::There(Answer::Draw(draw)) => Some(Ok(draw)),
+            Known::Failed(reason) => Some(Err(reason)),
+            _ => None,
+        }
+    }
+
+    /// What the sublayers of a layer added to the residual stream, token by token, or why that cannot be told.
+    pub fn stream(&self, at: &StreamAt) -> Option<Result<&[[Addition; 2]], &str>> {
+        match self.known.get(&Query::Stream(at.clone()))? {
+            Known::There(Answer::Stream(added)) => Some(Ok(added)),
+            Known::Failed(reason) => Some(Err(reason)),
+            _ => None,
+        }
+    }
+
+    /// How likely tokens were, or why that cannot be told.
+    pub fn foretold(&self, at: &ForetoldAt) -> Option<Result<&[Option<Foretold>], &str>> {
+        match self.known.get(&Query::Foretold(at.clone()))? {
+            Known::There(Answer::Foretold(told)) => Some(Ok(told)),
+            Known::Failed(reason) => Some(Err(reason)),
+            _ => None,
+        }
+    }
+
+    /// The units of a layer, the strongest first, or why they cannot be sorted.
+    pub fn units(&self, at: &UnitsAt) -> Option<Result<&[u32], &str>> {
+        match self.known.get(&Query::Units(*at))? {
+            Known::There(Answer::Units(units)) => Some(Ok(units)),
+            Known::Failed(reason) => Some(Err(reason)),
+            _ => None,
+        }
+    }
+
+    /// What some of them add to the logits, or why that cannot be told.
+    pub fn writes(&self, at: &WritesAt) -> Option<Result<&[Writing], &str>> {
+        match self.known.get(&Query::Writes(at.clone()))? {
+            Known::There(Answer::Writes(writings)) => Some(Ok(writings)),
+            Known::Failed(reason) => Some(Err(reason)),
+            _ => None,
+        }
+    }
+
+    /// What the tokens of a pass are made of, or why that cannot be told.
+    pub fn made(&self, site: Site) -> Option<Result<&[Made], &str>> {
+        match self.known.get(&Query::Made(site))? {
+            Known::There(Answer::Made(made)) => Some(Ok(made)),
             Known::Failed(reason) => Some(Err(reason)),
             _ => None,
         }

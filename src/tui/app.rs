@@ -11,6 +11,8 @@ use crate::trace::{Axis, Outline, Part, Source, Status, TokenLabel};
 
 use super::answers::Answers;
 use super::beside::Beside;
+use super::carries::Carries;
+use super::courses::Courses;
 use super::derivation::Derivation;
 use super::history::History;
 use super::marks::Marks;
@@ -57,6 +59,8 @@ pub enum Mode {
     Return,
     /// They are typed into the go-to line.
     Goto(GotoLine),
+    /// They choose in the list of branches.
+    Branches(Courses),
 }
 
 /// What the colours span.
@@ -148,6 +152,8 @@ pub struct App {
     pub(super) marks: Marks,
     /// How a token would be drawn instead.
     pub(super) trying: Trying,
+    /// What the strip of tokens carries.
+    pub(super) carries: Carries,
     /// How the tokens are drawn, where that is known.
     pub(super) drawing: Option<Drawing>,
     pub(super) status: Status,
@@ -193,6 +199,7 @@ impl App {
             history: History::default(),
             marks: Marks::default(),
             trying: Trying::default(),
+            carries: Carries::default(),
             drawing: None,
             status: Status::Idle,
             expects_pass: false,
@@ -237,6 +244,16 @@ impl App {
     /// The outline as last seen.
     pub fn outline(&self) -> &Outline {
         &self.outline
+    }
+
+    /// How a token would be drawn instead.
+    pub fn trying(&self) -> Trying {
+        self.trying
+    }
+
+    /// What the source has told so far.
+    pub fn answers(&self) -> &Answers {
+        &self.answers
     }
 
     /// Shows `text` until the next key.

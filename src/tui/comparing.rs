@@ -171,6 +171,7 @@ impl App {
         let (run, sequence) = (other.outline.run, other.outline.sequence);
         let (name, held) = match &self.compares {
             Some(Beside::Held(held)) => (held.name(), &held.index[..]),
+            _ if self.outline.sequences < 2 => (run.to_string(), &[][..]),
             _ if run == Run::ITSELF => (format!("s{sequence}"), &[][..]),
             _ => (format!("{run}: s{sequence}"), &[][..]),
         };

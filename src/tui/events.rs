@@ -20,10 +20,12 @@ use crate::error::{Error, Result, printable};
 use crate::trace::{Address, Query, Run, Source, Status, source};
 
 use super::action::{self, Action};
+use super::advancing::advance;
 use super::app::{App, Mode, Shown};
 use super::export::{self, Saving};
 use super::goto;
 use super::keys::Keys;
+use super::parting;
 use super::runs::Runs;
 use super::terminal::{Guard, failed};
 use super::update::{Effect, update};
@@ -106,7 +108,10 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
                 Effect::Quit => return Ok(Ended::Left),
                 Effect::Abandon => {
                     source.stop();
-                    let stopped = source.outline().sequence;
+                    let stopped = match (source.outline().run, source.outline().sequence) {
+                        (Run::ITSELF, sequence) => format!("sequence {sequence}"),
+                        (run, _) => run.to_string(),
+                    };
                     if !back(app, runs) {
                         return Ok(Ended::Abandoned);
                     }
@@ -123,6 +128,9 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
                     }
                 }
                 Effect::Advance => advance(app, source),
+                Effect::Branch(fork) => parting::begin(app, runs, fork),
+                Effect::Branches => parting::list(app, runs),
+                Effect::Prompt(text) => open_prompt(app, runs, &text),
                 Effect::Open(run, address) => open_run(app, runs, run, &address),
                 Effect::Export => saving = save(app, source, Path::new(".")),
                 Effect::Copy(text) => copy(app, &text).map_err(|error| failed(&error))?,
@@ -178,8 +186,11 @@ fn back(app: &mut App, runs: &mut Runs) -> bool {
 /// Goes to an address in another sequence or another run.
 pub fn open_run(app: &mut App, runs: &mut Runs, run: Run, address: &Address) {
     if let Some(count) = runs.sequences(run) {
-        // Another run may have fewer of them.
-        let here = app.outline().sequence.min(count.max(1) - 1);
+        // Another run may have fewer of them, and a branch has one alone.
+        let here = match runs.only_sequence(run) {
+            Some(only) => only,
+            None => app.outline().sequence.min(count.max(1) - 1),
+        };
         let sequence = address.sequence.unwrap_or(here);
         app.leave(runs.source());
         app.leave_compared(runs.beside(app));
@@ -189,7 +200,10 @@ pub fn open_run(app: &mut App, runs: &mut Runs, run: Run, address: &Address) {
                 goto::go_to(app, address);
             }
             Ok(false) => {
-                let wrong = goto::no_sequence(runs.of(run, 0).outline(), sequence);
+                let wrong = match runs.only_sequence(run) {
+                    Some(only) if count > 1 => format!("{run} is a branch of sequence {only} alone"),
+                    _ => goto::no_sequence(runs.of(run, 0).outline(), sequence),
+                };
                 app.say(wrong, true);
             }
             Err(error) => app.say(error.to_string(), true),
@@ -201,6 +215,18 @@ pub fn open_run(app: &mut App, runs: &mut Runs, run: Run, address: &Address) {
             many => format!("there are {}", many.join(", ")),
         };
         app.say(format!("there is no run {run}: {there}"), true);
+    }
+}
+
+/// Runs another prompt beside the runs that there are, and shows it.
+pub fn open_prompt(app: &mut App, runs: &mut Runs, text: &str) {
+    let before = app.outline().run;
+    match runs.prompt(text) {
+        Ok(run) => {
+            open_run(app, runs, run, &Address { pass: Some(0), ..Address::default() });
+            app.say(format!("{run} runs this prompt; Esc stops it, /{before}: goes back"), false);
+        }
+        Err(error) => app.say(error.to_string(), true),
     }
 }
 
@@ -232,17 +258,6 @@ pub fn action_of(app: &App, event: Event) -> Option<Action> {
     }
 }
 
-/// Asks for one more pass; when it is there, the screen goes to the same step of it.
-pub fn advance(app: &mut App, source: &mut dyn Source) {
-    match source.advance() {
-        Ok(()) => {
-            app.expects_pass = true;
-            app.say("running the next token …", false);
-        }
-        Err(error) => app.say(error.to_string(), true),
-    }
-}
-
 /// Writes the current stage into `folder`, and says where or why not. A stage that comes in blocks is written one
 /// after the other: [`go_on`] with what is returned.
 pub fn save(app: &mut App, source: &mut dyn Source, folder: &Path) -> Option<Saving> {
@@ -256,7 +271,8 @@ pub fn save(app: &mut App, source: &mut dyn Source, folder: &Path) -> Option<Sav
         app.say(text, failure);
         return None;
     };
-    let saving = Saving::begin(tensor.block(), folder).map_err(|error| app.say(error.to_string(), true));
+    let saving = Saving::begin(app.place().site(), tensor.block(), folder)
+        .map_err(|error| app.say(error.to_string(), true));
     go_on(app, source, saving.ok())
 }
 

@@ -23,6 +23,11 @@ pub(super) fn enter(app: &mut App) {
                 app.choose_view(Wish::default().plain);
             }
         }
+        Focus::Tensor if app.view().opened(app).is_some() => {
+            let Some((place, view)) = app.view().opened(app) else { return };
+            app.go(place);
+            app.choose_view(view);
+        }
         Focus::Tensor if !app.view().shows_numbers() => {
             app.say("this view shows no numbers of the stage; v goes on to one that does", false);
         }

@@ -72,15 +72,14 @@ pub fn draw(app: &App, folder: &Path) -> Result<PathBuf> {
 }
 
 impl Saving {
-    /// Begins a file in `folder` for the whole stage that `block` is of: `p0_L1_softmax.npy`, or
+    /// Begins a file in `folder` for all of `site`, of whose values `block` has some: `p0_L1_softmax.npy`, or
     /// `p0_L1_softmax-2.npy` and so on where that is taken.
     ///
     /// # Errors
     /// [`Error::Output`] where nothing can be written there.
-    pub fn begin(block: &Block, folder: &Path) -> Result<Self> {
-        let stem = block.frame.site.to_string();
-        let (path, file) = free_file(folder, &stem, "npy")?;
-        let (site, shape) = (block.frame.site, block.shape.clone());
+    pub fn begin(site: Site, block: &Block, folder: &Path) -> Result<Self> {
+        let (path, file) = free_file(folder, &site.to_string(), "npy")?;
+        let shape = block.shape.clone();
         match Npy::begin(site.stage, &shape, file) {
             Ok(file) => Ok(Self { site, shape, path, file, written: 0 }),
             Err(error) => {

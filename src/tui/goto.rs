@@ -13,6 +13,8 @@ pub(super) enum Target {
     Here(Spot),
     /// Into another sequence, or another run, if the program has one of this number.
     Other(Run, Address),
+    /// To a run of another prompt.
+    Prompt(String),
 }
 
 /// A place to go to, and an index to select there.
@@ -85,7 +87,11 @@ impl GotoLine {
             names.extend(here.map(|step| step.name().to_owned()));
         }
         names.extend((0..app.outline.card.sizes().layers).map(|layer| format!("L{layer}")));
+        if prompt_of(&self.text).is_some() {
+            return Vec::new();
+        }
         if before.is_empty() {
+            names.push("prompt ".to_owned());
             names.extend((0..app.outline.passes.len()).map(|pass| format!("p{pass}")));
             // There may be thousands, and one is enough to go on typing.
             let sequences = app.outline.sequences.min(if part.starts_with('s') { usize::MAX } else { 1 });
@@ -120,6 +126,14 @@ fn in_order(part: &str, name: &str) -> bool {
     part.chars().all(|c| letters.any(|other| other == c))
 }
 
+/// The text of another prompt.
+fn prompt_of(text: &str) -> Option<&str> {
+    match text.trim_start().strip_prefix("prompt")? {
+        "" => Some(""),
+        rest => rest.strip_prefix(' '),
+    }
+}
+
 /// Where `text` leads: `softmax`, `L3`, `3/softmax`, `p1`, `p1/L3/xq`, an address with an index or with a
 /// part of one. What is left out is as it is here.
 ///
@@ -130,6 +144,12 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
         return Err(
             "type a stage (softmax), a layer (L1), a pass (p0), or parts of a path: p0/L1/softmax".into()
         );
+    }
+    if let Some(prompt) = prompt_of(text) {
+        return match prompt.trim().is_empty() {
+            true => Err("type the text after it: prompt Once upon a time".into()),
+            false => Ok(Target::Prompt(prompt.to_owned())),
+        };
     }
     let address = Address::parse(text).map_err(|wrong| {
         match wrong.starts_with("there is no stage") && wrong.ends_with('`') {

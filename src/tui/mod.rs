@@ -4,10 +4,14 @@
 //! [`update::update`] changes the [`app::App`], [`view`] draws it; [`events`] is the loop around them.
 
 pub mod action;
+pub mod advancing;
 pub mod answers;
 pub mod app;
 mod beside;
+mod branching;
+pub mod carries;
 mod comparing;
+pub mod courses;
 pub mod derivation;
 pub mod events;
 pub mod explained;
@@ -17,11 +21,13 @@ pub mod fit;
 pub mod goto;
 mod history;
 mod keys;
+mod knobs;
 pub mod marks;
 mod mouse;
 mod moving;
 pub mod open;
 pub mod palette;
+pub mod parting;
 pub mod place;
 pub mod plane;
 pub mod runs;
@@ -30,6 +36,7 @@ mod seek;
 mod seeking;
 pub mod slice;
 pub mod still;
+mod strip;
 mod sync;
 pub mod tensor;
 pub mod terminal;

@@ -176,6 +176,7 @@ mod tests {
         };
         Outline {
             run: Run::ITSELF,
+            fork: None,
             sequence: 0,
             sequences: 1,
             recorded: false,

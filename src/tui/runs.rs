@@ -2,11 +2,14 @@
 //! for another by its address.
 
 use super::app::App;
-use crate::error::Result;
-use crate::trace::{Run, Source, Status};
+use crate::error::{Error, Result};
+use crate::trace::{Fork, Outline, Run, Source, Status};
 
 /// What begins a sequence of the run itself, by its number.
 pub type Opener = Box<dyn FnMut(usize) -> Result<Box<dyn Source>>>;
+
+/// What begins another prompt, as a run of this number.
+pub type Prompter = Box<dyn FnMut(Run, &str) -> Result<Box<dyn Source>>>;
 
 /// The runs and the sequences that are open, each with its own source.
 pub struct Runs {
@@ -15,27 +18,79 @@ pub struct Runs {
     /// What was shown before.
     before: Option<usize>,
     opener: Option<Opener>,
+    prompter: Option<Prompter>,
 }
 
 impl Runs {
     /// One run, which is shown.
     pub fn new(source: Box<dyn Source>) -> Self {
-        Self { sources: vec![source], shown: 0, before: None, opener: None }
+        Self { sources: vec![source], shown: 0, before: None, opener: None, prompter: None }
     }
 
     /// One sequence of a run, which is shown; `opener` begins the others when somebody asks for them.
     pub fn of_sequences(source: Box<dyn Source>, opener: Opener) -> Self {
-        Self { sources: vec![source], shown: 0, before: None, opener: Some(opener) }
+        Self { sources: vec![source], shown: 0, before: None, opener: Some(opener), prompter: None }
+    }
+
+    /// The same with what begins another prompt.
+    #[must_use]
+    pub fn with_prompts(mut self, prompter: Prompter) -> Self {
+        self.prompter = Some(prompter);
+        self
     }
 
     /// Two runs, the first of which is shown, and the other one as if it had been shown before.
     pub fn side_by_side(a: Box<dyn Source>, b: Box<dyn Source>) -> Self {
-        Self { sources: vec![a, b], shown: 0, before: Some(1), opener: None }
+        Self { sources: vec![a, b], shown: 0, before: Some(1), opener: None, prompter: None }
     }
 
     /// Opens one more run beside the others; its outline says which number it has.
     pub fn add(&mut self, source: Box<dyn Source>) {
         self.sources.push(source);
+    }
+
+    /// Begins a branch of what is shown; answers its number.
+    ///
+    /// # Errors
+    /// Why it cannot be begun.
+    pub(super) fn branch(&mut self, fork: Fork) -> Result<Run> {
+        let run = self.next()?;
+        let branch = self.source().branch(run, fork)?;
+        self.add(branch);
+        Ok(run)
+    }
+
+    /// Begins to run another prompt; answers the number of its run.
+    ///
+    /// # Errors
+    /// Why it cannot be begun.
+    pub(super) fn prompt(&mut self, text: &str) -> Result<Run> {
+        let run = self.next()?;
+        let Some(prompter) = &mut self.prompter else {
+            return Err(Error::usage("no other prompt can be run here: the run was recorded")
+                .next("start the tracer with --prompt and the model"));
+        };
+        let source = prompter(run, text)?;
+        self.add(source);
+        Ok(run)
+    }
+
+    /// A number that no run has.
+    fn next(&self) -> Result<Run> {
+        let last = self.all().map(|run| run.0).max().unwrap_or(0);
+        last.checked_add(1).map(Run).ok_or_else(|| Error::usage("there are too many runs"))
+    }
+
+    /// The outlines of all runs and sequences that were looked at.
+    pub(super) fn outlines(&self) -> Vec<Outline> {
+        self.sources.iter().map(|source| source.outline().clone()).collect()
+    }
+
+    /// The sequence of `run`, where that is a branch: it has one alone.
+    pub(super) fn only_sequence(&self, run: Run) -> Option<usize> {
+        let mut outlines = self.sources.iter().map(|source| source.outline());
+        let outline = outlines.find(|outline| outline.run == run)?;
+        outline.fork.map(|_| outline.sequence)
     }
 
     /// The source of the run and the sequence that are shown.

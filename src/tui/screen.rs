@@ -77,6 +77,7 @@ impl App {
         let mut questions =
             self.layout().map_or_else(Vec::new, |layout| self.view().questions(self, &layout));
         questions.extend(self.derivation_questions());
+        questions.extend(self.strip_questions());
         questions.extend(self.sought());
         questions
     }
@@ -169,6 +170,7 @@ impl App {
     /// Brings the cursor, the scrolled position and the popups back into range, and the cursor into sight.
     pub(super) fn settle(&mut self) {
         let panels = view::Panels::new(self);
+        self.view().settle(self);
         if let Some(layout) = self.layout() {
             if self.is_ranked() {
                 self.rank = layout.cursor.0;

@@ -4,6 +4,7 @@
 use crate::trace::{Source, Status};
 
 use super::action::Action;
+use super::advancing::RUNNING;
 use super::app::App;
 use super::open;
 use super::place::Walk;
@@ -25,7 +26,7 @@ impl App {
                 let (last, was) = (self.outline.passes.len() - 1, travel::here(self));
                 self.go(Walk::new(&self.outline, last).same(self.place));
                 travel::keep(self, was, Action::NextPass);
-                self.message = None;
+                self.message.take_if(|message| message.text == RUNNING);
             }
             changed = true;
         }

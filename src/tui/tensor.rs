@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::trace::frame::{Frame, FrameData, Number};
 use crate::trace::step::Arranged;
-use crate::trace::{Axis, Block, Region, Site, Step};
+use crate::trace::{Axis, Block, Region, Step};
 
 /// The values of one step. Every index it takes is in the step's own axes.
 #[derive(Clone, Debug)]
@@ -37,11 +37,6 @@ impl Tensor {
     /// The values, and where they are in the stage.
     pub fn block(&self) -> &Block {
         &self.block
-    }
-
-    /// Where the values were recorded.
-    pub fn site(&self) -> Site {
-        self.block.frame.site
     }
 
     /// The step that shows them.
@@ -116,6 +111,7 @@ mod tests {
 
     use super::*;
     use crate::trace::ModelCard;
+    use crate::trace::Site;
     use crate::trace::View;
 
     #[test]

@@ -1,9 +1,6 @@
 //! How a token would be drawn instead: temperature, top-k, top-p and seed as somebody tries them. The run keeps its own.
 
-use crate::trace::draw::{DrawAt, Setting};
-use crate::trace::{Site, Stage};
-
-use super::app::App;
+use crate::trace::draw::Setting;
 
 /// What can be changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,7 +65,7 @@ fn beside<T: Copy + PartialOrd>(now: T, steps: &[T], own: T, up: bool) -> T {
 }
 
 /// `now` with one of its parts a step up or down; `own` is the run's.
-fn turned(now: Setting, own: Setting, knob: Knob, up: bool) -> Setting {
+pub(super) fn turned(now: Setting, own: Setting, knob: Knob, up: bool) -> Setting {
     // No limit is the largest.
     let count = |k: usize| if k == 0 { usize::MAX } else { k };
     match knob {
@@ -83,30 +80,6 @@ fn turned(now: Setting, own: Setting, knob: Knob, up: bool) -> Setting {
         Knob::TopP => Setting { top_p: beside(now.top_p, &TOP_PS, own.top_p, up), ..now },
         Knob::Seed if up => Setting { seed: now.seed.saturating_add(1), ..now },
         Knob::Seed => Setting { seed: now.seed.saturating_sub(1), ..now },
-    }
-}
-
-impl App {
-    /// The question what is drawn after this pass, in the run's own setting or in the one that is tried.
-    pub fn draw_at(&self, setting: Option<Setting>) -> DrawAt {
-        let site = Site { layer: None, ..self.place.site() }.other(Stage::Sampled);
-        DrawAt { site, setting }
-    }
-
-    /// The next of what can be changed, or the one before.
-    pub(super) fn choose_knob(&mut self, by: isize) {
-        let count = Knob::ALL.len();
-        let now = Knob::ALL.iter().position(|&knob| knob == self.trying.knob).unwrap_or(0);
-        self.trying.knob = Knob::ALL[(now + count).saturating_add_signed(by.signum()) % count];
-    }
-
-    /// Tries the next setting, once the run's own is known. One that is the run's own is not tried.
-    pub(super) fn turn_knob(&mut self, right: isize) {
-        let Some(Ok(draw)) = self.answers.draw(&self.draw_at(None)) else { return };
-        let own = draw.setting;
-        let now = self.trying.setting.unwrap_or(own);
-        let next = turned(now, own, self.trying.knob, right > 0);
-        self.trying.setting = (next != own).then_some(next);
     }
 }
 

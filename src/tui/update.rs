@@ -1,9 +1,11 @@
 //! State and action in, state and effect out. No I/O: what must be done outside is the [`Effect`].
 
-use crate::trace::{Address, Run, Status};
+use crate::trace::{Address, Fork, Run, Status};
 
 use super::action::Action;
 use super::app::{App, Focus, GotoLine, Mode, Scale};
+use super::branching;
+use super::carries::Carries;
 use super::comparing;
 use super::explaining;
 use super::goto::{self, Target};
@@ -27,6 +29,12 @@ pub enum Effect {
     None,
     /// Asks the source for one more pass.
     Advance,
+    /// Begins a branch, and shows it.
+    Branch(Fork),
+    /// Lists the branches.
+    Branches,
+    /// Runs another prompt, and shows it.
+    Prompt(String),
     /// Goes to an address in another sequence, or in another run of the program.
     Open(Run, Address),
     /// Writes the current stage to a file.
@@ -71,6 +79,14 @@ pub fn update(app: &mut App, action: Action) -> Effect {
         }
         Mode::Mark => mark(app, &action),
         Mode::Return => return_to(app, &action),
+        Mode::Branches(list) => {
+            let list = list.clone();
+            match action {
+                Action::Redraw => Effect::Redraw,
+                Action::Suspend => Effect::Suspend,
+                action => open(branching::choose(app, list, &action)),
+            }
+        }
         Mode::Goto(line) => {
             let line = line.clone();
             type_goto(app, line, action)
@@ -156,6 +172,10 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
                 app.mode = Mode::Walk;
                 return Effect::Open(run, address);
             }
+            Ok(Target::Prompt(text)) => {
+                app.mode = Mode::Walk;
+                return Effect::Prompt(text);
+            }
             Err(text) => app.say(text, true),
         },
         _ => {}
@@ -200,6 +220,11 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::Notes => {
             app.focus = if app.focus == Focus::Notes { Focus::Tensor } else { Focus::Notes };
         }
+        Action::Branch => return branch(app, false),
+        Action::Branches => return Effect::Branches,
+        Action::Explain if app.focus == Focus::Tensor && app.view().name() == Sampler.name() => {
+            return branch(app, true);
+        }
         Action::Explain => explaining::enter(app),
         Action::Back => {
             if !explaining::back(app) {
@@ -219,6 +244,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
                 Scale::Largest => Scale::Slice,
             };
         }
+        Action::CycleStrip => cycle_strip(app),
         Action::Goto => app.mode = Mode::Goto(GotoLine::default()),
         Action::Help => app.mode = Mode::Help(0, String::new()),
         Action::Earlier => return open(travel::earlier(app)),
@@ -268,6 +294,11 @@ fn walk(app: &mut App, action: &Action) -> Effect {
     Effect::None
 }
 
+/// Goes on from here with another token, if there is one to go on with.
+fn branch(app: &mut App, by_hand: bool) -> Effect {
+    branching::branch(app, by_hand).map_or(Effect::None, Effect::Branch)
+}
+
 /// Opens what is in another run or sequence.
 fn open(other: Option<(Run, Address)>) -> Effect {
     other.map_or(Effect::None, |(run, address)| Effect::Open(run, address))
@@ -308,6 +339,7 @@ fn return_to(app: &mut App, action: &Action) -> Effect {
     match goto::target(app, &mark.address) {
         Ok(Target::Here(place)) => goto::go(app, &place),
         Ok(Target::Other(run, address)) => return Effect::Open(run, address),
+        Ok(Target::Prompt(text)) => return Effect::Prompt(text),
         Err(wrong) => {
             app.say(wrong, true);
             return Effect::None;
@@ -406,6 +438,20 @@ fn choose_view(app: &mut App, number: u8) {
                 (1..).zip(&names).map(|(number, name): (usize, _)| format!("{number} {name}")).collect();
             app.say(format!("the views of {}: {}", step.name(), names.join(", ")), false);
         }
+    }
+}
+
+fn cycle_strip(app: &mut App) {
+    app.carries = app.carries.next();
+    match app.carries {
+        Carries::Attention if app.place.layer.is_none() => {
+            app.say(
+                "the token strip carries the attention of the head in view, once a layer is in view",
+                false,
+            );
+        }
+        Carries::Nothing => app.say("the token strip carries the tokens alone", false),
+        carries => app.say(format!("the token strip carries {}", carries.name()), false),
     }
 }
 

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::task::Poll;
 
 use llama_trace::trace::lens::{Attribution, AttributionAt, Contributor, LensAt, Reading};
+use llama_trace::trace::stream::StreamAt;
+use llama_trace::trace::units::{UnitsAt, WritesAt, Writing};
 use llama_trace::trace::{Answer, Query, Site, Source, Stage, Weight};
 
 use super::{Live, MODELS, models_in, record, rows_of, start};
@@ -132,6 +134,111 @@ fn what_the_parts_added_sums_to_the_difference_and_float32_rounds_next_to_nothin
 }
 
 #[test]
+fn what_a_sublayer_added_is_measured_on_the_recorded_rows() {
+    for (name, model) in models_in(&MODELS) {
+        let (frames, passes) = record(&model(), &PROMPT);
+        let mut live = start(model(), &PROMPT, passes.len(), Vec::new());
+        let layers = live.outline().card.sizes().layers;
+        for dims in passes {
+            let row = |layer: Option<usize>, stage: Stage, token: usize| -> Vec<f64> {
+                let frame = &frames[&Site { layer, ..Site::once(dims.pass, stage) }];
+                let floats = frame.floats().unwrap();
+                floats.index_axis(ndarray::Axis(0), token).iter().map(|&x| f64::from(x)).collect()
+            };
+            for (layer, token) in (0..layers).flat_map(|layer| (0..dims.tokens).map(move |t| (layer, t))) {
+                let site = Site::layer(dims.pass, layer, Stage::FfnResidual);
+                // All tokens together, and one alone.
+                let tokens = if layer == 0 { 0..dims.tokens } else { token..token + 1 };
+                let at = StreamAt { site, tokens: tokens.clone() };
+                let Ok(Answer::Stream(all)) = ask(&mut live, &Query::Stream(at)) else {
+                    panic!("{name} {site}")
+                };
+                assert_eq!(all.len(), tokens.len(), "{name}");
+                let found = &all[token - tokens.start];
+                let first = match layer {
+                    0 => row(None, Stage::Embedding, token),
+                    _ => row(Some(layer - 1), Stage::FfnResidual, token),
+                };
+                let here = |stage: Stage| row(Some(layer), stage, token);
+                let middle = here(Stage::AttnResidual);
+                let both = [
+                    (first, here(Stage::AttnOutput), middle.clone()),
+                    (middle, here(Stage::FfnDown), here(Stage::FfnResidual)),
+                ];
+                for (found, (x, a, sum)) in found.iter().zip(both) {
+                    let norm = |x: &[f64]| x.iter().map(|x| x * x).sum::<f64>().sqrt();
+                    let dot: f64 = x.iter().zip(&a).map(|(x, a)| x * a).sum();
+                    let size = norm(&x) * norm(&a).max(1.0);
+                    let near = |one: f64, other: f64| (one - other).abs() <= 1e-9 * size;
+                    let right = near(found.before, norm(&x)) && near(found.added, norm(&a));
+                    assert!(right && near(found.after, norm(&sum)) && near(found.dot, dot), "{name} {site}");
+                    // The sum is what the formula of the norms says it is, but for what was rounded.
+                    let square = found.before.powi(2) + 2.0 * found.dot + found.added.powi(2);
+                    let bound = if name.contains("F32") { 1e-5 } else { 0.03 };
+                    assert!((found.after - square.sqrt()).abs() <= bound * found.after, "{name} {site}");
+                }
+            }
+        }
+    }
+}
+
+fn writes(live: &mut Live, at: &WritesAt) -> Vec<Writing> {
+    let Ok(Answer::Writes(writings)) = ask(live, &Query::Writes(at.clone())) else { panic!("{}", at.site) };
+    writings
+}
+
+/// The units are all there is in a feed-forward network: what they write sums to its part of the logits.
+#[test]
+fn what_the_units_write_sums_to_what_their_network_added() {
+    for (name, model) in models_in(&MODELS).filter(|(name, _)| name.contains("F32")) {
+        let (frames, passes) = record(&model(), &PROMPT);
+        let mut live = start(model(), &PROMPT, passes.len(), Vec::new());
+        let (sizes, mlp_bias) = (live.outline().card.sizes(), live.outline().card.config.mlp_bias);
+        for (pass, token, layer) in [(0, 4, 0), (0, 2, sizes.layers - 1), (2, 0, 1)] {
+            let site = Site::layer(pass, layer, Stage::FfnHidden);
+            let hidden = frames[&site].floats().unwrap().index_axis(ndarray::Axis(0), token).to_owned();
+            let Ok(Answer::Units(order)) = ask(&mut live, &Query::Units(UnitsAt { site, token })) else {
+                panic!("{name} {site}")
+            };
+            let mut sorted = order.to_vec();
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..sizes.hidden as u32).collect::<Vec<_>>(), "each unit once");
+            let size = |unit: u32| hidden[unit as usize].abs();
+            assert!(order.windows(2).all(|two| size(two[0]) >= size(two[1])), "{name}: the strongest first");
+
+            let at = WritesAt { site, token, units: order.to_vec(), top: sizes.vocab };
+            let all = writes(&mut live, &at);
+            let added = |writing: &Writing, id: u32| {
+                writing.most.iter().find(|one| one.id == id).map(|one| one.added).unwrap()
+            };
+            let whole = attribution(&mut live, pass, token, (Some(3), Some(7)));
+            let network = whole.parts.iter().find(|share| share.part == Contributor::Ffn { layer }).unwrap();
+            let sum: f64 = all.iter().map(|writing| added(writing, 3) - added(writing, 7)).sum();
+            let sizes_of: f64 = all.iter().map(|writing| added(writing, 3).abs()).sum();
+            // The network's own bias is no unit's.
+            let right = (sum - network.value).abs() <= 1e-5 * sizes_of.max(1.0);
+            assert!(right || mlp_bias, "{name} {site}: {sum} and {}", network.value);
+
+            for (writing, unit) in all.iter().zip(&*order) {
+                assert_eq!(writing.unit, *unit);
+                assert!(writing.most.windows(2).all(|two| two[0].added >= two[1].added));
+                let mut from_below = writing.least.clone();
+                from_below.sort_by(|a, b| b.added.total_cmp(&a.added).then(a.id.cmp(&b.id)));
+                assert_eq!(from_below, writing.most, "{name}: all tokens, from either end");
+            }
+            // Fewer units and a shorter list are part of the same.
+            let few = WritesAt { units: order[3..6].to_vec(), top: 2, ..at };
+            for (few, all) in writes(&mut live, &few).iter().zip(&all[3..]) {
+                assert_eq!(
+                    (few.unit, &few.most[..], &few.least[..]),
+                    (all.unit, &all.most[..2], &all.least[..2])
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn what_is_not_there_is_said() {
     let mut live = start(super::model("gqa"), &PROMPT, 1, Vec::new());
     for site in [Site::layer(0, 99, Stage::FfnResidual), Site::layer(7, 0, Stage::FfnResidual)] {
@@ -146,5 +253,19 @@ fn what_is_not_there_is_said() {
         let query = Query::Attribution(AttributionAt { site, token, id, against });
         let error = ask(&mut live, &query).unwrap_err().to_string();
         assert!(error.contains(said), "{error}");
+    }
+    let (norm, hidden) = (Site::layer(0, 0, Stage::FfnNorm), Site::layer(0, 0, Stage::FfnHidden));
+    let of = |site, token, units| Query::Writes(WritesAt { site, token, units, top: 1 });
+    for query in [
+        Query::Stream(StreamAt { site: hidden, tokens: 0..1 }),
+        Query::Stream(StreamAt { site: hidden.other(Stage::FfnResidual), tokens: 4..9 }),
+        Query::Units(UnitsAt { site: norm, token: 0 }),
+        Query::Units(UnitsAt { site: hidden, token: 9 }),
+        of(norm, 0, vec![0]),
+        of(hidden, 9, vec![0]),
+        of(hidden, 0, vec![99_999]),
+    ] {
+        let error = ask(&mut live, &query).unwrap_err().to_string();
+        assert!(error.contains("there is no"), "{query}: {error}");
     }
 }

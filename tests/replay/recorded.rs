@@ -21,6 +21,8 @@ use llama_trace::replay::{LEAST_MEMORY, Recorded};
 use llama_trace::trace::explanation::ExplanationAt;
 use llama_trace::trace::lens::{AttributionAt, LensAt};
 use llama_trace::trace::manifest::Drawing;
+use llama_trace::trace::stream::StreamAt;
+use llama_trace::trace::units::{UnitsAt, WritesAt};
 use llama_trace::trace::{
     Answer, Frame, ModelCard, Order, Part, PassDims, Probe, Query, Recorder, Region, Select, Site, Source,
     Spread, Stage, Values,
@@ -389,6 +391,18 @@ fn explanations_need_the_model_where_they_need_weights_and_are_then_those_of_the
     let split = Query::Attribution(AttributionAt { site, token: 1, id: None, against: None });
     assert!(ask(&mut *alone, &split).unwrap_err().to_string().contains("--model"));
     assert!(matches!(ask(&mut *with_model, &split).unwrap(), Answer::Attribution(_)));
+    let site = Site::layer(0, 0, Stage::FfnHidden);
+    let writes = Query::Writes(WritesAt { site, token: 1, units: vec![3], top: 2 });
+    assert!(ask(&mut *alone, &writes).unwrap_err().to_string().contains("--model"));
+    assert!(
+        matches!(ask(&mut *with_model, &writes).unwrap(), Answer::Writes(writings) if writings.len() == 1)
+    );
+    // What takes no weights is there without them.
+    let stream = Query::Stream(StreamAt { site: site.other(Stage::FfnResidual), tokens: 1..3 });
+    for query in [stream, Query::Units(UnitsAt { site, token: 1 })] {
+        let [one, other] = [&mut *alone, &mut *with_model].map(|source| ask(source, &query));
+        assert_eq!(format!("{:?}", one.unwrap()), format!("{:?}", other.unwrap()), "{query}");
+    }
 }
 
 #[test]

@@ -95,3 +95,28 @@ fn stopping_or_closing_a_sequence_leaves_the_work_of_another_alone() {
         "what was stopped is run when it is asked for again"
     );
 }
+
+/// Another prompt is a run of its own, with the bits of that prompt alone, beside the first and in its memory.
+#[test]
+fn another_prompt_has_the_numbers_of_its_own_under_its_own_run() {
+    let prompts = [vec![1, 5, 9, 3]];
+    let sequences = Sequences::new(Arc::new(model("gqa")), starts(&prompts, 2, DEFAULT_MEMORY));
+    let mut first = run_to_idle(sequences.open(0).unwrap());
+    for (number, ids) in [(1, vec![2, 8]), (2, (3..20).collect())] {
+        let mut other = run_to_idle(sequences.another(Run(number), ids.clone()).unwrap());
+        let (frames, _) = record(&model("gqa"), &ids);
+        assert_eq!(other.outline().run, Run(number));
+        for (site, frame) in frames.iter().filter(|(site, _)| site.pass < 2) {
+            assert_same(&wait(&mut other, Site { run: Run(number), ..*site }).unwrap(), frame);
+        }
+        let here = Site { run: Run(number), ..Site::once(0, Stage::Logits) };
+        assert!(wait_for(&mut first, here, &Region(vec![0..1, 0..1])).is_err(), "it is no site of the first");
+    }
+    let (frames, _) = record(&model("gqa"), &prompts[0]);
+    for site in [Site::layer(0, 1, Stage::Softmax), Site::once(1, Stage::Logits)] {
+        assert_same(&wait(&mut first, site).unwrap(), &frames[&site]);
+    }
+    assert!(sequences.another(Run(3), vec![1 << 30]).is_err(), "no such token");
+    let more = (4..40).map(|number| sequences.another(Run(number), vec![1]).err());
+    assert!(more.flatten().next().unwrap().to_string().contains("16 other prompts"));
+}

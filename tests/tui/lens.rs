@@ -51,3 +51,19 @@ fn an_answer_is_split_into_heads_and_networks_and_enter_goes_to_the_one_under_th
     let text = third.split_whitespace().skip_while(|word| *word != "3").nth(2).unwrap();
     desk.shows(&format!("logit of , − logit of {text} = "));
 }
+
+#[test]
+fn the_strongest_units_come_first_with_the_tokens_that_they_raise_and_lower() {
+    let mut desk = Desk::at("p0/L1/ffn_hidden[t=4,f=0]", (120, 36));
+    while desk.app.view().name() != "neurons" {
+        desk.keys("v");
+    }
+    desk.shows("unit 319, number 1 of 384 by |hidden|");
+    desk.shows("1.4586 ␣present");
+    desk.shows("-1.1315 ␣ne");
+    assert_eq!(desk.address(), "p0/L1/ffn_hidden[t=4,f=319]");
+    desk.key(KeyCode::Down).shows("unit 332, number 2 of 384 by |hidden|");
+    // The next stage shows the same unit, and Enter takes its number apart.
+    desk.keys("ppp").key(KeyCode::Enter).shows("p0/L1/ffn_gate[t=4,f=332]");
+    desk.shows("ffn_gate[t, f] = Σ_d ffn_norm[t, d] · w1[f, d]");
+}

@@ -63,7 +63,7 @@ pub(crate) fn colours(stage: &Stage) -> String {
 }
 
 /// The views, each with the step that it is looked at on and the keys that lead to it.
-const VIEWS: [(&str, &str, &str); 22] = [
+const VIEWS: [(&str, &str, &str); 31] = [
     ("list", "tokens", ""),
     ("ranked", "logits", ""),
     ("nucleus", "nucleus", ""),
@@ -75,7 +75,16 @@ const VIEWS: [(&str, &str, &str); 22] = [
     ("overview", "ffn_hidden", "3"),
     ("histogram", "scores", "5"),
     ("sampler", "probs", "@sampler"),
+    ("flow", "xq_rope", "@flow"),
+    ("flow-end", "ffn_residual", "@flow"),
+    ("pass", "xq_rope", "@pass"),
+    ("pass-end", "sampled", "@pass"),
+    ("residual", "attn_residual", "@residual"),
+    ("neurons", "ffn_hidden", "@neurons"),
     ("sampler-tried", "logits", "@sampler→→→]]←←←←jjj"),
+    ("tokens", "tokens", "@tokens"),
+    ("strip-surprise", "softmax", "T"),
+    ("strip-attention", "softmax", "TT"),
     ("layers", "softmax", "6"),
     ("bars", "softmax", "7"),
     ("bars-signed", "scores", "7"),
@@ -88,17 +97,13 @@ const VIEWS: [(&str, &str, &str); 22] = [
     ("go-to", "softmax", "/so"),
 ];
 
-/// Types `keys`; `@sampler` goes on to that view.
+/// Types `keys`; `@` and a name go on to that view.
 fn typed<'a>(stage: &'a mut Stage, keys: &str) -> &'a mut Stage {
-    let keys = match keys.strip_prefix("@sampler") {
-        Some(keys) => {
-            while stage.app.view().name() != "sampler" {
-                stage.keys("v");
-            }
-            keys
-        }
-        None => keys,
-    };
+    let Some(keys) = keys.strip_prefix('@') else { return stage.keys(keys) };
+    let (view, keys) = keys.split_at(keys.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(keys.len()));
+    while stage.app.view().name() != view {
+        stage.keys("v");
+    }
     stage.keys(keys)
 }
 
@@ -134,13 +139,17 @@ fn heatmaps_without_colour_at_every_size() {
             ("heads", "masked_scores", "3"),
             ("overview", "xq", "4"),
             ("histogram", "xq", "5"),
+            ("flow", "xq_rope", "@flow"),
+            ("pass", "xq_rope", "@pass"),
+            ("residual", "attn_residual", "@residual"),
+            ("neurons", "ffn_hidden", "@neurons"),
             ("layers", "softmax", "6"),
             ("bars", "softmax", "7"),
             ("cache", "cache_v", "6"),
             ("rope", "xk_rope", "6"),
         ] {
             let mut stage = Stage::sized(step, (width, height), Depth::None);
-            compare(&format!("{view}-no-colour-{width}x{height}"), &text(stage.keys(key)));
+            compare(&format!("{view}-no-colour-{width}x{height}"), &text(typed(&mut stage, key)));
         }
     }
 }

@@ -1,15 +1,18 @@
 //! Several prompts: from sequence to sequence by keys and by addresses.
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
+use llama_trace::config::Precision;
 use llama_trace::error::Error;
-use llama_trace::trace::{Run, Source};
-use llama_trace::tui::events::{action_of, open_run};
+use llama_trace::trace::{Run, Source, TokenLabel};
+use llama_trace::tui::advancing::advance;
+use llama_trace::tui::events::{action_of, open_prompt, open_run};
+use llama_trace::tui::parting;
 use llama_trace::tui::runs::Runs;
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::{Effect, update};
 
 use crate::stage::Stage;
-use crate::synthetic::Synthetic;
+use crate::synthetic::{self, Synthetic};
 
 /// A sequence of four, each with a token less than the one before; the last cannot be begun.
 fn sequence(number: usize) -> Synthetic {
@@ -43,19 +46,35 @@ impl Program {
         Self { stage: Stage::new(sequence(0), size, Depth::None), runs }
     }
 
+    /// One run alone.
+    fn alone(size: (u16, u16)) -> Self {
+        let runs = Runs::new(Box::new(Synthetic::new()));
+        Self { stage: Stage::new(Synthetic::new(), size, Depth::None), runs }
+    }
+
     /// One turn of the event loop for each of the keys.
     fn keys(&mut self, keys: &str) -> &mut Self {
         for key in keys.chars() {
             let code = match key {
                 '\r' => KeyCode::Enter,
                 '\u{1b}' => KeyCode::Esc,
+                '→' => KeyCode::Right,
+                '↑' => KeyCode::Up,
+                '↓' => KeyCode::Down,
                 key => KeyCode::Char(key),
             };
             let event = Event::Key(KeyEvent::new(code, KeyModifiers::NONE));
             let action = action_of(&self.stage.app, event).unwrap();
-            if let Effect::Open(run, address) = update(&mut self.stage.app, action) {
-                open_run(&mut self.stage.app, &mut self.runs, run, &address);
+            let (app, runs) = (&mut self.stage.app, &mut self.runs);
+            match update(app, action) {
+                Effect::Open(run, address) => open_run(app, runs, run, &address),
+                Effect::Branch(fork) => parting::begin(app, runs, fork),
+                Effect::Branches => parting::list(app, runs),
+                Effect::Advance => advance(app, runs.source()),
+                Effect::Prompt(text) => open_prompt(app, runs, &text),
+                _ => {}
             }
+            self.runs.poll().unwrap();
             self.stage.app.sync(self.runs.source());
             let beside = self.runs.beside(&self.stage.app);
             self.stage.app.sync_compared(beside);
@@ -225,4 +244,123 @@ fn an_alone_sequence_is_not_numbered() {
     assert!(!stage.screen().contains("sequence"), "{}", stage.screen());
     stage.keys(")");
     assert!(stage.message().starts_with("there is one sequence only"));
+}
+
+#[test]
+fn a_token_that_is_picked_begins_a_branch_that_is_listed_and_stands_beside_the_run() {
+    for size in [(80, 24), (100, 30), (120, 40), (200, 60)] {
+        let mut program = Program::alone(size);
+        program.keys("tt/p1/probs\r");
+        assert_eq!(program.stage.app.outline().passes.len(), 3);
+        program.keys("jjj");
+        let token = program.stage.app.index()[0] as u32;
+        program.keys("b");
+        let said = program.stage.message().to_owned();
+        assert!(said.starts_with("r1 parts from r0 after pass 1"), "{said}");
+        let outline = program.stage.app.outline().clone();
+        assert_eq!((outline.run, outline.passes.len()), (Run(1), 3), "its first pass has run");
+        assert_eq!(outline.passes[1].sampled.as_ref().map(|token| token.id), Some(token));
+        assert_eq!(outline.passes[2].tokens[0].id, token);
+        assert_eq!(program.stage.app.place().path(), "r1:p2/probs", "the same step of that pass");
+        program.stage.shows("r1 · ");
+        program.stage.shows("║");
+        // Further in the branch.
+        program.keys("t");
+        assert_eq!(program.stage.app.outline().passes.len(), 4);
+        // Both, where they part.
+        program.keys("B");
+        program.stage.shows("parts from r0 after p1");
+        program.stage.shows("the run itself");
+        program.stage.shows("║ is where they part");
+        crate::pictures::compare(&format!("branches-{}x{}", size.0, size.1), &program.stage.screen());
+        program.keys("k\r");
+        assert_eq!(program.here().split('[').next(), Some("p1/probs"), "where they part");
+        assert_eq!(program.stage.app.outline().run, Run(0));
+        program.keys("Bjc");
+        assert_eq!(program.stage.app.outline().run, Run(1));
+        program.stage.shows("r0 · here − there = ");
+        program.keys("/r0:p2\r");
+        assert_eq!(program.here().split('[').next(), Some("p2/probs"));
+        program.keys("/r7:\r");
+        assert_eq!(program.stage.message(), "there is no run r7: there are r0, r1");
+    }
+}
+
+#[test]
+fn the_sampler_view_goes_on_with_what_it_would_draw_and_enter_with_the_token_under_the_cursor() {
+    let mut program = Program::alone((120, 40));
+    program.keys("/probs\r");
+    while program.stage.app.view().name() != "sampler" {
+        program.keys("v");
+    }
+    // Another seed, as many as it takes to draw another token.
+    program.keys("]]]");
+    let run = program.stage.app.outline().passes[0].sampled.clone().unwrap();
+    let drawn = |program: &Program| {
+        let setting = program.stage.app.trying().setting;
+        let at = program.stage.app.draw_at(setting);
+        program.stage.app.answers().draw(&at).unwrap().unwrap().drawn
+    };
+    program.keys("→");
+    for _ in 0..50 {
+        if drawn(&program) == run.id {
+            program.keys("→");
+        }
+    }
+    let (tried, setting) = (drawn(&program), program.stage.app.trying().setting);
+    assert!(tried != run.id && setting.is_some());
+    program.keys("b");
+    let fork = program.stage.app.outline().fork.unwrap();
+    assert_eq!((fork.of, fork.pass, fork.token, fork.setting), (Run(0), 0, tried, setting));
+    assert_eq!(program.stage.app.trying().setting, None, "it is the branch's own now");
+    program.keys("/r0:p0/probs\r↓↓\r");
+    let fork = program.stage.app.outline().fork.unwrap();
+    assert_eq!((program.stage.app.outline().run, fork.setting), (Run(2), None));
+    assert_eq!(fork.token as usize, program.stage.app.outline().passes[1].tokens[0].id as usize);
+    // Elsewhere there is no token to go on with.
+    program.keys("/r0:p0/L1/xq\rb");
+    assert!(
+        program.stage.message().starts_with("b goes on with another token"),
+        "{}",
+        program.stage.message()
+    );
+    program.keys("/logits\rvkb");
+    assert!(
+        program.stage.message().contains("a branch begins after the last, 11"),
+        "{}",
+        program.stage.message()
+    );
+}
+
+#[test]
+fn the_go_to_line_runs_another_prompt_and_the_run_before_stays() {
+    let prompter = |run, text: &str| match text {
+        "nothing" => Err(Error::prompt("the prompt is empty")),
+        text => {
+            let tokens = text.split(' ').zip(40..).map(|(word, id)| TokenLabel { id, text: word.to_owned() });
+            let mut source = Synthetic::with(synthetic::config(), Precision::F32, tokens.collect());
+            source.outline.run = run;
+            source.outline.passes[0].sampled = None;
+            Ok(Box::new(source) as Box<dyn Source>)
+        }
+    };
+    let mut program = Program::alone((120, 40));
+    program.keys("/prompt Hello\r");
+    assert!(program.stage.message().starts_with("no other prompt can be run here"));
+    program.runs = Runs::new(Box::new(Synthetic::new())).with_prompts(Box::new(prompter));
+    program.keys("/L1/xq[h=1]\r/prompt\r");
+    assert!(program.stage.message().starts_with("type the text after it"), "{}", program.stage.message());
+    program.keys("\u{1b}/prompt nothing\r");
+    assert_eq!(program.stage.message(), "the prompt is empty");
+    assert_eq!(program.stage.app.place().path(), "p0/L1/xq");
+    program.keys("/prompt A fox / and a crow\r");
+    assert!(program.stage.message().starts_with("r1 runs this prompt"), "{}", program.stage.message());
+    assert_eq!(program.stage.app.place().path(), "r1:p0/L1/xq");
+    program.keys("k");
+    assert_eq!(program.here(), "r1:p0/L1/xq[t=4,h=1,c=0]");
+    assert_eq!(program.stage.app.outline().passes[0].tokens.len(), 6);
+    program.keys("B");
+    program.stage.shows("another prompt");
+    program.keys("\u{1b}/r0:\r");
+    assert_eq!(program.stage.app.place().path(), "p0/L1/xq");
 }

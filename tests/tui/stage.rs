@@ -5,9 +5,12 @@ use std::path::Path;
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use llama_trace::trace::{Source, Step};
 use llama_trace::tui::OpenAt;
+use llama_trace::tui::advancing::advance;
 use llama_trace::tui::app::App;
-use llama_trace::tui::events::{action_of, advance, go_on, save};
+use llama_trace::tui::events::{action_of, go_on, save};
 use llama_trace::tui::open::open;
+use llama_trace::tui::parting;
+use llama_trace::tui::runs::Runs;
 use llama_trace::tui::theme::{Depth, Theme};
 use llama_trace::tui::update::{Effect, update};
 use ratatui::Terminal;
@@ -59,6 +62,9 @@ impl Stage {
         match effect {
             Effect::Advance => advance(&mut self.app, &mut self.source),
             Effect::Stop => self.source.stop(),
+            Effect::Branches => {
+                parting::list(&mut self.app, &mut Runs::new(Box::new(self.source.clone())));
+            }
             _ => {}
         }
         self.sync();

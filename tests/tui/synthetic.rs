@@ -6,12 +6,14 @@ use std::task::Poll;
 
 use llama_trace::config::{CacheDtype, ModelConfig, Pairing, Precision, RopeScaling};
 use llama_trace::error::{Error, Result};
+use llama_trace::explain::{Drawing, Line, Operands, Place, Rules, added, strongest};
 use llama_trace::generate::{Sampler, Sampling};
+use llama_trace::trace::foretold::{Foretold, Joined, Made};
 use llama_trace::trace::frame::FrameData;
 use llama_trace::trace::pattern::Measuring;
 use llama_trace::trace::{
-    Answer, Block, Cached, Frame, Order, Outline, PassOutline, Query, Region, Run, Site, Source, Spread,
-    Stage, Status, TokenLabel,
+    Answer, Block, Cached, Fork, Frame, Order, Outline, PassOutline, Query, Region, Run, Site, Source,
+    Spread, Stage, Status, TokenLabel,
 };
 use llama_trace::trace::{ModelCard, PassDims};
 use ndarray::{ArrayD, Dimension, IxDyn};
@@ -65,6 +67,7 @@ fn text(id: u32) -> String {
 }
 
 /// The source.
+#[derive(Clone)]
 pub(crate) struct Synthetic {
     pub(crate) outline: Outline,
     /// Sites that stay on their way until the next poll.
@@ -117,6 +120,7 @@ impl Synthetic {
         let dims = PassDims { pass: 0, start: 0, tokens: tokens.len() };
         let outline = Outline {
             run: Run::ITSELF,
+            fork: None,
             sequence: 0,
             sequences: 1,
             recorded: false,
@@ -229,6 +233,30 @@ impl Synthetic {
     }
 }
 
+impl Synthetic {
+    /// The rules of the run, as far as they take no weights.
+    fn rules(&self) -> Rules {
+        let drawing = Drawing { temperature: 0.0, top_k: 0, top_p: 1.0 };
+        let mut rules = Rules::new(self.outline.card.clone(), CacheDtype::F32, drawing);
+        self.outline.passes.iter().for_each(|pass| rules.push(pass.dims, None));
+        rules
+    }
+}
+
+impl Operands for Synthetic {
+    fn numbers(&mut self, line: Line) -> Result<Vec<f32>> {
+        let Place::Stage(site) = line.place else { return Err(Error::usage("it has no weights")) };
+        let frame = self.values(site, self.outline.passes[site.pass].dims);
+        let FrameData::F32(array) = &frame.data else { panic!("{site} is asked for as numbers") };
+        let values: Vec<f32> = array.iter().copied().collect();
+        Ok(line.cells().map(|cell| values[cell.at]).collect())
+    }
+
+    fn whole(&mut self, _: Line, _: &[i8], _: &[f32], _: usize) -> Result<(Vec<f32>, f32)> {
+        Err(Error::usage("it has no weights"))
+    }
+}
+
 /// The part of `frame` that is in `region`.
 fn cut(frame: &Frame, region: Region) -> Block {
     let FrameData::F32(whole) = &frame.data else { panic!("only float32 stages are that large") };
@@ -247,14 +275,20 @@ impl Source for Synthetic {
     }
 
     fn ask(&mut self, query: &Query) -> Poll<Result<Answer>> {
-        let site = match query {
-            Query::Block(site, _) => *site,
-            Query::Spread(part) | Query::Order(part) => part.site,
-            Query::Draw(at) => at.site,
-            Query::Patterns(site) => *site,
-            Query::Rows(_) | Query::Explanation(_) | Query::Lens(_) | Query::Attribution(_) => {
-                return Poll::Ready(Err(Error::usage("it has no weights")));
-            }
+        let without_weights = matches!(
+            query,
+            Query::Block(..)
+                | Query::Spread(_)
+                | Query::Order(_)
+                | Query::Draw(_)
+                | Query::Stream(_)
+                | Query::Units(_)
+                | Query::Foretold(_)
+                | Query::Made(_)
+                | Query::Patterns(_)
+        );
+        let Some(site) = query.site().filter(|_| without_weights) else {
+            return Poll::Ready(Err(Error::usage("it has no weights")));
         };
         self.asked += usize::from(matches!(query, Query::Block(..)));
         let Some(pass) = self.outline.passes.get(site.pass) else {
@@ -281,6 +315,40 @@ impl Source for Synthetic {
             let draw = Sampler::new(SAMPLING).unwrap().look(&row, at.site.pass as u64, at.setting);
             return Poll::Ready(draw.map(|draw| Answer::Draw(Arc::new(draw))));
         }
+        if let Query::Foretold(at) = query {
+            let logits = |pass: usize, row: usize| -> Vec<f32> {
+                let dims = self.outline.passes[pass].dims;
+                let frame = self.values(Site { pass, ..site }, dims);
+                let FrameData::F32(logits) = &frame.data else { unreachable!("logits are float32") };
+                logits.index_axis(ndarray::Axis(0), row).iter().copied().collect()
+            };
+            let told = at.tokens.clone().map(|token| {
+                let before = match token.checked_sub(1) {
+                    Some(row) => logits(site.pass, row),
+                    None => {
+                        logits(site.pass.checked_sub(1)?, self.outline.passes[site.pass - 1].dims.tokens - 1)
+                    }
+                };
+                Foretold::of(&before, pass.tokens[token].id)
+            });
+            return Poll::Ready(Ok(Answer::Foretold(told.collect())));
+        }
+        if let Query::Made(_) = query {
+            let made = |token: &TokenLabel| {
+                let parts: Vec<String> = token.text.chars().map(String::from).collect();
+                let merges = parts.windows(2).enumerate().map(|(i, two)| Joined {
+                    left: parts[..=i].concat(),
+                    right: two[1].clone(),
+                    by: format!("rank {}", 40 + i),
+                });
+                Made {
+                    bytes: token.text.clone().into_bytes(),
+                    merges: merges.collect(),
+                    parts: parts.clone(),
+                }
+            };
+            return Poll::Ready(Ok(Answer::Made(pass.tokens.iter().map(made).collect())));
+        }
         let frame = Arc::new(self.values(site, pass.dims));
         let shape = frame.shape().to_vec();
         Poll::Ready(Ok(match query {
@@ -294,11 +362,9 @@ impl Source for Synthetic {
             Query::Patterns(_) => {
                 Answer::Patterns(Measuring::of_frame(&frame, &self.outline.card.sizes(), pass.dims))
             }
-            Query::Rows(_)
-            | Query::Explanation(_)
-            | Query::Lens(_)
-            | Query::Attribution(_)
-            | Query::Draw(_) => unreachable!("answered above"),
+            Query::Stream(at) => Answer::Stream(added(&self.rules(), at, self)?),
+            Query::Units(at) => Answer::Units(strongest(&self.rules(), at, self)?),
+            _ => unreachable!("answered above"),
         }))
     }
 
@@ -308,6 +374,15 @@ impl Source for Synthetic {
         self.stopped = true;
         self.working = false;
         self.due = false;
+    }
+
+    fn branch(&mut self, run: Run, fork: Fork) -> Result<Box<dyn Source>> {
+        let mut branch = self.clone();
+        branch.outline.passes.truncate(fork.pass + 1);
+        let Some(last) = branch.outline.passes.last_mut() else { return Err(Error::usage("no such pass")) };
+        last.sampled = Some(TokenLabel { id: fork.token, text: text(fork.token) });
+        (branch.outline.run, branch.outline.fork) = (run, Some(fork));
+        Ok(Box::new(branch))
     }
 
     fn advance(&mut self) -> Result<()> {

@@ -165,7 +165,7 @@ fn the_largest_come_first_and_are_walked_by_rank() {
     assert_eq!(stage.app.index(), [second as usize]);
     stage.keys("$");
     assert_eq!(stage.app.index(), [stage.app.ranked(63).unwrap() as usize]);
-    stage.keys("vv");
+    stage.keys("1");
     stage.shows("vocab text");
 }
 

@@ -61,9 +61,17 @@ fn every_step_has_a_view_and_every_view_a_step_a_name_of_its_own_and_three_lines
     }
 }
 
+/// Whether a view is a diagram, whose cells are boxes or nothing; it has tests of its own.
+fn is_diagram(stage: &Stage) -> bool {
+    ["flow", "pass"].contains(&stage.app.view().name())
+}
+
 #[test]
 fn a_click_on_a_cell_selects_what_the_cell_shows() {
     everywhere(|stage, what| {
+        if is_diagram(stage) {
+            return;
+        }
         let layout = stage.app.layout().unwrap();
         let mut cells = Vec::new();
         layout.each_cell(&stage.app, |row, column, x, y| {
@@ -90,6 +98,10 @@ fn moving_goes_to_the_next_cell_and_stops_at_the_last() {
         for (key, down, right) in
             [('j', 1_isize, 0_isize), ('k', -1, 0), ('l', 0, 1), ('h', 0, -1), ('$', 0, 999), ('0', 0, -999)]
         {
+            // Units of another token are in another order.
+            if is_diagram(stage) || stage.app.view().name() == "neurons" && right != 0 {
+                continue;
+            }
             let layout = stage.app.layout().unwrap();
             // In a list these two go to its ends.
             let (down, right) =

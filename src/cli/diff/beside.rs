@@ -10,7 +10,7 @@ use super::super::{DiffArgs, ModelArgs};
 use crate::diff::Report;
 use crate::error::Result;
 use crate::replay::DEFAULT_MEMORY;
-use crate::trace::{Answer, Block, Frame, Outline, Query, Run, Source, Status};
+use crate::trace::{Answer, Block, Fork, Frame, Outline, Query, Run, Source, Status};
 use crate::tui::{self, Runs, Verdict};
 
 /// The number of the run that is judged.
@@ -43,29 +43,13 @@ impl Beside {
     }
 }
 
-/// The same question of another run.
-fn of_run(query: &Query, run: Run) -> Query {
-    let mut query = query.clone();
-    match &mut query {
-        Query::Block(site, _) => site.run = run,
-        Query::Spread(part) | Query::Order(part) => part.site.run = run,
-        Query::Patterns(site) => site.run = run,
-        Query::Rows(rows) => rows.run = run,
-        Query::Explanation(at) => at.site.run = run,
-        Query::Lens(at) => at.site.run = run,
-        Query::Attribution(at) => at.site.run = run,
-        Query::Draw(at) => at.site.run = run,
-    }
-    query
-}
-
 impl Source for Beside {
     fn outline(&self) -> &Outline {
         &self.outline
     }
 
     fn ask(&mut self, query: &Query) -> Poll<Result<Answer>> {
-        self.source.ask(&of_run(query, Run::ITSELF)).map_ok(|answer| match answer {
+        self.source.ask(&query.of_run(Run::ITSELF)).map_ok(|answer| match answer {
             Answer::Block(Block { frame, region, shape }) => {
                 let mut frame: Frame = Arc::unwrap_or_clone(frame);
                 frame.site.run = B;
@@ -76,7 +60,7 @@ impl Source for Beside {
     }
 
     fn cancel(&mut self, query: &Query) {
-        self.source.cancel(&of_run(query, Run::ITSELF));
+        self.source.cancel(&query.of_run(Run::ITSELF));
     }
 
     fn stop(&mut self) {
@@ -85,6 +69,11 @@ impl Source for Beside {
 
     fn advance(&mut self) -> Result<()> {
         self.source.advance()
+    }
+
+    fn branch(&mut self, run: Run, fork: Fork) -> Result<Box<dyn Source>> {
+        // It was recorded, and says so.
+        self.source.branch(run, fork)
     }
 
     fn poll(&mut self) -> Result<bool> {

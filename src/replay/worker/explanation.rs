@@ -1,12 +1,16 @@
-//! Where a number comes from, and what added to a logit: operands, read from the run and from the model's weights.
+//! Where a number comes from, and what added to a logit or to the residual stream: operands, read from the run and from the model's weights.
+
+use std::sync::Arc;
 
 use super::{Worker, operands};
 use crate::backend::Backend;
 use crate::error::Result;
-use crate::explain::{Drawing, Line, Operands, Place, Rules, attribute, explain};
+use crate::explain::{Drawing, Line, Operands, Place, Rules, added, attribute, explain, strongest, writings};
 use crate::generate::Sampling;
 use crate::trace::explanation::{Explanation, ExplanationAt};
 use crate::trace::lens::{Attribution, AttributionAt};
+use crate::trace::stream::{Addition, StreamAt};
+use crate::trace::units::{UnitsAt, WritesAt, Writing};
 
 impl<B: Backend> Worker<'_, B> {
     /// Takes a number apart.
@@ -19,6 +23,24 @@ impl<B: Backend> Worker<'_, B> {
     pub(super) fn attribution(&mut self, at: &AttributionAt) -> Result<Attribution> {
         self.dims(at.site)?;
         attribute(&self.rules(), at, self)
+    }
+
+    /// What the sublayers of a layer added to the residual stream.
+    pub(super) fn stream(&mut self, at: &StreamAt) -> Result<Vec<[Addition; 2]>> {
+        self.dims(at.site)?;
+        added(&self.rules(), at, self)
+    }
+
+    /// The units of a layer, the strongest first.
+    pub(super) fn units(&mut self, at: &UnitsAt) -> Result<Arc<[u32]>> {
+        self.dims(at.site)?;
+        strongest(&self.rules(), at, self)
+    }
+
+    /// What some of them add to the logits.
+    pub(super) fn writes(&mut self, at: &WritesAt) -> Result<Vec<Writing>> {
+        self.dims(at.site)?;
+        writings(&self.rules(), at, self)
     }
 
     /// The rules of what has run so far.

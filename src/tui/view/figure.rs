@@ -9,6 +9,7 @@ use ratatui::widgets::Widget;
 use ratatui::widgets::canvas::{self, Canvas, Circle, Points};
 
 use crate::trace::explanation::Figure;
+use crate::trace::stream::Addition;
 
 use super::super::text;
 use super::super::theme::Theme;
@@ -66,7 +67,7 @@ fn rotation(before: [f64; 2], after: [f64; 2], angle: f64, columns: u16, theme: 
     let axes = format!(
         "across: the first of the pair; upwards: the second; turned by {degrees:.1}°, {angle:.4} radians"
     );
-    Drawn { picture: drawn(canvas, columns), words: vec![marks, Line::styled(axes, theme.dim())] }
+    Drawn { picture: drawn(canvas, (columns, HEIGHT)), words: vec![marks, Line::styled(axes, theme.dim())] }
 }
 
 fn silu(x: f64, y: f64, columns: u16, theme: Theme) -> Drawn {
@@ -95,12 +96,50 @@ fn silu(x: f64, y: f64, columns: u16, theme: Theme) -> Drawn {
         format!("gate {} → {}", text::real(x), text::real(y)).into(),
     ]);
     let axes = format!("both axes from −{reach:.1} to {reach:.1}; across: the gate");
-    Drawn { picture: drawn(canvas, columns), words: vec![mark, Line::styled(axes, theme.dim())] }
+    Drawn { picture: drawn(canvas, (columns, HEIGHT)), words: vec![mark, Line::styled(axes, theme.dim())] }
+}
+
+/// What a sublayer added as a triangle in the plane of the two: the stream to the right, what is added at its tip.
+pub fn addition(added: &Addition, (columns, height): (u16, u16), theme: Theme) -> Vec<Line<'static>> {
+    let Some(angle) = added.angle() else { return Vec::new() };
+    let (sine, cosine) = angle.to_radians().sin_cos();
+    let (x, to) = (added.before, [added.before + added.added * cosine, added.added * sine]);
+    // A column is half as wide as a line is high.
+    let (low, high) = (to[0].min(0.0), to[0].max(x));
+    let unit = ((high - low) / f64::from(columns) * 2.0).max(to[1] / f64::from(height)) * 1.2;
+    let (middle, wide, tall) =
+        ((low + high) / 2.0, unit * f64::from(columns) / 4.0, unit * f64::from(height));
+    let ink = |style: Style| style.fg.unwrap_or_default();
+    let line = |from: [f64; 2], to: [f64; 2], style: Style| canvas::Line {
+        x1: from[0],
+        y1: from[1],
+        x2: to[0],
+        y2: to[1],
+        color: ink(style),
+    };
+    let canvas = Canvas::default()
+        .marker(Marker::Braille)
+        .x_bounds([middle - wide, middle + wide])
+        .y_bounds([-0.1 * tall, 0.9 * tall])
+        .paint(|draw| {
+            draw.draw(&line([0.0, 0.0], [x, 0.0], theme.strong()));
+            draw.draw(&line([0.0, 0.0], to, theme.dim()));
+            draw.layer();
+            draw.draw(&line([x, 0.0], to, theme.bar()));
+            draw.layer();
+            draw.print(x / 2.0, 0.0, Line::styled("x", theme.strong()));
+            draw.print((x + to[0]) / 2.0, to[1] / 2.0, Line::styled("a", theme.key()));
+            draw.print(to[0], to[1], Line::styled("●", theme.key()));
+        });
+    drawn(canvas, (columns, height))
 }
 
 /// A canvas as lines of text.
-fn drawn(canvas: Canvas<'_, impl Fn(&mut canvas::Context<'_>)>, columns: u16) -> Vec<Line<'static>> {
-    let area = Rect::new(0, 0, columns, HEIGHT);
+fn drawn(
+    canvas: Canvas<'_, impl Fn(&mut canvas::Context<'_>)>,
+    (columns, height): (u16, u16),
+) -> Vec<Line<'static>> {
+    let area = Rect::new(0, 0, columns, height);
     let mut buf = Buffer::empty(area);
     canvas.render(area, &mut buf);
     let line = |y: u16| {
@@ -110,5 +149,5 @@ fn drawn(canvas: Canvas<'_, impl Fn(&mut canvas::Context<'_>)>, columns: u16) ->
         });
         Line::from(spans.collect::<Vec<_>>())
     };
-    (0..HEIGHT).map(line).collect()
+    (0..height).map(line).collect()
 }

@@ -70,6 +70,12 @@ impl Widget for Footer<'_> {
                 ("Esc".to_owned(), "close"),
             ],
             Mode::Mark | Mode::Return => vec![("a letter".to_owned(), ""), ("Esc".to_owned(), "cancel")],
+            Mode::Branches(_) => vec![
+                ("↑ ↓".to_owned(), "choose"),
+                ("Enter".to_owned(), "go there"),
+                ("c".to_owned(), "side by side"),
+                ("Esc".to_owned(), "close"),
+            ],
             Mode::Goto(_) => vec![
                 ("↑ ↓".to_owned(), "choose"),
                 ("Tab".to_owned(), "complete"),

@@ -180,6 +180,11 @@ pub(super) fn mark(app: &App, span: Span, value: Option<f64>) -> (&'static str, 
     }
 }
 
+/// A whole character for a value.
+pub(super) fn block(app: &App, span: Span, value: Option<f64>) -> (&'static str, Style) {
+    if coloured(app) { halves(app, span, value, value) } else { shade(app, span, value) }
+}
+
 /// A character for a value: one for each quarter of its size, others below 0.
 fn shade(app: &App, span: Span, value: Option<f64>) -> (&'static str, Style) {
     const BELOW: [&str; 5] = ["-", "-", "=", "≡", "≣"];

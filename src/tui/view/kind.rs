@@ -5,10 +5,11 @@ use std::fmt;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use crate::trace::{Address, Part, Query, Region, Step};
+use crate::trace::{Address, Part, Query, Region, Status, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;
+use super::super::place::Place;
 use super::super::tensor::region_in_stage;
 use super::foot;
 use super::layout::Layout;
@@ -50,6 +51,9 @@ pub trait View: fmt::Debug + Sync {
         }
     }
 
+    /// Puts the cursor where this view has it from what is known now.
+    fn settle(&self, _: &mut App) {}
+
     /// What it must know to draw these cells, the values themselves first.
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
         let site = app.place().site();
@@ -85,6 +89,16 @@ pub trait View: fmt::Debug + Sync {
         false
     }
 
+    /// Where Enter goes from the cell under the cursor, and in which view that is looked at; none where it does neither.
+    fn opened(&self, _: &App) -> Option<(Place, &'static str)> {
+        None
+    }
+
+    /// Whether it tells of other stages too, and is drawn where the step's own values are not there.
+    fn stands_alone(&self) -> bool {
+        false
+    }
+
     /// Which cells are on the screen, in words.
     fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece>;
 
@@ -98,6 +112,13 @@ pub trait View: fmt::Debug + Sync {
 
     /// Draws the cells and their labels.
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer);
+}
+
+/// What is being computed for a view that is drawn meanwhile.
+pub(in crate::tui) fn under_way(app: &App) -> Option<Piece> {
+    let Status::Working(what) = &app.status else { return None };
+    let forms = [format!(" · {what}; Esc stops it"), format!(" · {what}"), " …".to_owned()];
+    app.waits().then(|| Piece::forms(forms, app.theme.key()))
 }
 
 /// The indices, in the axes of the stage, of the values in the cells that are on the screen.

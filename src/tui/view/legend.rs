@@ -20,8 +20,10 @@ pub fn draw(app: &App, foot: Rect, buf: &mut Buffer) {
         put(buf, foot, 0, 0, "ids are row numbers of the embedding table", app.theme.dim());
         return;
     }
-    let Some(tensor) = app.tensor() else { return };
-    let stats = app.answers.spread(Part::whole(tensor.site())).map(|spread| spread.stats);
+    if app.tensor().is_none() {
+        return;
+    }
+    let stats = app.answers.spread(Part::whole(app.place().site())).map(|spread| spread.stats);
     app.view().legend(app, foot, buf);
     statistics(app, stats, foot, buf);
 }

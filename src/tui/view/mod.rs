@@ -16,9 +16,13 @@
 pub mod alike;
 pub mod attribution;
 pub mod bars;
+pub mod branches;
 pub mod cache;
 pub mod derivation;
+mod diagram;
+mod edges;
 pub mod figure;
+pub mod flow;
 pub mod foot;
 pub mod footer;
 pub mod goto;
@@ -37,14 +41,18 @@ pub mod legend;
 pub mod lens;
 pub mod list;
 pub mod markdown;
+pub mod neurons;
 pub mod notes;
 pub mod numbers;
 pub mod outline;
 pub mod overview;
 pub mod paint;
+pub mod pieces;
+pub mod residual;
 pub mod rope;
 pub mod sampler;
 pub mod tensor;
+mod thumbnail;
 pub mod title;
 pub mod tokens;
 pub mod too_small;
@@ -241,6 +249,9 @@ impl Widget for &App {
             Mode::Walk | Mode::Mark | Mode::Return => {}
             Mode::Help(line, wanted) => {
                 help::Help { theme: self.theme, line: *line, wanted }.render(area, buf);
+            }
+            Mode::Branches(list) => {
+                branches::BranchesPopup { theme: self.theme, list }.render(area, buf);
             }
             Mode::Goto(line) => goto::GotoPopup { app: self, line }.render(area, buf),
         }

@@ -57,6 +57,10 @@ impl Widget for TensorPanel<'_> {
         foot.y = foot.y.min(body.y.saturating_add(used).saturating_add(1));
         heading(app, head, &layout, buf);
         match app.shown() {
+            _ if app.view().stands_alone() => {
+                app.view().render(app, &layout, buf);
+                app.view().foot(app, foot, buf);
+            }
             Shown::Failed(reason) => {
                 put(buf, body, 0, 1, "There are no values to show:", app.theme.error());
                 for (y, line) in text::wrap(&reason, body.width.into()).iter().enumerate() {

@@ -5,9 +5,9 @@ use ratatui::layout::Rect;
 use ratatui::widgets::Widget;
 
 use crate::error::printable;
-use crate::trace::Status;
 use crate::trace::frame::Number;
 use crate::trace::manifest::Drawing;
+use crate::trace::{Run, Status};
 
 use super::super::app::{App, Focus};
 use super::super::fit::{Piece, fit};
@@ -47,7 +47,15 @@ impl Widget for Title<'_> {
                 Piece::forms(forms, strong).rank(1)
             }
         };
+        let run = match place.run {
+            Run::ITSELF => Piece::whole("", strong),
+            run if app.outline().fork.is_some() => {
+                Piece::forms([format!("branch {run} · "), format!("{run} · ")], app.theme.key()).rank(1)
+            }
+            run => Piece::whole(format!("{run} · "), strong),
+        };
         let here = [
+            run,
             sequence,
             Piece::whole(format!("pass {}", place.pass), strong),
             Piece::whole(format!(" ({kind})"), strong).rank(3),

@@ -5,7 +5,9 @@ use ratatui::layout::Rect;
 use ratatui::widgets::Widget;
 
 use super::super::app::App;
+use super::super::carries::Carries;
 use super::super::text;
+use super::super::theme::{Depth, Span};
 use super::paint::put;
 
 /// The strip.
@@ -16,6 +18,16 @@ pub struct Tokens<'a>(pub &'a App);
 const LONGEST: usize = 16;
 /// The columns of the words around the token drawn last.
 const NEXT: usize = " → ".len() + " is next".len();
+
+/// Behind a token, how large what it carries is.
+const MARKS: [&str; 4] = ["░", "▒", "▓", "█"];
+/// The columns from which on the legend of the marks has room.
+const WITH_LEGEND: u16 = 80;
+
+/// How many of the steps a value reaches.
+fn level(carries: Carries, value: f64) -> usize {
+    carries.steps().iter().filter(|&&from| value >= from).count()
+}
 
 fn label(app: &App, position: usize) -> Option<String> {
     let token = app.position(position)?;
@@ -55,6 +67,27 @@ fn count(app: &App) -> usize {
     app.outline().passes.last().map_or(0, |pass| pass.dims.keys())
 }
 
+/// The columns that remain of `width` beside the legend of what the strip carries.
+fn room(app: &App, width: u16) -> u16 {
+    match legend(app) {
+        Some(legend) if width >= WITH_LEGEND => width - text::width(&legend) as u16 - 1,
+        _ => width,
+    }
+}
+
+/// What the marks of the strip stand for.
+fn legend(app: &App) -> Option<String> {
+    let carries = app.carries();
+    let marks = MARKS.iter().zip(carries.steps()).map(|(mark, from)| format!("{mark}≥{from}"));
+    (carries != Carries::Nothing)
+        .then(|| format!("{} {}", carries.name(), marks.collect::<Vec<_>>().join(" ")))
+}
+
+/// The positions on a strip of this width.
+pub fn seen(app: &App, width: u16) -> impl Iterator<Item = usize> {
+    placed(app, room(app, width)).into_iter().map(|(position, ..)| position)
+}
+
 /// Visible positions with the columns where they begin and end.
 fn placed(app: &App, width: u16) -> Vec<(usize, u16, u16)> {
     let mut x = 1;
@@ -73,7 +106,7 @@ fn placed(app: &App, width: u16) -> Vec<(usize, u16, u16)> {
 /// The position at column `x` of the screen.
 pub fn at(app: &App, area: Rect, x: u16) -> Option<usize> {
     let x = x.checked_sub(area.x)?;
-    placed(app, area.width)
+    placed(app, room(app, area.width))
         .into_iter()
         .find(|&(_, from, to)| (from..to).contains(&x))
         .map(|(position, ..)| position)
@@ -85,6 +118,11 @@ impl Widget for Tokens<'_> {
         let theme = app.theme;
         let current = app.current_position();
         let dims = app.dims();
+        let whole = area;
+        let area = Rect { width: room(app, area.width), ..area };
+        if let Some(legend) = legend(app).filter(|_| area.width < whole.width) {
+            put(buf, whole, area.width + 1, 0, &legend, theme.dim());
+        }
         let placed = placed(app, area.width);
         if placed.first().is_some_and(|&(position, ..)| position > 0) {
             put(buf, area, 0, 0, "…", theme.dim());
@@ -99,12 +137,28 @@ impl Widget for Tokens<'_> {
                 _ if inside => theme.token(),
                 _ => theme.dim(),
             };
+            let level = app.carried(position).map(|value| level(app.carries(), value));
+            // A colour, and a mark behind the token that says the same.
+            let style = match level.filter(|_| theme.depth() > Depth::Ansi && position != current) {
+                Some(level) => theme.cell(level as f64, Span { positive: true, high: 4.0, clipped: 0 }).style,
+                None => style,
+            };
             put(buf, strip, x, 0, &label(app, position).unwrap_or_default(), style);
-            put(buf, strip, end, 0, "│", theme.dim());
+            // Where a branch parts stands a mark of its own.
+            let parts = app.outline().fork.and_then(|fork| app.outline().passes.get(fork.pass));
+            let mark = level.and_then(|level| MARKS.get(level.checked_sub(1)?));
+            match (mark, parts.is_some_and(|pass| pass.dims.keys() == position + 1)) {
+                (Some(mark), _) => put(buf, strip, end, 0, mark, theme.bar()),
+                (None, true) => put(buf, strip, end, 0, "║", theme.key()),
+                (None, false) => put(buf, strip, end, 0, "│", theme.dim()),
+            };
         }
         let last = placed.last().copied();
         if let Some((_, _, end)) = last.filter(|(position, ..)| position + 1 == count(app)) {
-            let x = end + put(buf, area, end, 0, " → ", theme.dim());
+            // The mark behind the last token stays where the arrow begins.
+            let marked = app.carried(count(app) - 1).is_some_and(|value| level(app.carries(), value) > 0);
+            let (from, arrow) = if marked { (end + 1, "→ ") } else { (end, " → ") };
+            let x = from + put(buf, area, from, 0, arrow, theme.dim());
             match drawn(app) {
                 Some(next) => {
                     let x = x + put(buf, area, x, 0, &next, theme.token());

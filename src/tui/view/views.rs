@@ -5,6 +5,7 @@ use crate::trace::Step;
 use super::attribution::Parts;
 use super::bars::Bars;
 use super::cache::Cache;
+use super::flow::{Flow, Pass};
 use super::heads::Heads;
 use super::heatmap::Heatmap;
 use super::histogram::Histogram;
@@ -12,15 +13,18 @@ use super::kind::View;
 use super::layers::Layers;
 use super::lens::Lens;
 use super::list::{Largest, List};
+use super::neurons::Neurons;
 use super::numbers::Numbers;
 use super::overview::Overview;
+use super::pieces::Pieces;
+use super::residual::Residual;
 use super::rope::Rope;
 use super::sampler::Sampler;
 
 /// All views, in the order in which `v` goes through those that fit.
 pub static VIEWS: &[&dyn View] = &[
     &Heatmap, &Numbers, &List, &Largest, &Lens, &Parts, &Heads, &Overview, &Histogram, &Sampler, &Layers,
-    &Bars, &Cache, &Rope,
+    &Bars, &Cache, &Rope, &Residual, &Neurons, &Flow, &Pass, &Pieces,
 ];
 
 /// The views that can show `step`.
@@ -30,6 +34,9 @@ pub fn fitting(step: Step) -> impl Iterator<Item = &'static dyn View> {
 
 /// The one of `step` with this name; the first that fits where that cannot show it.
 pub fn chosen(step: Step, name: &str) -> &'static dyn View {
-    let wish = fitting(step).find(|view| view.name() == name);
+    // Outside the layers the flow is that of the whole pass.
+    let wish = fitting(step).find(|view| {
+        view.name() == name || (name, view.name()) == (Flow.name(), Pass.name()) && !Flow.fits(step)
+    });
     wish.or_else(|| fitting(step).next()).unwrap_or(&List)
 }

@@ -1,0 +1,174 @@
+//! The units of a feed-forward network, one by one: how strong each is for a token, and what it adds to the logits
+//! directly, with the final norm's factor frozen at what it was.
+//!
+//! ```text
+//! ffn_down = Σ_f hidden[f] · w2[:, f] (+ bias)      unit f adds to logit v:  Σ_d hidden[f] · w2[d, f] · norm[d] · factor · output[v, d]
+//! ```
+//!
+//! Everything is summed in float64 from recorded values and the weights as the model has them.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use super::site::Rules;
+use super::terms::Operands;
+use super::token::{AT_ONCE, Token};
+use crate::error::{Error, Result};
+use crate::trace::units::{Promoted, UnitsAt, WritesAt, Writing};
+use crate::trace::{Site, Stage, Weight};
+
+/// Units that go through the head side by side, so that its rows are read once for all of them.
+const TOGETHER: usize = 8;
+
+/// The units of a layer by the size of their `ffn_hidden`, the largest first; of equals the lower number. What is not
+/// a number comes last.
+///
+/// # Errors
+/// [`Error::Usage`] where there is no such token or the site is no layer's `ffn_hidden`, and those of `operands`.
+pub fn strongest(rules: &Rules, at: &UnitsAt, operands: &mut impl Operands) -> Result<Arc<[u32]>> {
+    let mut token = token(rules, (at.site, at.token), operands)?;
+    let hidden = token.row(at.site.layer, Stage::FfnHidden)?;
+    let mut units: Vec<u32> = (0..hidden.len() as u32).collect();
+    units.sort_by(|&a, &b| {
+        let (a, b) = (hidden[a as usize].abs(), hidden[b as usize].abs());
+        a.is_nan().cmp(&b.is_nan()).then(b.total_cmp(&a))
+    });
+    Ok(units.into())
+}
+
+/// What some units of a layer add to the logits.
+///
+/// # Errors
+/// [`Error::Usage`] where there is no such token or unit, or the site is no layer's `ffn_hidden`, and those of
+/// `operands`, which must have the weights.
+pub fn writings(rules: &Rules, at: &WritesAt, operands: &mut impl Operands) -> Result<Vec<Writing>> {
+    let mut token = token(rules, (at.site, at.token), operands)?;
+    if let Some(unit) = at.units.iter().find(|unit| **unit as usize >= rules.sizes().hidden) {
+        let last = rules.sizes().hidden - 1;
+        return Err(Error::usage(format!("there is no unit {unit}")).expected(format!("0 to {last}")));
+    }
+    let mut all = Vec::with_capacity(at.units.len());
+    for units in at.units.chunks(TOGETHER) {
+        let written = token.written(units)?;
+        all.extend(token.read(units, &written, at.top)?);
+    }
+    Ok(all)
+}
+
+fn token<'a, O: Operands>(
+    rules: &'a Rules,
+    (site, token): (Site, usize),
+    operands: &'a mut O,
+) -> Result<Token<'a, O>> {
+    let dims = rules.pass(site.pass).filter(|_| site.stage == Stage::FfnHidden);
+    if dims.is_none_or(|dims| token >= dims.tokens) {
+        return Err(Error::usage(format!("there is no token {token} of {site}")));
+    }
+    Ok(Token { rules, operands, site, token })
+}
+
+impl<O: Operands> Token<'_, O> {
+    /// What each of the units adds to what the head reads (D rows of units side by side).
+    fn written(&mut self, units: &[u32]) -> Result<Vec<[f64; TOGETHER]>> {
+        let sizes = *self.rules.sizes();
+        let layer = self.site.layer;
+        // Weights first: where there are none, nothing is computed for them.
+        let mut columns = vec![[0.0; TOGETHER]; sizes.dim];
+        let rows_at_once = (AT_ONCE / sizes.hidden).max(1);
+        let Some(w2) = Weight::read_in(Stage::FfnDown, self.rules.card()).next() else { return Ok(columns) };
+        for first in (0..sizes.dim).step_by(rows_at_once) {
+            let rows = first..sizes.dim.min(first + rows_at_once);
+            let values = self.weight(layer, w2, rows.start * sizes.hidden..rows.end * sizes.hidden)?;
+            for (row, column) in values.chunks_exact(sizes.hidden).zip(&mut columns[rows]) {
+                for (&unit, value) in units.iter().zip(column) {
+                    *value = f64::from(row[unit as usize]);
+                }
+            }
+        }
+        let Some(norm) = Weight::read_in(Stage::FinalNorm, self.rules.card()).next() else {
+            return Ok(columns);
+        };
+        let norm = self.weight(None, norm, 0..sizes.dim)?;
+        let hidden = self.row(layer, Stage::FfnHidden)?;
+        let last = self.row(sizes.layers.checked_sub(1), Stage::FfnResidual)?;
+        let factor = self.norm_factor(&last);
+        for (column, &norm) in columns.iter_mut().zip(&norm) {
+            for (&unit, value) in units.iter().zip(column) {
+                *value *= f64::from(hidden[unit as usize]) * f64::from(norm) * factor;
+            }
+        }
+        Ok(columns)
+    }
+
+    /// What that makes of the logits.
+    fn read(&mut self, units: &[u32], written: &[[f64; TOGETHER]], top: usize) -> Result<Vec<Writing>> {
+        let (vocab, dim) = (self.rules.sizes().vocab, self.rules.sizes().dim);
+        let mut ends = vec![(Ends::new(top), Ends::new(top)); units.len()];
+        let Some(head) = Weight::read_in(Stage::Logits, self.rules.card()).next() else {
+            return Ok(Vec::new());
+        };
+        let rows_at_once = (AT_ONCE / dim).max(1);
+        for first in (0..vocab).step_by(rows_at_once) {
+            let rows = first..vocab.min(first + rows_at_once);
+            let values = self.weight(None, head, rows.start * dim..rows.end * dim)?;
+            for (row, id) in values.chunks_exact(dim).zip(rows.start as u32..) {
+                let mut sums = [0.0; TOGETHER];
+                for (&weight, written) in row.iter().zip(written) {
+                    let weight = f64::from(weight);
+                    sums.iter_mut().zip(written).for_each(|(sum, written)| *sum += weight * written);
+                }
+                for ((most, least), added) in ends.iter_mut().zip(sums) {
+                    most.offer(id, added, |a, b| b.total_cmp(&a));
+                    least.offer(id, added, |a, b| a.total_cmp(&b));
+                }
+            }
+        }
+        let writing = |(&unit, (most, least)): (&u32, (Ends, Ends))| Writing {
+            unit,
+            most: most.kept,
+            least: least.kept,
+        };
+        Ok(units.iter().zip(ends).map(writing).collect())
+    }
+}
+
+/// The first few of many, in some order; of equals the lower ids.
+#[derive(Clone, Debug)]
+struct Ends {
+    kept: Vec<Promoted>,
+    top: usize,
+}
+
+impl Ends {
+    fn new(top: usize) -> Self {
+        Self { kept: Vec::new(), top }
+    }
+
+    fn offer(&mut self, id: u32, added: f64, order: impl Fn(f64, f64) -> Ordering) {
+        let full = self.kept.len() >= self.top;
+        if full && self.kept.last().is_none_or(|last| order(added, last.added) != Ordering::Less) {
+            return;
+        }
+        let at = self.kept.partition_point(|other| order(added, other.added) != Ordering::Less);
+        self.kept.insert(at, Promoted { id, added });
+        self.kept.truncate(self.top);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ends_of_a_list_are_kept_in_order_and_of_equals_the_lower_id() {
+        let mut ends = Ends::new(3);
+        for (id, added) in [1.0, 5.0, 3.0, 5.0, -2.0, 4.0].into_iter().enumerate() {
+            ends.offer(id as u32, added, |a, b| b.total_cmp(&a));
+        }
+        let kept: Vec<_> = ends.kept.iter().map(|one| (one.id, one.added)).collect();
+        assert_eq!(kept, [(1, 5.0), (3, 5.0), (5, 4.0)]);
+        let mut none = Ends::new(0);
+        none.offer(1, 1.0, |a, b| a.total_cmp(&b));
+        assert!(none.kept.is_empty());
+    }
+}

@@ -1,0 +1,75 @@
+//! What a token is made of, and what the model thought of it before it read it: the data that a source answers with.
+
+use std::ops::Range;
+
+use super::site::Site;
+
+/// Asks how likely the model found tokens of a pass, before it read them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ForetoldAt {
+    /// `logits` of the pass that reads them.
+    pub site: Site,
+    /// The tokens of the pass.
+    pub tokens: Range<usize>,
+}
+
+/// How likely the model found a token, by the logits at the position before.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Foretold {
+    /// log_softmax(logits)\[id\], at temperature 1: 0 where it was sure of it.
+    pub log_prob: f32,
+    /// Its place among all tokens, from 1, the likeliest; of equals the lower id comes first.
+    pub rank: usize,
+}
+
+/// What a token of a pass is made of.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Made {
+    /// The bytes that it adds to the text; none for a special token.
+    pub bytes: Vec<u8>,
+    /// What it was merged from: characters or bytes, as labels; none where that is not known.
+    pub parts: Vec<String>,
+    /// The merges that led to it, in their order.
+    pub merges: Vec<Joined>,
+}
+
+/// Two neighbours that became one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Joined {
+    /// The left one.
+    pub left: String,
+    /// The right one.
+    pub right: String,
+    /// Why these two and then: "rank 12" or "score -3", as the tokenizer's file has it.
+    pub by: String,
+}
+
+impl Foretold {
+    /// What `logits` (V) say of the token `id`.
+    pub fn of(logits: &[f32], id: u32) -> Option<Self> {
+        let own = *logits.get(id as usize)?;
+        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f64 = logits.iter().map(|&logit| (f64::from(logit) - f64::from(max)).exp()).sum();
+        let before = |(other, logit): &(u32, &f32)| **logit > own || **logit == own && *other < id;
+        let log_prob = (f64::from(own) - f64::from(max) - sum.ln()) as f32;
+        Some(Self { log_prob, rank: (0..).zip(logits).filter(before).count() + 1 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_probability_is_that_of_the_softmax() {
+        let logits: Vec<f32> = [0.5_f32, 0.25, 0.125, 0.125].iter().map(|p| p.ln() + 7.0).collect();
+        for (id, prob, rank) in [(0, 0.5_f32, 1), (1, 0.25, 2), (2, 0.125, 3), (3, 0.125, 4)] {
+            let found = Foretold::of(&logits, id).unwrap();
+            assert!((found.log_prob - prob.ln()).abs() < 1e-6, "{id}: {found:?}");
+            assert_eq!(found.rank, rank, "of equals the lower id comes first");
+        }
+        // Where the probability itself is too small for float32.
+        assert_eq!(Foretold::of(&[0.0, -500.0], 1).unwrap().log_prob, -500.0);
+        assert_eq!(Foretold::of(&logits, 4), None);
+    }
+}

@@ -1,0 +1,57 @@
+//! What each sublayer adds to the residual stream: the data that a source answers with. Attention and the feed-forward
+//! network each read the stream x and add a to it, and so does the next layer.
+
+use std::ops::Range;
+
+use super::site::Site;
+
+/// Asks what the two sublayers of a layer add.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct StreamAt {
+    /// What leaves the layer: its `ffn_residual`.
+    pub site: Site,
+    /// Tokens of the pass.
+    pub tokens: Range<usize>,
+}
+
+/// What a sublayer adds, as it was recorded: norms are √(Σ v²) over the D components, summed in float64.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Addition {
+    /// ‖x‖, of the stream that comes in.
+    pub before: f64,
+    /// ‖a‖, of what is added.
+    pub added: f64,
+    /// ‖x + a‖, of the stream that goes out.
+    pub after: f64,
+    /// x · a.
+    pub dot: f64,
+}
+
+impl Addition {
+    /// ‖a‖ / ‖x‖: how large what is added is beside what it is added to; none where there is nothing to compare with.
+    pub fn share(&self) -> Option<f64> {
+        Some(self.added / self.before).filter(|share| share.is_finite())
+    }
+
+    /// The angle between x and a in degrees, arccos(x · a / (‖x‖ · ‖a‖)); none where one of them is 0.
+    pub fn angle(&self) -> Option<f64> {
+        let cosine = self.dot / (self.before * self.added);
+        cosine.is_finite().then(|| cosine.clamp(-1.0, 1.0).acos().to_degrees())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_right_angle_is_one_and_nothing_has_none() {
+        let addition = Addition { before: 4.0, added: 3.0, after: 5.0, dot: 0.0 };
+        assert_eq!((addition.share(), addition.angle()), (Some(0.75), Some(90.0)));
+        let opposite = Addition { dot: -12.0, ..addition };
+        assert_eq!(opposite.angle(), Some(180.0));
+        let nothing = Addition { added: 0.0, after: 4.0, ..addition };
+        assert_eq!((nothing.share(), nothing.angle()), (Some(0.0), None));
+        assert_eq!(Addition { before: 0.0, ..addition }.share(), None);
+    }
+}

@@ -1,0 +1,29 @@
+//! The list of branches, as it is shown.
+
+use crate::trace::Run;
+
+/// A run in the list of branches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Course {
+    /// Its number.
+    pub run: Run,
+    /// Number of its sequence, and how many there are.
+    pub sequence: (usize, usize),
+    /// The run that it parts from, and the last pass that both have.
+    pub parts: Option<(Run, usize)>,
+    /// The tokens before it parts, or before the first branch parts from it.
+    pub before: Vec<String>,
+    /// Those after that.
+    pub after: Vec<String>,
+    /// Whether it is the one that is shown.
+    pub shown: bool,
+}
+
+/// The list of branches, and which is chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Courses {
+    /// All of them.
+    pub all: Vec<Course>,
+    /// The chosen one.
+    pub chosen: usize,
+}

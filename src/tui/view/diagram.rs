@@ -1,0 +1,261 @@
+//! The stages of a layer, or of a whole pass, as boxes with edges: which box reads which, and where each stands. All of
+//! it follows from the inputs that the table of stages names.
+
+use crate::trace::stage::{Input, Rule, Section};
+use crate::trace::{PassDims, Sizes, Stage};
+
+/// What a box stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Node {
+    /// A stage of the layer, or of the pass outside the layers.
+    Stage(Stage),
+    /// What enters the layer.
+    Input,
+    /// A whole layer, folded.
+    Layer(usize),
+}
+
+/// A box in its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Spot {
+    pub(super) node: Node,
+    /// Row and lane.
+    pub(super) at: (usize, usize),
+    /// The boxes that it reads, by number.
+    pub(super) reads: Vec<usize>,
+    /// Whether it is the residual stream, and not beside it.
+    pub(super) stream: bool,
+}
+
+/// Boxes and edges.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Diagram {
+    pub(super) spots: Vec<Spot>,
+    pub(super) rows: usize,
+}
+
+/// Boxes side by side.
+pub(super) const LANES: usize = 3;
+
+/// Whether a stage is a sum on the residual stream.
+fn adds(stage: Stage) -> bool {
+    stage.info().derivation.is_some_and(|derivation| derivation.rule == Rule::Add)
+}
+
+impl Diagram {
+    /// The stages of a layer in pass `dims`.
+    pub(super) fn layer(sizes: &Sizes, dims: PassDims) -> Self {
+        let stages: Vec<(Stage, Vec<Input>)> =
+            here(Section::Layer, sizes, dims).map(|stage| (stage, stage.inputs(sizes, dims))).collect();
+        let readers = |stage: Stage| {
+            stages
+                .iter()
+                .filter(move |(_, inputs)| inputs.contains(&Input::Stage(stage)))
+                .map(|(reader, _)| *reader)
+        };
+        let mut diagram = Self::default();
+        diagram.place(Node::Input, Vec::new(), true, (0, 0));
+        for (stage, inputs) in &stages {
+            let (reads, stream) = (diagram.numbers(inputs), adds(*stage));
+            let first = reads.first().map(|&first| &diagram.spots[first]);
+            let shared = match first.map(|first| first.node) {
+                Some(Node::Stage(first)) => readers(first).count() > 1,
+                _ => false,
+            };
+            let lane = match first {
+                _ if stream => 0,
+                // What reads the stream, and what is added to it, stands beside it.
+                Some(first) if first.stream => 1,
+                _ if readers(*stage).any(adds) => 1,
+                Some(first) if !shared => first.at.1,
+                _ => 0,
+            };
+            let row = reads.iter().map(|&read| diagram.below(read, stream)).max().unwrap_or(0);
+            diagram.place(Node::Stage(*stage), reads, stream, (row, lane));
+        }
+        diagram
+    }
+
+    /// The stages of pass `dims` outside the layers, and each layer as one box.
+    pub(super) fn pass(sizes: &Sizes, dims: PassDims) -> Self {
+        let mut diagram = Self::default();
+        for stage in here(Section::Start, sizes, dims) {
+            let reads = diagram.numbers(&stage.inputs(sizes, dims));
+            let row = reads.iter().map(|&read| diagram.below(read, false)).max().unwrap_or(0);
+            // The stream begins with what the tokens are looked up as.
+            let stream = !reads.is_empty();
+            let lane = if stream || diagram.spots.is_empty() { 0 } else { 1 };
+            diagram.place(Node::Stage(stage), reads, stream, (row, lane));
+        }
+        let mut outside: Vec<usize> = Vec::new();
+        for stage in here(Section::Layer, sizes, dims) {
+            let inputs = stage.inputs(sizes, dims);
+            outside.extend(inputs.iter().filter_map(|input| match input {
+                Input::Stage(stage) => diagram.number(Node::Stage(*stage)),
+                _ => None,
+            }));
+        }
+        outside.sort_unstable();
+        outside.dedup();
+        for layer in 0..sizes.layers {
+            let before = diagram.spots.iter().rposition(|spot| spot.stream);
+            let reads: Vec<usize> = before.into_iter().chain(outside.iter().copied()).collect();
+            let row = reads.iter().map(|&read| diagram.below(read, false)).max().unwrap_or(0);
+            diagram.place(Node::Layer(layer), reads, true, (row, 0));
+        }
+        for stage in here(Section::End, sizes, dims).chain(here(Section::Sampler, sizes, dims)) {
+            let reads = diagram.numbers(&stage.inputs(sizes, dims));
+            let row = reads.iter().map(|&read| diagram.below(read, false)).max().unwrap_or(0);
+            diagram.place(Node::Stage(stage), reads, false, (row, 0));
+        }
+        diagram
+    }
+
+    /// The first row in which what reads a box may stand.
+    fn below(&self, read: usize, joins: bool) -> usize {
+        let spot = &self.spots[read];
+        // What enters the layer is read beside it, and what a sublayer wrote is added beside it.
+        let beside = spot.node == Node::Input && !joins || joins && !spot.stream;
+        spot.at.0 + usize::from(!beside)
+    }
+
+    /// Adds a box at a row and a lane, or where there is room beside that or below.
+    fn place(&mut self, node: Node, reads: Vec<usize>, stream: bool, (row, lane): (usize, usize)) {
+        let taken = |at| self.spots.iter().any(|spot| spot.at == at);
+        let beside = |row| [lane].into_iter().chain(0..LANES).map(move |lane| (row, lane));
+        let at = (row..).flat_map(beside).find(|&at| !taken(at)).unwrap_or((row, lane));
+        self.rows = self.rows.max(at.0 + 1);
+        self.spots.push(Spot { node, at, reads, stream });
+    }
+
+    fn number(&self, node: Node) -> Option<usize> {
+        self.spots.iter().position(|spot| spot.node == node)
+    }
+
+    /// The boxes of these inputs, as far as they are here.
+    fn numbers(&self, inputs: &[Input]) -> Vec<usize> {
+        let of = |input: &Input| match input {
+            Input::Stage(stage) => self.number(Node::Stage(*stage)),
+            // Outside the layers it is the last of them.
+            Input::LayerInput => {
+                self.number(Node::Input).or_else(|| self.spots.iter().rposition(|spot| spot.stream))
+            }
+            Input::Positions => None,
+        };
+        inputs.iter().filter_map(of).collect()
+    }
+
+    /// The box at a row and a lane; else the one of that row that is nearest to it.
+    pub(super) fn nearest(&self, (row, lane): (usize, usize)) -> Option<usize> {
+        let row = self.spots.iter().enumerate().filter(|(_, spot)| spot.at.0 == row);
+        row.min_by_key(|(_, spot)| spot.at.1.abs_diff(lane)).map(|(number, _)| number)
+    }
+
+    /// The lane in which an edge between two boxes runs down: free of boxes, the reader's or the read one's own if
+    /// they are.
+    pub(super) fn way(&self, from: usize, to: usize) -> usize {
+        let (from, to) = (self.spots[from].at, self.spots[to].at);
+        let free = |lane: &usize| {
+            self.spots.iter().all(|spot| spot.at.1 != *lane || spot.at.0 <= from.0 || spot.at.0 >= to.0)
+        };
+        [from.1, to.1].into_iter().chain(0..LANES).find(free).unwrap_or(from.1)
+    }
+}
+
+/// The stages of a section that a pass has, in its order.
+fn here(section: Section, sizes: &Sizes, dims: PassDims) -> impl Iterator<Item = Stage> + '_ {
+    let all = Stage::ALL.iter().copied();
+    all.filter(move |stage| stage.info().section == section && stage.present(sizes, dims))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::ModelCard;
+
+    /// Models with and without the stages that only some have.
+    fn models() -> Vec<Sizes> {
+        let plain = ModelCard::small(|_| {}).sizes();
+        let norms = ModelCard::small(|config| (config.qk_norm, config.window) = (true, Some(2))).sizes();
+        let int8 = |sizes: Sizes| Sizes { group: Some(3), ..sizes };
+        vec![plain, norms, int8(plain), int8(norms)]
+    }
+
+    fn every(mut check: impl FnMut(&Diagram, &Sizes, PassDims, Section)) {
+        for sizes in models() {
+            for (pass, start, tokens) in [(0, 0, 4), (1, 4, 1)] {
+                let dims = PassDims { pass, start, tokens };
+                check(&Diagram::layer(&sizes, dims), &sizes, dims, Section::Layer);
+                check(&Diagram::pass(&sizes, dims), &sizes, dims, Section::Start);
+            }
+        }
+    }
+
+    /// Each edge of the table between two boxes is there, and no other.
+    #[test]
+    fn the_edges_are_the_inputs_that_the_table_names() {
+        every(|diagram, sizes, dims, _| {
+            for spot in &diagram.spots {
+                let Node::Stage(stage) = spot.node else { continue };
+                let inputs = stage.inputs(sizes, dims);
+                let named = |node: Node| match node {
+                    Node::Stage(other) => inputs.contains(&Input::Stage(other)),
+                    Node::Input => inputs.contains(&Input::LayerInput),
+                    Node::Layer(layer) => inputs.contains(&Input::LayerInput) && layer + 1 == sizes.layers,
+                };
+                for (number, other) in diagram.spots.iter().enumerate() {
+                    assert_eq!(
+                        spot.reads.contains(&number),
+                        named(other.node),
+                        "{stage} of {:?}",
+                        other.node
+                    );
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn each_stage_of_the_table_has_a_box_and_each_box_a_place_of_its_own_below_what_it_reads() {
+        every(|diagram, sizes, dims, section| {
+            let stages: Vec<Stage> = (diagram.spots.iter())
+                .filter_map(|spot| if let Node::Stage(stage) = spot.node { Some(stage) } else { None })
+                .collect();
+            let expected: Vec<Stage> = (Stage::ALL.iter().copied())
+                .filter(|stage| stage.present(sizes, dims) && stage.in_layer() == (section == Section::Layer))
+                .collect();
+            assert_eq!(stages, expected);
+            for (number, spot) in diagram.spots.iter().enumerate() {
+                assert!(spot.at.0 < diagram.rows && spot.at.1 < LANES);
+                assert!(diagram.spots[..number].iter().all(|other| other.at != spot.at), "{:?}", spot.node);
+                for &read in &spot.reads {
+                    let read = &diagram.spots[read];
+                    let above = read.at.0 < spot.at.0 || read.at.0 == spot.at.0 && read.at.1 != spot.at.1;
+                    assert!(above, "{:?} of {:?}", spot.node, read.node);
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn no_edge_runs_behind_a_box() {
+        every(|diagram, _, _, _| {
+            for (to, spot) in diagram.spots.iter().enumerate() {
+                for &from in spot.reads.iter().filter(|&&from| !diagram.spots[from].stream) {
+                    let (way, rows) = (diagram.way(from, to), diagram.spots[from].at.0 + 1..spot.at.0);
+                    let behind =
+                        diagram.spots.iter().find(|box_| box_.at.1 == way && rows.contains(&box_.at.0));
+                    assert_eq!(behind, None, "{:?} → {:?}", diagram.spots[from].node, spot.node);
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn the_stream_is_in_the_first_lane() {
+        every(|diagram, _, _, _| {
+            assert!(diagram.spots.iter().filter(|spot| spot.stream).all(|spot| spot.at.1 == 0));
+            assert!(diagram.spots.iter().filter(|spot| spot.stream).count() > 1);
+        });
+    }
+}

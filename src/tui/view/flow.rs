@@ -1,0 +1,398 @@
+//! A layer as a diagram, and the whole pass with its layers folded: each stage a box with its shape and a glance at its
+//! values, each edge one of the inputs that the table of stages names, the residual stream the line at the left.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+
+use crate::trace::stage::Input;
+use crate::trace::{Query, Stage, Step, Weight};
+
+use super::super::app::App;
+use super::super::fit::Piece;
+use super::super::place::Place;
+use super::super::text;
+use super::diagram::{Diagram, LANES, Node, Spot};
+use super::edges::{Edges, Lit};
+use super::kind::{View, under_way};
+use super::layout::Layout;
+use super::paint::{put, put_fit};
+use super::{foot, thumbnail};
+
+/// Columns of the residual stream, at the left.
+const RAIL: u16 = 2;
+/// Lines of a box with the edges above it.
+const LOWEST: u16 = 3;
+const HIGHEST: u16 = 8;
+/// From this width on, boxes stand further apart.
+const ROOMY: u16 = 22;
+
+/// The layer as a diagram.
+#[derive(Debug)]
+pub struct Flow;
+
+/// The whole pass, its layers folded.
+#[derive(Debug)]
+pub struct Pass;
+
+/// Boxes, where they are, and which of them is the current one.
+struct Drawn {
+    diagram: Diagram,
+    current: usize,
+}
+
+impl Drawn {
+    fn layer(app: &App) -> Self {
+        let diagram = Diagram::layer(&app.outline().card.sizes(), app.dims());
+        Self::new(diagram, Node::Stage(app.place().step.stage()))
+    }
+
+    fn pass(app: &App) -> Self {
+        let diagram = Diagram::pass(&app.outline().card.sizes(), app.dims());
+        let place = app.place();
+        Self::new(diagram, place.layer.map_or(Node::Stage(place.step.stage()), Node::Layer))
+    }
+
+    fn new(diagram: Diagram, node: Node) -> Self {
+        let current = diagram.spots.iter().position(|spot| spot.node == node).unwrap_or(0);
+        Self { diagram, current }
+    }
+
+    fn layout(&self, body: Rect) -> Layout {
+        let rows = self.diagram.rows;
+        let tall = (body.height / u16::try_from(rows).unwrap_or(u16::MAX).max(1)).clamp(LOWEST, HIGHEST);
+        let cell = body.width.saturating_sub(RAIL) / LANES as u16;
+        let cursor = self.diagram.spots[self.current].at;
+        Layout { area: body, rows, columns: LANES, cursor, cell, tall, label: RAIL, header: 0, footer: 0 }
+    }
+
+    /// Where the box nearest to a cell leads.
+    fn place(&self, app: &App, cell: (usize, usize)) -> Option<Place> {
+        Some(place(app, self.diagram.spots[self.diagram.nearest(cell)?].node))
+    }
+
+    fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
+        let mut questions = vec![thumbnail::question(app, app.place().site())];
+        let seen = layout.visible_rows(app);
+        for spot in self.diagram.spots.iter().filter(|spot| seen.contains(&spot.at.0)) {
+            let query = thumbnail::question(app, place(app, spot.node).site());
+            if !questions.contains(&query) {
+                questions.push(query);
+            }
+        }
+        questions
+    }
+
+    /// How a box stands to the current one.
+    fn lit(&self, number: usize) -> Option<Lit> {
+        let reads = |one: usize, other: usize| self.diagram.spots[one].reads.contains(&other);
+        match number {
+            number if number == self.current => Some(Lit::Here),
+            number if reads(self.current, number) => Some(Lit::In),
+            number if reads(number, self.current) => Some(Lit::Out),
+            _ => None,
+        }
+    }
+
+    fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
+        let mut edges = Edges::new(layout, &layout.visible_rows(app));
+        for (to, spot) in self.diagram.spots.iter().enumerate() {
+            for &from in &spot.reads {
+                let lit = match (from == self.current, to == self.current) {
+                    (true, _) => Some(Lit::Out),
+                    (_, true) => Some(Lit::In),
+                    _ => None,
+                };
+                let read = &self.diagram.spots[from];
+                if read.stream && spot.stream {
+                    edges.stream(read.at.0, spot.at.0, lit);
+                } else {
+                    edges.add(read.at, spot.at, self.diagram.way(from, to), lit);
+                }
+            }
+        }
+        edges.draw(app.theme, gap(layout), buf);
+        let seen = layout.visible_rows(app);
+        for (number, spot) in self.diagram.spots.iter().enumerate() {
+            if seen.contains(&spot.at.0) {
+                self.draw(app, layout, (number, spot), buf);
+            }
+        }
+    }
+
+    /// A box: its name, its values, its shape.
+    fn draw(&self, app: &App, layout: &Layout, (number, spot): (usize, &Spot), buf: &mut Buffer) {
+        let (theme, lit) = (app.theme, self.lit(number));
+        let down = (spot.at.0 - layout.visible_rows(app).start) as u16 * layout.tall + 1;
+        let area = Rect {
+            x: layout.area.x + layout.label + spot.at.1 as u16 * layout.cell,
+            y: layout.area.y + down,
+            width: layout.cell - gap(layout),
+            height: layout.tall - 1,
+        };
+        let area = area.intersection(layout.area);
+        let (frame, name_style) = match lit {
+            Some(Lit::Here) => (theme.strong(), theme.current()),
+            Some(lit) => (lit.style(theme), lit.style(theme)),
+            None => (theme.dim(), theme.strong()),
+        };
+        let heavy = lit == Some(Lit::Here);
+        let [corner, right, low, end, side, line] = if heavy {
+            ["┏", "┓", "┗", "┛", "┃", "━"]
+        } else {
+            ["┌", "┐", "└", "┘", "│", "─"]
+        };
+        let (width, last) = (usize::from(area.width), area.height.saturating_sub(1));
+        for (y, [left, right]) in [(0, [corner, right]), (last, [low, end])] {
+            put(buf, area, 0, y, &format!("{left}{}{right}", line.repeat(width.saturating_sub(2))), frame);
+        }
+        for y in 1..last {
+            put(buf, area, 0, y, side, frame);
+            put(buf, area, area.width - 1, y, side, frame);
+        }
+        let mark = lit.map_or("", Lit::mark);
+        let x = 1 + put(buf, area, 1, 0, mark, frame);
+        let room = Rect { width: area.width.saturating_sub(1), ..area };
+        put(buf, room, x, 0, &name(app, spot.node, width.saturating_sub(2 + text::width(mark))), name_style);
+        let site = place(app, spot.node).site();
+        let shape = app.outline().card.sizes().shape(site.stage.axes(), app.dims());
+        let shape = shape.iter().map(usize::to_string).collect::<Vec<_>>().join("×");
+        let shape_at = area.width.saturating_sub(1 + text::width(&shape) as u16).max(1);
+        put(buf, room, shape_at, last, &shape, theme.dim());
+        // In a low box the values stand beside the shape.
+        let inner = match last {
+            0 | 1 => Rect { x: area.x + 1, y: area.y + last, width: shape_at.saturating_sub(2), height: 1 },
+            _ => Rect { x: area.x + 1, y: area.y + 1, width: area.width - 2, height: last - 1 },
+        };
+        if last > 0 {
+            // What has no room keeps the frame's line.
+            put(buf, inner, 0, 0, &" ".repeat(inner.width.into()), Style::new());
+            thumbnail::draw(app, site, inner.intersection(layout.area), buf);
+        }
+    }
+}
+
+/// Columns between two boxes.
+fn gap(layout: &Layout) -> u16 {
+    if layout.cell >= ROOMY { 3 } else { 1 }
+}
+
+/// Where a box leads.
+fn place(app: &App, node: Node) -> Place {
+    let here = app.place();
+    match node {
+        Node::Stage(stage) => {
+            let layer = here.layer.filter(|_| stage.in_layer());
+            Place { layer, step: Step::Stage(stage), ..here }
+        }
+        Node::Input => {
+            let site = here.site().layer_input();
+            Place { layer: site.layer, step: Step::Stage(site.stage), ..here }
+        }
+        Node::Layer(layer) => Place { layer: Some(layer), step: Step::Stage(Stage::FfnResidual), ..here },
+    }
+}
+
+/// What a box is called, in `columns`.
+fn name(app: &App, node: Node, columns: usize) -> String {
+    let forms = match node {
+        Node::Stage(stage) => vec![stage.name().to_owned()],
+        Node::Layer(layer) => vec![format!("layer {layer}"), format!("L{layer}")],
+        Node::Input => {
+            let site = app.place().site().layer_input();
+            let from = site.layer.map_or_else(String::new, |layer| format!("L{layer}/"));
+            vec![format!("x = {from}{}", site.stage), format!("x = {}", site.stage), "x".to_owned()]
+        }
+    };
+    let fitting = forms.iter().find(|form| text::width(form) <= columns);
+    fitting.cloned().unwrap_or_else(|| text::cut(&forms[0], columns))
+}
+
+/// The view in which a stage's own values are looked at.
+fn values_of(step: Step) -> &'static str {
+    if step.over_vocabulary() { "largest" } else { "heatmap" }
+}
+
+/// What the current step reads, weights too, in words.
+fn reads(app: &App) -> String {
+    let (place, card) = (app.place(), &app.outline().card);
+    let stage = place.step.stage();
+    let inputs = stage.inputs(&card.sizes(), app.dims()).into_iter().map(|input| match input {
+        Input::Stage(stage) => stage.name().to_owned(),
+        Input::LayerInput => {
+            let before = place.site().layer_input();
+            match (place.layer, before.layer) {
+                (None, _) => "the last layer's ffn_residual".to_owned(),
+                (_, Some(layer)) => format!("L{layer}/{}", before.stage),
+                (_, None) => before.stage.name().to_owned(),
+            }
+        }
+        Input::Positions => "the positions".to_owned(),
+    });
+    let all: Vec<String> =
+        inputs.chain(Weight::read_in(stage, card).map(|weight| weight.name().to_owned())).collect();
+    if all.is_empty() { "nothing: it is given".to_owned() } else { all.join(", ") }
+}
+
+fn legend(app: &App, foot: Rect, buf: &mut Buffer) {
+    let theme = app.theme;
+    let mut pieces = Vec::new();
+    for (lit, words) in [(Lit::Here, "here"), (Lit::In, "what it reads"), (Lit::Out, "what reads it")] {
+        pieces.push(Piece::whole(format!("{} ", lit.mark()), lit.style(theme)));
+        pieces.push(Piece::whole(format!("{words}  "), theme.dim()));
+    }
+    pieces.push(Piece::whole("║ residual stream", theme.dim()).rank(1));
+    pieces.push(Piece::whole("  each box on a scale of its own", theme.dim()).rank(2));
+    put_fit(buf, foot, 0, 0, &pieces);
+    let line = [
+        Piece::whole(app.place().step.stage().name(), theme.strong()),
+        Piece::whole(" reads ", theme.dim()),
+        Piece::words(reads(app), theme.code()),
+    ];
+    put_fit(buf, foot, 0, 1, &line);
+}
+
+impl View for Flow {
+    fn name(&self) -> &'static str {
+        "flow"
+    }
+
+    fn hint(&self) -> [&'static str; 3] {
+        [
+            "The layer as a diagram: a box is a stage with its values and its shape, an edge leads to what reads it. Read downwards.",
+            "The line at the left is the residual stream: attention and the feed-forward network read it and add to it.",
+            "Arrows go from box to box, Enter opens the stage; what it reads and what reads it is marked.",
+        ]
+    }
+
+    fn fits(&self, step: Step) -> bool {
+        step.stage().in_layer()
+    }
+
+    fn layout(&self, app: &App, body: Rect) -> Layout {
+        Drawn::layer(app).layout(body)
+    }
+
+    fn index(&self, _: &App, _: (usize, usize)) -> Option<Vec<usize>> {
+        None
+    }
+
+    fn select(&self, app: &mut App, cell: (usize, usize)) {
+        if let Some(place) = Drawn::layer(app).place(app, cell) {
+            app.go(place);
+            app.choose_view(self.name());
+        }
+    }
+
+    fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
+        Drawn::layer(app).questions(app, layout)
+    }
+
+    fn opened(&self, app: &App) -> Option<(Place, &'static str)> {
+        Some((app.place(), values_of(app.place().step)))
+    }
+
+    fn stands_alone(&self) -> bool {
+        true
+    }
+
+    fn caption(&self, app: &App, _: &Layout) -> Vec<Piece> {
+        let layer = app.place().layer.unwrap_or_default();
+        let words = [" as a diagram · Enter opens the box", " as a diagram", ""];
+        let mut pieces = vec![
+            Piece::whole(format!("layer {layer}"), app.theme.strong()),
+            Piece::forms(words.map(str::to_owned), app.theme.dim()).rank(1),
+        ];
+        pieces.extend(under_way(app));
+        pieces
+    }
+
+    fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
+        legend(app, foot, buf);
+    }
+
+    fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {
+        legend(app, foot, buf);
+        foot::cursor(app, foot, buf);
+    }
+
+    fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
+        Drawn::layer(app).render(app, layout, buf);
+    }
+}
+
+impl View for Pass {
+    fn name(&self) -> &'static str {
+        "pass"
+    }
+
+    fn hint(&self) -> [&'static str; 3] {
+        [
+            "The whole pass as a diagram, from the tokens to the one that is drawn; each layer is one box, with what leaves it.",
+            "The layers write into one stream, one after the other; the tables of RoPE and the mask are made once for all of them.",
+            "Arrows go from box to box, Enter opens the stage, or goes into the layer.",
+        ]
+    }
+
+    fn fits(&self, _: Step) -> bool {
+        true
+    }
+
+    fn layout(&self, app: &App, body: Rect) -> Layout {
+        Drawn::pass(app).layout(body)
+    }
+
+    fn index(&self, _: &App, _: (usize, usize)) -> Option<Vec<usize>> {
+        None
+    }
+
+    fn select(&self, app: &mut App, cell: (usize, usize)) {
+        if let Some(place) = Drawn::pass(app).place(app, cell) {
+            app.go(place);
+            app.choose_view(self.name());
+        }
+    }
+
+    fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
+        Drawn::pass(app).questions(app, layout)
+    }
+
+    fn opened(&self, app: &App) -> Option<(Place, &'static str)> {
+        let place = app.place();
+        if place.layer.is_none() {
+            return Some((place, values_of(place.step)));
+        }
+        // A layer is read from its first stage on.
+        let first = app.walk().layer.first().copied().unwrap_or(place.step);
+        let step = if place.step == Step::Stage(Stage::FfnResidual) { first } else { place.step };
+        Some((Place { step, ..place }, Flow.name()))
+    }
+
+    fn stands_alone(&self) -> bool {
+        true
+    }
+
+    fn caption(&self, app: &App, _: &Layout) -> Vec<Piece> {
+        let words =
+            [" as a diagram, layers folded · Enter opens the box", " as a diagram, layers folded", ""];
+        let mut pieces = vec![
+            Piece::whole(format!("pass {}", app.place().pass), app.theme.strong()),
+            Piece::forms(words.map(str::to_owned), app.theme.dim()).rank(1),
+        ];
+        pieces.extend(under_way(app));
+        pieces
+    }
+
+    fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
+        legend(app, foot, buf);
+    }
+
+    fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {
+        legend(app, foot, buf);
+        foot::cursor(app, foot, buf);
+    }
+
+    fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
+        Drawn::pass(app).render(app, layout, buf);
+    }
+}

@@ -1,0 +1,318 @@
+//! The units of a feed-forward network for one token, the strongest first: what each computes, and which tokens of the
+//! vocabulary what it writes speaks for.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Modifier, Style};
+
+use crate::trace::frame::Number;
+use crate::trace::units::{Promoted, UnitsAt, WritesAt, Writing};
+use crate::trace::{Axis, Query, Region, Site, Stage, Step};
+
+use super::super::app::App;
+use super::super::fit::Piece;
+use super::super::text;
+use super::super::theme::Span;
+use super::kind::{View, under_way};
+use super::layout::Layout;
+use super::list::bar;
+use super::paint::{put, put_fit};
+use super::{foot, labels};
+
+/// What a unit computes, in the order of the pass.
+const STAGES: [(Stage, &str); 4] =
+    [(Stage::FfnGate, "gate"), (Stage::FfnSilu, "silu"), (Stage::FfnUp, "up"), (Stage::FfnHidden, "hidden")];
+/// Units whose writing is asked about at once, and how many tokens are told at either end.
+const AT_ONCE: usize = 8;
+const TOP: usize = 6;
+/// Columns of a unit's number, and of a value with the space before it.
+const UNIT: u16 = 7;
+const VALUE: u16 = 9;
+/// Columns of a token's text among the tokens that a unit speaks for.
+const TEXT: usize = 10;
+/// Lines below the units.
+const BELOW: u16 = TOP as u16 + 2;
+
+/// The units, the strongest first.
+#[derive(Debug)]
+pub struct Neurons;
+
+fn site(app: &App, stage: Stage) -> Site {
+    app.place().site().other(stage)
+}
+
+fn token(app: &App) -> usize {
+    app.selected.get(Axis::Token, app.dims().tokens)
+}
+
+/// All units of the layer, once they are sorted.
+fn order(app: &App) -> Option<&[u32]> {
+    app.answers.units(&UnitsAt { site: site(app, Stage::FfnHidden), token: token(app) })?.ok()
+}
+
+/// The token's row of a stage.
+fn row(app: &App) -> Region {
+    let (token, units) = (token(app), app.outline().card.sizes().hidden);
+    Region(vec![token..token + 1, 0..units])
+}
+
+/// What a unit computes at a stage.
+fn value(app: &App, stage: Stage, unit: u32) -> Option<f64> {
+    match app.answers.covering(site(app, stage), &row(app))?.get(&[token(app), unit as usize])? {
+        Number::F32(value) => Some(value.into()),
+        Number::I64(value) => Some(value as f64),
+    }
+}
+
+/// Asks what the units around a rank write.
+fn question(app: &App, order: &[u32], rank: usize) -> WritesAt {
+    let units = order.chunks(AT_ONCE).nth(rank / AT_ONCE).unwrap_or_default().to_vec();
+    WritesAt { site: site(app, Stage::FfnHidden), token: token(app), units, top: TOP }
+}
+
+/// What the unit of a rank writes, once that is known, or why it is not.
+fn writing<'a>(app: &'a App, order: &[u32], rank: usize) -> Option<Result<&'a Writing, &'a str>> {
+    let answer = app.answers.writes(&question(app, order, rank))?;
+    match answer {
+        Ok(all) => all.get(rank % AT_ONCE).map(Ok),
+        Err(reason) => Some(Err(reason)),
+    }
+}
+
+fn text_of(app: &App, id: u32) -> String {
+    labels::text_of(app, Axis::Vocab, id as usize).unwrap_or_else(|| format!("#{id}"))
+}
+
+impl View for Neurons {
+    fn name(&self) -> &'static str {
+        "neurons"
+    }
+
+    fn hint(&self) -> [&'static str; 3] {
+        [
+            "The units of the feed-forward network for a token, the strongest first: hidden = silu(gate) × up, a line a unit.",
+            "+ are the tokens whose logits a unit raises most by what it writes, − those it lowers: what do they have in common?",
+            "It is what reaches the logits directly, by the final norm as it was for this token; what later layers make of it is left out.",
+        ]
+    }
+
+    fn fits(&self, step: Step) -> bool {
+        STAGES.iter().any(|&(stage, _)| step == Step::Stage(stage))
+    }
+
+    fn layout(&self, app: &App, body: Rect) -> Layout {
+        let (rows, columns) = (app.outline().card.sizes().hidden, app.dims().tokens);
+        let unit = app.selected.get(Axis::Hidden, rows);
+        let rank = order(app).and_then(|order| order.iter().position(|&other| other as usize == unit));
+        let cursor = (rank.unwrap_or(0), token(app));
+        let footer = BELOW.min(body.height * 2 / 5);
+        Layout { area: body, rows, columns, cursor, cell: body.width, tall: 1, label: 0, header: 1, footer }
+    }
+
+    fn index(&self, app: &App, (rank, token): (usize, usize)) -> Option<Vec<usize>> {
+        let unit = *order(app)?.get(rank)?;
+        // The units of another token are in another order.
+        (token == self::token(app)).then(|| vec![token, unit as usize])
+    }
+
+    fn select(&self, app: &mut App, (rank, token): (usize, usize)) {
+        if token != self::token(app) {
+            return app.selected.set(Axis::Token, token);
+        }
+        if let Some(&unit) = order(app).and_then(|order| order.get(rank)) {
+            app.selected.set(Axis::Hidden, unit as usize);
+            app.rank = rank;
+        }
+    }
+
+    /// Where nobody has chosen a unit, it is the strongest.
+    fn settle(&self, app: &mut App) {
+        let unit = app.selected.get(Axis::Hidden, usize::MAX);
+        if let Some(&first) = order(app).and_then(<[u32]>::first)
+            && (unit, app.rank) == (0, 0)
+        {
+            app.selected.set(Axis::Hidden, first as usize);
+        }
+    }
+
+    fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
+        let own = app.place().step.stage();
+        let stages =
+            [own].into_iter().chain(STAGES.map(|(stage, _)| stage).into_iter().filter(|&s| s != own));
+        let mut questions: Vec<Query> =
+            stages.map(|stage| Query::Block(site(app, stage), row(app))).collect();
+        questions.push(Query::Units(UnitsAt { site: site(app, Stage::FfnHidden), token: token(app) }));
+        if let Some(order) = order(app) {
+            let seen = layout.visible_rows(app);
+            let ranks = [layout.cursor.0].into_iter().chain(seen.step_by(AT_ONCE));
+            let last = layout.visible_rows(app).end.saturating_sub(1);
+            for rank in ranks.chain([last]) {
+                let query = Query::Writes(question(app, order, rank));
+                if !questions.contains(&query) {
+                    questions.push(query);
+                }
+            }
+        }
+        questions
+    }
+
+    fn ids(&self, app: &App, layout: &Layout) -> Vec<u32> {
+        let Some(order) = order(app) else { return Vec::new() };
+        let ranks = layout.visible_rows(app);
+        let writings = ranks.filter_map(|rank| writing(app, order, rank)?.ok());
+        writings.flat_map(|one| one.most.iter().chain(&one.least).map(|one| one.id)).collect()
+    }
+
+    fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {
+        let (dim, token, seen) = (app.theme.dim(), layout.cursor.1, layout.visible_rows(app));
+        let mut pieces = vec![
+            Piece::whole(format!("token {token} "), app.theme.strong()),
+            Piece::words(labels::text_of(app, Axis::Token, token).unwrap_or_default(), app.theme.token()),
+        ];
+        if !seen.is_empty() {
+            let range = format!("{}-{} of {}", seen.start + 1, seen.end, layout.rows);
+            let forms = [format!(" · units by |hidden|, {range}"), format!(" · units {range}")];
+            pieces.push(Piece::forms(forms, dim).rank(1));
+        }
+        pieces.push(Piece::whole(" · ← → token", dim).rank(2));
+        pieces.extend(under_way(app));
+        pieces
+    }
+
+    fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
+        let dim = app.theme.dim();
+        let first = [
+            "silu = gate / (1 + e^−gate) · hidden = silu · up · colours: each column to its largest here",
+            "silu = gate / (1 + e^−gate) · hidden = silu · up",
+        ];
+        let second = [
+            "+ −: hidden · Σ_d w2[d,f] · norm[d] · output[v,d] / √(mean x² + ε), x: the token's last residual",
+            "+ −: hidden·Σ_d w2[d,f]·norm[d]·output[v,d] / rms",
+        ];
+        put_fit(buf, foot, 0, 0, &[Piece::forms(first.map(str::to_owned), dim)]);
+        put_fit(buf, foot, 0, 1, &[Piece::forms(second.map(str::to_owned), dim)]);
+    }
+
+    fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {
+        self.legend(app, foot, buf);
+        foot::cursor(app, foot, buf);
+    }
+
+    fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
+        let (theme, area, own) = (app.theme, layout.area, app.place().step.stage());
+        put(buf, area, 0, 0, &text::right("unit", UNIT.into()), theme.dim());
+        for (at, (stage, name)) in (0..).zip(STAGES) {
+            let style = if stage == own { theme.current() } else { theme.dim() };
+            let width = text::width(name) as u16;
+            put(buf, area, UNIT + (at + 1) * VALUE - width, 0, name, style);
+        }
+        let most_at = UNIT + 4 * VALUE + 1;
+        let room = usize::from(area.width.saturating_sub(most_at));
+        // Both ends have room beside each other, or the upper one alone.
+        let each = if room >= 2 * TEXT { room / 2 } else { room };
+        put(buf, area, most_at, 0, if room >= 2 * TEXT { "+ raises" } else { "+" }, theme.dim());
+        if each < room {
+            put(buf, area, most_at + each as u16, 0, "− lowers", theme.dim());
+        }
+        let Some(order) = order(app) else {
+            put(buf, area, 0, 1, "sorting …", theme.dim());
+            return;
+        };
+        let seen: Vec<(usize, u32)> = layout.visible_rows(app).map(|rank| (rank, order[rank])).collect();
+        let spans = STAGES.map(|(stage, _)| {
+            let sizes = seen.iter().filter_map(|&(_, unit)| value(app, stage, unit)).map(f64::abs);
+            let high = sizes.filter(|size| size.is_finite()).fold(0.0, f64::max);
+            Span { positive: false, high: if high > 0.0 { high } else { 1.0 }, clipped: 0 }
+        });
+        for (y, &(rank, unit)) in (1..).zip(&seen) {
+            let chosen = rank == layout.cursor.0;
+            let style = if chosen { theme.current() } else { theme.index() };
+            put(buf, area, 0, y, &text::right(&unit.to_string(), UNIT.into()), style);
+            for (at, ((stage, _), span)) in (0..).zip(STAGES.into_iter().zip(spans)) {
+                let x = UNIT + at * VALUE + 1;
+                let Some(value) = value(app, stage, unit) else {
+                    put(buf, area, x, y, &text::right("…", VALUE as usize - 1), theme.dim());
+                    continue;
+                };
+                let mut style = theme.cell(value, span).style;
+                if chosen && stage == own {
+                    style = style.add_modifier(Modifier::REVERSED | Modifier::BOLD);
+                }
+                let told = text::figure_in(value, false, VALUE as usize - 1);
+                put(buf, area, x, y, &text::right(&told, VALUE as usize - 1), style);
+            }
+            match writing(app, order, rank) {
+                Some(Ok(writing)) => {
+                    tokens(app, &writing.most, (most_at, y, each), area, buf);
+                    if each < room {
+                        tokens(app, &writing.least, (most_at + each as u16, y, each), area, buf);
+                    }
+                }
+                none => {
+                    put(buf, area, most_at, y, if none.is_some() { "–" } else { "…" }, theme.dim());
+                }
+            }
+        }
+        self.below(app, layout, order, buf);
+    }
+}
+
+/// As many tokens as have room in `columns`, at least one.
+fn tokens(app: &App, all: &[Promoted], (x, y, columns): (u16, u16, usize), area: Rect, buf: &mut Buffer) {
+    let each = TEXT.min(columns.saturating_sub(1));
+    let count = (columns / (each + 1).max(1)).max(1);
+    for (at, one) in all.iter().take(count).enumerate() {
+        let shown = text::cut(&text_of(app, one.id), each);
+        put(buf, area, x + (at * (each + 1)) as u16, y, &shown, app.theme.token());
+    }
+}
+
+impl Neurons {
+    /// What the unit under the cursor writes, with figures.
+    fn below(&self, app: &App, layout: &Layout, order: &[u32], buf: &mut Buffer) {
+        let (theme, rank) = (app.theme, layout.cursor.0);
+        let Some(&unit) = order.get(rank).filter(|_| layout.footer > 1) else { return };
+        let top = layout.header + layout.visible_rows(app).len() as u16;
+        let area = Rect { height: (top + layout.footer).min(layout.area.height), ..layout.area };
+        let number = format!("unit {unit}, number {} of {} by |hidden|", rank + 1, order.len());
+        let mut pieces = vec![Piece::whole(number, theme.strong())];
+        let (most, least) = match writing(app, order, rank) {
+            Some(Ok(writing)) => {
+                pieces.push(Piece::whole(" adds to logits directly:", theme.dim()).rank(1));
+                (&writing.most[..], &writing.least[..])
+            }
+            Some(Err(reason)) => {
+                let said = format!("what it writes cannot be told: {reason}");
+                for (down, line) in (0..).zip(text::wrap(&said, area.width.into())) {
+                    put(buf, area, 0, top + 1 + down, &line, theme.error());
+                }
+                (&[][..], &[][..])
+            }
+            None => {
+                pieces.push(Piece::whole(" · reading what it writes …", theme.dim()).rank(1));
+                (&[][..], &[][..])
+            }
+        };
+        put_fit(buf, area, 0, top, &pieces);
+        let all = most.iter().chain(least);
+        let high = all.map(|one| one.added.abs()).filter(|size| size.is_finite()).fold(0.0, f64::max);
+        let half = area.width / 2;
+        let texts = TEXT.min(usize::from(half).saturating_sub(VALUE as usize + 4));
+        let bars = usize::from(half).saturating_sub(VALUE as usize + texts + 3);
+        for (x, side) in [(0, most), (half, least)] {
+            for (y, one) in (top + 1..area.height).zip(side) {
+                let figure =
+                    text::right(&text::figure_in(one.added, false, VALUE as usize - 1), VALUE.into());
+                let end = x + put(buf, area, x, y, &figure, Style::new()) + 1;
+                put(buf, area, end, y, &text::cut(&text_of(app, one.id), texts), theme.token());
+                let share = if high > 0.0 { one.added.abs() / high } else { 0.0 };
+                let bar = if one.added < 0.0 {
+                    "░".repeat((share * bars as f64).round() as usize)
+                } else {
+                    bar(share, bars)
+                };
+                put(buf, area, end + texts as u16 + 1, y, &bar, theme.bar());
+            }
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The tokens of a pass: ids, texts, bytes, how likely the model found each before it read it, and how the tokenizer came
+//! to it.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+
+use crate::trace::foretold::Made;
+use crate::trace::frame::Number;
+use crate::trace::{Axis, Query, Site, Stage, Step};
+
+use super::super::app::App;
+use super::super::fit::Piece;
+use super::super::text;
+use super::foot;
+use super::grid;
+use super::kind::{self, View};
+use super::labels;
+use super::layout::Layout;
+use super::list::bar;
+use super::paint::{put, put_fit};
+
+/// What the tokens are.
+#[derive(Debug)]
+pub struct Pieces;
+
+/// Columns of bytes, of a log-probability, of a rank.
+const BYTES: usize = 12;
+const LOG: usize = 9;
+const RANK: usize = 7;
+/// A bar as long as it gets: surprise of so much, or more.
+const LONGEST: f64 = 12.0;
+/// Lines about the token under the cursor.
+const BELOW: u16 = 8;
+
+fn site(app: &App) -> Site {
+    app.place().site().other(Stage::Tokens)
+}
+
+fn made(app: &App) -> Option<&[Made]> {
+    app.answers.made(site(app))?.ok()
+}
+
+impl View for Pieces {
+    fn name(&self) -> &'static str {
+        "tokens"
+    }
+
+    fn hint(&self) -> [&'static str; 3] {
+        [
+            "Each token with its bytes, and how likely the model found it before it read it: log p and its rank among all.",
+            "A long bar is a surprise: the first letters of a name, the start of a sentence. Which tokens were certain?",
+            "Below: how the tokenizer merged the token under the cursor. T has the token strip carry the surprise.",
+        ]
+    }
+
+    fn fits(&self, step: Step) -> bool {
+        [Stage::Tokens, Stage::Embedding].map(Step::Stage).contains(&step)
+    }
+
+    fn layout(&self, app: &App, body: Rect) -> Layout {
+        let rows = app.dims().tokens;
+        let cursor = (app.selected.get(Axis::Token, rows), 0);
+        let footer = BELOW.min(body.height / 3);
+        Layout {
+            area: body,
+            rows,
+            columns: 1,
+            cursor,
+            cell: body.width,
+            tall: 1,
+            label: 0,
+            header: 1,
+            footer,
+        }
+    }
+
+    fn index(&self, app: &App, cell: (usize, usize)) -> Option<Vec<usize>> {
+        let mut index = app.index();
+        *index.first_mut()? = cell.0;
+        Some(index)
+    }
+
+    fn shows_numbers(&self) -> bool {
+        false
+    }
+
+    fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
+        let region = kind::seen(app, layout);
+        let mut questions = vec![Query::Block(app.place().site(), region), Query::Made(site(app))];
+        for token in layout.visible_rows(app) {
+            let query = Query::Foretold(app.foretold_at(app.place().pass, token));
+            if !questions.contains(&query) {
+                questions.push(query);
+            }
+        }
+        questions
+    }
+
+    fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {
+        vec![grid::range(app, "↓", Axis::Token, &layout.visible_rows(app), layout.rows)]
+    }
+
+    fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
+        let said = "log p = log_softmax(logits of the position before)[id]";
+        put(buf, foot, 0, 0, said, app.theme.dim());
+        put(
+            buf,
+            foot,
+            0,
+            1,
+            &format!("█ −log p, up to {LONGEST} · rank 1 is the likeliest"),
+            app.theme.dim(),
+        );
+    }
+
+    fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {
+        self.legend(app, foot, buf);
+        foot::cursor(app, foot, buf);
+    }
+
+    fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
+        let (theme, area, dims) = (app.theme, layout.area, app.dims());
+        let digits = labels::digits(dims.keys()).max("token".len());
+        let ids = labels::digits(app.outline().card.sizes().vocab).max(2);
+        let texts = usize::from(area.width / 5).clamp(6, 20);
+        let text_at = digits as u16 + 1;
+        let id_at = text_at + texts as u16 + 1;
+        let bytes_at = id_at + ids as u16 + 1;
+        let log_at = bytes_at + BYTES as u16 + 1;
+        let rank_at = log_at + LOG as u16;
+        let bar_at = rank_at + RANK as u16 + 1;
+        for (x, heading) in [
+            (0, text::right("token", digits)),
+            (text_at, "text".to_owned()),
+            (id_at, text::right("id", ids)),
+            (bytes_at, "bytes".to_owned()),
+            (log_at, text::right("log p", LOG)),
+            (rank_at, text::right("rank", RANK)),
+        ] {
+            put(buf, area, x, 0, &heading, theme.dim());
+        }
+        let pass = &app.outline().passes[app.place().pass.min(app.outline().passes.len() - 1)];
+        for (down, row) in layout.visible_rows(app).enumerate() {
+            let y = layout.header + down as u16;
+            let chosen = row == layout.cursor.0;
+            let pick = |style| if chosen { theme.current() } else { style };
+            let Some(token) = pass.tokens.get(row) else { continue };
+            put(buf, area, 0, y, &format!("{:>digits$}", dims.start + row), pick(theme.index()));
+            put(buf, area, text_at, y, &text::cut(&text::visible(&token.text), texts), pick(theme.token()));
+            put(buf, area, id_at, y, &format!("{:>ids$}", token.id), pick(Style::new()));
+            if let Some(made) = made(app).and_then(|made| made.get(row)) {
+                put(buf, area, bytes_at, y, &bytes(&made.bytes, BYTES), theme.dim());
+            }
+            match app.foretold(app.place().pass, row) {
+                Some(Some(told)) => {
+                    let log = text::short(Number::F32(told.log_prob), LOG - 1);
+                    put(buf, area, log_at, y, &text::right(&log, LOG), Style::new());
+                    put(buf, area, rank_at, y, &text::right(&told.rank.to_string(), RANK), Style::new());
+                    let columns = usize::from(area.width.saturating_sub(bar_at));
+                    put(
+                        buf,
+                        area,
+                        bar_at,
+                        y,
+                        &bar(-f64::from(told.log_prob) / LONGEST, columns),
+                        theme.bar(),
+                    );
+                }
+                // Before the first there is nothing to tell it from.
+                Some(None) => drop(put(buf, area, log_at, y, &text::right("first", LOG), theme.dim())),
+                None => drop(put(buf, area, log_at, y, &text::right("…", LOG), theme.dim())),
+            }
+        }
+        below(app, layout, buf);
+    }
+}
+
+/// Bytes in hexadecimal, as many as have room.
+fn bytes(bytes: &[u8], columns: usize) -> String {
+    let all: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let fits = (columns + 1) / 3;
+    if all.len() <= fits { all.join(" ") } else { all[..fits.saturating_sub(1)].join(" ") + " …" }
+}
+
+/// How the tokenizer came to the token under the cursor.
+fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
+    let theme = app.theme;
+    let y = layout.header + layout.visible_rows(app).len() as u16 + 1;
+    let bottom = y + layout.footer.saturating_sub(2);
+    let area = Rect { height: layout.area.height.min(bottom), ..layout.area };
+    let failed = app.answers.made(site(app)).and_then(Result::err);
+    let at = app.foretold_at(app.place().pass, layout.cursor.0);
+    for (down, reason) in (y..).zip(failed.into_iter().chain(app.answers.foretold(&at).and_then(Result::err)))
+    {
+        put(buf, area, 0, down, &format!("this cannot be told: {reason}"), theme.error());
+    }
+    let Some(made) = made(app).and_then(|made| made.get(layout.cursor.0)) else { return };
+    let name = labels::text_of(app, Axis::Token, layout.cursor.0).unwrap_or_default();
+    let said = match (made.parts.len(), made.merges.len()) {
+        _ if made.bytes.is_empty() => " is a special token: it adds no bytes to the text".to_owned(),
+        (0, _) if app.place().pass > 0 => " was drawn, not split from a text".to_owned(),
+        (0, _) => " : how it was split is not known".to_owned(),
+        (_, 0) => " is in the vocabulary as it stands: nothing was merged".to_owned(),
+        (parts, merges) => format!(": {parts} parts, {merges} merges"),
+    };
+    put_fit(buf, area, 0, y, &[Piece::words(name, theme.token()), Piece::whole(said, theme.dim())]);
+    for (down, merge) in (y + 1..).zip(&made.merges) {
+        let pieces = [
+            Piece::whole("  ", theme.dim()),
+            Piece::words(text::visible(&merge.left), theme.token()),
+            Piece::whole(" + ", theme.dim()),
+            Piece::words(text::visible(&merge.right), theme.token()),
+            Piece::whole(format!("   {}", merge.by), theme.dim()).rank(1),
+        ];
+        put_fit(buf, area, 0, down, &pieces);
+    }
+}

@@ -1,0 +1,185 @@
+//! A layer and a pass as diagrams: every box is reached, opened and lit; what is under way is shown and can be stopped.
+
+use std::collections::BTreeSet;
+
+use crossterm::event::KeyCode;
+use llama_trace::trace::{Site, Stage as TraceStage};
+use llama_trace::tui::theme::Depth;
+use llama_trace::tui::update::Effect;
+
+use crate::stage::Stage;
+use crate::synthetic::Synthetic;
+
+fn view<'a>(stage: &'a mut Stage, name: &str) -> &'a mut Stage {
+    for _ in 0..20 {
+        if stage.app.view().name() == name {
+            return stage;
+        }
+        stage.keys("v");
+    }
+    panic!("{} has no view {name}", stage.name());
+}
+
+/// Goes down from box to box and along each row; the stages, and the layers that are one box.
+fn walked(stage: &mut Stage) -> BTreeSet<String> {
+    let mut seen = BTreeSet::new();
+    let row = |stage: &Stage| stage.app.layout().unwrap().cursor.0;
+    loop {
+        // Beside the first stage of a layer is what enters it, and with that the layer before.
+        let first = stage.app.view().name() == "flow" && row(stage) == 0;
+        for key in if first { "llll" } else { "hhhllll" }.chars() {
+            let folded = stage.app.view().name() == "pass" && stage.app.place().layer.is_some();
+            let layer = stage.app.place().layer.filter(|_| folded);
+            seen.insert(layer.map_or(stage.name().to_owned(), |layer| format!("layer {layer}")));
+            assert_eq!(row(stage), row(stage.keys(&key.to_string())), "{} leaves its row", stage.name());
+        }
+        let before = row(stage);
+        stage.keys("j");
+        if row(stage) == before {
+            return seen;
+        }
+        assert_eq!(row(stage), before + 1);
+    }
+}
+
+#[test]
+fn arrows_reach_every_box_of_a_layer_and_of_the_pass() {
+    for source in [Synthetic::new, Synthetic::with_switches] {
+        for pass in [0, 1] {
+            let mut stage = Stage::new(source(), (80, 24), Depth::None);
+            if pass == 1 {
+                stage.keys("t").wait();
+            }
+            let (sizes, dims) = (stage.app.outline().card.sizes(), stage.app.dims());
+            assert_eq!(dims.pass, pass);
+            let all = |in_layer: bool| {
+                let all = TraceStage::ALL.iter();
+                all.filter(move |stage| stage.present(&sizes, dims) && stage.in_layer() == in_layer)
+                    .map(|stage| stage.name().to_owned())
+            };
+            stage.keys("/L1/attn_norm").key(KeyCode::Enter);
+            assert_eq!(walked(view(&mut stage, "flow")), all(true).collect(), "the layer of pass {pass}");
+            stage.keys("/tokens").key(KeyCode::Enter);
+            let layers = (0..sizes.layers).map(|layer| format!("layer {layer}"));
+            assert_eq!(walked(view(&mut stage, "pass")), all(false).chain(layers).collect(), "pass {pass}");
+        }
+    }
+}
+
+#[test]
+fn enter_opens_a_box_and_goes_into_a_layer() {
+    let mut stage = Stage::at("xq_rope");
+    view(&mut stage, "flow").key(KeyCode::Enter);
+    assert_eq!((stage.name(), stage.app.view().name()), ("xq_rope", "heatmap"));
+    // From the layer to the pass, from there into another layer.
+    view(&mut stage, "pass").keys("j").key(KeyCode::Enter);
+    assert_eq!(
+        (stage.name(), stage.app.place().layer, stage.app.view().name()),
+        ("attn_norm", Some(2), "flow")
+    );
+    // Above the first box is what enters the layer, and so the layer before.
+    stage.keys("h");
+    assert_eq!(
+        (stage.name(), stage.app.place().layer, stage.app.view().name()),
+        ("ffn_residual", Some(1), "flow")
+    );
+    // Outside the layers it is the pass.
+    stage.keys("/logits").key(KeyCode::Enter);
+    view(&mut stage, "pass").keys("k");
+    assert_eq!((stage.name(), stage.app.view().name()), ("final_norm", "pass"));
+    stage.keys("j").key(KeyCode::Enter);
+    assert_eq!((stage.name(), stage.app.view().name()), ("logits", "largest"));
+}
+
+#[test]
+fn the_inputs_and_outputs_of_the_current_box_have_marks_of_their_own() {
+    for depth in [Depth::None, Depth::Ansi, Depth::Indexed, Depth::True] {
+        let mut stage = Stage::sized("softmax", (200, 60), depth);
+        view(&mut stage, "flow");
+        let screen = stage.screen();
+        for (mark, names) in [('▸', vec!["softmax"]), ('●', vec!["masked_scores"]), ('○', vec!["attn_heads"])]
+        {
+            let marked: Vec<&str> = TraceStage::ALL
+                .iter()
+                .map(|stage| stage.name())
+                .filter(|name| {
+                    let wanted = format!("{mark}{name}");
+                    screen.match_indices(&wanted).any(|(at, _)| {
+                        let after = screen[at + wanted.len()..].chars().next();
+                        after.is_none_or(|c| !c.is_alphanumeric() && c != '_')
+                    })
+                })
+                .collect();
+            assert_eq!(marked, names, "{mark}\n{screen}");
+        }
+        stage.shows("softmax reads masked_scores");
+        // Their edges are heavy, the others light.
+        assert!(screen.contains('┃') && screen.contains('│'), "{screen}");
+        stage.keys("/attn_norm").key(KeyCode::Enter);
+        stage.shows("attn_norm reads L0/ffn_residual, attention_norm");
+    }
+}
+
+#[test]
+fn the_current_box_is_kept_in_sight_and_a_click_goes_to_one() {
+    for size in [(60, 16), (80, 24), (120, 40), (200, 60)] {
+        for name in ["flow", "pass"] {
+            let mut stage = Stage::new(Synthetic::with_switches(), size, Depth::None);
+            stage.keys("/L0/attn_norm").key(KeyCode::Enter);
+            view(&mut stage, name);
+            for _ in 0..30 {
+                let layout = stage.app.layout().unwrap();
+                assert!(layout.visible_rows(&stage.app).contains(&layout.cursor.0));
+                if stage.app.place().layer.is_some() && name == "flow" {
+                    stage.shows(&format!("▸{}", &stage.name()[..6.min(stage.name().len())]));
+                }
+                stage.keys("j");
+            }
+            let layout = stage.app.layout().unwrap();
+            let mut cells = Vec::new();
+            layout.each_cell(&stage.app, |row, _, x, y| {
+                cells.push((row, layout.area.x + x, layout.area.y + y))
+            });
+            let (row, x, y) = cells[0];
+            stage.click(x + 2, y + 1);
+            assert_eq!(stage.app.layout().unwrap().cursor.0, row);
+        }
+    }
+}
+
+/// While something is computed the view says so, keys are answered, and Esc stops it.
+#[test]
+fn what_is_under_way_is_shown_keys_are_answered_and_esc_stops_it() {
+    for (step, name) in
+        [("L1/xq", "flow"), ("L1/xq", "pass"), ("L1/attn_residual", "residual"), ("L1/ffn_up", "neurons")]
+    {
+        let mut source = Synthetic::new();
+        let late = [TraceStage::FfnResidual, TraceStage::FfnHidden, TraceStage::Xk];
+        source.pending.extend(late.map(|stage| Site::layer(0, 1, stage)));
+        let mut stage = Stage::new(source, (120, 40), Depth::None);
+        stage.keys("/").keys(step);
+        stage.key(KeyCode::Enter);
+        view(&mut stage, name);
+        stage.shows(" · computing layer 1");
+        stage.shows("…");
+        let before = stage.app.place();
+        stage.keys("j");
+        assert!(stage.app.place() != before || ["neurons"].contains(&name), "{name} is deaf");
+        stage.keys("k");
+        assert_eq!(stage.key(KeyCode::Esc), Effect::Stop, "{name}");
+        stage.wait();
+        assert!(!stage.screen().contains(" · computing"), "{name}\n{}", stage.screen());
+    }
+}
+
+/// A stage that cannot be had leaves the others their boxes, and says so in its own.
+#[test]
+fn a_stage_that_fails_leaves_the_diagram() {
+    let mut source = Synthetic::new();
+    source.failing.insert(Site::layer(0, 1, TraceStage::Xk));
+    let mut stage = Stage::new(source, (120, 40), Depth::None);
+    stage.keys("/L1/xk").key(KeyCode::Enter);
+    stage.shows("There are no values to show");
+    view(&mut stage, "flow").shows("none");
+    stage.shows("xv");
+}
