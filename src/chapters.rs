@@ -99,6 +99,24 @@ chapters! {
 }
 
 impl Chapter {
+    /// Its title: its first line.
+    pub fn title(&self) -> &'static str {
+        self.text.lines().next().unwrap_or(self.slug).trim_start_matches('#').trim()
+    }
+
+    /// Its text with the answers of its exercises folded: `key` shows them.
+    pub fn folded(&self, key: &str) -> String {
+        let (begins, named, ends) = ("<details><summary>", "</summary>", "</details>");
+        let mut parts = self.text.split(begins);
+        let mut text = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let (name, rest) = part.split_once(named).unwrap_or((part, ""));
+            let (_, rest) = rest.split_once(ends).unwrap_or((rest, ""));
+            text += &format!("▸ **{name}** (`{key}` shows it){rest}");
+        }
+        text
+    }
+
     /// The arithmetic that its numbers were computed in, where that is not float32: "bf16", "q8".
     pub fn precision(&self) -> Option<&'static str> {
         let (_, rest) = self.text.split_once("<!-- precision:")?;

@@ -18,6 +18,8 @@ mod flow;
 mod judged;
 #[path = "tui/lens.rs"]
 mod lens;
+#[path = "tui/looking.rs"]
+mod looking;
 #[path = "tui/moving.rs"]
 mod moving;
 #[path = "tui/numbers.rs"]
@@ -40,3 +42,5 @@ mod synthetic;
 mod updates;
 #[path = "tui/views.rs"]
 mod views;
+#[path = "tui/walk.rs"]
+mod walk;

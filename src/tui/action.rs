@@ -94,6 +94,22 @@ pub enum Action {
     Return,
     /// The panel with the arrow keys on the whole screen, and back.
     Zoom,
+    /// Folds the outline away, and back.
+    FoldOutline,
+    /// Folds the notes away, and back.
+    FoldNotes,
+    /// Looks for cells like the one under the cursor, or shows all again.
+    Filter,
+    /// To the next cell like it; where something plays, faster.
+    NextLike,
+    /// To the cell before; where something plays, slower.
+    PreviousLike,
+    /// Goes on by itself with the walk that was pressed last.
+    Play,
+    /// Shows the answers of exercises, or folds them.
+    Answers,
+    /// Opens the list of chapters.
+    Chapters,
     /// Hands the address and the value to the clipboard.
     Copy,
     /// Opens the line that asks where to go.
@@ -128,6 +144,8 @@ pub enum Action {
     Resize(u16, u16),
     /// A click at a column and a row.
     Click(u16, u16),
+    /// The pointer was dragged to a column and a row.
+    Drag(u16, u16),
     /// The wheel turned at a column and a row: lines down, or columns to the right.
     Scroll {
         /// Column.
@@ -230,9 +248,10 @@ bindings! {
     Walk PreviousPass [c(','), c('<')] 11 "pass" "same step, previous pass";
     Walk NextSequence [c(')')] 0 "" "same place, next sequence (of several prompts)";
     Walk PreviousSequence [c('(')] 0 "" "same place, previous sequence";
+    Walk Play [c('A')] 0 "" "go on by itself with the last of n N ] . and their like; + is faster, - slower, any other key stops";
     Walk FirstStep [c('g')] 12 "first/last" "first step of the pass";
     Walk LastStep [c('G')] 12 "first/last" "last step of the pass";
-    Walk Goto [c('/'), c(':')] 3 "go to" "go to a stage, layer, pass, sequence or address: softmax, L3/xq, p1, s1, p0/L1/softmax[h=2,t=5,k=1]; what is left out stays as it is";
+    Walk Goto [c('/'), c(':')] 3 "go to" "go to a stage, layer, pass, sequence or address: softmax, L3/xq, p1, s1, p0/L1/softmax[h=2,t=5,k=1]; what is left out stays as it is; some letters do, and so do a head (h2) and a token's text: soft upon h2";
     Walk Earlier [alt(KeyCode::Left)] 0 "" "back to where you were";
     Walk Later [alt(KeyCode::Right)] 0 "" "forward again";
     Walk Mark [c('m')] 0 "" "m and a letter: mark this place (kept in the file that --marks names)";
@@ -255,6 +274,9 @@ bindings! {
     Tensor NextDifference [c('D')] 0 "" "the next stage that differs, at its cell of largest error (of `diff A B --tui`; `i` shows the verdict)";
     Tensor LargestInRow [c('*')] 0 "" "the largest value of the row (the largest, not the furthest from 0)";
     Tensor LargestOfAll [c('#')] 0 "" "the largest value of the whole tensor, all heads";
+    Tensor Filter [c('=')] 0 "" "look for cells like this one: as far from 0 on its side, or further; the others are dimmed (again: all)";
+    Tensor NextLike [c('+')] 0 "" "the next such cell of the tensor";
+    Tensor PreviousLike [c('-')] 0 "" "the one before";
     Tensor CycleShow [c('v')] 7 "view" "the next view of this step";
     Tensor ChooseShow(1) [c('1'), c('2'), c('3'), c('4'), c('5'), c('6'), c('7'), c('8'), c('9')] 0 "" "1 to 9: the first, second, … of this step's views, in the order of v";
     Tensor CycleAxes [c('a')] 9 "axes" "hold another axis (head, token, …), or exchange rows and columns";
@@ -264,6 +286,10 @@ bindings! {
     Program PreviousFocus [k(KeyCode::BackTab)] 0 "" "arrow keys to the previous panel";
     Program Notes [c('i')] 8 "notes" "notes on this step, and back";
     Program Zoom [c('z')] 0 "" "the panel with the arrow keys on the whole screen, and back";
+    Program FoldOutline [c('f')] 0 "" "fold the outline away, and back";
+    Program FoldNotes [c('F')] 0 "" "fold the notes away, and back";
+    Program Chapters [c('C')] 0 "" "the chapters; Enter goes to the stage of one, with its text";
+    Program Answers [c('x')] 0 "" "show the answers of the chapters' exercises, or fold them";
     Program Copy [c('y')] 0 "" "copy the address and the value (OSC 52: not every terminal takes it)";
     Program Export [c('e')] 9 "export" "export this stage as a .npy file into the current folder";
     Program Draw [c('S')] 0 "" "draw this screen into an .svg file in the current folder";

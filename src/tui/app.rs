@@ -9,20 +9,24 @@ use crate::trace::manifest::Drawing;
 use crate::trace::sizes::PassDims;
 use crate::trace::{Axis, Outline, Part, Source, Status, TokenLabel};
 
+use super::action::Action;
 use super::answers::Answers;
 use super::beside::Beside;
 use super::carries::Carries;
 use super::courses::Courses;
 use super::derivation::Derivation;
+use super::filter::Filter;
 use super::history::History;
 use super::marks::Marks;
 use super::place::{OpenAt, Place, Walk};
+use super::playing::Play;
 use super::seek::Seek;
 use super::slice::Selected;
 use super::tensor::Tensor;
 use super::theme::Theme;
 use super::trying::Trying;
 use super::verdict::Verdict;
+use super::view::histogram::Counted;
 
 /// Which panel the arrow keys belong to. Where the terminal is narrow, only that panel is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +57,8 @@ pub enum Mode {
     Walk,
     /// They scroll the help screen, from this line on, or are typed to find what is in it.
     Help(usize, String),
+    /// They choose a chapter, by its number in the list.
+    Chapters(usize),
     /// The next one is the letter that marks this place.
     Mark,
     /// The next one is the letter of the mark to return to.
@@ -118,6 +124,7 @@ pub struct App {
     pub(super) place: Place,
     pub(super) selected: Selected,
     pub(super) answers: Answers,
+    pub(super) counted: Counted,
     pub(super) texts: HashMap<u32, String>,
     pub(super) mode: Mode,
     pub(super) focus: Focus,
@@ -145,6 +152,17 @@ pub struct App {
     pub(super) message: Option<Message>,
     /// Whether the panel with the arrow keys has the whole screen.
     pub(super) zoomed: bool,
+    /// Whether the outline is folded away, and whether the notes are.
+    pub(super) folded: (bool, bool),
+    /// Whether the answers of exercises are shown.
+    pub(super) answered: bool,
+    /// What cells are looked for.
+    pub(super) filter: Option<Filter>,
+    /// The walk that was pressed last, and the one that goes on by itself.
+    pub(super) walked: Action,
+    pub(super) play: Option<Play>,
+    /// Where the pointer was pressed or dragged to.
+    pub(super) dragged: Option<(u16, u16)>,
     pub(super) seek: Option<Seek>,
     /// Whether attention was looked at before, or a key chosen: the cursor stays where it is from then on.
     pub(super) opened: bool,
@@ -176,6 +194,7 @@ impl App {
             place,
             selected,
             answers: Answers::default(),
+            counted: Counted::default(),
             texts: HashMap::new(),
             mode: Mode::Walk,
             focus: Focus::Tensor,
@@ -194,6 +213,12 @@ impl App {
             notes_line: 0,
             message: None,
             zoomed: false,
+            folded: (false, false),
+            answered: false,
+            filter: None,
+            walked: Action::NextStep,
+            play: None,
+            dragged: None,
             seek: None,
             opened: false,
             history: History::default(),

@@ -4,7 +4,7 @@ use std::io::Stdout;
 use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine;
 use crossterm::event::{Event, KeyEventKind, MouseButton, MouseEventKind};
@@ -95,6 +95,15 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
             (false, true) => WORKING,
             (false, false) => IDLE,
         };
+        let idle = source.status() == Status::Idle && saving.is_none();
+        if let Some(left) = app.plays_in(idle, Instant::now()) {
+            if left.is_zero() {
+                app.play_on();
+                dirty = true;
+                continue;
+            }
+            wait = wait.min(left);
+        }
         // Keys that wait are all taken before the next drawing, so that a held key never lags behind.
         while let Some(event) = keys.next(wait).map_err(|error| failed(&error))? {
             wait = Duration::ZERO;
@@ -247,6 +256,7 @@ pub fn action_of(app: &App, event: Event) -> Option<Action> {
             let scroll = |down, right| Some(Action::Scroll { x, y, down, right });
             match mouse.kind {
                 MouseEventKind::Down(MouseButton::Left) => Some(Action::Click(x, y)),
+                MouseEventKind::Drag(MouseButton::Left) => Some(Action::Drag(x, y)),
                 MouseEventKind::ScrollDown if mouse.modifiers.is_empty() => scroll(3, 0),
                 MouseEventKind::ScrollUp if mouse.modifiers.is_empty() => scroll(-3, 0),
                 MouseEventKind::ScrollDown | MouseEventKind::ScrollRight => scroll(0, 3),

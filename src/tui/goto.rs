@@ -1,10 +1,9 @@
-//! The go-to line: what may be typed there, what it completes to, and where it leads.
+//! The go-to line: what may be typed there, and where it leads. What it completes to is in `completing`.
 
-use crate::trace::stage::Section;
-use crate::trace::{Address, Axis, ModelCard, Outline, PassDims, Run, Step, Subject, Weight};
+use crate::trace::{Address, Axis, ModelCard, Outline, PassDims, Run, Subject, Weight};
 
 use super::app::{App, GotoLine};
-use super::place::{Place, Walk, present};
+use super::place::{Place, Walk};
 
 /// Where an address leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,8 +52,8 @@ impl GotoLine {
     }
 
     pub(super) fn complete(&mut self, app: &App) {
-        if let Some(text) = self.completions(app).get(self.chosen.unwrap_or(0)) {
-            self.text.clone_from(text);
+        if let Some(completion) = self.completions(app).get(self.chosen.unwrap_or(0)) {
+            self.text.clone_from(&completion.text);
             self.chosen = None;
         }
     }
@@ -63,71 +62,15 @@ impl GotoLine {
     pub(super) fn answer(&self, app: &App) -> String {
         let completions = self.completions(app);
         match self.chosen.and_then(|chosen| completions.get(chosen)) {
-            Some(chosen) => chosen.clone(),
+            Some(chosen) => chosen.text.clone(),
             None if target(app, &self.text).is_ok() => self.text.clone(),
-            None => completions.first().unwrap_or(&self.text).clone(),
+            None => completions.first().map_or(&self.text, |first| &first.text).clone(),
         }
     }
-
-    /// What the text may be meant to be, the likeliest first. Only its last part is completed.
-    pub fn completions(&self, app: &App) -> Vec<String> {
-        let (before, part) = self
-            .text
-            .rsplit_once('/')
-            .map_or(("", &*self.text), |(_, part)| (&self.text[..self.text.len() - part.len()], part));
-        let part = part.trim().to_ascii_lowercase();
-        if part.contains('[') {
-            return Vec::new();
-        }
-        let mut names: Vec<String> = Vec::new();
-        let dims = app.dims();
-        for section in [Section::Start, Section::Layer, Section::End, Section::Sampler] {
-            let sizes = &app.outline.card.sizes();
-            let here = Step::in_section(section).filter(|&step| present(step, sizes, dims));
-            names.extend(here.map(|step| step.name().to_owned()));
-        }
-        names.extend((0..app.outline.card.sizes().layers).map(|layer| format!("L{layer}")));
-        if prompt_of(&self.text).is_some() {
-            return Vec::new();
-        }
-        if before.is_empty() {
-            names.push("prompt ".to_owned());
-            names.extend((0..app.outline.passes.len()).map(|pass| format!("p{pass}")));
-            // There may be thousands, and one is enough to go on typing.
-            let sequences = app.outline.sequences.min(if part.starts_with('s') { usize::MAX } else { 1 });
-            names.extend((0..sequences).filter(|_| sequences > 1).map(|sequence| format!("s{sequence}")));
-        }
-        let mut fitting: Vec<(u8, String)> = names
-            .into_iter()
-            .filter_map(|name| {
-                let lower = name.to_ascii_lowercase();
-                let rank = if lower == part {
-                    0
-                } else if lower.starts_with(&part) {
-                    1
-                } else if lower.contains(&part) {
-                    2
-                } else if in_order(&part, &lower) {
-                    3
-                } else {
-                    return None;
-                };
-                Some((rank, name))
-            })
-            .collect();
-        fitting.sort_by_key(|(rank, _)| *rank);
-        fitting.into_iter().map(|(_, name)| format!("{before}{name}")).collect()
-    }
-}
-
-/// Whether the letters of `part` are in `name` in this order: `amx` finds `attn_max`.
-fn in_order(part: &str, name: &str) -> bool {
-    let mut letters = name.chars();
-    part.chars().all(|c| letters.any(|other| other == c))
 }
 
 /// The text of another prompt.
-fn prompt_of(text: &str) -> Option<&str> {
+pub(super) fn prompt_of(text: &str) -> Option<&str> {
     match text.trim_start().strip_prefix("prompt")? {
         "" => Some(""),
         rest => rest.strip_prefix(' '),

@@ -12,8 +12,21 @@ fn within(area: Option<Rect>, x: u16, y: u16) -> Option<Rect> {
     area.filter(|area| area.contains(Position { x, y }))
 }
 
+/// What is under the pointer goes with it, as on paper.
+pub(super) fn drag(app: &mut App, x: u16, y: u16) {
+    let Some((from_x, from_y)) = app.dragged else { return };
+    let by = |from: u16, to: u16| isize::from(from.cast_signed()) - isize::from(to.cast_signed());
+    let tensor = within(view::Panels::new(app).middle, from_x, from_y).is_some();
+    // Of a tensor the pointer moves cells, which are some columns wide.
+    let cell = app.layout().filter(|_| tensor).map_or(1, |layout| layout.cell.max(1));
+    let right = by(from_x, x) / isize::from(cell.cast_signed());
+    app.dragged = Some((if right == 0 { from_x } else { x }, y));
+    scroll(app, from_x, from_y, by(from_y, y), right);
+}
+
 /// A click selects what it hits.
 pub(super) fn click(app: &mut App, x: u16, y: u16) {
+    app.dragged = Some((x, y));
     let panels = view::Panels::new(app);
     if let Some(area) = within(panels.tokens, x, y) {
         if let Some(position) = tokens::at(app, area, x) {

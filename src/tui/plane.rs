@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use crate::trace::frame::FrameData;
+use crate::trace::Values;
 
 use super::tensor::Tensor;
 
 /// The values of some rows and columns, the other axes held.
 #[derive(Clone, Copy, Debug)]
 pub struct Plane<'a> {
-    data: &'a FrameData,
+    data: Values<'a>,
     /// The first row and column, and where their value is.
     origin: (usize, usize),
     first: usize,
@@ -48,7 +48,9 @@ impl<'a> Plane<'a> {
             step((row < last_row).then(|| place(row + 1, column)).flatten()),
             step((column < last_column).then(|| place(row, column + 1)).flatten()),
         );
-        Some(Self { data: &block.frame.data, origin: (row, column), first, steps })
+        // Told once: which numbers they are is not asked again for each of a million.
+        let data = block.frame.values();
+        Some(Self { data, origin: (row, column), first, steps })
     }
 
     /// The value in a row and a column, which must be among those that it was made for.
@@ -56,9 +58,9 @@ impl<'a> Plane<'a> {
         let (down, across) = (row - self.origin.0, column - self.origin.1);
         let at = self.first + down * self.steps.0 + across * self.steps.1;
         match self.data {
-            FrameData::F32(array) => array.as_slice()?.get(at).map(|&value| f64::from(value)),
-            FrameData::I64(array) => array.as_slice()?.get(at).map(|&value| value as f64),
-            FrameData::I8(array) => array.as_slice()?.get(at).map(|&value| f64::from(value)),
+            Values::F32(values) => values.get(at).map(|&value| f64::from(value)),
+            Values::I64(values) => values.get(at).map(|&value| value as f64),
+            Values::I8(values) => values.get(at).map(|&value| f64::from(value)),
         }
     }
 }
@@ -70,7 +72,7 @@ mod tests {
     use ndarray::{ArrayD, IxDyn};
 
     use super::*;
-    use crate::trace::frame::Number;
+    use crate::trace::frame::{FrameData, Number};
     use crate::trace::{Block, Frame, Region, Site, Stage, Step, View};
 
     /// Steps worked out once read what looking each value up reads, in every layout and in blocks.

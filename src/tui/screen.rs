@@ -43,7 +43,7 @@ impl App {
     }
 
     /// Whether something is on its way, here or beside.
-    pub(super) fn waits(&self) -> bool {
+    pub fn waits(&self) -> bool {
         self.answers.waits() || self.other.as_ref().is_some_and(|other| other.waits())
     }
 

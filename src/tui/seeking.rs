@@ -1,14 +1,14 @@
-//! Going to the largest value: of the row under the cursor, or of the whole tensor. What is not there yet is asked for
-//! part by part, and the cursor goes when all of it was seen.
+//! Going to the largest value, of the row under the cursor or of the whole tensor, and to cells that a filter takes. What
+//! is not there yet is asked for part by part, and the cursor goes when all of it was seen.
 
 use std::ops::Range;
 
-use crate::trace::frame::FrameData;
+use crate::trace::block::index_of;
 use crate::trace::step::Arranged;
-use crate::trace::{Axis, Block, Query, Region, Step};
+use crate::trace::{Axis, Query, Region, Step};
 
 use super::app::App;
-use super::seek::Seek;
+use super::seek::{Goal, Like, Seek};
 use super::view::kind;
 
 /// Values that are looked at together.
@@ -21,7 +21,7 @@ pub(super) fn row(app: &mut App) {
     let along = cut.columns.unwrap_or(cut.rows);
     region[along] = 0..shape[along];
     let rest = vec![kind::in_stage(app, Region(region))];
-    app.seek = Some(Seek { site: app.place.site(), rest, best: None });
+    app.seek = Some(Seek { site: app.place.site(), rest, goal: Goal::Largest(None) });
 }
 
 /// Where attention is looked at for the first time there is something to see under the cursor: the largest key of the
@@ -40,13 +40,34 @@ pub(super) fn open(app: &mut App) {
     }
     region[key] = 0..app.shape()[key];
     let rest = vec![kind::in_stage(app, Region(region))];
-    app.seek = Some(Seek { site: app.place.site(), rest, best: None });
+    app.seek = Some(Seek { site: app.place.site(), rest, goal: Goal::Largest(None) });
 }
 
 /// Looks for the largest value of the tensor.
 pub(super) fn tensor(app: &mut App) {
-    let shape = app.outline.card.sizes().shape(app.place.step.stage().axes(), app.dims());
-    let mut rest = vec![Region::whole(&shape)];
+    app.seek = Some(Seek { site: app.place.site(), rest: parts(app), goal: Goal::Largest(None) });
+}
+
+/// Looks for the next cell that the filter takes, or the one before, or counts them.
+pub(super) fn like(app: &mut App, by: isize) {
+    let Some(filter) = app.filter() else {
+        app.say("= looks for cells like the one under the cursor; + and - go from one to the next", false);
+        return;
+    };
+    let (step, shape) = (app.place.step, stage_shape(app));
+    let index = step.index_in_stage(&app.index(), &shape);
+    let from = index.iter().zip(&shape).fold(0, |at, (index, length)| at * length + index);
+    let goal = Goal::Like(Like::new(filter, from, by));
+    app.seek = Some(Seek { site: app.place.site(), rest: parts(app), goal });
+}
+
+fn stage_shape(app: &App) -> Vec<usize> {
+    app.outline.card.sizes().shape(app.place.step.stage().axes(), app.dims())
+}
+
+/// The tensor in parts that can be looked at one by one.
+fn parts(app: &App) -> Vec<Region> {
+    let mut rest = vec![Region::whole(&stage_shape(app))];
     // Halved along the outermost axis that can be, until each part is small.
     while let Some(at) = rest.iter().position(|region| region.count() > AT_ONCE) {
         let region = rest.remove(at);
@@ -59,7 +80,7 @@ pub(super) fn tensor(app: &mut App) {
             rest.insert(at, part);
         }
     }
-    app.seek = Some(Seek { site: app.place.site(), rest, best: None });
+    rest
 }
 
 impl App {
@@ -83,64 +104,94 @@ impl App {
                 self.seek = Some(seek);
                 return went;
             };
-            for (value, index) in rows(block, region) {
-                if seek.best.as_ref().is_none_or(|(best, _)| value > *best) {
-                    seek.best = Some((value, index));
+            let (shape, width) = (&block.shape, region.0.last().map_or(1, ExactSizeIterator::len));
+            let at =
+                |index: &[usize]| index.iter().zip(shape).fold(0, |at, (index, length)| at * length + index);
+            for index in rows(region) {
+                let first = at(&index);
+                let Some(run) = block.run(first) else { continue };
+                let values = block.frame.values().slice(run.start..run.start + width);
+                match &mut seek.goal {
+                    Goal::Largest(best) => {
+                        let Some((offset, value)) = largest(values.numbers()) else { continue };
+                        if best.as_ref().is_none_or(|(other, _)| value > *other) {
+                            let mut index = index;
+                            index.last_mut().into_iter().for_each(|last| *last += offset);
+                            *best = Some((value, index));
+                        }
+                    }
+                    Goal::Like(like) => {
+                        let taken =
+                            values.numbers().enumerate().filter(|&(_, value)| like.filter.takes(value));
+                        let taken: Vec<usize> = taken.map(|(offset, _)| first + offset).collect();
+                        taken.into_iter().for_each(|at| like.add(at));
+                    }
                 }
             }
             seek.rest.pop();
         }
-        let Some((_, index)) = seek.best else {
-            self.say("there is no number here", false);
-            return true;
-        };
+        let shape = stage_shape(self);
+        match seek.goal {
+            Goal::Largest(Some((_, index))) => self.stand_on(&index, &shape),
+            Goal::Largest(None) => self.say("there is no number here", false),
+            Goal::Like(like) => {
+                let (all, words) = (shape.iter().product::<usize>(), like.filter.words());
+                let name = self.place.step.name();
+                let told = match like.chosen() {
+                    Some((at, number)) => {
+                        self.stand_on(&index_of(&shape, at), &shape);
+                        format!(
+                            "{number} of {} cells of {name} that are {words}; = shows all again",
+                            like.count
+                        )
+                    }
+                    None => format!(
+                        "{} of {all} cells of {name} are {words}; + and - go from one to the next, = shows all again",
+                        like.count
+                    ),
+                };
+                self.say(told, false);
+            }
+        }
+        true
+    }
+
+    /// Puts the cursor on an index of the stage, whose shape is `shape`.
+    fn stand_on(&mut self, index: &[usize], shape: &[usize]) {
         let step = self.place.step;
         if !std::mem::replace(&mut self.opened, true) {
             // As far to the right as the cursor lets it: there the diagonal is.
             self.offset.1 = usize::MAX;
         }
-        let shape = self.outline.card.sizes().shape(step.stage().axes(), self.dims());
-        for (&axis, index) in step.axes().iter().zip(in_step(step, &index, &shape)) {
+        for (&axis, index) in step.axes().iter().zip(in_step(step, index, shape)) {
             self.selected.set(axis, index);
         }
         if step.axes().contains(&Axis::Vocab) {
-            // Of its row it is the first in the order of size.
-            self.rank = 0;
+            // Of its row the largest is the first in the order of size.
+            let id = self.selected.get(Axis::Vocab, usize::MAX);
+            let order = self.answers.order(self.part());
+            self.rank =
+                order.and_then(|order| order.ids.iter().position(|&other| other as usize == id)).unwrap_or(0);
         }
         self.settle();
-        true
     }
 }
 
-/// The largest value of each row of `region`, and where it is; of equals the first. What is not a number is none.
-fn rows<'a>(block: &'a Block, region: &'a Region) -> impl Iterator<Item = (f64, Vec<usize>)> + 'a {
-    let lengths = region.shape();
-    let width = lengths.last().copied().unwrap_or(1);
-    let count = region.count() / width.max(1);
-    (0..count).filter_map(move |row| {
-        let mut index = vec![0; lengths.len()];
-        let mut rest = row;
-        for axis in (0..lengths.len().saturating_sub(1)).rev() {
-            index[axis] = region.0[axis].start + rest % lengths[axis];
-            rest /= lengths[axis];
-        }
-        let last = lengths.len().checked_sub(1)?;
-        index[last] = region.0[last].start;
-        let at = index.iter().zip(&block.shape).fold(0, |at, (index, length)| at * length + index);
-        let first = block.run(at)?.start;
-        let (offset, value) = match &block.frame.data {
-            FrameData::F32(array) => largest(array.as_slice()?.get(first..first + width)?, |v| f64::from(*v)),
-            FrameData::I64(array) => largest(array.as_slice()?.get(first..first + width)?, |v| *v as f64),
-            FrameData::I8(array) => largest(array.as_slice()?.get(first..first + width)?, |v| f64::from(*v)),
-        }?;
-        index[last] += offset;
-        Some((value, index))
+/// The index of the first value of each row of `region`, in the axes of the stage.
+fn rows(region: &Region) -> impl Iterator<Item = Vec<usize>> + '_ {
+    let mut lengths = region.shape();
+    lengths.last_mut().into_iter().for_each(|last| *last = (*last).min(1));
+    let count = lengths.iter().product();
+    (0..count).map(move |row| {
+        let inside = index_of(&lengths, row);
+        inside.iter().zip(&region.0).map(|(index, range)| range.start + index).collect()
     })
 }
 
-fn largest<T>(values: &[T], real: impl Fn(&T) -> f64) -> Option<(usize, f64)> {
+/// The largest of `values`, and the number of it; of equals the first. What is not a number is none.
+fn largest(values: impl Iterator<Item = f64>) -> Option<(usize, f64)> {
     let mut best: Option<(usize, f64)> = None;
-    for (at, value) in values.iter().map(real).enumerate() {
+    for (at, value) in values.enumerate() {
         if !value.is_nan() && best.is_none_or(|(_, other)| value > other) {
             best = Some((at, value));
         }
@@ -175,9 +226,9 @@ mod tests {
 
     #[test]
     fn the_first_of_equals_is_the_largest_and_nan_is_none() {
-        let real = |value: &f32| f64::from(*value);
-        assert_eq!(largest(&[f32::NAN, -1.0, 2.0, 2.0], real), Some((2, 2.0)));
-        assert_eq!(largest(&[f32::NAN], real), None);
-        assert_eq!(largest(&[f32::NEG_INFINITY], real), Some((0, f64::NEG_INFINITY)));
+        let largest = |values: &[f32]| largest(values.iter().map(|&value| f64::from(value)));
+        assert_eq!(largest(&[f32::NAN, -1.0, 2.0, 2.0]), Some((2, 2.0)));
+        assert_eq!(largest(&[f32::NAN]), None);
+        assert_eq!(largest(&[f32::NEG_INFINITY]), Some((0, f64::NEG_INFINITY)));
     }
 }

@@ -48,7 +48,8 @@ pub fn cut(text: &str, columns: usize) -> String {
     let mut shown = String::new();
     let mut used = 0;
     for c in text.chars() {
-        let next = c.width().unwrap_or(0);
+        // A control character has no width of its own, and one in a text.
+        let next = c.width().unwrap_or(1);
         if used + next + 1 > columns {
             break;
         }

@@ -1,6 +1,7 @@
 //! State and action in, state and effect out. No I/O: what must be done outside is the [`Effect`].
 
-use crate::trace::{Address, Fork, Run, Status};
+use crate::chapters::{CHAPTERS, Chapter};
+use crate::trace::{Address, Fork, Run, Status, Step};
 
 use super::action::Action;
 use super::app::{App, Focus, GotoLine, Mode, Scale};
@@ -8,10 +9,12 @@ use super::branching;
 use super::carries::Carries;
 use super::comparing;
 use super::explaining;
+use super::filter;
 use super::goto::{self, Target};
 use super::marks;
 use super::mouse;
 use super::moving::{layer, move_cursor, pass, sequence, slice, step};
+use super::playing;
 use super::seeking;
 use super::slice::Cut;
 use super::text;
@@ -66,6 +69,7 @@ pub fn update(app: &mut App, action: Action) -> Effect {
         return Effect::None;
     }
     let was = travel::here(app);
+    playing::heed(app, &action);
     app.message = None;
     app.opens_at = None;
     // Whoever goes elsewhere does not wait for what was looked for.
@@ -77,6 +81,7 @@ pub fn update(app: &mut App, action: Action) -> Effect {
             let wanted = wanted.clone();
             help(app, *line, wanted, &action)
         }
+        Mode::Chapters(at) => chapters(app, *at, &action),
         Mode::Mark => mark(app, &action),
         Mode::Return => return_to(app, &action),
         Mode::Branches(list) => {
@@ -263,6 +268,22 @@ fn walk(app: &mut App, action: &Action) -> Effect {
             app.mode = Mode::Return;
         }
         Action::Zoom => app.zoomed = !app.zoomed,
+        Action::FoldOutline => app.folded.0 = !app.folded.0,
+        Action::FoldNotes => app.folded.1 = !app.folded.1,
+        Action::Filter if filter::toggle(app) => seeking::like(app, 0),
+        Action::Filter => {}
+        Action::NextLike if playing::faster(app, 1) => {}
+        Action::PreviousLike if playing::faster(app, -1) => {}
+        Action::NextLike => seeking::like(app, 1),
+        Action::PreviousLike => seeking::like(app, -1),
+        Action::Play => playing::toggle(app),
+        Action::Answers => {
+            app.answered = !app.answered;
+            let text =
+                if app.answered { "exercises are shown with their answers" } else { "answers are folded" };
+            app.say(text, false);
+        }
+        Action::Chapters => app.mode = Mode::Chapters(chapter_of(app)),
         Action::Copy => return copy(app),
         Action::Close if app.is_opening() => return Effect::Abandon,
         Action::Close if app.status != Status::Idle => return Effect::Stop,
@@ -283,6 +304,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::Suspend => return Effect::Suspend,
         Action::Quit => return Effect::Quit,
         Action::Click(x, y) => mouse::click(app, x, y),
+        Action::Drag(x, y) => mouse::drag(app, x, y),
         Action::Scroll { x, y, down, right } => mouse::scroll(app, x, y, down.into(), right.into()),
         Action::Resize(..)
         | Action::Type(_)
@@ -302,6 +324,59 @@ fn branch(app: &mut App, by_hand: bool) -> Effect {
 /// Opens what is in another run or sequence.
 fn open(other: Option<(Run, Address)>) -> Effect {
     other.map_or(Effect::None, |(run, address)| Effect::Open(run, address))
+}
+
+/// The chapter that is about the step that is shown, by its number in the list.
+fn chapter_of(app: &App) -> usize {
+    let about = Chapter::about(app.place.step).next();
+    about.and_then(|about| CHAPTERS.iter().position(|chapter| chapter.slug == about.slug)).unwrap_or(0)
+}
+
+/// Chooses a chapter, and goes where it can be looked at.
+fn chapters(app: &mut App, at: usize, action: &Action) -> Effect {
+    let last = CHAPTERS.len() - 1;
+    let page = usize::from(app.size.height / 2).max(1);
+    let at = match action {
+        Action::Down | Action::NextStep => at + 1,
+        Action::Up | Action::PreviousStep => at.saturating_sub(1),
+        Action::PageDown => at + page,
+        Action::PageUp => at.saturating_sub(page),
+        Action::Home | Action::FirstStep => 0,
+        Action::End | Action::LastStep => last,
+        Action::Scroll { down, .. } => at.saturating_add_signed(isize::from(down.signum())),
+        Action::Explain => {
+            app.mode = Mode::Walk;
+            return open_chapter(app, &CHAPTERS[at.min(last)]);
+        }
+        Action::Close | Action::Chapters | Action::Quit | Action::Click(..) => {
+            app.mode = Mode::Walk;
+            return Effect::None;
+        }
+        Action::Redraw => return Effect::Redraw,
+        Action::Suspend => return Effect::Suspend,
+        _ => at,
+    };
+    app.mode = Mode::Chapters(at.min(last));
+    Effect::None
+}
+
+/// Goes to the first step of `chapter` that this run has, and to its text in the notes.
+fn open_chapter(app: &mut App, chapter: &'static Chapter) -> Effect {
+    let there = |step| goto::target(app, Step::name(step));
+    let Some(Target::Here(spot)) = chapter.steps().find_map(|step| there(step).ok()) else {
+        let why = match chapter.precision() {
+            Some(name) => format!("its stages are of a run in {name}: --precision {name}"),
+            None => "none of its stages is in this pass".to_owned(),
+        };
+        app.say(format!("{}: {why}", chapter.title()), true);
+        return Effect::None;
+    };
+    goto::go(app, &spot);
+    app.focus = Focus::Notes;
+    app.folded.1 = false;
+    let width = view::Panels::new(app).notes.map_or(0, |area| area.width);
+    app.notes_line = view::notes::line_of(app, width, chapter);
+    Effect::None
 }
 
 /// The letter that marks this place.

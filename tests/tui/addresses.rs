@@ -2,6 +2,7 @@
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use llama_trace::trace::Run;
+use llama_trace::tui::app::Mode;
 use llama_trace::tui::events::{action_of, open_run};
 use llama_trace::tui::runs::Runs;
 use llama_trace::tui::theme::Depth;
@@ -154,4 +155,53 @@ fn what_the_help_teaches_is_what_the_screen_prints() {
     go(&mut stage, "p0/L1/softmax[h=2,t=5,k=1]");
     let address = here(&stage);
     stage.keys("?").shows(&address);
+}
+
+/// What the go-to line offers for a text, each as the line and what stands beside it.
+fn offered(stage: &mut Stage, typed: &str) -> Vec<(String, String)> {
+    stage.keys("/").keys(typed);
+    let Mode::Goto(line) = stage.app.mode() else { panic!("the line is open") };
+    let found = line.completions(&stage.app).into_iter().map(|found| (found.text, found.what)).collect();
+    stage.key(KeyCode::Esc);
+    found
+}
+
+#[test]
+fn heads_and_tokens_are_found_by_letters_and_words_narrow_each_other() {
+    let mut stage = begin();
+    go(&mut stage, "p0/L1/softmax");
+    let first = |stage: &mut Stage, typed: &str| offered(stage, typed).first().cloned().unwrap_or_default();
+    let own = |text: &str, what: &str| (text.to_owned(), what.to_owned());
+    assert_eq!(first(&mut stage, "h2"), own("softmax[h=2]", ""));
+    assert_eq!(first(&mut stage, "upon"), own("softmax[t=2]", "␣upon"));
+    assert_eq!(first(&mut stage, "LILY"), own("softmax[t=11]", "␣Lily"));
+    assert_eq!(first(&mut stage, "小"), own("softmax[t=6]", "␣小さな"));
+    assert_eq!(first(&mut stage, "xq lily h3"), own("xq[h=3,t=11]", "␣Lily"));
+    assert_eq!(first(&mut stage, "lily xq l2"), own("L2/xq[t=11]", "␣Lily"));
+    assert_eq!(first(&mut stage, "l2 soft h1"), own("L2/softmax[h=1]", ""));
+    assert_eq!(first(&mut stage, "p1 logits"), own("p1/logits", ""));
+    assert_eq!(first(&mut stage, "L2/gate upo"), own("L2/ffn_gate[t=2]", "␣upon"));
+    for nothing in ["h9", "xq h4", "l3 xq", "zzz upon", "p7 xq", "logits h0", "xq up on lily"] {
+        assert_eq!(offered(&mut stage, nothing), [], "{nothing}");
+    }
+    // A stage's own name comes before tokens in which it is.
+    assert_eq!(first(&mut stage, "softmax"), own("softmax", ""));
+    // Where the stage has no tokens, the first that has.
+    go(&mut stage, "probs");
+    go(&mut stage, "upon");
+    assert_eq!((stage.message(), stage.app.place().path()), ("", "p0/tokens".into()));
+    assert_eq!(stage.app.index(), [2]);
+    // Whatever is offered leads somewhere, and its words stand on the screen.
+    go(&mut stage, "p0/L1/softmax");
+    for typed in ["", "a", "l", "on", "h0", "q upon", "l1 n time", "s t", "p1 x"] {
+        for (text, what) in offered(&mut stage, typed) {
+            go(&mut stage, &text);
+            let absent = stage.message().contains("has no mask");
+            assert!(stage.message().is_empty() || absent, "{typed}: {text} {what}: {}", stage.message());
+            stage.key(KeyCode::Esc);
+            go(&mut stage, "p0/L1/softmax");
+        }
+    }
+    stage.keys("/soft upon");
+    stage.shows("softmax[t=2]  ␣upon");
 }

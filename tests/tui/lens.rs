@@ -2,7 +2,11 @@
 
 use crossterm::event::KeyCode;
 
+use llama_trace::tui::theme::Depth;
+
 use crate::desk::Desk;
+use crate::stage::Stage;
+use crate::synthetic::Synthetic;
 
 #[test]
 fn the_lens_shows_layer_by_layer_what_would_be_answered_and_from_which_on_the_answer_leads() {
@@ -66,4 +70,29 @@ fn the_strongest_units_come_first_with_the_tokens_that_they_raise_and_lower() {
     // The next stage shows the same unit, and Enter takes its number apart.
     desk.keys("ppp").key(KeyCode::Enter).shows("p0/L1/ffn_gate[t=4,f=332]");
     desk.shows("ffn_gate[t, f] = Σ_d ffn_norm[t, d] · w1[f, d]");
+}
+
+/// A source without weights, as a trace without its model: the views that need them say so, in words and whole.
+#[test]
+fn views_that_need_the_weights_say_so_where_there_are_none() {
+    for (size, step, view) in [
+        ((80, 24), "L1/ffn_residual", "lens"),
+        ((120, 40), "L1/ffn_residual", "lens"),
+        ((80, 24), "logits", "attribution"),
+        ((200, 60), "logits", "attribution"),
+    ] {
+        let mut stage = Stage::new(Synthetic::new(), size, Depth::None);
+        stage.keys("/").keys(step);
+        stage.key(KeyCode::Enter);
+        for _ in 0..12 {
+            if stage.app.view().name() == view {
+                break;
+            }
+            stage.keys("v");
+        }
+        assert_eq!(stage.app.view().name(), view, "{step}");
+        stage.wait();
+        stage.shows("There are no values to show:");
+        stage.shows("it has no");
+    }
 }

@@ -35,7 +35,8 @@ fn read(line: &[String]) -> Vec<Read> {
     while i < line.len() {
         let before = i.checked_sub(1).map_or(' ', at);
         let signed = at(i) == '-' && digit(i + 1) && !word(before);
-        if !(signed || digit(i)) || word(before) || (before == '.' && digit(i)) {
+        // `\u{301}` is a character.
+        if !(signed || digit(i)) || word(before) || before == '{' || (before == '.' && digit(i)) {
             i += 1;
             continue;
         }
@@ -216,7 +217,12 @@ impl Reader<'_> {
                 self.holds(right, &format!("{told} each"));
                 expected.push(told);
             }
-        } else if ["heads", "histogram"].contains(&app.view().name()) {
+        } else if app.view().name() == "histogram" {
+            let counted = self.counted(area);
+            if counted.len() < app.shape()[app.cut().rows] {
+                expected.extend(range(&counted));
+            }
+        } else if app.view().name() == "heads" {
             // All there is, for these sources.
         } else {
             for (seen, count) in [(seen, layout.rows), (layout.visible_columns(app), layout.columns)] {
@@ -229,7 +235,8 @@ impl Reader<'_> {
         let line = self.line(area, area.y + 1).concat();
         let mut numbers = read_text(&line);
         // The text of the token that is held stands beside its index.
-        let text = app.cut().held.filter(|&held| app.place().step.axes()[held] == Axis::Token);
+        let text = app.cut().held.map(|held| app.place().step.axes()[held]);
+        let text = text.filter(|axis| matches!(axis, Axis::Token | Axis::Key));
         if text.is_some() && numbers.get(2).is_some_and(|number| self.is_token(number)) {
             numbers.remove(2);
         }
@@ -341,13 +348,27 @@ impl Reader<'_> {
         Self::end(layout, app) + 1
     }
 
+    /// The rows that a histogram counts: those around the cursor where all are too many.
+    fn counted(&self, panel: Rect) -> std::ops::Range<usize> {
+        let (app, cut) = (self.app, self.app.cut());
+        let (all, columns) = (app.shape()[cut.rows], app.shape()[cut.columns.unwrap()]);
+        let line = self.line(panel, panel.y + 1).concat();
+        let Some((_, told)) = line.split_once("of rows ") else { return 0..all };
+        let ends = read_text(&told.replace('-', " "));
+        let (first, last): (usize, usize) = (ends[0].parse().unwrap(), ends[1].parse().unwrap());
+        let fits = last < all && (first..=last).contains(&app.index()[cut.rows]);
+        self.holds(fits && (last + 1 - first) * columns <= 1 << 17, told);
+        self.holds((last + 2 - first) * columns > 1 << 17, "as many as are counted at once");
+        first..last + 1
+    }
+
     /// The bounds and the count of each bin, counted again.
     fn histogram(&self, layout: &Layout) -> u16 {
         let (app, area) = (self.app, layout.area);
         let (cut, shape, mut index) = (app.cut(), app.shape(), app.index());
         let tensor = app.tensor().unwrap();
         let mut values = Vec::new();
-        for row in 0..shape[cut.rows] {
+        for row in self.counted(Panels::new(app).middle.unwrap()) {
             for column in 0..shape[cut.columns.unwrap()] {
                 (index[cut.rows], index[cut.columns.unwrap()]) = (row, column);
                 values.extend(tensor.get(&index).map(real).filter(|value| value.is_finite()));
@@ -518,13 +539,19 @@ fn check(stage: &Stage, known: &Known) {
     reader(stage, known).all();
 }
 
+/// Reads every number on the screen of `stage`.
+#[track_caller]
+pub(crate) fn read_all(stage: &Stage) {
+    check(stage, &Known::of(&stage.app));
+}
+
 /// A prompt of numbers, which are cut least of all.
 fn years(count: usize) -> Vec<TokenLabel> {
     (0..count).map(|i| TokenLabel { id: i as u32 + 30, text: format!(" {}", 19_000 + 37 * i) }).collect()
 }
 
 /// Long axes, tiny and huge values, numbers for tokens.
-fn wide(tokens: usize, vocab: usize, factor: f32) -> Synthetic {
+pub(crate) fn wide(tokens: usize, vocab: usize, factor: f32) -> Synthetic {
     let config = ModelConfig {
         layers: 16,
         dim: 300,

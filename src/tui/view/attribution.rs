@@ -146,8 +146,8 @@ impl View for Parts {
         let theme = app.theme;
         let Some(attribution) = Self::attribution(app) else {
             let said = match app.answers.attribution(&Self::question(app)) {
-                Some(Err(reason)) => format!("this cannot be split: {reason}"),
-                _ => "splitting the logit …".to_owned(),
+                Some(Err(_)) => "this cannot be split",
+                _ => "splitting the logit …",
             };
             return vec![Piece::words(said, theme.dim())];
         };
@@ -192,6 +192,11 @@ impl View for Parts {
             Piece::figure(value, false, app.theme.strong()),
         ];
         put_fit(buf, foot, 0, 1, &line);
+    }
+
+    fn failed(&self, app: &App) -> Option<String> {
+        let reason = app.answers.attribution(&Self::question(app))?.err()?;
+        Some(format!("The logit cannot be split: {reason}"))
     }
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {

@@ -69,6 +69,9 @@ impl Widget for Footer<'_> {
                 ("a word".to_owned(), "finds"),
                 ("Esc".to_owned(), "close"),
             ],
+            Mode::Chapters(_) => {
+                vec![("↑ ↓".to_owned(), "choose"), ("Enter".to_owned(), "go"), ("Esc".to_owned(), "close")]
+            }
             Mode::Mark | Mode::Return => vec![("a letter".to_owned(), ""), ("Esc".to_owned(), "cancel")],
             Mode::Branches(_) => vec![
                 ("↑ ↓".to_owned(), "choose"),

@@ -34,7 +34,7 @@ fn hint(app: &App, text: &str) -> String {
             let letters = step.axes().iter().map(|axis| format!("{} {}", axis.index(), labels::name(*axis)));
             format!("letters: {}", letters.collect::<Vec<_>>().join(", "))
         }
-        _ => "a stage, L1, p0, or an address: L1/softmax[h=0,t=1,k=0]".to_owned(),
+        _ => "a stage, L1, p0, h2, a token's text, or L1/softmax[h=0,t=1,k=0]".to_owned(),
     }
 }
 
@@ -68,15 +68,20 @@ impl Widget for GotoPopup<'_> {
         let mut x = put(buf, inner, 0, 0, "/ ", theme.key());
         x += put(buf, inner, x, 0, &shown, theme.strong());
         put(buf, inner, x, 0, " ", theme.current());
-        let names = self.line.completions(self.app);
+        let found = self.line.completions(self.app);
         let listed = usize::from(inner.height.saturating_sub(2)).min(LISTED);
         let chosen = self.line.chosen.unwrap_or(0);
         let first = (chosen + 1).saturating_sub(listed);
-        for (y, (i, name)) in names.iter().enumerate().skip(first).take(listed).enumerate() {
+        for (y, (i, completion)) in found.iter().enumerate().skip(first).take(listed).enumerate() {
             let style = if self.line.chosen == Some(i) { theme.current() } else { Style::new() };
-            put(buf, inner, 2, y as u16 + 1, &text::cut(name, inner.width.into()), style);
+            let y = y as u16 + 1;
+            let x = 2 + put(buf, inner, 2, y, &text::cut(&completion.text, inner.width.into()), style);
+            let room = usize::from(inner.width.saturating_sub(x + 2));
+            if room > 0 {
+                put(buf, inner, x + 2, y, &text::cut(&completion.what, room), theme.dim());
+            }
         }
-        let note = match names.len() {
+        let note = match found.len() {
             0 => hint(self.app, &self.line.text),
             count if count > listed => format!("{count} in all"),
             _ => String::new(),

@@ -89,6 +89,15 @@ impl View for Heatmap {
                     format!("{shade}{} ", text::right(&text::short(number, width - 3), width - 2))
                 }
             };
+            if app.leaves_out(value) && (row, column) != layout.cursor {
+                let content = if numbered {
+                    text::right(&text::short(number, width - 2), width - 2)
+                } else {
+                    String::new()
+                };
+                put(buf, layout.area, x, y, &content, app.theme.dim());
+                return;
+            }
             put(buf, layout.area, x, y, &content, cell.style);
             if (row, column) != layout.cursor {
                 return;

@@ -1,6 +1,8 @@
 //! How the values of a slice are spread: how many are how large.
 
+use std::cell::RefCell;
 use std::ops::Range;
+use std::rc::Rc;
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -38,13 +40,28 @@ struct Bin {
     first: (usize, usize),
 }
 
+/// What was counted last: one screen asks for it many times, and there are more values than can be counted as often.
+#[derive(Debug, Default)]
+pub struct Counted(RefCell<Option<(Asked, Rc<[Bin]>)>>);
+
+/// What bins follow from: the values of a part never change.
+#[derive(Clone, Debug, PartialEq)]
+struct Asked {
+    step: Step,
+    part: Part,
+    rows: Range<usize>,
+    down: usize,
+    count: usize,
+    span: (f64, f64),
+}
+
 /// Bins from the smallest finite value of the slice to the largest.
 #[derive(Debug)]
 struct Bins {
     low: f64,
     high: f64,
     count: usize,
-    filled: Vec<Bin>,
+    filled: Rc<[Bin]>,
     /// The one, among those that are not empty, that the value under the cursor is in.
     here: usize,
 }
@@ -56,7 +73,7 @@ impl Bins {
         let (low, high) = stats.map_or((0.0, 0.0), |stats| (stats.min, stats.max));
         // All values may be one.
         let count = if high > low { count } else { 1 };
-        let mut bins = Self { low, high, count, filled: Vec::new(), here: 0 };
+        let mut bins = Self { low, high, count, filled: Rc::default(), here: 0 };
         bins.fill(app);
         bins
     }
@@ -80,6 +97,30 @@ impl Bins {
         let Some(plane) = Plane::new(&tensor, &index, (cut.rows, cut.columns), &rows, &columns) else {
             return;
         };
+        let asked = Asked {
+            step: place.step,
+            part: app.part(),
+            rows,
+            down: cut.rows,
+            count: self.count,
+            span: (self.low, self.high),
+        };
+        let mut last = app.counted.0.borrow_mut();
+        let known = last.as_ref().filter(|(of, _)| *of == asked).map(|(_, bins)| Rc::clone(bins));
+        self.filled = known.unwrap_or_else(|| {
+            let bins: Rc<[Bin]> = self.count(&plane, asked.rows.clone(), &columns).into();
+            *last = Some((asked, Rc::clone(&bins)));
+            bins
+        });
+        let column = cut.columns.map_or(0, |columns| index[columns]);
+        let here = plane.get(index[cut.rows], column).and_then(|value| self.of(value));
+        self.here = self.filled.iter().position(|bin| Some(bin.number) == here).unwrap_or(0);
+    }
+}
+
+impl Bins {
+    /// The bins that are not empty.
+    fn count(&self, plane: &Plane<'_>, rows: Range<usize>, columns: &Range<usize>) -> Vec<Bin> {
         let mut all: Vec<Option<Bin>> = vec![None; self.count];
         for row in rows {
             for column in columns.clone() {
@@ -88,10 +129,7 @@ impl Bins {
                 bin.count += 1;
             }
         }
-        self.filled = all.into_iter().flatten().collect();
-        let column = cut.columns.map_or(0, |columns| index[columns]);
-        let here = plane.get(index[cut.rows], column).and_then(|value| self.of(value));
-        self.here = self.filled.iter().position(|bin| Some(bin.number) == here).unwrap_or(0);
+        all.into_iter().flatten().collect()
     }
 }
 

@@ -69,6 +69,11 @@ pub trait View: fmt::Debug + Sync {
         Vec::new()
     }
 
+    /// Why it has nothing to show, where what it asked for beside the values cannot be had.
+    fn failed(&self, _: &App) -> Option<String> {
+        None
+    }
+
     /// Whether its cells are the step's numbers, which can be taken apart.
     fn shows_numbers(&self) -> bool {
         true

@@ -140,6 +140,12 @@ impl View for Lens {
         foot::cursor(app, foot, buf);
     }
 
+    fn failed(&self, app: &App) -> Option<String> {
+        let (layer, token) = app.layout()?.cursor;
+        let reason = app.answers.lens(&Self::question(app, layer, token))?.err()?;
+        Some(format!("What the layers would answer cannot be told: {reason}"))
+    }
+
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
         let (theme, area) = (app.theme, layout.area);
         for (right, token) in layout.visible_columns(app).enumerate() {
@@ -179,10 +185,6 @@ impl Lens {
         let (theme, (layer, token)) = (app.theme, layout.cursor);
         let y = layout.header + layout.visible_rows(app).len() as u16 + 1;
         let bottom = layout.header + layout.visible_rows(app).len() as u16 + layout.footer;
-        if let Some(Err(reason)) = app.answers.lens(&Self::question(app, layer, token)) {
-            let said = format!("this cannot be told: {reason}");
-            put(buf, layout.area, 0, y, &said, theme.error());
-        }
         let Some(reading) = Self::reading(app, layer, token) else { return };
         let area = Rect { height: layout.area.height.min(bottom), ..layout.area };
         let of = labels::text_of(app, Axis::Token, token).unwrap_or_default();

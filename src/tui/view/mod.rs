@@ -18,6 +18,7 @@ pub mod attribution;
 pub mod bars;
 pub mod branches;
 pub mod cache;
+pub mod chapters;
 pub mod derivation;
 mod diagram;
 mod edges;
@@ -131,6 +132,8 @@ impl Panels {
         };
         // A panel that has the whole screen is as on a narrow one.
         let (outline_width, notes_width) = if app.zoomed { (0, 0) } else { (outline_width, notes_width) };
+        let outline_width = if app.folded.0 { 0 } else { outline_width };
+        let notes_width = if app.folded.1 { 0 } else { notes_width };
         // Where a derivation is open it has the room of the notes, and more; or a part of the tensor's.
         let open = app.derivation().is_some() && app.focus != Focus::Notes;
         let beside = (width - outline_width).saturating_sub(2 + TENSOR);
@@ -253,6 +256,7 @@ impl Widget for &App {
             Mode::Branches(list) => {
                 branches::BranchesPopup { theme: self.theme, list }.render(area, buf);
             }
+            Mode::Chapters(at) => chapters::Chapters { app: self, at: *at }.render(area, buf),
             Mode::Goto(line) => goto::GotoPopup { app: self, line }.render(area, buf),
         }
         if self.message.is_some() {

@@ -95,7 +95,8 @@ pub fn lines(app: &App, width: u16) -> Vec<Line<'static>> {
         let arithmetic = chapter.precision().map_or(String::new(), |name| format!(", in {name}"));
         let whose = "Numbers in this chapter are the built-in model's, for the chapter's own prompt";
         out.text(0, &format!("{whose}{arithmetic}."), theme.dim());
-        out.lines.extend(markdown::render(chapter.text, out.width, theme));
+        let folded = (!app.answered).then(|| chapter.folded("x"));
+        out.lines.extend(markdown::render(folded.as_deref().unwrap_or(chapter.text), out.width, theme));
     }
     out.lines
 }
@@ -131,6 +132,14 @@ fn judged(app: &App, out: &mut Writer) -> bool {
         out.lines.push(Line::styled(text::cut(&row, out.width), style));
     }
     true
+}
+
+/// The line of the notes in which the title of `chapter` stands.
+pub fn line_of(app: &App, width: u16, chapter: &Chapter) -> usize {
+    let lines = lines(app, width);
+    let title = text::wrap(chapter.title(), usize::from(width).saturating_sub(2));
+    let first = title.first().map_or("", |line| line);
+    lines.iter().position(|line| line.to_string().trim() == first).unwrap_or(0)
 }
 
 fn shapes(app: &App, out: &mut Writer) {

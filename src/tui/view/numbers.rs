@@ -71,6 +71,11 @@ impl View for Numbers {
             let Some(number) = grid::value(app, &tensor, (row, column)) else { return };
             let style = if (row, column) == layout.cursor {
                 app.theme.current()
+            } else if app.leaves_out(match number {
+                Number::F32(value) => value.into(),
+                Number::I64(value) => value as f64,
+            }) {
+                app.theme.dim()
             } else if matches!(number, Number::F32(value) if !value.is_finite()) {
                 app.theme.special()
             } else {

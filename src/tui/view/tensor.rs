@@ -56,16 +56,23 @@ impl Widget for TensorPanel<'_> {
         let used = u16::try_from(layout.lines(app)).unwrap_or(u16::MAX);
         foot.y = foot.y.min(body.y.saturating_add(used).saturating_add(1));
         heading(app, head, &layout, buf);
-        match app.shown() {
+        let shown = match (app.shown(), app.view().failed(app)) {
+            (Shown::Values(_), Some(reason)) => Shown::Failed(reason),
+            (shown, _) => shown,
+        };
+        match shown {
             _ if app.view().stands_alone() => {
                 app.view().render(app, &layout, buf);
                 app.view().foot(app, foot, buf);
             }
             Shown::Failed(reason) => {
                 put(buf, body, 0, 1, "There are no values to show:", app.theme.error());
-                for (y, line) in text::wrap(&reason, body.width.into()).iter().enumerate() {
-                    put(buf, body, 0, y as u16 + 3, line, Style::new());
+                let lines = text::wrap(&reason, body.width.into());
+                for (y, line) in (3..).zip(&lines) {
+                    put(buf, body, 0, y, line, Style::new());
                 }
+                let address = app.place().address(&app.index());
+                put(buf, body, 0, lines.len() as u16 + 4, &address, app.theme.dim());
             }
             Shown::Values(_) if app.tensor().is_some_and(|tensor| !tensor.is_empty()) => {
                 app.view().render(app, &layout, buf);

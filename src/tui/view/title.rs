@@ -133,8 +133,11 @@ impl Widget for Rules<'_> {
             }
         });
         let own = verdict::letter(app, app.outline().run).map_or_else(String::new, |own| format!("{own} · "));
-        let middle = format!("{own}tensor · {}", app.view().name());
         let theirs = app.other.as_ref().and_then(|other| Panels::new(other).derivation);
+        let mut middle = format!("{own}tensor · {}", app.view().name());
+        if let Some(filter) = app.filter() {
+            middle += &format!(" · {}", filter.words());
+        }
         let named = [
             (panels.outline, Some(Focus::Outline), "outline"),
             (panels.middle, Some(Focus::Tensor), &middle),

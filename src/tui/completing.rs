@@ -1,0 +1,206 @@
+//! What the text of the go-to line may be meant to be: stages, layers, passes, sequences, heads and tokens, found by
+//! some of their letters. Words narrow each other: `soft up h2` finds `softmax[h=2,t=3]` where token 3 is "␣upon".
+
+use crate::trace::stage::Section;
+use crate::trace::{Axis, Step};
+
+use super::app::{App, GotoLine};
+use super::goto::prompt_of;
+use super::place::present;
+use super::text;
+
+/// A line that the go-to line offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// What the line becomes.
+    pub text: String,
+    /// What is there, where the text does not say it: the text of a token.
+    pub what: String,
+}
+
+/// How well a name fits: 0 is the name itself.
+type Rank = u8;
+
+/// Tokens that are offered at most: more are no choice but a list.
+const TOKENS: usize = 40;
+
+impl GotoLine {
+    /// What the text may be meant to be, the likeliest first. Of a path only the last part is completed.
+    pub fn completions(&self, app: &App) -> Vec<Completion> {
+        let (before, part) = self
+            .text
+            .rsplit_once('/')
+            .map_or(("", &*self.text), |(_, part)| (&self.text[..self.text.len() - part.len()], part));
+        if part.contains('[') || prompt_of(&self.text).is_some() {
+            return Vec::new();
+        }
+        let part = part.to_lowercase();
+        let words: Vec<&str> = part.split_whitespace().collect();
+        let mut found = match words[..] {
+            [] => names(app, before, ""),
+            [word] => {
+                let mut found = names(app, before, word);
+                found.extend(places(app, before, &Wanted::of(&[word])));
+                found
+            }
+            _ => places(app, before, &Wanted::of(&words)),
+        };
+        found.sort_by_key(|(rank, _)| *rank);
+        found.into_iter().map(|(_, completion)| completion).collect()
+    }
+}
+
+/// How well `name` fits `part`; not at all where its letters are not there in this order: `amx` finds `attn_max`.
+fn rank(part: &str, name: &str) -> Option<Rank> {
+    let name = name.to_lowercase();
+    let mut letters = name.chars();
+    if name == part {
+        Some(0)
+    } else if name.starts_with(part) {
+        Some(1)
+    } else if name.contains(part) {
+        Some(2)
+    } else {
+        part.chars().all(|c| letters.any(|other| other == c)).then_some(3)
+    }
+}
+
+/// The steps of this pass.
+fn steps(app: &App) -> impl Iterator<Item = Step> {
+    let (sizes, dims) = (app.outline.card.sizes(), app.dims());
+    let sections = [Section::Start, Section::Layer, Section::End, Section::Sampler];
+    let all = sections.into_iter().flat_map(Step::in_section);
+    all.filter(move |&step| present(step, &sizes, dims))
+}
+
+/// Stages, layers, passes and sequences that `part` may be.
+fn names(app: &App, before: &str, part: &str) -> Vec<(Rank, Completion)> {
+    let mut names: Vec<String> = steps(app).map(|step| step.name().to_owned()).collect();
+    names.extend((0..app.outline.card.sizes().layers).map(|layer| format!("L{layer}")));
+    if before.is_empty() {
+        names.push("prompt ".to_owned());
+        names.extend((0..app.outline.passes.len()).map(|pass| format!("p{pass}")));
+        // There may be thousands, and one is enough to go on typing.
+        let sequences = app.outline.sequences.min(if part.starts_with('s') { usize::MAX } else { 1 });
+        names.extend((0..sequences).filter(|_| sequences > 1).map(|sequence| format!("s{sequence}")));
+    }
+    let fits = |name: String| {
+        let text = format!("{before}{name}");
+        Some((rank(part, &name)?, Completion { text, what: String::new() }))
+    };
+    names.into_iter().filter_map(fits).collect()
+}
+
+/// What words ask for.
+#[derive(Debug, Default)]
+struct Wanted<'a> {
+    pass: Option<usize>,
+    layer: Option<usize>,
+    head: Option<usize>,
+    /// Letters of a stage or of a token.
+    words: Vec<&'a str>,
+}
+
+impl<'a> Wanted<'a> {
+    fn of(words: &[&'a str]) -> Self {
+        let mut wanted = Self::default();
+        for &word in words {
+            let number = |letter: char| word.strip_prefix(letter)?.parse().ok();
+            if let Some(pass) = number('p') {
+                wanted.pass = Some(pass);
+            } else if let Some(layer) = number('l') {
+                wanted.layer = Some(layer);
+            } else if let Some(head) = number('h') {
+                wanted.head = Some(head);
+            } else {
+                wanted.words.push(word);
+            }
+        }
+        wanted
+    }
+}
+
+/// Places with a head or a token in brackets that `wanted` may be.
+fn places(app: &App, before: &str, wanted: &Wanted) -> Vec<(Rank, Completion)> {
+    let here = app.place.step;
+    let stages = |word: &str| -> Vec<(Rank, Step)> {
+        steps(app).filter_map(|step| Some((rank(word, step.name())?, step))).collect()
+    };
+    let mut found = Vec::new();
+    let mut add = |rank: Rank, step: Step, token: Option<usize>| {
+        found.extend(place(app, before, wanted, (rank, step, token)))
+    };
+    let on = |step: Step| if step.axes().contains(&Axis::Token) { Some(step) } else { None };
+    let first = || steps(app).find(|step| step.axes().contains(&Axis::Token));
+    match wanted.words[..] {
+        [] => add(0, here, None),
+        [word] => {
+            // A stage alone is offered by its name already.
+            if wanted.pass.or(wanted.layer).or(wanted.head).is_some() {
+                stages(word).into_iter().for_each(|(rank, step)| add(rank, step, None));
+            }
+            for (rank, token) in tokens(app, word) {
+                if let Some(step) = on(here).or_else(first) {
+                    add(rank, step, Some(token));
+                }
+            }
+        }
+        [one, other] => {
+            for (word, text) in [(one, other), (other, one)] {
+                let tokens = tokens(app, text);
+                for (rank, step) in stages(word).into_iter().filter(|&(_, step)| on(step).is_some()) {
+                    tokens.iter().for_each(|&(least, token)| add(rank.max(least), step, Some(token)));
+                }
+            }
+        }
+        _ => {}
+    }
+    found
+}
+
+/// The tokens of this pass in whose text `part` is.
+fn tokens(app: &App, part: &str) -> Vec<(Rank, usize)> {
+    let pass = app.outline.passes.get(app.place.pass);
+    let labels = pass.map_or(&[][..], |pass| &pass.tokens).iter().enumerate();
+    let fits = labels.filter_map(|(row, label)| {
+        let rank = rank(part, label.text.trim())?;
+        // Letters that are apart are found in most words.
+        (rank < 3).then_some((rank, row))
+    });
+    fits.take(TOKENS).collect()
+}
+
+/// The address of a place, if it has what is wanted of it.
+fn place(
+    app: &App,
+    before: &str,
+    wanted: &Wanted,
+    (rank, step, token): (Rank, Step, Option<usize>),
+) -> Option<(Rank, Completion)> {
+    let sizes = app.outline.card.sizes();
+    let in_layer = step.stage().in_layer();
+    if wanted.layer.is_some_and(|layer| !in_layer || layer >= sizes.layers)
+        || wanted.pass.is_some_and(|pass| pass >= app.outline.passes.len())
+    {
+        return None;
+    }
+    let mut index = Vec::new();
+    if let Some(head) = wanted.head {
+        let axis = step.axes().iter().find(|axis| matches!(axis, Axis::Head | Axis::KvHead))?;
+        if head >= sizes.axis(*axis, app.dims()) {
+            return None;
+        }
+        index.push(format!("{}={head}", axis.index()));
+    }
+    index.extend(token.map(|token| format!("{}={token}", Axis::Token.index())));
+    let mut text = before.to_owned();
+    text.extend(wanted.pass.map(|pass| format!("p{pass}/")));
+    text.extend(wanted.layer.map(|layer| format!("L{layer}/")));
+    text.push_str(step.name());
+    if !index.is_empty() {
+        text.push_str(&format!("[{}]", index.join(",")));
+    }
+    let label = token.and_then(|token| app.token(token));
+    let what = label.map_or(String::new(), |label| text::visible(&label.text));
+    Some((rank, Completion { text, what }))
+}

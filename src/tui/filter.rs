@@ -1,0 +1,101 @@
+//! Cells like the one under the cursor: as far from 0 on its side, or further.
+
+use crate::trace::Step;
+use crate::trace::frame::Number;
+
+use super::app::App;
+use super::text;
+
+/// What is looked for in the values of a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Filter {
+    /// The step.
+    pub step: Step,
+    /// The value that was chosen.
+    pub like: Number,
+}
+
+/// A number as float64.
+fn real(number: Number) -> f64 {
+    match number {
+        Number::F32(value) => value.into(),
+        Number::I64(value) => value as f64,
+    }
+}
+
+impl Filter {
+    /// Whether `value` is like the one that was chosen.
+    pub fn takes(self, value: f64) -> bool {
+        match real(self.like) {
+            own if own.is_nan() => value.is_nan(),
+            0.0 => value == 0.0,
+            own if own < 0.0 => value <= own,
+            own => value >= own,
+        }
+    }
+
+    /// What it takes, in words: "0.42 or more".
+    pub fn words(self) -> String {
+        let number = text::full(self.like);
+        match real(self.like) {
+            own if own.is_nan() => "no number".to_owned(),
+            0.0 => "exactly 0".to_owned(),
+            own if own.is_infinite() => number,
+            own if own < 0.0 => format!("{number} or less"),
+            _ => format!("{number} or more"),
+        }
+    }
+}
+
+impl App {
+    /// The filter, where it is of the step that is shown.
+    pub fn filter(&self) -> Option<Filter> {
+        self.filter.filter(|filter| filter.step == self.place.step)
+    }
+
+    /// Whether a filter leaves `value` out.
+    pub fn leaves_out(&self, value: f64) -> bool {
+        self.filter().is_some_and(|filter| !filter.takes(value))
+    }
+}
+
+/// Takes the value under the cursor for the one to look for; where that is done already, looks for none.
+pub(super) fn toggle(app: &mut App) -> bool {
+    if app.filter().is_some() {
+        app.filter = None;
+        app.say("all cells are shown again", false);
+        return false;
+    }
+    let like = app.tensor().and_then(|tensor| tensor.get(&app.index()));
+    match like.filter(|_| app.view().shows_numbers()) {
+        Some(like) => {
+            app.filter = Some(Filter { step: app.place.step, like });
+            true
+        }
+        None => {
+            app.say("there is no value under the cursor to look for", false);
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::Stage;
+
+    #[test]
+    fn what_is_as_far_from_0_on_the_same_side_is_taken() {
+        let takes = |like: f32| {
+            let filter = Filter { step: Step::Stage(Stage::Xq), like: Number::F32(like) };
+            let values = [f64::NEG_INFINITY, -2.0, -1.0, 0.0, 1.0, 2.0, f64::INFINITY, f64::NAN];
+            let taken: Vec<usize> = (0..values.len()).filter(|&at| filter.takes(values[at])).collect();
+            (taken, filter.words())
+        };
+        assert_eq!(takes(1.0), (vec![4, 5, 6], "1 or more".into()));
+        assert_eq!(takes(-1.0), (vec![0, 1, 2], "-1 or less".into()));
+        assert_eq!(takes(0.0), (vec![3], "exactly 0".into()));
+        assert_eq!(takes(f32::NAN), (vec![7], "no number".into()));
+        assert_eq!(takes(f32::NEG_INFINITY), (vec![0], "-inf".into()));
+    }
+}

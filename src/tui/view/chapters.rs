@@ -1,0 +1,62 @@
+//! The list of the chapters.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::widgets::{Block, Widget};
+
+use crate::chapters::{CHAPTERS, Chapter};
+use crate::trace::Step;
+
+use super::super::app::App;
+use super::super::text;
+use super::paint::{clear, put};
+
+/// The popup.
+#[derive(Debug)]
+pub struct Chapters<'a> {
+    /// The application.
+    pub app: &'a App,
+    /// The chapter that is chosen, by its number in the list.
+    pub at: usize,
+}
+
+/// The steps that a chapter explains: "xq_rope, xk_rope".
+fn steps(chapter: &Chapter) -> String {
+    chapter.steps().map(Step::name).collect::<Vec<_>>().join(", ")
+}
+
+impl Widget for Chapters<'_> {
+    fn render(self, area: Rect, buf: &mut Buffer) {
+        let theme = self.app.theme;
+        let width = area.width.saturating_sub(4).min(110);
+        let height = (CHAPTERS.len() as u16 + 4).min(area.height.saturating_sub(2));
+        let place =
+            Rect { x: area.x + (area.width - width) / 2, y: area.y + area.height.min(1), width, height }
+                .intersection(area);
+        clear(buf, place);
+        Block::bordered().title(" chapters ").border_style(theme.dim()).render(place, buf);
+        let inner = Rect {
+            x: place.x + place.width.min(2),
+            y: place.y + place.height.min(1),
+            width: place.width.saturating_sub(4),
+            height: place.height.saturating_sub(2),
+        };
+        let listed = usize::from(inner.height.saturating_sub(1));
+        let first = (self.at + 1).saturating_sub(listed);
+        let titles = CHAPTERS.iter().map(|chapter| text::width(chapter.title())).max().unwrap_or(0);
+        let titles = titles.min(usize::from(inner.width).saturating_sub(4));
+        for (y, (at, chapter)) in (0..).zip(CHAPTERS.iter().enumerate().skip(first).take(listed)) {
+            let style = if at == self.at { theme.current() } else { Style::new() };
+            let number = format!("{:>2}  ", chapter.slug.split('-').next().unwrap_or_default());
+            let x = put(buf, inner, 0, y, &number, theme.index());
+            let x = x + put(buf, inner, x, y, &text::left(chapter.title(), titles), style) + 2;
+            let room = usize::from(inner.width.saturating_sub(x));
+            if room > 0 {
+                put(buf, inner, x, y, &text::cut(&steps(chapter), room), theme.dim());
+            }
+        }
+        let keys = "↑ ↓ choose · Enter goes to its stage and its text · Esc closes";
+        put(buf, inner, 0, inner.height.saturating_sub(1), keys, theme.dim());
+    }
+}

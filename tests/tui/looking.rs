@@ -1,0 +1,224 @@
+//! Cells like one, panels that fold, a walk that goes on by itself, dragging, and the list of chapters.
+
+use crossterm::event::{Event, KeyCode, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
+use llama_trace::chapters::CHAPTERS;
+use llama_trace::trace::frame::Number;
+use llama_trace::tui::app::{Focus, Mode};
+use llama_trace::tui::theme::Depth;
+use llama_trace::tui::view::{Panels, notes};
+
+use crate::stage::Stage;
+use crate::synthetic::Synthetic;
+
+fn value(stage: &Stage) -> f32 {
+    match stage.app.tensor().unwrap().get(&stage.app.index()).unwrap() {
+        Number::F32(value) => value,
+        Number::I64(id) => panic!("{id} is an id"),
+    }
+}
+
+/// All values of the stage in its own order, whatever the view.
+fn all(stage: &Stage) -> Vec<f32> {
+    let tensor = stage.app.tensor().unwrap();
+    let frame = tensor.frame();
+    frame.values().numbers().map(|value| value as f32).collect()
+}
+
+#[test]
+fn cells_like_one_are_counted_and_walked_through_in_both_directions() {
+    for (step, start) in
+        [("xq", "jjl"), ("softmax", "jjj"), ("keys_t", "jll"), ("attn_merged", "l"), ("masked_scores", "")]
+    {
+        let mut stage = Stage::at(step);
+        stage.keys(start);
+        let own = value(&stage);
+        let like = |value: f32| match own {
+            0.0 => value == 0.0,
+            own if own < 0.0 => value <= own,
+            own => value >= own,
+        };
+        let values = all(&stage);
+        let count = values.iter().filter(|value| like(**value)).count();
+        stage.keys("=");
+        let told = stage.message().to_owned();
+        assert!(
+            told.starts_with(&format!("{count} of {} cells of {step} are ", values.len())),
+            "{step}: {told}"
+        );
+        let (place, index) = (stage.app.place(), stage.app.index());
+        let mut seen = Vec::new();
+        for _ in 0..count {
+            stage.keys("+");
+            assert!(like(value(&stage)), "{step}: {} is not like {own}", value(&stage));
+            assert!(stage.message().contains(&format!(" of {count} cells of {step}")), "{}", stage.message());
+            seen.push(stage.app.index());
+        }
+        assert_eq!((stage.app.place(), stage.app.index()), (place, index), "{step}: once round");
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen.len(), count, "{step}: each once");
+        stage.keys("+");
+        let next = stage.app.index();
+        stage.keys("-+");
+        assert_eq!(stage.app.index(), next, "{step}: back and forth");
+        stage.keys("=").shows("all cells are shown again");
+        assert!(stage.app.filter().is_none());
+    }
+    let mut stage = Stage::at("xq");
+    stage.keys("+").shows("= looks for cells like the one under the cursor");
+}
+
+/// In blocks too, and with values that come late.
+#[test]
+fn cells_like_one_are_found_in_blocks() {
+    let mut source = Synthetic::new();
+    source.outlier = Some(4000.0);
+    source.largest = 16;
+    let mut stage = Stage::new(source, (80, 24), Depth::True);
+    stage.keys("/L1/ffn_hidden[t=0,f=5]").key(KeyCode::Enter);
+    stage.wait().keys("=");
+    stage.wait().shows("1 of 576 cells of ffn_hidden are 4000 or more");
+    stage.keys("/L1/ffn_hidden[t=7,f=1]").key(KeyCode::Enter);
+    stage.keys("+").wait();
+    assert_eq!(stage.app.index(), [0, 5]);
+}
+
+#[test]
+fn what_a_filter_leaves_out_is_dimmed_and_the_rule_says_what_it_takes() {
+    for (size, depth) in [((80, 24), Depth::None), ((120, 40), Depth::True)] {
+        let mut stage = Stage::sized("softmax", size, depth);
+        stage.keys("*");
+        let before = stage.screen();
+        stage.keys("=").key(KeyCode::Down);
+        let filtered = stage.screen();
+        assert_ne!(before, filtered);
+        stage.shows(" or more ");
+        // Another step has no such cells, and coming back has.
+        stage.keys("n");
+        assert!(!stage.screen().contains(" or more "));
+        stage.keys("p").shows(" or more ");
+    }
+}
+
+#[test]
+fn the_outline_and_the_notes_fold_and_their_room_is_the_tensors() {
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut stage = Stage::sized("softmax", size, Depth::True);
+        let (before, whole) = (stage.screen(), Panels::new(&stage.app));
+        stage.keys("f");
+        let panels = Panels::new(&stage.app);
+        assert!(
+            panels.outline.is_none() && panels.middle.unwrap().width > whole.middle.unwrap().width,
+            "{size:?}"
+        );
+        stage.keys("F");
+        let panels = Panels::new(&stage.app);
+        assert!(panels.notes.is_none() && panels.middle.unwrap().width == size.0, "{size:?}");
+        // Whoever goes to a folded panel sees it.
+        stage.keys("i");
+        assert!(Panels::new(&stage.app).notes.is_some());
+        stage.keys("ifF");
+        assert_eq!(stage.screen(), before);
+    }
+}
+
+#[test]
+fn a_walk_goes_on_by_itself_until_its_end_or_any_other_key() {
+    let mut stage = Stage::at("xq");
+    stage.keys("N");
+    stage.keys("P").keys("A").shows("layer by layer, one in 2 s");
+    stage.keys("+").shows("one in 1 s");
+    stage.keys("--").shows("one in 4 s");
+    assert_eq!(stage.app.place().layer, Some(1));
+    stage.app.play_on();
+    stage.sync();
+    assert_eq!((stage.app.place().layer, stage.message()), (Some(0), ""));
+    // Layer 0 is the last of this walk.
+    stage.app.play_on();
+    assert_eq!(stage.app.place().layer, Some(0));
+    stage.shows("there is no layer beyond");
+    stage.app.play_on();
+    assert_eq!(stage.app.place().layer, Some(0));
+    // Any other key ends it.
+    stage.keys("nAj");
+    let place = stage.app.place();
+    stage.app.play_on();
+    assert_eq!(stage.app.place(), place);
+    stage.keys("A").shows("step by step");
+    stage.keys("A").shows("stopped");
+}
+
+#[test]
+fn what_is_dragged_goes_with_the_pointer() {
+    let mouse =
+        |kind, column, row| Event::Mouse(MouseEvent { kind, column, row, modifiers: KeyModifiers::NONE });
+    let mut stage = Stage::sized("softmax", (80, 24), Depth::True);
+    let middle = Panels::new(&stage.app).middle.unwrap();
+    let (x, y) = (middle.x + 20, middle.y + 9);
+    stage.event(mouse(MouseEventKind::Down(MouseButton::Left), x, y));
+    let before = stage.app.index();
+    stage.event(mouse(MouseEventKind::Drag(MouseButton::Left), x, y - 2));
+    assert_eq!(stage.app.index()[1], before[1] + 2, "up by two lines shows two more below");
+    stage.event(mouse(MouseEventKind::Drag(MouseButton::Left), x, y));
+    assert_eq!(stage.app.index(), before);
+    // Cells are some columns wide; what is left of a column counts with the next.
+    let cell = stage.app.layout().unwrap().cell;
+    for column in 1..=2 * cell {
+        stage.event(mouse(MouseEventKind::Drag(MouseButton::Left), x - column, y));
+    }
+    assert_eq!(stage.app.index()[2], before[2] + 2);
+}
+
+#[test]
+fn a_chapter_is_chosen_from_a_list_and_opens_at_its_stage() {
+    let mut stage = Stage::sized("softmax", (120, 40), Depth::None);
+    stage.keys("C").shows("┌ chapters ");
+    let Mode::Chapters(at) = stage.app.mode() else { panic!("the list is open") };
+    assert_eq!(CHAPTERS[*at].slug, "15-softmax", "it opens at the chapter of what is shown");
+    for (key, slug) in [(KeyCode::Home, "01-tokens"), (KeyCode::Down, "02-embedding")] {
+        stage.key(key);
+        let Mode::Chapters(at) = stage.app.mode() else { panic!("the list is open") };
+        assert_eq!(CHAPTERS[*at].slug, slug);
+    }
+    stage.key(KeyCode::Enter);
+    assert_eq!((stage.name(), stage.app.focus()), ("embedding", Focus::Notes));
+    stage.shows(&CHAPTERS[1].title()[..20]);
+    // Each leads to a stage of its own, or says why not.
+    for chapter in CHAPTERS {
+        stage.key(KeyCode::Esc);
+        stage.keys("g").keys("C").key(KeyCode::Home);
+        for _ in CHAPTERS.iter().take_while(|other| other.slug != chapter.slug) {
+            stage.key(KeyCode::Down);
+        }
+        stage.key(KeyCode::Enter);
+        let there = chapter.steps().any(|step| step == stage.step()) && stage.app.focus() == Focus::Notes;
+        let why = stage.message();
+        assert!(
+            there || why.contains("--precision") || why.contains("none of its stages"),
+            "{}",
+            chapter.slug
+        );
+    }
+    stage.keys("C").key(KeyCode::Esc);
+    assert_eq!(stage.app.mode(), &Mode::Walk);
+}
+
+#[test]
+fn answers_of_exercises_are_folded_until_they_are_asked_for() {
+    for chapter in CHAPTERS {
+        let answers = chapter.text.matches("<details>").count();
+        assert_eq!(chapter.folded("x").matches("▸ **").count(), answers, "{}", chapter.slug);
+        assert!(!chapter.folded("x").contains("</details>"));
+    }
+    let mut stage = Stage::sized("softmax", (120, 40), Depth::None);
+    let text = |stage: &Stage| {
+        notes::lines(&stage.app, 100).iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    };
+    let folded = text(&stage);
+    assert!(folded.contains("▸ Answer (x shows it)"), "{folded}");
+    stage.keys("x");
+    let open = text(&stage);
+    assert!(open.len() > folded.len() + 100 && !open.contains("▸ Answer"), "{open}");
+    stage.keys("x");
+    assert_eq!(text(&stage), folded);
+}
