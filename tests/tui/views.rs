@@ -47,7 +47,7 @@ fn every_step_has_a_view_and_every_view_a_step_a_name_of_its_own_and_three_lines
     }
     let mut help = String::new();
     stage.keys("?");
-    for _ in 0..100 {
+    for _ in 0..200 {
         help += &stage.screen();
         stage.key(KeyCode::Down);
     }
