@@ -195,6 +195,10 @@ fn heads_and_tokens_are_found_by_letters_and_words_narrow_each_other() {
     go(&mut stage, "p0/L1/softmax");
     for typed in ["", "a", "l", "on", "h0", "q upon", "l1 n time", "s t", "p1 x"] {
         for (text, what) in offered(&mut stage, typed) {
+            // What is run instead of this is typed after the word.
+            if text == "prompt " {
+                continue;
+            }
             go(&mut stage, &text);
             let absent = stage.message().contains("has no mask");
             assert!(stage.message().is_empty() || absent, "{typed}: {text} {what}: {}", stage.message());

@@ -955,7 +955,7 @@ fn every_number_of_the_units_is_in_the_trace_and_the_strongest_come_first() {
 fn every_number_of_the_tokens_follows_from_the_logits_before_them() {
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut stage = Stage::new(Synthetic::new(), size, Depth::None);
-        stage.keys("tt/p0/logits");
+        stage.keys("t").wait().keys("t").wait().keys("/p0/logits");
         stage.key(KeyCode::Enter);
         let tensor = stage.app.tensor().unwrap();
         let row = |row: usize| (0..64).map(|id| real(tensor.get(&[row, id]).unwrap())).collect::<Vec<f64>>();
