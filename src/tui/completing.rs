@@ -128,7 +128,7 @@ fn places(app: &App, before: &str, wanted: &Wanted) -> Vec<(Rank, Completion)> {
     };
     let mut found = Vec::new();
     let mut add = |rank: Rank, step: Step, token: Option<usize>| {
-        found.extend(place(app, before, wanted, (rank, step, token)))
+        found.extend(place(app, before, wanted, (rank, step, token)));
     };
     let on = |step: Step| if step.axes().contains(&Axis::Token) { Some(step) } else { None };
     let first = || steps(app).find(|step| step.axes().contains(&Axis::Token));

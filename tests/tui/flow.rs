@@ -138,7 +138,7 @@ fn the_current_box_is_kept_in_sight_and_a_click_goes_to_one() {
             let layout = stage.app.layout().unwrap();
             let mut cells = Vec::new();
             layout.each_cell(&stage.app, |row, _, x, y| {
-                cells.push((row, layout.area.x + x, layout.area.y + y))
+                cells.push((row, layout.area.x + x, layout.area.y + y));
             });
             let (row, x, y) = cells[0];
             stage.click(x + 2, y + 1);

@@ -175,7 +175,7 @@ fn the_help_screen_finds_what_is_typed() {
 #[test]
 fn digits_choose_the_views_in_their_order() {
     let mut stage = Stage::at("softmax");
-    let names: Vec<&str> = fitting(stage.step()).map(|view| view.name()).collect();
+    let names: Vec<&str> = fitting(stage.step()).map(llama_trace::tui::view::kind::View::name).collect();
     assert_eq!(names[..7], ["heatmap", "numbers", "heads", "overview", "histogram", "layers", "bars"]);
     for (digit, name) in ('1'..='9').zip(&names) {
         stage.key(KeyCode::Char(digit));

@@ -706,7 +706,7 @@ fn every_number_of_the_sampler_follows_from_the_logits() {
             let line = |y: u16| -> Vec<String> {
                 let cells = (layout.area.x..layout.area.right()).map(|x| buffer[(x, y)].symbol().to_owned());
                 let cells: Vec<String> = cells.collect();
-                read_text(&cells.concat().replace('‹', " ").replace('›', " "))
+                read_text(&cells.concat().replace(['‹', '›'], " "))
             };
             // "run" and "tried": setting, how many stay, their sum. The seed stands between.
             let told = line(layout.area.y + 1);

@@ -211,7 +211,7 @@ impl Proposal<'_, '_> {
             writeln!(out, "\n# Not found: {}", missing.join(", "))?;
         }
         let used = self.found.iter().flat_map(|one| [&one.lies.file, &one.lies.times]).flatten();
-        let rest = self.names.others(used.map(String::as_str), self.fits.sites());
+        let rest = self.names.others(used.map(String::as_str), &self.fits.sites());
         if !rest.is_empty() {
             writeln!(out, "# Files that nothing was found for: {}", rest.join(", "))?;
         }

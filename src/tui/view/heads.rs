@@ -165,8 +165,10 @@ impl View for Heads {
             let beside = 2 + at.to_string().len() as u16;
             if shares {
                 // A line runs over the heads that share a kv head, from its number to the last of them.
-                let (first, last) =
-                    (column == 0 || at % group == 0, column + 1 == layout.columns || (at + 1) % group == 0);
+                let (first, last) = (
+                    column == 0 || at.is_multiple_of(group),
+                    column + 1 == layout.columns || (at + 1).is_multiple_of(group),
+                );
                 let name = if first { format!("kv {} ", at / group) } else { String::new() };
                 let end = if last { "╮ " } else { "" };
                 let room = usize::from(layout.cell.saturating_sub(beside))

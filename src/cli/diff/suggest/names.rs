@@ -57,7 +57,7 @@ impl Names {
     pub(super) fn others<'a>(
         &self,
         used: impl Iterator<Item = &'a str>,
-        sites: impl Iterator<Item = Site> + Clone,
+        sites: &(impl Iterator<Item = Site> + Clone),
     ) -> Vec<String> {
         let mut left: BTreeSet<&String> = self.shapes.keys().collect();
         for pattern in used {
