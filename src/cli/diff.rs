@@ -4,6 +4,7 @@ mod beside;
 mod both;
 mod capture;
 pub(super) mod folder;
+mod judged;
 mod junit;
 mod npy;
 mod setting;
@@ -15,6 +16,8 @@ use std::cell::OnceCell;
 use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
+
+pub use self::judged::verdict;
 
 use self::both::Both;
 use self::folder::Folder;

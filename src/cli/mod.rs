@@ -33,6 +33,8 @@ mod threads;
 mod tokenize;
 mod traced;
 
+pub use self::diff::verdict;
+
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::Path;

@@ -12,6 +12,7 @@ use crate::trace::{Axis, Outline, Part, Source, Status, TokenLabel};
 use super::action::Action;
 use super::answers::Answers;
 use super::beside::Beside;
+use super::bins::Counted;
 use super::carries::Carries;
 use super::courses::Courses;
 use super::derivation::Derivation;
@@ -19,14 +20,13 @@ use super::filter::Filter;
 use super::history::History;
 use super::marks::Marks;
 use super::place::{OpenAt, Place, Walk};
-use super::playing::Play;
+use super::play::Play;
 use super::seek::Seek;
 use super::slice::Selected;
 use super::tensor::Tensor;
 use super::theme::Theme;
 use super::trying::Trying;
 use super::verdict::Verdict;
-use super::view::histogram::Counted;
 
 /// Which panel the arrow keys belong to. Where the terminal is narrow, only that panel is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -289,13 +289,6 @@ impl App {
     /// Whether the first pass is not done yet: there is little to look at.
     pub fn is_opening(&self) -> bool {
         self.outline.is_opening()
-    }
-
-    /// Stands at the first stage in which two runs differ, the other one beside it.
-    pub fn judge(&mut self, verdict: Verdict) {
-        (self.verdict, self.compares, self.goes_back) = (Some(verdict), Some(Beside::Before), true);
-        super::verdict::next(self);
-        self.settle();
     }
 
     /// The sizes of the current pass.

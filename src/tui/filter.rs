@@ -3,7 +3,6 @@
 use crate::trace::Step;
 use crate::trace::frame::Number;
 
-use super::app::App;
 use super::text;
 
 /// What is looked for in the values of a step.
@@ -43,38 +42,6 @@ impl Filter {
             own if own.is_infinite() => number,
             own if own < 0.0 => format!("{number} or less"),
             _ => format!("{number} or more"),
-        }
-    }
-}
-
-impl App {
-    /// The filter, where it is of the step that is shown.
-    pub fn filter(&self) -> Option<Filter> {
-        self.filter.filter(|filter| filter.step == self.place.step)
-    }
-
-    /// Whether a filter leaves `value` out.
-    pub fn leaves_out(&self, value: f64) -> bool {
-        self.filter().is_some_and(|filter| !filter.takes(value))
-    }
-}
-
-/// Takes the value under the cursor for the one to look for; where that is done already, looks for none.
-pub(super) fn toggle(app: &mut App) -> bool {
-    if app.filter().is_some() {
-        app.filter = None;
-        app.say("all cells are shown again", false);
-        return false;
-    }
-    let like = app.tensor().and_then(|tensor| tensor.get(&app.index()));
-    match like.filter(|_| app.view().shows_numbers()) {
-        Some(like) => {
-            app.filter = Some(Filter { step: app.place.step, like });
-            true
-        }
-        None => {
-            app.say("there is no value under the cursor to look for", false);
-            false
         }
     }
 }

@@ -4,27 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::action::Action;
 use super::app::App;
-use super::travel;
-use super::update::update;
-
-/// How long a place is shown, from the slowest; 1 is where it begins.
-const EVERY: [Duration; 6] = [
-    Duration::from_secs(4),
-    Duration::from_secs(2),
-    Duration::from_secs(1),
-    Duration::from_millis(500),
-    Duration::from_millis(250),
-    Duration::from_millis(125),
-];
-
-/// A walk that goes on by itself.
-#[derive(Clone, Debug)]
-pub struct Play {
-    action: Action,
-    speed: usize,
-    /// Since when this place is shown.
-    since: Option<Instant>,
-}
+use super::play::{EVERY, Play};
 
 /// Whether `action` can be played: it leads from place to place and ends somewhere.
 fn walks(action: &Action) -> bool {
@@ -85,16 +65,5 @@ impl App {
         }
         let since = *play.since.get_or_insert(now);
         Some(EVERY[play.speed].saturating_sub(now.duration_since(since)))
-    }
-
-    /// Goes on with what plays, and ends it where there is nowhere to go.
-    pub fn play_on(&mut self) {
-        let Some(play) = self.play.take() else { return };
-        let was = travel::here(self);
-        update(self, play.action.clone());
-        if travel::here(self) != was {
-            self.message = None;
-            self.play = Some(Play { since: None, ..play });
-        }
     }
 }

@@ -9,17 +9,18 @@ use super::branching;
 use super::carries::Carries;
 use super::comparing;
 use super::explaining;
-use super::filter;
+use super::filtering;
 use super::goto::{self, Target};
+use super::judging;
 use super::marks;
 use super::mouse;
 use super::moving::{layer, move_cursor, pass, sequence, slice, step};
+use super::play::Play;
 use super::playing;
 use super::seeking;
 use super::slice::Cut;
 use super::text;
 use super::travel;
-use super::verdict;
 use super::view;
 use super::view::kind::View;
 use super::view::sampler::Sampler;
@@ -100,6 +101,19 @@ pub fn update(app: &mut App, action: Action) -> Effect {
     travel::keep(app, was, done);
     app.settle();
     effect
+}
+
+impl App {
+    /// Goes on with what plays, and ends it where there is nowhere to go.
+    pub fn play_on(&mut self) {
+        let Some(play) = self.play.take() else { return };
+        let was = travel::here(self);
+        update(self, play.action.clone());
+        if travel::here(self) != was {
+            self.message = None;
+            self.play = Some(Play { since: None, ..play });
+        }
+    }
 }
 
 fn help(app: &mut App, line: usize, mut wanted: String, action: &Action) -> Effect {
@@ -237,7 +251,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
             }
         }
         Action::Compare => comparing::toggle(app),
-        Action::NextDifference => verdict::next(app),
+        Action::NextDifference => judging::next(app),
         Action::CycleShow => cycle_view(app),
         Action::ChooseShow(number) => choose_view(app, number),
         Action::CycleAxes => cycle_axes(app),
@@ -270,7 +284,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::Zoom => app.zoomed = !app.zoomed,
         Action::FoldOutline => app.folded.0 = !app.folded.0,
         Action::FoldNotes => app.folded.1 = !app.folded.1,
-        Action::Filter if filter::toggle(app) => seeking::like(app, 0),
+        Action::Filter if filtering::toggle(app) => seeking::like(app, 0),
         Action::Filter => {}
         Action::NextLike if playing::faster(app, 1) => {}
         Action::PreviousLike if playing::faster(app, -1) => {}

@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
+use llama_trace::cli::verdict;
 use llama_trace::diff::{self, About, Found, Pass, Report, Traced};
 use llama_trace::error::Result;
 use llama_trace::trace::frame::Number;
 use llama_trace::trace::{Answer, Query, Region, Run, Site, Source};
 use llama_trace::tui::events::{action_of, open_run};
 use llama_trace::tui::runs::Runs;
+use llama_trace::tui::text;
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::{Effect, update};
-use llama_trace::tui::{Verdict, text};
 
 use crate::pictures::{SIZES, colours, compare};
 use crate::stage::Stage;
@@ -74,7 +75,7 @@ impl Pair {
     fn new(size: (u16, u16), depth: Depth, report: &Report) -> Self {
         let runs = Runs::side_by_side(Box::new(Synthetic::new()), Box::new(judged()));
         let mut stage = Stage::new(Synthetic::new(), size, depth);
-        stage.app.judge(Verdict::new(report, ["reference", "port"]));
+        stage.app.judge(verdict(report, ["reference", "port"]));
         let mut pair = Self { stage, runs };
         pair.keys("");
         pair

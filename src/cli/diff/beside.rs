@@ -7,11 +7,12 @@ use std::task::Poll;
 use super::super::device::Device;
 use super::super::traced::Traced;
 use super::super::{DiffArgs, ModelArgs};
+use super::judged::verdict;
 use crate::diff::Report;
 use crate::error::Result;
 use crate::replay::DEFAULT_MEMORY;
 use crate::trace::{Answer, Block, Fork, Frame, Outline, Query, Run, Source, Status};
-use crate::tui::{self, Runs, Verdict};
+use crate::tui::{self, Runs};
 
 /// The number of the run that is judged.
 const B: Run = Run(1);
@@ -19,7 +20,7 @@ const B: Run = Run(1);
 /// Shows what `report` says of the runs at these paths.
 pub(super) fn show<D: Device>(args: &DiffArgs, [a, b]: [&Path; 2], report: &Report) -> Result<()> {
     let names = [a, b].map(|path| path.display().to_string());
-    let verdict = Verdict::new(report, [&names[0], &names[1]]);
+    let verdict = verdict(report, [&names[0], &names[1]]);
     let memory = DEFAULT_MEMORY / 2;
     let a = Traced::<D>::open(a, &args.model, &args.cpu, memory)?.source(0)?;
     // What B does not have would be computed again with A's model, and be shown as B's.

@@ -83,6 +83,7 @@ impl OfFolder {
                 .in_file(path)
                 .expected("a run that `llama-trace export` or a capture script wrote")
                 .found(found)
+                .next("write the folder again")
         };
         let files = folder.manifest().map_or(&[][..], |manifest| &manifest.files);
         if !files.is_empty() && !files.iter().any(|file| file.file.ends_with(".npy")) {

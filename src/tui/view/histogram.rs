@@ -1,6 +1,5 @@
 //! How the values of a slice are spread: how many are how large.
 
-use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -11,6 +10,7 @@ use ratatui::style::Style;
 use crate::trace::{Part, Query, Step};
 
 use super::super::app::App;
+use super::super::bins::{Asked, Bin};
 use super::super::fit::Piece;
 use super::super::plane::Plane;
 use super::super::tensor::Tensor;
@@ -31,29 +31,6 @@ const VALUES: usize = 1 << 17;
 /// The values of the slice in bins of one width.
 #[derive(Debug)]
 pub struct Histogram;
-
-/// A bin that is not empty: its number, how many values it has, and where the first of them is.
-#[derive(Clone, Copy, Debug)]
-struct Bin {
-    number: usize,
-    count: usize,
-    first: (usize, usize),
-}
-
-/// What was counted last: one screen asks for it many times, and there are more values than can be counted as often.
-#[derive(Debug, Default)]
-pub struct Counted(RefCell<Option<(Asked, Rc<[Bin]>)>>);
-
-/// What bins follow from: the values of a part never change.
-#[derive(Clone, Debug, PartialEq)]
-struct Asked {
-    step: Step,
-    part: Part,
-    rows: Range<usize>,
-    down: usize,
-    count: usize,
-    span: (f64, f64),
-}
 
 /// Bins from the smallest finite value of the slice to the largest.
 #[derive(Debug)]

@@ -127,9 +127,9 @@ fn judged(app: &App, out: &mut Writer) -> bool {
         out.gap();
         out.text(0, "How far B is from A, ‖B − A‖ / ‖A‖, by layer (≠: a stage differs):", Style::new());
     }
-    for (at, row) in table.into_iter().enumerate() {
+    for (at, row) in table.iter().enumerate() {
         let style = if at == 0 { app.theme.dim() } else { Style::new() };
-        out.lines.push(Line::styled(text::cut(&row, out.width), style));
+        out.lines.push(Line::styled(text::cut(row, out.width), style));
     }
     true
 }

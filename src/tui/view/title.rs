@@ -11,8 +11,8 @@ use crate::trace::{Run, Status};
 
 use super::super::app::{App, Focus};
 use super::super::fit::{Piece, fit};
+use super::super::judging;
 use super::super::text;
-use super::super::verdict;
 use super::Panels;
 use super::paint::{put, put_fit};
 
@@ -119,7 +119,7 @@ impl Widget for Rules<'_> {
         let theme = app.theme;
         put(buf, area, 0, 0, &"─".repeat(area.width.into()), theme.dim());
         let beside = app.compared().map_or_else(String::new, |(run, name, difference)| {
-            let which = verdict::letter(app, run).map_or(name, str::to_owned);
+            let which = judging::letter(app, run).map_or(name, str::to_owned);
             let less = match &*which {
                 "A" => "B − A",
                 "B" => "A − B",
@@ -132,7 +132,7 @@ impl Widget for Rules<'_> {
                 None => format!("{which} · it has no such value"),
             }
         });
-        let own = verdict::letter(app, app.outline().run).map_or_else(String::new, |own| format!("{own} · "));
+        let own = judging::letter(app, app.outline().run).map_or_else(String::new, |own| format!("{own} · "));
         let theirs = app.other.as_ref().and_then(|other| Panels::new(other).derivation);
         let mut middle = format!("{own}tensor · {}", app.view().name());
         if let Some(filter) = app.filter() {

@@ -1,0 +1,67 @@
+//! What `diff` found, as the viewer shows it.
+
+use crate::diff::{Growth, Report};
+use crate::trace::Address;
+use crate::tui::{Verdict, text};
+
+/// What `report` says of two runs of these names.
+pub fn verdict(report: &Report, names: [&str; 2]) -> Verdict {
+    let mut words = Vec::new();
+    let cause = report.first.as_ref().filter(|first| first.site.is_none());
+    match (&report.first, cause) {
+        (None, _) => words.push("The same, within the tolerance.".to_owned()),
+        (_, Some(first)) => words.push(format!(
+            "They differ before anything is computed, in the {} at {}: A has {}, B has {}.",
+            first.kind.name(),
+            first.address,
+            first.ours,
+            first.theirs
+        )),
+        (Some(first), None) => words.push(format!("The first stage that differs: {}.", first.address)),
+    }
+    words.extend(report.notes.iter().cloned());
+    words.extend(report.diagnosis.iter().map(|one| {
+        format!("It looks like {}: error {} → {}.", one.name, text::real(one.before), text::real(one.after))
+    }));
+    if !report.missing.is_empty() {
+        words.push(format!("{} stages of A are not in B.", report.missing.len()));
+    }
+    let difference = |first: &crate::diff::First| {
+        let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), text::real);
+        let apart = match (first.ours.as_f64(), first.theirs.as_f64()) {
+            (Some(ours), Some(theirs)) => format!(", A − B {}", text::real(ours - theirs)),
+            _ => String::new(),
+        };
+        let address = Address::parse(&first.address).ok()?;
+        Some((
+            address,
+            format!(
+                "{}: A {}, B {}{apart}; error {} of {} allowed",
+                first.address,
+                first.ours,
+                first.theirs,
+                number(first.error),
+                number(first.tolerance)
+            ),
+        ))
+    };
+    let differences = report.differences.iter().filter_map(difference).collect();
+    Verdict::new(names, words, differences, table(&report.growth()))
+}
+
+/// The table of growth: a heading, and a row a layer.
+fn table(growth: &[Growth]) -> Vec<String> {
+    if growth.is_empty() {
+        return Vec::new();
+    }
+    let row = |growth: &Growth| {
+        let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), text::real);
+        let place = format!("p{}/L{}", growth.pass, growth.layer);
+        let (attention, ffn) = (number(growth.attn_residual), number(growth.ffn_residual));
+        let mark = if growth.differs { "≠" } else { " " };
+        let (stage, worst) = growth.worst;
+        format!("{mark} {place:<8}{attention:>10}{ffn:>10}  {stage} {}", text::real(worst))
+    };
+    let heading = format!("  {:<8}{:>10}{:>10}  worst stage", "layer", "attn_res", "ffn_res");
+    std::iter::once(heading).chain(growth.iter().map(row)).collect()
+}
