@@ -219,7 +219,7 @@ fn e_exports_what_is_seen() {
     let mut command = command(&["--prompt", PROMPT, "--step", "--stage", "softmax", "--layer", "2"]);
     command.cwd(folder.path());
     let mut viewer = Terminal::start(WINDOW, command);
-    viewer.shows(&["layer 2 of 0-3", "p0/L2/softmax[h=0,t=4,k=0] = "]);
+    viewer.shows(&["layer 2 of 0-3", "p0/L2/softmax[h=0,t=4,k=2] = "]);
     viewer.send("e");
     viewer.shows(&["wrote ", "p0_L2_softmax.npy"]);
     // A second one takes no other's place, and a decode pass has files of its own.

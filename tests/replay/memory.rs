@@ -193,6 +193,11 @@ fn a_stage_runs_its_own_layer_and_no_other_where_the_inputs_of_all_have_room() {
             Region(shape.iter().map(|_| 0..1).collect()),
         ] {
             wait_for(&mut live, site, &region).unwrap();
+            // What was asked for is there before its layer has run to the end.
+            while live.status() != Status::Idle {
+                live.poll().unwrap();
+                std::thread::yield_now();
+            }
             let (now, most) = (ran.swap(0, Ordering::SeqCst), usize::from(site.layer.is_some()));
             assert!(now <= most, "{now} layers were run for {site}");
         }
