@@ -61,7 +61,11 @@ impl View for Pieces {
     fn layout(&self, app: &App, body: Rect) -> Layout {
         let rows = app.dims().tokens;
         let cursor = (app.selected.get(Axis::Token, rows), 0);
-        let footer = BELOW.min(body.height / 3);
+        // All merges of the token under the cursor, where the rows leave room for them.
+        let least = BELOW.min(body.height / 3);
+        let merges = made(app).and_then(|made| made.get(cursor.0)).map_or(0, |made| made.merges.len());
+        let left = body.height.saturating_sub(1).saturating_sub(u16::try_from(rows).unwrap_or(u16::MAX));
+        let footer = u16::try_from(merges + 3).unwrap_or(u16::MAX).min(left).max(least);
         Layout {
             area: body,
             rows,
@@ -205,7 +209,12 @@ fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
         (parts, merges) => format!(": {parts} parts, {merges} merges"),
     };
     put_fit(buf, area, 0, y, &[Piece::words(name, theme.token()), Piece::whole(said, theme.dim())]);
-    for (down, merge) in (y + 1..).zip(&made.merges) {
+    let room = usize::from(area.height.saturating_sub(y + 1));
+    let shown = if made.merges.len() > room { room.saturating_sub(1) } else { room };
+    if let Some(more) = made.merges.len().checked_sub(shown).filter(|&more| more > 0) {
+        put(buf, area, 2, y + 1 + shown as u16, &format!("and {more} more"), theme.dim());
+    }
+    for (down, merge) in (y + 1..).zip(made.merges.iter().take(shown)) {
         let pieces = [
             Piece::whole("  ", theme.dim()),
             Piece::words(text::visible(&merge.left), theme.token()),
