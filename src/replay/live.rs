@@ -32,8 +32,8 @@ pub const DEFAULT_MEMORY: usize = 1 << 30;
 /// The fewest bytes that a run can be watched with: a row of the largest vocabularies is then a small part.
 pub const LEAST_MEMORY: usize = 16 << 20;
 
-/// Values that are summed up or sorted at once; more of them are the worker's.
-const AT_ONCE: usize = 1 << 18;
+/// Values that are summed up or sorted at once, while a key waits for its screen; more of them are the worker's.
+const AT_ONCE: usize = 1 << 15;
 
 /// Columns of the bar of progress.
 const BAR: usize = 12;
