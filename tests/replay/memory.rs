@@ -186,18 +186,15 @@ fn a_stage_runs_its_own_layer_and_no_other_where_the_inputs_of_all_have_room() {
     let sites = Site::all(&sizes, dims);
     // There and back, and from one end to the other, so that nothing is near.
     let far = (0..sites.len()).map(|i| i * 37 % sites.len());
-    for site in far.map(|i| sites[i]) {
+    for (turn, site) in far.map(|i| sites[i]).enumerate() {
         let shape = sizes.shape(site.stage.axes(), dims);
         for region in [
             Region(shape.iter().map(|&length| length - 1..length).collect()),
             Region(shape.iter().map(|_| 0..1).collect()),
         ] {
             wait_for(&mut live, site, &region).unwrap();
-            // What was asked for is there before its layer has run to the end.
-            while live.status() != Status::Idle {
-                live.poll().unwrap();
-                std::thread::yield_now();
-            }
+            // What was asked for is there before its layer has run to the end; what is asked for next comes after that.
+            rows_of(&mut live, Some(0), "wq", turn % dim..turn % dim + 1);
             let (now, most) = (ran.swap(0, Ordering::SeqCst), usize::from(site.layer.is_some()));
             assert!(now <= most, "{now} layers were run for {site}");
         }
