@@ -12,6 +12,8 @@ mod comparing;
 mod derivations;
 #[path = "tui/desk.rs"]
 mod desk;
+#[path = "tui/figures.rs"]
+mod figures;
 #[path = "tui/flow.rs"]
 mod flow;
 #[path = "tui/judged.rs"]
