@@ -14,13 +14,18 @@ pub struct ForetoldAt {
 }
 
 /// How likely the model found a token, by the logits at the position before.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Foretold {
     /// log_softmax(logits)\[id\], at temperature 1: 0 where it was sure of it.
     pub log_prob: f32,
     /// Its place among all tokens, from 1, the likeliest; of equals the lower id comes first.
     pub rank: usize,
+    /// The ids that it found likeliest there, [`LIKELIEST`] of them or all, with log_softmax(logits)\[id\] of each.
+    pub likeliest: Vec<(u32, f32)>,
 }
+
+/// How many of the likeliest tokens are told beside the one that was read.
+pub const LIKELIEST: usize = 8;
 
 /// What a token of a pass is made of.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -51,8 +56,18 @@ impl Foretold {
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f64 = logits.iter().map(|&logit| (f64::from(logit) - f64::from(max)).exp()).sum();
         let before = |(other, logit): &(u32, &f32)| **logit > own || **logit == own && *other < id;
-        let log_prob = (f64::from(own) - f64::from(max) - sum.ln()) as f32;
-        Some(Self { log_prob, rank: (0..).zip(logits).filter(before).count() + 1 })
+        let log_prob = |logit: f32| (f64::from(logit) - f64::from(max) - sum.ln()) as f32;
+        let mut likeliest: Vec<(u32, f32)> = Vec::with_capacity(LIKELIEST + 1);
+        for (id, &logit) in (0..).zip(logits) {
+            if likeliest.len() < LIKELIEST || likeliest.last().is_some_and(|last| logit > last.1) {
+                let at = likeliest.partition_point(|other| other.1 >= logit);
+                likeliest.insert(at, (id, logit));
+                likeliest.truncate(LIKELIEST);
+            }
+        }
+        let likeliest = likeliest.into_iter().map(|(id, logit)| (id, log_prob(logit))).collect();
+        let rank = (0..).zip(logits).filter(before).count() + 1;
+        Some(Self { log_prob: log_prob(own), rank, likeliest })
     }
 }
 
@@ -67,9 +82,15 @@ mod tests {
             let found = Foretold::of(&logits, id).unwrap();
             assert!((found.log_prob - prob.ln()).abs() < 1e-6, "{id}: {found:?}");
             assert_eq!(found.rank, rank, "of equals the lower id comes first");
+            assert_eq!(found.likeliest.iter().map(|likely| likely.0).collect::<Vec<_>>(), [0, 1, 2, 3]);
+            assert_eq!(found.likeliest[id as usize].1, found.log_prob);
         }
         // Where the probability itself is too small for float32.
         assert_eq!(Foretold::of(&[0.0, -500.0], 1).unwrap().log_prob, -500.0);
         assert_eq!(Foretold::of(&logits, 4), None);
+        let rising: Vec<f32> = (0..20).map(|id| id as f32).collect();
+        let ids: Vec<u32> =
+            Foretold::of(&rising, 3).unwrap().likeliest.iter().map(|likely| likely.0).collect();
+        assert_eq!(ids, [19, 18, 17, 16, 15, 14, 13, 12]);
     }
 }

@@ -9,6 +9,7 @@ use super::tensor::Tensor;
 use super::theme::Span;
 use super::view;
 use super::view::grid;
+use super::view::heads::Heads;
 use super::view::heatmap::Heatmap;
 use super::view::kind::{self, View};
 use super::view::layout::Layout;
@@ -127,8 +128,11 @@ impl App {
 
     /// The largest size on the screen, where rows of earlier passes are among them.
     pub(super) fn shows_earlier(&self) -> Option<f64> {
-        let grid = [Heatmap.name(), Numbers.name()].contains(&self.view().name());
-        grid.then(|| grid::largest(self)).flatten()
+        match self.view().name() {
+            name if name == Heads.name() => Heads::largest(self),
+            name if [Heatmap.name(), Numbers.name()].contains(&name) => grid::largest(self),
+            _ => None,
+        }
     }
 
     /// What the colours span, once the statistics are known.

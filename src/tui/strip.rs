@@ -37,7 +37,7 @@ impl App {
     /// How likely a token of a pass was: none for the first of all. Nothing while that is not known.
     pub fn foretold(&self, pass: usize, token: usize) -> Option<Option<Foretold>> {
         let at = self.foretold_at(pass, token);
-        self.answers.foretold(&at)?.ok()?.get(token - at.tokens.start).copied()
+        self.answers.foretold(&at)?.ok()?.get(token - at.tokens.start).cloned()
     }
 
     /// The weights of the head in view for the query under the cursor, where a layer is in view.

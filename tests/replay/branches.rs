@@ -301,7 +301,7 @@ fn a_token_was_as_likely_as_the_logits_before_it_say() {
                 };
                 assert_eq!(told.len(), tokens.len());
                 assert_eq!(told[0].is_none(), pass == 0, "before the first of all there is nothing");
-                for (at, told) in told.iter().enumerate().filter_map(|(at, told)| Some((at, (*told)?))) {
+                for (at, told) in told.iter().enumerate().filter_map(|(at, told)| Some((at, told.clone()?))) {
                     let (before, row) = if at > 0 { (pass, at - 1) } else { (pass - 1, usize::MAX) };
                     let logits = frame(source, Site::once(before, Stage::Logits));
                     let logits = logits.floats().unwrap();

@@ -6,7 +6,7 @@ use llama_trace::tui::app::App;
 use llama_trace::tui::theme::Depth;
 
 use crate::desk::Desk;
-use crate::numbers::{is, read_text, real};
+use crate::numbers::{is, read_text, real, wide};
 use crate::stage::Stage;
 
 /// The value under the cursor.
@@ -133,7 +133,7 @@ fn the_map_finds_the_built_in_models_head_that_looks_one_token_back() {
     desk.shows(&format!("one token back   L{} h{} {:.2}", best.1, best.2, best.0));
     // A decode pass of its own has one query.
     desk.go("p1/L0/softmax");
-    desk.keys("6").shows("over the 1 queries");
+    desk.keys("6").shows("of the one query");
 }
 
 #[test]
@@ -209,6 +209,169 @@ fn in_decode_passes_the_rows_of_earlier_passes_stand_above() {
     assert_eq!((stage.app.place().pass, stage.app.index()[1]), (0, 11));
     stage.keys("..");
     assert_eq!(stage.app.place().pass, 2);
+}
+
+/// The panels of all heads too: what stood there before stands there still, and one row more with every pass.
+#[test]
+fn in_decode_passes_each_head_has_the_rows_of_earlier_passes() {
+    let panel = |stage: &Stage, head: usize| {
+        let (layout, buffer) = (stage.app.layout().unwrap(), stage.buffer());
+        let mut lines = Vec::new();
+        layout.each_cell(&stage.app, |row, column, x, y| {
+            if row * layout.columns + column == head {
+                let (x, y) = (layout.area.x + x, layout.area.y + y);
+                lines = (y + 1..y + layout.tall - 1)
+                    .map(|y| (x..x + layout.cell - 2).map(|x| buffer[(x, y)].symbol()).collect::<String>())
+                    .collect();
+            }
+        });
+        lines
+    };
+    let mut stage = Stage::sized("softmax", (200, 60), Depth::None);
+    choose(&mut stage, "heads");
+    let before: Vec<_> = (0..4).map(|head| panel(&stage, head)).collect();
+    assert!(before.iter().all(|lines: &Vec<String>| lines.len() == 12), "{}", stage.screen());
+    stage.keys("t").wait().keys("t").wait();
+    assert_eq!((stage.app.place().pass, stage.app.view().name()), (2, "heads"));
+    let tensor = stage.app.tensor().unwrap();
+    for (head, before) in before.iter().enumerate() {
+        let now = panel(&stage, head);
+        assert_eq!(now.len(), 14, "{}", stage.screen());
+        for (row, line) in before.iter().enumerate() {
+            // Two columns more, for keys that came later.
+            assert_eq!(
+                *line,
+                now[row].chars().take(24).collect::<String>(),
+                "head {head}\n{}",
+                stage.screen()
+            );
+            assert_eq!(now[row].chars().skip(24).collect::<String>().trim(), "", "{}", stage.screen());
+        }
+        for key in 0..14 {
+            let value = real(tensor.get(&[head, 0, key]).unwrap());
+            let shade = ['░', '▒', '▓', '█'][((value * 4.0).ceil() as usize).clamp(1, 4) - 1];
+            assert_eq!(now[13].chars().nth(2 * key), Some(shade), "head {head}, key {key}: {value}");
+        }
+    }
+}
+
+/// Where there is room the heads are as large as that.
+#[test]
+fn heads_and_the_overview_are_drawn_larger_where_there_is_room() {
+    for depth in [Depth::None, Depth::True] {
+        for (view, size, tall) in
+            [("heads", (80, 24), false), ("heads", (200, 60), true), ("overview", (200, 60), true)]
+        {
+            let mut stage = Stage::sized("softmax", size, depth);
+            choose(&mut stage, view);
+            let layout = stage.app.layout().unwrap();
+            let used = f64::from(u32::from(layout.cell) * u32::from(layout.tall))
+                * (layout.rows * layout.columns) as f64;
+            let all = f64::from(u32::from(layout.area.width) * u32::from(layout.area.height));
+            assert_eq!(
+                tall && used < all / 4.0,
+                false,
+                "{view} at {size:?} takes {used} of {all}\n{}",
+                stage.screen()
+            );
+        }
+    }
+}
+
+/// A wide slice that is not high is broken into bands, so that fewer of its columns share a place; each of them is in one
+/// place, and one goes through all of them.
+#[test]
+fn a_wide_overview_is_broken_into_bands() {
+    for depth in [Depth::None, Depth::True] {
+        let mut stage = Stage::new(wide(18, 200, 1.0), (200, 60), depth);
+        stage.keys("/L1/ffn_hidden[t=0,f=0]").key(KeyCode::Enter);
+        choose(&mut stage, "overview");
+        let layout = stage.app.layout().unwrap();
+        assert!(layout.band > 0 && layout.rows > layout.band, "{layout:?}\n{}", stage.screen());
+        let each = 1408_usize.div_ceil(layout.columns * layout.rows / layout.band);
+        assert!(3 * each < 2 * 1408_usize.div_ceil(97), "{each}\n{}", stage.screen());
+        // The ranges above the bands follow one another.
+        let lines = body(&stage);
+        let ranges: Vec<(usize, usize)> = lines
+            .iter()
+            .filter_map(|line| line.split_once("hidden ")?.1.split(' ').next()?.split_once('-'))
+            .map(|(first, last)| (first.parse().unwrap(), last.parse().unwrap()))
+            .collect();
+        assert_eq!(ranges.len(), layout.rows / layout.band, "{}", stage.screen());
+        assert_eq!((ranges[0].0, ranges.last().unwrap().1), (0, 1407), "{ranges:?}");
+        assert!(ranges.windows(2).all(|two| two[0].1 + 1 == two[1].0), "{ranges:?}");
+        // Down from the last line of a band is the first of the next.
+        for _ in 0..layout.rows - 1 {
+            let before = stage.app.layout().unwrap().cursor.0;
+            stage.keys("j");
+            let (cursor, index) = (stage.app.layout().unwrap().cursor, stage.app.index());
+            assert_eq!(cursor.0, before + 1, "{}", stage.screen());
+            let (first, last) = ranges[cursor.0 / layout.band];
+            assert!((first..=last).contains(&index[1]), "{index:?} in {first}-{last}");
+        }
+        assert_eq!(
+            stage.app.index()[1] / each,
+            ranges.last().unwrap().0 / each,
+            "in the last band's first place"
+        );
+    }
+}
+
+/// The other heads stand below with their own values, where they have room.
+#[test]
+fn bars_of_the_other_heads_stand_below() {
+    let mut stage = Stage::sized("scores", (200, 60), Depth::None);
+    choose(&mut stage, "bars");
+    let lines = body(&stage);
+    let (tensor, index) = (stage.app.tensor().unwrap(), stage.app.index());
+    let mut seen = 0;
+    for (y, line) in lines.iter().enumerate() {
+        let Some(head) = line.strip_prefix("head ") else { continue };
+        let head: usize = head.split(' ').next().unwrap().parse().unwrap();
+        assert!(line.contains(&format!("(kv head {})", head / 2)), "{line}");
+        for key in 0..12 {
+            let numbers = read_text(&lines[y + 1 + key]);
+            let value = real(tensor.get(&[head, index[1], key]).unwrap());
+            assert_eq!(numbers[0], key.to_string(), "{}", stage.screen());
+            assert!(
+                is(numbers.last().unwrap(), value, false),
+                "head {head} {key}: {value}\n{}",
+                stage.screen()
+            );
+        }
+        let (low, high) = (0..12)
+            .flat_map(|t| (0..12).map(move |k| [head, t, k]))
+            .map(|at| real(tensor.get(&at).unwrap_or_else(|| panic!("{at:?}"))))
+            .fold((f64::MAX, f64::MIN), |(low, high), value| (low.min(value), high.max(value)));
+        let ends = read_text(line.split_once("bars from ").unwrap().1);
+        assert!(is(&ends[0], low, false) && is(&ends[1], high, false), "{line}: {low} {high}");
+        assert_ne!(head, index[0]);
+        seen += 1;
+    }
+    assert!(seen >= 2, "{}", stage.screen());
+}
+
+/// What the cache will take, by count of tokens, with a bar each.
+#[test]
+fn the_growth_of_the_cache_is_drawn_where_there_is_room() {
+    let mut stage = Stage::sized("cache_k", (200, 60), Depth::None);
+    choose(&mut stage, "cache");
+    let (lines, token) = (body(&stage), 384);
+    let from = lines.iter().position(|line| line.contains("█ as the cache grows")).unwrap();
+    let mut counts = Vec::new();
+    for line in lines[from + 1..].iter().take_while(|line| !line.trim().is_empty()) {
+        let numbers = read_text(line);
+        let count: usize = numbers[0].parse().unwrap();
+        assert_eq!(numbers[1], (count * token).to_string(), "{line}");
+        // Half of it would be twice as much: two heads share.
+        let (taken, more) = (line.matches('█').count(), line.matches('░').count());
+        assert!(taken.abs_diff(more) <= 1, "{line}");
+        counts.push(count);
+    }
+    assert_eq!(counts, [12, 13, 14, 15, 16, 20, 50], "up to the room for 64");
+    let stage_small = &mut Stage::sized("cache_k", (80, 24), Depth::None);
+    choose(stage_small, "cache");
+    assert!(!stage_small.screen().contains("as the cache grows"));
 }
 
 #[test]

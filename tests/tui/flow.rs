@@ -42,6 +42,25 @@ fn walked(stage: &mut Stage) -> BTreeSet<String> {
     }
 }
 
+/// Where the diagram is scrolled, what stands before the current box is seen too, and what comes after it.
+#[test]
+fn a_box_has_its_neighbours_in_sight() {
+    for size in [(80, 24), (120, 40)] {
+        let mut stage = Stage::sized("attn_norm", size, Depth::None);
+        view(&mut stage, "flow");
+        let mut scrolled = 0;
+        for key in "jjjjjjjjjjjjjjjjkkkkkkkkkkkkkkk".chars() {
+            stage.keys(&key.to_string());
+            let layout = stage.app.layout().unwrap();
+            let (seen, at) = (layout.visible_rows(&stage.app), layout.cursor.0);
+            assert!(seen.contains(&at.saturating_sub(1)), "{seen:?} {at}\n{}", stage.screen());
+            assert!(seen.contains(&(at + 1).min(layout.rows - 1)), "{seen:?} {at}\n{}", stage.screen());
+            scrolled += usize::from(seen.start > 0);
+        }
+        assert!(scrolled > 0 || size.1 > 24, "{size:?}");
+    }
+}
+
 #[test]
 fn arrows_reach_every_box_of_a_layer_and_of_the_pass() {
     for source in [Synthetic::new, Synthetic::with_switches] {

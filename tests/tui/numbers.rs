@@ -8,6 +8,7 @@ use llama_trace::trace::{Axis, Stats, Step, TokenLabel};
 use llama_trace::tui::app::{App, Mode};
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::view::layout::Layout;
+use llama_trace::tui::view::tensor::LOOK_FOR;
 use llama_trace::tui::view::{Panels, notes};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -204,14 +205,18 @@ impl Reader<'_> {
             expected.extend([seen.start + 1, seen.end, layout.rows]);
         } else if app.view().name() == "overview" {
             // How many are in a place follows from how many places there are, or nearly.
+            let bands = if layout.band > 0 { layout.rows / layout.band } else { 1 };
             let sides =
-                [(length(Some(app.cut().rows)), layout.rows), (length(app.cut().columns), layout.columns)];
+                [(length(Some(app.cut().rows)), layout.rows / bands), (length(app.cut().columns), bands)];
             let line = self.line(area, area.y + 1).concat();
             for (told, _) in line.match_indices(" each").filter_map(|(at, _)| {
                 let number = line[..at].rsplit(' ').next()?;
                 Some((number.parse::<usize>().ok()?, at))
             }) {
-                let right = sides.iter().any(|&(length, places)| length.div_ceil(told) == places);
+                let [(rows, lines), (columns, bands)] = sides;
+                // In bands the last of them may have fewer.
+                let across = columns.div_ceil(told);
+                let right = rows.div_ceil(told) == lines || across.div_ceil(layout.columns) == bands;
                 self.holds(right, &format!("{told} each"));
                 expected.push(told);
             }
@@ -331,18 +336,29 @@ impl Reader<'_> {
     /// Some lines have the number of their first row, and the cursor's has its own.
     fn overview(&self, layout: &Layout) -> u16 {
         let (app, area) = (self.app, layout.area);
-        let down = app.cut().rows;
+        let (down, across) = (app.cut().rows, app.cut().columns.unwrap());
+        let mut covered = 0;
+        let lines = if layout.band > 0 { layout.band } else { layout.rows };
         for row in layout.visible_rows(app) {
-            let line = self.cells(area.x, area.y + 1 + row as u16, area.width).concat();
+            let y = area.y + layout.header + layout.line_of(row);
+            let line = self.cells(area.x, y, area.width).concat();
+            if layout.band > 0 && row.is_multiple_of(lines) {
+                let range = read_text(&self.cells(area.x, y - 1, area.width).concat().replace('-', " "));
+                let all: Vec<usize> = range.iter().map(|number| number.parse().unwrap()).collect();
+                let follows = all[0] == covered && all[1] < app.shape()[across];
+                self.holds(all.len() == 2 && follows, &format!("columns {all:?} of a band after {covered}"));
+                covered = all[1] + 1;
+            }
             let Some(number) = read_text(&line).first().cloned() else { continue };
             let (number, length): (usize, usize) = (number.parse().unwrap(), app.shape()[down]);
-            let right = match row {
-                row if row == layout.cursor.0 => number == app.index()[down],
+            let right = match row % lines {
+                _ if row == layout.cursor.0 => number == app.index()[down],
                 0 => number == 0,
-                row => number.is_multiple_of(row) && length.div_ceil((number / row).max(1)) == layout.rows,
+                row => number.is_multiple_of(row) && length.div_ceil((number / row).max(1)) == lines,
             };
             self.holds(right, &format!("row {number} of line {row}"));
         }
+        self.holds(layout.band == 0 || covered == app.shape()[across], "bands have every column");
         Self::end(layout, app) + 1
     }
 
@@ -439,6 +455,9 @@ impl Reader<'_> {
         for y in from..area.bottom() {
             let line = self.line(area, y).concat();
             let line = line.trim();
+            if line == LOOK_FOR {
+                break;
+            }
             let numbers = read_text(line);
             if line.starts_with("min ") {
                 stats = true;

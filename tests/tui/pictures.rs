@@ -5,14 +5,19 @@
 use std::collections::BTreeMap;
 
 use crossterm::event::KeyCode;
-use llama_trace::tui::theme::Depth;
+use llama_trace::picture::Paper;
+use llama_trace::tui::palette::Palette;
+use llama_trace::tui::theme::{Depth, Theme};
 use llama_trace::tui::view::Panels;
+use llama_trace::tui::view::tensor::LOOK_FOR;
 use ratatui::style::{Color, Modifier};
 
 use crate::stage::{Stage, text_of};
 use crate::synthetic::Synthetic;
 
-pub(crate) const SIZES: [(u16, u16); 4] = [(80, 24), (100, 30), (120, 40), (200, 60)];
+pub(crate) const SIZES: [(u16, u16); 4] = [(80, 24), LIGHT, (120, 40), (200, 60)];
+/// The one that has a light ground.
+const LIGHT: (u16, u16) = (100, 30);
 
 #[track_caller]
 pub(crate) fn compare(name: &str, picture: &str) {
@@ -107,49 +112,70 @@ fn typed<'a>(stage: &'a mut Stage, keys: &str) -> &'a mut Stage {
     stage.keys(keys)
 }
 
+/// A view as a picture at this size, with so many colours; at 100x30 on a light ground.
+fn picture(step: &str, keys: &str, size: (u16, u16), depth: Depth) -> Stage {
+    let paper = if size == LIGHT { Paper::Light } else { Paper::Dark };
+    let mut stage = Stage::on(step, size, Theme::new(depth).with(Palette::default(), paper));
+    typed(&mut stage, keys);
+    stage
+}
+
 #[test]
 fn every_view_at_every_size() {
-    for (width, height) in SIZES {
+    for size in SIZES {
         for (view, step, keys) in VIEWS {
-            let mut stage = Stage::sized(step, (width, height), Depth::True);
-            compare(&format!("{view}-{width}x{height}"), &text(typed(&mut stage, keys)));
+            let stage = picture(step, keys, size, Depth::True);
+            compare(&format!("{view}-{}x{}", size.0, size.1), &text(&stage));
         }
     }
     compare("heatmap-60x16", &text(&Stage::sized("softmax", (60, 16), Depth::True)));
     compare("sampled-80x24", &text(&Stage::at("sampled")));
 }
 
+/// At the two smaller sizes with the colours as letters, on a dark ground and on a light one.
 #[test]
-fn every_view_with_sixteen_colours() {
-    for (view, step, keys) in VIEWS {
-        let mut stage = Stage::sized(step, (80, 24), Depth::Ansi);
-        typed(&mut stage, keys);
-        compare(&format!("{view}-16-colours"), &format!("{}\n\n{}", text(&stage), colours(&stage)));
+fn every_view_with_sixteen_colours_at_every_size() {
+    for size in SIZES {
+        for (view, step, keys) in VIEWS {
+            let stage = picture(step, keys, size, Depth::Ansi);
+            let letters = if size <= LIGHT { format!("\n\n{}", colours(&stage)) } else { String::new() };
+            let name = format!("{view}-16-colours-{}x{}", size.0, size.1);
+            compare(&name, &format!("{}{letters}", text(&stage)));
+        }
     }
 }
 
 #[test]
-fn heatmaps_without_colour_at_every_size() {
-    for (width, height) in SIZES {
-        for step in ["masked_scores", "xq"] {
-            let stage = Stage::sized(step, (width, height), Depth::None);
-            compare(&format!("{step}-no-colour-{width}x{height}"), &text(&stage));
+fn every_view_without_colour_at_every_size() {
+    for size in SIZES {
+        let others = [("masked_scores", "masked_scores", ""), ("xq", "xq", "")];
+        for (view, step, keys) in VIEWS.into_iter().chain(others) {
+            let stage = picture(step, keys, size, Depth::None);
+            compare(&format!("{view}-no-colour-{}x{}", size.0, size.1), &text(&stage));
         }
-        for (view, step, key) in [
-            ("heads", "masked_scores", "3"),
-            ("overview", "xq", "4"),
-            ("histogram", "xq", "5"),
-            ("flow", "xq_rope", "@flow"),
-            ("pass", "xq_rope", "@pass"),
-            ("residual", "attn_residual", "@residual"),
-            ("neurons", "ffn_hidden", "@neurons"),
-            ("layers", "softmax", "6"),
-            ("bars", "softmax", "7"),
-            ("cache", "cache_v", "6"),
-            ("rope", "xk_rope", "6"),
-        ] {
-            let mut stage = Stage::sized(step, (width, height), Depth::None);
-            compare(&format!("{view}-no-colour-{width}x{height}"), &text(typed(&mut stage, key)));
+    }
+}
+
+/// On a light ground no text has a colour that cannot be read there.
+#[test]
+fn on_a_light_ground_no_text_is_bright() {
+    for (view, step, keys) in VIEWS {
+        for depth in [Depth::Ansi, Depth::Indexed, Depth::True] {
+            let stage = picture(step, keys, LIGHT, depth);
+            for cell in &stage.buffer().content {
+                let bright = matches!(
+                    cell.fg,
+                    Color::Yellow
+                        | Color::LightYellow
+                        | Color::Cyan
+                        | Color::LightCyan
+                        | Color::White
+                        | Color::Gray
+                );
+                let reversed = cell.modifier.contains(Modifier::REVERSED);
+                let unseen = bright && cell.bg == Color::Reset && !reversed && cell.symbol() != " ";
+                assert!(!unseen, "`{}` in {view}, {depth:?}\n{}", cell.symbol(), stage.screen());
+            }
         }
     }
 }
@@ -202,7 +228,9 @@ fn an_outlier_leaves_the_others_their_colours_and_is_counted() {
         stage.shows(" · usual  ▲▼ 1");
         let span = stage.app.span().unwrap();
         assert!(span.high < 4.0 && span.clipped == 1, "{span:?}");
-        assert_eq!(stage.screen().matches('▲').count(), 2, "the cell and the legend\n{}", stage.screen());
+        let screen = stage.screen();
+        let (values, _) = screen.split_once(LOOK_FOR).unwrap_or((&screen, ""));
+        assert_eq!(values.matches('▲').count(), 2, "the cell and the legend\n{}", stage.screen());
         stage.keys("ss").shows("±3 std");
         stage.keys("s").shows("to the largest");
         assert_eq!(stage.app.span().unwrap().clipped, 0);

@@ -27,7 +27,11 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn new(source: Synthetic, size: (u16, u16), depth: Depth) -> Self {
-        let app = App::new(source.outline().clone(), Theme::new(depth), size);
+        Self::themed(source, size, Theme::new(depth))
+    }
+
+    pub(crate) fn themed(source: Synthetic, size: (u16, u16), theme: Theme) -> Self {
+        let app = App::new(source.outline().clone(), theme, size);
         let mut stage = Self { app, source, size };
         stage.sync();
         stage
@@ -39,7 +43,12 @@ impl Stage {
     }
 
     pub(crate) fn sized(step: &str, size: (u16, u16), depth: Depth) -> Self {
-        let mut stage = Self::new(Synthetic::new(), size, depth);
+        Self::on(step, size, Theme::new(depth))
+    }
+
+    /// The same with these colours.
+    pub(crate) fn on(step: &str, size: (u16, u16), theme: Theme) -> Self {
+        let mut stage = Self::themed(Synthetic::new(), size, theme);
         let place = OpenAt { stage: Some(step.into()), layer: Some(1), head: Some(2), ..OpenAt::default() };
         open(&mut stage.app, &place).unwrap();
         stage.sync();

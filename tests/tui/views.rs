@@ -5,6 +5,7 @@ use llama_trace::trace::{Address, Query, Step};
 use llama_trace::tui::OpenAt;
 use llama_trace::tui::open::open;
 use llama_trace::tui::theme::Depth;
+use llama_trace::tui::view::tensor::LOOK_FOR;
 use llama_trace::tui::view::views::{VIEWS, fitting};
 
 use crate::stage::Stage;
@@ -59,6 +60,27 @@ fn every_step_has_a_view_and_every_view_a_step_a_name_of_its_own_and_three_lines
             assert!(help.contains(&words), "`{words}` is not in the help");
         }
     }
+}
+
+/// Where a view leaves room its hint stands below it, whole, and nowhere else.
+#[test]
+fn the_hint_stands_below_the_values_where_there_is_room() {
+    let mut shown = 0;
+    for size in SIZES {
+        let mut stage = Stage::sized("softmax", size, Depth::None);
+        for _ in 0..9 {
+            let screen = stage.screen();
+            let words: Vec<&str> = stage.app.view().hint().iter().flat_map(|line| line.split(' ')).collect();
+            if let Some((_, below)) = screen.split_once(LOOK_FOR) {
+                let told = words.iter().filter(|word| below.contains(**word)).count();
+                assert_eq!(told, words.len(), "{}\n{screen}", stage.app.view().name());
+                shown += 1;
+            }
+            stage.keys("v");
+        }
+        assert!(size.1 > 24 || shown == 0, "{}", stage.screen());
+    }
+    assert!(shown > 6, "{shown}");
 }
 
 /// Whether a view is a diagram, whose cells are boxes or nothing; it has tests of its own.

@@ -101,7 +101,18 @@ impl View for Parts {
         // The cells come first.
         let room = body.height.saturating_sub(1 + u16::try_from(rows).unwrap_or(u16::MAX));
         let footer = (LISTED + 2).min(room.max(body.height / 3));
-        Layout { area: body, rows, columns, cursor, cell, tall: 1, label: LABEL, header: 1, footer }
+        Layout {
+            area: body,
+            rows,
+            columns,
+            cursor,
+            cell,
+            tall: 1,
+            label: LABEL,
+            header: 1,
+            footer,
+            ..Layout::default()
+        }
     }
 
     fn index(&self, _: &App, _: (usize, usize)) -> Option<Vec<usize>> {

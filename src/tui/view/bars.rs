@@ -12,11 +12,21 @@ use super::grid;
 use super::kind::{self, View};
 use super::labels;
 use super::layout::Layout;
+use super::paint::{put, put_fit};
 use super::{legend, list};
 
 /// What the query under the cursor gives to each key.
 #[derive(Debug)]
 pub struct Bars;
+
+/// The other heads that have room below the one under the cursor: the next ones, and after the last the first.
+fn others(app: &App, body: Rect) -> impl Iterator<Item = usize> {
+    let (shape, own) = (app.shape(), app.index()[0]);
+    let (heads, keys) = (shape[0].max(1), shape[2]);
+    // A line of its number, one for each key, and an empty one above.
+    let room = usize::from(body.height).saturating_sub(1 + keys) / (keys + 2);
+    (1..heads).take(room).map(move |after| (own + after) % heads)
+}
 
 impl View for Bars {
     fn name(&self) -> &'static str {
@@ -26,7 +36,7 @@ impl View for Bars {
     fn hint(&self) -> [&'static str; 3] {
         [
             "One query: what it gives to each key, as a bar with the key's text.",
-            "Bars of all queries of a head have one scale, so they can be compared.",
+            "Bars of all queries of a head have one scale, so they can be compared; other heads stand below.",
             "↑ ↓ go from key to key, ← → from query to query, [ ] from head to head.",
         ]
     }
@@ -40,7 +50,19 @@ impl View for Bars {
         let (shape, index) = (app.shape(), app.index());
         let (rows, columns, cursor) = (shape[2], shape[1], (index[2], index[1]));
         let cell = body.width.max(1);
-        Layout { area: body, rows, columns, cursor, cell, tall: 1, label: 0, header: 1, footer: 0 }
+        let footer = (others(app, body).count() * (rows + 2)) as u16;
+        Layout {
+            area: body,
+            rows,
+            columns,
+            cursor,
+            cell,
+            tall: 1,
+            label: 0,
+            header: 1,
+            footer,
+            ..Layout::default()
+        }
     }
 
     fn index(&self, app: &App, (key, query): (usize, usize)) -> Option<Vec<usize>> {
@@ -52,12 +74,13 @@ impl View for Bars {
         let seen = layout.visible_rows(app);
         // Before it has settled, the cursor may be elsewhere.
         let keys = if seen.contains(&index[2]) { seen } else { index[2]..index[2] + 1 };
-        let region = Region(vec![index[0]..index[0] + 1, index[1]..index[1] + 1, keys]);
-        vec![
-            Query::Block(site, kind::in_stage(app, region)),
-            Query::Spread(Part::whole(site)),
-            Query::Spread(app.part()),
-        ]
+        let others: Vec<usize> = others(app, layout.area).collect();
+        let heads = if others.is_empty() { index[0]..index[0] + 1 } else { 0..app.shape()[0] };
+        let region = Region(vec![heads, index[1]..index[1] + 1, keys]);
+        let block = Query::Block(site, kind::in_stage(app, region));
+        let own = [Query::Spread(Part::whole(site)), Query::Spread(app.part())];
+        let others = others.into_iter().map(|head| Query::Spread(Part { site, held: Some((0, head)) }));
+        [block].into_iter().chain(own).chain(others).collect()
     }
 
     fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {
@@ -77,5 +100,36 @@ impl View for Bars {
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
         list::draw(self, app, layout, list::Rows::Held(2), buf);
+        let (theme, area, keys) = (app.theme, layout.area, layout.rows);
+        let (site, query, group) = (app.place().site(), layout.cursor.1, app.selected.group());
+        let columns = list::Columns::new(app, area.width, (Axis::Key, keys), false);
+        let Some(tensor) = app.tensor() else { return };
+        for (below, head) in others(app, area).enumerate() {
+            let y = layout.header + ((below + 1) * (keys + 2)) as u16 - 1;
+            let kv = if group > 1 { format!(" (kv head {})", head / group) } else { String::new() };
+            let name = format!("head {head}{kv}");
+            let at = put(buf, area, 0, y, &name, theme.strong());
+            let spread = app.answers.spread(Part { site, held: Some((0, head)) });
+            let span = spread.map(|spread| {
+                let low = if tensor.is_positive() { 0.0 } else { spread.stats.min };
+                (low, spread.stats.max)
+            });
+            if let Some((low, high)) = span {
+                let pieces = [
+                    Piece::whole(" · bars from ", theme.dim()),
+                    Piece::figure(low, false, theme.dim()),
+                    Piece::whole(" to ", theme.dim()),
+                    Piece::figure(high, false, theme.dim()),
+                ];
+                put_fit(buf, area, at, y, &pieces);
+            }
+            for key in 0..keys {
+                let y = y + 1 + key as u16;
+                columns.label(app, area, (y, Axis::Key, key), buf);
+                if let Some(number) = tensor.get(&[head, query, key]) {
+                    columns.value(app, area, (y, number, span), |style| style, buf);
+                }
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The KV cache: which pass wrote which row, and how many bytes all of it takes.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -31,6 +31,9 @@ const VALUES: usize = 8;
 const TEXT: usize = 14;
 /// How many of the tokens to come are told with their bytes.
 const TO_COME: usize = 6;
+/// Below the rows: the lines before the growth, and how many it has at the least and at the most.
+const GROWTH: u16 = 3;
+const STEPS: RangeInclusive<u16> = 3..=16;
 
 /// Rows by pass, and bytes.
 #[derive(Debug)]
@@ -106,6 +109,9 @@ impl View for Cache {
     fn layout(&self, app: &App, body: Rect) -> Layout {
         let (rows, cursor) = (app.shape()[0], (app.index()[0], 0));
         let header = ABOVE.min(body.height / 2).max(1);
+        let left = usize::from(body.height).saturating_sub(usize::from(header + GROWTH) + rows);
+        let steps = u16::try_from(left).unwrap_or(u16::MAX).min(*STEPS.end());
+        let footer = if STEPS.contains(&steps) { GROWTH + steps } else { 0 };
         Layout {
             area: body,
             rows,
@@ -115,7 +121,8 @@ impl View for Cache {
             tall: 1,
             label: 0,
             header,
-            footer: 0,
+            footer,
+            ..Layout::default()
         }
     }
 
@@ -149,6 +156,7 @@ impl View for Cache {
     }
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
+        growth(app, layout, buf);
         let (theme, area) = (app.theme, layout.area);
         let above = Rect { height: layout.header - 1, ..area };
         for (y, pieces) in account(app).iter().enumerate() {
@@ -198,6 +206,53 @@ impl View for Cache {
     }
 }
 
+/// What the cache will take, as bars: that of the tokens now, and of more of them.
+fn growth(app: &App, layout: &Layout, buf: &mut Buffer) {
+    let Some(lines) = layout.footer.checked_sub(GROWTH).filter(|&lines| lines > 0) else { return };
+    let (theme, area, now) = (app.theme, layout.area, app.dims().keys());
+    let bytes = Bytes::new(app);
+    let steps: Vec<usize> = steps(now, room(app).0).take(lines.into()).collect();
+    let Some(last) = steps.last().copied() else { return };
+    let y = layout.header + layout.visible_rows(app).len() as u16 + 1;
+    let counts = labels::digits(last).max("tokens".len());
+    let bytes_at = counts as u16 + 1;
+    let bar_at = bytes_at + BYTES as u16 + 1;
+    put(buf, area, 0, y, &text::right("tokens", counts), theme.dim());
+    put(buf, area, bytes_at, y, &text::right("bytes", BYTES), theme.dim());
+    let shares = bytes.without_sharing > bytes.token;
+    let words = if shares {
+        "█ as the cache grows · ░ more, if no heads shared"
+    } else {
+        "█ as the cache grows"
+    };
+    put(buf, area, bar_at, y, words, theme.dim());
+    let columns = usize::from(area.width.saturating_sub(bar_at));
+    for (y, count) in (y + 1..).zip(steps) {
+        let style = if count == now { theme.strong() } else { Style::new() };
+        put(buf, area, 0, y, &text::right(&count.to_string(), counts), style);
+        put(buf, area, bytes_at, y, &text::right(&(count * bytes.token).to_string(), BYTES), style);
+        let share = |of: usize| (count * of) as f64 / (last * bytes.without_sharing) as f64;
+        let whole = (share(bytes.without_sharing) * columns as f64).round() as usize;
+        put(buf, area, bar_at, y, &"░".repeat(whole), theme.dim());
+        let taken = (share(bytes.token) * columns as f64).round() as usize;
+        put(buf, area, bar_at, y, &"█".repeat(taken.max(1)), theme.bar());
+    }
+}
+
+/// Counts of tokens from `now` on: the next ones, and then round ones, as far as there is room for `most`.
+fn steps(now: usize, most: usize) -> impl Iterator<Item = usize> {
+    let next = now + 1..=now + 4;
+    let round = (0..12).map(|power| 10_usize.pow(power)).flat_map(|ten| [ten, 2 * ten, 5 * ten]);
+    let round = round.filter(move |&count| count > now + 4 && count <= 20 * now.max(5));
+    [now].into_iter().chain(next).chain(round).filter(move |&count| count <= most.max(now))
+}
+
+/// How many tokens there is room for, and whether that is what the run was given.
+fn room(app: &App) -> (usize, bool) {
+    let given = app.outline().cache.capacity;
+    (given.unwrap_or(app.outline().card.config.context), given.is_some())
+}
+
 /// What the bytes are, line by line, the most telling first.
 fn account(app: &App) -> Vec<Vec<Piece>> {
     let (theme, sizes, dims) = (app.theme, app.outline().card.sizes(), app.dims());
@@ -209,6 +264,7 @@ fn account(app: &App) -> Vec<Vec<Piece>> {
         format!(" = 2 (key, value) · {layers} layers · {kv} kv heads · {wide} numbers · {number} ({dtype})");
     let short = format!(" = 2 · {layers} layers · {kv} kv · {wide} · {number}");
     let to_come = (now + 1..=now + TO_COME).map(|count| format!("{count} tokens {}", count * token));
+    let tokens = if now == 1 { "token" } else { "tokens" };
     let growth: Vec<Piece> = (0_u8..)
         .zip(to_come)
         .map(|(at, told)| {
@@ -216,10 +272,9 @@ fn account(app: &App) -> Vec<Vec<Piece>> {
                 .rank(at)
         })
         .collect();
-    let room = app.outline().cache.capacity;
-    let of = room.unwrap_or(app.outline().card.config.context);
+    let (of, given) = room(app);
     let left = of.saturating_sub(now);
-    let named = if room.is_some() { "room for" } else { "the model's context:" };
+    let named = if given { "room for" } else { "the model's context:" };
     let room = [
         format!("{named} {of} tokens, {} bytes: {left} tokens, {} bytes left", of * token, left * token),
         format!("{named} {of} tokens: {left} tokens, {} bytes left", left * token),
@@ -246,7 +301,7 @@ fn account(app: &App) -> Vec<Vec<Piece>> {
             Piece::forms([long, short, String::new()], dim).rank(1),
         ],
         vec![
-            Piece::whole(format!("{now} tokens · {token} = {all} bytes"), strong),
+            Piece::whole(format!("{now} {tokens} · {token} = {all} bytes"), strong),
             Piece::forms(added, dim).rank(1),
         ],
         [vec![Piece::whole("then ", dim)], growth].concat(),

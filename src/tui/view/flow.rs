@@ -63,7 +63,17 @@ impl Drawn {
         let tall = (body.height / u16::try_from(rows).unwrap_or(u16::MAX).max(1)).clamp(LOWEST, HIGHEST);
         let cell = body.width.saturating_sub(RAIL) / LANES as u16;
         let cursor = self.diagram.spots[self.current].at;
-        Layout { area: body, rows, columns: LANES, cursor, cell, tall, label: RAIL, header: 0, footer: 0 }
+        Layout {
+            area: body,
+            rows,
+            columns: LANES,
+            cursor,
+            cell,
+            tall,
+            label: RAIL,
+            margin: 1,
+            ..Layout::default()
+        }
     }
 
     /// Where the box nearest to a cell leads.

@@ -7,7 +7,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use crate::trace::frame::Number;
-use crate::trace::{Axis, Part, Query};
+use crate::trace::{Axis, Part, Query, Site};
 
 use super::super::app::App;
 use super::super::fit::Piece;
@@ -65,7 +65,17 @@ pub fn layout(app: &App, body: Rect, cell: impl Fn(u16, usize) -> u16) -> Layout
         }
     };
     let cursor = (cursor, index[columns_at]);
-    Layout { area: body, rows, columns, cursor, cell, tall: 1, label, header: 1 + tokens, footer: 0 }
+    Layout {
+        area: body,
+        rows,
+        columns,
+        cursor,
+        cell,
+        tall: 1,
+        label,
+        header: 1 + tokens,
+        ..Layout::default()
+    }
 }
 
 /// The width of a cell of a heatmap.
@@ -92,7 +102,7 @@ pub fn index(app: &App, cell: (usize, usize)) -> Option<Vec<usize>> {
 /// The value in a cell, of whichever pass; none while it is not there.
 pub fn value(app: &App, tensor: &Tensor, cell: (usize, usize)) -> Option<Number> {
     match growing::applies(app) {
-        true => growing::value(app, cell),
+        true => growing::value(app, app.index()[0], cell),
         false => tensor.get(&index(app, cell)?),
     }
 }
@@ -111,7 +121,8 @@ pub fn select(app: &mut App, cell: (usize, usize)) {
 /// What must be known to draw the cells on the screen, the values themselves first.
 pub fn questions(app: &App, layout: &Layout) -> Vec<Query> {
     if growing::applies(app) {
-        return growing::questions(app, layout);
+        let (head, cells) = (app.index()[0], (layout.visible_rows(app), layout.visible_columns(app)));
+        return growing::questions(app, head..head + 1, cells, |site| of_head(site, head));
     }
     let site = app.place().site();
     let spreads = [Part::whole(site), app.span_part()].map(Query::Spread);
@@ -121,7 +132,12 @@ pub fn questions(app: &App, layout: &Layout) -> Vec<Query> {
 /// The largest size among the rows on the screen, where those of earlier passes are among them.
 pub fn largest(app: &App) -> Option<f64> {
     let layout = growing::applies(app).then(|| app.layout()).flatten()?;
-    Some(growing::largest(app, &layout))
+    let head = app.index()[0];
+    Some(growing::largest(app, layout.visible_rows(app), |site| of_head(site, head)))
+}
+
+fn of_head(site: Site, head: usize) -> Part {
+    Part { site, held: Some((0, head)) }
 }
 
 /// Which rows and columns are on the screen.

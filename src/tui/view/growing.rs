@@ -8,7 +8,6 @@ use crate::trace::{Axis, Part, Query, Region, Site};
 
 use super::super::app::App;
 use super::super::place::{Place, Walk};
-use super::layout::Layout;
 
 /// Whether rows of earlier passes stand above those of this one.
 pub(super) fn applies(app: &App) -> bool {
@@ -39,15 +38,19 @@ fn passes(app: &App, rows: Range<usize>) -> Vec<(Site, Range<usize>)> {
     found
 }
 
-/// What is asked to draw the rows and columns on the screen, this pass first.
-pub(super) fn questions(app: &App, layout: &Layout) -> Vec<Query> {
-    let (head, own) = (app.index()[0], app.place().site());
-    let mut columns = layout.visible_columns(app);
+/// What is asked to draw these rows and columns of some heads, this pass first; one scale does for all of `part`.
+pub(super) fn questions(
+    app: &App,
+    heads: Range<usize>,
+    (rows, mut columns): (Range<usize>, Range<usize>),
+    part: impl Fn(Site) -> Part,
+) -> Vec<Query> {
+    let own = app.place().site();
     // Before it has settled, the cursor may be elsewhere.
     if !columns.contains(&app.index()[2]) {
         columns = app.index()[2]..app.index()[2] + 1;
     }
-    let mut rows = passes(app, layout.visible_rows(app));
+    let mut rows = passes(app, rows);
     if !rows.iter().any(|(site, queries)| *site == own && queries.contains(&app.index()[1])) {
         rows.retain(|(site, _)| *site != own);
         rows.push((own, app.index()[1]..app.index()[1] + 1));
@@ -58,27 +61,29 @@ pub(super) fn questions(app: &App, layout: &Layout) -> Vec<Query> {
         let keys = app.outline().passes.get(site.pass).map_or(0, |pass| pass.dims.keys());
         let columns = columns.start.min(keys)..columns.end.min(keys);
         if !columns.is_empty() {
-            asked.push(Query::Block(site, Region(vec![head..head + 1, queries, columns])));
+            asked.push(Query::Block(site, Region(vec![heads.clone(), queries, columns])));
         }
-        asked.push(Query::Spread(Part { site, held: Some((0, head)) }));
+        asked.push(Query::Spread(part(site)));
     }
-    asked.push(Query::Spread(Part::whole(own)));
+    let whole = Query::Spread(Part::whole(own));
+    if !asked.contains(&whole) {
+        asked.push(whole);
+    }
     asked
 }
 
-/// The value of a row and a key; none where that key came later, or while it is not there.
-pub(super) fn value(app: &App, (row, key): (usize, usize)) -> Option<Number> {
+/// The value of a row and a key in a head; none where that key came later, or while it is not there.
+pub(super) fn value(app: &App, head: usize, (row, key): (usize, usize)) -> Option<Number> {
     let (_, site, query) = of_row(app, row)?;
-    let index = [app.index()[0], query, key];
+    let index = [head, query, key];
     let region = Region(index.iter().map(|&index| index..index + 1).collect());
     app.answers.covering(site, &region)?.get(&index)
 }
 
-/// The largest size of the values in the rows on the screen, as far as that is known.
-pub(super) fn largest(app: &App, layout: &Layout) -> f64 {
-    let head = app.index()[0];
-    let spreads = passes(app, layout.visible_rows(app)).into_iter().filter_map(|(site, _)| {
-        let stats = app.answers.spread(Part { site, held: Some((0, head)) })?.stats;
+/// The largest size of the values in these rows, as far as that is known.
+pub(super) fn largest(app: &App, rows: Range<usize>, part: impl Fn(Site) -> Part) -> f64 {
+    let spreads = passes(app, rows).into_iter().filter_map(|(site, _)| {
+        let stats = app.answers.spread(part(site))?.stats;
         Some(stats.min.abs().max(stats.max.abs()))
     });
     spreads.fold(0.0, f64::max)

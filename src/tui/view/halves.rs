@@ -23,11 +23,16 @@ pub(super) const MOST: usize = 1 << 20;
 pub(super) struct Raster {
     pub(super) rows: Range<usize>,
     pub(super) columns: Range<usize>,
-    /// Rows and columns of the matrix in a character.
+    /// Rows and columns of the matrix in a place.
     pub(super) each: (usize, usize),
-    /// Characters down and across.
+    /// Places down and across.
     pub(super) places: (usize, usize),
+    /// The lines that a place takes, and half its columns; 0 where it is a character.
+    zoom: usize,
 }
+
+/// The lines that a magnified value takes, at the most.
+const ZOOM: usize = 4;
 
 /// The rows around `at` that are looked at together, of `rows` with so many values each: `most` values or one row.
 pub(super) fn window(at: usize, rows: usize, values: usize, most: usize) -> Range<usize> {
@@ -43,7 +48,19 @@ impl Raster {
         let down = rows.len().div_ceil(room.0.max(1) * high).max(1) * high;
         let across = columns.len().div_ceil(room.1.max(1)).max(1);
         let places = (rows.len().div_ceil(down), columns.len().div_ceil(across));
-        Self { rows, columns, each: (down, across), places }
+        Self { rows, columns, each: (down, across), places, zoom: 0 }
+    }
+
+    /// The same where each value has room for two characters or more, as large as that is; none where it has not.
+    pub(super) fn magnified(rows: Range<usize>, columns: Range<usize>, room: (usize, usize)) -> Option<Self> {
+        let places = (rows.len(), columns.len());
+        let zoom = (room.0 / places.0.max(1)).min(room.1 / (2 * places.1).max(1)).min(ZOOM);
+        (zoom > 0).then_some(Self { rows, columns, each: (1, 1), places, zoom })
+    }
+
+    /// The lines and columns of a place.
+    pub(super) fn size(&self) -> (u16, u16) {
+        if self.zoom == 0 { (1, 1) } else { (self.zoom as u16, 2 * self.zoom as u16) }
     }
 
     /// The place that a row and a column are in.
@@ -62,12 +79,21 @@ impl Raster {
         (part(place.0, self.each.0, &self.rows), part(place.1, self.each.1, &self.columns))
     }
 
+    /// The part of it that is at these places across.
+    pub(super) fn across(&self, places: Range<usize>) -> Self {
+        let end = places.end.min(self.places.1);
+        let (first, last) = (self.cell((0, places.start)).1, self.cell((0, end.saturating_sub(1))).1);
+        let places = (self.places.0, end.saturating_sub(places.start));
+        Self { columns: first.start..last.end, places, rows: self.rows.clone(), ..*self }
+    }
+
     /// Draws it at the upper left of `area`.
     pub(super) fn draw(&self, app: &App, span: Span, plane: &Plane<'_>, area: Rect, buf: &mut Buffer) {
         self.draw_values(app, span, |row, column| plane.get(row, column), area, buf);
     }
 
-    fn draw_values(
+    /// The same, of any values by row and column.
+    pub(super) fn draw_values(
         &self,
         app: &App,
         span: Span,
@@ -75,10 +101,13 @@ impl Raster {
         area: Rect,
         buf: &mut Buffer,
     ) {
+        let (tall, wide) = self.size();
         for down in 0..self.places.0 {
             for across in 0..self.places.1 {
                 let (rows, columns) = self.cell((down, across));
-                let (symbol, style) = if coloured(app) {
+                let (symbol, style) = if self.zoom > 0 {
+                    block(app, span, value(rows.start, columns.start))
+                } else if coloured(app) {
                     let middle = rows.start + self.each.0 / 2;
                     let half = |rows: Range<usize>| {
                         furthest(rows, columns.clone(), &value).map(|(_, _, value)| value)
@@ -92,7 +121,10 @@ impl Raster {
                 } else {
                     shade(app, span, furthest(rows, columns, &value).map(|(_, _, value)| value))
                 };
-                put(buf, area, across as u16, down as u16, symbol, style);
+                for line in 0..tall {
+                    let (x, y) = (across as u16 * wide, down as u16 * tall + line);
+                    put(buf, area, x, y, &symbol.repeat(wide.into()), style);
+                }
             }
         }
     }

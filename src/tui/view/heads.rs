@@ -1,14 +1,18 @@
 //! All heads of a layer side by side, small.
 
+use std::ops::Range;
+
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
+use crate::trace::frame::Number;
 use crate::trace::{Axis, Part, Query, Region, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;
 use super::super::plane::Plane;
 use super::super::text;
+use super::growing;
 use super::halves::{self, Raster};
 use super::kind::{self, View};
 use super::layout::Layout;
@@ -19,6 +23,8 @@ use super::paint::put;
 const NARROWEST: u16 = 10;
 const WIDEST: u16 = 42;
 const LOWEST: u16 = 5;
+/// The line of the head's name and the one below its values; and the columns between two.
+const BESIDE: u16 = 2;
 
 /// Every head of the current step as a small heatmap.
 #[derive(Debug)]
@@ -32,11 +38,48 @@ fn axes_of(step: Step) -> Option<(usize, usize, usize)> {
     Some((head, others.next()?, others.next()?))
 }
 
+/// How many heads can stand side by side: every place has one, and those that share a kv head stand side by side or
+/// have lines of their own.
+fn abreast(app: &App, heads: usize) -> impl Iterator<Item = usize> {
+    let shares = app.place().step.axes().contains(&Axis::Head);
+    let group = if shares { app.selected.group() } else { 1 };
+    (1..=heads).filter(move |&columns| {
+        heads.is_multiple_of(columns) && (columns.is_multiple_of(group) || group.is_multiple_of(columns))
+    })
+}
+
 impl Heads {
-    /// The rows that every panel shows.
-    fn rows(app: &App, (head, down, across): (usize, usize, usize)) -> std::ops::Range<usize> {
-        let shape = app.shape();
-        halves::window(app.index()[down], shape[down], shape[across] * shape[head], halves::MOST)
+    /// How many heads stand side by side, and what one looks like, where all of them have room with each value larger
+    /// than a character.
+    fn magnified(app: &App, body: Rect) -> Option<(usize, Raster)> {
+        let (shape, axes) = (app.shape(), axes_of(app.place().step)?);
+        let (heads, rows) = (shape[axes.0].max(1), Self::rows(app, axes));
+        let found = abreast(app, heads).filter_map(|columns| {
+            let room = |all: usize, parts: usize| (all / parts).saturating_sub(BESIDE.into());
+            let high = room(usize::from(body.height.saturating_sub(1)), heads / columns);
+            let wide = room(body.width.into(), columns);
+            Some((columns, Raster::magnified(rows.clone(), 0..shape[axes.2], (high, wide))?))
+        });
+        // As many side by side as are as large as they can be.
+        found.max_by_key(|(columns, raster)| (raster.size(), *columns))
+    }
+
+    /// The rows that every panel shows; those of earlier passes are among them.
+    fn rows(app: &App, (head, down, across): (usize, usize, usize)) -> Range<usize> {
+        let (shape, (at, all)) = (app.shape(), Self::row(app, down));
+        halves::window(at, all, shape[across] * shape[head], halves::MOST)
+    }
+
+    /// The row under the cursor, and how many there are.
+    fn row(app: &App, down: usize) -> (usize, usize) {
+        let (at, dims) = (app.index()[down], app.dims());
+        if growing::applies(app) { (dims.start + at, dims.keys()) } else { (at, app.shape()[down]) }
+    }
+
+    /// The largest size in the panels, where rows of earlier passes are among their rows.
+    pub(in crate::tui) fn largest(app: &App) -> Option<f64> {
+        let axes = axes_of(app.place().step).filter(|_| growing::applies(app))?;
+        Some(growing::largest(app, Self::rows(app, axes), Part::whole))
     }
 }
 
@@ -65,16 +108,20 @@ impl View for Heads {
         let shape = app.shape();
         let (head, down, across) = axes_of(app.place().step).unwrap_or((0, 0, 0));
         let heads = shape[head].max(1);
-        let group = if app.place().step.axes()[head] == Axis::Head { app.selected.group() } else { 1 };
+        if let Some((columns, raster)) = Self::magnified(app, body) {
+            let (at, (tall, wide)) = (app.index()[head], raster.size());
+            let cell = wide * raster.places.1 as u16 + BESIDE;
+            let tall = tall * raster.places.0 as u16 + BESIDE;
+            let cursor = (at / columns, at % columns);
+            let rows = heads / columns;
+            return Layout { area: body, rows, columns, cursor, cell, tall, header: 1, ..Layout::default() };
+        }
         let lines = Self::rows(app, (head, down, across)).len().div_ceil(2);
         // As large as there is room for, and no larger than the values need.
         let mut best = (1, NARROWEST, LOWEST);
-        for columns in 1..=heads.min(usize::from(body.width / NARROWEST).max(1)) {
-            // Every place has a head, and heads that share a kv head stand side by side or have lines of their own.
-            let whole = columns.is_multiple_of(group) || group.is_multiple_of(columns);
-            if !heads.is_multiple_of(columns) || !whole {
-                continue;
-            }
+        for columns in
+            abreast(app, heads).filter(|&columns| columns <= usize::from(body.width / NARROWEST).max(1))
+        {
             let rows = heads / columns;
             let wide = (body.width / columns as u16).min(WIDEST).min(shape[across].max(7) as u16 + 2);
             let high = (body.height.saturating_sub(1) / rows as u16).min(lines as u16 + 2);
@@ -89,7 +136,7 @@ impl View for Heads {
         let at = app.index()[head];
         let cursor = (at / columns, at % columns);
         let rows = heads / columns;
-        Layout { area: body, rows, columns, cursor, cell, tall, label: 0, header: 1, footer: 0 }
+        Layout { area: body, rows, columns, cursor, cell, tall, label: 0, header: 1, ..Layout::default() }
     }
 
     fn index(&self, app: &App, cell: (usize, usize)) -> Option<Vec<usize>> {
@@ -108,12 +155,16 @@ impl View for Heads {
         let mut region = vec![0..0; 3];
         let seen = layout.visible_rows(app);
         region[head] = seen.start * layout.columns..(seen.end * layout.columns).min(shape[head]);
-        region[down] = Self::rows(app, (head, down, across));
-        region[across] = 0..shape[across];
         // Before it has settled, the cursor may be elsewhere.
         if !region[head].contains(&app.index()[head]) {
             region[head] = 0..shape[head];
         }
+        if growing::applies(app) {
+            let (rows, columns) = (Self::rows(app, (head, down, across)), 0..shape[across]);
+            return growing::questions(app, region[head].clone(), (rows, columns), Part::whole);
+        }
+        region[down] = Self::rows(app, (head, down, across));
+        region[across] = 0..shape[across];
         let block = Query::Block(site, kind::in_stage(app, Region(region)));
         let spreads = [Part::whole(site), app.span_part()].map(Query::Spread);
         [block].into_iter().chain(spreads).collect()
@@ -122,7 +173,7 @@ impl View for Heads {
     fn caption(&self, app: &App, _: &Layout) -> Vec<Piece> {
         let dim = app.theme.dim();
         let Some(axes) = axes_of(app.place().step) else { return Vec::new() };
-        let (rows, all) = (Self::rows(app, axes), app.shape()[axes.1]);
+        let (rows, (_, all)) = (Self::rows(app, axes), Self::row(app, axes.1));
         let mut pieces = vec![Piece::whole("among all heads", dim)];
         if rows.len() < all {
             pieces.push(
@@ -141,7 +192,9 @@ impl View for Heads {
         let ((head, down, across), theme, group) = (axes, app.theme, app.selected.group());
         let (rows, shape, index) = (Self::rows(app, axes), app.shape(), app.index());
         let room = (usize::from(layout.tall) - 1, usize::from(layout.cell) - 1);
-        let raster = Raster::new(app, rows, 0..shape[across], (room.0.saturating_sub(1).max(1), room.1));
+        let raster = Self::magnified(app, layout.area).map(|(_, raster)| raster).unwrap_or_else(|| {
+            Raster::new(app, rows, 0..shape[across], (room.0.saturating_sub(1).max(1), room.1))
+        });
         let span = app.span();
         let words = match layout.rows_seen() < layout.rows {
             true => "arrows go on to the heads below",
@@ -175,11 +228,17 @@ impl View for Heads {
                     .saturating_sub(name.len() + text::width(end));
                 put(buf, place, beside, 0, &format!("{name}{}{end}", "─".repeat(room)), theme.dim());
             }
+            let inner = Rect { y: place.y + 1, height: place.height.saturating_sub(1), ..place };
+            let Some(span) = span else { return };
+            if growing::applies(app) {
+                let value = |row, key| growing::value(app, at, (row, key)).map(Number::real);
+                raster.draw_values(app, span, value, inner, buf);
+                return;
+            }
             let mut index = index.clone();
             index[head] = at;
             let plane = Plane::new(&tensor, &index, (down, Some(across)), &raster.rows, &raster.columns);
-            if let (Some(plane), Some(span)) = (plane, span) {
-                let inner = Rect { y: place.y + 1, height: place.height.saturating_sub(1), ..place };
+            if let Some(plane) = plane {
                 raster.draw(app, span, &plane, inner, buf);
             }
         });

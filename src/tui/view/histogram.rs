@@ -110,6 +110,13 @@ impl Bins {
     }
 }
 
+/// Whether bins between others have no values.
+fn bins_left_out(app: &App) -> bool {
+    let last = app.counted.0.borrow();
+    let bins = last.as_ref().map(|(_, bins)| bins);
+    bins.is_some_and(|bins| bins.windows(2).any(|two| two[0].number + 1 < two[1].number))
+}
+
 /// The rows and columns that are counted.
 fn part(app: &App) -> (Range<usize>, Range<usize>) {
     let (cut, shape) = (app.cut(), app.shape());
@@ -124,7 +131,7 @@ impl View for Histogram {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "How many values of the slice lie between two bounds, in bins of one width; empty bins are left out.",
+            "How many values of the slice lie between two bounds, in bins of one width; ⋮ where empty ones are left out.",
             "A few values far from all others decide what colours and int8 scales span.",
             "Arrows go from bin to bin, each time to the first value in it.",
         ]
@@ -147,7 +154,7 @@ impl View for Histogram {
             tall: 1,
             label: 0,
             header: 1,
-            footer: 0,
+            ..Layout::default()
         }
     }
 
@@ -195,6 +202,9 @@ impl View for Histogram {
             Piece::whole(" to ", dim),
             Piece::figure(stats.max, false, dim),
         ];
+        if bins_left_out(app) {
+            pieces.push(Piece::whole(" · ⋮ empty bins", dim).rank(2));
+        }
         if stats.neg_inf + stats.pos_inf + stats.nan > 0 {
             pieces.push(Piece::whole(" · not finite: in none", dim).rank(1));
         }
@@ -211,11 +221,16 @@ impl View for Histogram {
         let room = usize::from(area.width.saturating_sub(bar_at));
         for (down, bin) in layout.visible_rows(app).enumerate() {
             let (y, Some(filled)) = (down as u16 + 1, bins.filled.get(bin)) else { continue };
+            let before = bin.checked_sub(1).and_then(|before| bins.filled.get(before));
+            let gap = before.is_some_and(|before| before.number + 1 < filled.number);
             let chosen = bin == layout.cursor.0;
             let pick = |style: Style| if chosen { theme.current() } else { style };
             for (x, edge) in [(0, filled.number), (to_at, filled.number + 1)] {
                 let edge = text::figure_in(bins.edge(edge), false, EDGE);
                 put(buf, area, x, y, &text::right(&edge, EDGE), pick(theme.index()));
+            }
+            if gap {
+                put(buf, area, 0, y, "⋮", pick(theme.dim()));
             }
             let count = text::right(&filled.count.to_string(), COUNT);
             put(buf, area, count_at, y, &count, pick(Style::new()));

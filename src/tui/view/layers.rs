@@ -82,7 +82,18 @@ impl View for Layers {
         let head = app.selected.get(Axis::Head, columns);
         let cursor = (app.place().layer.unwrap_or(0), head);
         let cell = room.clamp(NARROWEST, WIDEST);
-        Layout { area: body, rows, columns, cursor, cell, tall, label: LABEL, header: 2, footer }
+        Layout {
+            area: body,
+            rows,
+            columns,
+            cursor,
+            cell,
+            tall,
+            label: LABEL,
+            header: 2,
+            footer,
+            ..Layout::default()
+        }
     }
 
     fn index(&self, app: &App, (layer, head): (usize, usize)) -> Option<Vec<usize>> {
@@ -228,9 +239,11 @@ impl Layers {
             put_fit(buf, area, 0, down, &pieces);
         }
         let [back, first, itself] = MEASURES.map(|(_, formula, _)| formula);
+        let over =
+            if queries == 1 { "of the one query".to_owned() } else { format!("over the {queries} queries") };
         let said = [
-            format!("{back}, {first}, {itself} over the {queries} queries t whose position p is not 0"),
-            format!("{back} over the {queries} queries at p > 0"),
+            format!("{back}, {first}, {itself} {over} t whose position p is not 0"),
+            format!("{back} {over} at p > 0"),
         ];
         put_fit(buf, area, 0, y + 3, &[Piece::forms(said, theme.dim())]);
     }

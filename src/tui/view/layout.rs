@@ -8,7 +8,7 @@ use ratatui::layout::Rect;
 use super::super::app::App;
 
 /// The cells of a view in a panel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// The area of the view, labels included.
     pub area: Rect,
@@ -28,6 +28,10 @@ pub struct Layout {
     pub header: u16,
     /// Lines below the last cell.
     pub footer: u16,
+    /// After so many rows a line stays empty; 0 where none does.
+    pub band: usize,
+    /// So many rows around the cursor's stay in sight, where there is room for them.
+    pub margin: usize,
 }
 
 impl Layout {
@@ -55,27 +59,31 @@ impl Layout {
 
     /// How many lines it takes, labels included.
     pub fn lines(&self, app: &App) -> usize {
-        usize::from(self.header + self.footer) + self.visible_rows(app).len() * usize::from(self.tall)
+        let rows = self.visible_rows(app).len();
+        let end = rows.checked_sub(1).map_or(0, |last| usize::from(self.line_of(last) + self.tall));
+        usize::from(self.header + self.footer) + end
+    }
+
+    /// The line of the row that is `down` rows below the first on the screen, below the header.
+    pub fn line_of(&self, down: usize) -> u16 {
+        (down * usize::from(self.tall) + down.checked_div(self.band).unwrap_or(0)) as u16
     }
 
     /// The row and column at a place of the screen.
     pub fn cell_at(&self, app: &App, x: u16, y: u16) -> Option<(usize, usize)> {
         let right = x.checked_sub(self.area.x + self.label)? / self.cell.max(1);
-        let down = y.checked_sub(self.area.y + self.header)? / self.tall.max(1);
-        let row = self.visible_rows(app).nth(down.into())?;
-        Some((row, self.visible_columns(app).nth(right.into())?))
+        let line = y.checked_sub(self.area.y + self.header)?;
+        let rows = self.visible_rows(app);
+        let on = |down: &usize| (self.line_of(*down)..self.line_of(*down) + self.tall.max(1)).contains(&line);
+        let down = (0..rows.len()).find(on)?;
+        Some((rows.start + down, self.visible_columns(app).nth(right.into())?))
     }
 
     /// Calls `draw` for every visible cell with its row, its column, and its place relative to the area.
     pub fn each_cell(&self, app: &App, mut draw: impl FnMut(usize, usize, u16, u16)) {
         for (down, row) in self.visible_rows(app).enumerate() {
             for (right, column) in self.visible_columns(app).enumerate() {
-                draw(
-                    row,
-                    column,
-                    self.label + right as u16 * self.cell,
-                    self.header + down as u16 * self.tall,
-                );
+                draw(row, column, self.label + right as u16 * self.cell, self.header + self.line_of(down));
             }
         }
     }
@@ -89,14 +97,15 @@ impl Layout {
 
     /// The first row and column to show, so that the cursor is seen and no room is wasted.
     pub fn follow(&self, offset: (usize, usize)) -> (usize, usize) {
-        let follow = |offset: usize, at: usize, seen: usize, count: usize| {
+        let follow = |offset: usize, at: usize, seen: usize, count: usize, margin: usize| {
             let seen = seen.max(1);
-            let offset = offset.min(at).max((at + 1).saturating_sub(seen));
+            let margin = margin.min((seen - 1) / 2);
+            let offset = offset.min(at.saturating_sub(margin)).max((at + 1 + margin).saturating_sub(seen));
             offset.min(count.saturating_sub(seen))
         };
         (
-            follow(offset.0, self.cursor.0, self.rows_seen(), self.rows),
-            follow(offset.1, self.cursor.1, self.columns_seen(), self.columns),
+            follow(offset.0, self.cursor.0, self.rows_seen(), self.rows, self.margin),
+            follow(offset.1, self.cursor.1, self.columns_seen(), self.columns, 0),
         )
     }
 }

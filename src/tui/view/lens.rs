@@ -80,7 +80,18 @@ impl View for Lens {
         // The cells come first.
         let room = body.height.saturating_sub(2 + u16::try_from(rows).unwrap_or(u16::MAX));
         let footer = BELOW.min(room.max(body.height / 3));
-        Layout { area: body, rows, columns, cursor, cell: CELL, tall: 1, label, header: 2, footer }
+        Layout {
+            area: body,
+            rows,
+            columns,
+            cursor,
+            cell: CELL,
+            tall: 1,
+            label,
+            header: 2,
+            footer,
+            ..Layout::default()
+        }
     }
 
     fn index(&self, app: &App, (layer, token): (usize, usize)) -> Option<Vec<usize>> {

@@ -141,7 +141,18 @@ impl View for Largest {
 /// A line a row, below one of headings.
 fn lines(area: Rect, rows: usize, at: usize, footer: u16) -> Layout {
     let cursor = (at.min(rows.saturating_sub(1)), 0);
-    Layout { area, rows, columns: 1, cursor, cell: area.width, tall: 1, label: 0, header: 1, footer }
+    Layout {
+        area,
+        rows,
+        columns: 1,
+        cursor,
+        cell: area.width,
+        tall: 1,
+        label: 0,
+        header: 1,
+        footer,
+        ..Layout::default()
+    }
 }
 
 /// What goes down: an axis by its index, or by the size of the values on it.
@@ -151,6 +162,76 @@ pub enum Rows {
     Held(usize),
     /// This one, the largest first; ranks stand before the indices.
     Ranked(usize),
+}
+
+/// Where the columns are.
+pub(super) struct Columns {
+    digits: usize,
+    rank: usize,
+    token_at: u16,
+    texts: usize,
+    value_at: u16,
+    bar_at: u16,
+    bars: usize,
+    mark: String,
+}
+
+impl Columns {
+    /// In `width` columns, of an axis so long.
+    pub(super) fn new(app: &App, width: u16, (axis, length): (Axis, usize), ranked: bool) -> Self {
+        let digits = labels::digits(length).max(if ranked { 4 } else { labels::name(axis).len() });
+        let rank = if ranked { digits + 1 } else { 0 };
+        let token_at = (rank + digits + 1) as u16;
+        // The mark of the token that came next has columns of its own; bars and texts share the rest.
+        let vocabulary = axis == Axis::Vocab;
+        let words = format!(" ← {}", labels::came_next(app).1);
+        let rest = usize::from(width.saturating_sub(token_at + VALUE + 1));
+        let (mark, rest) = match rest.checked_sub(text::width(&words)) {
+            Some(rest) if vocabulary && rest >= ROOMY => (words, rest),
+            _ if vocabulary => (" ←".to_owned(), rest.saturating_sub(2)),
+            _ => (String::new(), rest),
+        };
+        let most = if labels::has_text(axis) { (rest / 2).clamp(4, 24) } else { 0 };
+        let texts = labels::text_width(app, axis, length, most);
+        let value_at = token_at + if labels::has_text(axis) { texts as u16 + 1 } else { 0 };
+        let bar_at = value_at + VALUE + 1;
+        let bars = usize::from(width.saturating_sub(bar_at)).saturating_sub(text::width(&mark));
+        Self { digits, rank, token_at, texts, value_at, bar_at, bars, mark }
+    }
+
+    /// The index and the text of a row.
+    pub(super) fn label(
+        &self,
+        app: &App,
+        area: Rect,
+        (y, axis, index): (u16, Axis, usize),
+        buf: &mut Buffer,
+    ) {
+        put(buf, area, self.rank as u16, y, &text::right(&index.to_string(), self.digits), app.theme.index());
+        if let Some(token) = labels::text_of(app, axis, index) {
+            put(buf, area, self.token_at, y, &text::cut(&token, self.texts), app.theme.token());
+        }
+    }
+
+    /// A value, and its bar between the two ends.
+    pub(super) fn value(
+        &self,
+        app: &App,
+        area: Rect,
+        (y, number, span): (u16, Number, Option<(f64, f64)>),
+        pick: impl Fn(Style) -> Style,
+        buf: &mut Buffer,
+    ) {
+        let theme = app.theme;
+        let special = matches!(number, Number::F32(value) if !value.is_finite());
+        let style = if special { theme.special() } else { Style::new() };
+        let told = text::right(&text::number(number), VALUE.into());
+        put(buf, area, self.value_at, y, &told, pick(style));
+        if let (Number::F32(value), Some((low, high)), false) = (number, span, special) {
+            let share = if high > low { (f64::from(value) - low) / (high - low) } else { 0.0 };
+            put(buf, area, self.bar_at, y, &bar(share, self.bars), theme.bar());
+        }
+    }
 }
 
 /// Draws the rows of `view`.
@@ -166,23 +247,8 @@ pub fn draw(view: &dyn View, app: &App, layout: &Layout, rows: Rows, buf: &mut B
         return;
     }
     let ids = app.place().step.stage().is_ids();
-    let digits = labels::digits(length).max(if ranked { 4 } else { labels::name(axis).len() });
-    let rank = if ranked { digits + 1 } else { 0 };
-    let token_at = (rank + digits + 1) as u16;
-    // The mark of the token that came next has columns of its own; bars and texts share the rest.
-    let vocabulary = axis == Axis::Vocab;
-    let words = format!(" ← {}", labels::came_next(app).1);
-    let rest = usize::from(area.width.saturating_sub(token_at + VALUE + 1));
-    let (mark, rest) = match rest.checked_sub(text::width(&words)) {
-        Some(rest) if vocabulary && rest >= ROOMY => (words, rest),
-        _ if vocabulary => (" ←".to_owned(), rest.saturating_sub(2)),
-        _ => (String::new(), rest),
-    };
-    let most = if labels::has_text(axis) { (rest / 2).clamp(4, 24) } else { 0 };
-    let texts = labels::text_width(app, axis, length, most);
-    let value_at = token_at + if labels::has_text(axis) { texts as u16 + 1 } else { 0 };
-    let bar_at = value_at + VALUE + 1;
-    let bars = usize::from(area.width.saturating_sub(bar_at)).saturating_sub(text::width(&mark));
+    let columns = Columns::new(app, area.width, (axis, length), ranked);
+    let Columns { digits, rank, token_at, texts, value_at, ref mark, .. } = columns;
     if ranked {
         put(buf, area, 0, 0, &text::right("rank", digits), theme.dim());
     }
@@ -207,15 +273,9 @@ pub fn draw(view: &dyn View, app: &App, layout: &Layout, rows: Rows, buf: &mut B
         if let Some(token) = labels::text_of(app, axis, index) {
             put(buf, area, token_at, y, &text::cut(&token, texts), pick(theme.token()));
         }
-        let special = matches!(number, Number::F32(value) if !value.is_finite());
-        let style = if special { theme.special() } else { Style::new() };
-        put(buf, area, value_at, y, &text::right(&text::number(number), VALUE.into()), pick(style));
-        if let (Number::F32(value), Some((low, high)), false) = (number, span, special) {
-            let share = if high > low { (f64::from(value) - low) / (high - low) } else { 0.0 };
-            put(buf, area, bar_at, y, &bar(share, bars), theme.bar());
-        }
-        if vocabulary && labels::came_next(app).0.is_some_and(|id| id as usize == index) {
-            put(buf, area, area.width.saturating_sub(text::width(&mark) as u16), y, &mark, theme.key());
+        columns.value(app, area, (y, number, span), pick, buf);
+        if axis == Axis::Vocab && labels::came_next(app).0.is_some_and(|id| id as usize == index) {
+            put(buf, area, area.width.saturating_sub(text::width(mark) as u16), y, mark, theme.key());
         }
     }
     if folded > 0 {

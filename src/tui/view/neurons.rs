@@ -106,7 +106,18 @@ impl View for Neurons {
         let rank = order(app).and_then(|order| order.iter().position(|&other| other as usize == unit));
         let cursor = (rank.unwrap_or(0), token(app));
         let footer = BELOW.min(body.height * 2 / 5);
-        Layout { area: body, rows, columns, cursor, cell: body.width, tall: 1, label: 0, header: 1, footer }
+        Layout {
+            area: body,
+            rows,
+            columns,
+            cursor,
+            cell: body.width,
+            tall: 1,
+            label: 0,
+            header: 1,
+            footer,
+            ..Layout::default()
+        }
     }
 
     fn index(&self, app: &App, (rank, token): (usize, usize)) -> Option<Vec<usize>> {

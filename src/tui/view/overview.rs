@@ -18,15 +18,53 @@ use super::{labels, legend};
 #[derive(Debug)]
 pub struct Overview;
 
-impl Overview {
-    fn raster(app: &App, body: Rect) -> (Raster, u16) {
+/// The slice on the screen. Where it is wide and not high it is broken into bands, one below the other.
+struct Sheet {
+    raster: Raster,
+    /// The columns before the values.
+    label: u16,
+    /// Places across in a band.
+    wide: usize,
+}
+
+impl Sheet {
+    fn new(app: &App, body: Rect) -> Self {
         let (cut, shape, index) = (app.cut(), app.shape(), app.index());
         let (rows, columns) = (shape[cut.rows], cut.columns.map_or(1, |columns| shape[columns]));
         let label = labels::digits(rows) as u16 + 2;
         let rows = halves::window(index[cut.rows], rows, columns, halves::MOST);
-        let room =
+        let (high, wide) =
             (usize::from(body.height.saturating_sub(1)), usize::from(body.width.saturating_sub(label)));
-        (Raster::new(app, rows, 0..columns, room), label)
+        if let Some(raster) = Raster::magnified(rows.clone(), 0..columns, (high, wide)) {
+            return Self { raster, label, wide: columns };
+        }
+        let of =
+            |bands: usize| Raster::new(app, rows.clone(), 0..columns, ((high + 1) / bands - 1, wide * bands));
+        let mut best = (1, of(1));
+        for bands in 2..=(high + 1) / 2 {
+            let raster = of(bands);
+            // More columns are seen singly, and no fewer rows.
+            if raster.each.0 <= best.1.each.0 && raster.each.1 < best.1.each.1 {
+                best = (bands, raster);
+            }
+        }
+        let (bands, raster) = best;
+        Self { wide: raster.places.1.div_ceil(bands).max(1), raster, label }
+    }
+
+    fn bands(&self) -> usize {
+        self.raster.places.1.div_ceil(self.wide).max(1)
+    }
+
+    /// The place in the slice of a cell on the screen.
+    fn place(&self, (row, column): (usize, usize)) -> (usize, usize) {
+        let lines = self.raster.places.0.max(1);
+        (row % lines, row / lines * self.wide + column)
+    }
+
+    /// The cell on the screen of a place in the slice.
+    fn cell(&self, (row, column): (usize, usize)) -> (usize, usize) {
+        (column / self.wide * self.raster.places.0 + row, column % self.wide)
     }
 }
 
@@ -48,18 +86,31 @@ impl View for Overview {
     }
 
     fn layout(&self, app: &App, body: Rect) -> Layout {
-        let (raster, label) = Self::raster(app, body);
+        let sheet = Sheet::new(app, body);
         let (cut, index) = (app.cut(), app.index());
         let column = cut.columns.map_or(0, |columns| index[columns]);
-        let cursor = raster.place_of(index[cut.rows], column);
-        let (rows, columns) = raster.places;
-        Layout { area: body, rows, columns, cursor, cell: 1, tall: 1, label, header: 1, footer: 0 }
+        let (cursor, (tall, cell)) =
+            (sheet.cell(sheet.raster.place_of(index[cut.rows], column)), sheet.raster.size());
+        let (bands, lines) = (sheet.bands(), sheet.raster.places.0);
+        let band = if bands > 1 { lines } else { 0 };
+        Layout {
+            area: body,
+            rows: bands * lines,
+            columns: sheet.wide,
+            cursor,
+            cell,
+            tall,
+            label: sheet.label,
+            header: 1,
+            band,
+            ..Layout::default()
+        }
     }
 
     fn index(&self, app: &App, cell: (usize, usize)) -> Option<Vec<usize>> {
-        let (raster, _) = Self::raster(app, app.layout()?.area);
+        let sheet = Sheet::new(app, app.layout()?.area);
         let (cut, mut index) = (app.cut(), app.index());
-        let (rows, columns) = raster.cell(cell);
+        let (rows, columns) = sheet.raster.cell(sheet.place(cell));
         if rows.is_empty() || columns.is_empty() {
             return None;
         }
@@ -77,14 +128,14 @@ impl View for Overview {
 
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
         let site = app.place().site();
-        let (raster, _) = Self::raster(app, layout.area);
+        let Sheet { raster, .. } = Sheet::new(app, layout.area);
         let block = Query::Block(site, kind::in_stage(app, halves::slice(app, raster.rows)));
         let spreads = [Part::whole(site), app.span_part()].map(Query::Spread);
         [block].into_iter().chain(spreads).collect()
     }
 
     fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {
-        let (raster, _) = Self::raster(app, layout.area);
+        let Sheet { raster, .. } = Sheet::new(app, layout.area);
         let (axes, cut, dim) = (app.place().step.axes(), app.cut(), app.theme.dim());
         let side = |mark: &str, axis: usize, each: usize| {
             let name = labels::name(axes[axis]);
@@ -108,30 +159,43 @@ impl View for Overview {
     }
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
-        let (Some(tensor), (raster, label)) = (app.tensor(), Self::raster(app, layout.area)) else { return };
-        let (cut, index, theme) = (app.cut(), app.index(), app.theme);
+        let (Some(tensor), sheet) = (app.tensor(), Sheet::new(app, layout.area)) else { return };
+        let (cut, index, theme, Sheet { raster, label, .. }) = (app.cut(), app.index(), app.theme, &sheet);
         let plane = Plane::new(&tensor, &index, (cut.rows, cut.columns), &raster.rows, &raster.columns);
-        if let (Some(plane), Some(span)) = (plane, app.span()) {
-            let Rect { x, y, width, height } = layout.area;
-            let inner = Rect::new(x + label, y + 1, width.saturating_sub(label), height.saturating_sub(1));
-            raster.draw(app, span, &plane, inner, buf);
+        let (lines, area) = (raster.places.0, layout.area);
+        let (row, across) = (layout.cursor.0, layout.cursor.1 as u16 * layout.cell);
+        let top = |band: usize| layout.header + layout.line_of(band * lines);
+        for band in 0..sheet.bands() {
+            let part = raster.across(band * sheet.wide..(band + 1) * sheet.wide);
+            if sheet.bands() > 1 {
+                let name = cut.columns.map_or("", |columns| labels::name(app.place().step.axes()[columns]));
+                let range = format!("{name} {}-{}", part.columns.start, part.columns.end.saturating_sub(1));
+                // Beside the mark of the cursor, which may stand in this line.
+                let here = row / lines.max(1) == band && usize::from(across) <= range.len();
+                put(buf, area, label + if here { across + 2 } else { 0 }, top(band) - 1, &range, theme.dim());
+            }
+            let (Some(plane), Some(span)) = (&plane, app.span()) else { continue };
+            let inner = Rect { x: area.x + label, y: area.y + top(band), ..area }.intersection(area);
+            part.draw(app, span, plane, inner, buf);
         }
         // The cursor stands beside the values, which are all that is among them.
-        let (down, across) = (layout.cursor.0 as u16, layout.cursor.1 as u16);
-        put(buf, layout.area, label + across, 0, "▾", theme.strong());
-        put(buf, layout.area, label - 1, down + 1, "▸", theme.strong());
-        let digits = usize::from(label) - 2;
-        for line in 0..raster.places.0 {
-            let row = raster.cell((line, 0)).0.start;
-            let chosen = line == layout.cursor.0;
+        let band = row / lines.max(1);
+        put(buf, area, label + across, top(band) - 1, "▾", theme.strong());
+        put(buf, area, label - 1, layout.header + layout.line_of(row), "▸", theme.strong());
+        let digits = usize::from(*label) - 2;
+        for row in 0..layout.rows {
+            let line = row % lines.max(1);
+            let first = raster.cell((line, 0)).0.start;
+            let chosen = row == layout.cursor.0;
             if line % 4 == 0 || chosen {
-                let (row, style) =
-                    if chosen { (index[cut.rows], theme.current()) } else { (row, theme.index()) };
-                put(buf, layout.area, 0, line as u16 + 1, &format!("{row:>digits$}"), style);
+                let (number, style) =
+                    if chosen { (index[cut.rows], theme.current()) } else { (first, theme.index()) };
+                let y = layout.header + layout.line_of(row);
+                put(buf, area, 0, y, &format!("{number:>digits$}"), style);
             }
         }
         let marks = halves::marks(app, tensor.is_positive());
-        let y = layout.header + layout.rows as u16;
-        put(buf, layout.area, label, y, marks, theme.dim());
+        let y = layout.header + layout.line_of(layout.rows.saturating_sub(1)) + layout.tall;
+        put(buf, area, *label, y, marks, theme.dim());
     }
 }

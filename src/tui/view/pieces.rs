@@ -5,7 +5,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use crate::trace::foretold::Made;
+use crate::trace::foretold::{Foretold, LIKELIEST, Made};
 use crate::trace::frame::Number;
 use crate::trace::{Axis, Query, Site, Stage, Step};
 
@@ -50,7 +50,7 @@ impl View for Pieces {
         [
             "Each token with its bytes, and how likely the model found it before it read it: log p and its rank among all.",
             "A long bar is a surprise: the first letters of a name, the start of a sentence. Which tokens were certain?",
-            "Below: how the tokenizer merged the token under the cursor. T has the token strip carry the surprise.",
+            "Below: how the tokenizer merged the token under the cursor, and what the model expected in its place. T: surprise on the strip.",
         ]
     }
 
@@ -65,7 +65,8 @@ impl View for Pieces {
         let least = BELOW.min(body.height / 3);
         let merges = made(app).and_then(|made| made.get(cursor.0)).map_or(0, |made| made.merges.len());
         let left = body.height.saturating_sub(1).saturating_sub(u16::try_from(rows).unwrap_or(u16::MAX));
-        let footer = u16::try_from(merges + 3).unwrap_or(u16::MAX).min(left).max(least);
+        let below = merges + 3 + if likeliest(app, cursor.0).is_some() { LIKELIEST + 2 } else { 0 };
+        let footer = u16::try_from(below).unwrap_or(u16::MAX).min(left).max(least);
         Layout {
             area: body,
             rows,
@@ -76,6 +77,7 @@ impl View for Pieces {
             label: 0,
             header: 1,
             footer,
+            ..Layout::default()
         }
     }
 
@@ -101,6 +103,11 @@ impl View for Pieces {
         questions
     }
 
+    fn ids(&self, app: &App, layout: &Layout) -> Vec<u32> {
+        let told = likeliest(app, layout.cursor.0);
+        told.into_iter().flat_map(|told| told.likeliest).map(|(id, _)| id).collect()
+    }
+
     fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {
         vec![grid::range(app, "↓", Axis::Token, &layout.visible_rows(app), layout.rows)]
     }
@@ -124,23 +131,14 @@ impl View for Pieces {
     }
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
-        let (theme, area, dims) = (app.theme, layout.area, app.dims());
-        let digits = labels::digits(dims.keys()).max("token".len());
-        let ids = labels::digits(app.outline().card.sizes().vocab).max(2);
-        let texts = usize::from(area.width / 5).clamp(6, 20);
-        let text_at = digits as u16 + 1;
-        let id_at = text_at + texts as u16 + 1;
-        let bytes_at = id_at + ids as u16 + 1;
-        let log_at = bytes_at + BYTES as u16 + 1;
-        let rank_at = log_at + LOG as u16;
-        let bar_at = rank_at + RANK as u16 + 1;
+        let (theme, area, dims, columns) = (app.theme, layout.area, app.dims(), Columns::new(app, layout));
         for (x, heading) in [
-            (0, text::right("token", digits)),
-            (text_at, "text".to_owned()),
-            (id_at, text::right("id", ids)),
-            (bytes_at, "bytes".to_owned()),
-            (log_at, text::right("log p", LOG)),
-            (rank_at, text::right("rank", RANK)),
+            (0, text::right("token", columns.digits)),
+            (columns.text_at, "text".to_owned()),
+            (columns.id_at, text::right("id", columns.ids)),
+            (columns.bytes_at, "bytes".to_owned()),
+            (columns.log_at, text::right("log p", LOG)),
+            (columns.rank_at, text::right("rank", RANK)),
         ] {
             put(buf, area, x, 0, &heading, theme.dim());
         }
@@ -150,33 +148,89 @@ impl View for Pieces {
             let chosen = row == layout.cursor.0;
             let pick = |style| if chosen { theme.current() } else { style };
             let Some(token) = pass.tokens.get(row) else { continue };
-            put(buf, area, 0, y, &format!("{:>digits$}", dims.start + row), pick(theme.index()));
-            put(buf, area, text_at, y, &text::cut(&text::visible(&token.text), texts), pick(theme.token()));
-            put(buf, area, id_at, y, &format!("{:>ids$}", token.id), pick(Style::new()));
+            let number = text::right(&(dims.start + row).to_string(), columns.digits);
+            put(buf, area, 0, y, &number, pick(theme.index()));
+            columns.token(app, area, (y, &token.text, token.id), pick, buf);
             if let Some(made) = made(app).and_then(|made| made.get(row)) {
-                put(buf, area, bytes_at, y, &bytes(&made.bytes, BYTES), theme.dim());
+                put(buf, area, columns.bytes_at, y, &bytes(&made.bytes, BYTES), theme.dim());
             }
             match app.foretold(app.place().pass, row) {
-                Some(Some(told)) => {
-                    let log = text::short(Number::F32(told.log_prob), LOG - 1);
-                    put(buf, area, log_at, y, &text::right(&log, LOG), Style::new());
-                    put(buf, area, rank_at, y, &text::right(&told.rank.to_string(), RANK), Style::new());
-                    let columns = usize::from(area.width.saturating_sub(bar_at));
-                    put(
-                        buf,
-                        area,
-                        bar_at,
-                        y,
-                        &bar(-f64::from(told.log_prob) / LONGEST, columns),
-                        theme.bar(),
-                    );
-                }
+                Some(Some(told)) => columns.likely(app, area, (y, told.log_prob, told.rank), buf),
                 // Before the first there is nothing to tell it from.
-                Some(None) => drop(put(buf, area, log_at, y, &text::right("first", LOG), theme.dim())),
-                None => drop(put(buf, area, log_at, y, &text::right("…", LOG), theme.dim())),
+                Some(None) => {
+                    let _ = put(buf, area, columns.log_at, y, &text::right("first", LOG), theme.dim());
+                }
+                None => {
+                    let _ = put(buf, area, columns.log_at, y, &text::right("…", LOG), theme.dim());
+                }
             }
         }
         below(app, layout, buf);
+    }
+}
+
+/// What the model expected in the place of the token under the cursor, where that is known.
+fn likeliest(app: &App, row: usize) -> Option<Foretold> {
+    app.foretold(app.place().pass, row)?
+}
+
+/// Where the columns are.
+struct Columns {
+    digits: usize,
+    texts: usize,
+    ids: usize,
+    text_at: u16,
+    id_at: u16,
+    bytes_at: u16,
+    log_at: u16,
+    rank_at: u16,
+    bar_at: u16,
+}
+
+impl Columns {
+    fn new(app: &App, layout: &Layout) -> Self {
+        let digits = labels::digits(app.dims().keys()).max("token".len());
+        let ids = labels::digits(app.outline().card.sizes().vocab).max(2);
+        let texts = usize::from(layout.area.width / 5).clamp(6, 20);
+        let text_at = digits as u16 + 1;
+        let id_at = text_at + texts as u16 + 1;
+        let bytes_at = id_at + ids as u16 + 1;
+        let log_at = bytes_at + BYTES as u16 + 1;
+        let rank_at = log_at + LOG as u16;
+        Self {
+            digits,
+            texts,
+            ids,
+            text_at,
+            id_at,
+            bytes_at,
+            log_at,
+            rank_at,
+            bar_at: rank_at + RANK as u16 + 1,
+        }
+    }
+
+    /// A token's text and id.
+    fn token(
+        &self,
+        app: &App,
+        area: Rect,
+        (y, text, id): (u16, &str, u32),
+        pick: impl Fn(Style) -> Style,
+        buf: &mut Buffer,
+    ) {
+        let text = text::cut(&text::visible(text), self.texts);
+        put(buf, area, self.text_at, y, &text, pick(app.theme.token()));
+        put(buf, area, self.id_at, y, &text::right(&id.to_string(), self.ids), pick(Style::new()));
+    }
+
+    /// How likely a token was, its rank, and a bar as long as it was unlikely.
+    fn likely(&self, app: &App, area: Rect, (y, log_prob, rank): (u16, f32, usize), buf: &mut Buffer) {
+        let log = text::short(Number::F32(log_prob), LOG - 1);
+        put(buf, area, self.log_at, y, &text::right(&log, LOG), Style::new());
+        put(buf, area, self.rank_at, y, &text::right(&rank.to_string(), RANK), Style::new());
+        let room = usize::from(area.width.saturating_sub(self.bar_at));
+        put(buf, area, self.bar_at, y, &bar(-f64::from(log_prob) / LONGEST, room), app.theme.bar());
     }
 }
 
@@ -223,5 +277,26 @@ fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
             Piece::whole(format!("   {}", merge.by), theme.dim()).rank(1),
         ];
         put_fit(buf, area, 0, down, &pieces);
+    }
+    let from = y + 2 + shown as u16 + u16::from(made.merges.len() > shown);
+    expected(app, Rect { height: area.height.min(bottom), ..area }, from, layout, buf);
+}
+
+/// What the model found likeliest in the place of the token under the cursor, in the lines from `y` on.
+fn expected(app: &App, area: Rect, y: u16, layout: &Layout, buf: &mut Buffer) {
+    let Some(told) = likeliest(app, layout.cursor.0) else { return };
+    let room = usize::from(area.height.saturating_sub(y + 1));
+    if room < 2 {
+        return;
+    }
+    let (theme, columns) = (app.theme, Columns::new(app, layout));
+    put(buf, area, 0, y, "what the model expected in its place:", theme.dim());
+    let read = app.outline().passes.get(app.place().pass).and_then(|pass| pass.tokens.get(layout.cursor.0));
+    for (rank, (y, &(id, log_prob))) in (y + 1..).zip(told.likeliest.iter().take(room)).enumerate() {
+        let text = app.token(id as usize).map_or(String::new(), |token| token.text.clone());
+        let strong =
+            |style: Style| if read.is_some_and(|read| read.id == id) { theme.strong() } else { style };
+        columns.token(app, area, (y, &text, id), strong, buf);
+        columns.likely(app, area, (y, log_prob, rank + 1), buf);
     }
 }

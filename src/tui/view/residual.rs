@@ -116,7 +116,18 @@ impl View for Residual {
         let label = FIXED + body.width.saturating_sub(FIXED.saturating_add(cells)).clamp(least, WIDEST);
         let room = body.height.saturating_sub(1 + u16::try_from(rows).unwrap_or(u16::MAX));
         let footer = if room > LEAST { room.min(DRAWING) } else { 0 };
-        Layout { area: body, rows, columns, cursor, cell: CELL, tall: 1, label, header: 1, footer }
+        Layout {
+            area: body,
+            rows,
+            columns,
+            cursor,
+            cell: CELL,
+            tall: 1,
+            label,
+            header: 1,
+            footer,
+            ..Layout::default()
+        }
     }
 
     fn index(&self, app: &App, (row, token): (usize, usize)) -> Option<Vec<usize>> {

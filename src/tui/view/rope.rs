@@ -157,7 +157,18 @@ impl View for Rope {
             _ => TOLD.min(left),
         };
         let columns = sizes.head_dim / 2;
-        Layout { area: body, rows, columns, cursor: cursor(app), cell, tall, label, header, footer }
+        Layout {
+            area: body,
+            rows,
+            columns,
+            cursor: cursor(app),
+            cell,
+            tall,
+            label,
+            header,
+            footer,
+            ..Layout::default()
+        }
     }
 
     fn index(&self, app: &App, (token, pair): (usize, usize)) -> Option<Vec<usize>> {

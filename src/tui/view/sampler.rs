@@ -116,7 +116,7 @@ impl View for Sampler {
             tall: 1,
             label: 0,
             header,
-            footer: 0,
+            ..Layout::default()
         }
     }
 

@@ -15,6 +15,9 @@ use super::labels;
 use super::layout::Layout;
 use super::paint::{put, put_fit};
 
+/// What stands above a view's hint.
+pub const LOOK_FOR: &str = "what to look for";
+
 /// The parts of the panel.
 #[derive(Clone, Copy, Debug)]
 pub struct Regions {
@@ -95,6 +98,27 @@ impl Widget for TensorPanel<'_> {
                 put(buf, body, 0, 2, stops, app.theme.dim());
             }
         }
+        hint(
+            app,
+            Rect { y: foot.bottom(), height: area.bottom().saturating_sub(foot.bottom()), ..body },
+            buf,
+        );
+    }
+}
+
+/// What to look for in the view, at the bottom, where its values leave room for that.
+fn hint(app: &App, room: Rect, buf: &mut Buffer) {
+    let columns = usize::from(room.width.saturating_sub(1));
+    let lines: Vec<String> =
+        app.view().hint().into_iter().flat_map(|line| text::wrap(line, columns)).collect();
+    let needed = lines.len() as u16 + 2;
+    if room.height < needed || app.compares.is_some() || app.pane.is_some() {
+        return;
+    }
+    let y = room.height - needed + 1;
+    put(buf, room, 0, y, LOOK_FOR, app.theme.strong());
+    for (y, line) in (y + 1..).zip(&lines) {
+        put(buf, room, 0, y, line, app.theme.dim());
     }
 }
 
