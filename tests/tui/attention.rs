@@ -268,12 +268,7 @@ fn heads_and_the_overview_are_drawn_larger_where_there_is_room() {
             let used = f64::from(u32::from(layout.cell) * u32::from(layout.tall))
                 * (layout.rows * layout.columns) as f64;
             let all = f64::from(u32::from(layout.area.width) * u32::from(layout.area.height));
-            assert_eq!(
-                tall && used < all / 4.0,
-                false,
-                "{view} at {size:?} takes {used} of {all}\n{}",
-                stage.screen()
-            );
+            assert!(!tall || used > all / 4.0, "{view} at {size:?}: {used} of {all}\n{}", stage.screen());
         }
     }
 }
@@ -368,7 +363,7 @@ fn the_growth_of_the_cache_is_drawn_where_there_is_room() {
         assert!(taken.abs_diff(more) <= 1, "{line}");
         counts.push(count);
     }
-    assert_eq!(counts, [12, 13, 14, 15, 16, 20, 50], "up to the room for 64");
+    assert_eq!(counts, [12, 13, 14, 15, 16, 17, 18, 19, 20, 50], "up to the room for 64");
     let stage_small = &mut Stage::sized("cache_k", (80, 24), Depth::None);
     choose(stage_small, "cache");
     assert!(!stage_small.screen().contains("as the cache grows"));

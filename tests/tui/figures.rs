@@ -358,6 +358,24 @@ fn every_number_of_the_tokens_follows_from_the_logits_before_them() {
             seen += 1;
         }
         assert!(seen > 3, "{screen}");
+        // What the model expected in the place of the token under the cursor: the likeliest first.
+        if size.1 > 24 {
+            stage.keys("$kkk");
+            let at = stage.app.index()[0];
+            let shown = stage.screen();
+            let (_, below) = shown.split_once("what the model expected in its place:").unwrap();
+            let logits = row(at - 1);
+            let mut ids: Vec<usize> = (0..64).collect();
+            ids.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+            for (rank, (&id, line)) in ids.iter().zip(below.lines().skip(1)).take(8).enumerate() {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                let found = words.windows(2).find(|two| two[1] == (rank + 1).to_string());
+                let log = found.unwrap_or_else(|| panic!("no rank {} in {line}\n{shown}", rank + 1))[0];
+                assert!(is(log, told(&logits, id).0, false), "{log} of {id}\n{shown}");
+                assert!(words.contains(&id.to_string().as_str()), "{id} in {line}\n{shown}");
+            }
+            stage.keys("0");
+        }
         // A token that was drawn is told from the last logits of the pass before.
         stage.keys(".");
         assert_eq!(stage.app.place().pass, 1);

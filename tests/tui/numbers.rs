@@ -205,7 +205,7 @@ impl Reader<'_> {
             expected.extend([seen.start + 1, seen.end, layout.rows]);
         } else if app.view().name() == "overview" {
             // How many are in a place follows from how many places there are, or nearly.
-            let bands = if layout.band > 0 { layout.rows / layout.band } else { 1 };
+            let bands = layout.rows.checked_div(layout.band).unwrap_or(1);
             let sides =
                 [(length(Some(app.cut().rows)), layout.rows / bands), (length(app.cut().columns), bands)];
             let line = self.line(area, area.y + 1).concat();

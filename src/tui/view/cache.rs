@@ -1,6 +1,6 @@
 //! The KV cache: which pass wrote which row, and how many bytes all of it takes.
 
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -31,9 +31,11 @@ const VALUES: usize = 8;
 const TEXT: usize = 14;
 /// How many of the tokens to come are told with their bytes.
 const TO_COME: usize = 6;
-/// Below the rows: the lines before the growth, and how many it has at the least and at the most.
+/// Below the rows: the lines around the growth, and how many it has at the least.
 const GROWTH: u16 = 3;
-const STEPS: RangeInclusive<u16> = 3..=16;
+const STEPS: u16 = 3;
+/// How many of the next tokens it has one by one.
+const NEXT: usize = 8;
 
 /// Rows by pass, and bytes.
 #[derive(Debug)]
@@ -110,8 +112,8 @@ impl View for Cache {
         let (rows, cursor) = (app.shape()[0], (app.index()[0], 0));
         let header = ABOVE.min(body.height / 2).max(1);
         let left = usize::from(body.height).saturating_sub(usize::from(header + GROWTH) + rows);
-        let steps = u16::try_from(left).unwrap_or(u16::MAX).min(*STEPS.end());
-        let footer = if STEPS.contains(&steps) { GROWTH + steps } else { 0 };
+        let steps = steps(rows, room(app).0).take(left).count() as u16;
+        let footer = if steps >= STEPS { GROWTH + steps } else { 0 };
         Layout {
             area: body,
             rows,
@@ -241,9 +243,9 @@ fn growth(app: &App, layout: &Layout, buf: &mut Buffer) {
 
 /// Counts of tokens from `now` on: the next ones, and then round ones, as far as there is room for `most`.
 fn steps(now: usize, most: usize) -> impl Iterator<Item = usize> {
-    let next = now + 1..=now + 4;
+    let next = now + 1..=now + NEXT;
     let round = (0..12).map(|power| 10_usize.pow(power)).flat_map(|ten| [ten, 2 * ten, 5 * ten]);
-    let round = round.filter(move |&count| count > now + 4 && count <= 20 * now.max(5));
+    let round = round.filter(move |&count| count > now + NEXT && count <= 20 * now.max(5));
     [now].into_iter().chain(next).chain(round).filter(move |&count| count <= most.max(now))
 }
 
@@ -265,13 +267,9 @@ fn account(app: &App) -> Vec<Vec<Piece>> {
     let short = format!(" = 2 · {layers} layers · {kv} kv · {wide} · {number}");
     let to_come = (now + 1..=now + TO_COME).map(|count| format!("{count} tokens {}", count * token));
     let tokens = if now == 1 { "token" } else { "tokens" };
-    let growth: Vec<Piece> = (0_u8..)
-        .zip(to_come)
-        .map(|(at, told)| {
-            Piece::whole(format!("{told}{}", if usize::from(at) + 1 < TO_COME { ", " } else { ", …" }), dim)
-                .rank(at)
-        })
-        .collect();
+    let growth = (0_u8..).zip(to_come).map(|(at, told)| {
+        Piece::whole(if at == 0 { format!("then {told}") } else { format!(", {told}") }, dim).rank(at)
+    });
     let (of, given) = room(app);
     let left = of.saturating_sub(now);
     let named = if given { "room for" } else { "the model's context:" };
@@ -304,7 +302,7 @@ fn account(app: &App) -> Vec<Vec<Piece>> {
             Piece::whole(format!("{now} {tokens} · {token} = {all} bytes"), strong),
             Piece::forms(added, dim).rank(1),
         ],
-        [vec![Piece::whole("then ", dim)], growth].concat(),
+        growth.chain([Piece::whole(", …", dim)]).collect(),
         vec![Piece::forms(room, Style::new())],
         vec![
             Piece::whole(format!("one layer: {layer} bytes a token, {} now", now * layer), dim),

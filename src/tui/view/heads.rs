@@ -192,9 +192,10 @@ impl View for Heads {
         let ((head, down, across), theme, group) = (axes, app.theme, app.selected.group());
         let (rows, shape, index) = (Self::rows(app, axes), app.shape(), app.index());
         let room = (usize::from(layout.tall) - 1, usize::from(layout.cell) - 1);
-        let raster = Self::magnified(app, layout.area).map(|(_, raster)| raster).unwrap_or_else(|| {
-            Raster::new(app, rows, 0..shape[across], (room.0.saturating_sub(1).max(1), room.1))
-        });
+        let raster = Self::magnified(app, layout.area).map_or_else(
+            || Raster::new(app, rows, 0..shape[across], (room.0.saturating_sub(1).max(1), room.1)),
+            |(_, raster)| raster,
+        );
         let span = app.span();
         let words = match layout.rows_seen() < layout.rows {
             true => "arrows go on to the heads below",

@@ -41,7 +41,7 @@ impl Sheet {
         let of =
             |bands: usize| Raster::new(app, rows.clone(), 0..columns, ((high + 1) / bands - 1, wide * bands));
         let mut best = (1, of(1));
-        for bands in 2..=(high + 1) / 2 {
+        for bands in 2..=high.div_ceil(2) {
             let raster = of(bands);
             // More columns are seen singly, and no fewer rows.
             if raster.each.0 <= best.1.each.0 && raster.each.1 < best.1.each.1 {

@@ -264,7 +264,7 @@ fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
     };
     put_fit(buf, area, 0, y, &[Piece::words(name, theme.token()), Piece::whole(said, theme.dim())]);
     let room = usize::from(area.height.saturating_sub(y + 1));
-    let shown = if made.merges.len() > room { room.saturating_sub(1) } else { room };
+    let shown = if made.merges.len() > room { room.saturating_sub(1) } else { made.merges.len() };
     if let Some(more) = made.merges.len().checked_sub(shown).filter(|&more| more > 0) {
         put(buf, area, 2, y + 1 + shown as u16, &format!("and {more} more"), theme.dim());
     }
