@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ndarray::{ArrayD, IxDyn};
 
 use super::traced::Found;
-use crate::trace::{Frame, FrameData, Site, Sizes, Stage, Stats, Values};
+use crate::trace::{Frame, FrameData, Site, Sizes, Stage, Stats, Values, wide};
 
 /// What is below this, where keys are hidden, stands for −∞: other runtimes add the lowest number that a type has, and
 /// float16's is the nearest to 0.
@@ -55,36 +55,18 @@ impl Apart {
     /// Takes in cells from `at` on, which are `found` and should be `expected`, where all of them are finite; false and
     /// nothing where they are not. Its sums are side by side.
     pub(super) fn add_finite(&mut self, at: usize, expected: &[f32], found: &[f32]) -> bool {
-        const LANES: usize = 8;
-        let ((ours, our_rest), (theirs, their_rest)) =
-            (expected.as_chunks::<LANES>(), found.as_chunks::<LANES>());
-        let (mut error, mut norm, mut most) = ([0.0_f64; LANES], [0.0_f64; LANES], [0.0_f64; LANES]);
-        let mut finite = true;
-        for (ours, theirs) in ours.iter().zip(theirs) {
-            for i in 0..LANES {
-                let (a, b) = (f64::from(ours[i]), f64::from(theirs[i]));
-                let difference = (b - a).abs();
-                error[i] += difference * difference;
-                norm[i] += a * a;
-                most[i] = if difference > most[i] { difference } else { most[i] };
-                finite &= (ours[i].abs() < f32::INFINITY) & (theirs[i].abs() < f32::INFINITY);
-            }
-        }
-        finite &= our_rest.iter().chain(their_rest).all(|x| x.is_finite());
-        if !finite {
+        let wide::Distance { error, norm, most } = wide::distance(expected, found);
+        // Squares of finite float32 values have a finite sum, and others have none.
+        if !(error + norm).is_finite() {
             return false;
         }
-        self.error += error.iter().sum::<f64>();
-        self.norm += norm.iter().sum::<f64>();
-        let most = most.into_iter().fold(0.0, f64::max);
-        let apart = |i: usize| (f64::from(found[i]) - f64::from(expected[i])).abs();
+        self.error += error;
+        self.norm += norm;
+        let apart = |i: &usize| (f64::from(found[*i]) - f64::from(expected[*i])).abs() == most;
         if most > 0.0
-            && let Some(i) = (0..ours.len() * LANES).find(|&i| apart(i) == most)
+            && let Some(i) = (wide::near(expected, found, most)..expected.len()).find(apart)
         {
             larger(&mut self.most, (most, at + i));
-        }
-        for i in ours.len() * LANES..expected.len() {
-            self.add(at + i, f64::from(found[i]), f64::from(expected[i]));
         }
         true
     }

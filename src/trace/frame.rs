@@ -7,6 +7,7 @@ use super::probe::Values;
 use super::site::Site;
 use super::sizes::Sizes;
 use super::step::{Arranged, Step, View};
+use super::wide;
 
 /// The values of one stage of one pass.
 #[derive(Clone, Debug, PartialEq)]
@@ -177,39 +178,16 @@ impl Summing {
     /// Takes in more values of a stage, side by side where all of them are finite: in sums of their own, which are put
     /// together in one order.
     pub fn add_values(&mut self, values: Values<'_>) {
-        const LANES: usize = 8;
         let Values::F32(floats) = values else { return self.add(values.numbers()) };
-        let (eights, rest) = floats.as_chunks::<LANES>();
-        let (mut min, mut max, mut sum) =
-            ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES], [0.0_f64; LANES]);
-        let mut finite = rest.iter().all(|x| x.is_finite());
-        for eight in eights {
-            for i in 0..LANES {
-                let x = eight[i];
-                // Written so that a processor has an instruction for it; what is not a number is found below.
-                min[i] = if x < min[i] { x } else { min[i] };
-                max[i] = if x > max[i] { x } else { max[i] };
-                sum[i] += f64::from(x);
-            }
-            finite &= eight.iter().fold(true, |finite, x| finite & (x.abs() < f32::INFINITY));
-        }
-        if !finite || floats.is_empty() {
+        let wide::Sums { min, max, sum } = wide::sums(floats);
+        // The sum of finite float32 values is finite, and that of others is not.
+        if !sum.is_finite() || floats.is_empty() {
             return self.add(values.numbers());
         }
-        let least = min.iter().chain(rest).copied().fold(f32::INFINITY, f32::min);
-        let most = max.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
         let count = floats.len();
-        let total: f64 = sum.iter().sum::<f64>() + rest.iter().copied().map(f64::from).sum::<f64>();
-        let mean = total / count as f64;
-        let mut apart = [0.0_f64; LANES];
-        for eight in eights {
-            for i in 0..LANES {
-                let distance = f64::from(eight[i]) - mean;
-                apart[i] += distance * distance;
-            }
-        }
-        let squares = squares(apart.iter().sum(), rest.iter().copied().map(f64::from), mean);
-        let (min, max) = (f64::from(least), f64::from(most));
+        let mean = sum / count as f64;
+        let squares = wide::squares(floats, mean);
+        let (min, max) = (f64::from(min), f64::from(max));
         self.merge(&Self { stats: Stats { min, max, mean, ..Self::default().stats }, count, squares });
     }
 

@@ -32,6 +32,7 @@ pub mod step;
 pub mod stream;
 pub mod units;
 pub mod weight;
+pub mod wide;
 
 pub use crate::config::CacheDtype;
 pub use address::{Address, Subject};
