@@ -11,7 +11,7 @@ use super::{RunArgs, TraceArgs};
 use crate::error::{Error, Result};
 use crate::replay::{DEFAULT_MEMORY, Live, Start};
 use crate::stop;
-use crate::trace::{Answer, Outline, Query, Source, Status, TokenLabel};
+use crate::trace::{Answer, Outline, Query, Run as Number, Source, Status, TokenLabel};
 
 /// How often an answer is looked for.
 const LOOK: Duration = Duration::from_millis(2);
@@ -22,12 +22,16 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Opens sequence number `sequence` of the trace that is given; where none is, runs the one prompt of `args` and as
-    /// many tokens after it as are asked for.
-    pub(super) fn open<D: Device>(trace: &TraceArgs, args: &RunArgs, sequence: usize) -> Result<Self> {
+    /// Opens sequence number `sequence` of run `number` of the trace that is given; where none is, runs the one prompt of
+    /// `args` and as many tokens after it as are asked for.
+    pub(super) fn open<D: Device>(
+        trace: &TraceArgs,
+        args: &RunArgs,
+        (number, sequence): (Number, usize),
+    ) -> Result<Self> {
         let Some(path) = &trace.trace else { return Self::run::<D>(args) };
         let traced = Traced::<D>::open(path, &args.model, &args.cpu, DEFAULT_MEMORY)?;
-        Ok(Self { source: traced.source(sequence)? })
+        Ok(Self { source: traced.source(number, sequence)? })
     }
 
     fn run<D: Device>(args: &RunArgs) -> Result<Self> {

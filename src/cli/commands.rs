@@ -10,6 +10,7 @@ use super::args::{
     whole,
 };
 use super::memory;
+use crate::record::Branch;
 use crate::trace::Address;
 
 #[derive(Args, Debug)]
@@ -112,6 +113,11 @@ pub(super) struct RecordArgs {
     /// limit]
     #[arg(long, value_name = "SIZE", value_parser = memory::any)]
     pub(super) budget: Option<usize>,
+
+    /// Record a branch too: after which pass, and the id of the token that follows there, as p3=412 [may be given
+    /// again: the first is r1; r1:p5=7 parts from that, s1/p3=412 from another prompt's]
+    #[arg(long, value_name = "PASS=ID", value_parser = Branch::parse)]
+    pub(super) branch: Vec<Branch>,
 
     /// Take the place of a file that is there
     #[arg(long)]
@@ -378,7 +384,7 @@ pub(super) struct DiffArgs {
     pub(super) format: DiffFormat,
 
     /// Show A and B side by side, at the first stage that differs
-    #[arg(long, conflicts_with_all = ["format", "set_a", "set_b"])]
+    #[arg(long, conflicts_with = "format")]
     pub(super) tui: bool,
 
     /// Print a capture.toml for the folder B, proposed by shapes and by the values of A

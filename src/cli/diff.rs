@@ -28,7 +28,7 @@ use super::{DiffArgs, DiffFormat, ModelArgs, PrecisionName, input, output};
 use crate::check::Sample;
 use crate::diff::{self, About, Found, Missing, Report, Traced};
 use crate::error::{Error, Result};
-use crate::trace::{Site, Stage, Values};
+use crate::trace::{Run, Site, Stage, Values};
 use crate::tui;
 
 /// Which rows of large matrices are computed again.
@@ -86,15 +86,17 @@ impl Command for Recorded<'_> {
         };
         let mut report = Report::default();
         // Side by side are two sequences, the first of each.
-        let sequences = if args.tui { 1 } else { a.sequences() };
-        for sequence in 0..sequences {
-            if sequence >= b.sequences() {
-                let site = Site { sequence, ..Site::once(0, Stage::Tokens) };
-                report.missing.push(Missing { site, why: Some("B has no such sequence".into()) });
+        let all = if args.tui { vec![(Run::ITSELF, 0)] } else { a.all() };
+        let theirs = b.all();
+        for (run, sequence) in all {
+            if !theirs.contains(&(run, sequence)) {
+                let site = Site { run, sequence, ..Site::once(0, Stage::Tokens) };
+                let what = if run == Run::ITSELF { "sequence" } else { "branch" };
+                report.missing.push(Missing { site, why: Some(format!("B has no such {what}")) });
                 continue;
             }
-            a.go_to(sequence)?;
-            b.go_to(sequence)?;
+            a.go_to(run, sequence)?;
+            b.go_to(run, sequence)?;
             let bar = Bar::default();
             let shown = |done, of| bar.show(done, of);
             let found = match &model {
@@ -102,7 +104,7 @@ impl Command for Recorded<'_> {
                 Some(model) => diff::compare_with(model, &mut a, &mut b, SAMPLE, &shown)?,
             };
             bar.finish();
-            report.join(found.of_sequence(sequence));
+            report.join(found.of_sequence(run, sequence));
         }
         if args.tui {
             return beside::show::<D>(args, [self.a, self.b], &report);
@@ -125,21 +127,22 @@ impl Given {
         Ok(Self::Folder(Box::new(Folder::open(path)?)))
     }
 
-    fn sequences(&self) -> usize {
+    /// The sequences of the run itself, and then the branches, each with its sequence.
+    fn all(&self) -> Vec<(Run, usize)> {
         match self {
-            Self::Folder(folder) => folder.sequences(),
-            Self::Trace(trace) => trace.sequences(),
+            Self::Folder(folder) => (0..folder.sequences()).map(|sequence| (Run::ITSELF, sequence)).collect(),
+            Self::Trace(trace) => trace.all(),
         }
     }
 
-    /// Goes on with another of the sequences.
-    fn go_to(&mut self, sequence: usize) -> Result<()> {
+    /// Goes on with another of them.
+    fn go_to(&mut self, run: Run, sequence: usize) -> Result<()> {
         match self {
             Self::Folder(folder) => {
                 folder.go_to(sequence);
                 Ok(())
             }
-            Self::Trace(trace) => trace.go_to(sequence),
+            Self::Trace(trace) => trace.go_to(run, sequence),
         }
     }
 }

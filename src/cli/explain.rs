@@ -21,9 +21,13 @@ impl Command for &ExplainArgs {
         // Enough tokens are drawn for the pass that the address names.
         let pass = self.address.pass.unwrap_or(0);
         let tokens = self.run.tokens.unwrap_or(pass.saturating_add(1));
-        let sequence = self.address.sequence.unwrap_or(0);
+        let number = self.address.run_number(Run::ITSELF).ok_or_else(|| {
+            wrong(&self.address, "there is no run of this name")
+                .found("r0, and the branches r1, r2 … of a trace")
+        })?;
+        let place = (number, self.address.sequence.unwrap_or(0));
         let run = RunArgs { tokens: Some(tokens), ..self.run.clone() };
-        let mut asked = Asked::open::<D>(&self.trace, &run, sequence)?;
+        let mut asked = Asked::open::<D>(&self.trace, &run, place)?;
         let more = |pass: usize| match self.trace.trace {
             Some(_) => "choose among these, or record more tokens".to_owned(),
             None => ask_for_pass(pass),
@@ -68,8 +72,8 @@ fn find(
     outline: &Outline,
     more: impl Fn(usize) -> String,
 ) -> Result<(Site, usize)> {
-    let sequence = outline.sequence;
-    if address.run_number(Run::ITSELF) != Some(Run::ITSELF) || address.sequence.unwrap_or(0) != sequence {
+    let (run, sequence) = (outline.run, outline.sequence);
+    if address.run_number(Run::ITSELF) != Some(run) || address.sequence.unwrap_or(0) != sequence {
         return Err(wrong(address, "there is one run, r0, of one sequence, s0").next("leave these parts out"));
     }
     let (number, stage) = (address.pass.unwrap_or(0), step.stage());
@@ -120,7 +124,7 @@ fn find(
     let shape = sizes.shape(stage.axes(), dims);
     let index = step.index_in_stage(&index, &shape);
     let at = index.iter().zip(&shape).fold(0, |at, (index, length)| at * length + index);
-    Ok((Site { sequence, layer, ..Site::once(number, stage) }, at))
+    Ok((Site { run, sequence, layer, ..Site::once(number, stage) }, at))
 }
 
 fn print_text(asked: &Asked, explanation: &Explanation) -> std::io::Result<()> {

@@ -10,14 +10,14 @@ use super::progress::Progress;
 use super::{KeepName, RecordArgs, tell};
 use crate::backend::Operation;
 use crate::error::{Error, Result, printable};
-use crate::generate::Ended;
+use crate::generate::{Ended, Next, Session};
 use crate::record::about::Fingerprint;
 use crate::record::plan::{Texts, stages};
 use crate::record::writer::TextsOf;
-use crate::record::{About, Keep, Plan, Target, Writer};
+use crate::record::{About, Branch, Keep, Plan, Target, Writer};
 use crate::replay::derive::follows;
 use crate::stop;
-use crate::trace::{PassDims, Stage};
+use crate::trace::{NoProbe, PassDims, Stage};
 
 impl Command for &RecordArgs {
     fn run<D: Device>(self) -> Result<()> {
@@ -35,6 +35,7 @@ fn record<D: Device>(args: &RecordArgs) -> Result<()> {
             .found("-n 0")
             .next("give another -n, or none"));
     }
+    Branch::check(&args.branch, run.prompts.len())?;
     let mut batch = run.batch(wanted)?;
     let mut planned: Vec<Vec<PassDims>> = Vec::new();
     for dims in run.passes(wanted) {
@@ -43,6 +44,10 @@ fn record<D: Device>(args: &RecordArgs) -> Result<()> {
         }
         planned.iter_mut().last().into_iter().for_each(|passes| passes.push(dims));
     }
+    for branch in &args.branch {
+        let own = passes_of(&run, branch, &planned[branch.sequence])?;
+        planned.push(own);
+    }
     let about = about(&run, args)?;
     let texts = texts(&run);
     let sizes = Texts {
@@ -50,12 +55,12 @@ fn record<D: Device>(args: &RecordArgs) -> Result<()> {
         label_bytes: texts.labels.iter().map(String::len).sum(),
         prompt_bytes: texts.prompts.iter().flatten().map(String::len).sum(),
     };
-    let plan = Plan::of(&about, &planned, sizes)?;
+    let plan = Plan::of(&about, &planned, &args.branch, sizes)?;
     say_left_out(args, &plan);
     let bar = Progress::new(planned.iter().map(Vec::len).sum(), "passes");
     let mut writer = Writer::begin(&target, about, plan, texts)?;
 
-    let mut full = Vec::new();
+    let (mut full, mut drawn_by) = (Vec::new(), vec![Vec::new(); run.prompts.len()]);
     while batch.ready()? {
         writer.next(batch.reads().map(|read| (read.sequence, read.dims)));
         let drawn = batch.pass(&mut writer);
@@ -67,15 +72,103 @@ fn record<D: Device>(args: &RecordArgs) -> Result<()> {
         bar.add(drawn.len());
         let is_full = drawn.iter().filter(|drawn| drawn.ended == Some(Ended::Full));
         full.extend(is_full.map(|drawn| drawn.sequence));
+        drawn.iter().for_each(|drawn| drawn_by[drawn.sequence].push(drawn.id));
+    }
+    let mut not_a_number = batch.not_a_number();
+    // Its caches have no other use.
+    drop(batch);
+    for (number, branch) in args.branch.iter().enumerate() {
+        let of = usize::from(branch.of.0).checked_sub(1).map_or(branch.sequence, |of| run.prompts.len() + of);
+        let mut tokens: Vec<u32> = drawn_by[of].get(..branch.pass).unwrap_or(&drawn_by[of]).to_vec();
+        if drawn_by[of].len() <= branch.pass {
+            return Err(no_pass(branch, number, drawn_by[of].len(), "the text ended before"));
+        }
+        tokens.push(branch.token);
+        let course = run.prompts.len() + number;
+        let mut recording = Recording { writer: &mut writer, bar: &bar, course, wanted };
+        not_a_number |= recording.branch(&run, branch, &mut tokens)?;
+        drawn_by.push(tokens);
     }
     bar.finish();
     say_full(&run, &full);
-    if batch.not_a_number() {
+    if not_a_number {
         tell(super::NOT_A_NUMBER);
     }
     let bytes = writer.finish(&target)?;
     tell(format_args!("wrote {} to {}", size(bytes), name(&args.output)));
     Ok(())
+}
+
+/// The passes that a branch has for itself, of a run with these passes.
+fn passes_of<D: Device>(run: &Run<D>, branch: &Branch, of: &[PassDims]) -> Result<Vec<PassDims>> {
+    let vocab = run.model.config.vocab;
+    if branch.token as usize >= vocab {
+        return Err(Error::usage("a branch goes on with a token that the model does not have")
+            .at("--branch")
+            .expected(format!("ids from 0 to {}", vocab - 1))
+            .found(branch.token)
+            .next("`llama-trace tokenize` shows ids"));
+    }
+    if run.eos.contains(&branch.token) {
+        return Err(Error::usage("a branch goes on with a token that ends the text")
+            .at("--branch")
+            .found(branch.token)
+            .next("choose another token"));
+    }
+    match of.get(branch.pass + 1..) {
+        Some(own @ [_, ..]) => Ok(own.to_vec()),
+        _ => Err(Error::usage(format!("nothing is run after pass {}", branch.pass))
+            .at("--branch")
+            .expected(format!("-n {} or more, and room in the context", branch.pass + 2))
+            .found(format!("passes 0 to {}", of.len() - 1))
+            .next("draw more tokens, or let the branch part earlier")),
+    }
+}
+
+fn no_pass(branch: &Branch, number: usize, passes: usize, why: &str) -> Error {
+    Error::usage(format!("r{} has no pass {} to part from: {why}", number + 1, branch.pass))
+        .at("--branch")
+        .found(format!("{passes} passes"))
+        .next("let the branch part earlier; nothing was written")
+}
+
+/// What a branch is recorded with.
+struct Recording<'a> {
+    writer: &'a mut Writer,
+    bar: &'a Progress,
+    /// The number of its course.
+    course: usize,
+    /// Tokens that are drawn, those before it parts with them.
+    wanted: usize,
+}
+
+impl Recording<'_> {
+    /// Runs what a branch shares, which nobody looks at, and records what it has for itself: `tokens` come after the
+    /// prompt, and what is drawn after them is added. Answers whether logits were not a number.
+    fn branch<D: Device>(&mut self, run: &Run<D>, branch: &Branch, tokens: &mut Vec<u32>) -> Result<bool> {
+        let prompt = &run.prompts[branch.sequence].ids;
+        let sampler = run.sampler.after(branch.sequence as u64);
+        let room = run.context.unwrap_or(prompt.len().saturating_add(self.wanted));
+        let mut session = Session::with_capacity(&run.model, sampler, room)?;
+        session.begin(prompt.clone(), &run.eos, self.wanted)?;
+        session.sequence.number = self.course;
+        session.sequence.force(tokens.clone());
+        while let Next::Pass(dims) = session.next() {
+            if dims.pass <= branch.pass {
+                session.pass(&mut NoProbe)?;
+                continue;
+            }
+            self.writer.next([(self.course, dims)].into_iter());
+            let drawn = session.pass(self.writer);
+            if stop::process().asked() {
+                return Err(Error::interrupted("interrupted; nothing was written"));
+            }
+            tokens.push(drawn?);
+            self.writer.check()?;
+            self.bar.add(1);
+        }
+        Ok(session.not_a_number())
+    }
 }
 
 /// What the trace says about itself.

@@ -22,7 +22,7 @@ use crate::record::{Kept, Trace};
 use crate::replay::Recorded;
 use crate::stop;
 use crate::trace::select::{Extent, numbers};
-use crate::trace::{Address, Answer, Block, Outline, Probe, Query, Region, Select, Site, Source};
+use crate::trace::{Address, Answer, Block, Outline, Probe, Query, Region, Run, Select, Site, Source};
 use crate::tui;
 
 /// How often an answer is looked for.
@@ -65,20 +65,47 @@ impl<D: Device + 'static> Traced<D> {
         Ok(Self { kept, recorded })
     }
 
-    /// One of its sequences.
-    pub(super) fn source(&self, sequence: usize) -> Result<Box<dyn Source>> {
-        self.recorded.open(sequence)
+    /// A sequence of one of its runs.
+    pub(super) fn source(&self, run: Run, sequence: usize) -> Result<Box<dyn Source>> {
+        self.recorded.open(run, sequence)
+    }
+
+    /// Every sequence of the run itself, and then every branch.
+    pub(super) fn all(&self) -> impl Iterator<Item = (Run, usize)> {
+        let itself = (0..self.sequences()).map(|sequence| (Run::ITSELF, sequence));
+        itself.chain((1..).map(Run).zip(self.kept.branches().iter().map(|branch| branch.sequence)))
     }
 
     /// Its sequences for the tracer, and where that opens: the one of `at` is begun.
     pub(super) fn begin(self, at: Option<&Address>) -> Result<(tui::Runs, tui::OpenAt)> {
         let first = at.and_then(|address| address.sequence);
         // Of one that is not there the viewer says so.
-        let source = self.source(first.filter(|&number| number < self.sequences()).unwrap_or(0))?;
+        let first = first.filter(|&number| number < self.sequences()).unwrap_or(0);
+        let itself = self.source(Run::ITSELF, first)?;
+        let branches = self.all().filter(|(run, _)| *run != Run::ITSELF);
+        let branches =
+            branches.map(|(run, sequence)| self.source(run, sequence)).collect::<Result<Vec<_>>>()?;
+        let mut sources: Vec<_> = [itself].into_iter().chain(branches).collect();
+        let named = at.and_then(|address| address.run_number(Run::ITSELF));
+        let shown = sources.iter().position(|source| Some(source.outline().run) == named).unwrap_or(0);
+        let source = sources.remove(shown);
         let passes = source.outline().passes.len();
         let open = tui::OpenAt { at: at.cloned(), passes, ..tui::OpenAt::default() };
-        let opener = move |sequence| self.recorded.open(sequence);
-        Ok((tui::Runs::of_sequences(source, Box::new(opener)), open))
+        let opener = move |sequence| self.recorded.open(Run::ITSELF, sequence);
+        let mut runs = tui::Runs::of_sequences(source, Box::new(opener));
+        sources.into_iter().for_each(|source| runs.add(source));
+        Ok((runs, open))
+    }
+
+    /// Says of a trace with branches that the run itself alone was looked at.
+    pub(super) fn say_branches(&self) {
+        if let count @ 1.. = self.kept.branches().len() {
+            tell(format_args!(
+                "This is the run itself; the trace has {count} {} too, {}: `open`, `snapshot --at` and `explain` show them by address.",
+                if count == 1 { "branch" } else { "branches" },
+                if count == 1 { "r1:".to_owned() } else { format!("r1: to r{count}:") },
+            ));
+        }
     }
 
     /// How many sequences there are.

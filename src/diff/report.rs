@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::trace::{Site, Stage};
+use crate::trace::{Run, Site, Stage};
 
 /// In which of the causes, in their order, two runs part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,18 +84,24 @@ impl Line {
 /// How far B is from A in a layer, ‖B − A‖ / ‖A‖.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Growth {
-    /// Number of the pass.
-    pub pass: usize,
-    /// Number of the layer.
-    pub layer: usize,
+    /// The layer, of its pass, sequence and run; the stage is that which is furthest away.
+    pub site: Site,
     /// After attention; none where it was not compared.
     pub attn_residual: Option<f64>,
     /// After the feed-forward network.
     pub ffn_residual: Option<f64>,
-    /// The stage that is furthest away.
-    pub worst: (Stage, f64),
+    /// How far that stage is away.
+    pub worst: f64,
     /// Whether one of its stages is further away than it may be.
     pub differs: bool,
+}
+
+impl Growth {
+    /// The layer's address: `s1/p0/L3`.
+    pub fn place(&self) -> String {
+        let address = self.site.to_string();
+        address.rsplit_once('/').map_or(address.clone(), |(place, _)| place.to_owned())
+    }
 }
 
 /// What was found.
@@ -118,22 +124,26 @@ pub struct Report {
 }
 
 impl Report {
-    /// What was found of sequence number `sequence`, which was compared as if it were the only one.
+    /// What was found of sequence number `sequence` of `run`, which was compared as if it were the only one.
     #[must_use]
-    pub fn of_sequence(mut self, sequence: usize) -> Self {
-        if sequence == 0 {
+    pub fn of_sequence(mut self, run: Run, sequence: usize) -> Self {
+        if (run, sequence) == (Run::ITSELF, 0) {
             return self;
         }
+        let number = if run == Run::ITSELF { String::new() } else { format!("{run}:") };
+        let part = if sequence == 0 { String::new() } else { format!("s{sequence}/") };
+        let place = format!("{number}{part}");
         let first = self.first.iter_mut().chain(&mut self.differences).flat_map(|first| {
             if matches!(first.kind, Kind::Stage | Kind::Tokens) {
-                first.address.insert_str(0, &format!("s{sequence}/"));
+                first.address.insert_str(0, &place);
             }
             first.site.as_mut()
         });
         let lines = self.lines.iter_mut().map(|line| &mut line.site);
         let missing = self.missing.iter_mut().map(|missing| &mut missing.site);
-        first.chain(lines).chain(missing).for_each(|site| site.sequence = sequence);
-        self.notes.iter_mut().for_each(|note| note.insert_str(0, &format!("s{sequence}: ")));
+        first.chain(lines).chain(missing).for_each(|site| (site.run, site.sequence) = (run, sequence));
+        let place = place.trim_end_matches(['/', ':']);
+        self.notes.iter_mut().for_each(|note| note.insert_str(0, &format!("{place}: ")));
         self
     }
 
@@ -166,26 +176,23 @@ impl Report {
 
     /// How errors grow, layer by layer.
     pub fn growth(&self) -> Vec<Growth> {
-        let mut layers: BTreeMap<(usize, usize), Vec<&Line>> = BTreeMap::new();
-        for line in &self.lines {
-            if let Some(layer) = line.site.layer {
-                layers.entry((line.site.pass, layer)).or_default().push(line);
-            }
+        let mut layers: BTreeMap<Site, Vec<&Line>> = BTreeMap::new();
+        for line in self.lines.iter().filter(|line| line.site.layer.is_some()) {
+            layers.entry(line.site.other(Stage::FfnResidual)).or_default().push(line);
         }
         let order = |apart: f64| if apart.is_nan() { f64::INFINITY } else { apart };
-        let growth = |((pass, layer), lines): ((usize, usize), Vec<&Line>)| {
+        let growth = |lines: Vec<&Line>| {
             let of = |stage: Stage| lines.iter().find(|line| line.site.stage == stage).map(|line| line.apart);
             let worst = lines.iter().max_by(|a, b| order(a.apart).total_cmp(&order(b.apart)))?;
             Some(Growth {
-                pass,
-                layer,
+                site: worst.site,
                 attn_residual: of(Stage::AttnResidual),
                 ffn_residual: of(Stage::FfnResidual),
-                worst: (worst.site.stage, worst.apart),
+                worst: worst.apart,
                 differs: lines.iter().any(|line| line.differs()),
             })
         };
-        layers.into_iter().filter_map(growth).collect()
+        layers.into_values().filter_map(growth).collect()
     }
 
     /// As one object.

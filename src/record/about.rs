@@ -8,7 +8,7 @@ use crate::trace::{ModelCard, Stage};
 
 /// What a file says that it is, and which form of it.
 pub(super) const FORMAT: &str = "llama-trace trace";
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// How much of a run is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
+use super::branch::Branch;
 use super::read::{Pass, Trace};
 use crate::config::CacheDtype;
 use crate::error::Result;
 use crate::trace::manifest::Drawing;
-use crate::trace::{FrameData, ModelCard, PassDims, Site, Stats};
+use crate::trace::{FrameData, ModelCard, PassDims, Run, Site, Stats};
 
 /// What a run that was recorded says about itself, and the values that are kept of it. A sequence counts its own passes.
 pub trait Kept: Send + Sync {
@@ -25,8 +26,11 @@ pub trait Kept: Send + Sync {
     /// How many sequences there are.
     fn sequences(&self) -> usize;
 
-    /// The passes of a sequence; none where there is no such sequence.
-    fn passes(&self, sequence: usize) -> &[Pass];
+    /// The branches, the first of which is `r1`.
+    fn branches(&self) -> &[Branch];
+
+    /// The passes of a sequence of a run, of a branch those too that it shares; none where there is no such sequence.
+    fn passes(&self, run: Run, sequence: usize) -> &[Pass];
 
     /// The prompt of a sequence, where it was a text.
     fn prompt(&self, sequence: usize) -> Option<String>;
@@ -52,7 +56,7 @@ pub trait Kept: Send + Sync {
     /// The sizes of the pass of `site`; none where there is no such site in the run.
     fn dims(&self, site: Site) -> Option<PassDims> {
         let sizes = self.card().sizes();
-        let dims = self.passes(site.sequence).get(site.pass)?.dims;
+        let dims = self.passes(site.run, site.sequence).get(site.pass)?.dims;
         let there = site.stage.present(&sizes, dims)
             && site.stage.in_layer() == site.layer.is_some()
             && site.layer.is_none_or(|layer| layer < sizes.layers);
@@ -81,8 +85,12 @@ impl Kept for Trace {
         self.sequences()
     }
 
-    fn passes(&self, sequence: usize) -> &[Pass] {
-        self.passes(sequence)
+    fn branches(&self) -> &[Branch] {
+        self.branches()
+    }
+
+    fn passes(&self, run: Run, sequence: usize) -> &[Pass] {
+        self.passes(run, sequence)
     }
 
     fn prompt(&self, sequence: usize) -> Option<String> {

@@ -2,9 +2,21 @@
 
 use std::fmt;
 
-use crate::trace::{Axis, PassDims, Site, Sizes, Stage};
+use super::branch::Branch;
+use crate::trace::{Axis, PassDims, Run, Site, Sizes, Stage};
 
-/// The passes of a sequence that share a tensor.
+/// Passes that belong together: those of a sequence, or those of a branch that are its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Course {
+    /// Its number: the sequences come first, then the branches. The sites of a layout have it for their sequence.
+    pub number: usize,
+    /// The run.
+    pub run: Run,
+    /// Number of the sequence.
+    pub sequence: usize,
+}
+
+/// The passes of a course that share a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Part {
     /// The pass over the prompt.
@@ -16,8 +28,8 @@ pub enum Part {
 /// A tensor that holds a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
-    /// The sequence; none where all of them share it.
-    pub sequence: Option<usize>,
+    /// Whose it is; none where all of them share it.
+    pub course: Option<Course>,
     /// The passes.
     pub part: Part,
     /// The layer, where the stage has one.
@@ -32,14 +44,14 @@ struct Range {
     to: usize,
 }
 
-/// The passes of all sequences over the prompt, or after it, in the order of their sequences, with sums over those
+/// The passes of all courses over the prompt, or after it, in their order, with sums over those
 /// before each: of its tokens and keys, by [`Weight`], over all and over those in which a key is hidden.
 #[derive(Clone, Debug, Default)]
 struct Group {
     passes: Vec<Site>,
     dims: Vec<PassDims>,
     before: Vec<[[usize; 4]; 2]>,
-    /// Where each sequence begins.
+    /// Where each course begins.
     first: Vec<usize>,
 }
 
@@ -48,24 +60,25 @@ struct Group {
 pub struct Layout {
     sizes: Sizes,
     groups: [Group; 2],
-    sequences: usize,
+    courses: Vec<Course>,
+    branches: Vec<Branch>,
     shared: bool,
 }
 
-/// From so many tensors on all sequences share theirs.
+/// From so many tensors on all courses share theirs.
 const MOST_TENSORS: usize = 4000;
 
 impl Layout {
-    /// The layout of a run of these passes, by sequence: each sequence's are numbered from 0, and those after the first
-    /// read a token each. `stages` are those that have a tensor.
-    pub fn new(sizes: Sizes, passes: &[Vec<PassDims>], stages: &[Stage]) -> Self {
+    /// The layout of a run of these passes: those of each sequence, numbered from 0, of which all but the first read a
+    /// token each, and after them those that each of `branches` has for itself. `stages` are those that have a tensor.
+    pub fn new(sizes: Sizes, passes: &[Vec<PassDims>], branches: &[Branch], stages: &[Stage]) -> Self {
         let mut groups = [Group::default(), Group::default()];
-        for (sequence, passes) in passes.iter().enumerate() {
+        for (course, passes) in passes.iter().enumerate() {
             for group in &mut groups {
                 group.first.push(group.dims.len());
             }
             for dims in passes {
-                groups[usize::from(dims.pass > 0)].push(sequence, *dims, &sizes);
+                groups[usize::from(dims.pass > 0)].push(course, *dims, &sizes);
             }
         }
         for group in &mut groups {
@@ -74,7 +87,12 @@ impl Layout {
         let layers = stages.iter().filter(|stage| stage.in_layer()).count();
         let each = 2 * (layers.saturating_mul(sizes.layers) + stages.len() - layers);
         let shared = passes.len() > 1 && passes.len().saturating_mul(each) > MOST_TENSORS;
-        Self { sizes, groups, sequences: passes.len(), shared }
+        let sequences = passes.len() - branches.len();
+        let itself = (0..sequences).map(|sequence| (Run::ITSELF, sequence));
+        let all = itself.chain((1..).map(Run).zip(branches.iter().map(|branch| branch.sequence)));
+        let courses =
+            all.enumerate().map(|(number, (run, sequence))| Course { number, run, sequence }).collect();
+        Self { sizes, groups, courses, branches: branches.to_vec(), shared }
     }
 
     /// The sizes of the model.
@@ -82,37 +100,43 @@ impl Layout {
         &self.sizes
     }
 
-    /// How many sequences there are.
-    pub fn sequences(&self) -> usize {
-        self.sequences
+    /// All courses.
+    pub fn courses(&self) -> &[Course] {
+        &self.courses
     }
 
-    /// The pass `pass` of `sequence`.
-    pub fn dims(&self, sequence: usize, pass: usize) -> Option<PassDims> {
-        let (group, at) = self.at(sequence, pass)?;
+    /// The branches.
+    pub fn branches(&self) -> &[Branch] {
+        &self.branches
+    }
+
+    /// The pass `pass` of course number `course`.
+    pub fn dims(&self, course: usize, pass: usize) -> Option<PassDims> {
+        let (group, at) = self.at(course, pass)?;
         group.dims.get(at).copied()
     }
 
-    /// All passes: sequence and sizes.
+    /// All passes: course and sizes.
     pub fn passes(&self) -> impl Iterator<Item = (usize, PassDims)> + '_ {
-        (0..self.sequences).flat_map(move |sequence| {
-            let of = move |group: &Group| group.first[sequence]..group.first[sequence + 1];
+        (0..self.courses.len()).flat_map(move |course| {
+            let of = move |group: &Group| group.first[course]..group.first[course + 1];
             let [prompt, decode] = &self.groups;
-            let first = of(prompt).map(move |at| (sequence, prompt.dims[at]));
-            first.chain(of(decode).map(move |at| (sequence, decode.dims[at])))
+            let first = of(prompt).map(move |at| (course, prompt.dims[at]));
+            first.chain(of(decode).map(move |at| (course, decode.dims[at])))
         })
     }
 
-    fn at(&self, sequence: usize, pass: usize) -> Option<(&Group, usize)> {
+    fn at(&self, course: usize, pass: usize) -> Option<(&Group, usize)> {
         let group = &self.groups[usize::from(pass > 0)];
-        let (first, end) = (*group.first.get(sequence)?, *group.first.get(sequence + 1)?);
-        let at = first + pass.saturating_sub(1);
+        let (first, end) = (*group.first.get(course)?, *group.first.get(course + 1)?);
+        // A branch's own begin later.
+        let at = first + pass.checked_sub(group.dims.get(first)?.pass)?;
         (at < end).then_some((group, at))
     }
 
     /// Every tensor that `stages` have, in the order of the file.
     pub fn keys<'a>(&'a self, stages: &'a [Stage]) -> impl Iterator<Item = Key> + 'a {
-        let owners = if self.shared { 0..1 } else { 0..self.sequences };
+        let owners = if self.shared { 0..1 } else { 0..self.courses.len() };
         let layers = self.sizes.layers;
         let start = stages.iter().copied().take_while(|stage| !stage.in_layer());
         let inside = move || stages.iter().copied().filter(|stage| stage.in_layer());
@@ -129,8 +153,8 @@ impl Layout {
         let keys = owners.flat_map(move |owner| {
             let places = places.clone();
             [Part::Prompt, Part::Decode].into_iter().flat_map(move |part| {
-                let sequence = (!self.shared).then_some(owner);
-                places().map(move |(layer, stage)| Key { sequence, part, layer, stage })
+                let course = self.courses.get(owner).copied().filter(|_| !self.shared);
+                places().map(move |(layer, stage)| Key { course, part, layer, stage })
             })
         });
         keys.filter(|key| self.rows(*key) > 0)
@@ -139,14 +163,14 @@ impl Layout {
     /// The tensor of `site`.
     pub fn key(&self, site: Site) -> Key {
         let part = if site.pass == 0 { Part::Prompt } else { Part::Decode };
-        let sequence = (!self.shared).then_some(site.sequence);
-        Key { sequence, part, layer: site.layer, stage: site.stage }
+        let course = self.courses.get(site.sequence).copied().filter(|_| !self.shared);
+        Key { course, part, layer: site.layer, stage: site.stage }
     }
 
     fn group(&self, key: Key) -> (&Group, Range) {
         let group = &self.groups[usize::from(key.part == Part::Decode)];
-        let range = match key.sequence {
-            Some(sequence) => Range { from: group.first[sequence], to: group.first[sequence + 1] },
+        let range = match key.course {
+            Some(Course { number, .. }) => Range { from: group.first[number], to: group.first[number + 1] },
             None => Range { from: 0, to: group.dims.len() },
         };
         (group, range)
@@ -202,7 +226,7 @@ impl Layout {
     pub fn shape(&self, key: Key) -> Vec<usize> {
         let axes = key.stage.axes();
         let (group, range) = self.group(key);
-        if key.part == Part::Prompt && key.sequence.is_some() {
+        if key.part == Part::Prompt && key.course.is_some() {
             return self.sizes.shape(axes, group.dims[range.from]);
         }
         if axes.contains(&Axis::Key) {
@@ -243,7 +267,7 @@ enum Weight {
 }
 
 impl Group {
-    fn push(&mut self, sequence: usize, dims: PassDims, sizes: &Sizes) {
+    fn push(&mut self, course: usize, dims: PassDims, sizes: &Sizes) {
         let PassDims { tokens, .. } = dims;
         let (keys, hides) = (dims.keys(), usize::from(sizes.hides(dims)));
         let own = [1, tokens, keys, tokens.saturating_mul(keys)];
@@ -257,7 +281,7 @@ impl Group {
             next[1][i] = last[1][i].saturating_add(own * hides);
         }
         self.before.push(next);
-        self.passes.push(Site { sequence, ..Site::once(dims.pass, Stage::Tokens) });
+        self.passes.push(Site { sequence: course, ..Site::once(dims.pass, Stage::Tokens) });
         self.dims.push(dims);
     }
 
@@ -271,10 +295,16 @@ impl Group {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.sequence {
+        match self.course {
             None => write!(f, "s*/")?,
-            Some(0) => {}
-            Some(sequence) => write!(f, "s{sequence}/")?,
+            Some(Course { run, sequence, .. }) => {
+                if run != Run::ITSELF {
+                    write!(f, "{run}/")?;
+                }
+                if sequence != 0 {
+                    write!(f, "s{sequence}/")?;
+                }
+            }
         }
         write!(f, "{}", if self.part == Part::Prompt { "p0/" } else { "decode/" })?;
         if let Some(layer) = self.layer {
@@ -297,9 +327,12 @@ mod tests {
     #[test]
     fn the_sites_of_a_tensor_lie_side_by_side_and_fill_it() {
         let sizes = ModelCard::small(|config| config.window = Some(6)).sizes();
-        let one = Layout::new(sizes, &[passes(3, 8), passes(5, 4)], Stage::ALL);
+        let one = Layout::new(sizes, &[passes(3, 8), passes(5, 4)], &[], Stage::ALL);
         let many = vec![passes(2, 5); 1000];
-        for layout in [one, Layout::new(sizes, &many, Stage::ALL)] {
+        let branch = Branch { sequence: 1, of: Run::ITSELF, pass: 1, token: 7 };
+        let own = passes(5, 4).split_off(2);
+        let parted = Layout::new(sizes, &[passes(3, 8), passes(5, 4), own], &[branch], Stage::ALL);
+        for layout in [one, Layout::new(sizes, &many, &[], Stage::ALL), parted] {
             let stages: Vec<_> =
                 Stage::ALL.iter().copied().filter(|stage| stage.present(&sizes, many[0][0])).collect();
             let mut sites = 0;
@@ -322,11 +355,16 @@ mod tests {
     #[test]
     fn names_are_addresses() {
         let sizes = ModelCard::small(|_| ()).sizes();
-        let layout = Layout::new(sizes, &[passes(3, 2), passes(5, 2)], &[Stage::Xq]);
+        let branches =
+            [(0, 0), (1, 1)].map(|(sequence, of)| Branch { sequence, of: Run(of), pass: 1, token: 7 });
+        let own = || passes(3, 3).split_off(2);
+        let all = [passes(3, 2), passes(5, 2), own(), own()];
+        let layout = Layout::new(sizes, &all, &branches, &[Stage::Xq]);
         let names: Vec<_> = layout.keys(&[Stage::Xq]).map(|key| key.to_string()).collect();
         assert_eq!(names[..2], ["p0/L0/xq", "p0/L1/xq"]);
-        assert_eq!(names[6..], ["s1/decode/L0/xq", "s1/decode/L1/xq"]);
-        let layout = Layout::new(sizes, &vec![passes(3, 2); 3000], &[Stage::Xq]);
+        assert_eq!(names[6..9], ["s1/decode/L0/xq", "s1/decode/L1/xq", "r1/decode/L0/xq"]);
+        assert_eq!(names[10..], ["r2/s1/decode/L0/xq", "r2/s1/decode/L1/xq"]);
+        let layout = Layout::new(sizes, &vec![passes(3, 2); 3000], &[], &[Stage::Xq]);
         assert_eq!(layout.keys(&[Stage::Xq]).next().unwrap().to_string(), "s*/p0/L0/xq");
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! __metadata__          format, format_version, arithmetic, run (JSON: the model, the sampling, what was kept)
-//! passes (P, 4)         sequence, pass, tokens before it, tokens of it; a sequence counts its own passes from 0
+//! passes (P, 4)         course, pass, tokens before it, tokens of it; a sequence counts its own passes from 0
+//! branches (B, 4)       sequence, run it parts from, last pass that both have, token that follows; the first is r1
 //! p0/L1/xq              a stage of a prompt's pass, under its address
 //! decode/L1/xq          the same stage of all passes after it, their rows one after the other
-//! index (N, 4)          sequence, pass, layer (−1: none) and stage (its number in the run's `stages`), for
+//! index (N, 4)          course, pass, layer (−1: none) and stage (its number in the run's `stages`), for
 //! stats (N, 4)          minimum, maximum, mean and standard deviation over the finite values,
 //! counts (N, 3)         how many are −∞, +∞ and not a number,
 //! digests (M, 32)       the SHA-256 of each 256 KiB of the values that are kept, begun anew with each row of the index
@@ -13,7 +14,8 @@
 //! prompts, prompt_ends  the texts of the prompts, and where each begins and ends (−1: none)
 //! ```
 //!
-//! Of several sequences each has its `s1/` before the name, or all of them share `s*/`, where there are so many that
+//! A course is a sequence, or what a branch has for itself: its number is the sequence's, and those of branches follow
+//! (`course − sequences + 1` is the run). Of several each has its `s1/`, `r1/` or `r1/s1/` before the name, or all of them share `s*/`, where there are so many that
 //! the names would fill the file. A stage whose rows differ in length from pass to pass lies in `decode` as one run of
 //! values.
 //!
@@ -22,6 +24,7 @@
 //! a budget is left out beforehand ([`plan`]).
 
 pub mod about;
+mod branch;
 mod kept;
 pub mod layout;
 pub mod plan;
@@ -31,6 +34,7 @@ mod target;
 pub mod writer;
 
 pub use about::{About, Keep};
+pub use branch::Branch;
 pub use kept::Kept;
 pub use plan::Plan;
 pub use read::Trace;

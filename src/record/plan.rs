@@ -6,7 +6,8 @@ use std::ops::Range;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
 use super::about::{About, Keep};
-use super::layout::{Key, Layout, Part};
+use super::branch::Branch;
+use super::layout::{Course, Key, Layout, Part};
 use super::tables::{self, BLOCK, COUNTS, DIGESTS, STATS};
 use crate::error::{Error, Result};
 use crate::trace::{PassDims, Site, Sizes, Stage};
@@ -45,7 +46,7 @@ pub struct Plan {
     names: HashMap<String, usize>,
     keys: HashMap<Key, Held>,
     /// Of the sites of a tensor, the blocks that have a digest: those before each. They are the same in every layer.
-    blocks: HashMap<(Option<usize>, Part, Stage), Vec<usize>>,
+    blocks: HashMap<(Option<Course>, Part, Stage), Vec<usize>>,
     rows: usize,
 }
 
@@ -101,15 +102,15 @@ fn dtype(stage: Stage) -> Dtype {
 }
 
 impl Plan {
-    /// The file of a run of these passes, by sequence, that holds the values of `stages` where `kept` says so.
+    /// The file of a run of these passes, by course, that holds the values of `stages` where `kept` says so.
     pub(super) fn new(
         sizes: Sizes,
-        passes: &[Vec<PassDims>],
+        (passes, branches): (&[Vec<PassDims>], &[Branch]),
         stages: Vec<Stage>,
         texts: Texts,
         kept: impl Fn(Key) -> bool,
     ) -> Self {
-        let layout = Layout::new(sizes, passes, &stages);
+        let layout = Layout::new(sizes, passes, branches, &stages);
         let mut plan = Self {
             layout,
             stages,
@@ -139,7 +140,8 @@ impl Plan {
             (tables::INDEX, Dtype::I64, vec![rows, 4]),
             (COUNTS.name, Dtype::I64, vec![rows, 3]),
             (tables::LABEL_ENDS, Dtype::I64, vec![texts.labels]),
-            (tables::PROMPT_ENDS, Dtype::I64, vec![passes.len(), 2]),
+            (tables::PROMPT_ENDS, Dtype::I64, vec![passes.len() - branches.len(), 2]),
+            (tables::BRANCHES, Dtype::I64, vec![branches.len(), 4]),
             (STATS.name, Dtype::F32, vec![rows, 4]),
             (DIGESTS.name, Dtype::I8, vec![digests, DIGESTS.bytes]),
             (tables::LABELS, Dtype::I8, vec![texts.label_bytes]),
@@ -162,17 +164,18 @@ impl Plan {
 
     /// How many digests a tensor has.
     fn blocks_of(&mut self, key: Key) -> usize {
-        let place = (key.sequence, key.part, key.stage);
+        let place = (key.course, key.part, key.stage);
         let ends = self.blocks.entry(place).or_insert_with(|| self.layout.blocks(key, BLOCK));
         ends.last().copied().unwrap_or(0)
     }
 
-    /// The file of a run that is to be recorded as `about` says, of the passes that it has at most; within the budget
-    /// where there is one.
+    /// The file of a run that is to be recorded as `about` says, of the passes that its sequences and then its branches
+    /// have at most; within the budget where there is one.
     ///
     /// # Errors
     /// [`Error::Usage`] where not even the tokens and the statistics have room in the budget.
-    pub fn of(about: &About, passes: &[Vec<PassDims>], texts: Texts) -> Result<Self> {
+    pub fn of(about: &About, passes: &[Vec<PassDims>], branches: &[Branch], texts: Texts) -> Result<Self> {
+        let passes = (passes, branches);
         let sizes = about.card.sizes();
         let stages = about.stages().unwrap_or_default();
         let whole = Self::new(sizes, passes, stages.clone(), texts, |key| {
@@ -184,7 +187,7 @@ impl Plan {
         let budget = usize::try_from(budget).unwrap_or(usize::MAX);
         let least = Self::new(sizes, passes, stages.clone(), texts, |key| always(key.stage));
         let digests = |key: Key| {
-            let ends = whole.blocks.get(&(key.sequence, key.part, key.stage));
+            let ends = whole.blocks.get(&(key.course, key.part, key.stage));
             ends.and_then(|ends| ends.last()).map_or(0, |count| count * DIGESTS.bytes)
         };
         // The header of the whole has room for that of any part.
@@ -198,7 +201,7 @@ impl Plan {
         };
         let mut keys: Vec<Key> =
             whole.keys.keys().copied().filter(|key| whole.holds(*key) && !always(key.stage)).collect();
-        keys.sort_by_key(|key| (rank(key.stage), key.layer, key.part, key.sequence));
+        keys.sort_by_key(|key| (rank(key.stage), key.layer, key.part, key.course));
         let mut kept = HashSet::new();
         for key in keys {
             let bytes = whole.layout.count(key) * key.stage.value_bytes() + digests(key);
@@ -213,6 +216,7 @@ impl Plan {
     /// The same file for a run that had these passes, fewer perhaps than were planned.
     pub(super) fn ended(&self, passes: &[Vec<PassDims>]) -> Self {
         // A sequence that never began has no part of it.
+        let passes = (passes, self.layout.branches());
         Self::new(*self.layout.sizes(), passes, self.stages.clone(), self.texts, |key| self.holds(key))
     }
 
@@ -281,7 +285,7 @@ impl Plan {
         let key = self.layout.key(site);
         let (_, first) = self.keys.get(&key)?.values?;
         let (number, _) = self.layout.place(site)?;
-        let ends = self.blocks.get(&(key.sequence, key.part, key.stage))?;
+        let ends = self.blocks.get(&(key.course, key.part, key.stage))?;
         Some((first, *ends.get(number)?..*ends.get(number + 1)?))
     }
 

@@ -1,30 +1,24 @@
 //! Reading a trace. The file is mapped: opening it reads the header, the passes and their tokens; values are read when
-//! somebody looks at them. Everything that the file says about itself is checked before it is believed.
+//! somebody looks at them.
+
+mod open;
 
 use std::ops::Range;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytemuck::{AnyBitPattern, NoUninit, cast_slice_mut, try_cast_slice};
 use ndarray::{ArrayD, IxDyn};
 use rayon::prelude::*;
 use ring::digest::{SHA256, digest};
-use safetensors::tensor::{Dtype, Metadata};
 
-use super::about::{About, FORMAT, Keep, VERSION};
-use super::layout::Key;
-use super::plan::{Plan, Texts, always, stages};
+use super::about::{About, Keep};
+use super::branch::Branch;
+use super::plan::Plan;
 use super::tables::{self, BLOCK, COUNTS, DIGESTS, STATS};
 use crate::config::ARITHMETIC;
 use crate::error::{Error, Result};
-use crate::files::{Bytes, magic, printable};
-use crate::trace::{FrameData, PassDims, Site, Stage, Stats, Values};
-
-/// The largest header that is read. A parsed one takes up to 20 times its size in memory.
-const MAX_HEADER: u64 = 4 << 20;
-
-/// The most tokens that a sequence has: so many that no shape overflows, and more than any model reads.
-const MAX_KEYS: usize = 1 << 20;
+use crate::files::Bytes;
+use crate::trace::{FrameData, PassDims, Run, Site, Stage, Stats, Values};
 
 /// A pass of a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +41,7 @@ pub struct Trace {
     about: About,
     arithmetic: u32,
     plan: Plan,
+    /// By course, those of a branch from the prompt on.
     passes: Vec<Vec<Pass>>,
     stages: Vec<Stage>,
     /// Blocks whose digests are those of the file: a bit for each row of their table.
@@ -54,122 +49,6 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Opens the file at `path`.
-    ///
-    /// # Errors
-    /// [`Error::Model`] where it cannot be read, is of another format or version, or cannot be right.
-    pub fn open(path: &Path) -> Result<Self> {
-        let place = path.display().to_string();
-        Self::read(Bytes::map(path)?, &place)
-    }
-
-    /// Whether the file at `path` begins as a trace does; a model's safetensors file is told from one.
-    pub fn is_one(path: &Path) -> bool {
-        let open = || Bytes::map(path).ok();
-        let header = open().and_then(|bytes| header(&bytes).ok().map(|(_, header)| header));
-        header.is_some_and(|header| word(&header, "format") == Some(FORMAT))
-    }
-
-    fn read(bytes: Bytes, place: &str) -> Result<Self> {
-        let wrong = |found: String| {
-            Error::model("the trace cannot be read")
-                .at(place)
-                .expected("a file that `llama-trace record` wrote, whole and unchanged")
-                .found(found)
-                .next("record it again")
-        };
-        let (start, header) = header(&bytes).map_err(wrong)?;
-        if word(&header, "format") != Some(FORMAT) {
-            return Err(wrong("a safetensors file that is no trace".into()));
-        }
-        let number = |key: &str| word(&header, key).and_then(|word| word.parse::<u32>().ok());
-        match number("format_version") {
-            Some(VERSION) => {}
-            Some(version) => {
-                let age = if version > VERSION { "newer" } else { "older" };
-                return Err(Error::model(format!("the trace is of {age} form than this program reads"))
-                    .at(place)
-                    .expected(format!("format version {VERSION}"))
-                    .found(format!("format version {version}"))
-                    .next(if version > VERSION { "use a newer llama-trace" } else { "record it again" }));
-            }
-            None => return Err(wrong("no format version".into())),
-        }
-        let arithmetic = number("arithmetic").ok_or_else(|| wrong("no version of the arithmetic".into()))?;
-        let about: About = word(&header, "run")
-            .and_then(|run| serde_json::from_str(run).ok())
-            .ok_or_else(|| wrong("a description of the run that cannot be read".into()))?;
-        let stages = checked(&about).map_err(wrong)?;
-        let data = bytes.slice(start..bytes.len()).unwrap_or_else(|| unreachable!("the header is inside"));
-        let passes = passes(&about, &header, &data).map_err(wrong)?;
-        let sizes = about.card.sizes();
-        let shape = |name: &str| header.info(name).map(|info| &*info.shape).unwrap_or_default();
-        let (Some(&rows), Some(&labels), Some(&label_bytes), Some(&prompt_bytes)) = (
-            shape(tables::INDEX).first(),
-            shape(tables::LABEL_ENDS).first(),
-            shape(tables::LABELS).first(),
-            shape(tables::PROMPTS).first(),
-        ) else {
-            return Err(wrong("no tables".into()));
-        };
-        let inside = stages.iter().filter(|stage| stage.in_layer()).count();
-        if sizes.layers.saturating_mul(inside) > rows.saturating_mul(2) {
-            return Err(wrong(format!("{} layers, and {rows} rows in the index", sizes.layers)));
-        }
-        if labels != 0 && labels != sizes.vocab {
-            return Err(wrong(format!("{labels} labels for {} tokens", sizes.vocab)));
-        }
-        let texts = Texts { labels, label_bytes, prompt_bytes };
-        let plan = Plan::new(sizes, &passes, stages.clone(), texts, |key: Key| {
-            always(key.stage) || header.info(&key.to_string()).is_some()
-        });
-        let plan = plan.placed(&header).map_err(|found| wrong(printable(&found)))?;
-        let digests = plan.table(DIGESTS.name).bytes / DIGESTS.bytes;
-        let checked = (0..digests.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        let mut trace = Self {
-            bytes,
-            place: place.to_owned(),
-            start,
-            about,
-            arithmetic,
-            plan,
-            passes: Vec::new(),
-            stages,
-            checked,
-        };
-        trace.passes = trace.tokens(&passes).map_err(wrong)?;
-        Ok(trace)
-    }
-
-    /// The tokens of each pass.
-    fn tokens(&self, passes: &[Vec<PassDims>]) -> std::result::Result<Vec<Vec<Pass>>, String> {
-        let vocab = self.about.card.config.vocab;
-        let ids = |sequence: usize, dims: PassDims, stage: Stage| {
-            let site = Site { sequence, ..Site::once(dims.pass, stage) };
-            let read =
-                self.rows(site, 0..1).map_err(|_| format!("{site} with other values than recorded"))?;
-            let Some(FrameData::I64(ids)) = read else { return Err(format!("no {site}")) };
-            let id = |&id: &i64| u32::try_from(id).ok().filter(|&id| (id as usize) < vocab);
-            let ids: Option<Vec<u32>> = ids.iter().map(id).collect();
-            ids.ok_or_else(|| format!("an id outside the vocabulary in {site}"))
-        };
-        let pass = |(sequence, &dims): (usize, &PassDims)| {
-            let tokens = ids(sequence, dims, Stage::Tokens)?;
-            let sampled = ids(sequence, dims, Stage::Sampled)?;
-            Ok(Pass { dims, tokens, sampled: sampled.first().copied() })
-        };
-        let of = |(sequence, passes): (usize, &Vec<PassDims>)| {
-            passes.iter().map(|dims| pass((sequence, dims))).collect::<std::result::Result<_, String>>()
-        };
-        let all: Vec<Vec<Pass>> = passes.iter().enumerate().map(of).collect::<std::result::Result<_, _>>()?;
-        for passes in &all {
-            if passes.windows(2).any(|two| two[0].sampled.is_none_or(|sampled| two[1].tokens != [sampled])) {
-                return Err("a pass that does not read the token drawn before it".into());
-            }
-        }
-        Ok(all)
-    }
-
     /// What the trace says about itself.
     pub fn about(&self) -> &About {
         &self.about
@@ -192,12 +71,55 @@ impl Trace {
 
     /// How many sequences there are.
     pub fn sequences(&self) -> usize {
-        self.passes.len()
+        self.about.sequences
     }
 
-    /// The passes of a sequence, which counts its own; none where there is no such sequence.
-    pub fn passes(&self, sequence: usize) -> &[Pass] {
-        self.passes.get(sequence).map_or(&[], |passes| passes)
+    /// The branches, the first of which is `r1`.
+    pub fn branches(&self) -> &[Branch] {
+        self.plan.layout.branches()
+    }
+
+    /// The passes of a sequence of a run, which counts its own; of a branch those too that it shares. None where there is
+    /// no such sequence.
+    pub fn passes(&self, run: Run, sequence: usize) -> &[Pass] {
+        let course = self.course(run, sequence);
+        course.and_then(|course| self.passes.get(course)).map_or(&[], |passes| passes)
+    }
+
+    /// The branch that `run` is.
+    fn branch(&self, run: Run) -> Option<Branch> {
+        self.branches().get(usize::from(run.0).checked_sub(1)?).copied()
+    }
+
+    /// The number of the course of a sequence of a run.
+    fn course(&self, run: Run, sequence: usize) -> Option<usize> {
+        match usize::from(run.0).checked_sub(1) {
+            None => (sequence < self.sequences()).then_some(sequence),
+            Some(branch) => {
+                let there = self.branches().get(branch).is_some_and(|branch| branch.sequence == sequence);
+                there.then_some(self.sequences() + branch)
+            }
+        }
+    }
+
+    /// `site` under the number of its course, which is that of the run that a branch parts from where both have it.
+    fn own(&self, mut site: Site) -> Option<Site> {
+        while let Some(branch) = self.branch(site.run).filter(|branch| site.pass <= branch.pass) {
+            site.run = branch.of;
+        }
+        let sequence = self.course(site.run, site.sequence)?;
+        Some(Site { run: Run::ITSELF, sequence, ..site })
+    }
+
+    /// The token that follows in the branch of `site` where that parts.
+    fn chosen(&self, mut site: Site) -> Option<u32> {
+        while let Some(branch) = self.branch(site.run).filter(|_| site.stage == Stage::Sampled) {
+            if site.pass == branch.pass {
+                return Some(branch.token);
+            }
+            site.run = (site.pass < branch.pass).then_some(branch.of)?;
+        }
+        None
     }
 
     /// The prompt of a sequence, where it was a text.
@@ -238,7 +160,8 @@ impl Trace {
     /// The sizes of the pass of `site`; none where there is no such site in the run.
     pub fn dims(&self, site: Site) -> Option<PassDims> {
         let sizes = self.plan.layout.sizes();
-        let dims = self.plan.layout.dims(site.sequence, site.pass)?;
+        let own = self.own(site)?;
+        let dims = self.plan.layout.dims(own.sequence, own.pass)?;
         let there = site.stage.present(sizes, dims)
             && site.stage.in_layer() == site.layer.is_some()
             && site.layer.is_none_or(|layer| layer < sizes.layers);
@@ -247,7 +170,7 @@ impl Trace {
 
     /// Whether the values of `site` are kept.
     pub fn holds(&self, site: Site) -> bool {
-        self.has(site) && self.plan.place(site).is_some()
+        self.has(site) && self.own(site).is_some_and(|own| self.plan.place(own).is_some())
     }
 
     /// Why the values of `site` are not kept, and do not follow from what is.
@@ -264,7 +187,7 @@ impl Trace {
     /// The bytes of the values of `site`, row-major and little-endian: float32, int64 or int8, as its stage has them.
     pub fn bytes(&self, site: Site) -> Option<&[u8]> {
         let dims = self.dims(site)?;
-        let (tensor, first) = self.plan.place(site)?;
+        let (tensor, first) = self.plan.place(self.own(site)?)?;
         let shape = self.plan.layout.sizes().shape(site.stage.axes(), dims);
         let bytes = shape.iter().product::<usize>() * site.stage.value_bytes();
         self.bytes.get(self.start + tensor + first..)?.get(..bytes)
@@ -276,6 +199,10 @@ impl Trace {
     /// [`Error::Model`] where they are not those that were recorded: every block that the rows are in is checked before
     /// its values are handed out for the first time.
     pub fn rows(&self, site: Site, rows: Range<usize>) -> Result<Option<FrameData>> {
+        if let Some(token) = self.chosen(site) {
+            let id = ArrayD::from_elem(IxDyn(&[1, 1]), i64::from(token));
+            return Ok(Some(FrameData::I64(id)));
+        }
         let Some((all, range)) = self.part(site, rows.clone()) else { return Ok(None) };
         let Some(bytes) = all.get(range.clone()) else { return Ok(None) };
         self.check(site, all, range.clone())?;
@@ -297,7 +224,9 @@ impl Trace {
     /// # Errors
     /// As [`Trace::rows`].
     pub fn values(&self, site: Site, rows: Range<usize>) -> Result<Option<Values<'_>>> {
-        let Some((all, range)) = self.part(site, rows) else { return Ok(None) };
+        // What a branch goes on with stands in a table.
+        let lies = self.chosen(site).is_none();
+        let Some((all, range)) = self.part(site, rows).filter(|_| lies) else { return Ok(None) };
         let Some(bytes) = all.get(range.clone()) else { return Ok(None) };
         self.check(site, all, range)?;
         Ok(match site.stage {
@@ -324,7 +253,8 @@ impl Trace {
 
     /// Checks the blocks of `site`, whose values are `all`, that `range` is in and that were not checked yet.
     fn check(&self, site: Site, all: &[u8], range: Range<usize>) -> Result<()> {
-        let Some((first, own)) = self.plan.digests(site) else { return Ok(()) };
+        let digests = self.own(site).and_then(|own| self.plan.digests(own));
+        let Some((first, own)) = digests else { return Ok(()) };
         let table = self.table(DIGESTS.name).as_chunks::<{ DIGESTS.bytes }>().0;
         let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK).min(own.len());
         let is_right = |block: usize| {
@@ -358,14 +288,15 @@ impl Trace {
 
     /// The SHA-256 of each 256 KiB of the values of `site`, where they are kept.
     pub fn digests(&self, site: Site) -> Option<&[[u8; 32]]> {
-        let (first, own) = self.plan.digests(site).filter(|_| self.holds(site))?;
+        let (first, own) = self.plan.digests(self.own(site)?).filter(|_| self.holds(site))?;
         self.table(DIGESTS.name).as_chunks().0.get(first + own.start..first + own.end)
     }
 
     fn row(&self, site: Site) -> Option<usize> {
-        let row = self.dims(site).and_then(|_| self.plan.row(site))?;
+        let own = self.dims(site).and_then(|_| self.own(site)).filter(|_| self.chosen(site).is_none())?;
+        let row = self.plan.row(own)?;
         let said = self.numbers(tables::INDEX, 4 * row, 4)?;
-        (said == tables::index_row(site, &self.stages)).then_some(row)
+        (said == tables::index_row(own, &self.stages)).then_some(row)
     }
 }
 
@@ -374,81 +305,4 @@ fn array<T: AnyBitPattern + NoUninit>(bytes: &[u8], shape: IxDyn) -> Option<Arra
     let mut values = vec![T::zeroed(); bytes.len() / size_of::<T>()];
     cast_slice_mut::<T, u8>(&mut values).copy_from_slice(bytes);
     ArrayD::from_shape_vec(shape, values).ok()
-}
-
-/// The header of a safetensors file, and where its tensors begin; what there is instead, where it is not one.
-fn header(bytes: &[u8]) -> std::result::Result<(usize, Metadata), String> {
-    let size = bytes.len() as u64;
-    let Some((length, rest)) = bytes.split_first_chunk::<8>() else {
-        return Err(format!("a file of {size} bytes"));
-    };
-    let length = u64::from_le_bytes(*length);
-    if length > MAX_HEADER || length > rest.len() as u64 {
-        return Err(match magic::recognise(bytes) {
-            Some(kind) if kind != "a safetensors file" => kind.to_string(),
-            _ => format!("a header of {length} bytes by its first 8 bytes, in a file of {size} bytes"),
-        });
-    }
-    let (header, values) = rest.split_at(length as usize);
-    let header: Metadata = serde_json::from_slice(header)
-        .map_err(|error| format!("a header that cannot be right: {}", printable(&error.to_string())))?;
-    if header.data_len() != values.len() {
-        return Err(format!("{} bytes of values, where the header has {}", values.len(), header.data_len()));
-    }
-    Ok((8 + length as usize, header))
-}
-
-fn word<'a>(header: &'a Metadata, key: &str) -> Option<&'a str> {
-    header.metadata().as_ref()?.get(key).map(String::as_str)
-}
-
-/// The stages of which there are statistics, where all that the description says can be.
-fn checked(about: &About) -> std::result::Result<Vec<Stage>, String> {
-    about.card.check().map_err(|_| "a model that cannot be".to_owned())?;
-    about.cache().ok_or("an unknown number type of the cache")?;
-    let named = about.stages().ok_or("the name of a stage that there is not")?;
-    let possible = stages(&about.card.sizes(), Keep::All, |_| false);
-    // In the order of the pass, and each once.
-    let mut rest = possible.into_iter();
-    let in_order = named.iter().all(|stage| rest.any(|other| other == *stage));
-    let whole = [Stage::Tokens, Stage::Sampled].iter().all(|stage| named.contains(stage));
-    if !in_order || !whole {
-        return Err("a list of stages that cannot be right".into());
-    }
-    Ok(named)
-}
-
-/// The passes, by sequence.
-fn passes(about: &About, header: &Metadata, data: &Bytes) -> std::result::Result<Vec<Vec<PassDims>>, String> {
-    let wrong = || "a table of passes that cannot be right".to_owned();
-    let info = header.info(tables::PASSES).filter(|info| info.dtype == Dtype::I64).ok_or_else(wrong)?;
-    let [count, 4] = *info.shape else { return Err(wrong()) };
-    if about.sequences == 0 || about.sequences > count {
-        return Err(wrong());
-    }
-    let bytes = data.get(info.data_offsets.0..info.data_offsets.1).ok_or_else(wrong)?;
-    let mut passes: Vec<Vec<PassDims>> = Vec::new();
-    for row in bytes.as_chunks::<32>().0 {
-        let mut numbers = [0; 4];
-        for (number, bytes) in numbers.iter_mut().zip(row.as_chunks().0) {
-            *number = usize::try_from(i64::from_le_bytes(*bytes)).map_err(|_| wrong())?;
-        }
-        let [sequence, pass, start, tokens] = numbers;
-        if sequence == passes.len() {
-            passes.push(Vec::new());
-        }
-        let last = passes.len().checked_sub(1).ok_or_else(wrong)?;
-        let own = &mut passes[last];
-        let expected = own.last().map_or(0, |dims: &PassDims| dims.keys());
-        let right = sequence == last
-            && pass == own.len()
-            && start == expected
-            && (if pass == 0 { tokens > 0 } else { tokens == 1 })
-            && start.checked_add(tokens).is_some_and(|keys| keys <= about.card.config.context.min(MAX_KEYS));
-        if !right {
-            return Err(wrong());
-        }
-        own.push(PassDims { pass, start, tokens });
-    }
-    if passes.len() == about.sequences { Ok(passes) } else { Err(wrong()) }
 }

@@ -3,6 +3,7 @@
 use crate::trace::{Site, Stage, Stats};
 
 pub(super) const PASSES: &str = "passes";
+pub(super) const BRANCHES: &str = "branches";
 pub(super) const INDEX: &str = "index";
 pub(super) const LABELS: &str = "labels";
 pub(super) const LABEL_ENDS: &str = "label_ends";

@@ -1,15 +1,18 @@
 //! Writing a trace: a probe that puts each row to its place as it comes. Nothing of a stage is held, however large it
 //! is, and the file has its name once it is whole.
 
+mod out;
+
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
-use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::ops::Range;
 
 use bytemuck::cast_slice;
 use rayon::prelude::*;
 use ring::digest::{Context, SHA256};
 
+use self::out::Out;
 use super::about::About;
 use super::plan::Plan;
 use super::tables::{self, BLOCK, COUNTS, DIGESTS, STATS, Table};
@@ -19,11 +22,6 @@ use crate::error::{Error, Result};
 use crate::stop;
 use crate::trace::frame::Summing;
 use crate::trace::{PassDims, Probe, Site, Values};
-
-/// Bytes that are gathered of a tensor before they are written.
-const GATHERED: usize = 4 << 10;
-/// Bytes that are read or moved at once.
-const AT_ONCE: usize = 1 << 20;
 
 /// Texts that are written one after the other.
 pub struct TextsOf {
@@ -40,7 +38,7 @@ pub struct Writer {
     texts: TextsOf,
     out: Out,
     folder: Scratch,
-    /// The passes that have begun, by sequence.
+    /// The passes that have begun, by course.
     passes: Vec<Vec<PassDims>>,
     open: HashMap<Site, Open>,
     failed: Option<Error>,
@@ -82,16 +80,20 @@ impl Writer {
         let file = File::options().read(true).write(true).create_new(true).open(path).map_err(failed)?;
         let start = plan.header_bytes(&about);
         file.set_len((start + plan.data_bytes()) as u64).map_err(failed)?;
-        let out = Out { file, start, at: None, gathered: HashMap::new() };
-        let passes = vec![Vec::new(); plan.layout.sequences()];
+        let out = Out::new(file, start);
+        let passes = vec![Vec::new(); plan.layout.courses().len()];
         Ok(Self { about, plan, texts, out, folder, passes, open: HashMap::new(), failed: None })
     }
 
-    /// What is recorded next is of these sequences, and of a pass of each.
+    /// What is recorded next is of these courses, whose numbers the sites have for their sequence, and of a pass of each.
     pub fn next(&mut self, reads: impl Iterator<Item = (usize, PassDims)>) {
-        for (sequence, dims) in reads {
-            let pass = self.passes[sequence].len();
-            self.passes[sequence].push(PassDims { pass, ..dims });
+        let layout = &self.plan.layout;
+        let sequences = layout.courses().len() - layout.branches().len();
+        for (course, dims) in reads {
+            let branch = course.checked_sub(sequences).and_then(|number| layout.branches().get(number));
+            let first = branch.map_or(0, |branch| branch.pass + 1);
+            let pass = first + self.passes[course].len();
+            self.passes[course].push(PassDims { pass, ..dims });
         }
     }
 
@@ -103,7 +105,7 @@ impl Writer {
         self.failed.take().map_or(Ok(()), Err)
     }
 
-    /// `site` of the run as the trace has it: each sequence counts its own passes.
+    /// `site` of the run as the trace has it: each course counts its own passes.
     fn own(&self, site: Site) -> (Site, PassDims) {
         let dims = self.passes[site.sequence].last();
         let dims =
@@ -216,9 +218,14 @@ impl Writer {
         let mut file = BufWriter::new(&self.out.file);
         let at = |name: &str| (self.out.start + ended.table(name).start) as u64;
         file.seek(SeekFrom::Start(at(tables::PASSES)))?;
-        for (sequence, dims) in ended.layout.passes() {
-            let numbers = [sequence, dims.pass, dims.start, dims.tokens];
+        for (course, dims) in ended.layout.passes() {
+            let numbers = [course, dims.pass, dims.start, dims.tokens];
             write(&mut file, &numbers.map(|number| number as i64))?;
+        }
+        file.seek(SeekFrom::Start(at(tables::BRANCHES)))?;
+        for branch in ended.layout.branches() {
+            let (of, token) = (i64::from(branch.of.0), i64::from(branch.token));
+            write(&mut file, &[branch.sequence as i64, of, branch.pass as i64, token])?;
         }
         file.seek(SeekFrom::Start(at(tables::INDEX)))?;
         for site in ended.sites() {
@@ -313,94 +320,5 @@ impl Probe for Writer {
             let error = Error::output("the trace cannot be written").at(site).found(error);
             self.failed = Some(error.next("make room, or give a --budget"));
         }
-    }
-}
-
-/// The file, with short writes gathered by the tensor, or the part of a table, that they go to.
-struct Out {
-    file: File,
-    /// Where the tensors begin.
-    start: usize,
-    /// Where the file is read or written next.
-    at: Option<u64>,
-    gathered: HashMap<usize, Gathered>,
-}
-
-/// Bytes that wait, and their place.
-#[derive(Default)]
-struct Gathered {
-    at: usize,
-    bytes: Vec<u8>,
-}
-
-impl Out {
-    /// Writes `bytes` at `offset` after `place`.
-    fn put(&mut self, place: usize, offset: usize, bytes: &[u8]) -> io::Result<()> {
-        let at = place + offset;
-        if bytes.len() >= GATHERED {
-            return self.write(at, bytes);
-        }
-        let mut waiting = self.gathered.remove(&place).unwrap_or_default();
-        if waiting.at + waiting.bytes.len() != at || waiting.bytes.len() + bytes.len() > GATHERED {
-            self.write(waiting.at, &waiting.bytes)?;
-            waiting.at = at;
-            waiting.bytes.clear();
-        }
-        waiting.bytes.extend_from_slice(bytes);
-        self.gathered.insert(place, waiting);
-        Ok(())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        for (_, waiting) in std::mem::take(&mut self.gathered) {
-            self.write(waiting.at, &waiting.bytes)?;
-        }
-        Ok(())
-    }
-
-    fn write(&mut self, at: usize, bytes: &[u8]) -> io::Result<()> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        self.go_to(at)?;
-        self.at = None;
-        self.file.write_all(bytes)?;
-        self.at = Some((self.start + at + bytes.len()) as u64);
-        Ok(())
-    }
-
-    fn go_to(&mut self, at: usize) -> io::Result<()> {
-        let to = (self.start + at) as u64;
-        if self.at != Some(to) {
-            self.file.seek(SeekFrom::Start(to))?;
-            self.at = Some(to);
-        }
-        Ok(())
-    }
-
-    /// Reads `bytes` bytes from `at` on, part by part.
-    fn read(&mut self, at: usize, bytes: usize, mut see: impl FnMut(&[u8])) -> io::Result<()> {
-        let mut part = vec![0; AT_ONCE.min(bytes)];
-        self.go_to(at)?;
-        self.at = None;
-        for done in (0..bytes).step_by(AT_ONCE) {
-            let part = &mut part[..AT_ONCE.min(bytes - done)];
-            self.file.read_exact(part)?;
-            see(part);
-        }
-        Ok(())
-    }
-
-    /// Moves bytes to a place before their own; both may overlap.
-    fn slide(&mut self, from: usize, to: usize, bytes: usize) -> io::Result<()> {
-        let mut part = vec![0; AT_ONCE.min(bytes)];
-        for done in (0..bytes).step_by(AT_ONCE) {
-            let part = &mut part[..AT_ONCE.min(bytes - done)];
-            self.go_to(from + done)?;
-            self.file.read_exact(part)?;
-            self.at = None;
-            self.write(to + done, part)?;
-        }
-        Ok(())
     }
 }

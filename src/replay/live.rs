@@ -131,6 +131,19 @@ impl Live {
         Self::start_as(Member::alone(), store, model, start, Vec::new())
     }
 
+    /// The same of a run that reads `forced` after its prompt, one token after each pass, whatever is drawn.
+    ///
+    /// # Errors
+    /// As [`Live::start`]'s.
+    pub fn start_forced<B: Backend + 'static>(
+        model: Arc<Model<B>>,
+        start: Start,
+        forced: Vec<u32>,
+    ) -> Result<Self> {
+        let store = Arc::new(Mutex::new(Store::new(start.memory)));
+        Self::start_as(Member::alone(), store, model, start, forced)
+    }
+
     /// Begins one of the sequences of a model, whose frames share a store. After its prompt come the `forced` tokens,
     /// whatever is drawn.
     pub(super) fn start_as<B: Backend + 'static>(

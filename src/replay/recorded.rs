@@ -11,6 +11,7 @@ use super::operands;
 use super::serve::{Member, Reply, Serves, lock};
 use super::store::Store;
 use super::together::Together;
+use super::worker::branches::seen_from;
 use crate::backend::Backend;
 use crate::config::CacheDtype;
 use crate::error::{Error, Result};
@@ -57,21 +58,25 @@ impl<B: Backend + 'static> Recorded<B> {
         Self { trace, model, tokenizer, memory, store, turn: Arc::default() }
     }
 
-    /// Opens a sequence.
+    /// Opens a sequence of a run: of the run itself, or the one that a branch has.
     ///
     /// # Errors
     /// [`Error::Usage`] where there is none of this number, or no thread can be started.
-    pub fn open(&self, sequence: usize) -> Result<Box<dyn Source>> {
+    pub fn open(&self, run: Run, sequence: usize) -> Result<Box<dyn Source>> {
         let sequences = self.trace.sequences();
         if sequence >= sequences {
             return Err(Error::usage(format!("there is no sequence {sequence}"))
                 .expected(format!("one of {sequences}")));
         }
+        let fork = self.fork(run, sequence)?;
+        if let Some(fork) = fork {
+            lock(&self.store).part(sequence, run, fork);
+        }
         let turn = Arc::clone(&self.turn);
-        let member = Member { run: Run::ITSELF, sequence, sequences, shares: sequences, turn };
+        let member = Member { run, sequence, sequences, shares: sequences, turn };
         let sampler = sampler(&*self.trace, sequence)?;
         let over = Over {
-            outline: self.outline(sequence),
+            outline: self.outline(run, fork, sequence),
             store: Arc::clone(&self.store),
             label: self.label(),
             member: member.clone(),
@@ -80,6 +85,7 @@ impl<B: Backend + 'static> Recorded<B> {
         };
         let reader = Reader {
             trace: Arc::clone(&self.trace),
+            run,
             sequence,
             store: Arc::clone(&self.store),
             stop: over.stop.clone(),
@@ -91,9 +97,20 @@ impl<B: Backend + 'static> Recorded<B> {
         Ok(match &self.model {
             None => Box::new(trace),
             Some(model) => {
-                let run = (Arc::clone(model), member, sampler.unwrap_or(greedy()?), self.tokenizer.clone());
-                Box::new(Together::new(trace, run, self.trace.passes(sequence), self.memory))
+                let asked = (Arc::clone(model), member, sampler.unwrap_or(greedy()?), self.tokenizer.clone());
+                Box::new(Together::new(trace, asked, self.trace.passes(run, sequence), self.memory))
             }
+        })
+    }
+
+    /// Where `run` begins, if it is a branch.
+    fn fork(&self, run: Run, sequence: usize) -> Result<Option<Fork>> {
+        let Some(number) = usize::from(run.0).checked_sub(1) else { return Ok(None) };
+        let branch = self.trace.branches().get(number).filter(|branch| branch.sequence == sequence);
+        branch.map(|branch| Some(branch.fork())).ok_or_else(|| match self.trace.branches().len() {
+            0 => Error::usage(format!("there is no run {run}")).found("r0 alone"),
+            count => Error::usage(format!("there is no {run} of sequence {sequence}"))
+                .found(format!("branches r1 to r{count}, each of a sequence of its own")),
         })
     }
 
@@ -105,18 +122,18 @@ impl<B: Backend + 'static> Recorded<B> {
         })
     }
 
-    /// The passes of a sequence and their tokens.
-    fn outline(&self, sequence: usize) -> Outline {
+    /// The passes of a sequence of a run and their tokens.
+    fn outline(&self, run: Run, fork: Option<Fork>, sequence: usize) -> Outline {
         let text = self.label();
         let label = |id| TokenLabel { id, text: text(id) };
-        let passes = self.trace.passes(sequence).iter().map(|pass| PassOutline {
+        let passes = self.trace.passes(run, sequence).iter().map(|pass| PassOutline {
             dims: pass.dims,
             tokens: pass.tokens.iter().map(|&id| label(id)).collect(),
             sampled: pass.sampled.map(label),
         });
         Outline {
-            run: Run::ITSELF,
-            fork: None,
+            run,
+            fork,
             sequence,
             sequences: self.trace.sequences(),
             recorded: true,
@@ -181,6 +198,7 @@ fn no_model(what: impl std::fmt::Display) -> Error {
 /// Who reads a sequence of the file.
 struct Reader<W> {
     trace: Arc<dyn Kept>,
+    run: Run,
     sequence: usize,
     store: Arc<Mutex<Store>>,
     stop: Stop,
@@ -191,7 +209,12 @@ struct Reader<W> {
 }
 
 impl<W: Weights> Serves for Reader<W> {
-    fn answer(&mut self, _: Run, query: &Query) -> Result<Answer> {
+    fn answer(&mut self, run: Run, query: &Query) -> Result<Answer> {
+        // What a branch shares is kept under the run that it parts from.
+        let query = match query.site() {
+            Some(site) => &query.of_run(lock(&self.store).own(site).run),
+            None => query,
+        };
         match query {
             Query::Block(site, region) => self.block(*site, region).map(Answer::Block),
             Query::Spread(part) => self.spread(*part).map(Answer::Spread),
@@ -204,7 +227,7 @@ impl<W: Weights> Serves for Reader<W> {
                     return Err(self.not_here(at.site));
                 }
                 let explanation = explain(&self.rules(), at.site, at.at, at.terms, self)?;
-                Ok(Answer::Explanation(Box::new(explanation)))
+                Ok(Answer::Explanation(Box::new(seen_from(explanation, run))))
             }
             Query::Attribution(at) => {
                 self.dims(at.site)?;
@@ -225,7 +248,8 @@ impl<W: Weights> Serves for Reader<W> {
             }
             Query::Foretold(at) => self.foretold(at).map(Answer::Foretold),
             Query::Made(site) => {
-                let ids = self.trace.passes(self.sequence).get(site.pass).map(|pass| pass.tokens.clone());
+                let ids =
+                    self.trace.passes(self.run, self.sequence).get(site.pass).map(|pass| pass.tokens.clone());
                 let ids = ids.ok_or_else(|| self.no(*site))?;
                 Ok(Answer::Made(super::made::made(self.tokenizer.as_deref(), &ids)?.into()))
             }
@@ -242,7 +266,7 @@ impl<W: Weights> Serves for Reader<W> {
     }
 
     fn next_pass(&self, _: Run) -> PassDims {
-        let passes = self.trace.passes(self.sequence);
+        let passes = self.trace.passes(self.run, self.sequence);
         let start = passes.last().map_or(0, |pass| pass.dims.keys());
         PassDims { pass: passes.len(), start, tokens: 1 }
     }
@@ -256,7 +280,7 @@ impl<W: Weights> Reader<W> {
         let Sampling { temperature, top_k, top_p, .. } = sampling;
         let cache = self.trace.cache().unwrap_or(card.precision.cache_dtype());
         let mut rules = Rules::new(card.clone(), cache, Drawing { temperature, top_k, top_p });
-        for (draw, pass) in (0..).zip(self.trace.passes(self.sequence)) {
+        for (draw, pass) in (0..).zip(self.trace.passes(self.run, self.sequence)) {
             let drawn = self.sampler.as_ref().filter(|_| temperature > 0.0);
             rules.push(pass.dims, drawn.map(|sampler| sampler.random(draw)));
         }
@@ -350,7 +374,7 @@ impl<W: Weights> Reader<W> {
     /// How likely each token of `at` was, by the logits at the position before.
     fn foretold(&mut self, at: &ForetoldAt) -> Result<Vec<Option<Foretold>>> {
         let dims = self.dims(at.site)?;
-        let ids = self.trace.passes(self.sequence)[at.site.pass].tokens.clone();
+        let ids = self.trace.passes(self.run, self.sequence)[at.site.pass].tokens.clone();
         let mut told = Vec::new();
         for token in at.tokens.start..at.tokens.end.min(dims.tokens) {
             let before = match (token.checked_sub(1), at.site.pass.checked_sub(1)) {

@@ -5,7 +5,7 @@
 //! the pass itself. Keys and values of all positions are in the cache still, and a layer that runs again writes
 //! over its own with what they are already.
 
-mod branches;
+pub(super) mod branches;
 mod explanation;
 mod foretold;
 mod lens;

@@ -19,7 +19,7 @@ use llama_trace::record::{About, Keep, Plan, Target, Trace, Writer};
 use llama_trace::replay::Recorded;
 use llama_trace::replay::derive::follows;
 use llama_trace::trace::manifest::Drawing;
-use llama_trace::trace::{ModelCard, PassDims, Probe, Site, Status, Values};
+use llama_trace::trace::{ModelCard, PassDims, Probe, Run, Site, Status, Values};
 use llama_trace::tui::app::App;
 use llama_trace::tui::events::action_of;
 use llama_trace::tui::theme::{Depth, Theme};
@@ -101,7 +101,7 @@ fn record(path: &std::path::Path) {
     let labels: Vec<String> = (0..sizes.vocab).map(|id| format!(" word{id}")).collect();
     let label_bytes = labels.iter().map(String::len).sum();
     let texts = Texts { labels: labels.len(), label_bytes, prompt_bytes: 0 };
-    let plan = Plan::of(&about, &[vec![dims]], texts).unwrap();
+    let plan = Plan::of(&about, &[vec![dims]], &[], texts).unwrap();
     let target = Target::check(path, false).unwrap();
     let mut writer = Writer::begin(&target, about, plan, TextsOf { labels, prompts: vec![None] }).unwrap();
     writer.next(std::iter::once((0, dims)));
@@ -155,7 +155,7 @@ fn main() {
     let path = folder.path().join("8b.trace");
     record(&path);
     let trace = Arc::new(Trace::open(&path).unwrap());
-    let mut source = Recorded::<Cpu>::new(trace, None, None, MEMORY).open(0).unwrap();
+    let mut source = Recorded::<Cpu>::new(trace, None, None, MEMORY).open(Run::ITSELF, 0).unwrap();
     let mut app = App::new(source.outline().clone(), Theme::new(Depth::True), SIZE);
     let mut terminal = Terminal::new(TestBackend::new(SIZE.0, SIZE.1)).unwrap();
     let mut rng = ChaCha8Rng::seed_from_u64(seed);

@@ -224,3 +224,105 @@ fn the_first_screen_needs_a_terminal_and_a_trace() {
     let output = llama_trace(["record", "--help"]);
     assert!(stdout(&output).contains("--keep") && stdout(&output).contains("--budget"));
 }
+
+/// The tensors of a trace by name: their bytes.
+fn tensors(path: &Path) -> std::collections::HashMap<String, Vec<u8>> {
+    let bytes = fs::read(path).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    file.tensors().into_iter().map(|(name, tensor)| (name, tensor.data().to_vec())).collect()
+}
+
+fn ids(bytes: &[u8]) -> Vec<i64> {
+    bytes.as_chunks().0.iter().map(|id| i64::from_le_bytes(*id)).collect()
+}
+
+#[test]
+fn branches_are_recorded_and_one_with_the_token_that_was_drawn_has_the_bits_of_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.trace");
+    let prompts = ["--prompt", PROMPT, "--prompt", "The dog", "--temperature", "0.8", "--seed", "3"];
+    let run = [&prompts[..], &["-n", "5"]].concat();
+    record(&run, &path);
+    let drawn = ids(&tensors(&path)["s1/decode/tokens"]);
+    let branches = [format!("s1/p1={}", drawn[1]), "s1/p1=7".into(), "r2:s1/p2=9".into(), "p0=11".into()];
+    let branches: Vec<&str> = branches.iter().flat_map(|branch| ["--branch", branch]).collect();
+    record(&[&run[..], &branches, &["--force"]].concat(), &path);
+    let tensors = tensors(&path);
+    let mut compared = 0;
+    for (name, own) in &tensors {
+        if let Some(name) = name.strip_prefix("r1/") {
+            let whole = &tensors[name];
+            // The passes after the one where it parts are the last ones.
+            assert!(!own.is_empty() && whole.ends_with(own), "{name}");
+            compared += 1;
+        }
+    }
+    let stages = tensors.keys().filter(|name| name.starts_with("s1/decode/")).count();
+    assert_eq!(compared, stages, "every stage that is kept");
+    assert_eq!(ids(&tensors["r2/s1/decode/tokens"])[0], 7);
+    assert_eq!(ids(&tensors["r3/s1/decode/tokens"])[0], 9);
+    assert_eq!(ids(&tensors["r4/decode/tokens"])[0], 11);
+    assert_eq!(ids(&tensors["r2/s1/decode/tokens"]).len(), 3, "passes 2 to 4 are its own");
+    assert!(tensors["r2/s1/decode/L0/xq"] != tensors["s1/decode/L0/xq"]);
+}
+
+#[test]
+fn a_branch_of_a_trace_is_looked_at_by_its_address() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.trace");
+    let trace = path.to_str().unwrap();
+    let run = ["--prompt", PROMPT, "-n", "4"];
+    record(&[&run[..], &["--branch", "p1=7", "--branch", "r1:p2=9"]].concat(), &path);
+    let explain = |address: &str| ok(&llama_trace(["explain", address, "--trace", trace]));
+    // With the weights at hand, what a product made is folded again: to the bit.
+    for address in ["r1:p2/L1/xq[t=0,h=1,c=3]", "r2:p3/L0/ffn_down[t=0,d=5]", "r2:p3/L1/softmax[h=0,t=0,k=4]"]
+    {
+        let found = explain(address);
+        assert!(found.starts_with(&format!("{address} = ")) && found.contains("difference 0\n"), "{found}");
+    }
+    // What a branch shares is the run's, under the branch's address; what follows the fork is its own.
+    let value =
+        |address: &str| explain(address).lines().next().unwrap().split(" = ").nth(1).unwrap().to_owned();
+    assert_eq!(value("r2:p1/L1/xq[t=0,h=1,c=3]"), value("p1/L1/xq[t=0,h=1,c=3]"));
+    assert_eq!(value("r2:p2/L1/xq[t=0,h=1,c=3]"), value("r1:p2/L1/xq[t=0,h=1,c=3]"));
+    assert!(value("r1:p2/L1/xq[t=0,h=1,c=3]") != value("p2/L1/xq[t=0,h=1,c=3]"));
+    let picture = folder.path().join("a.txt");
+    let at = ["--trace", trace, "--at", "r2:p3/L1/softmax", "--size", "80x24"];
+    ok(&llama_trace([&["snapshot", "--out", picture.to_str().unwrap()], &at[..]].concat()));
+    let picture = fs::read_to_string(&picture).unwrap();
+    assert!(picture.contains("r2") && picture.contains("softmax"), "{picture}");
+    let log = llama_trace(["log", "--trace", trace]);
+    assert!(stderr(&log).contains("2 branches too, r1: to r2:"), "{}", stderr(&log));
+    refused(&["explain", "r3:p2/L0/xq[t=0,h=0,c=0]", "--trace", trace], 2, &["there is no r3", "r1 to r2"]);
+    refused(&["explain", "r1:p0/L0/xq[t=0,h=0,c=0]", run[0], run[1]], 2, &["one run, r0"]);
+    // A trace is compared with its branches.
+    let other = folder.path().join("b.trace");
+    record(&[&run[..], &["--branch", "p1=7", "--branch", "r1:p2=8"]].concat(), &other);
+    let same = llama_trace(["diff", trace, trace]);
+    assert_eq!(same.status.code(), Some(0), "{}", stdout(&same));
+    let differs = llama_trace(["diff", trace, other.to_str().unwrap(), "--format", "json"]);
+    assert_eq!(differs.status.code(), Some(1), "{}", stderr(&differs));
+    let found: Value = serde_json::from_str(&stdout(&differs)).unwrap();
+    assert_eq!(
+        (&found["first"]["kind"], &found["first"]["address"]),
+        (&"tokens".into(), &"r2:p3/tokens[t=0]".into())
+    );
+}
+
+#[test]
+fn a_branch_that_cannot_be_is_refused_before_anything_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.trace");
+    let run = ["record", "-o", path.to_str().unwrap(), "--prompt", PROMPT, "-n", "3"];
+    for (branch, texts) in [
+        ("p1", &["p3=412"][..]),
+        ("p1=cat", &["p3=412"]),
+        ("p2=7", &["nothing is run after pass 2", "-n 4"]),
+        ("p0=100000", &["does not have", "ids from 0 to"]),
+        ("s1/p0=7", &["not there", "r0:s1/p0"]),
+        ("r1:p0=7", &["not there", "r1:s0/p0"]),
+    ] {
+        refused(&[&run[..], &["--branch", branch]].concat(), 2, texts);
+    }
+    assert!(names(folder.path()).is_empty());
+}

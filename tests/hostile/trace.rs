@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::child;
 use super::common::{fixture, llama_trace, stderr};
 
-/// A trace of a small model, and its folder.
+/// A trace of a small model with a branch, and its folder.
 pub(crate) fn recorded(keep: &str) -> (TempDir, Vec<u8>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.trace");
@@ -22,6 +22,8 @@ pub(crate) fn recorded(keep: &str) -> (TempDir, Vec<u8>) {
         "1,5,9,3,7,2,8",
         "-n",
         "3",
+        "--branch",
+        "p0=6",
         "--keep",
         keep,
         "-o",
@@ -90,12 +92,12 @@ fn a_file_that_is_no_trace_is_told_by_what_it_is() {
 fn other_versions_are_refused_as_such() {
     let (_folder, bytes) = recorded("minimal");
     let (mut header, values) = parts(&bytes);
-    for (version, word) in [("3", "newer"), ("1", "older")] {
+    for (version, word) in [("4", "newer"), ("2", "older")] {
         header["__metadata__"]["format_version"] = json!(version);
         let said = refusal(&whole(&header, &values)).unwrap();
         assert!(said.contains(word) && said.contains(&format!("format version {version}")), "{said}");
     }
-    header["__metadata__"]["format_version"] = json!("2");
+    header["__metadata__"]["format_version"] = json!("3");
     header["__metadata__"]["arithmetic"] = json!("0");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.trace");
@@ -177,6 +179,16 @@ fn tables_that_lie_are_refused() {
     for id in [-1, 46, 1_i64 << 33, i64::MAX] {
         assert!(with("p0/tokens", 1, id).is_some(), "token {id}");
         assert!(with("p0/sampled", 0, id).is_some(), "drawn {id}");
+    }
+    for (what, at, numbers) in [
+        ("sequence", 0, [-1, 1, i64::MAX]),
+        ("run", 1, [-1, 1, 1 << 16]),
+        ("pass", 2, [-1, 1, i64::MAX]),
+        ("token", 3, [-1, 46, 1 << 32]),
+    ] {
+        for number in numbers {
+            assert!(with("branches", at, number).is_some(), "a branch of {what} {number}");
+        }
     }
     // Offsets that overlap, leave a gap, or lead outside; shapes of another size.
     let mut last = header.clone();

@@ -24,8 +24,8 @@ use llama_trace::trace::manifest::Drawing;
 use llama_trace::trace::stream::StreamAt;
 use llama_trace::trace::units::{UnitsAt, WritesAt};
 use llama_trace::trace::{
-    Answer, Frame, ModelCard, Order, Part, PassDims, Probe, Query, Recorder, Region, Select, Site, Source,
-    Spread, Stage, Values,
+    Answer, Frame, ModelCard, Order, Part, PassDims, Probe, Query, Recorder, Region, Run, Select, Site,
+    Source, Spread, Stage, Values,
 };
 
 use super::{MODELS, PASSES, assert_same, model_in, sampler};
@@ -73,7 +73,7 @@ fn record(
     let first = PassDims { pass: 0, start: 0, tokens: prompt.len() };
     let passes: Vec<_> = [first].into_iter().chain(decode).collect();
     let texts = TextsOf { labels: Vec::new(), prompts: vec![Some("é".into())] };
-    let plan = Plan::of(&about, &[passes], Texts { prompt_bytes: 2, ..Texts::default() }).unwrap();
+    let plan = Plan::of(&about, &[passes], &[], Texts { prompt_bytes: 2, ..Texts::default() }).unwrap();
     let target = Target::check(path, false).unwrap();
     let mut writer = Writer::begin(&target, about, plan, texts).unwrap();
     let mut session = Session::new(model, sampler()).unwrap();
@@ -96,7 +96,8 @@ fn record(
 
 fn open(path: &Path, memory: usize) -> (Arc<Trace>, Box<dyn Source>) {
     let trace = Arc::new(Trace::open(path).unwrap());
-    let source = Recorded::<Cpu>::new(Arc::<Trace>::clone(&trace), None, None, memory).open(0).unwrap();
+    let source =
+        Recorded::<Cpu>::new(Arc::<Trace>::clone(&trace), None, None, memory).open(Run::ITSELF, 0).unwrap();
     (trace, source)
 }
 
@@ -165,7 +166,7 @@ fn what_has_no_room_whole_is_derived_in_blocks_with_the_same_bits() {
     let frames = record(&model, &prompt, (Keep::Minimal, None), (2, 2), &path);
     // So little that nothing but a few numbers has room.
     let trace = Arc::new(Trace::open(&path).unwrap());
-    let mut source = Recorded::<Cpu>::new(trace, None, None, 1 << 11).open(0).unwrap();
+    let mut source = Recorded::<Cpu>::new(trace, None, None, 1 << 11).open(Run::ITSELF, 0).unwrap();
     for (site, frame) in &frames {
         let shape = frame.shape().to_vec();
         let last: Vec<usize> = shape.iter().map(|length| length - 1).collect();
@@ -227,7 +228,7 @@ fn a_part_that_was_changed_is_refused_and_the_rest_of_its_stage_is_shown() {
     let passes = [vec![PassDims { pass: 0, start: 0, tokens }]];
     let value = |layer: usize, row: usize, column: usize| (layer + row * 31 + column) as f32 * 0.3;
     let write = |path: &Path, orders: &[Range<usize>]| {
-        let plan = Plan::of(&about, &passes, Texts::default()).unwrap();
+        let plan = Plan::of(&about, &passes, &[], Texts::default()).unwrap();
         let target = Target::check(path, false).unwrap();
         let texts = TextsOf { labels: Vec::new(), prompts: vec![None] };
         let mut writer = Writer::begin(&target, about.clone(), plan, texts).unwrap();
@@ -276,7 +277,8 @@ fn a_part_that_was_changed_is_refused_and_the_rest_of_its_stage_is_shown() {
         }
         assert!(trace.rows(site, all.clone()).is_err());
         // In a viewer with room for no stage whole, the part alone is missing.
-        let mut source = Recorded::<Cpu>::new(Arc::new(trace), None, None, 1 << 18).open(0).unwrap();
+        let mut source =
+            Recorded::<Cpu>::new(Arc::new(trace), None, None, 1 << 18).open(Run::ITSELF, 0).unwrap();
         let at = |row: usize| Query::Block(site, Region(vec![row..row + 1, 0..1]));
         assert!(ask(&mut *source, &at(row)).unwrap_err().to_string().contains("record it again"));
         assert!(ask(&mut *source, &at(tokens - 1)).is_ok());
@@ -296,7 +298,7 @@ fn the_header_stays_small_with_two_thousand_decode_passes() {
     let decode = (1..=2000).map(|pass| PassDims { pass, start: 4 + pass, tokens: 1 });
     let first = PassDims { pass: 0, start: 0, tokens: 5 };
     let passes: Vec<_> = [first].into_iter().chain(decode).collect();
-    let plan = Plan::of(&about, &[passes], Texts::default()).unwrap();
+    let plan = Plan::of(&about, &[passes], &[], Texts::default()).unwrap();
     let target = Target::check(&path, false).unwrap();
     let texts = TextsOf { labels: Vec::new(), prompts: vec![None] };
     Writer::begin(&target, about, plan, texts).unwrap().finish(&target).unwrap();
@@ -365,7 +367,7 @@ fn explanations_need_the_model_where_they_need_weights_and_are_then_those_of_the
     let frames = record(&model, &[1, 5, 9, 3, 7], (Keep::Minimal, None), (3, 3), &path);
     let (trace, mut alone) = open(&path, LEAST_MEMORY);
     let model = Arc::new(model_in("gqa", cpu));
-    let mut with_model = Recorded::new(trace, Some(model), None, LEAST_MEMORY).open(0).unwrap();
+    let mut with_model = Recorded::new(trace, Some(model), None, LEAST_MEMORY).open(Run::ITSELF, 0).unwrap();
     let mut needed = 0;
     for (site, frame) in frames.iter().filter(|(site, _)| site.stage != Stage::Tokens) {
         let at = frame.shape().iter().product::<usize>() - 1;
@@ -412,7 +414,8 @@ fn with_the_model_what_the_trace_has_not_is_computed_again_over_the_same_tokens(
     let model = model_in("gqa", Cpu::default());
     let frames = record(&model, &[1, 5, 9, 3, 7], (Keep::Stats, None), (3, 3), &path);
     let (trace, _) = open(&path, LEAST_MEMORY);
-    let mut source = Recorded::new(trace, Some(Arc::new(model)), None, LEAST_MEMORY).open(0).unwrap();
+    let mut source =
+        Recorded::new(trace, Some(Arc::new(model)), None, LEAST_MEMORY).open(Run::ITSELF, 0).unwrap();
     for (site, frame) in &frames {
         assert_same(&block(&mut *source, *site, frame.shape()).unwrap(), frame);
     }

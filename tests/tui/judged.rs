@@ -179,10 +179,10 @@ fn the_notes_have_the_verdict_and_the_growth_of_the_error_by_layer() {
     }
     for growth in report.growth() {
         let row = pair.stage.screen();
-        let place = format!("p{}/L{}", growth.pass, growth.layer);
+        let place = growth.place();
         let line = row.lines().find(|line| line.contains(&place)).unwrap_or_else(|| panic!("{place}\n{row}"));
         assert!(line.contains(&text::real(growth.ffn_residual.unwrap())), "{line}");
-        assert!(line.contains(growth.worst.0.name()) && line.contains('≠') == growth.differs, "{line}");
+        assert!(line.contains(growth.site.stage.name()) && line.contains('≠') == growth.differs, "{line}");
     }
 }
 

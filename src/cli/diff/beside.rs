@@ -12,7 +12,7 @@ use crate::diff::Report;
 use crate::error::Result;
 use crate::replay::DEFAULT_MEMORY;
 use crate::trace::{Answer, Block, Fork, Frame, Outline, Query, Run, Source, Status};
-use crate::tui::{self, Runs};
+use crate::tui::{self, Runs, Verdict};
 
 /// The number of the run that is judged.
 const B: Run = Run(1);
@@ -22,11 +22,18 @@ pub(super) fn show<D: Device>(args: &DiffArgs, [a, b]: [&Path; 2], report: &Repo
     let names = [a, b].map(|path| path.display().to_string());
     let verdict = verdict(report, [&names[0], &names[1]]);
     let memory = DEFAULT_MEMORY / 2;
-    let a = Traced::<D>::open(a, &args.model, &args.cpu, memory)?.source(0)?;
+    let a = Traced::<D>::open(a, &args.model, &args.cpu, memory)?.source(Run::ITSELF, 0)?;
     // What B does not have would be computed again with A's model, and be shown as B's.
     let none = ModelArgs { model: None, ..args.model.clone() };
-    let b = Beside::new(Traced::<D>::open(b, &none, &args.cpu, memory)?.source(0)?);
-    let open = tui::OpenAt { passes: a.outline().passes.len(), ..tui::OpenAt::default() };
+    let b = Traced::<D>::open(b, &none, &args.cpu, memory)?.source(Run::ITSELF, 0)?;
+    let passes = a.outline().passes.len();
+    show_runs([a, b], passes, verdict)
+}
+
+/// Shows `verdict` on two runs of so many passes.
+pub(super) fn show_runs([a, b]: [Box<dyn Source>; 2], passes: usize, verdict: Verdict) -> Result<()> {
+    let open = tui::OpenAt { passes, ..tui::OpenAt::default() };
+    let b = Beside::new(b);
     let setting = tui::Setting { verdict: Some(verdict), ..tui::Setting::default() };
     tui::run(Runs::side_by_side(a, Box::new(b)), &open, setting)
 }

@@ -9,15 +9,18 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::super::device::{Command, Device};
 use super::super::{DiffArgs, input, prompt};
+use super::judged::verdict;
 use super::setting::Setting;
-use super::{Bar, SAMPLE};
+use super::{Bar, SAMPLE, beside};
 use crate::diff::{self, About, Found, Pass, Traced};
 use crate::error::{Error, Result};
 use crate::explain::Drawing;
 use crate::generate::{Next, Sampler, Sampling, Session};
 use crate::model::Model;
+use crate::replay::{DEFAULT_MEMORY, Live, Start};
 use crate::tokenizer::Tokenizer;
-use crate::trace::{Frame, NoProbe, PassDims, Recorder, Select, Site, TokenLabel};
+use crate::trace::{Frame, NoProbe, PassDims, Recorder, Select, Site, Source, TokenLabel};
+use crate::tui;
 
 /// Frames that a run is ahead of what is asked for.
 const AHEAD: usize = 2;
@@ -51,6 +54,9 @@ struct Recording {
 impl Command for Both<'_> {
     fn run<D: Device>(self) -> Result<()> {
         let args = self.args;
+        if args.tui {
+            tui::require_terminal()?;
+        }
         let [a, b] = [("a", &args.set_a), ("b", &args.set_b)]
             .map(|(option, given)| Setting::read(option, args, given));
         let (a, b) = (Ready::<D>::open(args, a?)?, Ready::<D>::open(args, b?)?);
@@ -72,7 +78,28 @@ impl Command for Both<'_> {
             Ok::<_, Error>((report, a_runs.about, b_runs.about))
         })?;
         bar.finish();
+        if args.tui {
+            let verdict = verdict(&report, [&about_a.name, &about_b.name]);
+            let runs = [a.live(&decoded)?, b.live(&decoded)?];
+            return beside::show_runs(runs, decoded.len() + 1, verdict);
+        }
         super::print(args.format, &report, [&about_a, &about_b])
+    }
+}
+
+impl<D: Device + 'static> Ready<D> {
+    /// The same run for the viewer.
+    fn live(self, decoded: &[u32]) -> Result<Box<dyn Source>> {
+        let start = Start {
+            draws: decoded.len() + 1,
+            context: Some(self.ids.len() + decoded.len() + 1),
+            ids: self.ids,
+            sampler: Sampler::new(Sampling::default())?,
+            tokenizer: self.tokenizer,
+            eos: Vec::new(),
+            memory: DEFAULT_MEMORY / 2,
+        };
+        Ok(Box::new(Live::start_forced(Arc::new(self.model), start, decoded.to_vec())?))
     }
 }
 

@@ -1,17 +1,19 @@
 //! capture.toml: what a folder of another runtime holds, and how its tensors lie. It is data that anybody can write.
 
-use std::collections::BTreeMap;
-use std::path::{Component, Path, PathBuf};
+mod lies;
 
-use ndarray::{ArrayD, Axis as At, IxDyn, Slice};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+pub(super) use self::lies::{Lies, Padded, Pairs};
 use super::npy;
 use crate::config::{DEFAULT_GROUP, Precision};
 use crate::diff::{About, Found, Pass};
 use crate::trace::stage::Section;
-use crate::trace::{Axis, Frame, FrameData, PassDims, Site, Stage, TokenLabel};
+use crate::trace::{Frame, FrameData, PassDims, Site, TokenLabel};
 
 /// What the file says that it is, and which form of it.
 const FORMAT: &str = "llama-trace capture";
@@ -62,55 +64,6 @@ struct PassRead {
     /// Which one of a batch it is.
     #[serde(default)]
     batch: usize,
-}
-
-/// Where the rows of a pass are in a batch that was padded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Padded {
-    /// Rows of padding before the first token, and after the last.
-    pub(super) around: [usize; 2],
-    /// Which one of the batch it is.
-    pub(super) batch: usize,
-    /// The tokens between.
-    pub(super) tokens: usize,
-}
-
-impl Padded {
-    /// Whether `shape` of a stage begins with a batch: it has an axis more than the stage, or as many with heads side by
-    /// side.
-    fn is_batch(self, shape: &[usize], stage: Stage, head_dim: usize) -> bool {
-        let (own, rows) = (stage.axes(), self.around.into_iter().fold(self.tokens, usize::saturating_add));
-        let side_by_side =
-            || own.len() == 3 && own[0] == Axis::Token && shape[1] == rows && shape[2] != head_dim;
-        shape.len() > own.len() || (shape.len() == own.len() && side_by_side())
-    }
-}
-
-/// How a tensor lies in its file.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Lies {
-    /// Its path below the folder, with {pass} and {layer}, or {layer:02} where numbers have zeros before them.
-    pub(super) file: Option<String>,
-    /// Its last axis from one index to another: a part of a fused tensor.
-    pub(super) columns: Option<[usize; 2]>,
-    /// Its axes in the file's order, `batch` among them.
-    pub(super) axes: Option<Vec<String>>,
-    /// Which order RoPE's pairs of components are brought from, and to which.
-    pub(super) pairs: Option<Pairs>,
-    /// A file of one row that each row is multiplied by: the weight of a norm that was captured before it.
-    pub(super) times: Option<String>,
-    /// A file that is added: a residual that was captured before the sum.
-    pub(super) plus: Option<String>,
-    /// A file that is subtracted: what was captured after the residual was added to it.
-    pub(super) minus: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Pairs {
-    NeighboursToHalves,
-    HalvesToNeighbours,
 }
 
 impl PassRead {
@@ -220,143 +173,12 @@ pub(super) fn named(name: &str, site: Site) -> PathBuf {
     fill(fill(name.to_owned(), "pass", Some(site.pass)), "layer", site.layer).into()
 }
 
-impl Lies {
-    fn check(&self, name: &str, config: &Map<String, Value>) -> Result<(), String> {
-        if Stage::from_name(name).is_none() {
-            return Err(format!("there is no stage `{name}`"));
-        }
-        for file in [&self.file, &self.times, &self.plus, &self.minus].into_iter().flatten() {
-            let below = Path::new(file).components().all(|part| matches!(part, Component::Normal(_)));
-            if !below {
-                return Err(format!("`{file}` of {name} is not below the folder"));
-            }
-        }
-        for axis in self.axes.iter().flatten() {
-            let known =
-                axis == "batch" || Stage::from_name(name).is_some_and(|stage| axis_of(stage, axis).is_some());
-            if !known {
-                return Err(format!("{name} has no axis `{axis}`"));
-            }
-        }
-        if self.pairs.is_some() && config.get("head_dim").and_then(Value::as_u64).is_none_or(|c| c == 0) {
-            return Err(format!("pairs of {name} need head_dim in [config]"));
-        }
-        Ok(())
-    }
-
-    /// The values as `export` would write them.
-    ///
-    /// # Errors
-    /// What does not fit, in words.
-    pub(super) fn laid(
-        &self,
-        mut values: ArrayD<f32>,
-        path: &Path,
-        site: Site,
-        padded: Padded,
-        head_dim: usize,
-    ) -> Result<ArrayD<f32>, String> {
-        if let Some([from, to]) = self.columns {
-            let last = values.ndim().checked_sub(1).ok_or("it has no axes")?;
-            if from >= to || to > values.len_of(At(last)) {
-                return Err(format!("it has no columns {from} to {to}"));
-            }
-            values = values.slice_axis(At(last), Slice::from(from..to)).to_owned();
-        }
-        let Padded { around: [before, after], batch, .. } = padded;
-        let is_padded = [before, after, batch] != [0; 3];
-        if let Some(axes) = &self.axes {
-            values = in_order(values, axes, site.stage, batch)?;
-        } else if is_padded && padded.is_batch(values.shape(), site.stage, head_dim) {
-            values = one_of(values, 0, batch)?;
-        }
-        for (at, axis) in site.stage.axes().iter().enumerate().filter(|_| is_padded) {
-            let length = values.shape().get(at).copied().unwrap_or(0);
-            // A pass over one token after others reads padded keys, and is not padded itself.
-            if matches!(axis, Axis::Token | Axis::Key) && before.saturating_add(after) < length {
-                values = values.slice_axis(At(at), Slice::from(before..length - after)).to_owned();
-            }
-        }
-        let (shape, mut flat) =
-            (values.shape().to_vec(), values.as_standard_layout().iter().copied().collect::<Vec<_>>());
-        if let Some(pairs) = self.pairs {
-            let half = head_dim / 2;
-            for head in flat.chunks_exact_mut(head_dim) {
-                let before = head.to_vec();
-                for i in 0..half {
-                    let (a, b, [first, second]) = (i, i + half, [2 * i, 2 * i + 1]);
-                    match pairs {
-                        Pairs::NeighboursToHalves => (head[a], head[b]) = (before[first], before[second]),
-                        Pairs::HalvesToNeighbours => (head[first], head[second]) = (before[a], before[b]),
-                    }
-                }
-            }
-        }
-        let other = |name: &String| match npy::read(&path.join(named(name, site)), site) {
-            Found::Frame(frame) => Ok(frame.values().numbers().map(|x| x as f32).collect::<Vec<_>>()),
-            Found::Missing => Err(format!("{name} is not there")),
-            Found::Damaged(why) => Err(format!("{name}: {why}")),
-        };
-        if let Some(name) = &self.times {
-            let row = other(name)?;
-            if row.is_empty() || !flat.len().is_multiple_of(row.len()) {
-                return Err(format!("{name} has {} values, which fit no row", row.len()));
-            }
-            flat.iter_mut().enumerate().for_each(|(at, value)| *value *= row[at % row.len()]);
-        }
-        for (name, sign) in
-            self.plus.iter().map(|name| (name, 1.0)).chain(self.minus.iter().map(|name| (name, -1.0)))
-        {
-            let more = other(name)?;
-            if more.len() != flat.len() {
-                return Err(format!("{name} has {} values and not {}", more.len(), flat.len()));
-            }
-            flat.iter_mut().zip(more).for_each(|(value, more)| *value += sign * more);
-        }
-        ArrayD::from_shape_vec(IxDyn(&shape), flat).map_err(|error| error.to_string())
-    }
-}
-
-/// Which axis of a stage has this name.
-fn axis_of(stage: Stage, name: &str) -> Option<usize> {
-    stage.axes().iter().position(|axis| axis.name() == name)
-}
-
-/// One of a batch.
-fn one_of(values: ArrayD<f32>, axis: usize, one: usize) -> Result<ArrayD<f32>, String> {
-    match values.len_of(At(axis)) {
-        0 => Err("its batch is empty".into()),
-        count if one >= count => Err(format!("its batch is of {count} and has no number {one}")),
-        _ => Ok(values.index_axis_move(At(axis), one)),
-    }
-}
-
-/// The values with their axes in the stage's order.
-fn in_order(
-    mut values: ArrayD<f32>,
-    axes: &[String],
-    stage: Stage,
-    one: usize,
-) -> Result<ArrayD<f32>, String> {
-    if axes.len() != values.ndim() {
-        return Err(format!("it has {} axes and not {}", values.ndim(), axes.len()));
-    }
-    let mut axes = axes.to_vec();
-    while let Some(batch) = axes.iter().position(|axis| axis == "batch") {
-        values = one_of(values, batch, one)?;
-        axes.remove(batch);
-    }
-    let order: Option<Vec<usize>> =
-        stage.axes().iter().map(|axis| axes.iter().position(|name| name == axis.name())).collect();
-    match order {
-        Some(order) if order.len() == axes.len() => Ok(values.permuted_axes(IxDyn(&order))),
-        _ => Err(format!("its axes are {} and not those of {stage}", axes.join(", "))),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use ndarray::{ArrayD, IxDyn};
+
     use super::*;
+    use crate::trace::Stage;
 
     fn read(more: &str) -> Result<Capture, String> {
         Capture::read(&format!(

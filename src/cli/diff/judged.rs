@@ -56,10 +56,10 @@ fn table(growth: &[Growth]) -> Vec<String> {
     }
     let row = |growth: &Growth| {
         let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), text::real);
-        let place = format!("p{}/L{}", growth.pass, growth.layer);
+        let place = growth.place();
         let (attention, ffn) = (number(growth.attn_residual), number(growth.ffn_residual));
         let mark = if growth.differs { "≠" } else { " " };
-        let (stage, worst) = growth.worst;
+        let (stage, worst) = (growth.site.stage, growth.worst);
         format!("{mark} {place:<8}{attention:>10}{ffn:>10}  {stage} {}", text::real(worst))
     };
     let heading = format!("  {:<8}{:>10}{:>10}  worst stage", "layer", "attn_res", "ffn_res");

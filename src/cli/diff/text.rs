@@ -11,7 +11,7 @@ use crate::diff::tolerance::base;
 use crate::diff::{About, Growth, Line, Report};
 use crate::trace::Stage;
 
-/// Layers that the table of growth has at most.
+/// Layers that the table of growth has at most, of each sequence.
 const ROWS: usize = 48;
 
 /// Prints it.
@@ -86,18 +86,20 @@ fn growth(out: &mut impl Write, report: &Report) -> Result<()> {
     }
     writeln!(out, "\nHow far B is from A, ‖B − A‖ / ‖A‖, by layer:")?;
     writeln!(out, "{:<10}{:>15}{:>15}  worst stage", "layer", "attn_residual", "ffn_residual")?;
-    for growth in layers.iter().take(ROWS) {
-        let Growth { pass, layer, worst: (stage, worst), .. } = growth;
-        let [attention, ffn] =
-            [growth.attn_residual, growth.ffn_residual].map(|apart| apart.map_or_else(|| "-".into(), short));
-        let (place, worst) = (format!("p{pass}/L{layer}"), format!("{stage} {}", short(*worst)));
-        let mark = if growth.differs { "  <-- differs" } else { "" };
-        writeln!(out, "{place:<10}{attention:>15}{ffn:>15}  {worst}{mark}")?;
+    let of = |growth: &Growth| (growth.site.run, growth.site.sequence);
+    for layers in layers.chunk_by(|a, b| of(a) == of(b)) {
+        for growth in layers.iter().take(ROWS) {
+            let [attention, ffn] = [growth.attn_residual, growth.ffn_residual]
+                .map(|apart| apart.map_or_else(|| "-".into(), short));
+            let (place, worst) = (growth.place(), format!("{} {}", growth.site.stage, short(growth.worst)));
+            let mark = if growth.differs { "  <-- differs" } else { "" };
+            writeln!(out, "{place:<10}{attention:>15}{ffn:>15}  {worst}{mark}")?;
+        }
+        if let more @ 1.. = layers.len().saturating_sub(ROWS) {
+            writeln!(out, "and {more} more")?;
+        }
     }
-    match layers.len().saturating_sub(ROWS) {
-        0 => Ok(()),
-        more => writeln!(out, "and {more} more"),
-    }
+    Ok(())
 }
 
 /// The table of tolerances, of the stages that were compared.

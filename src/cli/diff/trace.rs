@@ -14,28 +14,29 @@ use crate::explain::Drawing;
 use crate::record::Trace;
 use crate::replay::{DEFAULT_MEMORY, Recorded};
 use crate::stop;
-use crate::trace::{Frame, Region, Site, Source, Stage, TokenLabel, Values, source};
+use crate::trace::{Frame, Region, Run, Site, Source, Stage, TokenLabel, Values, source};
 
 /// How often a stage that is derived is looked for.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Opens one of the sequences for what is derived.
-type Open = Box<dyn Fn(usize) -> Result<Box<dyn Source>>>;
+/// Opens a sequence of one of the runs for what is derived.
+type Open = Box<dyn Fn(Run, usize) -> Result<Box<dyn Source>>>;
 
 /// The trace, one of its sequences at a time: it is compared as if it were the only one.
 pub(super) struct OfTrace {
     trace: Arc<Trace>,
     about: About,
+    run: Run,
     sequence: usize,
     open: Open,
     /// What derives stages; none where it need not.
     source: Option<Box<dyn Source>>,
 }
 
-/// What a trace says of a sequence.
-fn about(trace: &Trace, sequence: usize) -> About {
+/// What a trace says of a sequence of one of its runs.
+fn about(trace: &Trace, run: Run, sequence: usize) -> About {
     let label = |id: u32| trace.label(id).unwrap_or_else(|| format!("#{id}"));
-    let passes = trace.passes(sequence).iter().map(|pass| Pass {
+    let passes = trace.passes(run, sequence).iter().map(|pass| Pass {
         dims: pass.dims,
         tokens: pass.tokens.iter().map(|&id| TokenLabel { id, text: label(id) }).collect(),
     });
@@ -64,25 +65,28 @@ impl OfTrace {
     pub(super) fn open<D: Device>(path: &Path) -> Result<Self> {
         let trace = Arc::new(Trace::open(path)?);
         let recorded = Recorded::<D>::new(Arc::<Trace>::clone(&trace), None, None, DEFAULT_MEMORY);
-        let source = Some(recorded.open(0)?);
-        let open = Box::new(move |sequence| recorded.open(sequence));
-        Ok(Self { about: about(&trace, 0), trace, sequence: 0, open, source })
+        let run = Run::ITSELF;
+        let source = Some(recorded.open(run, 0)?);
+        let open = Box::new(move |run, sequence| recorded.open(run, sequence));
+        Ok(Self { about: about(&trace, run, 0), trace, run, sequence: 0, open, source })
     }
 
-    /// How many sequences it has.
-    pub(super) fn sequences(&self) -> usize {
-        self.trace.sequences()
+    /// The sequences of the run itself, and then the branches, each with its sequence.
+    pub(super) fn all(&self) -> Vec<(Run, usize)> {
+        let itself = (0..self.trace.sequences()).map(|sequence| (Run::ITSELF, sequence));
+        itself.chain((1..).map(Run).zip(self.trace.branches().iter().map(|branch| branch.sequence))).collect()
     }
 
     /// Goes on with another of them.
     ///
     /// # Errors
     /// Where no thread can be started.
-    pub(super) fn go_to(&mut self, sequence: usize) -> Result<()> {
-        if sequence != self.sequence {
-            (self.about, self.sequence) = (about(&self.trace, sequence), sequence);
+    pub(super) fn go_to(&mut self, run: Run, sequence: usize) -> Result<()> {
+        if (run, sequence) != (self.run, self.sequence) {
+            self.about = about(&self.trace, run, sequence);
+            (self.run, self.sequence) = (run, sequence);
             if self.source.is_some() {
-                self.source = Some((self.open)(sequence)?);
+                self.source = Some((self.open)(run, sequence)?);
             }
         }
         Ok(())
@@ -90,7 +94,7 @@ impl OfTrace {
 
     /// The site in the file.
     fn own(&self, site: Site) -> Site {
-        Site { sequence: self.sequence, ..site }
+        Site { run: self.run, sequence: self.sequence, ..site }
     }
 
     /// Whether both keep the same stages: what follows from those need not be compared too.

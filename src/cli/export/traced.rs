@@ -10,7 +10,7 @@ use crate::cli::traced::{Traced, show};
 use crate::cli::{ExportArgs, tell};
 use crate::error::{Error, Result};
 use crate::replay::DEFAULT_MEMORY;
-use crate::trace::{Manifest, Outline, PassOutline, Select, Site, Sizes};
+use crate::trace::{Manifest, Outline, PassOutline, Run, Select, Site, Sizes};
 
 /// Writes every chosen stage that the trace has or that follows from what it has. Each sequence counts its own passes.
 pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
@@ -19,7 +19,7 @@ pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
     let (kept, several) = (&traced.kept, traced.sequences() > 1);
     let sizes = kept.card().sizes();
     let outlines: Vec<Outline> = (0..traced.sequences())
-        .map(|sequence| Ok(traced.source(sequence)?.outline().clone()))
+        .map(|sequence| Ok(traced.source(Run::ITSELF, sequence)?.outline().clone()))
         .collect::<Result<_>>()?;
     let Some(longest) = outlines.iter().max_by_key(|outline| outline.passes.len()) else { return Ok(()) };
     let select = args.select.select_of(longest, false)?;
@@ -40,7 +40,7 @@ pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
     let (mut files, mut lacking) =
         (Files::new(target.begin()?, manifest, sizes, &select, bar).draw(args.format.picture()), Vec::new());
     for outline in &outlines {
-        let mut source = traced.source(outline.sequence)?;
+        let mut source = traced.source(Run::ITSELF, outline.sequence)?;
         for pass in &outline.passes {
             let texts = pass.tokens.iter().map(|token| token.text.clone()).collect();
             files.begin([(outline.sequence, pass.dims, texts)].into_iter());
@@ -59,6 +59,7 @@ pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
             files.manifest.pass(outline.sequence, pass.dims, pass.tokens.clone(), pass.sampled.clone());
         }
     }
+    traced.say_branches();
     if let [first, ..] = &lacking[..] {
         tell(format_args!(
             "{} stages are not there, as {first}; with --model they are computed again",

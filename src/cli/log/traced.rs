@@ -8,14 +8,14 @@ use crate::cli::traced::{Traced, show};
 use crate::cli::{LogArgs, tell};
 use crate::error::{Error, Result};
 use crate::replay::DEFAULT_MEMORY;
-use crate::trace::{PassOutline, Select, Site, Source, TokenLabel};
+use crate::trace::{PassOutline, Run, Select, Site, Source, TokenLabel};
 
 /// Prints the passes of each sequence, one sequence after the other.
 pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
     let traced = Traced::<D>::open(path, &args.run.model, &args.run.cpu, DEFAULT_MEMORY)?;
     let (mut out, mut lacking) = (Printed::new(args.format), Vec::new());
     for sequence in 0..traced.sequences() {
-        let mut source = traced.source(sequence)?;
+        let mut source = traced.source(Run::ITSELF, sequence)?;
         let outline = source.outline().clone();
         let select = args.select.select_of(&outline, true)?;
         for pass in outline.passes.iter().filter(|pass| select.has_pass(pass.dims.pass)) {
@@ -39,6 +39,7 @@ pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
             }
         }
     }
+    traced.say_branches();
     if let [first, ..] = &lacking[..] {
         tell(format_args!("{} stages have no values in this trace, as {first}.", lacking.len()));
     }

@@ -12,10 +12,10 @@ use crate::cli::diff::folder::Folder;
 use crate::config::{CacheDtype, ModelConfig, Pairing, Precision, RopeScaling};
 use crate::diff::{About, Found, fitted};
 use crate::error::{Error, Result, printable};
-use crate::record::Kept;
 use crate::record::read::Pass;
+use crate::record::{Branch, Kept};
 use crate::trace::manifest::Drawing;
-use crate::trace::{Frame, FrameData, ModelCard, Site, Stats, Values};
+use crate::trace::{Frame, FrameData, ModelCard, Run, Site, Stats, Values};
 
 /// The folder.
 pub(super) struct OfFolder {
@@ -219,8 +219,12 @@ impl Kept for OfFolder {
         self.passes.len()
     }
 
-    fn passes(&self, sequence: usize) -> &[Pass] {
-        self.passes.get(sequence).map_or(&[], |passes| passes)
+    fn branches(&self) -> &[Branch] {
+        &[]
+    }
+
+    fn passes(&self, run: Run, sequence: usize) -> &[Pass] {
+        self.passes.get(sequence).filter(|_| run == Run::ITSELF).map_or(&[], |passes| passes)
     }
 
     fn prompt(&self, sequence: usize) -> Option<String> {

@@ -105,7 +105,7 @@ impl<W: Weights> Reader<W> {
         let Some(dtype) = self.trace.cache() else { return Err(self.not_here(site)) };
         let mut values: Vec<f32> = Vec::new();
         let passes: Vec<PassDims> =
-            self.trace.passes(self.sequence)[..=site.pass].iter().map(|pass| pass.dims).collect();
+            self.trace.passes(self.run, self.sequence)[..=site.pass].iter().map(|pass| pass.dims).collect();
         for dims in passes {
             let (first, end) = (dims.start * sizes.kv_heads, dims.keys() * sizes.kv_heads);
             let own = rows.start.max(first)..rows.end.min(end);

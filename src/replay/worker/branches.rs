@@ -120,7 +120,7 @@ impl<B: Backend> Worker<'_, B> {
 }
 
 /// The same explanation for who looks at it in `run`, which shares what it tells of.
-pub(super) fn seen_from(mut explanation: Explanation, run: Run) -> Explanation {
+pub(in crate::replay) fn seen_from(mut explanation: Explanation, run: Run) -> Explanation {
     let name = |address: &mut Address| address.run = (run != Run::ITSELF).then(|| run.to_string());
     name(&mut explanation.address);
     for operand in explanation.terms.iter_mut().flat_map(|term| &mut term.operands) {

@@ -1,0 +1,261 @@
+//! Two runs, stage by stage in the order of the pass.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::difference::{self, Pair, shape};
+use super::judge::{Judge, Judged};
+use super::report::{First, Kind, Line, Missing, Report, number};
+use super::streamed::Streamed;
+use super::traced::{About, Traced};
+use super::{Progress, causes, sizes, streamed};
+use crate::error::{Error, Result};
+use crate::trace::{Address, Frame, PassDims, Site, Sizes, Stage, Step, Values};
+
+/// The cell of a stage that is told of, and what else is known of B's.
+struct Cell<'a> {
+    at: usize,
+    shape: &'a [usize],
+    /// A's value and B's.
+    values: [f64; 2],
+    odd: Option<String>,
+    print: Option<u64>,
+}
+
+/// Two runs under comparison.
+pub(super) struct Comparison<'a, A, B, J> {
+    a: &'a mut A,
+    b: &'a mut B,
+    judge: J,
+    sizes: Sizes,
+    report: Report,
+    /// The stage that differs first, until the part of the pass that it is in is over.
+    waits: Option<Site>,
+    /// Stages of B by what is in them, to notice one that is another's.
+    seen: HashMap<u64, Site>,
+    /// Whether the last row of logits has the same bits in both, and so what is drawn must be the same.
+    same_logits: bool,
+}
+
+impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
+    /// `known` are the sizes of the model, where neither run says them.
+    pub(super) fn new(a: &'a mut A, b: &'a mut B, known: Option<Sizes>, judge: J) -> Result<Self> {
+        let sizes = sizes(a, b).or_else(|error| known.ok_or(error))?;
+        let (sizes, report) = (sizes, Report { measured: judge.measures(), ..Report::default() });
+        Ok(Self { a, b, judge, sizes, report, waits: None, seen: HashMap::new(), same_logits: false })
+    }
+
+    pub(super) fn run(mut self, progress: Progress<'_>) -> Result<Report> {
+        if let Some((first, diagnosis)) = causes::first(self.a.about(), self.b.about()) {
+            (self.report.first, self.report.diagnosis) = (Some(first), diagnosis);
+        }
+        let until = causes::same_until(self.a.about(), self.b.about());
+        let passes: Vec<PassDims> = self.a.about().passes.iter().map(|pass| pass.dims).collect();
+        let of_b = self.b.about().passes.len();
+        let sites: Vec<_> =
+            passes.iter().take(until).map(|dims| (*dims, Site::all(&self.sizes, *dims))).collect();
+        let (total, mut done) = (sites.iter().map(|(_, sites)| sites.len()).sum(), 0);
+        for (number, (dims, sites)) in sites.iter().enumerate() {
+            self.judge.begin(*dims);
+            for (i, &site) in sites.iter().enumerate() {
+                crate::stop::check()?;
+                if number >= of_b && of_b > 0 {
+                    self.report.missing.push(Missing { site, why: None });
+                } else {
+                    self.stage(site, *dims)?;
+                }
+                let next = sites.get(i + 1);
+                let part = |site: &Site| (site.layer, site.stage.info().section);
+                if next.is_none_or(|next| part(next) != part(&site)) {
+                    self.part_done(site)?;
+                }
+                done += 1;
+                progress(done, total);
+            }
+        }
+        if self.report.lines.is_empty() && self.report.first.is_none() {
+            return Err(Error::usage("there is nothing to compare: the two have no stage in common")
+                .at(&self.b.about().name)
+                .expected(format!("stages that {} has", self.a.about().name))
+                .found(
+                    self.report
+                        .missing
+                        .first()
+                        .and_then(|missing| missing.why.clone())
+                        .unwrap_or("none".into()),
+                )
+                .next("look which files each of them has"));
+        }
+        Ok(self.report)
+    }
+
+    fn stage(&mut self, site: Site, dims: PassDims) -> Result<()> {
+        let missing = |why| Missing { site, why };
+        let absent =
+            |about: &About| about.card.as_ref().is_some_and(|card| !site.stage.present(&card.sizes(), dims));
+        if self.judge.streams() && !absent(self.a.about()) && !absent(self.b.about()) {
+            let shape = shape(site, &self.sizes, dims);
+            match streamed::compare(&*self.a, &*self.b, site, &shape)? {
+                Ok(Some(seen)) => return self.streamed(site, &shape, &seen),
+                Ok(None) => {}
+                Err(why) => {
+                    self.report.missing.push(missing(Some(why)));
+                    return Ok(());
+                }
+            }
+        }
+        let ours = self.a.stage(site)?.frame();
+        let theirs = if absent(self.b.about()) { return Ok(()) } else { self.b.stage(site)?.frame() };
+        let (a, b) = match (ours, theirs) {
+            (Ok(Some(a)), Ok(Some(b))) => (a, b),
+            (Ok(None), Ok(_)) => return Ok(()),
+            (Err(why), _) => {
+                self.report.missing.push(missing(Some(format!("A: {why}"))));
+                return Ok(());
+            }
+            (Ok(a), theirs) => {
+                let why = theirs.err().map(|why| format!("B: {why}"));
+                self.report.missing.push(missing(why));
+                a.into_iter().for_each(|frame| self.judge.alone(Arc::unwrap_or_clone(frame)));
+                return Ok(());
+            }
+        };
+        let shape = shape(site, &self.sizes, dims);
+        let pair = match Pair::new(site, &shape, &a, &b) {
+            Ok(pair) => pair,
+            Err(why) => {
+                if b.values().is_empty() || a.values().is_empty() {
+                    self.report.missing.push(missing(Some(why)));
+                } else {
+                    self.differs_in_shape(site, &a, &b, &why);
+                }
+                return Ok(());
+            }
+        };
+        if site.stage == Stage::Logits {
+            let last = shape.iter().product::<usize>() - shape.last().copied().unwrap_or(0);
+            let bits = |frame: &Frame| {
+                frame
+                    .values()
+                    .slice(last..frame.values().len())
+                    .numbers()
+                    .map(f64::to_bits)
+                    .collect::<Vec<_>>()
+            };
+            self.same_logits = bits(&pair.a) == bits(&pair.b);
+        }
+        // Which id is drawn turns on a hair: it follows from logits with the same bits only.
+        if matches!(site.stage, Stage::Nucleus | Stage::Sampled) && !self.same_logits {
+            return Ok(());
+        }
+        let judged = self.judge.see(&pair)?;
+        let print = match pair.b.values() {
+            Values::F32(values) if values.len() > 1 => Some(print(values)),
+            _ => None,
+        };
+        if judged.line.differs() {
+            let at = judged.at.unwrap_or(pair.first);
+            let cell =
+                Cell { at, shape: &shape, values: pair.at(at), odd: difference::oddities(&pair.b), print };
+            self.differs(&cell, &judged);
+        }
+        self.judged(judged, print);
+        Ok(())
+    }
+
+    /// Takes note of a stage whose values came part by part.
+    fn streamed(&mut self, site: Site, shape: &[usize], seen: &Streamed) -> Result<()> {
+        if site.stage == Stage::Logits {
+            self.same_logits = seen.same_last;
+        }
+        if matches!(site.stage, Stage::Nucleus | Stage::Sampled) && !self.same_logits {
+            return Ok(());
+        }
+        let Some(judged) = self.judge.see_streamed(site, seen) else { return Ok(()) };
+        let is_print = !site.stage.is_ids() && !site.stage.is_int8() && shape.iter().product::<usize>() > 1;
+        let print = self.b.print(site).filter(|_| is_print);
+        if judged.line.differs() {
+            let at = judged.at.unwrap_or(0);
+            let values =
+                [streamed::number(&*self.a, site, shape, at), streamed::number(&*self.b, site, shape, at)];
+            // It takes another look at all of its values.
+            let odd = match self.report.first {
+                None => streamed::oddities(&*self.b, site, shape)?,
+                Some(_) => None,
+            };
+            self.differs(&Cell { at, shape, values, odd, print }, &judged);
+        }
+        self.judged(judged, print);
+        Ok(())
+    }
+
+    fn judged(&mut self, judged: Judged, print: Option<u64>) {
+        if let Some(print) = print {
+            self.seen.entry(print).or_insert(judged.line.site);
+        }
+        self.report.lines.push(judged.line);
+    }
+
+    /// Takes note of a stage that differs.
+    fn differs(&mut self, cell: &Cell<'_>, judged: &Judged) {
+        let site = judged.line.site;
+        let [ours, theirs] = cell.values;
+        let index = crate::trace::block::index_of(cell.shape, cell.at);
+        let kind = if site.stage == Stage::Tokens { Kind::Tokens } else { Kind::Stage };
+        let difference = First {
+            kind,
+            address: Address::of(site, Step::Stage(site.stage), &index).to_string(),
+            ours: number(ours),
+            theirs: number(theirs),
+            error: Some(judged.line.error),
+            tolerance: Some(judged.line.tolerance),
+            site: Some(site),
+        };
+        self.report.differences.push(difference.clone());
+        if self.report.first.is_some() {
+            return;
+        }
+        self.report.first = Some(difference);
+        let notes = &mut self.report.notes;
+        notes.extend(cell.odd.iter().map(|what| format!("B's {site}: {what}")));
+        if let Some(other) = cell.print.and_then(|print| self.seen.get(&print)) {
+            notes.push(format!("B's {site} repeats its {other}, value for value"));
+        }
+        notes.extend(judged.note.clone());
+        self.waits = (kind == Kind::Stage).then_some(site);
+    }
+
+    /// Of a stage with another shape there is no cell to name.
+    fn differs_in_shape(&mut self, site: Site, a: &Frame, b: &Frame, why: &str) {
+        let (error, tolerance) = (f64::NAN, 0.0);
+        self.report.lines.push(Line { site, apart: error, error, tolerance, inherited: None });
+        let difference = First {
+            kind: Kind::Stage,
+            address: site.to_string(),
+            ours: serde_json::json!(difference::listed(a.shape())),
+            theirs: serde_json::json!(difference::listed(b.shape())),
+            error: None,
+            tolerance: None,
+            site: Some(site),
+        };
+        self.report.differences.push(difference.clone());
+        if self.report.first.is_none() {
+            self.report.first = Some(difference);
+            self.report.notes.push(format!("{site}: {why}"));
+        }
+    }
+
+    fn part_done(&mut self, last: Site) -> Result<()> {
+        if let Some(site) = self.waits.take() {
+            self.report.diagnosis = self.judge.diagnose(site)?;
+        }
+        self.judge.part_done(last);
+        Ok(())
+    }
+}
+
+/// A number for values that is another one for others, but for one case in 2⁶⁴.
+fn print(values: &[f32]) -> u64 {
+    const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+    values.iter().fold(MIX, |print, x| (print.rotate_left(23) ^ u64::from(x.to_bits())).wrapping_mul(MIX))
+}

@@ -1,0 +1,88 @@
+//! Who judges a stage: by the table of tolerances, or with a model ([`super::injection`]).
+
+use super::difference::{Apart, Pair, keeps_fewer};
+use super::report::{Diagnosis, Line};
+use super::streamed::Streamed;
+use super::tolerance;
+use crate::config::Precision;
+use crate::error::Result;
+use crate::trace::{Frame, PassDims, Site};
+
+/// What judges a stage.
+pub(super) trait Judge {
+    /// A pass begins.
+    fn begin(&mut self, dims: PassDims);
+
+    /// Judges a stage that both have.
+    fn see(&mut self, pair: &Pair) -> Result<Judged>;
+
+    /// Judges a stage by what was seen of it part by part; none for who needs all of it.
+    fn see_streamed(&mut self, _site: Site, _seen: &Streamed) -> Option<Judged> {
+        None
+    }
+
+    /// Whether stages may come part by part.
+    fn streams(&self) -> bool {
+        false
+    }
+
+    /// Takes note of a stage that A alone has.
+    fn alone(&mut self, _frame: Frame) {}
+
+    /// The mistakes that would give what B has of a stage of the part of the pass that was seen last.
+    fn diagnose(&mut self, _site: Site) -> Result<Vec<Diagnosis>> {
+        Ok(Vec::new())
+    }
+
+    /// What was seen of the layer, or before or after the layers, is over.
+    fn part_done(&mut self, _last: Site) {}
+
+    /// Whether tolerances are measured.
+    fn measures(&self) -> bool {
+        false
+    }
+}
+
+/// What a judge says of a stage.
+pub(super) struct Judged {
+    pub(super) line: Line,
+    /// The cell of largest error, where something differs.
+    pub(super) at: Option<usize>,
+    /// What else is to be said where it differs.
+    pub(super) note: Option<String>,
+}
+
+/// Judges by the table.
+pub(super) struct Table {
+    pub(super) layers: usize,
+    pub(super) precision: Precision,
+}
+
+impl Judge for Table {
+    fn begin(&mut self, _: PassDims) {}
+
+    fn see(&mut self, pair: &Pair) -> Result<Judged> {
+        Ok(self.judge(pair.site, &pair.apart(), keeps_fewer(&pair.a) || keeps_fewer(&pair.b)))
+    }
+
+    fn see_streamed(&mut self, site: Site, seen: &Streamed) -> Option<Judged> {
+        Some(self.judge(site, &seen.apart, seen.keeps_fewer))
+    }
+
+    fn streams(&self) -> bool {
+        true
+    }
+}
+
+impl Table {
+    pub(super) fn judge(&mut self, site: Site, apart: &Apart, keeps_fewer: bool) -> Judged {
+        // What is read from a cache of 16 bits is as far off as bfloat16 is.
+        if self.precision == Precision::F32 && keeps_fewer {
+            self.precision = Precision::Bf16;
+        }
+        let (error, at) = (apart.error(), apart.cell());
+        let tolerance = tolerance::of(site, self.layers, self.precision);
+        let line = Line { site, apart: error, error, tolerance, inherited: None };
+        Judged { line, at, note: None }
+    }
+}
