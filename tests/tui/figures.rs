@@ -146,12 +146,14 @@ fn every_number_of_a_diagram_is_a_shape_in_its_own_box() {
             let sizes = stage.app.outline().card.sizes();
             let (mut boxes, mut numbers) = (0, 0);
             layout.each_cell(&stage.app, |row, _, x, y| {
-                let part = |y: u16| -> String {
-                    let line = &lines[usize::from(y)];
-                    line[x.into()..usize::from(x + layout.cell).min(line.len())].concat()
-                };
                 let top = usize::from(y) + 1;
                 let low = usize::from(y + layout.tall) - 1;
+                // A box ends at its corner.
+                let corner = |cell: &String| ["┐", "┓"].contains(&cell.as_str());
+                let wide = lines.get(top).and_then(|line| line[x.into()..].iter().position(corner));
+                let wide = wide.map_or(0, |at| at + 1);
+                let part =
+                    |y: u16| -> String { lines[usize::from(y)][x.into()..usize::from(x) + wide].concat() };
                 if low >= lines.len() || !part(top as u16).starts_with(['┌', '┏']) {
                     return;
                 }

@@ -151,6 +151,19 @@ impl Diagram {
         row.min_by_key(|(_, spot)| spot.at.1.abs_diff(lane)).map(|(number, _)| number)
     }
 
+    /// How many lanes a box may fill: its own, and those to its right that neither a box nor an edge has in its row.
+    pub(super) fn span(&self, number: usize) -> usize {
+        let (row, lane) = self.spots[number].at;
+        let crossed = |lane: usize| {
+            self.spots.iter().enumerate().any(|(to, spot)| {
+                let between = |from: &usize| self.spots[*from].at.0 < row && row < spot.at.0;
+                spot.reads.iter().any(|from| between(from) && self.way(*from, to) == lane)
+            })
+        };
+        let free = |lane: &usize| self.spots.iter().all(|spot| spot.at != (row, *lane)) && !crossed(*lane);
+        1 + (lane + 1..LANES).take_while(free).count()
+    }
+
     /// The lane in which an edge between two boxes runs down: free of boxes, the reader's or the read one's own if
     /// they are.
     pub(super) fn way(&self, from: usize, to: usize) -> usize {
@@ -248,6 +261,28 @@ mod tests {
                     assert_eq!(behind, None, "{:?} → {:?}", diagram.spots[from].node, spot.node);
                 }
             }
+        });
+    }
+
+    #[test]
+    fn no_box_is_so_wide_that_it_hides_another_or_an_edge() {
+        every(|diagram, _, _, _| {
+            let mut wide = 0;
+            for (number, spot) in diagram.spots.iter().enumerate() {
+                let lanes = spot.at.1 + 1..spot.at.1 + diagram.span(number);
+                assert!(lanes.end <= LANES, "{:?}", spot.node);
+                wide += usize::from(!lanes.is_empty());
+                let hidden = |other: &Spot| other.at.0 == spot.at.0 && lanes.contains(&other.at.1);
+                assert!(!diagram.spots.iter().any(hidden), "{:?}", spot.node);
+                for (to, reader) in diagram.spots.iter().enumerate() {
+                    for &from in &reader.reads {
+                        let rows = diagram.spots[from].at.0 + 1..reader.at.0;
+                        let behind = rows.contains(&spot.at.0) && lanes.contains(&diagram.way(from, to));
+                        assert!(!behind, "{:?} hides what {:?} reads", spot.node, reader.node);
+                    }
+                }
+            }
+            assert!(wide > 2, "what stands alone is wide");
         });
     }
 

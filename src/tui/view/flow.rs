@@ -130,14 +130,14 @@ impl Drawn {
         }
     }
 
-    /// A box: its name, its values, its shape.
+    /// A box: its name, its values, its shape. What stands alone in its row is wide.
     fn draw(&self, app: &App, layout: &Layout, (number, spot): (usize, &Spot), buf: &mut Buffer) {
         let (theme, lit) = (app.theme, self.lit(number));
         let down = (spot.at.0 - layout.visible_rows(app).start) as u16 * layout.tall + 1;
         let area = Rect {
             x: layout.area.x + layout.label + spot.at.1 as u16 * layout.cell,
             y: layout.area.y + down,
-            width: layout.cell - gap(layout),
+            width: layout.cell * self.diagram.span(number) as u16 - gap(layout),
             height: layout.tall - 1,
         };
         let area = area.intersection(layout.area);
