@@ -35,6 +35,8 @@ pub trait Format {
     const RUN: usize;
     /// What is taken from every q: a power of two, or 0.
     const OFFSET: u8;
+    /// The largest q.
+    const MOST: u8;
     /// Whether runs have minima.
     const MINIMA: bool;
 

@@ -67,7 +67,7 @@ impl Input {
         let [plain, own] = &mut self.groups;
         (plain.rows, own.rows) = (rows, 0);
         if let Precision::Q8 { group } = precision {
-            let tiles = rows >= MIN_TILES_Q8 && kernel.tiles_q8();
+            let tiles = kernel.tiles_q8().filter(|_| rows >= MIN_TILES_Q8);
             let quantize =
                 |x: &[f32], group, values: &mut _, scales: &mut _| kernel.quantize(x, group, values, scales);
             return self.quantized.fill(quantize, x, width, group, tiles, stop);

@@ -39,6 +39,7 @@ impl Format for Q4K {
     const BYTES: usize = 144;
     const RUN: usize = 32;
     const OFFSET: u8 = 0;
+    const MOST: u8 = 15;
     const MINIMA: bool = true;
 
     #[inline(always)]
@@ -66,6 +67,7 @@ impl Format for Q5K {
     const BYTES: usize = 176;
     const RUN: usize = 32;
     const OFFSET: u8 = 0;
+    const MOST: u8 = 31;
     const MINIMA: bool = true;
 
     #[inline(always)]
@@ -97,6 +99,7 @@ impl Format for Q6K {
     const BYTES: usize = 210;
     const RUN: usize = 16;
     const OFFSET: u8 = 32;
+    const MOST: u8 = 63;
     const MINIMA: bool = false;
 
     #[inline(always)]
@@ -144,6 +147,7 @@ impl Format for Q2K {
     const BYTES: usize = 84;
     const RUN: usize = 16;
     const OFFSET: u8 = 0;
+    const MOST: u8 = 3;
     const MINIMA: bool = true;
 
     #[inline(always)]
@@ -171,6 +175,7 @@ impl Format for Q3K {
     const BYTES: usize = 110;
     const RUN: usize = 16;
     const OFFSET: u8 = 4;
+    const MOST: u8 = 7;
     const MINIMA: bool = false;
 
     #[inline(always)]
@@ -205,6 +210,7 @@ impl Format for Iq4Xs {
     const BYTES: usize = 136;
     const RUN: usize = 32;
     const OFFSET: u8 = 128;
+    const MOST: u8 = 241;
     const MINIMA: bool = false;
     const TABLE: Option<[u8; 16]> = Some(NON_LINEAR);
 

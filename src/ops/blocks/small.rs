@@ -29,6 +29,7 @@ impl Format for Q8_0 {
     const BYTES: usize = 34;
     const RUN: usize = 32;
     const OFFSET: u8 = 128;
+    const MOST: u8 = 255;
     const MINIMA: bool = false;
     const HALVES: bool = true;
 
@@ -54,6 +55,7 @@ impl Format for Q4_0 {
     const BYTES: usize = 18;
     const RUN: usize = 32;
     const OFFSET: u8 = 8;
+    const MOST: u8 = 15;
     const MINIMA: bool = false;
     const HALVES: bool = true;
 
@@ -76,6 +78,7 @@ impl Format for Q4_1 {
     const BYTES: usize = 20;
     const RUN: usize = 32;
     const OFFSET: u8 = 0;
+    const MOST: u8 = 15;
     const MINIMA: bool = true;
     const HALVES: bool = true;
 
@@ -99,6 +102,7 @@ impl Format for Q5_0 {
     const BYTES: usize = 22;
     const RUN: usize = 32;
     const OFFSET: u8 = 16;
+    const MOST: u8 = 31;
     const MINIMA: bool = false;
     const HALVES: bool = true;
 
@@ -121,6 +125,7 @@ impl Format for Q5_1 {
     const BYTES: usize = 24;
     const RUN: usize = 32;
     const OFFSET: u8 = 0;
+    const MOST: u8 = 31;
     const MINIMA: bool = true;
     const HALVES: bool = true;
 
@@ -147,6 +152,7 @@ impl Format for Iq4Nl {
     const BYTES: usize = 18;
     const RUN: usize = 32;
     const OFFSET: u8 = 128;
+    const MOST: u8 = 241;
     const MINIMA: bool = false;
     const HALVES: bool = true;
     const TABLE: Option<[u8; 16]> = Some(NON_LINEAR);
@@ -174,6 +180,7 @@ impl Format for Mxfp4 {
     const BYTES: usize = 17;
     const RUN: usize = 32;
     const OFFSET: u8 = 16;
+    const MOST: u8 = 28;
     const MINIMA: bool = false;
     const TABLE: Option<[u8; 16]> = Some(E2M1);
 

@@ -139,3 +139,29 @@ fn a_product_is_the_sum_of_what_the_blocks_stand_for() {
     product_with_ones::<Q6K>(3, &[(208, &ONE)]);
     product_with_ones::<Iq4Xs>(2, &[(0, &ONE)]);
 }
+
+#[test]
+fn no_q_is_larger_than_the_format_says() {
+    fn most<F: Format>() {
+        let mut largest = 0;
+        for byte in 0..=u8::MAX {
+            let mut quants = vec![0; F::VALUES];
+            F::quants(&vec![byte; F::BYTES], &mut quants);
+            largest = largest.max(quants.into_iter().max().unwrap());
+        }
+        assert_eq!(largest, F::MOST, "{} bytes of {} values", F::BYTES, F::VALUES);
+    }
+    most::<Q8_0>();
+    most::<Q4_0>();
+    most::<Q4_1>();
+    most::<Q5_0>();
+    most::<Q5_1>();
+    most::<Q4K>();
+    most::<Q5K>();
+    most::<Q6K>();
+    most::<Q2K>();
+    most::<Q3K>();
+    most::<Iq4Nl>();
+    most::<Iq4Xs>();
+    most::<Mxfp4>();
+}

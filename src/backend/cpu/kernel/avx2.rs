@@ -1,18 +1,29 @@
-//! The plain loops, compiled for AVX2 with FMA and F16C: two vectors hold the 16 partial sums of an output.
+//! The inner loops for AVX2 with FMA and F16C: two vectors hold the 16 partial sums of an output. Where the processor has
+//! AVX-VNNI beside them, int8 values are multiplied by it.
 #![allow(unsafe_code)]
 
-mod blocks;
+mod attention;
+mod dots;
+mod floats;
+mod int8;
+mod source;
+mod tile;
+mod tiles;
 mod unpack;
 
 use std::arch::x86_64::*;
-use std::ops::Range;
 
-pub(super) use blocks::blocks;
+pub(super) use dots::dots;
+pub(super) use floats::dots_of_floats;
 use half::bf16;
+pub(super) use int8::{multiply as multiply_int8, q8};
+pub(super) use tile::Tile;
+pub(super) use tiles::TOKENS;
+pub(super) use unpack::words;
 
 use super::limits::CHAINS;
 use super::q8::Quantized;
-use super::{Rows, Spaced, gemm, portable};
+use super::{Rows, Spaced, portable};
 use crate::config::Precision;
 use crate::ops;
 
@@ -30,17 +41,68 @@ macro_rules! compiled {
     };
 }
 
-compiled!(dots, portable::dots, (x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>));
-compiled!(sum, portable::sum::<16, 6>, (x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]));
-compiled!(qk, ops::attention::qk, (query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]));
-compiled!(mix, ops::attention::mix, (weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]));
-compiled!(q8, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]));
-compiled!(pack, gemm::pack::<16>, (w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]));
+compiled!(dots_of_blocks, portable::dots, (x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>));
+compiled!(qk, attention::qk, (query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]));
+compiled!(mix, attention::mix, (weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]));
+compiled!(q8_of_odd_groups, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]));
 compiled!(quantize, ops::quantize::quantize, (x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]));
 compiled!(widen_bf16, portable::widen_bf16, (values: &[bf16], out: &mut [f32]));
 compiled!(softmax, ops::softmax::softmax, (row: &mut [f32]));
 compiled!(silu, ops::swiglu::silu_all, (gate: &[f32], out: &mut [f32]));
 compiled!(rms_norm, ops::rms_norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]));
+
+/// The sum of the partial sums, of which the first eight and the last were added, in the order of
+/// [`ops::matmul::reduce`].
+#[target_feature(enable = "avx2")]
+#[inline]
+fn reduce(eight: __m256) -> f32 {
+    let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+}
+
+/// [`reduce`] of eight.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn reduce_8(v: [__m256; 8]) -> __m256 {
+    // Each step adds the upper half of every sum's lanes to the lower, for two vectors in one.
+    let four: [_; 4] = std::array::from_fn(|i| {
+        let (a, b) = (v[i], v[i + 4]);
+        _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b))
+    });
+    let two: [_; 2] = std::array::from_fn(|i| {
+        let (a, b) = (_mm256_castps_pd(four[2 * i]), _mm256_castps_pd(four[2 * i + 1]));
+        _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)))
+    });
+    let [a, b] = two;
+    _mm256_add_ps(_mm256_shuffle_ps::<0b10_00_10_00>(a, b), _mm256_shuffle_ps::<0b11_01_11_01>(a, b))
+}
+
+/// The columns of eight rows of eight values.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn transpose(rows: [__m256; 8]) -> [__m256; 8] {
+    // Within each 128 bits: columns of four neighbouring rows.
+    let zero = _mm256_setzero_ps();
+    let mut fours = [zero; 8];
+    for i in [0, 4] {
+        let pair = |a: __m256, b: __m256| {
+            let (low, high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+            (_mm256_castps_pd(low), _mm256_castps_pd(high))
+        };
+        let ((low, high), (low_2, high_2)) = (pair(rows[i], rows[i + 1]), pair(rows[i + 2], rows[i + 3]));
+        fours[i] = _mm256_castpd_ps(_mm256_unpacklo_pd(low, low_2));
+        fours[i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(low, low_2));
+        fours[i + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(high, high_2));
+        fours[i + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(high, high_2));
+    }
+    let mut columns = [zero; 8];
+    for c in 0..4 {
+        columns[c] = _mm256_permute2f128_ps::<0x20>(fours[c], fours[4 + c]);
+        columns[4 + c] = _mm256_permute2f128_ps::<0x31>(fours[c], fours[4 + c]);
+    }
+    columns
+}
 
 /// See [`super::Kernel::read_limit`]: the exclusive or of every whole 128 bytes.
 pub(super) fn read(bytes: &[u8]) -> u64 {
@@ -76,26 +138,4 @@ pub(super) fn multiply(rounds: usize, factor: f32) -> f32 {
     }
     // SAFETY: a `Kernel` for AVX2 exists only where the processor has these features.
     unsafe { inner(rounds, factor) }
-}
-
-/// 16 weight rows × 6 tokens: 12 of the 16 registers hold sums.
-pub(super) struct Tile;
-
-impl gemm::Tile for Tile {
-    const ROWS: usize = 16;
-    const TOKENS: usize = 6;
-
-    fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]) {
-        pack(w, first, inputs, scratch, panel);
-    }
-
-    fn sum(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
-        sum(x, w, earlier, sums);
-    }
-
-    #[inline(always)]
-    fn prefetch(address: *const u8) {
-        // SAFETY: every processor with AVX2 has SSE.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
-    }
 }

@@ -44,9 +44,9 @@ const BLOCK: usize = 2 * SIDE;
 /// Inputs that are summed before they are added to the inputs before them.
 const STRETCH: usize = 512;
 
-/// Tokens whose activations stay in the second-level cache while all rows of weights pass by: a multiple of
-/// [`BLOCK`].
-const TOKENS: usize = 128;
+/// Tokens whose activations stay in the second-level cache while all rows of weights pass by, where they are one part
+/// each. The weights are copied once for so many.
+const TOKENS: usize = 512;
 
 /// Inputs from which a product is worth a unit's while.
 const MIN_INPUTS: usize = 512;
@@ -87,6 +87,11 @@ pub(in crate::backend::cpu) struct Packed {
     parts: usize,
 }
 
+/// The blocks of [`TOKENS`] into which `tokens` of so many parts are cut, each a multiple of [`BLOCK`] but for the last.
+fn blocks(tokens: usize, parts: usize) -> impl Iterator<Item = Range<usize>> {
+    ranges(tokens, TOKENS / parts / BLOCK * BLOCK)
+}
+
 /// The ranges of `step` into which `count` is cut.
 fn ranges(count: usize, step: usize) -> impl Iterator<Item = Range<usize>> {
     (0..count).step_by(step).map(move |start| start..(start + step).min(count))
@@ -114,7 +119,7 @@ impl Packed {
         // A unit of work is a stretch of 32 tokens.
         let mut units = Vec::new();
         let mut rest: &mut [u16] = bytemuck::cast_slice_mut(&mut self.values);
-        for block in ranges(tokens, TOKENS) {
+        for block in blocks(tokens, parts_wanted) {
             for stretch in ranges(inputs, STRETCH) {
                 for first in block.clone().step_by(BLOCK) {
                     let size = stretch.len().div_ceil(STEP) * parts_wanted * TWO_TILES;
@@ -226,7 +231,7 @@ impl Unit {
         let weights: &mut [u16] = bytemuck::cast_slice_mut(weights);
         let mut packed: &[u16] = bytemuck::cast_slice(&x.values);
         let mut sums = [0.0; 4 * SIDE * SIDE];
-        for block in ranges(x.tokens, TOKENS) {
+        for block in blocks(x.tokens, x.parts) {
             for stretch in ranges(x.inputs, STRETCH) {
                 let steps = stretch.len().div_ceil(STEP);
                 let (weights, unit) = (&mut weights[..steps * TWO_TILES], steps * x.parts * TWO_TILES);
@@ -348,9 +353,15 @@ mod tests {
 
     #[test]
     fn products_are_those_of_the_weights_and_the_whole_activations() {
-        for (inputs, rows, tokens) in
-            [(512, 32, 32), (520, 33, 1), (1000, 16, 17), (1536, 70, 40), (2049, 5, 130), (514, 100, 161)]
-        {
+        for (inputs, rows, tokens) in [
+            (512, 32, 32),
+            (520, 33, 1),
+            (1000, 16, 17),
+            (1536, 70, 40),
+            (2049, 5, 130),
+            (514, 100, 161),
+            (512, 2, 515),
+        ] {
             for precision in [Precision::F32, Precision::Bf16] {
                 let mut x = noise(inputs * tokens, 3);
                 ops::round::row(precision, &mut x);

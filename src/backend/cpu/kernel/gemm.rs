@@ -9,8 +9,8 @@
 //! The remainders are taken in that [`ORDER`], in which a sum is added to the one before it as soon as both are
 //! there, while one of them still is in registers; never more than four of a tile's wait in memory.
 //!
-//! Inputs are taken a [`STRETCH`] at a time, as `dot` takes them, and tokens a [`BLOCK_TOKENS`]: so many activations
-//! stay in the second-level cache while all rows of weights pass by.
+//! Inputs are taken a [`STRETCH`] at a time, as `dot` takes them. A panel of weights is packed once for all tokens, which
+//! are taken a [`BLOCK_TOKENS`] at a time: the sums of so many stay in the second-level cache.
 
 use std::ops::Range;
 
@@ -60,7 +60,7 @@ pub(super) trait Tile {
     fn prefetch(address: *const u8);
 }
 
-/// Activations in the order in which a tile reads them: (block of tokens, stretch, remainder, tile of tokens, step,
+/// Activations in the order in which a tile reads them: (stretch, block of tokens, remainder, tile of tokens, step,
 /// token), zeros where a tile or a step is not full.
 #[derive(Debug, Default)]
 pub(in crate::backend::cpu) struct Packed {
@@ -81,17 +81,15 @@ impl Packed {
     ) -> Result<()> {
         let tokens = x.len() / inputs;
         (self.inputs, self.tokens, self.tile_tokens) = (inputs, tokens, tile_tokens);
-        let size: usize = blocks(tokens, tile_tokens)
-            .flat_map(|block| stretches(inputs).map(move |stretch| part_size(&block, &stretch, tile_tokens)))
-            .sum();
+        let size = stretches(inputs).map(|stretch| part_size(&(0..tokens), &stretch, tile_tokens)).sum();
         self.values.clear();
         memory::grow(&mut self.values, size)?;
         self.values.resize(size, 0.0);
         // A part is some remainders of a stretch of a block.
         let mut parts = Vec::new();
         let mut rest = &mut self.values[..];
-        for block in blocks(tokens, tile_tokens) {
-            for stretch in stretches(inputs) {
+        for stretch in stretches(inputs) {
+            for block in blocks(tokens, tile_tokens) {
                 let all;
                 (all, rest) = rest.split_at_mut(part_size(&block, &stretch, tile_tokens));
                 let size = all.len() / LANES * REMAINDERS;
@@ -181,20 +179,25 @@ pub(super) fn gemm<T: Tile>(
     let (rows, tile_size) = (w.count(), T::ROWS * T::TOKENS);
     let widened = take(&mut scratch.widened, LANES * BLOCK);
     let mut packed = &x.values[..];
-    for block in blocks(x.tokens, T::TOKENS) {
-        let tiles = block.len().div_ceil(T::TOKENS);
-        // (tile, level, token, row): the sum of 2^level remainders.
-        let sums = take(&mut scratch.sums, tiles * LEVELS * tile_size);
-        for stretch in stretches(x.inputs) {
-            let (start, steps) = (stretch.start, steps(&stretch));
-            let stride = panel_stride(stretch.len(), T::ROWS);
-            let panel = take(&mut scratch.panel, LANES * stride);
-            let x;
-            (x, packed) = packed.split_at(part_size(&block, &stretch, T::TOKENS));
-            for first in (0..rows).step_by(T::ROWS) {
+    for stretch in stretches(x.inputs) {
+        let (start, steps) = (stretch.start, steps(&stretch));
+        let stride = panel_stride(stretch.len(), T::ROWS);
+        let panel = take(&mut scratch.panel, LANES * stride);
+        let x_now;
+        (x_now, packed) = packed.split_at(part_size(&(0..x.tokens), &stretch, T::TOKENS));
+        for first in (0..rows).step_by(T::ROWS) {
+            stop.check()?;
+            T::pack(w, first, stretch.clone(), widened, panel);
+            let columns = first..rows.min(first + T::ROWS);
+            let turns = LANES * x.tokens.div_ceil(T::TOKENS);
+            let mut ahead = Ahead::new(w, first + T::ROWS, T::ROWS, &stretch, turns);
+            let mut of_blocks = x_now;
+            for block in blocks(x.tokens, T::TOKENS) {
                 stop.check()?;
-                T::pack(w, first, stretch.clone(), widened, panel);
-                let mut ahead = Ahead::new(w, first + T::ROWS, T::ROWS, &stretch, LANES * tiles);
+                let x;
+                (x, of_blocks) = of_blocks.split_at(part_size(&block, &stretch, T::TOKENS));
+                // (tile, level, token, row): the sum of 2^level remainders.
+                let sums = take(&mut scratch.sums, block.len().div_ceil(T::TOKENS) * LEVELS * tile_size);
                 for (turn, remainder) in ORDER.into_iter().enumerate() {
                     // As many sums wait for this one as there are ones at the end of the binary number.
                     let level = turn.trailing_ones() as usize;
@@ -207,8 +210,7 @@ pub(super) fn gemm<T: Tile>(
                         ahead.ask(T::prefetch);
                     }
                 }
-                let columns = first..rows.min(first + T::ROWS);
-                let tiles = out[block.clone()].chunks_mut(T::TOKENS);
+                let tiles = out[block].chunks_mut(T::TOKENS);
                 for (out, sums) in tiles.zip(sums.chunks_exact(LEVELS * tile_size)) {
                     let sums = sums[(LEVELS - 1) * tile_size..].chunks_exact(T::ROWS);
                     for (out, sums) in out.iter_mut().zip(sums) {

@@ -59,6 +59,9 @@ enum Isa {
     /// AVX2, FMA and F16C: 8 values at once.
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// The same with AVX-VNNI: int8 products of 32 values at once.
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni,
     /// What the compiler makes of the plain operations; serves Arm too.
     Portable,
 }
@@ -83,6 +86,8 @@ impl Kernel {
             kernels.extend((vnni && avx512bf16::available()).then_some(of_unit(bf16_gemm::Unit::Avx512Bf16)));
             kernels.extend(vnni.then_some(Self::new(Isa::Avx512Vnni)));
             kernels.extend(avx512.then_some(Self::new(Isa::Avx512)));
+            let avxvnni = avx2 && is_x86_feature_detected!("avxvnni");
+            kernels.extend(avxvnni.then_some(Self::new(Isa::AvxVnni)));
             kernels.extend(avx2.then_some(Self::new(Isa::Avx2)));
         }
         kernels.push(Self::new(Isa::Portable));
@@ -118,6 +123,8 @@ impl Kernel {
             Isa::Avx512Vnni => "avx512vnni",
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => "avxvnni",
             Isa::Portable => "portable",
         }
     }
@@ -127,11 +134,19 @@ impl Kernel {
     pub(super) fn dots(self, x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>) {
         match self.isa {
             #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx2 | Isa::AvxVnni
+                if w.dtype.is_blocks() && w.precision != Precision::Bf16 =>
+            {
+                avx2::dots_of_floats(x, w, out);
+            }
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni if !w.plain() => avx512::dots_of_blocks(x, w, out, scratch),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => avx512::dots(x, w, out),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::dots(x, w, out, scratch),
+            Isa::Avx2 | Isa::AvxVnni if !w.plain() => avx2::dots_of_blocks(x, w, out, scratch),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 | Isa::AvxVnni => avx2::dots(x, w, out),
             Isa::Portable => portable::dots(x, w, out, scratch),
         }
     }
@@ -149,7 +164,7 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => gemm::gemm::<avx512::Tile>(x, w, out, scratch, stop),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => gemm::gemm::<avx2::Tile>(x, w, out, scratch, stop),
+            Isa::Avx2 | Isa::AvxVnni => gemm::gemm::<avx2::Tile>(x, w, out, scratch, stop),
             Isa::Portable => gemm::gemm::<portable::Tile>(x, w, out, scratch, stop),
         }
     }
@@ -162,24 +177,27 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni if blocks => vnni::blocks(x, w, out),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx2 if blocks => avx2::blocks(x, w, out),
-            Isa::Portable if blocks => blocks::portable(x, w, out),
-            #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni => vnni::q8(x, w, out),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512::q8(x, w, out),
+            Isa::Avx512 | Isa::Avx2 => avx2::q8::<false>(x, w, out),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::q8(x, w, out),
+            Isa::AvxVnni => avx2::q8::<true>(x, w, out),
+            Isa::Portable if blocks => blocks::portable(x, w, out),
             Isa::Portable => portable::q8(x, w, out),
         }
     }
 
-    /// Whether [`Kernel::q8`] reads many rows of activations in tiles.
-    pub(super) fn tiles_q8(self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        return self.isa == Isa::Avx512Vnni;
-        #[cfg(not(target_arch = "x86_64"))]
-        false
+    /// The tiles in which [`Kernel::q8`] reads many rows of activations, where it does.
+    pub(super) fn tiles_q8(self) -> Option<q8::Tiling> {
+        match self.isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni => Some(vnni::TILING),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx2 => Some(q8::Tiling { widths: &[avx2::TOKENS], pairs: true }),
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => Some(q8::Tiling { widths: &[avx2::TOKENS], pairs: false }),
+            Isa::Portable => None,
+        }
     }
 
     /// What multiplies inputs of `width` values with bfloat16 weights as bfloat16 here, where anything does.
@@ -195,7 +213,7 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => avx512::Tile::TOKENS,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::Tile::TOKENS,
+            Isa::Avx2 | Isa::AvxVnni => avx2::Tile::TOKENS,
             Isa::Portable => portable::Tile::TOKENS,
         }
     }
@@ -206,7 +224,7 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => avx512::qk(query, keys, stride, out),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::qk(query, keys, stride, out),
+            Isa::Avx2 | Isa::AvxVnni => avx2::qk(query, keys, stride, out),
             Isa::Portable => ops::attention::qk(query, keys, stride, out),
         }
     }
@@ -217,7 +235,7 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => avx512::mix(weights, values, stride, out),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::mix(weights, values, stride, out),
+            Isa::Avx2 | Isa::AvxVnni => avx2::mix(weights, values, stride, out),
             Isa::Portable => ops::attention::mix(weights, values, stride, out),
         }
     }
@@ -228,7 +246,7 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => avx512::widen_f16(values, out),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => portable::widen_f16(values, out),
+            Isa::Avx2 | Isa::AvxVnni => portable::widen_f16(values, out),
             Isa::Portable => portable::widen_f16(values, out),
         }
     }
@@ -239,7 +257,7 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => avx512::widen_bf16(values, out),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::widen_bf16(values, out),
+            Isa::Avx2 | Isa::AvxVnni => avx2::widen_bf16(values, out),
             Isa::Portable => portable::widen_bf16(values, out),
         }
     }
@@ -250,7 +268,7 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => avx512::quantize(x, group, values, scales),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::quantize(x, group, values, scales),
+            Isa::Avx2 | Isa::AvxVnni => avx2::quantize(x, group, values, scales),
             Isa::Portable => ops::quantize::quantize(x, group, values, scales),
         }
     }
@@ -261,7 +279,7 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => avx512::softmax(row),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::softmax(row),
+            Isa::Avx2 | Isa::AvxVnni => avx2::softmax(row),
             Isa::Portable => ops::softmax::softmax(row),
         }
     }
@@ -272,7 +290,7 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => avx512::silu(gate, out),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::silu(gate, out),
+            Isa::Avx2 | Isa::AvxVnni => avx2::silu(gate, out),
             Isa::Portable => ops::swiglu::silu_all(gate, out),
         }
     }
@@ -283,7 +301,7 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => avx512::rms_norm(x, weight, eps, precision, out),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::rms_norm(x, weight, eps, precision, out),
+            Isa::Avx2 | Isa::AvxVnni => avx2::rms_norm(x, weight, eps, precision, out),
             Isa::Portable => ops::rms_norm::rms_norm(x, weight, eps, precision, out),
         }
     }
@@ -299,7 +317,7 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512 | Isa::Avx512Vnni, false) => avx512::read::<false>(bytes),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx2, _) => avx2::read(bytes),
+            (Isa::Avx2 | Isa::AvxVnni, _) => avx2::read(bytes),
             (Isa::Portable, _) => portable::read(bytes),
         }
     }
@@ -314,7 +332,7 @@ impl Kernel {
             };
         }
         match precision {
-            Precision::Q8 { .. } if self.tiles_q8() => Multiplied::Int8,
+            Precision::Q8 { .. } if self.tiles_q8().is_some() => Multiplied::Int8,
             _ => Multiplied::Float32,
         }
     }
@@ -323,9 +341,18 @@ impl Kernel {
     /// returns something made of them. A round is [`Kernel::multiply_round`].
     pub fn multiply_limit(self, multiplied: Multiplied, rounds: usize) -> f32 {
         #[cfg(target_arch = "x86_64")]
-        match (multiplied, self.bf16) {
-            (Multiplied::Int8, _) => return vnni::multiply(rounds, std::hint::black_box(0x0102_0304)),
-            (Multiplied::BFloat16 | Multiplied::ThreeBFloat16, Some(unit)) => return unit.multiply(rounds),
+        match (multiplied, self.isa, self.bf16) {
+            (Multiplied::Int8, isa, _) => {
+                let factor = std::hint::black_box(0x0102_0304);
+                return match isa {
+                    Isa::Avx512Vnni => vnni::multiply(rounds, factor),
+                    Isa::AvxVnni => avx2::multiply_int8::<true>(rounds, factor),
+                    _ => avx2::multiply_int8::<false>(rounds, factor),
+                };
+            }
+            (Multiplied::BFloat16 | Multiplied::ThreeBFloat16, _, Some(unit)) => {
+                return unit.multiply(rounds);
+            }
             _ => {}
         }
         let factor = std::hint::black_box(0.999);
@@ -333,7 +360,7 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => avx512::multiply(rounds, factor),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::multiply(rounds, factor),
+            Isa::Avx2 | Isa::AvxVnni => avx2::multiply(rounds, factor),
             Isa::Portable => portable::multiply(rounds, factor),
         }
     }

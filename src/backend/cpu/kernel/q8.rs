@@ -6,9 +6,14 @@ use crate::backend::cpu::{MIN_PARALLEL, memory};
 use crate::error::Result;
 use crate::stop::Stop;
 
-/// Activations that a tile of [`super::vnni`] takes at once, where there are so many; a tile that is not full would take
-/// as long.
-pub(super) const TILES: [usize; 3] = [4, 8, 16];
+/// How a kernel reads many rows of activations.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::backend::cpu) struct Tiling {
+    /// Activations that a tile takes at once, where there are so many; a tile that is not full would take as long.
+    pub(super) widths: &'static [usize],
+    /// Whether it reads [`Tiles::pairs`].
+    pub(super) pairs: bool,
+}
 
 /// The group that the int8 kernels are written for: all that quantised models use but for odd ones.
 pub(super) const GROUP: usize = 32;
@@ -52,10 +57,12 @@ pub(super) struct Padded {
 /// The same values tile by tile, zeros where a tile is not full.
 #[derive(Debug, Default)]
 pub(super) struct Tiles {
-    /// Rows in a tile, one of [`TILES`].
+    /// Rows in a tile, one of [`Tiling::widths`].
     pub(super) width: usize,
     /// (tile, group, quad, row): four neighbouring values of a row in one number.
     pub(super) quads: Vec<i32>,
+    /// (tile, group, quad, 2, row): the first and the third of them, and the second and the fourth, as 16 bits each.
+    pub(super) pairs: Vec<i32>,
     /// (tile, group, row): −128 times the sum of the group's values.
     pub(super) offsets: Vec<i32>,
     /// (tile, group, row)
@@ -76,7 +83,7 @@ impl Quantized {
         x: &[f32],
         inputs: usize,
         group: usize,
-        tiles: bool,
+        tiling: Option<Tiling>,
         stop: &Stop,
     ) -> Result<()> {
         let (rows, groups) = (x.len() / inputs, inputs.div_ceil(group));
@@ -97,9 +104,9 @@ impl Quantized {
             let rows = x.par_chunks_exact(inputs).zip(self.values.par_chunks_exact_mut(inputs));
             rows.zip(self.scales.par_chunks_exact_mut(groups)).try_for_each(quantize_row)?;
         }
-        if tiles && self.is_regular() {
+        if let Some(tiling) = tiling.filter(|_| self.is_regular()) {
             let mut tiles = self.tiles.take().unwrap_or_default();
-            tiles.fill(self, stop)?;
+            tiles.fill(self, tiling, stop)?;
             self.tiles = Some(tiles);
         } else {
             self.tiles = None;
@@ -173,13 +180,14 @@ impl Padded {
 }
 
 impl Tiles {
-    fn fill(&mut self, x: &Quantized, stop: &Stop) -> Result<()> {
-        let most = TILES[TILES.len() - 1];
-        let width = TILES.into_iter().find(|&width| x.rows <= width).unwrap_or(most);
+    fn fill(&mut self, x: &Quantized, Tiling { widths, pairs }: Tiling, stop: &Stop) -> Result<()> {
+        let most = widths[widths.len() - 1];
+        let width = widths.iter().copied().find(|&width| x.rows <= width).unwrap_or(most);
         self.width = width;
         let (groups, tiles) = (x.inputs / GROUP, x.rows.div_ceil(width));
         let of_tiles = tiles * groups * width;
         zeros(&mut self.quads, QUADS * of_tiles)?;
+        zeros(&mut self.pairs, if pairs { 2 * QUADS * of_tiles } else { 0 })?;
         zeros(&mut self.offsets, of_tiles)?;
         zeros(&mut self.half_offsets, 2 * of_tiles)?;
         zeros(&mut self.scales, of_tiles)?;
@@ -215,6 +223,17 @@ impl Tiles {
                 }
             }
             Ok(())
-        })
+        })?;
+        // Where there are none, there is nothing to do.
+        let quads = self.quads.par_chunks_exact(width).zip(self.pairs.par_chunks_exact_mut(2 * width));
+        quads.with_min_len(of_tile).for_each(|(quads, pairs)| {
+            let (first, second) = pairs.split_at_mut(width);
+            for (i, quad) in quads.iter().enumerate() {
+                let pair = |a: i8, b: i8| i32::from(a) & 0xffff | i32::from(b) << 16;
+                let [a, b, c, d] = quad.to_le_bytes().map(u8::cast_signed);
+                (first[i], second[i]) = (pair(a, c), pair(b, d));
+            }
+        });
+        Ok(())
     }
 }

@@ -11,12 +11,15 @@ use std::arch::x86_64::*;
 pub(super) use blocks::blocks;
 
 use super::limits::CHAINS;
-use super::q8::{GROUP, QUADS, Quantized, Tiles};
+use super::q8::{GROUP, QUADS, Quantized, Tiles, Tiling};
 use super::{Rows, avx512};
 use crate::ops::matmul::LANES;
 
 /// Weight rows that [`rows`] reads side by side.
 const ROWS: usize = 1;
+
+/// The tiles that [`panels`] takes.
+pub(super) const TILING: Tiling = Tiling { widths: &[4, 8, 16], pairs: false };
 
 /// Inputs that make 16 groups: one of each partial sum.
 const CHUNK: usize = LANES * GROUP;

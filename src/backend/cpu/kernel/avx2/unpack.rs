@@ -103,13 +103,36 @@ pub(super) trait Unpack: Format {
 /// The halves at `first` and after each `stride` bytes from there.
 ///
 /// # Safety
-/// There are eight of them.
+/// As for [`words`].
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 unsafe fn halves(first: *const u8, stride: usize) -> __m256 {
     // SAFETY: as the caller says.
-    let half = |i: usize| unsafe { first.add(i * stride).cast::<i16>().read_unaligned() };
-    _mm256_cvtph_ps(_mm_setr_epi16(half(0), half(1), half(2), half(3), half(4), half(5), half(6), half(7)))
+    let words = unsafe { words(first, stride) };
+    let (low, high) = (_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+    _mm256_cvtph_ps(_mm_packus_epi32(low, high))
+}
+
+/// The two bytes at `first` and after each `stride` bytes from there, one pair a lane: each loaded as part of a vector that
+/// has it in that lane, for loading them one by one takes a shuffle each.
+///
+/// # Safety
+/// There are eight strides of `stride` ≥ 18 bytes, of which the first begins up to four bytes before `first`.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(in crate::backend::cpu::kernel) unsafe fn words(first: *const u8, stride: usize) -> __m256i {
+    // SAFETY: vector i begins so that its lane i is at i strides after `first`; the one that ends last ends 4 bytes into the
+    // eighth of them.
+    let at = |i: usize| unsafe { _mm256_loadu_si256(first.add(i * (stride - 4)).cast()) };
+    let mut words = at(0);
+    words = _mm256_blend_epi32::<0b0000_0010>(words, at(1));
+    words = _mm256_blend_epi32::<0b0000_0100>(words, at(2));
+    words = _mm256_blend_epi32::<0b0000_1000>(words, at(3));
+    words = _mm256_blend_epi32::<0b0001_0000>(words, at(4));
+    words = _mm256_blend_epi32::<0b0010_0000>(words, at(5));
+    words = _mm256_blend_epi32::<0b0100_0000>(words, at(6));
+    words = _mm256_blend_epi32::<0b1000_0000>(words, at(7));
+    _mm256_and_si256(words, _mm256_set1_epi32(0xffff))
 }
 
 /// The half at the first two bytes, in every lane.

@@ -3,6 +3,7 @@
 
 use std::arch::x86_64::*;
 
+use crate::backend::cpu::kernel::avx2::words;
 use crate::backend::cpu::kernel::q8::CHUNK_GROUPS;
 use crate::ops::blocks::{
     Format, GROUP, Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, six_bits,
@@ -101,30 +102,14 @@ pub(super) trait Unpack: Format {
 /// The halves at `first` and after each `stride` bytes from there.
 ///
 /// # Safety
-/// There are 16 of them.
-#[target_feature(enable = "avx512f")]
+/// As for [`words`], twice: there are 16 strides.
+#[target_feature(enable = "avx2,avx512f")]
 #[inline]
 unsafe fn halves(first: *const u8, stride: usize) -> __m512 {
     // SAFETY: as the caller says.
-    let half = |i: usize| unsafe { first.add(i * stride).cast::<i16>().read_unaligned() };
-    _mm512_cvtph_ps(_mm256_setr_epi16(
-        half(0),
-        half(1),
-        half(2),
-        half(3),
-        half(4),
-        half(5),
-        half(6),
-        half(7),
-        half(8),
-        half(9),
-        half(10),
-        half(11),
-        half(12),
-        half(13),
-        half(14),
-        half(15),
-    ))
+    let (low, high) = unsafe { (words(first, stride), words(first.add(8 * stride), stride)) };
+    let words = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
+    _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words))
 }
 
 /// Of 32 numbers of runs of 16 values those of the first run of each group, and those of the second.
