@@ -541,6 +541,22 @@ fn every_kernel_and_any_number_of_threads_give_the_same_bits() {
     assert!(stderr(&refused).contains("portable"), "{}", stderr(&refused));
 }
 
+#[test]
+#[cfg(target_os = "linux")]
+fn weights_in_huge_pages_make_the_same_text_and_what_was_given_is_said() {
+    let run = |options: &[&str]| {
+        let output = llama_trace(["--prompt", PROMPT, "-n", "5"].iter().chain(options));
+        ok(&output);
+        output
+    };
+    let (plain, huge) = (run(&[]), run(&["--huge-pages"]));
+    assert_eq!(stdout(&huge), stdout(&plain));
+    let said = stderr(&huge);
+    assert!(said.contains("--huge-pages: ") && said.contains("MiB of weights were copied into"), "{said}");
+    assert!(said.contains("that were reserved") || said.contains("nr_hugepages"), "{said}");
+    assert!(!stderr(&plain).contains("huge"));
+}
+
 /// README's number is no kernel's own: all of them make the same bits, and those are the ones it shows.
 #[test]
 fn the_number_that_readme_shows_is_every_kernels() {

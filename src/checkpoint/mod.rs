@@ -25,14 +25,14 @@ pub(crate) mod safetensors;
 mod screen;
 mod unread;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::config::{DEFAULT_GROUP, ModelConfig};
 use crate::error::{Error, Result};
 use crate::files::gguf::is_gguf;
-use crate::files::{Bytes, Vocabulary, folder_of};
+use crate::files::{Bytes, Given, Huge, Vocabulary, folder_of};
 
 pub use names::{LayerWeight, Naming, Weight};
 pub use screen::Notes;
@@ -243,6 +243,27 @@ impl Checkpoint {
             Some(scales) => Some(scales.group),
             None => (tensor.dtype().is_blocks() && tensor.shape().len() == 2).then_some(DEFAULT_GROUP),
         })
+    }
+
+    /// Copies all tensors into huge pages, each part of a file once. What was given.
+    ///
+    /// # Errors
+    /// Those of [`Huge::copy`].
+    pub fn copy_to_huge_pages(&mut self) -> Result<Given> {
+        let mut parts: Vec<&mut Bytes> = self.tensors.values_mut().flat_map(Tensor::parts_mut).collect();
+        let mut number_of = HashMap::new();
+        let mut distinct: Vec<&[u8]> = Vec::new();
+        for part in &parts {
+            number_of.entry(part.place()).or_insert_with(|| {
+                distinct.push(part);
+                distinct.len() - 1
+            });
+        }
+        let (copies, given) = Huge::copy(&distinct)?;
+        for part in &mut parts {
+            **part = copies[number_of[&part.place()]].clone();
+        }
+        Ok(given)
     }
 
     /// Every tensor of the file with its name there, by name.

@@ -225,6 +225,11 @@ impl Tensor {
         self.scales.as_ref()
     }
 
+    /// All of its bytes: the values, and the scales where it has them.
+    pub(super) fn parts_mut(&mut self) -> impl Iterator<Item = &mut Bytes> {
+        std::iter::once(&mut self.bytes).chain(self.scales.as_mut().map(|scales| &mut scales.bytes))
+    }
+
     /// Bytes that it takes, scales included.
     pub fn size(&self) -> usize {
         self.bytes.len() + self.scales.as_ref().map_or(0, |scales| scales.bytes.len())

@@ -297,6 +297,10 @@ pub(super) struct CpuArgs {
     #[arg(long, value_name = "NAME")]
     pub(super) cpu_kernel: Option<String>,
 
+    /// Copies the weights into huge pages, which are read faster and take the weights' size in memory again (Linux)
+    #[arg(long)]
+    pub(super) huge_pages: bool,
+
     /// Number type of the cached keys and values [default: bf16 in --precision bf16, else f32]
     #[arg(long, value_enum, value_name = "TYPE")]
     pub(super) cache_dtype: Option<CacheDtypeName>,

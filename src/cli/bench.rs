@@ -40,7 +40,8 @@ fn bench<D: Device>(args: &BenchArgs) -> Result<()> {
     let (checkpoint, model, load, tokenizer) = match &args.shape {
         Some(name) => {
             // Random weights are made, not loaded.
-            let checkpoint = random::checkpoint(name, args.weights.into())?;
+            let mut checkpoint = random::checkpoint(name, args.weights.into())?;
+            input::copy_to_huge_pages(&mut checkpoint, &args.cpu)?;
             let started = Instant::now();
             let precision = input::precision(&args.model, &checkpoint);
             let model = Model::load(&checkpoint, D::start(&args.cpu, precision)?)?;
@@ -113,9 +114,9 @@ fn measure(
     }
     // The limits come last: measuring them takes more memory than a small model does.
     report.peak_memory = report::peak_memory();
-    // Random weights and those that were quantised when the model was loaded are not the file's.
+    // Random weights, those that were quantised when the model was loaded, and copies are not the file's.
     let quantised = precision.group().is_some() && checkpoint.group().is_none();
-    let mapped: Vec<&[u8]> = match args.shape.is_some() || quantised {
+    let mapped: Vec<&[u8]> = match args.shape.is_some() || quantised || args.cpu.huge_pages {
         true => Vec::new(),
         false => checkpoint.tensors().map(|(_, tensor)| &**tensor.bytes()).collect(),
     };

@@ -173,6 +173,14 @@ pub(super) fn on_a_computing_thread<R: Send>(command: impl FnOnce() -> R + Send)
     rayon::scope(|_| command())
 }
 
+/// Copies the weights into huge pages where that was asked for, and says what came of it.
+pub(super) fn copy_to_huge_pages(checkpoint: &mut Checkpoint, cpu: &CpuArgs) -> Result<()> {
+    if cpu.huge_pages {
+        tell(format_args!("--huge-pages: {}", checkpoint.copy_to_huge_pages()?));
+    }
+    Ok(())
+}
+
 /// Hands the checkpoint to the device.
 fn load<D: Device>(checkpoint: &Checkpoint, args: &ModelArgs, cpu: &CpuArgs) -> Result<Model<D>> {
     Model::load(checkpoint, D::start(cpu, precision(args, checkpoint))?)
@@ -290,6 +298,7 @@ pub(super) struct Opened<D: Device> {
 pub(super) fn open<D: Device>(args: &ModelArgs, cpu: &CpuArgs) -> Result<Opened<D>> {
     let started = Instant::now();
     let mut checkpoint = open_checkpoint(args, Need::Model)?.0;
+    copy_to_huge_pages(&mut checkpoint, cpu)?;
     let (tokenizer, (model, model_time)) = std::thread::scope(|scope| {
         let find = || {
             let started = Instant::now();

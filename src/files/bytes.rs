@@ -5,6 +5,7 @@ use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
+use super::huge::Huge;
 use super::map::File;
 use crate::error::Result;
 
@@ -19,6 +20,8 @@ pub enum Bytes {
     Built(Arc<Built>, Range<usize>),
     /// Made in memory.
     Owned(Arc<[u8]>, Range<usize>),
+    /// A range of a copy in huge pages.
+    Huge(Arc<Huge>, Range<usize>),
 }
 
 /// Bytes that are put together in memory when they are first read: so that looking at a model that lies
@@ -57,7 +60,9 @@ impl Bytes {
     /// Number of bytes, without building them.
     pub fn len(&self) -> usize {
         match self {
-            Self::Mapped(_, range) | Self::Built(_, range) | Self::Owned(_, range) => range.len(),
+            Self::Mapped(_, range) | Self::Built(_, range) | Self::Owned(_, range) | Self::Huge(_, range) => {
+                range.len()
+            }
             Self::Static(bytes) => bytes.len(),
         }
     }
@@ -79,6 +84,7 @@ impl Bytes {
             Self::Built(owner, range) => (Arc::as_ptr(owner).addr(), range.clone()),
             Self::Static(bytes) => (bytes.as_ptr().addr(), 0..bytes.len()),
             Self::Owned(owner, range) => (owner.as_ptr().addr(), range.clone()),
+            Self::Huge(owner, range) => (Arc::as_ptr(owner).addr(), range.clone()),
         }
     }
 
@@ -103,6 +109,9 @@ impl Bytes {
             }
             Self::Owned(bytes, whole) => {
                 Self::Owned(Arc::clone(bytes), whole.start + range.start..whole.start + range.end)
+            }
+            Self::Huge(copy, whole) => {
+                Self::Huge(Arc::clone(copy), whole.start + range.start..whole.start + range.end)
             }
         })
     }
@@ -138,6 +147,7 @@ impl Deref for Bytes {
             Self::Static(bytes) => bytes,
             Self::Built(built, range) => &bytemuck::cast_slice(&built.words)[..built.length][range.clone()],
             Self::Owned(bytes, range) => &bytes[range.clone()],
+            Self::Huge(copy, range) => &copy[range.clone()],
         }
     }
 }

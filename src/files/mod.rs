@@ -5,12 +5,14 @@ pub(crate) mod gguf;
 pub(crate) mod magic;
 
 mod bytes;
+mod huge;
 mod map;
 mod name;
 mod regular;
 mod vocabulary;
 
 pub use bytes::{Built, Bytes};
+pub use huge::{Given, Huge};
 pub use map::File;
 pub(crate) use name::{brief, printable};
 pub(crate) use regular::{at_once, folder_of, itself, open_regular, read_text};
