@@ -542,6 +542,34 @@ fn every_kernel_and_any_number_of_threads_give_the_same_bits() {
 }
 
 #[test]
+fn tuning_times_every_kernel_and_names_the_fastest_in_a_line_of_the_table() {
+    let args = ["bench", "--prompt-tokens", "4", "--gen", "2", "--tune"];
+    let report = ok(&llama_trace(args.iter().chain(&["--format", "json"])));
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let tuning = &report["tuning"];
+    let timed: Vec<_> = tuning["kernels"].as_array().unwrap().iter().collect();
+    let available = llama_trace::backend::cpu::Kernel::available();
+    assert_eq!(timed.len(), available.len());
+    for (timed, kernel) in timed.iter().zip(&available) {
+        assert_eq!(timed["kernel"], kernel.name());
+        assert!(timed["prefill"]["median"].as_f64().unwrap() > 0.0);
+        assert!(timed["decode"]["median"].as_f64().unwrap() > 0.0);
+    }
+    if let Some(line) = tuning["line"].as_str() {
+        let fastest = timed.iter().min_by_key(|timed| {
+            let time = |what: &str| 1e12 / timed[what]["median"].as_f64().unwrap();
+            (time("prefill") + time("decode")) as u64
+        });
+        assert!(line.ends_with(&format!("{})", fastest.unwrap()["kernel"])), "{line}");
+    }
+    let table = ok(&llama_trace(args));
+    assert!(available.iter().all(|kernel| table.contains(&format!("\n  {} ", kernel.name()))), "{table}");
+    let refused = llama_trace(args.iter().chain(&["--cpu-kernel", "portable"]));
+    assert_eq!(refused.status.code(), Some(2));
+    assert_eq!(llama_trace(["bench", "--gen", "0", "--prompt-tokens", "4", "--tune"]).status.code(), Some(2));
+}
+
+#[test]
 #[cfg(target_os = "linux")]
 fn weights_in_huge_pages_make_the_same_text_and_what_was_given_is_said() {
     let run = |options: &[&str]| {

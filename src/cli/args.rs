@@ -293,7 +293,7 @@ pub(super) struct CpuArgs {
     #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) threads: Option<usize>,
 
-    /// Inner loops to compute with: amx, avx512bf16, avx512vnni, avx512, avxvnni, avx2 or portable [default: the fastest that this processor has]
+    /// Inner loops to compute with: amx, avx512bf16, avx512vnni, avx512, avxvnni, avx2 or portable [default: the fastest on this processor]
     #[arg(long, value_name = "NAME")]
     pub(super) cpu_kernel: Option<String>,
 

@@ -4,6 +4,7 @@
 mod batch;
 mod record;
 mod report;
+mod tune;
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -92,6 +93,7 @@ fn measure(
         stages: Vec::new(),
         recording: None,
         batches: Vec::new(),
+        tuning: None,
     };
     for &tokens in &args.prompt_tokens {
         let prefill = time_prefill(model, tokens)?;
@@ -111,6 +113,10 @@ fn measure(
     }
     if args.record {
         report.recording = Some(record::measure(model, &prompt(&model.config, args.prompt_tokens[0]))?);
+    }
+    if args.tune {
+        let decode = (args.cached, args.r#gen);
+        report.tuning = Some(tune::measure(checkpoint, model, args.prompt_tokens[0], decode)?);
     }
     // The limits come last: measuring them takes more memory than a small model does.
     report.peak_memory = report::peak_memory();

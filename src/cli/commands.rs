@@ -301,6 +301,10 @@ pub(super) struct BenchArgs {
     #[arg(long)]
     pub(super) stages: bool,
 
+    /// Add how fast each kernel is, and the line of the table of processors that makes the fastest the one that runs
+    #[arg(long, conflicts_with = "cpu_kernel")]
+    pub(super) tune: bool,
+
     /// How to print
     #[arg(long, value_enum, default_value_t = BenchFormat::Table)]
     pub(super) format: BenchFormat,

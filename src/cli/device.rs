@@ -58,8 +58,8 @@ impl Device for Cpu {
 /// Starts the threads, and finds the kernel.
 fn kernel(args: &CpuArgs) -> Result<Kernel> {
     threads::start(args.threads)?;
+    let Some(name) = &args.cpu_kernel else { return Ok(Kernel::default()) };
     let available = Kernel::available();
-    let Some(name) = &args.cpu_kernel else { return Ok(available[0]) };
     let names: Vec<_> = available.iter().map(|kernel| kernel.name()).collect();
     let kernel = available.iter().find(|kernel| kernel.name() == name).ok_or_else(|| {
         Error::usage("this processor has no such kernel")

@@ -31,7 +31,7 @@ use crate::stop::Stop;
 pub use cache::Cache;
 pub use input::Input;
 use input::MIN_PACKED;
-pub use kernel::{Kernel, Multiplied};
+pub use kernel::{Kernel, Multiplied, Processor};
 pub use matrix::Matrix;
 
 /// The CPU, with the threads of rayon's global pool.

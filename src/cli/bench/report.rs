@@ -36,6 +36,24 @@ pub(super) struct Report {
     pub(super) recording: Option<Recording>,
     /// The first is of one text.
     pub(super) batches: Vec<Batched>,
+    pub(super) tuning: Option<Tuning>,
+}
+
+/// Each kernel's speed.
+pub(super) struct Tuning {
+    pub(super) processor: Option<String>,
+    /// Tokens of the prompts.
+    pub(super) prompt: usize,
+    pub(super) kernels: Vec<Tuned>,
+    /// The line of the table of processors that makes the fastest of them the one that runs here.
+    pub(super) line: Option<String>,
+}
+
+/// One kernel's tokens a second.
+pub(super) struct Tuned {
+    pub(super) kernel: &'static str,
+    pub(super) prefill: Spread,
+    pub(super) decode: Spread,
 }
 
 /// Texts that grew side by side.
@@ -175,6 +193,17 @@ impl Report {
             writeln!(out, "{}", pass("every stage that cannot be derived", kept))?;
             writeln!(out, "{}", pass("every stage", all))?;
         }
+        if let Some(Tuning { processor, prompt, kernels, line }) = &self.tuning {
+            let processor = processor.as_deref().unwrap_or("unknown");
+            let prefill = format!("prefill {prompt}");
+            writeln!(out, "\n  {:<12} {prefill:>12} {:>12}   tokens/s on {processor}", "kernel", "decode")?;
+            for Tuned { kernel, prefill, decode } in kernels {
+                writeln!(out, "  {kernel:<12} {:12.1} {:12.1}", prefill.median, decode.median)?;
+            }
+            if let Some(line) = line {
+                writeln!(out, "  the line of the table in src/backend/cpu/kernel/processor.rs: {line}")?;
+            }
+        }
         if let (false, Some(prefill)) = (self.stages.is_empty(), self.prefill.first()) {
             writeln!(
                 out,
@@ -243,6 +272,21 @@ impl Report {
                 })
             })
             .collect();
+        let tuning = self.tuning.as_ref().map(|tuning| {
+            let kernels = tuning.kernels.iter().map(|tuned| {
+                json!({
+                    "kernel": tuned.kernel,
+                    "prefill": spread(&tuned.prefill),
+                    "decode": spread(&tuned.decode),
+                })
+            });
+            json!({
+                "processor": tuning.processor,
+                "prompt": tuning.prompt,
+                "kernels": kernels.collect::<Vec<_>>(),
+                "line": tuning.line,
+            })
+        });
         let report = json!({
             "model": self.model,
             "kernel": self.kernel,
@@ -260,6 +304,7 @@ impl Report {
             "stages": stages,
             "recording": recording,
             "batch": batches,
+            "tuning": tuning,
         });
         writeln!(output::Lines::json(), "{report}")
     }

@@ -20,6 +20,7 @@ mod blocks;
 pub(super) mod gemm;
 mod limits;
 mod portable;
+mod processor;
 pub(super) mod q8;
 mod rows;
 #[cfg(target_arch = "x86_64")]
@@ -29,6 +30,7 @@ use gemm::{Packed, Scratch};
 use half::{bf16, f16};
 use limits::CHAINS;
 pub use limits::Multiplied;
+pub use processor::Processor;
 pub(super) use rows::{Aligned, GroupScales, Rows, Spaced, widen, with_format};
 
 use crate::checkpoint::Dtype;
@@ -67,7 +69,7 @@ enum Isa {
 }
 
 impl Kernel {
-    /// The kernels that this processor can run, fastest first; the last is always `portable`.
+    /// The kernels that this processor can run, those first that should be fastest; the last is always `portable`.
     pub fn available() -> Vec<Self> {
         let mut kernels = Vec::new();
         #[cfg(target_arch = "x86_64")]
@@ -383,9 +385,12 @@ impl Kernel {
 }
 
 impl Default for Kernel {
-    /// The fastest that this processor can run.
+    /// The one that was found fastest on this kind of processor, or else the first of [`Kernel::available`].
     fn default() -> Self {
-        Self::available()[0]
+        let available = Self::available();
+        let found = Processor::here().and_then(|processor| processor.fastest());
+        let found = available.iter().find(|kernel| Some(kernel.name()) == found);
+        *found.unwrap_or(&available[0])
     }
 }
 
