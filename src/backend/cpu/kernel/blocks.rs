@@ -4,7 +4,7 @@
 use super::Rows;
 use super::q8::Quantized;
 use super::rows::with_format;
-use crate::ops::blocks;
+use crate::ops::blocks::{self, Format};
 
 /// See [`super::Kernel::q8`].
 pub(super) fn portable(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
@@ -16,4 +16,27 @@ pub(super) fn portable(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
             }
         }
     });
+}
+
+/// `bytes` bytes of blocks: those of chunk number `number` of `row`, or, where it ends before them, what it has of them and
+/// zeros, laid out in `padded`.
+#[inline(always)]
+pub(super) fn chunk<'a>(row: &'a [u8], number: usize, bytes: usize, padded: &'a mut [u8]) -> &'a [u8] {
+    let row = &row[number * bytes..];
+    if row.len() >= bytes {
+        return &row[..bytes];
+    }
+    padded[..row.len()].copy_from_slice(row);
+    &padded[..bytes]
+}
+
+/// The scales of the runs of some blocks, and their minima.
+#[inline(always)]
+pub(super) fn numbers<F: Format, const RUNS: usize>(blocks: &[u8]) -> [[f32; RUNS]; 2] {
+    let (mut scales, mut minima) = ([0.0; RUNS], [0.0; RUNS]);
+    for (i, block) in blocks.chunks_exact(F::BYTES).enumerate() {
+        let run = i * F::VALUES / F::RUN;
+        F::scales(block, &mut scales[run..], &mut minima[run..]);
+    }
+    [scales, minima]
 }

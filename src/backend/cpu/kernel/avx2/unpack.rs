@@ -3,6 +3,7 @@
 
 use std::arch::x86_64::*;
 
+use crate::backend::cpu::kernel::blocks::{chunk, numbers};
 use crate::ops::blocks::{
     Format, GROUP, Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, six_bits,
 };
@@ -36,16 +37,9 @@ impl Chunk {
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
     pub(super) fn of<F: Unpack>(row: &[u8], number: usize) -> Self {
-        let bytes = Self::bytes::<F>();
-        let row = &row[number * bytes..];
         let mut padded = [0; MAX_BYTES];
-        let blocks = if row.len() >= bytes {
-            row.as_ptr()
-        } else {
-            padded[..row.len()].copy_from_slice(row);
-            padded.as_ptr()
-        };
-        // SAFETY: there are the bytes of a chunk, in `row` or in `padded`.
+        let blocks = chunk(row, number, Self::bytes::<F>(), &mut padded).as_ptr();
+        // SAFETY: there are the bytes of a chunk.
         let [scales, minima] = unsafe { F::numbers(blocks) };
         let mut quants = [_mm256_setzero_si256(); GROUPS];
         for (i, quants) in quants.iter_mut().enumerate() {
@@ -65,7 +59,7 @@ impl Chunk {
 }
 
 /// A format whose blocks AVX2 takes apart.
-pub(super) trait Unpack: Format {
+pub(super) trait Unpack: Format + Sized {
     /// [`Format::codes`] of group number `part` of a block.
     ///
     /// # Safety
@@ -85,15 +79,10 @@ pub(super) trait Unpack: Format {
             let none = _mm256_setzero_ps();
             return [[half(0), none], [if Self::MINIMA { half(2) } else { none }, none]];
         }
-        let (mut scales, mut minima) = ([0.0; 2 * GROUPS], [0.0; 2 * GROUPS]);
-        for block in 0..VALUES / Self::VALUES {
-            // SAFETY: so many blocks there are.
-            let bytes = unsafe { std::slice::from_raw_parts(blocks.add(block * Self::BYTES), Self::BYTES) };
-            let run = block * Self::VALUES / Self::RUN;
-            <Self as Format>::scales(bytes, &mut scales[run..], &mut minima[run..]);
-        }
+        // SAFETY: so many blocks there are.
+        let blocks = unsafe { std::slice::from_raw_parts(blocks, Chunk::bytes::<Self>()) };
         // SAFETY: two vectors of eight values.
-        [scales, minima].map(|numbers| unsafe {
+        numbers::<Self, { 2 * GROUPS }>(blocks).map(|numbers| unsafe {
             let both = [_mm256_loadu_ps(numbers.as_ptr()), _mm256_loadu_ps(numbers.as_ptr().add(8))];
             if Self::RUN == GROUP { both } else { first_and_second(both) }
         })
