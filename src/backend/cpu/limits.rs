@@ -59,7 +59,9 @@ pub(super) fn measure(kernel: Kernel, multiplied: Multiplied, mapped: &[&[u8]]) 
     // Long runs for each thread let the prefetcher work; short parts let a fast thread help a slow one. Which
     // width and which help to the prefetcher read fastest is the machine's to say.
     let mut read_time = f64::INFINITY;
-    for loops in Kernel::available() {
+    let mut all = Kernel::available();
+    all.dedup_by_key(|kernel| kernel.read_width());
+    for loops in all {
         for ahead in [false, true] {
             for parts in [threads, 4 * threads, 16 * threads] {
                 read_time = read_time.min(best(&|| {

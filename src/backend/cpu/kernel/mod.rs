@@ -324,6 +324,17 @@ impl Kernel {
         }
     }
 
+    /// Bytes that [`Kernel::read_limit`] loads at once: kernels with one width have one loop.
+    pub fn read_width(self) -> usize {
+        match self.isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Vnni => 64,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 | Isa::AvxVnni => 32,
+            Isa::Portable => 8,
+        }
+    }
+
     /// What the products of many rows with a matrix of number type `dtype` are made of in `precision`.
     pub fn multiplied(self, precision: Precision, dtype: Dtype) -> Multiplied {
         #[cfg(target_arch = "x86_64")]
