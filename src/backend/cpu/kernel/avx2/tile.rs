@@ -41,6 +41,9 @@ const ROWS: usize = <Tile as gemm::Tile>::ROWS;
 /// Vectors of weight rows in a tile.
 const VECTORS: usize = ROWS / WIDTH;
 
+/// Activations by which [`sum`] asks for more before they are needed.
+const X_AHEAD: usize = 768;
+
 /// See [`gemm::Tile::sum`].
 #[target_feature(enable = "avx2,fma")]
 fn sum(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
@@ -52,7 +55,12 @@ fn sum(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
     // SAFETY: the lengths were just checked: `sums` and each of `earlier` hold TOKENS · VECTORS vectors, and each step
     // reads TOKENS values of `x` and VECTORS vectors of `w`.
     unsafe {
-        for _ in 0..steps {
+        for step in 0..steps {
+            if step % 2 == 0 {
+                // The next tile's follow, in a level of the cache from which the processor does not read ahead by itself
+                // past a page.
+                _mm_prefetch::<_MM_HINT_T0>(x.wrapping_add(X_AHEAD).cast());
+            }
             let weights = [_mm256_loadu_ps(w), _mm256_loadu_ps(w.add(WIDTH))];
             for token in 0..TOKENS {
                 let activation = _mm256_broadcast_ss(&*x.add(token));
