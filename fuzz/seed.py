@@ -125,7 +125,7 @@ def pickles():
 def traces(folder):
     """What `record` writes of a small model."""
     run = ["cargo", "run", "--quiet", "--manifest-path", HERE.parent / "Cargo.toml", "--", "record"]
-    run += ["--model", FIXTURES / "golden/mistral", "--ids", "1,5,9", "-n", "2", "--force"]
+    run += ["--model", FIXTURES / "golden/mistral", "--ids", "1,5,9", "-n", "3", "--branch", "p0=6", "--force"]
     for keep in ["minimal", "all", "stats"]:
         subprocess.run([*run, "--keep", keep, "--output", folder / keep], check=True)
 

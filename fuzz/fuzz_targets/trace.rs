@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::record::Trace;
 use llama_trace::replay::{LEAST_MEMORY, Recorded};
-use llama_trace::trace::{Region, Site, source};
+use llama_trace::trace::{Region, Run, Site, source};
 use llama_trace_fuzz::Folder;
 
 static FOLDER: LazyLock<Folder> = LazyLock::new(Folder::default);
@@ -24,11 +24,13 @@ fuzz_target!(|bytes: &[u8]| {
     let sizes = trace.about().card.sizes();
     let _ = (trace.label(0), trace.label(u32::MAX), trace.prompt(0), trace.is_exact());
     let recorded = Recorded::<Cpu>::new(Arc::<Trace>::clone(&trace), None, None, LEAST_MEMORY);
-    for sequence in 0..trace.sequences().min(2) {
-        let Ok(mut source) = recorded.open(sequence) else { continue };
-        for pass in trace.passes(sequence).iter().take(2) {
+    let itself = (0..trace.sequences().min(2)).map(|sequence| (Run::ITSELF, sequence));
+    let branches = (1..).map(Run).zip(trace.branches().iter().map(|branch| branch.sequence)).take(2);
+    for (run, sequence) in itself.chain(branches) {
+        let Ok(mut source) = recorded.open(run, sequence) else { continue };
+        for pass in trace.passes(run, sequence).iter().rev().take(2) {
             for site in Site::all(&sizes, pass.dims).into_iter().take(SITES) {
-                let site = Site { sequence, ..site };
+                let site = Site { run, sequence, ..site };
                 let _ = (trace.stats(site), trace.digests(site), trace.why_not(site));
                 let shape = sizes.shape(site.stage.axes(), pass.dims);
                 let first = Region(shape.iter().map(|&length| 0..length.min(1)).collect());

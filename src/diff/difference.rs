@@ -100,6 +100,11 @@ fn larger(most: &mut Option<(f64, usize)>, other: (f64, usize)) {
     }
 }
 
+/// Whether a value hides a key.
+pub(super) fn is_hidden(x: f32) -> bool {
+    f64::from(x) < HIDDEN
+}
+
 /// A value as it is compared: what hides a key is −∞, however it is written.
 pub(super) fn value(stage: Stage, x: f64) -> f64 {
     match stage {

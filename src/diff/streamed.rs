@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::difference::{Apart, odd, value};
+use super::difference::{Apart, is_hidden, odd, value};
 use super::traced::Traced;
 use crate::error::Result;
 use crate::stop;
@@ -14,6 +14,9 @@ use crate::trace::{Site, Stage, Values};
 
 /// Values that are read of each run at once.
 const AT_ONCE: usize = 1 << 20;
+
+/// Keys that are looked at together where some may be hidden.
+const RUN: usize = 64;
 
 /// Values that are summed together: in one order, however many processors there are.
 const PART: usize = 1 << 14;
@@ -114,13 +117,30 @@ pub(super) fn number(of: &impl Traced, site: Site, shape: &[usize], at: usize) -
 fn of_part(stage: Stage, at: usize, ours: Values<'_>, theirs: Values<'_>) -> Apart {
     let mut apart = Apart::default();
     let hides = matches!(stage, Stage::Mask | Stage::MaskedScores);
-    if let (Values::F32(a), Values::F32(b), false) = (ours, theirs, hides)
-        && apart.add_finite(at, a, b)
-    {
+    let one_by_one = |apart: &mut Apart, at: usize, ours: Values<'_>, theirs: Values<'_>| {
+        for (i, (a, b)) in ours.numbers().zip(theirs.numbers()).enumerate() {
+            apart.add(at + i, value(stage, b), value(stage, a));
+        }
+    };
+    let (Values::F32(a), Values::F32(b)) = (ours, theirs) else {
+        one_by_one(&mut apart, at, ours, theirs);
+        return apart;
+    };
+    if !hides {
+        if !apart.add_finite(at, a, b) {
+            one_by_one(&mut apart, at, ours, theirs);
+        }
         return apart;
     }
-    for (i, (a, b)) in ours.numbers().zip(theirs.numbers()).enumerate() {
-        apart.add(at + i, value(stage, b), value(stage, a));
+    // Keys are hidden in runs: where all of some are, in both, nothing is apart, and where none is they are as others.
+    for (i, (a, b)) in a.chunks(RUN).zip(b.chunks(RUN)).enumerate() {
+        let hidden = |values: &[f32]| values.iter().fold(0, |count, x| count + usize::from(is_hidden(*x)));
+        let at = at + i * RUN;
+        match hidden(a) + hidden(b) {
+            all if all == a.len() + b.len() => {}
+            0 if apart.add_finite(at, a, b) => {}
+            _ => one_by_one(&mut apart, at, Values::F32(a), Values::F32(b)),
+        }
     }
     apart
 }
