@@ -108,7 +108,10 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         let theirs = if absent(self.b.about()) { return Ok(()) } else { self.b.stage(site)?.frame() };
         let (a, b) = match (ours, theirs) {
             (Ok(Some(a)), Ok(Some(b))) => (a, b),
-            (Ok(None), Ok(_)) => return Ok(()),
+            (Ok(None), Ok(theirs)) => {
+                self.report.unjudged += usize::from(theirs.is_some());
+                return Ok(());
+            }
             (Err(why), _) => {
                 self.report.missing.push(missing(Some(format!("A: {why}"))));
                 return Ok(());

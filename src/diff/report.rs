@@ -113,6 +113,8 @@ pub struct Report {
     pub diagnosis: Vec<Diagnosis>,
     /// Stages of A that B does not have, or that cannot be read.
     pub missing: Vec<Missing>,
+    /// How many stages B has that A does not, so that nothing judges them.
+    pub unjudged: usize,
     /// The stages that both have, in the order of the pass.
     pub lines: Vec<Line>,
     /// Every stage that differs, each with its cell of largest error.
@@ -156,6 +158,7 @@ impl Report {
         self.differences.extend(next.differences);
         self.lines.extend(next.lines);
         self.missing.extend(next.missing);
+        self.unjudged += next.unjudged;
         self.measured |= next.measured;
     }
 

@@ -34,9 +34,9 @@ impl File {
         if size == 0 {
             return Err(Error::model("the file is empty")
                 .in_file(path)
-                .expected("a model or tokenizer")
+                .expected("a model, a tokenizer or a trace")
                 .found("0 bytes")
-                .next("fetch the file again"));
+                .next("fetch or make the file again"));
         }
         // SAFETY: the map is read-only and only shared slices of it are handed out, so nothing in this process
         // changes the bytes. That no other process does is the condition stated above, which the caller of a

@@ -24,7 +24,12 @@ pub(super) fn print(report: &Report, a: &About, b: &About) -> Result<()> {
     }
     let judged =
         if report.measured { "tolerances measured with the model" } else { "tolerances from a table" };
-    writeln!(out, "{} stages compared, {} missing; {judged}", report.lines.len(), report.missing.len())?;
+    let unjudged = match report.unjudged {
+        0 => String::new(),
+        count => format!(", {count} that A does not have"),
+    };
+    let (compared, missing_of_b) = (report.lines.len(), report.missing.len());
+    writeln!(out, "{compared} stages compared, {missing_of_b} missing{unjudged}; {judged}")?;
     verdict(&mut out, report)?;
     missing(&mut out, report)?;
     growth(&mut out, report)?;
