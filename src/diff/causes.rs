@@ -93,9 +93,12 @@ fn artifact(a: &About, b: &About) -> Option<First> {
     if let Some((name, ours, theirs)) = setting(&a.known(), &b.known()) {
         return Some(differs(&format!("config.{name}"), ours, theirs));
     }
+    // One file may have the embedding table a second time, as a head of its own: the logits tell whether that is another.
+    let tied = |about: &About| about.known().get("tied").cloned();
+    let alike = a.precision == b.precision && tied(a) == tied(b);
     match (&a.fingerprint, &b.fingerprint) {
         // In another precision the same weights may be other numbers.
-        (Some(ours), Some(theirs)) if ours != theirs && a.precision == b.precision => {
+        (Some(ours), Some(theirs)) if ours != theirs && alike => {
             Some(differs("weights", json!(ours), json!(theirs)))
         }
         _ => None,
@@ -106,8 +109,10 @@ fn artifact(a: &About, b: &About) -> Option<First> {
 pub(super) fn setting(a: &Map<String, Value>, b: &Map<String, Value>) -> Option<(String, Value, Value)> {
     let has_window =
         |settings: &Map<String, Value>| settings.get("window").is_some_and(|window| !window.is_null());
-    // Where no window is, it has no first layer.
-    let idle = |name: &str| name == "context" || (name == "window_from" && !has_window(a) && !has_window(b));
+    // Where no window is, it has no first layer; whose head it is shows in the logits.
+    let idle = |name: &str| {
+        ["context", "tied"].contains(&name) || (name == "window_from" && !has_window(a) && !has_window(b))
+    };
     // A float32 and its decimal digits are the same setting.
     let same = |a: &Value, b: &Value| match (a.as_f64(), b.as_f64()) {
         (Some(a), Some(b)) => (a - b).abs() <= 1e-6 * a.abs(),
@@ -162,6 +167,14 @@ mod tests {
         let (one, two) =
             (about(&[1], |a| a.fingerprint = weights("x")), about(&[1], |b| b.fingerprint = weights("y")));
         assert_eq!(first(&one, &two).unwrap().0.address, "weights");
+        // The same head once more in the file is no other model.
+        let tied = |tied, weights: &str| {
+            about(&[1], |about| {
+                about.card.as_mut().unwrap().config.tied = tied;
+                about.fingerprint = Some(weights.to_owned());
+            })
+        };
+        assert_eq!(first(&tied(true, "x"), &tied(false, "y")), None);
     }
 
     #[test]
