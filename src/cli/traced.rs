@@ -87,7 +87,14 @@ impl<D: Device + 'static> Traced<D> {
             branches.map(|(run, sequence)| self.source(run, sequence)).collect::<Result<Vec<_>>>()?;
         let mut sources: Vec<_> = [itself].into_iter().chain(branches).collect();
         let named = at.and_then(|address| address.run_number(Run::ITSELF));
-        let shown = sources.iter().position(|source| Some(source.outline().run) == named).unwrap_or(0);
+        let shown = match sources.iter().position(|source| Some(source.outline().run) == named) {
+            Some(shown) => shown,
+            None => {
+                // Says which there are.
+                named.map_or(Ok(()), |run| self.source(run, first).map(drop))?;
+                0
+            }
+        };
         let source = sources.remove(shown);
         let passes = source.outline().passes.len();
         let open = tui::OpenAt { at: at.cloned(), passes, ..tui::OpenAt::default() };
@@ -103,7 +110,7 @@ impl<D: Device + 'static> Traced<D> {
             tell(format_args!(
                 "This is the run itself; the trace has {count} {} too, {}: `open`, `snapshot --at` and `explain` show them by address.",
                 if count == 1 { "branch" } else { "branches" },
-                if count == 1 { "r1:".to_owned() } else { format!("r1: to r{count}:") },
+                if count == 1 { "r1".to_owned() } else { format!("r1 to r{count}") },
             ));
         }
     }

@@ -26,7 +26,11 @@ impl Target {
         let target = Self { path: path.to_owned(), force };
         target.check_free()?;
         let folder = folder_of(path);
-        if path.file_name().is_none() || !fs::metadata(folder).is_ok_and(|about| about.is_dir()) {
+        let names_folder = path.as_os_str().as_encoded_bytes().ends_with(b"/");
+        if names_folder
+            || path.file_name().is_none()
+            || !fs::metadata(folder).is_ok_and(|about| about.is_dir())
+        {
             return Err(Error::output("the trace cannot be written there")
                 .in_file(path)
                 .expected("the path of a file in a directory that exists")

@@ -163,6 +163,7 @@ fn a_file_that_is_there_stays_unless_it_is_to_be_replaced() {
     assert_eq!(names(folder.path()), ["a.trace"]);
     refused(&["record", "-o", folder.path().to_str().unwrap(), "--force"], 5, &["a directory"]);
     refused(&["record", "-o", folder.path().join("no/x").to_str().unwrap()], 5, &["exists"]);
+    refused(&["record", "-o", folder.path().join("new/").to_str().unwrap()], 5, &["the path of a file"]);
     refused(&["record", "-o", text, "-n", "0", "--force"], 2, &["nothing to record"]);
     assert!(fs::read(&path).unwrap() == first);
 }
@@ -292,9 +293,11 @@ fn a_branch_of_a_trace_is_looked_at_by_its_address() {
     let picture = fs::read_to_string(&picture).unwrap();
     assert!(picture.contains("r2") && picture.contains("softmax"), "{picture}");
     let log = llama_trace(["log", "--trace", trace]);
-    assert!(stderr(&log).contains("2 branches too, r1: to r2:"), "{}", stderr(&log));
+    assert!(stderr(&log).contains("2 branches too, r1 to r2:"), "{}", stderr(&log));
     refused(&["explain", "r3:p2/L0/xq[t=0,h=0,c=0]", "--trace", trace], 2, &["there is no r3", "r1 to r2"]);
     refused(&["explain", "r1:p0/L0/xq[t=0,h=0,c=0]", run[0], run[1]], 2, &["one run, r0"]);
+    let nowhere = ["snapshot", "--trace", trace, "--at", "r3:p2/L0/xq", "--out", "x.png"];
+    refused(&nowhere, 2, &["there is no r3", "r1 to r2"]);
     // A trace is compared with its branches.
     let other = folder.path().join("b.trace");
     record(&[&run[..], &["--branch", "p1=7", "--branch", "r1:p2=8"]].concat(), &other);
