@@ -169,6 +169,7 @@ impl Live {
         let outline = Outline {
             run: member.run,
             fork: None,
+            setting: None,
             sequence: member.sequence,
             sequences: member.sequences,
             recorded: false,
@@ -491,7 +492,13 @@ impl Source for Live {
             false => Some(Ended::Full),
         };
         let fork = Fork { of: self.outline.run, ..fork };
-        let mut outline = Outline { run, fork: Some(fork), passes: passes.to_vec(), ..self.outline.clone() };
+        let mut outline = Outline {
+            run,
+            fork: Some(fork),
+            setting: fork.setting.or(self.outline.setting),
+            passes: passes.to_vec(),
+            ..self.outline.clone()
+        };
         if let Some(last) = outline.passes.last_mut() {
             last.sampled = Some(TokenLabel { id: fork.token, text: self.token_text(fork.token) });
         }

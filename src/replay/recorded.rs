@@ -134,6 +134,7 @@ impl<B: Backend + 'static> Recorded<B> {
         Outline {
             run,
             fork,
+            setting: fork.and_then(|fork| fork.setting),
             sequence,
             sequences: self.trace.sequences(),
             recorded: true,

@@ -13,6 +13,7 @@ use crate::error::Result;
 
 use super::block::{Block, Region};
 use super::card::ModelCard;
+use super::draw::Setting;
 use super::fork::Fork;
 use super::query::{Answer, Query};
 use super::site::{Run, Site};
@@ -25,6 +26,8 @@ pub struct Outline {
     pub run: Run,
     /// Where it begins, if it is a branch of another run.
     pub fork: Option<Fork>,
+    /// How its tokens are drawn, where that is not how the run's are: a branch may have a setting of its own.
+    pub setting: Option<Setting>,
     /// Number of the sequence in its batch.
     pub sequence: usize,
     /// How many sequences the batch has.

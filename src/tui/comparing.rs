@@ -113,10 +113,9 @@ impl App {
             .unwrap_or_else(|| Box::new(App::new(source.outline().clone(), self.theme, (0, 0))));
         let changed = other.mirror(self, &beside, pane);
         let news = other.sync(source);
-        let before = self.offset;
-        self.offset = together(self, &other);
-        other.offset = self.offset;
-        let moved = before != self.offset;
+        let before = (self.offset, other.offset);
+        (self.offset, other.offset) = together(self, &other);
+        let moved = before != (self.offset, other.offset);
         self.other = Some(other);
         changed || news || moved
     }
@@ -184,16 +183,24 @@ impl App {
             .map(|(axis, &index)| held.iter().find(|(other, _)| other == axis).map_or(index, |(_, at)| *at))
             .collect();
         let value = |app: &App, index: &[usize]| Some(app.tensor()?.get(index)?.real());
+        let numbers = !self.place.step.stage().is_ids();
         let difference = || Some(value(self, &here)? - value(other, &there)?);
-        Some((run, name, (other.place.step.axes() == axes).then(difference).flatten()))
+        Some((run, name, (numbers && other.place.step.axes() == axes).then(difference).flatten()))
     }
 }
 
-/// The first row and column that both show, so that each has the cursor in sight.
-fn together(app: &App, other: &App) -> (usize, usize) {
-    let (Some(here), Some(there)) = (app.layout(), other.layout()) else { return app.offset };
-    let first = |offset: usize, at: usize, seen: usize| offset.max((at + 1).saturating_sub(seen.max(1)));
+/// The first row and column that each shows: the same ones where both have their cursor in sight then.
+fn together(app: &App, other: &App) -> ((usize, usize), (usize, usize)) {
+    let (Some(here), Some(there)) = (app.layout(), other.layout()) else { return (app.offset, app.offset) };
+    let apart = |one: usize, other: usize, seen: usize| one.abs_diff(other) >= seen.max(1);
     let rows = here.rows_seen().min(there.rows_seen());
     let columns = here.columns_seen().min(there.columns_seen());
-    (first(app.offset.0, here.cursor.0, rows), first(app.offset.1, here.cursor.1, columns))
+    // Of what has no such place the same rows are left empty.
+    let both = !other.beyond;
+    if both && (apart(here.cursor.0, there.cursor.0, rows) || apart(here.cursor.1, there.cursor.1, columns)) {
+        return (here.follow(app.offset), there.follow(app.offset));
+    }
+    let first = |offset: usize, at: usize, seen: usize| offset.max((at + 1).saturating_sub(seen.max(1)));
+    let both = (first(app.offset.0, here.cursor.0, rows), first(app.offset.1, here.cursor.1, columns));
+    (both, both)
 }

@@ -11,6 +11,10 @@ pub struct Course {
     pub sequence: (usize, usize),
     /// The run that it parts from, and the last pass that both have.
     pub parts: Option<(Run, usize)>,
+    /// Whether it parts from another, or another from it.
+    pub parted: bool,
+    /// Whether it goes on with the token that the other run went on with too.
+    pub same: bool,
     /// The tokens before it parts, or before the first branch parts from it.
     pub before: Vec<String>,
     /// Those after that.

@@ -29,7 +29,10 @@ pub(super) fn toggle(app: &mut App) -> bool {
             true
         }
         None => {
-            app.say("there is no value under the cursor to look for", false);
+            app.say(
+                "= looks for cells like one among a stage's values; in this view there is none to look for",
+                false,
+            );
             false
         }
     }

@@ -94,6 +94,12 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
             false => Ok(Target::Prompt(prompt.to_owned())),
         };
     }
+    // A run alone is where one goes on in it.
+    let run = text
+        .trim()
+        .strip_prefix('r')
+        .is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()));
+    let text = if run { &format!("{}:", text.trim()) } else { text };
     let address = Address::parse(text).map_err(|wrong| {
         match wrong.starts_with("there is no stage") && wrong.ends_with('`') {
             true => format!("{wrong}; Tab completes, Esc closes"),

@@ -10,6 +10,7 @@ use super::runs::Runs;
 /// Begins the branch, shows it, and has its first pass run.
 pub fn begin(app: &mut App, runs: &mut Runs, fork: Fork) {
     let (sequence, of) = (app.outline.sequence, fork.of);
+    let before = app.outline.passes.get(fork.pass).and_then(|pass| Some(pass.sampled.as_ref()?.id));
     let run = match runs.branch(fork) {
         Ok(run) => run,
         Err(error) => return app.say(error.to_string(), true),
@@ -24,7 +25,11 @@ pub fn begin(app: &mut App, runs: &mut Runs, fork: Fork) {
     advance(app, runs.source());
     if app.expects_pass {
         let pass = fork.pass;
-        app.say(format!("{run} parts from {of} after pass {pass}; B lists the branches, c shows both, /{of}: goes back"), false);
+        let drawn = app.outline.passes.get(pass).and_then(|pass| pass.sampled.as_ref());
+        let as_well = before.is_some_and(|id| drawn.is_some_and(|token| token.id == id));
+        let how = if as_well { "goes on from" } else { "parts from" };
+        let too = if as_well { ", with the same token" } else { "" };
+        app.say(format!("{run} {how} {of} after pass {pass}{too}; B lists the branches, c shows both, /{of}: goes back"), false);
     }
 }
 
@@ -42,14 +47,22 @@ fn course(outline: &Outline, all: &[Outline], here: (Run, usize)) -> Course {
     let of_this = |other: &Outline| other.fork.filter(|fork| fork.of == outline.run).map(|fork| fork.pass);
     let first = all.iter().filter(same).filter_map(of_this).min();
     let parts = outline.fork.map(|fork| fork.pass).or(first);
+    let drawn = |outline: &Outline, pass: usize| Some(outline.passes.get(pass)?.sampled.as_ref()?.id);
+    let same = outline.fork.is_some_and(|fork| {
+        let other = all.iter().find(|other| other.run == fork.of && other.sequence == outline.sequence);
+        other.and_then(|other| drawn(other, fork.pass)) == Some(fork.token)
+    });
     let passes = outline.passes.get(..=parts.unwrap_or(usize::MAX - 1)).unwrap_or(&outline.passes);
-    let before = passes.iter().flat_map(|pass| &pass.tokens).map(|token| token.text.clone());
+    let last = outline.passes.last().filter(|_| parts.is_none()).and_then(|pass| pass.sampled.as_ref());
+    let before = passes.iter().flat_map(|pass| &pass.tokens).chain(last).map(|token| token.text.clone());
     let after =
         outline.passes.iter().skip(parts.unwrap_or(usize::MAX)).filter_map(|pass| pass.sampled.as_ref());
     Course {
         run: outline.run,
         sequence: (outline.sequence, outline.sequences),
         parts: outline.fork.map(|fork| (fork.of, fork.pass)),
+        parted: parts.is_some(),
+        same,
         before: before.collect(),
         after: after.map(|token| token.text.clone()).collect(),
         shown: (outline.run, outline.sequence) == here,

@@ -177,6 +177,7 @@ mod tests {
         Outline {
             run: Run::ITSELF,
             fork: None,
+            setting: None,
             sequence: 0,
             sequences: 1,
             recorded: false,

@@ -22,6 +22,7 @@ use super::slice::Cut;
 use super::text;
 use super::travel;
 use super::view;
+use super::view::Panels;
 use super::view::kind::View;
 use super::view::sampler::Sampler;
 use super::view::views;
@@ -283,7 +284,13 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         }
         Action::Zoom => app.zoomed = !app.zoomed,
         Action::FoldOutline => app.folded.0 = !app.folded.0,
-        Action::FoldNotes => app.folded.1 = !app.folded.1,
+        Action::FoldNotes => {
+            let before = Panels::new(app).notes;
+            app.folded.1 = !app.folded.1;
+            if before.is_none() && Panels::new(app).notes.is_none() {
+                app.say("the notes have no room beside the tensor: i shows them in its place", false);
+            }
+        }
         Action::Filter if filtering::toggle(app) => seeking::like(app, 0),
         Action::Filter => {}
         Action::NextLike if playing::faster(app, 1) => {}
@@ -388,7 +395,7 @@ fn open_chapter(app: &mut App, chapter: &'static Chapter) -> Effect {
     goto::go(app, &spot);
     app.focus = Focus::Notes;
     app.folded.1 = false;
-    let width = view::Panels::new(app).notes.map_or(0, |area| area.width);
+    let width = Panels::new(app).notes.map_or(0, |area| area.width);
     app.notes_line = view::notes::line_of(app, width, chapter);
     Effect::None
 }
@@ -465,7 +472,7 @@ fn by_focus(app: &mut App, down: isize, right: isize) {
 }
 
 fn page(app: &mut App, down: isize, right: isize) {
-    let panels = view::Panels::new(app);
+    let panels = Panels::new(app);
     match app.focus {
         Focus::Derivation => {
             let height = panels.derivation.map_or(1, |area| area.height.max(2) - 1);

@@ -61,6 +61,18 @@ fn a_box_has_its_neighbours_in_sight() {
     }
 }
 
+/// In the pass a layer is one box, whatever stage of it one came from: what is said is said of the box.
+#[test]
+fn the_box_of_a_layer_says_what_the_layer_reads() {
+    let mut stage = Stage::sized("xq_heads", (120, 40), Depth::None);
+    view(&mut stage, "pass").shows("layer 1 reads layer 0, rope_cos, rope_sin, mask");
+    stage.shows("Enter open the box");
+    view(&mut stage, "flow").shows("xq reads attn_norm, wq");
+    let mut stage = Stage::sized("probs", (120, 40), Depth::None);
+    view(&mut stage, "sampler").shows("[ ] setting");
+    stage.shows("Enter go on with it");
+}
+
 #[test]
 fn arrows_reach_every_box_of_a_layer_and_of_the_pass() {
     for source in [Synthetic::new, Synthetic::with_switches] {

@@ -114,10 +114,14 @@ fn the_outline_and_the_notes_fold_and_their_room_is_the_tensors() {
         stage.keys("F");
         let panels = Panels::new(&stage.app);
         assert!(panels.notes.is_none() && panels.middle.unwrap().width == size.0, "{size:?}");
+        if size.0 == 80 {
+            // There they have no room anyway, and it is said how to see them.
+            assert!(stage.message().contains("i shows them"), "{}", stage.message());
+        }
         // Whoever goes to a folded panel sees it.
         stage.keys("i");
         assert!(Panels::new(&stage.app).notes.is_some());
-        stage.keys("ifF");
+        stage.keys("ifF").key(KeyCode::Esc);
         assert_eq!(stage.screen(), before);
     }
 }

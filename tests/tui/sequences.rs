@@ -281,9 +281,41 @@ fn a_token_that_is_picked_begins_a_branch_that_is_listed_and_stands_beside_the_r
         program.stage.shows("r0 · here − there = ");
         program.keys("/r0:p2\r");
         assert_eq!(program.here().split('[').next(), Some("p2/probs"));
-        program.keys("/r7:\r");
-        assert_eq!(program.stage.message(), "there is no run r7: there are r0, r1");
+        for line in ["/r7:\r", "/r7\r"] {
+            program.keys(line);
+            assert_eq!(program.stage.message(), "there is no run r7: there are r0, r1");
+        }
+        program.keys("/r1\r");
+        assert_eq!(program.stage.app.outline().run, Run(1));
     }
+}
+
+/// Where two stand one under the other in little room each still shows what it is about.
+#[test]
+fn both_of_two_have_their_cells_in_little_room() {
+    let mut stage = Stage::at("softmax");
+    stage.keys("]c");
+    let view = |stage: &mut Stage, name: &str| {
+        while stage.app.view().name() != name {
+            stage.keys("v");
+        }
+        stage.screen()
+    };
+    let heads = view(&mut stage, "heads");
+    assert!(heads.contains("▸3") && heads.contains("▸2"), "each its own head\n{heads}");
+    let layers = view(&mut stage, "layers");
+    assert!(layers.matches("│ layer ").count() >= 2, "{layers}");
+    let mut program = Program::alone((80, 24));
+    program.keys("t/p0/probs\rjjb/r1:p0/probs\rc");
+    while program.stage.app.view().name() != "sampler" {
+        program.keys("v");
+    }
+    let screen = program.stage.screen();
+    assert_eq!(screen.matches("  logit ").count(), 2, "{screen}");
+    assert!(screen.matches("␣w").count() >= 4, "tokens in both\n{screen}");
+    // Ids are names: there is no difference between two.
+    program.keys("/sampled\r");
+    assert!(!program.stage.screen().contains("here − there"), "{}", program.stage.screen());
 }
 
 #[test]
@@ -313,10 +345,43 @@ fn the_sampler_view_goes_on_with_what_it_would_draw_and_enter_with_the_token_und
     let fork = program.stage.app.outline().fork.unwrap();
     assert_eq!((fork.of, fork.pass, fork.token, fork.setting), (Run(0), 0, tried, setting));
     assert_eq!(program.stage.app.trying().setting, None, "it is the branch's own now");
-    program.keys("/r0:p0/probs\r↓↓\r");
+    // The title has how this one is drawn.
+    let own = setting.unwrap();
+    let title = program.stage.screen().lines().next().unwrap().to_owned();
+    assert!(
+        title.contains(&format!("s {}", own.seed)) || title.contains(&format!("seed {}", own.seed)),
+        "{title}"
+    );
+    program.keys("/r0:p0/probs\r");
+    program.stage.key(KeyCode::Home);
+    program.keys("↓\r");
     let fork = program.stage.app.outline().fork.unwrap();
     assert_eq!((program.stage.app.outline().run, fork.setting), (Run(2), None));
+    assert!(!program.stage.screen().lines().next().unwrap().contains("seed"), "the run's own");
     assert_eq!(fork.token as usize, program.stage.app.outline().passes[1].tokens[0].id as usize);
+    // Where the token was picked the view says so, and nothing is drawn there.
+    program.keys("/r2:p0/probs\r");
+    assert_eq!(program.stage.app.view().name(), "sampler");
+    let screen = program.stage.screen();
+    let text = program.stage.app.outline().passes[1].tokens[0].text.replace(' ', "␣");
+    assert_ne!(fork.token, run.id);
+    let lines: Vec<&str> = screen.lines().collect();
+    let settings =
+        lines.iter().position(|line| line.contains("  picked")).unwrap_or_else(|| panic!("{screen}"));
+    assert!(lines[settings + 1].contains(&text.chars().take(4).collect::<String>()), "{screen}");
+    let marked = lines.iter().find(|line| line.contains(" ←") && line.contains("0.0")).unwrap();
+    assert!(marked.contains(&text), "{screen}");
+    program.stage.shows("→ picked");
+    // One that goes on as the run did is no other text, and the list says so.
+    program.keys("/r0:p0/probs\rb");
+    assert!(
+        program.stage.message().contains("goes on from r0 after pass 0, with the same token"),
+        "{}",
+        program.stage.message()
+    );
+    program.keys("B");
+    program.stage.shows("as r0 after p0");
+    program.keys("B");
     // Elsewhere there is no token to go on with.
     program.keys("/r0:p0/L1/xq\rb");
     assert!(

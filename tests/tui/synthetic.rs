@@ -121,6 +121,7 @@ impl Synthetic {
         let outline = Outline {
             run: Run::ITSELF,
             fork: None,
+            setting: None,
             sequence: 0,
             sequences: 1,
             recorded: false,
@@ -382,6 +383,7 @@ impl Source for Synthetic {
         let Some(last) = branch.outline.passes.last_mut() else { return Err(Error::usage("no such pass")) };
         last.sampled = Some(TokenLabel { id: fork.token, text: text(fork.token) });
         (branch.outline.run, branch.outline.fork) = (run, Some(fork));
+        branch.outline.setting = fork.setting.or(self.outline.setting);
         Ok(Box::new(branch))
     }
 

@@ -50,6 +50,7 @@ fn name(course: &Course) -> String {
 
 fn parts(course: &Course) -> String {
     match course.parts {
+        Some((of, pass)) if course.same => format!("as {of} after p{pass}"),
         Some((of, pass)) => format!("parts from {of} after p{pass}"),
         None if course.run == Run::ITSELF => "the run itself".to_owned(),
         None => "another prompt".to_owned(),
@@ -83,7 +84,7 @@ impl Widget for BranchesPopup<'_> {
             let after: String = course.after.iter().map(|token| text::visible(token)).collect();
             let pieces = [
                 Piece::whole(text::right(&before, BEFORE), theme.dim()),
-                Piece::whole("║", theme.key()),
+                Piece::whole(if course.parted { "║" } else { " " }, theme.key()),
                 Piece::words(after, theme.token()),
             ];
             put_fit(buf, inner, NAME + PARTS, y, &pieces);

@@ -44,6 +44,12 @@ impl Widget for Chapters<'_> {
         };
         let listed = usize::from(inner.height.saturating_sub(1));
         let first = (self.at + 1).saturating_sub(listed);
+        if listed < CHAPTERS.len() {
+            let seen =
+                format!(" {}-{} of {} ", first + 1, (first + listed).min(CHAPTERS.len()), CHAPTERS.len());
+            let at = place.width.saturating_sub(text::width(&seen) as u16 + 2);
+            put(buf, place, at, place.height.saturating_sub(1), &seen, theme.key());
+        }
         let titles = CHAPTERS.iter().map(|chapter| text::width(chapter.title())).max().unwrap_or(0);
         let titles = titles.min(usize::from(inner.width).saturating_sub(4));
         for (y, (at, chapter)) in (0..).zip(CHAPTERS.iter().enumerate().skip(first).take(listed)) {

@@ -244,7 +244,8 @@ fn reads(app: &App) -> String {
     if all.is_empty() { "nothing: it is given".to_owned() } else { all.join(", ") }
 }
 
-fn legend(app: &App, foot: Rect, buf: &mut Buffer) {
+/// What the boxes and lines mean, and what `name` reads.
+fn legend(app: &App, (name, reads): (&str, String), foot: Rect, buf: &mut Buffer) {
     let theme = app.theme;
     let mut pieces = Vec::new();
     for (lit, words) in [(Lit::Here, "here"), (Lit::In, "what it reads"), (Lit::Out, "what reads it")] {
@@ -255,9 +256,9 @@ fn legend(app: &App, foot: Rect, buf: &mut Buffer) {
     pieces.push(Piece::whole("  each box on a scale of its own", theme.dim()).rank(2));
     put_fit(buf, foot, 0, 0, &pieces);
     let line = [
-        Piece::whole(app.place().step.stage().name(), theme.strong()),
+        Piece::whole(name, theme.strong()),
         Piece::whole(" reads ", theme.dim()),
-        Piece::words(reads(app), theme.code()),
+        Piece::words(reads, theme.code()),
     ];
     put_fit(buf, foot, 0, 1, &line);
 }
@@ -298,6 +299,10 @@ impl View for Flow {
         Drawn::layer(app).questions(app, layout)
     }
 
+    fn keys(&self) -> &'static [(&'static str, &'static str)] {
+        &[("Enter", "open the box")]
+    }
+
     fn opened(&self, app: &App) -> Option<(Place, &'static str)> {
         Some((app.place(), values_of(app.place().step)))
     }
@@ -318,11 +323,11 @@ impl View for Flow {
     }
 
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
-        legend(app, foot, buf);
+        legend(app, (app.place().step.stage().name(), reads(app)), foot, buf);
     }
 
     fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {
-        legend(app, foot, buf);
+        self.legend(app, foot, buf);
         foot::cursor(app, foot, buf);
     }
 
@@ -367,6 +372,10 @@ impl View for Pass {
         Drawn::pass(app).questions(app, layout)
     }
 
+    fn keys(&self) -> &'static [(&'static str, &'static str)] {
+        &[("Enter", "open the box")]
+    }
+
     fn opened(&self, app: &App) -> Option<(Place, &'static str)> {
         let place = app.place();
         if place.layer.is_none() {
@@ -394,11 +403,19 @@ impl View for Pass {
     }
 
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
-        legend(app, foot, buf);
+        let Some(layer) = app.place().layer else {
+            return legend(app, (app.place().step.stage().name(), reads(app)), foot, buf);
+        };
+        // The box of a layer stands for all of it.
+        let Drawn { diagram, current } = Drawn::pass(app);
+        let read =
+            diagram.spots[current].reads.iter().map(|&read| name(app, diagram.spots[read].node, usize::MAX));
+        let read = read.collect::<Vec<_>>().join(", ");
+        legend(app, (&format!("layer {layer}"), read), foot, buf);
     }
 
     fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {
-        legend(app, foot, buf);
+        self.legend(app, foot, buf);
         foot::cursor(app, foot, buf);
     }
 

@@ -31,9 +31,17 @@ fn entries() -> Vec<(u8, String, &'static str)> {
     entries
 }
 
-/// The entries that fit, in the order of the table: those of low rank are kept first.
-fn fitting(width: usize) -> Vec<(String, &'static str)> {
-    let entries = entries();
+/// The view's own keys, and the entries that fit beside them in the order of the table: those of low rank are kept first.
+fn fitting(width: usize, own: &[(&'static str, &'static str)]) -> Vec<(String, &'static str)> {
+    let mut entries = entries();
+    let letters = |keys: &str| -> Vec<String> { keys.split(' ').map(str::to_owned).collect() };
+    let taken: Vec<String> = own.iter().flat_map(|(keys, _)| letters(keys)).collect();
+    entries.retain(|(_, keys, _)| !letters(keys).iter().any(|key| taken.contains(key)));
+    let own: Vec<(u8, String, &'static str)> =
+        own.iter().map(|&(keys, word)| (0, keys.to_owned(), word)).collect();
+    // Where one steps to comes first, and leaving and help last.
+    let first = entries.len().min(1);
+    entries.splice(first..first, own);
     let mut order: Vec<usize> = (0..entries.len()).collect();
     order.sort_by_key(|&i| entries[i].0);
     let mut room = width.saturating_sub(1);
@@ -63,7 +71,7 @@ impl Widget for Footer<'_> {
                 ("Esc".to_owned(), "close"),
                 ("?".to_owned(), "help"),
             ],
-            Mode::Walk => fitting(area.width.into()),
+            Mode::Walk => fitting(area.width.into(), self.0.view().keys()),
             Mode::Help(..) => vec![
                 ("↑ ↓".to_owned(), "scroll"),
                 ("a word".to_owned(), "finds"),

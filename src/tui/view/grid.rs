@@ -155,7 +155,10 @@ pub fn caption(app: &App, layout: &Layout) -> Vec<Piece> {
 pub fn range(app: &App, mark: &str, axis: Axis, seen: &Range<usize>, count: usize) -> Piece {
     let (name, dim) = (labels::name(axis), app.theme.dim());
     if seen.len() < count && !seen.is_empty() {
-        let range = format!("{}-{}", seen.start, seen.end - 1);
+        let range = match seen.len() {
+            1 => seen.start.to_string(),
+            _ => format!("{}-{}", seen.start, seen.end - 1),
+        };
         Piece::forms([format!("{mark} {name} {range}"), format!("{mark} {range}")], dim)
     } else {
         Piece::forms([format!("{mark} {name}"), mark.to_owned()], dim)

@@ -79,6 +79,11 @@ pub trait View: fmt::Debug + Sync {
         true
     }
 
+    /// Keys that do something else in it than elsewhere, with a word each, for the last line.
+    fn keys(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+
     /// Where Enter goes from the cell under the cursor; none where that takes the value there apart.
     fn jump(&self, _: &App) -> Option<Address> {
         None

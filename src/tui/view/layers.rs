@@ -76,7 +76,9 @@ impl View for Layers {
         let sizes = app.outline().card.sizes();
         let (rows, columns) = (sizes.layers.max(1), sizes.heads.max(1));
         let room = body.width.saturating_sub(LABEL) / u16::try_from(columns).unwrap_or(u16::MAX);
-        let footer = BELOW.min(body.height / 2);
+        // The heads themselves come before what is said of them.
+        let least = 2 + u16::try_from(rows.min(4)).unwrap_or(0);
+        let footer = BELOW.min(body.height.saturating_sub(least)).min(body.height / 2);
         let lines = body.height.saturating_sub(2 + footer) / u16::try_from(rows).unwrap_or(u16::MAX);
         let tall = if lines < PICTURE + 1 { 1 } else { lines.min(HIGHEST) };
         let head = app.selected.get(Axis::Head, columns);
@@ -109,6 +111,10 @@ impl View for Layers {
     fn select(&self, app: &mut App, (layer, head): (usize, usize)) {
         app.go(Place { layer: Some(layer), ..app.place() });
         app.selected.set(Axis::Head, head);
+    }
+
+    fn keys(&self) -> &'static [(&'static str, &'static str)] {
+        &[("Enter", "show the head")]
     }
 
     fn jump(&self, app: &App) -> Option<Address> {

@@ -39,6 +39,8 @@ enum Line<'a> {
 
 /// Lines above the list: the settings' names, the run's, those that are tried, the way to the draw, and headings.
 const HEADER: u16 = 5;
+/// Tokens that are seen below them, at the least.
+const LEAST: u16 = 2;
 /// Columns of a number.
 const NUMBER: u16 = 8;
 
@@ -46,6 +48,12 @@ const NUMBER: u16 = 8;
 fn draws(app: &App) -> Option<(&Draw, Option<&Draw>)> {
     let draw = |setting| app.answers.draw(&app.draw_at(setting))?.ok();
     Some((draw(None)?, app.trying.setting.and_then(|setting| draw(Some(setting)))))
+}
+
+/// The token that the pass went on with, where that is not what its sampler draws: a branch has another.
+fn picked(app: &App) -> Option<u32> {
+    let sampled = app.outline().passes.get(app.place().pass)?.sampled.as_ref()?.id;
+    (draws(app)?.0.drawn != sampled).then_some(sampled)
 }
 
 /// The lines of the list, of the draw that is tried or else the run's.
@@ -106,7 +114,8 @@ impl View for Sampler {
     fn layout(&self, app: &App, body: Rect) -> Layout {
         let rows = shown(app).map_or(1, |draw| lines(draw).len().max(1));
         let cursor = (app.rank.min(rows - 1), 0);
-        let header = HEADER.min(body.height);
+        // In little room the tokens come before the settings.
+        let header = if body.height < HEADER + LEAST { 1 } else { HEADER };
         Layout {
             area: body,
             rows,
@@ -133,6 +142,10 @@ impl View for Sampler {
 
     fn shows_numbers(&self) -> bool {
         false
+    }
+
+    fn keys(&self) -> &'static [(&'static str, &'static str)] {
+        &[("[ ]", "setting"), ("← →", "change"), ("Enter", "go on with it"), ("b", "go on as tried")]
     }
 
     fn select(&self, app: &mut App, cell: (usize, usize)) {
@@ -169,7 +182,7 @@ impl View for Sampler {
             Line::Token(token) => Some(token.id),
             _ => None,
         });
-        listed.chain([own.drawn]).chain(tried.map(|tried| tried.drawn)).collect()
+        listed.chain([own.drawn]).chain(picked(app)).chain(tried.map(|tried| tried.drawn)).collect()
     }
 
     fn caption(&self, app: &App, _: &Layout) -> Vec<Piece> {
@@ -189,7 +202,7 @@ impl View for Sampler {
         let pieces = [
             Piece::whole("█", theme.bar()),
             Piece::forms(
-                [" may be drawn, with its share · ", " drawn · ", " "].map(String::from),
+                [" may be drawn, with its share · ", " may be drawn · ", " "].map(String::from),
                 theme.dim(),
             )
             .rank(2),
@@ -207,8 +220,14 @@ impl View for Sampler {
             Piece::whole("← →", theme.key()),
             Piece::whole(" change  ", theme.dim()),
             Piece::whole("Esc", theme.key()),
-            Piece::whole(" the run's own", theme.dim()),
+            Piece::forms([" the run's own  ", " run's  "].map(String::from), theme.dim()),
+            Piece::whole("Enter", theme.key()).rank(1),
+            Piece::whole(" goes on with ", theme.dim()).rank(1),
         ];
+        let chosen = Self::token(app).map(|id| Piece::words(token_text(app, id), theme.token()).rank(1));
+        // On a line that is no token Enter goes nowhere.
+        let shown = if chosen.is_some() { pieces.len() } else { pieces.len() - 2 };
+        let pieces: Vec<Piece> = pieces.into_iter().take(shown).chain(chosen).collect();
         put_fit(buf, foot, 0, 1, &pieces);
     }
 
@@ -231,7 +250,9 @@ impl View for Sampler {
             put(buf, area, 0, 1, "drawing …", theme.dim());
             return;
         };
-        settings(app, own, tried, area, buf);
+        if layout.header == HEADER {
+            settings(app, own, tried, area, buf);
+        }
         list(app, own, tried, layout, buf);
     }
 }
@@ -252,7 +273,7 @@ fn settings(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut B
     }
     put(buf, area, x, 0, "stay", theme.dim());
     put(buf, area, x + 7, 0, "sum", theme.dim());
-    put(buf, area, x + 14, 0, "drawn", theme.dim());
+    put(buf, area, x + 14, 0, if picked(app).is_some() { "picked" } else { "drawn" }, theme.dim());
     let rows = [(1, "run", Some(own), false), (2, "tried", tried, app.trying.setting.is_some())];
     for (y, name, draw, lit) in rows {
         let style = if lit { theme.key() } else { theme.strong() };
@@ -276,7 +297,8 @@ fn settings(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut B
         let Some(draw) = draw else { continue };
         put(buf, area, x, y, &draw.after_p.count.to_string(), Style::new());
         put(buf, area, x + 7, y, &text::figure_in(draw.after_p.sum, false, 6), Style::new());
-        put(buf, area, x + 14, y, &token_text(app, draw.drawn), theme.token());
+        let token = picked(app).filter(|_| y == 1).unwrap_or(draw.drawn);
+        put(buf, area, x + 14, y, &token_text(app, token), theme.token());
     }
     way(app, tried.unwrap_or(own), area, buf);
 }
@@ -304,9 +326,18 @@ fn way(app: &App, draw: &Draw, area: Rect, buf: &mut Buffer) {
             pieces.push(after("top-p", draw.after_p.count).rank(1));
         }
     }
-    if let Some(random) = draw.random {
-        pieces.push(Piece::whole(" → drawn by ", dim).rank(2));
-        pieces.push(Piece::figure(random, false, plain).rank(2));
+    match draw.random {
+        _ if picked(app).is_some() && app.trying.setting.is_none() => {
+            pieces.push(
+                Piece::forms([" → another one was picked", " → picked"].map(String::from), dim).rank(2),
+            );
+        }
+        Some(random) => {
+            let random = text::figure_in(random, false, 6);
+            pieces
+                .push(Piece::forms([format!(" → drawn by {random}"), format!(" → u {random}")], dim).rank(2));
+        }
+        None => {}
     }
     put_fit(buf, area, 0, 3, &pieces);
 }
@@ -329,11 +360,12 @@ fn list(app: &App, own: &Draw, tried: Option<&Draw>, layout: &Layout, buf: &mut 
         Some(bars) if bars >= 8 => (true, bars),
         _ => (false, rest.saturating_sub(4)),
     };
+    let line = layout.header - 1;
     let heading = |x: u16, name: &str, style, buf: &mut Buffer| {
-        put(buf, area, x, 4, &text::right(name, usize::from(NUMBER)), style);
+        put(buf, area, x, line, &text::right(name, usize::from(NUMBER)), style);
     };
-    put(buf, area, 0, 4, &text::right("id", digits), theme.dim());
-    put(buf, area, text_at, 4, "text", theme.dim());
+    put(buf, area, 0, line, &text::right("id", digits), theme.dim());
+    put(buf, area, text_at, line, "text", theme.dim());
     heading(logit_at - 1, "logit", theme.dim(), buf);
     heading(prob_at - 1, "prob", theme.dim(), buf);
     heading(share_at - 1, "share", theme.dim(), buf);
@@ -377,7 +409,9 @@ fn list(app: &App, own: &Draw, tried: Option<&Draw>, layout: &Layout, buf: &mut 
             true => put(buf, area, bar_at, y, &filled, theme.bar()),
             false => put(buf, area, bar_at, y, &"░".repeat(filled.chars().count()), theme.dim()),
         };
-        let drawn_by = match (token.id == own.drawn, tried.map(|tried| token.id == tried.drawn)) {
+        let went_on = picked(app).unwrap_or(own.drawn);
+        let drawn_by = match (token.id == went_on, tried.map(|tried| token.id == tried.drawn)) {
+            (true, None) if picked(app).is_some() => Some((" ← picked", " ←")),
             (true, Some(true)) => Some((" ← drawn, run and tried", " ←RT")),
             (true, Some(false)) => Some((" ← drawn by the run", " ←R")),
             (_, Some(true)) => Some((" ← drawn, tried", " ←T")),
@@ -401,7 +435,7 @@ fn cut_line(draw: &Draw, line: Line<'_>) -> String {
             sum(draw.after_p.sum)
         ),
         Line::CutByK if draw.setting.temperature == 0.0 => {
-            format!("temperature 0 takes the largest: its prob is {}", sum(draw.after_k.sum))
+            format!("the largest is taken: its prob is {}", sum(draw.after_k.sum))
         }
         Line::CutByK => {
             format!("top-k cuts here: {} stay, sum {}", draw.after_k.count, sum(draw.after_k.sum))

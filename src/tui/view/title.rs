@@ -5,6 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::widgets::Widget;
 
 use crate::error::printable;
+use crate::trace::draw::Setting;
 use crate::trace::frame::Number;
 use crate::trace::manifest::Drawing;
 use crate::trace::{Run, Status};
@@ -62,9 +63,13 @@ impl Widget for Title<'_> {
             layer,
             Piece::forms(step, strong).rank(2),
         ];
-        let here = fit(&here, usize::from(area.width));
-        let taken: usize = here.iter().map(|(content, _)| text::width(content)).sum();
+        // How tokens are drawn has room beside the place: of that the less telling words go first.
         let card = &app.outline().card;
+        let drawn = drawing(app).into_iter().rfind(|form| !form.is_empty()).unwrap_or_default();
+        let beside = text::width(&format!(" {}  {} · {}", card.name, card.backend, card.precision.name()));
+        let beside = (beside + text::width(&drawn) + 1).min(usize::from(area.width) / 2);
+        let here = fit(&here, usize::from(area.width) - beside);
+        let taken: usize = here.iter().map(|(content, _)| text::width(content)).sum();
         // While something is computed, that is worth more room than the model's name.
         let name = match &card.ignored[..] {
             [] => printable(&card.name).to_string(),
@@ -74,6 +79,7 @@ impl Widget for Title<'_> {
         let model = match &app.status {
             Status::Working(what) => vec![Piece::words(format!(" {what} …"), strong)],
             Status::Idle => vec![
+                Piece::whole(if app.play.is_some() { " ▶ plays ·" } else { "" }, theme.key()),
                 Piece::words(format!(" {name}"), strong),
                 Piece::whole(format!("  {} · {}", card.backend, card.precision.name()), theme.dim()).rank(1),
                 Piece::forms(drawing(app), theme.dim()).rank(4),
@@ -90,10 +96,17 @@ impl Widget for Title<'_> {
 /// How tokens are drawn: " · temperature 0.8 top-k 40 top-p 0.9 seed 7". Where the likeliest is taken, nothing else
 /// counts.
 fn drawing(app: &App) -> Vec<String> {
-    let Some(drawing) = app.drawing else { return vec![String::new()] };
-    let Drawing { temperature, top_k, top_p, seed, .. } = drawing;
+    // A branch may have a setting of its own.
+    let own = app.outline().setting;
+    let run = app.drawing.map(|Drawing { temperature, top_k, top_p, seed, .. }| Setting {
+        temperature,
+        top_k,
+        top_p,
+        seed,
+    });
+    let Some(Setting { temperature, top_k, top_p, seed }) = own.or(run) else { return vec![String::new()] };
     if temperature == 0.0 {
-        return vec![" · temperature 0".to_owned(), String::new()];
+        return vec![" · temperature 0".to_owned(), " · T 0".to_owned(), String::new()];
     }
     let k = |name: &str| if top_k > 0 { format!(" {name} {top_k}") } else { String::new() };
     let p = |name: &str| if top_p < 1.0 { format!(" {name} {top_p}") } else { String::new() };
@@ -129,6 +142,8 @@ impl Widget for Rules<'_> {
                 Some(difference) => {
                     format!("{which} · {less} = {}", text::full_in(Number::F32(difference as f32), 12))
                 }
+                // Ids are names; what they differ by says nothing.
+                None if app.place().step.stage().is_ids() => which,
                 None => format!("{which} · it has no such value"),
             }
         });
