@@ -149,13 +149,20 @@ pub(super) fn sums(weights: &[u16], x: &[u16], parts: usize, sums: &mut [f32; 4 
     }
     // A tile of sums has a weight row in a row; what is asked for has a token in a row.
     for tile in sums.as_chunks_mut::<{ SIDE * SIDE }>().0 {
-        // SAFETY: every processor with AMX has AVX-512; each vector is one of the 16 rows of 16 values.
-        unsafe {
-            let row = tile.as_mut_ptr();
-            let columns = avx512::transpose(std::array::from_fn(|i| _mm512_loadu_ps(row.add(i * SIDE))));
-            for (i, column) in columns.into_iter().enumerate() {
-                _mm512_storeu_ps(row.add(i * SIDE), column);
-            }
+        // SAFETY: every processor with AMX has AVX-512.
+        unsafe { turn(tile) };
+    }
+}
+
+/// Makes columns of the rows of a tile of sums.
+#[target_feature(enable = "avx512f")]
+fn turn(tile: &mut [f32; SIDE * SIDE]) {
+    let rows = tile.as_mut_ptr();
+    // SAFETY: each vector is one of the 16 rows of 16 values.
+    unsafe {
+        let columns = avx512::transpose(std::array::from_fn(|i| _mm512_loadu_ps(rows.add(i * SIDE))));
+        for (i, column) in columns.into_iter().enumerate() {
+            _mm512_storeu_ps(rows.add(i * SIDE), column);
         }
     }
 }
