@@ -577,7 +577,7 @@ fn weights_in_huge_pages_make_the_same_text_and_what_was_given_is_said() {
         ok(&output);
         output
     };
-    let (plain, huge) = (run(&[]), run(&["--huge-pages"]));
+    let (plain, huge) = (run(&[]), run(&["--huge-pages", "--threads", "2"]));
     assert_eq!(stdout(&huge), stdout(&plain));
     let said = stderr(&huge);
     assert!(said.contains("--huge-pages: ") && said.contains("MiB of weights were copied into"), "{said}");

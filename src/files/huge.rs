@@ -6,7 +6,6 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use memmap2::{Mmap, MmapMut, MmapOptions};
-use rayon::prelude::*;
 
 use super::Bytes;
 use crate::error::{Error, Result};
@@ -58,11 +57,11 @@ impl Huge {
             (all, rest) = rest.split_at_mut(range.len().next_multiple_of(LINE));
             copies.extend(part.chunks(PIECE).zip(all.chunks_mut(PIECE)));
         }
-        copies.into_par_iter().try_for_each(|(part, out)| {
+        // On one thread: those that compute are started later, as many as were asked for.
+        for (part, out) in copies {
             stop::check()?;
             out[..part.len()].copy_from_slice(part);
-            Ok(())
-        })?;
+        }
         let transparent = (!reserved).then(|| transparent(map.as_ptr_range()));
         let map = Arc::new(Self(map.make_read_only().map_err(|error| no_memory(bytes, error))?));
         let parts = ranges.into_iter().map(|range| Bytes::Huge(Arc::clone(&map), range)).collect();
