@@ -68,9 +68,15 @@ fn the_box_of_a_layer_says_what_the_layer_reads() {
     view(&mut stage, "pass").shows("layer 1 reads layer 0, rope_cos, rope_sin, mask");
     stage.shows("Enter open the box");
     view(&mut stage, "flow").shows("xq reads attn_norm, wq");
-    let mut stage = Stage::sized("probs", (120, 40), Depth::None);
-    view(&mut stage, "sampler").shows("[ ] setting");
-    stage.shows("Enter go on with it");
+    for size in [(80, 24), (120, 40)] {
+        let mut stage = Stage::sized("probs", size, Depth::None);
+        view(&mut stage, "sampler");
+        let screen = stage.screen();
+        let footer = screen.lines().last().unwrap();
+        for entry in ["[ ] setting", "← → change", "Enter pick", "b branch", "? help", "q quit"] {
+            assert!(footer.contains(entry), "{entry} in `{footer}`");
+        }
+    }
 }
 
 #[test]

@@ -145,7 +145,7 @@ impl View for Sampler {
     }
 
     fn keys(&self) -> &'static [(&'static str, &'static str)] {
-        &[("[ ]", "setting"), ("← →", "change"), ("Enter", "go on with it"), ("b", "go on as tried")]
+        &[("[ ]", "setting"), ("← →", "change"), ("Enter", "pick"), ("b", "branch")]
     }
 
     fn select(&self, app: &mut App, cell: (usize, usize)) {
@@ -220,14 +220,12 @@ impl View for Sampler {
             Piece::whole("← →", theme.key()),
             Piece::whole(" change  ", theme.dim()),
             Piece::whole("Esc", theme.key()),
-            Piece::forms([" the run's own  ", " run's  "].map(String::from), theme.dim()),
-            Piece::whole("Enter", theme.key()).rank(1),
-            Piece::whole(" goes on with ", theme.dim()).rank(1),
+            Piece::whole(" the run's own", theme.dim()),
         ];
-        let chosen = Self::token(app).map(|id| Piece::words(token_text(app, id), theme.token()).rank(1));
         // On a line that is no token Enter goes nowhere.
-        let shown = if chosen.is_some() { pieces.len() } else { pieces.len() - 2 };
-        let pieces: Vec<Piece> = pieces.into_iter().take(shown).chain(chosen).collect();
+        let chosen = Self::token(app).map(|id| format!("  Enter goes on with {}", token_text(app, id)));
+        let chosen = chosen.map(|words| Piece::forms([words, String::new()], theme.key()).rank(1));
+        let pieces: Vec<Piece> = pieces.into_iter().chain(chosen).collect();
         put_fit(buf, foot, 0, 1, &pieces);
     }
 
