@@ -248,7 +248,8 @@ impl Checkpoint {
     /// Copies all tensors into huge pages, each part of a file once. What was given.
     ///
     /// # Errors
-    /// Those of [`Huge::copy`].
+    /// Where there is not enough memory; [`Error::Interrupted`] where the process was asked to stop;
+    /// [`Error::Usage`] where the system is not Linux.
     pub fn copy_to_huge_pages(&mut self) -> Result<Given> {
         let mut parts: Vec<&mut Bytes> = self.tensors.values_mut().flat_map(Tensor::parts_mut).collect();
         let mut number_of = HashMap::new();
