@@ -105,6 +105,9 @@ struct Taking<'a, O> {
     folded: Folded,
 }
 
+/// How far a random number may be beyond the share that it fell into: shares are rounded to float32.
+const ROUNDING: f64 = 1e-6;
+
 impl<O: Operands> Taking<'_, O> {
     fn operand(&self, cell: Cell, value: f32) -> Operand {
         let address = self.rules.address(cell);
@@ -552,11 +555,25 @@ impl<O: Operands> Taking<'_, O> {
             let place = format!(
                 "Laid side by side, the likeliest first, its share reaches from {before:.6} to {end:.6}"
             );
-            if let Some(random) = random {
-                self.applied(constant("random number", random), drawn);
-                self.note(format!("{place}: the random number {random:.6} fell in between."));
-            } else {
-                self.note(format!("{place}. At temperature 0 nothing is left to chance."));
+            // A branch goes on with a token that was picked, whatever is drawn there.
+            let drawn_here = match random {
+                Some(random) => share > 0.0 && (before - ROUNDING..end + ROUNDING).contains(&random),
+                None => before == 0.0,
+            };
+            match random {
+                _ if !drawn_here => {
+                    let luck =
+                        random.map_or(String::new(), |random| format!(" by the random number {random:.6}"));
+                    self.applied(constant("picked in place of what is drawn", drawn.into()), drawn);
+                    self.note(format!(
+                        "It was picked: a branch begins here. What is drawn{luck} is another token."
+                    ));
+                }
+                Some(random) => {
+                    self.applied(constant("random number", random), drawn);
+                    self.note(format!("{place}: the random number {random:.6} fell in between."));
+                }
+                None => self.note(format!("{place}. At temperature 0 nothing is left to chance.")),
             }
         }
         self.folded.result = Some(drawn);

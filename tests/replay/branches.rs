@@ -221,6 +221,39 @@ fn explanations_of_a_branch_stay_in_it() {
     }
 }
 
+/// Nothing is said to have been drawn that was picked; and what was drawn is told as that.
+#[test]
+fn a_picked_token_is_explained_as_picked() {
+    for temperature in [0.0, 0.8] {
+        let sampler = Sampler::new(Sampling { temperature, ..Sampling::default() }).unwrap();
+        let start = Start {
+            ids: PROMPT.to_vec(),
+            draws: 3,
+            sampler,
+            tokenizer: None,
+            eos: Vec::new(),
+            memory: DEFAULT_MEMORY,
+            context: None,
+        };
+        let mut live = run_to_idle(Live::start(Arc::new(model("gqa")), start).unwrap());
+        let token = (drawn(live.outline())[1] + 1) % 60;
+        let mut branch = branch(&mut live, 1, 1, token, 3);
+        let notes = |source: &mut dyn Source, run: u16, pass: usize| {
+            let site = Site { run: Run(run), ..Site::once(pass, Stage::Sampled) };
+            let query = Query::Explanation(ExplanationAt { site, at: 0, terms: 0 });
+            let Ok(Answer::Explanation(found)) = answer(source, &query) else { panic!("pass {pass}") };
+            assert_eq!(found.result, Some(found.value));
+            found.notes.join(" ")
+        };
+        assert!(notes(&mut *branch, 1, 1).contains("It was picked: a branch begins here."));
+        for (run, pass) in [(1, 0), (1, 2), (0, 1)] {
+            let source = if run == 1 { &mut *branch } else { &mut live as &mut dyn Source };
+            let told = notes(source, run, pass);
+            assert!(!told.contains("picked") && told.contains("Laid side by side"), "r{run}:p{pass} {told}");
+        }
+    }
+}
+
 #[test]
 fn what_cannot_branch_says_why() {
     let eos = 17;
