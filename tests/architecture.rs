@@ -18,7 +18,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("stop", &["error"]),
     ("ending", &["error", "stop"]),
     ("config", &["error"]),
-    ("files", &["ending", "error"]),
+    ("files", &["ending", "error", "stop"]),
     ("ops", &["config", "error"]),
     ("checkpoint", &["config", "error", "files", "stop"]),
     ("hub", &["checkpoint", "ending", "error", "files", "stop"]),

@@ -191,6 +191,10 @@ pub trait Backend: Sized + Send + Sync {
     /// [`ORDERS_APART`], before they are rounded.
     fn product_keeps_order(&self, matrix: &Self::Matrix, tokens: usize) -> bool;
 
+    /// The kind of processor that this is, and the line of the table of processors that makes this kernel the default on it;
+    /// none where no such table is kept.
+    fn table_line(&self) -> Option<(String, String)>;
+
     /// The same device once with each of its kernels, alike in everything else: each reads what any of them made.
     fn kernels(&self) -> Vec<Self>;
 

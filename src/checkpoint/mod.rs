@@ -28,6 +28,7 @@ mod unread;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::config::{DEFAULT_GROUP, ModelConfig};
 use crate::error::{Error, Result};
@@ -260,9 +261,11 @@ impl Checkpoint {
                 distinct.len() - 1
             });
         }
-        let (copies, given) = Huge::copy(&distinct)?;
+        let (copy, ranges, given) = Huge::copy(&distinct)?;
+        let copy = Arc::new(copy);
         for part in &mut parts {
-            **part = copies[number_of[&part.place()]].clone();
+            let range = ranges[number_of[&part.place()]].clone();
+            **part = Bytes::Huge(Arc::clone(&copy), range);
         }
         Ok(given)
     }

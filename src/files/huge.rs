@@ -3,11 +3,9 @@
 
 use std::fmt;
 use std::ops::{Deref, Range};
-use std::sync::Arc;
 
 use memmap2::{Mmap, MmapMut, MmapOptions};
 
-use super::Bytes;
 use crate::error::{Error, Result};
 use crate::stop;
 
@@ -36,12 +34,12 @@ pub struct Given {
 
 impl Huge {
     /// Copies `parts` into huge pages: those that the system's administrator has reserved, where there are enough, or else
-    /// those that the system makes by itself.
+    /// those that the system makes by itself. The copy, where each part lies in it, and what was given.
     ///
     /// # Errors
     /// Where there is not enough memory; [`Error::Interrupted`] where the process was asked to stop;
     /// [`Error::Usage`] where the system is not Linux.
-    pub(crate) fn copy(parts: &[&[u8]]) -> Result<(Vec<Bytes>, Given)> {
+    pub(crate) fn copy(parts: &[&[u8]]) -> Result<(Self, Vec<Range<usize>>, Given)> {
         let mut bytes = 0;
         let place = |part: &&[u8]| {
             let range = bytes..bytes + part.len();
@@ -63,9 +61,8 @@ impl Huge {
             out[..part.len()].copy_from_slice(part);
         }
         let transparent = (!reserved).then(|| transparent(map.as_ptr_range()));
-        let map = Arc::new(Self(map.make_read_only().map_err(|error| no_memory(bytes, error))?));
-        let parts = ranges.into_iter().map(|range| Bytes::Huge(Arc::clone(&map), range)).collect();
-        Ok((parts, Given { bytes, transparent }))
+        let map = Self(map.make_read_only().map_err(|error| no_memory(bytes, error))?);
+        Ok((map, ranges, Given { bytes, transparent }))
     }
 }
 
@@ -144,10 +141,11 @@ mod tests {
     fn parts_are_copied_whole_and_begin_with_a_line() {
         let parts: Vec<Vec<u8>> =
             [1, 64, 0, 3 << 20, PIECE + 7].map(|length| vec![length as u8; length]).into();
-        let (copies, given) = Huge::copy(&parts.iter().map(Vec::as_slice).collect::<Vec<_>>()).unwrap();
-        for (copy, part) in copies.iter().zip(&parts) {
-            assert!(copy[..] == part[..] && copy.as_ptr().addr().is_multiple_of(LINE));
-            assert!(!copy.same_place(&Bytes::owned(part.clone())));
+        let all = parts.iter().map(Vec::as_slice).collect::<Vec<_>>();
+        let (copy, ranges, given) = Huge::copy(&all).unwrap();
+        for (range, part) in ranges.into_iter().zip(&parts) {
+            let copy = &copy[range];
+            assert!(copy == part && copy.as_ptr().addr().is_multiple_of(LINE));
         }
         assert!(given.bytes >= parts.iter().map(Vec::len).sum());
         if let Some(transparent) = given.transparent {

@@ -142,6 +142,10 @@ impl Backend for Other {
         self.cpu.product_keeps_order(matrix, tokens)
     }
 
+    fn table_line(&self) -> Option<(String, String)> {
+        None
+    }
+
     fn kernels(&self) -> Vec<Self> {
         self.cpu.kernels().into_iter().map(|cpu| Self { cpu, ..self.clone() }).collect()
     }

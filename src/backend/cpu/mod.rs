@@ -31,7 +31,8 @@ use crate::stop::Stop;
 pub use cache::Cache;
 pub use input::Input;
 use input::MIN_PACKED;
-pub use kernel::{Kernel, Multiplied, Processor};
+use kernel::Processor;
+pub use kernel::{Kernel, Multiplied};
 pub use matrix::Matrix;
 
 /// The CPU, with the threads of rayon's global pool.
@@ -158,6 +159,11 @@ impl Backend for Cpu {
 
     fn product_keeps_order(&self, matrix: &Matrix, tokens: usize) -> bool {
         tokens < MIN_PACKED || !matrix.is_for_a_unit(self.kernel)
+    }
+
+    fn table_line(&self) -> Option<(String, String)> {
+        let processor = Processor::here()?;
+        Some((processor.to_string(), processor.line(self.kernel.name())))
     }
 
     fn kernels(&self) -> Vec<Self> {

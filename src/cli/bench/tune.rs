@@ -3,7 +3,6 @@
 use super::report::{Tuned, Tuning};
 use super::{time_decode, time_prefill};
 use crate::backend::Backend;
-use crate::backend::cpu::Processor;
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::model::Model;
@@ -21,16 +20,17 @@ pub(super) fn measure<B: Backend>(
             .found("--gen 0")
             .next("leave --gen out"));
     }
-    let mut kernels = Vec::new();
+    let (mut kernels, mut lines) = (Vec::new(), Vec::new());
     for backend in model.backend.kernels() {
         let kernel = backend.kernel_name();
+        lines.push(backend.table_line());
         let model = Model::load(checkpoint, backend)?;
         let (prefill, decode) = (time_prefill(&model, prompt)?, time_decode(&model, cached, draws, 0)?);
         kernels.push(Tuned { kernel, prefill: prefill.rates, decode: decode.rates });
     }
     // A prompt, and as many tokens drawn as it has.
     let time = |tuned: &Tuned| 1.0 / tuned.prefill.median + 1.0 / tuned.decode.median;
-    let fastest = kernels.iter().min_by(|a, b| time(a).total_cmp(&time(b)));
-    let line = Processor::here().zip(fastest).map(|(processor, tuned)| processor.line(tuned.kernel));
-    Ok(Tuning { processor: Processor::here().map(|processor| processor.to_string()), prompt, kernels, line })
+    let fastest = kernels.iter().zip(lines).min_by(|(a, _), (b, _)| time(a).total_cmp(&time(b)));
+    let (processor, line) = fastest.and_then(|(_, line)| line).unzip();
+    Ok(Tuning { processor, prompt, kernels, line })
 }

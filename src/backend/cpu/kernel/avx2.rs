@@ -6,6 +6,7 @@ mod attention;
 mod dots;
 mod floats;
 mod int8;
+mod products;
 mod source;
 mod tile;
 mod tiles;

@@ -30,7 +30,7 @@ use gemm::{Packed, Scratch};
 use half::{bf16, f16};
 use limits::CHAINS;
 pub use limits::Multiplied;
-pub use processor::Processor;
+pub(super) use processor::Processor;
 pub(super) use rows::{Aligned, GroupScales, Rows, Spaced, widen, with_format};
 
 use crate::checkpoint::Dtype;

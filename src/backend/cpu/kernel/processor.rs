@@ -5,7 +5,7 @@ use std::fmt;
 
 /// A kind of processor, as it names itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Processor {
+pub(crate) struct Processor {
     vendor: String,
     family: u32,
     model: u32,
@@ -17,7 +17,7 @@ const FASTEST: &[(&str, u32, u32, &str)] = &[("GenuineIntel", 6, 167, "amx")];
 
 impl Processor {
     /// This one, where it tells.
-    pub fn here() -> Option<Self> {
+    pub(crate) fn here() -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::x86_64::__cpuid;
@@ -49,7 +49,7 @@ impl Processor {
     }
 
     /// The line of the table that makes `kernel` the one that runs on this kind of processor.
-    pub fn line(&self, kernel: &str) -> String {
+    pub(crate) fn line(&self, kernel: &str) -> String {
         format!("(\"{}\", {}, {}, \"{kernel}\")", self.vendor, self.family, self.model)
     }
 }

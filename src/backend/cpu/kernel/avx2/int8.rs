@@ -1,9 +1,9 @@
 //! Products in int8 for AVX2: 32 values a vector; a few tokens with a row of weights at a time, eight groups side by side.
 //! Where the processor has AVX-VNNI too, one instruction does what takes three without it.
 
-use std::arch::asm;
 use std::arch::x86_64::*;
 
+use super::products::add_products;
 use super::source::{Int8, Row, Source};
 use super::unpack::{self, Chunk, GROUPS};
 use super::{reduce, tiles};
@@ -77,28 +77,6 @@ pub(super) fn prefetch(row: &[u8], at: usize, bytes: usize) {
         // An address that is no memory of ours is ignored.
         _mm_prefetch::<_MM_HINT_T0>(row.as_ptr().wrapping_add(line + AHEAD).cast());
     }
-}
-
-/// sum + each four neighbouring products of unsigned `q` with signed `x`.
-///
-/// # Safety
-/// The processor has AVX-VNNI.
-#[target_feature(enable = "avx2")]
-#[inline]
-pub(super) unsafe fn add_products(sum: __m256i, q: __m256i, x: __m256i) -> __m256i {
-    let mut sum = sum;
-    // In assembly, for a function that is compiled for more than its caller is not put in its place.
-    // SAFETY: registers alone take part.
-    unsafe {
-        asm!(
-            "{{vex}} vpdpbusd {sum}, {q}, {x}",
-            sum = inout(ymm_reg) sum,
-            q = in(ymm_reg) q,
-            x = in(ymm_reg) x,
-            options(pure, nomem, nostack, preserves_flags),
-        );
-    }
-    sum
 }
 
 /// See [`super::super::Kernel::multiply_limit`]: twice 32 products of int8 values for each 16 values.

@@ -8,7 +8,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 
-use super::int8::add_products;
+use super::products::add_products;
 use super::source::{Row, Source};
 use super::transpose;
 use super::unpack::{self, GROUPS};
