@@ -28,7 +28,7 @@ use crate::error::{Error, Result};
 use crate::stop::{self, Stop};
 
 #[cfg(unix)]
-pub use terminal::{SCREEN, Taken, give_back, take};
+pub use terminal::{SCREEN, Taken, give_back, on_screen, take};
 
 /// The signal that asked the process to end; 0 for none.
 static ASKED: AtomicI32 = AtomicI32::new(0);

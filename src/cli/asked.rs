@@ -34,6 +34,14 @@ impl Asked {
         Ok(Self { source: traced.source(number, sequence)? })
     }
 
+    /// The same of the run itself, by a command that takes no address; of a trace with branches that is said.
+    pub(super) fn open_itself<D: Device>(trace: &TraceArgs, args: &RunArgs) -> Result<Self> {
+        let Some(path) = &trace.trace else { return Self::run::<D>(args) };
+        let traced = Traced::<D>::open(path, &args.model, &args.cpu, DEFAULT_MEMORY)?;
+        traced.say_branches();
+        Ok(Self { source: traced.source(Number::ITSELF, 0)? })
+    }
+
     fn run<D: Device>(args: &RunArgs) -> Result<Self> {
         let run = Run::<D>::open(args)?;
         let draws = args.tokens.unwrap_or(1).max(1);

@@ -9,7 +9,7 @@ use super::device::{Command, Device};
 use super::{AttributeArgs, LogFormat, output};
 use crate::error::{Error, Result};
 use crate::trace::lens::{Attribution, AttributionAt, Share};
-use crate::trace::{Answer, Query, Run, Site, Stage};
+use crate::trace::{Answer, Query, Site, Stage};
 
 /// Parts that the text names one by one.
 const NAMED: usize = 16;
@@ -18,7 +18,7 @@ const BAR: f64 = 30.0;
 
 impl Command for &AttributeArgs {
     fn run<D: Device>(self) -> Result<()> {
-        let mut asked = Asked::open::<D>(&self.trace, &self.run, (Run::ITSELF, 0))?;
+        let mut asked = Asked::open_itself::<D>(&self.trace, &self.run)?;
         let last = asked.positions() - 1;
         let t = self.t.unwrap_or(last);
         let Some((pass, token, _)) = asked.position(t) else {

@@ -11,11 +11,11 @@ use super::{LensArgs, LogFormat, NOT_A_NUMBER, output, tell};
 use crate::error::Result;
 use crate::trace::lens::{LensAt, Reading};
 use crate::trace::select::numbers;
-use crate::trace::{Answer, Query, Run, Site, Stage};
+use crate::trace::{Answer, Query, Site, Stage};
 
 impl Command for &LensArgs {
     fn run<D: Device>(self) -> Result<()> {
-        let mut asked = Asked::open::<D>(&self.trace, &self.run, (Run::ITSELF, 0))?;
+        let mut asked = Asked::open_itself::<D>(&self.trace, &self.run)?;
         let positions = asked.positions();
         let chosen = match &self.t {
             Some(list) => numbers("t", list, positions, |_| "-n reads more tokens".into())?,

@@ -27,6 +27,10 @@ pub enum Taken {
 
 /// How its screen is taken: 0, or a [`Taken`].
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
+/// Whether somebody is writing to it.
+static WRITING: AtomicBool = AtomicBool::new(false);
+/// How often it is looked whether somebody still writes.
+const LOOKS: usize = 100_000;
 /// Whether its settings may be others than those from before.
 static CHANGED: AtomicBool = AtomicBool::new(false);
 /// Its settings from before.
@@ -57,9 +61,28 @@ pub(super) fn taken() -> Option<Taken> {
     [Taken::Screen, Taken::Editor].into_iter().find(|how| *how as usize == TAKEN.load(Ordering::SeqCst))
 }
 
-/// Gives the screen back; safe in a signal's handler.
+/// Writes to the screen while it is taken; none where it was given back meanwhile, by a thread that ends the process: what
+/// came after that would stand in the shell's screen.
+pub fn on_screen<T>(write: impl FnOnce() -> T) -> Option<T> {
+    // Said before it is looked at, so that who gives the screen back sees this writer or is seen by it.
+    WRITING.store(true, Ordering::SeqCst);
+    let taken = TAKEN.load(Ordering::SeqCst) != 0;
+    let written = taken.then(write);
+    WRITING.store(false, Ordering::SeqCst);
+    written
+}
+
+/// Gives the screen back, once who writes to it has done so; safe in a signal's handler.
 pub(super) fn restore_screen() {
-    match TAKEN.swap(0, Ordering::SeqCst) {
+    let taken = TAKEN.swap(0, Ordering::SeqCst);
+    // A terminal that takes nothing is not waited for, nor this very thread where the signal came while it wrote.
+    for _ in 0..LOOKS {
+        if taken == 0 || !WRITING.load(Ordering::SeqCst) {
+            break;
+        }
+        std::thread::yield_now();
+    }
+    match taken {
         1 => write(SCREEN),
         2 => write(EDITOR),
         _ => {}

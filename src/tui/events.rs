@@ -1,6 +1,5 @@
 //! The loop: read everything that waits, ask the source, draw once.
 
-use std::io::Stdout;
 use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::task::Poll;
@@ -27,7 +26,7 @@ use super::goto;
 use super::keys::Keys;
 use super::parting;
 use super::runs::Runs;
-use super::terminal::{Guard, failed};
+use super::terminal::{Guard, Screen, failed};
 use super::update::{Effect, update};
 
 /// How the viewer was left.
@@ -49,7 +48,7 @@ const IDLE: Duration = Duration::from_millis(100);
 /// [`Error::Terminal`] where the terminal fails, [`Error::Interrupted`] where a signal asked to stop, and why there
 /// is nothing to look at.
 pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended> {
-    let backend = CrosstermBackend::new(std::io::stdout());
+    let backend = CrosstermBackend::new(Screen(std::io::stdout()));
     // Not dropped: that says on the error output what fails, and panics where this is gone with the terminal. The
     // guard shows the cursor.
     let mut terminal = ManuallyDrop::new(Terminal::new(backend).map_err(|error| failed(&error))?);
@@ -162,21 +161,21 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
 fn draw(
     app: &mut App,
     source: &mut dyn Source,
-    terminal: &mut Terminal<CrosstermBackend<Stdout>>,
+    terminal: &mut Terminal<CrosstermBackend<Screen>>,
 ) -> std::io::Result<()> {
     let size = terminal.size()?;
     if (size.width, size.height) != (app.size.width, app.size.height) {
         update(app, Action::Resize(size.width, size.height));
         app.sync(source);
     }
-    execute!(std::io::stdout(), BeginSynchronizedUpdate)?;
+    execute!(terminal.backend_mut(), BeginSynchronizedUpdate)?;
     terminal.draw(|frame| frame.render_widget(&*app, frame.area()))?;
-    execute!(std::io::stdout(), EndSynchronizedUpdate)
+    execute!(terminal.backend_mut(), EndSynchronizedUpdate)
 }
 
 /// Empties the screen, so that the next drawing is a whole one. `Terminal::clear` would first ask the
 /// terminal where its cursor is, and fail where no answer comes.
-fn clear(terminal: &mut Terminal<CrosstermBackend<Stdout>>) -> std::io::Result<()> {
+fn clear(terminal: &mut Terminal<CrosstermBackend<Screen>>) -> std::io::Result<()> {
     let size = terminal.size()?;
     terminal.resize(Rect::new(0, 0, size.width, size.height))
 }

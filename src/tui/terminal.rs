@@ -2,7 +2,7 @@
 
 #[cfg(unix)]
 use std::io::IsTerminal;
-use std::io::{self, Write};
+use std::io::{self, Stdout, Write};
 use std::panic::{self, PanicHookInfo};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -25,6 +25,27 @@ use crate::ending::Taken;
 use crate::error::{Error, Result};
 
 type Hook = Box<dyn Fn(&PanicHookInfo<'_>) + Sync + Send + 'static>;
+
+/// The screen, for as long as it is ours: once the process ends, whatever thread gave the terminal back, nothing more is
+/// drawn.
+#[derive(Debug)]
+pub(super) struct Screen(pub(super) Stdout);
+
+impl Write for Screen {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        #[cfg(unix)]
+        return ending::on_screen(|| self.0.write(bytes)).unwrap_or(Ok(bytes.len()));
+        #[cfg(not(unix))]
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        #[cfg(unix)]
+        return ending::on_screen(|| self.0.flush()).unwrap_or(Ok(()));
+        #[cfg(not(unix))]
+        self.0.flush()
+    }
+}
 
 /// Holds the terminal in raw mode, on its alternate screen, with mouse and paste events, until dropped.
 pub struct Guard {

@@ -292,8 +292,11 @@ fn a_branch_of_a_trace_is_looked_at_by_its_address() {
     ok(&llama_trace([&["snapshot", "--out", picture.to_str().unwrap()], &at[..]].concat()));
     let picture = fs::read_to_string(&picture).unwrap();
     assert!(picture.contains("r2") && picture.contains("softmax"), "{picture}");
-    let log = llama_trace(["log", "--trace", trace]);
-    assert!(stderr(&log).contains("2 branches too, r1 to r2:"), "{}", stderr(&log));
+    // What takes no address says which run it is about.
+    for command in [&["log"][..], &["lens"], &["attribute"]] {
+        let done = llama_trace([command, &["--trace", trace]].concat());
+        assert!(stderr(&done).contains("2 branches too, r1 to r2:"), "{command:?}: {}", stderr(&done));
+    }
     refused(&["explain", "r3:p2/L0/xq[t=0,h=0,c=0]", "--trace", trace], 2, &["there is no r3", "r1 to r2"]);
     refused(&["explain", "r1:p0/L0/xq[t=0,h=0,c=0]", run[0], run[1]], 2, &["one run, r0"]);
     let nowhere = ["snapshot", "--trace", trace, "--at", "r3:p2/L0/xq", "--out", "x.png"];
