@@ -1,0 +1,311 @@
+// Weights stored in blocks of small whole numbers: ggml's formats, by the rules and in the layouts of ops/blocks.
+//
+// A value is scale · (q − offset) + minimum. Here a format hands out 32 neighbouring values of a block at once, a
+// *group*: q − offset as signed bytes, four in a word, the first the lowest; and the scale of each run of the group (one
+// of 32 values, or two of 16), with its minimum where the format has them.
+//
+// Blocks lie as in the file. A row begins at a multiple of the block's bytes, so no load asks for more than divides them.
+#pragma once
+#include "common.cuh"
+
+// Four bytes, from an address of any, of an even, and of a divisible number.
+__device__ inline uint32_t word_at1(const uint8_t* at) {
+    return at[0] | static_cast<uint32_t>(at[1]) << 8 | static_cast<uint32_t>(at[2]) << 16 |
+           static_cast<uint32_t>(at[3]) << 24;
+}
+__device__ inline uint32_t word_at2(const uint8_t* at) {
+    const uint16_t* halves = reinterpret_cast<const uint16_t*>(at);
+    return halves[0] | static_cast<uint32_t>(halves[1]) << 16;
+}
+__device__ inline uint32_t word_at4(const uint8_t* at) { return *reinterpret_cast<const uint32_t*>(at); }
+
+__device__ inline float half_at(const uint8_t* at) { return half_to_float(*reinterpret_cast<const uint16_t*>(at)); }
+
+constexpr uint32_t EACH = 0x01010101;  // times a byte: that byte four times
+
+// Each byte of `word`, below 128, less `offset`, as signed bytes.
+__device__ inline uint32_t less(uint32_t word, uint32_t offset) {
+    return ((word | 0x80 * EACH) - offset * EACH) ^ 0x80 * EACH;
+}
+
+// Four bits to bit 0 of four bytes, the lowest to the lowest.
+__device__ inline uint32_t spread(uint32_t bits) { return (bits & 15) * 0x00204081 & EACH; }
+
+// The byte of `table` that each of four numbers below 16, one in the low half of each byte, stands for.
+__device__ inline uint32_t look_up(const uint32_t (&table)[4], uint32_t numbers) {
+    uint32_t packed = numbers & 0x0f0f0f0f;
+    packed = (packed | packed >> 4) & 0x00ff00ff;
+    packed = (packed | packed >> 8) & 0xffff;
+    uint32_t low = __byte_perm(table[0], table[1], packed & 0x7777);
+    uint32_t high = __byte_perm(table[2], table[3], packed & 0x7777);
+    return __byte_perm(low, high, 0x3210 | (packed & 0x8888) >> 1);
+}
+
+// 32 numbers of four bits: byte i has number i in its low half and number i + 16 in its high half.
+template <class Load>
+__device__ inline void nibbles(Load load, const uint8_t* bytes, uint32_t (&q)[8]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint32_t word = load(bytes + 4 * i);
+        q[i] = word & 0x0f0f0f0f, q[i + 4] = word >> 4 & 0x0f0f0f0f;
+    }
+}
+
+struct Q8_0 {
+    static constexpr int VALUES = 32, BYTES = 34, RUN = 32;
+    static constexpr bool MINIMA = false;
+    static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) q[i] = word_at2(block + 2 + 4 * i);
+    }
+    static __device__ inline void scales(const uint8_t* block, int, float (&scale)[2], float (&)[2]) {
+        scale[0] = half_at(block);
+    }
+};
+
+struct Q4_0 {
+    static constexpr int VALUES = 32, BYTES = 18, RUN = 32;
+    static constexpr bool MINIMA = false;
+    static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
+        nibbles(word_at2, block + 2, q);
+#pragma unroll
+        for (int i = 0; i < 8; i++) q[i] = less(q[i], 8);
+    }
+    static __device__ inline void scales(const uint8_t* block, int, float (&scale)[2], float (&)[2]) {
+        scale[0] = half_at(block);
+    }
+};
+
+struct Q4_1 {
+    static constexpr int VALUES = 32, BYTES = 20, RUN = 32;
+    static constexpr bool MINIMA = true;
+    static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
+        nibbles(word_at4, block + 4, q);
+    }
+    static __device__ inline void scales(const uint8_t* block, int, float (&scale)[2], float (&minimum)[2]) {
+        scale[0] = half_at(block), minimum[0] = half_at(block + 2);
+    }
+};
+
+struct Q5_0 {
+    static constexpr int VALUES = 32, BYTES = 22, RUN = 32;
+    static constexpr bool MINIMA = false;
+    static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
+        nibbles(word_at2, block + 6, q);
+        uint32_t fifths = word_at2(block + 2);
+#pragma unroll
+        for (int i = 0; i < 8; i++) q[i] = less(q[i] | spread(fifths >> (4 * i)) << 4, 16);
+    }
+    static __device__ inline void scales(const uint8_t* block, int, float (&scale)[2], float (&)[2]) {
+        scale[0] = half_at(block);
+    }
+};
+
+struct Q5_1 {
+    static constexpr int VALUES = 32, BYTES = 24, RUN = 32;
+    static constexpr bool MINIMA = true;
+    static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
+        nibbles(word_at4, block + 8, q);
+        uint32_t fifths = word_at4(block + 4);
+#pragma unroll
+        for (int i = 0; i < 8; i++) q[i] |= spread(fifths >> (4 * i)) << 4;
+    }
+    static __device__ inline void scales(const uint8_t* block, int, float (&scale)[2], float (&minimum)[2]) {
+        scale[0] = half_at(block), minimum[0] = half_at(block + 2);
+    }
+};
+
+// The numbers that IQ4_NL and IQ4_XS choose from (kvalues_iq4nl): -127 -104 -83 -65, -49 -35 -22 -10, 1 13 25 38,
+// 53 69 89 113.
+__device__ inline void look_up_non_linear(uint32_t (&q)[8]) {
+    const uint32_t table[4] = {0xbfad9881, 0xf6eaddcf, 0x26190d01, 0x71594535};
+#pragma unroll
+    for (int i = 0; i < 8; i++) q[i] = look_up(table, q[i]);
+}
+
+struct Iq4Nl {
+    static constexpr int VALUES = 32, BYTES = 18, RUN = 32;
+    static constexpr bool MINIMA = false;
+    static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
+        nibbles(word_at2, block + 2, q);
+        look_up_non_linear(q);
+    }
+    static __device__ inline void scales(const uint8_t* block, int, float (&scale)[2], float (&)[2]) {
+        scale[0] = half_at(block);
+    }
+};
+
+struct Mxfp4 {
+    static constexpr int VALUES = 32, BYTES = 17, RUN = 32;
+    static constexpr bool MINIMA = false;
+    static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
+        // Twice the floats of four bits: 0 1 2 3, 4 6 8 12, and the same below zero.
+        const uint32_t table[4] = {0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fafc};
+        nibbles(word_at1, block + 1, q);
+#pragma unroll
+        for (int i = 0; i < 8; i++) q[i] = look_up(table, q[i]);
+    }
+    static __device__ inline void scales(const uint8_t* block, int, float (&scale)[2], float (&)[2]) {
+        uint32_t e = block[0];
+        // 2^(e − 128); the first two are below the smallest normal number.
+        scale[0] = __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23);
+    }
+};
+
+// Scale and minimum of run `run` of Q4_K and Q5_K, out of the twelve bytes at `packed` (ops/blocks/large.rs, six_bits).
+__device__ inline void six_bits(const uint8_t* block, int run, float& scale, float& minimum) {
+    const uint8_t* packed = block + 4;
+    uint32_t s, m;
+    if (run < 4) {
+        s = packed[run] & 63, m = packed[run + 4] & 63;
+    } else {
+        s = (packed[run + 4] & 15) | packed[run - 4] >> 6 << 4;
+        m = packed[run + 4] >> 4 | packed[run] >> 6 << 4;
+    }
+    scale = __fmul_rn(half_at(block), static_cast<float>(s));
+    minimum = -__fmul_rn(half_at(block + 2), static_cast<float>(m));
+}
+
+struct Q4K {
+    static constexpr int VALUES = 256, BYTES = 144, RUN = 32;
+    static constexpr bool MINIMA = true;
+    static __device__ inline void quants(const uint8_t* block, int group, uint32_t (&q)[8]) {
+        const uint4* at = reinterpret_cast<const uint4*>(block + 16 + group / 2 * 32);
+        uint4 a = at[0], b = at[1];
+        const uint32_t words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        int shift = group % 2 * 4;
+#pragma unroll
+        for (int i = 0; i < 8; i++) q[i] = words[i] >> shift & 0x0f0f0f0f;
+    }
+    static __device__ inline void scales(const uint8_t* block, int group, float (&scale)[2], float (&minimum)[2]) {
+        six_bits(block, group, scale[0], minimum[0]);
+    }
+};
+
+struct Q5K {
+    static constexpr int VALUES = 256, BYTES = 176, RUN = 32;
+    static constexpr bool MINIMA = true;
+    static __device__ inline void quants(const uint8_t* block, int group, uint32_t (&q)[8]) {
+        const uint4* fifths = reinterpret_cast<const uint4*>(block + 16);
+        const uint4* at = reinterpret_cast<const uint4*>(block + 48 + group / 2 * 32);
+        uint4 a = at[0], b = at[1], c = fifths[0], d = fifths[1];
+        const uint32_t words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        const uint32_t uppers[8] = {c.x, c.y, c.z, c.w, d.x, d.y, d.z, d.w};
+        int shift = group % 2 * 4;
+#pragma unroll
+        for (int i = 0; i < 8; i++) q[i] = (words[i] >> shift & 0x0f0f0f0f) | (uppers[i] >> group & EACH) << 4;
+    }
+    static __device__ inline void scales(const uint8_t* block, int group, float (&scale)[2], float (&minimum)[2]) {
+        six_bits(block, group, scale[0], minimum[0]);
+    }
+};
+
+struct Q6K {
+    static constexpr int VALUES = 256, BYTES = 210, RUN = 16;
+    static constexpr bool MINIMA = false;
+    static __device__ inline void quants(const uint8_t* block, int group, uint32_t (&q)[8]) {
+        int half = group / 4, part = group % 4;
+        const uint8_t* lows = block + 64 * half + part % 2 * 32;
+        const uint8_t* uppers = block + 128 + 32 * half;
+        int shift = part / 2 * 4;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            uint32_t low = word_at2(lows + 4 * i) >> shift & 0x0f0f0f0f;
+            uint32_t upper = word_at2(uppers + 4 * i) >> (2 * part) & 0x03030303;
+            q[i] = less(low | upper << 4, 32);
+        }
+    }
+    static __device__ inline void scales(const uint8_t* block, int group, float (&scale)[2], float (&)[2]) {
+        float d = half_at(block + 208);
+#pragma unroll
+        for (int run = 0; run < 2; run++) {
+            int s = static_cast<int8_t>(block[192 + 2 * group + run]);
+            scale[run] = __fmul_rn(d, static_cast<float>(s));
+        }
+    }
+};
+
+struct Q2K {
+    static constexpr int VALUES = 256, BYTES = 84, RUN = 16;
+    static constexpr bool MINIMA = true;
+    static __device__ inline void quants(const uint8_t* block, int group, uint32_t (&q)[8]) {
+        const uint8_t* bytes = block + 16 + group / 4 * 32;
+        int shift = group % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < 8; i++) q[i] = word_at4(bytes + 4 * i) >> shift & 0x03030303;
+    }
+    static __device__ inline void scales(const uint8_t* block, int group, float (&scale)[2], float (&minimum)[2]) {
+        float d = half_at(block + 80), e = half_at(block + 82);
+#pragma unroll
+        for (int run = 0; run < 2; run++) {
+            uint32_t both = block[2 * group + run];
+            scale[run] = __fmul_rn(d, static_cast<float>(both & 15));
+            minimum[run] = -__fmul_rn(e, static_cast<float>(both >> 4));
+        }
+    }
+};
+
+struct Q3K {
+    static constexpr int VALUES = 256, BYTES = 110, RUN = 16;
+    static constexpr bool MINIMA = false;
+    static __device__ inline void quants(const uint8_t* block, int group, uint32_t (&q)[8]) {
+        const uint8_t* bytes = block + 32 + group / 4 * 32;
+        int shift = group % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            uint32_t low = word_at2(bytes + 4 * i) >> shift & 0x03030303;
+            uint32_t third = word_at2(block + 4 * i) >> group & EACH;
+            q[i] = less(low | third << 2, 4);
+        }
+    }
+    static __device__ inline void scales(const uint8_t* block, int group, float (&scale)[2], float (&)[2]) {
+        const uint8_t* packed = block + 96;
+        float d = half_at(block + 108);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int run = 2 * group + i;
+            int low = packed[run % 8] >> (run / 8 * 4) & 15, upper = packed[8 + run % 4] >> (run / 4 * 2) & 3;
+            scale[i] = __fmul_rn(d, static_cast<float>((low | upper << 4) - 32));
+        }
+    }
+};
+
+struct Iq4Xs {
+    static constexpr int VALUES = 256, BYTES = 136, RUN = 32;
+    static constexpr bool MINIMA = false;
+    static __device__ inline void quants(const uint8_t* block, int group, uint32_t (&q)[8]) {
+        nibbles(word_at4, block + 8 + 16 * group, q);
+        look_up_non_linear(q);
+    }
+    static __device__ inline void scales(const uint8_t* block, int group, float (&scale)[2], float (&)[2]) {
+        int uppers = *reinterpret_cast<const uint16_t*>(block + 2);
+        int low = block[4 + group / 2] >> (group % 2 * 4) & 15, upper = uppers >> (2 * group) & 3;
+        scale[0] = __fmul_rn(half_at(block), static_cast<float>((low | upper << 4) - 32));
+    }
+};
+
+// A group of 32 values as it is multiplied.
+template <class W>
+struct Group {
+    uint32_t q[8];
+    float scale[2], minimum[2];
+};
+
+// Group number `group` of a row of blocks.
+template <class W>
+__device__ inline Group<W> group_of(const uint8_t* row, int group) {
+    constexpr int GROUPS = W::VALUES / 32;
+    const uint8_t* block = row + static_cast<long long>(group / GROUPS) * W::BYTES;
+    Group<W> out;
+    W::quants(block, group % GROUPS, out.q);
+    W::scales(block, group % GROUPS, out.scale, out.minimum);
+    return out;
+}
+
+// Value i of a group: scale · q, and then the minimum (ops/blocks.rs, dequantize).
+template <class W>
+__device__ inline float value_of(const Group<W>& group, int i) {
+    float q = static_cast<float>(static_cast<int8_t>(group.q[i / 4] >> (i % 4 * 8)));
+    float value = __fmul_rn(group.scale[i / W::RUN], q);
+    return W::MINIMA ? __fadd_rn(value, group.minimum[i / W::RUN]) : value;
+}

@@ -1,0 +1,207 @@
+// What all kernels share: number types, rounding, the order of sums, and the words of CUDA that the emulation has its
+// own version of (emulate.hpp).
+//
+// Every kernel computes what the operation of the same name in ops/ computes. Where its results have the same bits,
+// its comment says so; it then multiplies and adds by __fmul_rn and __fadd_rn, which no compiler joins.
+//
+// A kernel begins with LET_NEXT_START and calls WAIT_FOR_INPUT in every thread before it reads what another kernel
+// made, and before it writes anything. Between the two it may read weights. So a kernel that was launched by
+// programmatic dependent launch has its first weights in registers when the one before it ends.
+#pragma once
+
+#ifndef LLT_EMULATED
+using int8_t = signed char;
+using uint8_t = unsigned char;
+using uint16_t = unsigned short;
+using uint32_t = unsigned int;
+using int64_t = long long;
+using uint64_t = unsigned long long;
+
+// Shared memory of a block: `count` values of `type`, where 16 bytes load at once.
+#define SHARED(type, name, count) __shared__ __align__(16) type name[count]
+// The shared memory whose size the launch says.
+#define DYNAMIC_SHARED(type, name)                                  \
+    extern __shared__ __align__(16) unsigned char dynamic_shared[]; \
+    type* name = reinterpret_cast<type*>(dynamic_shared)
+
+#if __CUDA_ARCH__ >= 900
+#define LET_NEXT_START() asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
+#define WAIT_FOR_INPUT() asm volatile("griddepcontrol.wait;" ::: "memory")
+#else
+#define LET_NEXT_START()
+#define WAIT_FOR_INPUT()
+#endif
+
+__device__ inline float half_to_float(uint16_t half) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(half));
+    return x;
+}
+__device__ inline uint16_t float_to_half(float x) {
+    uint16_t half;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
+    return half;
+}
+#endif
+
+// A kernel for blocks of at most `threads`.
+#define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+
+// Number types by the names of the host: WEIGHT, CACHE and PRECISION are one of these each.
+struct F32 {};
+struct F16 {};
+struct BF16 {};
+struct I8 {};
+struct Q8 {};
+
+template <class A, class B>
+struct Same {
+    static constexpr bool value = false;
+};
+template <class A>
+struct Same<A, A> {
+    static constexpr bool value = true;
+};
+
+// One span of a pass: `tokens` rows of the pass's buffers from row `first` on, at positions `start` and following;
+// its tokens see `keys` keys, start + tokens.
+struct Span {
+    int first, start, tokens, keys;
+};
+
+// A weight matrix (outputs, inputs) in the number type WEIGHT, row by row.
+struct Matrix {
+    const void* values;   // the first byte of row 0
+    const float* scales;  // int8: one for each group of the whole tensor; otherwise null
+    long long first;      // int8: number of the value in the tensor that row 0 begins with; groups run on from row to row
+    int outputs, inputs;
+    int group;  // int8: values that share a scale; otherwise 0
+    int unused;
+};
+
+// One of several products of the same input.
+struct Product {
+    Matrix matrix;
+    const float* bias;  // (O), or null
+    float* out;         // (rows, O)
+};
+
+constexpr int MOST_PRODUCTS = 3;
+
+struct Products {
+    Product of[MOST_PRODUCTS];
+    int count;
+    int unused;
+};
+
+// The gated half of a feed-forward network, (rows, F) each.
+struct Gated {
+    Matrix gate, up;
+    const float* gate_bias;
+    const float* up_bias;
+    float* gate_out;
+    float* silu;
+    float* up_out;
+    float* hidden;
+};
+
+constexpr unsigned FULL = 0xffffffff;
+
+__device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+// float32 to the nearest bfloat16, ties to even; what is not a number stays none (crate half).
+__device__ inline uint16_t to_bf16(float x) {
+    uint32_t bits = __float_as_uint(x);
+    if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>(bits >> 16 | 0x40);
+    return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+__device__ inline float from_bf16(uint16_t bits) { return __uint_as_float(static_cast<uint32_t>(bits) << 16); }
+
+// The lower and the upper of two neighbouring bfloat16 values.
+__device__ inline float low_bf16(uint32_t pair) { return __uint_as_float(pair << 16); }
+__device__ inline float high_bf16(uint32_t pair) { return __uint_as_float(pair & 0xffff0000); }
+
+// Two neighbouring bfloat16 values of two that are bfloat16 values already, or are rounded here.
+__device__ inline uint32_t pair_bf16(float low, float high) {
+    return static_cast<uint32_t>(to_bf16(low)) | static_cast<uint32_t>(to_bf16(high)) << 16;
+}
+
+// ops/round.rs: x as PRECISION keeps it.
+template <class P>
+__device__ inline float rounded(float x) {
+    if constexpr (Same<P, BF16>::value) return from_bf16(to_bf16(x));
+    return x;
+}
+
+// ops/exp.rs: e^x by the same operations, so the same bits.
+__device__ inline float exp_of_ops(float x) {
+    const float ROUND = 12582912.0f;
+    // Written so that what is not a number stays none, as clamp does.
+    x = x < -104.0f ? -104.0f : x;
+    x = x > 89.0f ? 89.0f : x;
+    float shifted = __fmaf_rn(x, 1.44269504088896340736f, ROUND);
+    float n = __fsub_rn(shifted, ROUND);
+    float r = __fmaf_rn(n, -1.428606765330187e-06f, __fmaf_rn(n, -0.693145751953125f, x));
+    float tail = __fmaf_rn(r, 1.0f / 5040.0f, 1.0f / 720.0f);
+    tail = __fmaf_rn(tail, r, 1.0f / 120.0f);
+    tail = __fmaf_rn(tail, r, 1.0f / 24.0f);
+    tail = __fmaf_rn(tail, r, 1.0f / 6.0f);
+    tail = __fmaf_rn(tail, r, 0.5f);
+    float series = __fadd_rn(__fmaf_rn(__fmul_rn(r, r), tail, r), 1.0f);
+    int whole = static_cast<int>(__float_as_uint(shifted) - __float_as_uint(ROUND));
+    int half = whole >> 1;
+    float first = __uint_as_float(static_cast<uint32_t>(half + 127) << 23);
+    float second = __uint_as_float(static_cast<uint32_t>(whole - half + 127) << 23);
+    return __fmul_rn(__fmul_rn(series, first), second);
+}
+
+// ops/swiglu.rs: x / (1 + e^-x).
+__device__ inline float silu_of_ops(float x) { return __fdiv_rn(x, __fadd_rn(1.0f, exp_of_ops(-x))); }
+
+// ops/matmul.rs: partial sums of a dot product, and the terms that are summed before they are added to those before.
+constexpr int LANES = 16;
+constexpr int STRETCH = 1024;
+
+// ops/matmul.rs, reduce: the sum of 16 partial sums, one each in the lanes 0 to 15 of a half warp, in its lane 0.
+// All lanes of the warp call it; the other half may hold another sum.
+__device__ inline float reduce_lanes(float sum) {
+    for (int width = LANES / 2; width > 0; width /= 2) sum = __fadd_rn(sum, __shfl_down_sync(FULL, sum, width, LANES));
+    return sum;
+}
+
+// The sum, and the largest, over all lanes of a warp, in every lane.
+__device__ inline float sum_of_warp(float x) {
+    for (int apart = 16; apart > 0; apart /= 2) x += __shfl_xor_sync(FULL, x, apart);
+    return x;
+}
+
+__device__ inline float larger(float max, float x) { return x > max ? x : max; }
+
+__device__ inline float max_of_warp(float x) {
+    for (int apart = 16; apart > 0; apart /= 2) x = larger(x, __shfl_xor_sync(FULL, x, apart));
+    return x;
+}
+
+__device__ inline float minus_infinity() { return __uint_as_float(0xff800000); }
+
+// Eight neighbouring values of a buffer or a cache as float32, from an address where 16 bytes load at once.
+__device__ inline void load8(const float* from, float (&out)[8]) {
+    const float4* at = reinterpret_cast<const float4*>(from);
+    float4 a = at[0], b = at[1];
+    out[0] = a.x, out[1] = a.y, out[2] = a.z, out[3] = a.w;
+    out[4] = b.x, out[5] = b.y, out[6] = b.z, out[7] = b.w;
+}
+
+__device__ inline float widen16(F16, uint32_t bits) { return half_to_float(static_cast<uint16_t>(bits)); }
+__device__ inline float widen16(BF16, uint32_t bits) { return from_bf16(static_cast<uint16_t>(bits)); }
+
+template <class T>
+__device__ inline void widen8(const uint4& words, float (&out)[8]) {
+    const uint32_t word[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        out[2 * i] = widen16(T{}, word[i] & 0xffff);
+        out[2 * i + 1] = widen16(T{}, word[i] >> 16);
+    }
+}

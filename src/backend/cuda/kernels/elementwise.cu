@@ -1,0 +1,55 @@
+// Operations on one value after the other, with the bits of ops/elementwise.rs and ops/swiglu.rs. -DPRECISION.
+//
+// All: grid (ceil(count / 512)), block 128. A thread takes four values, each as far from the next as the block is wide,
+// so that neighbouring threads read neighbouring values whatever the address.
+#include "common.cuh"
+
+constexpr int EACH_THREAD = 4;
+
+// Calls `apply` with the number of each value that this thread takes.
+template <class Apply>
+__device__ inline void each(long long count, Apply apply) {
+    long long first = static_cast<long long>(blockIdx.x) * EACH_THREAD * blockDim.x + threadIdx.x;
+#pragma unroll
+    for (int k = 0; k < EACH_THREAD; k++) {
+        long long i = first + k * static_cast<long long>(blockDim.x);
+        if (i < count) apply(i);
+    }
+}
+
+// out = silu(x) = x / (1 + e^−x).
+KERNEL(128) silu(const float* x, long long count, float* out) {
+    LET_NEXT_START();
+    WAIT_FOR_INPUT();
+    each(count, [&](long long i) { out[i] = rounded<PRECISION>(silu_of_ops(x[i])); });
+}
+
+// out = a · b.
+KERNEL(128) mul(const float* a, const float* b, long long count, float* out) {
+    LET_NEXT_START();
+    WAIT_FOR_INPUT();
+    each(count, [&](long long i) { out[i] = rounded<PRECISION>(__fmul_rn(a[i], b[i])); });
+}
+
+// out = a + b.
+KERNEL(128) add(const float* a, const float* b, long long count, float* out) {
+    LET_NEXT_START();
+    WAIT_FOR_INPUT();
+    each(count, [&](long long i) { out[i] = rounded<PRECISION>(__fadd_rn(a[i], b[i])); });
+}
+
+// x (rows, width) += bias (width), in place; count = rows · width.
+KERNEL(128) bias(const float* bias, int width, long long count, float* x) {
+    LET_NEXT_START();
+    WAIT_FOR_INPUT();
+    each(count, [&](long long i) { x[i] = rounded<PRECISION>(__fadd_rn(x[i], bias[i % width])); });
+}
+
+// out = x in bfloat16, rounded to the nearest, ties to even: what tensor cores read.
+KERNEL(128) narrow(const float* x, long long count, uint16_t* out) {
+    LET_NEXT_START();
+    WAIT_FOR_INPUT();
+    each(count, [&](long long i) { out[i] = to_bf16(x[i]); });
+}
+
+#define KERNELS_OF_THIS_FILE(X) X(silu) X(mul) X(add) X(bias) X(narrow)

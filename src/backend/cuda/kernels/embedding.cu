@@ -1,0 +1,14 @@
+// The rows of the embedding table that a pass's ids name, widened. -DWEIGHT, -DPRECISION.
+#include "weights.cuh"
+
+// out (rows, D) = rows ids[0 … rows] of table (V, D).
+// Grid (rows), block 128.
+KERNEL(128) embedding(Matrix table, const int* ids, float* out) {
+    LET_NEXT_START();
+    WAIT_FOR_INPUT();
+    Row row = row_of<WEIGHT>(table, ids[blockIdx.x]);
+    out += static_cast<long long>(blockIdx.x) * table.inputs;
+    for (int i = threadIdx.x; i < table.inputs; i += blockDim.x) out[i] = weight_at<WEIGHT, PRECISION>(row, i);
+}
+
+#define KERNELS_OF_THIS_FILE(X) X(embedding)

@@ -1,0 +1,39 @@
+// What measures a device, and what is measured.
+#include "common.cuh"
+
+// Reads `count` times 16 bytes. So that no compiler leaves it out, out (1) is written where the XOR of all that a
+// thread read is one number in 2³².
+// Grid: as many blocks as fill the device, block 512.
+KERNEL(512) read(const uint4* bytes, long long count, unsigned* out) {
+    LET_NEXT_START();
+    WAIT_FOR_INPUT();
+    long long step = static_cast<long long>(gridDim.x) * blockDim.x;
+    long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    unsigned all = 0;
+    // Eight loads are under way before the first is waited for.
+    for (; i + 7 * step < count; i += 8 * step) {
+        uint4 words[8];
+#pragma unroll
+        for (int k = 0; k < 8; k++) words[k] = bytes[i + k * step];
+#pragma unroll
+        for (int k = 0; k < 8; k++) all ^= words[k].x ^ words[k].y ^ words[k].z ^ words[k].w;
+    }
+    for (; i < count; i += step) all ^= bytes[i].x ^ bytes[i].y ^ bytes[i].z ^ bytes[i].w;
+    if (all == 0x5eed5eed) *out = all;
+}
+
+// out[i] = (noise & keep) | set: random weights, as checkpoint/random.rs makes them, of which keep and set say the number
+// type. The noise is splitmix64 of seed + i (Steele, Lea and Flood, 2014).
+// Grid (ceil(count / 256)), block 256.
+KERNEL(256) random(uint64_t* out, long long count, uint64_t seed, uint64_t keep, uint64_t set) {
+    LET_NEXT_START();
+    WAIT_FOR_INPUT();
+    long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= count) return;
+    uint64_t x = (seed + static_cast<uint64_t>(i) + 1) * 0x9e3779b97f4a7c15;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+    x = (x ^ x >> 27) * 0x94d049bb133111eb;
+    out[i] = ((x ^ x >> 31) & keep) | set;
+}
+
+#define KERNELS_OF_THIS_FILE(X) X(read) X(random)

@@ -1,0 +1,32 @@
+// int8 quantisation in groups: x ≈ q · scale, scale = max |x| / 127, with the bits of ops/quantize.rs.
+#include "common.cuh"
+
+// x (rows, width) to values (rows, width) and scales (rows, ceil(width / group)). Groups begin at a row's start; the last
+// may be short. Halves are rounded away from zero; a group with what is not a number has a scale that is none either.
+// Grid (rows, ceil(groups / 4)), block 128: a group is a warp's.
+KERNEL(128) quantize(const float* x, int width, int group, int8_t* values, float* scales) {
+    LET_NEXT_START();
+    WAIT_FOR_INPUT();
+    int groups = ceil_div(width, group), mine = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (mine >= groups) return;
+    long long row = static_cast<long long>(blockIdx.x) * width;
+    int start = mine * group, end = min(start + group, width);
+    x += row, values += row;
+    auto larger_or_none = [](float max, float x) { return x > max || x != x ? x : max; };
+    float largest = 0.0f;
+    for (int i = start + lane; i < end; i += 32) largest = larger_or_none(largest, fabsf(x[i]));
+    for (int apart = 16; apart > 0; apart /= 2) {
+        largest = larger_or_none(largest, __shfl_xor_sync(FULL, largest, apart));
+    }
+    float scale = __fdiv_rn(largest, 127.0f);
+    if (lane == 0) scales[static_cast<long long>(blockIdx.x) * groups + mine] = scale;
+    for (int i = start + lane; i < end; i += 32) {
+        float exact = __fdiv_rn(x[i], scale), whole = truncf(exact);
+        float away = fabsf(__fsub_rn(exact, whole)) >= 0.5f ? copysignf(1.0f, exact) : 0.0f;
+        float q = __fadd_rn(whole, away);
+        // As a conversion in Rust: saturated, and what is not a number is 0.
+        values[i] = q != q ? 0 : static_cast<int8_t>(fminf(fmaxf(q, -128.0f), 127.0f));
+    }
+}
+
+#define KERNELS_OF_THIS_FILE(X) X(quantize)

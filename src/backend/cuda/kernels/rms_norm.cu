@@ -1,0 +1,62 @@
+// RMSNorm (Zhang and Sennrich, 2019): out = x / √(mean(x²) + ε) · weight, with the bits of ops/rms_norm.rs. -DPRECISION.
+//
+// Grid (rows), block: whole warps up to 256 threads. The sum of squares has the order of ops/matmul.rs: 16 threads take
+// a stretch of 1024 values, each every sixteenth; the stretches follow one another.
+#include "common.cuh"
+
+// The scale of one row, in every thread of the block.
+__device__ inline float scale_of(const float* x, int width, float eps) {
+    constexpr int MOST = 16;  // stretches that a block of 256 sums at once
+    SHARED(float, sums, MOST + 1);
+    int lane = threadIdx.x % LANES, mine = threadIdx.x / LANES, at_once = blockDim.x / LANES;
+    float total = 0.0f;
+    for (int first = 0; first < ceil_div(width, STRETCH); first += at_once) {
+        int start = (first + mine) * STRETCH, end = min(start + STRETCH, width);
+        float sum = 0.0f;
+#pragma unroll 8
+        for (int i = start + lane; i < end; i += LANES) sum = __fmaf_rn(x[i], x[i], sum);
+        sum = reduce_lanes(sum);
+        if (lane == 0) sums[mine] = sum;
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            for (int i = 0; i < at_once && (first + i) * STRETCH < width; i++) {
+                total = first + i == 0 ? sums[0] : __fadd_rn(total, sums[i]);
+            }
+            sums[MOST] = total;
+        }
+        __syncthreads();
+    }
+    float mean = __fdiv_rn(sums[MOST], static_cast<float>(width));
+    return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
+}
+
+__device__ inline void normalise(const float* x, const float* weight, float eps, int width, float* out) {
+    float scale = scale_of(x, width, eps);
+    for (int i = threadIdx.x; i < width; i += blockDim.x) {
+        float normal = rounded<PRECISION>(__fmul_rn(x[i], scale));
+        out[i] = rounded<PRECISION>(__fmul_rn(normal, weight[i]));
+    }
+}
+
+// out (rows, width) = RMSNorm of x (rows, width); weight (width).
+KERNEL(256) rms_norm(const float* x, const float* weight, float eps, int width, float* out) {
+    LET_NEXT_START();
+    WAIT_FOR_INPUT();
+    long long row = static_cast<long long>(blockIdx.x) * width;
+    normalise(x + row, weight, eps, width, out + row);
+}
+
+// sum = a + b, normed = RMSNorm of sum, all (rows, width). sum may be a or b.
+KERNEL(256) add_rms_norm(const float* a, const float* b, const float* weight, float eps, int width, float* sum,
+                         float* normed) {
+    LET_NEXT_START();
+    WAIT_FOR_INPUT();
+    long long row = static_cast<long long>(blockIdx.x) * width;
+    a += row, b += row, sum += row, normed += row;
+    for (int i = threadIdx.x; i < width; i += blockDim.x) sum[i] = rounded<PRECISION>(__fadd_rn(a[i], b[i]));
+    // The block reads what its other threads wrote.
+    __syncthreads();
+    normalise(sum, weight, eps, width, normed);
+}
+
+#define KERNELS_OF_THIS_FILE(X) X(rms_norm) X(add_rms_norm)
