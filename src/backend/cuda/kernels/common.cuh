@@ -20,9 +20,8 @@ using uint64_t = unsigned long long;
 // Shared memory of a block: `count` values of `type`, where 16 bytes load at once.
 #define SHARED(type, name, count) __shared__ __align__(16) type name[count]
 // The shared memory whose size the launch says.
-#define DYNAMIC_SHARED(type, name)                                  \
-    extern __shared__ __align__(16) unsigned char dynamic_shared[]; \
-    type* name = reinterpret_cast<type*>(dynamic_shared)
+extern __shared__ __align__(16) unsigned char dynamic_shared[];
+#define DYNAMIC_SHARED(type, name) type* const name = reinterpret_cast<type*>(dynamic_shared)
 
 #if __CUDA_ARCH__ >= 900
 #define LET_NEXT_START() asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
@@ -108,6 +107,21 @@ struct Gated {
 constexpr unsigned FULL = 0xffffffff;
 
 __device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+// Which product of several, and the first of its outputs, the block with this number computes, where `outputs` are a
+// block's.
+struct Part {
+    int product, first;
+};
+__device__ inline Part part_of(const Products& products, int block, int outputs) {
+    int product = 0;
+    for (; product < products.count - 1; product++) {
+        int blocks = ceil_div(products.of[product].matrix.outputs, outputs);
+        if (block < blocks) break;
+        block -= blocks;
+    }
+    return {product, block * outputs};
+}
 
 // float32 to the nearest bfloat16, ties to even; what is not a number stays none (crate half).
 __device__ inline uint16_t to_bf16(float x) {

@@ -87,20 +87,6 @@ __device__ inline float finished(float sum, const float* bias, int output) {
     return rounded<PRECISION>(bias ? __fadd_rn(sum, bias[output]) : sum);
 }
 
-// The product, and the first of its outputs, that the block with this number computes, where `outputs` are a block's.
-struct Part {
-    int product, first;
-};
-__device__ inline Part part_of(const Products& products, int block, int outputs) {
-    int product = 0;
-    for (; product < products.count - 1; product++) {
-        int blocks = ceil_div(products.of[product].matrix.outputs, outputs);
-        if (block < blocks) break;
-        block -= blocks;
-    }
-    return {product, block * outputs};
-}
-
 // The products of up to ROWS rows; a warp has OUTPUTS outputs.
 template <int OUTPUTS, int ROWS>
 __device__ inline void matvec(const Products& products, const float* x, int rows) {

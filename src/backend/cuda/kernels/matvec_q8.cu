@@ -1,0 +1,175 @@
+// Products in whole numbers with few rows: int8 activations (quantize.cu) with int8 weights, or with blocks where they
+// lie. -DWEIGHT (I8 or a format). All with the bits of ops/quantize.rs and ops/blocks.rs.
+#include "whole.cuh"
+
+// What is asked for of a group of weights before it is multiplied.
+template <class W>
+struct Asked {
+    using Raw = Group<W>;
+    static __device__ inline Raw load(const Row& row, int number, int) { return group_of<W>(row.bytes, number); }
+};
+// Of int8 the first 32 values; longer groups are read on as they are multiplied.
+template <>
+struct Asked<I8> {
+    struct Raw {
+        uint4 first, second;
+        float scale;
+    };
+    static __device__ inline Raw load(const Row& row, int number, int group) {
+        const uint4* at = reinterpret_cast<const uint4*>(row.bytes + static_cast<long long>(number) * group);
+        long long first = row.first + static_cast<long long>(number) * group;
+        return {at[0], group > 16 ? at[1] : make_uint4(0, 0, 0, 0), row.scales[first / group]};
+    }
+};
+using Raw = Asked<WEIGHT>::Raw;
+
+// 16 products.
+__device__ inline int dot16(const uint4& a, const uint4& b, int sum) {
+    return dot4(a.w, b.w, dot4(a.z, b.z, dot4(a.y, b.y, dot4(a.x, b.x, sum))));
+}
+
+// Group `number` of the weights times the same group of a row of x.
+template <class W>
+__device__ inline Term multiply(const typename Asked<W>::Raw& raw, const Row& row, const int8_t* x, float x_scale,
+                                int number, int group) {
+    const uint4* at = reinterpret_cast<const uint4*>(x + static_cast<long long>(number) * group);
+    uint4 first = at[0], second = group > 16 ? at[1] : make_uint4(0, 0, 0, 0);
+    if constexpr (Same<W, I8>::value) {
+        int sum = dot16(second, raw.second, dot16(first, raw.first, 0));
+        const uint4* w = reinterpret_cast<const uint4*>(row.bytes + static_cast<long long>(number) * group);
+        for (int i = 2; i < group / 16; i++) sum = dot16(at[i], w[i], sum);
+        return {__fmul_rn(x_scale, raw.scale), static_cast<float>(sum)};
+    } else {
+        const uint32_t words[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
+        int products[2] = {}, sums[2] = {};
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            int run = 4 * i / W::RUN;
+            products[run] = dot4(words[i], raw.q[i], products[run]);
+            if (W::MINIMA) sums[run] = dot4(words[i], ONES, sums[run]);
+        }
+        const float of_x[2] = {static_cast<float>(sums[0]), static_cast<float>(sums[1])};
+        return {x_scale, term_of<W>(raw.scale, raw.minimum, products, of_x)};
+    }
+}
+
+// The products of up to ROWS rows; a warp has two outputs, a lane every 32nd group. The first sixteen lanes add: lane l the
+// groups l, l + 16, l + 32 …, every second of which the lane sixteen further on has multiplied.
+template <int ROWS>
+__device__ inline void matvec(const Products& all, const int8_t* x, const float* x_scales, int group, int rows) {
+    constexpr int OUTPUTS = 2;
+    Part part = part_of(all, blockIdx.x, OUTPUTS * (blockDim.x / 32));
+    const Product& product = all.of[part.product];
+    const Matrix& matrix = product.matrix;
+    const int first = part.first + static_cast<int>(threadIdx.x / 32) * OUTPUTS, lane = threadIdx.x % 32;
+    const int inputs = matrix.inputs, groups = inputs / group;
+    Row w[OUTPUTS];
+#pragma unroll
+    for (int o = 0; o < OUTPUTS; o++) w[o] = row_of<WEIGHT>(matrix, min(first + o, matrix.outputs - 1));
+    Raw now[OUTPUTS] = {};
+    auto ask = [&](int number, Raw(&raw)[OUTPUTS]) {
+        if (number >= groups) return;
+#pragma unroll
+        for (int o = 0; o < OUTPUTS; o++) raw[o] = Asked<WEIGHT>::load(w[o], number, group);
+    };
+    ask(lane, now);
+    WAIT_FOR_INPUT();
+    float sums[OUTPUTS][ROWS];
+#pragma unroll
+    for (int o = 0; o < OUTPUTS; o++) {
+#pragma unroll
+        for (int row = 0; row < ROWS; row++) sums[o][row] = 0.0f;
+    }
+    for (int first_group = 0; first_group < groups; first_group += 32) {
+        int number = first_group + lane;
+        Raw next[OUTPUTS] = {};
+        ask(number + 32, next);
+#pragma unroll
+        for (int o = 0; o < OUTPUTS; o++) {
+#pragma unroll
+            for (int row = 0; row < ROWS; row++) {
+                // Rows that are not there are the last one again, and nobody writes them.
+                long long there = min(row, rows - 1);
+                Term term = {0.0f, 0.0f};
+                if (number < groups) {
+                    term = multiply<WEIGHT>(now[o], w[o], x + there * inputs, x_scales[there * groups + number], number,
+                                            group);
+                }
+                Term other = {__shfl_down_sync(FULL, term.scale, LANES), __shfl_down_sync(FULL, term.value, LANES)};
+                if (number < groups) sums[o][row] = __fmaf_rn(term.scale, term.value, sums[o][row]);
+                if (number + LANES < groups) sums[o][row] = __fmaf_rn(other.scale, other.value, sums[o][row]);
+            }
+            now[o] = next[o];
+        }
+    }
+#pragma unroll
+    for (int o = 0; o < OUTPUTS; o++) {
+#pragma unroll
+        for (int row = 0; row < ROWS; row++) {
+            float sum = reduce_lanes(sums[o][row]);
+            if (lane != 0 || first + o >= matrix.outputs || row >= rows) continue;
+            if (product.bias) sum = __fadd_rn(sum, product.bias[first + o]);
+            product.out[static_cast<long long>(row) * matrix.outputs + first + o] = sum;
+        }
+    }
+}
+
+// Up to three products of x (rows, I), int8 with scales (rows, I / group), with w (O, I), into out (rows, O) each; rows is
+// at most the number in the name. Blocks: group is 32. int8: groups of the weights are as long, a multiple of 16 that
+// divides I and the number of the value that the matrix begins with in its tensor.
+// Grid (Σ ceil(O / 8)), block 128.
+KERNEL(128) matvec_q8_1(Products products, const int8_t* x, const float* x_scales, int group, int rows) {
+    LET_NEXT_START();
+    matvec<1>(products, x, x_scales, group, rows);
+}
+KERNEL(128) matvec_q8_2(Products products, const int8_t* x, const float* x_scales, int group, int rows) {
+    LET_NEXT_START();
+    matvec<2>(products, x, x_scales, group, rows);
+}
+KERNEL(128) matvec_q8_4(Products products, const int8_t* x, const float* x_scales, int group, int rows) {
+    LET_NEXT_START();
+    matvec<4>(products, x, x_scales, group, rows);
+}
+KERNEL(128) matvec_q8_8(Products products, const int8_t* x, const float* x_scales, int group, int rows) {
+    LET_NEXT_START();
+    matvec<8>(products, x, x_scales, group, rows);
+}
+
+// The same of any number of rows and of any groups, for int8: a run ends where either group does. Every lane walks over
+// all runs; lane l adds up those whose number mod 16 is l.
+// Grid (Σ ceil(O / 4), rows), block 128.
+KERNEL(128) matvec_q8_plain(Products products, const int8_t* x, const float* x_scales, int group) {
+    LET_NEXT_START();
+    WAIT_FOR_INPUT();
+    if constexpr (Same<WEIGHT, I8>::value) {
+        Part part = part_of(products, blockIdx.x, blockDim.x / 32);
+        const Product& product = products.of[part.product];
+        const Matrix& matrix = product.matrix;
+        int output = part.first + static_cast<int>(threadIdx.x / 32), lane = threadIdx.x % 32, inputs = matrix.inputs;
+        if (output >= matrix.outputs) return;
+        Row w = row_of<WEIGHT>(matrix, output);
+        const int8_t* values = reinterpret_cast<const int8_t*>(w.bytes);
+        x += static_cast<long long>(blockIdx.y) * inputs;
+        x_scales += static_cast<long long>(blockIdx.y) * ceil_div(inputs, group);
+        float sum = 0.0f;
+        for (int i = 0, run = 0; i < inputs; run++) {
+            long long w_group = (w.first + i) / w.group;
+            long long end_of_w = (w_group + 1) * w.group - w.first;
+            int end = min((i / group + 1) * group, inputs);
+            end = end_of_w < end ? static_cast<int>(end_of_w) : end;
+            if (run % LANES == lane) {
+                long long whole = 0;
+                for (int k = i; k < end; k++) whole += x[k] * values[k];
+                sum = __fmaf_rn(static_cast<float>(whole), __fmul_rn(x_scales[i / group], w.scales[w_group]), sum);
+            }
+            i = end;
+        }
+        sum = reduce_lanes(sum);
+        if (lane == 0) {
+            if (product.bias) sum = __fadd_rn(sum, product.bias[output]);
+            product.out[static_cast<long long>(blockIdx.y) * matrix.outputs + output] = sum;
+        }
+    }
+}
+
+#define KERNELS_OF_THIS_FILE(X) X(matvec_q8_1) X(matvec_q8_2) X(matvec_q8_4) X(matvec_q8_8) X(matvec_q8_plain)

@@ -1,0 +1,47 @@
+// Tensor cores, and copies into shared memory that go on by themselves. The emulation has its own (emulate.hpp).
+#pragma once
+#include "common.cuh"
+
+#ifndef LLT_EMULATED
+__device__ inline uint32_t shared_address(const void* at) { return static_cast<uint32_t>(__cvta_generic_to_shared(at)); }
+
+// Begins to copy 16 bytes from global to shared memory, past the first-level cache.
+__device__ inline void copy16_async(void* to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+// The copies begun since the last call are a group.
+__device__ inline void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until at most LEFT groups are under way.
+template <int LEFT>
+__device__ inline void wait_for_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+
+// sums (16, 8) += a (16, 16) · b (16, 8), a warp together. a and b are bfloat16, two in a register; where a lane's registers
+// belong is said by PTX (mma.m16n8k16): with g = lane / 4 and t = 2 · (lane mod 4), a has (g, t), (g + 8, t), (g, t + 8),
+// (g + 8, t + 8), b has (t, g), (t + 8, g), and sums (g, t), (g, t + 1), (g + 8, t), (g + 8, t + 1).
+__device__ inline void multiply_tiles(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Four matrices of 8 × 8 16-bit values from shared memory: lane 8m + r names row r of matrix m, 16 bytes. A lane gets
+// (g, t) and (g, t + 1) of each, of a TRANSPOSED one (t, g) and (t + 1, g).
+template <bool TRANSPOSED>
+__device__ inline void load_matrices(uint32_t (&to)[4], const void* row) {
+    if constexpr (TRANSPOSED) {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                     : "r"(shared_address(row))
+                     : "memory");
+    } else {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                     : "r"(shared_address(row))
+                     : "memory");
+    }
+}
+#endif
