@@ -17,6 +17,9 @@ using uint32_t = unsigned int;
 using int64_t = long long;
 using uint64_t = unsigned long long;
 
+// A kernel for blocks of at most `threads`.
+#define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+
 // Shared memory of a block: `count` values of `type`, where 16 bytes load at once.
 #define SHARED(type, name, count) __shared__ __align__(16) type name[count]
 // The shared memory whose size the launch says.
@@ -42,9 +45,6 @@ __device__ inline uint16_t float_to_half(float x) {
     return half;
 }
 #endif
-
-// A kernel for blocks of at most `threads`.
-#define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
 
 // Number types by the names of the host: WEIGHT, CACHE and PRECISION are one of these each.
 struct F32 {};

@@ -1,6 +1,8 @@
 // One file of kernels (-DKERNELS='"rms_norm.cu"') as a library that runs them on the CPU: see emulate.hpp.
 //
-//     c++ -std=c++17 -O1 -shared -fPIC -ffp-contract=off -DKERNELS='"rms_norm.cu"' -DPRECISION=F32 emulate.cpp
+//     c++ -std=c++17 -O1 -Wall -Wno-unknown-pragmas -shared -fPIC -ffp-contract=off -DKERNELS='"rms_norm.cu"' -DPRECISION=F32 emulate.cpp
+//
+// (The unknown pragma is CUDA's `unroll`.)
 #include "emulate.hpp"
 
 #include KERNELS

@@ -27,13 +27,8 @@
 #include <utility>
 #include <vector>
 
-#define __global__
+#define KERNEL(threads) static void  // not extern "C": a library's function may have the name
 #define __device__
-#define __host__
-#define __forceinline__ inline
-#define __launch_bounds__(...)
-#define __align__(n) __attribute__((aligned(n)))
-#define __restrict__
 
 #define LET_NEXT_START()
 #define WAIT_FOR_INPUT()

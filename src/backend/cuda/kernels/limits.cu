@@ -4,7 +4,7 @@
 // Reads `count` times 16 bytes. So that no compiler leaves it out, out (1) is written where the XOR of all that a
 // thread read is one number in 2³².
 // Grid: as many blocks as fill the device, block 512.
-KERNEL(512) read(const uint4* bytes, long long count, unsigned* out) {
+KERNEL(512) read_words(const uint4* bytes, long long count, unsigned* out) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
     long long step = static_cast<long long>(gridDim.x) * blockDim.x;
@@ -25,7 +25,7 @@ KERNEL(512) read(const uint4* bytes, long long count, unsigned* out) {
 // out[i] = (noise & keep) | set: random weights, as checkpoint/random.rs makes them, of which keep and set say the number
 // type. The noise is splitmix64 of seed + i (Steele, Lea and Flood, 2014).
 // Grid (ceil(count / 256)), block 256.
-KERNEL(256) random(uint64_t* out, long long count, uint64_t seed, uint64_t keep, uint64_t set) {
+KERNEL(256) random_words(uint64_t* out, long long count, uint64_t seed, uint64_t keep, uint64_t set) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
     long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -36,4 +36,4 @@ KERNEL(256) random(uint64_t* out, long long count, uint64_t seed, uint64_t keep,
     out[i] = ((x ^ x >> 31) & keep) | set;
 }
 
-#define KERNELS_OF_THIS_FILE(X) X(read) X(random)
+#define KERNELS_OF_THIS_FILE(X) X(read_words) X(random_words)
