@@ -7,9 +7,15 @@
 // so far, and what was added up under a smaller one is scaled down. Qk and scores are rounded as PRECISION says; the
 // weights of the softmax stay float32, where ops rounds them too. attention_plain and attention_parts have the bits of
 // ops/attention.rs.
-#include "attention.cuh"
+#include "attention_sizes.cuh"
+#include "cache.cuh"
 
 constexpr int THREADS = 128;
+
+// scores = qk / √C, each rounded as PRECISION keeps it.
+__device__ inline float score_of(float qk, float root) { return rounded<PRECISION>(__fdiv_rn(rounded<PRECISION>(qk), root)); }
+
+__device__ inline float root_of(const Attention& shape) { return __fsqrt_rn(static_cast<float>(shape.head_dim)); }
 
 // One (token, head) of the plain kernels: what its block of 128 threads computes with.
 struct Query {

@@ -24,6 +24,7 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -419,18 +420,9 @@ inline unsigned atomicInc(unsigned* at, unsigned limit) {
     *at = old >= limit ? 0 : old + 1;
     return old;
 }
-inline int atomicAdd(int* at, int add) {
-    int old = *at;
-    *at += add;
-    return old;
-}
-inline unsigned atomicAdd(unsigned* at, unsigned add) {
-    unsigned old = *at;
-    *at += add;
-    return old;
-}
-inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long add) {
-    unsigned long long old = *at;
+template <class T>
+T atomicAdd(T* at, std::common_type_t<T> add) {
+    T old = *at;
     *at += add;
     return old;
 }

@@ -1,6 +1,6 @@
-// What the kernels of attention share: which rows and keys there are.
+// What all kernels of attention share: its sizes, and which keys a token sees.
 #pragma once
-#include "cache.cuh"
+#include "common.cuh"
 
 // Sizes that are the same in every pass. The query heads of a kv head, its group, follow one another.
 struct Attention {
@@ -12,8 +12,3 @@ struct Attention {
 __device__ inline int first_visible(const Attention& shape, int position) {
     return shape.window > 0 ? max(position + 1 - shape.window, 0) : 0;
 }
-
-// scores = qk / √C, each rounded as PRECISION keeps it.
-__device__ inline float score_of(float qk, float root) { return rounded<PRECISION>(__fdiv_rn(rounded<PRECISION>(qk), root)); }
-
-__device__ inline float root_of(const Attention& shape) { return __fsqrt_rn(static_cast<float>(shape.head_dim)); }

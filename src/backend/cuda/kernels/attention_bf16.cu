@@ -1,0 +1,196 @@
+// Attention of many tokens in bfloat16, by tensor cores: PRECISION and CACHE are both BF16 here.
+//
+// As prefill of attention.cu, with other tiles (FlashAttention-2, Dao, 2023): a block has 64 rows, which are the query
+// heads of one kv head, token by token; each of its four warps has 16 of them and all keys, which pass by in tiles of 64.
+// So a row's scores, its softmax and its output never leave the warp's registers. Qk and scores are rounded as ops rounds
+// them; the weights are rounded before they are divided by their sum, where ops rounds them after.
+#include "attention_sizes.cuh"
+#include "tensor.cuh"
+
+constexpr int THREADS = 128;
+constexpr int ROWS = 64;  // a block's
+constexpr int KEYS = 64;  // a tile's
+
+// N: channels that there is room for, 64, 128 or 256.
+template <int N>
+__device__ inline void prefill(const Attention& shape, const float* q, const Span* span_at, const uint16_t* keys,
+                               const uint16_t* values, float* out) {
+    // Rows lie 8 values apart in banks, so that eight rows at one place lie in all of them.
+    constexpr int STRIDE = N + 8, STEPS = N / 16;
+    DYNAMIC_SHARED(uint16_t, queries);              // (ROWS, STRIDE)
+    uint16_t* key_tile = queries + ROWS * STRIDE;   // (KEYS, STRIDE)
+    uint16_t* value_tile = key_tile + KEYS * STRIDE;  // (KEYS, STRIDE)
+
+    const Span span = *span_at;
+    const int head_dim = shape.head_dim, group = shape.heads / shape.kv_heads, kv_head = blockIdx.y;
+    const int first_row = blockIdx.x * ROWS, end_row = min(first_row + ROWS, span.tokens * group);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, steps = ceil_div(head_dim, 16);
+    // Where a row's query lies, and its output. Rows that are not there are the last one again.
+    auto place = [&](int row) {
+        int there = min(first_row + row, end_row - 1), head = kv_head * group + there % group;
+        return ((static_cast<long long>(span.first) + there / group) * shape.heads + head) * head_dim;
+    };
+    auto position = [&](int row) { return span.start + min(first_row + row, end_row - 1) / group; };
+
+    // Channels are multiplied sixteen at a time: those that are not there are zeros, in the queries and in the keys.
+    const int eights = 2 * steps;
+    for (int i = threadIdx.x; i < ROWS * eights; i += THREADS) {
+        int row = i / eights, c = i % eights * 8;
+        float eight[8] = {};
+        if (c < head_dim) load8(q + place(row) + c, eight);
+        uint4 words = make_uint4(pair_bf16(eight[0], eight[1]), pair_bf16(eight[2], eight[3]),
+                                 pair_bf16(eight[4], eight[5]), pair_bf16(eight[6], eight[7]));
+        *reinterpret_cast<uint4*>(queries + row * STRIDE + c) = words;
+    }
+    const long long stride = static_cast<long long>(shape.kv_heads) * head_dim;
+    const int from = first_visible(shape, position(0)), to = position(ROWS - 1) + 1;
+    auto load_tile = [&](const uint16_t* cache, int first, uint16_t* tile) {
+        const uint16_t* at = cache + static_cast<long long>(kv_head) * head_dim;
+        for (int i = threadIdx.x; i < KEYS * eights; i += THREADS) {
+            int key = i / eights, c = i % eights * 8;
+            uint16_t* there = tile + key * STRIDE + c;
+            if (first + key < to && c < head_dim) {
+                copy16_async(there, at + (first + key) * stride + c);
+            } else {
+                *reinterpret_cast<uint4*>(there) = make_uint4(0, 0, 0, 0);
+            }
+        }
+        close_copies();
+    };
+
+    const float root = __fsqrt_rn(static_cast<float>(head_dim));
+    // This lane's rows are lane / 4 and eight further on, and of eight columns the two from 2 · (lane mod 4) on.
+    int own[2], start[2];
+    float maxima[2], sums[2], mixed[2 * STEPS][4];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        own[r] = position(16 * warp + lane / 4 + 8 * r), start[r] = first_visible(shape, own[r]);
+        maxima[r] = minus_infinity(), sums[r] = 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < 2 * STEPS; j++) mixed[j][0] = mixed[j][1] = mixed[j][2] = mixed[j][3] = 0.0f;
+
+    load_tile(keys, from, key_tile);
+    for (int first = from; first < to; first += KEYS) {
+        load_tile(values, first, value_tile);
+        wait_for_copies<1>();  // the keys
+        __syncthreads();
+        float scores[KEYS / 8][4] = {};
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+            if (step >= steps) break;
+            uint32_t a[4];
+            load_matrices<false>(a, queries + (16 * warp + lane % 16) * STRIDE + 16 * step + lane / 16 * 8);
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; j += 2) {
+                uint32_t four[4];
+                int key = 8 * j + lane / 16 * 8 + lane % 8;
+                load_matrices<false>(four, key_tile + key * STRIDE + 16 * step + lane / 8 % 2 * 8);
+                const uint32_t b[2] = {four[0], four[1]}, c[2] = {four[2], four[3]};
+                multiply_tiles(scores[j], a, b);
+                multiply_tiles(scores[j + 1], a, c);
+            }
+        }
+        // Everybody has read the keys; the next ones may come while the values are mixed.
+        __syncthreads();
+        const bool more = first + KEYS < to;
+        if (more) load_tile(keys, first + KEYS, key_tile);
+
+        uint32_t weights[KEYS / 8][2];  // of each row the lane's two, in bfloat16
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float max = maxima[r];
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; j++) {
+#pragma unroll
+                for (int k = 0; k < 2; k++) {
+                    int key = first + 8 * j + lane % 4 * 2 + k;
+                    float& score = scores[j][2 * r + k];
+                    score = key >= start[r] && key <= own[r]
+                                ? rounded<BF16>(__fdiv_rn(rounded<BF16>(score), root))
+                                : minus_infinity();
+                    max = larger(max, score);
+                }
+            }
+            // The four lanes of a row.
+            max = larger(max, __shfl_xor_sync(FULL, max, 1));
+            max = larger(max, __shfl_xor_sync(FULL, max, 2));
+            // A row that has seen no key yet has nothing to subtract.
+            float subtracted = max == minus_infinity() ? 0.0f : max, sum = 0.0f;
+            float factor = exp_of_ops(maxima[r] - subtracted);
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; j++) {
+                // What is summed is what is mixed.
+                float low = rounded<BF16>(exp_of_ops(scores[j][2 * r] - subtracted));
+                float high = rounded<BF16>(exp_of_ops(scores[j][2 * r + 1] - subtracted));
+                weights[j][r] = pair_bf16(low, high);
+                sum += low + high;
+            }
+            sum += __shfl_xor_sync(FULL, sum, 1);
+            sum += __shfl_xor_sync(FULL, sum, 2);
+            sums[r] = __fmaf_rn(sums[r], factor, sum), maxima[r] = max;
+#pragma unroll
+            for (int j = 0; j < 2 * STEPS; j++) mixed[j][2 * r] *= factor, mixed[j][2 * r + 1] *= factor;
+        }
+
+        if (more) {
+            wait_for_copies<1>();  // the values
+        } else {
+            wait_for_copies<0>();
+        }
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < KEYS / 16; k++) {
+            const uint32_t a[4] = {weights[2 * k][0], weights[2 * k][1], weights[2 * k + 1][0], weights[2 * k + 1][1]};
+#pragma unroll
+            for (int step = 0; step < STEPS; step++) {
+                if (step >= steps) break;
+                uint32_t four[4];
+                load_matrices<true>(four, value_tile + (16 * k + lane % 16) * STRIDE + 16 * step + lane / 16 * 8);
+                const uint32_t b[2] = {four[0], four[1]}, c[2] = {four[2], four[3]};
+                multiply_tiles(mixed[2 * step], a, b);
+                multiply_tiles(mixed[2 * step + 1], a, c);
+            }
+        }
+        // Everybody has read the values.
+        __syncthreads();
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int row = 16 * warp + lane / 4 + 8 * r;
+        if (first_row + row >= end_row) continue;
+        float* to_row = out + place(row);
+#pragma unroll
+        for (int j = 0; j < 2 * STEPS; j++) {
+            int c = 8 * j + lane % 4 * 2;
+            if (c >= head_dim) continue;
+            to_row[c] = rounded<BF16>(__fdiv_rn(mixed[j][2 * r], sums[r]));
+            to_row[c + 1] = rounded<BF16>(__fdiv_rn(mixed[j][2 * r + 1], sums[r]));
+        }
+    }
+}
+
+// Attention of a span of any number of tokens; C is a multiple of 8, up to the number in the name, N. q and out are a
+// pass's buffers (rows, H, C), keys and values the cache (K, G, C) in bfloat16.
+// Grid (ceil(T · H/G / 64), G), block 128, dynamic shared memory 2 · (64 + 128) · (N + 8) bytes.
+KERNEL(128) attention_prefill_bf16_64(Attention shape, const float* q, const Span* span, const uint16_t* keys,
+                                      const uint16_t* values, float* out) {
+    LET_NEXT_START();
+    WAIT_FOR_INPUT();
+    prefill<64>(shape, q, span, keys, values, out);
+}
+KERNEL(128) attention_prefill_bf16_128(Attention shape, const float* q, const Span* span, const uint16_t* keys,
+                                       const uint16_t* values, float* out) {
+    LET_NEXT_START();
+    WAIT_FOR_INPUT();
+    prefill<128>(shape, q, span, keys, values, out);
+}
+KERNEL(128) attention_prefill_bf16_256(Attention shape, const float* q, const Span* span, const uint16_t* keys,
+                                       const uint16_t* values, float* out) {
+    LET_NEXT_START();
+    WAIT_FOR_INPUT();
+    prefill<256>(shape, q, span, keys, values, out);
+}
+
+#define KERNELS_OF_THIS_FILE(X) \
+    X(attention_prefill_bf16_64) X(attention_prefill_bf16_128) X(attention_prefill_bf16_256)
