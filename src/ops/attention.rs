@@ -18,6 +18,7 @@ pub fn qk(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
 }
 
 /// scores = qk / √C.
+#[inline(always)]
 pub fn scale(row: &mut [f32], head_dim: usize) {
     let root = (head_dim as f32).sqrt();
     for x in row {

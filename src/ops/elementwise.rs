@@ -1,6 +1,7 @@
 //! Sums and products element by element: the residual connection and the SwiGLU gate.
 
 /// out = a + b.
+#[inline(always)]
 pub fn add(a: &[f32], b: &[f32], out: &mut [f32]) {
     for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
         *out = a + b;
@@ -15,6 +16,7 @@ pub fn add_to(a: &[f32], out: &mut [f32]) {
 }
 
 /// out = a · b.
+#[inline(always)]
 pub fn mul(a: &[f32], b: &[f32], out: &mut [f32]) {
     for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
         *out = a * b;

@@ -44,16 +44,28 @@ pub fn angles(position: usize, frequencies: &[f32], cos: &mut [f32], sin: &mut [
 
 /// Turns one head: (a, b) → (a·cos − b·sin, a·sin + b·cos) for each pair.
 /// `x` and `out` have C values, `cos` and `sin` C/2. `precision` rounds the products, then their sum.
+#[inline(always)]
 pub fn rope(x: &[f32], cos: &[f32], sin: &[f32], pairing: Pairing, precision: Precision, out: &mut [f32]) {
     let round = |x| round::value(precision, x);
-    for (i, (cos, sin)) in cos.iter().zip(sin).enumerate() {
-        let (first, second) = match pairing {
-            Pairing::Halves => (i, i + x.len() / 2),
-            Pairing::Neighbours => (2 * i, 2 * i + 1),
-        };
-        let (a, b) = (x[first], x[second]);
-        out[first] = round(round(a * cos) - round(b * sin));
-        out[second] = round(round(a * sin) + round(b * cos));
+    let turn = |a: f32, b: f32, cos: f32, sin: f32| {
+        (round(round(a * cos) - round(b * sin)), round(round(a * sin) + round(b * cos)))
+    };
+    let angles = cos.iter().zip(sin);
+    match pairing {
+        Pairing::Halves => {
+            let (first, second) = x.split_at(x.len() / 2);
+            let (first_out, second_out) = out.split_at_mut(x.len() / 2);
+            let outs = first_out.iter_mut().zip(second_out);
+            for (((a, b), (cos, sin)), (first, second)) in first.iter().zip(second).zip(angles).zip(outs) {
+                (*first, *second) = turn(*a, *b, *cos, *sin);
+            }
+        }
+        Pairing::Neighbours => {
+            let outs = out.as_chunks_mut::<2>().0.iter_mut();
+            for (([a, b], (cos, sin)), out) in x.as_chunks::<2>().0.iter().zip(angles).zip(outs) {
+                (out[0], out[1]) = turn(*a, *b, *cos, *sin);
+            }
+        }
     }
 }
 

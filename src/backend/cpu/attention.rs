@@ -10,8 +10,7 @@ use super::cache::{Cache, Head};
 use super::{Cpu, MIN_PARALLEL, memory};
 use crate::backend::{AttentionPart, AttentionShape, AttentionSink, Span};
 use crate::error::Result;
-use crate::ops;
-use crate::ops::attention::{kv_head, mask, scale, visible};
+use crate::ops::attention::{kv_head, mask, visible};
 use crate::stop::Stop;
 
 /// Query rows in a block, where their scores do not take too much room.
@@ -74,7 +73,7 @@ pub(super) fn attention(
         masked_scores: sink.wants(AttentionPart::MaskedScores),
         softmax: sink.wants(AttentionPart::Softmax),
     };
-    let round = |values: &mut [f32]| ops::round::row(precision, values);
+    let round = |values: &mut [f32]| kernel.round(precision, values);
     let group = heads / kv_heads;
     let block = (SCORES / (group * all_keys)).clamp(1, ROWS);
 
@@ -110,7 +109,7 @@ pub(super) fn attention(
             let (visible, computed) = (visible(i / group), computed(i / group));
             round(&mut row[computed.clone()]);
             let qk = keep(wanted.qk, row);
-            scale(&mut row[computed.clone()], head_dim);
+            kernel.scale(&mut row[computed.clone()], head_dim);
             round(&mut row[computed.clone()]);
             let scores = keep(wanted.scores, row);
             if wanted.masked_scores {

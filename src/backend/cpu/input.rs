@@ -122,8 +122,8 @@ impl Group {
         #[cfg(target_arch = "x86_64")]
         {
             self.unit = kernel.bf16_unit(precision, width).filter(|_| by_unit);
-            if self.unit.is_some() {
-                self.bf16.pack(precision, x, width, stop)?;
+            if let Some(unit) = self.unit {
+                self.bf16.pack(unit, precision, x, width, stop)?;
                 if precision == Precision::Bf16 {
                     return Ok(());
                 }

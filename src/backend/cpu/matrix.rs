@@ -146,7 +146,7 @@ thread_local! {
     static ROW: RefCell<Vec<f32>> = RefCell::default();
 }
 
-/// Weight rows that belong together: a multiple of every tile's.
+/// Weight rows that belong together: a multiple of every tile's, but for those of a unit.
 const ROWS_AT_ONCE: usize = 48;
 
 /// Multiply-adds under which a thread takes all of its share at once.
@@ -172,11 +172,15 @@ pub(super) fn product(
     #[cfg(target_arch = "x86_64")]
     let unit_of = |group: &Group| group.unit.filter(|unit| unit.takes(w.tensor.dtype(), w.precision));
     let packed = x.groups.iter().any(|group| group.rows >= MIN_PACKED);
+    let together = ROWS_AT_ONCE;
     #[cfg(target_arch = "x86_64")]
-    let packed = packed || x.groups.iter().any(|group| group.rows > 0 && unit_of(group).is_some());
+    let (packed, together) = match x.groups.iter().any(|group| group.rows > 0 && unit_of(group).is_some()) {
+        true => (true, bf16_gemm::BLOCK),
+        false => (packed, together),
+    };
     // Few rows share what is read of the weights, many what is read of the activations: larger parts are for them, and
     // for products so small that handing out a part takes a good deal of their time.
-    let part_of = |parts| outputs.div_ceil(parts).next_multiple_of(ROWS_AT_ONCE);
+    let part_of = |parts| outputs.div_ceil(parts).next_multiple_of(together);
     let columns = match work {
         _ if packed => part_of(PARTS * rayon::current_num_threads()),
         ..MIN_PARTS => part_of(rayon::current_num_threads()),
@@ -218,7 +222,7 @@ pub(super) fn product(
                 if let Some(bias) = bias {
                     ops::elementwise::add_to(&bias[columns.clone()], out);
                 }
-                ops::round::row(w.precision, out);
+                kernel.round(w.precision, out);
             }
         }
         Ok(())

@@ -70,7 +70,7 @@ impl Cpu {
 
     /// Rounds results to what the precision keeps.
     fn round(&self, values: &mut [f32]) {
-        ops::round::row(self.precision, values);
+        self.kernel.round(self.precision, values);
     }
 }
 
@@ -339,7 +339,7 @@ impl Backend for Cpu {
         each_row(&self.stop, &x[..rows * width], &mut out[..rows * width], width, |row, x, out| {
             let (cos, sin) = (&cos[row * pairs..][..pairs], &sin[row * pairs..][..pairs]);
             for (x, out) in x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)) {
-                ops::rope::rope(x, cos, sin, pairing, self.precision, out);
+                self.kernel.rope(x, cos, sin, pairing, self.precision, out);
             }
         })
     }
@@ -400,14 +400,14 @@ impl Backend for Cpu {
 
     fn mul(&self, a: &Vec<f32>, b: &Vec<f32>, count: usize, out: &mut Vec<f32>) -> Result<()> {
         each_row(&self.stop, &a[..count], &mut out[..count], ELEMENTS, |part, a, out| {
-            ops::elementwise::mul(a, &b[part * ELEMENTS..], out);
+            self.kernel.mul(a, &b[part * ELEMENTS..], out);
             self.round(out);
         })
     }
 
     fn add(&self, a: &Vec<f32>, b: &Vec<f32>, count: usize, out: &mut Vec<f32>) -> Result<()> {
         each_row(&self.stop, &a[..count], &mut out[..count], ELEMENTS, |part, a, out| {
-            ops::elementwise::add(a, &b[part * ELEMENTS..], out);
+            self.kernel.add(a, &b[part * ELEMENTS..], out);
             self.round(out);
         })
     }

@@ -5,17 +5,23 @@
 #![allow(unsafe_code)]
 
 use std::arch::asm;
-use std::arch::x86_64::{__cpuid, __cpuid_count, _mm512_loadu_ps, _mm512_storeu_ps, _xgetbv};
+use std::arch::x86_64::{__cpuid, __cpuid_count, __m512i, _xgetbv};
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
-use super::avx512;
-use super::bf16_tiles::{SIDE, TWO_TILES};
+use super::bf16_gemm::Next;
+use super::bf16_tiles::{Sums, TWO_TILES};
 
 /// Whether the processor has bfloat16 tiles, and the system lets this process use them.
 pub(super) fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| processor_has_tiles() && system_saves_tiles() && ask_for_tiles())
+}
+
+/// Whether they multiply int8 too: `cpuid` leaf 7, EDX bit 25 (AMX-INT8).
+pub(super) fn multiplies_int8() -> bool {
+    static MULTIPLIES: OnceLock<bool> = OnceLock::new();
+    *MULTIPLIES.get_or_init(|| available() && __cpuid_count(7, 0).edx & (1 << 25) != 0)
 }
 
 /// What `cpuid` says: leaf 7, EDX bits 22 (AMX-BF16) and 24 (AMX-TILE).
@@ -72,6 +78,19 @@ pub(super) struct Configured(PhantomData<*const ()>);
 impl Configured {
     /// Eight tiles of 16 rows of 64 bytes. Only where [`available`].
     pub(super) fn new() -> Self {
+        Self::with([(16, 64); 8])
+    }
+
+    /// Four tiles of sums, and two pairs: 16 tokens of `run` values, and as many of 16 weight rows, four neighbours a
+    /// row. Only where [`multiplies_int8`].
+    pub(super) fn for_int8(run: usize) -> Self {
+        assert!(multiplies_int8() && (run == 16 || run == 32));
+        let (x, w) = ((16, run as u16), (run as u8 / 4, 64));
+        Self::with([(16, 64), (16, 64), (16, 64), (16, 64), x, w, x, w])
+    }
+
+    /// Tiles of so many rows of so many bytes.
+    fn with(tiles: [(u8, u16); 8]) -> Self {
         #[repr(C, align(64))]
         struct Configuration {
             palette: u8,
@@ -82,8 +101,9 @@ impl Configured {
         }
         let mut configuration =
             Configuration { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
-        configuration.row_bytes[..8].fill(64);
-        configuration.rows[..8].fill(16);
+        for (i, (rows, bytes)) in tiles.into_iter().enumerate() {
+            (configuration.rows[i], configuration.row_bytes[i]) = (rows, bytes);
+        }
         assert!(available(), "tiles are used where the processor has them");
         // SAFETY: the processor has tiles, as was just checked, and the 64 bytes are a valid configuration of them.
         // No tile holds anything yet that the compiler knows of.
@@ -100,12 +120,13 @@ impl Drop for Configured {
 }
 
 /// See [`super::bf16_gemm::Unit`]. Only while the thread's tiles are [`Configured`].
-pub(super) fn sums(weights: &[u16], x: &[u16], parts: usize, sums: &mut [f32; 4 * SIDE * SIDE]) {
+pub(super) fn sums(weights: &[u16], x: &[u16], parts: usize, next: Next, sums: &mut Sums) {
     let steps = weights.len() / TWO_TILES;
     assert!(steps > 0 && parts > 0 && x.len() == parts * weights.len());
     // SAFETY: a load reads 16 rows of 64 bytes, 1 KB; two follow one another in each step of `weights`, which is
     // read from the beginning for every part, and of `x`, which has as many steps for each part, as was just
-    // checked. The stores write 4 KB, all of `sums`. Tiles 0 to 7 are named as overwritten.
+    // checked. The stores write 4 KB, all of `sums`. Asking for a line reads nothing, wherever it is. Tiles 0 to 7
+    // are named as overwritten.
     unsafe {
         asm!(
             "tilezero tmm0",
@@ -113,57 +134,116 @@ pub(super) fn sums(weights: &[u16], x: &[u16], parts: usize, sums: &mut [f32; 4 
             "tilezero tmm2",
             "tilezero tmm3",
             "2:",
-            "mov {w}, {weights}",
-            "mov {step}, {steps}",
             "3:",
-            "tileloadd tmm4, [{w} + {stride}]",
-            "tileloadd tmm6, [{x} + {stride}]",
+            "tileloadd tmm4, [{w} + {side}]",
+            "tileloadd tmm6, [{x} + {side}]",
             "tdpbf16ps tmm0, tmm4, tmm6",
-            "tileloadd tmm5, [{w} + {stride} + 1024]",
+            "tileloadd tmm5, [{w} + {side} + 1024]",
             "tdpbf16ps tmm1, tmm5, tmm6",
-            "tileloadd tmm7, [{x} + {stride} + 1024]",
+            "tileloadd tmm7, [{x} + {side} + 1024]",
             "tdpbf16ps tmm2, tmm4, tmm7",
             "tdpbf16ps tmm3, tmm5, tmm7",
+            "mov {line}, {next}",
+            "mov {left}, {rows}",
+            "test {left}, {left}",
+            "jz 5f",
+            "4:",
+            "prefetcht1 [{line}]",
+            "add {line}, {row}",
+            "dec {left}",
+            "jnz 4b",
+            "5:",
+            "add {next}, 64",
             "add {w}, 2048",
             "add {x}, 2048",
-            "dec {step}",
-            "jnz 3b",
+            "cmp {w}, {end}",
+            "jne 3b",
+            "sub {w}, {size}",
+            "xor {rows:e}, {rows:e}",
             "dec {parts}",
             "jnz 2b",
-            "tilestored [{sums} + {stride}], tmm0",
-            "tilestored [{sums} + {stride} + 1024], tmm1",
-            "tilestored [{sums} + {stride} + 2048], tmm2",
-            "tilestored [{sums} + {stride} + 3072], tmm3",
-            weights = in(reg) weights.as_ptr(),
+            "tilestored [{sums} + {side}], tmm0",
+            "tilestored [{sums} + {side} + 1024], tmm1",
+            "tilestored [{sums} + {side} + 2048], tmm2",
+            "tilestored [{sums} + {side} + 3072], tmm3",
+            w = inout(reg) weights.as_ptr() => _,
+            end = in(reg) weights.as_ptr().add(steps * TWO_TILES),
+            size = in(reg) steps * 2 * TWO_TILES,
             x = inout(reg) x.as_ptr() => _,
-            sums = in(reg) sums.as_mut_ptr(),
-            stride = in(reg) 64_usize,
-            steps = in(reg) steps,
+            sums = in(reg) sums.0.as_mut_ptr(),
+            side = in(reg) 64_usize,
             parts = inout(reg) parts => _,
-            w = out(reg) _,
-            step = out(reg) _,
+            next = inout(reg) next.first => _,
+            rows = inout(reg) next.rows => _,
+            row = in(reg) next.stride,
+            line = out(reg) _,
+            left = out(reg) _,
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack),
         );
     }
-    // A tile of sums has a weight row in a row; what is asked for has a token in a row.
-    for tile in sums.as_chunks_mut::<{ SIDE * SIDE }>().0 {
-        // SAFETY: every processor with AMX has AVX-512.
-        unsafe { turn(tile) };
-    }
 }
 
-/// Makes columns of the rows of a tile of sums.
-#[target_feature(enable = "avx512f")]
-fn turn(tile: &mut [f32; SIDE * SIDE]) {
-    let rows = tile.as_mut_ptr();
-    // SAFETY: each vector is one of the 16 rows of 16 values.
+/// Tiles of whole sums that are made at once.
+pub(super) const AT_ONCE: usize = 4;
+
+/// A tile of whole sums: (token, weight row).
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(64))]
+pub(super) struct Whole(pub(super) [i32; 16 * 16]);
+
+/// sums = the products of neighbouring groups: of 32 values of 16 tokens (group, token, 32) with those of 16 weight
+/// rows (group, four neighbours, row), a tile for each group, or for each of its `halves`. Only while the thread's tiles
+/// are [`Configured`] for it.
+#[inline(always)]
+pub(super) fn int8(x: &[i8], w: &[__m512i], halves: bool, sums: &mut [Whole; AT_ONCE]) {
+    /// Bytes of a group of 16 tokens or rows.
+    const GROUP: usize = 16 * 32;
+    let groups = if halves { AT_ONCE / 2 } else { AT_ONCE };
+    assert!(x.len() >= groups * GROUP && size_of_val(w) >= groups * GROUP);
+    // Where a tile's values begin, in bytes.
+    let x = |i: usize| x.as_ptr().wrapping_add(if halves { i / 2 * GROUP + i % 2 * 16 } else { i * GROUP });
+    let w = |i: usize| w.as_ptr().wrapping_byte_add(if halves { i * GROUP / 2 } else { i * GROUP });
+    // SAFETY: a load of `x` reads the values of one run of each token of a group, one of `w` those of one run of a group;
+    // the groups were just checked to be there. The stores write 1 KB each, all of `sums`. Tiles 0 to 7 are named as overwritten.
     unsafe {
-        let columns = avx512::transpose(std::array::from_fn(|i| _mm512_loadu_ps(rows.add(i * SIDE))));
-        for (i, column) in columns.into_iter().enumerate() {
-            _mm512_storeu_ps(rows.add(i * SIDE), column);
-        }
+        asm!(
+            "tileloadd tmm4, [{x0} + {x_stride}]",
+            "tileloadd tmm5, [{w0} + {stride}]",
+            "tilezero tmm0",
+            "tdpbssd tmm0, tmm4, tmm5",
+            "tileloadd tmm6, [{x1} + {x_stride}]",
+            "tileloadd tmm7, [{w1} + {stride}]",
+            "tilezero tmm1",
+            "tdpbssd tmm1, tmm6, tmm7",
+            "tileloadd tmm4, [{x2} + {x_stride}]",
+            "tileloadd tmm5, [{w2} + {stride}]",
+            "tilezero tmm2",
+            "tdpbssd tmm2, tmm4, tmm5",
+            "tileloadd tmm6, [{x3} + {x_stride}]",
+            "tileloadd tmm7, [{w3} + {stride}]",
+            "tilezero tmm3",
+            "tdpbssd tmm3, tmm6, tmm7",
+            "tilestored [{sums} + {stride}], tmm0",
+            "tilestored [{sums} + {stride} + 1024], tmm1",
+            "tilestored [{sums} + {stride} + 2048], tmm2",
+            "tilestored [{sums} + {stride} + 3072], tmm3",
+            x0 = in(reg) x(0),
+            x1 = in(reg) x(1),
+            x2 = in(reg) x(2),
+            x3 = in(reg) x(3),
+            w0 = in(reg) w(0),
+            w1 = in(reg) w(1),
+            w2 = in(reg) w(2),
+            w3 = in(reg) w(3),
+            x_stride = in(reg) 32_usize,
+            stride = in(reg) 64_usize,
+            sums = in(reg) sums.as_mut_ptr(),
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        );
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) use unpack::words;
 use super::limits::CHAINS;
 use super::q8::Quantized;
 use super::{Rows, Spaced, portable};
-use crate::config::Precision;
+use crate::config::{Pairing, Precision};
 use crate::ops;
 
 macro_rules! compiled {
@@ -51,6 +51,11 @@ compiled!(widen_bf16, portable::widen_bf16, (values: &[bf16], out: &mut [f32]));
 compiled!(softmax, ops::softmax::softmax, (row: &mut [f32]));
 compiled!(silu, ops::swiglu::silu_all, (gate: &[f32], out: &mut [f32]));
 compiled!(rms_norm, ops::rms_norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]));
+compiled!(round, ops::round::row, (precision: Precision, row: &mut [f32]));
+compiled!(add, ops::elementwise::add, (a: &[f32], b: &[f32], out: &mut [f32]));
+compiled!(mul, ops::elementwise::mul, (a: &[f32], b: &[f32], out: &mut [f32]));
+compiled!(scale, ops::attention::scale, (row: &mut [f32], head_dim: usize));
+compiled!(rope, ops::rope::rope, (x: &[f32], cos: &[f32], sin: &[f32], pairing: Pairing, precision: Precision, out: &mut [f32]));
 
 /// The sum of the partial sums, of which the first eight and the last were added, in the order of
 /// [`ops::matmul::reduce`].

@@ -13,7 +13,7 @@ pub(super) use tile::{Tile, transpose};
 use super::limits::CHAINS;
 use super::q8::Quantized;
 use super::{Rows, Spaced, portable};
-use crate::config::Precision;
+use crate::config::{Pairing, Precision};
 use crate::ops;
 use crate::ops::matmul::LANES;
 
@@ -198,6 +198,11 @@ compiled!(widen_bf16, portable::widen_bf16, (values: &[bf16], out: &mut [f32]));
 compiled!(softmax, ops::softmax::softmax, (row: &mut [f32]));
 compiled!(silu, ops::swiglu::silu_all, (gate: &[f32], out: &mut [f32]));
 compiled!(rms_norm, ops::rms_norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]));
+compiled!(round, ops::round::row, (precision: Precision, row: &mut [f32]));
+compiled!(add, ops::elementwise::add, (a: &[f32], b: &[f32], out: &mut [f32]));
+compiled!(mul, ops::elementwise::mul, (a: &[f32], b: &[f32], out: &mut [f32]));
+compiled!(scale, ops::attention::scale, (row: &mut [f32], head_dim: usize));
+compiled!(rope, ops::rope::rope, (x: &[f32], cos: &[f32], sin: &[f32], pairing: Pairing, precision: Precision, out: &mut [f32]));
 
 /// See [`super::Kernel::read_limit`]: the exclusive or of every whole 256 bytes.
 pub(super) fn read<const AHEAD: bool>(bytes: &[u8]) -> u64 {

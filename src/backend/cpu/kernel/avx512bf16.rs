@@ -3,8 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::avx512;
-use super::bf16_tiles::{SIDE, STEP, TWO_TILES};
+use super::bf16_tiles::{SIDE, STEP, Sums, TWO_TILES};
 use super::limits::CHAINS;
 
 /// Whether the processor has it.
@@ -16,12 +15,10 @@ pub(super) fn available() -> bool {
 const ROWS: usize = 8;
 
 /// See [`super::bf16_gemm::Unit`].
-pub(super) fn sums(weights: &[u16], x: &[u16], parts: usize, sums: &mut [f32; 4 * SIDE * SIDE]) {
+pub(super) fn sums(weights: &[u16], x: &[u16], parts: usize, sums: &mut Sums) {
     #[target_feature(enable = "avx512f,avx512bf16")]
-    fn inner(weights: &[u16], x: &[u16], parts: usize, sums: &mut [f32; 4 * SIDE * SIDE]) {
+    fn inner(weights: &[u16], x: &[u16], parts: usize, sums: &mut Sums) {
         assert!(x.len() == parts * weights.len() && weights.len().is_multiple_of(TWO_TILES));
-        // (tile of tokens, tile of rows) of (row, token), as the sums are made.
-        let mut tiles = [[[_mm512_setzero_ps(); SIDE]; 2]; 2];
         for first in (0..2 * SIDE).step_by(ROWS) {
             let mut rows = [[_mm512_setzero_ps(); 2]; ROWS];
             for part in x.chunks_exact(weights.len()) {
@@ -48,16 +45,14 @@ pub(super) fn sums(weights: &[u16], x: &[u16], parts: usize, sums: &mut [f32; 4 
                     }
                 }
             }
-            for (row, sums) in rows.into_iter().enumerate() {
-                for (tile, sums) in sums.into_iter().enumerate() {
-                    tiles[tile][(first + row) / SIDE][(first + row) % SIDE] = sums;
+            for (row, made) in rows.into_iter().enumerate() {
+                for (tile, made) in made.into_iter().enumerate() {
+                    let out = &mut sums.tiles()[2 * tile + (first + row) / SIDE];
+                    // SAFETY: 16 values.
+                    unsafe {
+                        _mm512_storeu_ps(out[(first + row) % SIDE * SIDE..][..SIDE].as_mut_ptr(), made)
+                    };
                 }
-            }
-        }
-        for (tile, out) in tiles.as_flattened().iter().zip(sums.as_chunks_mut::<{ SIDE * SIDE }>().0) {
-            for (column, out) in avx512::transpose(*tile).into_iter().zip(out.as_chunks_mut::<SIDE>().0) {
-                // SAFETY: 16 values.
-                unsafe { _mm512_storeu_ps(out.as_mut_ptr(), column) };
             }
         }
     }

@@ -13,9 +13,10 @@
 
 use std::ops::Range;
 
+use bytemuck::Zeroable;
 use rayon::prelude::*;
 
-use super::bf16_tiles::{SIDE, STEP, TWO_TILES};
+use super::bf16_tiles::{self, SIDE, STEP, Sums, TWO_TILES, Tile};
 use super::gemm::Ahead;
 use super::limits::CHAINS;
 use super::{Rows, amx, avx512, avx512bf16};
@@ -23,7 +24,6 @@ use crate::backend::cpu::{MIN_PARALLEL, memory};
 use crate::checkpoint::Dtype;
 use crate::config::Precision;
 use crate::error::Result;
-use crate::ops;
 use crate::stop::Stop;
 
 /// What multiplies bfloat16 values. A value of this type exists only for what the processor has.
@@ -39,14 +39,16 @@ pub(in crate::backend::cpu) enum Unit {
 }
 
 /// Weight rows, and tokens, whose sums are made at once: two tiles by two.
-const BLOCK: usize = 2 * SIDE;
+pub(in crate::backend::cpu) const BLOCK: usize = 2 * SIDE;
 
 /// Inputs that are summed before they are added to the inputs before them.
 const STRETCH: usize = 512;
 
-/// Tokens whose activations stay in the second-level cache while all rows of weights pass by, where they are one part
-/// each. The weights are copied once for so many.
+/// Tokens for which the weights are copied once, where they are one part each.
 const TOKENS: usize = 512;
+
+/// Bytes of activations that stay in the second-level cache while all rows of weights pass by.
+const ACTIVATIONS: usize = 1 << 20;
 
 /// Inputs from which a product is worth a unit's while.
 const MIN_INPUTS: usize = 512;
@@ -58,24 +60,6 @@ const AMX_ROUNDS: usize = 64;
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]
 struct Aligned([u16; STEP]);
-
-/// The bfloat16 values that a float32 is the sum of, the largest last.
-fn parts(x: f32) -> [u16; 3] {
-    /// The bfloat16 next to `x` on the side of zero.
-    fn upper(x: f32) -> u16 {
-        (x.to_bits() >> 16) as u16
-    }
-    fn value(upper: u16) -> f32 {
-        f32::from_bits(u32::from(upper) << 16)
-    }
-    if !x.is_finite() {
-        return [0, 0, if x.is_nan() { 0x7fc0 } else { upper(x) }];
-    }
-    let high = upper(x);
-    let rest = x - value(high);
-    let middle = upper(rest);
-    [upper(rest - value(middle)), middle, high]
-}
 
 /// Activations as a unit reads them: (block of tokens, stretch, 32 tokens, part, step, tile, pair of inputs, token,
 /// input of the pair), zeros where a tile or a step is not full.
@@ -98,9 +82,10 @@ fn ranges(count: usize, step: usize) -> impl Iterator<Item = Range<usize>> {
 }
 
 impl Packed {
-    /// Packs `x` (tokens, inputs).
+    /// Packs `x` (tokens, inputs) for `unit`.
     pub(in crate::backend::cpu) fn pack(
         &mut self,
+        unit: Unit,
         precision: Precision,
         x: &[f32],
         inputs: usize,
@@ -111,43 +96,44 @@ impl Packed {
         self.parts = if precision == Precision::Bf16 { 1 } else { 3 };
         let parts_wanted = self.parts;
         let steps: usize = ranges(inputs, STRETCH).map(|stretch| stretch.len().div_ceil(STEP)).sum();
-        let zero = Aligned([0; STEP]);
         let count = tokens.div_ceil(BLOCK) * steps * parts_wanted * TWO_TILES / STEP;
-        self.values.clear();
         memory::grow(&mut self.values, count)?;
-        self.values.resize(count, zero);
-        // A unit of work is a stretch of 32 tokens.
-        let mut units = Vec::new();
+        self.values.resize(count, Aligned([0; STEP]));
+        // What a thread packs at once is a stretch of 32 tokens.
+        let mut pieces = Vec::new();
         let mut rest: &mut [u16] = bytemuck::cast_slice_mut(&mut self.values);
         for block in blocks(tokens, parts_wanted) {
             for stretch in ranges(inputs, STRETCH) {
                 for first in block.clone().step_by(BLOCK) {
                     let size = stretch.len().div_ceil(STEP) * parts_wanted * TWO_TILES;
-                    let unit;
-                    (unit, rest) = rest.split_at_mut(size);
-                    units.push((first..block.end.min(first + BLOCK), stretch.clone(), unit));
+                    let piece;
+                    (piece, rest) = rest.split_at_mut(size);
+                    pieces.push((first..block.end.min(first + BLOCK), stretch.clone(), piece));
                 }
             }
         }
-        let fill = |(rows, stretch, unit): (Range<usize>, Range<usize>, &mut [u16])| {
+        let fill = |(rows, stretch, packed): (Range<usize>, Range<usize>, &mut [u16])| {
             stop.check()?;
-            let part_size = unit.len() / parts_wanted;
-            for (token, row) in x[rows.start * inputs..rows.end * inputs].chunks_exact(inputs).enumerate() {
-                for (i, value) in row[stretch.clone()].iter().enumerate() {
-                    let tile = i / STEP * TWO_TILES + token / SIDE * (TWO_TILES / 2);
-                    let at = tile + (i % STEP / 2 * SIDE + token % SIDE) * 2 + i % 2;
-                    let parts = parts(*value);
-                    for (part, value) in parts[3 - parts_wanted..].iter().enumerate() {
-                        unit[part * part_size + at] = *value;
+            let part_size = packed.len() / parts_wanted;
+            let mut tokens = [&x[..0]; SIDE];
+            for (step, inputs_now) in ranges(stretch.len(), STEP).enumerate() {
+                for tile in 0..2 {
+                    let rows =
+                        rows.end.min(rows.start + tile * SIDE)..rows.end.min(rows.start + (tile + 1) * SIDE);
+                    for (token, row) in tokens.iter_mut().zip(rows.clone()) {
+                        let row = &x[row * inputs..][..inputs];
+                        *token = &row[stretch.start + inputs_now.start..stretch.start + inputs_now.end];
                     }
+                    let at = step * TWO_TILES + tile * (TWO_TILES / 2);
+                    unit.pack(parts_wanted, &tokens[..rows.len()], part_size, &mut packed[at..]);
                 }
             }
             Ok(())
         };
         if x.len() < MIN_PARALLEL {
-            units.into_iter().try_for_each(fill)
+            pieces.into_iter().try_for_each(fill)
         } else {
-            units.into_par_iter().try_for_each(fill)
+            pieces.into_par_iter().try_for_each(fill)
         }
     }
 }
@@ -157,6 +143,30 @@ impl Packed {
 pub(in crate::backend::cpu) struct Scratch {
     weights: Vec<Aligned>,
     widened: Vec<f32>,
+    /// Of 32 weight rows with each 32 tokens of a block, and of one stretch.
+    sums: Vec<Sums>,
+}
+
+/// Rows of weights that are asked for while others are multiplied: in every step the next line of each.
+#[derive(Clone, Copy)]
+pub(super) struct Next {
+    /// Where the first begins, which need be no memory of ours.
+    pub(super) first: *const u8,
+    pub(super) rows: usize,
+    /// Bytes from one row to the next.
+    pub(super) stride: usize,
+}
+
+impl Next {
+    const NONE: Self = Self { first: std::ptr::null(), rows: 0, stride: 0 };
+
+    /// Of `stretch` of 32 rows from `first` on those that turn number `turn` of `turns` asks for. Past the last row of
+    /// `w`, other rows of its matrix follow, or an address that is asked for in vain.
+    fn of_turn(w: Rows<'_>, first: usize, stretch: &Range<usize>, turn: usize, turns: usize) -> Self {
+        let (rows, stride) = (BLOCK.div_ceil(turns), w.row(0).len());
+        let at = (first + turn * rows) * stride + w.range(stretch.clone()).start;
+        Self { first: w.bytes.as_ptr().wrapping_add(at), rows, stride }
+    }
 }
 
 impl Unit {
@@ -185,15 +195,68 @@ impl Unit {
         }
     }
 
-    /// sums (tile of tokens, tile of rows, token, row) = the products of two tiles of weight rows (step, tile, row,
-    /// input) with two tiles of tokens (part, step, tile, pair, token, 2).
-    fn sums(self, weights: &[u16], x: &[u16], parts: usize, sums: &mut [f32; 4 * SIDE * SIDE]) {
+    /// Packs inputs of up to 16 tokens as tiles: see [`bf16_tiles::pack`].
+    #[allow(unsafe_code)]
+    fn pack(self, parts: usize, rows: &[&[f32]], part_size: usize, out: &mut [u16]) {
+        #[cfg(test)]
+        if self.is_plain() {
+            return tests::pack(parts, rows, part_size, out);
+        }
+        // SAFETY: a unit other than the plain one exists only where the processor has AVX-512.
+        unsafe {
+            match parts {
+                1 => bf16_tiles::pack::<1>(rows, part_size, out),
+                _ => bf16_tiles::pack::<3>(rows, part_size, out),
+            }
+        }
+    }
+
+    /// sums = the products of two tiles of weight rows (step, tile, row, input) with two tiles of tokens (part, step,
+    /// tile, pair, token, 2).
+    fn sums(self, weights: &[u16], x: &[u16], parts: usize, next: Next, sums: &mut Sums) {
         match self {
-            Self::Amx => amx::sums(weights, x, parts, sums),
+            Self::Amx => amx::sums(weights, x, parts, next, sums),
             Self::Avx512Bf16 => avx512bf16::sums(weights, x, parts, sums),
             #[cfg(test)]
             Self::Plain => tests::sums(weights, x, parts, sums),
         }
+    }
+
+    /// to += sums.
+    #[allow(unsafe_code)]
+    fn add(self, sums: &Sums, to: &mut Sums) {
+        #[cfg(test)]
+        if self.is_plain() {
+            return crate::ops::elementwise::add_to(&sums.0, &mut to.0);
+        }
+        // SAFETY: a unit other than the plain one exists only where the processor has AVX-512.
+        unsafe { to.add(sums) }
+    }
+
+    /// Writes the sums of 32 tokens with `columns`, the weight rows, to `out`.
+    #[allow(unsafe_code)]
+    fn put(self, sums: &mut Sums, columns: &Range<usize>, out: &mut [&mut [f32]]) {
+        each_tile(sums, columns, out, |tile, columns, out| {
+            #[cfg(test)]
+            if self.is_plain() {
+                return tests::put(tile, columns, out);
+            }
+            // SAFETY: as above.
+            unsafe { bf16_tiles::put(tile, columns, out) }
+        });
+    }
+
+    /// The reverse of [`Unit::put`].
+    #[allow(unsafe_code)]
+    fn take(self, out: &mut [&mut [f32]], columns: &Range<usize>, sums: &mut Sums) {
+        each_tile(sums, columns, out, |tile, columns, out| {
+            #[cfg(test)]
+            if self.is_plain() {
+                return tests::take(out, columns, tile);
+            }
+            // SAFETY: as above.
+            unsafe { bf16_tiles::take(out, columns, tile) }
+        });
     }
 
     /// See [`super::Kernel::multiply_limit`].
@@ -225,71 +288,118 @@ impl Unit {
     ) -> Result<()> {
         let _configured = (self == Self::Amx).then(amx::Configured::new);
         let rows = w.count();
-        let Scratch { weights, widened } = scratch;
+        let Scratch { weights, widened, sums } = scratch;
         weights.resize(STRETCH * BLOCK / STEP, Aligned([0; STEP]));
         widened.resize(w.inputs.min(STRETCH), 0.0);
+        sums.resize(TOKENS / BLOCK + 1, Sums::zeroed());
+        let Some((of_stretch, sums)) = sums.split_first_mut() else { unreachable!("it has one more") };
         let weights: &mut [u16] = bytemuck::cast_slice_mut(weights);
         let mut packed: &[u16] = bytemuck::cast_slice(&x.values);
-        let mut sums = [0.0; 4 * SIDE * SIDE];
         for block in blocks(x.tokens, x.parts) {
-            for stretch in ranges(x.inputs, STRETCH) {
-                let steps = stretch.len().div_ceil(STEP);
-                let (weights, unit) = (&mut weights[..steps * TWO_TILES], steps * x.parts * TWO_TILES);
-                let turns = block.len().div_ceil(BLOCK);
+            let turns = block.len().div_ceil(BLOCK);
+            // The stretches whose activations stay at hand while all rows of weights pass by.
+            let at_once = (ACTIVATIONS / (2 * turns * BLOCK * x.parts) / STRETCH).max(1) * STRETCH;
+            for inputs in ranges(x.inputs, at_once) {
                 let x_now;
-                (x_now, packed) = packed.split_at(turns * unit);
+                (x_now, packed) = packed.split_at(turns * inputs.len().div_ceil(STEP) * x.parts * TWO_TILES);
                 for columns in ranges(rows, BLOCK) {
                     stop.check()?;
-                    copy(w, columns.clone(), stretch.clone(), widened, weights);
-                    let mut ahead = Ahead::new(w, columns.end, BLOCK, &stretch, turns);
-                    let outs = out[block.clone()].chunks_mut(BLOCK);
-                    for (x_now, out) in x_now.chunks_exact(unit).zip(outs) {
-                        ahead.ask(avx512::prefetch_far);
-                        self.sums(weights, x_now, x.parts, &mut sums);
-                        for (token, out) in out.iter_mut().enumerate() {
-                            for (tile, part) in ranges(columns.len(), SIDE).enumerate() {
-                                let at = ((token / SIDE * 2 + tile) * SIDE + token % SIDE) * SIDE;
-                                let sums = &sums[at..][..part.len()];
-                                let out = &mut out[columns.start + part.start..][..part.len()];
-                                match stretch.start {
-                                    0 => out.copy_from_slice(sums),
-                                    _ => ops::elementwise::add_to(sums, out),
+                    if inputs.start > 0 {
+                        let outs = out[block.clone()].chunks_mut(BLOCK);
+                        outs.zip(&mut *sums).for_each(|(out, sums)| self.take(out, &columns, sums));
+                    }
+                    let mut x_rest = x_now;
+                    for start in inputs.clone().step_by(STRETCH) {
+                        let stretch = start..inputs.end.min(start + STRETCH);
+                        let steps = stretch.len().div_ceil(STEP);
+                        let (weights, unit) =
+                            (&mut weights[..steps * TWO_TILES], steps * x.parts * TWO_TILES);
+                        self.copy(w, columns.clone(), stretch.clone(), widened, weights);
+                        // What is multiplied after this.
+                        let (first, after) = match stretch.end < inputs.end {
+                            true => (columns.start, stretch.end..inputs.end.min(stretch.end + STRETCH)),
+                            false => (columns.end, inputs.start..inputs.end.min(inputs.start + STRETCH)),
+                        };
+                        let mut ahead = Ahead::new(w, first, BLOCK, &after, turns);
+                        let x_stretch;
+                        (x_stretch, x_rest) = x_rest.split_at(turns * unit);
+                        for (turn, (x_now, sums)) in x_stretch.chunks_exact(unit).zip(&mut *sums).enumerate()
+                        {
+                            let next = match self == Self::Amx && w.dtype == Dtype::BF16 {
+                                true => Next::of_turn(w, first, &after, turn, turns),
+                                false => {
+                                    ahead.ask(avx512::prefetch_far);
+                                    Next::NONE
                                 }
+                            };
+                            if start == 0 {
+                                self.sums(weights, x_now, x.parts, next, sums);
+                            } else {
+                                self.sums(weights, x_now, x.parts, next, of_stretch);
+                                self.add(of_stretch, sums);
                             }
                         }
                     }
+                    let outs = out[block.clone()].chunks_mut(BLOCK);
+                    outs.zip(&mut *sums).for_each(|(out, sums)| self.put(sums, &columns, out));
                 }
             }
         }
         Ok(())
     }
-}
 
-/// Copies some inputs of up to 32 weight rows into two tiles (step, tile, row, input), zeros past the last row and
-/// the last input. In place, a power of two between one row and the next would have them share a few lines of the
-/// first-level cache.
-fn copy(w: Rows<'_>, rows: Range<usize>, inputs: Range<usize>, widened: &mut [f32], out: &mut [u16]) {
-    if rows.len() < BLOCK || !inputs.len().is_multiple_of(STEP) {
-        out.fill(0);
-    }
-    for (i, row) in rows.enumerate() {
-        let at = i / SIDE * (TWO_TILES / 2) + i % SIDE * STEP;
-        let steps = out.chunks_exact_mut(TWO_TILES).map(|step| &mut step[at..][..STEP]);
-        if w.dtype == Dtype::BF16 {
-            let bytes = &w.row(row)[w.range(inputs.clone())];
-            for (out, bytes) in steps.zip(bytes.chunks(2 * STEP)) {
-                for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
-                    *out = u16::from_le_bytes(*bytes);
-                }
+    /// Copies some inputs of up to 32 weight rows into two tiles (step, tile, row, input), zeros past the last row and
+    /// the last input. In place, a power of two between one row and the next would have them share a few lines of the
+    /// first-level cache.
+    #[allow(unsafe_code)]
+    fn copy(
+        self,
+        w: Rows<'_>,
+        rows: Range<usize>,
+        inputs: Range<usize>,
+        widened: &mut [f32],
+        out: &mut [u16],
+    ) {
+        let whole = inputs.len().is_multiple_of(STEP);
+        if rows.len() < BLOCK || !whole {
+            out.fill(0);
+        }
+        for (i, row) in rows.enumerate() {
+            let out = &mut out[i / SIDE * (TWO_TILES / 2) + i % SIDE * STEP..];
+            if w.dtype == Dtype::BF16 && whole && !self.is_plain() {
+                // SAFETY: a unit other than the plain one exists only where the processor has AVX-512.
+                unsafe { bf16_tiles::copy(&w.row(row)[w.range(inputs.clone())], out) };
+                continue;
             }
-        } else {
             let widened = &mut widened[..inputs.len()];
             w.widen(row, inputs.clone(), widened);
-            for (out, values) in steps.zip(widened.chunks(STEP)) {
+            for (out, values) in out.chunks_mut(TWO_TILES).zip(widened.chunks(STEP)) {
                 for (out, value) in out.iter_mut().zip(values) {
                     *out = (value.to_bits() >> 16) as u16; // rounded to bfloat16 by `widen`
                 }
             }
+        }
+    }
+
+    /// Whether this is the plain loops.
+    fn is_plain(self) -> bool {
+        #[cfg(test)]
+        return self == Self::Plain;
+        #[cfg(not(test))]
+        false
+    }
+}
+
+/// Calls `apply` for each tile of `sums` with its weight rows, of `columns`, and its tokens, of up to 32 in `out`.
+fn each_tile(
+    sums: &mut Sums,
+    columns: &Range<usize>,
+    out: &mut [&mut [f32]],
+    apply: impl Fn(&mut Tile, &Range<usize>, &mut [&mut [f32]]),
+) {
+    for (tiles, out) in sums.tiles().chunks_mut(2).zip(out.chunks_mut(SIDE)) {
+        for (tile, part) in tiles.iter_mut().zip(ranges(columns.len(), SIDE)) {
+            apply(tile, &(columns.start + part.start..columns.start + part.end), out);
         }
     }
 }
@@ -300,11 +410,43 @@ mod tests {
 
     use super::super::tests::noise;
     use super::*;
+    use crate::ops;
+
+    /// The bfloat16 values that a float32 is the sum of, the largest last.
+    fn parts(x: f32) -> [u16; 3] {
+        /// The bfloat16 next to `x` on the side of zero.
+        fn upper(x: f32) -> u16 {
+            (x.to_bits() >> 16) as u16
+        }
+        fn value(upper: u16) -> f32 {
+            f32::from_bits(u32::from(upper) << 16)
+        }
+        if !x.is_finite() {
+            return [0, 0, if x.is_nan() { 0x7fc0 } else { upper(x) }];
+        }
+        let high = upper(x);
+        let rest = x - value(high);
+        let middle = upper(rest);
+        [upper(rest - value(middle)), middle, high]
+    }
+
+    /// What [`bf16_tiles::pack`] gives, by plain loops.
+    pub(super) fn pack(parts_wanted: usize, rows: &[&[f32]], part_size: usize, out: &mut [u16]) {
+        for part in 0..parts_wanted {
+            out[part * part_size..][..SIDE * STEP].fill(0);
+            for (token, row) in rows.iter().enumerate() {
+                for (i, x) in row.iter().enumerate() {
+                    let at = (i / 2 * SIDE + token) * 2 + i % 2;
+                    out[part * part_size + at] = parts(*x)[3 - parts_wanted + part];
+                }
+            }
+        }
+    }
 
     /// What [`Unit::sums`] gives, by plain loops.
-    pub(super) fn sums(weights: &[u16], x: &[u16], parts: usize, sums: &mut [f32; 4 * SIDE * SIDE]) {
+    pub(super) fn sums(weights: &[u16], x: &[u16], parts: usize, sums: &mut Sums) {
         let value = |bits: u16| f32::from_bits(u32::from(bits) << 16);
-        sums.fill(0.0);
+        sums.0.fill(0.0);
         for part in x.chunks_exact(x.len() / parts) {
             for (w, x) in weights.chunks_exact(TWO_TILES).zip(part.chunks_exact(TWO_TILES)) {
                 let x: [f32; TWO_TILES] = std::array::from_fn(|i| value(x[i]));
@@ -313,13 +455,32 @@ mod tests {
                         let w = value(*w);
                         for tile in 0..2 {
                             let x = &x[tile * TWO_TILES / 2 + i / 2 * 2 * SIDE..][..2 * SIDE];
-                            let sums = &mut sums[(tile * 2 + row / SIDE) * SIDE * SIDE..][..SIDE * SIDE];
+                            let sums = &mut sums.tiles()[tile * 2 + row / SIDE];
                             for (token, x) in x.as_chunks::<2>().0.iter().enumerate() {
-                                sums[token * SIDE + row % SIDE] += w * x[i % 2];
+                                sums[row % SIDE * SIDE + token] += w * x[i % 2];
                             }
                         }
                     }
                 }
+            }
+        }
+    }
+
+    /// What [`bf16_tiles::put`] does, by plain loops.
+    pub(super) fn put(tile: &Tile, columns: &Range<usize>, out: &mut [&mut [f32]]) {
+        for (token, out) in out.iter_mut().enumerate() {
+            for (row, out) in out[columns.clone()].iter_mut().enumerate() {
+                *out = tile[row * SIDE + token];
+            }
+        }
+    }
+
+    /// What [`bf16_tiles::take`] does, by plain loops.
+    pub(super) fn take(out: &[&mut [f32]], columns: &Range<usize>, tile: &mut Tile) {
+        tile.fill(0.0);
+        for (token, out) in out.iter().enumerate() {
+            for (row, out) in out[columns.clone()].iter().enumerate() {
+                tile[row * SIDE + token] = *out;
             }
         }
     }
@@ -352,6 +513,28 @@ mod tests {
     }
 
     #[test]
+    fn every_unit_packs_the_same_bits() {
+        let extreme =
+            [f32::NAN, -f32::NAN, f32::INFINITY, -f32::INFINITY, f32::MIN_POSITIVE, 1e-40, -0.0, f32::MAX];
+        for (inputs, tokens) in [(512, 32), (513, 1), (530, 17), (1100, 70)] {
+            let mut x = noise(inputs * tokens, 5);
+            x.iter_mut().step_by(37).zip(extreme.iter().cycle()).for_each(|(x, extreme)| *x = *extreme);
+            for precision in [Precision::F32, Precision::Bf16] {
+                let packed = |unit| {
+                    // What was there before is nothing to go by.
+                    let mut packed =
+                        Packed { values: vec![Aligned([7; STEP]); 1 << 15], ..Packed::default() };
+                    packed.pack(unit, precision, &x, inputs, &Stop::default()).unwrap();
+                    bytemuck::cast_slice::<_, u16>(&packed.values).to_vec()
+                };
+                for unit in units() {
+                    assert!(packed(unit) == packed(Unit::Plain), "{unit:?} {precision:?} {inputs}×{tokens}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn products_are_those_of_the_weights_and_the_whole_activations() {
         for (inputs, rows, tokens) in [
             (512, 32, 32),
@@ -361,6 +544,7 @@ mod tests {
             (2049, 5, 130),
             (514, 100, 161),
             (512, 2, 515),
+            (2100, 40, 515),
         ] {
             for precision in [Precision::F32, Precision::Bf16] {
                 let mut x = noise(inputs * tokens, 3);
@@ -370,7 +554,7 @@ mod tests {
                 let floats: Vec<u8> = w.iter().flat_map(|w| w.to_f32().to_le_bytes()).collect();
                 for unit in units() {
                     let mut packed = Packed::default();
-                    packed.pack(precision, &x, inputs, &Stop::default()).unwrap();
+                    packed.pack(unit, precision, &x, inputs, &Stop::default()).unwrap();
                     for (dtype, bytes) in [(Dtype::BF16, &bytes), (Dtype::F32, &floats)] {
                         if !unit.takes(dtype, precision) {
                             continue;

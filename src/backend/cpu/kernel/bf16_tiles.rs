@@ -1,4 +1,11 @@
-//! The sizes of the tiles in which AMX and AVX512-BF16 multiply.
+//! The tiles in which AMX and AVX512-BF16 multiply: their sizes, and how values come into them and out of them. A
+//! processor that has either has AVX-512.
+#![allow(unsafe_code)]
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::avx512;
 
 /// Rows and columns of a tile of sums.
 pub(super) const SIDE: usize = 16;
@@ -8,3 +15,130 @@ pub(super) const STEP: usize = 32;
 
 /// Values of a step in two tiles: of 32 weight rows, or of 32 tokens.
 pub(super) const TWO_TILES: usize = 2 * SIDE * STEP;
+
+/// A tile of sums: (row, token).
+pub(super) type Tile = [f32; SIDE * SIDE];
+
+/// The sums of two tiles of weight rows with two tiles of tokens: (tile of tokens, tile of rows, row, token).
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(64))]
+pub(super) struct Sums(pub(super) [f32; 4 * SIDE * SIDE]);
+
+impl Sums {
+    /// The tiles.
+    pub(super) fn tiles(&mut self) -> &mut [Tile] {
+        self.0.as_chunks_mut().0
+    }
+
+    /// self += other.
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn add(&mut self, other: &Self) {
+        let vectors = self.0.as_chunks_mut::<SIDE>().0.iter_mut().zip(other.0.as_chunks::<SIDE>().0);
+        for (to, from) in vectors {
+            // SAFETY: 16 values each.
+            unsafe {
+                let sum = _mm512_add_ps(_mm512_loadu_ps(to.as_ptr()), _mm512_loadu_ps(from.as_ptr()));
+                _mm512_storeu_ps(to.as_mut_ptr(), sum);
+            }
+        }
+    }
+}
+
+/// out (token)(`columns`) = the rows of a tile, as many as there are columns.
+#[target_feature(enable = "avx512f")]
+pub(super) fn put(tile: &Tile, columns: &Range<usize>, out: &mut [&mut [f32]]) {
+    assert!(columns.len() <= SIDE && out.len() <= SIDE);
+    let mask = ((1_u32 << columns.len()) - 1) as u16;
+    // SAFETY: a tile has 16 rows of 16 values; the mask keeps each store to its columns.
+    unsafe {
+        let rows = std::array::from_fn(|i| _mm512_loadu_ps(tile.as_ptr().add(i * SIDE)));
+        for (out, token) in out.iter_mut().zip(avx512::transpose(rows)) {
+            _mm512_mask_storeu_ps(out[columns.clone()].as_mut_ptr(), mask, token);
+        }
+    }
+}
+
+/// The reverse of [`put`]: zeros where there are no such rows or tokens.
+#[target_feature(enable = "avx512f")]
+pub(super) fn take(out: &[&mut [f32]], columns: &Range<usize>, tile: &mut Tile) {
+    assert!(columns.len() <= SIDE && out.len() <= SIDE);
+    let mask = ((1_u32 << columns.len()) - 1) as u16;
+    let token = |i: usize| match out.get(i) {
+        // SAFETY: the mask keeps the load to the columns.
+        Some(out) => unsafe { _mm512_maskz_loadu_ps(mask, out[columns.clone()].as_ptr()) },
+        None => _mm512_setzero_ps(),
+    };
+    let rows = avx512::transpose(std::array::from_fn(token));
+    for (to, row) in tile.as_chunks_mut::<SIDE>().0.iter_mut().zip(rows) {
+        // SAFETY: 16 values.
+        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), row) };
+    }
+}
+
+/// Copies a row of bfloat16 weights, whole steps of it, into its place in each step of `out`, which begins with that of
+/// the first.
+#[target_feature(enable = "avx512f")]
+pub(super) fn copy(row: &[u8], out: &mut [u16]) {
+    let steps = row.as_chunks::<{ 2 * STEP }>().0;
+    assert!(steps.is_empty() || (steps.len() - 1) * TWO_TILES + STEP <= out.len());
+    for (i, step) in steps.iter().enumerate() {
+        // SAFETY: a step has 64 bytes, and so has its place, the last of which was just checked to be there.
+        unsafe {
+            let to = out.as_mut_ptr().add(i * TWO_TILES);
+            _mm512_storeu_si512(to.cast(), _mm512_loadu_si512(step.as_ptr().cast()));
+        }
+    }
+}
+
+/// The three bfloat16 values that each float32 is the sum of, the largest last, in the upper halves: see
+/// [`super::bf16_gemm`].
+#[target_feature(enable = "avx512f,avx512dq")]
+#[inline]
+fn parts(x: __m512) -> [__m512; 3] {
+    let upper = |x| _mm512_and_ps(x, _mm512_castsi512_ps(_mm512_set1_epi32(0xffff_0000_u32.cast_signed())));
+    // NaN, quiet or not, and both infinities (Intel's manual, VFPCLASSPS).
+    let (nan, infinite) = (_mm512_fpclass_ps_mask::<0x81>(x), _mm512_fpclass_ps_mask::<0x18>(x));
+    let high = _mm512_mask_mov_ps(upper(x), nan, _mm512_set1_ps(f32::NAN));
+    let rest = _mm512_maskz_sub_ps(!(nan | infinite), x, high);
+    let middle = upper(rest);
+    [upper(_mm512_sub_ps(rest, middle)), middle, high]
+}
+
+/// Packs up to 32 inputs of up to 16 tokens as a tile of each of PARTS parts, (pair of inputs, token, 2), which lie
+/// `part_size` values apart in `out`: zeros where there are fewer. `rows` are the tokens' inputs from the first of these on.
+///
+/// # Safety
+/// The processor has these features.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq")]
+pub(super) unsafe fn pack<const PARTS: usize>(rows: &[&[f32]], part_size: usize, out: &mut [u16]) {
+    assert!(rows.len() <= SIDE && out.len() >= (PARTS - 1) * part_size + SIDE * STEP);
+    // The upper half of every 32 bits, of both vectors one after the other.
+    let order: [i16; STEP] = std::array::from_fn(|i| (2 * i + 1) as i16);
+    // SAFETY: 64 bytes.
+    let order = unsafe { _mm512_loadu_si512(order.as_ptr().cast()) };
+    let mut tiles = [[_mm512_setzero_ps(); SIDE]; PARTS];
+    for (token, row) in rows.iter().enumerate() {
+        let mask = ((1_u64 << row.len().min(STEP)) - 1) as u32;
+        // SAFETY: the masks keep the loads inside the row; where nothing is left, nothing is loaded.
+        let [low, high] = unsafe {
+            [
+                _mm512_maskz_loadu_ps(mask as u16, row.as_ptr()),
+                _mm512_maskz_loadu_ps((mask >> SIDE) as u16, row.as_ptr().wrapping_add(SIDE)),
+            ]
+        };
+        let (low, high) = (parts(low), parts(high));
+        for part in 0..PARTS {
+            let [low, high] = [low, high].map(|parts| _mm512_castps_si512(parts[3 - PARTS + part]));
+            tiles[part][token] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(low, order, high));
+        }
+    }
+    for (part, tile) in tiles.into_iter().enumerate() {
+        for (pair, tokens) in avx512::transpose(tile).into_iter().enumerate() {
+            // SAFETY: a tile has 16 pairs of 16 · 2 values, and the last part's ends inside `out`, as was just checked.
+            unsafe {
+                let to = out.as_mut_ptr().add(part * part_size + pair * 2 * SIDE);
+                _mm512_storeu_ps(to.cast(), tokens);
+            }
+        }
+    }
+}

@@ -34,7 +34,7 @@ pub(super) use processor::Processor;
 pub(super) use rows::{Aligned, GroupScales, Rows, Spaced, widen, with_format};
 
 use crate::checkpoint::Dtype;
-use crate::config::Precision;
+use crate::config::{Pairing, Precision};
 use crate::error::Result;
 use crate::ops;
 use crate::ops::matmul::LANES;
@@ -193,11 +193,15 @@ impl Kernel {
     pub(super) fn tiles_q8(self) -> Option<q8::Tiling> {
         match self.isa {
             #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni if self.bf16 == Some(bf16_gemm::Unit::Amx) && amx::multiplies_int8() => {
+                Some(vnni::TILING_AMX)
+            }
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni => Some(vnni::TILING),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx2 => Some(q8::Tiling { widths: &[avx2::TOKENS], pairs: true }),
+            Isa::Avx512 | Isa::Avx2 => Some(q8::Tiling { widths: &[avx2::TOKENS], pairs: true, lines: None }),
             #[cfg(target_arch = "x86_64")]
-            Isa::AvxVnni => Some(q8::Tiling { widths: &[avx2::TOKENS], pairs: false }),
+            Isa::AvxVnni => Some(q8::Tiling { widths: &[avx2::TOKENS], pairs: false, lines: None }),
             Isa::Portable => None,
         }
     }
@@ -305,6 +309,69 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 | Isa::AvxVnni => avx2::rms_norm(x, weight, eps, precision, out),
             Isa::Portable => ops::rms_norm::rms_norm(x, weight, eps, precision, out),
+        }
+    }
+
+    /// [`ops::round::row`].
+    pub(super) fn round(self, precision: Precision, row: &mut [f32]) {
+        match self.isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Vnni => avx512::round(precision, row),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 | Isa::AvxVnni => avx2::round(precision, row),
+            Isa::Portable => ops::round::row(precision, row),
+        }
+    }
+
+    /// [`ops::elementwise::add`].
+    pub(super) fn add(self, a: &[f32], b: &[f32], out: &mut [f32]) {
+        match self.isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Vnni => avx512::add(a, b, out),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 | Isa::AvxVnni => avx2::add(a, b, out),
+            Isa::Portable => ops::elementwise::add(a, b, out),
+        }
+    }
+
+    /// [`ops::elementwise::mul`].
+    pub(super) fn mul(self, a: &[f32], b: &[f32], out: &mut [f32]) {
+        match self.isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Vnni => avx512::mul(a, b, out),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 | Isa::AvxVnni => avx2::mul(a, b, out),
+            Isa::Portable => ops::elementwise::mul(a, b, out),
+        }
+    }
+
+    /// [`ops::attention::scale`].
+    pub(super) fn scale(self, row: &mut [f32], head_dim: usize) {
+        match self.isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Vnni => avx512::scale(row, head_dim),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 | Isa::AvxVnni => avx2::scale(row, head_dim),
+            Isa::Portable => ops::attention::scale(row, head_dim),
+        }
+    }
+
+    /// [`ops::rope::rope`].
+    pub(super) fn rope(
+        self,
+        x: &[f32],
+        cos: &[f32],
+        sin: &[f32],
+        pairing: Pairing,
+        precision: Precision,
+        out: &mut [f32],
+    ) {
+        match self.isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Vnni => avx512::rope(x, cos, sin, pairing, precision, out),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 | Isa::AvxVnni => avx2::rope(x, cos, sin, pairing, precision, out),
+            Isa::Portable => ops::rope::rope(x, cos, sin, pairing, precision, out),
         }
     }
 }

@@ -1,9 +1,12 @@
 //! Quantised activations in the orders in which the int8 kernels read them.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use crate::backend::cpu::{MIN_PARALLEL, memory};
 use crate::error::Result;
+use crate::ops::matmul::LANES;
 use crate::stop::Stop;
 
 /// How a kernel reads many rows of activations.
@@ -13,6 +16,8 @@ pub(in crate::backend::cpu) struct Tiling {
     pub(super) widths: &'static [usize],
     /// Whether it reads [`Tiles::pairs`].
     pub(super) pairs: bool,
+    /// Whether tiles of 16 are read as [`Tiles::lines`], and not as quads, and how many zeros come after these.
+    pub(super) lines: Option<usize>,
 }
 
 /// The group that the int8 kernels are written for: all that quantised models use but for odd ones.
@@ -20,6 +25,18 @@ pub(super) const GROUP: usize = 32;
 
 /// Groups that make whole vectors for every kernel.
 pub(super) const CHUNK_GROUPS: usize = 16;
+
+/// Where the groups of a row stand that are added to partial sum `lane` of an output ([`crate::ops::matmul::dot`]), where
+/// those of one sum follow one another.
+pub(super) fn places(groups: usize, lane: usize) -> Range<usize> {
+    let first = |lane: usize| lane * (groups / LANES) + lane.min(groups % LANES);
+    first(lane)..first(lane + 1)
+}
+
+/// The place of group number `group`.
+pub(super) fn place(groups: usize, group: usize) -> usize {
+    places(groups, group % LANES).start + group / LANES
+}
 
 /// Numbers of four int8 values in a group.
 pub(super) const QUADS: usize = GROUP / 4;
@@ -63,6 +80,8 @@ pub(super) struct Tiles {
     pub(super) quads: Vec<i32>,
     /// (tile, group, quad, 2, row): the first and the third of them, and the second and the fourth, as 16 bits each.
     pub(super) pairs: Vec<i32>,
+    /// (tile, group, row, value), the groups in the order of [`places`], and some zeros after the last.
+    pub(super) lines: Vec<i8>,
     /// (tile, group, row): −128 times the sum of the group's values.
     pub(super) offsets: Vec<i32>,
     /// (tile, group, row)
@@ -180,14 +199,18 @@ impl Padded {
 }
 
 impl Tiles {
-    fn fill(&mut self, x: &Quantized, Tiling { widths, pairs }: Tiling, stop: &Stop) -> Result<()> {
+    fn fill(&mut self, x: &Quantized, tiling: Tiling, stop: &Stop) -> Result<()> {
+        let Tiling { widths, pairs, lines } = tiling;
         let most = widths[widths.len() - 1];
         let width = widths.iter().copied().find(|&width| x.rows <= width).unwrap_or(most);
+        let lines = lines.filter(|_| width == LANES);
         self.width = width;
         let (groups, tiles) = (x.inputs / GROUP, x.rows.div_ceil(width));
         let of_tiles = tiles * groups * width;
-        zeros(&mut self.quads, QUADS * of_tiles)?;
+        zeros(&mut self.quads, if lines.is_some() { 0 } else { QUADS * of_tiles })?;
         zeros(&mut self.pairs, if pairs { 2 * QUADS * of_tiles } else { 0 })?;
+        zeros(&mut self.lines, lines.map_or(0, |padding| GROUP * of_tiles + padding))?;
+        let place = |group| if lines.is_some() { place(groups, group) } else { group };
         zeros(&mut self.offsets, of_tiles)?;
         zeros(&mut self.half_offsets, 2 * of_tiles)?;
         zeros(&mut self.scales, of_tiles)?;
@@ -199,14 +222,14 @@ impl Tiles {
         let sums = self.sums.par_chunks_exact_mut(of_tile);
         let halves = self.half_offsets.par_chunks_exact_mut(2 * of_tile);
         let sums = sums.zip(halves.zip(self.half_sums.par_chunks_exact_mut(2 * of_tile)));
-        let quads = self.quads.par_chunks_exact_mut(of_tile * QUADS);
-        let tiles = quads.zip(numbers).zip(sums).enumerate();
-        tiles.try_for_each(|(tile, ((quads, (offsets, all_scales)), (sums, halves)))| {
+        let tiles = numbers.zip(sums).enumerate();
+        tiles.try_for_each(|(tile, ((offsets, all_scales), (sums, halves)))| {
             stop.check()?;
             let (half_offsets, half_sums) = halves;
             for row in tile * width..x.rows.min((tile + 1) * width) {
                 let ((values, scales), lane) = (x.row(row), row % width);
                 for (group, (values, scale)) in values.as_chunks::<GROUP>().0.iter().zip(scales).enumerate() {
+                    let group = place(group);
                     all_scales[group * width + lane] = *scale;
                     let of_halves = half_sums_of(values);
                     let sum = of_halves[0] + of_halves[1];
@@ -216,10 +239,28 @@ impl Tiles {
                         half_offsets[(2 * group + half) * width + lane] = -128 * sum;
                         half_sums[(2 * group + half) * width + lane] = sum as f32;
                     }
-                    for (quad, values) in values.as_chunks::<4>().0.iter().enumerate() {
-                        let bytes = values.map(i8::cast_unsigned);
-                        quads[(group * QUADS + quad) * width + lane] = i32::from_le_bytes(bytes);
-                    }
+                }
+            }
+            Ok(())
+        })?;
+        if lines.is_some() {
+            let lines = self.lines.par_chunks_exact_mut(GROUP * of_tile).enumerate();
+            return lines.try_for_each(|(tile, lines)| {
+                stop.check()?;
+                for row in tile * width..x.rows.min((tile + 1) * width) {
+                    let values = x.row(row).0.as_chunks::<GROUP>().0.iter().enumerate();
+                    let lines = &mut lines.as_chunks_mut::<GROUP>().0[row % width..];
+                    values.for_each(|(group, values)| lines[place(group) * width] = *values);
+                }
+                Ok(())
+            });
+        }
+        let quads = self.quads.par_chunks_exact_mut(of_tile * QUADS).enumerate();
+        quads.try_for_each(|(tile, quads)| {
+            stop.check()?;
+            for row in tile * width..x.rows.min((tile + 1) * width) {
+                for (quad, values) in x.row(row).0.as_chunks::<4>().0.iter().enumerate() {
+                    quads[quad * width + row % width] = i32::from_le_bytes(values.map(i8::cast_unsigned));
                 }
             }
             Ok(())

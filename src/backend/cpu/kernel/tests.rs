@@ -112,6 +112,8 @@ fn every_kernel_gives_the_bits_of_the_plain_int8_products() {
         (32, 1, 1, 32, 32),
         (512, 16, 16, 32, 32),
         (544, 17, 19, 32, 32),
+        (32, 20, 18, 32, 32),
+        (2176, 50, 40, 32, 32),
         (1120, 5, 33, 32, 32),
         (96, 50, 2, 32, 32),
         (1120, 20, 4, 32, 32),
@@ -181,6 +183,8 @@ fn every_kernel_gives_the_bits_of_the_plain_products_with_blocks_which_are_those
             (768, 19, 17),
             (1280, 5, 33),
             (2304, 50, 7),
+            (32, 20, 18),
+            (2304, 50, 18),
         ] {
             if dtype.bytes(inputs).is_none() {
                 continue;
@@ -268,6 +272,30 @@ fn every_kernel_gives_the_bits_of_the_plain_row_operations() {
             ops::attention::qk(&w, &x, width, &mut plain);
             kernel.qk(&w, &x, width, &mut fast);
             assert_eq!(plain, fast, "qk {} {width}", kernel.name());
+            for precision in [Precision::F32, Precision::Bf16] {
+                let (mut plain, mut fast) = (x[..width].to_vec(), x[..width].to_vec());
+                ops::round::row(precision, &mut plain);
+                kernel.round(precision, &mut fast);
+                assert_eq!(plain, fast, "round {} {width}", kernel.name());
+                let (cos, sin) = w.split_at(width / 2);
+                let sin = &sin[..width / 2];
+                for pairing in [Pairing::Halves, Pairing::Neighbours] {
+                    let x = &x[..width / 2 * 2];
+                    ops::rope::rope(x, cos, sin, pairing, precision, &mut plain);
+                    kernel.rope(x, cos, sin, pairing, precision, &mut fast);
+                    assert_eq!(plain, fast, "rope {} {width} {pairing:?}", kernel.name());
+                }
+            }
+            let (mut plain, mut fast) = (vec![0.0; width], vec![0.0; width]);
+            ops::elementwise::add(&x, &w, &mut plain);
+            kernel.add(&x, &w, &mut fast);
+            assert_eq!(plain, fast, "add {} {width}", kernel.name());
+            ops::elementwise::mul(&x, &w, &mut plain);
+            kernel.mul(&x, &w, &mut fast);
+            assert_eq!(plain, fast, "mul {} {width}", kernel.name());
+            ops::attention::scale(&mut plain, 24);
+            kernel.scale(&mut fast, 24);
+            assert_eq!(plain, fast, "scale {} {width}", kernel.name());
         }
     }
 }

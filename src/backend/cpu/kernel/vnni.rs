@@ -4,14 +4,18 @@
 #![allow(unsafe_code)]
 
 mod blocks;
+mod tiles;
 mod unpack;
 
 use std::arch::x86_64::*;
 
 pub(super) use blocks::blocks;
+use blocks::{PANELS, Panel, fill_all};
+use tiles::{Weights, float};
 
+use super::amx::Whole;
 use super::limits::CHAINS;
-use super::q8::{GROUP, QUADS, Quantized, Tiles, Tiling};
+use super::q8::{GROUP, QUADS, Quantized, Tiles, Tiling, place};
 use super::{Rows, avx512};
 use crate::ops::matmul::LANES;
 
@@ -19,7 +23,10 @@ use crate::ops::matmul::LANES;
 const ROWS: usize = 1;
 
 /// The tiles that [`panels`] takes.
-pub(super) const TILING: Tiling = Tiling { widths: &[4, 8, 16], pairs: false };
+pub(super) const TILING: Tiling = Tiling { widths: &[4, 8, 16], pairs: false, lines: None };
+
+/// The same where AMX multiplies tiles of 16.
+pub(super) const TILING_AMX: Tiling = Tiling { lines: Some(tiles::PADDING), ..TILING };
 
 /// Inputs that make 16 groups: one of each partial sum.
 const CHUNK: usize = LANES * GROUP;
@@ -32,8 +39,22 @@ pub(super) fn q8(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
     let groups = x.inputs / GROUP;
     let scales = &scales.scales[scales.first_row * groups..][..w.count() * groups];
     match x.tiles() {
-        Some(tiles) => {
+        Some(x) if !x.lines.is_empty() => PANELS.with_borrow_mut(|panels| {
             // SAFETY: a `Kernel` for VNNI exists only where the processor has these features.
+            unsafe {
+                let panels = fill_all(panels, w.count(), |panel, first, count| {
+                    let padding = tiles::PADDING / size_of::<__m512i>();
+                    panel.quads.resize(groups * QUADS + padding, _mm512_setzero_si512());
+                    panel.scales[0].resize(groups, _mm512_setzero_ps());
+                    let place = |group| place(groups, group);
+                    pack::<false>(w, first, count, &mut panel.quads[..groups * QUADS], place);
+                    pack_scales(scales, groups, first, count, &mut panel.scales[0][..groups], place);
+                });
+                tiles::tiles::<Int8>(x, groups, panels, out);
+            }
+        }),
+        Some(tiles) => {
+            // SAFETY: as above.
             unsafe {
                 match tiles.width {
                     4 => panels::<4>(tiles, groups, w, scales, out),
@@ -190,6 +211,30 @@ fn half_sums(v: [__m512i; 8]) -> (__m512i, __m512i) {
     (even, odd)
 }
 
+/// int8 weights, for AMX.
+struct Int8;
+
+impl Weights for Int8 {
+    const HALVES: bool = false;
+
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    unsafe fn add(
+        panel: &Panel,
+        place: usize,
+        x: &Tiles,
+        at: usize,
+        whole: &[Whole],
+        sums: &mut [__m512; LANES],
+    ) {
+        let x_scales = &x.scales.as_chunks::<LANES>().0[at];
+        for t in 0..LANES {
+            let scale = _mm512_mul_ps(_mm512_set1_ps(x_scales[t]), panel.scales[0][place]);
+            sums[t] = _mm512_fmadd_ps(float(&whole[0], t), scale, sums[t]);
+        }
+    }
+}
+
 /// Tiles of T rows of activations with panels of 16 weight rows, one row a lane.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn panels<const T: usize>(x: &Tiles, groups: usize, w: Rows<'_>, scales: &[[u8; 4]], out: &mut [&mut [f32]]) {
@@ -198,8 +243,8 @@ fn panels<const T: usize>(x: &Tiles, groups: usize, w: Rows<'_>, scales: &[[u8; 
     let mut sums = [[_mm512_setzero_ps(); T]; LANES];
     for first in (0..w.count()).step_by(LANES) {
         let count = LANES.min(w.count() - first);
-        pack(w, first, count, &mut panel);
-        pack_scales(scales, groups, first, count, &mut panel_scales);
+        pack::<true>(w, first, count, &mut panel, |group| group);
+        pack_scales(scales, groups, first, count, &mut panel_scales, |group| group);
         for (tile, out) in out.chunks_mut(T).enumerate() {
             let numbers = tile * groups..(tile + 1) * groups;
             for sums in &mut sums {
@@ -244,34 +289,51 @@ fn panels<const T: usize>(x: &Tiles, groups: usize, w: Rows<'_>, scales: &[[u8; 
     }
 }
 
-/// Packs the scales of `count` ≤ 16 rows from `first` on in the order (group, row); the last row stands in for those
-/// that are missing.
+/// Packs the scales of `count` ≤ 16 rows from `first` on in the order (group, row), each group at its place; the last
+/// row stands in for those that are missing.
 #[target_feature(enable = "avx512f")]
-fn pack_scales(scales: &[[u8; 4]], groups: usize, first: usize, count: usize, panel: &mut [__m512]) {
+fn pack_scales(
+    scales: &[[u8; 4]],
+    groups: usize,
+    first: usize,
+    count: usize,
+    panel: &mut [__m512],
+    place: impl Fn(usize) -> usize,
+) {
     let rows: [&[[u8; 4]]; LANES] =
         std::array::from_fn(|i| &scales[(first + i.min(count - 1)) * groups..][..groups]);
-    let (blocks, rest) = panel.as_chunks_mut::<LANES>();
-    for (block, panel) in blocks.iter_mut().enumerate() {
-        let of_row = |i: usize| rows[i][block * LANES..][..LANES].as_ptr();
+    let whole = groups / LANES * LANES;
+    for first in (0..whole).step_by(LANES) {
+        let of_row = |i: usize| rows[i][first..][..LANES].as_ptr();
         // SAFETY: 16 values each.
-        *panel = avx512::transpose(std::array::from_fn(|i| unsafe { _mm512_loadu_ps(of_row(i).cast()) }));
+        let of_groups =
+            avx512::transpose(std::array::from_fn(|i| unsafe { _mm512_loadu_ps(of_row(i).cast()) }));
+        for (i, of_group) in of_groups.into_iter().enumerate() {
+            panel[place(first + i)] = of_group;
+        }
     }
-    for (group, panel) in rest.iter_mut().enumerate() {
-        let group = groups / LANES * LANES + group;
+    for group in whole..groups {
         let values: [f32; LANES] = std::array::from_fn(|i| f32::from_le_bytes(rows[i][group]));
         // SAFETY: 16 values.
-        *panel = unsafe { _mm512_loadu_ps(values.as_ptr()) };
+        panel[place(group)] = unsafe { _mm512_loadu_ps(values.as_ptr()) };
     }
 }
 
-/// Packs `count` ≤ 16 rows from `first` on in the order (group, quad, row), unsigned; the last row stands in
-/// for those that are missing.
+/// Packs `count` ≤ 16 rows from `first` on in the order (group, quad, row), UNSIGNED or as they are, each group at its
+/// place; the last row stands in for those that are missing.
 #[target_feature(enable = "avx512f,avx512bw")]
-fn pack(w: Rows<'_>, first: usize, count: usize, panel: &mut [__m512i]) {
+fn pack<const UNSIGNED: bool>(
+    w: Rows<'_>,
+    first: usize,
+    count: usize,
+    panel: &mut [__m512i],
+    place: impl Fn(usize) -> usize,
+) {
     let rows: [&[[u8; GROUP]]; LANES] =
         std::array::from_fn(|i| w.row(first + i.min(count - 1)).as_chunks().0);
     let flip = _mm512_set1_epi8(-128);
-    for (group, panel) in panel.as_chunks_mut::<QUADS>().0.iter_mut().enumerate() {
+    for group in 0..w.inputs / GROUP {
+        let panel = &mut panel.as_chunks_mut::<QUADS>().0[place(group)];
         if group % 2 == 0 {
             // Once a line of the cache: of rows side by side, the processor does not read enough ahead.
             for row in rows {
@@ -279,8 +341,10 @@ fn pack(w: Rows<'_>, first: usize, count: usize, panel: &mut [__m512i]) {
             }
         }
         *panel = pack_quads(std::array::from_fn(|i| &rows[i][group]));
-        for quad in panel {
-            *quad = _mm512_xor_si512(*quad, flip);
+        if UNSIGNED {
+            for quad in panel {
+                *quad = _mm512_xor_si512(*quad, flip);
+            }
         }
     }
 }

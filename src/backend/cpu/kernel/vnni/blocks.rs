@@ -3,37 +3,112 @@
 
 use std::arch::x86_64::*;
 use std::cell::RefCell;
+use std::marker::PhantomData;
 
+use super::tiles::{PADDING, Weights, float};
 use super::unpack::{self, Chunk, Unpack};
 use super::{add_halves, group_sums, pack_quads};
+use crate::backend::cpu::kernel::amx::Whole;
 use crate::backend::cpu::kernel::avx512;
-use crate::backend::cpu::kernel::q8::{CHUNK_GROUPS, Padded, QUADS, Quantized, Tiles};
+use crate::backend::cpu::kernel::q8::{CHUNK_GROUPS, Padded, QUADS, Quantized, Tiles, place};
 use crate::backend::cpu::kernel::rows::{Rows, with_format};
 use crate::ops::blocks::{Format, GROUP};
 use crate::ops::matmul::LANES;
 
 thread_local! {
-    static PANEL: RefCell<Panel> = RefCell::default();
+    pub(super) static PANELS: RefCell<Vec<Panel>> = RefCell::default();
+}
+
+/// The first of the thread's panels.
+fn first(panels: &mut Vec<Panel>) -> &mut Panel {
+    if panels.is_empty() {
+        panels.push(Panel::default());
+    }
+    &mut panels[0]
+}
+
+/// As many of the thread's panels as `rows` rows take, each made by `fill` of so many rows from one on.
+pub(super) fn fill_all(
+    panels: &mut Vec<Panel>,
+    rows: usize,
+    fill: impl Fn(&mut Panel, usize, usize),
+) -> &[Panel] {
+    let count = rows.div_ceil(LANES);
+    panels.resize_with(panels.len().max(count), Panel::default);
+    for (i, panel) in panels[..count].iter_mut().enumerate() {
+        fill(panel, i * LANES, LANES.min(rows - i * LANES));
+    }
+    &panels[..count]
 }
 
 /// 16 rows of weights, one a lane.
 #[derive(Default)]
-struct Panel {
-    /// (group, quad): four neighbouring values, with 128 added to what they are.
-    quads: Vec<__m512i>,
+pub(super) struct Panel {
+    /// (group, quad): four neighbouring values, with 128 added to what they are where VNNI reads them.
+    pub(super) quads: Vec<__m512i>,
     /// (group) of the first run and of the second.
-    scales: [Vec<__m512>; 2],
+    pub(super) scales: [Vec<__m512>; 2],
     minima: [Vec<__m512>; 2],
+}
+
+/// What is taken apart for AMX.
+struct Blocks<F>(PhantomData<F>);
+
+impl<F: Format> Weights for Blocks<F> {
+    const HALVES: bool = F::RUN < GROUP;
+
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+    #[inline]
+    unsafe fn add(
+        panel: &Panel,
+        place: usize,
+        x: &Tiles,
+        at: usize,
+        whole: &[Whole],
+        sums: &mut [__m512; LANES],
+    ) {
+        let x_scales = &x.scales.as_chunks::<LANES>().0[at];
+        let scale = |half: usize| panel.scales[half][place];
+        let minimum = |half: usize| panel.minima[half][place];
+        if Self::HALVES {
+            let x_sums = &x.half_sums.as_chunks::<LANES>().0.as_chunks::<2>().0[at];
+            for t in 0..LANES {
+                let mut term = _mm512_mul_ps(scale(0), float(&whole[0], t));
+                term = _mm512_fmadd_ps(scale(1), float(&whole[1], t), term);
+                if F::MINIMA {
+                    term = _mm512_fmadd_ps(minimum(0), _mm512_set1_ps(x_sums[0][t]), term);
+                    term = _mm512_fmadd_ps(minimum(1), _mm512_set1_ps(x_sums[1][t]), term);
+                }
+                sums[t] = _mm512_fmadd_ps(_mm512_set1_ps(x_scales[t]), term, sums[t]);
+            }
+        } else {
+            let x_sums = &x.sums.as_chunks::<LANES>().0[at];
+            for t in 0..LANES {
+                let mut term = _mm512_mul_ps(scale(0), float(&whole[0], t));
+                if F::MINIMA {
+                    term = _mm512_fmadd_ps(minimum(0), _mm512_set1_ps(x_sums[t]), term);
+                }
+                sums[t] = _mm512_fmadd_ps(_mm512_set1_ps(x_scales[t]), term, sums[t]);
+            }
+        }
+    }
 }
 
 /// See [`super::super::Kernel::q8`].
 pub(in crate::backend::cpu::kernel) fn blocks(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
+    let groups = x.inputs / GROUP;
     with_format!(w.dtype, F => {
         // SAFETY: a `Kernel` for VNNI exists only where the processor has these features.
         unsafe {
             match x.tiles() {
-                Some(tiles) => PANEL.with_borrow_mut(|panel| {
-                    let groups = x.inputs / GROUP;
+                Some(x) if !x.lines.is_empty() => PANELS.with_borrow_mut(|kept| {
+                    let panels = fill_all(kept, w.count(), |panel, first, count| {
+                        panel.fill::<F>(w, first, count, F::OFFSET.wrapping_neg(), |group| place(groups, group));
+                    });
+                    super::tiles::tiles::<Blocks<F>>(x, groups, panels, out);
+                }),
+                Some(tiles) => PANELS.with_borrow_mut(|kept| {
+                    let panel = first(kept);
                     match tiles.width {
                         4 => panels::<F, 4, 4>(tiles, groups, w, out, panel),
                         8 => panels::<F, 8, 8>(tiles, groups, w, out, panel),
@@ -123,7 +198,7 @@ fn panels<F: Unpack, const T: usize, const H: usize>(
     let mut sums = [[_mm512_setzero_ps(); T]; LANES];
     for first in (0..w.count()).step_by(LANES) {
         let count = LANES.min(w.count() - first);
-        panel.fill::<F>(w, first, count);
+        panel.fill::<F>(w, first, count, 128 - F::OFFSET, |group| group);
         for (tile, out) in out.chunks_mut(T).enumerate() {
             sums.fill([_mm512_setzero_ps(); T]);
             for group in 0..groups {
@@ -214,22 +289,31 @@ fn multiply<F: Format, const T: usize, const H: usize>(
 }
 
 impl Panel {
-    /// Takes `count` ≤ 16 rows of `w` from `first` on; the last row stands in for those that are missing.
+    /// Takes `count` ≤ 16 rows of `w` from `first` on, with `up` added to every value, each group at its place; the last
+    /// row stands in for those that are missing.
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    fn fill<F: Unpack>(&mut self, w: Rows<'_>, first: usize, count: usize) {
+    fn fill<F: Unpack>(
+        &mut self,
+        w: Rows<'_>,
+        first: usize,
+        count: usize,
+        up: u8,
+        place: impl Fn(usize) -> usize,
+    ) {
         let rows: [&[u8]; LANES] = std::array::from_fn(|i| w.row(first + i.min(count - 1)));
-        let chunks = w.inputs.div_ceil(unpack::VALUES);
-        self.quads.resize(chunks * CHUNK_GROUPS * QUADS, _mm512_setzero_si512());
+        let (chunks, groups) = (w.inputs.div_ceil(unpack::VALUES), w.inputs / GROUP);
+        let padding = PADDING / size_of::<__m512i>();
+        self.quads.resize(chunks * CHUNK_GROUPS * QUADS + padding, _mm512_setzero_si512());
         // Those that the format has not are read along with the others.
         for numbers in self.scales.iter_mut().chain(&mut self.minima) {
             numbers.resize(chunks * CHUNK_GROUPS, _mm512_setzero_ps());
         }
-        let up = _mm512_set1_epi8((128 - F::OFFSET).cast_signed());
+        let up = _mm512_set1_epi8(up.cast_signed());
         let mut quants = [[_mm512_setzero_si512(); 8]; LANES];
         let mut scales = [[_mm512_setzero_ps(); LANES]; 2];
         let mut minima = scales;
-        for (chunk, quads) in self.quads.as_chunks_mut::<{ CHUNK_GROUPS * QUADS }>().0.iter_mut().enumerate()
-        {
+        for chunk in 0..chunks {
+            let groups_now = chunk * CHUNK_GROUPS..groups.min((chunk + 1) * CHUNK_GROUPS);
             for (i, row) in rows.into_iter().enumerate() {
                 for line in (0..Chunk::bytes::<F>()).step_by(64) {
                     let at = chunk * Chunk::bytes::<F>() + line;
@@ -241,17 +325,19 @@ impl Panel {
                     (scales[half][i], minima[half][i]) = (chunk.scales[half], chunk.minima[half]);
                 }
             }
-            for (group, quads) in quads.as_chunks_mut::<QUADS>().0.iter_mut().enumerate() {
-                let of_row = |i: usize| quants[i].as_ptr().cast::<[u8; GROUP]>();
+            for (i, group) in groups_now.clone().enumerate() {
+                let of_row = |row: usize| quants[row].as_ptr().cast::<[u8; GROUP]>();
                 // SAFETY: the eight vectors of a row are 16 groups.
-                *quads = pack_quads(std::array::from_fn(|i| unsafe { &*of_row(i).add(group) }));
+                let quads = pack_quads(std::array::from_fn(|row| unsafe { &*of_row(row).add(i) }));
+                self.quads[place(group) * QUADS..][..QUADS].copy_from_slice(&quads);
             }
-            let runs = GROUP / F::RUN;
-            for half in 0..runs {
-                let at = chunk * CHUNK_GROUPS;
-                self.scales[half][at..][..LANES].copy_from_slice(&avx512::transpose(scales[half]));
-                if F::MINIMA {
-                    self.minima[half][at..][..LANES].copy_from_slice(&avx512::transpose(minima[half]));
+            for half in 0..GROUP / F::RUN {
+                let (scales, minima) = (avx512::transpose(scales[half]), avx512::transpose(minima[half]));
+                for (i, group) in groups_now.clone().enumerate() {
+                    self.scales[half][place(group)] = scales[i];
+                    if F::MINIMA {
+                        self.minima[half][place(group)] = minima[i];
+                    }
                 }
             }
         }
