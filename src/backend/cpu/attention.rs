@@ -7,6 +7,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::cache::{Cache, Head};
+use super::kernel::Aligned;
 use super::{Cpu, MIN_PARALLEL, memory};
 use crate::backend::{AttentionPart, AttentionShape, AttentionSink, Span};
 use crate::error::Result;
@@ -14,10 +15,13 @@ use crate::ops::attention::{kv_head, mask, visible};
 use crate::stop::Stop;
 
 /// Query rows in a block, where their scores do not take too much room.
-const ROWS: usize = 8;
+const ROWS: usize = 16;
+
+/// Blocks for each thread, where there are enough rows.
+const PARTS: usize = 4;
 
 /// Scores of a block that fit into the second-level cache beside the keys.
-const SCORES: usize = 1 << 16;
+const SCORES: usize = 1 << 17;
 
 /// Keys or values that the rows and heads of a block read one after the other, before the next ones.
 const KEYS_AT_ONCE: usize = 128;
@@ -47,6 +51,8 @@ struct Scratch {
     scores: Vec<f32>,
     /// Some keys or values as float32.
     widened: Vec<f32>,
+    /// Some keys, packed.
+    packed: Vec<Aligned>,
 }
 
 /// See [`crate::backend::Backend::attention`]; `q` and `out` are the rows of `span`.
@@ -75,7 +81,9 @@ pub(super) fn attention(
     };
     let round = |values: &mut [f32]| kernel.round(precision, values);
     let group = heads / kv_heads;
-    let block = (SCORES / (group * all_keys)).clamp(1, ROWS);
+    // Every thread has several.
+    let shared_out = (tokens * kv_heads).div_ceil(PARTS * rayon::current_num_threads());
+    let block = (SCORES / (group * all_keys)).clamp(1, ROWS).min(shared_out);
 
     // A block of query rows and the heads of one kv head; `out` has a slice (group, C) for each row.
     let unit = |scratch: &mut Scratch, unit: usize, out: &mut [&mut [f32]]| -> Result<Vec<Parts>> {
@@ -86,18 +94,35 @@ pub(super) fn attention(
         // Keys past the causal edge or before the window are computed only where somebody looks at them.
         let computed = |row| if wanted.qk || wanted.scores { 0..all_keys } else { visible(row) };
         let last_row = out.len() - 1;
-        let Scratch { scores, widened } = scratch;
+        let Scratch { scores, widened, packed } = scratch;
         let count = out.len() * group * all_keys;
         memory::grow(scores, count)?;
         scores.resize(count, 0.0);
 
         for keys_now in blocks(computed(0).start..computed(last_row).end) {
             let (keys, stride) = keys.rows(kernel, keys_now.clone(), head, widened);
+            let pack = kernel.packs_keys(out.len() * group, head_dim);
+            if pack {
+                kernel.pack_keys(keys, stride, keys_now.len(), head_dim, packed);
+            }
             for (row, scores) in scores.chunks_exact_mut(group * all_keys).enumerate() {
                 let part = overlap(&computed(row), &keys_now);
                 let keys = &keys[((part.start - keys_now.start) * stride).min(keys.len())..];
                 let first = ((first_row + row) * heads + kv_head * group) * head_dim;
-                let queries = q[first..first + group * head_dim].chunks_exact(head_dim);
+                let queries = &q[first..first + group * head_dim];
+                if pack {
+                    // The rows of scores of the group's heads, from the part's first key on; the last ends with its row.
+                    let of_block = part.start - keys_now.start..part.end - keys_now.start;
+                    kernel.qk_packed(
+                        queries,
+                        head_dim,
+                        packed,
+                        &of_block,
+                        (&mut scores[part.start..], all_keys),
+                    );
+                    continue;
+                }
+                let queries = queries.chunks_exact(head_dim);
                 for (query, scores) in queries.zip(scores.chunks_exact_mut(all_keys)) {
                     kernel.qk(query, keys, stride, &mut scores[part.clone()]);
                 }
@@ -136,9 +161,8 @@ pub(super) fn attention(
             {
                 let part = overlap(&visible(row), &keys_now);
                 let values = &values[((part.start - keys_now.start) * stride).min(values.len())..];
-                for (weights, out) in scores.chunks_exact(all_keys).zip(out.chunks_exact_mut(head_dim)) {
-                    kernel.mix(&weights[part.clone()], values, stride, out);
-                }
+                let weights = &scores[part.start.min(scores.len())..];
+                kernel.mix(weights, (part.len(), all_keys), values, stride, head_dim, out);
             }
         }
         out.iter_mut().for_each(|out| round(out));

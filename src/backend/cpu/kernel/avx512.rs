@@ -1,11 +1,13 @@
 //! The inner loops for AVX-512: one vector holds the 16 partial sums of one output.
 #![allow(unsafe_code)]
 
+mod attention;
 mod dots;
 mod tile;
 
 use std::arch::x86_64::*;
 
+pub(super) use attention::{mix, pack_keys, qk, qk_packed};
 pub(super) use dots::dots;
 use half::{bf16, f16};
 pub(super) use tile::{Tile, transpose};
@@ -51,37 +53,6 @@ pub(super) fn reduce(sums: __m512) -> f32 {
     _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
 }
 
-/// [`ops::attention::qk`]: 16 keys at a time, whose 16 sums are reduced together.
-pub(super) fn qk(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    fn inner(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
-        let width = query.len();
-        let (blocks, rest) = out.as_chunks_mut::<LANES>();
-        for (block, out) in blocks.iter_mut().enumerate() {
-            let keys = &keys[block * LANES * stride..][..(LANES - 1) * stride + width];
-            let mut sums = [_mm512_setzero_ps(); LANES];
-            for at in (0..width).step_by(LANES) {
-                let mask = mask(width - at);
-                // SAFETY: the mask keeps each load inside `query` and inside the row of its key, of which the
-                // last one ends where `keys` does.
-                unsafe {
-                    let x = _mm512_maskz_loadu_ps(mask, query.as_ptr().add(at));
-                    for key in 0..LANES {
-                        let row = keys.as_ptr().add(key * stride + at);
-                        sums[key] = _mm512_fmadd_ps(x, _mm512_maskz_loadu_ps(mask, row), sums[key]);
-                    }
-                }
-            }
-            // SAFETY: 16 values.
-            unsafe { _mm512_storeu_ps(out.as_mut_ptr(), reduce_16(sums)) };
-        }
-        let done = blocks.len() * LANES;
-        ops::attention::qk(query, &keys[(done * stride).min(keys.len())..], stride, rest);
-    }
-    // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
-    unsafe { inner(query, keys, stride, out) }
-}
-
 /// The sums of the lanes of 16 vectors, each in the order of [`ops::matmul::reduce`].
 #[inline]
 #[target_feature(enable = "avx512f")]
@@ -111,52 +82,6 @@ fn reduce_16(v: [__m512; LANES]) -> __m512 {
     // Lane 4p + i now is the sum of vector 4i + p.
     let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     _mm512_permutexvar_ps(order, sums)
-}
-
-/// [`ops::attention::mix`], with the sums of up to 128 components in registers.
-pub(super) fn mix(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
-    #[target_feature(enable = "avx512f")]
-    fn columns<const N: usize>(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
-        let Some(last) = weights.len().checked_sub(1) else { return };
-        assert!(out.len() > (N - 1) * LANES && values.len() >= last * stride + out.len().min(N * LANES));
-        let mask: [_; N] = std::array::from_fn(|i| mask(out.len() - i * LANES));
-        // SAFETY: the masks keep loads and stores inside `out` and inside the row of each value, of which the
-        // last one is inside `values`, as was just checked.
-        unsafe {
-            let mut sums: [_; N] =
-                std::array::from_fn(|i| _mm512_maskz_loadu_ps(mask[i], out.as_ptr().add(i * LANES)));
-            for (k, weight) in weights.iter().enumerate() {
-                let weight = _mm512_set1_ps(*weight);
-                for i in 0..N {
-                    let value = values.as_ptr().add(k * stride + i * LANES);
-                    sums[i] = _mm512_fmadd_ps(weight, _mm512_maskz_loadu_ps(mask[i], value), sums[i]);
-                }
-            }
-            for i in 0..N {
-                _mm512_mask_storeu_ps(out.as_mut_ptr().add(i * LANES), mask[i], sums[i]);
-            }
-        }
-    }
-    let mut at = 0;
-    while at < out.len() {
-        let (values, out) = (&values[at.min(values.len())..], &mut out[at..]);
-        let vectors = match out.len().div_ceil(LANES) {
-            8.. => 8,
-            4.. => 4,
-            _ => 1,
-        };
-        let count = out.len().min(vectors * LANES);
-        let out = &mut out[..count];
-        // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
-        unsafe {
-            match vectors {
-                8 => columns::<8>(weights, values, stride, out),
-                4 => columns::<4>(weights, values, stride, out),
-                _ => columns::<1>(weights, values, stride, out),
-            }
-        }
-        at += count;
-    }
 }
 
 /// See [`super::Kernel::widen_f16`].

@@ -50,7 +50,7 @@ pub(super) fn sums(weights: &[u16], x: &[u16], parts: usize, sums: &mut Sums) {
                     let out = &mut sums.tiles()[2 * tile + (first + row) / SIDE];
                     // SAFETY: 16 values.
                     unsafe {
-                        _mm512_storeu_ps(out[(first + row) % SIDE * SIDE..][..SIDE].as_mut_ptr(), made)
+                        _mm512_storeu_ps(out[(first + row) % SIDE * SIDE..][..SIDE].as_mut_ptr(), made);
                     };
                 }
             }

@@ -26,6 +26,8 @@ mod rows;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
+use std::ops::Range;
+
 use gemm::{Packed, Scratch};
 use half::{bf16, f16};
 use limits::CHAINS;
@@ -37,8 +39,11 @@ use crate::checkpoint::Dtype;
 use crate::config::{Pairing, Precision};
 use crate::error::Result;
 use crate::ops;
-use crate::ops::matmul::LANES;
+use crate::ops::matmul::{LANES, STRETCH};
 use crate::stop::Stop;
+
+/// Queries from which packing the keys pays that they read.
+const MIN_QUERIES: usize = 8;
 
 /// The inner loops for one instruction set. A value of this type exists only for a set that the processor
 /// has; that is what makes calling them sound.
@@ -235,14 +240,75 @@ impl Kernel {
         }
     }
 
-    /// [`ops::attention::mix`].
-    pub(super) fn mix(self, weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
+    /// Whether keys that so many queries read are worth packing for [`Kernel::qk_packed`].
+    pub(super) fn packs_keys(self, queries: usize, width: usize) -> bool {
         match self.isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Vnni => avx512::mix(weights, values, stride, out),
+            Isa::Avx512 | Isa::Avx512Vnni => queries >= MIN_QUERIES && width <= STRETCH,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::AvxVnni => avx2::mix(weights, values, stride, out),
-            Isa::Portable => ops::attention::mix(weights, values, stride, out),
+            Isa::Avx2 | Isa::AvxVnni => false,
+            Isa::Portable => {
+                let _ = (queries, width);
+                false
+            }
+        }
+    }
+
+    /// Packs `count` keys of `width` components, which begin `stride` of one another. Only where [`Kernel::packs_keys`].
+    pub(super) fn pack_keys(
+        self,
+        keys: &[f32],
+        stride: usize,
+        count: usize,
+        width: usize,
+        packed: &mut Vec<Aligned>,
+    ) {
+        match self.isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Vnni => avx512::pack_keys(keys, stride, count, width, packed),
+            _ => unreachable!("this kernel packs no keys: {:?}", (keys.len(), stride, count, width, packed)),
+        }
+    }
+
+    /// [`ops::attention::qk`] of `queries`, one after the other, of `width` components, with those of the packed keys that
+    /// are in `part`: `out` begins with the first of these, and with that many values after it for the next query.
+    pub(super) fn qk_packed(
+        self,
+        queries: &[f32],
+        width: usize,
+        packed: &[Aligned],
+        part: &Range<usize>,
+        out: (&mut [f32], usize),
+    ) {
+        match self.isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Vnni => avx512::qk_packed(queries, width, packed, part, out),
+            _ => unreachable!("this kernel packs no keys: {:?}", (queries.len(), width, packed, part, out)),
+        }
+    }
+
+    /// [`ops::attention::mix`] of several rows of `count` weights, which begin `apart` of one another, with the values of
+    /// as many keys: `out` has the rows of `width` components one after the other.
+    pub(super) fn mix(
+        self,
+        weights: &[f32],
+        (count, apart): (usize, usize),
+        values: &[f32],
+        stride: usize,
+        width: usize,
+        out: &mut [f32],
+    ) {
+        #[cfg(target_arch = "x86_64")]
+        if let Isa::Avx512 | Isa::Avx512Vnni = self.isa {
+            return avx512::mix(weights, (count, apart), values, stride, width, out);
+        }
+        for (row, out) in out.chunks_mut(width).enumerate() {
+            let weights = &weights[row * apart..][..count];
+            match self.isa {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 | Isa::AvxVnni => avx2::mix(weights, values, stride, out),
+                _ => ops::attention::mix(weights, values, stride, out),
+            }
         }
     }
 

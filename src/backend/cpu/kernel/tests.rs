@@ -257,6 +257,45 @@ fn every_kernel_gives_the_bits_of_the_plain_exponentials() {
 }
 
 #[test]
+fn every_kernel_gives_the_bits_of_the_plain_attention_of_several_queries() {
+    // Components that are whole vectors and not; queries in pairs and alone; keys that begin and end inside a vector.
+    for (width, queries, keys, part) in [
+        (64, 4, 128, 0..128),
+        (64, 3, 100, 17..93),
+        (128, 8, 70, 69..70),
+        (80, 5, 33, 0..33),
+        (8, 2, 16, 3..5),
+        (20, 1, 1, 0..1),
+        (256, 9, 65, 64..65),
+        (64, 4, 48, 20..20),
+    ] {
+        let (x, stored) = (noise(queries * width, 13), noise(keys * 2 * width, 14));
+        let (row, first) = (part.end + 3, part.start);
+        let weights = noise(queries * row, 15);
+        let mut plain = (vec![0.5; queries * row], vec![0.25; queries * width]);
+        for query in 0..queries {
+            let now = query * row + first..query * row + part.end;
+            let keys = &stored[(first * 2 * width).min(stored.len())..];
+            ops::attention::qk(&x[query * width..][..width], keys, 2 * width, &mut plain.0[now.clone()]);
+            ops::attention::mix(&weights[now], keys, 2 * width, &mut plain.1[query * width..][..width]);
+        }
+        for kernel in Kernel::available() {
+            let mut fast = (vec![0.5; queries * row], vec![0.25; queries * width]);
+            let (values, count) = (&stored[(first * 2 * width).min(stored.len())..], (part.len(), row));
+            kernel.mix(&weights[first..], count, values, 2 * width, width, &mut fast.1);
+            assert_eq!(plain.1, fast.1, "mix {} {width} {queries} {part:?}", kernel.name());
+            if kernel.packs_keys(8, width) {
+                // What was there before is nothing to go by.
+                let mut packed = vec![Aligned([f32::NAN; LANES]); 4096];
+                kernel.pack_keys(&stored, 2 * width, keys, width, &mut packed);
+                kernel.qk_packed(&x, width, &packed, &part, (&mut fast.0[first..], row));
+                assert_eq!(plain.0, fast.0, "qk {} {width} {queries} {part:?}", kernel.name());
+            }
+        }
+    }
+}
+
+#[test]
 fn every_kernel_gives_the_bits_of_the_plain_row_operations() {
     for width in [2, 8, 16, 31, 32, 48, 100] {
         let (x, w) = (noise(3 * width, 3), noise(width, 4));
@@ -266,7 +305,7 @@ fn every_kernel_gives_the_bits_of_the_plain_row_operations() {
             kernel.rms_norm(&w, &x[..width], 1e-5, Precision::F32, &mut fast);
             assert_eq!(plain, fast, "rms_norm {} {width}", kernel.name());
             ops::attention::mix(&w[..2], &x, width, &mut plain);
-            kernel.mix(&w[..2], &x, width, &mut fast);
+            kernel.mix(&w[..2], (2, 2), &x, width, width, &mut fast);
             assert_eq!(plain, fast, "mix {} {width}", kernel.name());
             let (mut plain, mut fast) = (vec![0.0; 3], vec![0.0; 3]);
             ops::attention::qk(&w, &x, width, &mut plain);
