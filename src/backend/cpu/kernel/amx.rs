@@ -9,8 +9,7 @@ use std::arch::x86_64::{__cpuid, __cpuid_count, __m512i, _xgetbv};
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
-use super::bf16_gemm::Next;
-use super::bf16_tiles::{Sums, TWO_TILES};
+use super::bf16_tiles::{Next, Sums, TWO_TILES};
 
 /// Whether the processor has bfloat16 tiles, and the system lets this process use them.
 pub(super) fn available() -> bool {

@@ -16,7 +16,7 @@ use std::ops::Range;
 use bytemuck::Zeroable;
 use rayon::prelude::*;
 
-use super::bf16_tiles::{self, SIDE, STEP, Sums, TWO_TILES, Tile};
+use super::bf16_tiles::{self, Next, SIDE, STEP, Sums, TWO_TILES, Tile};
 use super::gemm::Ahead;
 use super::limits::CHAINS;
 use super::{Rows, amx, avx512, avx512bf16};
@@ -147,26 +147,12 @@ pub(in crate::backend::cpu) struct Scratch {
     sums: Vec<Sums>,
 }
 
-/// Rows of weights that are asked for while others are multiplied: in every step the next line of each.
-#[derive(Clone, Copy)]
-pub(super) struct Next {
-    /// Where the first begins, which need be no memory of ours.
-    pub(super) first: *const u8,
-    pub(super) rows: usize,
-    /// Bytes from one row to the next.
-    pub(super) stride: usize,
-}
-
-impl Next {
-    const NONE: Self = Self { first: std::ptr::null(), rows: 0, stride: 0 };
-
-    /// Of `stretch` of 32 rows from `first` on those that turn number `turn` of `turns` asks for. Past the last row of
-    /// `w`, other rows of its matrix follow, or an address that is asked for in vain.
-    fn of_turn(w: Rows<'_>, first: usize, stretch: &Range<usize>, turn: usize, turns: usize) -> Self {
-        let (rows, stride) = (BLOCK.div_ceil(turns), w.row(0).len());
-        let at = (first + turn * rows) * stride + w.range(stretch.clone()).start;
-        Self { first: w.bytes.as_ptr().wrapping_add(at), rows, stride }
-    }
+/// Of `stretch` of 32 weight rows from `first` on those that turn number `turn` of `turns` asks for. Past the last row of
+/// `w`, other rows of its matrix follow, or an address that is asked for in vain.
+fn next_of_turn(w: Rows<'_>, first: usize, stretch: &Range<usize>, turn: usize, turns: usize) -> Next {
+    let (rows, stride) = (BLOCK.div_ceil(turns), w.row(0).len());
+    let at = (first + turn * rows) * stride + w.range(stretch.clone()).start;
+    Next { first: w.bytes.as_ptr().wrapping_add(at), rows, stride }
 }
 
 impl Unit {
@@ -326,7 +312,7 @@ impl Unit {
                         for (turn, (x_now, sums)) in x_stretch.chunks_exact(unit).zip(&mut *sums).enumerate()
                         {
                             let next = match self == Self::Amx && w.dtype == Dtype::BF16 {
-                                true => Next::of_turn(w, first, &after, turn, turns),
+                                true => next_of_turn(w, first, &after, turn, turns),
                                 false => {
                                     ahead.ask(avx512::prefetch_far);
                                     Next::NONE

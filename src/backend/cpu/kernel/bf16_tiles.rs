@@ -24,6 +24,21 @@ pub(super) type Tile = [f32; SIDE * SIDE];
 #[repr(C, align(64))]
 pub(super) struct Sums(pub(super) [f32; 4 * SIDE * SIDE]);
 
+/// Rows of weights that are asked for while others are multiplied: in every step the next line of each.
+#[derive(Clone, Copy)]
+pub(super) struct Next {
+    /// Where the first begins, which need be no memory of ours.
+    pub(super) first: *const u8,
+    pub(super) rows: usize,
+    /// Bytes from one row to the next.
+    pub(super) stride: usize,
+}
+
+impl Next {
+    /// None.
+    pub(super) const NONE: Self = Self { first: std::ptr::null(), rows: 0, stride: 0 };
+}
+
 impl Sums {
     /// The tiles.
     pub(super) fn tiles(&mut self) -> &mut [Tile] {

@@ -4,13 +4,14 @@
 #![allow(unsafe_code)]
 
 mod blocks;
+mod panel;
 mod tiles;
 mod unpack;
 
 use std::arch::x86_64::*;
 
 pub(super) use blocks::blocks;
-use blocks::{PANELS, Panel, fill_all};
+use panel::{PANELS, Panel, fill_all};
 use tiles::{Weights, float};
 
 use super::amx::Whole;

@@ -2,9 +2,9 @@
 //! tiles, with panels of 16 rows.
 
 use std::arch::x86_64::*;
-use std::cell::RefCell;
 use std::marker::PhantomData;
 
+use super::panel::{PANELS, Panel, fill_all, first};
 use super::tiles::{PADDING, Weights, float};
 use super::unpack::{self, Chunk, Unpack};
 use super::{add_halves, group_sums, pack_quads};
@@ -14,42 +14,6 @@ use crate::backend::cpu::kernel::q8::{CHUNK_GROUPS, Padded, QUADS, Quantized, Ti
 use crate::backend::cpu::kernel::rows::{Rows, with_format};
 use crate::ops::blocks::{Format, GROUP};
 use crate::ops::matmul::LANES;
-
-thread_local! {
-    pub(super) static PANELS: RefCell<Vec<Panel>> = RefCell::default();
-}
-
-/// The first of the thread's panels.
-fn first(panels: &mut Vec<Panel>) -> &mut Panel {
-    if panels.is_empty() {
-        panels.push(Panel::default());
-    }
-    &mut panels[0]
-}
-
-/// As many of the thread's panels as `rows` rows take, each made by `fill` of so many rows from one on.
-pub(super) fn fill_all(
-    panels: &mut Vec<Panel>,
-    rows: usize,
-    fill: impl Fn(&mut Panel, usize, usize),
-) -> &[Panel] {
-    let count = rows.div_ceil(LANES);
-    panels.resize_with(panels.len().max(count), Panel::default);
-    for (i, panel) in panels[..count].iter_mut().enumerate() {
-        fill(panel, i * LANES, LANES.min(rows - i * LANES));
-    }
-    &panels[..count]
-}
-
-/// 16 rows of weights, one a lane.
-#[derive(Default)]
-pub(super) struct Panel {
-    /// (group, quad): four neighbouring values, with 128 added to what they are where VNNI reads them.
-    pub(super) quads: Vec<__m512i>,
-    /// (group) of the first run and of the second.
-    pub(super) scales: [Vec<__m512>; 2],
-    minima: [Vec<__m512>; 2],
-}
 
 /// What is taken apart for AMX.
 struct Blocks<F>(PhantomData<F>);

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use bytemuck::Zeroable;
 
-use super::blocks::Panel;
+use super::panel::Panel;
 use crate::backend::cpu::kernel::amx::{self, AT_ONCE, Configured, Whole};
 use crate::backend::cpu::kernel::q8::{GROUP, QUADS, Tiles, places};
 use crate::ops::matmul::LANES;
