@@ -9,6 +9,7 @@
 //! them for the next, as a CUDA graph does.
 
 pub mod cpu;
+pub mod cuda;
 mod pass;
 
 use std::ops::Range;
@@ -123,6 +124,28 @@ pub type Host = cpu::Kernel;
 
 /// The most by which a product differs whose terms are added up in another order: the relative L2 distance.
 pub const ORDERS_APART: f64 = 1e-6;
+
+/// How a token is drawn: see [`crate::generate::Sampling`], which has been checked.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Draw {
+    /// 0 for the most likely token.
+    pub temperature: f32,
+    /// 0 for no limit.
+    pub top_k: usize,
+    /// 1 for no limit.
+    pub top_p: f32,
+    /// The random number, from 0 to 1; any where the temperature is 0.
+    pub random: f64,
+}
+
+/// A token that was drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drawn {
+    /// The token.
+    pub id: u32,
+    /// Whether some logit is not a number.
+    pub not_a_number: bool,
+}
 
 /// What a device can do at most, measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -383,6 +406,14 @@ pub trait Backend: Sized + Send + Sync {
         rows: &PassRows,
         out: &mut Self::Buffer,
     ) -> Result<()>;
+
+    /// Draws a token from the `vocab` logits from value `first` on, where they lie: the one that
+    /// [`crate::generate::Sampler`] draws by the same random number, but within 10⁻⁶ of the edge between two. None where
+    /// the device has no such operation, and the sampler is to read the logits.
+    fn draw(&self, logits: &Self::Buffer, first: usize, vocab: usize, draw: Draw) -> Result<Option<Drawn>> {
+        let _ = (logits, first, vocab, draw);
+        Ok(None)
+    }
 
     /// Fused: several products of one input. `made` is shown their outputs.
     fn matmuls(

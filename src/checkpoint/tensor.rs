@@ -7,7 +7,7 @@ use crate::files::Bytes;
 
 /// The number types that weights are stored in. Those from `Q8_0` on are ggml's: some values in a row
 /// share a block, which `ops/blocks.rs` takes apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dtype {
     /// IEEE float32.
     F32,

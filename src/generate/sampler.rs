@@ -5,7 +5,7 @@ use std::mem;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::backend::Host;
+use crate::backend::{Draw as Drawing, Host};
 use crate::error::{Error, Result};
 use crate::trace::{Probe, Site, Stage, Values};
 
@@ -98,6 +98,27 @@ impl Sampler {
         let mut random = self.random.clone();
         random.set_word_pos(u128::from(draw) * look::WORDS);
         random.random()
+    }
+
+    /// What the next token is drawn by, for a device that draws by itself ([`Sampler::skip`] then goes on).
+    pub fn next_draw(&self) -> Drawing {
+        let Sampling { temperature, top_k, top_p, .. } = self.sampling;
+        let random = if temperature == 0.0 { 0.0 } else { self.random.clone().random() };
+        Drawing { temperature, top_k, top_p, random }
+    }
+
+    /// Goes on as if a token had been drawn.
+    pub fn skip(&mut self) {
+        if self.sampling.temperature != 0.0 {
+            let _: f64 = self.random.random();
+        }
+    }
+
+    /// Whether `probe` wants to see how the token of `pass` over `sequence` is drawn.
+    pub fn is_watched<P: Probe>(probe: &P, sequence: usize, pass: usize) -> bool {
+        let stages = [Stage::Probs, Stage::Nucleus, Stage::Sampled];
+        let wants = |stage| probe.wants(Site { sequence, ..Site::once(pass, stage) });
+        P::ENABLED && stages.into_iter().any(wants)
     }
 
     /// Draws a token from `logits` (V), and shows the probe `probs`, `nucleus` and `sampled` of `pass` over `sequence`.

@@ -213,6 +213,14 @@ impl<B: Backend> Sequence<B> {
         probe: &mut P,
     ) -> Result<u32> {
         let Self { number, text: Text { sampler, not_a_number, .. }, .. } = self;
+        // A device may draw by itself, and hand over nothing but the token.
+        if !Sampler::is_watched(probe, *number, pass)
+            && let Some(drawn) = forward::draw(model, work, span, sampler.next_draw())?
+        {
+            sampler.skip();
+            *not_a_number |= drawn.not_a_number;
+            return Ok(drawn.id);
+        }
         let mut drawn = 0;
         forward::last_logits(model, work, span, |logits| {
             *not_a_number |= logits.iter().any(|logit| logit.is_nan());

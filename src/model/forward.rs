@@ -18,7 +18,7 @@
 
 use std::ops::Range;
 
-use crate::backend::{AttentionShape, Backend, PassRows, Product, Span, Swiglu};
+use crate::backend::{AttentionShape, Backend, Draw, Drawn, PassRows, Product, Span, Swiglu};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 use crate::trace::{Probe, Stage};
@@ -439,6 +439,20 @@ pub fn last_logits<B: Backend>(
 ) -> Result<()> {
     let (vocab, row) = (model.config.vocab, work.last_rows[span]);
     model.backend.read(&work.logits, row * vocab..(row + 1) * vocab, &mut see)
+}
+
+/// Draws the token after span number `span` of the pass that ran last, where the device does so.
+///
+/// # Errors
+/// Where the backend fails.
+pub fn draw<B: Backend>(
+    model: &Model<B>,
+    work: &Activations<B>,
+    span: usize,
+    draw: Draw,
+) -> Result<Option<Drawn>> {
+    let vocab = model.config.vocab;
+    model.backend.draw(&work.logits, work.last_rows[span] * vocab, vocab, draw)
 }
 
 /// Says what there was no memory for.

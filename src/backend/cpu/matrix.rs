@@ -12,7 +12,7 @@ use super::kernel::gemm::Scratch;
 use super::kernel::{GroupScales, Kernel, Rows, Spaced, with_format};
 use super::{MIN_PARALLEL, memory};
 use crate::backend::WholeRows;
-use crate::checkpoint::{Scales, Tensor};
+use crate::checkpoint::{Dtype, Scales, Tensor};
 use crate::config::Precision;
 use crate::error::Result;
 use crate::files::Bytes;
@@ -74,6 +74,11 @@ impl Matrix {
         Ok(Self { tensor: tensor.unwrap_or_else(|| unreachable!("made for this shape")), ..self.clone() })
     }
 
+    /// What its products multiply, where all rows are its own.
+    pub(in crate::backend) fn tensor(&self) -> &Tensor {
+        &self.tensor
+    }
+
     /// Number of rows: outputs of the product.
     pub fn outputs(&self) -> usize {
         self.own.1 - self.own.0
@@ -122,8 +127,7 @@ impl Matrix {
         let Rows { bytes, inputs, scales, dtype, .. } = self.rows(rows);
         if dtype.is_blocks() && self.precision.group().is_some() {
             let length = inputs / dtype.block() * dtype.block_bytes();
-            let dot = with_format!(dtype, F => blocks::dot::<F> as fn(&[i8], &[f32], &[u8]) -> f32);
-            return Some(WholeRows::Blocks(BlockRows { bytes, length, dot }));
+            return Some(WholeRows::Blocks(BlockRows { bytes, length, dot: dot_of(dtype)? }));
         }
         let GroupScales { scales, group, first_row } = scales.filter(|_| self.precision.group().is_some())?;
         let values = bytemuck::cast_slice(bytes);
@@ -135,6 +139,14 @@ impl Matrix {
         self.rows(row..row + 1).widen(0, 0..self.inputs(), out);
     }
 }
+
+/// [`blocks::dot`] of a number type that is stored in blocks.
+pub(in crate::backend) fn dot_of(dtype: Dtype) -> Option<Dot> {
+    dtype.is_blocks().then(|| with_format!(dtype, F => blocks::dot::<F> as Dot))
+}
+
+/// The product of a row of blocks with quantised activations and their scales.
+type Dot = fn(&[i8], &[f32], &[u8]) -> f32;
 
 thread_local! {
     /// What a thread multiplies tiles with, kept from one product to the next: memory fresh from the system

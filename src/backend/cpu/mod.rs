@@ -32,8 +32,11 @@ pub use cache::Cache;
 pub use input::Input;
 use input::MIN_PACKED;
 use kernel::Processor;
+#[cfg(test)]
+pub(super) use kernel::tests::{noise, random_blocks};
 pub use kernel::{Kernel, Multiplied};
 pub use matrix::Matrix;
+pub(super) use matrix::dot_of;
 
 /// The CPU, with the threads of rayon's global pool.
 #[derive(Clone, Debug)]

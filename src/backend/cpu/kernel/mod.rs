@@ -539,4 +539,4 @@ impl Default for Kernel {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(in crate::backend) mod tests;

@@ -5,7 +5,7 @@ use super::*;
 use crate::ops::blocks;
 
 /// Values without a pattern that rounding could hide behind.
-pub(in crate::backend::cpu) fn noise(count: usize, seed: u32) -> Vec<f32> {
+pub(in crate::backend) fn noise(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -28,7 +28,7 @@ fn stored(values: &[f32], dtype: Dtype) -> (Vec<u8>, Vec<f32>) {
 }
 
 /// Blocks with the bits of `values`, but scales that keep what they stand for small.
-pub(in crate::backend::cpu) fn random_blocks(values: &[f32], dtype: Dtype) -> Vec<u8> {
+pub(in crate::backend) fn random_blocks(values: &[f32], dtype: Dtype) -> Vec<u8> {
     let count = values.len() / dtype.block() * dtype.block_bytes();
     let mut bytes: Vec<u8> =
         values.iter().cycle().take(count).map(|value| (value.to_bits() >> 8) as u8).collect();

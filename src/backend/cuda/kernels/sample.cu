@@ -250,4 +250,14 @@ KERNEL(1024) sample_draw(const float* probs, int vocab, int top_k, float top_p, 
     if (threadIdx.x == 0) *sampled = drawn == 0 ? 0 : 0x3fffffff - static_cast<int>(drawn & 0x3fffffff);
 }
 
-#define KERNELS_OF_THIS_FILE(X) X(argmax) X(sample_max) X(sample_exp) X(sample_sum) X(sample_draw)
+// found (1) = 1 where some logit (V) is not a number; otherwise it stays as it is.
+// Grid (blocks), block 256.
+KERNEL(256) not_a_number(const float* logits, int vocab, int* found) {
+    LET_NEXT_START();
+    WAIT_FOR_INPUT();
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < vocab; i += gridDim.x * blockDim.x) {
+        if (logits[i] != logits[i]) *found = 1;
+    }
+}
+
+#define KERNELS_OF_THIS_FILE(X) X(not_a_number) X(argmax) X(sample_max) X(sample_exp) X(sample_sum) X(sample_draw)

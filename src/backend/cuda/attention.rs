@@ -1,0 +1,165 @@
+//! Attention on the device. One token is split along its keys; several go in tiles, each kv head read once for the query
+//! heads that share it. What is on the way to the result is written by a kernel of its own, where somebody looks.
+
+use super::Cuda;
+use super::driver::{Address, Arguments, pair};
+use super::kernels::Kernel;
+use super::memory::{Buffer, Memory};
+use super::pass::Pass;
+use crate::backend::{AttentionPart, AttentionShape, AttentionSink};
+use crate::config::{CacheDtype, Precision};
+use crate::error::Result;
+
+/// Values of each part that are held on the device at once.
+const VALUES_AT_ONCE: usize = 4 << 20;
+
+/// The most splits of one token's keys.
+const MOST_SPLITS: usize = 64;
+
+/// What one call reads.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) shape: AttentionShape,
+    pub(super) q: &'a Buffer,
+    pub(super) pass: &'a Pass,
+    pub(super) span: usize,
+    pub(super) keys: Address,
+    pub(super) values: Address,
+    pub(super) out: &'a Buffer,
+}
+
+impl Asked<'_> {
+    /// `struct Attention` of the kernels.
+    fn words(&self) -> [u64; 2] {
+        let AttentionShape { heads, kv_heads, head_dim, window } = self.shape;
+        [pair(heads, kv_heads), pair(head_dim, window.unwrap_or(0))]
+    }
+
+    fn arguments(&self) -> Arguments {
+        Arguments::new()
+            .words(&self.words())
+            .address(self.q.at(0))
+            .address(self.pass.span(self.span))
+            .address(self.keys)
+    }
+}
+
+/// out of [`crate::backend::Backend::attention`].
+pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
+    let AttentionShape { heads, kv_heads, head_dim, .. } = asked.shape;
+    let (tokens, group) = (asked.pass.spans()[asked.span].tokens, heads / kv_heads);
+    asked.q.holds(asked.pass.rows() * heads * head_dim);
+    asked.out.holds(asked.pass.rows() * heads * head_dim);
+    let arguments = asked.arguments().address(asked.values);
+    let kernel = |name| Kernel { file: "attention", name, weight: None };
+    if !head_dim.is_multiple_of(8) || head_dim > 256 {
+        let arguments = arguments.address(asked.out.at(0));
+        return cuda.kernels.launch(kernel("attention_plain"), (tokens, heads), 128, 8 * head_dim, arguments);
+    }
+    if tokens == 1 {
+        let (name, at_once) = match group {
+            1 => ("attention_decode_1", 1),
+            2 => ("attention_decode_2", 2),
+            3 | 4 => ("attention_decode_4", 4),
+            _ => ("attention_decode_8", 8),
+        };
+        let blocks = kv_heads * group.div_ceil(at_once);
+        // How many there are is the same in every pass, and so are the sums, and the launch.
+        let processors = cuda.queue.device().about().multiprocessors as usize;
+        let splits = (2 * processors / blocks).clamp(1, MOST_SPLITS);
+        // Nobody else makes it grow before the launch is in the queue.
+        let mut scratch = cuda.scratch();
+        let (partial, counters) = scratch.attention(&cuda.queue, splits * heads * (head_dim + 2), blocks)?;
+        let arguments = arguments.address(partial).address(counters).address(asked.out.at(0));
+        return cuda.kernels.launch(kernel(name), (blocks, splits), 128, 0, arguments);
+    }
+    let rows = tokens * group;
+    let arguments = arguments.address(asked.out.at(0));
+    if cuda.precision == Precision::Bf16 && cuda.cache_dtype == CacheDtype::Bf16 {
+        // By the tensor cores.
+        let (name, width) = match head_dim {
+            ..=64 => ("attention_prefill_bf16_64", 64),
+            ..=128 => ("attention_prefill_bf16_128", 128),
+            _ => ("attention_prefill_bf16_256", 256),
+        };
+        let kernel = Kernel { file: "attention_bf16", name, weight: None };
+        let shared = 2 * (64 + 128) * (width + 8);
+        return cuda.kernels.launch(kernel, (rows.div_ceil(64), kv_heads), 128, shared, arguments);
+    }
+    let (name, width, at_once) = match head_dim {
+        ..=64 => ("attention_prefill_64", 64, 64),
+        ..=128 => ("attention_prefill_128", 128, 64),
+        _ => ("attention_prefill_256", 256, 32),
+    };
+    let shared = 4 * ((at_once + 32) * (width + 4) + at_once * 36);
+    cuda.kernels.launch(kernel(name), (rows.div_ceil(at_once), kv_heads), 256, shared, arguments)
+}
+
+/// Shows the parts that `sink` wants.
+pub(super) fn parts(cuda: &Cuda, asked: Asked<'_>, sink: &mut dyn AttentionSink) -> Result<()> {
+    repeat_kv(cuda, asked, AttentionPart::Keys, asked.keys, sink)?;
+    repeat_kv(cuda, asked, AttentionPart::Values, asked.values, sink)?;
+    let all = [AttentionPart::Qk, AttentionPart::Scores, AttentionPart::MaskedScores, AttentionPart::Softmax];
+    let wanted = all.map(|part| sink.wants(part));
+    if !wanted.contains(&true) {
+        return Ok(());
+    }
+    let AttentionShape { heads, head_dim, .. } = asked.shape;
+    let (tokens, keys) = (asked.pass.spans()[asked.span].tokens, asked.pass.spans()[asked.span].keys());
+    let at_once = (VALUES_AT_ONCE / (heads * keys)).clamp(1, tokens);
+    let part = heads * at_once * keys;
+    let places =
+        wanted.map(|wanted| if wanted { Memory::new(&cuda.queue, part * 4).map(Some) } else { Ok(None) });
+    let [qk, scores, masked, softmax] = places;
+    let places = [qk?, scores?, masked?, softmax?];
+    let mut values = vec![0.0_f32; part];
+    for first in (0..tokens).step_by(at_once) {
+        cuda.stop.check()?;
+        let rows = at_once.min(tokens - first);
+        let mut arguments = asked.arguments().int(first).int(rows);
+        for place in &places {
+            arguments = arguments.address(place.as_ref().map_or(0, Memory::at));
+        }
+        let kernel = Kernel { file: "attention", name: "attention_parts", weight: None };
+        cuda.kernels.launch(kernel, (rows, heads), 128, 4 * head_dim, arguments)?;
+        for (part, place) in all.iter().zip(&places) {
+            let Some(place) = place else { continue };
+            let values = &mut values[..heads * rows * keys];
+            place.read(0, bytemuck::cast_slice_mut(values))?;
+            for (head, values) in values.chunks_exact(rows * keys).enumerate() {
+                let row = head * tokens + first;
+                sink.rows(*part, row..row + rows, values);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Shows the cache (K, G, C) repeated for every query head (K, H, C), where the sink wants it.
+fn repeat_kv(
+    cuda: &Cuda,
+    asked: Asked<'_>,
+    part: AttentionPart,
+    cache: Address,
+    sink: &mut dyn AttentionSink,
+) -> Result<()> {
+    if !sink.wants(part) {
+        return Ok(());
+    }
+    let AttentionShape { heads, kv_heads, head_dim, .. } = asked.shape;
+    let (keys, width) = (asked.pass.spans()[asked.span].keys(), heads * head_dim);
+    let at_once = (VALUES_AT_ONCE / width).clamp(1, keys);
+    let out = Memory::new(&cuda.queue, at_once * width * 4)?;
+    let mut values = vec![0.0_f32; at_once * width];
+    for first in (0..keys).step_by(at_once) {
+        cuda.stop.check()?;
+        let now = at_once.min(keys - first);
+        let arguments = Arguments::new().address(cache).int(first).int(heads).int(kv_heads).int(head_dim);
+        let kernel = Kernel { file: "cache", name: "repeat_kv", weight: None };
+        cuda.kernels.launch(kernel, (now, 1), 128, 0, arguments.address(out.at()))?;
+        let values = &mut values[..now * width];
+        out.read(0, bytemuck::cast_slice_mut(values))?;
+        sink.rows(part, first * heads..(first + now) * heads, values);
+    }
+    Ok(())
+}

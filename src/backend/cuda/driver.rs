@@ -1,0 +1,189 @@
+//! What the backend asks of a device. There are two that answer: NVIDIA's driver ([`super::nvidia`]) and, for the
+//! tests, the processor, which runs the same kernels compiled as C++.
+//!
+//! All work is done in the order in which it was asked for. What writes to the device, copies and launches may return
+//! before it is done; what reads waits.
+
+use std::time::Duration;
+
+use super::sources::Module;
+use crate::error::{Error, Result};
+
+/// An address in the device's memory.
+pub(super) type Address = u64;
+
+/// A kernel that is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Function(pub(super) u64);
+
+/// Launches that the driver took down as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Graph(pub(super) u64);
+
+/// A moment in the device's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Event(pub(super) u64);
+
+/// The most arguments of a kernel, and the most words of 8 bytes that they take.
+const MOST_ARGUMENTS: usize = 12;
+const MOST_WORDS: usize = 32;
+
+/// The arguments of a launch, each at the beginning of a word: addresses, int32, int64 and float32 values, and
+/// structures as they lie in C.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Arguments {
+    words: [u64; MOST_WORDS],
+    used: usize,
+    /// The word that each begins with.
+    starts: [u8; MOST_ARGUMENTS],
+    count: usize,
+}
+
+/// One kernel over one grid.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Launch {
+    pub(super) function: Function,
+    /// Blocks.
+    pub(super) grid: [u32; 3],
+    /// Threads of a block.
+    pub(super) block: [u32; 3],
+    /// Bytes of shared memory that its source does not name.
+    pub(super) shared: u32,
+    pub(super) arguments: Arguments,
+}
+
+/// What a device says about itself.
+#[derive(Clone, Debug)]
+pub(super) struct About {
+    pub(super) name: String,
+    /// Its compute capability: (9, 0) is sm_90.
+    pub(super) architecture: (u32, u32),
+    pub(super) multiprocessors: u32,
+}
+
+/// Bytes of the device's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Room {
+    pub(super) free: usize,
+    pub(super) total: usize,
+}
+
+impl Arguments {
+    /// None yet.
+    pub(super) fn new() -> Self {
+        Self { words: [0; MOST_WORDS], used: 0, starts: [0; MOST_ARGUMENTS], count: 0 }
+    }
+
+    /// A structure more, whose words these are.
+    pub(super) fn words(mut self, words: &[u64]) -> Self {
+        self.starts[self.count] = self.used as u8;
+        self.count += 1;
+        self.words[self.used..self.used + words.len()].copy_from_slice(words);
+        self.used += words.len();
+        self
+    }
+
+    /// An address more; 0 is the null pointer.
+    pub(super) fn address(self, at: Address) -> Self {
+        self.words(&[at])
+    }
+
+    /// An int32 more.
+    pub(super) fn int(self, value: usize) -> Self {
+        self.words(&[pair(value, 0)])
+    }
+
+    /// An int64 more.
+    pub(super) fn long(self, value: usize) -> Self {
+        self.words(&[value as u64])
+    }
+
+    /// Any 64 bits more.
+    pub(super) fn bits(self, value: u64) -> Self {
+        self.words(&[value])
+    }
+
+    /// A float32 more.
+    pub(super) fn float(self, value: f32) -> Self {
+        self.words(&[u64::from(value.to_bits())])
+    }
+
+    /// Where each of them begins.
+    pub(super) fn each(&self) -> impl Iterator<Item = &u64> {
+        self.starts[..self.count].iter().map(|start| &self.words[usize::from(*start)])
+    }
+}
+
+/// Two int32 values side by side, the first of them first.
+///
+/// # Panics
+/// Where one is none. No size of a model is: they are checked when it is opened.
+pub(super) fn pair(first: usize, second: usize) -> u64 {
+    let half = |value: usize| {
+        let value = i32::try_from(value).unwrap_or_else(|_| unreachable!("{value} is no int32"));
+        u64::from(value.cast_unsigned())
+    };
+    half(first) | half(second) << 32
+}
+
+/// A device.
+pub(super) trait Driver: Send + Sync {
+    /// What it says about itself.
+    fn about(&self) -> &About;
+
+    /// How much memory is free, and how much there is.
+    fn room(&self) -> Result<Room>;
+
+    /// `bytes` bytes of memory, with anything in them; more than none.
+    fn allocate(&self, bytes: usize) -> Result<Address>;
+
+    /// Gives back what [`Driver::allocate`] gave. Work that was asked for before may still read it.
+    fn free(&self, at: Address);
+
+    /// Sets bytes to 0.
+    fn clear(&self, at: Address, bytes: usize) -> Result<()>;
+
+    /// Copies to the device; `from` may be changed afterwards.
+    fn write(&self, from: &[u8], to: Address) -> Result<()>;
+
+    /// Copies from the device, once everything before is done.
+    fn read(&self, from: Address, to: &mut [u8]) -> Result<()>;
+
+    /// Copies on the device, between places that do not overlap.
+    fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()>;
+
+    /// The kernel `name` of a module, which is compiled and loaded where it is not yet.
+    fn function(&self, module: &Module, name: &str) -> Result<Function>;
+
+    /// Launches kernels one after the other.
+    fn launch(&self, launches: &[Launch]) -> Result<()>;
+
+    /// Takes launches down as one, without running them.
+    fn take_down(&self, launches: &[Launch]) -> Result<Graph>;
+
+    /// Runs what was taken down.
+    fn repeat(&self, graph: Graph) -> Result<()>;
+
+    /// Forgets what was taken down.
+    fn forget(&self, graph: Graph);
+
+    /// A moment: after everything so far.
+    fn mark(&self) -> Result<Event>;
+
+    /// Whether everything before the moment is done; the errors of that work come out here.
+    fn reached(&self, event: Event) -> Result<bool>;
+
+    /// The time between two moments that were reached.
+    fn between(&self, from: Event, to: Event) -> Duration;
+
+    /// Forgets a moment.
+    fn release(&self, event: Event);
+}
+
+/// An error for a device that does not do what it was asked for; `found` is the driver's word.
+pub(super) fn failed(what: &str, found: impl std::fmt::Display) -> Error {
+    Error::prompt(format!("the CUDA device cannot {what}"))
+        .expected("a device that works to the end of the run")
+        .found(found)
+        .next("run it again, on the processor with --device cpu; what nvidia-smi and the system's log say may tell why")
+}

@@ -1,0 +1,293 @@
+//! A device that is the processor: the kernels themselves, compiled as C++ by the system's compiler, so that the whole
+//! backend runs where there is no GPU. For tests alone.
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::collections::HashMap;
+use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::ptr;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use libloading::Library;
+use ring::digest::{Context, SHA256};
+
+use super::driver::{About, Address, Driver, Event, Function, Graph, Launch, Room, failed};
+use super::sources::Module;
+use crate::backend::no_memory;
+use crate::error::Result;
+
+/// `llt_launch` of `kernels/emulate.cpp`.
+type Run =
+    unsafe extern "C" fn(*const c_char, *const c_uint, *const c_uint, c_uint, *mut *mut c_void) -> c_int;
+
+/// Bytes before and after each memory in which nobody writes, and what is in them.
+const GUARD: usize = 256;
+const UNTOUCHED: u8 = 0xa5;
+/// What fresh memory holds: float32 values that are not a number.
+const FRESH: u8 = 0xff;
+
+/// The processor as a device.
+pub(super) struct Emulated {
+    about: About,
+    total: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The length of each memory by where it begins.
+    memories: HashMap<Address, usize>,
+    used: usize,
+    functions: Vec<(Arc<Kernels>, CString)>,
+    graphs: Vec<Vec<Launch>>,
+    events: Vec<Instant>,
+}
+
+/// A library of kernels.
+struct Kernels {
+    run: Run,
+    _library: Library,
+}
+
+/// The libraries that were made so far, of all tests.
+static MADE: LazyLock<Mutex<HashMap<Module, Arc<Kernels>>>> = LazyLock::new(Mutex::default);
+
+fn kernels_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/backend/cuda/kernels")
+}
+
+/// The system's compiler: CXX, or c++.
+fn compiler() -> String {
+    std::env::var("CXX").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "c++".into())
+}
+
+/// What the compiler calls itself; none where there is none.
+fn compiler_version() -> Option<&'static [u8]> {
+    static VERSION: LazyLock<Option<Vec<u8>>> = LazyLock::new(|| {
+        let output = Command::new(compiler()).arg("--version").output().ok()?;
+        output.status.success().then_some(output.stdout)
+    });
+    VERSION.as_deref()
+}
+
+impl Emulated {
+    /// A device with `total` bytes; none, said aloud, where no C++ compiler is there.
+    pub(super) fn new(total: usize) -> Option<Self> {
+        if !cfg!(unix) || compiler_version().is_none() {
+            println!("skipped: {} is no C++ compiler that runs here", compiler());
+            return None;
+        }
+        let about = About { name: "the processor".into(), architecture: (9, 0), multiprocessors: 4 };
+        Some(Self { about, total, state: Mutex::default() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(state: &State, launch: &Launch) -> Result<()> {
+        let (kernels, name) = &state.functions[launch.function.0 as usize];
+        let mut arguments: Vec<*mut c_void> =
+            launch.arguments.each().map(|argument| ptr::from_ref(argument).cast_mut().cast()).collect();
+        // SAFETY: the library was made from the sources beside this one, which read their arguments where these point to,
+        // and whoever launches gives those that the sources name.
+        let code = unsafe {
+            (kernels.run)(
+                name.as_ptr(),
+                launch.grid.as_ptr(),
+                launch.block.as_ptr(),
+                launch.shared,
+                arguments.as_mut_ptr(),
+            )
+        };
+        if code == 0 { Ok(()) } else { Err(failed("run a kernel", format!("there is no {name:?}"))) }
+    }
+}
+
+/// The module as a library, from the folder of those that were compiled before.
+fn made(module: &Module) -> Result<Arc<Kernels>> {
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(kernels) = made.get(module) {
+        return Ok(Arc::clone(kernels));
+    }
+    let wrong = |error: String| failed("compile a kernel", error);
+    let path = compiled(module).map_err(wrong)?;
+    // SAFETY: the library was made from the sources beside this one, and begins nothing when it is loaded.
+    let library = unsafe { Library::new(&path) }.map_err(|error| wrong(error.to_string()))?;
+    // SAFETY: the type is that of `kernels/emulate.cpp`.
+    let run = unsafe { library.get::<Run>(b"llt_launch\0").map(|symbol| *symbol) };
+    let run = run.map_err(|error| wrong(error.to_string()))?;
+    let kernels = Arc::new(Kernels { run, _library: library });
+    made.insert(module.clone(), Arc::clone(&kernels));
+    Ok(kernels)
+}
+
+/// Compiles a module where that was not done before from the same sources.
+fn compiled(module: &Module) -> std::result::Result<PathBuf, String> {
+    let folder = kernels_folder();
+    let mut all: Vec<PathBuf> = fs::read_dir(&folder)
+        .map_err(|error| error.to_string())?
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
+    all.sort();
+    let mut hash = Context::new(&SHA256);
+    hash.update(compiler_version().unwrap_or_default());
+    for path in all {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        // Other kernels change nothing here.
+        if !name.ends_with(".cu") || name == format!("{}.cu", module.file) {
+            hash.update(&fs::read(&path).map_err(|error| error.to_string())?);
+        }
+    }
+    module.defines.iter().for_each(|define| hash.update(define.as_bytes()));
+    let hash = hash.finish().as_ref()[..12].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    // target/debug/deps/… → target/tmp
+    let exe = std::env::current_exe().map_err(|error| error.to_string())?;
+    let target = exe.ancestors().nth(3).unwrap_or(&exe).join("tmp/kernels");
+    fs::create_dir_all(&target).map_err(|error| error.to_string())?;
+    let path = target.join(format!("{}-{hash}.so", module.file));
+    if path.exists() {
+        return Ok(path);
+    }
+    let new = target.join(format!("{}-{hash}.{}.new", module.file, std::process::id()));
+    let mut command = Command::new(compiler());
+    command.current_dir(&folder).args(["-std=c++17", "-O1", "-shared", "-fPIC", "-ffp-contract=off"]);
+    command.arg(format!("-DKERNELS=\"{}.cu\"", module.file));
+    command.args(module.defines.iter().map(|define| format!("-D{define}")));
+    let output =
+        command.arg("emulate.cpp").arg("-o").arg(&new).output().map_err(|error| error.to_string())?;
+    if !output.status.success() {
+        return Err(format!("{module:?}: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    fs::rename(&new, &path).map_err(|error| error.to_string())?;
+    Ok(path)
+}
+
+fn layout(bytes: usize) -> Layout {
+    Layout::from_size_align(bytes + 2 * GUARD, GUARD)
+        .unwrap_or_else(|_| unreachable!("a size that was checked"))
+}
+
+impl Driver for Emulated {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn room(&self) -> Result<Room> {
+        Ok(Room { free: self.total - self.state().used, total: self.total })
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Address> {
+        let mut state = self.state();
+        if bytes > self.total - state.used {
+            return Err(no_memory(bytes));
+        }
+        // SAFETY: the layout has bytes, and all that is written lies inside.
+        let at = unsafe {
+            let memory = alloc(layout(bytes));
+            assert!(!memory.is_null(), "the tests take little memory");
+            ptr::write_bytes(memory, UNTOUCHED, bytes + 2 * GUARD);
+            ptr::write_bytes(memory.add(GUARD), FRESH, bytes);
+            memory.add(GUARD) as Address
+        };
+        state.used += bytes;
+        state.memories.insert(at, bytes);
+        Ok(at)
+    }
+
+    fn free(&self, at: Address) {
+        let mut state = self.state();
+        let Some(bytes) = state.memories.remove(&at) else { unreachable!("what is freed was given") };
+        state.used -= bytes;
+        let memory = (at - GUARD as u64) as *mut u8;
+        // SAFETY: the memory was given by `allocate`, with a guard on each side.
+        unsafe {
+            let before = std::slice::from_raw_parts(memory, GUARD);
+            let after = std::slice::from_raw_parts(memory.add(GUARD + bytes), GUARD);
+            let untouched = before.iter().chain(after).all(|byte| *byte == UNTOUCHED);
+            dealloc(memory, layout(bytes));
+            assert!(untouched || std::thread::panicking(), "a kernel wrote beside a memory of {bytes} bytes");
+        }
+    }
+
+    fn clear(&self, at: Address, bytes: usize) -> Result<()> {
+        // SAFETY: the caller has as much memory there.
+        unsafe { ptr::write_bytes(at as *mut u8, 0, bytes) };
+        Ok(())
+    }
+
+    fn write(&self, from: &[u8], to: Address) -> Result<()> {
+        // SAFETY: the caller has as much memory there.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
+        Ok(())
+    }
+
+    fn read(&self, from: Address, to: &mut [u8]) -> Result<()> {
+        // SAFETY: the caller has as much memory there.
+        unsafe { ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()> {
+        // SAFETY: the caller has as much memory at both places, which do not overlap.
+        unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+        Ok(())
+    }
+
+    fn function(&self, module: &Module, name: &str) -> Result<Function> {
+        let kernels = made(module)?;
+        let name = CString::new(name).map_err(|error| failed("find a kernel", error))?;
+        let mut state = self.state();
+        state.functions.push((kernels, name));
+        Ok(Function(state.functions.len() as u64 - 1))
+    }
+
+    fn launch(&self, launches: &[Launch]) -> Result<()> {
+        let state = self.state();
+        launches.iter().try_for_each(|launch| Self::run(&state, launch))
+    }
+
+    fn take_down(&self, launches: &[Launch]) -> Result<Graph> {
+        let mut state = self.state();
+        state.graphs.push(launches.to_vec());
+        Ok(Graph(state.graphs.len() as u64 - 1))
+    }
+
+    fn repeat(&self, graph: Graph) -> Result<()> {
+        let state = self.state();
+        state.graphs[graph.0 as usize].iter().try_for_each(|launch| Self::run(&state, launch))
+    }
+
+    fn forget(&self, graph: Graph) {
+        self.state().graphs[graph.0 as usize].clear();
+    }
+
+    fn mark(&self) -> Result<Event> {
+        let mut state = self.state();
+        state.events.push(Instant::now());
+        Ok(Event(state.events.len() as u64 - 1))
+    }
+
+    fn reached(&self, _: Event) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn between(&self, from: Event, to: Event) -> Duration {
+        let state = self.state();
+        state.events[to.0 as usize] - state.events[from.0 as usize]
+    }
+
+    fn release(&self, _: Event) {}
+}
+
+impl Drop for Emulated {
+    fn drop(&mut self) {
+        let left = std::mem::take(&mut self.state().memories);
+        assert!(left.is_empty() || std::thread::panicking(), "all memory is given back");
+    }
+}

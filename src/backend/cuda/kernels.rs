@@ -1,0 +1,61 @@
+//! Which kernel is launched with what defined, and how.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::driver::{Arguments, Function, Launch};
+use super::queue::Queue;
+use super::sources::Module;
+use crate::checkpoint::Dtype;
+use crate::config::{CacheDtype, Precision};
+use crate::error::Result;
+
+/// A kernel: its file, its name there, and the number type of the weights that it reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Kernel {
+    pub(super) file: &'static str,
+    pub(super) name: &'static str,
+    pub(super) weight: Option<Dtype>,
+}
+
+/// The kernels of a device in one arithmetic.
+pub(super) struct Kernels {
+    queue: Arc<Queue>,
+    precision: Precision,
+    cache: CacheDtype,
+    found: Mutex<HashMap<Kernel, Function>>,
+}
+
+impl Kernels {
+    pub(super) fn new(queue: &Arc<Queue>, precision: Precision, cache: CacheDtype) -> Self {
+        Self { queue: Arc::clone(queue), precision, cache, found: Mutex::default() }
+    }
+
+    /// Has `kernel` wait to be launched over `grid` blocks of `block` threads, with `shared` bytes of memory for each.
+    pub(super) fn launch(
+        &self,
+        kernel: Kernel,
+        (x, y): (usize, usize),
+        block: u32,
+        shared: usize,
+        arguments: Arguments,
+    ) -> Result<()> {
+        if x == 0 || y == 0 {
+            return Ok(());
+        }
+        let function = self.function(kernel)?;
+        let grid = [x, y, 1].map(|size| u32::try_from(size).unwrap_or(u32::MAX));
+        self.queue.launch(Launch { function, grid, block: [block, 1, 1], shared: shared as u32, arguments })
+    }
+
+    fn function(&self, kernel: Kernel) -> Result<Function> {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = found.get(&kernel) {
+            return Ok(*function);
+        }
+        let module = Module::new(kernel.file, kernel.weight, self.precision, self.cache);
+        let function = self.queue.device().function(&module, kernel.name)?;
+        found.insert(kernel, function);
+        Ok(function)
+    }
+}

@@ -1,0 +1,104 @@
+//! What the device can do at most: bytes read, and numbers multiplied, in a second.
+
+use std::time::Duration;
+
+use super::Cuda;
+use super::driver::Arguments;
+use super::kernels::Kernel;
+use super::matrix::Matrix;
+use super::memory::{Buffer, Memory};
+use crate::backend::{Backend, Limits, PassRows, Span};
+use crate::checkpoint::Dtype;
+use crate::config::Precision;
+use crate::error::Result;
+
+/// How much is read and multiplied.
+#[derive(Clone, Copy)]
+pub(super) struct Sizes {
+    /// Bytes that are read: many times the last cache of any device, a multiple of 16.
+    pub(super) bytes: usize,
+    /// Rows and columns of the matrices that are multiplied, a multiple of 8.
+    pub(super) side: usize,
+}
+
+/// What is measured for a report.
+pub(super) const FULL: Sizes = Sizes { bytes: 2 << 30, side: 8192 };
+
+/// Times that each is run, after one to warm up; the best counts, since a limit is what can be reached.
+const TRIES: usize = 5;
+
+/// Bits of the noise that are kept, and those that are set, so that two float32 or four bfloat16 values between 2⁻⁷ and 2⁻⁶
+/// come of each word, of either sign.
+const FLOAT32: (u64, u64) = (0x807f_ffff_807f_ffff, 0x3c00_0000_3c00_0000);
+const BFLOAT16: (u64, u64) = (0x807f_807f_807f_807f, 0x3c00_3c00_3c00_3c00);
+
+/// Measures.
+pub(super) fn measure(cuda: &Cuda, sizes: Sizes) -> Result<Limits> {
+    let Sizes { bytes, side } = sizes;
+    let read_bandwidth = bytes as f64 / read(cuda, bytes)?.as_secs_f64();
+    let operations = 2.0 * (side as f64).powi(3);
+    let (time, multiplied) = multiply(cuda, side)?;
+    Ok(Limits {
+        read_bandwidth,
+        memory: "the device's memory",
+        multiply_rate: operations / time.as_secs_f64(),
+        multiplied,
+    })
+}
+
+/// The best time of `work`, by the device's clock.
+fn best(cuda: &Cuda, work: impl Fn() -> Result<()>) -> Result<Duration> {
+    let mut best = Duration::MAX;
+    for run in 0..=TRIES {
+        cuda.stop.check()?;
+        let from = cuda.mark();
+        work()?;
+        let to = cuda.mark();
+        cuda.sync()?;
+        if run > 0 {
+            best = best.min(cuda.between(&from, &to));
+        }
+    }
+    Ok(best)
+}
+
+/// Reads memory whose bytes are random.
+fn read(cuda: &Cuda, bytes: usize) -> Result<Duration> {
+    let (memory, out) = (random(cuda, bytes, (u64::MAX, 0))?, Memory::zeros(&cuda.queue, 16)?);
+    let kernel = Kernel { file: "limits", name: "read_words", weight: None };
+    let blocks = cuda.queue.device().about().multiprocessors as usize * 8;
+    best(cuda, || {
+        let arguments = Arguments::new().address(memory.at()).long(bytes / 16).address(out.at());
+        cuda.kernels.launch(kernel, (blocks, 1), 512, 0, arguments)
+    })
+}
+
+/// Multiplies two matrices of bfloat16 values, (side, side) each.
+fn multiply(cuda: &Cuda, side: usize) -> Result<(Duration, String)> {
+    let cuda = cuda.clone().with_precision(Precision::Bf16);
+    let weights = random(&cuda, side * side * 2, BFLOAT16)?;
+    let matrix = Matrix::over(weights, Dtype::BF16, side, side);
+    let x = Buffer::over(random(&cuda, side * side * 4, FLOAT32)?);
+    let (mut out, mut input, mut pass) = (cuda.buffer(side * side)?, cuda.input(), cuda.new_pass()?);
+    let spans = [Span { sequence: 0, start: 0, tokens: side }];
+    cuda.begin_pass(&vec![0; side], &spans, &mut pass)?;
+    cuda.prepare(&x, side, &pass, &PassRows::All, &mut input)?;
+    let out = std::cell::RefCell::new(&mut out);
+    let time = best(&cuda, || cuda.matmul(&input, &matrix, None, &mut out.borrow_mut()))?;
+    Ok((
+        time,
+        format!(
+            "bfloat16 values of {side}×{side} matrices by the tensor cores, by this program's own kernel"
+        ),
+    ))
+}
+
+/// `bytes` random bytes, a multiple of 8, of which `keep` stay as they are and `set` are set in each word.
+fn random(cuda: &Cuda, bytes: usize, (keep, set): (u64, u64)) -> Result<Memory> {
+    let memory = Memory::new(&cuda.queue, bytes)?;
+    let kernel = Kernel { file: "limits", name: "random_words", weight: None };
+    let words = bytes / 8;
+    let arguments = Arguments::new().address(memory.at()).long(words).long(1).bits(keep).bits(set);
+    cuda.kernels.launch(kernel, (words.div_ceil(256), 1), 256, 0, arguments)?;
+    Ok(memory)
+}

@@ -1,0 +1,509 @@
+//! NVIDIA's driver, loaded when it is asked for: nothing of CUDA is needed to build this program, nor to run it elsewhere.
+//!
+//! Everything goes into one stream, so that it is done in the order in which it was asked for. Copies go through pinned
+//! memory in two halves: while the device reads one, the other is filled.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use cudarc::driver::sys::{
+    self, CUdevice_attribute as Attribute, CUevent, CUfunction, CUgraphExec, CUmodule, CUresult, CUstream,
+};
+
+use super::driver::{About, Address, Driver, Event, Function, Graph, Launch, Room, failed};
+use super::nvrtc::{Nvrtc, Version};
+use super::sources::Module;
+use super::store::Store;
+use crate::backend::no_memory;
+use crate::error::{Error, Result};
+
+/// The oldest architecture that the kernels are written for.
+const OLDEST: (u32, u32) = (8, 0);
+
+/// The first that may start a kernel before the one before it has ended.
+const OVERLAPS: (u32, u32) = (9, 0);
+
+/// Bytes of each half of the pinned memory.
+const HALF: usize = 4 << 20;
+
+/// Bytes of shared memory that a kernel may have without asking.
+const SHARED: u32 = 48 << 10;
+
+/// One device of NVIDIA's.
+pub(super) struct Nvidia {
+    about: About,
+    driver: Version,
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+    stream: CUstream,
+    pinned: Mutex<Pinned>,
+    loaded: Mutex<Loaded>,
+    nvrtc: OnceLock<Result<Nvrtc>>,
+    store: Store,
+}
+
+/// Two halves of memory that the device can read and write by itself.
+struct Pinned {
+    halves: [*mut u8; 2],
+    /// When the device is done with each.
+    done: [CUevent; 2],
+    next: usize,
+}
+
+/// What was loaded, and never is unloaded: a model uses it to its end.
+#[derive(Default)]
+struct Loaded {
+    modules: HashMap<Module, usize>,
+    functions: HashMap<(Module, String), u64>,
+    /// Those that were told how much shared memory they may have.
+    asked: Vec<(u64, u32)>,
+}
+
+// SAFETY: the handles and the pinned memory belong to the driver and not to a thread. Its functions may be called by
+// any thread whose current context is the handles' (`enter`), and what changes in here is behind locks.
+unsafe impl Send for Nvidia {}
+// SAFETY: as above.
+unsafe impl Sync for Nvidia {}
+
+/// Whether the driver's library is there.
+fn present() -> bool {
+    static PRESENT: OnceLock<bool> = OnceLock::new();
+    // SAFETY: NVIDIA's driver may be loaded at any time and by any thread.
+    *PRESENT.get_or_init(|| unsafe { sys::is_culib_present() })
+}
+
+/// The driver's name of a result.
+fn word(code: CUresult) -> String {
+    format!("{code:?}")
+}
+
+/// `Ok` for success; the driver could not `what` otherwise.
+fn check(code: CUresult, what: &str) -> Result<()> {
+    match code {
+        CUresult::CUDA_SUCCESS => Ok(()),
+        code => Err(failed(what, word(code))),
+    }
+}
+
+impl Nvidia {
+    /// Device number `number`.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where there is no driver, no such device, or one that is too old.
+    pub(super) fn open(number: usize) -> Result<Self> {
+        let cpu = "run with --device cpu, or on a machine with a GPU of NVIDIA's";
+        if !present() {
+            let names = cudarc::get_lib_name_candidates("cuda");
+            let known = ["libcuda.so", "libcuda.so.1", "nvcuda.dll"];
+            let names: Vec<_> = names.into_iter().filter(|name| known.contains(&&**name)).collect();
+            let names = if names.is_empty() { known.join(", ") } else { names.join(", ") };
+            return Err(Error::usage("there is no CUDA driver on this machine")
+                .expected(format!("NVIDIA's driver library ({names}) in the loader's path"))
+                .found("none of these")
+                .next(format!("install NVIDIA's driver, or name its folder in LD_LIBRARY_PATH; or {cpu}")));
+        }
+        let no_device = |found: String| {
+            Error::usage(format!("there is no CUDA device {number}"))
+                .expected(
+                    "a GPU that the driver finds (nvidia-smi lists them, CUDA_VISIBLE_DEVICES hides some)",
+                )
+                .found(found)
+                .next(cpu)
+        };
+        let (mut version, mut count) = (0, 0);
+        // SAFETY: the library is there; the places are for an int each.
+        let started = unsafe {
+            let started = sys::cuInit(0);
+            if started == CUresult::CUDA_SUCCESS {
+                sys::cuDriverGetVersion(&raw mut version);
+                sys::cuDeviceGetCount(&raw mut count);
+            }
+            started
+        };
+        if started != CUresult::CUDA_SUCCESS {
+            return Err(no_device(format!("the driver's {}", word(started))));
+        }
+        let number_of = c_int::try_from(number).ok().filter(|number| *number < count);
+        let ordinal = number_of.ok_or_else(|| match count {
+            0 => no_device("none".into()),
+            1 => no_device("one, cuda:0".into()),
+            _ => no_device(format!("{count}, cuda:0 to cuda:{}", count - 1)),
+        })?;
+        let (mut device, mut name) = (0, [0_u8; 128]);
+        // SAFETY: the ordinal is that of a device, and there is room for its name.
+        let code = unsafe {
+            match sys::cuDeviceGet(&raw mut device, ordinal) {
+                CUresult::CUDA_SUCCESS => {
+                    sys::cuDeviceGetName(name.as_mut_ptr().cast::<c_char>(), name.len() as c_int, device)
+                }
+                code => code,
+            }
+        };
+        check(code, "be found")?;
+        let attribute = |attribute| {
+            let mut value = 0;
+            // SAFETY: the device is there, and the place for an int.
+            let code = unsafe { sys::cuDeviceGetAttribute(&raw mut value, attribute, device) };
+            check(code, "describe itself").map(|()| u32::try_from(value).unwrap_or(0))
+        };
+        let about = About {
+            name: String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned(),
+            architecture: (
+                attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+            ),
+            multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        };
+        if about.architecture < OLDEST {
+            let (major, minor) = about.architecture;
+            return Err(Error::usage("the kernels do not run on so old a device")
+                .at(&about.name)
+                .expected("compute capability 8.0 or newer (Ampere)")
+                .found(format!("{major}.{minor}"))
+                .next(cpu));
+        }
+        let version = u32::try_from(version).unwrap_or(0);
+        Self::begin(about, (version / 1000, version % 1000 / 10), device)
+    }
+
+    /// Makes the context, the stream and the pinned memory.
+    fn begin(about: About, driver: Version, device: sys::CUdevice) -> Result<Self> {
+        let (mut context, mut stream) = (ptr::null_mut(), ptr::null_mut());
+        let mut pinned = Pinned { halves: [ptr::null_mut(); 2], done: [ptr::null_mut(); 2], next: 0 };
+        // SAFETY: the device is there; all places are for handles of their kind, and the context is current when what
+        // belongs to it is made.
+        unsafe {
+            check(sys::cuDevicePrimaryCtxRetain(&raw mut context, device), "be opened")?;
+            check(sys::cuCtxSetCurrent(context), "be opened")?;
+            let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+            check(sys::cuStreamCreate(&raw mut stream, flags), "begin its work")?;
+            for half in 0..2 {
+                let mut memory: *mut c_void = ptr::null_mut();
+                check(sys::cuMemAllocHost_v2(&raw mut memory, HALF), "pin memory for copies")?;
+                pinned.halves[half] = memory.cast();
+                let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+                check(sys::cuEventCreate(&raw mut pinned.done[half], flags), "begin its work")?;
+            }
+        }
+        Ok(Self {
+            about,
+            driver,
+            device,
+            context,
+            stream,
+            pinned: Mutex::new(pinned),
+            loaded: Mutex::default(),
+            nvrtc: OnceLock::new(),
+            store: Store::of_user(),
+        })
+    }
+
+    /// Makes the context that of this thread.
+    fn enter(&self) -> Result<()> {
+        // SAFETY: the context is there as long as this value.
+        check(unsafe { sys::cuCtxSetCurrent(self.context) }, "go on")
+    }
+
+    fn loaded(&self) -> MutexGuard<'_, Loaded> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pinned(&self) -> MutexGuard<'_, Pinned> {
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The module, compiled and loaded.
+    fn module(&self, loaded: &mut Loaded, module: &Module) -> Result<CUmodule> {
+        if let Some(&handle) = loaded.modules.get(module) {
+            return Ok(handle as CUmodule);
+        }
+        let nvrtc = self.nvrtc.get_or_init(|| Nvrtc::find(self.driver)).as_ref().map_err(Clone::clone)?;
+        let source = module.source();
+        let architecture = self.about.architecture;
+        let compile = || nvrtc.compile(source, architecture, &[]).map(|(code, _)| code);
+        let code = self.store.code(source, architecture, nvrtc.version(), compile)?;
+        let mut handle: CUmodule = ptr::null_mut();
+        // SAFETY: the code is a whole cubin: the compiler's, or a file's with its checksum.
+        let result = unsafe { sys::cuModuleLoadData(&raw mut handle, code.as_ptr().cast()) };
+        check(result, &format!("load the kernel `{}`", module.file))?;
+        loaded.modules.insert(module.clone(), handle as usize);
+        Ok(handle)
+    }
+
+    /// Has a kernel have as much shared memory as it is launched with.
+    fn ask_for_shared(&self, launch: &Launch) -> Result<()> {
+        let Launch { function, shared, .. } = *launch;
+        if shared <= SHARED {
+            return Ok(());
+        }
+        let mut loaded = self.loaded();
+        if loaded.asked.contains(&(function.0, shared)) {
+            return Ok(());
+        }
+        let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the function was loaded, and stays so.
+        let code = unsafe { sys::cuFuncSetAttribute(function.0 as CUfunction, attribute, shared as c_int) };
+        check(code, "give a kernel its shared memory")?;
+        loaded.asked.push((function.0, shared));
+        Ok(())
+    }
+
+    fn launch_one(&self, launch: &Launch) -> Result<()> {
+        self.ask_for_shared(launch)?;
+        let Launch { function, grid, block, shared, arguments } = launch;
+        let mut pointers = [ptr::null_mut::<c_void>(); 16];
+        for (pointer, argument) in pointers.iter_mut().zip(arguments.each()) {
+            *pointer = ptr::from_ref(argument).cast_mut().cast();
+        }
+        // SAFETY: an attribute of zeros is a valid one; this one then says which it is.
+        let mut overlap: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+        overlap.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        overlap.value.programmaticStreamSerializationAllowed = 1;
+        let config = sys::CUlaunchConfig {
+            gridDimX: grid[0],
+            gridDimY: grid[1],
+            gridDimZ: grid[2],
+            blockDimX: block[0],
+            blockDimY: block[1],
+            blockDimZ: block[2],
+            sharedMemBytes: *shared,
+            hStream: self.stream,
+            attrs: &raw mut overlap,
+            // Every kernel waits for the one before it by itself, before it reads what that wrote.
+            numAttrs: u32::from(self.about.architecture >= OVERLAPS),
+        };
+        // SAFETY: the function was loaded from the sources in `kernels/`, and whoever launches it gives the arguments
+        // that stand there, each at the beginning of a word that holds all of it; the driver reads them before it
+        // returns. Addresses in them are of memory that is freed in the order of the stream.
+        let code = unsafe {
+            sys::cuLaunchKernelEx(
+                &raw const config,
+                function.0 as CUfunction,
+                pointers.as_mut_ptr(),
+                ptr::null_mut(),
+            )
+        };
+        check(code, "run a kernel")
+    }
+}
+
+impl Drop for Nvidia {
+    fn drop(&mut self) {
+        if self.enter().is_err() {
+            return;
+        }
+        let pinned = self.pinned.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: nobody uses these any more, and the work in the stream is over.
+        unsafe {
+            sys::cuStreamSynchronize(self.stream);
+            for half in 0..2 {
+                sys::cuMemFreeHost(pinned.halves[half].cast());
+                sys::cuEventDestroy_v2(pinned.done[half]);
+            }
+            sys::cuStreamDestroy_v2(self.stream);
+            sys::cuDevicePrimaryCtxRelease_v2(self.device);
+        }
+    }
+}
+
+impl Driver for Nvidia {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn room(&self) -> Result<Room> {
+        self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both are places for a size.
+        check(unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) }, "say how much memory is free")?;
+        Ok(Room { free, total })
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Address> {
+        self.enter()?;
+        let mut at = 0;
+        // SAFETY: a place for an address.
+        match unsafe { sys::cuMemAlloc_v2(&raw mut at, bytes) } {
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Err(no_memory(bytes)),
+            code => check(code, "give memory").map(|()| at),
+        }
+    }
+
+    fn free(&self, at: Address) {
+        if self.enter().is_ok() {
+            // SAFETY: the memory was given by `allocate`. The driver waits until no work uses it.
+            let _ = unsafe { sys::cuMemFree_v2(at) };
+        }
+    }
+
+    fn clear(&self, at: Address, bytes: usize) -> Result<()> {
+        self.enter()?;
+        // SAFETY: the caller has as much memory there.
+        check(unsafe { sys::cuMemsetD8Async(at, 0, bytes, self.stream) }, "clear memory")
+    }
+
+    fn write(&self, from: &[u8], to: Address) -> Result<()> {
+        self.enter()?;
+        let mut pinned = self.pinned();
+        for (i, part) in from.chunks(HALF).enumerate() {
+            let half = pinned.next;
+            pinned.next = 1 - half;
+            // SAFETY: the half has room for the part, and the device is done with what was in it; the caller has as much
+            // memory at `to`.
+            unsafe {
+                check(sys::cuEventSynchronize(pinned.done[half]), "copy")?;
+                ptr::copy_nonoverlapping(part.as_ptr(), pinned.halves[half], part.len());
+                let at = to + (i * HALF) as u64;
+                let from = pinned.halves[half].cast_const().cast();
+                check(
+                    sys::cuMemcpyHtoDAsync_v2(at, from, part.len(), self.stream),
+                    "take what is copied to it",
+                )?;
+                check(sys::cuEventRecord(pinned.done[half], self.stream), "copy")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&self, from: Address, to: &mut [u8]) -> Result<()> {
+        self.enter()?;
+        let mut pinned = self.pinned();
+        let Pinned { halves, done, next } = &mut *pinned;
+        let ask = |half: usize, part: usize, bytes: usize| {
+            // SAFETY: the half has room for the part, and nothing else goes into it before it was read; the caller has
+            // as much memory at `from`.
+            unsafe {
+                check(sys::cuEventSynchronize(done[half]), "copy")?;
+                let at = from + (part * HALF) as u64;
+                check(
+                    sys::cuMemcpyDtoHAsync_v2(halves[half].cast(), at, bytes, self.stream),
+                    "give what it holds",
+                )?;
+                check(sys::cuEventRecord(done[half], self.stream), "copy")
+            }
+        };
+        let parts = to.len().div_ceil(HALF);
+        let length = |part: usize| HALF.min(to.len() - part * HALF);
+        let lengths: Vec<_> = (0..parts).map(length).collect();
+        if parts > 0 {
+            ask(*next, 0, lengths[0])?;
+        }
+        for (part, to) in to.chunks_mut(HALF).enumerate() {
+            let half = *next;
+            *next = 1 - half;
+            if part + 1 < parts {
+                ask(*next, part + 1, lengths[part + 1])?;
+            }
+            // SAFETY: the device has written the part.
+            unsafe {
+                check(sys::cuEventSynchronize(done[half]), "finish its work")?;
+                ptr::copy_nonoverlapping(halves[half].cast_const(), to.as_mut_ptr(), to.len());
+            }
+        }
+        Ok(())
+    }
+
+    fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()> {
+        self.enter()?;
+        // SAFETY: the caller has as much memory at both places.
+        check(unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream) }, "copy")
+    }
+
+    fn function(&self, module: &Module, name: &str) -> Result<Function> {
+        let mut loaded = self.loaded();
+        let key = (module.clone(), name.to_owned());
+        if let Some(&function) = loaded.functions.get(&key) {
+            return Ok(Function(function));
+        }
+        self.enter()?;
+        let handle = self.module(&mut loaded, module)?;
+        let mut function: CUfunction = ptr::null_mut();
+        let of_c = CString::new(name).map_err(|error| failed("find a kernel", error))?;
+        // SAFETY: the module is loaded, and the name a string.
+        let code = unsafe { sys::cuModuleGetFunction(&raw mut function, handle, of_c.as_ptr()) };
+        check(code, &format!("find the kernel `{name}`"))?;
+        loaded.functions.insert(key, function as u64);
+        Ok(Function(function as u64))
+    }
+
+    fn launch(&self, launches: &[Launch]) -> Result<()> {
+        self.enter()?;
+        launches.iter().try_for_each(|launch| self.launch_one(launch))
+    }
+
+    fn take_down(&self, launches: &[Launch]) -> Result<Graph> {
+        self.enter()?;
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the stream is ours, and whoever calls this keeps others from it.
+        check(unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) }, "take a pass down")?;
+        let launched = launches.iter().try_for_each(|launch| self.launch_one(launch));
+        let mut graph: sys::CUgraph = ptr::null_mut();
+        // SAFETY: the capture was begun; it is ended even where a launch failed.
+        let ended = unsafe { sys::cuStreamEndCapture(self.stream, &raw mut graph) };
+        launched?;
+        check(ended, "take a pass down")?;
+        let mut ready: CUgraphExec = ptr::null_mut();
+        // SAFETY: the graph is whole; what it is made into does not need it any more.
+        unsafe {
+            let made = sys::cuGraphInstantiateWithFlags(&raw mut ready, graph, 0);
+            sys::cuGraphDestroy(graph);
+            check(made, "take a pass down")?;
+            check(sys::cuGraphUpload(ready, self.stream), "take a pass down")?;
+        }
+        Ok(Graph(ready as u64))
+    }
+
+    fn repeat(&self, graph: Graph) -> Result<()> {
+        self.enter()?;
+        // SAFETY: the graph was made by `take_down` and not forgotten; its launches are those that were asked for now.
+        check(unsafe { sys::cuGraphLaunch(graph.0 as CUgraphExec, self.stream) }, "repeat a pass")
+    }
+
+    fn forget(&self, graph: Graph) {
+        if self.enter().is_ok() {
+            // SAFETY: it was made by `take_down`, and the driver waits until it is not used.
+            let _ = unsafe { sys::cuGraphExecDestroy(graph.0 as CUgraphExec) };
+        }
+    }
+
+    fn mark(&self) -> Result<Event> {
+        self.enter()?;
+        let mut event: CUevent = ptr::null_mut();
+        // SAFETY: a place for a handle; the event is there when it is recorded.
+        unsafe {
+            check(sys::cuEventCreate(&raw mut event, 0), "tell the time")?;
+            check(sys::cuEventRecord(event, self.stream), "tell the time")?;
+        }
+        Ok(Event(event as u64))
+    }
+
+    fn reached(&self, event: Event) -> Result<bool> {
+        self.enter()?;
+        // SAFETY: the event was made by `mark`, and not released.
+        match unsafe { sys::cuEventQuery(event.0 as CUevent) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            code => check(code, "finish its work").map(|()| true),
+        }
+    }
+
+    fn between(&self, from: Event, to: Event) -> Duration {
+        let mut milliseconds = 0.0;
+        if self.enter().is_ok() {
+            // SAFETY: both were made by `mark`, and not released.
+            let _ =
+                unsafe { sys::cuEventElapsedTime(&raw mut milliseconds, from.0 as CUevent, to.0 as CUevent) };
+        }
+        Duration::from_secs_f32(milliseconds.max(0.0) / 1e3)
+    }
+
+    fn release(&self, event: Event) {
+        if self.enter().is_ok() {
+            // SAFETY: it was made by `mark`, and nobody looks at it again.
+            let _ = unsafe { sys::cuEventDestroy_v2(event.0 as CUevent) };
+        }
+    }
+}

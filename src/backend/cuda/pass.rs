@@ -1,0 +1,68 @@
+//! What is new in a pass, in the device's memory.
+
+use std::sync::Arc;
+
+use super::driver::Address;
+use super::memory::Growing;
+use super::queue::Queue;
+use crate::backend::Span;
+use crate::error::Result;
+
+/// What a pass reads: for each span (first row, start, T, K), then the ids and the positions of all rows, int32 each.
+#[derive(Default)]
+pub struct Pass {
+    memory: Growing,
+    at: Address,
+    spans: Vec<Span>,
+    rows: usize,
+}
+
+/// Bytes of a `struct Span` of the kernels.
+const SPAN: usize = 16;
+
+impl Pass {
+    /// Makes this a pass over `spans`, by one copy.
+    pub(super) fn begin(&mut self, queue: &Arc<Queue>, ids: &[u32], spans: &[Span]) -> Result<()> {
+        self.spans.clear();
+        self.spans.extend_from_slice(spans);
+        self.rows = ids.len();
+        let mut words: Vec<u32> = Vec::with_capacity(spans.len() * 4 + ids.len() * 2);
+        let mut first = 0;
+        for span in spans {
+            words.extend([first, span.start, span.tokens, span.keys()].map(|number| number as u32));
+            first += span.tokens;
+        }
+        words.extend_from_slice(ids);
+        words.extend(spans.iter().flat_map(|span| span.start..span.keys()).map(|position| position as u32));
+        let bytes: &[u8] = bytemuck::cast_slice(&words);
+        self.at = self.memory.room(queue, bytes.len().next_power_of_two(), false)?;
+        match self.memory.memory() {
+            Some(memory) => memory.write(0, bytes),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+
+    /// R: tokens of all spans.
+    pub(super) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Where what is said of span number `span` is, and of those after it.
+    pub(super) fn span(&self, span: usize) -> Address {
+        self.at + (span * SPAN) as u64
+    }
+
+    /// Where the ids are.
+    pub(super) fn ids(&self) -> Address {
+        self.span(self.spans.len())
+    }
+
+    /// Where the positions are.
+    pub(super) fn positions(&self) -> Address {
+        self.ids() + (self.rows * 4) as u64
+    }
+}

@@ -1,0 +1,303 @@
+//! Products with weights: what they read, and which kernel multiplies what.
+//!
+//! A few rows of activations are multiplied while a weight is at hand, up to 8 of them at once; many rows in tiles, whose
+//! sums have another order. Which of the two a row takes depends on the tokens of its own span ([`PassRows::orders`]).
+//! Products in whole numbers have the bits of [`crate::ops`] either way.
+
+use std::sync::Arc;
+
+use super::Cuda;
+use super::driver::{Address, Arguments};
+use super::kernels::Kernel;
+use super::matrix::Matrix;
+use super::memory::{Buffer, Growing, Memory, Vector};
+use crate::backend::{PassRows, Span};
+use crate::checkpoint::Dtype;
+use crate::config::Precision;
+use crate::error::Result;
+
+/// Tokens of a span from which its rows are multiplied in tiles.
+const MANY: usize = 16;
+
+/// Rows that are multiplied while a weight is at hand, at most.
+const FEW: usize = 8;
+
+/// The most blocks in a grid's second direction.
+const MOST_BLOCKS: usize = 65_535;
+
+/// Activations as products read them.
+#[derive(Default)]
+pub struct Input {
+    x: Option<Arc<Memory>>,
+    pub(super) rows: usize,
+    pub(super) width: usize,
+    runs: Vec<Run>,
+    /// In int8 precision: the values (rows, width) and the scales (rows, groups).
+    pub(super) values: Growing,
+    pub(super) scales: Growing,
+    /// The rows in bfloat16, where tensor cores multiply them.
+    narrow: Growing,
+}
+
+/// Rows that follow one another and are multiplied in one order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    first: usize,
+    rows: usize,
+    many: bool,
+}
+
+/// One product: w, its bias, and where its result goes.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) matrix: &'a Matrix,
+    pub(super) bias: Option<&'a Vector>,
+    pub(super) out: &'a Buffer,
+}
+
+impl Asked<'_> {
+    /// `struct Product` of the kernels, for the rows from `first` on.
+    fn words(&self, first: usize) -> [u64; 7] {
+        let [values, scales, at, sizes, group] = self.matrix.words();
+        let bias = self.bias.map_or(0, Vector::at);
+        [values, scales, at, sizes, group, bias, self.out.at(first * self.matrix.outputs())]
+    }
+}
+
+impl Input {
+    /// Takes the rows of `x`.
+    pub(super) fn prepare(
+        &mut self,
+        cuda: &Cuda,
+        x: &Buffer,
+        width: usize,
+        spans: &[Span],
+        rows: &PassRows,
+    ) -> Result<()> {
+        (self.rows, self.width) = (rows.count(spans), width);
+        x.holds(self.rows * width);
+        self.x = Some(Arc::clone(&x.memory));
+        self.runs.clear();
+        for (rows, tokens) in rows.orders(spans) {
+            let many = tokens >= MANY;
+            match self.runs.last_mut() {
+                Some(last) if last.many == many => last.rows += rows,
+                last => {
+                    let first = last.map_or(0, |last| last.first + last.rows);
+                    self.runs.push(Run { first, rows, many });
+                }
+            }
+        }
+        match cuda.precision {
+            Precision::Q8 { group } => self.quantize(cuda, group),
+            Precision::Bf16 if self.many() && width.is_multiple_of(8) => self.narrow(cuda),
+            _ => Ok(()),
+        }
+    }
+
+    fn many(&self) -> bool {
+        self.runs.iter().any(|run| run.many)
+    }
+
+    fn x(&self) -> Address {
+        self.x.as_ref().map_or(0, |memory| memory.at())
+    }
+
+    fn quantize(&mut self, cuda: &Cuda, group: usize) -> Result<()> {
+        let groups = self.width.div_ceil(group);
+        let values = self.values.room(&cuda.queue, self.rows * self.width, false)?;
+        let scales = self.scales.room(&cuda.queue, self.rows * groups * 4, false)?;
+        let kernel = Kernel { file: "quantize", name: "quantize", weight: None };
+        let arguments = Arguments::new().address(self.x()).int(self.width).int(group);
+        let arguments = arguments.address(values).address(scales);
+        cuda.kernels.launch(kernel, (self.rows, groups.div_ceil(4)), 128, 0, arguments)
+    }
+
+    fn narrow(&mut self, cuda: &Cuda) -> Result<()> {
+        let count = self.rows * self.width;
+        let narrow = self.narrow.room(&cuda.queue, count * 2, false)?;
+        let kernel = Kernel { file: "elementwise", name: "narrow", weight: None };
+        let arguments = Arguments::new().address(self.x()).long(count).address(narrow);
+        cuda.kernels.launch(kernel, (count.div_ceil(512), 1), 128, 0, arguments)
+    }
+}
+
+/// Whether products of `tokens` tokens of a span with `matrix` have the bits of [`crate::ops`].
+pub(super) fn keeps_order(precision: Precision, matrix: &Matrix, tokens: usize) -> bool {
+    let tiles = tokens >= MANY && has_tiles(matrix.dtype());
+    precision.group().is_some() || !matrix.is_fast() && !tiles
+}
+
+/// Whether many rows are multiplied in tiles. Others are widened for each few rows anew.
+fn has_tiles(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16)
+}
+
+/// Computes products of one input.
+pub(super) fn multiply(cuda: &Cuda, x: &Input, products: &[Asked<'_>]) -> Result<()> {
+    for product in products {
+        assert_eq!(x.width, product.matrix.inputs(), "the product's sides have one length");
+        product.out.holds(x.rows * product.matrix.outputs());
+    }
+    // What is alike goes together.
+    let alike = |a: &Asked<'_>, b: &Asked<'_>| {
+        a.matrix.dtype() == b.matrix.dtype() && a.matrix.is_fast() == b.matrix.is_fast()
+    };
+    for products in products.chunk_by(alike).flat_map(|alike| alike.chunks(3)) {
+        cuda.stop.check()?;
+        match cuda.precision {
+            Precision::Q8 { group } => whole_numbers(cuda, x, products, group)?,
+            _ => x.runs.iter().try_for_each(|run| floats(cuda, x, products, *run))?,
+        }
+    }
+    Ok(())
+}
+
+/// In float32 or bfloat16: `run` of the rows.
+fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()> {
+    let dtype = products[0].matrix.dtype();
+    let at = |first: usize, size: usize| (first * x.width * size) as u64;
+    if run.many && has_tiles(dtype) {
+        return products.iter().try_for_each(|product| {
+            let outputs = product.matrix.outputs();
+            let arguments = Arguments::new().words(&product.words(run.first));
+            if cuda.precision == Precision::Bf16 && dtype == Dtype::BF16 && x.width.is_multiple_of(8) {
+                let narrow = x.narrow.memory().map_or(0, |memory| memory.at()) + at(run.first, 2);
+                let kernel = Kernel { file: "matmul", name: "matmul_bf16", weight: Some(dtype) };
+                let grid = (run.rows.div_ceil(128), outputs.div_ceil(128));
+                return cuda.kernels.launch(kernel, grid, 256, 0, arguments.address(narrow).int(run.rows));
+            }
+            let kernel = Kernel { file: "matmul", name: "matmul", weight: Some(dtype) };
+            let grid = (outputs.div_ceil(64), run.rows.div_ceil(64));
+            let arguments = arguments.address(x.x() + at(run.first, 4)).int(run.rows);
+            cuda.kernels.launch(kernel, grid, 256, 0, arguments)
+        });
+    }
+    if !products.iter().all(|product| product.matrix.is_fast()) {
+        let kernel = Kernel { file: "matvec", name: "matvec_plain", weight: Some(dtype) };
+        return in_chunks(run, MOST_BLOCKS, |first, rows| {
+            let arguments = Arguments::new().words(&words(products, first)).address(x.x() + at(first, 4));
+            cuda.kernels.launch(kernel, (blocks(products, 4), rows), 128, 0, arguments)
+        });
+    }
+    in_chunks(run, FEW, |first, rows| {
+        let name = match rows {
+            1 => "matvec_1",
+            2 => "matvec_2",
+            3 | 4 => "matvec_4",
+            _ => "matvec_8",
+        };
+        let kernel = Kernel { file: "matvec", name, weight: Some(dtype) };
+        let arguments = Arguments::new().words(&words(products, first)).address(x.x() + at(first, 4));
+        cuda.kernels.launch(kernel, (blocks(products, 8), 1), 128, 0, arguments.int(rows))
+    })
+}
+
+/// In whole numbers, whose order is the same however many rows there are.
+fn whole_numbers(cuda: &Cuda, x: &Input, products: &[Asked<'_>], group: usize) -> Result<()> {
+    let memory = |growing: &Growing| growing.memory().map_or(0, |memory| memory.at());
+    let (values, scales) = (memory(&x.values), memory(&x.scales));
+    let groups = x.width.div_ceil(group);
+    let at = |first: usize| (values + (first * x.width) as u64, scales + (first * groups * 4) as u64);
+    let dtype = products[0].matrix.dtype();
+    let fits = |product: &Asked<'_>| match dtype {
+        Dtype::I8 => {
+            let (own, first) = (product.matrix.group(), product.matrix.first());
+            own == group
+                && group.is_multiple_of(16)
+                && x.width.is_multiple_of(group)
+                && first.is_multiple_of(group)
+        }
+        _ => true,
+    };
+    let all = Run { first: 0, rows: x.rows, many: false };
+    if !products.iter().all(fits) {
+        let kernel = Kernel { file: "matvec_q8", name: "matvec_q8_plain", weight: Some(dtype) };
+        return in_chunks(all, MOST_BLOCKS, |first, rows| {
+            let (values, scales) = at(first);
+            let arguments = Arguments::new().words(&words(products, first)).address(values).address(scales);
+            cuda.kernels.launch(kernel, (blocks(products, 4), rows), 128, 0, arguments.int(group))
+        });
+    }
+    if x.rows > FEW && (dtype != Dtype::I8 || group.is_multiple_of(32)) {
+        let kernel = Kernel { file: "matmul_q8", name: "matmul_q8", weight: Some(dtype) };
+        return products.iter().try_for_each(|product| {
+            let grid = (product.matrix.outputs().div_ceil(64), x.rows.div_ceil(64));
+            let arguments = Arguments::new().words(&product.words(0)).address(values).address(scales);
+            cuda.kernels.launch(kernel, grid, 256, 0, arguments.int(group).int(x.rows))
+        });
+    }
+    in_chunks(all, FEW, |first, rows| {
+        let name = match rows {
+            1 => "matvec_q8_1",
+            2 => "matvec_q8_2",
+            3 | 4 => "matvec_q8_4",
+            _ => "matvec_q8_8",
+        };
+        let kernel = Kernel { file: "matvec_q8", name, weight: Some(dtype) };
+        let (values, scales) = at(first);
+        let arguments = Arguments::new().words(&words(products, first)).address(values).address(scales);
+        cuda.kernels.launch(kernel, (blocks(products, 8), 1), 128, 0, arguments.int(group).int(rows))
+    })
+}
+
+/// The gate, its SiLU, up and their product in one kernel, where it takes these matrices and rows; whether it did.
+pub(super) fn gated(
+    cuda: &Cuda,
+    x: &Input,
+    gate: Asked<'_>,
+    up: Asked<'_>,
+    (silu, hidden): (&Buffer, &Buffer),
+) -> Result<bool> {
+    let (dtype, outputs) = (gate.matrix.dtype(), gate.matrix.outputs());
+    let fast = gate.matrix.is_fast() && up.matrix.is_fast() && dtype == up.matrix.dtype();
+    if cuda.precision.group().is_some() || x.many() || !fast {
+        return Ok(false);
+    }
+    for out in [gate.out, up.out, silu, hidden] {
+        out.holds(x.rows * outputs);
+    }
+    for run in &x.runs {
+        in_chunks(*run, FEW, |first, rows| {
+            let name = match rows {
+                1 => "swiglu_1",
+                2 => "swiglu_2",
+                3 | 4 => "swiglu_4",
+                _ => "swiglu_8",
+            };
+            let mut words = [0; 16];
+            words[..5].copy_from_slice(&gate.matrix.words());
+            words[5..10].copy_from_slice(&up.matrix.words());
+            words[10] = gate.bias.map_or(0, Vector::at);
+            words[11] = up.bias.map_or(0, Vector::at);
+            let outs = [gate.out, silu, up.out, hidden].map(|out| out.at(first * outputs));
+            words[12..].copy_from_slice(&outs);
+            let kernel = Kernel { file: "matvec", name, weight: Some(dtype) };
+            let x = x.x() + (first * x.width * 4) as u64;
+            let arguments = Arguments::new().words(&words).address(x).int(rows);
+            cuda.kernels.launch(kernel, (outputs.div_ceil(4), 1), 128, 0, arguments)
+        })?;
+    }
+    Ok(true)
+}
+
+/// `struct Products` of the kernels.
+fn words(products: &[Asked<'_>], first: usize) -> [u64; 22] {
+    let mut words = [0; 22];
+    for (product, words) in products.iter().zip(words.chunks_exact_mut(7)) {
+        words.copy_from_slice(&product.words(first));
+    }
+    words[21] = products.len() as u64;
+    words
+}
+
+/// Blocks that have `outputs` outputs each.
+fn blocks(products: &[Asked<'_>], outputs: usize) -> usize {
+    products.iter().map(|product| product.matrix.outputs().div_ceil(outputs)).sum()
+}
+
+/// Calls `launch` for up to `most` rows of the run at a time: with the first and how many.
+fn in_chunks(run: Run, most: usize, mut launch: impl FnMut(usize, usize) -> Result<()>) -> Result<()> {
+    let end = run.first + run.rows;
+    (run.first..end).step_by(most).try_for_each(|first| launch(first, most.min(end - first)))
+}

@@ -1,0 +1,134 @@
+//! The work that a device is asked for, in its order.
+//!
+//! Launches wait until something is asked for that is none: a copy, memory given back, a moment, the end of a pass. Then
+//! all of them go to the device together. Where the same launches, to the last argument, went there before, the device
+//! has taken them down as a graph, and is told to repeat it. So a decode pass costs one call of the driver, and nobody
+//! has to know beforehand that it is the same as the one before: what differs from pass to pass (ids, positions, random
+//! numbers) lies in the device's memory. A graph can never be out of date either: one whose buffers are gone has
+//! other launches than any that come.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::driver::{Driver, Graph, Launch};
+use crate::error::Result;
+use crate::stop::Stop;
+
+/// Launches from which taking them down pays.
+const MIN_GRAPH: usize = 8;
+
+/// Graphs that are kept. The buffers of a model with an odd number of layers change places in every pass, and so do
+/// texts in a batch: each way is a graph of its own.
+const GRAPHS: usize = 8;
+
+/// Launches after which they go to the device in any case.
+const MOST_WAITING: usize = 1 << 12;
+
+/// Launches that were seen, and the graph that they became where they were seen again.
+struct Seen {
+    launches: Vec<Launch>,
+    graph: Option<Graph>,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: Vec<Launch>,
+    /// The last used comes last.
+    seen: Vec<Seen>,
+    /// How often a graph was repeated.
+    repeated: usize,
+}
+
+/// The device and the work that waits for it.
+pub(super) struct Queue {
+    driver: Box<dyn Driver>,
+    state: Mutex<State>,
+}
+
+impl Queue {
+    pub(super) fn new(driver: Box<dyn Driver>) -> Self {
+        Self { driver, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The device, for what has no place in its order: memory that is new, kernels that are loaded.
+    pub(super) fn device(&self) -> &dyn Driver {
+        &*self.driver
+    }
+
+    /// Asks the device for what follows all that was asked for before. Nobody else asks meanwhile: what a pass is taken
+    /// down from must be its launches alone.
+    pub(super) fn ask<T>(&self, ask: impl FnOnce(&dyn Driver) -> Result<T>) -> Result<T> {
+        let mut state = self.state();
+        self.send(&mut state)?;
+        ask(&*self.driver)
+    }
+
+    /// Has a launch wait.
+    pub(super) fn launch(&self, launch: Launch) -> Result<()> {
+        let mut state = self.state();
+        state.waiting.push(launch);
+        if state.waiting.len() < MOST_WAITING { Ok(()) } else { self.send(&mut state) }
+    }
+
+    /// Sends all that waits to the device.
+    fn send(&self, state: &mut State) -> Result<()> {
+        let State { waiting, seen, repeated } = state;
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let result = match seen.iter().position(|seen| seen.launches == *waiting) {
+            Some(at) => {
+                let mut known = seen.remove(at);
+                let graph = match known.graph {
+                    Some(graph) => Ok(graph),
+                    None => self.driver.take_down(&known.launches),
+                };
+                if let Ok(graph) = graph {
+                    known.graph = Some(graph);
+                    *repeated += 1;
+                }
+                seen.push(known);
+                graph.and_then(|graph| self.driver.repeat(graph))
+            }
+            None => {
+                if waiting.len() >= MIN_GRAPH {
+                    if seen.len() == GRAPHS {
+                        let oldest = seen.remove(0);
+                        oldest.graph.into_iter().for_each(|graph| self.driver.forget(graph));
+                    }
+                    seen.push(Seen { launches: waiting.clone(), graph: None });
+                }
+                self.driver.launch(waiting)
+            }
+        };
+        waiting.clear();
+        result
+    }
+
+    /// Waits until everything is done, or until somebody asks to stop: what the device was told then goes on by itself.
+    pub(super) fn wait(&self, stop: &Stop) -> Result<()> {
+        let end = self.ask(|device| device.mark())?;
+        let reached = loop {
+            match self.driver.reached(end) {
+                Ok(false) => {}
+                Ok(true) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+            if let Err(error) = stop.check() {
+                break Err(error);
+            }
+            std::hint::spin_loop();
+        };
+        self.driver.release(end);
+        reached
+    }
+
+    /// How often launches were repeated from a graph.
+    #[cfg(test)]
+    pub(super) fn repeated(&self) -> usize {
+        self.state().repeated
+    }
+}

@@ -1,0 +1,135 @@
+//! The sources of the kernels, which are part of the program, and what each file is compiled with.
+
+use super::nvrtc::Source;
+use crate::checkpoint::Dtype;
+use crate::config::{CacheDtype, Precision};
+
+/// A source file with what is defined for it: what is compiled at once.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Module {
+    /// Its name without `.cu`.
+    pub file: &'static str,
+    /// `WEIGHT=BF16` and so on.
+    pub defines: Vec<String>,
+}
+
+/// Which weights a file is compiled for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Weights {
+    /// It reads none.
+    None,
+    /// Those that are stored as floats.
+    Floats,
+    /// int8 and blocks.
+    Whole,
+    /// All.
+    All,
+}
+
+impl Weights {
+    fn has(self, dtype: Dtype) -> bool {
+        let float = matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16);
+        match self {
+            Self::None => false,
+            Self::Floats => float,
+            Self::Whole => !float,
+            Self::All => true,
+        }
+    }
+}
+
+/// A file, and what is defined for it.
+struct File {
+    name: &'static str,
+    text: &'static str,
+    weights: Weights,
+    cache: bool,
+    precision: bool,
+}
+
+macro_rules! file {
+    ($name:literal, $weights:ident, $cache:literal, $precision:literal) => {
+        File {
+            name: $name,
+            text: include_str!(concat!("kernels/", $name, ".cu")),
+            weights: Weights::$weights,
+            cache: $cache,
+            precision: $precision,
+        }
+    };
+}
+
+/// All of them: name, weights, whether the number type of the cache counts, and whether the precision does.
+const FILES: &[File] = &[
+    file!("attention", None, true, true),
+    file!("attention_bf16", None, false, false),
+    file!("cache", None, true, false),
+    file!("elementwise", None, false, true),
+    file!("embedding", All, false, true),
+    file!("limits", None, false, false),
+    file!("matmul", Floats, false, true),
+    file!("matmul_q8", Whole, false, false),
+    file!("matvec", All, false, true),
+    file!("matvec_q8", Whole, false, false),
+    file!("quantize", None, false, false),
+    file!("rms_norm", None, false, true),
+    file!("rope", None, false, true),
+    file!("rows", None, false, false),
+    file!("sample", None, false, false),
+    file!("widen", All, false, true),
+];
+
+macro_rules! headers {
+    ($($name:literal)*) => { &[$(($name, include_str!(concat!("kernels/", $name)))),*] };
+}
+
+/// What they include.
+const HEADERS: &[(&str, &str)] = headers!("attention_sizes.cuh" "blocks.cuh" "cache.cuh" "common.cuh" "tensor.cuh" "weights.cuh" "whole.cuh");
+
+/// The file of this name.
+fn file(name: &str) -> &'static File {
+    let file = FILES.iter().find(|file| file.name == name);
+    file.unwrap_or_else(|| unreachable!("there is no kernel file {name}"))
+}
+
+impl Module {
+    /// `file` for weights of `weight`, in an arithmetic and with a cache, as far as it goes by these.
+    pub(super) fn new(name: &str, weight: Option<Dtype>, precision: Precision, cache: CacheDtype) -> Self {
+        let file = file(name);
+        let mut defines = Vec::new();
+        defines.extend(weight.map(|dtype| format!("WEIGHT={dtype:?}")));
+        defines.extend(file.cache.then(|| format!("CACHE={}", cache.name().to_uppercase())));
+        // Where products run in whole numbers nothing else is rounded, as in float32.
+        let precision = if precision == Precision::Bf16 { "BF16" } else { "F32" };
+        defines.extend(file.precision.then(|| format!("PRECISION={precision}")));
+        Self { file: file.name, defines }
+    }
+
+    /// Everything that is ever compiled.
+    pub fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        for file in FILES {
+            let weights: Vec<_> = match file.weights {
+                Weights::None => vec![None],
+                weights => Dtype::ALL.into_iter().filter(|dtype| weights.has(*dtype)).map(Some).collect(),
+            };
+            for weight in weights {
+                for precision in [Precision::F32, Precision::Bf16] {
+                    for cache in [CacheDtype::F32, CacheDtype::F16, CacheDtype::Bf16] {
+                        let module = Self::new(file.name, weight, precision, cache);
+                        if !all.contains(&module) {
+                            all.push(module);
+                        }
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// What it is compiled from.
+    pub fn source(&self) -> Source<'_> {
+        let File { name, text, .. } = *file(self.file);
+        Source { name, text, headers: HEADERS, defines: &self.defines }
+    }
+}

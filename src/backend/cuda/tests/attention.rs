@@ -1,0 +1,138 @@
+//! Attention over one token and over several, with windows, ragged spans and every number type of the cache.
+
+use super::*;
+
+/// What a sink was shown, part by part.
+#[derive(Default)]
+struct Seen {
+    wants: bool,
+    parts: Vec<(AttentionPart, Range<usize>, Vec<f32>)>,
+}
+
+impl AttentionSink for Seen {
+    fn wants(&self, _: AttentionPart) -> bool {
+        self.wants
+    }
+
+    fn rows(&mut self, part: AttentionPart, rows: Range<usize>, values: &[f32]) {
+        self.parts.push((part, rows, values.to_vec()));
+    }
+}
+
+impl Seen {
+    /// All values of a part, in the order of its rows.
+    fn part(&self, part: AttentionPart) -> Vec<f32> {
+        let mut rows: Vec<_> = self.parts.iter().filter(|(of, ..)| *of == part).collect();
+        rows.sort_by_key(|(_, rows, _)| rows.start);
+        let mut next = 0;
+        for (_, rows, _) in &rows {
+            assert_eq!(rows.start, next, "every row is shown, once");
+            next = rows.end;
+        }
+        rows.iter().flat_map(|(.., values)| values.clone()).collect()
+    }
+}
+
+/// The spans of a pass, (start, tokens) each.
+type Spans = [(usize, usize); 3];
+
+/// Attention of every span, and what the sinks saw.
+fn run<B: Backend>(backend: &B, shape: AttentionShape, spans: Spans, wants: bool) -> (Vec<f32>, Vec<Seen>) {
+    let AttentionShape { heads, kv_heads, head_dim, .. } = shape;
+    let (rows, width) = (spans.iter().map(|span| span.1).sum::<usize>(), kv_heads * head_dim);
+    let q = filled(backend, &noise(rows * heads * head_dim, 61));
+    let mut out = backend.buffer(rows * heads * head_dim).unwrap();
+    let pass = pass(backend, &spans);
+    let mut sinks = Vec::new();
+    for (span, (start, tokens)) in spans.into_iter().enumerate() {
+        let keys = start + tokens;
+        let all = self::pass(backend, &[(0, keys)]);
+        let cache = |seed| {
+            let mut cache = backend.new_cache((keys + 3) * width).unwrap();
+            let x = filled(backend, &noise(keys * width, seed));
+            backend.cache(&x, width, &all, 0, &mut cache).unwrap();
+            cache
+        };
+        let (k, v) = (cache(62 + span as u32), cache(72 + span as u32));
+        let mut seen = Seen { wants, ..Seen::default() };
+        backend.attention(shape, &q, &pass, span, &k, &v, &mut out, &mut seen).unwrap();
+        sinks.push(seen);
+    }
+    (values(backend, &out, rows * heads * head_dim), sinks)
+}
+
+const HEADS: [(usize, usize, usize); 8] =
+    [(4, 2, 8), (8, 1, 16), (3, 3, 6), (2, 2, 64), (12, 4, 72), (5, 1, 40), (2, 1, 264), (2, 1, 136)];
+
+#[test]
+fn attention_is_that_of_the_cpu_and_recording_it_changes_nothing() {
+    let parts = [
+        AttentionPart::Keys,
+        AttentionPart::Values,
+        AttentionPart::Qk,
+        AttentionPart::Scores,
+        AttentionPart::MaskedScores,
+        AttentionPart::Softmax,
+    ];
+    for precision in [Precision::F32, Precision::Bf16] {
+        for cache in [CacheDtype::F32, CacheDtype::F16, CacheDtype::Bf16] {
+            let Some((cuda, cpu)) = both(precision) else { return };
+            let (cuda, cpu) = (cuda.with_cache_dtype(cache), cpu.with_cache_dtype(cache));
+            for (i, (heads, kv_heads, head_dim)) in HEADS.into_iter().enumerate() {
+                let window = [None, Some(5)][i % 2];
+                let shape = AttentionShape { heads, kv_heads, head_dim, window };
+                let spans = [[(40, 1), (0, 9), (3, 1)], [(0, 1), (7, 21), (0, 2)]][i / 2 % 2];
+                let what = format!("{shape:?}, {spans:?}, {precision:?}, cache {cache:?}");
+                let (plain, none) = run(&cuda, shape, spans, false);
+                let (recorded, seen) = run(&cuda, shape, spans, true);
+                assert!(bits(&plain) == bits(&recorded), "recorded = plain: {what}");
+                assert!(none.iter().all(|seen| seen.parts.is_empty()));
+                let (expected, of_cpu) = run(&cpu, shape, spans, true);
+                let apart = distance(&plain, &expected);
+                assert!(apart <= orders_apart(precision), "{what}: {apart}");
+                for (found, expected) in seen.iter().zip(&of_cpu) {
+                    for part in parts {
+                        let same = bits(&found.part(part)) == bits(&expected.part(part));
+                        assert!(same, "{part:?}, {what}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The bound that holds between the written softmax and what the fused kernel makes.
+#[test]
+fn the_written_softmax_times_the_values_is_what_attention_gives() {
+    for precision in [Precision::F32, Precision::Bf16] {
+        let Some((cuda, _)) = both(precision) else { return };
+        for (heads, kv_heads, head_dim) in [(4, 2, 8), (2, 2, 64), (12, 4, 72)] {
+            let shape = AttentionShape { heads, kv_heads, head_dim, window: None };
+            let spans = [(33, 1), (0, 17), (5, 4)];
+            let (out, seen) = run(&cuda, shape, spans, true);
+            let mut first = 0;
+            for ((start, tokens), seen) in spans.into_iter().zip(&seen) {
+                let (keys, softmax, v) =
+                    (start + tokens, seen.part(AttentionPart::Softmax), seen.part(AttentionPart::Values));
+                let mut expected = Vec::new();
+                for t in 0..tokens {
+                    for head in 0..heads {
+                        let weights = &softmax[(head * tokens + t) * keys..][..keys];
+                        expected.extend((0..head_dim).map(|c| {
+                            let term = |k: usize| {
+                                f64::from(weights[k]) * f64::from(v[(k * heads + head) * head_dim + c])
+                            };
+                            (0..keys).map(term).sum::<f64>() as f32
+                        }));
+                    }
+                }
+                let width = heads * head_dim;
+                let found = &out[first * width..(first + tokens) * width];
+                let bound = if precision == Precision::Bf16 { 1.0 / 128.0 } else { 1e-6 };
+                let apart = distance(found, &expected);
+                assert!(apart <= bound, "{shape:?}, {start} and {tokens}, {precision:?}: {apart}");
+                first += tokens;
+            }
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Products with every number type of weights, and what is read back of those.
+
+use super::*;
+use crate::backend::{Product, WholeRows};
+
+/// outputs, inputs, and the spans of the pass.
+type Shape = (usize, usize, &'static [(usize, usize)]);
+
+/// Few rows, many, and both in one pass; sizes that the fast kernels take, and those that they do not.
+const SHAPES: [Shape; 8] = [
+    (5, 7, &[(0, 1)]),
+    (9, 30, &[(0, 3)]),
+    (13, 24, &[(4, 1)]),
+    (33, 64, &[(0, 2), (3, 1), (0, 6)]),
+    (70, 72, &[(0, 20)]),
+    (66, 51, &[(0, 17), (0, 2)]),
+    (130, 64, &[(0, 3), (0, 16), (2, 1)]),
+    (17, 1056, &[(0, 5)]),
+];
+
+/// The same for what is stored in blocks.
+const OF_BLOCKS: [Shape; 3] = [(11, 256, &[(0, 1)]), (70, 512, &[(0, 20), (0, 1)]), (9, 768, &[(0, 3)])];
+
+/// x · wᵀ + bias on a backend.
+fn product<B: Backend>(backend: &B, w: &Tensor, spans: &[(usize, usize)], biased: bool) -> (Vec<f32>, bool) {
+    let (outputs, inputs) = (w.shape()[0], w.shape()[1]);
+    let rows: usize = spans.iter().map(|span| span.1).sum();
+    // What a pass multiplies is what its precision keeps.
+    let mut x = noise(rows * inputs, 31);
+    crate::ops::round::row(backend.precision(), &mut x);
+    let x = filled(backend, &x);
+    let matrix = backend.matrix(w).unwrap();
+    let bias = biased.then(|| backend.vector(&vector(outputs, 32)).unwrap());
+    let (pass, mut input) = (pass(backend, spans), backend.input());
+    backend.prepare(&x, inputs, &pass, &PassRows::All, &mut input).unwrap();
+    // The input keeps what it reads.
+    drop(x);
+    let mut out = backend.buffer(rows * outputs).unwrap();
+    backend.matmul(&input, &matrix, bias.as_ref(), &mut out).unwrap();
+    let keeps = spans.iter().all(|span| backend.product_keeps_order(&matrix, span.1));
+    (values(backend, &out, rows * outputs), keeps)
+}
+
+fn shapes(dtype: Dtype) -> &'static [Shape] {
+    if dtype.is_blocks() { &OF_BLOCKS } else { &SHAPES }
+}
+
+#[test]
+fn products_are_those_of_the_cpu_in_every_number_type_and_precision() {
+    for dtype in Dtype::ALL {
+        for precision in PRECISIONS {
+            let Some((cuda, cpu)) = both(precision) else { return };
+            for &(outputs, inputs, spans) in shapes(dtype) {
+                let w = tensor(dtype, outputs, inputs, 33);
+                let (found, keeps) = product(&cuda, &w, spans, inputs % 3 == 0);
+                let (expected, _) = product(&cpu, &w, spans, inputs % 3 == 0);
+                let what = format!("{dtype} {outputs}×{inputs}, {spans:?}, {precision:?}");
+                if keeps {
+                    assert!(bits(&found) == bits(&expected), "{what}");
+                } else {
+                    let apart = distance(&found, &expected);
+                    assert!(apart <= orders_apart(precision), "{what}: {apart}");
+                }
+                assert!(keeps || precision.group().is_none(), "whole numbers have one order");
+            }
+        }
+    }
+}
+
+#[test]
+fn int8_in_groups_that_end_inside_a_row_has_the_bits_of_ops() {
+    for (group, own) in [(32, 24), (16, 16), (32, 64), (64, 64), (128, 128)] {
+        let Some((cuda, cpu)) = both(Precision::Q8 { group }) else { return };
+        for (outputs, inputs, spans) in [(7, 40, [(0, 1)]), (9, 128, [(0, 12)])] {
+            let w = int8(&noise(outputs * inputs, 34), vec![outputs, inputs], own);
+            let (found, expected) = (product(&cuda, &w, &spans, false), product(&cpu, &w, &spans, false));
+            assert!(bits(&found.0) == bits(&expected.0), "groups of {group} and {own}, {outputs}×{inputs}");
+        }
+    }
+}
+
+#[test]
+fn a_row_has_the_same_bits_in_a_batch_and_alone() {
+    for dtype in [Dtype::F32, Dtype::BF16, Dtype::I8, Dtype::Q4K] {
+        for precision in PRECISIONS {
+            let Some((cuda, _)) = both(precision) else { return };
+            let w = tensor(dtype, 19, 256, 35);
+            let x = noise(24 * 256, 36);
+            let run = |first: usize, spans: &[(usize, usize)]| {
+                let rows: usize = spans.iter().map(|span| span.1).sum();
+                let x = filled(&cuda, &x[first * 256..(first + rows) * 256]);
+                let (matrix, mut input) = (cuda.matrix(&w).unwrap(), cuda.input());
+                cuda.prepare(&x, 256, &pass(&cuda, spans), &PassRows::All, &mut input).unwrap();
+                let mut out = cuda.buffer(rows * 19).unwrap();
+                cuda.matmul(&input, &matrix, None, &mut out).unwrap();
+                bits(&values(&cuda, &out, rows * 19))
+            };
+            let together = run(0, &[(0, 3), (5, 1), (0, 18), (2, 2)]);
+            let alone = [run(0, &[(0, 3)]), run(3, &[(5, 1)]), run(4, &[(0, 18)]), run(22, &[(2, 2)])];
+            assert!(together == alone.concat(), "{dtype} {precision:?}");
+        }
+    }
+}
+
+#[test]
+fn fused_products_have_the_bits_of_the_plain_ones() {
+    for dtype in [Dtype::F32, Dtype::BF16, Dtype::Q6K, Dtype::I8] {
+        for precision in PRECISIONS {
+            let Some((cuda, _)) = both(precision) else { return };
+            for spans in [&[(0, 1)][..], &[(0, 5), (1, 1)], &[(0, 17)]] {
+                let rows: usize = spans.iter().map(|span| span.1).sum();
+                let inputs = 256;
+                let weights = [(21, 41), (10, 42), (10, 43), (12, 44), (12, 45)];
+                let [q, k, v, gate, up] = weights
+                    .map(|(outputs, seed)| cuda.matrix(&tensor(dtype, outputs, inputs, seed)).unwrap());
+                let bias = cuda.vector(&vector(12, 46)).unwrap();
+                let x = filled(&cuda, &noise(rows * inputs, 47));
+                let mut input = cuda.input();
+                cuda.prepare(&x, inputs, &pass(&cuda, spans), &PassRows::All, &mut input).unwrap();
+                let buffer = |width: usize| cuda.buffer(rows * width).unwrap();
+
+                let mut outs = [buffer(21), buffer(10), buffer(10)];
+                let [a, b, c] = &mut outs;
+                let mut products =
+                    [(&q, a), (&k, b), (&v, c)].map(|(matrix, out)| Product { matrix, bias: None, out });
+                let mut order = Vec::new();
+                let mut made = |i: usize, _: &Buffer| {
+                    order.push(i);
+                    Ok(())
+                };
+                cuda.matmuls(&input, &mut products, &mut made).unwrap();
+                assert_eq!(order, [0, 1, 2]);
+                for ((matrix, width), fused) in [(&q, 21), (&k, 10), (&v, 10)].into_iter().zip(&outs) {
+                    let mut plain = buffer(width);
+                    cuda.matmul(&input, matrix, None, &mut plain).unwrap();
+                    let (plain, fused) =
+                        (values(&cuda, &plain, rows * width), values(&cuda, fused, rows * width));
+                    assert!(bits(&plain) == bits(&fused), "{dtype} {precision:?} {spans:?}");
+                }
+
+                let mut outs = [0; 4].map(|_| buffer(12));
+                let [gate_out, silu, up_out, hidden] = &mut outs;
+                let gate = Product { matrix: &gate, bias: Some(&bias), out: gate_out };
+                let up = Product { matrix: &up, bias: None, out: up_out };
+                let (gate_matrix, up_matrix) = (gate.matrix, up.matrix);
+                let mut order = Vec::new();
+                let mut made = |i: usize, _: &Buffer| {
+                    order.push(i);
+                    Ok(())
+                };
+                cuda.swiglu(&input, rows * 12, Swiglu { gate, silu, up, hidden }, &mut made).unwrap();
+                assert_eq!(order, [0, 1, 2, 3]);
+                let [mut gate, mut silu, mut up, mut hidden] = [0; 4].map(|_| buffer(12));
+                cuda.matmul(&input, gate_matrix, Some(&bias), &mut gate).unwrap();
+                cuda.silu(&gate, rows * 12, &mut silu).unwrap();
+                cuda.matmul(&input, up_matrix, None, &mut up).unwrap();
+                cuda.mul(&silu, &up, rows * 12, &mut hidden).unwrap();
+                for (plain, fused) in [gate, silu, up, hidden].iter().zip(&outs) {
+                    let (plain, fused) = (values(&cuda, plain, rows * 12), values(&cuda, fused, rows * 12));
+                    assert!(bits(&plain) == bits(&fused), "swiglu, {dtype} {precision:?} {spans:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_quantised_is_read_back() {
+    let Some((cuda, cpu)) = both(Precision::Q8 { group: 32 }) else { return };
+    fn run<B: Backend>(backend: &B, rows: Range<usize>) -> (Vec<i8>, Vec<u32>) {
+        let (x, mut input) = (filled(backend, &noise(6 * 75, 51)), backend.input());
+        backend.prepare(&x, 75, &pass(backend, &[(0, 6)]), &PassRows::All, &mut input).unwrap();
+        let mut seen = None;
+        let mut see = |values: &[i8], scales: &[f32]| {
+            seen = Some((values.to_vec(), bits(scales)));
+            Ok(())
+        };
+        backend.read_quantized(&input, rows, &mut see).unwrap();
+        seen.unwrap()
+    }
+    for rows in [0..6, 2..5] {
+        assert_eq!(run(&cuda, rows.clone()), run(&cpu, rows));
+    }
+}
+
+#[test]
+fn rows_of_weights_are_read_back_as_they_are_whole_and_cut() {
+    for dtype in Dtype::ALL {
+        for precision in PRECISIONS {
+            let Some((cuda, cpu)) = both(precision) else { return };
+            fn run<B: Backend>(backend: &B, w: &Tensor) -> (Vec<u32>, String) {
+                let whole = backend.matrix(w).unwrap();
+                let cut = backend.cut(&whole, 2..9).unwrap();
+                let (mut floats, mut numbers) = (Vec::new(), String::new());
+                for (matrix, rows) in [(&whole, 0..10), (&cut, 1..7)] {
+                    let mut see = |values: &[f32]| {
+                        floats.extend(bits(values));
+                        Ok(())
+                    };
+                    backend.read_rows(matrix, rows.clone(), &mut see).unwrap();
+                    let (count, inputs) = (rows.len(), w.shape()[1]);
+                    let mut see = |whole: WholeRows<'_>| {
+                        match whole {
+                            WholeRows::Int8(rows) => {
+                                let mut values = vec![0.0; rows.values.len()];
+                                rows.dequantize(0, &mut values);
+                                numbers += &format!("{:?} {:?}", rows.values, bits(&values));
+                            }
+                            WholeRows::Blocks(rows) => {
+                                let (x, scales) = (vec![3; inputs], vec![0.5; inputs / 32]);
+                                let products = (0..count).map(|row| (rows.dot)(&x, &scales, rows.row(row)));
+                                numbers +=
+                                    &format!("{:?} {:?}", rows.bytes, bits(&products.collect::<Vec<_>>()));
+                            }
+                        }
+                        Ok(())
+                    };
+                    backend.read_int8_rows(matrix, rows, &mut see).unwrap();
+                }
+                (floats, numbers)
+            }
+            let w = tensor(dtype, 10, if dtype.is_blocks() { 256 } else { 40 }, 52);
+            let (found, expected) = (run(&cuda, &w), run(&cpu, &w));
+            assert!(found.0 == expected.0, "{dtype} {precision:?}");
+            assert!(found.1 == expected.1, "{dtype} {precision:?}, whole numbers");
+            assert_eq!(expected.1.is_empty(), precision.group().is_none());
+        }
+    }
+}
