@@ -11,6 +11,9 @@ use crate::trace::{Site, Stage};
 /// The largest relative L2 distance of a stage from float64: ‖ours − exact‖ / ‖exact‖.
 const DISTANCE: f64 = 1e-5;
 
+/// The same of `attn_heads` in bfloat16, from a device that rounds elsewhere on the way: two roundings of a weight.
+pub(super) const FUSED: f64 = 1.0 / 128.0;
+
 /// The largest share of a stage's values that may be rounded to another bfloat16.
 pub(super) const UNEQUAL: f64 = 0.01;
 
@@ -20,7 +23,8 @@ pub(super) const UNEQUAL: f64 = 0.01;
 /// - int8: the same, and int8 values are the same, or their distance is 1 or more.
 /// - bfloat16: each value is rounded where the rule rounds; then none is further than one unit of its largest term, the
 ///   distance from that term to the next bfloat16, and of each stage 1 % are unequal at most. The distance is in these
-///   allowances: 1 is the most. What the pass does not round has 10⁻⁵ as in float32.
+///   allowances: 1 is the most. What the pass does not round has 10⁻⁵ as in float32. A device whose attention has an order
+///   of its own does not round on the way to `attn_heads` where the rule does: they have a relative L2 distance, [`FUSED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judge {
     /// Float32, and int8 beside it.
@@ -148,13 +152,16 @@ fn earliest(first: &mut Option<usize>, at: usize) {
 pub(super) struct Verdict {
     judge: Judge,
     check: Check,
+    /// Whether attention rounds on its way as the rule does.
+    rounds_on_the_way: bool,
     /// Values of each stage, how many of them are unequal, and the first that is.
     shares: BTreeMap<Stage, (usize, usize, Option<Cell>)>,
 }
 
 impl Verdict {
-    pub(super) fn new(name: &str, judge: Judge) -> Self {
-        Self { judge, check: Check::new(name, judge.bound()), shares: BTreeMap::new() }
+    pub(super) fn new(name: &str, judge: Judge, rounds_on_the_way: bool) -> Self {
+        let check = Check::new(name, judge.bound());
+        Self { judge, check, rounds_on_the_way, shares: BTreeMap::new() }
     }
 
     /// Takes in a stage of one layer and pass.
@@ -166,6 +173,9 @@ impl Verdict {
             Judge::Distance if site.stage.is_int8() => self.check.see(sums.most.0.max(distance), address(at)),
             Judge::Distance => self.check.see(distance, address(at)),
             Judge::Units if rounded => {
+                if site.stage == Stage::AttnHeads && !self.rounds_on_the_way {
+                    return self.check.see(distance / FUSED, address(at));
+                }
                 let (units, at) = sums.in_units();
                 self.check.see(units, address(at));
                 let (count, unequal, first) = self.shares.entry(site.stage).or_default();

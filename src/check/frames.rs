@@ -10,7 +10,7 @@ use super::prints::Prints;
 use super::sample::Sample;
 use super::stages::{self, Frames};
 use super::{AGAIN, Check, Judge, Runs, SAMPLING};
-use crate::backend::Backend;
+use crate::backend::{Backend, Operation};
 use crate::error::{Error, Result};
 use crate::explain::{Cell, Drawing, Place, Rules};
 use crate::model::Model;
@@ -59,7 +59,11 @@ pub(super) fn record<'m, B: Backend>(runs: &Runs<'m, B>, sample: &Sample) -> Res
         frames: Frames::new(),
         prints: Prints::default(),
         derived: Check::new("derived", 0.0),
-        float64: Verdict::new("float64", Judge::of(precision)),
+        float64: Verdict::new(
+            "float64",
+            Judge::of(precision),
+            model.backend.keeps_order(Operation::Attention),
+        ),
         kernels: Kernels::new(model, *sample),
         sample: *sample,
         rows: (0, 0),

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use super::cells::number;
-use super::distance::{Sums, UNEQUAL};
+use super::distance::{FUSED, Sums, UNEQUAL};
 use super::plain::{self, Products};
 use super::sample::Sample;
 use super::stages::Frames;
 use super::{Check, Judge};
-use crate::backend::{AttentionPart, AttentionShape, AttentionSink, Backend, ORDERS_APART, PassRows, Span};
+use crate::backend::{
+    AttentionPart, AttentionShape, AttentionSink, Backend, ORDERS_APART, Operation, PassRows, Span,
+};
 use crate::config::Precision;
 use crate::error::Result;
 use crate::explain::{Cell, Exact, Place, Rules};
@@ -156,7 +158,8 @@ impl<'m, B: Backend> Kernels<'m, B> {
         let window = site.layer.and_then(|layer| sizes.window_of(layer));
         let shape = AttentionShape { heads, kv_heads, head_dim, window };
         let (q, row) = (values(q), kv_heads * head_dim);
-        self.each(rules, site, plain, |backend| {
+        let keeps = |backend: &B| backend.keeps_order(Operation::Attention);
+        self.each_in_order(rules, site, plain, keeps, |backend| {
             let all = pass(backend, PassDims { pass: 0, start: 0, tokens: dims.keys() })?;
             let cache = |x: &[f32]| {
                 let mut cache = backend.new_cache(x.len())?;
@@ -215,9 +218,34 @@ impl<'m, B: Backend> Kernels<'m, B> {
         plain: &[f32],
         run: impl Fn(&B) -> Result<Vec<f32>>,
     ) -> Result<()> {
+        self.each_in_order(rules, site, plain, |_| true, run)
+    }
+
+    /// The same, but where a kernel does not keep the order of `plain`, within what its own may change.
+    fn each_in_order(
+        &mut self,
+        rules: &Rules,
+        site: Site,
+        plain: &[f32],
+        keeps: impl Fn(&B) -> bool,
+        run: impl Fn(&B) -> Result<Vec<f32>>,
+    ) -> Result<()> {
         for one in &mut self.all {
             one.backend.stop().check()?;
             let found = run(&one.backend)?;
+            if !keeps(&one.backend) {
+                let mut sums = Sums::default();
+                for (i, (found, plain)) in found.iter().zip(plain).enumerate() {
+                    let value = f64::from(*plain);
+                    sums.add(i, f64::from(*found), &Exact { value, other: value, largest: value.abs() });
+                }
+                let (distance, at) = sums.distance();
+                let bf16 = one.backend.precision() == Precision::Bf16;
+                let (bound, allowed) = if bf16 { (Judge::Units.bound(), FUSED) } else { (ORDERS_APART, 1.0) };
+                one.check.bound = bound;
+                one.check.see(distance / allowed, || rules.address(Cell { place: Place::Stage(site), at }));
+                continue;
+            }
             let differs = |at: &usize| found.get(*at).map(|x| x.to_bits()) != Some(plain[*at].to_bits());
             let different = (0..plain.len()).filter(differs);
             let first = different.clone().next().unwrap_or(0);

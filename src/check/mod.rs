@@ -6,7 +6,7 @@
 //! | `recorded` | a run that is recorded whole, and one that nobody watches: the logits | to the bit |
 //! | `derived` | stages that follow from others, and what the pass had there ([`crate::replay::derive`]) | to the bit |
 //! | `threads` | every stage on one thread, and on all | to the bit |
-//! | `kernel:NAME` | each kernel of this device, and the plain functions of [`crate::ops`], on the run's own inputs | to the bit, or [`ORDERS_APART`](crate::backend::ORDERS_APART) where a unit sums in an order of its own |
+//! | `kernel:NAME` | each kernel of this device, and the plain functions of [`crate::ops`], on the run's own inputs | to the bit, or [`ORDERS_APART`](crate::backend::ORDERS_APART) where a unit, or a device, sums in an order of its own |
 //! | `float64` | each stage, and its rule ([`crate::explain`]) in float64 on the run's own inputs | [`Judge`] |
 //! | `batch` | every stage of each of three sequences in one pass, and alone | to the bit |
 //! | `tokenizer` | the prompt's text, to ids and back | the same ids |
