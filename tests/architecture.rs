@@ -273,7 +273,10 @@ fn an_import_is_found_however_it_is_written() {
 fn a_type_of_a_device_is_named_in_the_backend_and_where_one_is_chosen() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let chooses = src.join("cli/device.rs");
-    let names = |file: &Path| std::fs::read_to_string(file).unwrap().contains("backend::cpu");
+    let names = |file: &Path| {
+        let text = std::fs::read_to_string(file).unwrap();
+        ["backend::cpu", "backend::cuda"].iter().any(|device| text.contains(device))
+    };
     assert!(names(&chooses));
     for (module, _) in EDGES.iter().filter(|(module, _)| *module != "backend") {
         // A test of the library runs on a device.

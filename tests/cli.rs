@@ -8,6 +8,8 @@ mod capture;
 #[path = "cli/check.rs"]
 mod check;
 mod common;
+#[path = "cli/device.rs"]
+mod device;
 #[path = "cli/diff.rs"]
 mod diff;
 #[path = "cli/explain.rs"]

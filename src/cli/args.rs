@@ -286,9 +286,50 @@ pub(super) enum RuntimeName {
     Vllm,
 }
 
-/// How the CPU is used.
+/// What `--device` says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum DeviceName {
+    /// A GPU where one is there that the model fits on, else the processor.
+    #[default]
+    Auto,
+    /// The processor.
+    Cpu,
+    /// The GPU of this number.
+    Cuda(usize),
+}
+
+impl DeviceName {
+    /// Reads `cuda:1`; the answer to anything else is for the command line's parser to print.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "auto" => Some(Self::Auto),
+            None if text == "cpu" => Some(Self::Cpu),
+            None if text == "cuda" => Some(Self::Cuda(0)),
+            Some(("cuda", number)) => number.parse().ok().map(Self::Cuda),
+            _ => None,
+        }
+        .ok_or_else(|| "auto, cpu, cuda or cuda:N is expected, N the number of the GPU from 0 on".into())
+    }
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(0) => f.write_str("cuda"),
+            Self::Cuda(number) => write!(f, "cuda:{number}"),
+        }
+    }
+}
+
+/// Where to compute, and how the CPU is used.
 #[derive(Args, Clone, Debug)]
 pub(super) struct CpuArgs {
+    /// Where to compute: cpu, cuda (cuda:1 is the second GPU), or auto, a GPU where one is there that the model fits on
+    #[arg(long, value_name = "DEVICE", default_value_t, value_parser = DeviceName::parse)]
+    pub(super) device: DeviceName,
+
     /// Threads to compute with [default: one for each core]
     #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) threads: Option<usize>,
@@ -373,12 +414,6 @@ pub(super) enum DiffFormat {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum DeviceName {
-    /// The processor
-    Cpu,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum LogFormat {
     /// Lines to read
     Text,
@@ -411,4 +446,26 @@ pub(super) fn one(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| {
         "--step opens at one place: a whole number is expected, 0 or more (export and log take lists)".into()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_read_and_written() {
+        for (text, device) in [
+            ("auto", DeviceName::Auto),
+            ("cpu", DeviceName::Cpu),
+            ("cuda", DeviceName::Cuda(0)),
+            ("cuda:3", DeviceName::Cuda(3)),
+        ] {
+            assert_eq!(DeviceName::parse(text), Ok(device));
+            assert_eq!(device.to_string(), text);
+        }
+        assert_eq!(DeviceName::parse("cuda:0"), Ok(DeviceName::Cuda(0)));
+        for wrong in ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "cpu:0", "CUDA", "cuda:0:1"] {
+            assert!(DeviceName::parse(wrong).unwrap_err().contains("cuda:N"), "{wrong}");
+        }
+    }
 }

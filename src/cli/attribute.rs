@@ -5,7 +5,8 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::asked::Asked;
-use super::device::{Command, Device};
+use super::choose::{Asks, Command};
+use super::device::Device;
 use super::{AttributeArgs, LogFormat, output};
 use crate::error::{Error, Result};
 use crate::trace::lens::{Attribution, AttributionAt, Share};
@@ -17,6 +18,10 @@ const NAMED: usize = 16;
 const BAR: f64 = 30.0;
 
 impl Command for &AttributeArgs {
+    fn asks(&self) -> Asks<'_> {
+        Asks::of(&self.run, &self.trace)
+    }
+
     fn run<D: Device>(self) -> Result<()> {
         let mut asked = Asked::open_itself::<D>(&self.trace, &self.run)?;
         let last = asked.positions() - 1;

@@ -11,7 +11,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use self::report::{Decode, Prefill, Report, Spread, StageTimes, TOP_P};
-use super::device::{Command, Device};
+use super::choose::{Asks, Command};
+use super::device::Device;
 use super::input;
 use super::{BenchArgs, BenchFormat, Weights};
 use crate::backend::Backend;
@@ -32,6 +33,10 @@ const DRAWS: usize = 20;
 const CACHE_SIZED: usize = 128 << 20;
 
 impl Command for &BenchArgs {
+    fn asks(&self) -> Asks<'_> {
+        Asks { cpu: &self.cpu, model: &self.model, context: None, runs: true }
+    }
+
     fn run<D: Device>(self) -> Result<()> {
         bench::<D>(self)
     }
@@ -45,7 +50,9 @@ fn bench<D: Device>(args: &BenchArgs) -> Result<()> {
             input::copy_to_huge_pages(&mut checkpoint, &args.cpu)?;
             let started = Instant::now();
             let precision = input::precision(&args.model, &checkpoint);
-            let model = Model::load(&checkpoint, D::start(&args.cpu, precision)?)?;
+            let device = D::start(&args.cpu, precision)?;
+            device.check_room(&checkpoint, None)?;
+            let model = Model::load(&checkpoint, device)?;
             (checkpoint, model, started.elapsed(), None)
         }
         None => {

@@ -13,7 +13,8 @@ use self::command::Command;
 use self::format::Format;
 use self::lines::{Line, Lines};
 use super::ChatArgs;
-use super::device::{self, Device};
+use super::choose::{self, Asks};
+use super::device::Device;
 use super::input;
 use super::output::{self, Failure};
 use crate::ending;
@@ -26,7 +27,11 @@ use crate::stop::{self, Stop};
 use crate::tokenizer::Tokenizer;
 use crate::tui;
 
-impl device::Command for &ChatArgs {
+impl choose::Command for &ChatArgs {
+    fn asks(&self) -> Asks<'_> {
+        Asks { cpu: &self.cpu, model: &self.model, context: self.context, runs: true }
+    }
+
     fn run<D: Device>(self) -> Result<()> {
         chat::<D>(self)
     }
@@ -34,7 +39,8 @@ impl device::Command for &ChatArgs {
 
 fn chat<D: Device>(args: &ChatArgs) -> Result<()> {
     let sampler = args.sampling.sampler(None)?;
-    let input::Opened { checkpoint, tokenizer, model, .. } = input::open::<D>(&args.model, &args.cpu)?;
+    let input::Opened { checkpoint, tokenizer, model, .. } =
+        input::open_for::<D>(&args.model, &args.cpu, args.context)?;
     let context = input::context(args.context, &checkpoint.config)?;
     let tokenizer = tokenizer.ok_or_else(|| {
         Error::model("this model has no tokenizer, so it cannot read what is said to it")

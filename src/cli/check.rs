@@ -3,7 +3,8 @@
 mod report;
 
 use self::report::Printed;
-use super::device::{Command, Device};
+use super::choose::{Asks, Command};
+use super::device::Device;
 use super::progress::Progress;
 use super::{CheckArgs, CheckFormat};
 use super::{input, prompt};
@@ -29,6 +30,10 @@ struct Prompt {
 }
 
 impl Command for &CheckArgs {
+    fn asks(&self) -> Asks<'_> {
+        Asks { cpu: &self.cpu, model: &self.model, context: None, runs: true }
+    }
+
     fn run<D: Device>(self) -> Result<()> {
         check::<D>(self)
     }

@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::args::{
-    BenchFormat, CheckFormat, ColourArgs, CpuArgs, DeviceName, DiffFormat, ExportFormat, KeepName, LogFormat,
-    MemoryArgs, ModelArgs, RunArgs, RuntimeName, SamplingArgs, ScreenSize, SelectArgs, TraceArgs, Weights,
-    whole,
+    BenchFormat, CheckFormat, ColourArgs, CpuArgs, DiffFormat, ExportFormat, KeepName, LogFormat, MemoryArgs,
+    ModelArgs, RunArgs, RuntimeName, SamplingArgs, ScreenSize, SelectArgs, TraceArgs, Weights, whole,
 };
 use super::memory;
 use crate::record::Branch;
@@ -325,10 +324,6 @@ pub(super) struct CheckArgs {
     /// Token ids instead of a text: 1,403,407, or @FILE with such a list
     #[arg(long, value_name = "IDS", group = "text")]
     pub(super) ids: Option<String>,
-
-    /// The device to check
-    #[arg(long, value_enum, value_name = "DEVICE", default_value_t = DeviceName::Cpu)]
-    pub(super) device: DeviceName,
 
     /// Compute every row of every matrix again, and not a sample of 256 of each
     #[arg(long)]

@@ -1,9 +1,13 @@
-//! The one place that knows which devices there are: from options to the backend that a command runs on. The commands
-//! themselves are written for any backend.
+//! The one place that knows which devices there are: from options to a backend. The commands are written for any.
 
+use super::room::Needs;
 use super::{CacheDtypeName, CpuArgs, DeviceName, threads};
 use crate::backend::Backend;
-use crate::backend::cpu::{Cpu, Kernel};
+pub(super) use crate::backend::cpu::Cpu;
+use crate::backend::cpu::Kernel;
+pub(super) use crate::backend::cuda::Cuda;
+use crate::backend::cuda::OWN_BYTES;
+use crate::checkpoint::Checkpoint;
 use crate::config::{CacheDtype, Precision};
 use crate::error::{Error, Result};
 
@@ -14,44 +18,77 @@ pub(super) trait Device: Backend + Sized + 'static {
     /// # Errors
     /// [`Error::Usage`] where an option asks for something that this machine has not.
     fn start(args: &CpuArgs, precision: Precision) -> Result<Self>;
-}
 
-/// A command, for whichever device it is run on.
-pub(super) trait Command {
-    /// Runs it.
+    /// Checks before anything is loaded that there is room for the weights, and for a context of `context` tokens.
     ///
     /// # Errors
-    /// The command's own.
-    fn run<D: Device>(self) -> Result<()>;
+    /// [`Error::Prompt`] with what would fit, where there is none.
+    fn check_room(&self, checkpoint: &Checkpoint, context: Option<usize>) -> Result<()>;
 }
 
-/// Runs `command` on the device that was asked for.
-///
-/// # Errors
-/// The command's own.
-pub(super) fn run(command: impl Command) -> Result<()> {
-    command.run::<Cpu>()
-}
+impl CpuArgs {
+    /// Whether an option is given that only the processor knows.
+    pub(super) fn wants_processor(&self) -> bool {
+        self.cpu_kernel.is_some() || self.huge_pages
+    }
 
-/// Runs `command` on the device of this name.
-///
-/// # Errors
-/// The command's own.
-pub(super) fn run_on(device: DeviceName, command: impl Command) -> Result<()> {
-    match device {
-        DeviceName::Cpu => command.run::<Cpu>(),
+    /// The number type of the cache that was asked for.
+    fn cache(&self) -> Option<CacheDtype> {
+        self.cache_dtype.map(|name| match name {
+            CacheDtypeName::F32 => CacheDtype::F32,
+            CacheDtypeName::F16 => CacheDtype::F16,
+            CacheDtypeName::Bf16 => CacheDtype::Bf16,
+        })
     }
 }
 
 impl Device for Cpu {
     fn start(args: &CpuArgs, precision: Precision) -> Result<Self> {
         let cpu = Self::with_kernel(kernel(args)?).with_precision(precision);
-        Ok(match args.cache_dtype {
+        Ok(match args.cache() {
             None => cpu,
-            Some(CacheDtypeName::F32) => cpu.with_cache_dtype(CacheDtype::F32),
-            Some(CacheDtypeName::F16) => cpu.with_cache_dtype(CacheDtype::F16),
-            Some(CacheDtypeName::Bf16) => cpu.with_cache_dtype(CacheDtype::Bf16),
+            Some(dtype) => cpu.with_cache_dtype(dtype),
         })
+    }
+
+    fn check_room(&self, _: &Checkpoint, _: Option<usize>) -> Result<()> {
+        Ok(()) // weights stay in their files, and the system gives memory as it is written
+    }
+}
+
+impl Device for Cuda {
+    fn start(args: &CpuArgs, precision: Precision) -> Result<Self> {
+        if args.wants_processor() {
+            return Err(Error::usage("--cpu-kernel and --huge-pages are the processor's")
+                .found(format!("--device {}", args.device))
+                .next("leave them out, or give --device cpu"));
+        }
+        // What makes weights ready runs on them.
+        threads::start(args.threads)?;
+        let number = if let DeviceName::Cuda(number) = args.device { number } else { 0 };
+        Ok(arranged(Self::open(number)?, args, precision))
+    }
+
+    fn check_room(&self, checkpoint: &Checkpoint, context: Option<usize>) -> Result<()> {
+        let needs = Needs::of(checkpoint, self.precision(), self.cache_dtype(), context, OWN_BYTES);
+        match self.free_memory() {
+            Some(free) => needs.check(free, checkpoint).map_err(|error| error.at(self.device_name())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a run of `checkpoint` with a context of so many tokens takes of a GPU's memory.
+pub(super) fn needs(checkpoint: &Checkpoint, precision: Precision, context: Option<usize>) -> Needs {
+    Needs::of(checkpoint, precision, precision.cache_dtype(), context, OWN_BYTES)
+}
+
+/// The device in `precision`, as the options want it.
+pub(super) fn arranged(cuda: Cuda, args: &CpuArgs, precision: Precision) -> Cuda {
+    let cuda = cuda.with_precision(precision);
+    match args.cache() {
+        None => cuda,
+        Some(dtype) => cuda.with_cache_dtype(dtype),
     }
 }
 

@@ -22,7 +22,8 @@ pub use self::judged::verdict;
 use self::both::Both;
 use self::folder::Folder;
 use self::trace::OfTrace;
-use super::device::{self, Command, Device};
+use super::choose::{self, Asks, Command};
+use super::device::Device;
 use super::progress::Progress;
 use super::{DiffArgs, DiffFormat, ModelArgs, PrecisionName, input, output};
 use crate::check::Sample;
@@ -42,14 +43,14 @@ pub(super) fn run(args: &DiffArgs) -> Result<()> {
                 .expected("A and B")
                 .next("give A, the reference, and B, the folder"));
         }
-        return device::run(Both { args });
+        return Both::start(args);
     };
     if args.prompt.is_some() || args.ids.is_some() || args.tokens.is_some() {
         return Err(Error::usage("folders hold what was run already")
             .expected("A and B, or --prompt with --a and --b")
             .next("leave --prompt, --ids and -n out"));
     }
-    device::run(Recorded { args, a, b })
+    choose::run(Recorded { args, a, b })
 }
 
 /// Two runs that were recorded.
@@ -60,6 +61,11 @@ struct Recorded<'a> {
 }
 
 impl Command for Recorded<'_> {
+    fn asks(&self) -> Asks<'_> {
+        let DiffArgs { cpu, model, .. } = self.args;
+        Asks { cpu, model, context: None, runs: model.model.is_some() }
+    }
+
     fn run<D: Device>(self) -> Result<()> {
         let args = self.args;
         if args.suggest_map {

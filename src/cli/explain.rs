@@ -5,7 +5,8 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::asked::Asked;
-use super::device::{Command, Device};
+use super::choose::{Asks, Command};
+use super::device::Device;
 use super::{ExplainArgs, LogFormat, RunArgs, output};
 use crate::error::{Error, Result};
 use crate::trace::explanation::{Explanation, ExplanationAt, From, Operand, Term};
@@ -16,6 +17,10 @@ use crate::trace::{Address, Answer, Axis, Outline, Query, Run, Site, Step, Subje
 const BAR: f64 = 20.0;
 
 impl Command for &ExplainArgs {
+    fn asks(&self) -> Asks<'_> {
+        Asks::of(&self.run, &self.trace)
+    }
+
     fn run<D: Device>(self) -> Result<()> {
         let step = step_of(&self.address)?;
         // Enough tokens are drawn for the pass that the address names.

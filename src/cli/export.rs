@@ -15,7 +15,8 @@ pub(super) use self::manifest::drawing;
 use self::target::Target;
 pub(super) use self::target::take_back_left;
 use super::ExportArgs;
-use super::device::{Command, Device};
+use super::choose::{Asks, Command};
+use super::device::Device;
 use super::input::{Run, say_full};
 use super::progress::Progress;
 use crate::error::{Error, Result};
@@ -24,6 +25,10 @@ use crate::stop;
 use crate::trace::{PassDims, Select, Site, Sizes};
 
 impl Command for &ExportArgs {
+    fn asks(&self) -> Asks<'_> {
+        Asks::of(&self.run, &self.trace)
+    }
+
     fn run<D: Device>(self) -> Result<()> {
         match &self.trace.trace {
             Some(trace) => traced::export::<D>(self, trace),

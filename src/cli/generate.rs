@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::device::{Command, Device};
+use super::choose::{Asks, Command};
+use super::device::Device;
 use super::input::{self, Run, say_full};
 use super::output::{self, Failure};
 use super::progress::Progress;
@@ -28,6 +29,10 @@ pub(super) struct Text<'a> {
 }
 
 impl Command for Text<'_> {
+    fn asks(&self) -> Asks<'_> {
+        Asks::run(self.run)
+    }
+
     fn run<D: Device>(self) -> Result<()> {
         generate::<D>(self.run, self.memory, self.format)
     }

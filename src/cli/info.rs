@@ -3,8 +3,10 @@
 use std::collections::HashSet;
 use std::io::{ErrorKind, Write};
 
+use super::device;
 use super::input::{self, Look};
-use super::{ModelArgs, memory, output};
+use super::memory::{self, size};
+use super::{ModelArgs, output};
 use crate::checkpoint::{Checkpoint, Format};
 use crate::config::{ModelConfig, Precision, RopeScaling};
 use crate::error::{self, Error, Result};
@@ -104,6 +106,15 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
 
     let cache = |tokens| size(kv_cache::bytes(config, precision.cache_dtype(), tokens));
     writeln!(out, "\nKV cache    {} a token, {} for the whole context", cache(1), cache(config.context))?;
+    let on_gpu = |context| size(device::needs(checkpoint, precision, context).total());
+    writeln!(
+        out,
+        "GPU         {} with {} of weights and the whole context, {} with a context of {} tokens (--device cuda)",
+        on_gpu(Some(config.context)),
+        size(device::needs(checkpoint, precision, None).weights),
+        on_gpu(None),
+        device::needs(checkpoint, precision, None).context
+    )?;
     let tokens = config.context.min(1024);
     writeln!(
         out,
@@ -169,18 +180,6 @@ fn trace_bytes(config: &ModelConfig, precision: Precision, tokens: usize) -> usi
         shape.iter().fold(width * copies, |product: usize, &size| product.saturating_mul(size))
     };
     Site::all(&sizes, dims).into_iter().map(bytes).fold(0, usize::saturating_add)
-}
-
-fn size(bytes: usize) -> String {
-    let (mut value, mut unit) = (bytes as f64, "B");
-    for next in ["KB", "MB", "GB", "TB"] {
-        if value < 1000.0 {
-            break;
-        }
-        value /= 1000.0;
-        unit = next;
-    }
-    if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") }
 }
 
 /// A number with its thousands apart.

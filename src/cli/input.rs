@@ -36,7 +36,7 @@ impl<D: Device> Run<D> {
     /// Opens the model and reads the prompts.
     pub(super) fn open(args: &RunArgs) -> Result<Self> {
         let sampler = args.sampling.sampler(args.stream)?;
-        let opened = open::<D>(&args.model, &args.cpu)?;
+        let opened = open_for::<D>(&args.model, &args.cpu, args.context)?;
         let config = &opened.checkpoint.config;
         let context = context(args.context, config)?;
         let prompts = prompt::read(args, opened.tokenizer.as_deref(), config.context)?;
@@ -182,8 +182,15 @@ pub(super) fn copy_to_huge_pages(checkpoint: &mut Checkpoint, cpu: &CpuArgs) -> 
 }
 
 /// Hands the checkpoint to the device.
-fn load<D: Device>(checkpoint: &Checkpoint, args: &ModelArgs, cpu: &CpuArgs) -> Result<Model<D>> {
-    Model::load(checkpoint, D::start(cpu, precision(args, checkpoint))?)
+fn load<D: Device>(
+    checkpoint: &Checkpoint,
+    args: &ModelArgs,
+    cpu: &CpuArgs,
+    context: Option<usize>,
+) -> Result<Model<D>> {
+    let device = D::start(cpu, precision(args, checkpoint))?;
+    device.check_room(checkpoint, context)?;
+    Model::load(checkpoint, device)
 }
 
 /// How many tokens the cache is reserved for, where that was asked for.
@@ -267,11 +274,24 @@ pub(super) fn config(args: &ModelArgs) -> Result<ModelConfig> {
 
 /// Opens the checkpoint, with what the options change in its configuration.
 fn open_checkpoint(args: &ModelArgs, need: Need) -> Result<(Checkpoint, Option<SparseCopy>)> {
-    let place = hub::locate(args, need)?;
-    let mut checkpoint = checkpoint::open_ignoring(place.path.as_deref(), &args.ignore_config)?;
+    let (checkpoint, sparse) = open_silently(args, need)?;
     for line in checkpoint.notes.lines() {
         tell(format_args!("warning: {line}"));
     }
+    Ok((checkpoint, sparse))
+}
+
+/// What the model takes, to choose a device by: its checkpoint, and the arithmetic that it would run in. Whoever opens
+/// it then says what there is to warn of.
+pub(super) fn open_quietly(args: &ModelArgs) -> Result<(Checkpoint, Precision)> {
+    let (checkpoint, _) = open_silently(args, Need::Headers)?;
+    let precision = precision(args, &checkpoint);
+    Ok((checkpoint, precision))
+}
+
+fn open_silently(args: &ModelArgs, need: Need) -> Result<(Checkpoint, Option<SparseCopy>)> {
+    let place = hub::locate(args, need)?;
+    let mut checkpoint = checkpoint::open_ignoring(place.path.as_deref(), &args.ignore_config)?;
     if let Some(name) = place.name {
         // The folder's own name there is a commit.
         checkpoint.name = name;
@@ -296,6 +316,15 @@ pub(super) struct Opened<D: Device> {
 
 /// Opens the checkpoint; loads the model, and on another thread the tokenizer that belongs to it.
 pub(super) fn open<D: Device>(args: &ModelArgs, cpu: &CpuArgs) -> Result<Opened<D>> {
+    open_for(args, cpu, None)
+}
+
+/// The same, for a context of so many tokens.
+pub(super) fn open_for<D: Device>(
+    args: &ModelArgs,
+    cpu: &CpuArgs,
+    context: Option<usize>,
+) -> Result<Opened<D>> {
     let started = Instant::now();
     let mut checkpoint = open_checkpoint(args, Need::Model)?.0;
     copy_to_huge_pages(&mut checkpoint, cpu)?;
@@ -305,7 +334,7 @@ pub(super) fn open<D: Device>(args: &ModelArgs, cpu: &CpuArgs) -> Result<Opened<
             (tokenizer_of(&checkpoint, args), started.elapsed())
         };
         let tokenizer = std::thread::Builder::new().spawn_scoped(scope, find);
-        let model = load(&checkpoint, args, cpu);
+        let model = load(&checkpoint, args, cpu, context);
         let model = (model, started.elapsed());
         // Where the system gives no thread, the one comes after the other.
         (tokenizer.map_or_else(|_| Ok(find()), std::thread::ScopedJoinHandle::join), model)

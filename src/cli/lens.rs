@@ -5,7 +5,8 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::asked::Asked;
-use super::device::{Command, Device};
+use super::choose::{Asks, Command};
+use super::device::Device;
 use super::progress::Progress;
 use super::{LensArgs, LogFormat, NOT_A_NUMBER, output, tell};
 use crate::error::Result;
@@ -14,6 +15,10 @@ use crate::trace::select::numbers;
 use crate::trace::{Answer, Query, Site, Stage};
 
 impl Command for &LensArgs {
+    fn asks(&self) -> Asks<'_> {
+        Asks::of(&self.run, &self.trace)
+    }
+
     fn run<D: Device>(self) -> Result<()> {
         let mut asked = Asked::open_itself::<D>(&self.trace, &self.run)?;
         let positions = asked.positions();

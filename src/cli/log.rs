@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::device::{Command, Device};
+use super::choose::{Asks, Command};
+use super::device::Device;
 use super::input::{Run, say_full};
 use super::output;
 use super::{LogArgs, LogFormat};
@@ -25,6 +26,10 @@ use crate::trace::{
 const FIRST_VALUES: usize = 6;
 
 impl Command for &LogArgs {
+    fn asks(&self) -> Asks<'_> {
+        Asks::of(&self.run, &self.trace)
+    }
+
     fn run<D: Device>(self) -> Result<()> {
         match &self.trace.trace {
             Some(trace) => traced::log::<D>(self, trace),

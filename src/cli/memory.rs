@@ -1,4 +1,4 @@
-//! How much memory the tracer's values may take: 64MiB, 2GiB.
+//! Sizes of memory as people write and read them: 64MiB, 2GiB; 2.5 GB.
 
 use crate::replay::LEAST_MEMORY;
 
@@ -26,6 +26,19 @@ pub(super) fn written(bytes: usize) -> String {
         Some((unit, size)) => format!("{}{unit}", bytes / size),
         None => format!("{bytes} bytes"),
     }
+}
+
+/// Bytes in a unit that suits them.
+pub(super) fn size(bytes: usize) -> String {
+    let (mut value, mut unit) = (bytes as f64, "B");
+    for next in ["KB", "MB", "GB", "TB"] {
+        if value < 1000.0 {
+            break;
+        }
+        value /= 1000.0;
+        unit = next;
+    }
+    if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod bench;
 mod capture;
 mod chat;
 mod check;
+mod choose;
 mod commands;
 mod device;
 mod diff;
@@ -26,6 +27,7 @@ mod prompt;
 mod record;
 #[cfg(test)]
 mod recorded;
+mod room;
 mod shell;
 mod snapshot;
 mod step;
@@ -194,31 +196,31 @@ impl Cli {
     /// Whatever goes wrong; [`crate::error::Error::exit_code`] is the process's.
     pub fn run(self) -> Result<()> {
         match self.command {
-            Some(Command::Export(args)) => device::run(&args),
-            Some(Command::Record(args)) => device::run(&args),
-            Some(Command::Snapshot(args)) => device::run(&args),
-            Some(Command::Open(args)) => device::run(&args),
-            Some(Command::Log(args)) => device::run(&args),
-            Some(Command::Explain(args)) => device::run(&args),
-            Some(Command::Lens(args)) => device::run(&args),
-            Some(Command::Attribute(args)) => device::run(&args),
-            Some(Command::Chat(args)) => device::run(&args),
+            Some(Command::Export(args)) => choose::run(&args),
+            Some(Command::Record(args)) => choose::run(&args),
+            Some(Command::Snapshot(args)) => choose::run(&args),
+            Some(Command::Open(args)) => choose::run(&args),
+            Some(Command::Log(args)) => choose::run(&args),
+            Some(Command::Explain(args)) => choose::run(&args),
+            Some(Command::Lens(args)) => choose::run(&args),
+            Some(Command::Attribute(args)) => choose::run(&args),
+            Some(Command::Chat(args)) => choose::run(&args),
             Some(Command::Info(args)) => info::run(&args),
             Some(Command::Tokenize(args)) => tokenize::run(&args),
-            Some(Command::Bench(args)) => device::run(&args),
-            Some(Command::Check(args)) => device::run_on(args.device, &args),
+            Some(Command::Bench(args)) => choose::run(&args),
+            Some(Command::Check(args)) => choose::run(&args),
             Some(Command::Capture(args)) => capture::run(&args),
             Some(Command::Diff(args)) => diff::run(&args),
             Some(Command::Completions { shell }) => shell::completions(shell),
             Some(Command::Man { command }) => shell::man(command.as_deref()),
             None if self.step || !(self.run.has_prompt() || self.format.is_some()) => {
                 let Self { run, open, memory, colours, .. } = &self;
-                device::run(step::Tracer { run, open, memory, colours })
+                choose::run(step::Tracer { run, open, memory, colours })
             }
             None => {
                 self.colours.refuse()?;
                 let format = self.format.unwrap_or(LogFormat::Text);
-                device::run(generate::Text { run: &self.run, memory: &self.memory, format })
+                choose::run(generate::Text { run: &self.run, memory: &self.memory, format })
             }
         }
     }

@@ -1,13 +1,18 @@
 //! `llama-trace open`: the tracer on a run that was recorded.
 
 use super::OpenTraceArgs;
-use super::device::{Command, Device};
+use super::choose::{Asks, Command};
+use super::device::Device;
 use super::traced::Traced;
 use crate::error::Result;
 use crate::tui;
 use crate::tui::marks::Marks;
 
 impl Command for &OpenTraceArgs {
+    fn asks(&self) -> Asks<'_> {
+        Asks { cpu: &self.cpu, model: &self.model, context: None, runs: self.model.model.is_some() }
+    }
+
     fn run<D: Device>(self) -> Result<()> {
         tui::require_terminal()?;
         let traced = Traced::<D>::open(&self.trace, &self.model, &self.cpu, self.memory.bytes())?;

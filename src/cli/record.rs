@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::device::{Command, Device};
+use super::choose::{Asks, Command};
+use super::device::Device;
 use super::export::drawing;
 use super::input::{Run, say_full};
 use super::memory::written;
@@ -20,6 +21,10 @@ use crate::stop;
 use crate::trace::{NoProbe, PassDims, Stage};
 
 impl Command for &RecordArgs {
+    fn asks(&self) -> Asks<'_> {
+        Asks::run(&self.run)
+    }
+
     fn run<D: Device>(self) -> Result<()> {
         record::<D>(self)
     }

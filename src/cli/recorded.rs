@@ -1,6 +1,7 @@
 //! Whatever is recorded, in a pass or when a layer runs again, the bits are those of the pass that nobody watches.
 //! A test of the library that stands here, where a module may import all it takes.
 
+mod cuda;
 mod ragged;
 
 use std::cell::RefCell;

@@ -5,7 +5,8 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use super::device::{Command, Device};
+use super::choose::{Asks, Command};
+use super::device::Device;
 use super::export::drawing;
 use super::step;
 use super::traced::Traced;
@@ -26,6 +27,10 @@ const LOOK: Duration = Duration::from_millis(2);
 const KIND: &str = "snapshot";
 
 impl Command for &SnapshotArgs {
+    fn asks(&self) -> Asks<'_> {
+        Asks::of(&self.run, &self.trace)
+    }
+
     fn run<D: Device>(self) -> Result<()> {
         let format = Format::of(&self.out)?;
         check_free(&self.out, self.force)?;

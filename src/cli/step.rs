@@ -3,7 +3,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::device::{Command, Device};
+use super::choose::{Asks, Command};
+use super::device::Device;
 use super::export::drawing;
 use super::input::{self, Run};
 use super::prompt::{self, Prompt};
@@ -25,6 +26,10 @@ pub(super) struct Tracer<'a> {
 }
 
 impl Command for Tracer<'_> {
+    fn asks(&self) -> Asks<'_> {
+        Asks::run(self.run)
+    }
+
     fn run<D: Device>(self) -> Result<()> {
         step::<D>(&self)
     }

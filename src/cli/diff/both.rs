@@ -7,7 +7,8 @@ use std::thread::{self, Scope};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use super::super::device::{Command, Device};
+use super::super::choose::{self, Two};
+use super::super::device::Device;
 use super::super::{DiffArgs, input, prompt};
 use super::judged::verdict;
 use super::setting::Setting;
@@ -27,7 +28,9 @@ const AHEAD: usize = 2;
 
 /// The command.
 pub(super) struct Both<'a> {
-    pub(super) args: &'a DiffArgs,
+    args: &'a DiffArgs,
+    a: Setting,
+    b: Setting,
 }
 
 /// A run that waits to be recorded.
@@ -51,23 +54,29 @@ struct Recording {
     early: HashMap<Site, Arc<Frame>>,
 }
 
-impl Command for Both<'_> {
-    fn run<D: Device>(self) -> Result<()> {
-        let args = self.args;
+impl Both<'_> {
+    /// Runs both on the devices that were asked for.
+    pub(super) fn start(args: &DiffArgs) -> Result<()> {
         if args.tui {
             tui::require_terminal()?;
         }
-        let [a, b] = [("a", &args.set_a), ("b", &args.set_b)]
-            .map(|(option, given)| Setting::read(option, args, given));
-        let (a, b) = (Ready::<D>::open(args, a?)?, Ready::<D>::open(args, b?)?);
+        let (a, b) = (Setting::read("a", args, &args.set_a)?, Setting::read("b", args, &args.set_b)?);
+        let (of_a, of_b) = (a.clone(), b.clone());
+        choose::run_two(Both { args, a, b }, of_a.asks(), of_b.asks())
+    }
+}
+
+impl Two for Both<'_> {
+    fn run<A: Device, B: Device>(self) -> Result<()> {
+        let Self { args, a, b } = self;
+        let (a, b) = (Ready::<A>::open(args, a)?, Ready::<B>::open(args, b)?);
         let decoded = a.pooled(|| a.decoded(args.tokens.unwrap_or(1).max(1)))?;
-        let passes = |ready: &Ready<D>| ready.passes(&decoded);
         let bar = Bar::default();
         let (report, about_a, about_b) = thread::scope(|scope| {
             // Where one ends early, the other's thread finds nobody to send to, and ends too.
             let two = a.setting.own_model || b.setting.own_model;
             let (mut a_runs, mut b_runs) =
-                (a.start(scope, passes(&a), two)?, b.start(scope, passes(&b), two)?);
+                (a.start(scope, a.passes(&decoded), two)?, b.start(scope, b.passes(&decoded), two)?);
             let shown = |done, of| bar.show(done, of);
             // Two models are held against each other, one is known to be right.
             let same = a_runs.about.fingerprint == b_runs.about.fingerprint;

@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 
+use super::super::choose::Asks;
 use super::super::{CacheDtypeName, CpuArgs, DeviceName, DiffArgs, ModelArgs, PrecisionName};
 use crate::error::{Error, Result};
 
@@ -25,6 +26,11 @@ pub(super) struct Setting {
 }
 
 impl Setting {
+    /// What it is going to run.
+    pub(super) fn asks(&self) -> Asks<'_> {
+        Asks { cpu: &self.cpu, model: &self.model, context: None, runs: true }
+    }
+
     /// The options of `args`, with what `given` has instead, which is that of `--a` or `--b`.
     ///
     /// # Errors
@@ -46,7 +52,10 @@ impl Setting {
             match key {
                 "model" => (model.model, own_model) = (Some(value.into()), true),
                 "precision" => model.precision = Some(named::<PrecisionName>(value, &wrong)?),
-                "device" => drop(named::<DeviceName>(value, &wrong)?),
+                "device" => {
+                    cpu.device = DeviceName::parse(value)
+                        .map_err(|expected| wrong(format!("there is no device `{value}`"), expected))?;
+                }
                 "cpu-kernel" => cpu.cpu_kernel = Some(value.into()),
                 "cache-dtype" => cpu.cache_dtype = Some(named::<CacheDtypeName>(value, &wrong)?),
                 "threads" => {

@@ -1,0 +1,96 @@
+//! On which device a command runs: the one that was asked for, or where nobody did, the one that suits.
+
+use super::device::{Cpu, Cuda, Device, arranged};
+use super::input::open_quietly;
+use super::{CpuArgs, DeviceName, ModelArgs, RunArgs, TraceArgs, tell};
+use crate::error::Result;
+
+/// What a command is going to run, as far as the choice of a device goes by it.
+#[derive(Clone, Copy)]
+pub(super) struct Asks<'a> {
+    pub(super) cpu: &'a CpuArgs,
+    pub(super) model: &'a ModelArgs,
+    /// Tokens that a cache is reserved for, where that was asked for.
+    pub(super) context: Option<usize>,
+    /// Whether it runs this model at all.
+    pub(super) runs: bool,
+}
+
+impl<'a> Asks<'a> {
+    /// A run.
+    pub(super) fn run(args: &'a RunArgs) -> Self {
+        Self { cpu: &args.cpu, model: &args.model, context: args.context, runs: true }
+    }
+
+    /// A run, or a trace of one with the model that may be given beside it.
+    pub(super) fn of(args: &'a RunArgs, trace: &TraceArgs) -> Self {
+        Self { runs: trace.trace.is_none() || args.model.model.is_some(), ..Self::run(args) }
+    }
+}
+
+/// A command, for whichever device it is run on.
+pub(super) trait Command {
+    /// What it is going to run.
+    fn asks(&self) -> Asks<'_>;
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// The command's own.
+    fn run<D: Device>(self) -> Result<()>;
+}
+
+/// Runs `command` on the device that was asked for.
+///
+/// # Errors
+/// The command's own, and [`Error::Usage`] where there is no such device.
+pub(super) fn run(command: impl Command) -> Result<()> {
+    if is_cuda(command.asks())? { command.run::<Cuda>() } else { command.run::<Cpu>() }
+}
+
+/// A command that runs on two devices at once.
+pub(super) trait Two {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// The command's own.
+    fn run<A: Device, B: Device>(self) -> Result<()>;
+}
+
+/// Runs `command` on the devices that were asked for.
+///
+/// # Errors
+/// As [`run`].
+pub(super) fn run_two(command: impl Two, a: Asks<'_>, b: Asks<'_>) -> Result<()> {
+    match (is_cuda(a)?, is_cuda(b)?) {
+        (false, false) => command.run::<Cpu, Cpu>(),
+        (false, true) => command.run::<Cpu, Cuda>(),
+        (true, false) => command.run::<Cuda, Cpu>(),
+        (true, true) => command.run::<Cuda, Cuda>(),
+    }
+}
+
+/// Whether a GPU is to run it. Where nobody chose, says which device was taken, if there was a choice.
+fn is_cuda(asks: Asks<'_>) -> Result<bool> {
+    match asks.cpu.device {
+        DeviceName::Cpu => Ok(false),
+        DeviceName::Cuda(_) => Ok(true),
+        DeviceName::Auto if !asks.runs || asks.cpu.wants_processor() => Ok(false),
+        DeviceName::Auto => {
+            let Ok(cuda) = Cuda::open(0) else { return Ok(false) };
+            let (checkpoint, precision) = open_quietly(asks.model)?;
+            let cuda = arranged(cuda, asks.cpu, precision);
+            let fits = cuda.check_room(&checkpoint, asks.context).is_ok();
+            let name = cuda.device_name();
+            match fits {
+                true => tell(format_args!(
+                    "Computing on {name} (--device cuda); --device cpu takes the processor."
+                )),
+                false => tell(format_args!(
+                    "Computing on the processor: the model does not fit on {name} (--device cuda says what would)."
+                )),
+            }
+            Ok(fits)
+        }
+    }
+}

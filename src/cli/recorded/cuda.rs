@@ -1,0 +1,315 @@
+//! The whole program on the CUDA backend, whose kernels run on the processor: the same text, the same stages within a
+//! bound, and what nobody watches is what everybody sees.
+
+use super::*;
+use crate::backend::Draw;
+use crate::backend::cuda::Cuda;
+use crate::check::{self, Plan, Sample};
+use crate::checkpoint::{self, Checkpoint};
+use crate::generate::{Batch, Prompts};
+
+/// Bytes of the device's memory.
+const ROOM: usize = 1 << 30;
+
+/// A small model with what makes a difference: a window, norms of heads, biases, tied or not.
+fn small(i: usize) -> ModelConfig {
+    let plain = ModelConfig { vocab: 96, context: 64, ..config(64) };
+    match i {
+        // Every width is one that the fast kernels take; an odd number of layers changes buffers in every pass.
+        0 => ModelConfig { layers: 3, ..plain },
+        // None is.
+        1 => ModelConfig {
+            dim: 36,
+            heads: 6,
+            kv_heads: 3,
+            head_dim: 6,
+            ffn_dim: 50,
+            layers: 2,
+            tied: false,
+            ..plain
+        },
+        _ => ModelConfig { window: Some(5), pairing: Pairing::Neighbours, layers: 2, ..plain },
+    }
+}
+
+fn checkpoints() -> impl Iterator<Item = Checkpoint> {
+    let random = (0..3).map(|i| random::of_config("random", small(i), Dtype::BF16).unwrap());
+    random.chain([checkpoint::open(None).unwrap()])
+}
+
+/// Both devices with the same model.
+fn both(checkpoint: &Checkpoint, precision: Precision) -> Option<(Model<Cuda>, Model<Cpu>)> {
+    let cuda = Cuda::emulated(ROOM)?.with_precision(precision);
+    let cpu = Cpu::default().with_precision(precision);
+    Some((Model::load(checkpoint, cuda).unwrap(), Model::load(checkpoint, cpu).unwrap()))
+}
+
+/// Runs a prompt of `tokens` tokens and two decode passes: every frame, and the bits of the logits of each pass.
+fn run<B: Backend>(
+    model: &Model<B>,
+    tokens: usize,
+    select: Option<&Select>,
+) -> (HashMap<Site, Frame>, Vec<Vec<u32>>) {
+    let frames = RefCell::new(HashMap::new());
+    let mut session = Session::with_capacity(model, sampler(), tokens + 4).unwrap();
+    let mut logits = Vec::new();
+    for ids in [prompt(tokens), vec![7], vec![9]] {
+        let dims = session.next_pass(ids.len());
+        match select {
+            Some(select) => {
+                let sink = |frame: Frame| drop(frames.borrow_mut().insert(frame.site, frame));
+                session.read(&ids, &mut Recorder::new(model.sizes(), dims, select, sink)).unwrap();
+            }
+            None => session.read(&ids, &mut NoProbe).unwrap(),
+        }
+        let see = |values: &[f32]| {
+            logits.push(bits(values.iter().copied()));
+            Ok(())
+        };
+        forward::last_logits(model, &session.work, 0, see).unwrap();
+    }
+    (frames.into_inner(), logits)
+}
+
+/// The relative L2 distance of two frames of floats, −∞ beside −∞ being no distance.
+fn apart(found: &Frame, expected: &Frame) -> f64 {
+    let (Some(found), Some(expected)) = (found.floats(), expected.floats()) else {
+        assert_same(found, expected, "whole numbers");
+        return 0.0;
+    };
+    let (mut apart, mut size) = (0.0, 0.0);
+    for (a, b) in found.iter().zip(expected) {
+        if a.to_bits() != b.to_bits() {
+            apart += (f64::from(*a) - f64::from(*b)).powi(2);
+        }
+        size += if b.is_finite() { f64::from(*b).powi(2) } else { 0.0 };
+    }
+    if apart == 0.0 { 0.0 } else { (apart / size).sqrt() }
+}
+
+#[test]
+fn every_stage_of_prefill_and_decode_agrees_with_the_cpus() {
+    for checkpoint in checkpoints() {
+        // In bfloat16 a sum that rounds to the other neighbour is a 256th of its value, and goes on from there.
+        for (precision, bound) in [(Precision::F32, 1e-5), (Precision::Bf16, 3e-2)] {
+            let Some((cuda, cpu)) = both(&checkpoint, precision) else { return };
+            for tokens in [3, 20] {
+                let (found, _) = run(&cuda, tokens, Some(&Select::all()));
+                let (expected, _) = run(&cpu, tokens, Some(&Select::all()));
+                assert_eq!(found.len(), expected.len());
+                for (site, frame) in &found {
+                    let apart = apart(frame, &expected[site]);
+                    assert!(apart <= bound, "{site}, {tokens} tokens, {precision:?}: {apart}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn in_int8_the_same_numbers_are_multiplied_until_a_rounding_falls_the_other_way() {
+    for checkpoint in checkpoints() {
+        let Some((cuda, cpu)) = both(&checkpoint, Precision::Q8 { group: 32 }) else { return };
+        let (found, _) = run(&cuda, 20, Some(&Select::all()));
+        let (expected, _) = run(&cpu, 20, Some(&Select::all()));
+        // Up to the first attention all is computed in whole numbers.
+        for stage in
+            [Stage::Embedding, Stage::AttnNorm, Stage::AttnNormQ8, Stage::AttnNormScale, Stage::Xq, Stage::Xv]
+        {
+            for (site, frame) in found.iter().filter(|(site, _)| site.stage == stage && site.pass == 0) {
+                if site.layer.is_none_or(|layer| layer == 0) {
+                    assert_same(frame, &expected[site], "int8");
+                }
+            }
+        }
+        for (site, frame) in found.iter().filter(|(site, _)| site.stage == Stage::Logits) {
+            let apart = apart(frame, &expected[site]);
+            assert!(apart <= 2e-2, "{site}: {apart}");
+        }
+    }
+}
+
+#[test]
+fn recorded_is_plain_to_the_bit_and_decode_passes_are_repeated() {
+    for checkpoint in checkpoints() {
+        for precision in PRECISIONS {
+            let Some((cuda, _)) = both(&checkpoint, precision) else { return };
+            for tokens in [2, 20] {
+                let plain = run(&cuda, tokens, None).1;
+                for select in [Select::all(), Select::stages(&[Stage::Qk]), Select::stages(&[Stage::Logits])]
+                {
+                    assert!(run(&cuda, tokens, Some(&select)).1 == plain, "{precision:?}, {tokens} tokens");
+                }
+            }
+            let before = cuda.backend.repeated();
+            let mut session = Session::with_capacity(&cuda, sampler(), 16).unwrap();
+            for id in 0..8 {
+                session.read(&[id], &mut NoProbe).unwrap();
+            }
+            // The first passes are taken down, each way that the buffers can stand.
+            assert!(cuda.backend.repeated() - before >= 4, "{} of 8", cuda.backend.repeated() - before);
+        }
+    }
+}
+
+/// Texts that grow side by side, and each alone, and on the CPU.
+#[test]
+fn a_batch_draws_what_each_draws_alone() {
+    for precision in PRECISIONS {
+        let checkpoint = random::of_config("random", small(0), Dtype::BF16).unwrap();
+        let Some((cuda, cpu)) = both(&checkpoint, precision) else { return };
+        let sampling = Sampling { temperature: 0.9, top_k: 30, top_p: 0.95, seed: 3 };
+        let prompts = [prompt(3), prompt(20), prompt(1)];
+        fn texts<B: Backend>(model: &Model<B>, sampler: &Sampler, ids: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
+            let mut texts = vec![Vec::new(); ids.len()];
+            let prompts = Prompts { ids, ends: Vec::new(), draws: 6, context: None, memory: None };
+            let mut batch = Batch::new(model, sampler.clone(), prompts, |_| None).unwrap();
+            while batch.ready().unwrap() {
+                for drawn in batch.pass(&mut NoProbe).unwrap() {
+                    texts[drawn.sequence].push(drawn.id);
+                }
+            }
+            texts
+        }
+        let sampler = Sampler::new(sampling).unwrap();
+        let together = texts(&cuda, &sampler, prompts.to_vec());
+        let alone = prompts
+            .iter()
+            .enumerate()
+            .map(|(i, ids)| texts(&cuda, &sampler.after(i as u64), vec![ids.clone()]).remove(0));
+        assert_eq!(together, alone.collect::<Vec<_>>(), "{precision:?}");
+        if precision == Precision::F32 {
+            assert_eq!(together, texts(&cpu, &sampler, prompts.to_vec()), "the CPU's");
+        }
+    }
+}
+
+#[test]
+fn the_device_draws_what_the_sampler_draws() {
+    let Some(cuda) = Cuda::emulated(ROOM) else { return };
+    let mut state = 5_u32;
+    let mut noise = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 24) as f32
+    };
+    for vocab in [1, 2, 96, 1000, 5003] {
+        for (temperature, top_k, top_p) in [
+            (0.0, 0, 1.0),
+            (1.0, 0, 1.0),
+            (0.7, 0, 0.9),
+            (1.3, 10, 1.0),
+            (0.9, 40, 0.5),
+            (1.0, 1, 1.0),
+            (2.0, 7, 0.01),
+        ] {
+            let mut sampler = Sampler::new(Sampling { temperature, top_k, top_p, seed: 11 }).unwrap();
+            for round in 0..6 {
+                // Equal logits, and some that are no candidates.
+                let mut logits: Vec<f32> =
+                    (0..vocab).map(|_| (noise() * 12.0).round() / 2.0 * (1.0 + round as f32 / 7.0)).collect();
+                if round == 4 {
+                    logits.iter_mut().step_by(3).for_each(|logit| *logit = f32::NEG_INFINITY);
+                }
+                if round == 5 {
+                    logits[vocab / 2] = f32::NAN;
+                }
+                let mut buffer = cuda.buffer(vocab + 3).unwrap();
+                let shifted: Vec<f32> = [0.5; 3].into_iter().chain(logits.iter().copied()).collect();
+                cuda.write(&shifted, &mut buffer).unwrap();
+                let draw: Draw = sampler.next_draw();
+                let drawn = cuda.draw(&buffer, 3, vocab, draw).unwrap().unwrap();
+                let expected = sampler.sample(&logits, 0, 0, &mut NoProbe);
+                let what = format!("{vocab} tokens, {temperature} {top_k} {top_p}, round {round}");
+                assert_eq!((drawn.id, drawn.not_a_number), (expected, round == 5), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_text_is_drawn_with_the_same_random_numbers_watched_or_not() {
+    let checkpoint = random::of_config("random", small(2), Dtype::BF16).unwrap();
+    let Some((cuda, _)) = both(&checkpoint, Precision::F32) else { return };
+    let sampling = Sampling { temperature: 1.0, seed: 9, ..Sampling::default() };
+    let text = |select: Option<Select>| {
+        let mut session = Session::with_capacity(&cuda, Sampler::new(sampling).unwrap(), 32).unwrap();
+        session.begin(prompt(4), &[], 8).unwrap();
+        (0..8)
+            .map(|_| {
+                let dims = session.next_pass(session.waiting().len());
+                match &select {
+                    None => session.pass(&mut NoProbe).unwrap(),
+                    Some(select) => {
+                        session.pass(&mut Recorder::new(cuda.sizes(), dims, select, |_| {})).unwrap()
+                    }
+                }
+            })
+            .collect::<Vec<_>>()
+    };
+    let plain = text(None);
+    for stage in [Stage::Probs, Stage::Nucleus, Stage::Sampled, Stage::Xq] {
+        assert_eq!(text(Some(Select::stages(&[stage]))), plain, "{stage}");
+    }
+}
+
+#[test]
+fn check_holds_on_the_device() {
+    for (i, checkpoint) in checkpoints().take(3).enumerate() {
+        // One of them in every precision, the others in float32.
+        for precision in PRECISIONS.into_iter().take(if i == 0 { 3 } else { 1 }) {
+            let Some((cuda, _)) = both(&checkpoint, precision) else { return };
+            let plan = Plan { ids: prompt(17), split: None, tokenizer: None, sample: Sample::Seeded(1) };
+            let report = check::run(&cuda, &plan, &|_, _| {}).unwrap();
+            let failed: Vec<_> = report.checks.iter().filter(|check| !check.ok).collect();
+            assert!(failed.is_empty(), "{precision:?}: {failed:?}");
+            assert!(report.checks.iter().any(|check| check.name == "kernel:sm_90"));
+            assert!(report.checks.iter().all(|check| check.bound <= 1.0));
+        }
+    }
+}
+
+#[test]
+fn a_layer_that_runs_again_on_the_device_has_the_bits_of_the_pass() {
+    let checkpoint = random::of_config("random", small(0), Dtype::BF16).unwrap();
+    let Some((cuda, _)) = both(&checkpoint, Precision::F32) else { return };
+    let (frames, _) = run(&cuda, 6, Some(&Select::all()));
+    let eos = Vec::new();
+    let (ids, memory) = (prompt(6), DEFAULT_MEMORY);
+    let start = Start { ids, draws: 1, sampler: sampler(), tokenizer: None, eos, memory, context: Some(12) };
+    let mut live = Live::start(Arc::new(cuda), start).unwrap();
+    while live.status() != Status::Idle {
+        live.poll().unwrap();
+        std::thread::yield_now();
+    }
+    for (site, frame) in frames.iter().filter(|(site, _)| site.pass == 0) {
+        let again = loop {
+            if let Poll::Ready(block) = source::block(&mut live, *site, &Region::whole(frame.shape())) {
+                break block.unwrap();
+            }
+            live.poll().unwrap();
+            std::thread::yield_now();
+        };
+        assert_same(&again.frame, frame, "run again");
+    }
+}
+
+#[test]
+fn a_model_that_does_not_fit_is_an_error_that_names_the_weight() {
+    let checkpoint = random::of_config("random", small(0), Dtype::BF16).unwrap();
+    let Some(whole) = Cuda::emulated(ROOM) else { return };
+    let free = whole.free_memory().unwrap();
+    let model = Model::load(&checkpoint, whole).unwrap();
+    let taken = free - model.backend.free_memory().unwrap();
+    for bytes in [1, taken / 2, taken - 1] {
+        let Some(cuda) = Cuda::emulated(bytes) else { return };
+        let Err(error) = Model::load(&checkpoint, cuda) else {
+            panic!("{bytes} of {taken} bytes are enough")
+        };
+        let text = error.to_string();
+        assert!(error.exit_code() == 4 && text.contains("there is not enough memory"), "{text}");
+    }
+    // The weights fit, and a context does not.
+    let cuda = Model::load(&checkpoint, Cuda::emulated(taken + 1000).unwrap()).unwrap();
+    let error = Session::with_capacity(&cuda, sampler(), 64).err().unwrap();
+    assert!(error.to_string().contains("the KV cache for 64 tokens"), "{error}");
+}

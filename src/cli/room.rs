@@ -1,0 +1,159 @@
+//! Whether a model fits into a device's memory, and what would.
+
+use std::collections::HashSet;
+
+use super::memory::size;
+use crate::checkpoint::{Checkpoint, Tensor};
+use crate::config::{CacheDtype, DEFAULT_GROUP, Precision};
+use crate::error::{Error, Result};
+use crate::model::{forward, kv_cache};
+
+/// Tokens of the context that must fit at least, where nobody asked for a number: enough for a prompt.
+const LEAST_CONTEXT: usize = 512;
+
+/// Bytes that a run takes of a device's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Needs {
+    /// The weights, as the precision multiplies them.
+    pub(super) weights: usize,
+    /// The keys and values of the context.
+    pub(super) cache: usize,
+    /// The buffers of a pass over the context.
+    pub(super) buffers: usize,
+    /// Tokens of the context.
+    pub(super) context: usize,
+    precision: Precision,
+    cache_dtype: CacheDtype,
+    asked: bool,
+    /// What the device takes for itself.
+    own: usize,
+}
+
+impl Needs {
+    /// Those of a run of `checkpoint` with a context of `context` tokens, on a device that takes `own` bytes for itself.
+    pub(super) fn of(
+        checkpoint: &Checkpoint,
+        precision: Precision,
+        cache_dtype: CacheDtype,
+        context: Option<usize>,
+        own: usize,
+    ) -> Self {
+        let config = &checkpoint.config;
+        let tokens = context.unwrap_or(LEAST_CONTEXT).min(config.context);
+        Self {
+            weights: weights(checkpoint, precision),
+            cache: kv_cache::bytes(config, cache_dtype, tokens),
+            buffers: forward::buffer_bytes(config, tokens, 1),
+            context: tokens,
+            precision,
+            cache_dtype,
+            asked: context.is_some(),
+            own,
+        }
+    }
+
+    /// All of it, with what the driver and the kernels take.
+    pub(super) fn total(&self) -> usize {
+        [self.weights, self.cache, self.buffers, self.own].into_iter().fold(0, usize::saturating_add)
+    }
+
+    /// Checks that `free` bytes are enough.
+    ///
+    /// # Errors
+    /// [`Error::Prompt`] with what would fit, where they are not.
+    pub(super) fn check(&self, free: usize, checkpoint: &Checkpoint) -> Result<()> {
+        if self.total() <= free {
+            return Ok(());
+        }
+        let Self { weights, cache, buffers, context, own, .. } = *self;
+        let all = [
+            format!("{} of weights", size(weights)),
+            format!("{} of KV cache for {context} tokens", size(cache)),
+            format!("{} for the buffers of a pass", size(buffers)),
+            format!("{} for the driver and the kernels", size(own)),
+        ];
+        Err(Error::prompt("the model does not fit into the device's memory")
+            .expected(format!("{}: {}", size(self.total()), all.join(", ")))
+            .found(format!("{} are free", size(free)))
+            .next(self.would_fit(free, checkpoint)))
+    }
+
+    /// What would fit into `free` bytes instead.
+    fn would_fit(&self, free: usize, checkpoint: &Checkpoint) -> String {
+        let with =
+            |precision, context| Self::of(checkpoint, precision, self.cache_dtype, Some(context), self.own);
+        let mut ways = Vec::new();
+        if self.asked {
+            // Halves of what was asked for, down to a prompt's.
+            let shorter = std::iter::successors(Some(self.context / 2), |context| Some(context / 2));
+            let mut shorter = shorter.take_while(|context| *context > 0);
+            let found = shorter.find(|context| with(self.precision, *context).total() <= free);
+            ways.extend(found.map(|context| format!("--context {context}")));
+        }
+        if self.precision.group().is_none() {
+            let q8 = with(Precision::Q8 { group: checkpoint.group().unwrap_or(DEFAULT_GROUP) }, self.context);
+            ways.extend(
+                (q8.total() <= free).then(|| format!("--precision q8, which takes {}", size(q8.total()))),
+            );
+        }
+        ways.push("--device cpu".into());
+        match ways.split_last() {
+            Some((last, [])) => format!("run with {last}; or end other programs on the device"),
+            Some((last, rest)) => format!("run with {}, or {last}", rest.join(", or ")),
+            None => String::new(),
+        }
+    }
+}
+
+/// Bytes of all weights on a device in `precision`. Two names may be one tensor: the tables of a tied model.
+fn weights(checkpoint: &Checkpoint, precision: Precision) -> usize {
+    let mut counted = HashSet::new();
+    let bytes = |tensor: &Tensor| match (precision, tensor.shape().len()) {
+        (Precision::Q8 { group }, 2) if tensor.scales().is_none() && !tensor.dtype().is_blocks() => {
+            tensor.count() + 4 * tensor.count().div_ceil(group)
+        }
+        (_, 2) => tensor.size(),
+        // Vectors are float32 there.
+        _ => 4 * tensor.count(),
+    };
+    let own = checkpoint.tensors().filter(|(_, tensor)| counted.insert(tensor.bytes().place()));
+    own.map(|(_, tensor)| bytes(tensor)).fold(0, usize::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::{Dtype, random};
+
+    fn needs(checkpoint: &Checkpoint, precision: Precision, context: Option<usize>) -> Needs {
+        Needs::of(checkpoint, precision, CacheDtype::F32, context, 1 << 20)
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_what_would() {
+        let checkpoint = random::checkpoint("stories-15m", Dtype::F32).unwrap();
+        let long = needs(&checkpoint, Precision::F32, Some(8192));
+        assert!(long.check(long.total(), &checkpoint).is_ok());
+        let short = needs(&checkpoint, Precision::F32, Some(2048));
+        let error = long.check(short.total(), &checkpoint).unwrap_err();
+        assert_eq!(error.exit_code(), 4);
+        let text = error.to_string();
+        assert!(text.contains("--context 2048") && text.contains("--device cpu"), "{text}");
+        assert!(text.contains("KV cache for 8192 tokens") && text.contains("of weights"), "{text}");
+        // Too little for the weights as they are, but enough for a quarter of them.
+        let few = needs(&checkpoint, Precision::F32, None);
+        let text = few.check(few.total() - 1, &checkpoint).unwrap_err().to_string();
+        assert!(text.contains("--precision q8") && !text.contains("--context"), "{text}");
+        let text = few.check(1000, &checkpoint).unwrap_err().to_string();
+        assert!(text.contains("run with --device cpu") && !text.contains("q8"), "{text}");
+    }
+
+    #[test]
+    fn weights_take_what_their_number_type_does() {
+        let checkpoint = random::checkpoint("stories-15m", Dtype::F32).unwrap();
+        let parameters: usize = checkpoint.tensors().map(|(_, tensor)| tensor.count()).sum();
+        assert_eq!(needs(&checkpoint, Precision::F32, None).weights, 4 * parameters);
+        let q8 = needs(&checkpoint, Precision::Q8 { group: 32 }, None).weights;
+        assert!((parameters..parameters * 3 / 2).contains(&q8), "{q8}");
+    }
+}

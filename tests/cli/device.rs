@@ -1,0 +1,74 @@
+//! `--device`: where there is no GPU, `cuda` says what was looked for, and `auto` is the CPU.
+
+use std::process::Output;
+
+use super::{command, llama_trace, ok, stderr};
+
+/// A run that finds no GPU, on a machine with one too.
+fn without_gpu<const N: usize>(args: [&str; N]) -> Output {
+    command(args).env("CUDA_VISIBLE_DEVICES", "").output().unwrap()
+}
+
+#[test]
+fn cuda_without_a_gpu_is_a_message_with_what_was_looked_for_in_every_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let out = out.to_str().unwrap();
+    for (args, device) in [
+        (&["--prompt", "Hello"][..], "cuda"),
+        (&["--prompt", "Hello"], "cuda:3"),
+        (&["log", "--prompt", "Hello"], "cuda"),
+        (&["export", "--prompt", "Hello", "--out", out], "cuda"),
+        (&["record", "--prompt", "Hello", "--output", out], "cuda"),
+        (&["bench"], "cuda"),
+        (&["check"], "cuda:0"),
+        (&["lens", "--prompt", "Hello"], "cuda"),
+        (&["explain", "p0/L0/xq[t=0]", "--prompt", "Hello"], "cuda"),
+        (&["diff", "--prompt", "Hello", "--b", "precision=bf16"], "cuda"),
+    ] {
+        let args: Vec<&str> = args.iter().copied().chain(["--device", device]).collect();
+        let output = command(&args).env("CUDA_VISIBLE_DEVICES", "").output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains("there is no CUDA dri") || said.contains("there is no CUDA dev"), "{said}");
+        assert!(said.contains("expected: ") && said.contains("--device cpu"), "{said}");
+        assert!(output.stdout.is_empty() && !said.contains("panicked"), "{said}");
+    }
+    assert!(!folder.path().join("out").exists(), "nothing was begun");
+}
+
+#[test]
+fn without_a_driver_the_message_names_the_library() {
+    let output = without_gpu(["--prompt", "Hello", "--device", "cuda"]);
+    let said = stderr(&output);
+    if !said.contains("there is no CUDA driver") {
+        println!("skipped: there is a CUDA driver here");
+        return;
+    }
+    assert!(said.contains("libcuda.so.1") || cfg!(windows), "{said}");
+    assert!(said.contains("found: none of these"), "{said}");
+}
+
+#[test]
+fn auto_is_the_cpu_where_no_gpu_is_there_and_says_nothing() {
+    let run = |device: &[&str]| {
+        let args: Vec<&str> = ["--prompt", "Hello", "-n", "8"].iter().chain(device).copied().collect();
+        let output = command(args).env("CUDA_VISIBLE_DEVICES", "").output().unwrap();
+        assert_eq!(stderr(&output), "");
+        ok(&output)
+    };
+    let cpu = run(&["--device", "cpu"]);
+    assert_eq!((run(&[]), run(&["--device", "auto"])), (cpu.clone(), cpu));
+}
+
+#[test]
+fn a_device_that_is_none_is_wrong_usage() {
+    for device in ["gpu", "cuda:", "cuda:x", "cuda:-1", "cpu:0", ""] {
+        let output = llama_trace(["--prompt", "Hello", "--device", device]);
+        assert_eq!(output.status.code(), Some(2), "{device}");
+        assert!(stderr(&output).contains("auto, cpu, cuda or cuda:N is expected"), "{}", stderr(&output));
+    }
+    let output = llama_trace(["diff", "--prompt", "Hello", "--b", "device=gpu"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("there is no device `gpu`"), "{}", stderr(&output));
+}

@@ -1,0 +1,137 @@
+//! The CUDA kernels, compiled by a real NVRTC: every one for every architecture that is promised, without a GPU.
+//!
+//! NVRTC is looked for as the program does, and in the folders that LLAMA_TRACE_NVRTC names (`.ci/nvrtc.sh` fetches it
+//! from PyPI). Where there is none, that is said.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use llama_trace::backend::cuda::nvrtc::Nvrtc;
+use llama_trace::backend::cuda::sources::Module;
+use rayon::prelude::*;
+
+/// The architectures: Ampere, Hopper, Blackwell.
+const ARCHITECTURES: [(u32, u32); 3] = [(8, 0), (9, 0), (12, 0)];
+
+/// Newer than any NVRTC: here no driver has to load what it makes.
+const ANY: (u32, u32) = (99, 0);
+
+/// NVRTC; none, said aloud, where it is not there.
+fn nvrtc() -> Option<Nvrtc> {
+    match Nvrtc::find(ANY) {
+        Ok(nvrtc) => {
+            println!("NVRTC {:?} in {}", nvrtc.version(), nvrtc.place().display());
+            Some(nvrtc)
+        }
+        Err(error) => {
+            println!("skipped: {error}");
+            None
+        }
+    }
+}
+
+/// Whether this compiler knows the architecture: Blackwell came with 12.8.
+fn knows(nvrtc: &Nvrtc, architecture: (u32, u32)) -> bool {
+    architecture < (12, 0) || nvrtc.version() >= (12, 8)
+}
+
+/// What ptxas says of each kernel: its name, then registers, spills and shared memory.
+fn resources(log: &str) -> BTreeMap<String, String> {
+    let (mut found, mut name, mut spills) = (BTreeMap::new(), None, String::new());
+    for line in log.lines() {
+        if let Some((_, rest)) = line.split_once("Compiling entry function '") {
+            name = rest.split('\'').next().map(str::to_owned);
+        } else if line.contains("bytes spill stores") {
+            spills = line.trim().to_owned();
+        } else if let Some((_, used)) = line.split_once("Used ")
+            && let Some(name) = name.take()
+        {
+            let number = |what: &str| {
+                let before = used.split(',').find(|part| part.contains(what));
+                let digits = before.map(|part| part.chars().filter(char::is_ascii_digit).collect::<String>());
+                digits.filter(|digits| !digits.is_empty()).unwrap_or_else(|| "0".into())
+            };
+            let spilled = |what: &str| {
+                let part = spills.split(',').find(|part| part.contains(what)).unwrap_or("0");
+                part.trim().split(' ').next().unwrap_or("0").to_owned()
+            };
+            let (stores, loads) = (spilled("spill stores"), spilled("spill loads"));
+            let text =
+                format!("{:>4} {stores:>6} {loads:>6} {:>7}", number("registers"), number("bytes smem"));
+            found.insert(name, text);
+        }
+    }
+    found
+}
+
+/// The file that says what each kernel takes of a multiprocessor.
+fn listed() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/backend/cuda/kernels/registers.txt")
+}
+
+#[test]
+fn every_kernel_compiles_for_every_architecture_and_takes_what_the_list_says() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let compiled = |(architecture, module): ((u32, u32), &Module)| {
+        let (code, log) = nvrtc.compile(module.source(), architecture, &["--ptxas-options=-v"]).unwrap();
+        assert!(code.starts_with(b"\x7fELF"), "{module:?} for {architecture:?}");
+        assert!(!log.contains("warning"), "{module:?} for {architecture:?}: {log}");
+        let kernels = resources(&log);
+        let defines = module.defines.join(" ");
+        let line = |(name, used): (&String, &String)| {
+            format!("sm_{}{:<2} {used}  {name} {defines}", architecture.0, architecture.1)
+                .trim_end()
+                .to_owned()
+        };
+        kernels.iter().map(line).collect::<Vec<_>>()
+    };
+    let modules = Module::all();
+    let all: Vec<_> = ARCHITECTURES
+        .into_iter()
+        .filter(|architecture| knows(&nvrtc, *architecture))
+        .flat_map(|architecture| modules.iter().map(move |module| (architecture, module)))
+        .collect();
+    let lines: Vec<Vec<String>> = all.into_par_iter().map(compiled).collect();
+    let (major, minor) = nvrtc.version();
+    let head = format!(
+        "What each kernel takes, compiled by NVRTC {major}.{minor}: architecture, registers of a thread, bytes of spilled stores and loads, bytes\n\
+         of shared memory that its source names, name and defines. LLAMA_TRACE_BLESS=1 cargo test --test cuda writes it.\n\n"
+    );
+    let text = head.clone() + &lines.concat().join("\n") + "\n";
+    if std::env::var_os("LLAMA_TRACE_BLESS").is_some() {
+        std::fs::write(listed(), text).unwrap();
+        return;
+    }
+    let expected = std::fs::read_to_string(listed()).unwrap();
+    if !expected.starts_with(&head) {
+        println!("skipped: the list was made by another NVRTC, which may choose other registers");
+        return;
+    }
+    let differs = text.lines().zip(expected.lines()).find(|(found, listed)| found != listed);
+    assert!(text == expected, "{} is out of date: {differs:?}", listed().display());
+}
+
+#[test]
+fn an_older_driver_is_no_reason_to_load_a_newer_compiler() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let (major, minor) = nvrtc.version();
+    // The same is not newer.
+    assert_eq!(Nvrtc::find((major, minor)).unwrap().version(), (major, minor));
+    let older = Nvrtc::find((major - 1, 99)).map(|older| older.version());
+    assert!(older.is_err() || older.unwrap() < (major, minor));
+}
+
+#[test]
+fn what_ptxas_says_is_read() {
+    let log = "ptxas info    : Compiling entry function 'argmax' for 'sm_90'\n\
+               ptxas info    : Function properties for argmax\n\
+               \u{20}   0 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads\n\
+               ptxas info    : Used 24 registers, used 1 barriers, 72 bytes smem, 400 bytes cmem[0]\n";
+    let mut text = String::new();
+    for (name, found) in resources(log) {
+        writeln!(text, "{name}{found}").unwrap();
+    }
+    assert_eq!(text, "argmax  24      8      4      72\n");
+}
