@@ -171,8 +171,8 @@ KERNEL(128) attention_parts(Attention shape, const float* q, const Span* span_at
 
 constexpr int MOST_CHANNELS = 256;
 
-// Keys that the decode kernels take at once.
-constexpr int TILE = 64;
+// Keys that the decode kernels take at once, and of those that a lane has, how many it asks for before it multiplies.
+constexpr int TILE = 64, AHEAD = 4;
 
 // Attention of one token for HEADS query heads of one kv head, over one part of its keys. Fixed by the number of keys and
 // of splits: which keys a split has, in tiles of 64, and so the order of all sums. The block of a head that is done last
@@ -222,20 +222,29 @@ __device__ inline void decode(const Attention& shape, const float* q, const Span
         if (threadIdx.x < HEADS) maxima[threadIdx.x] = minus_infinity(), sums[threadIdx.x] = 0.0f;
 
         for (int tile = from; tile < to; tile += TILE) {
-            // Scores: a warp takes as many keys at once as its lanes have room for.
-            const int keys_of_warp = 32 / lanes;
-            for (int first = 0; first < TILE; first += WARPS * keys_of_warp) {
-                int number = first + warp * keys_of_warp + lane / lanes, key = tile + number;
-                float eight[8] = {};
-                if (key < to && has_channels) load_cached8(key_at + key * stride, eight);
+            // Scores: a warp takes as many keys at once as its lanes have room for, and asks for four times as many.
+            const int step = WARPS * (32 / lanes);
+            for (int first = 0; first < TILE; first += AHEAD * step) {
+                float eight[AHEAD][8];
 #pragma unroll
-                for (int h = 0; h < HEADS; h++) {
-                    float sum = 0.0f;
+                for (int a = 0; a < AHEAD; a++) {
+                    int number = first + a * step + static_cast<int>(threadIdx.x) / lanes, key = tile + number;
 #pragma unroll
-                    for (int i = 0; i < 8; i++) sum = __fmaf_rn(query[h][i], eight[i], sum);
-                    for (int apart = lanes / 2; apart > 0; apart /= 2) sum += __shfl_xor_sync(FULL, sum, apart);
-                    if (lane % lanes == 0 && number < TILE) {
-                        scores[h * TILE + number] = key < to ? score_of(sum, root) : minus_infinity();
+                    for (int i = 0; i < 8; i++) eight[a][i] = 0.0f;
+                    if (number < TILE && key < to && has_channels) load_cached8(key_at + key * stride, eight[a]);
+                }
+#pragma unroll
+                for (int a = 0; a < AHEAD; a++) {
+                    int number = first + a * step + static_cast<int>(threadIdx.x) / lanes, key = tile + number;
+#pragma unroll
+                    for (int h = 0; h < HEADS; h++) {
+                        float sum = 0.0f;
+#pragma unroll
+                        for (int i = 0; i < 8; i++) sum = __fmaf_rn(query[h][i], eight[a][i], sum);
+                        for (int apart = lanes / 2; apart > 0; apart /= 2) sum += __shfl_xor_sync(FULL, sum, apart);
+                        if (lane % lanes == 0 && number < TILE) {
+                            scores[h * TILE + number] = key < to ? score_of(sum, root) : minus_infinity();
+                        }
                     }
                 }
             }
@@ -258,6 +267,7 @@ __device__ inline void decode(const Attention& shape, const float* q, const Span
                 for (int i = 0; i < 8; i++) mixed[h][i] *= factors[h];
             }
             const int at_once = THREADS / lanes;
+#pragma unroll 4
             for (int number = threadIdx.x / lanes; number < min(TILE, to - tile); number += at_once) {
                 float eight[8] = {};
                 if (has_channels) load_cached8(value_at + (tile + number) * stride, eight);

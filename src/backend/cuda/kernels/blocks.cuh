@@ -4,20 +4,32 @@
 // *group*: q − offset as signed bytes, four in a word, the first the lowest; and the scale of each run of the group (one
 // of 32 values, or two of 16), with its minimum where the format has them.
 //
-// Blocks lie as in the file. A row begins at a multiple of the block's bytes, so no load asks for more than divides them.
+// Blocks lie as in the file, one behind the other: where in a word one begins depends on its bytes. Halves lie at even
+// addresses in all formats that have them.
 #pragma once
 #include "common.cuh"
 
-// Four bytes, from an address of any, of an even, and of a divisible number.
-__device__ inline uint32_t word_at1(const uint8_t* at) {
-    return at[0] | static_cast<uint32_t>(at[1]) << 8 | static_cast<uint32_t>(at[2]) << 16 |
-           static_cast<uint32_t>(at[3]) << 24;
+// N words from any address, by loads of whole words: each from the two that it lies in, of which the last is not touched
+// where nothing of it is wanted.
+template <int N>
+__device__ inline void words_at(const uint8_t* at, uint32_t (&out)[N]) {
+    uint32_t beyond = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(at) & 3);
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(at - beyond);
+    uint32_t word = words[0];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        uint32_t next = i + 1 < N || beyond != 0 ? words[i + 1] : 0;
+        out[i] = __funnelshift_r(word, next, 8 * beyond);
+        word = next;
+    }
 }
-__device__ inline uint32_t word_at2(const uint8_t* at) {
-    const uint16_t* halves = reinterpret_cast<const uint16_t*>(at);
-    return halves[0] | static_cast<uint32_t>(halves[1]) << 16;
+
+// The same from an address that is divisible by 4.
+template <int N>
+__device__ inline void aligned_words_at(const uint8_t* at, uint32_t (&out)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) out[i] = reinterpret_cast<const uint32_t*>(at)[i];
 }
-__device__ inline uint32_t word_at4(const uint8_t* at) { return *reinterpret_cast<const uint32_t*>(at); }
 
 __device__ inline float half_at(const uint8_t* at) { return half_to_float(*reinterpret_cast<const uint16_t*>(at)); }
 
@@ -42,21 +54,28 @@ __device__ inline uint32_t look_up(const uint32_t (&table)[4], uint32_t numbers)
 }
 
 // 32 numbers of four bits: byte i has number i in its low half and number i + 16 in its high half.
-template <class Load>
-__device__ inline void nibbles(Load load, const uint8_t* bytes, uint32_t (&q)[8]) {
+__device__ inline void nibbles(const uint32_t (&words)[4], uint32_t (&q)[8]) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        uint32_t word = load(bytes + 4 * i);
-        q[i] = word & 0x0f0f0f0f, q[i + 4] = word >> 4 & 0x0f0f0f0f;
-    }
+    for (int i = 0; i < 4; i++) q[i] = words[i] & 0x0f0f0f0f, q[i + 4] = words[i] >> 4 & 0x0f0f0f0f;
+}
+
+// Those of the 16 bytes at any address, and at one that is divisible by 4.
+__device__ inline void nibbles_at(const uint8_t* bytes, uint32_t (&q)[8]) {
+    uint32_t words[4];
+    words_at(bytes, words);
+    nibbles(words, q);
+}
+__device__ inline void aligned_nibbles_at(const uint8_t* bytes, uint32_t (&q)[8]) {
+    uint32_t words[4];
+    aligned_words_at(bytes, words);
+    nibbles(words, q);
 }
 
 struct Q8_0 {
     static constexpr int VALUES = 32, BYTES = 34, RUN = 32;
     static constexpr bool MINIMA = false;
     static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
-#pragma unroll
-        for (int i = 0; i < 8; i++) q[i] = word_at2(block + 2 + 4 * i);
+        words_at(block + 2, q);
     }
     static __device__ inline void scales(const uint8_t* block, int, float (&scale)[2], float (&)[2]) {
         scale[0] = half_at(block);
@@ -67,7 +86,7 @@ struct Q4_0 {
     static constexpr int VALUES = 32, BYTES = 18, RUN = 32;
     static constexpr bool MINIMA = false;
     static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
-        nibbles(word_at2, block + 2, q);
+        nibbles_at(block + 2, q);
 #pragma unroll
         for (int i = 0; i < 8; i++) q[i] = less(q[i], 8);
     }
@@ -80,7 +99,7 @@ struct Q4_1 {
     static constexpr int VALUES = 32, BYTES = 20, RUN = 32;
     static constexpr bool MINIMA = true;
     static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
-        nibbles(word_at4, block + 4, q);
+        aligned_nibbles_at(block + 4, q);
     }
     static __device__ inline void scales(const uint8_t* block, int, float (&scale)[2], float (&minimum)[2]) {
         scale[0] = half_at(block), minimum[0] = half_at(block + 2);
@@ -91,10 +110,11 @@ struct Q5_0 {
     static constexpr int VALUES = 32, BYTES = 22, RUN = 32;
     static constexpr bool MINIMA = false;
     static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
-        nibbles(word_at2, block + 6, q);
-        uint32_t fifths = word_at2(block + 2);
+        nibbles_at(block + 6, q);
+        uint32_t fifths[1];
+        words_at(block + 2, fifths);
 #pragma unroll
-        for (int i = 0; i < 8; i++) q[i] = less(q[i] | spread(fifths >> (4 * i)) << 4, 16);
+        for (int i = 0; i < 8; i++) q[i] = less(q[i] | spread(fifths[0] >> (4 * i)) << 4, 16);
     }
     static __device__ inline void scales(const uint8_t* block, int, float (&scale)[2], float (&)[2]) {
         scale[0] = half_at(block);
@@ -105,10 +125,11 @@ struct Q5_1 {
     static constexpr int VALUES = 32, BYTES = 24, RUN = 32;
     static constexpr bool MINIMA = true;
     static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
-        nibbles(word_at4, block + 8, q);
-        uint32_t fifths = word_at4(block + 4);
+        aligned_nibbles_at(block + 8, q);
+        uint32_t fifths[1];
+        aligned_words_at(block + 4, fifths);
 #pragma unroll
-        for (int i = 0; i < 8; i++) q[i] |= spread(fifths >> (4 * i)) << 4;
+        for (int i = 0; i < 8; i++) q[i] |= spread(fifths[0] >> (4 * i)) << 4;
     }
     static __device__ inline void scales(const uint8_t* block, int, float (&scale)[2], float (&minimum)[2]) {
         scale[0] = half_at(block), minimum[0] = half_at(block + 2);
@@ -127,7 +148,7 @@ struct Iq4Nl {
     static constexpr int VALUES = 32, BYTES = 18, RUN = 32;
     static constexpr bool MINIMA = false;
     static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
-        nibbles(word_at2, block + 2, q);
+        nibbles_at(block + 2, q);
         look_up_non_linear(q);
     }
     static __device__ inline void scales(const uint8_t* block, int, float (&scale)[2], float (&)[2]) {
@@ -141,7 +162,7 @@ struct Mxfp4 {
     static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
         // Twice the floats of four bits: 0 1 2 3, 4 6 8 12, and the same below zero.
         const uint32_t table[4] = {0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fafc};
-        nibbles(word_at1, block + 1, q);
+        nibbles_at(block + 1, q);
 #pragma unroll
         for (int i = 0; i < 8; i++) q[i] = look_up(table, q[i]);
     }
@@ -205,13 +226,13 @@ struct Q6K {
     static constexpr bool MINIMA = false;
     static __device__ inline void quants(const uint8_t* block, int group, uint32_t (&q)[8]) {
         int half = group / 4, part = group % 4;
-        const uint8_t* lows = block + 64 * half + part % 2 * 32;
-        const uint8_t* uppers = block + 128 + 32 * half;
+        uint32_t lows[8], uppers[8];
+        words_at(block + 64 * half + part % 2 * 32, lows);
+        words_at(block + 128 + 32 * half, uppers);
         int shift = part / 2 * 4;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            uint32_t low = word_at2(lows + 4 * i) >> shift & 0x0f0f0f0f;
-            uint32_t upper = word_at2(uppers + 4 * i) >> (2 * part) & 0x03030303;
+            uint32_t low = lows[i] >> shift & 0x0f0f0f0f, upper = uppers[i] >> (2 * part) & 0x03030303;
             q[i] = less(low | upper << 4, 32);
         }
     }
@@ -229,10 +250,10 @@ struct Q2K {
     static constexpr int VALUES = 256, BYTES = 84, RUN = 16;
     static constexpr bool MINIMA = true;
     static __device__ inline void quants(const uint8_t* block, int group, uint32_t (&q)[8]) {
-        const uint8_t* bytes = block + 16 + group / 4 * 32;
+        aligned_words_at(block + 16 + group / 4 * 32, q);
         int shift = group % 4 * 2;
 #pragma unroll
-        for (int i = 0; i < 8; i++) q[i] = word_at4(bytes + 4 * i) >> shift & 0x03030303;
+        for (int i = 0; i < 8; i++) q[i] = q[i] >> shift & 0x03030303;
     }
     static __device__ inline void scales(const uint8_t* block, int group, float (&scale)[2], float (&minimum)[2]) {
         float d = half_at(block + 80), e = half_at(block + 82);
@@ -249,12 +270,13 @@ struct Q3K {
     static constexpr int VALUES = 256, BYTES = 110, RUN = 16;
     static constexpr bool MINIMA = false;
     static __device__ inline void quants(const uint8_t* block, int group, uint32_t (&q)[8]) {
-        const uint8_t* bytes = block + 32 + group / 4 * 32;
+        uint32_t lows[8], thirds[8];
+        words_at(block + 32 + group / 4 * 32, lows);
+        words_at(block, thirds);
         int shift = group % 4 * 2;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            uint32_t low = word_at2(bytes + 4 * i) >> shift & 0x03030303;
-            uint32_t third = word_at2(block + 4 * i) >> group & EACH;
+            uint32_t low = lows[i] >> shift & 0x03030303, third = thirds[i] >> group & EACH;
             q[i] = less(low | third << 2, 4);
         }
     }
@@ -274,7 +296,7 @@ struct Iq4Xs {
     static constexpr int VALUES = 256, BYTES = 136, RUN = 32;
     static constexpr bool MINIMA = false;
     static __device__ inline void quants(const uint8_t* block, int group, uint32_t (&q)[8]) {
-        nibbles(word_at4, block + 8 + 16 * group, q);
+        aligned_nibbles_at(block + 8 + 16 * group, q);
         look_up_non_linear(q);
     }
     static __device__ inline void scales(const uint8_t* block, int group, float (&scale)[2], float (&)[2]) {

@@ -16,6 +16,7 @@ using uint16_t = unsigned short;
 using uint32_t = unsigned int;
 using int64_t = long long;
 using uint64_t = unsigned long long;
+using uintptr_t = unsigned long long;
 
 // A kernel for blocks of at most `threads`.
 #define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)

@@ -383,6 +383,10 @@ inline int __dp4a(int a, int b, int c) {
     return c;
 }
 
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
+    return static_cast<unsigned>((static_cast<uint64_t>(high) << 32 | low) >> (shift & 31));
+}
+
 inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
     uint64_t bytes = static_cast<uint64_t>(high) << 32 | low;
     unsigned out = 0;

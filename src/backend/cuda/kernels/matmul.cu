@@ -17,19 +17,27 @@ KERNEL(256) matmul(Product product, const float* x, int rows) {
     const int inputs = matrix.inputs, outputs = matrix.outputs;
     const int first_row = blockIdx.y * SIDE, first_output = blockIdx.x * SIDE;
     const int across = threadIdx.x % 16, down = threadIdx.x / 16;
-    float totals[4][4] = {}, sums[4][4] = {};
-    for (int first = 0; first < inputs; first += DEPTH) {
-        // A thread loads input `across` of every sixteenth row.
+    // What is multiplied next is asked for before the last is: a thread has input `across` of every sixteenth row.
+    float next_x[4], next_w[4];
+    auto ask = [&](int first) {
         int input = first + across;
 #pragma unroll
-        for (int k = 0; k < SIDE; k += 16) {
-            int row = first_row + down + k, output = first_output + down + k;
+        for (int k = 0; k < 4; k++) {
+            int row = first_row + down + 16 * k, output = first_output + down + 16 * k;
             bool has_row = row < rows && input < inputs, has_output = output < outputs && input < inputs;
-            x_tile[across * STRIDE + down + k] = has_row ? x[static_cast<long long>(row) * inputs + input] : 0.0f;
-            w_tile[across * STRIDE + down + k] =
-                has_output ? weight_at<WEIGHT, PRECISION>(row_of<WEIGHT>(matrix, output), input) : 0.0f;
+            next_x[k] = has_row ? x[static_cast<long long>(row) * inputs + input] : 0.0f;
+            next_w[k] = has_output ? weight_at<WEIGHT, PRECISION>(row_of<WEIGHT>(matrix, output), input) : 0.0f;
+        }
+    };
+    float totals[4][4] = {}, sums[4][4] = {};
+    ask(0);
+    for (int first = 0; first < inputs; first += DEPTH) {
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            x_tile[across * STRIDE + down + 16 * k] = next_x[k], w_tile[across * STRIDE + down + 16 * k] = next_w[k];
         }
         __syncthreads();
+        ask(first + DEPTH);
 #pragma unroll
         for (int i = 0; i < DEPTH; i++) {
             float4 a = *reinterpret_cast<const float4*>(x_tile + i * STRIDE + 4 * down);
