@@ -4,20 +4,21 @@
 // for the others. Blocks with odd numbers run their threads from the last to the first, so that a missing barrier is
 // noticed in one order or the other. Shared memory is filled with NaN before each block, and what lies behind an array of
 // it is looked at after. A barrier that not all threads of the block meet, or not the same one, ends the process with a
-// message, and so does an operation of a warp that not all of its lanes take part in. Copies that go on by themselves
-// (cp.async) are done only when they are waited for.
+// message, and so do an operation of a warp that not all of its lanes take part in, and a thread that has not waited for
+// its input. Copies that go on by themselves (cp.async) are done only when they are waited for.
 #pragma once
 #define LLT_EMULATED 1
 
+#ifdef __APPLE__  // shows ucontext only so
+#define _XOPEN_SOURCE 700
+#define _DARWIN_C_SOURCE
+#endif
 #include <math.h>
 #include <setjmp.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#ifndef _XOPEN_SOURCE
-#define _XOPEN_SOURCE 700  // macOS shows ucontext only so
-#endif
 #include <ucontext.h>
 
 #include <algorithm>
@@ -32,7 +33,7 @@
 #define __device__
 
 #define LET_NEXT_START()
-#define WAIT_FOR_INPUT()
+#define WAIT_FOR_INPUT() (emulated::now->waited = true)
 
 struct uint3 {
     unsigned x, y, z;
@@ -93,6 +94,7 @@ struct Fiber {
     std::unique_ptr<char[]> stack;
     State state;
     bool started;
+    bool waited;  // for the kernels before
     const char* file;
     int line;
     Lane lane;
@@ -240,6 +242,8 @@ inline bool resolve(size_t first) {
 
 inline void enter() {
     body(body_of);
+    // The kernel after this one may begin once this one ends, and would not wait for those before.
+    if (!now->waited) fail("a thread ends that has not called WAIT_FOR_INPUT", "WAIT_FOR_INPUT", 0);
     if (!now->groups.empty()) fail("copies are under way at the end of a thread", "cp.async", 0);
     now->state = State::Done;
     _longjmp(scheduler, 1);
@@ -269,7 +273,7 @@ inline void run_block(unsigned threads, bool backwards) {
         fiber.start.uc_stack.ss_size = STACK;
         fiber.start.uc_link = nullptr;
         makecontext(&fiber.start, enter, 0);
-        fiber.state = State::Ready, fiber.started = false;
+        fiber.state = State::Ready, fiber.started = fiber.waited = false;
         fiber.groups.clear();
     }
     for (;;) {
