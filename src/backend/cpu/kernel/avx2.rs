@@ -22,40 +22,20 @@ pub(super) use tile::Tile;
 pub(super) use tiles::TOKENS;
 pub(super) use unpack::words;
 
+use super::compiled::{compiled, row_operations};
 use super::limits::CHAINS;
 use super::q8::Quantized;
 use super::{Rows, Spaced, portable};
 use crate::config::{Pairing, Precision};
 use crate::ops;
 
-macro_rules! compiled {
-    ($name:ident, $op:path, ($($argument:ident: $type:ty),*)) => {
-        #[doc = concat!("[`", stringify!($op), "`], compiled for AVX2.")]
-        pub(super) fn $name($($argument: $type),*) {
-            #[target_feature(enable = "avx2,fma,f16c")]
-            fn inner($($argument: $type),*) {
-                $op($($argument),*);
-            }
-            // SAFETY: a `Kernel` for AVX2 exists only where the processor has these features.
-            unsafe { inner($($argument),*) }
-        }
-    };
+row_operations!("avx2,fma,f16c", "AVX2");
+compiled! {
+    "avx2,fma,f16c", "AVX2":
+    qk, attention::qk, (query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]);
+    mix, attention::mix, (weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]);
+    q8_of_odd_groups, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]);
 }
-
-compiled!(dots_of_blocks, portable::dots, (x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>));
-compiled!(qk, attention::qk, (query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]));
-compiled!(mix, attention::mix, (weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]));
-compiled!(q8_of_odd_groups, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]));
-compiled!(quantize, ops::quantize::quantize, (x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]));
-compiled!(widen_bf16, portable::widen_bf16, (values: &[bf16], out: &mut [f32]));
-compiled!(softmax, ops::softmax::softmax, (row: &mut [f32]));
-compiled!(silu, ops::swiglu::silu_all, (gate: &[f32], out: &mut [f32]));
-compiled!(rms_norm, ops::rms_norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]));
-compiled!(round, ops::round::row, (precision: Precision, row: &mut [f32]));
-compiled!(add, ops::elementwise::add, (a: &[f32], b: &[f32], out: &mut [f32]));
-compiled!(mul, ops::elementwise::mul, (a: &[f32], b: &[f32], out: &mut [f32]));
-compiled!(scale, ops::attention::scale, (row: &mut [f32], head_dim: usize));
-compiled!(rope, ops::rope::rope, (x: &[f32], cos: &[f32], sin: &[f32], pairing: Pairing, precision: Precision, out: &mut [f32]));
 
 /// The sum of the partial sums, of which the first eight and the last were added, in the order of
 /// [`ops::matmul::reduce`].

@@ -12,6 +12,7 @@ pub(super) use dots::dots;
 use half::{bf16, f16};
 pub(super) use tile::{Tile, transpose};
 
+use super::compiled::{compiled, row_operations};
 use super::limits::CHAINS;
 use super::q8::Quantized;
 use super::{Rows, Spaced, portable};
@@ -102,32 +103,11 @@ pub(super) fn widen_f16(values: &[f16], out: &mut [f32]) {
     unsafe { inner(values, out) }
 }
 
-macro_rules! compiled {
-    ($name:ident, $op:path, ($($argument:ident: $type:ty),*)) => {
-        #[doc = concat!("[`", stringify!($op), "`], compiled for AVX-512.")]
-        pub(super) fn $name($($argument: $type),*) {
-            #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-            fn inner($($argument: $type),*) {
-                $op($($argument),*);
-            }
-            // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
-            unsafe { inner($($argument),*) }
-        }
-    };
+row_operations!("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl", "AVX-512");
+compiled! {
+    "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl", "AVX-512":
+    q8, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]);
 }
-
-compiled!(dots_of_blocks, portable::dots, (x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>));
-compiled!(q8, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]));
-compiled!(quantize, ops::quantize::quantize, (x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]));
-compiled!(widen_bf16, portable::widen_bf16, (values: &[bf16], out: &mut [f32]));
-compiled!(softmax, ops::softmax::softmax, (row: &mut [f32]));
-compiled!(silu, ops::swiglu::silu_all, (gate: &[f32], out: &mut [f32]));
-compiled!(rms_norm, ops::rms_norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]));
-compiled!(round, ops::round::row, (precision: Precision, row: &mut [f32]));
-compiled!(add, ops::elementwise::add, (a: &[f32], b: &[f32], out: &mut [f32]));
-compiled!(mul, ops::elementwise::mul, (a: &[f32], b: &[f32], out: &mut [f32]));
-compiled!(scale, ops::attention::scale, (row: &mut [f32], head_dim: usize));
-compiled!(rope, ops::rope::rope, (x: &[f32], cos: &[f32], sin: &[f32], pairing: Pairing, precision: Precision, out: &mut [f32]));
 
 /// See [`super::Kernel::read_limit`]: the exclusive or of every whole 256 bytes.
 pub(super) fn read<const AHEAD: bool>(bytes: &[u8]) -> u64 {

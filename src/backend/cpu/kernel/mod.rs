@@ -17,6 +17,8 @@ pub(super) mod bf16_gemm;
 #[cfg(target_arch = "x86_64")]
 mod bf16_tiles;
 mod blocks;
+#[cfg(target_arch = "x86_64")]
+mod compiled;
 pub(super) mod gemm;
 mod limits;
 mod portable;

@@ -11,7 +11,7 @@ mod unpack;
 use std::arch::x86_64::*;
 
 pub(super) use blocks::blocks;
-use panel::{PANELS, Panel, fill_all};
+use panel::{PANELS, Panel, add_up, fill_all};
 use tiles::{Weights, float};
 
 use super::amx::Whole;
@@ -273,19 +273,7 @@ fn panels<const T: usize>(x: &Tiles, groups: usize, w: Rows<'_>, scales: &[[u8; 
                     sums[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole[t]), scale, sums[t]);
                 }
             }
-            for (t, out) in out.iter_mut().enumerate() {
-                let mut width = LANES / 2;
-                while width > 0 {
-                    for lane in 0..width {
-                        sums[lane][t] = _mm512_add_ps(sums[lane][t], sums[lane + width][t]);
-                    }
-                    width /= 2;
-                }
-                let mut row = [0.0; LANES];
-                // SAFETY: 16 values.
-                unsafe { _mm512_storeu_ps(row.as_mut_ptr(), sums[0][t]) };
-                out[first..first + count].copy_from_slice(&row[..count]);
-            }
+            add_up(&mut sums, &(first..first + count), out);
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-use super::panel::{PANELS, Panel, fill_all, first};
+use super::panel::{PANELS, Panel, add_up, fill_all, first};
 use super::tiles::{PADDING, Weights, float};
 use super::unpack::{self, Chunk, Unpack};
 use super::{add_halves, group_sums, pack_quads};
@@ -169,19 +169,7 @@ fn panels<F: Unpack, const T: usize, const H: usize>(
                 let at = tile * groups + group;
                 multiply::<F, T, H>(x, at, panel, group, &mut sums[group % LANES]);
             }
-            for (t, out) in out.iter_mut().enumerate() {
-                let mut width = LANES / 2;
-                while width > 0 {
-                    for lane in 0..width {
-                        sums[lane][t] = _mm512_add_ps(sums[lane][t], sums[lane + width][t]);
-                    }
-                    width /= 2;
-                }
-                let mut row = [0.0; LANES];
-                // SAFETY: 16 values.
-                unsafe { _mm512_storeu_ps(row.as_mut_ptr(), sums[0][t]) };
-                out[first..first + count].copy_from_slice(&row[..count]);
-            }
+            add_up(&mut sums, &(first..first + count), out);
         }
     }
 }

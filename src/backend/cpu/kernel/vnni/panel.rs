@@ -2,6 +2,7 @@
 
 use std::arch::x86_64::*;
 use std::cell::RefCell;
+use std::ops::Range;
 
 use crate::ops::matmul::LANES;
 
@@ -39,4 +40,28 @@ pub(super) struct Panel {
     /// (group) of the first run and of the second.
     pub(super) scales: [Vec<__m512>; 2],
     pub(super) minima: [Vec<__m512>; 2],
+}
+
+/// Adds up the partial sums (partial sum, token) of 16 rows, by halves, and writes those that there are to the `columns`
+/// of each token.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(super) fn add_up<const T: usize>(
+    sums: &mut [[__m512; T]; LANES],
+    columns: &Range<usize>,
+    out: &mut [&mut [f32]],
+) {
+    for (t, out) in out.iter_mut().enumerate() {
+        let mut width = LANES / 2;
+        while width > 0 {
+            for lane in 0..width {
+                sums[lane][t] = _mm512_add_ps(sums[lane][t], sums[lane + width][t]);
+            }
+            width /= 2;
+        }
+        let out = &mut out[columns.clone()];
+        let mask = ((1_u32 << out.len().min(LANES)) - 1) as u16;
+        // SAFETY: the mask keeps the store to the columns.
+        unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr(), mask, sums[0][t]) };
+    }
 }

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use bytemuck::Zeroable;
 
-use super::panel::Panel;
+use super::panel::{Panel, add_up};
 use crate::backend::cpu::kernel::amx::{self, AT_ONCE, Configured, Whole};
 use crate::backend::cpu::kernel::q8::{GROUP, QUADS, Tiles, places};
 use crate::ops::matmul::LANES;
@@ -71,21 +71,8 @@ pub(super) fn tiles<W: Weights>(x: &Tiles, groups: usize, panels: &[Panel], out:
                 }
             }
             let first = number * LANES;
-            for (t, out) in out.iter_mut().enumerate() {
-                let mut width = LANES / 2;
-                while width > 0 {
-                    for lane in 0..width {
-                        all[lane][t] = _mm512_add_ps(all[lane][t], all[lane + width][t]);
-                    }
-                    width /= 2;
-                }
-                let count = LANES.min(out.len() - first);
-                // SAFETY: the mask keeps the store to what is left of the row.
-                unsafe {
-                    let mask = ((1_u32 << count) - 1) as u16;
-                    _mm512_mask_storeu_ps(out[first..].as_mut_ptr(), mask, all[0][t]);
-                }
-            }
+            let end = out.first().map_or(0, |out| out.len()).min(first + LANES);
+            add_up(&mut all, &(first..end), out);
         }
     }
 }

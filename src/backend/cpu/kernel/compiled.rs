@@ -1,0 +1,39 @@
+//! Plain operations that are written once and compiled for each set of vector instructions.
+
+/// `compiled!(FEATURES, UNIT: name, operation, (argument: type, …))`: the operation as `name`, compiled for the features
+/// that UNIT means. Only in a module whose kernel exists where the processor has them.
+macro_rules! compiled {
+    ($features:literal, $unit:literal: $($name:ident, $op:path, ($($argument:ident: $type:ty),*);)*) => {$(
+        #[doc = concat!("[`", stringify!($op), "`], compiled for ", $unit, ".")]
+        pub(super) fn $name($($argument: $type),*) {
+            #[target_feature(enable = $features)]
+            fn inner($($argument: $type),*) {
+                $op($($argument),*);
+            }
+            // SAFETY: the kernel of this module exists only where the processor has these features.
+            unsafe { inner($($argument),*) }
+        }
+    )*};
+}
+
+/// The operations that every set of vector instructions has compiled.
+macro_rules! row_operations {
+    ($features:literal, $unit:literal) => {
+        compiled! {
+            $features, $unit:
+            dots_of_blocks, portable::dots, (x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>);
+            quantize, ops::quantize::quantize, (x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]);
+            widen_bf16, portable::widen_bf16, (values: &[bf16], out: &mut [f32]);
+            softmax, ops::softmax::softmax, (row: &mut [f32]);
+            silu, ops::swiglu::silu_all, (gate: &[f32], out: &mut [f32]);
+            rms_norm, ops::rms_norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]);
+            round, ops::round::row, (precision: Precision, row: &mut [f32]);
+            add, ops::elementwise::add, (a: &[f32], b: &[f32], out: &mut [f32]);
+            mul, ops::elementwise::mul, (a: &[f32], b: &[f32], out: &mut [f32]);
+            scale, ops::attention::scale, (row: &mut [f32], head_dim: usize);
+            rope, ops::rope::rope, (x: &[f32], cos: &[f32], sin: &[f32], pairing: Pairing, precision: Precision, out: &mut [f32]);
+        }
+    };
+}
+
+pub(super) use {compiled, row_operations};
