@@ -133,11 +133,7 @@ __device__ inline uint16_t to_bf16(float x) {
 
 __device__ inline float from_bf16(uint16_t bits) { return __uint_as_float(static_cast<uint32_t>(bits) << 16); }
 
-// The lower and the upper of two neighbouring bfloat16 values.
-__device__ inline float low_bf16(uint32_t pair) { return __uint_as_float(pair << 16); }
-__device__ inline float high_bf16(uint32_t pair) { return __uint_as_float(pair & 0xffff0000); }
-
-// Two neighbouring bfloat16 values of two that are bfloat16 values already, or are rounded here.
+// Two neighbouring bfloat16 values, the first the lower half.
 __device__ inline uint32_t pair_bf16(float low, float high) {
     return static_cast<uint32_t>(to_bf16(low)) | static_cast<uint32_t>(to_bf16(high)) << 16;
 }

@@ -38,13 +38,6 @@ KERNEL(128) add(const float* a, const float* b, long long count, float* out) {
     each(count, [&](long long i) { out[i] = rounded<PRECISION>(__fadd_rn(a[i], b[i])); });
 }
 
-// x (rows, width) += bias (width), in place; count = rows · width.
-KERNEL(128) bias(const float* bias, int width, long long count, float* x) {
-    LET_NEXT_START();
-    WAIT_FOR_INPUT();
-    each(count, [&](long long i) { x[i] = rounded<PRECISION>(__fadd_rn(x[i], bias[i % width])); });
-}
-
 // out = x in bfloat16, rounded to the nearest, ties to even: what tensor cores read.
 KERNEL(128) narrow(const float* x, long long count, uint16_t* out) {
     LET_NEXT_START();
@@ -52,4 +45,4 @@ KERNEL(128) narrow(const float* x, long long count, uint16_t* out) {
     each(count, [&](long long i) { out[i] = to_bf16(x[i]); });
 }
 
-#define KERNELS_OF_THIS_FILE(X) X(silu) X(mul) X(add) X(bias) X(narrow)
+#define KERNELS_OF_THIS_FILE(X) X(silu) X(mul) X(add) X(narrow)

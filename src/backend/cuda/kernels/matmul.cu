@@ -1,5 +1,5 @@
 // Products with many rows of activations: out[row, o] = Σ_i x[row, i] · w[o, i] (+ b[o]). -DWEIGHT (F32, F16, BF16; what is
-// stored otherwise is widened first), -DPRECISION.
+// stored otherwise is multiplied a few rows at a time: matvec.cu), -DPRECISION.
 #include "tensor.cuh"
 #include "weights.cuh"
 

@@ -1,4 +1,4 @@
-// Rows of weights as numbers that a viewer, or a product that knows no blocks, reads. -DWEIGHT, -DPRECISION.
+// Rows of weights as the numbers that a viewer reads. -DWEIGHT, -DPRECISION.
 #include "weights.cuh"
 
 // out (rows, I) = rows first_row and following of w (O, I) as float32.
@@ -11,14 +11,4 @@ KERNEL(128) widen(Matrix w, int first_row, float* out) {
     for (int i = threadIdx.x; i < w.inputs; i += blockDim.x) out[i] = weight_at<WEIGHT, PRECISION>(row, i);
 }
 
-// The same in bfloat16, rounded to the nearest.
-// Grid (rows), block 128.
-KERNEL(128) widen_bf16(Matrix w, int first_row, uint16_t* out) {
-    LET_NEXT_START();
-    WAIT_FOR_INPUT();
-    Row row = row_of<WEIGHT>(w, first_row + blockIdx.x);
-    out += static_cast<long long>(blockIdx.x) * w.inputs;
-    for (int i = threadIdx.x; i < w.inputs; i += blockDim.x) out[i] = to_bf16(weight_at<WEIGHT, PRECISION>(row, i));
-}
-
-#define KERNELS_OF_THIS_FILE(X) X(widen) X(widen_bf16)
+#define KERNELS_OF_THIS_FILE(X) X(widen)
