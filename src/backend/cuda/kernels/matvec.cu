@@ -62,19 +62,26 @@ __device__ inline void multiply(const Row (&w)[OUTPUTS], const float* x, int inp
 #pragma unroll
         for (int row = 0; row < ROWS; row++) sums[o][row] = 0.0f;
     }
-    for (int first = lane; first < units; first += 32 * MANY) {
+    // Rounds in which every lane has all of its units need no test for each; the last may.
+    int first = 0;
+    for (; first + 32 * MANY <= units; first += 32 * MANY) {
         Weights::Raw next[MANY][OUTPUTS];
-        ask(first + 32 * MANY, next);
+        ask(first + 32 * MANY + lane, next);
 #pragma unroll
         for (int k = 0; k < MANY; k++) {
-            int unit = first + 32 * k;
-            if (unit >= units) break;
 #pragma unroll
             for (int o = 0; o < OUTPUTS; o++) {
-                add_unit<ROWS>(now[k][o], x + unit * VALUES, inputs, rows, sums[o]);
+                add_unit<ROWS>(now[k][o], x + (first + 32 * k + lane) * VALUES, inputs, rows, sums[o]);
                 now[k][o] = next[k][o];
             }
         }
+    }
+#pragma unroll
+    for (int k = 0; k < MANY; k++) {
+        int unit = first + 32 * k + lane;
+        if (unit >= units) break;
+#pragma unroll
+        for (int o = 0; o < OUTPUTS; o++) add_unit<ROWS>(now[k][o], x + unit * VALUES, inputs, rows, sums[o]);
     }
 #pragma unroll
     for (int o = 0; o < OUTPUTS; o++) {
