@@ -29,6 +29,7 @@ fn program(program: &str, args: &[&str]) -> CommandBuilder {
     let mut command = CommandBuilder::new(program);
     command.args(args);
     command.env("TERM", "xterm-256color");
+    command.env("CUDA_VISIBLE_DEVICES", "");
     for variable in ["COLORTERM", "NO_COLOR", "LINES", "COLUMNS"] {
         command.env_remove(variable);
     }

@@ -24,7 +24,7 @@ pub(super) const UNEQUAL: f64 = 0.01;
 /// - bfloat16: each value is rounded where the rule rounds; then none is further than one unit of its largest term, the
 ///   distance from that term to the next bfloat16, and of each stage 1 % are unequal at most. The distance is in these
 ///   allowances: 1 is the most. What the pass does not round has 10⁻⁵ as in float32. A device whose attention has an order
-///   of its own does not round on the way to `attn_heads` where the rule does: they have a relative L2 distance, [`FUSED`].
+///   of its own does not round on the way to `attn_heads` where the rule does: they have a relative L2 distance, 1/128 at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judge {
     /// Float32, and int8 beside it.

@@ -32,6 +32,8 @@ pub(crate) fn opens_viewer(words: &[String]) -> bool {
 /// Runs a command that prints, in `folder`: its exit code and standard output.
 pub(crate) fn print(words: &[String], folder: &Path) -> (i32, String) {
     let mut command = std::process::Command::new(BINARY);
+    // The texts and pictures are the processor's, whatever the machine has.
+    command.env("CUDA_VISIBLE_DEVICES", "");
     let output = command.args(&words[1..]).current_dir(folder).stdin(Stdio::null()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     (output.status.code().unwrap_or(-1), text)
@@ -45,6 +47,7 @@ pub(crate) fn print(words: &[String], folder: &Path) -> (i32, String) {
 pub(crate) fn view(words: &[String], folder: &Path) -> Result<i32, String> {
     let pair = native_pty_system().openpty(SIZE).unwrap();
     let mut command = CommandBuilder::new(BINARY);
+    command.env("CUDA_VISIBLE_DEVICES", "");
     command.args(&words[1..]);
     command.cwd(folder);
     command.env("TERM", "xterm-256color");
@@ -93,6 +96,7 @@ pub(crate) fn screen(
 ) -> Result<String, String> {
     let pair = native_pty_system().openpty(PtySize { rows, cols, ..SIZE }).unwrap();
     let mut command = CommandBuilder::new(BINARY);
+    command.env("CUDA_VISIBLE_DEVICES", "");
     command.args(&words[1..]);
     command.env("TERM", "xterm-256color");
     command.env("NO_COLOR", "1");

@@ -33,6 +33,8 @@ impl Terminal {
         command.arg("chat");
         command.args(args);
         command.env("TERM", "xterm-256color");
+        // The texts and pictures are the processor's, whatever the machine has.
+        command.env("CUDA_VISIBLE_DEVICES", "");
         let child = pair.slave.spawn_command(command).unwrap();
         let written = Arc::new(Mutex::new(Vec::new()));
         let (mut reader, sink) = (pair.master.try_clone_reader().unwrap(), written.clone());

@@ -55,6 +55,8 @@ pub(crate) fn llama_trace<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Ite
 pub(crate) fn command<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     hear_hangups();
     let mut command = Command::new(env!("CARGO_BIN_EXE_llama-trace"));
+    // The texts and pictures are the processor's, whatever the machine has.
+    command.env("CUDA_VISIBLE_DEVICES", "");
     command.args(args).stdin(std::process::Stdio::null());
     command
 }

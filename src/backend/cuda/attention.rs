@@ -78,8 +78,8 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
     if cuda.precision == Precision::Bf16 && cuda.cache_dtype == CacheDtype::Bf16 {
         // By the tensor cores.
         let (name, width) = match head_dim {
-            ..=64 => ("attention_prefill_bf16_64", 64),
-            ..=128 => ("attention_prefill_bf16_128", 128),
+            0..=64 => ("attention_prefill_bf16_64", 64),
+            65..=128 => ("attention_prefill_bf16_128", 128),
             _ => ("attention_prefill_bf16_256", 256),
         };
         let kernel = Kernel { file: "attention_bf16", name, weight: None };
@@ -87,8 +87,8 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
         return cuda.kernels.launch(kernel, (rows.div_ceil(64), kv_heads), 128, shared, arguments);
     }
     let (name, width, at_once) = match head_dim {
-        ..=64 => ("attention_prefill_64", 64, 64),
-        ..=128 => ("attention_prefill_128", 128, 64),
+        0..=64 => ("attention_prefill_64", 64, 64),
+        65..=128 => ("attention_prefill_128", 128, 64),
         _ => ("attention_prefill_256", 256, 32),
     };
     let shared = 4 * ((at_once + 32) * (width + 4) + at_once * 36);

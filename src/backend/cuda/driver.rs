@@ -126,6 +126,9 @@ pub(super) fn pair(first: usize, second: usize) -> u64 {
     half(first) | half(second) << 32
 }
 
+/// A product that a library computes, of matrices at these addresses, each time that it is called.
+pub(super) type LibraryProduct<'a> = Box<dyn Fn([Address; 4]) -> Result<()> + 'a>;
+
 /// A device.
 pub(super) trait Driver: Send + Sync {
     /// What it says about itself.
@@ -166,6 +169,13 @@ pub(super) trait Driver: Send + Sync {
 
     /// Forgets what was taken down.
     fn forget(&self, graph: Graph);
+
+    /// What multiplies (side, side) bfloat16 matrices by NVIDIA's own library: the first transposed, by the second, into the
+    /// third, with memory beside; none where the library is not there.
+    fn library_product(&self, side: usize) -> Option<LibraryProduct<'_>> {
+        let _ = side;
+        None
+    }
 
     /// A moment: after everything so far.
     fn mark(&self) -> Result<Event>;

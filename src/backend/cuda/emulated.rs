@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,8 @@ const FRESH: u8 = 0xff;
 pub(super) struct Emulated {
     about: About,
     total: usize,
+    /// Launches after which it is lost.
+    launches: AtomicUsize,
     state: Mutex<State>,
 }
 
@@ -75,21 +78,24 @@ fn compiler_version() -> Option<&'static [u8]> {
 }
 
 impl Emulated {
-    /// A device with `total` bytes; none, said aloud, where no C++ compiler is there.
-    pub(super) fn new(total: usize) -> Option<Self> {
+    /// A device with `total` bytes, which is lost after so many launches; none, said aloud, where no C++ compiler is there.
+    pub(super) fn new(total: usize, launches: usize) -> Option<Self> {
         if !cfg!(unix) || compiler_version().is_none() {
             println!("skipped: {} is no C++ compiler that runs here", compiler());
             return None;
         }
         let about = About { name: "the processor".into(), architecture: (9, 0), multiprocessors: 4 };
-        Some(Self { about, total, state: Mutex::default() })
+        Some(Self { about, total, launches: AtomicUsize::new(launches), state: Mutex::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(state: &State, launch: &Launch) -> Result<()> {
+    fn run(&self, state: &State, launch: &Launch) -> Result<()> {
+        let left =
+            self.launches.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        left.map_err(|_| failed("run a kernel", "CUDA_ERROR_LAUNCH_FAILED"))?;
         let (kernels, name) = &state.functions[launch.function.0 as usize];
         let mut arguments: Vec<*mut c_void> =
             launch.arguments.each().map(|argument| ptr::from_ref(argument).cast_mut().cast()).collect();
@@ -249,7 +255,7 @@ impl Driver for Emulated {
 
     fn launch(&self, launches: &[Launch]) -> Result<()> {
         let state = self.state();
-        launches.iter().try_for_each(|launch| Self::run(&state, launch))
+        launches.iter().try_for_each(|launch| self.run(&state, launch))
     }
 
     fn take_down(&self, launches: &[Launch]) -> Result<Graph> {
@@ -260,7 +266,7 @@ impl Driver for Emulated {
 
     fn repeat(&self, graph: Graph) -> Result<()> {
         let state = self.state();
-        state.graphs[graph.0 as usize].iter().try_for_each(|launch| Self::run(&state, launch))
+        state.graphs[graph.0 as usize].iter().try_for_each(|launch| self.run(&state, launch))
     }
 
     fn forget(&self, graph: Graph) {

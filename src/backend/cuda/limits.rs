@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Cuda;
+use super::blas::WORKSPACE;
 use super::driver::Arguments;
 use super::kernels::Kernel;
 use super::matrix::Matrix;
@@ -37,7 +38,10 @@ pub(super) fn measure(cuda: &Cuda, sizes: Sizes) -> Result<Limits> {
     let Sizes { bytes, side } = sizes;
     let read_bandwidth = bytes as f64 / read(cuda, bytes)?.as_secs_f64();
     let operations = 2.0 * (side as f64).powi(3);
-    let (time, multiplied) = multiply(cuda, side)?;
+    let (time, multiplied) = match by_library(cuda, side)? {
+        Some(measured) => measured,
+        None => multiply(cuda, side)?,
+    };
     Ok(Limits {
         read_bandwidth,
         memory: "the device's memory",
@@ -73,7 +77,18 @@ fn read(cuda: &Cuda, bytes: usize) -> Result<Duration> {
     })
 }
 
-/// Multiplies two matrices of bfloat16 values, (side, side) each.
+/// Multiplies two random matrices of bfloat16 values, (side, side) each, by cuBLASLt, where that is there.
+fn by_library(cuda: &Cuda, side: usize) -> Result<Option<(Duration, String)>> {
+    let Some(product) = cuda.queue.device().library_product(side) else { return Ok(None) };
+    let bytes = side * side * 2;
+    let [a, b] = [random(cuda, bytes, BFLOAT16)?, random(cuda, bytes, BFLOAT16)?];
+    let (out, beside) = (Memory::new(&cuda.queue, bytes)?, Memory::new(&cuda.queue, WORKSPACE)?);
+    let places = [&a, &b, &out, &beside].map(Memory::at);
+    let time = best(cuda, || cuda.queue.ask(|_| product(places)))?;
+    Ok(Some((time, format!("bfloat16 values of {side}×{side} matrices by the tensor cores, by cuBLASLt"))))
+}
+
+/// The same by this program's own kernel.
 fn multiply(cuda: &Cuda, side: usize) -> Result<(Duration, String)> {
     let cuda = cuda.clone().with_precision(Precision::Bf16);
     let weights = random(&cuda, side * side * 2, BFLOAT16)?;

@@ -14,10 +14,12 @@
 //! What no GPU has run yet stands in the README.
 
 mod attention;
+mod blas;
 mod driver;
 #[cfg(test)]
 mod emulated;
 mod kernels;
+mod libraries;
 mod limits;
 mod matrix;
 mod memory;
@@ -133,7 +135,13 @@ impl Cuda {
     /// The processor as a device with `bytes` bytes of memory; none, said aloud, where nothing compiles the kernels.
     #[cfg(test)]
     pub(crate) fn emulated(bytes: usize) -> Option<Self> {
-        Some(Self::over(Box::new(emulated::Emulated::new(bytes)?)))
+        Self::lost_after(bytes, usize::MAX)
+    }
+
+    /// The same, but the device is lost after so many launches.
+    #[cfg(test)]
+    pub(crate) fn lost_after(bytes: usize, launches: usize) -> Option<Self> {
+        Some(Self::over(Box::new(emulated::Emulated::new(bytes, launches)?)))
     }
 
     /// How often launches were repeated that the device had taken down.

@@ -14,7 +14,8 @@ use cudarc::driver::sys::{
     self, CUdevice_attribute as Attribute, CUevent, CUfunction, CUgraphExec, CUmodule, CUresult, CUstream,
 };
 
-use super::driver::{About, Address, Driver, Event, Function, Graph, Launch, Room, failed};
+use super::blas::Blas;
+use super::driver::{About, Address, Driver, Event, Function, Graph, Launch, LibraryProduct, Room, failed};
 use super::nvrtc::{Nvrtc, Version};
 use super::sources::Module;
 use super::store::Store;
@@ -468,6 +469,16 @@ impl Driver for Nvidia {
             // SAFETY: it was made by `take_down`, and the driver waits until it is not used.
             let _ = unsafe { sys::cuGraphExecDestroy(graph.0 as CUgraphExec) };
         }
+    }
+
+    fn library_product(&self, side: usize) -> Option<LibraryProduct<'_>> {
+        self.enter().ok()?;
+        let blas = Blas::find(side, self.driver.0)?;
+        Some(Box::new(move |places| {
+            self.enter()?;
+            // SAFETY: the context is current and the stream its; the caller has as much memory there.
+            unsafe { blas.multiply(places, self.stream.cast()) }
+        }))
     }
 
     fn mark(&self) -> Result<Event> {

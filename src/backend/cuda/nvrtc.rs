@@ -3,22 +3,20 @@
 
 use std::env;
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
 use libloading::Library;
+
+use super::libraries::{self, MAJORS, VARIABLE, builtins, candidates, load};
 
 use crate::error::{Error, Result};
 
 /// A version: (12, 8) is 12.8.
 pub(super) type Version = (u32, u32);
 
-/// The major versions that are known here, the newest first.
-const MAJORS: [u32; 2] = [13, 12];
-
-/// A folder, or several as in PATH, in which NVRTC is looked for first.
-const VARIABLE: &str = "LLAMA_TRACE_NVRTC";
+/// Its name in the names of files.
+const NAME: &str = "nvrtc";
 
 /// A `nvrtcProgram`.
 type Program = *mut u8;
@@ -87,14 +85,14 @@ impl Nvrtc {
     /// # Errors
     /// [`Error::Usage`] with what was looked for, where there is none.
     pub fn find(driver: Version) -> Result<Self> {
-        Self::find_in(driver, &folders(|name| env::var_os(name).map(PathBuf::from)))
+        Self::find_in(driver, &libraries::folders(|name| env::var_os(name).map(PathBuf::from)))
     }
 
     /// The same in these folders, and where the loader looks.
     fn find_in(driver: Version, folders: &[PathBuf]) -> Result<Self> {
         let mut too_new = Vec::new();
         let mut best: Option<Self> = None;
-        for candidate in candidates(folders) {
+        for candidate in candidates(NAME, folders) {
             let Some(found) = Self::open(&candidate) else { continue };
             if found.version > driver {
                 too_new.push(format!("{}.{} in {}", found.version.0, found.version.1, candidate.display()));
@@ -267,110 +265,11 @@ fn pointers_of(strings: &[CString]) -> Vec<*const c_char> {
     strings.iter().map(|string| string.as_ptr()).collect()
 }
 
-/// Loads a library, and has it be there for those that are loaded later.
-fn load(path: &Path) -> Option<Library> {
-    // SAFETY: NVIDIA's libraries may be loaded at any time and by any thread; what stands in the loader's path and in
-    // the user's folders under their names is trusted like the program itself.
-    #[cfg(unix)]
-    unsafe {
-        use libloading::os::unix;
-        let library = unix::Library::open(Some(path), unix::RTLD_NOW | unix::RTLD_GLOBAL).ok()?;
-        Some(library.into())
-    }
-    // SAFETY: as above.
-    #[cfg(not(unix))]
-    unsafe {
-        Library::new(path).ok()
-    }
-}
-
-/// The folders in which NVRTC may lie outside the loader's path.
-fn folders(variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
-    let mut all: Vec<PathBuf> =
-        variable(VARIABLE).map(|list| env::split_paths(&list).collect()).unwrap_or_default();
-    for home in
-        ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(&variable).chain([PathBuf::from("/usr/local/cuda")])
-    {
-        all.extend(["lib64", "lib", "bin", "targets/x86_64-linux/lib"].map(|inner| home.join(inner)));
-    }
-    // The wheels of PyPI, in each Python that is known to be there.
-    let mut pythons: Vec<PathBuf> =
-        ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(&variable).collect();
-    pythons.extend(variable("HOME").map(|home| home.join(".local")));
-    pythons.extend(["/usr/local", "/usr"].map(PathBuf::from));
-    for python in pythons {
-        for version in entries(&python.join("lib")).filter(|path| named(path, "python3")) {
-            for packages in ["site-packages", "dist-packages"].map(|packages| version.join(packages)) {
-                all.extend(MAJORS.map(|major| packages.join(format!("nvidia/cu{major}/lib"))));
-                all.push(packages.join("nvidia/cuda_nvrtc/lib"));
-            }
-        }
-    }
-    all.retain(|folder| folder.is_dir());
-    all.dedup();
-    all
-}
-
-/// What may be NVRTC: names for the loader, then files.
-fn candidates(folders: &[PathBuf]) -> Vec<PathBuf> {
-    let name = |major: u32| match cfg!(windows) {
-        true => format!("nvrtc64_{major}0_0.dll"),
-        false => format!("libnvrtc.so.{major}"),
-    };
-    let mut all: Vec<_> = MAJORS.iter().map(|major| PathBuf::from(name(*major))).collect();
-    for folder in folders {
-        all.extend(MAJORS.map(|major| folder.join(name(major))).into_iter().filter(|path| path.exists()));
-    }
-    all
-}
-
-/// The library of built-in functions beside NVRTC, where it lies in a folder.
-fn builtins(path: &Path) -> Vec<PathBuf> {
-    let Some(folder) = path.parent().filter(|folder| folder.is_absolute()) else { return Vec::new() };
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let major = name.rsplit('.').next().unwrap_or_default().to_owned();
-    let beside = entries(folder).filter(|path| named(path, &format!("libnvrtc-builtins.so.{major}.")));
-    beside.collect()
-}
-
-fn named(path: &Path, beginning: &str) -> bool {
-    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(beginning))
-}
-
-/// What is in a folder, in the order of the names; nothing where it cannot be read.
-fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    let mut all: Vec<_> =
-        fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
-    all.sort();
-    all.into_iter()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs;
 
-    #[test]
-    fn folders_are_those_of_the_toolkit_and_of_the_wheels() {
-        let root = tempfile::tempdir().unwrap();
-        let at = |path: &str| root.path().join(path);
-        let wheels = "venv/lib/python3.12/site-packages/nvidia/";
-        let there = [
-            "first/a",
-            "cuda/lib64",
-            &format!("{wheels}cu13/lib"),
-            &format!("{wheels}cuda_nvrtc/lib"),
-            "venv/lib/other",
-        ];
-        there.iter().for_each(|path| fs::create_dir_all(at(path)).unwrap());
-        let found = folders(|name| match name {
-            VARIABLE => Some(env::join_paths([at("first/a"), at("not/there")]).unwrap().into()),
-            "CUDA_HOME" => Some(at("cuda")),
-            "VIRTUAL_ENV" => Some(at("venv")),
-            _ => None,
-        });
-        let own: Vec<_> = found.iter().filter_map(|path| path.strip_prefix(root.path()).ok()).collect();
-        assert_eq!(own, there[..4].iter().map(Path::new).collect::<Vec<_>>());
-    }
+    use super::*;
 
     #[test]
     fn where_there_is_none_the_message_says_where_it_was_looked_for() {
@@ -388,7 +287,7 @@ mod tests {
     fn a_file_that_is_no_library_is_passed_over() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("libnvrtc.so.12"), "no library").unwrap();
-        assert_eq!(candidates(&[folder.path().to_owned()]).len(), if cfg!(windows) { 2 } else { 3 });
+        assert_eq!(candidates(NAME, &[folder.path().to_owned()]).len(), if cfg!(windows) { 2 } else { 3 });
         assert!(Nvrtc::open(&folder.path().join("libnvrtc.so.12")).is_none());
     }
 }

@@ -313,3 +313,28 @@ fn a_model_that_does_not_fit_is_an_error_that_names_the_weight() {
     let error = Session::with_capacity(&cuda, sampler(), 64).err().unwrap();
     assert!(error.to_string().contains("the KV cache for 64 tokens"), "{error}");
 }
+
+#[test]
+fn a_device_that_is_lost_ends_the_run_with_an_error_and_what_was_drawn_stays() {
+    let checkpoint = random::of_config("random", small(0), Dtype::BF16).unwrap();
+    let mut drawn_before = Vec::new();
+    for launches in [0, 1, 60, 200, 400] {
+        let Some(cuda) = Cuda::lost_after(ROOM, launches) else { return };
+        let model = Model::load(&checkpoint, cuda).unwrap();
+        let mut session = Session::with_capacity(&model, sampler(), 64).unwrap();
+        session.begin(prompt(4), &[], 50).unwrap();
+        let mut drawn = Vec::new();
+        let error = loop {
+            match session.pass(&mut NoProbe) {
+                Ok(id) => drawn.push(id),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.exit_code(), 4);
+        assert!(error.to_string().contains("the CUDA device cannot run a kernel"), "{error}");
+        assert!(session.pass(&mut NoProbe).is_err(), "it stays lost");
+        assert!(drawn.starts_with(&drawn_before) && drawn.len() + 4 >= session.ran().len());
+        drawn_before = drawn;
+    }
+    assert!(drawn_before.len() > 3);
+}
