@@ -127,11 +127,6 @@ impl Cuda {
         Ok(Self::over(Box::new(nvidia::Nvidia::open(number)?)))
     }
 
-    /// Whether NVIDIA's driver is there and finds device number `number`.
-    pub fn is_there(number: usize) -> bool {
-        nvidia::Nvidia::open(number).is_ok()
-    }
-
     /// The processor as a device with `bytes` bytes of memory; none, said aloud, where nothing compiles the kernels.
     #[cfg(test)]
     pub(crate) fn emulated(bytes: usize) -> Option<Self> {

@@ -27,6 +27,8 @@ const MOST_WAITING: usize = 1 << 12;
 struct Seen {
     launches: Vec<Launch>,
     graph: Option<Graph>,
+    /// Whether the device cannot take them down, as drivers may that are older than what a launch asks for.
+    refused: bool,
 }
 
 #[derive(Default)]
@@ -82,16 +84,19 @@ impl Queue {
         let result = match seen.iter().position(|seen| seen.launches == *waiting) {
             Some(at) => {
                 let mut known = seen.remove(at);
-                let graph = match known.graph {
-                    Some(graph) => Ok(graph),
-                    None => self.driver.take_down(&known.launches),
-                };
-                if let Ok(graph) = graph {
-                    known.graph = Some(graph);
-                    *repeated += 1;
+                if known.graph.is_none() && !known.refused {
+                    known.graph = self.driver.take_down(&known.launches).ok();
+                    known.refused = known.graph.is_none();
                 }
+                let done = match known.graph {
+                    Some(graph) => {
+                        *repeated += 1;
+                        self.driver.repeat(graph)
+                    }
+                    None => self.driver.launch(waiting),
+                };
                 seen.push(known);
-                graph.and_then(|graph| self.driver.repeat(graph))
+                done
             }
             None => {
                 if waiting.len() >= MIN_GRAPH {
@@ -99,7 +104,7 @@ impl Queue {
                         let oldest = seen.remove(0);
                         oldest.graph.into_iter().for_each(|graph| self.driver.forget(graph));
                     }
-                    seen.push(Seen { launches: waiting.clone(), graph: None });
+                    seen.push(Seen { launches: waiting.clone(), graph: None, refused: false });
                 }
                 self.driver.launch(waiting)
             }
