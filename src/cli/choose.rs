@@ -81,16 +81,20 @@ fn is_cuda(asks: Asks<'_>) -> Result<bool> {
             let (checkpoint, precision) = open_quietly(asks.model)?;
             let cuda = arranged(cuda, asks.cpu, precision);
             let fits = cuda.check_room(&checkpoint, asks.context).is_ok();
+            let takes = fits && cuda.ready().is_ok();
             let name = cuda.device_name();
-            match fits {
-                true => tell(format_args!(
+            match (takes, fits) {
+                (true, _) => tell(format_args!(
                     "Computing on {name} (--device cuda); --device cpu takes the processor."
                 )),
-                false => tell(format_args!(
+                (false, true) => tell(format_args!(
+                    "Computing on the processor: the kernels cannot be compiled for {name} (--device cuda says why)."
+                )),
+                (false, false) => tell(format_args!(
                     "Computing on the processor: the model does not fit on {name} (--device cuda says what would)."
                 )),
             }
-            Ok(fits)
+            Ok(takes)
         }
     }
 }

@@ -182,6 +182,14 @@ impl Cuda {
         Self { host: self.host.with_stop(stop.clone()), stop, ..self }
     }
 
+    /// Whether kernels can be had for the device: compiles the smallest, or finds it compiled.
+    ///
+    /// # Errors
+    /// Where there is no compiler for them, or it fails.
+    pub fn ready(&self) -> Result<()> {
+        self.kernels.ready(Kernel { file: "elementwise", name: "add", weight: None })
+    }
+
     /// The device's name for users.
     pub fn device_name(&self) -> &str {
         &self.queue.device().about().name

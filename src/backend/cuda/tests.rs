@@ -293,6 +293,12 @@ fn memory_that_is_not_there_is_an_error_with_its_size_and_what_was_made_stays() 
 }
 
 #[test]
+fn a_device_is_ready_once_a_kernel_is_made_for_it() {
+    let Some((cuda, _)) = both(Precision::F32) else { return };
+    cuda.ready().unwrap();
+}
+
+#[test]
 fn launches_that_come_again_are_repeated_and_others_are_not() {
     let Some(cuda) = Cuda::emulated(ROOM) else { return };
     let (a, b) = (filled(&cuda, &[1.0; 8]), filled(&cuda, &[2.0; 8]));

@@ -45,7 +45,7 @@ pub(in crate::backend::cpu) const BLOCK: usize = 2 * SIDE;
 const STRETCH: usize = 512;
 
 /// Tokens for which the weights are copied once, where they are one part each.
-const TOKENS: usize = 512;
+const TOKENS: usize = 256;
 
 /// Bytes of activations that stay in the second-level cache while all rows of weights pass by.
 const ACTIVATIONS: usize = 1 << 20;
