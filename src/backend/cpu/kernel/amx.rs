@@ -246,23 +246,35 @@ pub(super) fn int8(x: &[i8], w: &[__m512i], halves: bool, sums: &mut [Whole; AT_
     }
 }
 
-/// Multiplies and adds tiles of zeros: four tiles, `rounds` times.
-pub(super) fn multiply(rounds: usize) -> f32 {
+/// Multiplies and adds tiles of zeros, of bfloat16 or of INT8 values: four tiles, `rounds` times. The second only where
+/// [`multiplies_int8`].
+pub(super) fn multiply<const INT8: bool>(rounds: usize) -> f32 {
+    /// The instructions of a round, and what counts them.
+    macro_rules! rounds {
+        ($multiply:literal) => {
+            // SAFETY: the tiles are configured and hold zeros since; no memory is touched. There is at least one round.
+            unsafe {
+                asm!(
+                    "2:",
+                    concat!($multiply, " tmm0, tmm4, tmm6"),
+                    concat!($multiply, " tmm1, tmm5, tmm6"),
+                    concat!($multiply, " tmm2, tmm4, tmm7"),
+                    concat!($multiply, " tmm3, tmm5, tmm7"),
+                    "dec {rounds}",
+                    "jnz 2b",
+                    rounds = inout(reg) rounds.max(1) => _,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    options(nostack, nomem),
+                )
+            }
+        };
+    }
     let _configured = Configured::new();
-    // SAFETY: the tiles are configured and hold zeros since; no memory is touched. There is at least one round.
-    unsafe {
-        asm!(
-            "2:",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tdpbf16ps tmm1, tmm5, tmm6",
-            "tdpbf16ps tmm2, tmm4, tmm7",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            "dec {rounds}",
-            "jnz 2b",
-            rounds = inout(reg) rounds.max(1) => _,
-            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-            options(nostack, nomem),
-        );
+    if INT8 {
+        assert!(multiplies_int8(), "the processor has the instruction");
+        rounds!("tdpbssd");
+    } else {
+        rounds!("tdpbf16ps");
     }
     0.0
 }

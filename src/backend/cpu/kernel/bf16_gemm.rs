@@ -54,7 +54,7 @@ const ACTIVATIONS: usize = 1 << 20;
 const MIN_INPUTS: usize = 512;
 
 /// Rounds of the multiply loop that are one round of four tiles.
-const AMX_ROUNDS: usize = 64;
+pub(super) const AMX_ROUNDS: usize = 64;
 
 /// 64 bytes where a tile's row loads at once.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -248,7 +248,7 @@ impl Unit {
     /// See [`super::Kernel::multiply_limit`].
     pub(super) fn multiply(self, rounds: usize) -> f32 {
         match self {
-            Self::Amx => amx::multiply(rounds / AMX_ROUNDS),
+            Self::Amx => amx::multiply::<false>(rounds / AMX_ROUNDS),
             Self::Avx512Bf16 => avx512bf16::multiply(rounds),
             #[cfg(test)]
             Self::Plain => 0.0,

@@ -200,9 +200,7 @@ impl Kernel {
     pub(super) fn tiles_q8(self) -> Option<q8::Tiling> {
         match self.isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Vnni if self.bf16 == Some(bf16_gemm::Unit::Amx) && amx::multiplies_int8() => {
-                Some(vnni::TILING_AMX)
-            }
+            Isa::Avx512Vnni if self.has_int8_tiles() => Some(vnni::TILING_AMX),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni => Some(vnni::TILING),
             #[cfg(target_arch = "x86_64")]
@@ -211,6 +209,12 @@ impl Kernel {
             Isa::AvxVnni => Some(q8::Tiling { widths: &[avx2::TOKENS], pairs: false, lines: None }),
             Isa::Portable => None,
         }
+    }
+
+    /// Whether AMX multiplies int8 values of many tokens here.
+    #[cfg(target_arch = "x86_64")]
+    fn has_int8_tiles(self) -> bool {
+        self.bf16 == Some(bf16_gemm::Unit::Amx) && amx::multiplies_int8()
     }
 
     /// What multiplies inputs of `width` values with bfloat16 weights as bfloat16 here, where anything does.
@@ -493,6 +497,7 @@ impl Kernel {
             (Multiplied::Int8, isa, _) => {
                 let factor = std::hint::black_box(0x0102_0304);
                 return match isa {
+                    _ if self.has_int8_tiles() => amx::multiply::<true>(rounds / bf16_gemm::AMX_ROUNDS),
                     Isa::Avx512Vnni => vnni::multiply(rounds, factor),
                     Isa::AvxVnni => avx2::multiply_int8::<true>(rounds, factor),
                     _ => avx2::multiply_int8::<false>(rounds, factor),
@@ -519,13 +524,16 @@ impl Kernel {
         let operations = (2 * CHAINS * LANES) as f64;
         #[cfg(target_arch = "x86_64")]
         let bf16 = self.bf16.map_or(operations, |unit| unit.multiply_round() as f64);
+        #[cfg(target_arch = "x86_64")]
+        // A tile has twice as many int8 values as bfloat16 values.
+        let int8 = if self.has_int8_tiles() { 2.0 * bf16 } else { 4.0 * operations };
         #[cfg(not(target_arch = "x86_64"))]
-        let bf16 = operations;
+        let (bf16, int8) = (operations, 4.0 * operations);
         match multiplied {
             Multiplied::Float32 => operations,
             Multiplied::BFloat16 => bf16,
             Multiplied::ThreeBFloat16 => bf16 / 3.0,
-            Multiplied::Int8 => 4.0 * operations,
+            Multiplied::Int8 => int8,
         }
     }
 }
