@@ -163,29 +163,39 @@ fn every_stage_is_the_same_recorded_alone_and_with_all_others() {
     }
 }
 
+/// What the viewer computes again of a prefill of `tokens` tokens, layer by layer, has the bits of `frames`.
+fn assert_runs_again<B: Backend + 'static>(
+    model: Model<B>,
+    tokens: usize,
+    frames: &HashMap<Site, Frame>,
+    context: Option<usize>,
+    what: &str,
+) {
+    let (ids, eos, memory) = (prompt(tokens), Vec::new(), DEFAULT_MEMORY);
+    let start = Start { ids, draws: 1, sampler: sampler(), tokenizer: None, eos, memory, context };
+    let mut live = Live::start(Arc::new(model), start).unwrap();
+    while live.status() != Status::Idle {
+        live.poll().unwrap();
+        std::thread::yield_now();
+    }
+    for (site, frame) in frames.iter().filter(|(site, _)| site.pass == 0) {
+        let again = loop {
+            if let Poll::Ready(block) = source::block(&mut live, *site, &Region::whole(frame.shape())) {
+                break block.unwrap();
+            }
+            live.poll().unwrap();
+            std::thread::yield_now();
+        };
+        assert!(again.is_whole());
+        assert_same(&again.frame, frame, what);
+    }
+}
+
 #[test]
 fn a_wide_layer_and_a_wide_head_that_run_again_have_the_bits_of_the_pass() {
     for (name, model) in models(512) {
         let (frames, _) = recorded(&model, 20, &Select::all());
-        let eos = Vec::new();
-        let (ids, memory) = (prompt(20), DEFAULT_MEMORY);
-        let start = Start { ids, draws: 1, sampler: sampler(), tokenizer: None, eos, memory, context: None };
-        let mut live = Live::start(Arc::new(model), start).unwrap();
-        while live.status() != Status::Idle {
-            live.poll().unwrap();
-            std::thread::yield_now();
-        }
-        for (site, frame) in frames.iter().filter(|(site, _)| site.pass == 0) {
-            let again = loop {
-                if let Poll::Ready(block) = source::block(&mut live, *site, &Region::whole(frame.shape())) {
-                    break block.unwrap();
-                }
-                live.poll().unwrap();
-                std::thread::yield_now();
-            };
-            assert!(again.is_whole());
-            assert_same(&again.frame, frame, &format!("run again, {name}"));
-        }
+        assert_runs_again(model, 20, &frames, None, &format!("run again, {name}"));
     }
 }
 

@@ -273,24 +273,7 @@ fn a_layer_that_runs_again_on_the_device_has_the_bits_of_the_pass() {
     let checkpoint = random::of_config("random", small(0), Dtype::BF16).unwrap();
     let Some((cuda, _)) = both(&checkpoint, Precision::F32) else { return };
     let (frames, _) = run(&cuda, 6, Some(&Select::all()));
-    let eos = Vec::new();
-    let (ids, memory) = (prompt(6), DEFAULT_MEMORY);
-    let start = Start { ids, draws: 1, sampler: sampler(), tokenizer: None, eos, memory, context: Some(12) };
-    let mut live = Live::start(Arc::new(cuda), start).unwrap();
-    while live.status() != Status::Idle {
-        live.poll().unwrap();
-        std::thread::yield_now();
-    }
-    for (site, frame) in frames.iter().filter(|(site, _)| site.pass == 0) {
-        let again = loop {
-            if let Poll::Ready(block) = source::block(&mut live, *site, &Region::whole(frame.shape())) {
-                break block.unwrap();
-            }
-            live.poll().unwrap();
-            std::thread::yield_now();
-        };
-        assert_same(&again.frame, frame, "run again");
-    }
+    assert_runs_again(cuda, 6, &frames, Some(12), "run again");
 }
 
 #[test]
