@@ -274,8 +274,9 @@ pub trait Backend: Sized + Send + Sync {
     /// A pass over nothing.
     fn new_pass(&self) -> Result<Self::Pass>;
 
-    /// Makes `pass` one over `spans`, whose ids are `ids`, those of all spans one after the other.
-    fn begin_pass(&self, ids: &[u32], spans: &[Span], pass: &mut Self::Pass) -> Result<()>;
+    /// Makes `pass` one over `spans`, whose ids are `ids`, those of all spans one after the other. `draws` says how
+    /// [`Backend::draw`] draws a token after each span; there are none where it is not called.
+    fn begin_pass(&self, ids: &[u32], spans: &[Span], draws: &[Draw], pass: &mut Self::Pass) -> Result<()>;
 
     /// out (rows, D): the rows of `table` (V, D) that the pass's ids name.
     fn embedding(&self, table: &Self::Matrix, pass: &Self::Pass, out: &mut Self::Buffer) -> Result<()>;
@@ -407,12 +408,22 @@ pub trait Backend: Sized + Send + Sync {
         out: &mut Self::Buffer,
     ) -> Result<()>;
 
-    /// Draws a token from the `vocab` logits from value `first` on, where they lie: the one that
-    /// [`crate::generate::Sampler`] draws by the same random number, but within 10⁻⁶ of the edge between two. None where
-    /// the device has no such operation, and the sampler is to read the logits.
-    fn draw(&self, logits: &Self::Buffer, first: usize, vocab: usize, draw: Draw) -> Result<Option<Drawn>> {
-        let _ = (logits, first, vocab, draw);
-        Ok(None)
+    /// Whether it draws tokens by itself. Where it does not, the sampler reads the logits.
+    fn draws(&self) -> bool {
+        false
+    }
+
+    /// Draws a token from each row of logits (spans, V), as [`Backend::begin_pass`] was told: the one that
+    /// [`crate::generate::Sampler`] draws by the same random number, but within 10⁻⁶ of the edge between two.
+    fn draw(&self, logits: &Self::Buffer, vocab: usize, pass: &Self::Pass) -> Result<()> {
+        let _ = (logits, vocab, pass);
+        Ok(())
+    }
+
+    /// What was drawn in the pass, span by span; waits for it, as [`Backend::sync`] does.
+    fn drawn(&self, pass: &Self::Pass) -> Result<Vec<Drawn>> {
+        let _ = pass;
+        Ok(Vec::new())
     }
 
     /// Fused: several products of one input. `made` is shown their outputs.

@@ -347,7 +347,7 @@ fn read<B: Backend>(backend: &B, buffer: &B::Buffer, count: usize) -> Result<Vec
 fn pass<B: Backend>(backend: &B, dims: PassDims) -> Result<B::Pass> {
     let mut pass = backend.new_pass()?;
     let span = Span { sequence: 0, start: dims.start, tokens: dims.tokens };
-    backend.begin_pass(&vec![0; dims.tokens], &[span], &mut pass)?;
+    backend.begin_pass(&vec![0; dims.tokens], &[span], &[], &mut pass)?;
     Ok(pass)
 }
 

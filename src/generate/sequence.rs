@@ -1,7 +1,7 @@
 //! One text under way: its cache, the tokens so far, what draws the next one, and whether it goes on. And the pass over
 //! one or several of them, which is the same.
 
-use crate::backend::{Backend, Span};
+use crate::backend::{Backend, Draw as Drawing, Drawn, Span};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 use crate::model::{Activations, KvCache, Model, forward};
@@ -204,18 +204,19 @@ impl<B: Backend> Sequence<B> {
         self.text.waiting.splice(..0, ids);
     }
 
-    /// Draws the token after span number `span` of pass number `pass`, whose logits were computed last.
+    /// Draws the token after span number `span` of pass number `pass`, whose logits were computed last, unless the device
+    /// has `drawn` it.
     pub(super) fn draw<P: Probe>(
         &mut self,
         model: &Model<B>,
         work: &Activations<B>,
         (pass, span): (usize, usize),
+        drawn: &[Drawn],
         probe: &mut P,
     ) -> Result<u32> {
         let Self { number, text: Text { sampler, not_a_number, .. }, .. } = self;
-        // A device may draw by itself, and hand over nothing but the token.
-        if !Sampler::is_watched(probe, *number, pass)
-            && let Some(drawn) = forward::draw(model, work, span, sampler.next_draw())?
+        if let Some(drawn) = drawn.get(span)
+            && !Sampler::is_watched(probe, *number, pass)
         {
             sampler.skip();
             *not_a_number |= drawn.not_a_number;
@@ -247,18 +248,33 @@ impl<B: Backend> Sequence<B> {
     }
 }
 
-/// Runs pass number `pass` over `ids` of each of `sequences`, and draws nothing.
+/// How the device draws the tokens of `pass`: none where it does not, or where the sampler shows the probe each draw.
+pub(super) fn draws<B: Backend, P: Probe>(
+    model: &Model<B>,
+    pass: usize,
+    sequences: &[&mut Sequence<B>],
+    probe: &P,
+) -> Vec<Drawing> {
+    let watched = |sequence: &&mut Sequence<B>| Sampler::is_watched(probe, sequence.number, pass);
+    if !model.backend.draws() || sequences.iter().all(watched) {
+        return Vec::new();
+    }
+    sequences.iter().map(|sequence| sequence.text.sampler.next_draw()).collect()
+}
+
+/// Runs pass number `pass` over `ids` of each of `sequences`; the device draws as `draws` say, and the answer is what it
+/// drew. The sequences know nothing of that yet.
 ///
 /// # Errors
-/// As [`forward::forward`]'s; the sequences are then as they were.
+/// As [`forward::forward_and_draw`]'s; the sequences are then as they were.
 pub(super) fn read<B: Backend, P: Probe>(
     model: &Model<B>,
     work: &mut Activations<B>,
     pass: usize,
     sequences: &mut [&mut Sequence<B>],
-    ids: &[impl AsRef<[u32]>],
+    (ids, draws): (&[impl AsRef<[u32]>], &[Drawing]),
     probe: &mut P,
-) -> Result<()> {
+) -> Result<Vec<Drawn>> {
     let span = |(sequence, ids): (&&mut Sequence<B>, &_)| Span {
         sequence: sequence.number,
         start: sequence.cache.len(),
@@ -267,11 +283,11 @@ pub(super) fn read<B: Backend, P: Probe>(
     let spans: Vec<Span> = sequences.iter().zip(ids).map(span).collect();
     let all: Vec<u32> = ids.iter().flat_map(AsRef::as_ref).copied().collect();
     let mut caches: Vec<_> = sequences.iter_mut().map(|sequence| &mut sequence.cache).collect();
-    forward::forward(model, &mut caches, work, pass, &spans, &all, probe)?;
+    let drawn = forward::forward_and_draw(model, &mut caches, work, pass, &spans, (&all, draws), probe)?;
     for (sequence, ids) in sequences.iter_mut().zip(ids) {
         sequence.text.ran.extend_from_slice(ids.as_ref());
     }
-    Ok(())
+    Ok(drawn)
 }
 
 /// Runs pass number `pass` over the tokens that wait of each of `sequences`, and draws the token after each; those wait
@@ -287,14 +303,18 @@ pub(super) fn pass<B: Backend, P: Probe>(
     probe: &mut P,
 ) -> Result<Vec<u32>> {
     let waiting: Vec<_> = sequences.iter_mut().map(|sequence| sequence.take(usize::MAX)).collect();
-    if let Err(error) = read(model, work, pass, sequences, &waiting, probe) {
-        for (sequence, ids) in sequences.iter_mut().zip(waiting) {
-            sequence.give_back(ids);
+    let draws = draws(model, pass, sequences, probe);
+    let drawn = match read(model, work, pass, sequences, (&waiting, &draws), probe) {
+        Ok(drawn) => drawn,
+        Err(error) => {
+            for (sequence, ids) in sequences.iter_mut().zip(waiting) {
+                sequence.give_back(ids);
+            }
+            return Err(error);
         }
-        return Err(error);
-    }
+    };
     let draw = |(span, sequence): (usize, &mut &mut Sequence<B>)| {
-        let drawn = sequence.draw(model, work, (pass, span), probe)?;
+        let drawn = sequence.draw(model, work, (pass, span), &drawn, probe)?;
         let drawn = sequence.text.forced.pop().unwrap_or(drawn);
         sequence.text.left = sequence.text.left.saturating_sub(1);
         sequence.text.at_end = sequence.text.ends.contains(&drawn);

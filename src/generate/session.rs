@@ -1,6 +1,6 @@
 //! One text and the model that it is run with.
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Draw, Drawn};
 use crate::error::Result;
 use crate::model::{Activations, KvCache, Model};
 use crate::trace::{PassDims, Probe};
@@ -150,11 +150,16 @@ impl<'m, B: Backend> Session<'m, B> {
     /// # Errors
     /// As [`Session::run`].
     pub fn read<P: Probe>(&mut self, ids: &[u32], probe: &mut P) -> Result<()> {
+        self.read_and_draw(ids, &[], probe).map(drop)
+    }
+
+    /// Runs `ids`; the device draws as `draws` say.
+    fn read_and_draw<P: Probe>(&mut self, ids: &[u32], draws: &[Draw], probe: &mut P) -> Result<Vec<Drawn>> {
         self.check(ids)?;
         let Self { model, sequence, work, passes } = self;
-        sequence::read(model, work, *passes, &mut [sequence], &[ids], probe)?;
+        let drawn = sequence::read(model, work, *passes, &mut [sequence], (&[ids], draws), probe)?;
         *passes += 1;
-        Ok(())
+        Ok(drawn)
     }
 
     /// Runs `ids` after what was run before, and draws the next token.
@@ -168,8 +173,9 @@ impl<'m, B: Backend> Session<'m, B> {
     /// [`Error::Interrupted`]: crate::error::Error::Interrupted
     pub fn run<P: Probe>(&mut self, ids: &[u32], probe: &mut P) -> Result<u32> {
         let pass = self.passes;
-        self.read(ids, probe)?;
-        self.sequence.draw(self.model, &self.work, (pass, 0), probe)
+        let draws = sequence::draws(self.model, pass, &[&mut self.sequence], probe);
+        let drawn = self.read_and_draw(ids, &draws, probe)?;
+        self.sequence.draw(self.model, &self.work, (pass, 0), &drawn, probe)
     }
 
     /// Shows `probe` the probabilities of `pass`, whose logits were computed last. Draws nothing: the random numbers

@@ -176,9 +176,7 @@ pub fn buffer_bytes(config: &ModelConfig, tokens: usize, spans: usize) -> usize 
 /// then in `work` ([`last_logits`]).
 ///
 /// # Errors
-/// [`Error::Interrupted`] where the backend was asked to stop ([`Backend::stop`]), [`Error::Prompt`] where a cache is
-/// full or there is no memory for the pass, and where the backend fails. The caches then hold what they held before,
-/// and the same pass can be run again.
+/// As [`forward_and_draw`]'s.
 pub fn forward<B: Backend, P: Probe>(
     model: &Model<B>,
     caches: &mut [&mut KvCache<B>],
@@ -188,23 +186,49 @@ pub fn forward<B: Backend, P: Probe>(
     ids: &[u32],
     probe: &mut P,
 ) -> Result<()> {
+    forward_and_draw(model, caches, work, pass, spans, (ids, &[]), probe).map(drop)
+}
+
+/// The same, and a token is drawn after each span by the device itself, where it does so ([`Backend::draws`]) and
+/// `draws` says how. So the pass and its draws are one piece of work, and nothing but the tokens comes back.
+///
+/// # Errors
+/// [`Error::Interrupted`] where the backend was asked to stop ([`Backend::stop`]), [`Error::Prompt`] where a cache is
+/// full or there is no memory for the pass, and where the backend fails. The caches then hold what they held before,
+/// and the same pass can be run again.
+pub fn forward_and_draw<B: Backend, P: Probe>(
+    model: &Model<B>,
+    caches: &mut [&mut KvCache<B>],
+    work: &mut Activations<B>,
+    pass: usize,
+    spans: &[Span],
+    (ids, draws): (&[u32], &[Draw]),
+    probe: &mut P,
+) -> Result<Vec<Drawn>> {
     for (cache, span) in caches.iter().zip(spans) {
         debug_assert_eq!(cache.len(), span.start, "a span begins where its cache ends");
         cache.check(span.keys())?;
     }
-    begin(model, work, pass, spans, ids, probe)?;
+    begin(model, work, pass, spans, (ids, draws), probe)?;
     for l in 0..model.config.layers {
         layer(model, caches, work, l, probe)?;
     }
     finish(model, work, probe)?;
-    model.backend.sync()?;
+    let drawn = if draws.is_empty() {
+        model.backend.sync()?;
+        Vec::new()
+    } else {
+        model.backend.draw(&work.logits, model.config.vocab, &work.pass)?;
+        model.backend.drawn(&work.pass)?
+    };
     for (cache, span) in caches.iter_mut().zip(spans) {
         cache.set_len(span.keys());
     }
-    Ok(())
+    Ok(drawn)
 }
 
-/// Everything before the layers: the tokens' embeddings, and the tables that all layers share.
+/// Everything before the layers: the tokens' embeddings, and the tables that all layers share. The ids come with how a
+/// token is drawn after each span, where one is.
 ///
 /// # Errors
 /// As [`forward`]'s.
@@ -213,7 +237,7 @@ pub fn begin<B: Backend, P: Probe>(
     work: &mut Activations<B>,
     pass: usize,
     spans: &[Span],
-    ids: &[u32],
+    (ids, draws): (&[u32], &[Draw]),
     probe: &mut P,
 ) -> Result<()> {
     let (backend, t) = (&model.backend, ids.len());
@@ -226,7 +250,7 @@ pub fn begin<B: Backend, P: Probe>(
     work.last_rows.resize(spans.len(), 0);
     let mut see = Observer::new(model, probe, pass, spans, &PassRows::All);
 
-    backend.begin_pass(ids, spans, &mut work.pass)?;
+    backend.begin_pass(ids, spans, draws, &mut work.pass)?;
     see.ids(Stage::Tokens, ids)?;
 
     backend.embedding(&model.weights.embedding, &work.pass, &mut work.x)?;
@@ -439,20 +463,6 @@ pub fn last_logits<B: Backend>(
 ) -> Result<()> {
     let (vocab, row) = (model.config.vocab, work.last_rows[span]);
     model.backend.read(&work.logits, row * vocab..(row + 1) * vocab, &mut see)
-}
-
-/// Draws the token after span number `span` of the pass that ran last, where the device does so.
-///
-/// # Errors
-/// Where the backend fails.
-pub fn draw<B: Backend>(
-    model: &Model<B>,
-    work: &Activations<B>,
-    span: usize,
-    draw: Draw,
-) -> Result<Option<Drawn>> {
-    let vocab = model.config.vocab;
-    model.backend.draw(&work.logits, work.last_rows[span] * vocab, vocab, draw)
 }
 
 /// Says what there was no memory for.

@@ -368,7 +368,7 @@ impl<'m, B: Backend> Worker<'m, B> {
                 let Self { session: Session { model, work, .. }, passes, at, .. } = self;
                 *at = None;
                 let span = Span { sequence: site.sequence, start: dims.start, tokens: dims.tokens };
-                forward::begin(model, work, dims.pass, &[span], &passes[site.pass].ids, &mut watch)?;
+                forward::begin(model, work, dims.pass, &[span], (&passes[site.pass].ids, &[]), &mut watch)?;
                 *at = Some((site.pass, 0));
             }
             (Section::Layer, Some(layer)) => {

@@ -93,7 +93,7 @@ fn ours(model: &Model<Cpu>, golden: &Golden, site: Site, precision: Precision) -
     let mut out = backend.buffer(count).unwrap();
     let (span, mut pass) =
         (Span { sequence: 0, start: dims.start, tokens: dims.tokens }, backend.new_pass().unwrap());
-    backend.begin_pass(&golden.ids(site.pass), &[span], &mut pass).unwrap();
+    backend.begin_pass(&golden.ids(site.pass), &[span], &[], &mut pass).unwrap();
     let all = &PassRows::All;
     let t = dims.tokens;
     let at = |stage| golden.values(site.other(stage));
@@ -228,7 +228,7 @@ fn a_rounding_too_few_or_too_many_is_noticed() {
     let (mut input, mut product, mut out) =
         (model.backend.input(), vec![0.0; bias.len()], vec![0.0; bias.len()]);
     let (span, mut pass) = (Span { sequence: 0, start: 0, tokens: t }, model.backend.new_pass().unwrap());
-    model.backend.begin_pass(&vec![0; t], &[span], &mut pass).unwrap();
+    model.backend.begin_pass(&vec![0; t], &[span], &[], &mut pass).unwrap();
     model.backend.prepare(&x, model.config.dim, &pass, &PassRows::All, &mut input).unwrap();
     model.backend.matmul(&input, &w1.matrix, w1.bias.as_ref(), &mut product).unwrap();
     assert!(share(site, &product) >= SHARE);

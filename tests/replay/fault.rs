@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::backend::{
-    AttentionPart, AttentionShape, AttentionSink, Backend, Limits, Operation, PassRows, SeeGroups, Span,
+    AttentionPart, AttentionShape, AttentionSink, Backend, Draw, Limits, Operation, PassRows, SeeGroups, Span,
 };
 use llama_trace::checkpoint::{Dtype, Tensor};
 use llama_trace::config::{CacheDtype, Pairing, Precision};
@@ -214,9 +214,9 @@ impl Backend for Other {
         Ok(Pass { of_cpu: self.cpu.new_pass()?, spans: Vec::new() })
     }
 
-    fn begin_pass(&self, ids: &[u32], spans: &[Span], pass: &mut Self::Pass) -> Result<()> {
+    fn begin_pass(&self, ids: &[u32], spans: &[Span], draws: &[Draw], pass: &mut Self::Pass) -> Result<()> {
         pass.spans = spans.to_vec();
-        self.cpu.begin_pass(ids, spans, &mut pass.of_cpu)
+        self.cpu.begin_pass(ids, spans, draws, &mut pass.of_cpu)
     }
 
     fn embedding(&self, table: &Self::Matrix, pass: &Self::Pass, out: &mut Values) -> Result<()> {
@@ -240,7 +240,7 @@ impl Backend for Other {
         }
         let (mut later, tokens) = (self.cpu.new_pass()?, pass.spans.iter().map(|span| span.tokens).sum());
         let spans: Vec<_> = pass.spans.iter().map(|span| Span { start: span.start + 1, ..*span }).collect();
-        self.cpu.begin_pass(&vec![0; tokens], &spans, &mut later)?;
+        self.cpu.begin_pass(&vec![0; tokens], &spans, &[], &mut later)?;
         self.cpu.rope_table(frequencies, pairs, &later, cos, sin)
     }
 

@@ -94,7 +94,7 @@ fn compare_fused<B: Backend>(what: &str, backend: B) {
     for rows in [1, 2, 3, 15, 16, 17, 33] {
         let mut pass = backend.new_pass().unwrap();
         let span = Span { sequence: 0, start: 0, tokens: rows };
-        backend.begin_pass(&vec![0; rows], &[span], &mut pass).unwrap();
+        backend.begin_pass(&vec![0; rows], &[span], &[], &mut pass).unwrap();
         let (mut input, x) = (backend.input(), noise(rows * d, rows));
         backend.prepare(&x, d, &pass, &PassRows::All, &mut input).unwrap();
         let buffer = |count| backend.buffer(count).unwrap();

@@ -299,7 +299,7 @@ mod tests {
                 let tokens = x.len() / inputs;
                 let (mut pass, mut input) = (cpu.new_pass().unwrap(), cpu.input());
                 let spans = [Span { sequence: 0, start: 0, tokens }];
-                cpu.begin_pass(&vec![0; tokens], &spans, &mut pass).unwrap();
+                cpu.begin_pass(&vec![0; tokens], &spans, &[], &mut pass).unwrap();
                 cpu.prepare(&x.to_vec(), inputs, &pass, &PassRows::All, &mut input).unwrap();
                 let mut out = cpu.buffer(tokens * outputs).unwrap();
                 cpu.matmul(&input, &matrix, None, &mut out).unwrap();

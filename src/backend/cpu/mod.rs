@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 
-use super::{AttentionShape, AttentionSink, Backend, Limits, Operation, PassRows, SeeGroups, Span};
+use super::{AttentionShape, AttentionSink, Backend, Draw, Limits, Operation, PassRows, SeeGroups, Span};
 use crate::checkpoint::{Dtype, Tensor};
 use crate::config::{CacheDtype, Pairing, Precision};
 use crate::error::Result;
@@ -248,7 +248,7 @@ impl Backend for Cpu {
         Ok(Pass::default())
     }
 
-    fn begin_pass(&self, ids: &[u32], spans: &[Span], pass: &mut Pass) -> Result<()> {
+    fn begin_pass(&self, ids: &[u32], spans: &[Span], _: &[Draw], pass: &mut Pass) -> Result<()> {
         pass.ids.clear();
         memory::grow(&mut pass.ids, ids.len())?;
         pass.ids.extend_from_slice(ids);

@@ -126,6 +126,9 @@ pub(super) fn pair(first: usize, second: usize) -> u64 {
     half(first) | half(second) << 32
 }
 
+/// The most bytes that are brought at once.
+pub(super) const BROUGHT: usize = 64 << 10;
+
 /// A product that a library computes, of matrices at these addresses, each time that it is called.
 pub(super) type LibraryProduct<'a> = Box<dyn Fn([Address; 4]) -> Result<()> + 'a>;
 
@@ -151,6 +154,12 @@ pub(super) trait Driver: Send + Sync {
 
     /// Copies from the device, once everything before is done.
     fn read(&self, from: Address, to: &mut [u8]) -> Result<()>;
+
+    /// Begins to copy up to [`BROUGHT`] bytes from the device, once everything before is done; waits for nothing.
+    fn bring(&self, from: Address, bytes: usize) -> Result<()>;
+
+    /// What was brought last, at a moment after it that was reached.
+    fn brought(&self, to: &mut [u8]);
 
     /// Copies on the device, between places that do not overlap.
     fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()>;

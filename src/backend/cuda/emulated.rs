@@ -38,7 +38,25 @@ pub(super) struct Emulated {
     /// Launches after which it is lost.
     launches: AtomicUsize,
     state: Mutex<State>,
+    asked: Log,
 }
+
+/// What a device was asked for, in its order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// So many bytes copied to it.
+    Write(usize),
+    /// So many copied from it.
+    Read(usize),
+    /// Launches, one by one.
+    Launches(usize),
+    /// A graph of so many.
+    Graph(usize),
+    /// Something else that has a place in its order.
+    Other,
+}
+
+pub(crate) type Log = Arc<Mutex<Vec<Asked>>>;
 
 #[derive(Default)]
 struct State {
@@ -48,6 +66,7 @@ struct State {
     functions: Vec<(Arc<Kernels>, CString)>,
     graphs: Vec<Vec<Launch>>,
     events: Vec<Instant>,
+    brought: Vec<u8>,
 }
 
 /// A library of kernels.
@@ -85,7 +104,22 @@ impl Emulated {
             return None;
         }
         let about = About { name: "the processor".into(), architecture: (9, 0), multiprocessors: 4 };
-        Some(Self { about, total, launches: AtomicUsize::new(launches), state: Mutex::default() })
+        Some(Self {
+            about,
+            total,
+            launches: AtomicUsize::new(launches),
+            state: Mutex::default(),
+            asked: Log::default(),
+        })
+    }
+
+    /// What it is asked for from now on.
+    pub(super) fn log(&self) -> Log {
+        Arc::clone(&self.asked)
+    }
+
+    fn say(&self, asked: Asked) {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(asked);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -222,24 +256,39 @@ impl Driver for Emulated {
     }
 
     fn clear(&self, at: Address, bytes: usize) -> Result<()> {
+        self.say(Asked::Other);
         // SAFETY: the caller has as much memory there.
         unsafe { ptr::write_bytes(at as *mut u8, 0, bytes) };
         Ok(())
     }
 
     fn write(&self, from: &[u8], to: Address) -> Result<()> {
+        self.say(Asked::Write(from.len()));
         // SAFETY: the caller has as much memory there.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
         Ok(())
     }
 
     fn read(&self, from: Address, to: &mut [u8]) -> Result<()> {
+        self.say(Asked::Read(to.len()));
         // SAFETY: the caller has as much memory there.
         unsafe { ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
         Ok(())
     }
 
+    fn bring(&self, from: Address, bytes: usize) -> Result<()> {
+        let mut brought = vec![0; bytes];
+        self.read(from, &mut brought)?;
+        self.state().brought = brought;
+        Ok(())
+    }
+
+    fn brought(&self, to: &mut [u8]) {
+        to.copy_from_slice(&self.state().brought);
+    }
+
     fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()> {
+        self.say(Asked::Other);
         // SAFETY: the caller has as much memory at both places, which do not overlap.
         unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
         Ok(())
@@ -254,6 +303,7 @@ impl Driver for Emulated {
     }
 
     fn launch(&self, launches: &[Launch]) -> Result<()> {
+        self.say(Asked::Launches(launches.len()));
         let state = self.state();
         launches.iter().try_for_each(|launch| self.run(&state, launch))
     }
@@ -266,6 +316,7 @@ impl Driver for Emulated {
 
     fn repeat(&self, graph: Graph) -> Result<()> {
         let state = self.state();
+        self.say(Asked::Graph(state.graphs[graph.0 as usize].len()));
         state.graphs[graph.0 as usize].iter().try_for_each(|launch| self.run(&state, launch))
     }
 

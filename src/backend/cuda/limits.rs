@@ -96,7 +96,7 @@ fn multiply(cuda: &Cuda, side: usize) -> Result<(Duration, String)> {
     let x = Buffer::over(random(&cuda, side * side * 4, FLOAT32)?);
     let (mut out, mut input, mut pass) = (cuda.buffer(side * side)?, cuda.input(), cuda.new_pass()?);
     let spans = [Span { sequence: 0, start: 0, tokens: side }];
-    cuda.begin_pass(&vec![0; side], &spans, &mut pass)?;
+    cuda.begin_pass(&vec![0; side], &spans, &[], &mut pass)?;
     cuda.prepare(&x, side, &pass, &PassRows::All, &mut input)?;
     let out = std::cell::RefCell::new(&mut out);
     let time = best(&cuda, || cuda.matmul(&input, &matrix, None, &mut out.borrow_mut()))?;

@@ -17,7 +17,7 @@ mod attention;
 mod blas;
 mod driver;
 #[cfg(test)]
-mod emulated;
+pub(crate) mod emulated;
 mod kernels;
 mod libraries;
 mod limits;
@@ -137,6 +137,14 @@ impl Cuda {
     #[cfg(test)]
     pub(crate) fn lost_after(bytes: usize, launches: usize) -> Option<Self> {
         Some(Self::over(Box::new(emulated::Emulated::new(bytes, launches)?)))
+    }
+
+    /// The same, and what the device is asked for.
+    #[cfg(test)]
+    pub(crate) fn logged(bytes: usize) -> Option<(Self, emulated::Log)> {
+        let device = emulated::Emulated::new(bytes, usize::MAX)?;
+        let log = device.log();
+        Some((Self::over(Box::new(device)), log))
     }
 
     /// How often launches were repeated that the device had taken down.
@@ -362,9 +370,9 @@ impl Backend for Cuda {
         Ok(Pass::default())
     }
 
-    fn begin_pass(&self, ids: &[u32], spans: &[Span], pass: &mut Pass) -> Result<()> {
+    fn begin_pass(&self, ids: &[u32], spans: &[Span], draws: &[Draw], pass: &mut Pass) -> Result<()> {
         self.stop.check()?;
-        pass.begin(&self.queue, ids, spans)
+        pass.begin(&self.queue, ids, spans, draws)
     }
 
     fn embedding(&self, table: &Matrix, pass: &Pass, out: &mut Buffer) -> Result<()> {
@@ -562,12 +570,20 @@ impl Backend for Cuda {
         Ok(())
     }
 
-    fn draw(&self, logits: &Buffer, first: usize, vocab: usize, draw: Draw) -> Result<Option<Drawn>> {
-        let mut scratch = self.scratch();
-        if !scratch.draw.as_ref().is_some_and(|place| place.has_room(vocab)) {
-            scratch.draw = Some(Place::new(self, vocab)?);
+    fn draws(&self) -> bool {
+        true
+    }
+
+    fn draw(&self, logits: &Buffer, vocab: usize, pass: &Pass) -> Result<()> {
+        let (mut scratch, rows) = (self.scratch(), pass.draws().len());
+        if !scratch.draw.as_ref().is_some_and(|place| place.has_room(rows, vocab)) {
+            scratch.draw = Some(Place::new(self, rows, vocab)?);
         }
-        scratch.draw.as_ref().map(|place| place.draw(self, logits, first, vocab, draw)).transpose()
+        scratch.draw.as_ref().map_or(Ok(()), |place| place.draw(self, logits, vocab, pass))
+    }
+
+    fn drawn(&self, pass: &Pass) -> Result<Vec<Drawn>> {
+        sampling::drawn(self, pass)
     }
 
     fn matmuls(

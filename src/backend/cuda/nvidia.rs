@@ -15,7 +15,9 @@ use cudarc::driver::sys::{
 };
 
 use super::blas::Blas;
-use super::driver::{About, Address, Driver, Event, Function, Graph, Launch, LibraryProduct, Room, failed};
+use super::driver::{
+    About, Address, BROUGHT, Driver, Event, Function, Graph, Launch, LibraryProduct, Room, failed,
+};
 use super::nvrtc::{Nvrtc, Version};
 use super::sources::Module;
 use super::store::Store;
@@ -53,6 +55,8 @@ struct Pinned {
     /// When the device is done with each.
     done: [CUevent; 2],
     next: usize,
+    /// What is brought: [`BROUGHT`] bytes.
+    brought: *mut u8,
 }
 
 /// What was loaded, and never is unloaded: a model uses it to its end.
@@ -174,7 +178,8 @@ impl Nvidia {
     /// Makes the context, the stream and the pinned memory.
     fn begin(about: About, driver: Version, device: sys::CUdevice) -> Result<Self> {
         let (mut context, mut stream) = (ptr::null_mut(), ptr::null_mut());
-        let mut pinned = Pinned { halves: [ptr::null_mut(); 2], done: [ptr::null_mut(); 2], next: 0 };
+        let (halves, done) = ([ptr::null_mut(); 2], [ptr::null_mut(); 2]);
+        let mut pinned = Pinned { halves, done, next: 0, brought: ptr::null_mut() };
         // SAFETY: the device is there; all places are for handles of their kind, and the context is current when what
         // belongs to it is made.
         unsafe {
@@ -189,6 +194,9 @@ impl Nvidia {
                 let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
                 check(sys::cuEventCreate(&raw mut pinned.done[half], flags), "begin its work")?;
             }
+            let mut memory: *mut c_void = ptr::null_mut();
+            check(sys::cuMemAllocHost_v2(&raw mut memory, BROUGHT), "pin memory for copies")?;
+            pinned.brought = memory.cast();
         }
         Ok(Self {
             about,
@@ -301,6 +309,7 @@ impl Drop for Nvidia {
         // SAFETY: nobody uses these any more, and the work in the stream is over.
         unsafe {
             sys::cuStreamSynchronize(self.stream);
+            sys::cuMemFreeHost(pinned.brought.cast());
             for half in 0..2 {
                 sys::cuMemFreeHost(pinned.halves[half].cast());
                 sys::cuEventDestroy_v2(pinned.done[half]);
@@ -373,7 +382,7 @@ impl Driver for Nvidia {
     fn read(&self, from: Address, to: &mut [u8]) -> Result<()> {
         self.enter()?;
         let mut pinned = self.pinned();
-        let Pinned { halves, done, next } = &mut *pinned;
+        let Pinned { halves, done, next, .. } = &mut *pinned;
         let ask = |half: usize, part: usize, bytes: usize| {
             // SAFETY: the half has room for the part, and nothing else goes into it before it was read; the caller has
             // as much memory at `from`.
@@ -406,6 +415,22 @@ impl Driver for Nvidia {
             }
         }
         Ok(())
+    }
+
+    fn bring(&self, from: Address, bytes: usize) -> Result<()> {
+        self.enter()?;
+        assert!(bytes <= BROUGHT, "no more is brought than there is room for");
+        let to = self.pinned().brought;
+        // SAFETY: there is room for so many bytes, and the caller has as many at `from`.
+        let code = unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, self.stream) };
+        check(code, "give what it holds")
+    }
+
+    fn brought(&self, to: &mut [u8]) {
+        assert!(to.len() <= BROUGHT, "no more was brought");
+        let pinned = self.pinned();
+        // SAFETY: the memory has as many bytes, and nothing writes there: the caller waited for what was brought last.
+        unsafe { ptr::copy_nonoverlapping(pinned.brought.cast_const(), to.as_mut_ptr(), to.len()) };
     }
 
     fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()> {

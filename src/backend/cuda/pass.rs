@@ -5,33 +5,54 @@ use std::sync::Arc;
 use super::driver::Address;
 use super::memory::Growing;
 use super::queue::Queue;
-use crate::backend::Span;
+use crate::backend::{Draw, Span};
 use crate::error::Result;
 
-/// What a pass reads: for each span (first row, start, T, K), then the ids and the positions of all rows, int32 each.
+/// What a pass reads: for each span (first row, start, T, K), int32 each, for each draw its random number, float64, then
+/// the ids and the positions of all rows, int32 each. Beside it what was drawn.
 #[derive(Default)]
 pub struct Pass {
     memory: Growing,
     at: Address,
     spans: Vec<Span>,
     rows: usize,
+    draws: Vec<Draw>,
+    drawn: Growing,
+    drawn_at: Address,
 }
 
 /// Bytes of a `struct Span` of the kernels.
 const SPAN: usize = 16;
 
+/// Bytes of a `struct Drawn` of the kernels.
+pub(super) const DRAWN: usize = 8;
+
 impl Pass {
     /// Makes this a pass over `spans`, by one copy.
-    pub(super) fn begin(&mut self, queue: &Arc<Queue>, ids: &[u32], spans: &[Span]) -> Result<()> {
+    pub(super) fn begin(
+        &mut self,
+        queue: &Arc<Queue>,
+        ids: &[u32],
+        spans: &[Span],
+        draws: &[Draw],
+    ) -> Result<()> {
+        assert!(draws.is_empty() || draws.len() == spans.len(), "a draw for each span, or none");
         self.spans.clear();
         self.spans.extend_from_slice(spans);
+        self.draws.clear();
+        self.draws.extend_from_slice(draws);
+        self.drawn_at = self.drawn.room(queue, (draws.len() * DRAWN).next_power_of_two(), false)?;
         self.rows = ids.len();
-        let mut words: Vec<u32> = Vec::with_capacity(spans.len() * 4 + ids.len() * 2);
+        let mut words: Vec<u32> = Vec::with_capacity(spans.len() * 4 + draws.len() * 2 + ids.len() * 2);
         let mut first = 0;
         for span in spans {
             words.extend([first, span.start, span.tokens, span.keys()].map(|number| number as u32));
             first += span.tokens;
         }
+        words.extend(draws.iter().flat_map(|draw| {
+            let bits = draw.random.to_bits();
+            [bits as u32, (bits >> 32) as u32]
+        }));
         words.extend_from_slice(ids);
         words.extend(spans.iter().flat_map(|span| span.start..span.keys()).map(|position| position as u32));
         let bytes: &[u8] = bytemuck::cast_slice(&words);
@@ -56,9 +77,24 @@ impl Pass {
         self.at + (span * SPAN) as u64
     }
 
+    /// How a token is drawn after each span; none where none is.
+    pub(super) fn draws(&self) -> &[Draw] {
+        &self.draws
+    }
+
+    /// Where the random number of draw number `draw` is, and of those after it.
+    pub(super) fn random(&self, draw: usize) -> Address {
+        self.span(self.spans.len()) + (draw * size_of::<f64>()) as u64
+    }
+
+    /// Where it is said what draw number `draw` drew, and those after it.
+    pub(super) fn drawn(&self, draw: usize) -> Address {
+        self.drawn_at + (draw * DRAWN) as u64
+    }
+
     /// Where the ids are.
     pub(super) fn ids(&self) -> Address {
-        self.span(self.spans.len())
+        self.random(self.draws.len())
     }
 
     /// Where the positions are.

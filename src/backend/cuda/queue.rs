@@ -9,7 +9,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::driver::{Driver, Graph, Launch};
+use super::driver::{Address, BROUGHT, Driver, Event, Graph, Launch};
 use crate::error::Result;
 use crate::stop::Stop;
 
@@ -44,11 +44,13 @@ struct State {
 pub(super) struct Queue {
     driver: Box<dyn Driver>,
     state: Mutex<State>,
+    /// Held by whoever waits for what the device brings: one at a time.
+    bringing: Mutex<()>,
 }
 
 impl Queue {
     pub(super) fn new(driver: Box<dyn Driver>) -> Self {
-        Self { driver, state: Mutex::default() }
+        Self { driver, state: Mutex::default(), bringing: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -116,6 +118,25 @@ impl Queue {
     /// Waits until everything is done, or until somebody asks to stop: what the device was told then goes on by itself.
     pub(super) fn wait(&self, stop: &Stop) -> Result<()> {
         let end = self.ask(|device| device.mark())?;
+        self.reach(end, stop)
+    }
+
+    /// Copies from the device what is there when everything is done, or waits in vain as [`Queue::wait`].
+    pub(super) fn bring(&self, from: Address, to: &mut [u8], stop: &Stop) -> Result<()> {
+        let _alone = self.bringing.lock().unwrap_or_else(PoisonError::into_inner);
+        for (i, to) in to.chunks_mut(BROUGHT).enumerate() {
+            let end = self.ask(|device| {
+                device.bring(from + (i * BROUGHT) as u64, to.len())?;
+                device.mark()
+            })?;
+            self.reach(end, stop)?;
+            self.driver.brought(to);
+        }
+        Ok(())
+    }
+
+    /// Waits for a moment, and forgets it.
+    fn reach(&self, end: Event, stop: &Stop) -> Result<()> {
         let reached = loop {
             match self.driver.reached(end) {
                 Ok(false) => {}

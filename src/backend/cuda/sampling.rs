@@ -1,86 +1,95 @@
-//! Drawing a token on the device: what crosses to the host is its id.
+//! Drawing tokens on the device, as a part of the pass: what crosses to the host is their ids.
 
 use super::Cuda;
-use super::driver::{Address, Arguments};
+use super::driver::Arguments;
 use super::kernels::Kernel;
 use super::memory::{Buffer, Memory};
+use super::pass::{DRAWN, Pass};
 use crate::backend::{Draw, Drawn};
 use crate::error::Result;
 
-/// Blocks that look at a part of the logits each.
+/// Blocks that look at a part of a row of logits each.
 const BLOCKS: usize = 64;
 
-/// What a draw needs beside the logits, in one memory.
+/// Rows that are drawn from at once, at most.
+const ROWS: usize = 16;
+
+/// Bytes of a `struct Largest` of the kernels.
+const LARGEST: usize = 16;
+
+/// What draws need beside the logits.
 pub(super) struct Place {
-    memory: Memory,
+    /// What each block found: (rows, blocks).
+    parts: Memory,
+    /// One for each row, which the kernel leaves at 0.
+    counters: Memory,
+    /// (rows, V)
     probs: Memory,
 }
 
-/// Where things are in the memory, in bytes: the random number, what was drawn, whether some logit is not
-/// a number, a counter, then a value and an id for
-/// each block.
-const RANDOM: usize = 0;
-const DRAWN: usize = 8;
-const NOT_A_NUMBER: usize = 12;
-const COUNTER: usize = 16;
-const VALUES: usize = 32;
-const IDS: usize = VALUES + BLOCKS * 4;
-const END: usize = IDS + BLOCKS * 4;
-
 impl Place {
-    /// Room to draw from `vocab` logits.
-    pub(super) fn new(cuda: &Cuda, vocab: usize) -> Result<Self> {
-        let memory = Memory::zeros(&cuda.queue, END)?;
-        Ok(Self { memory, probs: Memory::new(&cuda.queue, vocab * 4)? })
+    /// Room to draw from `rows` rows of `vocab` logits, or from as many as are drawn from at once.
+    pub(super) fn new(cuda: &Cuda, rows: usize, vocab: usize) -> Result<Self> {
+        Ok(Self {
+            parts: Memory::new(&cuda.queue, ROWS * BLOCKS * LARGEST)?,
+            counters: Memory::zeros(&cuda.queue, ROWS * 4)?,
+            probs: Memory::new(&cuda.queue, rows.min(ROWS) * vocab * 4)?,
+        })
     }
 
-    /// Whether there is room for `vocab` logits.
-    pub(super) fn has_room(&self, vocab: usize) -> bool {
-        self.probs.bytes() >= vocab * 4
+    /// Whether there is as much room.
+    pub(super) fn has_room(&self, rows: usize, vocab: usize) -> bool {
+        self.probs.bytes() >= rows.min(ROWS) * vocab * 4
     }
 
-    fn at(&self, byte: usize) -> Address {
-        self.memory.at() + byte as u64
+    /// Has a token be drawn from each row of logits (spans, V), as `pass` says.
+    pub(super) fn draw(&self, cuda: &Cuda, logits: &Buffer, vocab: usize, pass: &Pass) -> Result<()> {
+        logits.holds(pass.draws().len() * vocab);
+        let alike = |a: &Draw, b: &Draw| Draw { random: 0.0, ..*a } == Draw { random: 0.0, ..*b };
+        let mut first = 0;
+        for draws in pass.draws().chunk_by(alike).flat_map(|alike| alike.chunks(ROWS)) {
+            self.draw_alike(cuda, logits, vocab, pass, (first, draws))?;
+            first += draws.len();
+        }
+        Ok(())
     }
 
-    /// Draws from the `vocab` logits from value `first` on.
-    pub(super) fn draw(
+    /// The draws from number `first` on, which differ in nothing but the random number.
+    fn draw_alike(
         &self,
         cuda: &Cuda,
         logits: &Buffer,
-        first: usize,
         vocab: usize,
-        draw: Draw,
-    ) -> Result<Drawn> {
-        let Draw { temperature, top_k, top_p, random } = draw;
-        logits.holds(first + vocab);
-        let launch = |name, grid, block, arguments| {
-            cuda.kernels.launch(Kernel { file: "sample", name, weight: None }, (grid, 1), block, 0, arguments)
+        pass: &Pass,
+        (first, draws): (usize, &[Draw]),
+    ) -> Result<()> {
+        let rows = draws.len();
+        let Draw { temperature, top_k, top_p, .. } = draws[0];
+        let launch = |name, blocks, block, arguments| {
+            let kernel = Kernel { file: "sample", name, weight: None };
+            cuda.kernels.launch(kernel, (blocks, rows), block, 0, arguments)
         };
-        let logits = Arguments::new().address(logits.at(first)).int(vocab);
-        let arguments = logits.address(self.at(NOT_A_NUMBER));
-        launch("not_a_number", BLOCKS, 256, arguments)?;
+        let (parts, drawn) = (self.parts.at(), pass.drawn(first));
+        let logits = Arguments::new().address(logits.at(first * vocab)).int(vocab);
         if temperature == 0.0 {
-            let arguments = logits.address(self.at(VALUES)).address(self.at(IDS)).address(self.at(COUNTER));
-            launch("argmax", BLOCKS, 256, arguments.address(self.at(DRAWN)))?;
-        } else {
-            self.memory.write(RANDOM, &random.to_le_bytes())?;
-            let logits = logits.float(temperature);
-            launch("sample_max", BLOCKS, 256, logits.address(self.at(VALUES)))?;
-            let arguments = logits.address(self.at(VALUES)).int(BLOCKS).address(self.probs.at());
-            launch("sample_exp", vocab.div_ceil(256), 256, arguments)?;
-            let probs = Arguments::new().address(self.probs.at()).int(vocab);
-            launch("sample_sum", 1, 512, probs)?;
-            // Of no limit the kernel knows by 0.
-            let arguments = probs.int(top_k.min(vocab)).float(top_p).address(self.at(RANDOM));
-            launch("sample_draw", 1, 1024, arguments.address(self.at(DRAWN)))?;
+            let arguments = logits.address(parts).address(self.counters.at()).address(drawn);
+            return launch("argmax", BLOCKS, 256, arguments);
         }
-        let mut drawn = [0_u32; 2];
-        self.memory.read(DRAWN, bytemuck::cast_slice_mut(&mut drawn))?;
-        let [id, not_a_number] = drawn;
-        if not_a_number != 0 {
-            self.memory.write(NOT_A_NUMBER, &[0; 4])?;
-        }
-        Ok(Drawn { id, not_a_number: not_a_number != 0 })
+        let logits = logits.float(temperature).address(parts);
+        launch("sample_max", BLOCKS, 256, logits)?;
+        launch("sample_exp", vocab.div_ceil(256), 256, logits.int(BLOCKS).address(self.probs.at()))?;
+        let probs = Arguments::new().address(self.probs.at()).int(vocab);
+        launch("sample_sum", 1, 512, probs)?;
+        // Of no limit the kernel knows by 0.
+        let arguments = probs.int(top_k.min(vocab)).float(top_p).address(pass.random(first));
+        launch("sample_draw", 1, 1024, arguments.address(parts).int(BLOCKS).address(drawn))
     }
+}
+
+/// What was drawn in `pass`, once it is.
+pub(super) fn drawn(cuda: &Cuda, pass: &Pass) -> Result<Vec<Drawn>> {
+    let mut drawn = vec![[0_u32; 2]; pass.draws().len()];
+    debug_assert_eq!(size_of_val(&*drawn), drawn.len() * DRAWN, "an id, and whether a logit is not a number");
+    cuda.queue.bring(pass.drawn(0), bytemuck::cast_slice_mut(&mut drawn), &cuda.stop)?;
+    Ok(drawn.into_iter().map(|[id, not]| Drawn { id, not_a_number: not != 0 }).collect())
 }

@@ -77,7 +77,7 @@ fn pass<B: Backend>(backend: &B, spans: &[(usize, usize)]) -> B::Pass {
         .collect();
     let ids: Vec<u32> = (0..PassRows::All.count(&spans)).map(|i| i as u32 * 7 % 5).collect();
     let mut pass = backend.new_pass().unwrap();
-    backend.begin_pass(&ids, &spans, &mut pass).unwrap();
+    backend.begin_pass(&ids, &spans, &[], &mut pass).unwrap();
     pass
 }
 
@@ -255,7 +255,9 @@ fn caches_round_as_the_cpus_and_their_parts_go_from_one_to_another() {
             let mut caches = [0; 2].map(|_| backend.new_cache(8 * width).unwrap());
             // The positions before the first span.
             let mut before = backend.new_pass().unwrap();
-            backend.begin_pass(&[0; 2], &[Span { sequence: 0, start: 0, tokens: 2 }], &mut before).unwrap();
+            backend
+                .begin_pass(&[0; 2], &[Span { sequence: 0, start: 0, tokens: 2 }], &[], &mut before)
+                .unwrap();
             backend.cache(&x, width, &before, 0, &mut caches[0]).unwrap();
             for (span, cache) in caches.iter_mut().enumerate() {
                 backend.cache(&x, width, &pass, span, cache).unwrap();
@@ -344,6 +346,7 @@ fn a_request_to_stop_ends_operations_and_waiting() {
     assert!(interrupted(cuda.begin_pass(
         &[1],
         &[Span { sequence: 0, start: 0, tokens: 1 }],
+        &[],
         &mut Pass::default()
     )));
     assert!(cuda.matrix(&tensor(Dtype::F32, 2, 8, 1)).is_err());

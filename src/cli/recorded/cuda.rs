@@ -2,8 +2,9 @@
 //! bound, and what nobody watches is what everybody sees.
 
 use super::*;
-use crate::backend::Draw;
+use crate::backend::{Draw, Span};
 use crate::backend::cuda::Cuda;
+use crate::backend::cuda::emulated::Asked;
 use crate::check::{self, Plan, Sample};
 use crate::checkpoint::{self, Checkpoint};
 use crate::generate::{Batch, Prompts};
@@ -213,16 +214,54 @@ fn the_device_draws_what_the_sampler_draws() {
                 if round == 5 {
                     logits[vocab / 2] = f32::NAN;
                 }
-                let mut buffer = cuda.buffer(vocab + 3).unwrap();
-                let shifted: Vec<f32> = [0.5; 3].into_iter().chain(logits.iter().copied()).collect();
-                cuda.write(&shifted, &mut buffer).unwrap();
+                // The same among other rows, in another setting and by another random number.
+                let zeros = vec![0.0; vocab];
+                let all: Vec<f32> = [&zeros, &logits, &logits].into_iter().flatten().copied().collect();
+                let mut buffer = cuda.buffer(all.len()).unwrap();
+                cuda.write(&all, &mut buffer).unwrap();
                 let draw: Draw = sampler.next_draw();
-                let drawn = cuda.draw(&buffer, 3, vocab, draw).unwrap().unwrap();
+                let other = Draw { temperature: 0.0, random: 0.0, ..draw };
+                let more = Draw { random: 1.0 - draw.random, ..draw };
+                let span = |sequence| Span { sequence, start: 0, tokens: 1 };
+                let mut pass = cuda.new_pass().unwrap();
+                cuda.begin_pass(&[0; 3], &[0, 1, 2].map(span), &[other, draw, more], &mut pass).unwrap();
+                cuda.draw(&buffer, vocab, &pass).unwrap();
+                let drawn = cuda.drawn(&pass).unwrap();
                 let expected = sampler.sample(&logits, 0, 0, &mut NoProbe);
                 let what = format!("{vocab} tokens, {temperature} {top_k} {top_p}, round {round}");
-                assert_eq!((drawn.id, drawn.not_a_number), (expected, round == 5), "{what}");
+                assert_eq!((drawn[1].id, drawn[1].not_a_number), (expected, round == 5), "{what}");
+                assert_eq!((drawn[0].id, drawn[0].not_a_number), (0, false), "{what}");
             }
         }
+    }
+}
+
+#[test]
+fn an_unwatched_decode_pass_is_one_copy_in_one_graph_and_the_drawn_ids_out() {
+    let checkpoint = random::of_config("random", small(2), Dtype::BF16).unwrap();
+    for (temperature, sequences) in [(0.0, 1), (0.8, 1), (0.8, 3)] {
+        let Some((cuda, log)) = Cuda::logged(ROOM) else { return };
+        let model = Model::load(&checkpoint, cuda).unwrap();
+        let sampling = Sampling { temperature, top_k: 9, top_p: 0.9, seed: 3 };
+        let ids = (0..sequences).map(|sequence| prompt(3 + sequence)).collect();
+        let prompts = Prompts { ids, ends: Vec::new(), draws: 12, context: None, memory: None };
+        let mut batch = Batch::new(&model, Sampler::new(sampling).unwrap(), prompts, |_| None).unwrap();
+        let mut passes = 0;
+        while batch.ready().unwrap() {
+            log.lock().unwrap().clear();
+            batch.pass(&mut NoProbe).unwrap();
+            passes += 1;
+            // The first pass makes the graph's places, the next two tell that a decode pass comes again.
+            if passes > 3 {
+                let asked = log.lock().unwrap();
+                let [Asked::Write(pass), Asked::Graph(launches), Asked::Read(drawn)] = asked[..] else {
+                    panic!("temperature {temperature}, {sequences} sequences: {asked:?}")
+                };
+                assert!(pass <= 40 * sequences && launches > 20, "{asked:?}");
+                assert_eq!(drawn, 8 * sequences, "an id each, and whether a logit is not a number");
+            }
+        }
+        assert_eq!(passes, 12);
     }
 }
 

@@ -28,61 +28,97 @@ __device__ inline void first_of_block(float& value, int& id) {
     }
 }
 
+// Whether it holds for some thread of the block, in every thread. 256 threads.
+__device__ inline bool any_of_block(bool mine) {
+    SHARED(unsigned, found, 8);
+    unsigned of_warp = __ballot_sync(FULL, mine);
+    if (threadIdx.x % 32 == 0) found[threadIdx.x / 32] = of_warp;
+    __syncthreads();
+    unsigned all = 0;
+    for (int warp = 0; warp < 8; warp++) all |= found[warp];
+    return all != 0;
+}
+
+// What a block found in its part of a row of logits: the largest value and its id, and whether some value is not a number.
+struct Largest {
+    float value;
+    int id, not_a_number, unused;
+};
+
+// What was drawn of a row.
+struct Drawn {
+    int id, not_a_number;
+};
+
 // No id: after every other.
 constexpr int NONE = 0x7fffffff;
 
-// sampled (1) = the id of the largest logit (V), the lowest of equals; 0 where none is a number. values and ids: one for
-// each block; counter (1): 0, and 0 again afterwards.
-// Grid (blocks, at most 256), block 256. The block that is done last joins the others'.
-KERNEL(256) argmax(const float* logits, int vocab, float* values, int* ids, unsigned* counter, int* sampled) {
+// drawn (rows) = the id of the largest of each row of logits (rows, V), the lowest of equals; 0 where none is a number.
+// parts: (rows, blocks); counters (rows): 0, and 0 again afterwards.
+// Grid (blocks, at most 256; rows), block 256. The block of a row that is done last joins the others'.
+KERNEL(256) argmax(const float* logits, int vocab, Largest* parts, unsigned* counters, Drawn* drawn) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
     SHARED(int, last, 1);
+    logits += static_cast<long long>(blockIdx.y) * vocab, parts += blockIdx.y * gridDim.x;
     float value = minus_infinity();
     int id = NONE;
+    bool nan = false;
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < vocab; i += gridDim.x * blockDim.x) {
-        if (before(logits[i], i, value, id)) value = logits[i], id = i;
+        float logit = logits[i];
+        nan |= logit != logit;
+        if (before(logit, i, value, id)) value = logit, id = i;
     }
+    nan = any_of_block(nan);
     first_of_block(value, id);
     if (threadIdx.x == 0) {
-        values[blockIdx.x] = value, ids[blockIdx.x] = id;
+        parts[blockIdx.x] = {value, id, nan, 0};
         __threadfence();
-        last[0] = atomicInc(counter, gridDim.x - 1) == gridDim.x - 1;
+        last[0] = atomicInc(&counters[blockIdx.y], gridDim.x - 1) == gridDim.x - 1;
     }
     __syncthreads();
     if (!last[0]) return;
     __threadfence();
     bool mine = threadIdx.x < gridDim.x;
     // Another block wrote these: not by way of a cache that may have older ones.
-    value = mine ? *static_cast<volatile float*>(values + threadIdx.x) : minus_infinity();
-    id = mine ? *static_cast<volatile int*>(ids + threadIdx.x) : NONE;
+    const volatile Largest* part = parts + threadIdx.x;
+    value = mine ? part->value : minus_infinity();
+    id = mine ? part->id : NONE;
+    nan = any_of_block(mine && part->not_a_number);
     first_of_block(value, id);
-    if (threadIdx.x == 0) *sampled = id == NONE ? 0 : id;
+    if (threadIdx.x == 0) drawn[blockIdx.y] = {id == NONE ? 0 : id, nan};
 }
 
-// maxima (blocks) = the largest of the logits / temperature that each block looks at.
-// Grid (blocks, at most 256), block 256.
-KERNEL(256) sample_max(const float* logits, int vocab, float temperature, float* maxima) {
+// parts (rows, blocks): the largest of the logits / temperature that each block looks at. logits: (rows, V).
+// Grid (blocks, at most 256; rows), block 256.
+KERNEL(256) sample_max(const float* logits, int vocab, float temperature, Largest* parts) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
+    logits += static_cast<long long>(blockIdx.y) * vocab, parts += blockIdx.y * gridDim.x;
     float value = minus_infinity();
     int id = 0;
+    bool nan = false;
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < vocab; i += gridDim.x * blockDim.x) {
-        value = larger(value, __fdiv_rn(logits[i], temperature));
+        float logit = logits[i];
+        nan |= logit != logit;
+        value = larger(value, __fdiv_rn(logit, temperature));
     }
+    nan = any_of_block(nan);
     first_of_block(value, id);
-    if (threadIdx.x == 0) maxima[blockIdx.x] = value;
+    if (threadIdx.x == 0) parts[blockIdx.x] = {value, id, nan, 0};
 }
 
-// probs (V) = e^(logits / temperature − the largest of `count` maxima), with the bits of ops/softmax.rs.
-// Grid (ceil(V / 256)), block 256.
-KERNEL(256) sample_exp(const float* logits, int vocab, float temperature, const float* maxima, int count, float* probs) {
+// probs (rows, V) = e^(logits / temperature − the largest of the row's `count` parts), with the bits of ops/softmax.rs.
+// Grid (ceil(V / 256), rows), block 256.
+KERNEL(256) sample_exp(const float* logits, int vocab, float temperature, const Largest* parts, int count, float* probs) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
     SHARED(float, largest, 1);
+    long long row = static_cast<long long>(blockIdx.y) * vocab;
+    logits += row, probs += row, parts += blockIdx.y * count;
     if (threadIdx.x < 32) {
         float max = minus_infinity();
-        for (int i = threadIdx.x; i < count; i += 32) max = larger(max, maxima[i]);
+        for (int i = threadIdx.x; i < count; i += 32) max = larger(max, parts[i].value);
         max = max_of_warp(max);
         if (threadIdx.x == 0) largest[0] = max;
     }
@@ -91,13 +127,14 @@ KERNEL(256) sample_exp(const float* logits, int vocab, float temperature, const 
     if (i < vocab) probs[i] = exp_of_ops(__fsub_rn(__fdiv_rn(logits[i], temperature), largest[0]));
 }
 
-// probs (V) /= their sum, which has the order of ops/softmax.rs: term i goes to partial sum i mod 16. Only so are tokens
+// Each row of probs (rows, V) /= its sum, which has the order of ops/softmax.rs: term i goes to partial sum i mod 16. Only so are tokens
 // equally likely here that are so there.
-// One block of 512: all load, sixteen add.
+// Grid (1, rows), block 512: all load, sixteen add.
 KERNEL(512) sample_sum(float* probs, int vocab) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
     constexpr int AT_ONCE = 4096;
+    probs += static_cast<long long>(blockIdx.y) * vocab;
     SHARED(float, terms, AT_ONCE);
     SHARED(float, total, 1);
     float sum = 0.0f;
@@ -216,14 +253,17 @@ __device__ inline Reached reach(const float* probs, int vocab, uint64_t cut, Wei
     return {prefix, sum};
 }
 
-// sampled (1) = the token that the sampler draws from probs (V) by *random, from 0 to 1: of the top_k likeliest (0: all),
-// and of those of the shortest run of likeliest ones that has a share of top_p of their probability (1: all), the one at
-// which the sum of those at least as likely passes that part of the whole. 0 where no probability is more than 0. Sums
-// are of whole numbers of 2⁻⁶⁰; the choice is that of the CPU, where sums are float64, but within 1e-6 of an edge.
-// One block of 1024. V < 2³⁰.
-KERNEL(1024) sample_draw(const float* probs, int vocab, int top_k, float top_p, const double* random, int* sampled) {
+// drawn (rows) = the token that the sampler draws from each row of probs (rows, V) by its one of `randoms` (rows), from 0
+// to 1: of the top_k likeliest (0: all), and of those of the shortest run of likeliest ones that has a share of top_p of
+// their probability (1: all), the one at which the sum of those at least as likely passes that part of the whole. 0 where
+// no probability is more than 0. parts: (rows, count) of sample_max. Sums are of whole numbers of 2⁻⁶⁰; the choice is that
+// of the CPU, where sums are float64, but within 1e-6 of an edge.
+// Grid (1, rows), block 1024. V < 2³⁰.
+KERNEL(1024) sample_draw(const float* probs, int vocab, int top_k, float top_p, const double* randoms, const Largest* parts,
+                         int count, Drawn* drawn_at) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
+    probs += static_cast<long long>(blockIdx.y) * vocab, parts += blockIdx.y * count;
     SHARED(uint64_t, total, 1);
     uint64_t cut = 1;
     if (top_k > 0) {
@@ -244,20 +284,13 @@ KERNEL(1024) sample_draw(const float* probs, int vocab, int top_k, float top_p, 
         cut = least.rank == 0 ? 1 : least.rank;
         sum = static_cast<double>(least.sum);
     }
-    double target = sum * *random;
+    double target = sum * randoms[blockIdx.y];
     uint64_t drawn =
         reach(probs, vocab, cut, whole, [=](uint64_t sum) { return static_cast<double>(sum) > target; }).rank;
-    if (threadIdx.x == 0) *sampled = drawn == 0 ? 0 : 0x3fffffff - static_cast<int>(drawn & 0x3fffffff);
+    if (threadIdx.x != 0) return;
+    int nan = 0;
+    for (int i = 0; i < count; i++) nan |= parts[i].not_a_number;
+    drawn_at[blockIdx.y] = {drawn == 0 ? 0 : 0x3fffffff - static_cast<int>(drawn & 0x3fffffff), nan};
 }
 
-// found (1) = 1 where some logit (V) is not a number; otherwise it stays as it is.
-// Grid (blocks), block 256.
-KERNEL(256) not_a_number(const float* logits, int vocab, int* found) {
-    LET_NEXT_START();
-    WAIT_FOR_INPUT();
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < vocab; i += gridDim.x * blockDim.x) {
-        if (logits[i] != logits[i]) *found = 1;
-    }
-}
-
-#define KERNELS_OF_THIS_FILE(X) X(not_a_number) X(argmax) X(sample_max) X(sample_exp) X(sample_sum) X(sample_draw)
+#define KERNELS_OF_THIS_FILE(X) X(argmax) X(sample_max) X(sample_exp) X(sample_sum) X(sample_draw)
