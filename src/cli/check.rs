@@ -4,12 +4,16 @@ mod report;
 
 use self::report::Printed;
 use super::choose::{Asks, Command};
-use super::device::Device;
+use super::device::{Cpu, Device};
 use super::progress::Progress;
 use super::{CheckArgs, CheckFormat};
 use super::{input, prompt};
+use crate::backend::Backend;
 use crate::check::{self, DECODES, Plan, Sample};
+use crate::checkpoint::Checkpoint;
+use crate::config::Precision;
 use crate::error::{Error, Result};
+use crate::model::Model;
 use crate::tokenizer::Tokenizer;
 
 /// Tokens of the first pass where nobody gives a prompt: enough for tiles and units to be reached.
@@ -47,7 +51,8 @@ fn check<D: Device>(args: &CheckArgs) -> Result<()> {
     let model = opened.model?;
     input::recognise(&opened.checkpoint, &args.model, &model);
     let sample = if args.full { Sample::All } else { Sample::Seeded(SEED) };
-    let plan = Plan { ids, split, tokenizer, sample };
+    let processor = on_the_processor(&model, &opened.checkpoint)?;
+    let plan = Plan { ids, split, tokenizer, sample, processor: processor.as_ref() };
     let progress = Progress::new(check::layers(model.config.layers), "layers");
     let shown = |what: &'static str, done: usize| {
         progress.say(what.into());
@@ -76,6 +81,13 @@ fn check<D: Device>(args: &CheckArgs) -> Result<()> {
                 .next("look at it with --step --at and this address, and tell us with the model and the processor"))
         }
     }
+}
+
+/// The same model on the processor in float32, which is what another device is held against. Its weights stay in their
+/// files.
+fn on_the_processor<D: Device>(model: &Model<D>, checkpoint: &Checkpoint) -> Result<Option<Model<Cpu>>> {
+    let cpu = Cpu::default().with_precision(Precision::F32);
+    if model.backend.name() == cpu.name() { Ok(None) } else { Model::load(checkpoint, cpu).map(Some) }
 }
 
 /// The prompt that was given, or else the first tokens of a text, or of a seed where nothing splits texts.

@@ -19,7 +19,7 @@ use super::{MODELS, PRECISIONS, common, model_in};
 fn report<B: Backend>(model: &Model<B>) -> Report {
     let tokens = (model.config.context - check::DECODES).min(40);
     let ids = check::seeded_ids(model.config.vocab, tokens, 1);
-    let plan = Plan { ids, split: None, tokenizer: None, sample: Sample::Seeded(1) };
+    let plan = Plan { ids, split: None, tokenizer: None, sample: Sample::Seeded(1), processor: None };
     check::run(model, &plan, &|_, _| {}).unwrap()
 }
 
@@ -156,7 +156,7 @@ fn of_tokenizer(tokenizer: &dyn Tokenizer, text: Option<&str>) -> Check {
     let model = Model::load(&checkpoint::open(None).unwrap(), Cpu::default()).unwrap();
     let split = text.map(|text| tokenizer.encode(text).unwrap());
     let ids = split.clone().unwrap_or_else(|| check::seeded_ids(tokenizer.vocab_size(), 9, 1));
-    let plan = Plan { ids, split, tokenizer: Some(tokenizer), sample: Sample::Seeded(1) };
+    let plan = Plan { ids, split, tokenizer: Some(tokenizer), sample: Sample::Seeded(1), processor: None };
     let mut report = check::run(&model, &plan, &|_, _| {}).unwrap();
     report.checks.pop().unwrap()
 }
@@ -181,7 +181,7 @@ fn what_a_context_leaves_room_for_is_checked_and_what_it_does_not_is_refused() {
     let context = model.config.context;
     for tokens in [1, 2, context - 1, context] {
         let ids = check::seeded_ids(model.config.vocab, tokens, 1);
-        let plan = Plan { ids, split: None, tokenizer: None, sample: Sample::All };
+        let plan = Plan { ids, split: None, tokenizer: None, sample: Sample::All, processor: None };
         let report = check::run(&model, &plan, &|_, _| {}).unwrap();
         assert!(report.ok(), "{tokens} tokens: {:#?}", report.checks);
         assert_eq!(report.tokens.len(), 1 + check::DECODES.min(context - tokens));
@@ -190,7 +190,7 @@ fn what_a_context_leaves_room_for_is_checked_and_what_it_does_not_is_refused() {
     for (ids, what) in
         [(vec![1; context + 1], "context"), (vec![], "no tokens"), (vec![u32::MAX], "vocabulary")]
     {
-        let plan = Plan { ids, split: None, tokenizer: None, sample: Sample::All };
+        let plan = Plan { ids, split: None, tokenizer: None, sample: Sample::All, processor: None };
         let error = check::run(&model, &plan, &|_, _| {}).unwrap_err();
         assert_eq!(error.exit_code(), 4, "{error}");
         assert!(error.to_string().contains(what), "{error}");

@@ -53,6 +53,7 @@ fn what(name: &str) -> String {
         "derived" => "derived = recorded".into(),
         "threads" => "one thread = all".into(),
         "float64" => "each stage = float64".into(),
+        "float32" => "each stage = cpu float32".into(),
         "batch" => "batch = alone".into(),
         "tokenizer" => "ids → text → ids".into(),
         other => format!("{} = plain", other.replace(':', " ")),

@@ -20,6 +20,8 @@ using uintptr_t = unsigned long long;
 
 // A kernel for blocks of at most `threads`.
 #define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+// One that may take the registers of a whole multiprocessor.
+#define KERNEL_ALONE(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
 
 // Shared memory of a block: `count` values of `type`, where 16 bytes load at once.
 #define SHARED(type, name, count) __shared__ __align__(16) type name[count]

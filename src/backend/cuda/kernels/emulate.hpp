@@ -30,6 +30,7 @@
 #include <vector>
 
 #define KERNEL(threads) static void  // not extern "C": a library's function may have the name
+#define KERNEL_ALONE(threads) static void
 #define __device__
 
 #define LET_NEXT_START()

@@ -259,11 +259,11 @@ __device__ inline Reached reach(const float* probs, int vocab, uint64_t cut, Wei
 // no probability is more than 0. parts: (rows, count) of sample_max. Sums are of whole numbers of 2⁻⁶⁰; the choice is that
 // of the CPU, where sums are float64, but within 1e-6 of an edge.
 // Grid (1, rows), block 1024. V < 2³⁰.
-KERNEL(1024) sample_draw(const float* probs, int vocab, int top_k, float top_p, const double* randoms, const Largest* parts,
+KERNEL_ALONE(1024) sample_draw(const float* probs, int vocab, int top_k, float top_p, const double* randoms, const Largest* parts,
                          int count, Drawn* drawn_at) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
-    probs += static_cast<long long>(blockIdx.y) * vocab, parts += blockIdx.y * count;
+    probs += static_cast<long long>(blockIdx.y) * vocab;
     SHARED(uint64_t, total, 1);
     uint64_t cut = 1;
     if (top_k > 0) {
@@ -289,7 +289,7 @@ KERNEL(1024) sample_draw(const float* probs, int vocab, int top_k, float top_p, 
         reach(probs, vocab, cut, whole, [=](uint64_t sum) { return static_cast<double>(sum) > target; }).rank;
     if (threadIdx.x != 0) return;
     int nan = 0;
-    for (int i = 0; i < count; i++) nan |= parts[i].not_a_number;
+    for (int i = 0; i < count; i++) nan |= parts[blockIdx.y * count + i].not_a_number;
     drawn_at[blockIdx.y] = {drawn == 0 ? 0 : 0x3fffffff - static_cast<int>(drawn & 0x3fffffff), nan};
 }
 
