@@ -499,6 +499,8 @@ fn a_benchmark_reports_every_figure_beside_the_machines_limits() {
         "/first_token_s",
         "/decode/tokens_per_s",
         "/decode/gbs",
+        "/decode/weights_bytes",
+        "/decode/cache_bytes",
         "/decode/sampling_greedy_s/median",
         "/decode/sampling_top_p_s/median",
         "/prefill/0/tokens_per_s",
@@ -514,6 +516,7 @@ fn a_benchmark_reports_every_figure_beside_the_machines_limits() {
     assert_eq!(report["threads"], 1);
     let sizes: Vec<_> = report["batch"].as_array().unwrap().iter().map(|batch| &batch["sequences"]).collect();
     assert!(sizes == [1, 3] && report["batch"][0]["ratio"] == 1.0, "{}", report["batch"]);
+    assert!(report["decodes"].as_array().unwrap().len() == 1 && report["decodes"][0] == report["decode"]);
     assert!(report["decode"]["share_of_bandwidth"].is_null(), "the built-in model fits into a cache");
     assert!(report["stages"].as_array().unwrap().iter().any(|stage| stage["stage"] == "ffn_down"));
     let table = ok(&llama_trace(["bench", "--prompt-tokens", "4", "--gen", "2"]));

@@ -148,7 +148,7 @@ pub struct Drawn {
 }
 
 /// What a device can do at most, measured.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Limits {
     /// Bytes read a second.
     pub read_bandwidth: f64,

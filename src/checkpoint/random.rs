@@ -7,11 +7,8 @@ use super::names::{LayerWeight as L, Naming, Weight};
 use super::{Checkpoint, Dtype, Format, Notes, Scales, Tensor};
 use crate::config::{DEFAULT_GROUP, ModelConfig, Pairing, RopeScaling};
 use crate::error::{Error, Result};
-use crate::files::Bytes;
-use crate::stop::{self, Stop};
-
-/// Bytes that are made between two looks at the request to stop.
-const PIECE: usize = 1 << 20;
+use crate::files::{Bytes, Noise};
+use crate::stop;
 
 /// Name, D, layers, H, G, F, V, tied.
 type Shape = (&'static str, usize, usize, usize, usize, usize, usize, bool);
@@ -49,7 +46,7 @@ pub fn checkpoint(name: &str, dtype: Dtype) -> Result<Checkpoint> {
         head_dim: dim / heads,
         ffn_dim,
         vocab,
-        context: 8192,
+        context: if name.starts_with("llama-3") { 131_072 } else { 8192 },
         norm_eps: 1e-5,
         rope_theta: 500_000.0,
         rope_scaling: RopeScaling::None,
@@ -62,55 +59,50 @@ pub fn checkpoint(name: &str, dtype: Dtype) -> Result<Checkpoint> {
         window_from: 0,
         tied,
     };
-    of_config(name, config, dtype)
+    Ok(of_config(name, config, dtype))
 }
 
-/// Random weights of number type `dtype` for `config`, which has no biases and no norms of queries and keys.
-///
-/// # Errors
-/// [`Error::Interrupted`] where the process was asked to stop.
-pub fn of_config(name: &str, config: ModelConfig, dtype: Dtype) -> Result<Checkpoint> {
+/// Random weights of number type `dtype` for `config`, which has no biases and no norms of queries and keys. They are made
+/// when they are first read ([`make`]), or by a device itself.
+pub fn of_config(name: &str, config: ModelConfig, dtype: Dtype) -> Checkpoint {
     let ModelConfig { dim, layers, ffn_dim, vocab, tied, .. } = config;
-    let mut state = 1;
+    let mut seed = 1;
     let mut tensors = BTreeMap::new();
-    let mut random = |count, dtype| random(count, dtype, &mut state, stop::process());
+    let mut random = |count, dtype| random(count, dtype, &mut seed);
     let mut add = |weight, shape: &[usize]| {
         let count: usize = shape.iter().product();
         let tensor = match (dtype, shape) {
             (Dtype::I8, [_, _]) => {
-                let scales = random(count.div_ceil(DEFAULT_GROUP), Dtype::F32)?;
-                let scales = Scales { bytes: Bytes::owned(scales), group: DEFAULT_GROUP };
-                Tensor::int8(shape.to_vec(), Bytes::owned(random(count, dtype)?), scales)
+                let scales = random(count.div_ceil(DEFAULT_GROUP), Dtype::F32);
+                let scales = Scales { bytes: scales, group: DEFAULT_GROUP };
+                Tensor::int8(shape.to_vec(), random(count, dtype), scales)
             }
             // Norms are float32 there.
-            (Dtype::I8, _) => {
-                Tensor::new(Dtype::F32, shape.to_vec(), Bytes::owned(random(count, Dtype::F32)?))
-            }
-            _ => Tensor::new(dtype, shape.to_vec(), Bytes::owned(random(count, dtype)?)),
+            (Dtype::I8, _) => Tensor::new(Dtype::F32, shape.to_vec(), random(count, Dtype::F32)),
+            _ => Tensor::new(dtype, shape.to_vec(), random(count, dtype)),
         };
         tensors
             .insert(Naming::Meta.name(weight), tensor.unwrap_or_else(|| unreachable!("made for this shape")));
-        Ok(())
     };
     let (q, kv) = (config.q_dim(), config.kv_dim());
-    add(Weight::Embedding, &[vocab, dim])?;
+    add(Weight::Embedding, &[vocab, dim]);
     for layer in 0..layers {
         let layer = |weight| Weight::Layer(layer, weight);
-        add(layer(L::AttnNorm), &[dim])?;
-        add(layer(L::Wq), &[q, dim])?;
-        add(layer(L::Wk), &[kv, dim])?;
-        add(layer(L::Wv), &[kv, dim])?;
-        add(layer(L::Wo), &[dim, q])?;
-        add(layer(L::FfnNorm), &[dim])?;
-        add(layer(L::W1), &[ffn_dim, dim])?;
-        add(layer(L::W2), &[dim, ffn_dim])?;
-        add(layer(L::W3), &[ffn_dim, dim])?;
+        add(layer(L::AttnNorm), &[dim]);
+        add(layer(L::Wq), &[q, dim]);
+        add(layer(L::Wk), &[kv, dim]);
+        add(layer(L::Wv), &[kv, dim]);
+        add(layer(L::Wo), &[dim, q]);
+        add(layer(L::FfnNorm), &[dim]);
+        add(layer(L::W1), &[ffn_dim, dim]);
+        add(layer(L::W2), &[dim, ffn_dim]);
+        add(layer(L::W3), &[ffn_dim, dim]);
     }
-    add(Weight::FinalNorm, &[dim])?;
+    add(Weight::FinalNorm, &[dim]);
     if !tied {
-        add(Weight::Head, &[vocab, dim])?;
+        add(Weight::Head, &[vocab, dim]);
     }
-    Ok(Checkpoint {
+    Checkpoint {
         name: name.into(),
         format: Format::Random,
         path: None,
@@ -120,49 +112,35 @@ pub fn of_config(name: &str, config: ModelConfig, dtype: Dtype) -> Result<Checkp
         tensors,
         unreadable: BTreeMap::new(),
         naming: Naming::Meta,
-    })
+    }
 }
 
-/// `count` values of magnitude 1/64 to 1/32 and random sign: small enough that a pass stays finite.
-fn random(count: usize, dtype: Dtype, state: &mut u64, stop: &Stop) -> Result<Vec<u8>> {
-    let mut next = || {
-        // xorshift64: fast, and good enough for numbers that nobody reads.
-        *state ^= *state << 13;
-        *state ^= *state >> 7;
-        *state ^= *state << 17;
-        *state
-    };
-    let word = |bits: u64| match dtype {
-        Dtype::F32 => (bits & 0x807f_ffff_807f_ffff) | 0x3c80_0000_3c80_0000,
-        Dtype::F16 => (bits & 0x83ff_83ff_83ff_83ff) | 0x2400_2400_2400_2400,
-        Dtype::BF16 => (bits & 0x807f_807f_807f_807f) | 0x3c80_3c80_3c80_3c80,
-        Dtype::I8 => bits,
+/// Makes all of the weights, for what reads them here.
+///
+/// # Errors
+/// [`Error::Interrupted`] where the process was asked to stop.
+pub fn make(checkpoint: &Checkpoint) -> Result<()> {
+    for (_, tensor) in checkpoint.tensors() {
+        stop::check()?;
+        let scales = tensor.scales().map(|scales| &scales.bytes);
+        std::hint::black_box([tensor.bytes().first(), scales.and_then(|scales| scales.first())]);
+    }
+    // Of those that were made meanwhile a part may be missing.
+    stop::check()
+}
+
+/// `count` values of magnitude 1/64 to 1/32 and random sign: small enough that a pass stays finite. `seed` goes on behind
+/// them.
+fn random(count: usize, dtype: Dtype, seed: &mut u64) -> Bytes {
+    let (keep, set) = match dtype {
+        Dtype::F32 => (0x807f_ffff_807f_ffff, 0x3c80_0000_3c80_0000),
+        Dtype::F16 => (0x83ff_83ff_83ff_83ff, 0x2400_2400_2400_2400),
+        Dtype::BF16 => (0x807f_807f_807f_807f, 0x3c80_3c80_3c80_3c80),
+        Dtype::I8 => (u64::MAX, 0),
         blocks => unreachable!("random weights are not {blocks}"),
     };
     let length = count * dtype.block_bytes();
-    let mut bytes = Vec::with_capacity(length.next_multiple_of(8));
-    while bytes.len() < length {
-        stop.check()?;
-        for _ in 0..PIECE.min(length - bytes.len()).div_ceil(8) {
-            bytes.extend_from_slice(&word(next()).to_le_bytes());
-        }
-    }
-    bytes.truncate(length);
-    Ok(bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::stop::tests::stops_at_every_look;
-
-    #[test]
-    fn a_large_tensor_of_random_numbers_stops_between_its_pieces() {
-        let looks = stops_at_every_look("random numbers", 0, |stop| {
-            let bytes = random(4 * PIECE + 3, Dtype::BF16, &mut 1, stop)?;
-            assert_eq!(bytes.len(), 8 * PIECE + 6);
-            Ok(())
-        });
-        assert_eq!(looks, 9);
-    }
+    let noise = Noise { seed: *seed, keep, set };
+    *seed += length.div_ceil(8) as u64;
+    Bytes::random(length, noise)
 }

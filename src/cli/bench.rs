@@ -4,24 +4,27 @@
 mod batch;
 mod record;
 mod report;
+#[cfg(test)]
+mod tests;
 mod tune;
 
 use std::collections::HashMap;
 use std::hint::black_box;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use self::report::{Decode, Prefill, Report, Spread, StageTimes, TOP_P};
 use super::choose::{Asks, Command};
 use super::device::Device;
-use super::input;
 use super::{BenchArgs, BenchFormat, Weights};
-use crate::backend::Backend;
+use super::{input, output};
+use crate::backend::{Backend, Limits};
 use crate::checkpoint::{Checkpoint, Dtype, Tensor, random};
 use crate::config::{ModelConfig, Precision};
 use crate::error::{Error, Result};
 use crate::generate::{Sampler, Sampling, Session};
 use crate::model::{Model, forward};
-use crate::trace::{Clock, NoProbe, Site, Stage};
+use crate::trace::{Clock, NoProbe, Probe, Site, Stage};
 
 /// Times that a prefill of each length is run, after one to warm up.
 const PREFILLS: usize = 3;
@@ -32,9 +35,13 @@ const DRAWS: usize = 20;
 /// A model smaller than this may stay in a cache, and then its speed says nothing about the memory's.
 const CACHE_SIZED: usize = 128 << 20;
 
+/// Tokens that are read at once where a cache is filled.
+const AT_ONCE: usize = 2048;
+
 impl Command for &BenchArgs {
     fn asks(&self) -> Asks<'_> {
-        Asks { cpu: &self.cpu, model: &self.model, context: None, runs: true }
+        let shape = self.shape.as_deref().map(|name| (name, self.weights.into()));
+        Asks { cpu: &self.cpu, model: &self.model, shape, context: None, runs: true }
     }
 
     fn run<D: Device>(self) -> Result<()> {
@@ -45,8 +52,11 @@ impl Command for &BenchArgs {
 fn bench<D: Device>(args: &BenchArgs) -> Result<()> {
     let (checkpoint, model, load, tokenizer) = match &args.shape {
         Some(name) => {
-            // Random weights are made, not loaded.
+            // Random weights are made, not loaded: by a device that reads its own memory, there.
             let mut checkpoint = random::checkpoint(name, args.weights.into())?;
+            if D::IS_PROCESSOR {
+                random::make(&checkpoint)?;
+            }
             input::copy_to_huge_pages(&mut checkpoint, &args.cpu)?;
             let started = Instant::now();
             let precision = input::precision(&args.model, &checkpoint);
@@ -61,86 +71,138 @@ fn bench<D: Device>(args: &BenchArgs) -> Result<()> {
             (opened.checkpoint, opened.model?, opened.model_time, tokenizer)
         }
     };
-    input::on_a_computing_thread(|| measure(args, &checkpoint, &model, load, tokenizer))
+    let plan = Plan::of(args, D::IS_PROCESSOR, &model.config)?;
+    let report = input::on_a_computing_thread(|| {
+        let mut report = measure(&plan, &checkpoint, &model)?;
+        (report.load, report.tokenizer) = (load, tokenizer);
+        // The limits come last: measuring them takes more memory than a small model does.
+        report.peak_memory = report::peak_memory();
+        report.limits = limits(args, &checkpoint, &model)?;
+        Result::Ok(report)
+    })?;
+    match args.format {
+        BenchFormat::Table => report.table(&mut output::Lines::text()),
+        BenchFormat::Json => writeln!(output::Lines::json(), "{}", report.json()),
+    }
+    .map_err(|error| Error::output("the report cannot be written").at("standard output").found(error))
 }
 
-/// Runs the model, and reports how long what took.
-fn measure(
-    args: &BenchArgs,
-    checkpoint: &Checkpoint,
-    model: &Model<impl Backend>,
-    load: Duration,
-    tokenizer: Option<Duration>,
-) -> Result<()> {
-    let (backend, precision) = (&model.backend, model.backend.precision());
-    let lengths = || args.prompt_tokens.iter().chain([&args.cached]).copied();
-    if args.prompt_tokens.is_empty() || lengths().any(|length| length == 0 || length > model.config.context) {
-        return Err(Error::usage("a prompt of this length cannot be run")
-            .expected(format!("lengths from 1 to {}, the model's context", model.config.context))
-            .found(format!("--prompt-tokens {:?}, --cached {}", args.prompt_tokens, args.cached))
-            .next("give other lengths"));
+/// What is measured.
+struct Plan {
+    /// Lengths of prompts.
+    prompts: Vec<usize>,
+    /// Tokens that are cached before some are drawn.
+    cached: Vec<usize>,
+    /// Tokens that are drawn then.
+    draws: usize,
+    batch: Vec<usize>,
+    stages: bool,
+    /// What recording a prefill costs.
+    record: bool,
+    /// What recording a layer of a decode pass costs.
+    record_layer: bool,
+    tune: bool,
+}
+
+impl Plan {
+    /// What the options say, and where they say nothing what suits the device, as far as the context has room for it.
+    fn of(args: &BenchArgs, on_processor: bool, config: &ModelConfig) -> Result<Self> {
+        let draws = args.r#gen;
+        let given = args.prompt_tokens.iter().chain(&args.cached);
+        if let Some(wrong) = given.copied().find(|&length| length == 0 || length > config.context) {
+            return Err(Error::usage("a prompt of this length cannot be run")
+                .expected(format!("lengths from 1 to {}, the model's context", config.context))
+                .found(format!(
+                    "{wrong}, of --prompt-tokens {:?} and --cached {:?}",
+                    args.prompt_tokens, args.cached
+                ))
+                .next("give other lengths"));
+        }
+        let or = |given: &[usize], default: &[usize], most: usize| {
+            if !given.is_empty() {
+                return given.to_vec();
+            }
+            let mut lengths: Vec<usize> = default.iter().map(|length| *length.min(&most.max(1))).collect();
+            lengths.dedup();
+            lengths
+        };
+        let (prompts, cached, batch): (&[usize], &[usize], &[usize]) =
+            if on_processor { (&[128, 512], &[8], &[]) } else { (&[2048], &[128, 32_768], &[16]) };
+        Ok(Self {
+            prompts: or(&args.prompt_tokens, prompts, config.context),
+            cached: or(&args.cached, cached, config.context.saturating_sub(draws)),
+            draws,
+            batch: if draws == 0 { args.batch.clone() } else { or(&args.batch, batch, usize::MAX) },
+            stages: args.stages,
+            record: args.record,
+            record_layer: args.record || !on_processor,
+            tune: args.tune,
+        })
     }
-    let bytes = bytes_read(checkpoint, precision);
+}
+
+/// Runs the model, and measures how long what takes.
+fn measure(plan: &Plan, checkpoint: &Checkpoint, model: &Model<impl Backend>) -> Result<Report> {
+    let (backend, precision) = (&model.backend, model.backend.precision());
+    let weights = bytes_read(checkpoint, precision);
     let mut report = Report {
         model: checkpoint.name.clone(),
         kernel: backend.kernel_name(),
         precision: precision.name(),
-        multiplied: String::new(),
         threads: rayon::current_num_threads(),
-        read_bandwidth: 0.0,
-        memory: "",
-        matmul: 0.0,
+        limits: Limits::default(),
         peak_memory: None,
-        in_cache: bytes < CACHE_SIZED,
-        load,
-        tokenizer,
+        in_cache: weights < CACHE_SIZED,
+        load: Duration::ZERO,
+        tokenizer: None,
         first_token: Duration::ZERO,
-        decode: None,
+        decode: Vec::new(),
         prefill: Vec::new(),
         stages: Vec::new(),
         recording: None,
+        layer: None,
         batches: Vec::new(),
         tuning: None,
     };
-    for &tokens in &args.prompt_tokens {
+    for &tokens in &plan.prompts {
         let prefill = time_prefill(model, tokens)?;
         if report.prefill.is_empty() {
             report.first_token = prefill.first;
         }
         report.prefill.push(prefill);
     }
-    if args.r#gen > 0 {
-        report.decode = Some(time_decode(model, args.cached, args.r#gen, bytes)?);
+    if plan.draws > 0 {
+        let decodes = plan.cached.iter().map(|&cached| time_decode(model, cached, plan.draws, weights));
+        report.decode = decodes.collect::<Result<_>>()?;
     }
-    if !args.batch.is_empty() {
-        report.batches = batch::measure(model, &args.batch, (args.cached, args.r#gen))?;
+    let (prompt_tokens, cached) = (plan.prompts[0], plan.cached[0]);
+    if !plan.batch.is_empty() {
+        report.batches = batch::measure(model, &plan.batch, (cached, plan.draws))?;
     }
-    if args.stages {
-        report.stages = time_stages(model, args.prompt_tokens[0], args.cached)?;
+    if plan.stages {
+        report.stages = time_stages(model, prompt_tokens, cached)?;
     }
-    if args.record {
-        report.recording = Some(record::measure(model, &prompt(&model.config, args.prompt_tokens[0]))?);
+    if plan.record {
+        report.recording = Some(record::measure(model, &prompt(&model.config, prompt_tokens))?);
     }
-    if args.tune {
-        let decode = (args.cached, args.r#gen);
-        report.tuning = Some(tune::measure(checkpoint, model, args.prompt_tokens[0], decode)?);
+    if plan.record_layer {
+        report.layer = record::measure_layer(model, cached)?;
     }
-    // The limits come last: measuring them takes more memory than a small model does.
-    report.peak_memory = report::peak_memory();
+    if plan.tune {
+        report.tuning = Some(tune::measure(checkpoint, model, prompt_tokens, (cached, plan.draws))?);
+    }
+    Ok(report)
+}
+
+/// Measures what the device can do at most.
+fn limits(args: &BenchArgs, checkpoint: &Checkpoint, model: &Model<impl Backend>) -> Result<Limits> {
     // Random weights, those that were quantised when the model was loaded, and copies are not the file's.
-    let quantised = precision.group().is_some() && checkpoint.group().is_none();
+    let quantised = model.backend.precision().group().is_some() && checkpoint.group().is_none();
     let mapped: Vec<&[u8]> = match args.shape.is_some() || quantised || args.cpu.huge_pages {
         true => Vec::new(),
         false => checkpoint.tensors().map(|(_, tensor)| &**tensor.bytes()).collect(),
     };
-    let limits = backend.limits(matrices(checkpoint), &mapped)?;
-    (report.read_bandwidth, report.memory) = (limits.read_bandwidth, limits.memory);
-    (report.matmul, report.multiplied) = (limits.multiply_rate, limits.multiplied);
-    match args.format {
-        BenchFormat::Table => report.print_table(),
-        BenchFormat::Json => report.print_json(),
-    }
-    .map_err(|error| Error::output("the report cannot be written").at("standard output").found(error))
+    model.backend.limits(matrices(checkpoint), &mapped)
 }
 
 impl From<Weights> for Dtype {
@@ -201,10 +263,14 @@ fn session<B: Backend>(model: &Model<B>, tokens: usize) -> Result<Session<'_, B>
 }
 
 /// Runs `ids`: the token that is drawn, and how long it took by the backend's clock.
-fn timed(session: &mut Session<'_, impl Backend>, ids: &[u32]) -> Result<(u32, Duration)> {
+fn timed(
+    session: &mut Session<'_, impl Backend>,
+    ids: &[u32],
+    probe: &mut impl Probe,
+) -> Result<(u32, Duration)> {
     let backend = &session.model.backend;
     let started = backend.mark();
-    let drawn = session.run(ids, &mut NoProbe)?;
+    let drawn = session.run(ids, probe)?;
     let ended = backend.mark();
     backend.sync()?;
     Ok((drawn, backend.between(&started, &ended)))
@@ -214,7 +280,7 @@ fn time_prefill(model: &Model<impl Backend>, tokens: usize) -> Result<Prefill> {
     let ids = prompt(&model.config, tokens);
     let mut times = Vec::new();
     for _ in 0..=PREFILLS {
-        times.push(timed(&mut session(model, tokens)?, &ids)?.1);
+        times.push(timed(&mut session(model, tokens)?, &ids, &mut NoProbe)?.1);
     }
     let first = times.remove(0);
     let rate = |time: &Duration| tokens as f64 / time.as_secs_f64();
@@ -223,32 +289,61 @@ fn time_prefill(model: &Model<impl Backend>, tokens: usize) -> Result<Prefill> {
     Ok(Prefill { tokens, first, rates, gflops: flops / 1e9 })
 }
 
-fn time_decode(model: &Model<impl Backend>, cached: usize, tokens: usize, bytes: usize) -> Result<Decode> {
-    let mut session = session(model, cached.saturating_add(tokens))?;
-    let mut id = session.run(&prompt(&model.config, cached), &mut NoProbe)?;
-    let mut rates = Vec::new();
+/// Bytes of keys and values that a decode pass reads which sees `keys` of them, its own among them.
+fn cache_read(model: &Model<impl Backend>, keys: usize) -> usize {
+    let (config, sizes) = (&model.config, model.sizes());
+    let seen = |layer| sizes.window_of(layer).map_or(keys, |window| keys.min(window));
+    (0..config.layers).map(seen).sum::<usize>() * 2 * config.kv_dim() * model.backend.cache_dtype().bytes()
+}
+
+/// A session over `cached` tokens with room for `more`, and the token that it draws after them.
+fn filled<B: Backend>(model: &Model<B>, cached: usize, more: usize) -> Result<(Session<'_, B>, u32)> {
+    let mut session = session(model, cached.saturating_add(more))?;
+    let ids = prompt(&model.config, cached);
+    let last = ids.len() - (ids.len() - 1) % AT_ONCE - 1;
+    for ids in ids[..last].chunks(AT_ONCE) {
+        session.read(ids, &mut NoProbe)?;
+    }
+    let id = session.run(&ids[last..], &mut NoProbe)?;
+    Ok((session, id))
+}
+
+fn time_decode(model: &Model<impl Backend>, cached: usize, tokens: usize, weights: usize) -> Result<Decode> {
+    let (mut session, mut id) = filled(model, cached, tokens)?;
+    let (mut rates, mut read) = (Vec::new(), Vec::new());
     for _ in 0..tokens.min(session.room()) {
-        let (drawn, time) = timed(&mut session, &[id])?;
+        let (drawn, time) = timed(&mut session, &[id], &mut NoProbe)?;
         rates.push(1.0 / time.as_secs_f64());
+        read.push((weights + cache_read(model, session.ran().len())) as f64 / time.as_secs_f64());
         id = drawn;
     }
-    let rates = Spread::of(rates.into_iter());
-    let drawing = |sampling| {
-        let mut sampler = Sampler::new(sampling)?;
-        let mut times = Vec::new();
-        forward::last_logits(model, &session.work, 0, |logits| {
-            for _ in 0..DRAWS {
-                let started = Instant::now();
-                black_box(sampler.sample(logits, 0, 0, &mut NoProbe));
-                times.push(started.elapsed().as_secs_f64());
-            }
-            Ok(())
-        })?;
-        Result::Ok(Spread::of(times.into_iter()))
+    let sampling = if model.backend.draws() {
+        None
+    } else {
+        let top_p = Sampling { temperature: 1.0, top_p: TOP_P, ..Sampling::default() };
+        Some([time_draws(&session, Sampling::default())?, time_draws(&session, top_p)?])
     };
-    let greedy = drawing(Sampling::default())?;
-    let top_p = drawing(Sampling { temperature: 1.0, top_p: TOP_P, ..Sampling::default() })?;
-    Ok(Decode { gbs: rates.median * bytes as f64 / 1e9, rates, greedy, top_p })
+    Ok(Decode {
+        cached,
+        rates: Spread::of(rates.into_iter()),
+        gbs: Spread::of(read.into_iter()).median / 1e9,
+        bytes: [weights, cache_read(model, session.ran().len())],
+        sampling,
+    })
+}
+
+/// How long the sampler takes for a token from the logits of the last pass.
+fn time_draws<B: Backend>(session: &Session<'_, B>, sampling: Sampling) -> Result<Spread> {
+    let (mut sampler, mut times) = (Sampler::new(sampling)?, Vec::new());
+    forward::last_logits(session.model, &session.work, 0, |logits| {
+        for _ in 0..DRAWS {
+            let started = Instant::now();
+            black_box(sampler.sample(logits, 0, 0, &mut NoProbe));
+            times.push(started.elapsed().as_secs_f64());
+        }
+        Ok(())
+    })?;
+    Ok(Spread::of(times.into_iter()))
 }
 
 /// Time of each stage over all layers: in a prefill of `tokens` tokens, and in a decode pass over `cached` ones.
@@ -260,8 +355,7 @@ fn time_stages<B: Backend>(model: &Model<B>, tokens: usize, cached: usize) -> Re
         Result::Ok(clock.into_times(|from, to| backend.between(from, to)))
     };
     let prefill = clocked(&mut session(model, tokens)?, &prompt(&model.config, tokens))?;
-    let mut session = session(model, cached.saturating_add(1))?;
-    let id = session.run(&prompt(&model.config, cached), &mut NoProbe)?;
+    let (mut session, id) = filled(model, cached, 1)?;
     let decode = if session.room() > 0 { clocked(&mut session, &[id])? } else { HashMap::new() };
     let total = |times: &HashMap<Site, Duration>, stage: Stage| {
         times.iter().filter(|(site, _)| site.stage == stage).map(|(_, time)| *time).sum()

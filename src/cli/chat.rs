@@ -29,7 +29,7 @@ use crate::tui;
 
 impl choose::Command for &ChatArgs {
     fn asks(&self) -> Asks<'_> {
-        Asks { cpu: &self.cpu, model: &self.model, context: self.context, runs: true }
+        Asks { cpu: &self.cpu, model: &self.model, shape: None, context: self.context, runs: true }
     }
 
     fn run<D: Device>(self) -> Result<()> {

@@ -8,7 +8,6 @@ use super::device::{Cpu, Device};
 use super::progress::Progress;
 use super::{CheckArgs, CheckFormat};
 use super::{input, prompt};
-use crate::backend::Backend;
 use crate::check::{self, DECODES, Plan, Sample};
 use crate::checkpoint::Checkpoint;
 use crate::config::Precision;
@@ -35,7 +34,7 @@ struct Prompt {
 
 impl Command for &CheckArgs {
     fn asks(&self) -> Asks<'_> {
-        Asks { cpu: &self.cpu, model: &self.model, context: None, runs: true }
+        Asks { cpu: &self.cpu, model: &self.model, shape: None, context: None, runs: true }
     }
 
     fn run<D: Device>(self) -> Result<()> {
@@ -51,7 +50,7 @@ fn check<D: Device>(args: &CheckArgs) -> Result<()> {
     let model = opened.model?;
     input::recognise(&opened.checkpoint, &args.model, &model);
     let sample = if args.full { Sample::All } else { Sample::Seeded(SEED) };
-    let processor = on_the_processor(&model, &opened.checkpoint)?;
+    let processor = on_the_processor::<D>(&opened.checkpoint)?;
     let plan = Plan { ids, split, tokenizer, sample, processor: processor.as_ref() };
     let progress = Progress::new(check::layers(model.config.layers), "layers");
     let shown = |what: &'static str, done: usize| {
@@ -85,9 +84,9 @@ fn check<D: Device>(args: &CheckArgs) -> Result<()> {
 
 /// The same model on the processor in float32, which is what another device is held against. Its weights stay in their
 /// files.
-fn on_the_processor<D: Device>(model: &Model<D>, checkpoint: &Checkpoint) -> Result<Option<Model<Cpu>>> {
+fn on_the_processor<D: Device>(checkpoint: &Checkpoint) -> Result<Option<Model<Cpu>>> {
     let cpu = Cpu::default().with_precision(Precision::F32);
-    if model.backend.name() == cpu.name() { Ok(None) } else { Model::load(checkpoint, cpu).map(Some) }
+    if D::IS_PROCESSOR { Ok(None) } else { Model::load(checkpoint, cpu).map(Some) }
 }
 
 /// The prompt that was given, or else the first tokens of a text, or of a seed where nothing splits texts.

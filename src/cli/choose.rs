@@ -1,8 +1,10 @@
 //! On which device a command runs: the one that was asked for, or where nobody did, the one that suits.
 
 use super::device::{Cpu, Cuda, Device, arranged};
-use super::input::open_quietly;
+use super::input::{open_quietly, precision};
 use super::{CpuArgs, DeviceName, ModelArgs, RunArgs, TraceArgs, tell};
+use crate::checkpoint::{Checkpoint, Dtype, random};
+use crate::config::Precision;
 use crate::error::Result;
 
 /// What a command is going to run, as far as the choice of a device goes by it.
@@ -10,6 +12,8 @@ use crate::error::Result;
 pub(super) struct Asks<'a> {
     pub(super) cpu: &'a CpuArgs,
     pub(super) model: &'a ModelArgs,
+    /// The shape of random weights, and their number type, where these are run instead.
+    pub(super) shape: Option<(&'a str, Dtype)>,
     /// Tokens that a cache is reserved for, where that was asked for.
     pub(super) context: Option<usize>,
     /// Whether it runs this model at all.
@@ -19,12 +23,26 @@ pub(super) struct Asks<'a> {
 impl<'a> Asks<'a> {
     /// A run.
     pub(super) fn run(args: &'a RunArgs) -> Self {
-        Self { cpu: &args.cpu, model: &args.model, context: args.context, runs: true }
+        Self { cpu: &args.cpu, model: &args.model, shape: None, context: args.context, runs: true }
     }
 
     /// A run, or a trace of one with the model that may be given beside it.
     pub(super) fn of(args: &'a RunArgs, trace: &TraceArgs) -> Self {
         Self { runs: trace.trace.is_none() || args.model.model.is_some(), ..Self::run(args) }
+    }
+}
+
+impl Asks<'_> {
+    /// What is run, as far as its sizes go, and in which arithmetic.
+    fn open(&self) -> Result<(Checkpoint, Precision)> {
+        match self.shape {
+            None => open_quietly(self.model),
+            Some((name, dtype)) => {
+                let checkpoint = random::checkpoint(name, dtype)?;
+                let precision = precision(self.model, &checkpoint);
+                Ok((checkpoint, precision))
+            }
+        }
     }
 }
 
@@ -78,7 +96,7 @@ fn is_cuda(asks: Asks<'_>) -> Result<bool> {
         DeviceName::Auto if !asks.runs || asks.cpu.wants_processor() => Ok(false),
         DeviceName::Auto => {
             let Ok(cuda) = Cuda::open(0) else { return Ok(false) };
-            let (checkpoint, precision) = open_quietly(asks.model)?;
+            let (checkpoint, precision) = asks.open()?;
             let cuda = arranged(cuda, asks.cpu, precision);
             let fits = cuda.check_room(&checkpoint, asks.context).is_ok();
             let takes = fits && cuda.ready().is_ok();
@@ -96,5 +114,34 @@ fn is_cuda(asks: Asks<'_>) -> Result<bool> {
             }
             Ok(takes)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::BenchArgs;
+    use super::super::device::needs;
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        bench: BenchArgs,
+    }
+
+    #[test]
+    fn a_device_is_chosen_by_the_shape_that_is_asked_for() {
+        let bytes = |args: &[&str]| {
+            let line = Line::try_parse_from(["bench"].iter().chain(args)).unwrap();
+            let (checkpoint, precision) = Command::asks(&&line.bench).open().unwrap();
+            needs(&checkpoint, precision, None).weights
+        };
+        assert!(bytes(&[]) < 10 << 20, "the built-in model");
+        let of_8b = bytes(&["--shape", "llama-3.1-8b"]);
+        assert!((16_000_000_000..16_200_000_000).contains(&of_8b), "{of_8b}");
+        let in_int8 = bytes(&["--shape", "llama-3.1-8b", "--weights", "q8", "--precision", "q8"]);
+        assert!((of_8b / 2..of_8b * 2 / 3).contains(&in_int8), "{in_int8}");
     }
 }

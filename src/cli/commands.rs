@@ -276,23 +276,24 @@ pub(super) struct BenchArgs {
     #[arg(long, value_enum, default_value_t = Weights::Bf16, requires = "shape")]
     pub(super) weights: Weights,
 
-    /// Lengths of the prompts to time
-    #[arg(long, value_name = "LIST", default_value = "128,512", value_delimiter = ',', value_parser = whole::<usize>, allow_negative_numbers = true)]
+    /// Lengths of the prompts to time [default: 128,512; on a GPU 2048]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) prompt_tokens: Vec<usize>,
 
     /// Tokens to draw, one pass each
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) r#gen: usize,
 
-    /// Tokens that are cached before the first of them is drawn
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = whole::<usize>, allow_negative_numbers = true)]
-    pub(super) cached: usize,
+    /// Tokens that are cached before the first of them is drawn [default: 8; on a GPU 128,32768]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = whole::<usize>, allow_negative_numbers = true)]
+    pub(super) cached: Vec<usize>,
 
-    /// Add how fast so many texts grow side by side, each from --cached tokens on by --gen, beside one alone
+    /// Add how fast so many texts grow side by side, each from the first of --cached tokens on by --gen, beside one alone
+    /// [default: none; on a GPU 16]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) batch: Vec<usize>,
 
-    /// Add what recording a prefill of the first length costs
+    /// Add what recording a prefill of the first length costs, and a layer of a decode pass
     #[arg(long)]
     pub(super) record: bool,
 

@@ -13,6 +13,9 @@ use crate::error::{Error, Result};
 
 /// A backend that the command line can start.
 pub(super) trait Device: Backend + Sized + 'static {
+    /// Whether it is the processor, which reads weights where they lie.
+    const IS_PROCESSOR: bool;
+
     /// The backend in `precision`, as the options want it.
     ///
     /// # Errors
@@ -43,6 +46,8 @@ impl CpuArgs {
 }
 
 impl Device for Cpu {
+    const IS_PROCESSOR: bool = true;
+
     fn start(args: &CpuArgs, precision: Precision) -> Result<Self> {
         let cpu = Self::with_kernel(kernel(args)?).with_precision(precision);
         Ok(match args.cache() {
@@ -57,6 +62,8 @@ impl Device for Cpu {
 }
 
 impl Device for Cuda {
+    const IS_PROCESSOR: bool = false;
+
     fn start(args: &CpuArgs, precision: Precision) -> Result<Self> {
         if args.wants_processor() {
             return Err(Error::usage("--cpu-kernel and --huge-pages are the processor's")

@@ -63,7 +63,7 @@ struct Recorded<'a> {
 impl Command for Recorded<'_> {
     fn asks(&self) -> Asks<'_> {
         let DiffArgs { cpu, model, .. } = self.args;
-        Asks { cpu, model, context: None, runs: model.model.is_some() }
+        Asks { cpu, model, shape: None, context: None, runs: model.model.is_some() }
     }
 
     fn run<D: Device>(self) -> Result<()> {

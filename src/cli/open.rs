@@ -10,7 +10,13 @@ use crate::tui::marks::Marks;
 
 impl Command for &OpenTraceArgs {
     fn asks(&self) -> Asks<'_> {
-        Asks { cpu: &self.cpu, model: &self.model, context: None, runs: self.model.model.is_some() }
+        Asks {
+            cpu: &self.cpu,
+            model: &self.model,
+            shape: None,
+            context: None,
+            runs: self.model.model.is_some(),
+        }
     }
 
     fn run<D: Device>(self) -> Result<()> {

@@ -60,7 +60,7 @@ fn kernels() -> Vec<Kernel> {
 }
 
 fn models(width: usize) -> impl Iterator<Item = (String, Model<Cpu>)> {
-    let checkpoint = random::of_config("random", config(width), Dtype::BF16).unwrap();
+    let checkpoint = random::of_config("random", config(width), Dtype::BF16);
     let all = kernels().into_iter().flat_map(|kernel| PRECISIONS.map(|precision| (kernel, precision)));
     all.map(move |(kernel, precision)| {
         let cpu = Cpu::with_kernel(kernel).with_precision(precision);

@@ -7,7 +7,9 @@ use std::sync::{Arc, LazyLock};
 
 use super::huge::Huge;
 use super::map::File;
+use super::noise::Noise;
 use crate::error::Result;
+use crate::stop;
 
 /// Bytes that somebody else keeps alive: a part of a mapped file, or of the program itself.
 #[derive(Clone)]
@@ -31,6 +33,8 @@ pub struct Built {
     length: usize,
     /// In words, so that float32 values are aligned; the last one may be padded.
     words: LazyLock<Box<[u64]>, Build>,
+    /// What they are, where they are random.
+    noise: Option<Noise>,
 }
 
 /// Builds the words of a [`Built`].
@@ -54,7 +58,28 @@ impl Bytes {
             fill(&mut bytemuck::cast_slice_mut(&mut words)[..length]);
             words.into_boxed_slice()
         };
-        Self::Built(Arc::new(Built { length, words: LazyLock::new(Box::new(build)) }), 0..length)
+        let words = LazyLock::<_, Build>::new(Box::new(build));
+        Self::Built(Arc::new(Built { length, words, noise: None }), 0..length)
+    }
+
+    /// `length` random bytes, made when they are first read, unless a device makes them itself ([`Bytes::noise`]). Where the
+    /// process is asked to stop meanwhile the rest is 0.
+    pub(crate) fn random(length: usize, noise: Noise) -> Self {
+        let build = move || {
+            let mut words = vec![0_u64; length.div_ceil(8)];
+            drop(noise.fill(&mut bytemuck::cast_slice_mut(&mut words)[..length], stop::process()));
+            words.into_boxed_slice()
+        };
+        let words = LazyLock::<_, Build>::new(Box::new(build));
+        Self::Built(Arc::new(Built { length, words, noise: Some(noise) }), 0..length)
+    }
+
+    /// What these are, where they are random bytes and all of them.
+    pub(crate) fn noise(&self) -> Option<Noise> {
+        match self {
+            Self::Built(built, range) if *range == (0..built.length) => built.noise,
+            _ => None,
+        }
     }
 
     /// Number of bytes, without building them.

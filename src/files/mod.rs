@@ -8,6 +8,7 @@ mod bytes;
 mod huge;
 mod map;
 mod name;
+mod noise;
 mod regular;
 mod vocabulary;
 
@@ -15,5 +16,6 @@ pub use bytes::{Built, Bytes};
 pub use huge::{Given, Huge};
 pub use map::File;
 pub(crate) use name::{brief, printable};
+pub use noise::Noise;
 pub(crate) use regular::{at_once, folder_of, itself, open_regular, read_text};
 pub use vocabulary::Vocabulary;

@@ -12,6 +12,7 @@ use crate::backend::{Backend, Limits, PassRows, Span};
 use crate::checkpoint::Dtype;
 use crate::config::Precision;
 use crate::error::Result;
+use crate::files::Noise;
 
 /// How much is read and multiplied.
 #[derive(Clone, Copy)]
@@ -30,8 +31,9 @@ const TRIES: usize = 5;
 
 /// Bits of the noise that are kept, and those that are set, so that two float32 or four bfloat16 values between 2⁻⁷ and 2⁻⁶
 /// come of each word, of either sign.
-const FLOAT32: (u64, u64) = (0x807f_ffff_807f_ffff, 0x3c00_0000_3c00_0000);
-const BFLOAT16: (u64, u64) = (0x807f_807f_807f_807f, 0x3c00_3c00_3c00_3c00);
+const FLOAT32: Noise = Noise { seed: 1, keep: 0x807f_ffff_807f_ffff, set: 0x3c00_0000_3c00_0000 };
+const BFLOAT16: Noise = Noise { seed: 1, keep: 0x807f_807f_807f_807f, set: 0x3c00_3c00_3c00_3c00 };
+const ANY: Noise = Noise { seed: 1, keep: u64::MAX, set: 0 };
 
 /// Measures.
 pub(super) fn measure(cuda: &Cuda, sizes: Sizes) -> Result<Limits> {
@@ -68,7 +70,7 @@ fn best(cuda: &Cuda, work: impl Fn() -> Result<()>) -> Result<Duration> {
 
 /// Reads memory whose bytes are random.
 fn read(cuda: &Cuda, bytes: usize) -> Result<Duration> {
-    let (memory, out) = (random(cuda, bytes, (u64::MAX, 0))?, Memory::zeros(&cuda.queue, 16)?);
+    let (memory, out) = (random(cuda, bytes, ANY)?, Memory::zeros(&cuda.queue, 16)?);
     let kernel = Kernel { file: "limits", name: "read_words", weight: None };
     let blocks = cuda.queue.device().about().multiprocessors as usize * 8;
     best(cuda, || {
@@ -108,12 +110,13 @@ fn multiply(cuda: &Cuda, side: usize) -> Result<(Duration, String)> {
     ))
 }
 
-/// `bytes` random bytes, a multiple of 8, of which `keep` stay as they are and `set` are set in each word.
-fn random(cuda: &Cuda, bytes: usize, (keep, set): (u64, u64)) -> Result<Memory> {
-    let memory = Memory::new(&cuda.queue, bytes)?;
+/// `bytes` random bytes, with those that fill the last word.
+pub(super) fn random(cuda: &Cuda, bytes: usize, noise: Noise) -> Result<Memory> {
+    let Noise { seed, keep, set } = noise;
+    let memory = Memory::new(&cuda.queue, bytes.next_multiple_of(8))?;
     let kernel = Kernel { file: "limits", name: "random_words", weight: None };
-    let words = bytes / 8;
-    let arguments = Arguments::new().address(memory.at()).long(words).long(1).bits(keep).bits(set);
+    let words = bytes.div_ceil(8);
+    let arguments = Arguments::new().address(memory.at()).long(words).bits(seed).bits(keep).bits(set);
     cuda.kernels.launch(kernel, (words.div_ceil(256), 1), 256, 0, arguments)?;
     Ok(memory)
 }

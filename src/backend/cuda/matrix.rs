@@ -4,12 +4,15 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::Cuda;
 use super::driver::{Address, pair};
+use super::limits;
 use super::memory::Memory;
 use super::queue::Queue;
 use crate::backend::{SeeGroups, WholeRows, cpu};
 use crate::checkpoint::{Dtype, Tensor};
 use crate::error::Result;
+use crate::files::Bytes;
 use crate::ops::blocks::BlockRows;
 use crate::ops::quantize::Quantized;
 use crate::stop::Stop;
@@ -34,12 +37,12 @@ struct Scales {
 }
 
 impl Matrix {
-    /// Copies a tensor of two axes to the device.
-    pub(super) fn new(queue: &Arc<Queue>, tensor: &Tensor, stop: &Stop) -> Result<Self> {
+    /// Copies a tensor of two axes to the device; what is random in it is made there.
+    pub(super) fn new(cuda: &Cuda, tensor: &Tensor) -> Result<Self> {
         let (outputs, inputs) = (tensor.shape()[0], tensor.shape()[1]);
-        let values = copied(queue, tensor.bytes(), stop)?;
+        let values = there(cuda, tensor.bytes())?;
         let scales = tensor.scales().map(|scales| {
-            let memory = copied(queue, &scales.bytes, stop)?;
+            let memory = there(cuda, &scales.bytes)?;
             Result::Ok(Arc::new(Scales { memory, group: scales.group }))
         });
         let scales = scales.transpose()?;
@@ -130,6 +133,14 @@ impl Matrix {
             group: scales.group,
             first: value - groups.start * scales.group,
         }))
+    }
+}
+
+/// `bytes` on the device.
+fn there(cuda: &Cuda, bytes: &Bytes) -> Result<Memory> {
+    match bytes.noise() {
+        Some(noise) => limits::random(cuda, bytes.len(), noise),
+        None => copied(&cuda.queue, bytes, &cuda.stop),
     }
 }
 

@@ -313,7 +313,7 @@ impl Backend for Cuda {
     fn matrix(&self, tensor: &Tensor) -> Result<Matrix> {
         self.stop.check()?;
         // The processor knows in which number type a precision multiplies what.
-        Matrix::new(&self.queue, self.host.matrix(tensor)?.tensor(), &self.stop)
+        Matrix::new(self, self.host.matrix(tensor)?.tensor())
     }
 
     fn vector(&self, tensor: &Tensor) -> Result<Vector> {

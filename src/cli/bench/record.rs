@@ -4,28 +4,29 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use super::report::{Recording, Spread};
+use super::report::{Layer, Recording, Spread};
+use super::{filled, timed};
 use crate::backend::Backend;
 use crate::error::Result;
 use crate::generate::{Sampler, Sampling, Session};
 use crate::model::Model;
 use crate::replay::derive::is_derivable;
-use crate::trace::{Probe, Site, Stage, Values};
+use crate::trace::{NoProbe, Probe, Site, Stage, Values};
 
 /// Times that each kind of pass is run, after one that touches its buffers.
 const PASSES: usize = 5;
 
 /// A probe that copies what it wants into buffers that stay.
-struct Copies {
-    wants: fn(Stage) -> bool,
+struct Copies<W> {
+    wants: W,
     buffers: HashMap<Site, Vec<u8>>,
 }
 
-impl Probe for Copies {
+impl<W: Fn(Site) -> bool> Probe for Copies<W> {
     const ENABLED: bool = true;
 
     fn wants(&self, site: Site) -> bool {
-        (self.wants)(site.stage)
+        (self.wants)(site)
     }
 
     fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) {
@@ -46,8 +47,8 @@ impl Probe for Copies {
 
 /// Times prefills of `ids`, recorded in three ways that take turns.
 pub(super) fn measure(model: &Model<impl Backend>, ids: &[u32]) -> Result<Recording> {
-    let kinds: [fn(Stage) -> bool; 3] =
-        [|stage| stage == Stage::Logits, |stage| !is_derivable(stage), |_| true];
+    let kinds: [fn(Site) -> bool; 3] =
+        [|site| site.stage == Stage::Logits, |site| !is_derivable(site.stage), |_| true];
     let mut probes = kinds.map(|wants| Copies { wants, buffers: HashMap::new() });
     let mut times: [Vec<Duration>; 3] = Default::default();
     // Buffers are looked up by pass; a session of its own makes every pass the first.
@@ -65,4 +66,31 @@ pub(super) fn measure(model: &Model<impl Backend>, ids: &[u32]) -> Result<Record
     }
     let [logits, kept, all] = times.map(|times| Spread::of(times.iter().map(Duration::as_secs_f64)));
     Ok(Recording { tokens: ids.len(), logits, kept, all })
+}
+
+/// Times decode passes after `cached` tokens, of which every second is recorded: every stage of the layer in the middle.
+/// None where the context has no room for them.
+pub(super) fn measure_layer(model: &Model<impl Backend>, cached: usize) -> Result<Option<Layer>> {
+    let (mut session, mut id) = filled(model, cached, 2 * (PASSES + 1))?;
+    if session.room() < 2 * (PASSES + 1) {
+        return Ok(None);
+    }
+    let layer = model.config.layers / 2;
+    let mut probe = Copies { wants: |site: Site| site.layer == Some(layer), buffers: HashMap::new() };
+    let (mut plain, mut recorded) = (Vec::new(), Vec::new());
+    for round in 0..=PASSES {
+        let (drawn, time) = timed(&mut session, &[id], &mut NoProbe)?;
+        let (next, time_recorded) = timed(&mut session, &[drawn], &mut probe)?;
+        id = next;
+        // Buffers are looked up by pass.
+        let stages = std::mem::take(&mut probe.buffers).into_iter();
+        let dims = session.next_pass(1);
+        probe.buffers = stages.map(|(site, buffer)| (Site { pass: dims.pass + 1, ..site }, buffer)).collect();
+        if round > 0 {
+            plain.push(time.as_secs_f64());
+            recorded.push(time_recorded.as_secs_f64());
+        }
+    }
+    let [plain, recorded] = [plain, recorded].map(|times| Spread::of(times.into_iter()));
+    Ok(Some(Layer { cached, layer, stages: probe.buffers.len(), plain, recorded }))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::super::output;
+use crate::backend::Limits;
 use crate::trace::Stage;
 
 /// Everything that was measured.
@@ -13,15 +13,9 @@ pub(super) struct Report {
     pub(super) model: String,
     pub(super) kernel: &'static str,
     pub(super) precision: &'static str,
-    /// What the multiply limit multiplies.
-    pub(super) multiplied: String,
     pub(super) threads: usize,
-    /// Bytes a second.
-    pub(super) read_bandwidth: f64,
-    /// The kind of memory that the weights are in, and that was read.
-    pub(super) memory: &'static str,
-    /// Floating-point operations a second.
-    pub(super) matmul: f64,
+    /// What the device can do at most.
+    pub(super) limits: Limits,
     /// Whether the weights fit into a cache, so that their speed is not the memory's.
     pub(super) in_cache: bool,
     /// The most memory that the process held while the model ran, in bytes.
@@ -30,10 +24,12 @@ pub(super) struct Report {
     /// The tokenizer's time, where one was loaded.
     pub(super) tokenizer: Option<Duration>,
     pub(super) first_token: Duration,
-    pub(super) decode: Option<Decode>,
+    /// After each number of cached tokens.
+    pub(super) decode: Vec<Decode>,
     pub(super) prefill: Vec<Prefill>,
     pub(super) stages: Vec<StageTimes>,
     pub(super) recording: Option<Recording>,
+    pub(super) layer: Option<Layer>,
     /// The first is of one text.
     pub(super) batches: Vec<Batched>,
     pub(super) tuning: Option<Tuning>,
@@ -84,14 +80,18 @@ pub(super) struct StageTimes {
     pub(super) decode: Duration,
 }
 
-/// Decode passes: tokens a second, and the weights read for them.
+/// Decode passes: tokens a second, and the bytes read for them.
 pub(super) struct Decode {
+    /// Tokens that are cached before the first.
+    pub(super) cached: usize,
     pub(super) rates: Spread,
+    /// 10⁹ bytes a second, of weights and cache.
     pub(super) gbs: f64,
-    /// Seconds that drawing a token from the last pass takes at temperature 0 ...
-    pub(super) greedy: Spread,
-    /// ... and at temperature 1 with [`TOP_P`].
-    pub(super) top_p: Spread,
+    /// Bytes that the last pass reads: of weights, and of the cache.
+    pub(super) bytes: [usize; 2],
+    /// Seconds that drawing a token from the last pass takes, at temperature 0 and at temperature 1 with [`TOP_P`]; none
+    /// where the device draws as a part of the pass.
+    pub(super) sampling: Option<[Spread; 2]>,
 }
 
 /// The top-p of the draws that are timed.
@@ -117,6 +117,22 @@ pub(super) struct Recording {
     pub(super) all: Spread,
 }
 
+/// Seconds of a decode pass, and of one of which every stage of a layer is recorded.
+pub(super) struct Layer {
+    pub(super) cached: usize,
+    pub(super) layer: usize,
+    /// How many stages that are.
+    pub(super) stages: usize,
+    pub(super) plain: Spread,
+    pub(super) recorded: Spread,
+}
+
+impl Layer {
+    fn ratio(&self) -> f64 {
+        self.recorded.median / self.plain.median
+    }
+}
+
 impl Spread {
     pub(super) fn of(values: impl Iterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.collect();
@@ -127,8 +143,7 @@ impl Spread {
 }
 
 impl Report {
-    pub(super) fn print_table(&self) -> Result<()> {
-        let mut out = output::Lines::text();
+    pub(super) fn table(&self, out: &mut impl Write) -> Result<()> {
         writeln!(
             out,
             "model        {}, precision {}, {} threads, {} kernel",
@@ -137,14 +152,14 @@ impl Report {
         writeln!(
             out,
             "memory read  {:8.1} GB/s, the most that a loop over {} reached",
-            self.read_bandwidth / 1e9,
-            self.memory
+            self.limits.read_bandwidth / 1e9,
+            self.limits.memory
         )?;
         writeln!(
             out,
-            "multiply     {:8.1} GFLOP/s in {}, the most that a loop in registers reached",
-            self.matmul / 1e9,
-            self.multiplied
+            "multiply     {:8.1} GFLOP/s in {}, the most that was reached",
+            self.limits.multiply_rate / 1e9,
+            self.limits.multiplied
         )?;
         writeln!(out, "load         {:8.3} s", self.load.as_secs_f64())?;
         if let Some(time) = self.tokenizer {
@@ -152,33 +167,38 @@ impl Report {
         }
         writeln!(out, "first token  {:8.3} s, cold", self.first_token.as_secs_f64())?;
         for Prefill { tokens, rates, gflops, .. } in &self.prefill {
-            let share = 100.0 * gflops * 1e9 / self.matmul;
+            let share = 100.0 * gflops * 1e9 / self.limits.multiply_rate;
             writeln!(
                 out,
                 "prefill {tokens:<5}{:8.1} tokens/s ({:.1} to {:.1}), {gflops:.1} GFLOP/s, {share:.0} % of multiply",
                 rates.median, rates.min, rates.max
             )?;
         }
-        if let Some(Decode { rates, gbs, greedy, top_p }) = &self.decode {
+        for Decode { cached, rates, gbs, sampling, .. } in &self.decode {
             let share = match self.share_of_bandwidth(*gbs) {
                 Some(share) => format!("{:.0} % of memory read", 100.0 * share),
                 None => "in cache".into(),
             };
             writeln!(
                 out,
-                "decode       {:8.1} tokens/s ({:.1} to {:.1}), {gbs:.2} GB/s of weights, {share}",
+                "decode {cached:<6}{:8.1} tokens/s ({:.1} to {:.1}), {gbs:.2} GB/s of weights and cache, {share}",
                 rates.median, rates.min, rates.max
             )?;
-            for (how, time) in [("temperature 0".into(), greedy), (format!("top-p {TOP_P}"), top_p)] {
+            let hows = ["temperature 0".into(), format!("top-p {TOP_P}")];
+            for (how, time) in hows.into_iter().zip(sampling.iter().flatten()) {
                 let (ms, share) = (1e3 * time.median, 100.0 * time.median * rates.median);
                 writeln!(out, "sampling     {ms:8.3} ms at {how}, {share:.1} % of a decode pass")?;
             }
         }
-        for Batched { size, rate, ratio, decode } in &self.batches {
+        for batched in &self.batches {
+            let Batched { size, rate, ratio, decode } = batched;
             writeln!(
                 out,
-                "batch {size:<7}{rate:8.1} tokens/s with the prompts, {ratio:.2} × one alone; {:.1} ({:.1} to {:.1}) after them",
-                decode.median, decode.min, decode.max
+                "batch {size:<7}{rate:8.1} tokens/s with the prompts, {ratio:.2} × one alone; {:.1} ({:.1} to {:.1}) after them, {:.2} ×",
+                decode.median,
+                decode.min,
+                decode.max,
+                self.decode_ratio(batched)
             )?;
         }
         if let Some(bytes) = self.peak_memory {
@@ -192,6 +212,15 @@ impl Report {
             writeln!(out, "{}", pass("every row of the logits", logits))?;
             writeln!(out, "{}", pass("every stage that cannot be derived", kept))?;
             writeln!(out, "{}", pass("every stage", all))?;
+        }
+        if let Some(layer) = &self.layer {
+            let Layer { cached, layer: number, stages, recorded, .. } = layer;
+            writeln!(
+                out,
+                "record layer {:8.3} ms, {:.2} × a plain decode pass after {cached}: the {stages} stages of layer {number}",
+                1e3 * recorded.median,
+                layer.ratio()
+            )?;
         }
         if let Some(Tuning { processor, prompt, kernels, line }) = &self.tuning {
             let processor = processor.as_deref().unwrap_or("unknown");
@@ -220,7 +249,7 @@ impl Report {
         Ok(())
     }
 
-    pub(super) fn print_json(&self) -> Result<()> {
+    pub(super) fn json(&self) -> Value {
         let spread =
             |spread: &Spread| json!({ "median": spread.median, "min": spread.min, "max": spread.max });
         let prefill: Vec<Value> = (self.prefill.iter())
@@ -230,18 +259,35 @@ impl Report {
                     "tokens_per_s": prefill.rates.median,
                     "spread": spread(&prefill.rates),
                     "gflops": prefill.gflops,
-                    "share_of_matmul": prefill.gflops * 1e9 / self.matmul,
+                    "share_of_matmul": prefill.gflops * 1e9 / self.limits.multiply_rate,
                 })
             })
             .collect();
-        let decode = self.decode.as_ref().map(|decode| {
+        let decodes: Vec<Value> = (self.decode.iter())
+            .map(|decode| {
+                let [weights, cache] = decode.bytes;
+                let [greedy, top_p] = [0, 1].map(|i| decode.sampling.as_ref().map(|times| spread(&times[i])));
+                json!({
+                    "cached": decode.cached,
+                    "tokens_per_s": decode.rates.median,
+                    "spread": spread(&decode.rates),
+                    "weights_bytes": weights,
+                    "cache_bytes": cache,
+                    "gbs": decode.gbs,
+                    "share_of_bandwidth": self.share_of_bandwidth(decode.gbs),
+                    "sampling_greedy_s": greedy,
+                    "sampling_top_p_s": top_p,
+                })
+            })
+            .collect();
+        let layer = self.layer.as_ref().map(|layer| {
             json!({
-                "tokens_per_s": decode.rates.median,
-                "spread": spread(&decode.rates),
-                "gbs": decode.gbs,
-                "share_of_bandwidth": self.share_of_bandwidth(decode.gbs),
-                "sampling_greedy_s": spread(&decode.greedy),
-                "sampling_top_p_s": spread(&decode.top_p),
+                "cached": layer.cached,
+                "layer": layer.layer,
+                "stages": layer.stages,
+                "plain_s": spread(&layer.plain),
+                "recorded_s": spread(&layer.recorded),
+                "ratio": layer.ratio(),
             })
         });
         let stages: Vec<Value> = self
@@ -269,6 +315,7 @@ impl Report {
                     "tokens_per_s": batched.rate,
                     "ratio": batched.ratio,
                     "decode": spread(&batched.decode),
+                    "decode_ratio": self.decode_ratio(batched),
                 })
             })
             .collect();
@@ -287,31 +334,37 @@ impl Report {
                 "line": tuning.line,
             })
         });
-        let report = json!({
+        json!({
             "model": self.model,
             "kernel": self.kernel,
             "precision": self.precision,
             "threads": self.threads,
-            "read_bandwidth_gbs": self.read_bandwidth / 1e9,
-            "memory": self.memory,
-            "matmul_gflops": self.matmul / 1e9,
+            "read_bandwidth_gbs": self.limits.read_bandwidth / 1e9,
+            "memory": self.limits.memory,
+            "matmul_gflops": self.limits.multiply_rate / 1e9,
             "load_s": self.load.as_secs_f64(),
             "tokenizer_s": self.tokenizer.map(|time| time.as_secs_f64()),
             "first_token_s": self.first_token.as_secs_f64(),
-            "decode": decode,
+            "decode": decodes.first(),
+            "decodes": decodes,
             "prefill": prefill,
             "peak_memory_bytes": self.peak_memory,
             "stages": stages,
             "recording": recording,
+            "layer": layer,
             "batch": batches,
             "tuning": tuning,
-        });
-        writeln!(output::Lines::json(), "{report}")
+        })
+    }
+
+    /// How many times as many tokens a second a batch draws as one text alone, after the prompts.
+    fn decode_ratio(&self, batched: &Batched) -> f64 {
+        self.batches.first().map_or(1.0, |alone| batched.decode.median / alone.decode.median)
     }
 
     /// None where the weights stay in a cache.
     fn share_of_bandwidth(&self, gbs: f64) -> Option<f64> {
-        (!self.in_cache).then_some(gbs * 1e9 / self.read_bandwidth)
+        (!self.in_cache).then_some(gbs * 1e9 / self.limits.read_bandwidth)
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) struct Setting {
 impl Setting {
     /// What it is going to run.
     pub(super) fn asks(&self) -> Asks<'_> {
-        Asks { cpu: &self.cpu, model: &self.model, context: None, runs: true }
+        Asks { cpu: &self.cpu, model: &self.model, shape: None, context: None, runs: true }
     }
 
     /// The options of `args`, with what `given` has instead, which is that of `--a` or `--b`.

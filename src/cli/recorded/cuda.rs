@@ -34,7 +34,7 @@ fn small(i: usize) -> ModelConfig {
 }
 
 fn checkpoints() -> impl Iterator<Item = Checkpoint> {
-    let random = (0..3).map(|i| random::of_config("random", small(i), Dtype::BF16).unwrap());
+    let random = (0..3).map(|i| random::of_config("random", small(i), Dtype::BF16));
     random.chain([checkpoint::open(None).unwrap()])
 }
 
@@ -157,7 +157,7 @@ fn recorded_is_plain_to_the_bit_and_decode_passes_are_repeated() {
 #[test]
 fn a_batch_draws_what_each_draws_alone() {
     for precision in PRECISIONS {
-        let checkpoint = random::of_config("random", small(0), Dtype::BF16).unwrap();
+        let checkpoint = random::of_config("random", small(0), Dtype::BF16);
         let Some((cuda, cpu)) = both(&checkpoint, precision) else { return };
         let sampling = Sampling { temperature: 0.9, top_k: 30, top_p: 0.95, seed: 3 };
         let prompts = [prompt(3), prompt(20), prompt(1)];
@@ -238,7 +238,7 @@ fn the_device_draws_what_the_sampler_draws() {
 
 #[test]
 fn an_unwatched_decode_pass_is_one_copy_in_one_graph_and_the_drawn_ids_out() {
-    let checkpoint = random::of_config("random", small(2), Dtype::BF16).unwrap();
+    let checkpoint = random::of_config("random", small(2), Dtype::BF16);
     for (temperature, sequences) in [(0.0, 1), (0.8, 1), (0.8, 3)] {
         let Some((cuda, log)) = Cuda::logged(ROOM) else { return };
         let model = Model::load(&checkpoint, cuda).unwrap();
@@ -267,7 +267,7 @@ fn an_unwatched_decode_pass_is_one_copy_in_one_graph_and_the_drawn_ids_out() {
 
 #[test]
 fn a_text_is_drawn_with_the_same_random_numbers_watched_or_not() {
-    let checkpoint = random::of_config("random", small(2), Dtype::BF16).unwrap();
+    let checkpoint = random::of_config("random", small(2), Dtype::BF16);
     let Some((cuda, _)) = both(&checkpoint, Precision::F32) else { return };
     let sampling = Sampling { temperature: 1.0, seed: 9, ..Sampling::default() };
     let text = |select: Option<Select>| {
@@ -314,9 +314,9 @@ fn check_holds_on_the_device() {
 
 #[test]
 fn the_float32_line_of_check_tells_of_a_stage_that_parts_from_the_processors() {
-    let checkpoint = random::of_config("random", small(0), Dtype::BF16).unwrap();
+    let checkpoint = random::of_config("random", small(0), Dtype::BF16);
     // Another epsilon in the norms, as a kernel that is wrong would have: every stage after the first norm is apart.
-    let mut other = random::of_config("random", small(0), Dtype::BF16).unwrap();
+    let mut other = random::of_config("random", small(0), Dtype::BF16);
     other.config.norm_eps *= 1.5;
     let Some((cuda, _)) = both(&checkpoint, Precision::F32) else { return };
     let cpu = Model::load(&other, Cpu::default()).unwrap();
@@ -331,7 +331,7 @@ fn the_float32_line_of_check_tells_of_a_stage_that_parts_from_the_processors() {
 
 #[test]
 fn a_layer_that_runs_again_on_the_device_has_the_bits_of_the_pass() {
-    let checkpoint = random::of_config("random", small(0), Dtype::BF16).unwrap();
+    let checkpoint = random::of_config("random", small(0), Dtype::BF16);
     let Some((cuda, _)) = both(&checkpoint, Precision::F32) else { return };
     let (frames, _) = run(&cuda, 6, Some(&Select::all()));
     assert_runs_again(cuda, 6, &frames, Some(12), "run again");
@@ -339,7 +339,7 @@ fn a_layer_that_runs_again_on_the_device_has_the_bits_of_the_pass() {
 
 #[test]
 fn a_model_that_does_not_fit_is_an_error_that_names_the_weight() {
-    let checkpoint = random::of_config("random", small(0), Dtype::BF16).unwrap();
+    let checkpoint = random::of_config("random", small(0), Dtype::BF16);
     let Some(whole) = Cuda::emulated(ROOM) else { return };
     let free = whole.free_memory().unwrap();
     let model = Model::load(&checkpoint, whole).unwrap();
@@ -360,7 +360,7 @@ fn a_model_that_does_not_fit_is_an_error_that_names_the_weight() {
 
 #[test]
 fn a_device_that_is_lost_ends_the_run_with_an_error_and_what_was_drawn_stays() {
-    let checkpoint = random::of_config("random", small(0), Dtype::BF16).unwrap();
+    let checkpoint = random::of_config("random", small(0), Dtype::BF16);
     let mut drawn_before = Vec::new();
     for launches in [0, 1, 60, 200, 400] {
         let Some(cuda) = Cuda::lost_after(ROOM, launches) else { return };

@@ -1,0 +1,166 @@
+//! What a benchmark reports of a GPU, whose kernels run on the processor.
+
+use clap::Parser;
+
+use super::*;
+use crate::backend::cpu::Cpu;
+use crate::backend::cuda::Cuda;
+use crate::backend::cuda::emulated::Asked;
+use crate::config::{CacheDtype, Pairing, RopeScaling};
+
+/// Bytes of the device's memory.
+const ROOM: usize = 1 << 30;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    bench: BenchArgs,
+}
+
+fn args(args: &[&str]) -> BenchArgs {
+    Line::try_parse_from(["bench"].iter().chain(args)).unwrap().bench
+}
+
+fn tiny() -> ModelConfig {
+    ModelConfig {
+        dim: 64,
+        layers: 3,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 16,
+        ffn_dim: 96,
+        vocab: 80,
+        context: 128,
+        norm_eps: 1e-5,
+        rope_theta: 10_000.0,
+        rope_scaling: RopeScaling::None,
+        pairing: Pairing::Halves,
+        qkv_bias: false,
+        output_bias: false,
+        mlp_bias: false,
+        qk_norm: false,
+        window: None,
+        window_from: 0,
+        tied: false,
+    }
+}
+
+#[test]
+fn on_a_gpu_every_figure_is_there_and_the_bytes_are_those_of_the_shape() {
+    let config = tiny();
+    let checkpoint = random::of_config("tiny", config.clone(), Dtype::BF16);
+    let Some(cuda) = Cuda::emulated(ROOM) else { return };
+    let model = Model::load(&checkpoint, cuda.with_precision(Precision::Bf16)).unwrap();
+    let options = args(&["--gen", "3", "--cached", "5,40", "--prompt-tokens", "20", "--batch", "4"]);
+    let plan = Plan::of(&options, false, &config).unwrap();
+    let mut report = measure(&plan, &checkpoint, &model).unwrap();
+    let (memory, multiplied) = ("the device's memory", "bfloat16".to_owned());
+    report.limits = Limits { read_bandwidth: 1e9, memory, multiply_rate: 1e9, multiplied };
+    report.in_cache = false;
+
+    let mut table = Vec::new();
+    report.table(&mut table).unwrap();
+    let table = String::from_utf8(table).unwrap();
+    let begins: Vec<&str> =
+        table.lines().map(|line| line.split("  ").next().unwrap_or_default().trim_end()).collect();
+    for line in ["memory read", "multiply", "load", "first token"] {
+        assert!(begins.contains(&line), "{line}: {table}");
+    }
+    for line in ["prefill 20", "decode 5 ", "decode 40 ", "batch 1 ", "batch 4 ", "record layer "] {
+        assert_eq!(table.lines().filter(|text| text.starts_with(line)).count(), 1, "{line}: {table}");
+    }
+    let shares = |of: &str| table.lines().filter(|line| line.contains(of)).count();
+    assert_eq!((shares("% of memory read"), shares("% of multiply")), (2, 1), "{table}");
+    assert!(!table.contains("sampling"), "a draw is a part of the pass: {table}");
+
+    let json = report.json();
+    let ModelConfig { dim, layers, ffn_dim, vocab, .. } = config;
+    let (q, kv) = (64, 32);
+    let layer = 2 * dim * q + 2 * dim * kv + 3 * dim * ffn_dim + 2 * dim;
+    // Of the embedding table a pass reads a row, and the head is one of its own.
+    let weights = 2 * (layers * layer + dim + vocab * dim);
+    for (decode, cached) in json["decodes"].as_array().unwrap().iter().zip([5, 40]) {
+        assert_eq!(decode["cached"], cached);
+        assert_eq!(decode["weights_bytes"], weights);
+        // Keys and values of bfloat16, those of the three drawn tokens' passes among them.
+        assert_eq!(decode["cache_bytes"], layers * 2 * kv * 2 * (cached + 3));
+        let of = |name: &str| decode[name].as_f64().unwrap();
+        let least =
+            (weights + layers * 2 * kv * 2 * cached) as f64 * decode["spread"]["min"].as_f64().unwrap();
+        assert!(of("gbs") * 1e9 >= least, "{decode}");
+        assert!((of("share_of_bandwidth") - of("gbs")).abs() < 1e-9, "{decode}");
+    }
+    assert_eq!(json["decodes"].as_array().unwrap().len(), 2);
+    assert!(json["layer"]["ratio"].as_f64().unwrap() > 0.0, "{}", json["layer"]);
+    assert!(json["layer"]["stages"].as_u64().unwrap() > 20, "{}", json["layer"]);
+    assert!(json["batch"][1]["decode_ratio"].as_f64().unwrap() > 0.0, "{}", json["batch"]);
+}
+
+#[test]
+fn a_pass_reads_no_more_of_the_cache_than_its_window_lets_it_see() {
+    let config = ModelConfig { window: Some(10), window_from: 1, ..tiny() };
+    let checkpoint = random::of_config("tiny", config, Dtype::BF16);
+    let model = Model::load(&checkpoint, Cpu::default().with_cache_dtype(CacheDtype::F16)).unwrap();
+    assert_eq!(cache_read(&model, 40), (40 + 10 + 10) * 2 * 32 * 2);
+    assert_eq!(cache_read(&model, 7), 3 * 7 * 2 * 32 * 2);
+}
+
+#[test]
+fn random_weights_are_made_on_the_device_and_are_those_of_the_processor() {
+    for (dtype, precision) in [
+        (Dtype::BF16, Precision::Bf16),
+        (Dtype::F16, Precision::F32),
+        (Dtype::F32, Precision::F32),
+        (Dtype::I8, Precision::Q8 { group: 32 }),
+    ] {
+        let Some((cuda, log)) = Cuda::logged(ROOM) else { return };
+        let checkpoint = random::of_config("tiny", tiny(), dtype);
+        let cuda = Model::load(&checkpoint, cuda.with_precision(precision)).unwrap();
+        let copied: usize = log
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|asked| match asked {
+                Asked::Write(bytes) => *bytes,
+                _ => 0,
+            })
+            .sum();
+        // Norms and RoPE's frequencies.
+        assert_eq!(copied, 4 * (7 * 64 + 8), "{dtype}");
+        let cpu = Model::load(&checkpoint, Cpu::default().with_precision(precision)).unwrap();
+        fn rows<B: Backend>(model: &Model<B>) -> Vec<u32> {
+            let mut all = Vec::new();
+            for (matrix, rows) in [(&model.weights.embedding, 80), (&model.weights.layers[1].w2.matrix, 64)] {
+                let mut see = |values: &[f32]| {
+                    all.extend(values.iter().map(|value| value.to_bits()));
+                    Ok(())
+                };
+                model.backend.read_rows(matrix, 0..rows, &mut see).unwrap();
+            }
+            all
+        }
+        let (found, expected) = (rows(&cuda), rows(&cpu));
+        assert!(found == expected, "{dtype}");
+        let different: std::collections::HashSet<_> = found.iter().collect();
+        assert!(different.len() > 50, "{dtype}: they are random");
+    }
+}
+
+#[test]
+fn what_is_measured_without_options_suits_the_device_and_the_context() {
+    let plan = |on_processor, context, options: &[&str]| {
+        let plan = Plan::of(&args(options), on_processor, &ModelConfig { context, ..tiny() }).unwrap();
+        (plan.prompts, plan.cached, plan.batch, plan.record_layer)
+    };
+    assert_eq!(plan(true, 4096, &[]), (vec![128, 512], vec![8], vec![], false));
+    assert_eq!(plan(false, 131_072, &[]), (vec![2048], vec![128, 32_768], vec![16], true));
+    assert_eq!(plan(false, 128, &[]), (vec![128], vec![64], vec![16], true));
+    assert_eq!(plan(false, 128, &["--gen", "0"]), (vec![128], vec![128], vec![], true));
+    assert_eq!(plan(false, 4096, &["--cached", "9", "--batch", "2"]), (vec![2048], vec![9], vec![2], true));
+    assert_eq!(plan(true, 256, &["--record"]), (vec![128, 256], vec![8], vec![], true));
+    for wrong in [["--cached", "0"], ["--cached", "5,300"], ["--prompt-tokens", "300"]] {
+        let config = ModelConfig { context: 256, ..tiny() };
+        let error = Plan::of(&args(&wrong), false, &config).err().unwrap();
+        assert!(error.to_string().contains("lengths from 1 to 256"), "{error}");
+    }
+}
