@@ -2,7 +2,7 @@
 //! heads that share it. What is on the way to the result is written by a kernel of its own, where somebody looks.
 
 use super::Cuda;
-use super::driver::{Address, Arguments, pair};
+use super::driver::{Address, Arguments, MOST_TOGETHER, pair};
 use super::kernels::Kernel;
 use super::memory::{Buffer, Memory};
 use super::pass::Pass;
@@ -69,9 +69,13 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
         let splits = (2 * processors / blocks).clamp(1, MOST_SPLITS);
         // Nobody else makes it grow before the launch is in the queue.
         let mut scratch = cuda.scratch();
-        let (partial, counters) = scratch.attention(&cuda.queue, splits * heads * (head_dim + 2), blocks)?;
+        let together = asked.pass.spans().len().min(MOST_TOGETHER);
+        let floats = together * splits * heads * (head_dim + 2);
+        let (partial, counters) = scratch.attention(&cuda.queue, floats, together * blocks)?;
+        let token = [asked.pass.span(asked.span), asked.keys, asked.values];
+        let arguments = Arguments::new().first_of(&token).words(&asked.words()).address(asked.q.at(0));
         let arguments = arguments.address(partial).address(counters).address(asked.out.at(0));
-        return cuda.kernels.launch(kernel(name), (blocks, splits), 128, 0, arguments);
+        return cuda.kernels.launch_together(kernel(name), (blocks, splits), 128, token.len(), arguments);
     }
     let rows = tokens * group;
     let arguments = arguments.address(asked.out.at(0));

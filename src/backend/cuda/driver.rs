@@ -26,7 +26,10 @@ pub(super) struct Event(pub(super) u64);
 
 /// The most arguments of a kernel, and the most words of 8 bytes that they take.
 const MOST_ARGUMENTS: usize = 12;
-const MOST_WORDS: usize = 32;
+const MOST_WORDS: usize = 64;
+
+/// How many spans of a batch go in one launch, as the kernels have it.
+pub(super) const MOST_TOGETHER: usize = 16;
 
 /// The arguments of a launch, each at the beginning of a word: addresses, int32, int64 and float32 values, and
 /// structures as they lie in C.
@@ -68,6 +71,26 @@ pub(super) struct Room {
     pub(super) total: usize,
 }
 
+impl Launch {
+    /// Takes in another launch that differs from the first of this one in nothing but what is said of its span, the first
+    /// `words` words: as one more in the grid's third direction. Whether it did.
+    pub(super) fn join(&mut self, other: &Self, words: usize) -> bool {
+        let (spans, all) = (self.grid[2] as usize, words * MOST_TOGETHER);
+        let alike =
+            |launch: &Self| (launch.function, launch.grid[0], launch.grid[1], launch.block, launch.shared);
+        let rest = |launch: &Self| (launch.arguments.starts, launch.arguments.count, launch.arguments.used);
+        let joins = spans < MOST_TOGETHER
+            && alike(self) == alike(other)
+            && rest(self) == rest(other)
+            && self.arguments.words[all..] == other.arguments.words[all..];
+        if joins {
+            self.arguments.words[spans * words..][..words].copy_from_slice(&other.arguments.words[..words]);
+            self.grid[2] += 1;
+        }
+        joins
+    }
+}
+
 impl Arguments {
     /// None yet.
     pub(super) fn new() -> Self {
@@ -81,6 +104,14 @@ impl Arguments {
         self.words[self.used..self.used + words.len()].copy_from_slice(words);
         self.used += words.len();
         self
+    }
+
+    /// Structures of these words for each of [`MOST_TOGETHER`] spans more, of which the first is there: for launches that
+    /// [`Launch::join`].
+    pub(super) fn first_of(self, words: &[u64]) -> Self {
+        let mut all = [0; MOST_WORDS];
+        all[..words.len()].copy_from_slice(words);
+        self.words(&all[..words.len() * MOST_TOGETHER])
     }
 
     /// An address more; 0 is the null pointer.

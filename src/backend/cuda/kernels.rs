@@ -43,9 +43,33 @@ impl Kernels {
         if x == 0 || y == 0 {
             return Ok(());
         }
+        self.queue.launch(self.made(kernel, (x, y), block, shared, arguments)?)
+    }
+
+    /// The same for one span of a batch, of which the first `words` words of the arguments tell
+    /// ([`Arguments::first_of`]); those of several spans go together. None of them reads what another writes.
+    pub(super) fn launch_together(
+        &self,
+        kernel: Kernel,
+        grid: (usize, usize),
+        block: u32,
+        words: usize,
+        arguments: Arguments,
+    ) -> Result<()> {
+        self.queue.launch_together(self.made(kernel, grid, block, 0, arguments)?, words)
+    }
+
+    fn made(
+        &self,
+        kernel: Kernel,
+        (x, y): (usize, usize),
+        block: u32,
+        shared: usize,
+        arguments: Arguments,
+    ) -> Result<Launch> {
         let function = self.function(kernel)?;
         let grid = [x, y, 1].map(|size| u32::try_from(size).unwrap_or(u32::MAX));
-        self.queue.launch(Launch { function, grid, block: [block, 1, 1], shared: shared as u32, arguments })
+        Ok(Launch { function, grid, block: [block, 1, 1], shared: shared as u32, arguments })
     }
 
     /// Makes `kernel` ready to be launched.

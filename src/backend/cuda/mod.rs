@@ -481,9 +481,10 @@ impl Backend for Cuda {
             "a cache is not written beyond its room"
         );
         let kernel = Kernel { file: "cache", name: "cache", weight: None };
-        let arguments = Arguments::new().address(x.at(0)).int(width).address(pass.span(span));
+        let rows = [x.at(0), pass.span(span), cache.memory.at()];
         let grid = (tokens, width.div_ceil(512));
-        self.kernels.launch(kernel, grid, 128, 0, arguments.address(cache.memory.at()))
+        let arguments = Arguments::new().first_of(&rows).int(width);
+        self.kernels.launch_together(kernel, grid, 128, rows.len(), arguments)
     }
 
     fn read_cache(

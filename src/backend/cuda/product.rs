@@ -1,6 +1,6 @@
 //! Products with weights: what they read, and which kernel multiplies what.
 //!
-//! A few rows of activations are multiplied while a weight is at hand, up to 8 of them at once; many rows in tiles, whose
+//! A few rows of activations are multiplied while a weight is at hand, up to 16 of them at once; many rows in tiles, whose
 //! sums have another order. Which of the two a row takes depends on the tokens of its own span ([`PassRows::orders`]).
 //! Products in whole numbers have the bits of [`crate::ops`] either way.
 
@@ -19,8 +19,9 @@ use crate::error::Result;
 /// Tokens of a span from which its rows are multiplied in tiles.
 const MANY: usize = 16;
 
-/// Rows that are multiplied while a weight is at hand, at most.
-const FEW: usize = 8;
+/// Rows that are multiplied while a weight is at hand, at most; and where it is of a block, or multiplied in whole numbers.
+const FEW: usize = 16;
+const FEW_OF_BLOCKS: usize = 8;
 
 /// The most blocks in a grid's second direction.
 const MOST_BLOCKS: usize = 65_535;
@@ -124,13 +125,18 @@ impl Input {
 
 /// Whether products of `tokens` tokens of a span with `matrix` have the bits of [`crate::ops`].
 pub(super) fn keeps_order(precision: Precision, matrix: &Matrix, tokens: usize) -> bool {
-    let tiles = tokens >= MANY && has_tiles(matrix.dtype());
+    let tiles = tokens >= MANY && has_tiles(matrix);
     precision.group().is_some() || !matrix.is_fast() && !tiles
 }
 
-/// Whether many rows are multiplied in tiles. Others are widened for each few rows anew.
-fn has_tiles(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16)
+/// Whether many rows are multiplied in tiles: all but int8 whose groups begin anywhere.
+fn has_tiles(matrix: &Matrix) -> bool {
+    matrix.is_fast() || matches!(matrix.dtype(), Dtype::F32 | Dtype::F16 | Dtype::BF16)
+}
+
+/// Rows that are multiplied at once in floats.
+fn few(dtype: Dtype) -> usize {
+    if dtype.is_blocks() { FEW_OF_BLOCKS } else { FEW }
 }
 
 /// Computes products of one input.
@@ -157,18 +163,19 @@ pub(super) fn multiply(cuda: &Cuda, x: &Input, products: &[Asked<'_>]) -> Result
 fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()> {
     let dtype = products[0].matrix.dtype();
     let at = |first: usize, size: usize| (first * x.width * size) as u64;
-    if run.many && has_tiles(dtype) {
+    if run.many && products.iter().all(|product| has_tiles(product.matrix)) {
         return products.iter().try_for_each(|product| {
             let outputs = product.matrix.outputs();
             let arguments = Arguments::new().words(&product.words(run.first));
             if cuda.precision == Precision::Bf16 && dtype == Dtype::BF16 && x.width.is_multiple_of(8) {
                 let narrow = x.narrow.memory().map_or(0, |memory| memory.at()) + at(run.first, 2);
-                let kernel = Kernel { file: "matmul", name: "matmul_bf16", weight: Some(dtype) };
+                let kernel = Kernel { file: "matmul_bf16", name: "matmul_bf16", weight: None };
                 let grid = (run.rows.div_ceil(128), outputs.div_ceil(128));
                 return cuda.kernels.launch(kernel, grid, 256, 0, arguments.address(narrow).int(run.rows));
             }
-            let kernel = Kernel { file: "matmul", name: "matmul", weight: Some(dtype) };
-            let grid = (outputs.div_ceil(64), run.rows.div_ceil(64));
+            let (name, side) = if product.matrix.is_fast() { ("matmul", 128) } else { ("matmul_plain", 64) };
+            let kernel = Kernel { file: name, name, weight: Some(dtype) };
+            let grid = (outputs.div_ceil(side), run.rows.div_ceil(64));
             let arguments = arguments.address(x.x() + at(run.first, 4)).int(run.rows);
             cuda.kernels.launch(kernel, grid, 256, 0, arguments)
         });
@@ -180,12 +187,13 @@ fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()
             cuda.kernels.launch(kernel, (blocks(products, 4), rows), 128, 0, arguments)
         });
     }
-    in_chunks(run, FEW, |first, rows| {
+    in_chunks(run, few(dtype), |first, rows| {
         let name = match rows {
             1 => "matvec_1",
             2 => "matvec_2",
             3 | 4 => "matvec_4",
-            _ => "matvec_8",
+            5..=8 => "matvec_8",
+            _ => "matvec_16",
         };
         let kernel = Kernel { file: "matvec", name, weight: Some(dtype) };
         let arguments = Arguments::new().words(&words(products, first)).address(x.x() + at(first, 4));
@@ -219,7 +227,7 @@ fn whole_numbers(cuda: &Cuda, x: &Input, products: &[Asked<'_>], group: usize) -
             cuda.kernels.launch(kernel, (blocks(products, 4), rows), 128, 0, arguments.int(group))
         });
     }
-    if x.rows > FEW && (dtype != Dtype::I8 || group.is_multiple_of(32)) {
+    if x.rows > FEW_OF_BLOCKS && (dtype != Dtype::I8 || group.is_multiple_of(32)) {
         let kernel = Kernel { file: "matmul_q8", name: "matmul_q8", weight: Some(dtype) };
         return products.iter().try_for_each(|product| {
             let grid = (product.matrix.outputs().div_ceil(64), x.rows.div_ceil(64));
@@ -227,7 +235,7 @@ fn whole_numbers(cuda: &Cuda, x: &Input, products: &[Asked<'_>], group: usize) -
             cuda.kernels.launch(kernel, grid, 256, 0, arguments.int(group).int(x.rows))
         });
     }
-    in_chunks(all, FEW, |first, rows| {
+    in_chunks(all, FEW_OF_BLOCKS, |first, rows| {
         let name = match rows {
             1 => "matvec_q8_1",
             2 => "matvec_q8_2",
@@ -258,12 +266,13 @@ pub(super) fn gated(
         out.holds(x.rows * outputs);
     }
     for run in &x.runs {
-        in_chunks(*run, FEW, |first, rows| {
+        in_chunks(*run, few(dtype), |first, rows| {
             let name = match rows {
                 1 => "swiglu_1",
                 2 => "swiglu_2",
                 3 | 4 => "swiglu_4",
-                _ => "swiglu_8",
+                5..=8 => "swiglu_8",
+                _ => "swiglu_16",
             };
             let mut words = [0; 16];
             words[..5].copy_from_slice(&gate.matrix.words());

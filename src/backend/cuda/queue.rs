@@ -4,7 +4,7 @@
 //! all of them go to the device together. Where the same launches, to the last argument, went there before, the device
 //! has taken them down as a graph, and is told to repeat it. So a decode pass costs one call of the driver, and nobody
 //! has to know beforehand that it is the same as the one before: what differs from pass to pass (ids, positions, random
-//! numbers) lies in the device's memory. A graph can never be out of date either: one whose buffers are gone has
+//! numbers) lies in the device's memory. Launches of one kernel for several sequences that follow one another go as one. A graph can never be out of date either: one whose buffers are gone has
 //! other launches than any that come.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -75,6 +75,14 @@ impl Queue {
         let mut state = self.state();
         state.waiting.push(launch);
         if state.waiting.len() < MOST_WAITING { Ok(()) } else { self.send(&mut state) }
+    }
+
+    /// Has a launch wait, in one with that before it where they are alike: see [`Launch::join`].
+    pub(super) fn launch_together(&self, launch: Launch, words: usize) -> Result<()> {
+        if self.state().waiting.last_mut().is_some_and(|last| last.join(&launch, words)) {
+            return Ok(());
+        }
+        self.launch(launch)
     }
 
     /// Sends all that waits to the device.

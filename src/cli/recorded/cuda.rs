@@ -239,6 +239,7 @@ fn the_device_draws_what_the_sampler_draws() {
 #[test]
 fn an_unwatched_decode_pass_is_one_copy_in_one_graph_and_the_drawn_ids_out() {
     let checkpoint = random::of_config("random", small(2), Dtype::BF16);
+    let mut alone = 0;
     for (temperature, sequences) in [(0.0, 1), (0.8, 1), (0.8, 3)] {
         let Some((cuda, log)) = Cuda::logged(ROOM) else { return };
         let model = Model::load(&checkpoint, cuda).unwrap();
@@ -258,6 +259,11 @@ fn an_unwatched_decode_pass_is_one_copy_in_one_graph_and_the_drawn_ids_out() {
                     panic!("temperature {temperature}, {sequences} sequences: {asked:?}")
                 };
                 assert!(pass <= 40 * sequences && launches > 20, "{asked:?}");
+                // Keys, values and attention of all sequences go together, layer by layer.
+                if sequences == 1 {
+                    alone = launches;
+                }
+                assert_eq!(launches, alone, "as many for three sequences as for one");
                 assert_eq!(drawn, 8 * sequences, "an id each, and whether a logit is not a number");
             }
         }
@@ -362,8 +368,10 @@ fn a_model_that_does_not_fit_is_an_error_that_names_the_weight() {
 fn a_device_that_is_lost_ends_the_run_with_an_error_and_what_was_drawn_stays() {
     let checkpoint = random::of_config("random", small(0), Dtype::BF16);
     let mut drawn_before = Vec::new();
+    // The random weights are made by a launch each.
+    let made = checkpoint.tensors().filter(|(_, tensor)| tensor.shape().len() == 2).count();
     for launches in [0, 1, 60, 200, 400] {
-        let Some(cuda) = Cuda::lost_after(ROOM, launches) else { return };
+        let Some(cuda) = Cuda::lost_after(ROOM, made + launches) else { return };
         let model = Model::load(&checkpoint, cuda).unwrap();
         let mut session = Session::with_capacity(&model, sampler(), 64).unwrap();
         session.begin(prompt(4), &[], 50).unwrap();

@@ -174,12 +174,23 @@ constexpr int MOST_CHANNELS = 256;
 // Keys that the decode kernels take at once, and of those that a lane has, how many it asks for before it multiplies.
 constexpr int TILE = 64, AHEAD = 4;
 
+// A span of one token with its keys and values.
+struct Token {
+    const Span* span;
+    const void* keys;
+    const void* values;
+};
+
+struct Tokens {
+    Token of[MOST_TOGETHER];
+};
+
 // Attention of one token for HEADS query heads of one kv head, over one part of its keys. Fixed by the number of keys and
 // of splits: which keys a split has, in tiles of 64, and so the order of all sums. The block of a head that is done last
 // joins the parts, from the first split to the last.
 template <int HEADS>
-__device__ inline void decode(const Attention& shape, const float* q, const Span* span_at, const void* keys,
-                              const void* values, float* partial, unsigned* counters, float* out) {
+__device__ inline void decode(const Tokens& tokens, const Attention& shape, const float* q, float* partial,
+                              unsigned* counters, float* out) {
     constexpr int WARPS = THREADS / 32;
     SHARED(float, scores, HEADS * TILE);  // and then the weights
     SHARED(float, maxima, HEADS);
@@ -188,13 +199,17 @@ __device__ inline void decode(const Attention& shape, const float* q, const Span
     SHARED(float, joined, WARPS * MOST_CHANNELS);
     SHARED(int, last, 1);
 
-    Span span = *span_at;
+    const void* keys = tokens.of[blockIdx.z].keys;
+    const void* values = tokens.of[blockIdx.z].values;
+    Span span = *tokens.of[blockIdx.z].span;
     const int head_dim = shape.head_dim, group = shape.heads / shape.kv_heads, parts = ceil_div(group, HEADS);
     const int kv_head = blockIdx.x / parts, first_of_group = blockIdx.x % parts * HEADS;
     const int first_head = kv_head * group + first_of_group, count = min(HEADS, group - first_of_group);
     const int start = first_visible(shape, span.keys - 1), splits = gridDim.y;
     const int keys_of_split = ceil_div(ceil_div(span.keys - start, TILE), splits) * TILE;
     const int splits_used = ceil_div(span.keys - start, keys_of_split), split = blockIdx.y;
+    partial += static_cast<long long>(blockIdx.z) * splits * shape.heads * (head_dim + 2);
+    counters += blockIdx.z * gridDim.x;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
     // Lanes side by side take a key or a value, eight channels each.
@@ -333,33 +348,34 @@ __device__ inline void decode(const Attention& shape, const float* q, const Span
     }
 }
 
-// Attention of a span of one token; C is a multiple of 8, up to 256. The number in the name is how many query heads a
-// block takes, N; a kv head's keys come from memory once for those. partial: (splits, H, C + 2) values; counters: one for
-// each of grid.x, 0 before and after.
-// Grid (G · ceil(H / G / N), splits), block 128.
-KERNEL(128) attention_decode_1(Attention shape, const float* q, const Span* span, const void* keys, const void* values,
-                               float* partial, unsigned* counters, float* out) {
+// Attention of spans of one token each; C is a multiple of 8, up to 256. The number in the name is how many query heads a
+// block takes, N; a kv head's keys come from memory once for those. partial: (spans, splits, H, C + 2) values;
+// counters: one for each of grid.x and grid.z, 0 before and after. The number of splits goes by the device, not by the batch:
+// so a span has the same bits in any.
+// Grid (G · ceil(H / G / N), splits, spans), block 128.
+KERNEL(128) attention_decode_1(Tokens tokens, Attention shape, const float* q, float* partial, unsigned* counters,
+                               float* out) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
-    decode<1>(shape, q, span, keys, values, partial, counters, out);
+    decode<1>(tokens, shape, q, partial, counters, out);
 }
-KERNEL(128) attention_decode_2(Attention shape, const float* q, const Span* span, const void* keys, const void* values,
-                               float* partial, unsigned* counters, float* out) {
+KERNEL(128) attention_decode_2(Tokens tokens, Attention shape, const float* q, float* partial, unsigned* counters,
+                               float* out) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
-    decode<2>(shape, q, span, keys, values, partial, counters, out);
+    decode<2>(tokens, shape, q, partial, counters, out);
 }
-KERNEL(128) attention_decode_4(Attention shape, const float* q, const Span* span, const void* keys, const void* values,
-                               float* partial, unsigned* counters, float* out) {
+KERNEL(128) attention_decode_4(Tokens tokens, Attention shape, const float* q, float* partial, unsigned* counters,
+                               float* out) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
-    decode<4>(shape, q, span, keys, values, partial, counters, out);
+    decode<4>(tokens, shape, q, partial, counters, out);
 }
-KERNEL(128) attention_decode_8(Attention shape, const float* q, const Span* span, const void* keys, const void* values,
-                               float* partial, unsigned* counters, float* out) {
+KERNEL(128) attention_decode_8(Tokens tokens, Attention shape, const float* q, float* partial, unsigned* counters,
+                               float* out) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
-    decode<8>(shape, q, span, keys, values, partial, counters, out);
+    decode<8>(tokens, shape, q, partial, counters, out);
 }
 
 // Attention of many tokens in float32: a block has M rows, which are the query heads of one kv head, token by token, so

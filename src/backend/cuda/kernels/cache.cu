@@ -3,13 +3,26 @@
 
 constexpr int EACH_BLOCK = 512;  // values, four a thread
 
-// cache[start …] = the rows (T, width) of the span in x (rows of the pass, width), rounded to the nearest.
-// Grid (T, ceil(width / 512)), block 128.
-KERNEL(128) cache(const float* x, int width, const Span* span, void* cache) {
+// What is cached of one span.
+struct Rows {
+    const float* x;  // rows of the pass (rows, width)
+    const Span* span;
+    void* cache;
+};
+
+struct AllRows {
+    Rows of[MOST_TOGETHER];
+};
+
+// cache[start …] = the rows (T, width) of the span in x (rows of the pass, width), rounded to the nearest; for each of
+// some spans of as many tokens.
+// Grid (T, ceil(width / 512), spans), block 128.
+KERNEL(128) cache(AllRows all, int width) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
-    const float* from = x + (static_cast<long long>(span->first) + blockIdx.x) * width;
-    Cached* to = static_cast<Cached*>(cache) + (static_cast<long long>(span->start) + blockIdx.x) * width;
+    const Rows& rows = all.of[blockIdx.z];
+    const float* from = rows.x + (static_cast<long long>(rows.span->first) + blockIdx.x) * width;
+    Cached* to = static_cast<Cached*>(rows.cache) + (static_cast<long long>(rows.span->start) + blockIdx.x) * width;
     int end = min(width, static_cast<int>(blockIdx.y + 1) * EACH_BLOCK);
     for (int i = blockIdx.y * EACH_BLOCK + threadIdx.x; i < end; i += blockDim.x) to[i] = narrowed(CACHE{}, from[i]);
 }

@@ -20,8 +20,8 @@ using uintptr_t = unsigned long long;
 
 // A kernel for blocks of at most `threads`.
 #define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
-// One that may take the registers of a whole multiprocessor.
-#define KERNEL_ALONE(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
+// One that may take so many registers that a multiprocessor has room for no more than `blocks`.
+#define KERNEL_WITH(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 
 // Shared memory of a block: `count` values of `type`, where 16 bytes load at once.
 #define SHARED(type, name, count) __shared__ __align__(16) type name[count]
@@ -70,6 +70,9 @@ struct Same<A, A> {
 struct Span {
     int first, start, tokens, keys;
 };
+
+// How many spans one launch takes at most, where those of a batch go together: each is one of grid.z.
+constexpr int MOST_TOGETHER = 16;
 
 // A weight matrix (outputs, inputs) in the number type WEIGHT, row by row.
 struct Matrix {

@@ -30,7 +30,7 @@
 #include <vector>
 
 #define KERNEL(threads) static void  // not extern "C": a library's function may have the name
-#define KERNEL_ALONE(threads) static void
+#define KERNEL_WITH(threads, blocks) static void
 #define __device__
 
 #define LET_NEXT_START()
@@ -52,6 +52,7 @@ struct alignas(16) float4 {
     float x, y, z, w;
 };
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 static uint3 threadIdx, blockIdx, blockDim, gridDim;
 

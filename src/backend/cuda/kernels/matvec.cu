@@ -13,7 +13,10 @@ using Weights = Unit<WEIGHT>;
 constexpr int VALUES = Weights::VALUES;
 // Units of a row that are under way at once: many rows, and wide units, leave fewer registers.
 template <int ROWS>
-constexpr int AT_ONCE = VALUES > 8 ? 1 : ROWS > 2 ? 2 : 4;
+constexpr int AT_ONCE = VALUES > 8 || ROWS > 8 ? 1 : ROWS > 2 ? 2 : 4;
+
+// Rows that are multiplied at once, at most: of blocks, whose values fill the registers, fewer.
+constexpr int MOST_ROWS = VALUES > 16 ? 8 : 16;
 
 // Adds the products of one unit of a row with `ROWS` rows of x, each `inputs` long, to `sums`.
 template <int ROWS>
@@ -119,7 +122,8 @@ __device__ inline void matvec(const Products& products, const float* x, int rows
     }
 }
 
-// Up to three products of x (rows, I) with w (O, I), into out (rows, O) each; rows is at most the number in the name.
+// Up to three products of x (rows, I) with w (O, I), into out (rows, O) each; rows is at most the number in the name,
+// and of blocks 8.
 // I is a multiple of 8; int8: I, the groups and where the matrix begins in its tensor of 16.
 // Grid (Σ ceil(O / 8)), the products one after the other; block 128.
 KERNEL(128) matvec_1(Products products, const float* x, int rows) {
@@ -137,6 +141,10 @@ KERNEL(128) matvec_4(Products products, const float* x, int rows) {
 KERNEL(128) matvec_8(Products products, const float* x, int rows) {
     LET_NEXT_START();
     matvec<2, 8>(products, x, rows);
+}
+KERNEL_WITH(128, VALUES > 8 ? 2 : 3) matvec_16(Products products, const float* x, int rows) {
+    LET_NEXT_START();
+    matvec<2, MOST_ROWS>(products, x, rows);
 }
 
 // The gated half of the feed-forward network (Shazeer, 2020): a warp has PAIRS outputs of gate, and the same of up.
@@ -186,6 +194,10 @@ KERNEL(128) swiglu_8(Gated gated, const float* x, int rows) {
     LET_NEXT_START();
     swiglu<1, 8>(gated, x, rows);
 }
+KERNEL_WITH(128, VALUES > 8 ? 2 : 3) swiglu_16(Gated gated, const float* x, int rows) {
+    LET_NEXT_START();
+    swiglu<1, MOST_ROWS>(gated, x, rows);
+}
 
 // The same products of any number of rows and of any sizes, with the bits of ops/matmul.rs: lane l of each half of a
 // warp sums every sixteenth product of a stretch; the halves take stretches by turns.
@@ -218,4 +230,5 @@ KERNEL(128) matvec_plain(Products products, const float* x) {
 }
 
 #define KERNELS_OF_THIS_FILE(X) \
-    X(matvec_1) X(matvec_2) X(matvec_4) X(matvec_8) X(swiglu_1) X(swiglu_2) X(swiglu_4) X(swiglu_8) X(matvec_plain)
+    X(matvec_1) X(matvec_2) X(matvec_4) X(matvec_8) X(matvec_16) X(swiglu_1) X(swiglu_2) X(swiglu_4) X(swiglu_8) \
+    X(swiglu_16) X(matvec_plain)

@@ -259,7 +259,7 @@ __device__ inline Reached reach(const float* probs, int vocab, uint64_t cut, Wei
 // no probability is more than 0. parts: (rows, count) of sample_max. Sums are of whole numbers of 2⁻⁶⁰; the choice is that
 // of the CPU, where sums are float64, but within 1e-6 of an edge.
 // Grid (1, rows), block 1024. V < 2³⁰.
-KERNEL_ALONE(1024) sample_draw(const float* probs, int vocab, int top_k, float top_p, const double* randoms, const Largest* parts,
+KERNEL_WITH(1024, 1) sample_draw(const float* probs, int vocab, int top_k, float top_p, const double* randoms, const Largest* parts,
                          int count, Drawn* drawn_at) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();

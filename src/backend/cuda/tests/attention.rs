@@ -1,5 +1,6 @@
 //! Attention over one token and over several, with windows, ragged spans and every number type of the cache.
 
+use super::emulated::Asked;
 use super::*;
 
 /// What a sink was shown, part by part.
@@ -133,6 +134,67 @@ fn the_written_softmax_times_the_values_is_what_attention_gives() {
                 assert!(apart <= bound, "{shape:?}, {start} and {tokens}, {precision:?}: {apart}");
                 first += tokens;
             }
+        }
+    }
+}
+
+#[test]
+fn tokens_of_a_batch_go_in_one_launch_and_have_the_bits_that_each_has_alone() {
+    for (heads, kv_heads, head_dim) in [(4, 2, 8), (3, 3, 64), (10, 1, 16)] {
+        let Some((cuda, log)) = Cuda::logged(ROOM) else { return };
+        let shape = AttentionShape { heads, kv_heads, head_dim, window: Some(70) };
+        let (width, q_width) = (kv_heads * head_dim, heads * head_dim);
+        // One more than two launches take.
+        let spans: Vec<(usize, usize)> = (0..33).map(|i| (i * 37 % 150, 1)).collect();
+        let x = noise(spans.len() * width, 81);
+        let q = noise(spans.len() * q_width, 82);
+        let run = |spans: &[(usize, usize)], first: usize| {
+            let caches: Vec<_> = (first..)
+                .zip(spans)
+                .map(|(i, &(start, _))| {
+                    let before = [83, 84].map(|seed| {
+                        let mut cache = cuda.new_cache((start + 1) * width).unwrap();
+                        let x = filled(&cuda, &noise(start * width, seed + i as u32));
+                        cuda.cache(&x, width, &pass(&cuda, &[(0, start)]), 0, &mut cache).unwrap();
+                        cache
+                    });
+                    before
+                })
+                .collect();
+            let rows =
+                |values: &[f32], width: usize| filled(&cuda, &values[first * width..][..spans.len() * width]);
+            let (x, q) = (rows(&x, width), rows(&q, q_width));
+            let (pass, mut out) = (pass(&cuda, spans), cuda.buffer(spans.len() * q_width).unwrap());
+            let mut caches = caches;
+            let mut seen = Seen::default();
+            // The kernel's own memory is there.
+            cuda.attention(shape, &q, &pass, 0, &caches[0][0], &caches[0][1], &mut out, &mut seen).unwrap();
+            cuda.sync().unwrap();
+            log.lock().unwrap().clear();
+            for (span, [keys, values]) in caches.iter_mut().enumerate() {
+                cuda.cache(&x, width, &pass, span, keys).unwrap();
+                cuda.cache(&x, width, &pass, span, values).unwrap();
+            }
+            for (span, [keys, values]) in caches.iter().enumerate() {
+                cuda.attention(shape, &q, &pass, span, keys, values, &mut out, &mut seen).unwrap();
+            }
+            cuda.sync().unwrap();
+            let launches: usize = log
+                .lock()
+                .unwrap()
+                .iter()
+                .map(|asked| match asked {
+                    Asked::Launches(count) | Asked::Graph(count) => *count,
+                    _ => 0,
+                })
+                .sum();
+            (bits(&values(&cuda, &out, spans.len() * q_width)), launches)
+        };
+        let (together, launches) = run(&spans, 0);
+        assert_eq!(launches, (2_usize * 33).div_ceil(16) + 33_usize.div_ceil(16));
+        for (i, span) in spans.iter().enumerate() {
+            let (alone, _) = run(&[*span], i);
+            assert!(together[i * q_width..][..q_width] == alone, "{shape:?}, span {i} {span:?}");
         }
     }
 }

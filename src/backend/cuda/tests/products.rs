@@ -7,7 +7,7 @@ use crate::backend::{Product, WholeRows};
 type Shape = (usize, usize, &'static [(usize, usize)]);
 
 /// Few rows, many, and both in one pass; sizes that the fast kernels take, and those that they do not.
-const SHAPES: [Shape; 8] = [
+const SHAPES: [Shape; 11] = [
     (5, 7, &[(0, 1)]),
     (9, 30, &[(0, 3)]),
     (13, 24, &[(4, 1)]),
@@ -16,10 +16,20 @@ const SHAPES: [Shape; 8] = [
     (66, 51, &[(0, 17), (0, 2)]),
     (130, 64, &[(0, 3), (0, 16), (2, 1)]),
     (17, 1056, &[(0, 5)]),
+    // Up to 16 rows meet a weight at once; tiles of 128 outputs and 64 rows, of which some are not full.
+    (10, 64, &[(0, 9), (2, 4)]),
+    (11, 80, &[(0, 15), (4, 5), (0, 1)]),
+    (133, 304, &[(0, 67)]),
 ];
 
 /// The same for what is stored in blocks.
-const OF_BLOCKS: [Shape; 3] = [(11, 256, &[(0, 1)]), (70, 512, &[(0, 20), (0, 1)]), (9, 768, &[(0, 3)])];
+const OF_BLOCKS: [Shape; 5] = [
+    (11, 256, &[(0, 1)]),
+    (70, 512, &[(0, 20), (0, 1)]),
+    (9, 768, &[(0, 3)]),
+    (10, 256, &[(0, 9), (2, 4)]),
+    (133, 256, &[(0, 67)]),
+];
 
 /// x · wᵀ + bias on a backend.
 fn product<B: Backend>(backend: &B, w: &Tensor, spans: &[(usize, usize)], biased: bool) -> (Vec<f32>, bool) {
