@@ -77,6 +77,10 @@ macro_rules! constructors {
             }
         )*
 
+        fn report(&self) -> &Report {
+            match self { $(Self::$variant(report) => report,)* }
+        }
+
         fn report_mut(&mut self) -> &mut Report {
             match self { $(Self::$variant(report) => report,)* }
         }
@@ -92,6 +96,12 @@ impl Error {
         output => Output: "Starts an [`Error::Output`].",
         terminal => Terminal: "Starts an [`Error::Terminal`].",
         interrupted => Interrupted: "Starts an [`Error::Interrupted`].",
+    }
+
+    /// Whether it says what to do next. Of memory that is not there only those know that who wanted it; a device that is
+    /// lost says so itself.
+    pub fn says_next(&self) -> bool {
+        self.report().next.is_some()
     }
 
     /// For a thread that the system does not let start; `what` ends the sentence "no thread can be started …".

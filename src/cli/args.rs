@@ -305,7 +305,9 @@ impl DeviceName {
             None if text == "auto" => Some(Self::Auto),
             None if text == "cpu" => Some(Self::Cpu),
             None if text == "cuda" => Some(Self::Cuda(0)),
-            Some(("cuda", number)) => number.parse().ok().map(Self::Cuda),
+            Some(("cuda", number)) if number.bytes().all(|digit| digit.is_ascii_digit()) => {
+                number.parse().ok().map(Self::Cuda)
+            }
             _ => None,
         }
         .ok_or_else(|| "auto, cpu, cuda or cuda:N is expected, N the number of the GPU from 0 on".into())
@@ -464,7 +466,19 @@ mod tests {
             assert_eq!(device.to_string(), text);
         }
         assert_eq!(DeviceName::parse("cuda:0"), Ok(DeviceName::Cuda(0)));
-        for wrong in ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "cpu:0", "CUDA", "cuda:0:1"] {
+        for wrong in [
+            "",
+            "gpu",
+            "cuda:",
+            "cuda:x",
+            "cuda:-1",
+            "cpu:0",
+            "CUDA",
+            "cuda:+1",
+            " cuda",
+            "cuda:18446744073709551616",
+            "cuda:0:1",
+        ] {
             assert!(DeviceName::parse(wrong).unwrap_err().contains("cuda:N"), "{wrong}");
         }
     }

@@ -82,8 +82,9 @@ fn print_texts<D: Device>(
     if let Err(Failure::Write(error)) = worked {
         return Err(error.into());
     }
-    // What is finished is told whatever became of the others.
-    texts.finish()?;
+    // What is finished is told whatever became of the others; and where the device failed, how far they are.
+    let failed = matches!(&worked, Err(Failure::Run(error)) if !matches!(error, Error::Interrupted(_)));
+    texts.finish(failed)?;
     worked?;
     if texts.streams() && !texts.out.is_terminal() && !full.is_empty() {
         super::tell("");
@@ -244,12 +245,14 @@ impl<'a> Texts<'a> {
         (0..ready).try_for_each(|_| self.print_next())
     }
 
-    /// Prints those that have ended, though one before them has not.
-    fn finish(&mut self) -> std::io::Result<()> {
+    /// Prints those that have ended, though one before them has not, and where `begun` those that have begun too.
+    fn finish(&mut self, begun: bool) -> std::io::Result<()> {
         while self.printed < self.texts.len() {
-            match self.texts[self.printed].ended {
-                Some(_) => self.print_next()?,
-                None => self.printed += 1,
+            let text = &self.texts[self.printed];
+            if text.ended.is_some() || begun && !text.ids.is_empty() && !self.streams() {
+                self.print_next()?;
+            } else {
+                self.printed += 1;
             }
         }
         Ok(())

@@ -2,6 +2,7 @@
 //! A test of the library that stands here, where a module may import all it takes.
 
 mod cuda;
+mod lost;
 mod ragged;
 
 use std::cell::RefCell;

@@ -467,6 +467,9 @@ pub fn last_logits<B: Backend>(
 
 /// Says what there was no memory for.
 fn no_room(error: Error, config: &ModelConfig, tokens: usize) -> Error {
+    if error.says_next() {
+        return error;
+    }
     error
         .at(format!("the buffers of a pass over {tokens} tokens"))
         .expected(format!("room for {} bytes", buffer_bytes(config, tokens, 1)))

@@ -34,6 +34,9 @@ impl<B: Backend> KvCache<B> {
         let count = tokens.saturating_mul(config.kv_dim());
         let layer = |_| Ok((backend.new_cache(count)?, backend.new_cache(count)?));
         let layers = (0..config.layers).map(layer).collect::<Result<_>>().map_err(|error: Error| {
+            if error.says_next() {
+                return error;
+            }
             error
                 .at(format!("the KV cache for {tokens} tokens"))
                 .expected(format!("room for {} bytes", bytes(config, backend.cache_dtype(), tokens)))

@@ -107,6 +107,7 @@ impl<B: Backend> Weights<B> {
 fn unmade(error: Error, weight: Weight) -> Error {
     match error {
         Error::Interrupted(_) => error,
+        error if error.says_next() => error.at(weight.describe()),
         error => error.at(weight.describe()).next("end other programs, or use a smaller model"),
     }
 }
