@@ -34,12 +34,11 @@ const MAX_LAYERS: usize = 4096;
 const READ_HERE: &str =
     "a llama2.c .bin of version 0, 1 or 2, a GGUF file, or a directory in Hugging Face's or Meta's layout";
 
-/// Opens the `.bin` file at `path`; its header has no named fields, so there are none to ignore.
+/// Opens the `.bin` file at `path`, which `bytes` are; its header has no named fields, so there are none to ignore.
 ///
 /// # Errors
 /// [`Error::Model`] where it is of another kind, or its size is not what its header asks for.
-pub(super) fn open(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
-    let bytes = Bytes::map(path)?;
+pub(super) fn open(bytes: Bytes, path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     let place = path.display().to_string();
     let (config, tensors) = parse(&bytes, &place)?;
     if let Some(name) = ignore.first() {

@@ -140,12 +140,15 @@ pub fn open_ignoring(path: Option<&Path>, ignore: &[String]) -> Result<Checkpoin
         huggingface::open(folder, ignore)
     } else if meta::is_params(path) {
         open_ignoring(Some(folder_of(path)), ignore)
-    } else if is_gguf(&Bytes::map(path)?) {
-        gguf::open(path, ignore)
-    } else if pth::is_pth(&Bytes::map(path)?) {
-        meta::open_file(path, ignore)
     } else {
-        llama2c::open(path, ignore)
+        let bytes = Bytes::map(path)?;
+        if is_gguf(&bytes) {
+            gguf::open(path, ignore)
+        } else if pth::is_pth(&bytes) {
+            meta::open_file(path, ignore)
+        } else {
+            llama2c::open(bytes, path, ignore)
+        }
     }
 }
 

@@ -46,10 +46,23 @@ pub fn angles(position: usize, frequencies: &[f32], cos: &mut [f32], sin: &mut [
 /// `x` and `out` have C values, `cos` and `sin` C/2. `precision` rounds the products, then their sum.
 #[inline(always)]
 pub fn rope(x: &[f32], cos: &[f32], sin: &[f32], pairing: Pairing, precision: Precision, out: &mut [f32]) {
-    let round = |x| round::value(precision, x);
-    let turn = |a: f32, b: f32, cos: f32, sin: f32| {
-        (round(round(a * cos) - round(b * sin)), round(round(a * sin) + round(b * cos)))
-    };
+    // One loop for each way to round, so that it is compiled for vectors.
+    match precision {
+        Precision::Bf16 => turned::<true>(x, cos, sin, pairing, out),
+        Precision::F32 | Precision::Q8 { .. } => turned::<false>(x, cos, sin, pairing, out),
+    }
+}
+
+/// (a·cos − b·sin, a·sin + b·cos), each product and sum rounded to bfloat16 where BF16.
+#[inline(always)]
+fn turn<const BF16: bool>(a: f32, b: f32, cos: f32, sin: f32) -> (f32, f32) {
+    let round = |x| if BF16 { round::value(Precision::Bf16, x) } else { x };
+    (round(round(a * cos) - round(b * sin)), round(round(a * sin) + round(b * cos)))
+}
+
+/// [`rope`], each value rounded where BF16.
+#[inline(always)]
+fn turned<const BF16: bool>(x: &[f32], cos: &[f32], sin: &[f32], pairing: Pairing, out: &mut [f32]) {
     let angles = cos.iter().zip(sin);
     match pairing {
         Pairing::Halves => {
@@ -57,13 +70,13 @@ pub fn rope(x: &[f32], cos: &[f32], sin: &[f32], pairing: Pairing, precision: Pr
             let (first_out, second_out) = out.split_at_mut(x.len() / 2);
             let outs = first_out.iter_mut().zip(second_out);
             for (((a, b), (cos, sin)), (first, second)) in first.iter().zip(second).zip(angles).zip(outs) {
-                (*first, *second) = turn(*a, *b, *cos, *sin);
+                (*first, *second) = turn::<BF16>(*a, *b, *cos, *sin);
             }
         }
         Pairing::Neighbours => {
             let outs = out.as_chunks_mut::<2>().0.iter_mut();
             for (([a, b], (cos, sin)), out) in x.as_chunks::<2>().0.iter().zip(angles).zip(outs) {
-                (out[0], out[1]) = turn(*a, *b, *cos, *sin);
+                (out[0], out[1]) = turn::<BF16>(*a, *b, *cos, *sin);
             }
         }
     }

@@ -59,13 +59,19 @@ pub(super) fn reduce(sums: __m512) -> f32 {
 #[target_feature(enable = "avx512f")]
 fn reduce_16(v: [__m512; LANES]) -> __m512 {
     // Each step adds the upper half of every sum's lanes to the lower, for two vectors in one.
-    let eight: [_; 8] = std::array::from_fn(|i| {
+    reduce_8(std::array::from_fn(|i| {
         let (a, b) = (v[2 * i], v[2 * i + 1]);
         _mm512_add_ps(
             _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b),
             _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b),
         )
-    });
+    }))
+}
+
+/// The rest of [`reduce_16`], of sums of 8 lanes: two in each vector.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn reduce_8(eight: [__m512; LANES / 2]) -> __m512 {
     let four: [_; 4] = std::array::from_fn(|i| {
         let (a, b) = (eight[2 * i], eight[2 * i + 1]);
         _mm512_add_ps(

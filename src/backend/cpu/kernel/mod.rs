@@ -29,6 +29,7 @@ mod rows;
 mod vnni;
 
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use gemm::{Packed, Scratch};
 use half::{bf16, f16};
@@ -541,10 +542,13 @@ impl Kernel {
 impl Default for Kernel {
     /// The one that was found fastest on this kind of processor, or else the first of [`Kernel::available`].
     fn default() -> Self {
-        let available = Self::available();
-        let found = Processor::here().and_then(|processor| processor.fastest());
-        let found = available.iter().find(|kernel| Some(kernel.name()) == found);
-        *found.unwrap_or(&available[0])
+        static DEFAULT: OnceLock<Kernel> = OnceLock::new();
+        *DEFAULT.get_or_init(|| {
+            let available = Self::available();
+            let found = Processor::here().and_then(|processor| processor.fastest());
+            let found = available.iter().find(|kernel| Some(kernel.name()) == found);
+            *found.unwrap_or(&available[0])
+        })
     }
 }
 

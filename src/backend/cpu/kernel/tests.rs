@@ -296,6 +296,25 @@ fn every_kernel_gives_the_bits_of_the_plain_attention_of_several_queries() {
 }
 
 #[test]
+fn one_query_meets_any_number_of_keys_with_the_bits_of_the_plain_products() {
+    for (width, keys) in
+        [(2, 40), (4, 33), (8, 16), (8, 53), (10, 32), (16, 31), (31, 17), (64, 100), (128, 48)]
+    {
+        let (mut x, stored) = (noise(width, 16), noise(keys * (width + 3), 17));
+        // A product of no value with a negative one is −0, and no sum is.
+        x[width / 2] = 0.0;
+        let mut plain = vec![0.5; keys];
+        ops::attention::qk(&x, &stored, width + 3, &mut plain);
+        for kernel in Kernel::available() {
+            let mut fast = vec![0.5; keys];
+            kernel.qk(&x, &stored, width + 3, &mut fast);
+            let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&plain), bits(&fast), "{} {width} {keys}", kernel.name());
+        }
+    }
+}
+
+#[test]
 fn every_kernel_gives_the_bits_of_the_plain_row_operations() {
     for width in [2, 8, 16, 31, 32, 48, 100] {
         let (x, w) = (noise(3 * width, 3), noise(width, 4));

@@ -42,7 +42,8 @@ fn rows<F: Unpack, const T: usize>(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [
             let mut sums = [[_mm256_setzero_ps(); 2]; T];
             for chunk in (start..x.width.min(start + STRETCH)).step_by(VALUES) {
                 prefetch(row, chunk / VALUES * Chunk::bytes::<F>(), Chunk::bytes::<F>());
-                let w = Chunk::of::<F>(row, chunk / VALUES);
+                let mut w = Chunk::zeros();
+                w.take::<F>(row, chunk / VALUES);
                 add_chunk::<F, T>(x, chunk, &w, &mut sums);
             }
             for (out, [low, high]) in out.iter_mut().zip(sums) {

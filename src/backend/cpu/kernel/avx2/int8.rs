@@ -53,8 +53,9 @@ unsafe fn rows<S: Source, const VNNI: bool>(x: &Quantized, w: Rows<'_>, out: &mu
         let row = Row::of(w, number);
         for chunk in 0..x.inputs.div_ceil(unpack::VALUES) {
             prefetch(row.bytes, chunk * S::BYTES, S::BYTES);
+            let mut w = Chunk::zeros();
             // SAFETY: the features are those of this function.
-            let w = unsafe { S::chunk(row, chunk) };
+            unsafe { S::take(row, chunk, &mut w) };
             for (token, sums) in sums.iter_mut().enumerate() {
                 let sum = &mut sums[chunk % 2];
                 let group = token * x.padded.groups + chunk * GROUPS;

@@ -19,11 +19,12 @@ pub(super) trait Source {
     /// Bytes of a chunk, without scales that lie apart.
     const BYTES: usize;
 
-    /// Chunk number `number` of a row, with zeros past its end.
+    /// Takes chunk number `number` of a row, with zeros past its end. It is made where it is to lie: copied as a whole, it
+    /// would be read before it is written.
     ///
     /// # Safety
     /// The processor has the features of the kernel.
-    unsafe fn chunk(row: Row<'_>, number: usize) -> Chunk;
+    unsafe fn take(row: Row<'_>, number: usize, chunk: &mut Chunk);
 }
 
 /// A row of weights.
@@ -55,8 +56,8 @@ impl<F: Unpack> Source for F {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
-    unsafe fn chunk(row: Row<'_>, number: usize) -> Chunk {
-        Chunk::of::<F>(row.bytes, number)
+    unsafe fn take(row: Row<'_>, number: usize, chunk: &mut Chunk) {
+        chunk.take::<F>(row.bytes, number);
     }
 }
 
@@ -73,17 +74,19 @@ impl Source for Int8 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
-    unsafe fn chunk(row: Row<'_>, number: usize) -> Chunk {
+    unsafe fn take(row: Row<'_>, number: usize, chunk: &mut Chunk) {
         let (bytes, _) = row.bytes[number * Self::BYTES..].as_chunks::<GROUP>();
         let scales = &row.scales[number * GROUPS..];
         let groups = bytes.len().min(GROUPS);
-        let none = _mm256_setzero_ps();
-        let mut chunk =
-            Chunk { quants: [_mm256_setzero_si256(); GROUPS], scales: [none; 2], minima: [none; 2] };
-        for (quants, bytes) in chunk.quants.iter_mut().zip(bytes) {
-            // SAFETY: 32 bytes.
-            let values = unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) };
-            *quants = _mm256_xor_si256(values, _mm256_set1_epi8(-128));
+        for (i, quants) in chunk.quants.iter_mut().enumerate() {
+            *quants = match bytes.get(i) {
+                // SAFETY: 32 bytes.
+                Some(bytes) => unsafe {
+                    let values = _mm256_loadu_si256(bytes.as_ptr().cast());
+                    _mm256_xor_si256(values, _mm256_set1_epi8(-128))
+                },
+                None => _mm256_setzero_si256(),
+            };
         }
         let mut padded = [[0; 4]; GROUPS];
         let scales = if groups == GROUPS {
@@ -94,6 +97,5 @@ impl Source for Int8 {
         };
         // SAFETY: eight values.
         chunk.scales[0] = unsafe { _mm256_loadu_ps(scales.cast()) };
-        chunk
     }
 }

@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use super::products::add_products;
 use super::source::{Row, Source};
 use super::transpose;
-use super::unpack::{self, GROUPS};
+use super::unpack::{self, Chunk, GROUPS};
 use crate::backend::cpu::kernel::Rows;
 use crate::backend::cpu::kernel::q8::{QUADS, Tiles};
 use crate::ops::blocks::GROUP;
@@ -305,30 +305,25 @@ impl Panel {
         for numbers in self.scales.iter_mut().chain(&mut self.minima) {
             numbers.resize(chunks * GROUPS, [_mm256_setzero_ps(); VECTORS]);
         }
-        let mut quants = [[_mm256_setzero_si256(); GROUPS]; ROWS];
-        let mut scales = [[_mm256_setzero_ps(); ROWS]; 2];
-        let mut minima = scales;
+        let mut of_rows: [Chunk; ROWS] = std::array::from_fn(|_| Chunk::zeros());
         for number in 0..chunks {
-            for (i, row) in rows.into_iter().enumerate() {
+            for (row, chunk) in rows.iter().zip(&mut of_rows) {
                 for line in (0..S::BYTES).step_by(64) {
                     // An address that is no memory of ours is ignored.
                     let at = ROWS * row.bytes.len() + number * S::BYTES + line;
                     _mm_prefetch::<_MM_HINT_T1>(row.bytes.as_ptr().wrapping_add(at).cast());
                 }
                 // SAFETY: the features are those of this function.
-                let chunk = unsafe { S::chunk(row, number) };
-                quants[i] = chunk.quants;
-                for run in 0..2 {
-                    (scales[run][i], minima[run][i]) = (chunk.scales[run], chunk.minima[run]);
-                }
+                unsafe { S::take(*row, number, chunk) };
             }
             let values = &mut self.values[number * GROUPS * QUADS * parts..][..GROUPS * QUADS * parts];
             for v in 0..VECTORS {
+                let of_rows = &of_rows.as_chunks::<WIDTH>().0[v];
                 for (group, values) in values.chunks_exact_mut(QUADS * parts).enumerate() {
-                    let of_row = |i: usize| _mm256_castsi256_ps(quants[v * WIDTH + i][group]);
+                    let of_row = |i: usize| _mm256_castsi256_ps(of_rows[i].quants[group]);
                     let quads = transpose(std::array::from_fn(of_row));
-                    for (quad, values) in quads.into_iter().zip(values.chunks_exact_mut(parts)) {
-                        let quad = _mm256_castps_si256(quad);
+                    for (quad, values) in quads.iter().zip(values.chunks_exact_mut(parts)) {
+                        let quad = _mm256_castps_si256(*quad);
                         if let [first, second] = values {
                             let signed = _mm256_xor_si256(quad, _mm256_set1_epi8(-128));
                             first[v] = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(signed));
@@ -339,14 +334,14 @@ impl Panel {
                     }
                 }
                 for run in 0..GROUP / S::RUN {
-                    let of =
-                        |numbers: &[__m256; ROWS]| transpose(std::array::from_fn(|i| numbers[v * WIDTH + i]));
-                    for (group, scales) in of(&scales[run]).into_iter().enumerate() {
-                        self.scales[run][number * GROUPS + group][v] = scales;
+                    let scales = transpose(std::array::from_fn(|i| of_rows[i].scales[run]));
+                    for (group, scales) in scales.iter().enumerate() {
+                        self.scales[run][number * GROUPS + group][v] = *scales;
                     }
                     if S::MINIMA {
-                        for (group, minima) in of(&minima[run]).into_iter().enumerate() {
-                            self.minima[run][number * GROUPS + group][v] = minima;
+                        let minima = transpose(std::array::from_fn(|i| of_rows[i].minima[run]));
+                        for (group, minima) in minima.iter().enumerate() {
+                            self.minima[run][number * GROUPS + group][v] = *minima;
                         }
                     }
                 }

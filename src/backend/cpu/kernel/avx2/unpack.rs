@@ -33,16 +33,23 @@ impl Chunk {
         VALUES / F::VALUES * F::BYTES
     }
 
-    /// Chunk number `number` of `row`, with zeros past its end.
+    /// Zeros.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    pub(super) fn zeros() -> Self {
+        let none = [_mm256_setzero_ps(); 2];
+        Self { quants: [_mm256_setzero_si256(); GROUPS], scales: none, minima: none }
+    }
+
+    /// Takes chunk number `number` of `row`, with zeros past its end.
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
-    pub(super) fn of<F: Unpack>(row: &[u8], number: usize) -> Self {
+    pub(super) fn take<F: Unpack>(&mut self, row: &[u8], number: usize) {
         let mut padded = [0; MAX_BYTES];
         let blocks = chunk(row, number, Self::bytes::<F>(), &mut padded).as_ptr();
         // SAFETY: there are the bytes of a chunk.
-        let [scales, minima] = unsafe { F::numbers(blocks) };
-        let mut quants = [_mm256_setzero_si256(); GROUPS];
-        for (i, quants) in quants.iter_mut().enumerate() {
+        [self.scales, self.minima] = unsafe { F::numbers(blocks) };
+        for (i, quants) in self.quants.iter_mut().enumerate() {
             let part = i % (F::VALUES / GROUP);
             // SAFETY: as above.
             *quants = unsafe { F::part(blocks.add(i * GROUP / F::VALUES * F::BYTES), part) };
@@ -50,11 +57,10 @@ impl Chunk {
         if let Some(table) = F::TABLE {
             // SAFETY: 16 bytes.
             let table = unsafe { _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast())) };
-            for quants in &mut quants {
+            for quants in &mut self.quants {
                 *quants = _mm256_shuffle_epi8(table, *quants);
             }
         }
-        Self { quants, scales, minima }
     }
 }
 

@@ -5,10 +5,13 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::{mask, reduce_16, transpose};
+use super::{mask, reduce_8, reduce_16, transpose};
 use crate::backend::cpu::kernel::Aligned;
 use crate::ops;
 use crate::ops::matmul::{LANES, STRETCH};
+
+/// The width of the narrowest heads that there are in practice: two of their keys are one vector.
+const HALF: usize = LANES / 2;
 
 /// [`ops::attention::qk`]: 16 keys at a time, whose 16 sums are reduced together.
 pub(in super::super) fn qk(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
@@ -21,6 +24,21 @@ pub(in super::super) fn qk(query: &[f32], keys: &[f32], stride: usize, out: &mut
         let (blocks, rest) = out.as_chunks_mut::<LANES>();
         for (block, out) in blocks.iter_mut().enumerate() {
             let keys = &keys[block * LANES * stride..][..(LANES - 1) * stride + width];
+            if width == HALF {
+                // SAFETY: the query and each of the 16 keys have 8 values; 16 go to `out`.
+                unsafe {
+                    let load = |at: usize| _mm256_loadu_ps(keys.as_ptr().add(at * stride));
+                    let x = _mm512_broadcast_f32x8(_mm256_loadu_ps(query.as_ptr()));
+                    let sums = std::array::from_fn(|i| {
+                        let pair = _mm512_castps256_ps512(load(2 * i));
+                        let pair = _mm512_insertf32x8::<1>(pair, load(2 * i + 1));
+                        // From 0, as the sums of whole vectors begin: −0 becomes 0.
+                        _mm512_fmadd_ps(x, pair, _mm512_setzero_ps())
+                    });
+                    _mm512_storeu_ps(out.as_mut_ptr(), reduce_8(sums));
+                }
+                continue;
+            }
             let mut sums = [_mm512_setzero_ps(); LANES];
             for at in (0..width).step_by(LANES) {
                 let mask = mask(width - at);
