@@ -22,6 +22,8 @@ using uintptr_t = unsigned long long;
 #define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
 // One that may take so many registers that a multiprocessor has room for no more than `blocks`.
 #define KERNEL_WITH(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
+// A function whose callers share one copy of its code.
+#define ONE_COPY __noinline__ __device__
 
 // Shared memory of a block: `count` values of `type`, where 16 bytes load at once.
 #define SHARED(type, name, count) __shared__ __align__(16) type name[count]
@@ -111,6 +113,17 @@ struct Gated {
 };
 
 constexpr unsigned FULL = 0xffffffff;
+
+// The numbers of rows that there are kernels for where each row has sums of its own in registers.
+#define FOR_FEW_ROWS(X) X(1) X(2) X(4) X(8)
+
+// -DCOMPACT: several rows are multiplied one after the other, by one copy of the code for one, so that the PTX which the
+// program carries is small. The sums are the same.
+#ifdef COMPACT
+constexpr bool ROW_BY_ROW = true;
+#else
+constexpr bool ROW_BY_ROW = false;
+#endif
 
 __device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 

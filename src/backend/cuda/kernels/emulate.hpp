@@ -32,6 +32,7 @@
 #define KERNEL(threads) static void  // not extern "C": a library's function may have the name
 #define KERNEL_WITH(threads, blocks) static void
 #define __device__
+#define ONE_COPY
 
 #define LET_NEXT_START()
 #define WAIT_FOR_INPUT() (emulated::now->waited = true)

@@ -93,6 +93,11 @@ __device__ inline void multiply(const Row (&w)[OUTPUTS], const float* x, int inp
     }
 }
 
+template <int OUTPUTS>
+ONE_COPY void multiply_row(const Row (&w)[OUTPUTS], const float* x, int inputs, float (&sums)[OUTPUTS][1]) {
+    multiply(w, x, inputs, 1, sums);
+}
+
 __device__ inline float finished(float sum, const float* bias, int output) {
     return rounded<PRECISION>(bias ? __fadd_rn(sum, bias[output]) : sum);
 }
@@ -108,16 +113,29 @@ __device__ inline void matvec(const Products& products, const float* x, int rows
     // Outputs that are not there are the last one again.
 #pragma unroll
     for (int o = 0; o < OUTPUTS; o++) w[o] = row_of<WEIGHT>(matrix, min(first + o, matrix.outputs - 1));
-    float sums[OUTPUTS][ROWS];
-    multiply(w, x, matrix.inputs, rows, sums);
+    auto put = [&](int row, int o, float sum) {
+        if (first + o >= matrix.outputs || row >= rows) return;
+        product.out[static_cast<long long>(row) * matrix.outputs + first + o] = finished(sum, product.bias, first + o);
+    };
+    // A lane has one output, so that the writes go out together.
+    if constexpr (ROW_BY_ROW) {
+        for (int row = 0; row < rows; row++) {
+            float sums[OUTPUTS][1];
+            multiply_row(w, x + static_cast<long long>(row) * matrix.inputs, matrix.inputs, sums);
 #pragma unroll
-    for (int o = 0; o < OUTPUTS; o++) {
+            for (int o = 0; o < OUTPUTS; o++) {
+                if (lane == o) put(row, o, sums[o][0]);
+            }
+        }
+    } else {
+        float sums[OUTPUTS][ROWS];
+        multiply(w, x, matrix.inputs, rows, sums);
 #pragma unroll
-        for (int row = 0; row < ROWS; row++) {
-            // A lane has one output, so that the writes go out together.
-            if (lane != o * ROWS + row || first + o >= matrix.outputs || row >= rows) continue;
-            product.out[static_cast<long long>(row) * matrix.outputs + first + o] =
-                finished(sums[o][row], product.bias, first + o);
+        for (int o = 0; o < OUTPUTS; o++) {
+#pragma unroll
+            for (int row = 0; row < ROWS; row++) {
+                if (lane == o * ROWS + row) put(row, o, sums[o][row]);
+            }
         }
     }
 }
@@ -126,22 +144,12 @@ __device__ inline void matvec(const Products& products, const float* x, int rows
 // and of blocks 8.
 // I is a multiple of 8; int8: I, the groups and where the matrix begins in its tensor of 16.
 // Grid (Σ ceil(O / 8)), the products one after the other; block 128.
-KERNEL(128) matvec_1(Products products, const float* x, int rows) {
-    LET_NEXT_START();
-    matvec<2, 1>(products, x, rows);
-}
-KERNEL(128) matvec_2(Products products, const float* x, int rows) {
-    LET_NEXT_START();
-    matvec<2, 2>(products, x, rows);
-}
-KERNEL(128) matvec_4(Products products, const float* x, int rows) {
-    LET_NEXT_START();
-    matvec<2, 4>(products, x, rows);
-}
-KERNEL(128) matvec_8(Products products, const float* x, int rows) {
-    LET_NEXT_START();
-    matvec<2, 8>(products, x, rows);
-}
+#define MATVEC(ROWS)                                                                  \
+    KERNEL(128) matvec_##ROWS(Products products, const float* x, int rows) { \
+        LET_NEXT_START();                                                             \
+        matvec<2, ROWS>(products, x, rows);                                           \
+    }
+FOR_FEW_ROWS(MATVEC)
 KERNEL_WITH(128, VALUES > 8 ? 2 : 3) matvec_16(Products products, const float* x, int rows) {
     LET_NEXT_START();
     matvec<2, MOST_ROWS>(products, x, rows);
@@ -158,19 +166,33 @@ __device__ inline void swiglu(const Gated& gated, const float* x, int rows) {
         w[2 * o] = row_of<WEIGHT>(gated.gate, min(first + o, outputs - 1));
         w[2 * o + 1] = row_of<WEIGHT>(gated.up, min(first + o, outputs - 1));
     }
-    float sums[2 * PAIRS][ROWS];
-    multiply(w, x, gated.gate.inputs, rows, sums);
+    auto put = [&](int row, int o, float of_gate, float of_up) {
+        if (first + o >= outputs || row >= rows) return;
+        long long at = static_cast<long long>(row) * outputs + first + o;
+        float gate = finished(of_gate, gated.gate_bias, first + o), up = finished(of_up, gated.up_bias, first + o);
+        float silu = rounded<PRECISION>(silu_of_ops(gate));
+        gated.gate_out[at] = gate, gated.up_out[at] = up, gated.silu[at] = silu;
+        gated.hidden[at] = rounded<PRECISION>(__fmul_rn(silu, up));
+    };
+    const int inputs = gated.gate.inputs;
+    if constexpr (ROW_BY_ROW) {
+        for (int row = 0; row < rows; row++) {
+            float sums[2 * PAIRS][1];
+            multiply_row(w, x + static_cast<long long>(row) * inputs, inputs, sums);
 #pragma unroll
-    for (int o = 0; o < PAIRS; o++) {
+            for (int o = 0; o < PAIRS; o++) {
+                if (lane == o) put(row, o, sums[2 * o][0], sums[2 * o + 1][0]);
+            }
+        }
+    } else {
+        float sums[2 * PAIRS][ROWS];
+        multiply(w, x, inputs, rows, sums);
 #pragma unroll
-        for (int row = 0; row < ROWS; row++) {
-            if (lane != o * ROWS + row || first + o >= outputs || row >= rows) continue;
-            long long at = static_cast<long long>(row) * outputs + first + o;
-            float gate = finished(sums[2 * o][row], gated.gate_bias, first + o);
-            float up = finished(sums[2 * o + 1][row], gated.up_bias, first + o);
-            float silu = rounded<PRECISION>(silu_of_ops(gate));
-            gated.gate_out[at] = gate, gated.up_out[at] = up, gated.silu[at] = silu;
-            gated.hidden[at] = rounded<PRECISION>(__fmul_rn(silu, up));
+        for (int o = 0; o < PAIRS; o++) {
+#pragma unroll
+            for (int row = 0; row < ROWS; row++) {
+                if (lane == o * ROWS + row) put(row, o, sums[2 * o][row], sums[2 * o + 1][row]);
+            }
         }
     }
 }
@@ -178,22 +200,12 @@ __device__ inline void swiglu(const Gated& gated, const float* x, int rows) {
 // gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up, (rows, F) each, with the bits of matvec, silu and mul. Sizes as
 // matvec's.
 // Grid (ceil(F / 4)), block 128.
-KERNEL(128) swiglu_1(Gated gated, const float* x, int rows) {
-    LET_NEXT_START();
-    swiglu<1, 1>(gated, x, rows);
-}
-KERNEL(128) swiglu_2(Gated gated, const float* x, int rows) {
-    LET_NEXT_START();
-    swiglu<1, 2>(gated, x, rows);
-}
-KERNEL(128) swiglu_4(Gated gated, const float* x, int rows) {
-    LET_NEXT_START();
-    swiglu<1, 4>(gated, x, rows);
-}
-KERNEL(128) swiglu_8(Gated gated, const float* x, int rows) {
-    LET_NEXT_START();
-    swiglu<1, 8>(gated, x, rows);
-}
+#define SWIGLU(ROWS)                                                             \
+    KERNEL(128) swiglu_##ROWS(Gated gated, const float* x, int rows) { \
+        LET_NEXT_START();                                                        \
+        swiglu<1, ROWS>(gated, x, rows);                                         \
+    }
+FOR_FEW_ROWS(SWIGLU)
 KERNEL_WITH(128, VALUES > 8 ? 2 : 3) swiglu_16(Gated gated, const float* x, int rows) {
     LET_NEXT_START();
     swiglu<1, MOST_ROWS>(gated, x, rows);

@@ -53,19 +53,12 @@ __device__ inline Term multiply(const typename Asked<W>::Raw& raw, const Row& ro
     }
 }
 
-// The products of up to ROWS rows; a warp has two outputs, a lane every 32nd group. The first sixteen lanes add: lane l the
-// groups l, l + 16, l + 32 …, every second of which the lane sixteen further on has multiplied.
-template <int ROWS>
-__device__ inline void matvec(const Products& all, const int8_t* x, const float* x_scales, int group, int rows) {
-    constexpr int OUTPUTS = 2;
-    Part part = part_of(all, blockIdx.x, OUTPUTS * (blockDim.x / 32));
-    const Product& product = all.of[part.product];
-    const Matrix& matrix = product.matrix;
-    const int first = part.first + static_cast<int>(threadIdx.x / 32) * OUTPUTS, lane = threadIdx.x % 32;
-    const int inputs = matrix.inputs, groups = inputs / group;
-    Row w[OUTPUTS];
-#pragma unroll
-    for (int o = 0; o < OUTPUTS; o++) w[o] = row_of<WEIGHT>(matrix, min(first + o, matrix.outputs - 1));
+// sums[output][row] = the whole products, in the first lane of the warp: a lane has every 32nd group. The first sixteen
+// lanes add: lane l the groups l, l + 16, l + 32 …, every second of which the lane sixteen further on has multiplied.
+template <int OUTPUTS, int ROWS>
+__device__ inline void multiply_at_once(const Row (&w)[OUTPUTS], const int8_t* x, const float* x_scales, int inputs,
+                                        int group, int rows, float (&sums)[OUTPUTS][ROWS]) {
+    const int lane = threadIdx.x % 32, groups = inputs / group;
     Raw now[OUTPUTS] = {};
     auto ask = [&](int number, Raw(&raw)[OUTPUTS]) {
         if (number >= groups) return;
@@ -74,7 +67,6 @@ __device__ inline void matvec(const Products& all, const int8_t* x, const float*
     };
     ask(lane, now);
     WAIT_FOR_INPUT();
-    float sums[OUTPUTS][ROWS];
 #pragma unroll
     for (int o = 0; o < OUTPUTS; o++) {
 #pragma unroll
@@ -105,11 +97,48 @@ __device__ inline void matvec(const Products& all, const int8_t* x, const float*
 #pragma unroll
     for (int o = 0; o < OUTPUTS; o++) {
 #pragma unroll
-        for (int row = 0; row < ROWS; row++) {
-            float sum = reduce_lanes(sums[o][row]);
-            if (lane != 0 || first + o >= matrix.outputs || row >= rows) continue;
-            if (product.bias) sum = __fadd_rn(sum, product.bias[first + o]);
-            product.out[static_cast<long long>(row) * matrix.outputs + first + o] = sum;
+        for (int row = 0; row < ROWS; row++) sums[o][row] = reduce_lanes(sums[o][row]);
+    }
+}
+
+template <int OUTPUTS>
+ONE_COPY void multiply_row(const Row (&w)[OUTPUTS], const int8_t* x, const float* x_scales, int inputs, int group,
+                           float (&sums)[OUTPUTS][1]) {
+    multiply_at_once(w, x, x_scales, inputs, group, 1, sums);
+}
+
+// The products of up to ROWS rows; a warp has two outputs.
+template <int ROWS>
+__device__ inline void matvec(const Products& all, const int8_t* x, const float* x_scales, int group, int rows) {
+    constexpr int OUTPUTS = 2;
+    Part part = part_of(all, blockIdx.x, OUTPUTS * (blockDim.x / 32));
+    const Product& product = all.of[part.product];
+    const Matrix& matrix = product.matrix;
+    const int first = part.first + static_cast<int>(threadIdx.x / 32) * OUTPUTS, lane = threadIdx.x % 32;
+    const int inputs = matrix.inputs;
+    Row w[OUTPUTS];
+#pragma unroll
+    for (int o = 0; o < OUTPUTS; o++) w[o] = row_of<WEIGHT>(matrix, min(first + o, matrix.outputs - 1));
+    auto put = [&](int row, int o, float sum) {
+        if (lane != 0 || first + o >= matrix.outputs || row >= rows) return;
+        if (product.bias) sum = __fadd_rn(sum, product.bias[first + o]);
+        product.out[static_cast<long long>(row) * matrix.outputs + first + o] = sum;
+    };
+    if constexpr (ROW_BY_ROW) {
+        for (int row = 0; row < rows; row++) {
+            float sums[OUTPUTS][1];
+            multiply_row(w, x + static_cast<long long>(row) * inputs, x_scales + static_cast<long long>(row) * (inputs / group),
+                         inputs, group, sums);
+#pragma unroll
+            for (int o = 0; o < OUTPUTS; o++) put(row, o, sums[o][0]);
+        }
+    } else {
+        float sums[OUTPUTS][ROWS];
+        multiply_at_once(w, x, x_scales, inputs, group, rows, sums);
+#pragma unroll
+        for (int o = 0; o < OUTPUTS; o++) {
+#pragma unroll
+            for (int row = 0; row < ROWS; row++) put(row, o, sums[o][row]);
         }
     }
 }
@@ -118,22 +147,12 @@ __device__ inline void matvec(const Products& all, const int8_t* x, const float*
 // at most the number in the name. Blocks: group is 32. int8: groups of the weights are as long, a multiple of 16 that
 // divides I and the number of the value that the matrix begins with in its tensor.
 // Grid (Σ ceil(O / 8)), block 128.
-KERNEL(128) matvec_q8_1(Products products, const int8_t* x, const float* x_scales, int group, int rows) {
-    LET_NEXT_START();
-    matvec<1>(products, x, x_scales, group, rows);
-}
-KERNEL(128) matvec_q8_2(Products products, const int8_t* x, const float* x_scales, int group, int rows) {
-    LET_NEXT_START();
-    matvec<2>(products, x, x_scales, group, rows);
-}
-KERNEL(128) matvec_q8_4(Products products, const int8_t* x, const float* x_scales, int group, int rows) {
-    LET_NEXT_START();
-    matvec<4>(products, x, x_scales, group, rows);
-}
-KERNEL(128) matvec_q8_8(Products products, const int8_t* x, const float* x_scales, int group, int rows) {
-    LET_NEXT_START();
-    matvec<8>(products, x, x_scales, group, rows);
-}
+#define MATVEC(ROWS)                                                                                                \
+    KERNEL(128) matvec_q8_##ROWS(Products products, const int8_t* x, const float* x_scales, int group, int rows) { \
+        LET_NEXT_START();                                                                                           \
+        matvec<ROWS>(products, x, x_scales, group, rows);                                                           \
+    }
+FOR_FEW_ROWS(MATVEC)
 
 // The same of any number of rows and of any groups, for int8: a run ends where either group does. Every lane walks over
 // all runs; lane l adds up those whose number mod 16 is l.
