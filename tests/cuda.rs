@@ -6,10 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use llama_trace::backend::cuda::nvrtc::Nvrtc;
-use llama_trace::backend::cuda::sources::Module;
+use llama_trace::backend::cuda::ptx;
+use llama_trace::backend::cuda::sources::{self, Module};
+use lzma_rust2::{LzmaOptions, LzmaWriter};
 use rayon::prelude::*;
 
 /// The architectures: Ampere, Hopper, Blackwell.
@@ -66,9 +69,18 @@ fn resources(log: &str) -> BTreeMap<String, String> {
     found
 }
 
+/// A file beside the kernels.
+fn beside(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/backend/cuda/kernels").join(name)
+}
+
 /// The file that says what each kernel takes of a multiprocessor.
 fn listed() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/backend/cuda/kernels/registers.txt")
+    beside("registers.txt")
+}
+
+fn blesses() -> bool {
+    std::env::var_os("LLAMA_TRACE_BLESS").is_some()
 }
 
 #[test]
@@ -100,7 +112,7 @@ fn every_kernel_compiles_for_every_architecture_and_takes_what_the_list_says() {
          of shared memory that its source names, name and defines. LLAMA_TRACE_BLESS=1 cargo test --test cuda writes it.\n\n"
     );
     let text = head.clone() + &lines.concat().join("\n") + "\n";
-    if std::env::var_os("LLAMA_TRACE_BLESS").is_some() {
+    if blesses() {
         std::fs::write(listed(), text).unwrap();
         return;
     }
@@ -111,6 +123,45 @@ fn every_kernel_compiles_for_every_architecture_and_takes_what_the_list_says() {
     }
     let differs = text.lines().zip(expected.lines()).find(|(found, listed)| found != listed);
     assert!(text == expected, "{} is out of date: {differs:?}", listed().display());
+}
+
+#[test]
+fn the_ptx_that_the_program_carries_is_what_the_sources_make() {
+    let (major, minor) = ptx::COMPILER;
+    let found = Nvrtc::find(ptx::COMPILER).ok().filter(|nvrtc| nvrtc.version() == ptx::COMPILER);
+    let Some(nvrtc) = found else {
+        println!("skipped: there is no NVRTC {major}.{minor}, which the PTX is made by");
+        return;
+    };
+    let modules = Module::all();
+    let all: Vec<_> = ptx::ARCHITECTURES
+        .into_iter()
+        .flat_map(|architecture| modules.iter().map(move |module| (architecture, module)))
+        .collect();
+    let made = all.into_par_iter().map(|(architecture, module)| {
+        let text = nvrtc.ptx(ptx::compact(module).source(), architecture).unwrap();
+        ((architecture, module.clone()), text)
+    });
+    let made: ptx::Texts = made.collect();
+    if !blesses() {
+        let differs = made.iter().find(|(of, text)| ptx::carried().get(of) != Some(text));
+        assert!(differs.is_none(), "the PTX is out of date: {:?}", differs.map(|(of, _)| of));
+        return;
+    }
+    let all = ptx::pack(&made);
+    let mut options = LzmaOptions::with_preset(6);
+    options.dict_size = 16 << 20;
+    let mut writer = LzmaWriter::new_use_header(Vec::new(), &options, Some(all.len() as u64)).unwrap();
+    writer.write_all(&all).unwrap();
+    let packed = writer.finish().unwrap();
+    assert!(ptx::unpack(&packed).unwrap() == made);
+    std::fs::write(beside("ptx.lzma"), packed).unwrap();
+    let text = format!(
+        "{}\n\nThe SHA-256 above is that of the sources without their comments and of how they are compiled; ptx.lzma has the PTX\n\
+         that NVRTC {major}.{minor} made of them. LLAMA_TRACE_BLESS=1 cargo test --test cuda writes both.\n",
+        sources::digest()
+    );
+    std::fs::write(beside("ptx.txt"), text).unwrap();
 }
 
 #[test]

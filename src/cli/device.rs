@@ -73,7 +73,9 @@ impl Device for Cuda {
         // What makes weights ready runs on them.
         threads::start(args.threads)?;
         let number = if let DeviceName::Cuda(number) = args.device { number } else { 0 };
-        Ok(arranged(Self::open(number)?, args, precision))
+        let cuda = arranged(Self::open(number)?, args, precision);
+        cuda.ready()?;
+        Ok(cuda)
     }
 
     fn check_room(&self, checkpoint: &Checkpoint, context: Option<usize>) -> Result<()> {

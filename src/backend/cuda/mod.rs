@@ -27,6 +27,7 @@ mod nvidia;
 pub mod nvrtc;
 mod pass;
 mod product;
+pub mod ptx;
 mod queue;
 mod sampling;
 pub mod sources;

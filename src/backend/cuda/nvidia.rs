@@ -19,6 +19,7 @@ use super::driver::{
     About, Address, BROUGHT, Driver, Event, Function, Graph, Launch, LibraryProduct, Room, failed,
 };
 use super::nvrtc::{Nvrtc, Version};
+use super::ptx;
 use super::sources::Module;
 use super::store::Store;
 use crate::backend::no_memory;
@@ -225,18 +226,25 @@ impl Nvidia {
         self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The module, compiled by NVRTC.
+    fn compiled(&self, module: &Module) -> Result<Vec<u8>> {
+        let nvrtc = self.nvrtc.get_or_init(|| Nvrtc::find(self.driver)).as_ref().map_err(Clone::clone)?;
+        let (source, architecture) = (module.source(), self.about.architecture);
+        let compile = || nvrtc.compile(source, architecture, &[]).map(|(code, _)| code);
+        self.store.code(source, architecture, nvrtc.version(), compile)
+    }
+
     /// The module, compiled and loaded.
     fn module(&self, loaded: &mut Loaded, module: &Module) -> Result<CUmodule> {
         if let Some(&handle) = loaded.modules.get(module) {
             return Ok(handle as CUmodule);
         }
-        let nvrtc = self.nvrtc.get_or_init(|| Nvrtc::find(self.driver)).as_ref().map_err(Clone::clone)?;
-        let source = module.source();
-        let architecture = self.about.architecture;
-        let compile = || nvrtc.compile(source, architecture, &[]).map(|(code, _)| code);
-        let code = self.store.code(source, architecture, nvrtc.version(), compile)?;
+        let code = self.compiled(module).or_else(|error| {
+            // Without a compiler that knows the device, by the driver's own.
+            ptx::code(module, self.about.architecture, self.driver).ok_or_else(|| ptx::too_old(error, self.driver))
+        })?;
         let mut handle: CUmodule = ptr::null_mut();
-        // SAFETY: the code is a whole cubin: the compiler's, or a file's with its checksum.
+        // SAFETY: the code is a whole cubin, the compiler's, or a file's with its checksum; or PTX that ends with a NUL.
         let result = unsafe { sys::cuModuleLoadData(&raw mut handle, code.as_ptr().cast()) };
         check(result, &format!("load the kernel `{}`", module.file))?;
         loaded.modules.insert(module.clone(), handle as usize);

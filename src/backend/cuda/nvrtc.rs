@@ -48,6 +48,8 @@ pub struct Nvrtc {
     destroy: Destroy,
     cubin_size: Size,
     cubin: Fill,
+    ptx_size: Size,
+    ptx: Fill,
     log_size: Size,
     log: Fill,
     words: Words,
@@ -146,6 +148,8 @@ impl Nvrtc {
                 destroy: get(&library, c"nvrtcDestroyProgram")?,
                 cubin_size: get(&library, c"nvrtcGetCUBINSize")?,
                 cubin: get(&library, c"nvrtcGetCUBIN")?,
+                ptx_size: get(&library, c"nvrtcGetPTXSize")?,
+                ptx: get(&library, c"nvrtcGetPTX")?,
                 log_size: get(&library, c"nvrtcGetProgramLogSize")?,
                 log: get(&library, c"nvrtcGetProgramLog")?,
                 words: get(&library, c"nvrtcGetErrorString")?,
@@ -177,8 +181,33 @@ impl Nvrtc {
     pub fn compile(
         &self,
         source: Source<'_>,
-        architecture: Version,
+        (major, minor): Version,
         more: &[&str],
+    ) -> Result<(Vec<u8>, String)> {
+        let target = format!("--gpu-architecture=sm_{major}{minor}");
+        self.make(source, &target, more, (self.cubin_size, self.cubin))
+    }
+
+    /// Compiles `source` to PTX for compute capability `architecture`, without the comments at its beginning, which name the
+    /// compiler's build.
+    ///
+    /// # Errors
+    /// As [`Nvrtc::compile`].
+    pub fn ptx(&self, source: Source<'_>, (major, minor): Version) -> Result<String> {
+        let target = format!("--gpu-architecture=compute_{major}{minor}");
+        let (text, _) = self.make(source, &target, &[], (self.ptx_size, self.ptx))?;
+        let text = String::from_utf8_lossy(&text);
+        let text = text.trim_end_matches('\0');
+        Ok(text.find(".version").map_or(text, |first| &text[first..]).to_owned())
+    }
+
+    /// Compiles, and takes what these functions give.
+    fn make(
+        &self,
+        source: Source<'_>,
+        target: &str,
+        more: &[&str],
+        (size, fill): (Size, Fill),
     ) -> Result<(Vec<u8>, String)> {
         let of = |text: &str| {
             CString::new(text).map_err(|_| Error::usage(format!("the source {} has a NUL", source.name)))
@@ -189,7 +218,7 @@ impl Nvrtc {
             names.push(of(name)?);
             texts.push(of(text)?);
         }
-        let mut options = vec![of(&format!("--gpu-architecture=sm_{}{}", architecture.0, architecture.1))?];
+        let mut options = vec![of(target)?];
         for option in OPTIONS.iter().chain(more) {
             options.push(of(option)?);
         }
@@ -217,7 +246,7 @@ impl Nvrtc {
         let log = self.bytes(program, self.log_size, self.log).unwrap_or_default();
         let log = String::from_utf8_lossy(&log).trim_end_matches(['\0', '\n']).to_owned();
         let code = match compiled {
-            0 => self.bytes(program, self.cubin_size, self.cubin),
+            0 => self.bytes(program, size, fill),
             code => Err(code),
         };
         // SAFETY: the program was made, and is not used again.

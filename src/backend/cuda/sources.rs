@@ -1,6 +1,8 @@
 //! The sources of the kernels, which are part of the program, and what each file is compiled with.
 
-use super::nvrtc::Source;
+use ring::digest::{Context, SHA256};
+
+use super::nvrtc::{OPTIONS, Source};
 use crate::checkpoint::Dtype;
 use crate::config::{CacheDtype, Precision};
 
@@ -129,9 +131,40 @@ impl Module {
         all
     }
 
+    /// The names of its kernels.
+    pub fn kernels(&self) -> Vec<&'static str> {
+        let list = file(self.file).text.split_once("#define KERNELS_OF_THIS_FILE(X)").map_or("", |(_, list)| list);
+        list.split("X(").skip(1).filter_map(|name| name.split(')').next()).collect()
+    }
+
     /// What it is compiled from.
     pub fn source(&self) -> Source<'_> {
         let File { name, text, .. } = *file(self.file);
         Source { name, text, headers: HEADERS, defines: &self.defines }
     }
+}
+
+/// SHA-256, in hexadecimal digits, of all that is ever compiled: sources without their comments, what is defined for them,
+/// and the options.
+#[must_use]
+pub fn digest() -> String {
+    let mut hash = Context::new(&SHA256);
+    let mut add = |part: &str| {
+        hash.update(part.as_bytes());
+        hash.update(b"\0");
+    };
+    for (name, text) in FILES.iter().map(|file| (file.name, file.text)).chain(HEADERS.iter().copied()) {
+        add(name);
+        // No string of the kernels has a `//` in it.
+        text.lines()
+            .map(|line| line.split("//").next().unwrap_or_default().trim_end())
+            .filter(|line| !line.is_empty())
+            .for_each(&mut add);
+    }
+    for module in Module::all() {
+        add(module.file);
+        module.defines.iter().for_each(|define| add(define));
+    }
+    OPTIONS.into_iter().for_each(&mut add);
+    hash.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }

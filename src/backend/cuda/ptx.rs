@@ -1,0 +1,189 @@
+//! Kernels that the program carries as PTX, for machines where no NVRTC is: made of the same sources for compute capability
+//! 8.0 and 9.0, packed, and turned into machine code by the driver.
+//!
+//! They were made with COMPACT defined (`kernels/common.cuh`): several rows are multiplied one after the other, with the
+//! same bits. An old compiler made them, so that an old driver takes them. `tests/cuda.rs` makes them, and holds them
+//! against the sources.
+
+use std::collections::HashMap;
+use std::io::{self, Read};
+use std::sync::OnceLock;
+
+use lzma_rust2::LzmaReader;
+
+use super::nvrtc::Version;
+use super::sources::Module;
+use crate::error::Error;
+
+/// What they are made for. The driver makes code of the last of these that the device is not older than.
+pub const ARCHITECTURES: [Version; 2] = [(8, 0), (9, 0)];
+
+/// The NVRTC that they are made by, and the oldest driver that takes them.
+pub const COMPILER: Version = (12, 0);
+
+/// All of them, as [`pack`] writes them, by LZMA.
+const PACKED: &[u8] = include_bytes!("kernels/ptx.lzma");
+
+/// What they were made of: the digest of the sources.
+pub const MADE_OF: &str = include_str!("kernels/ptx.txt");
+
+/// The most memory that unpacking may take, in KiB.
+const MOST_KIB: u32 = 64 << 10;
+
+/// The PTX of a module for an architecture of [`ARCHITECTURES`].
+pub type Texts = HashMap<(Version, Module), String>;
+
+/// `module` as it is compiled for this.
+#[must_use]
+pub fn compact(module: &Module) -> Module {
+    let mut compact = module.clone();
+    compact.defines.push("COMPACT".into());
+    compact
+}
+
+/// Puts texts one after the other, so that those which are alike are neighbours: each after a line with what it is, and its
+/// length.
+#[must_use]
+pub fn pack(texts: &Texts) -> Vec<u8> {
+    let mut all = Vec::new();
+    for module in Module::all() {
+        for architecture in ARCHITECTURES {
+            if let Some(text) = texts.get(&(architecture, module.clone())) {
+                all.extend(format!("{} {}\n", title(architecture, &module), text.len()).into_bytes());
+                all.extend(text.as_bytes());
+            }
+        }
+    }
+    all
+}
+
+/// sm_90 matvec WEIGHT=BF16 PRECISION=F32
+fn title((major, minor): Version, module: &Module) -> String {
+    let words = [vec![format!("sm_{major}{minor}"), module.file.to_owned()], module.defines.clone()];
+    words.concat().join(" ")
+}
+
+/// Takes apart what [`pack`] wrote and LZMA packed.
+///
+/// # Errors
+/// Where it is damaged.
+pub fn unpack(packed: &[u8]) -> io::Result<Texts> {
+    let mut all = String::new();
+    LzmaReader::new_mem_limit(packed, MOST_KIB, None)?.read_to_string(&mut all)?;
+    let mut known = HashMap::new();
+    for module in Module::all() {
+        for architecture in ARCHITECTURES {
+            known.insert(title(architecture, &module), (architecture, module.clone()));
+        }
+    }
+    let damaged = || io::Error::other("the packed PTX is damaged");
+    let (mut texts, mut rest) = (Texts::new(), &*all);
+    while !rest.is_empty() {
+        let (line, after) = rest.split_once('\n').ok_or_else(damaged)?;
+        let (title, length) = line.rsplit_once(' ').ok_or_else(damaged)?;
+        let length = length.parse().map_err(|_| damaged())?;
+        let (text, after) = after.split_at_checked(length).ok_or_else(damaged)?;
+        texts.insert(known.remove(title).ok_or_else(damaged)?, text.to_owned());
+        rest = after;
+    }
+    Ok(texts)
+}
+
+/// All that the program carries; none where that is damaged, which a test rules out.
+pub fn carried() -> &'static Texts {
+    static TEXTS: OnceLock<Texts> = OnceLock::new();
+    TEXTS.get_or_init(|| unpack(PACKED).unwrap_or_default())
+}
+
+/// The module as code that a driver of version `driver` takes for a device of `architecture`: PTX and a NUL. None where the
+/// driver is too old.
+pub(super) fn code(module: &Module, architecture: Version, driver: Version) -> Option<Vec<u8>> {
+    if driver < COMPILER {
+        return None;
+    }
+    let of = ARCHITECTURES.into_iter().rfind(|known| *known <= architecture)?;
+    let text = carried().get(&(of, module.clone()))?;
+    Some([text.as_bytes(), b"\0"].concat())
+}
+
+/// The error of a compiler that is not there or does not know the device, where the driver does not take PTX either.
+pub(super) fn too_old(error: Error, driver: Version) -> Error {
+    error.next(format!(
+        "update NVIDIA's driver (it is of CUDA {}.{}) to one of CUDA {}.{} or newer, which takes the kernels that the program \
+         carries; or run with --device cpu",
+        driver.0, driver.1, COMPILER.0, COMPILER.1
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sources;
+    use super::*;
+
+    /// Needs no compiler: whoever changes a kernel sees it fail.
+    #[test]
+    fn the_ptx_was_made_of_the_sources_as_they_are() {
+        let first = MADE_OF.lines().next().unwrap();
+        assert_eq!(
+            first,
+            sources::digest(),
+            "the PTX is out of date: LLAMA_TRACE_NVRTC=$(.ci/nvrtc.sh) LLAMA_TRACE_BLESS=1 cargo test --test cuda"
+        );
+    }
+
+    #[test]
+    fn every_module_is_there_for_every_architecture_with_all_its_kernels() {
+        let texts = unpack(PACKED).unwrap();
+        assert_eq!(texts.len(), Module::all().len() * ARCHITECTURES.len());
+        for module in Module::all() {
+            for architecture in ARCHITECTURES {
+                let text = &texts[&(architecture, module.clone())];
+                let what = title(architecture, &module);
+                let head = format!(
+                    ".version 8.0\n.target sm_{}{}\n.address_size 64\n",
+                    architecture.0, architecture.1
+                );
+                assert!(text.starts_with(&head), "{what}: {}", &text[..100]);
+                let names = module.kernels();
+                assert!(!names.is_empty(), "{what}");
+                for name in names {
+                    assert!(text.contains(&format!(".visible .entry {name}(")), "{what}: {name}");
+                }
+                // Only a device that knows it is asked to start a kernel early.
+                assert_eq!(text.contains("griddepcontrol"), architecture >= (9, 0), "{what}");
+            }
+        }
+        assert!(PACKED.len() < 1_500_000, "{} bytes", PACKED.len());
+    }
+
+    #[test]
+    fn a_device_gets_the_newest_that_it_is_not_older_than_and_an_old_driver_nothing() {
+        let module = Module::all().remove(0);
+        let target = |architecture, driver| {
+            let code = String::from_utf8(code(&module, architecture, driver)?).unwrap();
+            assert!(code.ends_with('\0'));
+            code.lines().find_map(|line| line.strip_prefix(".target ").map(str::to_owned))
+        };
+        for (architecture, expected) in
+            [((8, 0), "sm_80"), ((8, 9), "sm_80"), ((9, 0), "sm_90"), ((12, 0), "sm_90")]
+        {
+            assert_eq!(target(architecture, COMPILER).as_deref(), Some(expected));
+            assert_eq!(target(architecture, (13, 2)).as_deref(), Some(expected));
+        }
+        assert_eq!(target((9, 0), (11, 8)), None);
+        assert_eq!(target((7, 5), (12, 0)), None);
+    }
+
+    #[test]
+    fn where_neither_a_compiler_nor_the_ptx_is_taken_the_message_names_the_driver_that_would() {
+        let text = too_old(Error::usage("there is no NVRTC"), (11, 8)).to_string();
+        assert!(text.contains("CUDA 11.8") && text.contains("CUDA 12.0 or newer"), "{text}");
+    }
+
+    #[test]
+    fn what_is_damaged_is_an_error() {
+        for damaged in [&PACKED[..PACKED.len() / 2], &PACKED[..7], b"no LZMA at all, but long enough"] {
+            assert!(unpack(damaged).is_err());
+        }
+    }
+}
