@@ -49,6 +49,10 @@
 #[cfg(target_endian = "big")]
 compile_error!("weights and dumps are little-endian and are read in place");
 
+// For what the library's own tests share with those in `tests/`.
+#[cfg(test)]
+extern crate self as llama_trace;
+
 pub mod backend;
 pub mod chapters;
 pub mod check;

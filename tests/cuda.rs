@@ -4,6 +4,9 @@
 //! from PyPI). Where there is none, that is said.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "cuda/emulation.rs"]
+mod emulation;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;

@@ -106,7 +106,7 @@ fn is_cuda(asks: Asks<'_>) -> Result<bool> {
                     "Computing on {name} (--device cuda); --device cpu takes the processor."
                 )),
                 (false, true) => tell(format_args!(
-                    "Computing on the processor: the kernels cannot be compiled for {name} (--device cuda says why)."
+                    "Computing on the processor: the kernels cannot be made ready on {name} (--device cuda says why)."
                 )),
                 (false, false) => tell(format_args!(
                     "Computing on the processor: the model does not fit on {name} (--device cuda says what would)."

@@ -39,6 +39,8 @@ pub(super) struct Emulated {
     launches: AtomicUsize,
     state: Mutex<State>,
     asked: Log,
+    /// What each module is compiled as.
+    changed: fn(&Module) -> Module,
 }
 
 /// What a device was asked for, in its order.
@@ -99,8 +101,11 @@ fn compiler_version() -> Option<&'static [u8]> {
 impl Emulated {
     /// A device with `total` bytes, which is lost after so many launches; none, said aloud, where no C++ compiler is there.
     pub(super) fn new(total: usize, launches: usize) -> Option<Self> {
-        if !cfg!(unix) || compiler_version().is_none() {
-            println!("skipped: {} is no C++ compiler that runs here", compiler());
+        if !cfg!(unix) || compiler_version().is_none() || !kernels_folder().is_dir() {
+            println!(
+                "skipped: {} is no C++ compiler that runs here, or the kernels' sources are not",
+                compiler()
+            );
             return None;
         }
         let about = About { name: "the processor".into(), architecture: (9, 0), multiprocessors: 4 };
@@ -110,7 +115,14 @@ impl Emulated {
             launches: AtomicUsize::new(launches),
             state: Mutex::default(),
             asked: Log::default(),
+            changed: Module::clone,
         })
+    }
+
+    /// The same with other modules.
+    pub(super) fn with(mut self, changed: fn(&Module) -> Module) -> Self {
+        self.changed = changed;
+        self
     }
 
     /// What it is asked for from now on.
@@ -295,7 +307,7 @@ impl Driver for Emulated {
     }
 
     fn function(&self, module: &Module, name: &str) -> Result<Function> {
-        let kernels = made(module)?;
+        let kernels = made(&(self.changed)(module))?;
         let name = CString::new(name).map_err(|error| failed("find a kernel", error))?;
         let mut state = self.state();
         state.functions.push((kernels, name));

@@ -95,11 +95,23 @@ fn check(code: CUresult, what: &str) -> Result<()> {
     }
 }
 
+/// An error for a driver that does not take the kernels which the program carries, and has not all the functions that it
+/// calls.
+fn too_old(driver: Version) -> Result<()> {
+    if driver >= ptx::COMPILER {
+        return Ok(());
+    }
+    Err(Error::usage("NVIDIA's driver is too old")
+        .expected(format!("one for CUDA {}.{} or newer", ptx::COMPILER.0, ptx::COMPILER.1))
+        .found(format!("one for CUDA {}.{}", driver.0, driver.1))
+        .next("update the driver; or run with --device cpu"))
+}
+
 impl Nvidia {
     /// Device number `number`.
     ///
     /// # Errors
-    /// [`Error::Usage`] where there is no driver, no such device, or one that is too old.
+    /// [`Error::Usage`] where there is no driver, no such device, or one of them is too old.
     pub(super) fn open(number: usize) -> Result<Self> {
         let cpu = "run with --device cpu, or on a machine with a GPU of NVIDIA's";
         if !present() {
@@ -133,6 +145,9 @@ impl Nvidia {
         if started != CUresult::CUDA_SUCCESS {
             return Err(no_device(format!("the driver's {}", word(started))));
         }
+        let version = u32::try_from(version).unwrap_or(0);
+        let driver = (version / 1000, version % 1000 / 10);
+        too_old(driver)?;
         let number_of = c_int::try_from(number).ok().filter(|number| *number < count);
         let ordinal = number_of.ok_or_else(|| match count {
             0 => no_device("none".into()),
@@ -172,8 +187,7 @@ impl Nvidia {
                 .found(format!("{major}.{minor}"))
                 .next(cpu));
         }
-        let version = u32::try_from(version).unwrap_or(0);
-        Self::begin(about, (version / 1000, version % 1000 / 10), device)
+        Self::begin(about, driver, device)
     }
 
     /// Makes the context, the stream and the pinned memory.
@@ -239,10 +253,9 @@ impl Nvidia {
         if let Some(&handle) = loaded.modules.get(module) {
             return Ok(handle as CUmodule);
         }
-        let code = self.compiled(module).or_else(|error| {
-            // Without a compiler that knows the device, by the driver's own.
-            ptx::code(module, self.about.architecture, self.driver).ok_or_else(|| ptx::too_old(error, self.driver))
-        })?;
+        // Without a compiler that knows the device, by the driver's own.
+        let of_driver = |error| ptx::code(module, self.about.architecture).ok_or(error);
+        let code = self.compiled(module).or_else(of_driver)?;
         let mut handle: CUmodule = ptr::null_mut();
         // SAFETY: the code is a whole cubin, the compiler's, or a file's with its checksum; or PTX that ends with a NUL.
         let result = unsafe { sys::cuModuleLoadData(&raw mut handle, code.as_ptr().cast()) };
@@ -549,5 +562,19 @@ impl Driver for Nvidia {
             // SAFETY: it was made by `mark`, and nobody looks at it again.
             let _ = unsafe { sys::cuEventDestroy_v2(event.0 as CUevent) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_that_is_too_old_is_told_from_one_that_takes_the_kernels() {
+        let error = too_old((11, 8)).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("CUDA 12.0 or newer") && text.contains("for CUDA 11.8"), "{text}");
+        assert_eq!(error.exit_code(), 2);
+        assert!([(12, 0), (12, 8), (13, 0)].into_iter().all(|driver| too_old(driver).is_ok()));
     }
 }

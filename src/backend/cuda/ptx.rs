@@ -13,7 +13,6 @@ use lzma_rust2::LzmaReader;
 
 use super::nvrtc::Version;
 use super::sources::Module;
-use crate::error::Error;
 
 /// What they are made for. The driver makes code of the last of these that the device is not older than.
 pub const ARCHITECTURES: [Version; 2] = [(8, 0), (9, 0)];
@@ -95,24 +94,12 @@ pub fn carried() -> &'static Texts {
     TEXTS.get_or_init(|| unpack(PACKED).unwrap_or_default())
 }
 
-/// The module as code that a driver of version `driver` takes for a device of `architecture`: PTX and a NUL. None where the
-/// driver is too old.
-pub(super) fn code(module: &Module, architecture: Version, driver: Version) -> Option<Vec<u8>> {
-    if driver < COMPILER {
-        return None;
-    }
+/// The module as code that the driver takes for a device of `architecture`: PTX and a NUL. None where the device is older
+/// than any that there is a text for.
+pub(super) fn code(module: &Module, architecture: Version) -> Option<Vec<u8>> {
     let of = ARCHITECTURES.into_iter().rfind(|known| *known <= architecture)?;
     let text = carried().get(&(of, module.clone()))?;
     Some([text.as_bytes(), b"\0"].concat())
-}
-
-/// The error of a compiler that is not there or does not know the device, where the driver does not take PTX either.
-pub(super) fn too_old(error: Error, driver: Version) -> Error {
-    error.next(format!(
-        "update NVIDIA's driver (it is of CUDA {}.{}) to one of CUDA {}.{} or newer, which takes the kernels that the program \
-         carries; or run with --device cpu",
-        driver.0, driver.1, COMPILER.0, COMPILER.1
-    ))
 }
 
 #[cfg(test)]
@@ -157,27 +144,22 @@ mod tests {
     }
 
     #[test]
-    fn a_device_gets_the_newest_that_it_is_not_older_than_and_an_old_driver_nothing() {
+    fn a_device_gets_the_newest_that_it_is_not_older_than() {
         let module = Module::all().remove(0);
-        let target = |architecture, driver| {
-            let code = String::from_utf8(code(&module, architecture, driver)?).unwrap();
+        let target = |architecture| {
+            let code = String::from_utf8(code(&module, architecture)?).unwrap();
             assert!(code.ends_with('\0'));
             code.lines().find_map(|line| line.strip_prefix(".target ").map(str::to_owned))
         };
-        for (architecture, expected) in
-            [((8, 0), "sm_80"), ((8, 9), "sm_80"), ((9, 0), "sm_90"), ((12, 0), "sm_90")]
-        {
-            assert_eq!(target(architecture, COMPILER).as_deref(), Some(expected));
-            assert_eq!(target(architecture, (13, 2)).as_deref(), Some(expected));
+        for (architecture, expected) in [
+            ((7, 5), None),
+            ((8, 0), Some("sm_80")),
+            ((8, 9), Some("sm_80")),
+            ((9, 0), Some("sm_90")),
+            ((12, 0), Some("sm_90")),
+        ] {
+            assert_eq!(target(architecture).as_deref(), expected);
         }
-        assert_eq!(target((9, 0), (11, 8)), None);
-        assert_eq!(target((7, 5), (12, 0)), None);
-    }
-
-    #[test]
-    fn where_neither_a_compiler_nor_the_ptx_is_taken_the_message_names_the_driver_that_would() {
-        let text = too_old(Error::usage("there is no NVRTC"), (11, 8)).to_string();
-        assert!(text.contains("CUDA 11.8") && text.contains("CUDA 12.0 or newer"), "{text}");
     }
 
     #[test]

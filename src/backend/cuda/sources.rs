@@ -133,7 +133,8 @@ impl Module {
 
     /// The names of its kernels.
     pub fn kernels(&self) -> Vec<&'static str> {
-        let list = file(self.file).text.split_once("#define KERNELS_OF_THIS_FILE(X)").map_or("", |(_, list)| list);
+        let list =
+            file(self.file).text.split_once("#define KERNELS_OF_THIS_FILE(X)").map_or("", |(_, list)| list);
         list.split("X(").skip(1).filter_map(|name| name.split(')').next()).collect()
     }
 

@@ -7,7 +7,11 @@ use std::ops::Range;
 
 use super::*;
 use crate::backend::cpu::{noise, random_blocks};
-use crate::backend::{AttentionPart, no_memory};
+use crate::backend::{
+    AttentionPart, AttentionShape, AttentionSink, Backend, PassRows, Span, Swiglu, no_memory,
+};
+use crate::checkpoint::{Dtype, Tensor};
+use crate::config::Pairing;
 use crate::files::Bytes;
 use half::{bf16, f16};
 
@@ -18,7 +22,7 @@ const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::
 
 /// A device and the CPU, alike.
 fn both(precision: Precision) -> Option<(Cuda, Cpu)> {
-    Some((Cuda::emulated(ROOM)?.with_precision(precision), Cpu::default().with_precision(precision)))
+    Some((Cuda::of_tests(ROOM)?.with_precision(precision), Cpu::default().with_precision(precision)))
 }
 
 /// A tensor of two axes with random values that its number type has.
@@ -302,7 +306,7 @@ fn a_device_is_ready_once_a_kernel_is_made_for_it() {
 
 #[test]
 fn launches_that_come_again_are_repeated_and_others_are_not() {
-    let Some(cuda) = Cuda::emulated(ROOM) else { return };
+    let Some(cuda) = Cuda::of_tests(ROOM) else { return };
     let (a, b) = (filled(&cuda, &[1.0; 8]), filled(&cuda, &[2.0; 8]));
     let [mut out, mut other] = [0; 2].map(|_| cuda.buffer(8).unwrap());
     let mut run = |count: usize, twice: bool| {
@@ -336,7 +340,7 @@ fn launches_that_come_again_are_repeated_and_others_are_not() {
 
 #[test]
 fn a_request_to_stop_ends_operations_and_waiting() {
-    let Some(cuda) = Cuda::emulated(ROOM) else { return };
+    let Some(cuda) = Cuda::of_tests(ROOM) else { return };
     let stop = Stop::default();
     let cuda = cuda.with_stop(stop.clone());
     let (a, mut out) = (filled(&cuda, &[1.0; 8]), cuda.buffer(8).unwrap());
@@ -357,7 +361,7 @@ fn a_request_to_stop_ends_operations_and_waiting() {
 
 #[test]
 fn limits_are_measured_on_random_numbers_that_are_some() {
-    let Some(cuda) = Cuda::emulated(ROOM) else { return };
+    let Some(cuda) = Cuda::of_tests(ROOM) else { return };
     let limits = limits::measure(&cuda, limits::Sizes { bytes: 1 << 14, side: 128 }).unwrap();
     assert!(limits.read_bandwidth > 0.0 && limits.multiply_rate > 0.0);
     assert!(limits.multiplied.contains("128×128"));

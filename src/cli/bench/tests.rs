@@ -6,6 +6,7 @@ use super::*;
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
 use crate::backend::cuda::emulated::Asked;
+use crate::cli::Cli;
 use crate::config::{CacheDtype, Pairing, RopeScaling};
 
 /// Bytes of the device's memory.
@@ -49,7 +50,7 @@ fn tiny() -> ModelConfig {
 fn on_a_gpu_every_figure_is_there_and_the_bytes_are_those_of_the_shape() {
     let config = tiny();
     let checkpoint = random::of_config("tiny", config.clone(), Dtype::BF16);
-    let Some(cuda) = Cuda::emulated(ROOM) else { return };
+    let Some(cuda) = Cuda::of_tests(ROOM) else { return };
     let model = Model::load(&checkpoint, cuda.with_precision(Precision::Bf16)).unwrap();
     let options = args(&["--gen", "3", "--cached", "5,40", "--prompt-tokens", "20", "--batch", "4"]);
     let plan = Plan::of(&options, false, &config).unwrap();
@@ -162,5 +163,20 @@ fn what_is_measured_without_options_suits_the_device_and_the_context() {
         let config = ModelConfig { context: 256, ..tiny() };
         let error = Plan::of(&args(&wrong), false, &config).err().unwrap();
         assert!(error.to_string().contains("lengths from 1 to 256"), "{error}");
+    }
+}
+
+/// What the command prints on a GPU: nothing is asserted of a speed.
+#[test]
+fn on_a_gpu_the_report_of_each_shape_is_printed() {
+    let Ok(number) = std::env::var("LLAMA_TRACE_GPU") else {
+        println!("skipped: LLAMA_TRACE_GPU names no GPU, and the processor would be a day at it");
+        return;
+    };
+    let device = format!("cuda:{number}");
+    for shape in ["llama-3.2-1b", "llama-3.1-8b"] {
+        let words = ["llama-trace", "bench", "--device", &device, "--shape", shape];
+        let bf16 = ["--weights", "bf16", "--precision", "bf16"];
+        Cli::try_parse_from(words.iter().chain(&bf16)).unwrap().run().unwrap();
     }
 }

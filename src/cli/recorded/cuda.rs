@@ -1,11 +1,14 @@
 //! The whole program on the CUDA backend, whose kernels run on the processor: the same text, the same stages within a
 //! bound, and what nobody watches is what everybody sees.
 
+mod check;
+mod golden;
+mod replay;
+
 use super::*;
 use crate::backend::cuda::Cuda;
 use crate::backend::cuda::emulated::Asked;
 use crate::backend::{Draw, Span};
-use crate::check::{self, Plan, Sample};
 use crate::checkpoint::{self, Checkpoint};
 use crate::generate::{Batch, Prompts};
 
@@ -40,7 +43,7 @@ fn checkpoints() -> impl Iterator<Item = Checkpoint> {
 
 /// Both devices with the same model.
 fn both(checkpoint: &Checkpoint, precision: Precision) -> Option<(Model<Cuda>, Model<Cpu>)> {
-    let cuda = Cuda::emulated(ROOM)?.with_precision(precision);
+    let cuda = Cuda::of_tests(ROOM)?.with_precision(precision);
     let cpu = Cpu::default().with_precision(precision);
     Some((Model::load(checkpoint, cuda).unwrap(), Model::load(checkpoint, cpu).unwrap()))
 }
@@ -130,29 +133,6 @@ fn in_int8_the_same_numbers_are_multiplied_until_a_rounding_falls_the_other_way(
     }
 }
 
-#[test]
-fn recorded_is_plain_to_the_bit_and_decode_passes_are_repeated() {
-    for checkpoint in checkpoints() {
-        for precision in PRECISIONS {
-            let Some((cuda, _)) = both(&checkpoint, precision) else { return };
-            for tokens in [2, 20] {
-                let plain = run(&cuda, tokens, None).1;
-                for select in [Select::all(), Select::stages(&[Stage::Qk]), Select::stages(&[Stage::Logits])]
-                {
-                    assert!(run(&cuda, tokens, Some(&select)).1 == plain, "{precision:?}, {tokens} tokens");
-                }
-            }
-            let before = cuda.backend.repeated();
-            let mut session = Session::with_capacity(&cuda, sampler(), 16).unwrap();
-            for id in 0..8 {
-                session.read(&[id], &mut NoProbe).unwrap();
-            }
-            // The first passes are taken down, each way that the buffers can stand.
-            assert!(cuda.backend.repeated() - before >= 4, "{} of 8", cuda.backend.repeated() - before);
-        }
-    }
-}
-
 /// Texts that grow side by side, and each alone, and on the CPU.
 #[test]
 fn a_batch_draws_what_each_draws_alone() {
@@ -187,7 +167,7 @@ fn a_batch_draws_what_each_draws_alone() {
 
 #[test]
 fn the_device_draws_what_the_sampler_draws() {
-    let Some(cuda) = Cuda::emulated(ROOM) else { return };
+    let Some(cuda) = Cuda::of_tests(ROOM) else { return };
     let mut state = 5_u32;
     let mut noise = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -295,52 +275,6 @@ fn a_text_is_drawn_with_the_same_random_numbers_watched_or_not() {
     for stage in [Stage::Probs, Stage::Nucleus, Stage::Sampled, Stage::Xq] {
         assert_eq!(text(Some(Select::stages(&[stage]))), plain, "{stage}");
     }
-}
-
-#[test]
-fn check_holds_on_the_device() {
-    for (i, checkpoint) in checkpoints().take(3).enumerate() {
-        // One of them in every precision, the others in float32.
-        for precision in PRECISIONS.into_iter().take(if i == 0 { 3 } else { 1 }) {
-            let Some((cuda, _)) = both(&checkpoint, precision) else { return };
-            let cpu = Model::load(&checkpoint, Cpu::default().with_precision(Precision::F32)).unwrap();
-            let (processor, sample) = (Some(&cpu), Sample::Seeded(1));
-            let plan = Plan { ids: prompt(17), split: None, tokenizer: None, sample, processor };
-            let report = check::run(&cuda, &plan, &|_, _| {}).unwrap();
-            let failed: Vec<_> = report.checks.iter().filter(|check| !check.ok).collect();
-            assert!(failed.is_empty(), "{precision:?}: {failed:?}");
-            assert!(report.checks.iter().any(|check| check.name == "kernel:sm_90"));
-            assert!(report.checks.iter().all(|check| check.bound <= 1.0));
-            let float32 = report.checks.iter().find(|check| check.name == "float32").unwrap();
-            assert_eq!(float32.bound == 1e-5, precision == Precision::F32);
-            assert!(float32.worst > 0.0 && float32.at.is_some(), "sums have other orders: {float32:?}");
-        }
-    }
-}
-
-#[test]
-fn the_float32_line_of_check_tells_of_a_stage_that_parts_from_the_processors() {
-    let checkpoint = random::of_config("random", small(0), Dtype::BF16);
-    // Another epsilon in the norms, as a kernel that is wrong would have: every stage after the first norm is apart.
-    let mut other = random::of_config("random", small(0), Dtype::BF16);
-    other.config.norm_eps *= 1.5;
-    let Some((cuda, _)) = both(&checkpoint, Precision::F32) else { return };
-    let cpu = Model::load(&other, Cpu::default()).unwrap();
-    let (processor, sample) = (Some(&cpu), Sample::Seeded(1));
-    let plan = Plan { ids: prompt(5), split: None, tokenizer: None, sample, processor };
-    let report = check::run(&cuda, &plan, &|_, _| {}).unwrap();
-    let failed: Vec<_> = report.checks.iter().filter(|check| !check.ok).collect();
-    let [float32] = failed[..] else { panic!("{failed:?}") };
-    assert_eq!(float32.name, "float32");
-    assert_eq!(float32.at.as_ref().unwrap().to_string().split('[').next(), Some("p0/L0/attn_norm"));
-}
-
-#[test]
-fn a_layer_that_runs_again_on_the_device_has_the_bits_of_the_pass() {
-    let checkpoint = random::of_config("random", small(0), Dtype::BF16);
-    let Some((cuda, _)) = both(&checkpoint, Precision::F32) else { return };
-    let (frames, _) = run(&cuda, 6, Some(&Select::all()));
-    assert_runs_again(cuda, 6, &frames, Some(12), "run again");
 }
 
 #[test]

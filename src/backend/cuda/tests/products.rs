@@ -237,3 +237,22 @@ fn rows_of_weights_are_read_back_as_they_are_whole_and_cut() {
         }
     }
 }
+
+#[test]
+fn the_ptx_that_the_program_carries_multiplies_row_by_row_with_the_same_bits() {
+    for (dtype, precision) in [
+        (Dtype::BF16, Precision::Bf16),
+        (Dtype::F32, Precision::F32),
+        (Dtype::Q4K, Precision::F32),
+        (Dtype::Q4K, Precision::Q8 { group: 32 }),
+        (Dtype::I8, Precision::Q8 { group: 32 }),
+    ] {
+        let (Some(cuda), Some(compact)) = (Cuda::emulated(ROOM), Cuda::compact(ROOM)) else { return };
+        let (cuda, compact) = (cuda.with_precision(precision), compact.with_precision(precision));
+        for &(outputs, inputs, spans) in shapes(dtype) {
+            let w = tensor(dtype, outputs, inputs, 35);
+            let (found, expected) = (product(&compact, &w, spans, true), product(&cuda, &w, spans, true));
+            assert!(bits(&found.0) == bits(&expected.0), "{dtype} {outputs}×{inputs}, {spans:?}");
+        }
+    }
+}

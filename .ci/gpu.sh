@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Packs the tests that run on a GPU, with their fixtures, into a folder (target/gpu) that needs neither a compiler nor a
+# network where it is run: `target/gpu/run PART`, where PART is golden, replay, check, kernels or bench. Further arguments are
+# cargo's; --release is the default.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+folder=${1:-target/gpu}
+[ $# -gt 0 ] && shift
+[ $# -gt 0 ] || set -- --release
+binary=$(cargo test --locked --lib --no-run --message-format=json "$@" |
+    sed -n 's/.*"name":"llama_trace".*"executable":"\([^"]*\)".*/\1/p' | tail -1)
+mkdir -p "$folder/fixtures"
+strip -s -o "$folder/tests" "$binary"
+cp -r fixtures/golden "$folder/fixtures/"
+cat > "$folder/run" <<'RUN'
+#!/usr/bin/env bash
+# Runs one part of the tests on GPU number LLAMA_TRACE_GPU, which is 0 where nobody says. Where it is set to nothing, on the
+# processor in its place, for which the kernels' sources and a C++ compiler must be there.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+export LLAMA_TRACE_FIXTURES=$here/fixtures LLAMA_TRACE_GPU=${LLAMA_TRACE_GPU-0}
+[ -n "$LLAMA_TRACE_GPU" ] || unset LLAMA_TRACE_GPU
+program=cli::recorded::cuda::
+case ${1-} in
+    golden) tests=("$program" --skip "${program}replay::" --skip "${program}check::") ;;
+    replay | check) tests=("$program$1::") ;;
+    kernels) tests=(backend::cuda::tests::) ;;
+    bench) tests=(cli::bench::tests::) ;;
+    *) echo "usage: $0 golden|replay|check|kernels|bench" 1>&2; exit 2 ;;
+esac
+exec "$here/tests" "${tests[@]}" --nocapture
+RUN
+chmod +x "$folder/run"
+size=$(du -sk "$folder" | cut -f1)
+echo "$folder: $size KiB"
+[ "$size" -lt 60000 ] || { echo "more than 60 MB" 1>&2; exit 1; }

@@ -1,0 +1,49 @@
+//! The emulation of CUDA that the kernels' tests run on notices what a kernel must not do.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A program with a kernel for each fault; none, said aloud, where no C++ compiler is there.
+fn faults(folder: &Path) -> Option<PathBuf> {
+    let compiler = std::env::var("CXX").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "c++".into());
+    if !cfg!(unix) || Command::new(&compiler).arg("--version").output().is_err() {
+        println!("skipped: {compiler} is no C++ compiler that runs here");
+        return None;
+    }
+    let (tests, program) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda"), folder.join("faults"));
+    let mut command = Command::new(compiler);
+    command.args(["-std=c++17", "-O1", "-ffp-contract=off", "-DKERNELS=\"faults.cu\""]);
+    command.arg("-I").arg(super::beside("")).arg("-I").arg(&tests);
+    let output = command.arg(tests.join("faults.cpp")).arg("-o").arg(&program).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(program)
+}
+
+#[test]
+fn what_a_kernel_must_not_do_ends_the_process_with_words_that_say_what() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = faults(folder.path()) else { return };
+    let run = |words: &[&str]| {
+        let output = Command::new(&program).args(words).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert_eq!(run(&["nothing_wrong"]), (Some(0), String::new()));
+    assert_eq!(run(&["not_there"]), (Some(1), String::new()));
+    for (words, expected) in [
+        (&["no_wait"][..], "a thread ends that has not called WAIT_FOR_INPUT"),
+        (&["half_a_barrier"], "a barrier that not all threads of the block come to"),
+        (&["two_barriers"], "threads of a block wait at different barriers"),
+        (&["half_a_warp"], "an operation of a warp that not all of its lanes come to"),
+        (&["outside_its_mask"], "a shuffle reads a lane outside its mask"),
+        (&["beyond_its_array"], "a write beyond shared memory"),
+        (&["beyond_what_the_launch_gave"], "a write beyond shared memory"),
+        (&["copies_left"], "copies are under way at the end of a thread"),
+        (&["missing_barrier"], "shared memory is read before it is written"),
+        (&["nothing_wrong", "in blocks of 40 threads"], "a block that is not whole warps"),
+    ] {
+        let (code, said) = run(words);
+        // It is ended by a signal.
+        assert_eq!(code, None, "{words:?}: {said}");
+        assert!(said.starts_with(&format!("emulated kernel: {expected} (")), "{words:?}: {said}");
+    }
+}
