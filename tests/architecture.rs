@@ -280,7 +280,9 @@ fn a_type_of_a_device_is_named_in_the_backend_and_where_one_is_chosen() {
     assert!(names(&chooses));
     for (module, _) in EDGES.iter().filter(|(module, _)| *module != "backend") {
         // A test of the library runs on a device.
-        let is_test = |file: &Path| file.to_string_lossy().contains("/cli/recorded");
+        let is_test = |file: &Path| {
+            file.to_string_lossy().contains("/cli/recorded") || file.ends_with("cli/bench/tests.rs")
+        };
         for file in files(module).iter().filter(|file| **file != chooses && !is_test(file)) {
             assert!(!names(file), "{} names a device", file.display());
         }

@@ -6,7 +6,6 @@ use std::thread;
 
 use super::{Check, Runs, SAMPLING};
 use crate::backend::Backend;
-use crate::backend::cpu::Cpu;
 use crate::config::{CacheDtype, Precision};
 use crate::error::Result;
 use crate::explain::{Cell, Drawing, Place, Rules};
@@ -37,7 +36,7 @@ fn bound(precision: Precision, cache: CacheDtype) -> f64 {
 ///
 /// # Errors
 /// Where either fails or was asked to stop.
-pub(super) fn check<B: Backend>(runs: &Runs<'_, B>, processor: &Model<Cpu>) -> Result<Check> {
+pub(super) fn check<B: Backend, C: Backend>(runs: &Runs<'_, B>, processor: &Model<C>) -> Result<Check> {
     let model = runs.model;
     let mut check = Check::new("float32", bound(model.backend.precision(), model.backend.cache_dtype()));
     let drawing = Drawing { temperature: SAMPLING.temperature, top_k: SAMPLING.top_k, top_p: SAMPLING.top_p };
@@ -61,9 +60,9 @@ pub(super) fn check<B: Backend>(runs: &Runs<'_, B>, processor: &Model<Cpu>) -> R
 }
 
 /// Runs `ids` on both, and shows the frames that both have, as they come.
-fn one_pass<B: Backend>(
+fn one_pass<B: Backend, C: Backend>(
     ours: &mut Session<'_, B>,
-    its: &mut Session<'_, Cpu>,
+    its: &mut Session<'_, C>,
     ids: &[u32],
     dims: PassDims,
     see: &mut dyn FnMut(&Frame, &Frame),
@@ -142,26 +141,4 @@ fn distance(ours: &Frame, its: &Frame) -> (f64, usize) {
         _ => {}
     }
     (if apart == 0.0 { 0.0 } else { (apart / size).sqrt() }, most.1)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicUsize;
-
-    use super::*;
-    use crate::checkpoint;
-
-    #[test]
-    fn the_processor_is_no_distance_from_itself_and_within_the_bound_where_it_rounds() {
-        let checkpoint = checkpoint::open(None).unwrap();
-        let cpu = Model::load(&checkpoint, Cpu::default()).unwrap();
-        let ids = super::super::seeded_ids(cpu.config.vocab, 30, 1);
-        for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {
-            let model = Model::load(&checkpoint, Cpu::default().with_precision(precision)).unwrap();
-            let runs = Runs { model: &model, ids: &ids, done: AtomicUsize::new(0), progress: &|_, _| {} };
-            let check = check(&runs, &cpu).unwrap();
-            assert!(check.ok, "{precision:?}: {check:?}");
-            assert_eq!(check.worst == 0.0, precision == Precision::F32, "{check:?}");
-        }
-    }
 }

@@ -32,7 +32,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rayon::ThreadPoolBuilder;
 
 use crate::backend::Backend;
-use crate::backend::cpu::Cpu;
 use crate::error::{Error, Result};
 use crate::generate::{Sampler, Sampling, Session};
 use crate::model::{Model, forward};
@@ -53,8 +52,6 @@ pub struct Plan<'a> {
     pub tokenizer: Option<&'a dyn Tokenizer>,
     /// Which rows of the matrices are computed again.
     pub sample: Sample,
-    /// The same model on the processor, in float32, where the device that is checked is another.
-    pub processor: Option<&'a Model<Cpu>>,
 }
 
 /// Decode passes after the first pass, where the context has room for them.
@@ -148,13 +145,36 @@ const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, 
 /// [`Error::Interrupted`] where the backend was asked to stop, and where
 /// the backend fails. What does not hold is no error.
 pub fn run<B: Backend>(model: &Model<B>, plan: &Plan<'_>, progress: Progress<'_>) -> Result<Report> {
+    all(model, None::<&Model<B>>, plan, progress)
+}
+
+/// The same of a model on another device than the processor, which is held against `processor` too: the same model
+/// there, in float32.
+///
+/// # Errors
+/// As [`run`]'s.
+pub fn run_beside<B: Backend, C: Backend>(
+    model: &Model<B>,
+    processor: &Model<C>,
+    plan: &Plan<'_>,
+    progress: Progress<'_>,
+) -> Result<Report> {
+    all(model, Some(processor), plan, progress)
+}
+
+fn all<B: Backend, C: Backend>(
+    model: &Model<B>,
+    processor: Option<&Model<C>>,
+    plan: &Plan<'_>,
+    progress: Progress<'_>,
+) -> Result<Report> {
     room(model, plan.ids.len())?;
     let run = Runs { model, ids: &plan.ids, done: AtomicUsize::new(0), progress };
     let plain = run.plain()?;
     let found = frames::record(&run, &plan.sample)?;
     let recorded = recorded(&run, &plain, &found.logits);
     let threads = run.threads(&found.prints)?;
-    let float32 = plan.processor.map(|processor| float32::check(&run, processor)).transpose()?;
+    let float32 = processor.map(|processor| float32::check(&run, processor)).transpose()?;
     let batch = alone::check(&run)?;
     let tokenizer = tokens::check(plan, model)?;
     let mut checks = vec![recorded, found.derived, threads];

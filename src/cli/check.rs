@@ -4,15 +4,12 @@ mod report;
 
 use self::report::Printed;
 use super::choose::{Asks, Command};
-use super::device::{Cpu, Device};
+use super::device::{self, Device};
 use super::progress::Progress;
 use super::{CheckArgs, CheckFormat};
 use super::{input, prompt};
 use crate::check::{self, DECODES, Plan, Sample};
-use crate::checkpoint::Checkpoint;
-use crate::config::Precision;
 use crate::error::{Error, Result};
-use crate::model::Model;
 use crate::tokenizer::Tokenizer;
 
 /// Tokens of the first pass where nobody gives a prompt: enough for tiles and units to be reached.
@@ -50,14 +47,16 @@ fn check<D: Device>(args: &CheckArgs) -> Result<()> {
     let model = opened.model?;
     input::recognise(&opened.checkpoint, &args.model, &model);
     let sample = if args.full { Sample::All } else { Sample::Seeded(SEED) };
-    let processor = on_the_processor::<D>(&opened.checkpoint)?;
-    let plan = Plan { ids, split, tokenizer, sample, processor: processor.as_ref() };
+    let plan = Plan { ids, split, tokenizer, sample };
     let progress = Progress::new(check::layers(model.config.layers), "layers");
     let shown = |what: &'static str, done: usize| {
         progress.say(what.into());
         progress.set(done);
     };
-    let report = check::run(&model, &plan, &shown)?;
+    let report = match device::beside::<D>(&opened.checkpoint)? {
+        Some(processor) => check::run_beside(&model, &processor, &plan, &shown)?,
+        None => check::run(&model, &plan, &shown)?,
+    };
     progress.finish();
     let printed = Printed { report: &report, card: &model.card(), kernel: model.backend.kernel_name() };
     match args.format {
@@ -80,13 +79,6 @@ fn check<D: Device>(args: &CheckArgs) -> Result<()> {
                 .next("look at it with --step --at and this address, and tell us with the model and the processor"))
         }
     }
-}
-
-/// The same model on the processor in float32, which is what another device is held against. Its weights stay in their
-/// files.
-fn on_the_processor<D: Device>(checkpoint: &Checkpoint) -> Result<Option<Model<Cpu>>> {
-    let cpu = Cpu::default().with_precision(Precision::F32);
-    if D::IS_PROCESSOR { Ok(None) } else { Model::load(checkpoint, cpu).map(Some) }
 }
 
 /// The prompt that was given, or else the first tokens of a text, or of a seed where nothing splits texts.

@@ -10,6 +10,7 @@ use crate::backend::cuda::OWN_BYTES;
 use crate::checkpoint::Checkpoint;
 use crate::config::{CacheDtype, Precision};
 use crate::error::{Error, Result};
+use crate::model::Model;
 
 /// A backend that the command line can start.
 pub(super) trait Device: Backend + Sized + 'static {
@@ -85,6 +86,12 @@ impl Device for Cuda {
             None => Ok(()),
         }
     }
+}
+
+/// The same model on the processor in float32, which is what another device is held against. Its weights stay in their
+/// files.
+pub(super) fn beside<D: Device>(checkpoint: &Checkpoint) -> Result<Option<Model<Cpu>>> {
+    if D::IS_PROCESSOR { Ok(None) } else { Model::load(checkpoint, Cpu::default()).map(Some) }
 }
 
 /// What a run of `checkpoint` with a context of so many tokens takes of a GPU's memory.

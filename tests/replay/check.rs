@@ -19,7 +19,7 @@ use super::{MODELS, PRECISIONS, common, model_in};
 fn report<B: Backend>(model: &Model<B>) -> Report {
     let tokens = (model.config.context - check::DECODES).min(40);
     let ids = check::seeded_ids(model.config.vocab, tokens, 1);
-    let plan = Plan { ids, split: None, tokenizer: None, sample: Sample::Seeded(1), processor: None };
+    let plan = Plan { ids, split: None, tokenizer: None, sample: Sample::Seeded(1) };
     check::run(model, &plan, &|_, _| {}).unwrap()
 }
 
@@ -54,6 +54,20 @@ fn every_line_holds_on_every_format_and_with_a_cache_that_rounds() {
                 assert!(report.ok(), "{path} in {precision:?}, {dtype:?}: {:#?}", report.checks);
             }
         }
+    }
+}
+
+#[test]
+fn the_processor_is_no_distance_from_its_own_float32_and_within_the_bound_where_it_rounds() {
+    let cpu = model_in("gqa", Cpu::default());
+    let ids = check::seeded_ids(cpu.config.vocab, 30, 1);
+    let plan = Plan { ids, split: None, tokenizer: None, sample: Sample::Seeded(1) };
+    for precision in PRECISIONS {
+        let model = model_in("gqa", Cpu::default().with_precision(precision));
+        let report = check::run_beside(&model, &cpu, &plan, &|_, _| {}).unwrap();
+        let check = report.checks.iter().find(|check| check.name == "float32").unwrap();
+        assert!(check.ok, "{precision:?}: {check:?}");
+        assert_eq!(check.worst == 0.0, precision == Precision::F32, "{check:?}");
     }
 }
 
@@ -156,7 +170,7 @@ fn of_tokenizer(tokenizer: &dyn Tokenizer, text: Option<&str>) -> Check {
     let model = Model::load(&checkpoint::open(None).unwrap(), Cpu::default()).unwrap();
     let split = text.map(|text| tokenizer.encode(text).unwrap());
     let ids = split.clone().unwrap_or_else(|| check::seeded_ids(tokenizer.vocab_size(), 9, 1));
-    let plan = Plan { ids, split, tokenizer: Some(tokenizer), sample: Sample::Seeded(1), processor: None };
+    let plan = Plan { ids, split, tokenizer: Some(tokenizer), sample: Sample::Seeded(1) };
     let mut report = check::run(&model, &plan, &|_, _| {}).unwrap();
     report.checks.pop().unwrap()
 }
@@ -181,7 +195,7 @@ fn what_a_context_leaves_room_for_is_checked_and_what_it_does_not_is_refused() {
     let context = model.config.context;
     for tokens in [1, 2, context - 1, context] {
         let ids = check::seeded_ids(model.config.vocab, tokens, 1);
-        let plan = Plan { ids, split: None, tokenizer: None, sample: Sample::All, processor: None };
+        let plan = Plan { ids, split: None, tokenizer: None, sample: Sample::All };
         let report = check::run(&model, &plan, &|_, _| {}).unwrap();
         assert!(report.ok(), "{tokens} tokens: {:#?}", report.checks);
         assert_eq!(report.tokens.len(), 1 + check::DECODES.min(context - tokens));
@@ -190,7 +204,7 @@ fn what_a_context_leaves_room_for_is_checked_and_what_it_does_not_is_refused() {
     for (ids, what) in
         [(vec![1; context + 1], "context"), (vec![], "no tokens"), (vec![u32::MAX], "vocabulary")]
     {
-        let plan = Plan { ids, split: None, tokenizer: None, sample: Sample::All, processor: None };
+        let plan = Plan { ids, split: None, tokenizer: None, sample: Sample::All };
         let error = check::run(&model, &plan, &|_, _| {}).unwrap_err();
         assert_eq!(error.exit_code(), 4, "{error}");
         assert!(error.to_string().contains(what), "{error}");

@@ -8,6 +8,7 @@ use super::driver::Arguments;
 use super::kernels::Kernel;
 use super::matrix::Matrix;
 use super::memory::{Buffer, Memory};
+use super::noise::random;
 use crate::backend::{Backend, Limits, PassRows, Span};
 use crate::checkpoint::Dtype;
 use crate::config::Precision;
@@ -108,15 +109,4 @@ fn multiply(cuda: &Cuda, side: usize) -> Result<(Duration, String)> {
             "bfloat16 values of {side}×{side} matrices by the tensor cores, by this program's own kernel"
         ),
     ))
-}
-
-/// `bytes` random bytes, with those that fill the last word.
-pub(super) fn random(cuda: &Cuda, bytes: usize, noise: Noise) -> Result<Memory> {
-    let Noise { seed, keep, set } = noise;
-    let memory = Memory::new(&cuda.queue, bytes.next_multiple_of(8))?;
-    let kernel = Kernel { file: "limits", name: "random_words", weight: None };
-    let words = bytes.div_ceil(8);
-    let arguments = Arguments::new().address(memory.at()).long(words).bits(seed).bits(keep).bits(set);
-    cuda.kernels.launch(kernel, (words.div_ceil(256), 1), 256, 0, arguments)?;
-    Ok(memory)
 }

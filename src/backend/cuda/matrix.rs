@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::Cuda;
 use super::driver::{Address, pair};
-use super::limits;
 use super::memory::Memory;
+use super::noise;
 use super::queue::Queue;
 use crate::backend::{SeeGroups, WholeRows, cpu};
 use crate::checkpoint::{Dtype, Tensor};
@@ -139,7 +139,7 @@ impl Matrix {
 /// `bytes` on the device.
 fn there(cuda: &Cuda, bytes: &Bytes) -> Result<Memory> {
     match bytes.noise() {
-        Some(noise) => limits::random(cuda, bytes.len(), noise),
+        Some(of) => noise::random(cuda, bytes.len(), of),
         None => copied(&cuda.queue, bytes, &cuda.stop),
     }
 }

@@ -23,6 +23,7 @@ mod libraries;
 mod limits;
 mod matrix;
 mod memory;
+mod noise;
 mod nvidia;
 pub mod nvrtc;
 mod operations;

@@ -1,0 +1,19 @@
+//! Random numbers that the device makes itself.
+
+use super::Cuda;
+use super::driver::Arguments;
+use super::kernels::Kernel;
+use super::memory::Memory;
+use crate::error::Result;
+use crate::files::Noise;
+
+/// `bytes` random bytes, with those that fill the last word.
+pub(super) fn random(cuda: &Cuda, bytes: usize, noise: Noise) -> Result<Memory> {
+    let Noise { seed, keep, set } = noise;
+    let memory = Memory::new(&cuda.queue, bytes.next_multiple_of(8))?;
+    let kernel = Kernel { file: "limits", name: "random_words", weight: None };
+    let words = bytes.div_ceil(8);
+    let arguments = Arguments::new().address(memory.at()).long(words).bits(seed).bits(keep).bits(set);
+    cuda.kernels.launch(kernel, (words.div_ceil(256), 1), 256, 0, arguments)?;
+    Ok(memory)
+}
