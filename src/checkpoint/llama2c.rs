@@ -38,16 +38,16 @@ const READ_HERE: &str =
 ///
 /// # Errors
 /// [`Error::Model`] where it is of another kind, or its size is not what its header asks for.
-pub(super) fn open(bytes: Bytes, path: &Path, ignore: &[String]) -> Result<Checkpoint> {
+pub(super) fn open(bytes: &Bytes, path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     let place = path.display().to_string();
-    let (config, tensors) = parse(&bytes, &place)?;
+    let (config, tensors) = parse(bytes, &place)?;
     if let Some(name) = ignore.first() {
         return Err(Screen::new(&place, ignore).no_such_field(name, std::iter::empty()));
     }
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     Ok(Checkpoint {
         name,
-        format: Format::Llama2c { version: version(&bytes) },
+        format: Format::Llama2c { version: version(bytes) },
         path: Some(path.into()),
         config,
         // run.c stops at 1 (BOS), the training data's separator; 2 is </s>.

@@ -147,7 +147,7 @@ pub fn open_ignoring(path: Option<&Path>, ignore: &[String]) -> Result<Checkpoin
         } else if pth::is_pth(&bytes) {
             meta::open_file(path, ignore)
         } else {
-            llama2c::open(bytes, path, ignore)
+            llama2c::open(&bytes, path, ignore)
         }
     }
 }

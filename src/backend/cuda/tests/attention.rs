@@ -152,13 +152,12 @@ fn tokens_of_a_batch_go_in_one_launch_and_have_the_bits_that_each_has_alone() {
             let caches: Vec<_> = (first..)
                 .zip(spans)
                 .map(|(i, &(start, _))| {
-                    let before = [83, 84].map(|seed| {
+                    [83, 84].map(|seed| {
                         let mut cache = cuda.new_cache((start + 1) * width).unwrap();
                         let x = filled(&cuda, &noise(start * width, seed + i as u32));
                         cuda.cache(&x, width, &pass(&cuda, &[(0, start)]), 0, &mut cache).unwrap();
                         cache
-                    });
-                    before
+                    })
                 })
                 .collect();
             let rows =
