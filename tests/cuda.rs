@@ -147,7 +147,7 @@ fn the_ptx_that_the_program_carries_has_the_kernels_that_the_sources_make() {
     });
     let made: ptx::Texts = made.collect();
     if !blesses() {
-        // The order of its instructions is not the same each time that NVRTC is asked: the sources' digest holds the rest.
+        // NVRTC does not give the same text each time that it is asked: the digest of the sources holds the rest.
         let kernels = |text: &String| -> Vec<String> {
             text.lines().filter(|line| line.contains(".entry")).map(str::to_owned).collect()
         };
