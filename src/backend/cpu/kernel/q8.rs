@@ -67,6 +67,8 @@ pub(super) struct Padded {
     pub(super) scales: Vec<f32>,
     /// Of the first half of each group, and of the second: (row, group).
     pub(super) sums: [Vec<i32>; 2],
+    /// Of each group: (row, group).
+    pub(super) whole_sums: Vec<f32>,
     /// Groups from one row to the next.
     pub(super) groups: usize,
 }
@@ -184,14 +186,16 @@ impl Padded {
         let [first, second] = &mut self.sums;
         zeros(first, x.rows * groups)?;
         zeros(second, x.rows * groups)?;
+        zeros(&mut self.whole_sums, x.rows * groups)?;
         for row in 0..x.rows {
             let ((values, scales), at) = (x.row(row), row * groups);
             self.values[at * GROUP..][..values.len()].copy_from_slice(values);
             self.scales[at..][..scales.len()].copy_from_slice(scales);
-            let sums = first[at..].iter_mut().zip(&mut second[at..]);
-            for (values, sums) in values.as_chunks().0.iter().zip(sums) {
-                let [first, second] = half_sums_of(values);
-                (*sums.0, *sums.1) = (first, second);
+            let halves = first[at..].iter_mut().zip(&mut second[at..]);
+            let sums = halves.zip(&mut self.whole_sums[at..]);
+            for (values, ((first, second), whole)) in values.as_chunks().0.iter().zip(sums) {
+                [*first, *second] = half_sums_of(values);
+                *whole = (*first + *second) as f32;
             }
         }
         Ok(())

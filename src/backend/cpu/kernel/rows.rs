@@ -112,11 +112,13 @@ impl<'a> Spaced<'a> {
 
 impl<'a> Rows<'a> {
     /// Number of rows.
+    #[inline]
     pub(in crate::backend::cpu) fn count(self) -> usize {
         self.bytes.len() / self.range(0..self.inputs).len()
     }
 
     /// The bytes of row `row`.
+    #[inline]
     pub(in crate::backend::cpu) fn row(self, row: usize) -> &'a [u8] {
         let length = self.range(0..self.inputs).len();
         &self.bytes[row * length..(row + 1) * length]

@@ -4,9 +4,9 @@ use std::arch::x86_64::*;
 
 use super::int8::prefetch;
 use super::reduce;
-use super::unpack::{Chunk, GROUPS, Unpack, VALUES};
+use super::unpack::{Chunk, GROUPS, MAX_BYTES, Unpack, VALUES};
 use crate::backend::cpu::kernel::rows::with_format;
-use crate::backend::cpu::kernel::{Rows, Spaced};
+use crate::backend::cpu::kernel::{Rows, Spaced, blocks};
 use crate::ops::blocks::{Format, GROUP};
 use crate::ops::matmul::STRETCH;
 
@@ -36,6 +36,7 @@ pub(in super::super) fn dots_of_floats(x: Spaced<'_>, w: Rows<'_>, out: &mut [&m
 #[target_feature(enable = "avx2,fma,f16c")]
 fn rows<F: Unpack, const T: usize>(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
     assert!(x.values.len() >= T * x.stride());
+    let mut padded = [0; MAX_BYTES];
     for number in 0..w.count() {
         let row = w.row(number);
         for start in (0..x.width).step_by(STRETCH) {
@@ -43,7 +44,7 @@ fn rows<F: Unpack, const T: usize>(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [
             for chunk in (start..x.width.min(start + STRETCH)).step_by(VALUES) {
                 prefetch(row, chunk / VALUES * Chunk::bytes::<F>(), Chunk::bytes::<F>());
                 let mut w = Chunk::zeros();
-                w.take::<F>(row, chunk / VALUES);
+                w.take::<F>(blocks::chunk(row, chunk / VALUES, Chunk::bytes::<F>(), &mut padded));
                 add_chunk::<F, T>(x, chunk, &w, &mut sums);
             }
             for (out, [low, high]) in out.iter_mut().zip(sums) {

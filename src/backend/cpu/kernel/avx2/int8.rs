@@ -4,8 +4,8 @@
 use std::arch::x86_64::*;
 
 use super::products::add_products;
-use super::source::{Int8, Row, Source};
-use super::unpack::{self, Chunk, GROUPS};
+use super::source::{Int8, Padding, Row, Source};
+use super::unpack::{Chunk, GROUPS, VALUES};
 use super::{reduce, tiles};
 use crate::backend::cpu::kernel::Rows;
 use crate::backend::cpu::kernel::limits::CHAINS;
@@ -14,8 +14,11 @@ use crate::backend::cpu::kernel::rows::with_format;
 use crate::checkpoint::Dtype;
 use crate::ops::blocks::GROUP;
 
+/// Rows of activations at a time: for more, tiles are laid out.
+const TOKENS: usize = 3;
+
 /// Bytes by which weights are asked for before they are needed.
-const AHEAD: usize = 2048;
+const AHEAD: usize = 4096;
 
 /// See [`super::super::Kernel::q8`]; VNNI where the processor has AVX-VNNI.
 pub(in crate::backend::cpu::kernel) fn q8<const VNNI: bool>(
@@ -48,24 +51,72 @@ fn product<S: Source, const VNNI: bool>(x: &Quantized, w: Rows<'_>, out: &mut [&
 /// As for [`add_products`].
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn rows<S: Source, const VNNI: bool>(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
-    let mut sums = vec![[_mm256_setzero_ps(); 2]; out.len()];
+    for (i, out) in out.chunks_mut(TOKENS).enumerate() {
+        let first = i * TOKENS;
+        // SAFETY: as the caller says.
+        unsafe {
+            match out.len() {
+                1 => rows_of_tokens::<S, VNNI, 1>(x, first, w, out),
+                2 => rows_of_tokens::<S, VNNI, 2>(x, first, w, out),
+                _ => rows_of_tokens::<S, VNNI, TOKENS>(x, first, w, out),
+            }
+        }
+    }
+}
+
+/// [`rows`] of T tokens from `first` on, whose sums are in registers.
+///
+/// # Safety
+/// As for [`add_products`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn rows_of_tokens<S: Source, const VNNI: bool, const T: usize>(
+    x: &Quantized,
+    first: usize,
+    w: Rows<'_>,
+    out: &mut [&mut [f32]],
+) {
+    let chunks = x.inputs.div_ceil(VALUES);
+    let tokens: [_; T] = std::array::from_fn(|token| Activations::of(&x.padded, first + token, chunks));
+    let mut padding = Padding::new();
     for number in 0..w.count() {
         let row = Row::of(w, number);
-        for chunk in 0..x.inputs.div_ceil(unpack::VALUES) {
+        // The next chunk's, and those of the one after it.
+        let mut sums = [[_mm256_setzero_ps(); 2]; T];
+        for chunk in 0..chunks {
             prefetch(row.bytes, chunk * S::BYTES, S::BYTES);
             let mut w = Chunk::zeros();
             // SAFETY: the features are those of this function.
-            unsafe { S::take(row, chunk, &mut w) };
-            for (token, sums) in sums.iter_mut().enumerate() {
-                let sum = &mut sums[chunk % 2];
-                let group = token * x.padded.groups + chunk * GROUPS;
-                // SAFETY: as the caller says.
-                *sum = unsafe { add_chunk::<S, VNNI>(&x.padded, group, &w, *sum) };
+            unsafe { S::take(row.part::<S>(chunk, &mut padding), &mut w) };
+            for t in 0..T {
+                // SAFETY: `x` lives, each token has `chunks` chunks, and as the caller says.
+                let sum = unsafe { add_chunk::<S, VNNI>(&tokens[t], chunk, &w, sums[t][0]) };
+                sums[t] = [sums[t][1], sum];
             }
         }
-        for (out, sums) in out.iter_mut().zip(&mut sums) {
-            out[number] = reduce(_mm256_add_ps(sums[0], sums[1]));
-            *sums = [_mm256_setzero_ps(); 2];
+        for t in 0..T {
+            out[t][number] = reduce(_mm256_add_ps(sums[t][0], sums[t][1]));
+        }
+    }
+}
+
+/// A row of activations: of each chunk the values, the scales of its groups, and their sums.
+struct Activations {
+    values: *const [i8; VALUES],
+    scales: *const [f32; GROUPS],
+    half_sums: [*const [i32; GROUPS]; 2],
+    sums: *const [f32; GROUPS],
+}
+
+impl Activations {
+    /// The first `chunks` of row `row`: as long as `x` lives, each pointer is at so many of them.
+    fn of(x: &Padded, row: usize, chunks: usize) -> Self {
+        let first = row * x.groups / GROUPS;
+        let half = |half: usize| x.sums[half].as_chunks().0[first..][..chunks].as_ptr();
+        Self {
+            values: x.values.as_chunks().0[first..][..chunks].as_ptr(),
+            scales: x.scales.as_chunks().0[first..][..chunks].as_ptr(),
+            half_sums: [half(0), half(1)],
+            sums: x.whole_sums.as_chunks().0[first..][..chunks].as_ptr(),
         }
     }
 }
@@ -101,78 +152,92 @@ pub(in crate::backend::cpu::kernel) fn multiply<const VNNI: bool>(rounds: usize,
     unsafe { inner::<VNNI>(rounds, factor) as f32 }
 }
 
-/// sums + the products of a chunk with the activations from group number `group` of all on, one group a lane.
+/// sums + the products of a chunk of weights with chunk number `chunk` of the activations, one group a lane.
 ///
 /// # Safety
-/// As for [`add_products`], where VNNI.
+/// The activations live and have the chunk; and as for [`add_products`], where VNNI.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 unsafe fn add_chunk<S: Source, const VNNI: bool>(
-    x: &Padded,
-    group: usize,
+    x: &Activations,
+    chunk: usize,
     w: &Chunk,
     sums: __m256,
 ) -> __m256 {
-    let values = &x.values[group * GROUP..][..unpack::VALUES];
-    let x_scales = &x.scales[group..][..GROUPS];
-    let x_sums = [&x.sums[0][group..][..GROUPS], &x.sums[1][group..][..GROUPS]];
-    // SAFETY: eight values each; no load needs alignment.
-    let (x_scale, x_sums) = unsafe {
-        let x_sums = x_sums.map(|sums| _mm256_loadu_si256(sums.as_ptr().cast()));
-        (_mm256_loadu_ps(x_scales.as_ptr()), x_sums)
-    };
+    // SAFETY of their uses: as the caller says, there are eight values; no load needs alignment.
+    let floats = |values: *const [f32; GROUPS]| unsafe { _mm256_loadu_ps(values.add(chunk).cast()) };
+    let whole = |values: *const [i32; GROUPS]| unsafe { _mm256_loadu_si256(values.add(chunk).cast()) };
+    let x_scale = floats(x.scales);
     // Two bytes' products have room in 16 bits up to 2 · 128 · 127: past 127 q is taken with its sign.
     let signed = S::OFFSET == 128 && !VNNI;
     let mut products = [_mm256_setzero_si256(); GROUPS];
     for (group, product) in products.iter_mut().enumerate() {
         let q = w.quants[group];
-        // SAFETY: the values are those of eight vectors.
-        let x = unsafe { _mm256_loadu_si256(values.as_ptr().add(GROUP * group).cast()) };
-        if VNNI {
+        // SAFETY: as the caller says, there are the values of eight vectors.
+        let x = unsafe { _mm256_loadu_si256(x.values.add(chunk).cast::<__m256i>().add(group)) };
+        *product = if VNNI {
             // SAFETY: as the caller says.
-            *product = unsafe { add_products(*product, q, x) };
-            continue;
-        }
-        let pairs = if signed {
+            unsafe { add_products(*product, q, x) }
+        } else if signed {
             let q = _mm256_xor_si256(q, _mm256_set1_epi8(-128));
             _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(x, q))
         } else {
             _mm256_maddubs_epi16(q, x)
         };
-        *product = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
     }
-    let four =
-        |s: &[__m256i]| _mm256_hadd_epi32(_mm256_hadd_epi32(s[0], s[1]), _mm256_hadd_epi32(s[2], s[3]));
-    let (low, high) = (four(&products[..4]), four(&products[4..]));
-    // The first 16 values of each of the eight groups, and the second.
-    let mut halves =
-        [_mm256_permute2x128_si256::<0x20>(low, high), _mm256_permute2x128_si256::<0x31>(low, high)];
+    let mut halves = half_sums::<S, VNNI>(products);
     if S::OFFSET != 0 && !signed {
         for (half, sum) in halves.iter_mut().enumerate() {
             // OFFSET is a power of two.
-            let offset = _mm256_sll_epi32(x_sums[half], _mm_cvtsi32_si128(S::OFFSET.trailing_zeros() as i32));
+            let x_sum = whole(x.half_sums[half]);
+            let offset = _mm256_sll_epi32(x_sum, _mm_cvtsi32_si128(S::OFFSET.trailing_zeros() as i32));
             *sum = _mm256_sub_epi32(*sum, offset);
         }
     }
     let float = |whole| _mm256_cvtepi32_ps(whole);
     let mut term;
-    if S::SCALES_FIRST {
+    if S::SCALES_APART {
         let whole = float(_mm256_add_epi32(halves[0], halves[1]));
         return _mm256_fmadd_ps(whole, _mm256_mul_ps(x_scale, w.scales[0]), sums);
     }
     if S::RUN == GROUP {
         term = _mm256_mul_ps(w.scales[0], float(_mm256_add_epi32(halves[0], halves[1])));
         if S::MINIMA {
-            let sum = _mm256_add_epi32(x_sums[0], x_sums[1]);
-            term = _mm256_fmadd_ps(w.minima[0], float(sum), term);
+            term = _mm256_fmadd_ps(w.minima[0], floats(x.sums), term);
         }
     } else {
         term = _mm256_mul_ps(w.scales[0], float(halves[0]));
         term = _mm256_fmadd_ps(w.scales[1], float(halves[1]), term);
         if S::MINIMA {
-            term = _mm256_fmadd_ps(w.minima[0], float(x_sums[0]), term);
-            term = _mm256_fmadd_ps(w.minima[1], float(x_sums[1]), term);
+            let x_sums = x.half_sums.map(|sums| float(whole(sums)));
+            term = _mm256_fmadd_ps(w.minima[0], x_sums[0], term);
+            term = _mm256_fmadd_ps(w.minima[1], x_sums[1], term);
         }
     }
     _mm256_fmadd_ps(x_scale, term, sums)
+}
+
+/// The sums of the first 16 values of each of eight groups, and of the second, one group a lane. `products` has a vector for
+/// each group: sums of two neighbours' products in 16 bits, or of four in 32 where VNNI.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn half_sums<S: Source, const VNNI: bool>(products: [__m256i; GROUPS]) -> [__m256i; 2] {
+    let widened = |pairs| _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    // Where two such sums have room in 16 bits, they are added before they are widened.
+    let early = 4 * 127 * S::MOST as usize <= i16::MAX as usize;
+    let two = |i: usize| {
+        let [a, b] = match VNNI || early {
+            true => [products[2 * i], products[2 * i + 1]],
+            false => [widened(products[2 * i]), widened(products[2 * i + 1])],
+        };
+        let (low, high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+        match early && !VNNI {
+            true => widened(_mm256_add_epi16(low, high)),
+            false => _mm256_add_epi32(low, high),
+        }
+    };
+    // Every 128 bits, which are halves of the groups, end with the sums of four of them.
+    let four = |a, b| _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+    let (low, high) = (four(two(0), two(1)), four(two(2), two(3)));
+    [_mm256_permute2x128_si256::<0x20>(low, high), _mm256_permute2x128_si256::<0x31>(low, high)]
 }

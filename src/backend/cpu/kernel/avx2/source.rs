@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::unpack::{Chunk, GROUPS, Unpack};
+use super::unpack::{Chunk, GROUPS, MAX_BYTES, Unpack};
 use crate::backend::cpu::kernel::Rows;
 use crate::ops::blocks::{Format, GROUP};
 
@@ -13,18 +13,49 @@ pub(super) trait Source {
     const MOST: u8;
     const MINIMA: bool;
 
-    /// Whether the scale of a group is multiplied with that of the activations, and not with the integers, first.
-    const SCALES_FIRST: bool;
+    /// Whether the scales lie apart from the values. Such a scale is multiplied with that of the activations first, and not
+    /// with the integers.
+    const SCALES_APART: bool;
 
     /// Bytes of a chunk, without scales that lie apart.
     const BYTES: usize;
 
-    /// Takes chunk number `number` of a row, with zeros past its end. It is made where it is to lie: copied as a whole, it
-    /// would be read before it is written.
+    /// Takes what [`Row::part`] gave. It is made where it is to lie: copied as a whole, it would be read before it is
+    /// written.
     ///
     /// # Safety
     /// The processor has the features of the kernel.
-    unsafe fn take(row: Row<'_>, number: usize, chunk: &mut Chunk);
+    unsafe fn take(part: Part<'_>, chunk: &mut Chunk);
+}
+
+/// The weights of a chunk as they are stored: so many bytes, and a scale for each group where they lie apart.
+#[derive(Clone, Copy)]
+pub(super) struct Part<'a> {
+    bytes: &'a [u8],
+    scales: &'a [[u8; 4]],
+}
+
+/// Where the last part of a row is laid out that is no whole chunk.
+pub(super) struct Padding {
+    bytes: [u8; MAX_BYTES],
+    scales: [[u8; 4]; GROUPS],
+}
+
+impl Padding {
+    pub(super) const fn new() -> Self {
+        Self { bytes: [0; MAX_BYTES], scales: [[0; 4]; GROUPS] }
+    }
+
+    /// What there is of a part of `bytes` bytes, and zeros.
+    #[cold]
+    #[inline(never)]
+    fn fill(&mut self, part: Part<'_>, bytes: usize) -> Part<'_> {
+        self.bytes.fill(0);
+        self.bytes[..part.bytes.len()].copy_from_slice(part.bytes);
+        self.scales.fill([0; 4]);
+        self.scales[..part.scales.len()].copy_from_slice(part.scales);
+        Part { bytes: &self.bytes[..bytes], scales: &self.scales }
+    }
 }
 
 /// A row of weights.
@@ -37,12 +68,24 @@ pub(super) struct Row<'a> {
 
 impl<'a> Row<'a> {
     /// Row `row` of blocks, or of int8 values in groups of 32.
+    #[inline]
     pub(super) fn of(w: Rows<'a>, row: usize) -> Self {
         let scales = w.scales.map_or(&[][..], |scales| {
             let groups = w.inputs / GROUP;
             &scales.scales[(scales.first_row + row) * groups..][..groups]
         });
         Self { bytes: w.row(row), scales }
+    }
+
+    /// Chunk number `number`; past the end of the row are zeros, laid out in `padding`.
+    #[inline(always)]
+    pub(super) fn part<S: Source>(self, number: usize, padding: &'a mut Padding) -> Part<'a> {
+        let scales = if S::SCALES_APART { &self.scales[number * GROUPS..] } else { &[] };
+        let left = Part { bytes: &self.bytes[number * S::BYTES..], scales };
+        match left.bytes.get(..S::BYTES) {
+            Some(bytes) => Part { bytes, ..left },
+            None => padding.fill(left, S::BYTES),
+        }
     }
 }
 
@@ -51,13 +94,13 @@ impl<F: Unpack> Source for F {
     const OFFSET: u8 = <F as Format>::OFFSET;
     const MOST: u8 = <F as Format>::MOST;
     const MINIMA: bool = <F as Format>::MINIMA;
-    const SCALES_FIRST: bool = false;
+    const SCALES_APART: bool = false;
     const BYTES: usize = Chunk::bytes::<F>();
 
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
-    unsafe fn take(row: Row<'_>, number: usize, chunk: &mut Chunk) {
-        chunk.take::<F>(row.bytes, number);
+    unsafe fn take(part: Part<'_>, chunk: &mut Chunk) {
+        chunk.take::<F>(part.bytes);
     }
 }
 
@@ -69,33 +112,19 @@ impl Source for Int8 {
     const OFFSET: u8 = 128;
     const MOST: u8 = 255;
     const MINIMA: bool = false;
-    const SCALES_FIRST: bool = true;
+    const SCALES_APART: bool = true;
     const BYTES: usize = GROUPS * GROUP;
 
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
-    unsafe fn take(row: Row<'_>, number: usize, chunk: &mut Chunk) {
-        let (bytes, _) = row.bytes[number * Self::BYTES..].as_chunks::<GROUP>();
-        let scales = &row.scales[number * GROUPS..];
-        let groups = bytes.len().min(GROUPS);
-        for (i, quants) in chunk.quants.iter_mut().enumerate() {
-            *quants = match bytes.get(i) {
-                // SAFETY: 32 bytes.
-                Some(bytes) => unsafe {
-                    let values = _mm256_loadu_si256(bytes.as_ptr().cast());
-                    _mm256_xor_si256(values, _mm256_set1_epi8(-128))
-                },
-                None => _mm256_setzero_si256(),
-            };
+    unsafe fn take(part: Part<'_>, chunk: &mut Chunk) {
+        let groups = part.bytes[..Self::BYTES].as_chunks::<GROUP>().0;
+        for (bytes, quants) in groups.iter().zip(&mut chunk.quants) {
+            // SAFETY: 32 bytes.
+            let values = unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) };
+            *quants = _mm256_xor_si256(values, _mm256_set1_epi8(-128));
         }
-        let mut padded = [[0; 4]; GROUPS];
-        let scales = if groups == GROUPS {
-            scales.as_ptr()
-        } else {
-            padded[..groups].copy_from_slice(&scales[..groups]);
-            padded.as_ptr()
-        };
         // SAFETY: eight values.
-        chunk.scales[0] = unsafe { _mm256_loadu_ps(scales.cast()) };
+        chunk.scales[0] = unsafe { _mm256_loadu_ps(part.scales[..GROUPS].as_ptr().cast()) };
     }
 }

@@ -44,6 +44,9 @@ const VECTORS: usize = ROWS / WIDTH;
 /// Activations by which [`sum`] asks for more before they are needed.
 const X_AHEAD: usize = 768;
 
+/// Values in a line of the cache.
+const LINE: usize = 16;
+
 /// See [`gemm::Tile::sum`].
 #[target_feature(enable = "avx2,fma")]
 fn sum(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
@@ -55,12 +58,7 @@ fn sum(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
     // SAFETY: the lengths were just checked: `sums` and each of `earlier` hold TOKENS · VECTORS vectors, and each step
     // reads TOKENS values of `x` and VECTORS vectors of `w`.
     unsafe {
-        for step in 0..steps {
-            if step % 2 == 0 {
-                // The next tile's follow, in a level of the cache from which the processor does not read ahead by itself
-                // past a page.
-                _mm_prefetch::<_MM_HINT_T0>(x.wrapping_add(X_AHEAD).cast());
-            }
+        let mut step = || {
             let weights = [_mm256_loadu_ps(w), _mm256_loadu_ps(w.add(WIDTH))];
             for token in 0..TOKENS {
                 let activation = _mm256_broadcast_ss(&*x.add(token));
@@ -70,6 +68,20 @@ fn sum(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
             }
             x = x.add(TOKENS);
             w = w.add(ROWS);
+            x
+        };
+        for _ in 0..steps / 4 {
+            for _ in 0..3 {
+                step();
+            }
+            // The next tile's follow, in a level of the cache from which the processor does not read ahead by itself past a
+            // page.
+            let ahead = step().wrapping_add(X_AHEAD);
+            _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
+            _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(LINE).cast());
+        }
+        for _ in 0..steps % 4 {
+            step();
         }
         for earlier in earlier.chunks_exact(SIZE) {
             for token in 0..TOKENS {

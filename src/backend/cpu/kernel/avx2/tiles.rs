@@ -9,7 +9,7 @@ use std::arch::x86_64::*;
 use std::cell::RefCell;
 
 use super::products::add_products;
-use super::source::{Row, Source};
+use super::source::{Padding, Row, Source};
 use super::transpose;
 use super::unpack::{self, Chunk, GROUPS};
 use crate::backend::cpu::kernel::Rows;
@@ -123,7 +123,7 @@ unsafe fn multiply<S: Source, const VNNI: bool, const V: usize>(
     let x_scales = &x.scales.as_chunks::<TOKENS>().0[at];
     // SAFETY: as the caller says.
     let mut terms = unsafe { sums_of_run::<S, VNNI, V>(x, at, panel, group, from, 0) };
-    if S::SCALES_FIRST {
+    if S::SCALES_APART {
         let scales = &panel.scales[0][group];
         for t in 0..TOKENS {
             for v in 0..V {
@@ -306,6 +306,7 @@ impl Panel {
             numbers.resize(chunks * GROUPS, [_mm256_setzero_ps(); VECTORS]);
         }
         let mut of_rows: [Chunk; ROWS] = std::array::from_fn(|_| Chunk::zeros());
+        let mut padding = Padding::new();
         for number in 0..chunks {
             for (row, chunk) in rows.iter().zip(&mut of_rows) {
                 for line in (0..S::BYTES).step_by(64) {
@@ -314,7 +315,7 @@ impl Panel {
                     _mm_prefetch::<_MM_HINT_T1>(row.bytes.as_ptr().wrapping_add(at).cast());
                 }
                 // SAFETY: the features are those of this function.
-                unsafe { S::take(*row, number, chunk) };
+                unsafe { S::take(row.part::<S>(number, &mut padding), chunk) };
             }
             let values = &mut self.values[number * GROUPS * QUADS * parts..][..GROUPS * QUADS * parts];
             for v in 0..VECTORS {

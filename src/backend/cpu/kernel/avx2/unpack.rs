@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use crate::backend::cpu::kernel::blocks::{chunk, numbers};
+use crate::backend::cpu::kernel::blocks::numbers;
 use crate::ops::blocks::{
     Format, GROUP, Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, six_bits,
 };
@@ -15,7 +15,7 @@ pub(super) const GROUPS: usize = 8;
 pub(super) const VALUES: usize = GROUPS * GROUP;
 
 /// Bytes of the largest chunk, which is of `Q8_0`.
-const MAX_BYTES: usize = GROUPS * Q8_0::BYTES;
+pub(super) const MAX_BYTES: usize = GROUPS * Q8_0::BYTES;
 
 /// Eight groups of a row.
 pub(super) struct Chunk {
@@ -41,12 +41,11 @@ impl Chunk {
         Self { quants: [_mm256_setzero_si256(); GROUPS], scales: none, minima: none }
     }
 
-    /// Takes chunk number `number` of `row`, with zeros past its end.
+    /// Takes the blocks of eight groups.
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
-    pub(super) fn take<F: Unpack>(&mut self, row: &[u8], number: usize) {
-        let mut padded = [0; MAX_BYTES];
-        let blocks = chunk(row, number, Self::bytes::<F>(), &mut padded).as_ptr();
+    pub(super) fn take<F: Unpack>(&mut self, blocks: &[u8]) {
+        let blocks = blocks[..Self::bytes::<F>()].as_ptr();
         // SAFETY: there are the bytes of a chunk.
         [self.scales, self.minima] = unsafe { F::numbers(blocks) };
         for (i, quants) in self.quants.iter_mut().enumerate() {
