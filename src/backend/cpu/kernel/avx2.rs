@@ -13,6 +13,7 @@ mod tiles;
 mod unpack;
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 pub(super) use dots::dots;
 pub(super) use floats::dots_of_floats;
@@ -25,7 +26,7 @@ pub(super) use unpack::words;
 use super::compiled::{compiled, row_operations};
 use super::limits::CHAINS;
 use super::q8::Quantized;
-use super::{Rows, Spaced, portable};
+use super::{Aligned, Rows, Spaced, portable};
 use crate::config::{Pairing, Precision};
 use crate::ops;
 
@@ -33,7 +34,9 @@ row_operations!("avx2,fma,f16c", "AVX2");
 compiled! {
     "avx2,fma,f16c", "AVX2":
     qk, attention::qk, (query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]);
-    mix, attention::mix, (weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]);
+    pack_keys, attention::pack_keys, (keys: &[f32], stride: usize, count: usize, width: usize, packed: &mut Vec<Aligned>);
+    qk_packed, attention::qk_packed, (queries: &[f32], width: usize, packed: &[Aligned], part: &Range<usize>, out: (&mut [f32], usize));
+    mix, attention::mix, (weights: &[f32], of_row: (usize, usize), values: &[f32], stride: usize, width: usize, out: &mut [f32]);
     q8_of_odd_groups, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]);
 }
 

@@ -34,7 +34,7 @@ const REMAINDERS: usize = 4;
 pub(super) const BLOCK: usize = 256;
 
 /// The remainders, each pair of sums one after the other.
-const ORDER: [usize; LANES] = [0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15];
+pub(super) const ORDER: [usize; LANES] = [0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15];
 
 /// Sums that a tile keeps: four that wait for their partner, and the one that is added up.
 const LEVELS: usize = LANES.ilog2() as usize + 1;

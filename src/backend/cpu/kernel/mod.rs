@@ -253,7 +253,7 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => queries >= MIN_QUERIES && width <= STRETCH,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::AvxVnni => false,
+            Isa::Avx2 | Isa::AvxVnni => queries >= MIN_QUERIES && width <= STRETCH && width.is_multiple_of(8),
             Isa::Portable => {
                 let _ = (queries, width);
                 false
@@ -273,7 +273,11 @@ impl Kernel {
         match self.isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => avx512::pack_keys(keys, stride, count, width, packed),
-            _ => unreachable!("this kernel packs no keys: {:?}", (keys.len(), stride, count, width, packed)),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 | Isa::AvxVnni => avx2::pack_keys(keys, stride, count, width, packed),
+            Isa::Portable => {
+                unreachable!("this kernel packs no keys: {:?}", (keys.len(), stride, count, width, packed))
+            }
         }
     }
 
@@ -290,7 +294,11 @@ impl Kernel {
         match self.isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => avx512::qk_packed(queries, width, packed, part, out),
-            _ => unreachable!("this kernel packs no keys: {:?}", (queries.len(), width, packed, part, out)),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 | Isa::AvxVnni => avx2::qk_packed(queries, width, packed, part, out),
+            Isa::Portable => {
+                unreachable!("this kernel packs no keys: {:?}", (queries.len(), width, packed, part, out))
+            }
         }
     }
 
@@ -305,16 +313,17 @@ impl Kernel {
         width: usize,
         out: &mut [f32],
     ) {
-        #[cfg(target_arch = "x86_64")]
-        if let Isa::Avx512 | Isa::Avx512Vnni = self.isa {
-            return avx512::mix(weights, (count, apart), values, stride, width, out);
-        }
-        for (row, out) in out.chunks_mut(width).enumerate() {
-            let weights = &weights[row * apart..][..count];
-            match self.isa {
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 | Isa::AvxVnni => avx2::mix(weights, values, stride, out),
-                _ => ops::attention::mix(weights, values, stride, out),
+        match self.isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Vnni => {
+                avx512::mix(weights, (count, apart), values, stride, width, out);
+            }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 | Isa::AvxVnni => avx2::mix(weights, (count, apart), values, stride, width, out),
+            Isa::Portable => {
+                for (row, out) in out.chunks_mut(width).enumerate() {
+                    ops::attention::mix(&weights[row * apart..][..count], values, stride, out);
+                }
             }
         }
     }
