@@ -65,11 +65,10 @@ pub(super) fn pack_keys(keys: &[f32], stride: usize, count: usize, width: usize,
                 false => _mm256_setzero_ps(),
             };
             let components = transpose(std::array::from_fn(row));
-            for (to, component) in packed.iter_mut().zip(components) {
+            for (i, to) in packed.iter_mut().enumerate() {
+                let to = &mut to.0.as_chunks_mut::<WIDTH>().0[eight % 2];
                 // SAFETY: eight values.
-                unsafe {
-                    _mm256_storeu_ps(to.0.as_chunks_mut::<WIDTH>().0[eight % 2].as_mut_ptr(), component)
-                };
+                unsafe { _mm256_storeu_ps(to.as_mut_ptr(), components[i]) };
             }
         }
     }
@@ -87,10 +86,10 @@ pub(super) fn qk_packed(
 ) {
     for (queries, out) in queries.chunks(2 * width).zip(out.chunks_mut(2 * stride)) {
         match queries.split_at(width) {
-            (first, []) => tiles::<1, VECTORS>([first], packed, part, [out]),
+            (first, []) => tiles::<1, VECTORS>([first], packed, part, &mut [out]),
             (first, second) => {
                 let (out, second_out) = out.split_at_mut(stride);
-                tiles::<2, { VECTORS / 2 }>([first, second], packed, part, [out, second_out]);
+                tiles::<2, { VECTORS / 2 }>([first, second], packed, part, &mut [out, second_out]);
             }
         }
     }
@@ -103,7 +102,7 @@ fn tiles<const Q: usize, const V: usize>(
     queries: [&[f32]; Q],
     packed: &[Aligned],
     part: &Range<usize>,
-    out: [&mut [f32]; Q],
+    out: &mut [&mut [f32]; Q],
 ) {
     let (width, step) = (queries[0].len(), V * WIDTH);
     assert!(part.end.next_multiple_of(step) / LANES * width <= packed.len());
