@@ -4,9 +4,10 @@ use std::arch::x86_64::*;
 
 use super::int8::prefetch;
 use super::reduce;
-use super::unpack::{Chunk, GROUPS, MAX_BYTES, Unpack, VALUES};
+use super::source::{Padding, Row, Source};
+use super::unpack::{Chunk, GROUPS, Unpack, VALUES};
 use crate::backend::cpu::kernel::rows::with_format;
-use crate::backend::cpu::kernel::{Rows, Spaced, blocks};
+use crate::backend::cpu::kernel::{Rows, Spaced};
 use crate::ops::blocks::{Format, GROUP};
 use crate::ops::matmul::STRETCH;
 
@@ -36,15 +37,16 @@ pub(in super::super) fn dots_of_floats(x: Spaced<'_>, w: Rows<'_>, out: &mut [&m
 #[target_feature(enable = "avx2,fma,f16c")]
 fn rows<F: Unpack, const T: usize>(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
     assert!(x.values.len() >= T * x.stride());
-    let mut padded = [0; MAX_BYTES];
+    let mut padding = Padding::new();
     for number in 0..w.count() {
-        let row = w.row(number);
+        let row = Row::of(w, number);
         for start in (0..x.width).step_by(STRETCH) {
             let mut sums = [[_mm256_setzero_ps(); 2]; T];
             for chunk in (start..x.width.min(start + STRETCH)).step_by(VALUES) {
-                prefetch(row, chunk / VALUES * Chunk::bytes::<F>(), Chunk::bytes::<F>());
+                prefetch(row.bytes, chunk / VALUES * Chunk::bytes::<F>(), Chunk::bytes::<F>());
                 let mut w = Chunk::zeros();
-                w.take::<F>(blocks::chunk(row, chunk / VALUES, Chunk::bytes::<F>(), &mut padded));
+                // SAFETY: the features are those of this function.
+                unsafe { F::take(row.part::<F>(chunk / VALUES, &mut padding), &mut w) };
                 add_chunk::<F, T>(x, chunk, &w, &mut sums);
             }
             for (out, [low, high]) in out.iter_mut().zip(sums) {
