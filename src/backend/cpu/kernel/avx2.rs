@@ -18,10 +18,11 @@ use std::ops::Range;
 pub(super) use dots::dots;
 pub(super) use floats::dots_of_floats;
 use half::bf16;
-pub(super) use int8::{multiply as multiply_int8, q8};
+pub(super) use int8::{Activations, add_chunk, multiply as multiply_int8, prefetch, q8};
+pub(super) use source::{Int8, Padding, Part, Row, Source};
 pub(super) use tile::Tile;
 pub(super) use tiles::TOKENS;
-pub(super) use unpack::words;
+pub(super) use unpack::{Chunk, GROUPS, words};
 
 use super::compiled::{compiled, row_operations};
 use super::limits::CHAINS;

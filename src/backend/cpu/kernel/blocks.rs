@@ -18,18 +18,6 @@ pub(super) fn portable(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
     });
 }
 
-/// `bytes` bytes of blocks: those of chunk number `number` of `row`, or, where it ends before them, what it has of them and
-/// zeros, laid out in `padded`.
-#[inline(always)]
-pub(super) fn chunk<'a>(row: &'a [u8], number: usize, bytes: usize, padded: &'a mut [u8]) -> &'a [u8] {
-    let row = &row[number * bytes..];
-    if row.len() >= bytes {
-        return &row[..bytes];
-    }
-    padded[..row.len()].copy_from_slice(row);
-    &padded[..bytes]
-}
-
 /// The scales of the runs of some blocks, and their minima.
 #[inline(always)]
 pub(super) fn numbers<F: Format, const RUNS: usize>(blocks: &[u8]) -> [[f32; RUNS]; 2] {

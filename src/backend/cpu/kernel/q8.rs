@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
+use bytemuck::Zeroable;
 use rayon::prelude::*;
 
+use super::Aligned;
 use crate::backend::cpu::{MIN_PARALLEL, memory};
 use crate::error::Result;
 use crate::ops::matmul::LANES;
@@ -58,19 +60,32 @@ pub(in crate::backend::cpu) struct Quantized {
     pub(super) padded: Padded,
 }
 
-/// The same rows, each with zeros up to a whole chunk, and the sums of their values, for products with blocks.
+/// The same rows, each with zeros up to a whole chunk, and the sums of their values: in lines of the cache, for a vector that
+/// is in two of them takes two loads.
 #[derive(Debug, Default)]
 pub(super) struct Padded {
-    /// (row, value)
-    pub(super) values: Vec<i8>,
+    /// (row, value) of int8.
+    values: Vec<Aligned>,
+    /// The same, with the second and the third of each four groups in each other's place.
+    crossed: Vec<Aligned>,
     /// (row, group)
-    pub(super) scales: Vec<f32>,
-    /// Of the first half of each group, and of the second: (row, group).
-    pub(super) sums: [Vec<i32>; 2],
+    scales: Vec<Aligned>,
+    /// Of the first half of each group, and of the second: (row, group) of int32.
+    sums: [Vec<Aligned>; 2],
     /// Of each group: (row, group).
-    pub(super) whole_sums: Vec<f32>,
+    whole_sums: Vec<Aligned>,
     /// Groups from one row to the next.
-    pub(super) groups: usize,
+    groups: usize,
+}
+
+/// A padded row: of each group the values, in order and [`Padded::crossed`], the scale, the sums of its halves and their sum.
+#[derive(Clone, Copy)]
+pub(super) struct PaddedRow<'a> {
+    pub(super) values: &'a [[i8; GROUP]],
+    pub(super) crossed: &'a [[i8; GROUP]],
+    pub(super) scales: &'a [f32],
+    pub(super) half_sums: [&'a [i32]; 2],
+    pub(super) sums: &'a [f32],
 }
 
 /// The same values tile by tile, zeros where a tile is not full.
@@ -177,29 +192,64 @@ fn half_sums_of(values: &[i8; GROUP]) -> [i32; 2] {
     [sum(&values[..GROUP / 2]), sum(&values[GROUP / 2..])]
 }
 
+/// Makes `numbers` zeros, as many lines as `count` numbers of `size` bytes take.
+fn lines(numbers: &mut Vec<Aligned>, count: usize, size: usize) -> Result<()> {
+    let lines = (count * size).div_ceil(size_of::<Aligned>());
+    numbers.clear();
+    memory::grow(numbers, lines)?;
+    numbers.resize(lines, Aligned::zeroed());
+    Ok(())
+}
+
 impl Padded {
     fn fill(&mut self, x: &Quantized) -> Result<()> {
         let groups = (x.inputs / GROUP).next_multiple_of(CHUNK_GROUPS);
         self.groups = groups;
-        zeros(&mut self.values, x.rows * groups * GROUP)?;
-        zeros(&mut self.scales, x.rows * groups)?;
+        let count = x.rows * groups;
         let [first, second] = &mut self.sums;
-        zeros(first, x.rows * groups)?;
-        zeros(second, x.rows * groups)?;
-        zeros(&mut self.whole_sums, x.rows * groups)?;
+        for values in [&mut self.values, &mut self.crossed] {
+            lines(values, count, GROUP)?;
+        }
+        for numbers in [&mut self.scales, first, second, &mut self.whole_sums] {
+            lines(numbers, count, size_of::<f32>())?;
+        }
+        let [all_values, crossed] = [&mut self.values, &mut self.crossed]
+            .map(|lines| bytemuck::cast_slice_mut::<_, i8>(lines).as_chunks_mut::<GROUP>().0);
+        let (all_scales, whole) =
+            (bytemuck::cast_slice_mut(&mut self.scales), bytemuck::cast_slice_mut(&mut self.whole_sums));
+        let [first, second] = [first, second].map(|sums| bytemuck::cast_slice_mut(sums));
         for row in 0..x.rows {
             let ((values, scales), at) = (x.row(row), row * groups);
-            self.values[at * GROUP..][..values.len()].copy_from_slice(values);
-            self.scales[at..][..scales.len()].copy_from_slice(scales);
-            let halves = first[at..].iter_mut().zip(&mut second[at..]);
-            let sums = halves.zip(&mut self.whole_sums[at..]);
-            for (values, ((first, second), whole)) in values.as_chunks().0.iter().zip(sums) {
-                [*first, *second] = half_sums_of(values);
-                *whole = (*first + *second) as f32;
+            all_scales[at..][..scales.len()].copy_from_slice(scales);
+            for (group, values) in values.as_chunks().0.iter().enumerate() {
+                all_values[at + group] = *values;
+                crossed[at + cross(group)] = *values;
+                let halves = half_sums_of(values);
+                (first[at + group], second[at + group]) = halves.into();
+                whole[at + group] = (halves[0] + halves[1]) as f32;
             }
         }
         Ok(())
     }
+
+    /// Row `row`.
+    pub(super) fn row(&self, row: usize) -> PaddedRow<'_> {
+        let groups = row * self.groups..(row + 1) * self.groups;
+        let values = |lines| &bytemuck::cast_slice::<Aligned, i8>(lines).as_chunks().0[groups.clone()];
+        let half = |half: usize| &bytemuck::cast_slice(&self.sums[half])[groups.clone()];
+        PaddedRow {
+            values: values(&self.values),
+            crossed: values(&self.crossed),
+            scales: &bytemuck::cast_slice(&self.scales)[groups.clone()],
+            half_sums: [half(0), half(1)],
+            sums: &bytemuck::cast_slice(&self.whole_sums)[groups],
+        }
+    }
+}
+
+/// Where group number `group` is where the second and the third of each four are in each other's place.
+pub(super) fn cross(group: usize) -> usize {
+    [group, group + 1, group.wrapping_sub(1), group][group % 4]
 }
 
 impl Tiles {

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 mod blocks;
+mod few;
 mod panel;
 mod tiles;
 mod unpack;
@@ -15,22 +16,17 @@ use panel::{PANELS, Panel, add_up, fill_all};
 use tiles::{Weights, float};
 
 use super::amx::Whole;
+use super::avx2::Int8;
 use super::limits::CHAINS;
 use super::q8::{GROUP, QUADS, Quantized, Tiles, Tiling, place};
 use super::{Rows, avx512};
 use crate::ops::matmul::LANES;
-
-/// Weight rows that [`rows`] reads side by side.
-const ROWS: usize = 1;
 
 /// The tiles that [`panels`] takes.
 pub(super) const TILING: Tiling = Tiling { widths: &[4, 8, 16], pairs: false, lines: None };
 
 /// The same where AMX multiplies tiles of 16.
 pub(super) const TILING_AMX: Tiling = Tiling { lines: Some(tiles::PADDING), ..TILING };
-
-/// Inputs that make 16 groups: one of each partial sum.
-const CHUNK: usize = LANES * GROUP;
 
 /// See [`super::Kernel::q8`].
 pub(super) fn q8(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
@@ -64,13 +60,8 @@ pub(super) fn q8(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
                 }
             }
         }
-        None => {
-            for (token, out) in out.iter_mut().enumerate() {
-                let x = x.row(token);
-                // SAFETY: as above.
-                unsafe { rows(x, w, scales, out) }
-            }
-        }
+        // SAFETY: as above.
+        None => unsafe { few::rows::<Int8>(x, w, out) },
     }
 }
 
@@ -90,130 +81,6 @@ pub(super) fn multiply(rounds: usize, factor: i32) -> f32 {
     // SAFETY: a `Kernel` for VNNI exists only where the processor has these features.
     unsafe { inner(rounds, factor) as f32 }
 }
-
-/// One row of activations with every row of `w`, reading each weight where it lies.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn rows((x, x_scales): (&[i8], &[f32]), w: Rows<'_>, scales: &[[u8; 4]], out: &mut [f32]) {
-    let (inputs, groups) = (x.len(), x.len() / GROUP);
-    for (block, out) in out.chunks_mut(ROWS).enumerate() {
-        let row = |i: usize| block * ROWS + i.min(out.len() - 1);
-        let weights: [&[u8]; ROWS] = std::array::from_fn(|i| w.row(row(i)));
-        let weight_scales: [&[[u8; 4]]; ROWS] = std::array::from_fn(|i| &scales[row(i) * groups..][..groups]);
-        assert!(weights.iter().all(|row| row.len() == inputs) && x_scales.len() == groups);
-        let mut sums = [_mm512_setzero_ps(); ROWS];
-        let row = Row { x, x_scales, weights, weight_scales };
-        let whole = inputs / CHUNK;
-        for chunk in 0..whole {
-            // SAFETY: a whole chunk is inside `x` and every row, as was just checked.
-            unsafe { add_chunk::<true>(&row, chunk, &mut sums) };
-        }
-        if inputs % CHUNK > 0 {
-            // SAFETY: the chunk begins inside them.
-            unsafe { add_chunk::<false>(&row, whole, &mut sums) };
-        }
-        for (out, sum) in out.iter_mut().zip(sums) {
-            *out = avx512::reduce(sum);
-        }
-    }
-}
-
-/// A row of activations and the rows of weights that it is multiplied with; all of one length.
-struct Row<'a> {
-    x: &'a [i8],
-    x_scales: &'a [f32],
-    weights: [&'a [u8]; ROWS],
-    weight_scales: [&'a [[u8; 4]]; ROWS],
-}
-
-/// sums += the products of the groups of one chunk, one a lane, with each row of weights.
-///
-/// # Safety
-/// The chunk begins inside the rows and, where it is WHOLE, ends there; each row has a scale for every group.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn add_chunk<const WHOLE: bool>(row: &Row<'_>, chunk: usize, sums: &mut [__m512; ROWS]) {
-    let (at, group) = (chunk * CHUNK, chunk * LANES);
-    let (bytes, groups) = (row.x.len() - at, (row.x.len() - at) / GROUP);
-    let mask = if WHOLE { u16::MAX } else { (1 << groups) - 1 };
-    let flip = _mm512_set1_epi8(-128);
-    let (mut activations, mut offsets) = ([_mm512_setzero_si512(); 8], [_mm512_setzero_si512(); 8]);
-    for i in 0..8 {
-        // SAFETY: `bytes` values are left from here on.
-        activations[i] = unsafe { load::<WHOLE>(row.x.as_ptr().add(at).cast(), i, bytes) };
-        let sum = _mm512_dpbusd_epi32(_mm512_setzero_si512(), flip, activations[i]);
-        offsets[i] = _mm512_sub_epi32(_mm512_setzero_si512(), sum);
-    }
-    // SAFETY: the mask keeps the loads to the scales that are left; no load needs alignment.
-    let x_scale = unsafe { _mm512_maskz_loadu_ps(mask, row.x_scales.as_ptr().add(group)) };
-    for r in 0..ROWS {
-        let mut products = offsets;
-        for i in 0..8 {
-            avx512::prefetch(row.weights[r].as_ptr().wrapping_add(at + 64 * i));
-            // SAFETY: as many weights are left as activations.
-            let weights = unsafe { load::<WHOLE>(row.weights[r].as_ptr().add(at), i, bytes) };
-            let unsigned = _mm512_xor_si512(weights, flip);
-            products[i] = _mm512_dpbusd_epi32(products[i], unsigned, activations[i]);
-        }
-        // SAFETY: as above.
-        let scale =
-            unsafe { _mm512_maskz_loadu_ps(mask, row.weight_scales[r].as_ptr().add(group).cast::<f32>()) };
-        let scale = _mm512_mul_ps(x_scale, scale);
-        sums[r] = _mm512_mask3_fmadd_ps(_mm512_cvtepi32_ps(group_sums(products)), scale, sums[r], mask);
-    }
-}
-
-/// The 64 bytes number `i` from `start` on; zeros past the `bytes` that are left, unless the chunk is WHOLE.
-///
-/// # Safety
-/// `start` points at `bytes` bytes, or at a whole chunk.
-#[target_feature(enable = "avx512f,avx512bw")]
-#[inline]
-unsafe fn load<const WHOLE: bool>(start: *const u8, i: usize, bytes: usize) -> __m512i {
-    // SAFETY: the masks keep the loads below `bytes`.
-    unsafe {
-        match bytes.saturating_sub(64 * i) {
-            0 if !WHOLE => _mm512_setzero_si512(),
-            left @ 1..64 if !WHOLE => _mm512_maskz_loadu_epi8((1 << left) - 1, start.add(64 * i).cast()),
-            _ => _mm512_loadu_si512(start.add(64 * i).cast()),
-        }
-    }
-}
-
-/// The sums of 16 groups, of which each vector holds two: eight int32 in each half.
-#[target_feature(enable = "avx512f")]
-fn group_sums(v: [__m512i; 8]) -> __m512i {
-    let (even, odd) = half_sums(v);
-    _mm512_permutexvar_epi32(group_order(), _mm512_add_epi32(even, odd))
-}
-
-/// The sums of the first 16 values of each of the 16 groups, and of the second, in order.
-#[target_feature(enable = "avx512f")]
-fn add_halves(v: [__m512i; 8]) -> [__m512i; 2] {
-    let (even, odd) = half_sums(v);
-    [_mm512_permutexvar_epi32(group_order(), even), _mm512_permutexvar_epi32(group_order(), odd)]
-}
-
-/// From the order of [`half_sums`] to that of the groups.
-#[target_feature(enable = "avx512f")]
-fn group_order() -> __m512i {
-    _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15)
-}
-
-/// The sums of the halves of 16 groups, of which each vector holds two: eight int32 in each half.
-#[target_feature(enable = "avx512f")]
-fn half_sums(v: [__m512i; 8]) -> (__m512i, __m512i) {
-    // Neighbours, then neighbours of those: every 128 bits end with the sums of their part of four vectors.
-    let pair = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-    let four = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-    let low = four(pair(v[0], v[1]), pair(v[2], v[3]));
-    let high = four(pair(v[4], v[5]), pair(v[6], v[7]));
-    let even = _mm512_shuffle_i32x4::<0b10_00_10_00>(low, high);
-    let odd = _mm512_shuffle_i32x4::<0b11_01_11_01>(low, high);
-    // Now groups 0 2 4 6, 1 3 5 7, 8 10 12 14, 9 11 13 15.
-    (even, odd)
-}
-
-/// int8 weights, for AMX.
-struct Int8;
 
 impl Weights for Int8 {
     const HALVES: bool = false;

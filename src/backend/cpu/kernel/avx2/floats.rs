@@ -46,7 +46,7 @@ fn rows<F: Unpack, const T: usize>(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [
                 prefetch(row.bytes, chunk / VALUES * Chunk::bytes::<F>(), Chunk::bytes::<F>());
                 let mut w = Chunk::zeros();
                 // SAFETY: the features are those of this function.
-                unsafe { F::take(row.part::<F>(chunk / VALUES, &mut padding), &mut w) };
+                unsafe { F::take(row.part(chunk / VALUES, Chunk::bytes::<F>(), 0, &mut padding), &mut w) };
                 add_chunk::<F, T>(x, chunk, &w, &mut sums);
             }
             for (out, [low, high]) in out.iter_mut().zip(sums) {

@@ -86,7 +86,7 @@ unsafe fn rows_of_tokens<S: Source, const VNNI: bool, const T: usize>(
             prefetch(row.bytes, chunk * S::BYTES, S::BYTES);
             let mut w = Chunk::zeros();
             // SAFETY: the features are those of this function.
-            unsafe { S::take(row.part::<S>(chunk, &mut padding), &mut w) };
+            unsafe { S::take(row.part(chunk, S::BYTES, S::SCALES, &mut padding), &mut w) };
             for t in 0..T {
                 // SAFETY: `x` lives, each token has `chunks` chunks, and as the caller says.
                 let sum = unsafe { add_chunk::<S, VNNI>(&tokens[t], chunk, &w, sums[t][0]) };
@@ -99,24 +99,27 @@ unsafe fn rows_of_tokens<S: Source, const VNNI: bool, const T: usize>(
     }
 }
 
-/// A row of activations: of each chunk the values, the scales of its groups, and their sums.
-struct Activations {
-    values: *const [i8; VALUES],
-    scales: *const [f32; GROUPS],
-    half_sums: [*const [i32; GROUPS]; 2],
-    sums: *const [f32; GROUPS],
+/// A row of activations: of each chunk the values, in order and crossed, the scales of its groups, and their sums.
+pub(in crate::backend::cpu::kernel) struct Activations {
+    pub(in crate::backend::cpu::kernel) values: *const [i8; VALUES],
+    pub(in crate::backend::cpu::kernel) crossed: *const [i8; VALUES],
+    pub(in crate::backend::cpu::kernel) scales: *const [f32; GROUPS],
+    pub(in crate::backend::cpu::kernel) half_sums: [*const [i32; GROUPS]; 2],
+    pub(in crate::backend::cpu::kernel) sums: *const [f32; GROUPS],
 }
 
 impl Activations {
     /// The first `chunks` of row `row`: as long as `x` lives, each pointer is at so many of them.
-    fn of(x: &Padded, row: usize, chunks: usize) -> Self {
-        let first = row * x.groups / GROUPS;
-        let half = |half: usize| x.sums[half].as_chunks().0[first..][..chunks].as_ptr();
+    pub(in crate::backend::cpu::kernel) fn of(x: &Padded, row: usize, chunks: usize) -> Self {
+        let x = x.row(row);
+        let values = |values: &[[i8; GROUP]]| values.as_flattened().as_chunks().0[..chunks].as_ptr();
+        let half = |half: usize| x.half_sums[half].as_chunks().0[..chunks].as_ptr();
         Self {
-            values: x.values.as_chunks().0[first..][..chunks].as_ptr(),
-            scales: x.scales.as_chunks().0[first..][..chunks].as_ptr(),
+            values: values(x.values),
+            crossed: values(x.crossed),
+            scales: x.scales.as_chunks().0[..chunks].as_ptr(),
             half_sums: [half(0), half(1)],
-            sums: x.whole_sums.as_chunks().0[first..][..chunks].as_ptr(),
+            sums: x.sums.as_chunks().0[..chunks].as_ptr(),
         }
     }
 }
@@ -124,10 +127,10 @@ impl Activations {
 /// Asks for what comes [`AHEAD`] after the `bytes` bytes of `row` from `at` on: the rows of a matrix follow one another.
 #[target_feature(enable = "sse")]
 #[inline]
-pub(super) fn prefetch(row: &[u8], at: usize, bytes: usize) {
+pub(in crate::backend::cpu::kernel) fn prefetch(row: &[u8], at: usize, bytes: usize) {
     for line in (at..at + bytes).step_by(64) {
         // An address that is no memory of ours is ignored.
-        _mm_prefetch::<_MM_HINT_T0>(row.as_ptr().wrapping_add(line + AHEAD).cast());
+        _mm_prefetch::<_MM_HINT_T1>(row.as_ptr().wrapping_add(line + AHEAD).cast());
     }
 }
 
@@ -158,7 +161,7 @@ pub(in crate::backend::cpu::kernel) fn multiply<const VNNI: bool>(rounds: usize,
 /// The activations live and have the chunk; and as for [`add_products`], where VNNI.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-unsafe fn add_chunk<S: Source, const VNNI: bool>(
+pub(in crate::backend::cpu::kernel) unsafe fn add_chunk<S: Source, const VNNI: bool>(
     x: &Activations,
     chunk: usize,
     w: &Chunk,

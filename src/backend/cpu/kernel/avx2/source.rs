@@ -1,13 +1,15 @@
-//! What int8 activations are multiplied with: blocks, and int8 values whose scales lie apart.
+//! What int8 activations are multiplied with: blocks, and int8 values whose scales lie apart. AVX-512 takes the same, two chunks
+//! at a time.
 
 use std::arch::x86_64::*;
 
-use super::unpack::{Chunk, GROUPS, MAX_BYTES, Unpack};
+use super::unpack::{Chunk, GROUPS, Unpack};
 use crate::backend::cpu::kernel::Rows;
-use crate::ops::blocks::{Format, GROUP};
+use crate::backend::cpu::kernel::q8::CHUNK_GROUPS;
+use crate::ops::blocks::{Format, GROUP, Q8_0};
 
 /// Weights that are multiplied in int8, eight groups at a time; the constants are those of [`Format`].
-pub(super) trait Source {
+pub(in crate::backend::cpu::kernel) trait Source {
     const RUN: usize;
     const OFFSET: u8;
     const MOST: u8;
@@ -17,8 +19,11 @@ pub(super) trait Source {
     /// with the integers.
     const SCALES_APART: bool;
 
-    /// Bytes of a chunk, without scales that lie apart.
+    /// Bytes of a chunk, which is eight groups, without scales that lie apart.
     const BYTES: usize;
+
+    /// The scales of a chunk that lie apart.
+    const SCALES: usize = if Self::SCALES_APART { GROUPS } else { 0 };
 
     /// Takes what [`Row::part`] gave. It is made where it is to lie: copied as a whole, it would be read before it is
     /// written.
@@ -30,20 +35,23 @@ pub(super) trait Source {
 
 /// The weights of a chunk as they are stored: so many bytes, and a scale for each group where they lie apart.
 #[derive(Clone, Copy)]
-pub(super) struct Part<'a> {
-    bytes: &'a [u8],
-    scales: &'a [[u8; 4]],
+pub(in crate::backend::cpu::kernel) struct Part<'a> {
+    pub(in crate::backend::cpu::kernel) bytes: &'a [u8],
+    pub(in crate::backend::cpu::kernel) scales: &'a [[u8; 4]],
 }
 
-/// Where the last part of a row is laid out that is no whole chunk.
-pub(super) struct Padding {
+/// Bytes of the largest part, which is of `Q8_0`.
+const MAX_BYTES: usize = CHUNK_GROUPS * <Q8_0 as Format>::BYTES;
+
+/// Where the last part of a row is laid out where it is not whole.
+pub(in crate::backend::cpu::kernel) struct Padding {
     bytes: [u8; MAX_BYTES],
-    scales: [[u8; 4]; GROUPS],
+    scales: [[u8; 4]; CHUNK_GROUPS],
 }
 
 impl Padding {
-    pub(super) const fn new() -> Self {
-        Self { bytes: [0; MAX_BYTES], scales: [[0; 4]; GROUPS] }
+    pub(in crate::backend::cpu::kernel) const fn new() -> Self {
+        Self { bytes: [0; MAX_BYTES], scales: [[0; 4]; CHUNK_GROUPS] }
     }
 
     /// What there is of a part of `bytes` bytes, and zeros.
@@ -60,8 +68,8 @@ impl Padding {
 
 /// A row of weights.
 #[derive(Clone, Copy)]
-pub(super) struct Row<'a> {
-    pub(super) bytes: &'a [u8],
+pub(in crate::backend::cpu::kernel) struct Row<'a> {
+    pub(in crate::backend::cpu::kernel) bytes: &'a [u8],
     /// The scales of its groups, where they lie apart.
     scales: &'a [[u8; 4]],
 }
@@ -69,7 +77,7 @@ pub(super) struct Row<'a> {
 impl<'a> Row<'a> {
     /// Row `row` of blocks, or of int8 values in groups of 32.
     #[inline]
-    pub(super) fn of(w: Rows<'a>, row: usize) -> Self {
+    pub(in crate::backend::cpu::kernel) fn of(w: Rows<'a>, row: usize) -> Self {
         let scales = w.scales.map_or(&[][..], |scales| {
             let groups = w.inputs / GROUP;
             &scales.scales[(scales.first_row + row) * groups..][..groups]
@@ -77,14 +85,20 @@ impl<'a> Row<'a> {
         Self { bytes: w.row(row), scales }
     }
 
-    /// Chunk number `number`; past the end of the row are zeros, laid out in `padding`.
+    /// Part number `number` of those of `bytes` bytes, with so many `scales` where they lie apart; past the end of the row are
+    /// zeros, laid out in `padding`.
     #[inline(always)]
-    pub(super) fn part<S: Source>(self, number: usize, padding: &'a mut Padding) -> Part<'a> {
-        let scales = if S::SCALES_APART { &self.scales[number * GROUPS..] } else { &[] };
-        let left = Part { bytes: &self.bytes[number * S::BYTES..], scales };
-        match left.bytes.get(..S::BYTES) {
+    pub(in crate::backend::cpu::kernel) fn part(
+        self,
+        number: usize,
+        bytes: usize,
+        scales: usize,
+        padding: &'a mut Padding,
+    ) -> Part<'a> {
+        let left = Part { bytes: &self.bytes[number * bytes..], scales: &self.scales[number * scales..] };
+        match left.bytes.get(..bytes) {
             Some(bytes) => Part { bytes, ..left },
-            None => padding.fill(left, S::BYTES),
+            None => padding.fill(left, bytes),
         }
     }
 }
@@ -105,7 +119,7 @@ impl<F: Unpack> Source for F {
 }
 
 /// int8 values in groups of 32, with scales that lie apart.
-pub(super) struct Int8;
+pub(in crate::backend::cpu::kernel) struct Int8;
 
 impl Source for Int8 {
     const RUN: usize = GROUP;

@@ -315,7 +315,7 @@ impl Panel {
                     _mm_prefetch::<_MM_HINT_T1>(row.bytes.as_ptr().wrapping_add(at).cast());
                 }
                 // SAFETY: the features are those of this function.
-                unsafe { S::take(row.part::<S>(number, &mut padding), chunk) };
+                unsafe { S::take(row.part(number, S::BYTES, S::SCALES, &mut padding), chunk) };
             }
             let values = &mut self.values[number * GROUPS * QUADS * parts..][..GROUPS * QUADS * parts];
             for v in 0..VECTORS {

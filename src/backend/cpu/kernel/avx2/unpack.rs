@@ -9,16 +9,13 @@ use crate::ops::blocks::{
 };
 
 /// Groups in a chunk: as many as a vector has sums.
-pub(super) const GROUPS: usize = 8;
+pub(in crate::backend::cpu::kernel) const GROUPS: usize = 8;
 
 /// Values in a chunk.
 pub(super) const VALUES: usize = GROUPS * GROUP;
 
-/// Bytes of the largest chunk, which is of `Q8_0`.
-pub(super) const MAX_BYTES: usize = GROUPS * Q8_0::BYTES;
-
 /// Eight groups of a row.
-pub(super) struct Chunk {
+pub(in crate::backend::cpu::kernel) struct Chunk {
     /// q of a group each, without the offset taken off.
     pub(super) quants: [__m256i; GROUPS],
     /// The scales of the first run of each group, and of the second where runs are halves of groups.
@@ -36,7 +33,7 @@ impl Chunk {
     /// Zeros.
     #[target_feature(enable = "avx2")]
     #[inline]
-    pub(super) fn zeros() -> Self {
+    pub(in crate::backend::cpu::kernel) fn zeros() -> Self {
         let none = [_mm256_setzero_ps(); 2];
         Self { quants: [_mm256_setzero_si256(); GROUPS], scales: none, minima: none }
     }
@@ -64,7 +61,7 @@ impl Chunk {
 }
 
 /// A format whose blocks AVX2 takes apart.
-pub(super) trait Unpack: Format + Sized {
+pub(in crate::backend::cpu::kernel) trait Unpack: Format + Sized {
     /// [`Format::codes`] of group number `part` of a block.
     ///
     /// # Safety

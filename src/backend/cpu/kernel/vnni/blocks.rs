@@ -1,5 +1,4 @@
-//! Products with blocks for AVX-512 VNNI: one token or a few with a row at a time, 16 groups side by side; many tokens in
-//! tiles, with panels of 16 rows.
+//! Products of many tokens with blocks for AVX-512 VNNI: tiles of tokens, with panels of 16 rows.
 
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
@@ -7,10 +6,11 @@ use std::marker::PhantomData;
 use super::panel::{PANELS, Panel, add_up, fill_all, first};
 use super::tiles::{PADDING, Weights, float};
 use super::unpack::{self, Chunk, Unpack};
-use super::{add_halves, group_sums, pack_quads};
+use super::{few, pack_quads};
 use crate::backend::cpu::kernel::amx::Whole;
+use crate::backend::cpu::kernel::avx2::{Padding, Row};
 use crate::backend::cpu::kernel::avx512;
-use crate::backend::cpu::kernel::q8::{CHUNK_GROUPS, Padded, QUADS, Quantized, Tiles, place};
+use crate::backend::cpu::kernel::q8::{CHUNK_GROUPS, QUADS, Quantized, Tiles, cross, place};
 use crate::backend::cpu::kernel::rows::{Rows, with_format};
 use crate::ops::blocks::{Format, GROUP};
 use crate::ops::matmul::LANES;
@@ -79,74 +79,10 @@ pub(in crate::backend::cpu::kernel) fn blocks(x: &Quantized, w: Rows<'_>, out: &
                         _ => panels::<F, 16, 8>(tiles, groups, w, out, panel),
                     }
                 }),
-                None => rows::<F>(x, w, out),
+                None => few::rows::<F>(x, w, out),
             }
         }
     });
-}
-
-/// A few rows of activations with every row of `w`.
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn rows<F: Unpack>(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
-    let mut sums = vec![_mm512_setzero_ps(); out.len()];
-    for number in 0..w.count() {
-        let row = w.row(number);
-        for chunk in 0..x.inputs.div_ceil(unpack::VALUES) {
-            for line in (0..Chunk::bytes::<F>()).step_by(64) {
-                avx512::prefetch(row.as_ptr().wrapping_add(chunk * Chunk::bytes::<F>() + line));
-            }
-            let w = Chunk::of::<F>(row, chunk);
-            for (token, sum) in sums.iter_mut().enumerate() {
-                *sum = add_chunk::<F>(&x.padded, token * x.padded.groups + chunk * CHUNK_GROUPS, &w, *sum);
-            }
-        }
-        for (out, sum) in out.iter_mut().zip(&mut sums) {
-            out[number] = avx512::reduce(*sum);
-            *sum = _mm512_setzero_ps();
-        }
-    }
-}
-
-/// sums + the products of a chunk with the activations from group number `group` of all on, one group a lane.
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-#[inline]
-fn add_chunk<F: Format>(x: &Padded, group: usize, w: &Chunk, sums: __m512) -> __m512 {
-    let values = &x.values[group * GROUP..][..unpack::VALUES];
-    let x_scales = &x.scales[group..][..CHUNK_GROUPS];
-    let x_sums = [&x.sums[0][group..][..CHUNK_GROUPS], &x.sums[1][group..][..CHUNK_GROUPS]];
-    let mut products = [_mm512_setzero_si512(); 8];
-    for (i, product) in products.iter_mut().enumerate() {
-        // SAFETY: the values are those of eight vectors.
-        let x = unsafe { _mm512_loadu_si512(values.as_ptr().add(64 * i).cast()) };
-        *product = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w.quants[i], x);
-    }
-    // SAFETY: 16 values each; no load needs alignment.
-    let (x_scale, x_sums) = unsafe {
-        let x_sums = x_sums.map(|sums| _mm512_loadu_si512(sums.as_ptr().cast()));
-        (_mm512_loadu_ps(x_scales.as_ptr()), x_sums)
-    };
-    let without_offset = |sum: __m512i, of_x: __m512i| match F::OFFSET {
-        0 => sum,
-        offset => _mm512_sub_epi32(sum, _mm512_mullo_epi32(of_x, _mm512_set1_epi32(i32::from(offset)))),
-    };
-    let float = |whole| _mm512_cvtepi32_ps(whole);
-    let mut term;
-    if F::RUN == GROUP {
-        let of_x = _mm512_add_epi32(x_sums[0], x_sums[1]);
-        term = _mm512_mul_ps(w.scales[0], float(without_offset(group_sums(products), of_x)));
-        if F::MINIMA {
-            term = _mm512_fmadd_ps(w.minima[0], float(of_x), term);
-        }
-    } else {
-        let [first, second] = add_halves(products);
-        term = _mm512_mul_ps(w.scales[0], float(without_offset(first, x_sums[0])));
-        term = _mm512_fmadd_ps(w.scales[1], float(without_offset(second, x_sums[1])), term);
-        if F::MINIMA {
-            term = _mm512_fmadd_ps(w.minima[0], float(x_sums[0]), term);
-            term = _mm512_fmadd_ps(w.minima[1], float(x_sums[1]), term);
-        }
-    }
-    _mm512_fmadd_ps(x_scale, term, sums)
 }
 
 /// Tiles of T rows of activations with panels of 16 weight rows, one row a lane. Where a group is two runs, H of the T
@@ -252,7 +188,7 @@ impl Panel {
         up: u8,
         place: impl Fn(usize) -> usize,
     ) {
-        let rows: [&[u8]; LANES] = std::array::from_fn(|i| w.row(first + i.min(count - 1)));
+        let rows: [Row<'_>; LANES] = std::array::from_fn(|i| Row::of(w, first + i.min(count - 1)));
         let (chunks, groups) = (w.inputs.div_ceil(unpack::VALUES), w.inputs / GROUP);
         let padding = PADDING / size_of::<__m512i>();
         self.quads.resize(chunks * CHUNK_GROUPS * QUADS + padding, _mm512_setzero_si512());
@@ -261,23 +197,29 @@ impl Panel {
             numbers.resize(chunks * CHUNK_GROUPS, _mm512_setzero_ps());
         }
         let up = _mm512_set1_epi8(up.cast_signed());
+        let mut padding = Padding::new();
         let mut quants = [[_mm512_setzero_si512(); 8]; LANES];
         let mut scales = [[_mm512_setzero_ps(); LANES]; 2];
         let mut minima = scales;
         for chunk in 0..chunks {
             let groups_now = chunk * CHUNK_GROUPS..groups.min((chunk + 1) * CHUNK_GROUPS);
-            for (i, row) in rows.into_iter().enumerate() {
+            for (i, row) in rows.iter().enumerate() {
                 for line in (0..Chunk::bytes::<F>()).step_by(64) {
                     let at = chunk * Chunk::bytes::<F>() + line;
-                    avx512::prefetch_far(row.as_ptr().wrapping_add(LANES * row.len() + at));
+                    avx512::prefetch_far(row.bytes.as_ptr().wrapping_add(LANES * row.bytes.len() + at));
                 }
-                let chunk = Chunk::of::<F>(row, chunk);
-                quants[i] = chunk.quants.map(|quants| _mm512_add_epi8(quants, up));
+                let part = row.part(chunk, Chunk::bytes::<F>(), 0, &mut padding);
+                let mut chunk = Chunk::zeros();
+                chunk.take::<F>(part.bytes);
+                for vector in 0..chunk.quants.len() {
+                    quants[i][vector] = _mm512_add_epi8(chunk.quants[vector], up);
+                }
                 for half in 0..2 {
                     (scales[half][i], minima[half][i]) = (chunk.scales[half], chunk.minima[half]);
                 }
             }
             for (i, group) in groups_now.clone().enumerate() {
+                let i = if F::CROSSED { cross(i) } else { i };
                 let of_row = |row: usize| quants[row].as_ptr().cast::<[u8; GROUP]>();
                 // SAFETY: the eight vectors of a row are 16 groups.
                 let quads = pack_quads(std::array::from_fn(|row| unsafe { &*of_row(row).add(i) }));

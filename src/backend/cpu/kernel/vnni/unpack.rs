@@ -4,21 +4,18 @@
 use std::arch::x86_64::*;
 
 use crate::backend::cpu::kernel::avx2::words;
-use crate::backend::cpu::kernel::blocks::{chunk, numbers};
+use crate::backend::cpu::kernel::blocks::numbers;
 use crate::backend::cpu::kernel::q8::CHUNK_GROUPS;
 use crate::ops::blocks::{
-    Format, GROUP, Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, six_bits,
+    Format, GROUP, Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
 };
 
 /// Values in a chunk.
 pub(super) const VALUES: usize = CHUNK_GROUPS * GROUP;
 
-/// Bytes of the largest chunk, which is of `Q8_0`.
-const MAX_BYTES: usize = CHUNK_GROUPS * Q8_0::BYTES;
-
 /// 16 groups of a row.
 pub(super) struct Chunk {
-    /// q of two groups after the other, without the offset taken off.
+    /// q of two groups, one after the other, without the offset taken off; in the order of [`Unpack::CROSSED`].
     pub(super) quants: [__m512i; 8],
     /// The scales of the first run of each group, and of the second where runs are halves of groups.
     pub(super) scales: [__m512; 2],
@@ -32,16 +29,22 @@ impl Chunk {
         VALUES / F::VALUES * F::BYTES
     }
 
-    /// Chunk number `number` of `row`, with zeros past its end.
+    /// Zeros.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    pub(super) fn zeros() -> Self {
+        let none = [_mm512_setzero_ps(); 2];
+        Self { quants: [_mm512_setzero_si512(); 8], scales: none, minima: none }
+    }
+
+    /// Takes the blocks of 16 groups.
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
     #[inline]
-    pub(super) fn of<F: Unpack>(row: &[u8], number: usize) -> Self {
-        let mut padded = [0; MAX_BYTES];
-        let blocks = chunk(row, number, Self::bytes::<F>(), &mut padded).as_ptr();
+    pub(super) fn take<F: Unpack>(&mut self, blocks: &[u8]) {
+        let blocks = blocks[..Self::bytes::<F>()].as_ptr();
         // SAFETY: there are the bytes of a chunk.
-        let [scales, minima] = unsafe { F::numbers(blocks) };
-        let mut quants = [_mm512_setzero_si512(); 8];
-        for (i, quants) in quants.iter_mut().enumerate() {
+        [self.scales, self.minima] = unsafe { F::numbers(blocks) };
+        for (i, quants) in self.quants.iter_mut().enumerate() {
             let part = i % (F::VALUES / 64).max(1);
             // SAFETY: as above.
             *quants = unsafe { F::part(blocks.add(64 * i / F::VALUES * F::BYTES), part) };
@@ -49,16 +52,19 @@ impl Chunk {
         if let Some(table) = F::TABLE {
             // SAFETY: 16 bytes.
             let table = unsafe { _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())) };
-            for quants in &mut quants {
+            for quants in &mut self.quants {
                 *quants = _mm512_shuffle_epi8(table, *quants);
             }
         }
-        Self { quants, scales, minima }
     }
 }
 
 /// A format whose blocks AVX-512 takes apart.
 pub(super) trait Unpack: Format + Sized {
+    /// Whether [`Chunk::quants`] has each second and third of four groups in each other's place, which saves a load and a
+    /// turn: see [`cross`](crate::backend::cpu::kernel::q8::cross).
+    const CROSSED: bool;
+
     /// [`Format::codes`] of 64 values: part number `part` of a large block, or two small ones.
     ///
     /// # Safety
@@ -153,47 +159,52 @@ unsafe fn turned(bytes: *const u8, bit: usize, step: usize, to: usize) -> __m512
     _mm512_rorv_epi64(unsafe { _mm512_broadcast_i64x4(_mm256_loadu_si256(bytes.cast())) }, counts)
 }
 
-/// The halves at two places, each in the lanes of its block's runs of 32: eight of the first, then eight of the second.
+/// The low four bits of 64 bytes, or the high.
 ///
 /// # Safety
-/// Both have two bytes.
-#[target_feature(enable = "avx512f")]
+/// There are so many bytes.
+#[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
-unsafe fn half_of_each(first: *const u8, second: *const u8) -> __m512 {
+unsafe fn nibble_of_64(bytes: *const u8, nibble: usize) -> __m512i {
     // SAFETY: as the caller says.
-    let [first, second] = [first, second].map(|at| i32::from(unsafe { at.cast::<u16>().read_unaligned() }));
-    let halves = _mm256_castsi128_si256(_mm_setr_epi32(first, second, 0, 0));
-    let order = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2, 2, 2, 2);
-    _mm512_permutexvar_ps(order, _mm512_cvtph_ps(halves))
+    let bytes = unsafe { _mm512_loadu_si512(bytes.cast()) };
+    let bytes = if nibble == 0 { bytes } else { _mm512_srli_epi16::<4>(bytes) };
+    _mm512_and_si512(bytes, _mm512_set1_epi8(15))
 }
 
 /// [`Unpack::numbers`] of two blocks of `Q4_K` or `Q5_K`.
 ///
 /// # Safety
 /// There are two.
-#[target_feature(enable = "avx512f,avx512dq")]
+#[target_feature(enable = "avx2,f16c,avx512f,avx512dq,avx512vl")]
 #[inline]
 unsafe fn six_bit_numbers<F: Format>(blocks: *const u8) -> [[__m512; 2]; 2] {
     let none = _mm512_setzero_ps();
-    // SAFETY: a block begins with two halves and the twelve bytes.
-    unsafe {
-        let next = blocks.add(F::BYTES);
-        let (d, e) = (half_of_each(blocks, next), half_of_each(blocks.add(2), next.add(2)));
-        let (s, m) = six_bits(std::slice::from_raw_parts(blocks.add(4), 12));
-        let (next_s, next_m) = six_bits(std::slice::from_raw_parts(next.add(4), 12));
-        let float = |first: u64, second: u64| {
-            let bytes = _mm_set_epi64x(second.cast_signed(), first.cast_signed());
-            _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes))
-        };
-        let minima = _mm512_mul_ps(e, float(m, next_m));
-        [[_mm512_mul_ps(d, float(s, next_s)), none], [_mm512_xor_ps(minima, _mm512_set1_ps(-0.0)), none]]
-    }
+    // SAFETY: a block begins with 16 bytes: two halves, and the twelve of `six_bits`.
+    let heads = unsafe {
+        let first = _mm256_castsi128_si256(_mm_loadu_si128(blocks.cast()));
+        _mm256_inserti128_si256::<1>(first, _mm_loadu_si128(blocks.add(F::BYTES).cast()))
+    };
+    // In each block's 128 bits: s 0 to 3, s 4 to 7, m 0 to 3, m 4 to 7.
+    let low = _mm256_shuffle_epi32::<0b11_10_11_01>(heads);
+    let low = _mm256_srlv_epi32(low, _mm256_setr_epi32(0, 0, 0, 4, 0, 0, 0, 4));
+    let low = _mm256_and_si256(low, _mm256_set1_epi64x(0x0f0f_0f0f_3f3f_3f3f));
+    let upper = _mm256_srli_epi32::<2>(_mm256_shuffle_epi32::<0b10_10_01_01>(heads));
+    let upper = _mm256_and_si256(upper, _mm256_set1_epi64x(0x3030_3030_0000_0000));
+    let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_or_si256(low, upper));
+    let float = |bytes| _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes));
+    let (s, m) = (float(_mm256_castsi256_si128(both)), float(_mm256_extracti128_si256::<1>(both)));
+    let d = _mm512_cvtph_ps(_mm256_shuffle_epi8(heads, _mm256_set1_epi16(0x0100)));
+    let e = _mm512_cvtph_ps(_mm256_shuffle_epi8(heads, _mm256_set1_epi16(0x0302)));
+    [[_mm512_mul_ps(d, s), none], [_mm512_xor_ps(_mm512_mul_ps(e, m), _mm512_set1_ps(-0.0)), none]]
 }
 
 /// Implements [`Unpack`] for a format: its codes, and its scales and minima where the general way is slow.
 macro_rules! unpack {
-    ($format:ty, |$block:ident, $part:pat_param| $codes:expr $(, |$blocks:ident| $numbers:expr)?) => {
+    ($format:ty, $(crossed: $crossed:literal,)? |$block:ident, $part:pat_param| $codes:expr $(, |$blocks:ident| $numbers:expr)?) => {
         impl Unpack for $format {
+            const CROSSED: bool = false $(|| $crossed)?;
+
             #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
             #[inline]
             unsafe fn part($block: *const u8, $part: usize) -> __m512i {
@@ -231,15 +242,18 @@ unpack!(Iq4Nl, |block, _| nibbles(block.add(2), block.add(Self::BYTES + 2)));
 unpack!(Mxfp4, |block, _| nibbles(block.add(1), block.add(Self::BYTES + 1)));
 unpack!(
     Q4K,
-    |block, part| _mm512_and_si512(turned(block.add(16 + 32 * part), 0, 4, 0), _mm512_set1_epi8(15)),
+    crossed: true,
+    |block, part| nibble_of_64(block.add(16 + 64 * (part / 2)), part % 2),
     |blocks| six_bit_numbers::<Self>(blocks)
 );
 unpack!(
     Q5K,
+    crossed: true,
     |block, part| {
-        let fours = _mm512_and_si512(turned(block.add(48 + 32 * part), 0, 4, 0), _mm512_set1_epi8(15));
-        let fifths = _mm512_and_si512(turned(block.add(16), 2 * part, 1, 4), _mm512_set1_epi8(16));
-        _mm512_or_si512(fours, fifths)
+        let (four, nibble) = (part / 2, part % 2);
+        let fours = nibble_of_64(block.add(48 + 64 * four), nibble);
+        let fifths = turned(block.add(16), 4 * four + nibble, 2, 4);
+        _mm512_or_si512(fours, _mm512_and_si512(fifths, _mm512_set1_epi8(16)))
     },
     |blocks| six_bit_numbers::<Self>(blocks)
 );
@@ -255,11 +269,13 @@ unpack!(
     },
     |blocks| {
         let (first, second) = (blocks, blocks.add(Self::BYTES));
-        let d = half_of_each(first.add(208), second.add(208));
         let [low, high] = [first, second].map(|block| _mm_loadu_si128(block.add(192).cast()));
         let float = |bytes| _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
-        let low_d = _mm512_shuffle_f32x4::<0>(d, d);
-        let high_d = _mm512_shuffle_f32x4::<0xff>(d, d);
+        let d = |block: *const u8| {
+            let half = block.add(208).cast::<i16>().read_unaligned();
+            _mm512_cvtph_ps(_mm256_set1_epi16(half))
+        };
+        let (low_d, high_d) = (d(first), d(second));
         let scales = [_mm512_mul_ps(low_d, float(low)), _mm512_mul_ps(high_d, float(high))];
         [first_and_second(scales), [_mm512_setzero_ps(); 2]]
     }
