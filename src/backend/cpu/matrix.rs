@@ -164,6 +164,10 @@ const ROWS_AT_ONCE: usize = 48;
 /// Multiply-adds under which a thread takes all of its share at once.
 const MIN_PARTS: usize = 1 << 20;
 
+/// Multiply-adds of one token that a thread does at once where there are more: so few that no thread waits long enough for
+/// another to fall asleep, and so many that handing them out takes no time.
+const MIN_LEAF: usize = 1 << 18;
+
 /// Parts for each thread, so that none waits long for another.
 const PARTS: usize = 4;
 
@@ -243,7 +247,8 @@ pub(super) fn product(
         let out = &mut out[..outputs];
         let part = |(i, out)| part(i, [&mut [out], &mut []]);
         return if parallel {
-            out.par_chunks_mut(columns).enumerate().try_for_each(part)
+            let together = (MIN_LEAF / (columns * inputs)).max(1);
+            out.par_chunks_mut(columns).with_max_len(together).enumerate().try_for_each(part)
         } else {
             out.chunks_mut(columns).enumerate().try_for_each(part)
         };

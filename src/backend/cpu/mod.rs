@@ -7,6 +7,7 @@
 //! own (`kernel/bf16_gemm.rs`); other sequences in the same pass change nothing (`input.rs`).
 
 mod attention;
+mod awake;
 mod cache;
 mod input;
 mod kernel;
@@ -249,6 +250,7 @@ impl Backend for Cpu {
     }
 
     fn begin_pass(&self, ids: &[u32], spans: &[Span], _: &[Draw], pass: &mut Pass) -> Result<()> {
+        awake::keep_awake();
         pass.ids.clear();
         memory::grow(&mut pass.ids, ids.len())?;
         pass.ids.extend_from_slice(ids);

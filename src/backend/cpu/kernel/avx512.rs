@@ -31,7 +31,8 @@ pub(super) fn prefetch(at: *const u8) {
     _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
 }
 
-/// Asks for the line at `address`, which need be no memory of ours, in the second-level cache.
+/// Asks for the line at `address`, which need be no memory of ours, in the second-level cache: what comes from memory waits
+/// there, and not in the few places that the first level has for it.
 #[inline(always)]
 pub(super) fn prefetch_far(address: *const u8) {
     // SAFETY: every processor with AVX-512 has SSE.
@@ -116,14 +117,14 @@ compiled! {
 }
 
 /// See [`super::Kernel::read_limit`]: the exclusive or of every whole 256 bytes.
-pub(super) fn read<const AHEAD: bool>(bytes: &[u8]) -> u64 {
+pub(super) fn read<const ASKS: bool>(bytes: &[u8]) -> u64 {
     #[target_feature(enable = "avx512f")]
-    fn inner<const AHEAD: bool>(bytes: &[u8]) -> u64 {
+    fn inner<const ASKS: bool>(bytes: &[u8]) -> u64 {
         let mut sums = [_mm512_setzero_si512(); 4];
         for chunk in bytes.as_chunks::<256>().0 {
             for (i, sum) in sums.iter_mut().enumerate() {
-                if AHEAD {
-                    prefetch(chunk.as_ptr().wrapping_add(64 * i));
+                if ASKS {
+                    prefetch_far(chunk.as_ptr().wrapping_add(64 * i + AHEAD));
                 }
                 // SAFETY: the chunk has 256 bytes, four vectors of 64.
                 let vector = unsafe { _mm512_loadu_si512(chunk.as_ptr().add(64 * i).cast()) };
@@ -134,7 +135,7 @@ pub(super) fn read<const AHEAD: bool>(bytes: &[u8]) -> u64 {
         _mm512_reduce_add_epi64(all).cast_unsigned()
     }
     // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
-    unsafe { inner::<AHEAD>(bytes) }
+    unsafe { inner::<ASKS>(bytes) }
 }
 
 /// See [`super::Kernel::multiply_limit`].

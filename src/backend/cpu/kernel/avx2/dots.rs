@@ -177,7 +177,7 @@ fn stretch<L: Load, const T: usize, const R: usize>(
         for row in 0..R {
             // Of rows side by side, the processor does not read enough ahead. An address that is no memory of ours is
             // ignored.
-            _mm_prefetch::<_MM_HINT_T0>(w.wrapping_add((R + row) * length).cast());
+            _mm_prefetch::<_MM_HINT_T1>(w.wrapping_add((R + row) * length).cast());
         }
         step(&mut sums, x, w, length);
         (x, w) = (x.wrapping_add(LANES), w.wrapping_add(LANES * L::SIZE));

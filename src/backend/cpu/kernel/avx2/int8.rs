@@ -18,7 +18,7 @@ use crate::ops::blocks::GROUP;
 const TOKENS: usize = 3;
 
 /// Bytes by which weights are asked for before they are needed.
-const AHEAD: usize = 4096;
+const AHEAD: usize = 6144;
 
 /// See [`super::super::Kernel::q8`]; VNNI where the processor has AVX-VNNI.
 pub(in crate::backend::cpu::kernel) fn q8<const VNNI: bool>(
@@ -129,7 +129,8 @@ impl Activations {
 #[inline]
 pub(in crate::backend::cpu::kernel) fn prefetch(row: &[u8], at: usize, bytes: usize) {
     for line in (at..at + bytes).step_by(64) {
-        // An address that is no memory of ours is ignored.
+        // An address that is no memory of ours is ignored. In the second-level cache: the first level has few places for
+        // what comes from memory.
         _mm_prefetch::<_MM_HINT_T1>(row.as_ptr().wrapping_add(line + AHEAD).cast());
     }
 }

@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 
 use super::super::{Rows, Spaced};
-use super::{mask, prefetch, reduce, reduce_16};
+use super::{mask, prefetch, prefetch_far, reduce, reduce_16};
 use crate::checkpoint::Dtype;
 use crate::ops::matmul::{LANES, STRETCH};
 
@@ -107,11 +107,7 @@ macro_rules! dots_of {
                         let $pointer = w.add(row * length);
                         weights[row] = $load;
                         // Of rows side by side, the processor does not read enough ahead.
-                        let next = $pointer.wrapping_add(R * length);
-                        match T {
-                            1 => _mm_prefetch::<_MM_HINT_T0>(next.cast()),
-                            _ => _mm_prefetch::<_MM_HINT_T1>(next.cast()),
-                        }
+                        prefetch_far($pointer.wrapping_add(R * length));
                     }
                     for token in 0..T {
                         let x = _mm512_maskz_loadu_ps($mask, x.add(token * x_row));

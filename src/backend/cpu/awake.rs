@@ -1,0 +1,72 @@
+//! Threads that stay awake during a pass. A pass of one token hands out some hundred parts, many of a few microseconds, and
+//! rayon's threads fall asleep soon after they find none: waking one takes longer than such a part.
+
+use std::cell::Cell;
+use std::num::NonZero;
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rayon::Yield;
+
+/// How long a thread looks for work before it may sleep: longer than what one thread does alone between two parts.
+const PATIENCE: Duration = Duration::from_micros(200);
+
+thread_local! {
+    static AWAKE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Keeps the other threads of the pool looking for work, until there is none for [`PATIENCE`]. Where there are more of them
+/// than cores, they would take the cores from one another, and sleep as they like.
+pub(super) fn keep_awake() {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    let cores = *CORES.get_or_init(|| thread::available_parallelism().map_or(1, NonZero::get));
+    let threads = rayon::current_num_threads();
+    let Some(here) = rayon::current_thread_index().filter(|_| (2..=cores).contains(&threads)) else { return };
+    rayon::spawn_broadcast(move |context| {
+        // The thread of the pass is at work; and one that is awake meets this inside its own loop below.
+        if context.index() == here || AWAKE.replace(true) {
+            return;
+        }
+        let mut idle_since = Instant::now();
+        while idle_since.elapsed() < PATIENCE {
+            match rayon::yield_now() {
+                Some(Yield::Executed) => idle_since = Instant::now(),
+                _ => std::hint::spin_loop(),
+            }
+        }
+        AWAKE.set(false);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use rayon::ThreadPoolBuilder;
+
+    use super::*;
+
+    #[test]
+    fn threads_that_stay_awake_do_the_work_and_sleep_in_the_end() {
+        for threads in [1, 2, 3] {
+            let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let done = AtomicUsize::new(0);
+            let work = || _ = done.fetch_add(1, Ordering::Relaxed);
+            // So many that a loop inside the one before, and so on, would take more stack than there is.
+            const PASSES: usize = 100_000;
+            pool.install(|| {
+                for _ in 0..PASSES {
+                    keep_awake();
+                    rayon::join(work, work);
+                }
+            });
+            assert_eq!(done.into_inner(), 2 * PASSES);
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while pool.broadcast(|_| AWAKE.get()).contains(&true) {
+                assert!(Instant::now() < deadline, "a thread of {threads} is still awake");
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
