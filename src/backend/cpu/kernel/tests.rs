@@ -181,6 +181,8 @@ fn every_kernel_gives_the_bits_of_the_plain_products_with_blocks_which_are_those
             (512, 16, 16),
             (544, 33, 4),
             (768, 19, 17),
+            (800, 9, 3),
+            (1024, 5, 2),
             (1280, 5, 33),
             (2304, 50, 7),
             (32, 20, 18),
@@ -218,6 +220,39 @@ fn every_kernel_gives_the_bits_of_the_plain_products_with_blocks_which_are_those
                     quantized.fill(quantize, &x, inputs, 32, tiles, &Stop::default()).unwrap();
                     kernel.q8(&quantized, w, &mut split(&mut fast, rows));
                     assert_eq!(fast, plain, "{} {dtype} {inputs}×{rows}×{tokens} {tiles:?}", kernel.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_largest_products_with_blocks_are_exact_on_every_kernel() {
+    let (inputs, rows) = (1280, 3);
+    for dtype in Dtype::ALL.into_iter().filter(|dtype| dtype.is_blocks()) {
+        for byte in [0xff, 0x7f, 0x80, 0] {
+            let bytes = random_blocks(&vec![f32::from_bits(byte << 8); inputs * rows], dtype);
+            let w =
+                Rows { bytes: &bytes, dtype, inputs, scales: None, precision: Precision::Q8 { group: 32 } };
+            // Four, eight and sixteen neighbours of one sign, and all of them.
+            for run in [4, 8, 16, inputs] {
+                let x: Vec<f32> = (0..inputs).map(|i| if i / run % 2 == 0 { 1.0 } else { -1.0 }).collect();
+                let (values, scales, _) = quantised(&x);
+                assert!(values.iter().all(|q| q.abs() == 127));
+                let plain: Vec<f32> = (0..rows)
+                    .map(|row| with_format!(dtype, F => blocks::dot::<F>(&values, &scales, w.row(row))))
+                    .collect();
+                for kernel in Kernel::available() {
+                    for tiles in [None, kernel.tiles_q8()] {
+                        let mut fast = vec![0.0; rows];
+                        let mut quantized = q8::Quantized::default();
+                        let quantize = |x: &[f32], group, values: &mut _, scales: &mut _| {
+                            kernel.quantize(x, group, values, scales);
+                        };
+                        quantized.fill(quantize, &x, inputs, 32, tiles, &Stop::default()).unwrap();
+                        kernel.q8(&quantized, w, &mut split(&mut fast, rows));
+                        assert_eq!(fast, plain, "{} {dtype} {byte:#x} {run} {tiles:?}", kernel.name());
+                    }
                 }
             }
         }
