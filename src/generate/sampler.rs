@@ -213,25 +213,35 @@ impl Sampler {
         let mut sum = 0.0;
         let found = walk(&self.sums, &mut sum, &reached)?;
         let mut near = mem::take(&mut self.near);
-        near.clear();
-        let found = self.candidates().filter(|(_, prob)| leading(*prob) == found);
-        near.extend(found.map(|(id, prob)| rank(id, prob)));
+        near.resize(near.len().max(self.probs.len()), 0);
+        // Every rank is written, and stays where it belongs there: which one does, no branch can foresee.
+        let mut count = 0;
+        for (id, &prob) in (0..).zip(&self.probs) {
+            let rank = rank(id, prob);
+            near[count] = rank;
+            count += usize::from((prob > 0.0) & (rank >= self.cut) & (leading(prob) == found));
+        }
         let weight = |rank: u64| weight(f32::from_bits((rank >> 32) as u32));
         for shift in [10, 0] {
             let part = |rank: u64| (rank >> (32 + shift)) as usize % 1024;
             let mut sums = [0.0; 1024];
-            for &rank in &near {
+            for &rank in &near[..count] {
                 sums[part(rank)] += weight(rank);
             }
             let found = walk(&sums, &mut sum, &reached)?;
-            near.retain(|&rank| part(rank) == found);
+            let before = mem::take(&mut count);
+            for at in 0..before {
+                let rank = near[at];
+                near[count] = rank;
+                count += usize::from(part(rank) == found);
+            }
         }
         // These are equally likely, and the lower ids come first.
-        let last = near.iter().position(|&rank| {
+        let last = near[..count].iter().position(|&rank| {
             sum += weight(rank);
             reached(sum)
         });
-        let last = last.map_or(near.last(), |last| near.get(last)).copied();
+        let last = last.map_or(near[..count].last(), |last| near.get(last)).copied();
         self.near = near;
         last.map(|last| (last, sum))
     }
