@@ -13,8 +13,11 @@ pub(crate) struct Processor {
 
 /// Vendor, family, model, and the kernel that is fastest there: each line as `bench --tune` prints it. On processors that
 /// are not here, it is the first of [`super::Kernel::available`].
-const FASTEST: &[(&str, u32, u32, &str)] =
-    &[("AuthenticAMD", 25, 1, "avx2"), ("GenuineIntel", 6, 167, "amx")];
+const FASTEST: &[(&str, u32, u32, &str)] = &[
+    ("AuthenticAMD", 25, 1, "avx2"),
+    ("AuthenticAMD", 25, 17, "avx512bf16"),
+    ("GenuineIntel", 6, 167, "amx"),
+];
 
 impl Processor {
     /// This one, where it tells.
