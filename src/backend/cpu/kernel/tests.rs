@@ -104,6 +104,23 @@ fn split(out: &mut [f32], width: usize) -> Vec<&mut [f32]> {
     out.chunks_exact_mut(width).collect()
 }
 
+/// Compares the products of `x`, quantised in groups of `group`, with `w` (tokens, rows) on every kernel with `plain`: with
+/// tiles laid out, and without.
+fn every_kernel_gives(plain: &[f32], x: &[f32], group: usize, w: Rows<'_>, what: &str) {
+    for kernel in Kernel::available() {
+        for tiles in [None, kernel.tiles_q8()] {
+            let mut fast = vec![0.0; plain.len()];
+            let mut quantized = q8::Quantized::default();
+            let quantize = |x: &[f32], group, values: &mut _, scales: &mut _| {
+                kernel.quantize(x, group, values, scales);
+            };
+            quantized.fill(quantize, x, w.inputs, group, tiles, &Stop::default()).unwrap();
+            kernel.q8(&quantized, w, &mut split(&mut fast, w.count()));
+            assert_eq!(fast, plain, "{} {what} {tiles:?}", kernel.name());
+        }
+    }
+}
+
 #[test]
 fn every_kernel_gives_the_bits_of_the_plain_int8_products() {
     // Regular groups with and without a short chunk, panel and tile; groups of other sizes; rows that
@@ -145,18 +162,7 @@ fn every_kernel_gives_the_bits_of_the_plain_int8_products() {
                 (0..rows).map(|row| ops::quantize::dot(&q8, &scales, x_group, w.quantized(row).unwrap())),
             );
         }
-        for kernel in Kernel::available() {
-            for tiles in [None, kernel.tiles_q8()] {
-                let mut fast = vec![0.0; rows * tokens];
-                let mut quantized = q8::Quantized::default();
-                let quantize = |x: &[f32], group, values: &mut _, scales: &mut _| {
-                    kernel.quantize(x, group, values, scales);
-                };
-                quantized.fill(quantize, &x, inputs, x_group, tiles, &Stop::default()).unwrap();
-                kernel.q8(&quantized, w, &mut split(&mut fast, rows));
-                assert_eq!(fast, plain, "{} {inputs}×{rows}×{tokens} {tiles:?}", kernel.name());
-            }
-        }
+        every_kernel_gives(&plain, &x, x_group, w, &format!("{inputs}×{rows}×{tokens}"));
     }
 }
 
@@ -210,18 +216,7 @@ fn every_kernel_gives_the_bits_of_the_plain_products_with_blocks_which_are_those
             }
             let error = (error / size).sqrt();
             assert!(error <= 1e-5, "{dtype} {inputs}×{rows}×{tokens}: {error:e}");
-            for kernel in Kernel::available() {
-                for tiles in [None, kernel.tiles_q8()] {
-                    let mut fast = vec![0.0; rows * tokens];
-                    let mut quantized = q8::Quantized::default();
-                    let quantize = |x: &[f32], group, values: &mut _, scales: &mut _| {
-                        kernel.quantize(x, group, values, scales);
-                    };
-                    quantized.fill(quantize, &x, inputs, 32, tiles, &Stop::default()).unwrap();
-                    kernel.q8(&quantized, w, &mut split(&mut fast, rows));
-                    assert_eq!(fast, plain, "{} {dtype} {inputs}×{rows}×{tokens} {tiles:?}", kernel.name());
-                }
-            }
+            every_kernel_gives(&plain, &x, blocks::GROUP, w, &format!("{dtype} {inputs}×{rows}×{tokens}"));
         }
     }
 }
@@ -242,18 +237,7 @@ fn the_largest_products_with_blocks_are_exact_on_every_kernel() {
                 let plain: Vec<f32> = (0..rows)
                     .map(|row| with_format!(dtype, F => blocks::dot::<F>(&values, &scales, w.row(row))))
                     .collect();
-                for kernel in Kernel::available() {
-                    for tiles in [None, kernel.tiles_q8()] {
-                        let mut fast = vec![0.0; rows];
-                        let mut quantized = q8::Quantized::default();
-                        let quantize = |x: &[f32], group, values: &mut _, scales: &mut _| {
-                            kernel.quantize(x, group, values, scales);
-                        };
-                        quantized.fill(quantize, &x, inputs, 32, tiles, &Stop::default()).unwrap();
-                        kernel.q8(&quantized, w, &mut split(&mut fast, rows));
-                        assert_eq!(fast, plain, "{} {dtype} {byte:#x} {run} {tiles:?}", kernel.name());
-                    }
-                }
+                every_kernel_gives(&plain, &x, blocks::GROUP, w, &format!("{dtype} {byte:#x} {run}"));
             }
         }
     }
