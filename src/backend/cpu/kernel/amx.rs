@@ -13,6 +13,11 @@ use super::bf16_tiles::{Next, Sums, TWO_TILES};
 
 /// Whether the processor has bfloat16 tiles, and the system lets this process use them.
 pub(super) fn available() -> bool {
+    in_the_processor() || super::emulates()
+}
+
+/// Whether they need no emulation.
+pub(super) fn in_the_processor() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| processor_has_tiles() && system_saves_tiles() && ask_for_tiles())
 }
@@ -20,7 +25,10 @@ pub(super) fn available() -> bool {
 /// Whether they multiply int8 too: `cpuid` leaf 7, EDX bit 25 (AMX-INT8).
 pub(super) fn multiplies_int8() -> bool {
     static MULTIPLIES: OnceLock<bool> = OnceLock::new();
-    *MULTIPLIES.get_or_init(|| available() && __cpuid_count(7, 0).edx & (1 << 25) != 0)
+    *MULTIPLIES.get_or_init(|| match in_the_processor() {
+        true => __cpuid_count(7, 0).edx & (1 << 25) != 0,
+        false => super::emulates(),
+    })
 }
 
 /// What `cpuid` says: leaf 7, EDX bits 22 (AMX-BF16) and 24 (AMX-TILE).

@@ -122,7 +122,7 @@ fn every_kernel_gives(plain: &[f32], x: &[f32], group: usize, w: Rows<'_>, what:
 }
 
 #[test]
-fn every_kernel_gives_the_bits_of_the_plain_int8_products() {
+pub(super) fn every_kernel_gives_the_bits_of_the_plain_int8_products() {
     // Regular groups with and without a short chunk, panel and tile; groups of other sizes; rows that
     // are no whole groups.
     for (inputs, rows, tokens, x_group, w_group) in [
@@ -223,9 +223,12 @@ fn every_kernel_gives_the_bits_of_the_plain_products_with_blocks_which_are_those
 
 #[test]
 fn the_largest_products_with_blocks_are_exact_on_every_kernel() {
-    let (inputs, rows) = (1280, 3);
-    for dtype in Dtype::ALL.into_iter().filter(|dtype| dtype.is_blocks()) {
-        for byte in [0xff, 0x7f, 0x80, 0] {
+    // One token, and so many that there are tiles.
+    let sizes = [(1280, 3, 1), (256, 17, 18)];
+    for (dtype, (inputs, rows, tokens)) in
+        Dtype::ALL.into_iter().flat_map(|dtype| sizes.map(|size| (dtype, size)))
+    {
+        for byte in [0xff, 0x7f, 0x80, 0].into_iter().filter(|_| dtype.is_blocks()) {
             let bytes = random_blocks(&vec![f32::from_bits(byte << 8); inputs * rows], dtype);
             let w =
                 Rows { bytes: &bytes, dtype, inputs, scales: None, precision: Precision::Q8 { group: 32 } };
@@ -237,7 +240,14 @@ fn the_largest_products_with_blocks_are_exact_on_every_kernel() {
                 let plain: Vec<f32> = (0..rows)
                     .map(|row| with_format!(dtype, F => blocks::dot::<F>(&values, &scales, w.row(row))))
                     .collect();
-                every_kernel_gives(&plain, &x, blocks::GROUP, w, &format!("{dtype} {byte:#x} {run}"));
+                let (plain, x) = (plain.repeat(tokens), x.repeat(tokens));
+                every_kernel_gives(
+                    &plain,
+                    &x,
+                    blocks::GROUP,
+                    w,
+                    &format!("{dtype} {byte:#x} {run} {tokens}"),
+                );
             }
         }
     }

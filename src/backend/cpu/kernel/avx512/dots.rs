@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 
 use super::super::{Rows, Spaced};
-use super::{mask, prefetch, prefetch_far, reduce, reduce_16};
+use super::{prefetch, prefetch_far, reduce, reduce_16};
 use crate::checkpoint::Dtype;
 use crate::ops::matmul::{LANES, STRETCH};
 
@@ -29,7 +29,7 @@ pub(in super::super) fn dots(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]])
             (8, _) => dots_of_tokens::<8, 3>(x, w, out_now),
             (4, _) => dots_of_tokens::<4, 6>(x, w, out_now),
             (2, _) => dots_of_tokens::<2, 4>(x, w, out_now),
-            (_, _) => dots_of_tokens::<1, 4>(x, w, out_now),
+            (_, _) => dots_of_tokens::<1, 8>(x, w, out_now),
         }
         x = x.skip(tokens);
     }
@@ -96,23 +96,26 @@ macro_rules! dots_of {
         /// The dot products of the first T rows of activations with R rows of as many weights.
         #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
         fn $name<const T: usize, const R: usize>(x: Spaced<'_>, rows: &[u8]) -> [[f32; T]; R] {
+            /// Weights in a line of the cache.
+            const LINE: usize = 64 / $size;
             let (inputs, x_row, length) = (x.width, x.stride(), x.width * $size);
             assert!(x.values.len() >= T * x_row && rows.len() == R * length);
-            let step = |mut sums: [[__m512; T]; R], x: *const f32, w: *const u8, $mask: __mmask16| {
+            let step = |mut sums: [[__m512; T]; R], x: *const f32, w: *const u8, $mask: u64| {
                 // SAFETY: masked loads touch only lanes below the end of a row; `x` and `w` point into the first of T and of R
                 // rows, which follow one another, as was just checked.
                 unsafe {
-                    let mut weights = [_mm512_setzero_ps(); R];
+                    let mut weights = [[_mm512_setzero_ps(); LINE / LANES]; R];
                     for row in 0..R {
                         let $pointer = w.add(row * length);
                         weights[row] = $load;
-                        // Of rows side by side, the processor does not read enough ahead.
-                        prefetch_far($pointer.wrapping_add(R * length));
                     }
                     for token in 0..T {
-                        let x = _mm512_maskz_loadu_ps($mask, x.add(token * x_row));
-                        for row in 0..R {
-                            sums[row][token] = _mm512_fmadd_ps(x, weights[row], sums[row][token]);
+                        for part in 0..LINE / LANES {
+                            let x = x.wrapping_add(token * x_row + part * LANES);
+                            let x = _mm512_maskz_loadu_ps(($mask >> (part * LANES)) as __mmask16, x);
+                            for row in 0..R {
+                                sums[row][token] = _mm512_fmadd_ps(x, weights[row][part], sums[row][token]);
+                            }
                         }
                     }
                 }
@@ -123,12 +126,19 @@ macro_rules! dots_of {
                 let count = STRETCH.min(inputs - start);
                 let mut sums = [[_mm512_setzero_ps(); T]; R];
                 let (mut x, mut w) = (x.values[start..].as_ptr(), rows[start * $size..].as_ptr());
-                for _ in 0..count / LANES {
-                    sums = step(sums, x, w, 0xffff);
-                    (x, w) = (x.wrapping_add(LANES), w.wrapping_add(LANES * $size));
+                // Of rows side by side, the processor does not read enough ahead: the next ones are asked for in the
+                // order in which they lie.
+                let mut ahead = rows.as_ptr().wrapping_add(rows.len() + R * start * $size);
+                for _ in 0..count / LINE {
+                    for _ in 0..R {
+                        prefetch_far(ahead);
+                        ahead = ahead.wrapping_add(64);
+                    }
+                    sums = step(sums, x, w, u64::MAX);
+                    (x, w) = (x.wrapping_add(LINE), w.wrapping_add(64));
                 }
-                if count % LANES > 0 {
-                    sums = step(sums, x, w, mask(count % LANES));
+                if count % LINE > 0 {
+                    sums = step(sums, x, w, (1 << (count % LINE)) - 1);
                 }
                 for (out, sums) in out.as_flattened_mut().iter_mut().zip(sums.as_flattened()) {
                     let sum = reduce(*sums);
@@ -142,29 +152,30 @@ macro_rules! dots_of {
         /// another: their sums are reduced together.
         #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
         fn $short(x: &[f32], rows: &[u8]) -> [f32; LANES] {
+            /// Weights in a line of the cache.
+            const LINE: usize = 64 / $size;
             let inputs = x.len();
             assert!((1..=STRETCH).contains(&inputs) && rows.len() == LANES * inputs * $size);
             let mut sums = [_mm512_setzero_ps(); LANES];
             for (sum, row) in sums.iter_mut().zip(rows.chunks_exact(inputs * $size)) {
-                let mut step = |at: usize, $mask: __mmask16| {
-                    // SAFETY: masked loads touch only lanes below `inputs - at`; `x` and `row` have `inputs` values.
+                let mut step = |at: usize, $mask: u64| {
+                    // SAFETY: masked loads touch only values below `inputs - at`; `x` and `row` have `inputs` of them.
                     unsafe {
                         let $pointer = row.as_ptr().add(at * $size);
-                        // Once a line of the cache.
-                        if at * $size % 64 == 0 {
-                            prefetch($pointer);
+                        prefetch($pointer);
+                        for (part, weights) in $load.into_iter().enumerate() {
+                            let x = x.as_ptr().wrapping_add(at + part * LANES);
+                            let x = _mm512_maskz_loadu_ps(($mask >> (part * LANES)) as __mmask16, x);
+                            *sum = _mm512_fmadd_ps(x, weights, *sum);
                         }
-                        let weights = $load;
-                        *sum =
-                            _mm512_fmadd_ps(_mm512_maskz_loadu_ps($mask, x.as_ptr().add(at)), weights, *sum);
                     }
                 };
-                let whole = inputs / LANES * LANES;
-                for at in (0..whole).step_by(LANES) {
-                    step(at, 0xffff);
+                let whole = inputs / LINE * LINE;
+                for at in (0..whole).step_by(LINE) {
+                    step(at, u64::MAX);
                 }
                 if whole < inputs {
-                    step(whole, mask(inputs - whole));
+                    step(whole, (1 << (inputs - whole)) - 1);
                 }
             }
             let mut out = [0.0; LANES];
@@ -175,13 +186,54 @@ macro_rules! dots_of {
     };
 }
 
-dots_of!(dots_f32, short_f32, 4, |pointer, mask| _mm512_maskz_loadu_ps(mask, pointer.cast()));
-dots_of!(dots_f16, short_f16, 2, |pointer, mask| _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(
-    mask,
-    pointer.cast()
-)));
-dots_of!(dots_bf16, short_bf16, 2, |pointer, mask| {
+dots_of!(dots_f32, short_f32, 4, |line, mask| [_mm512_maskz_loadu_ps(mask as __mmask16, line.cast())]);
+dots_of!(dots_f16, short_f16, 2, |line, mask| [
+    _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask as __mmask16, line.cast())),
+    _mm512_cvtph_ps(_mm256_maskz_loadu_epi16((mask >> LANES) as __mmask16, line.wrapping_add(32).cast())),
+]);
+dots_of!(dots_bf16, short_bf16, 2, |line, mask| match mask {
+    u64::MAX => [widen_bf16::<0>(line), widen_bf16::<1>(line)],
     // The upper half of a float32 is a bfloat16.
-    let halves = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, pointer.cast()));
-    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(halves))
+    _ => [0, LANES].map(|first| {
+        let halves =
+            _mm256_maskz_loadu_epi16((mask >> first) as __mmask16, line.wrapping_add(2 * first).cast());
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves)))
+    }),
 });
+
+/// Of each half of a line: number i / 2 goes to place i.
+const PLACES: [[i16; 2 * LANES]; 2] = {
+    let mut places = [[0; 2 * LANES]; 2];
+    let mut i = 0;
+    while i < 2 * LANES {
+        places[0][i] = (i / 2) as i16;
+        places[1][i] = (LANES + i / 2) as i16;
+        i += 1;
+    }
+    places
+};
+
+/// Half HALF of a line of bfloat16, each of which is the upper half of its float32.
+///
+/// # Safety
+/// `line` points at 32 numbers.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn widen_bf16<const HALF: usize>(line: *const u8) -> __m512 {
+    const UPPER: __mmask32 = 0xaaaa_aaaa;
+    let upper: __m512;
+    // One instruction for the load, the move and the zeros: the fewer wait for memory, the further the processor reads
+    // ahead. Its intrinsic becomes three.
+    // SAFETY: reads the 64 bytes at `line`, and 32 numbers of 16 bits.
+    unsafe {
+        std::arch::asm!(
+            "vpermw {upper}{{{mask}}}{{z}}, {places}, [{line}]",
+            upper = out(zmm_reg) upper,
+            mask = in(kreg) UPPER,
+            places = in(zmm_reg) _mm512_loadu_si512(PLACES[HALF].as_ptr().cast()),
+            line = in(reg) line,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    upper
+}
