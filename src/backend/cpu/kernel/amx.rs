@@ -10,10 +10,11 @@ use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 use super::bf16_tiles::{Next, Sums, TWO_TILES};
+use super::emulated;
 
 /// Whether the processor has bfloat16 tiles, and the system lets this process use them.
 pub(super) fn available() -> bool {
-    in_the_processor() || super::emulates()
+    in_the_processor() || emulated::on()
 }
 
 /// Whether they need no emulation.
@@ -27,7 +28,7 @@ pub(super) fn multiplies_int8() -> bool {
     static MULTIPLIES: OnceLock<bool> = OnceLock::new();
     *MULTIPLIES.get_or_init(|| match in_the_processor() {
         true => __cpuid_count(7, 0).edx & (1 << 25) != 0,
-        false => super::emulates(),
+        false => emulated::on(),
     })
 }
 

@@ -19,7 +19,7 @@ mod bf16_tiles;
 mod blocks;
 #[cfg(target_arch = "x86_64")]
 mod compiled;
-#[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
+#[cfg(target_arch = "x86_64")]
 mod emulated;
 pub(super) mod gemm;
 mod limits;
@@ -60,15 +60,6 @@ pub struct Kernel {
     bf16: Option<bf16_gemm::Unit>,
 }
 
-/// Whether instructions that the processor lacks are carried out by hand, for the tests of the kernels that need them.
-#[cfg(target_arch = "x86_64")]
-fn emulates() -> bool {
-    #[cfg(all(test, target_os = "linux"))]
-    return emulated::on();
-    #[cfg(not(all(test, target_os = "linux")))]
-    false
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Isa {
     /// AVX-512 F, BW, DQ and VL: 16 values at once.
@@ -107,7 +98,7 @@ impl Kernel {
             kernels.extend((vnni && avx512bf16::available()).then_some(of_unit(bf16_gemm::Unit::Avx512Bf16)));
             kernels.extend(vnni.then_some(Self::new(Isa::Avx512Vnni)));
             kernels.extend(avx512.then_some(Self::new(Isa::Avx512)));
-            let avxvnni = avx2 && (is_x86_feature_detected!("avxvnni") || emulates());
+            let avxvnni = avx2 && (is_x86_feature_detected!("avxvnni") || emulated::on());
             kernels.extend(avxvnni.then_some(Self::new(Isa::AvxVnni)));
             kernels.extend(avx2.then_some(Self::new(Isa::Avx2)));
         }

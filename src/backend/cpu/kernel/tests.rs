@@ -3,6 +3,11 @@
 use super::rows::with_format;
 use super::*;
 use crate::ops::blocks;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use {
+    emulated::by_hand::{DONE, WANTED},
+    std::{env, process::Command, sync::atomic::Ordering},
+};
 
 /// Values without a pattern that rounding could hide behind.
 pub(in crate::backend) fn noise(count: usize, seed: u32) -> Vec<f32> {
@@ -122,7 +127,7 @@ fn every_kernel_gives(plain: &[f32], x: &[f32], group: usize, w: Rows<'_>, what:
 }
 
 #[test]
-pub(super) fn every_kernel_gives_the_bits_of_the_plain_int8_products() {
+fn every_kernel_gives_the_bits_of_the_plain_int8_products() {
     // Regular groups with and without a short chunk, panel and tile; groups of other sizes; rows that
     // are no whole groups.
     for (inputs, rows, tokens, x_group, w_group) in [
@@ -384,5 +389,43 @@ fn every_kernel_gives_the_bits_of_the_plain_row_operations() {
             kernel.scale(&mut fast, 24);
             assert_eq!(plain, fast, "scale {} {width}", kernel.name());
         }
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[test]
+fn kernels_that_the_processor_lacks_pass_the_same_tests_with_their_instructions_carried_out_by_hand() {
+    if env::var_os(WANTED).is_some() {
+        return;
+    }
+    let kernels = module_path!().trim_end_matches("tests").trim_start_matches("llama_trace::");
+    let mut tests = Command::new(env::current_exe().unwrap());
+    let tests = tests.args([kernels, "--nocapture"]).env(WANTED, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&tests.stdout);
+    assert!(tests.status.success(), "{said}{}", String::from_utf8_lossy(&tests.stderr));
+    // The one that looks for them ran among the others.
+    assert!(said.contains("what_is_emulated_is_available_and_does_its_work ... ok"), "{said}");
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[test]
+fn what_is_emulated_is_available_and_does_its_work() {
+    let names: Vec<_> = Kernel::available().into_iter().map(Kernel::name).collect();
+    if !emulated::on() {
+        return;
+    }
+    for (name, of, done) in [("amx", "avx512vnni", &DONE[0]), ("avxvnni", "avx2", &DONE[1])] {
+        if !names.contains(&of) {
+            eprintln!("skipped: {name} is not emulated on a processor without {of}");
+            continue;
+        }
+        assert!(names.contains(&name), "{name} among {names:?}");
+        let lacking = match name {
+            "amx" => !amx::in_the_processor(),
+            _ => !is_x86_feature_detected!("avxvnni"),
+        };
+        let before = done.load(Ordering::Relaxed);
+        every_kernel_gives_the_bits_of_the_plain_int8_products();
+        assert_eq!(done.load(Ordering::Relaxed) > before, lacking, "{name} carried out by hand");
     }
 }

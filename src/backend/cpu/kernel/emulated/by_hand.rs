@@ -1,0 +1,294 @@
+//! Instructions carried out one at a time in the handler of the signal that they cause. The encodings and what the
+//! instructions do: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2.
+#![allow(unsafe_code)]
+
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{env, mem, ptr};
+
+/// Set in the process that emulates.
+pub(in crate::backend::cpu::kernel) const WANTED: &str = "LLAMA_TRACE_TEST_EMULATES";
+
+/// Instructions that were carried out: of AMX, and of AVX-VNNI.
+pub(in crate::backend::cpu::kernel) static DONE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// See [`super::on`].
+pub(super) fn on() -> bool {
+    static ON: OnceLock<bool> = OnceLock::new();
+    *ON.get_or_init(|| {
+        let wanted = env::var_os(WANTED).is_some() && is_x86_feature_detected!("avx2");
+        if wanted {
+            // SAFETY: the handler is a function for a signal with information, and the rest of the structure may be zeros.
+            unsafe {
+                let mut action: libc::sigaction = mem::zeroed();
+                action.sa_sigaction = handler as *const () as usize;
+                action.sa_flags = libc::SA_SIGINFO;
+                assert_eq!(libc::sigaction(libc::SIGILL, &raw const action, ptr::null_mut()), 0);
+            }
+        }
+        wanted
+    })
+}
+
+/// The eight tiles of a thread: how many rows of how many bytes, and the bytes, 64 apart.
+struct Tiles {
+    rows: [usize; 8],
+    bytes: [usize; 8],
+    values: [[u8; 1024]; 8],
+}
+
+thread_local! {
+    static TILES: UnsafeCell<Tiles> =
+        const { UnsafeCell::new(Tiles { rows: [0; 8], bytes: [0; 8], values: [[0; 1024]; 8] }) };
+}
+
+/// Carries out the instruction that the processor refused, and goes on after it.
+unsafe extern "C" fn handler(_signal: i32, _information: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the system hands a handler of this kind the state of the thread that was interrupted.
+    let state = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
+    let code = state.gregs[libc::REG_RIP as usize] as *const u8;
+    // SAFETY: the instruction is in memory; those that are carried out have five bytes or more, and another that ends the
+    // last page of the program is not among ours.
+    let Some(length) = (unsafe { carry_out(code, state) }) else {
+        // SAFETY: the instruction is met again, and is the fault that it is.
+        unsafe { libc::signal(libc::SIGILL, libc::SIG_DFL) };
+        return;
+    };
+    state.gregs[libc::REG_RIP as usize] += length as i64;
+}
+
+/// The number of bytes of the instruction at `code`, once it is carried out.
+///
+/// # Safety
+/// It is what the thread with this state was about to do.
+unsafe fn carry_out(code: *const u8, state: &mut libc::mcontext_t) -> Option<usize> {
+    // SAFETY: as the caller says; what is read of the state is where the system's description of it says; loads and stores
+    // are those of the instruction. No other code of this thread runs meanwhile, so that its tiles are borrowed once.
+    unsafe {
+        let [escape, map, fields, operation, operands] = code.cast::<[u8; 5]>().read_unaligned();
+        // A VEX prefix of three bytes, of the map 0F38, without W.
+        if escape != 0xc4 || map & 0x1f != 2 || fields & 0x80 != 0 {
+            return None;
+        }
+        let (wide, prefix) = (fields & 4 != 0, fields & 3);
+        let second = usize::from(!(fields >> 3) & 15);
+        let upper = |bit: u8| usize::from(map & bit == 0) * 8;
+        let first = usize::from(operands >> 3 & 7) + upper(0x80);
+        let third = usize::from(operands & 7) + upper(0x20);
+        let registers_only = operands >> 6 == 3;
+        let tiles = TILES.with(|tiles| &mut *tiles.get());
+        match (operation, prefix, wide, registers_only) {
+            // VPDPBUSD ymm, ymm, ymm.
+            (0x50, 1, true, true) => {
+                DONE[1].fetch_add(1, Ordering::Relaxed);
+                let (unsigned, signed) = (Ymm(second).read(state), Ymm(third).read(state));
+                let mut sums = Ymm(first).read(state);
+                for (i, sum) in sums.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                    let products = (4 * i..4 * i + 4)
+                        .map(|i| i32::from(unsigned[i]) * i32::from(signed[i].cast_signed()));
+                    *sum = i32::from_le_bytes(*sum).wrapping_add(products.sum()).to_le_bytes();
+                }
+                Ymm(first).write(state, sums);
+                return Some(5);
+            }
+            // LDTILECFG m512 and TILERELEASE.
+            (0x49, 0, false, _) => {
+                *tiles = Tiles { rows: [0; 8], bytes: [0; 8], values: [[0; 1024]; 8] };
+                if registers_only {
+                    return Some(5);
+                }
+                let memory = Memory::of(code, state)?;
+                let configuration = memory.address.cast::<[u8; 64]>().read_unaligned();
+                assert_eq!(configuration[..2], [1, 0], "palette 1, from the first row");
+                for tile in 0..8 {
+                    tiles.rows[tile] = usize::from(configuration[48 + tile]);
+                    tiles.bytes[tile] = usize::from(u16::from_le_bytes([
+                        configuration[16 + 2 * tile],
+                        configuration[17 + 2 * tile],
+                    ]));
+                    assert!(
+                        tiles.rows[tile] <= 16
+                            && tiles.bytes[tile] <= 64
+                            && tiles.bytes[tile].is_multiple_of(4)
+                    );
+                }
+                return Some(memory.length);
+            }
+            // TILEZERO tmm.
+            (0x49, 3, false, true) => tiles.values[first] = [0; 1024],
+            // TILELOADD tmm, sibmem and TILESTORED sibmem, tmm.
+            (0x4b, 2 | 3, false, false) => {
+                DONE[0].fetch_add(1, Ordering::Relaxed);
+                let memory = Memory::of(code, state)?;
+                let tile = &mut tiles.values[first];
+                if prefix == 3 {
+                    *tile = [0; 1024];
+                }
+                for (row, values) in tile.chunks_exact_mut(64).enumerate().take(tiles.rows[first]) {
+                    let (address, count) =
+                        (memory.address.wrapping_add(row * memory.index), tiles.bytes[first]);
+                    match prefix {
+                        3 => ptr::copy_nonoverlapping(address, values.as_mut_ptr(), count),
+                        _ => ptr::copy_nonoverlapping(values.as_ptr(), address, count),
+                    }
+                }
+                return Some(memory.length);
+            }
+            // TDPBF16PS and TDPBSSD tmm, tmm, tmm.
+            (0x5c, 2, false, true) => tiles.multiply(first, third, second, pairs_of_bf16),
+            (0x5e, 3, false, true) => tiles.multiply(first, third, second, fours_of_int8),
+            _ => return None,
+        }
+        DONE[0].fetch_add(1, Ordering::Relaxed);
+        Some(5)
+    }
+}
+
+/// Four bytes of a row of activations, and four of a column of weights.
+type Step = [[u8; 4]; 2];
+
+impl Tiles {
+    /// Adds to each four bytes of tile `sums` what `add` makes of the row of `x` and the column of `w`.
+    fn multiply(&mut self, sums: usize, x: usize, w: usize, add: impl Fn([u8; 4], &[Step]) -> [u8; 4]) {
+        assert!(self.rows[sums] == self.rows[x] && self.bytes[sums] == self.bytes[w]);
+        assert!(self.bytes[x] / 4 == self.rows[w] && sums != x && sums != w && x != w);
+        let mut steps = [Step::default(); 16];
+        let steps = &mut steps[..self.rows[w]];
+        for row in 0..self.rows[sums] {
+            for column in 0..self.bytes[sums] / 4 {
+                for (k, step) in steps.iter_mut().enumerate() {
+                    *step = [self.four(x, row, k), self.four(w, k, column)];
+                }
+                let sum = add(self.four(sums, row, column), steps);
+                self.values[sums].as_chunks_mut::<4>().0[16 * row + column] = sum;
+            }
+        }
+    }
+
+    fn four(&self, tile: usize, row: usize, column: usize) -> [u8; 4] {
+        self.values[tile].as_chunks::<4>().0[16 * row + column]
+    }
+}
+
+/// Two sums, of the even products and of the odd ones, which are added to each other and then to `sum`.
+fn pairs_of_bf16(sum: [u8; 4], steps: &[Step]) -> [u8; 4] {
+    let [even, odd] = steps.iter().fold([0.0_f32; 2], |[even, odd], step| {
+        let [x, w] =
+            step.map(|[a, b, c, d]| [[a, b], [c, d]].map(|bytes| half::bf16::from_le_bytes(bytes).to_f32()));
+        [x[0].mul_add(w[0], even), x[1].mul_add(w[1], odd)]
+    });
+    (f32::from_le_bytes(sum) + (even + odd)).to_le_bytes()
+}
+
+fn fours_of_int8(sum: [u8; 4], steps: &[Step]) -> [u8; 4] {
+    let product = |[x, w]: &Step| -> i32 {
+        (0..4).map(|i| i32::from(x[i].cast_signed()) * i32::from(w[i].cast_signed())).sum()
+    };
+    i32::from_le_bytes(sum).wrapping_add(steps.iter().map(product).sum()).to_le_bytes()
+}
+
+/// A vector register of 256 bits in the state that the system saved: the lower half among those of SSE, the upper one among
+/// those of AVX, where the processor stores them (XSAVE, volume 1, chapter 13).
+struct Ymm(usize);
+
+impl Ymm {
+    /// Where the halves lie; those of AVX are made zeros where they were so and were not stored.
+    unsafe fn halves(&self, state: &mut libc::mcontext_t) -> [*mut [u8; 16]; 2] {
+        // SAFETY: a processor with AVX2 saves 832 bytes and more, with the halves and the flags at these places.
+        unsafe {
+            let saved = state.fpregs.cast::<u8>();
+            let stored = saved.add(512).cast::<u64>();
+            if *stored & 4 == 0 {
+                ptr::write_bytes(saved.add(576), 0, 256);
+            }
+            *stored |= 6;
+            [saved.add(160 + 16 * self.0).cast(), saved.add(576 + 16 * self.0).cast()]
+        }
+    }
+
+    unsafe fn read(&self, state: &mut libc::mcontext_t) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        // SAFETY: as for `halves`.
+        unsafe {
+            let [lower, upper] = self.halves(state);
+            bytes[..16].copy_from_slice(&*lower);
+            bytes[16..].copy_from_slice(&*upper);
+        }
+        bytes
+    }
+
+    unsafe fn write(&self, state: &mut libc::mcontext_t, bytes: [u8; 32]) {
+        // SAFETY: as for `halves`.
+        unsafe {
+            let [lower, upper] = self.halves(state);
+            (*lower).copy_from_slice(&bytes[..16]);
+            (*upper).copy_from_slice(&bytes[16..]);
+        }
+    }
+}
+
+/// What an instruction of five bytes and more says of its memory.
+struct Memory {
+    /// Without what the index adds, where it has one.
+    address: *mut u8,
+    /// The bytes of the index.
+    index: usize,
+    /// Of the instruction.
+    length: usize,
+}
+
+impl Memory {
+    /// Of the instruction at `code`; none where the address is in relation to it.
+    unsafe fn of(code: *const u8, state: &libc::mcontext_t) -> Option<Self> {
+        const REGISTERS: [i32; 16] = [
+            libc::REG_RAX,
+            libc::REG_RCX,
+            libc::REG_RDX,
+            libc::REG_RBX,
+            libc::REG_RSP,
+            libc::REG_RBP,
+            libc::REG_RSI,
+            libc::REG_RDI,
+            libc::REG_R8,
+            libc::REG_R9,
+            libc::REG_R10,
+            libc::REG_R11,
+            libc::REG_R12,
+            libc::REG_R13,
+            libc::REG_R14,
+            libc::REG_R15,
+        ];
+        let register = |number: u8, map_bit: u8, map: u8| {
+            let number = usize::from(number & 7) + usize::from(map & map_bit == 0) * 8;
+            state.gregs[REGISTERS[number] as usize] as usize
+        };
+        // SAFETY: the bytes of the instruction, as far as its own fields say that there are more.
+        unsafe {
+            let (map, operands) = (*code.add(1), *code.add(4));
+            let (mode, mut length) = (operands >> 6, 5);
+            let mut base = operands & 7;
+            let mut index = 0;
+            if base == 4 {
+                let scaled = *code.add(5);
+                length += 1;
+                base = scaled & 7;
+                if scaled >> 3 & 7 != 4 || map & 0x40 == 0 {
+                    index = register(scaled >> 3, 0x40, map) << (scaled >> 6);
+                }
+            }
+            if mode == 0 && base == 5 {
+                return None;
+            }
+            let displacement = match mode {
+                0 => 0,
+                1 => isize::from(code.add(length).cast::<i8>().read()),
+                _ => code.add(length).cast::<i32>().read_unaligned() as isize,
+            };
+            length += [0, 1, 4, 0][usize::from(mode)];
+            let address = register(base, 0x20, map).wrapping_add_signed(displacement) as *mut u8;
+            Some(Self { address, index, length })
+        }
+    }
+}
