@@ -214,12 +214,21 @@ impl Sampler {
         let found = walk(&self.sums, &mut sum, &reached)?;
         let mut near = mem::take(&mut self.near);
         near.resize(near.len().max(self.probs.len()), 0);
-        // Every rank is written, and stays where it belongs there: which one does, no branch can foresee.
+        // Every rank is written, and stays where it belongs there: which one does, no branch can foresee. Those leading bits
+        // are of positive numbers, but for 0 itself.
+        let first = ((found as u32) << MANTISSA).max(1);
+        let after = (found as u32 + 1) << MANTISSA;
         let mut count = 0;
-        for (id, &prob) in (0..).zip(&self.probs) {
-            let rank = rank(id, prob);
+        for (id, prob) in (0..).zip(&self.probs) {
+            let bits = prob.to_bits();
+            near[count] = rank(id, *prob);
+            count += usize::from(bits.wrapping_sub(first) < after - first);
+        }
+        let before = mem::take(&mut count);
+        for at in 0..before {
+            let rank = near[at];
             near[count] = rank;
-            count += usize::from((prob > 0.0) & (rank >= self.cut) & (leading(prob) == found));
+            count += usize::from(rank >= self.cut);
         }
         let weight = |rank: u64| weight(f32::from_bits((rank >> 32) as u32));
         for shift in [10, 0] {
@@ -279,8 +288,11 @@ fn walk(sums: &[f64], sum: &mut f64, reached: impl Fn(f64) -> bool) -> Option<us
 
 /// Leading bits of a positive probability: its exponent and the first 3 bits of its mantissa.
 const fn leading(prob: f32) -> usize {
-    (prob.to_bits() >> 20) as usize
+    (prob.to_bits() >> MANTISSA) as usize
 }
+
+/// The bits below them.
+const MANTISSA: u32 = 20;
 
 /// How many [`leading`] bits there are: no probability is more than 1.
 const LEADING: usize = leading(1.0) + 1;
