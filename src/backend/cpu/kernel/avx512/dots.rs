@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 
 use super::super::{Rows, Spaced};
-use super::{prefetch, prefetch_far, reduce, reduce_16};
+use super::{mask, prefetch, prefetch_far, reduce, reduce_16};
 use crate::checkpoint::Dtype;
 use crate::ops::matmul::{LANES, STRETCH};
 
@@ -92,7 +92,7 @@ fn products<const T: usize, const R: usize>(x: Spaced<'_>, w: Rows<'_>, rows: &[
 }
 
 macro_rules! dots_of {
-    ($name:ident, $short:ident, $size:literal, |$pointer:ident, $mask:ident| $load:expr) => {
+    ($name:ident, $short:ident, $size:literal, |$pointer:ident, $mask:ident| $load:expr, $line:expr) => {
         /// The dot products of the first T rows of activations with R rows of as many weights.
         #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
         fn $name<const T: usize, const R: usize>(x: Spaced<'_>, rows: &[u8]) -> [[f32; T]; R] {
@@ -100,19 +100,27 @@ macro_rules! dots_of {
             const LINE: usize = 64 / $size;
             let (inputs, x_row, length) = (x.width, x.stride(), x.width * $size);
             assert!(x.values.len() >= T * x_row && rows.len() == R * length);
-            let step = |mut sums: [[__m512; T]; R], x: *const f32, w: *const u8, $mask: u64| {
+            let step = |mut sums: [[__m512; T]; R], x: *const f32, w: *const u8, lanes: u64| {
                 // SAFETY: masked loads touch only lanes below the end of a row; `x` and `w` point into the first of T and of R
                 // rows, which follow one another, as was just checked.
                 unsafe {
                     let mut weights = [[_mm512_setzero_ps(); LINE / LANES]; R];
                     for row in 0..R {
                         let $pointer = w.add(row * length);
-                        weights[row] = $load;
+                        if lanes == u64::MAX {
+                            weights[row] = $line;
+                            continue;
+                        }
+                        for part in 0..LINE / LANES {
+                            let $pointer = $pointer.wrapping_add(part * LANES * $size);
+                            let $mask = (lanes >> (part * LANES)) as __mmask16;
+                            weights[row][part] = $load;
+                        }
                     }
                     for token in 0..T {
                         for part in 0..LINE / LANES {
                             let x = x.wrapping_add(token * x_row + part * LANES);
-                            let x = _mm512_maskz_loadu_ps(($mask >> (part * LANES)) as __mmask16, x);
+                            let x = _mm512_maskz_loadu_ps((lanes >> (part * LANES)) as __mmask16, x);
                             for row in 0..R {
                                 sums[row][token] = _mm512_fmadd_ps(x, weights[row][part], sums[row][token]);
                             }
@@ -152,30 +160,29 @@ macro_rules! dots_of {
         /// another: their sums are reduced together.
         #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
         fn $short(x: &[f32], rows: &[u8]) -> [f32; LANES] {
-            /// Weights in a line of the cache.
-            const LINE: usize = 64 / $size;
             let inputs = x.len();
             assert!((1..=STRETCH).contains(&inputs) && rows.len() == LANES * inputs * $size);
             let mut sums = [_mm512_setzero_ps(); LANES];
             for (sum, row) in sums.iter_mut().zip(rows.chunks_exact(inputs * $size)) {
-                let mut step = |at: usize, $mask: u64| {
-                    // SAFETY: masked loads touch only values below `inputs - at`; `x` and `row` have `inputs` of them.
+                let mut step = |at: usize, $mask: __mmask16| {
+                    // SAFETY: masked loads touch only lanes below `inputs - at`; `x` and `row` have `inputs` values.
                     unsafe {
                         let $pointer = row.as_ptr().add(at * $size);
-                        prefetch($pointer);
-                        for (part, weights) in $load.into_iter().enumerate() {
-                            let x = x.as_ptr().wrapping_add(at + part * LANES);
-                            let x = _mm512_maskz_loadu_ps(($mask >> (part * LANES)) as __mmask16, x);
-                            *sum = _mm512_fmadd_ps(x, weights, *sum);
+                        // Once a line of the cache.
+                        if at * $size % 64 == 0 {
+                            prefetch($pointer);
                         }
+                        let weights = $load;
+                        *sum =
+                            _mm512_fmadd_ps(_mm512_maskz_loadu_ps($mask, x.as_ptr().add(at)), weights, *sum);
                     }
                 };
-                let whole = inputs / LINE * LINE;
-                for at in (0..whole).step_by(LINE) {
-                    step(at, u64::MAX);
+                let whole = inputs / LANES * LANES;
+                for at in (0..whole).step_by(LANES) {
+                    step(at, 0xffff);
                 }
                 if whole < inputs {
-                    step(whole, (1 << (inputs - whole)) - 1);
+                    step(whole, mask(inputs - whole));
                 }
             }
             let mut out = [0.0; LANES];
@@ -186,20 +193,31 @@ macro_rules! dots_of {
     };
 }
 
-dots_of!(dots_f32, short_f32, 4, |line, mask| [_mm512_maskz_loadu_ps(mask as __mmask16, line.cast())]);
-dots_of!(dots_f16, short_f16, 2, |line, mask| [
-    _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask as __mmask16, line.cast())),
-    _mm512_cvtph_ps(_mm256_maskz_loadu_epi16((mask >> LANES) as __mmask16, line.wrapping_add(32).cast())),
-]);
-dots_of!(dots_bf16, short_bf16, 2, |line, mask| match mask {
-    u64::MAX => [widen_bf16::<0>(line), widen_bf16::<1>(line)],
-    // The upper half of a float32 is a bfloat16.
-    _ => [0, LANES].map(|first| {
-        let halves =
-            _mm256_maskz_loadu_epi16((mask >> first) as __mmask16, line.wrapping_add(2 * first).cast());
-        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves)))
-    }),
-});
+dots_of!(
+    dots_f32,
+    short_f32,
+    4,
+    |pointer, mask| _mm512_maskz_loadu_ps(mask, pointer.cast()),
+    [_mm512_loadu_ps(pointer.cast())]
+);
+dots_of!(
+    dots_f16,
+    short_f16,
+    2,
+    |pointer, mask| _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, pointer.cast())),
+    [pointer, pointer.add(32)].map(|half| _mm512_cvtph_ps(_mm256_loadu_si256(half.cast())))
+);
+dots_of!(
+    dots_bf16,
+    short_bf16,
+    2,
+    |pointer, mask| {
+        // The upper half of a float32 is a bfloat16.
+        let halves = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, pointer.cast()));
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(halves))
+    },
+    [widen_bf16::<0>(pointer), widen_bf16::<1>(pointer)]
+);
 
 /// Of each half of a line: number i / 2 goes to place i.
 const PLACES: [[i16; 2 * LANES]; 2] = {
