@@ -14,7 +14,20 @@ macro_rules! file {
 
 const CONFIG: &str = include_str!(file!("config.json"));
 const GENERATION_CONFIG: &str = include_str!(file!("generation_config.json"));
-const WEIGHTS: &[u8] = include_bytes!(file!("model.safetensors"));
+/// Its weights, whose values begin with a line of the processor's cache: a vector of them then is in one line.
+static WEIGHTS: Weights = Weights { _room: [0; ROOM], file: *include_bytes!(file!("model.safetensors")) };
+
+#[repr(C, align(64))]
+struct Weights {
+    _room: [u8; ROOM],
+    file: [u8; include_bytes!(file!("model.safetensors")).len()],
+}
+
+/// Bytes before the file, so that the values after its header of so many bytes begin with a line.
+const ROOM: usize = {
+    let [a, b, c, d, ..] = *include_bytes!(file!("model.safetensors"));
+    (8 + u32::from_le_bytes([a, b, c, d]) as usize).wrapping_neg() % 64
+};
 /// Its tokenizer.json.
 pub(super) const TOKENIZER: &str = include_str!(file!("tokenizer.json"));
 /// Its tokenizer_config.json.
@@ -31,7 +44,7 @@ pub(super) const PLACE: &str = "the built-in model";
 pub(super) fn open(ignore: &[String]) -> Result<Checkpoint> {
     let config = hf_config::model_config(CONFIG, PLACE, ignore)?;
     let eos = hf_config::stop_ids(Some((GENERATION_CONFIG, PLACE)), (CONFIG, PLACE))?;
-    let contents = safetensors::parse(&Bytes::Static(WEIGHTS), PLACE)?;
+    let contents = safetensors::parse(&Bytes::Static(&WEIGHTS.file), PLACE)?;
     assemble("built-in".into(), config, eos, contents, 1, PLACE)
 }
 
@@ -44,7 +57,11 @@ mod tests {
     fn it_is_whole() {
         let model = open(&[]).unwrap();
         let config = &model.config;
-        model.tensor(Weight::Embedding, &[config.vocab, config.dim]).unwrap();
+        let first = model.tensor(Weight::Embedding, &[config.vocab, config.dim]).unwrap();
+        assert!(
+            (first.bytes().as_ptr() as usize).is_multiple_of(64),
+            "values begin with a line of the cache"
+        );
         let last = Weight::Layer(config.layers - 1, LayerWeight::W2);
         model.tensor(last, &[config.dim, config.ffn_dim]).unwrap();
         assert_eq!(model.name, "built-in");
