@@ -20,9 +20,12 @@ thread_local! {
 /// than cores, they would take the cores from one another, and sleep as they like.
 pub(super) fn keep_awake() {
     static CORES: OnceLock<usize> = OnceLock::new();
-    let cores = *CORES.get_or_init(|| thread::available_parallelism().map_or(1, NonZero::get));
     let threads = rayon::current_num_threads();
-    let Some(here) = rayon::current_thread_index().filter(|_| (2..=cores).contains(&threads)) else { return };
+    let Some(here) = rayon::current_thread_index().filter(|_| threads > 1) else { return };
+    // The system is asked once, and not for a thread that has no others.
+    if threads > *CORES.get_or_init(|| thread::available_parallelism().map_or(1, NonZero::get)) {
+        return;
+    }
     rayon::spawn_broadcast(move |context| {
         // The thread of the pass is at work; and one that is awake meets this inside its own loop below.
         if context.index() == here || AWAKE.replace(true) {
