@@ -224,12 +224,7 @@ impl Sampler {
             near[count] = rank(id, *prob);
             count += usize::from(bits.wrapping_sub(first) < after - first);
         }
-        let before = mem::take(&mut count);
-        for at in 0..before {
-            let rank = near[at];
-            near[count] = rank;
-            count += usize::from(rank >= self.cut);
-        }
+        count = keep(&mut near[..count], |rank| rank >= self.cut);
         let weight = |rank: u64| weight(f32::from_bits((rank >> 32) as u32));
         for shift in [10, 0] {
             let part = |rank: u64| (rank >> (32 + shift)) as usize % 1024;
@@ -238,12 +233,7 @@ impl Sampler {
                 sums[part(rank)] += weight(rank);
             }
             let found = walk(&sums, &mut sum, &reached)?;
-            let before = mem::take(&mut count);
-            for at in 0..before {
-                let rank = near[at];
-                near[count] = rank;
-                count += usize::from(part(rank) == found);
-            }
+            count = keep(&mut near[..count], |rank| part(rank) == found);
         }
         // These are equally likely, and the lower ids come first.
         let last = near[..count].iter().position(|&rank| {
@@ -270,6 +260,18 @@ impl Sampler {
 /// are in the order of its value.
 fn rank(id: u32, prob: f32) -> u64 {
     u64::from(prob.to_bits()) << 32 | u64::from(!id)
+}
+
+/// Moves the ranks that stay to the front, in their order, without a branch that none can foresee. The answer is how many
+/// they are.
+fn keep(ranks: &mut [u64], stays: impl Fn(u64) -> bool) -> usize {
+    let mut count = 0;
+    for at in 0..ranks.len() {
+        let rank = ranks[at];
+        ranks[count] = rank;
+        count += usize::from(stays(rank));
+    }
+    count
 }
 
 /// Where the sum of `sums`, from the last to the first, has `reached` what it should, or else the first that is not 0:

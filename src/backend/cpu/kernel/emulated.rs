@@ -1,6 +1,7 @@
-//! Instructions that the processor at hand lacks, AMX and AVX-VNNI, so that every unit's bits are tested on every machine
-//! with AVX2. Only in a process of its own, which runs the tests of the kernels once more: elsewhere such an instruction is
-//! a fault, and nothing is slower than need be.
+//! Instructions that the processor at hand lacks, so that the kernels that need them are tested there too: AVX-VNNI where
+//! it has AVX2, AMX where it has AVX-512 with VNNI, which that kernel's other loops are. Only in a process of its own,
+//! which runs the tests of the kernels once more: elsewhere such an instruction is a fault, and nothing is slower than need
+//! be.
 
 #[cfg(all(test, target_os = "linux"))]
 pub(super) mod by_hand;
