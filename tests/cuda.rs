@@ -7,6 +7,9 @@
 #[path = "cuda/emulation.rs"]
 mod emulation;
 
+#[path = "cuda/driver.rs"]
+mod driver;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;

@@ -3,6 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+const SANITIZED: &str =
+    "an address that does not suit its type, a shift by a whole word, or a conversion beyond its type";
+
 /// A program with a kernel for each fault; none, said aloud, where no C++ compiler is there.
 fn faults(folder: &Path) -> Option<PathBuf> {
     let compiler = std::env::var("CXX").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "c++".into());
@@ -12,7 +15,13 @@ fn faults(folder: &Path) -> Option<PathBuf> {
     }
     let (tests, program) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda"), folder.join("faults"));
     let mut command = Command::new(compiler);
-    command.args(["-std=c++17", "-O1", "-ffp-contract=off", "-DKERNELS=\"faults.cu\""]);
+    command.args([
+        "-std=c++17",
+        "-O1",
+        "-ffp-contract=off",
+        "-fsanitize=alignment,shift,float-cast-overflow",
+    ]);
+    command.args(["-fsanitize-undefined-trap-on-error", "-DKERNELS=\"faults.cu\""]);
     command.arg("-I").arg(super::beside("")).arg("-I").arg(&tests);
     let output = command.arg(tests.join("faults.cpp")).arg("-o").arg(&program).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -39,6 +48,10 @@ fn what_a_kernel_must_not_do_ends_the_process_with_words_that_say_what() {
         (&["beyond_what_the_launch_gave"], "a write beyond shared memory"),
         (&["copies_left"], "copies are under way at the end of a thread"),
         (&["missing_barrier"], "shared memory is read before it is written"),
+        (&["address_inside_a_word"], SANITIZED),
+        (&["shift_by_a_word"], SANITIZED),
+        (&["beyond_an_integer"], SANITIZED),
+        (&["memory_that_was_not_given"], "memory is read or written that was not given"),
         (&["nothing_wrong", "in blocks of 40 threads"], "a block that is not whole warps"),
     ] {
         let (code, said) = run(words);

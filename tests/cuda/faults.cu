@@ -75,6 +75,31 @@ KERNEL(64) missing_barrier(float* out) {
     out[threadIdx.x] = 1.0f;
 }
 
+// Four bytes from an address that is not divisible by four: a GPU gives up there.
+KERNEL(64) address_inside_a_word(float* out) {
+    WAIT_FOR_INPUT();
+    out[threadIdx.x] = *reinterpret_cast<const float*>(reinterpret_cast<const char*>(out) + threadIdx.x + 1);
+}
+
+// A GPU gives 0, this processor another value.
+KERNEL(64) shift_by_a_word(float* out) {
+    WAIT_FOR_INPUT();
+    out[threadIdx.x] = static_cast<float>(1u << threadIdx.x);
+}
+
+// A GPU gives the largest integer, this processor another value.
+KERNEL(64) beyond_an_integer(float* out) {
+    WAIT_FOR_INPUT();
+    out[threadIdx.x] = static_cast<float>(static_cast<int>(3e9f + static_cast<float>(threadIdx.x)));
+}
+
+KERNEL(64) memory_that_was_not_given(float* out) {
+    WAIT_FOR_INPUT();
+    const volatile float* nowhere = reinterpret_cast<const float*>(uintptr_t{64});
+    out[threadIdx.x] = nowhere[threadIdx.x];
+}
+
 #define KERNELS_OF_THIS_FILE(X)                                                                            \
     X(nothing_wrong) X(no_wait) X(half_a_barrier) X(two_barriers) X(half_a_warp) X(outside_its_mask)       \
-    X(beyond_its_array) X(beyond_what_the_launch_gave) X(copies_left) X(missing_barrier)
+    X(beyond_its_array) X(beyond_what_the_launch_gave) X(copies_left) X(missing_barrier)        \
+    X(address_inside_a_word) X(shift_by_a_word) X(beyond_an_integer) X(memory_that_was_not_given)

@@ -1,8 +1,11 @@
 // One file of kernels (-DKERNELS='"rms_norm.cu"') as a library that runs them on the CPU: see emulate.hpp.
 //
-//     c++ -std=c++17 -O1 -Wall -Wno-unknown-pragmas -shared -fPIC -ffp-contract=off -DKERNELS='"rms_norm.cu"' -DPRECISION=F32 emulate.cpp
+//     c++ -std=c++17 -O1 -Wall -Wno-unknown-pragmas -shared -fPIC -ffp-contract=off -DKERNELS='"rms_norm.cu"' \
+//         -DPRECISION=F32 emulate.cpp
 //
 // (The unknown pragma is CUDA's `unroll`.)
+#include <signal.h>
+
 #include "emulate.hpp"
 
 #include KERNELS
@@ -19,17 +22,61 @@ void call(void (*kernel)(Args...), void** args) {
     call(kernel, args, std::index_sequence_for<Args...>{});
 }
 
+// Bytes of each argument of `kernel`; how many there are.
+template <class... Args>
+unsigned sizes(void (*)(Args...), unsigned* bytes) {
+    ((*bytes++ = sizeof(Args)), ...);
+    return sizeof...(Args);
+}
+
 struct Kernel {
     const char* name;
     void (*run)(void* args);
+    unsigned (*sizes)(unsigned* bytes);
 };
 
-#define ENTRY(name) {#name, [](void* args) { call(name, static_cast<void**>(args)); }},
+#define ENTRY(name)                                                  \
+    {#name, [](void* args) { call(name, static_cast<void**>(args)); }, \
+     [](unsigned* bytes) { return sizes(name, bytes); }},
 const Kernel KERNELS_HERE[] = {KERNELS_OF_THIS_FILE(ENTRY)};
 
 std::mutex one_at_a_time;
+const char* running;
+
+// What the processor itself notices: memory beside what was given, and, as the sanitizers that this was compiled with have
+// it, what a GPU takes another way or not at all.
+void noticed(int signal) {
+    bool memory = signal == SIGSEGV || signal == SIGBUS;
+    emulated::fail(memory ? "memory is read or written that was not given"
+                          : "an address that does not suit its type, a shift by a whole word, or a conversion beyond its type",
+                   running, 0);
+}
+
+// Has the signals of faults come here as long as it lives.
+class Noticing {
+    static constexpr int SIGNALS[] = {SIGSEGV, SIGBUS, SIGILL, SIGTRAP};
+    struct sigaction before[4];
+
+public:
+    Noticing() {
+        struct sigaction ours = {};
+        ours.sa_handler = noticed;
+        for (int i = 0; i < 4; i++) sigaction(SIGNALS[i], &ours, &before[i]);
+    }
+    ~Noticing() {
+        for (int i = 0; i < 4; i++) sigaction(SIGNALS[i], &before[i], nullptr);
+    }
+};
 
 }  // namespace
+
+// The number of arguments of kernel `name`, and the bytes of each; -1: there is no such kernel here.
+extern "C" int llt_arguments(const char* name, unsigned* bytes) {
+    for (const Kernel& kernel : KERNELS_HERE) {
+        if (strcmp(kernel.name, name) == 0) return static_cast<int>(kernel.sizes(bytes));
+    }
+    return -1;
+}
 
 // Runs kernel `name` over a grid of blocks. 0: it is done; 1: there is no such kernel here.
 extern "C" int llt_launch(const char* name, const unsigned grid[3], const unsigned block[3], unsigned shared_bytes,
@@ -40,6 +87,8 @@ extern "C" int llt_launch(const char* name, const unsigned grid[3], const unsign
         unsigned threads = block[0] * block[1] * block[2];
         gridDim = {grid[0], grid[1], grid[2]}, blockDim = {block[0], block[1], block[2]};
         if (threads % emulated::WARP != 0) emulated::fail("a block that is not whole warps", name, 0);
+        running = name;
+        Noticing noticing;
         emulated::body = kernel.run, emulated::body_of = args, emulated::dynamic_bytes = shared_bytes;
         for (unsigned z = 0; z < grid[2]; z++) {
             for (unsigned y = 0; y < grid[1]; y++) {

@@ -4,8 +4,8 @@
 // for the others. Blocks with odd numbers run their threads from the last to the first, so that a missing barrier is
 // noticed in one order or the other. Shared memory is filled with NaN before each block, and what lies behind an array of
 // it is looked at after. A barrier that not all threads of the block meet, or not the same one, ends the process with a
-// message, and so do an operation of a warp that not all of its lanes take part in, and a thread that has not waited for
-// its input. Copies that go on by themselves (cp.async) are done only when they are waited for.
+// message, and so do an operation of a warp that not all of its lanes take part in, a thread that has not waited for its
+// input, memory that was not given, and what the sanitizers notice that this is compiled with (emulate.cpp). Copies that go on by themselves (cp.async) are done only when they are waited for.
 #pragma once
 #define LLT_EMULATED 1
 

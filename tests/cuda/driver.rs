@@ -1,0 +1,226 @@
+//! The program as users call it, on NVIDIA's driver as driver.cpp emulates it: what the program asks the driver for, in which
+//! order, and what becomes of a run whose device fails.
+//!
+//! The kernels are those that the program carries as PTX. The driver knows each text by its hash, and compiles the sources
+//! that it was made of for the processor.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use llama_trace::backend::cuda::ptx;
+
+/// How kernels are compiled, as backend/cuda/emulated.rs does.
+const OPTIONS: &str = "-std=c++17 -O1 -ffp-contract=off -fsanitize=alignment,shift,float-cast-overflow \
+                       -fsanitize-undefined-trap-on-error -shared -fPIC";
+
+/// FNV-1a, as driver.cpp has it.
+fn hash(bytes: &[u8]) -> u64 {
+    let add = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, add)
+}
+
+/// A folder with the driver and what it needs to know; none, said aloud, where it cannot be made.
+fn driver() -> Option<&'static Path> {
+    static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let made = FOLDER.get_or_init(|| {
+        let compiler =
+            std::env::var("CXX").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "c++".into());
+        if !cfg!(target_os = "linux") || Command::new(&compiler).arg("--version").output().is_err() {
+            println!("skipped: {compiler} is no C++ compiler that runs here, or this is not Linux");
+            return None;
+        }
+        // What was compiled of other sources lies in other folders.
+        let mut sources: Vec<_> =
+            fs::read_dir(super::beside("")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        sources.sort();
+        let all: Vec<u8> =
+            sources.iter().flat_map(|path| fs::read(path).unwrap()).chain(OPTIONS.bytes()).collect();
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("driver-{:x}", hash(&all)));
+        fs::create_dir_all(&folder).unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda/driver.cpp");
+        let mut command = Command::new(&compiler);
+        command.args(["-std=c++17", "-O1", "-shared", "-fPIC"]).arg(source);
+        let output = command.arg("-o").arg(folder.join("libcuda.so.1")).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let mut table = String::new();
+        for ((architecture, module), text) in ptx::carried() {
+            if *architecture == (9, 0) {
+                let defines = ptx::compact(module).defines;
+                let defines: String = defines.iter().map(|define| format!(" -D{define}")).collect();
+                let file = module.file;
+                writeln!(
+                    table,
+                    "{:x} {compiler} {OPTIONS} '-DKERNELS=\"{file}.cu\"'{defines}",
+                    hash(text.as_bytes())
+                )
+                .unwrap();
+            }
+        }
+        fs::write(folder.join("modules.txt"), table).unwrap();
+        Some(folder)
+    });
+    made.as_deref()
+}
+
+/// The program, run with this driver; the last of the environment is for it.
+fn run(words: &[&str], environment: &[(&str, &str)]) -> Output {
+    let folder = driver().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_llama-trace"));
+    command.args(words).env("LD_LIBRARY_PATH", folder).env("LLT_DRIVER_FOLDER", folder);
+    command
+        .env("LLT_DRIVER_MODULES", folder.join("modules.txt"))
+        .env("LLT_DRIVER_KERNELS", super::beside(""));
+    command.env("LLT_DRIVER_BYTES", (4_u64 << 30).to_string()).env("XDG_CACHE_HOME", folder.join("cache"));
+    command.envs(environment.iter().copied()).env_remove("LLAMA_TRACE_NVRTC");
+    command.output().unwrap()
+}
+
+/// The same on the processor.
+fn on_cpu(words: &[&str]) -> Output {
+    let output = Command::new(env!("CARGO_BIN_EXE_llama-trace"))
+        .args(words)
+        .args(["--device", "cpu"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    output
+}
+
+/// The same on the device; it must succeed.
+fn on_device(words: &[&str], environment: &[(&str, &str)]) -> Output {
+    let output = run(&[words, &["--device", "cuda"]].concat(), environment);
+    assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+    output
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+const PROMPT: [&str; 2] = ["--prompt", "Once upon a time"];
+
+/// What the driver's log says of this.
+fn number(log: &Path, name: &str) -> usize {
+    let log = fs::read_to_string(log).unwrap();
+    let number =
+        log.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{name}: {log}"));
+    number.trim().parse().unwrap()
+}
+
+#[test]
+fn a_text_is_that_of_the_processor_and_of_a_decode_pass_only_its_token_comes_back() {
+    if driver().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let to_log = [("LLT_DRIVER_LOG", log.to_str().unwrap())];
+    let sampled = ["--temperature", "0.9", "--top-p", "0.9", "--seed", "7"];
+    for more in [&[][..], &sampled] {
+        let words = [&PROMPT, &["-n", "20"], more].concat();
+        assert_eq!(text(&on_device(&words, &to_log).stdout), text(&on_cpu(&words).stdout), "{words:?}");
+        // A pass is seen, seen again and taken down; from then on it is repeated.
+        assert!(number(&log, "graphs") >= 15, "passes are repeated");
+        assert_eq!(number(&log, "brought"), 20 * 8, "an id each, and whether a logit is not a number");
+        // A driver that does not take passes down launches them one by one.
+        let old = [to_log[0], ("LLT_DRIVER_NO_CAPTURE", "1")];
+        assert_eq!(text(&on_device(&words, &old).stdout), text(&on_cpu(&words).stdout), "{words:?}");
+        assert_eq!(number(&log, "graphs"), 0);
+    }
+}
+
+#[test]
+fn what_is_exported_and_recorded_is_what_the_processor_computes() {
+    if driver().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (ours, cpus) = ([at("cuda"), at("cuda.trace")], [at("cpu"), at("cpu.trace")]);
+    let all = |[export, record]: &[String; 2]| {
+        let words = |rest: &[&str]| {
+            [rest, &PROMPT, &["-n", "3"]].concat().into_iter().map(String::from).collect::<Vec<_>>()
+        };
+        [words(&["export", "--out", export]), words(&["record", "--output", record])]
+    };
+    for (on_the_device, words) in [(true, all(&ours)), (false, all(&cpus))] {
+        for words in &words {
+            let words: Vec<_> = words.iter().map(String::as_str).collect();
+            if on_the_device {
+                on_device(&words, &[])
+            } else {
+                on_cpu(&words)
+            };
+        }
+    }
+    for (ours, cpu) in ours.iter().zip(&cpus) {
+        let output = run(&["diff", cpu, ours], &[]);
+        let said = text(&output.stdout);
+        assert!(output.status.success() && said.contains("0 missing"), "{said}{}", text(&output.stderr));
+    }
+    let said = text(&on_device(&["check", "--prompt", "Once"], &[]).stdout);
+    assert!(said.contains("All of it holds"), "{said}");
+}
+
+#[test]
+fn a_lost_device_ends_every_command_with_one_message_and_leaves_nothing_half_written() {
+    if driver().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let prompts = at("prompts.txt");
+    fs::write(&prompts, "Once upon a time\nA fox\n").unwrap();
+    let (dump, trace) = (at("dump"), at("run.trace"));
+    let whole = text(&on_cpu(&[&PROMPT[..], &["-n", "20"]].concat()).stdout);
+    let lost = |words: &[&str], after: &str| {
+        let output = run(&[words, &["--device", "cuda"]].concat(), &[("LLT_DRIVER_LOST", after)]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(4), "{words:?} {after}: {said}");
+        assert_eq!(said.matches("the CUDA device cannot").count(), 1, "{words:?} {after}: {said}");
+        assert!(said.contains("CUDA_ERROR_LAUNCH_FAILED") && said.contains("--device cpu"), "{said}");
+        text(&output.stdout)
+    };
+    let mut longest = 0;
+    for after in ["0", "1", "100", "400"] {
+        let said = lost(&[&PROMPT[..], &["-n", "20"]].concat(), after);
+        assert!(whole.trim_end().starts_with(said.trim_end()), "{said}");
+        longest = longest.max(said.len());
+    }
+    assert!(longest > PROMPT[1].len() + 10 && longest < whole.len(), "what was drawn before stays");
+    for after in ["0", "30", "100"] {
+        lost(&[&["export", "--out", &dump][..], &PROMPT, &["-n", "9"]].concat(), after);
+        lost(&[&["record", "--output", &trace][..], &PROMPT, &["-n", "9"]].concat(), after);
+        if after != "100" {
+            lost(&[&["log"][..], &PROMPT].concat(), after);
+        }
+    }
+    let batch = lost(&["--prompts", &prompts, "-n", "20"], "400");
+    assert!(batch.contains("Once upon a time, ") && batch.contains("A fox"), "{batch}");
+    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["prompts.txt"], "nothing half written stays");
+}
+
+#[test]
+fn a_device_without_room_for_the_model_is_refused_before_it_is_loaded() {
+    if driver().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let environment = [("LLT_DRIVER_BYTES", "100000000"), ("LLT_DRIVER_LOG", log.to_str().unwrap())];
+    let output = run(&[&PROMPT[..], &["--device", "cuda"]].concat(), &environment);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(
+        said.contains("does not fit into the device's memory") && said.contains("100.0 MB are free"),
+        "{said}"
+    );
+    assert_eq!((number(&log, "launches"), number(&log, "written")), (0, 0));
+    // Nobody asked for this device, so another is taken.
+    let output = run(&[&PROMPT[..], &["-n", "3", "--device", "auto"]].concat(), &environment);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
