@@ -60,8 +60,25 @@ pub trait AttentionSink {
     fn wants(&self, part: AttentionPart) -> bool;
 
     /// Takes some rows of `part`; a row is everything along the last axis.
-    fn rows(&mut self, part: AttentionPart, rows: Range<usize>, values: &[f32]);
+    ///
+    /// # Errors
+    /// Those of whoever looks on; attention then ends with them.
+    fn rows(&mut self, part: AttentionPart, rows: Range<usize>, values: &[f32]) -> Result<()>;
+
+    /// Whether it also takes what is still on its way ([`Backend::fetched`]).
+    fn waits(&self) -> bool {
+        false
+    }
+
+    /// Takes all rows of `part`, which are still on their way.
+    fn fetched(&mut self, part: AttentionPart, fetched: Fetched) {
+        let _ = (part, fetched);
+    }
 }
+
+/// Values on their way from a device, in memory that a pass keeps for them: see [`Backend::fetch`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fetched(Range<usize>);
 
 /// Operations whose results a viewer may also compute by itself, with the functions of [`crate::ops`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,6 +269,41 @@ pub trait Backend: Sized + Send + Sync {
         range: Range<usize>,
         see: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()>;
+
+    /// Begins to bring the values of `buffer` in `range`, as they are after the operations so far, while the device goes on:
+    /// [`Backend::fetched`] shows them later. None where it does not, or has no room for them before what was fetched in the
+    /// pass is shown and given up ([`Backend::all_shown`]); [`Backend::read`] shows them in any case.
+    fn fetch(
+        &self,
+        buffer: &Self::Buffer,
+        range: Range<usize>,
+        pass: &Self::Pass,
+    ) -> Result<Option<Fetched>> {
+        let _ = (buffer, range, pass);
+        Ok(None)
+    }
+
+    /// The same for the first `count` values of `cache`, as [`Backend::read_cache`] shows them.
+    fn fetch_cache(&self, cache: &Self::Cache, count: usize, pass: &Self::Pass) -> Result<Option<Fetched>> {
+        let _ = (cache, count, pass);
+        Ok(None)
+    }
+
+    /// Shows the bytes of what was fetched in `pass` to `see`; waits until they are there.
+    fn fetched(
+        &self,
+        fetched: &Fetched,
+        pass: &Self::Pass,
+        see: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let _ = (fetched, pass, see);
+        Ok(())
+    }
+
+    /// Nobody wants any more what was fetched in `pass`: there is room for more.
+    fn all_shown(&self, pass: &Self::Pass) {
+        let _ = pass;
+    }
 
     /// Shows `rows` of `matrix` (rows, inputs), widened to float32, to `see`.
     fn read_rows(

@@ -44,7 +44,9 @@ impl AttentionSink for Nobody {
         false
     }
 
-    fn rows(&mut self, _: AttentionPart, _: std::ops::Range<usize>, _: &[f32]) {}
+    fn rows(&mut self, _: AttentionPart, _: std::ops::Range<usize>, _: &[f32]) -> Result<()> {
+        Ok(())
+    }
 }
 
 impl<'m, B: Backend> Kernels<'m, B> {

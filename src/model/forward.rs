@@ -23,7 +23,7 @@ use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 use crate::trace::{Probe, Stage};
 
-use super::observe::Observer;
+use super::observe::{Observer, Unseen};
 use super::{KvCache, LayerWeights, Linear, Model};
 
 /// What a pass reads and the buffers that it writes, for `rows` rows: the tokens of all its spans, R in the shapes.
@@ -63,6 +63,8 @@ pub struct Activations<B: Backend> {
     logit_rows: usize,
     /// For each span the row of `logits` that was computed last.
     last_rows: Vec<usize>,
+    /// What the probe has still to be given.
+    unseen: Unseen,
 }
 
 impl<B: Backend> Activations<B> {
@@ -110,6 +112,7 @@ impl<B: Backend> Activations<B> {
             input: model.backend.input(),
             logit_rows: 0,
             last_rows: Vec::new(),
+            unseen: Unseen::default(),
         })
     }
 
@@ -209,6 +212,28 @@ pub fn forward_and_draw<B: Backend, P: Probe>(
         debug_assert_eq!(cache.len(), span.start, "a span begins where its cache ends");
         cache.check(span.keys())?;
     }
+    model.backend.all_shown(&work.pass);
+    work.unseen = Unseen::of_a_whole_pass();
+    let drawn = begin_to_finish(model, caches, work, pass, spans, (ids, draws), probe);
+    // What was on its way in a pass that was left is nobody's any more.
+    work.unseen = Unseen::default();
+    let drawn = drawn?;
+    for (cache, span) in caches.iter_mut().zip(spans) {
+        cache.set_len(span.keys());
+    }
+    Ok(drawn)
+}
+
+/// All of the pass; then the probe has everything that it wanted.
+fn begin_to_finish<B: Backend, P: Probe>(
+    model: &Model<B>,
+    caches: &mut [&mut KvCache<B>],
+    work: &mut Activations<B>,
+    pass: usize,
+    spans: &[Span],
+    (ids, draws): (&[u32], &[Draw]),
+    probe: &mut P,
+) -> Result<Vec<Drawn>> {
     begin(model, work, pass, spans, (ids, draws), probe)?;
     for l in 0..model.config.layers {
         layer(model, caches, work, l, probe)?;
@@ -221,9 +246,8 @@ pub fn forward_and_draw<B: Backend, P: Probe>(
         model.backend.draw(&work.logits, model.config.vocab, &work.pass)?;
         model.backend.drawn(&work.pass)?
     };
-    for (cache, span) in caches.iter_mut().zip(spans) {
-        cache.set_len(span.keys());
-    }
+    let place = (&work.pass, pass);
+    Observer::new(model, probe, place, &mut work.unseen, spans, &PassRows::All).show()?;
     Ok(drawn)
 }
 
@@ -248,9 +272,9 @@ pub fn begin<B: Backend, P: Probe>(
     work.spans.extend_from_slice(spans);
     work.last_rows.clear();
     work.last_rows.resize(spans.len(), 0);
-    let mut see = Observer::new(model, probe, pass, spans, &PassRows::All);
-
     backend.begin_pass(ids, spans, draws, &mut work.pass)?;
+    let place = (&work.pass, pass);
+    let mut see = Observer::new(model, probe, place, &mut work.unseen, spans, &PassRows::All);
     see.ids(Stage::Tokens, ids)?;
 
     backend.embedding(&model.weights.embedding, &work.pass, &mut work.x)?;
@@ -279,7 +303,8 @@ pub fn layer<B: Backend, P: Probe>(
     let (d, kv, f) = (config.dim, config.kv_dim(), config.ffn_dim);
     let LayerWeights { attn_norm, wq, wk, wv, q_norm, k_norm, wo, ffn_norm, w1, w2, w3 } =
         &model.weights.layers[l];
-    let mut see = Observer::new(model, probe, work.number, &work.spans, all).in_layer(l);
+    let place = (&work.pass, work.number);
+    let mut see = Observer::new(model, probe, place, &mut work.unseen, &work.spans, all).in_layer(l);
 
     // Attention: what does each token take from the ones before it?
     backend.rms_norm(&work.x, attn_norm, config.norm_eps, t, &mut work.attn_norm)?;
@@ -381,7 +406,8 @@ pub fn finish<B: Backend, P: Probe>(
     probe: &mut P,
 ) -> Result<()> {
     for span in 0..work.spans.len() {
-        let see = Observer::new(model, probe, work.number, &work.spans, &PassRows::All);
+        let place = (&work.pass, work.number);
+        let see = Observer::new(model, probe, place, &mut work.unseen, &work.spans, &PassRows::All);
         let stages = [Stage::FinalNorm, Stage::FinalNormQ8, Stage::FinalNormScale, Stage::Logits];
         if stages.into_iter().any(|stage| see.wants(span, stage)) {
             before_last(model, work, span, 0..work.spans[span].tokens - 1, probe)?;
@@ -440,7 +466,8 @@ fn head<B: Backend, P: Probe>(
     let (config, backend, d) = (&model.config, &model.backend, model.config.dim);
     let t = rows.count(&work.spans);
     work.reserve_head(model, t)?;
-    let mut see = Observer::new(model, probe, work.number, &work.spans, rows);
+    let place = (&work.pass, work.number);
+    let mut see = Observer::new(model, probe, place, &mut work.unseen, &work.spans, rows);
     backend.rows(&work.x, d, &work.pass, rows, &mut work.some)?;
     backend.rms_norm(&work.some, &model.weights.final_norm, config.norm_eps, t, &mut work.final_norm)?;
     see.stage(Stage::FinalNorm, &work.final_norm)?;

@@ -1,9 +1,12 @@
 //! Between the pass and the probe: turns "this buffer is that stage" into rows of a site, where wanted; of a pass
 //! over several sequences, the rows of each under a site of its own.
+//!
+//! In a whole pass, values that a device brings while it goes on are handed over when the pass is done, or when there is no
+//! room for more ([`Unseen`]); whatever comes directly comes after them, so the probe sees the order of the pass.
 
 use std::ops::Range;
 
-use crate::backend::{AttentionPart, AttentionSink, Backend, PassRows, Span};
+use crate::backend::{AttentionPart, AttentionSink, Backend, Fetched, PassRows, Span};
 use crate::error::Result;
 use crate::ops;
 use crate::trace::{PassDims, Probe, Run, Site, Sizes, Stage, Values};
@@ -13,10 +16,38 @@ use super::Model;
 /// Values that are recorded between two looks at the backend's [`crate::stop::Stop`].
 const VALUES_AT_ONCE: usize = 1 << 20;
 
+/// What the probe wanted of a pass and has not been given yet.
+#[derive(Default)]
+pub(super) struct Unseen {
+    /// Whether the pass is run as a whole, so that somebody will hand over what is here.
+    waits: bool,
+    on_their_way: Vec<(Site, Range<usize>, Late)>,
+}
+
+/// Values that the probe is given later.
+enum Late {
+    /// The backend brings them.
+    Fetched(Fetched),
+    /// They are here, and come after others that are not.
+    Here(Vec<f32>),
+}
+
+/// The most values that wait for others.
+const MOST_WAITING: usize = 1 << 14;
+
+impl Unseen {
+    /// Nothing yet; what the backend brings while it goes on may wait.
+    pub(super) fn of_a_whole_pass() -> Self {
+        Self { waits: true, on_their_way: Vec::new() }
+    }
+}
+
 /// The probe, as the forward pass sees it in one place of one pass.
-pub(super) struct Observer<'a, B, P> {
+pub(super) struct Observer<'a, B: Backend, P> {
     backend: &'a B,
     probe: &'a mut P,
+    pass: &'a B::Pass,
+    unseen: &'a mut Unseen,
     sizes: Sizes,
     layer: Option<usize>,
     /// What the buffers hold of each sequence, one after the other; nothing where nobody looks.
@@ -35,11 +66,12 @@ struct Part {
 }
 
 impl<'a, B: Backend, P: Probe> Observer<'a, B, P> {
-    /// Outside the layers: the buffers hold `rows` of pass number `pass` over `spans`.
+    /// Outside the layers: the buffers hold `rows` of a pass and its number over `spans`.
     pub(super) fn new(
         model: &'a Model<B>,
         probe: &'a mut P,
-        pass: usize,
+        (pass, number): (&'a B::Pass, usize),
+        unseen: &'a mut Unseen,
         spans: &[Span],
         rows: &PassRows,
     ) -> Self {
@@ -54,11 +86,11 @@ impl<'a, B: Backend, P: Probe> Observer<'a, B, P> {
                     PassRows::Last => tokens - 1..tokens,
                 };
                 at += held.len();
-                let dims = PassDims { pass, start, tokens };
+                let dims = PassDims { pass: number, start, tokens };
                 parts.push(Part { sequence, dims, at: at - held.len(), tokens: held });
             }
         }
-        Self { backend: &model.backend, probe, sizes: model.sizes(), layer: None, parts }
+        Self { backend: &model.backend, probe, pass, unseen, sizes: model.sizes(), layer: None, parts }
     }
 
     /// The same in a layer.
@@ -103,6 +135,9 @@ impl<'a, B: Backend, P: Probe> Observer<'a, B, P> {
             let (backend, width) = (see.backend, see.values(stage, part.dims) / part.dims.tokens);
             let range = part.held().start * width..part.held().end * width;
             let rows = see.rows(stage, part);
+            if see.fetch(site, &rows, |backend, pass| backend.fetch(buffer, range.clone(), pass))? {
+                return Ok(());
+            }
             backend.read(buffer, range, &mut |values| see.record(site, rows.clone(), Values::F32(values)))
         })
     }
@@ -117,6 +152,9 @@ impl<'a, B: Backend, P: Probe> Observer<'a, B, P> {
         let Some(part) = self.parts.get(span).cloned() else { return Ok(()) };
         let Some(site) = self.wanted(&part, stage) else { return Ok(()) };
         let (count, rows) = (self.values(stage, part.dims), self.sizes.rows(stage.axes(), part.dims));
+        if self.fetch(site, &(0..rows), |backend, pass| backend.fetch_cache(cache, count, pass))? {
+            return Ok(());
+        }
         let backend = self.backend;
         backend.read_cache(cache, count, &mut |values| self.record(site, 0..rows, Values::F32(values)))
     }
@@ -132,8 +170,59 @@ impl<'a, B: Backend, P: Probe> Observer<'a, B, P> {
         part.tokens.start * of_token..part.tokens.end * of_token
     }
 
-    /// Hands over `rows` of a site, some at a time.
+    /// Has the backend bring `rows` of a site while it goes on, as `begin` asks it to. Whether it does.
+    fn fetch(
+        &mut self,
+        site: Site,
+        rows: &Range<usize>,
+        begin: impl Fn(&B, &B::Pass) -> Result<Option<Fetched>>,
+    ) -> Result<bool> {
+        if !self.unseen.waits {
+            return Ok(false);
+        }
+        let mut fetched = begin(self.backend, self.pass)?;
+        if fetched.is_none() && !self.unseen.on_their_way.is_empty() {
+            self.show()?;
+            fetched = begin(self.backend, self.pass)?;
+        }
+        let begun = fetched.is_some();
+        let late = fetched.map(|fetched| (site, rows.clone(), Late::Fetched(fetched)));
+        self.unseen.on_their_way.extend(late);
+        Ok(begun)
+    }
+
+    /// Hands over what was on its way.
+    pub(super) fn show(&mut self) -> Result<()> {
+        let (backend, pass) = (self.backend, self.pass);
+        for (site, rows, late) in std::mem::take(&mut self.unseen.on_their_way) {
+            let mut give = |values: &[f32]| self.hand_over(site, rows.clone(), Values::F32(values));
+            match late {
+                Late::Fetched(fetched) => {
+                    backend.fetched(&fetched, pass, &mut |bytes| give(bytemuck::cast_slice(bytes)))?;
+                }
+                Late::Here(values) => give(&values)?,
+            }
+        }
+        backend.all_shown(pass);
+        Ok(())
+    }
+
+    /// Hands over `rows` of a site, after what is on its way.
     fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) -> Result<()> {
+        if !self.unseen.on_their_way.is_empty() {
+            if let Values::F32(few) = values
+                && few.len() <= MOST_WAITING
+            {
+                self.unseen.on_their_way.push((site, rows, Late::Here(few.to_vec())));
+                return Ok(());
+            }
+            self.show()?;
+        }
+        self.hand_over(site, rows, values)
+    }
+
+    /// Hands over `rows` of a site, some at a time.
+    fn hand_over(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) -> Result<()> {
         let width = values.len() / rows.len();
         let at_once = (VALUES_AT_ONCE / width.max(1)).max(1);
         for first in rows.clone().step_by(at_once) {
@@ -173,11 +262,10 @@ impl<'a, B: Backend, P: Probe> Observer<'a, B, P> {
         self.each(Stage::Mask, |see, part, site| {
             let mut row = vec![0.0; part.dims.keys()];
             for t in 0..part.dims.tokens {
-                see.backend.stop().check()?;
                 row.fill(0.0);
                 let position = part.dims.start + t;
                 ops::attention::mask(&mut row, ops::attention::visible(position, see.sizes.window));
-                see.probe.record(site, t..t + 1, Values::F32(&row));
+                see.record(site, t..t + 1, Values::F32(&row))?;
             }
             Ok(())
         })
@@ -197,7 +285,7 @@ impl Part {
 }
 
 /// The probe, as the attention of one span sees it.
-pub(super) struct Sink<'s, 'a, B, P> {
+pub(super) struct Sink<'s, 'a, B: Backend, P> {
     see: &'s mut Observer<'a, B, P>,
     span: usize,
 }
@@ -207,9 +295,20 @@ impl<B: Backend, P: Probe> AttentionSink for Sink<'_, '_, B, P> {
         self.see.wants(self.span, stage(part))
     }
 
-    fn rows(&mut self, part: AttentionPart, rows: Range<usize>, values: &[f32]) {
+    fn rows(&mut self, part: AttentionPart, rows: Range<usize>, values: &[f32]) -> Result<()> {
         let site = self.see.site(&self.see.parts[self.span], stage(part));
-        self.see.probe.record(site, rows, Values::F32(values));
+        self.see.record(site, rows, Values::F32(values))
+    }
+
+    fn waits(&self) -> bool {
+        self.see.unseen.waits
+    }
+
+    fn fetched(&mut self, part: AttentionPart, fetched: Fetched) {
+        let (held, stage) = (&self.see.parts[self.span], stage(part));
+        let rows = 0..self.see.sizes.rows(stage.axes(), held.dims);
+        let late = (self.see.site(held, stage), rows, Late::Fetched(fetched));
+        self.see.unseen.on_their_way.push(late);
     }
 }
 

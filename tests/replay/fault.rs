@@ -96,12 +96,12 @@ impl AttentionSink for OtherBits<'_> {
         self.0.wants(part)
     }
 
-    fn rows(&mut self, part: AttentionPart, rows: Range<usize>, values: &[f32]) {
+    fn rows(&mut self, part: AttentionPart, rows: Range<usize>, values: &[f32]) -> Result<()> {
         let mut values = values.to_vec();
         if !matches!(part, AttentionPart::Keys | AttentionPart::Values) {
             other_bit(&mut values);
         }
-        self.0.rows(part, rows, &values);
+        self.0.rows(part, rows, &values)
     }
 }
 

@@ -193,7 +193,7 @@ pub(super) fn attention(
             for (kv_head, parts) in parts.into_iter().enumerate() {
                 for (j, parts) in parts.into_iter().enumerate() {
                     let (t, head) = (i * block + j / group, kv_head * group + j % group);
-                    hand_over(parts, head * tokens + t, sink);
+                    hand_over(parts, head * tokens + t, sink)?;
                 }
             }
         }
@@ -213,7 +213,7 @@ fn overlap(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
 }
 
 /// Gives the parts of one (row, head) to the sink, as row `row` of (H, T, K).
-fn hand_over(parts: Parts, row: usize, sink: &mut dyn AttentionSink) {
+fn hand_over(parts: Parts, row: usize, sink: &mut dyn AttentionSink) -> Result<()> {
     let parts = [
         (AttentionPart::Qk, parts.qk),
         (AttentionPart::Scores, parts.scores),
@@ -222,9 +222,10 @@ fn hand_over(parts: Parts, row: usize, sink: &mut dyn AttentionSink) {
     ];
     for (part, values) in parts {
         if let Some(values) = values {
-            sink.rows(part, row..row + 1, &values);
+            sink.rows(part, row..row + 1, &values)?;
         }
     }
+    Ok(())
 }
 
 /// Shows the cache (K, G, C) repeated for every query head (K, H, C), where the sink wants it. The
@@ -251,7 +252,7 @@ fn repeat_kv(
             let from = kv_head(head, heads, kv_heads) * head_dim;
             repeated.extend_from_slice(&row[from..from + head_dim]);
         }
-        sink.rows(part, k * heads..(k + 1) * heads, &repeated);
+        sink.rows(part, k * heads..(k + 1) * heads, &repeated)?;
     }
     Ok(())
 }

@@ -53,7 +53,9 @@ impl AttentionSink for Sees {
         self.0
     }
 
-    fn rows(&mut self, _part: AttentionPart, _rows: Range<usize>, _values: &[f32]) {}
+    fn rows(&mut self, _part: AttentionPart, _rows: Range<usize>, _values: &[f32]) -> Result<()> {
+        Ok(())
+    }
 }
 
 #[test]

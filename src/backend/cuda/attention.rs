@@ -3,10 +3,11 @@
 
 use super::Cuda;
 use super::driver::{Address, Arguments, MOST_TOGETHER, pair};
+use super::fetching::{self, ALIGNED};
 use super::kernels::Kernel;
 use super::memory::{Buffer, Memory};
 use super::pass::Pass;
-use crate::backend::{AttentionPart, AttentionShape, AttentionSink};
+use crate::backend::{AttentionPart, AttentionShape, AttentionSink, Fetched};
 use crate::config::{CacheDtype, Precision};
 use crate::error::Result;
 
@@ -112,6 +113,9 @@ pub(super) fn parts(cuda: &Cuda, asked: Asked<'_>, sink: &mut dyn AttentionSink)
     let (tokens, keys) = (asked.pass.spans()[asked.span].tokens, asked.pass.spans()[asked.span].keys());
     let at_once = (VALUES_AT_ONCE / (heads * keys)).clamp(1, tokens);
     let part = heads * at_once * keys;
+    if sink.waits() && at_once == tokens && fetch_parts(cuda, asked, (&all, &wanted), part, sink)? {
+        return Ok(());
+    }
     let places =
         wanted.map(|wanted| if wanted { Memory::new(&cuda.queue, part * 4).map(Some) } else { Ok(None) });
     let [qk, scores, masked, softmax] = places;
@@ -132,11 +136,42 @@ pub(super) fn parts(cuda: &Cuda, asked: Asked<'_>, sink: &mut dyn AttentionSink)
             place.read(0, bytemuck::cast_slice_mut(values))?;
             for (head, values) in values.chunks_exact(rows * keys).enumerate() {
                 let row = head * tokens + first;
-                sink.rows(*part, row..row + rows, values);
+                sink.rows(*part, row..row + rows, values)?;
             }
         }
     }
     Ok(())
+}
+
+/// Has the wanted parts, of `values` values each, be written where they are shown from when the pass is done; whether there
+/// was room for all of them.
+fn fetch_parts(
+    cuda: &Cuda,
+    asked: Asked<'_>,
+    (all, wanted): (&[AttentionPart; 4], &[bool; 4]),
+    values: usize,
+    sink: &mut dyn AttentionSink,
+) -> Result<bool> {
+    let AttentionShape { heads, head_dim, .. } = asked.shape;
+    let tokens = asked.pass.spans()[asked.span].tokens;
+    let count = wanted.iter().filter(|wanted| **wanted).count();
+    let each = (values * 4).next_multiple_of(ALIGNED);
+    let Some((Fetched(places), first)) = fetching::place(cuda, &asked.pass.pinned, count * each)? else {
+        return Ok(false);
+    };
+    let mut arguments = asked.arguments().int(0).int(tokens);
+    let (mut next, mut parts) = (0, Vec::new());
+    for (part, wanted) in all.iter().zip(wanted) {
+        arguments = arguments.address(if *wanted { first + next as u64 } else { 0 });
+        if *wanted {
+            parts.push((*part, places.start + next));
+            next += each;
+        }
+    }
+    let kernel = Kernel { file: "attention", name: "attention_parts", weight: None };
+    cuda.kernels.launch(kernel, (tokens, heads), 128, 4 * head_dim, arguments)?;
+    parts.into_iter().for_each(|(part, at)| sink.fetched(part, Fetched(at..at + values * 4)));
+    Ok(true)
 }
 
 /// Shows the cache (K, G, C) repeated for every query head (K, H, C), where the sink wants it.
@@ -153,17 +188,26 @@ fn repeat_kv(
     let AttentionShape { heads, kv_heads, head_dim, .. } = asked.shape;
     let (keys, width) = (asked.pass.spans()[asked.span].keys(), heads * head_dim);
     let at_once = (VALUES_AT_ONCE / width).clamp(1, keys);
+    let kernel = Kernel { file: "cache", name: "repeat_kv", weight: None };
+    let from = |first| Arguments::new().address(cache).int(first).int(heads).int(kv_heads).int(head_dim);
+    let place = match sink.waits() && at_once == keys {
+        true => fetching::place(cuda, &asked.pass.pinned, keys * width * 4)?,
+        false => None,
+    };
+    if let Some((fetched, out)) = place {
+        cuda.kernels.launch(kernel, (keys, 1), 128, 0, from(0).address(out))?;
+        sink.fetched(part, fetched);
+        return Ok(());
+    }
     let out = Memory::new(&cuda.queue, at_once * width * 4)?;
     let mut values = vec![0.0_f32; at_once * width];
     for first in (0..keys).step_by(at_once) {
         cuda.stop.check()?;
         let now = at_once.min(keys - first);
-        let arguments = Arguments::new().address(cache).int(first).int(heads).int(kv_heads).int(head_dim);
-        let kernel = Kernel { file: "cache", name: "repeat_kv", weight: None };
-        cuda.kernels.launch(kernel, (now, 1), 128, 0, arguments.address(out.at()))?;
+        cuda.kernels.launch(kernel, (now, 1), 128, 0, from(first).address(out.at()))?;
         let values = &mut values[..now * width];
         out.read(0, bytemuck::cast_slice_mut(values))?;
-        sink.rows(part, first * heads..(first + now) * heads, values);
+        sink.rows(part, first * heads..(first + now) * heads, values)?;
     }
     Ok(())
 }

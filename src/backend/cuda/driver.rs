@@ -186,6 +186,16 @@ pub(super) trait Driver: Send + Sync {
     /// Copies from the device, once everything before is done.
     fn read(&self, from: Address, to: &mut [u8]) -> Result<()>;
 
+    /// `bytes` bytes of the processor's memory that kernels write to as to their own, and what they write there goes over
+    /// while they go on.
+    fn pin(&self, bytes: usize) -> Result<Address>;
+
+    /// Gives back what [`Driver::pin`] gave, once everything before is done.
+    fn unpin(&self, at: Address);
+
+    /// Bytes of what [`Driver::pin`] gave, at a moment when no kernel writes there.
+    fn pinned(&self, at: Address, bytes: usize) -> &[u8];
+
     /// Begins to copy up to [`BROUGHT`] bytes from the device, once everything before is done; waits for nothing.
     fn bring(&self, from: Address, bytes: usize) -> Result<()>;
 

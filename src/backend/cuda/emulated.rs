@@ -2,7 +2,6 @@
 //! backend runs where there is no GPU. For tests alone.
 #![allow(unsafe_code)]
 
-use std::alloc::{Layout, alloc, dealloc};
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::fs;
@@ -14,6 +13,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use libloading::Library;
+use memmap2::MmapMut;
 use ring::digest::{Context, SHA256};
 
 use super::driver::{About, Address, Driver, Event, Function, Graph, Launch, Room, failed};
@@ -25,8 +25,11 @@ use crate::error::Result;
 type Run =
     unsafe extern "C" fn(*const c_char, *const c_uint, *const c_uint, c_uint, *mut *mut c_void) -> c_int;
 
-/// Bytes before and after each memory in which nobody writes, and what is in them.
-const GUARD: usize = 256;
+/// What the address of each memory is divisible by, as a GPU's is.
+const ALIGNED: usize = 256;
+/// Bytes of a page; where one is larger, less is noticed.
+const PAGE: usize = 4096;
+/// What is in the bytes beside a memory, in which nobody writes.
 const UNTOUCHED: u8 = 0xa5;
 /// What fresh memory holds: float32 values that are not a number.
 const FRESH: u8 = 0xff;
@@ -50,6 +53,8 @@ pub(crate) enum Asked {
     Write(usize),
     /// So many copied from it.
     Read(usize),
+    /// So many looked at in pinned memory.
+    Look(usize),
     /// Launches, one by one.
     Launches(usize),
     /// A graph of so many.
@@ -62,8 +67,9 @@ pub(crate) type Log = Arc<Mutex<Vec<Asked>>>;
 
 #[derive(Default)]
 struct State {
-    /// The length of each memory by where it begins.
-    memories: HashMap<Address, usize>,
+    /// Each memory by where it begins.
+    memories: HashMap<Address, Guarded>,
+    pinned: HashMap<Address, Guarded>,
     used: usize,
     functions: Vec<(Arc<Kernels>, CString)>,
     graphs: Vec<Vec<Launch>>,
@@ -71,11 +77,30 @@ struct State {
     brought: Vec<u8>,
 }
 
+/// Some bytes, between pages in which nobody may read or write: the end of the last page is theirs, but for what is left
+/// over of [`ALIGNED`] bytes.
+struct Guarded {
+    map: MmapMut,
+    /// Where in the mapping they begin.
+    first: usize,
+    bytes: usize,
+}
+
 /// A library of kernels.
 struct Kernels {
     run: Run,
     _library: Library,
 }
+
+/// How kernels are compiled. Addresses, shifts and conversions that a GPU takes another way than this processor does, or not at
+/// all, are faults, which end the process.
+const OPTIONS: [&str; 5] = [
+    "-std=c++17",
+    "-O1",
+    "-ffp-contract=off",
+    "-fsanitize=alignment,shift,float-cast-overflow",
+    "-fsanitize-undefined-trap-on-error",
+];
 
 /// The libraries that were made so far, of all tests.
 static MADE: LazyLock<Mutex<HashMap<Module, Arc<Kernels>>>> = LazyLock::new(Mutex::default);
@@ -189,6 +214,7 @@ fn compiled(module: &Module) -> std::result::Result<PathBuf, String> {
     all.sort();
     let mut hash = Context::new(&SHA256);
     hash.update(compiler_version().unwrap_or_default());
+    OPTIONS.iter().for_each(|option| hash.update(option.as_bytes()));
     for path in all {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         // Other kernels change nothing here.
@@ -208,7 +234,8 @@ fn compiled(module: &Module) -> std::result::Result<PathBuf, String> {
     }
     let new = target.join(format!("{}-{hash}.{}.new", module.file, std::process::id()));
     let mut command = Command::new(compiler());
-    command.current_dir(&folder).args(["-std=c++17", "-O1", "-shared", "-fPIC", "-ffp-contract=off"]);
+    command.current_dir(&folder).args(OPTIONS).args(["-shared", "-fPIC"]);
+
     command.arg(format!("-DKERNELS=\"{}.cu\"", module.file));
     command.args(module.defines.iter().map(|define| format!("-D{define}")));
     let output =
@@ -220,9 +247,31 @@ fn compiled(module: &Module) -> std::result::Result<PathBuf, String> {
     Ok(path)
 }
 
-fn layout(bytes: usize) -> Layout {
-    Layout::from_size_align(bytes + 2 * GUARD, GUARD)
-        .unwrap_or_else(|_| unreachable!("a size that was checked"))
+impl Guarded {
+    fn new(bytes: usize) -> Self {
+        let room = bytes.next_multiple_of(ALIGNED);
+        let end = PAGE + room.next_multiple_of(PAGE);
+        let Ok(mut map) = MmapMut::map_anon(end + PAGE) else { unreachable!("the tests take little memory") };
+        let first = end - room;
+        map[PAGE..end].fill(UNTOUCHED);
+        map[first..first + bytes].fill(FRESH);
+        #[cfg(unix)]
+        for page in [0, end] {
+            // SAFETY: the page is the mapping's, and nothing here reads or writes it.
+            unsafe { libc::mprotect(map.as_mut_ptr().add(page).cast(), PAGE, libc::PROT_NONE) };
+        }
+        Self { map, first, bytes }
+    }
+
+    fn at(&self) -> Address {
+        self.map[self.first..].as_ptr() as Address
+    }
+
+    /// Whether nobody wrote beside them.
+    fn is_whole(&self) -> bool {
+        let (before, after) = (&self.map[PAGE..self.first], &self.map[self.first + self.bytes..]);
+        before.iter().chain(&after[..after.len() - PAGE]).all(|byte| *byte == UNTOUCHED)
+    }
 }
 
 impl Driver for Emulated {
@@ -239,32 +288,19 @@ impl Driver for Emulated {
         if bytes > self.total - state.used {
             return Err(no_memory(bytes));
         }
-        // SAFETY: the layout has bytes, and all that is written lies inside.
-        let at = unsafe {
-            let memory = alloc(layout(bytes));
-            assert!(!memory.is_null(), "the tests take little memory");
-            ptr::write_bytes(memory, UNTOUCHED, bytes + 2 * GUARD);
-            ptr::write_bytes(memory.add(GUARD), FRESH, bytes);
-            memory.add(GUARD) as Address
-        };
+        let memory = Guarded::new(bytes);
+        let at = memory.at();
         state.used += bytes;
-        state.memories.insert(at, bytes);
+        state.memories.insert(at, memory);
         Ok(at)
     }
 
     fn free(&self, at: Address) {
         let mut state = self.state();
-        let Some(bytes) = state.memories.remove(&at) else { unreachable!("what is freed was given") };
-        state.used -= bytes;
-        let memory = (at - GUARD as u64) as *mut u8;
-        // SAFETY: the memory was given by `allocate`, with a guard on each side.
-        unsafe {
-            let before = std::slice::from_raw_parts(memory, GUARD);
-            let after = std::slice::from_raw_parts(memory.add(GUARD + bytes), GUARD);
-            let untouched = before.iter().chain(after).all(|byte| *byte == UNTOUCHED);
-            dealloc(memory, layout(bytes));
-            assert!(untouched || std::thread::panicking(), "a kernel wrote beside a memory of {bytes} bytes");
-        }
+        let Some(memory) = state.memories.remove(&at) else { unreachable!("what is freed was given") };
+        state.used -= memory.bytes;
+        let whole = memory.is_whole() || std::thread::panicking();
+        assert!(whole, "a kernel wrote beside a memory of {} bytes", memory.bytes);
     }
 
     fn clear(&self, at: Address, bytes: usize) -> Result<()> {
@@ -286,6 +322,26 @@ impl Driver for Emulated {
         // SAFETY: the caller has as much memory there.
         unsafe { ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
         Ok(())
+    }
+
+    fn pin(&self, bytes: usize) -> Result<Address> {
+        let memory = Guarded::new(bytes);
+        let at = memory.at();
+        self.state().pinned.insert(at, memory);
+        Ok(at)
+    }
+
+    fn unpin(&self, at: Address) {
+        let Some(memory) = self.state().pinned.remove(&at) else {
+            unreachable!("what is given back was given")
+        };
+        assert!(memory.is_whole() || std::thread::panicking(), "a kernel wrote beside pinned memory");
+    }
+
+    fn pinned(&self, at: Address, bytes: usize) -> &[u8] {
+        self.say(Asked::Look(bytes));
+        // SAFETY: the caller has as much memory there, and kernels have run when their launch returns.
+        unsafe { std::slice::from_raw_parts(at as *const u8, bytes) }
     }
 
     fn bring(&self, from: Address, bytes: usize) -> Result<()> {
@@ -357,6 +413,8 @@ impl Driver for Emulated {
 impl Drop for Emulated {
     fn drop(&mut self) {
         let left = std::mem::take(&mut self.state().memories);
-        assert!(left.is_empty() || std::thread::panicking(), "all memory is given back");
+        let pinned = std::mem::take(&mut self.state().pinned);
+        let all = left.is_empty() && pinned.is_empty();
+        assert!(all || std::thread::panicking(), "all memory is given back");
     }
 }

@@ -18,6 +18,7 @@ mod blas;
 mod driver;
 #[cfg(test)]
 pub(crate) mod emulated;
+mod fetching;
 mod kernels;
 mod libraries;
 mod limits;

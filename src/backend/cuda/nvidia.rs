@@ -34,8 +34,8 @@ const OVERLAPS: (u32, u32) = (9, 0);
 /// Bytes of each half of the pinned memory.
 const HALF: usize = 4 << 20;
 
-/// Bytes of shared memory that a kernel may have without asking.
-const SHARED: u32 = 48 << 10;
+/// Bytes of shared memory that a launch may have without asking: of 48 KiB, what no kernel has of its own.
+const SHARED: u32 = 40 << 10;
 
 /// One device of NVIDIA's.
 pub(super) struct Nvidia {
@@ -436,6 +436,29 @@ impl Driver for Nvidia {
             }
         }
         Ok(())
+    }
+
+    fn pin(&self, bytes: usize) -> Result<Address> {
+        self.enter()?;
+        let mut memory: *mut c_void = ptr::null_mut();
+        // SAFETY: a place for a pointer. Every device that the kernels are for has the processor's addresses too.
+        check(unsafe { sys::cuMemAllocHost_v2(&raw mut memory, bytes) }, "pin memory for copies")?;
+        Ok(memory as Address)
+    }
+
+    fn unpin(&self, at: Address) {
+        if self.enter().is_ok() {
+            // SAFETY: the memory was given by `pin`, and no kernel that is still to run writes there.
+            unsafe {
+                sys::cuStreamSynchronize(self.stream);
+                sys::cuMemFreeHost(at as *mut c_void);
+            }
+        }
+    }
+
+    fn pinned(&self, at: Address, bytes: usize) -> &[u8] {
+        // SAFETY: the caller has as much memory there, which no kernel writes to as long as this is looked at.
+        unsafe { std::slice::from_raw_parts(at as *const u8, bytes) }
     }
 
     fn bring(&self, from: Address, bytes: usize) -> Result<()> {

@@ -11,9 +11,9 @@ use super::memory::{Buffer, Memory, Vector};
 use super::pass::Pass;
 use super::product::Input;
 use super::sampling::Place;
-use super::{Cache, Cuda, Mark, attention, limits, product, sampling};
+use super::{Cache, Cuda, Mark, attention, fetching, limits, product, sampling};
 use crate::backend::{
-    AttentionShape, AttentionSink, Backend, Draw, Drawn, Limits, Made, Operation, PassRows, Product,
+    AttentionShape, AttentionSink, Backend, Draw, Drawn, Fetched, Limits, Made, Operation, PassRows, Product,
     SeeGroups, SeeInt8, Span, Swiglu,
 };
 use crate::checkpoint::{Dtype, Tensor};
@@ -130,6 +130,36 @@ impl Backend for Cuda {
         see: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()> {
         read_floats(&buffer.memory, range, see)
+    }
+
+    fn fetch(&self, buffer: &Buffer, range: Range<usize>, pass: &Pass) -> Result<Option<Fetched>> {
+        self.stop.check()?;
+        fetching::copy(self, &buffer.memory, range, &pass.pinned)
+    }
+
+    fn fetch_cache(&self, cache: &Cache, count: usize, pass: &Pass) -> Result<Option<Fetched>> {
+        self.stop.check()?;
+        if cache.dtype == CacheDtype::F32 {
+            return fetching::copy(self, &cache.memory, 0..count, &pass.pinned);
+        }
+        let Some((fetched, out)) = fetching::place(self, &pass.pinned, count * 4)? else { return Ok(None) };
+        let kernel = Kernel { file: "cache", name: "read_cache", weight: None };
+        let arguments = Arguments::new().address(cache.memory.at()).long(0).long(count).address(out);
+        self.kernels.launch(kernel, (count.div_ceil(512), 1), 128, 0, arguments)?;
+        Ok(Some(fetched))
+    }
+
+    fn fetched(
+        &self,
+        fetched: &Fetched,
+        pass: &Pass,
+        see: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        fetching::show(self, fetched, &pass.pinned, see)
+    }
+
+    fn all_shown(&self, pass: &Pass) {
+        fetching::clear(&pass.pinned);
     }
 
     fn read_rows(

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::driver::Address;
+use super::fetching::Pinned;
 use super::memory::Growing;
 use super::queue::Queue;
 use crate::backend::{Draw, Span};
@@ -19,6 +20,8 @@ pub struct Pass {
     draws: Vec<Draw>,
     drawn: Growing,
     drawn_at: Address,
+    /// What of it is on its way to whoever looks on.
+    pub(super) pinned: Pinned,
 }
 
 /// Bytes of a `struct Span` of the kernels.

@@ -252,6 +252,50 @@ fn an_unwatched_decode_pass_is_one_copy_in_one_graph_and_the_drawn_ids_out() {
 }
 
 #[test]
+fn nobody_waits_for_the_stages_of_a_decode_pass_before_it_is_over() {
+    let checkpoint = random::of_config("random", small(2), Dtype::BF16);
+    let Some((cuda, log)) = Cuda::logged(ROOM) else { return };
+    fn pass<B: Backend>(session: &mut Session<'_, B>) -> Vec<Site> {
+        let dims = session.next_pass(session.waiting().len());
+        let (all, mut stages) = (Select::all(), Vec::new());
+        let seen = |frame: Frame| stages.push(frame.site);
+        session.pass(&mut Recorder::new(session.model.sizes(), dims, &all, seen)).unwrap();
+        stages
+    }
+    let (model, on_cpu) =
+        (Model::load(&checkpoint, cuda).unwrap(), Model::load(&checkpoint, Cpu::default()).unwrap());
+    let mut session = Session::with_capacity(&model, sampler(), 32).unwrap();
+    let mut cpus = Session::with_capacity(&on_cpu, sampler(), 32).unwrap();
+    session.begin(prompt(6), &[], 8).unwrap();
+    cpus.begin(prompt(6), &[], 8).unwrap();
+    for number in 0..6 {
+        log.lock().unwrap().clear();
+        let stages = pass(&mut session);
+        // The parts of attention are done in another order.
+        let of_attention =
+            [Stage::Keys, Stage::Values, Stage::Qk, Stage::Scores, Stage::MaskedScores, Stage::Softmax];
+        let others = |stages: &[Site]| -> Vec<Site> {
+            stages.iter().filter(|site| !of_attention.contains(&site.stage)).copied().collect()
+        };
+        let (own, cpus) = (others(&stages), others(&pass(&mut cpus)));
+        assert_eq!(own, cpus);
+        assert_eq!(stages.len(), own.len() + of_attention.len() * 2, "{stages:?}");
+        // The first two make room: for what is brought, and for attention over one token.
+        if number > 1 {
+            let asked = log.lock().unwrap();
+            let [Asked::Write(_), Asked::Launches(launches), ref looks @ .., Asked::Read(logits)] = asked[..]
+            else {
+                panic!("pass {number}: {asked:?}")
+            };
+            assert!(looks.iter().all(|asked| matches!(asked, Asked::Look(_))), "pass {number}: {asked:?}");
+            assert!(launches > 60 && looks.len() > 50, "pass {number}: {asked:?}");
+            // Whoever sees how a token is drawn has the processor draw it.
+            assert_eq!(logits, 96 * 4);
+        }
+    }
+}
+
+#[test]
 fn a_text_is_drawn_with_the_same_random_numbers_watched_or_not() {
     let checkpoint = random::of_config("random", small(2), Dtype::BF16);
     let Some((cuda, _)) = both(&checkpoint, Precision::F32) else { return };

@@ -38,6 +38,13 @@ KERNEL(128) add(const float* a, const float* b, long long count, float* out) {
     each(count, [&](long long i) { out[i] = rounded<PRECISION>(__fadd_rn(a[i], b[i])); });
 }
 
+// out = x: what is recorded, to where the processor sees it.
+KERNEL(128) copy(const float* x, long long count, float* out) {
+    LET_NEXT_START();
+    WAIT_FOR_INPUT();
+    each(count, [&](long long i) { out[i] = x[i]; });
+}
+
 // out = x in bfloat16, rounded to the nearest, ties to even: what tensor cores read.
 KERNEL(128) narrow(const float* x, long long count, uint16_t* out) {
     LET_NEXT_START();
@@ -45,4 +52,4 @@ KERNEL(128) narrow(const float* x, long long count, uint16_t* out) {
     each(count, [&](long long i) { out[i] = to_bf16(x[i]); });
 }
 
-#define KERNELS_OF_THIS_FILE(X) X(silu) X(mul) X(add) X(narrow)
+#define KERNELS_OF_THIS_FILE(X) X(silu) X(mul) X(add) X(copy) X(narrow)

@@ -15,8 +15,9 @@ impl AttentionSink for Seen {
         self.wants
     }
 
-    fn rows(&mut self, part: AttentionPart, rows: Range<usize>, values: &[f32]) {
+    fn rows(&mut self, part: AttentionPart, rows: Range<usize>, values: &[f32]) -> Result<()> {
         self.parts.push((part, rows, values.to_vec()));
+        Ok(())
     }
 }
 
