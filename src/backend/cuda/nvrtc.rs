@@ -279,7 +279,9 @@ impl Nvrtc {
         }
         // SAFETY: the library has a string for every code, which is there as long as it is.
         let words = unsafe { CStr::from_ptr((self.words)(code)) }.to_string_lossy();
-        let first = log.lines().find(|line| line.contains("error")).unwrap_or(&words);
+        // The compiler says "error", its assembler "fatal".
+        let says = |line: &&str| line.contains("error") || line.contains("fatal");
+        let first = log.lines().find(says).unwrap_or(&words);
         Err(Error::usage(format!(
             "NVRTC {}.{} does not compile the kernel `{}`",
             self.version.0, self.version.1, source.name

@@ -136,6 +136,8 @@ mod tests {
                 for name in names {
                     assert!(text.contains(&format!(".visible .entry {name}(")), "{what}: {name}");
                 }
+                // A driver takes nothing that calls a function which is not there.
+                assert!(!text.contains(".extern .func"), "{what}");
                 // Only a device that knows it is asked to start a kernel early.
                 assert_eq!(text.contains("griddepcontrol"), architecture >= (9, 0), "{what}");
             }

@@ -383,9 +383,9 @@ inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float a) { return sqrtf(a); }
 
-inline int __dp4a(int a, int b, int c) {
-    for (int i = 0; i < 4; i++) c += static_cast<int8_t>(a >> (8 * i)) * static_cast<int8_t>(b >> (8 * i));
-    return c;
+inline int dot4(uint32_t a, uint32_t b, int sum) {
+    for (int i = 0; i < 4; i++) sum += static_cast<int8_t>(a >> (8 * i)) * static_cast<int8_t>(b >> (8 * i));
+    return sum;
 }
 
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {

@@ -8,10 +8,6 @@
 
 constexpr uint32_t ONES = 0x01010101;
 
-__device__ inline int dot4(uint32_t a, uint32_t b, int sum) {
-    return __dp4a(static_cast<int>(a), static_cast<int>(b), sum);
-}
-
 // What a group adds: scale · value.
 struct Term {
     float scale, value;
