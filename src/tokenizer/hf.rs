@@ -11,6 +11,10 @@ mod wrong;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
+use std::thread;
+
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::{PreTokenizedString, PreTokenizer};
 
 use self::check::Checked;
 use self::decoder::Decoding;
@@ -47,6 +51,9 @@ pub(super) fn parse(text: &str, place: &str) -> Result<HfTokenizer> {
             .next("fetch the file again, give another one with --tokenizer, or run the model on token ids")
     };
     let checked = check::read(text).map_err(wrong)?;
+    if checked.cuts_as_gpt2 {
+        compile_expression();
+    }
     let loaded = guarded(|| tokenizers::Tokenizer::from_bytes(text)).and_then(|mut inner| {
         // A text that is silently cut or filled up is not the text to look at.
         inner.with_truncation(None).map_err(|error| error.to_string())?;
@@ -61,6 +68,14 @@ pub(super) fn parse(text: &str, place: &str) -> Result<HfTokenizer> {
         .map(|(id, _)| *id)
         .collect();
     HfTokenizer::new(inner, checked, special).map_err(|error| wrong(("a tokenizer.json".into(), error)))
+}
+
+/// Has the crate compile GPT-2's expression, which it does once, while the file is read: on another thread, for it takes as long
+/// as reading a small one. Without a thread the first text has it compiled.
+fn compile_expression() {
+    let _ = thread::Builder::new().spawn(|| {
+        let _ = ByteLevel::default().pre_tokenize(&mut PreTokenizedString::from("a"));
+    });
 }
 
 /// The special token that encoding puts before a text, if any: the first one of the empty text, unless a

@@ -106,8 +106,13 @@ impl ByteLevel {
         let pre_tokenizer: PreTokenizerWrapper = from_section(self.cut.section());
         let vocab: Vocab = self.tokens.into_iter().zip(0..).collect();
         let covered = ALPHABET.iter().all(|letter| vocab.contains_key(&*letter.encode_utf8(&mut [0; 4])));
-        let checked =
-            Checked { decoder: Decoder::ByteLevel, drops_unknown: !covered, ids, growth: Growth::NONE };
+        let checked = Checked {
+            decoder: Decoder::ByteLevel,
+            drops_unknown: !covered,
+            ids,
+            growth: Growth::NONE,
+            cuts_as_gpt2: false,
+        };
         let builder = BPE::builder().vocab_and_merges(vocab, self.merges).ignore_merges(self.whole);
         let inner = guarded(|| {
             let mut inner = tokenizers::Tokenizer::new(builder.build()?);

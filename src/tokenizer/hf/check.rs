@@ -45,6 +45,8 @@ pub(super) struct Checked {
     pub ids: u32,
     /// How much longer the normalizers may make a text.
     pub growth: Growth,
+    /// Whether texts are cut by GPT-2's expression.
+    pub cuts_as_gpt2: bool,
 }
 
 #[derive(Deserialize)]
@@ -121,7 +123,9 @@ pub(super) fn read(text: &str) -> Result<Checked, Wrong> {
         None => Decoder::Words,
     };
     let drops_unknown = model.kind == "BPE" && model.unk_token.is_none() && normalizer.is_empty();
-    Ok(Checked { decoder, drops_unknown, ids, growth })
+    let cuts = |part: &Value| part["type"] == "ByteLevel" && part["use_regex"] != false;
+    let cuts_as_gpt2 = pre_tokenizer.iter().any(cuts);
+    Ok(Checked { decoder, drops_unknown, ids, growth, cuts_as_gpt2 })
 }
 
 fn one_of(section: &str, kind: &str, known: &[&str]) -> Result<(), Wrong> {
