@@ -72,11 +72,6 @@ impl Kernels {
         Ok(Launch { function, grid, block: [block, 1, 1], shared: shared as u32, arguments })
     }
 
-    /// Makes `kernel` ready to be launched.
-    pub(super) fn ready(&self, kernel: Kernel) -> Result<()> {
-        self.function(kernel).map(drop)
-    }
-
     fn function(&self, kernel: Kernel) -> Result<Function> {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(function) = found.get(&kernel) {

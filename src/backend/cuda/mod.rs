@@ -40,11 +40,12 @@ mod tests;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::Backend;
 use super::cpu::Cpu;
 use crate::config::{CacheDtype, Precision};
 use crate::error::Result;
 use crate::stop::Stop;
-use driver::{Address, Arguments, Driver, Event};
+use driver::{Address, Arguments, Driver, Event, failed};
 use kernels::{Kernel, Kernels};
 use memory::{Growing, Memory};
 use queue::Queue;
@@ -200,12 +201,21 @@ impl Cuda {
         Self { host: self.host.with_stop(stop.clone()), stop, ..self }
     }
 
-    /// Whether kernels can be had for the device: compiles the smallest, or finds it compiled.
+    /// Whether kernels can be had for the device and compute there what they should: compiles the smallest, or finds it
+    /// compiled, and runs it.
     ///
     /// # Errors
-    /// Where there is no compiler for them, or it fails.
+    /// Where there is no compiler for them, or it fails, or the device does.
     pub fn ready(&self) -> Result<()> {
-        self.kernels.ready(Kernel { file: "elementwise", name: "add", weight: None })
+        // Whose sums are exact in every number type.
+        let values = [1.0_f32, -2.5, 96.0, 0.125];
+        let (mut x, out) = (self.buffer(values.len())?, self.buffer(values.len())?);
+        self.write(&values, &mut x)?;
+        self.elements("add", values.len(), &[&x, &x], &out)?;
+        self.read(&out, 0..values.len(), &mut |found| match found == values.map(|x| x + x) {
+            true => Ok(()),
+            false => Err(failed("add numbers", format!("{values:?} + {values:?} = {found:?}"))),
+        })
     }
 
     /// The device's name for users.

@@ -299,7 +299,7 @@ fn memory_that_is_not_there_is_an_error_with_its_size_and_what_was_made_stays() 
 }
 
 #[test]
-fn a_device_is_ready_once_a_kernel_is_made_for_it() {
+fn a_device_is_ready_once_a_kernel_has_run_on_it() {
     let Some((cuda, _)) = both(Precision::F32) else { return };
     cuda.ready().unwrap();
 }
