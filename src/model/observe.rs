@@ -22,6 +22,8 @@ pub(super) struct Unseen {
     /// Whether the pass is run as a whole, so that somebody will hand over what is here.
     waits: bool,
     on_their_way: Vec<(Site, Range<usize>, Late)>,
+    /// How many values wait here.
+    here: usize,
 }
 
 /// Values that the probe is given later.
@@ -32,13 +34,13 @@ enum Late {
     Here(Vec<f32>),
 }
 
-/// The most values that wait for others.
-const MOST_WAITING: usize = 1 << 14;
+/// The most values that wait here for others.
+const MOST_WAITING: usize = 1 << 20;
 
 impl Unseen {
     /// Nothing yet; what the backend brings while it goes on may wait.
     pub(super) fn of_a_whole_pass() -> Self {
-        Self { waits: true, on_their_way: Vec::new() }
+        Self { waits: true, ..Self::default() }
     }
 }
 
@@ -203,6 +205,7 @@ impl<'a, B: Backend, P: Probe> Observer<'a, B, P> {
                 Late::Here(values) => give(&values)?,
             }
         }
+        self.unseen.here = 0;
         backend.all_shown(pass);
         Ok(())
     }
@@ -211,8 +214,9 @@ impl<'a, B: Backend, P: Probe> Observer<'a, B, P> {
     fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) -> Result<()> {
         if !self.unseen.on_their_way.is_empty() {
             if let Values::F32(few) = values
-                && few.len() <= MOST_WAITING
+                && self.unseen.here + few.len() <= MOST_WAITING
             {
+                self.unseen.here += few.len();
                 self.unseen.on_their_way.push((site, rows, Late::Here(few.to_vec())));
                 return Ok(());
             }
