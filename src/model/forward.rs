@@ -214,40 +214,30 @@ pub fn forward_and_draw<B: Backend, P: Probe>(
     }
     model.backend.all_shown(&work.pass);
     work.unseen = Unseen::of_a_whole_pass();
-    let drawn = begin_to_finish(model, caches, work, pass, spans, (ids, draws), probe);
+    let mut run = || {
+        begin(model, work, pass, spans, (ids, draws), probe)?;
+        for l in 0..model.config.layers {
+            layer(model, caches, work, l, probe)?;
+        }
+        finish(model, work, probe)?;
+        let drawn = if draws.is_empty() {
+            model.backend.sync()?;
+            Vec::new()
+        } else {
+            model.backend.draw(&work.logits, model.config.vocab, &work.pass)?;
+            model.backend.drawn(&work.pass)?
+        };
+        let place = (&work.pass, pass);
+        Observer::new(model, probe, place, &mut work.unseen, spans, &PassRows::All).show()?;
+        Ok(drawn)
+    };
+    let drawn = run();
     // What was on its way in a pass that was left is nobody's any more.
     work.unseen = Unseen::default();
     let drawn = drawn?;
     for (cache, span) in caches.iter_mut().zip(spans) {
         cache.set_len(span.keys());
     }
-    Ok(drawn)
-}
-
-/// All of the pass; then the probe has everything that it wanted.
-fn begin_to_finish<B: Backend, P: Probe>(
-    model: &Model<B>,
-    caches: &mut [&mut KvCache<B>],
-    work: &mut Activations<B>,
-    pass: usize,
-    spans: &[Span],
-    (ids, draws): (&[u32], &[Draw]),
-    probe: &mut P,
-) -> Result<Vec<Drawn>> {
-    begin(model, work, pass, spans, (ids, draws), probe)?;
-    for l in 0..model.config.layers {
-        layer(model, caches, work, l, probe)?;
-    }
-    finish(model, work, probe)?;
-    let drawn = if draws.is_empty() {
-        model.backend.sync()?;
-        Vec::new()
-    } else {
-        model.backend.draw(&work.logits, model.config.vocab, &work.pass)?;
-        model.backend.drawn(&work.pass)?
-    };
-    let place = (&work.pass, pass);
-    Observer::new(model, probe, place, &mut work.unseen, spans, &PassRows::All).show()?;
     Ok(drawn)
 }
 

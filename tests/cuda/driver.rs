@@ -12,10 +12,6 @@ use std::sync::OnceLock;
 
 use llama_trace::backend::cuda::ptx;
 
-/// How kernels are compiled, as backend/cuda/emulated.rs does.
-const OPTIONS: &str = "-std=c++17 -O1 -ffp-contract=off -fsanitize=alignment,shift,float-cast-overflow \
-                       -fsanitize-undefined-trap-on-error -shared -fPIC";
-
 /// FNV-1a, as driver.cpp has it.
 fn hash(bytes: &[u8]) -> u64 {
     let add = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
@@ -36,8 +32,7 @@ fn driver() -> Option<&'static Path> {
         let mut sources: Vec<_> =
             fs::read_dir(super::beside("")).unwrap().map(|entry| entry.unwrap().path()).collect();
         sources.sort();
-        let all: Vec<u8> =
-            sources.iter().flat_map(|path| fs::read(path).unwrap()).chain(OPTIONS.bytes()).collect();
+        let all: Vec<u8> = sources.iter().flat_map(|path| fs::read(path).unwrap()).collect();
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("driver-{:x}", hash(&all)));
         fs::create_dir_all(&folder).unwrap();
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda/driver.cpp");
@@ -45,7 +40,7 @@ fn driver() -> Option<&'static Path> {
         command.args(["-std=c++17", "-O1", "-shared", "-fPIC"]).arg(source);
         let output = command.arg("-o").arg(folder.join("libcuda.so.1")).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let mut table = String::new();
+        let (mut table, options) = (String::new(), super::emulation::OPTIONS.trim());
         for ((architecture, module), text) in ptx::carried() {
             if *architecture == (9, 0) {
                 let defines = ptx::compact(module).defines;
@@ -53,7 +48,7 @@ fn driver() -> Option<&'static Path> {
                 let file = module.file;
                 writeln!(
                     table,
-                    "{:x} {compiler} {OPTIONS} '-DKERNELS=\"{file}.cu\"'{defines}",
+                    "{:x} {compiler} {options} -shared -fPIC '-DKERNELS=\"{file}.cu\"'{defines}",
                     hash(text.as_bytes())
                 )
                 .unwrap();

@@ -3,6 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// How kernels are compiled for the processor.
+pub(super) const OPTIONS: &str = include_str!("../../src/backend/cuda/kernels/emulate.options");
+
 const SANITIZED: &str =
     "an address that does not suit its type, a shift by a whole word, or a conversion beyond its type";
 
@@ -15,13 +18,7 @@ fn faults(folder: &Path) -> Option<PathBuf> {
     }
     let (tests, program) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda"), folder.join("faults"));
     let mut command = Command::new(compiler);
-    command.args([
-        "-std=c++17",
-        "-O1",
-        "-ffp-contract=off",
-        "-fsanitize=alignment,shift,float-cast-overflow",
-    ]);
-    command.args(["-fsanitize-undefined-trap-on-error", "-DKERNELS=\"faults.cu\""]);
+    command.args(OPTIONS.split_whitespace()).arg("-DKERNELS=\"faults.cu\"");
     command.arg("-I").arg(super::beside("")).arg("-I").arg(&tests);
     let output = command.arg(tests.join("faults.cpp")).arg("-o").arg(&program).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -94,13 +94,7 @@ struct Kernels {
 
 /// How kernels are compiled. Addresses, shifts and conversions that a GPU takes another way than this processor does, or not at
 /// all, are faults, which end the process.
-const OPTIONS: [&str; 5] = [
-    "-std=c++17",
-    "-O1",
-    "-ffp-contract=off",
-    "-fsanitize=alignment,shift,float-cast-overflow",
-    "-fsanitize-undefined-trap-on-error",
-];
+const OPTIONS: &str = include_str!("kernels/emulate.options");
 
 /// The libraries that were made so far, of all tests.
 static MADE: LazyLock<Mutex<HashMap<Module, Arc<Kernels>>>> = LazyLock::new(Mutex::default);
@@ -214,7 +208,6 @@ fn compiled(module: &Module) -> std::result::Result<PathBuf, String> {
     all.sort();
     let mut hash = Context::new(&SHA256);
     hash.update(compiler_version().unwrap_or_default());
-    OPTIONS.iter().for_each(|option| hash.update(option.as_bytes()));
     for path in all {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         // Other kernels change nothing here.
@@ -234,7 +227,7 @@ fn compiled(module: &Module) -> std::result::Result<PathBuf, String> {
     }
     let new = target.join(format!("{}-{hash}.{}.new", module.file, std::process::id()));
     let mut command = Command::new(compiler());
-    command.current_dir(&folder).args(OPTIONS).args(["-shared", "-fPIC"]);
+    command.current_dir(&folder).args(OPTIONS.split_whitespace()).args(["-shared", "-fPIC"]);
 
     command.arg(format!("-DKERNELS=\"{}.cu\"", module.file));
     command.args(module.defines.iter().map(|define| format!("-D{define}")));
