@@ -101,8 +101,8 @@ pub(super) struct RecordArgs {
     pub(super) run: RunArgs,
 
     /// The file to write; nothing may be there
-    #[arg(long, short, value_name = "FILE")]
-    pub(super) output: PathBuf,
+    #[arg(long, short, alias = "output", value_name = "FILE")]
+    pub(super) out: PathBuf,
 
     /// What of the run to keep
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = KeepName::Minimal)]

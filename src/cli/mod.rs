@@ -95,7 +95,7 @@ Examples:
   llama-trace chat --system \"You explain how Llama works.\"
   llama-trace log --prompt \"Hello\" --values --layer 0 --stage scores,softmax
   llama-trace export --prompt \"Hello\" --out dump -n 3
-  llama-trace record --prompt \"Hello\" --output hello.trace -n 3
+  llama-trace record --prompt \"Hello\" --out hello.trace -n 3
   llama-trace snapshot --prompt \"Hello\" --at L1/softmax --out softmax.svg
   llama-trace open hello.trace --at p1/L1/softmax
   llama-trace log --trace hello.trace --values --layer 0

@@ -31,7 +31,7 @@ impl Command for &RecordArgs {
 }
 
 fn record<D: Device>(args: &RecordArgs) -> Result<()> {
-    let target = Target::check(&args.output, args.force)?;
+    let target = Target::check(&args.out, args.force)?;
     let run = Run::<D>::open(&args.run)?;
     let wanted = args.run.tokens.unwrap_or(1);
     if wanted == 0 {
@@ -100,7 +100,7 @@ fn record<D: Device>(args: &RecordArgs) -> Result<()> {
         tell(super::NOT_A_NUMBER);
     }
     let bytes = writer.finish(&target)?;
-    tell(format_args!("wrote {} to {}", size(bytes), name(&args.output)));
+    tell(format_args!("wrote {} to {}", size(bytes), name(&args.out)));
     Ok(())
 }
 

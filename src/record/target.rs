@@ -34,7 +34,7 @@ impl Target {
             return Err(Error::output("the trace cannot be written there")
                 .in_file(path)
                 .expected("the path of a file in a directory that exists")
-                .next("make the directory first, or choose another --output"));
+                .next("make the directory first, or choose another --out"));
         }
         scratch::remove_left(folder, KIND, |_| Ok(()));
         Ok(target)
@@ -49,7 +49,7 @@ impl Target {
                 return Err(Error::output("the output is there already")
                     .in_file(&self.path)
                     .expected("a path where nothing is")
-                    .next("choose another --output, or add --force to replace the file"));
+                    .next("choose another --out, or add --force to replace the file"));
             }
             Ok(about) if about.is_dir() => "a directory".to_owned(),
             Ok(_) => "a link, pipe or device".to_owned(),
@@ -58,7 +58,7 @@ impl Target {
             .in_file(&self.path)
             .expected("a path where nothing is, or with --force a file")
             .found(found)
-            .next("choose another --output"))
+            .next("choose another --out"))
     }
 
     /// A temporary folder in the target's own file system.
@@ -68,7 +68,7 @@ impl Target {
             Error::output("nothing can be written beside the output")
                 .in_file(folder)
                 .found(error)
-                .next("choose an --output in a directory that can be written")
+                .next("choose an --out in a directory that can be written")
         })
     }
 

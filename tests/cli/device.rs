@@ -19,7 +19,7 @@ fn cuda_without_a_gpu_is_a_message_with_what_was_looked_for_in_every_command() {
         (&["--prompt", "Hello"], "cuda:3"),
         (&["log", "--prompt", "Hello"], "cuda"),
         (&["export", "--prompt", "Hello", "--out", out], "cuda"),
-        (&["record", "--prompt", "Hello", "--output", out], "cuda"),
+        (&["record", "--prompt", "Hello", "--out", out], "cuda"),
         (&["bench"], "cuda"),
         (&["check"], "cuda:0"),
         (&["lens", "--prompt", "Hello"], "cuda"),

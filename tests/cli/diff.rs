@@ -284,7 +284,8 @@ fn of_several_sequences_each_is_compared_with_its_own() {
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let run = ["--prompt", "Once upon a time", "--prompt", "The dog", "-n", "2"];
     ok(&llama_trace([&["record", "-o", &path("trace")], &run[..]].concat()));
-    ok(&llama_trace([&["record", "--keep", "all", "-o", &path("all")], &run[..]].concat()));
+    // By the option's older name.
+    ok(&llama_trace([&["record", "--keep", "all", "--output", &path("all")], &run[..]].concat()));
     ok(&llama_trace([&["export", "--out", &path("files")], &run[..]].concat()));
     for (a, b) in [("trace", "files"), ("files", "trace"), ("trace", "all")] {
         let (code, report) = diff(&[&path(a), &path(b)]);

@@ -140,7 +140,7 @@ fn what_is_exported_and_recorded_is_what_the_processor_computes() {
         let words = |rest: &[&str]| {
             [rest, &PROMPT, &["-n", "3"]].concat().into_iter().map(String::from).collect::<Vec<_>>()
         };
-        [words(&["export", "--out", export]), words(&["record", "--output", record])]
+        [words(&["export", "--out", export]), words(&["record", "--out", record])]
     };
     for (on_the_device, words) in [(true, all(&ours)), (false, all(&cpus))] {
         for words in &words {
@@ -189,7 +189,7 @@ fn a_lost_device_ends_every_command_with_one_message_and_leaves_nothing_half_wri
     assert!(longest > PROMPT[1].len() + 10 && longest < whole.len(), "what was drawn before stays");
     for after in ["0", "30", "100"] {
         lost(&[&["export", "--out", &dump][..], &PROMPT, &["-n", "9"]].concat(), after);
-        lost(&[&["record", "--output", &trace][..], &PROMPT, &["-n", "9"]].concat(), after);
+        lost(&[&["record", "--out", &trace][..], &PROMPT, &["-n", "9"]].concat(), after);
         if after != "100" {
             lost(&[&["log"][..], &PROMPT].concat(), after);
         }

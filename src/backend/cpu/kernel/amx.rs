@@ -12,12 +12,13 @@ use std::sync::OnceLock;
 use super::bf16_tiles::{Next, Sums, TWO_TILES};
 use super::emulated;
 
-/// Whether the processor has bfloat16 tiles, and the system lets this process use them.
+/// Whether there are bfloat16 tiles. They are emulated only where the processor has the vectors that are used beside them.
 pub(super) fn available() -> bool {
-    in_the_processor() || emulated::on()
+    let [_, _, vnni] = super::vectors();
+    in_the_processor() || emulated::on() && vnni
 }
 
-/// Whether they need no emulation.
+/// Whether the processor has them, and the system lets this process use them.
 pub(super) fn in_the_processor() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| processor_has_tiles() && system_saves_tiles() && ask_for_tiles())
