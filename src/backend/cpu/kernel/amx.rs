@@ -10,11 +10,11 @@ use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 use super::bf16_tiles::{Next, Sums, TWO_TILES};
-use super::emulated;
+use super::{emulated, vectors};
 
 /// Whether there are bfloat16 tiles. They are emulated only where the processor has the vectors that are used beside them.
 pub(super) fn available() -> bool {
-    let [_, _, vnni] = super::vectors();
+    let [_, _, vnni] = vectors::vectors();
     in_the_processor() || emulated::on() && vnni
 }
 

@@ -28,6 +28,8 @@ mod processor;
 pub(super) mod q8;
 mod rows;
 #[cfg(target_arch = "x86_64")]
+mod vectors;
+#[cfg(target_arch = "x86_64")]
 mod vnni;
 
 use std::ops::Range;
@@ -78,27 +80,13 @@ enum Isa {
     Portable,
 }
 
-/// Whether the processor has what the kernels for AVX2 need, those for AVX-512, and VNNI beside the latter.
-#[cfg(target_arch = "x86_64")]
-fn vectors() -> [bool; 3] {
-    let avx2 = is_x86_feature_detected!("avx2")
-        && is_x86_feature_detected!("fma")
-        && is_x86_feature_detected!("f16c");
-    let avx512 = avx2
-        && is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512dq")
-        && is_x86_feature_detected!("avx512vl");
-    [avx2, avx512, avx512 && is_x86_feature_detected!("avx512vnni")]
-}
-
 impl Kernel {
     /// The kernels that this processor can run, those first that should be fastest; the last is always `portable`.
     pub fn available() -> Vec<Self> {
         let mut kernels = Vec::new();
         #[cfg(target_arch = "x86_64")]
         {
-            let [avx2, avx512, vnni] = vectors();
+            let [avx2, avx512, vnni] = vectors::vectors();
             let of_unit = |unit| Self { isa: Isa::Avx512Vnni, bf16: Some(unit) };
             kernels.extend((vnni && amx::available()).then_some(of_unit(bf16_gemm::Unit::Amx)));
             kernels.extend((vnni && avx512bf16::available()).then_some(of_unit(bf16_gemm::Unit::Avx512Bf16)));

@@ -1,0 +1,14 @@
+//! Which vectors the processor has.
+
+/// Whether the processor has what the kernels for AVX2 need, those for AVX-512, and VNNI beside the latter.
+pub(super) fn vectors() -> [bool; 3] {
+    let avx2 = is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c");
+    let avx512 = avx2
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl");
+    [avx2, avx512, avx512 && is_x86_feature_detected!("avx512vnni")]
+}
