@@ -128,8 +128,10 @@ pub enum Action {
     Close,
     /// Computes what was stopped.
     Again,
-    /// Ends the program.
+    /// Closes the list or the help that is open, and else ends the program.
     Quit,
+    /// Ends the program, whatever is open.
+    Leave,
     /// A character typed into the go-to line.
     Type(char),
     /// Text pasted into it.
@@ -298,7 +300,8 @@ bindings! {
     Program Again [c('r')] 0 "" "compute what was stopped";
     Program Redraw [ctrl(KeyCode::Char('l'))] 0 "" "draw the screen again";
     Program Suspend [ctrl(KeyCode::Char('z'))] 0 "" "stop for now; `fg` comes back";
-    Program Quit [c('q'), ctrl(KeyCode::Char('c'))] 2 "quit" "quit";
+    Program Quit [c('q')] 2 "quit" "quit; a list or this screen is closed first";
+    Program Leave [ctrl(KeyCode::Char('c'))] 0 "" "quit, whatever is open";
 }
 
 impl Key {
@@ -369,7 +372,7 @@ pub fn of_typed_key(event: KeyEvent) -> Option<Action> {
     let plain = !event.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT);
     match event.code {
         KeyCode::Char(c) if plain => Some(Action::Type(c)),
-        KeyCode::Char('c') => Some(Action::Quit),
+        KeyCode::Char('c') => Some(Action::Leave),
         KeyCode::Char('h') | KeyCode::Backspace => Some(Action::Erase),
         KeyCode::Tab => Some(Action::Complete),
         KeyCode::Enter => Some(Action::Submit),
@@ -397,7 +400,7 @@ mod tests {
         let event = |c, modifiers| KeyEvent::new(KeyCode::Char(c), modifiers);
         assert_eq!(of_key(event('n', KeyModifiers::NONE)), Some(Action::NextStep));
         assert_eq!(of_key(event('N', KeyModifiers::SHIFT)), Some(Action::NextLayer));
-        assert_eq!(of_key(event('c', KeyModifiers::CONTROL)), Some(Action::Quit));
+        assert_eq!(of_key(event('c', KeyModifiers::CONTROL)), Some(Action::Leave));
         assert_eq!(of_key(event('n', KeyModifiers::ALT)), None);
     }
 }

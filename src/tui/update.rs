@@ -70,6 +70,9 @@ pub fn update(app: &mut App, action: Action) -> Effect {
         app.settle();
         return Effect::None;
     }
+    if action == Action::Leave {
+        return Effect::Quit;
+    }
     let was = travel::here(app);
     playing::heed(app, &action);
     app.message = None;
@@ -157,7 +160,6 @@ fn help(app: &mut App, line: usize, mut wanted: String, action: &Action) -> Effe
 
 fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
     match action {
-        Action::Quit => return Effect::Quit,
         Action::Close | Action::Click(..) => {
             app.mode = Mode::Walk;
             return Effect::None;
@@ -323,7 +325,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::Draw => return Effect::Draw,
         Action::Redraw => return Effect::Redraw,
         Action::Suspend => return Effect::Suspend,
-        Action::Quit => return Effect::Quit,
+        Action::Quit | Action::Leave => return Effect::Quit,
         Action::Click(x, y) => mouse::click(app, x, y),
         Action::Drag(x, y) => mouse::drag(app, x, y),
         Action::Scroll { x, y, down, right } => mouse::scroll(app, x, y, down.into(), right.into()),
@@ -414,7 +416,6 @@ fn mark(app: &mut App, action: &Action) -> Effect {
             app.say("a mark is a letter or a digit", true);
             Effect::None
         }
-        Action::Quit => Effect::Quit,
         _ => Effect::None,
     }
 }
@@ -424,7 +425,6 @@ fn return_to(app: &mut App, action: &Action) -> Effect {
     app.mode = Mode::Walk;
     let letter = match *action {
         Action::Type(letter) => letter,
-        Action::Quit => return Effect::Quit,
         _ => return Effect::None,
     };
     let Some(mark) = app.marks.all.get(&letter).cloned() else {

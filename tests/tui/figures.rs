@@ -2,6 +2,7 @@
 
 use crossterm::event::KeyCode;
 use llama_trace::trace::{Answer, Query, Region, Site, Source, Stage as TraceStage};
+use llama_trace::tui::text::visible;
 use llama_trace::tui::theme::Depth;
 use ratatui::layout::Rect;
 
@@ -354,8 +355,8 @@ fn every_number_of_the_tokens_follows_from_the_logits_before_them() {
                 4.0..8.0 => "▓",
                 _ => "█",
             };
-            let marked = format!("{}{mark}", llama_trace::tui::text::visible(&tokens[at].text));
-            let cut = llama_trace::tui::text::visible(&tokens[at].text);
+            let cut = visible(&tokens[at].text);
+            let marked = format!("{cut}{mark}");
             assert!(!strip(&stage).contains(&cut) || strip(&stage).contains(&marked), "{marked}\n{screen}");
             seen += 1;
         }
@@ -375,6 +376,9 @@ fn every_number_of_the_tokens_follows_from_the_logits_before_them() {
                 let log = found.unwrap_or_else(|| panic!("no rank {} in {line}\n{shown}", rank + 1))[0];
                 assert!(is(log, told(&logits, id).0, false), "{log} of {id}\n{shown}");
                 assert!(words.contains(&id.to_string().as_str()), "{id} in {line}\n{shown}");
+                let read = tokens.iter().find(|token| token.id as usize == id);
+                let text = read.map_or(format!("␣word{id}"), |read| visible(&read.text));
+                assert!(line.contains(&text), "{text} in {line}\n{shown}");
             }
             stage.keys("0");
         }

@@ -1,10 +1,11 @@
 //! Cells like one, panels that fold, a walk that goes on by itself, dragging, and the list of chapters.
 
-use crossterm::event::{Event, KeyCode, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
+use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use llama_trace::chapters::CHAPTERS;
 use llama_trace::trace::frame::Number;
 use llama_trace::tui::app::{Focus, Mode};
 use llama_trace::tui::theme::Depth;
+use llama_trace::tui::update::Effect;
 use llama_trace::tui::view::{Panels, notes};
 
 use crate::stage::Stage;
@@ -179,6 +180,15 @@ fn a_chapter_is_chosen_from_a_list_and_opens_at_its_stage() {
     stage.keys("C").shows("┌ chapters ");
     let Mode::Chapters(at) = stage.app.mode() else { panic!("the list is open") };
     assert_eq!(CHAPTERS[*at].slug, "15-softmax", "it opens at the chapter of what is shown");
+    // q closes the list, and Ctrl-C ends the program.
+    let ctrl_c = Event::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL));
+    for list in ["", "B", "?", "/", "m"] {
+        assert_eq!(stage.keys(list).event(ctrl_c.clone()), Effect::Quit, "{list}");
+        stage.key(KeyCode::Esc);
+    }
+    assert_eq!(stage.keys("C").key(KeyCode::Char('q')), Effect::None);
+    assert!(matches!(stage.app.mode(), Mode::Walk));
+    stage.keys("C");
     for (key, slug) in [(KeyCode::Home, "01-tokens"), (KeyCode::Down, "02-embedding")] {
         stage.key(key);
         let Mode::Chapters(at) = stage.app.mode() else { panic!("the list is open") };

@@ -35,7 +35,7 @@ impl View for List {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "Every value has a line, with its token where it has one, and a bar.",
+            "Every value has a line, with its token where it has one, and a bar; ids have none.",
             "Bars begin at the lowest value, or at 0 where none is below; the line below them says so.",
             "Where a vocabulary is listed by id, v lists the largest first.",
         ]

@@ -293,7 +293,7 @@ fn expected(app: &App, area: Rect, y: u16, layout: &Layout, buf: &mut Buffer) {
     put(buf, area, 0, y, "what the model expected in its place:", theme.dim());
     let read = app.outline().passes.get(app.place().pass).and_then(|pass| pass.tokens.get(layout.cursor.0));
     for (rank, (y, &(id, log_prob))) in (y + 1..).zip(told.likeliest.iter().take(room)).enumerate() {
-        let text = app.token(id as usize).map_or(String::new(), |token| token.text.clone());
+        let text = app.texts.get(&id).cloned().unwrap_or_default();
         let strong =
             |style: Style| if read.is_some_and(|read| read.id == id) { theme.strong() } else { style };
         columns.token(app, area, (y, &text, id), strong, buf);
