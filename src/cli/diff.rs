@@ -75,11 +75,18 @@ impl Command for Recorded<'_> {
             tui::require_terminal()?;
         }
         let (mut a, mut b) = (Given::open::<D>(self.a)?, Given::open::<D>(self.b)?);
-        if let (Given::Trace(a), Given::Trace(b)) = (&mut a, &mut b)
-            && a.keeps_as(b)
-        {
-            a.without_derived();
-            b.without_derived();
+        if let (Given::Trace(a), Given::Trace(b)) = (&mut a, &mut b) {
+            if a.has_statistics_alone() && b.has_statistics_alone() {
+                return Err(Error::usage("there is nothing to compare: both traces have statistics alone")
+                    .at(&b.about().name)
+                    .expected("the values of some stage in both")
+                    .found("what `record --keep stats` keeps")
+                    .next("record them with --keep minimal, the default, or with --keep all"));
+            }
+            if a.keeps_as(b) {
+                a.without_derived();
+                b.without_derived();
+            }
         }
         let model = match args.model.model {
             None => None,
@@ -98,7 +105,8 @@ impl Command for Recorded<'_> {
             if !theirs.contains(&(run, sequence)) {
                 let site = Site { run, sequence, ..Site::once(0, Stage::Tokens) };
                 let what = if run == Run::ITSELF { "sequence" } else { "branch" };
-                report.missing.push(Missing { site, why: Some(format!("B has no such {what}")) });
+                let why = Some(format!("B has no such {what}"));
+                report.missing.push(Missing { site, why, damaged: false });
                 continue;
             }
             a.go_to(run, sequence)?;
@@ -212,11 +220,27 @@ fn print(format: DiffFormat, report: &Report, [a, b]: [&About; 2]) -> Result<()>
         DiffFormat::Junit => junit::print(report),
     };
     output::end(printed.map_err(output::Failure::from))?;
-    let Some(first) = &report.first else { return Ok(()) };
+    let Some(first) = &report.first else { return unread(report, [a, b]) };
     let found = match report.diagnosis.first() {
         Some(best) => format!("{}; it looks like {}", first.theirs, best.name),
         None => first.theirs.to_string(),
     };
     let what = format!("{} differs from {}", b.name, a.name);
     Err(Error::failed(what).at(&first.address).expected(&first.ours).found(found))
+}
+
+/// Where nothing differs in what could be read: the error for what could not.
+fn unread(report: &Report, [a, b]: [&About; 2]) -> Result<()> {
+    let damaged: Vec<_> = report.damaged().collect();
+    let [first, ..] = &damaged[..] else { return Ok(()) };
+    let what = format!("{} of {} and {} cannot be read", stages(damaged.len()), a.name, b.name);
+    Err(Error::model(what)
+        .at(first.site)
+        .expected("values that can be compared")
+        .found(first.why.as_deref().unwrap_or("none"))
+        .next("write what is damaged again; stages that are left out of B on purpose have no file at all"))
+}
+
+fn stages(count: usize) -> String {
+    if count == 1 { "a stage".into() } else { format!("{count} stages") }
 }

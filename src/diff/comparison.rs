@@ -60,7 +60,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             for (i, &site) in sites.iter().enumerate() {
                 crate::stop::check()?;
                 if number >= of_b && of_b > 0 {
-                    self.report.missing.push(Missing { site, why: None });
+                    self.report.missing.push(Missing { site, why: None, damaged: false });
                 } else {
                     self.stage(site, *dims)?;
                 }
@@ -80,8 +80,8 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 .found(
                     self.report
                         .missing
-                        .first()
-                        .and_then(|missing| missing.why.clone())
+                        .iter()
+                        .find_map(|missing| missing.why.clone())
                         .unwrap_or("none".into()),
                 )
                 .next("look which files each of them has"));
@@ -90,7 +90,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
     }
 
     fn stage(&mut self, site: Site, dims: PassDims) -> Result<()> {
-        let missing = |why| Missing { site, why };
+        let missing = |why, damaged| Missing { site, why, damaged };
         let absent =
             |about: &About| about.card.as_ref().is_some_and(|card| !site.stage.present(&card.sizes(), dims));
         if self.judge.streams() && !absent(self.a.about()) && !absent(self.b.about()) {
@@ -99,7 +99,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 Ok(Some(seen)) => return self.streamed(site, &shape, &seen),
                 Ok(None) => {}
                 Err(why) => {
-                    self.report.missing.push(missing(Some(why)));
+                    self.report.missing.push(missing(Some(why), true));
                     return Ok(());
                 }
             }
@@ -112,13 +112,14 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 self.report.unjudged += usize::from(theirs.is_some());
                 return Ok(());
             }
-            (Err(why), _) => {
-                self.report.missing.push(missing(Some(format!("A: {why}"))));
+            (Err((why, damaged)), _) => {
+                self.report.missing.push(missing(Some(format!("A: {why}")), damaged));
                 return Ok(());
             }
             (Ok(a), theirs) => {
-                let why = theirs.err().map(|why| format!("B: {why}"));
-                self.report.missing.push(missing(why));
+                let (why, damaged) = theirs.err().unzip();
+                let why = why.map(|why| format!("B: {why}"));
+                self.report.missing.push(missing(why, damaged.unwrap_or(false)));
                 a.into_iter().for_each(|frame| self.judge.alone(Arc::unwrap_or_clone(frame)));
                 return Ok(());
             }
@@ -128,7 +129,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             Ok(pair) => pair,
             Err(why) => {
                 if b.values().is_empty() || a.values().is_empty() {
-                    self.report.missing.push(missing(Some(why)));
+                    self.report.missing.push(missing(Some(why), true));
                 } else {
                     self.differs_in_shape(site, &a, &b, &why);
                 }
@@ -195,6 +196,10 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
     fn judged(&mut self, judged: Judged, print: Option<u64>) {
         if let Some(print) = print {
             self.seen.entry(print).or_insert(judged.line.site);
+        }
+        // Of stages that are the same, the first that there is something to say of.
+        if !judged.line.differs() && self.report.first.is_none() && self.report.notes.is_empty() {
+            self.report.notes.extend(judged.note);
         }
         self.report.lines.push(judged.line);
     }

@@ -28,14 +28,18 @@ pub(super) struct Apart {
     norm: f64,
     /// The largest difference, and where.
     most: Option<(f64, usize)>,
-    /// The first value that cannot be compared: no number, or infinite on one side.
+    /// The first value that cannot be compared: no number, or infinite, on one side.
     broken: Option<(f64, usize)>,
+    /// Whether some are no numbers in both.
+    no_numbers: bool,
 }
 
 impl Apart {
     /// Takes in cell `at`, which is `found` and should be `expected`.
     pub(super) fn add(&mut self, at: usize, found: f64, expected: f64) {
-        if found == expected {
+        let no_numbers = found.is_nan() && expected.is_nan();
+        self.no_numbers |= no_numbers;
+        if found == expected || no_numbers {
             self.norm += if expected.is_finite() { expected * expected } else { 0.0 };
             return;
         }
@@ -77,6 +81,7 @@ impl Apart {
         self.norm += later.norm;
         later.most.into_iter().for_each(|most| larger(&mut self.most, most));
         self.broken = self.broken.or(later.broken);
+        self.no_numbers |= later.no_numbers;
     }
 
     /// ‖found − expected‖ / ‖expected‖: NaN and ∞ where a value is none.
@@ -86,6 +91,11 @@ impl Apart {
             None if self.error == 0.0 => 0.0,
             None => (self.error / self.norm).sqrt(),
         }
+    }
+
+    /// What is to be said where values are no numbers in both, which is the same and seldom meant.
+    pub(super) fn note(&self, site: Site) -> Option<String> {
+        self.no_numbers.then(|| format!("both have NaN at the same places of {site}"))
     }
 
     /// The cell of the largest difference, where there is one.
@@ -255,12 +265,13 @@ pub(super) fn keeps_fewer(frame: &Frame) -> bool {
 }
 
 impl Found {
-    /// The frame, where there is one.
-    pub(super) fn frame(self) -> Result<Option<Arc<Frame>>, String> {
+    /// The frame, where there is one; or why it is not to be had, and whether it is damaged.
+    pub(super) fn frame(self) -> Result<Option<Arc<Frame>>, (String, bool)> {
         match self {
             Self::Frame(frame) => Ok(Some(frame)),
             Self::Missing => Ok(None),
-            Self::Damaged(why) => Err(why),
+            Self::Damaged(why) => Err((why, true)),
+            Self::TooLarge(why) => Err((why, false)),
         }
     }
 }
@@ -310,6 +321,11 @@ mod tests {
         let seen = pair(&[1.0, 2.5, 3.0]);
         assert_eq!((seen.error(), seen.cell()), (f64::INFINITY, Some(2)));
         let nan = pair(&[1.0, f32::NAN, hidden]);
-        assert!(nan.error().is_nan() && nan.cell() == Some(1));
+        assert!(nan.error().is_nan() && nan.cell() == Some(1) && nan.note(site).is_none());
+        // In both it is the same, which is said.
+        let own = of(site, &[1, 1, 3], &[1.0, f32::NAN, hidden]);
+        let both = Pair::new(site, &[1, 1, 3], &own, &own).unwrap().apart();
+        assert_eq!((both.error(), both.cell()), (0.0, None));
+        assert!(both.note(site).unwrap().contains("p0/L0/masked_scores"));
     }
 }

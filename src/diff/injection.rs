@@ -183,7 +183,8 @@ impl<B: Backend> Judge for Injection<'_, B> {
         self.a.insert(site, Arc::clone(&pair.a));
         self.b.insert(site, Arc::clone(&pair.b));
         let Some([from_a, from_b]) = self.folded(site)? else { return self.table.see(pair) };
-        let whole = pair.apart().error();
+        let of_pair = pair.apart();
+        let whole = of_pair.error();
         let (off_a, off_b) = (apart(&pair.a, &from_a, pair.first), apart(&pair.b, &from_b, pair.first));
         let mut inherited = Apart::default();
         let of_a: HashMap<usize, f64> = from_a.iter().copied().collect();
@@ -218,7 +219,7 @@ impl<B: Backend> Judge for Injection<'_, B> {
             self.bad.insert(site, (may_b, false));
         }
         let line = Line { site, apart: whole, error: off_b.error(), tolerance: may_b, inherited };
-        Ok(Judged { line, at: off_b.cell(), note: None })
+        Ok(Judged { line, at: off_b.cell(), note: of_pair.note(site) })
     }
 
     fn diagnose(&mut self, site: Site) -> Result<Vec<Diagnosis>> {

@@ -48,7 +48,7 @@ pub(super) struct Judged {
     pub(super) line: Line,
     /// The cell of largest error, where something differs.
     pub(super) at: Option<usize>,
-    /// What else is to be said where it differs.
+    /// What else is to be said.
     pub(super) note: Option<String>,
 }
 
@@ -83,6 +83,6 @@ impl Table {
         let (error, at) = (apart.error(), apart.cell());
         let tolerance = tolerance::of(site, self.layers, self.precision);
         let line = Line { site, apart: error, error, tolerance, inherited: None };
-        Judged { line, at, note: None }
+        Judged { line, at, note: apart.note(site) }
     }
 }

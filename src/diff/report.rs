@@ -56,6 +56,8 @@ pub struct Missing {
     pub site: Site,
     /// Why, where more is known than that it is not there.
     pub why: Option<String>,
+    /// Whether it is there, in a form that cannot be read: nobody knows then whether it is the same.
+    pub damaged: bool,
 }
 
 /// A stage that both have.
@@ -162,9 +164,14 @@ impl Report {
         self.measured |= next.measured;
     }
 
-    /// Whether nothing differs by more than it may.
+    /// Whether nothing differs by more than it may, as far as it could be read; and everything could that is there.
     pub fn same(&self) -> bool {
-        self.first.is_none()
+        self.first.is_none() && self.damaged().next().is_none()
+    }
+
+    /// What is there and cannot be read.
+    pub fn damaged(&self) -> impl Iterator<Item = &Missing> {
+        self.missing.iter().filter(|missing| missing.damaged)
     }
 
     /// The smallest tolerance that, given to every stage, would let all of them pass; none where a value is no number.

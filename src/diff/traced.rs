@@ -59,6 +59,8 @@ pub enum Found {
     Missing,
     /// Something that cannot be read: why.
     Damaged(String),
+    /// More than has room: why.
+    TooLarge(String),
 }
 
 impl Found {

@@ -233,6 +233,23 @@ fn one_row_of_a_padded_batch_is_read_where_its_tokens_are() {
 }
 
 #[test]
+fn padding_that_a_file_does_not_have_is_said() {
+    for (more, said) in [
+        ("padding = 2", "it has 6 rows, and 6 tokens with padding of 2 and 0 have 8"),
+        ("padding = 2\npadding_after = 9", "padding of 2 and 9 have 17"),
+        ("padding = 99999999999", "padding of 99999999999 and 0 have 100000000005"),
+        ("batch = 3", "it has no axis for a batch, of which batch = 3 is one"),
+    ] {
+        let (_folder, a, b) = folders();
+        let tokens = "tokens = [1, 5, 9, 13, 17, 21]";
+        mapped(&b, |text| text.replace(tokens, &format!("{tokens}\n{more}")));
+        let output = llama_trace(["diff", &a, &b]);
+        assert_ne!(output.status.code(), Some(0), "{more}: {}", stdout(&output));
+        assert!(stdout(&output).contains(said), "{more}: {}", stdout(&output));
+    }
+}
+
+#[test]
 fn files_of_sixteen_bits_are_read_and_judged_by_their_precision() {
     let (_folder, a, b) = folders();
     for (kind, name) in [("<f2", "f16"), ("|V2", "bf16")] {
@@ -333,15 +350,15 @@ fn what_is_odd_in_a_captured_folder_is_part_of_the_verdict_and_never_a_crash() {
     };
     let turned = whole.clone().reversed_axes().as_standard_layout().into_owned();
     let cases: [(&str, Vec<u8>, i32, &str); 12] = [
-        ("empty", Vec::new(), 0, "Cannot be read: p0/L1/ffn_up: B: the file is empty"),
-        ("cut", bytes[..bytes.len() - 5].to_vec(), 0, "Cannot be read: p0/L1/ffn_up: B: "),
-        ("cut in its header", bytes[..20].to_vec(), 0, "Cannot be read: p0/L1/ffn_up: B: "),
-        ("text", b"these are no numbers".to_vec(), 0, "Cannot be read: p0/L1/ffn_up: B: "),
-        ("too large", claims("(1152921504606846976, 4)"), 0, "Cannot be read: p0/L1/ffn_up: B: "),
+        ("empty", Vec::new(), 3, "Cannot be read: p0/L1/ffn_up: B: the file is empty"),
+        ("cut", bytes[..bytes.len() - 5].to_vec(), 3, "Cannot be read: p0/L1/ffn_up: B: "),
+        ("cut in its header", bytes[..20].to_vec(), 3, "Cannot be read: p0/L1/ffn_up: B: "),
+        ("text", b"these are no numbers".to_vec(), 3, "Cannot be read: p0/L1/ffn_up: B: "),
+        ("too large", claims("(1152921504606846976, 4)"), 3, "Cannot be read: p0/L1/ffn_up: B: "),
         (
             "too large to count",
             claims("(99999999999999, 99999999999999)"),
-            0,
+            3,
             "Cannot be read: p0/L1/ffn_up: B: ",
         ),
         ("zero", written(&(&whole * 0.0)), 1, "B's p0/L1/ffn_up: every value is 0"),
@@ -368,7 +385,7 @@ fn what_is_odd_in_a_captured_folder_is_part_of_the_verdict_and_never_a_crash() {
             }
             let json = llama_trace(["diff", &*a, &*b, "--format", "json"].iter().chain(more).copied());
             let report: Value = serde_json::from_str(&stdout(&json)).unwrap();
-            assert_eq!(report["missing"].to_string().contains("p0/L1/ffn_up"), code == 0, "{what}: {report}");
+            assert_eq!(report["missing"].to_string().contains("p0/L1/ffn_up"), code != 1, "{what}: {report}");
         }
     };
     let at = Path::new(&b).join(file);
@@ -379,15 +396,15 @@ fn what_is_odd_in_a_captured_folder_is_part_of_the_verdict_and_never_a_crash() {
     fs::remove_file(&at).unwrap();
     check("missing", 0, "Missing in B:");
     fs::create_dir(&at).unwrap();
-    check("a folder", 0, "Cannot be read: p0/L1/ffn_up: B: ");
+    check("a folder", 3, "Cannot be read: p0/L1/ffn_up: B: ");
     fs::remove_dir(&at).unwrap();
     #[cfg(unix)]
     {
         std::os::unix::fs::symlink("/dev/zero", &at).unwrap();
-        check("a file without an end", 0, "Cannot be read: p0/L1/ffn_up: B: ");
+        check("a file without an end", 3, "Cannot be read: p0/L1/ffn_up: B: ");
         fs::remove_file(&at).unwrap();
         std::os::unix::fs::symlink("ffn_up.npy", &at).unwrap();
-        check("a link to itself", 0, "Cannot be read: p0/L1/ffn_up: B: ");
+        check("a link to itself", 3, "Cannot be read: p0/L1/ffn_up: B: ");
     }
     // A map is looked for in all of that too.
     let suggested = llama_trace(["diff", &*a, &*b, "--suggest-map"]);

@@ -255,8 +255,8 @@ fn traces_part_by_part_differ_as_their_stages_do_whole() {
     bytes[start + 400] ^= 0x40;
     fs::write(path("b"), bytes).unwrap();
     let (code, report) = diff(&[&path("a"), &path("b")]);
-    assert_eq!((code, &report["missing"]), (0, &serde_json::json!(["p0/L1/ffn_up"])), "{report}");
-    let text = ok(&llama_trace(["diff", &path("a"), &path("b")]));
+    assert_eq!((code, &report["missing"]), (3, &serde_json::json!(["p0/L1/ffn_up"])), "{report}");
+    let text = stdout(&llama_trace(["diff", &path("a"), &path("b")]));
     assert!(text.contains("B: its values are not those that were recorded"), "{text}");
     // With digests of their own other values are what the run had: the cell is named, and what is odd is said.
     let digest = |bytes: &[u8]| ring::digest::digest(&ring::digest::SHA256, bytes).as_ref().to_vec();
@@ -310,6 +310,69 @@ fn of_several_sequences_each_is_compared_with_its_own() {
 }
 
 #[test]
+fn what_cannot_be_read_is_not_said_to_be_the_same() {
+    let (folder, model) = (TempDir::new().unwrap(), golden());
+    let a = exported(&folder, "a", &["--model", &model]);
+    let b = exported(&folder, "b", &["--model", &model]);
+    let [path_a, path_b] = [&a, &b].map(|path| path.to_str().unwrap());
+    // What is not there is left out, and what is empty is damaged.
+    fs::remove_file(b.join("pass_000/layer_00/xq.npy")).unwrap();
+    let (code, report) = diff(&[path_a, path_b]);
+    assert_eq!((code, &report["same"]), (0, &true.into()), "{report}");
+    fs::write(b.join("pass_000/layer_01/xk.npy"), "").unwrap();
+    for with in [&[][..], &["--model", &model]] {
+        let (code, report) = diff(&[&[path_a, path_b], with].concat());
+        assert_eq!((code, &report["same"], &report["first"]), (3, &false.into(), &Value::Null), "{report}");
+        assert_eq!(report["missing"], serde_json::json!(["p0/L0/xq", "p0/L1/xk"]));
+    }
+    let output = llama_trace(["diff", path_a, path_b]);
+    let (said, error) = (stdout(&output), stderr(&output));
+    assert!(said.contains("but for a stage that cannot be read"), "{said}");
+    assert!(error.contains("p0/L1/xk") && error.contains("the file is empty"), "{error}");
+    let page = stdout(&llama_trace(["diff", path_a, path_b, "--format", "junit"]));
+    assert!(page.contains("errors=\"1\" skipped=\"1\"") && page.contains("<error message="), "{page}");
+    // Where something differs too, that is told.
+    let mut changed = values(&b.join("pass_000/layer_01/ffn_up.npy"));
+    changed[[0, 7]] += 3.0;
+    write(&b.join("pass_000/layer_01/ffn_up.npy"), &changed);
+    assert_eq!(diff(&[path_a, path_b]).0, 1);
+}
+
+#[test]
+fn statistics_alone_cannot_be_compared() {
+    let folder = TempDir::new().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    for (name, precision) in [("a", "f32"), ("b", "q8")] {
+        let args = ["record", "--keep", "stats", "--prompt", "Hello", "--precision", precision, "-o"];
+        ok(&llama_trace(args.into_iter().map(str::to_owned).chain([path(name)])));
+    }
+    let output = llama_trace(["diff".to_owned(), path("a"), path("b")]);
+    assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
+    assert!(stderr(&output).contains("statistics alone"), "{}", stderr(&output));
+}
+
+#[test]
+fn nan_in_both_at_the_same_place_is_the_same_and_is_said() {
+    let (folder, model) = (TempDir::new().unwrap(), golden());
+    let a = exported(&folder, "a", &["--model", &model]);
+    let b = exported(&folder, "b", &["--model", &model]);
+    let [path_a, path_b] = [&a, &b].map(|path| path.to_str().unwrap());
+    let broken = |folder: &Path| {
+        let file = folder.join("pass_000/layer_01/ffn_up.npy");
+        let mut broken = values(&file);
+        broken[[2, 5]] = f32::NAN;
+        write(&file, &broken);
+    };
+    broken(&a);
+    let (code, report) = diff(&[path_a, path_b]);
+    assert_eq!((code, &report["first"]["address"]), (1, &"p0/L1/ffn_up[t=2,f=5]".into()), "{report}");
+    broken(&b);
+    let text = ok(&llama_trace(["diff", path_a, path_b]));
+    assert!(text.contains("The same, within the tolerance;"), "{text}");
+    assert!(text.contains("both have NaN at the same places of p0/L1/ffn_up"), "{text}");
+}
+
+#[test]
 fn what_is_wrong_with_a_folder_or_an_option_is_said_and_is_no_difference() {
     let (folder, model) = (TempDir::new().unwrap(), golden());
     let a = exported(&folder, "a", &["--model", &model]);
@@ -344,8 +407,8 @@ fn what_is_wrong_with_a_folder_or_an_option_is_said_and_is_no_difference() {
     fs::create_dir(b.join("pass_000/layer_00/xv.npy")).unwrap();
     let (code, report) = diff(&[a, b.to_str().unwrap()]);
     let missing = serde_json::json!(["p0/L0/xq", "p0/L0/xk", "p0/L0/xv"]);
-    assert_eq!((code, &report["missing"]), (0, &missing), "{report}");
-    let text = ok(&llama_trace(["diff", a, b.to_str().unwrap()]));
+    assert_eq!((code, &report["missing"]), (3, &missing), "{report}");
+    let text = stdout(&llama_trace(["diff", a, b.to_str().unwrap()]));
     assert!(
         text.contains("p0/L0/xq: B: the file is empty") && text.contains("p0/L0/xk: B: it is no .npy"),
         "{text}"

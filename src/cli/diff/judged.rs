@@ -9,7 +9,11 @@ pub fn verdict(report: &Report, names: [&str; 2]) -> Verdict {
     let mut words = Vec::new();
     let cause = report.first.as_ref().filter(|first| first.site.is_none());
     match (&report.first, cause) {
-        (None, _) => words.push("The same, within the tolerance.".to_owned()),
+        (None, _) if report.same() => words.push("The same, within the tolerance.".to_owned()),
+        (None, _) => {
+            let count = report.damaged().count();
+            words.push(format!("The same in what can be read; stages that cannot be read: {count}."));
+        }
         (_, Some(first)) => words.push(format!(
             "They differ before anything is computed, in the {} at {}: A has {}, B has {}.",
             first.kind.name(),

@@ -11,12 +11,13 @@ pub(super) fn print(report: &Report) -> Result<()> {
     let cause = report.first.as_ref().filter(|first| first.kind != Kind::Stage);
     let failed = report.lines.iter().filter(|line| line.differs()).count() + usize::from(cause.is_some());
     let tests = report.lines.len() + report.missing.len() + usize::from(cause.is_some());
-    let skipped = report.missing.len();
+    let errors = report.damaged().count();
+    let skipped = report.missing.len() - errors;
     writeln!(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>")?;
     writeln!(out, "<testsuites>")?;
     writeln!(
         out,
-        "<testsuite name=\"llama-trace diff\" tests=\"{tests}\" failures=\"{failed}\" errors=\"0\" skipped=\"{skipped}\">"
+        "<testsuite name=\"llama-trace diff\" tests=\"{tests}\" failures=\"{failed}\" errors=\"{errors}\" skipped=\"{skipped}\">"
     )?;
     if let Some(first) = cause {
         let (name, address) = (first.kind.name(), escaped(&first.address));
@@ -44,7 +45,8 @@ pub(super) fn print(report: &Report) -> Result<()> {
     for missing in &report.missing {
         let why = escaped(missing.why.as_deref().unwrap_or("missing in B"));
         let case = case(&missing.site.to_string());
-        writeln!(out, "<testcase {case}><skipped message=\"{why}\"/></testcase>")?;
+        let element = if missing.damaged { "error" } else { "skipped" };
+        writeln!(out, "<testcase {case}><{element} message=\"{why}\"/></testcase>")?;
     }
     writeln!(out, "</testsuite>\n</testsuites>")
 }

@@ -43,7 +43,13 @@ fn verdict(out: &mut impl Write, report: &Report) -> Result<()> {
     writeln!(out)?;
     let Some(first) = &report.first else {
         let smallest = report.smallest_tolerance().map_or_else(|| "none".into(), short);
-        return writeln!(out, "The same, within the tolerance; the smallest that passes: {smallest}");
+        let same = match report.damaged().count() {
+            0 => "The same, within the tolerance".to_owned(),
+            1 => "The same, within the tolerance, but for a stage that cannot be read".to_owned(),
+            count => format!("The same, within the tolerance, but for {count} stages that cannot be read"),
+        };
+        writeln!(out, "{same}; the smallest that passes: {smallest}")?;
+        return report.notes.iter().try_for_each(|note| writeln!(out, "  {note}"));
     };
     writeln!(out, "First difference: {}  {}", first.kind.name(), first.address)?;
     writeln!(out, "  A      {}", first.ours)?;

@@ -11,7 +11,7 @@ use super::super::device::Device;
 use crate::diff::{About, Found, Pass, Traced};
 use crate::error::Result;
 use crate::explain::Drawing;
-use crate::record::Trace;
+use crate::record::{Keep, Trace};
 use crate::replay::{DEFAULT_MEMORY, Recorded};
 use crate::stop;
 use crate::trace::{Frame, Region, Run, Site, Source, Stage, TokenLabel, Values, source};
@@ -103,6 +103,11 @@ impl OfTrace {
         kept(self) == kept(other)
     }
 
+    /// Whether it keeps the values of no stage.
+    pub(super) fn has_statistics_alone(&self) -> bool {
+        self.trace.about().keep == Keep::Stats
+    }
+
     /// Compares what is kept alone.
     pub(super) fn without_derived(&mut self) {
         self.source = None;
@@ -119,7 +124,7 @@ impl OfTrace {
             match source::block(&mut **source, site, &Region::whole(&shape)) {
                 Poll::Ready(Ok(block)) if block.is_whole() => return Ok(Found::Frame(block.frame)),
                 Poll::Ready(Ok(_)) => {
-                    return Ok(Found::Damaged("it is too large to be derived whole".into()));
+                    return Ok(Found::TooLarge("it is too large to be derived whole".into()));
                 }
                 // It does not follow from what was kept.
                 Poll::Ready(Err(_)) => return Ok(Found::Missing),

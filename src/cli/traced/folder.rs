@@ -142,7 +142,7 @@ impl OfFolder {
         let frame = match self.folder.read(site) {
             Found::Frame(frame) => frame,
             Found::Missing => return Ok(None),
-            Found::Damaged(why) => return Err(self.damaged(site, &why)),
+            Found::Damaged(why) | Found::TooLarge(why) => return Err(self.damaged(site, &why)),
         };
         let (frame, first) = fitted(site, shape, &frame).map_err(|why| self.damaged(site, &why))?;
         let frame = Arc::new(frame);

@@ -103,17 +103,40 @@ impl Lies {
             }
             values = values.slice_axis(At(last), Slice::from(from..to)).to_owned();
         }
-        let Padded { around: [before, after], batch, .. } = padded;
+        let Padded { around: [before, after], batch, tokens } = padded;
         let is_padded = [before, after, batch] != [0; 3];
+        let has_batch = match &self.axes {
+            Some(axes) => axes.iter().any(|axis| axis == "batch"),
+            None => padded.is_batch(values.shape(), site.stage, head_dim),
+        };
         if let Some(axes) = &self.axes {
             values = in_order(values, axes, site.stage, batch)?;
-        } else if is_padded && padded.is_batch(values.shape(), site.stage, head_dim) {
+        } else if is_padded && has_batch {
             values = one_of(values, 0, batch)?;
+        }
+        // All of a batch may share these.
+        let shared = matches!(site.stage, Stage::RopeCos | Stage::RopeSin | Stage::Mask);
+        if batch > 0 && !has_batch && !shared {
+            return Err(format!("it has no axis for a batch, of which batch = {batch} is one"));
         }
         for (at, axis) in site.stage.axes().iter().enumerate().filter(|_| is_padded) {
             let length = values.shape().get(at).copied().unwrap_or(0);
-            // A pass over one token after others reads padded keys, and is not padded itself.
-            if matches!(axis, Axis::Token | Axis::Key) && before.saturating_add(after) < length {
+            let all = before.saturating_add(tokens).saturating_add(after);
+            // A pass over tokens after others reads padded keys, and need not be padded itself; of logits the last row is
+            // enough.
+            let is_bare = site.pass > 0 && length == tokens || site.stage == Stage::Logits && length == 1;
+            let is_cut = match axis {
+                Axis::Token if length == all => true,
+                Axis::Token if is_bare => false,
+                Axis::Token => {
+                    return Err(format!(
+                        "it has {length} rows, and {tokens} tokens with padding of {before} and {after} have {all}"
+                    ));
+                }
+                Axis::Key => before.saturating_add(after) < length,
+                _ => false,
+            };
+            if is_cut {
                 values = values.slice_axis(At(at), Slice::from(before..length - after)).to_owned();
             }
         }
@@ -135,7 +158,7 @@ impl Lies {
         let other = |name: &String| match npy::read(&path.join(named(name, site)), site) {
             Found::Frame(frame) => Ok(frame.values().numbers().map(|x| x as f32).collect::<Vec<_>>()),
             Found::Missing => Err(format!("{name} is not there")),
-            Found::Damaged(why) => Err(format!("{name}: {why}")),
+            Found::Damaged(why) | Found::TooLarge(why) => Err(format!("{name}: {why}")),
         };
         if let Some(name) = &self.times {
             let row = other(name)?;
