@@ -18,6 +18,39 @@ fn names(report: &Value) -> Vec<String> {
     report["checks"].as_array().unwrap().iter().map(|check| check["name"].as_str().unwrap().into()).collect()
 }
 
+/// Ids that nobody split need not come back, their text must: a tokenizer may put a blank before it, which is taken away
+/// again.
+#[test]
+fn given_ids_hold_where_the_tokenizer_begins_texts_with_a_blank() {
+    let special = |id: usize, name: &str| {
+        serde_json::json!({"id": id, "content": name, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true})
+    };
+    let file = serde_json::json!({"version": "1.0", "truncation": null, "padding": null,
+        "added_tokens": [special(0, "<unk>"), special(1, "<s>"), special(2, "</s>")],
+        "normalizer": {"type": "Prepend", "prepend": "▁"}, "pre_tokenizer": null,
+        "post_processor": {"type": "TemplateProcessing", "pair": [],
+            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}},
+        "decoder": {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "Fuse"},
+            {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+        "model": {"type": "BPE", "dropout": null, "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": false,
+            "vocab": {"<unk>": 0, "<s>": 1, "</s>": 2, "▁": 3, "a": 4, "b": 5, "▁a": 6, "ab": 7},
+            "merges": ["▁ a", "a b"]}});
+    let folder = tempfile::tempdir().unwrap();
+    let tokenizer = folder.path().join("tokenizer.json");
+    fs::write(&tokenizer, file.to_string()).unwrap();
+    let (model, tokenizer) = (fixture("golden/gqa"), tokenizer.to_str().unwrap());
+    for ids in ["1,5", "1,4,5", "1,3,5", "5"] {
+        let args = ["check", "--model", model.to_str().unwrap(), "--tokenizer", tokenizer, "--ids", ids];
+        let report = json(&ok(&llama_trace(args.into_iter().chain(["--format", "json"]))));
+        let tokenizer = report["checks"].as_array().unwrap().last().unwrap();
+        let said = (&tokenizer["name"], &tokenizer["ok"], &tokenizer["skipped"]);
+        assert_eq!(said, (&"tokenizer".into(), &true.into(), &Value::Null), "{ids}");
+    }
+}
+
 #[test]
 fn every_line_is_in_the_table_and_in_the_json_and_holds_in_every_precision() {
     for precision in ["f32", "bf16", "q8"] {
