@@ -59,6 +59,7 @@ fn log<D: Device>(args: &LogArgs) -> Result<()> {
                 dims,
                 select: &select,
                 times: Some(&times),
+                holds: &|_| false,
                 summaries: &values,
             };
             if !out.print(&chosen, &ids, Some(drawn.id))? {
@@ -193,6 +194,8 @@ struct Chosen<'a> {
     select: &'a Select,
     /// None of a run that was recorded.
     times: Option<&'a Times>,
+    /// Whether a run that was recorded has the values of a stage.
+    holds: &'a dyn Fn(Site) -> bool,
     summaries: &'a Summaries,
 }
 
@@ -205,6 +208,30 @@ impl Chosen<'_> {
     /// What `line` was seen to hold.
     fn summary(&self, line: &Line) -> Option<&Summary> {
         self.summaries.get(&Site { sequence: self.sequence, ..line.site() })
+    }
+
+    /// Where a step's values come from.
+    fn kind(&self, line: &Line) -> &'static str {
+        match line.took {
+            Took::Given => "given",
+            Took::Time(_) => "run",
+            Took::View => "view",
+            Took::Derived => "derived",
+            Took::Recorded if (self.holds)(Site { sequence: self.sequence, ..line.site() }) => "recorded",
+            Took::Recorded => match self.summary(line) {
+                None => "not kept",
+                Some(Summary { kept: Some(_), .. }) => "statistics recorded",
+                Some(_) => "computed again",
+            },
+        }
+    }
+
+    /// The same, or how long the step took, `for_all` sequences where there are several.
+    fn took(&self, line: &Line, for_all: &str) -> String {
+        match line.took {
+            Took::Time(time) => format!("{:.1} µs{for_all}", time.as_secs_f64() * 1e6),
+            _ => self.kind(line).to_owned(),
+        }
     }
 
     fn print_text(&self, out: &mut impl Write, ids: &[u32], drawn: Option<u32>) -> std::io::Result<()> {
@@ -236,7 +263,7 @@ impl Chosen<'_> {
                 line.pass,
                 line.step.op(),
                 describe(&line.output),
-                took(line.took, for_all),
+                self.took(&line, for_all),
             )?;
             if let (Step::Stage(_), Some(summary)) = (line.step, self.summary(&line)) {
                 write!(out, "  {}", describe_values(summary, line.output.shape.iter().product()))?;
@@ -250,7 +277,7 @@ impl Chosen<'_> {
 
     fn print_json(&self, out: &mut impl Write) -> std::io::Result<()> {
         for line in self.lines() {
-            let mut object = object(&line, self.summary(&line));
+            let mut object = object(&line, self.kind(&line), self.summary(&line));
             if self.several {
                 object["sequence"] = json!(self.sequence);
             }
@@ -272,17 +299,6 @@ fn describe(operand: &Operand) -> String {
     format!("{} ({}{int8})", operand.name, axes.join(", "))
 }
 
-/// How long a step took, `for_all` sequences where there are several.
-fn took(took: Took, for_all: &str) -> String {
-    match took {
-        Took::Given => "given".into(),
-        Took::Time(time) => format!("{:.1} µs{for_all}", time.as_secs_f64() * 1e6),
-        Took::Recorded => "recorded".into(),
-        Took::View => "view".into(),
-        Took::Derived => "derived".into(),
-    }
-}
-
 fn describe_values(summary: &Summary, count: usize) -> String {
     let Stats { min, max, mean, neg_inf, pos_inf, nan, .. } = summary.stats();
     let number = |value: f64| if summary.whole { format!("{value}") } else { format!("{value:.4}") };
@@ -300,7 +316,7 @@ fn describe_values(summary: &Summary, count: usize) -> String {
     format!("{text}  [{}{more}]", first.join(" "))
 }
 
-fn object(line: &Line, summary: Option<&Summary>) -> Value {
+fn object(line: &Line, kind: &str, summary: Option<&Summary>) -> Value {
     let operand = |operand: &Operand| {
         let axes: Vec<_> = operand.axes.iter().map(|axis| axis.name()).collect();
         let mut object = json!({ "name": operand.name, "axes": axes, "shape": operand.shape });
@@ -309,12 +325,9 @@ fn object(line: &Line, summary: Option<&Summary>) -> Value {
         }
         object
     };
-    let (kind, micros) = match line.took {
-        Took::Given => ("given", None),
-        Took::Time(time) => ("run", Some(time.as_secs_f64() * 1e6)),
-        Took::Recorded => ("recorded", None),
-        Took::View => ("view", None),
-        Took::Derived => ("derived", None),
+    let micros = match line.took {
+        Took::Time(time) => Some(time.as_secs_f64() * 1e6),
+        _ => None,
     };
     let mut object = json!({
         "pass": line.pass,

@@ -33,6 +33,31 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
+fn the_log_says_of_each_stage_whether_the_trace_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let kinds = |keep: &str, values: bool| {
+        let trace = folder.path().join(keep);
+        if !trace.exists() {
+            record(&["--prompt", PROMPT, "--keep", keep], &trace);
+        }
+        let mut args = vec!["log", "--trace", trace.to_str().unwrap(), "--format", "json", "--layer", "0"];
+        args.extend(["--stage", "xq,attn_residual"]);
+        args.extend(values.then_some("--values"));
+        let lines = ok(&llama_trace(args));
+        lines
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap()["kind"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(kinds("all", true), ["recorded", "recorded"]);
+    assert_eq!(kinds("minimal", true), ["recorded", "computed again"]);
+    assert_eq!(kinds("minimal", false), ["recorded", "not kept"]);
+    // The model is the built-in one, which is at hand.
+    assert_eq!(kinds("stats", true), ["computed again", "computed again"]);
+    assert_eq!(kinds("stats", false), ["not kept", "not kept"]);
+}
+
+#[test]
 fn log_and_export_of_a_trace_are_those_of_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let prompts = ["--prompt", PROMPT, "--prompt", "The dog"];

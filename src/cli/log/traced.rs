@@ -31,6 +31,7 @@ pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
                 dims: pass.dims,
                 select: &select,
                 times: None,
+                holds: &|site| traced.kept.holds(site),
                 summaries: &summaries,
             };
             let ids: Vec<u32> = pass.tokens.iter().map(|token| token.id).collect();
