@@ -50,8 +50,8 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,
 
-    /// The text to begin with; "" is the beginning-of-text token alone, - reads standard input [may be given again:
-    /// several texts grow side by side]
+    /// The text to begin with; "" is the beginning-of-text token alone, - reads standard input [default: Once upon a
+    /// time; may be given again: several texts grow side by side]
     #[arg(long, short, value_name = "TEXT", group = "text", allow_hyphen_values = true)]
     pub(super) prompt: Vec<String>,
 
@@ -129,7 +129,7 @@ pub(super) struct OpenArgs {
     pub(super) head: Option<usize>,
 
     /// Address to open at, as the tracer prints it: p0/L1/softmax[h=2,t=5,k=1], and s1/ before it for a
-    /// prompt that is not the first; what is left out is the first
+    /// prompt that is not the first; what is left out is the last token, and 0 on other axes
     #[arg(long, requires = "step", value_name = "ADDRESS", value_parser = Address::parse, conflicts_with_all = ["pass", "layer", "stage", "head"])]
     pub(super) at: Option<Address>,
 
@@ -419,7 +419,7 @@ pub(super) enum DiffFormat {
 pub(super) enum LogFormat {
     /// Lines to read
     Text,
-    /// JSON, one object a line
+    /// JSON, one object a line; of lens they are an array
     Json,
 }
 
@@ -440,7 +440,20 @@ impl RunArgs {
 
 /// A whole number of 0 or more.
 pub(super) fn whole<N: FromStr>(text: &str) -> Result<N, String> {
-    text.parse().map_err(|_| "a whole number is expected, 0 or more".into())
+    text.parse().map_err(|_| {
+        match text.trim_start_matches('+').bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
+            true => "a smaller number is expected".into(),
+            false => "a whole number is expected, 0 or more".into(),
+        }
+    })
+}
+
+/// A whole number of 1 or more.
+pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
+    match whole(text)? {
+        0 => Err("1 or more is expected".into()),
+        number => Ok(number),
+    }
 }
 
 /// The one number that the tracer opens at.

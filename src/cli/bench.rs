@@ -110,12 +110,9 @@ impl Plan {
         let draws = args.r#gen;
         let given = args.prompt_tokens.iter().chain(&args.cached);
         if let Some(wrong) = given.copied().find(|&length| length == 0 || length > config.context) {
-            return Err(Error::usage("a prompt of this length cannot be run")
+            return Err(Error::usage("a length in --prompt-tokens or --cached cannot be run")
                 .expected(format!("lengths from 1 to {}, the model's context", config.context))
-                .found(format!(
-                    "{wrong}, of --prompt-tokens {:?} and --cached {:?}",
-                    args.prompt_tokens, args.cached
-                ))
+                .found(wrong)
                 .next("give other lengths"));
         }
         let or = |given: &[usize], default: &[usize], most: usize| {

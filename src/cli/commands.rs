@@ -6,7 +6,8 @@ use clap::Args;
 
 use super::args::{
     BenchFormat, CheckFormat, ColourArgs, CpuArgs, DiffFormat, ExportFormat, KeepName, LogFormat, MemoryArgs,
-    ModelArgs, RunArgs, RuntimeName, SamplingArgs, ScreenSize, SelectArgs, TraceArgs, Weights, whole,
+    ModelArgs, RunArgs, RuntimeName, SamplingArgs, ScreenSize, SelectArgs, TraceArgs, Weights, at_least_one,
+    whole,
 };
 use super::memory;
 use crate::record::Branch;
@@ -19,7 +20,7 @@ pub(super) struct OpenTraceArgs {
     pub(super) trace: PathBuf,
 
     /// Address to open at, as the tracer prints it: p0/L1/softmax[h=2,t=5,k=1], and s1/ before it for a
-    /// prompt that is not the first; what is left out is the first
+    /// prompt that is not the first; what is left out is the last token, and 0 on other axes
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
     pub(super) at: Option<Address>,
 
@@ -68,7 +69,7 @@ pub(super) struct SnapshotArgs {
     #[command(flatten)]
     pub(super) trace: TraceArgs,
 
-    /// Where to look, as the tracer prints it: p0/L1/softmax[h=2,t=5,k=1]; what is left out is the first
+    /// Where to look, as the tracer prints it: p0/L1/softmax[h=2,t=5,k=1]; what is left out is the last token, and 0 on other axes
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
     pub(super) at: Option<Address>,
 
@@ -173,7 +174,7 @@ pub(super) struct LensArgs {
     pub(super) trace: TraceArgs,
 
     /// How many of the likeliest tokens are shown
-    #[arg(long, value_name = "K", default_value_t = 3, value_parser = whole::<usize>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "K", default_value_t = 3, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(super) top: usize,
 
     /// Positions of the text, as 0,3-5 [default: all]

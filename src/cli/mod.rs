@@ -40,7 +40,7 @@ pub use self::diff::verdict;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 
 use clap::{Parser, Subcommand};
 
@@ -101,8 +101,8 @@ Examples:
   llama-trace log --trace hello.trace --values --layer 0
   llama-trace tokenize \"Hello world\" --merges
 
-Exit codes: 0 done, 1 a check does not hold or two runs differ, 2 wrong options, 3 wrong model or tokenizer file, 4 wrong
-prompt, 5 the output cannot be written, 6 no terminal, 130 interrupted.";
+Exit codes: 0 done, 1 a check does not hold or two runs differ, 2 wrong options, 3 wrong model, tokenizer or trace file, \
+4 wrong prompt, 5 the output cannot be written, 6 no terminal, 130 interrupted.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -186,7 +186,16 @@ pub fn refuse(error: &clap::Error) -> ! {
     {
         error.exit()
     }
-    error.exit()
+    if error.use_stderr() {
+        error.exit()
+    }
+    // Help that nobody could read was not given.
+    let printed = error.print().and_then(|()| io::stdout().flush());
+    if let Err(error) = output::end(printed.map_err(output::Failure::from)) {
+        tell(format_args!("error: {error}"));
+        process::exit(error.exit_code().into());
+    }
+    process::exit(0)
 }
 
 impl Cli {

@@ -175,6 +175,9 @@ fn json_line(line: &str) -> Result<Given> {
 /// The largest prompt that is read; no model's context holds a tenth of it.
 const MAX_PROMPT: u64 = 64 << 20;
 
+/// U+FEFF at the beginning of a file: no part of its text.
+const MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// The text in a file, or in standard input for `-`.
 pub(super) fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(read_bytes(path)?).map_err(|error| {
@@ -190,8 +193,16 @@ fn not_text(found: String) -> Error {
         .next("convert the file to UTF-8")
 }
 
-/// What is in a file, or in standard input for `-`.
+/// What is in a file, or in standard input for `-`, without the mark that some editors begin a text in UTF-8 with.
 fn read_bytes(path: &Path) -> Result<Vec<u8>> {
+    let mut bytes = read_whole(path)?;
+    if bytes.starts_with(MARK) {
+        bytes.drain(..MARK.len());
+    }
+    Ok(bytes)
+}
+
+fn read_whole(path: &Path) -> Result<Vec<u8>> {
     let read = |from: &mut dyn Read| {
         // One byte more than allowed, so that an input without an end is noticed.
         let mut bytes = Vec::new();
@@ -279,11 +290,15 @@ pub(super) fn read_ids(list: &str) -> Result<Vec<u32>> {
     let separator = |c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']');
     let words = text.split(separator).filter(|word| !word.is_empty());
     let ids = words.map(|word| {
-        word.parse().map_err(|_| {
-            Error::prompt("the list of ids has something else in it")
+        word.parse().map_err(|_| match word.bytes().all(|byte| byte.is_ascii_digit()) {
+            true => Error::prompt("an id is larger than those of any vocabulary")
+                .expected(format!("numbers up to {}", u32::MAX))
+                .found(printable(word))
+                .next("give the ids that a tokenizer of this model made; `llama-trace tokenize` shows them"),
+            false => Error::prompt("the list of ids has something else in it")
                 .expected("numbers separated by commas: 1,403,407, or @FILE with such a list")
                 .found(format!("`{}`", printable(word)))
-                .next("leave it out")
+                .next("leave it out"),
         })
     });
     ids.collect()

@@ -162,7 +162,7 @@ pub fn check(len: usize, capacity: usize) -> Result<()> {
     Err(Error::prompt("the KV cache is full")
         .expected(format!("at most {capacity} tokens, for which it was made"))
         .found(format!("{len} tokens"))
-        .next("use a shorter prompt, or draw fewer tokens"))
+        .next("use a shorter prompt, draw fewer tokens, or give more with --context where the model has it"))
 }
 
 /// Bytes that the cache of a model of this configuration takes for `tokens` tokens.

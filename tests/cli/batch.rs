@@ -325,3 +325,18 @@ fn an_interrupted_run_has_printed_what_was_finished() {
     assert_eq!(finished, [(&json!(0), &json!("full")), (&json!(2), &json!("full"))]);
     assert_eq!(end(child), Some(130));
 }
+
+/// Some editors begin a file in UTF-8 with a mark, which is no part of the text.
+#[test]
+fn a_mark_at_the_beginning_of_a_file_is_no_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let [plain, marked] = ["plain.txt", "marked.txt"].map(|name| folder.path().join(name));
+    fs::write(&plain, "a\nb").unwrap();
+    fs::write(&marked, "\u{feff}a\nb").unwrap();
+    for option in ["--prompt-file", "--prompts"] {
+        let tokens = |path: &PathBuf| {
+            ok(&llama_trace(["log", option, path.to_str().unwrap(), "--stage", "tokens", "--values"]))
+        };
+        assert_eq!(tokens(&marked), tokens(&plain), "{option}");
+    }
+}
