@@ -221,12 +221,13 @@ fn print(format: DiffFormat, report: &Report, [a, b]: [&About; 2]) -> Result<()>
     };
     output::end(printed.map_err(output::Failure::from))?;
     let Some(first) = &report.first else { return unread(report, [a, b]) };
+    let [ours, theirs] = first.told();
     let found = match report.diagnosis.first() {
-        Some(best) => format!("{}; it looks like {}", first.theirs, best.name),
-        None => first.theirs.to_string(),
+        Some(best) => format!("{theirs}; it looks like {}", best.name),
+        None => theirs,
     };
     let what = format!("{} differs from {}", b.name, a.name);
-    Err(Error::failed(what).at(&first.address).expected(&first.ours).found(found))
+    Err(Error::failed(what).at(&first.address).expected(ours).found(found))
 }
 
 /// Where nothing differs in what could be read: the error for what could not.

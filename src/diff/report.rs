@@ -38,6 +38,16 @@ pub struct First {
     pub site: Option<Site>,
 }
 
+impl First {
+    /// A's value and B's, to read: numbers and shapes as they are, texts between quotes.
+    pub fn told(&self) -> [String; 2] {
+        [&self.ours, &self.theirs].map(|value| match value {
+            Value::String(number) if self.kind == Kind::Stage => number.clone(),
+            other => other.to_string(),
+        })
+    }
+}
+
 /// A known mistake that would give what B has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Diagnosis {

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, printable};
 use crate::trace::Address;
 
 /// The largest file of marks that is read.
@@ -86,7 +86,10 @@ impl Marks {
     /// All of them in a line.
     pub(super) fn list(&self) -> String {
         let all = self.all.iter().map(|(letter, mark)| {
-            let words = if mark.words.is_empty() { String::new() } else { format!(" ({})", mark.words) };
+            let words = match &*printable(&mark.words) {
+                "" => String::new(),
+                words => format!(" ({words})"),
+            };
             format!("{letter} {}{words}", mark.address)
         });
         all.collect::<Vec<_>>().join(" · ")
@@ -132,6 +135,14 @@ mod tests {
         marks.save().unwrap();
         assert_eq!(Marks::open(&path).unwrap().all[&'b'].address, "p0/tokens");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_somebody_says_of_a_mark_cannot_drive_the_terminal() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("marks");
+        fs::write(&path, "a p0/tokens look \u{1b}[31mhere\n").unwrap();
+        assert_eq!(Marks::open(&path).unwrap().list(), "a p0/tokens (look \\u{1b}[31mhere)");
     }
 
     #[test]

@@ -411,7 +411,7 @@ fn the_strip_carries_the_attention_of_the_head_in_view() {
             0.25..0.5 => "▓",
             _ => "█",
         };
-        let marked = format!("{}{mark}", llama_trace::tui::text::visible(&token.text));
+        let marked = format!("{}{mark}", visible(&token.text));
         // Behind the last stands an arrow where it has no mark.
         let last = mark == "│" && key == 11;
         assert!(last || strip.contains(&marked), "{marked} for {weight} in {strip}");

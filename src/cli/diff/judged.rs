@@ -14,13 +14,14 @@ pub fn verdict(report: &Report, names: [&str; 2]) -> Verdict {
             let count = report.damaged().count();
             words.push(format!("The same in what can be read; stages that cannot be read: {count}."));
         }
-        (_, Some(first)) => words.push(format!(
-            "They differ before anything is computed, in the {} at {}: A has {}, B has {}.",
-            first.kind.name(),
-            first.address,
-            first.ours,
-            first.theirs
-        )),
+        (_, Some(first)) => {
+            let [ours, theirs] = first.told();
+            words.push(format!(
+                "They differ before anything is computed, in the {} at {}: A has {ours}, B has {theirs}.",
+                first.kind.name(),
+                first.address
+            ));
+        }
         (Some(first), None) => words.push(format!("The first stage that differs: {}.", first.address)),
     }
     words.extend(report.notes.iter().cloned());
@@ -36,14 +37,12 @@ pub fn verdict(report: &Report, names: [&str; 2]) -> Verdict {
             (Some(ours), Some(theirs)) => format!(", A − B {}", text::real(ours - theirs)),
             _ => String::new(),
         };
-        let address = Address::parse(&first.address).ok()?;
+        let (address, [ours, theirs]) = (Address::parse(&first.address).ok()?, first.told());
         Some((
             address,
             format!(
-                "{}: A {}, B {}{apart}; error {} of {} allowed",
+                "{}: A {ours}, B {theirs}{apart}; error {} of {} allowed",
                 first.address,
-                first.ours,
-                first.theirs,
                 number(first.error),
                 number(first.tolerance)
             ),

@@ -21,7 +21,8 @@ pub(super) fn print(report: &Report) -> Result<()> {
     )?;
     if let Some(first) = cause {
         let (name, address) = (first.kind.name(), escaped(&first.address));
-        let text = escaped(&format!("A has {}, B has {}", first.ours, first.theirs));
+        let [ours, theirs] = first.told();
+        let text = escaped(&format!("A has {ours}, B has {theirs}"));
         writeln!(
             out,
             "<testcase classname=\"{name}\" name=\"{address}\"><failure message=\"{text}\"/></testcase>"
@@ -35,7 +36,8 @@ pub(super) fn print(report: &Report) -> Result<()> {
         }
         let mut text = format!("error {} of {} allowed", short(line.error), short(line.tolerance));
         if let Some(first) = report.first.as_ref().filter(|first| first.site == Some(line.site)) {
-            text += &format!("; the first: {} is {}, A has {}", first.address, first.theirs, first.ours);
+            let [ours, theirs] = first.told();
+            text += &format!("; the first: {} is {theirs}, A has {ours}", first.address);
             for one in &report.diagnosis {
                 text += &format!("; looks like {}", one.name);
             }

@@ -52,8 +52,9 @@ fn verdict(out: &mut impl Write, report: &Report) -> Result<()> {
         return report.notes.iter().try_for_each(|note| writeln!(out, "  {note}"));
     };
     writeln!(out, "First difference: {}  {}", first.kind.name(), first.address)?;
-    writeln!(out, "  A      {}", first.ours)?;
-    writeln!(out, "  B      {}", first.theirs)?;
+    let [ours, theirs] = first.told();
+    writeln!(out, "  A      {ours}")?;
+    writeln!(out, "  B      {theirs}")?;
     if let (Value::Number(ours), Value::Number(theirs)) = (&first.ours, &first.theirs)
         && let (Some(ours), Some(theirs)) = (ours.as_f64(), theirs.as_f64())
     {
