@@ -282,7 +282,8 @@ mod tests {
             drop(capture.about(folder.path()));
             let site = if stage.in_layer() { Site::layer(0, 0, stage) } else { Site::once(0, stage) };
             if let Found::Frame(frame) = capture.stage(folder.path(), site) {
-                assert!(frame.values().len() <= 16, "{map}");
+                // The largest file has so many.
+                assert!(frame.values().len() <= 32, "{map}");
                 laid += 1;
             }
         }
