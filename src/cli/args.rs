@@ -440,12 +440,11 @@ impl RunArgs {
 
 /// A whole number of 0 or more.
 pub(super) fn whole<N: FromStr>(text: &str) -> Result<N, String> {
-    text.parse().map_err(|_| {
-        match text.trim_start_matches('+').bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
-            true => "a smaller number is expected".into(),
-            false => "a whole number is expected, 0 or more".into(),
-        }
-    })
+    let digits = text.strip_prefix('+').unwrap_or(text);
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let expected =
+        if is_number { "a smaller number is expected" } else { "a whole number is expected, 0 or more" };
+    text.parse().map_err(|_| expected.to_owned())
 }
 
 /// A whole number of 1 or more.
