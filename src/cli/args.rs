@@ -67,7 +67,8 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "IDS", group = "text")]
     pub(super) ids: Option<String>,
 
-    /// Tokens to draw: the pass over the prompt draws one, each decode pass one more
+    /// Tokens to draw: the pass over the prompt draws one, each decode pass one more [default: 128, and 1 where stages are
+    /// looked at]
     #[arg(short = 'n', long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) tokens: Option<usize>,
 
