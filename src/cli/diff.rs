@@ -232,16 +232,13 @@ fn print(format: DiffFormat, report: &Report, [a, b]: [&About; 2]) -> Result<()>
 
 /// Where nothing differs in what could be read: the error for what could not.
 fn unread(report: &Report, [a, b]: [&About; 2]) -> Result<()> {
-    let damaged: Vec<_> = report.damaged().collect();
-    let [first, ..] = &damaged[..] else { return Ok(()) };
-    let what = format!("{} of {} and {} cannot be read", stages(damaged.len()), a.name, b.name);
+    let (Some(stages), Some(first)) = (report.damaged_stages(), report.damaged().next()) else {
+        return Ok(());
+    };
+    let what = format!("{stages} of {} and {} cannot be read", a.name, b.name);
     Err(Error::model(what)
         .at(first.site)
         .expected("values that can be compared")
         .found(first.why.as_deref().unwrap_or("none"))
         .next("write what is damaged again; stages that are left out of B on purpose have no file at all"))
-}
-
-fn stages(count: usize) -> String {
-    if count == 1 { "a stage".into() } else { format!("{count} stages") }
 }

@@ -39,10 +39,11 @@ pub struct First {
 }
 
 impl First {
-    /// A's value and B's, to read: numbers and shapes as they are, texts between quotes.
+    /// A's value and B's, to read: of a stage its numbers (`nan` and `inf` too, which are strings in JSON) or its shape as
+    /// they are; of what comes before the stages a text between quotes.
     pub fn told(&self) -> [String; 2] {
         [&self.ours, &self.theirs].map(|value| match value {
-            Value::String(number) if self.kind == Kind::Stage => number.clone(),
+            Value::String(number_or_shape) if self.kind == Kind::Stage => number_or_shape.clone(),
             other => other.to_string(),
         })
     }
@@ -182,6 +183,15 @@ impl Report {
     /// What is there and cannot be read.
     pub fn damaged(&self) -> impl Iterator<Item = &Missing> {
         self.missing.iter().filter(|missing| missing.damaged)
+    }
+
+    /// How many stages are there and cannot be read, as a text speaks of them; none where all can be.
+    pub fn damaged_stages(&self) -> Option<String> {
+        match self.damaged().count() {
+            0 => None,
+            1 => Some("a stage".to_owned()),
+            count => Some(format!("{count} stages")),
+        }
     }
 
     /// The smallest tolerance that, given to every stage, would let all of them pass; none where a value is no number.

@@ -24,6 +24,11 @@ fn exported(folder: &TempDir, name: &str, args: &[&str]) -> PathBuf {
     out
 }
 
+/// The same run written twice: the folders `a` and `b`.
+fn exported_twice(folder: &TempDir) -> [PathBuf; 2] {
+    ["a", "b"].map(|name| exported(folder, name, &["--model", &golden()]))
+}
+
 fn values(file: &Path) -> ArrayD<f32> {
     ArrayD::read_npy(fs::File::open(file).unwrap()).unwrap()
 }
@@ -312,8 +317,7 @@ fn of_several_sequences_each_is_compared_with_its_own() {
 #[test]
 fn what_cannot_be_read_is_not_said_to_be_the_same() {
     let (folder, model) = (TempDir::new().unwrap(), golden());
-    let a = exported(&folder, "a", &["--model", &model]);
-    let b = exported(&folder, "b", &["--model", &model]);
+    let [a, b] = exported_twice(&folder);
     let [path_a, path_b] = [&a, &b].map(|path| path.to_str().unwrap());
     // What is not there is left out, and what is empty is damaged.
     fs::remove_file(b.join("pass_000/layer_00/xq.npy")).unwrap();
@@ -353,9 +357,8 @@ fn statistics_alone_cannot_be_compared() {
 
 #[test]
 fn nan_in_both_at_the_same_place_is_the_same_and_is_said() {
-    let (folder, model) = (TempDir::new().unwrap(), golden());
-    let a = exported(&folder, "a", &["--model", &model]);
-    let b = exported(&folder, "b", &["--model", &model]);
+    let folder = TempDir::new().unwrap();
+    let [a, b] = exported_twice(&folder);
     let [path_a, path_b] = [&a, &b].map(|path| path.to_str().unwrap());
     let broken = |folder: &Path| {
         let file = folder.join("pass_000/layer_01/ffn_up.npy");

@@ -9,10 +9,10 @@ pub fn verdict(report: &Report, names: [&str; 2]) -> Verdict {
     let mut words = Vec::new();
     let cause = report.first.as_ref().filter(|first| first.site.is_none());
     match (&report.first, cause) {
-        (None, _) if report.same() => words.push("The same, within the tolerance.".to_owned()),
         (None, _) => {
-            let count = report.damaged().count();
-            words.push(format!("The same in what can be read; stages that cannot be read: {count}."));
+            let unread =
+                report.damaged_stages().map(|stages| format!(", but for {stages} that cannot be read"));
+            words.push(format!("The same, within the tolerance{}.", unread.unwrap_or_default()));
         }
         (_, Some(first)) => {
             let [ours, theirs] = first.told();

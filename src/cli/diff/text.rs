@@ -43,12 +43,9 @@ fn verdict(out: &mut impl Write, report: &Report) -> Result<()> {
     writeln!(out)?;
     let Some(first) = &report.first else {
         let smallest = report.smallest_tolerance().map_or_else(|| "none".into(), short);
-        let same = match report.damaged().count() {
-            0 => "The same, within the tolerance".to_owned(),
-            1 => "The same, within the tolerance, but for a stage that cannot be read".to_owned(),
-            count => format!("The same, within the tolerance, but for {count} stages that cannot be read"),
-        };
-        writeln!(out, "{same}; the smallest that passes: {smallest}")?;
+        let unread = report.damaged_stages().map(|stages| format!(", but for {stages} that cannot be read"));
+        let unread = unread.unwrap_or_default();
+        writeln!(out, "The same, within the tolerance{unread}; the smallest that passes: {smallest}")?;
         return report.notes.iter().try_for_each(|note| writeln!(out, "  {note}"));
     };
     writeln!(out, "First difference: {}  {}", first.kind.name(), first.address)?;
