@@ -53,12 +53,14 @@ fn fetch(name: Name, need: Need, settings: Settings) -> Result<Found> {
     };
     std::thread::Builder::new().name("download".into()).spawn(fetch).map_err(|error| stopped(&error))?;
     let found = loop {
+        let found = receiver.recv_timeout(stop::LOOK);
+        // The thread looks too, and may have ended for that first.
         if stop::process().asked() {
             bar.clear();
             return Err(Error::interrupted("interrupted; what was fetched is kept")
                 .next("run the same command again: it goes on from there"));
         }
-        match receiver.recv_timeout(stop::LOOK) {
+        match found {
             Ok(found) => break found?,
             Err(RecvTimeoutError::Timeout) => {}
             Err(error @ RecvTimeoutError::Disconnected) => return Err(stopped(&error)),
