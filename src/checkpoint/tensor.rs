@@ -72,6 +72,11 @@ impl Dtype {
         self.block() > 1
     }
 
+    /// Whether each value is stored as a float of its own.
+    pub fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F16 | Self::BF16)
+    }
+
     /// How many values are stored together; 1 where each stands for itself.
     pub fn block(self) -> usize {
         match self {

@@ -96,8 +96,9 @@ struct Kernels {
 /// all, are faults, which end the process.
 const OPTIONS: &str = include_str!("kernels/emulate.options");
 
-/// The libraries that were made so far, of all tests.
-static MADE: LazyLock<Mutex<HashMap<Module, Arc<Kernels>>>> = LazyLock::new(Mutex::default);
+/// The libraries of all tests. Whoever wants one first makes it, and only those who want the same wait.
+static MADE: LazyLock<Mutex<HashMap<Module, Arc<Mutex<Option<Arc<Kernels>>>>>>> =
+    LazyLock::new(Mutex::default);
 
 fn kernels_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/backend/cuda/kernels")
@@ -181,8 +182,10 @@ impl Emulated {
 
 /// The module as a library, from the folder of those that were compiled before.
 fn made(module: &Module) -> Result<Arc<Kernels>> {
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(kernels) = made.get(module) {
+    let all = || MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let place = Arc::clone(all().entry(module.clone()).or_default());
+    let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(kernels) = &*place {
         return Ok(Arc::clone(kernels));
     }
     let wrong = |error: String| failed("compile a kernel", error);
@@ -193,7 +196,7 @@ fn made(module: &Module) -> Result<Arc<Kernels>> {
     let run = unsafe { library.get::<Run>(b"llt_launch\0").map(|symbol| *symbol) };
     let run = run.map_err(|error| wrong(error.to_string()))?;
     let kernels = Arc::new(Kernels { run, _library: library });
-    made.insert(module.clone(), Arc::clone(&kernels));
+    *place = Some(Arc::clone(&kernels));
     Ok(kernels)
 }
 

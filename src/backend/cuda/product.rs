@@ -1,7 +1,7 @@
 //! Products with weights: what they read, and which kernel multiplies what.
 //!
 //! A few rows of activations are multiplied while a weight is at hand, up to 16 of them at once; many rows in tiles, whose
-//! sums have another order. Which of the two a row takes depends on the tokens of its own span ([`PassRows::orders`]).
+//! sums have another order. In bfloat16 tensor cores do both. Which of the two a row takes depends on the tokens of its own span ([`PassRows::orders`]).
 //! Products in whole numbers have the bits of [`crate::ops`] either way.
 
 use std::sync::Arc;
@@ -19,7 +19,8 @@ use crate::error::Result;
 /// Tokens of a span from which its rows are multiplied in tiles.
 const MANY: usize = 16;
 
-/// Rows that are multiplied while a weight is at hand, at most; and where it is of a block, or multiplied in whole numbers.
+/// Rows that are multiplied while a weight is at hand, at most: a float; and int8 or of a block, of which more are widened at
+/// once, or multiplied in whole numbers.
 const FEW: usize = 16;
 const FEW_OF_BLOCKS: usize = 8;
 
@@ -131,12 +132,17 @@ pub(super) fn keeps_order(precision: Precision, matrix: &Matrix, tokens: usize) 
 
 /// Whether many rows are multiplied in tiles: all but int8 whose groups begin anywhere.
 fn has_tiles(matrix: &Matrix) -> bool {
-    matrix.is_fast() || matches!(matrix.dtype(), Dtype::F32 | Dtype::F16 | Dtype::BF16)
+    matrix.is_fast() || matrix.dtype().is_float()
 }
 
 /// Rows that are multiplied at once in floats.
 fn few(dtype: Dtype) -> usize {
-    if dtype.is_blocks() { FEW_OF_BLOCKS } else { FEW }
+    if dtype.is_float() { FEW } else { FEW_OF_BLOCKS }
+}
+
+/// The file of the kernels that multiply so many rows.
+fn matvec_file(rows: usize) -> &'static str {
+    if rows <= FEW_OF_BLOCKS { "matvec" } else { "matvec_16" }
 }
 
 /// Computes products of one input.
@@ -167,7 +173,7 @@ fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()
         return products.iter().try_for_each(|product| {
             let outputs = product.matrix.outputs();
             let arguments = Arguments::new().words(&product.words(run.first));
-            if cuda.precision == Precision::Bf16 && dtype == Dtype::BF16 && x.width.is_multiple_of(8) {
+            if by_tensor_cores(cuda, dtype) && product.matrix.is_fast() {
                 let narrow = x.narrow.memory().map_or(0, |memory| memory.at()) + at(run.first, 2);
                 let kernel = Kernel { file: "matmul_bf16", name: "matmul_bf16", weight: None };
                 let grid = (run.rows.div_ceil(128), outputs.div_ceil(128));
@@ -181,13 +187,20 @@ fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()
         });
     }
     if !products.iter().all(|product| product.matrix.is_fast()) {
-        let kernel = Kernel { file: "matvec", name: "matvec_plain", weight: Some(dtype) };
+        let kernel = Kernel { file: "matvec_plain", name: "matvec_plain", weight: Some(dtype) };
         return in_chunks(run, MOST_BLOCKS, |first, rows| {
             let arguments = Arguments::new().words(&words(products, first)).address(x.x() + at(first, 4));
             cuda.kernels.launch(kernel, (blocks(products, 4), rows), 128, 0, arguments)
         });
     }
     in_chunks(run, few(dtype), |first, rows| {
+        let arguments =
+            Arguments::new().words(&words(products, first)).address(x.x() + at(first, 4)).int(rows);
+        if by_tensor_cores(cuda, dtype) {
+            let name = if rows <= 8 { "matvec_bf16_8" } else { "matvec_bf16_16" };
+            let kernel = Kernel { file: "matvec_bf16", name, weight: None };
+            return cuda.kernels.launch(kernel, (blocks(products, 16), 1), 256, 0, arguments);
+        }
         let name = match rows {
             1 => "matvec_1",
             2 => "matvec_2",
@@ -195,10 +208,14 @@ fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()
             5..=8 => "matvec_8",
             _ => "matvec_16",
         };
-        let kernel = Kernel { file: "matvec", name, weight: Some(dtype) };
-        let arguments = Arguments::new().words(&words(products, first)).address(x.x() + at(first, 4));
-        cuda.kernels.launch(kernel, (blocks(products, 8), 1), 128, 0, arguments.int(rows))
+        let kernel = Kernel { file: matvec_file(rows), name, weight: Some(dtype) };
+        cuda.kernels.launch(kernel, (blocks(products, 8), 1), 128, 0, arguments)
     })
+}
+
+/// Whether tensor cores multiply weights of this type, where the matrix is fast.
+fn by_tensor_cores(cuda: &Cuda, dtype: Dtype) -> bool {
+    cuda.precision == Precision::Bf16 && dtype == Dtype::BF16
 }
 
 /// In whole numbers, whose order is the same however many rows there are.
@@ -267,13 +284,6 @@ pub(super) fn gated(
     }
     for run in &x.runs {
         in_chunks(*run, few(dtype), |first, rows| {
-            let name = match rows {
-                1 => "swiglu_1",
-                2 => "swiglu_2",
-                3 | 4 => "swiglu_4",
-                5..=8 => "swiglu_8",
-                _ => "swiglu_16",
-            };
             let mut words = [0; 16];
             words[..5].copy_from_slice(&gate.matrix.words());
             words[5..10].copy_from_slice(&up.matrix.words());
@@ -281,9 +291,21 @@ pub(super) fn gated(
             words[11] = up.bias.map_or(0, Vector::at);
             let outs = [gate.out, silu, up.out, hidden].map(|out| out.at(first * outputs));
             words[12..].copy_from_slice(&outs);
-            let kernel = Kernel { file: "matvec", name, weight: Some(dtype) };
             let x = x.x() + (first * x.width * 4) as u64;
             let arguments = Arguments::new().words(&words).address(x).int(rows);
+            if by_tensor_cores(cuda, dtype) {
+                let name = if rows <= 8 { "swiglu_bf16_8" } else { "swiglu_bf16_16" };
+                let kernel = Kernel { file: "matvec_bf16", name, weight: None };
+                return cuda.kernels.launch(kernel, (outputs.div_ceil(8), 1), 256, 0, arguments);
+            }
+            let name = match rows {
+                1 => "swiglu_1",
+                2 => "swiglu_2",
+                3 | 4 => "swiglu_4",
+                5..=8 => "swiglu_8",
+                _ => "swiglu_16",
+            };
+            let kernel = Kernel { file: matvec_file(rows), name, weight: Some(dtype) };
             cuda.kernels.launch(kernel, (outputs.div_ceil(4), 1), 128, 0, arguments)
         })?;
     }

@@ -30,11 +30,10 @@ enum Weights {
 
 impl Weights {
     fn has(self, dtype: Dtype) -> bool {
-        let float = matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16);
         match self {
             Self::None => false,
-            Self::Floats => float,
-            Self::Whole => !float,
+            Self::Floats => dtype.is_float(),
+            Self::Whole => !dtype.is_float(),
             Self::All => true,
         }
     }
@@ -74,6 +73,9 @@ const FILES: &[File] = &[
     file!("matmul_plain", Floats, false, true),
     file!("matmul_q8", Whole, false, false),
     file!("matvec", All, false, true),
+    file!("matvec_16", Floats, false, true),
+    file!("matvec_bf16", None, false, false),
+    file!("matvec_plain", All, false, true),
     file!("matvec_q8", Whole, false, false),
     file!("quantize", None, false, false),
     file!("rms_norm", None, false, true),
@@ -88,7 +90,10 @@ macro_rules! headers {
 }
 
 /// What they include.
-const HEADERS: &[(&str, &str)] = headers!("attention_sizes.cuh" "blocks.cuh" "cache.cuh" "common.cuh" "tensor.cuh" "weights.cuh" "whole.cuh");
+const HEADERS: &[(&str, &str)] = headers!("attention_sizes.cuh" "blocks.cuh" "cache.cuh" "common.cuh" "matvec.cuh" "tensor.cuh" "weights.cuh" "whole.cuh");
+
+/// The files that multiply no bfloat16 weights in bfloat16: tensor cores do, in `matvec_bf16` and `matmul_bf16`.
+const NOT_BY_TENSOR_CORES: [&str; 3] = ["matmul", "matvec", "matvec_16"];
 
 /// The file of this name.
 fn file(name: &str) -> &'static File {
@@ -112,6 +117,10 @@ impl Module {
     /// Everything that is ever compiled.
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
+        let never = |file: &File, weight, precision| {
+            let bf16 = weight == Some(Dtype::BF16) && precision == Precision::Bf16;
+            bf16 && NOT_BY_TENSOR_CORES.contains(&file.name)
+        };
         for file in FILES {
             let weights: Vec<_> = match file.weights {
                 Weights::None => vec![None],
@@ -121,7 +130,7 @@ impl Module {
                 for precision in [Precision::F32, Precision::Bf16] {
                     for cache in [CacheDtype::F32, CacheDtype::F16, CacheDtype::Bf16] {
                         let module = Self::new(file.name, weight, precision, cache);
-                        if !all.contains(&module) {
+                        if !all.contains(&module) && !never(file, weight, precision) {
                             all.push(module);
                         }
                     }

@@ -170,6 +170,12 @@ __device__ inline float rounded(float x) {
     return x;
 }
 
+// What a product leaves: the sum and, where there is one, the bias.
+template <class P>
+__device__ inline float finished(float sum, const float* bias, int output) {
+    return rounded<P>(bias ? __fadd_rn(sum, bias[output]) : sum);
+}
+
 // ops/exp.rs: e^x by the same operations, so the same bits.
 __device__ inline float exp_of_ops(float x) {
     const float ROUND = 12582912.0f;

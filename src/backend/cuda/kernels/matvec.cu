@@ -1,246 +1,26 @@
-// Products with few rows of activations: out[row, o] = Σ_i x[row, i] · w[o, i] (+ b[o]). -DWEIGHT, -DPRECISION.
-//
-// One row is what a decode pass multiplies: every weight is read once, and reading is all that takes time. A warp has
-// some outputs; its lanes take neighbouring 16 bytes of each (32 values where weights are blocks), and the next ones are
-// asked for before the last are multiplied, the first even before the input is there.
-//
-// A lane adds up a unit's products by themselves and then to those before, and the lanes' sums are added by halves. That
-// is the order for every number of rows, and whatever else a warp computes; it is not that of ops/matmul.rs, from which
-// the results' relative L2 distance stays under 1e-6. matvec_plain has the order of ops.
-#include "weights.cuh"
+// Products with up to eight rows of activations (matvec.cuh). -DWEIGHT, -DPRECISION; where both are bfloat16,
+// matvec_bf16.cu multiplies.
+#include "matvec.cuh"
 
-using Weights = Unit<WEIGHT>;
-constexpr int VALUES = Weights::VALUES;
-// Units of a row that are under way at once: many rows, and wide units, leave fewer registers.
-template <int ROWS>
-constexpr int AT_ONCE = VALUES > 8 || ROWS > 8 ? 1 : ROWS > 2 ? 2 : 4;
-
-// Rows that are multiplied at once, at most: of blocks, whose values fill the registers, fewer.
-constexpr int MOST_ROWS = VALUES > 16 ? 8 : 16;
-
-// Adds the products of one unit of a row with `ROWS` rows of x, each `inputs` long, to `sums`.
-template <int ROWS>
-__device__ inline void add_unit(const Weights::Raw& raw, const float* x, int inputs, int rows, float (&sums)[ROWS]) {
-    float w[VALUES];
-    Weights::widen(raw, w);
-#pragma unroll
-    for (int i = 0; i < VALUES; i++) w[i] = used<WEIGHT, PRECISION>(w[i]);
-#pragma unroll
-    for (int row = 0; row < ROWS; row++) {
-        // Rows that are not there are the last one again, and nobody writes them.
-        const float4* at = reinterpret_cast<const float4*>(x + static_cast<long long>(min(row, rows - 1)) * inputs);
-        float sum = 0.0f;
-#pragma unroll
-        for (int i = 0; i < VALUES / 4; i++) {
-            float4 four = at[i];
-            sum = __fmaf_rn(four.x, w[4 * i], sum);
-            sum = __fmaf_rn(four.y, w[4 * i + 1], sum);
-            sum = __fmaf_rn(four.z, w[4 * i + 2], sum);
-            sum = __fmaf_rn(four.w, w[4 * i + 3], sum);
-        }
-        sums[row] += sum;
-    }
-}
-
-// sums[output][row] = the whole products, in every lane of the warp. Waits for the input.
-template <int OUTPUTS, int ROWS>
-__device__ inline void multiply(const Row (&w)[OUTPUTS], const float* x, int inputs, int rows,
-                                float (&sums)[OUTPUTS][ROWS]) {
-    const int units = inputs / VALUES, lane = threadIdx.x % 32;
-    constexpr int MANY = AT_ONCE<ROWS>;
-    Weights::Raw now[MANY][OUTPUTS];
-    auto ask = [&](int first, Weights::Raw(&raw)[MANY][OUTPUTS]) {
-#pragma unroll
-        for (int k = 0; k < MANY; k++) {
-            int unit = first + 32 * k;
-            if (unit >= units) break;
-#pragma unroll
-            for (int o = 0; o < OUTPUTS; o++) raw[k][o] = Weights::load(w[o], unit);
-        }
-    };
-    ask(lane, now);
-    WAIT_FOR_INPUT();
-#pragma unroll
-    for (int o = 0; o < OUTPUTS; o++) {
-#pragma unroll
-        for (int row = 0; row < ROWS; row++) sums[o][row] = 0.0f;
-    }
-    // Rounds in which every lane has all of its units need no test for each; the last may.
-    int first = 0;
-    for (; first + 32 * MANY <= units; first += 32 * MANY) {
-        Weights::Raw next[MANY][OUTPUTS];
-        ask(first + 32 * MANY + lane, next);
-#pragma unroll
-        for (int k = 0; k < MANY; k++) {
-#pragma unroll
-            for (int o = 0; o < OUTPUTS; o++) {
-                add_unit<ROWS>(now[k][o], x + (first + 32 * k + lane) * VALUES, inputs, rows, sums[o]);
-                now[k][o] = next[k][o];
-            }
-        }
-    }
-#pragma unroll
-    for (int k = 0; k < MANY; k++) {
-        int unit = first + 32 * k + lane;
-        if (unit >= units) break;
-#pragma unroll
-        for (int o = 0; o < OUTPUTS; o++) add_unit<ROWS>(now[k][o], x + unit * VALUES, inputs, rows, sums[o]);
-    }
-#pragma unroll
-    for (int o = 0; o < OUTPUTS; o++) {
-#pragma unroll
-        for (int row = 0; row < ROWS; row++) sums[o][row] = sum_of_warp(sums[o][row]);
-    }
-}
-
-template <int OUTPUTS>
-ONE_COPY void multiply_row(const Row (&w)[OUTPUTS], const float* x, int inputs, float (&sums)[OUTPUTS][1]) {
-    multiply(w, x, inputs, 1, sums);
-}
-
-__device__ inline float finished(float sum, const float* bias, int output) {
-    return rounded<PRECISION>(bias ? __fadd_rn(sum, bias[output]) : sum);
-}
-
-// The products of up to ROWS rows; a warp has OUTPUTS outputs.
-template <int OUTPUTS, int ROWS>
-__device__ inline void matvec(const Products& products, const float* x, int rows) {
-    Part part = part_of(products, blockIdx.x, OUTPUTS * (blockDim.x / 32));
-    const Product& product = products.of[part.product];
-    const Matrix& matrix = product.matrix;
-    int first = part.first + static_cast<int>(threadIdx.x / 32) * OUTPUTS, lane = threadIdx.x % 32;
-    Row w[OUTPUTS];
-    // Outputs that are not there are the last one again.
-#pragma unroll
-    for (int o = 0; o < OUTPUTS; o++) w[o] = row_of<WEIGHT>(matrix, min(first + o, matrix.outputs - 1));
-    auto put = [&](int row, int o, float sum) {
-        if (first + o >= matrix.outputs || row >= rows) return;
-        product.out[static_cast<long long>(row) * matrix.outputs + first + o] = finished(sum, product.bias, first + o);
-    };
-    // A lane has one output, so that the writes go out together.
-    if constexpr (ROW_BY_ROW) {
-        for (int row = 0; row < rows; row++) {
-            float sums[OUTPUTS][1];
-            multiply_row(w, x + static_cast<long long>(row) * matrix.inputs, matrix.inputs, sums);
-#pragma unroll
-            for (int o = 0; o < OUTPUTS; o++) {
-                if (lane == o) put(row, o, sums[o][0]);
-            }
-        }
-    } else {
-        float sums[OUTPUTS][ROWS];
-        multiply(w, x, matrix.inputs, rows, sums);
-#pragma unroll
-        for (int o = 0; o < OUTPUTS; o++) {
-#pragma unroll
-            for (int row = 0; row < ROWS; row++) {
-                if (lane == o * ROWS + row) put(row, o, sums[o][row]);
-            }
-        }
-    }
-}
-
-// Up to three products of x (rows, I) with w (O, I), into out (rows, O) each; rows is at most the number in the name,
-// and of blocks 8.
+// Up to three products of x (rows, I) with w (O, I), into out (rows, O) each; rows is at most the number in the name.
 // I is a multiple of 8; int8: I, the groups and where the matrix begins in its tensor of 16.
 // Grid (Σ ceil(O / 8)), the products one after the other; block 128.
-#define MATVEC(ROWS)                                                                  \
+#define MATVEC(ROWS)                                                         \
     KERNEL(128) matvec_##ROWS(Products products, const float* x, int rows) { \
-        LET_NEXT_START();                                                             \
-        matvec<2, ROWS>(products, x, rows);                                           \
+        LET_NEXT_START();                                                    \
+        matvec<2, ROWS>(products, x, rows);                                  \
     }
 FOR_FEW_ROWS(MATVEC)
-KERNEL_WITH(128, VALUES > 8 ? 2 : 3) matvec_16(Products products, const float* x, int rows) {
-    LET_NEXT_START();
-    matvec<2, MOST_ROWS>(products, x, rows);
-}
-
-// The gated half of the feed-forward network (Shazeer, 2020): a warp has PAIRS outputs of gate, and the same of up.
-template <int PAIRS, int ROWS>
-__device__ inline void swiglu(const Gated& gated, const float* x, int rows) {
-    int outputs = gated.gate.outputs, lane = threadIdx.x % 32;
-    int first = static_cast<int>(blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * PAIRS;
-    Row w[2 * PAIRS];
-#pragma unroll
-    for (int o = 0; o < PAIRS; o++) {
-        w[2 * o] = row_of<WEIGHT>(gated.gate, min(first + o, outputs - 1));
-        w[2 * o + 1] = row_of<WEIGHT>(gated.up, min(first + o, outputs - 1));
-    }
-    auto put = [&](int row, int o, float of_gate, float of_up) {
-        if (first + o >= outputs || row >= rows) return;
-        long long at = static_cast<long long>(row) * outputs + first + o;
-        float gate = finished(of_gate, gated.gate_bias, first + o), up = finished(of_up, gated.up_bias, first + o);
-        float silu = rounded<PRECISION>(silu_of_ops(gate));
-        gated.gate_out[at] = gate, gated.up_out[at] = up, gated.silu[at] = silu;
-        gated.hidden[at] = rounded<PRECISION>(__fmul_rn(silu, up));
-    };
-    const int inputs = gated.gate.inputs;
-    if constexpr (ROW_BY_ROW) {
-        for (int row = 0; row < rows; row++) {
-            float sums[2 * PAIRS][1];
-            multiply_row(w, x + static_cast<long long>(row) * inputs, inputs, sums);
-#pragma unroll
-            for (int o = 0; o < PAIRS; o++) {
-                if (lane == o) put(row, o, sums[2 * o][0], sums[2 * o + 1][0]);
-            }
-        }
-    } else {
-        float sums[2 * PAIRS][ROWS];
-        multiply(w, x, inputs, rows, sums);
-#pragma unroll
-        for (int o = 0; o < PAIRS; o++) {
-#pragma unroll
-            for (int row = 0; row < ROWS; row++) {
-                if (lane == o * ROWS + row) put(row, o, sums[2 * o][row], sums[2 * o + 1][row]);
-            }
-        }
-    }
-}
 
 // gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up, (rows, F) each, with the bits of matvec, silu and mul. Sizes as
 // matvec's.
 // Grid (ceil(F / 4)), block 128.
-#define SWIGLU(ROWS)                                                             \
+#define SWIGLU(ROWS)                                                   \
     KERNEL(128) swiglu_##ROWS(Gated gated, const float* x, int rows) { \
-        LET_NEXT_START();                                                        \
-        swiglu<1, ROWS>(gated, x, rows);                                         \
+        LET_NEXT_START();                                              \
+        swiglu<1, ROWS>(gated, x, rows);                               \
     }
 FOR_FEW_ROWS(SWIGLU)
-KERNEL_WITH(128, VALUES > 8 ? 2 : 3) swiglu_16(Gated gated, const float* x, int rows) {
-    LET_NEXT_START();
-    swiglu<1, MOST_ROWS>(gated, x, rows);
-}
-
-// The same products of any number of rows and of any sizes, with the bits of ops/matmul.rs: lane l of each half of a
-// warp sums every sixteenth product of a stretch; the halves take stretches by turns.
-// Grid (Σ ceil(O / 4), rows), block 128.
-KERNEL(128) matvec_plain(Products products, const float* x) {
-    LET_NEXT_START();
-    WAIT_FOR_INPUT();
-    Part part = part_of(products, blockIdx.x, blockDim.x / 32);
-    const Product& product = products.of[part.product];
-    const Matrix& matrix = product.matrix;
-    int output = part.first + static_cast<int>(threadIdx.x / 32), lane = threadIdx.x % 32, inputs = matrix.inputs;
-    if (output >= matrix.outputs) return;
-    Row w = row_of<WEIGHT>(matrix, output);
-    x += static_cast<long long>(blockIdx.y) * inputs;
-    float total = 0.0f;
-    for (int first = 0; first < inputs; first += 2 * STRETCH) {
-        int start = first + lane / LANES * STRETCH, end = min(start + STRETCH, inputs);
-        float sum = 0.0f;
-        for (int i = start + lane % LANES; i < end; i += LANES) {
-            sum = __fmaf_rn(x[i], weight_at<WEIGHT, PRECISION>(w, i), sum);
-        }
-        sum = reduce_lanes(sum);
-        float second = __shfl_sync(FULL, sum, LANES);
-        total = first == 0 ? sum : __fadd_rn(total, sum);
-        if (first + STRETCH < inputs) total = __fadd_rn(total, second);
-    }
-    if (lane == 0) {
-        product.out[static_cast<long long>(blockIdx.y) * matrix.outputs + output] = finished(total, product.bias, output);
-    }
-}
 
 #define KERNELS_OF_THIS_FILE(X) \
-    X(matvec_1) X(matvec_2) X(matvec_4) X(matvec_8) X(matvec_16) X(swiglu_1) X(swiglu_2) X(swiglu_4) X(swiglu_8) \
-    X(swiglu_16) X(matvec_plain)
+    X(matvec_1) X(matvec_2) X(matvec_4) X(matvec_8) X(swiglu_1) X(swiglu_2) X(swiglu_4) X(swiglu_8)

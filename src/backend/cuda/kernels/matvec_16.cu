@@ -1,0 +1,18 @@
+// Products with up to 16 rows of activations of weights that are floats (matvec.cuh): of blocks and int8, whose values fill
+// the registers, only eight rows are multiplied at once. -DWEIGHT (F32, F16, BF16), -DPRECISION; where both are bfloat16,
+// matvec_bf16.cu multiplies.
+#include "matvec.cuh"
+
+// As matvec.cu's. Grid (Σ ceil(O / 8)), block 128.
+KERNEL_WITH(128, 3) matvec_16(Products products, const float* x, int rows) {
+    LET_NEXT_START();
+    matvec<2, 16>(products, x, rows);
+}
+
+// As matvec.cu's. Grid (ceil(F / 4)), block 128.
+KERNEL_WITH(128, 3) swiglu_16(Gated gated, const float* x, int rows) {
+    LET_NEXT_START();
+    swiglu<1, 16>(gated, x, rows);
+}
+
+#define KERNELS_OF_THIS_FILE(X) X(matvec_16) X(swiglu_16)

@@ -1,0 +1,150 @@
+// Products of bfloat16 weights with few rows of activations in bfloat16, by tensor cores: out[row, o] = Σ_i x[row, i] ·
+// w[o, i] (+ b[o]).
+//
+// Every weight is read once for all of the rows: for one as for 16 an mma takes it. A block has 16 rows of weights, those of
+// a tile of mma; its warps take pieces of their inputs by turns, and the first pieces are asked for before the input is
+// there. A lane asks for 16 bytes of two rows of weights. An mma adds up 16 inputs in whatever order: here the inputs that
+// its k stands for are chosen so that those bytes are a lane's part of two tiles as they lie.
+//
+// Each row of x is a column of its own, and the warps' sums are added one after the other: a row has the same bits alone, in
+// a batch and in swiglu. From the results of ops/matmul.rs their relative L2 distance stays under 1e-6.
+#include "tensor.cuh"
+
+constexpr int OUTPUTS = 16, WARPS = 8, PIECE = 128, CHUNKS = PIECE / 32, LANE_INPUTS = 8;
+// Values of the tiles of sums that a warp has, each of 16 rows of weights and 8 rows of x.
+constexpr int SUMS = OUTPUTS * 8;
+
+// Eight neighbouring values, which are bfloat16's, as a lane's part of two tiles of mma.
+__device__ inline void narrow8(const float* x, uint32_t (&to)[4]) {
+    float values[LANE_INPUTS];
+    load8(x, values);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        to[i] = __byte_perm(__float_as_uint(values[2 * i]), __float_as_uint(values[2 * i + 1]), 0x7632);
+    }
+}
+
+// Leaves in `joined` (TILES, 4, 32) the sums of 16 rows of weights with `rows` rows of x, each `inputs` long: as the 32 lanes
+// of an mma have four of each of its tiles. A lane brings the rows number lane / 4 and lane / 4 + 8. Waits for the input.
+template <int TILES>
+__device__ inline void multiply(const uint16_t* low, const uint16_t* high, const float* x, int inputs, int rows,
+                                float* joined) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4;
+    const int offset = lane % 4 * LANE_INPUTS;
+    uint4 now[CHUNKS][2];
+    auto ask = [&](int first, uint4(&to)[CHUNKS][2]) {
+#pragma unroll
+        for (int k = 0; k < CHUNKS; k++) {
+            int input = first + 32 * k + offset;
+            to[k][0] = to[k][1] = make_uint4(0, 0, 0, 0);
+            if (input >= inputs) continue;
+            to[k][0] = *reinterpret_cast<const uint4*>(low + input);
+            to[k][1] = *reinterpret_cast<const uint4*>(high + input);
+        }
+    };
+    ask(warp * PIECE, now);
+    WAIT_FOR_INPUT();
+    float sums[TILES][4] = {};
+    for (int first = warp * PIECE; first < inputs; first += WARPS * PIECE) {
+        uint4 next[CHUNKS][2];
+        ask(first + WARPS * PIECE, next);
+#pragma unroll
+        for (int k = 0; k < CHUNKS; k++) {
+            const int input = first + 32 * k + offset;
+            const uint4 a = now[k][0], b = now[k][1];
+            const uint32_t tiles[2][4] = {{a.x, b.x, a.y, b.y}, {a.z, b.z, a.w, b.w}};
+#pragma unroll
+            for (int tile = 0; tile < TILES; tile++) {
+                const int row = 8 * tile + group;
+                // Rows and inputs that are not there are zeros.
+                uint32_t of_x[4] = {};
+                if (row < rows && input < inputs) narrow8(x + static_cast<long long>(row) * inputs + input, of_x);
+                const uint32_t halves[2][2] = {{of_x[0], of_x[1]}, {of_x[2], of_x[3]}};
+                multiply_tiles(sums[tile], tiles[0], halves[0]);
+                multiply_tiles(sums[tile], tiles[1], halves[1]);
+            }
+            now[k][0] = next[k][0], now[k][1] = next[k][1];
+        }
+    }
+    SHARED(float, parts, WARPS * TILES * SUMS);
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++) {
+#pragma unroll
+        for (int k = 0; k < 4; k++) parts[((warp * TILES + tile) * 4 + k) * 32 + lane] = sums[tile][k];
+    }
+    __syncthreads();
+    if (threadIdx.x < TILES * SUMS) {
+        float sum = parts[threadIdx.x];
+        for (int from = 1; from < WARPS; from++) sum = __fadd_rn(sum, parts[from * TILES * SUMS + threadIdx.x]);
+        joined[threadIdx.x] = sum;
+    }
+}
+
+// Which row of x, and which of the first eight rows of weights, sum number i of `joined` belongs to; the next eight are
+// two times 32 further on.
+__device__ inline int row_of_sum(int i) { return i / SUMS * 8 + i % 4 * 2 + i / 32 % 2; }
+__device__ inline int output_of_sum(int i) { return i % 32 / 4; }
+
+template <int TILES>
+__device__ inline void matvec(const Products& products, const float* x, int rows) {
+    Part part = part_of(products, blockIdx.x, OUTPUTS);
+    const Product& product = products.of[part.product];
+    const int inputs = product.matrix.inputs, outputs = product.matrix.outputs, group = threadIdx.x % 32 / 4;
+    const uint16_t* weights = static_cast<const uint16_t*>(product.matrix.values);
+    auto row_of = [&](int output) { return weights + static_cast<long long>(min(output, outputs - 1)) * inputs; };
+    SHARED(float, joined, TILES * SUMS);
+    multiply<TILES>(row_of(part.first + group), row_of(part.first + group + 8), x, inputs, rows, joined);
+    const int i = threadIdx.x;
+    if (i >= TILES * SUMS) return;
+    const int row = row_of_sum(i), output = part.first + output_of_sum(i) + i / 64 % 2 * 8;
+    if (row >= rows || output >= outputs) return;
+    product.out[static_cast<long long>(row) * outputs + output] = finished<BF16>(joined[i], product.bias, output);
+}
+
+// Up to three products of x (rows, I) with w (O, I), into out (rows, O) each; rows is at most the number in the name, I a
+// multiple of 8, and x and w are bfloat16's values.
+// Grid (Σ ceil(O / 16)), the products one after the other; block 256.
+KERNEL_WITH(256, 2) matvec_bf16_8(Products products, const float* x, int rows) {
+    LET_NEXT_START();
+    matvec<1>(products, x, rows);
+}
+KERNEL_WITH(256, 2) matvec_bf16_16(Products products, const float* x, int rows) {
+    LET_NEXT_START();
+    matvec<2>(products, x, rows);
+}
+
+// The gated half of the feed-forward network (Shazeer, 2020): the first eight of a block's rows of weights are gate's, the
+// others the same of up.
+template <int TILES>
+__device__ inline void swiglu(const Gated& gated, const float* x, int rows) {
+    const int inputs = gated.gate.inputs, outputs = gated.gate.outputs, first = blockIdx.x * 8;
+    const int own = min(first + static_cast<int>(threadIdx.x) % 32 / 4, outputs - 1);
+    const long long start = static_cast<long long>(own) * inputs;
+    SHARED(float, joined, TILES * SUMS);
+    multiply<TILES>(static_cast<const uint16_t*>(gated.gate.values) + start,
+                    static_cast<const uint16_t*>(gated.up.values) + start, x, inputs, rows, joined);
+    __syncthreads();
+    const int i = threadIdx.x;
+    if (i >= TILES * SUMS || i / 64 % 2 == 1) return;
+    const int row = row_of_sum(i), output = first + output_of_sum(i);
+    if (row >= rows || output >= outputs) return;
+    const float gate = finished<BF16>(joined[i], gated.gate_bias, output);
+    const float up = finished<BF16>(joined[i + 64], gated.up_bias, output), silu = rounded<BF16>(silu_of_ops(gate));
+    const long long at = static_cast<long long>(row) * outputs + output;
+    gated.gate_out[at] = gate, gated.up_out[at] = up, gated.silu[at] = silu;
+    gated.hidden[at] = rounded<BF16>(__fmul_rn(silu, up));
+}
+
+// gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up, (rows, F) each, with the bits of matvec_bf16, silu and mul. Sizes
+// as matvec_bf16's.
+// Grid (ceil(F / 8)), block 256.
+KERNEL_WITH(256, 2) swiglu_bf16_8(Gated gated, const float* x, int rows) {
+    LET_NEXT_START();
+    swiglu<1>(gated, x, rows);
+}
+KERNEL_WITH(256, 2) swiglu_bf16_16(Gated gated, const float* x, int rows) {
+    LET_NEXT_START();
+    swiglu<2>(gated, x, rows);
+}
+
+#define KERNELS_OF_THIS_FILE(X) X(matvec_bf16_8) X(matvec_bf16_16) X(swiglu_bf16_8) X(swiglu_bf16_16)
