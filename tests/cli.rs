@@ -3,6 +3,8 @@
 
 #[path = "cli/batch.rs"]
 mod batch;
+#[path = "cli/bench.rs"]
+mod bench;
 #[path = "cli/capture.rs"]
 mod capture;
 #[path = "cli/check.rs"]
@@ -18,6 +20,12 @@ mod explain;
 mod export;
 #[path = "cli/folder.rs"]
 mod folder;
+#[path = "cli/info.rs"]
+mod info;
+#[path = "cli/kernels.rs"]
+mod kernels;
+#[path = "cli/log.rs"]
+mod log;
 #[path = "cli/memory.rs"]
 mod memory;
 #[path = "cli/names.rs"]
@@ -162,75 +170,6 @@ fn a_model_without_a_tokenizer_takes_ids_and_shows_them() {
 }
 
 #[test]
-fn the_log_tells_every_step_in_order() {
-    let text = ok(&llama_trace(["log", "--prompt", PROMPT, "-n", "2", "--values"]));
-    for expected in [
-        "pass 0 (prefill), 5 tokens after 0 cached: \"<|begin_of_text|>\" \"Once\" \" upon\" \" a\" \" time\"",
-        "pass 1 (decode), 1 tokens after 5 cached",
-        "layer 0 of 0-3",
-        "layer 3 of 0-3",
-        "transpose    keys (K=5, ",
-        "[view]",
-        "[derived]",
-        "-inf×10",
-    ] {
-        assert!(text.contains(expected), "{expected} is not in\n{text}");
-    }
-    let masks = text.lines().filter(|line| line.contains("-> mask ")).count();
-    assert_eq!(masks, 1, "a decode pass hides nothing");
-
-    let json = ok(&llama_trace(["log", "--prompt", PROMPT, "--format", "json", "--values"]));
-    let lines: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let layers = lines.iter().filter_map(|line| line["layer"].as_u64()).max().unwrap() + 1;
-    assert_eq!(lines.len() as u64, 10 + layers * (24 + 7));
-    for line in &lines {
-        let took = line["kind"] == "run";
-        assert_eq!(line["time_us"].is_number(), took, "{line}");
-    }
-    let softmax = lines.iter().find(|line| line["step"] == "softmax").unwrap();
-    assert_eq!(softmax["values"]["max"], 1.0);
-    assert_eq!(softmax["inputs"][0]["name"], "masked_scores");
-}
-
-#[test]
-fn the_log_counts_layers_from_0_and_takes_the_selections_of_export() {
-    let all = ok(&llama_trace(["log", "--prompt", PROMPT]));
-    assert!(!all.contains("layer 4") && !all.contains(" / "), "{all}");
-    let args = [
-        "log",
-        "--prompt",
-        PROMPT,
-        "-n",
-        "3",
-        "--pass",
-        "1-2",
-        "--layers",
-        "0,2",
-        "--stage",
-        "xq,keys_t,logits",
-    ];
-    let text = ok(&llama_trace(args));
-    let places = |text: &str| -> Vec<String> {
-        let lines = text.lines().filter(|line| line.starts_with("[p"));
-        let place = |line: &str| line.split_whitespace().take(3).collect::<Vec<_>>().join(" ");
-        lines.map(place).collect()
-    };
-    let pass = |pass: usize| {
-        let place = |place: &str| format!("[p{pass}] {place}");
-        [place("layer 0"), place("layer 0"), place("layer 2"), place("layer 2"), place("- matmul")]
-    };
-    assert_eq!(places(&text), [pass(1), pass(2)].concat(), "{text}");
-    assert!(!text.contains("pass 0") && text.contains("pass 2 drew"), "{text}");
-    let json = ok(&llama_trace(args.into_iter().chain(["--format", "json", "--values"])));
-    let lines: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(lines.len(), 10);
-    let layers: Vec<_> = lines.iter().map(|line| line["layer"].as_u64()).collect();
-    assert_eq!(layers[..5], [Some(0), Some(0), Some(2), Some(2), None]);
-    let valued = |line: &&Value| line["values"].is_object();
-    assert_eq!(lines.iter().filter(valued).count(), 6, "a view has no values of its own");
-}
-
-#[test]
 fn what_temperature_0_overrules_is_said_in_one_line() {
     let run = |args: &[&str]| stderr(&llama_trace(["--prompt", "x", "-n", "1"].iter().chain(args)));
     for option in [["--top-p", "0.9"], ["--top-k", "3"], ["--seed", "7"]] {
@@ -327,24 +266,6 @@ fn the_manual_page_has_every_option() {
 }
 
 #[test]
-fn info_shows_the_configuration_and_every_tensor() {
-    let text = ok(&llama_trace(["info"]));
-    for expected in [
-        "grouped-query attention",
-        "halves (i, i + C/2)",
-        "model.embed_tokens.weight",
-        "BF16",
-        "parameters",
-        "KV cache",
-        "full trace",
-    ] {
-        assert!(text.contains(expected), "{expected} is not in\n{text}");
-    }
-    let tied = ok(&llama_trace(["info", "--model", fixture("golden/tied_llama3").to_str().unwrap()]));
-    assert!(tied.contains("llama3, factor 5") && tied.contains("none: prompts are given as --ids"), "{tied}");
-}
-
-#[test]
 fn stories260k_writes_what_llama2c_writes() {
     let (Some(model), Some(expected)) =
         (data("stories260K/stories260K.bin"), data("stories260K/expected_stdout_temp0_n200.txt"))
@@ -353,39 +274,6 @@ fn stories260k_writes_what_llama2c_writes() {
     };
     let output = llama_trace(["--model", model.to_str().unwrap(), "--prompt", "", "-n", "200"]);
     assert_eq!(ok(&output).as_bytes(), fs::read(expected).unwrap());
-}
-
-/// The text of the line of `log` whose output is `stage`, in the first layer or before it.
-fn log_line<'a>(log: &'a str, stage: &str) -> &'a str {
-    log.lines().find(|line| line.contains(&format!("-> {stage} ("))).unwrap_or_else(|| panic!("no {stage}"))
-}
-
-#[test]
-fn int8_stages_are_logged_as_whole_numbers_and_its_weights_as_int8() {
-    let log = ok(&llama_trace(["log", "--prompt", PROMPT, "--precision", "q8", "--values"]));
-    let line = log_line(&log, "attn_norm_q8");
-    let values = line.rsplit_once("]  ").unwrap().1;
-    assert!(values.starts_with("min -127 max 127 mean ") || values.contains("max 127 "), "{line}");
-    let first = values.rsplit_once('[').unwrap().1.trim_end_matches(" …]");
-    assert!(first.split(' ').all(|value| value.parse::<i8>().is_ok()), "{line}");
-    assert!(log_line(&log, "attn_norm_scale").contains("D/g=4"), "{log}");
-    let line = log_line(&log, "xq");
-    assert!(
-        line.contains("attn_norm_q8 (")
-            && line.contains("attn_norm_scale (")
-            && line.contains("; int8, g=32)")
-    );
-    assert!(log_line(&log, "tokens").contains("min ") && !log_line(&log, "tokens").contains(".0000 max"));
-    let float = ok(&llama_trace(["log", "--prompt", PROMPT]));
-    assert!(!float.contains("int8") && !float.contains("_q8"));
-
-    let json =
-        ok(&llama_trace(["log", "--prompt", PROMPT, "--precision", "q8", "--values", "--format", "json"]));
-    let lines: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let line = |step: &str| lines.iter().find(|line| line["step"] == step).unwrap();
-    assert!(line("attn_norm_q8")["values"]["first"][0].is_i64());
-    assert_eq!(line("xq")["inputs"][2]["int8_group"], 32);
-    assert!(line("attn_norm")["inputs"][1].get("int8_group").is_none());
 }
 
 #[test]
@@ -487,155 +375,6 @@ fn weights_that_are_not_numbers_run_and_are_told() {
     assert!(log.lines().any(|line| line.contains("final_norm") && line.contains("NaN×")), "{log}");
 }
 
-#[test]
-fn a_benchmark_reports_every_figure_beside_the_machines_limits() {
-    let args = ["bench", "--prompt-tokens", "4,8", "--gen", "3", "--threads", "1", "--stages"];
-    let more = ["--batch", "1,3", "--format", "json"];
-    let report: Value = serde_json::from_str(&ok(&llama_trace(args.iter().chain(&more)))).unwrap();
-    for pointer in [
-        "/read_bandwidth_gbs",
-        "/matmul_gflops",
-        "/load_s",
-        "/first_token_s",
-        "/decode/tokens_per_s",
-        "/decode/gbs",
-        "/decode/weights_bytes",
-        "/decode/cache_bytes",
-        "/decode/sampling_greedy_s/median",
-        "/decode/sampling_top_p_s/median",
-        "/prefill/0/tokens_per_s",
-        "/prefill/1/gflops",
-        "/prefill/1/share_of_matmul",
-        "/batch/0/tokens_per_s",
-        "/batch/1/ratio",
-        "/batch/1/decode/median",
-    ] {
-        let value = report.pointer(pointer).and_then(Value::as_f64);
-        assert!(value.is_some_and(|value| value > 0.0), "{pointer}: {value:?}");
-    }
-    assert_eq!(report["threads"], 1);
-    let sizes: Vec<_> = report["batch"].as_array().unwrap().iter().map(|batch| &batch["sequences"]).collect();
-    assert!(sizes == [1, 3] && report["batch"][0]["ratio"] == 1.0, "{}", report["batch"]);
-    assert!(report["decodes"].as_array().unwrap().len() == 1 && report["decodes"][0] == report["decode"]);
-    assert!(report["decode"]["share_of_bandwidth"].is_null(), "the built-in model fits into a cache");
-    assert!(report["stages"].as_array().unwrap().iter().any(|stage| stage["stage"] == "ffn_down"));
-    let table = ok(&llama_trace(["bench", "--prompt-tokens", "4", "--gen", "2"]));
-    assert!(table.contains("in cache") && table.contains("tokens/s"), "{table}");
-}
-
-#[test]
-fn every_kernel_and_any_number_of_threads_give_the_same_bits() {
-    let dump = |options: &[&str]| {
-        let folder = tempfile::tempdir().unwrap();
-        let out = folder.path().join("dump");
-        let args =
-            ["export", "--prompt", PROMPT, "-n", "2", "--stages", "softmax,ffn_residual,logits", "--out"];
-        ok(&command(args.iter().chain(&[out.to_str().unwrap()]).chain(options)).output().unwrap());
-        ["pass_000/logits.npy", "pass_001/logits.npy", "pass_000/layer_02/softmax.npy"]
-            .map(|file| fs::read(out.join(file)).unwrap())
-    };
-    let expected = dump(&["--cpu-kernel", "portable", "--threads", "1"]);
-    for kernel in llama_trace::backend::cpu::Kernel::available() {
-        for threads in ["1", "2", "3"] {
-            let same = dump(&["--cpu-kernel", kernel.name(), "--threads", threads]) == expected;
-            assert!(same, "{} kernel, {threads} threads", kernel.name());
-        }
-    }
-    let refused = llama_trace(["--prompt", "x", "--cpu-kernel", "abacus"]);
-    assert_eq!(refused.status.code(), Some(2));
-    assert!(stderr(&refused).contains("portable"), "{}", stderr(&refused));
-}
-
-#[test]
-fn tuning_times_every_kernel_and_names_the_fastest_in_a_line_of_the_table() {
-    let args = ["bench", "--prompt-tokens", "4", "--gen", "2", "--tune"];
-    let report = ok(&llama_trace(args.iter().chain(&["--format", "json"])));
-    let report: Value = serde_json::from_str(&report).unwrap();
-    let tuning = &report["tuning"];
-    let timed: Vec<_> = tuning["kernels"].as_array().unwrap().iter().collect();
-    let available = llama_trace::backend::cpu::Kernel::available();
-    assert_eq!(timed.len(), available.len());
-    for (timed, kernel) in timed.iter().zip(&available) {
-        assert_eq!(timed["kernel"], kernel.name());
-        assert!(timed["prefill"]["median"].as_f64().unwrap() > 0.0);
-        assert!(timed["decode"]["median"].as_f64().unwrap() > 0.0);
-    }
-    if let Some(line) = tuning["line"].as_str() {
-        let fastest = timed.iter().min_by_key(|timed| {
-            let time = |what: &str| 1e12 / timed[what]["median"].as_f64().unwrap();
-            (time("prefill") + time("decode")) as u64
-        });
-        assert!(line.ends_with(&format!("{})", fastest.unwrap()["kernel"])), "{line}");
-    }
-    let table = ok(&llama_trace(args));
-    assert!(available.iter().all(|kernel| table.contains(&format!("\n  {} ", kernel.name()))), "{table}");
-    let refused = llama_trace(args.iter().chain(&["--cpu-kernel", "portable"]));
-    assert_eq!(refused.status.code(), Some(2));
-    assert_eq!(llama_trace(["bench", "--gen", "0", "--prompt-tokens", "4", "--tune"]).status.code(), Some(2));
-}
-
-#[test]
-#[cfg(target_os = "linux")]
-fn weights_in_huge_pages_make_the_same_text_and_what_was_given_is_said() {
-    let run = |options: &[&str]| {
-        let output = llama_trace(["--prompt", PROMPT, "-n", "5"].iter().chain(options));
-        ok(&output);
-        output
-    };
-    let (plain, huge) = (run(&[]), run(&["--huge-pages", "--threads", "2"]));
-    assert_eq!(stdout(&huge), stdout(&plain));
-    let said = stderr(&huge);
-    assert!(said.contains("--huge-pages: ") && said.contains("MiB of weights were copied into"), "{said}");
-    assert!(said.contains("that were reserved") || said.contains("nr_hugepages"), "{said}");
-    assert!(!stderr(&plain).contains("huge"));
-}
-
-/// README's number is no kernel's own: all of them make the same bits, and those are the ones it shows.
-#[test]
-fn the_number_that_readme_shows_is_every_kernels() {
-    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
-    let (_, shown) = readme.split_once("p0/L1/softmax[h=0,t=17,k=14] = ").unwrap();
-    let shown: f32 = shown.split_whitespace().next().unwrap().parse().unwrap();
-    let prompt = "Once upon a time, there was a fox named Mara. Mara";
-    for kernel in llama_trace::backend::cpu::Kernel::available() {
-        let folder = tempfile::tempdir().unwrap();
-        let out = folder.path().join("dump");
-        let args = [
-            "export",
-            "--prompt",
-            prompt,
-            "--layer",
-            "1",
-            "--stage",
-            "softmax",
-            "--cpu-kernel",
-            kernel.name(),
-        ];
-        ok(&llama_trace(args.into_iter().chain(["--out", out.to_str().unwrap()])));
-        let file = fs::File::open(out.join("pass_000/layer_01/softmax.npy")).unwrap();
-        let value = ArrayD::<f32>::read_npy(file).unwrap()[[0, 17, 14]];
-        assert_eq!(value.to_bits(), shown.to_bits(), "{}: {value}", kernel.name());
-    }
-}
-
-/// What kind of model a path leads to is said in one line, wherever one can be named.
-#[test]
-fn a_named_model_is_recognised_in_one_line() {
-    let directory = fixture("golden/gqa");
-    let model = directory.to_str().unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("dump");
-    let ids = ["--ids", "1,2", "-n", "1", "--model", model, "--precision", "bf16"];
-    for command in [&[][..], &["log"], &["export", "--out", out.to_str().unwrap()]] {
-        let output = llama_trace([command, &ids].concat());
-        ok(&output);
-        let told = stderr(&output);
-        let lines: Vec<_> = told.lines().filter(|line| line.contains("Hugging Face directory")).collect();
-        let [line] = lines[..] else { panic!("{command:?}: {told}") };
-        assert!(line.starts_with("gqa (") && line.ends_with("precision bf16"), "{line}");
-    }
-}
-
 /// `cargo package` says nothing against it, and it holds what the sources put into the program.
 #[test]
 fn the_package_is_clean_and_whole() {
@@ -670,21 +409,4 @@ fn the_package_is_clean_and_whole() {
     let size: u64 =
         packed.filter(|file| file.path().extension().is_some_and(|suffix| suffix == "crate")).map(size).sum();
     assert!((1..10 << 20).contains(&size), "{size} bytes");
-}
-
-#[test]
-fn info_names_the_tracers_memory_and_what_comes_on_top_and_sizes_are_checked() {
-    let text = ok(&llama_trace(["info"]));
-    for part in [
-        "1GiB of values at most (--memory)",
-        "the KV cache and the buffers of a pass come on top",
-        "KV cache",
-    ] {
-        assert!(text.contains(part), "{part} is not in\n{text}");
-    }
-    for (size, why) in [("64", "KiB, MiB or GiB"), ("1MiB", "at least 16MiB"), ("1.5GiB", "a whole number")] {
-        let output = llama_trace(["--memory", size, "--step"]);
-        assert_eq!(output.status.code(), Some(2), "{size}");
-        assert!(stderr(&output).contains(why), "{}", stderr(&output));
-    }
 }

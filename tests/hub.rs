@@ -2,6 +2,8 @@
 //! should not.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "hub/broken.rs"]
+mod broken;
 mod common;
 #[cfg(target_os = "linux")]
 #[path = "hub/hostile.rs"]
@@ -14,13 +16,15 @@ mod pty;
 mod repo;
 #[path = "hub/server.rs"]
 mod server;
+#[cfg(unix)]
+#[path = "hub/stop.rs"]
+mod stop;
 #[path = "hub/tls.rs"]
 mod tls;
 
 use std::fs;
 use std::path::Path;
 use std::process::{Output, Stdio};
-use std::time::Duration;
 
 use common::{fixture, llama_trace, models, stderr, stdout};
 use repo::{At, COMMIT, Files, Hub, etag, files};
@@ -300,146 +304,6 @@ fn the_token_goes_to_the_hub_and_to_nobody_else() {
     assert_eq!(sent(hub.hub.asked()), [Some("Bearer hf_file".to_owned())]);
 }
 
-/// Cuts the answer to the first question for the weights after `bytes`.
-fn cut_first(hub: &Hub, bytes: usize) {
-    let mut first = true;
-    hub.twist(move |at, _, answer| match at == At::Store && std::mem::take(&mut first) {
-        true => Answer { cut: Some(bytes), ..answer },
-        false => answer,
-    });
-}
-
-#[test]
-fn a_connection_that_breaks_is_taken_up_where_it_broke() {
-    let hub = Hub::new(tiny());
-    cut_first(&hub, 700_000);
-    assert_eq!(ok(&hub.run(&RUN)), expected());
-    let from: Vec<_> = hub.store.asked().iter().map(Request::from).collect();
-    assert_eq!(from, [None, Some(700_000)]);
-    assert_eq!(fs::read(hub.blob(WEIGHTS)).unwrap(), hub.files[WEIGHTS]);
-    assert!(!hub.partial(WEIGHTS).exists());
-}
-
-#[test]
-fn a_server_that_cannot_go_on_starts_again() {
-    for status in [200, 416] {
-        let hub = Hub::new(tiny());
-        let whole = hub.files[WEIGHTS].clone();
-        let mut first = true;
-        hub.twist(move |at, request, answer| match at {
-            At::Store if std::mem::take(&mut first) => Answer { cut: Some(1000), ..answer },
-            At::Store if request.from().is_some() && status == 200 => Answer::body(whole.clone()),
-            At::Store if request.from().is_some() => Answer::status(status),
-            _ => answer,
-        });
-        assert_eq!(ok(&hub.run(&RUN)), expected());
-        assert_eq!(fs::read(hub.blob(WEIGHTS)).unwrap(), hub.files[WEIGHTS]);
-    }
-}
-
-#[test]
-fn a_file_that_never_comes_whole_is_refused_and_kept() {
-    let hub = Hub::new(tiny());
-    hub.twist(|at, request, answer| match at {
-        At::Store if request.from().is_some() => Answer { cut: Some(0), ..answer },
-        At::Store => Answer { cut: Some(1000), ..answer },
-        At::Hub => answer,
-    });
-    let texts = [
-        "`model.safetensors` did not come whole",
-        "1841368 bytes",
-        "found: 1000 bytes",
-        "it goes on from there",
-    ];
-    refused(&hub.run(&RUN), 3, &texts);
-    assert_eq!(fs::read(hub.partial(WEIGHTS)).unwrap(), &hub.files[WEIGHTS][..1000]);
-    assert!(!hub.blob(WEIGHTS).exists() && !hub.cached().join("refs").exists());
-    hub.twist(|_, _, answer| answer);
-    hub.store.asked();
-    assert_eq!(ok(&hub.run(&RUN)), expected());
-    assert_eq!(hub.store.asked()[0].from(), Some(1000));
-}
-
-#[test]
-fn what_is_not_the_file_never_becomes_it() {
-    for (file, name) in [(WEIGHTS, "SHA-256"), ("config.json", "git id")] {
-        let hub = Hub::new(tiny());
-        hub.twist(move |_, request, mut answer| {
-            if request.method == "GET" && request.path.contains(file) && answer.status == 200 {
-                answer.body[100] ^= 1;
-            }
-            answer
-        });
-        refused(&hub.run(&RUN), 3, &[&format!("what came for `{file}` is not that file"), name]);
-        assert!(!hub.blob(file).exists() && !hub.partial(file).exists());
-    }
-    // More than it should be.
-    let hub = Hub::new(tiny());
-    hub.twist(|at, _, mut answer| {
-        answer.body.extend(if at == At::Store { &b"more"[..] } else { b"" });
-        answer
-    });
-    refused(&hub.run(&RUN), 3, &["more than the 1841368 bytes of model.safetensors"]);
-    assert!(!hub.blob(WEIGHTS).exists());
-}
-
-#[test]
-fn a_damaged_part_of_an_earlier_run_is_fetched_anew() {
-    for damaged in [vec![7; 5000], vec![7; 2_000_000]] {
-        let hub = Hub::new(tiny());
-        fs::create_dir_all(hub.cached().join("blobs")).unwrap();
-        fs::write(hub.partial(WEIGHTS), &damaged).unwrap();
-        assert_eq!(ok(&hub.run(&RUN)), expected());
-        assert_eq!(fs::read(hub.blob(WEIGHTS)).unwrap(), hub.files[WEIGHTS]);
-        let last = hub.store.asked().last().unwrap().from();
-        assert_eq!(last, None, "from the beginning");
-    }
-}
-
-#[cfg(unix)]
-#[test]
-fn ctrl_c_keeps_what_came() {
-    let hub = Hub::new(tiny());
-    hub.twist(|at, _, answer| match at {
-        At::Store => Answer { cut: Some(300_000), stall: true, ..answer },
-        At::Hub => answer,
-    });
-    let child = hub.command(&RUN).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    while fs::metadata(hub.partial(WEIGHTS)).map_or(0, |partial| partial.len()) < 300_000 {
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    let pid = child.id().to_string();
-    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
-    refused(&child.wait_with_output().unwrap(), 130, &["interrupted", "it goes on from there"]);
-    hub.twist(|_, _, answer| answer);
-    hub.store.asked();
-    assert_eq!(ok(&hub.run(&RUN)), expected());
-    assert_eq!(hub.store.asked()[0].from(), Some(300_000));
-}
-
-/// Each answer brings a part, so that there is always a next request to make.
-#[cfg(unix)]
-#[test]
-fn after_ctrl_c_the_server_is_asked_no_more() {
-    let hub = Hub::new(tiny());
-    hub.twist(|at, _, answer| match at {
-        At::Store => Answer { cut: Some(70_000), ..answer },
-        At::Hub => answer,
-    });
-    let child = hub.command(&RUN).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut asked = 0;
-    while asked < 2 {
-        asked += hub.store.asked().len();
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    let pid = child.id().to_string();
-    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
-    refused(&child.wait_with_output().unwrap(), 130, &["interrupted", "it goes on from there"]);
-    // The 1.84 MB take 27 requests, with a pause before each.
-    let after = hub.store.asked().len();
-    assert!(after <= 2, "asked {after} times more");
-}
-
 /// Elsewhere than on a terminal there is none: the other tests see every byte.
 #[cfg(unix)]
 #[test]
@@ -469,22 +333,6 @@ fn a_terminal_shows_how_far_it_is() {
     assert!(alone && !end.screen.contains("kB"), "{}", end.screen);
 }
 
-/// After a download Ctrl-C ends the run as it does without one.
-#[cfg(unix)]
-#[test]
-fn ctrl_c_after_a_download_ends_the_run() {
-    let hub = Hub::new(tiny());
-    let args = ["log", "--model", "org/tiny", "--prompt", "x", "-n", "400", "--values", "--temperature", "1"];
-    let mut child = hub.command(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    // Output that nobody reads keeps it from ending by itself.
-    let mut byte = [0];
-    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut byte).unwrap();
-    let pid = child.id().to_string();
-    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
-    let status = child.wait().unwrap();
-    assert_eq!(status.code(), Some(130));
-}
-
 #[test]
 fn two_at_once_fetch_each_file_once() {
     let hub = Hub::new(tiny());
@@ -494,25 +342,6 @@ fn two_at_once_fetch_each_file_once() {
     }
     assert_eq!(hub.store.asked().len(), 1);
     assert_eq!(fs::read(hub.blob(WEIGHTS)).unwrap(), hub.files[WEIGHTS]);
-}
-
-#[test]
-fn a_hub_that_is_busy_is_asked_again() {
-    let hub = Hub::new(tiny());
-    // Twice each: when it is asked for the list of files, and whoever stores the weights.
-    let mut left = [2, 2];
-    hub.twist(move |at, request, answer| {
-        let left = &mut left[usize::from(at == At::Store)];
-        if *left > 0 && (at == At::Store || request.path.ends_with("/main")) {
-            *left -= 1;
-            return Answer::status(if *left == 0 { 503 } else { 429 }).with("Retry-After", "0");
-        }
-        answer
-    });
-    assert_eq!(ok(&hub.run(&RUN)), expected());
-    let asked = lines(&hub.hub.asked());
-    assert_eq!(asked.iter().filter(|line| line.ends_with("/main")).count(), 3);
-    assert_eq!(hub.store.asked().len(), 3);
 }
 
 #[test]
