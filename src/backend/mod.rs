@@ -142,6 +142,11 @@ pub type Host = cpu::Kernel;
 /// The most by which a product differs whose terms are added up in another order: the relative L2 distance.
 pub const ORDERS_APART: f64 = 1e-6;
 
+/// The same where sums are cut off on the way instead of rounded to float32, with up to 28,672 inputs. Tensor cores do so once
+/// for every eight products (Fasi, Higham, Mikaitis and Pranesh, 2021), or seldomer: then the results of long products are
+/// nearer to zero by some 3·10⁻⁹ for each input.
+pub const CUT_OFF: f64 = 1e-4;
+
 /// How a token is drawn: see [`crate::generate::Sampling`], which has been checked.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Draw {
@@ -228,8 +233,11 @@ pub trait Backend: Sized + Send + Sync {
 
     /// Whether the products of `tokens` tokens of one sequence with `matrix` have the bits that the functions of
     /// [`crate::ops`] give. Where they have not, their relative L2 distance from those stays under
-    /// [`ORDERS_APART`], before they are rounded.
+    /// [`ORDERS_APART`], before they are rounded; where [`Backend::cuts_off`], [`CUT_OFF`] for many tokens.
     fn product_keeps_order(&self, matrix: &Self::Matrix, tokens: usize) -> bool;
+
+    /// Whether the sums of long products are cut off on the way instead of rounded, as by tensor cores.
+    fn cuts_off(&self) -> bool;
 
     /// The kind of processor that this is, and the line of the table of processors that makes this kernel the default on it;
     /// none where no such table is kept.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Check;
+use crate::backend::{Backend, Operation};
 use crate::config::Precision;
 use crate::explain::{Cell, Exact, Place, Rules};
 use crate::trace::stage::Rounded;
@@ -14,16 +15,19 @@ const DISTANCE: f64 = 1e-5;
 /// The same of `attn_heads` in bfloat16, from a device that rounds elsewhere on the way: two roundings of a weight.
 pub(super) const FUSED: f64 = 1.0 / 128.0;
 
-/// The largest share of a stage's values that may be rounded to another bfloat16.
-pub(super) const UNEQUAL: f64 = 0.01;
+/// The largest share of a stage's values that may be rounded to another bfloat16: where a device cuts its sums off, so many
+/// more as a distance of [`CUT_OFF`](crate::backend::CUT_OFF) may carry past the middle between two.
+pub(super) fn unequal(cuts_off: bool) -> f64 {
+    if cuts_off { 0.05 } else { 0.01 }
+}
 
 /// What a stage may differ by, and so what its distance is in.
 ///
 /// - float32: the relative L2 distance of each stage of each layer and pass, 10⁻⁵ at most.
 /// - int8: the same, and int8 values are the same, or their distance is 1 or more.
 /// - bfloat16: each value is rounded where the rule rounds; then none is further than one unit of its largest term, the
-///   distance from that term to the next bfloat16, and of each stage 1 % are unequal at most. The distance is in these
-///   allowances: 1 is the most. What the pass does not round has 10⁻⁵ as in float32. A device whose attention has an order
+///   distance from that term to the next bfloat16, and of each stage 1 % are unequal at most, or 5 % of a device's that
+///   cuts its sums off. The distance is in these allowances: 1 is the most. What the pass does not round has 10⁻⁵ as in float32. A device whose attention has an order
 ///   of its own does not round on the way to `attn_heads` where the rule does: they have a relative L2 distance, 1/128 at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judge {
@@ -154,14 +158,22 @@ pub(super) struct Verdict {
     check: Check,
     /// Whether attention rounds on its way as the rule does.
     rounds_on_the_way: bool,
+    /// The largest share of a stage's values that may be unequal.
+    unequal: f64,
     /// Values of each stage, how many of them are unequal, and the first that is.
     shares: BTreeMap<Stage, (usize, usize, Option<Cell>)>,
 }
 
 impl Verdict {
-    pub(super) fn new(name: &str, judge: Judge, rounds_on_the_way: bool) -> Self {
-        let check = Check::new(name, judge.bound());
-        Self { judge, check, rounds_on_the_way, shares: BTreeMap::new() }
+    pub(super) fn new(name: &str, backend: &impl Backend) -> Self {
+        let judge = Judge::of(backend.precision());
+        Self {
+            judge,
+            check: Check::new(name, judge.bound()),
+            rounds_on_the_way: backend.keeps_order(Operation::Attention),
+            unequal: unequal(backend.cuts_off()),
+            shares: BTreeMap::new(),
+        }
     }
 
     /// Takes in a stage of one layer and pass.
@@ -191,7 +203,7 @@ impl Verdict {
         for (count, unequal, first) in self.shares.into_values() {
             if let Some(cell) = first {
                 let share = unequal as f64 / count as f64;
-                self.check.see(share / UNEQUAL, || rules.address(cell));
+                self.check.see(share / self.unequal, || rules.address(cell));
             }
         }
         self.check

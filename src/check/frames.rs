@@ -9,8 +9,8 @@ use super::kernels::Kernels;
 use super::prints::Prints;
 use super::sample::Sample;
 use super::stages::{self, Frames};
-use super::{AGAIN, Check, Judge, Runs, SAMPLING};
-use crate::backend::{Backend, Operation};
+use super::{AGAIN, Check, Runs, SAMPLING};
+use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::explain::{Cell, Drawing, Place, Rules};
 use crate::model::Model;
@@ -51,7 +51,6 @@ struct Taking<'a, 'm, B: Backend> {
 pub(super) fn record<'m, B: Backend>(runs: &Runs<'m, B>, sample: &Sample) -> Result<Found> {
     let model: &'m Model<B> = runs.model;
     let drawing = Drawing { temperature: SAMPLING.temperature, top_k: SAMPLING.top_k, top_p: SAMPLING.top_p };
-    let precision = model.backend.precision();
     let taking = RefCell::new(Taking {
         runs,
         rules: Rules::new(model.card(), model.backend.cache_dtype(), drawing),
@@ -59,11 +58,7 @@ pub(super) fn record<'m, B: Backend>(runs: &Runs<'m, B>, sample: &Sample) -> Res
         frames: Frames::new(),
         prints: Prints::default(),
         derived: Check::new("derived", 0.0),
-        float64: Verdict::new(
-            "float64",
-            Judge::of(precision),
-            model.backend.keeps_order(Operation::Attention),
-        ),
+        float64: Verdict::new("float64", &model.backend),
         kernels: Kernels::new(model, *sample),
         sample: *sample,
         rows: (0, 0),

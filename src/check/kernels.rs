@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::cells::number;
-use super::distance::{FUSED, Sums, UNEQUAL};
+use super::distance::{FUSED, Sums, unequal};
 use super::plain::{self, Products};
 use super::sample::Sample;
 use super::stages::Frames;
@@ -307,10 +307,11 @@ impl<B: Backend> One<B> {
     }
 }
 
-impl<B> One<B> {
+impl<B: Backend> One<B> {
     fn finish(mut self, rules: &Rules) -> Check {
-        if let (Some(first), (count, unequal)) = (self.first, self.rounded) {
-            self.check.see(unequal as f64 / count as f64 / UNEQUAL, || rules.address(first));
+        if let (Some(first), (count, others)) = (self.first, self.rounded) {
+            let share = others as f64 / count as f64;
+            self.check.see(share / unequal(self.backend.cuts_off()), || rules.address(first));
         }
         self.check
     }

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::ThreadPoolBuilder;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, cpu};
 use crate::error::{Error, Result};
 use crate::generate::{Sampler, Sampling, Session};
 use crate::model::{Model, forward};
@@ -198,7 +198,8 @@ fn room<B: Backend>(model: &Model<B>, tokens: usize) -> Result<()> {
     };
     // A stage is held twice while its rows come together.
     let all = Site::all(&sizes, dims).iter().map(bytes).fold(0, usize::saturating_add).saturating_mul(2);
-    match model.backend.free_memory() {
+    // Whatever device the model is on, they are held here.
+    match cpu::free_memory() {
         Some(free) if free < all => Err(Error::prompt("there is not enough memory to check so many tokens")
             .expected(format!("room for {all} bytes: every stage of a layer is held, for {tokens} tokens"))
             .found(format!("{free} bytes"))

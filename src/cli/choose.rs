@@ -95,7 +95,14 @@ fn is_cuda(asks: Asks<'_>) -> Result<bool> {
         DeviceName::Cuda(_) => Ok(true),
         DeviceName::Auto if !asks.runs || asks.cpu.wants_processor() => Ok(false),
         DeviceName::Auto => {
-            let Ok(cuda) = Cuda::open(0) else { return Ok(false) };
+            let Ok(cuda) = Cuda::open(0) else {
+                if Cuda::is_there() {
+                    tell(format_args!(
+                        "Computing on the processor: the GPU cannot be used (--device cuda says why)."
+                    ));
+                }
+                return Ok(false);
+            };
             let (checkpoint, precision) = asks.open()?;
             let cuda = arranged(cuda, asks.cpu, precision);
             let fits = cuda.check_room(&checkpoint, asks.context).is_ok();

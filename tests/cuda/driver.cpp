@@ -9,7 +9,8 @@
 // The environment says what the device is: LLT_DRIVER_MODULES (a file: of each module the hash of its PTX, and what the
 // compiler is called with), LLT_DRIVER_FOLDER (where compiled modules are kept), LLT_DRIVER_KERNELS (the folder of the
 // sources), LLT_DRIVER_BYTES (of memory), LLT_DRIVER_LOST (after so many kernels), LLT_DRIVER_NO_CAPTURE (kernels that may
-// begin early are not taken down, as by drivers before CUDA 12.3), LLT_DRIVER_IDLE (kernels do nothing), LLT_DRIVER_LOG (a file: what was asked for, at the end).
+// begin early are not taken down, as by drivers before CUDA 12.3; with `all` no kernels are), LLT_DRIVER_IDLE (kernels do
+// nothing), LLT_DRIVER_VERSION (of CUDA, times 1000), LLT_DRIVER_LOG (a file: what was asked for, at the end).
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -205,7 +206,10 @@ Result cuInit(unsigned) {
     return SUCCESS;
 }
 // As old as the kernels allow: so that no NVRTC of this machine is taken.
-Result cuDriverGetVersion(int* version) { return *version = 12000, SUCCESS; }
+Result cuDriverGetVersion(int* version) {
+    *version = *word("LLT_DRIVER_VERSION") ? atoi(word("LLT_DRIVER_VERSION")) : 12000;
+    return SUCCESS;
+}
 Result cuDeviceGetCount(int* count) { return *count = 1, SUCCESS; }
 Result cuDeviceGet(int* device, int ordinal) { return *device = 0, ordinal == 0 ? SUCCESS : INVALID_DEVICE; }
 Result cuDeviceGetName(char* name, int length, int) { return snprintf(name, length, "an emulated device"), SUCCESS; }
@@ -373,10 +377,11 @@ Result cuLaunchKernelEx(const Config* config, Function* function, void** values,
     if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[1] > 65535 || grid[2] > 65535) return INVALID_VALUE;
     for (unsigned i = 0; i < config->count; i++) {
         if (config->attributes[i].id != MAY_BEGIN_EARLY || config->attributes[i].early != 1) return INVALID_VALUE;
-        if (config->stream->captures && *word("LLT_DRIVER_NO_CAPTURE")) {
-            config->stream->invalid = true;
-            return CAPTURE_UNSUPPORTED;
-        }
+    }
+    const bool none = strcmp(word("LLT_DRIVER_NO_CAPTURE"), "all") == 0;
+    if (config->stream->captures && (none || config->count > 0 && *word("LLT_DRIVER_NO_CAPTURE"))) {
+        config->stream->invalid = true;
+        return CAPTURE_UNSUPPORTED;
     }
     // The values are read now, and used later.
     unsigned bytes[64];

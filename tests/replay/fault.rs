@@ -142,6 +142,10 @@ impl Backend for Other {
         self.cpu.product_keeps_order(matrix, tokens)
     }
 
+    fn cuts_off(&self) -> bool {
+        self.cpu.cuts_off()
+    }
+
     fn table_line(&self) -> Option<(String, String)> {
         None
     }

@@ -26,7 +26,7 @@ pub(super) fn grow<T>(values: &mut Vec<T>, count: usize) -> Result<()> {
 }
 
 /// Bytes that programs may still take, by the whole system's count and by that of the container.
-pub(super) fn free() -> Option<usize> {
+pub(crate) fn free() -> Option<usize> {
     let system = field("/proc/meminfo", "MemAvailable:").map(|kibibytes| kibibytes.saturating_mul(1024));
     let container = || {
         let number =

@@ -38,6 +38,7 @@ pub(super) use kernel::tests::{noise, random_blocks};
 pub use kernel::{Kernel, Multiplied};
 pub use matrix::Matrix;
 pub(super) use matrix::dot_of;
+pub(crate) use memory::free as free_memory;
 
 /// The CPU, with the threads of rayon's global pool.
 #[derive(Clone, Debug)]
@@ -163,6 +164,10 @@ impl Backend for Cpu {
 
     fn product_keeps_order(&self, matrix: &Matrix, tokens: usize) -> bool {
         tokens < MIN_PACKED || !matrix.is_for_a_unit(self.kernel)
+    }
+
+    fn cuts_off(&self) -> bool {
+        false
     }
 
     fn table_line(&self) -> Option<(String, String)> {

@@ -96,9 +96,11 @@ struct Kernels {
 /// all, are faults, which end the process.
 const OPTIONS: &str = include_str!("kernels/emulate.options");
 
+/// Where a library is once it was made.
+type Place = Arc<Mutex<Option<Arc<Kernels>>>>;
+
 /// The libraries of all tests. Whoever wants one first makes it, and only those who want the same wait.
-static MADE: LazyLock<Mutex<HashMap<Module, Arc<Mutex<Option<Arc<Kernels>>>>>>> =
-    LazyLock::new(Mutex::default);
+static MADE: LazyLock<Mutex<HashMap<Module, Place>>> = LazyLock::new(Mutex::default);
 
 fn kernels_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/backend/cuda/kernels")

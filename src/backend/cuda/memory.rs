@@ -84,10 +84,7 @@ impl Drop for Memory {
     fn drop(&mut self) {
         if let Some(at) = self.at {
             // What waits may use it. Where the device is lost, so is the memory.
-            let _ = self.queue.ask(|device| {
-                device.free(at);
-                Ok(())
-            });
+            self.queue.ask_anyway(|device| device.free(at));
         }
     }
 }

@@ -122,6 +122,11 @@ impl Cuda {
         Ok(Self::over(Box::new(nvidia::Nvidia::open(number)?)))
     }
 
+    /// Whether there is a driver that knows of a device, or cannot say: where not, nobody expects one to be used.
+    pub fn is_there() -> bool {
+        nvidia::is_there()
+    }
+
     /// What the tests of every device run on: GPU number LLAMA_TRACE_GPU, and where that is not set the processor as a device
     /// with `bytes` bytes of memory.
     #[cfg(test)]

@@ -65,8 +65,8 @@ struct Pinned {
 struct Loaded {
     modules: HashMap<Module, usize>,
     functions: HashMap<(Module, String), u64>,
-    /// Those that were told how much shared memory they may have.
-    asked: Vec<(u64, u32)>,
+    /// How much shared memory functions were told that they may have.
+    shared: HashMap<u64, u32>,
 }
 
 // SAFETY: the handles and the pinned memory belong to the driver and not to a thread. Its functions may be called by
@@ -80,6 +80,21 @@ fn present() -> bool {
     static PRESENT: OnceLock<bool> = OnceLock::new();
     // SAFETY: NVIDIA's driver may be loaded at any time and by any thread.
     *PRESENT.get_or_init(|| unsafe { sys::is_culib_present() })
+}
+
+/// Whether there is a driver that knows of a device, or cannot say.
+pub(super) fn is_there() -> bool {
+    let mut count = 0;
+    // SAFETY: the library is there when it is called; the place is for an int.
+    present()
+        && unsafe {
+            match sys::cuInit(0) {
+                CUresult::CUDA_SUCCESS => {
+                    sys::cuDeviceGetCount(&raw mut count) != CUresult::CUDA_SUCCESS || count > 0
+                }
+                code => code != CUresult::CUDA_ERROR_NO_DEVICE,
+            }
+        }
 }
 
 /// The driver's name of a result.
@@ -192,16 +207,27 @@ impl Nvidia {
 
     /// Makes the context, the stream and the pinned memory.
     fn begin(about: About, driver: Version, device: sys::CUdevice) -> Result<Self> {
-        let (mut context, mut stream) = (ptr::null_mut(), ptr::null_mut());
         let (halves, done) = ([ptr::null_mut(); 2], [ptr::null_mut(); 2]);
-        let mut pinned = Pinned { halves, done, next: 0, brought: ptr::null_mut() };
+        // What was made before something fails is given back when this is dropped.
+        let mut new = Self {
+            about,
+            driver,
+            device,
+            context: ptr::null_mut(),
+            stream: ptr::null_mut(),
+            pinned: Mutex::new(Pinned { halves, done, next: 0, brought: ptr::null_mut() }),
+            loaded: Mutex::default(),
+            nvrtc: OnceLock::new(),
+            store: Store::of_user(),
+        };
+        let pinned = new.pinned.get_mut().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the device is there; all places are for handles of their kind, and the context is current when what
         // belongs to it is made.
         unsafe {
-            check(sys::cuDevicePrimaryCtxRetain(&raw mut context, device), "be opened")?;
-            check(sys::cuCtxSetCurrent(context), "be opened")?;
+            check(sys::cuDevicePrimaryCtxRetain(&raw mut new.context, device), "be opened")?;
+            check(sys::cuCtxSetCurrent(new.context), "be opened")?;
             let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-            check(sys::cuStreamCreate(&raw mut stream, flags), "begin its work")?;
+            check(sys::cuStreamCreate(&raw mut new.stream, flags), "begin its work")?;
             for half in 0..2 {
                 let mut memory: *mut c_void = ptr::null_mut();
                 check(sys::cuMemAllocHost_v2(&raw mut memory, HALF), "pin memory for copies")?;
@@ -213,17 +239,7 @@ impl Nvidia {
             check(sys::cuMemAllocHost_v2(&raw mut memory, BROUGHT), "pin memory for copies")?;
             pinned.brought = memory.cast();
         }
-        Ok(Self {
-            about,
-            driver,
-            device,
-            context,
-            stream,
-            pinned: Mutex::new(pinned),
-            loaded: Mutex::default(),
-            nvrtc: OnceLock::new(),
-            store: Store::of_user(),
-        })
+        Ok(new)
     }
 
     /// Makes the context that of this thread.
@@ -271,18 +287,19 @@ impl Nvidia {
             return Ok(());
         }
         let mut loaded = self.loaded();
-        if loaded.asked.contains(&(function.0, shared)) {
+        if loaded.shared.get(&function.0).is_some_and(|most| shared <= *most) {
             return Ok(());
         }
         let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the function was loaded, and stays so.
         let code = unsafe { sys::cuFuncSetAttribute(function.0 as CUfunction, attribute, shared as c_int) };
         check(code, "give a kernel its shared memory")?;
-        loaded.asked.push((function.0, shared));
+        loaded.shared.insert(function.0, shared);
         Ok(())
     }
 
-    fn launch_one(&self, launch: &Launch) -> Result<()> {
+    /// Launches a kernel; `early` where it may begin before the one before it has ended.
+    fn launch_one(&self, launch: &Launch, early: bool) -> Result<()> {
         self.ask_for_shared(launch)?;
         let Launch { function, grid, block, shared, arguments } = launch;
         let mut pointers = [ptr::null_mut::<c_void>(); 16];
@@ -304,7 +321,7 @@ impl Nvidia {
             hStream: self.stream,
             attrs: &raw mut overlap,
             // Every kernel waits for the one before it by itself, before it reads what that wrote.
-            numAttrs: u32::from(self.about.architecture >= OVERLAPS),
+            numAttrs: u32::from(early),
         };
         // SAFETY: the function was loaded from the sources in `kernels/`, and whoever launches it gives the arguments
         // that stand there, each at the beginning of a word that holds all of it; the driver reads them before it
@@ -319,23 +336,60 @@ impl Nvidia {
         };
         check(code, "run a kernel")
     }
+
+    /// Whether a kernel may begin before the one before it has ended.
+    fn overlaps(&self) -> bool {
+        self.about.architecture >= OVERLAPS
+    }
+
+    /// The graph of these launches.
+    fn taken_down(&self, launches: &[Launch], early: bool) -> Result<Graph> {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the stream is ours, and whoever calls this keeps others from it.
+        check(unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) }, "take a pass down")?;
+        let launched = launches.iter().try_for_each(|launch| self.launch_one(launch, early));
+        let mut graph: sys::CUgraph = ptr::null_mut();
+        // SAFETY: the capture was begun; it is ended even where a launch failed.
+        let ended = unsafe { sys::cuStreamEndCapture(self.stream, &raw mut graph) };
+        let whole = launched.and(check(ended, "take a pass down"));
+        let mut ready: CUgraphExec = ptr::null_mut();
+        // SAFETY: the graph is whole where nothing failed; what it is made into does not need it any more. What was made is
+        // given back once.
+        unsafe {
+            let made = whole.and_then(|()| {
+                check(sys::cuGraphInstantiateWithFlags(&raw mut ready, graph, 0), "take a pass down")?;
+                check(sys::cuGraphUpload(ready, self.stream), "take a pass down")
+            });
+            if !graph.is_null() {
+                sys::cuGraphDestroy(graph);
+            }
+            if made.is_err() && !ready.is_null() {
+                sys::cuGraphExecDestroy(ready);
+            }
+            made.map(|()| Graph(ready as u64))
+        }
+    }
 }
 
 impl Drop for Nvidia {
     fn drop(&mut self) {
-        if self.enter().is_err() {
+        if self.context.is_null() || self.enter().is_err() {
             return;
         }
         let pinned = self.pinned.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: nobody uses these any more, and the work in the stream is over.
+        let [first, second] = pinned.halves;
+        // SAFETY: nobody uses these any more, and the work in the stream is over. What was never made is null.
         unsafe {
-            sys::cuStreamSynchronize(self.stream);
-            sys::cuMemFreeHost(pinned.brought.cast());
-            for half in 0..2 {
-                sys::cuMemFreeHost(pinned.halves[half].cast());
-                sys::cuEventDestroy_v2(pinned.done[half]);
+            if !self.stream.is_null() {
+                sys::cuStreamSynchronize(self.stream);
+                sys::cuStreamDestroy_v2(self.stream);
             }
-            sys::cuStreamDestroy_v2(self.stream);
+            for memory in [first, second, pinned.brought].into_iter().filter(|memory| !memory.is_null()) {
+                sys::cuMemFreeHost(memory.cast());
+            }
+            for event in pinned.done.into_iter().filter(|event| !event.is_null()) {
+                sys::cuEventDestroy_v2(event);
+            }
             sys::cuDevicePrimaryCtxRelease_v2(self.device);
         }
     }
@@ -502,29 +556,17 @@ impl Driver for Nvidia {
 
     fn launch(&self, launches: &[Launch]) -> Result<()> {
         self.enter()?;
-        launches.iter().try_for_each(|launch| self.launch_one(launch))
+        launches.iter().try_for_each(|launch| self.launch_one(launch, self.overlaps()))
     }
 
     fn take_down(&self, launches: &[Launch]) -> Result<Graph> {
         self.enter()?;
-        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: the stream is ours, and whoever calls this keeps others from it.
-        check(unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) }, "take a pass down")?;
-        let launched = launches.iter().try_for_each(|launch| self.launch_one(launch));
-        let mut graph: sys::CUgraph = ptr::null_mut();
-        // SAFETY: the capture was begun; it is ended even where a launch failed.
-        let ended = unsafe { sys::cuStreamEndCapture(self.stream, &raw mut graph) };
-        launched?;
-        check(ended, "take a pass down")?;
-        let mut ready: CUgraphExec = ptr::null_mut();
-        // SAFETY: the graph is whole; what it is made into does not need it any more.
-        unsafe {
-            let made = sys::cuGraphInstantiateWithFlags(&raw mut ready, graph, 0);
-            sys::cuGraphDestroy(graph);
-            check(made, "take a pass down")?;
-            check(sys::cuGraphUpload(ready, self.stream), "take a pass down")?;
-        }
-        Ok(Graph(ready as u64))
+        let overlaps = self.overlaps();
+        // Drivers before CUDA 12.3 take no kernels down that may begin early. A graph of others is still better than none.
+        self.taken_down(launches, overlaps).or_else(|error| match overlaps {
+            true => self.taken_down(launches, false),
+            false => Err(error),
+        })
     }
 
     fn repeat(&self, graph: Graph) -> Result<()> {

@@ -77,6 +77,10 @@ impl Backend for Cuda {
         product::keeps_order(self.precision, matrix, tokens)
     }
 
+    fn cuts_off(&self) -> bool {
+        self.precision == Precision::Bf16
+    }
+
     fn table_line(&self) -> Option<(String, String)> {
         None
     }
@@ -94,7 +98,7 @@ impl Backend for Cuda {
     }
 
     fn mark(&self) -> Mark {
-        Mark { event: self.queue.ask(|device| device.mark()).ok(), queue: Arc::clone(&self.queue) }
+        Mark { event: self.queue.ask_anyway(|device| device.mark().ok()), queue: Arc::clone(&self.queue) }
     }
 
     fn between(&self, from: &Mark, to: &Mark) -> Duration {

@@ -10,7 +10,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::driver::{Address, BROUGHT, Driver, Event, Graph, Launch};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::stop::Stop;
 
 /// Launches from which taking them down pays.
@@ -38,6 +38,8 @@ struct State {
     seen: Vec<Seen>,
     /// How often a graph was repeated.
     repeated: usize,
+    /// That launches went wrong, where nobody could be told.
+    failed: Option<Error>,
 }
 
 /// The device and the work that waits for it.
@@ -70,6 +72,15 @@ impl Queue {
         ask(&*self.driver)
     }
 
+    /// The same for what cannot fail by itself: that what waited went wrong is told whoever asks next.
+    pub(super) fn ask_anyway<T>(&self, ask: impl FnOnce(&dyn Driver) -> T) -> T {
+        let mut state = self.state();
+        if let Err(error) = self.send(&mut state) {
+            state.failed = Some(error);
+        }
+        ask(&*self.driver)
+    }
+
     /// Has a launch wait.
     pub(super) fn launch(&self, launch: Launch) -> Result<()> {
         let mut state = self.state();
@@ -87,7 +98,11 @@ impl Queue {
 
     /// Sends all that waits to the device.
     fn send(&self, state: &mut State) -> Result<()> {
-        let State { waiting, seen, repeated } = state;
+        let State { waiting, seen, repeated, failed } = state;
+        if let Some(error) = failed.take() {
+            waiting.clear();
+            return Err(error);
+        }
         if waiting.is_empty() {
             return Ok(());
         }

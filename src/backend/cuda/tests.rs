@@ -298,6 +298,26 @@ fn memory_that_is_not_there_is_an_error_with_its_size_and_what_was_made_stays() 
     assert!(cuda.free_memory() > free);
 }
 
+/// A moment, and memory that is given back, send what waits, and have nobody to tell that it went wrong.
+#[test]
+fn launches_that_go_wrong_where_nobody_is_told_are_told_whoever_asks_next() {
+    let launch = |cuda: &Cuda| {
+        let (a, mut out) = (filled(cuda, &[1.0; 8]), cuda.buffer(8).unwrap());
+        cuda.add(&a, &a, 8, &mut out).unwrap();
+        (a, out)
+    };
+    let Some(cuda) = Cuda::lost_after(ROOM, 0) else { return };
+    let (_, out) = launch(&cuda);
+    let read = |out: &Buffer| cuda.read(out, 0..8, &mut |_| Ok(()));
+    // The other memory was given back.
+    assert!(read(&out).unwrap_err().to_string().contains("cannot run a kernel"));
+    assert!(read(&out).is_ok(), "it is told once");
+    let (kept, out) = launch(&cuda);
+    drop(cuda.mark());
+    drop(kept);
+    assert!(read(&out).is_err());
+}
+
 #[test]
 fn a_device_is_ready_once_a_kernel_has_run_on_it() {
     let Some((cuda, _)) = both(Precision::F32) else { return };

@@ -49,7 +49,7 @@ __device__ inline void multiply(const Product& product, const int8_t* x, const f
                 const uint32_t words[WORDS] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
 #pragma unroll
                 for (int i = 0; i < WORDS; i++) w_words[i * SIDE + mine] = words[i];
-                scales_of_w[mine] = row.scales[(row.first + first) / group];
+                scales_of_w[mine] = row.scales[number];
             }
         } else if (threadIdx.x < 2 * SIDE) {
             int row = min(first_row + mine, rows - 1);

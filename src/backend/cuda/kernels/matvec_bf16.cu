@@ -6,8 +6,9 @@
 // there. A lane asks for 16 bytes of two rows of weights. An mma adds up 16 inputs in whatever order: here the inputs that
 // its k stands for are chosen so that those bytes are a lane's part of two tiles as they lie.
 //
-// Each row of x is a column of its own, and the warps' sums are added one after the other: a row has the same bits alone, in
-// a batch and in swiglu. From the results of ops/matmul.rs their relative L2 distance stays under 1e-6.
+// Each row of x is a column of its own. The sums of a piece are made by themselves and then added to those before, as tensor
+// cores cut off what a sum has no bits for, each time; the warps' sums are added one after the other. So a row has the same
+// bits alone, in a batch and in swiglu. From the results of ops/matmul.rs their relative L2 distance stays under 1e-6.
 #include "tensor.cuh"
 
 constexpr int OUTPUTS = 16, WARPS = 8, PIECE = 128, CHUNKS = PIECE / 32, LANE_INPUTS = 8;
@@ -48,6 +49,7 @@ __device__ inline void multiply(const uint16_t* low, const uint16_t* high, const
     for (int first = warp * PIECE; first < inputs; first += WARPS * PIECE) {
         uint4 next[CHUNKS][2];
         ask(first + WARPS * PIECE, next);
+        float of_piece[TILES][4] = {};
 #pragma unroll
         for (int k = 0; k < CHUNKS; k++) {
             const int input = first + 32 * k + offset;
@@ -60,10 +62,15 @@ __device__ inline void multiply(const uint16_t* low, const uint16_t* high, const
                 uint32_t of_x[4] = {};
                 if (row < rows && input < inputs) narrow8(x + static_cast<long long>(row) * inputs + input, of_x);
                 const uint32_t halves[2][2] = {{of_x[0], of_x[1]}, {of_x[2], of_x[3]}};
-                multiply_tiles(sums[tile], tiles[0], halves[0]);
-                multiply_tiles(sums[tile], tiles[1], halves[1]);
+                multiply_tiles(of_piece[tile], tiles[0], halves[0]);
+                multiply_tiles(of_piece[tile], tiles[1], halves[1]);
             }
             now[k][0] = next[k][0], now[k][1] = next[k][1];
+        }
+#pragma unroll
+        for (int tile = 0; tile < TILES; tile++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) sums[tile][i] = __fadd_rn(sums[tile][i], of_piece[tile][i]);
         }
     }
     SHARED(float, parts, WARPS * TILES * SUMS);

@@ -17,8 +17,8 @@ struct Asked<I8> {
     };
     static __device__ inline Raw load(const Row& row, int number, int group) {
         const uint4* at = reinterpret_cast<const uint4*>(row.bytes + static_cast<long long>(number) * group);
-        long long first = row.first + static_cast<long long>(number) * group;
-        return {at[0], group > 16 ? at[1] : make_uint4(0, 0, 0, 0), row.scales[first / group]};
+        // A row begins with a group.
+        return {at[0], group > 16 ? at[1] : make_uint4(0, 0, 0, 0), row.scales[number]};
     }
 };
 using Raw = Asked<WEIGHT>::Raw;
@@ -172,8 +172,8 @@ KERNEL(128) matvec_q8_plain(Products products, const int8_t* x, const float* x_s
         x_scales += static_cast<long long>(blockIdx.y) * ceil_div(inputs, group);
         float sum = 0.0f;
         for (int i = 0, run = 0; i < inputs; run++) {
-            long long w_group = (w.first + i) / w.group;
-            long long end_of_w = (w_group + 1) * w.group - w.first;
+            uint32_t w_group = (w.first + i) / w.group;
+            long long end_of_w = static_cast<long long>(w_group + 1) * w.group - w.first;
             int end = min((i / group + 1) * group, inputs);
             end = end_of_w < end ? static_cast<int>(end_of_w) : end;
             if (run % LANES == lane) {

@@ -3,12 +3,12 @@
 #pragma once
 #include "blocks.cuh"
 
-// A row of a Matrix.
+// A row of a Matrix; the rest for int8 alone: the scale that it begins with, number of its first value in that scale's
+// group, and values that share a scale.
 struct Row {
     const uint8_t* bytes;
     const float* scales;
-    long long first;
-    int group;
+    uint32_t first, group;
 };
 
 template <class W>
@@ -30,7 +30,15 @@ __device__ inline long long bytes_of(long long inputs) {
 template <class W>
 __device__ inline Row row_of(const Matrix& matrix, int row) {
     const uint8_t* bytes = static_cast<const uint8_t*>(matrix.values) + row * bytes_of<W>(matrix.inputs);
-    return {bytes, matrix.scales, matrix.first + static_cast<long long>(row) * matrix.inputs, matrix.group};
+    if constexpr (!Same<W, I8>::value) {
+        return {bytes, nullptr, 0, 0};
+    } else {
+        // Dividing takes many instructions, of such large numbers most.
+        const long long first = matrix.first + static_cast<long long>(row) * matrix.inputs;
+        const long long before = first / matrix.group;
+        const uint32_t group = matrix.group;
+        return {bytes, matrix.scales + before, static_cast<uint32_t>(first - before * group), group};
+    }
 }
 
 // A weight as PRECISION uses it.

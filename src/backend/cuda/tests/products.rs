@@ -256,3 +256,18 @@ fn the_ptx_that_the_program_carries_multiplies_row_by_row_with_the_same_bits() {
         }
     }
 }
+
+/// Of so long sums tensor cores cut off what adds up: few rows are added up in pieces, and of many rows `check` allows for it.
+#[test]
+fn long_products_by_tensor_cores_are_as_near_as_check_wants_them() {
+    let Some((cuda, cpu)) = both(Precision::Bf16) else { return };
+    let (outputs, inputs) = (40, 14_336);
+    let w = tensor(Dtype::BF16, outputs, inputs, 61);
+    for (tokens, most) in [(1, 0.01), (9, 0.01), (16, 0.05), (33, 0.05)] {
+        let (found, _) = product(&cuda, &w, &[(0, tokens)], false);
+        let (expected, _) = product(&cpu, &w, &[(0, tokens)], false);
+        let others = found.iter().zip(&expected).filter(|(a, b)| a != b).count();
+        let share = others as f64 / found.len() as f64;
+        assert!(share <= most, "{tokens} tokens: {share}");
+    }
+}
