@@ -30,6 +30,8 @@ mod log;
 mod memory;
 #[path = "cli/names.rs"]
 mod names;
+#[path = "cli/ported.rs"]
+mod ported;
 #[path = "cli/recipe.rs"]
 mod recipe;
 #[path = "cli/snapshot.rs"]

@@ -121,7 +121,7 @@ pub(super) struct OpenArgs {
     #[arg(long, visible_alias = "layers", requires = "step", value_name = "L", value_parser = one, allow_negative_numbers = true)]
     pub(super) layer: Option<usize>,
 
-    /// Stage or view to open at
+    /// Stage to open at, or another shape of one (as xq_heads)
     #[arg(long, visible_alias = "stages", requires = "step", value_name = "NAME")]
     pub(super) stage: Option<String>,
 

@@ -92,7 +92,7 @@ fn first_pass(
         return Ok(Prompt { ids: prompt::read_ids(list)?, split: None });
     }
     if let Some(text) = &args.prompt {
-        let ids = prompt::encode(text, tokenizer, context)?;
+        let ids = prompt::encode(&prompt::only(text)?, tokenizer, context)?;
         return Ok(Prompt { split: Some(ids.clone()), ids });
     }
     let tokens = context.saturating_sub(DECODES).clamp(1, TOKENS);

@@ -2,7 +2,7 @@
 
 mod beside;
 mod both;
-mod capture;
+pub(super) mod capture;
 pub(super) mod folder;
 mod judged;
 mod junit;
@@ -119,6 +119,14 @@ impl Command for Recorded<'_> {
             };
             bar.finish();
             report.join(found.of_sequence(run, sequence));
+        }
+        if let more @ 1.. = theirs.iter().filter(|one| !a.all().contains(one)).count() {
+            let what = if more == 1 {
+                "a sequence or a branch".into()
+            } else {
+                format!("{more} sequences and branches")
+            };
+            report.notes.push(format!("B has {what} more than A, with nothing to compare with"));
         }
         if args.tui {
             return beside::show::<D>(args, [self.a, self.b], &report);

@@ -250,12 +250,18 @@ pub(super) fn recognise(checkpoint: &Checkpoint, args: &ModelArgs, model: &Model
     if args.model.is_some() {
         let ModelConfig { layers, dim, heads, vocab, .. } = checkpoint.config;
         tell(format_args!(
-            "{} ({}): {layers} layers, width {dim}, {heads} heads, {vocab} tokens; precision {}",
+            "{} ({}): {layers} layer{}, width {dim}, {heads} head{}, {vocab} tokens; precision {}",
             printable(&checkpoint.name),
             checkpoint.format,
+            plural(layers),
+            plural(heads),
             model.backend.precision().name()
         ));
     }
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
 }
 
 /// The arithmetic that was asked for, or that the weights are made for.
@@ -387,6 +393,12 @@ fn find_tokenizer(
     let tokenizer = tokenizer_of(&checkpoint, args)?.map(Arc::from);
     take_ends(&mut checkpoint, tokenizer.as_deref());
     Ok((checkpoint, tokenizer))
+}
+
+/// The tokenizer of the model that was named, where it has one: whoever opens the model says what there is to say.
+pub(super) fn tokenizer_quietly(args: &ModelArgs) -> Option<Arc<dyn Tokenizer>> {
+    let (checkpoint, _) = open_silently(args, Need::Headers).ok()?;
+    tokenizer_of(&checkpoint, args).ok()?.map(Arc::from)
 }
 
 /// The tokenizer alone: the file that was named, or the model's.

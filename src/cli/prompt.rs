@@ -84,6 +84,11 @@ fn given(args: &RunArgs) -> Result<Vec<(Given, Option<String>)>> {
     }
 }
 
+/// The text of the only `--prompt`: that of standard input for `-`.
+pub(super) fn only(text: &str) -> Result<String> {
+    if text == "-" { read_text(Path::new("-")) } else { Ok(text.to_owned()) }
+}
+
 /// The ids of a text.
 pub(super) fn encode(text: &str, tokenizer: Option<&dyn Tokenizer>, context: usize) -> Result<Vec<u32>> {
     let Some(tokenizer) = tokenizer else {

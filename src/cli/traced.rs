@@ -41,8 +41,18 @@ impl<D: Device + 'static> Traced<D> {
     /// Opens the trace or the folder at `path`, and the model that `args` names; the built-in one where it is that one's.
     /// Says where what is derived may differ in its last bits from what was computed.
     pub(super) fn open(path: &Path, args: &ModelArgs, cpu: &CpuArgs, memory: usize) -> Result<Self> {
+        Self::open_as(path, args, args, cpu, memory)
+    }
+
+    /// The same without the model that `of` names, from which nothing is computed: a folder that does not say which model
+    /// it is of has its configuration, and tokens without texts have those of its tokenizer.
+    pub(super) fn open_alone(path: &Path, of: &ModelArgs, cpu: &CpuArgs, memory: usize) -> Result<Self> {
+        Self::open_as(path, &ModelArgs { model: None, ..of.clone() }, of, cpu, memory)
+    }
+
+    fn open_as(path: &Path, args: &ModelArgs, of: &ModelArgs, cpu: &CpuArgs, memory: usize) -> Result<Self> {
         let (kept, opened): (Arc<dyn Kept>, _) = if path.is_dir() {
-            let config = || args.model.as_ref().map(|_| input::config(args)).transpose();
+            let config = || of.model.as_ref().map(|_| input::config(of)).transpose();
             let folder = OfFolder::open(path, config)?;
             let says = Says { settings: folder.settings(), weights: None };
             let opened = beside::<D>(&folder, &says, args, cpu)?;
@@ -61,7 +71,9 @@ impl<D: Device + 'static> Traced<D> {
             (Arc::new(trace), opened)
         };
         let (model, tokenizer) = opened.unzip();
-        let recorded = Recorded::new(Arc::clone(&kept), model, tokenizer.flatten(), memory);
+        let of_model = || of.model.as_ref().and_then(|_| input::tokenizer_quietly(of));
+        let tokenizer = tokenizer.unwrap_or_else(of_model);
+        let recorded = Recorded::new(Arc::clone(&kept), model, tokenizer, memory);
         Ok(Self { kept, recorded })
     }
 

@@ -6,10 +6,20 @@ use super::report::{Diagnosis, First, Kind};
 use super::traced::{About, Pass};
 use crate::trace::{Address, Site, Stage, Step};
 
-/// The first of these that differs, in the order of causes, and what it looks like.
-pub(super) fn first(a: &About, b: &About) -> Option<(First, Vec<Diagnosis>)> {
+/// What differs, and what it looks like.
+pub(super) struct Cause {
+    pub(super) first: First,
+    pub(super) diagnosis: Vec<Diagnosis>,
+    /// The pass that reads other tokens: what the passes before it computed comes first. 0 where nothing does.
+    pub(super) pass: usize,
+    /// What else is to be said.
+    pub(super) note: Option<String>,
+}
+
+/// The first of these that differs, in the order of causes.
+pub(super) fn first(a: &About, b: &About) -> Option<Cause> {
     if let Some(first) = artifact(a, b) {
-        return Some((first, Vec::new()));
+        return Some(Cause { first, diagnosis: Vec::new(), pass: 0, note: None });
     }
     let (number, row) = a
         .passes
@@ -40,7 +50,32 @@ pub(super) fn first(a: &About, b: &About) -> Option<(First, Vec<Diagnosis>)> {
             site: None,
         },
     };
-    Some((first, bos(of_a, of_b).into_iter().collect()))
+    // A later pass reads what was drawn: nothing was put before it.
+    let diagnosis = if number == 0 { bos(of_a, of_b) } else { None };
+    Some(Cause {
+        first,
+        diagnosis: diagnosis.into_iter().collect(),
+        pass: number,
+        note: otherwise_cut(a, b, number),
+    })
+}
+
+/// Where both read the same ids, in other passes: in which.
+fn otherwise_cut(a: &About, b: &About, number: usize) -> Option<String> {
+    let ids = |about: &About| -> Vec<u32> {
+        about.passes.iter().flat_map(|pass| &pass.tokens).map(|token| token.id).collect()
+    };
+    let (ours, theirs) = (ids(a), ids(b));
+    let common = ours.len().min(theirs.len());
+    let same = common > 0 && ours[..common] == theirs[..common];
+    let tokens = |about: &About| about.passes[number].dims.tokens;
+    (same && tokens(a) != tokens(b)).then(|| {
+        format!(
+            "both read the same ids, in other passes: in p{number} A reads {} and B {}; run both with the same passes",
+            tokens(a),
+            tokens(b)
+        )
+    })
 }
 
 /// From which pass on the tokens are other ones: its stages, and those of later passes, are not compared.
@@ -140,6 +175,8 @@ mod tests {
             drawing: None,
             prompt: Some("one".into()),
             passes: vec![Pass { dims, tokens }],
+            layers: None,
+            nowhere: std::collections::BTreeMap::new(),
         };
         change(&mut about);
         about
@@ -149,7 +186,7 @@ mod tests {
     fn causes_come_in_their_order_and_what_changes_no_number_is_none() {
         let a = about(&[1, 2, 3], |_| ());
         let found =
-            |b: &About| first(&a, b).map(|(first, diagnosis)| (first, diagnosis.first().map(|one| one.name)));
+            |b: &About| first(&a, b).map(|cause| (cause.first, cause.diagnosis.first().map(|one| one.name)));
         assert_eq!(
             found(&about(&[1, 2, 3], |b| (b.prompt, b.name) = (Some("two".into()), "b".into()))),
             None
@@ -166,7 +203,7 @@ mod tests {
         let weights = |text: &str| Some(text.to_owned());
         let (one, two) =
             (about(&[1], |a| a.fingerprint = weights("x")), about(&[1], |b| b.fingerprint = weights("y")));
-        assert_eq!(first(&one, &two).unwrap().0.address, "weights");
+        assert_eq!(first(&one, &two).unwrap().first.address, "weights");
         // The same head once more in the file is no other model.
         let tied = |tied, weights: &str| {
             about(&[1], |about| {
@@ -174,7 +211,7 @@ mod tests {
                 about.fingerprint = Some(weights.to_owned());
             })
         };
-        assert_eq!(first(&tied(true, "x"), &tied(false, "y")), None);
+        assert!(first(&tied(true, "x"), &tied(false, "y")).is_none());
     }
 
     #[test]
@@ -182,7 +219,7 @@ mod tests {
         let a = about(&[1, 2, 3], |_| ());
         for (ids, named) in [(&[2, 3][..], true), (&[1, 1, 2, 3], true), (&[9, 2, 3], true), (&[1, 2], false)]
         {
-            let (found, diagnosis) = first(&a, &about(ids, |_| ())).unwrap();
+            let Cause { first: found, diagnosis, .. } = first(&a, &about(ids, |_| ())).unwrap();
             assert_eq!(
                 (found.kind, diagnosis.iter().any(|one| one.name == "bos")),
                 (Kind::Tokens, named),

@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::causes::{self, Cause};
 use super::difference::{self, Pair, shape};
 use super::judge::{Judge, Judged};
 use super::report::{First, Kind, Line, Missing, Report, number};
 use super::streamed::Streamed;
 use super::traced::{About, Traced};
-use super::{Progress, causes, sizes, streamed};
+use super::{Progress, sizes, streamed};
 use crate::error::{Error, Result};
+use crate::trace::stage::Section;
 use crate::trace::{Address, Frame, PassDims, Site, Sizes, Stage, Step, Values};
 
 /// The cell of a stage that is told of, and what else is known of B's.
@@ -46,9 +48,12 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
     }
 
     pub(super) fn run(mut self, progress: Progress<'_>) -> Result<Report> {
-        if let Some((first, diagnosis)) = causes::first(self.a.about(), self.b.about()) {
-            (self.report.first, self.report.diagnosis) = (Some(first), diagnosis);
-        }
+        self.check_layers()?;
+        let cause = causes::first(self.a.about(), self.b.about());
+        // What a later pass reads was drawn from what earlier ones computed.
+        let (now, later) =
+            if cause.as_ref().is_some_and(|cause| cause.pass == 0) { (cause, None) } else { (None, cause) };
+        now.into_iter().for_each(|cause| self.because(cause));
         let until = causes::same_until(self.a.about(), self.b.about());
         let passes: Vec<PassDims> = self.a.about().passes.iter().map(|pass| pass.dims).collect();
         let of_b = self.b.about().passes.len();
@@ -73,6 +78,18 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 progress(done, total);
             }
         }
+        match later {
+            Some(cause) if self.report.first.is_none() => self.because(cause),
+            Some(cause) => self
+                .report
+                .notes
+                .push(format!("from p{} on the runs read other tokens, and are not compared", cause.pass)),
+            None => {}
+        }
+        if let (more @ 1.., true) = (of_b.saturating_sub(passes.len()), until == passes.len()) {
+            let passes = if more == 1 { "a pass" } else { &format!("{more} passes") };
+            self.report.notes.push(format!("B has {passes} more than A, with nothing to compare with"));
+        }
         if self.report.lines.is_empty() && self.report.first.is_none() {
             return Err(Error::usage("there is nothing to compare: the two have no stage in common")
                 .at(&self.b.about().name)
@@ -89,8 +106,47 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         Ok(self.report)
     }
 
+    /// Takes note of a cause that is no stage.
+    fn because(&mut self, cause: Cause) {
+        (self.report.first, self.report.diagnosis) = (Some(cause.first), cause.diagnosis);
+        self.report.notes.extend(cause.note);
+    }
+
+    /// Checks how many layers the runs say that ran, and says what is not compared for that.
+    fn check_layers(&mut self) -> Result<()> {
+        let all = self.sizes.layers;
+        for (letter, about) in [("A", self.a.about()), ("B", self.b.about())] {
+            match about.layers {
+                Some(ran) if ran > all => {
+                    return Err(Error::model("the run says that more layers ran than the model has")
+                        .at(&about.name)
+                        .expected(format!("at most {all}"))
+                        .found(format!("layers = {ran}"))
+                        .next("mend `layers` in capture.toml, or leave it out where all of them ran"));
+                }
+                Some(ran) if ran < all => self.report.notes.push(format!(
+                    "of {letter} the first {ran} of {all} layers ran: what comes after them is not compared"
+                )),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `site` comes after the layers that ran, where those are not all.
+    fn is_after(&self, about: &About, site: Site) -> bool {
+        about.layers.is_some_and(|ran| match site.layer {
+            Some(layer) => layer >= ran,
+            None => ran < self.sizes.layers && site.stage.info().section != Section::Start,
+        })
+    }
+
     fn stage(&mut self, site: Site, dims: PassDims) -> Result<()> {
         let missing = |why, damaged| Missing { site, why, damaged };
+        if self.is_after(self.a.about(), site) || self.is_after(self.b.about(), site) {
+            self.report.missing.push(missing(None, false));
+            return Ok(());
+        }
         let absent =
             |about: &About| about.card.as_ref().is_some_and(|card| !site.stage.present(&card.sizes(), dims));
         if self.judge.streams() && !absent(self.a.about()) && !absent(self.b.about()) {
@@ -116,8 +172,14 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 self.report.missing.push(missing(Some(format!("A: {why}")), damaged));
                 return Ok(());
             }
+            // They were compared before the stages.
+            (Ok(Some(_)), Ok(None)) if site.stage == Stage::Tokens && says_ids(self.b.about(), site.pass) => {
+                return Ok(());
+            }
             (Ok(a), theirs) => {
-                let (why, damaged) = theirs.err().unzip();
+                let nowhere = self.b.about().nowhere.get(&site.stage);
+                let nowhere = nowhere.filter(|_| a.is_some()).map(|why| (why.clone(), true));
+                let (why, damaged) = theirs.err().or(nowhere).unzip();
                 let why = why.map(|why| format!("B: {why}"));
                 self.report.missing.push(missing(why, damaged.unwrap_or(false)));
                 a.into_iter().for_each(|frame| self.judge.alone(Arc::unwrap_or_clone(frame)));
@@ -210,11 +272,13 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         let [ours, theirs] = cell.values;
         let index = crate::trace::block::index_of(cell.shape, cell.at);
         let kind = if site.stage == Stage::Tokens { Kind::Tokens } else { Kind::Stage };
+        let told =
+            |value: f64| if site.stage.is_ids() { serde_json::json!(value as i64) } else { number(value) };
         let difference = First {
             kind,
             address: Address::of(site, Step::Stage(site.stage), &index).to_string(),
-            ours: number(ours),
-            theirs: number(theirs),
+            ours: told(ours),
+            theirs: told(theirs),
             error: Some(judged.line.error),
             tolerance: Some(judged.line.tolerance),
             site: Some(site),
@@ -260,6 +324,11 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         self.judge.part_done(last);
         Ok(())
     }
+}
+
+/// Whether the run says which tokens a pass reads.
+fn says_ids(about: &About, pass: usize) -> bool {
+    about.passes.get(pass).is_some_and(|pass| !pass.tokens.is_empty())
 }
 
 /// A number for values that is another one for others, but for one case in 2⁶⁴.

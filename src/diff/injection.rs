@@ -48,7 +48,7 @@ pub(super) struct Injection<'m, B: Backend> {
     model: &'m Model<B>,
     card: ModelCard,
     drawing: Drawing,
-    /// Whether both runs say how they drew, and the same.
+    /// Whether A says how it drew, and B not otherwise.
     drew_alike: bool,
     rules: Rules,
     /// The same with every result rounded, where one of the runs does that.
@@ -77,7 +77,7 @@ impl<'m, B: Backend> Injection<'m, B> {
         Self {
             model,
             drawing,
-            drew_alike: a.drawing.is_some() && a.drawing == b.drawing,
+            drew_alike: a.drawing.is_some() && (b.drawing.is_none() || a.drawing == b.drawing),
             rules: rules(Precision::F32),
             rounded,
             precisions,

@@ -44,6 +44,7 @@ impl First {
     pub fn told(&self) -> [String; 2] {
         [&self.ours, &self.theirs].map(|value| match value {
             Value::String(number_or_shape) if self.kind == Kind::Stage => number_or_shape.clone(),
+            Value::Null => "nothing".to_owned(),
             other => other.to_string(),
         })
     }

@@ -1,5 +1,6 @@
 //! A run that is compared: what it says about itself, and its stages, one at a time.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::config::Precision;
 use crate::error::Result;
 use crate::explain::Drawing;
-use crate::trace::{Frame, ModelCard, PassDims, Site, TokenLabel, Values};
+use crate::trace::{Frame, ModelCard, PassDims, Site, Stage, TokenLabel, Values};
 
 /// What a run says about itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,6 +30,10 @@ pub struct About {
     pub prompt: Option<String>,
     /// The passes.
     pub passes: Vec<Pass>,
+    /// How many of the model's layers ran, where it says so.
+    pub layers: Option<usize>,
+    /// Stages whose files it names and that are nowhere: what to say of each.
+    pub nowhere: BTreeMap<Stage, String>,
 }
 
 impl About {

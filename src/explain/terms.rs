@@ -154,7 +154,7 @@ impl<O: Operands> Taking<'_, O> {
             Fold::Lookup { id, table, width, at } => {
                 let (row, id) = self.read(id)?;
                 let (weight, operand) = self.read(Cell { place: table, at: row as usize * width + at })?;
-                self.applied(id, 0.0);
+                self.applied(id, row);
                 self.applied(operand, weight);
                 self.result(weight);
             }
@@ -505,7 +505,7 @@ impl<O: Operands> Taking<'_, O> {
             let operand = self.operand(x.cell(i), values[i]);
             self.term(vec![operand], exponentials[i]);
         }
-        self.note("The others follow, each with its exponential.");
+        self.note("The others are those that the sum is of, each with its exponential.");
         // Probabilities are drawn from, not rounded.
         if site.stage == Stage::Probs {
             self.folded.result = Some(shares[at]);

@@ -42,11 +42,14 @@ pub struct Sampler {
     near: Vec<u64>,
 }
 
+/// The lowest temperature but 0: logits divided by it are still float32 numbers.
+const COLDEST: f32 = 1e-30;
+
 impl Sampler {
     /// A sampler at the start of its random numbers.
     ///
     /// # Errors
-    /// [`Error::Usage`] where the temperature is negative, top-p is not in 0 … 1, or one is not a number.
+    /// [`Error::Usage`] where the temperature is negative or so small that logits have no float32 once they are divided by it, top-p is not in 0 … 1, or one is not a number.
     pub fn new(sampling: Sampling) -> Result<Self> {
         let wrong = |option: &str, expected: &str, found: f32| {
             Error::usage(format!("{option} is out of range"))
@@ -54,9 +57,9 @@ impl Sampler {
                 .found(found)
                 .next(format!("give another {option}, or leave it out"))
         };
-        if !(sampling.temperature.is_finite() && sampling.temperature >= 0.0) {
-            let expected =
-                "0 (always the most likely token) or more; 1 draws from the model's own probabilities";
+        let Sampling { temperature, .. } = sampling;
+        if !(temperature.is_finite() && (temperature == 0.0 || temperature >= COLDEST)) {
+            let expected = "0 (always the most likely token), or 1e-30 or more; 1 draws from the model's own probabilities";
             return Err(wrong("--temperature", expected, sampling.temperature));
         }
         if !(sampling.top_p > 0.0 && sampling.top_p <= 1.0) {

@@ -346,7 +346,7 @@ pub fn check(config: &ModelConfig, before: usize, ids: &[u32]) -> Result<()> {
         return Err(Error::prompt("the text is longer than the model's context")
             .expected(format!("at most {} tokens", config.context))
             .found(format!("{tokens} tokens"))
-            .next("shorten the prompt, or draw fewer tokens"));
+            .next("shorten the prompt"));
     }
     Ok(())
 }

@@ -350,7 +350,12 @@ fn what_is_odd_in_a_captured_folder_is_part_of_the_verdict_and_never_a_crash() {
     };
     let turned = whole.clone().reversed_axes().as_standard_layout().into_owned();
     let cases: [(&str, Vec<u8>, i32, &str); 12] = [
-        ("empty", Vec::new(), 3, "Cannot be read: p0/L1/ffn_up: B: the file is empty"),
+        (
+            "empty",
+            Vec::new(),
+            3,
+            "Cannot be read: p0/L1/ffn_up: B: pass_000/layer_01/ffn_up.npy: the file is empty",
+        ),
         ("cut", bytes[..bytes.len() - 5].to_vec(), 3, "Cannot be read: p0/L1/ffn_up: B: "),
         ("cut in its header", bytes[..20].to_vec(), 3, "Cannot be read: p0/L1/ffn_up: B: "),
         ("text", b"these are no numbers".to_vec(), 3, "Cannot be read: p0/L1/ffn_up: B: "),

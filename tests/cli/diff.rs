@@ -413,7 +413,8 @@ fn what_is_wrong_with_a_folder_or_an_option_is_said_and_is_no_difference() {
     assert_eq!((code, &report["missing"]), (3, &missing), "{report}");
     let text = stdout(&llama_trace(["diff", a, b.to_str().unwrap()]));
     assert!(
-        text.contains("p0/L0/xq: B: the file is empty") && text.contains("p0/L0/xk: B: it is no .npy"),
+        text.contains("p0/L0/xq: B: pass_000/layer_00/xq.npy: the file is empty")
+            && text.contains("p0/L0/xk: B: pass_000/layer_00/xk.npy: it is no .npy"),
         "{text}"
     );
 }

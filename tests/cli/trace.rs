@@ -336,7 +336,7 @@ fn a_branch_of_a_trace_is_looked_at_by_its_address() {
     let found: Value = serde_json::from_str(&stdout(&differs)).unwrap();
     assert_eq!(
         (&found["first"]["kind"], &found["first"]["address"]),
-        (&"tokens".into(), &"r2:p3/tokens[t=0]".into())
+        (&"stage".into(), &"r2:p2/sampled[n=0]".into())
     );
 }
 

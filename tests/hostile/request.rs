@@ -78,6 +78,7 @@ fn options_that_ask_for_what_cannot_be() {
     );
     refused(&["log", "--ids", "1", "--cpu-kernel", "abacus"], 2, &["portable", "found: `abacus`"]);
     refused(&["log", "--ids", "1", "--temperature=-1"], 2, &["--temperature", "found: -1"]);
+    refused(&["log", "--ids", "1", "--temperature=1e-38"], 2, &["--temperature", "1e-30 or more"]);
     refused(&["log", "--ids", "1", "--top-p", "inf"], 2, &["--top-p", "up to 1", "found: inf"]);
     refused(&["bench", "--prompt-tokens", "4,513"], 2, &["from 1 to 512", "found: 513"]);
     refused(&["bench", "--shape", "llama-9"], 2, &["llama-3.2-1b", "`llama-9`"]);

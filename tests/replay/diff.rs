@@ -27,6 +27,8 @@ fn run(model: &Model<Cpu>) -> Kept {
     session.run(&IDS, &mut Recorder::new(model.sizes(), dims, &select, sink)).unwrap();
     let card = model.card();
     let about = About {
+        layers: None,
+        nowhere: std::collections::BTreeMap::new(),
         name: card.name.clone(),
         precision: Some(card.precision),
         card: Some(card),

@@ -299,6 +299,8 @@ impl Port {
         }
         self.keep(once(Stage::Logits), &logits, &[t, vocab]);
         let about = About {
+            layers: None,
+            nowhere: std::collections::BTreeMap::new(),
             name: "a port".into(),
             card: None,
             precision: None,

@@ -44,3 +44,30 @@ fn two_traces_open_side_by_side_where_they_part_and_a_number_is_taken_apart_in_b
     let refused = llama_trace(["diff", &a, &b, "--tui"]);
     assert_eq!(refused.status.code(), Some(6), "{}", stderr(&refused));
 }
+
+/// A port's map need not say which model it is of, nor what its ids stand for: `--model` does.
+#[test]
+fn a_port_stands_beside_the_reference_with_the_texts_of_the_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let [port, model] = ["port/story/wrong", "builtin"].map(|name| fixture(name).display().to_string());
+    let reference = folder.path().join("reference").display().to_string();
+    let output = llama_trace(["export", "--prompt", "Once upon a time", "--out", &reference]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let viewer =
+        Terminal::start((120, 40), command(&["diff", &reference, &port, "--model", &model, "--tui"]));
+    viewer.shows(&["A · tensor", "B · A − B = ", "p0/L0/xq_rope["]);
+    viewer.until("ids have texts", |screen| !screen.contents().contains("#391"));
+    ends(viewer);
+    let viewer = Terminal::start((120, 40), command(&["open", &port, "--model", &model]));
+    viewer.shows(&["␣time"]);
+    ends(viewer);
+}
+
+/// Quits; what was said of the folder before the viewer opened is all that is left.
+fn ends(mut viewer: Terminal) {
+    viewer.send("q");
+    let end = viewer.end();
+    assert_eq!(end.code, 0, "{}", end.screen);
+    assert!(end.screen.contains("What this folder does not have"), "{}", end.screen);
+    assert!(!end.screen.contains("xq_rope"), "{}", end.screen);
+}

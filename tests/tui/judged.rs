@@ -42,6 +42,8 @@ impl Given {
             drawing: None,
             prompt: None,
             passes: passes.collect(),
+            layers: None,
+            nowhere: std::collections::BTreeMap::new(),
         };
         Self(source, about)
     }

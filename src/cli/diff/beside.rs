@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::task::Poll;
 
+use super::super::DiffArgs;
 use super::super::device::Device;
 use super::super::traced::Traced;
-use super::super::{DiffArgs, ModelArgs};
 use super::judged::verdict;
 use crate::diff::Report;
 use crate::error::Result;
@@ -24,8 +24,7 @@ pub(super) fn show<D: Device>(args: &DiffArgs, [a, b]: [&Path; 2], report: &Repo
     let memory = DEFAULT_MEMORY / 2;
     let a = Traced::<D>::open(a, &args.model, &args.cpu, memory)?.source(Run::ITSELF, 0)?;
     // What B does not have would be computed again with A's model, and be shown as B's.
-    let none = ModelArgs { model: None, ..args.model.clone() };
-    let b = Traced::<D>::open(b, &none, &args.cpu, memory)?.source(Run::ITSELF, 0)?;
+    let b = Traced::<D>::open_alone(b, &args.model, &args.cpu, memory)?.source(Run::ITSELF, 0)?;
     let passes = a.outline().passes.len();
     show_runs([a, b], passes, verdict)
 }

@@ -1,6 +1,6 @@
 //! Two runs of the program itself, side by side: each hands its stages over as they come, and waits for the other.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, Scope};
@@ -29,6 +29,8 @@ const AHEAD: usize = 2;
 /// The command.
 pub(super) struct Both<'a> {
     args: &'a DiffArgs,
+    /// What both read, where no ids are given.
+    text: String,
     a: Setting,
     b: Setting,
 }
@@ -62,14 +64,15 @@ impl Both<'_> {
         }
         let (a, b) = (Setting::read("a", args, &args.set_a)?, Setting::read("b", args, &args.set_b)?);
         let (of_a, of_b) = (a.clone(), b.clone());
-        choose::run_two(Both { args, a, b }, of_a.asks(), of_b.asks())
+        let text = prompt::only(args.prompt.as_deref().unwrap_or(prompt::DEFAULT_PROMPT))?;
+        choose::run_two(Both { args, text, a, b }, of_a.asks(), of_b.asks())
     }
 }
 
 impl Two for Both<'_> {
     fn run<A: Device, B: Device>(self) -> Result<()> {
-        let Self { args, a, b } = self;
-        let (a, b) = (Ready::<A>::open(args, a)?, Ready::<B>::open(args, b)?);
+        let Self { args, text, a, b } = self;
+        let (a, b) = (Ready::<A>::open(args, &text, a)?, Ready::<B>::open(args, &text, b)?);
         let decoded = a.pooled(|| a.decoded(args.tokens.unwrap_or(1).max(1)))?;
         let bar = Bar::default();
         let (report, about_a, about_b) = thread::scope(|scope| {
@@ -113,15 +116,12 @@ impl<D: Device + 'static> Ready<D> {
 }
 
 impl<D: Device> Ready<D> {
-    fn open(args: &DiffArgs, setting: Setting) -> Result<Self> {
+    fn open(args: &DiffArgs, text: &str, setting: Setting) -> Result<Self> {
         let opened = input::open::<D>(&setting.model, &setting.cpu)?;
         let (tokenizer, context) = (opened.tokenizer, opened.checkpoint.config.context);
-        let ids = match (&args.ids, &args.prompt) {
-            (Some(list), _) => prompt::read_ids(list)?,
-            (None, text) => {
-                let text = text.as_deref().unwrap_or(prompt::DEFAULT_PROMPT);
-                prompt::encode(text, tokenizer.as_deref(), context)?
-            }
+        let ids = match &args.ids {
+            Some(list) => prompt::read_ids(list)?,
+            None => prompt::encode(text, tokenizer.as_deref(), context)?,
         };
         let (model, mut pool) = (opened.model?, None);
         if let Some(threads) = setting.threads {
@@ -183,6 +183,8 @@ impl<D: Device> Ready<D> {
         let (card, sampling) = (self.model.card(), Sampling::default());
         let Sampling { temperature, top_k, top_p, .. } = sampling;
         let about = About {
+            layers: None,
+            nowhere: BTreeMap::new(),
             name: self.setting.name.clone(),
             precision: Some(card.precision),
             card: Some(card),

@@ -10,10 +10,10 @@ use serde_json::{Map, Value};
 
 pub(super) use self::lies::{Lies, Padded, Pairs};
 use super::npy;
-use crate::config::{DEFAULT_GROUP, Precision};
+use crate::config::{DEFAULT_GROUP, ModelConfig, Pairing, Precision, RopeScaling};
 use crate::diff::{About, Found, Pass};
-use crate::trace::stage::Section;
-use crate::trace::{Frame, FrameData, PassDims, Site, TokenLabel};
+use crate::error::printable;
+use crate::trace::{Frame, FrameData, PassDims, Site, Stage, TokenLabel};
 
 /// What the file says that it is, and which form of it.
 const FORMAT: &str = "llama-trace capture";
@@ -79,13 +79,24 @@ impl Capture {
     /// # Errors
     /// What is wrong with it, in words.
     pub(super) fn read(text: &str) -> Result<Self, String> {
-        let capture: Self = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+        let capture: Self = toml::from_str(text).map_err(|error| {
+            let line =
+                error.span().and_then(|span| text.get(..span.start)).map(|before| before.split('\n').count());
+            let line = line.map_or_else(String::new, |line| format!(" (line {line})"));
+            format!("{}{line}", error.message())
+        })?;
         match (&*capture.format, capture.version) {
             (FORMAT, VERSION) => {}
             (FORMAT, version) if version > VERSION => {
                 return Err(format!("version {version}, which is newer than this program's"));
             }
             (format, version) => return Err(format!("format `{format}`, version {version}")),
+        }
+        let known = serde_json::to_value(usual()).unwrap_or_default();
+        if let Some(other) = capture.config.keys().find(|name| known.get(name.as_str()).is_none()) {
+            let names: Vec<_> =
+                known.as_object().into_iter().flat_map(Map::keys).map(String::as_str).collect();
+            return Err(format!("[config] `{other}`, which is no setting; there are {}", names.join(", ")));
         }
         capture.stages.iter().try_for_each(|(name, lies)| lies.check(name, &capture.config))?;
         Ok(capture)
@@ -126,7 +137,33 @@ impl Capture {
             drawing: None,
             prompt: self.prompt.clone(),
             passes,
+            layers: self.layers,
+            nowhere: self.nowhere(path),
         })
+    }
+
+    /// The stages whose files the map names and that are nowhere in the folder at `path`, in no pass and no layer.
+    fn nowhere(&self, path: &Path) -> BTreeMap<Stage, String> {
+        /// More than any model has.
+        const LAYERS: usize = 1000;
+        let is_there = |stage: Stage| {
+            let layers = if stage.in_layer() { 0..LAYERS } else { 0..1 };
+            let site = |pass, layer| match stage.in_layer() {
+                true => Site::layer(pass, layer, stage),
+                false => Site::once(pass, stage),
+            };
+            let mut sites =
+                (0..self.passes.len()).flat_map(|pass| layers.clone().map(move |layer| site(pass, layer)));
+            sites.any(|site| path.join(self.file(site)).symlink_metadata().is_ok())
+        };
+        let named = |(name, lies): (&String, &Lies)| {
+            let file = lies.file.as_ref()?;
+            let stage = Stage::ALL.iter().copied().find(|stage| stage.name() == name)?;
+            let why =
+                || format!("[stages] names `{}`, which is there in no pass and no layer", printable(file));
+            (!is_there(stage)).then(|| (stage, why()))
+        };
+        self.stages.iter().filter_map(named).collect()
     }
 
     /// The file of a stage, below the folder.
@@ -137,13 +174,6 @@ impl Capture {
 
     /// The values of a stage of the folder at `path`.
     pub(super) fn stage(&self, path: &Path, site: Site) -> Found {
-        let ran = |layers| match site.layer {
-            Some(layer) => layer < layers,
-            None => site.stage.info().section == Section::Start,
-        };
-        if self.layers.is_some_and(|layers| !ran(layers)) {
-            return Found::Missing;
-        }
         let nothing = Lies::default();
         let lies = self.stages.get(site.stage.name()).unwrap_or(&nothing);
         let frame = match npy::read(&path.join(self.file(site)), site) {
@@ -159,6 +189,31 @@ impl Capture {
             }
             Err(why) => Found::Damaged(why),
         }
+    }
+}
+
+/// What a map need not say: what most models have.
+pub(in crate::cli) fn usual() -> ModelConfig {
+    ModelConfig {
+        dim: 0,
+        layers: 0,
+        heads: 0,
+        kv_heads: 0,
+        head_dim: 0,
+        ffn_dim: 0,
+        vocab: 0,
+        context: 0,
+        norm_eps: 0.0,
+        rope_theta: 0.0,
+        rope_scaling: RopeScaling::None,
+        pairing: Pairing::Halves,
+        qkv_bias: false,
+        output_bias: false,
+        mlp_bias: false,
+        qk_norm: false,
+        window: None,
+        window_from: 0,
+        tied: false,
     }
 }
 
@@ -178,7 +233,6 @@ mod tests {
     use ndarray::{ArrayD, IxDyn};
 
     use super::*;
-    use crate::trace::Stage;
 
     fn read(more: &str) -> Result<Capture, String> {
         Capture::read(&format!(

@@ -1,12 +1,13 @@
 //! A folder that `export` or a capture script wrote, as a run that is compared.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::capture::{Capture, TOKENS};
 use super::npy;
 use crate::diff::{About, Found, Pass, Traced};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, printable};
 use crate::explain::Drawing;
 use crate::files::read_text;
 use crate::trace::{FrameData, Manifest, PassDims, Site};
@@ -123,9 +124,17 @@ impl Folder {
 
     /// The values of a stage.
     pub(in crate::cli) fn read(&self, site: Site) -> Found {
-        match &self.says {
+        let found = match &self.says {
             Says::Export(_) => npy::read(&self.file(site), site),
             Says::Capture(capture) => capture.stage(&self.path, self.numbered(site)),
+        };
+        match found {
+            Found::Damaged(why) => {
+                let file = self.file(site);
+                let name = file.strip_prefix(&self.path).unwrap_or(&file).display().to_string();
+                Found::Damaged(format!("{}: {why}", printable(&name)))
+            }
+            other => other,
         }
     }
 
@@ -170,6 +179,8 @@ fn about(
         None => manifest.prompt.clone(),
     };
     let about = About {
+        layers: None,
+        nowhere: BTreeMap::new(),
         name: path.display().to_string(),
         precision: manifest.card.as_ref().map(|card| card.precision),
         card: manifest.card.clone(),

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use ndarray::{ArrayD, ArrayViewD, IxDyn};
-use ndarray_npy::{ViewElement, ViewNpyExt};
+use ndarray_npy::{ViewElement, ViewNpyError, ViewNpyExt};
 
 use crate::diff::Found;
 use crate::error::Error;
@@ -36,6 +36,9 @@ pub(super) fn read(path: &Path, site: Site) -> Found {
     match data {
         Some(data) => Found::Frame(Frame { site, axes: site.stage.axes(), data }.into()),
         None => Found::Damaged(match ArrayViewD::<f32>::view_npy(&bytes) {
+            Err(ViewNpyError::NonNativeEndian) => {
+                "its bytes are in big-endian order: save it with numpy's `<` types".into()
+            }
             Err(error) => format!("it is no .npy file of numbers that are read here: {error}"),
             Ok(_) => "it cannot be read".into(),
         }),

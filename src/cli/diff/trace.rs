@@ -1,5 +1,6 @@
 //! A trace as a run that is compared: what it keeps is read, what follows from that is derived.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -42,6 +43,8 @@ fn about(trace: &Trace, run: Run, sequence: usize) -> About {
     });
     let says = trace.about();
     About {
+        layers: None,
+        nowhere: BTreeMap::new(),
         name: trace.place().to_owned(),
         settings: serde_json::Map::new(),
         precision: Some(says.card.precision),

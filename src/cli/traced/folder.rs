@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ndarray::{ArrayD, IxDyn};
 use serde_json::{Map, Value, json};
 
+use crate::cli::diff::capture::usual;
 use crate::cli::diff::folder::Folder;
-use crate::config::{CacheDtype, ModelConfig, Pairing, Precision, RopeScaling};
+use crate::config::{CacheDtype, ModelConfig, Precision};
 use crate::diff::{About, Found, fitted};
 use crate::error::{Error, Result, printable};
 use crate::record::read::Pass;
@@ -27,31 +28,6 @@ pub(super) struct OfFolder {
     texts: HashMap<u32, String>,
     /// The stage that was read whole last: one of which rows are asked for is asked again.
     last: Mutex<Option<Arc<Frame>>>,
-}
-
-/// What a map need not say: what most models have.
-fn usual() -> ModelConfig {
-    ModelConfig {
-        dim: 0,
-        layers: 0,
-        heads: 0,
-        kv_heads: 0,
-        head_dim: 0,
-        ffn_dim: 0,
-        vocab: 0,
-        context: 0,
-        norm_eps: 0.0,
-        rope_theta: 0.0,
-        rope_scaling: RopeScaling::None,
-        pairing: Pairing::Halves,
-        qkv_bias: false,
-        output_bias: false,
-        mlp_bias: false,
-        qk_norm: false,
-        window: None,
-        window_from: 0,
-        tied: false,
-    }
 }
 
 /// The settings that a map must say where no model is given.
@@ -183,7 +159,10 @@ fn passes_of(
             if token.id as usize >= card.config.vocab {
                 return Err(format!("token {} of a vocabulary of {}", token.id, card.config.vocab));
             }
-            texts.entry(token.id).or_insert_with(|| token.text.clone());
+            // A map need not say what its ids stand for.
+            if token.text != format!("#{}", token.id) {
+                texts.entry(token.id).or_insert_with(|| token.text.clone());
+            }
         }
         let tokens: Vec<u32> = pass.tokens.iter().map(|token| token.id).collect();
         // What one token after another reads was drawn before it.

@@ -1,0 +1,215 @@
+//! `llama-trace diff` of folders that another runtime wrote: what their capture.toml says, and what it gets wrong.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::{command, fixture, llama_trace, ok, stderr, stdout};
+
+/// The ids of "Once upon a time" in the built-in model, as the port read them.
+const IDS: &str = "1019,420,419,258,391";
+
+/// An export of the built-in model, drawn as `more` says, and the same folder as another runtime's: without a manifest, and
+/// with a map of these lines.
+fn both(folder: &TempDir, more: &[&str], map: &str) -> [PathBuf; 2] {
+    let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
+    for out in [&a, &b] {
+        let args = ["export", "--ids", IDS, "--out", out.to_str().unwrap()];
+        ok(&llama_trace(args.into_iter().chain(more.iter().copied())));
+    }
+    fs::remove_file(b.join("manifest.json")).unwrap();
+    mapped(&b, &format!("passes = [{{ start = 0, tokens = [{IDS}] }}]\n{map}"));
+    [a, b]
+}
+
+/// Writes the folder's map.
+fn mapped(folder: &Path, map: &str) {
+    let head = "format = \"llama-trace capture\"\nversion = 1\nprecision = \"f32\"\n";
+    fs::write(folder.join("capture.toml"), format!("{head}{map}")).unwrap();
+}
+
+fn diff(folders: &[PathBuf; 2], more: &[&str]) -> (i32, Value) {
+    let [a, b] = [0, 1].map(|i| folders[i].to_str().unwrap());
+    let args = ["diff", a, b, "--format", "json"];
+    let output = llama_trace(args.into_iter().chain(more.iter().copied()));
+    let report = serde_json::from_str(&stdout(&output)).unwrap_or_else(|_| panic!("{}", stderr(&output)));
+    (output.status.code().unwrap(), report)
+}
+
+fn refused(folders: &[PathBuf; 2], texts: &[&str]) {
+    let output = llama_trace(["diff".as_ref(), folders[0].as_os_str(), folders[1].as_os_str()]);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    texts.iter().for_each(|text| assert!(said.contains(text), "`{text}` is not in\n{said}"));
+}
+
+/// Changes the first value of the file of a stage, or all of them, by a factor.
+fn times(folder: &Path, stage: &str, factor: f32, count: usize) {
+    let path = folder.join(format!("pass_000/{stage}.npy"));
+    let mut bytes = fs::read(&path).unwrap();
+    // The header of an export's file has 128 bytes.
+    for value in bytes[128..].chunks_exact_mut(4).take(count) {
+        let other = f32::from_le_bytes(value.try_into().unwrap()) * factor;
+        value.copy_from_slice(&other.to_le_bytes());
+    }
+    fs::write(path, bytes).unwrap();
+}
+
+fn model() -> String {
+    fixture("builtin").display().to_string()
+}
+
+#[test]
+fn what_was_drawn_otherwise_comes_after_the_stage_that_it_was_drawn_from() {
+    let folder = TempDir::new().unwrap();
+    let folders = both(&folder, &["-n", "3"], "");
+    // As a port does that drew its own tokens after a mistake in layer 1.
+    let drawn = |ids: [u32; 2]| {
+        let [first, second] = ids;
+        mapped(
+            &folders[1],
+            &format!(
+                "passes = [{{ start = 0, tokens = [{IDS}] }}, {{ start = 5, tokens = [{first}] }}, {{ start = 6, tokens = [{second}] }}]\n"
+            ),
+        );
+    };
+    drawn([7, 8]);
+    let (code, report) = diff(&folders, &["--model", &model()]);
+    let first = &report["first"];
+    assert_eq!((code, &first["kind"], &first["address"]), (1, &json!("tokens"), &json!("p1/tokens[t=0]")));
+    assert_eq!(first["theirs"], json!(7));
+    assert_eq!(report["diagnosis"], json!([]), "one token is no beginning of a text");
+    times(&folders[1], "layer_01/ffn_hidden", 3.0, 1);
+    for more in [&[][..], &["--model", &model()]] {
+        let (code, report) = diff(&folders, more);
+        assert_eq!((code, &report["first"]["address"]), (1, &json!("p0/L1/ffn_hidden[t=0,f=0]")), "{report}");
+    }
+    let text = stdout(&llama_trace(["diff".as_ref(), folders[0].as_os_str(), folders[1].as_os_str()]));
+    assert!(text.contains("from p1 on the runs read other tokens, and are not compared"), "{text}");
+}
+
+#[test]
+fn the_same_ids_in_other_passes_are_said_to_be_the_same() {
+    let folder = TempDir::new().unwrap();
+    let folders = both(&folder, &[], "");
+    mapped(
+        &folders[1],
+        "passes = [{ start = 0, tokens = [1019, 420] }, { start = 2, tokens = [419, 258, 391] }]\n",
+    );
+    let text = stdout(&llama_trace(["diff".as_ref(), folders[0].as_os_str(), folders[1].as_os_str()]));
+    for part in ["B      nothing", "both read the same ids, in other passes: in p0 A reads 5 and B 2"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn layers_say_what_is_not_compared_and_never_more_than_there_are() {
+    let folder = TempDir::new().unwrap();
+    let map = |layers: usize| format!("passes = [{{ start = 0, tokens = [{IDS}] }}]\nlayers = {layers}\n");
+    let folders = both(&folder, &[], "");
+    times(&folders[1], "logits", 1.01, usize::MAX);
+    let compared = |layers: usize| {
+        mapped(&folders[1], &map(layers));
+        diff(&folders, &[])
+    };
+    let (code, report) = compared(2);
+    assert_eq!(code, 0, "{report}");
+    let text = stdout(&llama_trace(["diff".as_ref(), folders[0].as_os_str(), folders[1].as_os_str()]));
+    assert!(text.contains("of B the first 2 of 4 layers ran"), "{text}");
+    // All of them leave nothing out.
+    let (code, report) = compared(4);
+    assert_eq!((code, &report["first"]["kind"]), (1, &json!("stage")));
+    assert!(report["first"]["address"].as_str().unwrap().starts_with("p0/logits["), "{report}");
+    mapped(&folders[1], &map(5));
+    refused(&folders, &["more layers ran than the model has", "at most 4", "layers = 5"]);
+}
+
+#[test]
+fn probabilities_are_judged_by_the_logits_of_their_own_run() {
+    let folder = TempDir::new().unwrap();
+    let folders = both(&folder, &[], "");
+    times(&folders[1], "logits", 1.01, usize::MAX);
+    // What softmax makes of the other logits.
+    let read = |folder: &Path, name: &str| -> Vec<f32> {
+        let bytes = fs::read(folder.join(format!("pass_000/{name}.npy"))).unwrap();
+        bytes[128..].chunks_exact(4).map(|value| f32::from_le_bytes(value.try_into().unwrap())).collect()
+    };
+    let logits = read(&folders[1], "logits");
+    let vocab = logits.len() / 5;
+    let last = &logits[4 * vocab..];
+    let most = last.iter().copied().fold(f32::MIN, f32::max);
+    let weights: Vec<f64> = last.iter().map(|logit| f64::from(logit - most).exp()).collect();
+    let sum: f64 = weights.iter().sum();
+    let path = folders[1].join("pass_000/probs.npy");
+    let mut bytes = fs::read(&path).unwrap();
+    for (value, weight) in bytes[128..].chunks_exact_mut(4).zip(&weights) {
+        value.copy_from_slice(&((weight / sum) as f32).to_le_bytes());
+    }
+    fs::write(path, bytes).unwrap();
+    let [a, b] = [0, 1].map(|i| folders[i].to_str().unwrap());
+    let output = llama_trace(["diff", a, b, "--model", &model(), "--format", "junit"]);
+    let xml = stdout(&output);
+    assert_eq!((output.status.code(), xml.matches("<failure").count()), (Some(1), 1), "{xml}");
+    assert!(xml.contains("name=\"logits\"><failure"), "{xml}");
+}
+
+#[test]
+fn what_a_map_names_and_is_nowhere_is_an_error() {
+    let folder = TempDir::new().unwrap();
+    let folders = both(&folder, &[], "[config]\nrope_thetta = 5.0\n");
+    refused(&folders, &["capture.toml", "`rope_thetta`, which is no setting", "rope_theta"]);
+    let ids = format!("passes = [{{ start = 0, tokens = [{IDS}] }}]\n");
+    mapped(&folders[1], &format!("{ids}stages.xq.file = \"typo_{{layer}}.npy\"\n"));
+    refused(
+        &folders,
+        &["4 stages of", "p0/L0/xq", "`typo_{layer}.npy`, which is there in no pass and no layer"],
+    );
+    // A file of one layer is enough: the others may have been left out.
+    fs::copy(folders[1].join("pass_000/layer_03/xq.npy"), folders[1].join("typo_3.npy")).unwrap();
+    assert_eq!(diff(&folders, &[]).0, 0);
+    mapped(&folders[1], &format!("{ids}stages = {{\n"));
+    refused(&folders, &["capture.toml", "(line "]);
+    mapped(&folders[1], &ids);
+    fs::write(folders[1].join("pass_000/layer_01/ffn_up.npy"), "no numbers").unwrap();
+    let text = stdout(&llama_trace(["diff".as_ref(), folders[0].as_os_str(), folders[1].as_os_str()]));
+    assert!(text.contains("layer_01/ffn_up.npy: it is no .npy file"), "{text}");
+}
+
+#[test]
+fn what_the_judged_run_has_more_is_said() {
+    let folder = TempDir::new().unwrap();
+    let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
+    ok(&llama_trace(["export", "--ids", IDS, "--out", a.to_str().unwrap()]));
+    ok(&llama_trace(["export", "--ids", IDS, "-n", "3", "--out", b.to_str().unwrap()]));
+    let compared = |a: &Path, b: &Path| ok(&llama_trace(["diff".as_ref(), a.as_os_str(), b.as_os_str()]));
+    assert!(compared(&a, &b).contains("B has 2 passes more than A"));
+    assert!(!compared(&a, &a).contains("more than A"));
+    let [one, two] = ["one.trace", "two.trace"].map(|name| folder.path().join(name));
+    let record = |out: &Path, prompts: &[&str]| {
+        let args = ["record", "--out", out.to_str().unwrap()];
+        ok(&llama_trace(args.into_iter().chain(prompts.iter().flat_map(|prompt| ["--prompt", prompt]))));
+    };
+    record(&one, &["A fox"]);
+    record(&two, &["A fox", "The dog"]);
+    assert!(compared(&one, &two).contains("B has a sequence or a branch more than A"));
+}
+
+#[test]
+fn a_prompt_of_standard_input_is_read_once_for_both_runs() {
+    let run = |args: &[&str], input: &str| {
+        let folder = TempDir::new().unwrap();
+        let file = folder.path().join("input");
+        fs::write(&file, input).unwrap();
+        let output = command(args).stdin(fs::File::open(file).unwrap()).output().unwrap();
+        ok(&output)
+    };
+    let two = ["diff", "--a", "precision=f32", "--b", "precision=bf16", "--prompt"];
+    let diff = |prompt: &str, input: &str| run(&[&two[..], &[prompt]].concat(), input);
+    assert_eq!(diff("-", "The dog"), diff("The dog", ""));
+    assert_ne!(diff("-", "The dog"), diff("-", "x"));
+    let check = |prompt: &str, input: &str| run(&["check", "--prompt", prompt, "--format", "json"], input);
+    assert_eq!(check("-", "The dog"), check("The dog", ""));
+    assert_ne!(check("-", "The dog"), check("-", "x"));
+}
