@@ -213,3 +213,41 @@ fn a_prompt_of_standard_input_is_read_once_for_both_runs() {
     assert_eq!(check("-", "The dog"), check("The dog", ""));
     assert_ne!(check("-", "The dog"), check("-", "x"));
 }
+
+/// Every second value of a stage of these layers doubled: what comes after a mistake is alike and not the same.
+fn skewed(folder: &Path, stage: &str, layers: std::ops::Range<usize>) {
+    for layer in layers {
+        let path = folder.join(format!("pass_000/layer_{layer:02}/{stage}.npy"));
+        let mut bytes = fs::read(&path).unwrap();
+        for value in bytes[128..].chunks_exact_mut(4).step_by(2) {
+            let other = f32::from_le_bytes(value.try_into().unwrap()) * 2.0;
+            value.copy_from_slice(&other.to_le_bytes());
+        }
+        fs::write(path, bytes).unwrap();
+    }
+}
+
+#[test]
+fn a_map_is_proposed_for_a_port_of_which_the_first_layer_alone_is_right() {
+    let folder = TempDir::new().unwrap();
+    let [a, b] = both(&folder, &[], "");
+    let own = folder.path().join("own");
+    for layer in 0..4 {
+        let name = format!("pass_000/layer_{layer:02}");
+        fs::create_dir_all(own.join(&name)).unwrap();
+        for stage in ["xq", "masked_scores"] {
+            let file = format!("{name}/{stage}.npy");
+            fs::copy(b.join(&file), own.join(&file)).unwrap();
+        }
+    }
+    skewed(&own, "xq", 1..4);
+    skewed(&own, "masked_scores", 0..4);
+    let map = ok(&llama_trace(["diff", a.to_str().unwrap(), own.to_str().unwrap(), "--suggest-map"]));
+    let line =
+        |stage: &str| map.lines().find(|line| line.starts_with(stage)).unwrap_or_else(|| panic!("{map}"));
+    assert!(line("xq =").contains("not sure"), "{map}");
+    // The mask says which axis is which: read the other way round it hides other keys.
+    assert!(!line("masked_scores =").contains("axes"), "{map}");
+    fs::write(own.join("capture.toml"), &map).unwrap();
+    assert_eq!(diff(&[a, own], &[]).0, 1);
+}

@@ -32,6 +32,8 @@ pub(super) struct Found {
     /// How far it is off where it is off least, and the sine of the angle between.
     error: f64,
     sine: f64,
+    /// Whether a value is infinite, or no number, in one of the two alone.
+    odd: bool,
     /// In how many places the folder has a file for it.
     places: usize,
 }
@@ -61,9 +63,8 @@ pub(super) fn run(a: &mut impl Traced, path: &Path) -> Result<()> {
     let padded = fits.find_padding()?;
     let mut found = sure(&fits)?;
     sums(&fits, &mut found)?;
-    let surely = found.len();
     likely(&fits, &mut found)?;
-    if surely == 0 {
+    if found.is_empty() {
         return Err(Error::usage("no file of the folder has the values of a stage of the reference")
             .in_file(path)
             .expected(format!(
@@ -137,7 +138,8 @@ fn likely(fits: &Fits<'_>, found: &mut Vec<Found>) -> Result<()> {
         }
     }
     left.sort_by(|a, b| {
-        (a.sine, b.places).partial_cmp(&(b.sine, a.places)).unwrap_or(std::cmp::Ordering::Equal)
+        // Of a mask read in another order little is finite in both, and that may be alike.
+        (a.odd, a.sine, b.places).partial_cmp(&(b.odd, b.sine, a.places)).unwrap_or(std::cmp::Ordering::Equal)
     });
     for one in left {
         let taken = found.iter().any(|other| other.stage == one.stage);

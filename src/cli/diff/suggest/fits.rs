@@ -267,7 +267,8 @@ impl<'f> Fits<'f> {
         let pass = |site: &Site| site.pass == self.passes[0].pass || pattern.contains("{pass");
         let places = self.sites().filter(|site| site.stage == stage && pass(site));
         let places = places.filter(|site| self.names.shape(&pattern, *site).is_some()).count();
-        Ok(Some(Found { stage, lies, error, sine: mean(&sines), places }))
+        let odd = errors.iter().any(|error| error.is_infinite());
+        Ok(Some(Found { stage, lies, error, sine: mean(&sines), odd, places }))
     }
 
     /// How far a file read so is from the reference at a site, and the sine of the angle between them.

@@ -1,6 +1,7 @@
 //! The names of a folder's files, and what they may be with a pass and a layer in the place of their numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::Path;
 
 use super::super::capture::{WIDEST, named};
@@ -38,8 +39,7 @@ impl Names {
         }
         let mut shapes = BTreeMap::new();
         walk(path, "", DEPTH, &mut shapes);
-        let mut patterns = BTreeSet::new();
-        shapes.keys().for_each(|name| patterns_of(name, &mut patterns));
+        let patterns = patterns(shapes.keys());
         Ok(Self { shapes, patterns })
     }
 
@@ -90,20 +90,62 @@ fn walk(path: &Path, above: &str, depth: usize, shapes: &mut BTreeMap<String, Ve
     }
 }
 
-/// The name with each of its numbers, or none, taken for the pass's and for the layer's.
-fn patterns_of(name: &str, patterns: &mut BTreeSet<String>) {
+/// The names with each of their numbers, or none, taken for the pass's and for the layer's. What is the same in all names
+/// that are alike but for their numbers is no layer's, where another of them differs: there are several layers, and
+/// folders often hold one pass.
+fn patterns<'a>(names: impl Iterator<Item = &'a String> + Clone) -> BTreeSet<String> {
+    let mut kinds: BTreeMap<Vec<&str>, Vec<BTreeSet<&str>>> = BTreeMap::new();
+    for name in names.clone() {
+        let runs = runs(name);
+        let kind = kinds.entry(around(name, &runs)).or_insert_with(|| vec![BTreeSet::new(); runs.len()]);
+        for (digits, run) in kind.iter_mut().zip(runs) {
+            digits.insert(&name[run]);
+        }
+    }
+    let mut patterns = BTreeSet::new();
+    for name in names {
+        let runs = runs(name);
+        let differ: Vec<bool> = kinds[&around(name, &runs)].iter().map(|digits| digits.len() > 1).collect();
+        let may_be_layer = |at: usize| differ[at] || !differ.contains(&true);
+        patterns_of(name, &runs, may_be_layer, &mut patterns);
+    }
+    patterns
+}
+
+/// What stands before, between and after these places of a name.
+fn around<'a>(name: &'a str, runs: &[Range<usize>]) -> Vec<&'a str> {
+    let starts = std::iter::once(0).chain(runs.iter().map(|run| run.end));
+    let ends = runs.iter().map(|run| run.start).chain([name.len()]);
+    starts.zip(ends).map(|(start, end)| &name[start..end]).collect()
+}
+
+/// Where the numbers stand in a name that may be a pass's or a layer's.
+fn runs(name: &str) -> Vec<Range<usize>> {
     let stem = name.strip_suffix(".npy").unwrap_or(name);
-    let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
+    let mut runs: Vec<Range<usize>> = Vec::new();
     for (at, c) in stem.char_indices().filter(|(_, c)| c.is_ascii_digit()) {
         match runs.last_mut().filter(|run| run.end == at) {
             Some(run) => run.end = at + c.len_utf8(),
             None => runs.push(at..at + c.len_utf8()),
         }
     }
-    let runs: Vec<_> = runs.into_iter().filter(|run| run.len() <= WIDEST).collect();
+    runs.retain(|run| run.len() <= WIDEST);
+    runs
+}
+
+/// Adds the name with each of its numbers, or none, taken for the pass's and for the layer's.
+fn patterns_of(
+    name: &str,
+    runs: &[Range<usize>],
+    may_be_layer: impl Fn(usize) -> bool,
+    patterns: &mut BTreeSet<String>,
+) {
+    let stem = name.strip_suffix(".npy").unwrap_or(name);
     let none_or_each = || std::iter::once(None).chain((0..runs.len()).map(Some));
     for pass in none_or_each() {
-        for layer in none_or_each().filter(|layer| layer.is_none() || *layer != pass) {
+        for layer in
+            none_or_each().filter(|layer| layer.is_none_or(|at| Some(at) != pass && may_be_layer(at)))
+        {
             let mut made = vec![String::new()];
             let mut end = 0;
             for (at, run) in runs.iter().enumerate() {
@@ -138,17 +180,30 @@ fn patterns_of(name: &str, patterns: &mut BTreeSet<String>) {
 mod tests {
     use super::*;
 
+    fn patterns_of(names: &[&str]) -> BTreeSet<String> {
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        patterns(names.iter())
+    }
+
     #[test]
     fn each_number_of_a_name_may_be_the_layer_or_the_pass() {
-        let mut patterns = BTreeSet::new();
-        patterns_of("p0/l02.q.npy", &mut patterns);
+        let patterns = patterns_of(&["p0/l02.q.npy"]);
         let expected = ["p0/l02.q.npy", "p0/l{layer:02}.q.npy", "p0/l{pass:02}.q.npy", "p{layer}/l02.q.npy"];
         for pattern in expected.into_iter().chain(["p{pass}/l{layer:02}.q.npy", "p{layer}/l{pass:02}.q.npy"])
         {
             assert!(patterns.contains(pattern), "{pattern}: {patterns:?}");
         }
-        let mut patterns = BTreeSet::new();
-        patterns_of("12.npy", &mut patterns);
+        let patterns = patterns_of(&["12.npy"]);
         assert!(patterns.contains("{layer}.npy") && patterns.contains("{layer:02}.npy"), "{patterns:?}");
+    }
+
+    #[test]
+    fn a_number_that_is_always_the_same_is_no_layer_where_another_differs() {
+        let patterns = patterns_of(&["p0/l2.q1.npy", "p0/l3.q1.npy", "p0/other1.npy"]);
+        assert!(patterns.contains("p{pass}/l{layer}.q1.npy"), "{patterns:?}");
+        assert!(patterns.contains("p0/other{layer}.npy"), "{patterns:?}");
+        for pattern in ["p{layer}/l2.q1.npy", "p0/l2.q{layer}.npy", "p{layer}/l{pass}.q1.npy"] {
+            assert!(!patterns.contains(pattern), "{pattern}: {patterns:?}");
+        }
     }
 }
