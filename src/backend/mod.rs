@@ -246,6 +246,10 @@ pub trait Backend: Sized + Send + Sync {
     /// The same device once with each of its kernels, alike in everything else: each reads what any of them made.
     fn kernels(&self) -> Vec<Self>;
 
+    /// The same device and kernel with each order in which it can read weights, by name: with the same bits. None where
+    /// there is one.
+    fn readings(&self) -> Vec<(String, Self)>;
+
     /// Rows of `matrix` as a matrix of their own, which shares their memory.
     fn cut(&self, matrix: &Self::Matrix, rows: Range<usize>) -> Result<Self::Matrix>;
 

@@ -154,6 +154,10 @@ impl Backend for Other {
         self.cpu.kernels().into_iter().map(|cpu| Self { cpu, ..self.clone() }).collect()
     }
 
+    fn readings(&self) -> Vec<(String, Self)> {
+        Vec::new()
+    }
+
     fn cut(&self, matrix: &Self::Matrix, rows: Range<usize>) -> Result<Self::Matrix> {
         self.cpu.cut(matrix, rows)
     }

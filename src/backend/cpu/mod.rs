@@ -172,11 +172,19 @@ impl Backend for Cpu {
 
     fn table_line(&self) -> Option<(String, String)> {
         let processor = Processor::here()?;
-        Some((processor.to_string(), processor.line(self.kernel.name())))
+        Some((processor.to_string(), processor.line(self.kernel)))
     }
 
     fn kernels(&self) -> Vec<Self> {
         Kernel::available().into_iter().map(|kernel| Self { kernel, ..self.clone() }).collect()
+    }
+
+    fn readings(&self) -> Vec<(String, Self)> {
+        let all = self.kernel.readings(self.precision);
+        let all = if all.len() > 1 { all } else { Vec::new() };
+        all.into_iter()
+            .map(|kernel| (kernel.reading().to_string(), Self { kernel, ..self.clone() }))
+            .collect()
     }
 
     fn cut(&self, matrix: &Matrix, rows: Range<usize>) -> Result<Matrix> {

@@ -89,6 +89,10 @@ impl Backend for Cuda {
         vec![self.clone()]
     }
 
+    fn readings(&self) -> Vec<(String, Self)> {
+        Vec::new()
+    }
+
     fn cut(&self, matrix: &Matrix, rows: Range<usize>) -> Result<Matrix> {
         Ok(matrix.cut(rows))
     }

@@ -48,6 +48,8 @@ pub(super) struct Tuning {
 /// One kernel's tokens a second.
 pub(super) struct Tuned {
     pub(super) kernel: &'static str,
+    /// How it read weights, where not as it does by default.
+    pub(super) reading: Option<String>,
     pub(super) prefill: Spread,
     pub(super) decode: Spread,
 }
@@ -226,8 +228,10 @@ impl Report {
             let processor = processor.as_deref().unwrap_or("unknown");
             let prefill = format!("prefill {prompt}");
             writeln!(out, "\n  {:<12} {prefill:>12} {:>12}   tokens/s on {processor}", "kernel", "decode")?;
-            for Tuned { kernel, prefill, decode } in kernels {
-                writeln!(out, "  {kernel:<12} {:12.1} {:12.1}", prefill.median, decode.median)?;
+            for Tuned { kernel, reading, prefill, decode } in kernels {
+                let reading =
+                    reading.as_ref().map_or_else(String::new, |reading| format!("   rows {reading}"));
+                writeln!(out, "  {kernel:<12} {:12.1} {:12.1}{reading}", prefill.median, decode.median)?;
             }
             if let Some(line) = line {
                 writeln!(out, "  the line of the table in src/backend/cpu/kernel/processor.rs: {line}")?;
@@ -323,6 +327,7 @@ impl Report {
             let kernels = tuning.kernels.iter().map(|tuned| {
                 json!({
                     "kernel": tuned.kernel,
+                    "reading": tuned.reading,
                     "prefill": spread(&tuned.prefill),
                     "decode": spread(&tuned.decode),
                 })

@@ -7,7 +7,7 @@ use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::model::Model;
 
-/// Times the model with each kernel of its device: a prefill of `prompt` tokens, and the `draws` after `cached` ones.
+/// Times the model with each kernel of its device, and the fastest of them with each order of reading: a prefill of `prompt` tokens, and the `draws` after `cached` ones.
 pub(super) fn measure<B: Backend>(
     checkpoint: &Checkpoint,
     model: &Model<B>,
@@ -20,17 +20,32 @@ pub(super) fn measure<B: Backend>(
             .found("--gen 0")
             .next("leave --gen out"));
     }
-    let (mut kernels, mut lines) = (Vec::new(), Vec::new());
-    for backend in model.backend.kernels() {
-        let kernel = backend.kernel_name();
-        lines.push(backend.table_line());
+    let mut kernels = Vec::new();
+    let mut tune = |backend: B, reading: Option<String>| {
+        let (kernel, line) = (backend.kernel_name(), backend.table_line());
         let model = Model::load(checkpoint, backend)?;
         let (prefill, decode) = (time_prefill(&model, prompt)?, time_decode(&model, cached, draws, 0)?);
-        kernels.push(Tuned { kernel, prefill: prefill.rates, decode: decode.rates });
+        let tuned = Tuned { kernel, reading, prefill: prefill.rates, decode: decode.rates };
+        // A prompt, and as many tokens drawn as it has.
+        let time = 1.0 / tuned.prefill.median + 1.0 / tuned.decode.median;
+        kernels.push(tuned);
+        Result::Ok((time, line))
+    };
+    let (mut best, mut line, mut readings) = (f64::INFINITY, None, Vec::new());
+    for backend in model.backend.kernels() {
+        let of_kernel = backend.readings();
+        let (time, of_table) = tune(backend, None)?;
+        if time < best {
+            (best, line, readings) = (time, of_table, of_kernel);
+        }
     }
-    // A prompt, and as many tokens drawn as it has.
-    let time = |tuned: &Tuned| 1.0 / tuned.prefill.median + 1.0 / tuned.decode.median;
-    let fastest = kernels.iter().zip(lines).min_by(|(a, _), (b, _)| time(a).total_cmp(&time(b)));
-    let (processor, line) = fastest.and_then(|(_, line)| line).unzip();
+    // How the fastest kernel reads weights: the others go by it.
+    for (reading, backend) in readings {
+        let (time, of_table) = tune(backend, Some(reading))?;
+        if time < best {
+            (best, line) = (time, of_table);
+        }
+    }
+    let (processor, line) = line.unzip();
     Ok(Tuning { processor, prompt, kernels, line })
 }

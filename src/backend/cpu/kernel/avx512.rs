@@ -31,6 +31,13 @@ pub(super) fn prefetch(at: *const u8) {
     _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
 }
 
+/// Asks for the line at `address`, which need be no memory of ours, in the first-level cache.
+#[inline(always)]
+fn prefetch_near(address: *const u8) {
+    // SAFETY: every processor with AVX-512 has SSE.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+}
+
 /// Asks for the line at `address`, which need be no memory of ours, in the second-level cache: what comes from memory waits
 /// there, and not in the few places that the first level has for it.
 #[inline(always)]

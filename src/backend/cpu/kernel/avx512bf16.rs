@@ -3,7 +3,8 @@
 
 use std::arch::x86_64::*;
 
-use super::bf16_tiles::{SIDE, STEP, Sums, TWO_TILES};
+use super::avx512;
+use super::bf16_tiles::{Next, SIDE, STEP, Sums, TWO_TILES, Weights};
 use super::limits::CHAINS;
 
 /// Whether the processor has it.
@@ -11,53 +12,76 @@ pub(super) fn available() -> bool {
     is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16")
 }
 
-/// Weight rows whose sums with two tiles of tokens fill the registers.
+/// Weight rows whose sums with two tiles of tokens fill the registers. More, where they lie a power of two apart, would not
+/// stay in one set of the first-level cache.
 const ROWS: usize = 8;
 
 /// See [`super::bf16_gemm::Unit`].
-pub(super) fn sums(weights: &[u16], x: &[u16], parts: usize, sums: &mut Sums) {
-    #[target_feature(enable = "avx512f,avx512bf16")]
-    fn inner(weights: &[u16], x: &[u16], parts: usize, sums: &mut Sums) {
-        assert!(x.len() == parts * weights.len() && weights.len().is_multiple_of(TWO_TILES));
-        for first in (0..2 * SIDE).step_by(ROWS) {
-            let mut rows = [[_mm512_setzero_ps(); 2]; ROWS];
-            for part in x.chunks_exact(weights.len()) {
-                let steps = weights.chunks_exact(TWO_TILES).zip(part.chunks_exact(TWO_TILES));
-                for (weights, x) in steps {
-                    let weights = &weights[first * STEP..][..ROWS * STEP];
+pub(super) fn sums(
+    weights: Weights<'_>,
+    x: &[u16],
+    (parts, tiles): (usize, usize),
+    next: Next,
+    sums: &mut Sums,
+) {
+    // SAFETY: this unit exists only where the processor has AVX512-BF16.
+    unsafe {
+        match tiles {
+            1 => of_tiles::<1>(weights, x, parts, next, sums),
+            _ => of_tiles::<2>(weights, x, parts, next, sums),
+        }
+    }
+}
+
+/// [`sums`] with the first TILES tiles of tokens.
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn of_tiles<const TILES: usize>(weights: Weights<'_>, x: &[u16], parts: usize, next: Next, sums: &mut Sums) {
+    const GROUPS: usize = 2 * SIDE / ROWS;
+    let Weights { bytes, steps, row: to_row, step: to_step } = weights;
+    assert!(steps > 0 && x.len() == parts * steps * TWO_TILES);
+    assert!((2 * SIDE - 1) * to_row + (steps - 1) * to_step + 2 * STEP <= bytes.len());
+    let asks = next.rows.div_ceil(GROUPS);
+    for group in 0..GROUPS {
+        let first = group * ROWS;
+        let mut rows = [[_mm512_setzero_ps(); TILES]; ROWS];
+        for part in x.chunks_exact(steps * TWO_TILES) {
+            for (step, x) in part.chunks_exact(TWO_TILES).enumerate() {
+                // A few at a time: a processor waits where it has more to ask for than it can keep in mind.
+                for row in group * asks..next.rows.min((group + 1) * asks) {
+                    avx512::prefetch_far(next.first.wrapping_add(row * next.stride + step * 2 * STEP));
+                }
+                // SAFETY: a step of `x` has two tiles of 16 pairs of 16 · 2 values, and a step of each of the 32 rows 16
+                // pairs of two, the last of which ends inside `bytes`, as was just checked.
+                unsafe {
+                    let weights = bytes.as_ptr().add(first * to_row + step * to_step);
                     for pair in 0..STEP / 2 {
-                        // SAFETY: a step of `x` has two tiles of 16 pairs of 16 · 2 values, and the rows have 16
-                        // pairs of two each.
-                        unsafe {
-                            let x = x.as_ptr().add(pair * 2 * SIDE);
-                            let x = [x, x.add(TWO_TILES / 2)].map(|x| {
-                                std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(x.cast()))
-                            });
-                            for row in 0..ROWS {
-                                let pair = weights.as_ptr().add(row * STEP + 2 * pair).cast::<i32>();
-                                let pair = _mm512_set1_epi32(pair.read_unaligned());
-                                let pair = std::mem::transmute::<__m512i, __m512bh>(pair);
-                                for tile in 0..2 {
-                                    rows[row][tile] = _mm512_dpbf16_ps(rows[row][tile], pair, x[tile]);
-                                }
+                        let x = x.as_ptr().add(pair * 2 * SIDE);
+                        let x: [__m512bh; TILES] = std::array::from_fn(|tile| {
+                            let x = _mm512_loadu_si512(x.add(tile * TWO_TILES / 2).cast());
+                            std::mem::transmute::<__m512i, __m512bh>(x)
+                        });
+                        for row in 0..ROWS {
+                            let pair = weights.add(row * to_row + 4 * pair).cast::<i32>();
+                            let pair = _mm512_set1_epi32(pair.read_unaligned());
+                            let pair = std::mem::transmute::<__m512i, __m512bh>(pair);
+                            for tile in 0..TILES {
+                                rows[row][tile] = _mm512_dpbf16_ps(rows[row][tile], pair, x[tile]);
                             }
                         }
                     }
                 }
             }
-            for (row, made) in rows.into_iter().enumerate() {
-                for (tile, made) in made.into_iter().enumerate() {
-                    let out = &mut sums.tiles()[2 * tile + (first + row) / SIDE];
-                    // SAFETY: 16 values.
-                    unsafe {
-                        _mm512_storeu_ps(out[(first + row) % SIDE * SIDE..][..SIDE].as_mut_ptr(), made);
-                    };
-                }
+        }
+        for (row, made) in rows.into_iter().enumerate() {
+            for (tile, made) in made.into_iter().enumerate() {
+                let out = &mut sums.tiles()[2 * tile + (first + row) / SIDE];
+                // SAFETY: 16 values.
+                unsafe {
+                    _mm512_storeu_ps(out[(first + row) % SIDE * SIDE..][..SIDE].as_mut_ptr(), made);
+                };
             }
         }
     }
-    // SAFETY: this unit exists only where the processor has AVX512-BF16.
-    unsafe { inner(weights, x, parts, sums) }
 }
 
 /// See [`super::Kernel::multiply_limit`].

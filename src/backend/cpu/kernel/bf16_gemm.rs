@@ -16,7 +16,7 @@ use std::ops::Range;
 use bytemuck::Zeroable;
 use rayon::prelude::*;
 
-use super::bf16_tiles::{self, Next, SIDE, STEP, Sums, TWO_TILES, Tile};
+use super::bf16_tiles::{self, Next, SIDE, STEP, Sums, TWO_TILES, Tile, Weights};
 use super::gemm::Ahead;
 use super::limits::CHAINS;
 use super::{Rows, amx, avx512, avx512bf16};
@@ -32,7 +32,10 @@ pub(in crate::backend::cpu) enum Unit {
     /// Tiles of AMX: 16 × 16 sums at once.
     Amx,
     /// AVX512-BF16: 16 sums at once.
-    Avx512Bf16,
+    Avx512Bf16 {
+        /// See [`super::processor::Reading`].
+        in_place: bool,
+    },
     /// Plain loops, to test the blocking by.
     #[cfg(test)]
     Plain,
@@ -160,7 +163,7 @@ impl Unit {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Amx => "amx",
-            Self::Avx512Bf16 => "avx512bf16",
+            Self::Avx512Bf16 { .. } => "avx512bf16",
             #[cfg(test)]
             Self::Plain => "plain",
         }
@@ -176,7 +179,7 @@ impl Unit {
     pub(in crate::backend::cpu) fn takes(self, dtype: Dtype, precision: Precision) -> bool {
         match precision {
             Precision::Bf16 => true,
-            Precision::F32 => dtype == Dtype::BF16 && self != Self::Avx512Bf16,
+            Precision::F32 => dtype == Dtype::BF16 && !matches!(self, Self::Avx512Bf16 { .. }),
             Precision::Q8 { .. } => false,
         }
     }
@@ -197,14 +200,14 @@ impl Unit {
         }
     }
 
-    /// sums = the products of two tiles of weight rows (step, tile, row, input) with two tiles of tokens (part, step,
-    /// tile, pair, token, 2).
-    fn sums(self, weights: &[u16], x: &[u16], parts: usize, next: Next, sums: &mut Sums) {
+    /// sums = the products of 32 weight rows with two tiles of tokens (part, step, tile, pair, token, 2), or with the first
+    /// of them: what there is of the other then means nothing.
+    fn sums(self, weights: Weights<'_>, x: &[u16], parts: usize, tiles: usize, next: Next, sums: &mut Sums) {
         match self {
-            Self::Amx => amx::sums(weights, x, parts, next, sums),
-            Self::Avx512Bf16 => avx512bf16::sums(weights, x, parts, sums),
+            Self::Amx => amx::sums(bytemuck::cast_slice(weights.bytes), x, parts, next, sums),
+            Self::Avx512Bf16 { .. } => avx512bf16::sums(weights, x, (parts, tiles), next, sums),
             #[cfg(test)]
-            Self::Plain => tests::sums(weights, x, parts, sums),
+            Self::Plain => tests::sums(bytemuck::cast_slice(weights.bytes), x, parts, sums),
         }
     }
 
@@ -249,7 +252,7 @@ impl Unit {
     pub(super) fn multiply(self, rounds: usize) -> f32 {
         match self {
             Self::Amx => amx::multiply::<false>(rounds / AMX_ROUNDS),
-            Self::Avx512Bf16 => avx512bf16::multiply(rounds),
+            Self::Avx512Bf16 { .. } => avx512bf16::multiply(rounds),
             #[cfg(test)]
             Self::Plain => 0.0,
         }
@@ -298,9 +301,14 @@ impl Unit {
                     for start in inputs.clone().step_by(STRETCH) {
                         let stretch = start..inputs.end.min(start + STRETCH);
                         let steps = stretch.len().div_ceil(STEP);
-                        let (weights, unit) =
-                            (&mut weights[..steps * TWO_TILES], steps * x.parts * TWO_TILES);
-                        self.copy(w, columns.clone(), stretch.clone(), widened, weights);
+                        let unit = steps * x.parts * TWO_TILES;
+                        let weights = if self.reads_in_place(w, &columns, &stretch) {
+                            Weights::lying(w, &columns, stretch.clone())
+                        } else {
+                            let weights = &mut weights[..steps * TWO_TILES];
+                            self.copy(w, columns.clone(), stretch.clone(), widened, weights);
+                            Weights::copied(weights)
+                        };
                         // What is multiplied after this.
                         let (first, after) = match stretch.end < inputs.end {
                             true => (columns.start, stretch.end..inputs.end.min(stretch.end + STRETCH)),
@@ -311,17 +319,18 @@ impl Unit {
                         (x_stretch, x_rest) = x_rest.split_at(turns * unit);
                         for (turn, (x_now, sums)) in x_stretch.chunks_exact(unit).zip(&mut *sums).enumerate()
                         {
-                            let next = match self == Self::Amx && w.dtype == Dtype::BF16 {
+                            let next = match w.dtype == Dtype::BF16 && !self.is_plain() {
                                 true => next_of_turn(w, first, &after, turn, turns),
                                 false => {
                                     ahead.ask(avx512::prefetch_far);
                                     Next::NONE
                                 }
                             };
+                            let tiles = (block.len() - turn * BLOCK).div_ceil(SIDE).min(2);
                             if start == 0 {
-                                self.sums(weights, x_now, x.parts, next, sums);
+                                self.sums(weights, x_now, x.parts, tiles, next, sums);
                             } else {
-                                self.sums(weights, x_now, x.parts, next, of_stretch);
+                                self.sums(weights, x_now, x.parts, tiles, next, of_stretch);
                                 self.add(of_stretch, sums);
                             }
                         }
@@ -334,9 +343,14 @@ impl Unit {
         Ok(())
     }
 
+    /// Whether it multiplies these rows and inputs of `w` where they lie.
+    fn reads_in_place(self, w: Rows<'_>, rows: &Range<usize>, inputs: &Range<usize>) -> bool {
+        let whole = rows.len() == BLOCK && inputs.len().is_multiple_of(STEP);
+        self == (Self::Avx512Bf16 { in_place: true }) && w.dtype == Dtype::BF16 && whole
+    }
+
     /// Copies some inputs of up to 32 weight rows into two tiles (step, tile, row, input), zeros past the last row and
-    /// the last input. In place, a power of two between one row and the next would have them share a few lines of the
-    /// first-level cache.
+    /// the last input.
     #[allow(unsafe_code)]
     fn copy(
         self,
@@ -474,11 +488,12 @@ mod tests {
     /// What this processor has, and the plain loops.
     fn units() -> Vec<Unit> {
         let mut units = vec![Unit::Plain];
-        units.extend(amx::available().then_some(Unit::Amx));
-        units.extend(avx512bf16::available().then_some(Unit::Avx512Bf16));
-        for unit in [Unit::Amx, Unit::Avx512Bf16] {
-            if !units.contains(&unit) {
-                println!("skipped: this processor has no {unit:?}");
+        let of_vectors = [false, true].map(|in_place| Unit::Avx512Bf16 { in_place });
+        for (available, of) in [(amx::available(), &[Unit::Amx][..]), (avx512bf16::available(), &of_vectors)]
+        {
+            match available {
+                true => units.extend(of),
+                false => println!("skipped: this processor has no {}", of[0].name()),
             }
         }
         units
@@ -538,6 +553,7 @@ mod tests {
                 let w: Vec<bf16> = noise(inputs * rows, 4).into_iter().map(bf16::from_f32).collect();
                 let bytes: Vec<u8> = w.iter().flat_map(|w| w.to_le_bytes()).collect();
                 let floats: Vec<u8> = w.iter().flat_map(|w| w.to_f32().to_le_bytes()).collect();
+                let mut outputs: Vec<(&str, Dtype, Vec<f32>)> = Vec::new();
                 for unit in units() {
                     let mut packed = Packed::default();
                     packed.pack(unit, precision, &x, inputs, &Stop::default()).unwrap();
@@ -550,6 +566,14 @@ mod tests {
                         let mut outs: Vec<_> = out.chunks_exact_mut(rows).collect();
                         let stop = Stop::default();
                         unit.gemm(&packed, w_rows, &mut outs, &mut Scratch::default(), &stop).unwrap();
+                        // However it reads weights.
+                        let mut alike =
+                            outputs.iter().filter(|other| (other.0, other.1) == (unit.name(), dtype));
+                        assert!(
+                            alike.all(|other| other.2 == out),
+                            "{unit:?} {dtype} {inputs}×{rows}×{tokens}"
+                        );
+                        outputs.push((unit.name(), dtype, out.clone()));
                         let (mut error, mut norm) = (0.0, 0.0);
                         for (x, out) in x.chunks_exact(inputs).zip(out.chunks_exact(rows)) {
                             for (w, out) in w.chunks_exact(inputs).zip(out) {

@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::avx512;
+use super::{Rows, avx512};
 
 /// Rows and columns of a tile of sums.
 pub(super) const SIDE: usize = 16;
@@ -37,6 +37,34 @@ pub(super) struct Next {
 impl Next {
     /// None.
     pub(super) const NONE: Self = Self { first: std::ptr::null(), rows: 0, stride: 0 };
+}
+
+/// Whole steps of 32 weight rows, as they are multiplied.
+#[derive(Clone, Copy)]
+pub(super) struct Weights<'w> {
+    /// From the first row on to the end of the last.
+    pub(super) bytes: &'w [u8],
+    pub(super) steps: usize,
+    /// Bytes from one row to the next.
+    pub(super) row: usize,
+    /// Bytes from a step of a row, which has 64, to its next.
+    pub(super) step: usize,
+}
+
+impl<'w> Weights<'w> {
+    /// Those that were copied to `tiles` (step, tile, row, input).
+    pub(super) fn copied(tiles: &'w [u16]) -> Self {
+        let steps = tiles.len() / TWO_TILES;
+        Self { bytes: bytemuck::cast_slice(tiles), steps, row: 2 * STEP, step: 2 * TWO_TILES }
+    }
+
+    /// Some rows of `w`, which is bfloat16, where they lie: for some of their inputs.
+    pub(super) fn lying(w: Rows<'w>, rows: &Range<usize>, inputs: Range<usize>) -> Self {
+        let (row, steps) = (w.row(0).len(), inputs.len() / STEP);
+        let inputs = w.range(inputs);
+        let bytes = &w.bytes[rows.start * row + inputs.start..(rows.end - 1) * row + inputs.end];
+        Self { bytes, steps, row, step: 2 * STEP }
+    }
 }
 
 impl Sums {

@@ -39,7 +39,7 @@ use gemm::{Packed, Scratch};
 use half::{bf16, f16};
 use limits::CHAINS;
 pub use limits::Multiplied;
-pub(super) use processor::Processor;
+pub(super) use processor::{Processor, Reading};
 pub(super) use rows::{Aligned, GroupScales, Rows, Spaced, widen, with_format};
 
 use crate::checkpoint::Dtype;
@@ -60,6 +60,7 @@ pub struct Kernel {
     /// What multiplies bfloat16, where it is used.
     #[cfg(target_arch = "x86_64")]
     bf16: Option<bf16_gemm::Unit>,
+    reading: Reading,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,9 +88,10 @@ impl Kernel {
         #[cfg(target_arch = "x86_64")]
         {
             let [avx2, avx512, vnni] = vectors::vectors();
-            let of_unit = |unit| Self { isa: Isa::Avx512Vnni, bf16: Some(unit) };
+            let of_unit = |unit| Self { bf16: Some(unit), ..Self::new(Isa::Avx512Vnni) };
             kernels.extend((vnni && amx::available()).then_some(of_unit(bf16_gemm::Unit::Amx)));
-            kernels.extend((vnni && avx512bf16::available()).then_some(of_unit(bf16_gemm::Unit::Avx512Bf16)));
+            let of_vectors = bf16_gemm::Unit::Avx512Bf16 { in_place: Reading::here().in_place };
+            kernels.extend((vnni && avx512bf16::available()).then_some(of_unit(of_vectors)));
             kernels.extend(vnni.then_some(Self::new(Isa::Avx512Vnni)));
             kernels.extend(avx512.then_some(Self::new(Isa::Avx512)));
             let avxvnni = avx2 && (is_x86_feature_detected!("avxvnni") || emulated::on());
@@ -106,7 +108,38 @@ impl Kernel {
             isa,
             #[cfg(target_arch = "x86_64")]
             bf16: None,
+            reading: Reading::here(),
         }
+    }
+
+    /// The same kernel with every order in which it can read weights for products in `precision`: with the same bits.
+    pub(super) fn readings(self, precision: Precision) -> Vec<Self> {
+        if precision.group().is_some() {
+            return vec![self];
+        }
+        let streams: &[usize] = match self.isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Vnni => &[1, 4, 8],
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 | Isa::AvxVnni => &[1, 4],
+            Isa::Portable => return vec![self],
+        };
+        let of_streams = streams.iter().map(|&streams| Reading { streams, ..self.reading });
+        #[cfg(target_arch = "x86_64")]
+        if let (Some(bf16_gemm::Unit::Avx512Bf16 { .. }), Precision::Bf16) = (self.bf16, precision) {
+            let both = |reading| [false, true].map(|in_place| Reading { in_place, ..reading });
+            let with = |reading: Reading| {
+                let unit = bf16_gemm::Unit::Avx512Bf16 { in_place: reading.in_place };
+                Self { reading, bf16: Some(unit), ..self }
+            };
+            return of_streams.flat_map(both).map(with).collect();
+        }
+        of_streams.map(|reading| Self { reading, ..self }).collect()
+    }
+
+    /// How it reads weights.
+    pub(super) fn reading(self) -> Reading {
+        self.reading
     }
 
     /// The fastest instruction set with plain loops in place of a unit for bfloat16: what is chosen where there is
@@ -148,11 +181,11 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni if !w.plain() => avx512::dots_of_blocks(x, w, out, scratch),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Vnni => avx512::dots(x, w, out),
+            Isa::Avx512 | Isa::Avx512Vnni => avx512::dots(x, w, self.reading.streams, out),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 | Isa::AvxVnni if !w.plain() => avx2::dots_of_blocks(x, w, out, scratch),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::AvxVnni => avx2::dots(x, w, out),
+            Isa::Avx2 | Isa::AvxVnni => avx2::dots(x, w, self.reading.streams, out),
             Isa::Portable => portable::dots(x, w, out, scratch),
         }
     }
@@ -551,7 +584,7 @@ impl Default for Kernel {
         *DEFAULT.get_or_init(|| {
             let available = Self::available();
             let found = Processor::here().and_then(|processor| processor.fastest());
-            let found = available.iter().find(|kernel| Some(kernel.name()) == found);
+            let found = available.iter().find(|kernel| found.is_some_and(|(name, _)| kernel.name() == name));
             *found.unwrap_or(&available[0])
         })
     }

@@ -1,7 +1,8 @@
-//! The kernel that each kind of processor runs unless told otherwise: what `llama-trace bench --tune` found fastest there.
-//! Nothing is timed when a model is run, so that the same command gives the same bits twice.
+//! What each kind of processor runs unless told otherwise: what `llama-trace bench --tune` found fastest there. Nothing is
+//! timed when a model is run, so that the same command gives the same bits twice.
 
 use std::fmt;
+use std::sync::OnceLock;
 
 /// A kind of processor, as it names itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,12 +12,50 @@ pub(crate) struct Processor {
     model: u32,
 }
 
-/// Vendor, family, model, and the kernel that is fastest there: each line as `bench --tune` prints it. On processors that
-/// are not here, it is the first of [`super::Kernel::available`].
-const FASTEST: &[(&str, u32, u32, &str)] = &[
-    ("AuthenticAMD", 25, 1, "avx2"),
-    ("AuthenticAMD", 25, 17, "avx512bf16"),
-    ("GenuineIntel", 6, 167, "amx"),
+/// In which order weights are read, where that changes the speed and no bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::backend::cpu) struct Reading {
+    /// Rows of weights side by side in products with one token, at most. One after the other they are asked for as they
+    /// lie; of several, each part of the activations is read once for them all.
+    pub(super) streams: usize,
+    /// Whether AVX512-BF16 multiplies weights where they lie, with many tokens too. Otherwise they are copied first: a
+    /// power of two between one row and the next has them share a few lines of a small first-level cache.
+    pub(super) in_place: bool,
+}
+
+impl Reading {
+    /// What was found fastest on this processor.
+    pub(super) fn here() -> Self {
+        static HERE: OnceLock<Reading> = OnceLock::new();
+        *HERE.get_or_init(|| {
+            let found = Processor::here().and_then(|processor| processor.fastest());
+            found.map(|(_, reading)| reading).unwrap_or_default()
+        })
+    }
+}
+
+impl fmt::Display for Reading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { streams, in_place } = self;
+        write!(f, "{streams} at once, {}", if *in_place { "in place" } else { "copied" })
+    }
+}
+
+impl Default for Reading {
+    /// What the kernels were written with, on Intel's processors.
+    fn default() -> Self {
+        Self { streams: 4, in_place: false }
+    }
+}
+
+/// Vendor, family, model, the kernel that is fastest there, and its [`Reading`]: each line as `bench --tune` prints it. On
+/// processors that are not here, it is what the others of their family have, where these agree, or else the first of
+/// [`super::Kernel::available`] and the usual reading.
+const FASTEST: &[(&str, u32, u32, &str, usize, bool)] = &[
+    ("AuthenticAMD", 25, 1, "avx2", 4, false),
+    ("AuthenticAMD", 25, 17, "avx512bf16", 8, false),
+    ("AuthenticAMD", 26, 2, "avx512bf16", 1, true),
+    ("GenuineIntel", 6, 167, "amx", 4, false),
 ];
 
 impl Processor {
@@ -46,15 +85,25 @@ impl Processor {
         }
     }
 
-    /// The kernel that was found fastest on this kind, where one was measured.
-    pub(super) fn fastest(&self) -> Option<&'static str> {
-        let kind = (self.vendor.as_str(), self.family, self.model);
-        FASTEST.iter().find(|row| (row.0, row.1, row.2) == kind).map(|row| row.3)
+    /// The kernel that was found fastest on this kind, and how it reads weights, where one was measured.
+    pub(super) fn fastest(&self) -> Option<(&'static str, Reading)> {
+        let mut family =
+            FASTEST.iter().filter(|row| (row.0, row.1) == (self.vendor.as_str(), self.family)).peekable();
+        let first = family.peek().map(|row| (row.3, row.4, row.5));
+        let (mut alike, mut own) = (first, None);
+        for row in family {
+            let found = Some((row.3, row.4, row.5));
+            own = own.or(found.filter(|_| row.2 == self.model));
+            alike = alike.filter(|_| found == first);
+        }
+        own.or(alike).map(|(kernel, streams, in_place)| (kernel, Reading { streams, in_place }))
     }
 
-    /// The line of the table that makes `kernel` the one that runs on this kind of processor.
-    pub(crate) fn line(&self, kernel: &str) -> String {
-        format!("(\"{}\", {}, {}, \"{kernel}\")", self.vendor, self.family, self.model)
+    /// The line of the table that makes `kernel`, and how it reads weights, what runs on this kind of processor.
+    pub(crate) fn line(&self, kernel: super::Kernel) -> String {
+        let Reading { streams, in_place } = kernel.reading;
+        let (vendor, family, model, kernel) = (&self.vendor, self.family, self.model, kernel.name());
+        format!("(\"{vendor}\", {family}, {model}, \"{kernel}\", {streams}, {in_place})")
     }
 }
 
@@ -68,6 +117,7 @@ impl fmt::Display for Processor {
 mod tests {
     use super::super::Kernel;
     use super::*;
+    use crate::config::Precision;
 
     #[test]
     fn a_signature_is_taken_apart() {
@@ -85,7 +135,13 @@ mod tests {
             assert!(KERNELS.contains(&row.3), "{row:?}");
             assert!(FASTEST[..i].iter().all(|other| (other.0, other.1, other.2) != (row.0, row.1, row.2)));
             let processor = Processor { vendor: row.0.into(), family: row.1, model: row.2 };
-            assert_eq!((processor.fastest(), processor.line(row.3)), (Some(row.3), format!("{row:?}")));
+            let reading = Reading { streams: row.4, in_place: row.5 };
+            assert_eq!(processor.fastest(), Some((row.3, reading)));
+            // The line that is printed is the line that stands here.
+            let all = Kernel::available().into_iter().flat_map(|kernel| kernel.readings(Precision::Bf16));
+            for kernel in all.filter(|kernel| (kernel.name(), kernel.reading) == (row.3, reading)) {
+                assert_eq!(processor.line(kernel), format!("{row:?}"));
+            }
         }
         assert!(Kernel::available().iter().all(|kernel| KERNELS.contains(&kernel.name())));
     }
@@ -94,9 +150,19 @@ mod tests {
     fn what_runs_is_what_was_found_fastest_or_else_the_first_that_there_is() {
         let available = Kernel::available();
         let found = Processor::here().and_then(|processor| processor.fastest());
-        let expected = available.iter().find(|kernel| Some(kernel.name()) == found).unwrap_or(&available[0]);
+        let named = |kernel: &&Kernel| found.is_some_and(|(name, _)| kernel.name() == name);
+        let expected = available.iter().find(named).unwrap_or(&available[0]);
         assert_eq!(Kernel::default(), *expected);
-        let unknown = Processor { vendor: "none".into(), family: 1, model: 1 };
-        assert_eq!(unknown.fastest(), None);
+        let reading = found.map(|(_, reading)| reading).unwrap_or_default();
+        assert!(available.iter().all(|kernel| kernel.reading == reading));
+    }
+
+    #[test]
+    fn a_model_that_is_not_in_the_table_goes_by_its_family_where_that_agrees() {
+        let of = |vendor: &str, family, model| Processor { vendor: vendor.into(), family, model }.fastest();
+        assert_eq!(of("none", 1, 1), None);
+        assert_eq!(of("AuthenticAMD", 26, 68), of("AuthenticAMD", 26, 2));
+        assert_ne!(of("AuthenticAMD", 25, 1), of("AuthenticAMD", 25, 17));
+        assert_eq!(of("AuthenticAMD", 25, 97), None);
     }
 }

@@ -88,8 +88,9 @@ fn every_kernel_gives_the_bits_of_the_plain_products() {
                 .flat_map(|x| w.chunks(inputs).map(|w| ops::matmul::dot(x, w)).collect::<Vec<_>>())
                 .collect();
             let w = Rows { bytes: &bytes, dtype, inputs, scales: None, precision: Precision::F32 };
-            for kernel in Kernel::available() {
-                let what = format!("{} {dtype} {inputs}×{rows}×{tokens}", kernel.name());
+            for kernel in Kernel::available().into_iter().flat_map(|kernel| kernel.readings(Precision::F32)) {
+                let what =
+                    format!("{} {dtype} {inputs}×{rows}×{tokens}, {}", kernel.name(), kernel.reading());
                 let mut fast = vec![0.0; rows * tokens];
                 let mut spaced = Vec::new();
                 Spaced::fill(&x, inputs, &mut spaced).unwrap();

@@ -15,14 +15,18 @@ const WIDTH: usize = LANES / 2;
 /// as long as making them.
 const SHORT: usize = 512;
 
-/// See [`super::super::Kernel::dots`]; for number types in which every value stands for itself.
-pub(in super::super) fn dots(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
+/// Bytes by which weights are asked for early where they are read as they lie.
+const AHEAD: usize = 8192;
+
+/// See [`super::super::Kernel::dots`]; for number types in which every value stands for itself. One token reads up to
+/// `streams` rows side by side.
+pub(in super::super) fn dots(x: Spaced<'_>, w: Rows<'_>, streams: usize, out: &mut [&mut [f32]]) {
     // SAFETY: a `Kernel` for AVX2 exists only where the processor has these features.
     unsafe {
         match w.dtype {
-            Dtype::F32 => dots_of::<F32>(x, w, out),
-            Dtype::F16 => dots_of::<F16>(x, w, out),
-            Dtype::BF16 => dots_of::<Bf16>(x, w, out),
+            Dtype::F32 => dots_of::<F32>(x, w, streams, out),
+            Dtype::F16 => dots_of::<F16>(x, w, streams, out),
+            Dtype::BF16 => dots_of::<Bf16>(x, w, streams, out),
             other => unreachable!("{other} is for dots_of_blocks"),
         }
     }
@@ -66,7 +70,7 @@ load!(Bf16, 2, |values| {
 });
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn dots_of<L: Load>(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
+fn dots_of<L: Load>(x: Spaced<'_>, w: Rows<'_>, streams: usize, out: &mut [&mut [f32]]) {
     // So many tokens and rows at once that the sums fill the registers.
     let (mut x, mut out) = (x, out);
     while !out.is_empty() {
@@ -77,6 +81,7 @@ fn dots_of<L: Load>(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
             4 => dots_of_tokens::<L, 4, 1>(x, w, out_now),
             2 => dots_of_tokens::<L, 2, 2>(x, w, out_now),
             _ if w.inputs <= SHORT => dots_of_short::<L>(x, w, out_now[0]),
+            _ if streams == 1 => dots_of_tokens::<L, 1, 1>(x, w, out_now),
             _ => dots_of_tokens::<L, 1, 4>(x, w, out_now),
         }
         x = x.skip(tokens);
@@ -174,10 +179,14 @@ fn stretch<L: Load, const T: usize, const R: usize>(
     let count = STRETCH.min(x.width - start);
     let (mut x, mut w) = (x.values[start..].as_ptr(), rows[start * L::SIZE..].as_ptr());
     for _ in 0..count / LANES {
-        for row in 0..R {
-            // Of rows side by side, the processor does not read enough ahead. An address that is no memory of ours is
-            // ignored.
-            _mm_prefetch::<_MM_HINT_T1>(w.wrapping_add((R + row) * length).cast());
+        // An address that is no memory of ours is ignored.
+        if (T, R) == (1, 1) {
+            _mm_prefetch::<_MM_HINT_T0>(w.wrapping_add(AHEAD).cast());
+        } else {
+            for row in 0..R {
+                // Of rows side by side, the processor does not read enough ahead.
+                _mm_prefetch::<_MM_HINT_T1>(w.wrapping_add((R + row) * length).cast());
+            }
         }
         step(&mut sums, x, w, length);
         (x, w) = (x.wrapping_add(LANES), w.wrapping_add(LANES * L::SIZE));
