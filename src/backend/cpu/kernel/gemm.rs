@@ -46,14 +46,14 @@ const LINE: usize = 64;
 pub(super) trait Tile {
     /// Weight rows in a tile.
     const ROWS: usize;
-    /// Tokens in a tile.
+    /// Tokens in a tile, at most.
     const TOKENS: usize;
 
     /// [`pack`] for panels of ROWS.
     fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]);
 
-    /// sums (TOKENS, ROWS) = Σ over the steps, in order, of x (steps, TOKENS) · w (steps, ROWS), each a fused
-    /// multiply-add, to which every one of `earlier` (…, TOKENS, ROWS) is added, in order.
+    /// sums (tokens, ROWS) = Σ over the steps, in order, of x (steps, tokens) · w (steps, ROWS), each a fused
+    /// multiply-add, to which every one of `earlier` (…, tokens, ROWS) is added, in order.
     fn sum(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]);
 
     /// Asks for the line at `address`, which need be no memory of ours, before it is needed.
@@ -61,7 +61,7 @@ pub(super) trait Tile {
 }
 
 /// Activations in the order in which a tile reads them: (stretch, block of tokens, remainder, tile of tokens, step,
-/// token), zeros where a tile or a step is not full.
+/// token), zeros where a step is not full.
 #[derive(Debug, Default)]
 pub(in crate::backend::cpu) struct Packed {
     values: Vec<f32>,
@@ -81,7 +81,7 @@ impl Packed {
     ) -> Result<()> {
         let tokens = x.len() / inputs;
         (self.inputs, self.tokens, self.tile_tokens) = (inputs, tokens, tile_tokens);
-        let size = stretches(inputs).map(|stretch| part_size(&(0..tokens), &stretch, tile_tokens)).sum();
+        let size = stretches(inputs).map(|stretch| part_size(&(0..tokens), &stretch)).sum();
         self.values.clear();
         memory::grow(&mut self.values, size)?;
         self.values.resize(size, 0.0);
@@ -91,7 +91,7 @@ impl Packed {
         for stretch in stretches(inputs) {
             for block in blocks(tokens, tile_tokens) {
                 let all;
-                (all, rest) = rest.split_at_mut(part_size(&block, &stretch, tile_tokens));
+                (all, rest) = rest.split_at_mut(part_size(&block, &stretch));
                 let size = all.len() / LANES * REMAINDERS;
                 for (part, out) in all.chunks_mut(size).enumerate() {
                     parts.push((block.clone(), stretch.clone(), part * REMAINDERS, out));
@@ -100,14 +100,14 @@ impl Packed {
         }
         let fill = |(block, stretch, first, part): (Range<usize>, Range<usize>, usize, &mut [f32])| {
             stop.check()?;
-            let tile_size = steps(&stretch) * tile_tokens;
+            let steps = steps(&stretch);
             let remainder_size = part.len() / REMAINDERS;
-            for (tile, start) in block.clone().step_by(tile_tokens).enumerate() {
-                let rows = start..block.end.min(start + tile_tokens);
+            for rows in tiles(&block, tile_tokens) {
+                let at = (rows.start - block.start) * steps;
                 for remainder in 0..REMAINDERS {
-                    let out = &mut part[remainder * remainder_size + tile * tile_size..][..tile_size];
+                    let out = &mut part[remainder * remainder_size + at..][..rows.len() * steps];
                     let inputs_now = (stretch.start + first + remainder..stretch.end).step_by(LANES);
-                    for (out, input) in out.chunks_exact_mut(tile_tokens).zip(inputs_now) {
+                    for (out, input) in out.chunks_exact_mut(rows.len()).zip(inputs_now) {
                         for (out, row) in out.iter_mut().zip(rows.clone()) {
                             *out = x[row * inputs + input];
                         }
@@ -135,14 +135,26 @@ fn blocks(tokens: usize, tile_tokens: usize) -> impl Iterator<Item = Range<usize
     (0..tokens).step_by(size).map(move |start| start..(start + size).min(tokens))
 }
 
+/// The tiles of a block's tokens: as few as can be, and as even, since a small one takes as long as a large one.
+fn tiles(block: &Range<usize>, tile_tokens: usize) -> impl Iterator<Item = Range<usize>> {
+    let count = block.len().div_ceil(tile_tokens).max(1);
+    let (tokens, larger) = (block.len() / count, block.len() % count);
+    let mut end = block.start;
+    (0..count).map(move |tile| {
+        let start = end;
+        end += tokens + usize::from(tile < larger);
+        start..end
+    })
+}
+
 /// Inputs of a stretch that leave the same remainder.
 fn steps(stretch: &Range<usize>) -> usize {
     stretch.len().div_ceil(LANES)
 }
 
 /// Values of one stretch of a block in [`Packed`].
-fn part_size(block: &Range<usize>, stretch: &Range<usize>, tile_tokens: usize) -> usize {
-    block.len().next_multiple_of(tile_tokens) * steps(stretch) * LANES
+fn part_size(block: &Range<usize>, stretch: &Range<usize>) -> usize {
+    block.len() * steps(stretch) * LANES
 }
 
 /// Buffers of one thread, kept between calls.
@@ -176,7 +188,7 @@ pub(super) fn gemm<T: Tile>(
     scratch: &mut Scratch,
     stop: &Stop,
 ) -> Result<()> {
-    let (rows, tile_size) = (w.count(), T::ROWS * T::TOKENS);
+    let rows = w.count();
     let widened = take(&mut scratch.widened, LANES * BLOCK);
     let mut packed = &x.values[..];
     for stretch in stretches(x.inputs) {
@@ -184,7 +196,7 @@ pub(super) fn gemm<T: Tile>(
         let stride = panel_stride(stretch.len(), T::ROWS);
         let panel = take(&mut scratch.panel, LANES * stride);
         let x_now;
-        (x_now, packed) = packed.split_at(part_size(&(0..x.tokens), &stretch, T::TOKENS));
+        (x_now, packed) = packed.split_at(part_size(&(0..x.tokens), &stretch));
         for first in (0..rows).step_by(T::ROWS) {
             stop.check()?;
             T::pack(w, first, stretch.clone(), widened, panel);
@@ -195,25 +207,30 @@ pub(super) fn gemm<T: Tile>(
             for block in blocks(x.tokens, T::TOKENS) {
                 stop.check()?;
                 let x;
-                (x, of_blocks) = of_blocks.split_at(part_size(&block, &stretch, T::TOKENS));
+                (x, of_blocks) = of_blocks.split_at(part_size(&block, &stretch));
                 // (tile, level, token, row): the sum of 2^level remainders.
-                let sums = take(&mut scratch.sums, block.len().div_ceil(T::TOKENS) * LEVELS * tile_size);
+                let sums = take(&mut scratch.sums, block.len() * LEVELS * T::ROWS);
                 for (turn, remainder) in ORDER.into_iter().enumerate() {
                     // As many sums wait for this one as there are ones at the end of the binary number.
                     let level = turn.trailing_ones() as usize;
                     let panel = &panel[remainder * stride..][..steps * T::ROWS];
-                    let x = &x[remainder * x.len() / LANES..][..x.len() / LANES];
-                    let tiles = x.chunks_exact(steps * T::TOKENS);
-                    for (x, sums) in tiles.zip(sums.chunks_exact_mut(LEVELS * tile_size)) {
-                        let (earlier, sums) = sums.split_at_mut(level * tile_size);
-                        T::sum(x, panel, earlier, &mut sums[..tile_size]);
+                    let mut x = &x[remainder * x.len() / LANES..][..x.len() / LANES];
+                    let mut sums = &mut sums[..];
+                    for tokens in tiles(&block, T::TOKENS) {
+                        let (of_tile, all);
+                        (of_tile, x) = x.split_at(steps * tokens.len());
+                        (all, sums) = sums.split_at_mut(LEVELS * tokens.len() * T::ROWS);
+                        let (earlier, now) = all.split_at_mut(level * tokens.len() * T::ROWS);
+                        T::sum(of_tile, panel, earlier, &mut now[..tokens.len() * T::ROWS]);
                         ahead.ask(T::prefetch);
                     }
                 }
-                let tiles = out[block].chunks_mut(T::TOKENS);
-                for (out, sums) in tiles.zip(sums.chunks_exact(LEVELS * tile_size)) {
-                    let sums = sums[(LEVELS - 1) * tile_size..].chunks_exact(T::ROWS);
-                    for (out, sums) in out.iter_mut().zip(sums) {
+                let mut sums = &sums[..];
+                for tokens in tiles(&block, T::TOKENS) {
+                    let of_tile;
+                    (of_tile, sums) = sums.split_at(LEVELS * tokens.len() * T::ROWS);
+                    let of_tile = of_tile[(LEVELS - 1) * tokens.len() * T::ROWS..].chunks_exact(T::ROWS);
+                    for (out, sums) in out[tokens].iter_mut().zip(of_tile) {
                         let (out, sums) = (&mut out[columns.clone()], &sums[..columns.len()]);
                         match start {
                             0 => out.copy_from_slice(sums),

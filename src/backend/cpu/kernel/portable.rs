@@ -101,7 +101,12 @@ impl gemm::Tile for Tile {
     }
 
     fn sum(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
-        sum::<8, 4>(x, w, earlier, sums);
+        match sums.len() / 8 {
+            1 => sum::<8, 1>(x, w, earlier, sums),
+            2 => sum::<8, 2>(x, w, earlier, sums),
+            3 => sum::<8, 3>(x, w, earlier, sums),
+            _ => sum::<8, 4>(x, w, earlier, sums),
+        }
     }
 
     fn prefetch(_: *const u8) {}

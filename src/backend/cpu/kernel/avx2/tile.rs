@@ -25,7 +25,16 @@ impl gemm::Tile for Tile {
 
     fn sum(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
         // SAFETY: a `Kernel` for AVX2 exists only where the processor has these features.
-        unsafe { sum(x, w, earlier, sums) }
+        unsafe {
+            match sums.len() / ROWS {
+                1 => sum::<1>(x, w, earlier, sums),
+                2 => sum::<2>(x, w, earlier, sums),
+                3 => sum::<3>(x, w, earlier, sums),
+                4 => sum::<4>(x, w, earlier, sums),
+                5 => sum::<5>(x, w, earlier, sums),
+                _ => sum::<TOKENS>(x, w, earlier, sums),
+            }
+        }
     }
 
     #[inline(always)]
@@ -44,29 +53,29 @@ const VECTORS: usize = ROWS / WIDTH;
 /// Activations by which [`sum`] asks for more before they are needed.
 const X_AHEAD: usize = 768;
 
-/// Values in a line of the cache.
+/// Values in a line of the cache, and bfloat16 values.
 const LINE: usize = 16;
+const LINE_BF16: usize = 32;
 
-/// See [`gemm::Tile::sum`].
+/// See [`gemm::Tile::sum`]; for T tokens.
 #[target_feature(enable = "avx2,fma")]
-fn sum(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
-    const SIZE: usize = TOKENS * ROWS;
-    let steps = x.len() / TOKENS;
-    assert!(w.len() == steps * ROWS && sums.len() == SIZE);
-    let mut tile = [[_mm256_setzero_ps(); VECTORS]; TOKENS];
+fn sum<const T: usize>(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
+    let (steps, size) = (x.len() / T, T * ROWS);
+    assert!(w.len() == steps * ROWS && sums.len() == size);
+    let mut tile = [[_mm256_setzero_ps(); VECTORS]; T];
     let (mut x, mut w, sums) = (x.as_ptr(), w.as_ptr(), sums.as_mut_ptr());
-    // SAFETY: the lengths were just checked: `sums` and each of `earlier` hold TOKENS · VECTORS vectors, and each step
-    // reads TOKENS values of `x` and VECTORS vectors of `w`.
+    // SAFETY: the lengths were just checked: `sums` and each of `earlier` hold T · VECTORS vectors, and each step
+    // reads T values of `x` and VECTORS vectors of `w`.
     unsafe {
         let mut step = || {
             let weights = [_mm256_loadu_ps(w), _mm256_loadu_ps(w.add(WIDTH))];
-            for token in 0..TOKENS {
+            for token in 0..T {
                 let activation = _mm256_broadcast_ss(&*x.add(token));
                 for v in 0..VECTORS {
                     tile[token][v] = _mm256_fmadd_ps(activation, weights[v], tile[token][v]);
                 }
             }
-            x = x.add(TOKENS);
+            x = x.add(T);
             w = w.add(ROWS);
             x
         };
@@ -83,15 +92,15 @@ fn sum(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
         for _ in 0..steps % 4 {
             step();
         }
-        for earlier in earlier.chunks_exact(SIZE) {
-            for token in 0..TOKENS {
+        for earlier in earlier.chunks_exact(size) {
+            for token in 0..T {
                 for v in 0..VECTORS {
                     let earlier = _mm256_loadu_ps(earlier.as_ptr().add(token * ROWS + v * WIDTH));
                     tile[token][v] = _mm256_add_ps(earlier, tile[token][v]);
                 }
             }
         }
-        for token in 0..TOKENS {
+        for token in 0..T {
             for v in 0..VECTORS {
                 _mm256_storeu_ps(sums.add(token * ROWS + v * WIDTH), tile[token][v]);
             }
@@ -109,30 +118,37 @@ fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], pa
         let input = input - inputs.start;
         input % LANES * stride + input / LANES * ROWS + v * WIDTH
     };
-    for v in 0..VECTORS {
-        let rows = first + v * WIDTH..first + (v + 1) * WIDTH;
-        let mut done = inputs.start;
-        if w.dtype == Dtype::BF16 && rows.end <= w.count() {
-            let rows: [&[u8]; WIDTH] = std::array::from_fn(|row| w.row(rows.start + row));
-            assert!(rows.iter().all(|row| row.len() == 2 * w.inputs));
-            let odd = _mm256_set1_epi32(0xffff_0000_u32.cast_signed());
-            while done + LANES <= inputs.end {
-                // SAFETY: each row was just checked to have 16 values from `done` on; `panel` has 16 parts of `stride`
-                // values, each of which holds VECTORS vectors for every 16 inputs.
-                unsafe {
-                    let pairs = |row: usize| _mm256_loadu_ps(rows[row].as_ptr().add(2 * done).cast());
-                    let mut to = panel.as_mut_ptr().add(at(done, v));
-                    for pairs in transpose(std::array::from_fn(pairs)) {
-                        // The upper half of a float32 is a bfloat16.
-                        let pairs = _mm256_castps_si256(pairs);
-                        _mm256_storeu_si256(to.cast(), _mm256_slli_epi32::<16>(pairs));
-                        _mm256_storeu_si256(to.add(stride).cast(), _mm256_and_si256(pairs, odd));
-                        to = to.wrapping_add(2 * stride);
+    let mut done = inputs.start;
+    if w.dtype == Dtype::BF16 && first + ROWS <= w.count() {
+        let rows: [&[u8]; ROWS] = std::array::from_fn(|row| w.row(first + row));
+        assert!(rows.iter().all(|row| row.len() == 2 * w.inputs));
+        let odd = _mm256_set1_epi32(0xffff_0000_u32.cast_signed());
+        // The whole lines of the cache of both sides in one round: rows, and the parts of the panel, lie such that few of
+        // them stay in the first-level cache for another.
+        while done + LINE_BF16 <= inputs.end {
+            for v in 0..VECTORS {
+                for done in [done, done + LANES] {
+                    // SAFETY: each row was just checked to have 16 values from `done` on; `panel` has 16 parts of `stride`
+                    // values, each of which holds VECTORS vectors for every 16 inputs.
+                    unsafe {
+                        let pairs =
+                            |row: usize| _mm256_loadu_ps(rows[v * WIDTH + row].as_ptr().add(2 * done).cast());
+                        let mut to = panel.as_mut_ptr().add(at(done, v));
+                        for pairs in transpose(std::array::from_fn(pairs)) {
+                            // The upper half of a float32 is a bfloat16.
+                            let pairs = _mm256_castps_si256(pairs);
+                            _mm256_storeu_si256(to.cast(), _mm256_slli_epi32::<16>(pairs));
+                            _mm256_storeu_si256(to.add(stride).cast(), _mm256_and_si256(pairs, odd));
+                            to = to.wrapping_add(2 * stride);
+                        }
                     }
                 }
-                done += LANES;
             }
+            done += LINE_BF16;
         }
+    }
+    for v in 0..VECTORS {
+        let rows = first + v * WIDTH..first + (v + 1) * WIDTH;
         for start in (done..inputs.end).step_by(gemm::BLOCK) {
             let block = start..(start + gemm::BLOCK).min(inputs.end);
             for (row, out) in rows.clone().zip(scratch.chunks_exact_mut(gemm::BLOCK)) {

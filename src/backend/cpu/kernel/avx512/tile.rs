@@ -21,7 +21,19 @@ impl gemm::Tile for Tile {
     }
 
     fn sum(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
-        sum(x, w, earlier, sums);
+        // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+        unsafe {
+            match sums.len() / Self::ROWS {
+                1 => sum::<1>(x, w, earlier, sums),
+                2 => sum::<2>(x, w, earlier, sums),
+                3 => sum::<3>(x, w, earlier, sums),
+                4 => sum::<4>(x, w, earlier, sums),
+                5 => sum::<5>(x, w, earlier, sums),
+                6 => sum::<6>(x, w, earlier, sums),
+                7 => sum::<7>(x, w, earlier, sums),
+                _ => sum::<{ Self::TOKENS }>(x, w, earlier, sums),
+            }
+        }
     }
 
     #[inline(always)]
@@ -36,61 +48,55 @@ const VECTORS: usize = <Tile as gemm::Tile>::ROWS / LANES;
 /// Activations by which [`sum`] asks for more before they are needed.
 const X_AHEAD: usize = 1024;
 
-/// See [`gemm::Tile::sum`].
-fn sum(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
-    #[target_feature(enable = "avx512f")]
-    fn inner(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
-        const T: usize = <Tile as gemm::Tile>::TOKENS;
-        const SIZE: usize = T * VECTORS * LANES;
-        let steps = x.len() / T;
-        assert!(w.len() == steps * VECTORS * LANES && sums.len() == SIZE);
-        let mut tile = [[_mm512_setzero_ps(); VECTORS]; T];
-        let (mut x, mut w, sums) = (x.as_ptr(), w.as_ptr(), sums.as_mut_ptr());
-        // SAFETY: the lengths were just checked: `sums` and each of `earlier` hold T·VECTORS vectors, and each step
-        // reads T values of `x` and VECTORS vectors of `w`.
-        unsafe {
-            let mut step = |x: *const f32, w: *const f32| {
-                let mut weights = [_mm512_setzero_ps(); VECTORS];
-                for v in 0..VECTORS {
-                    weights[v] = _mm512_loadu_ps(w.add(v * LANES));
-                }
-                for token in 0..T {
-                    let activation = _mm512_set1_ps(*x.add(token));
-                    for v in 0..VECTORS {
-                        tile[token][v] = _mm512_fmadd_ps(activation, weights[v], tile[token][v]);
-                    }
-                }
-            };
-            // Two steps read one line of the activations.
-            for _ in 0..steps / 2 {
-                // The next tile's follow, in a level of the cache from which the processor does not read ahead by
-                // itself past a page.
-                _mm_prefetch::<_MM_HINT_T0>(x.wrapping_add(X_AHEAD).cast());
-                step(x, w);
-                step(x.add(T), w.add(VECTORS * LANES));
-                x = x.add(2 * T);
-                w = w.add(2 * VECTORS * LANES);
-            }
-            if steps % 2 == 1 {
-                step(x, w);
-            }
-            for earlier in earlier.chunks_exact(SIZE) {
-                for token in 0..T {
-                    for v in 0..VECTORS {
-                        let earlier = _mm512_loadu_ps(earlier.as_ptr().add((token * VECTORS + v) * LANES));
-                        tile[token][v] = _mm512_add_ps(earlier, tile[token][v]);
-                    }
-                }
+/// See [`gemm::Tile::sum`]; for T tokens.
+#[target_feature(enable = "avx512f")]
+fn sum<const T: usize>(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
+    let (steps, size) = (x.len() / T, T * VECTORS * LANES);
+    assert!(w.len() == steps * VECTORS * LANES && sums.len() == size);
+    let mut tile = [[_mm512_setzero_ps(); VECTORS]; T];
+    let (mut x, mut w, sums) = (x.as_ptr(), w.as_ptr(), sums.as_mut_ptr());
+    // SAFETY: the lengths were just checked: `sums` and each of `earlier` hold T·VECTORS vectors, and each step
+    // reads T values of `x` and VECTORS vectors of `w`.
+    unsafe {
+        let mut step = |x: *const f32, w: *const f32| {
+            let mut weights = [_mm512_setzero_ps(); VECTORS];
+            for v in 0..VECTORS {
+                weights[v] = _mm512_loadu_ps(w.add(v * LANES));
             }
             for token in 0..T {
+                let activation = _mm512_set1_ps(*x.add(token));
                 for v in 0..VECTORS {
-                    _mm512_storeu_ps(sums.add((token * VECTORS + v) * LANES), tile[token][v]);
+                    tile[token][v] = _mm512_fmadd_ps(activation, weights[v], tile[token][v]);
+                }
+            }
+        };
+        // Two steps read one line of the activations at most.
+        for _ in 0..steps / 2 {
+            // The next tile's follow, in a level of the cache from which the processor does not read ahead by
+            // itself past a page.
+            _mm_prefetch::<_MM_HINT_T0>(x.wrapping_add(X_AHEAD).cast());
+            step(x, w);
+            step(x.add(T), w.add(VECTORS * LANES));
+            x = x.add(2 * T);
+            w = w.add(2 * VECTORS * LANES);
+        }
+        if steps % 2 == 1 {
+            step(x, w);
+        }
+        for earlier in earlier.chunks_exact(size) {
+            for token in 0..T {
+                for v in 0..VECTORS {
+                    let earlier = _mm512_loadu_ps(earlier.as_ptr().add((token * VECTORS + v) * LANES));
+                    tile[token][v] = _mm512_add_ps(earlier, tile[token][v]);
                 }
             }
         }
+        for token in 0..T {
+            for v in 0..VECTORS {
+                _mm512_storeu_ps(sums.add((token * VECTORS + v) * LANES), tile[token][v]);
+            }
+        }
     }
-    // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
-    unsafe { inner(x, w, earlier, sums) }
 }
 
 /// See [`gemm::pack`]: 16 rows × 16 numbers of 32 bits are transposed in registers.
