@@ -158,7 +158,8 @@ thread_local! {
     static ROW: RefCell<Vec<f32>> = RefCell::default();
 }
 
-/// Weight rows that belong together: a multiple of every tile's, but for those of a unit.
+/// Weight rows that a thread multiplies between two looks at the request to stop, and at once with few tokens: a multiple of
+/// every tile's, but for those of a unit.
 const ROWS_AT_ONCE: usize = 48;
 
 /// Multiply-adds under which a thread takes all of its share at once.
@@ -168,8 +169,23 @@ const MIN_PARTS: usize = 1 << 20;
 /// another to fall asleep, and so many that handing them out takes no time.
 const MIN_LEAF: usize = 1 << 18;
 
-/// Parts for each thread, so that none waits long for another.
-const PARTS: usize = 4;
+/// Parts for each thread, so that none waits long for another; the first of these where the threads then have alike to do.
+const PARTS: [usize; 7] = [4, 3, 2, 5, 6, 7, 8];
+
+/// How many of `outputs` columns a part has, a multiple of `together`, so that the one of `threads` that has most to do has
+/// least.
+fn columns_of_part(outputs: usize, threads: usize, together: usize) -> usize {
+    let columns = PARTS.map(|parts| outputs.div_ceil(parts * threads).next_multiple_of(together));
+    let most = |columns: &usize| {
+        let parts = outputs.div_ceil(*columns);
+        // The last part may be short: where it has a round to itself, no thread has a whole one then.
+        match parts % threads == 1 && threads > 1 {
+            true => outputs - (parts - 1) * columns + (parts - 1) / threads * columns,
+            false => parts.div_ceil(threads) * columns,
+        }
+    };
+    columns.into_iter().min_by_key(most).unwrap_or(outputs)
+}
 
 /// out (rows, O) = x (rows, I) · wᵀ + bias. A thread computes some columns of the output for every row, so
 /// that a weight is read once.
@@ -188,7 +204,7 @@ pub(super) fn product(
     #[cfg(target_arch = "x86_64")]
     let unit_of = |group: &Group| group.unit.filter(|unit| unit.takes(w.tensor.dtype(), w.precision));
     let packed = x.groups.iter().any(|group| group.rows >= MIN_PACKED);
-    let together = ROWS_AT_ONCE;
+    let together = kernel.tile_rows(w.precision);
     #[cfg(target_arch = "x86_64")]
     let (packed, together) = match x.groups.iter().any(|group| group.rows > 0 && unit_of(group).is_some()) {
         true => (true, bf16_gemm::BLOCK),
@@ -196,10 +212,10 @@ pub(super) fn product(
     };
     // Few rows share what is read of the weights, many what is read of the activations: larger parts are for them, and
     // for products so small that handing out a part takes a good deal of their time.
-    let part_of = |parts| outputs.div_ceil(parts).next_multiple_of(together);
+    let threads = rayon::current_num_threads();
     let columns = match work {
-        _ if packed => part_of(PARTS * rayon::current_num_threads()),
-        ..MIN_PARTS => part_of(rayon::current_num_threads()),
+        _ if packed => columns_of_part(outputs, threads, together),
+        ..MIN_PARTS => outputs.div_ceil(threads).next_multiple_of(ROWS_AT_ONCE),
         _ => ROWS_AT_ONCE,
     };
     // `columns` of every row of a group.
@@ -279,6 +295,24 @@ mod tests {
     fn blocks(dtype: Dtype, outputs: usize, inputs: usize) -> Tensor {
         let bytes = random_blocks(&noise(outputs * inputs, 21), dtype);
         Tensor::new(dtype, vec![outputs, inputs], Bytes::owned(bytes)).unwrap()
+    }
+
+    #[test]
+    fn no_thread_has_much_more_to_do_than_another() {
+        for (threads, together) in [(1, 16), (2, 8), (2, 16), (2, 32), (2, 48), (3, 16), (8, 16), (8, 48)] {
+            for outputs in [1, 15, 48, 512, 768, 1000, 2048, 4096, 8192, 11_008, 14_336] {
+                let columns = columns_of_part(outputs, threads, together);
+                assert!(columns > 0 && columns.is_multiple_of(together), "{columns}");
+                // Each part goes to the thread that has least to do.
+                let mut work = vec![0; threads];
+                for first in (0..outputs).step_by(columns) {
+                    let least = work.iter_mut().min().unwrap();
+                    *least += columns.min(outputs - first);
+                }
+                let (most, fair) = (*work.iter().max().unwrap(), outputs.div_ceil(threads));
+                assert!(most < fair + fair / 16 + together, "{outputs} of {together} on {threads}: {work:?}");
+            }
+        }
     }
 
     #[test]

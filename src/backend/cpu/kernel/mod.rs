@@ -253,6 +253,20 @@ impl Kernel {
         self.bf16.filter(|unit| unit.takes_width(width) && unit.takes(Dtype::BF16, precision))
     }
 
+    /// Weight rows that a tile of many tokens takes at once, where no unit for bfloat16 does.
+    pub(super) fn tile_rows(self, precision: Precision) -> usize {
+        use gemm::Tile;
+        match self.isa {
+            #[cfg(target_arch = "x86_64")]
+            _ if precision.group().is_some() => LANES,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Vnni => avx512::Tile::ROWS,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 | Isa::AvxVnni => avx2::Tile::ROWS,
+            Isa::Portable => portable::Tile::ROWS,
+        }
+    }
+
     /// Tokens that a tile of [`Kernel::gemm`] takes at once.
     pub(super) fn tile_tokens(self) -> usize {
         use gemm::Tile;
