@@ -13,6 +13,7 @@ use std::time::Duration;
 use cudarc::driver::sys::{
     self, CUdevice_attribute as Attribute, CUevent, CUfunction, CUgraphExec, CUmodule, CUresult, CUstream,
 };
+use libloading::Library;
 
 use super::blas::Blas;
 use super::driver::{
@@ -75,11 +76,23 @@ unsafe impl Send for Nvidia {}
 // SAFETY: as above.
 unsafe impl Sync for Nvidia {}
 
+/// The names of the driver's library.
+const DRIVER: &[&str] = if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so.1", "libcuda.so"] };
+
 /// Whether the driver's library is there.
 fn present() -> bool {
     static PRESENT: OnceLock<bool> = OnceLock::new();
-    // SAFETY: NVIDIA's driver may be loaded at any time and by any thread.
-    *PRESENT.get_or_init(|| unsafe { sys::is_culib_present() })
+    // Every start asks: cudarc would look for forty names, in all folders of the loader's path.
+    *PRESENT.get_or_init(|| {
+        let found = DRIVER.iter().find_map(|name| {
+            // SAFETY: NVIDIA's driver may be loaded at any time and by any thread.
+            unsafe { Library::new(*name) }.ok()
+        });
+        // It stays loaded: a driver is not made to come and go.
+        let there = found.map(std::mem::forget).is_some();
+        // SAFETY: as above.
+        there && unsafe { sys::is_culib_present() }
+    })
 }
 
 /// Whether there is a driver that knows of a device, or cannot say.
@@ -130,10 +143,7 @@ impl Nvidia {
     pub(super) fn open(number: usize) -> Result<Self> {
         let cpu = "run with --device cpu, or on a machine with a GPU of NVIDIA's";
         if !present() {
-            let names = cudarc::get_lib_name_candidates("cuda");
-            let known = ["libcuda.so", "libcuda.so.1", "nvcuda.dll"];
-            let names: Vec<_> = names.into_iter().filter(|name| known.contains(&&**name)).collect();
-            let names = if names.is_empty() { known.join(", ") } else { names.join(", ") };
+            let names = DRIVER.join(", ");
             return Err(Error::usage("there is no CUDA driver on this machine")
                 .expected(format!("NVIDIA's driver library ({names}) in the loader's path"))
                 .found("none of these")
