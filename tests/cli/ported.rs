@@ -251,3 +251,65 @@ fn a_map_is_proposed_for_a_port_of_which_the_first_layer_alone_is_right() {
     fs::write(own.join("capture.toml"), &map).unwrap();
     assert_eq!(diff(&[a, own], &[]).0, 1);
 }
+
+/// An export of the built-in model with another setting in its config.json, as another runtime's: without a manifest.
+fn with_setting(folder: &TempDir, setting: &str, value: f64) -> PathBuf {
+    let [model, own] = ["model", "own"].map(|name| folder.path().join(format!("{name}-{setting}")));
+    fs::create_dir(&model).unwrap();
+    for entry in fs::read_dir(fixture("builtin")).unwrap().map(Result::unwrap) {
+        if entry.path().is_file() {
+            fs::write(model.join(entry.file_name()), fs::read(entry.path()).unwrap()).unwrap();
+        }
+    }
+    super::models::edit_json(&model.join("config.json"), |config| {
+        config[setting] = json!(value);
+        if setting == "rope_theta" {
+            config["rope_parameters"][setting] = json!(value);
+        }
+    });
+    let args = ["export", "--ids", IDS, "--model", model.to_str().unwrap(), "--out", own.to_str().unwrap()];
+    ok(&llama_trace(args.into_iter().chain(["--precision", "f32"])));
+    fs::remove_file(own.join("manifest.json")).unwrap();
+    own
+}
+
+#[test]
+fn no_map_that_is_proposed_lets_a_port_with_a_mistake_pass() {
+    let folder = TempDir::new().unwrap();
+    let [a, _] = both(&folder, &[], "");
+    for (setting, value) in [("rms_norm_eps", 1e-3), ("rope_theta", 500_000.0)] {
+        let own = with_setting(&folder, setting, value);
+        let map = ok(&llama_trace(["diff", a.to_str().unwrap(), own.to_str().unwrap(), "--suggest-map"]));
+        assert!(map.contains("precision = \"f32\"  # not sure: "), "{setting}: {map}");
+        fs::write(own.join("capture.toml"), &map).unwrap();
+        let (code, report) = diff(&[a.clone(), own], &[]);
+        assert_eq!((code, &report["first"]["kind"]), (1, &json!("stage")), "{setting}: {report}");
+    }
+}
+
+#[test]
+fn a_coarser_precision_is_proposed_where_the_values_show_it() {
+    let folder = TempDir::new().unwrap();
+    let [a, _] = both(&folder, &[], "");
+    for precision in ["bf16", "q8"] {
+        let own = folder.path().join(precision);
+        let args = ["export", "--ids", IDS, "--precision", precision, "--out", own.to_str().unwrap()];
+        ok(&llama_trace(args));
+        fs::remove_file(own.join("manifest.json")).unwrap();
+        let proposed =
+            || ok(&llama_trace(["diff".as_ref(), a.as_os_str(), own.as_os_str(), "--suggest-map".as_ref()]));
+        let map = proposed();
+        assert!(map.contains(&format!("precision = \"{precision}\"  # ")), "{map}");
+        assert!(!map.contains("precision = \"q8\"  # not sure"), "{map}");
+        if precision == "q8" {
+            // Without the int8 values nothing shows it.
+            for layer in 0..4 {
+                for stage in ["attn_norm", "attn_heads", "ffn_norm", "ffn_hidden"] {
+                    fs::remove_file(own.join(format!("pass_000/layer_{layer:02}/{stage}_q8.npy"))).unwrap();
+                }
+            }
+            fs::remove_file(own.join("pass_000/final_norm_q8.npy")).unwrap();
+            assert!(proposed().contains("precision = \"f32\"  # not sure"), "{}", proposed());
+        }
+    }
+}

@@ -54,6 +54,11 @@ pub(super) fn shape(path: &Path) -> Option<Vec<usize>> {
         .or_else(|| sixteen::read(&bytes).map(|x| of(x.shape())))
 }
 
+/// Whether the file at `path` is of int8 values.
+pub(super) fn is_int8(path: &Path) -> bool {
+    Bytes::map(path).is_ok_and(|bytes| view::<i8>(&bytes).is_some())
+}
+
 /// Rows of the file at `path`, whose values have this `shape`, as a frame (rows, width); none where its values are not
 /// of a stage's number types, in this shape and in C order.
 pub(super) fn rows(path: &Path, shape: &[usize], rows: Range<usize>) -> Option<FrameData> {

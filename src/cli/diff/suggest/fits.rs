@@ -286,24 +286,26 @@ impl<'f> Fits<'f> {
         Some(Frame { site, axes: site.stage.axes(), data: FrameData::F32(laid) })
     }
 
-    /// The number type of 16 bits that every embedding, or first norm, of the folder has the bits of.
-    pub(super) fn bits(&self) -> Option<&'static str> {
+    /// The number type of 16 bits that every value of what was `found` has the bits of; none where some have more.
+    pub(super) fn bits(&self, found: &[Found]) -> Option<&'static str> {
+        let of = |says: fn(Stage) -> bool| found.iter().filter(move |one| says(one.stage));
         let mut all: Option<[bool; 2]> = None;
-        for pattern in self.names.patterns.iter().filter(|pattern| !pattern.contains('{')) {
-            let site = Site::once(0, Stage::Logits);
-            let path = self.folder.join(pattern);
-            let OfStage::Frame(frame) = npy::read(&path, site) else { continue };
-            let FrameData::F32(values) = &frame.data else { continue };
-            // Angles, weights and masks say nothing.
-            if values.shape().last() != Some(&self.sizes.dim) || values.ndim() < 2 {
-                continue;
-            }
-            let bf16 = values.iter().all(|&x| half::bf16::from_f32(x).to_f32() == x);
-            let f16 = values.iter().all(|&x| half::f16::from_f32(x).to_f32() == x);
-            let [were_bf16, were_f16] = all.unwrap_or([true, true]);
-            all = Some([were_bf16 && bf16, were_f16 && f16]);
-            if all == Some([false, false]) {
-                return None;
+        // Logits are often widened after the run, so they are asked where nothing else says it.
+        let logits = of(|stage| stage == Stage::Logits).filter(|_| of(is_rounded).next().is_none());
+        for one in of(is_rounded).chain(logits) {
+            for &site in self.frames.keys().filter(|site| site.stage == one.stage) {
+                let Some(file) = one.lies.file.as_deref() else { continue };
+                let OfStage::Frame(frame) = npy::read(&self.folder.join(named(file, site)), site) else {
+                    continue;
+                };
+                let FrameData::F32(values) = &frame.data else { continue };
+                let bf16 = values.iter().all(|&x| half::bf16::from_f32(x).to_f32() == x);
+                let f16 = values.iter().all(|&x| half::f16::from_f32(x).to_f32() == x);
+                let [were_bf16, were_f16] = all.unwrap_or([true, true]);
+                all = Some([were_bf16 && bf16, were_f16 && f16]);
+                if all == Some([false, false]) {
+                    return None;
+                }
             }
         }
         match all? {
@@ -311,6 +313,30 @@ impl<'f> Fits<'f> {
             [_, true] => Some("f16"),
             _ => None,
         }
+    }
+
+    /// Whether the folder has what products read in int8: a file of the shape of such a stage, each row of which goes up
+    /// to the largest number that there is, as what is scaled by its largest value does.
+    pub(super) fn reads_int8(&self) -> bool {
+        self.names.int8.iter().any(|name| {
+            let site = Site::once(0, Stage::AttnNormQ8);
+            let OfStage::Frame(frame) = npy::read(&self.folder.join(name), site) else { return false };
+            let FrameData::I8(values) = &frame.data else { return false };
+            let own = |dims: &PassDims, stage: Stage| {
+                let [before, after] = self.padded.around;
+                let shape = self.sizes.shape(stage.axes(), *dims);
+                let width = shape.iter().skip(1).product::<usize>();
+                (values.len() == (dims.tokens + before + after) * width).then_some(width)
+            };
+            let stages = Stage::ALL.iter().copied().filter(|stage| stage.is_int8());
+            let width = stages.flat_map(|stage| self.passes.iter().map(move |dims| (dims, stage)));
+            let Some(width) = width.filter_map(|(dims, stage)| own(dims, stage)).find(|&width| width > 0)
+            else {
+                return false;
+            };
+            let values: Vec<i8> = values.iter().copied().collect();
+            values.chunks(width).all(|row| row.iter().any(|x| x.unsigned_abs() >= 127))
+        })
     }
 
     /// How many passes these files are of.
@@ -325,6 +351,33 @@ impl<'f> Fits<'f> {
         };
         patterns.map(more).max().unwrap_or(1)
     }
+}
+
+/// Whether a run that rounds does so in this stage, and one that does not leaves more bits there: what is looked up has
+/// those of the table, angles and probabilities are often made in float32, and a cache may have its own.
+fn is_rounded(stage: Stage) -> bool {
+    matches!(
+        stage,
+        Stage::AttnNorm
+            | Stage::Xq
+            | Stage::Xk
+            | Stage::Xv
+            | Stage::XqNorm
+            | Stage::XkNorm
+            | Stage::XqRope
+            | Stage::XkRope
+            | Stage::AttnHeads
+            | Stage::AttnOutput
+            | Stage::AttnResidual
+            | Stage::FfnNorm
+            | Stage::FfnGate
+            | Stage::FfnSilu
+            | Stage::FfnUp
+            | Stage::FfnHidden
+            | Stage::FfnDown
+            | Stage::FfnResidual
+            | Stage::FinalNorm
+    )
 }
 
 /// The orders of axes, other than the stage's own, in which a file of `shape` may be one of shape `own`.

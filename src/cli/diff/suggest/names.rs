@@ -23,6 +23,8 @@ pub(super) struct Names {
     shapes: BTreeMap<String, Vec<usize>>,
     /// Their names, with {pass} and {layer} in them.
     pub(super) patterns: BTreeSet<String>,
+    /// The files of int8 values.
+    pub(super) int8: BTreeSet<String>,
 }
 
 impl Names {
@@ -37,10 +39,10 @@ impl Names {
                 .expected("a folder with .npy files")
                 .next("check the path"));
         }
-        let mut shapes = BTreeMap::new();
-        walk(path, "", DEPTH, &mut shapes);
+        let (mut shapes, mut int8) = (BTreeMap::new(), BTreeSet::new());
+        walk(path, "", DEPTH, &mut shapes, &mut int8);
         let patterns = patterns(shapes.keys());
-        Ok(Self { shapes, patterns })
+        Ok(Self { shapes, patterns, int8 })
     }
 
     /// How many files there are.
@@ -73,19 +75,29 @@ impl Names {
 }
 
 /// Adds the `.npy` files below the folder at `path`, whose name is `above`.
-fn walk(path: &Path, above: &str, depth: usize, shapes: &mut BTreeMap<String, Vec<usize>>) {
+fn walk(
+    path: &Path,
+    above: &str,
+    depth: usize,
+    shapes: &mut BTreeMap<String, Vec<usize>>,
+    int8: &mut BTreeSet<String>,
+) {
     let Ok(entries) = std::fs::read_dir(path) else { return };
     for entry in entries.flatten() {
         let (Ok(kind), Ok(name)) = (entry.file_type(), entry.file_name().into_string()) else { continue };
         // What is no plain name could not stand in a map.
-        if shapes.len() >= FILES || name.contains(['{', '}']) {
+        if shapes.len() + int8.len() >= FILES || name.contains(['{', '}']) {
             continue;
         }
         let below = if above.is_empty() { name } else { format!("{above}/{name}") };
         if kind.is_dir() && depth > 1 {
-            walk(&entry.path(), &below, depth - 1, shapes);
+            walk(&entry.path(), &below, depth - 1, shapes, int8);
         } else if kind.is_file() && below.ends_with(".npy") {
-            shapes.extend(npy::shape(&entry.path()).map(|shape| (below, shape)));
+            match npy::shape(&entry.path()) {
+                Some(shape) => drop(shapes.insert(below, shape)),
+                None if npy::is_int8(&entry.path()) => drop(int8.insert(below)),
+                None => {}
+            }
         }
     }
 }
