@@ -27,7 +27,7 @@ use super::device::Device;
 use super::progress::Progress;
 use super::{DiffArgs, DiffFormat, ModelArgs, PrecisionName, input, output};
 use crate::check::Sample;
-use crate::diff::{self, About, Found, Missing, Report, Traced};
+use crate::diff::{self, About, Found, Report, Traced};
 use crate::error::{Error, Result};
 use crate::trace::{Run, Site, Stage, Values};
 use crate::tui;
@@ -104,9 +104,7 @@ impl Command for Recorded<'_> {
         for (run, sequence) in all {
             if !theirs.contains(&(run, sequence)) {
                 let site = Site { run, sequence, ..Site::once(0, Stage::Tokens) };
-                let what = if run == Run::ITSELF { "sequence" } else { "branch" };
-                let why = Some(format!("B has no such {what}"));
-                report.missing.push(Missing { site, why, damaged: false });
+                report.absent.push(site);
                 continue;
             }
             a.go_to(run, sequence)?;
@@ -238,8 +236,18 @@ fn print(format: DiffFormat, report: &Report, [a, b]: [&About; 2]) -> Result<()>
     Err(Error::failed(what).at(&first.address).expected(ours).found(found))
 }
 
-/// Where nothing differs in what could be read: the error for what could not.
+/// Where nothing differs in what could be compared: the error for what could not.
 fn unread(report: &Report, [a, b]: [&About; 2]) -> Result<()> {
+    if let Some(&site) = report.absent.first() {
+        let what = diff::whole(site);
+        return Err(Error::model(format!("{} does not have a {what} of {}", b.name, a.name))
+            .at(site)
+            .expected("each sequence and each branch of A in B too")
+            .found(format!("{} that B does not have", report.absent.len()))
+            .next(
+                "run B with the same prompts and branches, or compare it with a run that has no more of them",
+            ));
+    }
     let (Some(stages), Some(first)) = (report.damaged_stages(), report.damaged().next()) else {
         return Ok(());
     };

@@ -36,7 +36,7 @@ use crate::trace::{Frame, PassDims, Site, Sizes};
 
 pub use difference::fitted;
 pub use mistakes::NAMES;
-pub use report::{Diagnosis, First, Growth, Kind, Line, Missing, Report, number};
+pub use report::{Diagnosis, First, Growth, Kind, Line, Missing, Report, number, whole};
 pub use traced::{About, Found, Pass, Traced};
 
 /// Told how many stages of how many were compared.

@@ -127,6 +127,8 @@ pub struct Report {
     pub diagnosis: Vec<Diagnosis>,
     /// Stages of A that B does not have, or that cannot be read.
     pub missing: Vec<Missing>,
+    /// The sequences and branches of A that B does not have, each by what it reads first.
+    pub absent: Vec<Site>,
     /// How many stages B has that A does not, so that nothing judges them.
     pub unjudged: usize,
     /// The stages that both have, in the order of the pass.
@@ -172,13 +174,28 @@ impl Report {
         self.differences.extend(next.differences);
         self.lines.extend(next.lines);
         self.missing.extend(next.missing);
+        self.absent.extend(next.absent);
         self.unjudged += next.unjudged;
         self.measured |= next.measured;
     }
 
-    /// Whether nothing differs by more than it may, as far as it could be read; and everything could that is there.
+    /// Whether nothing differs by more than it may, as far as it could be read; everything could that is there, and no
+    /// sequence or branch is absent.
     pub fn same(&self) -> bool {
-        self.first.is_none() && self.damaged().next().is_none()
+        self.first.is_none() && self.uncompared().is_none()
+    }
+
+    /// What nobody knows to be the same, where it should be: stages that are there and cannot be read, sequences and
+    /// branches that B does not have. As a text speaks of them; none where there are none.
+    pub fn uncompared(&self) -> Option<String> {
+        let absent = match self.absent[..] {
+            [] => None,
+            [site] => Some(format!("a {} that B does not have", whole(site))),
+            ref more => Some(format!("{} sequences and branches that B does not have", more.len())),
+        };
+        let damaged = self.damaged_stages().map(|stages| format!("{stages} that cannot be read"));
+        let both: Vec<String> = damaged.into_iter().chain(absent).collect();
+        (!both.is_empty()).then(|| both.join(" and "))
     }
 
     /// What is there and cannot be read.
@@ -242,14 +259,20 @@ impl Report {
             .diagnosis
             .iter()
             .map(|one| json!({"name": one.name, "before": number(one.before), "after": number(one.after)}));
+        let missing = self.missing.iter().map(|missing| &missing.site).chain(&self.absent);
         json!({
             "same": self.same(),
             "first": first,
             "smallest_tolerance": self.smallest_tolerance(),
-            "missing": self.missing.iter().map(|missing| missing.site.to_string()).collect::<Vec<_>>(),
+            "missing": missing.map(Site::to_string).collect::<Vec<_>>(),
             "diagnosis": diagnosis.collect::<Vec<_>>(),
         })
     }
+}
+
+/// What a site of it stands for, as a text speaks of it.
+pub fn whole(site: Site) -> &'static str {
+    if site.run == Run::ITSELF { "sequence" } else { "branch" }
 }
 
 impl Kind {

@@ -197,6 +197,41 @@ fn what_the_judged_run_has_more_is_said() {
 }
 
 #[test]
+fn a_sequence_or_a_branch_that_is_absent_does_not_pass() {
+    let folder = TempDir::new().unwrap();
+    let record = |name: &str, more: &[&str]| {
+        let out = folder.path().join(name);
+        let args = ["record", "-n", "3", "--out", out.to_str().unwrap(), "--prompt", "A fox"];
+        ok(&llama_trace(args.into_iter().chain(more.iter().copied())));
+        out
+    };
+    let (one, two) = (record("one", &[]), record("two", &["--prompt", "The dog"]));
+    let branched = record("branched", &["--branch", "p1=412"]);
+    for (more, what, address) in [(two, "a sequence", "s1/p0/tokens"), (branched, "a branch", "r1:p0/tokens")]
+    {
+        let pair = [more.clone(), one.clone()];
+        let (code, report) = diff(&pair, &[]);
+        assert_eq!((code, &report["same"], &report["first"]), (3, &json!(false), &Value::Null), "{report}");
+        assert_eq!(report["missing"], json!([address]));
+        let printed = |more: &[&str]| {
+            let args = ["diff", pair[0].to_str().unwrap(), pair[1].to_str().unwrap()];
+            let output = llama_trace(args.into_iter().chain(more.iter().copied()));
+            assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+            assert!(stderr(&output).contains(&format!("does not have {what} of")), "{}", stderr(&output));
+            stdout(&output)
+        };
+        let text = printed(&[]);
+        assert!(text.contains(&format!("but for {what} that B does not have")), "{text}");
+        assert!(text.contains(&format!("Not in B: {address}")), "{text}");
+        let xml = printed(&["--format", "junit"]);
+        assert!(xml.contains("failures=\"0\" errors=\"1\""), "{xml}");
+        assert!(xml.contains("><error message=\"B does not have this "), "{xml}");
+        // What B has more takes nothing from what is compared.
+        assert_eq!(diff(&[one.clone(), more], &[]).0, 0);
+    }
+}
+
+#[test]
 fn a_prompt_of_standard_input_is_read_once_for_both_runs() {
     let run = |args: &[&str], input: &str| {
         let folder = TempDir::new().unwrap();

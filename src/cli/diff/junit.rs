@@ -3,16 +3,16 @@
 use std::io::{Result, Write, stdout};
 
 use super::text::short;
-use crate::diff::{Kind, Report};
+use crate::diff::{Kind, Report, whole};
 
 /// Prints it.
 pub(super) fn print(report: &Report) -> Result<()> {
     let mut out = stdout().lock();
     let cause = report.first.as_ref().filter(|first| first.kind != Kind::Stage);
     let failed = report.lines.iter().filter(|line| line.differs()).count() + usize::from(cause.is_some());
-    let tests = report.lines.len() + report.missing.len() + usize::from(cause.is_some());
-    let errors = report.damaged().count();
-    let skipped = report.missing.len() - errors;
+    let (damaged, absent) = (report.damaged().count(), report.absent.len());
+    let tests = report.lines.len() + report.missing.len() + absent + usize::from(cause.is_some());
+    let (errors, skipped) = (damaged + absent, report.missing.len() - damaged);
     writeln!(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>")?;
     writeln!(out, "<testsuites>")?;
     writeln!(
@@ -49,6 +49,10 @@ pub(super) fn print(report: &Report) -> Result<()> {
         let case = case(&missing.site.to_string());
         let element = if missing.damaged { "error" } else { "skipped" };
         writeln!(out, "<testcase {case}><{element} message=\"{why}\"/></testcase>")?;
+    }
+    for site in &report.absent {
+        let why = format!("B does not have this {}: nothing is compared with it", whole(*site));
+        writeln!(out, "<testcase {}><error message=\"{why}\"/></testcase>", case(&site.to_string()))?;
     }
     writeln!(out, "</testsuite>\n</testsuites>")
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::super::output;
 use crate::config::Precision;
 use crate::diff::tolerance::base;
-use crate::diff::{About, Growth, Line, Report};
+use crate::diff::{About, Growth, Line, Report, whole};
 use crate::trace::Stage;
 
 /// Layers that the table of growth has at most, of each sequence.
@@ -43,8 +43,7 @@ fn verdict(out: &mut impl Write, report: &Report) -> Result<()> {
     writeln!(out)?;
     let Some(first) = &report.first else {
         let smallest = report.smallest_tolerance().map_or_else(|| "none".into(), short);
-        let unread = report.damaged_stages().map(|stages| format!(", but for {stages} that cannot be read"));
-        let unread = unread.unwrap_or_default();
+        let unread = report.uncompared().map_or_else(String::new, |what| format!(", but for {what}"));
         writeln!(out, "The same, within the tolerance{unread}; the smallest that passes: {smallest}")?;
         return report.notes.iter().try_for_each(|note| writeln!(out, "  {note}"));
     };
@@ -79,6 +78,9 @@ fn missing(out: &mut impl Write, report: &Report) -> Result<()> {
     if !places.is_empty() {
         let names: Vec<_> = places.iter().map(|(stage, count)| format!("{stage} ×{count}")).collect();
         writeln!(out, "\nMissing in B: {}", names.join(", "))?;
+    }
+    for site in report.absent.iter().take(ROWS) {
+        writeln!(out, "Not in B: {site} and all of that {}", whole(*site))?;
     }
     for missing in known.iter().take(ROWS) {
         let why = missing.why.as_deref().unwrap_or_default();
