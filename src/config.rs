@@ -92,6 +92,11 @@ impl CacheDtype {
         }
     }
 
+    /// The one of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::F32, Self::F16, Self::Bf16].into_iter().find(|dtype| dtype.name() == name)
+    }
+
     /// Its name, as `--cache-dtype` takes it.
     pub fn name(self) -> &'static str {
         match self {

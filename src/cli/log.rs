@@ -59,7 +59,7 @@ fn log<D: Device>(args: &LogArgs) -> Result<()> {
                 dims,
                 select: &select,
                 times: Some(&times),
-                holds: &|_| false,
+                has: &|_| Has::Nothing,
                 summaries: &values,
             };
             if !out.print(&chosen, &ids, Some(drawn.id))? {
@@ -132,6 +132,18 @@ impl Summary {
     }
 }
 
+/// What a run that was recorded has of a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Has {
+    /// Its values.
+    Values,
+    /// What its values follow from.
+    Follows,
+    /// Its statistics alone.
+    Statistics,
+    Nothing,
+}
+
 type Times = HashMap<Site, Duration>;
 type Summaries = HashMap<Site, Summary>;
 
@@ -194,8 +206,8 @@ struct Chosen<'a> {
     select: &'a Select,
     /// None of a run that was recorded.
     times: Option<&'a Times>,
-    /// Whether a run that was recorded has the values of a stage.
-    holds: &'a dyn Fn(Site) -> bool,
+    /// What a run that was recorded has of a stage.
+    has: &'a dyn Fn(Site) -> Has,
     summaries: &'a Summaries,
 }
 
@@ -212,17 +224,22 @@ impl Chosen<'_> {
 
     /// Where a step's values come from.
     fn kind(&self, line: &Line) -> &'static str {
-        match line.took {
-            Took::Given => "given",
-            Took::Time(_) => "run",
-            Took::View => "view",
-            Took::Derived => "derived",
-            Took::Recorded if (self.holds)(Site { sequence: self.sequence, ..line.site() }) => "recorded",
-            Took::Recorded => match self.summary(line) {
-                None => "not kept",
-                Some(Summary { kept: Some(_), .. }) => "statistics recorded",
-                Some(_) => "computed again",
-            },
+        let derived = match line.took {
+            Took::Given => return "given",
+            Took::Time(_) => return "run",
+            Took::View => return "view",
+            Took::Derived if self.times.is_some() => return "derived",
+            Took::Derived => true,
+            Took::Recorded => false,
+        };
+        match ((self.has)(Site { sequence: self.sequence, ..line.site() }), self.summary(line)) {
+            (Has::Values, _) => "recorded",
+            // With the model beside it, what does not follow was computed.
+            (Has::Statistics | Has::Nothing, Some(Summary { kept: None, .. })) => "computed again",
+            (Has::Follows, _) if derived => "derived",
+            (Has::Follows, Some(_)) => "computed again",
+            (Has::Statistics, _) => "statistics recorded",
+            (Has::Follows | Has::Nothing, _) => "not kept",
         }
     }
 

@@ -60,9 +60,7 @@ pub struct Fingerprint {
 impl About {
     /// The number type of the cached keys and values, where it is one.
     pub fn cache(&self) -> Option<CacheDtype> {
-        [CacheDtype::F32, CacheDtype::F16, CacheDtype::Bf16]
-            .into_iter()
-            .find(|dtype| dtype.name() == self.cache)
+        CacheDtype::from_name(&self.cache)
     }
 
     /// The stages of which there are statistics; none where one has no name of a stage.

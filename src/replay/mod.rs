@@ -13,5 +13,5 @@ mod together;
 mod worker;
 
 pub use live::{DEFAULT_MEMORY, LEAST_MEMORY, Live, Start};
-pub use recorded::Recorded;
+pub use recorded::{Follows, Recorded};
 pub use sequences::Sequences;

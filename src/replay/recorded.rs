@@ -1,7 +1,10 @@
 //! A run from its file. What the file keeps is read, what follows from that is derived with the functions that derive
 //! the frames of a live run; nothing is run again. A worker thread does it, as with a live run.
 
+mod follows;
 mod made;
+
+pub use follows::Follows;
 
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};

@@ -40,6 +40,9 @@ pub struct Manifest {
     /// The prompts, where there were several: of each sequence, where it was a text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prompts: Vec<Option<String>>,
+    /// The number type of the cached keys and values, where it is known: what follows from the cache is rounded to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<String>,
     /// How the tokens were drawn.
     pub sampling: Option<Drawing>,
     /// The passes that ran.
@@ -170,6 +173,7 @@ impl Manifest {
             pairing: card.as_ref().map_or("", |card| card.config.pairing.name()),
             prompt,
             prompts,
+            cache: None,
             sampling,
             passes,
             files,
@@ -197,12 +201,12 @@ impl Manifest {
             ("", None) if mark.model.is_some() && mark.passes.is_some() && mark.aliases.is_some() => {}
             _ => return Err(foreign()),
         }
-        let Self { prompt, prompts, sampling, passes, files, card, .. } =
+        let Self { prompt, prompts, cache, sampling, passes, files, card, .. } =
             serde_json::from_slice(text).map_err(|_| foreign())?;
         if card.as_ref().is_some_and(|card| card.check().is_err()) {
             return Err("a manifest whose model cannot be".to_owned());
         }
-        Ok(Self::complete(card, (prompt, prompts), sampling, passes, files))
+        Ok(Self { cache, ..Self::complete(card, (prompt, prompts), sampling, passes, files) })
     }
 
     /// `sequence`, where it is one of several.

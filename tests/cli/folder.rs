@@ -103,6 +103,63 @@ fn every_command_says_of_an_export_what_it_says_of_the_trace_of_the_same_run() {
     }
 }
 
+/// What a log says of each stage: whether it has values, and where they come from.
+fn kinds(path: &str, more: &[&str]) -> Vec<(String, String, bool)> {
+    let lines = ok(&llama_trace([&["log", "--trace", path, "--format", "json"], more].concat()));
+    let line = |line: &str| {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let text = |key: &str| line[key].as_str().unwrap().to_owned();
+        (text("step"), text("kind"), line["values"].is_object())
+    };
+    lines.lines().map(line).collect()
+}
+
+#[test]
+fn what_follows_from_the_files_of_a_folder_is_derived_and_is_called_so_only_then() {
+    let folder = tempfile::tempdir().unwrap();
+    // No model is at hand for this one.
+    let gqa = fixture("golden/gqa");
+    let run = ["--model", gqa.to_str().unwrap(), "--ids", "1,5,9,13", "-n", "3"];
+    let stages = "xq_rope,xk_rope,cache_k,cache_v,keys,qk,softmax,attn_heads";
+    let chosen = ["--layer", "0", "--pass", "0-1", "--stage", stages];
+    for cache in ["f32", "f16"] {
+        let [part, trace] = ["part", "trace"].map(|name| folder.path().join(format!("{name}-{cache}")));
+        let typed = [&run[..], &["--cache-dtype", cache]].concat();
+        export(&[&typed[..], &["--stage", "xq_rope,xk_rope,xv"]].concat(), &part);
+        ok(&llama_trace([&["record", "-o", trace.to_str().unwrap()], &typed[..]].concat()));
+        let [part, trace] = [&part, &trace].map(|path| path.to_str().unwrap());
+        // As a trace derives them, whatever the cache rounds to.
+        let values = |path| log(&[&["--trace", path][..], &chosen].concat());
+        assert_eq!(values(part), values(trace), "{cache}");
+        let kinds = kinds(part, &[&chosen[..], &["--values"]].concat());
+        for (stage, kind, has_values) in &kinds {
+            let expected = match &**stage {
+                "xq_rope" | "xk_rope" => "recorded",
+                "cache_k" | "cache_v" | "attn_heads" => "computed again",
+                _ => "derived",
+            };
+            assert_eq!((&**kind, *has_values), (expected, true), "{stage}: {kinds:?}");
+        }
+        assert_eq!(kinds.len(), 2 * 8);
+        let explained = ok(&llama_trace(["explain", "p1/L0/scores[h=0,t=0,k=1]", "--trace", part]));
+        assert!(explained.contains("difference 0"), "{explained}");
+    }
+    // Without the keys there is nothing that scores follow from.
+    let part = folder.path().join("less");
+    export(&[&run[..], &["--stage", "xq_rope,xv"]].concat(), &part);
+    let stats = folder.path().join("stats");
+    ok(&llama_trace([&["record", "--keep", "stats", "-o", stats.to_str().unwrap()], &run[..]].concat()));
+    for (path, said) in [(&part, "not kept"), (&stats, "statistics recorded")] {
+        for more in [&[][..], &["--values"]] {
+            let all = [&["--layer", "0", "--stage", "keys,qk,softmax"][..], more].concat();
+            for (stage, kind, has_values) in kinds(path.to_str().unwrap(), &all) {
+                let has = path == &stats && !more.is_empty();
+                assert_eq!((&*kind, has_values), (said, has), "{stage} {more:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn what_an_export_does_not_have_follows_from_the_rest_or_is_said_to_be_absent() {
     let folder = tempfile::tempdir().unwrap();

@@ -54,7 +54,46 @@ fn the_log_says_of_each_stage_whether_the_trace_has_it() {
     assert_eq!(kinds("minimal", false), ["recorded", "not kept"]);
     // The model is the built-in one, which is at hand.
     assert_eq!(kinds("stats", true), ["computed again", "computed again"]);
-    assert_eq!(kinds("stats", false), ["not kept", "not kept"]);
+    assert_eq!(kinds("stats", false), ["statistics recorded", "statistics recorded"]);
+}
+
+#[test]
+fn a_log_goes_on_after_a_stage_that_is_damaged_and_says_so_in_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let [trace, dump] = ["trace", "dump"].map(|name| folder.path().join(name));
+    record(&["--prompt", PROMPT, "-n", "3"], &trace);
+    let [path, out] = [&trace, &dump].map(|path| path.to_str().unwrap());
+    let log = |more: &[&str]| llama_trace([&["log", "--trace", path, "--values"], more].concat());
+    let whole = ok(&log(&[]));
+    ok(&llama_trace(["export", "--trace", path, "--stage", "ffn_gate", "--out", out]));
+    // A bit of one value, wherever the file has it.
+    let values = fs::read(dump.join("pass_002/layer_01/ffn_gate.npy")).unwrap()[128..].to_vec();
+    let mut bytes = fs::read(&trace).unwrap();
+    let at = bytes.windows(values.len()).position(|bytes| bytes == values).unwrap();
+    bytes[at + 5] ^= 1;
+    fs::write(&trace, bytes).unwrap();
+    let output = log(&[]);
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    assert!(stderr(&output).contains("p2/L1/ffn_gate"), "{}", stderr(&output));
+    assert_eq!(stderr(&output).matches("error: ").count(), 1, "{}", stderr(&output));
+    let (ours, theirs) = (stdout(&output), whole);
+    let differ: Vec<&str> = ours
+        .lines()
+        .zip(theirs.lines())
+        .filter(|(ours, theirs)| ours != theirs)
+        .map(|(ours, _)| ours)
+        .collect();
+    assert_eq!(ours.lines().count(), theirs.lines().count());
+    assert!(differ.len() > 1 && differ.len() < 10, "{differ:?}");
+    assert!(differ[0].contains("-> ffn_gate ") && differ[0].ends_with("  [damaged]"), "{differ:?}");
+    assert!(differ.iter().all(|line| line.starts_with("[p2] layer 1 ")), "{differ:?}");
+    assert!(differ[1].ends_with("  [follows from what is damaged]"), "{differ:?}");
+    // Where nobody looks at its values nothing is wrong.
+    ok(&log(&["--layer", "0"]));
+    let output =
+        llama_trace(["export", "--trace", path, "--out", folder.path().join("none").to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    assert!(!folder.path().join("none").exists());
 }
 
 #[test]

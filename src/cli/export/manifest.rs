@@ -14,7 +14,9 @@ pub(super) const MANIFEST: &str = "manifest.json";
 /// The manifest of an export of `run`, which has no files yet.
 pub(super) fn new<D: Device>(run: &Run<D>, args: &RunArgs) -> Manifest {
     let prompts = run.prompts.iter().map(|prompt| prompt.text.clone()).collect();
-    Manifest::new(run.model.card(), prompts, Some(drawing(args)))
+    let mut manifest = Manifest::new(run.model.card(), prompts, Some(drawing(args)));
+    manifest.cache = Some(run.model.backend.cache_dtype().name().to_owned());
+    manifest
 }
 
 /// How the tokens of a run are drawn.

@@ -25,6 +25,7 @@ pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
     let select = args.select.select_of(longest, false)?;
     let prompts = (0..traced.sequences()).map(|sequence| kept.prompt(sequence)).collect();
     let mut manifest = Manifest::new(kept.card().clone(), prompts, kept.sampling());
+    manifest.cache = kept.cache().map(|dtype| dtype.name().to_owned());
     manifest.suffix = args.format.suffix();
     target.check_free(|sequence, number| {
         let outline = outlines.get(sequence.unwrap_or(0)).filter(|_| several == sequence.is_some());

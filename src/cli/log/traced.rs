@@ -1,19 +1,27 @@
 //! The log of a run that was recorded.
 
+use std::cell::RefCell;
 use std::path::Path;
 
-use super::{Chosen, Printed, Summaries, Summarizing, Summary};
+use super::{Chosen, Has, Printed, Summaries, Summarizing, Summary};
 use crate::cli::device::Device;
 use crate::cli::traced::{Traced, show};
 use crate::cli::{LogArgs, tell};
 use crate::error::{Error, Result};
-use crate::replay::DEFAULT_MEMORY;
+use crate::replay::{DEFAULT_MEMORY, Follows};
 use crate::trace::{PassOutline, Run, Select, Site, Source, TokenLabel};
 
 /// Prints the passes of each sequence, one sequence after the other.
 pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
     let traced = Traced::<D>::open(path, &args.run.model, &args.run.cpu, DEFAULT_MEMORY)?;
     let (mut out, mut lacking) = (Printed::new(args.format), Vec::new());
+    let follows = RefCell::new(Follows::new(&*traced.kept));
+    let has = |site: Site| match () {
+        () if traced.kept.holds(site) => Has::Values,
+        () if follows.borrow_mut().has(site) => Has::Follows,
+        () if traced.kept.stats(site).is_some() => Has::Statistics,
+        () => Has::Nothing,
+    };
     for sequence in 0..traced.sequences() {
         let mut source = traced.source(Run::ITSELF, sequence)?;
         let outline = source.outline().clone();
@@ -31,7 +39,7 @@ pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
                 dims: pass.dims,
                 select: &select,
                 times: None,
-                holds: &|site| traced.kept.holds(site),
+                has: &has,
                 summaries: &summaries,
             };
             let ids: Vec<u32> = pass.tokens.iter().map(|token| token.id).collect();

@@ -183,7 +183,7 @@ impl Kept for OfFolder {
     }
 
     fn cache(&self) -> Option<CacheDtype> {
-        None
+        self.folder.manifest().and_then(|manifest| CacheDtype::from_name(manifest.cache.as_ref()?))
     }
 
     fn sampling(&self) -> Option<Drawing> {
