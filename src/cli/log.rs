@@ -142,6 +142,10 @@ enum Has {
     /// Its statistics alone.
     Statistics,
     Nothing,
+    /// Values that are not those that were recorded.
+    Damaged,
+    /// What its values follow from, a part of which is damaged.
+    FollowsFromDamaged,
 }
 
 type Times = HashMap<Site, Duration>;
@@ -234,6 +238,8 @@ impl Chosen<'_> {
         };
         match ((self.has)(Site { sequence: self.sequence, ..line.site() }), self.summary(line)) {
             (Has::Values, _) => "recorded",
+            (Has::Damaged, _) => "damaged",
+            (Has::FollowsFromDamaged, _) => "follows from what is damaged",
             // With the model beside it, what does not follow was computed.
             (Has::Statistics | Has::Nothing, Some(Summary { kept: None, .. })) => "computed again",
             (Has::Follows, _) if derived => "derived",

@@ -16,7 +16,11 @@ pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
     let traced = Traced::<D>::open(path, &args.run.model, &args.run.cpu, DEFAULT_MEMORY)?;
     let (mut out, mut lacking) = (Printed::new(args.format), Vec::new());
     let follows = RefCell::new(Follows::new(&*traced.kept));
+    let damaged = RefCell::new(Vec::<(Site, Error)>::new());
+    let is_damaged = |site: Site| damaged.borrow().iter().any(|(other, _)| *other == site);
     let has = |site: Site| match () {
+        () if is_damaged(site) && traced.kept.holds(site) => Has::Damaged,
+        () if is_damaged(site) => Has::FollowsFromDamaged,
         () if traced.kept.holds(site) => Has::Values,
         () if follows.borrow_mut().has(site) => Has::Follows,
         () if traced.kept.stats(site).is_some() => Has::Statistics,
@@ -29,7 +33,8 @@ pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
         for pass in outline.passes.iter().filter(|pass| select.has_pass(pass.dims.pass)) {
             let mut summaries = Summaries::new();
             if args.values {
-                summaries = summarize(&traced, &mut *source, pass, &select, &mut lacking)?;
+                let left_out = (&mut lacking, &mut *damaged.borrow_mut());
+                summaries = summarize(&traced, &mut *source, pass, &select, left_out)?;
             }
             let chosen = Chosen {
                 card: &outline.card,
@@ -52,16 +57,22 @@ pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
     if let [first, ..] = &lacking[..] {
         tell(format_args!("{} stages have no values in this trace, as {first}.", lacking.len()));
     }
-    Ok(())
+    let damaged = damaged.take();
+    if let count @ 2.. = damaged.len() {
+        tell(format_args!("{count} stages are damaged, or follow from what is: they have no values here."));
+    }
+    // The rest was printed, and whoever reads the exit code hears of it too.
+    damaged.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
 }
 
-/// Sums up what is chosen of a pass; of what the trace has no values of, its statistics are told where it has those.
+/// Sums up what is chosen of a pass; of what the trace has no values of, its statistics are told where it has those. What
+/// is damaged is left out.
 fn summarize<D: Device>(
     traced: &Traced<D>,
     source: &mut dyn Source,
     pass: &PassOutline,
     select: &Select,
-    lacking: &mut Vec<Site>,
+    (lacking, damaged): (&mut Vec<Site>, &mut Vec<(Site, Error)>),
 ) -> Result<Summaries> {
     let (sizes, sequence) = (source.outline().card.sizes(), source.outline().sequence);
     let mut summarizing = Summarizing { select, summaries: Summaries::new() };
@@ -81,6 +92,11 @@ fn summarize<D: Device>(
                 } else {
                     lacking.push(site);
                 }
+            }
+            Err(error @ Error::Model(_)) => {
+                // A part of it may have been right.
+                summarizing.summaries.remove(&site);
+                damaged.push((site, error));
             }
             Err(error) => return Err(error),
         }
