@@ -90,7 +90,6 @@ pub(super) fn watch() -> io::Result<()> {
     let (mut wake, waker) = io::pipe()?;
     thread::Builder::new().name("lost file".into()).spawn(move || {
         if wake.read_exact(&mut [0]).is_ok() {
-            terminal::restore_settings();
             scratch::remove_all();
             signals::exit(Error::model("").exit_code());
         }
@@ -128,7 +127,9 @@ extern "C" fn handle(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
         && let Some(message) = message(address)
     {
         if !LOST.swap(true, Ordering::SeqCst) {
+            // Before the message: in raw mode each of its lines would begin where the one before ended.
             terminal::restore_screen();
+            terminal::restore_settings();
             // SAFETY: the bytes are there; that they cannot be written is no error.
             unsafe {
                 libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len());

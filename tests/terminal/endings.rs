@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{PROMPT, WINDOW, command, program, quit, viewer};
+use super::{PROMPT, WINDOW, command, llama_trace, program, quit, viewer};
 use crate::common::models;
 use crate::pty::Terminal;
 
@@ -35,6 +35,30 @@ fn a_model_that_becomes_shorter_ends_the_viewer_with_a_message() {
     let end = viewer.end();
     assert_eq!(end.code, 3, "{}", end.screen);
     assert!(end.screen.contains("became shorter") && end.screen.contains("m.bin"), "{}", end.screen);
+    in_lines(&end.raw);
+}
+
+/// Each line of a message begins at the left, as a terminal in its ordinary settings has it.
+fn in_lines(raw: &str) {
+    let message = raw.rsplit_once("error: ").unwrap().1;
+    assert!(message.matches('\n').count() > 2, "{message:?}");
+    assert_eq!(message.matches('\n').count(), message.matches("\r\n").count(), "{message:?}");
+}
+
+#[test]
+fn a_trace_that_becomes_shorter_is_told_in_the_shells_own_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("run.trace");
+    let out = trace.to_str().unwrap();
+    assert!(llama_trace(["record", "--prompt", PROMPT, "--keep", "all", "--out", out]).status.success());
+    let mut viewer = Terminal::start(WINDOW, command(&["open", out]));
+    viewer.shows(&["step 1 of "]);
+    shorten(&trace);
+    viewer.send("/L2/ffn_up\r");
+    let end = viewer.end();
+    assert_eq!(end.code, 3, "{}", end.screen);
+    assert!(end.screen.contains("became shorter"), "{}", end.screen);
+    in_lines(&end.raw);
 }
 
 #[test]
