@@ -189,6 +189,13 @@ impl Traced for Given {
         }
     }
 
+    fn unwritten(&self, site: Site) -> Option<String> {
+        match self {
+            Self::Folder(folder) => folder.unwritten(site),
+            Self::Trace(_) => None,
+        }
+    }
+
     fn done(&self, site: Site, rows: Range<usize>) {
         match self {
             Self::Folder(folder) => folder.done(site, rows),

@@ -177,9 +177,10 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 return Ok(());
             }
             (Ok(a), theirs) => {
-                let nowhere = self.b.about().nowhere.get(&site.stage);
-                let nowhere = nowhere.filter(|_| a.is_some()).map(|why| (why.clone(), true));
-                let (why, damaged) = theirs.err().or(nowhere).unzip();
+                let nowhere = || self.b.about().nowhere.get(&site.stage).cloned();
+                let named = || nowhere().or_else(|| self.b.unwritten(site)).map(|why| (why, true));
+                let named = || a.is_some().then(named).flatten();
+                let (why, damaged) = theirs.err().or_else(named).unzip();
                 let why = why.map(|why| format!("B: {why}"));
                 self.report.missing.push(missing(why, damaged.unwrap_or(false)));
                 a.into_iter().for_each(|frame| self.judge.alone(Arc::unwrap_or_clone(frame)));

@@ -101,6 +101,12 @@ pub trait Traced {
         Ok(None)
     }
 
+    /// Why a stage that is missing should be there: the run names its file, and has others of this layer and pass. None
+    /// where it may be left out.
+    fn unwritten(&self, _site: Site) -> Option<String> {
+        None
+    }
+
     /// Nobody looks at these rows any more.
     fn done(&self, _site: Site, _rows: Range<usize>) {}
 

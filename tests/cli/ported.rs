@@ -166,15 +166,39 @@ fn what_a_map_names_and_is_nowhere_is_an_error() {
         &folders,
         &["4 stages of", "p0/L0/xq", "`typo_{layer}.npy`, which is there in no pass and no layer"],
     );
-    // A file of one layer is enough: the others may have been left out.
+    // Where there is a file for one layer, the others that ran lack theirs.
     fs::copy(folders[1].join("pass_000/layer_03/xq.npy"), folders[1].join("typo_3.npy")).unwrap();
-    assert_eq!(diff(&folders, &[]).0, 0);
+    refused(&folders, &["3 stages of", "p0/L0/xq", "names `typo_{layer}.npy`, and there is no typo_0.npy"]);
     mapped(&folders[1], &format!("{ids}stages = {{\n"));
     refused(&folders, &["capture.toml", "(line "]);
     mapped(&folders[1], &ids);
     fs::write(folders[1].join("pass_000/layer_01/ffn_up.npy"), "no numbers").unwrap();
     let text = stdout(&llama_trace(["diff".as_ref(), folders[0].as_os_str(), folders[1].as_os_str()]));
     assert!(text.contains("layer_01/ffn_up.npy: it is no .npy file"), "{text}");
+}
+
+#[test]
+fn a_layer_without_the_file_that_the_map_names_is_an_error_and_a_layer_without_any_is_none() {
+    let folder = TempDir::new().unwrap();
+    let files = "pass_{pass:03}/layer_{layer:02}";
+    let map = format!("[stages]\nffn_up.file = \"{files}/ffn_up.npy\"\nxq.file = \"{files}/xq.npy\"\n");
+    let folders = both(&folder, &[], &map);
+    assert_eq!(diff(&folders, &[]).0, 0);
+    // A port that forgets one layer.
+    fs::remove_file(folders[1].join("pass_000/layer_02/ffn_up.npy")).unwrap();
+    refused(&folders, &["a stage of", "p0/L2/ffn_up", "there is no pass_000/layer_02/ffn_up.npy"]);
+    for more in [&[][..], &["--model", &model()]] {
+        let (code, report) = diff(&folders, more);
+        assert_eq!((code, &report["same"]), (3, &json!(false)), "{report}");
+        assert_eq!(report["missing"], json!(["p0/L2/ffn_up"]));
+    }
+    // Some layers alone may have been written.
+    fs::remove_dir_all(folders[1].join("pass_000/layer_02")).unwrap();
+    let (code, report) = diff(&folders, &[]);
+    assert_eq!((code, &report["same"]), (0, &json!(true)), "{report}");
+    // What the map does not name may be left out anywhere.
+    fs::remove_file(folders[1].join("pass_000/layer_01/ffn_down.npy")).unwrap();
+    assert_eq!(diff(&folders, &[]).0, 0);
 }
 
 #[test]

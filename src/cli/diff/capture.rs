@@ -166,6 +166,30 @@ impl Capture {
         self.stages.iter().filter_map(named).collect()
     }
 
+    /// Why the stage, which is not in the folder at `path`, should be: the map names its file, and of its layer and its pass
+    /// other stages have theirs. A layer or a pass of which there is nothing may have been left out.
+    pub(super) fn unwritten(&self, path: &Path, site: Site) -> Option<String> {
+        let file = self.stages.get(site.stage.name())?.file.as_ref()?;
+        let alike = |stage: &&Stage| **stage != site.stage && stage.in_layer() == site.layer.is_some();
+        let there = |stage: &Stage| {
+            let other = self.file(site.other(*stage));
+            // One file for all layers, or for all passes, says nothing of this one.
+            let elsewhere = [
+                Site { layer: site.layer.map(|layer| layer + 1), ..site.other(*stage) },
+                Site { pass: site.pass + 1, ..site.other(*stage) },
+            ];
+            let its_own = [site.layer.is_some(), self.passes.len() > 1];
+            let own = elsewhere.iter().zip(its_own).all(|(site, own)| !own || self.file(*site) != other);
+            own && path.join(other).symlink_metadata().is_ok()
+        };
+        let name = self.file(site).display().to_string();
+        Stage::ALL
+            .iter()
+            .filter(alike)
+            .any(there)
+            .then(|| format!("[stages] names `{}`, and there is no {}", printable(file), printable(&name)))
+    }
+
     /// The file of a stage, below the folder.
     pub(super) fn file(&self, site: Site) -> PathBuf {
         let name = self.stages.get(site.stage.name()).and_then(|lies| lies.file.as_ref());

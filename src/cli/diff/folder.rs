@@ -201,4 +201,11 @@ impl Traced for Folder {
     fn stage(&mut self, site: Site) -> Result<Found> {
         Ok(self.read(Site { sequence: self.sequence, ..site }).of(site))
     }
+
+    fn unwritten(&self, site: Site) -> Option<String> {
+        match &self.says {
+            Says::Export(_) => None,
+            Says::Capture(capture) => capture.unwritten(&self.path, site),
+        }
+    }
 }
