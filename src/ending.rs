@@ -43,7 +43,7 @@ static CTRL_C: AtomicBool = AtomicBool::new(false);
 /// Watches over the process from here on: to be called before anything is under way. Once is enough.
 ///
 /// # Errors
-/// [`Error::Terminal`] where signals cannot be caught.
+/// [`Error::Usage`] where signals cannot be caught.
 pub fn watch() -> Result<()> {
     static WATCHED: OnceLock<Result<()>> = OnceLock::new();
     let watch = || {
@@ -53,13 +53,25 @@ pub fn watch() -> Result<()> {
         let watched =
             signal_hook::flag::register(signal_hook::consts::SIGINT, stop::process().flag()).map(drop);
         watched.map_err(|error| {
-            Error::terminal("signals cannot be caught")
-                .expected("room for the thread that waits for them")
+            let (room, next) = match no_file(&error) {
+                true => ("the files", "raise the limit on open files (ulimit -n)"),
+                false => ("the thread", "raise the limit on processes (ulimit -u), or end other programs"),
+            };
+            Error::usage("signals cannot be caught")
+                .expected(format!("room for {room} that waiting for them takes"))
                 .found(error)
-                .next("raise the limit on processes (ulimit -u), or end other programs")
+                .next(next)
         })
     };
     WATCHED.get_or_init(watch).clone()
+}
+
+/// Whether the system has no room for one more open file.
+fn no_file(error: &std::io::Error) -> bool {
+    #[cfg(unix)]
+    return matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+    #[cfg(not(unix))]
+    false
 }
 
 /// The name of the signal that asked the process to end.

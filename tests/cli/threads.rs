@@ -104,3 +104,14 @@ fn with_few_processes_allowed_every_command_says_what_is_missing_and_none_panics
         }
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn where_no_file_can_be_opened_the_limit_on_files_is_named() {
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", "ulimit -n 6; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_llama-trace")]);
+    let output = shell.args(["--prompt", "a", "-n", "2"]).output().unwrap();
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("ulimit -n") && !said.contains("ulimit -u"), "{said}");
+}
