@@ -174,6 +174,11 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
         Action::Up => line.choose(app, -1),
         Action::Down => line.choose(app, 1),
         Action::Complete => line.complete(app),
+        // Nothing was typed, so all stays as it is.
+        Action::Submit if line.text.trim().is_empty() && line.chosen.is_none() => {
+            app.mode = Mode::Walk;
+            return Effect::None;
+        }
         Action::Submit if comparing::asked(&line.text).is_some() => {
             let text = comparing::asked(&line.text).unwrap_or_default().to_owned();
             match comparing::with(app, &text) {

@@ -237,6 +237,23 @@ fn completions_are_chosen_with_arrows_and_taken_with_tab() {
 }
 
 #[test]
+fn enter_on_an_empty_line_leaves_everything_as_it_is() {
+    let mut stage = begin();
+    stage.keys("/L1/attn_norm").key(KeyCode::Enter);
+    for typed in ["", " ", "   "] {
+        stage.keys("/").keys(typed);
+        assert_eq!(stage.key(KeyCode::Enter), Effect::None);
+        assert_eq!((stage.app.mode(), stage.name()), (&Mode::Walk, "attn_norm"), "{typed:?}");
+        assert_eq!(stage.app.place().layer, Some(1), "{typed:?}");
+    }
+    // A line that was chosen from the list is gone to.
+    stage.keys("/");
+    stage.key(KeyCode::Down);
+    stage.key(KeyCode::Enter);
+    assert_eq!(stage.name(), "tokens");
+}
+
+#[test]
 fn q_leaves_but_not_out_of_the_line_or_the_help() {
     let mut stage = begin();
     assert_eq!(stage.key(KeyCode::Char('q')), Effect::Quit);
