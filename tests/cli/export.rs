@@ -183,14 +183,16 @@ fn what_sigkill_leaves_the_next_export_removes() {
     assert_eq!(files_and_folders(folder.path()), [out]);
 }
 
-/// An export of many passes to `out` in `folder`, ended by a signal as soon as it has begun to write.
+/// An export of many passes to `out` in `folder`, ended by a signal as soon as it has begun to write. The seed is one of a
+/// long text: without one, some end before the signal comes.
 #[cfg(unix)]
 pub(crate) fn killed_export(folder: &Path, out: &Path, signal: &str) -> Output {
-    let mut child = command(["export", "--prompt", PROMPT, "-n", "400", "--temperature", "1", "--out"])
-        .arg(out)
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child =
+        command(["export", "--prompt", PROMPT, "-n", "400", "--temperature", "1", "--seed", "3", "--out"])
+            .arg(out)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
     while files_and_folders(folder).is_empty() {
         assert!(child.try_wait().unwrap().is_none(), "it ended before it wrote anything");
         std::thread::sleep(std::time::Duration::from_millis(1));
