@@ -182,9 +182,7 @@ impl Backend for Cpu {
     fn readings(&self) -> Vec<(String, Self)> {
         let all = self.kernel.readings(self.precision);
         let all = if all.len() > 1 { all } else { Vec::new() };
-        all.into_iter()
-            .map(|kernel| (kernel.reading().to_string(), Self { kernel, ..self.clone() }))
-            .collect()
+        all.into_iter().map(|kernel| (kernel.reading(), Self { kernel, ..self.clone() })).collect()
     }
 
     fn cut(&self, matrix: &Matrix, rows: Range<usize>) -> Result<Matrix> {

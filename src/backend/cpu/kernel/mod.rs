@@ -39,7 +39,8 @@ use gemm::{Packed, Scratch};
 use half::{bf16, f16};
 use limits::CHAINS;
 pub use limits::Multiplied;
-pub(super) use processor::{Processor, Reading};
+pub(super) use processor::Processor;
+use processor::Reading;
 pub(super) use rows::{Aligned, GroupScales, Rows, Spaced, widen, with_format};
 
 use crate::checkpoint::Dtype;
@@ -114,32 +115,39 @@ impl Kernel {
 
     /// The same kernel with every order in which it can read weights for products in `precision`: with the same bits.
     pub(super) fn readings(self, precision: Precision) -> Vec<Self> {
-        if precision.group().is_some() {
-            return vec![self];
-        }
-        let streams: &[usize] = match self.isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Vnni => &[1, 4, 8],
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::AvxVnni => &[1, 4],
-            Isa::Portable => return vec![self],
-        };
-        let of_streams = streams.iter().map(|&streams| Reading { streams, ..self.reading });
         #[cfg(target_arch = "x86_64")]
-        if let (Some(bf16_gemm::Unit::Avx512Bf16 { .. }), Precision::Bf16) = (self.bf16, precision) {
-            let both = |reading| [false, true].map(|in_place| Reading { in_place, ..reading });
-            let with = |reading: Reading| {
-                let unit = bf16_gemm::Unit::Avx512Bf16 { in_place: reading.in_place };
-                Self { reading, bf16: Some(unit), ..self }
+        if precision.group().is_none() && self.isa != Isa::Portable {
+            use bf16_gemm::Unit;
+            let streams: &[usize] = match self.isa {
+                Isa::Avx2 | Isa::AvxVnni => &[1, 4],
+                _ => &[1, 4, 8],
             };
-            return of_streams.flat_map(both).map(with).collect();
+            let of_vectors =
+                precision == Precision::Bf16 && matches!(self.bf16, Some(Unit::Avx512Bf16 { .. }));
+            let places: &[bool] = if of_vectors { &[false, true] } else { &[self.reading.in_place] };
+            let with = |streams: usize, in_place: bool| Self {
+                reading: Reading { streams, in_place },
+                bf16: self.bf16.map(|unit| if of_vectors { Unit::Avx512Bf16 { in_place } } else { unit }),
+                ..self
+            };
+            let all =
+                streams.iter().flat_map(|&streams| places.iter().map(move |&place| with(streams, place)));
+            return all.collect();
         }
-        of_streams.map(|reading| Self { reading, ..self }).collect()
+        let _ = precision;
+        vec![self]
     }
 
-    /// How it reads weights.
-    pub(super) fn reading(self) -> Reading {
-        self.reading
+    /// How it reads weights, in words.
+    pub(super) fn reading(self) -> String {
+        let copied = "";
+        #[cfg(target_arch = "x86_64")]
+        let copied = match self.bf16 {
+            Some(bf16_gemm::Unit::Avx512Bf16 { in_place: true }) => ", in place",
+            Some(bf16_gemm::Unit::Avx512Bf16 { in_place: false }) => ", copied",
+            _ => copied,
+        };
+        format!("{} at once{copied}", self.reading.streams)
     }
 
     /// The fastest instruction set with plain loops in place of a unit for bfloat16: what is chosen where there is
@@ -263,7 +271,10 @@ impl Kernel {
             Isa::Avx512 | Isa::Avx512Vnni => avx512::Tile::ROWS,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 | Isa::AvxVnni => avx2::Tile::ROWS,
-            Isa::Portable => portable::Tile::ROWS,
+            Isa::Portable => {
+                let _ = precision;
+                portable::Tile::ROWS
+            }
         }
     }
 

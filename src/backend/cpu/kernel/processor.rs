@@ -34,13 +34,6 @@ impl Reading {
     }
 }
 
-impl fmt::Display for Reading {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { streams, in_place } = self;
-        write!(f, "{streams} at once, {}", if *in_place { "in place" } else { "copied" })
-    }
-}
-
 impl Default for Reading {
     /// What the kernels were written with, on Intel's processors.
     fn default() -> Self {
