@@ -32,7 +32,6 @@ use crate::stop::Stop;
 pub use cache::Cache;
 pub use input::Input;
 use input::MIN_PACKED;
-use kernel::Processor;
 #[cfg(test)]
 pub(super) use kernel::tests::{noise, random_blocks};
 pub use kernel::{Kernel, Multiplied};
@@ -171,8 +170,7 @@ impl Backend for Cpu {
     }
 
     fn table_line(&self) -> Option<(String, String)> {
-        let processor = Processor::here()?;
-        Some((processor.to_string(), processor.line(self.kernel)))
+        self.kernel.table_line()
     }
 
     fn kernels(&self) -> Vec<Self> {

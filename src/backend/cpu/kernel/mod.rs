@@ -39,8 +39,7 @@ use gemm::{Packed, Scratch};
 use half::{bf16, f16};
 use limits::CHAINS;
 pub use limits::Multiplied;
-pub(super) use processor::Processor;
-use processor::Reading;
+use processor::{Processor, Reading};
 pub(super) use rows::{Aligned, GroupScales, Rows, Spaced, widen, with_format};
 
 use crate::checkpoint::Dtype;
@@ -136,6 +135,12 @@ impl Kernel {
         }
         let _ = precision;
         vec![self]
+    }
+
+    /// The kind of processor that this is, and the line of the table of processors that makes this kernel the default on it.
+    pub(super) fn table_line(self) -> Option<(String, String)> {
+        let processor = Processor::here()?;
+        Some((processor.to_string(), processor.line(self.name(), self.reading)))
     }
 
     /// How it reads weights, in words.
