@@ -54,15 +54,15 @@ pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
         }
     }
     traced.say_branches();
+    // Each damaged stage says so in its place. The rest was printed, and whoever reads the exit code hears of it too: the
+    // message is not to be looked for among others.
+    if let Some((_, error)) = damaged.take().into_iter().next() {
+        return Err(error);
+    }
     if let [first, ..] = &lacking[..] {
         tell(format_args!("{} stages have no values in this trace, as {first}.", lacking.len()));
     }
-    let damaged = damaged.take();
-    if let count @ 2.. = damaged.len() {
-        tell(format_args!("{count} stages are damaged, or follow from what is: they have no values here."));
-    }
-    // The rest was printed, and whoever reads the exit code hears of it too.
-    damaged.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
+    Ok(())
 }
 
 /// Sums up what is chosen of a pass; of what the trace has no values of, its statistics are told where it has those. What
