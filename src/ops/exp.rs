@@ -3,22 +3,24 @@
 
 use std::f32::consts::LOG2_E;
 
+/// Below the one the result is 0, above the other +∞; between them n stays small.
+pub(crate) const SMALLEST: f32 = -104.0;
+pub(crate) const LARGEST: f32 = 89.0;
 /// Added to a number and taken away again, it rounds to a whole number, ties to even: 1.5 · 2²³.
-const ROUND: f32 = 12_582_912.0;
+pub(crate) const ROUND: f32 = 12_582_912.0;
 /// The upper bits of ln 2, few enough that n · `LN2_HIGH` is exact.
-const LN2_HIGH: f32 = 0.693_145_75;
+pub(crate) const LN2_HIGH: f32 = 0.693_145_75;
 /// The rest of ln 2.
-const LN2_LOW: f32 = 1.428_606_8e-6;
+pub(crate) const LN2_LOW: f32 = 1.428_606_8e-6;
 /// 1/k! for k = 2 … 7, of which the sum Σ rᵏ/k! is made.
-const TERMS: [f32; 6] = [0.5, 1.0 / 6.0, 1.0 / 24.0, 1.0 / 120.0, 1.0 / 720.0, 1.0 / 5040.0];
+pub(crate) const TERMS: [f32; 6] = [0.5, 1.0 / 6.0, 1.0 / 24.0, 1.0 / 120.0, 1.0 / 720.0, 1.0 / 5040.0];
 
 /// e^x = 2ⁿ · e^r with n = x / ln 2 rounded to a whole number and |r| ≤ ln 2 / 2, where the exponential series
 /// needs eight terms. Within 1.1 units in the last place; 0 and +∞ where the result leaves float32's range, and
 /// NaN for NaN.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    // Beyond these the result is 0 or +∞, and n stays small.
-    let x = x.clamp(-104.0, 89.0);
+    let x = x.clamp(SMALLEST, LARGEST);
     let shifted = x.mul_add(LOG2_E, ROUND);
     let n = shifted - ROUND;
     let r = n.mul_add(-LN2_LOW, n.mul_add(-LN2_HIGH, x));

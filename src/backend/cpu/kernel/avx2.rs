@@ -4,6 +4,7 @@
 
 mod attention;
 mod dots;
+mod exp;
 mod floats;
 mod int8;
 mod products;
@@ -38,6 +39,8 @@ compiled! {
     pack_keys, attention::pack_keys, (keys: &[f32], stride: usize, count: usize, width: usize, packed: &mut Vec<Aligned>);
     qk_packed, attention::qk_packed, (queries: &[f32], width: usize, packed: &[Aligned], part: &Range<usize>, out: (&mut [f32], usize));
     mix, attention::mix, (weights: &[f32], of_row: (usize, usize), values: &[f32], stride: usize, width: usize, out: &mut [f32]);
+    softmax, exp::softmax, (row: &mut [f32]);
+    silu, exp::silu, (gate: &[f32], out: &mut [f32]);
     q8_of_odd_groups, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]);
 }
 

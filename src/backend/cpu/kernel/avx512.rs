@@ -3,12 +3,14 @@
 
 mod attention;
 mod dots;
+mod exp;
 mod tile;
 
 use std::arch::x86_64::*;
 
 pub(super) use attention::{mix, pack_keys, qk, qk_packed};
 pub(super) use dots::dots;
+pub(super) use exp::{silu, softmax};
 use half::{bf16, f16};
 pub(super) use tile::{Tile, transpose};
 

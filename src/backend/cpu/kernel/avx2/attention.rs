@@ -23,30 +23,49 @@ pub(super) fn qk(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
         return ops::attention::qk(query, keys, stride, out);
     }
     let (blocks, rest) = out.as_chunks_mut::<WIDTH>();
+    let done = blocks.len() * WIDTH;
     for (block, out) in blocks.iter_mut().enumerate() {
-        let keys = &keys[block * WIDTH * stride..][..(WIDTH - 1) * stride + width];
-        let mut eights = [_mm256_setzero_ps(); WIDTH];
-        for (four, eights) in eights.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-            let mut sums = [[_mm256_setzero_ps(); 2]; 4];
-            for at in (0..width).step_by(WIDTH) {
-                // SAFETY: `query` and the row of each key have eight values from here on; the last row ends where `keys`
-                // does.
-                unsafe {
-                    let x = _mm256_loadu_ps(query.as_ptr().add(at));
-                    for (key, sums) in sums.iter_mut().enumerate() {
-                        let key = _mm256_loadu_ps(keys.as_ptr().add((4 * four + key) * stride + at));
-                        let sum = &mut sums[at / WIDTH % 2];
-                        *sum = _mm256_fmadd_ps(x, key, *sum);
-                    }
+        of_block::<true>(query, &keys[block * WIDTH * stride..], stride, WIDTH, out);
+    }
+    if !rest.is_empty() {
+        let mut sums = [0.0; WIDTH];
+        of_block::<false>(query, &keys[done * stride..], stride, rest.len(), &mut sums);
+        rest.copy_from_slice(&sums[..rest.len()]);
+    }
+}
+
+/// [`qk`] of `count` keys, of eight where they are `WHOLE`; where they are fewer, the others are the last one again.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn of_block<const WHOLE: bool>(
+    query: &[f32],
+    keys: &[f32],
+    stride: usize,
+    count: usize,
+    out: &mut [f32; WIDTH],
+) {
+    let (width, last) = (query.len(), if WHOLE { WIDTH - 1 } else { count - 1 });
+    let keys = &keys[..last * stride + width];
+    let mut eights = [_mm256_setzero_ps(); WIDTH];
+    for (four, eights) in eights.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        let mut sums = [[_mm256_setzero_ps(); 2]; 4];
+        for at in (0..width).step_by(WIDTH) {
+            // SAFETY: `query` and the row of each key have eight values from here on; the last row ends where `keys`
+            // does.
+            unsafe {
+                let x = _mm256_loadu_ps(query.as_ptr().add(at));
+                for (key, sums) in sums.iter_mut().enumerate() {
+                    let key = if WHOLE { 4 * four + key } else { (4 * four + key).min(last) };
+                    let key = _mm256_loadu_ps(keys.as_ptr().add(key * stride + at));
+                    let sum = &mut sums[at / WIDTH % 2];
+                    *sum = _mm256_fmadd_ps(x, key, *sum);
                 }
             }
-            *eights = sums.map(|[low, high]| _mm256_add_ps(low, high));
         }
-        // SAFETY: eight values.
-        unsafe { _mm256_storeu_ps(out.as_mut_ptr(), reduce_8(eights)) };
+        *eights = sums.map(|[low, high]| _mm256_add_ps(low, high));
     }
-    let done = blocks.len() * WIDTH;
-    ops::attention::qk(query, &keys[(done * stride).min(keys.len())..], stride, rest);
+    // SAFETY: eight values.
+    unsafe { _mm256_storeu_ps(out.as_mut_ptr(), reduce_8(eights)) };
 }
 
 /// Vectors of eight keys that one query takes at once, where it takes the most.

@@ -17,49 +17,58 @@ const HALF: usize = LANES / 2;
 pub(in super::super) fn qk(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
     fn inner(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
-        let width = query.len();
-        if width > STRETCH {
+        if query.len() > STRETCH {
             return ops::attention::qk(query, keys, stride, out);
         }
-        let (blocks, rest) = out.as_chunks_mut::<LANES>();
-        for (block, out) in blocks.iter_mut().enumerate() {
-            let keys = &keys[block * LANES * stride..][..(LANES - 1) * stride + width];
-            if width == HALF {
-                // SAFETY: the query and each of the 16 keys have 8 values; 16 go to `out`.
-                unsafe {
-                    let load = |at: usize| _mm256_loadu_ps(keys.as_ptr().add(at * stride));
-                    let x = _mm512_broadcast_f32x8(_mm256_loadu_ps(query.as_ptr()));
-                    let sums = std::array::from_fn(|i| {
-                        let pair = _mm512_castps256_ps512(load(2 * i));
-                        let pair = _mm512_insertf32x8::<1>(pair, load(2 * i + 1));
-                        // From 0, as the sums of whole vectors begin: −0 becomes 0.
-                        _mm512_fmadd_ps(x, pair, _mm512_setzero_ps())
-                    });
-                    _mm512_storeu_ps(out.as_mut_ptr(), reduce_8(sums));
-                }
-                continue;
+        for (block, out) in out.chunks_mut(LANES).enumerate() {
+            let keys = &keys[block * LANES * stride..];
+            if out.len() == LANES {
+                of_block::<true>(query, keys, stride, out);
+            } else {
+                of_block::<false>(query, keys, stride, out);
             }
-            let mut sums = [_mm512_setzero_ps(); LANES];
-            for at in (0..width).step_by(LANES) {
-                let mask = mask(width - at);
-                // SAFETY: the mask keeps each load inside `query` and inside the row of its key, of which the
-                // last one ends where `keys` does.
-                unsafe {
-                    let x = _mm512_maskz_loadu_ps(mask, query.as_ptr().add(at));
-                    for key in 0..LANES {
-                        let row = keys.as_ptr().add(key * stride + at);
-                        sums[key] = _mm512_fmadd_ps(x, _mm512_maskz_loadu_ps(mask, row), sums[key]);
-                    }
-                }
-            }
-            // SAFETY: 16 values.
-            unsafe { _mm512_storeu_ps(out.as_mut_ptr(), reduce_16(sums)) };
         }
-        let done = blocks.len() * LANES;
-        ops::attention::qk(query, &keys[(done * stride).min(keys.len())..], stride, rest);
     }
     // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
     unsafe { inner(query, keys, stride, out) }
+}
+
+/// [`qk`] of up to 16 keys, of 16 where they are `WHOLE`.
+#[target_feature(enable = "avx512f,avx512dq")]
+#[inline]
+fn of_block<const WHOLE: bool>(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
+    let (width, last) = (query.len(), if WHOLE { LANES - 1 } else { out.len() - 1 });
+    let (keys, of_keys) = (&keys[..last * stride + width], mask(out.len()));
+    // Keys that are not there are the last one again.
+    let of_key = |key: usize| keys.as_ptr().wrapping_add(stride * if WHOLE { key } else { key.min(last) });
+    if width == HALF {
+        // SAFETY: the query and each of the keys have 8 values.
+        let sums = unsafe {
+            let x = _mm512_broadcast_f32x8(_mm256_loadu_ps(query.as_ptr()));
+            std::array::from_fn(|i| {
+                let pair = _mm512_castps256_ps512(_mm256_loadu_ps(of_key(2 * i)));
+                let pair = _mm512_insertf32x8::<1>(pair, _mm256_loadu_ps(of_key(2 * i + 1)));
+                // From 0, as the sums of whole vectors begin: −0 becomes 0.
+                _mm512_fmadd_ps(x, pair, _mm512_setzero_ps())
+            })
+        };
+        // SAFETY: the mask keeps the store inside `out`.
+        return unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr(), of_keys, reduce_8(sums)) };
+    }
+    let mut sums = [_mm512_setzero_ps(); LANES];
+    for at in (0..width).step_by(LANES) {
+        let mask = mask(width - at);
+        // SAFETY: the mask keeps each load inside `query` and inside the row of its key, of which the last one ends where
+        // `keys` does.
+        unsafe {
+            let x = _mm512_maskz_loadu_ps(mask, query.as_ptr().add(at));
+            for (key, sum) in sums.iter_mut().enumerate() {
+                *sum = _mm512_fmadd_ps(x, _mm512_maskz_loadu_ps(mask, of_key(key).add(at)), *sum);
+            }
+        }
+    }
+    // SAFETY: as above.
+    unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr(), of_keys, reduce_16(sums)) };
 }
 
 /// Vectors of 16 keys that one query takes at once, where it takes the most.
@@ -212,18 +221,25 @@ pub(in super::super) fn mix(
     width: usize,
     out: &mut [f32],
 ) {
-    for (i, out) in out.chunks_mut(4 * width).enumerate() {
-        let weights = |row: usize| &weights[(4 * i + row) * apart..][..count];
+    let mut row = 0;
+    let mut rest = out;
+    while !rest.is_empty() {
+        let weights = |i: usize| &weights[(row + i) * apart..][..count];
+        let at_once = match rest.len() / width {
+            4.. => 4,
+            2.. => 2,
+            _ => 1,
+        };
+        let out = rest.split_off_mut(..at_once * width).unwrap_or_default();
         // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
         unsafe {
-            if out.len() == 4 * width {
-                rows::<4, 4>(std::array::from_fn(weights), values, stride, out);
-            } else {
-                for (row, out) in out.chunks_mut(width).enumerate() {
-                    rows::<1, 8>([weights(row)], values, stride, out);
-                }
+            match at_once {
+                4 => rows::<4, 4>(std::array::from_fn(weights), values, stride, out),
+                2 => rows::<2, 4>(std::array::from_fn(weights), values, stride, out),
+                _ => rows::<1, 8>(std::array::from_fn(weights), values, stride, out),
             }
         }
+        row += at_once;
     }
 }
 
