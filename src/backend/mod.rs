@@ -342,6 +342,14 @@ pub trait Backend: Sized + Send + Sync {
     /// [`Backend::draw`] draws a token after each span; there are none where it is not called.
     fn begin_pass(&self, ids: &[u32], spans: &[Span], draws: &[Draw], pass: &mut Self::Pass) -> Result<()>;
 
+    /// Makes `pass` the one after it, over one token of each of the same sequences: the one that was drawn for it, which
+    /// need not be known here yet. What was drawn before can still be asked for, pass by pass ([`Backend::drawn`]); of no
+    /// more than two passes at a time. Only where it [`Backend::draws`].
+    fn follow_pass(&self, spans: &[Span], draws: &[Draw], pass: &mut Self::Pass) -> Result<()> {
+        let _ = (spans, draws, pass);
+        Ok(())
+    }
+
     /// out (rows, D): the rows of `table` (V, D) that the pass's ids name.
     fn embedding(&self, table: &Self::Matrix, pass: &Self::Pass, out: &mut Self::Buffer) -> Result<()>;
 
@@ -484,7 +492,8 @@ pub trait Backend: Sized + Send + Sync {
         Ok(())
     }
 
-    /// What was drawn in the pass, span by span; waits for it, as [`Backend::sync`] does.
+    /// What was drawn in the pass, span by span; waits for it, as [`Backend::sync`] does. Where another pass has followed
+    /// it already, of the first one first.
     fn drawn(&self, pass: &Self::Pass) -> Result<Vec<Drawn>> {
         let _ = pass;
         Ok(Vec::new())

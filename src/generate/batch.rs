@@ -209,8 +209,9 @@ impl<'m, B: Backend> Batch<'m, B> {
     /// [`Error::Interrupted`] where the model's backend was asked to stop: all is then as it was before, and the same
     /// pass can be run again.
     pub fn pass<P: Probe>(&mut self, probe: &mut P) -> Result<Vec<Drawn>> {
-        let Self { model, work, passes, running, .. } = self;
-        let drawn = sequence::pass(model, work, *passes, &mut running.iter_mut().collect::<Vec<_>>(), probe)?;
+        let Self { model, work, passes, running, waiting, .. } = self;
+        let mut sequences: Vec<_> = running.iter_mut().collect();
+        let drawn = sequence::pass(model, work, *passes, &mut sequences, waiting.is_empty(), probe)?;
         *passes += 1;
         let drawn = running.iter().zip(drawn).map(|(sequence, id)| Drawn {
             sequence: sequence.number,

@@ -103,10 +103,19 @@ impl Sampler {
         random.random()
     }
 
-    /// What the next token is drawn by, for a device that draws by itself ([`Sampler::skip`] then goes on).
-    pub fn next_draw(&self) -> Drawing {
+    /// What the token is drawn by that comes after `others` more, for a device that draws by itself ([`Sampler::skip`] then
+    /// goes on).
+    pub fn coming_draw(&self, others: usize) -> Drawing {
         let Sampling { temperature, top_k, top_p, .. } = self.sampling;
-        let random = if temperature == 0.0 { 0.0 } else { self.random.clone().random() };
+        let random = if temperature == 0.0 {
+            0.0
+        } else {
+            let mut random = self.random.clone();
+            for _ in 0..others {
+                let _: f64 = random.random();
+            }
+            random.random()
+        };
         Drawing { temperature, top_k, top_p, random }
     }
 

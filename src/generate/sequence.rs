@@ -4,7 +4,7 @@
 use crate::backend::{Backend, Draw as Drawing, Drawn, Span};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
-use crate::model::{Activations, KvCache, Model, forward};
+use crate::model::{Activations, KvCache, Model, ahead, forward};
 use crate::trace::draw::{Draw, Setting};
 use crate::trace::{PassDims, Probe};
 
@@ -259,11 +259,24 @@ pub(super) fn draws<B: Backend, P: Probe>(
     if !model.backend.draws() || sequences.iter().all(watched) {
         return Vec::new();
     }
-    sequences.iter().map(|sequence| sequence.text.sampler.next_draw()).collect()
+    sequences.iter().map(|sequence| sequence.text.sampler.coming_draw(0)).collect()
+}
+
+/// How the device draws the tokens of the pass after the next, which reads `ids`; none where a text ends before it, as far as
+/// is known now.
+fn draws_after<B: Backend>(sequences: &[&mut Sequence<B>], ids: &[Vec<u32>]) -> Vec<Drawing> {
+    let goes_on = |(sequence, ids): (&&mut Sequence<B>, &Vec<u32>)| {
+        sequence.text.left > 1 && sequence.text.forced.is_empty() && sequence.room() > ids.len()
+    };
+    if !sequences.iter().zip(ids).all(goes_on) {
+        return Vec::new();
+    }
+    sequences.iter().map(|sequence| sequence.text.sampler.coming_draw(1)).collect()
 }
 
 /// Runs pass number `pass` over `ids` of each of `sequences`; the device draws as `draws` say, and the answer is what it
-/// drew. The sequences know nothing of that yet.
+/// drew. The sequences know nothing of that yet. Where nobody looks on, the device has the pass after it meanwhile, if
+/// `next` says how tokens are drawn there.
 ///
 /// # Errors
 /// As [`forward::forward_and_draw`]'s; the sequences are then as they were.
@@ -272,7 +285,8 @@ pub(super) fn read<B: Backend, P: Probe>(
     work: &mut Activations<B>,
     pass: usize,
     sequences: &mut [&mut Sequence<B>],
-    (ids, draws): (&[impl AsRef<[u32]>], &[Drawing]),
+    ids: &[impl AsRef<[u32]>],
+    (draws, next): (&[Drawing], &[Drawing]),
     probe: &mut P,
 ) -> Result<Vec<Drawn>> {
     let span = |(sequence, ids): (&&mut Sequence<B>, &_)| Span {
@@ -283,7 +297,11 @@ pub(super) fn read<B: Backend, P: Probe>(
     let spans: Vec<Span> = sequences.iter().zip(ids).map(span).collect();
     let all: Vec<u32> = ids.iter().flat_map(AsRef::as_ref).copied().collect();
     let mut caches: Vec<_> = sequences.iter_mut().map(|sequence| &mut sequence.cache).collect();
-    let drawn = forward::forward_and_draw(model, &mut caches, work, pass, &spans, (&all, draws), probe)?;
+    let drawn = if P::ENABLED || draws.is_empty() {
+        forward::forward_and_draw(model, &mut caches, work, pass, &spans, (&all, draws), probe)?
+    } else {
+        ahead::pass_and_next(model, &mut caches, work, pass, &spans, (&all, draws), next)?
+    };
     for (sequence, ids) in sequences.iter_mut().zip(ids) {
         sequence.text.ran.extend_from_slice(ids.as_ref());
     }
@@ -291,7 +309,7 @@ pub(super) fn read<B: Backend, P: Probe>(
 }
 
 /// Runs pass number `pass` over the tokens that wait of each of `sequences`, and draws the token after each; those wait
-/// then.
+/// then. `on`: whether the pass after it is over the same sequences, those apart that end.
 ///
 /// # Errors
 /// As [`read`]'s.
@@ -300,11 +318,13 @@ pub(super) fn pass<B: Backend, P: Probe>(
     work: &mut Activations<B>,
     pass: usize,
     sequences: &mut [&mut Sequence<B>],
+    on: bool,
     probe: &mut P,
 ) -> Result<Vec<u32>> {
     let waiting: Vec<_> = sequences.iter_mut().map(|sequence| sequence.take(usize::MAX)).collect();
     let draws = draws(model, pass, sequences, probe);
-    let drawn = match read(model, work, pass, sequences, (&waiting, &draws), probe) {
+    let next = if on && !P::ENABLED { draws_after(sequences, &waiting) } else { Vec::new() };
+    let drawn = match read(model, work, pass, sequences, &waiting, (&draws, &next), probe) {
         Ok(drawn) => drawn,
         Err(error) => {
             for (sequence, ids) in sequences.iter_mut().zip(waiting) {

@@ -95,7 +95,7 @@ impl<'m, B: Backend> Session<'m, B> {
     pub fn pass<P: Probe>(&mut self, probe: &mut P) -> Result<u32> {
         self.check(self.waiting())?;
         let Self { model, sequence, work, passes } = self;
-        let drawn = sequence::pass(model, work, *passes, &mut [sequence], probe)?;
+        let drawn = sequence::pass(model, work, *passes, &mut [sequence], true, probe)?;
         *passes += 1;
         Ok(drawn[0])
     }
@@ -157,7 +157,7 @@ impl<'m, B: Backend> Session<'m, B> {
     fn read_and_draw<P: Probe>(&mut self, ids: &[u32], draws: &[Draw], probe: &mut P) -> Result<Vec<Drawn>> {
         self.check(ids)?;
         let Self { model, sequence, work, passes } = self;
-        let drawn = sequence::read(model, work, *passes, &mut [sequence], (&[ids], draws), probe)?;
+        let drawn = sequence::read(model, work, *passes, &mut [sequence], &[ids], (draws, &[]), probe)?;
         *passes += 1;
         Ok(drawn)
     }

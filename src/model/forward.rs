@@ -23,6 +23,7 @@ use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 use crate::trace::{Probe, Stage};
 
+use super::ahead::Asked;
 use super::observe::{Observer, Unseen};
 use super::{KvCache, LayerWeights, Linear, Model};
 
@@ -34,7 +35,7 @@ pub struct Activations<B: Backend> {
     /// Number of the pass.
     number: usize,
     spans: Vec<Span>,
-    pass: B::Pass,            // ids and positions (R), where the operations read them
+    pub(super) pass: B::Pass, // ids and positions (R), where the operations read them
     rope_cos: B::Buffer,      // (R, C/2)
     rope_sin: B::Buffer,      // (R, C/2)
     x: B::Buffer,             // (R, D) what enters a layer
@@ -58,13 +59,15 @@ pub struct Activations<B: Backend> {
     ffn_residual: B::Buffer,  // (R, D) what leaves a layer; swapped with x
     some: B::Buffer,          // (rows, D) the rows that the head reads at once
     final_norm: B::Buffer,    // (rows, D)
-    logits: B::Buffer,        // (rows, V)
+    pub(super) logits: B::Buffer, // (rows, V)
     input: B::Input,          // what the next matrix products read
     logit_rows: usize,
     /// For each span the row of `logits` that was computed last.
     last_rows: Vec<usize>,
     /// What the probe has still to be given.
     unseen: Unseen,
+    /// The pass that was asked for before it was known what it reads.
+    pub(super) ahead: Option<Asked>,
 }
 
 impl<B: Backend> Activations<B> {
@@ -113,6 +116,7 @@ impl<B: Backend> Activations<B> {
             logit_rows: 0,
             last_rows: Vec::new(),
             unseen: Unseen::default(),
+            ahead: None,
         })
     }
 
@@ -152,6 +156,15 @@ impl<B: Backend> Activations<B> {
     /// Where the backend fails.
     pub fn set_input(&mut self, model: &Model<B>, x: &[f32]) -> Result<()> {
         model.backend.write(x, &mut self.x)
+    }
+
+    /// Makes this pass number `pass` over `spans`.
+    pub(super) fn set(&mut self, pass: usize, spans: &[Span]) {
+        (self.number, self.ahead) = (pass, None);
+        self.spans.clear();
+        self.spans.extend_from_slice(spans);
+        self.last_rows.clear();
+        self.last_rows.resize(spans.len(), 0);
     }
 
     /// R: tokens of all spans.
@@ -208,18 +221,12 @@ pub fn forward_and_draw<B: Backend, P: Probe>(
     (ids, draws): (&[u32], &[Draw]),
     probe: &mut P,
 ) -> Result<Vec<Drawn>> {
-    for (cache, span) in caches.iter().zip(spans) {
-        debug_assert_eq!(cache.len(), span.start, "a span begins where its cache ends");
-        cache.check(span.keys())?;
-    }
+    check_room(caches, spans)?;
     model.backend.all_shown(&work.pass);
     work.unseen = Unseen::of_a_whole_pass();
     let mut run = || {
         begin(model, work, pass, spans, (ids, draws), probe)?;
-        for l in 0..model.config.layers {
-            layer(model, caches, work, l, probe)?;
-        }
-        finish(model, work, probe)?;
+        after_begin(model, caches, work, probe)?;
         let drawn = if draws.is_empty() {
             model.backend.sync()?;
             Vec::new()
@@ -241,6 +248,25 @@ pub fn forward_and_draw<B: Backend, P: Probe>(
     Ok(drawn)
 }
 
+/// Checks that each span begins where its cache ends, and has room there.
+pub(super) fn check_room<B: Backend>(caches: &[&mut KvCache<B>], spans: &[Span]) -> Result<()> {
+    caches.iter().zip(spans).try_for_each(|(cache, span)| {
+        debug_assert_eq!(cache.len(), span.start, "a span begins where its cache ends");
+        cache.check(span.keys())
+    })
+}
+
+/// All of a pass that follows [`begin`].
+pub(super) fn after_begin<B: Backend, P: Probe>(
+    model: &Model<B>,
+    caches: &mut [&mut KvCache<B>],
+    work: &mut Activations<B>,
+    probe: &mut P,
+) -> Result<()> {
+    (0..model.config.layers).try_for_each(|l| layer(model, caches, work, l, probe))?;
+    finish(model, work, probe)
+}
+
 /// Everything before the layers: the tokens' embeddings, and the tables that all layers share. The ids come with how a
 /// token is drawn after each span, where one is.
 ///
@@ -257,16 +283,22 @@ pub fn begin<B: Backend, P: Probe>(
     let (backend, t) = (&model.backend, ids.len());
     debug_assert_eq!(t, PassRows::All.count(spans), "an id for each token of the spans");
     work.reserve(model, t, 0)?;
-    work.number = pass;
-    work.spans.clear();
-    work.spans.extend_from_slice(spans);
-    work.last_rows.clear();
-    work.last_rows.resize(spans.len(), 0);
+    work.set(pass, spans);
     backend.begin_pass(ids, spans, draws, &mut work.pass)?;
     let place = (&work.pass, pass);
-    let mut see = Observer::new(model, probe, place, &mut work.unseen, spans, &PassRows::All);
-    see.ids(Stage::Tokens, ids)?;
+    Observer::new(model, probe, place, &mut work.unseen, spans, &PassRows::All).ids(Stage::Tokens, ids)?;
+    embed(model, work, probe)
+}
 
+/// The rest of [`begin`], which need not know the ids.
+pub(super) fn embed<B: Backend, P: Probe>(
+    model: &Model<B>,
+    work: &mut Activations<B>,
+    probe: &mut P,
+) -> Result<()> {
+    let backend = &model.backend;
+    let place = (&work.pass, work.number);
+    let mut see = Observer::new(model, probe, place, &mut work.unseen, &work.spans, &PassRows::All);
     backend.embedding(&model.weights.embedding, &work.pass, &mut work.x)?;
     see.stage(Stage::Embedding, &work.x)?;
 

@@ -1,5 +1,6 @@
 //! The model: its weights, its cache, and the one forward pass. Read [`forward`] first.
 
+pub mod ahead;
 mod fingerprint;
 pub mod forward;
 pub mod kv_cache;

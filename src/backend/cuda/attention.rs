@@ -14,6 +14,9 @@ use crate::error::Result;
 /// Values of each part that are held on the device at once.
 const VALUES_AT_ONCE: usize = 4 << 20;
 
+/// Blocks of a token's attention that a multiprocessor has, where there are keys enough for all.
+const BLOCKS_OF_EACH: usize = 3;
+
 /// The most splits of one token's keys.
 const MOST_SPLITS: usize = 64;
 
@@ -67,7 +70,7 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
         let blocks = kv_heads * group.div_ceil(at_once);
         // How many there are is the same in every pass, and so are the sums, and the launch.
         let processors = cuda.queue.device().about().multiprocessors as usize;
-        let splits = (2 * processors / blocks).clamp(1, MOST_SPLITS);
+        let splits = (BLOCKS_OF_EACH * processors / blocks).clamp(1, MOST_SPLITS);
         // Nobody else makes it grow before the launch is in the queue.
         let mut scratch = cuda.scratch();
         let together = asked.pass.spans().len().min(MOST_TOGETHER);
@@ -156,7 +159,7 @@ fn fetch_parts(
     let tokens = asked.pass.spans()[asked.span].tokens;
     let count = wanted.iter().filter(|wanted| **wanted).count();
     let each = (values * 4).next_multiple_of(ALIGNED);
-    let Some((Fetched(places), first)) = fetching::place(cuda, &asked.pass.pinned, count * each)? else {
+    let Some((Fetched(places), first)) = fetching::place(cuda, &asked.pass.fetching, count * each)? else {
         return Ok(false);
     };
     let mut arguments = asked.arguments().int(0).int(tokens);
@@ -191,7 +194,7 @@ fn repeat_kv(
     let kernel = Kernel { file: "cache", name: "repeat_kv", weight: None };
     let from = |first| Arguments::new().address(cache).int(first).int(heads).int(kv_heads).int(head_dim);
     let place = match sink.waits() && at_once == keys {
-        true => fetching::place(cuda, &asked.pass.pinned, keys * width * 4)?,
+        true => fetching::place(cuda, &asked.pass.fetching, keys * width * 4)?,
         false => None,
     };
     if let Some((fetched, out)) = place {

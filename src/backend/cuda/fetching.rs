@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::Cuda;
 use super::driver::{Address, Arguments};
 use super::kernels::Kernel;
-use super::memory::Memory;
-use super::queue::Queue;
+use super::memory::{Memory, Pinned};
 use crate::backend::Fetched;
 use crate::error::Result;
 
@@ -21,52 +20,36 @@ pub(super) const ALIGNED: usize = 256;
 
 /// The memory of one pass, which is there from the first stage on that somebody wants.
 #[derive(Default)]
-pub(super) struct Pinned(Mutex<Places>);
+pub(super) struct Fetching(Mutex<Places>);
 
 #[derive(Default)]
 struct Places {
-    memory: Option<Room>,
+    memory: Option<Arc<Pinned>>,
     used: usize,
     /// Whether the device was waited for after the last launch that writes here.
     there: bool,
 }
 
-struct Room {
-    queue: Arc<Queue>,
-    at: Address,
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        // What waits may write there.
-        self.queue.ask_anyway(|device| device.unpin(self.at));
-    }
-}
-
-impl Pinned {
+impl Fetching {
     fn places(&self) -> MutexGuard<'_, Places> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A place for `bytes` bytes that the next launch writes; none where there is no room.
-pub(super) fn place(cuda: &Cuda, memory: &Pinned, bytes: usize) -> Result<Option<(Fetched, Address)>> {
+pub(super) fn place(cuda: &Cuda, memory: &Fetching, bytes: usize) -> Result<Option<(Fetched, Address)>> {
     let mut places = memory.places();
     let first = places.used.next_multiple_of(ALIGNED);
     if bytes > BYTES - first.min(BYTES) {
         return Ok(None);
     }
-    let at = match &places.memory {
-        Some(room) => room.at,
-        None => {
-            // Where none is to be had, stages are read one by one.
-            let Ok(at) = cuda.queue.device().pin(BYTES) else { return Ok(None) };
-            places.memory = Some(Room { queue: Arc::clone(&cuda.queue), at });
-            at
-        }
-    };
+    if places.memory.is_none() {
+        // Where none is to be had, stages are read one by one.
+        places.memory = Pinned::new(&cuda.queue, BYTES).ok().map(Arc::new);
+    }
+    let Some(at) = places.memory.as_ref().map(|pinned| pinned.at(first)) else { return Ok(None) };
     (places.used, places.there) = (first + bytes, false);
-    Ok(Some((Fetched(first..first + bytes), at + first as u64)))
+    Ok(Some((Fetched(first..first + bytes), at)))
 }
 
 /// Begins to copy float32 values of `from`; none where there is no room.
@@ -74,7 +57,7 @@ pub(super) fn copy(
     cuda: &Cuda,
     from: &Memory,
     range: Range<usize>,
-    memory: &Pinned,
+    memory: &Fetching,
 ) -> Result<Option<Fetched>> {
     assert!(range.end * 4 <= from.bytes(), "nothing is read beyond the memory");
     let Some((fetched, out)) = place(cuda, memory, range.len() * 4)? else { return Ok(None) };
@@ -89,24 +72,21 @@ pub(super) fn copy(
 pub(super) fn show(
     cuda: &Cuda,
     fetched: &Fetched,
-    memory: &Pinned,
+    memory: &Fetching,
     see: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
-    let at = {
+    let pinned = {
         let mut places = memory.places();
         if !places.there {
             cuda.queue.wait(&cuda.stop)?;
             places.there = true;
         }
-        places.memory.as_ref().map_or(0, |room| room.at)
+        places.memory.clone()
     };
-    if fetched.0.is_empty() {
-        return see(&[]);
-    }
-    see(cuda.queue.device().pinned(at + fetched.0.start as u64, fetched.0.len()))
+    see(pinned.as_ref().map_or(&[], |pinned| pinned.see(fetched.0.clone())))
 }
 
 /// Nobody wants any more what was fetched. What the device still has to write comes before what is written next.
-pub(super) fn clear(memory: &Pinned) {
+pub(super) fn clear(memory: &Fetching) {
     memory.places().used = 0;
 }

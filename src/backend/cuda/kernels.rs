@@ -59,6 +59,19 @@ impl Kernels {
         self.queue.launch_together(self.made(kernel, grid, block, 0, arguments)?, words)
     }
 
+    /// Takes the launch back that was asked for last, where it is one of `kernel` and still waits, and `of` makes something
+    /// of the words of its arguments: to ask for what does the same and more.
+    pub(super) fn take_back<T>(
+        &self,
+        kernel: Kernel,
+        of: impl FnOnce(&[u64]) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let function = self.function(kernel)?;
+        Ok(self
+            .queue
+            .take_back(|last| if last.function == function { of(last.arguments.all()) } else { None }))
+    }
+
     fn made(
         &self,
         kernel: Kernel,

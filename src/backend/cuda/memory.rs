@@ -89,6 +89,46 @@ impl Drop for Memory {
     }
 }
 
+/// Memory of the processor that the device writes to by itself.
+pub(super) struct Pinned {
+    queue: Arc<Queue>,
+    at: Address,
+    bytes: usize,
+}
+
+impl Pinned {
+    /// `bytes` bytes with anything in them.
+    pub(super) fn new(queue: &Arc<Queue>, bytes: usize) -> Result<Self> {
+        Ok(Self { at: queue.device().pin(bytes)?, queue: Arc::clone(queue), bytes })
+    }
+
+    /// Where byte `first` is, for the device.
+    pub(super) fn at(&self, first: usize) -> Address {
+        self.at + first as u64
+    }
+
+    /// How many bytes these are.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes of it that the device has written, and writes no more.
+    pub(super) fn see(&self, range: Range<usize>) -> &[u8] {
+        assert!(range.end <= self.bytes, "nothing is read beyond the memory");
+        match range.is_empty() {
+            true => &[],
+            false => self.queue.device().pinned(self.at(range.start), range.len()),
+        }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // What waits may write there.
+        self.queue.ask_anyway(|device| device.unpin(self.at));
+    }
+}
+
 /// Activations, float32. An input that a product reads shares the memory.
 pub struct Buffer {
     pub(super) memory: Arc<Memory>,

@@ -30,6 +30,7 @@ pub mod nvrtc;
 mod operations;
 mod pass;
 mod product;
+mod proof;
 pub mod ptx;
 mod queue;
 mod sampling;
@@ -206,8 +207,8 @@ impl Cuda {
         Self { host: self.host.with_stop(stop.clone()), stop, ..self }
     }
 
-    /// Whether kernels can be had for the device and compute there what they should: compiles the smallest, or finds it
-    /// compiled, and runs it.
+    /// Whether kernels can be had for the device and compute there what they should: compiles one of each kind, or finds it
+    /// compiled, and runs it; the smallest first.
     ///
     /// # Errors
     /// Where there is no compiler for them, or it fails, or the device does.
@@ -220,7 +221,8 @@ impl Cuda {
         self.read(&out, 0..values.len(), &mut |found| match found == values.map(|x| x + x) {
             true => Ok(()),
             false => Err(failed("add numbers", format!("{values:?} + {values:?} = {found:?}"))),
-        })
+        })?;
+        proof::prove(self)
     }
 
     /// The device's name for users.

@@ -16,9 +16,7 @@ use cudarc::driver::sys::{
 use libloading::Library;
 
 use super::blas::Blas;
-use super::driver::{
-    About, Address, BROUGHT, Driver, Event, Function, Graph, Launch, LibraryProduct, Room, failed,
-};
+use super::driver::{About, Address, Driver, Event, Function, Graph, Launch, LibraryProduct, Room, failed};
 use super::nvrtc::{Nvrtc, Version};
 use super::ptx;
 use super::sources::Module;
@@ -57,8 +55,6 @@ struct Pinned {
     /// When the device is done with each.
     done: [CUevent; 2],
     next: usize,
-    /// What is brought: [`BROUGHT`] bytes.
-    brought: *mut u8,
 }
 
 /// What was loaded, and never is unloaded: a model uses it to its end.
@@ -225,7 +221,7 @@ impl Nvidia {
             device,
             context: ptr::null_mut(),
             stream: ptr::null_mut(),
-            pinned: Mutex::new(Pinned { halves, done, next: 0, brought: ptr::null_mut() }),
+            pinned: Mutex::new(Pinned { halves, done, next: 0 }),
             loaded: Mutex::default(),
             nvrtc: OnceLock::new(),
             store: Store::of_user(),
@@ -245,9 +241,6 @@ impl Nvidia {
                 let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
                 check(sys::cuEventCreate(&raw mut pinned.done[half], flags), "begin its work")?;
             }
-            let mut memory: *mut c_void = ptr::null_mut();
-            check(sys::cuMemAllocHost_v2(&raw mut memory, BROUGHT), "pin memory for copies")?;
-            pinned.brought = memory.cast();
         }
         Ok(new)
     }
@@ -387,14 +380,13 @@ impl Drop for Nvidia {
             return;
         }
         let pinned = self.pinned.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let [first, second] = pinned.halves;
         // SAFETY: nobody uses these any more, and the work in the stream is over. What was never made is null.
         unsafe {
             if !self.stream.is_null() {
                 sys::cuStreamSynchronize(self.stream);
                 sys::cuStreamDestroy_v2(self.stream);
             }
-            for memory in [first, second, pinned.brought].into_iter().filter(|memory| !memory.is_null()) {
+            for memory in pinned.halves.into_iter().filter(|memory| !memory.is_null()) {
                 sys::cuMemFreeHost(memory.cast());
             }
             for event in pinned.done.into_iter().filter(|event| !event.is_null()) {
@@ -512,7 +504,7 @@ impl Driver for Nvidia {
 
     fn unpin(&self, at: Address) {
         if self.enter().is_ok() {
-            // SAFETY: the memory was given by `pin`, and no kernel that is still to run writes there.
+            // SAFETY: the memory was given by `pin`, and nothing that is still to be done writes there.
             unsafe {
                 sys::cuStreamSynchronize(self.stream);
                 sys::cuMemFreeHost(at as *mut c_void);
@@ -521,24 +513,15 @@ impl Driver for Nvidia {
     }
 
     fn pinned(&self, at: Address, bytes: usize) -> &[u8] {
-        // SAFETY: the caller has as much memory there, which no kernel writes to as long as this is looked at.
+        // SAFETY: the caller has as much memory there, which the device does not write to as long as this is looked at.
         unsafe { std::slice::from_raw_parts(at as *const u8, bytes) }
     }
 
-    fn bring(&self, from: Address, bytes: usize) -> Result<()> {
+    fn bring(&self, from: Address, to: Address, bytes: usize) -> Result<()> {
         self.enter()?;
-        assert!(bytes <= BROUGHT, "no more is brought than there is room for");
-        let to = self.pinned().brought;
-        // SAFETY: there is room for so many bytes, and the caller has as many at `from`.
-        let code = unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, self.stream) };
+        // SAFETY: the caller has as much memory at both places, that at `to` by `pin`.
+        let code = unsafe { sys::cuMemcpyDtoHAsync_v2(to as *mut c_void, from, bytes, self.stream) };
         check(code, "give what it holds")
-    }
-
-    fn brought(&self, to: &mut [u8]) {
-        assert!(to.len() <= BROUGHT, "no more was brought");
-        let pinned = self.pinned();
-        // SAFETY: the memory has as many bytes, and nothing writes there: the caller waited for what was brought last.
-        unsafe { ptr::copy_nonoverlapping(pinned.brought.cast_const(), to.as_mut_ptr(), to.len()) };
     }
 
     fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()> {

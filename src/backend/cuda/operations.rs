@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::driver::Arguments;
+use super::driver::{Address, Arguments, pair};
 use super::kernels::Kernel;
 use super::matrix::Matrix;
 use super::memory::{Buffer, Memory, Vector};
@@ -38,6 +38,27 @@ fn read_floats(
     let mut values = vec![0.0_f32; range.len()];
     memory.read(range.start * 4, bytemuck::cast_slice_mut(&mut values))?;
     see(&values)
+}
+
+/// What adds two buffers: arguments a, b, count, sum.
+const ADD: Kernel = Kernel { file: "elementwise", name: "add", weight: None };
+
+impl Cuda {
+    /// sum = a + b, and its norm, (rows, width) each.
+    fn add_and_norm(
+        &self,
+        [a, b]: [Address; 2],
+        weight: &Vector,
+        eps: f32,
+        rows: usize,
+        [sum, normed]: [Address; 2],
+    ) -> Result<()> {
+        let width = weight.len();
+        let kernel = Kernel { file: "rms_norm", name: "add_rms_norm", weight: None };
+        let arguments = Arguments::new().address(a).address(b).address(weight.at());
+        let arguments = arguments.float(eps).int(width).address(sum).address(normed);
+        self.kernels.launch(kernel, (rows, 1), norm_threads(width), 0, arguments)
+    }
 }
 
 impl Backend for Cuda {
@@ -142,15 +163,15 @@ impl Backend for Cuda {
 
     fn fetch(&self, buffer: &Buffer, range: Range<usize>, pass: &Pass) -> Result<Option<Fetched>> {
         self.stop.check()?;
-        fetching::copy(self, &buffer.memory, range, &pass.pinned)
+        fetching::copy(self, &buffer.memory, range, &pass.fetching)
     }
 
     fn fetch_cache(&self, cache: &Cache, count: usize, pass: &Pass) -> Result<Option<Fetched>> {
         self.stop.check()?;
         if cache.dtype == CacheDtype::F32 {
-            return fetching::copy(self, &cache.memory, 0..count, &pass.pinned);
+            return fetching::copy(self, &cache.memory, 0..count, &pass.fetching);
         }
-        let Some((fetched, out)) = fetching::place(self, &pass.pinned, count * 4)? else { return Ok(None) };
+        let Some((fetched, out)) = fetching::place(self, &pass.fetching, count * 4)? else { return Ok(None) };
         let kernel = Kernel { file: "cache", name: "read_cache", weight: None };
         let arguments = Arguments::new().address(cache.memory.at()).long(0).long(count).address(out);
         self.kernels.launch(kernel, (count.div_ceil(512), 1), 128, 0, arguments)?;
@@ -163,11 +184,11 @@ impl Backend for Cuda {
         pass: &Pass,
         see: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        fetching::show(self, fetched, &pass.pinned, see)
+        fetching::show(self, fetched, &pass.fetching, see)
     }
 
     fn all_shown(&self, pass: &Pass) {
-        fetching::clear(&pass.pinned);
+        fetching::clear(&pass.fetching);
     }
 
     fn read_rows(
@@ -215,11 +236,17 @@ impl Backend for Cuda {
         pass.begin(&self.queue, ids, spans, draws)
     }
 
+    fn follow_pass(&self, spans: &[Span], draws: &[Draw], pass: &mut Pass) -> Result<()> {
+        self.stop.check()?;
+        pass.follow(&self.queue, spans, draws)
+    }
+
     fn embedding(&self, table: &Matrix, pass: &Pass, out: &mut Buffer) -> Result<()> {
         self.stop.check()?;
         out.holds(pass.rows() * table.inputs());
         let kernel = Kernel { file: "embedding", name: "embedding", weight: Some(table.dtype()) };
-        let arguments = Arguments::new().words(&table.words()).address(pass.ids()).address(out.at(0));
+        let (ids, apart) = pass.ids();
+        let arguments = Arguments::new().words(&table.words()).address(ids).int(apart).address(out.at(0));
         self.kernels.launch(kernel, (pass.rows(), 1), 128, 0, arguments)
     }
 
@@ -245,6 +272,14 @@ impl Backend for Cuda {
         let width = weight.len();
         x.holds(rows * width);
         out.holds(rows * width);
+        // Where x is the sum that was asked for last, as between two layers, both go together: with the same bits.
+        let added = self.kernels.take_back(ADD, |words| match *words {
+            [a, b, count, sum] if (count, sum) == ((rows * width) as u64, x.at(0)) => Some([a, b]),
+            _ => None,
+        })?;
+        if let Some(added) = added {
+            return self.add_and_norm(added, weight, eps, rows, [x.at(0), out.at(0)]);
+        }
         let kernel = Kernel { file: "rms_norm", name: "rms_norm", weight: None };
         let arguments = Arguments::new().address(x.at(0)).address(weight.at()).float(eps).int(width);
         self.kernels.launch(kernel, (rows, 1), norm_threads(width), 0, arguments.address(out.at(0)))
@@ -297,10 +332,12 @@ impl Backend for Cuda {
         cos.holds(rows * head_dim / 2);
         sin.holds(rows * head_dim / 2);
         let kernel = Kernel { file: "rope", name: "rope", weight: None };
-        let arguments = Arguments::new().address(x.at(0)).address(cos.at(0)).address(sin.at(0));
-        let arguments = arguments.int(usize::from(pairing == Pairing::Neighbours)).int(heads).int(head_dim);
+        let turned = [x.at(0), out.at(0), pair(heads, 0)];
+        let arguments = Arguments::new().first_of(&turned).address(cos.at(0)).address(sin.at(0));
+        let arguments = arguments.int(usize::from(pairing == Pairing::Neighbours)).int(head_dim);
         let grid = (rows, (heads * head_dim / 2).div_ceil(128));
-        self.kernels.launch(kernel, grid, 128, 0, arguments.address(out.at(0)))
+        // Queries and keys go together.
+        self.kernels.launch_together(kernel, grid, 128, turned.len(), arguments)
     }
 
     fn cache_dtype(&self) -> CacheDtype {
@@ -454,10 +491,9 @@ impl Backend for Cuda {
         for buffer in [a, b, &*sum, &*normed] {
             buffer.holds(rows * width);
         }
-        let kernel = Kernel { file: "rms_norm", name: "add_rms_norm", weight: None };
-        let arguments = Arguments::new().address(a.at(0)).address(b.at(0)).address(weight.at());
-        let arguments = arguments.float(eps).int(width).address(sum.at(0)).address(normed.at(0));
-        self.kernels.launch(kernel, (rows, 1), norm_threads(width), 0, arguments)?;
+        assert_eq!(width, weight.len(), "a weight for each value of a row");
+        let (added, written) = ([a.at(0), b.at(0)], [sum.at(0), normed.at(0)]);
+        self.add_and_norm(added, weight, eps, rows, written)?;
         made(0, sum)?;
         made(1, normed)
     }
@@ -475,8 +511,13 @@ impl Backend for Cuda {
         let of_up = product::Asked { matrix: up.matrix, bias: up.bias, out: up.out };
         if !product::gated(self, x, of_gate, of_up, (silu, hidden))? {
             product::multiply(self, x, &[of_gate, of_up])?;
-            self.silu(gate.out, count, silu)?;
-            self.mul(silu, up.out, count, hidden)?;
+            for buffer in [&*gate.out, &*silu, &*up.out, &*hidden] {
+                buffer.holds(count);
+            }
+            let kernel = Kernel { file: "elementwise", name: "silu_mul", weight: None };
+            let arguments = Arguments::new().address(gate.out.at(0)).address(up.out.at(0)).long(count);
+            let arguments = arguments.address(silu.at(0)).address(hidden.at(0));
+            self.kernels.launch(kernel, (count.div_ceil(512), 1), 128, 0, arguments)?;
         }
         made(0, gate.out)?;
         made(1, silu)?;

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::driver::Address;
-use super::fetching::Pinned;
+use super::fetching::Fetching;
 use super::memory::Growing;
 use super::queue::Queue;
+use super::sampling::Coming;
 use crate::backend::{Draw, Span};
 use crate::error::Result;
 
@@ -20,8 +21,12 @@ pub struct Pass {
     draws: Vec<Draw>,
     drawn: Growing,
     drawn_at: Address,
+    /// Whether its tokens are those that were drawn last.
+    follows: bool,
+    /// What was drawn and is on its way here.
+    pub(super) coming: Coming,
     /// What of it is on its way to whoever looks on.
-    pub(super) pinned: Pinned,
+    pub(super) fetching: Fetching,
 }
 
 /// Bytes of a `struct Span` of the kernels.
@@ -31,7 +36,7 @@ const SPAN: usize = 16;
 pub(super) const DRAWN: usize = 8;
 
 impl Pass {
-    /// Makes this a pass over `spans`, by one copy.
+    /// Makes this a pass over `spans`.
     pub(super) fn begin(
         &mut self,
         queue: &Arc<Queue>,
@@ -40,11 +45,32 @@ impl Pass {
         draws: &[Draw],
     ) -> Result<()> {
         assert!(draws.is_empty() || draws.len() == spans.len(), "a draw for each span, or none");
+        let bytes = (draws.len() * DRAWN).next_power_of_two();
+        self.drawn_at = self.drawn.room(queue, bytes, false)?;
+        self.coming.begin(queue, if draws.is_empty() { 0 } else { bytes })?;
+        self.follows = false;
+        self.set(queue, ids, spans, draws)
+    }
+
+    /// Makes this the pass after it: each span reads the token that was drawn for it.
+    pub(super) fn follow(&mut self, queue: &Arc<Queue>, spans: &[Span], draws: &[Draw]) -> Result<()> {
+        let counts = (self.draws.len(), spans.len(), draws.len());
+        assert!(
+            counts.0 == counts.1 && counts.1 == counts.2,
+            "a token was drawn for each span, and is again"
+        );
+        assert!(spans.iter().all(|span| span.tokens == 1), "one token was drawn for each span");
+        self.follows = true;
+        // Where ids would be nobody looks.
+        self.set(queue, &vec![0; spans.len()], spans, draws)
+    }
+
+    /// Takes what is new in the pass, by one copy.
+    fn set(&mut self, queue: &Arc<Queue>, ids: &[u32], spans: &[Span], draws: &[Draw]) -> Result<()> {
         self.spans.clear();
         self.spans.extend_from_slice(spans);
         self.draws.clear();
         self.draws.extend_from_slice(draws);
-        self.drawn_at = self.drawn.room(queue, (draws.len() * DRAWN).next_power_of_two(), false)?;
         self.rows = ids.len();
         let mut words: Vec<u32> = Vec::with_capacity(spans.len() * 4 + draws.len() * 2 + ids.len() * 2);
         let mut first = 0;
@@ -95,13 +121,18 @@ impl Pass {
         self.drawn_at + (draw * DRAWN) as u64
     }
 
-    /// Where the ids are.
-    pub(super) fn ids(&self) -> Address {
+    /// Where the ids that it reads are, and how many int32 values apart.
+    pub(super) fn ids(&self) -> (Address, usize) {
+        if self.follows { (self.drawn_at, DRAWN / 4) } else { (self.given_ids(), 1) }
+    }
+
+    /// Where those are that were known when it began.
+    fn given_ids(&self) -> Address {
         self.random(self.draws.len())
     }
 
     /// Where the positions are.
     pub(super) fn positions(&self) -> Address {
-        self.ids() + (self.rows * 4) as u64
+        self.given_ids() + (self.rows * 4) as u64
     }
 }

@@ -169,16 +169,15 @@ pub(super) fn multiply(cuda: &Cuda, x: &Input, products: &[Asked<'_>]) -> Result
 fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()> {
     let dtype = products[0].matrix.dtype();
     let at = |first: usize, size: usize| (first * x.width * size) as u64;
+    let fast = products.iter().all(|product| product.matrix.is_fast());
+    if run.many && by_tensor_cores(cuda, dtype) && fast {
+        let multiprocessors = cuda.queue.device().about().multiprocessors;
+        return in_tiles(cuda, x, products, run, tiles(multiprocessors, run.rows, products));
+    }
     if run.many && products.iter().all(|product| has_tiles(product.matrix)) {
         return products.iter().try_for_each(|product| {
             let outputs = product.matrix.outputs();
             let arguments = Arguments::new().words(&product.words(run.first));
-            if by_tensor_cores(cuda, dtype) && product.matrix.is_fast() {
-                let narrow = x.narrow.memory().map_or(0, |memory| memory.at()) + at(run.first, 2);
-                let kernel = Kernel { file: "matmul_bf16", name: "matmul_bf16", weight: None };
-                let grid = (run.rows.div_ceil(128), outputs.div_ceil(128));
-                return cuda.kernels.launch(kernel, grid, 256, 0, arguments.address(narrow).int(run.rows));
-            }
             let (name, side) = if product.matrix.is_fast() { ("matmul", 128) } else { ("matmul_plain", 64) };
             let kernel = Kernel { file: name, name, weight: Some(dtype) };
             let grid = (outputs.div_ceil(side), run.rows.div_ceil(64));
@@ -186,7 +185,7 @@ fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()
             cuda.kernels.launch(kernel, grid, 256, 0, arguments)
         });
     }
-    if !products.iter().all(|product| product.matrix.is_fast()) {
+    if !fast {
         let kernel = Kernel { file: "matvec_plain", name: "matvec_plain", weight: Some(dtype) };
         return in_chunks(run, MOST_BLOCKS, |first, rows| {
             let arguments = Arguments::new().words(&words(products, first)).address(x.x() + at(first, 4));
@@ -211,6 +210,50 @@ fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()
         let kernel = Kernel { file: matvec_file(rows), name, weight: Some(dtype) };
         cuda.kernels.launch(kernel, (blocks(products, 8), 1), 128, 0, arguments)
     })
+}
+
+/// The kernels of `matmul_bf16` that multiply many rows: all give the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tiles {
+    pub(super) name: &'static str,
+    /// Rows and outputs of a block.
+    sides: (usize, usize),
+    threads: u32,
+    /// Bytes of shared memory.
+    shared: usize,
+}
+
+/// All of them, the largest first.
+pub(super) const TILES: [Tiles; 2] = [LARGE, SMALL];
+const LARGE: Tiles = Tiles { name: "matmul_bf16_256", sides: (128, 256), threads: 256, shared: 98_304 };
+const SMALL: Tiles = Tiles { name: "matmul_bf16_64", sides: (64, 64), threads: 128, shared: 32_768 };
+
+/// Those for `rows` rows: the large ones read each value less often, the small ones are more.
+fn tiles(multiprocessors: u32, rows: usize, products: &[Asked<'_>]) -> Tiles {
+    let count = rows.div_ceil(LARGE.sides.0) * blocks(products, LARGE.sides.1);
+    // An eighth of the device may idle.
+    if count * 8 >= multiprocessors as usize * 7 { LARGE } else { SMALL }
+}
+
+/// In bfloat16: `run` of the rows in these tiles.
+fn in_tiles(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run, tiles: Tiles) -> Result<()> {
+    let Tiles { name, sides: (rows, outputs), threads, shared } = tiles;
+    let narrow =
+        x.narrow.memory().map_or(0, |memory| memory.at()) + (run.first * x.width * size_of::<u16>()) as u64;
+    let arguments = Arguments::new().words(&words(products, run.first)).address(narrow).int(run.rows);
+    let kernel = Kernel { file: "matmul_bf16", name, weight: None };
+    cuda.kernels.launch(
+        kernel,
+        (run.rows.div_ceil(rows), blocks(products, outputs)),
+        threads,
+        shared,
+        arguments,
+    )
+}
+
+/// Computes products of one input in these tiles, whatever suits the device.
+pub(super) fn all_in_tiles(cuda: &Cuda, x: &Input, products: &[Asked<'_>], tiles: Tiles) -> Result<()> {
+    x.runs.iter().try_for_each(|run| in_tiles(cuda, x, products, *run, tiles))
 }
 
 /// Whether tensor cores multiply weights of this type, where the matrix is fast.

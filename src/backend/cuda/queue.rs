@@ -9,7 +9,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::driver::{Address, BROUGHT, Driver, Event, Graph, Launch};
+use super::driver::{Driver, Event, Graph, Launch};
 use crate::error::{Error, Result};
 use crate::stop::Stop;
 
@@ -46,13 +46,11 @@ struct State {
 pub(super) struct Queue {
     driver: Box<dyn Driver>,
     state: Mutex<State>,
-    /// Held by whoever waits for what the device brings: one at a time.
-    bringing: Mutex<()>,
 }
 
 impl Queue {
     pub(super) fn new(driver: Box<dyn Driver>) -> Self {
-        Self { driver, state: Mutex::default(), bringing: Mutex::default() }
+        Self { driver, state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -94,6 +92,16 @@ impl Queue {
             return Ok(());
         }
         self.launch(launch)
+    }
+
+    /// Takes the launch back that was asked for last, where it still waits and `of` makes something of it.
+    pub(super) fn take_back<T>(&self, of: impl FnOnce(&Launch) -> Option<T>) -> Option<T> {
+        let mut state = self.state();
+        let made = state.waiting.last().and_then(of);
+        if made.is_some() {
+            state.waiting.pop();
+        }
+        made
     }
 
     /// Sends all that waits to the device.
@@ -141,38 +149,18 @@ impl Queue {
     /// Waits until everything is done, or until somebody asks to stop: what the device was told then goes on by itself.
     pub(super) fn wait(&self, stop: &Stop) -> Result<()> {
         let end = self.ask(|device| device.mark())?;
-        self.reach(end, stop)
-    }
-
-    /// Copies from the device what is there when everything is done, or waits in vain as [`Queue::wait`].
-    pub(super) fn bring(&self, from: Address, to: &mut [u8], stop: &Stop) -> Result<()> {
-        let _alone = self.bringing.lock().unwrap_or_else(PoisonError::into_inner);
-        for (i, to) in to.chunks_mut(BROUGHT).enumerate() {
-            let end = self.ask(|device| {
-                device.bring(from + (i * BROUGHT) as u64, to.len())?;
-                device.mark()
-            })?;
-            self.reach(end, stop)?;
-            self.driver.brought(to);
-        }
-        Ok(())
-    }
-
-    /// Waits for a moment, and forgets it.
-    fn reach(&self, end: Event, stop: &Stop) -> Result<()> {
-        let reached = loop {
-            match self.driver.reached(end) {
-                Ok(false) => {}
-                Ok(true) => break Ok(()),
-                Err(error) => break Err(error),
-            }
-            if let Err(error) = stop.check() {
-                break Err(error);
-            }
-            std::hint::spin_loop();
-        };
+        let reached = self.reach(end, stop);
         self.driver.release(end);
         reached
+    }
+
+    /// Waits for a moment, or in vain as [`Queue::wait`].
+    pub(super) fn reach(&self, moment: Event, stop: &Stop) -> Result<()> {
+        while !self.driver.reached(moment)? {
+            stop.check()?;
+            std::hint::spin_loop();
+        }
+        Ok(())
     }
 
     /// How often launches were repeated from a graph.

@@ -1,10 +1,14 @@
 //! Drawing tokens on the device, as a part of the pass: what crosses to the host is their ids.
 
-use super::Cuda;
-use super::driver::Arguments;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::driver::{Address, Arguments};
 use super::kernels::Kernel;
-use super::memory::{Buffer, Memory};
+use super::memory::{Buffer, Memory, Pinned};
 use super::pass::{DRAWN, Pass};
+use super::queue::Queue;
+use super::{Cuda, Mark};
 use crate::backend::{Draw, Drawn};
 use crate::error::Result;
 
@@ -47,11 +51,13 @@ impl Place {
         logits.holds(pass.draws().len() * vocab);
         let alike = |a: &Draw, b: &Draw| Draw { random: 0.0, ..*a } == Draw { random: 0.0, ..*b };
         let mut first = 0;
+        // What comes back are an id each, and whether a logit is not a number.
+        let bytes = pass.draws().len() * DRAWN;
         for draws in pass.draws().chunk_by(alike).flat_map(|alike| alike.chunks(ROWS)) {
             self.draw_alike(cuda, logits, vocab, pass, (first, draws))?;
             first += draws.len();
         }
-        Ok(())
+        pass.coming.bring(cuda, pass.drawn(0), bytes)
     }
 
     /// The draws from number `first` on, which differ in nothing but the random number.
@@ -86,10 +92,66 @@ impl Place {
     }
 }
 
-/// What was drawn in `pass`, once it is.
+/// Passes whose tokens may be on their way here at a time: one, and that which followed it before they were known.
+const UNDER_WAY: usize = 2;
+
+/// What was drawn and is on its way here: of each pass its tokens, in a place of their own.
+#[derive(Default)]
+pub(super) struct Coming(Mutex<Places>);
+
+#[derive(Default)]
+struct Places {
+    /// [`UNDER_WAY`] places.
+    memory: Option<Arc<Pinned>>,
+    /// The place that is written next.
+    next: usize,
+    /// Of those that nobody has asked for: when they are there, the first of their bytes, and how many.
+    under_way: VecDeque<(Mark, usize, usize)>,
+}
+
+impl Coming {
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets what is under way, and makes room for `bytes` bytes of each pass.
+    pub(super) fn begin(&self, queue: &Arc<Queue>, bytes: usize) -> Result<()> {
+        let mut places = self.places();
+        places.under_way.clear();
+        if bytes > 0 && places.memory.as_ref().is_none_or(|memory| memory.bytes() < bytes * UNDER_WAY) {
+            places.memory = Some(Arc::new(Pinned::new(queue, bytes * UNDER_WAY)?));
+        }
+        Ok(())
+    }
+
+    /// Begins to bring the `bytes` bytes from `from` on, once everything before is done.
+    fn bring(&self, cuda: &Cuda, from: Address, bytes: usize) -> Result<()> {
+        let mut places = self.places();
+        let Places { memory: Some(memory), next, under_way } = &mut *places else { return Ok(()) };
+        let first = *next * (memory.bytes() / UNDER_WAY);
+        *next = (*next + 1) % UNDER_WAY;
+        if under_way.len() == UNDER_WAY {
+            under_way.pop_front();
+        }
+        let there = cuda.queue.ask(|device| {
+            device.bring(from, memory.at(first), bytes)?;
+            device.mark()
+        })?;
+        under_way.push_back((Mark { queue: Arc::clone(&cuda.queue), event: Some(there) }, first, bytes));
+        Ok(())
+    }
+}
+
+/// What was drawn in the first of the passes whose tokens nobody has asked for, once it is.
 pub(super) fn drawn(cuda: &Cuda, pass: &Pass) -> Result<Vec<Drawn>> {
-    let mut drawn = vec![[0_u32; 2]; pass.draws().len()];
-    debug_assert_eq!(size_of_val(&*drawn), drawn.len() * DRAWN, "an id, and whether a logit is not a number");
-    cuda.queue.bring(pass.drawn(0), bytemuck::cast_slice_mut(&mut drawn), &cuda.stop)?;
-    Ok(drawn.into_iter().map(|[id, not]| Drawn { id, not_a_number: not != 0 }).collect())
+    let (first, memory) = {
+        let mut places = pass.coming.places();
+        (places.under_way.pop_front(), places.memory.clone())
+    };
+    let (Some((there, first, bytes)), Some(memory)) = (first, memory) else { return Ok(Vec::new()) };
+    if let Some(event) = there.event {
+        cuda.queue.reach(event, &cuda.stop)?;
+    }
+    let words: &[[u32; DRAWN / 4]] = bytemuck::cast_slice(memory.see(first..first + bytes));
+    Ok(words.iter().map(|[id, not]| Drawn { id: *id, not_a_number: *not != 0 }).collect())
 }

@@ -5,6 +5,7 @@ mod products;
 
 use std::ops::Range;
 
+use super::emulated::Asked;
 use super::*;
 use crate::backend::cpu::{noise, random_blocks};
 use crate::backend::{
@@ -165,7 +166,9 @@ impl Operate for Norm {
 
 #[test]
 fn norms_alone_and_with_the_residual_have_the_bits_of_ops() {
-    for (rows, width) in [(1, 1), (3, 6), (2, 31), (5, 64), (3, 513), (2, 1030), (1, 2048)] {
+    for (rows, width) in
+        [(1, 1), (3, 6), (2, 31), (5, 64), (3, 513), (2, 1030), (1, 2048), (1, 8192), (2, 8195)]
+    {
         same_bits(&format!("{rows} rows of {width}"), &Norm(rows, width));
     }
 }
@@ -186,6 +189,46 @@ impl Operate for Elements {
 }
 
 #[test]
+fn a_norm_of_the_sum_before_it_goes_with_that_and_has_the_same_bits() {
+    for precision in [Precision::F32, Precision::Bf16] {
+        let Some((device, log)) = Cuda::logged(ROOM) else { return };
+        let cuda = device.with_precision(precision);
+        for (rows, width) in [(1, 70), (3, 2049), (1, 8200)] {
+            let [a, b] = [51, 52].map(|seed| filled(&cuda, &noise(rows * width, seed)));
+            let weight = cuda.vector(&vector(width, 53)).unwrap();
+            let buffer = || cuda.buffer(rows * width).unwrap();
+            // Waited for between the two, and not.
+            let run = |seen: bool| {
+                let (mut sum, mut normed, mut other) = (buffer(), buffer(), buffer());
+                cuda.sync().unwrap();
+                log.lock().unwrap().clear();
+                cuda.add(&a, &b, rows * width, &mut sum).unwrap();
+                if seen {
+                    cuda.sync().unwrap();
+                }
+                cuda.rms_norm(&sum, &weight, 1e-5, rows, &mut normed).unwrap();
+                cuda.rms_norm(&sum, &weight, 1e-5, rows, &mut other).unwrap();
+                cuda.sync().unwrap();
+                let launches = |asked: &Asked| if let Asked::Launches(count) = asked { *count } else { 0 };
+                let launches: usize = log.lock().unwrap().iter().map(launches).sum();
+                let all = [&sum, &normed, &other].map(|buffer| bits(&values(&cuda, buffer, rows * width)));
+                (launches, all)
+            };
+            let (seen, apart) = run(true);
+            let (unseen, together) = run(false);
+            assert_eq!((seen, unseen), (3, 2));
+            assert!(apart == together, "{rows} rows of {width}, {precision:?}");
+            assert!(together[1] == together[2], "the norm that came later");
+            let mut sum = buffer();
+            cuda.add(&a, &b, rows * width, &mut sum).unwrap();
+            let mut normed = buffer();
+            cuda.rms_norm(&a, &weight, 1e-5, rows, &mut normed).unwrap();
+            assert!(bits(&values(&cuda, &sum, rows * width)) == together[0], "a norm of something else");
+        }
+    }
+}
+
+#[test]
 fn what_goes_element_by_element_has_the_bits_of_ops() {
     for count in [1, 3, 511, 512, 513, 2000] {
         same_bits(&format!("{count} values"), &Elements(count));
@@ -200,10 +243,16 @@ impl Operate for Rope {
         let (rows, pairs) = (4, head_dim / 2);
         // Tables that are the same on both, whatever their sine is.
         let (cos, sin) = (filled(backend, &noise(rows * pairs, 7)), filled(backend, &noise(rows * pairs, 8)));
-        let x = filled(backend, &noise(rows * heads * head_dim, 9));
-        let mut out = backend.buffer(rows * heads * head_dim).unwrap();
-        backend.rope(&x, &cos, &sin, pairing, heads, head_dim, rows, &mut out).unwrap();
-        values(backend, &out, rows * heads * head_dim)
+        // More than one before anybody looks, of more heads and of fewer.
+        let outs = [heads, 1, heads + 3].map(|heads| {
+            let x = filled(backend, &noise(rows * heads * head_dim, 9));
+            (heads, x, backend.buffer(rows * heads * head_dim).unwrap())
+        });
+        let outs = outs.map(|(heads, x, mut out)| {
+            backend.rope(&x, &cos, &sin, pairing, heads, head_dim, rows, &mut out).unwrap();
+            (heads, x, out)
+        });
+        outs.iter().flat_map(|(heads, _, out)| values(backend, out, rows * heads * head_dim)).collect()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The whole program on the CUDA backend, whose kernels run on the processor: the same text, the same stages within a
 //! bound, and what nobody watches is what everybody sees.
 
+mod ahead;
 mod check;
 mod golden;
 mod replay;
@@ -199,7 +200,7 @@ fn the_device_draws_what_the_sampler_draws() {
                 let all: Vec<f32> = [&zeros, &logits, &logits].into_iter().flatten().copied().collect();
                 let mut buffer = cuda.buffer(all.len()).unwrap();
                 cuda.write(&all, &mut buffer).unwrap();
-                let draw: Draw = sampler.next_draw();
+                let draw: Draw = sampler.coming_draw(0);
                 let other = Draw { temperature: 0.0, random: 0.0, ..draw };
                 let more = Draw { random: 1.0 - draw.random, ..draw };
                 let span = |sequence| Span { sequence, start: 0, tokens: 1 };
@@ -217,7 +218,7 @@ fn the_device_draws_what_the_sampler_draws() {
 }
 
 #[test]
-fn an_unwatched_decode_pass_is_one_copy_in_one_graph_and_the_drawn_ids_out() {
+fn an_unwatched_decode_pass_is_asked_for_before_the_tokens_that_it_reads_are_looked_at() {
     let checkpoint = random::of_config("random", small(2), Dtype::BF16);
     let mut alone = 0;
     for (temperature, sequences) in [(0.0, 1), (0.8, 1), (0.8, 3)] {
@@ -232,12 +233,18 @@ fn an_unwatched_decode_pass_is_one_copy_in_one_graph_and_the_drawn_ids_out() {
             log.lock().unwrap().clear();
             batch.pass(&mut NoProbe).unwrap();
             passes += 1;
-            // The first pass makes the graph's places, the next two tell that a decode pass comes again.
-            if passes > 3 {
-                let asked = log.lock().unwrap();
-                let [Asked::Write(pass), Asked::Graph(launches), Asked::Read(drawn)] = asked[..] else {
+            let asked = log.lock().unwrap();
+            // The last pass was asked for with the one before it.
+            if passes == 12 {
+                assert_eq!(asked[..], [Asked::Look(8 * sequences)], "nothing is asked for that nobody wants");
+            // The first passes make the graph's places, and tell that a decode pass comes again.
+            } else if passes > 2 {
+                let [Asked::Write(pass), Asked::Graph(launches), Asked::Read(drawn), Asked::Look(looked)] =
+                    asked[..]
+                else {
                     panic!("temperature {temperature}, {sequences} sequences: {asked:?}")
                 };
+                assert_eq!(looked, 8 * sequences, "what the pass before it drew");
                 assert!(pass <= 40 * sequences && launches > 20, "{asked:?}");
                 // Keys, values and attention of all sequences go together, layer by layer.
                 if sequences == 1 {

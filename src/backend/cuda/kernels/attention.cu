@@ -217,112 +217,111 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, cons
     while (lanes * 8 < head_dim) lanes *= 2;
     const int channel = lane % lanes * 8;
     const bool has_channels = channel < head_dim;
+    // Where there are fewer keys than splits have room for, the last ones have nothing to do.
+    if (split >= splits_used) return;
+    const int from = start + split * keys_of_split, to = min(from + keys_of_split, span.keys);
+    const long long stride = static_cast<long long>(shape.kv_heads) * head_dim;
+    const long long offset = static_cast<long long>(kv_head) * head_dim + channel;
+    const Cached* key_at = static_cast<const Cached*>(keys) + offset;
+    const Cached* value_at = static_cast<const Cached*>(values) + offset;
+    const float root = root_of(shape);
 
-    if (split < splits_used) {
-        const int from = start + split * keys_of_split, to = min(from + keys_of_split, span.keys);
-        const long long stride = static_cast<long long>(shape.kv_heads) * head_dim;
-        const long long offset = static_cast<long long>(kv_head) * head_dim + channel;
-        const Cached* key_at = static_cast<const Cached*>(keys) + offset;
-        const Cached* value_at = static_cast<const Cached*>(values) + offset;
-        const float root = root_of(shape);
+    float query[HEADS][8], mixed[HEADS][8];
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) query[h][i] = 0.0f, mixed[h][i] = 0.0f;
+        long long at = (static_cast<long long>(span.first) * shape.heads + first_head + min(h, count - 1)) * head_dim;
+        if (has_channels) load8(q + at + channel, query[h]);
+    }
+    if (threadIdx.x < HEADS) maxima[threadIdx.x] = minus_infinity(), sums[threadIdx.x] = 0.0f;
 
-        float query[HEADS][8], mixed[HEADS][8];
+    for (int tile = from; tile < to; tile += TILE) {
+        // Scores: a warp takes as many keys at once as its lanes have room for, and asks for four times as many.
+        const int step = WARPS * (32 / lanes);
+        for (int first = 0; first < TILE; first += AHEAD * step) {
+            float eight[AHEAD][8];
 #pragma unroll
-        for (int h = 0; h < HEADS; h++) {
+            for (int a = 0; a < AHEAD; a++) {
+                int number = first + a * step + static_cast<int>(threadIdx.x) / lanes, key = tile + number;
 #pragma unroll
-            for (int i = 0; i < 8; i++) query[h][i] = 0.0f, mixed[h][i] = 0.0f;
-            long long at = (static_cast<long long>(span.first) * shape.heads + first_head + min(h, count - 1)) * head_dim;
-            if (has_channels) load8(q + at + channel, query[h]);
-        }
-        if (threadIdx.x < HEADS) maxima[threadIdx.x] = minus_infinity(), sums[threadIdx.x] = 0.0f;
-
-        for (int tile = from; tile < to; tile += TILE) {
-            // Scores: a warp takes as many keys at once as its lanes have room for, and asks for four times as many.
-            const int step = WARPS * (32 / lanes);
-            for (int first = 0; first < TILE; first += AHEAD * step) {
-                float eight[AHEAD][8];
+                for (int i = 0; i < 8; i++) eight[a][i] = 0.0f;
+                if (number < TILE && key < to && has_channels) load_cached8(key_at + key * stride, eight[a]);
+            }
 #pragma unroll
-                for (int a = 0; a < AHEAD; a++) {
-                    int number = first + a * step + static_cast<int>(threadIdx.x) / lanes, key = tile + number;
+            for (int a = 0; a < AHEAD; a++) {
+                int number = first + a * step + static_cast<int>(threadIdx.x) / lanes, key = tile + number;
 #pragma unroll
-                    for (int i = 0; i < 8; i++) eight[a][i] = 0.0f;
-                    if (number < TILE && key < to && has_channels) load_cached8(key_at + key * stride, eight[a]);
-                }
+                for (int h = 0; h < HEADS; h++) {
+                    float sum = 0.0f;
 #pragma unroll
-                for (int a = 0; a < AHEAD; a++) {
-                    int number = first + a * step + static_cast<int>(threadIdx.x) / lanes, key = tile + number;
-#pragma unroll
-                    for (int h = 0; h < HEADS; h++) {
-                        float sum = 0.0f;
-#pragma unroll
-                        for (int i = 0; i < 8; i++) sum = __fmaf_rn(query[h][i], eight[a][i], sum);
-                        for (int apart = lanes / 2; apart > 0; apart /= 2) sum += __shfl_xor_sync(FULL, sum, apart);
-                        if (lane % lanes == 0 && number < TILE) {
-                            scores[h * TILE + number] = key < to ? score_of(sum, root) : minus_infinity();
-                        }
+                    for (int i = 0; i < 8; i++) sum = __fmaf_rn(query[h][i], eight[a][i], sum);
+                    for (int apart = lanes / 2; apart > 0; apart /= 2) sum += __shfl_xor_sync(FULL, sum, apart);
+                    if (lane % lanes == 0 && number < TILE) {
+                        scores[h * TILE + number] = key < to ? score_of(sum, root) : minus_infinity();
                     }
                 }
             }
-            __syncthreads();
-            // Weights: a warp takes a head, a lane two keys.
-            for (int h = warp; h < HEADS; h += WARPS) {
-                float first = scores[h * TILE + lane], second = scores[h * TILE + 32 + lane], before = maxima[h];
-                float max = larger(before, max_of_warp(larger(first, second)));
-                first = exp_of_ops(first - max), second = exp_of_ops(second - max);
-                float factor = exp_of_ops(before - max), sum = sum_of_warp(first + second);
-                scores[h * TILE + lane] = first, scores[h * TILE + 32 + lane] = second;
-                __syncwarp();
-                if (lane == 0) maxima[h] = max, factors[h] = factor, sums[h] = __fmaf_rn(sums[h], factor, sum);
-            }
-            __syncthreads();
-            // Values: each group of lanes takes every so manieth key.
-#pragma unroll
-            for (int h = 0; h < HEADS; h++) {
-#pragma unroll
-                for (int i = 0; i < 8; i++) mixed[h][i] *= factors[h];
-            }
-            const int at_once = THREADS / lanes;
-#pragma unroll 4
-            for (int number = threadIdx.x / lanes; number < min(TILE, to - tile); number += at_once) {
-                float eight[8] = {};
-                if (has_channels) load_cached8(value_at + (tile + number) * stride, eight);
-#pragma unroll
-                for (int h = 0; h < HEADS; h++) {
-                    float weight = scores[h * TILE + number];
-#pragma unroll
-                    for (int i = 0; i < 8; i++) mixed[h][i] = __fmaf_rn(weight, eight[i], mixed[h][i]);
-                }
-            }
-            __syncthreads();
         }
-
-        // The sums of all groups of lanes: first those of a warp, then the warps in their order.
-        float* part = partial + (static_cast<long long>(split) * shape.heads + first_head) * (head_dim + 2);
+        __syncthreads();
+        // Weights: a warp takes a head, a lane two keys.
+        for (int h = warp; h < HEADS; h += WARPS) {
+            float first = scores[h * TILE + lane], second = scores[h * TILE + 32 + lane], before = maxima[h];
+            float max = larger(before, max_of_warp(larger(first, second)));
+            first = exp_of_ops(first - max), second = exp_of_ops(second - max);
+            float factor = exp_of_ops(before - max), sum = sum_of_warp(first + second);
+            scores[h * TILE + lane] = first, scores[h * TILE + 32 + lane] = second;
+            __syncwarp();
+            if (lane == 0) maxima[h] = max, factors[h] = factor, sums[h] = __fmaf_rn(sums[h], factor, sum);
+        }
+        __syncthreads();
+        // Values: each group of lanes takes every so manieth key.
 #pragma unroll
         for (int h = 0; h < HEADS; h++) {
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                float sum = mixed[h][i];
-                for (int apart = lanes; apart < 32; apart *= 2) sum += __shfl_xor_sync(FULL, sum, apart);
-                if (lane < lanes) joined[warp * MOST_CHANNELS + channel + i] = sum;
-            }
-            __syncthreads();
-            if (h < count) {
-                float* of_head = part + static_cast<long long>(h) * (head_dim + 2);
-                for (int c = threadIdx.x; c < head_dim; c += THREADS) {
-                    float sum = joined[c];
-                    for (int w = 1; w < WARPS; w++) sum += joined[w * MOST_CHANNELS + c];
-                    of_head[c] = sum;
-                }
-                if (threadIdx.x == 0) of_head[head_dim] = maxima[h], of_head[head_dim + 1] = sums[h];
-            }
-            __syncthreads();
+            for (int i = 0; i < 8; i++) mixed[h][i] *= factors[h];
         }
+        const int at_once = THREADS / lanes;
+#pragma unroll 4
+        for (int number = threadIdx.x / lanes; number < min(TILE, to - tile); number += at_once) {
+            float eight[8] = {};
+            if (has_channels) load_cached8(value_at + (tile + number) * stride, eight);
+#pragma unroll
+            for (int h = 0; h < HEADS; h++) {
+                float weight = scores[h * TILE + number];
+#pragma unroll
+                for (int i = 0; i < 8; i++) mixed[h][i] = __fmaf_rn(weight, eight[i], mixed[h][i]);
+            }
+        }
+        __syncthreads();
+    }
+
+    // The sums of all groups of lanes: first those of a warp, then the warps in their order.
+    float* part = partial + (static_cast<long long>(split) * shape.heads + first_head) * (head_dim + 2);
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float sum = mixed[h][i];
+            for (int apart = lanes; apart < 32; apart *= 2) sum += __shfl_xor_sync(FULL, sum, apart);
+            if (lane < lanes) joined[warp * MOST_CHANNELS + channel + i] = sum;
+        }
+        __syncthreads();
+        if (h < count) {
+            float* of_head = part + static_cast<long long>(h) * (head_dim + 2);
+            for (int c = threadIdx.x; c < head_dim; c += THREADS) {
+                float sum = joined[c];
+                for (int w = 1; w < WARPS; w++) sum += joined[w * MOST_CHANNELS + c];
+                of_head[c] = sum;
+            }
+            if (threadIdx.x == 0) of_head[head_dim] = maxima[h], of_head[head_dim + 1] = sums[h];
+        }
+        __syncthreads();
     }
 
     __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) last[0] = atomicInc(&counters[blockIdx.x], splits - 1) == static_cast<unsigned>(splits - 1);
+    if (threadIdx.x == 0) last[0] = atomicInc(&counters[blockIdx.x], splits_used - 1) == static_cast<unsigned>(splits_used - 1);
     __syncthreads();
     if (!last[0]) return;
     __threadfence();

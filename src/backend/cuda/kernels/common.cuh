@@ -56,6 +56,16 @@ __device__ inline int dot4(uint32_t a, uint32_t b, int sum) {
     asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(sum));
     return out;
 }
+
+// 16 bytes that a block reads once, as it does most weights: past the first-level cache, where what it reads again stays.
+// No kernel may write them while this one runs.
+__device__ inline uint4 load_once(const void* from) {
+    uint4 words;
+    asm("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+        : "l"(from));
+    return words;
+}
 #endif
 
 // Number types by the names of the host: WEIGHT, CACHE and PRECISION are one of these each.
@@ -72,6 +82,12 @@ struct Same {
 template <class A>
 struct Same<A, A> {
     static constexpr bool value = true;
+};
+
+// A number that is known when a function is compiled.
+template <int N>
+struct Number {
+    static constexpr int value = N;
 };
 
 // One span of a pass: `tokens` rows of the pass's buffers from row `first` on, at positions `start` and following;

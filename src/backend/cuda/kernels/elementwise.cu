@@ -31,6 +31,16 @@ KERNEL(128) mul(const float* a, const float* b, long long count, float* out) {
     each(count, [&](long long i) { out[i] = rounded<PRECISION>(__fmul_rn(a[i], b[i])); });
 }
 
+// silu = silu(gate), and hidden = silu · up, with the bits of silu and mul.
+KERNEL(128) silu_mul(const float* gate, const float* up, long long count, float* silu, float* hidden) {
+    LET_NEXT_START();
+    WAIT_FOR_INPUT();
+    each(count, [&](long long i) {
+        const float x = rounded<PRECISION>(silu_of_ops(gate[i]));
+        silu[i] = x, hidden[i] = rounded<PRECISION>(__fmul_rn(x, up[i]));
+    });
+}
+
 // out = a + b.
 KERNEL(128) add(const float* a, const float* b, long long count, float* out) {
     LET_NEXT_START();
@@ -52,4 +62,4 @@ KERNEL(128) narrow(const float* x, long long count, uint16_t* out) {
     each(count, [&](long long i) { out[i] = to_bf16(x[i]); });
 }
 
-#define KERNELS_OF_THIS_FILE(X) X(silu) X(mul) X(add) X(copy) X(narrow)
+#define KERNELS_OF_THIS_FILE(X) X(silu) X(mul) X(silu_mul) X(add) X(copy) X(narrow)

@@ -393,6 +393,8 @@ inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float a) { return sqrtf(a); }
 
+inline uint4 load_once(const void* from) { return *static_cast<const uint4*>(from); }
+
 inline int dot4(uint32_t a, uint32_t b, int sum) {
     for (int i = 0; i < 4; i++) sum += static_cast<int8_t>(a >> (8 * i)) * static_cast<int8_t>(b >> (8 * i));
     return sum;

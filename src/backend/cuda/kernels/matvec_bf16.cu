@@ -32,23 +32,23 @@ __device__ inline void multiply(const uint16_t* low, const uint16_t* high, const
                                 float* joined) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4;
     const int offset = lane % 4 * LANE_INPUTS;
-    uint4 now[CHUNKS][2];
+    uint4 now[CHUNKS][2], next[CHUNKS][2];
     auto ask = [&](int first, uint4(&to)[CHUNKS][2]) {
 #pragma unroll
         for (int k = 0; k < CHUNKS; k++) {
             int input = first + 32 * k + offset;
             to[k][0] = to[k][1] = make_uint4(0, 0, 0, 0);
             if (input >= inputs) continue;
-            to[k][0] = *reinterpret_cast<const uint4*>(low + input);
-            to[k][1] = *reinterpret_cast<const uint4*>(high + input);
+            to[k][0] = load_once(low + input);
+            to[k][1] = load_once(high + input);
         }
     };
+    // Two pieces are under way, all that a warp has of most matrices.
     ask(warp * PIECE, now);
+    ask((warp + WARPS) * PIECE, next);
     WAIT_FOR_INPUT();
     float sums[TILES][4] = {};
     for (int first = warp * PIECE; first < inputs; first += WARPS * PIECE) {
-        uint4 next[CHUNKS][2];
-        ask(first + WARPS * PIECE, next);
         float of_piece[TILES][4] = {};
 #pragma unroll
         for (int k = 0; k < CHUNKS; k++) {
@@ -67,6 +67,7 @@ __device__ inline void multiply(const uint16_t* low, const uint16_t* high, const
             }
             now[k][0] = next[k][0], now[k][1] = next[k][1];
         }
+        ask(first + 2 * WARPS * PIECE, next);
 #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
 #pragma unroll

@@ -4,8 +4,15 @@
 // a stretch of 1024 values, each every sixteenth; the stretches follow one another.
 #include "common.cuh"
 
-// The scale of one row, in every thread of the block.
-__device__ inline float scale_of(const float* x, int width, float eps) {
+// Values of a row that a block keeps in shared memory: what threads sum in the order of ops they would wait for long, value
+// by value, in the device's.
+constexpr int KEPT = 8 * STRETCH;
+// Where value i of those lies: two stretches side by side lie in different banks.
+__device__ inline int place(int i) { return i + i / STRETCH * LANES; }
+
+// The scale of one row, of which `x` gives the values, in every thread of the block.
+template <class Values>
+__device__ inline float scale_of(Values x, int width, float eps) {
     constexpr int MOST = 16;  // stretches that a block of 256 sums at once
     SHARED(float, sums, MOST + 1);
     int lane = threadIdx.x % LANES, mine = threadIdx.x / LANES, at_once = blockDim.x / LANES;
@@ -14,7 +21,10 @@ __device__ inline float scale_of(const float* x, int width, float eps) {
         int start = (first + mine) * STRETCH, end = min(start + STRETCH, width);
         float sum = 0.0f;
 #pragma unroll 8
-        for (int i = start + lane; i < end; i += LANES) sum = __fmaf_rn(x[i], x[i], sum);
+        for (int i = start + lane; i < end; i += LANES) {
+            float value = x(i);
+            sum = __fmaf_rn(value, value, sum);
+        }
         sum = reduce_lanes(sum);
         if (lane == 0) sums[mine] = sum;
         __syncthreads();
@@ -30,11 +40,30 @@ __device__ inline float scale_of(const float* x, int width, float eps) {
     return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
 }
 
-__device__ inline void normalise(const float* x, const float* weight, float eps, int width, float* out) {
+template <class Values>
+__device__ inline void normalise(Values x, const float* weight, float eps, int width, float* out) {
     float scale = scale_of(x, width, eps);
     for (int i = threadIdx.x; i < width; i += blockDim.x) {
-        float normal = rounded<PRECISION>(__fmul_rn(x[i], scale));
+        float normal = rounded<PRECISION>(__fmul_rn(x(i), scale));
         out[i] = rounded<PRECISION>(__fmul_rn(normal, weight[i]));
+    }
+}
+
+// normed = RMSNorm of a row, whose value i `make` makes, and `again` gives it once more.
+template <class Make, class Again>
+__device__ inline void norm(Make make, Again again, const float* weight, float eps, int width, float* normed) {
+    SHARED(float, row, KEPT + KEPT / STRETCH * LANES);
+    const bool kept = width <= KEPT;
+    for (int i = threadIdx.x; i < width; i += blockDim.x) {
+        float value = make(i);
+        if (kept) row[place(i)] = value;
+    }
+    // The block reads what its other threads wrote.
+    __syncthreads();
+    if (kept) {
+        normalise([&](int i) { return row[place(i)]; }, weight, eps, width, normed);
+    } else {
+        normalise(again, weight, eps, width, normed);
     }
 }
 
@@ -43,7 +72,8 @@ KERNEL(256) rms_norm(const float* x, const float* weight, float eps, int width, 
     LET_NEXT_START();
     WAIT_FOR_INPUT();
     long long row = static_cast<long long>(blockIdx.x) * width;
-    normalise(x + row, weight, eps, width, out + row);
+    auto value = [&](int i) { return x[row + i]; };
+    norm(value, value, weight, eps, width, out + row);
 }
 
 // sum = a + b, normed = RMSNorm of sum, all (rows, width). sum may be a or b.
@@ -53,10 +83,8 @@ KERNEL(256) add_rms_norm(const float* a, const float* b, const float* weight, fl
     WAIT_FOR_INPUT();
     long long row = static_cast<long long>(blockIdx.x) * width;
     a += row, b += row, sum += row, normed += row;
-    for (int i = threadIdx.x; i < width; i += blockDim.x) sum[i] = rounded<PRECISION>(__fadd_rn(a[i], b[i]));
-    // The block reads what its other threads wrote.
-    __syncthreads();
-    normalise(sum, weight, eps, width, normed);
+    auto add = [&](int i) { return sum[i] = rounded<PRECISION>(__fadd_rn(a[i], b[i])); };
+    norm(add, [&](int i) { return sum[i]; }, weight, eps, width, normed);
 }
 
 #define KERNELS_OF_THIS_FILE(X) X(rms_norm) X(add_rms_norm)

@@ -16,17 +16,31 @@ KERNEL(128) rope_table(const float* frequencies, const int* positions, int pairs
     }
 }
 
+// What is turned: queries or keys, (rows, heads, C).
+struct Turned {
+    const float* x;
+    float* out;
+    int heads, unused;
+};
+
+struct AllTurned {
+    Turned of[MOST_TOGETHER];
+};
+
 // out (rows, heads, C) = x turned by cos and sin (rows, C/2): (a, b) → (a·cos − b·sin, a·sin + b·cos), with the bits of
 // ops/rope.rs. A pair is (2i, 2i + 1) where `neighbours`, else (i, i + C/2).
-// Grid (rows, ceil(heads · C/2 / 128)), block 128: a thread turns a pair.
-KERNEL(128) rope(const float* x, const float* cos, const float* sin, int neighbours, int heads, int head_dim, float* out) {
+// Grid (rows, ceil(the most heads · C/2 / 128), how many are turned), block 128: a thread turns a pair.
+KERNEL(128) rope(AllTurned all, const float* cos, const float* sin, int neighbours, int head_dim) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
+    const Turned& turned = all.of[blockIdx.z];
+    const float* x = turned.x;
+    float* out = turned.out;
     int pairs = head_dim / 2, number = blockIdx.y * blockDim.x + threadIdx.x;
-    if (number >= heads * pairs) return;
+    if (number >= turned.heads * pairs) return;
     int head = number / pairs, pair = number % pairs;
     long long table = static_cast<long long>(blockIdx.x) * pairs + pair;
-    long long start = (static_cast<long long>(blockIdx.x) * heads + head) * head_dim;
+    long long start = (static_cast<long long>(blockIdx.x) * turned.heads + head) * head_dim;
     long long first = start + (neighbours ? 2 * pair : pair), second = neighbours ? first + 1 : first + pairs;
     float a = x[first], b = x[second], c = cos[table], s = sin[table];
     auto round = [](float x) { return rounded<PRECISION>(x); };

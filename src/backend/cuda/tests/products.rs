@@ -113,6 +113,53 @@ fn a_row_has_the_same_bits_in_a_batch_and_alone() {
 }
 
 #[test]
+fn tiles_of_every_size_have_the_same_bits_and_are_near_the_processors() {
+    let Some((cuda, cpu)) = both(Precision::Bf16) else { return };
+    // Parts of a tile in each direction, stages that are not all used, and inputs that end inside of one.
+    for (rows, outputs, inputs) in [
+        (16, 3, 8),
+        (129, 257, 136),
+        (150, 512, 72),
+        (64, 64, 32),
+        (65, 61, 96),
+        (17, 300, 128),
+        (257, 30, 40),
+    ] {
+        let mut x = noise(rows * inputs, 61);
+        crate::ops::round::row(Precision::Bf16, &mut x);
+        let w =
+            [outputs, outputs / 2 + 1, 2].map(|outputs| tensor(Dtype::BF16, outputs, inputs, outputs as u32));
+        let bias = vector(outputs, 63);
+        let (x_on, mut input) = (filled(&cuda, &x), cuda.input());
+        cuda.prepare(&x_on, inputs, &pass(&cuda, &[(0, rows)]), &PassRows::All, &mut input).unwrap();
+        let matrices = w.each_ref().map(|w| cuda.matrix(w).unwrap());
+        let bias_on = cuda.vector(&bias).unwrap();
+        let runs = product::TILES.map(|tiles| {
+            let outs = w.each_ref().map(|w| cuda.buffer(rows * w.shape()[0]).unwrap());
+            let asked = |i: usize| {
+                let bias = (i == 0).then_some(&bias_on);
+                product::Asked { matrix: &matrices[i], bias, out: &outs[i] }
+            };
+            product::all_in_tiles(&cuda, &input, &[0, 1, 2].map(asked), tiles).unwrap();
+            [0, 1, 2].map(|i| values(&cuda, &outs[i], rows * w[i].shape()[0]))
+        });
+        for (i, w) in w.iter().enumerate() {
+            let what = format!("{rows} rows, {}×{inputs}", w.shape()[0]);
+            let (x, mut input) = (filled(&cpu, &x), cpu.input());
+            cpu.prepare(&x, inputs, &pass(&cpu, &[(0, rows)]), &PassRows::All, &mut input).unwrap();
+            let (matrix, bias) = (cpu.matrix(w).unwrap(), cpu.vector(&bias).unwrap());
+            let mut out = cpu.buffer(rows * w.shape()[0]).unwrap();
+            cpu.matmul(&input, &matrix, (i == 0).then_some(&bias), &mut out).unwrap();
+            let apart = distance(&runs[0][i], &values(&cpu, &out, rows * w.shape()[0]));
+            assert!(apart <= orders_apart(Precision::Bf16), "{what}: {apart}");
+            for (tiles, run) in product::TILES.iter().zip(&runs) {
+                assert!(bits(&run[i]) == bits(&runs[0][i]), "{what}, {}", tiles.name);
+            }
+        }
+    }
+}
+
+#[test]
 fn fused_products_have_the_bits_of_the_plain_ones() {
     for dtype in [Dtype::F32, Dtype::BF16, Dtype::Q6K, Dtype::I8] {
         for precision in PRECISIONS {

@@ -1,0 +1,223 @@
+//! Whether a device's kernels compute what they should: one of each kind on a few numbers, beside the processor, before a
+//! model runs by them. A device that no test has seen so says no rather than something wrong.
+
+use std::ops::Range;
+
+use super::product::{self, Asked};
+use super::{Cuda, failed};
+use crate::backend::cpu::Cpu;
+use crate::backend::{AttentionPart, AttentionShape, AttentionSink, Backend, PassRows, Span};
+use crate::checkpoint::{Dtype, Tensor};
+use crate::config::Precision;
+use crate::error::Result;
+use crate::files::Bytes;
+
+/// Inputs and outputs of the products.
+const INPUTS: usize = 256;
+const OUTPUTS: usize = 40;
+
+/// Tokens that are multiplied by kernels of their own.
+const TOKENS: [(&str, usize); 3] =
+    [("multiply one row", 1), ("multiply a few rows", 9), ("multiply many rows", 20)];
+
+/// The heads of attention: as most models have them, and as the fast kernels take them.
+const HEADS: AttentionShape = AttentionShape { heads: 8, kv_heads: 2, head_dim: 64, window: None };
+
+/// How far attention may be apart, whose sums have another order: the relative L2 distance.
+fn attention_apart(precision: Precision) -> f64 {
+    if precision == Precision::Bf16 { 2e-2 } else { 1e-5 }
+}
+
+/// What some kernels made.
+struct Made {
+    /// What they are for.
+    what: &'static str,
+    /// The most by which it may differ from the processor's.
+    bound: f64,
+    values: Vec<f32>,
+}
+
+/// Values that every number type has, and of which no sum of products here is rounded, whatever its order: but for a last
+/// one to bfloat16, which is everywhere the same.
+fn exact(count: usize, seed: usize) -> Vec<f32> {
+    (0..count).map(|i| ((i * 7919 + seed * 104_729) % 127) as f32 / 32.0 - 2.0).map(f32::trunc).collect()
+}
+
+/// Values from -1 to 1.
+fn any(count: usize, seed: usize) -> Vec<f32> {
+    (0..count).map(|i| ((i * 7919 + seed * 104_729) % 257) as f32 / 128.0 - 1.0).collect()
+}
+
+/// A tensor of these values, which are as many as its shape says.
+fn tensor(dtype: Dtype, shape: Vec<usize>, bytes: Vec<u8>) -> Tensor {
+    let tensor = Tensor::new(dtype, shape, Bytes::owned(bytes));
+    tensor.unwrap_or_else(|| unreachable!("the values are as many as the shape says"))
+}
+
+/// The weights of a product, as most files have them.
+fn weights() -> Tensor {
+    let narrow = |x: f32| half::bf16::from_f32(x).to_le_bytes();
+    let bytes = exact(OUTPUTS * INPUTS, 1).into_iter().flat_map(narrow).collect();
+    tensor(Dtype::BF16, vec![OUTPUTS, INPUTS], bytes)
+}
+
+/// Nobody looks at the parts of attention.
+struct Nobody;
+
+impl AttentionSink for Nobody {
+    fn wants(&self, _: AttentionPart) -> bool {
+        false
+    }
+
+    fn rows(&mut self, _: AttentionPart, _: Range<usize>, _: &[f32]) -> Result<()> {
+        Ok(())
+    }
+}
+
+fn buffer<B: Backend>(backend: &B, values: &[f32]) -> Result<B::Buffer> {
+    let mut buffer = backend.buffer(values.len())?;
+    backend.write(values, &mut buffer)?;
+    Ok(buffer)
+}
+
+fn values<B: Backend>(backend: &B, buffer: &B::Buffer, count: usize) -> Result<Vec<f32>> {
+    let mut all = Vec::with_capacity(count);
+    backend.read(buffer, 0..count, &mut |values| {
+        all.extend_from_slice(values);
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+/// A pass over `tokens` tokens of one sequence from position `start` on.
+fn pass<B: Backend>(backend: &B, start: usize, tokens: usize) -> Result<B::Pass> {
+    let mut pass = backend.new_pass()?;
+    backend.begin_pass(&vec![0; tokens], &[Span { sequence: 0, start, tokens }], &[], &mut pass)?;
+    Ok(pass)
+}
+
+/// The input of a product of so many tokens.
+fn input<B: Backend>(backend: &B, tokens: usize) -> Result<B::Input> {
+    let (x, mut input) = (buffer(backend, &exact(tokens * INPUTS, 2))?, backend.input());
+    backend.prepare(&x, INPUTS, &pass(backend, 0, tokens)?, &PassRows::All, &mut input)?;
+    Ok(input)
+}
+
+/// What a backend makes by each kind of kernel.
+fn made<B: Backend>(backend: &B) -> Result<Vec<Made>> {
+    let mut all = Vec::new();
+    let mut add = |what, bound, values| all.push(Made { what, bound, values });
+
+    let (x, weight) = (buffer(backend, &any(3 * INPUTS, 3))?, any(INPUTS, 4));
+    let bytes = weight.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let weight = backend.vector(&tensor(Dtype::F32, vec![INPUTS], bytes))?;
+    let mut normed = backend.buffer(3 * INPUTS)?;
+    backend.rms_norm(&x, &weight, 1e-5, 3, &mut normed)?;
+    add("normalise", 0.0, values(backend, &normed, 3 * INPUTS)?);
+
+    let matrix = backend.matrix(&weights())?;
+    for (what, tokens) in TOKENS {
+        let mut out = backend.buffer(tokens * OUTPUTS)?;
+        backend.matmul(&input(backend, tokens)?, &matrix, None, &mut out)?;
+        add(what, 0.0, values(backend, &out, tokens * OUTPUTS)?);
+    }
+
+    // A prompt, and a token after it.
+    let (width, of_keys, tokens) = (HEADS.heads * HEADS.head_dim, HEADS.kv_heads * HEADS.head_dim, 70);
+    let [mut keys, mut cached] = [backend.new_cache(100 * of_keys)?, backend.new_cache(100 * of_keys)?];
+    for (what, start, tokens) in
+        [("attend from many tokens", 0, tokens), ("attend from one token", tokens, 1)]
+    {
+        let pass = pass(backend, start, tokens)?;
+        let [q, k, v] = [(width, 5), (of_keys, 6), (of_keys, 7)]
+            .map(|(width, seed)| buffer(backend, &any(tokens * width, seed + start)));
+        let (q, k, v, mut out) = (q?, k?, v?, backend.buffer(tokens * width)?);
+        backend.cache(&k, of_keys, &pass, 0, &mut keys)?;
+        backend.cache(&v, of_keys, &pass, 0, &mut cached)?;
+        backend.attention(HEADS, &q, &pass, 0, &keys, &cached, &mut out, &mut Nobody)?;
+        add(what, attention_apart(backend.precision()), values(backend, &out, tokens * width)?);
+    }
+    Ok(all)
+}
+
+/// The relative L2 distance.
+fn distance(found: &[f32], expected: &[f32]) -> f64 {
+    let square = |x: f64| x * x;
+    let apart: f64 = found.iter().zip(expected).map(|(a, b)| square(f64::from(*a) - f64::from(*b))).sum();
+    let size: f64 = expected.iter().map(|b| square(f64::from(*b))).sum();
+    if found == expected { 0.0 } else { (apart / size).sqrt() }
+}
+
+fn compare(found: &Made, expected: &[f32]) -> Result<()> {
+    let apart = distance(&found.values, expected);
+    // Of what is not a number too.
+    if apart <= found.bound {
+        return Ok(());
+    }
+    let bound = found.bound;
+    Err(failed(
+        &format!("{} as the processor does", found.what),
+        format!(
+            "results whose relative L2 distance from the processor's is {apart:.1e}, not up to {bound:.0e}"
+        ),
+    ))
+}
+
+/// Holds what the device makes against the processor's.
+///
+/// # Errors
+/// Where a kernel cannot be had or run, or gives something else.
+pub(super) fn prove(cuda: &Cuda) -> Result<()> {
+    let cpu = Cpu::default().with_precision(cuda.precision).with_cache_dtype(cuda.cache_dtype);
+    let expected = made(&cpu)?;
+    for (found, expected) in made(cuda)?.iter().zip(&expected) {
+        compare(found, &expected.values)?;
+    }
+    if cuda.precision != Precision::Bf16 {
+        return Ok(());
+    }
+    // The sizes of these matrices choose one kind of tiles; others get others.
+    let ((what, tokens), matrix) = (TOKENS[2], cuda.matrix(&weights())?);
+    let of_many = expected.iter().find(|made| made.what == what);
+    let (input, out) = (input(cuda, tokens)?, cuda.buffer(tokens * OUTPUTS)?);
+    for tiles in product::TILES {
+        product::all_in_tiles(cuda, &input, &[Asked { matrix: &matrix, bias: None, out: &out }], tiles)?;
+        let found = Made { what, bound: 0.0, values: values(cuda, &out, tokens * OUTPUTS)? };
+        compare(&found, of_many.map_or(&[], |made| &made.values))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_value_and_none_at_all_are_told_from_the_right_ones() {
+        let made = |bound, values: &[f32]| Made { what: "add", bound, values: values.to_vec() };
+        assert!(compare(&made(0.0, &[1.0, 2.0]), &[1.0, 2.0]).is_ok());
+        assert!(compare(&made(1e-3, &[1.0, 2.001]), &[1.0, 2.0]).is_ok());
+        for wrong in [[1.0, 2.1], [1.0, f32::NAN], [f32::INFINITY, 2.0]] {
+            let error = compare(&made(1e-3, &wrong), &[1.0, 2.0]).unwrap_err();
+            assert!(error.to_string().contains("cannot add as the processor does"), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_sum_of_the_products_is_rounded() {
+        let (x, w) = (exact(20 * INPUTS, 2), exact(OUTPUTS * INPUTS, 1));
+        assert!(x.iter().chain(&w).all(|x| half::bf16::from_f32(*x).to_f32() == *x));
+        let dot =
+            |row: &[f32], w: &[f32]| -> i64 { row.iter().zip(w).map(|(a, b)| (a * b).abs() as i64).sum() };
+        let most = x.chunks(INPUTS).flat_map(|x| w.chunks(INPUTS).map(move |w| dot(x, w))).max().unwrap();
+        assert!(most > 0 && most < 1 << 23, "{most}");
+    }
+
+    #[test]
+    fn the_emulated_device_passes_in_every_precision() {
+        for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {
+            let Some(cuda) = Cuda::of_tests(1 << 30) else { return };
+            prove(&cuda.with_precision(precision)).unwrap();
+        }
+    }
+}

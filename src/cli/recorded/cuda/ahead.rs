@@ -1,0 +1,89 @@
+//! Passes that a device is asked for before it is known here what the one before them drew: the texts are those that it
+//! draws pass by pass, whatever ends them.
+
+use super::*;
+use crate::error::Error;
+use crate::generate::{Chat, Ended};
+
+/// Random weights whose texts do not soon repeat themselves.
+fn model() -> Option<(Model<Cuda>, Model<Cpu>)> {
+    both(&random::of_config("random", small(0), Dtype::BF16), Precision::F32)
+}
+
+fn drawing(temperature: f32) -> Sampler {
+    Sampler::new(Sampling { temperature, top_k: 0, top_p: 0.98, seed: 4 }).unwrap()
+}
+
+/// The texts, and why each ended.
+fn texts<B: Backend>(model: &Model<B>, prompts: Prompts, temperature: f32) -> Vec<(Vec<u32>, Option<Ended>)> {
+    let mut texts = vec![(Vec::new(), None); prompts.ids.len()];
+    let mut batch = Batch::new(model, drawing(temperature), prompts, |_| None).unwrap();
+    while batch.ready().unwrap() {
+        for drawn in batch.pass(&mut NoProbe).unwrap() {
+            texts[drawn.sequence].0.push(drawn.id);
+            texts[drawn.sequence].1 = drawn.ended;
+        }
+    }
+    texts
+}
+
+#[test]
+fn texts_that_end_by_themselves_leave_the_others_as_they_are() {
+    let Some((cuda, cpu)) = model() else { return };
+    for temperature in [0.0, 1.2] {
+        let prompts = |ends: &[u32], memory| Prompts {
+            ids: (1..6).map(prompt).collect(),
+            ends: ends.to_vec(),
+            draws: 12,
+            context: None,
+            memory,
+        };
+        let whole = texts(&cpu, prompts(&[], None), temperature);
+        assert!(whole.iter().all(|(ids, ended)| ids.len() == 12 && *ended == Some(Ended::Limit)));
+        let mut ended_early = 0;
+        for at in [0, 1, 4, 9] {
+            let ends = [whole[2].0[at], whole[4].0[at + 1]];
+            let expected = texts(&cpu, prompts(&ends, None), temperature);
+            ended_early += expected.iter().filter(|(_, ended)| *ended == Some(Ended::Text)).count();
+            assert_eq!(texts(&cuda, prompts(&ends, None), temperature), expected, "{ends:?}");
+            // Where some wait for others to end.
+            let some = Some(2 * forward::buffer_bytes(&cuda.config, 6, 2) + (48 << 10));
+            assert_eq!(texts(&cuda, prompts(&ends, some), temperature), expected, "{ends:?}");
+        }
+        assert!(ended_early > 4, "texts end at tokens of theirs: {ended_early}");
+    }
+}
+
+#[test]
+fn an_answer_that_ends_leaves_nothing_behind_for_the_next() {
+    let Some((cuda, cpu)) = model() else { return };
+    fn answers<B: Backend>(model: &Model<B>, ends: &[u32]) -> Vec<Vec<u32>> {
+        let mut chat = Chat::new(Session::with_capacity(model, drawing(1.2), 60).unwrap());
+        let mut text = prompt(4);
+        let mut answers = Vec::new();
+        for round in 0..6 {
+            let mut answer = Vec::new();
+            let draw = |id| {
+                answer.push(id);
+                Ok::<_, Error>(())
+            };
+            chat.answer(&text, ends, 6, draw).unwrap();
+            text.extend(&answer);
+            // What follows is one token, as the pass that was asked for ahead reads one: the same, another one, or one
+            // after some of the answer was taken back.
+            match round % 3 {
+                0 => text.push(ends.first().copied().unwrap_or(5)),
+                1 => text.push(11),
+                _ => text.truncate(text.len() - 1),
+            }
+            answers.push(answer);
+        }
+        answers
+    }
+    let whole = answers(&cpu, &[]);
+    for ends in [vec![], vec![whole[0][2]], vec![whole[0][5], whole[1][1]]] {
+        let expected = answers(&cpu, &ends);
+        assert_eq!(answers(&cuda, &ends), expected, "{ends:?}");
+        assert!(ends.is_empty() || expected.iter().any(|answer| answer.len() < 6), "an answer ends early");
+    }
+}
