@@ -9,8 +9,8 @@
 // The environment says what the device is: LLT_DRIVER_MODULES (a file: of each module the hash of its PTX, and what the
 // compiler is called with), LLT_DRIVER_FOLDER (where compiled modules are kept), LLT_DRIVER_KERNELS (the folder of the
 // sources), LLT_DRIVER_BYTES (of memory), LLT_DRIVER_LOST (after so many kernels), LLT_DRIVER_NO_CAPTURE (kernels that may
-// begin early are not taken down, as by drivers before CUDA 12.3; with `all` no kernels are), LLT_DRIVER_IDLE (kernels do
-// nothing), LLT_DRIVER_VERSION (of CUDA, times 1000), LLT_DRIVER_LOG (a file: what was asked for, at the end).
+// begin early are not taken down, as by drivers before CUDA 12.3; with `all` no kernels are), LLT_DRIVER_IDLE (kernels whose names
+// begin so do nothing; with `all` none does), LLT_DRIVER_VERSION (of CUDA, times 1000), LLT_DRIVER_LOG (a file: what was asked for, at the end).
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -396,7 +396,8 @@ Result cuLaunchKernelEx(const Config* config, Function* function, void** values,
         if (kernels_left == 0) return LAUNCH_FAILED;
         if (kernels_left > 0) kernels_left--;
         launches++;
-        if (*word("LLT_DRIVER_IDLE")) return SUCCESS;
+        const std::string idle = word("LLT_DRIVER_IDLE");
+        if (idle == "all" || (!idle.empty() && function->name.rfind(idle, 0) == 0)) return SUCCESS;
         std::vector<void*> values;
         for (std::vector<uint64_t>& value : kept) values.push_back(value.data());
         int code = function->module->launch(function->name.c_str(), same.grid, same.block, same.shared, values.data());

@@ -254,11 +254,22 @@ fn a_device_that_does_not_compute_what_it_should_is_told_from_one_that_does_befo
     if driver().is_none() {
         return;
     }
-    let idle = [("LLT_DRIVER_IDLE", "1")];
-    let output = run(&[&PROMPT[..], &["--device", "cuda"]].concat(), &idle);
-    let said = text(&output.stderr);
-    assert!(said.contains("the CUDA device cannot add numbers") && said.contains("--device cpu"), "{said}");
-    assert_eq!((output.status.code(), text(&output.stdout)), (Some(4), String::new()));
+    for (idle, what) in [
+        ("rms_norm", "normalise as the processor does"),
+        ("matvec", "multiply one row as the processor does"),
+        ("matmul", "multiply many rows as the processor does"),
+        ("attention_prefill", "attend from many tokens as the processor does"),
+        ("attention_decode", "attend from one token as the processor does"),
+        ("all", "add numbers"),
+    ] {
+        let idle = [("LLT_DRIVER_IDLE", idle)];
+        let output = run(&[&PROMPT[..], &["--device", "cuda"]].concat(), &idle);
+        let said = text(&output.stderr);
+        assert!(said.contains(&format!("the CUDA device cannot {what}")), "{said}");
+        assert!(said.contains("--device cpu"), "{said}");
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(4), String::new()));
+    }
+    let idle = [("LLT_DRIVER_IDLE", "matvec")];
     let words = [&PROMPT[..], &["-n", "9"]].concat();
     let output = run(&[&words[..], &["--device", "auto"]].concat(), &idle);
     let said = text(&output.stderr);
