@@ -1,6 +1,7 @@
 //! The log of a run that was recorded.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::path::Path;
 
 use super::{Chosen, Has, Printed, Summaries, Summarizing, Summary};
@@ -11,13 +12,20 @@ use crate::error::{Error, Result};
 use crate::replay::{DEFAULT_MEMORY, Follows};
 use crate::trace::{PassOutline, Run, Select, Site, Source, TokenLabel};
 
+/// The stages that are damaged, and what is wrong with the first of them.
+#[derive(Default)]
+struct Damaged {
+    sites: HashSet<Site>,
+    first: Option<Error>,
+}
+
 /// Prints the passes of each sequence, one sequence after the other.
 pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
     let traced = Traced::<D>::open(path, &args.run.model, &args.run.cpu, DEFAULT_MEMORY)?;
     let (mut out, mut lacking) = (Printed::new(args.format), Vec::new());
     let follows = RefCell::new(Follows::new(&*traced.kept));
-    let damaged = RefCell::new(Vec::<(Site, Error)>::new());
-    let is_damaged = |site: Site| damaged.borrow().iter().any(|(other, _)| *other == site);
+    let damaged = RefCell::new(Damaged::default());
+    let is_damaged = |site: Site| damaged.borrow().sites.contains(&site);
     let has = |site: Site| match () {
         () if is_damaged(site) && traced.kept.holds(site) => Has::Damaged,
         () if is_damaged(site) => Has::FollowsFromDamaged,
@@ -56,7 +64,7 @@ pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
     traced.say_branches();
     // Each damaged stage says so in its place. The rest was printed, and whoever reads the exit code hears of it too: the
     // message is not to be looked for among others.
-    if let Some((_, error)) = damaged.take().into_iter().next() {
+    if let Some(error) = damaged.take().first {
         return Err(error);
     }
     if let [first, ..] = &lacking[..] {
@@ -72,7 +80,7 @@ fn summarize<D: Device>(
     source: &mut dyn Source,
     pass: &PassOutline,
     select: &Select,
-    (lacking, damaged): (&mut Vec<Site>, &mut Vec<(Site, Error)>),
+    (lacking, damaged): (&mut Vec<Site>, &mut Damaged),
 ) -> Result<Summaries> {
     let (sizes, sequence) = (source.outline().card.sizes(), source.outline().sequence);
     let mut summarizing = Summarizing { select, summaries: Summaries::new() };
@@ -96,7 +104,8 @@ fn summarize<D: Device>(
             Err(error @ Error::Model(_)) => {
                 // A part of it may have been right.
                 summarizing.summaries.remove(&site);
-                damaged.push((site, error));
+                damaged.sites.insert(site);
+                damaged.first.get_or_insert(error);
             }
             Err(error) => return Err(error),
         }
