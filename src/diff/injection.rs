@@ -231,7 +231,8 @@ impl<B: Backend> Judge for Injection<'_, B> {
         };
         let before = apart(frame, &right, 0).error();
         let mut found: Vec<Diagnosis> = Vec::new();
-        for mistake in mistakes(&self.card, &self.begun, frame, &right) {
+        let chain = self.bench(&self.rules, run).chain(site);
+        for mistake in mistakes(&self.card, &self.begun, &chain, frame, &right) {
             let card = mistake.card.as_ref().unwrap_or(&self.card);
             let mut rules = Rules::new(card.clone(), CacheDtype::F32, self.drawing);
             self.begun.iter().for_each(|dims| rules.push(*dims, None));

@@ -8,7 +8,7 @@ mod values;
 use super::bench::{Exactly, Otherwise};
 use crate::check::{Change, Nothing};
 use crate::config::{ModelConfig, Pairing, Precision, RopeScaling};
-use crate::trace::{Frame, ModelCard, PassDims, Stage};
+use crate::trace::{Frame, ModelCard, PassDims, Site, Stage};
 
 /// The names of the mistakes.
 pub const NAMES: [&str; 21] = [
@@ -87,17 +87,18 @@ const EPSILONS: [f32; 12] = [0.0, 1e-2, 1e-3, 1e-4, 2e-5, 1e-5, 5e-6, 1e-6, 1e-7
 const FACTORS: [f32; 5] = [2.0, 4.0, 8.0, 16.0, 32.0];
 
 /// Every form of every mistake that a run of `card`'s model could have made, whose stage is `found` and should be
-/// `right`.
+/// `right`, computed by way of `chain`.
 pub(super) fn mistakes(
     card: &ModelCard,
     passes: &[PassDims],
+    chain: &[Site],
     found: &Frame,
     right: &Exactly,
 ) -> Vec<Mistake> {
     let mut all = Vec::new();
     configured(card, found, &mut all);
     attention::add(card, passes, found, right, &mut all);
-    layout::add(card, &mut all);
+    layout::add(card, chain, &mut all);
     values::add(card, found, right, &mut all);
     all
 }

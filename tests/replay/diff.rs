@@ -53,7 +53,7 @@ fn verdict(report: &Report) -> (Kind, String, BTreeSet<&'static str>) {
 }
 
 /// Each mistake: the model it is made on, where it is seen first, and where it is in what transformers' modules show.
-pub(super) const BUGS: [(&str, &str, &str, &str); 26] = [
+pub(super) const BUGS: [(&str, &str, &str, &str); 27] = [
     ("rope_pairing", "gqa", "p0/L0/xq_rope", "p0/L0/softmax"),
     ("rope_theta", "gqa", "p0/rope_cos", "p0/L0/softmax"),
     ("rope_scaling", "tied_llama3", "p0/rope_cos", "p0/L0/softmax"),
@@ -68,6 +68,7 @@ pub(super) const BUGS: [(&str, &str, &str, &str); 26] = [
     ("kv_head_order", "gqa", "p0/L0/keys", "p0/L0/softmax"),
     ("weight_layout", "gqa", "p0/L0/xv", "p0/L0/xv"),
     ("weight_layout:rope", "gqa", "p0/L0/xq", "p0/L0/xq"),
+    ("weight_layout:o", "gqa", "p0/L0/attn_output", "p0/L0/attn_output"),
     ("bias_missing", "mha_bias", "p0/L0/xq", "p0/L0/xq"),
     ("bos", "gqa", "p0/tokens", "p0/tokens"),
     ("tied_head", "gqa", "p0/logits", "p0/logits"),
@@ -127,6 +128,18 @@ fn every_mistake_of_a_port_is_found_where_it_is_and_named_with_its_error_before_
         }
     }
     assert_eq!(named, NAMES.into_iter().collect(), "each name has a port that makes the mistake");
+}
+
+#[test]
+fn of_several_matrices_on_the_way_to_a_stage_one_alone_may_be_read_otherwise() {
+    let model = model("gqa");
+    let (a, mut b) = (run(&model), Port::new("gqa", &model.config, "weight_layout:o").run(&IDS));
+    let shown = [Stage::Embedding, Stage::AttnNorm, Stage::Softmax, Stage::AttnOutput];
+    b.frames.retain(|site, _| shown.contains(&site.stage));
+    let report = judged(&model, &a, &b);
+    let (_, found, names) = verdict(&report);
+    assert_eq!(found, "p0/L0/attn_output", "xv and attn_heads are computed on the way");
+    assert_eq!(names, BTreeSet::from(["weight_layout"]), "{:?}", report.diagnosis);
 }
 
 #[test]

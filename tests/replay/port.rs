@@ -91,7 +91,8 @@ impl Port {
         let inputs = x[0].len();
         let outputs = w.len() / inputs;
         let bias = self.weights.get(&format!("{name}.bias")).filter(|_| !self.has("bias_missing"));
-        let layout = self.has("weight_layout") && name.contains("v_proj");
+        let layout = self.has("weight_layout") && name.contains("v_proj")
+            || self.has("weight_layout:o") && name.contains("o_proj");
         let c = self.config.head_dim;
         let permuted = self.has("weight_layout:rope") && (name.contains("q_proj") || name.contains("k_proj"));
         let row = |x: &Vec<f32>| {

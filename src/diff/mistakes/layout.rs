@@ -20,10 +20,12 @@ const WHOLE: usize = 1 << 28;
 /// read that matrix otherwise.
 type Order = fn(Weight, &Sizes, [usize; 2], [usize; 2]) -> Option<usize>;
 
-/// A matrix is read in another order.
+/// Matrices are read in another order.
 struct Reordered {
     sizes: Sizes,
     order: Order,
+    /// The one matrix that is; none where all are that the order is of.
+    only: Option<Weight>,
     whole: Mutex<HashMap<Place, Arc<Vec<f32>>>>,
 }
 
@@ -45,12 +47,9 @@ struct SwappedHalves;
 /// Weights have bfloat16's bits only.
 struct RoundedWeights;
 
-pub(super) fn add(card: &ModelCard, all: &mut Vec<Mistake>) {
-    let sizes = card.sizes();
-    for order in [transposed, halves_as_neighbours, neighbours_as_halves, heads_interleaved] as [Order; 4] {
-        let reordered = Reordered { sizes, order, whole: Mutex::default() };
-        all.push(Mistake::of("weight_layout", PRODUCTS, reordered));
-    }
+/// Adds those of a stage that is computed by way of `chain`.
+pub(super) fn add(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
+    reordered(card, chain, all);
     all.push(Mistake::of("norm_weight_plus_one", NORMS, Norms(|weight| weight + 1.0)));
     all.push(Mistake::of("norm_weight_missing", NORMS, Norms(|_| 1.0)));
     if card.config.qkv_bias || card.config.output_bias || card.config.mlp_bias {
@@ -74,6 +73,27 @@ pub(super) fn add(card: &ModelCard, all: &mut Vec<Mistake>) {
         let mut quantized = Mistake::of("quantized_activations", PRODUCTS, crate::check::Nothing);
         (quantized.otherwise.quantize, quantized.rounds) = (Some(group), true);
         all.push(quantized);
+    }
+}
+
+/// Where several products lead to the stage, one of their matrices alone may be read otherwise, or all of them.
+fn reordered(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
+    let sizes = card.sizes();
+    let products: Vec<&Stage> =
+        PRODUCTS.iter().filter(|stage| chain.iter().any(|site| site.stage == **stage)).collect();
+    let mut one_by_one: Vec<_> =
+        products.iter().filter_map(|stage| Weight::read_in(**stage, card).next()).map(Some).collect();
+    if one_by_one.len() == 1 {
+        one_by_one.clear();
+    }
+    for order in [transposed, halves_as_neighbours, neighbours_as_halves, heads_interleaved] as [Order; 4] {
+        for only in std::iter::once(None).chain(one_by_one.iter().copied()) {
+            let reordered = Reordered { sizes, order, only, whole: Mutex::default() };
+            // An order that is not of the matrix would change nothing, and take as long.
+            if only.is_none_or(|weight| reordered.is_of(weight)) {
+                all.push(Mistake::of("weight_layout", PRODUCTS, reordered));
+            }
+        }
     }
 }
 
@@ -128,17 +148,30 @@ fn heads_interleaved(
     }
 }
 
+impl Reordered {
+    /// The lengths of a matrix; none where a weight is none.
+    fn lengths(&self, weight: Weight) -> Option<[usize; 2]> {
+        let nothing = PassDims { pass: 0, start: 0, tokens: 0 };
+        self.sizes.shape(weight.axes(), nothing).try_into().ok()
+    }
+
+    /// Whether it reads the matrix otherwise.
+    fn is_of(&self, weight: Weight) -> bool {
+        let chosen = self.only.is_none_or(|only| only.name() == weight.name());
+        let known = |lengths: [usize; 2]| (self.order)(weight, &self.sizes, lengths, [0, 0]).is_some();
+        let small = |[outputs, inputs]: [usize; 2]| outputs.saturating_mul(inputs) <= WHOLE;
+        chosen
+            && weight.name() != "tok_embeddings"
+            && self.lengths(weight).is_some_and(|lengths| known(lengths) && small(lengths))
+    }
+}
+
 impl Change for Reordered {
     fn rows(&self, place: Place, rows: Range<usize>, read: ReadRows<'_>) -> Result<Vec<f32>> {
         let Place::Weight(_, weight) = place else { return read(place, rows) };
-        let nothing = PassDims { pass: 0, start: 0, tokens: 0 };
-        let [outputs, inputs] = self.sizes.shape(weight.axes(), nothing)[..] else {
+        let Some([outputs, inputs]) = self.lengths(weight).filter(|_| self.is_of(weight)) else {
             return read(place, rows);
         };
-        let known = (self.order)(weight, &self.sizes, [outputs, inputs], [0, 0]).is_some();
-        if !known || weight.name() == "tok_embeddings" || outputs.saturating_mul(inputs) > WHOLE {
-            return read(place, rows);
-        }
         let mut held = self.whole.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let whole = match held.get(&place) {
             Some(whole) => Arc::clone(whole),
