@@ -223,7 +223,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         if judged.line.differs() {
             let at = judged.at.unwrap_or(pair.first);
             let cell =
-                Cell { at, shape: &shape, values: pair.at(at), odd: difference::oddities(&pair.b), print };
+                Cell { at, shape: &shape, values: pair.at(at), odd: difference::oddities(&pair), print };
             self.differs(&cell, &judged);
         }
         self.judged(judged, print);
@@ -245,9 +245,9 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             let at = judged.at.unwrap_or(0);
             let values =
                 [streamed::number(&*self.a, site, shape, at), streamed::number(&*self.b, site, shape, at)];
-            // It takes another look at all of its values.
+            // It takes another look at all of their values.
             let odd = match self.report.first {
-                None => streamed::oddities(&*self.b, site, shape)?,
+                None => streamed::oddities(&*self.a, &*self.b, site, shape)?,
                 Some(_) => None,
             };
             self.differs(&Cell { at, shape, values, odd, print }, &judged);

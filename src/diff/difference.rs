@@ -240,19 +240,34 @@ pub(super) fn listed(shape: &[usize]) -> String {
     format!("({})", lengths.join(", "))
 }
 
-/// What is odd about the values of a stage that differs, in words.
-pub(super) fn oddities(frame: &Frame) -> Option<String> {
-    odd(frame.stats(), frame.values().len())
+/// What is odd about B's values of a stage that differs, in words.
+pub(super) fn oddities(pair: &Pair) -> Option<String> {
+    odd([pair.a.stats(), pair.b.stats()], pair.b.values().len())
 }
 
-/// What is odd about `count` values with these statistics, in words.
-pub(super) fn odd(stats: Stats, count: usize) -> Option<String> {
-    match stats {
-        _ if stats.nan == count => Some("every value is NaN".into()),
-        _ if stats.nan > 0 => Some(format!("{} of {count} values are NaN", stats.nan)),
-        _ if stats.pos_inf > 0 => Some(format!("{} of {count} values are +inf", stats.pos_inf)),
-        _ if stats.min == 0.0 && stats.max == 0.0 && stats.neg_inf == 0 => Some("every value is 0".into()),
-        _ if stats.min == stats.max && count > 1 => Some(format!("every value is {}", stats.min)),
+/// What is odd about `count` values of B with these statistics, in words. What is no finite number is told of both sides:
+/// A's and B's.
+pub(super) fn odd([a, b]: [Stats; 2], count: usize) -> Option<String> {
+    let strange = |stats: &Stats| stats.nan + stats.pos_inf > 0;
+    let hides_less = a.neg_inf > 0 && b.neg_inf == 0 && b.min > HIDDEN;
+    let told = |stats: &Stats, of: &str| -> Vec<String> {
+        let counts = [(stats.nan, "NaN"), (stats.pos_inf, "+inf"), (stats.neg_inf, "-inf")];
+        let there = counts.into_iter().filter(|(count, _)| *count > 0);
+        there.map(|(some, what)| format!("{some}{of} are {what}")).collect()
+    };
+    if strange(&b) || strange(&a) || b.neg_inf > a.neg_inf || hides_less {
+        let (ours, theirs) = (told(&a, " of A's"), told(&b, &format!(" of {count} values")));
+        let ours = if ours.is_empty() { "A's are all finite".into() } else { ours.join(", ") };
+        let theirs = match theirs.join(", ") {
+            none if none.is_empty() => format!("all {count} values are finite"),
+            _ if b.nan == count => "every value is NaN".into(),
+            some => some,
+        };
+        return Some(format!("{theirs}; {ours}"));
+    }
+    match b {
+        _ if b.min == 0.0 && b.max == 0.0 && b.neg_inf == 0 => Some("every value is 0".into()),
+        _ if b.min == b.max && count > 1 => Some(format!("every value is {}", b.min)),
         _ => None,
     }
 }
@@ -322,6 +337,12 @@ mod tests {
         assert_eq!((seen.error(), seen.cell()), (f64::INFINITY, Some(2)));
         let nan = pair(&[1.0, f32::NAN, hidden]);
         assert!(nan.error().is_nan() && nan.cell() == Some(1) && nan.note(site).is_none());
+        // What is on which side is said.
+        let told = |b: &[f32]| odd([a.stats(), of(site, &[1, 1, 3], b).stats()], 3);
+        assert_eq!(told(&[1.0, 2.0, f32::INFINITY]).unwrap(), "1 of 3 values are +inf; 1 of A's are -inf");
+        assert_eq!(told(&[1.0, hidden, hidden]).unwrap(), "2 of 3 values are -inf; 1 of A's are -inf");
+        assert_eq!(told(&[1.0, 2.0, 3.0]).unwrap(), "all 3 values are finite; 1 of A's are -inf");
+        assert_eq!((told(&[1.0, 2.0, lowest]), told(&[1.0, 2.5, hidden])), (None, None));
         // In both it is the same, which is said.
         let own = of(site, &[1, 1, 3], &[1.0, f32::NAN, hidden]);
         let both = Pair::new(site, &[1, 1, 3], &own, &own).unwrap().apart();

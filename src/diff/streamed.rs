@@ -10,7 +10,7 @@ use super::traced::Traced;
 use crate::error::Result;
 use crate::stop;
 use crate::trace::frame::Summing;
-use crate::trace::{Site, Stage, Values};
+use crate::trace::{Site, Stage, Stats, Values};
 
 /// Values that are read of each run at once.
 const AT_ONCE: usize = 1 << 20;
@@ -90,20 +90,32 @@ pub(super) fn compare(
     Ok(Ok(Some(seen)))
 }
 
-/// What is odd about the values of `site` of a run, in words.
+/// What is odd about the values of `site` of B, in words.
 ///
 /// # Errors
 /// [`crate::error::Error::Interrupted`].
-pub(super) fn oddities(of: &impl Traced, site: Site, shape: &[usize]) -> Result<Option<String>> {
-    let (mut sum, mut count) = (Summing::default(), 0);
+pub(super) fn oddities(
+    a: &impl Traced,
+    b: &impl Traced,
+    site: Site,
+    shape: &[usize],
+) -> Result<Option<String>> {
+    let (Some(ours), Some(theirs)) = (stats(a, site, shape)?, stats(b, site, shape)?) else {
+        return Ok(None);
+    };
+    Ok(odd([ours, theirs], shape.iter().product()))
+}
+
+/// The statistics of a stage of a run, where its values are there.
+fn stats(of: &impl Traced, site: Site, shape: &[usize]) -> Result<Option<Stats>> {
+    let mut sum = Summing::default();
     for rows in parts(shape) {
         stop::check()?;
         let Ok(Some(values)) = of.rows(site, rows.clone()) else { return Ok(None) };
         sum.add_values(values);
-        count += values.len();
         of.done(site, rows);
     }
-    Ok(odd(sum.stats(), count))
+    Ok(Some(sum.stats()))
 }
 
 /// The value of a run at a cell, where it is there.

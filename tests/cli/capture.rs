@@ -374,7 +374,7 @@ fn what_is_odd_in_a_captured_folder_is_part_of_the_verdict_and_never_a_crash() {
             "B's p0/L1/ffn_up: every value is 3",
         ),
         ("NaN", written(&nan), 1, "B's p0/L1/ffn_up: 1 of 336 values are NaN"),
-        ("infinite", written(&infinite), 1, "B's p0/L1/ffn_up: 1 of 336 values are +inf"),
+        ("infinite", written(&infinite), 1, "B's p0/L1/ffn_up: 1 of 336 values are +inf; A's are all finite"),
         ("repeated", written(&before), 1, "B's p0/L1/ffn_up repeats its p0/L0/ffn_up, value for value"),
         ("turned", written(&turned), 1, "it has the shape (56, 6) and not (6, 56)"),
     ];
