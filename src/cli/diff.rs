@@ -249,11 +249,12 @@ fn unread(report: &Report, [a, b]: [&About; 2]) -> Result<()> {
         let what = diff::whole(site);
         return Err(Error::model(format!("{} does not have a {what} of {}", b.name, a.name))
             .at(site)
-            .expected("each sequence and each branch of A in B too")
+            .expected("each sequence, each branch and each pass of A in B too")
             .found(format!("{} that B does not have", report.absent.len()))
-            .next(
-                "run B with the same prompts and branches, or compare it with a run that has no more of them",
-            ));
+            .next(match what {
+                "pass" => "run B for as many tokens, or compare it with a run that drew no more (-n)",
+                _ => "run B with the same prompts and branches, or compare it with a run that has no more of them",
+            }));
     }
     let (Some(stages), Some(first)) = (report.damaged_stages(), report.damaged().next()) else {
         return Ok(());

@@ -61,14 +61,17 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             passes.iter().take(until).map(|dims| (*dims, Site::all(&self.sizes, *dims))).collect();
         let (total, mut done) = (sites.iter().map(|(_, sites)| sites.len()).sum(), 0);
         for (number, (dims, sites)) in sites.iter().enumerate() {
+            if number >= of_b && of_b > 0 {
+                self.report.absent.push(Site::once(dims.pass, Stage::Tokens));
+                done += sites.len();
+                progress(done, total);
+                continue;
+            }
             self.judge.begin(*dims);
+            let before = self.report.lines.len();
             for (i, &site) in sites.iter().enumerate() {
                 crate::stop::check()?;
-                if number >= of_b && of_b > 0 {
-                    self.report.missing.push(Missing { site, why: None, damaged: false });
-                } else {
-                    self.stage(site, *dims)?;
-                }
+                self.stage(site, *dims)?;
                 let next = sites.get(i + 1);
                 let part = |site: &Site| (site.layer, site.stage.info().section);
                 if next.is_none_or(|next| part(next) != part(&site)) {
@@ -76,6 +79,11 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 }
                 done += 1;
                 progress(done, total);
+            }
+            if self.report.lines.len() == before && number > 0 {
+                let note =
+                    format!("nothing of p{} is compared: the two have no stage of it in common", dims.pass);
+                self.report.notes.push(note);
             }
         }
         match later {
@@ -85,6 +93,15 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 .notes
                 .push(format!("from p{} on the runs read other tokens, and are not compared", cause.pass)),
             None => {}
+        }
+        if let [first, ..] = &self.report.absent[..] {
+            let passes = match self.report.absent.len() {
+                1 => format!("p{} is", first.pass),
+                more => format!("p{} to p{} are", first.pass, first.pass + more - 1),
+            };
+            self.report
+                .notes
+                .push(format!("B drew, or wrote, fewer tokens than A: {passes} compared with nothing"));
         }
         if let (more @ 1.., true) = (of_b.saturating_sub(passes.len()), until == passes.len()) {
             let passes = if more == 1 { "a pass" } else { &format!("{more} passes") };

@@ -127,7 +127,7 @@ pub struct Report {
     pub diagnosis: Vec<Diagnosis>,
     /// Stages of A that B does not have, or that cannot be read.
     pub missing: Vec<Missing>,
-    /// The sequences and branches of A that B does not have, each by what it reads first.
+    /// The sequences, branches and passes of A that B does not have, each by what it reads first.
     pub absent: Vec<Site>,
     /// How many stages B has that A does not, so that nothing judges them.
     pub unjudged: usize,
@@ -158,7 +158,7 @@ impl Report {
             first.site.as_mut()
         });
         let lines = self.lines.iter_mut().map(|line| &mut line.site);
-        let missing = self.missing.iter_mut().map(|missing| &mut missing.site);
+        let missing = self.missing.iter_mut().map(|missing| &mut missing.site).chain(&mut self.absent);
         first.chain(lines).chain(missing).for_each(|site| (site.run, site.sequence) = (run, sequence));
         let place = place.trim_end_matches(['/', ':']);
         self.notes.iter_mut().for_each(|note| note.insert_str(0, &format!("{place}: ")));
@@ -180,19 +180,27 @@ impl Report {
     }
 
     /// Whether nothing differs by more than it may, as far as it could be read; everything could that is there, and no
-    /// sequence or branch is absent.
+    /// sequence, branch or pass is absent.
     pub fn same(&self) -> bool {
         self.first.is_none() && self.uncompared().is_none()
     }
 
-    /// What nobody knows to be the same, where it should be: stages that are there and cannot be read, sequences and
-    /// branches that B does not have. As a text speaks of them; none where there are none.
+    /// What nobody knows to be the same, where it should be: stages that are there and cannot be read, and sequences,
+    /// branches and passes that B does not have. As a text speaks of them; none where there are none.
     pub fn uncompared(&self) -> Option<String> {
-        let absent = match self.absent[..] {
-            [] => None,
-            [site] => Some(format!("a {} that B does not have", whole(site))),
-            ref more => Some(format!("{} sequences and branches that B does not have", more.len())),
+        let of = |(what, several): (&str, &str)| match self
+            .absent
+            .iter()
+            .filter(|site| whole(**site) == what)
+            .count()
+        {
+            0 => None,
+            1 => Some(format!("a {what}")),
+            count => Some(format!("{count} {several}")),
         };
+        let kinds = [("sequence", "sequences"), ("branch", "branches"), ("pass", "passes")];
+        let absent: Vec<String> = kinds.into_iter().filter_map(of).collect();
+        let absent = (!absent.is_empty()).then(|| format!("{} that B does not have", absent.join(" and ")));
         let damaged = self.damaged_stages().map(|stages| format!("{stages} that cannot be read"));
         let both: Vec<String> = damaged.into_iter().chain(absent).collect();
         (!both.is_empty()).then(|| both.join(" and "))
@@ -270,9 +278,14 @@ impl Report {
     }
 }
 
-/// What a site of it stands for, as a text speaks of it.
+/// What stands for all that is absent with it, as a text speaks of that: a later pass for itself, and the first one for
+/// the sequence or the branch.
 pub fn whole(site: Site) -> &'static str {
-    if site.run == Run::ITSELF { "sequence" } else { "branch" }
+    match site.run {
+        _ if site.pass > 0 => "pass",
+        Run::ITSELF => "sequence",
+        _ => "branch",
+    }
 }
 
 impl Kind {

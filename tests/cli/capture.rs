@@ -12,10 +12,16 @@ use super::{fixture, llama_trace, ok, stderr, stdout};
 
 /// An export of the same run, and a copy of the captured folder.
 fn folders() -> (TempDir, String, String) {
+    folders_of("2")
+}
+
+/// The same with an export that drew so many tokens.
+fn folders_of(tokens: &str) -> (TempDir, String, String) {
     let folder = TempDir::new().unwrap();
     let (a, b) = (folder.path().join("a"), folder.path().join("b"));
     let model = fixture("golden/gqa");
-    let args = ["export", "--ids", "1,5,9,13,17,21", "-n", "2", "--model", model.to_str().unwrap(), "--out"];
+    let args =
+        ["export", "--ids", "1,5,9,13,17,21", "-n", tokens, "--model", model.to_str().unwrap(), "--out"];
     ok(&llama_trace(args.into_iter().chain([a.to_str().unwrap()])));
     copy(&fixture("capture/transformers/gqa"), &b);
     let [a, b] = [a, b].map(|path| path.to_str().unwrap().to_owned());
@@ -466,7 +472,7 @@ fn suggested(a: &str, own: &str) -> String {
 
 #[test]
 fn a_map_is_proposed_for_a_folder_of_other_names_and_layouts_and_the_diff_passes_with_it() {
-    let (folder, a, b) = folders();
+    let (folder, a, b) = folders_of("1");
     let own = folder.path().join("own");
     let own = own.to_str().unwrap();
     renamed(&b, own);
@@ -524,7 +530,7 @@ fn a_map_is_proposed_for_a_run_with_a_mistake_and_what_is_not_sure_is_said() {
 
 #[test]
 fn a_map_of_a_padded_batch_of_sixteen_bits_is_proposed_and_nothing_is_where_nothing_fits() {
-    let (folder, a, b) = folders();
+    let (folder, a, b) = folders_of("1");
     let own = folder.path().join("own");
     let own = own.to_str().unwrap();
     for (stage, name) in [("embedding", "in"), ("final_norm", "norm"), ("logits", "out")] {

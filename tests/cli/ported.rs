@@ -209,6 +209,7 @@ fn what_the_judged_run_has_more_is_said() {
     ok(&llama_trace(["export", "--ids", IDS, "-n", "3", "--out", b.to_str().unwrap()]));
     let compared = |a: &Path, b: &Path| ok(&llama_trace(["diff".as_ref(), a.as_os_str(), b.as_os_str()]));
     assert!(compared(&a, &b).contains("B has 2 passes more than A"));
+    assert!(!compared(&a, &b).contains("fewer tokens"));
     assert!(!compared(&a, &a).contains("more than A"));
     let [one, two] = ["one.trace", "two.trace"].map(|name| folder.path().join(name));
     let record = |out: &Path, prompts: &[&str]| {
@@ -253,6 +254,40 @@ fn a_sequence_or_a_branch_that_is_absent_does_not_pass() {
         // What B has more takes nothing from what is compared.
         assert_eq!(diff(&[one.clone(), more], &[]).0, 0);
     }
+}
+
+#[test]
+fn a_pass_that_is_absent_does_not_pass_and_is_said_to_be_of_fewer_tokens() {
+    let folder = TempDir::new().unwrap();
+    let export = |name: &str, tokens: &str| {
+        let out = folder.path().join(name);
+        ok(&llama_trace(["export", "--ids", IDS, "-n", tokens, "--out", out.to_str().unwrap()]));
+        out
+    };
+    let [three, two, one] = [("a", "3"), ("b", "2"), ("c", "1")].map(|(name, tokens)| export(name, tokens));
+    let cases = [
+        (&two, json!(["p2/tokens"]), "a pass", "p2 is compared with nothing"),
+        (&one, json!(["p1/tokens", "p2/tokens"]), "2 passes", "p1 to p2 are compared with nothing"),
+    ];
+    for (fewer, missing, what, note) in cases {
+        let (code, report) = diff(&[three.clone(), fewer.clone()], &[]);
+        assert_eq!((code, &report["same"], &report["first"]), (3, &json!(false), &Value::Null), "{report}");
+        assert_eq!(report["missing"], missing);
+        let output = llama_trace(["diff".as_ref(), three.as_os_str(), fewer.as_os_str()]);
+        let text = stdout(&output);
+        for part in [
+            &*format!("but for {what} that B does not have"),
+            "fewer tokens than A",
+            note,
+            "and all of that pass",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        refused(&[three.clone(), fewer.clone()], &["does not have a pass of", "for as many tokens"]);
+    }
+    // A difference comes first, whatever else is absent.
+    times(&one, "layer_01/ffn_hidden", 3.0, 1);
+    assert_eq!(diff(&[three, one], &[]).0, 1);
 }
 
 #[test]

@@ -10,9 +10,8 @@ pub fn verdict(report: &Report, names: [&str; 2]) -> Verdict {
     let cause = report.first.as_ref().filter(|first| first.site.is_none());
     match (&report.first, cause) {
         (None, _) => {
-            let unread =
-                report.damaged_stages().map(|stages| format!(", but for {stages} that cannot be read"));
-            words.push(format!("The same, within the tolerance{}.", unread.unwrap_or_default()));
+            let unread = report.uncompared().map_or_else(String::new, |what| format!(", but for {what}"));
+            words.push(format!("The same, within the tolerance{unread}."));
         }
         (_, Some(first)) => {
             let [ours, theirs] = first.told();
