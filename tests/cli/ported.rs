@@ -346,6 +346,42 @@ fn a_map_is_proposed_for_a_port_of_which_the_first_layer_alone_is_right() {
     assert_eq!(diff(&[a, own], &[]).0, 1);
 }
 
+#[test]
+fn a_proposed_map_says_where_a_stage_is_not_written_and_has_all_passes_that_are() {
+    let folder = TempDir::new().unwrap();
+    let [a, b] = both(&folder, &["-n", "4"], "");
+    for layer in [1, 3] {
+        fs::remove_file(b.join(format!("pass_000/layer_{layer:02}/ffn_up.npy"))).unwrap();
+    }
+    let proposed =
+        || ok(&llama_trace(["diff".as_ref(), a.as_os_str(), b.as_os_str(), "--suggest-map".as_ref()]));
+    let map = proposed();
+    let gap = "# p0/L1/ffn_up is not there, and 1 more like it: the line above says that it should be, and `diff` ends with exit code 3";
+    assert_eq!(map.matches("is not there").count(), 1, "{map}");
+    assert!(map.lines().skip_while(|line| !line.starts_with("ffn_up =")).nth(1) == Some(gap), "{map}");
+    assert_eq!(map.matches("[[passes]]").count(), 4, "{map}");
+    assert!(!map.contains("pass_003/") && !map.contains("The reference has"), "{map}");
+    let code = |map: &str| {
+        fs::write(b.join("capture.toml"), map).unwrap();
+        diff(&[a.clone(), b.clone()], &[]).0
+    };
+    assert_eq!(code(&map), 3);
+    assert_eq!(code(&map.replace("ffn_up =", "# ffn_up =")), 0);
+    // Of what is in every layer nothing is said.
+    for layer in [1, 3] {
+        let name = format!("pass_000/layer_{layer:02}/ffn_up.npy");
+        fs::copy(a.join(&name), b.join(&name)).unwrap();
+    }
+    let map = proposed();
+    assert!(!map.contains("is not there"), "{map}");
+    assert_eq!(code(&map), 0);
+    // Passes of which nothing was written.
+    fs::remove_dir_all(b.join("pass_003")).unwrap();
+    let map = proposed();
+    assert!(map.contains("# The reference has 4 passes and the folder files of 3"), "{map}");
+    assert_eq!(code(&map), 3);
+}
+
 /// An export of the built-in model with another setting in its config.json, as another runtime's: without a manifest.
 fn with_setting(folder: &TempDir, setting: &str, value: f64) -> PathBuf {
     let [model, own] = ["model", "own"].map(|name| folder.path().join(format!("{name}-{setting}")));

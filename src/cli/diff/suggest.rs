@@ -13,8 +13,8 @@ use serde_json::json;
 use self::fits::Fits;
 use self::names::Names;
 use super::super::output;
-use super::capture::{Lies, Padded, Pairs};
-use crate::diff::Traced;
+use super::capture::{Capture, Lies, Padded, Pairs};
+use crate::diff::{Pass, Traced};
 use crate::error::{Error, Result};
 use crate::stop;
 use crate::trace::{PassDims, Site, Stage};
@@ -50,9 +50,9 @@ pub(super) fn run(a: &mut impl Traced, path: &Path) -> Result<()> {
             .next("export a run of the same tokens, and give its folder as A"));
     };
     let (names, sizes) = (Names::read(path)?, card.sizes());
-    let passes: Vec<PassDims> = a.about().passes.iter().map(|pass| pass.dims).take(fits::PASSES).collect();
+    let passes: Vec<PassDims> = a.about().passes.iter().map(|pass| pass.dims).collect();
     let mut fits = Fits::new(path, &names, sizes, &passes);
-    for dims in &passes {
+    for dims in passes.iter().take(fits::PASSES) {
         for site in Site::all(&sizes, *dims) {
             stop::check()?;
             if fits.samples(site) {
@@ -168,42 +168,10 @@ impl Proposal<'_, '_> {
             "# What the files may be, by their shapes and the values of the reference. Check it, and save it as capture.toml"
         )?;
         writeln!(out, "# in the folder.")?;
-        writeln!(out, "format = \"llama-trace capture\"\nversion = 1")?;
-        let worst =
-            self.found.iter().filter(|one| one.error <= SURE).map(|one| one.error).fold(0.0, f64::max);
-        // How far it is off says nothing: a mistake is too. A wider tolerance would let it pass.
-        let (precision, why) = match self.fits.bits(&self.found) {
-            _ if self.fits.reads_int8() => ("q8", "what products read lies there in int8"),
-            Some(name) => (name, "every value has its bits"),
-            None if worst < 1e-3 => ("f32", "as near as it is to the reference"),
-            None => {
-                ("f32", "not sure: no rounding to 16 bits shows, nor int8. If it ran in bf16, f16 or q8,")
-            }
-        };
-        writeln!(out, "precision = \"{precision}\"  # {why}")?;
-        if why.starts_with("not sure") {
-            writeln!(out, "# say so here: each of them lets it be further from the reference.")?;
-        }
-        if self.found.iter().any(|one| one.lies.pairs.is_some()) {
-            writeln!(out, "\n[config]\nhead_dim = {}", self.head_dim)?;
-        }
-        let most = self.fits.passes_of(self.found.iter().filter_map(|one| one.lies.file.as_deref()));
-        for pass in a.about().passes.iter().take(most) {
-            let ids: Vec<u32> = pass.tokens.iter().map(|token| token.id).collect();
-            writeln!(
-                out,
-                "\n[[passes]]\nstart = {}\ntokens = {}  # the reference's",
-                pass.dims.start,
-                json!(ids)
-            )?;
-            let Padded { around: [before, after], batch, .. } = self.padded;
-            for (name, count) in [("padding", before), ("padding_after", after), ("batch", batch)] {
-                if count > 0 {
-                    writeln!(out, "{name} = {count}")?;
-                }
-            }
-        }
+        let head = self.head(a);
+        write!(out, "{head}")?;
         writeln!(out, "\n[stages]")?;
+        let gaps = self.gaps(&head, self.passes(a).len());
         for one in &self.found {
             let how = match one.error <= SURE {
                 true => format!("sure: error {:.1e} where it is least", one.error),
@@ -212,6 +180,13 @@ impl Proposal<'_, '_> {
                 }
             };
             writeln!(out, "{} = {}  # {how}; in {}", one.stage, written(&one.lies), places(one.places))?;
+            if let Some((first, more)) = gaps.get(&one.stage) {
+                let more = if *more > 0 { format!(", and {more} more like it") } else { String::new() };
+                writeln!(
+                    out,
+                    "# {first} is not there{more}: the line above says that it should be, and `diff` ends with exit code 3"
+                )?;
+            }
         }
         let have: BTreeSet<Stage> = self.found.iter().map(|one| one.stage).collect();
         let missing: Vec<_> =
@@ -225,6 +200,72 @@ impl Proposal<'_, '_> {
             writeln!(out, "# Files that nothing was found for: {}", rest.join(", "))?;
         }
         Ok(())
+    }
+
+    /// All that comes before the stages.
+    fn head(&self, a: &impl Traced) -> String {
+        let mut lines = vec!["format = \"llama-trace capture\"".to_owned(), "version = 1".to_owned()];
+        let worst =
+            self.found.iter().filter(|one| one.error <= SURE).map(|one| one.error).fold(0.0, f64::max);
+        // How far it is off says nothing: a mistake is too. A wider tolerance would let it pass.
+        let (precision, why) = match self.fits.bits(&self.found) {
+            _ if self.fits.reads_int8() => ("q8", "what products read lies there in int8"),
+            Some(name) => (name, "every value has its bits"),
+            None if worst < 1e-3 => ("f32", "as near as it is to the reference"),
+            None => {
+                ("f32", "not sure: no rounding to 16 bits shows, nor int8. If it ran in bf16, f16 or q8,")
+            }
+        };
+        lines.push(format!("precision = \"{precision}\"  # {why}"));
+        if why.starts_with("not sure") {
+            lines.push("# say so here: each of them lets it be further from the reference.".to_owned());
+        }
+        if self.found.iter().any(|one| one.lies.pairs.is_some()) {
+            lines.push(format!("\n[config]\nhead_dim = {}", self.head_dim));
+        }
+        for pass in self.passes(a) {
+            let ids: Vec<u32> = pass.tokens.iter().map(|token| token.id).collect();
+            lines.push(format!("\n[[passes]]\nstart = {}", pass.dims.start));
+            lines.push(format!("tokens = {}  # the reference's", json!(ids)));
+            let Padded { around: [before, after], batch, .. } = self.padded;
+            for (name, count) in [("padding", before), ("padding_after", after), ("batch", batch)] {
+                if count > 0 {
+                    lines.push(format!("{name} = {count}"));
+                }
+            }
+        }
+        let (there, all) = (self.passes(a).len(), a.about().passes.len());
+        if there < all {
+            lines.push(format!("\n# The reference has {all} passes and the folder files of {there}: `diff` ends with exit code 3, unless A drew no more tokens."));
+        }
+        lines.join("\n") + "\n"
+    }
+
+    /// The passes of the reference that the folder has files of.
+    fn passes<'t>(&self, a: &'t impl Traced) -> &'t [Pass] {
+        let passes = &a.about().passes[..];
+        let most = self.fits.passes_of(self.found.iter().filter_map(|one| one.lies.file.as_deref()));
+        &passes[..most.min(passes.len())]
+    }
+
+    /// Of the stages that are not written everywhere where the map says that they are, in the first so many passes: the
+    /// first place, and how many more there are.
+    fn gaps(&self, head: &str, passes: usize) -> BTreeMap<Stage, (Site, usize)> {
+        let lines = self.found.iter().map(|one| format!("{} = {}\n", one.stage, written(&one.lies)));
+        let lines: String = lines.collect();
+        let mut gaps: BTreeMap<Stage, (Site, usize)> = BTreeMap::new();
+        // What the line of a stage asks for, the map itself knows.
+        let Ok(map) = Capture::read(&format!("{head}\n[stages]\n{lines}")) else { return gaps };
+        let folder = self.fits.folder;
+        let found = |site: &Site| self.found.iter().any(|one| one.stage == site.stage);
+        let lacks = |site: &Site| {
+            let is_there = folder.join(map.file(*site)).symlink_metadata().is_ok();
+            site.pass < passes && found(site) && !is_there && map.unwritten(folder, *site).is_some()
+        };
+        for site in self.fits.sites().filter(lacks) {
+            gaps.entry(site.stage).and_modify(|(_, more)| *more += 1).or_insert((site, 0));
+        }
+        gaps
     }
 }
 

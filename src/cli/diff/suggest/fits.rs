@@ -24,9 +24,12 @@ const OFFSETS: usize = 256;
 
 /// What a file is held against.
 pub(super) struct Fits<'f> {
-    folder: &'f Path,
+    pub(super) folder: &'f Path,
     names: &'f Names,
     sizes: Sizes,
+    /// The passes of the reference.
+    all: Vec<PassDims>,
+    /// Those that are looked at.
     passes: Vec<PassDims>,
     frames: BTreeMap<Site, Arc<Frame>>,
     padded: Padded,
@@ -34,8 +37,9 @@ pub(super) struct Fits<'f> {
 
 impl<'f> Fits<'f> {
     pub(super) fn new(folder: &'f Path, names: &'f Names, sizes: Sizes, passes: &[PassDims]) -> Self {
-        let (passes, frames) = (passes.to_vec(), BTreeMap::new());
-        Self { folder, names, sizes, passes, frames, padded: Padded::default() }
+        let (all, frames) = (passes.to_vec(), BTreeMap::new());
+        let passes = passes.iter().copied().take(PASSES).collect();
+        Self { folder, names, sizes, all, passes, frames, padded: Padded::default() }
     }
 
     /// Whether a site is among those that are held: the first two layers and the last.
@@ -62,7 +66,7 @@ impl<'f> Fits<'f> {
     /// Every site of the passes, to fill in names.
     pub(super) fn sites(&self) -> impl Iterator<Item = Site> + Clone + '_ {
         let sites = |dims: &PassDims| Site::all(&self.sizes, *dims);
-        self.passes.iter().flat_map(sites)
+        self.all.iter().flat_map(sites)
     }
 
     fn dims(&self, site: Site) -> Option<PassDims> {
@@ -347,7 +351,7 @@ impl<'f> Fits<'f> {
                     .into_iter()
                     .any(|site| self.names.shape(pattern, site).is_some())
             };
-            if pattern.contains("{pass") { self.passes.iter().filter(|dims| there(dims)).count() } else { 1 }
+            if pattern.contains("{pass") { self.all.iter().filter(|dims| there(dims)).count() } else { 1 }
         };
         patterns.map(more).max().unwrap_or(1)
     }
