@@ -44,10 +44,18 @@ impl<D: Device + 'static> Traced<D> {
         Self::open_as(path, args, args, cpu, memory)
     }
 
-    /// The same without the model that `of` names, from which nothing is computed: a folder that does not say which model
-    /// it is of has its configuration, and tokens without texts have those of its tokenizer.
-    pub(super) fn open_alone(path: &Path, of: &ModelArgs, cpu: &CpuArgs, memory: usize) -> Result<Self> {
-        Self::open_as(path, &ModelArgs { model: None, ..of.clone() }, of, cpu, memory)
+    /// The same as run `run` beside the one that it is judged by, without the model that `of` names, from which nothing is
+    /// computed: a folder that does not say which model it is of has its configuration, and tokens without texts have those
+    /// of its tokenizer.
+    pub(super) fn open_judged(
+        path: &Path,
+        run: Run,
+        of: &ModelArgs,
+        cpu: &CpuArgs,
+        memory: usize,
+    ) -> Result<Self> {
+        let opened = Self::open_as(path, &ModelArgs { model: None, ..of.clone() }, of, cpu, memory)?;
+        Ok(Self { recorded: opened.recorded.judged_as(run), ..opened })
     }
 
     fn open_as(path: &Path, args: &ModelArgs, of: &ModelArgs, cpu: &CpuArgs, memory: usize) -> Result<Self> {

@@ -6,6 +6,7 @@ mod made;
 
 pub use follows::Follows;
 
+use std::fmt::Display;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
@@ -14,7 +15,6 @@ use super::operands;
 use super::serve::{Member, Reply, Serves, lock};
 use super::store::Store;
 use super::together::Together;
-use super::worker::branches::seen_from;
 use crate::backend::Backend;
 use crate::config::CacheDtype;
 use crate::error::{Error, Result};
@@ -38,9 +38,14 @@ use crate::trace::{
 /// What to do where something takes the weights.
 const NEEDS_MODEL: &str = "open the trace with --model and the model that it was recorded from";
 
+/// The same in a run that is shown beside the one that it is judged by. A model would give what should be there.
+const WRITE_IT: &str = "have B write it too: of B nothing is computed here";
+const OTHER_SIDE: &str = "B is shown with what it wrote alone; A's number is taken apart with --model";
+
 /// A trace that is open, and the model that it came from where that is there too.
 pub struct Recorded<B: Backend> {
     trace: Arc<dyn Kept>,
+    judged: Option<Run>,
     model: Option<Arc<Model<B>>>,
     tokenizer: Option<Arc<dyn Tokenizer>>,
     memory: usize,
@@ -58,7 +63,13 @@ impl<B: Backend + 'static> Recorded<B> {
         memory: usize,
     ) -> Self {
         let store = Arc::new(Mutex::new(Store::new(memory)));
-        Self { trace, model, tokenizer, memory, store, turn: Arc::default() }
+        Self { trace, judged: None, model, tokenizer, memory, store, turn: Arc::default() }
+    }
+
+    /// The same as run `run` beside the one that it is judged by: what is said of it names it so.
+    #[must_use]
+    pub fn judged_as(self, run: Run) -> Self {
+        Self { judged: Some(run), ..self }
     }
 
     /// Opens a sequence of a run: of the run itself, or the one that a branch has.
@@ -88,12 +99,16 @@ impl<B: Backend + 'static> Recorded<B> {
         };
         let reader = Reader {
             trace: Arc::clone(&self.trace),
+            judged: self.judged,
             run,
             sequence,
             store: Arc::clone(&self.store),
             stop: over.stop.clone(),
             sampler: sampler.clone(),
-            weights: self.model.clone(),
+            weights: OfModel {
+                model: self.model.clone(),
+                next: if self.judged.is_some() { OTHER_SIDE } else { NEEDS_MODEL },
+            },
             tokenizer: self.tokenizer.clone(),
         };
         let trace = Live::over(over, reader)?;
@@ -171,22 +186,40 @@ fn greedy() -> Result<Sampler> {
 
 /// Who has the weights.
 trait Weights: Send {
+    /// Why what takes them cannot be had, where nobody has them.
+    fn lacking(&self, what: &dyn Display) -> Error;
     fn rows(&self, rows: &WeightRows) -> Result<Vec<f32>>;
     fn of_line(&self, line: Line) -> Result<Vec<f32>>;
     fn whole(&self, row: Line, x: &[i8], scales: &[f32], group: usize) -> Result<(Vec<f32>, f32)>;
 }
 
-impl<B: Backend> Weights for Option<Arc<Model<B>>> {
+/// The model, where there is one, and what to do where there is none.
+struct OfModel<B: Backend> {
+    model: Option<Arc<Model<B>>>,
+    next: &'static str,
+}
+
+impl<B: Backend> OfModel<B> {
+    fn get(&self, what: impl Display) -> Result<&Model<B>> {
+        self.model.as_deref().ok_or_else(|| self.lacking(&what))
+    }
+}
+
+impl<B: Backend> Weights for OfModel<B> {
+    fn lacking(&self, what: &dyn Display) -> Error {
+        Error::usage(format!("{what} needs the model: a trace has no weights")).next(self.next)
+    }
+
     fn rows(&self, rows: &WeightRows) -> Result<Vec<f32>> {
-        self.as_ref().ok_or_else(|| no_model(rows))?.rows(rows)
+        self.get(rows)?.rows(rows)
     }
 
     fn of_line(&self, line: Line) -> Result<Vec<f32>> {
-        operands::of_weight(self.as_ref().ok_or_else(|| no_model(line.place))?, line)
+        operands::of_weight(self.get(line.place)?, line)
     }
 
     fn whole(&self, row: Line, x: &[i8], scales: &[f32], group: usize) -> Result<(Vec<f32>, f32)> {
-        operands::whole(self.as_ref().ok_or_else(|| no_model(row.place))?, row, x, scales, group)
+        operands::whole(self.get(row.place)?, row, x, scales, group)
     }
 }
 
@@ -195,13 +228,11 @@ fn no_more() -> Error {
         .next("record more tokens: `llama-trace record` with a larger -n; or start the tracer with --prompt, which goes on and branches")
 }
 
-fn no_model(what: impl std::fmt::Display) -> Error {
-    Error::usage(format!("{what} needs the model: a trace has no weights")).next(NEEDS_MODEL)
-}
-
 /// Who reads a sequence of the file.
 struct Reader<W> {
     trace: Arc<dyn Kept>,
+    /// The run that it stands for, where it is judged by another one.
+    judged: Option<Run>,
     run: Run,
     sequence: usize,
     store: Arc<Mutex<Store>>,
@@ -231,7 +262,7 @@ impl<W: Weights> Serves for Reader<W> {
                     return Err(self.not_here(at.site));
                 }
                 let explanation = explain(&self.rules(), at.site, at.at, at.terms, self)?;
-                Ok(Answer::Explanation(Box::new(seen_from(explanation, run))))
+                Ok(Answer::Explanation(Box::new(explanation.seen_from(run))))
             }
             Query::Attribution(at) => {
                 self.dims(at.site)?;
@@ -257,7 +288,7 @@ impl<W: Weights> Serves for Reader<W> {
                 let ids = ids.ok_or_else(|| self.no(*site))?;
                 Ok(Answer::Made(super::made::made(self.tokenizer.as_deref(), &ids)?.into()))
             }
-            Query::Lens(_) => Err(no_model("what a layer would answer")),
+            Query::Lens(_) => Err(self.weights.lacking(&"what a layer would answer")),
         }
     }
 

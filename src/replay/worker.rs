@@ -5,7 +5,7 @@
 //! the pass itself. Keys and values of all positions are in the cache still, and a layer that runs again writes
 //! over its own with what they are already.
 
-pub(super) mod branches;
+mod branches;
 mod explanation;
 mod foretold;
 mod lens;
@@ -98,7 +98,7 @@ impl<B: Backend> Serves for Worker<'_, B> {
             Query::Patterns(site) => self.patterns(*site).map(Answer::Patterns),
             Query::Rows(rows) => self.session.model.rows(rows).map(Answer::Rows),
             Query::Explanation(at) => {
-                let found = branches::seen_from(self.explanation(at)?, run);
+                let found = self.explanation(at)?.seen_from(run);
                 Ok(Answer::Explanation(Box::new(found)))
             }
             Query::Lens(at) => self.lens(at).map(Answer::Lens),

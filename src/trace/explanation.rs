@@ -1,7 +1,7 @@
 //! Where one number comes from: the operands that it was folded from, with their values, and what they give again.
 
 use super::address::Address;
-use super::site::Site;
+use super::site::{Run, Site};
 
 /// Asks where a number of a stage comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -110,6 +110,19 @@ pub struct Rest {
 }
 
 impl Explanation {
+    /// The same for who looks at it in `run`, which has what it tells of, or shares it.
+    #[must_use]
+    pub fn seen_from(mut self, run: Run) -> Self {
+        let name = |address: &mut Address| address.run = (run != Run::ITSELF).then(|| run.to_string());
+        name(&mut self.address);
+        for operand in self.terms.iter_mut().flat_map(|term| &mut term.operands) {
+            if let From::Stage(address) = &mut operand.from {
+                name(address);
+            }
+        }
+        self
+    }
+
     /// What the operands give less what was recorded; 0 where both are the same infinity or neither is a number.
     pub fn difference(&self) -> f64 {
         match self.result {

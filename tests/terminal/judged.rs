@@ -53,10 +53,18 @@ fn a_port_stands_beside_the_reference_with_the_texts_of_the_model() {
     let reference = folder.path().join("reference").display().to_string();
     let output = llama_trace(["export", "--prompt", "Once upon a time", "--out", &reference]);
     assert!(output.status.success(), "{}", stderr(&output));
-    let viewer =
+    let mut viewer =
         Terminal::start((120, 40), command(&["diff", &reference, &port, "--model", &model, "--tui"]));
     viewer.shows(&["A · tensor", "B · A − B = ", "p0/L0/xq_rope["]);
     viewer.until("ids have texts", |screen| !screen.contents().contains("#391"));
+    // Nobody is told to give the model that was given: the port did not write what it turned.
+    viewer.send("\r");
+    let said = ["r1:p0/L0/xq_rope[", "r1:p0/L0/xq is not there", "have B write it too"];
+    let screen = viewer.shows(&[&["where from there"][..], &said].concat());
+    assert!(!screen.contains("--model"), "{screen}");
+    // At once they would be Alt-q.
+    viewer.send("\u{1b}");
+    viewer.until("the derivation is closed", |screen| !screen.contents().contains("where from"));
     ends(viewer);
     let viewer = Terminal::start((120, 40), command(&["open", &port, "--model", &model]));
     viewer.shows(&["␣time"]);

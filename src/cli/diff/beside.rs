@@ -24,7 +24,7 @@ pub(super) fn show<D: Device>(args: &DiffArgs, [a, b]: [&Path; 2], report: &Repo
     let memory = DEFAULT_MEMORY / 2;
     let a = Traced::<D>::open(a, &args.model, &args.cpu, memory)?.source(Run::ITSELF, 0)?;
     // What B does not have would be computed again with A's model, and be shown as B's.
-    let b = Traced::<D>::open_alone(b, &args.model, &args.cpu, memory)?.source(Run::ITSELF, 0)?;
+    let b = Traced::<D>::open_judged(b, B, &args.model, &args.cpu, memory)?.source(Run::ITSELF, 0)?;
     let passes = a.outline().passes.len();
     show_runs([a, b], passes, verdict)
 }
@@ -62,6 +62,7 @@ impl Source for Beside {
                 frame.site.run = B;
                 Answer::Block(Block { frame: Arc::new(frame), region, shape })
             }
+            Answer::Explanation(explanation) => Answer::Explanation(Box::new(explanation.seen_from(B))),
             other => other,
         })
     }

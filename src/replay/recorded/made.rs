@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 
-use super::{NEEDS_MODEL, Reader, Weights, lock};
+use super::{NEEDS_MODEL, Reader, WRITE_IT, Weights, lock};
 use crate::config::CacheDtype;
 use crate::error::{Error, Result};
 use crate::replay::derive::{Rows, derive_rows, is_derivable, shaped};
@@ -64,7 +64,11 @@ impl<W: Weights> Reader<W> {
 
     /// The error for what is not kept, and what follows from it.
     pub(super) fn not_here(&self, site: Site) -> Error {
-        Error::usage(format!("{site} is not there")).found(self.trace.why_not(site)).next(NEEDS_MODEL)
+        let (named, next) = match self.judged {
+            None => (site, NEEDS_MODEL),
+            Some(run) => (Site { run, ..site }, WRITE_IT),
+        };
+        Error::usage(format!("{named} is not there")).found(self.trace.why_not(site)).next(next)
     }
 
     /// Rows that follow from others; of the site of `known`, from its rows.

@@ -10,8 +10,7 @@ use crate::error::{Error, Result};
 use crate::generate::Text;
 use crate::model::kv_cache::{self, CacheRow};
 use crate::replay::serve::lock;
-use crate::trace::explanation::{Explanation, From};
-use crate::trace::{Address, Fork, Run, Site, Stage};
+use crate::trace::{Fork, Run, Site, Stage};
 
 /// A run that is not computed now.
 struct Course {
@@ -117,16 +116,4 @@ impl<B: Backend> Worker<'_, B> {
         self.answers.clear();
         Ok(())
     }
-}
-
-/// The same explanation for who looks at it in `run`, which shares what it tells of.
-pub(in crate::replay) fn seen_from(mut explanation: Explanation, run: Run) -> Explanation {
-    let name = |address: &mut Address| address.run = (run != Run::ITSELF).then(|| run.to_string());
-    name(&mut explanation.address);
-    for operand in explanation.terms.iter_mut().flat_map(|term| &mut term.operands) {
-        if let From::Stage(address) = &mut operand.from {
-            name(address);
-        }
-    }
-    explanation
 }
