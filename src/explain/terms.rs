@@ -1,7 +1,10 @@
 //! One cell taken apart: its rule's operands with their values, and what they give in float32 by the functions of
 //! [`crate::ops`], in the order in which a pass adds them up.
 
-use super::fold::{kept, largest, likeliest};
+mod drawn;
+mod split;
+
+use super::fold::largest;
 use super::rule::{Cell, Fold, Line, Place};
 use super::site::{Rules, SiteRules};
 use crate::config::{CacheDtype, Pairing, Precision};
@@ -104,9 +107,6 @@ struct Taking<'a, O> {
     most: usize,
     folded: Folded,
 }
-
-/// How far a random number may be beyond the share that it fell into: shares are rounded to float32.
-const ROUNDING: f64 = 1e-6;
 
 impl<O: Operands> Taking<'_, O> {
     fn operand(&self, cell: Cell, value: f32) -> Operand {
@@ -343,62 +343,6 @@ impl<O: Operands> Taking<'_, O> {
         Ok(())
     }
 
-    /// Splits query · key by RoPE's pairs, and into content, what it would be with both tokens at one position, and
-    /// position, what turning the two apart changed.
-    fn content_and_position(&mut self, query: Line, key: Line) -> Result<()> {
-        let (mut pairs, mut content, mut whole) = (Vec::new(), 0.0, 0.0);
-        for i in 0..query.count {
-            let Some((of_query, false)) = self.pair(query.cell(i)) else { continue };
-            let Some((of_key, _)) = self.pair(key.cell(i)) else { continue };
-            // Both stand at the same places of a head, before it is turned and after.
-            let places = of_query.map(|cell| cell.at % query.count);
-            let (mut before, mut after) = (0.0, 0.0);
-            for (n, place) in places.into_iter().enumerate() {
-                let [q, k] = [of_query[n], of_key[n]];
-                before += f64::from(single(self.operands, q)?) * f64::from(single(self.operands, k)?);
-                let [q, k] = [query.cell(place), key.cell(place)];
-                after += f64::from(single(self.operands, q)?) * f64::from(single(self.operands, k)?);
-            }
-            let (angle, name) = (self.angle(query, key, i), pairs.len());
-            pairs.push((format!("pair {name}, {angle:.4} radians apart"), after));
-            content += before;
-            whole += after;
-        }
-        let content = ("content: both tokens at one position".to_owned(), content);
-        let position = ("position: what turning them apart changed".to_owned(), whole - content.1);
-        self.folded.splits.push(Split { by: "content and position", parts: vec![content, position] });
-        self.folded.splits.push(Split { by: "pair of RoPE", parts: pairs });
-        Ok(())
-    }
-
-    /// The two numbers of which RoPE made `cell`, and whether it is the second of its pair; for a key by way of
-    /// repeat-KV and the cache.
-    fn pair(&self, mut cell: Cell) -> Option<([Cell; 2], bool)> {
-        loop {
-            let Place::Stage(site) = cell.place else { return None };
-            cell = match self.rules.of(site)?.cell(cell.at).fold {
-                Fold::Rotate { pair, second, .. } => return Some((pair, second)),
-                Fold::Same { from } | Fold::Cached { from, .. } => from,
-                _ => return None,
-            };
-        }
-    }
-
-    /// By how many radians component `i` of a query is turned further than that of a key.
-    fn angle(&self, query: Line, key: Line, i: usize) -> f64 {
-        let Place::Stage(site) = query.place else { return f64::NAN };
-        let Some(dims) = self.rules.pass(site.pass) else { return f64::NAN };
-        let sizes = self.rules.sizes();
-        let width = sizes.heads * sizes.head_dim;
-        let (position, key) = (dims.start + query.first / width, key.first / width);
-        let pairs = sizes.head_dim / 2;
-        let pair = match self.rules.card().config.pairing {
-            Pairing::Halves => i % pairs,
-            Pairing::Neighbours => i / 2,
-        };
-        (position as f64 - key as f64) * f64::from(self.rules.frequency(pair))
-    }
-
     fn int8(&mut self, x: Line, scales: Line, group: usize, w: Line, bias: Option<Cell>) -> Result<()> {
         let (values, scale) = (self.operands.numbers(x)?, self.operands.numbers(scales)?);
         let q8: Vec<i8> = values.iter().map(|&value| value as i8).collect();
@@ -512,71 +456,6 @@ impl<O: Operands> Taking<'_, O> {
         } else {
             self.result(shares[at]);
         }
-        Ok(())
-    }
-
-    fn nucleus(&mut self, probs: Line, at: usize, top_k: usize, top_p: f32) -> Result<()> {
-        let values = self.operands.numbers(probs)?;
-        let possible = values.iter().filter(|&&prob| prob > 0.0).count();
-        let (ids, sum) = kept(&values, top_k, top_p);
-        let kept = ids.len();
-        let rank = ids.iter().position(|&id| id == at);
-        let operand = self.operand(probs.cell(at), values[at]);
-        self.applied(operand, values[at]);
-        let result = if rank.is_some() { (f64::from(values[at]) / sum) as f32 } else { 0.0 };
-        self.applied(constant("sum of those that stay", sum), result);
-        let limit = if top_k > 0 { format!("top-k {top_k}") } else { "no top-k".to_owned() };
-        let all = values.iter().fold(0.0, |sum, &prob| sum + f64::from(prob));
-        self.note(format!(
-            "{possible} tokens are possible; {limit} and top-p {top_p} keep {kept}, which sum to {sum:.6} before they are divided by it; the others, {:.6} together, are removed.",
-            (all - sum).max(0.0)
-        ));
-        self.note(match rank {
-            Some(rank) => {
-                let so_far = ids[..=rank].iter().fold(0.0, |sum, &id| sum + f64::from(values[id]));
-                format!("This one is number {} of them; as far as it they sum to {so_far:.6}.", rank + 1)
-            }
-            None => "This one is not among them.".to_owned(),
-        });
-        self.folded.result = Some(result);
-        Ok(())
-    }
-
-    fn draw(&mut self, site: Site, nucleus: Line, random: Option<f64>) -> Result<()> {
-        let shares = self.operands.numbers(nucleus)?;
-        let drawn = single(self.operands, Cell { place: Place::Stage(site), at: 0 })?;
-        let id = drawn as usize;
-        let likelier = likeliest(&shares).into_iter().take_while(|&other| other != id);
-        let before = likelier.fold(0.0, |sum, other| sum + f64::from(shares[other]));
-        if let Some(&share) = shares.get(id) {
-            let operand = self.operand(nucleus.cell(id), share);
-            self.applied(operand, share);
-            let end = before + f64::from(share);
-            let place = format!(
-                "Laid side by side, the likeliest first, its share reaches from {before:.6} to {end:.6}"
-            );
-            // A branch goes on with a token that was picked, whatever is drawn there.
-            let drawn_here = match random {
-                Some(random) => share > 0.0 && (before - ROUNDING..end + ROUNDING).contains(&random),
-                None => before == 0.0,
-            };
-            match random {
-                _ if !drawn_here => {
-                    let luck =
-                        random.map_or(String::new(), |random| format!(" by the random number {random:.6}"));
-                    self.applied(constant("picked in place of what is drawn", drawn.into()), drawn);
-                    self.note(format!(
-                        "It was picked: a branch begins here. What is drawn{luck} is another token."
-                    ));
-                }
-                Some(random) => {
-                    self.applied(constant("random number", random), drawn);
-                    self.note(format!("{place}: the random number {random:.6} fell in between."));
-                }
-                None => self.note(format!("{place}. At temperature 0 nothing is left to chance.")),
-            }
-        }
-        self.folded.result = Some(drawn);
         Ok(())
     }
 

@@ -1,0 +1,77 @@
+//! How a token was drawn: which stay, and into whose share the random number fell.
+
+use super::{Operands, Taking, constant, single};
+use crate::error::Result;
+use crate::explain::fold::{kept, likeliest};
+use crate::explain::rule::{Cell, Line, Place};
+use crate::trace::Site;
+
+/// How far a random number may be beyond the share that it fell into: shares are rounded to float32.
+const ROUNDING: f64 = 1e-6;
+
+impl<O: Operands> Taking<'_, O> {
+    pub(super) fn nucleus(&mut self, probs: Line, at: usize, top_k: usize, top_p: f32) -> Result<()> {
+        let values = self.operands.numbers(probs)?;
+        let possible = values.iter().filter(|&&prob| prob > 0.0).count();
+        let (ids, sum) = kept(&values, top_k, top_p);
+        let kept = ids.len();
+        let rank = ids.iter().position(|&id| id == at);
+        let operand = self.operand(probs.cell(at), values[at]);
+        self.applied(operand, values[at]);
+        let result = if rank.is_some() { (f64::from(values[at]) / sum) as f32 } else { 0.0 };
+        self.applied(constant("sum of those that stay", sum), result);
+        let limit = if top_k > 0 { format!("top-k {top_k}") } else { "no top-k".to_owned() };
+        let all = values.iter().fold(0.0, |sum, &prob| sum + f64::from(prob));
+        self.note(format!(
+            "{possible} tokens are possible; {limit} and top-p {top_p} keep {kept}, which sum to {sum:.6} before they are divided by it; the others, {:.6} together, are removed.",
+            (all - sum).max(0.0)
+        ));
+        self.note(match rank {
+            Some(rank) => {
+                let so_far = ids[..=rank].iter().fold(0.0, |sum, &id| sum + f64::from(values[id]));
+                format!("This one is number {} of them; as far as it they sum to {so_far:.6}.", rank + 1)
+            }
+            None => "This one is not among them.".to_owned(),
+        });
+        self.folded.result = Some(result);
+        Ok(())
+    }
+
+    pub(super) fn draw(&mut self, site: Site, nucleus: Line, random: Option<f64>) -> Result<()> {
+        let shares = self.operands.numbers(nucleus)?;
+        let drawn = single(self.operands, Cell { place: Place::Stage(site), at: 0 })?;
+        let id = drawn as usize;
+        let likelier = likeliest(&shares).into_iter().take_while(|&other| other != id);
+        let before = likelier.fold(0.0, |sum, other| sum + f64::from(shares[other]));
+        if let Some(&share) = shares.get(id) {
+            let operand = self.operand(nucleus.cell(id), share);
+            self.applied(operand, share);
+            let end = before + f64::from(share);
+            let place = format!(
+                "Laid side by side, the likeliest first, its share reaches from {before:.6} to {end:.6}"
+            );
+            // A branch goes on with a token that was picked, whatever is drawn there.
+            let drawn_here = match random {
+                Some(random) => share > 0.0 && (before - ROUNDING..end + ROUNDING).contains(&random),
+                None => before == 0.0,
+            };
+            match random {
+                _ if !drawn_here => {
+                    let luck =
+                        random.map_or(String::new(), |random| format!(" by the random number {random:.6}"));
+                    self.applied(constant("picked in place of what is drawn", drawn.into()), drawn);
+                    self.note(format!(
+                        "It was picked: a branch begins here. What is drawn{luck} is another token."
+                    ));
+                }
+                Some(random) => {
+                    self.applied(constant("random number", random), drawn);
+                    self.note(format!("{place}: the random number {random:.6} fell in between."));
+                }
+                None => self.note(format!("{place}. At temperature 0 nothing is left to chance.")),
+            }
+        }
+        self.folded.result = Some(drawn);
+        Ok(())
+    }
+}
