@@ -28,6 +28,11 @@ pub trait Operands {
     /// # Errors
     /// Where it cannot be had.
     fn whole(&mut self, row: Line, x: &[i8], scales: &[f32], group: usize) -> Result<(Vec<f32>, f32)>;
+
+    /// Whether what is not there is to be had nowhere else either: what is told beside a number goes without it then.
+    fn is_all(&self) -> bool {
+        false
+    }
 }
 
 /// What folding gave.

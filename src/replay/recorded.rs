@@ -158,9 +158,14 @@ impl<B: Backend + 'static> Recorded<B> {
             recorded: true,
             card: self.trace.card().clone(),
             passes: passes.collect(),
-            cache: Cached { dtype: self.trace.cache().unwrap_or(CacheDtype::F32), capacity: None },
+            cache: Cached { dtype: cached_as(&*self.trace), capacity: None },
         }
     }
+}
+
+/// The number type of cached keys and values; where nobody says it, the one that keeps them as they are.
+fn cached_as(trace: &dyn Kept) -> CacheDtype {
+    trace.cache().unwrap_or(trace.card().precision.cache_dtype())
 }
 
 /// What drew the tokens of a sequence.
@@ -188,6 +193,8 @@ fn greedy() -> Result<Sampler> {
 trait Weights: Send {
     /// Why what takes them cannot be had, where nobody has them.
     fn lacking(&self, what: &dyn Display) -> Error;
+    /// Whether nobody has them.
+    fn are_lacking(&self) -> bool;
     fn rows(&self, rows: &WeightRows) -> Result<Vec<f32>>;
     fn of_line(&self, line: Line) -> Result<Vec<f32>>;
     fn whole(&self, row: Line, x: &[i8], scales: &[f32], group: usize) -> Result<(Vec<f32>, f32)>;
@@ -208,6 +215,10 @@ impl<B: Backend> OfModel<B> {
 impl<B: Backend> Weights for OfModel<B> {
     fn lacking(&self, what: &dyn Display) -> Error {
         Error::usage(format!("{what} needs the model: a trace has no weights")).next(self.next)
+    }
+
+    fn are_lacking(&self) -> bool {
+        self.model.is_none()
     }
 
     fn rows(&self, rows: &WeightRows) -> Result<Vec<f32>> {
@@ -313,8 +324,8 @@ impl<W: Weights> Reader<W> {
         let card = self.trace.card();
         let sampling = self.sampler.as_ref().map(Sampler::sampling).unwrap_or_default();
         let Sampling { temperature, top_k, top_p, .. } = sampling;
-        let cache = self.trace.cache().unwrap_or(card.precision.cache_dtype());
-        let mut rules = Rules::new(card.clone(), cache, Drawing { temperature, top_k, top_p });
+        let mut rules =
+            Rules::new(card.clone(), cached_as(&*self.trace), Drawing { temperature, top_k, top_p });
         for (draw, pass) in (0..).zip(self.trace.passes(self.run, self.sequence)) {
             let drawn = self.sampler.as_ref().filter(|_| temperature > 0.0);
             rules.push(pass.dims, drawn.map(|sampler| sampler.random(draw)));
@@ -476,5 +487,9 @@ impl<W: Weights> Operands for Reader<W> {
 
     fn whole(&mut self, row: Line, x: &[i8], scales: &[f32], group: usize) -> Result<(Vec<f32>, f32)> {
         self.weights.whole(row, x, scales, group)
+    }
+
+    fn is_all(&self) -> bool {
+        self.weights.are_lacking()
     }
 }

@@ -300,3 +300,29 @@ fn a_captured_folder_is_opened_by_its_map_or_with_its_model() {
     let output = llama_trace(["diff", path, out.to_str().unwrap()]);
     assert!(output.status.success(), "{}", stderr(&output));
 }
+
+#[test]
+fn a_score_is_taken_apart_with_what_is_there_after_rope() {
+    let captured = fixture("capture/transformers/gqa");
+    let folder = tempfile::tempdir().unwrap();
+    // Neither what was there before RoPE nor a cache, whose number type a map does not say.
+    for (name, bytes) in files(&captured) {
+        if !["xq", "xk", "cache_k", "keys"].iter().any(|stage| name.ends_with(&format!("/{stage}.npy"))) {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, bytes).unwrap();
+        }
+    }
+    let explain =
+        |path: &Path| ok(&llama_trace(["explain", "L0/qk[h=1,t=3,k=2]", "--trace", path.to_str().unwrap()]));
+    let (less, all) = (explain(folder.path()), explain(&captured));
+    let terms = |page: &str| page.split("  by ").next().unwrap().to_owned();
+    assert_eq!(terms(&less), terms(&all));
+    for part in ["by pair of RoPE", "keys before RoPE, which are not all there"] {
+        assert!(less.contains(part), "{part}: {less}");
+    }
+    assert!(all.contains("by content and position") && !less.contains("by content and position"), "{less}");
+    fs::remove_dir_all(folder.path().join("pass_000")).unwrap();
+    let path = folder.path().to_str().unwrap();
+    refused(&["explain", "L0/qk[h=1,t=3,k=2]", "--trace", path], 2, &["is not there"]);
+}

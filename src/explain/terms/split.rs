@@ -2,37 +2,52 @@
 
 use super::{Operands, Taking, single};
 use crate::config::Pairing;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::explain::rule::{Cell, Fold, Line, Place};
 use crate::trace::explanation::Split;
 
 impl<O: Operands> Taking<'_, O> {
     /// Splits query · key by RoPE's pairs, and into content, what it would be with both tokens at one position, and
-    /// position, what turning the two apart changed.
+    /// position, what turning the two apart changed. The latter takes what both were before they were turned.
     pub(super) fn content_and_position(&mut self, query: Line, key: Line) -> Result<()> {
-        let (mut pairs, mut content, mut whole) = (Vec::new(), 0.0, 0.0);
+        let (mut pairs, mut content, mut whole) = (Vec::new(), Ok(0.0), 0.0);
         for i in 0..query.count {
             let Some((of_query, false)) = self.pair(query.cell(i)) else { continue };
             let Some((of_key, _)) = self.pair(key.cell(i)) else { continue };
             // Both stand at the same places of a head, before it is turned and after.
             let places = of_query.map(|cell| cell.at % query.count);
-            let (mut before, mut after) = (0.0, 0.0);
-            for (n, place) in places.into_iter().enumerate() {
-                let [q, k] = [of_query[n], of_key[n]];
-                before += f64::from(single(self.operands, q)?) * f64::from(single(self.operands, k)?);
-                let [q, k] = [query.cell(place), key.cell(place)];
-                after += f64::from(single(self.operands, q)?) * f64::from(single(self.operands, k)?);
+            let mut after = 0.0;
+            for place in places {
+                after += self.times(query.cell(place), key.cell(place))?;
             }
             let (angle, name) = (self.angle(query, key, i), pairs.len());
             pairs.push((format!("pair {name}, {angle:.4} radians apart"), after));
-            content += before;
             whole += after;
+            if let Ok(so_far) = content {
+                let [a, b] = [0, 1].map(|n| self.times(of_query[n], of_key[n]));
+                content = a.and_then(|a| Ok(so_far + (a + b?)));
+            }
         }
-        let content = ("content: both tokens at one position".to_owned(), content);
-        let position = ("position: what turning them apart changed".to_owned(), whole - content.1);
-        self.folded.splits.push(Split { by: "content and position", parts: vec![content, position] });
+        match content {
+            Ok(content) => {
+                let position = ("position: what turning them apart changed".to_owned(), whole - content);
+                let content = ("content: both tokens at one position".to_owned(), content);
+                self.folded.splits.push(Split { by: "content and position", parts: vec![content, position] });
+            }
+            Err(Error::Usage(_)) if self.operands.is_all() => {
+                self.note(
+                    "How much of it is content and how much position is told with queries and keys before RoPE, which are not all there.",
+                );
+            }
+            Err(error) => return Err(error),
+        }
         self.folded.splits.push(Split { by: "pair of RoPE", parts: pairs });
         Ok(())
+    }
+
+    /// The product of two numbers.
+    fn times(&mut self, a: Cell, b: Cell) -> Result<f64> {
+        Ok(f64::from(single(self.operands, a)?) * f64::from(single(self.operands, b)?))
     }
 
     /// The two numbers of which RoPE made `cell`, and whether it is the second of its pair; for a key by way of

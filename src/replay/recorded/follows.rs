@@ -54,9 +54,6 @@ impl<'a> Follows<'a> {
     }
 
     fn cached(&mut self, site: Site, written: Stage) -> bool {
-        if self.kept.cache().is_none() {
-            return false;
-        }
         let at = |pass: usize| Site { pass, ..site };
         let first = (0..=site.pass).rev().find(|&pass| self.written.contains_key(&at(pass)));
         let mut all = first.is_none_or(|pass| self.written[&at(pass)]);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 
-use super::{NEEDS_MODEL, Reader, WRITE_IT, Weights, lock};
+use super::{NEEDS_MODEL, Reader, WRITE_IT, Weights, cached_as, lock};
 use crate::config::CacheDtype;
 use crate::error::{Error, Result};
 use crate::replay::derive::{Rows, derive_rows, is_derivable, shaped};
@@ -106,7 +106,6 @@ impl<W: Weights> Reader<W> {
     /// Rows of the cache: what every pass so far wrote, in the cache's number type.
     fn cached(&mut self, site: Site, written: Stage, rows: Range<usize>) -> Result<Frame> {
         let sizes = self.sizes();
-        let Some(dtype) = self.trace.cache() else { return Err(self.not_here(site)) };
         let mut values: Vec<f32> = Vec::new();
         let passes: Vec<PassDims> =
             self.trace.passes(self.run, self.sequence)[..=site.pass].iter().map(|pass| pass.dims).collect();
@@ -120,7 +119,7 @@ impl<W: Weights> Reader<W> {
             let from = self.rows(Site { pass: dims.pass, ..site.other(written) }, own.clone())?;
             values.extend(from.floats(own));
         }
-        match dtype {
+        match cached_as(&*self.trace) {
             CacheDtype::F32 => {}
             CacheDtype::F16 => values.iter_mut().for_each(|value| *value = f16::from_f32(*value).to_f32()),
             CacheDtype::Bf16 => values.iter_mut().for_each(|value| *value = bf16::from_f32(*value).to_f32()),
