@@ -2,6 +2,7 @@
 //! over the same tokens.
 
 use std::collections::HashSet;
+use std::mem::{Discriminant, discriminant};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
@@ -14,7 +15,10 @@ use crate::generate::Sampler;
 use crate::model::Model;
 use crate::record::read::Pass;
 use crate::tokenizer::Tokenizer;
-use crate::trace::{Answer, Fork, Outline, Query, Run, Site, Source, Status};
+use crate::trace::block::index_of;
+use crate::trace::explanation::ExplanationAt;
+use crate::trace::frame::Number;
+use crate::trace::{Answer, Fork, Outline, Query, Region, Run, Site, Source, Status};
 
 /// Begins the model's run.
 type Begin = Box<dyn Fn() -> Result<Live>>;
@@ -24,8 +28,9 @@ pub(super) struct Together {
     trace: Live,
     model: Option<Live>,
     begin: Begin,
-    /// What the trace was asked for and has not.
-    lacking: HashSet<Site>,
+    /// What the trace was asked for and has not, each by what was asked of it: values may be there, and not all that they
+    /// are made of.
+    lacking: HashSet<(Discriminant<Query>, Site)>,
 }
 
 /// What runs: the model, which sequence, what draws, and what gives tokens their texts.
@@ -80,6 +85,44 @@ impl Together {
         }
         model.ask(query)
     }
+
+    /// The model's answer where the trace has not all that this takes. Of a number that the trace has, that is the one
+    /// that is told of, whatever the model has in its place.
+    fn instead(&mut self, query: &Query) -> Poll<Result<Answer>> {
+        let recorded = match query {
+            Query::Explanation(at) => match self.recorded(at) {
+                Poll::Ready(recorded) => recorded,
+                Poll::Pending => return Poll::Pending,
+            },
+            _ => None,
+        };
+        self.compute(query).map_ok(|answer| match (answer, recorded) {
+            (Answer::Explanation(mut explanation), Some(recorded)) => {
+                if recorded.to_bits() != explanation.value.to_bits() {
+                    explanation.notes.push(format!(
+                        "The model's own run has {} here: its numbers are those told, for the trace does not have all of them.",
+                        explanation.value as f32
+                    ));
+                    explanation.value = recorded;
+                }
+                Answer::Explanation(explanation)
+            }
+            (answer, _) => answer,
+        })
+    }
+
+    /// The number as the trace has it; none where it has none.
+    fn recorded(&mut self, at: &ExplanationAt) -> Poll<Option<f64>> {
+        let outline = self.trace.outline();
+        let Some(pass) = outline.passes.get(at.site.pass) else { return Poll::Ready(None) };
+        let shape = outline.card.sizes().shape(at.site.stage.axes(), pass.dims);
+        let index = index_of(&shape, at.at);
+        let region = Region(index.iter().map(|&index| index..index + 1).collect());
+        self.trace.ask(&Query::Block(at.site, region)).map(|answer| match answer {
+            Ok(Answer::Block(block)) => block.get(&index).map(Number::real),
+            _ => None,
+        })
+    }
 }
 
 fn pass(query: &Query) -> Option<usize> {
@@ -92,15 +135,16 @@ impl Source for Together {
     }
 
     fn ask(&mut self, query: &Query) -> Poll<Result<Answer>> {
-        let lacks = query.site().is_some_and(|site| self.lacking.contains(&site));
+        let asked = query.site().map(|site| (discriminant(query), site));
+        let lacks = asked.is_some_and(|asked| self.lacking.contains(&asked));
         if matches!(query, Query::Lens(_)) || lacks {
-            return self.compute(query);
+            return self.instead(query);
         }
         match self.trace.ask(query) {
             // The trace has not all that this takes.
             Poll::Ready(Err(Error::Usage(_))) => {
-                self.lacking.extend(query.site());
-                self.compute(query)
+                self.lacking.extend(asked);
+                self.instead(query)
             }
             other => other,
         }

@@ -326,3 +326,23 @@ fn a_score_is_taken_apart_with_what_is_there_after_rope() {
     let path = folder.path().to_str().unwrap();
     refused(&["explain", "L0/qk[h=1,t=3,k=2]", "--trace", path], 2, &["is not there"]);
 }
+
+#[test]
+fn a_number_that_a_port_wrote_is_told_as_it_wrote_it_beside_what_the_model_has() {
+    let [port, model] = ["port/story/wrong", "builtin"].map(fixture);
+    let [port, model] = [&port, &model].map(|path| path.to_str().unwrap());
+    let explain = |more: &[&str]| {
+        let args = ["explain", "L0/xq_rope[t=3,h=1,c=5]", "--model", model, "--format", "json"];
+        serde_json::from_str::<Value>(&ok(&llama_trace([&args[..], more].concat()))).unwrap()
+    };
+    // RoPE's pairs are the port's mistake, and it did not write what it turned.
+    let (own, of_model) = (explain(&["--trace", port]), explain(&["--prompt", PROMPT]));
+    let bytes = fs::read(Path::new(port).join("pass_000/layer_00/xq_rope.npy")).unwrap();
+    let at = bytes.len() - 5 * 128 * 4 + (3 * 128 + 32 + 5) * 4;
+    let written = f32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    assert_eq!(own["value"].as_f64().unwrap() as f32, written);
+    assert_ne!(own["value"], of_model["value"]);
+    assert_eq!((&own["terms"], &own["result"]), (&of_model["terms"], &of_model["result"]));
+    assert!(own["notes"].to_string().contains("The model's own run has"), "{own}");
+    assert!(!of_model["notes"].to_string().contains("own run"), "{of_model}");
+}
