@@ -36,6 +36,8 @@ mod random;
 mod screens;
 #[path = "tui/sequences.rs"]
 mod sequences;
+#[path = "tui/shown.rs"]
+mod shown;
 #[path = "tui/stage.rs"]
 mod stage;
 #[path = "tui/synthetic.rs"]

@@ -6,8 +6,9 @@ use llama_trace::tui::app::App;
 use llama_trace::tui::theme::Depth;
 
 use crate::desk::Desk;
-use crate::numbers::{is, read_text, real, wide};
+use crate::shown::{is, read_text, real};
 use crate::stage::Stage;
+use crate::synthetic::wide;
 
 /// The value under the cursor.
 fn value(app: &App) -> f64 {

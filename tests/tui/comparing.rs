@@ -5,7 +5,7 @@ use llama_trace::trace::frame::Number;
 use llama_trace::tui::text;
 use llama_trace::tui::theme::Depth;
 
-use crate::numbers::real;
+use crate::shown::real;
 use crate::stage::Stage;
 
 /// The value at an address, by going there and back.

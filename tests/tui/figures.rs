@@ -6,7 +6,7 @@ use llama_trace::tui::text::visible;
 use llama_trace::tui::theme::Depth;
 use ratatui::layout::Rect;
 
-use crate::numbers::{is, read, read_text, real};
+use crate::shown::{is, read, read_text, real};
 use crate::stage::Stage;
 use crate::synthetic::Synthetic;
 

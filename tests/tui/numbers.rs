@@ -2,9 +2,7 @@
 //! every view at every width from 60 to 200, on values and sizes that need room.
 
 use crossterm::event::{Event, KeyCode};
-use llama_trace::config::{ModelConfig, Precision};
-use llama_trace::trace::frame::Number;
-use llama_trace::trace::{Axis, Stats, Step, TokenLabel};
+use llama_trace::trace::{Axis, Stats, Step};
 use llama_trace::tui::app::{App, Mode};
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::view::layout::Layout;
@@ -13,79 +11,9 @@ use llama_trace::tui::view::{Panels, notes};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
+use crate::shown::{Read, is, read, read_text, real};
 use crate::stage::Stage;
-use crate::synthetic::{self, Synthetic};
-
-/// A number as it stands on the screen: where it begins, counted in columns, and its text.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Read {
-    pub(crate) x: usize,
-    pub(crate) text: String,
-}
-
-/// The numbers of a line. Digits within a word (`word20`, `f32`) belong to the word; a minus between two
-/// numbers is that of a range.
-pub(crate) fn read(line: &[String]) -> Vec<Read> {
-    let at = |i: usize| line.get(i).and_then(|cell| cell.chars().next()).unwrap_or(' ');
-    let digit = |i: usize| at(i).is_ascii_digit();
-    let word = |c: char| c.is_alphanumeric() || "_·".contains(c);
-    let mut found = Vec::new();
-    let mut i = 0;
-    while i < line.len() {
-        let before = i.checked_sub(1).map_or(' ', at);
-        let signed = at(i) == '-' && digit(i + 1) && !word(before);
-        // `\u{301}` is a character.
-        if !(signed || digit(i)) || word(before) || before == '{' || (before == '.' && digit(i)) {
-            i += 1;
-            continue;
-        }
-        let start = i;
-        i += usize::from(signed);
-        while digit(i) {
-            i += 1;
-        }
-        if at(i) == '.' && digit(i + 1) {
-            i += 1;
-            while digit(i) {
-                i += 1;
-            }
-        }
-        let sign = usize::from(at(i + 1) == '-');
-        if at(i) == 'e' && digit(i + 1 + sign) {
-            i += 1 + sign;
-            while digit(i) {
-                i += 1;
-            }
-        }
-        // 3x4, 2i, 20%: a word that begins with digits.
-        if !word(at(i)) || at(i) == '·' {
-            found.push(Read { x: start, text: line[start..i].concat() });
-        }
-    }
-    found
-}
-
-pub(crate) fn read_text(text: &str) -> Vec<String> {
-    let cells: Vec<String> = text.chars().map(String::from).collect();
-    read(&cells).into_iter().map(|read| read.text).collect()
-}
-
-/// Whether `shown` is `value` with fewer digits. Where `rounded`, it may have none left that are not 0.
-pub(crate) fn is(shown: &str, value: f64, rounded: bool) -> bool {
-    let number: f64 = shown.parse().unwrap();
-    let (mantissa, power) = shown.split_once('e').unwrap_or((shown, "0"));
-    let digits = mantissa.split_once('.').map_or(0, |(_, digits)| digits.len()) as i32;
-    let unit = 10_f64.powi(power.parse::<i32>().unwrap() - digits);
-    let near = (number - value).abs() <= 0.5 * unit + 1e-6 * value.abs();
-    near && (rounded || (number == 0.0) == (value == 0.0))
-}
-
-pub(crate) fn real(number: Number) -> f64 {
-    match number {
-        Number::F32(value) => value.into(),
-        Number::I64(value) => value as f64,
-    }
-}
+use crate::synthetic::{Synthetic, wide};
 
 /// What is true of a step on every screen.
 struct Known {
@@ -560,28 +488,6 @@ fn check(stage: &Stage, known: &Known) {
 #[track_caller]
 pub(crate) fn read_all(stage: &Stage) {
     check(stage, &Known::of(&stage.app));
-}
-
-/// A prompt of numbers, which are cut least of all.
-pub(crate) fn years(count: usize) -> Vec<TokenLabel> {
-    (0..count).map(|i| TokenLabel { id: i as u32 + 30, text: format!(" {}", 19_000 + 37 * i) }).collect()
-}
-
-/// Long axes, tiny and huge values, numbers for tokens.
-pub(crate) fn wide(tokens: usize, vocab: usize, factor: f32) -> Synthetic {
-    let config = ModelConfig {
-        layers: 16,
-        dim: 300,
-        heads: 12,
-        kv_heads: 4,
-        ffn_dim: 1408,
-        vocab,
-        ..synthetic::config()
-    };
-    let mut source = Synthetic::with(config, Precision::F32, years(tokens));
-    source.factor = factor;
-    source.outlier = Some(-4e7);
-    source
 }
 
 const STAGES: [&str; 11] = [

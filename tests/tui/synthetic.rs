@@ -426,3 +426,18 @@ impl Source for Synthetic {
         text(id)
     }
 }
+
+/// A prompt of numbers, which are cut least of all.
+fn years(count: usize) -> Vec<TokenLabel> {
+    (0..count).map(|i| TokenLabel { id: i as u32 + 30, text: format!(" {}", 19_000 + 37 * i) }).collect()
+}
+
+/// Long axes, tiny and huge values, numbers for tokens.
+pub(crate) fn wide(tokens: usize, vocab: usize, factor: f32) -> Synthetic {
+    let config =
+        ModelConfig { layers: 16, dim: 300, heads: 12, kv_heads: 4, ffn_dim: 1408, vocab, ..config() };
+    let mut source = Synthetic::with(config, Precision::F32, years(tokens));
+    source.factor = factor;
+    source.outlier = Some(-4e7);
+    source
+}

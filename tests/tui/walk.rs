@@ -12,9 +12,9 @@ use llama_trace::tui::view::Panels;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::numbers::{self, wide};
+use crate::numbers;
 use crate::stage::Stage;
-use crate::synthetic::Synthetic;
+use crate::synthetic::{Synthetic, wide};
 
 /// Steps of a walk where nobody asks for another number of them.
 const STEPS: usize = 5000;
