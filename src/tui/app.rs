@@ -144,6 +144,8 @@ pub struct App {
     pub(super) other: Option<Box<App>>,
     /// Whether what this one stands beside is at an index that it does not have.
     pub(super) beyond: bool,
+    /// The pass that what this one stands beside is in, where it has none of that number.
+    pub(super) lacking: Option<usize>,
     /// What was found of the two that stand side by side, where somebody judged them.
     pub(super) verdict: Option<Verdict>,
     /// The part of the screen that the tensor has, where another viewer has the rest.
@@ -208,6 +210,7 @@ impl App {
             compares: None,
             other: None,
             beyond: false,
+            lacking: None,
             verdict: None,
             pane: None,
             notes_line: 0,

@@ -124,7 +124,10 @@ impl App {
     fn mirror(&mut self, app: &App, beside: &Beside, pane: Rect) -> bool {
         let nothing = Held::default();
         let held = if let Beside::Held(held) = beside { held } else { &nothing };
-        let pass = held.pass.unwrap_or(app.place.pass).min(self.outline.passes.len().saturating_sub(1));
+        let (wanted, last) =
+            (held.pass.unwrap_or(app.place.pass), self.outline.passes.len().saturating_sub(1));
+        let pass = wanted.min(last);
+        self.lacking = (wanted > last).then_some(wanted);
         let step = held.step.unwrap_or(app.place.step);
         let layer = if step.stage().in_layer() { held.layer.or(app.place.layer) } else { None };
         let place = Walk::new(&self.outline, pass).same(Place { layer, step, ..app.place });
@@ -143,7 +146,7 @@ impl App {
             self.selected.set(axis, index);
         }
         let has = |(&axis, length): (&Axis, usize)| self.selected.get(axis, usize::MAX) < length;
-        self.beyond = !axes.iter().zip(self.shape()).all(has);
+        self.beyond = self.lacking.is_some() || !axes.iter().zip(self.shape()).all(has);
         // Of two that were judged the number is taken apart in both.
         let (opened, was) = (app.derivation.is_some(), self.derivation.is_some());
         match opened {
@@ -185,7 +188,8 @@ impl App {
         let value = |app: &App, index: &[usize]| Some(app.tensor()?.get(index)?.real());
         let numbers = !self.place.step.stage().is_ids();
         let difference = || Some(value(self, &here)? - value(other, &there)?);
-        Some((run, name, (numbers && other.place.step.axes() == axes).then(difference).flatten()))
+        let alike = numbers && other.place.step.axes() == axes && other.lacking.is_none();
+        Some((run, name, alike.then(difference).flatten()))
     }
 }
 

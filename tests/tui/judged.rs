@@ -189,6 +189,21 @@ fn the_notes_have_the_verdict_and_the_growth_of_the_error_by_layer() {
 }
 
 #[test]
+fn a_pass_that_one_of_them_does_not_have_is_compared_with_no_other() {
+    let mut pair = Pair::new((120, 40), Depth::True, &report());
+    pair.runs.source().advance().unwrap();
+    while pair.runs.source().outline().passes.len() < 2 {
+        pair.runs.source().poll().unwrap();
+    }
+    pair.keys("/p1/L1/xq\r");
+    assert!(pair.address().starts_with("p1/L1/xq["), "{}", pair.address());
+    pair.stage.shows("B · it has no such value");
+    pair.stage.shows("there is no pass 1 here: this is r1:p0/L1/xq");
+    pair.keys("/p0\r");
+    pair.stage.shows("B · A − B = ");
+}
+
+#[test]
 fn a_number_is_taken_apart_in_both() {
     let report = report();
     for size in SIZES {

@@ -24,7 +24,11 @@ pub fn cursor(app: &App, foot: Rect, buf: &mut Buffer) {
     let Some(tensor) = app.tensor() else { return };
     let theme = app.theme;
     if app.beyond {
-        let words = format!("{} has no such value", app.place().path());
+        let place = app.place().path();
+        let words = match app.lacking {
+            Some(pass) => format!("there is no pass {pass} here: this is {place}"),
+            None => format!("{place} has no such value"),
+        };
         put(buf, foot, 0, 2, &words, theme.dim());
         return;
     }
