@@ -346,3 +346,16 @@ fn a_number_that_a_port_wrote_is_told_as_it_wrote_it_beside_what_the_model_has()
     assert!(own["notes"].to_string().contains("The model's own run has"), "{own}");
     assert!(!of_model["notes"].to_string().contains("own run"), "{of_model}");
 }
+
+#[test]
+fn who_points_at_a_file_of_a_folder_is_told_to_give_the_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let dump = folder.path().join("dump");
+    export(&["--prompt", PROMPT, "--stage", "xq", "--layer", "0"], &dump);
+    for name in ["manifest.json", "pass_000/layer_00/xq.npy"] {
+        let file = dump.join(name).display().to_string();
+        let said = ["the trace cannot be read", "give the folder that it lies in"];
+        refused(&["log", "--trace", &file], 3, &said);
+        refused(&["diff", dump.to_str().unwrap(), &file], 3, &said);
+    }
+}

@@ -29,7 +29,12 @@ impl Trace {
     /// [`Error::Model`] where it cannot be read, is of another format or version, or cannot be right.
     pub fn open(path: &Path) -> Result<Self> {
         let place = path.display().to_string();
-        Self::read(Bytes::map(path)?, &place)
+        Self::read(Bytes::map(path)?, &place).map_err(|error| {
+            // Somebody points at a part of what is opened as a whole.
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let of_folder = ["manifest.json", "capture.toml"].contains(&name) || name.ends_with(".npy");
+            if of_folder { error.next("give the folder that it lies in") } else { error }
+        })
     }
 
     /// Whether the file at `path` begins as a trace does; a model's safetensors file is told from one.
