@@ -79,8 +79,8 @@ impl<B: Backend + 'static> Recorded<B> {
     pub fn open(&self, run: Run, sequence: usize) -> Result<Box<dyn Source>> {
         let sequences = self.trace.sequences();
         if sequence >= sequences {
-            return Err(Error::usage(format!("there is no sequence {sequence}"))
-                .expected(format!("one of {sequences}")));
+            let there = if sequences == 1 { "s0 alone".into() } else { format!("s0 to s{}", sequences - 1) };
+            return Err(Error::usage(format!("there is no sequence {sequence}")).found(there));
         }
         let fork = self.fork(run, sequence)?;
         if let Some(fork) = fork {
@@ -127,8 +127,16 @@ impl<B: Backend + 'static> Recorded<B> {
         let branch = self.trace.branches().get(number).filter(|branch| branch.sequence == sequence);
         branch.map(|branch| Some(branch.fork())).ok_or_else(|| match self.trace.branches().len() {
             0 => Error::usage(format!("there is no run {run}")).found("r0 alone"),
-            count => Error::usage(format!("there is no {run} of sequence {sequence}"))
-                .found(format!("branches r1 to r{count}, each of a sequence of its own")),
+            count => {
+                const TOLD: usize = 8;
+                let branches = (1..).zip(self.trace.branches()).take(TOLD);
+                let named: Vec<_> =
+                    branches.map(|(number, branch)| format!("r{number} of s{}", branch.sequence)).collect();
+                let more = if count > TOLD { format!(", to r{count}") } else { String::new() };
+                Error::usage(format!("there is no {run} of s{sequence}"))
+                    .found(format!("{}{more}", named.join(", ")))
+                    .next("an address names both: r1:s0/p0/L0/xq")
+            }
         })
     }
 

@@ -361,10 +361,14 @@ fn a_branch_of_a_trace_is_looked_at_by_its_address() {
         let done = llama_trace([command, &["--trace", trace]].concat());
         assert!(stderr(&done).contains("2 branches too, r1 to r2:"), "{command:?}: {}", stderr(&done));
     }
-    refused(&["explain", "r3:p2/L0/xq[t=0,h=0,c=0]", "--trace", trace], 2, &["there is no r3", "r1 to r2"]);
+    refused(
+        &["explain", "r3:p2/L0/xq[t=0,h=0,c=0]", "--trace", trace],
+        2,
+        &["there is no r3", "r1 of s0, r2 of s0"],
+    );
     refused(&["explain", "r1:p0/L0/xq[t=0,h=0,c=0]", run[0], run[1]], 2, &["one run, r0"]);
     let nowhere = ["snapshot", "--trace", trace, "--at", "r3:p2/L0/xq", "--out", "x.png"];
-    refused(&nowhere, 2, &["there is no r3", "r1 to r2"]);
+    refused(&nowhere, 2, &["there is no r3", "r1 of s0, r2 of s0"]);
     // A trace is compared with its branches.
     let other = folder.path().join("b.trace");
     record(&[&run[..], &["--branch", "p1=7", "--branch", "r1:p2=8"]].concat(), &other);
@@ -395,4 +399,20 @@ fn a_branch_that_cannot_be_is_refused_before_anything_runs() {
         refused(&[&run[..], &["--branch", branch]].concat(), 2, texts);
     }
     assert!(names(folder.path()).is_empty());
+}
+
+#[test]
+fn who_names_a_branch_of_another_sequence_is_told_whose_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("a.trace").display().to_string();
+    let prompts = ["--prompt", "A fox", "--prompt", "The dog"];
+    ok(&llama_trace(["record", "-o", &trace, "-n", "2", "--branch", "s1/p0=412"].into_iter().chain(prompts)));
+    let said = |address: &str| {
+        let output = llama_trace(["explain", address, "--trace", &trace]);
+        assert_eq!(output.status.code(), Some(2), "{address}: {}", stderr(&output));
+        stderr(&output)
+    };
+    let other = said("r1:p1/L0/xq[t=0,h=0,c=0]");
+    assert!(other.contains("there is no r1 of s0") && other.contains("found: r1 of s1\n"), "{other}");
+    assert!(said("s2/p0/L0/xq[t=0,h=0,c=0]").contains("found: s0 to s1"));
 }
