@@ -64,7 +64,7 @@ impl<D: Device + 'static> Traced<D> {
             let folder = OfFolder::open(path, config)?;
             let says = Says { settings: folder.settings(), weights: None };
             let opened = beside::<D>(&folder, &says, args, cpu)?;
-            say_derived(&folder);
+            say_derived(&folder, opened.is_some());
             (Arc::new(folder), opened)
         } else {
             let trace = Trace::open(path)?;
@@ -227,11 +227,17 @@ fn alike(ours: Option<&Value>, theirs: &Value) -> bool {
     }
 }
 
-/// Says of a folder that what it has not may differ in its last bits from what was computed.
-fn say_derived(folder: &OfFolder) {
+/// Says of a folder that what it has not may differ in its last bits from what was computed; and of another program's,
+/// that a model beside it computes it otherwise altogether.
+fn say_derived(folder: &OfFolder, with_model: bool) {
     if folder.is_captured() || !folder.is_complete() {
         tell(
             "What this folder does not have and what follows from what it has is derived: it may differ in its last bits from what was computed.",
+        );
+    }
+    if folder.is_captured() && with_model {
+        tell(
+            "What is computed with the model is of the model's own run over the same tokens: where the port has a mistake, it is what would be right.",
         );
     }
 }

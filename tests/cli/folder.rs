@@ -345,6 +345,14 @@ fn a_number_that_a_port_wrote_is_told_as_it_wrote_it_beside_what_the_model_has()
     assert_eq!((&own["terms"], &own["result"]), (&of_model["terms"], &of_model["result"]));
     assert!(own["notes"].to_string().contains("The model's own run has"), "{own}");
     assert!(!of_model["notes"].to_string().contains("own run"), "{of_model}");
+    // What it did not write at all is the model's, which is said.
+    let said = "of the model's own run over the same tokens";
+    let lens = |path: &str| stderr(&llama_trace(["lens", "--trace", path, "--model", model]));
+    assert!(lens(port).contains(said), "{}", lens(port));
+    let folder = tempfile::tempdir().unwrap();
+    let dump = folder.path().join("dump");
+    export(&["--prompt", PROMPT, "--stage", "xq"], &dump);
+    assert!(!lens(dump.to_str().unwrap()).contains(said));
 }
 
 #[test]
