@@ -75,18 +75,21 @@ impl Command for Recorded<'_> {
             tui::require_terminal()?;
         }
         let (mut a, mut b) = (Given::open::<D>(self.a)?, Given::open::<D>(self.b)?);
-        if let (Given::Trace(a), Given::Trace(b)) = (&mut a, &mut b) {
-            if a.has_statistics_alone() && b.has_statistics_alone() {
-                return Err(Error::usage("there is nothing to compare: both traces have statistics alone")
-                    .at(&b.about().name)
+        for one in [&a, &b] {
+            // Tokens and masks are in them, and would be all that is the same.
+            if matches!(one, Given::Trace(trace) if trace.has_statistics_alone()) {
+                return Err(Error::usage("there is nothing to compare: the trace has statistics alone")
+                    .at(&one.about().name)
                     .expected("the values of some stage in both")
                     .found("what `record --keep stats` keeps")
-                    .next("record them with --keep minimal, the default, or with --keep all"));
+                    .next("record it with --keep minimal, the default, or with --keep all"));
             }
-            if a.keeps_as(b) {
-                a.without_derived();
-                b.without_derived();
-            }
+        }
+        if let (Given::Trace(a), Given::Trace(b)) = (&mut a, &mut b)
+            && a.keeps_as(b)
+        {
+            a.without_derived();
+            b.without_derived();
         }
         let model = match args.model.model {
             None => None,

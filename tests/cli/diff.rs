@@ -350,9 +350,15 @@ fn statistics_alone_cannot_be_compared() {
         let args = ["record", "--keep", "stats", "--prompt", "Hello", "--precision", precision, "-o"];
         ok(&llama_trace(args.into_iter().map(str::to_owned).chain([path(name)])));
     }
-    let output = llama_trace(["diff".to_owned(), path("a"), path("b")]);
-    assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
-    assert!(stderr(&output).contains("statistics alone"), "{}", stderr(&output));
+    ok(&llama_trace(["record".to_owned(), "--prompt".into(), "Hello".into(), "-o".into(), path("whole")]));
+    // Beside a whole trace tokens would be all that is compared.
+    for [one, other, named] in [["a", "b", "a"], ["whole", "b", "b"], ["a", "whole", "a"]] {
+        let output = llama_trace(["diff".to_owned(), path(one), path(other)]);
+        assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
+        for part in ["statistics alone", &format!("where: {}", path(named))] {
+            assert!(stderr(&output).contains(part), "{part}: {}", stderr(&output));
+        }
+    }
 }
 
 #[test]
