@@ -347,6 +347,20 @@ fn a_map_is_proposed_for_a_port_of_which_the_first_layer_alone_is_right() {
 }
 
 #[test]
+fn a_file_with_a_stage_s_name_is_that_stage_where_nothing_is_near() {
+    let folder = TempDir::new().unwrap();
+    let [a, _] = both(&folder, &[], "");
+    let port = fixture("port/story/wrong");
+    let map = ok(&llama_trace(["diff".as_ref(), a.as_os_str(), port.as_os_str(), "--suggest-map".as_ref()]));
+    let stages: Vec<_> = map.lines().filter_map(|line| line.split_once(" = {")).collect();
+    let names: Vec<_> = stages.iter().map(|(stage, _)| *stage).collect();
+    assert_eq!(names, ["xq_rope", "xk_rope", "attn_residual", "ffn_residual", "logits"], "{map}");
+    assert!(stages.iter().all(|(stage, lies)| lies.contains(&format!("/{stage}.npy\""))), "{map}");
+    // Not one of them is near enough to say anything of the precision.
+    assert!(map.contains("precision = \"f32\"  # not sure"), "{map}");
+}
+
+#[test]
 fn a_proposed_map_says_where_a_stage_is_not_written_and_has_all_passes_that_are() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &["-n", "4"], "");

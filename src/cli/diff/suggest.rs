@@ -137,9 +137,15 @@ fn likely(fits: &Fits<'_>, found: &mut Vec<Found>) -> Result<()> {
             }
         }
     }
+    // Who calls a file by a stage's name means that one, whatever is wrong with it.
+    let named = |one: &Found| {
+        let stem = one.lies.file.as_deref().and_then(|file| Path::new(file).file_stem()?.to_str());
+        stem == Some(one.stage.name())
+    };
     left.sort_by(|a, b| {
         // Of a mask read in another order little is finite in both, and that may be alike.
-        (a.odd, a.sine, b.places).partial_cmp(&(b.odd, b.sine, a.places)).unwrap_or(std::cmp::Ordering::Equal)
+        let order = (named(b), a.odd, a.sine, b.places).partial_cmp(&(named(a), b.odd, b.sine, a.places));
+        order.unwrap_or(std::cmp::Ordering::Equal)
     });
     for one in left {
         let taken = found.iter().any(|other| other.stage == one.stage);
@@ -205,13 +211,13 @@ impl Proposal<'_, '_> {
     /// All that comes before the stages.
     fn head(&self, a: &impl Traced) -> String {
         let mut lines = vec!["format = \"llama-trace capture\"".to_owned(), "version = 1".to_owned()];
-        let worst =
-            self.found.iter().filter(|one| one.error <= SURE).map(|one| one.error).fold(0.0, f64::max);
+        let sure = self.found.iter().filter(|one| one.error <= SURE).map(|one| one.error);
+        let worst = sure.reduce(f64::max);
         // How far it is off says nothing: a mistake is too. A wider tolerance would let it pass.
         let (precision, why) = match self.fits.bits(&self.found) {
             _ if self.fits.reads_int8() => ("q8", "what products read lies there in int8"),
             Some(name) => (name, "every value has its bits"),
-            None if worst < 1e-3 => ("f32", "as near as it is to the reference"),
+            None if worst.is_some_and(|worst| worst < 1e-3) => ("f32", "as near as it is to the reference"),
             None => {
                 ("f32", "not sure: no rounding to 16 bits shows, nor int8. If it ran in bf16, f16 or q8,")
             }

@@ -226,7 +226,7 @@ impl<'f> Fits<'f> {
                 (0..self.sizes.layers).map(|layer| Site::layer(self.passes[0].pass, layer, Stage::Xq));
             let like = |other: &&String| {
                 let all = layers.clone().all(|site| self.names.shape(other, site).is_some());
-                all && layers.clone().any(|site| named(other, site) == Path::new(pattern))
+                all && layers.clone().any(|site| named(other, site) == named(pattern, site))
             };
             let layered = self.names.patterns.iter().filter(|other| other.contains("{layer"));
             self.sizes.layers > 1 && layered.filter(like).count() > 0
