@@ -72,12 +72,12 @@ pub(super) struct Room {
 }
 
 impl Launch {
-    /// Takes in another launch that differs from the first of this one in nothing but what is said of its part, the first
-    /// `words` words, and in how many blocks that has in the grid's second direction, of which a kernel takes no notice: as
-    /// one more in the third. Whether it did.
+    /// Takes in another launch that differs from the first of this one in nothing but what is said of its span, the first
+    /// `words` words: as one more in the grid's third direction. Whether it did.
     pub(super) fn join(&mut self, other: &Self, words: usize) -> bool {
         let (spans, all) = (self.grid[2] as usize, words * MOST_TOGETHER);
-        let alike = |launch: &Self| (launch.function, launch.grid[0], launch.block, launch.shared);
+        let alike =
+            |launch: &Self| (launch.function, launch.grid[0], launch.grid[1], launch.block, launch.shared);
         let rest = |launch: &Self| (launch.arguments.starts, launch.arguments.count, launch.arguments.used);
         let joins = spans < MOST_TOGETHER
             && alike(self) == alike(other)
@@ -85,7 +85,6 @@ impl Launch {
             && self.arguments.words[all..] == other.arguments.words[all..];
         if joins {
             self.arguments.words[spans * words..][..words].copy_from_slice(&other.arguments.words[..words]);
-            self.grid[1] = self.grid[1].max(other.grid[1]);
             self.grid[2] += 1;
         }
         joins
@@ -145,6 +144,11 @@ impl Arguments {
         &self.words[..self.used]
     }
 
+    /// The same, to change them.
+    pub(super) fn all_mut(&mut self) -> &mut [u64] {
+        &mut self.words[..self.used]
+    }
+
     /// Where each of them begins.
     pub(super) fn each(&self) -> impl Iterator<Item = &u64> {
         self.starts[..self.count].iter().map(|start| &self.words[usize::from(*start)])
@@ -189,18 +193,15 @@ pub(super) trait Driver: Send + Sync {
     /// Copies from the device, once everything before is done.
     fn read(&self, from: Address, to: &mut [u8]) -> Result<()>;
 
-    /// `bytes` bytes of the processor's memory that the device writes to by itself, kernels as to their own, and what is
-    /// written there goes over while it goes on.
+    /// `bytes` bytes of the processor's memory that kernels write to as to their own, and what they write there goes over
+    /// while they go on.
     fn pin(&self, bytes: usize) -> Result<Address>;
 
     /// Gives back what [`Driver::pin`] gave, once everything before is done.
     fn unpin(&self, at: Address);
 
-    /// Bytes of what [`Driver::pin`] gave, at a moment when the device does not write there.
+    /// Bytes of what [`Driver::pin`] gave, at a moment when no kernel writes there.
     fn pinned(&self, at: Address, bytes: usize) -> &[u8];
-
-    /// Begins to copy from the device to what [`Driver::pin`] gave, once everything before is done; waits for nothing.
-    fn bring(&self, from: Address, to: Address, bytes: usize) -> Result<()>;
 
     /// Copies on the device, between places that do not overlap.
     fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()>;

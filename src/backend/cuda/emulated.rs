@@ -341,13 +341,6 @@ impl Driver for Emulated {
         unsafe { std::slice::from_raw_parts(at as *const u8, bytes) }
     }
 
-    fn bring(&self, from: Address, to: Address, bytes: usize) -> Result<()> {
-        self.say(Asked::Read(bytes));
-        // SAFETY: the caller has as much memory at both places, which do not overlap.
-        unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
-        Ok(())
-    }
-
     fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()> {
         self.say(Asked::Other);
         // SAFETY: the caller has as much memory at both places, which do not overlap.

@@ -72,6 +72,12 @@ impl Kernels {
             .take_back(|last| if last.function == function { of(last.arguments.all()) } else { None }))
     }
 
+    /// Changes the launch that was asked for last, where it is one of `kernel` and still waits; whether `change` did.
+    pub(super) fn change(&self, kernel: Kernel, change: impl FnOnce(&mut Launch) -> bool) -> Result<bool> {
+        let function = self.function(kernel)?;
+        Ok(self.queue.change(|last| last.function == function && change(last)))
+    }
+
     fn made(
         &self,
         kernel: Kernel,

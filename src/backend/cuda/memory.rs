@@ -89,7 +89,7 @@ impl Drop for Memory {
     }
 }
 
-/// Memory of the processor that the device writes to by itself.
+/// Memory of the processor that kernels write to as to the device's.
 pub(super) struct Pinned {
     queue: Arc<Queue>,
     at: Address,
@@ -112,7 +112,7 @@ impl Pinned {
         self.bytes
     }
 
-    /// Bytes of it that the device has written, and writes no more.
+    /// Bytes of it, at a moment when no kernel writes there.
     pub(super) fn see(&self, range: Range<usize>) -> &[u8] {
         assert!(range.end <= self.bytes, "nothing is read beyond the memory");
         match range.is_empty() {

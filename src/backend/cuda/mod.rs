@@ -38,6 +38,7 @@ pub mod sources;
 mod store;
 #[cfg(test)]
 mod tests;
+mod turning;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

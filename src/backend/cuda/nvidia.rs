@@ -504,7 +504,7 @@ impl Driver for Nvidia {
 
     fn unpin(&self, at: Address) {
         if self.enter().is_ok() {
-            // SAFETY: the memory was given by `pin`, and nothing that is still to be done writes there.
+            // SAFETY: the memory was given by `pin`, and no kernel that is still to run writes there.
             unsafe {
                 sys::cuStreamSynchronize(self.stream);
                 sys::cuMemFreeHost(at as *mut c_void);
@@ -513,15 +513,8 @@ impl Driver for Nvidia {
     }
 
     fn pinned(&self, at: Address, bytes: usize) -> &[u8] {
-        // SAFETY: the caller has as much memory there, which the device does not write to as long as this is looked at.
+        // SAFETY: the caller has as much memory there, which no kernel writes to as long as this is looked at.
         unsafe { std::slice::from_raw_parts(at as *const u8, bytes) }
-    }
-
-    fn bring(&self, from: Address, to: Address, bytes: usize) -> Result<()> {
-        self.enter()?;
-        // SAFETY: the caller has as much memory at both places, that at `to` by `pin`.
-        let code = unsafe { sys::cuMemcpyDtoHAsync_v2(to as *mut c_void, from, bytes, self.stream) };
-        check(code, "give what it holds")
     }
 
     fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()> {

@@ -4,13 +4,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::driver::{Address, Arguments, pair};
+use super::driver::{Address, Arguments};
 use super::kernels::Kernel;
 use super::matrix::Matrix;
 use super::memory::{Buffer, Memory, Vector};
 use super::pass::Pass;
 use super::product::Input;
 use super::sampling::Place;
+use super::turning::{self, Turned};
 use super::{Cache, Cuda, Mark, attention, fetching, limits, product, sampling};
 use crate::backend::{
     AttentionShape, AttentionSink, Backend, Draw, Drawn, Fetched, Limits, Made, Operation, PassRows, Product,
@@ -246,7 +247,8 @@ impl Backend for Cuda {
         out.holds(pass.rows() * table.inputs());
         let kernel = Kernel { file: "embedding", name: "embedding", weight: Some(table.dtype()) };
         let (ids, apart) = pass.ids();
-        let arguments = Arguments::new().words(&table.words()).address(ids).int(apart).address(out.at(0));
+        let arguments = Arguments::new().words(&table.words()).address(ids).int(apart);
+        let arguments = pass.moves_on().into_iter().fold(arguments, Arguments::address).address(out.at(0));
         self.kernels.launch(kernel, (pass.rows(), 1), 128, 0, arguments)
     }
 
@@ -331,13 +333,9 @@ impl Backend for Cuda {
         out.holds(rows * heads * head_dim);
         cos.holds(rows * head_dim / 2);
         sin.holds(rows * head_dim / 2);
-        let kernel = Kernel { file: "rope", name: "rope", weight: None };
-        let turned = [x.at(0), out.at(0), pair(heads, 0)];
-        let arguments = Arguments::new().first_of(&turned).address(cos.at(0)).address(sin.at(0));
-        let arguments = arguments.int(usize::from(pairing == Pairing::Neighbours)).int(head_dim);
-        let grid = (rows, (heads * head_dim / 2).div_ceil(128));
-        // Queries and keys go together.
-        self.kernels.launch_together(kernel, grid, 128, turned.len(), arguments)
+        let turned = Turned { x: x.at(0), out: out.at(0), cache: [0; 2], heads };
+        let neighbours = pairing == Pairing::Neighbours;
+        turning::turn(self, turned, [cos.at(0), sin.at(0)], neighbours, head_dim, rows)
     }
 
     fn cache_dtype(&self) -> CacheDtype {
@@ -357,6 +355,10 @@ impl Backend for Cuda {
             keys * width * cache.dtype.bytes() <= cache.memory.bytes(),
             "a cache is not written beyond its room"
         );
+        let to = [cache.memory.at(), pass.span(0)];
+        if pass.spans().len() == 1 && turning::cache(self, x.at(0), width, tokens, to)? {
+            return Ok(());
+        }
         let kernel = Kernel { file: "cache", name: "cache", weight: None };
         let rows = [x.at(0), pass.span(span), cache.memory.at()];
         let grid = (tokens, width.div_ceil(512));

@@ -23,6 +23,8 @@ pub struct Pass {
     drawn_at: Address,
     /// Whether its tokens are those that were drawn last.
     follows: bool,
+    /// Whether the device makes the spans of the last pass its own.
+    moves_on: bool,
     /// What was drawn and is on its way here.
     pub(super) coming: Coming,
     /// What of it is on its way to whoever looks on.
@@ -48,8 +50,9 @@ impl Pass {
         let bytes = (draws.len() * DRAWN).next_power_of_two();
         self.drawn_at = self.drawn.room(queue, bytes, false)?;
         self.coming.begin(queue, if draws.is_empty() { 0 } else { bytes })?;
-        self.follows = false;
-        self.set(queue, ids, spans, draws)
+        (self.follows, self.moves_on) = (false, false);
+        self.set(ids, spans, draws);
+        self.write(queue, ids)
     }
 
     /// Makes this the pass after it: each span reads the token that was drawn for it.
@@ -60,21 +63,41 @@ impl Pass {
             "a token was drawn for each span, and is again"
         );
         assert!(spans.iter().all(|span| span.tokens == 1), "one token was drawn for each span");
-        self.follows = true;
+        let follow =
+            |(span, last): (&Span, &Span)| span.start == last.keys() && span.sequence == last.sequence;
+        assert!(spans.iter().zip(&self.spans).all(follow), "each span begins where the last one ended");
+        // Where the last one read as many tokens, everything lies where it lay, and nothing is new but random numbers.
+        (self.follows, self.moves_on) = (true, self.rows == spans.len());
         // Where ids would be nobody looks.
-        self.set(queue, &vec![0; spans.len()], spans, draws)
+        let ids = vec![0; spans.len()];
+        self.set(&ids, spans, draws);
+        if !self.moves_on {
+            return self.write(queue, &ids);
+        }
+        let randoms: Vec<f64> = draws.iter().map(|draw| draw.random).collect();
+        match self.memory.memory() {
+            Some(memory) if draws.iter().any(|draw| draw.temperature != 0.0) => {
+                memory.write((self.random(0) - self.at) as usize, bytemuck::cast_slice(&randoms))
+            }
+            _ => Ok(()),
+        }
     }
 
-    /// Takes what is new in the pass, by one copy.
-    fn set(&mut self, queue: &Arc<Queue>, ids: &[u32], spans: &[Span], draws: &[Draw]) -> Result<()> {
+    /// Takes what is new in the pass.
+    fn set(&mut self, ids: &[u32], spans: &[Span], draws: &[Draw]) {
         self.spans.clear();
         self.spans.extend_from_slice(spans);
         self.draws.clear();
         self.draws.extend_from_slice(draws);
         self.rows = ids.len();
+    }
+
+    /// Writes all of it to the device, by one copy.
+    fn write(&mut self, queue: &Arc<Queue>, ids: &[u32]) -> Result<()> {
+        let Self { spans, draws, .. } = self;
         let mut words: Vec<u32> = Vec::with_capacity(spans.len() * 4 + draws.len() * 2 + ids.len() * 2);
         let mut first = 0;
-        for span in spans {
+        for span in &*spans {
             words.extend([first, span.start, span.tokens, span.keys()].map(|number| number as u32));
             first += span.tokens;
         }
@@ -124,6 +147,11 @@ impl Pass {
     /// Where the ids that it reads are, and how many int32 values apart.
     pub(super) fn ids(&self) -> (Address, usize) {
         if self.follows { (self.drawn_at, DRAWN / 4) } else { (self.given_ids(), 1) }
+    }
+
+    /// Where its spans and positions are, for the device to make those of the last pass this one's; null where they are.
+    pub(super) fn moves_on(&self) -> [Address; 2] {
+        if self.moves_on { [self.at, self.positions()] } else { [0; 2] }
     }
 
     /// Where those are that were known when it began.

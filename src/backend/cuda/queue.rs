@@ -104,6 +104,11 @@ impl Queue {
         made
     }
 
+    /// Changes the launch that was asked for last, where it still waits; whether `change` did.
+    pub(super) fn change(&self, change: impl FnOnce(&mut Launch) -> bool) -> bool {
+        self.state().waiting.last_mut().is_some_and(change)
+    }
+
     /// Sends all that waits to the device.
     fn send(&self, state: &mut State) -> Result<()> {
         let State { waiting, seen, repeated, failed } = state;

@@ -51,16 +51,17 @@ impl Place {
         logits.holds(pass.draws().len() * vocab);
         let alike = |a: &Draw, b: &Draw| Draw { random: 0.0, ..*a } == Draw { random: 0.0, ..*b };
         let mut first = 0;
-        // What comes back are an id each, and whether a logit is not a number.
-        let bytes = pass.draws().len() * DRAWN;
+        let (place, shown) = pass.coming.place();
         for draws in pass.draws().chunk_by(alike).flat_map(|alike| alike.chunks(ROWS)) {
-            self.draw_alike(cuda, logits, vocab, pass, (first, draws))?;
+            self.draw_alike(cuda, logits, vocab, pass, (first, draws), shown)?;
             first += draws.len();
         }
-        pass.coming.bring(cuda, pass.drawn(0), bytes)
+        // An id each, and whether a logit is not a number.
+        pass.coming.asked(cuda, place, pass.draws().len() * DRAWN)
     }
 
-    /// The draws from number `first` on, which differ in nothing but the random number.
+    /// The draws from number `first` on, which differ in nothing but the random number; the place of what all draws draw is at
+    /// `shown`.
     fn draw_alike(
         &self,
         cuda: &Cuda,
@@ -68,6 +69,7 @@ impl Place {
         vocab: usize,
         pass: &Pass,
         (first, draws): (usize, &[Draw]),
+        shown: Address,
     ) -> Result<()> {
         let rows = draws.len();
         let Draw { temperature, top_k, top_p, .. } = draws[0];
@@ -75,11 +77,12 @@ impl Place {
             let kernel = Kernel { file: "sample", name, weight: None };
             cuda.kernels.launch(kernel, (blocks, rows), block, 0, arguments)
         };
-        let (parts, drawn) = (self.parts.at(), pass.drawn(first));
+        let (parts, drawn) = (self.parts.at(), [pass.drawn(first), shown + (first * DRAWN) as u64]);
+        let to_drawn = |arguments: Arguments| drawn.into_iter().fold(arguments, Arguments::address);
         let logits = Arguments::new().address(logits.at(first * vocab)).int(vocab);
         if temperature == 0.0 {
-            let arguments = logits.address(parts).address(self.counters.at()).address(drawn);
-            return launch("argmax", BLOCKS, 256, arguments);
+            let arguments = logits.address(parts).address(self.counters.at());
+            return launch("argmax", BLOCKS, 256, to_drawn(arguments));
         }
         let logits = logits.float(temperature).address(parts);
         launch("sample_max", BLOCKS, 256, logits)?;
@@ -88,7 +91,7 @@ impl Place {
         launch("sample_sum", 1, 512, probs)?;
         // Of no limit the kernel knows by 0.
         let arguments = probs.int(top_k.min(vocab)).float(top_p).address(pass.random(first));
-        launch("sample_draw", 1, 1024, arguments.address(parts).int(BLOCKS).address(drawn))
+        launch("sample_draw", 1, 1024, to_drawn(arguments.address(parts).int(BLOCKS)))
     }
 }
 
@@ -105,7 +108,7 @@ struct Places {
     memory: Option<Arc<Pinned>>,
     /// The place that is written next.
     next: usize,
-    /// Of those that nobody has asked for: when they are there, the first of their bytes, and how many.
+    /// Of those that nobody has asked for: when they are there, the first of their bytes, and how many there are.
     under_way: VecDeque<(Mark, usize, usize)>,
 }
 
@@ -124,20 +127,24 @@ impl Coming {
         Ok(())
     }
 
-    /// Begins to bring the `bytes` bytes from `from` on, once everything before is done.
-    fn bring(&self, cuda: &Cuda, from: Address, bytes: usize) -> Result<()> {
+    /// Where the kernels write what they draw next: the first byte of the place, and its address.
+    fn place(&self) -> (usize, Address) {
+        let places = self.places();
+        let Some(memory) = &places.memory else { return (0, 0) };
+        let first = places.next * (memory.bytes() / UNDER_WAY);
+        (first, memory.at(first))
+    }
+
+    /// The kernels have been asked to write `bytes` bytes there.
+    fn asked(&self, cuda: &Cuda, first: usize, bytes: usize) -> Result<()> {
+        let there =
+            Mark { event: Some(cuda.queue.ask(|device| device.mark())?), queue: Arc::clone(&cuda.queue) };
         let mut places = self.places();
-        let Places { memory: Some(memory), next, under_way } = &mut *places else { return Ok(()) };
-        let first = *next * (memory.bytes() / UNDER_WAY);
-        *next = (*next + 1) % UNDER_WAY;
-        if under_way.len() == UNDER_WAY {
-            under_way.pop_front();
+        places.next = (places.next + 1) % UNDER_WAY;
+        if places.under_way.len() == UNDER_WAY {
+            places.under_way.pop_front();
         }
-        let there = cuda.queue.ask(|device| {
-            device.bring(from, memory.at(first), bytes)?;
-            device.mark()
-        })?;
-        under_way.push_back((Mark { queue: Arc::clone(&cuda.queue), event: Some(there) }, first, bytes));
+        places.under_way.push_back((there, first, bytes));
         Ok(())
     }
 }

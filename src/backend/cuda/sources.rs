@@ -79,7 +79,7 @@ const FILES: &[File] = &[
     file!("matvec_q8", Whole, false, false),
     file!("quantize", None, false, false),
     file!("rms_norm", None, false, true),
-    file!("rope", None, false, true),
+    file!("rope", None, true, true),
     file!("rows", None, false, false),
     file!("sample", None, false, false),
     file!("widen", All, false, true),

@@ -12,7 +12,7 @@ use crate::backend::{
     AttentionPart, AttentionShape, AttentionSink, Backend, PassRows, Span, Swiglu, no_memory,
 };
 use crate::checkpoint::{Dtype, Tensor};
-use crate::config::Pairing;
+use crate::config::{CacheDtype, Pairing};
 use crate::files::Bytes;
 use half::{bf16, f16};
 
@@ -261,6 +261,77 @@ fn rope_has_the_bits_of_ops_in_both_pairings() {
     for pairing in [Pairing::Halves, Pairing::Neighbours] {
         for (heads, head_dim) in [(1, 2), (3, 6), (4, 64), (5, 130)] {
             same_bits(&format!("{heads} heads of {head_dim}, {pairing:?}"), &Rope(pairing, heads, head_dim));
+        }
+    }
+}
+
+/// RoPE of queries and keys, and what is cached after it, of spans of (start, tokens); looked at only at the end.
+struct Cached(Pairing, &'static [(usize, usize)]);
+
+impl Operate for Cached {
+    fn on<B: Backend>(&self, backend: &B) -> Vec<f32> {
+        let Self(pairing, spans) = *self;
+        let (heads, kv_heads, head_dim) = (6, 3, 10);
+        let rows: usize = spans.iter().map(|span| span.1).sum();
+        let (cos, sin) = (noise(rows * head_dim / 2, 7), noise(rows * head_dim / 2, 8));
+        let (cos, sin) = (filled(backend, &cos), filled(backend, &sin));
+        let [q, k, v] = [(heads, 9), (kv_heads, 10), (kv_heads, 11)]
+            .map(|(heads, seed)| filled(backend, &noise(rows * heads * head_dim, seed)));
+        let [mut to_q, mut to_k] =
+            [heads, kv_heads].map(|heads| backend.buffer(rows * heads * head_dim).unwrap());
+        let (pass, width) = (pass(backend, spans), kv_heads * head_dim);
+        let mut caches: Vec<_> =
+            spans.iter().map(|_| [0; 2].map(|_| backend.new_cache(20 * width).unwrap())).collect();
+        backend.rope(&q, &cos, &sin, pairing, heads, head_dim, rows, &mut to_q).unwrap();
+        backend.rope(&k, &cos, &sin, pairing, kv_heads, head_dim, rows, &mut to_k).unwrap();
+        for (span, [keys, values]) in caches.iter_mut().enumerate() {
+            backend.cache(&to_k, width, &pass, span, keys).unwrap();
+            backend.cache(&v, width, &pass, span, values).unwrap();
+        }
+        let mut all = [values(backend, &to_q, rows * heads * head_dim), values(backend, &to_k, rows * width)];
+        let mut of_caches = Vec::new();
+        let ends = spans.iter().flat_map(|span| [span.0 + span.1; 2]);
+        for (cache, end) in caches.iter().flatten().zip(ends) {
+            let mut see = |values: &[f32]| {
+                of_caches.extend_from_slice(values);
+                Ok(())
+            };
+            backend.read_cache(cache, end * width, &mut see).unwrap();
+        }
+        all[0].append(&mut of_caches);
+        all.concat()
+    }
+}
+
+#[test]
+fn what_is_cached_after_rope_has_the_bits_of_ops_and_goes_with_it_where_one_span_is() {
+    for pairing in [Pairing::Halves, Pairing::Neighbours] {
+        let all = [
+            (&[(0, 1)][..], 1),
+            (&[(7, 1)], 1),
+            (&[(3, 5)], 1),
+            (&[(4, 1), (9, 1)], 2),
+            (&[(0, 2), (9, 1)], 3),
+        ];
+        for (spans, launches) in all {
+            for (dtype, precision) in [
+                (CacheDtype::F32, Precision::F32),
+                (CacheDtype::F16, Precision::F32),
+                (CacheDtype::Bf16, Precision::Bf16),
+            ] {
+                let Some((device, log)) = Cuda::logged(ROOM) else { return };
+                let cuda = device.with_precision(precision).with_cache_dtype(dtype);
+                let cpu = Cpu::default().with_precision(precision).with_cache_dtype(dtype);
+                let (cached, what) = (Cached(pairing, spans), format!("{pairing:?} {spans:?} {dtype:?}"));
+                assert!(bits(&cached.on(&cuda)) == bits(&cached.on(&cpu)), "{what}");
+                // The first launches that were sent are all that there are, but for reading back what is no float32. Caches
+                // of spans of as many tokens go together.
+                let first = log.lock().unwrap().iter().find_map(|asked| match asked {
+                    Asked::Launches(count) => Some(*count),
+                    _ => None,
+                });
+                assert_eq!(first, Some(launches), "{what}");
+            }
         }
     }
 }

@@ -234,24 +234,29 @@ fn an_unwatched_decode_pass_is_asked_for_before_the_tokens_that_it_reads_are_loo
             batch.pass(&mut NoProbe).unwrap();
             passes += 1;
             let asked = log.lock().unwrap();
+            // An id each, and whether a logit is not a number.
+            let drawn = Asked::Look(8 * sequences);
             // The last pass was asked for with the one before it.
             if passes == 12 {
-                assert_eq!(asked[..], [Asked::Look(8 * sequences)], "nothing is asked for that nobody wants");
-            // The first passes make the graph's places, and tell that a decode pass comes again.
-            } else if passes > 2 {
-                let [Asked::Write(pass), Asked::Graph(launches), Asked::Read(drawn), Asked::Look(looked)] =
-                    asked[..]
-                else {
+                assert_eq!(asked[..], [drawn], "nothing is asked for that nobody wants");
+            // The first passes make the graphs, of which there is one for each place of what is drawn.
+            } else if passes > 6 {
+                // What is new are the random numbers.
+                let randoms = Asked::Write(8 * sequences);
+                let expected = if temperature == 0.0 { vec![] } else { vec![randoms] };
+                let [ref rest @ .., Asked::Graph(launches), looked] = asked[..] else {
                     panic!("temperature {temperature}, {sequences} sequences: {asked:?}")
                 };
-                assert_eq!(looked, 8 * sequences, "what the pass before it drew");
-                assert!(pass <= 40 * sequences && launches > 20, "{asked:?}");
-                // Keys, values and attention of all sequences go together, layer by layer.
+                assert_eq!((rest, looked), (&expected[..], drawn), "{asked:?}");
+                let layers = model.config.layers;
+                // Norm, projections, RoPE and cache, attention, output, norm, FFN's two; and what begins and ends a pass.
+                assert!(launches < layers * 9 + 12, "{asked:?}");
+                // Keys, values and attention of all sequences go together, layer by layer; of one alone RoPE caches.
                 if sequences == 1 {
                     alone = launches;
+                } else {
+                    assert_eq!(launches, alone + layers, "as many for three sequences as for one");
                 }
-                assert_eq!(launches, alone, "as many for three sequences as for one");
-                assert_eq!(drawn, 8 * sequences, "an id each, and whether a logit is not a number");
             }
         }
         assert_eq!(passes, 12);

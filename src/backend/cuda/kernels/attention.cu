@@ -171,8 +171,9 @@ KERNEL(128) attention_parts(Attention shape, const float* q, const Span* span_at
 
 constexpr int MOST_CHANNELS = 256;
 
-// Keys that the decode kernels take at once, and of those that a lane has, how many it asks for before it multiplies.
-constexpr int TILE = 64, AHEAD = 4;
+// Keys that the decode kernels take at once, and of those that a lane has, how many it asks for before it multiplies, and of
+// how many it asks for the values before the scores are there.
+constexpr int TILE = 64, AHEAD = 4, VALUES_AHEAD = 4;
 
 // A span of one token with its keys and values.
 struct Token {
@@ -237,6 +238,15 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, cons
     if (threadIdx.x < HEADS) maxima[threadIdx.x] = minus_infinity(), sums[threadIdx.x] = 0.0f;
 
     for (int tile = from; tile < to; tile += TILE) {
+        // Each group of lanes takes every so manieth key's value.
+        const int at_once = THREADS / lanes, own = threadIdx.x / lanes, end = min(TILE, to - tile);
+        Eight ahead[VALUES_AHEAD];
+#pragma unroll
+        for (int k = 0; k < VALUES_AHEAD; k++) {
+            int number = own + k * at_once;
+            ahead[k] = {};
+            if (number < end && has_channels) ahead[k] = ask_cached8(value_at + (tile + number) * stride);
+        }
         // Scores: a warp takes as many keys at once as its lanes have room for, and asks for four times as many.
         const int step = WARPS * (32 / lanes);
         for (int first = 0; first < TILE; first += AHEAD * step) {
@@ -275,23 +285,30 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, cons
             if (lane == 0) maxima[h] = max, factors[h] = factor, sums[h] = __fmaf_rn(sums[h], factor, sum);
         }
         __syncthreads();
-        // Values: each group of lanes takes every so manieth key.
 #pragma unroll
         for (int h = 0; h < HEADS; h++) {
 #pragma unroll
             for (int i = 0; i < 8; i++) mixed[h][i] *= factors[h];
         }
-        const int at_once = THREADS / lanes;
-#pragma unroll 4
-        for (int number = threadIdx.x / lanes; number < min(TILE, to - tile); number += at_once) {
-            float eight[8] = {};
-            if (has_channels) load_cached8(value_at + (tile + number) * stride, eight);
+        auto mix = [&](int number, const float(&eight)[8]) {
 #pragma unroll
             for (int h = 0; h < HEADS; h++) {
                 float weight = scores[h * TILE + number];
 #pragma unroll
                 for (int i = 0; i < 8; i++) mixed[h][i] = __fmaf_rn(weight, eight[i], mixed[h][i]);
             }
+        };
+        float eight[8];
+#pragma unroll
+        for (int k = 0; k < VALUES_AHEAD; k++) {
+            int number = own + k * at_once;
+            widen_cached8(ahead[k], eight);
+            if (number < end) mix(number, eight);
+        }
+#pragma unroll 4
+        for (int number = own + VALUES_AHEAD * at_once; number < end; number += at_once) {
+            widen_cached8(has_channels ? ask_cached8(value_at + (tile + number) * stride) : Eight{}, eight);
+            mix(number, eight);
         }
         __syncthreads();
     }

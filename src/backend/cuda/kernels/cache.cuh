@@ -22,13 +22,29 @@ __device__ inline float widen_cached(uint16_t x) {
     return from_bf16(x);
 }
 
-// Eight neighbouring values as float32, from an address where 16 bytes load at once.
-__device__ inline void load_cached8(const float* from, float (&out)[8]) { load8(from, out); }
-__device__ inline void load_cached8(const uint16_t* from, float (&out)[8]) {
-    uint4 words = *reinterpret_cast<const uint4*>(from);
-    if constexpr (Same<CACHE, F16>::value) {
-        widen8<F16>(words, out);
+// Eight neighbouring values as they are cached: what was asked for and need not be there yet.
+struct Eight {
+    uint4 low;
+    uint4 high;  // of float32 the last four
+};
+
+// Asks for eight values, from an address where 16 bytes load at once.
+__device__ inline Eight ask_cached8(const Cached* from) {
+    const uint4* at = reinterpret_cast<const uint4*>(from);
+    if constexpr (Same<CACHE, F32>::value) return {at[0], at[1]};
+    return {at[0], {}};
+}
+
+// Those as float32; waits for them.
+__device__ inline void widen_cached8(const Eight& eight, float (&out)[8]) {
+    if constexpr (Same<CACHE, F32>::value) {
+        const uint32_t words[8] = {eight.low.x,  eight.low.y,  eight.low.z,  eight.low.w,
+                                   eight.high.x, eight.high.y, eight.high.z, eight.high.w};
+#pragma unroll
+        for (int i = 0; i < 8; i++) out[i] = __uint_as_float(words[i]);
     } else {
-        widen8<BF16>(words, out);
+        widen8<CACHE>(eight.low, out);
     }
 }
+
+__device__ inline void load_cached8(const Cached* from, float (&out)[8]) { widen_cached8(ask_cached8(from), out); }

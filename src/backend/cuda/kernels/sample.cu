@@ -53,10 +53,11 @@ struct Drawn {
 // No id: after every other.
 constexpr int NONE = 0x7fffffff;
 
-// drawn (rows) = the id of the largest of each row of logits (rows, V), the lowest of equals; 0 where none is a number.
+// drawn (rows), and shown (rows) where the processor sees it, = the id of the largest of each row of logits (rows, V), the
+// lowest of equals; 0 where none is a number.
 // parts: (rows, blocks); counters (rows): 0, and 0 again afterwards.
 // Grid (blocks, at most 256; rows), block 256. The block of a row that is done last joins the others'.
-KERNEL(256) argmax(const float* logits, int vocab, Largest* parts, unsigned* counters, Drawn* drawn) {
+KERNEL(256) argmax(const float* logits, int vocab, Largest* parts, unsigned* counters, Drawn* drawn, Drawn* shown) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
     SHARED(int, last, 1);
@@ -86,7 +87,7 @@ KERNEL(256) argmax(const float* logits, int vocab, Largest* parts, unsigned* cou
     id = mine ? part->id : NONE;
     nan = any_of_block(mine && part->not_a_number);
     first_of_block(value, id);
-    if (threadIdx.x == 0) drawn[blockIdx.y] = {id == NONE ? 0 : id, nan};
+    if (threadIdx.x == 0) drawn[blockIdx.y] = shown[blockIdx.y] = {id == NONE ? 0 : id, nan};
 }
 
 // parts (rows, blocks): the largest of the logits / temperature that each block looks at. logits: (rows, V).
@@ -253,14 +254,14 @@ __device__ inline Reached reach(const float* probs, int vocab, uint64_t cut, Wei
     return {prefix, sum};
 }
 
-// drawn (rows) = the token that the sampler draws from each row of probs (rows, V) by its one of `randoms` (rows), from 0
+// drawn (rows), and shown (rows) where the processor sees it, = the token that the sampler draws from each row of probs (rows, V) by its one of `randoms` (rows), from 0
 // to 1: of the top_k likeliest (0: all), and of those of the shortest run of likeliest ones that has a share of top_p of
 // their probability (1: all), the one at which the sum of those at least as likely passes that part of the whole. 0 where
 // no probability is more than 0. parts: (rows, count) of sample_max. Sums are of whole numbers of 2⁻⁶⁰; the choice is that
 // of the CPU, where sums are float64, but within 1e-6 of an edge.
 // Grid (1, rows), block 1024. V < 2³⁰.
 KERNEL_WITH(1024, 1) sample_draw(const float* probs, int vocab, int top_k, float top_p, const double* randoms, const Largest* parts,
-                         int count, Drawn* drawn_at) {
+                         int count, Drawn* drawn_at, Drawn* shown_at) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
     probs += static_cast<long long>(blockIdx.y) * vocab;
@@ -290,7 +291,7 @@ KERNEL_WITH(1024, 1) sample_draw(const float* probs, int vocab, int top_k, float
     if (threadIdx.x != 0) return;
     int nan = 0;
     for (int i = 0; i < count; i++) nan |= parts[blockIdx.y * count + i].not_a_number;
-    drawn_at[blockIdx.y] = {drawn == 0 ? 0 : 0x3fffffff - static_cast<int>(drawn & 0x3fffffff), nan};
+    drawn_at[blockIdx.y] = shown_at[blockIdx.y] = {drawn == 0 ? 0 : 0x3fffffff - static_cast<int>(drawn & 0x3fffffff), nan};
 }
 
 #define KERNELS_OF_THIS_FILE(X) X(argmax) X(sample_max) X(sample_exp) X(sample_sum) X(sample_draw)

@@ -1,0 +1,109 @@
+//! RoPE and the cache: queries and keys are turned by one launch, which also caches keys and values where the pass is one
+//! span's. It grows as these are asked for one after the other; where somebody looks on in between, each is a launch of
+//! its own, with the same bits.
+
+use super::Cuda;
+use super::driver::{Address, Arguments, Launch, pair};
+use super::kernels::Kernel;
+use crate::error::Result;
+
+const ROPE: Kernel = Kernel { file: "rope", name: "rope", weight: None };
+
+/// Threads of a block: a pair each.
+const THREADS: u32 = 128;
+
+/// How many a launch turns at most, and the words of each in `struct Turned` of the kernel.
+const MOST: usize = 3;
+const WORDS: usize = 5;
+
+/// What is turned, or only cached.
+#[derive(Clone, Copy)]
+pub(super) struct Turned {
+    pub(super) x: Address,
+    /// 0 for what is only cached.
+    pub(super) out: Address,
+    /// Where it is cached, and of which span; 0 where it is not.
+    pub(super) cache: [Address; 2],
+    pub(super) heads: usize,
+}
+
+impl Turned {
+    fn words(self) -> [u64; WORDS] {
+        [self.x, self.out, self.cache[0], self.cache[1], pair(self.heads, 0)]
+    }
+}
+
+/// Blocks for so many heads.
+fn blocks(heads: usize, head_dim: usize) -> u32 {
+    u32::try_from((heads * head_dim / 2).div_ceil(THREADS as usize)).unwrap_or(u32::MAX)
+}
+
+/// One more in a launch; whether there was room.
+fn add(launch: &mut Launch, turned: Turned, head_dim: usize) -> bool {
+    let count = launch.grid[2] as usize;
+    if count == MOST {
+        return false;
+    }
+    launch.arguments.all_mut()[count * WORDS..][..WORDS].copy_from_slice(&turned.words());
+    launch.grid[1] = launch.grid[1].max(blocks(turned.heads, head_dim));
+    launch.grid[2] += 1;
+    true
+}
+
+/// Has `turned` be turned by the tables at `cos` and `sin`, in `rows` rows of heads of `head_dim` values.
+pub(super) fn turn(
+    cuda: &Cuda,
+    turned: Turned,
+    tables: [Address; 2],
+    neighbours: bool,
+    head_dim: usize,
+    rows: usize,
+) -> Result<()> {
+    let mut words = [0; MOST * WORDS];
+    words[..WORDS].copy_from_slice(&turned.words());
+    let tables = tables.into_iter().fold(Arguments::new().words(&words), Arguments::address);
+    let arguments = tables.int(usize::from(neighbours)).int(head_dim);
+    let joined = cuda.kernels.change(ROPE, |last| {
+        let alike = last.grid[0] as usize == rows
+            && last.arguments.all()[MOST * WORDS..] == arguments.all()[MOST * WORDS..];
+        // What another of them makes is not there yet.
+        let makes = |other: &[u64]| other[1] == turned.x;
+        let ready = !last.arguments.all()[..MOST * WORDS].chunks(WORDS).any(makes);
+        alike && ready && add(last, turned, head_dim)
+    })?;
+    if joined {
+        return Ok(());
+    }
+    let blocks = blocks(turned.heads, head_dim) as usize;
+    cuda.kernels.launch(ROPE, (rows, blocks), THREADS, 0, arguments)
+}
+
+/// Has the rows (rows, width) at `x` be cached, of the only span of the pass, by the launch that waits last, where that
+/// turns them or has just cached their keys; whether it does.
+pub(super) fn cache(cuda: &Cuda, x: Address, width: usize, rows: usize, to: [Address; 2]) -> Result<bool> {
+    cuda.kernels.change(ROPE, |last| {
+        let (count, words) = (last.grid[2] as usize, last.arguments.all_mut());
+        let head_dim = words[words.len() - 1] as usize;
+        let of = |one: &[u64]| Turned {
+            x: one[0],
+            out: one[1],
+            cache: [one[2], one[3]],
+            heads: one[4] as u32 as usize,
+        };
+        let all = words[..count * WORDS].chunks_exact_mut(WORDS);
+        if last.grid[0] as usize != rows || !width.is_multiple_of(head_dim) {
+            return false;
+        }
+        let heads = width / head_dim;
+        let mut has_cached = false;
+        for one in all {
+            let turned = of(one);
+            has_cached |= turned.cache[0] != 0;
+            if turned.out == x && turned.heads == heads && turned.cache[0] == 0 {
+                one.copy_from_slice(&Turned { cache: to, ..turned }.words());
+                return true;
+            }
+        }
+        has_cached && add(last, Turned { x, out: 0, cache: to, heads }, head_dim)
+    })
+}
