@@ -1,6 +1,6 @@
 //! On which device a command runs: the one that was asked for, or where nobody did, the one that suits.
 
-use super::device::{Cpu, Cuda, Device, arranged};
+use super::device::{Cpu, Cuda, Device, arranged, made_ready};
 use super::input::{open_quietly, precision};
 use super::{CpuArgs, DeviceName, ModelArgs, RunArgs, TraceArgs, tell};
 use crate::checkpoint::{Checkpoint, Dtype, random};
@@ -106,7 +106,7 @@ fn is_cuda(asks: Asks<'_>) -> Result<bool> {
             let (checkpoint, precision) = asks.open()?;
             let cuda = arranged(cuda, asks.cpu, precision);
             let fits = cuda.check_room(&checkpoint, asks.context).is_ok();
-            let takes = fits && cuda.ready().is_ok();
+            let takes = fits && made_ready(&cuda).is_ok();
             let name = cuda.device_name();
             match (takes, fits) {
                 (true, _) => tell(format_args!(

@@ -1,5 +1,6 @@
 //! The one place that knows which devices there are: from options to a backend. The commands are written for any.
 
+use super::progress::Progress;
 use super::room::Needs;
 use super::{CacheDtypeName, CpuArgs, DeviceName, threads};
 use crate::backend::Backend;
@@ -75,7 +76,7 @@ impl Device for Cuda {
         threads::start(args.threads)?;
         let number = if let DeviceName::Cuda(number) = args.device { number } else { 0 };
         let cuda = arranged(Self::open(number)?, args, precision);
-        cuda.ready()?;
+        made_ready(&cuda)?;
         Ok(cuda)
     }
 
@@ -106,6 +107,17 @@ pub(super) fn arranged(cuda: Cuda, args: &CpuArgs, precision: Precision) -> Cuda
         None => cuda,
         Some(dtype) => cuda.with_cache_dtype(dtype),
     }
+}
+
+/// Makes the kernels ready, with a bar where compiling them takes longer than a moment: once for a device and compiler.
+///
+/// # Errors
+/// As [`Cuda::ready`].
+pub(super) fn made_ready(cuda: &Cuda) -> Result<()> {
+    let bar = Progress::new(Cuda::PROOFS, "kinds of kernels ready");
+    let ready = cuda.ready(&mut || bar.add(1));
+    bar.finish();
+    ready
 }
 
 /// Starts the threads, and finds the kernel.

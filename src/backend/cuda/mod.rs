@@ -116,6 +116,9 @@ impl Drop for Mark {
 }
 
 impl Cuda {
+    /// How many kinds of kernels are proved before a model runs ([`Cuda::ready`]).
+    pub const PROOFS: usize = 1 + proof::KINDS;
+
     /// Device number `number`, in float32.
     ///
     /// # Errors
@@ -209,11 +212,11 @@ impl Cuda {
     }
 
     /// Whether kernels can be had for the device and compute there what they should: compiles one of each kind, or finds it
-    /// compiled, and runs it; the smallest first.
+    /// compiled, and runs it; the smallest first. `done` is told of each of [`Cuda::PROOFS`], for compiling takes a while.
     ///
     /// # Errors
     /// Where there is no compiler for them, or it fails, or the device does.
-    pub fn ready(&self) -> Result<()> {
+    pub fn ready(&self, done: &mut dyn FnMut()) -> Result<()> {
         // Whose sums are exact in every number type.
         let values = [1.0_f32, -2.5, 96.0, 0.125];
         let (mut x, out) = (self.buffer(values.len())?, self.buffer(values.len())?);
@@ -223,7 +226,8 @@ impl Cuda {
             true => Ok(()),
             false => Err(failed("add numbers", format!("{values:?} + {values:?} = {found:?}"))),
         })?;
-        proof::prove(self)
+        done();
+        proof::prove(self, done)
     }
 
     /// The device's name for users.

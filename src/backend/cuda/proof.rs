@@ -103,10 +103,16 @@ fn input<B: Backend>(backend: &B, tokens: usize) -> Result<B::Input> {
     Ok(input)
 }
 
-/// What a backend makes by each kind of kernel.
-fn made<B: Backend>(backend: &B) -> Result<Vec<Made>> {
+/// Kinds of kernels that are proved.
+pub(super) const KINDS: usize = 1 + TOKENS.len() + 2;
+
+/// What a backend makes by each kind of kernel; `done` is told of each.
+fn made<B: Backend>(backend: &B, done: &mut dyn FnMut()) -> Result<Vec<Made>> {
     let mut all = Vec::new();
-    let mut add = |what, bound, values| all.push(Made { what, bound, values });
+    let mut add = |what, bound, values| {
+        all.push(Made { what, bound, values });
+        done();
+    };
 
     let (x, weight) = (buffer(backend, &any(3 * INPUTS, 3))?, any(INPUTS, 4));
     let bytes = weight.iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -163,14 +169,14 @@ fn compare(found: &Made, expected: &[f32]) -> Result<()> {
     ))
 }
 
-/// Holds what the device makes against the processor's.
+/// Holds what the device makes against the processor's; `done` is told of each of [`KINDS`].
 ///
 /// # Errors
 /// Where a kernel cannot be had or run, or gives something else.
-pub(super) fn prove(cuda: &Cuda) -> Result<()> {
+pub(super) fn prove(cuda: &Cuda, done: &mut dyn FnMut()) -> Result<()> {
     let cpu = Cpu::default().with_precision(cuda.precision).with_cache_dtype(cuda.cache_dtype);
-    let expected = made(&cpu)?;
-    for (found, expected) in made(cuda)?.iter().zip(&expected) {
+    let expected = made(&cpu, &mut || ())?;
+    for (found, expected) in made(cuda, done)?.iter().zip(&expected) {
         compare(found, &expected.values)?;
     }
     if cuda.precision != Precision::Bf16 {
@@ -217,7 +223,9 @@ mod tests {
     fn the_emulated_device_passes_in_every_precision() {
         for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {
             let Some(cuda) = Cuda::of_tests(1 << 30) else { return };
-            prove(&cuda.with_precision(precision)).unwrap();
+            let mut proved = 0;
+            prove(&cuda.with_precision(precision), &mut || proved += 1).unwrap();
+            assert_eq!(proved, KINDS);
         }
     }
 }

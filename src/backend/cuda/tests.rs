@@ -441,7 +441,9 @@ fn launches_that_go_wrong_where_nobody_is_told_are_told_whoever_asks_next() {
 #[test]
 fn a_device_is_ready_once_a_kernel_has_run_on_it() {
     let Some((cuda, _)) = both(Precision::F32) else { return };
-    cuda.ready().unwrap();
+    let mut done = 0;
+    cuda.ready(&mut || done += 1).unwrap();
+    assert_eq!(done, Cuda::PROOFS);
 }
 
 #[test]

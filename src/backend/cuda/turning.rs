@@ -99,9 +99,12 @@ pub(super) fn cache(cuda: &Cuda, x: Address, width: usize, rows: usize, to: [Add
         for one in all {
             let turned = of(one);
             has_cached |= turned.cache[0] != 0;
-            if turned.out == x && turned.heads == heads && turned.cache[0] == 0 {
-                one.copy_from_slice(&Turned { cache: to, ..turned }.words());
-                return true;
+            if turned.out == x {
+                let once = turned.heads == heads && turned.cache[0] == 0;
+                if once {
+                    one.copy_from_slice(&Turned { cache: to, ..turned }.words());
+                }
+                return once;
             }
         }
         has_cached && add(last, Turned { x, out: 0, cache: to, heads }, head_dim)
