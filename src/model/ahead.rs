@@ -8,36 +8,9 @@ use crate::backend::{Backend, Draw, Drawn, Span};
 use crate::error::Result;
 use crate::trace::NoProbe;
 
+use super::asked::{Asked, Step};
 use super::forward::{self, Activations};
 use super::{KvCache, Model};
-
-/// A pass that was asked for before it was known what it reads; now it is.
-pub(super) struct Asked {
-    steps: Vec<Step>,
-}
-
-/// What a pass does for a sequence: the span, of one token, which token that is, and how the one after it is drawn.
-#[derive(Clone, Copy, PartialEq)]
-struct Step {
-    span: Span,
-    id: u32,
-    draw: Draw,
-}
-
-impl Asked {
-    /// Where in it a pass over `spans` is, span by span; none where it was another one.
-    fn places(&self, spans: &[Span], (ids, draws): (&[u32], &[Draw])) -> Option<Vec<usize>> {
-        if ids.len() != spans.len() {
-            return None;
-        }
-        let step = |((&span, &id), &draw)| Step { span, id, draw };
-        let mut steps = spans.iter().zip(ids).zip(draws).map(step);
-        steps.try_fold(Vec::new(), |mut places, step| {
-            places.push(self.steps.iter().position(|asked| *asked == step)?);
-            Some(places)
-        })
-    }
-}
 
 /// Runs pass number `pass` as [`forward::forward_and_draw`] does, with a draw for each span and nobody who looks on; or only
 /// waits for it, where it was asked for before. Before it waits it asks for the pass after it, over one token of each of the

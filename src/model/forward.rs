@@ -23,7 +23,7 @@ use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 use crate::trace::{Probe, Stage};
 
-use super::ahead::Asked;
+use super::asked::Asked;
 use super::observe::{Observer, Unseen};
 use super::{KvCache, LayerWeights, Linear, Model};
 

@@ -1,6 +1,7 @@
 //! The model: its weights, its cache, and the one forward pass. Read [`forward`] first.
 
 pub mod ahead;
+mod asked;
 mod fingerprint;
 pub mod forward;
 pub mod kv_cache;

@@ -15,6 +15,7 @@
 
 mod attention;
 mod blas;
+mod coming;
 mod driver;
 #[cfg(test)]
 pub(crate) mod emulated;

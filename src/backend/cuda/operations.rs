@@ -12,7 +12,7 @@ use super::pass::Pass;
 use super::product::Input;
 use super::sampling::Place;
 use super::turning::{self, Turned};
-use super::{Cache, Cuda, Mark, attention, fetching, limits, product, sampling};
+use super::{Cache, Cuda, Mark, attention, fetching, limits, product};
 use crate::backend::{
     AttentionShape, AttentionSink, Backend, Draw, Drawn, Fetched, Limits, Made, Operation, PassRows, Product,
     SeeGroups, SeeInt8, Span, Swiglu,
@@ -463,7 +463,7 @@ impl Backend for Cuda {
     }
 
     fn drawn(&self, pass: &Pass) -> Result<Vec<Drawn>> {
-        sampling::drawn(self, pass)
+        pass.coming.first(self)
     }
 
     fn matmuls(

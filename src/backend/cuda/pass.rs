@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use super::coming::{Coming, DRAWN};
 use super::driver::Address;
 use super::fetching::Fetching;
 use super::memory::Growing;
 use super::queue::Queue;
-use super::sampling::Coming;
 use crate::backend::{Draw, Span};
 use crate::error::Result;
 
@@ -33,9 +33,6 @@ pub struct Pass {
 
 /// Bytes of a `struct Span` of the kernels.
 const SPAN: usize = 16;
-
-/// Bytes of a `struct Drawn` of the kernels.
-pub(super) const DRAWN: usize = 8;
 
 impl Pass {
     /// Makes this a pass over `spans`.
