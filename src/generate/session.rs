@@ -137,11 +137,13 @@ impl<'m, B: Backend> Session<'m, B> {
     /// the one so far.
     pub fn exchange(&mut self, text: Text, passes: usize) -> Text {
         self.passes = passes;
+        self.work.forget_ahead();
         self.sequence.exchange(text)
     }
 
     /// Forgets what was run after the first `len` tokens; what is run next follows those.
     pub fn rewind(&mut self, len: usize) {
+        self.work.forget_ahead();
         self.sequence.rewind(len);
     }
 

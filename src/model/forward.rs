@@ -158,6 +158,11 @@ impl<B: Backend> Activations<B> {
         model.backend.write(x, &mut self.x)
     }
 
+    /// Forgets the pass that was asked for ahead, where there is one: caches are going to hold something else.
+    pub fn forget_ahead(&mut self) {
+        self.ahead = None;
+    }
+
     /// Makes this pass number `pass` over `spans`.
     pub(super) fn set(&mut self, pass: usize, spans: &[Span]) {
         (self.number, self.ahead) = (pass, None);

@@ -422,8 +422,11 @@ impl Driver for Nvidia {
 
     fn free(&self, at: Address) {
         if self.enter().is_ok() {
-            // SAFETY: the memory was given by `allocate`. The driver waits until no work uses it.
-            let _ = unsafe { sys::cuMemFree_v2(at) };
+            // SAFETY: the memory was given by `allocate`, and no work that was asked for still uses it.
+            unsafe {
+                sys::cuStreamSynchronize(self.stream);
+                sys::cuMemFree_v2(at);
+            }
         }
     }
 

@@ -30,6 +30,11 @@ fn norm_threads(width: usize) -> u32 {
     if width <= 512 { 32 } else { 256 }
 }
 
+/// Bytes of shared memory for a row that a block keeps (`KEPT`, `place` of `rms_norm.cu`).
+fn norm_shared(width: usize) -> usize {
+    if width <= 8192 { 4 * (width + width / 1024 * 16) } else { 0 }
+}
+
 /// Shows `values` float32 values from byte `first` of `memory` on, some at a time; what sees them wants all at once.
 fn read_floats(
     memory: &Memory,
@@ -58,7 +63,7 @@ impl Cuda {
         let kernel = Kernel { file: "rms_norm", name: "add_rms_norm", weight: None };
         let arguments = Arguments::new().address(a).address(b).address(weight.at());
         let arguments = arguments.float(eps).int(width).address(sum).address(normed);
-        self.kernels.launch(kernel, (rows, 1), norm_threads(width), 0, arguments)
+        self.kernels.launch(kernel, (rows, 1), norm_threads(width), norm_shared(width), arguments)
     }
 }
 
@@ -284,7 +289,13 @@ impl Backend for Cuda {
         }
         let kernel = Kernel { file: "rms_norm", name: "rms_norm", weight: None };
         let arguments = Arguments::new().address(x.at(0)).address(weight.at()).float(eps).int(width);
-        self.kernels.launch(kernel, (rows, 1), norm_threads(width), 0, arguments.address(out.at(0)))
+        self.kernels.launch(
+            kernel,
+            (rows, 1),
+            norm_threads(width),
+            norm_shared(width),
+            arguments.address(out.at(0)),
+        )
     }
 
     fn input(&self) -> Input {

@@ -66,10 +66,10 @@ pub(super) fn turn(
     let joined = cuda.kernels.change(ROPE, |last| {
         let alike = last.grid[0] as usize == rows
             && last.arguments.all()[MOST * WORDS..] == arguments.all()[MOST * WORDS..];
-        // What another of them makes is not there yet.
-        let makes = |other: &[u64]| other[1] == turned.x;
-        let ready = !last.arguments.all()[..MOST * WORDS].chunks(WORDS).any(makes);
-        alike && ready && add(last, turned, head_dim)
+        // What another of them makes is not there yet, and what another reads is still wanted.
+        let meets = |other: &[u64]| other[1] == turned.x || other[0] == turned.out;
+        let apart = !last.arguments.all()[..MOST * WORDS].chunks(WORDS).any(meets);
+        alike && apart && add(last, turned, head_dim)
     })?;
     if joined {
         return Ok(());

@@ -1,6 +1,7 @@
 // RMSNorm (Zhang and Sennrich, 2019): out = x / √(mean(x²) + ε) · weight, with the bits of ops/rms_norm.rs. -DPRECISION.
 //
-// Grid (rows), block: whole warps up to 256 threads. The sum of squares has the order of ops/matmul.rs: 16 threads take
+// Grid (rows), block: whole warps up to 256 threads; dynamic shared memory 4 · (width + 16 · ⌊width / 1024⌋) bytes up to a
+// width of 8192, beyond it none. The sum of squares has the order of ops/matmul.rs: 16 threads take
 // a stretch of 1024 values, each every sixteenth; the stretches follow one another.
 #include "common.cuh"
 
@@ -52,7 +53,7 @@ __device__ inline void normalise(Values x, const float* weight, float eps, int w
 // normed = RMSNorm of a row, whose value i `make` makes, and `again` gives it once more.
 template <class Make, class Again>
 __device__ inline void norm(Make make, Again again, const float* weight, float eps, int width, float* normed) {
-    SHARED(float, row, KEPT + KEPT / STRETCH * LANES);
+    DYNAMIC_SHARED(float, row);
     const bool kept = width <= KEPT;
     for (int i = threadIdx.x; i < width; i += blockDim.x) {
         float value = make(i);
