@@ -76,6 +76,19 @@ pub trait AttentionSink {
     }
 }
 
+/// Nobody looks at the parts of attention.
+pub struct Nobody;
+
+impl AttentionSink for Nobody {
+    fn wants(&self, _: AttentionPart) -> bool {
+        false
+    }
+
+    fn rows(&mut self, _: AttentionPart, _: Range<usize>, _: &[f32]) -> Result<()> {
+        Ok(())
+    }
+}
+
 /// Values on their way from a device, in memory that a pass keeps for them: see [`Backend::fetch`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fetched(Range<usize>);

@@ -8,9 +8,7 @@ use super::plain::{self, Products};
 use super::sample::Sample;
 use super::stages::Frames;
 use super::{Check, Judge};
-use crate::backend::{
-    AttentionPart, AttentionShape, AttentionSink, Backend, ORDERS_APART, Operation, PassRows, Span,
-};
+use crate::backend::{AttentionShape, Backend, Nobody, ORDERS_APART, Operation, PassRows, Span};
 use crate::config::Precision;
 use crate::error::Result;
 use crate::explain::{Cell, Exact, Place, Rules};
@@ -34,19 +32,6 @@ pub(super) struct Kernels<'m, B: Backend> {
     model: &'m Model<B>,
     sample: Sample,
     all: Vec<One<B>>,
-}
-
-/// Nobody looks at the parts of attention.
-struct Nobody;
-
-impl AttentionSink for Nobody {
-    fn wants(&self, _: AttentionPart) -> bool {
-        false
-    }
-
-    fn rows(&mut self, _: AttentionPart, _: std::ops::Range<usize>, _: &[f32]) -> Result<()> {
-        Ok(())
-    }
 }
 
 impl<'m, B: Backend> Kernels<'m, B> {

@@ -1,12 +1,10 @@
 //! Whether a device's kernels compute what they should: one of each kind on a few numbers, beside the processor, before a
 //! model runs by them. A device that no test has seen so says no rather than something wrong.
 
-use std::ops::Range;
-
 use super::product::{self, Asked};
 use super::{Cuda, failed};
 use crate::backend::cpu::Cpu;
-use crate::backend::{AttentionPart, AttentionShape, AttentionSink, Backend, PassRows, Span};
+use crate::backend::{AttentionShape, Backend, Nobody, PassRows, Span};
 use crate::checkpoint::{Dtype, Tensor};
 use crate::config::Precision;
 use crate::error::Result;
@@ -40,7 +38,7 @@ struct Made {
 /// Values that every number type has, and of which no sum of products here is rounded, whatever its order: but for a last
 /// one to bfloat16, which is everywhere the same.
 fn exact(count: usize, seed: usize) -> Vec<f32> {
-    (0..count).map(|i| ((i * 7919 + seed * 104_729) % 127) as f32 / 32.0 - 2.0).map(f32::trunc).collect()
+    (0..count).map(|i| ((i * 7919 + seed * 104_729) % 127 / 32) as f32 - 2.0).collect()
 }
 
 /// Values from -1 to 1.
@@ -59,19 +57,6 @@ fn weights() -> Tensor {
     let narrow = |x: f32| half::bf16::from_f32(x).to_le_bytes();
     let bytes = exact(OUTPUTS * INPUTS, 1).into_iter().flat_map(narrow).collect();
     tensor(Dtype::BF16, vec![OUTPUTS, INPUTS], bytes)
-}
-
-/// Nobody looks at the parts of attention.
-struct Nobody;
-
-impl AttentionSink for Nobody {
-    fn wants(&self, _: AttentionPart) -> bool {
-        false
-    }
-
-    fn rows(&mut self, _: AttentionPart, _: Range<usize>, _: &[f32]) -> Result<()> {
-        Ok(())
-    }
 }
 
 fn buffer<B: Backend>(backend: &B, values: &[f32]) -> Result<B::Buffer> {
