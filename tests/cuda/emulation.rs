@@ -34,6 +34,7 @@ fn what_a_kernel_must_not_do_ends_the_process_with_words_that_say_what() {
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     assert_eq!(run(&["nothing_wrong"]), (Some(0), String::new()));
+    assert_eq!(run(&["products", "256"]), (Some(0), String::new()));
     assert_eq!(run(&["not_there"]), (Some(1), String::new()));
     for (words, expected) in [
         (&["no_wait"][..], "a thread ends that has not called WAIT_FOR_INPUT"),
@@ -49,7 +50,15 @@ fn what_a_kernel_must_not_do_ends_the_process_with_words_that_say_what() {
         (&["shift_by_a_word"], SANITIZED),
         (&["beyond_an_integer"], SANITIZED),
         (&["memory_that_was_not_given"], "memory is read or written that was not given"),
-        (&["nothing_wrong", "in blocks of 40 threads"], "a block that is not whole warps"),
+        (&["nothing_wrong", "40"], "a block that is not whole warps"),
+        (&["half_of_four_warps", "256"], "an operation of four warps that not all of them come to"),
+        (&["product_without_a_fence", "256"], "a product before wgmma.fence"),
+        (&["copies_not_shown", "256"], "copies that tensor cores may not see"),
+        (&["operands_that_differ", "256"], "threads name different operands"),
+        (&["operand_outside", "256"], "an operand outside shared memory"),
+        (&["copied_over", "256"], "a copy into shared memory that is multiplied"),
+        (&["written_over", "256"], "shared memory is changed while it is multiplied"),
+        (&["products_left", "256"], "products are under way at the end of a thread"),
     ] {
         let (code, said) = run(words);
         // It is ended by a signal.

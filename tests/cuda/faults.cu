@@ -1,5 +1,5 @@
 // What a kernel must not do, one thing a kernel: see faults.cpp.
-#include "common.cuh"
+#include "warpgroup.cuh"
 
 KERNEL(64) nothing_wrong(float* out) {
     LET_NEXT_START();
@@ -99,7 +99,112 @@ KERNEL(64) memory_that_was_not_given(float* out) {
     out[threadIdx.x] = nowhere[threadIdx.x];
 }
 
-#define KERNELS_OF_THIS_FILE(X)                                                                            \
-    X(nothing_wrong) X(no_wait) X(half_a_barrier) X(two_barriers) X(half_a_warp) X(outside_its_mask)       \
-    X(beyond_its_array) X(beyond_what_the_launch_gave) X(copies_left) X(missing_barrier)        \
-    X(address_inside_a_word) X(shift_by_a_word) X(beyond_an_integer) X(memory_that_was_not_given)
+// What follows has two times four warps, and 64 rows of 64 values in bfloat16 for each of two operands.
+__device__ inline void multiply(float (&sums)[32], const uint16_t* a, const uint16_t* b) {
+    multiply_async<false>(sums, operand(a), operand(b));
+}
+
+// The tiles of shared memory that a launch has, from a multiple of 1,024 bytes on.
+#define TILES(name)                 \
+    DYNAMIC_SHARED(uint16_t, all); \
+    uint16_t* const name = all + (-shared_address(all) & 1023) / 2
+
+KERNEL(256) products(float* out) {
+    WAIT_FOR_INPUT();
+    TILES(tiles);
+    for (int i = threadIdx.x; i < 2 * 64 * 64; i += 256) tiles[i] = to_bf16(1.0f);
+    show_to_tensor_cores();
+    __syncthreads();
+    float sums[32];
+    begin_products();
+    multiply(sums, tiles, tiles + 64 * 64);
+    close_products();
+    take_sums(sums);
+    if (sums[0] != 16.0f || sums[31] != 16.0f) emulated::fail("a product is wrong", "", 0);
+    if (threadIdx.x < 64) out[threadIdx.x] = sums[0];
+}
+
+KERNEL(256) half_of_four_warps(float* out) {
+    WAIT_FOR_INPUT();
+    if (threadIdx.x % 128 < 64) begin_products();
+    if (threadIdx.x < 64) out[threadIdx.x] = 1.0f;
+}
+
+KERNEL(256) product_without_a_fence(float* out) {
+    WAIT_FOR_INPUT();
+    TILES(tiles);
+    float sums[32];
+    multiply(sums, tiles, tiles + 64 * 64);
+    if (threadIdx.x < 64) out[threadIdx.x] = sums[0];
+}
+
+KERNEL(256) copies_not_shown(float* out) {
+    WAIT_FOR_INPUT();
+    TILES(tiles);
+    copy16_async(tiles + 8 * threadIdx.x, out);
+    close_copies();
+    wait_for_copies<0>();
+    __syncthreads();
+    float sums[32];
+    begin_products();
+    multiply(sums, tiles, tiles + 64 * 64);
+    close_products();
+    take_sums(sums);
+}
+
+KERNEL(256) operands_that_differ(float* out) {
+    WAIT_FOR_INPUT();
+    TILES(tiles);
+    float sums[32];
+    begin_products();
+    multiply(sums, tiles, tiles + threadIdx.x % 128 / 32 * 64 * 8);
+    if (threadIdx.x < 64) out[threadIdx.x] = sums[0];
+}
+
+KERNEL(256) operand_outside(float* out) {
+    WAIT_FOR_INPUT();
+    TILES(tiles);
+    float sums[32];
+    begin_products();
+    multiply(sums, tiles, tiles + 2 * 64 * 64);
+    if (threadIdx.x < 64) out[threadIdx.x] = sums[0];
+}
+
+KERNEL(256) copied_over(float* out) {
+    WAIT_FOR_INPUT();
+    TILES(tiles);
+    float sums[32];
+    begin_products();
+    multiply(sums, tiles, tiles + 64 * 64);
+    close_products();
+    copy16_async(tiles + 64 * 64, out);
+}
+
+KERNEL(256) written_over(float* out) {
+    WAIT_FOR_INPUT();
+    TILES(tiles);
+    float sums[32];
+    begin_products();
+    multiply(sums, tiles, tiles + 64 * 64);
+    close_products();
+    if (threadIdx.x == 0) tiles[64] = 0;
+    take_sums(sums);
+    if (threadIdx.x < 64) out[threadIdx.x] = sums[0];
+}
+
+KERNEL(256) products_left(float* out) {
+    WAIT_FOR_INPUT();
+    TILES(tiles);
+    float sums[32];
+    begin_products();
+    multiply(sums, tiles, tiles + 64 * 64);
+    close_products();
+    if (threadIdx.x < 64) out[threadIdx.x] = 1.0f;
+}
+
+#define KERNELS_OF_THIS_FILE(X)                                                                              \
+    X(nothing_wrong) X(no_wait) X(half_a_barrier) X(two_barriers) X(half_a_warp) X(outside_its_mask)         \
+    X(beyond_its_array) X(beyond_what_the_launch_gave) X(copies_left) X(missing_barrier)                     \
+    X(address_inside_a_word) X(shift_by_a_word) X(beyond_an_integer) X(memory_that_was_not_given)            \
+    X(products) X(half_of_four_warps) X(product_without_a_fence) X(copies_not_shown) X(operands_that_differ) \
+    X(operand_outside) X(copied_over) X(written_over) X(products_left)

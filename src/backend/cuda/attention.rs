@@ -92,6 +92,9 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
         };
         let kernel = Kernel { file: "attention_bf16", name, weight: None };
         let shared = 2 * (64 + 128) * (width + 8);
+        // Of several spans each writes its own rows.
+        let count = if asked.pass.spans().len() == 1 { tokens * heads * head_dim } else { 0 };
+        let arguments = arguments.narrow_too(asked.out.at(0), count, 1);
         return cuda.kernels.launch(kernel, (rows.div_ceil(64), kv_heads), 128, shared, arguments);
     }
     let (name, width, at_once) = match head_dim {

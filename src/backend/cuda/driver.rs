@@ -40,6 +40,19 @@ pub(super) struct Arguments {
     /// The word that each begins with.
     starts: [u8; MOST_ARGUMENTS],
     count: usize,
+    narrow: Option<Narrow>,
+}
+
+/// Where a kernel can be told to write its result in bfloat16 too.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Narrow {
+    /// Where its result goes, and how many values it has.
+    out: Address,
+    count: usize,
+    /// The word with the address for bfloat16.
+    at: usize,
+    /// The words with the addresses of what it need not write then.
+    others: (usize, usize),
 }
 
 /// One kernel over one grid.
@@ -94,7 +107,7 @@ impl Launch {
 impl Arguments {
     /// None yet.
     pub(super) fn new() -> Self {
-        Self { words: [0; MOST_WORDS], used: 0, starts: [0; MOST_ARGUMENTS], count: 0 }
+        Self { words: [0; MOST_WORDS], used: 0, starts: [0; MOST_ARGUMENTS], count: 0, narrow: None }
     }
 
     /// A structure more, whose words these are.
@@ -117,6 +130,26 @@ impl Arguments {
     /// An address more; 0 is the null pointer.
     pub(super) fn address(self, at: Address) -> Self {
         self.words(&[at])
+    }
+
+    /// An address more, which is null: where the kernel can write its result in bfloat16 too, `count` values that it writes
+    /// to `out`. The `others` words before this one are the addresses of what it need not write then, or is null.
+    pub(super) fn narrow_too(self, out: Address, count: usize, others: usize) -> Self {
+        let narrow = Narrow { out, count, at: self.used, others: (self.used - others, self.used) };
+        Self { narrow: Some(narrow), ..self.address(0) }
+    }
+
+    /// Has the kernel write its result to `to` in bfloat16, and with `alone` nothing else, where it can and the result is
+    /// these `count` values at `out`; whether it does.
+    pub(super) fn narrow(&mut self, (out, count): (Address, usize), to: Address, alone: bool) -> bool {
+        let Some(narrow) = self.narrow.take_if(|narrow| (narrow.out, narrow.count) == (out, count)) else {
+            return false;
+        };
+        self.words[narrow.at] = to;
+        if alone {
+            self.words[narrow.others.0..narrow.others.1].fill(0);
+        }
+        true
     }
 
     /// An int32 more.
@@ -220,6 +253,9 @@ pub(super) trait Driver: Send + Sync {
 
     /// Forgets what was taken down.
     fn forget(&self, graph: Graph);
+
+    /// Whether groups of four warps multiply together there (wgmma), and kernels can be compiled that do.
+    fn has_warpgroups(&self) -> bool;
 
     /// What multiplies (side, side) bfloat16 matrices by NVIDIA's own library: the first transposed, by the second, into the
     /// third, with memory beside; none where the library is not there.

@@ -17,6 +17,8 @@ use memmap2::MmapMut;
 use ring::digest::{Context, SHA256};
 
 use super::driver::{About, Address, Driver, Event, Function, Graph, Launch, Room, failed};
+use super::nvrtc::WARPGROUPS;
+use super::ptx;
 use super::sources::Module;
 use crate::backend::no_memory;
 use crate::error::Result;
@@ -42,8 +44,8 @@ pub(super) struct Emulated {
     launches: AtomicUsize,
     state: Mutex<State>,
     asked: Log,
-    /// What each module is compiled as.
-    changed: fn(&Module) -> Module,
+    /// Whether it runs what the program carries as PTX.
+    carried: bool,
 }
 
 /// What a device was asked for, in its order.
@@ -136,13 +138,13 @@ impl Emulated {
             launches: AtomicUsize::new(launches),
             state: Mutex::default(),
             asked: Log::default(),
-            changed: Module::clone,
+            carried: false,
         })
     }
 
-    /// The same with other modules.
-    pub(super) fn with(mut self, changed: fn(&Module) -> Module) -> Self {
-        self.changed = changed;
+    /// The same with the modules that the program carries as PTX.
+    pub(super) fn carried(mut self) -> Self {
+        self.carried = true;
         self
     }
 
@@ -349,11 +351,15 @@ impl Driver for Emulated {
     }
 
     fn function(&self, module: &Module, name: &str) -> Result<Function> {
-        let kernels = made(&(self.changed)(module))?;
+        let kernels = if self.carried { made(&ptx::compact(module))? } else { made(module)? };
         let name = CString::new(name).map_err(|error| failed("find a kernel", error))?;
         let mut state = self.state();
         state.functions.push((kernels, name));
         Ok(Function(state.functions.len() as u64 - 1))
+    }
+
+    fn has_warpgroups(&self) -> bool {
+        self.about.architecture == WARPGROUPS && !self.carried
     }
 
     fn launch(&self, launches: &[Launch]) -> Result<()> {

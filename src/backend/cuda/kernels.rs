@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::driver::{Arguments, Function, Launch};
+use super::driver::{Address, Arguments, Function, Launch};
 use super::queue::Queue;
 use super::sources::Module;
 use crate::checkpoint::Dtype;
@@ -76,6 +76,12 @@ impl Kernels {
     pub(super) fn change(&self, kernel: Kernel, change: impl FnOnce(&mut Launch) -> bool) -> Result<bool> {
         let function = self.function(kernel)?;
         Ok(self.queue.change(|last| last.function == function && change(last)))
+    }
+
+    /// Has the launch that was asked for last write its result to `to` in bfloat16 too, where it still waits and its result
+    /// is these values; whether it does. See [`Arguments::narrow`].
+    pub(super) fn narrow(&self, result: (Address, usize), to: Address, alone: bool) -> bool {
+        self.queue.change(|last| last.arguments.narrow(result, to, alone))
     }
 
     fn made(

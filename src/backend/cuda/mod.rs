@@ -41,6 +41,7 @@ mod store;
 mod tests;
 mod turning;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Backend;
@@ -74,6 +75,8 @@ pub struct Cuda {
     cache_dtype: CacheDtype,
     stop: Stop,
     architecture: &'static str,
+    /// Whether groups of four warps multiply many rows: it was proved that they do it right.
+    warpgroups: Arc<AtomicBool>,
 }
 
 /// Memory that operations use while they run, one after the other.
@@ -146,7 +149,7 @@ impl Cuda {
     /// The processor as a device, with the kernels as the PTX that the program carries has them.
     #[cfg(test)]
     pub(crate) fn compact(bytes: usize) -> Option<Self> {
-        Some(Self::over(Box::new(emulated::Emulated::new(bytes, usize::MAX)?.with(ptx::compact))))
+        Some(Self::over(Box::new(emulated::Emulated::new(bytes, usize::MAX)?.carried())))
     }
 
     /// The processor as a device with `bytes` bytes of memory; none, said aloud, where nothing compiles the kernels.
@@ -189,6 +192,7 @@ impl Cuda {
             stop: Stop::default(),
             // One a process.
             architecture: Box::leak(format!("sm_{major}{minor}").into_boxed_str()),
+            warpgroups: Arc::default(),
         }
     }
 

@@ -17,7 +17,7 @@ use libloading::Library;
 
 use super::blas::Blas;
 use super::driver::{About, Address, Driver, Event, Function, Graph, Launch, LibraryProduct, Room, failed};
-use super::nvrtc::{Nvrtc, Version};
+use super::nvrtc::{Nvrtc, Version, WARPGROUPS};
 use super::ptx;
 use super::sources::Module;
 use super::store::Store;
@@ -259,9 +259,14 @@ impl Nvidia {
         self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The compiler.
+    fn nvrtc(&self) -> Result<&Nvrtc> {
+        self.nvrtc.get_or_init(|| Nvrtc::find(self.driver)).as_ref().map_err(Clone::clone)
+    }
+
     /// The module, compiled by NVRTC.
     fn compiled(&self, module: &Module) -> Result<Vec<u8>> {
-        let nvrtc = self.nvrtc.get_or_init(|| Nvrtc::find(self.driver)).as_ref().map_err(Clone::clone)?;
+        let nvrtc = self.nvrtc()?;
         let (source, architecture) = (module.source(), self.about.architecture);
         let compile = || nvrtc.compile(source, architecture, &[]).map(|(code, _)| code);
         self.store.code(source, architecture, nvrtc.version(), compile)
@@ -569,6 +574,10 @@ impl Driver for Nvidia {
             // SAFETY: it was made by `take_down`, and the driver waits until it is not used.
             let _ = unsafe { sys::cuGraphExecDestroy(graph.0 as CUgraphExec) };
         }
+    }
+
+    fn has_warpgroups(&self) -> bool {
+        self.about.architecture == WARPGROUPS && self.nvrtc().is_ok()
     }
 
     fn library_product(&self, side: usize) -> Option<LibraryProduct<'_>> {

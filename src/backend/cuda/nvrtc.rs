@@ -13,7 +13,10 @@ use super::libraries::{self, MAJORS, VARIABLE, builtins, candidates, load};
 use crate::error::{Error, Result};
 
 /// A version: (12, 8) is 12.8.
-pub(super) type Version = (u32, u32);
+pub type Version = (u32, u32);
+
+/// The architecture whose tensor cores groups of four warps use together (wgmma). No other has them, not even a newer one.
+pub const WARPGROUPS: Version = (9, 0);
 
 /// Its name in the names of files.
 const NAME: &str = "nvrtc";
@@ -184,7 +187,9 @@ impl Nvrtc {
         (major, minor): Version,
         more: &[&str],
     ) -> Result<(Vec<u8>, String)> {
-        let target = format!("--gpu-architecture=sm_{major}{minor}");
+        // What only this architecture has is there by another name of it.
+        let alone = if (major, minor) == WARPGROUPS { "a" } else { "" };
+        let target = format!("--gpu-architecture=sm_{major}{minor}{alone}");
         self.make(source, &target, more, (self.cubin_size, self.cubin))
     }
 

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::driver::{Address, Arguments};
@@ -63,6 +64,7 @@ impl Cuda {
         let kernel = Kernel { file: "rms_norm", name: "add_rms_norm", weight: None };
         let arguments = Arguments::new().address(a).address(b).address(weight.at());
         let arguments = arguments.float(eps).int(width).address(sum).address(normed);
+        let arguments = arguments.narrow_too(normed, rows * width, 1);
         self.kernels.launch(kernel, (rows, 1), norm_threads(width), norm_shared(width), arguments)
     }
 }
@@ -85,7 +87,8 @@ impl Backend for Cuda {
     }
 
     fn kernel_name(&self) -> &'static str {
-        self.architecture
+        // By the architecture that they are compiled for, which has wgmma.
+        if self.warpgroups.load(Relaxed) { "sm_90a" } else { self.architecture }
     }
 
     fn limits(&self, _: Dtype, _: &[&[u8]]) -> Result<Limits> {
@@ -289,13 +292,8 @@ impl Backend for Cuda {
         }
         let kernel = Kernel { file: "rms_norm", name: "rms_norm", weight: None };
         let arguments = Arguments::new().address(x.at(0)).address(weight.at()).float(eps).int(width);
-        self.kernels.launch(
-            kernel,
-            (rows, 1),
-            norm_threads(width),
-            norm_shared(width),
-            arguments.address(out.at(0)),
-        )
+        let arguments = arguments.address(out.at(0)).narrow_too(out.at(0), rows * width, 1);
+        self.kernels.launch(kernel, (rows, 1), norm_threads(width), norm_shared(width), arguments)
     }
 
     fn input(&self) -> Input {

@@ -4,7 +4,8 @@
 //! sums have another order. In bfloat16 tensor cores do both. Which of the two a row takes depends on the tokens of its own span ([`PassRows::orders`]).
 //! Products in whole numbers have the bits of [`crate::ops`] either way.
 
-use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Cuda;
 use super::driver::{Address, Arguments};
@@ -37,8 +38,21 @@ pub struct Input {
     /// In int8 precision: the values (rows, width) and the scales (rows, groups).
     pub(super) values: Growing,
     pub(super) scales: Growing,
-    /// The rows in bfloat16, where tensor cores multiply them.
-    narrow: Growing,
+    /// The rows in bfloat16, where tensor cores multiply many of them.
+    narrow: Mutex<Narrow>,
+}
+
+/// Activations in bfloat16, which has all of their values. They are written by what makes the activations, where that still
+/// waits when the first product wants them so; by then nobody has looked, and float32 is left out where nothing here reads it.
+#[derive(Default)]
+struct Narrow {
+    memory: Growing,
+    /// That of the input before: what makes these activations may read it.
+    before: Growing,
+    /// Whether they are written.
+    there: bool,
+    /// Whether nothing else is.
+    alone: bool,
 }
 
 /// Rows that follow one another and are multiplied in one order.
@@ -90,9 +104,11 @@ impl Input {
                 }
             }
         }
+        let narrow = self.narrow.get_mut().unwrap_or_else(PoisonError::into_inner);
+        (narrow.there, narrow.alone) = (false, false);
+        std::mem::swap(&mut narrow.memory, &mut narrow.before);
         match cuda.precision {
             Precision::Q8 { group } => self.quantize(cuda, group),
-            Precision::Bf16 if self.many() && width.is_multiple_of(8) => self.narrow(cuda),
             _ => Ok(()),
         }
     }
@@ -105,6 +121,39 @@ impl Input {
         self.x.as_ref().map_or(0, |memory| memory.at())
     }
 
+    /// Where the rows lie in bfloat16.
+    fn narrow(&self, cuda: &Cuda) -> Result<Address> {
+        let mut narrow = self.narrow.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, x) = (self.rows * self.width, self.x());
+        let to = narrow.memory.room(&cuda.queue, count * size_of::<u16>(), false)?;
+        if !narrow.there {
+            let alone = self.runs.iter().all(|run| run.many);
+            if cuda.kernels.narrow((x, count), to, alone) {
+                narrow.alone = alone;
+            } else {
+                let kernel = Kernel { file: "elementwise", name: "narrow", weight: None };
+                let arguments = Arguments::new().address(x).long(count).address(to);
+                cuda.kernels.launch(kernel, (count.div_ceil(512), 1), 128, 0, arguments)?;
+            }
+            narrow.there = true;
+        }
+        Ok(to)
+    }
+
+    /// Where the rows lie in float32.
+    fn wide(&self, cuda: &Cuda) -> Result<Address> {
+        let mut narrow = self.narrow.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, x) = (self.rows * self.width, self.x());
+        if narrow.alone {
+            let from = narrow.memory.memory().map_or(0, |memory| memory.at());
+            let kernel = Kernel { file: "elementwise", name: "widen_all", weight: None };
+            let arguments = Arguments::new().address(from).long(count).address(x);
+            cuda.kernels.launch(kernel, (count.div_ceil(512), 1), 128, 0, arguments)?;
+            narrow.alone = false;
+        }
+        Ok(x)
+    }
+
     fn quantize(&mut self, cuda: &Cuda, group: usize) -> Result<()> {
         let groups = self.width.div_ceil(group);
         let values = self.values.room(&cuda.queue, self.rows * self.width, false)?;
@@ -113,14 +162,6 @@ impl Input {
         let arguments = Arguments::new().address(self.x()).int(self.width).int(group);
         let arguments = arguments.address(values).address(scales);
         cuda.kernels.launch(kernel, (self.rows, groups.div_ceil(4)), 128, 0, arguments)
-    }
-
-    fn narrow(&mut self, cuda: &Cuda) -> Result<()> {
-        let count = self.rows * self.width;
-        let narrow = self.narrow.room(&cuda.queue, count * 2, false)?;
-        let kernel = Kernel { file: "elementwise", name: "narrow", weight: None };
-        let arguments = Arguments::new().address(self.x()).long(count).address(narrow);
-        cuda.kernels.launch(kernel, (count.div_ceil(512), 1), 128, 0, arguments)
     }
 }
 
@@ -171,9 +212,10 @@ fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()
     let at = |first: usize, size: usize| (first * x.width * size) as u64;
     let fast = products.iter().all(|product| product.matrix.is_fast());
     if run.many && by_tensor_cores(cuda, dtype) && fast {
-        let multiprocessors = cuda.queue.device().about().multiprocessors;
-        return in_tiles(cuda, x, products, run, tiles(multiprocessors, run.rows, products));
+        let tiles = suited(cuda, run.rows, |outputs| blocks(products, outputs));
+        return in_tiles(cuda, x, products, run, tiles);
     }
+    let of_x = x.wide(cuda)?;
     if run.many && products.iter().all(|product| has_tiles(product.matrix)) {
         return products.iter().try_for_each(|product| {
             let outputs = product.matrix.outputs();
@@ -181,20 +223,20 @@ fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()
             let (name, side) = if product.matrix.is_fast() { ("matmul", 128) } else { ("matmul_plain", 64) };
             let kernel = Kernel { file: name, name, weight: Some(dtype) };
             let grid = (outputs.div_ceil(side), run.rows.div_ceil(64));
-            let arguments = arguments.address(x.x() + at(run.first, 4)).int(run.rows);
+            let arguments = arguments.address(of_x + at(run.first, 4)).int(run.rows);
             cuda.kernels.launch(kernel, grid, 256, 0, arguments)
         });
     }
     if !fast {
         let kernel = Kernel { file: "matvec_plain", name: "matvec_plain", weight: Some(dtype) };
         return in_chunks(run, MOST_BLOCKS, |first, rows| {
-            let arguments = Arguments::new().words(&words(products, first)).address(x.x() + at(first, 4));
+            let arguments = Arguments::new().words(&words(products, first)).address(of_x + at(first, 4));
             cuda.kernels.launch(kernel, (blocks(products, 4), rows), 128, 0, arguments)
         });
     }
     in_chunks(run, few(dtype), |first, rows| {
         let arguments =
-            Arguments::new().words(&words(products, first)).address(x.x() + at(first, 4)).int(rows);
+            Arguments::new().words(&words(products, first)).address(of_x + at(first, 4)).int(rows);
         if by_tensor_cores(cuda, dtype) {
             let name = if rows <= 8 { "matvec_bf16_8" } else { "matvec_bf16_16" };
             let kernel = Kernel { file: "matvec_bf16", name, weight: None };
@@ -212,10 +254,13 @@ fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()
     })
 }
 
-/// The kernels of `matmul_bf16` that multiply many rows: all give the same bits.
+/// A kernel that multiplies many rows in bfloat16. Those of a file give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tiles {
-    pub(super) name: &'static str,
+    file: &'static str,
+    /// The kernel for up to three products, and that for the gated half of the feed-forward network.
+    matmul: &'static str,
+    swiglu: &'static str,
     /// Rows and outputs of a block.
     sides: (usize, usize),
     threads: u32,
@@ -223,32 +268,43 @@ pub(super) struct Tiles {
     shared: usize,
 }
 
-/// All of them, the largest first.
-pub(super) const TILES: [Tiles; 2] = [LARGE, SMALL];
-const LARGE: Tiles = Tiles { name: "matmul_bf16_256", sides: (128, 256), threads: 256, shared: 98_304 };
-const SMALL: Tiles = Tiles { name: "matmul_bf16_64", sides: (64, 64), threads: 128, shared: 32_768 };
+/// Large and small ones that every device has.
+pub(super) const OF_WARPS: [Tiles; 2] = [
+    Tiles { shared: 98_304, ..large("matmul_bf16", "matmul_bf16_256", "swiglu_bf16_256") },
+    Tiles { shared: 32_768, ..small("matmul_bf16", "matmul_bf16_64", "swiglu_bf16_64") },
+];
 
-/// Those for `rows` rows: the large ones read each value less often, the small ones are more.
-fn tiles(multiprocessors: u32, rows: usize, products: &[Asked<'_>]) -> Tiles {
-    let count = rows.div_ceil(LARGE.sides.0) * blocks(products, LARGE.sides.1);
+/// Those that groups of four warps compute together, faster, where the device has that.
+pub(super) const OF_WARPGROUPS: [Tiles; 2] = [
+    Tiles { shared: 197_632, ..large("matmul_wgmma", "matmul_wgmma_256", "swiglu_wgmma_256") },
+    Tiles { shared: 66_560, ..small("matmul_wgmma", "matmul_wgmma_64", "swiglu_wgmma_64") },
+];
+
+const fn large(file: &'static str, matmul: &'static str, swiglu: &'static str) -> Tiles {
+    Tiles { file, matmul, swiglu, sides: (128, 256), threads: 256, shared: 0 }
+}
+
+const fn small(file: &'static str, matmul: &'static str, swiglu: &'static str) -> Tiles {
+    Tiles { file, matmul, swiglu, sides: (64, 64), threads: 128, shared: 0 }
+}
+
+/// The tiles for `rows` rows, where `across` says how many blocks there are of so many outputs: the large ones read each value
+/// less often, the small ones are more.
+fn suited(cuda: &Cuda, rows: usize, across: impl Fn(usize) -> usize) -> Tiles {
+    let [large, small] = if cuda.warpgroups.load(Relaxed) { OF_WARPGROUPS } else { OF_WARPS };
+    let count = rows.div_ceil(large.sides.0) * across(large.sides.1);
     // An eighth of the device may idle.
-    if count * 8 >= multiprocessors as usize * 7 { LARGE } else { SMALL }
+    let multiprocessors = cuda.queue.device().about().multiprocessors as usize;
+    if count * 8 >= multiprocessors * 7 { large } else { small }
 }
 
 /// In bfloat16: `run` of the rows in these tiles.
 fn in_tiles(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run, tiles: Tiles) -> Result<()> {
-    let Tiles { name, sides: (rows, outputs), threads, shared } = tiles;
-    let narrow =
-        x.narrow.memory().map_or(0, |memory| memory.at()) + (run.first * x.width * size_of::<u16>()) as u64;
+    let Tiles { file, matmul, sides: (rows, outputs), threads, shared, .. } = tiles;
+    let narrow = x.narrow(cuda)? + (run.first * x.width * size_of::<u16>()) as u64;
     let arguments = Arguments::new().words(&words(products, run.first)).address(narrow).int(run.rows);
-    let kernel = Kernel { file: "matmul_bf16", name, weight: None };
-    cuda.kernels.launch(
-        kernel,
-        (run.rows.div_ceil(rows), blocks(products, outputs)),
-        threads,
-        shared,
-        arguments,
-    )
+    let grid = (run.rows.div_ceil(rows), blocks(products, outputs));
+    cuda.kernels.launch(Kernel { file, name: matmul, weight: None }, grid, threads, shared, arguments)
 }
 
 /// Computes products of one input in these tiles, whatever suits the device.
@@ -319,23 +375,28 @@ pub(super) fn gated(
 ) -> Result<bool> {
     let (dtype, outputs) = (gate.matrix.dtype(), gate.matrix.outputs());
     let fast = gate.matrix.is_fast() && up.matrix.is_fast() && dtype == up.matrix.dtype();
-    if cuda.precision.group().is_some() || x.many() || !fast {
+    if cuda.precision.group().is_some() || !fast {
         return Ok(false);
     }
     for out in [gate.out, up.out, silu, hidden] {
         out.holds(x.rows * outputs);
     }
+    if let [run @ Run { many: true, .. }] = x.runs[..]
+        && by_tensor_cores(cuda, dtype)
+        && outputs.is_multiple_of(2)
+    {
+        let tiles = suited(cuda, run.rows, |of_both| outputs.div_ceil(of_both / 2));
+        return all_gated_in_tiles(cuda, x, gate, up, (silu, hidden), tiles).map(|()| true);
+    }
+    if x.many() {
+        return Ok(false);
+    }
+    let of_x = x.wide(cuda)?;
     for run in &x.runs {
         in_chunks(*run, few(dtype), |first, rows| {
-            let mut words = [0; 16];
-            words[..5].copy_from_slice(&gate.matrix.words());
-            words[5..10].copy_from_slice(&up.matrix.words());
-            words[10] = gate.bias.map_or(0, Vector::at);
-            words[11] = up.bias.map_or(0, Vector::at);
-            let outs = [gate.out, silu, up.out, hidden].map(|out| out.at(first * outputs));
-            words[12..].copy_from_slice(&outs);
-            let x = x.x() + (first * x.width * 4) as u64;
-            let arguments = Arguments::new().words(&words).address(x).int(rows);
+            let x = of_x + (first * x.width * 4) as u64;
+            let arguments = Arguments::new().words(&gated_words(gate, up, (silu, hidden), first));
+            let arguments = arguments.address(x).int(rows);
             if by_tensor_cores(cuda, dtype) {
                 let name = if rows <= 8 { "swiglu_bf16_8" } else { "swiglu_bf16_16" };
                 let kernel = Kernel { file: "matvec_bf16", name, weight: None };
@@ -353,6 +414,41 @@ pub(super) fn gated(
         })?;
     }
     Ok(true)
+}
+
+/// `struct Gated` of the kernels, for the rows from `first` on.
+fn gated_words(
+    gate: Asked<'_>,
+    up: Asked<'_>,
+    (silu, hidden): (&Buffer, &Buffer),
+    first: usize,
+) -> [u64; 16] {
+    let mut words = [0; 16];
+    words[..5].copy_from_slice(&gate.matrix.words());
+    words[5..10].copy_from_slice(&up.matrix.words());
+    words[10] = gate.bias.map_or(0, Vector::at);
+    words[11] = up.bias.map_or(0, Vector::at);
+    let outs = [gate.out, silu, up.out, hidden].map(|out| out.at(first * gate.matrix.outputs()));
+    words[12..].copy_from_slice(&outs);
+    words
+}
+
+/// [`gated`] in these tiles, of all rows, which are many, and an even number of outputs.
+pub(super) fn all_gated_in_tiles(
+    cuda: &Cuda,
+    x: &Input,
+    gate: Asked<'_>,
+    up: Asked<'_>,
+    (silu, hidden): (&Buffer, &Buffer),
+    tiles: Tiles,
+) -> Result<()> {
+    let Tiles { file, swiglu, sides: (rows, of_both), threads, shared, .. } = tiles;
+    let outputs = gate.matrix.outputs();
+    let arguments = Arguments::new().address(x.narrow(cuda)?).int(x.rows);
+    let arguments = arguments.words(&gated_words(gate, up, (silu, hidden), 0));
+    let arguments = arguments.narrow_too(hidden.at(0), x.rows * outputs, 4);
+    let grid = (x.rows.div_ceil(rows), outputs.div_ceil(of_both / 2));
+    cuda.kernels.launch(Kernel { file, name: swiglu, weight: None }, grid, threads, shared, arguments)
 }
 
 /// `struct Products` of the kernels.

@@ -1,10 +1,12 @@
 //! Whether a device's kernels compute what they should: one of each kind on a few numbers, beside the processor, before a
 //! model runs by them. A device that no test has seen so says no rather than something wrong.
 
-use super::product::{self, Asked};
-use super::{Cuda, failed};
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::product::{self, Asked, Tiles};
+use super::{Buffer, Cuda, failed};
 use crate::backend::cpu::Cpu;
-use crate::backend::{AttentionShape, Backend, Nobody, PassRows, Span};
+use crate::backend::{AttentionShape, Backend, Nobody, PassRows, Product, Span, Swiglu};
 use crate::checkpoint::{Dtype, Tensor};
 use crate::config::Precision;
 use crate::error::Result;
@@ -16,7 +18,8 @@ const OUTPUTS: usize = 40;
 
 /// Tokens that are multiplied by kernels of their own.
 const TOKENS: [(&str, usize); 3] =
-    [("multiply one row", 1), ("multiply a few rows", 9), ("multiply many rows", 20)];
+    [("multiply one row", 1), ("multiply a few rows", 9), ("multiply many rows", MANY)];
+const MANY: usize = 20;
 
 /// The heads of attention: as most models have them, and as the fast kernels take them.
 const HEADS: AttentionShape = AttentionShape { heads: 8, kv_heads: 2, head_dim: 64, window: None };
@@ -53,9 +56,9 @@ fn tensor(dtype: Dtype, shape: Vec<usize>, bytes: Vec<u8>) -> Tensor {
 }
 
 /// The weights of a product, as most files have them.
-fn weights() -> Tensor {
+fn weights(seed: usize) -> Tensor {
     let narrow = |x: f32| half::bf16::from_f32(x).to_le_bytes();
-    let bytes = exact(OUTPUTS * INPUTS, 1).into_iter().flat_map(narrow).collect();
+    let bytes = exact(OUTPUTS * INPUTS, seed).into_iter().flat_map(narrow).collect();
     tensor(Dtype::BF16, vec![OUTPUTS, INPUTS], bytes)
 }
 
@@ -89,7 +92,10 @@ fn input<B: Backend>(backend: &B, tokens: usize) -> Result<B::Input> {
 }
 
 /// Kinds of kernels that are proved.
-pub(super) const KINDS: usize = 1 + TOKENS.len() + 2;
+pub(super) const KINDS: usize = 1 + TOKENS.len() + 1 + 2;
+
+/// What the gated half of the feed-forward network is for.
+const GATE: &str = "gate many rows";
 
 /// What a backend makes by each kind of kernel; `done` is told of each.
 fn made<B: Backend>(backend: &B, done: &mut dyn FnMut()) -> Result<Vec<Made>> {
@@ -106,12 +112,24 @@ fn made<B: Backend>(backend: &B, done: &mut dyn FnMut()) -> Result<Vec<Made>> {
     backend.rms_norm(&x, &weight, 1e-5, 3, &mut normed)?;
     add("normalise", 0.0, values(backend, &normed, 3 * INPUTS)?);
 
-    let matrix = backend.matrix(&weights())?;
+    let [matrix, other] = [backend.matrix(&weights(1))?, backend.matrix(&weights(8))?];
     for (what, tokens) in TOKENS {
         let mut out = backend.buffer(tokens * OUTPUTS)?;
         backend.matmul(&input(backend, tokens)?, &matrix, None, &mut out)?;
         add(what, 0.0, values(backend, &out, tokens * OUTPUTS)?);
     }
+
+    let count = MANY * OUTPUTS;
+    let [mut gate, mut silu, mut up, mut hidden] =
+        [backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?];
+    let outputs = Swiglu {
+        gate: Product { matrix: &matrix, bias: None, out: &mut gate },
+        silu: &mut silu,
+        up: Product { matrix: &other, bias: None, out: &mut up },
+        hidden: &mut hidden,
+    };
+    backend.swiglu(&input(backend, MANY)?, count, outputs, &mut |_, _| Ok(()))?;
+    add(GATE, 0.0, values(backend, &hidden, count)?);
 
     // A prompt, and a token after it.
     let (width, of_keys, tokens) = (HEADS.heads * HEADS.head_dim, HEADS.kv_heads * HEADS.head_dim, 70);
@@ -168,15 +186,32 @@ pub(super) fn prove(cuda: &Cuda, done: &mut dyn FnMut()) -> Result<()> {
         return Ok(());
     }
     // The sizes of these matrices choose one kind of tiles; others get others.
-    let ((what, tokens), matrix) = (TOKENS[2], cuda.matrix(&weights())?);
-    let of_many = expected.iter().find(|made| made.what == what);
-    let (input, out) = (input(cuda, tokens)?, cuda.buffer(tokens * OUTPUTS)?);
-    for tiles in product::TILES {
-        product::all_in_tiles(cuda, &input, &[Asked { matrix: &matrix, bias: None, out: &out }], tiles)?;
-        let found = Made { what, bound: 0.0, values: values(cuda, &out, tokens * OUTPUTS)? };
-        compare(&found, of_many.map_or(&[], |made| &made.values))?;
-    }
+    prove_tiles(cuda, product::OF_WARPS, &expected)?;
+    // These are faster, and not needed.
+    let proved =
+        cuda.queue.device().has_warpgroups() && prove_tiles(cuda, product::OF_WARPGROUPS, &expected).is_ok();
+    cuda.warpgroups.store(proved, Relaxed);
     Ok(())
+}
+
+/// Holds what these tiles make of many rows against what is `expected` of all kinds.
+fn prove_tiles(cuda: &Cuda, all: [Tiles; 2], expected: &[Made]) -> Result<()> {
+    let count = MANY * OUTPUTS;
+    let [matrix, other] = [cuda.matrix(&weights(1))?, cuda.matrix(&weights(8))?];
+    let [out, silu, up, hidden] =
+        [cuda.buffer(count)?, cuda.buffer(count)?, cuda.buffer(count)?, cuda.buffer(count)?];
+    let input = input(cuda, MANY)?;
+    let [gate, up] = [(&matrix, &out), (&other, &up)].map(|(matrix, out)| Asked { matrix, bias: None, out });
+    let holds = |what, found: &Buffer| {
+        let of_kind = expected.iter().find(|made| made.what == what).map_or(&[][..], |made| &made.values);
+        compare(&Made { what, bound: 0.0, values: values(cuda, found, count)? }, of_kind)
+    };
+    all.into_iter().try_for_each(|tiles| {
+        product::all_in_tiles(cuda, &input, &[gate], tiles)?;
+        holds(TOKENS[2].0, &out)?;
+        product::all_gated_in_tiles(cuda, &input, gate, up, (&silu, &hidden), tiles)?;
+        holds(GATE, &hidden)
+    })
 }
 
 #[cfg(test)]
@@ -209,8 +244,11 @@ mod tests {
         for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {
             let Some(cuda) = Cuda::of_tests(1 << 30) else { return };
             let mut proved = 0;
-            prove(&cuda.with_precision(precision), &mut || proved += 1).unwrap();
+            let cuda = cuda.with_precision(precision);
+            prove(&cuda, &mut || proved += 1).unwrap();
             assert_eq!(proved, KINDS);
+            let of_four = precision == Precision::Bf16 && cuda.queue.device().has_warpgroups();
+            assert_eq!(cuda.kernel_name() == "sm_90a", of_four);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use ring::digest::{Context, SHA256};
 
-use super::nvrtc::{OPTIONS, Source};
+use super::nvrtc::{OPTIONS, Source, Version, WARPGROUPS};
 use crate::checkpoint::Dtype;
 use crate::config::{CacheDtype, Precision};
 
@@ -72,6 +72,7 @@ const FILES: &[File] = &[
     file!("matmul_bf16", None, false, false),
     file!("matmul_plain", Floats, false, true),
     file!("matmul_q8", Whole, false, false),
+    file!("matmul_wgmma", None, false, false),
     file!("matvec", All, false, true),
     file!("matvec_16", Floats, false, true),
     file!("matvec_bf16", None, false, false),
@@ -90,10 +91,13 @@ macro_rules! headers {
 }
 
 /// What they include.
-const HEADERS: &[(&str, &str)] = headers!("attention_sizes.cuh" "blocks.cuh" "cache.cuh" "common.cuh" "matvec.cuh" "tensor.cuh" "weights.cuh" "whole.cuh");
+const HEADERS: &[(&str, &str)] = headers!("attention_sizes.cuh" "blocks.cuh" "cache.cuh" "common.cuh" "matvec.cuh" "tensor.cuh" "tiles.cuh" "warpgroup.cuh" "weights.cuh" "whole.cuh");
 
 /// The files that multiply no bfloat16 weights in bfloat16: tensor cores do, in `matvec_bf16` and `matmul_bf16`.
 const NOT_BY_TENSOR_CORES: [&str; 3] = ["matmul", "matvec", "matvec_16"];
+
+/// The file that is for one architecture alone.
+const OF_WARPGROUPS: &str = "matmul_wgmma";
 
 /// The file of this name.
 fn file(name: &str) -> &'static File {
@@ -138,6 +142,18 @@ impl Module {
             }
         }
         all
+    }
+
+    /// Whether it can be compiled for devices of `architecture`.
+    #[must_use]
+    pub fn is_for(&self, architecture: Version) -> bool {
+        self.file != OF_WARPGROUPS || architecture == WARPGROUPS
+    }
+
+    /// Whether it can be compiled to PTX that newer devices take too.
+    #[must_use]
+    pub fn lasts(&self) -> bool {
+        self.file != OF_WARPGROUPS
     }
 
     /// The names of its kernels.

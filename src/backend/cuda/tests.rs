@@ -1,6 +1,7 @@
 //! Every operation against the CPU's, on odd shapes: the kernels run on the processor.
 
 mod attention;
+mod narrow;
 mod products;
 
 use std::ops::Range;
@@ -21,9 +22,11 @@ const ROOM: usize = 1 << 30;
 
 const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }];
 
-/// A device and the CPU, alike.
+/// A device that is ready, and the CPU, alike.
 fn both(precision: Precision) -> Option<(Cuda, Cpu)> {
-    Some((Cuda::of_tests(ROOM)?.with_precision(precision), Cpu::default().with_precision(precision)))
+    let cuda = Cuda::of_tests(ROOM)?.with_precision(precision);
+    cuda.ready(&mut || ()).unwrap();
+    Some((cuda, Cpu::default().with_precision(precision)))
 }
 
 /// A tensor of two axes with random values that its number type has.

@@ -14,7 +14,7 @@ constexpr int KEYS = 64;  // a tile's
 // N: channels that there is room for, 64, 128 or 256.
 template <int N>
 __device__ inline void prefill(const Attention& shape, const float* q, const Span* span_at, const uint16_t* keys,
-                               const uint16_t* values, float* out) {
+                               const uint16_t* values, float* out, uint16_t* narrow) {
     // Rows lie 8 values apart in banks, so that eight rows at one place lie in all of them.
     constexpr int STRIDE = N + 8, STEPS = N / 16;
     DYNAMIC_SHARED(uint16_t, queries);              // (ROWS, STRIDE)
@@ -159,37 +159,39 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
     for (int r = 0; r < 2; r++) {
         int row = 16 * warp + lane / 4 + 8 * r;
         if (first_row + row >= end_row) continue;
-        float* to_row = out + place(row);
+        const long long to_row = place(row);
 #pragma unroll
         for (int j = 0; j < 2 * STEPS; j++) {
             int c = 8 * j + lane % 4 * 2;
             if (c >= head_dim) continue;
-            to_row[c] = rounded<BF16>(__fdiv_rn(mixed[j][2 * r], sums[r]));
-            to_row[c + 1] = rounded<BF16>(__fdiv_rn(mixed[j][2 * r + 1], sums[r]));
+            const uint32_t pair = pair_bf16(__fdiv_rn(mixed[j][2 * r], sums[r]), __fdiv_rn(mixed[j][2 * r + 1], sums[r]));
+            if (out) *reinterpret_cast<float2*>(out + to_row + c) = widen_pair(pair);
+            if (narrow) *reinterpret_cast<uint32_t*>(narrow + to_row + c) = pair;
         }
     }
 }
 
 // Attention of a span of any number of tokens; C is a multiple of 8, up to the number in the name, N. q and out are a
-// pass's buffers (rows, H, C), keys and values the cache (K, G, C) in bfloat16.
+// pass's buffers (rows, H, C), keys and values the cache (K, G, C) in bfloat16. out is written in bfloat16 to `narrow` too,
+// where that is not null, and may be null itself.
 // Grid (ceil(T · H/G / 64), G), block 128, dynamic shared memory 2 · (64 + 128) · (N + 8) bytes.
 KERNEL(128) attention_prefill_bf16_64(Attention shape, const float* q, const Span* span, const uint16_t* keys,
-                                      const uint16_t* values, float* out) {
+                                      const uint16_t* values, float* out, uint16_t* narrow) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
-    prefill<64>(shape, q, span, keys, values, out);
+    prefill<64>(shape, q, span, keys, values, out, narrow);
 }
 KERNEL(128) attention_prefill_bf16_128(Attention shape, const float* q, const Span* span, const uint16_t* keys,
-                                       const uint16_t* values, float* out) {
+                                       const uint16_t* values, float* out, uint16_t* narrow) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
-    prefill<128>(shape, q, span, keys, values, out);
+    prefill<128>(shape, q, span, keys, values, out, narrow);
 }
 KERNEL(128) attention_prefill_bf16_256(Attention shape, const float* q, const Span* span, const uint16_t* keys,
-                                       const uint16_t* values, float* out) {
+                                       const uint16_t* values, float* out, uint16_t* narrow) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
-    prefill<256>(shape, q, span, keys, values, out);
+    prefill<256>(shape, q, span, keys, values, out, narrow);
 }
 
 #define KERNELS_OF_THIS_FILE(X) \

@@ -179,6 +179,10 @@ __device__ inline uint32_t pair_bf16(float low, float high) {
     return static_cast<uint32_t>(to_bf16(low)) | static_cast<uint32_t>(to_bf16(high)) << 16;
 }
 
+__device__ inline float2 widen_pair(uint32_t pair) {
+    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000)};
+}
+
 // ops/round.rs: x as PRECISION keeps it.
 template <class P>
 __device__ inline float rounded(float x) {

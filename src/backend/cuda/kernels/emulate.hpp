@@ -1,11 +1,13 @@
 // CUDA on the CPU, for tests: just enough of it that the kernels run as C++, one block after the other.
 //
 // Each thread of a block is a fiber: it runs until it meets a barrier or an operation of its whole warp, and waits there
-// for the others. Blocks with odd numbers run their threads from the last to the first, so that a missing barrier is
-// noticed in one order or the other. Shared memory is filled with NaN before each block, and what lies behind an array of
+// for the others. Warps run one after the other, each as far as it comes without them, and in blocks with odd numbers from the
+// last to the first, so that a missing barrier is noticed in one order or the other. Shared memory is filled with NaN before each block, and what lies behind an array of
 // it is looked at after. A barrier that not all threads of the block meet, or not the same one, ends the process with a
-// message, and so do an operation of a warp that not all of its lanes take part in, a thread that has not waited for its
-// input, memory that was not given, and what the sanitizers notice that this is compiled with (emulate.cpp). Copies that go on by themselves (cp.async) are done only when they are waited for.
+// message, and so do an operation of a warp or of four that not all of its lanes take part in, a thread that has not waited
+// for its input, memory that was not given, and what the sanitizers notice that this is compiled with (emulate.cpp). Copies
+// that go on by themselves (cp.async) are done only when they are waited for, and so are products (wgmma), of which shared
+// memory must be seen by tensor cores when they are begun and be the same still when they are done.
 #pragma once
 #define LLT_EMULATED 1
 
@@ -61,12 +63,13 @@ namespace emulated {
 
 constexpr size_t STACK = 1 << 17;
 constexpr unsigned WARP = 32;
+constexpr unsigned WARPS_4 = 4 * WARP;
 constexpr unsigned char POISON = 0xff;  // floats, halves and bfloat16 of such bytes are no numbers
 constexpr unsigned char GUARD = 0xa5;
 constexpr size_t GUARD_BYTES = 64;
 
-enum class State { Ready, AtBarrier, AtWarp, Done };
-enum class Kind { Sync, Shuffle, Ballot, Mma, LoadMatrix };
+enum class State { Ready, AtBarrier, AtWarp, AtFourWarps, Done };
+enum class Kind { Sync, Shuffle, Ballot, Mma, LoadMatrix, BeginProducts, MultiplyAsync, CloseProducts, WaitForProducts };
 
 // What a lane brings to an operation of its warp, and what it takes away.
 struct Lane {
@@ -79,7 +82,10 @@ struct Lane {
     uint64_t result;
     const uint32_t* a;    // Mma: 4 registers; LoadMatrix: the row that this lane names
     const uint32_t* b;    // Mma: 2
-    float* sums;          // Mma: 4
+    float* sums;          // Mma: 4; MultiplyAsync: half as many as columns
+    uint64_t operands[2];
+    unsigned number;      // MultiplyAsync: columns; WaitForProducts: how many may be under way
+    bool add;
     uint32_t* registers;  // LoadMatrix: 4
     bool transposed;
 };
@@ -100,6 +106,21 @@ struct Fiber {
     int line;
     Lane lane;
     std::vector<std::vector<Copy>> groups;  // copies under way, the last group not yet closed
+    bool unseen;  // copies were done that tensor cores may not see
+};
+
+// A product of four warps that is under way.
+struct Product {
+    uint64_t operands[2];
+    unsigned columns;
+    bool add;
+    float* sums[WARPS_4];
+    std::vector<uint16_t> a, b;  // what both were when it was begun
+};
+
+struct FourWarps {
+    bool begun = false;                          // the sums are as the program left them
+    std::vector<std::vector<Product>> products;  // under way, the last group not yet closed
 };
 
 struct Array {
@@ -117,6 +138,7 @@ static void* body_of;
 static std::vector<Array> arrays;  // of the block
 static std::vector<std::unique_ptr<unsigned char[]>> memory;
 static unsigned dynamic_bytes;
+static std::vector<FourWarps> fours;
 
 [[noreturn]] inline void fail(const char* why, const char* file, int line) {
     fprintf(stderr, "emulated kernel: %s (%s:%d, block %u %u, thread %u)\n", why, file, line, blockIdx.x, blockIdx.y,
@@ -137,6 +159,13 @@ inline Lane& collective(Kind kind, unsigned mask, const char* file, int line) {
     Lane& lane = now->lane;
     lane.kind = kind, lane.mask = mask, lane.file = file, lane.line = line;
     now->state = State::AtWarp;
+    return lane;
+}
+
+// An operation that four warps come to together.
+inline Lane& of_four_warps(Kind kind, const char* file) {
+    Lane& lane = collective(kind, 0xffffffff, file, 0);
+    now->state = State::AtFourWarps;
     return lane;
 }
 
@@ -210,6 +239,113 @@ inline void load_matrices(Lane* const (&lanes)[WARP]) {
     }
 }
 
+// Where the shared memory of the launch begins for those who name it by a number: on no multiple of 1,024.
+constexpr uint32_t SHARED_BEGINS = 1040;
+
+inline const Array& dynamic_array(const char* what) {
+    for (const Array& array : arrays) {
+        if (strcmp(array.file, "dynamic") == 0) return array;
+    }
+    fail("shared memory is named that the launch does not have", what, 0);
+}
+
+// Whether 16 bytes at this number are of the rows of an operand.
+inline bool meets(uint64_t operand, unsigned rows, uint32_t at) {
+    uint32_t first = (static_cast<uint32_t>(operand & 0x3fff) << 4) & ~127u;
+    return at + 16 > first && at < first + rows * 128;
+}
+
+// A matrix (rows, 16) as wgmma reads it (operand in warpgroup.cuh): addresses are computed, and then three of their bits
+// changed by three others.
+inline std::vector<uint16_t> operand_values(uint64_t operand, unsigned rows) {
+    if (operand >> 62 != 1) fail("an operand without the swizzle of 128 bytes", "wgmma", 0);
+    const Array& array = dynamic_array("wgmma");
+    uint32_t begins = static_cast<uint32_t>(operand & 0x3fff) << 4, apart = static_cast<uint32_t>(operand >> 32 & 0x3fff) << 4;
+    std::vector<uint16_t> values;
+    for (unsigned row = 0; row < rows; row++) {
+        for (unsigned k = 0; k < 16; k++) {
+            uint32_t at = begins + row / 8 * apart + row % 8 * 128 + 2 * k;
+            at ^= (at >> 7 & 7) << 4;
+            if (at < SHARED_BEGINS || at + 2 > SHARED_BEGINS + array.bytes) fail("an operand outside shared memory", "wgmma", 0);
+            uint16_t value;
+            memcpy(&value, array.at + (at - SHARED_BEGINS), 2);
+            values.push_back(value);
+        }
+    }
+    return values;
+}
+
+inline Product begun(const Fiber& leader, size_t first) {
+    const Lane& led = leader.lane;
+    Product product{{led.operands[0], led.operands[1]}, led.number, led.add, {}, {}, {}};
+    for (unsigned i = 0; i < WARPS_4; i++) product.sums[i] = fibers[first + i]->lane.sums;
+    for (unsigned i = 0; i < blockDim.x; i++) {
+        if (fibers[i]->unseen) fail("copies that tensor cores may not see", led.file, led.line);
+    }
+    product.a = operand_values(led.operands[0], 64), product.b = operand_values(led.operands[1], led.number);
+    return product;
+}
+
+// D = A · Bᵀ, or D += A · Bᵀ, laid out as PTX has it for wgmma.m64nNk16. Sixteen products and what was there are summed, and cut off.
+inline void finish(const Product& product) {
+    if (product.a != operand_values(product.operands[0], 64) ||
+        product.b != operand_values(product.operands[1], product.columns)) {
+        fail("shared memory is changed while it is multiplied", "wgmma", 0);
+    }
+    auto value = [](uint16_t bits) {
+        uint32_t wide = static_cast<uint32_t>(bits) << 16;
+        float x;
+        memcpy(&x, &wide, 4);
+        return x;
+    };
+    for (unsigned thread = 0; thread < WARPS_4; thread++) {
+        for (unsigned i = 0; i < product.columns / 2; i++) {
+            unsigned lane = thread % WARP, row = thread / WARP * 16 + lane / 4 + i % 4 / 2 * 8;
+            unsigned column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+            double sum = product.add ? product.sums[thread][i] : 0.0;
+            for (unsigned k = 0; k < 16; k++) {
+                sum += static_cast<double>(value(product.a[row * 16 + k])) * value(product.b[column * 16 + k]);
+            }
+            product.sums[thread][i] = cut_off(sum);
+        }
+    }
+}
+
+// Lets four warps go on whose operation all of their lanes have come to. Whether they had.
+inline bool resolve_four(size_t first) {
+    const Fiber& leader = *fibers[first];
+    const Lane& led = leader.lane;
+    for (unsigned i = 0; i < WARPS_4; i++) {
+        const Fiber& fiber = *fibers[first + i];
+        if (fiber.state != State::AtFourWarps || fiber.lane.kind != led.kind) return false;
+        bool alike = memcmp(fiber.lane.operands, led.operands, sizeof led.operands) == 0 && fiber.lane.number == led.number;
+        if (led.kind == Kind::MultiplyAsync && !alike) fail("threads name different operands", led.file, led.line);
+    }
+    FourWarps& four = fours[first / WARPS_4];
+    std::vector<std::vector<Product>>& products = four.products;
+    if (led.kind == Kind::BeginProducts) {
+        four.begun = true;
+    } else if (led.kind == Kind::MultiplyAsync) {
+        if (!four.begun) fail("a product before wgmma.fence", led.file, led.line);
+        if (products.empty()) products.emplace_back();
+        products.back().push_back(begun(leader, first));
+    } else if (led.kind == Kind::CloseProducts) {
+        if (products.empty()) products.emplace_back();
+        products.emplace_back();
+        four.begun = false;
+    } else {
+        // As with copies, the last is not closed.
+        size_t closed = products.empty() ? 0 : products.size() - 1, done = closed > led.number ? closed - led.number : 0;
+        for (size_t i = 0; i < done; i++) {
+            for (const Product& product : products[i]) finish(product);
+        }
+        products.erase(products.begin(), products.begin() + static_cast<std::ptrdiff_t>(done));
+        if (products.size() == 1 && products[0].empty()) products.clear();
+    }
+    for (unsigned i = 0; i < WARPS_4; i++) fibers[first + i]->state = State::Ready;
+    return true;
+}
+
 // Lets the lanes of a warp go on whose operation all of its lanes have come to. Whether there were any.
 inline bool resolve(size_t first) {
     bool any = false;
@@ -256,6 +392,9 @@ inline void enter() {
     // The kernel after this one may begin once this one ends, and would not wait for those before.
     if (!now->waited) fail("a thread ends that has not called WAIT_FOR_INPUT", "WAIT_FOR_INPUT", 0);
     if (!now->groups.empty()) fail("copies are under way at the end of a thread", "cp.async", 0);
+    if (threadIdx.x / WARPS_4 < fours.size() && !fours[threadIdx.x / WARPS_4].products.empty()) {
+        fail("products are under way at the end of a thread", "wgmma", 0);
+    }
     now->state = State::Done;
     _longjmp(scheduler, 1);
 }
@@ -271,6 +410,21 @@ inline void resume(unsigned thread) {
     _longjmp(now->at, 1);
 }
 
+// Runs four warps, one after the other, as far as they come by themselves.
+inline void run_four(unsigned first, unsigned end, bool backwards) {
+    do {
+        for (unsigned i = first; i < end; i += WARP) {
+            unsigned warp = backwards ? first + end - WARP - i : i;
+            do {
+                for (unsigned lane = 0; lane < WARP; lane++) {
+                    unsigned thread = warp + (backwards ? WARP - 1 - lane : lane);
+                    if (fibers[thread]->state == State::Ready) resume(thread);
+                }
+            } while (resolve(warp));
+        }
+    } while (end - first == WARPS_4 && resolve_four(first));
+}
+
 inline void run_block(unsigned threads, bool backwards) {
     arrays.clear();
     while (fibers.size() < threads) {
@@ -284,17 +438,16 @@ inline void run_block(unsigned threads, bool backwards) {
         fiber.start.uc_stack.ss_size = STACK;
         fiber.start.uc_link = nullptr;
         makecontext(&fiber.start, enter, 0);
-        fiber.state = State::Ready, fiber.started = fiber.waited = false;
+        fiber.state = State::Ready, fiber.started = fiber.waited = fiber.unseen = false;
         fiber.groups.clear();
     }
+    fours.assign(threads / WARPS_4, {});
     for (;;) {
-        for (unsigned i = 0; i < threads; i++) {
-            unsigned thread = backwards ? threads - 1 - i : i;
-            if (fibers[thread]->state == State::Ready) resume(thread);
+        unsigned fours_there = (threads + WARPS_4 - 1) / WARPS_4;
+        for (unsigned i = 0; i < fours_there; i++) {
+            unsigned first = (backwards ? fours_there - 1 - i : i) * WARPS_4;
+            run_four(first, std::min(first + WARPS_4, threads), backwards);
         }
-        bool any = false;
-        for (unsigned first = 0; first < threads; first += WARP) any |= resolve(first);
-        if (any) continue;
         unsigned done = 0, waiting = 0;
         const Fiber* first = nullptr;
         for (unsigned i = 0; i < threads; i++) {
@@ -302,6 +455,9 @@ inline void run_block(unsigned threads, bool backwards) {
             done += fiber.state == State::Done;
             if (fiber.state == State::AtWarp) {
                 fail("an operation of a warp that not all of its lanes come to", fiber.lane.file, fiber.lane.line);
+            }
+            if (fiber.state == State::AtFourWarps) {
+                fail("an operation of four warps that not all of them come to", fiber.lane.file, fiber.lane.line);
             }
             if (fiber.state != State::AtBarrier) continue;
             if (first && (first->line != fiber.line || strcmp(first->file, fiber.file) != 0)) {
@@ -458,8 +614,22 @@ inline unsigned atomicMax(unsigned* at, unsigned x) {
     return old;
 }
 
-// common.cuh's tensor core operations (product.cuh).
+// warpgroup.cuh's and tensor.cuh's.
+inline uint32_t shared_address(const void* at) {
+    const emulated::Array& array = emulated::dynamic_array("shared_address");
+    return static_cast<uint32_t>(static_cast<const unsigned char*>(at) - array.at) + emulated::SHARED_BEGINS;
+}
 inline void copy16_async(void* to, const void* from) {
+    for (const emulated::FourWarps& four : emulated::fours) {
+        for (const std::vector<emulated::Product>& group : four.products) {
+            for (const emulated::Product& product : group) {
+                uint32_t at = shared_address(to);
+                if (emulated::meets(product.operands[0], 64, at) || emulated::meets(product.operands[1], product.columns, at)) {
+                    emulated::fail("a copy into shared memory that is multiplied", "cp.async", 0);
+                }
+            }
+        }
+    }
     std::vector<std::vector<emulated::Copy>>& groups = emulated::now->groups;
     if (groups.empty()) groups.emplace_back();
     groups.back().push_back({to, from});
@@ -476,6 +646,7 @@ inline void wait_for_copies() {
     size_t done = closed > LEFT ? closed - LEFT : 0;
     for (size_t i = 0; i < done; i++) {
         for (const emulated::Copy& copy : groups[i]) memcpy(copy.to, copy.from, 16);
+        emulated::now->unseen |= !groups[i].empty();
     }
     groups.erase(groups.begin(), groups.begin() + static_cast<std::ptrdiff_t>(done));
     if (groups.size() == 1 && groups[0].empty()) groups.clear();
@@ -490,6 +661,31 @@ inline void load_matrices(uint32_t (&registers)[4], const void* row) {
     emulated::Lane& lane = emulated::collective(emulated::Kind::LoadMatrix, 0xffffffff, "ldmatrix", 0);
     lane.a = static_cast<const uint32_t*>(row), lane.registers = registers, lane.transposed = TRANSPOSED;
     emulated::yield();
+}
+
+inline void show_to_tensor_cores() { emulated::now->unseen = false; }
+inline void begin_products() {
+    emulated::of_four_warps(emulated::Kind::BeginProducts, "wgmma.fence");
+    emulated::yield();
+}
+template <bool ADD, int HALF>
+inline void multiply_async(float (&sums)[HALF], uint64_t a, uint64_t b) {
+    emulated::Lane& lane = emulated::of_four_warps(emulated::Kind::MultiplyAsync, "wgmma.mma_async");
+    lane.sums = sums, lane.operands[0] = a, lane.operands[1] = b, lane.number = 2 * HALF, lane.add = ADD;
+    emulated::yield();
+}
+inline void close_products() {
+    emulated::of_four_warps(emulated::Kind::CloseProducts, "wgmma.commit_group");
+    emulated::yield();
+}
+template <int LEFT>
+inline void wait_for_products() {
+    emulated::of_four_warps(emulated::Kind::WaitForProducts, "wgmma.wait_group").number = LEFT;
+    emulated::yield();
+}
+template <int HALF>
+inline void take_sums(float (&)[HALF]) {
+    wait_for_products<0>();
 }
 
 using std::max;

@@ -41,18 +41,27 @@ __device__ inline float scale_of(Values x, int width, float eps) {
     return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
 }
 
+// Where the norm of all rows goes: to `out`, and in bfloat16 to `narrow`, each where it is not null.
+struct Normed {
+    float* out;
+    uint16_t* narrow;
+};
+
 template <class Values>
-__device__ inline void normalise(Values x, const float* weight, float eps, int width, float* out) {
-    float scale = scale_of(x, width, eps);
+__device__ inline void normalise(Values x, const float* weight, float eps, int width, Normed normed) {
+    const float scale = scale_of(x, width, eps);
+    const long long row = static_cast<long long>(blockIdx.x) * width;
     for (int i = threadIdx.x; i < width; i += blockDim.x) {
         float normal = rounded<PRECISION>(__fmul_rn(x(i), scale));
-        out[i] = rounded<PRECISION>(__fmul_rn(normal, weight[i]));
+        float value = rounded<PRECISION>(__fmul_rn(normal, weight[i]));
+        if (normed.out) normed.out[row + i] = value;
+        if (normed.narrow) normed.narrow[row + i] = to_bf16(value);
     }
 }
 
 // normed = RMSNorm of a row, whose value i `make` makes, and `again` gives it once more.
 template <class Make, class Again>
-__device__ inline void norm(Make make, Again again, const float* weight, float eps, int width, float* normed) {
+__device__ inline void norm(Make make, Again again, const float* weight, float eps, int width, Normed normed) {
     DYNAMIC_SHARED(float, row);
     const bool kept = width <= KEPT;
     for (int i = threadIdx.x; i < width; i += blockDim.x) {
@@ -68,24 +77,25 @@ __device__ inline void norm(Make make, Again again, const float* weight, float e
     }
 }
 
-// out (rows, width) = RMSNorm of x (rows, width); weight (width).
-KERNEL(256) rms_norm(const float* x, const float* weight, float eps, int width, float* out) {
+// out (rows, width) = RMSNorm of x (rows, width); weight (width). Written in bfloat16 to `narrow` too, where that is not null;
+// out may be null.
+KERNEL(256) rms_norm(const float* x, const float* weight, float eps, int width, float* out, uint16_t* narrow) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
     long long row = static_cast<long long>(blockIdx.x) * width;
     auto value = [&](int i) { return x[row + i]; };
-    norm(value, value, weight, eps, width, out + row);
+    norm(value, value, weight, eps, width, {out, narrow});
 }
 
-// sum = a + b, normed = RMSNorm of sum, all (rows, width). sum may be a or b.
+// sum = a + b, normed = RMSNorm of sum, all (rows, width). sum may be a or b; normed and narrow are rms_norm's.
 KERNEL(256) add_rms_norm(const float* a, const float* b, const float* weight, float eps, int width, float* sum,
-                         float* normed) {
+                         float* normed, uint16_t* narrow) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
     long long row = static_cast<long long>(blockIdx.x) * width;
-    a += row, b += row, sum += row, normed += row;
+    a += row, b += row, sum += row;
     auto add = [&](int i) { return sum[i] = rounded<PRECISION>(__fadd_rn(a[i], b[i])); };
-    norm(add, [&](int i) { return sum[i]; }, weight, eps, width, normed);
+    norm(add, [&](int i) { return sum[i]; }, weight, eps, width, {normed, narrow});
 }
 
 #define KERNELS_OF_THIS_FILE(X) X(rms_norm) X(add_rms_norm)

@@ -1,0 +1,133 @@
+//! Activations in bfloat16, for tensor cores: written by what makes them, where nobody looks in between.
+
+use std::any::Any;
+
+use super::*;
+use crate::backend::{Nobody, Product};
+
+/// What makes the activations of a product.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Maker {
+    Norm,
+    AddAndNorm,
+    Attention,
+    Swiglu,
+    /// It writes float32 alone.
+    Silu,
+}
+
+const MAKERS: [Maker; 5] = [Maker::Norm, Maker::AddAndNorm, Maker::Attention, Maker::Swiglu, Maker::Silu];
+
+/// Values of a row: four heads of 16.
+const WIDTH: usize = 64;
+
+/// Has `maker` make rows for `spans` into `out`. What it reads has to be kept: giving memory back has its place in the order
+/// of what a device is asked for.
+fn make(cuda: &Cuda, maker: Maker, spans: &[(usize, usize)], out: &mut Buffer) -> Box<dyn Any> {
+    let rows: usize = spans.iter().map(|span| span.1).sum();
+    let weight = cuda.vector(&vector(WIDTH, 81)).unwrap();
+    let [a, b, mut c] = [82, 83, 84].map(|seed| {
+        let mut values = noise(rows * WIDTH, seed);
+        crate::ops::round::row(Precision::Bf16, &mut values);
+        filled(cuda, &values)
+    });
+    let mut nobody = |_: usize, _: &Buffer| Ok(());
+    let mut kept: Vec<Box<dyn Any>> = Vec::new();
+    match maker {
+        Maker::Norm => cuda.rms_norm(&a, &weight, 1e-5, rows, out).unwrap(),
+        Maker::AddAndNorm => {
+            cuda.add_rms_norm((&a, &b), &weight, 1e-5, (rows, WIDTH), (&mut c, out), &mut nobody).unwrap();
+        }
+        Maker::Attention => {
+            let pass = pass(cuda, spans);
+            let shape = AttentionShape { heads: 4, kv_heads: 4, head_dim: 16, window: None };
+            let mut caches: Vec<_> = spans
+                .iter()
+                .map(|span| [0; 2].map(|_| cuda.new_cache((span.0 + span.1) * WIDTH).unwrap()))
+                .collect();
+            for (span, [keys, values]) in caches.iter_mut().enumerate() {
+                cuda.cache(&b, WIDTH, &pass, span, keys).unwrap();
+                cuda.cache(&c, WIDTH, &pass, span, values).unwrap();
+            }
+            for (span, [keys, values]) in caches.iter().enumerate() {
+                cuda.attention(shape, &a, &pass, span, keys, values, out, &mut Nobody).unwrap();
+            }
+            kept.push(Box::new((pass, caches)));
+        }
+        Maker::Swiglu => {
+            let [gate, up] =
+                [85, 86].map(|seed| cuda.matrix(&tensor(Dtype::BF16, WIDTH, WIDTH, seed)).unwrap());
+            let (pass, mut input) = (pass(cuda, spans), cuda.input());
+            cuda.prepare(&a, WIDTH, &pass, &PassRows::All, &mut input).unwrap();
+            let [mut of_gate, mut silu, mut of_up] = [0; 3].map(|_| cuda.buffer(rows * WIDTH).unwrap());
+            let outputs = Swiglu {
+                gate: Product { matrix: &gate, bias: None, out: &mut of_gate },
+                silu: &mut silu,
+                up: Product { matrix: &up, bias: None, out: &mut of_up },
+                hidden: out,
+            };
+            cuda.swiglu(&input, rows * WIDTH, outputs, &mut nobody).unwrap();
+            kept.push(Box::new((gate, up, pass, input, of_gate, silu, of_up)));
+        }
+        Maker::Silu => cuda.silu(&a, rows * WIDTH, out).unwrap(),
+    }
+    kept.push(Box::new((weight, a, b, c)));
+    Box::new(kept)
+}
+
+#[test]
+fn who_makes_activations_writes_them_in_bfloat16_and_products_have_the_same_bits() {
+    let Some((device, log)) = Cuda::logged(ROOM) else { return };
+    let cuda = device.with_precision(Precision::Bf16);
+    let of = |dtype| cuda.matrix(&tensor(dtype, 24, WIDTH, 87)).unwrap();
+    let (by_tensor_cores, by_others) = (of(Dtype::BF16), of(Dtype::F16));
+    // Many rows; many, of which some are added up in another order; and few.
+    for spans in [&[(0, 20)][..], &[(0, 20), (2, 1)], &[(3, 1), (0, 17)], &[(0, 9)]] {
+        let rows: usize = spans.iter().map(|span| span.1).sum();
+        // Waited for in between, and not; and products that read the other kind later, or first.
+        let run = |maker, seen: bool, matrices: &[&Matrix]| {
+            let (mut made, mut input, pass) =
+                (cuda.buffer(rows * WIDTH).unwrap(), cuda.input(), pass(&cuda, spans));
+            // So that it has its memory already.
+            cuda.prepare(&made, WIDTH, &pass, &PassRows::All, &mut input).unwrap();
+            let mut outs: Vec<_> = matrices.iter().map(|_| cuda.buffer(rows * 24).unwrap()).collect();
+            for _ in 0..2 {
+                cuda.matmul(&input, &by_tensor_cores, None, &mut outs[0]).unwrap();
+                cuda.prepare(&made, WIDTH, &pass, &PassRows::All, &mut input).unwrap();
+            }
+            cuda.sync().unwrap();
+            log.lock().unwrap().clear();
+            let kept = make(&cuda, maker, spans, &mut made);
+            if seen {
+                cuda.sync().unwrap();
+            }
+            cuda.prepare(&made, WIDTH, &pass, &PassRows::All, &mut input).unwrap();
+            for (matrix, out) in matrices.iter().zip(&mut outs) {
+                cuda.matmul(&input, matrix, None, out).unwrap();
+            }
+            cuda.sync().unwrap();
+            let launches = |asked: &Asked| if let Asked::Launches(count) = asked { *count } else { 0 };
+            let launches: usize = log.lock().unwrap().iter().map(launches).sum();
+            drop(kept);
+            let outs: Vec<_> = outs.iter().map(|out| bits(&values(&cuda, out, rows * 24))).collect();
+            (launches, outs)
+        };
+        for maker in MAKERS {
+            let what = format!("{maker:?}, {spans:?}");
+            let many = spans.iter().any(|span| span.1 >= 16);
+            let joins = match maker {
+                Maker::Silu => false,
+                Maker::Swiglu | Maker::Attention => spans.len() == 1,
+                // Few rows that come first are multiplied before.
+                Maker::Norm | Maker::AddAndNorm => spans[0].1 >= 16,
+            };
+            let (apart, expected) = run(maker, true, &[&by_tensor_cores]);
+            let (together, found) = run(maker, false, &[&by_tensor_cores]);
+            assert!(found == expected, "{what}");
+            assert_eq!(apart - together, usize::from(many && joins), "{what}");
+            for matrices in [[&by_tensor_cores, &by_others], [&by_others, &by_tensor_cores]] {
+                assert!(run(maker, false, &matrices).1 == run(maker, true, &matrices).1, "{what}");
+            }
+        }
+    }
+}
