@@ -244,16 +244,23 @@ fn shells_complete_what_the_command_line_has() {
         let script = ok(&llama_trace(["completions", shell]));
         assert!(["llama-trace", "export", "top-p"].iter().all(|word| script.contains(word)), "{shell}");
     }
-    if cfg!(unix) {
-        let ask = r#"source <("$0" completions bash)
-                     complete=$(complete -p llama-trace); complete=${complete##*-F }
-                     COMP_WORDS=(llama-trace expo); COMP_CWORD=1
-                     "${complete%% *}" llama-trace expo llama-trace; echo "${COMPREPLY[@]}""#;
+    if !cfg!(unix) {
+        return;
+    }
+    let ask = r#"source <("$0" completions bash)
+                 complete=$(complete -p llama-trace); complete=${complete##*-F }
+                 COMP_WORDS=(llama-trace "$@"); COMP_CWORD=$#
+                 "${complete%% *}" llama-trace "${@: -1}" "${@: -2:1}"; echo "${COMPREPLY[@]}""#;
+    for (words, expected) in [
+        (&["expo"][..], "export"),
+        (&["export", "--forc"], "--force"),
+        (&["export", "--precision", ""], "f32 bf16 q8"),
+        (&["help", "expo"], "export"),
+    ] {
         let bash = std::process::Command::new("bash");
-        let Ok(output) = { bash }.args(["-c", ask, env!("CARGO_BIN_EXE_llama-trace")]).output() else {
-            return;
-        };
-        assert_eq!(stdout(&output).trim(), "export", "{}", stderr(&output));
+        let run = { bash }.args(["-c", ask, env!("CARGO_BIN_EXE_llama-trace")]).args(words).output();
+        let Ok(output) = run else { return };
+        assert_eq!(stdout(&output).trim(), expected, "{words:?}: {}", stderr(&output));
     }
 }
 

@@ -14,6 +14,11 @@ const NAME: &str = "llama-trace";
 pub(super) fn completions(shell: Shell) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), NAME, &mut script);
+    if shell == Shell::Bash {
+        // clap_complete 4.6 looks a command of a program with a hyphen in its name up by another name than it sets.
+        let text = String::from_utf8_lossy(&script).replace("llama__subcmd__trace", "llama__trace");
+        script = text.into_bytes();
+    }
     print(&script)
 }
 
