@@ -169,7 +169,8 @@ pub struct App {
     /// Whether attention was looked at before, or a key chosen: the cursor stays where it is from then on.
     pub(super) opened: bool,
     pub(super) history: History,
-    pub(super) marks: Marks,
+    /// The places that were marked.
+    pub marks: Marks,
     /// How a token would be drawn instead.
     pub(super) trying: Trying,
     /// What the strip of tokens carries.

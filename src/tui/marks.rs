@@ -1,7 +1,7 @@
 //! Places with a letter, kept in a file where the user names one: a line each, `a p0/L1/softmax[h=2,t=5,k=1]`, and
 //! after that what somebody says of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,8 @@ use crate::trace::Address;
 
 /// The largest file of marks that is read.
 const MOST: u64 = 1 << 20;
+/// As many links one after another as Linux follows.
+const MOST_LINKS: usize = 40;
 
 /// A place, and what is said of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,12 +21,21 @@ pub(super) struct Mark {
     pub(super) words: String,
 }
 
+impl Mark {
+    /// Its line in the file.
+    fn line(&self, letter: char) -> String {
+        let Self { address, words } = self;
+        let space = if words.is_empty() { "" } else { " " };
+        format!("{letter} {address}{space}{words}")
+    }
+}
+
 /// The marks by their letter.
 #[derive(Debug, Default)]
 pub struct Marks {
     file: Option<PathBuf>,
-    /// Lines that are for people.
-    comments: Vec<String>,
+    /// The letters that were set here and are not in the file yet.
+    changed: BTreeSet<char>,
     pub(super) all: BTreeMap<char, Mark>,
 }
 
@@ -34,16 +45,9 @@ impl Marks {
     /// # Errors
     /// [`Error::Usage`] with the line that is no mark, or why the file cannot be read.
     pub fn open(path: &Path) -> Result<Self> {
-        let failed = |what: &str| Error::usage(what.to_owned()).in_file(path);
         let mut marks = Self { file: Some(path.to_owned()), ..Self::default() };
-        let text = match fs::metadata(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(marks),
-            Ok(about) if about.len() > MOST => return Err(failed("this is too large to be a file of marks")),
-            _ => fs::read_to_string(path).map_err(|error| failed("the marks cannot be read").found(error))?,
-        };
-        for (number, line) in (1..).zip(text.lines()) {
-            if line.trim().is_empty() || line.starts_with('#') {
-                marks.comments.push(line.to_owned());
+        for (number, line) in (1..).zip(text_of(path)?.unwrap_or_default().lines()) {
+            if is_for_people(line) {
                 continue;
             }
             let (letter, mark) = read(line).map_err(|wrong| {
@@ -57,30 +61,45 @@ impl Marks {
         Ok(marks)
     }
 
-    /// Marks a place; what was said of another one with this letter goes with it.
-    pub(super) fn set(&mut self, letter: char, address: String) {
-        self.all.insert(letter, Mark { address, words: String::new() });
+    /// Marks a place.
+    pub(super) fn set(&mut self, letter: char, mark: Mark) {
+        self.all.insert(letter, mark);
+        self.changed.insert(letter);
     }
 
-    /// Writes the file, where there is one: whole, or not at all.
+    /// Writes the file, where there is one: whole, or not at all. Others may have written it meanwhile: what was not
+    /// changed here stays as it is there, and their marks are known here from now on.
     ///
     /// # Errors
-    /// [`Error::Output`] where it cannot be written.
-    pub(super) fn save(&self) -> Result<()> {
+    /// [`Error::Output`] where it cannot be written, [`Error::Usage`] where it cannot be read.
+    pub fn save(&mut self) -> Result<()> {
         let Some(path) = &self.file else { return Ok(()) };
-        let marks = self.all.iter().map(|(letter, Mark { address, words })| {
-            let space = if words.is_empty() { "" } else { " " };
-            format!("{letter} {address}{space}{words}")
-        });
-        let lines: Vec<String> = self.comments.iter().cloned().chain(marks).collect();
-        let mut name = path.file_name().unwrap_or_default().to_owned();
+        let text = match text_of(path)? {
+            Some(text) => text,
+            None => {
+                // Somebody removed it: nothing of what is known here is lost.
+                self.changed.extend(self.all.keys());
+                String::new()
+            }
+        };
+        let changed: BTreeMap<char, &Mark> = self
+            .all
+            .iter()
+            .filter(|(letter, _)| self.changed.contains(letter))
+            .map(|(l, m)| (*l, m))
+            .collect();
+        let text = merged(&text, changed);
+        let target = target_of(path);
+        let mut name = target.file_name().unwrap_or_default().to_owned();
         name.push(".new");
-        let new = path.with_file_name(name);
-        let written = fs::write(&new, lines.join("\n") + "\n").and_then(|()| fs::rename(&new, path));
-        written.map_err(|error| {
+        let new = target.with_file_name(name);
+        fs::write(&new, &text).and_then(|()| fs::rename(&new, &target)).map_err(|error| {
             drop(fs::remove_file(&new));
             Error::output("the marks cannot be written").in_file(path).found(error)
-        })
+        })?;
+        self.all = text.lines().filter_map(mark_in).collect();
+        self.changed.clear();
+        Ok(())
     }
 
     /// All of them in a line.
@@ -99,6 +118,71 @@ impl Marks {
 /// Whether `c` can be a mark's name.
 pub(super) fn is_letter(c: char) -> bool {
     c.is_ascii_alphanumeric()
+}
+
+/// What the file at `path` holds; none where it is not there.
+fn text_of(path: &Path) -> Result<Option<String>> {
+    let failed = |what: &str| Error::usage(what.to_owned()).in_file(path);
+    match fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Ok(about) if about.len() > MOST => Err(failed("this is too large to be a file of marks")),
+        _ => match fs::read_to_string(path) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) => Err(failed("the marks cannot be read").found(error)),
+        },
+    }
+}
+
+/// The file that `path` leads to, by however many links; it need not be there.
+fn target_of(path: &Path) -> PathBuf {
+    let mut target = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        let Ok(next) = fs::read_link(&target) else { break };
+        target = target.parent().unwrap_or(Path::new("")).join(next);
+    }
+    target
+}
+
+/// `text` with the marks of `changed`, each in place of the line that had its letter, or at the end. All other lines
+/// stay as they are. A line whose words were of another place stays as a comment.
+fn merged(text: &str, mut changed: BTreeMap<char, &Mark>) -> String {
+    let mut out = String::new();
+    // Where a letter has several lines, the last is the mark.
+    let last: BTreeMap<char, usize> =
+        text.lines().enumerate().filter_map(|(at, line)| Some((mark_in(line)?.0, at))).collect();
+    for (at, whole) in text.split_inclusive('\n').enumerate() {
+        let line = whole.lines().next().unwrap_or_default();
+        let there = mark_in(line).filter(|(letter, _)| last.get(letter) == Some(&at));
+        match there.and_then(|(letter, mark)| Some((letter, mark, changed.remove(&letter)?))) {
+            Some((letter, was, now)) if was.address != now.address => {
+                let end = &whole[line.len()..];
+                if !was.words.is_empty() && was.words != now.words {
+                    out += &format!("# {line}{}", if end.is_empty() { "\n" } else { end });
+                }
+                out += &now.line(letter);
+                out += end;
+            }
+            _ => out += whole,
+        }
+    }
+    for (letter, mark) in changed {
+        if !out.is_empty() && !out.ends_with('\n') {
+            out.push('\n');
+        }
+        out += &mark.line(letter);
+        out.push('\n');
+    }
+    out
+}
+
+/// Whether a line is for people alone.
+fn is_for_people(line: &str) -> bool {
+    line.trim().is_empty() || line.starts_with('#')
+}
+
+/// The mark that a line is; none where it is another line.
+fn mark_in(line: &str) -> Option<(char, Mark)> {
+    if is_for_people(line) { None } else { read(line).ok() }
 }
 
 fn read(line: &str) -> std::result::Result<(char, Mark), String> {
@@ -131,10 +215,83 @@ mod tests {
         assert_eq!(marks.all[&'a'].words, "who looks back?");
         marks.save().unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
-        marks.set('b', "p0/tokens".to_owned());
+        set(&mut marks, 'b', "p0/tokens");
         marks.save().unwrap();
         assert_eq!(Marks::open(&path).unwrap().all[&'b'].address, "p0/tokens");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    fn set(marks: &mut Marks, letter: char, address: &str) {
+        marks.set(letter, Mark { address: address.to_owned(), words: String::new() });
+    }
+
+    /// Two tracers with one file, as in a lesson.
+    #[test]
+    fn what_others_marked_meanwhile_stays_and_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("marks");
+        let [mut one, mut other] = [(); 2].map(|()| Marks::open(&path).unwrap());
+        set(&mut one, 'a', "p0/tokens");
+        one.save().unwrap();
+        set(&mut other, 'b', "p0/L0/xq");
+        other.save().unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a p0/tokens\nb p0/L0/xq\n");
+        assert_eq!(other.list(), "a p0/tokens · b p0/L0/xq");
+        // The one that marks last has the letter, and only where it marked it.
+        set(&mut other, 'a', "p0/L1/xq");
+        other.save().unwrap();
+        set(&mut one, 'c', "p0/logits");
+        one.save().unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a p0/L1/xq\nb p0/L0/xq\nc p0/logits\n");
+        // What somebody spoiled by hand stays too, and nothing that is known here is lost with the file.
+        fs::write(&path, "a p0/L1/xq\nno mark\nb p0/L0/xq").unwrap();
+        set(&mut one, 'd', "p0/logits");
+        one.save().unwrap();
+        let text = "a p0/L1/xq\nno mark\nb p0/L0/xq\nd p0/logits\n";
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        fs::remove_file(&path).unwrap();
+        one.save().unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a p0/L1/xq\nb p0/L0/xq\nd p0/logits\n");
+    }
+
+    #[test]
+    fn a_mark_changes_its_own_line_and_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("marks");
+        let text = "b L0/xq\r\n# one\n\na p0/tokens  two  blanks\n\n# two\nc p0/logits";
+        fs::write(&path, text).unwrap();
+        let mut marks = Marks::open(&path).unwrap();
+        set(&mut marks, 'z', "p0/tokens");
+        set(&mut marks, 'b', "p0/L1/xq");
+        marks.save().unwrap();
+        let now = "b p0/L1/xq\r\n# one\n\na p0/tokens  two  blanks\n\n# two\nc p0/logits\nz p0/tokens\n";
+        assert_eq!(fs::read_to_string(&path).unwrap(), now);
+        // What was said of another place stays as a comment.
+        set(&mut marks, 'a', "p0/L1/xq");
+        marks.save().unwrap();
+        let now = now.replace("a p0/tokens ", "# a p0/tokens ").replace("blanks\n", "blanks\na p0/L1/xq\n");
+        assert_eq!(fs::read_to_string(&path).unwrap(), now);
+        assert_eq!(Marks::open(&path).unwrap().all[&'a'].words, "");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_stays_one_and_its_target_is_written() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().unwrap();
+        let [there, path, far] = ["there", "marks", "far"].map(|name| folder.path().join(name));
+        fs::create_dir(&there).unwrap();
+        symlink("there/lesson", &far).unwrap();
+        symlink(&far, &path).unwrap();
+        // The target is not there yet, and then it is.
+        for (letter, text) in [('a', "a p0/tokens\n"), ('b', "a p0/tokens\nb p0/tokens\n")] {
+            let mut marks = Marks::open(&path).unwrap();
+            set(&mut marks, letter, "p0/tokens");
+            marks.save().unwrap();
+            assert!(path.is_symlink() && far.is_symlink());
+            assert_eq!(fs::read_to_string(there.join("lesson")).unwrap(), text);
+            assert_eq!(fs::read_dir(&there).unwrap().count(), 1);
+        }
     }
 
     #[test]

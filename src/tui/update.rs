@@ -12,7 +12,7 @@ use super::explaining;
 use super::filtering;
 use super::goto::{self, Target};
 use super::judging;
-use super::marks;
+use super::marks::{self, Mark};
 use super::mouse;
 use super::moving::{layer, move_cursor, pass, sequence, slice, step};
 use super::play::Play;
@@ -413,8 +413,18 @@ fn mark(app: &mut App, action: &Action) -> Effect {
     match *action {
         Action::Type(letter) if marks::is_letter(letter) => {
             let address = app.place.address(&app.index());
-            app.say(format!("{letter} is {address}; ' and {letter} returns to it"), false);
-            app.marks.set(letter, address);
+            let was = app.marks.all.get(&letter).cloned();
+            let told = match &was {
+                Some(was) if !is_here(app, was) => {
+                    let note =
+                        if was.words.is_empty() { "" } else { "; its note is a comment in the file now" };
+                    format!("{letter} was moved from {} to {address}{note}", was.address)
+                }
+                _ => format!("{letter} is {address}; ' and {letter} returns to it"),
+            };
+            let stays = was.filter(|was| is_here(app, was));
+            app.marks.set(letter, stays.unwrap_or(Mark { address, words: String::new() }));
+            app.say(told, false);
             Effect::Marked
         }
         Action::Type(_) => {
@@ -439,6 +449,13 @@ fn return_to(app: &mut App, action: &Action) -> Effect {
     // What a mark leaves out is the first, wherever somebody stands.
     match goto::target(app, &mark.address) {
         Ok(Target::Here(place)) => goto::go(app, &place),
+/// Whether `mark` names the cell under the cursor.
+fn is_here(app: &App, mark: &Mark) -> bool {
+    let Ok(Target::Here(spot)) = goto::target(app, &mark.address) else { return false };
+    let mut cell = app.place.step.axes().iter().copied().zip(app.index());
+    spot.place == app.place && cell.all(|axis| spot.index.contains(&axis))
+}
+
         Ok(Target::Other(run, address)) => return Effect::Open(run, address),
         Ok(Target::Prompt(text)) => return Effect::Prompt(text),
         Err(wrong) => {

@@ -1,9 +1,12 @@
 //! To the largest, back and forth, to marks; a panel made large; what the help finds.
 
+use std::fs;
+
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use llama_trace::trace::frame::Number;
 use llama_trace::trace::{Axis, PassDims, Query, Region, Source};
 use llama_trace::tui::app::{Focus, Mode};
+use llama_trace::tui::marks::Marks;
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::Effect;
 use llama_trace::tui::view::Panels;
@@ -128,6 +131,32 @@ fn a_mark_is_returned_to() {
     assert_eq!((stage.app.place().path(), stage.app.index()), (path, index));
     stage.keys("'").key(KeyCode::Esc);
     assert_eq!(stage.app.mode(), &Mode::Walk);
+}
+
+#[test]
+fn what_is_said_of_a_mark_stays_with_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("marks");
+    let mut stage = Stage::at("softmax");
+    let cell = stage.app.place().address(&stage.app.index());
+    let text = format!("# lesson\na {cell} who looks back?\n");
+    fs::write(&path, &text).unwrap();
+    stage.app.marks = Marks::open(&path).unwrap();
+    assert_eq!(stage.keys("m").key(KeyCode::Char('a')), Effect::Marked);
+    stage.app.marks.save().unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    stage.keys("'a").shows("who looks back?");
+    // Of another cell it does not speak, and it is said where it went.
+    let other = stage.keys("l").app.place().address(&stage.app.index());
+    stage.keys("ma");
+    stage.app.marks.save().unwrap();
+    assert_eq!(
+        stage.message(),
+        format!("a was moved from {cell} to {other}; its note is a comment in the file now")
+    );
+    assert_eq!(fs::read_to_string(&path).unwrap(), text.replace("a p0", "# a p0") + &format!("a {other}\n"));
+    stage.keys("'a");
+    assert_eq!(stage.app.place().address(&stage.app.index()), other);
 }
 
 #[test]
