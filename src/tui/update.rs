@@ -15,6 +15,7 @@ use super::judging;
 use super::marks::{self, Mark};
 use super::mouse;
 use super::moving::{layer, move_cursor, pass, sequence, slice, step};
+use super::place::present;
 use super::play::Play;
 use super::playing;
 use super::seeking;
@@ -394,7 +395,12 @@ fn open_chapter(app: &mut App, chapter: &'static Chapter) -> Effect {
     let Some(Target::Here(spot)) = chapter.steps().find_map(|step| there(step).ok()) else {
         let why = match chapter.precision() {
             Some(name) => format!("its stages are of a run in {name}: --precision {name}"),
-            None => "none of its stages is in this pass".to_owned(),
+            None => match elsewhere(app, chapter) {
+                Some(path) => {
+                    format!("none of its stages is in this pass; /{path} goes to one, C opens it there")
+                }
+                None => "none of its stages is in this pass".to_owned(),
+            },
         };
         app.say(format!("{}: {why}", chapter.title()), true);
         return Effect::None;
@@ -405,6 +411,14 @@ fn open_chapter(app: &mut App, chapter: &'static Chapter) -> Effect {
     let width = Panels::new(app).notes.map_or(0, |area| area.width);
     app.notes_line = view::notes::line_of(app, width, chapter);
     Effect::None
+}
+
+/// The first stage of `chapter` in the first pass that has one.
+fn elsewhere(app: &App, chapter: &Chapter) -> Option<String> {
+    let sizes = app.outline.card.sizes();
+    let all = app.outline.passes.iter().flat_map(|pass| chapter.steps().map(move |step| (pass.dims, step)));
+    let (dims, step) = all.into_iter().find(|&(dims, step)| present(step, &sizes, dims))?;
+    Some(format!("p{}/{}", dims.pass, step.name()))
 }
 
 /// The letter that marks this place.
@@ -435,6 +449,13 @@ fn mark(app: &mut App, action: &Action) -> Effect {
     }
 }
 
+/// Whether `mark` names the cell under the cursor.
+fn is_here(app: &App, mark: &Mark) -> bool {
+    let Ok(Target::Here(spot)) = goto::target(app, &mark.address) else { return false };
+    let mut cell = app.place.step.axes().iter().copied().zip(app.index());
+    spot.place == app.place && cell.all(|axis| spot.index.contains(&axis))
+}
+
 /// The letter of the mark to return to.
 fn return_to(app: &mut App, action: &Action) -> Effect {
     app.mode = Mode::Walk;
@@ -449,13 +470,6 @@ fn return_to(app: &mut App, action: &Action) -> Effect {
     // What a mark leaves out is the first, wherever somebody stands.
     match goto::target(app, &mark.address) {
         Ok(Target::Here(place)) => goto::go(app, &place),
-/// Whether `mark` names the cell under the cursor.
-fn is_here(app: &App, mark: &Mark) -> bool {
-    let Ok(Target::Here(spot)) = goto::target(app, &mark.address) else { return false };
-    let mut cell = app.place.step.axes().iter().copied().zip(app.index());
-    spot.place == app.place && cell.all(|axis| spot.index.contains(&axis))
-}
-
         Ok(Target::Other(run, address)) => return Effect::Open(run, address),
         Ok(Target::Prompt(text)) => return Effect::Prompt(text),
         Err(wrong) => {

@@ -215,6 +215,29 @@ fn a_chapter_is_chosen_from_a_list_and_opens_at_its_stage() {
     }
     stage.keys("C").key(KeyCode::Esc);
     assert_eq!(stage.app.mode(), &Mode::Walk);
+    // What a decode pass has not is where the message says.
+    let decode = |stage: &mut Stage| {
+        stage.keys("/p1/L0/softmax").key(KeyCode::Enter);
+        assert_eq!(stage.app.place().pass, 1);
+    };
+    stage.keys("t");
+    stage.wait();
+    for slug in ["13-mask", "14-masked-scores"] {
+        decode(&mut stage);
+        stage.keys("C").key(KeyCode::Home);
+        for _ in CHAPTERS.iter().take_while(|other| other.slug != slug) {
+            stage.key(KeyCode::Down);
+        }
+        stage.key(KeyCode::Enter);
+        let told = stage.message().to_owned();
+        let path = told.split("none of its stages is in this pass; /").nth(1).expect(&told);
+        let path = path.split(' ').next().unwrap();
+        stage.keys("/").keys(path).key(KeyCode::Enter);
+        assert_eq!(stage.app.place().pass, 0);
+        stage.keys("C").key(KeyCode::Enter);
+        assert_eq!((stage.app.focus(), stage.app.place().pass), (Focus::Notes, 0), "{slug}");
+        stage.key(KeyCode::Esc);
+    }
 }
 
 #[test]
