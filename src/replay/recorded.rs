@@ -28,6 +28,7 @@ use crate::trace::block::{Cutting, index_of};
 use crate::trace::draw::{Draw, DrawAt};
 use crate::trace::foretold::{Foretold, ForetoldAt};
 use crate::trace::pattern::Measuring;
+use crate::trace::source::all_recorded;
 use crate::trace::spread::Counting;
 use crate::trace::stage::Section;
 use crate::trace::{
@@ -95,7 +96,7 @@ impl<B: Backend + 'static> Recorded<B> {
             label: self.label(),
             member: member.clone(),
             stop: Stop::default(),
-            why: no_more(),
+            why: all_recorded(),
         };
         let reader = Reader {
             trace: Arc::clone(&self.trace),
@@ -242,11 +243,6 @@ impl<B: Backend> Weights for OfModel<B> {
     }
 }
 
-fn no_more() -> Error {
-    Error::usage("a trace has the passes that were recorded, and no others")
-        .next("record more tokens: `llama-trace record` with a larger -n; or start the tracer with --prompt, which goes on and branches")
-}
-
 /// Who reads a sequence of the file.
 struct Reader<W> {
     trace: Arc<dyn Kept>,
@@ -312,11 +308,11 @@ impl<W: Weights> Serves for Reader<W> {
     }
 
     fn advance(&mut self, run: Run) -> Reply {
-        Reply::Pass(self.next_pass(run), Err(no_more()))
+        Reply::Pass(self.next_pass(run), Err(all_recorded()))
     }
 
     fn branch(&mut self, _: Run, _: Fork) -> Result<()> {
-        Err(no_more())
+        Err(all_recorded())
     }
 
     fn next_pass(&self, _: Run) -> PassDims {

@@ -9,7 +9,7 @@ use std::task::Poll;
 use serde::{Deserialize, Serialize};
 
 use crate::config::CacheDtype;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 use super::block::{Block, Region};
 use super::card::ModelCard;
@@ -135,6 +135,12 @@ pub fn block(source: &mut (impl Source + ?Sized), site: Site, region: &Region) -
         // A block is answered with a block.
         Poll::Ready(Ok(_)) | Poll::Pending => Poll::Pending,
     }
+}
+
+/// Why a run that was recorded goes no further and has no other branches.
+pub fn all_recorded() -> Error {
+    Error::usage("a trace has the passes that were recorded, and no others")
+        .next("record more tokens: `llama-trace record` with a larger -n; or start the tracer with --prompt, which goes on and branches")
 }
 
 impl Outline {

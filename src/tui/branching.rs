@@ -1,5 +1,6 @@
 //! Going on from a pass with another token, and choosing among the branches.
 
+use crate::trace::source::all_recorded;
 use crate::trace::{Address, Axis, Fork, Run};
 
 use super::action::Action;
@@ -11,6 +12,9 @@ use super::view::sampler::Sampler;
 
 /// What a branch that goes on from here would read: what the sampler view would draw, or the token under the cursor.
 fn next_token(app: &App, by_hand: bool) -> Result<Fork, String> {
+    if app.outline.recorded {
+        return Err(all_recorded().to_string());
+    }
     let (pass, step) = (app.place.pass, app.place.step);
     let done = app.outline.passes.get(pass).is_some_and(|pass| pass.sampled.is_some());
     if !done {

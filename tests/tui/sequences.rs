@@ -397,6 +397,23 @@ fn the_sampler_view_goes_on_with_what_it_would_draw_and_enter_with_the_token_und
     );
 }
 
+/// No token goes on in a trace, wherever the cursor is.
+#[test]
+fn a_branch_of_what_was_recorded_is_refused_at_once() {
+    let mut source = Synthetic::new();
+    source.outline.recorded = true;
+    let mut stage = Stage::new(source, (120, 40), Depth::None);
+    for address in ["L1/xq", "probs", "logits"] {
+        stage.keys("/").keys(address).key(KeyCode::Enter);
+        stage.keys("b");
+        assert!(
+            stage.message().starts_with("a trace has the passes that were recorded"),
+            "{}",
+            stage.message()
+        );
+    }
+}
+
 #[test]
 fn the_go_to_line_runs_another_prompt_and_the_run_before_stays() {
     let prompter = |run, text: &str| match text {
