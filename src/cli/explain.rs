@@ -70,6 +70,23 @@ fn step_of(address: &Address) -> Result<Step> {
     }
 }
 
+/// That these coordinates are missing, each with how many there are.
+fn lacks(address: &Address, missing: &[(Axis, usize)]) -> Error {
+    let of = |(axis, length): &(Axis, usize)| format!("`{}` ({} of {length})", axis.index(), axis.name());
+    let add = |(axis, length): &(Axis, usize)| match (axis.index(), length.saturating_sub(1)) {
+        (letter, 0) => format!("{letter}=0"),
+        (letter, last) => format!("{letter} (0 to {last})"),
+    };
+    let together = |all: Vec<String>| match all.split_last() {
+        Some((last, before)) if !before.is_empty() => format!("{} and {last}", before.join(", ")),
+        _ => all.concat(),
+    };
+    let verb = if missing.len() == 1 { "is" } else { "are" };
+    let what = together(missing.iter().map(of).collect());
+    wrong(address, format_args!("{what} {verb} missing"))
+        .next(format!("add {}", together(missing.iter().map(add).collect())))
+}
+
 /// The site that the address names, and which of its values, counted row-major.
 fn find(
     address: &Address,
@@ -108,15 +125,12 @@ fn find(
     }
     let named = address.axes(Subject::Step(step)).map_err(|what| wrong(address, what))?;
     let shape = sizes.shape(step.axes(), dims);
-    let mut index = Vec::new();
+    let (mut index, mut missing) = (Vec::new(), Vec::new());
     for (at, (&axis, &length)) in step.axes().iter().zip(&shape).enumerate() {
         let given = named.iter().find(|(other, _)| *other == at).map(|(_, index)| *index);
         let Some(given) = given else {
-            return Err(wrong(
-                address,
-                format_args!("`{}` is missing: which {} of {length}", axis.index(), axis.name()),
-            )
-            .next(format!("add {}=0 to {}={}", axis.index(), axis.index(), length - 1)));
+            missing.push((axis, length));
+            continue;
         };
         if given >= length {
             return Err(wrong(
@@ -125,6 +139,9 @@ fn find(
             ));
         }
         index.push(given);
+    }
+    if !missing.is_empty() {
+        return Err(lacks(address, &missing));
     }
     let shape = sizes.shape(stage.axes(), dims);
     let index = step.index_in_stage(&index, &shape);

@@ -124,7 +124,10 @@ fn a_rule_that_is_no_sum_keeps_all_of_its_operands() {
 #[test]
 fn what_cannot_be_explained_is_named() {
     let explain = |address: &'static str| ["explain", address, "--prompt", PROMPT];
-    refused(&explain("L1/softmax[h=2]"), 2, &["`t` is missing", "token of 5"]);
+    let lacks = ["`t` (token of 5) and `k` (key of 5) are missing", "add t (0 to 4) and k (0 to 4)\n"];
+    refused(&explain("L1/softmax[h=2]"), 2, &lacks);
+    let lacks = ["`t` (token of 1) is missing", "add t=0\n"];
+    refused(&explain("p1/L1/softmax[h=2,k=0]"), 2, &lacks);
     refused(&explain("softmax[h=2,t=9,k=0]"), 2, &["token 9 is past the last: there are 5"]);
     refused(&explain("L9/xq[t=0,h=0,c=0]"), 2, &["there is no layer 9", "layers 0 to 3"]);
     refused(&explain("L0/logits[t=0,v=0]"), 2, &["outside the layers"]);
