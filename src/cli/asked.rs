@@ -34,11 +34,13 @@ impl Asked {
         Ok(Self { source: traced.source(number, sequence)? })
     }
 
-    /// The same of the run itself, by a command that takes no address; of a trace with branches that is said.
+    /// The same of the run itself and its first sequence, by a command that takes no address; of a trace with branches or
+    /// several sequences that is said.
     pub(super) fn open_itself<D: Device>(trace: &TraceArgs, args: &RunArgs) -> Result<Self> {
         let Some(path) = &trace.trace else { return Self::run::<D>(args) };
         let traced = Traced::<D>::open(path, &args.model, &args.cpu, DEFAULT_MEMORY)?;
         traced.say_branches();
+        traced.say_sequences();
         Ok(Self { source: traced.source(Number::ITSELF, 0)? })
     }
 

@@ -135,6 +135,16 @@ impl<D: Device + 'static> Traced<D> {
         }
     }
 
+    /// Says of a trace with several sequences that the first alone was looked at.
+    pub(super) fn say_sequences(&self) {
+        if let count @ 2.. = self.sequences() {
+            tell(format_args!(
+                "This is sequence s0 of {count}, s0 to s{}: `open`, `snapshot --at` and `explain` show the others by address, s1:p0/….",
+                count - 1,
+            ));
+        }
+    }
+
     /// How many sequences there are.
     pub(super) fn sequences(&self) -> usize {
         self.kept.sequences()

@@ -332,6 +332,21 @@ fn branches_are_recorded_and_one_with_the_token_that_was_drawn_has_the_bits_of_t
 }
 
 #[test]
+fn what_answers_of_one_sequence_says_of_which() {
+    let folder = tempfile::tempdir().unwrap();
+    let [several, one] = ["several", "one"].map(|name| folder.path().join(name));
+    record(&["--prompt", PROMPT, "--prompt", "The dog"], &several);
+    record(&["--prompt", PROMPT], &one);
+    for command in ["lens", "attribute"] {
+        let [several, one] =
+            [&several, &one].map(|path| llama_trace([command, "--trace", path.to_str().unwrap()]));
+        assert_eq!(ok(&several), ok(&one), "{command}");
+        assert!(stderr(&several).contains("sequence s0 of 2, s0 to s1"), "{command}: {}", stderr(&several));
+        assert!(!stderr(&one).contains("sequence"), "{command}: {}", stderr(&one));
+    }
+}
+
+#[test]
 fn a_branch_of_a_trace_is_looked_at_by_its_address() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.trace");
