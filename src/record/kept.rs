@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::about::Keep;
 use super::branch::Branch;
 use super::read::{Pass, Trace};
 use crate::config::CacheDtype;
@@ -49,6 +50,11 @@ pub trait Kept: Send + Sync {
 
     /// The statistics of `site`, where there are some.
     fn stats(&self, site: Site) -> Option<Stats>;
+
+    /// Whether values were to be kept, and not statistics alone.
+    fn keeps_values(&self) -> bool {
+        true
+    }
 
     /// Why the values of `site` are not kept, and do not follow from what is.
     fn why_not(&self, site: Site) -> String;
@@ -111,6 +117,10 @@ impl Kept for Trace {
 
     fn stats(&self, site: Site) -> Option<Stats> {
         self.stats(site)
+    }
+
+    fn keeps_values(&self) -> bool {
+        self.about().keep != Keep::Stats
     }
 
     fn why_not(&self, site: Site) -> String {

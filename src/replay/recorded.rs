@@ -266,7 +266,10 @@ impl<W: Weights> Serves for Reader<W> {
             None => query,
         };
         match query {
-            Query::Block(site, region) => self.block(*site, region).map(Answer::Block),
+            Query::Block(site, region) => {
+                let block = self.block(*site, region);
+                block.map(Answer::Block).map_err(|error| self.with_statistics(*site, error))
+            }
             Query::Spread(part) => self.spread(*part).map(Answer::Spread),
             Query::Order(part) => self.order(*part).map(Answer::Order),
             Query::Patterns(site) => self.patterns(*site).map(Answer::Patterns),

@@ -30,7 +30,9 @@ pub(super) fn open(app: &mut App) {
     let axes = app.place.step.axes();
     let key = axes.iter().position(|axis| *axis == Axis::Key);
     let (Some(key), true) = (key, axes.contains(&Axis::Token) && axes.contains(&Axis::Head)) else { return };
-    if app.opened || app.seek.is_some() {
+    // Of what cannot be had nothing is looked for again and again.
+    let fails = app.answers.failure(app.place.site()).is_some();
+    if app.opened || app.seek.is_some() || fails {
         return;
     }
     let mut region: Vec<Range<usize>> = app.index().iter().map(|&index| index..index + 1).collect();

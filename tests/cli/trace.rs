@@ -347,6 +347,33 @@ fn what_answers_of_one_sequence_says_of_which() {
 }
 
 #[test]
+fn the_statistics_of_what_was_not_kept_are_shown_in_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let [trace, picture] = ["a.trace", "a.txt"].map(|name| folder.path().join(name));
+    let model = fixture("golden/gqa");
+    record(&["--model", model.to_str().unwrap(), "--ids", "1,5,9", "--keep", "stats"], &trace);
+    let (trace, out) = (trace.to_str().unwrap(), picture.to_str().unwrap());
+    let log = ok(&llama_trace(["log", "--trace", trace, "--values", "--layer", "0", "--stage", "xq"]));
+    let snapshot = |at: &str| {
+        ok(&llama_trace([
+            "snapshot", "--trace", trace, "--at", at, "--size", "120x30", "--out", out, "--force",
+        ]));
+        fs::read_to_string(&picture).unwrap()
+    };
+    // Attention too, where the cursor would go to the largest key.
+    assert!(snapshot("p0/L0/softmax").contains("statistics: min 0"));
+    let shown = snapshot("p0/L0/xq");
+    for figure in ["min", "max", "mean", "std"] {
+        assert!(shown.contains(figure), "{figure}: {shown}");
+    }
+    let min: f64 = log.split("min ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    assert!(shown.contains(&format!("min {}", &min.to_string()[..4])), "{log}\n{shown}");
+    for said in ["were not kept", "record it without --keep stats"] {
+        assert!(shown.contains(said), "{said}: {shown}");
+    }
+}
+
+#[test]
 fn a_branch_of_a_trace_is_looked_at_by_its_address() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.trace");

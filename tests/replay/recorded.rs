@@ -353,7 +353,20 @@ fn statistics_alone_say_so() {
         let is_known = [Stage::Tokens, Stage::Sampled, Stage::Mask].contains(&site.stage);
         assert_eq!(asked.is_ok(), is_known, "{site}");
         if let Err(error) = asked {
-            assert!(error.to_string().contains("--keep stats"), "{error}");
+            let text = error.to_string();
+            assert!(text.contains("--keep stats"), "{text}");
+            let text = text.split("statistics: ").nth(1).expect(&text);
+            // They stand in the place of the values.
+            for (name, value) in
+                [("min", stats.min), ("max", stats.max), ("mean", stats.mean), ("std", stats.std)]
+            {
+                let told = text.split(&format!("{name} ")).nth(1).unwrap().split([',', '\n']).next().unwrap();
+                assert_eq!(
+                    told.parse::<f32>().unwrap().to_bits(),
+                    (value as f32).to_bits(),
+                    "{name}, {text}"
+                );
+            }
         }
     }
 }

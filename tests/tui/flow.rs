@@ -220,3 +220,15 @@ fn a_stage_that_fails_leaves_the_diagram() {
     view(&mut stage, "flow").shows("none");
     stage.shows("xv");
 }
+
+/// Attention that cannot be had is not asked for without end.
+#[test]
+fn attention_that_fails_leaves_nothing_to_wait_for() {
+    let mut source = Synthetic::new();
+    source.failing.insert(Site::layer(0, 1, TraceStage::Softmax));
+    let mut stage = Stage::new(source, (120, 40), Depth::None);
+    stage.keys("/L1/softmax").key(KeyCode::Enter);
+    stage.wait();
+    stage.shows("There are no values to show");
+    assert!(!stage.app.sync(&mut stage.source), "there is no news");
+}

@@ -10,9 +10,24 @@ use crate::config::CacheDtype;
 use crate::error::{Error, Result};
 use crate::replay::derive::{Rows, derive_rows, is_derivable, shaped};
 use crate::trace::block::Cutting;
-use crate::trace::{Block, Frame, FrameData, PassDims, Region, Site, Stage};
+use crate::trace::{Block, Frame, FrameData, PassDims, Region, Site, Stage, Stats};
 
 use ndarray::{ArrayD, IxDyn};
+
+/// The figures with their names.
+fn figures(stats: &Stats) -> String {
+    let number = |value: f64| match value.fract() == 0.0 && value.abs() < 1e9 {
+        true => value.to_string(),
+        false => format!("{:?}", value as f32),
+    };
+    let Stats { min, max, mean, std, neg_inf, pos_inf, nan } = *stats;
+    let figures = [("min", min), ("max", max), ("mean", mean), ("std", std)];
+    let mut all: Vec<String> =
+        figures.iter().map(|&(name, value)| format!("{name} {}", number(value))).collect();
+    let counts = [("-inf", neg_inf), ("+inf", pos_inf), ("NaN", nan)];
+    all.extend(counts.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{what}×{count}")));
+    all.join(", ")
+}
 
 impl<W: Weights> Reader<W> {
     /// Whether a frame of `site` has room as one.
@@ -69,6 +84,24 @@ impl<W: Weights> Reader<W> {
             Some(run) => (Site { run, ..site }, WRITE_IT),
         };
         Error::usage(format!("{named} is not there")).found(self.trace.why_not(site)).next(next)
+    }
+
+    /// `error`, or what is known of values that are not there.
+    pub(super) fn with_statistics(&self, site: Site, error: Error) -> Error {
+        let Some(stats) = self.trace.stats(site).filter(|_| matches!(error, Error::Usage(_))) else {
+            return error;
+        };
+        let record = match self.trace.keeps_values() {
+            true => "record it with a larger --budget",
+            false => "record it without --keep stats",
+        };
+        let (named, next) = match self.judged {
+            None => (site, format!("{record}, or {NEEDS_MODEL}")),
+            Some(run) => (Site { run, ..site }, WRITE_IT.to_owned()),
+        };
+        Error::usage(format!("the values of {named} were not kept: {}", self.trace.why_not(site)))
+            .found(format!("statistics: {}", figures(&stats)))
+            .next(next)
     }
 
     /// Rows that follow from others; of the site of `known`, from its rows.
