@@ -360,7 +360,7 @@ fn statistics_alone_say_so() {
             for (name, value) in
                 [("min", stats.min), ("max", stats.max), ("mean", stats.mean), ("std", stats.std)]
             {
-                let told = text.split(&format!("{name} ")).nth(1).unwrap().split([',', '\n']).next().unwrap();
+                let told = text.split(&format!("{name} ")).nth(1).unwrap().split([',', ';']).next().unwrap();
                 assert_eq!(
                     told.parse::<f32>().unwrap().to_bits(),
                     (value as f32).to_bits(),

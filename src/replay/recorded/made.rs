@@ -99,8 +99,8 @@ impl<W: Weights> Reader<W> {
             None => (site, format!("{record}, or {NEEDS_MODEL}")),
             Some(run) => (Site { run, ..site }, WRITE_IT.to_owned()),
         };
-        Error::usage(format!("the values of {named} were not kept: {}", self.trace.why_not(site)))
-            .found(format!("statistics: {}", figures(&stats)))
+        Error::usage(format!("{named} is not there: its values were not kept"))
+            .found(format!("statistics: {}; {}", figures(&stats), self.trace.why_not(site)))
             .next(next)
     }
 
