@@ -153,7 +153,8 @@ fn the_ptx_that_the_program_carries_has_the_kernels_that_the_sources_make() {
         .collect();
     // What is for one architecture alone is not carried; the oldest compiler makes it all the same.
     for module in Module::all().iter().filter(|module| !module.lasts()) {
-        let architecture = ARCHITECTURES.into_iter().find(|architecture| module.is_for(*architecture)).unwrap();
+        let architecture =
+            ARCHITECTURES.into_iter().find(|architecture| module.is_for(*architecture)).unwrap();
         let (code, log) = nvrtc.compile(module.source(), architecture, &["--ptxas-options=-v"]).unwrap();
         assert!(code.starts_with(b"\x7fELF") && !log.contains("serialized"), "{module:?}: {log}");
     }

@@ -25,6 +25,7 @@ use crate::model::Model;
 use crate::replay::{Live, Start};
 use crate::stop::{self, Stop};
 use crate::tokenizer::Tokenizer;
+use crate::trace::manifest::Drawing;
 use crate::tui;
 
 impl choose::Command for &ChatArgs {
@@ -76,11 +77,12 @@ fn chat<D: Device>(args: &ChatArgs) -> Result<()> {
         model: &model,
         format,
         tokenizer,
-        sampler,
+        drawing: args.sampling.drawing(0),
         limit: args.tokens.unwrap_or(usize::MAX),
         memory: args.memory.bytes(),
         stop,
         answered: Vec::new(),
+        last_draw: sampler,
     };
     output::end(converse(&mut talk, &mut lines))
 }
@@ -147,15 +149,17 @@ struct Talk<'m, D: Device> {
     model: &'m Arc<Model<D>>,
     format: Format,
     tokenizer: Arc<dyn Tokenizer>,
-    sampler: Sampler,
+    /// How tokens are drawn, for the tracer's title.
+    drawing: Drawing,
     /// Tokens that an answer may have.
     limit: usize,
     /// Bytes of frames that the tracer may hold.
     memory: usize,
     /// The backend's; asked by Ctrl-C.
     stop: Stop,
-    /// The tokens of the conversation as of the last answer.
+    /// The tokens of the conversation as of the last answer, and what drew its last one.
     answered: Vec<u32>,
+    last_draw: Sampler,
 }
 
 impl<D: Device> Talk<'_, D> {
@@ -248,7 +252,7 @@ impl<D: Device> Talk<'_, D> {
         answer += &out.finish(&mut stream)?;
         out.print("\n")?;
         drop(out);
-        self.answered = self.chat.ran().to_vec();
+        (self.answered, self.last_draw) = (self.chat.ran().to_vec(), self.chat.last_draw());
         match ended {
             Some(Ended::Text | Ended::Limit) => {}
             None => super::tell("(stopped)"),
@@ -269,7 +273,7 @@ impl<D: Device> Talk<'_, D> {
         }
     }
 
-    /// Opens the tracer on the conversation, all of it in one pass.
+    /// Opens the tracer on the conversation, all of it in one pass, after which it draws the answer's last token again.
     fn step(&self) -> Result<()> {
         tui::require_terminal()?;
         if self.answered.is_empty() {
@@ -279,14 +283,15 @@ impl<D: Device> Talk<'_, D> {
         let start = Start {
             ids: self.answered.clone(),
             draws: 1,
-            sampler: self.sampler.clone(),
+            sampler: self.last_draw.clone(),
             tokenizer: Some(Arc::clone(&self.tokenizer)),
             eos: self.format.ends.clone(),
             memory: self.memory,
             context: self.context,
         };
         let live = Live::start(Arc::clone(self.model), start)?;
-        let seen = tui::visit(Box::new(live), &tui::OpenAt::default());
+        let setting = tui::Setting { drawing: Some(self.drawing), ..tui::Setting::default() };
+        let seen = tui::visit(Box::new(live), &tui::OpenAt::default(), setting);
         self.stop.clear();
         seen
     }

@@ -16,6 +16,7 @@ use crate::generate::{Batch, Prompts, Sampler, Sampling};
 use crate::hub::{Need, SparseCopy};
 use crate::model::Model;
 use crate::tokenizer::{self, Tokenizer};
+use crate::trace::manifest::Drawing;
 use crate::trace::select::Extent;
 use crate::trace::{PassDims, Select, Site, TokenLabel};
 
@@ -117,6 +118,12 @@ impl SamplingArgs {
             top_p: top_p.unwrap_or(default.top_p),
             seed: seed.unwrap_or(default.seed),
         }
+    }
+
+    /// The same as a manifest and the tracer's title have it, from a stream of random numbers.
+    pub(super) fn drawing(&self, stream: u64) -> Drawing {
+        let Sampling { temperature, top_k, top_p, seed } = self.sampling();
+        Drawing { temperature, top_k, top_p, seed, stream }
     }
 
     /// A sampler at the start of a stream of random numbers. Says which options temperature 0 overrules.

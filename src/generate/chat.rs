@@ -8,7 +8,7 @@ mod template;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Ended, Next, Session};
+use super::{Ended, Next, Sampler, Session};
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::stop;
@@ -114,6 +114,11 @@ impl<'m, B: Backend> Chat<'m, B> {
     /// The tokens whose keys and values the cache holds: the last prompt and its answer.
     pub fn ran(&self) -> &[u32] {
         self.session.ran()
+    }
+
+    /// What drew the last token, as it was before: see [`Sampler::before_the_last`].
+    pub fn last_draw(&self) -> Sampler {
+        self.session.sequence.last_draw()
     }
 
     /// How many tokens there is room for: see [`Session::capacity`].

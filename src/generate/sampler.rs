@@ -33,6 +33,8 @@ impl Default for Sampling {
 pub struct Sampler {
     sampling: Sampling,
     random: ChaCha8Rng,
+    /// Tokens that others had drawn of the stream before this one's first.
+    earlier: u64,
     /// What computes softmax. Every kernel gives the same bits, so the fastest does for all.
     kernel: Host,
     probs: Vec<f32>,
@@ -69,6 +71,7 @@ impl Sampler {
         Ok(Self {
             sampling,
             random,
+            earlier: 0,
             kernel: Host::default(),
             probs: Vec::new(),
             cut: 0,
@@ -87,7 +90,24 @@ impl Sampler {
     pub fn with_stream(mut self, stream: u64) -> Self {
         self.random = ChaCha8Rng::seed_from_u64(self.sampling.seed);
         self.random.set_stream(stream);
+        self.earlier = 0;
         self
+    }
+
+    /// The same before the last token that it has drawn: its draw number 0 is that once more. Where it has drawn none, the
+    /// same.
+    #[must_use]
+    pub fn before_the_last(&self) -> Self {
+        let drawn = u64::try_from(self.random.get_word_pos() / look::WORDS).unwrap_or(u64::MAX);
+        let mut sampler = self.clone();
+        sampler.earlier = drawn.saturating_sub(1);
+        sampler.random.set_word_pos(sampler.word(0));
+        sampler
+    }
+
+    /// Where the random number of draw number `draw` lies in the stream.
+    fn word(&self, draw: u64) -> u128 {
+        (u128::from(self.earlier) + u128::from(draw)) * look::WORDS
     }
 
     /// The same at the start of the stream that is `count` after its own.
@@ -99,7 +119,7 @@ impl Sampler {
     /// The random number, from 0 to 1, that draw number `draw` of this stream draws by, where the temperature is not 0.
     pub fn random(&self, draw: u64) -> f64 {
         let mut random = self.random.clone();
-        random.set_word_pos(u128::from(draw) * look::WORDS);
+        random.set_word_pos(self.word(draw));
         random.random()
     }
 

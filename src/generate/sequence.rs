@@ -143,6 +143,11 @@ impl<B: Backend> Sequence<B> {
         self.text.sampler.sampling()
     }
 
+    /// What draws its tokens, before the last that it has drawn: see [`Sampler::before_the_last`].
+    pub fn last_draw(&self) -> Sampler {
+        self.text.sampler.before_the_last()
+    }
+
     /// The random number that draw number `draw` draws by: see [`Sampler::random`].
     pub fn random(&self, draw: u64) -> f64 {
         self.text.sampler.random(draw)

@@ -248,7 +248,7 @@ pub fn action_of(app: &App, event: Event) -> Option<Action> {
         Event::Key(key) if typing => action::of_typed_key(key),
         Event::Key(key) if finds => action::of_found_key(key),
         Event::Key(key) => action::of_key(key),
-        Event::Paste(text) if typing => Some(Action::Paste(text)),
+        Event::Paste(text) if typing || finds => Some(Action::Paste(text)),
         Event::Resize(columns, rows) => Some(Action::Resize(columns, rows)),
         Event::Mouse(mouse) => {
             let (x, y) = (mouse.column, mouse.row);

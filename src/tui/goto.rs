@@ -23,15 +23,39 @@ pub(super) struct Spot {
     pub(super) index: Vec<(Axis, usize)>,
 }
 
-/// More than any address needs; a paste by mistake is cut here.
+/// Characters of the longest address, and more than one needs; and of the longest text of another prompt.
 const LONGEST: usize = 200;
+const LONGEST_PROMPT: usize = 1 << 16;
 
 impl GotoLine {
     pub(super) fn push(&mut self, c: char) {
-        if !c.is_control() && self.text.chars().count() < LONGEST {
+        if !c.is_control() && self.text.chars().count() < longest(&self.text) {
             self.text.push(c);
         }
         self.chosen = None;
+    }
+
+    /// Puts a text in: of a prompt with its lines and tabs, but for the end of the last line; elsewhere these are blanks.
+    ///
+    /// # Errors
+    /// For the message line, where it is too long: nothing of it is put in.
+    pub(super) fn paste(&mut self, pasted: &str) -> Result<(), String> {
+        let lines = pasted.replace("\r\n", "\n").replace('\r', "\n");
+        let lines = lines.trim_end_matches('\n');
+        let of_prompt = prompt_of(&format!("{}{lines}", self.text)).is_some();
+        let kept = lines.chars().filter_map(|c| match c {
+            '\n' | '\t' if !of_prompt => Some(' '),
+            '\n' | '\t' => Some(c),
+            c => (!c.is_control()).then_some(c),
+        });
+        let text: String = self.text.chars().chain(kept).collect();
+        let (count, most) = (text.chars().count(), longest(&text));
+        if count > most {
+            let other = if of_prompt { "; --prompt-file takes a longer one at the start" } else { "" };
+            return Err(format!("what was pasted is too long: {count} characters of at most {most}{other}"));
+        }
+        (self.text, self.chosen) = (text, None);
+        Ok(())
     }
 
     pub(super) fn pop(&mut self) {
@@ -67,6 +91,11 @@ impl GotoLine {
             None => completions.first().map_or(&self.text, |first| &first.text).clone(),
         }
     }
+}
+
+/// The most characters of a line that begins so.
+fn longest(text: &str) -> usize {
+    if prompt_of(text).is_some() { LONGEST_PROMPT } else { LONGEST }
 }
 
 /// The text of another prompt.

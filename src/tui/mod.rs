@@ -102,8 +102,8 @@ pub fn run(runs: Runs, open: &OpenAt, setting: Setting) -> Result<()> {
 ///
 /// # Errors
 /// As [`run`].
-pub fn visit(source: Box<dyn Source>, open: &OpenAt) -> Result<()> {
-    show(Runs::new(source), open, Setting::default()).map(drop)
+pub fn visit(source: Box<dyn Source>, open: &OpenAt, setting: Setting) -> Result<()> {
+    show(Runs::new(source), open, setting).map(drop)
 }
 
 fn show(mut runs: Runs, open: &OpenAt, setting: Setting) -> Result<Ended> {

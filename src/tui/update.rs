@@ -121,6 +121,9 @@ impl App {
     }
 }
 
+/// Characters of a paste that are looked for in the help: more than a line of it has.
+const MOST_WANTED: usize = 80;
+
 fn help(app: &mut App, line: usize, mut wanted: String, action: &Action) -> Effect {
     let page = usize::from(app.size.height / 2).max(1);
     let line = match action {
@@ -130,6 +133,10 @@ fn help(app: &mut App, line: usize, mut wanted: String, action: &Action) -> Effe
         }
         Action::Type(c) => {
             wanted.push(*c);
+            0
+        }
+        Action::Paste(text) => {
+            wanted.extend(text.chars().filter(|c| !c.is_control()).take(MOST_WANTED));
             0
         }
         Action::Erase => {
@@ -166,7 +173,11 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
             return Effect::None;
         }
         Action::Type(c) => line.push(c),
-        Action::Paste(text) => text.chars().for_each(|c| line.push(c)),
+        Action::Paste(text) => {
+            if let Err(wrong) = line.paste(&text) {
+                app.say(wrong, true);
+            }
+        }
         Action::Erase if line.text.is_empty() => {
             app.mode = Mode::Walk;
             return Effect::None;

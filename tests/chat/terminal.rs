@@ -120,6 +120,30 @@ fn ctrl_c_stops_the_answer_and_not_the_program() {
     terminal.end();
 }
 
+/// The last token of an answer is what the tracer draws after all that was read, by the same random number.
+#[test]
+fn the_tracer_draws_what_the_answer_ended_with() {
+    let mut terminal = Terminal::start(&["--temperature", "1", "-n", "6", "--seed", "2"]);
+    let mut at = terminal.wait_for("> ", 0);
+    for question in ["Tell me a story", "Another one"] {
+        terminal.press(&format!("{question}\r"));
+        let echoed = terminal.wait_for(question, at);
+        let end = terminal.wait_for("> ", echoed);
+        let answer = terminal.text()[echoed..end].to_owned();
+        let answer = answer.lines().find(|line| line.matches(' ').count() > 2).unwrap().trim().to_owned();
+        let last = answer.rsplit(' ').next().unwrap();
+        terminal.press("/step\r");
+        let entered = terminal.wait_for(ENTER, end);
+        let title = terminal.wait_for("temperature 1 seed 2", entered);
+        terminal.wait_for(&format!("\u{2423}{last} is next"), title);
+        terminal.press("q");
+        let left = terminal.wait_for(LEAVE, title);
+        at = terminal.wait_for("> ", left);
+    }
+    terminal.press(CTRL_D);
+    terminal.end();
+}
+
 #[test]
 fn a_chat_in_a_terminal_says_how_it_is_left() {
     let mut terminal = Terminal::start(&[]);

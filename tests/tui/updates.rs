@@ -237,6 +237,38 @@ fn completions_are_chosen_with_arrows_and_taken_with_tab() {
 }
 
 #[test]
+fn a_pasted_prompt_is_taken_as_it_is_or_not_at_all() {
+    let mut stage = begin();
+    let pasted = |stage: &mut Stage, text: &str| {
+        stage.event(Event::Paste(text.into()));
+        let Mode::Goto(line) = stage.app.mode() else { panic!("the line is open") };
+        (line.text.clone(), stage.app.message().map(|message| message.text.clone()))
+    };
+    // Terminals end the lines of what is pasted as the Enter key does.
+    stage.keys("/prompt ");
+    let long: String = (0..100).map(|i| format!("w{i}\tx\ny ")).collect();
+    let (text, message) = pasted(&mut stage, &format!("{}\r", long.replace('\n', "\r")));
+    assert_eq!((&*text, message), (&*format!("prompt {long}"), None));
+    let screen = stage.screen();
+    assert!(screen.contains("w99\\tx\\ny"), "{screen}");
+    let (same, message) = pasted(&mut stage, &"x".repeat(70_000));
+    assert_eq!(same, text);
+    let message = message.unwrap();
+    assert!(message.contains("of at most 65536") && message.contains("--prompt-file"), "{message}");
+    assert_eq!(stage.key(KeyCode::Enter), Effect::Prompt(long));
+
+    // An address has one line.
+    stage.keys("/");
+    assert_eq!(pasted(&mut stage, "p0/L1\r\n").0, "p0/L1");
+    assert!(pasted(&mut stage, &"x".repeat(300)).1.unwrap().contains("at most 200"));
+    stage.key(KeyCode::Esc);
+    // In the help it is looked for.
+    stage.keys("?");
+    stage.event(Event::Paste("softmax\r".into()));
+    assert!(matches!(stage.app.mode(), Mode::Help(_, wanted) if wanted == "softmax"));
+}
+
+#[test]
 fn enter_on_an_empty_line_leaves_everything_as_it_is() {
     let mut stage = begin();
     stage.keys("/L1/attn_norm").key(KeyCode::Enter);

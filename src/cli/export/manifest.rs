@@ -21,14 +21,7 @@ pub(super) fn new<D: Device>(run: &Run<D>, args: &RunArgs) -> Manifest {
 
 /// How the tokens of a run are drawn.
 pub(in crate::cli) fn drawing(args: &RunArgs) -> Drawing {
-    let sampling = args.sampling.sampling();
-    Drawing {
-        temperature: sampling.temperature,
-        top_k: sampling.top_k,
-        top_p: sampling.top_p,
-        seed: sampling.seed,
-        stream: args.stream.unwrap_or(0),
-    }
+    args.sampling.drawing(args.stream.unwrap_or(0))
 }
 
 /// The files of an export that is there already.

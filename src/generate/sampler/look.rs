@@ -47,7 +47,8 @@ impl Sampler {
     /// As [`Sampler::new`]'s.
     pub fn before(&self, draw: u64, sampling: Sampling) -> Result<Self> {
         let mut sampler = Self::new(sampling)?.with_stream(self.random.get_stream());
-        sampler.random.set_word_pos(u128::from(draw) * WORDS);
+        sampler.earlier = self.earlier;
+        sampler.random.set_word_pos(sampler.word(draw));
         Ok(sampler)
     }
 

@@ -205,6 +205,26 @@ fn the_random_number_of_each_draw_is_known_before_and_after() {
     }
 }
 
+/// What follows a text that was drawn draws its last token again, and then what would have come, in any setting.
+#[test]
+fn before_the_last_draw_a_sampler_draws_that_once_more() {
+    let logits = [0.0; 1000];
+    for stream in [0, 3] {
+        let sampling = Sampling { temperature: 1.0, seed: 11, ..Sampling::default() };
+        let mut sampler = Sampler::new(sampling).unwrap().with_stream(stream);
+        let drawn: Vec<u32> = (0..9).map(|pass| sampler.sample(&logits, 0, pass, &mut NoProbe)).collect();
+        let (mut again, coming) = (sampler.before_the_last(), sampler.random(9));
+        assert_eq!((again.random(0), again.random(1)), (sampler.random(8), coming));
+        assert_eq!(again.look(&logits, 0, None).unwrap().drawn, drawn[8]);
+        let parted = again.before(1, sampling).unwrap().sample(&logits, 0, 1, &mut NoProbe);
+        assert_eq!(again.sample(&logits, 0, 0, &mut NoProbe), drawn[8]);
+        assert_eq!(again.sample(&logits, 0, 1, &mut NoProbe), parted);
+        assert_eq!(parted, sampler.sample(&logits, 0, 9, &mut NoProbe));
+    }
+    let fresh = Sampler::new(Sampling { temperature: 1.0, ..Sampling::default() }).unwrap();
+    assert_eq!(fresh.before_the_last().random(0), fresh.random(0));
+}
+
 /// Looking at a draw is the draw: token, probabilities and cuts are those that the sampler itself shows, draw after
 /// draw, and looking takes no random number.
 #[test]

@@ -5,6 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::widgets::{Block, Widget};
 
+use crate::error::printable;
 use crate::trace::Step;
 
 use super::super::app::{App, GotoLine};
@@ -64,7 +65,7 @@ impl Widget for GotoPopup<'_> {
             width: place.width.saturating_sub(4),
             height: place.height.saturating_sub(2),
         };
-        let shown = tail(&self.line.text, usize::from(inner.width).saturating_sub(4));
+        let shown = tail(&printable(&self.line.text), usize::from(inner.width).saturating_sub(4));
         let mut x = put(buf, inner, 0, 0, "/ ", theme.key());
         x += put(buf, inner, x, 0, &shown, theme.strong());
         put(buf, inner, x, 0, " ", theme.current());
