@@ -59,6 +59,7 @@ impl Program {
                 '\r' => KeyCode::Enter,
                 '\u{1b}' => KeyCode::Esc,
                 '→' => KeyCode::Right,
+                '←' => KeyCode::Left,
                 '↑' => KeyCode::Up,
                 '↓' => KeyCode::Down,
                 key => KeyCode::Char(key),
@@ -316,6 +317,33 @@ fn both_of_two_have_their_cells_in_little_room() {
     // Ids are names: there is no difference between two.
     program.keys("/sampled\r");
     assert!(!program.stage.screen().contains("here − there"), "{}", program.stage.screen());
+}
+
+#[test]
+fn in_little_room_the_sampler_still_says_what_is_set_and_every_cut() {
+    for size in [(60, 16), (80, 16), (80, 24), (120, 40), (200, 60)] {
+        let mut program = Program::alone(size);
+        program.keys("/probs\r");
+        while program.stage.app.view().name() != "sampler" {
+            program.keys("v");
+        }
+        // The likeliest tokens that have so much together, and of few.
+        program.keys("→→]←←←←]←←");
+        let setting = program.stage.app.trying().setting.unwrap();
+        let (k, p) = (setting.top_k, setting.top_p);
+        assert!(k > 0 && p < 1.0, "{setting:?}");
+        let at = program.stage.app.draw_at(Some(setting));
+        let draw = program.stage.app.answers().draw(&at).unwrap().unwrap();
+        let screen = program.stage.screen();
+        assert!(screen.contains(&format!("‹{p}›")), "{size:?}\n{screen}");
+        let said = |name: &str, count: usize| {
+            let short = name.trim_start_matches("top-");
+            [name, short].iter().any(|name| screen.contains(&format!("→ {name}: {count}")))
+        };
+        let cuts = said("top-k", draw.after_k.count) && said("top-p", draw.after_p.count);
+        let stay = screen.contains(&format!("{} stay", draw.after_p.count));
+        assert!(if size.1 == 16 { stay } else { cuts }, "{size:?}\n{screen}");
+    }
 }
 
 #[test]

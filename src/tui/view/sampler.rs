@@ -39,6 +39,8 @@ enum Line<'a> {
 
 /// Lines above the list: the settings' names, the run's, those that are tried, the way to the draw, and headings.
 const HEADER: u16 = 5;
+/// The same in little room: the setting in one line, and headings.
+const SMALL_HEADER: u16 = 2;
 /// Tokens that are seen below them, at the least.
 const LEAST: u16 = 2;
 /// Columns of a number.
@@ -114,8 +116,11 @@ impl View for Sampler {
     fn layout(&self, app: &App, body: Rect) -> Layout {
         let rows = shown(app).map_or(1, |draw| lines(draw).len().max(1));
         let cursor = (app.rank.min(rows - 1), 0);
-        // In little room the tokens come before the settings.
-        let header = if body.height < HEADER + LEAST { 1 } else { HEADER };
+        let header = match body.height.saturating_sub(LEAST) {
+            room if room >= HEADER => HEADER,
+            room if room >= SMALL_HEADER => SMALL_HEADER,
+            _ => 1,
+        };
         Layout {
             area: body,
             rows,
@@ -248,8 +253,10 @@ impl View for Sampler {
             put(buf, area, 0, 1, "drawing …", theme.dim());
             return;
         };
-        if layout.header == HEADER {
-            settings(app, own, tried, area, buf);
+        match layout.header {
+            HEADER => settings(app, own, tried, area, buf),
+            SMALL_HEADER => setting(app, own, tried, area, buf),
+            _ => {}
         }
         list(app, own, tried, layout, buf);
     }
@@ -301,10 +308,34 @@ fn settings(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut B
     way(app, tried.unwrap_or(own), area, buf);
 }
 
+/// One line: the setting that is tried or else the run's, the one of them that is chosen, and what stays and is drawn.
+fn setting(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut Buffer) {
+    let (theme, draw) = (app.theme, tried.unwrap_or(own));
+    let tries = app.trying.setting.is_some();
+    let shown = app.trying.setting.unwrap_or(own.setting);
+    let mut pieces =
+        vec![Piece::whole(if tries { "tried " } else { "run " }, theme.strong()).rank(u8::from(!tries) * 2)];
+    for knob in Knob::ALL {
+        let value = knob.value(shown);
+        let changed = value != knob.value(own.setting);
+        if knob == app.trying.knob {
+            pieces.push(Piece::forms([format!("{} ‹{value}› ", knob.name())], theme.current()));
+        } else {
+            let style = if changed { theme.key() } else { theme.dim() };
+            pieces.push(Piece::whole(format!("{} {value} ", knob.name()), style).rank(1));
+        }
+    }
+    pieces.push(Piece::whole(format!("{} stay ", draw.after_p.count), Style::new()).rank(2));
+    let token = picked(app).filter(|_| !tries).unwrap_or(draw.drawn);
+    pieces.push(Piece::whole(token_text(app, token), theme.token()).rank(2));
+    put_fit(buf, area, 0, 0, &pieces);
+}
+
 /// How the draw is made: what each step leaves.
 fn way(app: &App, draw: &Draw, area: Rect, buf: &mut Buffer) {
     let (dim, plain) = (app.theme.dim(), Style::new());
-    let mut pieces = vec![Piece::whole(format!("{} logits", draw.vocab), plain).rank(1)];
+    let logits = [format!("{} logits", draw.vocab), draw.vocab.to_string()];
+    let mut pieces = vec![Piece::forms(logits, plain).rank(4)];
     let greedy = draw.setting.temperature == 0.0;
     if greedy {
         pieces.push(Piece::whole(" → the largest is taken", plain));
@@ -316,12 +347,21 @@ fn way(app: &App, draw: &Draw, area: Rect, buf: &mut Buffer) {
             ],
             plain,
         ));
-        let after = |name: &str, count: usize| Piece::whole(format!(" → {name}: {count} stay"), plain);
+        // A cut that is made is never left out.
+        let after = |name: &str, count: usize| {
+            let short = name.trim_start_matches("top-");
+            let forms = [
+                format!(" → {name}: {count} stay"),
+                format!(" → {name}: {count}"),
+                format!(" → {short}: {count}"),
+            ];
+            Piece::forms(forms, plain).rank(3)
+        };
         if draw.setting.top_k > 0 {
-            pieces.push(after("top-k", draw.after_k.count).rank(1));
+            pieces.push(after("top-k", draw.after_k.count));
         }
         if draw.setting.top_p < 1.0 {
-            pieces.push(after("top-p", draw.after_p.count).rank(1));
+            pieces.push(after("top-p", draw.after_p.count));
         }
     }
     match draw.random {
@@ -333,7 +373,7 @@ fn way(app: &App, draw: &Draw, area: Rect, buf: &mut Buffer) {
         Some(random) => {
             let random = text::figure_in(random, false, 6);
             pieces
-                .push(Piece::forms([format!(" → drawn by {random}"), format!(" → u {random}")], dim).rank(2));
+                .push(Piece::forms([format!(" → drawn by {random}"), format!(" → u {random}")], dim).rank(5));
         }
         None => {}
     }

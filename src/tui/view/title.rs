@@ -93,8 +93,8 @@ impl Widget for Title<'_> {
     }
 }
 
-/// How tokens are drawn: " · temperature 0.8 top-k 40 top-p 0.9 seed 7". Where the likeliest is taken, nothing else
-/// counts.
+/// How tokens are drawn: " · temperature 0.8 top-k 40 top-p 0.9 seed 7 stream 1", where the stream is not the first; in
+/// little room at least that they are. Where the likeliest is taken, nothing else counts.
 fn drawing(app: &App) -> Vec<String> {
     // A branch may have a setting of its own.
     let own = app.outline().setting;
@@ -110,9 +110,13 @@ fn drawing(app: &App) -> Vec<String> {
     }
     let k = |name: &str| if top_k > 0 { format!(" {name} {top_k}") } else { String::new() };
     let p = |name: &str| if top_p < 1.0 { format!(" {name} {top_p}") } else { String::new() };
+    // Each sequence draws from the stream after that of the one before.
+    let stream = app.drawing.map_or(0, |drawing| drawing.stream) + app.outline().sequence as u64;
+    let stream = if stream > 0 { format!(" stream {stream}") } else { String::new() };
     vec![
-        format!(" · temperature {temperature}{}{} seed {seed}", k("top-k"), p("top-p")),
-        format!(" · T {temperature}{}{} s {seed}", k("k"), p("p")),
+        format!(" · temperature {temperature}{}{} seed {seed}{stream}", k("top-k"), p("top-p")),
+        format!(" · T {temperature}{}{} s {seed}{stream}", k("k"), p("p")),
+        format!(" · T {temperature} …"),
         String::new(),
     ]
 }
