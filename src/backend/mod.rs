@@ -390,8 +390,9 @@ pub trait Backend: Sized + Send + Sync {
     fn input(&self) -> Self::Input;
 
     /// Makes x ready for the matrix products that read it, whose rows of `width` values are `rows` of the pass; in
-    /// int8 it is quantised here. Whoever wants the values of x reads them before: a backend that multiplies them in
-    /// another form may leave them out of the buffer. A backend that sums in another order for many tokens goes by
+    /// int8 it is quantised here. Whoever wants the values of x, or of what was shown beside it when it was made, reads
+    /// them before: a backend that multiplies them in another form may leave them out of their buffers from the first product on,
+    /// so x is not made ready a second time either. A backend that sums in another order for many tokens goes by
     /// [`PassRows::orders`], and never by how many rows there are: these depend on who looks on.
     fn prepare(
         &self,

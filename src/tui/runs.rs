@@ -67,8 +67,10 @@ impl Runs {
     pub(super) fn prompt(&mut self, text: &str) -> Result<Run> {
         let run = self.next()?;
         let Some(prompter) = &mut self.prompter else {
-            return Err(Error::usage("no other prompt can be run here: beside a recorded run or a chat there is none")
-                .next("start the tracer with --prompt and the model"));
+            return Err(Error::usage(
+                "no other prompt can be run here: beside a recorded run or a chat there is none",
+            )
+            .next("start the tracer with --prompt and the model"));
         };
         let source = prompter(run, text)?;
         self.add(source);

@@ -132,8 +132,8 @@ impl Arguments {
         self.words(&[at])
     }
 
-    /// An address more, which is null: where the kernel can write its result in bfloat16 too, `count` values that it writes
-    /// to `out`. The `others` words before this one are the addresses of what it need not write then, or is null.
+    /// An address more, which is null: where the kernel can write its result in bfloat16 too, of which it writes `count` values
+    /// to `out`. The `others` words before this one are addresses where it writes nothing if they are null.
     pub(super) fn narrow_too(self, out: Address, count: usize, others: usize) -> Self {
         let narrow = Narrow { out, count, at: self.used, others: (self.used - others, self.used) };
         Self { narrow: Some(narrow), ..self.address(0) }

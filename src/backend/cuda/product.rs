@@ -47,7 +47,7 @@ pub struct Input {
 #[derive(Default)]
 struct Narrow {
     memory: Growing,
-    /// That of the input before: what makes these activations may read it.
+    /// Those that were written before: what makes these may read them.
     before: Growing,
     /// Whether they are written.
     there: bool,
@@ -106,7 +106,6 @@ impl Input {
         }
         let narrow = self.narrow.get_mut().unwrap_or_else(PoisonError::into_inner);
         (narrow.there, narrow.alone) = (false, false);
-        std::mem::swap(&mut narrow.memory, &mut narrow.before);
         match cuda.precision {
             Precision::Q8 { group } => self.quantize(cuda, group),
             _ => Ok(()),
@@ -123,8 +122,12 @@ impl Input {
 
     /// Where the rows lie in bfloat16.
     fn narrow(&self, cuda: &Cuda) -> Result<Address> {
-        let mut narrow = self.narrow.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.narrow.lock().unwrap_or_else(PoisonError::into_inner);
+        let narrow = &mut *guard;
         let (count, x) = (self.rows * self.width, self.x());
+        if !narrow.there {
+            std::mem::swap(&mut narrow.memory, &mut narrow.before);
+        }
         let to = narrow.memory.room(&cuda.queue, count * size_of::<u16>(), false)?;
         if !narrow.there {
             let alone = self.runs.iter().all(|run| run.many);

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::product::{self, Asked, Tiles};
-use super::{Buffer, Cuda, failed};
+use super::{Cuda, failed};
 use crate::backend::cpu::Cpu;
 use crate::backend::{AttentionShape, Backend, Nobody, PassRows, Product, Span, Swiglu};
 use crate::checkpoint::{Dtype, Tensor};
@@ -24,8 +24,8 @@ const MANY: usize = 20;
 /// The heads of attention: as most models have them, and as the fast kernels take them.
 const HEADS: AttentionShape = AttentionShape { heads: 8, kv_heads: 2, head_dim: 64, window: None };
 
-/// How far attention may be apart, whose sums have another order: the relative L2 distance.
-fn attention_apart(precision: Precision) -> f64 {
+/// How far results may be apart whose sums have another order: the relative L2 distance.
+fn orders_apart(precision: Precision) -> f64 {
     if precision == Precision::Bf16 { 2e-2 } else { 1e-5 }
 }
 
@@ -56,10 +56,10 @@ fn tensor(dtype: Dtype, shape: Vec<usize>, bytes: Vec<u8>) -> Tensor {
 }
 
 /// The weights of a product, as most files have them.
-fn weights(seed: usize) -> Tensor {
+fn weights(outputs: usize, inputs: usize, seed: usize) -> Tensor {
     let narrow = |x: f32| half::bf16::from_f32(x).to_le_bytes();
-    let bytes = exact(OUTPUTS * INPUTS, seed).into_iter().flat_map(narrow).collect();
-    tensor(Dtype::BF16, vec![OUTPUTS, INPUTS], bytes)
+    let bytes = exact(outputs * inputs, seed).into_iter().flat_map(narrow).collect();
+    tensor(Dtype::BF16, vec![outputs, inputs], bytes)
 }
 
 fn buffer<B: Backend>(backend: &B, values: &[f32]) -> Result<B::Buffer> {
@@ -85,17 +85,36 @@ fn pass<B: Backend>(backend: &B, start: usize, tokens: usize) -> Result<B::Pass>
 }
 
 /// The input of a product of so many tokens.
-fn input<B: Backend>(backend: &B, tokens: usize) -> Result<B::Input> {
-    let (x, mut input) = (buffer(backend, &exact(tokens * INPUTS, 2))?, backend.input());
-    backend.prepare(&x, INPUTS, &pass(backend, 0, tokens)?, &PassRows::All, &mut input)?;
+fn input<B: Backend>(backend: &B, tokens: usize, inputs: usize) -> Result<B::Input> {
+    let (x, mut input) = (buffer(backend, &exact(tokens * inputs, 2))?, backend.input());
+    backend.prepare(&x, inputs, &pass(backend, 0, tokens)?, &PassRows::All, &mut input)?;
     Ok(input)
 }
 
-/// Kinds of kernels that are proved.
-pub(super) const KINDS: usize = 1 + TOKENS.len() + 1 + 2;
+/// The gated half of a feed-forward network of so many tokens: hidden.
+fn gated<B: Backend>(
+    backend: &B,
+    input: &B::Input,
+    [gate, up]: [&B::Matrix; 2],
+    count: usize,
+) -> Result<B::Buffer> {
+    let [mut of_gate, mut silu, mut of_up, mut hidden] =
+        [backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?];
+    let outputs = Swiglu {
+        gate: Product { matrix: gate, bias: None, out: &mut of_gate },
+        silu: &mut silu,
+        up: Product { matrix: up, bias: None, out: &mut of_up },
+        hidden: &mut hidden,
+    };
+    backend.swiglu(input, count, outputs, &mut |_, _| Ok(()))?;
+    Ok(hidden)
+}
 
-/// What the gated half of the feed-forward network is for.
-const GATE: &str = "gate many rows";
+/// Kinds of kernels that are proved.
+pub(super) const KINDS: usize = 1 + TOKENS.len() + 2 + 2;
+
+/// Tokens, outputs and inputs of products in tiles: parts of a tile in each direction, and places that are used again.
+const OF_TILES: [usize; 3] = [70, 264, 328];
 
 /// What a backend makes by each kind of kernel; `done` is told of each.
 fn made<B: Backend>(backend: &B, done: &mut dyn FnMut()) -> Result<Vec<Made>> {
@@ -112,24 +131,29 @@ fn made<B: Backend>(backend: &B, done: &mut dyn FnMut()) -> Result<Vec<Made>> {
     backend.rms_norm(&x, &weight, 1e-5, 3, &mut normed)?;
     add("normalise", 0.0, values(backend, &normed, 3 * INPUTS)?);
 
-    let [matrix, other] = [backend.matrix(&weights(1))?, backend.matrix(&weights(8))?];
+    let [matrix, other] =
+        [backend.matrix(&weights(OUTPUTS, INPUTS, 1))?, backend.matrix(&weights(OUTPUTS, INPUTS, 8))?];
     for (what, tokens) in TOKENS {
         let mut out = backend.buffer(tokens * OUTPUTS)?;
-        backend.matmul(&input(backend, tokens)?, &matrix, None, &mut out)?;
+        backend.matmul(&input(backend, tokens, INPUTS)?, &matrix, None, &mut out)?;
         add(what, 0.0, values(backend, &out, tokens * OUTPUTS)?);
     }
 
-    let count = MANY * OUTPUTS;
-    let [mut gate, mut silu, mut up, mut hidden] =
-        [backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?];
-    let outputs = Swiglu {
-        gate: Product { matrix: &matrix, bias: None, out: &mut gate },
-        silu: &mut silu,
-        up: Product { matrix: &other, bias: None, out: &mut up },
-        hidden: &mut hidden,
-    };
-    backend.swiglu(&input(backend, MANY)?, count, outputs, &mut |_, _| Ok(()))?;
-    add(GATE, 0.0, values(backend, &hidden, count)?);
+    let (count, of_many) = (MANY * OUTPUTS, input(backend, MANY, INPUTS)?);
+    let hidden = gated(backend, &of_many, [&matrix, &other], count)?;
+    add("gate many rows", 0.0, values(backend, &hidden, count)?);
+
+    // From one to the next with nobody who looks in between, as in a layer: a norm, the gate, a product.
+    let down = backend.matrix(&weights(OUTPUTS, OUTPUTS, 9))?;
+    let (x, mut normed) = (buffer(backend, &any(MANY * INPUTS, 10))?, backend.buffer(MANY * INPUTS)?);
+    let (pass_of_many, mut first, mut second) = (pass(backend, 0, MANY)?, backend.input(), backend.input());
+    let mut out = backend.buffer(count)?;
+    backend.rms_norm(&x, &weight, 1e-5, MANY, &mut normed)?;
+    backend.prepare(&normed, INPUTS, &pass_of_many, &PassRows::All, &mut first)?;
+    let hidden = gated(backend, &first, [&matrix, &other], count)?;
+    backend.prepare(&hidden, OUTPUTS, &pass_of_many, &PassRows::All, &mut second)?;
+    backend.matmul(&second, &down, None, &mut out)?;
+    add("go from one to the next", orders_apart(backend.precision()), values(backend, &out, count)?);
 
     // A prompt, and a token after it.
     let (width, of_keys, tokens) = (HEADS.heads * HEADS.head_dim, HEADS.kv_heads * HEADS.head_dim, 70);
@@ -144,7 +168,7 @@ fn made<B: Backend>(backend: &B, done: &mut dyn FnMut()) -> Result<Vec<Made>> {
         backend.cache(&k, of_keys, &pass, 0, &mut keys)?;
         backend.cache(&v, of_keys, &pass, 0, &mut cached)?;
         backend.attention(HEADS, &q, &pass, 0, &keys, &cached, &mut out, &mut Nobody)?;
-        add(what, attention_apart(backend.precision()), values(backend, &out, tokens * width)?);
+        add(what, orders_apart(backend.precision()), values(backend, &out, tokens * width)?);
     }
     Ok(all)
 }
@@ -185,32 +209,47 @@ pub(super) fn prove(cuda: &Cuda, done: &mut dyn FnMut()) -> Result<()> {
     if cuda.precision != Precision::Bf16 {
         return Ok(());
     }
-    // The sizes of these matrices choose one kind of tiles; others get others.
-    prove_tiles(cuda, product::OF_WARPS, &expected)?;
-    // These are faster, and not needed.
-    let proved =
+    // The sizes above choose one kind of tiles; others get others. Those of groups of four warps are faster, and not needed. A
+    // device for which they were too much does not get through the others after them.
+    let expected = of_tiles(&cpu, |input, matrices, out| {
+        cpu.matmul(input, &matrices[0], None, out)?;
+        gated(&cpu, input, matrices.each_ref(), OF_TILES[0] * OF_TILES[1])
+    })?;
+    let of_four =
         cuda.queue.device().has_warpgroups() && prove_tiles(cuda, product::OF_WARPGROUPS, &expected).is_ok();
-    cuda.warpgroups.store(proved, Relaxed);
+    prove_tiles(cuda, product::OF_WARPS, &expected)?;
+    cuda.warpgroups.store(of_four, Relaxed);
     Ok(())
 }
 
-/// Holds what these tiles make of many rows against what is `expected` of all kinds.
-fn prove_tiles(cuda: &Cuda, all: [Tiles; 2], expected: &[Made]) -> Result<()> {
-    let count = MANY * OUTPUTS;
-    let [matrix, other] = [cuda.matrix(&weights(1))?, cuda.matrix(&weights(8))?];
-    let [out, silu, up, hidden] =
-        [cuda.buffer(count)?, cuda.buffer(count)?, cuda.buffer(count)?, cuda.buffer(count)?];
-    let input = input(cuda, MANY)?;
-    let [gate, up] = [(&matrix, &out), (&other, &up)].map(|(matrix, out)| Asked { matrix, bias: None, out });
-    let holds = |what, found: &Buffer| {
-        let of_kind = expected.iter().find(|made| made.what == what).map_or(&[][..], |made| &made.values);
-        compare(&Made { what, bound: 0.0, values: values(cuda, found, count)? }, of_kind)
-    };
+/// What `run` makes of two matrices: the product with the first of them, and hidden of both.
+fn of_tiles<B: Backend>(
+    backend: &B,
+    run: impl FnOnce(&B::Input, [B::Matrix; 2], &mut B::Buffer) -> Result<B::Buffer>,
+) -> Result<[Vec<f32>; 2]> {
+    let [tokens, outputs, inputs] = OF_TILES;
+    let matrices =
+        [backend.matrix(&weights(outputs, inputs, 1))?, backend.matrix(&weights(outputs, inputs, 8))?];
+    let mut out = backend.buffer(tokens * outputs)?;
+    let hidden = run(&input(backend, tokens, inputs)?, matrices, &mut out)?;
+    Ok([values(backend, &out, tokens * outputs)?, values(backend, &hidden, tokens * outputs)?])
+}
+
+/// Holds what these tiles make against what is `expected`.
+fn prove_tiles(cuda: &Cuda, all: [Tiles; 2], expected: &[Vec<f32>; 2]) -> Result<()> {
     all.into_iter().try_for_each(|tiles| {
-        product::all_in_tiles(cuda, &input, &[gate], tiles)?;
-        holds(TOKENS[2].0, &out)?;
-        product::all_gated_in_tiles(cuda, &input, gate, up, (&silu, &hidden), tiles)?;
-        holds(GATE, &hidden)
+        let found = of_tiles(cuda, |input, [gate, up], out| {
+            let [of_gate, silu, of_up, hidden] = [0; 4].map(|_| cuda.buffer(OF_TILES[0] * OF_TILES[1]));
+            let (of_gate, silu, of_up, hidden) = (of_gate?, silu?, of_up?, hidden?);
+            let asked = |matrix, out| Asked { matrix, bias: None, out };
+            product::all_in_tiles(cuda, input, &[asked(&gate, out)], tiles)?;
+            let (gate, up) = (asked(&gate, &of_gate), asked(&up, &of_up));
+            product::all_gated_in_tiles(cuda, input, gate, up, (&silu, &hidden), tiles)?;
+            Ok(hidden)
+        })?;
+        found.into_iter().zip(expected).try_for_each(|(values, expected)| {
+            compare(&Made { what: "multiply in tiles", bound: 0.0, values }, expected)
+        })
     })
 }
 
@@ -231,11 +270,12 @@ mod tests {
 
     #[test]
     fn no_sum_of_the_products_is_rounded() {
-        let (x, w) = (exact(20 * INPUTS, 2), exact(OUTPUTS * INPUTS, 1));
+        let (x, w) = (exact(20 * OF_TILES[2], 2), exact(OUTPUTS * OF_TILES[2], 1));
         assert!(x.iter().chain(&w).all(|x| half::bf16::from_f32(*x).to_f32() == *x));
         let dot =
             |row: &[f32], w: &[f32]| -> i64 { row.iter().zip(w).map(|(a, b)| (a * b).abs() as i64).sum() };
-        let most = x.chunks(INPUTS).flat_map(|x| w.chunks(INPUTS).map(move |w| dot(x, w))).max().unwrap();
+        let most =
+            x.chunks(OF_TILES[2]).flat_map(|x| w.chunks(OF_TILES[2]).map(move |w| dot(x, w))).max().unwrap();
         assert!(most > 0 && most < 1 << 23, "{most}");
     }
 

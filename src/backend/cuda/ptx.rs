@@ -35,7 +35,8 @@ pub type Texts = HashMap<(Version, Module), String>;
 /// What is carried.
 #[must_use]
 pub fn modules() -> Vec<Module> {
-    Module::all().into_iter().filter(Module::lasts).collect()
+    let for_all = |module: &Module| ARCHITECTURES.iter().all(|architecture| module.is_for(*architecture));
+    Module::all().into_iter().filter(for_all).collect()
 }
 
 /// `module` as it is compiled for this.

@@ -93,7 +93,8 @@ macro_rules! headers {
 /// What they include.
 const HEADERS: &[(&str, &str)] = headers!("attention_sizes.cuh" "blocks.cuh" "cache.cuh" "common.cuh" "matvec.cuh" "tensor.cuh" "tiles.cuh" "warpgroup.cuh" "weights.cuh" "whole.cuh");
 
-/// The files that multiply no bfloat16 weights in bfloat16: tensor cores do, in `matvec_bf16` and `matmul_bf16`.
+/// The files that multiply no bfloat16 weights in bfloat16: tensor cores do, in `matvec_bf16`, `matmul_bf16` and
+/// `matmul_wgmma`.
 const NOT_BY_TENSOR_CORES: [&str; 3] = ["matmul", "matvec", "matvec_16"];
 
 /// The file that is for one architecture alone.
@@ -148,12 +149,6 @@ impl Module {
     #[must_use]
     pub fn is_for(&self, architecture: Version) -> bool {
         self.file != OF_WARPGROUPS || architecture == WARPGROUPS
-    }
-
-    /// Whether it can be compiled to PTX that newer devices take too.
-    #[must_use]
-    pub fn lasts(&self) -> bool {
-        self.file != OF_WARPGROUPS
     }
 
     /// The names of its kernels.

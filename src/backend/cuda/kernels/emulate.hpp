@@ -7,7 +7,8 @@
 // message, and so do an operation of a warp or of four that not all of its lanes take part in, a thread that has not waited
 // for its input, memory that was not given, and what the sanitizers notice that this is compiled with (emulate.cpp). Copies
 // that go on by themselves (cp.async) are done only when they are waited for, and so are products (wgmma), of which shared
-// memory must be seen by tensor cores when they are begun and be the same still when they are done.
+// memory must be the same still when they are done, and copies into it be shown to tensor cores before they are begun (plain
+// writes are not looked at).
 #pragma once
 #define LLT_EMULATED 1
 
@@ -259,6 +260,8 @@ inline bool meets(uint64_t operand, unsigned rows, uint32_t at) {
 // changed by three others.
 inline std::vector<uint16_t> operand_values(uint64_t operand, unsigned rows) {
     if (operand >> 62 != 1) fail("an operand without the swizzle of 128 bytes", "wgmma", 0);
+    // Another eighth row would be said by bits that nobody sets here.
+    if ((operand >> 49 & 7) != 0 || (operand >> 3 & 7) != 0) fail("an operand that begins at no eighth row", "wgmma", 0);
     const Array& array = dynamic_array("wgmma");
     uint32_t begins = static_cast<uint32_t>(operand & 0x3fff) << 4, apart = static_cast<uint32_t>(operand >> 32 & 0x3fff) << 4;
     std::vector<uint16_t> values;

@@ -140,7 +140,7 @@ KERNEL_WITH(128, 4) matmul_bf16_64(Products products, const uint16_t* x, int row
 }
 
 // gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up = hidden, (rows, F) each, with the bits of matmul_bf16, silu and mul;
-// F is even. hidden is written in bfloat16 to `narrow` too where that is not null, and all four are where theirs are not.
+// F is even. hidden is written in bfloat16 to `narrow` too where that is not null; the four are all null, or none of them.
 // Grid (ceil(rows / 128), ceil(F / 128)), block 256, shared memory 98,304 bytes.
 KERNEL_WITH(256, 1) swiglu_bf16_256(const uint16_t* x, int rows, Gated gated, uint16_t* narrow) {
     LET_NEXT_START();
