@@ -45,6 +45,7 @@ pub mod slice;
 pub mod still;
 mod strip;
 mod sync;
+mod teaching;
 pub mod tensor;
 pub mod terminal;
 pub mod text;

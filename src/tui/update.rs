@@ -1,7 +1,7 @@
 //! State and action in, state and effect out. No I/O: what must be done outside is the [`Effect`].
 
-use crate::chapters::{CHAPTERS, Chapter};
-use crate::trace::{Address, Fork, Run, Status, Step};
+use crate::chapters::CHAPTERS;
+use crate::trace::{Address, Fork, Run, Status};
 
 use super::action::Action;
 use super::app::{App, Focus, GotoLine, Mode, Scale};
@@ -15,14 +15,13 @@ use super::judging;
 use super::marks::{self, Mark};
 use super::mouse;
 use super::moving::{layer, move_cursor, pass, sequence, slice, step};
-use super::place::present;
 use super::play::Play;
 use super::playing;
 use super::seeking;
 use super::slice::Cut;
+use super::teaching;
 use super::text;
 use super::travel;
-use super::view;
 use super::view::Panels;
 use super::view::kind::View;
 use super::view::sampler::Sampler;
@@ -323,7 +322,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
                 if app.answered { "exercises are shown with their answers" } else { "answers are folded" };
             app.say(text, false);
         }
-        Action::Chapters => app.mode = Mode::Chapters(chapter_of(app)),
+        Action::Chapters => app.mode = Mode::Chapters(teaching::about_here(app)),
         Action::Copy => return copy(app),
         Action::Close if app.is_opening() => return Effect::Abandon,
         Action::Close if app.status != Status::Idle => return Effect::Stop,
@@ -366,12 +365,6 @@ fn open(other: Option<(Run, Address)>) -> Effect {
     other.map_or(Effect::None, |(run, address)| Effect::Open(run, address))
 }
 
-/// The chapter that is about the step that is shown, by its number in the list.
-fn chapter_of(app: &App) -> usize {
-    let about = Chapter::about(app.place.step).next();
-    about.and_then(|about| CHAPTERS.iter().position(|chapter| chapter.slug == about.slug)).unwrap_or(0)
-}
-
 /// Chooses a chapter, and goes where it can be looked at.
 fn chapters(app: &mut App, at: usize, action: &Action) -> Effect {
     let last = CHAPTERS.len() - 1;
@@ -386,7 +379,8 @@ fn chapters(app: &mut App, at: usize, action: &Action) -> Effect {
         Action::Scroll { down, .. } => at.saturating_add_signed(isize::from(down.signum())),
         Action::Explain => {
             app.mode = Mode::Walk;
-            return open_chapter(app, &CHAPTERS[at.min(last)]);
+            teaching::open(app, &CHAPTERS[at.min(last)]);
+            return Effect::None;
         }
         Action::Close | Action::Chapters | Action::Quit | Action::Click(..) => {
             app.mode = Mode::Walk;
@@ -398,38 +392,6 @@ fn chapters(app: &mut App, at: usize, action: &Action) -> Effect {
     };
     app.mode = Mode::Chapters(at.min(last));
     Effect::None
-}
-
-/// Goes to the first step of `chapter` that this run has, and to its text in the notes.
-fn open_chapter(app: &mut App, chapter: &'static Chapter) -> Effect {
-    let there = |step| goto::target(app, Step::name(step));
-    let Some(Target::Here(spot)) = chapter.steps().find_map(|step| there(step).ok()) else {
-        let why = match chapter.precision() {
-            Some(name) => format!("its stages are of a run in {name}: --precision {name}"),
-            None => match elsewhere(app, chapter) {
-                Some(path) => {
-                    format!("none of its stages is in this pass; /{path} goes to one, C opens it there")
-                }
-                None => "none of its stages is in this pass".to_owned(),
-            },
-        };
-        app.say(format!("{}: {why}", chapter.title()), true);
-        return Effect::None;
-    };
-    goto::go(app, &spot);
-    app.focus = Focus::Notes;
-    app.folded.1 = false;
-    let width = Panels::new(app).notes.map_or(0, |area| area.width);
-    app.notes_line = view::notes::line_of(app, width, chapter);
-    Effect::None
-}
-
-/// The first stage of `chapter` in the first pass that has one.
-fn elsewhere(app: &App, chapter: &Chapter) -> Option<String> {
-    let sizes = app.outline.card.sizes();
-    let all = app.outline.passes.iter().flat_map(|pass| chapter.steps().map(move |step| (pass.dims, step)));
-    let (dims, step) = all.into_iter().find(|&(dims, step)| present(step, &sizes, dims))?;
-    Some(format!("p{}/{}", dims.pass, step.name()))
 }
 
 /// The letter that marks this place.

@@ -104,6 +104,13 @@ __device__ inline void multiply(float (&sums)[32], const uint16_t* a, const uint
     multiply_async<false>(sums, operand(a), operand(b));
 }
 
+// One product of the tiles a and b, begun.
+__device__ inline void begin(float (&sums)[32], const uint16_t* a, const uint16_t* b) {
+    begin_products();
+    multiply(sums, a, b);
+    close_products();
+}
+
 // The tiles of shared memory that a launch has, from a multiple of 1,024 bytes on.
 #define TILES(name)                 \
     DYNAMIC_SHARED(uint16_t, all); \
@@ -116,9 +123,7 @@ KERNEL(256) products(float* out) {
     show_to_tensor_cores();
     __syncthreads();
     float sums[32];
-    begin_products();
-    multiply(sums, tiles, tiles + 64 * 64);
-    close_products();
+    begin(sums, tiles, tiles + 64 * 64);
     take_sums(sums);
     if (sums[0] != 16.0f || sums[31] != 16.0f) emulated::fail("a product is wrong", "", 0);
     if (threadIdx.x < 64) out[threadIdx.x] = sums[0];
@@ -146,9 +151,7 @@ KERNEL(256) copies_not_shown(float* out) {
     wait_for_copies<0>();
     __syncthreads();
     float sums[32];
-    begin_products();
-    multiply(sums, tiles, tiles + 64 * 64);
-    close_products();
+    begin(sums, tiles, tiles + 64 * 64);
     take_sums(sums);
 }
 
@@ -174,9 +177,7 @@ KERNEL(256) copied_over(float* out) {
     WAIT_FOR_INPUT();
     TILES(tiles);
     float sums[32];
-    begin_products();
-    multiply(sums, tiles, tiles + 64 * 64);
-    close_products();
+    begin(sums, tiles, tiles + 64 * 64);
     copy16_async(tiles + 64 * 64, out);
 }
 
@@ -184,9 +185,7 @@ KERNEL(256) written_over(float* out) {
     WAIT_FOR_INPUT();
     TILES(tiles);
     float sums[32];
-    begin_products();
-    multiply(sums, tiles, tiles + 64 * 64);
-    close_products();
+    begin(sums, tiles, tiles + 64 * 64);
     if (threadIdx.x == 0) tiles[64] = 0;
     take_sums(sums);
     if (threadIdx.x < 64) out[threadIdx.x] = sums[0];
@@ -196,9 +195,7 @@ KERNEL(256) products_left(float* out) {
     WAIT_FOR_INPUT();
     TILES(tiles);
     float sums[32];
-    begin_products();
-    multiply(sums, tiles, tiles + 64 * 64);
-    close_products();
+    begin(sums, tiles, tiles + 64 * 64);
     if (threadIdx.x < 64) out[threadIdx.x] = 1.0f;
 }
 
