@@ -20,6 +20,9 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 export LLAMA_TRACE_FIXTURES=$here/fixtures LLAMA_TRACE_GPU=${LLAMA_TRACE_GPU-0}
 [ -n "$LLAMA_TRACE_GPU" ] || unset LLAMA_TRACE_GPU
+# What is compiled is kept for the next part.
+export XDG_CACHE_HOME=${XDG_CACHE_HOME-$here/cache} CUDA_CACHE_PATH=${CUDA_CACHE_PATH-$here/cache/driver}
+export CUDA_CACHE_MAXSIZE=${CUDA_CACHE_MAXSIZE-4294967296}
 program=cli::recorded::cuda::
 case ${1-} in
     golden) tests=("$program" --skip "${program}replay::" --skip "${program}check::") ;;

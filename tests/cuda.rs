@@ -161,7 +161,7 @@ fn the_ptx_that_the_program_carries_has_the_kernels_that_the_sources_make() {
     }
     let made = all.into_par_iter().map(|(architecture, module)| {
         let source = ptx::compact(module);
-        let text = nvrtc.ptx(source.source(), architecture).unwrap();
+        let text = nvrtc.ptx(source.source(), architecture, false).unwrap();
         if !blesses() {
             // Its own assembler takes what it makes, as the driver's has to.
             let (code, log) = nvrtc.compile(source.source(), architecture, &[]).unwrap();

@@ -355,6 +355,11 @@ Result cuModuleLoadData(Module** module, const void* image) {
     modules.push_back(std::move(found));
     return *module = made(modules.back().get()), SUCCESS;
 }
+Result cuModuleUnload(Module* module) {
+    ENTER();
+    if (!known(module)) return INVALID_HANDLE;
+    return handles.erase(module), SUCCESS;
+}
 Result cuModuleGetFunction(Function** function, Module* module, const char* name) {
     ENTER();
     unsigned bytes[64];

@@ -69,7 +69,7 @@ fn run(words: &[&str], environment: &[(&str, &str)]) -> Output {
         .env("LLT_DRIVER_MODULES", folder.join("modules.txt"))
         .env("LLT_DRIVER_KERNELS", super::beside(""));
     command.env("LLT_DRIVER_BYTES", (4_u64 << 30).to_string()).env("XDG_CACHE_HOME", folder.join("cache"));
-    command.envs(environment.iter().copied()).env_remove("LLAMA_TRACE_NVRTC");
+    command.env_remove("LLAMA_TRACE_NVRTC").envs(environment.iter().copied());
     command.output().unwrap()
 }
 
@@ -133,6 +133,12 @@ fn a_text_is_that_of_the_processor_and_nothing_is_copied_for_a_token_of_it() {
         for (which, graphs) in [("early", 15..=20), ("all", 0..=0)] {
             let old = [to_log[0], ("LLT_DRIVER_NO_CAPTURE", which)];
             assert_eq!(text(&on_device(&words, &old).stdout), text(&on_cpu(&words).stdout), "{words:?}");
+            assert!(graphs.contains(&number(&log, "graphs")), "{which}");
+        }
+        // And a user can leave out what an otherwise good driver does not do well.
+        for (which, graphs) in [("early", 15..=20), ("graphs, early", 0..=0)] {
+            let without = [to_log[0], ("LLAMA_TRACE_CUDA_WITHOUT", which)];
+            assert_eq!(text(&on_device(&words, &without).stdout), text(&on_cpu(&words).stdout), "{words:?}");
             assert!(graphs.contains(&number(&log, "graphs")), "{which}");
         }
     }
@@ -208,6 +214,27 @@ fn a_lost_device_ends_every_command_with_one_message_and_leaves_nothing_half_wri
     assert!(batch.contains("Once upon a time, ") && batch.contains("A fox"), "{batch}");
     let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["prompts.txt"], "nothing half written stays");
+}
+
+/// What NVRTC makes is machine code, which this driver takes as little as one that is too old for it.
+#[test]
+fn machine_code_that_the_driver_does_not_take_is_made_by_the_driver_itself() {
+    let (Some(folder), Some(compiler)) = (driver(), std::env::var("LLAMA_TRACE_NVRTC").ok()) else {
+        println!("skipped: LLAMA_TRACE_NVRTC names no folder of NVRTC, or there is no C++ compiler");
+        return;
+    };
+    let cache = folder.join("cache-of-machine-code");
+    let environment = [
+        ("LLAMA_TRACE_NVRTC", compiler.as_str()),
+        ("LLT_DRIVER_VERSION", "13020"),
+        ("XDG_CACHE_HOME", cache.to_str().unwrap()),
+    ];
+    let words = [&PROMPT[..], &["-n", "3", "--precision", "bf16", "--device"]].concat();
+    let output = run(&[&words[..], &["cuda"]].concat(), &environment);
+    let expected = run(&[&words[..], &["cuda"]].concat(), &[]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), text(&expected.stdout));
+    assert!(fs::read_dir(cache.join("llama-trace/kernels")).unwrap().count() > 0, "NVRTC made some");
 }
 
 #[test]

@@ -17,8 +17,16 @@ const VALUES_AT_ONCE: usize = 4 << 20;
 /// Blocks of a token's attention that a multiprocessor has, where there are keys enough for all.
 const BLOCKS_OF_EACH: usize = 3;
 
-/// The most splits of one token's keys.
+/// The most splits of one token's keys, and how many keys they have at least.
 const MOST_SPLITS: usize = 64;
+const TILE: usize = 64;
+
+/// The kernels for one token: for heads of up to 64, 128 and 256 channels, and of each for 1, 2, 4 and 8 heads at once.
+const DECODE: [[&str; 4]; 3] = [
+    ["attention_decode_1_64", "attention_decode_2_64", "attention_decode_4_64", "attention_decode_8_64"],
+    ["attention_decode_1_128", "attention_decode_2_128", "attention_decode_4_128", "attention_decode_8_128"],
+    ["attention_decode_1_256", "attention_decode_2_256", "attention_decode_4_256", "attention_decode_8_256"],
+];
 
 /// What one call reads.
 #[derive(Clone, Copy)]
@@ -61,25 +69,32 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
         return cuda.kernels.launch(kernel("attention_plain"), (tokens, heads), 128, 8 * head_dim, arguments);
     }
     if tokens == 1 {
-        let (name, at_once) = match group {
-            1 => ("attention_decode_1", 1),
-            2 => ("attention_decode_2", 2),
-            3 | 4 => ("attention_decode_4", 4),
-            _ => ("attention_decode_8", 8),
+        let (at_once, of_heads) = match group {
+            1 => (1, 0),
+            2 => (2, 1),
+            3 | 4 => (4, 2),
+            _ => (8, 3),
         };
+        let of_channels = head_dim.div_ceil(64).next_power_of_two().ilog2() as usize;
+        let name = DECODE[of_channels][of_heads];
         let blocks = kv_heads * group.div_ceil(at_once);
-        // How many there are is the same in every pass, and so are the sums, and the launch.
+        // How many there are is the same in every pass, and so are the sums.
         let processors = cuda.queue.device().about().multiprocessors as usize;
         let splits = (BLOCKS_OF_EACH * processors / blocks).clamp(1, MOST_SPLITS);
+        // Those that have keys in some span of the pass, or a few more, so that launches seldom change.
+        let visible = |keys: usize| asked.shape.window.map_or(keys, |window| keys.min(window));
+        let tiles = asked.pass.spans().iter().map(|span| visible(span.keys()).div_ceil(TILE)).max();
+        let used = splits.min(tiles.unwrap_or(1).next_power_of_two());
         // Nobody else makes it grow before the launch is in the queue.
         let mut scratch = cuda.scratch();
         let together = asked.pass.spans().len().min(MOST_TOGETHER);
         let floats = together * splits * heads * (head_dim + 2);
         let (partial, counters) = scratch.attention(&cuda.queue, floats, together * blocks)?;
         let token = [asked.pass.span(asked.span), asked.keys, asked.values];
-        let arguments = Arguments::new().first_of(&token).words(&asked.words()).address(asked.q.at(0));
-        let arguments = arguments.address(partial).address(counters).address(asked.out.at(0));
-        return cuda.kernels.launch_together(kernel(name), (blocks, splits), 128, token.len(), arguments);
+        let arguments = Arguments::new().first_of(&token).words(&asked.words()).int(splits);
+        let arguments =
+            arguments.address(asked.q.at(0)).address(partial).address(counters).address(asked.out.at(0));
+        return cuda.kernels.launch_together(kernel(name), (blocks, used), 128, token.len(), arguments);
     }
     let rows = tokens * group;
     let arguments = arguments.address(asked.out.at(0));

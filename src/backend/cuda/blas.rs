@@ -86,7 +86,6 @@ pub(super) struct Blas {
     multiply: Multiply,
     /// What destroys the handle, and each of the parts.
     destroy: [Destroy; 4],
-    _library: Library,
 }
 
 /// The function `name`.
@@ -114,8 +113,8 @@ impl Blas {
 
     fn open(path: &Path, side: usize) -> Option<Self> {
         let library = load(path)?;
-        // SAFETY: the types are those of cublasLt.h of CUDA 12 and 13, where these functions are alike, and they are kept
-        // no longer than the library.
+        // SAFETY: the types are those of cublasLt.h of CUDA 12 and 13, where these functions are alike, and the library stays
+        // loaded: threads that it ran in have memory of it to their end.
         let (create, describe, layout, prefer, set, set_preference, choose, mut blas) = unsafe {
             let get = |name: &str| function::<Destroy>(&library, name);
             let destroy = [
@@ -134,9 +133,10 @@ impl Blas {
             let multiply: Multiply = function(&library, "cublasLtMatmul")?;
             let (handle, parts) = (ptr::null_mut(), [ptr::null_mut(); 3]);
             let chosen = Chosen::default();
-            let blas = Self { handle, parts, chosen, multiply, destroy, _library: library };
+            let blas = Self { handle, parts, chosen, multiply, destroy };
             (create, describe, layout, prefer, set, set_preference, choose, blas)
         };
+        std::mem::forget(library);
         let (transposed, workspace) = (TRANSPOSED, WORKSPACE);
         let (mut found, [operation, matrix, preference]) = (0, &mut blas.parts);
         // SAFETY: the device's context is current. Each handle is made before it is used, each attribute has the size that

@@ -2,7 +2,7 @@
 //! backend runs where there is no GPU. For tests alone.
 #![allow(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,8 @@ use memmap2::MmapMut;
 use ring::digest::{Context, SHA256};
 
 use super::driver::{About, Address, Driver, Event, Function, Graph, Launch, Room, failed};
-use super::nvrtc::WARPGROUPS;
+use super::machine::{self, Grid, Program};
+use super::nvrtc::{Nvrtc, WARPGROUPS};
 use super::ptx;
 use super::sources::Module;
 use crate::backend::no_memory;
@@ -44,8 +45,18 @@ pub(super) struct Emulated {
     launches: AtomicUsize,
     state: Mutex<State>,
     asked: Log,
-    /// Whether it runs what the program carries as PTX.
-    carried: bool,
+    runs: Runs,
+}
+
+/// What it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Runs {
+    /// The sources, as C++.
+    Sources,
+    /// The sources of what the program carries as PTX, as C++.
+    Carried,
+    /// PTX: what NVRTC makes of the sources where LLAMA_TRACE_NVRTC is set, and otherwise what the program carries.
+    Ptx,
 }
 
 /// What a device was asked for, in its order.
@@ -70,10 +81,10 @@ pub(crate) type Log = Arc<Mutex<Vec<Asked>>>;
 #[derive(Default)]
 struct State {
     /// Each memory by where it begins.
-    memories: HashMap<Address, Guarded>,
-    pinned: HashMap<Address, Guarded>,
+    memories: BTreeMap<Address, Guarded>,
+    pinned: BTreeMap<Address, Guarded>,
     used: usize,
-    functions: Vec<(Arc<Kernels>, CString)>,
+    functions: Vec<(Code, CString)>,
     graphs: Vec<Vec<Launch>>,
     events: Vec<Instant>,
 }
@@ -85,6 +96,13 @@ struct Guarded {
     /// Where in the mapping they begin.
     first: usize,
     bytes: usize,
+}
+
+/// The kernels of a module.
+#[derive(Clone)]
+enum Code {
+    Compiled(Arc<Kernels>),
+    Ptx(Arc<Program>),
 }
 
 /// A library of kernels.
@@ -138,14 +156,27 @@ impl Emulated {
             launches: AtomicUsize::new(launches),
             state: Mutex::default(),
             asked: Log::default(),
-            carried: false,
+            runs: Runs::Sources,
         })
     }
 
     /// The same with the modules that the program carries as PTX.
     pub(super) fn carried(mut self) -> Self {
-        self.carried = true;
+        self.runs = Runs::Carried;
         self
+    }
+
+    /// A device with `total` bytes that runs PTX.
+    pub(super) fn of_ptx(total: usize) -> Self {
+        let about = About { name: "the processor".into(), architecture: (9, 0), multiprocessors: 4 };
+        Self {
+            about,
+            total,
+            launches: AtomicUsize::new(usize::MAX),
+            state: Mutex::default(),
+            asked: Log::default(),
+            runs: Runs::Ptx,
+        }
     }
 
     /// What it is asked for from now on.
@@ -165,22 +196,74 @@ impl Emulated {
         let left =
             self.launches.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         left.map_err(|_| failed("run a kernel", "CUDA_ERROR_LAUNCH_FAILED"))?;
-        let (kernels, name) = &state.functions[launch.function.0 as usize];
-        let mut arguments: Vec<*mut c_void> =
-            launch.arguments.each().map(|argument| ptr::from_ref(argument).cast_mut().cast()).collect();
-        // SAFETY: the library was made from the sources beside this one, which read their arguments where these point to,
-        // and whoever launches gives those that the sources name.
-        let code = unsafe {
-            (kernels.run)(
-                name.as_ptr(),
-                launch.grid.as_ptr(),
-                launch.block.as_ptr(),
-                launch.shared,
-                arguments.as_mut_ptr(),
-            )
+        let (code, name) = &state.functions[launch.function.0 as usize];
+        let there = match code {
+            Code::Compiled(kernels) => {
+                let argument = |argument: &u64| ptr::from_ref(argument).cast_mut().cast();
+                let mut arguments: Vec<*mut c_void> = launch.arguments.each().map(argument).collect();
+                // SAFETY: the library was made from the sources beside this one, which read their arguments where these point
+                // to, and whoever launches gives those that the sources name.
+                let code = unsafe {
+                    (kernels.run)(
+                        name.as_ptr(),
+                        launch.grid.as_ptr(),
+                        launch.block.as_ptr(),
+                        launch.shared,
+                        arguments.as_mut_ptr(),
+                    )
+                };
+                code == 0
+            }
+            Code::Ptx(program) => {
+                let arguments: Vec<*const u8> =
+                    launch.arguments.each().map(|argument| ptr::from_ref(argument).cast()).collect();
+                let grid = Grid { blocks: launch.grid, threads: launch.block, shared: launch.shared };
+                let known = |at: u64, bytes: usize| state.knows(at, bytes);
+                machine::run(program, &name.to_string_lossy(), grid, &arguments, &known)
+            }
         };
-        if code == 0 { Ok(()) } else { Err(failed("run a kernel", format!("there is no {name:?}"))) }
+        if there { Ok(()) } else { Err(failed("run a kernel", format!("there is no {name:?}"))) }
     }
+}
+
+impl State {
+    /// Whether so many bytes are of a memory that was asked for.
+    fn knows(&self, at: Address, bytes: usize) -> bool {
+        let inside = |memories: &BTreeMap<Address, Guarded>| {
+            let below = memories.range(..=at).next_back();
+            below.is_some_and(|(first, memory)| at - first + bytes as u64 <= memory.bytes as u64)
+        };
+        inside(&self.memories) || inside(&self.pinned)
+    }
+}
+
+/// A module's PTX as instructions: of the same compiler for the whole process.
+fn instructions(module: &Module) -> Result<Arc<Program>> {
+    static MADE: LazyLock<Mutex<HashMap<Module, Arc<Program>>>> = LazyLock::new(Mutex::default);
+    static NVRTC: LazyLock<Option<Mutex<Nvrtc>>> =
+        LazyLock::new(|| has_nvrtc().then(|| Mutex::new(Nvrtc::find((99, 0)).unwrap())));
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(program) = made.get(module) {
+        return Ok(Arc::clone(program));
+    }
+    let text = match &*NVRTC {
+        Some(nvrtc) => {
+            let nvrtc = nvrtc.lock().unwrap_or_else(PoisonError::into_inner);
+            nvrtc.ptx(module.source(), WARPGROUPS, !module.is_for((8, 0)))?
+        }
+        None => match ptx::carried().get(&(WARPGROUPS, module.clone())) {
+            Some(text) => text.clone(),
+            None => return Err(failed("find a kernel", format!("{module:?} is not carried"))),
+        },
+    };
+    let program = Arc::new(Program::new(&text));
+    made.insert(module.clone(), Arc::clone(&program));
+    Ok(program)
+}
+
+/// Whether the tests were given an NVRTC.
+fn has_nvrtc() -> bool {
+    std::env::var_os("LLAMA_TRACE_NVRTC").is_some_and(|folder| !folder.is_empty())
 }
 
 /// The module as a library, from the folder of those that were compiled before.
@@ -351,15 +434,23 @@ impl Driver for Emulated {
     }
 
     fn function(&self, module: &Module, name: &str) -> Result<Function> {
-        let kernels = if self.carried { made(&ptx::compact(module))? } else { made(module)? };
+        let code = match self.runs {
+            Runs::Sources => Code::Compiled(made(module)?),
+            Runs::Carried => Code::Compiled(made(&ptx::compact(module))?),
+            Runs::Ptx => Code::Ptx(instructions(module)?),
+        };
         let name = CString::new(name).map_err(|error| failed("find a kernel", error))?;
         let mut state = self.state();
-        state.functions.push((kernels, name));
+        state.functions.push((code, name));
         Ok(Function(state.functions.len() as u64 - 1))
     }
 
     fn has_warpgroups(&self) -> bool {
-        self.about.architecture == WARPGROUPS && !self.carried
+        match self.runs {
+            Runs::Sources => self.about.architecture == WARPGROUPS,
+            Runs::Carried => false,
+            Runs::Ptx => has_nvrtc(),
+        }
     }
 
     fn launch(&self, launches: &[Launch]) -> Result<()> {

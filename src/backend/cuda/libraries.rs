@@ -1,6 +1,7 @@
 //! Where NVIDIA's libraries are looked for that the driver does not bring.
 #![allow(unsafe_code)]
 
+use std::collections::HashSet;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,6 +43,9 @@ pub(super) fn folders(variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf
     // The wheels of PyPI, in each Python that is known to be there.
     let mut pythons: Vec<PathBuf> =
         ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(&variable).collect();
+    let path = variable("PATH").map(|path| env::split_paths(&path).collect::<Vec<_>>()).unwrap_or_default();
+    let has_python = |folder: &PathBuf| folder.join("python3").exists();
+    pythons.extend(path.into_iter().filter(has_python).filter_map(|bin| bin.parent().map(Path::to_owned)));
     pythons.extend(variable("HOME").map(|home| home.join(".local")));
     pythons.extend(["/usr/local", "/usr"].map(PathBuf::from));
     for python in pythons {
@@ -52,8 +56,8 @@ pub(super) fn folders(variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf
             }
         }
     }
-    all.retain(|folder| folder.is_dir());
-    all.dedup();
+    let mut seen = HashSet::new();
+    all.retain(|folder| folder.is_dir() && seen.insert(folder.clone()));
     all
 }
 
@@ -106,16 +110,19 @@ mod tests {
             "cuda/lib64",
             &format!("{wheels}cu13/lib"),
             &format!("{wheels}cuda_nvrtc/lib"),
+            "path/lib/python3.13/dist-packages/nvidia/cublas/lib",
             "venv/lib/other",
+            "path/bin/python3",
         ];
         there.iter().for_each(|path| fs::create_dir_all(at(path)).unwrap());
         let found = folders(|name| match name {
             VARIABLE => Some(env::join_paths([at("first/a"), at("not/there")]).unwrap().into()),
             "CUDA_HOME" => Some(at("cuda")),
             "VIRTUAL_ENV" => Some(at("venv")),
+            "PATH" => Some(env::join_paths([at("first"), at("path/bin"), at("path/bin")]).unwrap().into()),
             _ => None,
         });
         let own: Vec<_> = found.iter().filter_map(|path| path.strip_prefix(root.path()).ok()).collect();
-        assert_eq!(own, there[..4].iter().map(Path::new).collect::<Vec<_>>());
+        assert_eq!(own, there[..5].iter().map(Path::new).collect::<Vec<_>>());
     }
 }

@@ -24,6 +24,20 @@ pub(super) struct Sizes {
     pub(super) side: usize,
 }
 
+impl Sizes {
+    /// The same, or as much less of each as takes no more than `room` bytes.
+    fn within(mut self, room: usize) -> Self {
+        while self.bytes > room && self.bytes > 1 << 20 {
+            self.bytes /= 2;
+        }
+        // Three matrices, by this program's own kernel in numbers of up to four bytes.
+        while self.side * self.side * 12 + WORKSPACE > room && self.side > 256 {
+            self.side /= 2;
+        }
+        self
+    }
+}
+
 /// What is measured for a report.
 pub(super) const FULL: Sizes = Sizes { bytes: 2 << 30, side: 8192 };
 
@@ -36,9 +50,10 @@ const FLOAT32: Noise = Noise { seed: 1, keep: 0x807f_ffff_807f_ffff, set: 0x3c00
 const BFLOAT16: Noise = Noise { seed: 1, keep: 0x807f_807f_807f_807f, set: 0x3c00_3c00_3c00_3c00 };
 const ANY: Noise = Noise { seed: 1, keep: u64::MAX, set: 0 };
 
-/// Measures.
+/// Measures; where so much memory is not free, with less.
 pub(super) fn measure(cuda: &Cuda, sizes: Sizes) -> Result<Limits> {
-    let Sizes { bytes, side } = sizes;
+    let free = cuda.queue.device().room()?.free;
+    let Sizes { bytes, side } = sizes.within(free / 2);
     let read_bandwidth = bytes as f64 / read(cuda, bytes)?.as_secs_f64();
     let operations = 2.0 * (side as f64).powi(3);
     let (time, multiplied) = match by_library(cuda, side)? {
@@ -109,4 +124,21 @@ fn multiply(cuda: &Cuda, side: usize) -> Result<(Duration, String)> {
             "bfloat16 values of {side}×{side} matrices by the tensor cores, by this program's own kernel"
         ),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_less_memory_is_free_less_is_measured() {
+        let within = |room| {
+            let Sizes { bytes, side } = FULL.within(room);
+            (bytes, side)
+        };
+        assert_eq!(within(16 << 30), (2 << 30, 8192));
+        assert_eq!(within(1 << 30), (1 << 30, 8192));
+        assert_eq!(within(300 << 20), (256 << 20, 4096));
+        assert_eq!(within(0), (1 << 20, 256));
+    }
 }

@@ -23,6 +23,8 @@ mod fetching;
 mod kernels;
 mod libraries;
 mod limits;
+#[cfg(test)]
+mod machine;
 mod matrix;
 mod memory;
 mod noise;
@@ -40,6 +42,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod turning;
+mod without;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -142,6 +145,7 @@ impl Cuda {
     pub(crate) fn of_tests(bytes: usize) -> Option<Self> {
         match std::env::var("LLAMA_TRACE_GPU") {
             Ok(number) => Some(Self::open(number.parse().unwrap()).unwrap()),
+            Err(_) if std::env::var_os("LLAMA_TRACE_PTX").is_some() => Some(Self::of_ptx(bytes)),
             Err(_) => Self::emulated(bytes),
         }
     }
@@ -150,6 +154,12 @@ impl Cuda {
     #[cfg(test)]
     pub(crate) fn compact(bytes: usize) -> Option<Self> {
         Some(Self::over(Box::new(emulated::Emulated::new(bytes, usize::MAX)?.carried())))
+    }
+
+    /// The processor as a device that runs PTX.
+    #[cfg(test)]
+    pub(crate) fn of_ptx(bytes: usize) -> Self {
+        Self::over(Box::new(emulated::Emulated::of_ptx(bytes)))
     }
 
     /// The processor as a device with `bytes` bytes of memory; none, said aloud, where nothing compiles the kernels.

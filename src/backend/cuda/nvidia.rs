@@ -21,6 +21,7 @@ use super::nvrtc::{Nvrtc, Version, WARPGROUPS};
 use super::ptx;
 use super::sources::Module;
 use super::store::Store;
+use super::without::{self, Without};
 use crate::backend::no_memory;
 use crate::error::{Error, Result};
 
@@ -40,6 +41,7 @@ const SHARED: u32 = 40 << 10;
 pub(super) struct Nvidia {
     about: About,
     driver: Version,
+    without: Without,
     device: sys::CUdevice,
     context: sys::CUcontext,
     stream: CUstream,
@@ -57,7 +59,7 @@ struct Pinned {
     next: usize,
 }
 
-/// What was loaded, and never is unloaded: a model uses it to its end.
+/// What was loaded, and stays so to the end of its device.
 #[derive(Default)]
 struct Loaded {
     modules: HashMap<Module, usize>,
@@ -148,7 +150,8 @@ impl Nvidia {
         let no_device = |found: String| {
             Error::usage(format!("there is no CUDA device {number}"))
                 .expected(
-                    "a GPU that the driver finds (nvidia-smi lists them, CUDA_VISIBLE_DEVICES hides some)",
+                    "a GPU that the driver finds (nvidia-smi lists them, CUDA_VISIBLE_DEVICES hides some, and \
+                     CUDA_DEVICE_ORDER=PCI_BUS_ID has them in its order)",
                 )
                 .found(found)
                 .next(cpu)
@@ -213,11 +216,13 @@ impl Nvidia {
 
     /// Makes the context, the stream and the pinned memory.
     fn begin(about: About, driver: Version, device: sys::CUdevice) -> Result<Self> {
+        let without = Without::of_environment()?;
         let (halves, done) = ([ptr::null_mut(); 2], [ptr::null_mut(); 2]);
         // What was made before something fails is given back when this is dropped.
         let mut new = Self {
             about,
             driver,
+            without,
             device,
             context: ptr::null_mut(),
             stream: ptr::null_mut(),
@@ -272,18 +277,25 @@ impl Nvidia {
         self.store.code(source, architecture, nvrtc.version(), compile)
     }
 
+    /// Loads a whole cubin, the compiler's or a file's with its checksum, or PTX that ends with a NUL.
+    fn load(module: &Module, code: &[u8]) -> Result<CUmodule> {
+        let mut handle: CUmodule = ptr::null_mut();
+        // SAFETY: the code is one of these, and the context is current.
+        let result = unsafe { sys::cuModuleLoadData(&raw mut handle, code.as_ptr().cast()) };
+        check(result, &format!("load the kernel `{}`", module.file)).map(|()| handle)
+    }
+
     /// The module, compiled and loaded.
     fn module(&self, loaded: &mut Loaded, module: &Module) -> Result<CUmodule> {
         if let Some(&handle) = loaded.modules.get(module) {
             return Ok(handle as CUmodule);
         }
-        // Without a compiler that knows the device, by the driver's own.
-        let of_driver = |error| ptx::code(module, self.about.architecture).ok_or(error);
-        let code = self.compiled(module).or_else(of_driver)?;
-        let mut handle: CUmodule = ptr::null_mut();
-        // SAFETY: the code is a whole cubin, the compiler's, or a file's with its checksum; or PTX that ends with a NUL.
-        let result = unsafe { sys::cuModuleLoadData(&raw mut handle, code.as_ptr().cast()) };
-        check(result, &format!("load the kernel `{}`", module.file))?;
+        // Without a compiler that knows the device, or where the driver does not take what that made, by the driver's own.
+        let compiled = self.compiled(module).and_then(|code| Self::load(module, &code));
+        let handle = compiled.or_else(|error| {
+            let code = ptx::code(module, self.about.architecture).ok_or(error)?;
+            Self::load(module, &code)
+        })?;
         loaded.modules.insert(module.clone(), handle as usize);
         Ok(handle)
     }
@@ -347,7 +359,7 @@ impl Nvidia {
 
     /// Whether a kernel may begin before the one before it has ended.
     fn overlaps(&self) -> bool {
-        self.about.architecture >= OVERLAPS
+        self.about.architecture >= OVERLAPS && !self.without.early
     }
 
     /// The graph of these launches.
@@ -385,11 +397,15 @@ impl Drop for Nvidia {
             return;
         }
         let pinned = self.pinned.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let modules = &self.loaded.get_mut().unwrap_or_else(PoisonError::into_inner).modules;
         // SAFETY: nobody uses these any more, and the work in the stream is over. What was never made is null.
         unsafe {
             if !self.stream.is_null() {
                 sys::cuStreamSynchronize(self.stream);
                 sys::cuStreamDestroy_v2(self.stream);
+            }
+            for module in modules.values() {
+                sys::cuModuleUnload(*module as CUmodule);
             }
             for memory in pinned.halves.into_iter().filter(|memory| !memory.is_null()) {
                 sys::cuMemFreeHost(memory.cast());
@@ -555,6 +571,9 @@ impl Driver for Nvidia {
 
     fn take_down(&self, launches: &[Launch]) -> Result<Graph> {
         self.enter()?;
+        if self.without.graphs {
+            return Err(failed("take a pass down", without::VARIABLE));
+        }
         let overlaps = self.overlaps();
         // Drivers before CUDA 12.3 take no kernels down that may begin early. A graph of others is still better than none.
         self.taken_down(launches, overlaps).or_else(|error| match overlaps {
@@ -577,7 +596,7 @@ impl Driver for Nvidia {
     }
 
     fn has_warpgroups(&self) -> bool {
-        self.about.architecture == WARPGROUPS && self.nvrtc().is_ok()
+        self.about.architecture == WARPGROUPS && !self.without.wgmma && self.nvrtc().is_ok()
     }
 
     fn library_product(&self, side: usize) -> Option<LibraryProduct<'_>> {

@@ -193,13 +193,14 @@ impl Nvrtc {
         self.make(source, &target, more, (self.cubin_size, self.cubin))
     }
 
-    /// Compiles `source` to PTX for compute capability `architecture`, without the comments at its beginning, which name the
-    /// compiler's build.
+    /// Compiles `source` to PTX for compute capability `architecture` and newer ones, or with `alone` for no other, without the
+    /// comments at its beginning, which name the compiler's build.
     ///
     /// # Errors
     /// As [`Nvrtc::compile`].
-    pub fn ptx(&self, source: Source<'_>, (major, minor): Version) -> Result<String> {
-        let target = format!("--gpu-architecture=compute_{major}{minor}");
+    pub fn ptx(&self, source: Source<'_>, (major, minor): Version, alone: bool) -> Result<String> {
+        let alone = if alone { "a" } else { "" };
+        let target = format!("--gpu-architecture=compute_{major}{minor}{alone}");
         let (text, _) = self.make(source, &target, &[], (self.ptx_size, self.ptx))?;
         let text = String::from_utf8_lossy(&text);
         let text = text.trim_end_matches('\0');

@@ -169,11 +169,8 @@ KERNEL(128) attention_parts(Attention shape, const float* q, const Span* span_at
     }
 }
 
-constexpr int MOST_CHANNELS = 256;
-
-// Keys that the decode kernels take at once, and of those that a lane has, how many it asks for before it multiplies, and of
-// how many it asks for the values before the scores are there.
-constexpr int TILE = 64, AHEAD = 4, VALUES_AHEAD = 4;
+// Keys that the decode kernels take at once, and the most splits that the keys of a token are in.
+constexpr int TILE = 64, MOST_SPLITS = 64;
 
 // A span of one token with its keys and values.
 struct Token {
@@ -186,18 +183,22 @@ struct Tokens {
     Token of[MOST_TOGETHER];
 };
 
-// Attention of one token for HEADS query heads of one kv head, over one part of its keys. Fixed by the number of keys and
-// of splits: which keys a split has, in tiles of 64, and so the order of all sums. The block of a head that is done last
-// joins the parts, from the first split to the last.
-template <int HEADS>
-__device__ inline void decode(const Tokens& tokens, const Attention& shape, const float* q, float* partial,
+// Attention of one token for HEADS query heads of one kv head, over one part of its keys; C is at most N. Fixed by the number
+// of keys and of splits: which keys a split has, in tiles of 64, and so the order of all sums. The block of a head that is
+// done last joins the parts, from the first split to the last.
+template <int HEADS, int N>
+__device__ inline void decode(const Tokens& tokens, const Attention& shape, int splits, const float* q, float* partial,
                               unsigned* counters, float* out) {
-    constexpr int WARPS = THREADS / 32;
+    // Lanes side by side take a key or a value, eight channels each; so a block takes AT_ONCE of a tile, and a thread EACH.
+    // For so many of these KEPT has room that are under way.
+    constexpr int WARPS = THREADS / 32, ACROSS = N / 8, AT_ONCE = THREADS / ACROSS, EACH = TILE / AT_ONCE;
+    constexpr int MOST_KEPT = sizeof(Cached) == 2 ? 8 : 4, KEPT = EACH < MOST_KEPT ? EACH : MOST_KEPT, TOGETHER = 4;
     SHARED(float, scores, HEADS * TILE);  // and then the weights
     SHARED(float, maxima, HEADS);
     SHARED(float, sums, HEADS);
-    SHARED(float, factors, HEADS);
-    SHARED(float, joined, WARPS * MOST_CHANNELS);
+    SHARED(float, factors, HEADS * MOST_SPLITS);
+    SHARED(float, terms, HEADS * MOST_SPLITS);
+    SHARED(float, joined, WARPS * N);
     SHARED(int, last, 1);
 
     const void* keys = tokens.of[blockIdx.z].keys;
@@ -206,17 +207,14 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, cons
     const int head_dim = shape.head_dim, group = shape.heads / shape.kv_heads, parts = ceil_div(group, HEADS);
     const int kv_head = blockIdx.x / parts, first_of_group = blockIdx.x % parts * HEADS;
     const int first_head = kv_head * group + first_of_group, count = min(HEADS, group - first_of_group);
-    const int start = first_visible(shape, span.keys - 1), splits = gridDim.y;
+    const int start = first_visible(shape, span.keys - 1);
     const int keys_of_split = ceil_div(ceil_div(span.keys - start, TILE), splits) * TILE;
     const int splits_used = ceil_div(span.keys - start, keys_of_split), split = blockIdx.y;
     partial += static_cast<long long>(blockIdx.z) * splits * shape.heads * (head_dim + 2);
     counters += blockIdx.z * gridDim.x;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
-    // Lanes side by side take a key or a value, eight channels each.
-    int lanes = 1;
-    while (lanes * 8 < head_dim) lanes *= 2;
-    const int channel = lane % lanes * 8;
+    const int own = threadIdx.x / ACROSS, channel = threadIdx.x % ACROSS * 8;
     const bool has_channels = channel < head_dim;
     // Where there are fewer keys than splits have room for, the last ones have nothing to do.
     if (split >= splits_used) return;
@@ -226,7 +224,18 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, cons
     const Cached* key_at = static_cast<const Cached*>(keys) + offset;
     const Cached* value_at = static_cast<const Cached*>(values) + offset;
     const float root = root_of(shape);
+    // Asks for a thread's keys or values of a tile from number `first` of them on, as many as KEPT.
+    auto ask = [&](const Cached* at, int tile, int first, Eight(&eights)[KEPT]) {
+#pragma unroll
+        for (int k = 0; k < KEPT; k++) {
+            const int key = tile + own + (first + k) * AT_ONCE;
+            eights[k] = {};
+            if (key < to && has_channels) eights[k] = ask_cached8(at + key * stride);
+        }
+    };
 
+    Eight some_keys[KEPT], some_values[KEPT];
+    ask(key_at, from, 0, some_keys);
     float query[HEADS][8], mixed[HEADS][8];
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
@@ -237,47 +246,72 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, cons
     }
     if (threadIdx.x < HEADS) maxima[threadIdx.x] = minus_infinity(), sums[threadIdx.x] = 0.0f;
 
-    for (int tile = from; tile < to; tile += TILE) {
-        // Each group of lanes takes every so manieth key's value.
-        const int at_once = THREADS / lanes, own = threadIdx.x / lanes, end = min(TILE, to - tile);
-        Eight ahead[VALUES_AHEAD];
+    // The products of keys from number `first` of the thread's on with all queries.
+    auto multiply = [&](int tile, int first, const Eight(&eights)[KEPT]) {
 #pragma unroll
-        for (int k = 0; k < VALUES_AHEAD; k++) {
-            int number = own + k * at_once;
-            ahead[k] = {};
-            if (number < end && has_channels) ahead[k] = ask_cached8(value_at + (tile + number) * stride);
-        }
-        // Scores: a warp takes as many keys at once as its lanes have room for, and asks for four times as many.
-        const int step = WARPS * (32 / lanes);
-        for (int first = 0; first < TILE; first += AHEAD * step) {
-            float eight[AHEAD][8];
+        for (int some = 0; some < KEPT; some += TOGETHER) {
+            float products[TOGETHER][HEADS];
 #pragma unroll
-            for (int a = 0; a < AHEAD; a++) {
-                int number = first + a * step + static_cast<int>(threadIdx.x) / lanes, key = tile + number;
-#pragma unroll
-                for (int i = 0; i < 8; i++) eight[a][i] = 0.0f;
-                if (number < TILE && key < to && has_channels) load_cached8(key_at + key * stride, eight[a]);
-            }
-#pragma unroll
-            for (int a = 0; a < AHEAD; a++) {
-                int number = first + a * step + static_cast<int>(threadIdx.x) / lanes, key = tile + number;
+            for (int k = 0; k < TOGETHER; k++) {
+                float eight[8];
+                widen_cached8(eights[some + k], eight);
 #pragma unroll
                 for (int h = 0; h < HEADS; h++) {
-                    float sum = 0.0f;
+                    products[k][h] = 0.0f;
 #pragma unroll
-                    for (int i = 0; i < 8; i++) sum = __fmaf_rn(query[h][i], eight[a][i], sum);
-                    for (int apart = lanes / 2; apart > 0; apart /= 2) sum += __shfl_xor_sync(FULL, sum, apart);
-                    if (lane % lanes == 0 && number < TILE) {
-                        scores[h * TILE + number] = key < to ? score_of(sum, root) : minus_infinity();
-                    }
+                    for (int i = 0; i < 8; i++) products[k][h] = __fmaf_rn(query[h][i], eight[i], products[k][h]);
+                }
+            }
+#pragma unroll
+            for (int apart = ACROSS / 2; apart > 0; apart /= 2) {
+#pragma unroll
+                for (int k = 0; k < TOGETHER; k++) {
+#pragma unroll
+                    for (int h = 0; h < HEADS; h++) products[k][h] += __shfl_xor_sync(FULL, products[k][h], apart);
+                }
+            }
+            if (threadIdx.x % ACROSS != 0) continue;
+#pragma unroll
+            for (int k = 0; k < TOGETHER; k++) {
+                const int number = own + (first + some + k) * AT_ONCE;
+#pragma unroll
+                for (int h = 0; h < HEADS; h++) {
+                    scores[h * TILE + number] = tile + number < to ? products[k][h] : minus_infinity();
                 }
             }
         }
+    };
+    // The values from number `first` of the thread's on, by their weights.
+    auto mix = [&](int tile, int first, const Eight(&eights)[KEPT]) {
+#pragma unroll
+        for (int k = 0; k < KEPT; k++) {
+            const int number = own + (first + k) * AT_ONCE;
+            if (tile + number >= to) break;
+            float eight[8];
+            widen_cached8(eights[k], eight);
+#pragma unroll
+            for (int h = 0; h < HEADS; h++) {
+                const float weight = scores[h * TILE + number];
+#pragma unroll
+                for (int i = 0; i < 8; i++) mixed[h][i] = __fmaf_rn(weight, eight[i], mixed[h][i]);
+            }
+        }
+    };
+
+    for (int tile = from; tile < to; tile += TILE) {
+        ask(value_at, tile, 0, some_values);
+        multiply(tile, 0, some_keys);
+        for (int first = KEPT; first < EACH; first += KEPT) {
+            ask(key_at, tile, first, some_keys);
+            multiply(tile, first, some_keys);
+        }
+        // The next tile's keys come while this one's values are mixed.
+        ask(key_at, tile + TILE, 0, some_keys);
         __syncthreads();
         // Weights: a warp takes a head, a lane two keys.
         for (int h = warp; h < HEADS; h += WARPS) {
-            float first = scores[h * TILE + lane], second = scores[h * TILE + 32 + lane], before = maxima[h];
-            float max = larger(before, max_of_warp(larger(first, second)));
+            float first = score_of(scores[h * TILE + lane], root), second = score_of(scores[h * TILE + 32 + lane], root);
+            float before = maxima[h], max = larger(before, max_of_warp(larger(first, second)));
             first = exp_of_ops(first - max), second = exp_of_ops(second - max);
             float factor = exp_of_ops(before - max), sum = sum_of_warp(first + second);
             scores[h * TILE + lane] = first, scores[h * TILE + 32 + lane] = second;
@@ -290,25 +324,10 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, cons
 #pragma unroll
             for (int i = 0; i < 8; i++) mixed[h][i] *= factors[h];
         }
-        auto mix = [&](int number, const float(&eight)[8]) {
-#pragma unroll
-            for (int h = 0; h < HEADS; h++) {
-                float weight = scores[h * TILE + number];
-#pragma unroll
-                for (int i = 0; i < 8; i++) mixed[h][i] = __fmaf_rn(weight, eight[i], mixed[h][i]);
-            }
-        };
-        float eight[8];
-#pragma unroll
-        for (int k = 0; k < VALUES_AHEAD; k++) {
-            int number = own + k * at_once;
-            widen_cached8(ahead[k], eight);
-            if (number < end) mix(number, eight);
-        }
-#pragma unroll 4
-        for (int number = own + VALUES_AHEAD * at_once; number < end; number += at_once) {
-            widen_cached8(has_channels ? ask_cached8(value_at + (tile + number) * stride) : Eight{}, eight);
-            mix(number, eight);
+        mix(tile, 0, some_values);
+        for (int first = KEPT; first < EACH; first += KEPT) {
+            ask(value_at, tile, first, some_values);
+            mix(tile, first, some_values);
         }
         __syncthreads();
     }
@@ -320,15 +339,17 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, cons
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             float sum = mixed[h][i];
-            for (int apart = lanes; apart < 32; apart *= 2) sum += __shfl_xor_sync(FULL, sum, apart);
-            if (lane < lanes) joined[warp * MOST_CHANNELS + channel + i] = sum;
+#pragma unroll
+            for (int apart = ACROSS; apart < 32; apart *= 2) sum += __shfl_xor_sync(FULL, sum, apart);
+            if (lane < ACROSS) joined[warp * N + channel + i] = sum;
         }
         __syncthreads();
         if (h < count) {
             float* of_head = part + static_cast<long long>(h) * (head_dim + 2);
             for (int c = threadIdx.x; c < head_dim; c += THREADS) {
                 float sum = joined[c];
-                for (int w = 1; w < WARPS; w++) sum += joined[w * MOST_CHANNELS + c];
+#pragma unroll
+                for (int w = 1; w < WARPS; w++) sum += joined[w * N + c];
                 of_head[c] = sum;
             }
             if (threadIdx.x == 0) of_head[head_dim] = maxima[h], of_head[head_dim + 1] = sums[h];
@@ -342,57 +363,73 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, cons
     __syncthreads();
     if (!last[0]) return;
     __threadfence();
-    for (int h = 0; h < count; h++) {
-        // Other blocks wrote these: not by way of a cache that may have older ones.
-        auto part = [&](int split, int i) {
-            long long at = (static_cast<long long>(split) * shape.heads + first_head + h) * (head_dim + 2) + i;
-            return static_cast<volatile const float*>(partial)[at];
-        };
-        float max = minus_infinity(), total = 0.0f;
-        for (int i = 0; i < splits_used; i++) max = larger(max, part(i, head_dim));
-        for (int i = 0; i < splits_used; i++) {
-            total = __fmaf_rn(part(i, head_dim + 1), exp_of_ops(part(i, head_dim) - max), total);
+    // Two values that other blocks wrote: not by way of a cache that may have older ones.
+    auto written = [&](int split, int h, int i) {
+        long long at = (static_cast<long long>(split) * shape.heads + first_head + h) * (head_dim + 2) + i;
+        uint64_t both = *reinterpret_cast<volatile const uint64_t*>(partial + at);
+        return float2{__uint_as_float(static_cast<uint32_t>(both)), __uint_as_float(static_cast<uint32_t>(both >> 32))};
+    };
+    // What each split's sums are multiplied by, and its part of what all are divided by: a warp takes a head, a lane two splits.
+    for (int h = warp; h < count; h += WARPS) {
+        float2 largest_and_sum[MOST_SPLITS / 32];
+        float max = minus_infinity();
+#pragma unroll
+        for (int k = 0; k < MOST_SPLITS / 32; k++) {
+            const int number = lane + 32 * k;
+            largest_and_sum[k] = {minus_infinity(), 0.0f};
+            if (number < splits_used) largest_and_sum[k] = written(number, h, head_dim);
+            max = larger(max, largest_and_sum[k].x);
         }
-        long long at = (static_cast<long long>(span.first) * shape.heads + first_head + h) * head_dim;
-        for (int c = threadIdx.x; c < head_dim; c += THREADS) {
-            float sum = 0.0f;
-            for (int i = 0; i < splits_used; i++) {
-                sum = __fmaf_rn(part(i, c), exp_of_ops(part(i, head_dim) - max), sum);
+        max = max_of_warp(max);
+#pragma unroll
+        for (int k = 0; k < MOST_SPLITS / 32; k++) {
+            factors[h * MOST_SPLITS + lane + 32 * k] = exp_of_ops(largest_and_sum[k].x - max);
+            terms[h * MOST_SPLITS + lane + 32 * k] = largest_and_sum[k].y;
+        }
+    }
+    __syncthreads();
+    // Two channels of a head at a time, and so many splits.
+    constexpr int SPLITS = 16;
+    for (int pair = threadIdx.x; pair < count * head_dim / 2; pair += THREADS) {
+        const int h = pair / (head_dim / 2), c = pair % (head_dim / 2) * 2;
+        float2 sum = {0.0f, 0.0f};
+        float total = 0.0f;
+        for (int first = 0; first < splits_used; first += SPLITS) {
+            float2 of_split[SPLITS];
+#pragma unroll
+            for (int k = 0; k < SPLITS; k++) {
+                if (first + k < splits_used) of_split[k] = written(first + k, h, c);
             }
-            out[at + c] = rounded<PRECISION>(__fdiv_rn(sum, total));
+#pragma unroll
+            for (int k = 0; k < SPLITS; k++) {
+                if (first + k >= splits_used) break;
+                const float factor = factors[h * MOST_SPLITS + first + k];
+                total = __fmaf_rn(terms[h * MOST_SPLITS + first + k], factor, total);
+                sum = {__fmaf_rn(of_split[k].x, factor, sum.x), __fmaf_rn(of_split[k].y, factor, sum.y)};
+            }
         }
+        float* to = out + (static_cast<long long>(span.first) * shape.heads + first_head + h) * head_dim + c;
+        to[0] = rounded<PRECISION>(__fdiv_rn(sum.x, total));
+        to[1] = rounded<PRECISION>(__fdiv_rn(sum.y, total));
     }
 }
 
-// Attention of spans of one token each; C is a multiple of 8, up to 256. The number in the name is how many query heads a
-// block takes, N; a kv head's keys come from memory once for those. partial: (spans, splits, H, C + 2) values;
-// counters: one for each of grid.x and grid.z, 0 before and after. The number of splits goes by the device, not by the batch:
-// so a span has the same bits in any.
-// Grid (G · ceil(H / G / N), splits, spans), block 128.
-KERNEL(128) attention_decode_1(Tokens tokens, Attention shape, const float* q, float* partial, unsigned* counters,
-                               float* out) {
-    LET_NEXT_START();
-    WAIT_FOR_INPUT();
-    decode<1>(tokens, shape, q, partial, counters, out);
-}
-KERNEL(128) attention_decode_2(Tokens tokens, Attention shape, const float* q, float* partial, unsigned* counters,
-                               float* out) {
-    LET_NEXT_START();
-    WAIT_FOR_INPUT();
-    decode<2>(tokens, shape, q, partial, counters, out);
-}
-KERNEL(128) attention_decode_4(Tokens tokens, Attention shape, const float* q, float* partial, unsigned* counters,
-                               float* out) {
-    LET_NEXT_START();
-    WAIT_FOR_INPUT();
-    decode<4>(tokens, shape, q, partial, counters, out);
-}
-KERNEL(128) attention_decode_8(Tokens tokens, Attention shape, const float* q, float* partial, unsigned* counters,
-                               float* out) {
-    LET_NEXT_START();
-    WAIT_FOR_INPUT();
-    decode<8>(tokens, shape, q, partial, counters, out);
-}
+// Attention of spans of one token each; C is a multiple of 8. The numbers in the name are how many query heads a block takes,
+// M, and the largest C, N; a kv head's keys come from memory once for those. partial: (spans, splits, H, C + 2) values;
+// counters: one for each of grid.x and grid.z, 0 before and after. The number of splits, at most 64, goes by the device, not
+// by the batch: so a span has the same bits in any.
+// Grid (G · ceil(H / G / M), as many splits as have keys or more, spans), block 128.
+#define DECODE(heads, channels)                                                                                       \
+    KERNEL_WITH(128, heads <= 4 ? 3 : 2) attention_decode_##heads##_##channels(Tokens tokens, Attention shape, int splits, const float* q,     \
+                                                      float* partial, unsigned* counters, float* out) {               \
+        LET_NEXT_START();                                                                                             \
+        WAIT_FOR_INPUT();                                                                                             \
+        decode<heads, channels>(tokens, shape, splits, q, partial, counters, out);                                    \
+    }
+#define DECODE_OF(channels) DECODE(1, channels) DECODE(2, channels) DECODE(4, channels) DECODE(8, channels)
+DECODE_OF(64)
+DECODE_OF(128)
+DECODE_OF(256)
 
 // Attention of many tokens in float32: a block has M rows, which are the query heads of one kv head, token by token, so
 // that a key is read once for all of them. The keys pass by in tiles of 32, of which every thread has M/16 rows × 2
@@ -546,5 +583,7 @@ KERNEL(256) attention_prefill_256(Attention shape, const float* q, const Span* s
 }
 
 #define KERNELS_OF_THIS_FILE(X)                                                                                       \
-    X(attention_plain) X(attention_parts) X(attention_decode_1) X(attention_decode_2) X(attention_decode_4)           \
-    X(attention_decode_8) X(attention_prefill_64) X(attention_prefill_128) X(attention_prefill_256)
+    X(attention_plain) X(attention_parts) X(attention_decode_1_64) X(attention_decode_2_64) X(attention_decode_4_64)  \
+    X(attention_decode_8_64) X(attention_decode_1_128) X(attention_decode_2_128) X(attention_decode_4_128)            \
+    X(attention_decode_8_128) X(attention_decode_1_256) X(attention_decode_2_256) X(attention_decode_4_256)           \
+    X(attention_decode_8_256) X(attention_prefill_64) X(attention_prefill_128) X(attention_prefill_256)

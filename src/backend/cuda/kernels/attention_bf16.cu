@@ -11,6 +11,18 @@ constexpr int THREADS = 128;
 constexpr int ROWS = 64;  // a block's
 constexpr int KEYS = 64;  // a tile's
 
+// x / root for a bfloat16 x and the root of a number of channels, which rounded to bfloat16 has the bits of __fdiv_rn: the
+// product with the nearest inverse, and what that leaves over divided once more (Markstein, 1990).
+struct Divisor {
+    float root, inverse;
+
+    __device__ inline float divide(float x) const {
+        const float near = __fmul_rn(x, inverse), left = __fmaf_rn(-near, root, x);
+        // Nothing is left of what is no number or has no end.
+        return left == left ? __fmaf_rn(left, inverse, near) : near;
+    }
+};
+
 // N: channels that there is room for, 64, 128 or 256.
 template <int N>
 __device__ inline void prefill(const Attention& shape, const float* q, const Span* span_at, const uint16_t* keys,
@@ -23,7 +35,8 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
 
     const Span span = *span_at;
     const int head_dim = shape.head_dim, group = shape.heads / shape.kv_heads, kv_head = blockIdx.y;
-    const int first_row = blockIdx.x * ROWS, end_row = min(first_row + ROWS, span.tokens * group);
+    // The blocks with the most keys go first.
+    const int first_row = (gridDim.x - 1 - blockIdx.x) * ROWS, end_row = min(first_row + ROWS, span.tokens * group);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, steps = ceil_div(head_dim, 16);
     // Where a row's query lies, and its output. Rows that are not there are the last one again.
     auto place = [&](int row) {
@@ -33,9 +46,9 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
     auto position = [&](int row) { return span.start + min(first_row + row, end_row - 1) / group; };
 
     // Channels are multiplied sixteen at a time: those that are not there are zeros, in the queries and in the keys.
-    const int eights = 2 * steps;
-    for (int i = threadIdx.x; i < ROWS * eights; i += THREADS) {
-        int row = i / eights, c = i % eights * 8;
+    constexpr int EIGHTS = N / 8;
+    for (int i = threadIdx.x; i < ROWS * EIGHTS; i += THREADS) {
+        int row = i / EIGHTS, c = i % EIGHTS * 8;
         float eight[8] = {};
         if (c < head_dim) load8(q + place(row) + c, eight);
         uint4 words = make_uint4(pair_bf16(eight[0], eight[1]), pair_bf16(eight[2], eight[3]),
@@ -46,8 +59,8 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
     const int from = first_visible(shape, position(0)), to = position(ROWS - 1) + 1;
     auto load_tile = [&](const uint16_t* cache, int first, uint16_t* tile) {
         const uint16_t* at = cache + static_cast<long long>(kv_head) * head_dim;
-        for (int i = threadIdx.x; i < KEYS * eights; i += THREADS) {
-            int key = i / eights, c = i % eights * 8;
+        for (int i = threadIdx.x; i < KEYS * EIGHTS; i += THREADS) {
+            int key = i / EIGHTS, c = i % EIGHTS * 8;
             uint16_t* there = tile + key * STRIDE + c;
             if (first + key < to && c < head_dim) {
                 copy16_async(there, at + (first + key) * stride + c);
@@ -59,6 +72,7 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
     };
 
     const float root = __fsqrt_rn(static_cast<float>(head_dim));
+    const Divisor divisor = {root, __fdiv_rn(1.0f, root)};
     // This lane's rows are lane / 4 and eight further on, and of eight columns the two from 2 · (lane mod 4) on.
     int own[2], start[2];
     float maxima[2], sums[2], mixed[2 * STEPS][4];
@@ -96,21 +110,23 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
         const bool more = first + KEYS < to;
         if (more) load_tile(keys, first + KEYS, key_tile);
 
+        // Whether there is a key that some row does not see.
+        const bool hides = first + KEYS - 1 > position(0) || shape.window > 0;
         uint32_t weights[KEYS / 8][2];  // of each row the lane's two, in bfloat16
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             float max = maxima[r];
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++) {
-#pragma unroll
-                for (int k = 0; k < 2; k++) {
-                    int key = first + 8 * j + lane % 4 * 2 + k;
-                    float& score = scores[j][2 * r + k];
-                    score = key >= start[r] && key <= own[r]
-                                ? rounded<BF16>(__fdiv_rn(rounded<BF16>(score), root))
-                                : minus_infinity();
-                    max = larger(max, score);
+                float2 two = widen_pair(pair_of_sums(scores[j][2 * r], scores[j][2 * r + 1]));
+                two = widen_pair(pair_of_sums(divisor.divide(two.x), divisor.divide(two.y)));
+                if (hides) {
+                    const int key = first + 8 * j + lane % 4 * 2;
+                    if (key < start[r] || key > own[r]) two.x = minus_infinity();
+                    if (key + 1 < start[r] || key + 1 > own[r]) two.y = minus_infinity();
                 }
+                scores[j][2 * r] = two.x, scores[j][2 * r + 1] = two.y;
+                max = larger(larger(max, two.x), two.y);
             }
             // The four lanes of a row.
             max = larger(max, __shfl_xor_sync(FULL, max, 1));
@@ -120,11 +136,11 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
             float factor = exp_of_ops(maxima[r] - subtracted);
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++) {
+                weights[j][r] = pair_of_sums(exp_of_ops(scores[j][2 * r] - subtracted),
+                                             exp_of_ops(scores[j][2 * r + 1] - subtracted));
                 // What is summed is what is mixed.
-                float low = rounded<BF16>(exp_of_ops(scores[j][2 * r] - subtracted));
-                float high = rounded<BF16>(exp_of_ops(scores[j][2 * r + 1] - subtracted));
-                weights[j][r] = pair_bf16(low, high);
-                sum += low + high;
+                const float2 two = widen_pair(weights[j][r]);
+                sum += two.x + two.y;
             }
             sum += __shfl_xor_sync(FULL, sum, 1);
             sum += __shfl_xor_sync(FULL, sum, 2);

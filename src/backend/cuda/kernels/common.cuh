@@ -58,10 +58,11 @@ __device__ inline int dot4(uint32_t a, uint32_t b, int sum) {
 }
 
 // 16 bytes that a block reads once, as it does most weights: past the first-level cache, where what it reads again stays.
-// No kernel may write them while this one runs.
+// They are asked for where this stands: a load that says its bytes never change (.nc) is put off until after WAIT_FOR_INPUT
+// by the compiler.
 __device__ inline uint4 load_once(const void* from) {
     uint4 words;
-    asm("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
         : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
         : "l"(from));
     return words;

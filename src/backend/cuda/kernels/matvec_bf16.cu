@@ -43,17 +43,13 @@ __device__ inline void multiply(const uint16_t* low, const uint16_t* high, const
             to[k][1] = load_once(high + input);
         }
     };
-    // Two pieces are under way, all that a warp has of most matrices.
-    ask(warp * PIECE, now);
-    ask((warp + WARPS) * PIECE, next);
-    WAIT_FOR_INPUT();
     float sums[TILES][4] = {};
-    for (int first = warp * PIECE; first < inputs; first += WARPS * PIECE) {
+    auto use = [&](int first, const uint4(&from)[CHUNKS][2]) {
         float of_piece[TILES][4] = {};
 #pragma unroll
         for (int k = 0; k < CHUNKS; k++) {
             const int input = first + 32 * k + offset;
-            const uint4 a = now[k][0], b = now[k][1];
+            const uint4 a = from[k][0], b = from[k][1];
             const uint32_t tiles[2][4] = {{a.x, b.x, a.y, b.y}, {a.z, b.z, a.w, b.w}};
 #pragma unroll
             for (int tile = 0; tile < TILES; tile++) {
@@ -65,14 +61,26 @@ __device__ inline void multiply(const uint16_t* low, const uint16_t* high, const
                 multiply_tiles(of_piece[tile], tiles[0], halves[0]);
                 multiply_tiles(of_piece[tile], tiles[1], halves[1]);
             }
-            now[k][0] = next[k][0], now[k][1] = next[k][1];
         }
-        ask(first + 2 * WARPS * PIECE, next);
 #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) sums[tile][i] = __fadd_rn(sums[tile][i], of_piece[tile][i]);
         }
+    };
+    // Two pieces are under way, all that a warp has of most matrices: each goes back to where it came from, for to move
+    // one to the other's registers would be to wait for it.
+    constexpr int ROUND = WARPS * PIECE;
+    const int own = warp * PIECE;
+    ask(own, now);
+    ask(own + ROUND, next);
+    WAIT_FOR_INPUT();
+    for (int first = own; first < inputs; first += 2 * ROUND) {
+        use(first, now);
+        ask(first + 2 * ROUND, now);
+        if (first + ROUND >= inputs) break;
+        use(first + ROUND, next);
+        ask(first + 3 * ROUND, next);
     }
     SHARED(float, parts, WARPS * TILES * SUMS);
 #pragma unroll

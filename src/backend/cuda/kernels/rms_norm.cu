@@ -47,33 +47,63 @@ struct Normed {
     uint16_t* narrow;
 };
 
-template <class Values>
-__device__ inline void normalise(Values x, const float* weight, float eps, int width, Normed normed) {
-    const float scale = scale_of(x, width, eps);
-    const long long row = static_cast<long long>(blockIdx.x) * width;
-    for (int i = threadIdx.x; i < width; i += blockDim.x) {
-        float normal = rounded<PRECISION>(__fmul_rn(x(i), scale));
-        float value = rounded<PRECISION>(__fmul_rn(normal, weight[i]));
-        if (normed.out) normed.out[row + i] = value;
-        if (normed.narrow) normed.narrow[row + i] = to_bf16(value);
-    }
-}
+// Values that a thread asks for before it takes the first of them, and those of the weight that it has before there is an
+// input: all of a row of 4096.
+constexpr int AT_ONCE = 8, WEIGHTS = 16;
 
-// normed = RMSNorm of a row, whose value i `make` makes, and `again` gives it once more.
-template <class Make, class Again>
-__device__ inline void norm(Make make, Again again, const float* weight, float eps, int width, Normed normed) {
+// normed = RMSNorm of a row. `ask` gives what value i is made of, `make` makes it of that, and `again` gives it once more.
+// Waits for the input.
+template <class Ask, class Make, class Again>
+__device__ inline void norm(Ask ask, Make make, Again again, const float* weight, float eps, int width, Normed normed) {
     DYNAMIC_SHARED(float, row);
     const bool kept = width <= KEPT;
-    for (int i = threadIdx.x; i < width; i += blockDim.x) {
-        float value = make(i);
-        if (kept) row[place(i)] = value;
+    const int own = threadIdx.x, apart = blockDim.x;
+    float weights[WEIGHTS];
+#pragma unroll
+    for (int k = 0; k < WEIGHTS; k++) {
+        if (own + k * apart < width) weights[k] = weight[own + k * apart];
+    }
+    WAIT_FOR_INPUT();
+    for (int first = own; first < width; first += AT_ONCE * apart) {
+        decltype(ask(0)) asked[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            if (first + k * apart < width) asked[k] = ask(first + k * apart);
+        }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            int i = first + k * apart;
+            if (i >= width) continue;
+            float value = make(i, asked[k]);
+            if (kept) row[place(i)] = value;
+        }
     }
     // The block reads what its other threads wrote.
     __syncthreads();
-    if (kept) {
-        normalise([&](int i) { return row[place(i)]; }, weight, eps, width, normed);
-    } else {
-        normalise(again, weight, eps, width, normed);
+    auto value = [&](int i) { return kept ? row[place(i)] : again(i); };
+    const float scale = kept ? scale_of([&](int i) { return row[place(i)]; }, width, eps) : scale_of(again, width, eps);
+    const long long first_of_row = static_cast<long long>(blockIdx.x) * width;
+    auto write = [&](int i, float weight) {
+        float normal = rounded<PRECISION>(__fmul_rn(value(i), scale));
+        float out = rounded<PRECISION>(__fmul_rn(normal, weight));
+        if (normed.out) normed.out[first_of_row + i] = out;
+        if (normed.narrow) normed.narrow[first_of_row + i] = to_bf16(out);
+    };
+#pragma unroll
+    for (int k = 0; k < WEIGHTS; k++) {
+        if (own + k * apart < width) write(own + k * apart, weights[k]);
+    }
+    for (int first = own + WEIGHTS * apart; first < width; first += AT_ONCE * apart) {
+        // What is written may be where a weight is, for all that the compiler knows.
+        float more[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            if (first + k * apart < width) more[k] = weight[first + k * apart];
+        }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            if (first + k * apart < width) write(first + k * apart, more[k]);
+        }
     }
 }
 
@@ -81,21 +111,20 @@ __device__ inline void norm(Make make, Again again, const float* weight, float e
 // out may be null.
 KERNEL(256) rms_norm(const float* x, const float* weight, float eps, int width, float* out, uint16_t* narrow) {
     LET_NEXT_START();
-    WAIT_FOR_INPUT();
-    long long row = static_cast<long long>(blockIdx.x) * width;
-    auto value = [&](int i) { return x[row + i]; };
-    norm(value, value, weight, eps, width, {out, narrow});
+    x += static_cast<long long>(blockIdx.x) * width;
+    auto value = [&](int i) { return x[i]; };
+    norm(value, [](int, float x) { return x; }, value, weight, eps, width, {out, narrow});
 }
 
 // sum = a + b, normed = RMSNorm of sum, all (rows, width). sum may be a or b; normed and narrow are rms_norm's.
 KERNEL(256) add_rms_norm(const float* a, const float* b, const float* weight, float eps, int width, float* sum,
                          float* normed, uint16_t* narrow) {
     LET_NEXT_START();
-    WAIT_FOR_INPUT();
     long long row = static_cast<long long>(blockIdx.x) * width;
     a += row, b += row, sum += row;
-    auto add = [&](int i) { return sum[i] = rounded<PRECISION>(__fadd_rn(a[i], b[i])); };
-    norm(add, [&](int i) { return sum[i]; }, weight, eps, width, {normed, narrow});
+    auto ask = [&](int i) { return float2{a[i], b[i]}; };
+    auto add = [&](int i, float2 of) { return sum[i] = rounded<PRECISION>(__fadd_rn(of.x, of.y)); };
+    norm(ask, add, [&](int i) { return sum[i]; }, weight, eps, width, {normed, narrow});
 }
 
 #define KERNELS_OF_THIS_FILE(X) X(rms_norm) X(add_rms_norm)

@@ -1,0 +1,71 @@
+//! A launch: its blocks one after the other.
+
+use super::program::Program;
+use super::warp::{Block, LANES, Stopped, Warp};
+
+/// How many blocks, of how many threads, with how many bytes of memory for each that the source does not name.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Grid {
+    pub(in super::super) blocks: [u32; 3],
+    pub(in super::super) threads: [u32; 3],
+    pub(in super::super) shared: u32,
+}
+
+/// Runs the kernel `name` over a grid, with arguments at these addresses. `known` tells whether bytes of the device's memory
+/// are somebody's. Whether there is such a kernel.
+pub(in super::super) fn run(
+    program: &Program,
+    name: &str,
+    grid: Grid,
+    arguments: &[*const u8],
+    known: &dyn Fn(u64, usize) -> bool,
+) -> bool {
+    let Some(entry) = program.entries.get(name) else { return false };
+    assert_eq!(arguments.len(), entry.parameters.len(), "the parameters of {name}");
+    let bytes = entry.parameters.last().map_or(0, |(first, bytes)| first + bytes);
+    let mut parameters = vec![0; bytes];
+    for ((first, bytes), argument) in entry.parameters.iter().zip(arguments) {
+        // SAFETY: an argument has as many bytes as the kernel takes.
+        let argument = unsafe { std::slice::from_raw_parts(*argument, *bytes) };
+        parameters[*first..first + bytes].copy_from_slice(argument);
+    }
+    let known = |at: u64, bytes: usize| {
+        let constant = |words: &[u64]| {
+            let first = words.as_ptr() as u64;
+            at >= first && at + bytes as u64 <= first + size_of_val(words) as u64
+        };
+        known(at, bytes) || program.constants.iter().any(|words| constant(words))
+    };
+    let [x, y, z] = grid.blocks;
+    for block in (0..z).flat_map(|z| (0..y).flat_map(move |y| (0..x).map(move |x| [x, y, z]))) {
+        run_block(Block {
+            entry,
+            threads: grid.threads,
+            block,
+            blocks: grid.blocks,
+            parameters: &parameters,
+            // What nobody has written is no number.
+            shared: vec![0xff; entry.shared + grid.shared as usize],
+            known: &known,
+        });
+    }
+    true
+}
+
+fn run_block(mut block: Block) {
+    let threads = block.threads.iter().product::<u32>() as usize;
+    let warps = threads.div_ceil(LANES);
+    let mut warps: Vec<Warp> =
+        (0..warps).map(|number| Warp::new(block.entry, number, threads - number * LANES)).collect();
+    loop {
+        let waiting = warps.iter_mut().filter_map(|warp| match warp.run(&mut block) {
+            Stopped::AtBarrier => Some(warp),
+            Stopped::Ended => None,
+        });
+        let waiting: Vec<&mut Warp> = waiting.collect();
+        if waiting.is_empty() {
+            return;
+        }
+        waiting.into_iter().for_each(Warp::pass_barrier);
+    }
+}

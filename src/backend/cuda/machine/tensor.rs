@@ -1,0 +1,103 @@
+//! What the lanes of a warp do together with matrices, as NVIDIA's manual lays them out (PTX ISA, "Warp-level matrix
+//! instructions" and "Asynchronous warpgroup-level matrix instructions").
+
+use half::bf16;
+
+use super::warp::{LANES, Lanes};
+
+/// The value in the low or the high half of a register.
+fn value(register: u64, high: bool) -> f64 {
+    f64::from(bf16::from_bits((register >> if high { 16 } else { 0 }) as u16).to_f32())
+}
+
+fn sum_of(bits: u64) -> f64 {
+    f64::from(f32::from_bits(bits as u32))
+}
+
+/// A sum as the register that keeps it. How a device rounds on the way is not in the manual.
+fn kept(sum: f64) -> u64 {
+    u64::from((sum as f32).to_bits())
+}
+
+/// mma.m16n8k16: c (16, 8) + a (16, 16) · b (16, 8), of registers by number and lane.
+pub(super) fn multiply(a: &[Lanes; 4], b: &[Lanes; 2], c: &[Lanes; 4]) -> [Lanes; 4] {
+    // Row and column of a's element (i): (groupID, + 8 for i of 2, 3, 6, 7), (2 · threadID in group + i mod 2, + 8 from i of 4).
+    let mut left = [[0.0; 16]; 16];
+    let mut right = [[0.0; 8]; 16];
+    for lane in 0..LANES {
+        let (group, thread) = (lane / 4, lane % 4);
+        for i in 0..8 {
+            let row = group + if i / 2 % 2 == 1 { 8 } else { 0 };
+            let column = thread * 2 + i % 2 + if i >= 4 { 8 } else { 0 };
+            left[row][column] = value(a[i / 2][lane], i % 2 == 1);
+        }
+        for i in 0..4 {
+            let row = thread * 2 + i % 2 + if i >= 2 { 8 } else { 0 };
+            right[row][group] = value(b[i / 2][lane], i % 2 == 1);
+        }
+    }
+    let mut sums = *c;
+    for lane in 0..LANES {
+        for (i, sums) in sums.iter_mut().enumerate() {
+            let row = lane / 4 + if i >= 2 { 8 } else { 0 };
+            let column = lane % 4 * 2 + i % 2;
+            let products = (0..16).map(|k| left[row][k] * right[k][column]);
+            sums[lane] = kept(sum_of(sums[lane]) + products.sum::<f64>());
+        }
+    }
+    sums
+}
+
+/// A product of four warps: a (64, 16) · b (16, outputs).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Tile {
+    pub(super) outputs: usize,
+}
+
+impl Tile {
+    /// Of `wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16` and the like.
+    pub(super) fn new(name: &str) -> Option<Self> {
+        let size = name.strip_prefix("wgmma.mma_async.sync.aligned.m64n")?;
+        let outputs = size.strip_suffix("k16.f32.bf16.bf16")?.parse().ok()?;
+        Some(Self { outputs })
+    }
+}
+
+/// Where in the block's memory the element (row, k) is of an operand that a descriptor tells of: rows of 128 bytes, eight of
+/// them one after the other, whose 16-byte pieces change places with the row (128-byte swizzle), along k.
+///
+/// # Panics
+/// Where the descriptor tells of another layout.
+pub(super) fn element(descriptor: u64, row: usize, k: usize) -> u64 {
+    let field = |first: u32| (descriptor >> first & 0x3fff) << 4;
+    let (start, stride) = (field(0), field(32));
+    assert_eq!(descriptor >> 62, 1, "a swizzle of 128 bytes: {descriptor:#x}");
+    assert_eq!(descriptor >> 49 & 7, 0, "rows from where the pattern begins: {descriptor:#x}");
+    let at = start + (row / 8) as u64 * stride + (row % 8) as u64 * 128 + (k * 2) as u64;
+    at ^ (at >> 7 & 7) << 4
+}
+
+/// Adds a product to the sums of one of the four warps, `warp`: `read` gives a bfloat16 value of the block's memory.
+pub(super) fn multiply_group(
+    tile: Tile,
+    warp: usize,
+    [a, b]: [u64; 2],
+    adds: bool,
+    sums: &mut [Lanes],
+    read: impl Fn(u64) -> u16,
+) {
+    assert_eq!(sums.len(), tile.outputs / 2, "a register for two columns of eight");
+    let row_of = |descriptor: u64, row: usize| -> [f64; 16] {
+        std::array::from_fn(|k| f64::from(bf16::from_bits(read(element(descriptor, row, k))).to_f32()))
+    };
+    let left: Vec<[f64; 16]> = (0..16).map(|row| row_of(a, warp * 16 + row)).collect();
+    let right: Vec<[f64; 16]> = (0..tile.outputs).map(|row| row_of(b, row)).collect();
+    for (i, sums) in sums.iter_mut().enumerate() {
+        for (lane, sum) in sums.iter_mut().enumerate() {
+            let row = lane / 4 + if i % 4 >= 2 { 8 } else { 0 };
+            let column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+            let products: f64 = left[row].iter().zip(&right[column]).map(|(a, b)| a * b).sum();
+            *sum = kept(if adds { sum_of(*sum) } else { 0.0 } + products);
+        }
+    }
+}
