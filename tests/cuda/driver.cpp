@@ -355,6 +355,8 @@ Result cuModuleLoadData(Module** module, const void* image) {
     modules.push_back(std::move(found));
     return *module = made(modules.back().get()), SUCCESS;
 }
+// NVRTC asks for functions that no manual names, to keep what it compiled.
+Result cuGetExportTable(const void** table, const void*) { return *table = nullptr, NOT_FOUND; }
 Result cuModuleUnload(Module* module) {
     ENTER();
     if (!known(module)) return INVALID_HANDLE;
