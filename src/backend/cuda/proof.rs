@@ -283,12 +283,24 @@ mod tests {
     fn the_emulated_device_passes_in_every_precision() {
         for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {
             let Some(cuda) = Cuda::of_tests(1 << 30) else { return };
-            let mut proved = 0;
-            let cuda = cuda.with_precision(precision);
-            prove(&cuda, &mut || proved += 1).unwrap();
-            assert_eq!(proved, KINDS);
-            let of_four = precision == Precision::Bf16 && cuda.queue.device().has_warpgroups();
-            assert_eq!(cuda.kernel_name() == "sm_90a", of_four);
+            passes(cuda, precision);
         }
+    }
+
+    /// Instruction by instruction: needs no compiler.
+    #[test]
+    fn the_ptx_that_the_program_carries_passes_in_every_precision() {
+        for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {
+            passes(Cuda::of_ptx(1 << 30), precision);
+        }
+    }
+
+    fn passes(cuda: Cuda, precision: Precision) {
+        let mut proved = 0;
+        let cuda = cuda.with_precision(precision);
+        prove(&cuda, &mut || proved += 1).unwrap();
+        assert_eq!(proved, KINDS);
+        let of_four = precision == Precision::Bf16 && cuda.queue.device().has_warpgroups();
+        assert_eq!(cuda.kernel_name() == "sm_90a", of_four);
     }
 }

@@ -152,6 +152,26 @@ mod tests {
         assert!(PACKED.len() < 1_500_000, "{} bytes", PACKED.len());
     }
 
+    /// Of a load whose bytes never change (`.nc`), the compiler thinks that it may as well come after the wait.
+    #[test]
+    fn weights_are_asked_for_before_the_kernel_before_has_ended() {
+        for ((architecture, module), text) in carried() {
+            if *architecture < (9, 0) {
+                continue;
+            }
+            for kernel in text.split(".visible .entry ").skip(1) {
+                let name = kernel.split('(').next().unwrap();
+                // Those that measure the device wait for nobody.
+                let Some((before, _)) = kernel.split_once("griddepcontrol.wait") else { continue };
+                assert!(!before.contains("ld.global.nc"), "{name} {module:?}");
+                if name.starts_with("matvec_bf16_") || name.starts_with("swiglu_bf16_8") {
+                    let asked = before.matches("ld.global.L1::no_allocate.L2::256B.v4").count();
+                    assert_eq!(asked, 16, "{name}: two pieces of four times two rows");
+                }
+            }
+        }
+    }
+
     #[test]
     fn a_device_gets_the_newest_that_it_is_not_older_than() {
         let module = Module::all().remove(0);

@@ -11,7 +11,7 @@ constexpr int THREADS = 128;
 constexpr int ROWS = 64;  // a block's
 constexpr int KEYS = 64;  // a tile's
 
-// x / root for a bfloat16 x and the root of a number of channels, which rounded to bfloat16 has the bits of __fdiv_rn: the
+// x / root for a bfloat16 x and the root of a number of channels, with the bits of __fdiv_rn where that is 1e-30 or more: the
 // product with the nearest inverse, and what that leaves over divided once more (Markstein, 1990).
 struct Divisor {
     float root, inverse;

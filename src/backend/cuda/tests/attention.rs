@@ -201,17 +201,18 @@ fn tokens_of_a_batch_go_in_one_launch_and_have_the_bits_that_each_has_alone() {
 
 /// What `Divisor` of `kernels/attention_bf16.cu` computes, in the processor's float32, which is the device's.
 #[test]
-fn a_quotient_by_the_inverse_is_that_of_a_division_in_bfloat16() {
+fn a_quotient_by_the_inverse_has_the_bits_of_a_division() {
     for head_dim in (8..=256_u16).step_by(8) {
         let root = f32::from(head_dim).sqrt();
         let inverse = 1.0 / root;
         for x in (0..=u16::MAX).map(|bits| bf16::from_bits(bits).to_f32()) {
             let near = x * inverse;
             let left = (-near).mul_add(root, x);
-            let found = bf16::from_f32(if left.is_nan() { near } else { left.mul_add(inverse, near) });
-            let expected = bf16::from_f32(x / root);
+            let found = if left.is_nan() { near } else { left.mul_add(inverse, near) };
+            let expected = x / root;
+            // No score so small moves a weight: e to its power is 1.
             let same = found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan();
-            assert!(same, "{x:e} / √{head_dim}: {found:e}, {expected:e}");
+            assert!(same || expected.abs() < 1e-30, "{x:e} / √{head_dim}: {found:e}, {expected:e}");
         }
     }
 }
