@@ -2,8 +2,8 @@
 //! after that what somebody says of it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result, printable};
@@ -120,17 +120,41 @@ pub(super) fn is_letter(c: char) -> bool {
     c.is_ascii_alphanumeric()
 }
 
-/// What the file at `path` holds; none where it is not there.
+/// What the file at `path` holds; none where it is not there. Only a regular one is opened: a pipe would be waited for,
+/// and a device may have no end.
 fn text_of(path: &Path) -> Result<Option<String>> {
     let failed = |what: &str| Error::usage(what.to_owned()).in_file(path);
-    match fs::metadata(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Ok(about) if about.len() > MOST => Err(failed("this is too large to be a file of marks")),
-        _ => match fs::read_to_string(path) {
-            Ok(text) => Ok(Some(text)),
-            Err(error) => Err(failed("the marks cannot be read").found(error)),
-        },
+    let unreadable = |error| {
+        failed("the marks cannot be read")
+            .expected("a text in UTF-8")
+            .found(error)
+            .next("give another file, or one that is not there yet: --marks FILE")
+    };
+    let about = match fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        about => about.map_err(unreadable)?,
+    };
+    if !about.is_file() {
+        let found = if about.is_dir() { "a directory" } else { "a pipe, socket or device" };
+        return Err(failed("this is not a regular file")
+            .expected("a file of marks on disk, or one that is not there yet")
+            .found(found)
+            .next("give the path of a file: --marks FILE"));
     }
+    let mut text = String::new();
+    if about.len() <= MOST {
+        // One byte more than allowed, so that a file which grows in the meantime is noticed.
+        let file = File::open(path).map_err(unreadable)?;
+        file.take(MOST + 1).read_to_string(&mut text).map_err(unreadable)?;
+    }
+    let size = about.len().max(text.len() as u64);
+    if size > MOST {
+        return Err(failed("this is too large to be a file of marks")
+            .expected(format!("at most {MOST} bytes"))
+            .found(format!("{size} bytes"))
+            .next("check that this is the right file"));
+    }
+    Ok(Some(text))
 }
 
 /// The file that `path` leads to, by however many links; it need not be there.
@@ -313,5 +337,24 @@ mod tests {
         }
         fs::write(&path, [0xff, 0xfe]).unwrap();
         assert!(Marks::open(&path).is_err());
+    }
+
+    #[test]
+    fn only_a_regular_file_of_some_size_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let told = |path: &Path| Marks::open(path).unwrap_err().to_string();
+        assert!(
+            told(folder.path()).contains("not a regular file") && told(folder.path()).contains("a directory")
+        );
+        #[cfg(unix)]
+        for device in ["/dev/zero", "/dev/full", "/dev/null"] {
+            let told = told(Path::new(device));
+            assert!(told.contains("not a regular file") && told.contains("device"), "{device}: {told}");
+        }
+        let path = folder.path().join("marks");
+        fs::write(&path, vec![b'#'; MOST as usize]).unwrap();
+        assert!(Marks::open(&path).is_ok());
+        fs::write(&path, vec![b'#'; MOST as usize + 1]).unwrap();
+        assert!(told(&path).contains("at most 1048576 bytes"), "{}", told(&path));
     }
 }
