@@ -266,7 +266,9 @@ pub(super) fn odd([a, b]: [Stats; 2], count: usize) -> Option<String> {
         return Some(format!("{theirs}; {ours}"));
     }
     match b {
-        _ if b.min == 0.0 && b.max == 0.0 && b.neg_inf == 0 => Some("every value is 0".into()),
+        // The extremes are those of the finite values alone.
+        _ if b.neg_inf > 0 => None,
+        _ if b.min == 0.0 && b.max == 0.0 => Some("every value is 0".into()),
         _ if b.min == b.max && count > 1 => Some(format!("every value is {}", b.min)),
         _ => None,
     }
@@ -343,6 +345,9 @@ mod tests {
         assert_eq!(told(&[1.0, hidden, hidden]).unwrap(), "2 of 3 values are -inf; 1 of A's are -inf");
         assert_eq!(told(&[1.0, 2.0, 3.0]).unwrap(), "all 3 values are finite; 1 of A's are -inf");
         assert_eq!((told(&[1.0, 2.0, lowest]), told(&[1.0, 2.5, hidden])), (None, None));
+        // Those that are there besides do not make all of them one number.
+        assert_eq!((told(&[0.0, 0.0, hidden]), told(&[3.0, 3.0, hidden])), (None, None));
+        assert_eq!(told(&[0.0; 3]).unwrap(), "all 3 values are finite; 1 of A's are -inf");
         // In both it is the same, which is said.
         let own = of(site, &[1, 1, 3], &[1.0, f32::NAN, hidden]);
         let both = Pair::new(site, &[1, 1, 3], &own, &own).unwrap().apart();
