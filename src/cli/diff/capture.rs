@@ -285,6 +285,30 @@ mod tests {
         assert_eq!(pairs.iter().copied().collect::<Vec<_>>(), [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);
     }
 
+    #[test]
+    fn a_weight_that_rows_are_multiplied_by_has_a_value_for_each_column() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, shape: &[usize], value: f32| {
+            let values = ArrayD::from_elem(IxDyn(shape), value);
+            ndarray_npy::write_npy(folder.path().join(name), &values).unwrap();
+        };
+        write("norm.npy", &[2, 8], 3.0);
+        let capture = read("stages.attn_norm = {file = 'norm.npy', times = 'weight.npy'}").unwrap();
+        let found = |shape: &[usize]| {
+            write("weight.npy", shape, 2.0);
+            capture.stage(folder.path(), Site::layer(0, 0, Stage::AttnNorm))
+        };
+        for shape in [&[8][..], &[1, 8]] {
+            let Found::Frame(frame) = found(shape) else { panic!("{shape:?} fits") };
+            assert!(frame.values().numbers().all(|value| value == 6.0));
+        }
+        for shape in [&[4][..], &[1], &[16], &[2, 8], &[0], &[5]] {
+            let Found::Damaged(why) = found(shape) else { panic!("{shape:?} fits no row") };
+            let count = shape.iter().product::<usize>();
+            assert!(why.contains(&format!("weight.npy has {count} values and not 8")) || count == 0, "{why}");
+        }
+    }
+
     /// A generator that needs no crate: xorshift.
     struct Random(u64);
 

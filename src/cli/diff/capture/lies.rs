@@ -161,9 +161,12 @@ impl Lies {
             Found::Damaged(why) | Found::TooLarge(why) => Err(format!("{name}: {why}")),
         };
         if let Some(name) = &self.times {
-            let row = other(name)?;
-            if row.is_empty() || !flat.len().is_multiple_of(row.len()) {
-                return Err(format!("{name} has {} values, which fit no row", row.len()));
+            let (row, columns) = (other(name)?, shape.last().copied().unwrap_or(1));
+            if row.len() != columns {
+                return Err(format!(
+                    "{name} has {} values and not {columns}, one for each column",
+                    row.len()
+                ));
             }
             flat.iter_mut().enumerate().for_each(|(at, value)| *value *= row[at % row.len()]);
         }
