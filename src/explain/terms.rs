@@ -190,6 +190,9 @@ impl<O: Operands> Taking<'_, O> {
                 if site.stage == Stage::Qk {
                     self.content_and_position(a, b)?;
                 }
+                if site.stage == Stage::AttnHeads {
+                    self.what_is_seen(site, at, a.count);
+                }
             }
             Fold::Int8 { x, scales, group, w, bias } => self.int8(x, scales, group, w, bias)?,
             Fold::Rotate { pair, cos, sin, second } => self.rotate(pair, cos, sin, second)?,
@@ -462,6 +465,19 @@ impl<O: Operands> Taking<'_, O> {
             self.result(shares[at]);
         }
         Ok(())
+    }
+
+    /// How many keys go into a cell of what a head answers, and how many are left out.
+    fn what_is_seen(&mut self, site: Site, at: usize, seen: usize) {
+        let Some(dims) = self.rules.pass(site.pass) else { return };
+        let sizes = self.rules.sizes();
+        let (position, hidden) = (dims.start + at / (sizes.heads * sizes.head_dim), dims.keys() - seen);
+        if hidden > 0 {
+            self.note(format!(
+                "{seen} of the {} keys are terms: the token at position {position} does not see the others, which are left out.",
+                dims.keys()
+            ));
+        }
     }
 
     /// Which token and key a cell of a mask stands for, and why the one does not see the other.

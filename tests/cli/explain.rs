@@ -122,6 +122,16 @@ fn a_rule_that_is_no_sum_keeps_all_of_its_operands() {
 }
 
 #[test]
+fn keys_that_a_token_does_not_see_are_not_counted_as_terms() {
+    let found = json(&["explain", "L1/attn_heads[t=2,h=1,c=3]", "--terms", "0"]);
+    assert_eq!(found["terms"].as_array().unwrap().len(), 3);
+    assert!(found["formula"].as_str().unwrap().contains("each of the 5 keys that token t sees"), "{found}");
+    assert!(found["notes"][0].as_str().unwrap().starts_with("3 of the 5 keys are terms: the token at position 2"));
+    let last = json(&["explain", "L1/attn_heads[t=4,h=1,c=3]"]);
+    assert_eq!(last["notes"].as_array().unwrap().len(), 0, "it sees all");
+}
+
+#[test]
 fn what_cannot_be_explained_is_named() {
     let explain = |address: &'static str| ["explain", address, "--prompt", PROMPT];
     let lacks = ["`t` (token of 5) and `k` (key of 5) are missing", "add t (0 to 4) and k (0 to 4)\n"];

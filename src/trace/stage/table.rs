@@ -205,7 +205,7 @@ stages! {
     AttnHeads "attn_heads" Layer [Token, Head, HeadDim] "attention" from [of(Stage::Softmax), of(Stage::Values)]
         with []
         unit Plain, rounded Result, runs Alone, by Attention of [of(Stage::Softmax), of(Stage::CacheV)];
-        formula "attn_heads[t, h, c] = Σ_k softmax[h, t, k] · values[k, h, c]   ({K} terms)"
+        formula "attn_heads[t, h, c] = Σ_k softmax[h, t, k] · values[k, h, c]   (a term for each key that token t sees, {K} at most)"
         purpose "Each head's answer: the values it attended to, mixed by weight."
         aliases "input of self_attn.o_proj" "attn.hook_z" "kqv-L" "output"
     AttnHeadsQ8 "attn_heads_q8" Layer [Token, Head, HeadDim] "quantize" from [of(Stage::AttnHeads)] with []
