@@ -9,7 +9,7 @@ use super::choose::{Asks, Command};
 use super::device::Device;
 use super::{ExplainArgs, LogFormat, RunArgs, output};
 use crate::error::{Error, Result};
-use crate::trace::explanation::{Explanation, ExplanationAt, From, Operand, Term};
+use crate::trace::explanation::{Explanation, ExplanationAt, From, Operand, Term, Together};
 use crate::trace::select::{absent, ask_for_pass};
 use crate::trace::{Address, Answer, Axis, Outline, Query, Run, Site, Step, Subject};
 
@@ -172,7 +172,10 @@ fn print_text(asked: &Asked, explanation: &Explanation) -> std::io::Result<()> {
     if rest.count > 0 {
         let name = format!("the other {}", rest.count);
         let pad = " ".repeat(width.saturating_sub(name.chars().count()));
-        writeln!(out, "  {name}{pad}  {:>13}", number(rest.sum))?;
+        match rest.together {
+            Together::Sum(sum) => writeln!(out, "  {name}{pad}  {:>13}", number(sum))?,
+            Together::Largest(most) => writeln!(out, "  {name}{pad}  → {:>13} at most", number(most))?,
+        }
     }
     for split in splits {
         writeln!(out, "\n  by {}", split.by)?;
@@ -266,6 +269,10 @@ fn object(explanation: &Explanation) -> Value {
             split.parts.iter().map(|(name, value)| json!({"name": name, "value": json_number(*value)}));
         json!({"by": split.by, "parts": parts.collect::<Vec<_>>()})
     });
+    let together = match rest.together {
+        Together::Sum(sum) => ("sum", sum),
+        Together::Largest(most) => ("largest", most),
+    };
     json!({
         "address": address.to_string(),
         "value": json_number(*value),
@@ -275,6 +282,6 @@ fn object(explanation: &Explanation) -> Value {
         "notes": notes,
         "terms": terms.iter().map(term).collect::<Vec<_>>(),
         "splits": splits.collect::<Vec<_>>(),
-        "rest": {"count": rest.count, "sum": json_number(rest.sum)},
+        "rest": {"count": rest.count, together.0: json_number(together.1)},
     })
 }

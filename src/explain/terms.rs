@@ -11,7 +11,7 @@ use crate::config::{CacheDtype, Pairing, Precision};
 use crate::error::{Error, Result};
 use crate::ops;
 use crate::ops::round;
-use crate::trace::explanation::{Explanation, Figure, From, Operand, Rest, Split, Term};
+use crate::trace::explanation::{Explanation, Figure, From, Operand, Rest, Split, Term, Together};
 use crate::trace::{Site, Stage, Step};
 
 /// Where the numbers are read.
@@ -42,12 +42,22 @@ struct Folded {
     is_sum: bool,
     /// How many of the operands of a rule that is no sum are always told, the first ones; none for all.
     own: Option<usize>,
+    /// Whether the rule takes the largest of its operands.
+    is_largest: bool,
     terms: Vec<Term>,
     notes: Vec<String>,
     splits: Vec<Split>,
     figure: Option<Figure>,
     /// Operands that are too many to be made terms of, all smaller than the terms.
-    rest: Rest,
+    small: Small,
+}
+
+/// Terms that are too small to be told.
+#[derive(Clone, Copy, Default)]
+struct Small {
+    count: usize,
+    /// The sum of their products, none of which is below 0.
+    sum: f64,
 }
 
 /// Takes the value `at` of `site` apart; `most` terms are told one by one, 0 for all.
@@ -69,7 +79,7 @@ pub fn explain(
     let mut taking =
         Taking { rules, operands, precision: rules.card().precision, most, folded: Folded::default() };
     taking.fold(site, &of, at)?;
-    let Folded { result, is_sum, own, mut terms, notes, splits, figure, rest: small } = taking.folded;
+    let Folded { result, is_sum, own, is_largest, mut terms, notes, splits, figure, small } = taking.folded;
     // What is no sum has its operands in the order in which they are applied.
     if is_sum {
         terms.sort_by(|a, b| b.product.abs().total_cmp(&a.product.abs()));
@@ -80,8 +90,11 @@ pub fn explain(
     let sum = |of: fn(f64) -> f64| rest.iter().fold(0.0, |sum, term| sum + of(term.product));
     let rest = Rest {
         count: small.count + rest.len(),
-        sum: small.sum + sum(|product| product),
-        size: small.size + sum(f64::abs),
+        together: match is_largest {
+            true => Together::Largest(rest.iter().map(|term| term.product).fold(0.0, f64::max)),
+            false => Together::Sum(small.sum + sum(|product| product)),
+        },
+        size: small.sum + sum(f64::abs),
     };
     terms.truncate(told);
     Ok(Explanation {
@@ -287,7 +300,7 @@ impl<O: Operands> Taking<'_, O> {
                     let operand = self.operand(x.cell(i), value);
                     self.applied(operand, value.abs() / 127.0);
                 }
-                self.folded.own = Some(1);
+                (self.folded.own, self.folded.is_largest) = (Some(1), true);
                 self.note("The largest size of the group is 127 steps.");
                 self.folded.result = Some(scale[0]);
             }
@@ -450,7 +463,7 @@ impl<O: Operands> Taking<'_, O> {
             others.select_nth_unstable_by(told, larger);
             let small = others.split_off(told);
             let sum = small.iter().fold(0.0, |sum, &i| sum + exponentials[i]);
-            self.folded.rest = Rest { count: small.len(), sum, size: sum };
+            self.folded.small = Small { count: small.len(), sum };
         }
         others.sort_by(larger);
         for i in others {

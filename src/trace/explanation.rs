@@ -103,10 +103,25 @@ pub enum From {
 pub struct Rest {
     /// How many.
     pub count: usize,
-    /// The sum of their products.
-    pub sum: f64,
+    /// What they come to.
+    pub together: Together,
     /// The sum of their products' sizes.
     pub size: f64,
+}
+
+/// What terms come to that are not told one by one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Together {
+    /// The sum of their products.
+    Sum(f64),
+    /// The largest of their products, where the rule takes the largest.
+    Largest(f64),
+}
+
+impl Default for Together {
+    fn default() -> Self {
+        Self::Sum(0.0)
+    }
 }
 
 impl Explanation {

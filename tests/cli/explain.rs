@@ -122,11 +122,27 @@ fn a_rule_that_is_no_sum_keeps_all_of_its_operands() {
 }
 
 #[test]
+fn where_the_largest_is_taken_the_others_have_a_largest_and_no_sum() {
+    let args = ["explain", "p0/L1/attn_norm_scale[t=1,j=1]", "--precision", "q8"];
+    let all = json(&[&args[..], &["--terms", "0"]].concat());
+    let products: Vec<_> =
+        all["terms"].as_array().unwrap().iter().map(|term| term["product"].as_f64().unwrap()).collect();
+    let some = json(&[&args[..], &["--terms", "2"]].concat());
+    let rest = &some["rest"];
+    assert_eq!((&rest["count"], rest.get("sum")), (&Value::from(products.len() - 2), None), "{rest}");
+    assert_eq!(rest["largest"].as_f64(), Some(products[2]));
+    let page = ok(&llama_trace([&args[..], &["--prompt", PROMPT, "--terms", "2"]].concat()));
+    assert!(page.contains("the other ") && page.contains(" at most\n"), "{page}");
+}
+
+#[test]
 fn keys_that_a_token_does_not_see_are_not_counted_as_terms() {
     let found = json(&["explain", "L1/attn_heads[t=2,h=1,c=3]", "--terms", "0"]);
     assert_eq!(found["terms"].as_array().unwrap().len(), 3);
-    assert!(found["formula"].as_str().unwrap().contains("each of the 5 keys that token t sees"), "{found}");
-    assert!(found["notes"][0].as_str().unwrap().starts_with("3 of the 5 keys are terms: the token at position 2"));
+    assert!(found["formula"].as_str().unwrap().contains("each key that token t sees, 5 at most"), "{found}");
+    assert!(
+        found["notes"][0].as_str().unwrap().starts_with("3 of the 5 keys are terms: the token at position 2")
+    );
     let last = json(&["explain", "L1/attn_heads[t=4,h=1,c=3]"]);
     assert_eq!(last["notes"].as_array().unwrap().len(), 0, "it sees all");
 }

@@ -7,7 +7,7 @@ use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::checkpoint;
 use llama_trace::config::Precision;
 use llama_trace::model::Model;
-use llama_trace::trace::explanation::{Explanation, ExplanationAt, From};
+use llama_trace::trace::explanation::{Explanation, ExplanationAt, From, Together};
 use llama_trace::trace::frame::Number;
 use llama_trace::trace::{Answer, Query, Site, Source, Stage};
 use rand::{RngExt, SeedableRng};
@@ -109,7 +109,8 @@ fn the_largest_terms_are_told_and_the_rest_summed() {
     assert_eq!(some.terms[..], all.terms[..3]);
     assert_eq!(some.rest.count, all.terms.len() - 3);
     let rest: f64 = all.terms[3..].iter().map(|term| term.product).sum();
-    assert!((some.rest.sum - rest).abs() < 1e-12);
+    let Together::Sum(sum) = some.rest.together else { panic!("{:?}", some.rest) };
+    assert!((sum - rest).abs() < 1e-12);
     assert!(all.terms.windows(2).all(|two| two[0].product.abs() >= two[1].product.abs()));
     // Each operand has the address of the cell that it is, and that cell has its value.
     let term = &all.terms[0];

@@ -9,7 +9,7 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Widget;
 
-use crate::trace::explanation::{Explanation, From, Operand, Split, Term};
+use crate::trace::explanation::{Explanation, From, Operand, Split, Term, Together};
 use crate::trace::frame::Number;
 use crate::trace::{Address, Axis, Subject};
 
@@ -277,8 +277,15 @@ impl Writer<'_> {
                 1 => "the other one".to_owned(),
                 count => format!("the other {count}"),
             };
-            let sum = text::right(&number(explanation.rest.sum), NUMBER);
-            self.push(Line::from(vec![sum.into(), Span::styled(format!("  {others}"), theme.dim())]));
+            let (together, most) = match explanation.rest.together {
+                Together::Sum(sum) => (sum, ""),
+                Together::Largest(most) => (most, " at most"),
+            };
+            let together = text::right(&number(together), NUMBER);
+            self.push(Line::from(vec![
+                together.into(),
+                Span::styled(format!("{most}  {others}"), theme.dim()),
+            ]));
         }
     }
 
