@@ -310,11 +310,15 @@ impl<O: Operands> Taking<'_, O> {
                 let largest = largest(&logits);
                 let operand = self.operand(x.cell(at), logits[at]);
                 self.applied(operand, logits[at]);
-                let operand = self.operand(x.cell(largest), logits[largest]);
-                self.applied(operand, logits[largest]);
-                let result = if largest == at { 1.0 } else { 0.0 };
-                self.note("At temperature 0 the largest logit takes all.");
-                self.folded.result = Some(result);
+                if largest != at {
+                    let operand = self.operand(x.cell(largest), logits[largest]);
+                    self.applied(operand, logits[largest]);
+                }
+                self.note(match largest == at {
+                    true => "At temperature 0 the largest logit takes all: it is this one.",
+                    false => "At temperature 0 the largest logit takes all: it is the other one.",
+                });
+                self.folded.result = Some(if largest == at { 1.0 } else { 0.0 });
             }
             Fold::Draw { nucleus, random } => self.draw(site, nucleus, random)?,
         }

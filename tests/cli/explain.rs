@@ -136,6 +136,18 @@ fn where_the_largest_is_taken_the_others_have_a_largest_and_no_sum() {
 }
 
 #[test]
+fn at_temperature_0_the_winner_of_the_nucleus_is_named_once() {
+    let winner = json(&["explain", "p0/sampled[n=0]"])["value"].as_f64().unwrap() as usize;
+    for (id, count) in [(winner, 1), (winner - 1, 2)] {
+        let found = json(&["explain", &format!("p0/nucleus[v={id}]")]);
+        let terms = found["terms"].as_array().unwrap();
+        let last = &terms[terms.len() - 1]["operands"][0]["address"];
+        assert_eq!((terms.len(), last), (count, &format!("p0/logits[t=4,v={winner}]").into()), "{found}");
+        assert_eq!(found["value"], if count == 1 { 1.0 } else { 0.0 });
+    }
+}
+
+#[test]
 fn keys_that_a_token_does_not_see_are_not_counted_as_terms() {
     let found = json(&["explain", "L1/attn_heads[t=2,h=1,c=3]", "--terms", "0"]);
     assert_eq!(found["terms"].as_array().unwrap().len(), 3);
