@@ -4,6 +4,7 @@ use crate::trace::{Address, Axis, ModelCard, Outline, PassDims, Run, Subject, We
 
 use super::app::{App, GotoLine};
 use super::place::{Place, Walk};
+use super::seeking;
 
 /// Where an address leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -254,7 +255,11 @@ pub(super) fn go(app: &mut App, target: &Spot) {
     for &(axis, index) in &target.index {
         app.selected.set(axis, index);
     }
-    app.opened |= target.index.iter().any(|(axis, _)| *axis == Axis::Key);
+    let names_key = target.index.iter().any(|(axis, _)| *axis == Axis::Key);
+    app.opened |= names_key;
+    if !names_key {
+        seeking::unhide(app);
+    }
     if target.index.iter().any(|(axis, _)| *axis == Axis::Vocab) {
         // The list is in the order of size; an address names an id.
         app.choose_view(if target.place.step.axes().len() == 1 { "list" } else { "numbers" });

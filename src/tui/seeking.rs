@@ -27,9 +27,7 @@ pub(super) fn row(app: &mut App) {
 /// Where attention is looked at for the first time there is something to see under the cursor: the largest key of the
 /// query, the last one where none was chosen.
 pub(super) fn open(app: &mut App) {
-    let axes = app.place.step.axes();
-    let key = axes.iter().position(|axis| *axis == Axis::Key);
-    let (Some(key), true) = (key, axes.contains(&Axis::Token) && axes.contains(&Axis::Head)) else { return };
+    let Some((key, seen)) = keys_seen(app) else { return };
     // Of what cannot be had nothing is looked for again and again.
     let fails = app.answers.failure(app.place.site()).is_some();
     if app.opened || app.seek.is_some() || fails {
@@ -40,9 +38,27 @@ pub(super) fn open(app: &mut App) {
         app.opened = true;
         return;
     }
-    region[key] = 0..app.shape()[key];
+    region[key] = seen;
     let rest = vec![kind::in_stage(app, Region(region))];
     app.seek = Some(Seek { site: app.place.site(), rest, goal: Goal::Largest(None) });
+}
+
+/// A key that was chosen before and is hidden from the query is given up for its largest.
+pub(super) fn unhide(app: &mut App) {
+    if keys_seen(app).is_some_and(|(key, seen)| !seen.contains(&app.index()[key])) {
+        app.selected.set(Axis::Key, 0);
+        app.opened = false;
+    }
+}
+
+/// Which axis of a stage of attention its keys are, and those that the query under the cursor sees.
+fn keys_seen(app: &App) -> Option<(usize, Range<usize>)> {
+    let axes = app.place.step.axes();
+    let key = axes.iter().position(|axis| *axis == Axis::Key)?;
+    let query = axes.iter().position(|axis| *axis == Axis::Token).filter(|_| axes.contains(&Axis::Head))?;
+    let end = app.dims().start + app.index()[query] + 1;
+    let window = app.place.layer.and_then(|layer| app.outline.card.sizes().window_of(layer));
+    Some((key, window.map_or(0, |window| end.saturating_sub(window))..end))
 }
 
 /// Looks for the largest value of the tensor.

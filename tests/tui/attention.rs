@@ -1,6 +1,6 @@
 //! What is seen of attention: where a tensor opens, the map of all heads, the rows of earlier passes, the cache and RoPE.
 
-use crossterm::event::KeyCode;
+use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use llama_trace::trace::{Axis, Step};
 use llama_trace::tui::app::App;
 use llama_trace::tui::theme::Depth;
@@ -68,6 +68,30 @@ fn attention_opens_at_the_last_querys_largest_key_and_the_cell_stays_when_head_l
     let row = &matrix(&stage.app)[8];
     assert_eq!(stage.app.index()[1], 8);
     assert_eq!(row[stage.app.index()[2]], row.iter().copied().fold(0.0, f64::max));
+}
+
+#[test]
+fn a_key_that_is_hidden_from_the_query_is_not_landed_on_where_none_was_named() {
+    let mut stage = Stage::at("softmax");
+    stage.keys("/softmax[t=11,k=9]").key(KeyCode::Enter);
+    for at in ["softmax[t=3]", "L2/masked_scores[t=5]", "qk[t=2,h=1]", "L0/scores[t=7]"] {
+        stage.keys("/softmax[t=11,k=9]").key(KeyCode::Enter);
+        stage.keys(&format!("/{at}")).key(KeyCode::Enter);
+        let [_, query, key] = stage.app.index()[..] else { panic!("three axes") };
+        let seen = &matrix(&stage.app)[query][..=query];
+        assert!(at.contains(&format!("t={query}")) && key <= query, "{at}: {query} {key}");
+        assert_eq!(seen[key], seen.iter().copied().fold(f64::NEG_INFINITY, f64::max), "{at}: {seen:?}");
+    }
+    // One that is seen stays, and so does one that was named.
+    for (at, key) in [("softmax[t=10]", 9), ("softmax[t=3,k=7]", 7)] {
+        stage.keys("/softmax[t=11,k=9]").key(KeyCode::Enter);
+        stage.keys(&format!("/{at}")).key(KeyCode::Enter);
+        assert_eq!(stage.app.index()[2], key, "{at}");
+    }
+    // Back at a hidden cell is where somebody was.
+    stage.keys("/ffn_up").key(KeyCode::Enter);
+    stage.event(Event::Key(KeyEvent::new(KeyCode::Left, KeyModifiers::ALT)));
+    assert_eq!(stage.app.index()[1..], [3, 7]);
 }
 
 #[test]
