@@ -30,7 +30,7 @@ pub struct Left {
 }
 
 impl Derivation {
-    /// It is about another number now, of which nothing is chosen yet.
+    /// It is about another number now, to which the trail leads, and of which nothing is chosen yet.
     pub fn turn_to(&mut self, of: Option<ExplanationAt>) {
         *self = Self { trail: std::mem::take(&mut self.trail), of, ..Self::default() };
     }

@@ -69,8 +69,10 @@ fn follow(app: &mut App) {
             Err(wrong) => app.say(wrong, true),
             Ok(spot) => {
                 goto::go(app, &spot);
+                let of = app.number_at_cursor();
                 if let Some(derivation) = &mut app.derivation {
                     derivation.trail.push(left);
+                    derivation.turn_to(Some(of));
                 }
             }
         },
@@ -166,8 +168,9 @@ pub(super) fn settle(app: &mut App) {
     }
     let of = app.number_at_cursor();
     let Some(derivation) = &mut app.derivation else { return };
+    // To a number that was come to by another way than Enter no trail leads.
     if derivation.of != Some(of) {
-        derivation.turn_to(Some(of));
+        *derivation = Derivation { of: Some(of), ..Derivation::default() };
     }
     let Some(area) = view::Panels::new(app).derivation.map(derivation::below) else { return };
     let (rows, height) = (derivation::rows(app, area.width), usize::from(area.height));

@@ -118,6 +118,25 @@ fn an_operand_is_chosen_by_arrows_or_by_a_click_and_the_choice_is_there_on_comin
 }
 
 #[test]
+fn the_way_on_top_is_that_of_enter_and_begins_anew_after_any_other_move() {
+    for moves in ["]", "n", "N", ".", "/xv⏎", "m a/xv⏎'a"] {
+        let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", (120, 40));
+        desk.key(KeyCode::Enter).key(KeyCode::Enter);
+        let there = desk.address();
+        desk.shows(&format!("p0/L1/qk[h=2,t=3,k=1] › {there}"));
+        for c in moves.chars().filter(|c| *c != ' ') {
+            desk.key(if c == '⏎' { KeyCode::Enter } else { KeyCode::Char(c) });
+        }
+        let back = moves.contains('\'');
+        assert_eq!(desk.address() == there, back, "{moves}");
+        desk.shows("recorded ");
+        desk.hides(" › ");
+        desk.key(KeyCode::Backspace);
+        assert!(desk.app.derivation().is_none(), "{moves}: nothing led here");
+    }
+}
+
+#[test]
 fn a_rotation_and_a_gate_are_drawn() {
     let mut desk = Desk::at("p0/L1/xq_rope[t=3,h=2,c=4]", (200, 60));
     desk.key(KeyCode::Enter).shows("turned by position 3 ×");
