@@ -358,6 +358,22 @@ fn wrong_requests_are_answered_with_what_would_be_right() {
 }
 
 #[test]
+fn a_text_without_quotation_marks_is_told_to_be_put_in_some() {
+    let next = "      next: quote the text: --prompt \"Once upon a time\"\n";
+    for args in [
+        &["--prompt", "Once", "upon", "a", "time"][..],
+        &["log", "--prompt", "Once", "upon", "a", "time"],
+        &[PROMPT],
+    ] {
+        let output = llama_trace(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        let said = stderr(&output);
+        assert!(said.starts_with("error: ") && said.ends_with(next), "{args:?}: {said}");
+    }
+    assert!(!stderr(&llama_trace(["nonsense"])).contains("quote"));
+}
+
+#[test]
 fn a_reader_that_leaves_early_is_no_error() {
     for args in
         [vec!["info"], vec!["log", "--prompt", PROMPT, "-n", "50"], vec!["--prompt", PROMPT, "-n", "400"]]

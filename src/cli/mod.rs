@@ -34,6 +34,7 @@ mod step;
 mod threads;
 mod tokenize;
 mod traced;
+mod unquoted;
 
 pub use self::diff::verdict;
 
@@ -180,14 +181,16 @@ pub fn tell(line: impl Display) {
 /// Ends the program with what is wrong with the command line, or with the help that it asks for. The words that are
 /// repeated are harmless ones.
 pub fn refuse(error: &clap::Error) -> ! {
-    let words = std::env::args_os().map(|word| printable(&word.to_string_lossy()).into_owned());
-    if error.use_stderr()
-        && let Err(error) = Cli::try_parse_from(words)
-    {
-        error.exit()
-    }
     if error.use_stderr() {
-        error.exit()
+        let words: Vec<String> =
+            std::env::args_os().map(|word| printable(&word.to_string_lossy()).into_owned()).collect();
+        let harmless = Cli::try_parse_from(&words).err();
+        // Where standard error is gone there is nobody left to tell.
+        drop(harmless.as_ref().unwrap_or(error).print());
+        if let Some(next) = unquoted::next(error.kind(), &words) {
+            tell(format_args!("      next: {next}"));
+        }
+        process::exit(error.exit_code())
     }
     // Help that nobody could read was not given.
     let printed = error.print().and_then(|()| io::stdout().flush());
