@@ -390,7 +390,7 @@ fn what_is_wrong_with_a_folder_or_an_option_is_said_and_is_no_difference() {
     fs::create_dir(&empty).unwrap();
     let empty = empty.to_str().unwrap();
     let cases: [(&[&str], i32, &str); 9] = [
-        (&[a, "nowhere"], 2, "there is no folder"),
+        (&[a, "nowhere"], 3, "a trace that `llama-trace record` wrote, or a folder"),
         (&[a, empty], 3, "no manifest.json"),
         (&[a], 2, "required"),
         (&[a, a, "--prompt", "x"], 2, "run already"),

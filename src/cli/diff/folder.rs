@@ -37,13 +37,13 @@ impl Folder {
     /// Opens the folder at `path`.
     ///
     /// # Errors
-    /// [`Error::Usage`] where there is no folder, [`Error::Model`] where its manifest is missing or none.
+    /// [`Error::Model`] where there is no folder, or its manifest is missing or none.
     pub(in crate::cli) fn open(path: &Path) -> Result<Self> {
         if !path.is_dir() {
             let found = if path.exists() { "a file" } else { "nothing" };
-            return Err(Error::usage("there is no folder of a run")
+            return Err(Error::model("there is no run at this path")
                 .in_file(path)
-                .expected("a folder that `llama-trace export` or a capture script wrote")
+                .expected("a trace that `llama-trace record` wrote, or a folder of `llama-trace export` or a capture script")
                 .found(found)
                 .next("check the path"));
         }
