@@ -18,6 +18,9 @@ use super::step::Step;
 const FORMAT: &str = "llama-trace export";
 const VERSION: u64 = 1;
 
+/// How what is said of a file ends whose form is of a version to come.
+pub const NEWER: &str = "which is newer than this program's";
+
 /// The manifest. What follows from the rest or from the table of stages is written for people and scripts, and made
 /// anew when a manifest is read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -193,9 +196,7 @@ impl Manifest {
         match (&*mark.format.unwrap_or_default(), mark.version) {
             (FORMAT, Some(VERSION)) => {}
             (FORMAT, Some(version)) if version > VERSION => {
-                return Err(format!(
-                    "the manifest of an export of version {version}, which is newer than this program's"
-                ));
+                return Err(format!("the manifest of an export of version {version}, {NEWER}"));
             }
             // As they were before they said so.
             ("", None) if mark.model.is_some() && mark.passes.is_some() && mark.aliases.is_some() => {}

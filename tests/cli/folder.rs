@@ -259,7 +259,8 @@ fn a_manifest_that_cannot_be_right_is_refused_and_so_are_pictures() {
     assert!(wrong(&|manifest| manifest["passes"][1]["sequence"] = 1_000_000.into()).contains("sequence"));
     assert!(wrong(&|manifest| manifest["card"] = Value::Null).contains("[config] without dim"));
     assert!(wrong(&|manifest| manifest["card"]["config"]["kv_heads"] = 0.into()).contains("model"));
-    assert!(wrong(&|manifest| manifest["version"] = 2.into()).contains("newer"));
+    let newer = wrong(&|manifest| manifest["version"] = 2.into());
+    assert!(newer.contains("newer than this program's") && newer.contains("next: use a newer llama-trace"));
     fs::remove_file(dump.join("manifest.json")).unwrap();
     refused(&["log", "--trace", path], 3, &["no manifest.json and no capture.toml"]);
     let pictures = folder.path().join("pictures");

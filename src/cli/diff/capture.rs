@@ -13,6 +13,7 @@ use super::npy;
 use crate::config::{DEFAULT_GROUP, ModelConfig, Pairing, Precision, RopeScaling};
 use crate::diff::{About, Found, Pass};
 use crate::error::printable;
+use crate::trace::manifest::NEWER;
 use crate::trace::{Frame, FrameData, PassDims, Site, Stage, TokenLabel};
 
 /// What the file says that it is, and which form of it.
@@ -25,12 +26,22 @@ pub(super) const WIDEST: usize = 6;
 /// The most tokens that a folder may say it has: shapes of so many can be counted.
 pub(super) const TOKENS: usize = 1 << 20;
 
+/// What tells it from other files.
+#[derive(Debug, Deserialize)]
+struct Mark {
+    format: String,
+    version: u64,
+}
+
 /// The file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Capture {
-    format: String,
-    version: u64,
+    // Read as a mark before anything else is.
+    #[serde(rename = "format")]
+    _format: String,
+    #[serde(rename = "version")]
+    _version: u64,
     /// What ran: for people.
     #[serde(default)]
     name: String,
@@ -79,19 +90,20 @@ impl Capture {
     /// # Errors
     /// What is wrong with it, in words.
     pub(super) fn read(text: &str) -> Result<Self, String> {
+        // Where the version is another one, all else may be too.
+        if let Ok(Mark { format, version }) = toml::from_str(text) {
+            match (&*format, version) {
+                (FORMAT, VERSION) => {}
+                (FORMAT, version) if version > VERSION => return Err(format!("version {version}, {NEWER}")),
+                (format, version) => return Err(format!("format `{format}`, version {version}")),
+            }
+        }
         let capture: Self = toml::from_str(text).map_err(|error| {
             let line =
                 error.span().and_then(|span| text.get(..span.start)).map(|before| before.split('\n').count());
             let line = line.map_or_else(String::new, |line| format!(" (line {line})"));
             format!("{}{line}", error.message())
         })?;
-        match (&*capture.format, capture.version) {
-            (FORMAT, VERSION) => {}
-            (FORMAT, version) if version > VERSION => {
-                return Err(format!("version {version}, which is newer than this program's"));
-            }
-            (format, version) => return Err(format!("format `{format}`, version {version}")),
-        }
         let known = serde_json::to_value(usual()).unwrap_or_default();
         if let Some(other) = capture.config.keys().find(|name| known.get(name.as_str()).is_none()) {
             let names: Vec<_> =
@@ -431,6 +443,13 @@ mod tests {
         assert!(Capture::read("format = 'x'\nversion = 1\npasses = []").unwrap_err().contains("`x`"));
         let newer = "format = 'llama-trace capture'\nversion = 2\npasses = []";
         assert!(Capture::read(newer).unwrap_err().contains("newer"));
+        // Of another version all else may be too.
+        for (version, said) in [(2, "version 2, which is newer"), (0, "version 0")] {
+            let other = format!("format = 'llama-trace capture'\nversion = {version}\nruns = []");
+            assert!(Capture::read(&other).unwrap_err().contains(said), "{version}");
+        }
+        assert!(Capture::read("format = 3\nversion = 1\npasses = []").unwrap_err().contains("invalid type"));
+        assert!(Capture::read("version = 1\npasses = []").unwrap_err().contains("missing field `format`"));
         let empty = Capture::read(
             "format = 'llama-trace capture'\nversion = 1\npasses = [{start = 3, tokens = [1]}]",
         );

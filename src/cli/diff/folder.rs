@@ -10,6 +10,7 @@ use crate::diff::{About, Found, Pass, Traced};
 use crate::error::{Error, Result, printable};
 use crate::explain::Drawing;
 use crate::files::read_text;
+use crate::trace::manifest::NEWER;
 use crate::trace::{FrameData, Manifest, PassDims, Site};
 
 /// What a manifest may take.
@@ -50,11 +51,11 @@ impl Folder {
         let [manifest, capture] = ["manifest.json", "capture.toml"].map(|name| path.join(name));
         let wrong = |file: &Path, found: String| {
             let expected = "what `llama-trace export` or a capture script wrote";
-            Error::model("the file cannot be right")
-                .in_file(file)
-                .expected(expected)
-                .found(found)
-                .next("write the folder again, or mend the file")
+            let next = match found.ends_with(NEWER) {
+                true => "use a newer llama-trace",
+                false => "write the folder again, or mend the file",
+            };
+            Error::model("the file cannot be right").in_file(file).expected(expected).found(found).next(next)
         };
         if manifest.exists() {
             let read = Manifest::read(read_text(&manifest, LIMIT)?.as_bytes());
