@@ -138,8 +138,10 @@ fn prompts_come_from_files_standard_input_and_ids() {
     let list = ids.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
     assert_eq!(ok(&llama_trace(["--ids", &list, "-n", "5"])), expected, "the prompt's text, from its ids");
     let ids_file = folder.path().join("ids.json");
-    fs::write(&ids_file, format!("[{list}]\n")).unwrap();
-    assert_eq!(ok(&llama_trace(["--ids", &format!("@{}", ids_file.display()), "-n", "5"])), expected);
+    for text in [format!("[{list}]\n"), list.replace(',', " \n"), format!("{list},\n")] {
+        fs::write(&ids_file, text).unwrap();
+        assert_eq!(ok(&llama_trace(["--ids", &format!("@{}", ids_file.display()), "-n", "5"])), expected);
+    }
 }
 
 /// The ids of a prompt, as the export has them.
@@ -328,7 +330,10 @@ fn wrong_requests_are_answered_with_what_would_be_right() {
         (&["log", "--ids", "0,4000000"], 4, "outside the model's vocabulary"),
         (&["log", "--ids", "1,x"], 4, "`x`"),
         (&["--ids", "@/nonexistent"], 4, "/nonexistent"),
-        (&["--ids", ""], 4, "no tokens"),
+        (&["--ids", ""], 4, "the list of ids has no tokens"),
+        (&["--ids", "@/dev/null"], 4, "the list of ids has no tokens\n     where: /dev/null\n"),
+        (&["--ids", "1,,2"], 4, "an id is missing in the list"),
+        (&["--ids", ",1"], 4, "an id is missing in the list"),
         (&["--prompt", &long], 4, "longer than the model's context"),
         (&["log", "--prompt", &long], 4, "longer than the model's context"),
         (&["--prompt-file", "/nonexistent"], 4, "/nonexistent"),

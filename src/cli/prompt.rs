@@ -288,21 +288,38 @@ fn open_pipe(path: &Path) -> std::io::Result<Box<dyn Read>> {
 
 /// Ids from `1,403,407` or `@file`; commas, blanks, line ends and JSON's brackets separate them.
 pub(super) fn read_ids(list: &str) -> Result<Vec<u32>> {
-    let text = match list.strip_prefix('@') {
-        Some(path) => read_text(Path::new(path))?,
-        None => list.to_owned(),
+    let (text, file) = match list.strip_prefix('@') {
+        Some(path) => (read_text(Path::new(path))?, Some(Path::new(path))),
+        None => (list.to_owned(), None),
     };
-    let separator = |c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']');
-    let words = text.split(separator).filter(|word| !word.is_empty());
+    let wrong = |what: &str, found: &str| {
+        let error = Error::prompt(what)
+            .expected("numbers separated by commas: 1,403,407, or @FILE with such a list")
+            .found(found);
+        match file {
+            Some(path) => error.in_file(path),
+            None => error,
+        }
+    };
+    let separator = |c: char| c.is_whitespace() || matches!(c, '[' | ']');
+    let mut parts: Vec<&str> = text.split(',').map(|part| part.trim_matches(separator)).collect();
+    // A comma may stand after the last.
+    parts.pop_if(|last| last.is_empty());
+    if parts.iter().all(|part| part.is_empty()) {
+        return Err(wrong("the list of ids has no tokens", "no number").next("give one id at least"));
+    }
+    if parts.contains(&"") {
+        return Err(wrong("an id is missing in the list", "no number before a comma")
+            .next("give the id, or leave its comma out"));
+    }
+    let words = parts.into_iter().flat_map(|part| part.split(separator)).filter(|word| !word.is_empty());
     let ids = words.map(|word| {
         word.parse().map_err(|_| match word.bytes().all(|byte| byte.is_ascii_digit()) {
             true => Error::prompt("an id is larger than those of any vocabulary")
                 .expected(format!("numbers up to {}", u32::MAX))
                 .found(printable(word))
                 .next("give the ids that a tokenizer of this model made; `llama-trace tokenize` shows them"),
-            false => Error::prompt("the list of ids has something else in it")
-                .expected("numbers separated by commas: 1,403,407, or @FILE with such a list")
-                .found(format!("`{}`", printable(word)))
+            false => wrong("the list of ids has something else in it", &format!("`{}`", printable(word)))
                 .next("leave it out"),
         })
     });
