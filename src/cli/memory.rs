@@ -16,8 +16,13 @@ pub(super) fn parse(text: &str) -> Result<usize, String> {
 /// Reads a size.
 pub(super) fn any(text: &str) -> Result<usize, String> {
     let unit = UNITS.iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)));
-    let size = unit.and_then(|(number, &bytes)| number.trim().parse::<usize>().ok()?.checked_mul(bytes));
-    size.ok_or_else(|| "expected a whole number of KiB, MiB or GiB, as 64MiB".to_owned())
+    let unit = unit.map(|(number, bytes)| (number.trim(), bytes));
+    let is_whole = |number: &str| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    let Some((number, &bytes)) = unit.filter(|(number, _)| is_whole(number)) else {
+        return Err("expected a whole number of KiB, MiB or GiB, as 64MiB".to_owned());
+    };
+    let size = number.parse::<usize>().ok().and_then(|number| number.checked_mul(bytes));
+    size.ok_or_else(|| format!("it is too large: at most {}GiB can be counted", usize::MAX >> 30))
 }
 
 /// A size in the largest unit that it is a whole number of.
@@ -55,10 +60,11 @@ mod tests {
             (written(64 << 20), written(3 << 30), written(5)),
             ("64MiB".into(), "3GiB".into(), "5 bytes".into())
         );
-        for wrong in
-            ["", "64", "MiB", "1.5GiB", "-1GiB", "64MB", "99999999999999999999GiB", "18446744073709551615KiB"]
-        {
+        for wrong in ["", "64", "MiB", "1.5GiB", "-1GiB", "64MB"] {
             assert!(parse(wrong).unwrap_err().contains("KiB, MiB or GiB"), "{wrong}");
+        }
+        for large in ["99999999999GiB", "99999999999999999999GiB", "18446744073709551615KiB"] {
+            assert!(parse(large).unwrap_err().contains("too large: at most "), "{large}");
         }
         assert!(parse("1MiB").unwrap_err().contains("16MiB"));
     }
