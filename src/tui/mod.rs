@@ -133,5 +133,11 @@ pub fn require_terminal() -> Result<()> {
                 .next("use `llama-trace log` to print the steps, or `llama-trace export` to write them to files"));
         }
     }
+    if std::env::var_os("TERM").is_some_and(|term| term == "dumb") {
+        return Err(Error::terminal("this terminal cannot be drawn on")
+            .expected("a terminal whose cursor can be moved")
+            .found("TERM=dumb")
+            .next("use `llama-trace log` to print the steps, `llama-trace export` to write them to files, or `llama-trace snapshot` to draw a screen into one"));
+    }
     Ok(())
 }

@@ -144,6 +144,18 @@ fn an_output_that_is_gone_is_no_panic() {
 }
 
 #[test]
+fn a_terminal_whose_cursor_cannot_be_moved_is_not_drawn_on() {
+    let mut dumb = command(&["--prompt", PROMPT, "--step"]);
+    dumb.env("TERM", "dumb");
+    let terminal = Terminal::start(WINDOW, dumb);
+    let end = terminal.end();
+    assert_eq!(end.code, 6, "{}", end.screen);
+    for said in ["TERM=dumb", "llama-trace log", "llama-trace snapshot"] {
+        assert!(end.screen.contains(said), "{said}: {}", end.screen);
+    }
+}
+
+#[test]
 fn ctrl_c_is_heard_after_a_sequence_that_was_cut_off() {
     for keys in ["\x1b[1;5", "\x1b[200~a paste without an end", "\x1b[<0;1", "\x1bO"] {
         let mut viewer = viewer(&[]);
