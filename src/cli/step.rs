@@ -1,5 +1,7 @@
 //! `llama-trace --step`: the tracer on a live run.
 
+use std::io::{IsTerminal, stdin, stdout};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -45,7 +47,12 @@ pub(super) enum Context {
 }
 
 fn step<D: Device>(tracer: &Tracer<'_>) -> Result<()> {
-    tui::require_terminal()?;
+    tui::require_terminal().map_err(|error| match takes_keys(tracer.run) {
+        true => {
+            error.next("give the text in a file, so that keys can come from the terminal: --prompt-file FILE")
+        }
+        false => error,
+    })?;
     let marks = tracer.open.marks.as_deref().map(Marks::open).transpose()?.unwrap_or_default();
     let (runs, open) = begin::<D>(tracer.run, tracer.open, tracer.memory, Context::Whole)?;
     let setting = tui::Setting {
@@ -56,6 +63,13 @@ fn step<D: Device>(tracer: &Tracer<'_>) -> Result<()> {
         verdict: None,
     };
     tui::run(runs, &open, setting)
+}
+
+/// Whether a text comes from standard input where keys are to come from.
+fn takes_keys(run: &RunArgs) -> bool {
+    let reads = run.prompt.iter().any(|text| text == "-")
+        || [&run.prompt_file, &run.prompts].into_iter().flatten().any(|path| path == Path::new("-"));
+    reads && stdout().is_terminal() && !stdin().is_terminal()
 }
 
 /// The sequences of a run, the one begun that is to be looked at first, and where.

@@ -156,6 +156,19 @@ fn a_terminal_whose_cursor_cannot_be_moved_is_not_drawn_on() {
 }
 
 #[test]
+fn a_text_that_comes_where_keys_should_is_told_to_come_from_a_file() {
+    let binary = env!("CARGO_BIN_EXE_llama-trace");
+    for option in ["--prompt", "--prompt-file"] {
+        let line = format!("echo x | {binary} --step {option} -");
+        let end = Terminal::start(WINDOW, program("sh", &["-c", &line])).end();
+        assert_eq!(end.code, 6, "{}", end.screen);
+        assert!(end.screen.contains("standard input is not a terminal"), "{}", end.screen);
+        assert!(end.screen.contains("next: give the text in a file"), "{}", end.screen);
+        assert!(end.screen.contains("--prompt-file FILE"), "{}", end.screen);
+    }
+}
+
+#[test]
 fn ctrl_c_is_heard_after_a_sequence_that_was_cut_off() {
     for keys in ["\x1b[1;5", "\x1b[200~a paste without an end", "\x1b[<0;1", "\x1bO"] {
         let mut viewer = viewer(&[]);
