@@ -134,6 +134,26 @@ fn prompts_come_from_files_standard_input_and_ids() {
         let output = command(stdin.iter().chain(&["-n", "5"])).stdin(fs::File::open(&file).unwrap()).output();
         assert_eq!(ok(&output.unwrap()), expected);
     }
+    // A newline at the end is a part of the text, wherever that comes from.
+    let line = format!("{PROMPT}\n");
+    let goes_on = ok(&llama_trace(["--prompt", &line, "-n", "5"]));
+    assert!(goes_on.starts_with(&line) && goes_on != expected.replacen(PROMPT, &line, 1), "{goes_on:?}");
+    fs::write(&file, &line).unwrap();
+    for from in [["--prompt-file", file.to_str().unwrap()], ["--prompt-file", "-"], ["--prompt", "-"]] {
+        let output = command(from.iter().chain(&["-n", "5"])).stdin(fs::File::open(&file).unwrap()).output();
+        assert_eq!(ok(&output.unwrap()), goes_on, "{from:?}");
+    }
+    for command in ["--help", "log --help"] {
+        let help = ok(&llama_trace(command.split(' ')));
+        assert_eq!(
+            help.split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ")
+                .matches("a newline at its end included")
+                .count(),
+            2
+        );
+    }
     let ids = prompt_ids(PROMPT);
     let list = ids.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
     assert_eq!(ok(&llama_trace(["--ids", &list, "-n", "5"])), expected, "the prompt's text, from its ids");

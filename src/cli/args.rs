@@ -50,12 +50,12 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,
 
-    /// The text to begin with; "" is the beginning-of-text token alone, - reads standard input [default: Once upon a
-    /// time; may be given again: several texts grow side by side]
+    /// The text to begin with; "" is the beginning-of-text token alone, - reads standard input, a newline at its end
+    /// included [default: Once upon a time; may be given again: several texts grow side by side]
     #[arg(long, short, value_name = "TEXT", group = "text", allow_hyphen_values = true)]
     pub(super) prompt: Vec<String>,
 
-    /// A file with the text to begin with; - reads standard input
+    /// A file with the text to begin with, a newline at its end included; - reads standard input
     #[arg(long, value_name = "FILE", group = "text")]
     pub(super) prompt_file: Option<PathBuf>,
 
