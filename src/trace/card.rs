@@ -60,6 +60,7 @@ impl ModelCard {
             ("{F}", sizes.hidden.to_string()),
             ("{V}", sizes.vocab.to_string()),
             ("{T}", dims.tokens.to_string()),
+            ("{K} keys", if dims.keys() == 1 { "1 key".to_owned() } else { format!("{} keys", dims.keys()) }),
             ("{K}", dims.keys().to_string()),
             ("{start}", dims.start.to_string()),
             ("{HC}", (sizes.heads * sizes.head_dim).to_string()),

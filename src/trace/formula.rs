@@ -58,6 +58,16 @@ mod tests {
     }
 
     #[test]
+    fn one_key_is_no_several() {
+        let formula = |tokens| {
+            let dims = PassDims { pass: 0, start: 0, tokens };
+            ModelCard::small(|_| {}).formula(Step::Stage(Stage::Softmax), dims)
+        };
+        assert!(formula(1).contains("over the 1 key, s ="), "{}", formula(1));
+        assert!(formula(2).contains("over the 2 keys, s ="), "{}", formula(2));
+    }
+
+    #[test]
     fn a_formula_says_what_its_arithmetic_adds() {
         for stage in [Stage::FfnDown, Stage::AttnNorm, Stage::Keys, Stage::Probs] {
             let text = formula(stage, Precision::F32);

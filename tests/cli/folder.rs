@@ -368,3 +368,32 @@ fn who_points_at_a_file_of_a_folder_is_told_to_give_the_folder() {
         refused(&["diff", dump.to_str().unwrap(), &file], 3, &said);
     }
 }
+
+#[test]
+fn one_stage_is_spoken_of_as_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let [dump, again] = ["dump", "again"].map(|name| folder.path().join(name));
+    let [dump, again] = [&dump, &again].map(|path| path.to_str().unwrap());
+    let said = |args: &[&str]| {
+        let output = llama_trace(args);
+        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+        stderr(&output) + &ok(&output)
+    };
+    let wrote = said(&["export", "--prompt", PROMPT, "--stage", "tokens", "--out", dump]);
+    assert!(wrote.contains("wrote 1 stage and manifest.json to "), "{wrote}");
+    assert!(said(&["diff", dump, dump]).contains("1 stage compared, 0 missing"));
+    // A folder that lacks one, whose model is not at hand.
+    let (less, gqa) = (folder.path().join("less"), fixture("golden/gqa"));
+    export(&["--model", gqa.to_str().unwrap(), "--ids", "1,5,9,13"], &less);
+    let manifest = less.join("manifest.json");
+    let mut text: Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
+    let files = text["files"].as_array_mut().unwrap();
+    files.retain(|file| file["file"] != "pass_000/final_norm.npy");
+    fs::write(&manifest, text.to_string()).unwrap();
+    fs::remove_file(less.join("pass_000/final_norm.npy")).unwrap();
+    let less = less.to_str().unwrap();
+    let lacks = said(&["export", "--trace", less, "--out", again]);
+    assert!(lacks.contains("p0/final_norm is not there; with --model it is computed again\n"), "{lacks}");
+    let lacks = said(&["log", "--trace", less, "--values"]);
+    assert!(lacks.contains("p0/final_norm has no values in this trace.\n"), "{lacks}");
+}

@@ -1,6 +1,9 @@
 //! What is true of every view: where its cells are, how one moves in them, what it asks for.
 
 use crossterm::event::KeyCode;
+use llama_trace::backend::cpu::Cpu;
+use llama_trace::checkpoint;
+use llama_trace::model::Model;
 use llama_trace::trace::{Address, Query, Step};
 use llama_trace::tui::OpenAt;
 use llama_trace::tui::open::open;
@@ -8,6 +11,7 @@ use llama_trace::tui::theme::Depth;
 use llama_trace::tui::view::tensor::LOOK_FOR;
 use llama_trace::tui::view::views::{VIEWS, fitting};
 
+use crate::desk::Desk;
 use crate::stage::Stage;
 use crate::synthetic::Synthetic;
 
@@ -154,4 +158,16 @@ fn a_view_asks_for_the_values_of_all_its_cells() {
             assert!(known || ["lens", "layers"].contains(&app.view().name()), "{what}: {index:?}");
         });
     });
+}
+
+#[test]
+fn of_one_token_that_is_left_the_cache_speaks_as_of_one() {
+    let model = Model::load(&checkpoint::open(None).unwrap(), Cpu::default()).unwrap();
+    // The desk has room for 64.
+    let mut desk = Desk::on(model, vec![1; 63], None, "p0/L0/cache_k[k=0,g=0,c=0]", (200, 60));
+    while desk.app.view().name() != "cache" {
+        desk.keys("v");
+    }
+    desk.shows("room for 64 tokens");
+    desk.shows(": 1 token, ");
 }

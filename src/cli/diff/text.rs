@@ -29,7 +29,8 @@ pub(super) fn print(report: &Report, a: &About, b: &About) -> Result<()> {
         count => format!(", {count} that A does not have"),
     };
     let (compared, missing_of_b) = (report.lines.len(), report.missing.len());
-    writeln!(out, "{compared} stages compared, {missing_of_b} missing{unjudged}; {judged}")?;
+    let stages = if compared == 1 { "stage" } else { "stages" };
+    writeln!(out, "{compared} {stages} compared, {missing_of_b} missing{unjudged}; {judged}")?;
     verdict(&mut out, report)?;
     missing(&mut out, report)?;
     growth(&mut out, report)?;

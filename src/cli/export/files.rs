@@ -171,7 +171,8 @@ impl<'a> Files<'a> {
         let count = self.manifest.files.len();
         let out = target.commit(self.folder)?;
         crate::cli::tell(format_args!(
-            "wrote {count} stages and manifest.json to {}",
+            "wrote {count} stage{} and manifest.json to {}",
+            if count == 1 { "" } else { "s" },
             printable(&out.display().to_string())
         ));
         Ok(())

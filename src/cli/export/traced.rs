@@ -62,10 +62,12 @@ pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
     }
     traced.say_branches();
     if let [first, ..] = &lacking[..] {
-        tell(format_args!(
-            "{} stages are not there, as {first}; with --model they are computed again",
-            lacking.len()
-        ));
+        match lacking.len() {
+            1 => tell(format_args!("{first} is not there; with --model it is computed again")),
+            count => tell(format_args!(
+                "{count} stages are not there, as {first}; with --model they are computed again"
+            )),
+        }
     }
     files.finish(target)
 }

@@ -68,7 +68,10 @@ pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
         return Err(error);
     }
     if let [first, ..] = &lacking[..] {
-        tell(format_args!("{} stages have no values in this trace, as {first}.", lacking.len()));
+        match lacking.len() {
+            1 => tell(format_args!("{first} has no values in this trace.")),
+            count => tell(format_args!("{count} stages have no values in this trace, as {first}.")),
+        }
     }
     Ok(())
 }

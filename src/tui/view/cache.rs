@@ -272,10 +272,15 @@ fn account(app: &App) -> Vec<Vec<Piece>> {
     });
     let (of, given) = room(app);
     let left = of.saturating_sub(now);
+    let tokens_left = if left == 1 { "token" } else { "tokens" };
     let named = if given { "room for" } else { "the model's context:" };
     let room = [
-        format!("{named} {of} tokens, {} bytes: {left} tokens, {} bytes left", of * token, left * token),
-        format!("{named} {of} tokens: {left} tokens, {} bytes left", left * token),
+        format!(
+            "{named} {of} tokens, {} bytes: {left} {tokens_left}, {} bytes left",
+            of * token,
+            left * token
+        ),
+        format!("{named} {of} tokens: {left} {tokens_left}, {} bytes left", left * token),
         format!("{of} tokens: {left} left, {} bytes", left * token),
     ];
     let shared = match sizes.heads / sizes.kv_heads.max(1) {
