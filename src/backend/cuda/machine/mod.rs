@@ -15,6 +15,8 @@ mod operations;
 mod program;
 mod run;
 mod tensor;
+#[cfg(test)]
+mod tests;
 mod text;
 mod warp;
 

@@ -2,6 +2,12 @@
 
 use std::cmp::Ordering;
 
+/// Lanes of a warp.
+pub(super) const LANES: usize = 32;
+
+/// A value for each lane.
+pub(super) type Lanes = [u64; LANES];
+
 /// What one computes of its operands. Values are bits, as wide as their type; what is above is cut off where they are kept.
 #[derive(Clone, Copy)]
 pub(super) enum Compute {

@@ -1,7 +1,8 @@
 //! A launch: its blocks one after the other.
 
+use super::operations::LANES;
 use super::program::Program;
-use super::warp::{Block, LANES, Stopped, Warp};
+use super::warp::{Block, Stopped, Warp};
 
 /// How many blocks, of how many threads, with how many bytes of memory for each that the source does not name.
 #[derive(Clone, Copy)]

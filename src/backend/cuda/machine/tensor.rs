@@ -3,7 +3,7 @@
 
 use half::bf16;
 
-use super::warp::{LANES, Lanes};
+use super::operations::{LANES, Lanes};
 
 /// The value in the low or the high half of a register.
 fn value(register: u64, high: bool) -> f64 {

@@ -2,16 +2,11 @@
 
 use std::collections::VecDeque;
 
-use super::operations::Compute;
+use super::operations::{Compute, LANES, Lanes};
 use super::program::{
     Atom, Entry, FIRST_SHARED, Index, Instruction, LOCAL, Operand, SHARED, Shuffle, Space, What,
 };
 use super::tensor::{Tile, multiply, multiply_group};
-
-pub(super) const LANES: usize = 32;
-
-/// A value for each lane.
-pub(super) type Lanes = [u64; LANES];
 
 /// What all warps of a block see.
 pub(super) struct Block<'a> {
@@ -148,6 +143,12 @@ impl<'a> Warp<'a> {
                 What::Branch(_) | What::End | What::Barrier => at += 1,
                 _ => {
                     if let Some(wanted) = self.wanted(instruction, active) {
+                        let others = active & !wanted;
+                        assert!(
+                            others == 0,
+                            "lanes {others:#x} take part, but are not named: {}",
+                            instruction.text
+                        );
                         // Those that came before wait here.
                         let here = lanes(self.waiting).filter(|lane| self.at[*lane] == at);
                         let together = here.fold(active, |mask, lane| mask | 1 << lane);

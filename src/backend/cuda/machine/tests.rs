@@ -1,0 +1,164 @@
+//! Small programs of which the manual says what they do, and some that are wrong.
+
+use super::*;
+
+/// A kernel `k` with these declarations and instructions, which can use registers of every kind; `out` is %rd0.
+fn program(before: &str, body: &str) -> Program {
+    Program::new(&format!(
+        ".version 8.0\n.target sm_90\n.address_size 64\n{before}
+.visible .entry k(
+    .param .u64 k_param_0
+)
+{{
+    .reg .pred %p<9>;
+    .reg .b32 %r<9>;
+    .reg .f32 %f<9>;
+    .reg .b64 %rd<9>;
+    ld.param.u64 %rd0, [k_param_0];
+    mov.u32 %r0, %tid.x;
+    mul.wide.u32 %rd1, %r0, 4;
+    add.s64 %rd1, %rd0, %rd1;
+    {body}
+    ret;
+}}
+"
+    ))
+}
+
+/// What a block of so many threads leaves in memory of as many words, which are 7 before.
+fn run_block(program: &Program, threads: usize) -> Vec<u32> {
+    let out = vec![7_u32; threads];
+    let first = out.as_ptr() as u64;
+    let known =
+        |at: u64, bytes: usize| at >= first && at + bytes as u64 <= first + size_of_val(&out[..]) as u64;
+    let grid = Grid { blocks: [1; 3], threads: [threads as u32, 1, 1], shared: 256 };
+    assert!(run(program, "k", grid, &[(&raw const first).cast()], &known));
+    out
+}
+
+fn run_lines(body: &str) -> Vec<u32> {
+    run_block(&program("", body), 64)
+}
+
+/// What it says when it ends.
+fn fault(body: &str) -> String {
+    let program = program(".extern .shared .align 16 .b8 room[];\n", body);
+    let end = std::panic::catch_unwind(|| run_block(&program, 64)).unwrap_err();
+    end.downcast_ref::<String>().cloned().unwrap_or_else(|| (*end.downcast_ref::<&str>().unwrap()).to_owned())
+}
+
+#[test]
+fn lanes_that_part_meet_again_and_give_each_other_values() {
+    let found = run_lines(
+        "setp.lt.u32 %p0, %r0, 8;
+        @%p0 bra $low;
+        mov.u32 %r1, 100;
+        bra.uni $both;
+        $low:
+        mov.u32 %r1, 200;
+        $both:
+        add.s32 %r1, %r1, %r0;
+        shfl.sync.bfly.b32 %r2|%p1, %r1, 8, 31, -1;
+        st.global.u32 [%rd1], %r2;",
+    );
+    let expected = |thread: u32| {
+        let from = thread ^ 8;
+        from + if from < 8 { 200 } else { 100 }
+    };
+    assert_eq!(found, (0..64).map(expected).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_barrier_holds_the_warps_of_a_block_together_and_copies_come_when_they_are_waited_for() {
+    let both = program(
+        ".extern .shared .align 16 .b8 room[];\n",
+        "mov.u32 %r3, room;
+        shl.b32 %r4, %r0, 2;
+        add.s32 %r4, %r3, %r4;
+        st.shared.u32 [%r4], %r0;
+        bar.sync 0;
+        xor.b32 %r5, %r0, 32;
+        shl.b32 %r5, %r5, 2;
+        add.s32 %r5, %r3, %r5;
+        ld.shared.u32 %r6, [%r5];
+        st.global.u32 [%rd1], %r6;",
+    );
+    assert_eq!(run_block(&both, 64), (0..64).map(|thread| thread ^ 32).collect::<Vec<_>>());
+    // The words that are copied are 7; what was in the block's memory before is not.
+    let copied = |wait: &str| {
+        let program = program(
+            ".extern .shared .align 16 .b8 room[];\n",
+            &format!(
+                "mov.u32 %r3, room;
+                setp.ne.s32 %p0, %r0, 0;
+                @%p0 bra $done;
+                cp.async.cg.shared.global [%r3], [%rd0], 16;
+                cp.async.commit_group;
+                {wait}
+                ld.shared.u32 %r4, [%r3+4];
+                add.s32 %r4, %r4, 1;
+                st.global.u32 [%rd0], %r4;
+                $done:"
+            ),
+        );
+        run_block(&program, 64)[0]
+    };
+    assert_eq!(copied("cp.async.wait_group 0;"), 8);
+    assert_eq!(copied("cp.async.wait_group 1;"), 0, "what nobody wrote, and one more");
+}
+
+#[test]
+fn a_function_is_called_with_values_of_its_own() {
+    let twice = ".func (.param .b32 func_retval0) twice(.param .b32 twice_param_0)
+    {
+        .reg .b32 %r<3>;
+        .reg .pred %p<2>;
+        ld.param.u32 %r1, [twice_param_0];
+        setp.gt.u32 %p1, %r1, 50;
+        @%p1 ret;
+        add.s32 %r2, %r1, %r1;
+        st.param.b32 [func_retval0+0], %r2;
+        ret;
+    }";
+    let call = "{
+        .param .b32 param0;
+        st.param.b32 [param0+0], %r1;
+        .param .b32 retval0;
+        st.param.b32 [retval0+0], %r0;
+        call.uni (retval0), twice, (param0);
+        ld.param.b32 %r1, [retval0+0];
+    }";
+    let body = format!("mov.u32 %r1, %r0; {call} {call} st.global.u32 [%rd1], %r1;");
+    let expected = |x: u32| if x > 50 { x } else { 2 * x };
+    let expected = (0..64).map(|thread| {
+        let once = expected(thread);
+        if once > 50 { thread } else { 2 * once }
+    });
+    assert_eq!(run_block(&program(twice, &body), 64), expected.collect::<Vec<_>>());
+}
+
+#[test]
+fn what_has_no_defined_result_ends_the_run() {
+    for (body, words) in [
+        ("st.global.u32 [%rd1+1], %r0;", "4 bytes at"),
+        ("st.global.v2.u32 [%rd1+4], {%r0, %r0};", "aligned"),
+        ("st.global.u32 [%rd1+256], %r0;", "nobody's"),
+        ("st.shared.u32 [256], %r0;", "nobody's"),
+        ("mov.u32 %r3, room; st.shared.u32 [%r3+256], %r0;", "nobody's"),
+        ("setp.lt.u32 %p0, %r0, 8; @%p0 bra $on; shfl.sync.bfly.b32 %r2, %r0, 8, 31, 255; $on:", "not named"),
+        (
+            "setp.lt.u32 %p0, %r0, 8; @%p0 ret; ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [%r5];",
+            "all of a warp",
+        ),
+        (
+            "setp.lt.u32 %p0, %r0, 8; @%p0 bra $a; shfl.sync.bfly.b32 %r2, %r0, 1, 31, -1; bra.uni $b; $a: bar.warp.sync -1; $b:",
+            "do not come",
+        ),
+        ("setp.lt.u32 %p0, %r0, 8; @%p0 bar.sync 0;", "a barrier of some lanes"),
+    ] {
+        let said = fault(body);
+        assert!(said.contains(words), "{body}: {said}");
+    }
+    let unknown = std::panic::catch_unwind(|| program("", "ex2.approx.f32 %f1, %f2;")).err();
+    assert!(unknown.is_some(), "what is not known here is no program");
+}
