@@ -53,8 +53,8 @@ fn chat<D: Device>(args: &ChatArgs) -> Result<()> {
     check(&format, conversation.clone())?;
     let model = Arc::new(model?);
     input::recognise(&checkpoint, &args.model, &model);
-    let mut lines = Lines::open()?;
     let stop = model.backend.stop().clone();
+    let mut lines = Lines::open(&stop)?;
     if lines.is_editor() {
         // Elsewhere Ctrl-C ends the program, as it does any that is fed by a pipe.
         ending::interrupts(Some(stop.clone()));
@@ -217,7 +217,6 @@ impl<D: Device> Talk<'_, D> {
 
     /// Runs the conversation and prints the model's answer as it comes.
     fn answer(&mut self) -> std::result::Result<String, Failure> {
-        self.stop.clear();
         let context = self.chat.capacity();
         let (template, tokenizer) = (Arc::clone(&self.format.template), Arc::clone(&self.tokenizer));
         let (stop, messages) = (self.stop.clone(), self.conversation.messages().to_vec());

@@ -2,13 +2,19 @@
 
 use std::io::{BufRead, IsTerminal, Read, stdin, stdout};
 
-use rustyline::DefaultEditor;
+use rustyline::Editor;
+use rustyline::completion::Completer;
 use rustyline::config::Config;
 use rustyline::error::ReadlineError;
+use rustyline::highlight::Highlighter;
+use rustyline::hint::Hinter;
+use rustyline::history::MemHistory;
+use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 
 #[cfg(unix)]
 use crate::ending::{self, Taken};
 use crate::error::{Error, Result};
+use crate::stop::Stop;
 
 /// The longest turn that is read; no context holds as much.
 const MAX_LINE: u64 = 8 << 20;
@@ -25,8 +31,34 @@ pub(super) enum Line {
     End,
 }
 
+/// Takes back what was asked to stop when a line ends, as long as the editor has the terminal: from then on Ctrl-C is a
+/// signal, and stops the answer to this line.
+pub(super) struct Ends(Stop);
+
+impl Validator for Ends {
+    fn validate(&self, _: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
+        self.0.clear();
+        Ok(ValidationResult::Valid(None))
+    }
+}
+
+impl Completer for Ends {
+    type Candidate = String;
+}
+
+impl Hinter for Ends {
+    type Hint = String;
+}
+
+impl Highlighter for Ends {}
+
+impl rustyline::Helper for Ends {}
+
+/// What lines are edited by.
+type LineEditor = Editor<Ends, MemHistory>;
+
 /// A line of the editor, which has the terminal meanwhile.
-fn read_line(editor: &mut DefaultEditor) -> rustyline::Result<String> {
+fn read_line(editor: &mut LineEditor) -> rustyline::Result<String> {
     #[cfg(unix)]
     ending::take(Taken::Editor);
     let line = editor.readline("> ");
@@ -39,21 +71,23 @@ fn read_line(editor: &mut DefaultEditor) -> rustyline::Result<String> {
 pub(super) enum Lines {
     /// A terminal on both sides: arrows edit the line and go through the earlier ones, which are kept in
     /// memory only.
-    Editor(Box<DefaultEditor>),
+    Editor(Box<LineEditor>),
     /// Anything else: no prompt and no editing.
     Plain,
 }
 
 impl Lines {
-    pub(super) fn open() -> Result<Self> {
+    /// `stop` is what Ctrl-C asks while a line is answered.
+    pub(super) fn open(stop: &Stop) -> Result<Self> {
         let able =
             std::env::var("TERM").is_ok_and(|term| !matches!(&*term, "dumb" | "cons25" | "emacs" | ""));
         if !(stdin().is_terminal() && stdout().is_terminal() && (able || cfg!(windows))) {
             return Ok(Self::Plain);
         }
         let config = Config::builder().auto_add_history(true).build();
-        let editor = DefaultEditor::with_config(config)
+        let mut editor = LineEditor::with_history(config.clone(), MemHistory::with_config(&config))
             .map_err(|error| Error::terminal("the terminal cannot be read from").found(error))?;
+        editor.set_helper(Some(Ends(stop.clone())));
         Ok(Self::Editor(Box::new(editor)))
     }
 
