@@ -218,6 +218,13 @@ pub(super) fn product(
         ..MIN_PARTS => outputs.div_ceil(threads).next_multiple_of(ROWS_AT_ONCE),
         _ => ROWS_AT_ONCE,
     };
+    // Of some columns of a row, once they are summed.
+    let finish = |columns: Range<usize>, out: &mut [f32]| {
+        if let Some(bias) = bias {
+            ops::elementwise::add_to(&bias[columns], out);
+        }
+        kernel.round(w.precision, out);
+    };
     // `columns` of every row of a group.
     let multiply = |group: &Group, columns: Range<usize>, out: &mut [&mut [f32]]| {
         let weights = w.rows(columns.clone());
@@ -234,7 +241,11 @@ pub(super) fn product(
             Precision::Q8 { .. } => kernel.q8(&x.quantized, weights, out),
             #[cfg(target_arch = "x86_64")]
             _ if let Some(unit) = unit_of(group) => {
-                BF16.with_borrow_mut(|scratch| unit.gemm(&group.bf16, weights, out, scratch, stop))?;
+                let finish = |of_part: Range<usize>, out: &mut [f32]| {
+                    finish(columns.start + of_part.start..columns.start + of_part.end, out);
+                };
+                return BF16
+                    .with_borrow_mut(|scratch| unit.gemm(&group.bf16, weights, finish, out, scratch, stop));
             }
             _ if group.rows >= MIN_PACKED => {
                 SCRATCH.with_borrow_mut(|scratch| kernel.gemm(&group.packed, weights, out, scratch, stop))?;
@@ -243,6 +254,7 @@ pub(super) fn product(
                 ROW.with_borrow_mut(|row| kernel.dots(Spaced::new(&group.values, inputs), weights, out, row));
             }
         }
+        out.iter_mut().for_each(|out| finish(columns.clone(), out));
         Ok(())
     };
     let part = |part: usize, out: [&mut [&mut [f32]]; 2]| {
@@ -250,12 +262,6 @@ pub(super) fn product(
         for (group, out) in x.groups.iter().zip(out).filter(|(group, _)| group.rows > 0) {
             stop.check()?;
             multiply(group, columns.clone(), out)?;
-            for out in out {
-                if let Some(bias) = bias {
-                    ops::elementwise::add_to(&bias[columns.clone()], out);
-                }
-                kernel.round(w.precision, out);
-            }
         }
         Ok(())
     };

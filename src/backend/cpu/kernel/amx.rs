@@ -129,6 +129,9 @@ impl Drop for Configured {
 }
 
 /// See [`super::bf16_gemm::Unit`]. Only while the thread's tiles are [`Configured`].
+///
+/// The weights stay in the first-level cache from one call to the next. The activations are loaded by TILELOADDT1, which
+/// leaves them in the second: they would push the weights out of the first.
 pub(super) fn sums(weights: &[u16], x: &[u16], parts: usize, next: Next, sums: &mut Sums) {
     let steps = weights.len() / TWO_TILES;
     assert!(steps > 0 && parts > 0 && x.len() == parts * weights.len());
@@ -145,11 +148,11 @@ pub(super) fn sums(weights: &[u16], x: &[u16], parts: usize, next: Next, sums: &
             "2:",
             "3:",
             "tileloadd tmm4, [{w} + {side}]",
-            "tileloadd tmm6, [{x} + {side}]",
+            "tileloaddt1 tmm6, [{x} + {side}]",
             "tdpbf16ps tmm0, tmm4, tmm6",
             "tileloadd tmm5, [{w} + {side} + 1024]",
             "tdpbf16ps tmm1, tmm5, tmm6",
-            "tileloadd tmm7, [{x} + {side} + 1024]",
+            "tileloaddt1 tmm7, [{x} + {side} + 1024]",
             "tdpbf16ps tmm2, tmm4, tmm7",
             "tdpbf16ps tmm3, tmm5, tmm7",
             "mov {line}, {next}",

@@ -48,6 +48,13 @@ pub(super) fn prefetch_far(address: *const u8) {
     unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
 }
 
+/// Asks for the line at `address`, which need be no memory of ours, to write to it.
+#[inline(always)]
+pub(super) fn prefetch_to_write(address: *const u8) {
+    // SAFETY: a hint, which processors that do not know it pass over.
+    unsafe { _mm_prefetch::<_MM_HINT_ET0>(address.cast()) };
+}
+
 /// The lanes that are left when `left` values are.
 #[inline]
 fn mask(left: usize) -> __mmask16 {

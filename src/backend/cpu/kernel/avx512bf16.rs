@@ -74,7 +74,7 @@ fn of_tiles<const TILES: usize>(weights: Weights<'_>, x: &[u16], parts: usize, n
         }
         for (row, made) in rows.into_iter().enumerate() {
             for (tile, made) in made.into_iter().enumerate() {
-                let out = &mut sums.tiles()[2 * tile + (first + row) / SIDE];
+                let out = sums.tile_mut(2 * tile + (first + row) / SIDE);
                 // SAFETY: 16 values.
                 unsafe {
                     _mm512_storeu_ps(out[(first + row) % SIDE * SIDE..][..SIDE].as_mut_ptr(), made);

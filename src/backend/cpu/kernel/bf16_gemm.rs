@@ -50,8 +50,18 @@ const STRETCH: usize = 512;
 /// Tokens for which the weights are copied once, where they are one part each.
 const TOKENS: usize = 256;
 
-/// Bytes of activations that stay in the second-level cache while all rows of weights pass by.
+/// Bytes of activations that stay in the second-level cache while rows of weights pass by.
 const ACTIVATIONS: usize = 1 << 20;
+
+/// Bytes of sums that stay there beside them until all inputs are added up.
+const SUMS: usize = 1 << 18;
+
+/// Outputs of a token that are written at once. Those of the next token lie a row of the output further on, which is often a
+/// power of two: a few at a time would each be in another page, and all of them in the same few sets of the caches.
+const WRITTEN: usize = 256;
+
+/// Values from one token to the next where the outputs are put in order.
+const ORDERED: usize = WRITTEN + SIDE;
 
 /// Inputs from which a product is worth a unit's while.
 const MIN_INPUTS: usize = 512;
@@ -76,12 +86,13 @@ pub(in crate::backend::cpu) struct Packed {
 
 /// The blocks of [`TOKENS`] into which `tokens` of so many parts are cut, each a multiple of [`BLOCK`] but for the last.
 fn blocks(tokens: usize, parts: usize) -> impl Iterator<Item = Range<usize>> {
-    ranges(tokens, TOKENS / parts / BLOCK * BLOCK)
+    cut(0..tokens, TOKENS / parts / BLOCK * BLOCK)
 }
 
-/// The ranges of `step` into which `count` is cut.
-fn ranges(count: usize, step: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..count).step_by(step).map(move |start| start..(start + step).min(count))
+/// The ranges of `step` into which `all` is cut.
+fn cut(all: Range<usize>, step: usize) -> impl Iterator<Item = Range<usize>> {
+    let end = all.end;
+    all.step_by(step).map(move |start| start..end.min(start + step))
 }
 
 impl Packed {
@@ -98,7 +109,7 @@ impl Packed {
         (self.inputs, self.tokens) = (inputs, tokens);
         self.parts = if precision == Precision::Bf16 { 1 } else { 3 };
         let parts_wanted = self.parts;
-        let steps: usize = ranges(inputs, STRETCH).map(|stretch| stretch.len().div_ceil(STEP)).sum();
+        let steps: usize = cut(0..inputs, STRETCH).map(|stretch| stretch.len().div_ceil(STEP)).sum();
         let count = tokens.div_ceil(BLOCK) * steps * parts_wanted * TWO_TILES / STEP;
         memory::grow(&mut self.values, count)?;
         self.values.resize(count, Aligned([0; STEP]));
@@ -106,7 +117,7 @@ impl Packed {
         let mut pieces = Vec::new();
         let mut rest: &mut [u16] = bytemuck::cast_slice_mut(&mut self.values);
         for block in blocks(tokens, parts_wanted) {
-            for stretch in ranges(inputs, STRETCH) {
+            for stretch in cut(0..inputs, STRETCH) {
                 for first in block.clone().step_by(BLOCK) {
                     let size = stretch.len().div_ceil(STEP) * parts_wanted * TWO_TILES;
                     let piece;
@@ -119,7 +130,7 @@ impl Packed {
             stop.check()?;
             let part_size = packed.len() / parts_wanted;
             let mut tokens = [&x[..0]; SIDE];
-            for (step, inputs_now) in ranges(stretch.len(), STEP).enumerate() {
+            for (step, inputs_now) in cut(0..stretch.len(), STEP).enumerate() {
                 for tile in 0..2 {
                     let rows =
                         rows.end.min(rows.start + tile * SIDE)..rows.end.min(rows.start + (tile + 1) * SIDE);
@@ -139,6 +150,41 @@ impl Packed {
             pieces.into_par_iter().try_for_each(fill)
         }
     }
+
+    /// The blocks.
+    fn blocks(&self) -> impl Iterator<Item = TokenBlock<'_>> {
+        let mut rest: &[u16] = bytemuck::cast_slice(&self.values);
+        blocks(self.tokens, self.parts).map(move |tokens| {
+            let mut block = TokenBlock { values: &[], tokens, parts: self.parts };
+            (block.values, rest) = rest.split_at(block.turns() * block.size(self.inputs));
+            block
+        })
+    }
+}
+
+/// A block of tokens of [`Packed`].
+struct TokenBlock<'x> {
+    values: &'x [u16],
+    tokens: Range<usize>,
+    parts: usize,
+}
+
+impl TokenBlock<'_> {
+    /// How many 32 tokens there are.
+    fn turns(&self) -> usize {
+        self.tokens.len().div_ceil(BLOCK)
+    }
+
+    /// Values of so many inputs of 32 tokens.
+    fn size(&self, inputs: usize) -> usize {
+        inputs.div_ceil(STEP) * self.parts * TWO_TILES
+    }
+
+    /// The inputs of a stretch, of each 32 tokens.
+    fn stretch(&self, stretch: &Range<usize>) -> impl Iterator<Item = &[u16]> {
+        let size = self.size(stretch.len());
+        self.values[self.turns() * self.size(stretch.start)..].chunks_exact(size).take(self.turns())
+    }
 }
 
 /// Buffers of one thread, kept between calls.
@@ -146,8 +192,17 @@ impl Packed {
 pub(in crate::backend::cpu) struct Scratch {
     weights: Vec<Aligned>,
     widened: Vec<f32>,
-    /// Of 32 weight rows with each 32 tokens of a block, and of one stretch.
+    /// Those of a stretch, and then (32 weight rows, 32 tokens of a block).
     sums: Vec<Sums>,
+    /// Outputs of 16 tokens, [`ORDERED`] apart.
+    ordered: Vec<Aligned>,
+}
+
+/// What products of a stretch are made in.
+struct Buffers<'s> {
+    weights: &'s mut [u16],
+    widened: &'s mut [f32],
+    sums: &'s mut Sums,
 }
 
 /// Of `stretch` of 32 weight rows from `first` on those that turn number `turn` of `turns` asks for. Past the last row of
@@ -222,30 +277,45 @@ impl Unit {
         unsafe { to.add(sums) }
     }
 
-    /// Writes the sums of 32 tokens with `columns`, the weight rows, to `out`.
+    /// out (token, row), [`ORDERED`] apart, = a tile of sums.
     #[allow(unsafe_code)]
-    fn put(self, sums: &mut Sums, columns: &Range<usize>, out: &mut [&mut [f32]]) {
-        each_tile(sums, columns, out, |tile, columns, out| {
-            #[cfg(test)]
-            if self.is_plain() {
-                return tests::put(tile, columns, out);
-            }
-            // SAFETY: as above.
-            unsafe { bf16_tiles::put(tile, columns, out) }
-        });
+    fn order(self, tile: &Tile, out: &mut [f32]) {
+        #[cfg(test)]
+        if self.is_plain() {
+            return tests::order(tile, out);
+        }
+        // SAFETY: as above.
+        unsafe { bf16_tiles::transpose(tile, ORDERED, out) }
     }
 
-    /// The reverse of [`Unit::put`].
-    #[allow(unsafe_code)]
-    fn take(self, out: &mut [&mut [f32]], columns: &Range<usize>, sums: &mut Sums) {
-        each_tile(sums, columns, out, |tile, columns, out| {
-            #[cfg(test)]
-            if self.is_plain() {
-                return tests::take(out, columns, tile);
+    /// Writes the sums (32 weight rows, 32 tokens) of the rows `columns` to `out`, a token each, once they are finished.
+    fn put(
+        self,
+        sums: &[Sums],
+        columns: &Range<usize>,
+        finish: impl Fn(Range<usize>, &mut [f32]),
+        ordered: &mut [f32],
+        out: &mut [&mut [f32]],
+    ) {
+        let turns = out.len().div_ceil(BLOCK);
+        for (of_tokens, out) in out.chunks_mut(SIDE).enumerate() {
+            let mut tiles = (0..).map(|of_rows| {
+                sums[of_rows / 2 * turns + of_tokens / 2].tile(of_tokens % 2 * 2 + of_rows % 2)
+            });
+            for columns in cut(columns.clone(), WRITTEN) {
+                for (at, tile) in (0..columns.len()).step_by(SIDE).zip(&mut tiles) {
+                    for out in &*out {
+                        avx512::prefetch_to_write(out[columns.start + at..].as_ptr().cast());
+                    }
+                    self.order(tile, &mut ordered[at..]);
+                }
+                for (out, ordered) in out.iter_mut().zip(ordered.chunks_mut(ORDERED)) {
+                    let ordered = &mut ordered[..columns.len()];
+                    finish(columns.clone(), ordered);
+                    out[columns.clone()].copy_from_slice(ordered);
+                }
             }
-            // SAFETY: as above.
-            unsafe { bf16_tiles::take(out, columns, tile) }
-        });
+        }
     }
 
     /// See [`super::Kernel::multiply_limit`].
@@ -266,81 +336,91 @@ impl Unit {
         }
     }
 
-    /// out (tokens)(rows of w) = x · wᵀ.
+    /// out (tokens)(rows of w) = x · wᵀ, each part of a token's outputs after `finish` was applied to it.
     pub(in crate::backend::cpu) fn gemm(
         self,
         x: &Packed,
         w: Rows<'_>,
+        finish: impl Fn(Range<usize>, &mut [f32]),
         out: &mut [&mut [f32]],
         scratch: &mut Scratch,
         stop: &Stop,
     ) -> Result<()> {
         let _configured = (self == Self::Amx).then(amx::Configured::new);
-        let rows = w.count();
-        let Scratch { weights, widened, sums } = scratch;
+        let Scratch { weights, widened, sums, ordered } = scratch;
         weights.resize(STRETCH * BLOCK / STEP, Aligned([0; STEP]));
         widened.resize(w.inputs.min(STRETCH), 0.0);
-        sums.resize(TOKENS / BLOCK + 1, Sums::zeroed());
+        sums.resize(SUMS / size_of::<Sums>() + 1, Sums::zeroed());
+        ordered.resize(SIDE * ORDERED * size_of::<f32>() / size_of::<Aligned>(), Aligned([0; STEP]));
         let Some((of_stretch, sums)) = sums.split_first_mut() else { unreachable!("it has one more") };
-        let weights: &mut [u16] = bytemuck::cast_slice_mut(weights);
-        let mut packed: &[u16] = bytemuck::cast_slice(&x.values);
-        for block in blocks(x.tokens, x.parts) {
-            let turns = block.len().div_ceil(BLOCK);
-            // The stretches whose activations stay at hand while all rows of weights pass by.
+        let mut buffers = Buffers { weights: bytemuck::cast_slice_mut(weights), widened, sums: of_stretch };
+        for x in x.blocks() {
+            let turns = x.turns();
+            // The stretches whose activations stay at hand while rows of weights pass by.
             let at_once = (ACTIVATIONS / (2 * turns * BLOCK * x.parts) / STRETCH).max(1) * STRETCH;
-            for inputs in ranges(x.inputs, at_once) {
-                let x_now;
-                (x_now, packed) = packed.split_at(turns * inputs.len().div_ceil(STEP) * x.parts * TWO_TILES);
-                for columns in ranges(rows, BLOCK) {
-                    stop.check()?;
-                    if inputs.start > 0 {
-                        let outs = out[block.clone()].chunks_mut(BLOCK);
-                        outs.zip(&mut *sums).for_each(|(out, sums)| self.take(out, &columns, sums));
-                    }
-                    let mut x_rest = x_now;
-                    for start in inputs.clone().step_by(STRETCH) {
-                        let stretch = start..inputs.end.min(start + STRETCH);
-                        let steps = stretch.len().div_ceil(STEP);
-                        let unit = steps * x.parts * TWO_TILES;
-                        let weights = if self.reads_in_place(w, &columns, &stretch) {
-                            Weights::lying(w, &columns, stretch.clone())
-                        } else {
-                            let weights = &mut weights[..steps * TWO_TILES];
-                            self.copy(w, columns.clone(), stretch.clone(), widened, weights);
-                            Weights::copied(weights)
-                        };
-                        // What is multiplied after this.
-                        let (first, after) = match stretch.end < inputs.end {
-                            true => (columns.start, stretch.end..inputs.end.min(stretch.end + STRETCH)),
-                            false => (columns.end, inputs.start..inputs.end.min(inputs.start + STRETCH)),
-                        };
-                        let mut ahead = Ahead::new(w, first, BLOCK, &after, turns);
-                        let x_stretch;
-                        (x_stretch, x_rest) = x_rest.split_at(turns * unit);
-                        for (turn, (x_now, sums)) in x_stretch.chunks_exact(unit).zip(&mut *sums).enumerate()
-                        {
-                            let next = match w.dtype == Dtype::BF16 && !self.is_plain() {
-                                true => next_of_turn(w, first, &after, turn, turns),
-                                false => {
-                                    ahead.ask(avx512::prefetch_far);
-                                    Next::NONE
-                                }
-                            };
-                            let tiles = (block.len() - turn * BLOCK).div_ceil(SIDE).min(2);
-                            if start == 0 {
-                                self.sums(weights, x_now, x.parts, tiles, next, sums);
+            for columns in cut(0..w.count(), sums.len() / turns * BLOCK) {
+                for inputs in cut(0..w.inputs, at_once) {
+                    for (rows, sums) in cut(columns.clone(), BLOCK).zip(sums.chunks_mut(turns)) {
+                        stop.check()?;
+                        for stretch in cut(inputs.clone(), STRETCH) {
+                            // The rows and the inputs that are multiplied after these.
+                            let (first, start) = if stretch.end < inputs.end {
+                                (rows.start, stretch.end)
+                            } else if rows.end < columns.end {
+                                (rows.end, inputs.start)
+                            } else if inputs.end < w.inputs {
+                                (columns.start, inputs.end)
                             } else {
-                                self.sums(weights, x_now, x.parts, tiles, next, of_stretch);
-                                self.add(of_stretch, sums);
-                            }
+                                (columns.end, 0)
+                            };
+                            let next = (first, start..w.inputs.min(start + STRETCH));
+                            self.add_stretch(&x, w, (&rows, &stretch), next, sums, &mut buffers);
                         }
                     }
-                    let outs = out[block.clone()].chunks_mut(BLOCK);
-                    outs.zip(&mut *sums).for_each(|(out, sums)| self.put(sums, &columns, out));
                 }
+                let out = &mut out[x.tokens.clone()];
+                self.put(sums, &columns, &finish, bytemuck::cast_slice_mut(ordered), out);
             }
         }
         Ok(())
+    }
+
+    /// sums (32 tokens) += the products of a stretch of up to 32 weight rows with that of the tokens, or = those of the first
+    /// stretch, while the rows from `next` on are asked for.
+    fn add_stretch(
+        self,
+        x: &TokenBlock<'_>,
+        w: Rows<'_>,
+        (rows, stretch): (&Range<usize>, &Range<usize>),
+        (first, after): (usize, Range<usize>),
+        sums: &mut [Sums],
+        buffers: &mut Buffers<'_>,
+    ) {
+        let weights = if self.reads_in_place(w, rows, stretch) {
+            Weights::lying(w, rows, stretch.clone())
+        } else {
+            let weights = &mut buffers.weights[..stretch.len().div_ceil(STEP) * TWO_TILES];
+            self.copy(w, rows.clone(), stretch.clone(), buffers.widened, weights);
+            Weights::copied(weights)
+        };
+        let turns = x.turns();
+        let mut ahead = Ahead::new(w, first, BLOCK, &after, turns);
+        for (turn, (x_now, sums)) in x.stretch(stretch).zip(sums).enumerate() {
+            let next = match w.dtype == Dtype::BF16 && !self.is_plain() {
+                true => next_of_turn(w, first, &after, turn, turns),
+                false => {
+                    ahead.ask(avx512::prefetch_far);
+                    Next::NONE
+                }
+            };
+            let tiles = (x.tokens.len() - turn * BLOCK).div_ceil(SIDE).min(2);
+            if stretch.start == 0 {
+                self.sums(weights, x_now, x.parts, tiles, next, sums);
+            } else {
+                self.sums(weights, x_now, x.parts, tiles, next, buffers.sums);
+                self.add(buffers.sums, sums);
+            }
+        }
     }
 
     /// Whether it multiplies these rows and inputs of `w` where they lie.
@@ -387,20 +467,6 @@ impl Unit {
         return self == Self::Plain;
         #[cfg(not(test))]
         false
-    }
-}
-
-/// Calls `apply` for each tile of `sums` with its weight rows, of `columns`, and its tokens, of up to 32 in `out`.
-fn each_tile(
-    sums: &mut Sums,
-    columns: &Range<usize>,
-    out: &mut [&mut [f32]],
-    apply: impl Fn(&mut Tile, &Range<usize>, &mut [&mut [f32]]),
-) {
-    for (tiles, out) in sums.tiles().chunks_mut(2).zip(out.chunks_mut(SIDE)) {
-        for (tile, part) in tiles.iter_mut().zip(ranges(columns.len(), SIDE)) {
-            apply(tile, &(columns.start + part.start..columns.start + part.end), out);
-        }
     }
 }
 
@@ -455,7 +521,7 @@ mod tests {
                         let w = value(*w);
                         for tile in 0..2 {
                             let x = &x[tile * TWO_TILES / 2 + i / 2 * 2 * SIDE..][..2 * SIDE];
-                            let sums = &mut sums.tiles()[tile * 2 + row / SIDE];
+                            let sums = sums.tile_mut(tile * 2 + row / SIDE);
                             for (token, x) in x.as_chunks::<2>().0.iter().enumerate() {
                                 sums[row % SIDE * SIDE + token] += w * x[i % 2];
                             }
@@ -466,21 +532,11 @@ mod tests {
         }
     }
 
-    /// What [`bf16_tiles::put`] does, by plain loops.
-    pub(super) fn put(tile: &Tile, columns: &Range<usize>, out: &mut [&mut [f32]]) {
-        for (token, out) in out.iter_mut().enumerate() {
-            for (row, out) in out[columns.clone()].iter_mut().enumerate() {
-                *out = tile[row * SIDE + token];
-            }
-        }
-    }
-
-    /// What [`bf16_tiles::take`] does, by plain loops.
-    pub(super) fn take(out: &[&mut [f32]], columns: &Range<usize>, tile: &mut Tile) {
-        tile.fill(0.0);
-        for (token, out) in out.iter().enumerate() {
-            for (row, out) in out[columns.clone()].iter().enumerate() {
-                tile[row * SIDE + token] = *out;
+    /// What [`bf16_tiles::transpose`] does, by plain loops.
+    pub(super) fn order(tile: &Tile, out: &mut [f32]) {
+        for (row, values) in tile.as_chunks::<SIDE>().0.iter().enumerate() {
+            for (token, value) in values.iter().enumerate() {
+                out[token * ORDERED + row] = *value;
             }
         }
     }
@@ -546,6 +602,8 @@ mod tests {
             (514, 100, 161),
             (512, 2, 515),
             (2100, 40, 515),
+            (512, 300, 20),
+            (2100, 270, 256),
         ] {
             for precision in [Precision::F32, Precision::Bf16] {
                 let mut x = noise(inputs * tokens, 3);
@@ -565,7 +623,13 @@ mod tests {
                         let mut out = vec![f32::NAN; rows * tokens];
                         let mut outs: Vec<_> = out.chunks_exact_mut(rows).collect();
                         let stop = Stop::default();
-                        unit.gemm(&packed, w_rows, &mut outs, &mut Scratch::default(), &stop).unwrap();
+                        // Every second output has another sign, so that it must be told which ones it has.
+                        let finish = |columns: Range<usize>, out: &mut [f32]| {
+                            let odd = columns.zip(out).filter(|(column, _)| column % 2 == 1);
+                            odd.for_each(|(_, out)| *out = -*out);
+                        };
+                        let mut scratch = Scratch::default();
+                        unit.gemm(&packed, w_rows, finish, &mut outs, &mut scratch, &stop).unwrap();
                         // However it reads weights.
                         let mut alike =
                             outputs.iter().filter(|other| (other.0, other.1) == (unit.name(), dtype));
@@ -576,9 +640,10 @@ mod tests {
                         outputs.push((unit.name(), dtype, out.clone()));
                         let (mut error, mut norm) = (0.0, 0.0);
                         for (x, out) in x.chunks_exact(inputs).zip(out.chunks_exact(rows)) {
-                            for (w, out) in w.chunks_exact(inputs).zip(out) {
+                            for (row, (w, out)) in w.chunks_exact(inputs).zip(out).enumerate() {
                                 let exact: f64 =
                                     x.iter().zip(w).map(|(x, w)| f64::from(*x) * w.to_f64()).sum();
+                                let exact = if row % 2 == 1 { -exact } else { exact };
                                 error += (f64::from(*out) - exact).powi(2);
                                 norm += exact.powi(2);
                             }

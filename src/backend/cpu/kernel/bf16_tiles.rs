@@ -68,9 +68,14 @@ impl<'w> Weights<'w> {
 }
 
 impl Sums {
-    /// The tiles.
-    pub(super) fn tiles(&mut self) -> &mut [Tile] {
-        self.0.as_chunks_mut().0
+    /// Tile number `number`.
+    pub(super) fn tile(&self, number: usize) -> &Tile {
+        &self.0.as_chunks().0[number]
+    }
+
+    /// The same, to write.
+    pub(super) fn tile_mut(&mut self, number: usize) -> &mut Tile {
+        &mut self.0.as_chunks_mut().0[number]
     }
 
     /// self += other.
@@ -87,34 +92,16 @@ impl Sums {
     }
 }
 
-/// out (token)(`columns`) = the rows of a tile, as many as there are columns.
+/// out (token, row), `stride` values from one token to the next, = the rows of a tile.
 #[target_feature(enable = "avx512f")]
-pub(super) fn put(tile: &Tile, columns: &Range<usize>, out: &mut [&mut [f32]]) {
-    assert!(columns.len() <= SIDE && out.len() <= SIDE);
-    let mask = ((1_u32 << columns.len()) - 1) as u16;
-    // SAFETY: a tile has 16 rows of 16 values; the mask keeps each store to its columns.
+pub(super) fn transpose(tile: &Tile, stride: usize, out: &mut [f32]) {
+    assert!(out.len() >= (SIDE - 1) * stride + SIDE);
+    // SAFETY: a tile has 16 rows of 16 values; the last of the 16 rows of `out` was just checked to be there.
     unsafe {
         let rows = std::array::from_fn(|i| _mm512_loadu_ps(tile.as_ptr().add(i * SIDE)));
-        for (out, token) in out.iter_mut().zip(avx512::transpose(rows)) {
-            _mm512_mask_storeu_ps(out[columns.clone()].as_mut_ptr(), mask, token);
+        for (i, token) in avx512::transpose(rows).into_iter().enumerate() {
+            _mm512_storeu_ps(out.as_mut_ptr().add(i * stride), token);
         }
-    }
-}
-
-/// The reverse of [`put`]: zeros where there are no such rows or tokens.
-#[target_feature(enable = "avx512f")]
-pub(super) fn take(out: &[&mut [f32]], columns: &Range<usize>, tile: &mut Tile) {
-    assert!(columns.len() <= SIDE && out.len() <= SIDE);
-    let mask = ((1_u32 << columns.len()) - 1) as u16;
-    let token = |i: usize| match out.get(i) {
-        // SAFETY: the mask keeps the load to the columns.
-        Some(out) => unsafe { _mm512_maskz_loadu_ps(mask, out[columns.clone()].as_ptr()) },
-        None => _mm512_setzero_ps(),
-    };
-    let rows = avx512::transpose(std::array::from_fn(token));
-    for (to, row) in tile.as_chunks_mut::<SIDE>().0.iter_mut().zip(rows) {
-        // SAFETY: 16 values.
-        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), row) };
     }
 }
 

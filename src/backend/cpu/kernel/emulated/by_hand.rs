@@ -118,20 +118,21 @@ unsafe fn carry_out(code: *const u8, state: &mut libc::mcontext_t) -> Option<usi
             }
             // TILEZERO tmm.
             (0x49, 3, false, true) => tiles.values[first] = [0; 1024],
-            // TILELOADD tmm, sibmem and TILESTORED sibmem, tmm.
-            (0x4b, 2 | 3, false, false) => {
+            // TILELOADDT1 and TILELOADD tmm, sibmem, and TILESTORED sibmem, tmm.
+            (0x4b, 1..=3, false, false) => {
                 DONE[0].fetch_add(1, Ordering::Relaxed);
                 let memory = Memory::of(code, state)?;
                 let tile = &mut tiles.values[first];
-                if prefix == 3 {
+                let stores = prefix == 2;
+                if !stores {
                     *tile = [0; 1024];
                 }
                 for (row, values) in tile.chunks_exact_mut(64).enumerate().take(tiles.rows[first]) {
                     let (address, count) =
                         (memory.address.wrapping_add(row * memory.index), tiles.bytes[first]);
-                    match prefix {
-                        3 => ptr::copy_nonoverlapping(address, values.as_mut_ptr(), count),
-                        _ => ptr::copy_nonoverlapping(values.as_ptr(), address, count),
+                    match stores {
+                        false => ptr::copy_nonoverlapping(address, values.as_mut_ptr(), count),
+                        true => ptr::copy_nonoverlapping(values.as_ptr(), address, count),
                     }
                 }
                 return Some(memory.length);
