@@ -51,8 +51,8 @@ use llama_trace::replay::{DEFAULT_MEMORY, LEAST_MEMORY, Live, Start};
 use llama_trace::stop::Stop;
 use llama_trace::trace::frame::Number;
 use llama_trace::trace::{
-    Answer, Axis, Block, Frame, FrameData, NoProbe, PassDims, Query, Recorder, Region, Run, Select, Site,
-    Source, Stage, Status, Weight, WeightRows, source,
+    Answer, Axis, Block, End, Frame, FrameData, NoProbe, PassDims, Query, Recorder, Region, Run, Select,
+    Site, Source, Stage, Status, Weight, WeightRows, source,
 };
 use ndarray::Dimension;
 
@@ -372,12 +372,14 @@ fn a_live_run_ends_at_the_end_of_the_text_and_of_the_context() {
     let mut ended = start(model("gqa"), &[1, 5], 5, vec![drawn]);
     assert_eq!(ended.outline().passes.len(), 1);
     assert!(ended.advance().unwrap_err().to_string().contains("the text has ended"));
+    assert_eq!(ended.outline().ended, Some(End::Text));
 
     let mut small = model("gqa");
     small.config.context = 4;
     let mut full = start(small, &[1, 5], 9, Vec::new());
     assert_eq!(full.outline().passes.len(), 3, "2 + 1 + 1 tokens fit");
     assert!(full.advance().unwrap_err().to_string().contains("the model's context is full"));
+    assert_eq!((full.outline().ended, first.outline().ended), (Some(End::Full), None));
     assert!(wait(&mut full, Site::layer(2, 1, Stage::Softmax)).is_ok(), "what was run can still be seen");
 }
 

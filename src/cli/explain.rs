@@ -187,8 +187,9 @@ fn print_text(asked: &Asked, explanation: &Explanation) -> std::io::Result<()> {
     if let Some(result) = result {
         writeln!(
             out,
-            "\n  together {}, recorded {}, difference {}",
+            "\n  together {}, {} {}, difference {}",
             number(*result),
+            explanation.value_name(),
             number(*value),
             number(explanation.difference())
         )?;
@@ -276,6 +277,7 @@ fn object(explanation: &Explanation) -> Value {
     json!({
         "address": address.to_string(),
         "value": json_number(*value),
+        "recorded": explanation.recorded,
         "result": json_number(result.unwrap_or(*value)),
         "difference": json_number(explanation.difference()),
         "formula": formula,

@@ -25,6 +25,7 @@ impl Command for &OpenTraceArgs {
         let setting = tui::Setting {
             palette: self.colours.palette(),
             paper: self.colours.paper(),
+            file: self.trace.file_name().map(|name| name.to_string_lossy().into_owned()),
             drawing: traced.kept.sampling(),
             marks: Marks::default(),
             verdict: None,

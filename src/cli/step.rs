@@ -58,6 +58,7 @@ fn step<D: Device>(tracer: &Tracer<'_>) -> Result<()> {
     let setting = tui::Setting {
         palette: tracer.colours.palette(),
         paper: tracer.colours.paper(),
+        file: None,
         drawing: Some(drawing(tracer.run)),
         marks,
         verdict: None,

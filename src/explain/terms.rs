@@ -100,6 +100,7 @@ pub fn explain(
     Ok(Explanation {
         address: rules.address(cell),
         value,
+        recorded: true,
         result: result.map(f64::from),
         formula: rules.card().formula(Step::Stage(site.stage), dims),
         notes,

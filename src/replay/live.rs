@@ -22,8 +22,8 @@ use crate::stop::Stop;
 use crate::tokenizer::Tokenizer;
 use crate::trace::pattern::Measuring;
 use crate::trace::{
-    Answer, Block, Cached, Fork, Frame, FrameData, Order, Outline, Part, PassDims, PassOutline, Query, Run,
-    Site, Source, Spread, Stage, Status, TokenLabel,
+    Answer, Block, Cached, End, Fork, Frame, FrameData, Order, Outline, Part, PassDims, PassOutline, Query,
+    Run, Site, Source, Spread, Stage, Status, TokenLabel,
 };
 
 /// Bytes of frames that are held where nobody says another number.
@@ -173,6 +173,7 @@ impl Live {
             sequence: member.sequence,
             sequences: member.sequences,
             recorded: false,
+            ended: None,
             card: model.card(),
             passes: Vec::new(),
             cache: Cached { dtype: model.backend.cache_dtype(), capacity: Some(capacity) },
@@ -304,6 +305,7 @@ impl Live {
                 let last = self.outline.passes.last().and_then(|pass| pass.sampled.as_ref());
                 let last = last.map_or("", |token| &token.text);
                 Error::prompt(format!("the text has ended: the model drew its end-of-text token {last}"))
+                    .next("b on a line of probs goes on with that token")
             }
             Ended::Full if tokens < context => Error::prompt("the context that was reserved is full")
                 .expected(format!("at most {tokens} tokens"))
@@ -341,6 +343,7 @@ impl Live {
                 match result {
                     Ok((ids, sampled, ended)) => {
                         self.ended = ended;
+                        self.outline.ended = ended.map(told);
                         let pass = self.pass(dims, &ids, Some(sampled));
                         self.outline.passes.truncate(dims.pass);
                         self.outline.passes.push(pass);
@@ -397,6 +400,14 @@ impl Drop for Live {
         // Nothing is computed for who is gone. The thread ends where nobody is left who could ask.
         Source::stop(self);
         self.requests = channel().0;
+    }
+}
+
+/// Why a run goes no further, for who looks at it.
+fn told(ended: Ended) -> End {
+    match ended {
+        Ended::Text => End::Text,
+        Ended::Full | Ended::Limit => End::Full,
     }
 }
 
@@ -496,6 +507,7 @@ impl Source for Live {
             run,
             fork: Some(fork),
             setting: fork.setting.or(self.outline.setting),
+            ended: ended.map(told),
             passes: passes.to_vec(),
             ..self.outline.clone()
         };

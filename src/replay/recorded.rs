@@ -116,8 +116,9 @@ impl<B: Backend + 'static> Recorded<B> {
         Ok(match &self.model {
             None => Box::new(trace),
             Some(model) => {
+                let kept = Arc::clone(&self.trace);
                 let asked = (Arc::clone(model), member, sampler.unwrap_or(greedy()?), self.tokenizer.clone());
-                Box::new(Together::new(trace, asked, self.trace.passes(run, sequence), self.memory))
+                Box::new(Together::new((trace, kept), asked, self.trace.passes(run, sequence), self.memory))
             }
         })
     }
@@ -165,6 +166,7 @@ impl<B: Backend + 'static> Recorded<B> {
             sequence,
             sequences: self.trace.sequences(),
             recorded: true,
+            ended: None,
             card: self.trace.card().clone(),
             passes: passes.collect(),
             cache: Cached { dtype: cached_as(&*self.trace), capacity: None },
@@ -175,6 +177,11 @@ impl<B: Backend + 'static> Recorded<B> {
 /// The number type of cached keys and values; where nobody says it, the one that keeps them as they are.
 fn cached_as(trace: &dyn Kept) -> CacheDtype {
     trace.cache().unwrap_or(trace.card().precision.cache_dtype())
+}
+
+/// Whether the values of `site` were recorded: those of its ids are always told.
+pub(super) fn has(trace: &dyn Kept, site: Site) -> bool {
+    site.stage.is_ids() || trace.holds(site)
 }
 
 /// What drew the tokens of a sequence.
@@ -279,7 +286,8 @@ impl<W: Weights> Serves for Reader<W> {
                 if self.sampler.is_none() && at.site.stage.info().section == Section::Sampler {
                     return Err(self.not_here(at.site));
                 }
-                let explanation = explain(&self.rules(), at.site, at.at, at.terms, self)?;
+                let mut explanation = explain(&self.rules(), at.site, at.at, at.terms, self)?;
+                explanation.recorded = has(&*self.trace, at.site);
                 Ok(Answer::Explanation(Box::new(explanation.seen_from(run))))
             }
             Query::Attribution(at) => {

@@ -7,12 +7,14 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use super::live::{Live, Start};
+use super::recorded::has;
 use super::serve::Member;
 use super::store::Store;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::generate::Sampler;
 use crate::model::Model;
+use crate::record::Kept;
 use crate::record::read::Pass;
 use crate::tokenizer::Tokenizer;
 use crate::trace::block::index_of;
@@ -26,6 +28,7 @@ type Begin = Box<dyn Fn() -> Result<Live>>;
 /// Both of them.
 pub(super) struct Together {
     trace: Live,
+    kept: Arc<dyn Kept>,
     model: Option<Live>,
     begin: Begin,
     /// What the trace was asked for and has not, each by what was asked of it: values may be there, and not all that they
@@ -39,7 +42,7 @@ type Asked<B> = (Arc<Model<B>>, Member, Sampler, Option<Arc<dyn Tokenizer>>);
 impl Together {
     /// The model runs over the tokens of `passes` once something is asked for that `trace` has not.
     pub(super) fn new<B: Backend + 'static>(
-        trace: Live,
+        (trace, kept): (Live, Arc<dyn Kept>),
         run: Asked<B>,
         passes: &[Pass],
         memory: usize,
@@ -59,7 +62,7 @@ impl Together {
             let store = Arc::new(Mutex::new(Store::new(memory)));
             Live::start_as(member.clone(), store, Arc::clone(&model), start.clone(), forced.clone())
         };
-        Self { trace, model: None, begin: Box::new(begin), lacking: HashSet::new() }
+        Self { trace, kept, model: None, begin: Box::new(begin), lacking: HashSet::new() }
     }
 
     /// The model's answer.
@@ -91,14 +94,15 @@ impl Together {
     fn instead(&mut self, query: &Query) -> Poll<Result<Answer>> {
         let recorded = match query {
             Query::Explanation(at) => match self.recorded(at) {
-                Poll::Ready(recorded) => recorded,
+                Poll::Ready(recorded) => Some((recorded, has(&*self.kept, at.site))),
                 Poll::Pending => return Poll::Pending,
             },
             _ => None,
         };
         self.compute(query).map_ok(|answer| match (answer, recorded) {
-            (Answer::Explanation(mut explanation), Some(recorded)) => {
-                if recorded.to_bits() != explanation.value.to_bits() {
+            (Answer::Explanation(mut explanation), Some((recorded, kept))) => {
+                explanation.recorded = kept;
+                if let Some(recorded) = recorded.filter(|value| value.to_bits() != explanation.value.to_bits()) {
                     explanation.notes.push(format!(
                         "The model's own run has {} here: its numbers are those told, for the trace does not have all of them.",
                         explanation.value as f32

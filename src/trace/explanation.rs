@@ -19,8 +19,10 @@ pub struct ExplanationAt {
 pub struct Explanation {
     /// The number's complete address.
     pub address: Address,
-    /// What was recorded.
+    /// The number.
     pub value: f64,
+    /// Whether the run has it; otherwise the trace does not, and it was computed again.
+    pub recorded: bool,
     /// What the operands give in float32, in the order of `ops`; none of what is given, not computed.
     pub result: Option<f64>,
     /// The formula with the model's numbers.
@@ -136,6 +138,11 @@ impl Explanation {
             }
         }
         self
+    }
+
+    /// What the value is called beside what its operands give.
+    pub fn value_name(&self) -> &'static str {
+        if self.recorded { "recorded" } else { "computed again" }
     }
 
     /// What the operands give less what was recorded; 0 where both are the same infinity or neither is a number.

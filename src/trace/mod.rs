@@ -50,7 +50,7 @@ pub use recorder::Recorder;
 pub use select::Select;
 pub use site::{Run, Site};
 pub use sizes::{PassDims, Sizes};
-pub use source::{Cached, Outline, PassOutline, Source, Status, TokenLabel};
+pub use source::{Cached, End, Outline, PassOutline, Source, Status, TokenLabel};
 pub use spread::{Order, Part, Spread};
 pub use stage::Stage;
 pub use step::{Step, View};

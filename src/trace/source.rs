@@ -34,12 +34,23 @@ pub struct Outline {
     pub sequences: usize,
     /// Whether it was recorded, and all of its passes are there.
     pub recorded: bool,
+    /// Why no pass follows the last one of a run that goes on otherwise.
+    pub ended: Option<End>,
     /// The model.
     pub card: ModelCard,
     /// The passes so far; the first is the prefill.
     pub passes: Vec<PassOutline>,
     /// What keys and values are kept in.
     pub cache: Cached,
+}
+
+/// Why a run goes no further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The text has ended.
+    Text,
+    /// The context is full.
+    Full,
 }
 
 /// The KV cache of a run.

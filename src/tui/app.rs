@@ -175,6 +175,8 @@ pub struct App {
     pub(super) trying: Trying,
     /// What the strip of tokens carries.
     pub(super) carries: Carries,
+    /// The name of the trace that is open.
+    pub file: Option<String>,
     /// How the tokens are drawn, where that is known.
     pub(super) drawing: Option<Drawing>,
     pub(super) status: Status,
@@ -229,6 +231,7 @@ impl App {
             marks: Marks::default(),
             trying: Trying::default(),
             carries: Carries::default(),
+            file: None,
             drawing: None,
             status: Status::Idle,
             expects_pass: false,

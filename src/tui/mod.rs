@@ -79,6 +79,8 @@ pub struct Setting {
     pub palette: Palette,
     /// The ground of the terminal.
     pub paper: Paper,
+    /// The name of the trace that is open, for the title.
+    pub file: Option<String>,
     /// How the tokens are drawn, for the title.
     pub drawing: Option<Drawing>,
     /// Places with a letter.
@@ -112,7 +114,7 @@ fn show(mut runs: Runs, open: &OpenAt, setting: Setting) -> Result<Ended> {
     let depth = theme::Depth::detect(|name| std::env::var(name).ok());
     let theme = Theme::new(depth).with(setting.palette, setting.paper);
     let mut app = app::App::new(runs.source().outline().clone(), theme, (80, 24));
-    (app.drawing, app.marks) = (setting.drawing, setting.marks);
+    (app.file, app.drawing, app.marks) = (setting.file, setting.drawing, setting.marks);
     open::open(&mut app, open)?;
     if let Some(verdict) = setting.verdict {
         app.judge(verdict);

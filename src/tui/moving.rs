@@ -1,6 +1,6 @@
 //! Moving about: by steps, layers, passes and slices, and by cells of the view.
 
-use crate::trace::Axis;
+use crate::trace::{Axis, End};
 
 use super::app::App;
 use super::place::{Place, Walk};
@@ -16,9 +16,19 @@ pub(super) fn step(app: &mut App, by: isize) {
     } else if by < 0 && app.place.pass > 0 {
         app.go(Walk::new(&app.outline, app.place.pass - 1).at(usize::MAX));
     } else if by > 0 {
-        app.say("this was the last step; t runs the next token", false);
+        app.say(format!("this was the last step; {}", goes_on(app)), false);
     } else {
         app.say("this is the first step", false);
+    }
+}
+
+/// How to go on after the last pass.
+fn goes_on(app: &App) -> &'static str {
+    match app.outline.ended {
+        _ if app.outline.recorded => "a trace has no more than was recorded",
+        None => "t runs the next token",
+        Some(End::Text) => "the text has ended, and b on a line of probs goes on with that token",
+        Some(End::Full) => "the context is full, and no token has room after it",
     }
 }
 
@@ -55,7 +65,7 @@ pub(super) fn pass(app: &mut App, pass: Option<usize>) {
     match pass.filter(|&pass| pass < app.outline.passes.len()) {
         Some(pass) => app.go(Walk::new(&app.outline, pass).same(app.place)),
         None if pass.is_none() => app.say("this is the first pass", false),
-        None => app.say("this is the last pass so far; t runs the next token", false),
+        None => app.say(format!("this is the last pass so far; {}", goes_on(app)), false),
     }
 }
 

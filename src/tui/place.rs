@@ -1,5 +1,7 @@
 //! Where the user stands: a step of a layer of a pass, and the way from one step to the next.
 
+use std::fmt;
+
 use crate::trace::sizes::{PassDims, Sizes};
 use crate::trace::stage::Section;
 use crate::trace::{Address, Outline, Run, Site, Stage, Step};
@@ -52,6 +54,18 @@ pub struct OpenAt {
     pub at: Option<Address>,
     /// How many passes there will be; those that are not there yet are waited for.
     pub passes: usize,
+}
+
+impl fmt::Display for OpenAt {
+    /// As it is typed after `/`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(address) = &self.at {
+            return write!(f, "{address}");
+        }
+        write!(f, "p{}", self.pass.unwrap_or(0))?;
+        self.layer.map_or(Ok(()), |layer| write!(f, "/L{layer}"))?;
+        self.stage.as_ref().map_or(Ok(()), |stage| write!(f, "/{stage}"))
+    }
 }
 
 impl OpenAt {
@@ -181,6 +195,7 @@ mod tests {
             sequence: 0,
             sequences: 1,
             recorded: false,
+            ended: None,
             card,
             passes: vec![pass(0, 0, 3), pass(1, 3, 1)],
             cache: Cached { dtype: CacheDtype::F32, capacity: None },

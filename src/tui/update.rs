@@ -11,6 +11,7 @@ use super::comparing;
 use super::explaining;
 use super::filtering;
 use super::goto::{self, Target};
+use super::history::Spot;
 use super::judging;
 use super::marks::{self, Mark};
 use super::mouse;
@@ -76,7 +77,6 @@ pub fn update(app: &mut App, action: Action) -> Effect {
     let was = travel::here(app);
     playing::heed(app, &action);
     app.message = None;
-    app.opens_at = None;
     // Whoever goes elsewhere does not wait for what was looked for.
     app.seek = None;
     let done = action.clone();
@@ -103,8 +103,22 @@ pub fn update(app: &mut App, action: Action) -> Effect {
         }
     };
     travel::keep(app, was, done);
+    give_up(app, &was, &effect);
     app.settle();
     effect
+}
+
+/// Whoever went elsewhere, or stopped the passes, is not taken to one that was asked for at the start.
+fn give_up(app: &mut App, was: &Spot, effect: &Effect) {
+    use Effect::{Advance, Branch, Open, Prompt, Stop};
+    let goes = matches!(effect, Advance | Branch(_) | Open(..) | Prompt(_) | Stop);
+    if !goes && travel::here(app) == *was {
+        return;
+    }
+    let Some(at) = app.opens_at.take() else { return };
+    if app.message.is_none() {
+        app.say(format!("you are not taken to {at} any more; /{at} goes there once its pass was run"), false);
+    }
 }
 
 impl App {
@@ -237,7 +251,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::NextSequence => return other_sequence(app, 1),
         Action::PreviousSequence => return other_sequence(app, -1),
         Action::NextToken => {
-            if app.expects_pass && app.status != Status::Idle {
+            if (app.expects_pass || app.opens_at.is_some()) && app.status != Status::Idle {
                 app.say("the next token is being computed already", false);
                 return Effect::None;
             }

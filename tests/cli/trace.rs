@@ -33,6 +33,21 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
+fn a_number_that_the_trace_has_not_is_called_computed_again() {
+    let folder = tempfile::tempdir().unwrap();
+    for (keep, recorded) in [("all", true), ("stats", false)] {
+        let trace = folder.path().join(keep);
+        record(&["--prompt", PROMPT, "--keep", keep], &trace);
+        let args = ["explain", "L1/xq[t=1,h=0,c=0]", "--trace", trace.to_str().unwrap()];
+        let page = ok(&llama_trace(args));
+        assert_eq!(page.contains(", recorded "), recorded, "{page}");
+        assert_eq!(page.contains(", computed again "), !recorded, "{page}");
+        let object = ok(&llama_trace([&args[..], &["--format", "json"]].concat()));
+        assert_eq!(serde_json::from_str::<Value>(&object).unwrap()["recorded"], recorded);
+    }
+}
+
+#[test]
 fn the_log_says_of_each_stage_whether_the_trace_has_it() {
     let folder = tempfile::tempdir().unwrap();
     let kinds = |keep: &str, values: bool| {

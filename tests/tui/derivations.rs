@@ -35,6 +35,14 @@ fn enter_takes_the_number_under_the_cursor_apart_beside_the_tensor_or_under_it()
 }
 
 #[test]
+fn the_title_names_the_trace() {
+    let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", (80, 24));
+    desk.hides("r.trace");
+    desk.app.file = Some("r.trace".into());
+    desk.shows(" r.trace · ");
+}
+
+#[test]
 fn terms_are_named_once_and_have_their_tokens_bars_and_shares() {
     let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", (200, 60));
     desk.key(KeyCode::Enter);

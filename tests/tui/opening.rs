@@ -67,8 +67,13 @@ fn a_pass_that_is_asked_for_opens_when_it_comes_unless_the_user_went_elsewhere()
         stage.sync();
         assert_eq!(stage.app.place().path(), "p0/tokens");
         stage.wait();
+        // Looking about here is no going elsewhere.
+        stage.keys("?q").keys("iivv");
+        stage.key(KeyCode::Tab);
+        stage.key(KeyCode::BackTab);
         if moves {
             stage.keys("n");
+            assert!(stage.message().contains("/p1/L2/xq goes there"), "{}", stage.message());
         }
         stage.source.advance().unwrap();
         stage.wait();

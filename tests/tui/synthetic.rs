@@ -125,6 +125,7 @@ impl Synthetic {
             sequence: 0,
             sequences: 1,
             recorded: false,
+            ended: None,
             card,
             passes: vec![PassOutline { dims, tokens, sampled: Some(sampled(0)) }],
             cache: Cached { dtype: CacheDtype::F32, capacity: Some(64) },

@@ -1,7 +1,7 @@
 //! What each action changes.
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
-use llama_trace::trace::{Site, Stage as Name, Step};
+use llama_trace::trace::{End, Site, Stage as Name, Step};
 use llama_trace::tui::OpenAt;
 use llama_trace::tui::app::{Focus, Mode, Shown};
 use llama_trace::tui::events::draw_into;
@@ -30,6 +30,16 @@ fn next_walks_through_every_step_and_previous_back() {
     assert_eq!(names.last().unwrap(), "p0/sampled");
     stage.keys("n");
     assert_eq!((stage.name(), stage.message()), ("sampled", "this was the last step; t runs the next token"));
+    for (ended, said) in [(End::Text, "b on a line of probs goes on with that token"), (End::Full, "is full")]
+    {
+        stage.source.outline.ended = Some(ended);
+        stage.sync();
+        for key in ["n", "."] {
+            stage.keys(key);
+            let message = stage.message();
+            assert!(message.contains(said) && !message.contains("t runs"), "{message}");
+        }
+    }
     for name in names.iter().rev().skip(1) {
         stage.keys("p");
         assert_eq!(&stage.app.place().path(), name);

@@ -154,7 +154,7 @@ impl Writer<'_> {
             self.text(&about, theme.token());
         }
         let mut line = vec![
-            Span::styled("recorded ", theme.dim()),
+            Span::styled(format!("{} ", explanation.value_name()), theme.dim()),
             Span::styled(number(explanation.value), theme.strong()),
         ];
         if let Some(result) = explanation.result {

@@ -66,7 +66,13 @@ impl Widget for Title<'_> {
         // How tokens are drawn has room beside the place: of that the less telling words go first.
         let card = &app.outline().card;
         let drawn = drawing(app).into_iter().rfind(|form| !form.is_empty()).unwrap_or_default();
-        let beside = text::width(&format!(" {}  {} · {}", card.name, card.backend, card.precision.name()));
+        let beside = text::width(&format!(
+            "{} {}  {} · {}",
+            file(app),
+            card.name,
+            card.backend,
+            card.precision.name()
+        ));
         let beside = (beside + text::width(&drawn) + 1).min(usize::from(area.width) / 2);
         let here = fit(&here, usize::from(area.width) - beside);
         let taken: usize = here.iter().map(|(content, _)| text::width(content)).sum();
@@ -80,6 +86,7 @@ impl Widget for Title<'_> {
             Status::Working(what) => vec![Piece::words(format!(" {what} …"), strong)],
             Status::Idle => vec![
                 Piece::whole(if app.play.is_some() { " ▶ plays ·" } else { "" }, theme.key()),
+                Piece::whole(file(app), strong).rank(3),
                 Piece::words(format!(" {name}"), strong),
                 Piece::whole(format!("  {} · {}", card.backend, card.precision.name()), theme.dim()).rank(1),
                 Piece::forms(drawing(app), theme.dim()).rank(4),
@@ -91,6 +98,11 @@ impl Widget for Title<'_> {
             x + put(buf, area, x, 0, content, *style)
         });
     }
+}
+
+/// The trace that is open: " r.trace ·".
+fn file(app: &App) -> String {
+    app.file.as_ref().map_or_else(String::new, |name| format!(" {} ·", text::visible(name)))
 }
 
 /// How tokens are drawn: " · temperature 0.8 top-k 40 top-p 0.9 seed 7 stream 1", where the stream is not the first; in
