@@ -72,7 +72,9 @@ fn every_number_of_the_sampler_follows_from_the_logits() {
                 let y = layout.area.y + layout.header + u16::try_from(down).unwrap();
                 let numbers = line(y);
                 let Some(index) = stage.app.view().index(&stage.app, (row, 0)) else {
-                    let known = [top_p, sum, left, stay as f64, top_k as f64, temperature, probs[order[0]]];
+                    let stays = [stay as f64, top_k as f64];
+                    let known =
+                        [&[top_p, sum, left, sum / left, temperature, probs[order[0]]][..], &stays].concat();
                     let right =
                         numbers.iter().all(|number| known.iter().any(|value| is(number, *value, false)));
                     assert!(right, "{numbers:?} of {known:?}\n{screen}");

@@ -265,6 +265,12 @@ fn a_token_that_is_picked_begins_a_branch_that_is_listed_and_stands_beside_the_r
         assert_eq!(program.stage.app.place().path(), "r1:p2/probs", "the same step of that pass");
         program.stage.shows("r1 · ");
         program.stage.shows("║");
+        // Where they part the token was not drawn.
+        program.keys("/p1/probs\r");
+        program.stage.shows("← picked");
+        assert!(!program.stage.screen().contains("← drawn"));
+        program.keys("/p2/probs\r");
+        program.stage.shows("← drawn");
         // Further in the branch.
         program.keys("t");
         assert_eq!(program.stage.app.outline().passes.len(), 4);
@@ -317,6 +323,31 @@ fn both_of_two_have_their_cells_in_little_room() {
     // Ids are names: there is no difference between two.
     program.keys("/sampled\r");
     assert!(!program.stage.screen().contains("here − there"), "{}", program.stage.screen());
+}
+
+#[test]
+fn the_sampler_says_of_what_top_p_is_a_share_and_what_its_bars_are() {
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut program = Program::alone(size);
+        program.keys("/probs\r");
+        while program.stage.app.view().name() != "sampler" {
+            program.keys("v");
+        }
+        let share = |program: &Program| {
+            program.stage.screen().contains(" of what top-k kept")
+                || program.stage.screen().contains(" of top-k's")
+        };
+        let mut lines = 0;
+        while !share(&program) {
+            lines += 1;
+            assert!(lines < 40, "{}", program.stage.screen());
+            program.keys("↓");
+        }
+        let screen = program.keys("]]→").stage.screen();
+        let legend =
+            screen.lines().find(|line| line.contains("T tried")).unwrap_or_else(|| panic!("{screen}"));
+        assert!(legend.contains("█ may be drawn") || legend.contains("█ stays"), "{legend}");
+    }
 }
 
 #[test]

@@ -54,12 +54,15 @@ pub fn name(axis: Axis) -> &'static str {
     }
 }
 
-/// The token of the vocabulary that stands next in the prompt, or that was drawn here, and which of the two.
+/// The token of the vocabulary that stands next in the prompt, or that was drawn here or picked, and which of these.
 pub fn came_next(app: &App) -> (Option<u32>, &'static str) {
     let Some(pass) = app.outline().passes.get(app.place().pass) else { return (None, "drawn") };
     let row = app.selected.get(Axis::Token, pass.tokens.len());
     match pass.tokens.get(row + 1) {
         Some(next) if app.place().step.axes().contains(&Axis::Token) => (Some(next.id), "came next"),
-        _ => (pass.sampled.as_ref().map(|token| token.id), "drawn"),
+        _ => {
+            let picked = app.outline().fork.is_some_and(|fork| fork.pass == app.place().pass);
+            (pass.sampled.as_ref().map(|token| token.id), if picked { "picked" } else { "drawn" })
+        }
     }
 }

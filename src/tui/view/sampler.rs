@@ -207,7 +207,7 @@ impl View for Sampler {
         let pieces = [
             Piece::whole("█", theme.bar()),
             Piece::forms(
-                [" may be drawn, with its share · ", " may be drawn · ", " "].map(String::from),
+                [" may be drawn, with its share · ", " may be drawn · ", " stays · "].map(String::from),
                 theme.dim(),
             )
             .rank(2),
@@ -418,7 +418,7 @@ fn list(app: &App, own: &Draw, tried: Option<&Draw>, layout: &Layout, buf: &mut 
         let pick = |style| if chosen { theme.current() } else { style };
         let Some(line) = lines.get(row) else { continue };
         let Line::Token(token) = line else {
-            let said = cut_line(draw, *line);
+            let said = cut_line(draw, *line, usize::from(area.width).saturating_sub(4));
             let rule = "─".repeat(usize::from(area.width).saturating_sub(text::width(&said) + 4));
             put(buf, area, 0, y, &format!("── {said} {rule}"), pick(theme.strong()));
             continue;
@@ -462,10 +462,24 @@ fn list(app: &App, own: &Draw, tried: Option<&Draw>, layout: &Layout, buf: &mut 
     }
 }
 
-/// What a line says that is no token.
-fn cut_line(draw: &Draw, line: Line<'_>) -> String {
+/// What a line says that is no token, in so many columns.
+fn cut_line(draw: &Draw, line: Line<'_>, room: usize) -> String {
     let sum = |sum: f64| text::figure_in(sum, false, 6);
     match line {
+        // Top-p is measured on what top-k kept.
+        Line::CutByP if draw.after_k.count < draw.vocab => {
+            let (p, count) = (draw.setting.top_p, draw.after_p.count);
+            let share = sum(draw.after_p.sum / draw.after_k.sum);
+            let whole = format!(
+                "top-p {p} cuts here: {count} stay, sum {}, {share} of what top-k kept",
+                sum(draw.after_p.sum)
+            );
+            let fits = text::width(&whole) <= room;
+            if fits {
+                return whole;
+            }
+            format!("top-p {p}: {count} stay, sum {}, {share} of top-k's", sum(draw.after_p.sum))
+        }
         Line::CutByP => format!(
             "top-p {} cuts here: {} stay, sum {}",
             draw.setting.top_p,
