@@ -154,7 +154,7 @@ impl View for Cache {
     }
 
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
-        legend::ramp(app, foot, buf);
+        legend::marks(app, foot, buf);
     }
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {

@@ -17,7 +17,7 @@ use super::edges::{Edges, Lit};
 use super::kind::{View, under_way};
 use super::layout::Layout;
 use super::paint::{put, put_fit};
-use super::{foot, thumbnail};
+use super::{foot, halves, thumbnail};
 
 /// Columns of the residual stream, at the left.
 const RAIL: u16 = 2;
@@ -316,7 +316,8 @@ impl View for Flow {
         let words = [" as a diagram · Enter opens the box", " as a diagram", ""];
         let mut pieces = vec![
             Piece::whole(format!("layer {layer}"), app.theme.strong()),
-            Piece::forms(words.map(str::to_owned), app.theme.dim()).rank(1),
+            Piece::forms(words.map(str::to_owned), app.theme.dim()).rank(2),
+            Piece::whole(halves::characters(app), app.theme.dim()).rank(1),
         ];
         pieces.extend(under_way(app));
         pieces
@@ -396,7 +397,8 @@ impl View for Pass {
             [" as a diagram, layers folded · Enter opens the box", " as a diagram, layers folded", ""];
         let mut pieces = vec![
             Piece::whole(format!("pass {}", app.place().pass), app.theme.strong()),
-            Piece::forms(words.map(str::to_owned), app.theme.dim()).rank(1),
+            Piece::forms(words.map(str::to_owned), app.theme.dim()).rank(2),
+            Piece::whole(halves::characters(app), app.theme.dim()).rank(1),
         ];
         pieces.extend(under_way(app));
         pieces

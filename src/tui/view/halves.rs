@@ -233,6 +233,11 @@ fn shade(app: &App, span: Span, value: Option<f64>) -> (&'static str, Style) {
     (symbol, cell.style)
 }
 
+/// What small pictures are made of where there are no colours.
+pub(super) fn characters(app: &App) -> &'static str {
+    if coloured(app) { "" } else { " · ░▒▓█ above 0, -=≡≣ below" }
+}
+
 /// What the marks of [`Raster::draw`] mean.
 pub(super) fn marks(app: &App, positive: bool) -> &'static str {
     match (coloured(app), positive) {

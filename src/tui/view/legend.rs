@@ -11,6 +11,7 @@ use super::super::app::{App, Scale};
 use super::super::fit::Piece;
 use super::super::text;
 use super::super::theme::{Depth, Span};
+use super::halves;
 use super::labels::{self, came_next};
 use super::paint::{put, put_fit};
 
@@ -51,6 +52,18 @@ pub fn list(app: &App, foot: Rect, buf: &mut Buffer) {
 
 /// Draws the colours from the lowest to the highest, with the values at their ends and at 0.
 pub fn ramp(app: &App, foot: Rect, buf: &mut Buffer) {
+    scale(app, foot, buf, |value, span| {
+        let cell = app.theme.cell(value, span);
+        (cell.fill, cell.style)
+    });
+}
+
+/// The same where a value has one character.
+pub fn marks(app: &App, foot: Rect, buf: &mut Buffer) {
+    scale(app, foot, buf, |value, span| halves::mark(app, span, Some(value)));
+}
+
+fn scale(app: &App, foot: Rect, buf: &mut Buffer, cell: impl Fn(f64, Span) -> (&'static str, Style)) {
     let Some(span) = app.span() else { return };
     let theme = app.theme;
     let coloured = theme.depth() > Depth::Ansi;
@@ -70,11 +83,11 @@ pub fn ramp(app: &App, foot: Rect, buf: &mut Buffer) {
         (false, false) => vec![-1.0, -0.7, -0.4, -0.2, 0.0, 0.2, 0.4, 0.7, 1.0],
     };
     for share in steps {
-        let cell = theme.cell(share * span.high, span);
-        let fill = if coloured && share == 0.0 && !span.positive { "0" } else { cell.fill };
+        let (fill, style) = cell(share * span.high, span);
+        let fill = if coloured && share == 0.0 && !span.positive { "0" } else { fill };
         let width = if coloured { 1 } else { 2 };
         let fill = text::left(&fill.chars().take(width).collect::<String>(), width);
-        pieces.push(Piece::whole(fill, cell.style));
+        pieces.push(Piece::whole(fill, style));
     }
     pieces.push(Piece::whole(format!(" {more}"), plain));
     pieces.push(Piece::figure(span.high, whole, plain));
