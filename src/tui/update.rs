@@ -290,7 +290,9 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::CycleAxes => cycle_axes(app),
         Action::CycleScale => {
             app.scale = match app.scale {
-                Scale::Slice => Scale::Tensor,
+                // Where all is shown, what is usual in it is the same.
+                Scale::Slice if app.part().held.is_some() => Scale::Tensor,
+                Scale::Slice => Scale::Deviations,
                 Scale::Tensor => Scale::Deviations,
                 Scale::Deviations => Scale::Largest,
                 Scale::Largest => Scale::Slice,

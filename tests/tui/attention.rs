@@ -119,6 +119,8 @@ fn the_map_of_heads_tells_how_much_each_looks_one_token_back_and_enter_goes_ther
         }
     }
     choose(&mut stage, "layers");
+    stage.shows("softmax[h, t, p − 1]");
+    stage.shows(" over the 11 queries");
     let layout = stage.app.layout().unwrap();
     let buffer = stage.buffer();
     layout.each_cell(&stage.app, |layer, head, x, y| {

@@ -36,6 +36,7 @@ fn c_compares_with_the_head_the_layer_or_the_pass_that_was_shown_before() {
         assert!(stage.message().starts_with("there is nothing to compare with yet"), "{}", stage.message());
         stage.keys("/L1/xq[t=4,h=2,c=3]").key(KeyCode::Enter);
         stage.keys("]c").shows("p0/L1/xq[t=4,h=2,c=3]");
+        stage.shows("c Esc close");
         stage.shows("p0/L1/xq[t=4,h=3,c=3]");
         differs(&mut stage, "h=2", "L1/xq[t=4,h=2,c=3]");
         // What is held stays, all else goes along.

@@ -231,7 +231,7 @@ fn an_outlier_leaves_the_others_their_colours_and_is_counted() {
         let screen = stage.screen();
         let (values, _) = screen.split_once(LOOK_FOR).unwrap_or((&screen, ""));
         assert_eq!(values.matches('▲').count(), 2, "the cell and the legend\n{}", stage.screen());
-        stage.keys("ss").shows("±3 std");
+        stage.keys("s").shows("±3 std");
         stage.keys("s").shows("to the largest");
         assert_eq!(stage.app.span().unwrap().clipped, 0);
         stage.shows(" 4000.0 · to the largest");
@@ -245,7 +245,7 @@ fn what_is_beyond_three_deviations_is_not_said_to_be_within() {
     source.outlier = Some(40.0);
     let mut stage = Stage::new(source, (120, 40), Depth::True);
     stage.keys("/L1/ffn_hidden").key(KeyCode::Enter);
-    stage.keys("ss").shows("±3 std  ▲▼ 1 beyond");
+    stage.keys("s").shows("±3 std  ▲▼ 1 beyond");
     stage.keys("/L1/ffn_up").key(KeyCode::Enter);
     stage.shows("all (within 3 std)");
 }

@@ -180,6 +180,48 @@ fn colours_span_a_head_or_the_tensor_or_three_deviations() {
     stage.keys("s").shows("all values");
     stage.keys("s").shows("all (within 3 std)");
     assert_eq!(stage.app.view().name(), "heatmap");
+    // Where nothing is held, the first press shows something else too.
+    let mut stage = Stage::at("ffn_up");
+    stage.keys("s").shows("3 std");
+}
+
+#[test]
+fn the_footer_says_what_the_brackets_choose() {
+    for (step, keys, word) in [
+        ("tokens", "", ""),
+        ("ffn_residual", "", ""),
+        ("softmax", "", "head"),
+        ("logits", "", "which token"),
+        ("softmax", "a", "which token"),
+        ("softmax", "aa", "key"),
+        ("attn_merged", "", "head"),
+    ] {
+        let mut stage = Stage::sized(step, (200, 60), Depth::True);
+        let screen = stage.keys(keys).screen();
+        let footer = screen.lines().last().unwrap();
+        let told = footer.split_once("] [ ").map_or("", |(_, after)| after.split("  ").next().unwrap());
+        assert_eq!(told, word, "{step} {keys}: {footer}");
+    }
+}
+
+/// Where there are no colours a value in one character has marks of its own.
+#[test]
+fn without_colours_small_pictures_say_what_their_characters_mean() {
+    for depth in [Depth::None, Depth::Ansi] {
+        for (step, view, told) in [
+            ("cache_k", "cache", " ≣ ≡ = - · ░ ▒ ▓ █  "),
+            ("xq", "flow", "░▒▓█ above 0, -=≡≣ below"),
+            ("xq", "pass", "░▒▓█ above 0, -=≡≣ below"),
+        ] {
+            for size in [(80, 24), (120, 40)] {
+                let mut stage = Stage::sized(step, size, depth);
+                while stage.app.view().name() != view {
+                    stage.keys("v");
+                }
+                stage.shows(told);
+            }
+        }
+    }
 }
 
 #[test]

@@ -6,9 +6,12 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::widgets::Widget;
 
+use crate::trace::Axis;
+
 use super::super::action::BINDINGS;
 use super::super::app::{App, Focus, Mode};
 use super::super::text;
+use super::labels;
 use super::paint::{clear, put};
 
 /// The last line.
@@ -31,14 +34,33 @@ fn entries() -> Vec<(u8, String, &'static str)> {
     entries
 }
 
+/// What `]` and `[` choose: nothing where no axis is held and no heads lie side by side.
+fn slices(app: &App) -> Option<&'static str> {
+    let axes = app.place().step.axes();
+    match app.cut().held.map(|held| axes[held]) {
+        Some(Axis::Head | Axis::KvHead) => Some("head"),
+        // The word of `t` is another token.
+        Some(Axis::Token) => Some("which token"),
+        Some(axis) => Some(labels::name(axis)),
+        None => axes.contains(&Axis::HeadsMerged).then_some("head"),
+    }
+}
+
 /// The view's own keys, and the entries that fit beside them in the order of the table: those of low rank are kept first.
-fn fitting(width: usize, own: &[(&'static str, &'static str)]) -> Vec<(String, &'static str)> {
+fn fitting(app: &App, width: usize) -> Vec<(String, &'static str)> {
     let mut entries = entries();
+    match slices(app) {
+        Some(word) => entries.iter_mut().filter(|entry| entry.2 == "head").for_each(|entry| entry.2 = word),
+        None => entries.retain(|entry| entry.2 != "head"),
+    }
+    // Two that stand side by side are left as they are closed.
+    let closes = app.compared().map(|_| ("c Esc", "close"));
+    let own: Vec<_> = app.view().keys().iter().copied().chain(closes).collect();
     let letters = |keys: &str| -> Vec<String> { keys.split(' ').map(str::to_owned).collect() };
     let taken: Vec<String> = own.iter().flat_map(|(keys, _)| letters(keys)).collect();
     entries.retain(|(_, keys, _)| !letters(keys).iter().any(|key| taken.contains(key)));
     let own: Vec<(u8, String, &'static str)> =
-        own.iter().map(|&(keys, word)| (0, keys.to_owned(), word)).collect();
+        own.into_iter().map(|(keys, word)| (0, keys.to_owned(), word)).collect();
     // Where one steps to comes first, and leaving and help last.
     let first = entries.len().min(1);
     entries.splice(first..first, own);
@@ -71,7 +93,7 @@ impl Widget for Footer<'_> {
                 ("Esc".to_owned(), "close"),
                 ("?".to_owned(), "help"),
             ],
-            Mode::Walk => fitting(area.width.into(), self.0.view().keys()),
+            Mode::Walk => fitting(self.0, area.width.into()),
             Mode::Help(..) => vec![
                 ("↑ ↓".to_owned(), "scroll"),
                 ("a word".to_owned(), "finds"),

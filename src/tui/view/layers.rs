@@ -250,6 +250,7 @@ impl Layers {
         let said = [
             format!("{back}, {first}, {itself} {over} t whose position p is not 0"),
             format!("{back} {over} at p > 0"),
+            format!("{back} {over}"),
         ];
         put_fit(buf, area, 0, y + 3, &[Piece::forms(said, theme.dim())]);
     }
