@@ -10,7 +10,7 @@ use super::device::Device;
 use super::{ExplainArgs, LogFormat, RunArgs, output};
 use crate::error::{Error, Result};
 use crate::trace::explanation::{Explanation, ExplanationAt, From, Operand, Term, Together};
-use crate::trace::select::{absent, ask_for_pass};
+use crate::trace::select::{absent, ask_for_pass, past_the_last};
 use crate::trace::{Address, Answer, Axis, Outline, Query, Run, Site, Step, Subject};
 
 /// The columns of the longest bar.
@@ -133,10 +133,7 @@ fn find(
             continue;
         };
         if given >= length {
-            return Err(wrong(
-                address,
-                format_args!("{} {given} is past the last: there are {length}", axis.name()),
-            ));
+            return Err(wrong(address, past_the_last(axis, given, length, dims)));
         }
         index.push(given);
     }

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 
+use super::axis::Axis;
 use super::card::ModelCard;
 use super::site::Site;
 use super::sizes::PassDims;
@@ -114,6 +115,19 @@ pub fn absent(step: Step, card: &ModelCard, dims: PassDims) -> Error {
 /// How to get a pass of this number where the run has fewer.
 pub fn ask_for_pass(pass: usize) -> String {
     format!("add -n {}, which runs that pass unless the text ends before it", pass.saturating_add(1))
+}
+
+/// That an axis of a pass of `dims` has no index of this number. Rows of tokens are counted anew in each pass: of a
+/// position that is one of its rows, that one is named.
+pub fn past_the_last(axis: Axis, number: usize, length: usize, dims: PassDims) -> String {
+    let wrong = format!("{} {number} is past the last: there are {length}", axis.name());
+    match number.checked_sub(dims.start).filter(|&row| axis == Axis::Token && row < length && dims.start > 0)
+    {
+        Some(row) => {
+            format!("{wrong}; t counts the rows of pass {}, and position {number} is its t={row}", dims.pass)
+        }
+        None => wrong,
+    }
 }
 
 /// Numbers below `count` from text like "0,3-5". What to do about one that is not there, `missing` says.

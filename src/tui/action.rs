@@ -253,7 +253,7 @@ bindings! {
     Walk Play [c('A')] 0 "" "go on by itself with the last of n N ] . and their like; + is faster, - slower, any other key stops";
     Walk FirstStep [c('g')] 12 "first/last" "first step of the pass";
     Walk LastStep [c('G')] 12 "first/last" "last step of the pass";
-    Walk Goto [c('/'), c(':')] 3 "go to" "go to a stage, layer, pass, sequence or address: softmax, L3/xq, p1, s1, p0/L1/softmax[h=2,t=5,k=1]; what is left out stays as it is; some letters do, and so do a head (h2) and a token's text: soft upon h2";
+    Walk Goto [c('/'), c(':')] 3 "go to" "go to a stage, layer, pass, sequence or address: softmax, L3/xq, 3 (layer 3), p1, s1, p0/L1/softmax[h=2,t=5,k=1]; what is left out stays as it is; some letters do, and so do a head (h2) and a token's text: soft upon h2";
     Walk Earlier [alt(KeyCode::Left)] 0 "" "back to where you were";
     Walk Later [alt(KeyCode::Right)] 0 "" "forward again";
     Walk Mark [c('m')] 0 "" "m and a letter: mark this place (kept in the file that --marks names)";

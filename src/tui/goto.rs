@@ -1,5 +1,6 @@
 //! The go-to line: what may be typed there, and where it leads. What it completes to is in `completing`.
 
+use crate::trace::select::past_the_last;
 use crate::trace::{Address, Axis, ModelCard, Outline, PassDims, Run, Subject, Weight};
 
 use super::app::{App, GotoLine};
@@ -119,10 +120,17 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
         );
     }
     if let Some(prompt) = prompt_of(text) {
-        return match prompt.trim().is_empty() {
-            true => Err("type the text after it: prompt Once upon a time".into()),
-            false => Ok(Target::Prompt(prompt.to_owned())),
+        return match prompt.trim() {
+            // As a shell has it: the text without a token of its own.
+            "\"\"" => Ok(Target::Prompt(String::new())),
+            "" => Err("type the text after it: prompt Once upon a time".into()),
+            _ => Ok(Target::Prompt(prompt.to_owned())),
         };
+    }
+    // The line begins with the slash that opened it.
+    let text = text.trim_start().trim_start_matches('/');
+    if let Some(head) = text.trim().strip_prefix('h').and_then(|head| head.parse().ok()) {
+        return Err(no_head(app, head));
     }
     // A run alone is where one goes on in it.
     let run = text
@@ -146,7 +154,9 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
             false => Err(no_sequence(&app.outline, sequence)),
         };
     }
-    find(app, &address).map(Target::Here)
+    let number = text.trim().bytes().all(|b| b.is_ascii_digit());
+    let told = |wrong| if number { format!("{wrong}; a number alone is a layer") } else { wrong };
+    find(app, &address).map(Target::Here).map_err(told)
 }
 
 /// Where `address` leads in this run; parts that it leaves out are as they are here.
@@ -203,11 +213,22 @@ pub(super) fn resolve(
         let axis = place.step.axes()[at];
         let length = outline.card.sizes().axis(axis, dims);
         if number >= length {
-            return Err(format!("{} {number} is past the last: there are {length}", axis.name()));
+            return Err(past_the_last(axis, number, length, dims));
         }
         index.push((axis, number));
     }
     Ok(Spot { place, index })
+}
+
+/// Why a head alone leads nowhere.
+fn no_head(app: &App, head: usize) -> String {
+    let (step, sizes) = (app.place.step, app.outline.card.sizes());
+    match step.axes().iter().find(|axis| matches!(axis, Axis::Head | Axis::KvHead)) {
+        Some(axis) => {
+            format!("there is no {} {head}: 0 to {}", axis.name(), sizes.axis(*axis, app.dims()).max(1) - 1)
+        }
+        None => format!("{} has no heads; name a stage that has, as in softmax h{head}", step.name()),
+    }
 }
 
 /// Whether the outline is of the run and the sequence that the address names.

@@ -90,6 +90,9 @@ fn a_wrong_part_is_named_with_what_there_is() {
         ("p2/L0/xq_rope[h=0]", "there is no pass 2: 0 to 1 so far"),
         ("L0/logits[v=3]", "logits is outside the layers: its address is p0/logits"),
         ("L0/sofmax[h=3]", "there is no stage `sofmax`; did you mean softmax?"),
+        ("7", "there is no layer 7: 0 to 2; a number alone is a layer"),
+        ("h4", "there is no head 4: 0 to 3"),
+        ("//L3", "there is no layer 3: 0 to 2"),
         ("L0/qqqqqqqq", "there is no stage `qqqqqqqq`; Tab completes, Esc closes"),
         ("mine:L0/xq", "there is no run mine: r0 is the only one"),
         ("s1/L0/xq", "there is no sequence 1: 0 is the only one"),
@@ -101,6 +104,15 @@ fn a_wrong_part_is_named_with_what_there_is() {
         stage.key(KeyCode::Esc);
         assert_eq!(stage.app.place().path(), "p0/L1/xq_rope");
     }
+    go(&mut stage, "ffn_residual");
+    go(&mut stage, "h2");
+    assert_eq!(stage.message(), "ffn_residual has no heads; name a stage that has, as in softmax h2");
+    stage.key(KeyCode::Esc);
+    go(&mut stage, "p1/L1/xq_rope[t=12]");
+    let told =
+        "token 12 is past the last: there are 1; t counts the rows of pass 1, and position 12 is its t=0";
+    assert_eq!(stage.message(), told);
+    stage.key(KeyCode::Esc);
     // While brackets are open, the line says which letters there are.
     stage.keys("/L1/keys_t[").shows("letters: h head, c head dim, k key");
 }

@@ -476,6 +476,7 @@ fn a_branch_of_what_was_recorded_is_refused_at_once() {
 #[test]
 fn the_go_to_line_runs_another_prompt_and_the_run_before_stays() {
     let prompter = |run, text: &str| match text {
+        "" => Err(Error::prompt("a text of no characters")),
         "nothing" => Err(Error::prompt("the prompt is empty")),
         text => {
             let tokens = text.split(' ').zip(40..).map(|(word, id)| TokenLabel { id, text: word.to_owned() });
@@ -491,6 +492,8 @@ fn the_go_to_line_runs_another_prompt_and_the_run_before_stays() {
     program.runs = Runs::new(Box::new(Synthetic::new())).with_prompts(Box::new(prompter));
     program.keys("/L1/xq[h=1]\r/prompt\r");
     assert!(program.stage.message().starts_with("type the text after it"), "{}", program.stage.message());
+    program.keys("\u{1b}/prompt \"\"\r");
+    assert_eq!(program.stage.message(), "a text of no characters", "as a shell has it");
     program.keys("\u{1b}/prompt nothing\r");
     assert_eq!(program.stage.message(), "the prompt is empty");
     assert_eq!(program.stage.app.place().path(), "p0/L1/xq");

@@ -35,7 +35,7 @@ fn hint(app: &App, text: &str) -> String {
             let letters = step.axes().iter().map(|axis| format!("{} {}", axis.index(), labels::name(*axis)));
             format!("letters: {}", letters.collect::<Vec<_>>().join(", "))
         }
-        _ => "a stage, L1, p0, h2, a token's text, or L1/softmax[h=0,t=1,k=0]".to_owned(),
+        _ => "a stage, L1, p0, h2, a token's text, L1/xq[h=0]".to_owned(),
     }
 }
 

@@ -260,6 +260,7 @@ fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
         (0, _) if app.place().pass > 0 => " was drawn, not split from a text".to_owned(),
         (0, _) => " : how it was split is not known".to_owned(),
         (_, 0) => " is in the vocabulary as it stands: nothing was merged".to_owned(),
+        (parts, 1) => format!(": {parts} parts, 1 merge"),
         (parts, merges) => format!(": {parts} parts, {merges} merges"),
     };
     put_fit(buf, area, 0, y, &[Piece::words(name, theme.token()), Piece::whole(said, theme.dim())]);
