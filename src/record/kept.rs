@@ -42,6 +42,11 @@ pub trait Kept: Send + Sync {
     /// Whether the values of `site` are kept.
     fn holds(&self, site: Site) -> bool;
 
+    /// Whether the values of `site` are those that were recorded: ids are there in any case.
+    fn tells(&self, site: Site) -> bool {
+        site.stage.is_ids() || self.holds(site)
+    }
+
     /// Rows of the values of `site`, (rows, width); everything along the last axis is one. None where they are not kept.
     ///
     /// # Errors

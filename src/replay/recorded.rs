@@ -179,11 +179,6 @@ fn cached_as(trace: &dyn Kept) -> CacheDtype {
     trace.cache().unwrap_or(trace.card().precision.cache_dtype())
 }
 
-/// Whether the values of `site` were recorded: those of its ids are always told.
-pub(super) fn has(trace: &dyn Kept, site: Site) -> bool {
-    site.stage.is_ids() || trace.holds(site)
-}
-
 /// What drew the tokens of a sequence.
 fn sampler(trace: &dyn Kept, sequence: usize) -> Result<Option<Sampler>> {
     let Some(drawing) = trace.sampling() else { return Ok(None) };
@@ -287,7 +282,7 @@ impl<W: Weights> Serves for Reader<W> {
                     return Err(self.not_here(at.site));
                 }
                 let mut explanation = explain(&self.rules(), at.site, at.at, at.terms, self)?;
-                explanation.recorded = has(&*self.trace, at.site);
+                explanation.recorded = self.trace.tells(at.site);
                 Ok(Answer::Explanation(Box::new(explanation.seen_from(run))))
             }
             Query::Attribution(at) => {

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use super::live::{Live, Start};
-use super::recorded::has;
 use super::serve::Member;
 use super::store::Store;
 use crate::backend::Backend;
@@ -94,7 +93,7 @@ impl Together {
     fn instead(&mut self, query: &Query) -> Poll<Result<Answer>> {
         let recorded = match query {
             Query::Explanation(at) => match self.recorded(at) {
-                Poll::Ready(recorded) => Some((recorded, has(&*self.kept, at.site))),
+                Poll::Ready(recorded) => Some((recorded, self.kept.tells(at.site))),
                 Poll::Pending => return Poll::Pending,
             },
             _ => None,
