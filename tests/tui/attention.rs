@@ -458,8 +458,8 @@ fn rope_turns_a_pair_by_its_position_times_theta() {
     desk.go(&format!("rope_sin[t=1,i={pair}]"));
     let theta = value(&desk.app).atan2(one);
     assert!((4.0 * theta - angle).abs() < 1e-3, "position times θ");
-    let line = shown.lines().find(|line| line.contains("θ = ") && line.contains("·θ")).unwrap();
-    let numbers = read_text(line.split_once("θ = ").unwrap().1);
+    let line = shown.lines().find(|line| line.contains("θ_i = ") && line.contains("·θ_i")).unwrap();
+    let numbers = read_text(line.split_once("θ_i = ").unwrap().1);
     assert!(is(&numbers[0], theta, false), "{line}");
     assert!(numbers.iter().any(|number| is(number, 4.0 * theta, false)), "{line}");
 }

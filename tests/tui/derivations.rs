@@ -22,6 +22,7 @@ fn enter_takes_the_number_under_the_cursor_apart_beside_the_tensor_or_under_it()
         assert!(tensor.intersection(derivation).is_empty(), "{size:?}");
         assert_eq!(desk.app.focus(), Focus::Derivation);
         desk.shows("token 3 ␣a → key 1 Once");
+        desk.shows("z zoom  Tab panel  Esc close  ? help");
         desk.shows("recorded 47.01256 · together 47.01256");
         let value = desk.app.tensor().unwrap().get(&desk.app.index());
         assert_eq!(value.map(llama_trace::tui::text::full).as_deref(), Some("47.01256"));

@@ -86,9 +86,10 @@ impl Widget for Footer<'_> {
         let theme = self.0.theme;
         let entries = match self.0.mode() {
             Mode::Walk if self.0.focus() == Focus::Derivation => vec![
-                ("↑ ↓ ← →".to_owned(), "choose"),
-                ("Enter".to_owned(), "go to it"),
+                ("↑ ↓ ← →".to_owned(), "pick"),
+                ("Enter".to_owned(), "go"),
                 ("Backspace".to_owned(), "back"),
+                ("z".to_owned(), "zoom"),
                 ("Tab".to_owned(), "panel"),
                 ("Esc".to_owned(), "close"),
                 ("?".to_owned(), "help"),

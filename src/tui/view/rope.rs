@@ -350,12 +350,12 @@ fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
         let round = if theta == 0.0 {
             String::new()
         } else {
-            format!(" · once round in 2π/θ = {} tokens", text::real(TAU / theta.abs()))
+            format!(" · once round in 2π/θ_i = {} tokens", text::real(TAU / theta.abs()))
         };
         lines.push(vec![
-            Piece::whole(format!("θ = {one}"), strong),
-            Piece::whole(" (at position 1)", dim).rank(2),
-            Piece::whole(format!(" · {position}·θ = {here}"), strong),
+            Piece::whole(format!("θ_i = {one}"), strong),
+            Piece::whole(" radians a token", dim).rank(2),
+            Piece::whole(format!(" · {position}·θ_i = {here}"), strong),
             Piece::whole(round, dim).rank(1),
         ]);
     }
