@@ -78,7 +78,8 @@ fn every_command_says_of_an_export_what_it_says_of_the_trace_of_the_same_run() {
         for command in commands {
             let [of_dump, of_trace] =
                 [dump, trace].map(|path| ok(&llama_trace([command, &["--trace", path][..]].concat())));
-            assert_eq!(of_dump, of_trace, "{command:?}");
+            // The folder has every stage; what the trace does not keep it computes again, and says so.
+            assert_eq!(of_dump, of_trace.replace(", computed again ", ", recorded "), "{command:?}");
         }
         for at in ["L1/softmax[h=1]", "logits"] {
             let [of_dump, of_trace] = [dump, trace].map(|path| {
