@@ -48,7 +48,7 @@ const FASTEST: &[(&str, u32, u32, &str, usize, bool)] = &[
     ("AuthenticAMD", 25, 1, "avx2", 4, false),
     ("AuthenticAMD", 25, 17, "avx512bf16", 8, false),
     ("AuthenticAMD", 26, 2, "avx512bf16", 1, true),
-    ("GenuineIntel", 6, 167, "amx", 4, false),
+    ("GenuineIntel", 6, 167, "amx", 8, false),
 ];
 
 impl Processor {
