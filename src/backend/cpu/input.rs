@@ -1,11 +1,11 @@
 //! Activations as the matrix products read them.
 
 use super::Cpu;
-#[cfg(target_arch = "x86_64")]
-use super::kernel::bf16_gemm;
 use super::kernel::gemm::Packed;
 use super::kernel::q8::Quantized;
 use super::kernel::{Aligned, Kernel, Spaced};
+#[cfg(target_arch = "x86_64")]
+use super::kernel::{bf16_packed, bf16_unit};
 use super::memory;
 use crate::config::Precision;
 use crate::error::Result;
@@ -37,9 +37,9 @@ pub(super) struct Group {
     pub(super) packed: Packed,
     /// The same in bfloat16, for the unit that multiplies it, where one does.
     #[cfg(target_arch = "x86_64")]
-    pub(super) bf16: bf16_gemm::Packed,
+    pub(super) bf16: bf16_packed::Packed,
     #[cfg(target_arch = "x86_64")]
-    pub(super) unit: Option<bf16_gemm::Unit>,
+    pub(super) unit: Option<bf16_unit::Unit>,
 }
 
 /// Rows of activations, and tokens of a span, from which packing them, and the weights, for tiles pays. Fewer rows

@@ -20,6 +20,7 @@ mod driver;
 #[cfg(test)]
 pub(crate) mod emulated;
 mod fetching;
+mod finding;
 mod kernels;
 mod libraries;
 mod limits;
@@ -136,7 +137,7 @@ impl Cuda {
 
     /// Whether there is a driver that knows of a device, or cannot say: where not, nobody expects one to be used.
     pub fn is_there() -> bool {
-        nvidia::is_there()
+        finding::is_there()
     }
 
     /// What the tests of every device run on: GPU number LLAMA_TRACE_GPU, and where that is not set the processor as a device

@@ -128,7 +128,7 @@ impl Drop for Configured {
     }
 }
 
-/// See [`super::bf16_gemm::Unit`]. Only while the thread's tiles are [`Configured`].
+/// See [`super::bf16_unit::Unit`]. Only while the thread's tiles are [`Configured`].
 ///
 /// The weights stay in the first-level cache from one call to the next. The activations are loaded by TILELOADDT1, which
 /// leaves them in the second: they would push the weights out of the first.

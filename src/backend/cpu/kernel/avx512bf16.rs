@@ -16,7 +16,7 @@ pub(super) fn available() -> bool {
 /// stay in one set of the first-level cache.
 const ROWS: usize = 8;
 
-/// See [`super::bf16_gemm::Unit`].
+/// See [`super::bf16_unit::Unit`].
 pub(super) fn sums(
     weights: Weights<'_>,
     x: &[u16],

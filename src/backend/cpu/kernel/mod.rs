@@ -15,7 +15,11 @@ mod avx512bf16;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod bf16_gemm;
 #[cfg(target_arch = "x86_64")]
+pub(super) mod bf16_packed;
+#[cfg(target_arch = "x86_64")]
 mod bf16_tiles;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod bf16_unit;
 mod blocks;
 #[cfg(target_arch = "x86_64")]
 mod compiled;
@@ -60,7 +64,7 @@ pub struct Kernel {
     isa: Isa,
     /// What multiplies bfloat16, where it is used.
     #[cfg(target_arch = "x86_64")]
-    bf16: Option<bf16_gemm::Unit>,
+    bf16: Option<bf16_unit::Unit>,
     reading: Reading,
 }
 
@@ -90,8 +94,8 @@ impl Kernel {
         {
             let [avx2, avx512, vnni] = vectors::vectors();
             let of_unit = |unit| Self { bf16: Some(unit), ..Self::new(Isa::Avx512Vnni) };
-            kernels.extend((vnni && amx::available()).then_some(of_unit(bf16_gemm::Unit::Amx)));
-            let of_vectors = bf16_gemm::Unit::Avx512Bf16 { in_place: Reading::here().in_place };
+            kernels.extend((vnni && amx::available()).then_some(of_unit(bf16_unit::Unit::Amx)));
+            let of_vectors = bf16_unit::Unit::Avx512Bf16 { in_place: Reading::here().in_place };
             kernels.extend((vnni && avx512bf16::available()).then_some(of_unit(of_vectors)));
             kernels.extend(vnni.then_some(Self::new(Isa::Avx512Vnni)));
             kernels.extend(avx512.then_some(Self::new(Isa::Avx512)));
@@ -117,7 +121,7 @@ impl Kernel {
     /// such a unit can be tested where there is none.
     #[cfg(all(test, target_arch = "x86_64"))]
     pub(crate) fn plain_unit() -> Self {
-        Self { bf16: Some(bf16_gemm::Unit::Plain), ..Self::default() }
+        Self { bf16: Some(bf16_unit::Unit::Plain), ..Self::default() }
     }
 
     /// Its name, as `--cpu-kernel` takes it.
@@ -215,12 +219,12 @@ impl Kernel {
     /// Whether AMX multiplies int8 values of many tokens here.
     #[cfg(target_arch = "x86_64")]
     fn has_int8_tiles(self) -> bool {
-        self.bf16 == Some(bf16_gemm::Unit::Amx) && amx::multiplies_int8()
+        self.bf16 == Some(bf16_unit::Unit::Amx) && amx::multiplies_int8()
     }
 
     /// What multiplies inputs of `width` values with bfloat16 weights as bfloat16 here, where anything does.
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn bf16_unit(self, precision: Precision, width: usize) -> Option<bf16_gemm::Unit> {
+    pub(super) fn bf16_unit(self, precision: Precision, width: usize) -> Option<bf16_unit::Unit> {
         self.bf16.filter(|unit| unit.takes_width(width) && unit.takes(Dtype::BF16, precision))
     }
 
@@ -524,7 +528,7 @@ impl Kernel {
             (Multiplied::Int8, isa, _) => {
                 let factor = std::hint::black_box(0x0102_0304);
                 return match isa {
-                    _ if self.has_int8_tiles() => amx::multiply::<true>(rounds / bf16_gemm::AMX_ROUNDS),
+                    _ if self.has_int8_tiles() => amx::multiply::<true>(rounds / bf16_unit::AMX_ROUNDS),
                     Isa::Avx512Vnni => vnni::multiply(rounds, factor),
                     Isa::AvxVnni => avx2::multiply_int8::<true>(rounds, factor),
                     _ => avx2::multiply_int8::<false>(rounds, factor),

@@ -35,7 +35,7 @@ impl Reading {
 }
 
 impl Default for Reading {
-    /// What the kernels were written with, on Intel's processors.
+    /// What the kernels were written with, on Intel's Cascade Lake.
     fn default() -> Self {
         Self { streams: 4, in_place: false }
     }

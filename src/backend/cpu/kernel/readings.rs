@@ -4,7 +4,7 @@
 use super::Isa;
 use super::Kernel;
 #[cfg(target_arch = "x86_64")]
-use super::bf16_gemm;
+use super::bf16_unit;
 use super::processor::Processor;
 #[cfg(target_arch = "x86_64")]
 use super::processor::Reading;
@@ -15,7 +15,7 @@ impl Kernel {
     pub(in crate::backend::cpu) fn readings(self, precision: Precision) -> Vec<Self> {
         #[cfg(target_arch = "x86_64")]
         if precision.group().is_none() && self.isa != Isa::Portable {
-            use bf16_gemm::Unit;
+            use bf16_unit::Unit;
             let streams: &[usize] = match self.isa {
                 Isa::Avx2 | Isa::AvxVnni => &[1, 4],
                 _ => &[1, 4, 8],
@@ -47,8 +47,8 @@ impl Kernel {
         let copied = "";
         #[cfg(target_arch = "x86_64")]
         let copied = match self.bf16 {
-            Some(bf16_gemm::Unit::Avx512Bf16 { in_place: true }) => ", in place",
-            Some(bf16_gemm::Unit::Avx512Bf16 { in_place: false }) => ", copied",
+            Some(bf16_unit::Unit::Avx512Bf16 { in_place: true }) => ", in place",
+            Some(bf16_unit::Unit::Avx512Bf16 { in_place: false }) => ", copied",
             _ => copied,
         };
         format!("{} at once{copied}", self.reading.streams)

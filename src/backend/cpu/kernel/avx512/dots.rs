@@ -150,7 +150,7 @@ macro_rules! dots_of {
                         prefetch_near(w.wrapping_add(AHEAD));
                     } else {
                         for _ in 0..R {
-                            // Four side by side are what Intel's processors were measured with.
+                            // Four side by side are what Cascade Lake was measured with.
                             let ask = if (T, R) == (1, 4) { prefetch_near } else { prefetch_far };
                             ask(ahead);
                             ahead = ahead.wrapping_add(64);
