@@ -183,7 +183,8 @@ impl<B: Backend> Activations<B> {
 pub fn buffer_bytes(config: &ModelConfig, tokens: usize, spans: usize) -> usize {
     let (d, q, kv, f) = (config.dim, config.q_dim(), config.kv_dim(), config.ffn_dim);
     let norms = if config.qk_norm { q + kv } else { 0 };
-    let input = d.max(q).max(f);
+    // What products read: in int8 with its scales the widest of them, on a device in bfloat16 each of the five.
+    let input = d.max(q).max(f).max((3 * d + q + f).div_ceil(2));
     let row = [config.head_dim, 7 * d, 3 * q, 3 * kv, norms, 4 * f, input]
         .into_iter()
         .fold(0, usize::saturating_add);

@@ -94,6 +94,10 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
         let arguments = Arguments::new().first_of(&token).words(&asked.words()).int(splits);
         let arguments =
             arguments.address(asked.q.at(0)).address(partial).address(counters).address(asked.out.at(0));
+        // The launch that begins with the first span is that of all of them, where nothing comes between.
+        let all = asked.span == 0 && together == asked.pass.spans().len() && asked.pass.rows() == together;
+        let arguments =
+            arguments.narrow_too(asked.out.at(0), if all { together * heads * head_dim } else { 0 }, 1);
         return cuda.kernels.launch_together(kernel(name), (blocks, used), 128, token.len(), arguments);
     }
     let rows = tokens * group;

@@ -43,7 +43,7 @@ pub(super) struct Arguments {
     narrow: Option<Narrow>,
 }
 
-/// Where a kernel can be told to write its result in bfloat16 too.
+/// Where a kernel can be told to write its result in bfloat16.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Narrow {
     /// Where its result goes, and how many values it has.
@@ -132,23 +132,21 @@ impl Arguments {
         self.words(&[at])
     }
 
-    /// An address more, which is null: where the kernel can write its result in bfloat16 too, of which it writes `count` values
-    /// to `out`. The `others` words before this one are addresses where it writes nothing if they are null.
+    /// An address more, which is null: where the kernel can write its result in bfloat16, of which it writes `count` values to
+    /// `out`. The `others` words before this one are addresses where it writes nothing if they are null.
     pub(super) fn narrow_too(self, out: Address, count: usize, others: usize) -> Self {
         let narrow = Narrow { out, count, at: self.used, others: (self.used - others, self.used) };
         Self { narrow: Some(narrow), ..self.address(0) }
     }
 
-    /// Has the kernel write its result to `to` in bfloat16, and with `alone` nothing else, where it can and the result is
-    /// these `count` values at `out`; whether it does.
-    pub(super) fn narrow(&mut self, (out, count): (Address, usize), to: Address, alone: bool) -> bool {
+    /// Has the kernel write its result to `to` in bfloat16 and nowhere else, where it can and the result is these `count`
+    /// values at `out`; whether it does.
+    pub(super) fn narrow(&mut self, (out, count): (Address, usize), to: Address) -> bool {
         let Some(narrow) = self.narrow.take_if(|narrow| (narrow.out, narrow.count) == (out, count)) else {
             return false;
         };
         self.words[narrow.at] = to;
-        if alone {
-            self.words[narrow.others.0..narrow.others.1].fill(0);
-        }
+        self.words[narrow.others.0..narrow.others.1].fill(0);
         true
     }
 

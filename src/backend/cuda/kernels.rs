@@ -78,10 +78,10 @@ impl Kernels {
         Ok(self.queue.change(|last| last.function == function && change(last)))
     }
 
-    /// Has the launch that was asked for last write its result to `to` in bfloat16 too, where it still waits and its result
-    /// is these values; whether it does. See [`Arguments::narrow`].
-    pub(super) fn narrow(&self, result: (Address, usize), to: Address, alone: bool) -> bool {
-        self.queue.change(|last| last.arguments.narrow(result, to, alone))
+    /// Has the launch that was asked for last write its result to `to` in bfloat16 and nowhere else, where it still waits and
+    /// its result is these values; whether it does. See [`Arguments::narrow`].
+    pub(super) fn narrow(&self, result: (Address, usize), to: Address) -> bool {
+        self.queue.change(|last| last.arguments.narrow(result, to))
     }
 
     fn made(

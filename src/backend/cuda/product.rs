@@ -5,7 +5,7 @@
 //! Products in whole numbers have the bits of [`crate::ops`] either way.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::Cuda;
 use super::driver::{Address, Arguments};
@@ -38,21 +38,33 @@ pub struct Input {
     /// In int8 precision: the values (rows, width) and the scales (rows, groups).
     pub(super) values: Growing,
     pub(super) scales: Growing,
-    /// The rows in bfloat16, where tensor cores multiply many of them.
+    /// The rows in bfloat16, where tensor cores multiply them.
     narrow: Mutex<Narrow>,
 }
 
 /// Activations in bfloat16, which has all of their values. They are written by what makes the activations, where that still
-/// waits when the first product wants them so; by then nobody has looked, and float32 is left out where nothing here reads it.
+/// waits when the first product wants them so; by then nobody has looked, and float32 is left out.
 #[derive(Default)]
 struct Narrow {
-    memory: Growing,
-    /// Those that were written before: what makes these may read them.
-    before: Growing,
+    /// A place for each buffer that was read: the same in every pass, and what makes some activations may read others.
+    places: Vec<(Weak<Memory>, Growing)>,
     /// Whether they are written.
     there: bool,
     /// Whether nothing else is.
     alone: bool,
+}
+
+impl Narrow {
+    /// The place of what lies at `x`.
+    fn place(&mut self, x: &Arc<Memory>) -> &mut Growing {
+        self.places.retain(|(of, _)| of.strong_count() > 0);
+        let known = self.places.iter().position(|(of, _)| of.as_ptr() == Arc::as_ptr(x));
+        let at = known.unwrap_or_else(|| {
+            self.places.push((Arc::downgrade(x), Growing::default()));
+            self.places.len() - 1
+        });
+        &mut self.places[at].1
+    }
 }
 
 /// Rows that follow one another and are multiplied in one order.
@@ -122,21 +134,14 @@ impl Input {
 
     /// Where the rows lie in bfloat16.
     fn narrow(&self, cuda: &Cuda) -> Result<Address> {
-        let mut guard = self.narrow.lock().unwrap_or_else(PoisonError::into_inner);
-        let narrow = &mut *guard;
-        let (count, x) = (self.rows * self.width, self.x());
+        let Some(x) = &self.x else { return Ok(0) };
+        let mut narrow = self.narrow.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = self.rows * self.width;
+        let to = narrow.place(x).room(&cuda.queue, count * size_of::<u16>(), false)?;
         if !narrow.there {
-            std::mem::swap(&mut narrow.memory, &mut narrow.before);
-        }
-        let to = narrow.memory.room(&cuda.queue, count * size_of::<u16>(), false)?;
-        if !narrow.there {
-            let alone = self.runs.iter().all(|run| run.many);
-            if cuda.kernels.narrow((x, count), to, alone) {
-                narrow.alone = alone;
-            } else {
-                let kernel = Kernel { file: "elementwise", name: "narrow", weight: None };
-                let arguments = Arguments::new().address(x).long(count).address(to);
-                cuda.kernels.launch(kernel, (count.div_ceil(512), 1), 128, 0, arguments)?;
+            narrow.alone = cuda.kernels.narrow((x.at(), count), to);
+            if !narrow.alone {
+                convert(cuda, "narrow", x.at(), count, to)?;
             }
             narrow.there = true;
         }
@@ -145,16 +150,13 @@ impl Input {
 
     /// Where the rows lie in float32.
     fn wide(&self, cuda: &Cuda) -> Result<Address> {
+        let Some(x) = &self.x else { return Ok(0) };
         let mut narrow = self.narrow.lock().unwrap_or_else(PoisonError::into_inner);
-        let (count, x) = (self.rows * self.width, self.x());
-        if narrow.alone {
-            let from = narrow.memory.memory().map_or(0, |memory| memory.at());
-            let kernel = Kernel { file: "elementwise", name: "widen_all", weight: None };
-            let arguments = Arguments::new().address(from).long(count).address(x);
-            cuda.kernels.launch(kernel, (count.div_ceil(512), 1), 128, 0, arguments)?;
-            narrow.alone = false;
+        if std::mem::take(&mut narrow.alone) {
+            let from = narrow.place(x).memory().map_or(0, |memory| memory.at());
+            convert(cuda, "widen_all", from, self.rows * self.width, x.at())?;
         }
-        Ok(x)
+        Ok(x.at())
     }
 
     fn quantize(&mut self, cuda: &Cuda, group: usize) -> Result<()> {
@@ -166,6 +168,13 @@ impl Input {
         let arguments = arguments.address(values).address(scales);
         cuda.kernels.launch(kernel, (self.rows, groups.div_ceil(4)), 128, 0, arguments)
     }
+}
+
+/// Has `count` values be written to `to` in the other number type, by one of the two kernels that do so.
+fn convert(cuda: &Cuda, name: &'static str, from: Address, count: usize, to: Address) -> Result<()> {
+    let kernel = Kernel { file: "elementwise", name, weight: None };
+    let arguments = Arguments::new().address(from).long(count).address(to);
+    cuda.kernels.launch(kernel, (count.div_ceil(512), 1), 128, 0, arguments)
 }
 
 /// Whether products of `tokens` tokens of a span with `matrix` have the bits of [`crate::ops`].
@@ -214,9 +223,19 @@ fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()
     let dtype = products[0].matrix.dtype();
     let at = |first: usize, size: usize| (first * x.width * size) as u64;
     let fast = products.iter().all(|product| product.matrix.is_fast());
-    if run.many && by_tensor_cores(cuda, dtype) && fast {
-        let tiles = suited(cuda, run.rows, |outputs| blocks(products, outputs));
-        return in_tiles(cuda, x, products, run, tiles);
+    if by_tensor_cores(cuda, dtype) && fast {
+        if run.many {
+            let tiles = suited(cuda, run.rows, |outputs| blocks(products, outputs));
+            return in_tiles(cuda, x, products, run, tiles);
+        }
+        let narrow = x.narrow(cuda)?;
+        return in_chunks(run, FEW, |first, rows| {
+            let arguments = Arguments::new().words(&words(products, first));
+            let arguments = arguments.address(narrow + at(first, 2)).int(rows);
+            let name = if rows <= 8 { "matvec_bf16_8" } else { "matvec_bf16_16" };
+            let kernel = Kernel { file: "matvec_bf16", name, weight: None };
+            cuda.kernels.launch(kernel, (blocks(products, 16), 1), 256, 0, arguments)
+        });
     }
     let of_x = x.wide(cuda)?;
     if run.many && products.iter().all(|product| has_tiles(product.matrix)) {
@@ -240,11 +259,6 @@ fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()
     in_chunks(run, few(dtype), |first, rows| {
         let arguments =
             Arguments::new().words(&words(products, first)).address(of_x + at(first, 4)).int(rows);
-        if by_tensor_cores(cuda, dtype) {
-            let name = if rows <= 8 { "matvec_bf16_8" } else { "matvec_bf16_16" };
-            let kernel = Kernel { file: "matvec_bf16", name, weight: None };
-            return cuda.kernels.launch(kernel, (blocks(products, 16), 1), 256, 0, arguments);
-        }
         let name = match rows {
             1 => "matvec_1",
             2 => "matvec_2",
@@ -394,17 +408,32 @@ pub(super) fn gated(
     if x.many() {
         return Ok(false);
     }
+    if by_tensor_cores(cuda, dtype) {
+        let narrow = x.narrow(cuda)?;
+        return x
+            .runs
+            .iter()
+            .try_for_each(|run| {
+                in_chunks(*run, FEW, |first, rows| {
+                    let at = narrow + (first * x.width * size_of::<u16>()) as u64;
+                    let arguments = Arguments::new().address(at).int(rows);
+                    let arguments = arguments.words(&gated_words(gate, up, (silu, hidden), first));
+                    // Of several launches each writes its own rows.
+                    let count = if rows == x.rows { rows * outputs } else { 0 };
+                    let arguments = arguments.narrow_too(hidden.at(0), count, 4);
+                    let name = if rows <= 8 { "swiglu_bf16_8" } else { "swiglu_bf16_16" };
+                    let kernel = Kernel { file: "matvec_bf16", name, weight: None };
+                    cuda.kernels.launch(kernel, (outputs.div_ceil(8), 1), 256, 0, arguments)
+                })
+            })
+            .map(|()| true);
+    }
     let of_x = x.wide(cuda)?;
     for run in &x.runs {
         in_chunks(*run, few(dtype), |first, rows| {
             let x = of_x + (first * x.width * 4) as u64;
             let arguments = Arguments::new().words(&gated_words(gate, up, (silu, hidden), first));
             let arguments = arguments.address(x).int(rows);
-            if by_tensor_cores(cuda, dtype) {
-                let name = if rows <= 8 { "swiglu_bf16_8" } else { "swiglu_bf16_16" };
-                let kernel = Kernel { file: "matvec_bf16", name, weight: None };
-                return cuda.kernels.launch(kernel, (outputs.div_ceil(8), 1), 256, 0, arguments);
-            }
             let name = match rows {
                 1 => "swiglu_1",
                 2 => "swiglu_2",

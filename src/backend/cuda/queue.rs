@@ -16,8 +16,8 @@ use crate::stop::Stop;
 /// Launches from which taking them down pays.
 const MIN_GRAPH: usize = 8;
 
-/// Graphs that are kept. The buffers of a model with an odd number of layers change places in every pass, those of a prompt in
-/// bfloat16 in every model, and so do texts in a batch: each way is a graph of its own.
+/// Graphs that are kept. The buffers of a model with an odd number of layers change places in every pass, and so do texts in a
+/// batch: each way is a graph of its own.
 const GRAPHS: usize = 8;
 
 /// Launches after which they go to the device in any case.

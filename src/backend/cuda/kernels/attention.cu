@@ -188,7 +188,7 @@ struct Tokens {
 // done last joins the parts, from the first split to the last.
 template <int HEADS, int N>
 __device__ inline void decode(const Tokens& tokens, const Attention& shape, int splits, const float* q, float* partial,
-                              unsigned* counters, float* out) {
+                              unsigned* counters, float* out, uint16_t* narrow) {
     // Lanes side by side take a key or a value, eight channels each; so a block takes AT_ONCE of a tile, and a thread EACH.
     // For so many of these KEPT has room that are under way.
     constexpr int WARPS = THREADS / 32, ACROSS = N / 8, AT_ONCE = THREADS / ACROSS, EACH = TILE / AT_ONCE;
@@ -408,23 +408,26 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
                 sum = {__fmaf_rn(of_split[k].x, factor, sum.x), __fmaf_rn(of_split[k].y, factor, sum.y)};
             }
         }
-        float* to = out + (static_cast<long long>(span.first) * shape.heads + first_head + h) * head_dim + c;
-        to[0] = rounded<PRECISION>(__fdiv_rn(sum.x, total));
-        to[1] = rounded<PRECISION>(__fdiv_rn(sum.y, total));
+        const long long at = (static_cast<long long>(span.first) * shape.heads + first_head + h) * head_dim + c;
+        sum = {rounded<PRECISION>(__fdiv_rn(sum.x, total)), rounded<PRECISION>(__fdiv_rn(sum.y, total))};
+        if (narrow) *reinterpret_cast<uint32_t*>(narrow + at) = pair_bf16(sum.x, sum.y);
+        if (out) *reinterpret_cast<float2*>(out + at) = sum;
     }
 }
 
 // Attention of spans of one token each; C is a multiple of 8. The numbers in the name are how many query heads a block takes,
 // M, and the largest C, N; a kv head's keys come from memory once for those. partial: (spans, splits, H, C + 2) values;
 // counters: one for each of grid.x and grid.z, 0 before and after. The number of splits, at most 64, goes by the device, not
-// by the batch: so a span has the same bits in any.
+// by the batch: so a span has the same bits in any. In bfloat16 precision out is written in bfloat16 to `narrow` too, and either
+// may be null.
 // Grid (G · ceil(H / G / M), as many splits as have keys or more, spans), block 128.
 #define DECODE(heads, channels)                                                                                       \
     KERNEL_WITH(128, heads <= 4 ? 3 : 2) attention_decode_##heads##_##channels(Tokens tokens, Attention shape, int splits, const float* q,     \
-                                                      float* partial, unsigned* counters, float* out) {               \
+                                                      float* partial, unsigned* counters, float* out,                 \
+                                                      uint16_t* narrow) {                                             \
         LET_NEXT_START();                                                                                             \
         WAIT_FOR_INPUT();                                                                                             \
-        decode<heads, channels>(tokens, shape, splits, q, partial, counters, out);                                    \
+        decode<heads, channels>(tokens, shape, splits, q, partial, counters, out, narrow);                            \
     }
 #define DECODE_OF(channels) DECODE(1, channels) DECODE(2, channels) DECODE(4, channels) DECODE(8, channels)
 DECODE_OF(64)

@@ -15,20 +15,10 @@ constexpr int OUTPUTS = 16, WARPS = 8, PIECE = 128, CHUNKS = PIECE / 32, LANE_IN
 // Values of the tiles of sums that a warp has, each of 16 rows of weights and 8 rows of x.
 constexpr int SUMS = OUTPUTS * 8;
 
-// Eight neighbouring values, which are bfloat16's, as a lane's part of two tiles of mma.
-__device__ inline void narrow8(const float* x, uint32_t (&to)[4]) {
-    float values[LANE_INPUTS];
-    load8(x, values);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        to[i] = __byte_perm(__float_as_uint(values[2 * i]), __float_as_uint(values[2 * i + 1]), 0x7632);
-    }
-}
-
 // Leaves in `joined` (TILES, 4, 32) the sums of 16 rows of weights with `rows` rows of x, each `inputs` long: as the 32 lanes
 // of an mma have four of each of its tiles. A lane brings the rows number lane / 4 and lane / 4 + 8. Waits for the input.
 template <int TILES>
-__device__ inline void multiply(const uint16_t* low, const uint16_t* high, const float* x, int inputs, int rows,
+__device__ inline void multiply(const uint16_t* low, const uint16_t* high, const uint16_t* x, int inputs, int rows,
                                 float* joined) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4;
     const int offset = lane % 4 * LANE_INPUTS;
@@ -55,9 +45,11 @@ __device__ inline void multiply(const uint16_t* low, const uint16_t* high, const
             for (int tile = 0; tile < TILES; tile++) {
                 const int row = 8 * tile + group;
                 // Rows and inputs that are not there are zeros.
-                uint32_t of_x[4] = {};
-                if (row < rows && input < inputs) narrow8(x + static_cast<long long>(row) * inputs + input, of_x);
-                const uint32_t halves[2][2] = {{of_x[0], of_x[1]}, {of_x[2], of_x[3]}};
+                uint4 of_x = make_uint4(0, 0, 0, 0);
+                if (row < rows && input < inputs) {
+                    of_x = *reinterpret_cast<const uint4*>(x + static_cast<long long>(row) * inputs + input);
+                }
+                const uint32_t halves[2][2] = {{of_x.x, of_x.y}, {of_x.z, of_x.w}};
                 multiply_tiles(of_piece[tile], tiles[0], halves[0]);
                 multiply_tiles(of_piece[tile], tiles[1], halves[1]);
             }
@@ -102,7 +94,7 @@ __device__ inline int row_of_sum(int i) { return i / SUMS * 8 + i % 4 * 2 + i / 
 __device__ inline int output_of_sum(int i) { return i % 32 / 4; }
 
 template <int TILES>
-__device__ inline void matvec(const Products& products, const float* x, int rows) {
+__device__ inline void matvec(const Products& products, const uint16_t* x, int rows) {
     Part part = part_of(products, blockIdx.x, OUTPUTS);
     const Product& product = products.of[part.product];
     const int inputs = product.matrix.inputs, outputs = product.matrix.outputs, group = threadIdx.x % 32 / 4;
@@ -118,13 +110,13 @@ __device__ inline void matvec(const Products& products, const float* x, int rows
 }
 
 // Up to three products of x (rows, I) with w (O, I), into out (rows, O) each; rows is at most the number in the name, I a
-// multiple of 8, and x and w are bfloat16's values.
+// multiple of 8.
 // Grid (Σ ceil(O / 16)), the products one after the other; block 256.
-KERNEL_WITH(256, 2) matvec_bf16_8(Products products, const float* x, int rows) {
+KERNEL_WITH(256, 2) matvec_bf16_8(Products products, const uint16_t* x, int rows) {
     LET_NEXT_START();
     matvec<1>(products, x, rows);
 }
-KERNEL_WITH(256, 2) matvec_bf16_16(Products products, const float* x, int rows) {
+KERNEL_WITH(256, 2) matvec_bf16_16(Products products, const uint16_t* x, int rows) {
     LET_NEXT_START();
     matvec<2>(products, x, rows);
 }
@@ -132,7 +124,7 @@ KERNEL_WITH(256, 2) matvec_bf16_16(Products products, const float* x, int rows) 
 // The gated half of the feed-forward network (Shazeer, 2020): the first eight of a block's rows of weights are gate's, the
 // others the same of up.
 template <int TILES>
-__device__ inline void swiglu(const Gated& gated, const float* x, int rows) {
+__device__ inline void swiglu(const uint16_t* x, int rows, const Gated& gated, uint16_t* narrow) {
     const int inputs = gated.gate.inputs, outputs = gated.gate.outputs, first = blockIdx.x * 8;
     const int own = min(first + static_cast<int>(threadIdx.x) % 32 / 4, outputs - 1);
     const long long start = static_cast<long long>(own) * inputs;
@@ -146,21 +138,23 @@ __device__ inline void swiglu(const Gated& gated, const float* x, int rows) {
     if (row >= rows || output >= outputs) return;
     const float gate = finished<BF16>(joined[i], gated.gate_bias, output);
     const float up = finished<BF16>(joined[i + 64], gated.up_bias, output), silu = rounded<BF16>(silu_of_ops(gate));
+    const uint16_t hidden = to_bf16(__fmul_rn(silu, up));
     const long long at = static_cast<long long>(row) * outputs + output;
-    gated.gate_out[at] = gate, gated.up_out[at] = up, gated.silu[at] = silu;
-    gated.hidden[at] = rounded<BF16>(__fmul_rn(silu, up));
+    if (narrow) narrow[at] = hidden;
+    if (!gated.hidden) return;
+    gated.gate_out[at] = gate, gated.up_out[at] = up, gated.silu[at] = silu, gated.hidden[at] = from_bf16(hidden);
 }
 
 // gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up, (rows, F) each, with the bits of matvec_bf16, silu and mul. Sizes
-// as matvec_bf16's.
+// as matvec_bf16's. silu · up is written in bfloat16 to `narrow` too where that is not null; the four are all null, or none.
 // Grid (ceil(F / 8)), block 256.
-KERNEL_WITH(256, 2) swiglu_bf16_8(Gated gated, const float* x, int rows) {
+KERNEL_WITH(256, 2) swiglu_bf16_8(const uint16_t* x, int rows, Gated gated, uint16_t* narrow) {
     LET_NEXT_START();
-    swiglu<1>(gated, x, rows);
+    swiglu<1>(x, rows, gated, narrow);
 }
-KERNEL_WITH(256, 2) swiglu_bf16_16(Gated gated, const float* x, int rows) {
+KERNEL_WITH(256, 2) swiglu_bf16_16(const uint16_t* x, int rows, Gated gated, uint16_t* narrow) {
     LET_NEXT_START();
-    swiglu<2>(gated, x, rows);
+    swiglu<2>(x, rows, gated, narrow);
 }
 
 #define KERNELS_OF_THIS_FILE(X) X(matvec_bf16_8) X(matvec_bf16_16) X(swiglu_bf16_8) X(swiglu_bf16_16)

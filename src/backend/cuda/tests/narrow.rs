@@ -3,7 +3,7 @@
 use std::any::Any;
 
 use super::*;
-use crate::backend::{Nobody, Product};
+use crate::backend::Product;
 
 /// What makes the activations of a product.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -11,12 +11,28 @@ enum Maker {
     Norm,
     AddAndNorm,
     Attention,
+    /// Of the first of several spans somebody looks at the scores.
+    AttentionSeen,
     Swiglu,
     /// It writes float32 alone.
     Silu,
 }
 
-const MAKERS: [Maker; 5] = [Maker::Norm, Maker::AddAndNorm, Maker::Attention, Maker::Swiglu, Maker::Silu];
+const MAKERS: [Maker; 6] =
+    [Maker::Norm, Maker::AddAndNorm, Maker::Attention, Maker::AttentionSeen, Maker::Swiglu, Maker::Silu];
+
+/// Who may look at the scores.
+struct Scores(bool);
+
+impl AttentionSink for Scores {
+    fn wants(&self, part: AttentionPart) -> bool {
+        self.0 && part == AttentionPart::Scores
+    }
+
+    fn rows(&mut self, _: AttentionPart, _: Range<usize>, _: &[f32]) -> Result<()> {
+        Ok(())
+    }
+}
 
 /// Values of a row: four heads of 16.
 const WIDTH: usize = 64;
@@ -38,7 +54,7 @@ fn make(cuda: &Cuda, maker: Maker, spans: &[(usize, usize)], out: &mut Buffer) -
         Maker::AddAndNorm => {
             cuda.add_rms_norm((&a, &b), &weight, 1e-5, (rows, WIDTH), (&mut c, out), &mut nobody).unwrap();
         }
-        Maker::Attention => {
+        Maker::Attention | Maker::AttentionSeen => {
             let pass = pass(cuda, spans);
             let shape = AttentionShape { heads: 4, kv_heads: 4, head_dim: 16, window: None };
             let mut caches: Vec<_> = spans
@@ -50,7 +66,8 @@ fn make(cuda: &Cuda, maker: Maker, spans: &[(usize, usize)], out: &mut Buffer) -
                 cuda.cache(&c, WIDTH, &pass, span, values).unwrap();
             }
             for (span, [keys, values]) in caches.iter().enumerate() {
-                cuda.attention(shape, &a, &pass, span, keys, values, out, &mut Nobody).unwrap();
+                let mut seen = Scores(maker == Maker::AttentionSeen && span == 0 && spans.len() > 1);
+                cuda.attention(shape, &a, &pass, span, keys, values, out, &mut seen).unwrap();
             }
             kept.push(Box::new((pass, caches)));
         }
@@ -81,8 +98,11 @@ fn who_makes_activations_writes_them_in_bfloat16_and_products_have_the_same_bits
     let cuda = device.with_precision(Precision::Bf16);
     let of = |dtype| cuda.matrix(&tensor(dtype, 24, WIDTH, 87)).unwrap();
     let (by_tensor_cores, by_others) = (of(Dtype::BF16), of(Dtype::F16));
-    // Many rows; many, of which some are added up in another order; and few.
-    for spans in [&[(0, 20)][..], &[(0, 20), (2, 1)], &[(3, 1), (0, 17)], &[(0, 9)]] {
+    // Many rows; many, of which some are added up in another order; few; one; and one each of some texts, of as many as go in
+    // one launch, and of one more.
+    let texts: Vec<_> = (0..17).map(|text| (text % 3, 1)).collect();
+    let many_and_few = [&[(0, 20)][..], &[(0, 20), (2, 1)], &[(3, 1), (0, 17)], &[(0, 9)], &[(4, 1)]];
+    for spans in many_and_few.into_iter().chain([&texts[..3], &texts[..16], &texts]) {
         let rows: usize = spans.iter().map(|span| span.1).sum();
         // Waited for in between, and not; and products that read the other kind later, or first.
         let run = |maker, seen: bool, matrices: &[&Matrix]| {
@@ -91,10 +111,7 @@ fn who_makes_activations_writes_them_in_bfloat16_and_products_have_the_same_bits
             // So that it has its memory already.
             cuda.prepare(&made, WIDTH, &pass, &PassRows::All, &mut input).unwrap();
             let mut outs: Vec<_> = matrices.iter().map(|_| cuda.buffer(rows * 24).unwrap()).collect();
-            for _ in 0..2 {
-                cuda.matmul(&input, &by_tensor_cores, None, &mut outs[0]).unwrap();
-                cuda.prepare(&made, WIDTH, &pass, &PassRows::All, &mut input).unwrap();
-            }
+            cuda.matmul(&input, &by_tensor_cores, None, &mut outs[0]).unwrap();
             cuda.sync().unwrap();
             log.lock().unwrap().clear();
             let kept = make(&cuda, maker, spans, &mut made);
@@ -114,17 +131,17 @@ fn who_makes_activations_writes_them_in_bfloat16_and_products_have_the_same_bits
         };
         for maker in MAKERS {
             let what = format!("{maker:?}, {spans:?}");
-            let many = spans.iter().any(|span| span.1 >= 16);
+            let one_each = spans.iter().all(|span| span.1 == 1);
             let joins = match maker {
                 Maker::Silu => false,
-                Maker::Swiglu | Maker::Attention => spans.len() == 1,
-                // Few rows that come first are multiplied before.
-                Maker::Norm | Maker::AddAndNorm => spans[0].1 >= 16,
+                Maker::Norm | Maker::AddAndNorm => true,
+                Maker::Swiglu | Maker::Attention => spans.len() == 1 || one_each && rows <= 16,
+                Maker::AttentionSeen => spans.len() == 1,
             };
             let (apart, expected) = run(maker, true, &[&by_tensor_cores]);
             let (together, found) = run(maker, false, &[&by_tensor_cores]);
             assert!(found == expected, "{what}");
-            assert_eq!(apart - together, usize::from(many && joins), "{what}");
+            assert_eq!(apart - together, usize::from(joins), "{what}");
             for matrices in [[&by_tensor_cores, &by_others], [&by_others, &by_tensor_cores]] {
                 assert!(run(maker, false, &matrices).1 == run(maker, true, &matrices).1, "{what}");
             }
