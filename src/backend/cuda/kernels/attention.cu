@@ -410,16 +410,19 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
         }
         const long long at = (static_cast<long long>(span.first) * shape.heads + first_head + h) * head_dim + c;
         sum = {rounded<PRECISION>(__fdiv_rn(sum.x, total)), rounded<PRECISION>(__fdiv_rn(sum.y, total))};
-        if (narrow) *reinterpret_cast<uint32_t*>(narrow + at) = pair_bf16(sum.x, sum.y);
-        if (out) *reinterpret_cast<float2*>(out + at) = sum;
+        if (narrow) {
+            *reinterpret_cast<uint32_t*>(narrow + at) = pair_bf16(sum.x, sum.y);
+        } else {
+            *reinterpret_cast<float2*>(out + at) = sum;
+        }
     }
 }
 
 // Attention of spans of one token each; C is a multiple of 8. The numbers in the name are how many query heads a block takes,
 // M, and the largest C, N; a kv head's keys come from memory once for those. partial: (spans, splits, H, C + 2) values;
 // counters: one for each of grid.x and grid.z, 0 before and after. The number of splits, at most 64, goes by the device, not
-// by the batch: so a span has the same bits in any. In bfloat16 precision out is written in bfloat16 to `narrow` too, and either
-// may be null.
+// by the batch: so a span has the same bits in any. In bfloat16 precision, where `narrow` is not null, out is written there
+// instead, in bfloat16.
 // Grid (G · ceil(H / G / M), as many splits as have keys or more, spans), block 128.
 #define DECODE(heads, channels)                                                                                       \
     KERNEL_WITH(128, heads <= 4 ? 3 : 2) attention_decode_##heads##_##channels(Tokens tokens, Attention shape, int splits, const float* q,     \

@@ -140,13 +140,15 @@ __device__ inline void swiglu(const uint16_t* x, int rows, const Gated& gated, u
     const float up = finished<BF16>(joined[i + 64], gated.up_bias, output), silu = rounded<BF16>(silu_of_ops(gate));
     const uint16_t hidden = to_bf16(__fmul_rn(silu, up));
     const long long at = static_cast<long long>(row) * outputs + output;
-    if (narrow) narrow[at] = hidden;
-    if (!gated.hidden) return;
+    if (narrow) {
+        narrow[at] = hidden;
+        return;
+    }
     gated.gate_out[at] = gate, gated.up_out[at] = up, gated.silu[at] = silu, gated.hidden[at] = from_bf16(hidden);
 }
 
 // gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up, (rows, F) each, with the bits of matvec_bf16, silu and mul. Sizes
-// as matvec_bf16's. silu · up is written in bfloat16 to `narrow` too where that is not null; the four are all null, or none.
+// as matvec_bf16's. Where `narrow` is not null, only silu · up is written, in bfloat16, and there.
 // Grid (ceil(F / 8)), block 256.
 KERNEL_WITH(256, 2) swiglu_bf16_8(const uint16_t* x, int rows, Gated gated, uint16_t* narrow) {
     LET_NEXT_START();
