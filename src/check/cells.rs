@@ -67,6 +67,14 @@ pub(super) fn number(site: Site) -> usize {
     site.layer.map_or(0, |layer| layer + 1) * Stage::ALL.len() + site.stage as usize
 }
 
+/// The rows of the matrix of `site` that `sample` has; none where its rules have no matrix.
+pub fn rows(site: Site, rules: &SiteRules, sample: Sample) -> Vec<Range<usize>> {
+    match rules.matrix() {
+        Some(_) => sample.of(number(site), rules.shape().0),
+        None => Vec::new(),
+    }
+}
+
 impl<'a, B: Backend> Cells<'a, B> {
     /// The cells of `site`, whose rules are among `rules`; `held` has the stages that they are folded from.
     ///
@@ -86,14 +94,14 @@ impl<'a, B: Backend> Cells<'a, B> {
         Ok(Self { model, site, whole, rules, held, change, stop: model.backend.stop() })
     }
 
-    /// Hands every cell with what its rule gives to `see`, in no order; of a product with a matrix those of the rows that
-    /// `sample` has. Returns what was seen; nothing of what is given.
+    /// Hands every cell with what its rule gives to `see`, in no order; of a product with a matrix those of `rows` of it
+    /// ([`rows`]). Returns what was seen; nothing of what is given.
     ///
     /// # Errors
     /// Where the backend fails or was asked to stop.
     pub fn fold<S: Default + Send>(
         &self,
-        sample: Sample,
+        rows: &[Range<usize>],
         see: &(impl Fn(&mut S, usize, &Exact) + Sync),
         merge: impl Fn(S, S) -> S + Send + Sync + Copy,
     ) -> Result<Option<S>> {
@@ -110,7 +118,7 @@ impl<'a, B: Backend> Cells<'a, B> {
             Stage::Tokens => None,
             Stage::Embedding => Some(self.rows_of_table(&fold, merge)?),
             _ => Some(match self.rules.matrix() {
-                Some(matrix) => self.product(matrix, sample, &fold, merge)?,
+                Some(matrix) => self.product(matrix, rows, &fold, merge)?,
                 None => self.cells(&fold, merge)?,
             }),
         })
@@ -171,7 +179,7 @@ impl<'a, B: Backend> Cells<'a, B> {
     fn product<S: Default + Send>(
         &self,
         matrix: Place,
-        sample: Sample,
+        rows: &[Range<usize>],
         fold: &(impl Fn(&Held<'_>, &mut dyn Iterator<Item = usize>) -> S + Sync),
         merge: impl Fn(S, S) -> S + Send + Sync + Copy,
     ) -> Result<S> {
@@ -182,9 +190,9 @@ impl<'a, B: Backend> Cells<'a, B> {
         };
         let mut held = self.held.clone();
         bias.into_iter().for_each(|place| held.add(place, 0, Numbers::F32(&biases)));
-        let (outputs, inputs) = self.rules.shape();
+        let (_, inputs) = self.rules.shape();
         let mut seen = Some(S::default());
-        for run in sample.of(number(self.site), outputs) {
+        for run in rows {
             self.stop.check()?;
             let mut fold = |numbers: Numbers<'_>| {
                 let mut held = held.clone();

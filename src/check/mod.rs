@@ -38,9 +38,9 @@ use crate::model::{Model, forward};
 use crate::tokenizer::Tokenizer;
 use crate::trace::{Address, NoProbe, PassDims, Probe, Site, Sizes, Stage, Step};
 
-pub use cells::{Cells, Change, Nothing, ReadRows};
+pub use cells::{Cells, Change, Nothing, ReadRows, rows};
 pub use distance::Judge;
-pub use sample::{ROWS, Sample};
+pub use sample::{ROWS, Sample, TOGETHER};
 
 /// What is checked.
 pub struct Plan<'a> {

@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 pub const ROWS: usize = 256;
 
 /// Rows that stand together, so that tiles are full.
-const TOGETHER: usize = 64;
+pub const TOGETHER: usize = 64;
 
 /// A choice of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::cells::{Cells, Nothing};
+use super::cells::{self, Cells, Nothing};
 use super::distance::Sums;
 use super::sample::Sample;
 use crate::backend::Backend;
@@ -42,7 +42,8 @@ pub(super) fn distance<B: Backend>(
         Numbers::Int8(_) => f64::NAN,
     };
     let cells = Cells::new(model, rules, site, held, &Nothing)?;
-    cells.fold(sample, &|sums: &mut Sums, at, exact| sums.add(at, found(at), exact), Sums::merge)
+    let rows = rules.of(site).map_or_else(Vec::new, |rules| cells::rows(site, &rules, sample));
+    cells.fold(&rows, &|sums: &mut Sums, at, exact| sums.add(at, found(at), exact), Sums::merge)
 }
 
 /// The values of a frame.

@@ -2,7 +2,7 @@
 
 use super::device::{Cpu, Cuda, Device, arranged, made_ready};
 use super::input::{open_quietly, precision};
-use super::{CpuArgs, DeviceName, ModelArgs, RunArgs, TraceArgs, tell};
+use super::{CpuArgs, DeviceName, ModelArgs, RunArgs, TraceArgs, tell, threads};
 use crate::checkpoint::{Checkpoint, Dtype, random};
 use crate::config::Precision;
 use crate::error::Result;
@@ -63,6 +63,10 @@ pub(super) trait Command {
 /// # Errors
 /// The command's own, and [`Error::Usage`] where there is no such device.
 pub(super) fn run(command: impl Command) -> Result<()> {
+    // Reading a trace shares work out before a model does: by then as many are there as were asked for.
+    if let Some(threads) = command.asks().cpu.threads {
+        threads::start(Some(threads))?;
+    }
     if is_cuda(command.asks())? { command.run::<Cuda>() } else { command.run::<Cpu>() }
 }
 

@@ -347,6 +347,7 @@ pub(super) struct CaptureArgs {
 }
 
 #[derive(Args, Debug)]
+#[command(mut_arg("model", |model| model.help("The model that A comes from, as for other commands: with it each stage is computed from the run's own inputs, tolerances are measured and known mistakes are tried [default: none, and a table of tolerances; with --a and --b the built-in model]")))]
 pub(super) struct DiffArgs {
     /// The reference: a trace that `record` wrote, or a folder that `export` or a capture script did
     #[arg(value_name = "A", required_unless_present_any = ["set_a", "set_b"], conflicts_with_all = ["set_a", "set_b"])]
@@ -379,6 +380,10 @@ pub(super) struct DiffArgs {
     /// How the run that is judged does
     #[arg(long = "b", value_name = "KEY=VALUE", id = "set_b", value_delimiter = ',')]
     pub(super) set_b: Vec<String>,
+
+    /// With a model: compute every row of every matrix, and not a sample of 256 of each and those that stand out
+    #[arg(long)]
+    pub(super) full: bool,
 
     /// How to print
     #[arg(long, value_enum, default_value_t = DiffFormat::Text)]

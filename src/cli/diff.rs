@@ -33,7 +33,9 @@ use crate::trace::{Run, Site, Stage, Values};
 use crate::tui;
 
 /// Which rows of large matrices are computed again.
-const SAMPLE: Sample = Sample::Seeded(1);
+fn sample(args: &DiffArgs) -> Sample {
+    if args.full { Sample::All } else { Sample::Seeded(1) }
+}
 
 /// Runs it.
 pub(super) fn run(args: &DiffArgs) -> Result<()> {
@@ -116,7 +118,7 @@ impl Command for Recorded<'_> {
             let shown = |done, of| bar.show(done, of);
             let found = match &model {
                 None => diff::compare(&mut a, &mut b, &shown)?,
-                Some(model) => diff::compare_with(model, &mut a, &mut b, SAMPLE, &shown)?,
+                Some(model) => diff::compare_with(model, &mut a, &mut b, sample(args), &shown)?,
             };
             bar.finish();
             report.join(found.of_sequence(run, sequence));
@@ -239,7 +241,7 @@ fn print(format: DiffFormat, report: &Report, [a, b]: [&About; 2]) -> Result<()>
     let Some(first) = &report.first else { return unread(report, [a, b]) };
     let [ours, theirs] = first.told();
     let found = match report.diagnosis.first() {
-        Some(best) => format!("{theirs}; it looks like {}", best.name),
+        Some(best) => format!("{theirs}; it looks like {}", best.told()),
         None => theirs,
     };
     let what = format!("{} differs from {}", b.name, a.name);

@@ -107,7 +107,9 @@ fn print_json(asked: &Asked, lenses: &Lenses) -> std::io::Result<()> {
                     |one| json!({"id": one.id, "text": asked.text(one.id), "prob": one.prob, "rank": one.rank}),
                 )
                 .collect();
-            json!({"t": t, "layer": layer, "top": top})
+            let answer = &reading.answer;
+            let answer = json!({"id": answer.id, "text": asked.text(answer.id), "prob": answer.prob, "rank": answer.rank});
+            json!({"t": t, "layer": layer, "top": top, "answer": answer})
         })
     });
     output::array(rows)

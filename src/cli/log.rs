@@ -364,9 +364,9 @@ fn object(line: &Line, kind: &str, summary: Option<&Summary>) -> Value {
     });
     if let (Step::Stage(_), Some(summary)) = (line.step, summary) {
         let (stats, Summary { first, whole, .. }) = (summary.stats(), summary);
-        let number = |value: f64| if *whole { json!(value as i64) } else { json!(value) };
+        let number = |value: f64| if *whole { json!(value as i64) } else { crate::diff::number(value) };
         let first: Vec<_> = first.iter().map(|&value| number(value)).collect();
-        // What JSON has no number for becomes null.
+        // JSON has no number for what is not finite: those are strings.
         object["values"] = json!({
             "min": number(stats.min), "max": number(stats.max), "mean": stats.mean, "std": stats.std,
             "neg_inf": stats.neg_inf, "pos_inf": stats.pos_inf, "nan": stats.nan, "first": first,

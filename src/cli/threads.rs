@@ -1,6 +1,7 @@
 //! The threads that compute: how many there are, and what happens where the system gives fewer.
 
 use std::num::NonZero;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
@@ -15,9 +16,15 @@ const MAX: usize = 1024;
 /// Where rayon, which shares the work out, is told their number.
 const VARIABLE: &str = "RAYON_NUM_THREADS";
 
-/// Starts as many threads as were asked for, or as [`VARIABLE`] says, or one for each core. Where the system gives
-/// fewer, these must do.
+/// Whether they were started: they are for all that a process does.
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// Starts as many threads as were asked for, or as [`VARIABLE`] says, or one for each core, unless they were started before.
+/// Where the system gives fewer, these must do.
 pub(super) fn start(asked: Option<usize>) -> Result<()> {
+    if STARTED.load(Ordering::Relaxed) {
+        return Ok(());
+    }
     if let Some(threads) = asked
         && !(1..=MAX).contains(&threads)
     {
@@ -52,7 +59,10 @@ pub(super) fn start(asked: Option<usize>) -> Result<()> {
         Err(error) if asked.is_some_and(|threads| threads != rayon::current_num_threads()) => {
             Err(Error::usage("the threads cannot be started").found(error).next("ask for fewer"))
         }
-        _ => Ok(()),
+        _ => {
+            STARTED.store(true, Ordering::Relaxed);
+            Ok(())
+        }
     }
 }
 

@@ -1,16 +1,20 @@
 //! Stages computed from what a run had before them, by their rules: as the rules are, or with a mistake in them.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
+
+use half::bf16;
+use ndarray::IxDyn;
 
 use super::difference::{floats, frame, number};
 use crate::backend::Backend;
-use crate::check::{Cells, Change, Sample};
+use crate::check::{self, Cells, Change, Sample};
 use crate::error::{Error, Result};
 use crate::explain::{Held, Numbers, Place, Rules};
 use crate::model::Model;
 use crate::ops;
-use crate::trace::{Frame, Site, Stage, Values};
+use crate::trace::{Frame, FrameData, Site, Stage, Values};
 
 /// The frames of one run.
 pub(super) type Frames = HashMap<Site, Arc<Frame>>;
@@ -30,6 +34,10 @@ pub(super) struct Otherwise {
     pub(super) also: &'static [(Stage, Stage)],
     /// The values that a product reads are rounded to int8 first, so many to a scale; 0 for a whole row.
     pub(super) quantize: Option<usize>,
+    /// They are rounded to bfloat16 first.
+    pub(super) rounds_inputs: bool,
+    /// What heads give, (T, H, C), is read as if heads came first, (H, T, C).
+    pub(super) merges_heads: bool,
 }
 
 /// Where stages are computed.
@@ -42,6 +50,9 @@ pub(super) struct Bench<'a, B: Backend> {
     pub(super) run: &'a Frames,
     /// Those that both runs have. What is not among them is computed from those before it, so that one input serves both.
     pub(super) both: &'a Frames,
+    /// What is not among them and is the run's own all the same: keys and values of earlier passes, and what the layer before
+    /// gave.
+    pub(super) kept: &'a Frames,
     /// The reference's, for what cannot be computed.
     pub(super) reference: &'a Frames,
     /// What was computed on the way.
@@ -49,11 +60,25 @@ pub(super) struct Bench<'a, B: Backend> {
 }
 
 impl<'a, B: Backend> Bench<'a, B> {
-    /// What the cells of `site` are, computed from the run's own inputs; none where these are not there.
+    /// What the cells of `site` are, computed from the run's own inputs, of a product with a matrix those of the rows that
+    /// `sample` has; none where the inputs are not there.
     ///
     /// # Errors
     /// Where the backend fails or was asked to stop.
     pub(super) fn fold(&mut self, site: Site, sample: Sample) -> Result<Option<Exactly>> {
+        self.fold_rows(site, &self.rows(site, sample))
+    }
+
+    /// The rows of the matrix of `site` that `sample` has; none where it is no product with one.
+    pub(super) fn rows(&self, site: Site, sample: Sample) -> Vec<Range<usize>> {
+        self.rules.of(site).map_or_else(Vec::new, |rules| check::rows(site, &rules, sample))
+    }
+
+    /// The same of these rows.
+    ///
+    /// # Errors
+    /// As [`Bench::fold`]'s.
+    pub(super) fn fold_rows(&mut self, site: Site, rows: &[Range<usize>]) -> Result<Option<Exactly>> {
         let Some(operands) = self.operands(site)? else { return Ok(None) };
         let mut held = Held::default();
         for (source, frame) in &operands {
@@ -72,7 +97,7 @@ impl<'a, B: Backend> Bench<'a, B> {
             a.append(&mut b);
             a
         };
-        cells.fold(sample, &|seen: &mut Exactly, at, exact| seen.push((at, exact.value)), merge)
+        cells.fold(rows, &|seen: &mut Exactly, at, exact| seen.push((at, exact.value)), merge)
     }
 
     /// The stages that are computed to get `site`, itself among them.
@@ -90,8 +115,23 @@ impl<'a, B: Backend> Bench<'a, B> {
         chain
     }
 
+    /// Whether the stage is computed by way of one of the run's own that has a layer.
+    pub(super) fn stands_on_own(&self, site: Site) -> bool {
+        let own = |source: &Site| source.layer.is_some() && self.is_there(*source);
+        self.chain(site).iter().any(|site| self.sources(*site).iter().any(own))
+    }
+
+    /// Whether the stage is computed by way of one that is the reference's.
+    pub(super) fn borrows(&self, site: Site) -> bool {
+        let borrowed = |source: &Site| {
+            source.stage != Stage::Tokens && !self.is_there(*source) && !computable(*source, site)
+        };
+        self.chain(site).iter().any(|site| self.sources(*site).iter().any(borrowed))
+    }
+
     fn is_there(&self, site: Site) -> bool {
         self.both.contains_key(&site) && !self.otherwise.again.contains(&site.stage)
+            || self.kept.contains_key(&site)
     }
 
     fn sources(&self, site: Site) -> Vec<Site> {
@@ -113,14 +153,26 @@ impl<'a, B: Backend> Bench<'a, B> {
                 let (_, width) = of.shape();
                 frame = rounded_to_steps(&frame, width, group).map_or(frame, Arc::new);
             }
+            if self.otherwise.rounds_inputs && of.is_some_and(|of| of.matrix().is_some()) {
+                let rounded = floats(&frame).iter().map(|x| bf16::from_f32(*x).to_f32()).collect();
+                frame = frame_like(&frame, rounded).map_or(frame, Arc::new);
+            }
+            if self.otherwise.merges_heads && site.stage == Stage::AttnOutput {
+                frame = heads_first(&frame).map_or(frame, Arc::new);
+            }
             operands.push((source, frame));
         }
         Ok(Some(operands))
     }
 
-    fn operand(&mut self, source: Site, of: Site) -> Result<Option<Arc<Frame>>> {
+    /// What is read at `source` to compute a cell of `of`: the run's own, or else it is computed.
+    ///
+    /// # Errors
+    /// As [`Bench::fold`]'s.
+    pub(super) fn operand(&mut self, source: Site, of: Site) -> Result<Option<Arc<Frame>>> {
         if self.is_there(source) {
-            return Ok(self.run.get(&source).map(Arc::clone));
+            let own = if self.both.contains_key(&source) { self.run } else { self.kept };
+            return Ok(own.get(&source).map(Arc::clone));
         }
         if let Some(made) = self.made.get(&source) {
             return Ok(Some(Arc::clone(made)));
@@ -142,10 +194,22 @@ impl<'a, B: Backend> Bench<'a, B> {
 }
 
 /// Whether `source` is computed again for `site` where it is not there: what is of the same layer, or of none before the
-/// layers. What an earlier layer gave is taken from the reference.
+/// layers. What an earlier layer gave is kept, or is the reference's.
 fn computable(source: Site, site: Site) -> bool {
     let start = matches!(source.stage, Stage::Embedding | Stage::RopeCos | Stage::RopeSin | Stage::Mask);
     start || (source.stage != Stage::Tokens && source.layer == site.layer)
+}
+
+/// Other values in the shape of a frame.
+fn frame_like(of: &Frame, values: Vec<f32>) -> Option<Frame> {
+    frame(of.site, of.shape(), values)
+}
+
+/// The values of (T, H, C) in the order of (H, T, C).
+fn heads_first(of: &Frame) -> Option<Frame> {
+    let FrameData::F32(values) = &of.data else { return None };
+    let turned = values.view().permuted_axes(IxDyn(&[1, 0, 2]));
+    frame_like(of, turned.iter().copied().collect())
 }
 
 /// The frame with its rows of `width` values rounded to int8 and back.
@@ -159,7 +223,7 @@ fn rounded_to_steps(of: &Frame, width: usize, group: usize) -> Option<Frame> {
             *value = f32::from(*step) * scales[i / group];
         }
     }
-    frame(of.site, of.shape(), values)
+    frame_like(of, values)
 }
 
 /// Value by value, what a frame has where something was computed.

@@ -111,7 +111,13 @@ fn bos(a: &Pass, b: &Pass) -> Option<Diagnosis> {
     let too_many = rest_of_b == ours;
     let other = rest_of_a == rest_of_b;
     let after = 0.0;
-    (missing || too_many || other).then(|| Diagnosis { name: "bos", before: apart(a, b) as f64, after })
+    let form = match (missing, too_many) {
+        (true, _) => "missing",
+        (_, true) => "one too many",
+        _ => "another",
+    };
+    let found = |form: &str| Diagnosis { name: "bos", form: form.into(), before: apart(a, b) as f64, after };
+    (missing || too_many || other).then(|| found(form))
 }
 
 /// The first setting of the models that differs, of those that change a number; or their weights.
@@ -171,6 +177,7 @@ mod tests {
             card: Some(ModelCard::small(|_| ())),
             settings: Map::new(),
             precision: None,
+            cache: None,
             fingerprint: None,
             drawing: None,
             prompt: Some("one".into()),

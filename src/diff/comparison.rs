@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::causes::{self, Cause};
-use super::difference::{self, Pair, shape};
+use super::difference::{self, Apart, Pair, floats, shape};
+use super::drawn::Own;
 use super::judge::{Judge, Judged};
 use super::report::{First, Kind, Line, Missing, Report, number};
 use super::streamed::Streamed;
@@ -37,6 +38,10 @@ pub(super) struct Comparison<'a, A, B, J> {
     seen: HashMap<u64, Site>,
     /// Whether the last row of logits has the same bits in both, and so what is drawn must be the same.
     same_logits: bool,
+    /// What B draws from in the pass.
+    own: Own,
+    /// Passes in which it cannot be told whether B drew right.
+    not_told: usize,
 }
 
 impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
@@ -44,7 +49,18 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
     pub(super) fn new(a: &'a mut A, b: &'a mut B, known: Option<Sizes>, judge: J) -> Result<Self> {
         let sizes = sizes(a, b).or_else(|error| known.ok_or(error))?;
         let (sizes, report) = (sizes, Report { measured: judge.measures(), ..Report::default() });
-        Ok(Self { a, b, judge, sizes, report, waits: None, seen: HashMap::new(), same_logits: false })
+        Ok(Self {
+            a,
+            b,
+            judge,
+            sizes,
+            report,
+            waits: None,
+            seen: HashMap::new(),
+            same_logits: false,
+            own: Own::default(),
+            not_told: 0,
+        })
     }
 
     pub(super) fn run(mut self, progress: Progress<'_>) -> Result<Report> {
@@ -68,6 +84,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 continue;
             }
             self.judge.begin(*dims);
+            (self.own, self.same_logits) = (Own::default(), false);
             let before = self.report.lines.len();
             for (i, &site) in sites.iter().enumerate() {
                 crate::stop::check()?;
@@ -106,6 +123,13 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         if let (more @ 1.., true) = (of_b.saturating_sub(passes.len()), until == passes.len()) {
             let passes = if more == 1 { "a pass" } else { &format!("{more} passes") };
             self.report.notes.push(format!("B has {passes} more than A, with nothing to compare with"));
+        }
+        self.report.samples = self.judge.samples();
+        if self.not_told > 0 {
+            let passes = if self.not_told == 1 { "a pass" } else { &format!("{} passes", self.not_told) };
+            self.report
+                .notes
+                .push(format!("of {passes} what was drawn is not judged: B has no logits of its own there"));
         }
         if self.report.lines.is_empty() && self.report.first.is_none() {
             return Err(Error::usage("there is nothing to compare: the two have no stage in common")
@@ -228,8 +252,12 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             };
             self.same_logits = bits(&pair.a) == bits(&pair.b);
         }
-        // Which id is drawn turns on a hair: it follows from logits with the same bits only.
-        if matches!(site.stage, Stage::Nucleus | Stage::Sampled) && !self.same_logits {
+        let last = || {
+            let values = floats(&pair.b);
+            Some(values[values.len() - shape.last()?..].to_vec())
+        };
+        self.own.take(site.stage, last);
+        if self.drew_right(site, &pair.b, || pair.apart()) {
             return Ok(());
         }
         let judged = self.judge.see(&pair)?;
@@ -252,8 +280,12 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         if site.stage == Stage::Logits {
             self.same_logits = seen.same_last;
         }
-        if matches!(site.stage, Stage::Nucleus | Stage::Sampled) && !self.same_logits {
-            return Ok(());
+        if matches!(site.stage, Stage::Logits | Stage::Probs | Stage::Nucleus | Stage::Sampled) {
+            let last = streamed::last_row(&*self.b, site, shape);
+            self.own.take(site.stage, || last.as_ref().map(|last| floats(last).to_vec()));
+            if last.is_some_and(|last| self.drew_right(site, &last, || seen.apart)) {
+                return Ok(());
+            }
         }
         let Some(judged) = self.judge.see_streamed(site, seen) else { return Ok(()) };
         let is_print = !site.stage.is_ids() && !site.stage.is_int8() && shape.iter().product::<usize>() > 1;
@@ -271,6 +303,33 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         }
         self.judged(judged, print);
         Ok(())
+    }
+
+    /// Whether `drawn`, which B has at `site`, needs no look at A's: it follows from B's own logits and probabilities, or
+    /// nobody can tell. Where the logits have the same bits, A's can.
+    fn drew_right(&mut self, site: Site, drawn: &Frame, apart: impl FnOnce() -> Apart) -> bool {
+        if !matches!(site.stage, Stage::Nucleus | Stage::Sampled) || self.same_logits {
+            return false;
+        }
+        let drawing = self.b.about().drawing.or(self.a.about().drawing);
+        match drawing.and_then(|drawing| self.own.leads_to(drawn, drawing)) {
+            Some(true) => {
+                let (error, tolerance) = (0.0, 0.0);
+                self.report.lines.push(Line {
+                    site,
+                    apart: apart().error(),
+                    error,
+                    tolerance,
+                    inherited: None,
+                });
+                true
+            }
+            Some(false) => false,
+            None => {
+                self.not_told += usize::from(site.stage == Stage::Sampled);
+                true
+            }
+        }
     }
 
     fn judged(&mut self, judged: Judged, print: Option<u64>) {
@@ -339,8 +398,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         if let Some(site) = self.waits.take() {
             self.report.diagnosis = self.judge.diagnose(site)?;
         }
-        self.judge.part_done(last);
-        Ok(())
+        self.judge.part_done(last)
     }
 }
 

@@ -274,13 +274,6 @@ pub(super) fn odd([a, b]: [Stats; 2], count: usize) -> Option<String> {
     }
 }
 
-/// Whether a cache keeps fewer bits than float32 has: all of its values are float16's or bfloat16's.
-pub(super) fn keeps_fewer(frame: &Frame) -> bool {
-    let all = |is: fn(f32) -> bool| floats(frame).iter().all(|&x| is(x));
-    let cache = matches!(frame.site.stage, Stage::CacheK | Stage::CacheV);
-    cache && (all(|x| half::bf16::from_f32(x).to_f32() == x) || all(|x| half::f16::from_f32(x).to_f32() == x))
-}
-
 impl Found {
     /// The frame, where there is one; or why it is not to be had, and whether it is damaged.
     pub(super) fn frame(self) -> Result<Option<Arc<Frame>>, (String, bool)> {

@@ -2,16 +2,17 @@
 //! is judged, so that what it brings in itself is told from what came with them.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::bench::{Bench, Exactly, Frames, Otherwise, beside, of_the_run};
-use super::difference::{Apart, Pair, keeps_fewer, value};
+use super::difference::{Apart, Pair, floats, frame, value};
 use super::mistakes::mistakes;
 use super::report::{Diagnosis, Line};
 use super::traced::{About, Pass};
-use super::{Judge, Judged, Table, tolerance};
+use super::{Judge, Judged, Table, sixteen, tolerance};
 use crate::backend::Backend;
-use crate::check::{Nothing, Sample};
+use crate::check::{Nothing, Sample, TOGETHER};
 use crate::config::{CacheDtype, Precision};
 use crate::error::Result;
 use crate::explain::{Drawing, Rules};
@@ -43,6 +44,10 @@ const CACHED: f64 = 4e-3;
 /// What a unit in the last place of an angle's float32 is, over the angle.
 const ANGLE: f64 = 1.2e-7;
 
+/// How many times as far from A as the furthest of the rows of a matrix that were computed B may be in others, before those
+/// are computed too.
+const STANDS_OUT: f64 = 2.0;
+
 /// The judge.
 pub(super) struct Injection<'m, B: Backend> {
     model: &'m Model<B>,
@@ -54,14 +59,30 @@ pub(super) struct Injection<'m, B: Backend> {
     /// The same with every result rounded, where one of the runs does that.
     rounded: Option<Rules>,
     precisions: [Precision; 2],
+    /// The number types of the caches, where the runs say them.
+    caches: [Option<CacheDtype>; 2],
     passes: Vec<Pass>,
     begun: Vec<PassDims>,
     a: Frames,
     b: Frames,
+    /// What B does not have by itself and later stages read, of A and of B: keys and values of earlier passes and what the
+    /// layer before gave, as they lie in the cache, or computed from the run's own inputs.
+    kept: [Frames; 2],
     table: Table,
-    /// Of stages that differ, what they may: and whether it is the reference that is off.
-    bad: HashMap<Site, (f64, bool)>,
+    bad: HashMap<Site, Bad>,
     sample: Sample,
+    /// Whether some rows of a matrix were not computed.
+    samples: bool,
+}
+
+/// A stage that differs.
+struct Bad {
+    /// How far it may be off.
+    tolerance: f64,
+    /// Whether it is the reference that is.
+    of_a: bool,
+    /// The rows of its matrix that were computed.
+    rows: Vec<Range<usize>>,
 }
 
 impl<'m, B: Backend> Injection<'m, B> {
@@ -74,6 +95,7 @@ impl<'m, B: Backend> Injection<'m, B> {
         let rules = |precision| Rules::new(ModelCard { precision, ..card.clone() }, CacheDtype::F32, drawing);
         let rounded = precisions.contains(&Precision::Bf16).then(|| rules(Precision::Bf16));
         let precision = tolerance::coarser(precisions[0], precisions[1]);
+        let caches_fewer = [a.may_cache_fewer(), b.may_cache_fewer()];
         Self {
             model,
             drawing,
@@ -83,23 +105,29 @@ impl<'m, B: Backend> Injection<'m, B> {
             precisions,
             passes: a.passes.clone(),
             begun: Vec::new(),
+            caches: [a.cache, b.cache],
             a: Frames::new(),
             b: Frames::new(),
-            table: Table { layers: card.config.layers, precision },
+            kept: [Frames::new(), Frames::new()],
+            table: Table { layers: card.config.layers, precision, caches_fewer },
             bad: HashMap::new(),
             card,
             sample,
+            samples: false,
         }
     }
 
-    fn bench<'a>(&'a self, rules: &'a Rules, run: &'a Frames) -> Bench<'a, B> {
+    /// Where stages of A are computed, or of B.
+    fn bench<'a>(&'a self, rules: &'a Rules, of_a: bool) -> Bench<'a, B> {
         let (otherwise, made) = (Otherwise::default(), Frames::new());
         let (both, reference) = (&self.b, &self.a);
-        Bench { model: self.model, rules, change: &Nothing, otherwise, run, both, reference, made }
+        let (run, kept) = if of_a { (&self.a, &self.kept[0]) } else { (&self.b, &self.kept[1]) };
+        Bench { model: self.model, rules, change: &Nothing, otherwise, run, both, kept, reference, made }
     }
 
-    /// What the stage is, computed from A's inputs and from B's; none where no rule is known or an input is missing.
-    fn folded(&self, site: Site) -> Result<Option<[Exactly; 2]>> {
+    /// What the stage is, of a product these rows of the matrix, computed from A's inputs and from B's; none where no rule is
+    /// known or an input is missing.
+    fn folded(&self, site: Site, rows: &[Range<usize>]) -> Result<Option<[Exactly; 2]>> {
         let stage = site.stage;
         let known = match stage {
             Stage::Tokens | Stage::Nucleus | Stage::Sampled => false,
@@ -109,14 +137,99 @@ impl<'m, B: Backend> Injection<'m, B> {
         if !known {
             return Ok(None);
         }
-        let fold = |run| of_the_run(self.bench(&self.rules, run).fold(site, self.sample));
-        let (Some(a), Some(b)) = (fold(&self.a)?, fold(&self.b)?) else { return Ok(None) };
+        let fold = |of_a| of_the_run(self.bench(&self.rules, of_a).fold_rows(site, rows));
+        let (Some(a), Some(b)) = (fold(true)?, fold(false)?) else { return Ok(None) };
         Ok(Some([a, b]))
+    }
+
+    /// The rows of a matrix that were not among those `looked` at, and in which B is further from A than in any of them, and
+    /// than all may be: those are computed as well, so that what is not in the sample cannot hide a difference.
+    fn standing_out(&self, pair: &Pair, looked: &[Range<usize>], tolerance: f64) -> Vec<Range<usize>> {
+        let Some(outputs) =
+            self.rules.of(pair.site).filter(|of| of.matrix().is_some()).map(|of| of.shape().0)
+        else {
+            return Vec::new();
+        };
+        if looked.iter().map(ExactSizeIterator::len).sum::<usize>() == outputs {
+            return Vec::new();
+        }
+        let (mut apart, mut norm) = (vec![0.0; outputs], 0.0);
+        let rows = floats(&pair.a).chunks(outputs).zip(floats(&pair.b).chunks(outputs));
+        for (a, b) in rows.skip(pair.first / outputs) {
+            for (apart, (a, b)) in apart.iter_mut().zip(a.iter().zip(b)) {
+                let (a, b) = (f64::from(*a), f64::from(*b));
+                norm += a * a;
+                // Infinite or no number in both is the same.
+                *apart += if a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan() {
+                    0.0
+                } else {
+                    (b - a).powi(2)
+                };
+            }
+        }
+        let furthest = looked.iter().cloned().flatten().fold(0.0, |most: f64, row| most.max(apart[row]));
+        let most = (STANDS_OUT * STANDS_OUT * furthest).max(tolerance * tolerance * norm / outputs as f64);
+        let is_looked_at = |row: usize| looked.iter().any(|run| run.contains(&row));
+        let mut out: Vec<Range<usize>> = Vec::new();
+        // What is no number is further than anything.
+        for row in (0..outputs).filter(|&row| !(apart[row] <= most) && !is_looked_at(row)) {
+            match out.last_mut() {
+                Some(run) if run.end == row && run.len() < TOGETHER => run.end += 1,
+                _ => out.push(row..row + 1),
+            }
+        }
+        out
+    }
+
+    /// Whether A, or B, which says that its cache keeps 16 bits, reads that on the way to the stage, where nobody sees it.
+    fn rounds_its_cache(&self, i: usize, site: Site) -> bool {
+        let bench = self.bench(&self.rules, i == 0);
+        let reads = |site: &Site| matches!(site.stage, Stage::Keys | Stage::Values);
+        self.caches[i].is_some() && (bench.chain(site).iter().any(reads) || bench.borrows(site))
+    }
+
+    /// Keeps what later stages read of the layer that is over and B does not have: its keys and values, for later passes, and
+    /// what it gave, for the next layer. Keys and values may lie in the caches; else they are computed from the runs' own
+    /// inputs.
+    fn keep(&mut self, last: Site) -> Result<()> {
+        let (Some(dims), Some(_)) = (self.rules.pass(last.pass), last.layer) else { return Ok(()) };
+        let is_last = self.begun.len() >= self.passes.len();
+        let parts: [(_, Option<Stage>, &[Stage]); 3] = [
+            (Stage::XkRope, Some(Stage::CacheK), &[Stage::Xk, Stage::XkNorm]),
+            (Stage::Xv, Some(Stage::CacheV), &[]),
+            (Stage::FfnResidual, None, &[]),
+        ];
+        for (stage, cache, others) in parts {
+            let has = |stage: &Stage| self.b.contains_key(&last.other(*stage));
+            if has(&stage) || others.iter().any(has) || (is_last && cache.is_some()) {
+                continue;
+            }
+            let (site, shape) = (last.other(stage), self.rules.sizes().shape(stage.axes(), dims));
+            let cached = |of: &Frames| of.get(&last.other(cache?)).cloned();
+            let made = if let (Some(a), Some(b)) = (cached(&self.a), cached(&self.b)) {
+                [a, b].map(|cached| newest(&cached, site, &shape))
+            } else if self.bench(&self.rules, false).stands_on_own(site) {
+                let made = |of_a| of_the_run(self.bench(&self.rules, of_a).operand(site, site));
+                [made(true)?, made(false)?]
+            } else {
+                continue;
+            };
+            if let [Some(a), Some(b)] = made {
+                self.kept[0].insert(site, a);
+                self.kept[1].insert(site, b);
+            }
+        }
+        // What the layer before this one gave nobody reads any more.
+        let stays = |site: &Site| {
+            site.stage != Stage::FfnResidual || (site.pass, site.layer) == (last.pass, last.layer)
+        };
+        self.kept.iter_mut().for_each(|kept| kept.retain(|site, _| stays(site)));
+        Ok(())
     }
 
     /// How far a stage of a run in `precision` may be off, on A's own inputs. `alone` is how far A itself is.
     fn tolerance(&self, site: Site, precision: Precision, alone: f64, exact: &Exactly) -> Result<f64> {
-        let chain = self.bench(&self.rules, &self.a).chain(site);
+        let chain = self.bench(&self.rules, true).chain(site);
         let products = |site: &Site| {
             site.stage == Stage::Embedding || self.rules.of(*site).is_some_and(|of| of.matrix().is_some())
         };
@@ -134,7 +247,7 @@ impl<'m, B: Backend> Injection<'m, B> {
             Precision::Q8 { .. } => plain,
             Precision::Bf16 => {
                 let Some(rules) = &self.rounded else { return Ok(LEAST_ROUNDED) };
-                let rounded = of_the_run(self.bench(rules, &self.a).fold(site, self.sample))?;
+                let rounded = of_the_run(self.bench(rules, true).fold(site, self.sample))?;
                 let exact: HashMap<usize, f64> = exact.iter().copied().collect();
                 let mut apart = Apart::default();
                 for (at, rounded) in rounded.into_iter().flatten() {
@@ -145,6 +258,13 @@ impl<'m, B: Backend> Injection<'m, B> {
             }
         })
     }
+}
+
+/// The last rows of a cache, which its pass wrote, as the stage that they were written from.
+fn newest(cached: &Frame, site: Site, shape: &[usize]) -> Option<Arc<Frame>> {
+    let (values, count) = (floats(cached), shape.iter().product::<usize>());
+    let first = values.len().checked_sub(count)?;
+    frame(site, shape, values[first..].to_vec()).map(Arc::new)
 }
 
 /// How far a run's stage is from what its rule gives, from the first value on that it has.
@@ -182,81 +302,100 @@ impl<B: Backend> Judge for Injection<'_, B> {
         let site = pair.site;
         self.a.insert(site, Arc::clone(&pair.a));
         self.b.insert(site, Arc::clone(&pair.b));
-        let Some([from_a, from_b]) = self.folded(site)? else { return self.table.see(pair) };
+        let mut rows = self.bench(&self.rules, true).rows(site, self.sample);
+        let Some([mut from_a, mut from_b]) = self.folded(site, &rows)? else { return self.table.see(pair) };
         let of_pair = pair.apart();
         let whole = of_pair.error();
-        let (off_a, off_b) = (apart(&pair.a, &from_a, pair.first), apart(&pair.b, &from_b, pair.first));
+        let mut off = [apart(&pair.a, &from_a, pair.first), apart(&pair.b, &from_b, pair.first)];
+        let may = |precision| self.tolerance(site, precision, off[0].error(), &from_a);
+        let mut may = [may(self.precisions[0])?, may(self.precisions[1])?];
+        let kept = [sixteen::dtype(&pair.a), sixteen::dtype(&pair.b)];
+        for (i, may) in may.iter_mut().enumerate() {
+            if self.table.caches_fewer[i] && (kept[i].is_some() || self.rounds_its_cache(i, site)) {
+                *may = may.max(CACHED);
+            }
+        }
+        let is_bad = |off: &[Apart; 2]| (off[0].error() > may[0], !off[1].error().le(&may[1]));
+        if is_bad(&off) == (false, false) {
+            let others = self.standing_out(pair, &rows, may[1]);
+            if let Some([a, b]) = if others.is_empty() { None } else { self.folded(site, &others)? } {
+                from_a.extend(a);
+                from_b.extend(b);
+                rows.extend(others);
+                off = [apart(&pair.a, &from_a, pair.first), apart(&pair.b, &from_b, pair.first)];
+            }
+        }
+        let outputs = self.rules.of(site).map_or(0, |of| of.shape().0);
+        self.samples |= !rows.is_empty() && rows.iter().map(ExactSizeIterator::len).sum::<usize>() < outputs;
         let mut inherited = Apart::default();
         let of_a: HashMap<usize, f64> = from_a.iter().copied().collect();
         for &(at, b) in from_b.iter().filter(|(at, _)| *at >= pair.first) {
             of_a.get(&at).into_iter().for_each(|&a| inherited.add(at, b, a));
         }
-        let may = |precision| self.tolerance(site, precision, off_a.error(), &from_a);
-        let [mut may_a, mut may_b] = [may(self.precisions[0])?, may(self.precisions[1])?];
-        for (frame, may) in [(&pair.a, &mut may_a), (&pair.b, &mut may_b)] {
-            if keeps_fewer(frame) {
-                *may = may.max(CACHED);
-            }
-        }
-        let (bad_a, bad_b) = (off_a.error() > may_a, !off_b.error().le(&may_b));
+        let ((bad_a, bad_b), [may_a, may_b], [off_a, off_b]) = (is_bad(&off), may, off);
         let inherited = Some(inherited.error());
         if bad_a && bad_b {
             // Neither has what this model gives: one is judged by the other.
             let Judged { line, at, .. } = self.table.see(pair)?;
             let note = Some(format!("neither A nor B has what the model gives at {site}"));
             if line.differs() {
-                self.bad.insert(site, (may_b, false));
+                self.bad.insert(site, Bad { tolerance: may_b, of_a: false, rows });
             }
             return Ok(Judged { line: Line { inherited, ..line }, at, note });
         }
         if bad_a {
             let line = Line { site, apart: whole, error: off_a.error(), tolerance: may_a, inherited };
-            self.bad.insert(site, (may_a, true));
+            self.bad.insert(site, Bad { tolerance: may_a, of_a: true, rows });
             let note = Some(format!("it is A that does not have what the model gives at {site}; B does"));
             return Ok(Judged { line, at: off_a.cell(), note });
         }
         if bad_b {
-            self.bad.insert(site, (may_b, false));
+            self.bad.insert(site, Bad { tolerance: may_b, of_a: false, rows });
         }
         let line = Line { site, apart: whole, error: off_b.error(), tolerance: may_b, inherited };
-        Ok(Judged { line, at: off_b.cell(), note: of_pair.note(site) })
+        let unsaid = kept[1].filter(|_| bad_b && !self.table.caches_fewer[1]);
+        let note = unsaid.map(|dtype| sixteen::note(site, dtype)).or_else(|| of_pair.note(site));
+        Ok(Judged { line, at: off_b.cell(), note })
     }
 
     fn diagnose(&mut self, site: Site) -> Result<Vec<Diagnosis>> {
-        let Some(&(tolerance, of_a)) = self.bad.get(&site) else { return Ok(Vec::new()) };
+        let Some(Bad { tolerance, of_a, rows }) = self.bad.get(&site) else { return Ok(Vec::new()) };
+        let (tolerance, of_a) = (*tolerance, *of_a);
         let run = if of_a { &self.a } else { &self.b };
         let Some(frame) = run.get(&site) else { return Ok(Vec::new()) };
-        let Some(right) = of_the_run(self.bench(&self.rules, run).fold(site, self.sample))? else {
+        let Some(right) = of_the_run(self.bench(&self.rules, of_a).fold_rows(site, rows))? else {
             return Ok(Vec::new());
         };
         let before = apart(frame, &right, 0).error();
         let mut found: Vec<Diagnosis> = Vec::new();
-        let chain = self.bench(&self.rules, run).chain(site);
+        let chain = self.bench(&self.rules, of_a).chain(site);
         for mistake in mistakes(&self.card, &self.begun, &chain, frame, &right) {
             let card = mistake.card.as_ref().unwrap_or(&self.card);
             let mut rules = Rules::new(card.clone(), CacheDtype::F32, self.drawing);
             self.begun.iter().for_each(|dims| rules.push(*dims, None));
-            let mut bench = self.bench(&rules, run);
+            let mut bench = self.bench(&rules, of_a);
             (bench.change, bench.otherwise) = (&*mistake.change, mistake.otherwise);
             if !bench.chain(site).iter().any(|site| mistake.touches.contains(&site.stage)) {
                 continue;
             }
-            let Some(wrong) = of_the_run(bench.fold(site, self.sample))? else { continue };
+            let Some(wrong) = of_the_run(bench.fold_rows(site, rows))? else { continue };
             let after = apart(frame, &wrong, 0).error();
             let near = after <= tolerance || (mistake.rounds && after <= before / 8.0);
             if !near || !(after < before || before.is_nan()) {
                 continue;
             }
             match found.iter_mut().find(|one| one.name == mistake.name) {
-                Some(one) => one.after = one.after.min(after),
-                None => found.push(Diagnosis { name: mistake.name, before, after }),
+                Some(one) if one.after <= after => {}
+                Some(one) => (one.after, one.form) = (after, mistake.form),
+                None => found.push(Diagnosis { name: mistake.name, form: mistake.form, before, after }),
             }
         }
         found.sort_by(|a, b| a.after.total_cmp(&b.after));
         Ok(found)
     }
 
-    fn part_done(&mut self, last: Site) {
+    fn part_done(&mut self, last: Site) -> Result<()> {
+        self.keep(last)?;
         // What is in the cache comes from these, in later passes too; and what is before the layers stays for them all.
         let stays = |site: &Site| match site.stage {
             Stage::Xk | Stage::XkNorm | Stage::XkRope | Stage::Xv => true,
@@ -267,6 +406,11 @@ impl<B: Backend> Judge for Injection<'_, B> {
         };
         self.a.retain(|site, _| stays(site));
         self.b.retain(|site, _| stays(site));
+        Ok(())
+    }
+
+    fn samples(&self) -> bool {
+        self.samples
     }
 
     fn measures(&self) -> bool {

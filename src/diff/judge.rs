@@ -1,10 +1,10 @@
 //! Who judges a stage: by the table of tolerances, or with a model ([`super::injection`]).
 
-use super::difference::{Apart, Pair, keeps_fewer};
+use super::difference::{Apart, Pair};
 use super::report::{Diagnosis, Line};
 use super::streamed::Streamed;
-use super::tolerance;
-use crate::config::Precision;
+use super::{sixteen, tolerance};
+use crate::config::{CacheDtype, Precision};
 use crate::error::Result;
 use crate::trace::{Frame, PassDims, Site};
 
@@ -35,7 +35,17 @@ pub(super) trait Judge {
     }
 
     /// What was seen of the layer, or before or after the layers, is over.
-    fn part_done(&mut self, _last: Site) {}
+    ///
+    /// # Errors
+    /// Where the backend fails or was asked to stop.
+    fn part_done(&mut self, _last: Site) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether some rows of a matrix were not looked at.
+    fn samples(&self) -> bool {
+        false
+    }
 
     /// Whether tolerances are measured.
     fn measures(&self) -> bool {
@@ -56,17 +66,19 @@ pub(super) struct Judged {
 pub(super) struct Table {
     pub(super) layers: usize,
     pub(super) precision: Precision,
+    /// Whether the cache may keep fewer bits than float32 has: A's, and B's.
+    pub(super) caches_fewer: [bool; 2],
 }
 
 impl Judge for Table {
     fn begin(&mut self, _: PassDims) {}
 
     fn see(&mut self, pair: &Pair) -> Result<Judged> {
-        Ok(self.judge(pair.site, &pair.apart(), keeps_fewer(&pair.a) || keeps_fewer(&pair.b)))
+        Ok(self.judge(pair.site, &pair.apart(), [sixteen::dtype(&pair.a), sixteen::dtype(&pair.b)]))
     }
 
     fn see_streamed(&mut self, site: Site, seen: &Streamed) -> Option<Judged> {
-        Some(self.judge(site, &seen.apart, seen.keeps_fewer))
+        Some(self.judge(site, &seen.apart, seen.sixteen))
     }
 
     fn streams(&self) -> bool {
@@ -75,14 +87,17 @@ impl Judge for Table {
 }
 
 impl Table {
-    pub(super) fn judge(&mut self, site: Site, apart: &Apart, keeps_fewer: bool) -> Judged {
+    pub(super) fn judge(&mut self, site: Site, apart: &Apart, kept: [Option<CacheDtype>; 2]) -> Judged {
         // What is read from a cache of 16 bits is as far off as bfloat16 is.
+        let keeps_fewer = kept.iter().zip(self.caches_fewer).any(|(dtype, may)| may && dtype.is_some());
         if self.precision == Precision::F32 && keeps_fewer {
             self.precision = Precision::Bf16;
         }
         let (error, at) = (apart.error(), apart.cell());
         let tolerance = tolerance::of(site, self.layers, self.precision);
         let line = Line { site, apart: error, error, tolerance, inherited: None };
-        Judged { line, at, note: apart.note(site) }
+        let unsaid = kept[1].filter(|_| line.differs() && !self.caches_fewer[1]);
+        let note = unsaid.map(|dtype| sixteen::note(site, dtype)).or_else(|| apart.note(site));
+        Judged { line, at, note }
     }
 }

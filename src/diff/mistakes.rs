@@ -11,10 +11,12 @@ use crate::config::{ModelConfig, Pairing, Precision, RopeScaling};
 use crate::trace::{Frame, ModelCard, PassDims, Site, Stage};
 
 /// The names of the mistakes.
-pub const NAMES: [&str; 21] = [
+pub const NAMES: [&str; 25] = [
     "rope_pairing",
     "rope_theta",
     "rope_scaling",
+    "rope_direction",
+    "rope_missing",
     "position_offset",
     "norm_eps",
     "norm_weight_plus_one",
@@ -23,6 +25,8 @@ pub const NAMES: [&str; 21] = [
     "mask_offset",
     "window",
     "kv_head_order",
+    "kv_swapped",
+    "heads_merged",
     "weight_layout",
     "bias_missing",
     "bos",
@@ -38,6 +42,8 @@ pub const NAMES: [&str; 21] = [
 /// A mistake, in one of its forms.
 pub(super) struct Mistake {
     pub(super) name: &'static str,
+    /// Which of its forms it is, in words; empty where there is one.
+    pub(super) form: String,
     /// The stages that it changes; where none of them is computed, it is not tried.
     pub(super) touches: &'static [Stage],
     /// The model as the mistake has it, where that is what it changes.
@@ -49,9 +55,14 @@ pub(super) struct Mistake {
 }
 
 impl Mistake {
-    fn of(name: &'static str, touches: &'static [Stage], change: impl Change + 'static) -> Self {
-        let (otherwise, change) = (Otherwise::default(), Box::new(change));
-        Self { name, touches, card: None, change, otherwise, rounds: false }
+    fn of(
+        name: &'static str,
+        form: impl Into<String>,
+        touches: &'static [Stage],
+        change: impl Change + 'static,
+    ) -> Self {
+        let (form, otherwise, change) = (form.into(), Otherwise::default(), Box::new(change));
+        Self { name, form, touches, card: None, change, otherwise, rounds: false }
     }
 
     fn again(mut self, again: &'static [Stage]) -> Self {
@@ -105,32 +116,36 @@ pub(super) fn mistakes(
 
 /// Those that are another configuration.
 fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
-    let mut add = |name, touches, again, change: &dyn Fn(&mut ModelConfig)| {
+    let mut add = |name, form: String, touches, again, change: &dyn Fn(&mut ModelConfig)| {
         let mut other = card.clone();
         change(&mut other.config);
         if other.config != card.config && other.config.check().is_ok() {
-            let mistake = Mistake { card: Some(other), ..Mistake::of(name, touches, Nothing) };
+            let mistake = Mistake { card: Some(other), ..Mistake::of(name, form, touches, Nothing) };
             all.push(mistake.again(again));
         }
     };
-    add("rope_pairing", &[Stage::XqRope, Stage::XkRope], &[], &|config| {
-        config.pairing = match config.pairing {
-            Pairing::Halves => Pairing::Neighbours,
-            Pairing::Neighbours => Pairing::Halves,
-        };
-    });
+    let (other, form) = match card.config.pairing {
+        Pairing::Halves => (Pairing::Neighbours, "neighbours are turned, not halves"),
+        Pairing::Neighbours => (Pairing::Halves, "halves are turned, not neighbours"),
+    };
+    add("rope_pairing", form.into(), &[Stage::XqRope, Stage::XkRope], &[], &|config| config.pairing = other);
     for theta in THETAS {
-        add("rope_theta", ROPE, TURNED, &|config| config.rope_theta = theta);
+        add("rope_theta", format!("θ = {theta}"), ROPE, TURNED, &|config| config.rope_theta = theta);
     }
-    add("rope_scaling", ROPE, TURNED, &|config| config.rope_scaling = RopeScaling::None);
+    let form = "not stretched".into();
+    add("rope_scaling", form, ROPE, TURNED, &|config| config.rope_scaling = RopeScaling::None);
     let own = match card.config.rope_scaling {
         RopeScaling::Linear { factor } | RopeScaling::Llama3 { factor, .. } => Some(factor),
         RopeScaling::None | RopeScaling::Divisors(_) => None,
     };
     for factor in FACTORS.into_iter().chain(own) {
-        add("rope_scaling", ROPE, TURNED, &|config| config.rope_scaling = RopeScaling::Linear { factor });
+        let form = format!("all stretched, factor {factor}");
+        add("rope_scaling", form, ROPE, TURNED, &|config| {
+            config.rope_scaling = RopeScaling::Linear { factor }
+        });
         for original_context in [8192, 4096, 2048] {
-            add("rope_scaling", ROPE, TURNED, &|config| {
+            let form = format!("llama3, factor {factor}, from a context of {original_context}");
+            add("rope_scaling", form, ROPE, TURNED, &|config| {
                 let (low_freq_factor, high_freq_factor) = (1.0, 4.0);
                 config.rope_scaling =
                     RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context };
@@ -138,17 +153,18 @@ fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
         }
     }
     for eps in EPSILONS {
-        add("norm_eps", NORMS, &[], &|config| config.norm_eps = eps);
+        add("norm_eps", format!("ε = {eps:e}"), NORMS, &[], &|config| config.norm_eps = eps);
     }
     let shown = attention::shown(found);
     let around =
         card.config.window.into_iter().flat_map(|window| [window + 1, window.saturating_sub(1), window * 2]);
     for window in around.chain(shown).map(Some).chain([None]) {
-        add("window", SEEING, &[Stage::Mask, Stage::MaskedScores], &|config| {
+        let form = window.map_or_else(|| "none".into(), |window| format!("of {window} tokens"));
+        add("window", form, SEEING, &[Stage::Mask, Stage::MaskedScores], &|config| {
             (config.window, config.window_from) = (window, 0);
         });
     }
-    let mut rounded = Mistake::of("bf16_rounding", Stage::ALL, Nothing);
+    let mut rounded = Mistake::of("bf16_rounding", "all results", Stage::ALL, Nothing);
     (rounded.card, rounded.rounds) = (Some(ModelCard { precision: Precision::Bf16, ..card.clone() }), true);
     all.push(rounded);
 }

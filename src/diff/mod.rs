@@ -14,10 +14,12 @@ mod bench;
 mod causes;
 mod comparison;
 mod difference;
+mod drawn;
 mod injection;
 mod judge;
 mod mistakes;
 mod report;
+mod sixteen;
 mod streamed;
 pub mod tolerance;
 mod traced;
@@ -49,7 +51,8 @@ pub type Progress<'a> = &'a dyn Fn(usize, usize);
 pub fn compare(a: &mut impl Traced, b: &mut impl Traced, progress: Progress<'_>) -> Result<Report> {
     let layers = sizes(a, b)?.layers;
     let precision = coarser(a.about(), b.about());
-    Comparison::new(a, b, None, Table { layers, precision })?.run(progress)
+    let caches_fewer = [a.about().may_cache_fewer(), b.about().may_cache_fewer()];
+    Comparison::new(a, b, None, Table { layers, precision, caches_fewer })?.run(progress)
 }
 
 /// Compares B with A on `model`, whose rules and weights tell what each stage brings in. Of large matrices the rows that

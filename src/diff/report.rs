@@ -55,10 +55,19 @@ impl First {
 pub struct Diagnosis {
     /// Its name: one of [`super::NAMES`].
     pub name: &'static str,
+    /// Which of its forms, in words: `θ = 500000`; empty where there is one.
+    pub form: String,
     /// B's error.
     pub before: f64,
     /// What is left of it where the mistake is made.
     pub after: f64,
+}
+
+impl Diagnosis {
+    /// Its name, and its form where it has several.
+    pub fn told(&self) -> String {
+        if self.form.is_empty() { self.name.to_owned() } else { format!("{} ({})", self.name, self.form) }
+    }
 }
 
 /// A stage of one run that the other does not have.
@@ -139,6 +148,8 @@ pub struct Report {
     pub notes: Vec<String>,
     /// Whether tolerances were measured, with a model.
     pub measured: bool,
+    /// Whether of some matrices a sample of the rows was computed, and those that stand out.
+    pub samples: bool,
 }
 
 impl Report {
@@ -173,6 +184,7 @@ impl Report {
         }
         self.differences.extend(next.differences);
         self.lines.extend(next.lines);
+        self.samples |= next.samples;
         self.missing.extend(next.missing);
         self.absent.extend(next.absent);
         self.unjudged += next.unjudged;
@@ -266,7 +278,7 @@ impl Report {
         let diagnosis = self
             .diagnosis
             .iter()
-            .map(|one| json!({"name": one.name, "before": number(one.before), "after": number(one.after)}));
+            .map(|one| json!({"name": one.name, "form": one.form, "before": number(one.before), "after": number(one.after)}));
         let missing = self.missing.iter().map(|missing| &missing.site).chain(&self.absent);
         json!({
             "same": self.same(),

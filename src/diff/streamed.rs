@@ -3,14 +3,17 @@
 
 use std::ops::Range;
 
+use ndarray::Array1;
 use rayon::prelude::*;
 
 use super::difference::{Apart, is_hidden, odd, value};
+use super::sixteen::Bits;
 use super::traced::Traced;
+use crate::config::CacheDtype;
 use crate::error::Result;
 use crate::stop;
 use crate::trace::frame::Summing;
-use crate::trace::{Site, Stage, Stats, Values};
+use crate::trace::{Frame, FrameData, Site, Stage, Stats, Values};
 
 /// Values that are read of each run at once.
 const AT_ONCE: usize = 1 << 20;
@@ -24,8 +27,8 @@ const PART: usize = 1 << 14;
 /// What is known of a stage that both runs have, once all of it was seen.
 pub(super) struct Streamed {
     pub(super) apart: Apart,
-    /// Whether it is a cache that keeps fewer bits than float32 has, in one of the runs.
-    pub(super) keeps_fewer: bool,
+    /// Of a cache the number type of 16 bits that A's values are of, and B's.
+    pub(super) sixteen: [Option<CacheDtype>; 2],
     /// Whether the last row has the same bits in both.
     pub(super) same_last: bool,
 }
@@ -55,7 +58,7 @@ pub(super) fn compare(
     shape: &[usize],
 ) -> Result<std::result::Result<Option<Streamed>, String>> {
     let (width, count) = rows(shape);
-    let mut seen = Streamed { apart: Apart::default(), keeps_fewer: false, same_last: false };
+    let mut seen = Streamed { apart: Apart::default(), sixteen: [None; 2], same_last: false };
     let mut bits = [Bits::default(), Bits::default()];
     for rows in parts(shape) {
         stop::check()?;
@@ -86,7 +89,7 @@ pub(super) fn compare(
         a.done(site, rows.clone());
         b.done(site, rows);
     }
-    seen.keeps_fewer = bits.iter().any(Bits::keeps_fewer);
+    seen.sixteen = bits.map(|bits| bits.dtype());
     Ok(Ok(Some(seen)))
 }
 
@@ -125,6 +128,17 @@ pub(super) fn number(of: &impl Traced, site: Site, shape: &[usize], at: usize) -
     row.ok().flatten().and_then(|row| row.numbers().nth(at % width)).unwrap_or(f64::NAN)
 }
 
+/// The last row of a stage of a run, where it is there.
+pub(super) fn last_row(of: &impl Traced, site: Site, shape: &[usize]) -> Option<Frame> {
+    let (_, count) = rows(shape);
+    let data = match of.rows(site, count.checked_sub(1)?..count).ok()?? {
+        Values::F32(values) => FrameData::F32(Array1::from(values.to_vec()).into_dyn()),
+        Values::I64(values) => FrameData::I64(Array1::from(values.to_vec()).into_dyn()),
+        Values::I8(values) => FrameData::I8(Array1::from(values.to_vec()).into_dyn()),
+    };
+    Some(Frame { site, axes: site.stage.axes(), data })
+}
+
 /// How far some values are apart, the first of which is cell `at`.
 fn of_part(stage: Stage, at: usize, ours: Values<'_>, theirs: Values<'_>) -> Apart {
     let mut apart = Apart::default();
@@ -161,31 +175,5 @@ fn same(a: Values<'_>, b: Values<'_>) -> bool {
     match (a, b) {
         (Values::F32(a), Values::F32(b)) => a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits()),
         (a, b) => a.numbers().eq(b.numbers()),
-    }
-}
-
-/// Whether all values that were seen are those of a type of 16 bits.
-struct Bits {
-    bf16: bool,
-    f16: bool,
-    any: bool,
-}
-
-impl Default for Bits {
-    fn default() -> Self {
-        Self { bf16: true, f16: true, any: false }
-    }
-}
-
-impl Bits {
-    fn see(&mut self, values: Values<'_>) {
-        let Values::F32(values) = values else { return };
-        self.any |= !values.is_empty();
-        self.bf16 = self.bf16 && values.iter().all(|&x| half::bf16::from_f32(x).to_f32() == x);
-        self.f16 = self.f16 && values.iter().all(|&x| half::f16::from_f32(x).to_f32() == x);
-    }
-
-    fn keeps_fewer(&self) -> bool {
-        self.any && (self.bf16 || self.f16)
     }
 }

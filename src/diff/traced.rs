@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::config::Precision;
+use crate::config::{CacheDtype, Precision};
 use crate::error::Result;
 use crate::explain::Drawing;
 use crate::trace::{Frame, ModelCard, PassDims, Site, Stage, TokenLabel, Values};
@@ -22,6 +22,8 @@ pub struct About {
     pub settings: Map<String, Value>,
     /// The arithmetic that its values come from; none where it does not say.
     pub precision: Option<Precision>,
+    /// The number type of its cached keys and values; none where it does not say.
+    pub cache: Option<CacheDtype>,
     /// A fingerprint of configuration and weights, where it has one.
     pub fingerprint: Option<String>,
     /// How its tokens were drawn, where it says so.
@@ -42,6 +44,14 @@ impl About {
         match self.card.as_ref().map(|card| serde_json::json!(card.config)) {
             Some(Value::Object(all)) => all,
             _ => self.settings.clone(),
+        }
+    }
+
+    /// Whether its cache may keep fewer bits than float32 has: where it says so, or says nothing and computes in fewer itself.
+    pub(super) fn may_cache_fewer(&self) -> bool {
+        match self.cache {
+            Some(dtype) => dtype != CacheDtype::F32,
+            None => self.precision.is_some_and(|precision| precision != Precision::F32),
         }
     }
 }

@@ -197,6 +197,14 @@ fn the_lens_lists_each_layer_of_each_position() {
         let top = row["top"].as_array().unwrap();
         assert_eq!((top.len(), &top[0]["rank"], &top[1]["rank"]), (2, &Value::from(1), &Value::from(2)));
         assert!(top[0]["prob"].as_f64() >= top[1]["prob"].as_f64() && top[0]["text"].is_string());
+        // The answer is that of the last layer, with its place in this one.
+        let (answer, last) = (&row["answer"], &rows[i / 4 * 4 + 3]["top"][0]);
+        assert_eq!((&answer["id"], &answer["text"]), (&last["id"], &last["text"]));
+        let known = top.iter().find(|one| one["id"] == answer["id"]);
+        assert!(
+            known.map_or(answer["rank"].as_u64() > Some(2), |one| one["rank"] == answer["rank"]),
+            "{row}"
+        );
     }
     // The last layer's answer for the last token of the prompt is what was drawn.
     let drawn = json(&["explain", "p0/sampled[n=0]"])["value"].as_f64().unwrap();

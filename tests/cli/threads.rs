@@ -3,7 +3,7 @@
 #[cfg(target_os = "linux")]
 use std::path::{Path, PathBuf};
 
-use super::{command, stderr};
+use super::{command, llama_trace, ok, stderr};
 
 const RUN: [&str; 4] = ["--ids", "1", "-n", "1"];
 
@@ -12,6 +12,30 @@ fn a_hundred_thousand_threads_from_the_environment_are_a_thousand_and_said_in_on
     let output = command(RUN).env("RAYON_NUM_THREADS", "100000").output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(stderr(&output), "RAYON_NUM_THREADS=100000 is too many: computing on 1024 threads.\n");
+}
+
+#[test]
+fn a_trace_is_read_on_as_many_threads_as_are_asked_for_with_its_model_and_without() {
+    let folder = tempfile::tempdir().unwrap();
+    let (trace, out) = (folder.path().join("run.trace"), folder.path().join("dump"));
+    let (trace, out) = (trace.to_str().unwrap(), out.to_str().unwrap());
+    let picture = folder.path().join("screen.txt");
+    ok(&llama_trace(["record", "--prompt", "Once", "-n", "2", "--threads", "3", "--out", trace]));
+    let commands: [&[&str]; 5] = [
+        &["explain", "p0/L0/xq[t=0,h=0,c=0]"],
+        &["lens"],
+        &["log", "--layer", "0"],
+        &["attribute"],
+        &["export", "--stages", "xq,ffn_gate", "--force", "--out", out],
+    ];
+    let snapshot = ["snapshot", "--force", "--out", picture.to_str().unwrap()];
+    for args in commands.into_iter().chain([&snapshot[..]]) {
+        let run = |more: &[&str]| ok(&llama_trace([args, &["--trace", trace], more].concat()));
+        let expected = run(&[]);
+        for threads in ["1", "3"] {
+            assert_eq!(run(&["--threads", threads]), expected, "{args:?}");
+        }
+    }
 }
 
 /// A copy of the program that every user may run.

@@ -4,15 +4,18 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use llama_trace::backend::Backend;
 use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::check::Sample;
+use llama_trace::checkpoint;
 use llama_trace::config::{CacheDtype, Precision};
-use llama_trace::diff::{self, About, Kind, NAMES, Report};
+use llama_trace::diff::{self, About, Kind, NAMES, Pass, Report};
 use llama_trace::explain::Drawing;
 use llama_trace::generate::{Sampler, Sampling, Session};
 use llama_trace::model::Model;
-use llama_trace::trace::{Frame, Recorder, Select, Site, Stage};
+use llama_trace::trace::{Frame, FrameData, PassDims, Recorder, Select, Site, Stage, TokenLabel};
 
+use super::common::models;
 use super::port::{Kept, Port, frame, passes};
 use super::{MODELS, model, model_in};
 
@@ -20,11 +23,24 @@ pub(super) const IDS: [u32; 9] = [1, 5, 9, 13, 17, 21, 25, 29, 33];
 
 /// A run of this program over the ids, every stage held.
 fn run(model: &Model<Cpu>) -> Kept {
+    run_on(model, 1)
+}
+
+/// The same and decode passes after it, so many passes in all.
+fn run_on(model: &Model<Cpu>, count: usize) -> Kept {
     let frames = RefCell::new(HashMap::new());
     let mut session = Session::new(model, Sampler::new(Sampling::default()).unwrap()).unwrap();
-    let (select, dims) = (Select::all(), session.next_pass(IDS.len()));
-    let sink = |frame: Frame| drop(frames.borrow_mut().insert(frame.site, Arc::new(frame)));
-    session.run(&IDS, &mut Recorder::new(model.sizes(), dims, &select, sink)).unwrap();
+    let (select, mut passes) = (Select::all(), passes(&IDS));
+    for pass in 0..count {
+        let read = if pass == 0 { IDS.to_vec() } else { vec![IDS[pass]] };
+        let dims = session.next_pass(read.len());
+        let sink = |frame: Frame| drop(frames.borrow_mut().insert(frame.site, Arc::new(frame)));
+        session.run(&read, &mut Recorder::new(model.sizes(), dims, &select, sink)).unwrap();
+        if pass > 0 {
+            let tokens = vec![TokenLabel { id: read[0], text: format!("#{}", read[0]) }];
+            passes.push(Pass { dims, tokens });
+        }
+    }
     let card = model.card();
     let about = About {
         layers: None,
@@ -33,10 +49,11 @@ fn run(model: &Model<Cpu>) -> Kept {
         precision: Some(card.precision),
         card: Some(card),
         settings: serde_json::Map::new(),
+        cache: Some(Backend::cache_dtype(&model.backend)),
         fingerprint: None,
         drawing: Some(Drawing { temperature: 0.0, top_k: 0, top_p: 1.0 }),
         prompt: None,
-        passes: passes(&IDS),
+        passes,
     };
     Kept { about, frames: frames.into_inner() }
 }
@@ -53,10 +70,14 @@ fn verdict(report: &Report) -> (Kind, String, BTreeSet<&'static str>) {
 }
 
 /// Each mistake: the model it is made on, where it is seen first, and where it is in what transformers' modules show.
-pub(super) const BUGS: [(&str, &str, &str, &str); 27] = [
+pub(super) const BUGS: [(&str, &str, &str, &str); 38] = [
     ("rope_pairing", "gqa", "p0/L0/xq_rope", "p0/L0/softmax"),
     ("rope_theta", "gqa", "p0/rope_cos", "p0/L0/softmax"),
     ("rope_scaling", "tied_llama3", "p0/rope_cos", "p0/L0/softmax"),
+    ("rope_direction", "gqa", "p0/rope_sin", "p0/L0/softmax"),
+    ("rope_direction:turning", "gqa", "p0/L0/xq_rope", "p0/L0/softmax"),
+    ("rope_missing", "gqa", "p0/L0/xq_rope", "p0/L0/softmax"),
+    ("rope_missing:keys", "gqa", "p0/L0/xk_rope", "p0/L0/softmax"),
     ("position_offset", "gqa", "p0/rope_cos", ""),
     ("norm_eps", "gqa", "p0/L0/attn_norm", "p0/L0/attn_norm"),
     ("norm_weight_plus_one", "gqa", "p0/L0/attn_norm", "p0/L0/attn_norm"),
@@ -66,8 +87,13 @@ pub(super) const BUGS: [(&str, &str, &str, &str); 27] = [
     ("window", "mistral", "p0/L0/masked_scores", "p0/L0/softmax"),
     ("window:short", "mistral", "p0/L0/masked_scores", "p0/L0/softmax"),
     ("kv_head_order", "gqa", "p0/L0/keys", "p0/L0/softmax"),
+    ("kv_head_order:values", "gqa", "p0/L0/values", "p0/L0/attn_heads"),
+    ("kv_swapped", "gqa", "p0/L0/xk", "p0/L0/xk"),
+    ("heads_merged", "gqa", "p0/L0/attn_output", "p0/L0/attn_output"),
     ("weight_layout", "gqa", "p0/L0/xv", "p0/L0/xv"),
     ("weight_layout:rope", "gqa", "p0/L0/xq", "p0/L0/xq"),
+    ("weight_layout:heads", "gqa", "p0/L0/xq", "p0/L0/xq"),
+    ("weight_layout:components", "gqa", "p0/L0/xq", "p0/L0/xq"),
     ("weight_layout:o", "gqa", "p0/L0/attn_output", "p0/L0/attn_output"),
     ("bias_missing", "mha_bias", "p0/L0/xq", "p0/L0/xq"),
     ("bos", "gqa", "p0/tokens", "p0/tokens"),
@@ -76,6 +102,8 @@ pub(super) const BUGS: [(&str, &str, &str, &str); 27] = [
     ("gate_up_swapped", "gqa", "p0/L0/ffn_gate", "p0/L0/ffn_gate"),
     ("gate_up_swapped:halves", "gqa", "p0/L0/ffn_silu", "p0/L0/ffn_silu"),
     ("bf16_rounding", "gqa", "p0/embedding", "p0/embedding"),
+    ("bf16_rounding:inputs", "gqa", "p0/L0/xq", "p0/L0/xq"),
+    ("bf16_rounding:angles", "gqa", "p0/rope_cos", ""),
     ("quantized_activations", "gqa", "p0/L0/xq", "p0/L0/xq"),
     ("embedding_scale", "gqa", "p0/embedding", "p0/embedding"),
     ("softcap", "gqa", "p0/L0/scores", ""),
@@ -247,4 +275,202 @@ fn odd_stages_are_part_of_the_verdict() {
     let mut nothing = a.clone();
     nothing.frames.clear();
     assert!(diff::compare(&mut a.clone(), &mut nothing, &|_, _| ()).is_err(), "nothing in common");
+}
+
+/// The same run with values of a stage changed.
+fn changed(run: &Kept, site: Site, change: impl Fn(usize, f32) -> f32) -> Kept {
+    let mut run = run.clone();
+    let (shape, values) = (run.frames[&site].shape().to_vec(), run.frames[&site].floats().unwrap().clone());
+    let values = values.iter().enumerate().map(|(at, x)| change(at, *x)).collect();
+    run.frames.insert(site, frame(site, &shape, values));
+    run
+}
+
+#[test]
+fn what_is_in_no_sample_cannot_hide_a_difference() {
+    // Its head is larger than a sample.
+    let model = Model::load(&checkpoint::open(None).unwrap(), Cpu::default()).unwrap();
+    let (a, site, vocab) = (run(&model), Site::once(0, Stage::Logits), model.config.vocab);
+    let sampled = |b: &Kept| {
+        diff::compare_with(&model, &mut a.clone(), &mut b.clone(), Sample::Seeded(1), &|_, _| ()).unwrap()
+    };
+    let right = sampled(&a);
+    assert!(right.same() && right.samples && !judged(&model, &a, &a).samples);
+    for column in (0..vocab).step_by(41) {
+        for wrong in [0.0, f32::NAN] {
+            // One value of a column, and all.
+            for row in [Some(IDS.len() - 1), None] {
+                let is_wrong = |at: usize| at % vocab == column && row.is_none_or(|row| at / vocab == row);
+                let report = sampled(&changed(&a, site, |at, x| if is_wrong(at) { wrong } else { x }));
+                let first = report.first.unwrap_or_else(|| panic!("{column} is {wrong}"));
+                assert!(first.address.ends_with(&format!(",v={column}]")), "{column}: {}", first.address);
+            }
+        }
+    }
+    // Nor where all that comes before is another one.
+    let other = Model::load(&checkpoint::open(None).unwrap(), Cpu::default().with_precision(Precision::Bf16))
+        .unwrap();
+    let (b, block) = (run(&other), 700..760);
+    let report = sampled(&changed(&b, site, |at, x| if block.contains(&(at % vocab)) { 0.0 } else { x }));
+    assert_eq!(verdict(&report).1, "p0/logits");
+    assert!(sampled(&b).same());
+}
+
+#[test]
+fn a_cache_of_16_bits_that_nobody_says_differs_and_one_that_is_said_does_not() {
+    let model = model("gqa");
+    let a = run(&model);
+    for dtype in [CacheDtype::F16, CacheDtype::Bf16] {
+        let b = run(&model_in("gqa", Cpu::default().with_cache_dtype(dtype)));
+        for says in [None, Some(CacheDtype::F32), Some(dtype)] {
+            let mut b = b.clone();
+            b.about.cache = says;
+            // What reads the cache, without the cache.
+            let mut few = b.clone();
+            few.frames.retain(|site, _| {
+                [Stage::XkRope, Stage::Xv, Stage::XqRope, Stage::AttnHeads].contains(&site.stage)
+            });
+            let by_table = diff::compare(&mut a.clone(), &mut b.clone(), &|_, _| ()).unwrap();
+            for (report, found) in [
+                (judged(&model, &a, &b), "p0/L0/cache_k"),
+                (by_table, "p0/L0/cache_k"),
+                (judged(&model, &a, &few), "p0/L0/attn_heads"),
+            ] {
+                if says == Some(dtype) {
+                    assert!(report.same(), "{dtype:?}: {:?}", report.first);
+                    continue;
+                }
+                assert_eq!(verdict(&report).1, found, "{dtype:?}, {says:?}");
+                if found.ends_with("cache_k") {
+                    let note = format!("has {} values alone", dtype.name());
+                    assert!(report.notes.iter().any(|said| said.contains(&note)), "{:?}", report.notes);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn keys_that_earlier_passes_cached_are_the_runs_own() {
+    // Layer 0 adds twice as much as it should, and nothing else is wrong.
+    let wrong = models::golden("gqa", |tensors| {
+        for (name, (_, bytes)) in
+            tensors.iter_mut().filter(|(name, _)| name.contains("layers.0.mlp.down_proj"))
+        {
+            let doubled = bytes
+                .as_chunks::<4>()
+                .0
+                .iter()
+                .flat_map(|word| (2.0 * f32::from_le_bytes(*word)).to_le_bytes());
+            *bytes = doubled.collect();
+            assert!(name.ends_with("weight"));
+        }
+    });
+    let (healthy, checkpoint) = (model("gqa"), checkpoint::open(Some(wrong.path())).unwrap());
+    let wrong = Model::load(&checkpoint, Cpu::default()).unwrap();
+    let [a, b] = [&healthy, &wrong].map(|model| run_on(model, 3));
+    for kept in [
+        &[Stage::FfnResidual, Stage::Logits][..],
+        &[Stage::FfnResidual, Stage::CacheK, Stage::CacheV, Stage::AttnOutput],
+        &[Stage::AttnNorm, Stage::FfnDown],
+        Stage::ALL,
+    ] {
+        let mut b = b.clone();
+        b.frames.retain(|site, _| kept.contains(&site.stage));
+        let report = judged(&healthy, &a, &b);
+        let found: Vec<_> = report.differences.iter().map(|first| first.site.unwrap()).collect();
+        assert!(found.iter().all(|site| site.layer == Some(0)), "{kept:?}: {found:?}");
+        let passes: Vec<_> = found.iter().map(|site| site.pass).collect();
+        assert_eq!(passes, [0, 1, 2], "{kept:?}: {found:?}");
+    }
+}
+
+#[test]
+fn a_position_of_a_decode_pass_that_is_off_is_named_where_no_angle_is_shown() {
+    let model = model("gqa");
+    let a = run_on(&model, 2);
+    let position = |by: isize| format!("{} too far", by);
+    for (by, form) in
+        [(1, position(1)), (-1, "1 too near".to_owned()), (-9, "as if nothing were cached".into())]
+    {
+        // A token that is turned as if it stood elsewhere reads and writes the keys of that place.
+        let dims = PassDims { pass: 1, start: IDS.len(), tokens: 1 };
+        let mut b = a.clone();
+        let rope = |from: Stage, to: Stage, b: &mut Kept| {
+            let theta = model.config.rope_theta;
+            for layer in 0..1 {
+                let x: Vec<f32> =
+                    a.frames[&Site::layer(1, layer, from)].floats().unwrap().iter().copied().collect();
+                let c = model.config.head_dim;
+                let mut out = x.clone();
+                for head in (0..x.len()).step_by(c) {
+                    for i in 0..c / 2 {
+                        let angle =
+                            (dims.start as isize + by) as f32 * theta.powf(-((2 * i) as f32) / c as f32);
+                        let (p, q) = (x[head + i], x[head + i + c / 2]);
+                        out[head + i] = p * angle.cos() - q * angle.sin();
+                        out[head + i + c / 2] = p * angle.sin() + q * angle.cos();
+                    }
+                }
+                let site = Site::layer(1, layer, to);
+                let shape = b.frames[&site].shape().to_vec();
+                b.frames.insert(site, frame(site, &shape, out));
+            }
+        };
+        rope(Stage::Xk, Stage::XkRope, &mut b);
+        let (keys, key) = (Site::layer(1, 0, Stage::CacheK), Site::layer(1, 0, Stage::XkRope));
+        let mut cached: Vec<f32> = b.frames[&keys].floats().unwrap().iter().copied().collect();
+        let own: Vec<f32> = b.frames[&key].floats().unwrap().iter().copied().collect();
+        let first = cached.len() - own.len();
+        cached[first..].copy_from_slice(&own);
+        let shape = b.frames[&keys].shape().to_vec();
+        b.frames.insert(keys, frame(keys, &shape, cached));
+        // What hooks on modules show, and the cache.
+        let shown = [Stage::AttnNorm, Stage::Xq, Stage::Xk, Stage::Xv, Stage::CacheK];
+        b.frames.retain(|site, _| shown.contains(&site.stage));
+        let report = judged(&model, &a, &b);
+        let named: Vec<_> = report.diagnosis.iter().map(|one| (one.name, one.form.clone())).collect();
+        assert_eq!(verdict(&report).1, "p1/L0/cache_k");
+        assert_eq!(named, [("position_offset", form)]);
+    }
+}
+
+#[test]
+fn what_was_drawn_is_judged_by_the_runs_own_logits_where_those_are_not_the_same_to_the_bit() {
+    let model = model("gqa");
+    let a = run_on(&model, 2);
+    let logits = Site::once(1, Stage::Logits);
+    // The last bit of a logit is another one.
+    let near = changed(&a, logits, |at, x| if at == 3 { f32::from_bits(x.to_bits() ^ 1) } else { x });
+    assert!(judged(&model, &a, &near).same());
+    let vocab = model.config.vocab;
+    let sampled = |id: i64| {
+        let site = Site::once(1, Stage::Sampled);
+        let data = FrameData::I64(ndarray::Array1::from(vec![id]).into_dyn());
+        let mut b = near.clone();
+        b.frames.insert(site, Arc::new(Frame { site, axes: site.stage.axes(), data }));
+        b
+    };
+    let drawn = match &a.frames[&Site::once(1, Stage::Sampled)].data {
+        FrameData::I64(ids) => ids[0],
+        _ => unreachable!("an id"),
+    };
+    let other = sampled((drawn + 1) % vocab as i64);
+    let rolled = changed(&near, Site::once(1, Stage::Nucleus), |at, _| f32::from(u8::from(at == 0)));
+    for (b, found) in [(&other, "p1/sampled"), (&rolled, "p1/nucleus")] {
+        let by_table = diff::compare(&mut a.clone(), &mut b.clone(), &|_, _| ()).unwrap();
+        for report in [judged(&model, &a, b), by_table] {
+            assert_eq!(verdict(&report).1, found);
+        }
+        // Where it has no logits of its own nobody can tell, and it is said.
+        let mut blind = b.clone();
+        blind.frames.remove(&logits);
+        let report = judged(&model, &a, &blind);
+        assert!(
+            report.same() && report.notes.iter().any(|note| note.contains("is not judged")),
+            "{:?}",
+            report.notes
+        );
+    }
+    assert!(judged(&model, &a, &sampled(drawn)).same());
 }

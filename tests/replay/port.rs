@@ -82,6 +82,8 @@ impl Port {
     fn linear(&self, x: &Rows, name: &str) -> Rows {
         let gate = if name.contains("gate") { "up" } else { "gate" };
         let swapped = name.replace("gate", "#").replace("up", "gate").replace('#', "up");
+        let kv = name.replace("k_proj", "#").replace("v_proj", "k_proj").replace('#', "v_proj");
+        let name = if self.has("kv_swapped") && name.contains("self_attn") { &kv } else { name };
         let name = if self.has("gate_up_swapped") && name.contains(if gate == "up" { "gate" } else { "up" }) {
             &swapped
         } else {
@@ -95,10 +97,22 @@ impl Port {
             || self.has("weight_layout:o") && name.contains("o_proj");
         let c = self.config.head_dim;
         let permuted = self.has("weight_layout:rope") && (name.contains("q_proj") || name.contains("k_proj"));
+        let of_heads = name.contains("q_proj") || name.contains("k_proj") || name.contains("v_proj");
+        let from = |o: usize| match self.bug {
+            "weight_layout:rope" if permuted => o / c * c + o % c / 2 + o % 2 * (c / 2),
+            // One is the other's way back.
+            "weight_layout:heads" if of_heads => o % (outputs / c) * c + o / (outputs / c),
+            "weight_layout:components" if of_heads => o % c * (outputs / c) + o / c,
+            _ => o,
+        };
         let row = |x: &Vec<f32>| {
-            let x = if self.has("quantized_activations") { steps(x) } else { x.clone() };
+            let x = match self.bug {
+                "quantized_activations" => steps(x),
+                "bf16_rounding:inputs" => x.iter().map(|x| bf16::from_f32(*x).to_f32()).collect(),
+                _ => x.clone(),
+            };
             let value = |o: usize| {
-                let from = if permuted { o / c * c + o % c / 2 + o % 2 * (c / 2) } else { o };
+                let from = from(o);
                 let sum: f32 = (0..inputs)
                     .map(|i| x[i] * if layout { w[i * outputs + o] } else { w[from * inputs + i] })
                     .sum();
@@ -150,14 +164,16 @@ impl Port {
     fn rope(&self, x: &Rows, cos: &Rows, sin: &Rows) -> Rows {
         let c = self.config.head_dim;
         let halves = (self.config.pairing == Pairing::Halves) != self.has("rope_pairing");
+        let back = if self.has("rope_direction:turning") { -1.0 } else { 1.0 };
         let mut out = x.clone();
         for (t, row) in x.iter().enumerate() {
             for head in (0..row.len()).step_by(c) {
                 for i in 0..c / 2 {
                     let (a, b) = if halves { (i, i + c / 2) } else { (2 * i, 2 * i + 1) };
                     let (p, q) = (row[head + a], row[head + b]);
-                    out[t][head + a] = self.round(p * cos[t][i] - q * sin[t][i]);
-                    out[t][head + b] = self.round(p * sin[t][i] + q * cos[t][i]);
+                    let (cos, sin) = (cos[t][i], back * sin[t][i]);
+                    out[t][head + a] = self.round(p * cos - q * sin);
+                    out[t][head + b] = self.round(p * sin + q * cos);
                 }
             }
         }
@@ -190,10 +206,16 @@ impl Port {
         let frequencies = self.frequencies();
         let first = if self.has("position_offset") { 1 } else { 0 };
         let angles = |of: fn(f32) -> f32| -> Rows {
-            let row = |p: usize| frequencies.iter().map(|f| self.round(of((p + first) as f32 * f))).collect();
+            let kept = |x: f32| {
+                if self.has("bf16_rounding:angles") { bf16::from_f32(x).to_f32() } else { self.round(x) }
+            };
+            let row = |p: usize| frequencies.iter().map(|f| kept(of((p + first) as f32 * f))).collect();
             (0..t).map(row).collect()
         };
-        let (cos, sin) = (angles(f32::cos), angles(f32::sin));
+        let (cos, mut sin) = (angles(f32::cos), angles(f32::sin));
+        if self.has("rope_direction") {
+            sin.iter_mut().flatten().for_each(|sin| *sin = -*sin);
+        }
         self.keep(once(Stage::RopeCos), &cos, &[t, c / 2]);
         self.keep(once(Stage::RopeSin), &sin, &[t, c / 2]);
         for layer in 0..layers {
@@ -215,16 +237,20 @@ impl Port {
                     self.keep(at(stage), of, &[t, count, c]);
                 }
             }
-            let (q, k) = (self.rope(&q, &cos, &sin), self.rope(&k, &cos, &sin));
+            let turned = |x: Rows, not: &str| if self.has(not) { x } else { self.rope(&x, &cos, &sin) };
+            let (q, k) = (turned(q, "rope_missing"), turned(k, "rope_missing:keys"));
             self.keep(at(Stage::XqRope), &q, &[t, heads, c]);
             self.keep(at(Stage::XkRope), &k, &[t, kv_heads, c]);
             let kv = |h: usize| if self.has("kv_head_order") { h % kv_heads } else { h * kv_heads / heads };
-            let repeated = |x: &Rows| -> Rows {
+            let tiled = |h: usize| h % kv_heads;
+            let repeated = |x: &Rows, kv: &dyn Fn(usize) -> usize| -> Rows {
                 x.iter()
                     .map(|row| (0..heads).flat_map(|h| row[kv(h) * c..][..c].to_vec()).collect())
                     .collect()
             };
-            let (k, v) = (repeated(&k), repeated(&v));
+            let of_values: &dyn Fn(usize) -> usize =
+                if self.has("kv_head_order:values") { &tiled } else { &kv };
+            let (k, v) = (repeated(&k, &kv), repeated(&v, of_values));
             self.keep(at(Stage::Keys), &k, &[t, heads, c]);
             self.keep(at(Stage::Values), &v, &[t, heads, c]);
             let (mut dots, mut scores, mut masked, mut shares) =
@@ -261,7 +287,14 @@ impl Port {
             self.keep(at(Stage::MaskedScores), &masked, &[heads, t, t]);
             self.keep(at(Stage::Softmax), &shares, &[heads, t, t]);
             self.keep(at(Stage::AttnHeads), &mixed, &[t, heads, c]);
-            let output = self.linear(&mixed, &name("self_attn.o_proj"));
+            let merged = if self.has("heads_merged") {
+                let heads_first =
+                    (0..heads).flat_map(|h| mixed.iter().flat_map(move |row| row[h * c..][..c].to_vec()));
+                heads_first.collect::<Vec<f32>>().chunks(heads * c).map(<[f32]>::to_vec).collect()
+            } else {
+                mixed
+            };
+            let output = self.linear(&merged, &name("self_attn.o_proj"));
             self.keep(at(Stage::AttnOutput), &output, &[t, dim]);
             x = self.sum(&x, &output);
             self.keep(at(Stage::AttnResidual), &x, &[t, dim]);
@@ -306,6 +339,7 @@ impl Port {
             card: None,
             precision: None,
             settings: serde_json::Map::new(),
+            cache: None,
             fingerprint: None,
             drawing: None,
             prompt: None,

@@ -38,6 +38,7 @@ impl Given {
             precision: Some(outline.card.precision),
             card: Some(outline.card.clone()),
             settings: serde_json::Map::new(),
+            cache: None,
             fingerprint: None,
             drawing: None,
             prompt: None,

@@ -12,7 +12,7 @@ use super::super::device::Device;
 use super::super::{DiffArgs, input, prompt};
 use super::judged::verdict;
 use super::setting::Setting;
-use super::{Bar, SAMPLE, beside};
+use super::{Bar, beside, sample};
 use crate::diff::{self, About, Found, Pass, Traced};
 use crate::error::{Error, Result};
 use crate::explain::Drawing;
@@ -85,7 +85,7 @@ impl Two for Both<'_> {
             let same = a_runs.about.fingerprint == b_runs.about.fingerprint;
             let report = match two && !same {
                 true => diff::compare(&mut a_runs, &mut b_runs, &shown),
-                false => diff::compare_with(&a.model, &mut a_runs, &mut b_runs, SAMPLE, &shown),
+                false => diff::compare_with(&a.model, &mut a_runs, &mut b_runs, sample(args), &shown),
             }?;
             Ok::<_, Error>((report, a_runs.about, b_runs.about))
         })?;
@@ -189,6 +189,7 @@ impl<D: Device> Ready<D> {
             precision: Some(card.precision),
             card: Some(card),
             settings: serde_json::Map::new(),
+            cache: Some(self.model.backend.cache_dtype()),
             fingerprint: if weights { Some(self.model.fingerprint()?.weights) } else { None },
             drawing: Some(Drawing { temperature, top_k, top_p }),
             prompt: None,

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 pub(super) use self::lies::{Lies, Padded, Pairs};
 use super::npy;
-use crate::config::{DEFAULT_GROUP, ModelConfig, Pairing, Precision, RopeScaling};
+use crate::config::{CacheDtype, DEFAULT_GROUP, ModelConfig, Pairing, Precision, RopeScaling};
 use crate::diff::{About, Found, Pass};
 use crate::error::printable;
 use crate::trace::manifest::NEWER;
@@ -47,6 +47,8 @@ pub(super) struct Capture {
     name: String,
     /// f32, bf16, f16 or q8.
     precision: Option<String>,
+    /// f32, f16 or bf16: what the cache of keys and values keeps.
+    cache: Option<String>,
     prompt: Option<String>,
     /// Settings of the model, under the names of a manifest's `card.config`; those that are there are compared.
     #[serde(default)]
@@ -127,11 +129,20 @@ impl Capture {
             Some("q8") => Some(Precision::Q8 { group: DEFAULT_GROUP }),
             Some(other) => return Err(format!("precision `{other}`: f32, bf16, f16 or q8")),
         };
+        let cache = match &self.cache {
+            None => None,
+            Some(name) => {
+                Some(CacheDtype::from_name(name).ok_or_else(|| format!("cache `{name}`: f32, f16 or bf16"))?)
+            }
+        };
         let (mut passes, mut end) = (Vec::new(), 0);
         for (number, pass) in self.passes.iter().enumerate() {
             let tokens = pass.tokens.len();
             if pass.start > end || tokens == 0 || pass.start + tokens > TOKENS {
-                return Err(format!("pass {number} of {tokens} tokens after {}", pass.start));
+                return Err(format!(
+                    "pass {number}: start = {} with {tokens} tokens, where the passes before it end at {end}; a pass has tokens, at most {TOKENS} of them are read in all, and none is left out",
+                    pass.start
+                ));
             }
             end = pass.start + tokens;
             let text = |i: usize, id: u32| pass.texts.get(i).cloned().unwrap_or_else(|| format!("#{id}"));
@@ -145,6 +156,7 @@ impl Capture {
             card: None,
             settings: self.config.clone(),
             precision,
+            cache,
             fingerprint: None,
             drawing: None,
             prompt: self.prompt.clone(),

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::capture::{Capture, TOKENS};
 use super::npy;
+use crate::config::CacheDtype;
 use crate::diff::{About, Found, Pass, Traced};
 use crate::error::{Error, Result, printable};
 use crate::explain::Drawing;
@@ -163,7 +164,10 @@ fn about(
     for pass in own {
         let tokens = pass.tokens.len();
         if pass.start > end || tokens == 0 || pass.start + tokens > TOKENS {
-            return Err(format!("pass {} of {tokens} tokens after {}", pass.pass, pass.start));
+            return Err(format!(
+                "pass {}: start {} with {tokens} tokens, where the passes before it end at {end}",
+                pass.pass, pass.start
+            ));
         }
         end = pass.start + tokens;
         let dims = PassDims { pass: passes.len(), start: pass.start, tokens };
@@ -186,6 +190,7 @@ fn about(
         precision: manifest.card.as_ref().map(|card| card.precision),
         card: manifest.card.clone(),
         settings: serde_json::Map::new(),
+        cache: manifest.cache.as_deref().and_then(CacheDtype::from_name),
         fingerprint: None,
         drawing,
         prompt,

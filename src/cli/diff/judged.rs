@@ -25,7 +25,7 @@ pub fn verdict(report: &Report, names: [&str; 2]) -> Verdict {
     }
     words.extend(report.notes.iter().cloned());
     words.extend(report.diagnosis.iter().map(|one| {
-        format!("It looks like {}: error {} → {}.", one.name, text::real(one.before), text::real(one.after))
+        format!("It looks like {}: error {} → {}.", one.told(), text::real(one.before), text::real(one.after))
     }));
     if !report.missing.is_empty() {
         words.push(format!("{} stages of A are not in B.", report.missing.len()));

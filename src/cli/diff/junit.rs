@@ -39,7 +39,7 @@ pub(super) fn print(report: &Report) -> Result<()> {
             let [ours, theirs] = first.told();
             text += &format!("; the first: {} is {theirs}, A has {ours}", first.address);
             for one in &report.diagnosis {
-                text += &format!("; looks like {}", one.name);
+                text += &format!("; looks like {}", one.told());
             }
         }
         writeln!(out, "<testcase {case}><failure message=\"{}\"/></testcase>", escaped(&text))?;

@@ -25,7 +25,7 @@ pub(super) fn read(path: &Path, site: Site) -> Found {
     }
     let bytes = match Bytes::map(path) {
         Ok(bytes) => bytes,
-        Err(error) => return Found::Damaged(first_line(&error)),
+        Err(error) => return Found::Damaged(in_a_line(&error)),
     };
     let data = (view::<f32>(&bytes).map(|x| FrameData::F32(x.as_standard_layout().into_owned())))
         .or_else(|| view::<i64>(&bytes).map(|x| FrameData::I64(x.as_standard_layout().into_owned())))
@@ -39,7 +39,9 @@ pub(super) fn read(path: &Path, site: Site) -> Found {
             Err(ViewNpyError::NonNativeEndian) => {
                 "its bytes are in big-endian order: save it with numpy's `<` types".into()
             }
-            Err(error) => format!("it is no .npy file of numbers that are read here: {error}"),
+            Err(error) => format!(
+                "it is no .npy file of numbers that are read here (float16, bfloat16, float32, float64, int8, int32, int64): {error}"
+            ),
             Ok(_) => "it cannot be read".into(),
         }),
     }
@@ -83,6 +85,10 @@ fn standard<T: Copy, U: Clone>(values: &ArrayViewD<'_, T>, number: impl Fn(T) ->
     values.mapv(number).as_standard_layout().into_owned()
 }
 
-fn first_line(error: &Error) -> String {
-    error.to_string().lines().next().unwrap_or_default().to_owned()
+/// What is wrong, and what was found.
+fn in_a_line(error: &Error) -> String {
+    let text = error.to_string();
+    let what = text.lines().next().unwrap_or_default();
+    let found = text.lines().find_map(|line| line.trim().strip_prefix("found:"));
+    found.map_or_else(|| what.to_owned(), |found| format!("{what}: {}", found.trim()))
 }

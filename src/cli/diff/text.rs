@@ -22,8 +22,13 @@ pub(super) fn print(report: &Report, a: &About, b: &About) -> Result<()> {
         let precision = run.precision.map_or("unknown precision", Precision::name);
         writeln!(out, "{letter}  {}  {model} {precision}", run.name)?;
     }
-    let judged =
-        if report.measured { "tolerances measured with the model" } else { "tolerances from a table" };
+    let judged = match (report.measured, report.samples) {
+        (false, _) => "tolerances from a table",
+        (true, false) => "tolerances measured with the model",
+        (true, true) => {
+            "tolerances measured with the model, of large matrices on a sample of the rows and on those that stand out (--full: on all)"
+        }
+    };
     let unjudged = match report.unjudged {
         0 => String::new(),
         count => format!(", {count} that A does not have"),
@@ -66,7 +71,9 @@ fn verdict(out: &mut impl Write, report: &Report) -> Result<()> {
     }
     report.notes.iter().try_for_each(|note| writeln!(out, "  {note}"))?;
     for one in &report.diagnosis {
-        writeln!(out, "  looks like {:<22} error {} → {}", one.name, short(one.before), short(one.after))?;
+        let form = if one.form.is_empty() { String::new() } else { format!("  ({})", one.form) };
+        let (before, after) = (short(one.before), short(one.after));
+        writeln!(out, "  looks like {:<22} error {before} → {after}{form}", one.name)?;
     }
     Ok(())
 }

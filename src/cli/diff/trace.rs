@@ -48,6 +48,7 @@ fn about(trace: &Trace, run: Run, sequence: usize) -> About {
         name: trace.place().to_owned(),
         settings: serde_json::Map::new(),
         precision: Some(says.card.precision),
+        cache: says.cache(),
         card: Some(says.card.clone()),
         fingerprint: Some(says.fingerprint.weights.clone()),
         drawing: Some(Drawing {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::super::bench::Exactly;
 use super::super::difference::{number, value};
 use super::{Mistake, ROPE, SEEING, TURNED};
-use crate::check::Change;
+use crate::check::{Change, Nothing};
 use crate::explain::{Cell, Exact, Fold, Line, Rule};
 use crate::ops::attention::visible;
 use crate::trace::{Frame, ModelCard, PassDims, Site, Sizes, Stage};
@@ -16,8 +16,14 @@ const OFF: isize = 8;
 /// What scores are bounded by in models that do.
 const CAPS: [f64; 5] = [10.0, 20.0, 30.0, 50.0, 100.0];
 
-/// Tokens are turned as if they stood elsewhere.
-struct Moved(isize);
+/// Tokens of a pass are turned as if they stood elsewhere.
+struct Moved {
+    pass: usize,
+    by: isize,
+}
+
+/// Pairs of a stage are not turned.
+struct Unturned(&'static [Stage]);
 
 /// Scores are divided by the root of another number.
 struct Scaled(usize);
@@ -35,6 +41,7 @@ struct Shifted {
 /// Query heads read the kv heads in another order.
 struct Shared {
     sizes: Sizes,
+    stages: &'static [Stage],
     order: fn(usize, &Sizes) -> usize,
 }
 
@@ -51,26 +58,51 @@ pub(super) fn add(
     let (sizes, site) = (card.sizes(), found.site);
     let start = passes.iter().find(|dims| dims.pass == site.pass).map_or(0, |dims| dims.start as isize);
     for by in (-OFF..=OFF).chain([-start]).filter(|&by| by != 0) {
-        all.push(Mistake::of("position_offset", ROPE, Moved(by)).again(TURNED));
+        let form = match by {
+            _ if by == -start => "as if nothing were cached".into(),
+            1.. => format!("{by} too far"),
+            _ => format!("{} too near", -by),
+        };
+        // What earlier passes cached was turned before.
+        all.push(Mistake::of("position_offset", form, ROPE, Moved { pass: site.pass, by }).again(TURNED));
     }
+    let back = Mistake::of("rope_direction", "", ROPE, Times(Stage::RopeSin, -1.0));
+    all.push(back.again(TURNED));
+    for (form, stages) in [
+        ("queries", &[Stage::XqRope][..]),
+        ("keys", &[Stage::XkRope]),
+        ("queries and keys", &[Stage::XqRope, Stage::XkRope]),
+    ] {
+        all.push(Mistake::of("rope_missing", form, stages, Unturned(stages)));
+    }
+    let mut merged = Mistake::of("heads_merged", "", &[Stage::AttnOutput], Nothing);
+    merged.otherwise.merges_heads = true;
+    all.push(merged);
     let c = sizes.head_dim;
     for under in [1, c * c, sizes.dim, sizes.heads * c, 2 * c, c / 2, sizes.kv_heads * c] {
         if under != c {
-            let scaled = Mistake::of("attention_scale", &[Stage::Scores], Scaled(under));
+            let form = match under {
+                1 => "not divided".into(),
+                _ => format!("divided by √{under}, not √{c}"),
+            };
+            let scaled = Mistake::of("attention_scale", form, &[Stage::Scores], Scaled(under));
             all.push(scaled.again(&[Stage::Scores, Stage::MaskedScores]));
         }
     }
     let factor = factor(found, right);
     match site.stage {
         Stage::Scores => {
-            all.push(Mistake::of("attention_scale", &[Stage::Scores], Times(site.stage, factor)));
+            let form = format!("scores {factor:.4} times as large");
+            all.push(Mistake::of("attention_scale", form, &[Stage::Scores], Times(site.stage, factor)));
         }
         // Queries that are divided before they meet a key, and once more after it or not.
         Stage::Xq | Stage::XqRope | Stage::Xk | Stage::XkRope | Stage::Qk => {
             let root = (c as f64).powf(-0.5);
-            for times in [root, root.sqrt()] {
+            for (times, form) in [(root, "divided by √C before"), (root.sqrt(), "divided by √√C before")]
+            {
                 all.push(Mistake::of(
                     "attention_scale",
+                    form,
                     &[Stage::Xq, Stage::XqRope, Stage::Xk, Stage::XkRope, Stage::Qk],
                     Times(site.stage, times),
                 ));
@@ -78,24 +110,34 @@ pub(super) fn add(
         }
         _ => {}
     }
-    for by in [Some(1), Some(-1), None] {
+    for (by, form) in [(Some(1), "a key more"), (Some(-1), "a key less"), (None, "all keys")] {
         let shifted = Shifted { by, sizes, passes: passes.to_vec() };
-        all.push(Mistake::of("mask_offset", SEEING, shifted).again(&[Stage::Mask, Stage::MaskedScores]));
+        all.push(
+            Mistake::of("mask_offset", form, SEEING, shifted).again(&[Stage::Mask, Stage::MaskedScores]),
+        );
     }
-    let orders: [fn(usize, &Sizes) -> usize; 3] = [
-        |head, sizes| head % sizes.kv_heads,
-        |head, sizes| sizes.kv_heads - 1 - head / (sizes.heads / sizes.kv_heads),
-        |_, _| 0,
+    let orders: [(_, fn(usize, &Sizes) -> usize); 3] = [
+        ("h mod G", |head, sizes| head % sizes.kv_heads),
+        ("in reverse", |head, sizes| sizes.kv_heads - 1 - head / (sizes.heads / sizes.kv_heads)),
+        ("all read kv head 0", |_, _| 0),
     ];
-    for order in orders {
-        all.push(Mistake::of("kv_head_order", &[Stage::Keys, Stage::Values], Shared { sizes, order }));
+    for (form, order) in orders {
+        for (of, stages) in [
+            ("", &[Stage::Keys, Stage::Values][..]),
+            (", keys alone", &[Stage::Keys]),
+            (", values alone", &[Stage::Values]),
+        ] {
+            let shared = Shared { sizes, stages, order };
+            all.push(Mistake::of("kv_head_order", format!("{form}{of}"), stages, shared));
+        }
     }
     for cap in CAPS.into_iter().chain(cap(found, right)) {
         for stage in [Stage::Scores, Stage::Logits] {
             let touches: &[Stage] = if stage == Stage::Scores { &[Stage::Scores] } else { &[Stage::Logits] };
             let again: &[Stage] =
                 if stage == Stage::Scores { &[Stage::Scores, Stage::MaskedScores] } else { &[] };
-            all.push(Mistake::of("softcap", touches, Capped(stage, cap)).again(again));
+            let form = format!("c = {}", (cap * 1e3).round() / 1e3);
+            all.push(Mistake::of("softcap", form, touches, Capped(stage, cap)).again(again));
         }
     }
 }
@@ -145,9 +187,18 @@ pub(super) fn shown(found: &Frame) -> Option<usize> {
 }
 
 impl Change for Moved {
-    fn rule(&self, _site: Site, _at: usize, mut rule: Rule) -> Rule {
-        if let Fold::Angle { position, .. } = &mut rule.fold {
-            *position = position.saturating_add_signed(self.0);
+    fn rule(&self, site: Site, _at: usize, mut rule: Rule) -> Rule {
+        if let (Fold::Angle { position, .. }, true) = (&mut rule.fold, site.pass == self.pass) {
+            *position = position.saturating_add_signed(self.by);
+        }
+        rule
+    }
+}
+
+impl Change for Unturned {
+    fn rule(&self, site: Site, _at: usize, mut rule: Rule) -> Rule {
+        if let (Fold::Rotate { pair, second, .. }, true) = (&rule.fold, self.0.contains(&site.stage)) {
+            rule.fold = Fold::Same { from: pair[usize::from(*second)] };
         }
         rule
     }
@@ -185,7 +236,7 @@ impl Change for Capped {
 impl Change for Shared {
     fn rule(&self, site: Site, at: usize, mut rule: Rule) -> Rule {
         let Sizes { heads, kv_heads, head_dim: c, .. } = self.sizes;
-        if let (Fold::Same { from }, Stage::Keys | Stage::Values) = (&mut rule.fold, site.stage) {
+        if let (Fold::Same { from }, true) = (&mut rule.fold, self.stages.contains(&site.stage)) {
             let (key, head) = (at / (heads * c), at / c % heads);
             from.at = (key * kv_heads + (self.order)(head, &self.sizes)) * c + at % c;
         }

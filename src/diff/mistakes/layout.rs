@@ -8,7 +8,7 @@ use half::bf16;
 
 use super::super::bench::Otherwise;
 use super::{Mistake, NORMS, PRODUCTS};
-use crate::check::{Change, ReadRows};
+use crate::check::{Change, Nothing, ReadRows};
 use crate::error::Result;
 use crate::explain::{Fold, Place, Rule};
 use crate::trace::{ModelCard, PassDims, Site, Sizes, Stage, Weight};
@@ -38,8 +38,8 @@ struct NoBias;
 /// The head is the embedding table.
 struct Tied;
 
-/// w1 is read for w3 and the other way round.
-struct SwappedWeights;
+/// Of each pair of names one weight is read for the other.
+struct SwappedWeights(&'static [[&'static str; 2]]);
 
 /// The activation is of the other half.
 struct SwappedHalves;
@@ -50,27 +50,35 @@ struct RoundedWeights;
 /// Adds those of a stage that is computed by way of `chain`.
 pub(super) fn add(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     reordered(card, chain, all);
-    all.push(Mistake::of("norm_weight_plus_one", NORMS, Norms(|weight| weight + 1.0)));
-    all.push(Mistake::of("norm_weight_missing", NORMS, Norms(|_| 1.0)));
+    all.push(Mistake::of("norm_weight_plus_one", "", NORMS, Norms(|weight| weight + 1.0)));
+    all.push(Mistake::of("norm_weight_missing", "", NORMS, Norms(|_| 1.0)));
     if card.config.qkv_bias || card.config.output_bias || card.config.mlp_bias {
-        all.push(Mistake::of("bias_missing", PRODUCTS, NoBias));
+        all.push(Mistake::of("bias_missing", "", PRODUCTS, NoBias));
     }
     if !card.config.tied {
-        all.push(Mistake::of("tied_head", &[Stage::Logits], Tied));
+        all.push(Mistake::of("tied_head", "", &[Stage::Logits], Tied));
     }
-    all.push(Mistake::of("gate_up_swapped", &[Stage::FfnGate, Stage::FfnUp], SwappedWeights));
-    let mut halves = Mistake::of("gate_up_swapped", &[Stage::FfnSilu, Stage::FfnHidden], SwappedHalves);
+    let swapped = SwappedWeights(&[["w1", "w3"], ["b1", "b3"]]);
+    all.push(Mistake::of("gate_up_swapped", "the weights", &[Stage::FfnGate, Stage::FfnUp], swapped));
+    let swapped = SwappedWeights(&[["wk", "wv"], ["bk", "bv"]]);
+    all.push(Mistake::of("kv_swapped", "", &[Stage::Xk, Stage::Xv], swapped));
+    let mut halves =
+        Mistake::of("gate_up_swapped", "SiLU of up", &[Stage::FfnSilu, Stage::FfnHidden], SwappedHalves);
     halves.otherwise = Otherwise {
         again: &[Stage::FfnSilu],
         also: &[(Stage::FfnSilu, Stage::FfnUp), (Stage::FfnHidden, Stage::FfnGate)],
-        quantize: None,
+        ..Otherwise::default()
     };
     all.push(halves);
-    let mut rounded = Mistake::of("bf16_rounding", Stage::ALL, RoundedWeights);
+    let mut rounded = Mistake::of("bf16_rounding", "weights", Stage::ALL, RoundedWeights);
     rounded.rounds = true;
     all.push(rounded);
+    let mut rounded = Mistake::of("bf16_rounding", "what products read", PRODUCTS, Nothing);
+    (rounded.otherwise.rounds_inputs, rounded.rounds) = (true, true);
+    all.push(rounded);
     for group in [32, 64, 128, 0] {
-        let mut quantized = Mistake::of("quantized_activations", PRODUCTS, crate::check::Nothing);
+        let form = if group == 0 { "a scale a row".into() } else { format!("{group} to a scale") };
+        let mut quantized = Mistake::of("quantized_activations", form, PRODUCTS, Nothing);
         (quantized.otherwise.quantize, quantized.rounds) = (Some(group), true);
         all.push(quantized);
     }
@@ -86,12 +94,20 @@ fn reordered(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     if one_by_one.len() == 1 {
         one_by_one.clear();
     }
-    for order in [transposed, halves_as_neighbours, neighbours_as_halves, heads_interleaved] as [Order; 4] {
+    let orders: [(_, Order); 5] = [
+        ("transposed", transposed),
+        ("rows of heads as neighbours, not halves", halves_as_neighbours),
+        ("rows of heads as halves, not neighbours", neighbours_as_halves),
+        ("components before heads", heads_interleaved),
+        ("heads taken for components", heads_apart),
+    ];
+    for (form, order) in orders {
         for only in std::iter::once(None).chain(one_by_one.iter().copied()) {
             let reordered = Reordered { sizes, order, only, whole: Mutex::default() };
             // An order that is not of the matrix would change nothing, and take as long.
             if only.is_none_or(|weight| reordered.is_of(weight)) {
-                all.push(Mistake::of("weight_layout", PRODUCTS, reordered));
+                let of = only.map_or_else(String::new, |weight| format!("{}: ", weight.name()));
+                all.push(Mistake::of("weight_layout", format!("{of}{form}"), PRODUCTS, reordered));
             }
         }
     }
@@ -140,6 +156,18 @@ fn heads_interleaved(
 ) -> Option<usize> {
     let c = sizes.head_dim;
     let swapped = |at: usize, heads: usize| at % heads * c + at / heads;
+    match weight.name() {
+        "wq" => Some(swapped(o, sizes.heads) * inputs + i),
+        "wk" | "wv" => Some(swapped(o, sizes.kv_heads) * inputs + i),
+        "wo" => Some(o * inputs + swapped(i, sizes.heads)),
+        _ => None,
+    }
+}
+
+/// Heads before components, where components come first.
+fn heads_apart(weight: Weight, sizes: &Sizes, [_, inputs]: [usize; 2], [o, i]: [usize; 2]) -> Option<usize> {
+    let c = sizes.head_dim;
+    let swapped = |at: usize, heads: usize| at % c * heads + at / c;
     match weight.name() {
         "wq" => Some(swapped(o, sizes.heads) * inputs + i),
         "wk" | "wv" => Some(swapped(o, sizes.kv_heads) * inputs + i),
@@ -225,14 +253,15 @@ impl Change for Tied {
 
 impl Change for SwappedWeights {
     fn rows(&self, place: Place, rows: Range<usize>, read: ReadRows<'_>) -> Result<Vec<f32>> {
-        let other = match named(place) {
-            Some("w1") => "w3",
-            Some("w3") => "w1",
-            Some("b1") => "b3",
-            Some("b3") => "b1",
-            _ => return read(place, rows),
+        let other = |name: &str| {
+            let swapped = self.0.iter().find_map(|[a, b]| match name {
+                _ if name == *a => Some(*b),
+                _ if name == *b => Some(*a),
+                _ => None,
+            });
+            swapped.and_then(Weight::from_name)
         };
-        let (Place::Weight(layer, _), Some(other)) = (place, Weight::from_name(other)) else {
+        let (Place::Weight(layer, _), Some(other)) = (place, named(place).and_then(other)) else {
             return read(place, rows);
         };
         read(Place::Weight(layer, other), rows)

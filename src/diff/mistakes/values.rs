@@ -3,8 +3,8 @@
 use half::bf16;
 
 use super::super::bench::Exactly;
-use super::Mistake;
 use super::attention::{Times, factor};
+use super::{Mistake, TURNED};
 use crate::check::Change;
 use crate::explain::{Exact, Fold, Rule};
 use crate::trace::{Frame, ModelCard, Site, Stage};
@@ -13,36 +13,42 @@ use crate::trace::{Frame, ModelCard, Site, Stage};
 struct Activation(fn(f64) -> f64);
 
 pub(super) fn add(card: &ModelCard, found: &Frame, right: &Exactly, all: &mut Vec<Mistake>) {
-    let functions: [fn(f64) -> f64; 8] = [
-        gelu,
-        gelu_tanh,
-        |x| x / (1.0 + (-1.702 * x).exp()),
-        |x| x.max(0.0),
-        |x| x.max(0.0).powi(2),
-        |x| 1.0 / (1.0 + (-x).exp()),
-        f64::tanh,
-        |x| x,
+    let functions: [(_, fn(f64) -> f64); 8] = [
+        ("GELU", gelu),
+        ("GELU by tanh", gelu_tanh),
+        ("x · sigmoid(1.702 x)", |x| x / (1.0 + (-1.702 * x).exp())),
+        ("ReLU", |x| x.max(0.0)),
+        ("ReLU²", |x| x.max(0.0).powi(2)),
+        ("sigmoid", |x| 1.0 / (1.0 + (-x).exp())),
+        ("tanh", f64::tanh),
+        ("none", |x| x),
     ];
-    for function in functions {
-        all.push(Mistake::of("activation", &[Stage::FfnSilu], Activation(function)));
+    for (form, function) in functions {
+        all.push(Mistake::of("activation", form, &[Stage::FfnSilu], Activation(function)));
     }
     let stage = found.site.stage;
-    let mut kept = Mistake::of("bf16_rounding", Stage::ALL, Kept(stage));
-    kept.rounds = true;
-    all.push(kept);
+    for (form, stages) in [("this stage", vec![stage]), ("cos and sin", vec![Stage::RopeCos, Stage::RopeSin])]
+    {
+        let mut kept = Mistake::of("bf16_rounding", form, Stage::ALL, Kept(stages.clone()));
+        kept.rounds = true;
+        all.push(if stages.contains(&stage) { kept } else { kept.again(TURNED) });
+    }
     let root = (card.config.dim as f64).sqrt();
     let own = (stage == Stage::Embedding).then(|| factor(found, right));
-    for times in [root, 1.0 / root].into_iter().chain(own) {
-        all.push(Mistake::of("embedding_scale", &[Stage::Embedding], Times(Stage::Embedding, times)));
+    let own = own.map(|times| (format!("times {times:.4}"), times));
+    for (form, times) in
+        [("times √D".into(), root), ("divided by √D".into(), 1.0 / root)].into_iter().chain(own)
+    {
+        all.push(Mistake::of("embedding_scale", form, &[Stage::Embedding], Times(Stage::Embedding, times)));
     }
 }
 
-/// What a stage gives is kept in bfloat16, however it was computed.
-struct Kept(Stage);
+/// What stages give is kept in bfloat16, however it was computed.
+struct Kept(Vec<Stage>);
 
 impl Change for Kept {
     fn value(&self, site: Site, _at: usize, exact: Exact) -> Exact {
-        if site.stage != self.0 {
+        if !self.0.contains(&site.stage) {
             return exact;
         }
         let value = f64::from(bf16::from_f32(exact.value as f32).to_f32());

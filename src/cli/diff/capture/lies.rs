@@ -35,7 +35,11 @@ impl Padded {
 
 /// How a tensor lies in its file.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
-#[serde(deny_unknown_fields, default)]
+#[serde(
+    deny_unknown_fields,
+    default,
+    expecting = "a table with file, columns, axes, pairs, times, plus or minus"
+)]
 pub(in crate::cli::diff) struct Lies {
     /// Its path below the folder, with {pass} and {layer}, or {layer:02} where numbers have zeros before them.
     pub(in crate::cli::diff) file: Option<String>,
