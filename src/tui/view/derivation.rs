@@ -19,6 +19,7 @@ use super::super::explained::address_of;
 use super::super::text;
 use super::alike::{self, Factor};
 use super::figure;
+use super::labels;
 use super::paint::{put, put_line};
 
 /// The columns of a number.
@@ -475,7 +476,10 @@ impl Writer<'_> {
         let tokens = self.indices(address, subject).filter_map(|(_, index, text)| {
             let (axis, text) = text?;
             let name = if axis == Axis::Vocab { "id" } else { axis.name() };
-            Some(format!("{name} {index} {text}"))
+            let pass = address.pass.filter(|_| axis == Axis::Token);
+            let pass = pass.and_then(|pass| self.app.outline().passes.get(pass));
+            let position = pass.map_or_else(String::new, |pass| labels::position_in(pass.dims, index));
+            Some(format!("{name} {index}{position} {text}"))
         });
         tokens.collect::<Vec<_>>().join(" → ")
     }

@@ -177,7 +177,7 @@ impl View for Neurons {
     fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {
         let (dim, token, seen) = (app.theme.dim(), layout.cursor.1, layout.visible_rows(app));
         let mut pieces = vec![
-            Piece::whole(format!("token {token} "), app.theme.strong()),
+            Piece::whole(format!("token {token}{} ", labels::position_of(app, token)), app.theme.strong()),
             Piece::words(labels::text_of(app, Axis::Token, token).unwrap_or_default(), app.theme.token()),
         ];
         if !seen.is_empty() {

@@ -1,0 +1,111 @@
+//! What a screen says has one reading: which index of how many, which position it is, and what a mark stands for.
+
+use std::collections::BTreeSet;
+
+use crossterm::event::KeyCode;
+use llama_trace::backend::cpu::Cpu;
+use llama_trace::checkpoint;
+use llama_trace::model::Model;
+use llama_trace::tui::theme::Depth;
+use llama_trace::tui::view::views::VIEWS;
+
+use crate::desk::Desk;
+use crate::stage::Stage;
+use crate::synthetic::Synthetic;
+
+/// Goes on to the view of this name.
+fn view(desk: &mut Desk, name: &str) {
+    for _ in 0..VIEWS.len() {
+        if desk.app.view().name() == name {
+            return;
+        }
+        desk.keys("v");
+    }
+    panic!("there is no view {name}:\n{}", desk.screen());
+}
+
+/// A run of so many tokens without texts.
+fn long(tokens: u32, address: &str, size: (u16, u16)) -> Desk {
+    let model = Model::load(&checkpoint::open(None).unwrap(), Cpu::default()).unwrap();
+    Desk::on(model, (1..=tokens).collect(), None, address, size)
+}
+
+/// The caption: the line below the stage's name.
+fn caption(stage: &Stage) -> String {
+    stage.screen().lines().nth(4).unwrap().to_owned()
+}
+
+/// An index counted from 0 never stands before "of" and a count: that reads as if the last were one short of it.
+#[test]
+fn an_index_is_told_among_the_first_and_the_last() {
+    let mut seen = BTreeSet::new();
+    let names = ["head", "token", "query", "key", "layer", "sequence", "pass", "dim", "pair"];
+    for size in [(80, 24), (200, 60)] {
+        let mut stage = Stage::new(Synthetic::with_switches(), size, Depth::None);
+        // The notes have numbers of their own.
+        stage.keys("F");
+        for number in 0..stage.app.walk().len() {
+            let place = stage.app.walk().at(number);
+            if place.layer.is_some_and(|layer| layer != 1) {
+                continue;
+            }
+            stage.keys(&format!("/{}", place.path())).key(KeyCode::Enter);
+            for keys in ["v", "a", "v", "v", "v", "a", "v", "v", "v"] {
+                let screen = stage.keys(keys).screen();
+                let words: Vec<&str> = screen.split_whitespace().collect();
+                for four in words.windows(4).filter(|four| names.contains(&four[0]) && four[2] == "of") {
+                    let number = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+                    if number(four[1]) && four[3].starts_with(|c: char| c.is_ascii_digit()) {
+                        assert!(four[3].starts_with("0-"), "{four:?}\n{screen}");
+                        seen.insert(four[0].to_owned());
+                    }
+                }
+            }
+        }
+    }
+    let all = ["head", "layer", "query", "token"].map(str::to_owned);
+    assert!(all.iter().all(|name| seen.contains(name)), "{seen:?}");
+}
+
+/// A row of a decode pass is row 0 of its pass, and has a position among all tokens: where one is told, so is the other.
+#[test]
+fn a_row_of_a_decode_pass_has_its_index_and_its_position() {
+    let mut desk = Desk::at("p1/L1/softmax[h=0,t=0,k=2]", (120, 40));
+    desk.shows("position ↓");
+    desk.shows("p1/L1/softmax[h=0,t=0,k=2] = ");
+    desk.shows(" (position 5) → key ␣upon");
+    for name in ["numbers", "bars", "heads", "overview"] {
+        view(&mut desk, name);
+        desk.shows("(position 5)");
+    }
+    view(&mut desk, "bars");
+    desk.shows("query 0 (position 5)");
+    desk.hides("query 0 of");
+    for (address, name) in [
+        ("p1/L1/xq[t=0,h=1,c=3]", "heatmap"),
+        ("p1/L1/xq_rope[t=0,h=1,c=3]", "rope"),
+        ("p1/L1/ffn_hidden[t=0,f=3]", "neurons"),
+        ("p1/L1/attn_residual[t=0,d=3]", "residual"),
+        ("p1/final_norm[t=0,d=3]", "heatmap"),
+        ("p1/tokens[t=0]", "list"),
+        ("p1/tokens[t=0]", "tokens"),
+    ] {
+        desk.go(address);
+        view(&mut desk, name);
+        desk.shows("(position 5)");
+    }
+    for (address, told) in
+        [("p1/L1/attn_residual[t=0,d=3]", "residual"), ("p1/L1/ffn_up[t=0,f=3]", "neurons")]
+    {
+        desk.go(address);
+        view(&mut desk, told);
+        desk.shows("token 0 (position 5) ");
+    }
+    desk.go("p1/L1/xq[t=0,h=1,c=3]");
+    view(&mut desk, "heatmap");
+    desk.keys("aa").shows("token 0 (position 5)");
+    desk.key(KeyCode::Enter).shows("token 0 (position 5) ");
+    // In the first pass both are one.
+    desk.go("p0/L1/softmax[h=0,t=3,k=2]");
+    desk.hides("position");
+}
