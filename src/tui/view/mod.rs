@@ -74,8 +74,9 @@ const TENSOR: u16 = 55;
 /// The columns that a derivation has beside the tensor, at the least.
 const DERIVATION: u16 = 48;
 
-/// The lines in which the tensor and a derivation have room, one under the other.
-const BOTH: u16 = 20;
+/// The lines in which the tensor and the first terms of a derivation have room, one under the other. In fewer the one
+/// that has the arrow keys has all of them.
+const BOTH: u16 = 26;
 
 /// The lines in which two tensors have room, and what was found of them.
 const TALL: u16 = 44;
