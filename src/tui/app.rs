@@ -351,7 +351,9 @@ impl App {
 
     /// The token of the vocabulary at `rank` in the list of the largest.
     pub fn ranked(&self, rank: usize) -> Option<u32> {
-        self.answers.order(self.part())?.ids.get(rank).copied()
+        // In a nucleus the token that was picked though it was cut has a row after those that stay.
+        let cut = self.kept().filter(|kept| rank == kept.positive).and_then(|_| self.picked_though_cut());
+        cut.or_else(|| self.answers.order(self.part())?.ids.get(rank).copied())
     }
 
     /// A token of this pass, by its row.
