@@ -109,3 +109,49 @@ fn a_row_of_a_decode_pass_has_its_index_and_its_position() {
     desk.go("p0/L1/softmax[h=0,t=3,k=2]");
     desk.hides("position");
 }
+
+/// Where a mark stands for several values the caption says for how many.
+#[test]
+fn a_small_map_says_how_many_values_a_mark_stands_for() {
+    let mut stage = Stage::sized("softmax", (80, 24), Depth::None);
+    stage.keys("3");
+    assert!(caption(&stage).contains("↓ token, 2 each"), "{}", stage.screen());
+    let mut stage = Stage::sized("softmax", (200, 60), Depth::None);
+    stage.keys("3");
+    assert!(!caption(&stage).contains(" each"), "{}", stage.screen());
+
+    for (size, each, columns) in [((120, 40), 2, 16), ((230, 60), 1, 32)] {
+        let mut desk = Desk::at("p0/L1/cache_k[k=0,g=0,c=0]", size);
+        view(&mut desk, "cache");
+        let screen = desk.screen();
+        let caption = screen.lines().nth(4).unwrap().split('│').nth(1).unwrap();
+        let told =
+            caption.split_once("→ head dim, ").map_or("1", |(_, told)| told.split(' ').next().unwrap());
+        assert_eq!(told, each.to_string(), "{screen}");
+        let row = screen.lines().find(|line| line.contains("2048 ") && line.contains("p0+")).unwrap();
+        let marks = row.split("2048 ").nth(1).unwrap().split(['│', ' ']).next().unwrap();
+        assert_eq!(marks.chars().count(), columns, "{row}");
+    }
+}
+
+#[test]
+fn a_diagram_says_of_which_tokens_and_which_head_its_boxes_are() {
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut stage = Stage::sized("attn_norm", size, Depth::None);
+        while stage.app.view().name() != "flow" {
+            stage.keys("v");
+        }
+        assert!(caption(&stage).contains("all tokens, head 2 "), "{}", caption(&stage));
+        // A head that is held stands there already.
+        let mut stage = Stage::sized("xq", size, Depth::None);
+        while stage.app.view().name() != "flow" {
+            stage.keys("v");
+        }
+        assert!(caption(&stage).contains("head 2 of 0-3"), "{}", caption(&stage));
+        assert!(caption(&stage).contains("all tokens"), "{}", caption(&stage));
+    }
+    // Of many values some rows are looked at.
+    let mut desk = long(18, "p0/logits[t=17,v=3]", (120, 40));
+    view(&mut desk, "pass");
+    desk.shows("this box: token 16-17");
+}
