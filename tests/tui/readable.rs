@@ -155,3 +155,18 @@ fn a_diagram_says_of_which_tokens_and_which_head_its_boxes_are() {
     view(&mut desk, "pass");
     desk.shows("this box: token 16-17");
 }
+
+/// The overview has the rows' tokens where the values leave room, and as many values either way.
+#[test]
+fn the_overview_has_its_tokens_where_there_is_room() {
+    let mut desk = Desk::at("p0/L1/softmax[h=0,t=4,k=4]", (120, 40));
+    view(&mut desk, "overview");
+    for row in ["1 Once ", "2 ␣upon ", "3 ␣a ", "4 ␣time "] {
+        desk.shows(row);
+    }
+    // 384 columns fill a narrow screen.
+    let mut desk = Desk::at("p0/L1/ffn_up[t=4,f=4]", (80, 24));
+    view(&mut desk, "overview");
+    let body = desk.screen().lines().skip(5).collect::<Vec<_>>().join("\n");
+    assert!(!body.contains("2 ␣upon"), "{body}");
+}
