@@ -170,3 +170,27 @@ fn the_overview_has_its_tokens_where_there_is_room() {
     let body = desk.screen().lines().skip(5).collect::<Vec<_>>().join("\n");
     assert!(!body.contains("2 ␣upon"), "{body}");
 }
+
+/// The legend of a heatmap with numbers says what `…` is, where there is one and nowhere else.
+#[test]
+fn a_number_without_room_is_told_in_the_legend() {
+    let mut seen = BTreeSet::new();
+    for width in (60..200).step_by(2) {
+        for depth in [Depth::None, Depth::True] {
+            for step in ["softmax", "scores"] {
+                let stage = Stage::sized(step, (width, 30), depth);
+                let (layout, buffer) = (stage.app.layout().unwrap(), stage.buffer());
+                let first = layout.area.x + layout.label;
+                let mut cut = false;
+                layout.each_cell(&stage.app, |_, _, x, y| {
+                    let cells = layout.area.x + x..layout.area.x + x + layout.cell;
+                    cut |= cells.clone().any(|x| buffer[(x, layout.area.y + y)].symbol() == "…");
+                });
+                assert!(first < width);
+                assert_eq!(stage.screen().contains("… not 0"), cut, "{}", stage.screen());
+                seen.insert(cut);
+            }
+        }
+    }
+    assert_eq!(seen.len(), 2, "both were seen");
+}
