@@ -194,3 +194,27 @@ fn a_number_without_room_is_told_in_the_legend() {
     }
     assert_eq!(seen.len(), 2, "both were seen");
 }
+
+/// Of which query the strip carries the attention; nothing is said of one where there is none.
+#[test]
+fn the_strip_says_whose_attention_it_carries() {
+    let strip = |stage: &Stage| stage.screen().lines().nth(1).unwrap().to_owned();
+    for (width, told) in [
+        (200, "behind each its attention, L1 h2 t11: ░≥0.05"),
+        (120, " attention L1 h2 t11 ░≥0.05"),
+        (80, " L1 h2 t11 ░≥0.05"),
+    ] {
+        let mut stage = Stage::sized("softmax", (width, 40), Depth::None);
+        stage.keys("TT");
+        assert!(strip(&stage).contains(told), "{}", strip(&stage));
+        assert!(stage.message().contains("the mark behind a token is its own"), "{}", stage.message());
+        stage.keys("]k");
+        assert!(strip(&stage).contains("L1 h3 t10"), "{}", strip(&stage));
+        stage.keys("/logits").key(KeyCode::Enter);
+        assert!(strip(&stage).ends_with("attention: no layer here"), "{}", strip(&stage));
+    }
+    let mut stage = Stage::sized("softmax", (200, 40), Depth::None);
+    stage.keys("T");
+    assert!(strip(&stage).contains("behind each its −log p: ░≥1"), "{}", strip(&stage));
+    assert!(stage.message().contains("the mark behind a token is its own"), "{}", stage.message());
+}
