@@ -373,6 +373,16 @@ fn bars_of_the_other_heads_stand_below() {
     assert!(seen >= 2, "{}", stage.screen());
 }
 
+/// Where they have none, the hint does not promise them.
+#[test]
+fn the_hint_of_bars_promises_other_heads_where_their_keys_have_room() {
+    let mut stage = Stage::sized("softmax", (120, 30), Depth::None);
+    choose(&mut stage, "bars");
+    assert!(!body(&stage).iter().any(|line| line.starts_with("head ")), "{}", stage.screen());
+    let hint = stage.app.view().hint().concat();
+    assert!(hint.contains("Other heads stand below, where all their keys have room."), "{hint}");
+}
+
 /// What the cache will take, by count of tokens, with a bar each.
 #[test]
 fn the_growth_of_the_cache_is_drawn_where_there_is_room() {

@@ -36,8 +36,8 @@ impl View for Bars {
     fn hint(&self) -> [&'static str; 3] {
         [
             "One query: what it gives to each key, as a bar with the key's text.",
-            "Bars of all queries of a head have one scale, so they can be compared; other heads stand below.",
-            "↑ ↓ go from key to key, ← → from query to query, [ ] from head to head.",
+            "Bars of all queries of a head have one scale, so they can be compared.",
+            "↑ ↓ go from key to key, ← → from query to query, [ ] from head to head. Other heads stand below, where all their keys have room.",
         ]
     }
 
