@@ -175,6 +175,8 @@ pub struct App {
     pub(super) trying: Trying,
     /// What the strip of tokens carries.
     pub(super) carries: Carries,
+    /// Whether the cursor waits for the unit of its rank.
+    pub(super) keeps_rank: bool,
     /// The name of the trace that is open.
     pub file: Option<String>,
     /// How the tokens are drawn, where that is known.
@@ -231,6 +233,7 @@ impl App {
             marks: Marks::default(),
             trying: Trying::default(),
             carries: Carries::default(),
+            keeps_rank: false,
             file: None,
             drawing: None,
             status: Status::Idle,

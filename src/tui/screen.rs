@@ -15,6 +15,7 @@ use super::view::kind::{self, View};
 use super::view::labels::came_next;
 use super::view::layout::Layout;
 use super::view::list::Largest;
+use super::view::neurons::Neurons;
 use super::view::numbers::Numbers;
 use super::view::sampler::Sampler;
 use super::view::tensor::Regions;
@@ -172,7 +173,6 @@ impl App {
         nucleus.then(|| self.answers.order(self.part())).flatten()
     }
 
-    /// Brings the cursor, the scrolled position and the popups back into range, and the cursor into sight.
     /// The token with which a run goes on though this nucleus leaves it out.
     pub(super) fn picked_though_cut(&self) -> Option<u32> {
         let kept = self.kept().filter(|kept| kept.positive > 0)?;
@@ -180,9 +180,11 @@ impl App {
         next.filter(|id| !kept.ids.iter().take(kept.positive).any(|other| other == id))
     }
 
+    /// Brings the cursor, the scrolled position and the popups back into range, and the cursor into sight.
     pub(super) fn settle(&mut self) {
         let panels = view::Panels::new(self);
         self.view().settle(self);
+        self.keeps_rank &= self.view().name() == Neurons.name();
         if let Some(layout) = self.layout() {
             if self.is_ranked() {
                 self.rank = layout.cursor.0;

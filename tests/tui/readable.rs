@@ -218,3 +218,21 @@ fn the_strip_says_whose_attention_it_carries() {
     assert!(strip(&stage).contains("behind each its −log p: ░≥1"), "{}", strip(&stage));
     assert!(stage.message().contains("the mark behind a token is its own"), "{}", stage.message());
 }
+
+/// Another token's units are looked at from the same line on.
+#[test]
+fn units_of_another_token_are_seen_from_the_same_line_on() {
+    let mut desk = Desk::at("p0/L1/ffn_hidden[t=4,f=0]", (120, 40));
+    view(&mut desk, "neurons");
+    let first = |desk: &Desk| desk.app.layout().unwrap().visible_rows(&desk.app).start;
+    for (keys, rank) in [("h", 0), ("h", 0), ("jjl", 2), ("h", 2), ("l", 2)] {
+        desk.keys(keys);
+        let layout = desk.app.layout().unwrap();
+        assert_eq!((first(&desk), layout.cursor.0), (0, rank), "{keys}\n{}", desk.screen());
+        let unit = desk.app.index()[1];
+        desk.shows(&format!("unit {unit}, number {} of 384 by |hidden|", rank + 1));
+    }
+    // A unit that is named is kept, whatever its rank.
+    desk.go("p0/L1/ffn_hidden[t=2,f=5]");
+    assert_eq!(desk.app.index(), [2, 5]);
+}
