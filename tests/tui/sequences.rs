@@ -530,6 +530,8 @@ fn the_go_to_line_runs_another_prompt_and_the_run_before_stays() {
     assert_eq!(program.stage.app.outline().passes[0].tokens.len(), 6);
     program.keys("B");
     program.stage.shows("another prompt");
+    program.stage.shows("andacrow→");
+    program.stage.shows("→ is where a prompt ends");
     program.keys("\u{1b}/r0:\r");
     assert_eq!(program.stage.app.place().path(), "p0/L1/xq");
 }
