@@ -26,7 +26,7 @@ fn enter_takes_the_number_under_the_cursor_apart_beside_the_tensor_or_under_it()
         desk.shows("z zoom  Tab panel  Esc close  ? help");
         desk.shows("recorded 47.01256 · together 47.01256");
         let value = desk.app.tensor().unwrap().get(&desk.app.index());
-        assert_eq!(value.map(llama_trace::tui::text::full).as_deref(), Some("47.01256"));
+        assert_eq!(value.map(text::full).as_deref(), Some("47.01256"));
         desk.key(KeyCode::Esc).hides("together 47");
         assert_eq!(desk.app.focus(), Focus::Tensor);
     }
