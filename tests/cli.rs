@@ -154,6 +154,13 @@ fn prompts_come_from_files_standard_input_and_ids() {
             2
         );
     }
+    // Attention opens elsewhere than at 0, which help says wherever an address is taken.
+    for command in ["--help", "open --help", "snapshot --help"] {
+        let help = ok(&llama_trace(command.split(' ')));
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        let told = "what is left out is the last token, of attention its largest key, and 0 on other axes";
+        assert!(help.contains(told), "{help}");
+    }
     let ids = prompt_ids(PROMPT);
     let list = ids.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
     assert_eq!(ok(&llama_trace(["--ids", &list, "-n", "5"])), expected, "the prompt's text, from its ids");

@@ -32,6 +32,8 @@ mod opening;
 mod pictures;
 #[path = "tui/random.rs"]
 mod random;
+#[path = "tui/readable.rs"]
+mod readable;
 #[path = "tui/screens.rs"]
 mod screens;
 #[path = "tui/sequences.rs"]

@@ -130,7 +130,8 @@ pub(super) struct OpenArgs {
     pub(super) head: Option<usize>,
 
     /// Address to open at, as the tracer prints it: p0/L1/softmax[h=2,t=5,k=1], and s1/ before it for a
-    /// prompt that is not the first; what is left out is the last token, and 0 on other axes
+    /// prompt that is not the first; what is left out is the last token, of attention its largest key, and 0 on
+    /// other axes
     #[arg(long, requires = "step", value_name = "ADDRESS", value_parser = Address::parse, conflicts_with_all = ["pass", "layer", "stage", "head"])]
     pub(super) at: Option<Address>,
 

@@ -20,7 +20,8 @@ pub(super) struct OpenTraceArgs {
     pub(super) trace: PathBuf,
 
     /// Address to open at, as the tracer prints it: p0/L1/softmax[h=2,t=5,k=1], and s1/ before it for a
-    /// prompt that is not the first; what is left out is the last token, and 0 on other axes
+    /// prompt that is not the first; what is left out is the last token, of attention its largest key, and 0 on
+    /// other axes
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
     pub(super) at: Option<Address>,
 
@@ -69,7 +70,8 @@ pub(super) struct SnapshotArgs {
     #[command(flatten)]
     pub(super) trace: TraceArgs,
 
-    /// Where to look, as the tracer prints it: p0/L1/softmax[h=2,t=5,k=1]; what is left out is the last token, and 0 on other axes
+    /// Where to look, as the tracer prints it: p0/L1/softmax[h=2,t=5,k=1]; what is left out is the last token, of
+    /// attention its largest key, and 0 on other axes
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
     pub(super) at: Option<Address>,
 

@@ -267,9 +267,10 @@ impl Chosen<'_> {
         let tokens: Vec<_> = ids.iter().map(|&id| format!("{:?}", label(id).text)).collect();
         writeln!(
             out,
-            "pass {}{of} ({kind}), {} tokens after {} cached: {}",
+            "pass {}{of} ({kind}), {} {} after {} cached: {}",
             dims.pass,
             dims.tokens,
+            if dims.tokens == 1 { "token" } else { "tokens" },
             dims.start,
             tokens.join(" ")
         )?;

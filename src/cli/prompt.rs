@@ -129,7 +129,7 @@ struct JsonLine {
 fn read_prompts(path: &Path) -> Result<Vec<(Given, Option<String>)>> {
     let json = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("jsonl"));
     let place = |line: usize| format!("{}, line {}", path.display(), line + 1);
-    let bytes = read_bytes(path)?;
+    let bytes = read_bytes(path, PROMPT)?;
     let lines = bytes.split(|&byte| byte == b'\n').enumerate();
     let mut prompts = Vec::new();
     for (number, line) in lines.filter(|(_, line)| !line.trim_ascii().is_empty()) {
@@ -137,7 +137,7 @@ fn read_prompts(path: &Path) -> Result<Vec<(Given, Option<String>)>> {
         let text = str::from_utf8(line.strip_suffix(b"\r").unwrap_or(line));
         let text = text.map_err(|error| {
             let found = format!("byte {} of the line is not part of a UTF-8 character", error.valid_up_to());
-            not_text(found).at(place(number))
+            not_text(found, PROMPT).at(place(number))
         })?;
         let given = if json { json_line(text) } else { Ok(Given::Text(text.to_owned())) };
         prompts.push((given.map_err(|error| error.at(place(number)))?, Some(place(number))));
@@ -183,31 +183,40 @@ const MAX_PROMPT: u64 = 64 << 20;
 /// U+FEFF at the beginning of a file: no part of its text.
 const MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// The text in a file, or in standard input for `-`.
+/// What errors call a file with a prompt, and one with a list of ids.
+const PROMPT: &str = "the prompt's file";
+const IDS: &str = "the file of --ids";
+
+/// The text of a prompt in a file, or in standard input for `-`.
 pub(super) fn read_text(path: &Path) -> Result<String> {
-    String::from_utf8(read_bytes(path)?).map_err(|error| {
+    read_text_of(path, PROMPT)
+}
+
+/// The text in a file that errors call `what`.
+fn read_text_of(path: &Path, what: &str) -> Result<String> {
+    String::from_utf8(read_bytes(path, what)?).map_err(|error| {
         let found = format!("byte {} is not part of a UTF-8 character", error.utf8_error().valid_up_to());
-        not_text(found).in_file(path)
+        not_text(found, what).in_file(path)
     })
 }
 
-fn not_text(found: String) -> Error {
-    Error::prompt("the prompt's file is not a text")
+fn not_text(found: String, what: &str) -> Error {
+    Error::prompt(format!("{what} is not a text"))
         .expected("UTF-8")
         .found(found)
         .next("convert the file to UTF-8")
 }
 
 /// What is in a file, or in standard input for `-`, without the mark that some editors begin a text in UTF-8 with.
-fn read_bytes(path: &Path) -> Result<Vec<u8>> {
-    let mut bytes = read_whole(path)?;
+fn read_bytes(path: &Path, what: &str) -> Result<Vec<u8>> {
+    let mut bytes = read_whole(path, what)?;
     if bytes.starts_with(MARK) {
         bytes.drain(..MARK.len());
     }
     Ok(bytes)
 }
 
-fn read_whole(path: &Path) -> Result<Vec<u8>> {
+fn read_whole(path: &Path, what: &str) -> Result<Vec<u8>> {
     let read = |from: &mut dyn Read| {
         // One byte more than allowed, so that an input without an end is noticed.
         let mut bytes = Vec::new();
@@ -222,7 +231,7 @@ fn read_whole(path: &Path) -> Result<Vec<u8>> {
         stop::check()?;
     }
     let bytes = bytes.map_err(|error| {
-        Error::prompt("the prompt's file cannot be read")
+        Error::prompt(format!("{what} cannot be read"))
             .in_file(path)
             .expected("a file that may be read")
             .found(error)
@@ -289,7 +298,7 @@ fn open_pipe(path: &Path) -> std::io::Result<Box<dyn Read>> {
 /// Ids from `1,403,407` or `@file`; commas, blanks, line ends and JSON's brackets separate them.
 pub(super) fn read_ids(list: &str) -> Result<Vec<u32>> {
     let (text, file) = match list.strip_prefix('@') {
-        Some(path) => (read_text(Path::new(path))?, Some(Path::new(path))),
+        Some(path) => (read_text_of(Path::new(path), IDS)?, Some(Path::new(path))),
         None => (list.to_owned(), None),
     };
     let wrong = |what: &str, found: &str| {

@@ -120,7 +120,11 @@ pub fn ask_for_pass(pass: usize) -> String {
 /// That an axis of a pass of `dims` has no index of this number. Rows of tokens are counted anew in each pass: of a
 /// position that is one of its rows, that one is named.
 pub fn past_the_last(axis: Axis, number: usize, length: usize, dims: PassDims) -> String {
-    let wrong = format!("{} {number} is past the last: there are {length}", axis.name());
+    let there = match length {
+        0 | 1 => "0 is the only one".to_owned(),
+        _ => format!("0 to {}", length - 1),
+    };
+    let wrong = format!("{} {number} is past the last: {there}", axis.name());
     match number.checked_sub(dims.start).filter(|&row| axis == Axis::Token && row < length && dims.start > 0)
     {
         Some(row) => {

@@ -175,6 +175,8 @@ pub struct App {
     pub(super) trying: Trying,
     /// What the strip of tokens carries.
     pub(super) carries: Carries,
+    /// Whether the cursor waits for the unit of its rank.
+    pub(super) keeps_rank: bool,
     /// The name of the trace that is open.
     pub file: Option<String>,
     /// How the tokens are drawn, where that is known.
@@ -231,6 +233,7 @@ impl App {
             marks: Marks::default(),
             trying: Trying::default(),
             carries: Carries::default(),
+            keeps_rank: false,
             file: None,
             drawing: None,
             status: Status::Idle,
@@ -351,7 +354,9 @@ impl App {
 
     /// The token of the vocabulary at `rank` in the list of the largest.
     pub fn ranked(&self, rank: usize) -> Option<u32> {
-        self.answers.order(self.part())?.ids.get(rank).copied()
+        // In a nucleus the token that was picked though it was cut has a row after those that stay.
+        let cut = self.kept().filter(|kept| rank == kept.positive).and_then(|_| self.picked_though_cut());
+        cut.or_else(|| self.answers.order(self.part())?.ids.get(rank).copied())
     }
 
     /// A token of this pass, by its row.

@@ -15,7 +15,7 @@ pub struct Course {
     pub parted: bool,
     /// Whether it goes on with the token that the other run went on with too.
     pub same: bool,
-    /// The tokens before it parts, or before the first branch parts from it.
+    /// The tokens before it parts, or before the first branch parts from it; its prompt, where it does neither.
     pub before: Vec<String>,
     /// Those after that.
     pub after: Vec<String>,

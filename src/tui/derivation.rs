@@ -30,8 +30,9 @@ pub struct Left {
 }
 
 impl Derivation {
-    /// It is about another number now, to which the trail leads, and of which nothing is chosen yet.
+    /// It is about another number now, to which the trail leads, and of which nothing is chosen yet. What Enter would go to
+    /// is brought into sight.
     pub fn turn_to(&mut self, of: Option<ExplanationAt>) {
-        *self = Self { trail: std::mem::take(&mut self.trail), of, ..Self::default() };
+        *self = Self { trail: std::mem::take(&mut self.trail), of, follows: true, ..Self::default() };
     }
 }

@@ -8,6 +8,9 @@ use super::derivation::{Derivation, Left};
 use super::goto;
 use super::view::{self, derivation};
 
+/// The lines below what is chosen that are brought into sight with it.
+const BELOW: usize = 3;
+
 /// Opens the derivation of the number under the cursor; where it is open, goes to the operand that is chosen.
 pub(super) fn enter(app: &mut App) {
     match app.focus {
@@ -50,6 +53,13 @@ fn follow(app: &mut App) {
     }
     let Some(Ok(explanation)) = app.explanation() else { return };
     let (from, chosen) = (explanation.address.clone(), app.chosen_operand());
+    // Nobody goes to what was not seen.
+    if chosen.is_some_and(|chosen| !is_seen(app, chosen)) {
+        if let Some(derivation) = &mut app.derivation {
+            derivation.follows = true;
+        }
+        return;
+    }
     let operand = chosen.and_then(|(term, operand)| explanation.terms.get(term)?.operands.get(operand));
     let Some(operand) = operand else {
         return app.say("nothing leads further back: this number is given", false);
@@ -118,7 +128,6 @@ pub(super) fn close(app: &mut App) -> bool {
 /// Chooses the term `down` on, or the operand `right` on; past the last term the lines move.
 pub(super) fn choose(app: &mut App, down: isize, right: isize) {
     let Some(derivation) = app.derivation() else { return };
-    let lines = derivation.line;
     if derivation.weight.is_some() {
         return scroll(app, down);
     }
@@ -126,10 +135,7 @@ pub(super) fn choose(app: &mut App, down: isize, right: isize) {
     let Some(Ok(explanation)) = app.explanation() else { return };
     let Some((term, operand)) = chosen else { return scroll(app, down) };
     let counts: Vec<usize> = explanation.terms.iter().map(|term| term.operands.len()).collect();
-    let area = derivation::below(view::Panels::new(app).derivation.unwrap_or_default());
-    let rows = derivation::rows(app, area.width);
-    let seen = derivation::line_of(&rows, (term, operand))
-        .is_some_and(|line| (lines..lines + usize::from(area.height)).contains(&line));
+    let seen = is_seen(app, (term, operand));
     let next = term.saturating_add_signed(down);
     if down != 0 && (!seen || next >= counts.len() || (next == term && down < 0)) {
         return scroll(app, down);
@@ -139,6 +145,14 @@ pub(super) fn choose(app: &mut App, down: isize, right: isize) {
         derivation.chosen = Some((next, operand));
         derivation.follows = true;
     }
+}
+
+/// Whether the line of an operand is on the screen.
+fn is_seen(app: &App, operand: (usize, usize)) -> bool {
+    let area = derivation::below(view::Panels::new(app).derivation.unwrap_or_default());
+    let first = app.derivation().map_or(0, |derivation| derivation.line);
+    let line = derivation::line_of(&derivation::rows(app, area.width), operand);
+    line.is_some_and(|line| (first..first + usize::from(area.height)).contains(&line))
 }
 
 /// Moves the lines.
@@ -170,7 +184,7 @@ pub(super) fn settle(app: &mut App) {
     let Some(derivation) = &mut app.derivation else { return };
     // To a number that was come to by another way than Enter no trail leads.
     if derivation.of != Some(of) {
-        *derivation = Derivation { of: Some(of), ..Derivation::default() };
+        *derivation = Derivation { of: Some(of), follows: true, ..Derivation::default() };
     }
     let Some(area) = view::Panels::new(app).derivation.map(derivation::below) else { return };
     let (rows, height) = (derivation::rows(app, area.width), usize::from(area.height));
@@ -181,7 +195,11 @@ pub(super) fn settle(app: &mut App) {
         None => app.chosen_operand().and_then(|chosen| derivation::line_of(&rows, chosen)),
     };
     if let Some(wanted) = wanted.filter(|_| follows) {
-        line = line.min(wanted).max((wanted + 1).saturating_sub(height));
+        let seen = (line..line + height).contains(&wanted);
+        // Where nobody chose it a few of the lines below it come into sight with it.
+        let below = if seen || derivation.chosen.is_some() { 0 } else { BELOW.min(height / 3) };
+        let last = (wanted + below).min(rows.len().saturating_sub(1));
+        line = line.min(wanted).max((last + 1).saturating_sub(height));
         follows = false;
     }
     line = line.min(rows.len().saturating_sub(height));

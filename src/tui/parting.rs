@@ -52,11 +52,11 @@ fn course(outline: &Outline, all: &[Outline], here: (Run, usize)) -> Course {
         let other = all.iter().find(|other| other.run == fork.of && other.sequence == outline.sequence);
         other.and_then(|other| drawn(other, fork.pass)) == Some(fork.token)
     });
-    let passes = outline.passes.get(..=parts.unwrap_or(usize::MAX - 1)).unwrap_or(&outline.passes);
-    let last = outline.passes.last().filter(|_| parts.is_none()).and_then(|pass| pass.sampled.as_ref());
-    let before = passes.iter().flat_map(|pass| &pass.tokens).chain(last).map(|token| token.text.clone());
-    let after =
-        outline.passes.iter().skip(parts.unwrap_or(usize::MAX)).filter_map(|pass| pass.sampled.as_ref());
+    // What parts from nothing has its prompt before, and what was drawn after.
+    let last = parts.unwrap_or(0);
+    let passes = outline.passes.get(..=last).unwrap_or(&outline.passes);
+    let before = passes.iter().flat_map(|pass| &pass.tokens).map(|token| token.text.clone());
+    let after = outline.passes.iter().skip(last).filter_map(|pass| pass.sampled.as_ref());
     Course {
         run: outline.run,
         sequence: (outline.sequence, outline.sequences),

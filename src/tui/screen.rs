@@ -12,8 +12,10 @@ use super::view::grid;
 use super::view::heads::Heads;
 use super::view::heatmap::Heatmap;
 use super::view::kind::{self, View};
+use super::view::labels::came_next;
 use super::view::layout::Layout;
 use super::view::list::Largest;
+use super::view::neurons::Neurons;
 use super::view::numbers::Numbers;
 use super::view::sampler::Sampler;
 use super::view::tensor::Regions;
@@ -171,10 +173,18 @@ impl App {
         nucleus.then(|| self.answers.order(self.part())).flatten()
     }
 
+    /// The token with which a run goes on though this nucleus leaves it out.
+    pub(super) fn picked_though_cut(&self) -> Option<u32> {
+        let kept = self.kept().filter(|kept| kept.positive > 0)?;
+        let (next, _) = came_next(self);
+        next.filter(|id| !kept.ids.iter().take(kept.positive).any(|other| other == id))
+    }
+
     /// Brings the cursor, the scrolled position and the popups back into range, and the cursor into sight.
     pub(super) fn settle(&mut self) {
         let panels = view::Panels::new(self);
         self.view().settle(self);
+        self.keeps_rank &= self.view().name() == Neurons.name();
         if let Some(layout) = self.layout() {
             if self.is_ranked() {
                 self.rank = layout.cursor.0;

@@ -40,12 +40,16 @@ impl App {
         self.answers.foretold(&at)?.ok()?.get(token - at.tokens.start).cloned()
     }
 
-    /// The weights of the head in view for the query under the cursor, where a layer is in view.
+    /// The layer and the head in view and the query under the cursor, whose attention the strip carries, where a layer
+    /// is in view.
+    pub fn attends(&self) -> Option<[usize; 3]> {
+        let head = self.selected.get(Axis::Head, self.outline.card.sizes().heads);
+        Some([self.place.layer?, head, self.selected.get(Axis::Token, self.dims().tokens)])
+    }
+
+    /// The weights that the strip carries.
     fn attention(&self) -> Option<(Site, Region)> {
-        let layer = self.place.layer?;
-        let (sizes, dims) = (self.outline.card.sizes(), self.dims());
-        let head = self.selected.get(Axis::Head, sizes.heads);
-        let query = self.selected.get(Axis::Token, dims.tokens);
+        let ([layer, head, query], dims) = (self.attends()?, self.dims());
         let site = Site { layer: Some(layer), ..self.place.site() }.other(Stage::Softmax);
         Some((site, Region(vec![head..head + 1, query..query + 1, 0..dims.keys()])))
     }

@@ -572,7 +572,10 @@ fn cycle_strip(app: &mut App) {
             );
         }
         Carries::Nothing => app.say("the token strip carries the tokens alone", false),
-        carries => app.say(format!("the token strip carries {}", carries.name()), false),
+        carries => {
+            let name = carries.name();
+            app.say(format!("the token strip carries {name}; the mark behind a token is its own"), false);
+        }
     }
 }
 

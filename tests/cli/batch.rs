@@ -227,7 +227,7 @@ fn a_log_of_several_says_whose_each_line_is() {
     let text = ok(&llama_trace([&args[..], &["--layer", "0", "--values"]].concat()));
     for expected in [
         "pass 0 of s0 (prefill), 5 tokens after 0 cached",
-        "pass 1 of s1 (decode), 1 tokens after 3 cached",
+        "pass 1 of s1 (decode), 1 token after 3 cached",
         "[s1/p0] layer 0 of 0-3 matmul       attn_norm (T=3,",
         "pass 1 of s1 drew ",
         "µs for all]",

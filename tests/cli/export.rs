@@ -112,6 +112,13 @@ fn an_export_never_costs_the_user_a_file() {
     assert!(out.join("pass_000/layer_00/xk.npy").exists());
     assert_eq!(fs::read_to_string(out.join("notes.txt")).unwrap(), "mine");
     assert_eq!(fs::read_to_string(out.join("pass_000/mine.npy")).unwrap(), "mine");
+    // Folders that nothing is in any more go as well; those with a file of the user's stay.
+    ok(&export("embedding", &["--force"]));
+    assert!(!out.join("pass_000/layer_00").exists());
+    assert_eq!(fs::read_to_string(out.join("pass_000/mine.npy")).unwrap(), "mine");
+    fs::create_dir(out.join("pass_000/empty")).unwrap();
+    ok(&export("embedding", &["--force"]));
+    assert!(out.join("pass_000/empty").exists(), "it is the user's");
 
     let file = folder.path().join("file");
     fs::write(&file, "mine").unwrap();

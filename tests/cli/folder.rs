@@ -275,7 +275,7 @@ fn a_captured_folder_is_opened_by_its_map_or_with_its_model() {
     let captured = fixture("capture/transformers/gqa");
     let path = captured.to_str().unwrap();
     let said = ok(&llama_trace(["log", "--trace", path, "--values", "--pass", "1"]));
-    assert!(said.contains("pass 1 (decode), 1 tokens after 6 cached"), "{said}");
+    assert!(said.contains("pass 1 (decode), 1 token after 6 cached"), "{said}");
     assert!(said.contains("ffn_hidden") && said.contains("min "), "{said}");
     assert!(!said.contains("drew"), "nobody says what was drawn at the end: {said}");
     let said = ok(&llama_trace(["log", "--trace", path, "--pass", "0"]));

@@ -10,7 +10,7 @@ fn the_log_tells_every_step_in_order() {
     let text = ok(&llama_trace(["log", "--prompt", PROMPT, "-n", "2", "--values"]));
     for expected in [
         "pass 0 (prefill), 5 tokens after 0 cached: \"<|begin_of_text|>\" \"Once\" \" upon\" \" a\" \" time\"",
-        "pass 1 (decode), 1 tokens after 5 cached",
+        "pass 1 (decode), 1 token after 5 cached",
         "layer 0 of 0-3",
         "layer 3 of 0-3",
         "transpose    keys (K=5, ",

@@ -34,7 +34,10 @@ fn a_prompt_that_cannot_be_run() {
     let folder = tempfile::tempdir().unwrap();
     let latin = file(&folder, "latin", b"caf\xe9");
     refused(&["--prompt-file", latin.to_str().unwrap()], 4, &["latin", "UTF-8", "byte 3"]);
-    refused(&["--ids", &format!("@{}", latin.display())], 4, &["latin", "UTF-8"]);
+    refused(&["--prompt-file", latin.to_str().unwrap()], 4, &["the prompt's file is not a text"]);
+    let ids = |path: &std::path::Path| format!("@{}", path.display());
+    refused(&["--ids", &ids(&latin)], 4, &["latin", "UTF-8", "the file of --ids is not a text"]);
+    refused(&["--ids", &ids(&folder.path().join("none"))], 4, &["the file of --ids cannot be read"]);
 }
 
 #[test]

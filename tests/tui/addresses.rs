@@ -82,8 +82,8 @@ fn a_wrong_part_is_named_with_what_there_is() {
     go(&mut stage, "p0/L1/xq_rope");
     for (text, message) in [
         ("L1/xq_rope[k=0]", "xq_rope has no axis `k`: its letters are t (token), h (head), c (head_dim)"),
-        ("L1/xq_rope[h=4]", "head 4 is past the last: there are 4"),
-        ("L1/xq_rope[h=0,t=12]", "token 12 is past the last: there are 12"),
+        ("L1/xq_rope[h=4]", "head 4 is past the last: 0 to 3"),
+        ("L1/xq_rope[h=0,t=12]", "token 12 is past the last: 0 to 11"),
         ("L1/xq_rope[h=x]", "`h=x`: `x` is no number from 0 on"),
         ("L1/xq_rope[h=0", "`[h=0` has no `]` at its end"),
         ("L3/xq_rope[h=0]", "there is no layer 3: 0 to 2"),
@@ -109,8 +109,7 @@ fn a_wrong_part_is_named_with_what_there_is() {
     assert_eq!(stage.message(), "ffn_residual has no heads; name a stage that has, as in softmax h2");
     stage.key(KeyCode::Esc);
     go(&mut stage, "p1/L1/xq_rope[t=12]");
-    let told =
-        "token 12 is past the last: there are 1; t counts the rows of pass 1, and position 12 is its t=0";
+    let told = "token 12 is past the last: 0 is the only one; t counts the rows of pass 1, and position 12 is its t=0";
     assert_eq!(stage.message(), told);
     stage.key(KeyCode::Esc);
     // While brackets are open, the line says which letters there are.

@@ -197,7 +197,7 @@ fn bars_are_those_of_the_query_under_the_cursor() {
                 };
                 assert!(told, "{name} {query} {key}: {value}\n{}", stage.screen());
             }
-            stage.shows(&format!("query {query} of 12"));
+            stage.shows(&format!("query {query} of 0-11"));
         }
     }
 }
@@ -371,6 +371,16 @@ fn bars_of_the_other_heads_stand_below() {
         seen += 1;
     }
     assert!(seen >= 2, "{}", stage.screen());
+}
+
+/// Where they have none, the hint does not promise them.
+#[test]
+fn the_hint_of_bars_promises_other_heads_where_their_keys_have_room() {
+    let mut stage = Stage::sized("softmax", (120, 30), Depth::None);
+    choose(&mut stage, "bars");
+    assert!(!body(&stage).iter().any(|line| line.starts_with("head ")), "{}", stage.screen());
+    let hint = stage.app.view().hint().concat();
+    assert!(hint.contains("Other heads stand below, where all their keys have room."), "{hint}");
 }
 
 /// What the cache will take, by count of tokens, with a bar each.

@@ -7,13 +7,14 @@ use llama_trace::config::Precision;
 use llama_trace::model::Model;
 use llama_trace::trace::Step;
 use llama_trace::tui::app::Focus;
-use llama_trace::tui::view::Panels;
+use llama_trace::tui::text;
+use llama_trace::tui::view::{Panels, derivation};
 
 use crate::desk::Desk;
 
 #[test]
 fn enter_takes_the_number_under_the_cursor_apart_beside_the_tensor_or_under_it() {
-    for size in [(80, 24), (100, 30), (120, 40), (200, 60)] {
+    for size in [(100, 30), (120, 40), (200, 60)] {
         let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", size);
         desk.hides("where from ─");
         desk.key(KeyCode::Enter);
@@ -25,14 +26,68 @@ fn enter_takes_the_number_under_the_cursor_apart_beside_the_tensor_or_under_it()
         desk.shows("z zoom  Tab panel  Esc close  ? help");
         desk.shows("recorded 47.01256 · together 47.01256");
         let value = desk.app.tensor().unwrap().get(&desk.app.index());
-        assert_eq!(value.map(llama_trace::tui::text::full).as_deref(), Some("47.01256"));
+        assert_eq!(value.map(text::full).as_deref(), Some("47.01256"));
         desk.key(KeyCode::Esc).hides("together 47");
         assert_eq!(desk.app.focus(), Focus::Tensor);
     }
     // Where there is no room for both, Tab shows the one or the other.
-    let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", (60, 16));
-    desk.key(KeyCode::Enter).shows("together 47.01256");
-    desk.key(KeyCode::Tab).hides("together 47");
+    for size in [(60, 16), (80, 24)] {
+        let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", size);
+        desk.key(KeyCode::Enter).shows("together 47.01256");
+        desk.key(KeyCode::Tab).hides("together 47");
+    }
+}
+
+/// Whether the line of an operand is on the screen.
+fn is_seen(desk: &Desk, operand: (usize, usize)) -> bool {
+    let area = derivation::below(Panels::new(&desk.app).derivation.unwrap());
+    let first = desk.app.derivation().unwrap().line;
+    let line = derivation::line_of(&derivation::rows(&desk.app, area.width), operand).unwrap();
+    (first..first + usize::from(area.height)).contains(&line)
+}
+
+#[test]
+fn the_first_terms_and_the_one_that_is_chosen_are_seen_on_a_small_screen() {
+    for size in [(80, 24), (100, 30), (120, 40)] {
+        for address in [
+            "p0/L1/qk[h=2,t=3,k=1]",
+            "p0/L1/softmax[h=2,t=3,k=1]",
+            "p0/L1/attn_heads[t=3,h=2,c=5]",
+            "p0/L1/attn_norm[t=3,d=5]",
+            "p0/L1/xq[t=3,h=2,c=5]",
+            "p0/L1/xq_rope[t=3,h=2,c=4]",
+            "p0/L1/ffn_silu[t=3,f=2]",
+            "p0/logits[t=4,v=11]",
+            "p0/probs[v=11]",
+        ] {
+            let mut desk = Desk::at(address, size);
+            desk.key(KeyCode::Enter);
+            let terms = desk.app.explanation().unwrap().unwrap().terms.len();
+            for term in 0..terms.min(3) {
+                assert!(is_seen(&desk, (term, 0)), "{address}: {term}\n{}", desk.screen());
+            }
+            assert!(is_seen(&desk, desk.app.chosen_operand().unwrap()), "{address}\n{}", desk.screen());
+            // The heading speaks of bars where there are some.
+            let screen = desk.screen();
+            let heading = screen.lines().position(|line| line.contains("largest first"));
+            if let Some(heading) = heading {
+                let terms = screen.lines().skip(heading + 1).collect::<Vec<_>>().join("\n");
+                assert_eq!(screen.contains("█ adds"), terms.contains(" ██████████ "), "{screen}");
+            }
+        }
+    }
+}
+
+#[test]
+fn enter_brings_what_is_chosen_into_sight_before_it_goes_there() {
+    let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", (80, 24));
+    desk.key(KeyCode::Enter).key(KeyCode::PageDown).key(KeyCode::PageDown);
+    assert!(!is_seen(&desk, (0, 0)), "{}", desk.screen());
+    desk.key(KeyCode::Enter);
+    assert_eq!(desk.address(), "p0/L1/qk[h=2,t=3,k=1]");
+    assert!(is_seen(&desk, (0, 0)), "{}", desk.screen());
+    desk.key(KeyCode::Enter);
+    assert_eq!(desk.address(), "p0/L1/xq_rope[t=3,h=2,c=9]");
 }
 
 #[test]
@@ -85,6 +140,7 @@ fn enter_alone_leads_from_a_logit_to_a_row_of_the_embedding_and_backspace_all_th
     assert!(way.last().unwrap().contains("/embedding["), "{way:?}");
     let id = desk.app.token(0).unwrap().id;
     desk.shows(&format!("› tok_embeddings[v={id},d="));
+    desk.shows(&format!("│ id {id} {}", text::visible(&desk.app.token(0).unwrap().text)));
     desk.key(KeyCode::PageUp).key(KeyCode::PageUp).key(KeyCode::PageUp).shows("The weights were learned");
     desk.key(KeyCode::Enter);
     assert!(desk.app.message().unwrap().text.contains("Backspace goes back"));

@@ -111,20 +111,29 @@ impl Reader<'_> {
         let axes = line.split_once("  ").map_or("", |(_, axes)| axes.split(" · ").next().unwrap());
         self.holds(read_text(axes) == shape, "heading");
 
-        let mut expected = Vec::new();
+        let (mut expected, mut needed) = (Vec::new(), 0);
+        let mut position = None;
         if let Some(held) = app.cut().held {
             let axis = app.place().step.axes()[held];
             let sizes = &app.outline().card.sizes();
             let (length, group) = (app.shape()[held], sizes.heads / sizes.kv_heads);
             let at = app.index()[held];
-            expected.extend([at, length]);
+            // "head 2 of 0-3"; the only one stands alone.
+            expected.push(at);
+            if length > 1 {
+                expected.extend([0, length - 1]);
+            }
+            needed = expected.len();
             match axis {
+                Axis::Token if app.dims().start > 0 => {
+                    position = Some(app.dims().start + at);
+                    expected.extend(position);
+                }
                 Axis::Head => expected.push(at / group),
                 Axis::KvHead => expected.extend([at * group, at * group + group - 1]),
                 _ => {}
             }
         }
-        let needed = expected.len().min(2);
         let range = |seen: &std::ops::Range<usize>| [seen.start, seen.end - 1];
         let layout = app.layout().unwrap();
         let seen = layout.visible_rows(app);
@@ -154,7 +163,11 @@ impl Reader<'_> {
                 expected.extend(range(&counted));
             }
         } else if app.view().name() == "heads" {
-            // All there is, for these sources.
+            // How many values a mark stands for.
+            let line = self.line(area, area.y + 1).concat();
+            for told in line.match_indices(" each").filter_map(|(at, _)| line[..at].rsplit(' ').next()) {
+                expected.push(told.parse().unwrap());
+            }
         } else {
             for (seen, count) in [(seen, layout.rows), (layout.visible_columns(app), layout.columns)] {
                 if seen.len() < count && !seen.is_empty() {
@@ -168,8 +181,10 @@ impl Reader<'_> {
         // The text of the token that is held stands beside its index.
         let text = app.cut().held.map(|held| app.place().step.axes()[held]);
         let text = text.filter(|axis| matches!(axis, Axis::Token | Axis::Key));
-        if text.is_some() && numbers.get(2).is_some_and(|number| self.is_token(number)) {
-            numbers.remove(2);
+        let beside =
+            needed + usize::from(position.is_some_and(|at| numbers.get(needed) == Some(&at.to_string())));
+        if text.is_some() && numbers.get(beside).is_some_and(|number| self.is_token(number)) {
+            numbers.remove(beside);
         }
         if let (Some(kept), Some((_, sum))) = (app.kept(), line.split_once("sum ")) {
             self.holds(is(&read_text(sum)[0], kept.sum, false), "sum");
@@ -410,7 +425,10 @@ impl Reader<'_> {
                 self.holds(self.value(line, value), "the value under the cursor");
             } else if ["query", "key", "token", "candidate", "next"].iter().any(|role| line.starts_with(role))
             {
-                self.holds(numbers.iter().all(|number| self.is_token(number)), "a token's text");
+                let row = app.place().step.axes().iter().position(|axis| *axis == Axis::Token);
+                let position = row.map(|axis| (app.dims().start + app.index()[axis]).to_string());
+                let known = |number: &String| self.is_token(number) || position.as_ref() == Some(number);
+                self.holds(numbers.iter().all(known), "a token's text");
             } else {
                 let mut known = vec![whole.min, whole.max, 0.0, 3.0];
                 if let Some(span) = app.span() {

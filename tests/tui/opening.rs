@@ -112,7 +112,7 @@ fn an_address_opens_at_its_number_and_what_is_left_out_is_the_first() {
         ("s2/xq", "there is no sequence 2"),
         ("p2/xq", "there is no pass 2"),
         ("L9/xq", "there is no layer 9: 0 to 2"),
-        ("xq[h=9]", "head 9 is past the last: there are 4"),
+        ("xq[h=9]", "head 9 is past the last: 0 to 3"),
         ("wq[o=1]", "wq is a weight"),
         ("p1/mask", "pass 1 has no mask"),
     ] {

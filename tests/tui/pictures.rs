@@ -295,7 +295,7 @@ fn the_notes_leave_the_tensor_its_columns() {
                 stage.shows("i: notes");
                 stage.keys("i").shows("softmax[h, t, k] = ");
                 stage.shows("i: tensor");
-                stage.keys("i").shows("head 2 of 4");
+                stage.keys("i").shows("head 2 of 0-3");
             }
         }
         assert!(tensor.width >= 55 || panels.notes.is_none());

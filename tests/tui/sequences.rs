@@ -297,6 +297,31 @@ fn a_token_that_is_picked_begins_a_branch_that_is_listed_and_stands_beside_the_r
     }
 }
 
+/// A token that was picked though the nucleus leaves it out has a row there.
+#[test]
+fn what_was_picked_though_it_was_cut_has_a_row_in_the_nucleus() {
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut program = Program::alone(size);
+        program.keys("/p0/nucleus\r");
+        let kept = program.stage.app.kept().unwrap().positive;
+        let cut = |screen: &str| screen.lines().find(|line| line.contains("│  cut ")).map(str::to_owned);
+        assert_eq!(cut(&program.stage.screen()), None);
+        program.keys("/p0/probs\r").keys(&"j".repeat(kept + 2));
+        let token = program.stage.app.index()[0];
+        program.keys("b/p0/nucleus\r").keys(&"j".repeat(kept + 5));
+        assert_eq!(program.stage.app.index(), [token], "it is the last row");
+        let screen = program.stage.screen();
+        let row = cut(&screen).unwrap();
+        assert!(row.contains(&format!(" {token} ")) && row.contains('←'), "{screen}");
+        program.stage.shows(&format!("{kept} of 64 stay; the other {} are 0", 64 - kept));
+        program.stage.shows(&format!("r1:p0/nucleus[v={token}] = 0"));
+        // One that stays has the mark in its own row.
+        program.keys("/r0:p0/probs\rb/p0/nucleus\r");
+        let screen = program.stage.screen();
+        assert!(cut(&screen).is_none() && screen.contains('←'), "{screen}");
+    }
+}
+
 /// Where two stand one under the other in little room each still shows what it is about.
 #[test]
 fn both_of_two_have_their_cells_in_little_room() {
@@ -505,6 +530,8 @@ fn the_go_to_line_runs_another_prompt_and_the_run_before_stays() {
     assert_eq!(program.stage.app.outline().passes[0].tokens.len(), 6);
     program.keys("B");
     program.stage.shows("another prompt");
+    program.stage.shows("andacrow→");
+    program.stage.shows("→ is where a prompt ends");
     program.keys("\u{1b}/r0:\r");
     assert_eq!(program.stage.app.place().path(), "p0/L1/xq");
 }

@@ -61,16 +61,16 @@ fn layers_keep_the_step() {
 #[test]
 fn the_head_is_kept_from_step_to_step_and_key_heads_follow_it() {
     let mut stage = Stage::at("xq");
-    stage.shows("head 2 of 4 (kv head 1)");
+    stage.shows("head 2 of 0-3 (kv head 1)");
     stage.keys("/xk");
     stage.key(KeyCode::Enter);
-    stage.shows("kv head 1 of 2 (of heads 2-3)");
-    stage.keys("[").shows("kv head 0 of 2 (of heads 0-1)");
-    stage.keys("[").shows("kv head 0 of 2");
+    stage.shows("kv head 1 of 0-1 (of heads 2-3)");
+    stage.keys("[").shows("kv head 0 of 0-1 (of heads 0-1)");
+    stage.keys("[").shows("kv head 0 of 0-1");
     stage.keys("/softmax");
     stage.key(KeyCode::Enter);
-    stage.shows("head 0 of 4 (kv head 0)");
-    stage.keys("]]]]]]").shows("head 3 of 4 (kv head 1)");
+    stage.shows("head 0 of 0-3 (kv head 0)");
+    stage.keys("]]]]]]").shows("head 3 of 0-3 (kv head 1)");
     stage.keys("/tokens");
     stage.key(KeyCode::Enter);
     assert_eq!(stage.keys("]").message(), "tokens has no heads to choose from");
@@ -203,7 +203,7 @@ fn an_address_is_gone_to() {
     stage.shows("p0/L2/softmax[h=3,t=5,k=1] = ");
     stage.keys("/p0/L2/softmax[h=4,q=5,k=1]");
     stage.key(KeyCode::Enter);
-    assert_eq!(stage.message(), "head 4 is past the last: there are 4");
+    assert_eq!(stage.message(), "head 4 is past the last: 0 to 3");
 }
 
 #[test]
@@ -381,12 +381,12 @@ fn the_viewer_opens_where_it_is_told_or_says_what_there_is() {
 #[test]
 fn axes_are_exchanged_and_held_in_turn() {
     let mut stage = Stage::at("xq");
-    stage.shows("head 2 of 4 (kv head 1) · ↓ token · → head dim");
-    stage.keys("a").shows("head dim 0 of 8 · ↓ token · → head");
-    stage.keys("a").shows("token 11 of 12 ␣Lily · ↓ head · → head dim");
-    stage.keys("]").shows("token 11 of 12 ␣Lily");
-    stage.keys("[").shows("token 10 of 12 \\u{200d}");
-    stage.keys("a").shows("head 2 of 4");
+    stage.shows("head 2 of 0-3 (kv head 1) · ↓ token · → head dim");
+    stage.keys("a").shows("head dim 0 of 0-7 · ↓ token · → head");
+    stage.keys("a").shows("token 11 of 0-11 ␣Lily · ↓ head · → head dim");
+    stage.keys("]").shows("token 11 of 0-11 ␣Lily");
+    stage.keys("[").shows("token 10 of 0-11 \\u{200d}");
+    stage.keys("a").shows("head 2 of 0-3");
     stage.keys("/ffn_up");
     stage.key(KeyCode::Enter);
     stage.keys("a").shows("↓ hidden 0-");

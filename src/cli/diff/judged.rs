@@ -27,9 +27,7 @@ pub fn verdict(report: &Report, names: [&str; 2]) -> Verdict {
     words.extend(report.diagnosis.iter().map(|one| {
         format!("It looks like {}: error {} → {}.", one.told(), text::real(one.before), text::real(one.after))
     }));
-    if !report.missing.is_empty() {
-        words.push(format!("{} stages of A are not in B.", report.missing.len()));
-    }
+    words.extend(missing(report.missing.len()));
     let difference = |first: &crate::diff::First| {
         let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), text::real);
         let apart = match (first.ours.as_f64(), first.theirs.as_f64()) {
@@ -51,6 +49,15 @@ pub fn verdict(report: &Report, names: [&str; 2]) -> Verdict {
     Verdict::new(names, words, differences, table(&report.growth()))
 }
 
+/// How many stages of A are not in B.
+fn missing(count: usize) -> Option<String> {
+    match count {
+        0 => None,
+        1 => Some("One stage of A is not in B.".to_owned()),
+        _ => Some(format!("{count} stages of A are not in B.")),
+    }
+}
+
 /// The table of growth: a heading, and a row a layer.
 fn table(growth: &[Growth]) -> Vec<String> {
     if growth.is_empty() {
@@ -66,4 +73,15 @@ fn table(growth: &[Growth]) -> Vec<String> {
     };
     let heading = format!("  {:<8}{:>10}{:>10}  worst stage", "layer", "attn_res", "ffn_res");
     std::iter::once(heading).chain(growth.iter().map(row)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_stage_that_is_missing_is_spoken_of_as_one() {
+        let told = [0, 1, 2].map(|count| missing(count).unwrap_or_default());
+        assert_eq!(told, ["", "One stage of A is not in B.", "2 stages of A are not in B."]);
+    }
 }

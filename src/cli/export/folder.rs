@@ -196,6 +196,11 @@ mod unix {
         pub(in super::super) fn remove(&self, name: &str) -> Result<()> {
             Ok(fs::unlinkat(&self.0, name, AtFlags::empty())?)
         }
+
+        /// Removes the folder `name`, where nothing is in it.
+        pub(in super::super) fn remove_empty(&self, name: &str) -> Result<()> {
+            Ok(fs::unlinkat(&self.0, name, AtFlags::REMOVEDIR)?)
+        }
     }
 }
 
@@ -266,6 +271,10 @@ mod paths {
 
         pub(in super::super) fn remove(&self, name: &str) -> Result<()> {
             fs::remove_file(self.0.join(name))
+        }
+
+        pub(in super::super) fn remove_empty(&self, name: &str) -> Result<()> {
+            fs::remove_dir(self.0.join(name))
         }
     }
 }

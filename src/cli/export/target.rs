@@ -199,7 +199,20 @@ fn exchange(folder: &Folder, staging: &Folder, earlier: &Earlier) -> io::Result<
             from.put(last, &folder.make_way(name)?.0)?;
         }
     }
+    for name in earlier.files() {
+        remove_empty(folder, name);
+    }
     Ok(())
+}
+
+/// Removes the folders on the way to a file of an earlier export that are empty without it, the innermost first.
+fn remove_empty(folder: &Folder, name: &str) {
+    for (end, _) in name.rmatch_indices('/') {
+        let removed = folder.way(&name[..end]).map(|way| way.map(|(from, last)| from.remove_empty(last)));
+        if !matches!(removed, Ok(Some(Ok(())))) {
+            return;
+        }
+    }
 }
 
 /// Takes back what a process that is gone left half done in the temporary folder at `left`.

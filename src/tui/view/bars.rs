@@ -36,8 +36,8 @@ impl View for Bars {
     fn hint(&self) -> [&'static str; 3] {
         [
             "One query: what it gives to each key, as a bar with the key's text.",
-            "Bars of all queries of a head have one scale, so they can be compared; other heads stand below.",
-            "↑ ↓ go from key to key, ← → from query to query, [ ] from head to head.",
+            "Bars of all queries of a head have one scale, so they can be compared.",
+            "↑ ↓ go from key to key, ← → from query to query, [ ] from head to head. Other heads stand below, where all their keys have room.",
         ]
     }
 
@@ -87,8 +87,9 @@ impl View for Bars {
         let (theme, query) = (app.theme, layout.cursor.1);
         let words = labels::text_of(app, Axis::Token, query).unwrap_or_default();
         vec![
-            Piece::whole(format!("query {query} of {} ", layout.columns), theme.strong()),
-            Piece::words(text::cut(&words, 12), theme.token()).rank(2),
+            Piece::whole(labels::one_of("query", query, layout.columns), theme.strong()),
+            Piece::whole(labels::position_of(app, query), theme.strong()).rank(1),
+            Piece::words(format!(" {}", text::cut(&words, 12)), theme.token()).rank(2),
             Piece::whole(" · ", theme.dim()),
             grid::range(app, "↓", Axis::Key, &layout.visible_rows(app), layout.rows),
         ]

@@ -84,14 +84,17 @@ impl Widget for BranchesPopup<'_> {
             let after: String = course.after.iter().map(|token| text::visible(token)).collect();
             let pieces = [
                 Piece::whole(text::right(&before, BEFORE), theme.dim()),
-                Piece::whole(if course.parted { "║" } else { " " }, theme.key()),
+                Piece::whole(if course.parted { "║" } else { "→" }, theme.key()),
                 Piece::words(after, theme.token()),
             ];
             put_fit(buf, inner, NAME + PARTS, y, &pieces);
         }
-        let note = match list.all.len() {
-            0 | 1 => "b in the sampler view, or on a token of logits or probs, makes a branch",
-            _ => "║ is where they part; ▸ is shown; Enter goes there, c shows both",
+        let (parted, whole) = (list.all.iter().any(|one| one.parted), list.all.iter().any(|one| !one.parted));
+        let note = match (list.all.len(), parted, whole) {
+            (0 | 1, ..) => "b in the sampler view, or on a token of logits or probs, makes a branch",
+            (_, true, true) => "║ they part · → prompt ends · ▸ is shown · Enter goes there, c: both",
+            (_, true, false) => "║ is where they part; ▸ is shown; Enter goes there, c shows both",
+            (_, false, _) => "→ is where a prompt ends; ▸ is shown; Enter goes there, c shows both",
         };
         put(buf, inner, 0, inner.height.saturating_sub(1), note, theme.dim());
     }

@@ -72,15 +72,15 @@ fn pass_of(app: &App, key: usize) -> usize {
     after.saturating_sub(1)
 }
 
-/// The kv heads whose values are drawn, and the columns that each has, in so many columns.
+/// The kv heads whose values are drawn in so many columns, and how many values one column stands for.
 fn strips(app: &App, room: usize) -> (Range<usize>, usize) {
     let sizes = app.outline().card.sizes();
-    let each = room / sizes.kv_heads.max(1);
-    if each > VALUES {
-        return (0..sizes.kv_heads, (each - 1).min(sizes.head_dim));
+    let columns = room / sizes.kv_heads.max(1);
+    if columns > VALUES {
+        return (0..sizes.kv_heads, sizes.head_dim.div_ceil(columns - 1).max(1));
     }
     let held = app.selected.get(Axis::KvHead, sizes.kv_heads);
-    (held..held + 1, room.min(sizes.head_dim))
+    (held..held + 1, sizes.head_dim.div_ceil(room.max(1)).max(1))
 }
 
 /// Where the columns begin: the pass, the bytes so far, the values.
@@ -89,6 +89,11 @@ fn columns(app: &App, layout: &Layout) -> (usize, usize, usize) {
     let text = labels::text_width(app, Axis::Key, layout.rows, TEXT);
     let pass = digits + text + 2;
     (pass, pass + PASS, pass + PASS + BYTES + 1)
+}
+
+/// The columns that the values have.
+fn values_room(app: &App, layout: &Layout) -> usize {
+    usize::from(layout.area.width).saturating_sub(columns(app, layout).2)
 }
 
 impl View for Cache {
@@ -139,8 +144,7 @@ impl View for Cache {
         let seen = layout.visible_rows(app);
         // Before it has settled, the cursor may be elsewhere.
         let keys = if seen.contains(&index[0]) { seen } else { index[0]..index[0] + 1 };
-        let room = usize::from(layout.area.width).saturating_sub(columns(app, layout).2);
-        let region = Region(vec![keys, strips(app, room).0, 0..shape[2]]);
+        let region = Region(vec![keys, strips(app, values_room(app, layout)).0, 0..shape[2]]);
         let spreads = [Part::whole(site), app.span_part()].map(Query::Spread);
         [Query::Block(site, kind::in_stage(app, region))].into_iter().chain(spreads).collect()
     }
@@ -150,7 +154,11 @@ impl View for Cache {
     }
 
     fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {
-        vec![grid::range(app, "↓", Axis::Key, &layout.visible_rows(app), layout.rows)]
+        let (_, each) = strips(app, values_room(app, layout));
+        let dims = [format!(" · → head dim, {each} each"), format!(" · → {each} each")];
+        let dims = (each > 1).then(|| Piece::forms(dims, app.theme.dim()).rank(1));
+        let keys = grid::range(app, "↓", Axis::Key, &layout.visible_rows(app), layout.rows);
+        [keys].into_iter().chain(dims).collect()
     }
 
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
@@ -166,7 +174,9 @@ impl View for Cache {
         }
         let (bytes, start) = (Bytes::new(app), app.dims().start);
         let (pass_at, bytes_at, values_at) = columns(app, layout);
-        let (heads, wide) = strips(app, usize::from(area.width).saturating_sub(values_at));
+        let (heads, each) = strips(app, values_room(app, layout));
+        let dims = app.shape()[2];
+        let wide = dims.div_ceil(each);
         let (digits, heading) = (labels::digits(layout.rows).max(3), layout.header - 1);
         put(buf, area, 0, heading, &text::right("key", digits), theme.dim());
         put(buf, area, digits as u16 + 1, heading, "text", theme.dim());
@@ -195,7 +205,7 @@ impl View for Cache {
             let Some(span) = span else { continue };
             for (at, head) in heads.clone().enumerate() {
                 for place in 0..wide {
-                    let part = |place: usize| place * tensor.shape()[2] / wide;
+                    let part = |place: usize| (place * each).min(dims);
                     let value =
                         |row: usize, column: usize| tensor.get(&[row, head, column]).map(Number::real);
                     let furthest = halves::furthest(key..key + 1, part(place)..part(place + 1), value);

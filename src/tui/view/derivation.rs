@@ -19,6 +19,7 @@ use super::super::explained::address_of;
 use super::super::text;
 use super::alike::{self, Factor};
 use super::figure;
+use super::labels;
 use super::paint::{put, put_line};
 
 /// The columns of a number.
@@ -35,8 +36,9 @@ const SHARE: usize = 8;
 const TEXT: usize = 12;
 /// The columns of what tells a term from the others.
 const WHICH: usize = 16;
-/// The parts of a split that stands before the terms.
+/// The parts of a split that stands before the terms, in so many lines.
 const SHORT: usize = 3;
+const ROOMY: u16 = 14;
 
 /// The panel.
 #[derive(Debug)]
@@ -183,9 +185,10 @@ impl Writer<'_> {
         if beside {
             self.width -= usize::from(figure::COLUMNS) + 1;
         }
-        // A split into two says more than its terms do.
+        // A split into two says more than its terms do; where there is little room the terms come first.
+        let lines = super::Panels::new(self.app).derivation.map_or(0, |area| area.height);
         let (short, long): (Vec<_>, Vec<_>) =
-            explanation.splits.iter().partition(|split| split.parts.len() <= SHORT);
+            explanation.splits.iter().partition(|split| split.parts.len() <= SHORT && lines >= ROOMY);
         for split in short {
             self.gap();
             self.split(split);
@@ -224,20 +227,7 @@ impl Writer<'_> {
         let size = |terms: &[Term]| terms.iter().map(|term| term.product.abs()).sum::<f64>();
         let all = size(&explanation.terms) + explanation.rest.size;
         let largest = explanation.terms.iter().map(|term| term.product.abs()).fold(0.0, f64::max);
-        let heading = match explanation.is_sum {
-            true => "the terms, the largest first: █ adds, ░ takes away; % of all sizes down to here",
-            false => "operand by operand, and what stands once it was applied",
-        };
-        self.text(heading, theme.dim());
         let factors = alike::factors(&explanation.terms).filter(|_| explanation.is_sum);
-        if let Some(factors) = &factors {
-            let name = |factor: &Factor| {
-                let runs = factor.runs.iter().map(char::to_string);
-                self.address(&factor.address, &explanation.address, runs)
-            };
-            let names: Vec<String> = factors.iter().map(name).collect();
-            self.text(&names.join(" × "), theme.strong());
-        }
         let widths = explanation.terms.iter().zip(factors.iter().cycle()).map(|(term, factors)| {
             if alike::fits(term, factors) { text::width(&self.which(term, factors)) } else { 0 }
         });
@@ -247,6 +237,21 @@ impl Writer<'_> {
         let numbers = NUMBER + 1 + if count > 0 { widest + 1 + count * (NUMBER + 3) - 3 } else { 2 * NUMBER };
         let shares = numbers + SHARE <= self.width;
         let bars = numbers + SHARE + BAR <= self.width;
+        let heading = match explanation.is_sum {
+            true if bars => "the terms, the largest first: █ adds, ░ takes away; % of all sizes down to here",
+            true if shares => "the terms, largest first; % of all sizes down to here",
+            true => "the terms, the largest first",
+            false => "operand by operand: what stands once it was applied",
+        };
+        self.text(heading, theme.dim());
+        if let Some(factors) = &factors {
+            let name = |factor: &Factor| {
+                let runs = factor.runs.iter().map(char::to_string);
+                self.address(&factor.address, &explanation.address, runs)
+            };
+            let names: Vec<String> = factors.iter().map(name).collect();
+            self.text(&names.join(" × "), theme.strong());
+        }
         let mut so_far = 0.0;
         for (t, term) in explanation.terms.iter().enumerate() {
             so_far += term.product.abs();
@@ -475,7 +480,10 @@ impl Writer<'_> {
         let tokens = self.indices(address, subject).filter_map(|(_, index, text)| {
             let (axis, text) = text?;
             let name = if axis == Axis::Vocab { "id" } else { axis.name() };
-            Some(format!("{name} {index} {text}"))
+            let pass = address.pass.filter(|_| axis == Axis::Token);
+            let pass = pass.and_then(|pass| self.app.outline().passes.get(pass));
+            let position = pass.map_or_else(String::new, |pass| labels::position_in(pass.dims, index));
+            Some(format!("{name} {index}{position} {text}"))
         });
         tokens.collect::<Vec<_>>().join(" → ")
     }

@@ -6,7 +6,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use crate::trace::stage::Input;
-use crate::trace::{Query, Stage, Step, Weight};
+use crate::trace::{Axis, Query, Stage, Step, Weight};
 
 use super::super::app::App;
 use super::super::fit::Piece;
@@ -244,6 +244,22 @@ fn reads(app: &App) -> String {
     if all.is_empty() { "nothing: it is given".to_owned() } else { all.join(", ") }
 }
 
+/// Of what the boxes are a glance: of which tokens, and of which head where a stage has several; a head that is held is
+/// told already.
+fn glance(app: &App, drawn: &Drawn, heads: bool) -> Piece {
+    let head = app.selected.get(Axis::Head, app.outline().card.sizes().heads);
+    let head = if heads && app.cut().held.is_none() { format!(", head {head}") } else { String::new() };
+    let mut sites = drawn.diagram.spots.iter().map(|spot| place(app, spot.node).site());
+    let forms = match thumbnail::some_rows(app, app.place().site()) {
+        Some(rows) => vec![format!("this box: {rows}{head}"), format!("{rows}{head}")],
+        None if sites.any(|site| thumbnail::some_rows(app, site).is_some()) => {
+            vec![format!("this box: all tokens{head}; larger ones: some"), format!("all tokens{head}")]
+        }
+        None => vec![format!("each box: all tokens{head}"), format!("all tokens{head}")],
+    };
+    Piece::forms(forms, app.theme.strong()).rank(2)
+}
+
 /// What the boxes and lines mean, and what `name` reads.
 fn legend(app: &App, (name, reads): (&str, String), foot: Rect, buf: &mut Buffer) {
     let theme = app.theme;
@@ -313,10 +329,11 @@ impl View for Flow {
 
     fn caption(&self, app: &App, _: &Layout) -> Vec<Piece> {
         let layer = app.place().layer.unwrap_or_default();
-        let words = [" as a diagram · Enter opens the box", " as a diagram", ""];
+        let words = [" as a diagram · Enter opens the box", " as a diagram"];
+        let words = words.map(|words| format!(" · layer {layer}{words}"));
         let mut pieces = vec![
-            Piece::whole(format!("layer {layer}"), app.theme.strong()),
-            Piece::forms(words.map(str::to_owned), app.theme.dim()).rank(2),
+            glance(app, &Drawn::layer(app), true),
+            Piece::forms(words.into_iter().chain([String::new()]), app.theme.dim()).rank(3),
             Piece::whole(halves::characters(app), app.theme.dim()).rank(1),
         ];
         pieces.extend(under_way(app));
@@ -393,11 +410,11 @@ impl View for Pass {
     }
 
     fn caption(&self, app: &App, _: &Layout) -> Vec<Piece> {
-        let words =
-            [" as a diagram, layers folded · Enter opens the box", " as a diagram, layers folded", ""];
+        let words = [" as a diagram, layers folded · Enter opens the box", " as a diagram, layers folded"];
+        let words = words.map(|words| format!(" · pass {}{words}", app.place().pass));
         let mut pieces = vec![
-            Piece::whole(format!("pass {}", app.place().pass), app.theme.strong()),
-            Piece::forms(words.map(str::to_owned), app.theme.dim()).rank(2),
+            glance(app, &Drawn::pass(app), false),
+            Piece::forms(words.into_iter().chain([String::new()]), app.theme.dim()).rank(3),
             Piece::whole(halves::characters(app), app.theme.dim()).rank(1),
         ];
         pieces.extend(under_way(app));
@@ -409,9 +426,9 @@ impl View for Pass {
             return legend(app, (app.place().step.stage().name(), reads(app)), foot, buf);
         };
         // The box of a layer stands for all of it.
-        let Drawn { diagram, current } = Drawn::pass(app);
-        let read =
-            diagram.spots[current].reads.iter().map(|&read| name(app, diagram.spots[read].node, usize::MAX));
+        let drawn = Drawn::pass(app);
+        let spots = &drawn.diagram.spots;
+        let read = spots[drawn.current].reads.iter().map(|&read| name(app, spots[read].node, usize::MAX));
         let read = read.collect::<Vec<_>>().join(", ");
         legend(app, (&format!("layer {layer}"), read), foot, buf);
     }

@@ -44,7 +44,8 @@ pub fn cursor(app: &App, foot: Rect, buf: &mut Buffer) {
                 Axis::One => "next token",
                 _ => "token",
             };
-            labels::text_of(app, axis, index).map(|text| format!("{role} {text}"))
+            let position = if axis == Axis::Token { labels::position_of(app, index) } else { String::new() };
+            labels::text_of(app, axis, index).map(|text| format!("{role} {text}{position}"))
         })
         .collect();
     let about = about.join(" → ");

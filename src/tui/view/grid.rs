@@ -41,6 +41,12 @@ fn rows(app: &App) -> (Axis, usize, usize) {
     }
 }
 
+/// What the numbers beside the rows count.
+fn name_of_rows(app: &App) -> &'static str {
+    // Rows of several passes have their positions, which go on from pass to pass.
+    if growing::applies(app) { "position" } else { labels::name(app.place().step.axes()[app.cut().rows]) }
+}
+
 /// The cells of the current step's matrix in `body`, each of the width that `cell` chooses by the room and the columns.
 pub fn layout(app: &App, body: Rect, cell: impl Fn(u16, usize) -> u16) -> Layout {
     let Cut { rows: rows_at, columns: columns_at, .. } = app.cut();
@@ -53,8 +59,7 @@ pub fn layout(app: &App, body: Rect, cell: impl Fn(u16, usize) -> u16) -> Layout
     if labels::has_text(row_axis) {
         label += 1 + labels::text_width(app, row_axis, rows, texts);
     }
-    let label =
-        (label.max(labels::name(axes[rows_at]).len() + 2) + 1).min(usize::from(body.width) / 2) as u16;
+    let label = (label.max(name_of_rows(app).len() + 2) + 1).min(usize::from(body.width) / 2) as u16;
     let cell = cell(body.width - label, columns);
     let tokens = match (labels::has_text(column_axis), cell) {
         (false, _) => 0,
@@ -145,7 +150,7 @@ pub fn caption(app: &App, layout: &Layout) -> Vec<Piece> {
     let (axes, cut) = (app.place().step.axes(), app.cut());
     let columns = axes[cut.columns.unwrap_or(cut.rows)];
     vec![
-        range(app, "↓", axes[cut.rows], &layout.visible_rows(app), layout.rows),
+        range_of(app, ("↓", name_of_rows(app)), &layout.visible_rows(app), layout.rows),
         Piece::whole(" · ", app.theme.dim()),
         range(app, "→", columns, &layout.visible_columns(app), layout.columns),
     ]
@@ -153,7 +158,11 @@ pub fn caption(app: &App, layout: &Layout) -> Vec<Piece> {
 
 /// Which indices of an axis are on the screen.
 pub fn range(app: &App, mark: &str, axis: Axis, seen: &Range<usize>, count: usize) -> Piece {
-    let (name, dim) = (labels::name(axis), app.theme.dim());
+    range_of(app, (mark, labels::name(axis)), seen, count)
+}
+
+fn range_of(app: &App, (mark, name): (&str, &str), seen: &Range<usize>, count: usize) -> Piece {
+    let dim = app.theme.dim();
     if seen.len() < count && !seen.is_empty() {
         let range = match seen.len() {
             1 => seen.start.to_string(),
@@ -171,7 +180,7 @@ pub fn draw_labels(app: &App, layout: &Layout, buf: &mut Buffer) {
     let (axes, cut, theme) = (app.place().step.axes(), app.cut(), app.theme);
     let (row_axis, column_axis) = (rows(app).0, axes[cut.columns.unwrap_or(cut.rows)]);
     let style = |selected: bool| if selected { theme.current() } else { theme.index() };
-    let corner = format!("{} ↓", labels::name(axes[cut.rows]));
+    let corner = format!("{} ↓", name_of_rows(app));
     put(buf, layout.area, 0, layout.header - 1, &text::cut(&corner, layout.label.into()), theme.dim());
     let digits = labels::digits(layout.rows);
     for (down, row) in layout.visible_rows(app).enumerate() {

@@ -16,8 +16,8 @@ use super::growing;
 use super::halves::{self, Raster};
 use super::kind::{self, View};
 use super::layout::Layout;
-use super::legend;
 use super::paint::put;
+use super::{labels, legend};
 
 /// Columns and lines of a panel, the space between two and the head's name included.
 const NARROWEST: u16 = 10;
@@ -62,6 +62,16 @@ impl Heads {
         });
         // As many side by side as are as large as they can be.
         found.max_by_key(|(columns, raster)| (raster.size(), *columns))
+    }
+
+    /// What one looks like.
+    fn raster(app: &App, axes: (usize, usize, usize), layout: &Layout) -> Raster {
+        let (lines, columns) = (usize::from(layout.tall), usize::from(layout.cell));
+        let room = (lines.saturating_sub(2).max(1), columns.saturating_sub(1));
+        Self::magnified(app, layout.area).map_or_else(
+            || Raster::new(app, Self::rows(app, axes), 0..app.shape()[axes.2], room),
+            |(_, raster)| raster,
+        )
     }
 
     /// The rows that every panel shows; those of earlier passes are among them.
@@ -170,7 +180,7 @@ impl View for Heads {
         [block].into_iter().chain(spreads).collect()
     }
 
-    fn caption(&self, app: &App, _: &Layout) -> Vec<Piece> {
+    fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {
         let dim = app.theme.dim();
         let Some(axes) = axes_of(app.place().step) else { return Vec::new() };
         let (rows, (_, all)) = (Self::rows(app, axes), Self::row(app, axes.1));
@@ -179,6 +189,15 @@ impl View for Heads {
             pieces.push(
                 Piece::whole(format!(", rows {}-{}", rows.start, rows.end.saturating_sub(1)), dim).rank(1),
             );
+        }
+        // A mark that stands for several values says for how many.
+        let (down, across) = Self::raster(app, axes, layout).each;
+        for (mark, axis, each) in [("↓", axes.1, down), ("→", axes.2, across)] {
+            if each > 1 {
+                let name = labels::name(app.place().step.axes()[axis]);
+                let forms = [format!(" · {mark} {name}, {each} each"), format!(" · {mark} {each} each")];
+                pieces.push(Piece::forms(forms, dim).rank(1));
+            }
         }
         pieces
     }
@@ -190,12 +209,8 @@ impl View for Heads {
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
         let (Some(tensor), Some(axes)) = (app.tensor(), axes_of(app.place().step)) else { return };
         let ((head, down, across), theme, group) = (axes, app.theme, app.selected.group());
-        let (rows, shape, index) = (Self::rows(app, axes), app.shape(), app.index());
-        let room = (usize::from(layout.tall) - 1, usize::from(layout.cell) - 1);
-        let raster = Self::magnified(app, layout.area).map_or_else(
-            || Raster::new(app, rows, 0..shape[across], (room.0.saturating_sub(1).max(1), room.1)),
-            |(_, raster)| raster,
-        );
+        let (shape, index) = (app.shape(), app.index());
+        let raster = Self::raster(app, axes, layout);
         let span = app.span();
         let words = match layout.rows_seen() < layout.rows {
             true => "arrows go on to the heads below",

@@ -16,6 +16,23 @@ use super::layout::Layout;
 use super::legend;
 use super::paint::put;
 
+/// The columns that a number has in a cell, where it has any: shades take their part of a cell where they stand for
+/// colours.
+fn digits(app: &App, cell: u16) -> Option<usize> {
+    let (least, beside) = if app.theme.depth() > Depth::Ansi { (WRITTEN, 1) } else { (WRITTEN + 2, 3) };
+    (cell >= least).then(|| usize::from(cell) - beside)
+}
+
+/// Whether a value on the screen has no room for any of its digits.
+fn cut_numbers(app: &App) -> bool {
+    let (Some(layout), Some(tensor)) = (app.layout(), app.tensor()) else { return false };
+    let Some(columns) = digits(app, layout.cell) else { return false };
+    let mut cells =
+        layout.visible_rows(app).flat_map(|row| layout.visible_columns(app).map(move |column| (row, column)));
+    cells
+        .any(|cell| grid::value(app, &tensor, cell).is_some_and(|number| text::short(number, columns) == "…"))
+}
+
 /// The slice of the current tensor, a coloured cell for each value.
 #[derive(Debug)]
 pub struct Heatmap;
@@ -62,7 +79,7 @@ impl View for Heatmap {
     }
 
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
-        legend::ramp(app, foot, buf);
+        legend::ramp_of_numbers(app, cut_numbers(app), foot, buf);
     }
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
@@ -76,7 +93,7 @@ impl View for Heatmap {
             // Where shades stand for colours, only a wide cell has room for the shade and the number.
             let width = usize::from(layout.cell);
             let beyond = span.beyond(value);
-            let numbered = layout.cell >= if coloured { WRITTEN } else { WRITTEN + 2 };
+            let numbered = digits(app, layout.cell).is_some();
             let content = match (numbered, coloured) {
                 (false, true) => text::left(beyond.unwrap_or(cell.fill), width),
                 (false, false) => text::left(cell.fill, 2),

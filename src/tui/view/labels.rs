@@ -1,6 +1,6 @@
 //! What stands beside an index: the token it belongs to.
 
-use crate::trace::Axis;
+use crate::trace::{Axis, PassDims};
 
 use super::super::app::App;
 use super::super::text;
@@ -43,6 +43,25 @@ pub fn text_width(app: &App, axis: Axis, length: usize, most: usize) -> usize {
         }
         _ => 0,
     }
+}
+
+/// One of an axis, and which there are, counted from 0: "head 2 of 0-3". The only one stands alone.
+pub fn one_of(name: &str, at: usize, length: usize) -> String {
+    match length {
+        0 | 1 => format!("{name} {at}"),
+        _ => format!("{name} {at} of 0-{}", length - 1),
+    }
+}
+
+/// Where a row of this pass stands among the tokens of all passes: " (position 18)". In a pass that begins with the
+/// first token both numbers are one.
+pub fn position_of(app: &App, row: usize) -> String {
+    position_in(app.dims(), row)
+}
+
+/// The same of a pass of `dims`.
+pub fn position_in(dims: PassDims, row: usize) -> String {
+    if dims.start > 0 { format!(" (position {})", dims.start + row) } else { String::new() }
 }
 
 /// What an axis is called on the screen.

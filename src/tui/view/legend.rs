@@ -58,12 +58,32 @@ pub fn ramp(app: &App, foot: Rect, buf: &mut Buffer) {
     });
 }
 
+/// The same where numbers are written on the colours; `cut` says whether one of them has no room for its digits.
+pub fn ramp_of_numbers(app: &App, cut: bool, foot: Rect, buf: &mut Buffer) {
+    let forms = ["  … not 0, no room for its digits", "  … not 0, no room", "  … not 0"].map(str::to_owned);
+    let more = cut.then(|| Piece::forms(forms, app.theme.dim()).rank(1));
+    scale_with(app, more, foot, buf, |value, span| {
+        let cell = app.theme.cell(value, span);
+        (cell.fill, cell.style)
+    });
+}
+
 /// The same where a value has one character.
 pub fn marks(app: &App, foot: Rect, buf: &mut Buffer) {
     scale(app, foot, buf, |value, span| halves::mark(app, span, Some(value)));
 }
 
 fn scale(app: &App, foot: Rect, buf: &mut Buffer, cell: impl Fn(f64, Span) -> (&'static str, Style)) {
+    scale_with(app, None, foot, buf, cell);
+}
+
+fn scale_with(
+    app: &App,
+    more_said: Option<Piece>,
+    foot: Rect,
+    buf: &mut Buffer,
+    cell: impl Fn(f64, Span) -> (&'static str, Style),
+) {
     let Some(span) = app.span() else { return };
     let theme = app.theme;
     let coloured = theme.depth() > Depth::Ansi;
@@ -98,6 +118,7 @@ fn scale(app: &App, foot: Rect, buf: &mut Buffer, cell: impl Fn(f64, Span) -> (&
         let count = format!("  {mark} {} beyond", span.clipped);
         pieces.push(Piece::forms([count, format!("  {mark} {}", span.clipped)], theme.strong()).rank(2));
     }
+    pieces.extend(more_said);
     if let Some(stats) = app.answers.spread(app.span_part()).map(|spread| spread.stats) {
         for (fill, name, count) in
             [("-∞", "-inf", stats.neg_inf), ("+∞", "+inf", stats.pos_inf), ("??", "NaN", stats.nan)]

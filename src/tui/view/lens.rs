@@ -200,7 +200,10 @@ impl Lens {
         let area = Rect { height: layout.area.height.min(bottom), ..layout.area };
         let of = labels::text_of(app, Axis::Token, token).unwrap_or_default();
         let pieces = [
-            Piece::whole(format!("after layer {layer}, token {} ", app.dims().start + token), theme.dim()),
+            Piece::whole(
+                format!("after layer {layer}, token {token}{} ", labels::position_of(app, token)),
+                theme.dim(),
+            ),
             Piece::words(of, theme.token()),
         ];
         put_fit(buf, area, 0, y, &pieces);

@@ -77,7 +77,7 @@ impl View for Largest {
         [
             "The tokens that the model finds likeliest stand on top, with a bar each.",
             "The token that was drawn, or that stands next in the prompt, has an arrow.",
-            "In a nucleus those that are left out are counted in the last line.",
+            "In a nucleus those that are left out are counted in the last line; one that was picked all the same has a row.",
         ]
     }
 
@@ -89,7 +89,8 @@ impl View for Largest {
         let length = app.shape()[app.cut().rows];
         // The zeros of a nucleus, which is nearly all of it, are one line.
         let rows = app.kept().map_or(length, |kept| kept.positive.max(1));
-        lines(body, rows, app.rank, u16::from(rows < length))
+        let cut = usize::from(app.picked_though_cut().is_some());
+        lines(body, rows + cut, app.rank, u16::from(rows < length))
     }
 
     fn index(&self, app: &App, cell: (usize, usize)) -> Option<Vec<usize>> {
@@ -119,7 +120,9 @@ impl View for Largest {
         if seen.is_empty() {
             return List.caption(app, layout);
         }
-        let range = format!("{}-{} of {}", seen.start + 1, seen.end, layout.rows);
+        // The row of what was picked though it was cut has no rank.
+        let ranks = layout.rows - usize::from(app.picked_though_cut().is_some());
+        let range = format!("{}-{} of {ranks}", (seen.start + 1).min(ranks), seen.end.min(ranks));
         let mut pieces = vec![Piece::forms([format!("largest first, {range}"), range], dim).rank(1)];
         if let Some(kept) = app.kept() {
             // What the nucleus is: how many stay, and that they share all that there is.
@@ -240,7 +243,9 @@ pub fn draw(view: &dyn View, app: &App, layout: &Layout, rows: Rows, buf: &mut B
     let (Rows::Held(down_axis) | Rows::Ranked(down_axis)) = rows;
     let ranked = matches!(rows, Rows::Ranked(_));
     let (axis, length) = (app.place().step.axes()[down_axis], app.shape()[down_axis]);
-    let folded = length - layout.rows;
+    let cut = app.picked_though_cut().filter(|_| ranked);
+    let rows = layout.rows - usize::from(cut.is_some());
+    let folded = length - rows;
     let (theme, area) = (app.theme, layout.area);
     if ranked && app.ranked(0).is_none() {
         put(buf, area, 0, 1, "sorting …", theme.dim());
@@ -267,7 +272,8 @@ pub fn draw(view: &dyn View, app: &App, layout: &Layout, rows: Rows, buf: &mut B
         let chosen = row == layout.cursor.0;
         let pick = |style| if chosen { theme.current() } else { style };
         if ranked {
-            put(buf, area, 0, y, &format!("{:>digits$}", row + 1), pick(theme.dim()));
+            let rank = if row < rows { (row + 1).to_string() } else { "cut".to_owned() };
+            put(buf, area, 0, y, &text::right(&rank, digits), pick(theme.dim()));
         }
         put(buf, area, rank as u16, y, &format!("{index:>digits$}"), pick(theme.index()));
         if let Some(token) = labels::text_of(app, axis, index) {
@@ -280,7 +286,7 @@ pub fn draw(view: &dyn View, app: &App, layout: &Layout, rows: Rows, buf: &mut B
     }
     if folded > 0 {
         let y = layout.visible_rows(app).len() as u16 + 1;
-        let line = format!("{} of {} stay; the other {} are 0", layout.rows, length, folded);
+        let line = format!("{rows} of {length} stay; the other {folded} are 0");
         put(buf, area, 0, y, &line, theme.dim());
     }
 }

@@ -1,11 +1,11 @@
 //! The screen. Every panel is a file; none of them changes anything.
 //!
 //! ```text
-//!  llama-trace  stories-260k · cpu f32       pass 0 (prefill) · layer 1 of 5 · step 17 of 150   title
+//!  llama-trace  stories-260k · cpu f32     pass 0 (prefill) · layer 1 of 0-4 · step 17 of 150   title
 //!  <s>│Once│␣upon│␣a│␣time│ → ,                                                                 tokens
 //! ─ outline ──────────────┬─ tensor ───────────────────────────────┬─ notes ─────────────────
 //!  p0 prefill 5 tokens    │ softmax  head 4 × token 5 × key 5 …    │ softmax
-//!   tokens (5)            │ head 2 of 4 · ↓ token · → key          │ the formula, with sizes
+//!   tokens (5)            │ head 2 of 0-3 · ↓ token · → key        │ the formula, with sizes
 //!   …                     │         <s> Once ␣upon ␣a ␣time        │ inputs and output
 //!   layer 1               │ 0 <s>    ▓                             │ what it is for
 //!    attn_norm (5, 64)    │ 1 Once   ▒   ░                         │ names elsewhere
@@ -74,8 +74,9 @@ const TENSOR: u16 = 55;
 /// The columns that a derivation has beside the tensor, at the least.
 const DERIVATION: u16 = 48;
 
-/// The lines in which the tensor and a derivation have room, one under the other.
-const BOTH: u16 = 20;
+/// The lines in which the tensor and the first terms of a derivation have room, one under the other. In fewer the one
+/// that has the arrow keys has all of them.
+const BOTH: u16 = 26;
 
 /// The lines in which two tensors have room, and what was found of them.
 const TALL: u16 = 44;

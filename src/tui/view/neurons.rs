@@ -103,8 +103,14 @@ impl View for Neurons {
     fn layout(&self, app: &App, body: Rect) -> Layout {
         let (rows, columns) = (app.outline().card.sizes().hidden, app.dims().tokens);
         let unit = app.selected.get(Axis::Hidden, rows);
-        let rank = order(app).and_then(|order| order.iter().position(|&other| other as usize == unit));
-        let cursor = (rank.unwrap_or(0), token(app));
+        let rank = match app.keeps_rank {
+            true => app.rank,
+            false => {
+                let position = |order: &[u32]| order.iter().position(|&other| other as usize == unit);
+                order(app).and_then(position).unwrap_or(0)
+            }
+        };
+        let cursor = (rank, token(app));
         let footer = BELOW.min(body.height * 2 / 5);
         Layout {
             area: body,
@@ -128,7 +134,10 @@ impl View for Neurons {
 
     fn select(&self, app: &mut App, (rank, token): (usize, usize)) {
         if token != self::token(app) {
-            return app.selected.set(Axis::Token, token);
+            app.selected.set(Axis::Token, token);
+            // Its units are in another order: the cursor stays on its line, which has a unit once they are sorted.
+            (app.rank, app.keeps_rank) = (rank, true);
+            return;
         }
         if let Some(&unit) = order(app).and_then(|order| order.get(rank)) {
             app.selected.set(Axis::Hidden, unit as usize);
@@ -136,8 +145,14 @@ impl View for Neurons {
         }
     }
 
-    /// Where nobody has chosen a unit, it is the strongest.
+    /// Where nobody has chosen a unit, it is the strongest; of another token it is the one on the same line.
     fn settle(&self, app: &mut App) {
+        if app.keeps_rank
+            && let Some(unit) = order(app).and_then(|order| order.get(app.rank).copied())
+        {
+            app.selected.set(Axis::Hidden, unit as usize);
+            app.keeps_rank = false;
+        }
         let unit = app.selected.get(Axis::Hidden, usize::MAX);
         if let Some(&first) = order(app).and_then(<[u32]>::first)
             && (unit, app.rank) == (0, 0)
@@ -177,7 +192,7 @@ impl View for Neurons {
     fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {
         let (dim, token, seen) = (app.theme.dim(), layout.cursor.1, layout.visible_rows(app));
         let mut pieces = vec![
-            Piece::whole(format!("token {token} "), app.theme.strong()),
+            Piece::whole(format!("token {token}{} ", labels::position_of(app, token)), app.theme.strong()),
             Piece::words(labels::text_of(app, Axis::Token, token).unwrap_or_default(), app.theme.token()),
         ];
         if !seen.is_empty() {

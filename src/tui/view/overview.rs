@@ -8,11 +8,16 @@ use crate::trace::{Part, Query, Step};
 use super::super::app::App;
 use super::super::fit::Piece;
 use super::super::plane::Plane;
+use super::super::text;
 use super::halves::{self, Raster};
 use super::kind::{self, View};
 use super::layout::Layout;
 use super::paint::put;
 use super::{labels, legend};
+
+/// The columns of a token's text, at the most, and those of the longest at the least.
+const TEXT: usize = 12;
+const SHORT: u16 = 5;
 
 /// The slice of the current tensor, two values or more in a character.
 #[derive(Debug)]
@@ -23,20 +28,35 @@ struct Sheet {
     raster: Raster,
     /// The columns before the values.
     label: u16,
+    /// Those of them that the rows' tokens have; none where these have no room.
+    texts: u16,
     /// Places across in a band.
     wide: usize,
 }
 
 impl Sheet {
     fn new(app: &App, body: Rect) -> Self {
+        let sheet = Self::with_texts(app, body, 0);
+        let at = app.cut().rows;
+        let (axis, rows) = (app.place().step.axes()[at], app.shape()[at]);
+        let longest = labels::text_width(app, axis, rows, TEXT) as u16;
+        let looks = |sheet: &Self| (sheet.raster.each, sheet.raster.size(), sheet.bands());
+        // Tokens take what room the values leave.
+        let mut wider = (SHORT.min(longest)..=longest).rev().map(|texts| Self::with_texts(app, body, texts));
+        let wider = wider.find(|wider| longest > 0 && looks(wider) == looks(&sheet));
+        wider.unwrap_or(sheet)
+    }
+
+    /// The same with so many columns for the rows' tokens.
+    fn with_texts(app: &App, body: Rect, texts: u16) -> Self {
         let (cut, shape, index) = (app.cut(), app.shape(), app.index());
         let (rows, columns) = (shape[cut.rows], cut.columns.map_or(1, |columns| shape[columns]));
-        let label = labels::digits(rows) as u16 + 2;
+        let label = labels::digits(rows) as u16 + 2 + if texts > 0 { texts + 1 } else { 0 };
         let rows = halves::window(index[cut.rows], rows, columns, halves::MOST);
         let (high, wide) =
             (usize::from(body.height.saturating_sub(1)), usize::from(body.width.saturating_sub(label)));
         if let Some(raster) = Raster::magnified(rows.clone(), 0..columns, (high, wide)) {
-            return Self { raster, label, wide: columns };
+            return Self { raster, label, texts, wide: columns };
         }
         let of =
             |bands: usize| Raster::new(app, rows.clone(), 0..columns, ((high + 1) / bands - 1, wide * bands));
@@ -49,7 +69,7 @@ impl Sheet {
             }
         }
         let (bands, raster) = best;
-        Self { wide: raster.places.1.div_ceil(bands).max(1), raster, label }
+        Self { wide: raster.places.1.div_ceil(bands).max(1), raster, label, texts }
     }
 
     fn bands(&self) -> usize {
@@ -160,7 +180,8 @@ impl View for Overview {
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
         let (Some(tensor), sheet) = (app.tensor(), Sheet::new(app, layout.area)) else { return };
-        let (cut, index, theme, Sheet { raster, label, .. }) = (app.cut(), app.index(), app.theme, &sheet);
+        let (cut, index, theme, Sheet { raster, label, texts, .. }) =
+            (app.cut(), app.index(), app.theme, &sheet);
         let plane = Plane::new(&tensor, &index, (cut.rows, cut.columns), &raster.rows, &raster.columns);
         let (lines, area) = (raster.places.0, layout.area);
         let (row, across) = (layout.cursor.0, layout.cursor.1 as u16 * layout.cell);
@@ -182,16 +203,19 @@ impl View for Overview {
         let band = row / lines.max(1);
         put(buf, area, label + across, top(band) - 1, "▾", theme.strong());
         put(buf, area, label - 1, layout.header + layout.line_of(row), "▸", theme.strong());
-        let digits = usize::from(*label) - 2;
+        let (axis, digits) = (app.place().step.axes()[cut.rows], labels::digits(app.shape()[cut.rows]));
         for row in 0..layout.rows {
             let line = row % lines.max(1);
             let first = raster.cell((line, 0)).0.start;
             let chosen = row == layout.cursor.0;
-            if line % 4 == 0 || chosen {
+            if line % 4 == 0 || chosen || *texts > 0 {
                 let (number, style) =
                     if chosen { (index[cut.rows], theme.current()) } else { (first, theme.index()) };
                 let y = layout.header + layout.line_of(row);
                 put(buf, area, 0, y, &format!("{number:>digits$}"), style);
+                let token = labels::text_of(app, axis, number).filter(|_| *texts > 0).unwrap_or_default();
+                let style = if chosen { theme.current() } else { theme.token() };
+                put(buf, area, digits as u16 + 1, y, &text::cut(&token, usize::from(*texts)), style);
             }
         }
         let marks = halves::marks(app, tensor.is_positive());

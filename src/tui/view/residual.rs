@@ -171,7 +171,7 @@ impl View for Residual {
     fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {
         let (dim, token) = (app.theme.dim(), layout.cursor.1);
         let mut pieces = vec![
-            Piece::whole(format!("token {token} "), app.theme.strong()),
+            Piece::whole(format!("token {token}{} ", labels::position_of(app, token)), app.theme.strong()),
             Piece::words(labels::text_of(app, Axis::Token, token).unwrap_or_default(), app.theme.token()),
             Piece::whole(" · ↓ sublayer", dim).rank(1),
             Piece::whole(" · ", dim).rank(2),

@@ -150,7 +150,7 @@ fn heading(app: &App, head: Rect, layout: &Layout, buf: &mut Buffer) {
     put_fit(buf, head, 0, 1, &pieces);
 }
 
-/// The index that is held: "head 2 of 4 (kv head 1)".
+/// The index that is held: "head 2 of 0-3 (kv head 1)".
 fn held(app: &App) -> Vec<Piece> {
     let Some(held) = app.cut().held else { return Vec::new() };
     let style = app.theme.strong();
@@ -163,8 +163,10 @@ fn held(app: &App) -> Vec<Piece> {
         Axis::KvHead if group > 1 => format!(" (of heads {}-{})", at * group, at * group + group - 1),
         axis => labels::text_of(app, axis, at).map_or(String::new(), |text| format!(" {text}")),
     };
+    let position = if axis == Axis::Token { labels::position_of(app, at) } else { String::new() };
     vec![
-        Piece::whole(format!("{} {at} of {length}", labels::name(axis)), style),
+        Piece::whole(labels::one_of(labels::name(axis), at, length), style),
+        Piece::whole(position, style).rank(2),
         // A token's text can be cut; the numbers of heads are there whole or not at all.
         if labels::has_text(axis) { Piece::words(more, style) } else { Piece::whole(more, style) }.rank(3),
     ]

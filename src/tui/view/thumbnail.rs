@@ -40,6 +40,19 @@ fn part(app: &App, site: Site) -> Part {
     Part { cut, index, rows, columns: 0..columns }
 }
 
+/// Which rows of a site are drawn, where these are not all: "token 16-17".
+pub(super) fn some_rows(app: &App, site: Site) -> Option<String> {
+    let axes = site.stage.axes();
+    let all = app.outline().card.sizes().shape(axes, app.dims());
+    let Part { cut, rows, .. } = part(app, site);
+    let name = labels::name(axes[cut.rows]);
+    match rows.len() {
+        count if count == all[cut.rows] => None,
+        1 => Some(format!("{name} {}", rows.start)),
+        _ => Some(format!("{name} {}-{}", rows.start, rows.end - 1)),
+    }
+}
+
 /// Asks for the values.
 pub(super) fn question(app: &App, site: Site) -> Query {
     let Part { cut, index, rows, columns } = part(app, site);

@@ -23,6 +23,10 @@ const NEXT: usize = " → ".len() + " is next".len();
 const MARKS: [&str; 4] = ["░", "▒", "▓", "█"];
 /// The columns from which on the legend of the marks has room.
 const WITH_LEGEND: u16 = 80;
+/// The columns from which on it says in words whose they are.
+const WITH_WORDS: u16 = 160;
+/// The columns from which on attention is named.
+const WITH_NAME: u16 = 100;
 
 /// How many of the steps a value reaches.
 fn level(carries: Carries, value: f64) -> usize {
@@ -69,18 +73,30 @@ fn count(app: &App) -> usize {
 
 /// The columns that remain of `width` beside the legend of what the strip carries.
 fn room(app: &App, width: u16) -> u16 {
-    match legend(app) {
+    match legend(app, width) {
         Some(legend) if width >= WITH_LEGEND => width - text::width(&legend) as u16 - 1,
         _ => width,
     }
 }
 
-/// What the marks of the strip stand for.
-fn legend(app: &App) -> Option<String> {
-    let carries = app.carries();
+/// What the marks of the strip stand for: of which query, and behind which token.
+fn legend(app: &App, width: u16) -> Option<String> {
+    let (carries, roomy) = (app.carries(), width >= WITH_WORDS);
+    let what = match (carries, app.attends()) {
+        (Carries::Nothing, _) => return None,
+        (Carries::Attention, None) => return Some("attention: no layer here".to_owned()),
+        (Carries::Attention, Some([layer, head, query])) if roomy => {
+            format!("behind each its attention, L{layer} h{head} t{query}:")
+        }
+        (Carries::Attention, Some([layer, head, query])) => {
+            let name = if width >= WITH_NAME { "attention " } else { "" };
+            format!("{name}L{layer} h{head} t{query}")
+        }
+        (Carries::Surprise, _) if roomy => format!("behind each its {}:", carries.name()),
+        (Carries::Surprise, _) => carries.name().to_owned(),
+    };
     let marks = MARKS.iter().zip(carries.steps()).map(|(mark, from)| format!("{mark}≥{from}"));
-    (carries != Carries::Nothing)
-        .then(|| format!("{} {}", carries.name(), marks.collect::<Vec<_>>().join(" ")))
+    Some(format!("{what} {}", marks.collect::<Vec<_>>().join(" ")))
 }
 
 /// The positions on a strip of this width.
@@ -120,7 +136,7 @@ impl Widget for Tokens<'_> {
         let dims = app.dims();
         let whole = area;
         let area = Rect { width: room(app, area.width), ..area };
-        if let Some(legend) = legend(app).filter(|_| area.width < whole.width) {
+        if let Some(legend) = legend(app, whole.width).filter(|_| area.width < whole.width) {
             put(buf, whole, area.width + 1, 0, &legend, theme.dim());
         }
         let placed = placed(app, area.width);
