@@ -259,7 +259,7 @@ pub(super) fn odd([a, b]: [Stats; 2], count: usize) -> Option<String> {
         let (ours, theirs) = (told(&a, " of A's"), told(&b, &format!(" of {count} values")));
         let ours = if ours.is_empty() { "A's are all finite".into() } else { ours.join(", ") };
         let theirs = match theirs.join(", ") {
-            none if none.is_empty() => format!("all {count} values are finite"),
+            none if none.is_empty() => format!("all {count} values are finite, the least {}", b.min),
             _ if b.nan == count => "every value is NaN".into(),
             some => some,
         };
@@ -336,11 +336,17 @@ mod tests {
         let told = |b: &[f32]| odd([a.stats(), of(site, &[1, 1, 3], b).stats()], 3);
         assert_eq!(told(&[1.0, 2.0, f32::INFINITY]).unwrap(), "1 of 3 values are +inf; 1 of A's are -inf");
         assert_eq!(told(&[1.0, hidden, hidden]).unwrap(), "2 of 3 values are -inf; 1 of A's are -inf");
-        assert_eq!(told(&[1.0, 2.0, 3.0]).unwrap(), "all 3 values are finite; 1 of A's are -inf");
+        assert_eq!(
+            told(&[1.0, 2.0, 3.0]).unwrap(),
+            "all 3 values are finite, the least 1; 1 of A's are -inf"
+        );
         assert_eq!((told(&[1.0, 2.0, lowest]), told(&[1.0, 2.5, hidden])), (None, None));
         // Those that are there besides do not make all of them one number.
         assert_eq!((told(&[0.0, 0.0, hidden]), told(&[3.0, 3.0, hidden])), (None, None));
-        assert_eq!(told(&[0.0; 3]).unwrap(), "all 3 values are finite; 1 of A's are -inf");
+        assert_eq!(told(&[0.0; 3]).unwrap(), "all 3 values are finite, the least 0; 1 of A's are -inf");
+        // What other runtimes add is told by its number.
+        let told_of = told(&[1.0, 2.0, -10000.0]).unwrap();
+        assert_eq!(told_of, "all 3 values are finite, the least -10000; 1 of A's are -inf");
         // In both it is the same, which is said.
         let own = of(site, &[1, 1, 3], &[1.0, f32::NAN, hidden]);
         let both = Pair::new(site, &[1, 1, 3], &own, &own).unwrap().apart();

@@ -172,7 +172,7 @@ impl<'m, B: Backend> Injection<'m, B> {
         let is_looked_at = |row: usize| looked.iter().any(|run| run.contains(&row));
         let mut out: Vec<Range<usize>> = Vec::new();
         // What is no number is further than anything.
-        for row in (0..outputs).filter(|&row| !(apart[row] <= most) && !is_looked_at(row)) {
+        for row in (0..outputs).filter(|&row| !apart[row].le(&most) && !is_looked_at(row)) {
             match out.last_mut() {
                 Some(run) if run.end == row && run.len() < TOGETHER => run.end += 1,
                 _ => out.push(row..row + 1),

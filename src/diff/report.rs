@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use crate::trace::stage::Section;
 use crate::trace::{Run, Site, Stage};
 
 /// In which of the causes, in their order, two runs part.
@@ -104,10 +105,10 @@ impl Line {
     }
 }
 
-/// How far B is from A in a layer, ‖B − A‖ / ‖A‖.
+/// How far B is from A in a layer, or after the last one, ‖B − A‖ / ‖A‖.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Growth {
-    /// The layer, of its pass, sequence and run; the stage is that which is furthest away.
+    /// The layer, of its pass, sequence and run, or none after the layers; the stage is that which is furthest away.
     pub site: Site,
     /// After attention; none where it was not compared.
     pub attn_residual: Option<f64>,
@@ -120,10 +121,11 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// The layer's address: `s1/p0/L3`.
+    /// The layer's address: `s1/p0/L3`, or `s1/p0/end` after the layers.
     pub fn place(&self) -> String {
         let address = self.site.to_string();
-        address.rsplit_once('/').map_or(address.clone(), |(place, _)| place.to_owned())
+        let place = address.rsplit_once('/').map_or(&*address, |(place, _)| place);
+        if self.site.layer.is_some() { place.to_owned() } else { format!("{place}/end") }
     }
 }
 
@@ -242,11 +244,14 @@ impl Report {
         worst.filter(|_| !self.lines.is_empty())
     }
 
-    /// How errors grow, layer by layer.
+    /// How errors grow, layer by layer, and after them.
     pub fn growth(&self) -> Vec<Growth> {
-        let mut layers: BTreeMap<Site, Vec<&Line>> = BTreeMap::new();
-        for line in self.lines.iter().filter(|line| line.site.layer.is_some()) {
-            layers.entry(line.site.other(Stage::FfnResidual)).or_default().push(line);
+        let mut layers: BTreeMap<_, Vec<&Line>> = BTreeMap::new();
+        let after = [Section::End, Section::Sampler];
+        let grows = |site: &Site| site.layer.is_some() || after.contains(&site.stage.info().section);
+        for line in self.lines.iter().filter(|line| grows(&line.site)) {
+            let Site { run, sequence, pass, layer, .. } = line.site;
+            layers.entry((run, sequence, pass, layer.unwrap_or(usize::MAX))).or_default().push(line);
         }
         let order = |apart: f64| if apart.is_nan() { f64::INFINITY } else { apart };
         let growth = |lines: Vec<&Line>| {

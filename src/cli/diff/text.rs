@@ -103,7 +103,7 @@ fn growth(out: &mut impl Write, report: &Report) -> Result<()> {
     if layers.is_empty() {
         return Ok(());
     }
-    writeln!(out, "\nHow far B is from A, ‖B − A‖ / ‖A‖, by layer:")?;
+    writeln!(out, "\nHow far B is from A, ‖B − A‖ / ‖A‖, by layer and after them:")?;
     writeln!(out, "{:<10}{:>15}{:>15}  worst stage", "layer", "attn_residual", "ffn_residual")?;
     let of = |growth: &Growth| (growth.site.run, growth.site.sequence);
     for layers in layers.chunk_by(|a, b| of(a) == of(b)) {

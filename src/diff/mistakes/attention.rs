@@ -38,11 +38,14 @@ struct Shifted {
     passes: Vec<PassDims>,
 }
 
+/// Which kv head a query head reads.
+type Order = fn(usize, &Sizes) -> usize;
+
 /// Query heads read the kv heads in another order.
 struct Shared {
     sizes: Sizes,
     stages: &'static [Stage],
-    order: fn(usize, &Sizes) -> usize,
+    order: Order,
 }
 
 /// c · tanh(x / c) at a stage.
@@ -116,7 +119,7 @@ pub(super) fn add(
             Mistake::of("mask_offset", form, SEEING, shifted).again(&[Stage::Mask, Stage::MaskedScores]),
         );
     }
-    let orders: [(_, fn(usize, &Sizes) -> usize); 3] = [
+    let orders: [(_, Order); 3] = [
         ("h mod G", |head, sizes| head % sizes.kv_heads),
         ("in reverse", |head, sizes| sizes.kv_heads - 1 - head / (sizes.heads / sizes.kv_heads)),
         ("all read kv head 0", |_, _| 0),

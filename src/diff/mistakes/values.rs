@@ -9,11 +9,13 @@ use crate::check::Change;
 use crate::explain::{Exact, Fold, Rule};
 use crate::trace::{Frame, ModelCard, Site, Stage};
 
+type Function = fn(f64) -> f64;
+
 /// Another function in SiLU's place.
-struct Activation(fn(f64) -> f64);
+struct Activation(Function);
 
 pub(super) fn add(card: &ModelCard, found: &Frame, right: &Exactly, all: &mut Vec<Mistake>) {
-    let functions: [(_, fn(f64) -> f64); 8] = [
+    let functions: [(_, Function); 8] = [
         ("GELU", gelu),
         ("GELU by tanh", gelu_tanh),
         ("x · sigmoid(1.702 x)", |x| x / (1.0 + (-1.702 * x).exp())),
