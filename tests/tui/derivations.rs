@@ -26,7 +26,7 @@ fn enter_takes_the_number_under_the_cursor_apart_beside_the_tensor_or_under_it()
         desk.shows("z zoom  Tab panel  Esc close  ? help");
         desk.shows("recorded 47.01256 · together 47.01256");
         let value = desk.app.tensor().unwrap().get(&desk.app.index());
-        assert_eq!(value.map(llama_trace::tui::text::full).as_deref(), Some("47.01256"));
+        assert_eq!(value.map(text::full).as_deref(), Some("47.01256"));
         desk.key(KeyCode::Esc).hides("together 47");
         assert_eq!(desk.app.focus(), Focus::Tensor);
     }
@@ -140,8 +140,8 @@ fn enter_alone_leads_from_a_logit_to_a_row_of_the_embedding_and_backspace_all_th
     assert!(way.last().unwrap().contains("/embedding["), "{way:?}");
     let id = desk.app.token(0).unwrap().id;
     desk.shows(&format!("› tok_embeddings[v={id},d="));
-    desk.shows(&format!("│ id {id} {}", text::visible(&desk.app.token(0).unwrap().text)));
     desk.key(KeyCode::PageUp).key(KeyCode::PageUp).key(KeyCode::PageUp).shows("The weights were learned");
+    desk.shows(&format!("│ id {id} {}", text::visible(&desk.app.token(0).unwrap().text)));
     desk.key(KeyCode::Enter);
     assert!(desk.app.message().unwrap().text.contains("Backspace goes back"));
     desk.key(KeyCode::Backspace);
