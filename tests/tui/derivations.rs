@@ -78,6 +78,15 @@ fn the_first_terms_and_the_one_that_is_chosen_are_seen_on_a_small_screen() {
     }
 }
 
+/// Where a name has no room it loses what it shares with the number, and keeps what tells it from the others.
+#[test]
+fn an_operand_is_told_from_the_others_in_little_room() {
+    let mut desk = Desk::at("p0/L1/softmax[h=2,t=3,k=1]", (80, 24));
+    desk.key(KeyCode::Enter).shows("masked_scores[…,k=2 ␣upon] ");
+    let mut desk = Desk::at("p0/L1/softmax[h=2,t=3,k=1]", (200, 60));
+    desk.key(KeyCode::Enter).shows("masked_scores[h=2,t=3 ␣a,k=2 ␣upon] ");
+}
+
 #[test]
 fn enter_brings_what_is_chosen_into_sight_before_it_goes_there() {
     let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", (80, 24));
@@ -140,8 +149,8 @@ fn enter_alone_leads_from_a_logit_to_a_row_of_the_embedding_and_backspace_all_th
     assert!(way.last().unwrap().contains("/embedding["), "{way:?}");
     let id = desk.app.token(0).unwrap().id;
     desk.shows(&format!("› tok_embeddings[v={id},d="));
-    desk.shows(&format!("│ id {id} {}", text::visible(&desk.app.token(0).unwrap().text)));
     desk.key(KeyCode::PageUp).key(KeyCode::PageUp).key(KeyCode::PageUp).shows("The weights were learned");
+    desk.shows(&format!("│ id {id} {}", text::visible(&desk.app.token(0).unwrap().text)));
     desk.key(KeyCode::Enter);
     assert!(desk.app.message().unwrap().text.contains("Backspace goes back"));
     desk.key(KeyCode::Backspace);

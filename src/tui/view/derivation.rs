@@ -302,10 +302,10 @@ impl Writer<'_> {
         let mut at = indent;
         for (o, operand) in term.operands.iter().enumerate() {
             let times = if o > 0 { "× " } else { "" };
-            let name = self.name(operand, of);
             let value = number(operand.value);
             let room = self.width.saturating_sub(indent.min(NUMBER + 2));
-            let name = text::cut(&name, room.saturating_sub(text::width(times) + text::width(&value) + 2));
+            let room = room.saturating_sub(text::width(times) + text::width(&value) + 2);
+            let name = text::cut(&self.name(operand, of, room), room);
             let needed = text::width(times) + text::width(&name) + text::width(&value) + 2;
             if at + needed > self.width && at > NUMBER + 2 {
                 let indent = " ".repeat(NUMBER + 2);
@@ -427,13 +427,20 @@ impl Writer<'_> {
     }
 
     /// What an operand is called: its address as far as it differs from that of the number it belongs to, with the text
-    /// of its tokens.
-    fn name(&self, operand: &Operand, of: &Address) -> String {
+    /// of its tokens. Where that has no room, without the indices that both have.
+    fn name(&self, operand: &Operand, of: &Address, room: usize) -> String {
         let Some(address) = address_of(operand) else {
             let From::Constant(name) = operand.from else { return String::new() };
             return name.to_owned();
         };
-        self.address(address, of, std::iter::empty())
+        let whole = self.address(address, of, std::iter::empty());
+        if text::width(&whole) <= room {
+            return whole;
+        }
+        let mut own = address.clone();
+        own.index.retain(|index| !of.index.contains(index));
+        let shorter = self.address(&own, of, std::iter::empty());
+        if own.index.is_empty() { whole } else { shorter.replacen('[', "[…,", 1) }
     }
 
     /// An address as far as it differs from `of`, with the text of its tokens; `runs` are further indices.
