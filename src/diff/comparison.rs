@@ -12,6 +12,7 @@ use super::streamed::Streamed;
 use super::traced::{About, Traced};
 use super::{Progress, sizes, streamed};
 use crate::error::{Error, Result};
+use crate::explain::Drawing;
 use crate::trace::stage::Section;
 use crate::trace::{Address, Frame, PassDims, Site, Sizes, Stage, Step, Values};
 
@@ -125,11 +126,14 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             self.report.notes.push(format!("B has {passes} more than A, with nothing to compare with"));
         }
         self.report.samples = self.judge.samples();
-        if self.not_told > 0 {
+        // Where something differs, that is what is to be said.
+        if self.not_told > 0 && self.report.first.is_none() {
             let passes = if self.not_told == 1 { "a pass" } else { &format!("{} passes", self.not_told) };
-            self.report
-                .notes
-                .push(format!("of {passes} what was drawn is not judged: B has no logits of its own there"));
+            let why = match self.drawing() {
+                Some(_) => "B has no logits of its own there",
+                None => "neither run says how it drew",
+            };
+            self.report.notes.push(format!("of {passes} what was drawn is not judged: {why}"));
         }
         if self.report.lines.is_empty() && self.report.first.is_none() {
             return Err(Error::usage("there is nothing to compare: the two have no stage in common")
@@ -305,14 +309,18 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         Ok(())
     }
 
+    /// How B drew.
+    fn drawing(&self) -> Option<Drawing> {
+        self.b.about().drawing.or(self.a.about().drawing)
+    }
+
     /// Whether `drawn`, which B has at `site`, needs no look at A's: it follows from B's own logits and probabilities, or
     /// nobody can tell. Where the logits have the same bits, A's can.
     fn drew_right(&mut self, site: Site, drawn: &Frame, apart: impl FnOnce() -> Apart) -> bool {
         if !matches!(site.stage, Stage::Nucleus | Stage::Sampled) || self.same_logits {
             return false;
         }
-        let drawing = self.b.about().drawing.or(self.a.about().drawing);
-        match drawing.and_then(|drawing| self.own.leads_to(drawn, drawing)) {
+        match self.drawing().and_then(|drawing| self.own.leads_to(drawn, drawing)) {
             Some(true) => {
                 let (error, tolerance) = (0.0, 0.0);
                 self.report.lines.push(Line {

@@ -389,7 +389,7 @@ fn keys_that_earlier_passes_cached_are_the_runs_own() {
 fn a_position_of_a_decode_pass_that_is_off_is_named_where_no_angle_is_shown() {
     let model = model("gqa");
     let a = run_on(&model, 2);
-    let position = |by: isize| format!("{} too far", by);
+    let position = |by: isize| format!("{by} too far");
     for (by, form) in
         [(1, position(1)), (-1, "1 too near".to_owned()), (-9, "as if nothing were cached".into())]
     {
