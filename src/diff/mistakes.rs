@@ -153,7 +153,13 @@ fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
         }
     }
     for eps in EPSILONS {
-        add("norm_eps", format!("ε = {eps:e}"), NORMS, &[], &|config| config.norm_eps = eps);
+        add(
+            "norm_eps",
+            if eps == 0.0 { "ε = 0".into() } else { format!("ε = {eps:e}") },
+            NORMS,
+            &[],
+            &|config| config.norm_eps = eps,
+        );
     }
     let shown = attention::shown(found);
     let around =
@@ -164,7 +170,7 @@ fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
             (config.window, config.window_from) = (window, 0);
         });
     }
-    let mut rounded = Mistake::of("bf16_rounding", "all results", Stage::ALL, Nothing);
+    let mut rounded = Mistake::of("bf16_rounding", "results", Stage::ALL, Nothing);
     (rounded.card, rounded.rounds) = (Some(ModelCard { precision: Precision::Bf16, ..card.clone() }), true);
     all.push(rounded);
 }

@@ -70,7 +70,7 @@ fn verdict(report: &Report) -> (Kind, String, BTreeSet<&'static str>) {
 }
 
 /// Each mistake: the model it is made on, where it is seen first, and where it is in what transformers' modules show.
-pub(super) const BUGS: [(&str, &str, &str, &str); 38] = [
+pub(super) const BUGS: [(&str, &str, &str, &str); 40] = [
     ("rope_pairing", "gqa", "p0/L0/xq_rope", "p0/L0/softmax"),
     ("rope_theta", "gqa", "p0/rope_cos", "p0/L0/softmax"),
     ("rope_scaling", "tied_llama3", "p0/rope_cos", "p0/L0/softmax"),
@@ -103,7 +103,9 @@ pub(super) const BUGS: [(&str, &str, &str, &str); 38] = [
     ("gate_up_swapped:halves", "gqa", "p0/L0/ffn_silu", "p0/L0/ffn_silu"),
     ("bf16_rounding", "gqa", "p0/embedding", "p0/embedding"),
     ("bf16_rounding:inputs", "gqa", "p0/L0/xq", "p0/L0/xq"),
-    ("bf16_rounding:angles", "gqa", "p0/rope_cos", ""),
+    ("bf16_rounding:angles", "gqa", "p0/rope_cos", "p0/L0/softmax"),
+    ("bf16_rounding:cache", "gqa", "p0/L0/keys", "p0/L0/softmax"),
+    ("bf16_rounding:softmax", "gqa", "p0/L0/softmax", "p0/L0/softmax"),
     ("quantized_activations", "gqa", "p0/L0/xq", "p0/L0/xq"),
     ("embedding_scale", "gqa", "p0/embedding", "p0/embedding"),
     ("softcap", "gqa", "p0/L0/scores", ""),

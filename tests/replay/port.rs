@@ -242,6 +242,12 @@ impl Port {
             self.keep(at(Stage::XqRope), &q, &[t, heads, c]);
             self.keep(at(Stage::XkRope), &k, &[t, kv_heads, c]);
             let kv = |h: usize| if self.has("kv_head_order") { h % kv_heads } else { h * kv_heads / heads };
+            let cached = |x: Rows| -> Rows {
+                let kept =
+                    |x: f32| if self.has("bf16_rounding:cache") { bf16::from_f32(x).to_f32() } else { x };
+                x.into_iter().map(|row| row.into_iter().map(kept).collect()).collect()
+            };
+            let (k, v) = (cached(k), cached(v));
             let tiled = |h: usize| h % kv_heads;
             let repeated = |x: &Rows, kv: &dyn Fn(usize) -> usize| -> Rows {
                 x.iter()
@@ -272,7 +278,14 @@ impl Port {
                     let seen: Vec<f32> = row.iter().enumerate().map(hidden).collect();
                     let most = seen.iter().copied().fold(f32::NEG_INFINITY, f32::max);
                     let sum: f32 = seen.iter().map(|s| (s - most).exp()).sum();
-                    let share: Vec<f32> = seen.iter().map(|s| self.round((s - most).exp() / sum)).collect();
+                    let shared = |x: f32| {
+                        if self.has("bf16_rounding:softmax") {
+                            bf16::from_f32(x).to_f32()
+                        } else {
+                            self.round(x)
+                        }
+                    };
+                    let share: Vec<f32> = seen.iter().map(|s| shared((s - most).exp() / sum)).collect();
                     for e in 0..c {
                         mixed[i][h * c + e] = self.round((0..t).map(|j| share[j] * v[j][h * c + e]).sum());
                     }

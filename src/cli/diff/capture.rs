@@ -310,6 +310,25 @@ mod tests {
     }
 
     #[test]
+    fn a_cache_is_of_a_number_type_and_what_cannot_be_is_said_in_words() {
+        let about = |more: &str| read(more).unwrap().about(Path::new("."));
+        assert_eq!(about("").unwrap().cache, None);
+        assert_eq!(about("cache = 'f16'").unwrap().cache, Some(CacheDtype::F16));
+        assert_eq!(about("cache = 'q8'").unwrap_err(), "cache `q8`: f32, f16 or bf16");
+        let wrong = read("stages.xq = 3").unwrap_err();
+        assert!(wrong.contains("expected a table with file, columns"), "{wrong}");
+        let later = "[[passes]]\nstart = 3\ntokens = [1]";
+        let text = format!(
+            "format = \"llama-trace capture\"\nversion = 1\n[[passes]]\nstart = 0\ntokens = [1, 2]\n{later}"
+        );
+        let wrong = Capture::read(&text).unwrap().about(Path::new(".")).unwrap_err();
+        assert!(
+            wrong.starts_with("pass 1: start = 3 with 1 tokens, where the passes before it end at 2"),
+            "{wrong}"
+        );
+    }
+
+    #[test]
     fn a_weight_that_rows_are_multiplied_by_has_a_value_for_each_column() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, shape: &[usize], value: f32| {

@@ -22,13 +22,8 @@ pub(super) fn print(report: &Report, a: &About, b: &About) -> Result<()> {
         let precision = run.precision.map_or("unknown precision", Precision::name);
         writeln!(out, "{letter}  {}  {model} {precision}", run.name)?;
     }
-    let judged = match (report.measured, report.samples) {
-        (false, _) => "tolerances from a table",
-        (true, false) => "tolerances measured with the model",
-        (true, true) => {
-            "tolerances measured with the model, of large matrices on a sample of the rows and on those that stand out (--full: on all)"
-        }
-    };
+    let judged =
+        if report.measured { "tolerances measured with the model" } else { "tolerances from a table" };
     let unjudged = match report.unjudged {
         0 => String::new(),
         count => format!(", {count} that A does not have"),
@@ -36,6 +31,12 @@ pub(super) fn print(report: &Report, a: &About, b: &About) -> Result<()> {
     let (compared, missing_of_b) = (report.lines.len(), report.missing.len());
     let stages = if compared == 1 { "stage" } else { "stages" };
     writeln!(out, "{compared} {stages} compared, {missing_of_b} missing{unjudged}; {judged}")?;
+    if report.samples {
+        writeln!(
+            out,
+            "of large matrices a sample of the rows was computed, and those that stand out (--full: all)"
+        )?;
+    }
     verdict(&mut out, report)?;
     missing(&mut out, report)?;
     growth(&mut out, report)?;

@@ -29,11 +29,15 @@ pub(super) fn add(card: &ModelCard, found: &Frame, right: &Exactly, all: &mut Ve
         all.push(Mistake::of("activation", form, &[Stage::FfnSilu], Activation(function)));
     }
     let stage = found.site.stage;
-    for (form, stages) in [("this stage", vec![stage]), ("cos and sin", vec![Stage::RopeCos, Stage::RopeSin])]
-    {
-        let mut kept = Mistake::of("bf16_rounding", form, Stage::ALL, Kept(stages.clone()));
+    const CACHE: &[Stage] = &[Stage::CacheK, Stage::CacheV];
+    const SHARES: &[Stage] = &[Stage::Softmax];
+    let mut kept = Mistake::of("bf16_rounding", "this stage", Stage::ALL, Kept(vec![stage]));
+    kept.rounds = true;
+    all.push(kept);
+    for (form, stages) in [("cos and sin", TURNED), ("the cache", CACHE), ("softmax", SHARES)] {
+        let mut kept = Mistake::of("bf16_rounding", form, stages, Kept(stages.to_vec())).again(stages);
         kept.rounds = true;
-        all.push(if stages.contains(&stage) { kept } else { kept.again(TURNED) });
+        all.push(kept);
     }
     let root = (card.config.dim as f64).sqrt();
     let own = (stage == Stage::Embedding).then(|| factor(found, right));
