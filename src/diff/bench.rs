@@ -50,8 +50,7 @@ pub(super) struct Bench<'a, B: Backend> {
     pub(super) run: &'a Frames,
     /// Those that both runs have. What is not among them is computed from those before it, so that one input serves both.
     pub(super) both: &'a Frames,
-    /// What is not among them and is the run's own all the same: keys and values of earlier passes, and what the layer before
-    /// gave.
+    /// What is not among them and stands for the run's own: keys and values of earlier passes, and what the layer before gave.
     pub(super) kept: &'a Frames,
     /// The reference's, for what cannot be computed.
     pub(super) reference: &'a Frames,

@@ -1,6 +1,6 @@
 //! Two runs, stage by stage in the order of the pass.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::causes::{self, Cause};
@@ -42,7 +42,7 @@ pub(super) struct Comparison<'a, A, B, J> {
     /// What B draws from in the pass.
     own: Own,
     /// Passes in which it cannot be told whether B drew right.
-    not_told: usize,
+    not_told: BTreeSet<usize>,
 }
 
 impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
@@ -60,7 +60,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             seen: HashMap::new(),
             same_logits: false,
             own: Own::default(),
-            not_told: 0,
+            not_told: BTreeSet::new(),
         })
     }
 
@@ -127,16 +127,21 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         }
         self.report.samples = self.judge.samples();
         // Where something differs, that is what is to be said.
-        if self.not_told > 0 && self.report.first.is_none() {
-            let passes = if self.not_told == 1 { "a pass" } else { &format!("{} passes", self.not_told) };
+        let not_told = self.not_told.len();
+        if not_told > 0 && self.report.first.is_none() {
+            let passes = if not_told == 1 { "a pass" } else { &format!("{not_told} passes") };
             let why = match self.drawing() {
-                Some(_) => "B has no logits of its own there",
+                Some(_) => "B has no logits, or no probs, of its own there",
                 None => "neither run says how it drew",
             };
             self.report.notes.push(format!("of {passes} what was drawn is not judged: {why}"));
         }
         if self.report.lines.is_empty() && self.report.first.is_none() {
-            return Err(Error::usage("there is nothing to compare: the two have no stage in common")
+            let what = match not_told {
+                0 => "the two have no stage in common",
+                _ => "of what B drew nobody can tell whether it is right",
+            };
+            return Err(Error::usage(format!("there is nothing to compare: {what}"))
                 .at(&self.b.about().name)
                 .expected(format!("stages that {} has", self.a.about().name))
                 .found(
@@ -210,6 +215,12 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         let (a, b) = match (ours, theirs) {
             (Ok(Some(a)), Ok(Some(b))) => (a, b),
             (Ok(None), Ok(theirs)) => {
+                if let Some(theirs) = &theirs {
+                    // What it drew from all the same.
+                    let (values, width) = (floats(theirs), self.sizes.vocab);
+                    let last = || values.len().checked_sub(width).map(|first| values[first..].to_vec());
+                    self.own.take(site.stage, last);
+                }
                 self.report.unjudged += usize::from(theirs.is_some());
                 return Ok(());
             }
@@ -317,10 +328,16 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
     /// Whether `drawn`, which B has at `site`, needs no look at A's: it follows from B's own logits and probabilities, or
     /// nobody can tell. Where the logits have the same bits, A's can.
     fn drew_right(&mut self, site: Site, drawn: &Frame, apart: impl FnOnce() -> Apart) -> bool {
-        if !matches!(site.stage, Stage::Nucleus | Stage::Sampled) || self.same_logits {
+        if !matches!(site.stage, Stage::Nucleus | Stage::Sampled) {
             return false;
         }
-        match self.drawing().and_then(|drawing| self.own.leads_to(drawn, drawing)) {
+        let drawing = self.drawing();
+        // Of equal logits each may be the argmax.
+        let greedy = drawing.is_some_and(|drawing| drawing.temperature == 0.0);
+        if self.same_logits && !greedy {
+            return false;
+        }
+        match drawing.and_then(|drawing| self.own.leads_to(drawn, drawing)) {
             Some(true) => {
                 let (error, tolerance) = (0.0, 0.0);
                 self.report.lines.push(Line {
@@ -333,8 +350,9 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 true
             }
             Some(false) => false,
+            None if self.same_logits => false,
             None => {
-                self.not_told += usize::from(site.stage == Stage::Sampled);
+                self.not_told.insert(site.pass);
                 true
             }
         }

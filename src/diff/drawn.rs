@@ -37,7 +37,13 @@ impl Own {
                 match greedy {
                     // Of equals each may be the argmax.
                     true => of(&self.logits).map(|found| found.is_some() && found == self.largest()),
-                    false => of(&self.nucleus).or_else(|| of(&self.probs)).map(|found| found > Some(0.0)),
+                    false => match &self.nucleus {
+                        Some(_) => of(&self.nucleus).map(|found| found > Some(0.0)),
+                        None => self
+                            .probs
+                            .as_ref()
+                            .map(|probs| cuts(probs, drawing).any(|kept| kept.contains(&id))),
+                    },
                 }
             }
             Stage::Nucleus => {
@@ -154,6 +160,11 @@ mod tests {
         let three = [0.0, 0.4 / 0.9, 0.2 / 0.9, 0.3 / 0.9];
         assert_eq!((told(two, of(3, 0.75)), told(three, of(3, 0.79))), (Some(true), Some(true)));
         assert_eq!((told(two, of(0, 0.7)), told(three, of(0, 0.7))), (Some(true), Some(true)));
+        // The nucleus follows from the probabilities, where it is not there.
+        assert_eq!(
+            [0, 1, 2, 3].map(|id| own.leads_to(&sampled(id), of(2, 1.0)).unwrap()),
+            [false, true, false, true]
+        );
         own.take(Stage::Nucleus, || Some(two.to_vec()));
         for (id, expected) in [(0, false), (1, true), (2, false), (3, true)] {
             assert_eq!(own.leads_to(&sampled(id), of(2, 1.0)), Some(expected), "{id}");

@@ -83,6 +83,8 @@ struct Bad {
     of_a: bool,
     /// The rows of its matrix that were computed.
     rows: Vec<Range<usize>>,
+    /// The first value that both have.
+    first: usize,
 }
 
 impl<'m, B: Backend> Injection<'m, B> {
@@ -158,7 +160,7 @@ impl<'m, B: Backend> Injection<'m, B> {
         for (a, b) in rows.skip(pair.first / outputs) {
             for (apart, (a, b)) in apart.iter_mut().zip(a.iter().zip(b)) {
                 let (a, b) = (f64::from(*a), f64::from(*b));
-                norm += a * a;
+                norm += if a.is_finite() { a * a } else { 0.0 };
                 // Infinite or no number in both is the same.
                 *apart += if a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan() {
                     0.0
@@ -181,19 +183,27 @@ impl<'m, B: Backend> Injection<'m, B> {
         out
     }
 
-    /// Whether A, or B, which says that its cache keeps 16 bits, reads that on the way to the stage, where nobody sees it.
-    fn rounds_its_cache(&self, i: usize, site: Site) -> bool {
+    /// What a stage of run `i`, which says that its cache keeps 16 bits, may be off where it is computed by way of cached keys
+    /// and values that it does not have, or of what the reference's layers gave: there the caches of all of them are in it.
+    fn cached(&self, i: usize, site: Site) -> f64 {
         let bench = self.bench(&self.rules, i == 0);
         let reads = |site: &Site| matches!(site.stage, Stage::Keys | Stage::Values);
-        self.caches[i].is_some() && (bench.chain(site).iter().any(reads) || bench.borrows(site))
+        match self.caches[i] {
+            Some(_) if bench.borrows(site) => {
+                CACHED * (site.layer.unwrap_or(self.table.layers) as f64 + 1.0).sqrt()
+            }
+            Some(_) if bench.chain(site).iter().any(reads) => CACHED,
+            _ => 0.0,
+        }
     }
 
-    /// Keeps what later stages read of the layer that is over and B does not have: its keys and values, for later passes, and
-    /// what it gave, for the next layer. Keys and values may lie in the caches; else they are computed from the runs' own
-    /// inputs.
+    /// Keeps what later stages read of the layer that is over and B does not have: its keys and values, for later passes, which
+    /// may lie in the caches and else are computed from the runs' own inputs, and what it gave, for the next layer. This only in
+    /// float32: what is rounded more parts from its rules layer by layer, and no tolerance of one stage has room for that.
     fn keep(&mut self, last: Site) -> Result<()> {
         let (Some(dims), Some(_)) = (self.rules.pass(last.pass), last.layer) else { return Ok(()) };
         let is_last = self.begun.len() >= self.passes.len();
+        let exact = self.precisions == [Precision::F32; 2] && self.table.caches_fewer == [false; 2];
         let parts: [(_, Option<Stage>, &[Stage]); 3] = [
             (Stage::XkRope, Some(Stage::CacheK), &[Stage::Xk, Stage::XkNorm]),
             (Stage::Xv, Some(Stage::CacheV), &[]),
@@ -201,7 +211,8 @@ impl<'m, B: Backend> Injection<'m, B> {
         ];
         for (stage, cache, others) in parts {
             let has = |stage: &Stage| self.b.contains_key(&last.other(*stage));
-            if has(&stage) || others.iter().any(has) || (is_last && cache.is_some()) {
+            let idle = if cache.is_some() { is_last } else { !exact };
+            if has(&stage) || others.iter().any(has) || idle {
                 continue;
             }
             let (site, shape) = (last.other(stage), self.rules.sizes().shape(stage.axes(), dims));
@@ -210,7 +221,9 @@ impl<'m, B: Backend> Injection<'m, B> {
                 [a, b].map(|cached| newest(&cached, site, &shape))
             } else if self.bench(&self.rules, false).stands_on_own(site) {
                 let made = |of_a| of_the_run(self.bench(&self.rules, of_a).operand(site, site));
-                [made(true)?, made(false)?]
+                // A's own, but where computing tells how far float32 leads from the rules.
+                let own = self.a.get(&site).filter(|_| cache.is_some()).cloned();
+                [own.map_or_else(|| made(true), |own| Ok(Some(own)))?, made(false)?]
             } else {
                 continue;
             };
@@ -311,8 +324,8 @@ impl<B: Backend> Judge for Injection<'_, B> {
         let mut may = [may(self.precisions[0])?, may(self.precisions[1])?];
         let kept = [sixteen::dtype(&pair.a), sixteen::dtype(&pair.b)];
         for (i, may) in may.iter_mut().enumerate() {
-            if self.table.caches_fewer[i] && (kept[i].is_some() || self.rounds_its_cache(i, site)) {
-                *may = may.max(CACHED);
+            if self.table.caches_fewer[i] {
+                *may = may.max(if kept[i].is_some() { CACHED } else { self.cached(i, site) });
             }
         }
         let is_bad = |off: &[Apart; 2]| (off[0].error() > may[0], !off[1].error().le(&may[1]));
@@ -339,18 +352,18 @@ impl<B: Backend> Judge for Injection<'_, B> {
             let Judged { line, at, .. } = self.table.see(pair)?;
             let note = Some(format!("neither A nor B has what the model gives at {site}"));
             if line.differs() {
-                self.bad.insert(site, Bad { tolerance: may_b, of_a: false, rows });
+                self.bad.insert(site, Bad { tolerance: may_b, of_a: false, rows, first: pair.first });
             }
             return Ok(Judged { line: Line { inherited, ..line }, at, note });
         }
         if bad_a {
             let line = Line { site, apart: whole, error: off_a.error(), tolerance: may_a, inherited };
-            self.bad.insert(site, Bad { tolerance: may_a, of_a: true, rows });
+            self.bad.insert(site, Bad { tolerance: may_a, of_a: true, rows, first: pair.first });
             let note = Some(format!("it is A that does not have what the model gives at {site}; B does"));
             return Ok(Judged { line, at: off_a.cell(), note });
         }
         if bad_b {
-            self.bad.insert(site, Bad { tolerance: may_b, of_a: false, rows });
+            self.bad.insert(site, Bad { tolerance: may_b, of_a: false, rows, first: pair.first });
         }
         let line = Line { site, apart: whole, error: off_b.error(), tolerance: may_b, inherited };
         let unsaid = kept[1].filter(|_| bad_b && !self.table.caches_fewer[1]);
@@ -359,14 +372,16 @@ impl<B: Backend> Judge for Injection<'_, B> {
     }
 
     fn diagnose(&mut self, site: Site) -> Result<Vec<Diagnosis>> {
-        let Some(Bad { tolerance, of_a, rows }) = self.bad.get(&site) else { return Ok(Vec::new()) };
-        let (tolerance, of_a) = (*tolerance, *of_a);
+        let Some(Bad { tolerance, of_a, rows, first }) = self.bad.get(&site) else { return Ok(Vec::new()) };
+        let (tolerance, of_a, first) = (*tolerance, *of_a, *first);
         let run = if of_a { &self.a } else { &self.b };
         let Some(frame) = run.get(&site) else { return Ok(Vec::new()) };
         let Some(right) = of_the_run(self.bench(&self.rules, of_a).fold_rows(site, rows))? else {
             return Ok(Vec::new());
         };
-        let before = apart(frame, &right, 0).error();
+        // Of values that are not there nothing is made.
+        let right: Exactly = right.into_iter().filter(|(at, _)| *at >= first).collect();
+        let before = apart(frame, &right, first).error();
         let mut found: Vec<Diagnosis> = Vec::new();
         let chain = self.bench(&self.rules, of_a).chain(site);
         for mistake in mistakes(&self.card, &self.begun, &chain, frame, &right) {
@@ -379,7 +394,7 @@ impl<B: Backend> Judge for Injection<'_, B> {
                 continue;
             }
             let Some(wrong) = of_the_run(bench.fold_rows(site, rows))? else { continue };
-            let after = apart(frame, &wrong, 0).error();
+            let after = apart(frame, &wrong, first).error();
             let near = after <= tolerance || (mistake.rounds && after <= before / 8.0);
             if !near || !(after < before || before.is_nan()) {
                 continue;

@@ -6,7 +6,7 @@ use super::streamed::Streamed;
 use super::{sixteen, tolerance};
 use crate::config::{CacheDtype, Precision};
 use crate::error::Result;
-use crate::trace::{Frame, PassDims, Site};
+use crate::trace::{Frame, PassDims, Site, Stage};
 
 /// What judges a stage.
 pub(super) trait Judge {
@@ -88,9 +88,9 @@ impl Judge for Table {
 
 impl Table {
     pub(super) fn judge(&mut self, site: Site, apart: &Apart, kept: [Option<CacheDtype>; 2]) -> Judged {
-        // What is read from a cache of 16 bits is as far off as bfloat16 is.
-        let keeps_fewer = kept.iter().zip(self.caches_fewer).any(|(dtype, may)| may && dtype.is_some());
-        if self.precision == Precision::F32 && keeps_fewer {
+        // What is read from a cache of 16 bits is as far off as bfloat16 is, and all after it.
+        let reads = site.layer.is_some() && site.stage >= Stage::CacheK;
+        if self.precision == Precision::F32 && reads && self.caches_fewer.contains(&true) {
             self.precision = Precision::Bf16;
         }
         let (error, at) = (apart.error(), apart.cell());

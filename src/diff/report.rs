@@ -247,8 +247,10 @@ impl Report {
     /// How errors grow, layer by layer, and after them.
     pub fn growth(&self) -> Vec<Growth> {
         let mut layers: BTreeMap<_, Vec<&Line>> = BTreeMap::new();
-        let after = [Section::End, Section::Sampler];
-        let grows = |site: &Site| site.layer.is_some() || after.contains(&site.stage.info().section);
+        // Which token was drawn is no distance.
+        let grows = |site: &Site| {
+            site.layer.is_some() || site.stage.info().section == Section::End || site.stage == Stage::Probs
+        };
         for line in self.lines.iter().filter(|line| grows(&line.site)) {
             let Site { run, sequence, pass, layer, .. } = line.site;
             layers.entry((run, sequence, pass, layer.unwrap_or(usize::MAX))).or_default().push(line);

@@ -212,6 +212,16 @@ fn precisions_kernels_and_caches_are_never_accused() {
                 assert!(report.same(), "{on} in {precision}: {:?}", report.first);
                 let report = diff::compare(&mut a.clone(), &mut b.clone(), &|_, _| ()).unwrap();
                 assert!(report.same(), "{on} in {precision}, by the table: {:?}", report.first);
+                // Nor where only a few of the stages are there.
+                for shown in [
+                    &[Stage::Xq, Stage::FfnResidual][..],
+                    &[Stage::AttnOutput, Stage::FfnResidual, Stage::Logits],
+                ] {
+                    let mut few = b.clone();
+                    few.frames.retain(|site, _| shown.contains(&site.stage));
+                    let report = judged(&reference, a, &few);
+                    assert!(report.same(), "{on} in {precision}, {shown:?}: {:?}", report.first);
+                }
             }
         }
     }
@@ -279,6 +289,18 @@ fn odd_stages_are_part_of_the_verdict() {
     assert!(diff::compare(&mut a.clone(), &mut nothing, &|_, _| ()).is_err(), "nothing in common");
 }
 
+#[test]
+fn of_the_last_row_of_logits_alone_a_mistake_is_named_too() {
+    let model = model("gqa");
+    let (a, mut b) = (run(&model), Port::new("gqa", &model.config, "softcap:logits").run(&IDS));
+    let (site, vocab) = (Site::once(0, Stage::Logits), model.config.vocab);
+    let all: Vec<f32> = b.frames[&site].floats().unwrap().iter().copied().collect();
+    b.frames.insert(site, frame(site, &[1, vocab], all[all.len() - vocab..].to_vec()));
+    let report = judged(&model, &a, &b);
+    let named: Vec<_> = report.diagnosis.iter().map(|one| (one.name, &*one.form)).collect();
+    assert_eq!((&*verdict(&report).1, named), ("p0/logits", vec![("softcap", "c = 3")]));
+}
+
 /// The same run with values of a stage changed.
 fn changed(run: &Kept, site: Site, change: impl Fn(usize, f32) -> f32) -> Kept {
     let mut run = run.clone();
@@ -309,6 +331,15 @@ fn what_is_in_no_sample_cannot_hide_a_difference() {
             }
         }
     }
+    // Nor beside values that are infinite in both.
+    for column in (0..vocab - 1).step_by(97) {
+        let hidden =
+            |run: &Kept| changed(run, site, |at, x| if at % vocab == column { f32::NEG_INFINITY } else { x });
+        let b = changed(&a, site, |at, x| if at % vocab == column + 1 { 1.5 * x } else { x });
+        let (mut a, mut b) = (hidden(&a), hidden(&b));
+        let report = diff::compare_with(&model, &mut a, &mut b, Sample::Seeded(1), &|_, _| ()).unwrap();
+        assert!(!report.same(), "{column}");
+    }
     // Nor where all that comes before is another one.
     let other = Model::load(&checkpoint::open(None).unwrap(), Cpu::default().with_precision(Precision::Bf16))
         .unwrap();
@@ -337,6 +368,7 @@ fn a_cache_of_16_bits_that_nobody_says_differs_and_one_that_is_said_does_not() {
                 (judged(&model, &a, &b), "p0/L0/cache_k"),
                 (by_table, "p0/L0/cache_k"),
                 (judged(&model, &a, &few), "p0/L0/attn_heads"),
+                (diff::compare(&mut a.clone(), &mut few.clone(), &|_, _| ()).unwrap(), "p0/L0/attn_heads"),
             ] {
                 if says == Some(dtype) {
                     assert!(report.same(), "{dtype:?}: {:?}", report.first);
@@ -475,4 +507,16 @@ fn what_was_drawn_is_judged_by_the_runs_own_logits_where_those_are_not_the_same_
         );
     }
     assert!(judged(&model, &a, &sampled(drawn)).same());
+    // Of equal logits each may be the argmax, and B may show logits that A does not.
+    let id = (drawn as usize + 1) % vocab;
+    let most = a.frames[&logits].floats().unwrap()[[0, drawn as usize]];
+    let tie = |run: &Kept| changed(run, logits, |at, x| if at == id { most } else { x });
+    let (tied, mut lone) = (tie(&a), a.clone());
+    let mut b = tie(&other);
+    b.frames.remove(&Site::once(1, Stage::Nucleus));
+    assert!(diff::compare(&mut tied.clone(), &mut b.clone(), &|_, _| ()).unwrap().same());
+    lone.frames.remove(&logits);
+    assert!(diff::compare(&mut lone.clone(), &mut b, &|_, _| ()).unwrap().same());
+    let report = diff::compare(&mut lone, &mut other.clone(), &|_, _| ()).unwrap();
+    assert_eq!(verdict(&report).1, "p1/sampled");
 }

@@ -43,7 +43,8 @@ pub struct Input {
 }
 
 /// Activations in bfloat16, which has all of their values. They are written by what makes the activations, where that still
-/// waits when the first product wants them so; by then nobody has looked, and float32 is left out.
+/// waits when the first product wants them so; by then nobody has looked, and float32 is left out. So a buffer is prepared
+/// once each time that it is written.
 #[derive(Default)]
 struct Narrow {
     /// A place for each buffer that was read: the same in every pass, and what makes some activations may read others.
