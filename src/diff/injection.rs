@@ -184,17 +184,11 @@ impl<'m, B: Backend> Injection<'m, B> {
     }
 
     /// What a stage of run `i`, which says that its cache keeps 16 bits, may be off where it is computed by way of cached keys
-    /// and values that it does not have, or of what the reference's layers gave: there the caches of all of them are in it.
+    /// and values that it does not have.
     fn cached(&self, i: usize, site: Site) -> f64 {
-        let bench = self.bench(&self.rules, i == 0);
         let reads = |site: &Site| matches!(site.stage, Stage::Keys | Stage::Values);
-        match self.caches[i] {
-            Some(_) if bench.borrows(site) => {
-                CACHED * (site.layer.unwrap_or(self.table.layers) as f64 + 1.0).sqrt()
-            }
-            Some(_) if bench.chain(site).iter().any(reads) => CACHED,
-            _ => 0.0,
-        }
+        let unseen = || self.bench(&self.rules, i == 0).chain(site).iter().any(reads);
+        if self.caches[i].is_some() && unseen() { CACHED } else { 0.0 }
     }
 
     /// Keeps what later stages read of the layer that is over and B does not have: its keys and values, for later passes, which
@@ -238,6 +232,24 @@ impl<'m, B: Backend> Injection<'m, B> {
         };
         self.kept.iter_mut().for_each(|kept| kept.retain(|site, _| stays(site)));
         Ok(())
+    }
+
+    /// How far a stage of B may be off, of which `may` tells by the precision. Where it is computed by way of what the
+    /// reference's layers gave, all that both rounded in those is in it, which grows as [`tolerance::of`]'s does.
+    fn borrowing(&self, site: Site, may: impl Fn(Precision) -> Result<f64>) -> Result<f64> {
+        let [of_a, own] = self.precisions;
+        if !self.bench(&self.rules, false).borrows(site) {
+            return may(own);
+        }
+        let precision = tolerance::coarser(of_a, own);
+        let least = match precision {
+            Precision::F32 if self.table.caches_fewer == [false; 2] => return may(own),
+            Precision::F32 => CACHED,
+            Precision::Bf16 => LEAST_ROUNDED,
+            Precision::Q8 { .. } => WHOLE,
+        };
+        let layers = site.layer.unwrap_or(self.table.layers) as f64;
+        Ok(may(precision)?.max(least) * (layers + 1.0).sqrt())
     }
 
     /// How far a stage of a run in `precision` may be off, on A's own inputs. `alone` is how far A itself is.
@@ -321,7 +333,7 @@ impl<B: Backend> Judge for Injection<'_, B> {
         let whole = of_pair.error();
         let mut off = [apart(&pair.a, &from_a, pair.first), apart(&pair.b, &from_b, pair.first)];
         let may = |precision| self.tolerance(site, precision, off[0].error(), &from_a);
-        let mut may = [may(self.precisions[0])?, may(self.precisions[1])?];
+        let mut may = [may(self.precisions[0])?, self.borrowing(site, may)?];
         let kept = [sixteen::dtype(&pair.a), sixteen::dtype(&pair.b)];
         for (i, may) in may.iter_mut().enumerate() {
             if self.table.caches_fewer[i] {

@@ -215,7 +215,8 @@ fn precisions_kernels_and_caches_are_never_accused() {
                 // Nor where only a few of the stages are there.
                 for shown in [
                     &[Stage::Xq, Stage::FfnResidual][..],
-                    &[Stage::AttnOutput, Stage::FfnResidual, Stage::Logits],
+                    &[Stage::AttnOutput, Stage::Logits],
+                    &[Stage::AttnNorm],
                 ] {
                     let mut few = b.clone();
                     few.frames.retain(|site, _| shown.contains(&site.stage));
