@@ -6,6 +6,8 @@
 mod addresses;
 #[path = "tui/attention.rs"]
 mod attention;
+#[path = "tui/cache.rs"]
+mod cache;
 #[path = "tui/comparing.rs"]
 mod comparing;
 #[path = "tui/derivations.rs"]
@@ -34,6 +36,8 @@ mod pictures;
 mod random;
 #[path = "tui/readable.rs"]
 mod readable;
+#[path = "tui/rope.rs"]
+mod rope;
 #[path = "tui/screens.rs"]
 mod screens;
 #[path = "tui/sequences.rs"]

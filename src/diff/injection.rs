@@ -59,8 +59,6 @@ pub(super) struct Injection<'m, B: Backend> {
     /// The same with every result rounded, where one of the runs does that.
     rounded: Option<Rules>,
     precisions: [Precision; 2],
-    /// The number types of the caches, where the runs say them.
-    caches: [Option<CacheDtype>; 2],
     passes: Vec<Pass>,
     begun: Vec<PassDims>,
     a: Frames,
@@ -107,7 +105,6 @@ impl<'m, B: Backend> Injection<'m, B> {
             precisions,
             passes: a.passes.clone(),
             begun: Vec::new(),
-            caches: [a.cache, b.cache],
             a: Frames::new(),
             b: Frames::new(),
             kept: [Frames::new(), Frames::new()],
@@ -183,12 +180,12 @@ impl<'m, B: Backend> Injection<'m, B> {
         out
     }
 
-    /// What a stage of run `i`, which says that its cache keeps 16 bits, may be off where it is computed by way of cached keys
+    /// What a stage of run `i`, whose cache may keep 16 bits, may be off where it is computed by way of cached keys
     /// and values that it does not have.
     fn cached(&self, i: usize, site: Site) -> f64 {
         let reads = |site: &Site| matches!(site.stage, Stage::Keys | Stage::Values);
         let unseen = || self.bench(&self.rules, i == 0).chain(site).iter().any(reads);
-        if self.caches[i].is_some() && unseen() { CACHED } else { 0.0 }
+        if unseen() { CACHED } else { 0.0 }
     }
 
     /// Keeps what later stages read of the layer that is over and B does not have: its keys and values, for later passes, which

@@ -1,7 +1,6 @@
-//! What is seen of attention: where a tensor opens, the map of all heads, the rows of earlier passes, the cache and RoPE.
+//! What is seen of attention: where a tensor opens, the map of all heads, bars, and the rows of earlier passes.
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
-use llama_trace::trace::{Axis, Step};
 use llama_trace::tui::app::App;
 use llama_trace::tui::theme::Depth;
 
@@ -10,36 +9,11 @@ use crate::shown::{is, read_text, real};
 use crate::stage::Stage;
 use crate::synthetic::wide;
 
-/// The value under the cursor.
-fn value(app: &App) -> f64 {
-    real(app.tensor().unwrap().get(&app.index()).unwrap())
-}
-
 /// The matrix of the head that is held.
 fn matrix(app: &App) -> Vec<Vec<f64>> {
     let (tensor, index, shape) = (app.tensor().unwrap(), app.index(), app.shape());
     let row = |t: usize| (0..shape[2]).map(|k| real(tensor.get(&[index[0], t, k]).unwrap())).collect();
     (0..shape[1]).map(row).collect()
-}
-
-/// Chooses the view of this name by its number.
-fn choose(stage: &mut Stage, name: &str) {
-    for number in '1'..='9' {
-        stage.keys(&number.to_string());
-        if stage.app.view().name() == name {
-            return;
-        }
-    }
-    panic!("{} has no view {name}", stage.name());
-}
-
-/// The numbers in the body of the tensor's panel, line by line.
-fn body(stage: &Stage) -> Vec<String> {
-    let area = stage.app.layout().unwrap().area;
-    let buffer = stage.buffer();
-    let line =
-        |y: u16| (area.x..area.right()).map(|x| buffer[(x, y)].symbol().to_owned()).collect::<String>();
-    (area.y..area.bottom()).map(line).collect()
 }
 
 #[test]
@@ -118,7 +92,7 @@ fn the_map_of_heads_tells_how_much_each_looks_one_token_back_and_enter_goes_ther
             backs.push((sum / (matrix.len() - 1) as f64, layer, head));
         }
     }
-    choose(&mut stage, "layers");
+    stage.choose("layers");
     stage.shows("softmax[h, t, p − 1]");
     stage.shows(" over the 11 queries");
     let layout = stage.app.layout().unwrap();
@@ -167,7 +141,7 @@ fn the_map_finds_the_built_in_models_head_that_looks_one_token_back() {
 fn heads_that_share_a_kv_head_stand_side_by_side_under_one_line() {
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut stage = Stage::sized("softmax", size, Depth::None);
-        choose(&mut stage, "heads");
+        stage.choose("heads");
         let screen = stage.screen();
         assert_eq!(screen.matches("kv 0 ─").count(), 1, "{screen}");
         assert_eq!(screen.matches("kv 1 ─").count(), 1, "{screen}");
@@ -180,13 +154,13 @@ fn heads_that_share_a_kv_head_stand_side_by_side_under_one_line() {
 fn bars_are_those_of_the_query_under_the_cursor() {
     for name in ["qk", "scores", "masked_scores", "softmax"] {
         let mut stage = Stage::sized(name, (120, 40), Depth::None);
-        choose(&mut stage, "bars");
+        stage.choose("bars");
         for query in [11, 10, 3] {
             while stage.app.index()[1] > query {
                 stage.key(KeyCode::Left);
             }
             let row = matrix(&stage.app)[query].clone();
-            let lines = body(&stage);
+            let lines = stage.body();
             for (key, value) in row.iter().enumerate() {
                 let numbers = read_text(&lines[key + 1]);
                 assert_eq!(numbers[0], key.to_string(), "{}", stage.screen());
@@ -255,7 +229,7 @@ fn in_decode_passes_each_head_has_the_rows_of_earlier_passes() {
         lines
     };
     let mut stage = Stage::sized("softmax", (200, 60), Depth::None);
-    choose(&mut stage, "heads");
+    stage.choose("heads");
     let before: Vec<_> = (0..4).map(|head| panel(&stage, head)).collect();
     assert!(before.iter().all(|lines: &Vec<String>| lines.len() == 12), "{}", stage.screen());
     stage.keys("t").wait().keys("t").wait();
@@ -290,7 +264,7 @@ fn heads_and_the_overview_are_drawn_larger_where_there_is_room() {
             [("heads", (80, 24), false), ("heads", (200, 60), true), ("overview", (200, 60), true)]
         {
             let mut stage = Stage::sized("softmax", size, depth);
-            choose(&mut stage, view);
+            stage.choose(view);
             let layout = stage.app.layout().unwrap();
             let used = f64::from(u32::from(layout.cell) * u32::from(layout.tall))
                 * (layout.rows * layout.columns) as f64;
@@ -307,13 +281,13 @@ fn a_wide_overview_is_broken_into_bands() {
     for depth in [Depth::None, Depth::True] {
         let mut stage = Stage::new(wide(18, 200, 1.0), (200, 60), depth);
         stage.keys("/L1/ffn_hidden[t=0,f=0]").key(KeyCode::Enter);
-        choose(&mut stage, "overview");
+        stage.choose("overview");
         let layout = stage.app.layout().unwrap();
         assert!(layout.band > 0 && layout.rows > layout.band, "{layout:?}\n{}", stage.screen());
         let each = 1408_usize.div_ceil(layout.columns * layout.rows / layout.band);
         assert!(3 * each < 2 * 1408_usize.div_ceil(97), "{each}\n{}", stage.screen());
         // The ranges above the bands follow one another.
-        let lines = body(&stage);
+        let lines = stage.body();
         let ranges: Vec<(usize, usize)> = lines
             .iter()
             .filter_map(|line| line.split_once("hidden ")?.1.split(' ').next()?.split_once('-'))
@@ -343,8 +317,8 @@ fn a_wide_overview_is_broken_into_bands() {
 #[test]
 fn bars_of_the_other_heads_stand_below() {
     let mut stage = Stage::sized("scores", (200, 60), Depth::None);
-    choose(&mut stage, "bars");
-    let lines = body(&stage);
+    stage.choose("bars");
+    let lines = stage.body();
     let (tensor, index) = (stage.app.tensor().unwrap(), stage.app.index());
     let mut seen = 0;
     for (y, line) in lines.iter().enumerate() {
@@ -377,130 +351,10 @@ fn bars_of_the_other_heads_stand_below() {
 #[test]
 fn the_hint_of_bars_promises_other_heads_where_their_keys_have_room() {
     let mut stage = Stage::sized("softmax", (120, 30), Depth::None);
-    choose(&mut stage, "bars");
-    assert!(!body(&stage).iter().any(|line| line.starts_with("head ")), "{}", stage.screen());
+    stage.choose("bars");
+    assert!(!stage.body().iter().any(|line| line.starts_with("head ")), "{}", stage.screen());
     let hint = stage.app.view().hint().concat();
     assert!(hint.contains("Other heads stand below, where all their keys have room."), "{hint}");
-}
-
-/// What the cache will take, by count of tokens, with a bar each.
-#[test]
-fn the_growth_of_the_cache_is_drawn_where_there_is_room() {
-    let mut stage = Stage::sized("cache_k", (200, 60), Depth::None);
-    choose(&mut stage, "cache");
-    let (lines, token) = (body(&stage), 384);
-    let from = lines.iter().position(|line| line.contains("█ as the cache grows")).unwrap();
-    let mut counts = Vec::new();
-    for line in lines[from + 1..].iter().take_while(|line| !line.trim().is_empty()) {
-        let numbers = read_text(line);
-        let count: usize = numbers[0].parse().unwrap();
-        assert_eq!(numbers[1], (count * token).to_string(), "{line}");
-        // Half of it would be twice as much: two heads share.
-        let (taken, more) = (line.matches('█').count(), line.matches('░').count());
-        assert!(taken.abs_diff(more) <= 1, "{line}");
-        counts.push(count);
-    }
-    assert_eq!(counts, [12, 13, 14, 15, 16, 17, 18, 19, 20, 50], "up to the room for 64");
-    let stage_small = &mut Stage::sized("cache_k", (80, 24), Depth::None);
-    choose(stage_small, "cache");
-    assert!(!stage_small.screen().contains("as the cache grows"));
-}
-
-#[test]
-fn the_cache_says_how_many_bytes_there_are_now_and_will_be() {
-    // Where there is little room it is said shorter.
-    let mut stage = Stage::sized("cache_k", (80, 24), Depth::None);
-    choose(&mut stage, "cache");
-    for told in [
-        "384 bytes a token",
-        "= 4608 bytes; this pass: +4608",
-        "room for 64 tokens: 52 tokens, 19968 bytes left",
-    ] {
-        stage.shows(told);
-    }
-    let mut stage = Stage::sized("cache_k", (200, 60), Depth::None);
-    choose(&mut stage, "cache");
-    // Keys and values, 3 layers, 2 kv heads of 8 numbers in float32.
-    let token = 2 * 3 * 2 * 8 * 4;
-    stage.shows(&format!("{token} bytes a token"));
-    stage.shows(&format!("12 tokens · {token} = {} bytes", 12 * token));
-    stage.shows(&format!("this pass added 12 · {token} = {}", 12 * token));
-    stage.shows(&format!("13 tokens {}", 13 * token));
-    stage.shows(&format!("room for 64 tokens, {} bytes", 64 * token));
-    stage.shows(&format!("52 tokens, {} bytes left", 52 * token));
-    stage.shows(&format!("one layer: {} bytes a token", token / 3));
-    stage.shows(&format!("else a token took {} bytes, 2 times as much", 2 * token));
-    let row = |stage: &Stage, key: usize| {
-        let lines = body(stage);
-        let found = lines
-            .iter()
-            .find(|line| read_text(line).first() == Some(&key.to_string()) && line.contains(" p"));
-        found.cloned().unwrap_or_else(|| panic!("no row {key} in\n{}", stage.screen()))
-    };
-    assert!(row(&stage, 3).contains("p0+") && read_text(&row(&stage, 3)).contains(&(4 * token).to_string()));
-    stage.keys("t").wait();
-    assert!(row(&stage, 12).contains("p1+"), "{}", stage.screen());
-    assert!(row(&stage, 11).contains("p0 "), "what stood there was not written by this pass");
-    stage
-        .shows(&format!("13 tokens · {token} = {} bytes; this pass added 1 · {token} = {token}", 13 * token));
-    // The built-in model's, after 20 tokens.
-    let mut desk = Desk::at("cache_k", (120, 40));
-    desk.keys("6").shows("2048 bytes a token");
-}
-
-#[test]
-fn rope_turns_a_pair_by_its_position_times_theta() {
-    let mut desk = Desk::at("L1/xq_rope[t=4,h=1,c=3]", (120, 40));
-    desk.keys("6");
-    assert_eq!(desk.app.view().name(), "rope");
-    let shown = desk.screen();
-    // The pairing is the model's own: the two components of the pair are those that the rule turns together.
-    let line = shown.lines().find(|line| line.contains(" at position 4: ")).unwrap();
-    let (pair, of) = line.split_once("pair ").unwrap().1.split_once(" at position 4: ").unwrap();
-    let angle: f64 = read_text(of)[0].parse().unwrap();
-    desk.go(&format!("rope_cos[t=4,i={pair}]"));
-    let cos = value(&desk.app);
-    desk.go(&format!("rope_sin[t=4,i={pair}]"));
-    let sin = value(&desk.app);
-    assert!((sin.atan2(cos) - angle).abs() < 1e-3, "{angle}");
-    desk.go(&format!("rope_cos[t=1,i={pair}]"));
-    let one = value(&desk.app);
-    desk.go(&format!("rope_sin[t=1,i={pair}]"));
-    let theta = value(&desk.app).atan2(one);
-    assert!((4.0 * theta - angle).abs() < 1e-3, "position times θ");
-    let line = shown.lines().find(|line| line.contains("θ_i = ") && line.contains("·θ_i")).unwrap();
-    let numbers = read_text(line.split_once("θ_i = ").unwrap().1);
-    assert!(is(&numbers[0], theta, false), "{line}");
-    assert!(numbers.iter().any(|number| is(number, 4.0 * theta, false)), "{line}");
-}
-
-/// Before and after are the trace's own, component by component, with either pairing.
-#[test]
-fn rope_shows_the_pair_before_and_after_as_they_stand_in_the_trace() {
-    let mut stage = Stage::sized("xq_rope", (200, 60), Depth::None);
-    choose(&mut stage, "rope");
-    for _ in 0..3 {
-        stage.keys("lk");
-        let index = stage.app.index();
-        let pair = stage.app.layout().unwrap().cursor.1;
-        assert_eq!(index[2], 2 * pair, "neighbours");
-        stage.shows(&format!("c {},{}", index[2], index[2] + 1));
-        let after = stage.app.tensor().unwrap();
-        let after = [0, 1].map(|i| real(after.get(&[index[0], index[1], index[2] + i]).unwrap()));
-        let lines = body(&stage);
-        let line = lines.iter().find(|line| line.contains("● xq_rope (")).unwrap();
-        let shown = read_text(line.split_once("● xq_rope (").unwrap().1);
-        assert!(is(&shown[0], after[0], false) && is(&shown[1], after[1], false), "{line}");
-        let before = read_text(line.split_once("○ xq (").unwrap().1);
-        stage.keys("/xq").key(KeyCode::Enter);
-        assert_eq!(stage.app.view().name(), "rope", "the view stays");
-        let here = stage.app.tensor().unwrap();
-        let here = [0, 1].map(|i| real(here.get(&[index[0], index[1], index[2] + i]).unwrap()));
-        assert!(is(&before[0], here[0], false) && is(&before[1], here[1], false), "{line}");
-        stage.keys("/xq_rope").key(KeyCode::Enter);
-    }
-    assert_eq!(stage.app.place().step, Step::from_name("xq_rope").unwrap());
-    assert!(stage.app.place().step.axes().contains(&Axis::HeadDim));
 }
 
 /// In colour two values share a character; where one of them is below 0 the character has another shape.
@@ -509,8 +363,8 @@ fn signs_have_a_shape_of_their_own_in_the_overview_and_in_the_heads() {
     for (view, step) in [("overview", "xq"), ("heads", "xq"), ("overview", "ffn_hidden")] {
         for depth in [Depth::Indexed, Depth::True] {
             let mut stage = Stage::sized(step, (120, 40), depth);
-            choose(&mut stage, view);
-            let text = body(&stage).concat();
+            stage.choose(view);
+            let text = stage.body().concat();
             for shape in ["▀", "▘", "▖", "▚"] {
                 assert!(text.contains(shape), "no {shape} in {view} of {step}\n{}", stage.screen());
             }
@@ -519,8 +373,8 @@ fn signs_have_a_shape_of_their_own_in_the_overview_and_in_the_heads() {
     }
     // Shares of 1 have no sign.
     let mut stage = Stage::sized("softmax", (120, 40), Depth::True);
-    choose(&mut stage, "heads");
-    let text = body(&stage).concat();
+    stage.choose("heads");
+    let text = stage.body().concat();
     assert!(!text.contains("chequered") && !text.contains('▚'), "{}", stage.screen());
 }
 
@@ -542,7 +396,7 @@ fn numbers_have_all_digits_where_columns_are_free() {
 #[test]
 fn another_vocabulary_opens_with_the_largest_first() {
     let mut stage = Stage::at("nucleus");
-    choose(&mut stage, "list");
+    stage.choose("list");
     stage.keys("/probs").key(KeyCode::Enter);
     assert_eq!(stage.app.view().name(), "largest");
     stage.keys("/nucleus[v=9]").key(KeyCode::Enter);
@@ -562,27 +416,9 @@ fn the_shapes_of_the_outline_stand_apart_from_the_names() {
     }
 }
 
-/// At every width each number of the cache's account and of the map of heads is one that follows from sizes and weights.
+/// At every width each number of the map of heads is one that follows from the weights.
 #[test]
-fn no_number_of_the_account_or_of_the_map_is_cut_or_made_up() {
-    use crossterm::event::Event;
-    let token = 2 * 3 * 2 * 8 * 4_usize;
-    let mut known: Vec<usize> =
-        vec![2, 3, 8, 4, token, token / 3, 2 * token, 12, 64, 52, 64 * token, 52 * token];
-    known.extend((1..=18).flat_map(|count| [count, count * token]));
-    known.extend([12 * token / 3]);
-    let known: Vec<String> = known.iter().map(ToString::to_string).collect();
-    let mut stage = Stage::sized("cache_v", (200, 60), Depth::None);
-    choose(&mut stage, "cache");
-    for width in 60..=200 {
-        stage.event(Event::Resize(width, 16 + width % 40));
-        let header = usize::from(stage.app.layout().unwrap().header);
-        for line in &body(&stage)[..header - 1] {
-            for number in read_text(line) {
-                assert!(known.contains(&number), "{number} in `{line}` at {width}\n{}", stage.screen());
-            }
-        }
-    }
+fn no_number_of_the_map_is_cut_or_made_up() {
     let mut stage = Stage::sized("softmax", (200, 60), Depth::None);
     let mut shares = vec![];
     for layer in 0..3 {
@@ -594,12 +430,12 @@ fn no_number_of_the_account_or_of_the_map_is_cut_or_made_up() {
         }
     }
     let shares: Vec<String> = shares.iter().map(|share| format!("{share:.2}")).collect();
-    choose(&mut stage, "layers");
+    stage.choose("layers");
     for width in 60..=200 {
         stage.event(Event::Resize(width, 16 + width % 40));
         // What stands below them is the foot.
         let of_heads = ["layer", "one token back", "the first token", "the token itself"];
-        for line in body(&stage).iter().filter(|line| of_heads.iter().any(|name| line.starts_with(name))) {
+        for line in stage.body().iter().filter(|line| of_heads.iter().any(|name| line.starts_with(name))) {
             for number in read_text(line).into_iter().filter(|number| number.contains('.')) {
                 assert!(shares.contains(&number), "{number} in `{line}` at {width}\n{}", stage.screen());
             }

@@ -55,6 +55,26 @@ impl Stage {
         stage
     }
 
+    /// Chooses the view of this name by its number.
+    pub(crate) fn choose(&mut self, name: &str) {
+        for number in '1'..='9' {
+            self.keys(&number.to_string());
+            if self.app.view().name() == name {
+                return;
+            }
+        }
+        panic!("{} has no view {name}", self.name());
+    }
+
+    /// The body of the tensor's panel, line by line.
+    pub(crate) fn body(&self) -> Vec<String> {
+        let area = self.app.layout().unwrap().area;
+        let buffer = self.buffer();
+        let line =
+            |y: u16| (area.x..area.right()).map(|x| buffer[(x, y)].symbol().to_owned()).collect::<String>();
+        (area.y..area.bottom()).map(line).collect()
+    }
+
     pub(crate) fn sync(&mut self) {
         self.app.sync(&mut self.source);
         let beside = self.app.compares_itself().then_some(&mut self.source as &mut dyn Source);

@@ -148,30 +148,29 @@ fn neighbours_as_halves(
 }
 
 /// Components before heads, where heads come first.
-fn heads_interleaved(
+fn heads_interleaved(weight: Weight, sizes: &Sizes, lengths: [usize; 2], cell: [usize; 2]) -> Option<usize> {
+    of_heads(weight, sizes, lengths, cell, |at, heads, c| at % heads * c + at / heads)
+}
+
+/// Heads before components, where components come first.
+fn heads_apart(weight: Weight, sizes: &Sizes, lengths: [usize; 2], cell: [usize; 2]) -> Option<usize> {
+    of_heads(weight, sizes, lengths, cell, |at, heads, c| at % c * heads + at / c)
+}
+
+/// The side of wq, wk, wv and wo that has heads and components, as `moved` has it: of a place, the heads and the components
+/// of each.
+fn of_heads(
     weight: Weight,
     sizes: &Sizes,
     [_, inputs]: [usize; 2],
     [o, i]: [usize; 2],
+    moved: fn(usize, usize, usize) -> usize,
 ) -> Option<usize> {
     let c = sizes.head_dim;
-    let swapped = |at: usize, heads: usize| at % heads * c + at / heads;
     match weight.name() {
-        "wq" => Some(swapped(o, sizes.heads) * inputs + i),
-        "wk" | "wv" => Some(swapped(o, sizes.kv_heads) * inputs + i),
-        "wo" => Some(o * inputs + swapped(i, sizes.heads)),
-        _ => None,
-    }
-}
-
-/// Heads before components, where components come first.
-fn heads_apart(weight: Weight, sizes: &Sizes, [_, inputs]: [usize; 2], [o, i]: [usize; 2]) -> Option<usize> {
-    let c = sizes.head_dim;
-    let swapped = |at: usize, heads: usize| at % c * heads + at / c;
-    match weight.name() {
-        "wq" => Some(swapped(o, sizes.heads) * inputs + i),
-        "wk" | "wv" => Some(swapped(o, sizes.kv_heads) * inputs + i),
-        "wo" => Some(o * inputs + swapped(i, sizes.heads)),
+        "wq" => Some(moved(o, sizes.heads, c) * inputs + i),
+        "wk" | "wv" => Some(moved(o, sizes.kv_heads, c) * inputs + i),
+        "wo" => Some(o * inputs + moved(i, sizes.heads, c)),
         _ => None,
     }
 }

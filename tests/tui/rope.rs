@@ -1,0 +1,70 @@
+//! What is seen of RoPE: a pair before and after it is turned, and its angle.
+
+use crossterm::event::KeyCode;
+use llama_trace::trace::{Axis, Step};
+use llama_trace::tui::app::App;
+use llama_trace::tui::theme::Depth;
+
+use crate::desk::Desk;
+use crate::shown::{is, read_text, real};
+use crate::stage::Stage;
+
+/// The value under the cursor.
+fn value(app: &App) -> f64 {
+    real(app.tensor().unwrap().get(&app.index()).unwrap())
+}
+
+#[test]
+fn rope_turns_a_pair_by_its_position_times_theta() {
+    let mut desk = Desk::at("L1/xq_rope[t=4,h=1,c=3]", (120, 40));
+    desk.keys("6");
+    assert_eq!(desk.app.view().name(), "rope");
+    let shown = desk.screen();
+    // The pairing is the model's own: the two components of the pair are those that the rule turns together.
+    let line = shown.lines().find(|line| line.contains(" at position 4: ")).unwrap();
+    let (pair, of) = line.split_once("pair ").unwrap().1.split_once(" at position 4: ").unwrap();
+    let angle: f64 = read_text(of)[0].parse().unwrap();
+    desk.go(&format!("rope_cos[t=4,i={pair}]"));
+    let cos = value(&desk.app);
+    desk.go(&format!("rope_sin[t=4,i={pair}]"));
+    let sin = value(&desk.app);
+    assert!((sin.atan2(cos) - angle).abs() < 1e-3, "{angle}");
+    desk.go(&format!("rope_cos[t=1,i={pair}]"));
+    let one = value(&desk.app);
+    desk.go(&format!("rope_sin[t=1,i={pair}]"));
+    let theta = value(&desk.app).atan2(one);
+    assert!((4.0 * theta - angle).abs() < 1e-3, "position times θ");
+    let line = shown.lines().find(|line| line.contains("θ_i = ") && line.contains("·θ_i")).unwrap();
+    let numbers = read_text(line.split_once("θ_i = ").unwrap().1);
+    assert!(is(&numbers[0], theta, false), "{line}");
+    assert!(numbers.iter().any(|number| is(number, 4.0 * theta, false)), "{line}");
+}
+
+/// Before and after are the trace's own, component by component, with either pairing.
+#[test]
+fn rope_shows_the_pair_before_and_after_as_they_stand_in_the_trace() {
+    let mut stage = Stage::sized("xq_rope", (200, 60), Depth::None);
+    stage.choose("rope");
+    for _ in 0..3 {
+        stage.keys("lk");
+        let index = stage.app.index();
+        let pair = stage.app.layout().unwrap().cursor.1;
+        assert_eq!(index[2], 2 * pair, "neighbours");
+        stage.shows(&format!("c {},{}", index[2], index[2] + 1));
+        let after = stage.app.tensor().unwrap();
+        let after = [0, 1].map(|i| real(after.get(&[index[0], index[1], index[2] + i]).unwrap()));
+        let lines = stage.body();
+        let line = lines.iter().find(|line| line.contains("● xq_rope (")).unwrap();
+        let shown = read_text(line.split_once("● xq_rope (").unwrap().1);
+        assert!(is(&shown[0], after[0], false) && is(&shown[1], after[1], false), "{line}");
+        let before = read_text(line.split_once("○ xq (").unwrap().1);
+        stage.keys("/xq").key(KeyCode::Enter);
+        assert_eq!(stage.app.view().name(), "rope", "the view stays");
+        let here = stage.app.tensor().unwrap();
+        let here = [0, 1].map(|i| real(here.get(&[index[0], index[1], index[2] + i]).unwrap()));
+        assert!(is(&before[0], here[0], false) && is(&before[1], here[1], false), "{line}");
+        stage.keys("/xq_rope").key(KeyCode::Enter);
+    }
+    assert_eq!(stage.app.place().step, Step::from_name("xq_rope").unwrap());
+    assert!(stage.app.place().step.axes().contains(&Axis::HeadDim));
+}
