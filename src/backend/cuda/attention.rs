@@ -14,8 +14,9 @@ use crate::error::Result;
 /// Values of each part that are held on the device at once.
 const VALUES_AT_ONCE: usize = 4 << 20;
 
-/// Blocks of a token's attention that a multiprocessor has, where there are keys enough for all.
-const BLOCKS_OF_EACH: usize = 3;
+/// Blocks of a token's attention that a multiprocessor has room for, where there are keys enough for all: of up to four heads
+/// together, and of more, which take more registers.
+const BLOCKS_OF_EACH: [usize; 2] = [3, 2];
 
 /// The most splits of one token's keys, and how many keys they have at least.
 const MOST_SPLITS: usize = 64;
@@ -80,7 +81,7 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
         let blocks = kv_heads * group.div_ceil(at_once);
         // How many there are is the same in every pass, and so are the sums.
         let processors = cuda.queue.device().about().multiprocessors as usize;
-        let splits = (BLOCKS_OF_EACH * processors / blocks).clamp(1, MOST_SPLITS);
+        let splits = (BLOCKS_OF_EACH[usize::from(at_once > 4)] * processors / blocks).clamp(1, MOST_SPLITS);
         // Those that have keys in some span of the pass, or a few more, so that launches seldom change.
         let visible = |keys: usize| asked.shape.window.map_or(keys, |window| keys.min(window));
         let tiles = asked.pass.spans().iter().map(|span| visible(span.keys()).div_ceil(TILE)).max();
