@@ -27,9 +27,6 @@ use crate::stop::Stop;
 /// Bytes of activations that stay in the second-level cache while rows of weights pass by.
 const ACTIVATIONS: usize = 1 << 20;
 
-/// Bytes of sums that stay there beside them until all inputs are added up.
-const SUMS: usize = 1 << 18;
-
 /// Outputs of a token that are written at once. Those of the next token lie a row of the output further on, which is often a
 /// power of two: a few at a time would each be in another page, and all of them in the same few sets of the caches.
 const WRITTEN: usize = 256;
@@ -108,7 +105,7 @@ impl Unit {
         let Scratch { weights, widened, sums, ordered } = scratch;
         weights.resize(STRETCH * BLOCK / STEP, Aligned([0; STEP]));
         widened.resize(w.inputs.min(STRETCH), 0.0);
-        sums.resize(SUMS / size_of::<Sums>() + 1, Sums::zeroed());
+        sums.resize(self.bytes_of_sums() / size_of::<Sums>() + 1, Sums::zeroed());
         ordered.resize(SIDE * ORDERED * size_of::<f32>() / size_of::<Aligned>(), Aligned([0; STEP]));
         let Some((of_stretch, sums)) = sums.split_first_mut() else { unreachable!("it has one more") };
         let mut buffers = Buffers { weights: bytemuck::cast_slice_mut(weights), widened, sums: of_stretch };

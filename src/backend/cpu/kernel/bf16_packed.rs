@@ -17,9 +17,6 @@ pub(in crate::backend::cpu) const BLOCK: usize = 2 * SIDE;
 /// Inputs that are summed before they are added to the inputs before them.
 pub(super) const STRETCH: usize = 512;
 
-/// Tokens for which the weights are copied once, where they are one part each.
-const TOKENS: usize = 256;
-
 /// 64 bytes where a tile's row loads at once.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]
@@ -33,11 +30,8 @@ pub(in crate::backend::cpu) struct Packed {
     inputs: usize,
     tokens: usize,
     parts: usize,
-}
-
-/// The blocks of [`TOKENS`] into which `tokens` of so many parts are cut, each a multiple of [`BLOCK`] but for the last.
-fn blocks(tokens: usize, parts: usize) -> impl Iterator<Item = Range<usize>> {
-    cut(0..tokens, TOKENS / parts / BLOCK * BLOCK)
+    /// Tokens of a block but the last, a multiple of [`BLOCK`].
+    at_once: usize,
 }
 
 /// The ranges of `step` into which `all` is cut.
@@ -60,6 +54,7 @@ impl Packed {
         (self.inputs, self.tokens) = (inputs, tokens);
         self.parts = if precision == Precision::Bf16 { 1 } else { 3 };
         let parts_wanted = self.parts;
+        self.at_once = unit.tokens_at_once(parts_wanted);
         let steps: usize = cut(0..inputs, STRETCH).map(|stretch| stretch.len().div_ceil(STEP)).sum();
         let count = tokens.div_ceil(BLOCK) * steps * parts_wanted * TWO_TILES / STEP;
         memory::grow(&mut self.values, count)?;
@@ -67,7 +62,7 @@ impl Packed {
         // What a thread packs at once is a stretch of 32 tokens.
         let mut pieces = Vec::new();
         let mut rest: &mut [u16] = bytemuck::cast_slice_mut(&mut self.values);
-        for block in blocks(tokens, parts_wanted) {
+        for block in cut(0..tokens, self.at_once) {
             for stretch in cut(0..inputs, STRETCH) {
                 for first in block.clone().step_by(BLOCK) {
                     let size = stretch.len().div_ceil(STEP) * parts_wanted * TWO_TILES;
@@ -105,7 +100,7 @@ impl Packed {
     /// The blocks.
     pub(super) fn blocks(&self) -> impl Iterator<Item = TokenBlock<'_>> {
         let mut rest: &[u16] = bytemuck::cast_slice(&self.values);
-        blocks(self.tokens, self.parts).map(move |tokens| {
+        cut(0..self.tokens, self.at_once.max(1)).map(move |tokens| {
             let mut block = TokenBlock { values: &[], tokens, parts: self.parts };
             (block.values, rest) = rest.split_at(block.turns() * block.size(self.inputs));
             block

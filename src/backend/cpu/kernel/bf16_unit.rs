@@ -1,5 +1,6 @@
 //! What multiplies bfloat16 values, and the loops of each: AMX, AVX512-BF16, and plain ones to test by.
 
+use super::bf16_packed::BLOCK;
 use super::bf16_tiles::{self, Next, SIDE, STEP, Sums, Tile, Weights};
 use super::limits::CHAINS;
 use super::{amx, avx512bf16};
@@ -50,6 +51,24 @@ impl Unit {
             Precision::Bf16 => true,
             Precision::F32 => dtype == Dtype::BF16 && !matches!(self, Self::Avx512Bf16 { .. }),
             Precision::Q8 { .. } => false,
+        }
+    }
+
+    /// Tokens of so many parts each for which weights are read once: a multiple of [`BLOCK`]. AMX multiplies so fast that what
+    /// it waits for is weights.
+    pub(super) fn tokens_at_once(self, parts: usize) -> usize {
+        match (self, parts) {
+            (Self::Amx, 1) => 512,
+            (Self::Amx, _) => 320,
+            _ => 256 / parts / BLOCK * BLOCK,
+        }
+    }
+
+    /// Bytes of sums that stay in the second-level cache beside activations until all inputs are added up.
+    pub(super) fn bytes_of_sums(self) -> usize {
+        match self {
+            Self::Amx => 1 << 20,
+            _ => 1 << 18,
         }
     }
 
