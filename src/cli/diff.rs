@@ -3,6 +3,7 @@
 mod beside;
 mod both;
 pub(super) mod capture;
+mod files;
 pub(super) mod folder;
 mod judged;
 mod junit;
@@ -28,7 +29,7 @@ use super::progress::Progress;
 use super::{DiffArgs, DiffFormat, ModelArgs, PrecisionName, input, output};
 use crate::check::Sample;
 use crate::diff::{self, About, Found, Report, Traced};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, printable};
 use crate::trace::{Run, Site, Stage, Values};
 use crate::tui;
 
@@ -131,11 +132,30 @@ impl Command for Recorded<'_> {
             };
             report.notes.push(format!("B has {what} more than A, with nothing to compare with"));
         }
+        if let Given::Folder(folder) = &b
+            && let Some(card) = a.about().card.as_ref().or(b.about().card.as_ref())
+        {
+            report.notes.extend(strange(&folder.strangers(&card.sizes())));
+        }
         if args.tui {
             return beside::show::<D>(args, [self.a, self.b], &report);
         }
         print(args.format, &report, [a.about(), b.about()])
     }
+}
+
+/// What is said of files that are of no stage, where there are any.
+fn strange(names: &[String]) -> Option<String> {
+    /// Names that are told of at most.
+    const TOLD: usize = 4;
+    let told: Vec<_> = names.iter().take(TOLD).map(|name| printable(name)).collect();
+    let more = if names.len() > TOLD { ", and others" } else { "" };
+    let files = match names.len() {
+        0 => return None,
+        1 => "a file of B is of no stage of the model and was not read".to_owned(),
+        count => format!("{count} files of B are of no stage of the model and were not read"),
+    };
+    Some(format!("{files}: {}{more}", told.join(", ")))
 }
 
 /// What a path on the command line is.

@@ -149,6 +149,8 @@ ffn_norm = { file = 'own/{pass}.{layer}.norm.npy', times = 'own/{pass}.{layer}.w
     let missing: Vec<_> = report["missing"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
     assert!(missing.iter().all(|site| site.starts_with("p1/") || !site.contains("xk_rope")), "{missing:?}");
     assert!(missing.contains(&"p1/L0/xq") && !missing.contains(&"p0/L1/ffn_residual"), "{missing:?}");
+    // Each file is of some stage: as it lies, as a part, or as what another is multiplied by.
+    assert!(!report["notes"].to_string().contains("of no stage"), "{report}");
     // Each entry is needed: without one the stage is another or is missing.
     let wrong = map.replace(", pairs = 'neighbours_to_halves'", "");
     fs::write(&file, text.clone() + &wrong).unwrap();

@@ -111,6 +111,32 @@ fn two_exports_are_the_same_or_the_first_cell_that_differs_is_named() {
 }
 
 #[test]
+fn a_file_whose_name_is_of_no_stage_is_told_of() {
+    let (folder, model) = (TempDir::new().unwrap(), golden());
+    let [a, b] = ["a", "b"].map(|name| exported(&folder, name, &["--model", &model]));
+    let [path_a, path_b] = [&a, &b].map(|path| path.to_str().unwrap());
+    let notes = || {
+        let (code, report) = diff(&[path_a, path_b]);
+        assert_eq!(code, 0, "{report}");
+        report["notes"].to_string()
+    };
+    assert!(!notes().contains("of no stage"), "{}", notes());
+    let layer = b.join("pass_000/layer_01");
+    fs::rename(layer.join("attn_norm.npy"), layer.join("att_norm.npy")).unwrap();
+    let said = "a file of B is of no stage of the model and was not read: pass_000/layer_01/att_norm.npy";
+    assert!(notes().contains(said), "{}", notes());
+    for i in 0..5 {
+        fs::copy(layer.join("xq.npy"), b.join(format!("{i}.npy"))).unwrap();
+    }
+    let said =
+        "6 files of B are of no stage of the model and were not read: 0.npy, 1.npy, 2.npy, 3.npy, and others";
+    assert!(notes().contains(said), "{}", notes());
+    // In the text too, beside what is missing.
+    let text = stdout(&llama_trace(["diff", path_a, path_b]));
+    assert!(text.contains("Missing in B: attn_norm ×1") && text.contains(said), "{text}");
+}
+
+#[test]
 fn a_broken_model_is_found_and_named_and_the_cause_comes_before_its_consequences() {
     let (folder, model) = (TempDir::new().unwrap(), golden());
     let a = exported(&folder, "a", &["--model", &model]);

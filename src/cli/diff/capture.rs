@@ -220,6 +220,15 @@ impl Capture {
         name.map_or_else(|| PathBuf::from(site.file_name()), |name| named(name, site))
     }
 
+    /// All files that a stage is made of, below the folder.
+    pub(super) fn files(&self, site: Site) -> Vec<PathBuf> {
+        let of = |lies: &Lies| {
+            [&lies.times, &lies.plus, &lies.minus].map(|name| Some(named(name.as_ref()?, site)))
+        };
+        let others = self.stages.get(site.stage.name()).map(of).into_iter().flatten().flatten();
+        [self.file(site)].into_iter().chain(others).collect()
+    }
+
     /// The values of a stage of the folder at `path`.
     pub(super) fn stage(&self, path: &Path, site: Site) -> Found {
         let nothing = Lies::default();

@@ -1,10 +1,11 @@
 //! A folder that `export` or a capture script wrote, as a run that is compared.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::capture::{Capture, TOKENS};
+use super::files::npy_files;
 use super::npy;
 use crate::config::CacheDtype;
 use crate::diff::{About, Found, Pass, Traced};
@@ -12,7 +13,7 @@ use crate::error::{Error, Result, printable};
 use crate::explain::Drawing;
 use crate::files::read_text;
 use crate::trace::manifest::NEWER;
-use crate::trace::{FrameData, Manifest, PassDims, Site};
+use crate::trace::{FrameData, Manifest, PassDims, Site, Sizes};
 
 /// What a manifest may take.
 const LIMIT: u64 = 256 << 20;
@@ -144,6 +145,24 @@ impl Folder {
     pub(in crate::cli) fn rows(&self, site: Site, shape: &[usize], rows: Range<usize>) -> Option<FrameData> {
         self.manifest()?;
         npy::rows(&self.file(site), shape, rows)
+    }
+
+    /// The `.npy` files that are of no stage of a model of these sizes.
+    pub(super) fn strangers(&self, sizes: &Sizes) -> Vec<String> {
+        let mut names: BTreeSet<_> = npy_files(&self.path).into_iter().collect();
+        for (sequence, about) in self.abouts.iter().enumerate() {
+            for site in about.passes.iter().flat_map(|pass| Site::all(sizes, pass.dims)) {
+                let site = self.numbered(Site { sequence, ..site });
+                let files = match &self.says {
+                    Says::Export(manifest) => vec![manifest.file_name(site).into()],
+                    Says::Capture(capture) => capture.files(site),
+                };
+                for file in files.iter().filter_map(|file| file.to_str()) {
+                    names.remove(file);
+                }
+            }
+        }
+        names.into_iter().collect()
     }
 
     /// The site under the number that its pass has in names of files.

@@ -5,15 +5,10 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::super::capture::{WIDEST, named};
+use super::super::files::npy_files;
 use super::super::npy;
 use crate::error::{Error, Result};
 use crate::trace::Site;
-
-/// The most files of a folder that are looked at.
-const FILES: usize = 100_000;
-
-/// How deep its folders are looked into.
-const DEPTH: usize = 8;
 
 /// Names that are told of at most.
 const TOLD: usize = 12;
@@ -40,7 +35,14 @@ impl Names {
                 .next("check the path"));
         }
         let (mut shapes, mut int8) = (BTreeMap::new(), BTreeSet::new());
-        walk(path, "", DEPTH, &mut shapes, &mut int8);
+        // What is no plain name could not stand in a map.
+        for name in npy_files(path).into_iter().filter(|name| !name.contains(['{', '}'])) {
+            match npy::shape(&path.join(&name)) {
+                Some(shape) => drop(shapes.insert(name, shape)),
+                None if npy::is_int8(&path.join(&name)) => drop(int8.insert(name)),
+                None => {}
+            }
+        }
         let patterns = patterns(shapes.keys());
         Ok(Self { shapes, patterns, int8 })
     }
@@ -71,34 +73,6 @@ impl Names {
         let more = left.len().saturating_sub(TOLD);
         let told = left.into_iter().take(TOLD).cloned();
         told.chain((more > 0).then(|| format!("and {more} more"))).collect()
-    }
-}
-
-/// Adds the `.npy` files below the folder at `path`, whose name is `above`.
-fn walk(
-    path: &Path,
-    above: &str,
-    depth: usize,
-    shapes: &mut BTreeMap<String, Vec<usize>>,
-    int8: &mut BTreeSet<String>,
-) {
-    let Ok(entries) = std::fs::read_dir(path) else { return };
-    for entry in entries.flatten() {
-        let (Ok(kind), Ok(name)) = (entry.file_type(), entry.file_name().into_string()) else { continue };
-        // What is no plain name could not stand in a map.
-        if shapes.len() + int8.len() >= FILES || name.contains(['{', '}']) {
-            continue;
-        }
-        let below = if above.is_empty() { name } else { format!("{above}/{name}") };
-        if kind.is_dir() && depth > 1 {
-            walk(&entry.path(), &below, depth - 1, shapes, int8);
-        } else if kind.is_file() && below.ends_with(".npy") {
-            match npy::shape(&entry.path()) {
-                Some(shape) => drop(shapes.insert(below, shape)),
-                None if npy::is_int8(&entry.path()) => drop(int8.insert(below)),
-                None => {}
-            }
-        }
     }
 }
 
