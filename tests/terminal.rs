@@ -564,7 +564,8 @@ fn escape_goes_back_from_a_sequence_whose_prompt_still_runs_and_the_first_goes_o
         viewer.send(")");
         viewer.shows(&["running the prompt: layer ", "Esc stops it and goes back"]);
         viewer.send("\x1b");
-        viewer.shows(&["sequence 0 of 0-1", "sequence 1 was stopped", " p0/embedding["]);
+        let screen = viewer.shows(&["sequence 0 of 0-1", "sequence 1 was stopped before", " p0/embedding["]);
+        assert!(!screen.contains("sequence sequence"), "{screen}");
     }
     viewer.send("t");
     viewer.shows(&["pass 1 (decode)"]);

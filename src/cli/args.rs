@@ -13,6 +13,19 @@ use crate::replay::DEFAULT_MEMORY;
 use crate::trace::Address;
 use crate::tui::palette::Palette;
 
+/// Reads an address.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub(super) fn address(text: &str) -> Result<Address, String> {
+    Address::parse(text).map_err(|wrong| {
+        match wrong.starts_with("there is no stage") && wrong.ends_with('`') {
+            true => format!("{wrong}; `llama-trace log` lists the stages"),
+            false => wrong,
+        }
+    })
+}
+
 /// Which model.
 #[derive(Args, Clone, Debug)]
 pub(super) struct ModelArgs {
@@ -132,7 +145,7 @@ pub(super) struct OpenArgs {
     /// Address to open at, as the tracer prints it: p0/L1/softmax[h=2,t=5,k=1], and s1/ before it for a
     /// prompt that is not the first; what is left out is the last token, of attention its largest key, and 0 on
     /// other axes
-    #[arg(long, requires = "step", value_name = "ADDRESS", value_parser = Address::parse, conflicts_with_all = ["pass", "layer", "stage", "head"])]
+    #[arg(long, requires = "step", value_name = "ADDRESS", value_parser = address, conflicts_with_all = ["pass", "layer", "stage", "head"])]
     pub(super) at: Option<Address>,
 
     /// File of the places that m marks and ' returns to, a line each: a p0/L1/softmax[h=2,t=5,k=1]; the first mark

@@ -6,8 +6,8 @@ use clap::Args;
 
 use super::args::{
     BenchFormat, CheckFormat, ColourArgs, CpuArgs, DiffFormat, ExportFormat, KeepName, LogFormat, MemoryArgs,
-    ModelArgs, RunArgs, RuntimeName, SamplingArgs, ScreenSize, SelectArgs, TraceArgs, Weights, at_least_one,
-    whole,
+    ModelArgs, RunArgs, RuntimeName, SamplingArgs, ScreenSize, SelectArgs, TraceArgs, Weights, address,
+    at_least_one, whole,
 };
 use super::memory;
 use crate::record::Branch;
@@ -22,7 +22,7 @@ pub(super) struct OpenTraceArgs {
     /// Address to open at, as the tracer prints it: p0/L1/softmax[h=2,t=5,k=1], and s1/ before it for a
     /// prompt that is not the first; what is left out is the last token, of attention its largest key, and 0 on
     /// other axes
-    #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub(super) at: Option<Address>,
 
     #[command(flatten)]
@@ -72,7 +72,7 @@ pub(super) struct SnapshotArgs {
 
     /// Where to look, as the tracer prints it: p0/L1/softmax[h=2,t=5,k=1]; what is left out is the last token, of
     /// attention its largest key, and 0 on other axes
-    #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub(super) at: Option<Address>,
 
     /// The view, as the help screen (?) names it [default: the one that the tracer opens with]
@@ -149,7 +149,7 @@ pub(super) struct LogArgs {
 #[derive(Args, Debug)]
 pub(super) struct ExplainArgs {
     /// The number: p0/L1/softmax[h=2,t=5,k=1]; run, pass and layer that are left out are the first
-    #[arg(value_name = "ADDRESS", value_parser = Address::parse)]
+    #[arg(value_name = "ADDRESS", value_parser = address)]
     pub(super) address: Address,
 
     #[command(flatten)]
@@ -352,11 +352,11 @@ pub(super) struct CaptureArgs {
 #[command(mut_arg("model", |model| model.help("The model that A comes from, as for other commands: with it each stage is computed from the run's own inputs, tolerances are measured and known mistakes are tried [default: none, and a table of tolerances; with --a and --b the built-in model]")))]
 pub(super) struct DiffArgs {
     /// The reference: a trace that `record` wrote, or a folder that `export` or a capture script did
-    #[arg(value_name = "A", required_unless_present_any = ["set_a", "set_b"], conflicts_with_all = ["set_a", "set_b"])]
+    #[arg(value_name = "A", conflicts_with_all = ["set_a", "set_b"])]
     pub(super) a: Option<PathBuf>,
 
     /// What is judged by it
-    #[arg(value_name = "B", required_unless_present_any = ["set_a", "set_b"], conflicts_with_all = ["set_a", "set_b"])]
+    #[arg(value_name = "B", conflicts_with_all = ["set_a", "set_b"])]
     pub(super) b: Option<PathBuf>,
 
     #[command(flatten)]

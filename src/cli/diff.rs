@@ -46,6 +46,14 @@ pub(super) fn run(args: &DiffArgs) -> Result<()> {
                 .expected("A and B")
                 .next("give A, the reference, and B, the folder"));
         }
+        if args.set_a.is_empty() && args.set_b.is_empty() {
+            let found =
+                args.a.as_ref().map_or_else(|| "neither".to_owned(), |a| format!("A alone: {}", a.display()));
+            return Err(Error::usage("there are no two runs to compare")
+                .expected("A and B, each a trace that `llama-trace record` wrote or a folder of `llama-trace export` or a capture script; or --a and --b, for two settings that run now: --a precision=f32 --b precision=bf16")
+                .found(found)
+                .next("give both"));
+        }
         return Both::start(args);
     };
     if args.prompt.is_some() || args.ids.is_some() || args.tokens.is_some() {

@@ -119,9 +119,9 @@ fn find(
     };
     if let Some(layer) = layer.filter(|&layer| layer >= sizes.layers) {
         let last = sizes.layers - 1;
-        return Err(
-            wrong(address, format_args!("there is no layer {layer}")).found(format!("layers 0 to {last}"))
-        );
+        return Err(wrong(address, format_args!("there is no layer {layer}"))
+            .found(format!("layers 0 to {last}"))
+            .next(format!("give a layer from L0 to L{last}")));
     }
     let named = address.axes(Subject::Step(step)).map_err(|what| wrong(address, what))?;
     let shape = sizes.shape(step.axes(), dims);

@@ -20,7 +20,10 @@ impl Command for &OpenTraceArgs {
     }
 
     fn run<D: Device>(self) -> Result<()> {
-        tui::require_terminal()?;
+        // Of a path that is wrong, that comes first.
+        if self.trace.exists() {
+            tui::require_terminal()?;
+        }
         let traced = Traced::<D>::open(&self.trace, &self.model, &self.cpu, self.memory.bytes())?;
         let setting = tui::Setting {
             palette: self.colours.palette(),

@@ -293,6 +293,7 @@ impl Report {
             "smallest_tolerance": self.smallest_tolerance(),
             "missing": missing.map(Site::to_string).collect::<Vec<_>>(),
             "diagnosis": diagnosis.collect::<Vec<_>>(),
+            "notes": self.notes,
         })
     }
 }

@@ -27,7 +27,8 @@ pub fn attribute(rules: &Rules, at: &AttributionAt, operands: &mut impl Operands
         if id as usize >= rules.sizes().vocab {
             let last = rules.sizes().vocab - 1;
             return Err(Error::usage(format!("there is no token {id} in this vocabulary"))
-                .expected(format!("an id from 0 to {last}")));
+                .expected(format!("an id from 0 to {last}"))
+                .next("`llama-trace tokenize TEXT` prints the ids of a text"));
         }
     }
     if at.id.is_some() && at.id == at.against {

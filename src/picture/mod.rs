@@ -57,6 +57,7 @@ impl Format {
                 .at(path.display())
                 .expected(suffixes.join(", "))
                 .found(suffix.map_or_else(|| "none".to_owned(), |suffix| format!(".{suffix}")))
+                .next("give the file one of these suffixes")
         })
     }
 }

@@ -118,12 +118,12 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
                     source.stop();
                     let stopped = match (source.outline().run, source.outline().sequence) {
                         (Run::ITSELF, sequence) => format!("sequence {sequence}"),
-                        (run, _) => run.to_string(),
+                        (run, _) => format!("run {run}"),
                     };
                     if !back(app, runs) {
                         return Ok(Ended::Abandoned);
                     }
-                    app.say(format!("sequence {stopped} was stopped before its first pass was done"), false);
+                    app.say(format!("{stopped} was stopped before its first pass was done"), false);
                 }
                 Effect::Stop => {
                     source.stop();

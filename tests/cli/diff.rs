@@ -55,7 +55,7 @@ fn two_exports_are_the_same_or_the_first_cell_that_differs_is_named() {
     let [path_a, path_b] = [&a, &b].map(|path| path.to_str().unwrap());
     let (code, report) = diff(&[path_a, path_b]);
     assert_eq!((code, &report["same"], &report["first"]), (0, &true.into(), &Value::Null), "{report}");
-    assert_eq!(keys(&report), ["same", "first", "smallest_tolerance", "missing", "diagnosis"]);
+    assert_eq!(keys(&report), ["same", "first", "smallest_tolerance", "missing", "diagnosis", "notes"]);
     let smallest = report["smallest_tolerance"].as_f64().unwrap();
     assert!(smallest > 1e-4 && smallest < 0.2, "{smallest}");
     let (code, _) = diff(&[path_a, path_a]);
@@ -418,10 +418,11 @@ fn what_is_wrong_with_a_folder_or_an_option_is_said_and_is_no_difference() {
     let empty = folder.path().join("empty");
     fs::create_dir(&empty).unwrap();
     let empty = empty.to_str().unwrap();
-    let cases: [(&[&str], i32, &str); 9] = [
+    let cases: [(&[&str], i32, &str); 10] = [
+        (&[], 2, "or --a and --b, for two settings that run now"),
         (&[a, "nowhere"], 3, "a trace that `llama-trace record` wrote, or a folder"),
         (&[a, empty], 3, "no manifest.json"),
-        (&[a], 2, "required"),
+        (&[a], 2, "found: A alone"),
         (&[a, a, "--prompt", "x"], 2, "run already"),
         (&["--a", "speed=1"], 2, "there is no key `speed`"),
         (&["--a", "precision"], 2, "KEY=VALUE"),

@@ -167,7 +167,8 @@ fn what_cannot_be_explained_is_named() {
     let lacks = ["`t` (token of 1) is missing", "add t=0\n"];
     refused(&explain("p1/L1/softmax[h=2,k=0]"), 2, &lacks);
     refused(&explain("softmax[h=2,t=9,k=0]"), 2, &["token 9 is past the last: 0 to 4"]);
-    refused(&explain("L9/xq[t=0,h=0,c=0]"), 2, &["there is no layer 9", "layers 0 to 3"]);
+    refused(&explain("L9/xq[t=0,h=0,c=0]"), 2, &["there is no layer 9", "layers 0 to 3", "from L0 to L3"]);
+    refused(&explain("L1/foo"), 2, &["there is no stage `foo`; `llama-trace log` lists the stages"]);
     refused(&explain("L0/logits[t=0,v=0]"), 2, &["outside the layers"]);
     refused(&explain("L0/wq[o=1,i=2]"), 2, &["is a weight", "explain a number of xq"]);
     refused(&explain("p0/L1"), 2, &["no stage is named"]);

@@ -268,6 +268,8 @@ fn a_manifest_that_cannot_be_right_is_refused_and_so_are_pictures() {
     export(&["--prompt", PROMPT, "--format", "svg", "--stage", "softmax", "--layer", "0"], &pictures);
     let pictures = pictures.to_str().unwrap();
     refused(&["log", "--trace", pictures], 3, &["pictures, and no values", "--format npy"]);
+    // That there is no terminal here is not what is wrong with it.
+    refused(&["open", "nowhere"], 3, &["nowhere"]);
 }
 
 #[test]

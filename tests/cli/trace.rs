@@ -301,7 +301,11 @@ fn what_a_budget_leaves_out_is_said_before_the_run_and_when_it_is_asked_for() {
 
 #[test]
 fn the_first_screen_needs_a_terminal_and_a_trace() {
-    refused(&["open", "nothing.trace"], 6, &["terminal"]);
+    refused(&["open", "nothing.trace"], 3, &["nothing.trace", "No such file"]);
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("r.trace");
+    record(&["--prompt", PROMPT], &trace);
+    refused(&["open", trace.to_str().unwrap()], 6, &["terminal"]);
     let output = llama_trace(["record", "--help"]);
     assert!(stdout(&output).contains("--keep") && stdout(&output).contains("--budget"));
 }

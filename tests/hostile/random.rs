@@ -393,7 +393,7 @@ fn changed_files_of_meta() {
 #[test]
 fn changed_tokenizer_model_files() {
     for name in ["llama2c/tokenizer.model", "llama3/tokenizer.model"] {
-        let Some(path) = data(name) else { return };
+        let Some(path) = data(name) else { continue };
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("tokenizer.model"), fs::read(path).unwrap()).unwrap();
         let commands: &[&[&str]] = &[&["tokenize", "--tokenizer", "{}", "Once upon a time, é\u{1f999}"]];

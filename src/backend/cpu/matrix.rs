@@ -9,7 +9,7 @@ use super::input::{Group, Input, MIN_PACKED};
 use super::kernel::gemm::Scratch;
 use super::kernel::{GroupScales, Kernel, Rows, Spaced, with_format};
 #[cfg(target_arch = "x86_64")]
-use super::kernel::{bf16_gemm, bf16_packed};
+use super::kernel::{bf16_gemm, bf16_tiles};
 use super::{MIN_PARALLEL, memory};
 use crate::backend::WholeRows;
 use crate::checkpoint::{Dtype, Scales, Tensor};
@@ -207,7 +207,7 @@ pub(super) fn product(
     let together = kernel.tile_rows(w.precision);
     #[cfg(target_arch = "x86_64")]
     let (packed, together) = match x.groups.iter().any(|group| group.rows > 0 && unit_of(group).is_some()) {
-        true => (true, bf16_packed::BLOCK),
+        true => (true, bf16_tiles::BLOCK),
         false => (packed, together),
     };
     // Few rows share what is read of the weights, many what is read of the activations: larger parts are for them, and

@@ -37,13 +37,6 @@ impl Trace {
         })
     }
 
-    /// Whether the file at `path` begins as a trace does; a model's safetensors file is told from one.
-    pub fn is_one(path: &Path) -> bool {
-        let open = || Bytes::map(path).ok();
-        let header = open().and_then(|bytes| header(&bytes).ok().map(|(_, header)| header));
-        header.is_some_and(|header| word(&header, "format") == Some(FORMAT))
-    }
-
     fn read(bytes: Bytes, place: &str) -> Result<Self> {
         let wrong = |found: String| {
             Error::model("the trace cannot be read")

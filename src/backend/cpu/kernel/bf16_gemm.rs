@@ -15,8 +15,8 @@ use std::ops::Range;
 
 use bytemuck::Zeroable;
 
-use super::bf16_packed::{Aligned, BLOCK, Packed, STRETCH, TokenBlock, cut};
-use super::bf16_tiles::{self, Next, SIDE, STEP, Sums, TWO_TILES, Weights};
+use super::bf16_packed::{Aligned, Packed, STRETCH, TokenBlock, cut};
+use super::bf16_tiles::{self, BLOCK, Next, SIDE, STEP, Sums, TWO_TILES, Weights};
 use super::bf16_unit::Unit;
 use super::gemm::Ahead;
 use super::{Rows, amx, avx512};

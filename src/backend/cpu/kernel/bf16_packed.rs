@@ -4,15 +4,12 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::bf16_tiles::{SIDE, STEP, TWO_TILES};
+use super::bf16_tiles::{BLOCK, SIDE, STEP, TWO_TILES};
 use super::bf16_unit::Unit;
 use crate::backend::cpu::{MIN_PARALLEL, memory};
 use crate::config::Precision;
 use crate::error::Result;
 use crate::stop::Stop;
-
-/// Weight rows, and tokens, whose sums are made at once: two tiles by two.
-pub(in crate::backend::cpu) const BLOCK: usize = 2 * SIDE;
 
 /// Inputs that are summed before they are added to the inputs before them.
 pub(super) const STRETCH: usize = 512;

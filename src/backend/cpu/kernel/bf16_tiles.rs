@@ -10,6 +10,9 @@ use super::{Rows, avx512};
 /// Rows and columns of a tile of sums.
 pub(super) const SIDE: usize = 16;
 
+/// Weight rows, and tokens, whose sums are made at once: two tiles by two.
+pub(in crate::backend::cpu) const BLOCK: usize = 2 * SIDE;
+
 /// Inputs in a step: a tile's rows have so many bfloat16 values.
 pub(super) const STEP: usize = 32;
 

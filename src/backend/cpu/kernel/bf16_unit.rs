@@ -1,7 +1,6 @@
 //! What multiplies bfloat16 values, and the loops of each: AMX, AVX512-BF16, and plain ones to test by.
 
-use super::bf16_packed::BLOCK;
-use super::bf16_tiles::{self, Next, SIDE, STEP, Sums, Tile, Weights};
+use super::bf16_tiles::{self, BLOCK, Next, SIDE, STEP, Sums, Tile, Weights};
 use super::limits::CHAINS;
 use super::{amx, avx512bf16};
 use crate::checkpoint::Dtype;

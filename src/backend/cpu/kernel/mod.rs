@@ -17,7 +17,7 @@ pub(super) mod bf16_gemm;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod bf16_packed;
 #[cfg(target_arch = "x86_64")]
-mod bf16_tiles;
+pub(super) mod bf16_tiles;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod bf16_unit;
 mod blocks;
