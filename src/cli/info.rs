@@ -11,7 +11,7 @@ use crate::checkpoint::{Checkpoint, Format};
 use crate::config::{ModelConfig, Precision, RopeScaling};
 use crate::error::{self, Error, Result};
 use crate::files::printable;
-use crate::model::{forward, kv_cache};
+use crate::model::{buffer_bytes, kv_cache};
 use crate::replay::DEFAULT_MEMORY;
 use crate::trace::{PassDims, Site, Sizes};
 
@@ -121,7 +121,7 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
         "tracer      {} of values at most (--memory); the weights, the KV cache and the buffers of a pass come on top: \
          {} for a prompt of {tokens} tokens",
         memory::written(DEFAULT_MEMORY),
-        size(forward::buffer_bytes(config, tokens, 1))
+        size(buffer_bytes(config, tokens, 1))
     )?;
     for tokens in [8, 128, 1024].into_iter().filter(|&tokens| tokens <= config.context) {
         writeln!(

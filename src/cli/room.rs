@@ -6,7 +6,7 @@ use super::memory::size;
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::config::{CacheDtype, DEFAULT_GROUP, Precision};
 use crate::error::{Error, Result};
-use crate::model::{forward, kv_cache};
+use crate::model::{buffer_bytes, kv_cache};
 
 /// Tokens of the context that must fit at least, where nobody asked for a number: enough for a prompt.
 const LEAST_CONTEXT: usize = 512;
@@ -43,7 +43,7 @@ impl Needs {
         Self {
             weights: weights(checkpoint, precision),
             cache: kv_cache::bytes(config, cache_dtype, tokens),
-            buffers: forward::buffer_bytes(config, tokens, 1),
+            buffers: buffer_bytes(config, tokens, 1),
             context: tokens,
             precision,
             cache_dtype,

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use crate::backend::Backend;
 use crate::error::{Error, Result};
-use crate::model::{Activations, KvCache, Model, forward, kv_cache};
+use crate::model::{Activations, KvCache, Model, buffer_bytes, kv_cache};
 use crate::trace::{PassDims, Probe};
 
 use super::sampler::Sampler;
@@ -135,7 +135,7 @@ impl<'m, B: Backend> Batch<'m, B> {
     }
 
     fn buffer_bytes(&self, rows: usize, sequences: usize) -> usize {
-        forward::buffer_bytes(&self.model.config, rows.max(self.work.rows()), sequences)
+        buffer_bytes(&self.model.config, rows.max(self.work.rows()), sequences)
     }
 
     /// Whether caches of so many `bytes` and a pass over `rows` rows of `sequences` have room beside one another.

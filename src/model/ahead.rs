@@ -9,8 +9,7 @@ use crate::error::Result;
 use crate::trace::NoProbe;
 
 use super::asked::{Asked, Step};
-use super::forward::{self, Activations};
-use super::{KvCache, Model};
+use super::{Activations, KvCache, Model, forward};
 
 /// Runs pass number `pass` as [`forward::forward_and_draw`] does, with a draw for each span and nobody who looks on; or only
 /// waits for it, where it was asked for before. Before it waits it asks for the pass after it, over one token of each of the

@@ -1,5 +1,6 @@
 //! The model: its weights, its cache, and the one forward pass. Read [`forward`] first.
 
+mod activations;
 pub mod ahead;
 mod asked;
 mod fingerprint;
@@ -16,8 +17,8 @@ use crate::error::Result;
 use crate::ops;
 use crate::trace::{ModelCard, Sizes};
 
+pub use activations::{Activations, buffer_bytes};
 pub use fingerprint::Fingerprint;
-pub use forward::Activations;
 pub use kv_cache::KvCache;
 pub use weights::{LayerWeights, Linear, Weights};
 

@@ -11,7 +11,7 @@ use llama_trace::checkpoint;
 use llama_trace::config::{CacheDtype, ModelConfig, Precision};
 use llama_trace::error::Error;
 use llama_trace::generate::{Batch, Drawn, Ended, Next, Prompts, Sampler, Sampling, Session};
-use llama_trace::model::{Model, forward, kv_cache};
+use llama_trace::model::{Model, buffer_bytes, kv_cache};
 use llama_trace::trace::{NoProbe, Probe, Site, Values};
 use rayon::ThreadPoolBuilder;
 
@@ -186,7 +186,7 @@ fn so_have_they_in_the_built_in_model() {
 /// Bytes that a sequence of so many tokens takes alone.
 fn bytes(model: &Model<Cpu>, tokens: usize, prompt: usize) -> usize {
     let cache = kv_cache::bytes(&model.config, model.backend.cache_dtype(), tokens);
-    cache + forward::buffer_bytes(&model.config, prompt, 1)
+    cache + buffer_bytes(&model.config, prompt, 1)
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use super::*;
 use crate::error::Error;
 use crate::generate::{Chat, Ended};
+use crate::model::buffer_bytes;
 
 /// Random weights whose texts do not soon repeat themselves.
 fn model() -> Option<(Model<Cuda>, Model<Cpu>)> {
@@ -47,7 +48,7 @@ fn texts_that_end_by_themselves_leave_the_others_as_they_are() {
             ended_early += expected.iter().filter(|(_, ended)| *ended == Some(Ended::Text)).count();
             assert_eq!(texts(&cuda, prompts(&ends, None), temperature), expected, "{ends:?}");
             // Where some wait for others to end.
-            let some = Some(2 * forward::buffer_bytes(&cuda.config, 6, 2) + (48 << 10));
+            let some = Some(2 * buffer_bytes(&cuda.config, 6, 2) + (48 << 10));
             assert_eq!(texts(&cuda, prompts(&ends, some), temperature), expected, "{ends:?}");
         }
         assert!(ended_early > 4, "texts end at tokens of theirs: {ended_early}");
