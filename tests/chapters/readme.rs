@@ -167,3 +167,58 @@ fn a_readme_that_shows_something_else_is_found() {
         "```console\n$ llama-trace log --prompt a --stage tokens,embedding\n…\n[p0] - lookup\n…\n```\n";
     assert!(told(number).contains("[… µs]"), "times are masked: {}", told(number));
 }
+
+/// The commands of this program that `text` has between backquotes, indented, or after a prompt: up to what a shell does
+/// with their output.
+fn commands(text: &str) -> Vec<Vec<String>> {
+    let spans = regex::Regex::new("`(llama-trace [^`]+)`").unwrap();
+    let spans = spans.captures_iter(text).map(|found| found[1].replace('\n', " "));
+    let lines = text.lines().filter_map(|line| line.strip_prefix("$ ").or_else(|| line.strip_prefix("    ")));
+    let lines = lines.filter(|line| line.starts_with("llama-trace ")).map(str::to_owned);
+    let own = |command: String| {
+        let words = note::split(&command).ok()?;
+        Some(
+            words
+                .into_iter()
+                .take_while(|word| !["|", ">", "<", "&&", "…"].contains(&word.as_str()))
+                .collect(),
+        )
+    };
+    spans.chain(lines).filter_map(own).collect()
+}
+
+#[test]
+fn every_command_of_readme_is_one_that_the_program_takes() {
+    let commands = commands(&std::fs::read_to_string(path()).unwrap());
+    assert!(commands.len() > 40, "{}", commands.len());
+    let folder = tempfile::tempdir().unwrap();
+    for words in &commands {
+        let meant = |word: &String| match word.as_str() {
+            "ADDRESS" => "L1/qk".to_owned(),
+            "SHELL" => "bash".to_owned(),
+            "RUNTIME" => "transformers".to_owned(),
+            _ => word.clone(),
+        };
+        // Options are read up to this one, which prints what there is.
+        let words: Vec<String> = words.iter().map(meant).chain(["--help".into()]).collect();
+        let (code, printed) = shell::print(&words, folder.path());
+        assert_eq!(code, 0, "{words:?}: {printed}");
+    }
+    let wrong = ["llama-trace", "log", "--nothing", "--help"].map(str::to_owned);
+    assert_ne!(shell::print(&wrong, folder.path()).0, 0);
+}
+
+#[test]
+fn readme_names_every_known_mistake_and_the_rust_that_the_manifest_wants() {
+    let text = std::fs::read_to_string(path()).unwrap();
+    let table = text.split("| name | the mistake |\n|---|---|\n").nth(1).unwrap();
+    let named: Vec<&str> = table
+        .lines()
+        .map_while(|line| line.strip_prefix("| `")?.split_once('`'))
+        .map(|(name, _)| name)
+        .collect();
+    assert_eq!(named, llama_trace::diff::NAMES);
+    let (major, minor) = env!("CARGO_PKG_RUST_VERSION").split_once('.').unwrap();
+    let wanted = format!("You need Rust {major}.{} or newer", minor.split('.').next().unwrap());
+    assert!(text.contains(&wanted), "{wanted}");
+}
