@@ -50,8 +50,8 @@ fn notes() -> &'static [Note] {
     static NOTES: OnceLock<Vec<Note>> = OnceLock::new();
     NOTES.get_or_init(|| {
         let mut files: Vec<PathBuf> = fs::read_dir(folder()).unwrap().map(|e| e.unwrap().path()).collect();
-        // Their pictures have a folder of their own.
-        files.retain(|file| !file.is_dir());
+        // Their pictures have a folder of their own, and README.md is the list of them.
+        files.retain(|file| !file.is_dir() && !file.ends_with("README.md"));
         files.sort();
         let read = |file: &PathBuf| {
             assert_eq!(file.extension().unwrap(), "md", "{} is no note", file.display());
@@ -284,6 +284,29 @@ fn the_list_is_the_folder() {
     }
     let titles: BTreeSet<_> = CHAPTERS.iter().filter_map(|chapter| chapter.text.lines().next()).collect();
     assert_eq!(titles.len(), CHAPTERS.len(), "{titles:?}");
+}
+
+#[test]
+fn the_index_lists_every_chapter_with_its_title_and_its_stages() {
+    let path = folder().join("README.md");
+    let rows: String = CHAPTERS
+        .iter()
+        .map(|chapter| {
+            let title = chapter.text.lines().next().unwrap().trim_start_matches("# ");
+            let steps = chapter.text.split("<!-- steps: ").nth(1).and_then(|rest| rest.split_once(" -->"));
+            let steps = steps.map_or_else(String::new, |(steps, _)| {
+                steps.split(", ").map(|step| format!("`{step}`")).collect::<Vec<_>>().join(", ")
+            });
+            format!("| [{}]({}.md) | {title} | {steps} |\n", &chapter.slug[..2], chapter.slug)
+        })
+        .collect();
+    let text = fs::read_to_string(&path).unwrap();
+    let (head, shown) = text.split_once("|---|---|---|\n").unwrap();
+    if std::env::var_os("LLAMA_TRACE_BLESS").is_some_and(|value| value == "1") {
+        fs::write(&path, format!("{head}|---|---|---|\n{rows}")).unwrap();
+        return;
+    }
+    assert_eq!(shown, rows);
 }
 
 #[test]
