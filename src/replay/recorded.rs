@@ -200,17 +200,6 @@ fn greedy() -> Result<Sampler> {
     Sampler::new(Sampling::default())
 }
 
-/// Who has the weights.
-trait Weights: Send {
-    /// Why what takes them cannot be had, where nobody has them.
-    fn lacking(&self, what: &dyn Display) -> Error;
-    /// Whether nobody has them.
-    fn are_lacking(&self) -> bool;
-    fn rows(&self, rows: &WeightRows) -> Result<Vec<f32>>;
-    fn of_line(&self, line: Line) -> Result<Vec<f32>>;
-    fn whole(&self, row: Line, x: &[i8], scales: &[f32], group: usize) -> Result<(Vec<f32>, f32)>;
-}
-
 /// The model, where there is one, and what to do where there is none.
 struct OfModel<B: Backend> {
     model: Option<Arc<Model<B>>>,
@@ -221,13 +210,13 @@ impl<B: Backend> OfModel<B> {
     fn get(&self, what: impl Display) -> Result<&Model<B>> {
         self.model.as_deref().ok_or_else(|| self.lacking(&what))
     }
-}
 
-impl<B: Backend> Weights for OfModel<B> {
+    /// Why what takes weights cannot be had, where nobody has them.
     fn lacking(&self, what: &dyn Display) -> Error {
         Error::usage(format!("{what} needs the model: a trace has no weights")).next(self.next)
     }
 
+    /// Whether nobody has them.
     fn are_lacking(&self) -> bool {
         self.model.is_none()
     }
@@ -246,7 +235,7 @@ impl<B: Backend> Weights for OfModel<B> {
 }
 
 /// Who reads a sequence of the file.
-struct Reader<W> {
+struct Reader<B: Backend> {
     trace: Arc<dyn Kept>,
     /// The run that it stands for, where it is judged by another one.
     judged: Option<Run>,
@@ -256,11 +245,11 @@ struct Reader<W> {
     stop: Stop,
     /// None where nobody knows how tokens were drawn.
     sampler: Option<Sampler>,
-    weights: W,
+    weights: OfModel<B>,
     tokenizer: Option<Arc<dyn Tokenizer>>,
 }
 
-impl<W: Weights> Serves for Reader<W> {
+impl<B: Backend> Serves for Reader<B> {
     fn answer(&mut self, run: Run, query: &Query) -> Result<Answer> {
         // What a branch shares is kept under the run that it parts from.
         let query = match query.site() {
@@ -328,7 +317,7 @@ impl<W: Weights> Serves for Reader<W> {
     }
 }
 
-impl<W: Weights> Reader<W> {
+impl<B: Backend> Reader<B> {
     /// The rules of the run.
     fn rules(&self) -> Rules {
         let card = self.trace.card();
@@ -483,7 +472,7 @@ impl<W: Weights> Reader<W> {
     }
 }
 
-impl<W: Weights> Operands for Reader<W> {
+impl<B: Backend> Operands for Reader<B> {
     fn numbers(&mut self, line: Line) -> Result<Vec<f32>> {
         self.stop.check()?;
         match line.place {

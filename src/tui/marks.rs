@@ -327,6 +327,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_too_large_to_be_a_file_of_marks_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("marks");
+        fs::write(&path, "#".repeat(MOST as usize)).unwrap();
+        assert!(Marks::open(&path).is_ok());
+        fs::write(&path, "#".repeat(MOST as usize + 1)).unwrap();
+        let error = Marks::open(&path).unwrap_err().to_string();
+        assert!(
+            error.contains("too large to be a file of marks") && error.contains("1048577 bytes"),
+            "{error}"
+        );
+    }
+
+    #[test]
     fn a_line_that_is_no_mark_is_told_with_its_number() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("marks");

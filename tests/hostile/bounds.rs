@@ -211,6 +211,15 @@ fn a_template_has_the_text_once() {
     ends(&["tokenize", "--tokenizer", path.to_str().unwrap(), "a"], &[], 3, &["the text once"]);
 }
 
+#[test]
+fn a_file_has_so_many_prompts_and_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("prompts.txt");
+    fs::write(&path, "a\n".repeat((1 << 16) + 1)).unwrap();
+    let args = ["--prompts", path.to_str().unwrap(), "-n", "1"];
+    ends(&args, &[], 4, &["more prompts than are run", "at most 65536 of them", "split the file"]);
+}
+
 /// A pipe with a name is waited for, but not for ever.
 #[test]
 fn a_pipe_to_which_nobody_writes_is_given_up() {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 
-use super::{NEEDS_MODEL, Reader, WRITE_IT, Weights, cached_as, lock};
+use super::{NEEDS_MODEL, Reader, WRITE_IT, cached_as, lock};
+use crate::backend::Backend;
 use crate::config::CacheDtype;
 use crate::error::{Error, Result};
 use crate::replay::derive::{Rows, derive_rows, is_derivable, shaped};
@@ -29,7 +30,7 @@ fn figures(stats: &Stats) -> String {
     all.join(", ")
 }
 
-impl<W: Weights> Reader<W> {
+impl<B: Backend> Reader<B> {
     /// Whether a frame of `site` has room as one.
     pub(super) fn is_small(&self, site: Site, dims: PassDims) -> bool {
         let count: usize = self.sizes().shape(site.stage.axes(), dims).iter().product();
