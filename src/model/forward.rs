@@ -48,9 +48,9 @@ pub fn forward<B: Backend, P: Probe>(
 /// `draws` says how. So the pass and its draws are one piece of work, and nothing but the tokens comes back.
 ///
 /// # Errors
-/// [`Error::Interrupted`] where the backend was asked to stop ([`Backend::stop`]), [`Error::Prompt`] where a cache is
-/// full or there is no memory for the pass, and where the backend fails. The caches then hold what they held before,
-/// and the same pass can be run again.
+/// [`Interrupted`](crate::error::Error::Interrupted) where the backend was asked to stop ([`Backend::stop`]),
+/// [`Prompt`](crate::error::Error::Prompt) where a cache is full or there is no memory for the pass, and where the backend
+/// fails. The caches then hold what they held before, and the same pass can be run again.
 pub fn forward_and_draw<B: Backend, P: Probe>(
     model: &Model<B>,
     caches: &mut [&mut KvCache<B>],

@@ -7,7 +7,8 @@ use super::memory::Memory;
 use crate::error::Result;
 use crate::files::Noise;
 
-/// `bytes` random bytes, with those that fill the last word.
+/// `bytes` random bytes, with those that fill the last word. A product may read weights before the kernel before it has ended:
+/// between this and the first product there is always a copy or a memset, which waits for this kernel.
 pub(super) fn random(cuda: &Cuda, bytes: usize, noise: Noise) -> Result<Memory> {
     let Noise { seed, keep, set } = noise;
     let memory = Memory::new(&cuda.queue, bytes.next_multiple_of(8))?;
