@@ -36,7 +36,7 @@
 //! | a view | `tui/view/<view>.rs`: a [`View`](tui::view::kind::View); `tui/view/views.rs`: its row. Keys, moving, the mouse, paging and help follow |
 //! | a kind of picture | `picture/<format>.rs`: a function of a screen; `picture/mod.rs`: its [`picture::Format`] |
 //! | a checkpoint format | `checkpoint/<format>.rs`: from a path to a [`checkpoint::Checkpoint`]; `checkpoint/mod.rs`: its [`checkpoint::Format`], how it is told from others, where its vocabulary is |
-//! | a stage | `trace/stage/table.rs`: its row, with all that is true of it; `model/forward.rs`: where it is offered to the probe. Where a new rule derives it from others, `replay/derive.rs` too |
+//! | a stage | `trace/stage/table.rs`: its row, with all that is true of it; `model/forward.rs`: where it is offered to the probe; `explain/site.rs`: what a number of it is made of. Where a new rule derives it from others, `replay/derive.rs` too |
 //! | an operation's kernel for a second device | `backend/<device>/`: the function of [`backend::Backend`] with the operation's name. A fused one replaces a default body; where the sums have another order than in [`ops`], `keeps_order` says so. Nothing else names the operation |
 //!
 //! Modules import only what stands above them: error, stop, config ← ops ← backend ← model ← generate ← cli;

@@ -367,6 +367,7 @@ fn wrong_requests_are_answered_with_what_would_be_right() {
         (&["--prompt", "x", "--temperature=-1"], 2, "--temperature"),
         (&["--prompt", "x", "--temperature=nan"], 2, "--temperature"),
         (&["--prompt", "x", "--top-p", "0"], 2, "--top-p"),
+        (&["--prompt", "x", "--top-p", "90%"], 2, "a number is expected, with a point before its fraction"),
         (&["--prompt", "x", "--ids", "1"], 2, "cannot be used with"),
         (&["--model", "/nonexistent", "--prompt", "x"], 3, "/nonexistent"),
         (&["--model", "/", "--prompt", "x"], 3, "config.json"),

@@ -106,12 +106,12 @@ pub(super) struct RunArgs {
 #[derive(Args, Clone, Debug)]
 pub(super) struct SamplingArgs {
     /// 0 takes the most likely token; 1 draws from the model's own probabilities
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0.0, value_parser = number, allow_negative_numbers = true)]
     pub(super) temperature: f32,
 
     /// Draw only from the shortest run of most likely tokens with this share of the probability, of what --top-k
     /// left [default: 1, all]
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", value_parser = number, allow_negative_numbers = true)]
     pub(super) top_p: Option<f32>,
 
     /// Draw only from this many most likely tokens [default: 0, no limit]
@@ -451,6 +451,11 @@ impl RunArgs {
         let RunArgs { prompt, prompt_file, prompts, ids, .. } = self;
         !prompt.is_empty() || prompt_file.is_some() || prompts.is_some() || ids.is_some()
     }
+}
+
+/// A number that may have a fraction.
+fn number(text: &str) -> Result<f32, String> {
+    text.parse().map_err(|_| "a number is expected, with a point before its fraction: 0.8".to_owned())
 }
 
 /// A whole number of 0 or more.

@@ -55,7 +55,7 @@ impl Command for &ExplainArgs {
 
 fn wrong(address: &Address, what: impl std::fmt::Display) -> Error {
     Error::usage(format!("{address}: {what}"))
-        .expected("the complete address of one number, as the tracer prints it: p0/L1/softmax[h=2,t=5,k=1]")
+        .expected("the complete address of one number, as the tracer prints it: p0/L1/softmax[h=2,t=4,k=1]")
 }
 
 /// The stage or view that the address names.

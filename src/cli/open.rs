@@ -22,7 +22,9 @@ impl Command for &OpenTraceArgs {
     fn run<D: Device>(self) -> Result<()> {
         // Of a path that is wrong, that comes first.
         if self.trace.exists() {
-            tui::require_terminal()?;
+            tui::require_terminal().map_err(|error| {
+                error.next("`llama-trace log --trace` prints the steps of the file, `llama-trace export --trace` writes them to files")
+            })?;
         }
         let traced = Traced::<D>::open(&self.trace, &self.model, &self.cpu, self.memory.bytes())?;
         let setting = tui::Setting {

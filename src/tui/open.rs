@@ -45,7 +45,7 @@ pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
         let start = Walk::of(&app.outline, dims).at(0);
         let target = goto::resolve(&app.outline, address, dims, start);
         let target = target.map_err(|wrong| {
-            Error::usage(format!("--at {address}: {wrong}")).expected("an address as the tracer prints it, p0/L1/softmax[h=2,t=5,k=1]; what is left out is the last token, and 0 on other axes")
+            Error::usage(format!("--at {address}: {wrong}")).expected("an address as the tracer prints it, p0/L1/softmax[h=2,t=4,k=1]; what is left out is the last token, and 0 on other axes")
         })?;
         if pass < there {
             goto::go(app, &target);

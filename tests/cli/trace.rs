@@ -305,7 +305,7 @@ fn the_first_screen_needs_a_terminal_and_a_trace() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("r.trace");
     record(&["--prompt", PROMPT], &trace);
-    refused(&["open", trace.to_str().unwrap()], 6, &["terminal"]);
+    refused(&["open", trace.to_str().unwrap()], 6, &["terminal", "log --trace"]);
     let output = llama_trace(["record", "--help"]);
     assert!(stdout(&output).contains("--keep") && stdout(&output).contains("--budget"));
 }

@@ -90,7 +90,8 @@ impl Folder {
         Err(Error::model("the folder has no manifest.json and no capture.toml, which say what its files are")
             .in_file(path)
             .expected("a folder that `llama-trace export` or a capture script wrote")
-            .next("`llama-trace capture transformers` prints a script that writes such a folder"))
+            .found("neither")
+            .next("of a folder of your own `llama-trace diff A FOLDER --suggest-map` proposes a capture.toml; `llama-trace capture transformers` prints a script that writes such a folder"))
     }
 
     /// How many sequences it has.

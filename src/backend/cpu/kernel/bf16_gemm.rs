@@ -240,6 +240,9 @@ mod tests {
             (2100, 40, 515),
             (512, 300, 20),
             (2100, 270, 256),
+            // More rows than sums have room for, where a unit takes most tokens at once.
+            (64, 1050, 330),
+            (64, 530, 520),
         ] {
             for precision in [Precision::F32, Precision::Bf16] {
                 let mut x = noise(inputs * tokens, 3);

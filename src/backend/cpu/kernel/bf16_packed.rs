@@ -132,6 +132,8 @@ impl TokenBlock<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::super::bf16_unit::plain::{parts, units};
     use super::super::tests::noise;
     use super::*;
@@ -154,7 +156,7 @@ mod tests {
     fn every_unit_packs_the_same_bits() {
         let extreme =
             [f32::NAN, -f32::NAN, f32::INFINITY, -f32::INFINITY, f32::MIN_POSITIVE, 1e-40, -0.0, f32::MAX];
-        for (inputs, tokens) in [(512, 32), (513, 1), (530, 17), (1100, 70)] {
+        for (inputs, tokens) in [(512, 32), (513, 1), (530, 17), (1100, 70), (1100, 600)] {
             let mut x = noise(inputs * tokens, 5);
             x.iter_mut().step_by(37).zip(extreme.iter().cycle()).for_each(|(x, extreme)| *x = *extreme);
             for precision in [Precision::F32, Precision::Bf16] {
@@ -163,7 +165,18 @@ mod tests {
                     let mut packed =
                         Packed { values: vec![Aligned([7; STEP]); 1 << 15], ..Packed::default() };
                     packed.pack(unit, precision, &x, inputs, &Stop::default()).unwrap();
-                    bytemuck::cast_slice::<_, u16>(&packed.values).to_vec()
+                    // By token and input: each unit has blocks of its own size.
+                    let mut all = BTreeMap::new();
+                    for block in packed.blocks() {
+                        for stretch in cut(0..inputs, STRETCH) {
+                            let turns = (block.tokens.clone()).step_by(BLOCK).zip(block.stretch(&stretch));
+                            all.extend(
+                                turns.map(|(token, values)| ((token, stretch.start), values.to_vec())),
+                            );
+                        }
+                    }
+                    assert_eq!(all.len(), tokens.div_ceil(BLOCK) * inputs.div_ceil(STRETCH));
+                    all
                 };
                 for unit in units() {
                     assert!(packed(unit) == packed(Unit::Plain), "{unit:?} {precision:?} {inputs}×{tokens}");
