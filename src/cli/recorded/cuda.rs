@@ -175,8 +175,7 @@ fn the_device_draws_what_the_sampler_draws() {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (state >> 8) as f32 / (1 << 24) as f32
     };
-    // Of the last the kernels take more than one round in each of their loops.
-    for vocab in [1, 2, 96, 1000, 5003, 66_001] {
+    for vocab in [1, 2, 96, 1000, 5003] {
         for (temperature, top_k, top_p) in [
             (0.0, 0, 1.0),
             (1.0, 0, 1.0),
@@ -187,7 +186,7 @@ fn the_device_draws_what_the_sampler_draws() {
             (2.0, 7, 0.01),
         ] {
             let mut sampler = Sampler::new(Sampling { temperature, top_k, top_p, seed: 11 }).unwrap();
-            for round in if vocab > 10_000 { 1..2 } else { 0..6 } {
+            for round in 0..6 {
                 // Equal logits, and some that are no candidates.
                 let mut logits: Vec<f32> =
                     (0..vocab).map(|_| (noise() * 12.0).round() / 2.0 * (1.0 + round as f32 / 7.0)).collect();

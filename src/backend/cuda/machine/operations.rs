@@ -247,13 +247,6 @@ pub(super) fn compute(name: &str) -> Option<Compute> {
             u64::from((products.sum::<i32>().wrapping_add(sum as i32)).cast_unsigned())
         }));
     }
-    if name == "ex2.approx.ftz.f32" {
-        /// What has no full precision is 0 (ftz), before and after.
-        fn flushed(x: f32) -> f32 {
-            if x.is_subnormal() { 0.0 } else { x }
-        }
-        return Some(One(|x| one_f32(|x| flushed(flushed(x).exp2()), x)));
-    }
     if base == "selp" {
         return Some(Three(|a, b, which| if which == 0 { b } else { a }));
     }
