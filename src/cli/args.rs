@@ -106,7 +106,7 @@ pub(super) struct RunArgs {
 #[derive(Args, Clone, Debug)]
 pub(super) struct SamplingArgs {
     /// 0 takes the most likely token; 1 draws from the model's own probabilities
-    #[arg(long, default_value_t = 0.0, value_parser = number, allow_negative_numbers = true)]
+    #[arg(long, visible_alias = "temp", default_value_t = 0.0, value_parser = number, allow_negative_numbers = true)]
     pub(super) temperature: f32,
 
     /// Draw only from the shortest run of most likely tokens with this share of the probability, of what --top-k

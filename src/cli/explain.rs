@@ -35,6 +35,7 @@ impl Command for &ExplainArgs {
         let mut asked = Asked::open::<D>(&self.trace, &run, place)?;
         let more = |pass: usize| match self.trace.trace {
             Some(_) => "choose among these, or record more tokens".to_owned(),
+            None if tokens > pass => "choose among these: the text ended with the last one".to_owned(),
             None => ask_for_pass(pass),
         };
         let (site, at) = find(&self.address, step, asked.outline(), more)?;
@@ -133,7 +134,8 @@ fn find(
             continue;
         };
         if given >= length {
-            return Err(wrong(address, past_the_last(axis, given, length, dims)));
+            return Err(wrong(address, past_the_last(axis, given, length, dims))
+                .next(format!("give `{}` one that is there", axis.index())));
         }
         index.push(given);
     }

@@ -152,7 +152,8 @@ fn read_prompts(path: &Path) -> Result<Vec<(Given, Option<String>)>> {
         return Err(Error::prompt("the file has no prompt")
             .in_file(path)
             .expected("a prompt a line, or in a .jsonl file an object a line")
-            .found("no line with anything in it"));
+            .found("no line with anything in it")
+            .next("write one prompt on each line"));
     }
     Ok(prompts)
 }

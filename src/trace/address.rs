@@ -140,7 +140,7 @@ impl Address {
             self.layer = Some(layer);
         } else {
             let subject = Subject::from_name(&part.to_ascii_lowercase());
-            self.subject = Some(subject.ok_or_else(|| no_stage(part))?);
+            self.subject = Some(subject.ok_or_else(|| no_number(part).unwrap_or_else(|| no_stage(part)))?);
         }
         Ok(())
     }
@@ -175,6 +175,19 @@ impl Address {
         }
         Ok(named)
     }
+}
+
+/// That a layer, a pass or a sequence has no such number, where the part is one's letter and a number of another kind.
+fn no_number(part: &str) -> Option<String> {
+    let letter = part.chars().next()?.to_ascii_lowercase();
+    part[letter.len_utf8()..].parse::<f64>().ok()?;
+    let (what, shown) = match letter {
+        's' => ("sequence", 's'),
+        'p' => ("pass", 'p'),
+        'l' => ("layer", 'L'),
+        _ => return None,
+    };
+    Some(format!("`{part}` is no {what}: these have whole numbers from 0, as in {shown}0"))
 }
 
 /// That nothing has this name, and what has one like it.
@@ -305,6 +318,9 @@ mod tests {
         assert_eq!(wrong("p0/s1/xq"), "`s1` comes first, as in s0/p0/L1/softmax, and once");
         assert_eq!(wrong("a b:xq"), "`a b:` names no run: one is letters, digits, `-` and `_`, as in r0:");
         assert_eq!(wrong("L0/x/xq"), "there is no stage `x`");
+        assert_eq!(wrong("L-1/xq"), "`L-1` is no layer: these have whole numbers from 0, as in L0");
+        assert_eq!(wrong("p1.5/xq"), "`p1.5` is no pass: these have whole numbers from 0, as in p0");
+        assert_eq!(wrong("s-0/xq"), "`s-0` is no sequence: these have whole numbers from 0, as in s0");
         assert_eq!(wrong("xq/L0"), "after xq comes nothing but an index in brackets, and not `L0`");
         let axes = |text: &str| Address::parse(text).unwrap().axes(XQ_ROPE).unwrap_err();
         assert_eq!(

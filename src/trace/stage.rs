@@ -317,14 +317,14 @@ impl Stage {
                 why: format!("it reads {} token, and nothing is hidden from it", dims.tokens),
                 expected: "a pass that reads several tokens: from one alone nothing is hidden",
                 found: format!("{} token", dims.tokens),
-                next: "use --stage softmax",
+                next: "choose softmax",
             },
             Exists::QkNorm => Absence {
                 what: format!("the model has no {name}"),
                 why: "it does not normalise queries and keys".to_owned(),
                 expected: "a family that normalises queries and keys, as Qwen3 does",
                 found: card.name.clone(),
-                next: "use --stage xq or --stage xk",
+                next: "choose xq or xk",
             },
             Exists::Int8 => Absence {
                 what: format!("this run has no {name}"),

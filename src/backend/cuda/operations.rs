@@ -257,7 +257,7 @@ impl Backend for Cuda {
         let (ids, apart) = pass.ids();
         let arguments = Arguments::new().words(&table.words()).address(ids).int(apart);
         let arguments = pass.moves_on().into_iter().fold(arguments, Arguments::address).address(out.at(0));
-        self.kernels.launch(kernel, (pass.rows(), 1), 128, 0, arguments)
+        self.kernels.launch(kernel, (pass.rows(), 1), 256, 0, arguments)
     }
 
     fn rope_table(

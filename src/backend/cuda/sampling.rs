@@ -15,8 +15,12 @@ const BLOCKS: usize = 64;
 /// Rows that are drawn from at once, at most.
 const ROWS: usize = 16;
 
-/// Bytes of a `struct Largest` of the kernels.
+/// Bytes of a `struct Largest` of the kernels, and of a `struct Sum`.
 const LARGEST: usize = 16;
+const SUM: usize = 16;
+
+/// Bins by the first digits of a rank: `BINS` of the kernels.
+const BINS: usize = 1024;
 
 /// What draws need beside the logits.
 pub(super) struct Place {
@@ -26,15 +30,25 @@ pub(super) struct Place {
     counters: Memory,
     /// (rows, V)
     probs: Memory,
+    /// The sum of each row's exponentials: (rows).
+    totals: Memory,
+    /// (rows, bins)
+    bins: Memory,
+    /// The ids of likely tokens: up to (rows, V).
+    ids: Memory,
 }
 
 impl Place {
     /// Room to draw from `rows` rows of `vocab` logits, or from as many as are drawn from at once.
     pub(super) fn new(cuda: &Cuda, rows: usize, vocab: usize) -> Result<Self> {
+        let of_tokens = rows.min(ROWS) * vocab * 4;
         Ok(Self {
             parts: Memory::new(&cuda.queue, ROWS * BLOCKS * LARGEST)?,
             counters: Memory::zeros(&cuda.queue, ROWS * 4)?,
-            probs: Memory::new(&cuda.queue, rows.min(ROWS) * vocab * 4)?,
+            probs: Memory::new(&cuda.queue, of_tokens)?,
+            totals: Memory::new(&cuda.queue, ROWS * 4)?,
+            bins: Memory::new(&cuda.queue, ROWS * BINS * SUM)?,
+            ids: Memory::new(&cuda.queue, of_tokens)?,
         })
     }
 
@@ -81,13 +95,16 @@ impl Place {
             let arguments = logits.address(parts).address(self.counters.at());
             return launch("argmax", BLOCKS, 256, to_drawn(arguments));
         }
+        let (all, totals, bins) = (self.probs.at(), self.totals.at(), self.bins.at());
         let logits = logits.float(temperature).address(parts);
-        launch("sample_max", BLOCKS, 256, logits)?;
-        launch("sample_exp", vocab.div_ceil(256), 256, logits.int(BLOCKS).address(self.probs.at()))?;
-        let probs = Arguments::new().address(self.probs.at()).int(vocab);
-        launch("sample_sum", 1, 512, probs)?;
+        launch("sample_max", BLOCKS, 256, logits.address(bins))?;
+        launch("sample_exp", vocab.div_ceil(256), 256, logits.int(BLOCKS).address(all))?;
+        let probs = Arguments::new().address(all).int(vocab);
+        launch("sample_sum", 1, 512, probs.address(totals))?;
+        launch("sample_divide", BLOCKS, 1024, probs.address(totals).address(bins))?;
         // Of no limit the kernel knows by 0.
-        let arguments = probs.int(top_k.min(vocab)).float(top_p).address(pass.random(first));
-        launch("sample_draw", 1, 1024, to_drawn(arguments.address(parts).int(BLOCKS)))
+        let limits = probs.address(bins).address(self.ids.at()).int(top_k.min(vocab)).float(top_p);
+        let arguments = limits.address(pass.random(first)).address(parts).int(BLOCKS);
+        launch("sample_draw", 1, 1024, to_drawn(arguments))
     }
 }

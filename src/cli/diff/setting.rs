@@ -69,7 +69,7 @@ impl Setting {
                 _ => return Err(wrong(format!("there is no key `{key}`"), names)),
             }
         }
-        let name = if given.is_empty() { option.to_uppercase() } else { given.join(" ") };
+        let name = if given.is_empty() { "the usual setting".to_owned() } else { given.join(" ") };
         Ok(Self { model, cpu, threads, own_model, name })
     }
 }

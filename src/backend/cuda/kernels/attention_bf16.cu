@@ -136,8 +136,8 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
             float factor = exp_of_ops(maxima[r] - subtracted);
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++) {
-                weights[j][r] = pair_of_sums(exp_of_ops(scores[j][2 * r] - subtracted),
-                                             exp_of_ops(scores[j][2 * r + 1] - subtracted));
+                weights[j][r] = pair_of_sums(exp_to_round(scores[j][2 * r] - subtracted),
+                                             exp_to_round(scores[j][2 * r + 1] - subtracted));
                 // What is summed is what is mixed.
                 const float2 two = widen_pair(weights[j][r]);
                 sum += two.x + two.y;

@@ -3,8 +3,8 @@
 
 // out (rows, D) = rows ids[0], ids[apart], ids[2 · apart] … of table (V, D). Where `spans` is not null each row is a span of
 // one token, and they and their positions are made those of the pass after theirs.
-// Grid (rows), block 128.
-KERNEL(128) embedding(Matrix table, const int* ids, int apart, Span* spans, int* positions, float* out) {
+// Grid (rows), block 256.
+KERNEL(256) embedding(Matrix table, const int* ids, int apart, Span* spans, int* positions, float* out) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
     if (spans && threadIdx.x == 0) {
@@ -13,7 +13,21 @@ KERNEL(128) embedding(Matrix table, const int* ids, int apart, Span* spans, int*
     }
     Row row = row_of<WEIGHT>(table, ids[static_cast<int>(blockIdx.x) * apart]);
     out += static_cast<long long>(blockIdx.x) * table.inputs;
-    for (int i = threadIdx.x; i < table.inputs; i += blockDim.x) out[i] = weight_at<WEIGHT, PRECISION>(row, i);
+    // The first row of a pass waits for memory: several of its values are asked for at once, where one takes few registers.
+    constexpr int AT_ONCE = Same<WEIGHT, I8>::value || IS_BLOCKS<WEIGHT> ? 1 : 8, THREADS = 256;
+    for (int first = threadIdx.x; first < table.inputs; first += AT_ONCE * THREADS) {
+        float values[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            int at = first + i * THREADS;
+            if (at < table.inputs) values[i] = weight_at<WEIGHT, PRECISION>(row, at);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            int at = first + i * THREADS;
+            if (at < table.inputs) out[at] = values[i];
+        }
+    }
 }
 
 #define KERNELS_OF_THIS_FILE(X) X(embedding)

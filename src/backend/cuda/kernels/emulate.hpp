@@ -559,6 +559,8 @@ inline int dot4(uint32_t a, uint32_t b, int sum) {
     return sum;
 }
 
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
     return static_cast<unsigned>((static_cast<uint64_t>(high) << 32 | low) >> (shift & 31));
 }

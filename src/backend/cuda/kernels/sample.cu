@@ -90,16 +90,65 @@ KERNEL(256) argmax(const float* logits, int vocab, Largest* parts, unsigned* cou
     if (threadIdx.x == 0) drawn[blockIdx.y] = shown[blockIdx.y] = {id == NONE ? 0 : id, nan};
 }
 
-// parts (rows, blocks): the largest of the logits / temperature that each block looks at. logits: (rows, V).
-// Grid (blocks, at most 256; rows), block 256.
-KERNEL(256) sample_max(const float* logits, int vocab, float temperature, Largest* parts) {
+// Ranks and their bins.
+
+// The probability of a candidate as a whole number of 2⁻⁶⁰: whole numbers have the same sum in every order.
+constexpr double WHOLE = 1152921504606846976.0;  // 2⁶⁰
+
+__device__ inline uint64_t whole(float prob) { return static_cast<uint64_t>(static_cast<double>(prob) * WHOLE); }
+
+constexpr int DIGITS = 10;         // bits of a rank that are found at once
+constexpr int BINS = 1 << DIGITS;  // one for each thread
+constexpr int LEVELS = 6;          // 30 bits of the probability, which is at most 1, and 30 of the id
+
+// Larger for the likelier token and, of equals, for the lower id; 0 for what is no candidate.
+__device__ inline uint64_t rank(int id, float prob) {
+    if (!(prob > 0.0f)) return 0;
+    return static_cast<uint64_t>(__float_as_uint(prob)) << 30 | static_cast<uint64_t>(0x3fffffff - id);
+}
+
+// The first digits of the rank of a candidate.
+__device__ inline int first_digits(float prob) { return static_cast<int>(__float_as_uint(prob) >> (30 - DIGITS)); }
+
+// Some candidates: the sum of their probabilities, and how many they are.
+struct Sum {
+    uint64_t whole;
+    unsigned count, unused;
+};
+
+__device__ inline Sum with(const Sum& a, const Sum& b) { return {a.whole + b.whole, a.count + b.count, 0}; }
+
+// The candidates that a block counts by some digits of their ranks. Shared memory adds 32 bits at once, so a sum is two
+// halves of it. 1024 threads.
+struct Counted {
+    unsigned low[BINS], high[BINS], count[BINS];
+
+    __device__ inline void clear() { low[threadIdx.x] = high[threadIdx.x] = count[threadIdx.x] = 0; }
+    __device__ inline void add(int bin, float prob) {
+        uint64_t more = whole(prob);
+        unsigned lower = static_cast<unsigned>(more);
+        unsigned carried = atomicAdd(&low[bin], lower) > 0xffffffff - lower;
+        atomicAdd(&high[bin], static_cast<unsigned>(more >> 32) + carried);
+        atomicAdd(&count[bin], 1u);
+    }
+    __device__ inline Sum of(int bin) const { return {static_cast<uint64_t>(high[bin]) << 32 | low[bin], count[bin], 0}; }
+};
+
+// The kernels, in the order in which they run.
+
+// parts (rows, blocks): the largest of the logits / temperature that each block looks at. bins (rows, 1024) = 0. logits:
+// (rows, V).
+// Grid (blocks, 4 to 256; rows), block 256.
+KERNEL(256) sample_max(const float* logits, int vocab, float temperature, Largest* parts, Sum* bins) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
     logits += static_cast<long long>(blockIdx.y) * vocab, parts += blockIdx.y * gridDim.x;
+    int first = blockIdx.x * blockDim.x + threadIdx.x;
+    if (first < BINS) bins[blockIdx.y * BINS + first] = {0, 0, 0};
     float value = minus_infinity();
     int id = 0;
     bool nan = false;
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < vocab; i += gridDim.x * blockDim.x) {
+    for (int i = first; i < vocab; i += gridDim.x * blockDim.x) {
         float logit = logits[i];
         nan |= logit != logit;
         value = larger(value, __fdiv_rn(logit, temperature));
@@ -128,170 +177,241 @@ KERNEL(256) sample_exp(const float* logits, int vocab, float temperature, const 
     if (i < vocab) probs[i] = exp_of_ops(__fsub_rn(__fdiv_rn(logits[i], temperature), largest[0]));
 }
 
-// Each row of probs (rows, V) /= its sum, which has the order of ops/softmax.rs: term i goes to partial sum i mod 16. Only so are tokens
-// equally likely here that are so there.
+// totals (rows) = the sum of each row of probs (rows, V), in the order of ops/softmax.rs: term i goes to partial sum i mod
+// 16. Only so are tokens equally likely here that are so there. The partial sums wait for one addition after the other, and
+// for nothing else: what comes next is loaded meanwhile.
 // Grid (1, rows), block 512: all load, sixteen add.
-KERNEL(512) sample_sum(float* probs, int vocab) {
+KERNEL(512) sample_sum(const float* probs, int vocab, float* totals) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
-    constexpr int AT_ONCE = 4096;
+    constexpr int THREADS = 512, OF_EACH = 8, AT_ONCE = THREADS * OF_EACH, ROUND = 16 * LANES;
     probs += static_cast<long long>(blockIdx.y) * vocab;
-    SHARED(float, terms, AT_ONCE);
-    SHARED(float, total, 1);
-    float sum = 0.0f;
-    for (int first = 0; first < vocab; first += AT_ONCE) {
-        int count = min(AT_ONCE, vocab - first);
-        for (int i = threadIdx.x; i < count; i += blockDim.x) terms[i] = probs[first + i];
-        __syncthreads();
-        if (threadIdx.x < LANES) {
-#pragma unroll 16
-            for (int i = threadIdx.x; i < count; i += LANES) sum = __fadd_rn(sum, terms[i]);
+    SHARED(float, terms, 2 * AT_ONCE);
+    float coming[OF_EACH];
+    auto load = [&](int first) {
+#pragma unroll
+        for (int i = 0; i < OF_EACH; i++) {
+            int at = first + i * THREADS + static_cast<int>(threadIdx.x);
+            coming[i] = at < vocab ? probs[at] : 0.0f;
         }
+    };
+    float sum = 0.0f;
+    load(0);
+    for (int first = 0, turn = 0; first < vocab; first += AT_ONCE, turn ^= 1) {
+        float* now = terms + turn * AT_ONCE;
+#pragma unroll
+        for (int i = 0; i < OF_EACH; i++) now[i * THREADS + threadIdx.x] = coming[i];
         __syncthreads();
+        load(first + AT_ONCE);
+        if (threadIdx.x < LANES) {
+            // Past the last term there are zeros, which change no sum of what is not negative.
+            int count = min(AT_ONCE, vocab - first);
+            for (int from = 0; from < count; from += ROUND) {
+                float term[ROUND / LANES];
+#pragma unroll
+                for (int i = 0; i < ROUND / LANES; i++) term[i] = now[from + i * LANES + threadIdx.x];
+#pragma unroll
+                for (int i = 0; i < ROUND / LANES; i++) sum = __fadd_rn(sum, term[i]);
+            }
+        }
     }
     if (threadIdx.x < 32) {
         sum = reduce_lanes(sum);
-        if (threadIdx.x == 0) total[0] = sum;
+        if (threadIdx.x == 0) totals[blockIdx.y] = sum;
+    }
+}
+
+// Each row of probs (rows, V) /= its one of totals (rows); bins (rows, 1024) += its candidates, by the first digits of their
+// ranks.
+// Grid (blocks, rows), block 1024.
+KERNEL(1024) sample_divide(float* probs, int vocab, const float* totals, Sum* bins) {
+    LET_NEXT_START();
+    WAIT_FOR_INPUT();
+    SHARED(Counted, counted, 1);
+    probs += static_cast<long long>(blockIdx.y) * vocab, bins += blockIdx.y * BINS;
+    float total = totals[blockIdx.y];
+    counted->clear();
+    __syncthreads();
+    for (int id = blockIdx.x * blockDim.x + threadIdx.x; id < vocab; id += gridDim.x * blockDim.x) {
+        float prob = __fdiv_rn(probs[id], total);
+        probs[id] = prob;
+        if (prob > 0.0f) counted->add(first_digits(prob), prob);
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < vocab; i += blockDim.x) probs[i] = __fdiv_rn(probs[i], total[0]);
+    Sum mine = counted->of(threadIdx.x);
+    if (mine.count == 0) return;
+    atomicAdd(&bins[threadIdx.x].whole, mine.whole);
+    atomicAdd(&bins[threadIdx.x].count, mine.count);
 }
 
-// The probability of a candidate as a whole number of 2⁻⁶⁰: whole numbers have the same sum in every order.
-constexpr double WHOLE = 1152921504606846976.0;  // 2⁶⁰
-
-__device__ inline uint64_t whole(float prob) { return static_cast<uint64_t>(static_cast<double>(prob) * WHOLE); }
-
-constexpr int DIGITS = 10;         // bits of a rank that are found at once
-constexpr int BINS = 1 << DIGITS;  // one for each thread
-constexpr int LEVELS = 6;          // 30 bits of the probability, which is at most 1, and 30 of the id
-
-// Larger for the likelier token and, of equals, for the lower id; 0 for what is no candidate.
-__device__ inline uint64_t rank(int id, float prob) {
-    if (!(prob > 0.0f)) return 0;
-    return static_cast<uint64_t>(__float_as_uint(prob)) << 30 | static_cast<uint64_t>(0x3fffffff - id);
-}
-
-// A rank, and the sum of the weights of the candidates of that rank and above.
-struct Reached {
-    uint64_t rank, sum;
-};
-
-// The sum of x over the block's threads that come before this one, and over this one, in each of them. 1024 threads.
-__device__ inline uint64_t sum_up_to(uint64_t x) {
-    SHARED(uint64_t, warps, 32);
+// The sum of `mine` over the block's threads that come before this one, and over this one, in each of them. 1024 threads.
+__device__ inline Sum sum_up_to(Sum mine) {
+    SHARED(Sum, warps, 32);
     int lane = threadIdx.x % 32;
-    auto scan = [&](uint64_t x) {
+    auto scan = [&](Sum sum) {
         for (int apart = 1; apart < 32; apart *= 2) {
-            uint64_t other = __shfl_sync(FULL, x, lane >= apart ? lane - apart : lane);
-            x += lane >= apart ? other : 0;
+            int from = lane >= apart ? lane - apart : lane;
+            uint64_t whole = __shfl_sync(FULL, sum.whole, from);
+            unsigned count = __shfl_sync(FULL, sum.count, from);
+            if (lane >= apart) sum = with(sum, {whole, count, 0});
         }
-        return x;
+        return sum;
     };
-    x = scan(x);
-    if (lane == 31) warps[threadIdx.x / 32] = x;
+    mine = scan(mine);
+    if (lane == 31) warps[threadIdx.x / 32] = mine;
     __syncthreads();
     if (threadIdx.x < 32) warps[lane] = scan(warps[lane]);
     __syncthreads();
-    uint64_t all_before = threadIdx.x < 32 ? 0 : warps[threadIdx.x / 32 - 1];
+    if (threadIdx.x >= 32) mine = with(mine, warps[threadIdx.x / 32 - 1]);
     __syncthreads();
-    return all_before + x;
+    return mine;
 }
 
-// The candidate at which the sum of `weight`, from the likeliest on, has `reached` what it should, or else the least
-// likely one. Candidates are those of rank `cut`, more than 0, and above; rank 0 where there are none. Nothing is sorted:
-// the digits of the rank are found one after the other, each time only among the candidates that share those before.
-template <class Weight, class Stop>
-__device__ inline Reached reach(const float* probs, int vocab, uint64_t cut, Weight weight, Stop reached) {
-    SHARED(uint64_t, sums, BINS);
-    SHARED(unsigned, counts, BINS);
-    SHARED(unsigned, found, 2);   // the bin in which the sum is reached, and the last that has candidates, as threads
-    SHARED(uint64_t, before, 1);  // the sum of the bins before it
-    SHARED(uint64_t, only, 1);
-    uint64_t prefix = 0, sum = 0;
-    for (int level = 0; level < LEVELS; level++) {
-        int shift = DIGITS * (LEVELS - 1 - level);
-        sums[threadIdx.x] = 0, counts[threadIdx.x] = 0;
-        if (threadIdx.x == 0) found[0] = BINS, found[1] = 0;
-        __syncthreads();
-        for (int id = threadIdx.x; id < vocab; id += blockDim.x) {
-            uint64_t own = rank(id, probs[id]);
-            if (own < cut || own >> (shift + DIGITS) != prefix) continue;
-            int bin = static_cast<int>(own >> shift & (BINS - 1));
-            atomicAdd(&sums[bin], weight(probs[id]));
-            atomicAdd(&counts[bin], 1u);
+// Where to stop on the way from the likeliest candidate down: at the sum of probabilities that is `least`, or more than
+// that, and at candidate number `count` at the latest.
+struct Until {
+    double least;
+    bool more;
+    unsigned count;
+    __device__ inline bool reached(const Sum& sum) const {
+        double whole = static_cast<double>(sum.whole);
+        return (more ? whole > least : whole >= least) || sum.count >= count;
+    }
+};
+
+// A candidate's rank, and what the candidates of that rank and above are together.
+struct Reached {
+    uint64_t rank;
+    Sum sum;
+};
+
+// A row's candidates: their probabilities, their bins by the first digits, and a list of the ids of those in the likeliest
+// bins, which is made when the first of them is looked for: whatever is looked for later is at least as likely.
+struct Candidates {
+    const float* probs;
+    int vocab;
+    const Sum* bins;
+    int* ids;
+    int listed;  // how many the list has; less than 0 where it is not made
+};
+
+// Lists the candidates whose first digits are these or more, in any order. 1024 threads.
+__device__ inline void list_from(Candidates& of, int digits) {
+    constexpr int OF_EACH = 8;
+    SHARED(int, length, 1);
+    if (threadIdx.x == 0) length[0] = 0;
+    __syncthreads();
+    int lane = threadIdx.x % 32;
+    for (int first = 0; first < of.vocab; first += BINS * OF_EACH) {
+        float prob[OF_EACH];
+#pragma unroll
+        for (int i = 0; i < OF_EACH; i++) {
+            int id = first + i * BINS + static_cast<int>(threadIdx.x);
+            prob[i] = id < of.vocab ? of.probs[id] : 0.0f;
         }
-        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < OF_EACH; i++) {
+            bool wanted = prob[i] > 0.0f && first_digits(prob[i]) >= digits;
+            unsigned lanes = __ballot_sync(FULL, wanted);
+            if (lanes == 0) continue;
+            int at = 0;
+            if (lane == 0) at = atomicAdd(length, __popc(lanes));
+            at = __shfl_sync(FULL, at, 0) + __popc(lanes & ((1u << lane) - 1));
+            if (wanted) of.ids[at] = first + i * BINS + static_cast<int>(threadIdx.x);
+        }
+    }
+    __syncthreads();
+    of.listed = length[0];
+}
+
+// The candidate at which `until` says to stop; there is at least one, and `until.count` is at most how many there are.
+// Nothing is sorted: the digits of the rank are found one after the other, each time only among the candidates that share
+// those before. 1024 threads.
+__device__ inline Reached reach(Candidates& of, const Until& until) {
+    SHARED(Counted, counted, 1);
+    SHARED(unsigned, found, 1);  // the bin where it stops, as its thread
+    SHARED(Sum, sums, 2);        // the bins before it, and its own
+    SHARED(uint64_t, only, 1);
+    uint64_t prefix = 0;
+    Sum sum = {0, 0, 0};
+    for (int level = 0;; level++) {
+        int shift = DIGITS * (LEVELS - 1 - level);
         // The first thread has the last bin, that of the likeliest.
         int bin = BINS - 1 - static_cast<int>(threadIdx.x);
-        uint64_t here = sums[bin], all = sum_up_to(here);
-        bool any = counts[bin] > 0;
-        if (any && reached(sum + all)) atomicMin(&found[0], threadIdx.x);
-        if (any) atomicMax(&found[1], threadIdx.x);
-        __syncthreads();
-        unsigned chosen = found[0] < BINS ? found[0] : found[1];
-        if (threadIdx.x == chosen) before[0] = all - here;
-        __syncthreads();
-        bin = BINS - 1 - static_cast<int>(chosen);
-        unsigned count = counts[bin];
-        if (count == 0) return {0, 0};
-        sum += before[0];
-        prefix = prefix << DIGITS | static_cast<uint64_t>(bin);
-        if (count == 1 || level == LEVELS - 1) {
-            sum += sums[bin];
-            // Its other digits are those of the only one that begins so.
-            for (int id = threadIdx.x; id < vocab; id += blockDim.x) {
-                uint64_t own = rank(id, probs[id]);
-                if (own >= cut && own >> shift == prefix) only[0] = own;
+        if (threadIdx.x == 0) found[0] = BINS - 1;
+        if (level > 0) {
+            counted->clear();
+            __syncthreads();
+            for (int i = threadIdx.x; i < of.listed; i += BINS) {
+                float prob = of.probs[of.ids[i]];
+                uint64_t own = rank(of.ids[i], prob);
+                if (own >> (shift + DIGITS) == prefix) counted->add(static_cast<int>(own >> shift & (BINS - 1)), prob);
             }
-            __syncthreads();
-            prefix = only[0];
-            __syncthreads();
-            break;
         }
         __syncthreads();
+        Sum here = level == 0 ? of.bins[bin] : counted->of(bin);
+        Sum all = with(sum, sum_up_to(here));
+        if (here.count > 0 && until.reached(all)) atomicMin(&found[0], threadIdx.x);
+        __syncthreads();
+        if (threadIdx.x == found[0]) sums[0] = {all.whole - here.whole, all.count - here.count, 0}, sums[1] = here;
+        __syncthreads();
+        bin = BINS - 1 - static_cast<int>(found[0]);
+        prefix = prefix << DIGITS | static_cast<uint64_t>(bin);
+        sum = sums[0];
+        here = sums[1];
+        if (of.listed < 0) list_from(of, bin);
+        __syncthreads();
+        if (here.count > 1) continue;
+        // Its other digits are those of the only one that begins so.
+        for (int i = threadIdx.x; i < of.listed; i += BINS) {
+            uint64_t own = rank(of.ids[i], of.probs[of.ids[i]]);
+            if (own >> shift == prefix) only[0] = own;
+        }
+        __syncthreads();
+        return {only[0], with(sum, here)};
     }
-    return {prefix, sum};
 }
 
-// drawn (rows), and shown (rows) where the processor sees it, = the token that the sampler draws from each row of probs (rows, V) by its one of `randoms` (rows), from 0
-// to 1: of the top_k likeliest (0: all), and of those of the shortest run of likeliest ones that has a share of top_p of
-// their probability (1: all), the one at which the sum of those at least as likely passes that part of the whole. 0 where
-// no probability is more than 0. parts: (rows, count) of sample_max. Sums are of whole numbers of 2⁻⁶⁰; the choice is that
-// of the CPU, where sums are float64, but within 1e-6 of an edge.
+// drawn (rows), and shown (rows) where the processor sees it, = the token that the sampler draws from each row of probs
+// (rows, V), whose bins are `bins` (rows, 1024), by its one of `randoms` (rows), from 0 to 1: of the top_k likeliest (0:
+// all), and of those of the shortest run of likeliest ones that has a share of top_p of their probability (1: all), the one
+// at which the sum of those at least as likely passes that part of the whole. 0 where no probability is more than 0.
+// ids: room for (rows, V). parts: (rows, count) of sample_max. Sums are of whole numbers of 2⁻⁶⁰; the choice is that of the
+// CPU, where sums are float64, but within 1e-6 of an edge.
 // Grid (1, rows), block 1024. V < 2³⁰.
-KERNEL_WITH(1024, 1) sample_draw(const float* probs, int vocab, int top_k, float top_p, const double* randoms, const Largest* parts,
-                         int count, Drawn* drawn_at, Drawn* shown_at) {
+KERNEL_WITH(1024, 1) sample_draw(const float* probs, int vocab, const Sum* bins, int* ids, int top_k, float top_p, const double* randoms,
+                         const Largest* parts, int count, Drawn* drawn_at, Drawn* shown_at) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
-    probs += static_cast<long long>(blockIdx.y) * vocab;
-    SHARED(uint64_t, total, 1);
-    uint64_t cut = 1;
-    if (top_k > 0) {
-        auto one = [](float) { return uint64_t{1}; };
-        cut = reach(probs, vocab, cut, one, [&](uint64_t count) { return count >= static_cast<uint64_t>(top_k); }).rank;
-        cut = cut == 0 ? 1 : cut;
-    }
-    if (threadIdx.x == 0) total[0] = 0;
+    SHARED(Sum, total, 1);
+    long long row = static_cast<long long>(blockIdx.y) * vocab;
+    Candidates candidates = {probs + row, vocab, bins + blockIdx.y * BINS, ids + row, -1};
+    Sum here = sum_up_to(candidates.bins[threadIdx.x]);
+    if (threadIdx.x == BINS - 1) total[0] = here;
     __syncthreads();
-    uint64_t mine = 0;
-    for (int id = threadIdx.x; id < vocab; id += blockDim.x) mine += rank(id, probs[id]) >= cut ? whole(probs[id]) : 0;
-    atomicAdd(total, mine);
-    __syncthreads();
-    double sum = static_cast<double>(total[0]);
-    if (top_p < 1.0f) {
-        double enough = static_cast<double>(top_p) * sum;
-        Reached least = reach(probs, vocab, cut, whole, [=](uint64_t sum) { return static_cast<double>(sum) >= enough; });
-        cut = least.rank == 0 ? 1 : least.rank;
-        sum = static_cast<double>(least.sum);
+    Sum sum = total[0];
+    uint64_t drawn = 0;
+    // In turn: the last of the top_k likeliest, the last of those with a share of top_p, and the drawn one.
+#pragma unroll 1
+    for (int turn = sum.count > 0 ? 0 : 3; turn < 3; turn++) {
+        double all = static_cast<double>(sum.whole);
+        Until until = {2.0 * WHOLE, true, sum.count};
+        if (turn == 0) {
+            if (top_k <= 0 || static_cast<unsigned>(top_k) >= sum.count) continue;
+            until.count = static_cast<unsigned>(top_k);
+        } else if (turn == 1) {
+            if (top_p >= 1.0f) continue;
+            until.least = static_cast<double>(top_p) * all, until.more = false;
+        } else {
+            until.least = all * randoms[blockIdx.y];
+        }
+        Reached at = reach(candidates, until);
+        sum = at.sum, drawn = at.rank;
     }
-    double target = sum * randoms[blockIdx.y];
-    uint64_t drawn =
-        reach(probs, vocab, cut, whole, [=](uint64_t sum) { return static_cast<double>(sum) > target; }).rank;
     if (threadIdx.x != 0) return;
     int nan = 0;
     for (int i = 0; i < count; i++) nan |= parts[blockIdx.y * count + i].not_a_number;
     drawn_at[blockIdx.y] = shown_at[blockIdx.y] = {drawn == 0 ? 0 : 0x3fffffff - static_cast<int>(drawn & 0x3fffffff), nan};
 }
 
-#define KERNELS_OF_THIS_FILE(X) X(argmax) X(sample_max) X(sample_exp) X(sample_sum) X(sample_draw)
+#define KERNELS_OF_THIS_FILE(X) X(argmax) X(sample_max) X(sample_exp) X(sample_sum) X(sample_divide) X(sample_draw)

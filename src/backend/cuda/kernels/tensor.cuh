@@ -24,6 +24,14 @@ __device__ inline uint32_t pair_of_sums(float low, float high) {
     return pair;
 }
 
+// e^x within 2⁻¹⁷ of it for what is rounded to bfloat16 next, by the instruction for 2^x (PTX: ex2.approx, within 2⁻²²); 0 below
+// 2⁻¹²⁶.
+__device__ inline float exp_to_round(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
+    return y;
+}
+
 // sums (16, 8) += a (16, 16) · b (16, 8), a warp together. a and b are bfloat16, two in a register; where a lane's registers
 // belong is said by PTX (mma.m16n8k16): with g = lane / 4 and t = 2 · (lane mod 4), a has (g, t), (g + 8, t), (g, t + 8),
 // (g + 8, t + 8), b has (t, g), (t + 8, g), and sums (g, t), (g, t + 1), (g + 8, t), (g + 8, t + 1).
@@ -53,4 +61,5 @@ __device__ inline void load_matrices(uint32_t (&to)[4], const void* row) {
 }
 #else
 __device__ inline uint32_t pair_of_sums(float low, float high) { return pair_bf16(low, high); }
+__device__ inline float exp_to_round(float x) { return exp2f(x * 1.44269504f); }
 #endif

@@ -247,6 +247,13 @@ pub(super) fn compute(name: &str) -> Option<Compute> {
             u64::from((products.sum::<i32>().wrapping_add(sum as i32)).cast_unsigned())
         }));
     }
+    if name == "ex2.approx.ftz.f32" {
+        /// What has no full precision is 0 (ftz), before and after.
+        fn flushed(x: f32) -> f32 {
+            if x.is_subnormal() { 0.0 } else { x }
+        }
+        return Some(One(|x| one_f32(|x| flushed(flushed(x).exp2()), x)));
+    }
     if base == "selp" {
         return Some(Three(|a, b, which| if which == 0 { b } else { a }));
     }
@@ -324,6 +331,10 @@ mod tests {
             ("mul.wide.s32", [minus, 2, 0], (-2_i64).cast_unsigned()),
             ("mul.hi.u32", [minus, minus, 0], minus - 1),
             ("selp.b32", [1, 2, 0], 2),
+            ("ex2.approx.ftz.f32", [u64::from((-3.0_f32).to_bits()), 0, 0], u64::from(0.125_f32.to_bits())),
+            ("ex2.approx.ftz.f32", [u64::from((-127.0_f32).to_bits()), 0, 0], 0),
+            ("ex2.approx.ftz.f32", [u64::from(f32::NEG_INFINITY.to_bits()), 0, 0], 0),
+            ("ex2.approx.ftz.f32", [1, 0, 0], 0x3f80_0000),
         ] {
             assert_eq!(three(name, a, b, c), expected, "{name} {a:#x}, {b:#x}, {c:#x}");
         }

@@ -117,7 +117,7 @@ pub(super) enum What {
     Barrier,
     Branch(usize),
     End,
-    /// bfi.b32
+    /// bfi
     Insert,
     LoadMatrices {
         transposed: bool,
@@ -558,7 +558,7 @@ fn what(name: &str, rest: &str, mut operands: Vec<Operand>) -> Option<(What, Vec
         "bar" if words[1] == "warp" => What::Meet,
         "bar" if words[1] == "sync" && operands == [Operand::Value(0)] => What::Barrier,
         "membar" | "fence" | "griddepcontrol" => What::Nothing,
-        "bfi" if of == Some(32) => What::Insert,
+        "bfi" => What::Insert,
         "ldmatrix" if name.contains(".m8n8.x4.") => {
             What::LoadMatrices { transposed: words.contains(&"trans") }
         }

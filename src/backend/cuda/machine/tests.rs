@@ -68,6 +68,32 @@ fn lanes_that_part_meet_again_and_give_each_other_values() {
     assert_eq!(found, (0..64).map(expected).collect::<Vec<_>>());
 }
 
+/// As the manual has it: the bits of the first are put into the second, as many, from that one on; what has no room is cut off.
+#[test]
+fn bits_are_put_into_others() {
+    let inserted = |first: u32, count: u32| {
+        run_lines(&format!(
+            "mov.u32 %r1, -1;
+            mov.u64 %rd2, 0xff00000000000000;
+            mov.u64 %rd3, 0x123456789abcdef;
+            bfi.b64 %rd4, %rd3, %rd2, {first}, {count};
+            bfi.b32 %r2, %r0, %r1, {first}, {count};
+            mov.b64 {{%r3, %r4}}, %rd4;
+            setp.eq.u32 %p0, %r0, 1;
+            selp.b32 %r2, %r3, %r2, %p0;
+            setp.eq.u32 %p0, %r0, 2;
+            selp.b32 %r2, %r4, %r2, %p0;
+            st.global.u32 [%rd1], %r2;"
+        ))[..4]
+            .to_vec()
+    };
+    assert_eq!(inserted(8, 4), [0xffff_f0ff, 0xf00, 0xff00_0000, 0xffff_f3ff]);
+    assert_eq!(inserted(24, 32), [0x00ff_ffff, 0xef00_0000, 0xff89_abcd, 0x03ff_ffff]);
+    assert_eq!(inserted(0, 64), [0, 0x89ab_cdef, 0x0123_4567, 3]);
+    assert_eq!(inserted(64, 8), [u32::MAX, 0, 0xff00_0000, u32::MAX]);
+    assert_eq!(inserted(8, 0), [u32::MAX, 0, 0xff00_0000, u32::MAX]);
+}
+
 #[test]
 fn a_barrier_holds_the_warps_of_a_block_together_and_copies_come_when_they_are_waited_for() {
     let both = program(

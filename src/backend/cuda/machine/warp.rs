@@ -295,7 +295,7 @@ impl<'a> Warp<'a> {
                 let [a, b, first, count] = [1, 2, 3, 4].map(|i| self.all(operands[i], block));
                 let values = std::array::from_fn(|lane| {
                     let (first, count) = (first[lane] & 0xff, count[lane] & 0xff);
-                    let bits = if count >= 32 { u64::MAX } else { (1 << count) - 1 };
+                    let bits = if count >= 64 { u64::MAX } else { (1 << count) - 1 };
                     let bits = bits.checked_shl(first as u32).unwrap_or(0);
                     b[lane] & !bits | a[lane].checked_shl(first as u32).unwrap_or(0) & bits
                 });
