@@ -28,7 +28,7 @@ use super::device::Device;
 use super::progress::Progress;
 use super::{DiffArgs, DiffFormat, ModelArgs, PrecisionName, input, output};
 use crate::check::Sample;
-use crate::diff::{self, About, Found, Report, Traced};
+use crate::diff::{self, About, Diagnosis, Found, Report, Traced};
 use crate::error::{Error, Result, printable};
 use crate::trace::{Run, Site, Stage, Values};
 use crate::tui;
@@ -229,6 +229,13 @@ impl Traced for Given {
         }
     }
 
+    fn has_beyond(&self, site: Site) -> bool {
+        match self {
+            Self::Folder(folder) => folder.has_beyond(site),
+            Self::Trace(_) => false,
+        }
+    }
+
     fn done(&self, site: Site, rows: Range<usize>) {
         match self {
             Self::Folder(folder) => folder.done(site, rows),
@@ -268,9 +275,10 @@ fn print(format: DiffFormat, report: &Report, [a, b]: [&About; 2]) -> Result<()>
     output::end(printed.map_err(output::Failure::from))?;
     let Some(first) = &report.first else { return unread(report, [a, b]) };
     let [ours, theirs] = first.told();
-    let found = match report.diagnosis.first() {
-        Some(best) => format!("{theirs}; it looks like {}", best.told()),
-        None => theirs,
+    let likely: Vec<_> = report.likeliest().map(Diagnosis::told).collect();
+    let found = match likely.is_empty() {
+        true => theirs,
+        false => format!("{theirs}; it looks like {}", likely.join(" or ")),
     };
     let what = format!("{} differs from {}", b.name, a.name);
     Err(Error::failed(what).at(&first.address).expected(ours).found(found))

@@ -74,8 +74,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         let until = causes::same_until(self.a.about(), self.b.about());
         let passes: Vec<PassDims> = self.a.about().passes.iter().map(|pass| pass.dims).collect();
         let of_b = self.b.about().passes.len();
-        let sites: Vec<_> =
-            passes.iter().take(until).map(|dims| (*dims, Site::all(&self.sizes, *dims))).collect();
+        let sites: Vec<_> = passes.iter().take(until).map(|dims| (*dims, self.sites(*dims))).collect();
         let (total, mut done) = (sites.iter().map(|(_, sites)| sites.len()).sum(), 0);
         for (number, (dims, sites)) in sites.iter().enumerate() {
             if number >= of_b && of_b > 0 {
@@ -191,7 +190,24 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         })
     }
 
+    /// The stages of a pass, and those that B has beyond them, each behind the one that stands for it.
+    fn sites(&self, dims: PassDims) -> Vec<Site> {
+        let mut sites = Site::all(&self.sizes, dims);
+        for site in super::beyond(&self.sizes, dims).into_iter().filter(|site| self.b.has_beyond(*site)) {
+            let stands = self.stands_for(site, dims).and_then(|of| sites.iter().position(|site| *site == of));
+            stands.into_iter().for_each(|at| sites.insert(at + 1, site));
+        }
+        sites
+    }
+
+    /// What A has in the place of a stage that the pass does not have.
+    fn stands_for(&self, site: Site, dims: PassDims) -> Option<Site> {
+        let instead = site.stage.info().instead.filter(|_| !site.stage.present(&self.sizes, dims));
+        instead.map(|stage| site.other(stage))
+    }
+
     fn stage(&mut self, site: Site, dims: PassDims) -> Result<()> {
+        let stands = self.stands_for(site, dims);
         let missing = |why, damaged| Missing { site, why, damaged };
         if self.is_after(self.a.about(), site) || self.is_after(self.b.about(), site) {
             self.report.missing.push(missing(None, false));
@@ -199,7 +215,8 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         }
         let absent =
             |about: &About| about.card.as_ref().is_some_and(|card| !site.stage.present(&card.sizes(), dims));
-        if self.judge.streams() && !absent(self.a.about()) && !absent(self.b.about()) {
+        let absent = |about: &About| stands.is_none() && absent(about);
+        if self.judge.streams() && stands.is_none() && !absent(self.a.about()) && !absent(self.b.about()) {
             let shape = shape(site, &self.sizes, dims);
             match streamed::compare(&*self.a, &*self.b, site, &shape)? {
                 Ok(Some(seen)) => return self.streamed(site, &shape, &seen),
@@ -210,7 +227,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 }
             }
         }
-        let ours = self.a.stage(site)?.frame();
+        let ours = self.a.stage(stands.unwrap_or(site))?.of(site).frame();
         let theirs = if absent(self.b.about()) { return Ok(()) } else { self.b.stage(site)?.frame() };
         let (a, b) = match (ours, theirs) {
             (Ok(Some(a)), Ok(Some(b))) => (a, b),
@@ -275,7 +292,11 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         if self.drew_right(site, &pair.b, || pair.apart()) {
             return Ok(());
         }
-        let judged = self.judge.see(&pair)?;
+        let mut judged = self.judge.see(&pair)?;
+        if let Some(stands) = stands.filter(|_| judged.line.differs()) {
+            let note = format!("nothing is hidden in p{}: {site} are its {}", dims.pass, stands.stage);
+            judged.note = Some(note);
+        }
         let print = match pair.b.values() {
             Values::F32(values) if values.len() > 1 => Some(print(values)),
             _ => None,

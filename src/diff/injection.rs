@@ -404,7 +404,8 @@ impl<B: Backend> Judge for Injection<'_, B> {
             }
             let Some(wrong) = of_the_run(bench.fold_rows(site, rows))? else { continue };
             let after = apart(frame, &wrong, first).error();
-            let near = after <= tolerance || (mistake.rounds && after <= before / 8.0);
+            // An infinite error is near nothing: half of it is as large.
+            let near = after.is_finite() && (after <= tolerance || (mistake.rounds && after <= before / 8.0));
             // Where much is allowed, what hardly changes the error explains nothing.
             if !near || !(after <= before / 2.0 || before.is_nan()) {
                 continue;

@@ -11,7 +11,7 @@ use crate::config::{ModelConfig, Pairing, Precision, RopeScaling};
 use crate::trace::{Frame, ModelCard, PassDims, Site, Stage};
 
 /// The names of the mistakes.
-pub const NAMES: [&str; 25] = [
+pub const NAMES: [&str; 26] = [
     "rope_pairing",
     "rope_theta",
     "rope_scaling",
@@ -21,6 +21,7 @@ pub const NAMES: [&str; 25] = [
     "norm_eps",
     "norm_weight_plus_one",
     "norm_weight_missing",
+    "norm_missing",
     "attention_scale",
     "mask_offset",
     "window",
@@ -138,15 +139,21 @@ fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
         RopeScaling::Linear { factor } | RopeScaling::Llama3 { factor, .. } => Some(factor),
         RopeScaling::None | RopeScaling::Divisors(_) => None,
     };
+    // The frequencies and the context between which Llama 3 stretches: those that models have, and this one's.
+    let mut between: Vec<_> = [8192, 4096, 2048].map(|context| (1.0, 4.0, context)).into();
+    if let RopeScaling::Llama3 { low_freq_factor, high_freq_factor, original_context, .. } =
+        card.config.rope_scaling
+    {
+        between.push((low_freq_factor, high_freq_factor, original_context));
+    }
     for factor in FACTORS.into_iter().chain(own) {
         let form = format!("all stretched, factor {factor}");
         add("rope_scaling", form, ROPE, TURNED, &|config| {
             config.rope_scaling = RopeScaling::Linear { factor }
         });
-        for original_context in [8192, 4096, 2048] {
+        for &(low_freq_factor, high_freq_factor, original_context) in &between {
             let form = format!("llama3, factor {factor}, from a context of {original_context}");
             add("rope_scaling", form, ROPE, TURNED, &|config| {
-                let (low_freq_factor, high_freq_factor) = (1.0, 4.0);
                 config.rope_scaling =
                     RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context };
             });

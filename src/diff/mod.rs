@@ -34,7 +34,7 @@ use crate::check::Sample;
 use crate::config::Precision;
 use crate::error::{Error, Result};
 use crate::model::Model;
-use crate::trace::{Frame, PassDims, Site, Sizes};
+use crate::trace::{Frame, PassDims, Site, Sizes, Stage};
 
 pub use difference::fitted;
 pub use mistakes::NAMES;
@@ -97,6 +97,16 @@ pub fn compare_with<B: Backend>(
 pub fn distance(site: Site, sizes: &Sizes, dims: PassDims, a: &Frame, b: &Frame) -> Option<[f64; 2]> {
     let pair = Pair::new(site, &shape(site, sizes, dims), a, b).ok()?;
     Some([pair.apart().error(), pair.sine()])
+}
+
+/// The stages that a pass of `dims` does not have because they would be another one's values there: the masked scores where
+/// nothing is hidden. A port may write them all the same.
+pub fn beyond(sizes: &Sizes, dims: PassDims) -> Vec<Site> {
+    let is_beyond = |stage: &&Stage| !stage.present(sizes, dims) && stage.info().instead.is_some();
+    let stages = Stage::ALL.iter().filter(is_beyond);
+    stages
+        .flat_map(|&stage| (0..sizes.layers).map(move |layer| Site::layer(dims.pass, layer, stage)))
+        .collect()
 }
 
 /// The coarser one of the precisions of two runs.

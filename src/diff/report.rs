@@ -244,6 +244,14 @@ impl Report {
         worst.filter(|_| !self.lines.is_empty())
     }
 
+    /// The mistakes that explain the first difference best. There are several where each leaves no more than is allowed:
+    /// the values that are there do not tell them apart.
+    pub fn likeliest(&self) -> impl Iterator<Item = &Diagnosis> {
+        let allowed = self.first.as_ref().and_then(|first| first.tolerance).unwrap_or(0.0);
+        let least = self.diagnosis.first().map_or(0.0, |best| best.after);
+        self.diagnosis.iter().filter(move |one| one.after <= allowed.max(least))
+    }
+
     /// How errors grow, layer by layer, and after them.
     pub fn growth(&self) -> Vec<Growth> {
         let mut layers: BTreeMap<_, Vec<&Line>> = BTreeMap::new();

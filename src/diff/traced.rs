@@ -91,7 +91,8 @@ impl Found {
     }
 }
 
-/// A run that is compared. Its stages are asked for in the order of the pass, each once.
+/// A run that is compared. Its stages are asked for in the order of the pass, each once, or once more where it stands for
+/// one that the other run has beyond the pass's own.
 pub trait Traced {
     /// What it says about itself.
     fn about(&self) -> &About;
@@ -115,6 +116,11 @@ pub trait Traced {
     /// where it may be left out.
     fn unwritten(&self, _site: Site) -> Option<String> {
         None
+    }
+
+    /// Whether it has a stage all the same that this pass does not have.
+    fn has_beyond(&self, _site: Site) -> bool {
+        false
     }
 
     /// Nobody looks at these rows any more.

@@ -160,7 +160,7 @@ impl<O: Operands> Taking<'_, O> {
         let rounded = round::value(self.precision, value);
         if self.folded.is_sum && rounded.to_bits() != value.to_bits() {
             let lost = f64::from(rounded) - f64::from(value);
-            self.term(vec![constant("rounding to bfloat16", f64::from(rounded))], lost);
+            self.term(vec![constant("rounding to bfloat16", lost)], lost);
         }
         self.folded.result = Some(rounded);
     }
@@ -401,7 +401,10 @@ impl<O: Operands> Taking<'_, O> {
         self.folded.is_sum = true;
         let round = |x: f32| f64::from(round::value(self.precision, x));
         let (one, other) = match second {
-            false => ((vec![of_a, of_cos], round(a * cos)), (vec![of_b, of_sin], -round(b * sin))),
+            false => {
+                let minus = constant("sign", -1.0);
+                ((vec![of_a, of_cos], round(a * cos)), (vec![of_b, of_sin, minus], -round(b * sin)))
+            }
             true => ((vec![of_a, of_sin], round(a * sin)), (vec![of_b, of_cos], round(b * cos))),
         };
         self.term(one.0, one.1);
@@ -409,7 +412,7 @@ impl<O: Operands> Taking<'_, O> {
         let result = out[usize::from(second)];
         let lost = f64::from(result) - (one.1 + other.1);
         if self.precision == Precision::Bf16 && lost != 0.0 {
-            self.term(vec![constant("rounding to bfloat16", f64::from(result))], lost);
+            self.term(vec![constant("rounding to bfloat16", lost)], lost);
         }
         self.note(format!("(a, b) = ({a}, {b}) turned by {turned} is ({}, {}).", out[0], out[1]));
         let [before, after] = [[a, b], out].map(|pair| pair.map(f64::from));

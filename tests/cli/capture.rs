@@ -550,6 +550,28 @@ fn a_map_of_a_padded_batch_of_sixteen_bits_is_proposed_and_nothing_is_where_noth
         assert!(text.contains(expected), "{expected}\n{text}");
     }
     same(&a, own);
+    // The first of a batch, with padding behind it and without any.
+    for after in [0, 3] {
+        let own = folder.path().join(format!("first{after}"));
+        let own = own.to_str().unwrap();
+        for (stage, name) in [("embedding", "in"), ("final_norm", "norm"), ("logits", "out")] {
+            let kept = values(&b, &format!("pass_000/{stage}.npy"));
+            let more = ArrayD::from_elem(vec![after, kept.shape()[1]], 7.0_f32);
+            let row =
+                ndarray::concatenate(Axis(0), &[kept.view(), more.view()]).unwrap().insert_axis(Axis(0));
+            let other = row.mapv(|x| 1.0 - x);
+            write(
+                own,
+                &format!("{name}.npy"),
+                &ndarray::concatenate(Axis(0), &[row.view(), other.view()]).unwrap(),
+            );
+        }
+        let text = suggested(&a, own);
+        for expected in ["batch = 0\n", "logits = { file = \"out.npy\" }  # sure"] {
+            assert!(text.contains(expected), "{expected}\n{text}");
+        }
+        same(&a, own);
+    }
     let empty = folder.path().join("empty");
     fs::create_dir(&empty).unwrap();
     write(empty.to_str().unwrap(), "x.npy", &ArrayD::from_elem(vec![6, 32], 1.0_f32));

@@ -396,6 +396,83 @@ fn a_proposed_map_says_where_a_stage_is_not_written_and_has_all_passes_that_are(
     assert_eq!(code(&map), 3);
 }
 
+/// Copies stages of every pass and layer of a folder to another under names of somebody's own.
+fn by_steps(from: &Path, to: &Path, passes: usize, stages: &[(&str, &str)]) {
+    fs::create_dir_all(to).unwrap();
+    for (pass, layer) in (0..passes).flat_map(|pass| (0..4).map(move |layer| (pass, layer))) {
+        for (stage, name) in stages {
+            let file = from.join(format!("pass_{pass:03}/layer_{layer:02}/{stage}.npy"));
+            fs::copy(file, to.join(format!("step{pass}.blocks.{layer}.{name}.npy"))).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_map_of_several_passes_is_proposed_where_the_later_ones_alone_are_wrong() {
+    let folder = TempDir::new().unwrap();
+    let [a, b] = both(&folder, &["-n", "3"], "");
+    let own = folder.path().join("own");
+    by_steps(&b, &own, 3, &[("attn_norm", "ln1"), ("xq_rope", "q_rot"), ("ffn_residual", "out")]);
+    for (pass, layer) in [1, 2].into_iter().flat_map(|pass| (0..4).map(move |layer| (pass, layer))) {
+        let path = own.join(format!("step{pass}.blocks.{layer}.q_rot.npy"));
+        let mut bytes = fs::read(&path).unwrap();
+        for value in bytes[128..].chunks_exact_mut(4).step_by(2) {
+            let other = f32::from_le_bytes(value.try_into().unwrap()) * 2.0;
+            value.copy_from_slice(&other.to_le_bytes());
+        }
+        fs::write(path, bytes).unwrap();
+    }
+    let propose = |a: &Path, own: &Path| {
+        ok(&llama_trace(["diff".as_ref(), a.as_os_str(), own.as_os_str(), "--suggest-map".as_ref()]))
+    };
+    let map = propose(&a, &own);
+    for line in
+        ["attn_norm = { file = \"step{pass}.blocks.{layer}.ln1.npy\" }  # sure", "q_rot.npy\" }  # sure"]
+    {
+        assert!(map.contains(line), "{line}\n{map}");
+    }
+    assert_eq!(map.matches("[[passes]]").count(), 3, "{map}");
+    fs::write(own.join("capture.toml"), &map).unwrap();
+    let (code, report) = diff(&[a, own], &[]);
+    let first = report["first"]["address"].as_str().unwrap();
+    assert!(code == 1 && first.starts_with("p1/L0/xq_rope["), "{first}\n{map}");
+    // Where every pass reads one token all files have one shape: those of a later pass are no cache of the first.
+    let folder = TempDir::new().unwrap();
+    let a = folder.path().join("a");
+    ok(&llama_trace(["export", "--ids", "1019", "-n", "3", "--out", a.to_str().unwrap()]));
+    let own = folder.path().join("own");
+    by_steps(&a, &own, 3, &[("xk", "k_proj"), ("attn_norm", "ln1")]);
+    let map = propose(&a, &own);
+    let stages: Vec<_> = map.lines().filter_map(|line| Some(line.split_once(" = {")?.0)).collect();
+    assert_eq!(stages, ["attn_norm", "xk"], "{map}");
+}
+
+#[test]
+fn masked_scores_of_a_pass_of_one_token_are_compared_with_the_scores_that_they_must_be() {
+    let folder = TempDir::new().unwrap();
+    let [a, b] = both(&folder, &["-n", "2"], "");
+    let file = |stage: &str| b.join(format!("pass_001/layer_00/{stage}.npy"));
+    fs::copy(file("scores"), file("masked_scores")).unwrap();
+    fs::copy(a.join("manifest.json"), b.join("manifest.json")).unwrap();
+    let folders = [a, b.clone()];
+    for more in [&[][..], &["--model", &model()]] {
+        let (code, report) = diff(&folders, more);
+        assert_eq!((code, &report["notes"]), (0, &json!([])), "{report}");
+    }
+    let mut bytes = fs::read(file("masked_scores")).unwrap();
+    for value in bytes[128..].chunks_exact_mut(4).skip(1) {
+        value.copy_from_slice(&f32::NEG_INFINITY.to_le_bytes());
+    }
+    fs::write(file("masked_scores"), bytes).unwrap();
+    for more in [&[][..], &["--model", &model()]] {
+        let (code, report) = diff(&folders, more);
+        let first = report["first"]["address"].as_str().unwrap();
+        assert!(code == 1 && first.starts_with("p1/L0/masked_scores["), "{report}");
+        let note = "nothing is hidden in p1: p1/L0/masked_scores are its scores";
+        assert!(report["notes"].as_array().unwrap().contains(&json!(note)), "{report}");
+    }
+}
+
 /// An export of the built-in model with another setting in its config.json, as another runtime's: without a manifest.
 fn with_setting(folder: &TempDir, setting: &str, value: f64) -> PathBuf {
     let [model, own] = ["model", "own"].map(|name| folder.path().join(format!("{name}-{setting}")));

@@ -70,10 +70,11 @@ fn verdict(report: &Report) -> (Kind, String, BTreeSet<&'static str>) {
 }
 
 /// Each mistake: the model it is made on, where it is seen first, and where it is in what transformers' modules show.
-pub(super) const BUGS: [(&str, &str, &str, &str); 40] = [
+pub(super) const BUGS: [(&str, &str, &str, &str); 44] = [
     ("rope_pairing", "gqa", "p0/L0/xq_rope", "p0/L0/softmax"),
     ("rope_theta", "gqa", "p0/rope_cos", "p0/L0/softmax"),
     ("rope_scaling", "tied_llama3", "p0/rope_cos", "p0/L0/softmax"),
+    ("rope_scaling:factor", "tied_llama3", "p0/rope_cos", "p0/L0/softmax"),
     ("rope_direction", "gqa", "p0/rope_sin", "p0/L0/softmax"),
     ("rope_direction:turning", "gqa", "p0/L0/xq_rope", "p0/L0/softmax"),
     ("rope_missing", "gqa", "p0/L0/xq_rope", "p0/L0/softmax"),
@@ -82,6 +83,7 @@ pub(super) const BUGS: [(&str, &str, &str, &str); 40] = [
     ("norm_eps", "gqa", "p0/L0/attn_norm", "p0/L0/attn_norm"),
     ("norm_weight_plus_one", "gqa", "p0/L0/attn_norm", "p0/L0/attn_norm"),
     ("norm_weight_missing", "gqa", "p0/L0/attn_norm", "p0/L0/attn_norm"),
+    ("norm_missing", "gqa", "p0/final_norm", "p0/final_norm"),
     ("attention_scale", "gqa", "p0/L0/scores", "p0/L0/softmax"),
     ("mask_offset", "gqa", "p0/L0/masked_scores", "p0/L0/softmax"),
     ("window", "mistral", "p0/L0/masked_scores", "p0/L0/softmax"),
@@ -95,6 +97,8 @@ pub(super) const BUGS: [(&str, &str, &str, &str); 40] = [
     ("weight_layout:heads", "gqa", "p0/L0/xq", "p0/L0/xq"),
     ("weight_layout:components", "gqa", "p0/L0/xq", "p0/L0/xq"),
     ("weight_layout:o", "gqa", "p0/L0/attn_output", "p0/L0/attn_output"),
+    ("weight_layout:head", "gqa", "p0/logits", "p0/logits"),
+    ("weight_layout:head", "tied_llama3", "p0/logits", "p0/logits"),
     ("bias_missing", "mha_bias", "p0/L0/xq", "p0/L0/xq"),
     ("bos", "gqa", "p0/tokens", "p0/tokens"),
     ("tied_head", "gqa", "p0/logits", "p0/logits"),
@@ -170,6 +174,44 @@ fn of_several_matrices_on_the_way_to_a_stage_one_alone_may_be_read_otherwise() {
     let (_, found, names) = verdict(&report);
     assert_eq!(found, "p0/L0/attn_output", "xv and attn_heads are computed on the way");
     assert_eq!(names, BTreeSet::from(["weight_layout"]), "{:?}", report.diagnosis);
+}
+
+/// In a pass of one token, whose row of the mask somebody takes for the first.
+#[test]
+fn a_mask_that_forgets_what_is_cached_is_named() {
+    let model = model("gqa");
+    let a = run_on(&model, 3);
+    let site = Site::layer(2, 1, Stage::Softmax);
+    let keys = IDS.len() + 2;
+    let b = changed(&a, site, |at, _| if at % keys == 0 { 1.0 } else { 0.0 });
+    let report = judged(&model, &a, &b);
+    let forms: Vec<_> = report.likeliest().map(|one| one.told()).collect();
+    assert_eq!(verdict(&report).1, "p2/L1/softmax");
+    assert_eq!(forms, ["mask_offset (as if nothing were cached)"], "{:?}", report.diagnosis);
+}
+
+#[test]
+fn no_position_is_below_0_and_what_cannot_be_told_apart_is_named_together() {
+    let model = model("gqa");
+    let (a, b) = (run(&model), Port::new("gqa", &model.config, "rope_missing:keys").run(&IDS));
+    let report = judged(&model, &a, &b);
+    let forms: Vec<_> = report.likeliest().map(|one| one.told()).collect();
+    assert_eq!(forms, ["rope_missing (keys)"]);
+    let mut few = Port::new("tied_llama3", &super::model("tied_llama3").config, "rope_pairing").run(&IDS);
+    few.frames.retain(|site, _| matches!(site.stage, Stage::FfnResidual | Stage::Logits));
+    let model = super::model("tied_llama3");
+    let report = judged(&model, &run(&model), &few);
+    let names: BTreeSet<_> = report.likeliest().map(|one| one.name).collect();
+    assert_eq!(names, BTreeSet::from(["rope_pairing", "weight_layout"]), "{:?}", report.diagnosis);
+}
+
+#[test]
+fn of_what_is_infinite_nothing_is_named() {
+    let model = model("gqa");
+    let a = run(&model);
+    let b = changed(&a, Site::layer(0, 1, Stage::Xq), |at, x| if at == 7 { f32::INFINITY } else { x });
+    let report = judged(&model, &a, &b);
+    assert_eq!(verdict(&report), (Kind::Stage, "p0/L1/xq".into(), BTreeSet::new()));
 }
 
 #[test]

@@ -68,6 +68,13 @@ fn every_number_is_what_its_operands_give_again_to_the_bit() {
                     let sum: f64 = found.terms.iter().map(|term| term.product).sum();
                     let sizes: f64 = found.terms.iter().map(|term| term.product.abs()).sum();
                     assert!((sum - result).abs() <= 1e-5 * sizes.max(1e-30), "{name} {}", found.address);
+                    for term in &found.terms {
+                        let made = term.operands.iter().map(|operand| operand.value).product::<f64>();
+                        // Products too are rounded where the precision does.
+                        let bound = if bf16 { 1.0 / 128.0 } else { 1e-6 };
+                        let same = (made - term.product).abs() <= bound * term.product.abs();
+                        assert!(same, "{name} {}: {made} for {term:?}", found.address);
+                    }
                 }
             }
         }

@@ -94,7 +94,8 @@ impl Port {
         let outputs = w.len() / inputs;
         let bias = self.weights.get(&format!("{name}.bias")).filter(|_| !self.has("bias_missing"));
         let layout = self.has("weight_layout") && name.contains("v_proj")
-            || self.has("weight_layout:o") && name.contains("o_proj");
+            || self.has("weight_layout:o") && name.contains("o_proj")
+            || self.has("weight_layout:head") && (name == "lm_head" || name == "model.embed_tokens");
         let c = self.config.head_dim;
         let permuted = self.has("weight_layout:rope") && (name.contains("q_proj") || name.contains("k_proj"));
         let of_heads = name.contains("q_proj") || name.contains("k_proj") || name.contains("v_proj");
@@ -129,6 +130,9 @@ impl Port {
 
     fn norm(&self, x: &Rows, name: &str) -> Rows {
         let w = self.weight(name);
+        if self.has("norm_missing") && name == "model.norm.weight" {
+            return x.clone();
+        }
         let eps = if self.has("norm_eps") { 1e-6 } else { self.config.norm_eps };
         let row = |x: &Vec<f32>| {
             let square = x.iter().map(|x| x * x).sum::<f32>() / x.len() as f32;
@@ -153,12 +157,13 @@ impl Port {
         else {
             return plain.collect();
         };
-        let scaled = |f: f32| {
+        let scaled = |f: f32, factor: f32| {
             let turns = original_context as f32 * f / std::f32::consts::TAU;
             let keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
             (1.0 - keep) * f / factor + keep * f
         };
-        plain.map(|f| if self.has("rope_scaling") { f } else { scaled(f) }).collect()
+        let by = if self.has("rope_scaling:factor") { 2.0 } else { factor };
+        plain.map(|f| if self.has("rope_scaling") { f } else { scaled(f, by) }).collect()
     }
 
     fn rope(&self, x: &Rows, cos: &Rows, sin: &Rows) -> Rows {

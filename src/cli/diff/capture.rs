@@ -76,7 +76,7 @@ struct PassRead {
     padding_after: usize,
     /// Which one of a batch it is.
     #[serde(default)]
-    batch: usize,
+    batch: Option<usize>,
 }
 
 impl PassRead {
@@ -276,13 +276,19 @@ pub(in crate::cli) fn usual() -> ModelConfig {
 
 /// A path with its places filled in: `{layer}`, or `{layer:02}` for two digits at least.
 pub(super) fn named(name: &str, site: Site) -> PathBuf {
-    let fill = |name: String, place: &str, number: Option<usize>| {
-        let digits = |width: usize| number.map_or_else(String::new, |number| format!("{number:0width$}"));
-        (1..=WIDEST).fold(name.replace(&format!("{{{place}}}"), &digits(0)), |name, width| {
-            name.replace(&format!("{{{place}:0{width}}}"), &digits(width))
-        })
-    };
-    fill(fill(name.to_owned(), "pass", Some(site.pass)), "layer", site.layer).into()
+    fill(&in_pass(name, site.pass), "layer", site.layer).into()
+}
+
+/// A path with the place of the pass filled in.
+pub(super) fn in_pass(name: &str, pass: usize) -> String {
+    fill(name, "pass", Some(pass))
+}
+
+fn fill(name: &str, place: &str, number: Option<usize>) -> String {
+    let digits = |width: usize| number.map_or_else(String::new, |number| format!("{number:0width$}"));
+    (1..=WIDEST).fold(name.replace(&format!("{{{place}}}"), &digits(0)), |name, width| {
+        name.replace(&format!("{{{place}:0{width}}}"), &digits(width))
+    })
 }
 
 #[cfg(test)]

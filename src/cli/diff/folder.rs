@@ -8,7 +8,7 @@ use super::capture::{Capture, TOKENS};
 use super::files::npy_files;
 use super::npy;
 use crate::config::CacheDtype;
-use crate::diff::{About, Found, Pass, Traced};
+use crate::diff::{self, About, Found, Pass, Traced};
 use crate::error::{Error, Result, printable};
 use crate::explain::Drawing;
 use crate::files::read_text;
@@ -126,6 +126,12 @@ impl Folder {
         })
     }
 
+    /// Whether it has a file of a stage in this very pass, and not one for all of them.
+    fn writes(&self, site: Site) -> bool {
+        let file = self.file(site);
+        file.is_file() && (site.pass == 0 || file != self.file(Site { pass: 0, ..site }))
+    }
+
     /// The values of a stage.
     pub(in crate::cli) fn read(&self, site: Site) -> Found {
         let found = match &self.says {
@@ -152,7 +158,13 @@ impl Folder {
     pub(super) fn strangers(&self, sizes: &Sizes) -> Vec<String> {
         let mut names: BTreeSet<_> = npy_files(&self.path).into_iter().collect();
         for (sequence, about) in self.abouts.iter().enumerate() {
-            for site in about.passes.iter().flat_map(|pass| Site::all(sizes, pass.dims)) {
+            let written = |site: &Site| self.writes(Site { sequence, ..*site });
+            let of_pass = |pass: &Pass| {
+                let mut sites = Site::all(sizes, pass.dims);
+                sites.extend(diff::beyond(sizes, pass.dims).into_iter().filter(written));
+                sites
+            };
+            for site in about.passes.iter().flat_map(of_pass) {
                 let site = self.numbered(Site { sequence, ..site });
                 let files = match &self.says {
                     Says::Export(manifest) => vec![manifest.file_name(site).into()],
@@ -222,6 +234,10 @@ fn about(
 impl Traced for Folder {
     fn about(&self) -> &About {
         &self.abouts[self.sequence]
+    }
+
+    fn has_beyond(&self, site: Site) -> bool {
+        self.writes(Site { sequence: self.sequence, ..site })
     }
 
     fn stage(&mut self, site: Site) -> Result<Found> {

@@ -38,6 +38,13 @@ pub(super) struct Found {
     places: usize,
 }
 
+impl Found {
+    /// Whether its file's name has a place for the pass.
+    fn has_pass(&self) -> bool {
+        self.lies.file.as_ref().is_some_and(|file| file.contains("{pass"))
+    }
+}
+
 /// Proposes a map for the folder at `path`, by `a`, the reference, and prints it.
 ///
 /// # Errors
@@ -91,7 +98,9 @@ fn sure(fits: &Fits<'_>) -> Result<Vec<Found>> {
             }
             let Some(one) = fits.judge(stage, lies)? else { continue };
             let better = |best: &Found| {
-                let rank = |one: &Found| (one.error.max(1e-6), std::cmp::Reverse(one.places));
+                // Of several passes a name is better than that of one of them.
+                let of_one = |one: &Found| fits.has_several() && !one.has_pass();
+                let rank = |one: &Found| (one.error.max(1e-6), (std::cmp::Reverse(one.places), of_one(one)));
                 let ((a, more), (b, fewer)) = (rank(&one), rank(best));
                 a < b / 2.0 || (a <= b * 2.0 && more < fewer)
             };
@@ -234,10 +243,11 @@ impl Proposal<'_, '_> {
             lines.push(format!("\n[[passes]]\nstart = {}", pass.dims.start));
             lines.push(format!("tokens = {}  # the reference's", json!(ids)));
             let Padded { around: [before, after], batch, .. } = self.padded;
-            for (name, count) in [("padding", before), ("padding_after", after), ("batch", batch)] {
-                if count > 0 {
-                    lines.push(format!("{name} = {count}"));
-                }
+            let padding = |count: usize| (count > 0).then_some(count);
+            for (name, count) in
+                [("padding", padding(before)), ("padding_after", padding(after)), ("batch", batch)]
+            {
+                lines.extend(count.map(|count| format!("{name} = {count}")));
             }
         }
         let (there, all) = (self.passes(a).len(), a.about().passes.len());

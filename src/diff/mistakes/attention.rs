@@ -60,7 +60,8 @@ pub(super) fn add(
 ) {
     let (sizes, site) = (card.sizes(), found.site);
     let start = passes.iter().find(|dims| dims.pass == site.pass).map_or(0, |dims| dims.start as isize);
-    for by in (-OFF..=OFF).chain([-start]).filter(|&by| by != 0) {
+    // No position is below 0.
+    for by in (-OFF.min(start)..=OFF).chain([-start]).filter(|&by| by != 0) {
         let form = match by {
             _ if by == -start => "as if nothing were cached".into(),
             1.. => format!("{by} too far"),
@@ -113,7 +114,11 @@ pub(super) fn add(
         }
         _ => {}
     }
-    for (by, form) in [(Some(1), "a key more"), (Some(-1), "a key less"), (None, "all keys")] {
+    let mut seen = vec![(Some(1), "a key more"), (Some(-1), "a key less"), (None, "all keys")];
+    if start > 1 {
+        seen.push((Some(-start), "as if nothing were cached"));
+    }
+    for (by, form) in seen {
         let shifted = Shifted { by, sizes, passes: passes.to_vec() };
         all.push(
             Mistake::of("mask_offset", form, SEEING, shifted).again(&[Stage::Mask, Stage::MaskedScores]),

@@ -26,11 +26,16 @@ struct Reordered {
     order: Order,
     /// The one matrix that is; none where all are that the order is of.
     only: Option<Weight>,
+    /// Whether the embedding table is read as a head alone, and may be read otherwise there.
+    is_head: bool,
     whole: Mutex<HashMap<Place, Arc<Vec<f32>>>>,
 }
 
 /// The weights of norms are others, value by value.
 struct Norms(fn(f32) -> f32);
+
+/// The norm is left out: what goes in comes out.
+struct NoNorm;
 
 /// No bias is added.
 struct NoBias;
@@ -52,6 +57,7 @@ pub(super) fn add(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     reordered(card, chain, all);
     all.push(Mistake::of("norm_weight_plus_one", "", NORMS, Norms(|weight| weight + 1.0)));
     all.push(Mistake::of("norm_weight_missing", "", NORMS, Norms(|_| 1.0)));
+    all.push(Mistake::of("norm_missing", "", NORMS, NoNorm));
     if card.config.qkv_bias || card.config.output_bias || card.config.mlp_bias {
         all.push(Mistake::of("bias_missing", "", PRODUCTS, NoBias));
     }
@@ -94,6 +100,8 @@ fn reordered(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     if one_by_one.len() == 1 {
         one_by_one.clear();
     }
+    let has = |stage: Stage| chain.iter().any(|site| site.stage == stage);
+    let is_head = has(Stage::Logits) && !has(Stage::Embedding);
     let orders: [(_, Order); 5] = [
         ("transposed", transposed),
         ("rows of heads as neighbours, not halves", halves_as_neighbours),
@@ -103,7 +111,7 @@ fn reordered(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     ];
     for (form, order) in orders {
         for only in std::iter::once(None).chain(one_by_one.iter().copied()) {
-            let reordered = Reordered { sizes, order, only, whole: Mutex::default() };
+            let reordered = Reordered { sizes, order, only, is_head, whole: Mutex::default() };
             // An order that is not of the matrix would change nothing, and take as long.
             if only.is_none_or(|weight| reordered.is_of(weight)) {
                 let of = only.map_or_else(String::new, |weight| format!("{}: ", weight.name()));
@@ -188,7 +196,7 @@ impl Reordered {
         let known = |lengths: [usize; 2]| (self.order)(weight, &self.sizes, lengths, [0, 0]).is_some();
         let small = |[outputs, inputs]: [usize; 2]| outputs.saturating_mul(inputs) <= WHOLE;
         chosen
-            && weight.name() != "tok_embeddings"
+            && (self.is_head || weight.name() != "tok_embeddings")
             && self.lengths(weight).is_some_and(|lengths| known(lengths) && small(lengths))
     }
 }
@@ -232,6 +240,15 @@ impl Change for Norms {
             values.iter_mut().for_each(|value| *value = (self.0)(*value));
         }
         Ok(values)
+    }
+}
+
+impl Change for NoNorm {
+    fn rule(&self, _site: Site, _at: usize, mut rule: Rule) -> Rule {
+        if let Fold::Norm { x, at, .. } = rule.fold {
+            rule.fold = Fold::Same { from: x.cell(at) };
+        }
+        rule
     }
 }
 

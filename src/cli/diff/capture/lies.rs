@@ -11,13 +11,13 @@ use crate::cli::diff::npy;
 use crate::diff::Found;
 use crate::trace::{Axis, Site, Stage};
 
-/// Where the rows of a pass are in a batch that was padded.
+/// Where the rows of a pass are in a batch, and in what was padded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::cli::diff) struct Padded {
     /// Rows of padding before the first token, and after the last.
     pub(in crate::cli::diff) around: [usize; 2],
-    /// Which one of the batch it is.
-    pub(in crate::cli::diff) batch: usize,
+    /// Which one of the batch it is; none where there is one alone.
+    pub(in crate::cli::diff) batch: Option<usize>,
     /// The tokens between.
     pub(in crate::cli::diff) tokens: usize,
 }
@@ -108,20 +108,21 @@ impl Lies {
             values = values.slice_axis(At(last), Slice::from(from..to)).to_owned();
         }
         let Padded { around: [before, after], batch, tokens } = padded;
-        let is_padded = [before, after, batch] != [0; 3];
+        let is_padded = [before, after] != [0; 2] || batch.is_some();
+        let one = batch.unwrap_or(0);
         let has_batch = match &self.axes {
             Some(axes) => axes.iter().any(|axis| axis == "batch"),
             None => padded.is_batch(values.shape(), site.stage, head_dim),
         };
         if let Some(axes) = &self.axes {
-            values = in_order(values, axes, site.stage, batch)?;
+            values = in_order(values, axes, site.stage, one)?;
         } else if is_padded && has_batch {
-            values = one_of(values, 0, batch)?;
+            values = one_of(values, 0, one)?;
         }
         // All of a batch may share these.
         let shared = matches!(site.stage, Stage::RopeCos | Stage::RopeSin | Stage::Mask);
-        if batch > 0 && !has_batch && !shared {
-            return Err(format!("it has no axis for a batch, of which batch = {batch} is one"));
+        if one > 0 && !has_batch && !shared {
+            return Err(format!("it has no axis for a batch, of which batch = {one} is one"));
         }
         for (at, axis) in site.stage.axes().iter().enumerate().filter(|_| is_padded) {
             let length = values.shape().get(at).copied().unwrap_or(0);

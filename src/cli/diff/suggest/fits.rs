@@ -1,10 +1,10 @@
 //! Which ways of reading a file give a stage's shape, and how far its values are from the reference's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::super::capture::{Lies, Padded, Pairs, named};
+use super::super::capture::{Lies, Padded, Pairs, in_pass, named};
 use super::super::npy;
 use super::names::Names;
 use super::{Found, SURE};
@@ -33,13 +33,29 @@ pub(super) struct Fits<'f> {
     passes: Vec<PassDims>,
     frames: BTreeMap<Site, Arc<Frame>>,
     padded: Padded,
+    /// Patterns without a pass in them that are another's with one: the files of a single pass of several.
+    of_one_pass: BTreeSet<String>,
 }
 
 impl<'f> Fits<'f> {
     pub(super) fn new(folder: &'f Path, names: &'f Names, sizes: Sizes, passes: &[PassDims]) -> Self {
         let (all, frames) = (passes.to_vec(), BTreeMap::new());
         let passes = passes.iter().copied().take(PASSES).collect();
-        Self { folder, names, sizes, all, passes, frames, padded: Padded::default() }
+        Self {
+            folder,
+            names,
+            sizes,
+            all,
+            passes,
+            frames,
+            padded: Padded::default(),
+            of_one_pass: BTreeSet::new(),
+        }
+    }
+
+    /// Whether several passes are looked at.
+    pub(super) fn has_several(&self) -> bool {
+        self.passes.len() > 1
     }
 
     /// Whether a site is among those that are held: the first two layers and the last.
@@ -93,8 +109,9 @@ impl<'f> Fits<'f> {
                 };
                 let Some(more) = rows.checked_sub(dims.tokens) else { continue };
                 for before in (0..=more).take(OFFSETS) {
-                    for batch in 0..batch.min(OFFSETS) {
-                        let padded = Padded { around: [before, more - before], batch, tokens: dims.tokens };
+                    for one in 0..batch.min(OFFSETS) {
+                        let (around, batch) = ([before, more - before], (batch > 1).then_some(one));
+                        let padded = Padded { around, batch, tokens: dims.tokens };
                         let lies = Lies { file: Some(pattern.clone()), ..Lies::default() };
                         let error =
                             self.distance(site, &lies, padded).map_or(f64::INFINITY, |[error, _]| error);
@@ -111,7 +128,28 @@ impl<'f> Fits<'f> {
             }
         }
         self.padded = best.map_or_else(Padded::default, |(_, padded)| padded);
+        self.of_one_pass = self.find_those_of_one_pass();
         Ok(self.padded)
+    }
+
+    /// Where each of the passes that are looked at has a file of a name, with as many rows as it has tokens, that name is
+    /// every pass's: what it is for one of them is nothing by itself.
+    fn find_those_of_one_pass(&self) -> BTreeSet<String> {
+        if !self.has_several() {
+            return BTreeSet::new();
+        }
+        let [before, after] = self.padded.around;
+        let has_rows = |pattern: &str, dims: &PassDims| {
+            let shape = self.names.shape(pattern, Site::layer(dims.pass, 0, Stage::Xq));
+            let rows = [dims.tokens, before + dims.tokens + after];
+            shape.is_some_and(|shape| shape.iter().any(|length| rows.contains(length)))
+        };
+        let of_all = |pattern: &&String| {
+            pattern.contains("{pass") && self.passes.iter().all(|dims| has_rows(pattern, dims))
+        };
+        let passes = || self.all.iter().map(|dims| dims.pass);
+        let patterns = self.names.patterns.iter().filter(of_all);
+        patterns.flat_map(|pattern| passes().map(|pass| in_pass(pattern, pass))).collect()
     }
 
     /// The ways in which files may be a stage, by their shapes in its first place.
@@ -122,7 +160,9 @@ impl<'f> Fits<'f> {
         let mut ways = Vec::new();
         for pattern in &self.names.patterns {
             let Some(shape) = self.names.shape(pattern, site) else { continue };
-            if pattern.contains("{layer") != stage.in_layer() || ways.len() > WAYS {
+            let is_other =
+                pattern.contains("{layer") != stage.in_layer() || self.of_one_pass.contains(pattern);
+            if is_other || ways.len() > WAYS {
                 continue;
             }
             for lies in self.readings(stage, site, shape) {
@@ -160,7 +200,7 @@ impl<'f> Fits<'f> {
         let count: usize = wide.iter().product();
         let held: usize = shape.iter().product();
         let mut readings = Vec::new();
-        let batch = if padded.batch > 0 { shape.first().copied().unwrap_or(1) } else { 1 };
+        let batch = padded.batch.and(shape.first().copied()).unwrap_or(1);
         let last = stage == Stage::Logits && held == own.last().copied().unwrap_or(0);
         if held == count * batch || last {
             readings.push(Lies::default());
@@ -242,7 +282,7 @@ impl<'f> Fits<'f> {
     pub(super) fn judge(&self, stage: Stage, lies: Lies) -> Result<Option<Found>> {
         let pattern = lies.file.clone().unwrap_or_default();
         let held: Vec<Site> = self.frames.keys().copied().filter(|site| site.stage == stage).collect();
-        let (mut errors, mut sines) = (Vec::new(), Vec::new());
+        let (mut errors, mut sines, mut of_first) = (Vec::new(), Vec::new(), 0);
         for site in held.into_iter().filter(|site| self.names.shape(&pattern, *site).is_some()) {
             let Some(dims) = self.dims(site) else { continue };
             // A name without a pass in it is the first pass's alone.
@@ -254,16 +294,19 @@ impl<'f> Fits<'f> {
                 return Ok(None);
             };
             errors.push(if error.is_nan() { f64::INFINITY } else { error });
+            let is_of_first = dims.pass == self.passes[0].pass;
+            of_first += usize::from(is_of_first);
             sines.push(sine);
             // Where the first place is nothing like it, no other is looked at.
-            if sine.is_nan() || sine > 0.999 {
+            if is_of_first && (sine.is_nan() || sine > 0.999) {
                 return Ok(None);
             }
         }
         let Some(&first) = errors.first() else { return Ok(None) };
         let mean = |of: &[f64]| of.iter().map(|x| x.min(1.0)).sum::<f64>() / of.len() as f64;
-        // One layer that fits and others that do not are another order of layers and passes.
-        let error = if mean(&errors) <= SURE {
+        // One layer that fits and others that do not are another order of layers and passes. Where all of the first pass
+        // fit, it is later passes that are wrong.
+        let error = if mean(&errors[..of_first.max(1)]) <= SURE {
             errors.iter().copied().fold(first, f64::min)
         } else {
             mean(&errors).max(SURE * 1.01)
