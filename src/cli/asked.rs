@@ -47,7 +47,7 @@ impl Asked {
     fn run<D: Device>(args: &RunArgs) -> Result<Self> {
         let run = Run::<D>::open(args)?;
         let draws = args.tokens.unwrap_or(1).max(1);
-        let Run { model, sampler, mut prompts, tokenizer, eos, context } = run;
+        let Run { model, sampler, mut prompts, tokenizer, eos, context, chunk: _ } = run;
         let (Some(prompt), true) = (prompts.pop(), prompts.is_empty()) else {
             return Err(Error::usage("this command looks at one prompt")
                 .expected("one --prompt, or a --prompts FILE with one")

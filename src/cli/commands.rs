@@ -43,6 +43,10 @@ pub(super) struct ExportArgs {
     #[command(flatten)]
     pub(super) run: RunArgs,
 
+    /// Read the prompt N tokens at a time, a pass each, as some runtimes do [default: all of it in one pass]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true, conflicts_with = "trace")]
+    pub(super) chunk: Option<usize>,
+
     #[command(flatten)]
     pub(super) trace: TraceArgs,
 

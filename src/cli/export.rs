@@ -39,7 +39,7 @@ impl Command for &ExportArgs {
 
 fn export<D: Device>(args: &ExportArgs) -> Result<()> {
     let target = Target::check(&args.out, args.force)?;
-    let run = Run::<D>::open(&args.run)?;
+    let run = Run::<D>::open(&args.run)?.in_chunks(args.chunk)?;
     let wanted = args.run.tokens.unwrap_or(1);
     if wanted == 0 {
         return Err(Error::usage("there is nothing to export")
@@ -75,7 +75,8 @@ fn export<D: Device>(args: &ExportArgs) -> Result<()> {
         files.check()?;
         for ((sequence, dims, ids), drawn) in reads.iter().zip(drawn) {
             let tokens = ids.iter().map(|&id| run.label(id)).collect();
-            files.manifest.pass(*sequence, *dims, tokens, Some(run.label(drawn.id)));
+            let label = (!drawn.given).then(|| run.label(drawn.id));
+            files.manifest.pass(*sequence, *dims, tokens, label);
             full.extend((drawn.ended == Some(Ended::Full)).then_some(*sequence));
         }
     }

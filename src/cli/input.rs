@@ -31,6 +31,8 @@ pub(super) struct Run<D: Device> {
     pub(super) prompts: Vec<Prompt>,
     /// Tokens that the cache is reserved for, where that was asked for.
     pub(super) context: Option<usize>,
+    /// Tokens of a prompt that a pass reads at most, where that was asked for.
+    pub(super) chunk: Option<usize>,
 }
 
 impl<D: Device> Run<D> {
@@ -44,7 +46,19 @@ impl<D: Device> Run<D> {
         let model = opened.model?;
         recognise(&opened.checkpoint, &args.model, &model);
         let eos = opened.checkpoint.eos;
-        Ok(Self { model, tokenizer: opened.tokenizer, eos, sampler, prompts, context })
+        Ok(Self { model, tokenizer: opened.tokenizer, eos, sampler, prompts, context, chunk: None })
+    }
+
+    /// The same, with passes over so many tokens of a prompt each.
+    pub(super) fn in_chunks(self, chunk: Option<usize>) -> Result<Self> {
+        match chunk {
+            Some(0) => Err(Error::usage("a pass reads a token at least")
+                .at("--chunk")
+                .expected("1 or more")
+                .found(0)
+                .next("give another number, or leave --chunk out: one pass reads all of the prompt")),
+            chunk => Ok(Self { chunk, ..self }),
+        }
     }
 
     /// Whether there are two prompts or more.
@@ -59,6 +73,7 @@ impl<D: Device> Run<D> {
             ends: self.eos.clone(),
             draws,
             context: self.context,
+            chunk: self.chunk,
             // One alone takes memory as its text grows, and may end long before that is full.
             memory: if self.several() { self.model.backend.free_memory() } else { None },
         };
@@ -66,36 +81,53 @@ impl<D: Device> Run<D> {
         Batch::new(&self.model, self.sampler.clone(), prompts, place)
     }
 
-    /// How many passes the context has room for over the shortest prompt and each token after it.
-    pub(super) fn room(&self) -> usize {
-        self.prompts.iter().map(|prompt| self.room_for(prompt)).max().unwrap_or(0)
+    /// How many passes there are at most, where up to `draws` tokens are drawn after each prompt and all begin at once.
+    pub(super) fn most_passes(&self, draws: usize) -> usize {
+        self.prompts.iter().map(|prompt| self.count(prompt, draws)).max().unwrap_or(0)
     }
 
-    fn room_for(&self, prompt: &Prompt) -> usize {
-        1 + self.context.unwrap_or(self.model.config.context).saturating_sub(prompt.ids.len())
+    /// How many passes over one prompt and each token after it the context has room for, where up to `draws` are drawn.
+    fn count(&self, prompt: &Prompt, draws: usize) -> usize {
+        let room = 1 + self.context.unwrap_or(self.model.config.context).saturating_sub(prompt.ids.len());
+        self.chunks(prompt) - 1 + draws.min(room)
+    }
+
+    /// How many passes read a prompt.
+    fn chunks(&self, prompt: &Prompt) -> usize {
+        prompt.ids.len().div_ceil(self.chunk(prompt)).max(1)
+    }
+
+    /// How many tokens of a prompt a pass reads at most.
+    fn chunk(&self, prompt: &Prompt) -> usize {
+        self.chunk.unwrap_or(prompt.ids.len()).max(1)
+    }
+
+    /// Pass number `pass` over a prompt that begins with the first of them.
+    fn pass(&self, prompt: &Prompt, pass: usize) -> PassDims {
+        let (tokens, chunk, chunks) = (prompt.ids.len(), self.chunk(prompt), self.chunks(prompt));
+        match pass < chunks {
+            true => PassDims { pass, start: pass * chunk, tokens: chunk.min(tokens - pass * chunk) },
+            false => PassDims { pass, start: tokens + pass - chunks, tokens: 1 },
+        }
     }
 
     /// The passes over each prompt, where up to `draws` tokens are drawn and all begin at once.
     pub(super) fn passes(&self, draws: usize) -> impl Iterator<Item = PassDims> {
-        self.prompts.iter().flat_map(move |prompt| {
-            let tokens = prompt.ids.len();
-            let decode = move |pass| PassDims { pass, start: tokens + pass - 1, tokens: 1 };
-            let first = PassDims { pass: 0, start: 0, tokens };
-            std::iter::once(first).chain((1..draws.min(self.room_for(prompt))).map(decode))
-        })
+        let passes = move |prompt| (0..self.count(prompt, draws)).map(move |pass| self.pass(prompt, pass));
+        self.prompts.iter().flat_map(passes)
     }
 
     /// The sites that pass number `pass` over a sequence can have: of several that may begin late, a prompt's and a
     /// token's.
     pub(super) fn sites(&self, sequence: usize, pass: usize, batch: &Batch<'_, D>) -> Vec<Site> {
-        let (sizes, tokens) = (self.model.sizes(), self.prompts[sequence].ids.len());
-        let prompt = PassDims { pass, start: 0, tokens };
-        let decode = PassDims { pass, start: tokens + pass.saturating_sub(1), tokens: 1 };
-        let (first, later) = (Site::all(&sizes, prompt), Site::all(&sizes, decode));
-        let sites = match (pass, batch.at_once()) {
-            (0, _) => first,
-            (_, true) => later,
-            (_, false) => [first, later].concat(),
+        let (sizes, prompt) = (self.model.sizes(), &self.prompts[sequence]);
+        let own = Site::all(&sizes, self.pass(prompt, pass));
+        let sites = match pass == 0 || batch.at_once() {
+            true => own,
+            false => {
+                let first = PassDims { pass, ..self.pass(prompt, 0) };
+                [Site::all(&sizes, first), own].concat()
+            }
         };
         sites.into_iter().map(|site| Site { sequence, ..site }).collect()
     }
@@ -157,10 +189,10 @@ impl SelectArgs {
         views: bool,
     ) -> Result<Select> {
         let at_once = batch.at_once();
-        let most = |count: usize| match at_once {
-            true => count.min(run.room()),
+        let most = |draws: usize| match at_once {
+            true => run.most_passes(draws),
             // As if each began when the one before it has ended.
-            false => run.prompts.iter().map(|prompt| count.min(run.room_for(prompt))).sum(),
+            false => run.prompts.iter().map(|prompt| run.count(prompt, draws)).sum(),
         };
         let layers = run.model.sizes().layers;
         let extent = Extent { passes: most(draws), room: most(usize::MAX), layers, views };

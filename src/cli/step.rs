@@ -90,7 +90,7 @@ pub(super) fn begin<D: Device>(
         at: open.at.clone(),
         passes: draws,
     };
-    let Run { model, sampler, prompts, tokenizer, eos, context: asked } = run;
+    let Run { model, sampler, prompts, tokenizer, eos, context: asked, chunk: _ } = run;
     let longest = prompts.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
     let context = match room {
         Context::Whole => asked,

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::report::{Diagnosis, First, Kind};
 use super::traced::{About, Pass};
+use crate::error::{Error, Result};
 use crate::trace::{Address, Site, Stage, Step};
 
 /// What differs, and what it looks like.
@@ -12,14 +13,12 @@ pub(super) struct Cause {
     pub(super) diagnosis: Vec<Diagnosis>,
     /// The pass that reads other tokens: what the passes before it computed comes first. 0 where nothing does.
     pub(super) pass: usize,
-    /// What else is to be said.
-    pub(super) note: Option<String>,
 }
 
 /// The first of these that differs, in the order of causes.
 pub(super) fn first(a: &About, b: &About) -> Option<Cause> {
     if let Some(first) = artifact(a, b) {
-        return Some(Cause { first, diagnosis: Vec::new(), pass: 0, note: None });
+        return Some(Cause { first, diagnosis: Vec::new(), pass: 0 });
     }
     let (number, row) = a
         .passes
@@ -52,30 +51,47 @@ pub(super) fn first(a: &About, b: &About) -> Option<Cause> {
     };
     // A later pass reads what was drawn: nothing was put before it.
     let diagnosis = if number == 0 { bos(of_a, of_b) } else { None };
-    Some(Cause {
-        first,
-        diagnosis: diagnosis.into_iter().collect(),
-        pass: number,
-        note: otherwise_cut(a, b, number),
-    })
+    Some(Cause { first, diagnosis: diagnosis.into_iter().collect(), pass: number })
 }
 
-/// Where both read the same ids, in other passes: in which.
-fn otherwise_cut(a: &About, b: &About, number: usize) -> Option<String> {
+/// Checks that runs of the same ids have them in the same passes: in others no stage has the same rows and keys.
+///
+/// # Errors
+/// [`Error::Usage`] where they have not.
+pub(super) fn check_passes(a: &About, b: &About) -> Result<()> {
     let ids = |about: &About| -> Vec<u32> {
         about.passes.iter().flat_map(|pass| &pass.tokens).map(|token| token.id).collect()
     };
     let (ours, theirs) = (ids(a), ids(b));
     let common = ours.len().min(theirs.len());
     let same = common > 0 && ours[..common] == theirs[..common];
-    let tokens = |about: &About| about.passes[number].dims.tokens;
-    (same && tokens(a) != tokens(b)).then(|| {
-        format!(
-            "both read the same ids, in other passes: in p{number} A reads {} and B {}; run both with the same passes",
-            tokens(a),
-            tokens(b)
-        )
-    })
+    let mut pairs = a.passes.iter().zip(&b.passes).enumerate();
+    let other = pairs.find(|(_, (a, b))| a.dims.tokens != b.dims.tokens).filter(|_| same);
+    let Some((number, (of_a, of_b))) = other else { return Ok(()) };
+    // One that reads fewer, and no more after them, reads another text.
+    let shorter = if of_a.dims.tokens < of_b.dims.tokens { a } else { b };
+    if shorter.passes.len() == number + 1 {
+        return Ok(());
+    }
+    let tokens = |about: &About, pass: &Pass| {
+        let tokens = if pass.dims.tokens == 1 { "token" } else { "tokens" };
+        format!("{}: {} {tokens} in p{}", about.name, pass.dims.tokens, pass.dims.pass)
+    };
+    // Which of the two reads its prompt in parts.
+    let (letter, first) = match (&a.passes[0].dims, &b.passes[0].dims) {
+        (a, b) if a.tokens > b.tokens => ("A", b),
+        (_, b) if of_a.dims.tokens > of_b.dims.tokens => ("A", b),
+        (a, _) => ("B", a),
+    };
+    Err(Error::usage(
+        "the same ids were read in other passes, so that no stage of the one is one of the other",
+    )
+    .expected(format!("as in {}", tokens(a, of_a)))
+    .found(tokens(b, of_b))
+    .next(format!(
+        "run {letter} with the other's passes: `llama-trace export --chunk {}` reads a prompt so",
+        first.tokens
+    )))
 }
 
 /// From which pass on the tokens are other ones: its stages, and those of later passes, are not compared.

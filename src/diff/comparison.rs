@@ -41,6 +41,8 @@ pub(super) struct Comparison<'a, A, B, J> {
     same_logits: bool,
     /// What B draws from in the pass.
     own: Own,
+    /// The stages of A that B does not have since the last one that was compared.
+    since: usize,
     /// Passes in which it cannot be told whether B drew right.
     not_told: BTreeSet<usize>,
 }
@@ -60,6 +62,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             seen: HashMap::new(),
             same_logits: false,
             own: Own::default(),
+            since: 0,
             not_told: BTreeSet::new(),
         })
     }
@@ -67,6 +70,9 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
     pub(super) fn run(mut self, progress: Progress<'_>) -> Result<Report> {
         self.check_layers()?;
         let cause = causes::first(self.a.about(), self.b.about());
+        if cause.as_ref().is_none_or(|cause| cause.first.kind == Kind::Tokens) {
+            causes::check_passes(self.a.about(), self.b.about())?;
+        }
         // What a later pass reads was drawn from what earlier ones computed.
         let (now, later) =
             if cause.as_ref().is_some_and(|cause| cause.pass == 0) { (cause, None) } else { (None, cause) };
@@ -158,7 +164,6 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
     /// Takes note of a cause that is no stage.
     fn because(&mut self, cause: Cause) {
         (self.report.first, self.report.diagnosis) = (Some(cause.first), cause.diagnosis);
-        self.report.notes.extend(cause.note);
     }
 
     /// Checks how many layers the runs say that ran, and says what is not compared for that.
@@ -256,6 +261,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 let (why, damaged) = theirs.err().or_else(named).unzip();
                 let why = why.map(|why| format!("B: {why}"));
                 self.report.missing.push(missing(why, damaged.unwrap_or(false)));
+                self.since += 1;
                 a.into_iter().for_each(|frame| self.judge.alone(Arc::unwrap_or_clone(frame)));
                 return Ok(());
             }
@@ -388,6 +394,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             self.report.notes.extend(judged.note);
         }
         self.report.lines.push(judged.line);
+        self.since = 0;
     }
 
     /// Takes note of a stage that differs.
@@ -413,6 +420,8 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         }
         self.report.first = Some(difference);
         let notes = &mut self.report.notes;
+        let last = self.report.lines.last().map(|line| line.site);
+        notes.extend(unseen(self.since, last, site));
         notes.extend(cell.odd.iter().map(|what| format!("B's {site}: {what}")));
         if let Some(other) = cell.print.and_then(|print| self.seen.get(&print)) {
             notes.push(format!("B's {site} repeats its {other}, value for value"));
@@ -447,6 +456,19 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         }
         self.judge.part_done(last)
     }
+}
+
+/// Where the mistake may lie that shows at `site` first, where B does not have `count` stages between that and the last one
+/// that is the same.
+fn unseen(count: usize, last: Option<Site>, site: Site) -> Option<String> {
+    let stages = if count == 1 { "stage" } else { &format!("{count} stages") };
+    let (from, between) = match last {
+        Some(last) => (format!("after {last}, up to"), "between"),
+        None => ("anywhere up to".to_owned(), "before"),
+    };
+    (count > 0).then(|| {
+        format!("the mistake lies {from} {site}: B does not have the {stages} {between} (write more)")
+    })
 }
 
 /// Whether the run says which tokens a pass reads.

@@ -22,6 +22,8 @@ pub struct Prompts {
     pub draws: usize,
     /// Tokens that each cache is reserved for: those of the prompt and the draws, where nobody says.
     pub context: Option<usize>,
+    /// Tokens of a prompt that a pass reads at most; none for all of them.
+    pub chunk: Option<usize>,
     /// Bytes that are free for caches and buffers; none where nobody counts.
     pub memory: Option<usize>,
 }
@@ -31,8 +33,10 @@ pub struct Prompts {
 pub struct Drawn {
     /// Number of the sequence.
     pub sequence: usize,
-    /// The token.
+    /// The token, or the next one of the prompt where a part of that is left.
     pub id: u32,
+    /// Whether it is the prompt's.
+    pub given: bool,
     /// Why no other follows, where none does.
     pub ended: Option<Ended>,
 }
@@ -178,7 +182,8 @@ impl<'m, B: Backend> Batch<'m, B> {
             let mut sequence = Sequence::new(*number, &self.model.config, cache, sampler);
             (bytes, rows) = (with_it, rows + ids.len());
             if let Some((_, ids)) = self.waiting.pop_front() {
-                sequence.begin(ids, &self.plan.ends, self.plan.draws);
+                let chunk = self.plan.chunk.unwrap_or(ids.len());
+                sequence.begin_in_chunks(&ids, chunk, &self.plan.ends, self.plan.draws);
             }
             self.running.push(sequence);
         }
@@ -187,8 +192,9 @@ impl<'m, B: Backend> Batch<'m, B> {
                 return Err(error);
             }
             if let Some(mut last) = self.running.pop() {
-                rows -= last.waiting().len();
-                self.waiting.push_front((last.number, last.take(usize::MAX)));
+                let ids = last.take_all();
+                rows -= ids.len();
+                self.waiting.push_front((last.number, ids));
             }
         }
         Ok(!self.running.is_empty())
@@ -216,6 +222,7 @@ impl<'m, B: Backend> Batch<'m, B> {
         let drawn = running.iter().zip(drawn).map(|(sequence, id)| Drawn {
             sequence: sequence.number,
             id,
+            given: sequence.is_given(),
             ended: sequence.ended(),
         });
         let drawn = drawn.collect();

@@ -43,12 +43,14 @@ pub struct Text {
     waiting: Vec<u32>,
     /// Tokens that end a text.
     ends: Vec<u32>,
-    /// Tokens that come next whatever is drawn, the last of them first.
-    forced: Vec<u32>,
+    /// What passes read that come next whatever is drawn, the last of them first.
+    forced: Vec<Vec<u32>>,
     /// Tokens that may still be drawn.
     left: usize,
     /// Whether one that ends the text was drawn last.
     at_end: bool,
+    /// Whether the tokens that the next pass reads were given, and not drawn.
+    given: bool,
 }
 
 impl Text {
@@ -63,6 +65,7 @@ impl Text {
             forced: Vec::new(),
             left: 0,
             at_end: false,
+            given: false,
         }
     }
 
@@ -82,6 +85,7 @@ impl Text {
             forced: Vec::new(),
             left: self.left,
             at_end: self.ends.contains(&token),
+            given: true,
         })
     }
 
@@ -106,7 +110,17 @@ impl<B: Backend> Sequence<B> {
     /// Has `ids` follow what was run before, and up to `draws` tokens follow those, until one of `ends` is drawn.
     pub fn begin(&mut self, ids: Vec<u32>, ends: &[u32], draws: usize) {
         let text = &mut self.text;
-        (text.waiting, text.ends, text.left, text.at_end) = (ids, ends.to_vec(), draws, false);
+        (text.waiting, text.ends, text.left) = (ids, ends.to_vec(), draws);
+        (text.at_end, text.given) = (false, true);
+    }
+
+    /// The same, with passes over `chunk` of the ids each, and fewer in the last. What is drawn before that one goes
+    /// nowhere.
+    pub fn begin_in_chunks(&mut self, ids: &[u32], chunk: usize, ends: &[u32], draws: usize) {
+        let mut chunks: Vec<_> = ids.chunks(chunk.max(1)).rev().map(<[u32]>::to_vec).collect();
+        let first = chunks.pop().unwrap_or_default();
+        self.begin(first, ends, draws.saturating_add(chunks.len()));
+        self.text.forced = chunks;
     }
 
     /// Why no pass follows, where none does.
@@ -123,9 +137,8 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Has `ids` come next, one after each pass, whatever is drawn.
-    pub fn force(&mut self, mut ids: Vec<u32>) {
-        ids.reverse();
-        self.text.forced = ids;
+    pub fn force(&mut self, ids: Vec<u32>) {
+        self.text.forced = ids.into_iter().rev().map(|id| vec![id]).collect();
     }
 
     /// The tokens that the next pass reads.
@@ -202,6 +215,20 @@ impl<B: Backend> Sequence<B> {
     pub(super) fn take(&mut self, count: usize) -> Vec<u32> {
         let rest = self.text.waiting.split_off(count.min(self.text.waiting.len()));
         std::mem::replace(&mut self.text.waiting, rest)
+    }
+
+    /// Takes all that it has not run yet, and what was to come next whatever is drawn.
+    pub(super) fn take_all(&mut self) -> Vec<u32> {
+        let mut ids = self.take(usize::MAX);
+        while let Some(next) = self.text.forced.pop() {
+            ids.extend(next);
+        }
+        ids
+    }
+
+    /// Whether what the next pass reads was given, and not drawn.
+    pub(super) fn is_given(&self) -> bool {
+        self.text.given
     }
 
     /// Has `ids` wait again, before all others.
@@ -340,11 +367,17 @@ pub(super) fn pass<B: Backend, P: Probe>(
     };
     let draw = |(span, sequence): (usize, &mut &mut Sequence<B>)| {
         let drawn = sequence.draw(model, work, (pass, span), &drawn, probe)?;
-        let drawn = sequence.text.forced.pop().unwrap_or(drawn);
-        sequence.text.left = sequence.text.left.saturating_sub(1);
-        sequence.text.at_end = sequence.text.ends.contains(&drawn);
-        sequence.text.waiting = vec![drawn];
-        Ok(drawn)
+        let (next, given) = match sequence.text.forced.pop() {
+            Some(forced) => (forced, true),
+            None => (vec![drawn], false),
+        };
+        let text = &mut sequence.text;
+        let first = next.first().copied().unwrap_or(drawn);
+        text.left = text.left.saturating_sub(1);
+        // A token that ends a text ends none where it is in the middle of a prompt.
+        text.at_end = !given && text.ends.contains(&first);
+        (text.waiting, text.given) = (next, given);
+        Ok(first)
     };
     sequences.iter_mut().enumerate().map(draw).collect()
 }

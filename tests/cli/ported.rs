@@ -91,17 +91,52 @@ fn what_was_drawn_otherwise_comes_after_the_stage_that_it_was_drawn_from() {
 }
 
 #[test]
-fn the_same_ids_in_other_passes_are_said_to_be_the_same() {
+fn the_same_ids_in_other_passes_are_no_difference_and_the_reference_can_be_run_in_them() {
     let folder = TempDir::new().unwrap();
     let folders = both(&folder, &[], "");
-    mapped(
-        &folders[1],
-        "passes = [{ start = 0, tokens = [1019, 420] }, { start = 2, tokens = [419, 258, 391] }]\n",
-    );
-    let text = stdout(&llama_trace(["diff".as_ref(), folders[0].as_os_str(), folders[1].as_os_str()]));
-    for part in ["B      nothing", "both read the same ids, in other passes: in p0 A reads 5 and B 2"] {
-        assert!(text.contains(part), "{part}: {text}");
+    let map = "passes = [{ start = 0, tokens = [1019, 420] }, { start = 2, tokens = [419, 258, 391] }]\n";
+    mapped(&folders[1], map);
+    let output = llama_trace(["diff".as_ref(), folders[0].as_os_str(), folders[1].as_os_str()]);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    for part in
+        ["a: 5 tokens in p0", "b: 2 tokens in p0", "run A with the other's passes", "export --chunk 2`"]
+    {
+        assert!(said.contains(part), "{part}: {said}");
     }
+    // Fewer tokens and none after them are another text.
+    mapped(&folders[1], "passes = [{ start = 0, tokens = [1019, 420] }]\n");
+    let (code, report) = diff(&folders, &[]);
+    assert_eq!((code, &report["first"]["kind"]), (1, &json!("tokens")));
+    // As a port does that has no prefill.
+    for (chunk, passes) in [("1", 5), ("2", 3), ("9", 1)] {
+        let folder = TempDir::new().unwrap();
+        let [a, b] = both(&folder, &["--chunk", chunk, "-n", "3"], "");
+        let manifest: Value = serde_json::from_slice(&fs::read(a.join("manifest.json")).unwrap()).unwrap();
+        let all = manifest["passes"].as_array().unwrap();
+        assert_eq!(all.len(), passes + 2, "{manifest}");
+        let drawn: Vec<_> = all.iter().map(|pass| pass["sampled"].is_null()).collect();
+        assert_eq!(drawn.iter().filter(|none| **none).count(), passes - 1, "the prompt's own are not drawn");
+        let lines = all.iter().map(|pass| {
+            let ids: Vec<_> = pass["tokens"].as_array().unwrap().iter().map(|token| &token["id"]).collect();
+            format!("{{ start = {}, tokens = {} }}", pass["start"], json!(ids))
+        });
+        mapped(&b, &format!("passes = [{}]\n", lines.collect::<Vec<_>>().join(", ")));
+        // The same text is drawn as from a prompt that is read at once.
+        let whole = TempDir::new().unwrap();
+        let [one, _] = both(&whole, &["-n", "3"], "");
+        let once: Value = serde_json::from_slice(&fs::read(one.join("manifest.json")).unwrap()).unwrap();
+        let last =
+            |manifest: &Value| manifest["passes"].as_array().unwrap().last().unwrap()["sampled"].clone();
+        assert_eq!(last(&manifest), last(&once));
+        for more in [&[][..], &["--model", &model()]] {
+            let (code, report) = diff(&[a.clone(), b.clone()], more);
+            assert_eq!((code, &report["same"]), (0, &json!(true)), "{chunk}: {report}");
+        }
+    }
+    let out = folder.path().join("none");
+    let args = ["export", "--ids", IDS, "--chunk", "0", "--out", out.to_str().unwrap()];
+    assert_eq!(llama_trace(args).status.code(), Some(2));
 }
 
 #[test]

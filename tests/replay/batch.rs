@@ -63,7 +63,7 @@ fn prompts(config: &ModelConfig, lengths: &[usize]) -> Prompts {
     let ids = lengths.iter().enumerate().map(|(i, &length)| (0..length).map(|at| id(i, at)).collect());
     // Some of what is drawn ends a text, so that they leave at different times.
     let ends = (0..config.vocab as u32).filter(|id| id % 4 == 3).collect();
-    Prompts { ids: ids.collect(), ends, draws: DRAWS, context: None, memory: None }
+    Prompts { ids: ids.collect(), ends, draws: DRAWS, context: None, chunk: None, memory: None }
 }
 
 fn alone(model: &Model<Cpu>, prompts: &Prompts, number: usize) -> Text {
@@ -95,7 +95,8 @@ fn together(model: &Model<Cpu>, prompts: &Prompts) -> (Vec<Text>, Vec<usize>) {
             assert_eq!(site.pass, running.len(), "passes are the batch's");
             each.entry(site.sequence).or_default().0.insert(site, rows);
         }
-        for ((sequence, dims), Drawn { sequence: drew, id, ended }) in reads.into_iter().zip(drawn) {
+        for ((sequence, dims), Drawn { sequence: drew, id, ended, given }) in reads.into_iter().zip(drawn) {
+            assert!(!given, "no part of a prompt is left");
             assert_eq!((drew, dims.pass), (sequence, running.len()));
             texts[sequence].drawn.push(id);
             texts[sequence].ended = ended;

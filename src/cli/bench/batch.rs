@@ -37,8 +37,14 @@ fn time(model: &Model<impl Backend>, size: usize, tokens: usize, draws: usize) -
     let ids = prompt(&model.config, tokens);
     let shifted = |by: usize| ids.iter().map(move |id| ((*id as usize + by) % model.config.vocab) as u32);
     let ids = (0..size).map(|by| shifted(by).collect()).collect();
-    let prompts =
-        Prompts { ids, ends: Vec::new(), draws, context: None, memory: model.backend.free_memory() };
+    let prompts = Prompts {
+        ids,
+        ends: Vec::new(),
+        draws,
+        context: None,
+        chunk: None,
+        memory: model.backend.free_memory(),
+    };
     let mut batch = Batch::new(model, Sampler::new(Sampling::default())?, prompts, |_| None)?;
     let (mut drawn, mut rates, started) = (0, Vec::new(), Instant::now());
     let mut whole = Duration::ZERO;

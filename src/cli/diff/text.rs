@@ -8,11 +8,14 @@ use serde_json::Value;
 use super::super::output;
 use crate::config::Precision;
 use crate::diff::tolerance::base;
-use crate::diff::{About, Growth, Line, Report, whole};
+use crate::diff::{About, Growth, Kind, Line, Report, whole};
 use crate::trace::Stage;
 
 /// Layers that the table of growth has at most, of each sequence.
 const ROWS: usize = 48;
+
+/// Missing stages that are named.
+const NAMED: usize = 8;
 
 /// Prints it.
 pub(super) fn print(report: &Report, a: &About, b: &About) -> Result<()> {
@@ -58,13 +61,19 @@ fn verdict(out: &mut impl Write, report: &Report) -> Result<()> {
     let [ours, theirs] = first.told();
     writeln!(out, "  A      {ours}")?;
     writeln!(out, "  B      {theirs}")?;
-    if let (Value::Number(ours), Value::Number(theirs)) = (&first.ours, &first.theirs)
+    let is_stage = first.kind == Kind::Stage;
+    // Ids have no distance.
+    if let (true, Value::Number(ours), Value::Number(theirs)) = (is_stage, &first.ours, &first.theirs)
         && let (Some(ours), Some(theirs)) = (ours.as_f64(), theirs.as_f64())
     {
         writeln!(out, "  A − B  {}", short(ours - theirs))?;
     }
-    if let (Some(error), Some(tolerance)) = (first.error, first.tolerance) {
-        writeln!(out, "  error  {} of {} allowed", short(error), short(tolerance))?;
+    match (first.error, first.tolerance) {
+        (Some(rows), _) if !is_stage => writeln!(out, "  in     {rows} places")?,
+        (Some(error), Some(tolerance)) => {
+            writeln!(out, "  error  {} of {} allowed", short(error), short(tolerance))?;
+        }
+        _ => {}
     }
     let line = first.site.and_then(|site| report.lines.iter().find(|line| line.site == site));
     if let Some(Line { apart, inherited: Some(inherited), .. }) = line {
@@ -85,8 +94,11 @@ fn missing(out: &mut impl Write, report: &Report) -> Result<()> {
     let (known, others): (Vec<_>, Vec<_>) = report.missing.iter().partition(|missing| missing.why.is_some());
     others.iter().for_each(|missing| *places.entry(missing.site.stage).or_default() += 1);
     if !places.is_empty() {
-        let names: Vec<_> = places.iter().map(|(stage, count)| format!("{stage} ×{count}")).collect();
-        writeln!(out, "\nMissing in B: {}", names.join(", "))?;
+        let names = places.iter().take(NAMED).map(|(stage, count)| format!("{stage} ×{count}"));
+        let more = places.len().saturating_sub(NAMED);
+        let more =
+            if more > 0 { format!(", and {more} more (--format json has all)") } else { String::new() };
+        writeln!(out, "\nMissing in B: {}{more}", names.collect::<Vec<_>>().join(", "))?;
     }
     for site in report.absent.iter().take(ROWS) {
         writeln!(out, "Not in B: {site} and all of that {}", whole(*site))?;

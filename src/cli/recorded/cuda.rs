@@ -145,7 +145,8 @@ fn a_batch_draws_what_each_draws_alone() {
         let prompts = [prompt(3), prompt(20), prompt(1)];
         fn texts<B: Backend>(model: &Model<B>, sampler: &Sampler, ids: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
             let mut texts = vec![Vec::new(); ids.len()];
-            let prompts = Prompts { ids, ends: Vec::new(), draws: 6, context: None, memory: None };
+            let prompts =
+                Prompts { ids, ends: Vec::new(), draws: 6, context: None, chunk: None, memory: None };
             let mut batch = Batch::new(model, sampler.clone(), prompts, |_| None).unwrap();
             while batch.ready().unwrap() {
                 for drawn in batch.pass(&mut NoProbe).unwrap() {
@@ -237,7 +238,7 @@ fn an_unwatched_decode_pass_is_asked_for_before_the_tokens_that_it_reads_are_loo
         let model = Model::load(&checkpoint, cuda).unwrap();
         let sampling = Sampling { temperature, top_k: 9, top_p: 0.9, seed: 3 };
         let ids = (0..sequences).map(|sequence| prompt(3 + sequence)).collect();
-        let prompts = Prompts { ids, ends: Vec::new(), draws: 12, context: None, memory: None };
+        let prompts = Prompts { ids, ends: Vec::new(), draws: 12, context: None, chunk: None, memory: None };
         let mut batch = Batch::new(&model, Sampler::new(sampling).unwrap(), prompts, |_| None).unwrap();
         let mut passes = 0;
         while batch.ready().unwrap() {

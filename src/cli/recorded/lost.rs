@@ -48,7 +48,7 @@ fn texts_of_a_batch_keep_what_was_drawn_before_the_device_was_lost() {
     fn run(model: &Model<Cuda>) -> (Vec<Vec<u32>>, Option<Error>) {
         let ids = vec![prompt(3), prompt(9), prompt(1)];
         let mut texts = vec![Vec::new(); ids.len()];
-        let prompts = Prompts { ids, ends: Vec::new(), draws: 9, context: None, memory: None };
+        let prompts = Prompts { ids, ends: Vec::new(), draws: 9, context: None, chunk: None, memory: None };
         let mut batch = Batch::new(model, sampler(), prompts, |_| None).unwrap();
         loop {
             match batch.ready() {

@@ -37,6 +37,7 @@ fn texts_that_end_by_themselves_leave_the_others_as_they_are() {
             ends: ends.to_vec(),
             draws: 12,
             context: None,
+            chunk: None,
             memory,
         };
         let whole = texts(&cpu, prompts(&[], None), temperature);
