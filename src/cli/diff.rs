@@ -30,7 +30,7 @@ use super::{DiffArgs, DiffFormat, ModelArgs, PrecisionName, input, output};
 use crate::check::Sample;
 use crate::diff::{self, About, Diagnosis, Found, Report, Traced};
 use crate::error::{Error, Result, printable};
-use crate::trace::{Run, Site, Stage, Values};
+use crate::trace::{Run, Site, Stage, Step, Values};
 use crate::tui;
 
 /// Which rows of large matrices are computed again.
@@ -156,7 +156,16 @@ impl Command for Recorded<'_> {
 fn strange(names: &[String]) -> Option<String> {
     /// Names that are told of at most.
     const TOLD: usize = 4;
-    let told: Vec<_> = names.iter().take(TOLD).map(|name| printable(name)).collect();
+    let told = |name: &String| {
+        let stem = Path::new(name).file_stem().and_then(|stem| stem.to_str()).and_then(Step::from_name);
+        match stem {
+            Some(view @ Step::View(_)) => {
+                format!("{} (a view: write {}, whose values it has)", printable(name), view.stage())
+            }
+            _ => printable(name).to_string(),
+        }
+    };
+    let told: Vec<_> = names.iter().take(TOLD).map(told).collect();
     let more = if names.len() > TOLD { ", and others" } else { "" };
     let files = match names.len() {
         0 => return None,

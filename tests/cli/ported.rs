@@ -508,6 +508,43 @@ fn masked_scores_of_a_pass_of_one_token_are_compared_with_the_scores_that_they_m
     }
 }
 
+#[test]
+fn where_a_mistake_may_lie_is_said_and_what_is_wrong_with_a_file() {
+    let folder = TempDir::new().unwrap();
+    let [a, b] = both(&folder, &[], "");
+    let few = folder.path().join("few");
+    fs::create_dir_all(few.join("pass_000/layer_01")).unwrap();
+    for name in ["embedding", "logits"] {
+        let file = format!("pass_000/{name}.npy");
+        fs::copy(b.join(&file), few.join(&file)).unwrap();
+    }
+    let write =
+        |name: &str, bytes: &[u8]| fs::write(few.join(format!("pass_000/layer_01/{name}.npy")), bytes);
+    write("attn_merged", b"").unwrap();
+    mapped(&few, &format!("passes = [{{ start = 0, tokens = [{IDS}] }}]\n"));
+    times(&few, "logits", 1.01, usize::MAX);
+    let folders = [a, few.clone()];
+    let notes = || diff(&folders, &["--model", &model()]).1["notes"].to_string();
+    let said = notes();
+    for part in [
+        "the mistake lies after p0/embedding, up to p0/logits: B does not have the ",
+        " stages between (write more)",
+        "layer_01/attn_merged.npy (a view: write attn_heads, whose values it has)",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let whole = fs::read(b.join("pass_000/layer_01/xq.npy")).unwrap();
+    for (bytes, what) in [
+        (&b"a text"[..], "it is no .npy file: one begins with the bytes"),
+        (&whole[..40], "it is cut off in its header"),
+        (&whole[..140], "it is cut off: "),
+    ] {
+        write("xq", bytes).unwrap();
+        let output = llama_trace(["diff".as_ref(), folders[0].as_os_str(), folders[1].as_os_str()]);
+        assert!(stdout(&output).contains(what), "{what}: {}", stdout(&output));
+    }
+}
+
 /// An export of the built-in model with another setting in its config.json, as another runtime's: without a manifest.
 fn with_setting(folder: &TempDir, setting: &str, value: f64) -> PathBuf {
     let [model, own] = ["model", "own"].map(|name| folder.path().join(format!("{name}-{setting}")));

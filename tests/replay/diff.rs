@@ -70,8 +70,9 @@ fn verdict(report: &Report) -> (Kind, String, BTreeSet<&'static str>) {
 }
 
 /// Each mistake: the model it is made on, where it is seen first, and where it is in what transformers' modules show.
-pub(super) const BUGS: [(&str, &str, &str, &str); 44] = [
+pub(super) const BUGS: [(&str, &str, &str, &str); 45] = [
     ("rope_pairing", "gqa", "p0/L0/xq_rope", "p0/L0/softmax"),
+    ("rope_pairing:mixed", "gqa", "p0/L0/xq_rope", "p0/L0/softmax"),
     ("rope_theta", "gqa", "p0/rope_cos", "p0/L0/softmax"),
     ("rope_scaling", "tied_llama3", "p0/rope_cos", "p0/L0/softmax"),
     ("rope_scaling:factor", "tied_llama3", "p0/rope_cos", "p0/L0/softmax"),

@@ -176,7 +176,17 @@ impl Port {
                 for i in 0..c / 2 {
                     let (a, b) = if halves { (i, i + c / 2) } else { (2 * i, 2 * i + 1) };
                     let (p, q) = (row[head + a], row[head + b]);
-                    let (cos, sin) = (cos[t][i], back * sin[t][i]);
+                    let (cos, sin) = (&cos[t], &sin[t]);
+                    if self.has("rope_pairing:mixed") {
+                        // Neighbours, each with the angle that it would have among halves.
+                        for (own, other, sign) in [(2 * i, 2 * i + 1, -1.0), (2 * i + 1, 2 * i, 1.0)] {
+                            let angle = own % (c / 2);
+                            out[t][head + own] =
+                                row[head + own] * cos[angle] + sign * row[head + other] * sin[angle];
+                        }
+                        continue;
+                    }
+                    let (cos, sin) = (cos[i], back * sin[i]);
                     out[t][head + a] = self.round(p * cos - q * sin);
                     out[t][head + b] = self.round(p * sin + q * cos);
                 }

@@ -6,6 +6,7 @@ use super::super::bench::Exactly;
 use super::super::difference::{number, value};
 use super::{Mistake, ROPE, SEEING, TURNED};
 use crate::check::{Change, Nothing};
+use crate::config::Pairing;
 use crate::explain::{Cell, Exact, Fold, Line, Rule};
 use crate::ops::attention::visible;
 use crate::trace::{Frame, ModelCard, PassDims, Site, Sizes, Stage};
@@ -25,6 +26,12 @@ struct Moved {
 /// Pairs of a stage are not turned.
 struct Unturned(&'static [Stage]);
 
+/// Components are turned with those of one pairing, by the angles of the other.
+struct Mixed {
+    partner: Pairing,
+    head_dim: usize,
+}
+
 /// Scores are divided by the root of another number.
 struct Scaled(usize);
 
@@ -37,6 +44,9 @@ struct Shifted {
     sizes: Sizes,
     passes: Vec<PassDims>,
 }
+
+/// The stages that are turned.
+const TURNING: &[Stage] = &[Stage::XqRope, Stage::XkRope];
 
 /// Which kv head a query head reads.
 type Order = fn(usize, &Sizes) -> usize;
@@ -72,11 +82,16 @@ pub(super) fn add(
     }
     let back = Mistake::of("rope_direction", "", ROPE, Times(Stage::RopeSin, -1.0));
     all.push(back.again(TURNED));
-    for (form, stages) in [
-        ("queries", &[Stage::XqRope][..]),
-        ("keys", &[Stage::XkRope]),
-        ("queries and keys", &[Stage::XqRope, Stage::XkRope]),
+    for (form, partner) in [
+        ("neighbours are turned by the angles of halves", Pairing::Neighbours),
+        ("halves are turned by the angles of neighbours", Pairing::Halves),
     ] {
+        let mixed = Mixed { partner, head_dim: sizes.head_dim };
+        all.push(Mistake::of("rope_pairing", form, TURNING, mixed));
+    }
+    for (form, stages) in
+        [("queries", &[Stage::XqRope][..]), ("keys", &[Stage::XkRope]), ("queries and keys", TURNING)]
+    {
         all.push(Mistake::of("rope_missing", form, stages, Unturned(stages)));
     }
     let mut merged = Mistake::of("heads_merged", "", &[Stage::AttnOutput], Nothing);
@@ -198,6 +213,26 @@ impl Change for Moved {
     fn rule(&self, site: Site, _at: usize, mut rule: Rule) -> Rule {
         if let (Fold::Angle { position, .. }, true) = (&mut rule.fold, site.pass == self.pass) {
             *position = position.saturating_add_signed(self.by);
+        }
+        rule
+    }
+}
+
+impl Change for Mixed {
+    fn rule(&self, site: Site, at: usize, mut rule: Rule) -> Rule {
+        let (Fold::Rotate { pair, cos, sin, second }, true) = (&mut rule.fold, TURNING.contains(&site.stage))
+        else {
+            return rule;
+        };
+        let (c, half) = (self.head_dim, self.head_dim / 2);
+        let (first, component) = (at / c * c, at % c);
+        let ([a, b], angle) = match self.partner {
+            Pairing::Halves => ([component % half, component % half + half], component / 2),
+            Pairing::Neighbours => ([component / 2 * 2, component / 2 * 2 + 1], component % half),
+        };
+        (pair[0].at, pair[1].at, *second) = (first + a, first + b, component == b);
+        for cell in [cos, sin] {
+            cell.at = cell.at / half * half + angle;
         }
         rule
     }
