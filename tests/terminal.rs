@@ -147,7 +147,7 @@ fn a_place_that_does_not_exist_is_told_before_the_terminal_is_touched() {
         refuses(viewer, 2, &expected);
     }
     let one = Terminal::start(WINDOW, command(&["--ids", "0", "--step", "--stage", "mask"]));
-    refuses(one, 2, &["no mask", "--stage softmax"]);
+    refuses(one, 2, &["no mask", "choose softmax"]);
     refuses(Terminal::start(WINDOW, command(&["--model", "/nonexistent"])), 3, &["/nonexistent"]);
     refuses(Terminal::start(WINDOW, command(&["--ids", "4000000", "--step"])), 4, &["4000000"]);
 }

@@ -259,7 +259,7 @@ impl Chosen<'_> {
 
     fn print_text(&self, out: &mut impl Write, ids: &[u32], drawn: Option<u32>) -> std::io::Result<()> {
         let Self { label, sequence, dims, .. } = self;
-        let kind = if dims.start == 0 || dims.tokens > 1 { "prefill" } else { "decode" };
+        let kind = dims.kind();
         let (of, prefix, for_all) = match self.several {
             true => (format!(" of s{sequence}"), format!("s{sequence}/"), " for all"),
             false => Default::default(),

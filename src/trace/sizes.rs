@@ -33,7 +33,7 @@ pub struct Sizes {
 /// The three numbers that tell one pass from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassDims {
-    /// Number of the pass; 0 is the prefill.
+    /// Number of the pass, from 0.
     pub pass: usize,
     /// Tokens that were cached before this pass.
     pub start: usize,
@@ -45,6 +45,11 @@ impl PassDims {
     /// K = start + T: keys that this pass sees.
     pub fn keys(self) -> usize {
         self.start + self.tokens
+    }
+
+    /// What such a pass is called: one that begins a text, or reads several tokens of it, is a prefill.
+    pub fn kind(self) -> &'static str {
+        if self.start == 0 || self.tokens > 1 { "prefill" } else { "decode" }
     }
 }
 

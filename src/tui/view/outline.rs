@@ -80,7 +80,7 @@ impl Widget for OutlinePanel<'_> {
             let open = |yes: bool| if yes { "▾" } else { "▸" };
             let (name, detail, style) = match *entry {
                 Entry::Pass(pass) => {
-                    let name = if pass == 0 { "prefill" } else { "decode" };
+                    let name = app.outline.passes.get(pass).map_or("", |pass| pass.dims.kind());
                     let line = format!("{} pass {pass} {name}", open(pass == here.pass));
                     (line, pass_detail(app, pass), theme.strong())
                 }

@@ -27,7 +27,7 @@ impl Widget for Title<'_> {
         let theme = app.theme;
         let walk = app.walk();
         let place = app.place();
-        let kind = if place.pass == 0 { "prefill" } else { "decode" };
+        let kind = app.dims().kind();
         let strong = theme.strong();
         let layer = match place.layer {
             Some(layer) => {
