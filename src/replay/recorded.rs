@@ -18,9 +18,12 @@ use super::together::Together;
 use crate::backend::Backend;
 use crate::config::CacheDtype;
 use crate::error::{Error, Result};
-use crate::explain::{Drawing, Line, Operands, Place, Rules, added, attribute, explain, strongest, writings};
+use crate::explain::{
+    Drawing, Fold, Line, Operands, Place, Rules, added, attribute, explain, strongest, writings,
+};
 use crate::generate::{Sampler, Sampling};
 use crate::model::Model;
+use crate::ops::round;
 use crate::record::Kept;
 use crate::stop::Stop;
 use crate::tokenizer::Tokenizer;
@@ -318,6 +321,20 @@ impl<B: Backend> Serves for Reader<B> {
 }
 
 impl<B: Backend> Reader<B> {
+    /// The cosines or sines of a line, where it is of these, from the configuration of the run itself.
+    fn angles(&self, line: Line, site: Site) -> Option<Vec<f32>> {
+        let (rules, precision) = (self.rules(), self.trace.card().precision);
+        let of = rules.of(site).filter(|_| self.judged.is_none())?;
+        let number = |i: usize| match of.cell(line.cell(i).at).fold {
+            Fold::Angle { position, frequency, sine, .. } => {
+                let (sin, cos) = (position as f32 * frequency.value).sin_cos();
+                Some(round::value(precision, if sine { sin } else { cos }))
+            }
+            _ => None,
+        };
+        (0..line.count).map(number).collect()
+    }
+
     /// The rules of the run.
     fn rules(&self) -> Rules {
         let card = self.trace.card();
@@ -478,7 +495,11 @@ impl<B: Backend> Operands for Reader<B> {
         match line.place {
             Place::Stage(site) => {
                 let shape = self.sizes().shape(site.stage.axes(), self.dims(site)?);
-                operands::of_stage(line, &shape, |region| self.block(site, region))
+                match operands::of_stage(line, &shape, |region| self.block(site, region)) {
+                    // Angles take a position and the configuration, and no value of the run.
+                    Err(Error::Usage(what)) => self.angles(line, site).ok_or(Error::Usage(what)),
+                    found => found,
+                }
             }
             Place::Weight(..) => self.weights.of_line(line),
         }

@@ -51,6 +51,42 @@ fn log(args: &[&str]) -> Vec<String> {
     lines.lines().map(line).collect()
 }
 
+/// A port seldom writes the angles: what is turned by them is told with the port's own numbers all the same.
+#[test]
+fn a_turned_number_is_taken_apart_without_the_angles_of_the_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let (whole, own) = (folder.path().join("whole"), folder.path().join("own"));
+    let address = "p1/L1/xq_rope[t=0,h=2,c=3]";
+    let explained = |folder: &Path| -> Value {
+        let args = ["explain", address, "--trace", folder.to_str().unwrap(), "--format", "json"];
+        serde_json::from_str(&ok(&llama_trace(args))).unwrap()
+    };
+    for precision in ["f32", "bf16"] {
+        for folder in [&whole, &own] {
+            export(&["--prompt", PROMPT, "-n", "2", "--precision", precision, "--force"], folder);
+        }
+        for pass in ["pass_000", "pass_001"] {
+            for stage in ["rope_cos", "rope_sin"] {
+                fs::remove_file(own.join(format!("{pass}/{stage}.npy"))).unwrap();
+            }
+        }
+        let expected = explained(&whole);
+        assert_eq!((explained(&own), &expected["difference"]), (expected.clone(), &Value::from(0.0)));
+        // A number that the model does not have there.
+        let file = own.join("pass_001/layer_01/xq.npy");
+        let mut bytes = fs::read(&file).unwrap();
+        let at = 128 + 4 * (2 * 32 + 3);
+        bytes[at..at + 4].copy_from_slice(&7.5_f32.to_le_bytes());
+        fs::write(&file, bytes).unwrap();
+        let found = explained(&own);
+        let terms = found["terms"].as_array().unwrap();
+        let operands = terms.iter().flat_map(|term| term["operands"].as_array().unwrap());
+        assert!(operands.clone().any(|operand| operand["value"] == 7.5), "{found}");
+        assert_eq!(found["value"], expected["value"], "what is there is told");
+        assert!(found["difference"].as_f64().unwrap().abs() > 1.0, "{found}");
+    }
+}
+
 #[test]
 fn every_command_says_of_an_export_what_it_says_of_the_trace_of_the_same_run() {
     let folder = tempfile::tempdir().unwrap();
