@@ -147,7 +147,7 @@ fn a_place_that_does_not_exist_is_told_before_the_terminal_is_touched() {
         refuses(viewer, 2, &expected);
     }
     let one = Terminal::start(WINDOW, command(&["--ids", "0", "--step", "--stage", "mask"]));
-    refuses(one, 2, &["no mask", "--stage softmax"]);
+    refuses(one, 2, &["no mask", "choose softmax"]);
     refuses(Terminal::start(WINDOW, command(&["--model", "/nonexistent"])), 3, &["/nonexistent"]);
     refuses(Terminal::start(WINDOW, command(&["--ids", "4000000", "--step"])), 4, &["4000000"]);
 }
@@ -168,7 +168,7 @@ fn help_lists_the_keys() {
     let mut viewer = viewer(&[]);
     viewer.send("?");
     viewer.shows(&["Walking through the pass", "n, Space", "next step", "Looking at a tensor"]);
-    viewer.send("q");
+    viewer.send("\x1b");
     viewer.until("the help screen is closed", |screen| !screen.contents().contains("Walking through"));
     quit(viewer);
 }
@@ -352,7 +352,7 @@ fn no_color_means_none() {
             viewer.send(keys);
             viewer.shows(&[expected]);
         }
-        viewer.send("q");
+        viewer.send("?");
         viewer.until("the help screen is closed", |screen| !screen.contents().contains("Walking through"));
         let raw = viewer.raw();
         quit(viewer);

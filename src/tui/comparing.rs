@@ -54,12 +54,6 @@ fn shown_before(app: &App) -> Option<Held> {
     })
 }
 
-/// What is to be compared with, where a line of the go-to box asks for that: `compare L0`, `compare h=2`.
-pub(super) fn asked(line: &str) -> Option<&str> {
-    let rest = line.trim().strip_prefix("compare")?;
-    (rest.is_empty() || rest.starts_with([' ', '['])).then(|| rest.trim())
-}
-
 /// Compares with what an address names; what it leaves out goes along.
 ///
 /// # Errors

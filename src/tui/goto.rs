@@ -110,6 +110,12 @@ pub(super) fn prompt_of(text: &str) -> Option<&str> {
     }
 }
 
+/// What is to be compared with, where a line of the go-to box asks for that: `compare L0`, `compare h=2`.
+pub(super) fn comparison_in(line: &str) -> Option<&str> {
+    let rest = line.trim().strip_prefix("compare")?;
+    (rest.is_empty() || rest.starts_with([' ', '['])).then(|| rest.trim())
+}
+
 /// The number of a step, where a text names one: `step 24`.
 pub(super) fn step_in(text: &str) -> Option<&str> {
     let number = text.trim().trim_start_matches('/').strip_prefix("step ")?.trim();

@@ -201,8 +201,8 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
             app.mode = Mode::Walk;
             return Effect::None;
         }
-        Action::Submit if comparing::asked(&line.text).is_some() => {
-            let text = comparing::asked(&line.text).unwrap_or_default().to_owned();
+        Action::Submit if goto::comparison_in(&line.text).is_some() => {
+            let text = goto::comparison_in(&line.text).unwrap_or_default().to_owned();
             match comparing::with(app, &text) {
                 Ok(()) => {
                     app.mode = Mode::Walk;

@@ -159,7 +159,7 @@ fn what_is_no_part_of_the_nucleus_is_told_why() {
             .map(|note| note.as_str().unwrap().to_owned() + "\n")
             .collect::<String>()
     };
-    let cold = notes(&["--temperature", "0.05"], 11);
+    let cold = notes(&["--temperature", "0.05"], 12);
     assert!(cold.contains(" possible, for the probability of the other "), "{cold}");
     assert!(cold.contains("no top-k and top-p 1 keep all ") && !cold.contains("removed"), "{cold}");
     assert!(cold.contains("This one is not among them: its probability is 0 in float32."), "{cold}");

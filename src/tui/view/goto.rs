@@ -9,8 +9,7 @@ use crate::error::printable;
 use crate::trace::Step;
 
 use super::super::app::{App, GotoLine};
-use super::super::comparing;
-use super::super::goto::prompt_of;
+use super::super::goto::{comparison_in, prompt_of};
 use super::super::text;
 use super::labels;
 use super::paint::{clear, put};
@@ -32,7 +31,7 @@ fn hint(app: &App, text: &str) -> String {
     if prompt_of(text).is_some() {
         return "Enter runs this text as a prompt, in a run of its own".to_owned();
     }
-    if comparing::asked(text).is_some() {
+    if comparison_in(text).is_some() {
         return "Enter sets it beside what is shown".to_owned();
     }
     let name = text.split('[').next().and_then(|path| path.rsplit('/').next()).unwrap_or_default().trim();
@@ -66,7 +65,7 @@ impl Widget for GotoPopup<'_> {
             Rect { x: area.x + (area.width - width) / 2, y: area.y + area.height.min(2), width, height }
                 .intersection(area);
         clear(buf, place);
-        let title = match (prompt_of(&self.line.text), comparing::asked(&self.line.text)) {
+        let title = match (prompt_of(&self.line.text), comparison_in(&self.line.text)) {
             (Some(_), _) => " another prompt ",
             (_, Some(_)) => " compare with ",
             _ => " go to ",
