@@ -274,7 +274,7 @@ bindings! {
     Tensor End [k(KeyCode::End), c('$')] 0 "" "last column (in a list: the bottom)";
     Tensor Explain [k(KeyCode::Enter)] 7 "why" "where the number under the cursor comes from; there: go to the operand that is chosen";
     Tensor Back [k(KeyCode::Backspace)] 0 "" "back to the number that Enter came from (where there is none: previous step)";
-    Tensor Compare [c('c')] 0 "" "compare with what was shown before: another head, layer, pass, sequence or run; /compare h=2 (t=3, L0, p0, xq) says with which; the difference is that under the cursor";
+    Tensor Compare [c('c')] 0 "" "compare with what was shown before: another head, layer, pass, sequence or run; /compare h=2 (t=3, L0, p0, xq) says with which; the difference is that under the cursor, and both have one colour span";
     Tensor NextDifference [c('D')] 0 "" "the next stage that differs, at its cell of largest error (of `diff A B --tui`; `i` shows the verdict)";
     Tensor LargestInRow [c('*')] 0 "" "the largest value of the row (the largest, not the furthest from 0)";
     Tensor LargestOfAll [c('#')] 0 "" "the largest value of the whole tensor, all heads";

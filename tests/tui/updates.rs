@@ -460,6 +460,6 @@ fn a_view_that_is_covered_does_not_change_unseen() {
 #[test]
 fn the_go_to_box_says_what_enter_does_with_a_prompt() {
     let mut stage = begin();
-    stage.keys("/prompt A fox").shows("Enter runs this text as a prompt");
+    stage.keys("/prompt A fox").shows("Enter runs this text in a run of its own");
     stage.shows("another prompt");
 }

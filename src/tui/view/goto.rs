@@ -29,7 +29,7 @@ const LISTED: usize = 10;
 /// goes to no place.
 fn hint(app: &App, text: &str) -> String {
     if prompt_of(text).is_some() {
-        return "Enter runs this text as a prompt, in a run of its own".to_owned();
+        return "Enter runs this text in a run of its own".to_owned();
     }
     if comparison_in(text).is_some() {
         return "Enter sets it beside what is shown".to_owned();

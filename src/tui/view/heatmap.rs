@@ -46,7 +46,7 @@ impl View for Heatmap {
         [
             "Every value of the slice is a colour; the line below says what the colours span.",
             "A bright column is an index that matters for every row; a bright row, one that matters by itself.",
-            "▲ and ▼ are values beyond the colours: s chooses another span. Of keys and scores in decode passes earlier rows stand above.",
+            "▲ and ▼ are values beyond the colours: s chooses another span. In attention of decode passes earlier rows stand above.",
         ]
     }
 
