@@ -168,7 +168,7 @@ fn help_lists_the_keys() {
     let mut viewer = viewer(&[]);
     viewer.send("?");
     viewer.shows(&["Walking through the pass", "n, Space", "next step", "Looking at a tensor"]);
-    viewer.send("q");
+    viewer.send("\x1b");
     viewer.until("the help screen is closed", |screen| !screen.contents().contains("Walking through"));
     quit(viewer);
 }
@@ -352,7 +352,7 @@ fn no_color_means_none() {
             viewer.send(keys);
             viewer.shows(&[expected]);
         }
-        viewer.send("q");
+        viewer.send("?");
         viewer.until("the help screen is closed", |screen| !screen.contents().contains("Walking through"));
         let raw = viewer.raw();
         quit(viewer);

@@ -64,6 +64,9 @@ fn chat<D: Device>(args: &ChatArgs) -> Result<()> {
             printable(&checkpoint.name),
             printable(place)
         ));
+        if args.sampling.temperature == 0.0 {
+            super::tell("At temperature 0 a text may repeat itself; --temperature 0.8 draws the words.");
+        }
     }
     let session = match context {
         Some(tokens) => Session::with_capacity(&model, sampler.clone(), tokens)?,

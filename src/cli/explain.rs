@@ -150,7 +150,8 @@ fn find(
 
 fn print_text(asked: &Asked, explanation: &Explanation) -> std::io::Result<()> {
     let mut out = output::Lines::text();
-    let Explanation { address, value, result, formula, notes, is_sum, terms, rest, splits, .. } = explanation;
+    let Explanation { address, value, result, formula, notes, is_sum, terms, others, rest, splits, .. } =
+        explanation;
     writeln!(out, "{address} = {}", number(*value))?;
     for line in texts(asked, address) {
         writeln!(out, "  {line}")?;
@@ -159,7 +160,10 @@ fn print_text(asked: &Asked, explanation: &Explanation) -> std::io::Result<()> {
     let names: Vec<String> = terms.iter().map(|term| factors(asked, term)).collect();
     let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
     let largest = terms.iter().map(|term| term.product.abs()).fold(0.0, f64::max);
-    for (term, name) in terms.iter().zip(&names) {
+    for (at, (term, name)) in terms.iter().zip(&names).enumerate() {
+        if let Some((_, what)) = others.filter(|(first, _)| *first == at) {
+            writeln!(out, "  {what}:")?;
+        }
         let pad = " ".repeat(width - name.chars().count());
         let share = if largest > 0.0 && largest.is_finite() { term.product.abs() / largest } else { 0.0 };
         let bar = if term.product < 0.0 { "░" } else { "█" }.repeat((share * BAR).round() as usize);
@@ -263,7 +267,7 @@ fn object(explanation: &Explanation) -> Value {
         let operands: Vec<Value> = term.operands.iter().map(operand).collect();
         json!({"operands": operands, "product": json_number(term.product)})
     };
-    let Explanation { address, value, result, formula, notes, terms, rest, splits, .. } = explanation;
+    let Explanation { address, value, result, formula, notes, terms, others, rest, splits, .. } = explanation;
     let splits = splits.iter().map(|split| {
         let parts =
             split.parts.iter().map(|(name, value)| json!({"name": name, "value": json_number(*value)}));
@@ -282,6 +286,7 @@ fn object(explanation: &Explanation) -> Value {
         "formula": formula,
         "notes": notes,
         "terms": terms.iter().map(term).collect::<Vec<_>>(),
+        "others": others.map(|(first, what)| json!({"from": first, "what": what})),
         "splits": splits.collect::<Vec<_>>(),
         "rest": {"count": rest.count, together.0: json_number(together.1)},
     })

@@ -41,7 +41,7 @@ struct Folded {
     result: Option<f32>,
     is_sum: bool,
     /// How many of the operands of a rule that is no sum are always told, the first ones; none for all.
-    own: Option<usize>,
+    own: Option<(usize, &'static str)>,
     /// Whether the rule takes the largest of its operands.
     is_largest: bool,
     terms: Vec<Term>,
@@ -84,7 +84,7 @@ pub fn explain(
     if is_sum {
         terms.sort_by(|a, b| b.product.abs().total_cmp(&a.product.abs()));
     }
-    let least = if is_sum { 0 } else { own.unwrap_or(terms.len()) };
+    let least = if is_sum { 0 } else { own.map_or(terms.len(), |(own, _)| own) };
     let told = if most == 0 { terms.len() } else { most.max(least).min(terms.len()) };
     let rest = &terms[told..];
     let sum = |of: fn(f64) -> f64| rest.iter().fold(0.0, |sum, term| sum + of(term.product));
@@ -105,6 +105,7 @@ pub fn explain(
         formula: rules.card().formula(Step::Stage(site.stage), dims),
         notes,
         is_sum,
+        others: own.filter(|(own, _)| *own < terms.len()),
         terms,
         rest,
         splits,
@@ -301,7 +302,8 @@ impl<O: Operands> Taking<'_, O> {
                     let operand = self.operand(x.cell(i), value);
                     self.applied(operand, value.abs() / 127.0);
                 }
-                (self.folded.own, self.folded.is_largest) = (Some(1), true);
+                self.folded.own = Some((1, "the others of the group: none has a larger size"));
+                self.folded.is_largest = true;
                 self.note("The largest size of the group is 127 steps.");
                 self.folded.result = Some(scale[0]);
             }
@@ -462,7 +464,8 @@ impl<O: Operands> Taking<'_, O> {
         self.applied(constant("maximum of the row", f64::from(max)), values[at] / temperature - max);
         self.term(vec![constant("exponential, e^(x − maximum)", exponentials[at])], exponentials[at]);
         self.term(vec![constant("sum of all exponentials", total)], f64::from(shares[at]));
-        self.folded.own = Some(self.folded.terms.len());
+        let own = self.folded.terms.len();
+        self.folded.own = Some((own, "the others in that sum, each with its exponential"));
         let mut others: Vec<usize> = (0..values.len()).filter(|&i| i != at).collect();
         // Of a vocabulary only the largest are made terms: the others are most of the work.
         let told = if self.most == 0 { others.len() } else { self.most.min(others.len()) };
@@ -478,7 +481,6 @@ impl<O: Operands> Taking<'_, O> {
             let operand = self.operand(x.cell(i), values[i]);
             self.term(vec![operand], exponentials[i]);
         }
-        self.note("The others are those that the sum is of, each with its exponential.");
         // Probabilities are drawn from, not rounded.
         if site.stage == Stage::Probs {
             self.folded.result = Some(shares[at]);

@@ -74,6 +74,13 @@ impl Draw {
     /// Tokens that are told at most.
     pub const MOST: usize = 1024;
 
+    /// How many tokens have a probability above 0 in float32, where these are fewer than top-k has room for: it is not
+    /// top-k that leaves the others out.
+    pub fn above_0(&self) -> Option<usize> {
+        let most = if self.setting.top_k == 0 { self.vocab } else { self.setting.top_k.min(self.vocab) };
+        (self.setting.temperature > 0.0 && self.after_k.count < most).then_some(self.after_k.count)
+    }
+
     /// What is told of a token.
     pub fn of(&self, id: u32) -> Option<&Weighed> {
         self.tokens.iter().find(|token| token.id == id)

@@ -33,6 +33,9 @@ pub struct Explanation {
     pub is_sum: bool,
     /// The terms, the largest first.
     pub terms: Vec<Term>,
+    /// From which term on nothing is applied any more, and what these terms are: those that a sum or a largest value
+    /// among the ones before is of. None where all of them are applied, or added up.
+    pub others: Option<(usize, &'static str)>,
     /// The terms that are not told one by one.
     pub rest: Rest,
     /// The same number split in other ways; none where there is no other.

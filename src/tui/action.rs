@@ -128,10 +128,12 @@ pub enum Action {
     Close,
     /// Computes what was stopped.
     Again,
-    /// Closes the list or the help that is open, and else ends the program.
+    /// Closes the list that is open, and else ends the program.
     Quit,
     /// Ends the program, whatever is open.
     Leave,
+    /// A key that means nothing where it was pressed, by its name.
+    Unbound(String),
     /// A character typed into the go-to line.
     Type(char),
     /// Text pasted into it.
@@ -253,7 +255,7 @@ bindings! {
     Walk Play [c('A')] 0 "" "go on by itself with the last of n N ] . and their like; + is faster, - slower, any other key stops";
     Walk FirstStep [c('g')] 12 "first/last" "first step of the pass";
     Walk LastStep [c('G')] 12 "first/last" "last step of the pass";
-    Walk Goto [c('/'), c(':')] 3 "go to" "go to a stage, layer, pass, sequence or address: softmax, L3/xq, 3 (layer 3), p1, s1, p0/L1/softmax[h=2,t=5,k=1]; what is left out stays as it is; some letters do, and so do a head (h2) and a token's text: soft upon h2";
+    Walk Goto [c('/'), c(':')] 3 "go to" "go to a stage, layer, pass, sequence or address: softmax, L3/xq, 3 (layer 3), step 24, p1, s1, p0/L1/softmax[h=2,t=5,k=1], a weight L1/wq[o=5,i=17]; what is left out stays as it is; some letters do, and so do a head (h2) and a token's text: soft upon h2";
     Walk Earlier [alt(KeyCode::Left)] 0 "" "back to where you were";
     Walk Later [alt(KeyCode::Right)] 0 "" "forward again";
     Walk Mark [c('m')] 0 "" "m and a letter: mark this place (kept in the file that --marks names)";
@@ -272,7 +274,7 @@ bindings! {
     Tensor End [k(KeyCode::End), c('$')] 0 "" "last column (in a list: the bottom)";
     Tensor Explain [k(KeyCode::Enter)] 7 "why" "where the number under the cursor comes from; there: go to the operand that is chosen";
     Tensor Back [k(KeyCode::Backspace)] 0 "" "back to the number that Enter came from (where there is none: previous step)";
-    Tensor Compare [c('c')] 0 "" "compare with what was shown before: another head, layer, pass, sequence or run; /compare h=2 (t=3, L0, p0, xq) says with which; the difference is that under the cursor";
+    Tensor Compare [c('c')] 0 "" "compare with what was shown before: another head, layer, pass, sequence or run; /compare h=2 (t=3, L0, p0, xq) says with which; the difference is that under the cursor, and both have one colour span";
     Tensor NextDifference [c('D')] 0 "" "the next stage that differs, at its cell of largest error (of `diff A B --tui`; `i` shows the verdict)";
     Tensor LargestInRow [c('*')] 0 "" "the largest value of the row (the largest, not the furthest from 0)";
     Tensor LargestOfAll [c('#')] 0 "" "the largest value of the whole tensor, all heads";
@@ -295,12 +297,12 @@ bindings! {
     Program Copy [c('y')] 0 "" "copy the address and the value (OSC 52: not every terminal takes it)";
     Program Export [c('e')] 9 "export" "export this stage as a .npy file into the current folder";
     Program Draw [c('S')] 0 "" "draw this screen into an .svg file in the current folder";
-    Program Help [c('?'), k(KeyCode::F(1))] 2 "help" "this screen; typing finds in it";
+    Program Help [c('?'), k(KeyCode::F(1))] 2 "help" "this screen; typing finds in it, Esc or ? closes it";
     Program Close [k(KeyCode::Esc)] 0 "" "close what is open, stop what is being computed (the prompt: and leave), back to the tensor";
     Program Again [c('r')] 0 "" "compute what was stopped";
     Program Redraw [ctrl(KeyCode::Char('l'))] 0 "" "draw the screen again";
     Program Suspend [ctrl(KeyCode::Char('z'))] 0 "" "stop for now; `fg` comes back";
-    Program Quit [c('q')] 2 "quit" "quit; a list or this screen is closed first";
+    Program Quit [c('q')] 2 "quit" "quit; a list is closed first (in this screen it is a letter to find)";
     Program Leave [ctrl(KeyCode::Char('c'))] 0 "" "quit, whatever is open";
 }
 
@@ -349,7 +351,8 @@ impl Binding {
 /// What a key asks for outside the go-to line.
 pub fn of_key(event: KeyEvent) -> Option<Action> {
     let binding = BINDINGS.iter().find(|binding| binding.keys.iter().any(|key| key.matches(event)));
-    match (binding?.action.clone(), event.code) {
+    let Some(binding) = binding else { return unbound(event) };
+    match (binding.action.clone(), event.code) {
         (Action::ChooseShow(_), KeyCode::Char(digit)) => {
             Some(Action::ChooseShow(u8::try_from(digit.to_digit(10)?).ok()?))
         }
@@ -357,7 +360,17 @@ pub fn of_key(event: KeyEvent) -> Option<Action> {
     }
 }
 
-/// What a key asks for in the help screen, where letters are typed to find; `q` and `?` begin no word.
+/// A key that stands nowhere in the table: whoever pressed it is told so. A modifier alone is no key.
+fn unbound(event: KeyEvent) -> Option<Action> {
+    let ctrl = event.modifiers.contains(KeyModifiers::CONTROL);
+    let alt = event.modifiers.contains(KeyModifiers::ALT);
+    match event.code {
+        KeyCode::Modifier(_) | KeyCode::Null => None,
+        code => Some(Action::Unbound(Key { code, ctrl, alt }.label())),
+    }
+}
+
+/// What a key asks for in the help screen, where letters are typed to find.
 pub fn of_found_key(event: KeyEvent) -> Option<Action> {
     let plain = !event.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT);
     match event.code {
@@ -401,6 +414,6 @@ mod tests {
         assert_eq!(of_key(event('n', KeyModifiers::NONE)), Some(Action::NextStep));
         assert_eq!(of_key(event('N', KeyModifiers::SHIFT)), Some(Action::NextLayer));
         assert_eq!(of_key(event('c', KeyModifiers::CONTROL)), Some(Action::Leave));
-        assert_eq!(of_key(event('n', KeyModifiers::ALT)), None);
+        assert_eq!(of_key(event('n', KeyModifiers::ALT)), Some(Action::Unbound("Alt-n".to_owned())));
     }
 }

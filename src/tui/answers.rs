@@ -123,8 +123,10 @@ impl Answers {
     }
 
     /// What failed or was stopped is asked for again.
-    pub(super) fn try_again(&mut self) {
+    pub(super) fn try_again(&mut self) -> bool {
+        let before = self.known.len();
         self.known.retain(|_, known| !matches!(known, Known::Failed(_)));
+        self.known.len() < before
     }
 
     fn blocks(&self, site: Site) -> impl Iterator<Item = &Block> {

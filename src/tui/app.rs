@@ -146,6 +146,8 @@ pub struct App {
     pub(super) beyond: bool,
     /// The pass that what this one stands beside is in, where it has none of that number.
     pub(super) lacking: Option<usize>,
+    /// What the colours of both span where two stand side by side, as [`App::span_of_both`] has it.
+    pub(super) shared: Option<(bool, f64)>,
     /// What was found of the two that stand side by side, where somebody judged them.
     pub(super) verdict: Option<Verdict>,
     /// The part of the screen that the tensor has, where another viewer has the rest.
@@ -216,6 +218,7 @@ impl App {
             other: None,
             beyond: false,
             lacking: None,
+            shared: None,
             verdict: None,
             pane: None,
             notes_line: 0,
@@ -422,8 +425,8 @@ impl App {
         self.place = place;
     }
 
-    /// What was stopped or failed is asked for again.
-    pub(super) fn try_again(&mut self) {
-        self.answers.try_again();
+    /// What was stopped or failed is asked for again; false where nothing was.
+    pub(super) fn try_again(&mut self) -> bool {
+        self.answers.try_again()
     }
 }

@@ -54,12 +54,6 @@ fn shown_before(app: &App) -> Option<Held> {
     })
 }
 
-/// What is to be compared with, where a line of the go-to box asks for that: `compare L0`, `compare h=2`.
-pub(super) fn asked(line: &str) -> Option<&str> {
-    let rest = line.trim().strip_prefix("compare")?;
-    (rest.is_empty() || rest.starts_with([' ', '['])).then(|| rest.trim())
-}
-
 /// Compares with what an address names; what it leaves out goes along.
 ///
 /// # Errors
@@ -82,6 +76,14 @@ pub(super) fn with(app: &mut App, text: &str) -> Result<(), String> {
     if step.is_some_and(|step| step.axes() != app.place.step.axes()) {
         return Err(format!("{} and {} have other axes", app.place.step.name(), spot.place.step.name()));
     }
+    let index = app.index();
+    let here = |(axis, at): &(Axis, usize)| {
+        app.place.step.axes().iter().zip(&index).any(|(own, here)| (own, here) == (axis, at))
+    };
+    let itself = spot.place == app.place && spot.index.iter().all(here);
+    if itself {
+        return Err(format!("{text} is what is shown: compare it with another"));
+    }
     let held = Held { pass: address.pass, layer: address.layer, step, index: spot.index };
     begin(app, Beside::Held(held));
     Ok(())
@@ -100,7 +102,7 @@ impl App {
             (self.compares.clone(), source, Panels::new(self).compared)
         else {
             let changed = self.other.is_some();
-            self.other = None;
+            (self.other, self.shared) = (None, None);
             return changed;
         };
         let is_same = |app: &App| {
@@ -116,8 +118,11 @@ impl App {
         let before = (self.offset, other.offset);
         (self.offset, other.offset) = together(self, &other);
         let moved = before != (self.offset, other.offset);
+        let spans = self.span_of_both(&other);
+        let recoloured = (self.shared, other.shared) != (spans, spans);
+        (self.shared, other.shared) = (spans, spans);
         self.other = Some(other);
-        changed || news || moved
+        changed || news || moved || recoloured
     }
 
     /// Stands where `app` stands but for what is held, as far as there is such a place, in its own part of the screen.

@@ -5,7 +5,7 @@ use crate::trace::stage::Section;
 use crate::trace::{Axis, Step};
 
 use super::app::{App, GotoLine};
-use super::goto::prompt_of;
+use super::goto::{prompt_of, step_in};
 use super::place::present;
 use super::text;
 
@@ -31,7 +31,7 @@ impl GotoLine {
             .text
             .rsplit_once('/')
             .map_or(("", &*self.text), |(_, part)| (&self.text[..self.text.len() - part.len()], part));
-        if part.contains('[') || prompt_of(&self.text).is_some() {
+        if part.contains('[') || prompt_of(&self.text).is_some() || step_in(&self.text).is_some() {
             return Vec::new();
         }
         let part = part.to_lowercase();

@@ -75,7 +75,8 @@ impl App {
         let operands = explanation.into_iter().flat_map(|of| of.terms.iter().flat_map(|term| &term.operands));
         let addresses = operands.filter_map(|operand| address_of(operand));
         let own = explanation.map(|of| &of.address);
-        addresses.chain(own).filter_map(|address| {
+        let weight = self.derivation.as_ref().and_then(|derivation| derivation.weight.as_ref());
+        addresses.chain(own).chain(weight).filter_map(|address| {
             let letters = address.subject?.letters();
             let (letter, _) = letters.into_iter().find(|(_, axis)| *axis == Axis::Vocab)?;
             let (_, index) = address.index.iter().find(|(other, _)| *other == letter)?;

@@ -6,6 +6,7 @@ use crate::trace::{Address, Subject};
 use super::app::{App, Focus, Wish};
 use super::derivation::{Derivation, Left};
 use super::goto;
+use super::place::Place;
 use super::view::{self, derivation};
 
 /// The lines below what is chosen that are brought into sight with it.
@@ -44,6 +45,20 @@ pub(super) fn enter(app: &mut App) {
     }
 }
 
+/// Opens the row of a weight at the place that reads it.
+pub(super) fn row(app: &mut App, place: Place, row: Address) {
+    app.go(place);
+    // A list by size would move the cursor, and so close what is open, as soon as its order is known.
+    match app.place.step.over_vocabulary() {
+        true => app.choose_view("numbers"),
+        false if !app.view().shows_numbers() => app.choose_view(Wish::default().plain),
+        false => {}
+    }
+    let of = Some(app.number_at_cursor());
+    app.derivation = Some(Derivation { weight: Some(row), follows: true, of, ..Derivation::default() });
+    app.focus = Focus::Derivation;
+}
+
 /// To the operand that is chosen: a number in its own stage, or a row of a weight.
 fn follow(app: &mut App) {
     let is_weight = app.derivation().is_some_and(|derivation| derivation.weight.is_some());
@@ -58,7 +73,7 @@ fn follow(app: &mut App) {
         if let Some(derivation) = &mut app.derivation {
             derivation.follows = true;
         }
-        return;
+        return app.say("this is the operand that is chosen: Enter again goes to it", false);
     }
     let operand = chosen.and_then(|(term, operand)| explanation.terms.get(term)?.operands.get(operand));
     let Some(operand) = operand else {
@@ -184,7 +199,11 @@ pub(super) fn settle(app: &mut App) {
     let Some(derivation) = &mut app.derivation else { return };
     // To a number that was come to by another way than Enter no trail leads.
     if derivation.of != Some(of) {
+        let led = !derivation.trail.is_empty();
         *derivation = Derivation { of: Some(of), follows: true, ..Derivation::default() };
+        if led && app.message.is_none() {
+            app.say("the way of Enter ends here: no Enter led to this number; Alt-← goes back", false);
+        }
     }
     let Some(area) = view::Panels::new(app).derivation.map(derivation::below) else { return };
     let (rows, height) = (derivation::rows(app, area.width), usize::from(area.height));

@@ -1,7 +1,7 @@
 //! The go-to line: what may be typed there, and where it leads. What it completes to is in `completing`.
 
 use crate::trace::select::past_the_last;
-use crate::trace::{Address, Axis, ModelCard, Outline, PassDims, Run, Subject, Weight};
+use crate::trace::{Address, Axis, ModelCard, Outline, PassDims, Run, Step, Subject, Weight};
 
 use super::app::{App, GotoLine};
 use super::place::{Place, Walk};
@@ -16,6 +16,8 @@ pub(super) enum Target {
     Other(Run, Address),
     /// To a run of another prompt.
     Prompt(String),
+    /// To a row of a weight, at the stage that reads it.
+    Weight(Place, Address),
 }
 
 /// A place to go to, and an index to select there.
@@ -108,6 +110,18 @@ pub(super) fn prompt_of(text: &str) -> Option<&str> {
     }
 }
 
+/// What is to be compared with, where a line of the go-to box asks for that: `compare L0`, `compare h=2`.
+pub(super) fn comparison_in(line: &str) -> Option<&str> {
+    let rest = line.trim().strip_prefix("compare")?;
+    (rest.is_empty() || rest.starts_with([' ', '['])).then(|| rest.trim())
+}
+
+/// The number of a step, where a text names one: `step 24`.
+pub(super) fn step_in(text: &str) -> Option<&str> {
+    let number = text.trim().trim_start_matches('/').strip_prefix("step ")?.trim();
+    (!number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())).then_some(number)
+}
+
 /// Where `text` leads: `softmax`, `L3`, `3/softmax`, `p1`, `p1/L3/xq`, an address with an index or with a
 /// part of one. What is left out is as it is here.
 ///
@@ -132,6 +146,9 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
     if let Some(head) = text.trim().strip_prefix('h').and_then(|head| head.parse().ok()) {
         return Err(no_head(app, head));
     }
+    if let Some(number) = step_in(text) {
+        return step_of(app, number);
+    }
     // A run alone is where one goes on in it.
     let run = text
         .trim()
@@ -154,9 +171,57 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
             false => Err(no_sequence(&app.outline, sequence)),
         };
     }
-    let number = text.trim().bytes().all(|b| b.is_ascii_digit());
-    let told = |wrong| if number { format!("{wrong}; a number alone is a layer") } else { wrong };
+    if let Some(Subject::Weight(weight)) = address.subject.filter(|_| !address.index.is_empty()) {
+        let (place, row) = row_of(app, &address, weight)?;
+        return Ok(Target::Weight(place, row));
+    }
+    let number = text.trim();
+    let alone = number.bytes().all(|b| b.is_ascii_digit());
+    let told = |wrong| match alone {
+        true => format!("{wrong}; a number alone is a layer, and step {number} a step"),
+        false => wrong,
+    };
     find(app, &address).map(Target::Here).map_err(told)
+}
+
+/// To a step of this pass by its number, counted from 1 as the title counts them.
+fn step_of(app: &App, number: &str) -> Result<Target, String> {
+    let walk = app.walk();
+    let at = number.parse().ok().and_then(|number: usize| number.checked_sub(1));
+    match at.filter(|&at| at < walk.len()) {
+        Some(at) => Ok(Target::Here(Spot { place: walk.at(at), index: Vec::new() })),
+        None => Err(format!("there is no step {number}: 1 to {}", walk.len())),
+    }
+}
+
+/// The row of a weight that `address` names, and the place that reads it. A part that it leaves out is as it is here, or 0.
+pub(super) fn row_of(app: &App, address: &Address, weight: Weight) -> Result<(Place, Address), String> {
+    let (card, dims) = (&app.outline.card, app.dims());
+    if !weight.present(card) {
+        return Err(no_screen(card, weight));
+    }
+    let sizes = card.sizes();
+    let layer = match (weight.in_layer(), address.layer) {
+        (true, layer) => Some(layer.or(app.place.layer).unwrap_or(0)),
+        (false, None) => None,
+        (false, Some(_)) => return Err(format!("{weight} is outside the layers: leave the layer out")),
+    };
+    if let Some(layer) = layer.filter(|&layer| layer >= sizes.layers) {
+        return Err(format!("there is no layer {layer}: 0 to {}", sizes.layers.max(1) - 1));
+    }
+    let subject = Subject::Weight(weight);
+    let named = address.axes(subject)?;
+    let mut index = Vec::new();
+    for (at, (letter, axis)) in subject.letters().into_iter().enumerate() {
+        let number = named.iter().find(|(other, _)| *other == at).map_or(0, |(_, number)| *number);
+        let length = sizes.axis(axis, dims);
+        if number >= length {
+            return Err(past_the_last(axis, number, length, dims));
+        }
+        index.push((letter, number));
+    }
+    let place = app.walk().place(layer, Step::Stage(weight.read_by()));
+    Ok((place, Address { layer, subject: Some(subject), index, ..Address::default() }))
 }
 
 /// Where `address` leads in this run; parts that it leaves out are as they are here.
@@ -255,7 +320,12 @@ pub(super) fn no_sequence(outline: &Outline, sequence: usize) -> String {
 fn no_screen(card: &ModelCard, weight: Weight) -> String {
     let by = weight.read_by();
     if weight.present(card) {
-        format!("{weight} is a weight, and has no screen of its own: {by} reads it")
+        let letters = weight.letters().into_iter().map(|letter| format!("{letter}=0"));
+        let (layer, index) =
+            (if weight.in_layer() { "L0/" } else { "" }, letters.collect::<Vec<_>>().join(","));
+        format!(
+            "{weight} is a weight: name one of its numbers ({layer}{weight}[{index}]) to see its row; {by} reads it"
+        )
     } else {
         format!("this model has no weight {weight}")
     }

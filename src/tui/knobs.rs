@@ -26,6 +26,10 @@ impl App {
         let own = draw.setting;
         let now = self.trying.setting.unwrap_or(own);
         let next = turned(now, own, self.trying.knob, right > 0);
+        if next == now {
+            let (knob, end) = (self.trying.knob, if right > 0 { "last" } else { "first" });
+            self.say(format!("{} {} is the {end} step", knob.name(), knob.value(now)), false);
+        }
         self.trying.setting = (next != own).then_some(next);
     }
 }

@@ -2,9 +2,10 @@
 
 use crate::error::{Error, Result};
 use crate::trace::select::{absent, ask_for_pass, stage_named};
-use crate::trace::{Axis, Outline, PassDims, PassOutline, Step};
+use crate::trace::{Axis, Outline, PassDims, PassOutline, Step, Subject};
 
 use super::app::App;
+use super::explaining;
 use super::goto;
 use super::place::{OpenAt, Walk, present};
 
@@ -43,10 +44,17 @@ pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
     if let Some(address) = at {
         let dims = dims_of(&app.outline, pass);
         let start = Walk::of(&app.outline, dims).at(0);
-        let target = goto::resolve(&app.outline, address, dims, start);
-        let target = target.map_err(|wrong| {
+        let no_place = |wrong: String| {
             Error::usage(format!("--at {address}: {wrong}")).expected("an address as the tracer prints it, p0/L1/softmax[h=2,t=4,k=1]; what is left out is the last token, and 0 on other axes")
-        })?;
+        };
+        // Weights are the same in every pass.
+        if let Some(Subject::Weight(weight)) = address.subject.filter(|_| !address.index.is_empty()) {
+            let (place, row) = goto::row_of(app, address, weight).map_err(no_place)?;
+            explaining::row(app, place, row);
+            app.settle();
+            return Ok(());
+        }
+        let target = goto::resolve(&app.outline, address, dims, start).map_err(no_place)?;
         if pass < there {
             goto::go(app, &target);
         } else {

@@ -137,14 +137,35 @@ impl App {
         }
     }
 
-    /// What the colours span, once the statistics are known.
+    /// What the colours span, once the statistics are known: of two that stand side by side what both need, so that what
+    /// is equal looks equal.
     pub fn span(&self) -> Option<Span> {
+        let (own, full) = self.own_span()?;
+        let Some((positive, high)) = self.shared else { return Some(own) };
+        let (clipped, at_most) = match high {
+            _ if high <= own.high => (own.clipped, false),
+            _ if high >= full => (0, false),
+            _ => (own.clipped, true),
+        };
+        Some(Span { positive, high: high.max(own.high), clipped, at_most })
+    }
+
+    /// What both of two need that stand side by side: whether it begins at 0, and the value of the last colour. None
+    /// where their numbers measure different things.
+    pub(super) fn span_of_both(&self, other: &Self) -> Option<(bool, f64)> {
+        let unit = |app: &Self| app.place.step.stage().info().unit;
+        let ((one, _), (two, _)) = (self.own_span()?, other.own_span()?);
+        (unit(self) == unit(other)).then(|| (one.positive && two.positive, one.high.max(two.high)))
+    }
+
+    /// What the colours span by what is shown here alone, and the largest size of all of it.
+    fn own_span(&self) -> Option<(Span, f64)> {
         let tensor = self.tensor()?;
         let spread = self.answers.spread(self.span_part())?;
         let stats = spread.stats;
         if let Some(largest) = self.shows_earlier() {
             let high = if largest > 0.0 { largest } else { 1.0 };
-            return Some(Span { positive: tensor.is_positive(), high, clipped: 0 });
+            return Some((Span { positive: tensor.is_positive(), high, clipped: 0, at_most: false }, high));
         }
         let positive = tensor.is_positive();
         let full = if positive { stats.max } else { stats.min.abs().max(stats.max.abs()) };
@@ -155,9 +176,10 @@ impl App {
             _ => (full, 0),
         };
         if wanted > 0.0 && wanted < full {
-            return Some(Span { positive, high: wanted, clipped: beyond });
+            return Some((Span { positive, high: wanted, clipped: beyond, at_most: false }, full));
         }
-        Some(Span { positive, high: if full > 0.0 { full } else { 1.0 }, clipped: 0 })
+        let high = if full > 0.0 { full } else { 1.0 };
+        Some((Span { positive, high, clipped: 0, at_most: false }, high))
     }
 
     /// What the bars of a list span, once the statistics are known.

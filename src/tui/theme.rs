@@ -46,6 +46,8 @@ pub struct Span {
     pub high: f64,
     /// How many values are beyond it, shown in the last colour and marked.
     pub clipped: usize,
+    /// Whether that is only known to be no more than so many, and one at the least.
+    pub at_most: bool,
 }
 
 impl Span {
@@ -273,7 +275,7 @@ mod tests {
 
     #[test]
     fn without_colour_sign_and_size_are_characters() {
-        let span = Span { positive: false, high: 2.0, clipped: 1 };
+        let span = Span { positive: false, high: 2.0, clipped: 1, at_most: false };
         let fill = |value| Theme::new(Depth::None).cell(value, span).fill;
         assert_eq!([-2.0, -0.9, 0.0, 0.2, 1.2, 9.0].map(fill), ["-█", "-▒", " ·", "+░", "+▓", "+▲"]);
         assert_eq!([-1e-9, 1e-9].map(fill), ["- ", "+ "], "small is not zero");
@@ -289,7 +291,9 @@ mod tests {
             for palette in [Palette::RedBlue, Palette::PurpleOrange, Palette::Grey] {
                 let theme = Theme::new(depth).with(palette, Paper::Dark);
                 for positive in [true, false] {
-                    let fill = |value| theme.cell(value, Span { positive, high: 1.0, clipped: 0 }).fill;
+                    let fill = |value| {
+                        theme.cell(value, Span { positive, high: 1.0, clipped: 0, at_most: false }).fill
+                    };
                     let told: std::collections::HashSet<_> =
                         [0.0, 1e-6, f64::NEG_INFINITY, f64::NAN].map(fill).into();
                     assert_eq!(told.len(), 4, "{depth:?} {positive}");

@@ -140,7 +140,8 @@ const MOST_WANTED: usize = 80;
 fn help(app: &mut App, line: usize, mut wanted: String, action: &Action) -> Effect {
     let page = usize::from(app.size.height / 2).max(1);
     let line = match action {
-        Action::Type('q' | '?') if wanted.is_empty() => {
+        // No word has a `?`; every other character may be a part of one.
+        Action::Type('?') => {
             app.mode = Mode::Walk;
             return Effect::None;
         }
@@ -156,10 +157,6 @@ fn help(app: &mut App, line: usize, mut wanted: String, action: &Action) -> Effe
             wanted.pop();
             0
         }
-        Action::Close if !wanted.is_empty() => {
-            wanted.clear();
-            0
-        }
         Action::Down | Action::NextStep => line + 1,
         Action::Up | Action::PreviousStep => line.saturating_sub(1),
         Action::PageDown => line + page,
@@ -167,7 +164,7 @@ fn help(app: &mut App, line: usize, mut wanted: String, action: &Action) -> Effe
         Action::Home | Action::FirstStep => 0,
         Action::End | Action::LastStep => usize::MAX,
         Action::Scroll { down, .. } => line.saturating_add_signed(isize::from(*down)),
-        Action::Close | Action::Help | Action::Quit | Action::Notes | Action::Explain | Action::Click(..) => {
+        Action::Close | Action::Help | Action::Explain | Action::Click(..) => {
             app.mode = Mode::Walk;
             return Effect::None;
         }
@@ -204,8 +201,8 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
             app.mode = Mode::Walk;
             return Effect::None;
         }
-        Action::Submit if comparing::asked(&line.text).is_some() => {
-            let text = comparing::asked(&line.text).unwrap_or_default().to_owned();
+        Action::Submit if goto::comparison_in(&line.text).is_some() => {
+            let text = goto::comparison_in(&line.text).unwrap_or_default().to_owned();
             match comparing::with(app, &text) {
                 Ok(()) => {
                     app.mode = Mode::Walk;
@@ -227,6 +224,11 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
             Ok(Target::Prompt(text)) => {
                 app.mode = Mode::Walk;
                 return Effect::Prompt(text);
+            }
+            Ok(Target::Weight(place, row)) => {
+                app.mode = Mode::Walk;
+                explaining::row(app, place, row);
+                return Effect::None;
             }
             Err(text) => app.say(text, true),
         },
@@ -285,6 +287,13 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         }
         Action::Compare => comparing::toggle(app),
         Action::NextDifference => judging::next(app),
+        // What is changed must be seen to change.
+        Action::CycleShow | Action::ChooseShow(_) | Action::CycleAxes | Action::CycleScale
+            if Panels::new(app).middle.is_none() =>
+        {
+            let what = if app.focus == Focus::Derivation { "where from" } else { "this panel" };
+            app.say(format!("{what} covers the tensor, which this key is for: Tab or Esc shows it"), false);
+        }
         Action::CycleShow => cycle_view(app),
         Action::ChooseShow(number) => choose_view(app, number),
         Action::CycleAxes => cycle_axes(app),
@@ -352,7 +361,12 @@ fn walk(app: &mut App, action: &Action) -> Effect {
             }
             app.focus = Focus::Tensor;
         }
-        Action::Again => app.try_again(),
+        Action::Again => {
+            if !app.try_again() {
+                app.say("nothing was stopped: r computes again what was", false);
+            }
+        }
+        Action::Unbound(ref key) => app.say(format!("{key} does nothing here; ? lists the keys"), false),
         Action::Export => return Effect::Export,
         Action::Draw => return Effect::Draw,
         Action::Redraw => return Effect::Redraw,
@@ -461,6 +475,7 @@ fn return_to(app: &mut App, action: &Action) -> Effect {
         Ok(Target::Here(place)) => goto::go(app, &place),
         Ok(Target::Other(run, address)) => return Effect::Open(run, address),
         Ok(Target::Prompt(text)) => return Effect::Prompt(text),
+        Ok(Target::Weight(place, row)) => explaining::row(app, place, row),
         Err(wrong) => {
             app.say(wrong, true);
             return Effect::None;

@@ -148,6 +148,28 @@ fn at_temperature_0_the_winner_of_the_nucleus_is_named_once() {
 }
 
 #[test]
+fn what_is_no_part_of_the_nucleus_is_told_why() {
+    let notes = |args: &[&str], id: usize| {
+        let address = format!("p0/nucleus[v={id}]");
+        let found = json(&[&["explain", &address], args].concat());
+        found["notes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|note| note.as_str().unwrap().to_owned() + "\n")
+            .collect::<String>()
+    };
+    let cold = notes(&["--temperature", "0.05"], 12);
+    assert!(cold.contains(" possible, for the probability of the other "), "{cold}");
+    assert!(cold.contains("no top-k and top-p 1 keep all ") && !cold.contains("removed"), "{cold}");
+    assert!(cold.contains("This one is not among them: its probability is 0 in float32."), "{cold}");
+    let least = notes(&["--temperature", "1", "--top-k", "3"], 12);
+    assert!(least.contains("This one is not among them: top-k removes it."), "{least}");
+    let least = notes(&["--temperature", "1", "--top-p", "0.05"], 12);
+    assert!(least.contains("This one is not among them: top-p removes it."), "{least}");
+}
+
+#[test]
 fn keys_that_a_token_does_not_see_are_not_counted_as_terms() {
     let found = json(&["explain", "L1/attn_heads[t=2,h=1,c=3]", "--terms", "0"]);
     assert_eq!(found["terms"].as_array().unwrap().len(), 3);

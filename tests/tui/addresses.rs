@@ -90,19 +90,28 @@ fn a_wrong_part_is_named_with_what_there_is() {
         ("p2/L0/xq_rope[h=0]", "there is no pass 2: 0 to 1 so far"),
         ("L0/logits[v=3]", "logits is outside the layers: its address is p0/logits"),
         ("L0/sofmax[h=3]", "there is no stage `sofmax`; did you mean softmax?"),
-        ("7", "there is no layer 7: 0 to 2; a number alone is a layer"),
+        ("7", "there is no layer 7: 0 to 2; a number alone is a layer, and step 7 a step"),
         ("h4", "there is no head 4: 0 to 3"),
         ("//L3", "there is no layer 3: 0 to 2"),
         ("L0/qqqqqqqq", "there is no stage `qqqqqqqq`; Tab completes, Esc closes"),
         ("mine:L0/xq", "there is no run mine: r0 is the only one"),
         ("s1/L0/xq", "there is no sequence 1: 0 is the only one"),
-        ("L1/wq[o=5,i=17]", "wq is a weight, and has no screen of its own: xq reads it"),
+        ("wq", "wq is a weight: name one of its numbers (L0/wq[o=0,i=0]) to see its row; xq reads it"),
+        ("L1/wq[o=5,i=32]", "dim 32 is past the last: 0 to 31"),
+        ("L3/wq[o=5]", "there is no layer 3: 0 to 2"),
+        ("L1/tok_embeddings[v=3]", "tok_embeddings is outside the layers: leave the layer out"),
         ("b1[o=0]", "this model has no weight b1"),
     ] {
         go(&mut stage, text);
         assert_eq!(stage.message(), message, "{text}");
         stage.key(KeyCode::Esc);
         assert_eq!(stage.app.place().path(), "p0/L1/xq_rope");
+    }
+    let steps = stage.app.walk().len();
+    for number in [0, steps + 1] {
+        go(&mut stage, &format!("step {number}"));
+        assert_eq!(stage.message(), format!("there is no step {number}: 1 to {steps}"));
+        stage.key(KeyCode::Esc);
     }
     go(&mut stage, "ffn_residual");
     go(&mut stage, "h2");

@@ -106,3 +106,49 @@ fn enter_explains_the_number_and_esc_brings_the_comparison_back() {
     stage.key(KeyCode::Esc);
     assert!(!stage.screen().contains("here − there"), "{}", stage.screen());
 }
+
+/// Equal values look equal: the two have one span, unless they measure different things.
+#[test]
+fn two_that_stand_side_by_side_have_one_span() {
+    for (size, depth) in [((80, 24), Depth::None), ((120, 40), Depth::None), ((120, 40), Depth::True)] {
+        let mut stage = Stage::sized("xq", size, depth);
+        stage.keys("/L1/xq[t=4,h=2,c=3]").key(KeyCode::Enter);
+        let own = stage.app.span().unwrap();
+        stage.keys("/compare L2").key(KeyCode::Enter);
+        let both = stage.app.span().unwrap();
+        assert!(both.high > own.high, "the other layer has larger values: {both:?}");
+        let screen = stage.screen();
+        let high = text::real(both.high);
+        let said = format!("{high} · both");
+        assert_eq!(screen.matches(&said).count(), 2, "{said}\n{screen}");
+        stage.keys("s");
+        let screen = stage.screen();
+        assert_eq!(
+            screen.matches(&format!("{} · both", text::real(stage.app.span().unwrap().high))).count(),
+            2
+        );
+        stage.keys("sssc");
+        assert_eq!(stage.app.span(), Some(own), "alone it has its own again");
+        // The rule to the left goes down to the last line.
+        stage.keys("/compare L2").key(KeyCode::Enter);
+        let screen = stage.screen();
+        let lines: Vec<&str> = screen.lines().collect();
+        assert!(lines[usize::from(size.1) - 2].contains('│'), "{screen}");
+    }
+}
+
+#[test]
+fn nothing_is_compared_with_itself() {
+    let mut stage = Stage::sized("xq", (120, 40), Depth::None);
+    for asked in ["compare h=2", "compare L1", "compare xq", "compare p0/L1/xq[h=2]"] {
+        stage.keys("/").keys(asked).shows("Enter sets it beside what is shown");
+        stage.key(KeyCode::Enter);
+        assert!(
+            stage.message().ends_with("is what is shown: compare it with another"),
+            "{}",
+            stage.message()
+        );
+        stage.key(KeyCode::Esc);
+        assert!(!stage.screen().contains("here − there"));
+    }
+}

@@ -83,8 +83,50 @@ fn the_first_terms_and_the_one_that_is_chosen_are_seen_on_a_small_screen() {
 fn an_operand_is_told_from_the_others_in_little_room() {
     let mut desk = Desk::at("p0/L1/softmax[h=2,t=3,k=1]", (80, 24));
     desk.key(KeyCode::Enter).shows("masked_scores[…,k=2 ␣upon] ");
+    desk.shows("masked_scores[…,k=1 Once] ");
     let mut desk = Desk::at("p0/L1/softmax[h=2,t=3,k=1]", (200, 60));
     desk.key(KeyCode::Enter).shows("masked_scores[h=2,t=3 ␣a,k=2 ␣upon] ");
+    // What no form has room for goes on in the next line.
+    let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", (80, 24));
+    desk.key(KeyCode::Enter).shows("position: what turning them apart");
+    desk.shows(" changed");
+    desk.go("p0/rope_cos[t=3,i=1]");
+    desk.shows("frequency of the pair,");
+    desk.shows("radians a position");
+    // A text that could be a part of the address is in quotes.
+    let mut desk = Desk::at("p1/L1/softmax[h=2,t=0,k=5]", (200, 60));
+    desk.key(KeyCode::Enter).shows("k=5 \",\"]");
+}
+
+/// In q8 a term has three factors: where they have no room beside it they stand under it, with every digit.
+#[test]
+fn factors_that_have_no_room_beside_their_term_stand_under_it() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/golden/gqa");
+    let checkpoint = checkpoint::open(Some(folder.as_ref())).unwrap();
+    for size in [(60, 16), (80, 24), (120, 40)] {
+        let backend = Cpu::default().with_precision(Precision::Q8 { group: 32 });
+        let model = Model::load(&checkpoint, backend).unwrap();
+        let mut desk = Desk::on(model, vec![1, 5, 9, 3, 7], None, "p0/L0/xq[t=2,h=1,c=3]", size);
+        desk.key(KeyCode::Enter).key(KeyCode::PageDown);
+        let screen = desk.screen();
+        let factors: Vec<&str> =
+            screen.lines().filter(|line| line.matches(" × ").count() == 2 && line.contains("0.0")).collect();
+        assert!(factors.len() > 1, "{size:?}\n{screen}");
+        assert!(factors.iter().all(|line| !line.contains('…')), "{size:?}\n{screen}");
+    }
+}
+
+#[test]
+fn the_terms_that_are_not_applied_have_a_heading_and_a_tokens_own_key_no_angles() {
+    let mut desk = Desk::at("p0/L1/softmax[h=2,t=3,k=1]", (200, 60));
+    desk.key(KeyCode::Enter);
+    let screen = desk.screen();
+    let line = |text: &str| screen.lines().position(|line| line.contains(text)).unwrap();
+    let heading = line("the others in that sum, each with its exponential");
+    assert!(line("sum of all exponentials ") < heading && heading < line("k=2 ␣upon]"), "{screen}");
+    desk.go("p0/L1/qk[h=2,t=3,k=3]");
+    desk.shows("both stand at one position, 0 radians apart");
+    desk.hides("pair 0, 0");
 }
 
 #[test]
@@ -95,6 +137,7 @@ fn enter_brings_what_is_chosen_into_sight_before_it_goes_there() {
     desk.key(KeyCode::Enter);
     assert_eq!(desk.address(), "p0/L1/qk[h=2,t=3,k=1]");
     assert!(is_seen(&desk, (0, 0)), "{}", desk.screen());
+    desk.shows("Enter again goes to it");
     desk.key(KeyCode::Enter);
     assert_eq!(desk.address(), "p0/L1/xq_rope[t=3,h=2,c=9]");
 }
@@ -227,6 +270,88 @@ fn a_nucleus_says_what_it_keeps_and_what_it_removes() {
     desk.key(KeyCode::Enter).shows("1024 tokens are possible; top-k 20 and top-p 0.9 keep 1, which sum to");
     desk.shows("are removed.");
     desk.shows("This one is number 1 of them; as far as it they sum to");
+    desk.go("p0/nucleus[v=7]");
+    desk.shows("This one is not among them: top-");
+}
+
+/// Where e^x is too small for a float32, no cut is blamed for it.
+#[test]
+fn the_sampler_says_which_tokens_have_no_probability_and_that_nobody_cut_them() {
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut desk = Desk::at("p0/probs", size);
+        while desk.app.view().name() != "sampler" {
+            desk.keys("v");
+        }
+        // Temperature 0.1, all tokens, top-p 1.
+        for (knob, right, times) in [("", false, 7), ("]", true, 8), ("]", true, 4)] {
+            desk.keys(knob);
+            for _ in 0..times {
+                desk.key(if right { KeyCode::Right } else { KeyCode::Left });
+            }
+        }
+        assert!(desk.app.message().unwrap().text.contains("top-p 1 is the last step"));
+        let at = desk.app.draw_at(desk.app.trying().setting);
+        let draw = desk.app.answers().draw(&at).unwrap().unwrap().clone();
+        let above = draw.tokens.iter().filter(|token| token.prob > 0.0).count();
+        assert!(draw.setting.top_k == 0 && above < draw.vocab && above < 8, "{above}");
+        desk.key(KeyCode::Down);
+        desk.shows(&format!("probability 0 in float32: {above} above it, sum 1.0000"));
+        desk.shows(&format!("→ {above} above 0"));
+        desk.hides("top-k cuts");
+        let screen = desk.screen();
+        let first = draw.tokens[above].id.to_string();
+        let row = screen.lines().find(|line| line.contains(&format!(" {first} "))).unwrap();
+        // The run's own top-k cuts it; what is tried does not.
+        assert_eq!(row.matches("cut").count(), 1, "{screen}");
+        // A top-k that cuts some of those that are possible is named as before.
+        desk.keys("[");
+        for _ in 0..13 {
+            desk.key(KeyCode::Left);
+        }
+        desk.shows("top-k cuts here: 1 stay");
+    }
+}
+
+#[test]
+fn a_weight_that_the_screen_names_is_gone_to_by_its_address_and_a_step_by_its_number() {
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut desk = Desk::at("p0/L2/softmax[h=2,t=3,k=1]", size);
+        for (typed, named, place, about) in [
+            ("/tok_embeddings[v=9,d=3]", "tok_embeddings[v=9,d=3]", "p0/embedding", " · id 9 "),
+            ("/L1/wq[o=5,i=17]", "L1/wq[o=5,i=17]", "p0/L1/xq", " · learned"),
+            ("/wo[o=5]", "L1/wo[o=5,i=0]", "p0/L1/attn_output", " · learned"),
+            ("/ffn_norm.weight[d=7]", "L1/ffn_norm.weight[d=7]", "p0/L1/ffn_norm", " · learned"),
+            ("/output_norm.weight[d=0]", "", "p0/L1/ffn_norm", ""),
+        ] {
+            desk.keys(typed).key(KeyCode::Enter);
+            if named.is_empty() {
+                assert!(desk.app.message().unwrap().failure, "{typed}");
+                desk.key(KeyCode::Esc);
+                continue;
+            }
+            assert!(desk.app.message().is_none(), "{:?}", desk.app.message());
+            desk.shows(named);
+            desk.shows(about);
+            assert_eq!(desk.app.place().path(), place);
+            let row = desk.app.derivation().unwrap().weight.clone().unwrap();
+            assert!(desk.app.weight_values(&row).unwrap().is_ok());
+            desk.key(KeyCode::Backspace);
+            assert!(desk.app.derivation().is_none());
+            assert_eq!(desk.app.place().path(), place);
+        }
+        desk.keys("/step 24").key(KeyCode::Enter);
+        assert_eq!(desk.app.walk().number(desk.app.place()), 23);
+        let first = desk.screen().lines().next().unwrap().to_owned();
+        assert!(size.0 < 100 || first.contains("step 24 of "), "{first}");
+    }
+    // The program opens there too.
+    let mut desk = Desk::at("L1/wq[o=5,i=17]", (120, 40));
+    desk.shows("L1/wq[o=5,i=17] · learned");
+    // What led to it is over as soon as somebody steps on.
+    desk.go("p0/L1/qk[h=2,t=3,k=1]");
+    desk.key(KeyCode::Enter).key(KeyCode::Enter).shows(" › ");
+    desk.keys("N");
+    assert!(desk.app.message().unwrap().text.contains("the way of Enter ends here"));
 }
 
 /// Every number of every kind of stage has a derivation, whose values are those of the run, in every precision.

@@ -195,10 +195,20 @@ fn the_help_screen_finds_what_is_typed() {
         stage.key(KeyCode::Backspace);
     }
     stage.shows("export this stage");
+    stage.shows("Esc ? close");
     stage.key(KeyCode::Esc);
-    stage.shows("Walking through the pass");
-    stage.keys("q");
     assert_eq!(stage.app.mode(), &Mode::Walk);
+    // Every letter is one to find: none of them is a command here.
+    for word in ["query", "quit", "qk", "next"] {
+        let before = stage.app.place();
+        stage.keys("?");
+        for c in word.chars() {
+            assert_eq!(stage.key(KeyCode::Char(c)), Effect::None, "{word}");
+        }
+        assert!(matches!(stage.app.mode(), Mode::Help(_, wanted) if wanted == word), "{word}");
+        stage.keys("?");
+        assert_eq!((stage.app.mode(), stage.app.place()), (&Mode::Walk, before), "{word}");
+    }
 }
 
 #[test]
@@ -227,6 +237,19 @@ fn large() -> Synthetic {
     source.outline.passes[0].tokens = vec![token; 300];
     source.outline.passes[0].dims = dims;
     source
+}
+
+/// The heading of a grid of heads says how many values each mark stands for, and leaves no field empty.
+#[test]
+fn heads_in_little_room_say_what_a_mark_stands_for() {
+    for (depth, each) in [(Depth::None, " each"), (Depth::True, " each half")] {
+        let mut stage = Stage::new(large(), (80, 24), depth);
+        stage.keys("/L1/softmax[h=2,t=9,k=0]").key(KeyCode::Enter);
+        stage.choose("heads");
+        let screen = stage.screen();
+        let line = screen.lines().nth(4).unwrap();
+        assert!(!line.contains("·  ·") && line.contains(each), "{screen}");
+    }
 }
 
 /// Every place of an overview has the value furthest from 0 of those that it stands for, and arrows land on it.

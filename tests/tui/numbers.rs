@@ -146,16 +146,18 @@ impl Reader<'_> {
             let sides =
                 [(length(Some(app.cut().rows)), layout.rows / bands), (length(app.cut().columns), bands)];
             let line = self.line(area, area.y + 1).concat();
-            for (told, _) in line.match_indices(" each").filter_map(|(at, _)| {
+            for (told, at) in line.match_indices(" each").filter_map(|(at, _)| {
                 let number = line[..at].rsplit(' ').next()?;
                 Some((number.parse::<usize>().ok()?, at))
             }) {
+                expected.push(told);
+                // A character has two halves.
+                let told = if line[at..].starts_with(" each half") { 2 * told } else { told };
                 let [(rows, lines), (columns, bands)] = sides;
                 // In bands the last of them may have fewer.
                 let across = columns.div_ceil(told);
                 let right = rows.div_ceil(told) == lines || across.div_ceil(layout.columns) == bands;
                 self.holds(right, &format!("{told} each"));
-                expected.push(told);
             }
         } else if app.view().name() == "histogram" {
             let counted = self.counted(area);

@@ -68,7 +68,7 @@ fn a_pass_that_is_asked_for_opens_when_it_comes_unless_the_user_went_elsewhere()
         assert_eq!(stage.app.place().path(), "p0/tokens");
         stage.wait();
         // Looking about here is no going elsewhere.
-        stage.keys("?q").keys("iivv");
+        stage.keys("??").keys("iivv");
         stage.key(KeyCode::Tab);
         stage.key(KeyCode::BackTab);
         if moves {
@@ -113,7 +113,8 @@ fn an_address_opens_at_its_number_and_what_is_left_out_is_the_first() {
         ("p2/xq", "there is no pass 2"),
         ("L9/xq", "there is no layer 9: 0 to 2"),
         ("xq[h=9]", "head 9 is past the last: 0 to 3"),
-        ("wq[o=1]", "wq is a weight"),
+        ("wq", "wq is a weight"),
+        ("wq[o=1,i=99]", "dim 99 is past the last: 0 to 31"),
         ("p1/mask", "pass 1 has no mask"),
     ] {
         let error = open(&mut opening().app, &at(text)).unwrap_err();

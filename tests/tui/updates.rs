@@ -306,7 +306,7 @@ fn q_leaves_but_not_out_of_the_line_or_the_help() {
     stage.key(KeyCode::Esc);
     stage.keys("?");
     assert_eq!(stage.key(KeyCode::Char('q')), Effect::None);
-    assert_eq!(stage.app.mode(), &Mode::Walk);
+    assert!(matches!(stage.app.mode(), Mode::Help(_, wanted) if wanted == "q"));
 }
 
 #[test]
@@ -408,4 +408,58 @@ fn the_screen_is_drawn_into_a_file_of_its_own() {
     }
     draw_into(&mut stage.app, &mut stage.source, &folder.path().join("none"));
     stage.shows("cannot be exported");
+}
+
+/// No key is pressed without a word: what it cannot do takes the place of an older message.
+#[test]
+fn a_key_that_does_nothing_says_so() {
+    let mut stage = begin();
+    for (code, said) in [
+        (KeyCode::Char('p'), "this is the first step"),
+        (KeyCode::Char('u'), "u does nothing here; ? lists the keys"),
+        (KeyCode::F(5), "F5 does nothing here; ? lists the keys"),
+        (KeyCode::Char('r'), "nothing was stopped: r computes again what was"),
+    ] {
+        stage.key(code);
+        assert_eq!(stage.message(), said);
+    }
+    // Where a list or the help is open they change nothing.
+    for opens in ["?", "C"] {
+        stage.keys(opens).key(KeyCode::F(5));
+        assert_ne!(stage.app.mode(), &Mode::Walk, "{opens}");
+        stage.key(KeyCode::Esc);
+    }
+}
+
+#[test]
+fn a_view_that_is_covered_does_not_change_unseen() {
+    let mut stage = Stage::at("softmax");
+    for opens in ["i", "\r"] {
+        match opens {
+            "\r" => stage.key(KeyCode::Enter),
+            keys => stage.keys(keys).key(KeyCode::Null),
+        };
+        let view = stage.app.view().name();
+        for key in ["v", "3", "a", "s"] {
+            stage.keys(key);
+            assert!(stage.message().contains("covers the tensor"), "{opens} {key}: {}", stage.message());
+            assert_eq!(stage.app.view().name(), view);
+        }
+        stage.key(KeyCode::Esc);
+        stage.keys("v");
+        assert_ne!(stage.app.view().name(), view);
+        stage.keys("1");
+    }
+    // Nor does the footer offer the keys of a view that is covered.
+    stage.choose("layers");
+    stage.shows("Enter show the head");
+    stage.keys("i");
+    assert!(!stage.screen().contains("Enter show the head"), "{}", stage.screen());
+}
+
+#[test]
+fn the_go_to_box_says_what_enter_does_with_a_prompt() {
+    let mut stage = begin();
+    stage.keys("/prompt A fox").shows("Enter runs this text in a run of its own");
+    stage.shows("another prompt");
 }

@@ -22,16 +22,36 @@ impl<O: Operands> Taking<'_, O> {
         self.applied(constant("sum of those that stay", sum), result);
         let limit = if top_k > 0 { format!("top-k {top_k}") } else { "no top-k".to_owned() };
         let all = values.iter().fold(0.0, |sum, &prob| sum + f64::from(prob));
-        self.note(format!(
-            "{possible} tokens are possible; {limit} and top-p {top_p} keep {kept}, which sum to {sum:.6} before they are divided by it; the others, {:.6} together, are removed.",
-            (all - sum).max(0.0)
-        ));
+        let tokens = if possible == 1 { "token is" } else { "tokens are" };
+        let possible_of = match values.len() - possible {
+            0 => format!("{possible} {tokens} possible"),
+            others => format!(
+                "{possible} {tokens} possible, for the probability of the other {others} is 0 in float32"
+            ),
+        };
+        self.note(if kept == possible {
+            format!(
+                "{possible_of}; {limit} and top-p {top_p} keep all {possible}, which sum to {sum:.6} before they are divided by it."
+            )
+        } else {
+            format!(
+                "{possible_of}; {limit} and top-p {top_p} keep {kept}, which sum to {sum:.6} before they are divided by it; the others, {:.6} together, are removed.",
+                (all - sum).max(0.0)
+            )
+        });
         self.note(match rank {
             Some(rank) => {
                 let so_far = ids[..=rank].iter().fold(0.0, |sum, &id| sum + f64::from(values[id]));
                 format!("This one is number {} of them; as far as it they sum to {so_far:.6}.", rank + 1)
             }
-            None => "This one is not among them.".to_owned(),
+            None if values[at] == 0.0 => {
+                "This one is not among them: its probability is 0 in float32.".to_owned()
+            }
+            None => {
+                let beyond_k = top_k > 0 && !likeliest(&values).iter().take(top_k).any(|&id| id == at);
+                let by = if beyond_k { "top-k" } else { "top-p" };
+                format!("This one is not among them: {by} removes it.")
+            }
         });
         self.folded.result = Some(result);
         Ok(())

@@ -11,6 +11,8 @@ impl<O: Operands> Taking<'_, O> {
     /// position, what turning the two apart changed. The latter takes what both were before they were turned.
     pub(super) fn content_and_position(&mut self, query: Line, key: Line) -> Result<()> {
         let (mut pairs, mut content, mut whole) = (Vec::new(), Ok(0.0), 0.0);
+        // A token's own key stands at one position with its query.
+        let mut together = true;
         for i in 0..query.count {
             let Some((of_query, false)) = self.pair(query.cell(i)) else { continue };
             let Some((of_key, _)) = self.pair(key.cell(i)) else { continue };
@@ -21,7 +23,9 @@ impl<O: Operands> Taking<'_, O> {
                 after += self.times(query.cell(place), key.cell(place))?;
             }
             let (angle, name) = (self.angle(query, key, i), pairs.len());
-            pairs.push((format!("pair {name}, {angle:.4} radians apart"), after));
+            together &= angle == 0.0;
+            let apart = if angle == 0.0 { String::new() } else { format!(", {angle:.4} radians apart") };
+            pairs.push((format!("pair {name}{apart}"), after));
             whole += after;
             if let Ok(so_far) = content {
                 let [a, b] = [0, 1].map(|n| self.times(of_query[n], of_key[n]));
@@ -41,7 +45,12 @@ impl<O: Operands> Taking<'_, O> {
             }
             Err(error) => return Err(error),
         }
-        self.folded.splits.push(Split { by: "pair of RoPE", parts: pairs });
+        let by = if together {
+            "pair of RoPE; both stand at one position, 0 radians apart"
+        } else {
+            "pair of RoPE"
+        };
+        self.folded.splits.push(Split { by, parts: pairs });
         Ok(())
     }
 

@@ -64,7 +64,7 @@ impl Parts {
 
     fn span(attribution: &Attribution) -> Span {
         let high = attribution.parts.iter().map(|share| share.value.abs()).fold(0.0, f64::max);
-        Span { positive: false, high: if high > 0.0 { high } else { 1.0 }, clipped: 0 }
+        Span { positive: false, high: if high > 0.0 { high } else { 1.0 }, clipped: 0, at_most: false }
     }
 
     fn names(app: &App, attribution: &Attribution) -> [String; 2] {
@@ -123,6 +123,10 @@ impl View for Parts {
         false
     }
 
+    fn keys(&self) -> &'static [(&'static str, &'static str)] {
+        &[("Enter", "go to the part")]
+    }
+
     fn select(&self, app: &mut App, cell: (usize, usize)) {
         app.cell = cell;
     }
@@ -179,15 +183,22 @@ impl View for Parts {
         let theme = app.theme;
         let span = Self::span(attribution);
         let [one, other] = Self::names(app, attribution);
-        let mut pieces = vec![Piece::figure(-span.high, false, Style::new()), Piece::whole(" ", theme.dim())];
         let coloured = theme.depth() > Depth::Ansi;
+        let written = app.layout().is_some_and(|layout| layout.cell >= WRITTEN);
+        let sides = format!("+ for {one}  − for {other}");
+        // Without colours the numbers that are written in the cells have nothing behind them.
+        if theme.depth() == Depth::None && written {
+            put(buf, foot, 0, 0, &sides, theme.dim());
+            return;
+        }
+        let mut pieces = vec![Piece::figure(-span.high, false, Style::new()), Piece::whole(" ", theme.dim())];
         for i in -3..=3 {
             let cell = theme.cell(f64::from(i) / 3.0 * span.high, span);
             pieces.push(Piece::whole(if coloured { "  " } else { cell.fill }, cell.style));
         }
         pieces.push(Piece::whole(" ", theme.dim()));
         pieces.push(Piece::figure(span.high, false, Style::new()));
-        pieces.push(Piece::words(format!(" · + for {one}  − for {other}"), theme.dim()).rank(1));
+        pieces.push(Piece::words(format!(" · {sides}"), theme.dim()).rank(1));
         put_fit(buf, foot, 0, 0, &pieces);
     }
 

@@ -158,7 +158,9 @@ impl View for Cache {
         let dims = [format!(" · → head dim, {each} each"), format!(" · → {each} each")];
         let dims = (each > 1).then(|| Piece::forms(dims, app.theme.dim()).rank(1));
         let keys = grid::range(app, "↓", Axis::Key, &layout.visible_rows(app), layout.rows);
-        [keys].into_iter().chain(dims).collect()
+        let new = [" · + written by this pass", " · + is new"].map(str::to_owned);
+        let new = Piece::forms(new.into_iter().chain([String::new()]), app.theme.dim()).rank(4);
+        [keys].into_iter().chain(dims).chain([new]).collect()
     }
 
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
@@ -181,7 +183,7 @@ impl View for Cache {
         put(buf, area, 0, heading, &text::right("key", digits), theme.dim());
         put(buf, area, digits as u16 + 1, heading, "text", theme.dim());
         put(buf, area, pass_at as u16, heading, "pass", theme.dim());
-        put(buf, area, bytes_at as u16, heading, &text::right("bytes", BYTES), theme.dim());
+        put(buf, area, bytes_at as u16, heading, &text::right("bytes, sum", BYTES), theme.dim());
         for (at, head) in heads.clone().enumerate() {
             let style = if head == app.index()[1] { theme.strong() } else { theme.dim() };
             let x = values_at + at * (wide + 1);

@@ -36,6 +36,12 @@ const SHARE: usize = 8;
 const TEXT: usize = 12;
 /// The columns of what tells a term from the others.
 const WHICH: usize = 16;
+/// What stands for the numbers that a way led from before those that are shown.
+const MORE: &str = "… › ";
+/// The columns before the operands of a term that is no sum's, and before those that stand under their term.
+const OPERANDS: usize = NUMBER + 4;
+/// The columns before the factors of a term where they stand under it.
+const UNDER: usize = 4;
 /// The parts of a split that stands before the terms, in so many lines.
 const SHORT: usize = 3;
 const ROOMY: u16 = 14;
@@ -94,14 +100,25 @@ fn trail(app: &App, derivation: &Derivation, width: usize) -> Line<'static> {
         None => way.push(here),
     }
     let last = way.pop().unwrap_or_default();
+    // A mark that there was more needs room as well.
+    let more = if way.is_empty() { 0 } else { text::width(MORE) };
     let mut room = width.saturating_sub(text::width(&last));
+    // The lines that say what a row is may be above those that are seen; this one stays.
+    let what = derivation.weight.as_ref().map(|weight| {
+        let about = Writer { app, rows: Vec::new(), width }.about(weight);
+        let about = if about.is_empty() { about } else { format!(" · {about}") };
+        let forms = [format!("{about} · learned · █ above 0 ░ below"), format!("{about} · learned"), about];
+        let fits = forms.into_iter().find(|form| text::width(form) + more <= room);
+        fits.unwrap_or_default()
+    });
+    let what = what.unwrap_or_default();
+    room = room.saturating_sub(text::width(&what));
     let mut shown = Vec::new();
     while let Some(before) = way.pop() {
         let piece = format!("{before} › ");
-        // A mark that there was more needs room as well.
-        let needed = text::width(&piece) + if way.is_empty() { 0 } else { 4 };
+        let needed = text::width(&piece) + if way.is_empty() { 0 } else { text::width(MORE) };
         if needed > room {
-            shown.push("… › ".to_owned());
+            shown.push(MORE.to_owned());
             break;
         }
         room -= text::width(&piece);
@@ -111,6 +128,7 @@ fn trail(app: &App, derivation: &Derivation, width: usize) -> Line<'static> {
     Line::from(vec![
         Span::styled(shown.concat(), app.theme.dim()),
         Span::styled(text::cut(&last, width), app.theme.strong()),
+        Span::styled(what, app.theme.dim()),
     ])
 }
 
@@ -234,7 +252,11 @@ impl Writer<'_> {
         let widest = widths.max().unwrap_or(0).min(WHICH);
         // All factors are told before the shares are, and these before the bars.
         let count = factors.as_ref().map_or(0, Vec::len);
-        let numbers = NUMBER + 1 + if count > 0 { widest + 1 + count * (NUMBER + 3) - 3 } else { 2 * NUMBER };
+        let factors_wide = (count * (NUMBER + 3)).saturating_sub(3);
+        let beside = NUMBER + 1 + if count > 0 { widest + 1 + factors_wide } else { 2 * NUMBER };
+        // Factors that have no room beside the term stand under it.
+        let stacked = count > 0 && beside > self.width;
+        let numbers = if stacked { NUMBER + 1 + widest } else { beside };
         let shares = numbers + SHARE <= self.width;
         let bars = numbers + SHARE + BAR <= self.width;
         let heading = match explanation.is_sum {
@@ -247,7 +269,7 @@ impl Writer<'_> {
         if let Some(factors) = &factors {
             let name = |factor: &Factor| {
                 let runs = factor.runs.iter().map(char::to_string);
-                self.address(&factor.address, &explanation.address, runs)
+                self.address(&factor.address, &explanation.address, TEXT, runs)
             };
             let names: Vec<String> = factors.iter().map(name).collect();
             self.text(&names.join(" × "), theme.strong());
@@ -255,6 +277,9 @@ impl Writer<'_> {
         let mut so_far = 0.0;
         for (t, term) in explanation.terms.iter().enumerate() {
             so_far += term.product.abs();
+            if let Some((_, others)) = explanation.others.filter(|(first, _)| *first == t) {
+                self.text(others, theme.dim());
+            }
             let mut head = vec![Span::styled(text::right(&number(term.product), NUMBER), Style::new())];
             if explanation.is_sum {
                 head.push(Span::raw(" "));
@@ -273,7 +298,7 @@ impl Writer<'_> {
                 head.push(Span::styled("  ← ", theme.dim()));
             }
             match factors.as_ref().filter(|factors| alike::fits(term, factors)) {
-                Some(factors) => self.alike(t, head, term, (factors, widest)),
+                Some(factors) => self.alike(t, head, term, (factors, widest, stacked)),
                 None => self.term(t, head, &explanation.address, term),
             }
         }
@@ -303,17 +328,26 @@ impl Writer<'_> {
         for (o, operand) in term.operands.iter().enumerate() {
             let times = if o > 0 { "× " } else { "" };
             let value = number(operand.value);
-            let room = self.width.saturating_sub(indent.min(NUMBER + 2));
-            let room = room.saturating_sub(text::width(times) + text::width(&value) + 2);
-            let name = text::cut(&self.name(operand, of, room), room);
+            let room = self.width.saturating_sub(indent.min(OPERANDS));
+            let room = room.saturating_sub(text::width(times) + text::width(&value) + 2).max(1);
+            // What no shorter form has room for is told in lines of its own, of which the last has the value.
+            let mut lines = text::wrap(&self.name(operand, of, room), room);
+            let name = lines.pop().unwrap_or_default();
             let needed = text::width(times) + text::width(&name) + text::width(&value) + 2;
-            if at + needed > self.width && at > NUMBER + 2 {
-                let indent = " ".repeat(NUMBER + 2);
+            if at + needed > self.width && at > OPERANDS {
+                let indent = " ".repeat(OPERANDS);
                 self.rows.push(std::mem::replace(&mut row, Row { line: indent.into(), ..Row::default() }));
-                at = NUMBER + 2;
+                at = OPERANDS;
             }
             row.line.push_span(Span::styled(times.to_owned(), theme.dim()));
             let style = if self.is_chosen((t, o)) { theme.current() } else { Style::new() };
+            for line in lines {
+                row.operands.push((at..at + text::width(times) + text::width(&line), (t, o)));
+                row.line.push_span(Span::styled(line, style));
+                at = indent.min(OPERANDS) + text::width(times);
+                let next = Row { line: " ".repeat(at).into(), ..Row::default() };
+                self.rows.push(std::mem::replace(&mut row, next));
+            }
             row.operands.push((at..at + needed, (t, o)));
             row.line.push_span(Span::styled(name, style));
             row.line.push_span(Span::styled(format!(" {value}"), theme.code()));
@@ -329,12 +363,19 @@ impl Writer<'_> {
         t: usize,
         head: Vec<Span<'static>>,
         term: &Term,
-        (factors, which): (&[Factor], usize),
+        (factors, which, stacked): (&[Factor], usize, bool),
     ) {
         let theme = self.app.theme;
         let mut row = Row { line: Line::from(head), ..Row::default() };
         row.line.push_span(text::left(&self.which(term, factors), which));
-        row.line.push_span(Span::raw(" "));
+        if stacked {
+            // No column of the numbers is lost where even these are too wide.
+            let wide = term.operands.len() * (NUMBER + 3) - 3;
+            let indent = " ".repeat(self.width.saturating_sub(wide).min(UNDER));
+            self.rows.push(std::mem::replace(&mut row, Row { line: indent.into(), ..Row::default() }));
+        } else {
+            row.line.push_span(Span::raw(" "));
+        }
         for (o, operand) in term.operands.iter().enumerate() {
             let times = if o > 0 { " × " } else { "" };
             row.line.push_span(Span::styled(times, theme.dim()));
@@ -362,7 +403,9 @@ impl Writer<'_> {
             }
         }
         let named = indices.into_iter().map(|(letters, index, text)| {
-            text.map_or(format!("{letters}={index}"), |text| format!("{letters}={index} {text}"))
+            text.map_or(format!("{letters}={index}"), |text| {
+                format!("{letters}={index} {}", quoted(&text, TEXT))
+            })
         });
         named.collect::<Vec<_>>().join(",")
     }
@@ -377,14 +420,16 @@ impl Writer<'_> {
         let largest = split.parts.iter().map(|(_, value)| value.abs()).fold(0.0, f64::max);
         for (name, value) in &split.parts {
             let bar = if self.width >= WIDE { bar(*value, largest) } else { String::new() };
-            let name = text::cut(name, self.width.saturating_sub(NUMBER + text::width(&bar) + 2));
+            let before = NUMBER + text::width(&bar) + 2;
+            let mut lines = text::wrap(name, self.width.saturating_sub(before)).into_iter();
             self.push(Line::from(vec![
                 text::right(&number(*value), NUMBER).into(),
                 Span::raw(" "),
                 Span::styled(bar, theme.bar()),
                 Span::raw(" "),
-                name.into(),
+                lines.next().unwrap_or_default().into(),
             ]));
+            lines.for_each(|line| self.push(" ".repeat(before) + &line));
         }
     }
 
@@ -427,24 +472,39 @@ impl Writer<'_> {
     }
 
     /// What an operand is called: its address as far as it differs from that of the number it belongs to, with the text
-    /// of its tokens. Where that has no room, without the indices that both have.
+    /// of its tokens. Where that has no room the texts are shortened first, and then the indices left out that both have:
+    /// what tells an operand from others stays whole.
     fn name(&self, operand: &Operand, of: &Address, room: usize) -> String {
         let Some(address) = address_of(operand) else {
             let From::Constant(name) = operand.from else { return String::new() };
             return name.to_owned();
         };
-        let whole = self.address(address, of, std::iter::empty());
-        if text::width(&whole) <= room {
-            return whole;
-        }
         let mut own = address.clone();
         own.index.retain(|index| !of.index.contains(index));
-        let shorter = self.address(&own, of, std::iter::empty());
-        if own.index.is_empty() { whole } else { shorter.replacen('[', "[…,", 1) }
+        if own.index.is_empty() {
+            own.index.extend(address.index.last());
+        }
+        let whole = |columns: usize| Some(self.address(address, of, columns, std::iter::empty()));
+        let shorter = |columns: usize| {
+            let shorter = self.address(&own, of, columns, std::iter::empty());
+            (own.index.len() < address.index.len()).then(|| shorter.replacen('[', "[…,", 1))
+        };
+        let forms =
+            [whole(TEXT), whole(8), shorter(TEXT), shorter(8), shorter(4), whole(0), shorter(0)].into_iter();
+        let forms: Vec<String> = forms.flatten().collect();
+        let fits = forms.iter().find(|form| text::width(form) <= room);
+        fits.or(forms.last()).cloned().unwrap_or_default()
     }
 
-    /// An address as far as it differs from `of`, with the text of its tokens; `runs` are further indices.
-    fn address(&self, address: &Address, of: &Address, runs: impl Iterator<Item = String>) -> String {
+    /// An address as far as it differs from `of`, with the text of its tokens in so many columns, which may be none; `runs`
+    /// are further indices.
+    fn address(
+        &self,
+        address: &Address,
+        of: &Address,
+        columns: usize,
+        runs: impl Iterator<Item = String>,
+    ) -> String {
         let mut name = String::new();
         if let Some(pass) = address.pass.filter(|_| address.pass != of.pass) {
             name = format!("p{pass}/");
@@ -455,8 +515,8 @@ impl Writer<'_> {
         let Some(subject) = address.subject else { return name };
         name += &subject.to_string();
         let indices = self.indices(address, subject).map(|(letter, index, text)| match text {
-            Some((_, text)) => format!("{letter}={index} {}", text::cut(&text, TEXT)),
-            None => format!("{letter}={index}"),
+            Some((_, text)) if columns > 0 => format!("{letter}={index} {}", quoted(&text, columns)),
+            _ => format!("{letter}={index}"),
         });
         let indices: Vec<String> = indices.chain(runs).collect();
         if indices.is_empty() { name } else { format!("{name}[{}]", indices.join(",")) }
@@ -494,6 +554,12 @@ impl Writer<'_> {
         });
         tokens.collect::<Vec<_>>().join(" → ")
     }
+}
+
+/// A token's text in an address, in so many columns: in quotes where it could be taken for a part of the address.
+fn quoted(text: &str, columns: usize) -> String {
+    let text = text::cut(text, columns);
+    if text.contains([',', '[', ']', '=', '"']) { format!("\"{text}\"") } else { text }
 }
 
 /// A number with the digits of a float32.

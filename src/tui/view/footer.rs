@@ -55,7 +55,9 @@ fn fitting(app: &App, width: usize) -> Vec<(String, &'static str)> {
     }
     // Two that stand side by side are left as they are closed.
     let closes = app.compared().map(|_| ("c Esc", "close"));
-    let own: Vec<_> = app.view().keys().iter().copied().chain(closes).collect();
+    // A view that another panel covers takes no keys.
+    let keys = if app.layout().is_some() { app.view().keys() } else { &[] };
+    let own: Vec<_> = keys.iter().copied().chain(closes).collect();
     let letters = |keys: &str| -> Vec<String> { keys.split(' ').map(str::to_owned).collect() };
     let taken: Vec<String> = own.iter().flat_map(|(keys, _)| letters(keys)).collect();
     entries.retain(|(_, keys, _)| !letters(keys).iter().any(|key| taken.contains(key)));
@@ -98,7 +100,7 @@ impl Widget for Footer<'_> {
             Mode::Help(..) => vec![
                 ("↑ ↓".to_owned(), "scroll"),
                 ("a word".to_owned(), "finds"),
-                ("Esc".to_owned(), "close"),
+                ("Esc ?".to_owned(), "close"),
             ],
             Mode::Chapters(_) => {
                 vec![("↑ ↓".to_owned(), "choose"), ("Enter".to_owned(), "go"), ("Esc".to_owned(), "close")]

@@ -9,7 +9,7 @@ use crate::error::printable;
 use crate::trace::Step;
 
 use super::super::app::{App, GotoLine};
-
+use super::super::goto::{comparison_in, prompt_of};
 use super::super::text;
 use super::labels;
 use super::paint::{clear, put};
@@ -25,8 +25,15 @@ pub struct GotoPopup<'a> {
 
 const LISTED: usize = 10;
 
-/// What may be typed where nothing completes: in brackets, the letters of the step's axes.
+/// What may be typed where nothing completes: in brackets, the letters of the step's axes. And what Enter does where it
+/// goes to no place.
 fn hint(app: &App, text: &str) -> String {
+    if prompt_of(text).is_some() {
+        return "Enter runs this text in a run of its own".to_owned();
+    }
+    if comparison_in(text).is_some() {
+        return "Enter sets it beside what is shown".to_owned();
+    }
     let name = text.split('[').next().and_then(|path| path.rsplit('/').next()).unwrap_or_default().trim();
     let step =
         if name.is_empty() { Some(app.place().step) } else { Step::from_name(&name.to_ascii_lowercase()) };
@@ -35,7 +42,7 @@ fn hint(app: &App, text: &str) -> String {
             let letters = step.axes().iter().map(|axis| format!("{} {}", axis.index(), labels::name(*axis)));
             format!("letters: {}", letters.collect::<Vec<_>>().join(", "))
         }
-        _ => "a stage, L1, p0, h2, a token's text, L1/xq[h=0]".to_owned(),
+        _ => "a stage, L1, p0, h2, step 9, a token, L1/xq[h=0]".to_owned(),
     }
 }
 
@@ -58,7 +65,12 @@ impl Widget for GotoPopup<'_> {
             Rect { x: area.x + (area.width - width) / 2, y: area.y + area.height.min(2), width, height }
                 .intersection(area);
         clear(buf, place);
-        Block::bordered().title(" go to ").border_style(theme.dim()).render(place, buf);
+        let title = match (prompt_of(&self.line.text), comparison_in(&self.line.text)) {
+            (Some(_), _) => " another prompt ",
+            (_, Some(_)) => " compare with ",
+            _ => " go to ",
+        };
+        Block::bordered().title(title).border_style(theme.dim()).render(place, buf);
         let inner = Rect {
             x: place.x + place.width.min(2),
             y: place.y + place.height.min(1),

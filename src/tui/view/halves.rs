@@ -10,6 +10,7 @@ use ratatui::style::{Color, Style};
 use crate::trace::Region;
 
 use super::super::app::App;
+use super::super::fit::Piece;
 use super::super::plane::Plane;
 use super::super::theme::{Depth, Span};
 use super::paint::put;
@@ -61,6 +62,21 @@ impl Raster {
     /// The lines and columns of a place.
     pub(super) fn size(&self) -> (u16, u16) {
         if self.zoom == 0 { (1, 1) } else { (self.zoom as u16, 2 * self.zoom as u16) }
+    }
+
+    /// How many rows stand in one place, where these are several, in words: where a half of a character stands for more than
+    /// one, those of a half.
+    pub(super) fn down(&self, app: &App) -> Option<String> {
+        match self.each.0 {
+            0 | 1 => None,
+            rows if rows > 2 && coloured(app) => Some(format!("{} each half", rows / 2)),
+            rows => Some(format!("{rows} each")),
+        }
+    }
+
+    /// The same of columns.
+    pub(super) fn right(&self) -> Option<String> {
+        (self.each.1 > 1).then(|| format!("{} each", self.each.1))
     }
 
     /// The place that a row and a column are in.
@@ -238,14 +254,31 @@ pub(super) fn characters(app: &App) -> &'static str {
     if coloured(app) { "" } else { " · ░▒▓█ above 0, -=≡≣ below" }
 }
 
-/// What the marks of [`Raster::draw`] mean.
-pub(super) fn marks(app: &App, positive: bool) -> &'static str {
-    match (coloured(app), positive) {
-        (true, true) => "nothing: 0 · grey: masked",
-        (true, false) => "▀▄ above 0 · ▘▖▚ chequered: below · nothing: 0 · grey: masked",
-        (false, true) => "·: 0 · ░▒▓█: more and more",
-        (false, false) => "·: 0 · ░▒▓█: above · -=≡≣: below · ∞: masked",
-    }
+/// What the marks of [`Raster::draw`] mean, in words and in fewer. What is masked is told where something is.
+pub(super) fn marks(app: &App, positive: bool) -> Piece {
+    let masked = app.answers.spread(app.span_part()).is_some_and(|spread| spread.stats.neg_inf > 0);
+    let [long, middle, short, hidden] = match (coloured(app), positive) {
+        (true, true) => ["nothing: 0", "nothing: 0", "nothing: 0", "grey: masked"],
+        (true, false) => [
+            "▀▄ above 0 · ▘▖▚ chequered: below · nothing: 0",
+            "▀▄ above ▘▖▚ chequered: below nothing: 0",
+            "▀▄ above ▘▖▚ below",
+            "grey: masked",
+        ],
+        (false, true) => ["·: 0 · ░▒▓█: more and more", "·: 0 · ░▒▓█: more", "░▒▓█: more", "∞: masked"],
+        (false, false) => [
+            "·: 0 · ░▒▓█: above · -=≡≣: below",
+            "·: 0 ░▒▓█: above -=≡≣: below",
+            "░▒▓█: above -=≡≣: below",
+            "∞: masked",
+        ],
+    };
+    let forms = [long, middle, short];
+    let forms = match masked {
+        true => forms.map(|form| format!("{form} · {hidden}")),
+        false => forms.map(str::to_owned),
+    };
+    Piece::forms(forms, app.theme.dim())
 }
 
 /// The slice of the current step that is held, with these of its rows and all columns, in the axes of its step.

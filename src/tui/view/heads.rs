@@ -16,7 +16,7 @@ use super::growing;
 use super::halves::{self, Raster};
 use super::kind::{self, View};
 use super::layout::Layout;
-use super::paint::put;
+use super::paint::{put, put_fit};
 use super::{labels, legend};
 
 /// Columns and lines of a panel, the space between two and the head's name included.
@@ -184,26 +184,31 @@ impl View for Heads {
         let dim = app.theme.dim();
         let Some(axes) = axes_of(app.place().step) else { return Vec::new() };
         let (rows, (_, all)) = (Self::rows(app, axes), Self::row(app, axes.1));
-        let mut pieces = vec![Piece::whole("among all heads", dim)];
-        if rows.len() < all {
-            pieces.push(
-                Piece::whole(format!(", rows {}-{}", rows.start, rows.end.saturating_sub(1)), dim).rank(1),
-            );
-        }
-        // A mark that stands for several values says for how many.
-        let (down, across) = Self::raster(app, axes, layout).each;
-        for (mark, axis, each) in [("↓", axes.1, down), ("→", axes.2, across)] {
-            if each > 1 {
-                let name = labels::name(app.place().step.axes()[axis]);
-                let forms = [format!(" · {mark} {name}, {each} each"), format!(" · {mark} {each} each")];
-                pieces.push(Piece::forms(forms, dim).rank(1));
+        let raster = Self::raster(app, axes, layout);
+        let each = [("↓", axes.1, raster.down(app)), ("→", axes.2, raster.right())];
+        let each: Vec<_> =
+            each.into_iter().filter_map(|(mark, axis, each)| Some((mark, axis, each?))).collect();
+        let dot = if each.is_empty() { "" } else { " · " };
+        let range = format!("rows {}-{}", rows.start, rows.end.saturating_sub(1));
+        // What a mark stands for is said before what is seen anyway.
+        let forms = match (rows.len() < all, each.is_empty()) {
+            (true, _) => {
+                vec![format!("among all heads, {range}{dot}"), format!("{range}{dot}"), String::new()]
             }
+            (false, true) => ["among all heads", "of all"].map(str::to_owned).to_vec(),
+            (false, false) => vec![format!("among all heads{dot}"), String::new()],
+        };
+        let mut pieces = vec![Piece::forms(forms, dim).rank(2)];
+        for (at, (mark, axis, each)) in each.into_iter().enumerate() {
+            let (name, dot) = (labels::name(app.place().step.axes()[axis]), if at > 0 { " · " } else { "" });
+            let forms = [format!("{dot}{mark} {name}, {each}"), format!("{dot}{mark} {each}")];
+            pieces.push(Piece::forms(forms, dim).rank(1));
         }
         pieces
     }
 
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
-        legend::ramp(app, foot, buf);
+        legend::small(app, foot, buf);
     }
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
@@ -216,8 +221,8 @@ impl View for Heads {
             true => "arrows go on to the heads below",
             false => "every head",
         };
-        let words = format!("{words} · {}", halves::marks(app, tensor.is_positive()));
-        put(buf, layout.area, 0, 0, &words, theme.dim());
+        let words = Piece::whole(format!("{words} · "), theme.dim()).rank(1);
+        put_fit(buf, layout.area, 0, 0, &[words, halves::marks(app, tensor.is_positive())]);
         layout.each_cell(app, |row, column, x, y| {
             let at = row * layout.columns + column;
             if at >= shape[head] {

@@ -46,7 +46,7 @@ impl View for Heatmap {
         [
             "Every value of the slice is a colour; the line below says what the colours span.",
             "A bright column is an index that matters for every row; a bright row, one that matters by itself.",
-            "▲ and ▼ are values beyond the colours: s chooses another span. In decode passes earlier rows stand above.",
+            "▲ and ▼ are values beyond the colours: s chooses another span. In attention of decode passes earlier rows stand above.",
         ]
     }
 
@@ -79,7 +79,8 @@ impl View for Heatmap {
     }
 
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
-        legend::ramp_of_numbers(app, cut_numbers(app), foot, buf);
+        let numbered = app.layout().is_some_and(|layout| digits(app, layout.cell).is_some());
+        legend::heatmap(app, numbered.then(|| cut_numbers(app)), foot, buf);
     }
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {

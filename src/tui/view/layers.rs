@@ -30,7 +30,7 @@ const BELOW: u16 = 6;
 const NAMED: usize = 6;
 
 /// Weights are shares of 1.
-const SHARES: Span = Span { positive: true, high: 1.0, clipped: 0 };
+const SHARES: Span = Span { positive: true, high: 1.0, clipped: 0, at_most: false };
 
 /// What is measured of each head: what it is called, its formula, and its value.
 type Measure = (&'static str, &'static str, fn(&Pattern) -> f64);
@@ -147,7 +147,9 @@ impl View for Layers {
             pieces.push(Piece::whole(cell.fill, cell.style));
         }
         pieces.push(Piece::whole(" 1", Style::new()));
-        pieces.push(Piece::whole(" · the weight of the token before, on average", theme.dim()).rank(1));
+        let number = [" · the weight of the token before, on average", " · mean weight of the token before"];
+        let forms = number.iter().map(|&said| said.to_owned()).chain([String::new()]);
+        pieces.push(Piece::forms(forms, theme.dim()).rank(1));
         put_fit(buf, foot, 0, 0, &pieces);
         put(buf, foot, 0, 1, "Enter shows the head large", theme.dim());
     }
@@ -252,6 +254,8 @@ impl Layers {
             format!("{back} {over} at p > 0"),
             format!("{back} {over}"),
         ];
-        put_fit(buf, area, 0, y + 3, &[Piece::forms(said, theme.dim())]);
+        // A free line, where there is one, says that it is about all three.
+        let y = if area.height > y + 4 { y + 4 } else { y + 3 };
+        put_fit(buf, area, 0, y, &[Piece::forms(said, theme.dim())]);
     }
 }

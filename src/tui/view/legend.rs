@@ -52,29 +52,40 @@ pub fn list(app: &App, foot: Rect, buf: &mut Buffer) {
 
 /// Draws the colours from the lowest to the highest, with the values at their ends and at 0.
 pub fn ramp(app: &App, foot: Rect, buf: &mut Buffer) {
-    scale(app, foot, buf, |value, span| {
+    scale_with(app, None, foot, buf, |value, span| {
         let cell = app.theme.cell(value, span);
         (cell.fill, cell.style)
     });
 }
 
-/// The same where numbers are written on the colours; `cut` says whether one of them has no room for its digits.
-pub fn ramp_of_numbers(app: &App, cut: bool, foot: Rect, buf: &mut Buffer) {
+/// What a cell stands for that has neither a shade nor the mark of 0, where there is one.
+fn blank(app: &App) -> Option<Piece> {
+    let shades = app.theme.depth() <= Depth::Ansi && app.span().is_some_and(|span| span.positive);
+    shades.then(|| Piece::whole("  blank: nearly 0", app.theme.dim()).rank(2))
+}
+
+/// The same of a heatmap; `cut` says whether a number that is written on a colour has no room for its digits, and is none
+/// where no numbers are written.
+pub fn heatmap(app: &App, cut: Option<bool>, foot: Rect, buf: &mut Buffer) {
     let forms = ["  … not 0, no room for its digits", "  … not 0, no room", "  … not 0"].map(str::to_owned);
-    let more = cut.then(|| Piece::forms(forms, app.theme.dim()).rank(1));
+    let more = match cut {
+        None => blank(app),
+        Some(cut) => cut.then(|| Piece::forms(forms, app.theme.dim()).rank(1)),
+    };
     scale_with(app, more, foot, buf, |value, span| {
         let cell = app.theme.cell(value, span);
         (cell.fill, cell.style)
     });
 }
 
-/// The same where a value has one character.
-pub fn marks(app: &App, foot: Rect, buf: &mut Buffer) {
-    scale(app, foot, buf, |value, span| halves::mark(app, span, Some(value)));
+/// The same where small pictures are drawn: where there are no colours these have one character for a value.
+pub fn small(app: &App, foot: Rect, buf: &mut Buffer) {
+    if app.theme.depth() > Depth::Ansi { ramp(app, foot, buf) } else { marks(app, foot, buf) }
 }
 
-fn scale(app: &App, foot: Rect, buf: &mut Buffer, cell: impl Fn(f64, Span) -> (&'static str, Style)) {
-    scale_with(app, None, foot, buf, cell);
+/// The same where a value has one character.
+pub fn marks(app: &App, foot: Rect, buf: &mut Buffer) {
+    scale_with(app, None, foot, buf, |value, span| halves::mark(app, span, Some(value)));
 }
 
 fn scale_with(
@@ -90,7 +101,13 @@ fn scale_with(
     let whole = app.tensor().is_some_and(|tensor| tensor.is_whole()) && span.clipped == 0;
     let plain = Style::new();
     let (more, less) = if span.clipped > 0 { ("≥", "≤") } else { ("", "") };
-    let mut pieces = if span.positive {
+    let spread = app.answers.spread(app.span_part()).map(|spread| spread.stats);
+    // Nothing but 0, and what is no number: there is no scale.
+    let flat = spread.is_some_and(|stats| stats.min == 0.0 && stats.max == 0.0) && app.shared.is_none();
+    let mut pieces = if flat {
+        let (fill, style) = cell(0.0, span);
+        vec![Piece::whole(fill, style), Piece::whole(" 0", plain)]
+    } else if span.positive {
         vec![Piece::whole("0 ", plain)]
     } else {
         vec![Piece::whole(less, plain), Piece::figure(-span.high, whole, plain), Piece::whole(" ", plain)]
@@ -102,24 +119,28 @@ fn scale_with(
         (false, true) => vec![0.0, 0.2, 0.4, 0.7, 1.0],
         (false, false) => vec![-1.0, -0.7, -0.4, -0.2, 0.0, 0.2, 0.4, 0.7, 1.0],
     };
-    for share in steps {
+    for share in steps.into_iter().filter(|_| !flat) {
         let (fill, style) = cell(share * span.high, span);
         let fill = if coloured && share == 0.0 && !span.positive { "0" } else { fill };
         let width = if coloured { 1 } else { 2 };
         let fill = text::left(&fill.chars().take(width).collect::<String>(), width);
         pieces.push(Piece::whole(fill, style));
     }
-    pieces.push(Piece::whole(format!(" {more}"), plain));
-    pieces.push(Piece::figure(span.high, whole, plain));
+    if !flat {
+        pieces.push(Piece::whole(format!(" {more}"), plain));
+        pieces.push(Piece::figure(span.high, whole, plain));
+    }
     let [name, short] = scale_name(app, span).map(|name| format!(" · {name}"));
     pieces.push(Piece::forms([name, short, String::new()], theme.dim()).rank(1));
     if span.clipped > 0 {
         let mark = if span.positive { "▲" } else { "▲▼" };
-        let count = format!("  {mark} {} beyond", span.clipped);
-        pieces.push(Piece::forms([count, format!("  {mark} {}", span.clipped)], theme.strong()).rank(2));
+        let (most, short) = if span.at_most { ("at most ", "≤ ") } else { ("", "") };
+        let count = format!("  {mark} {most}{} beyond", span.clipped);
+        let short = format!("  {mark} {short}{}", span.clipped);
+        pieces.push(Piece::forms([count, short], theme.strong()).rank(2));
     }
     pieces.extend(more_said);
-    if let Some(stats) = app.answers.spread(app.span_part()).map(|spread| spread.stats) {
+    if let Some(stats) = spread {
         for (fill, name, count) in
             [("-∞", "-inf", stats.neg_inf), ("+∞", "+inf", stats.pos_inf), ("??", "NaN", stats.nan)]
         {
@@ -141,6 +162,11 @@ fn scale_name(app: &App, span: Span) -> [String; 2] {
     };
     let both = |name: &str| [name.to_owned(), name.to_owned()];
     match app.scale() {
+        Scale::Deviations if app.shared.is_some() && span.clipped > 0 => {
+            ["the wider ±3 std of both".to_owned(), "±3 std".to_owned()]
+        }
+        _ if app.shared.is_some() && span.clipped > 0 => ["usual in both".to_owned(), "both".to_owned()],
+        _ if app.shared.is_some() => both("both"),
         _ if app.shows_earlier().is_some() => ["the rows that are seen".to_owned(), "these rows".to_owned()],
         Scale::Slice | Scale::Tensor if span.clipped > 0 => {
             [format!("usual in {values}"), "usual".to_owned()]

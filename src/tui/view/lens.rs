@@ -170,7 +170,7 @@ impl View for Lens {
             let style = if layer == layout.cursor.0 { theme.current() } else { theme.index() };
             put(buf, area, 0, layout.header + down as u16, &format!("layer {layer}"), style);
         }
-        let span = Span { positive: true, high: 1.0, clipped: 0 };
+        let span = Span { positive: true, high: 1.0, clipped: 0, at_most: false };
         layout.each_cell(app, |layer, token, x, y| {
             let Some(reading) = Self::reading(app, layer, token) else {
                 put(buf, area, x, y, "…", theme.dim());
@@ -218,7 +218,7 @@ impl Lens {
         let (name, prob) = (token_text(app, answer.id), answer.prob);
         let pieces = [
             Piece::whole("the last layer answers ", theme.dim()),
-            Piece::words(name, theme.token()),
+            Piece::words(format!("\"{name}\""), theme.token()),
             Piece::whole(format!(": number {} here, {prob:.4}", answer.rank), theme.strong()),
         ];
         put_fit(buf, area, 0, y, &pieces);

@@ -248,7 +248,7 @@ impl View for Neurons {
         let spans = STAGES.map(|(stage, _)| {
             let sizes = seen.iter().filter_map(|&(_, unit)| value(app, stage, unit)).map(f64::abs);
             let high = sizes.filter(|size| size.is_finite()).fold(0.0, f64::max);
-            Span { positive: false, high: if high > 0.0 { high } else { 1.0 }, clipped: 0 }
+            Span { positive: false, high: if high > 0.0 { high } else { 1.0 }, clipped: 0, at_most: false }
         });
         for (y, &(rank, unit)) in (1..).zip(&seen) {
             let chosen = rank == layout.cursor.0;

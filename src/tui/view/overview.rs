@@ -12,7 +12,7 @@ use super::super::text;
 use super::halves::{self, Raster};
 use super::kind::{self, View};
 use super::layout::Layout;
-use super::paint::put;
+use super::paint::{put, put_fit};
 use super::{labels, legend};
 
 /// The columns of a token's text, at the most, and those of the longest at the least.
@@ -96,7 +96,7 @@ impl View for Overview {
     fn hint(&self) -> [&'static str; 3] {
         [
             "The whole slice at once: where there is no room for every value, the one furthest from 0 is shown.",
-            "Stripes across are tokens that stand out, stripes down are dimensions that do so for every token.",
+            "Stripes across are rows that stand out, stripes down are columns (dimensions, keys) that do so in every row.",
             "Arrows go from place to place, each time to the value that is furthest from 0 there.",
         ]
     }
@@ -157,25 +157,24 @@ impl View for Overview {
     fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {
         let Sheet { raster, .. } = Sheet::new(app, layout.area);
         let (axes, cut, dim) = (app.place().step.axes(), app.cut(), app.theme.dim());
-        let side = |mark: &str, axis: usize, each: usize| {
+        let side = |mark: &str, axis: usize, each: Option<String>| {
             let name = labels::name(axes[axis]);
-            let long =
-                if each > 1 { format!("{mark} {name}, {each} each") } else { format!("{mark} {name}") };
+            let long = each.map_or(format!("{mark} {name}"), |each| format!("{mark} {name}, {each}"));
             Piece::forms([long, mark.to_owned()], dim).rank(2)
         };
         let all = app.shape()[cut.rows];
-        let mut pieces = vec![side("↓", cut.rows, raster.each.0)];
+        let mut pieces = vec![side("↓", cut.rows, raster.down(app))];
         if raster.rows.len() < all {
             let range = format!(" {}-{}", raster.rows.start, raster.rows.end.saturating_sub(1));
             pieces.push(Piece::whole(range, dim).rank(1));
         }
         pieces.push(Piece::whole(" · ", dim));
-        pieces.push(side("→", cut.columns.unwrap_or(cut.rows), raster.each.1));
+        pieces.push(side("→", cut.columns.unwrap_or(cut.rows), raster.right()));
         pieces
     }
 
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
-        legend::ramp(app, foot, buf);
+        legend::small(app, foot, buf);
     }
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
@@ -218,8 +217,7 @@ impl View for Overview {
                 put(buf, area, digits as u16 + 1, y, &text::cut(&token, usize::from(*texts)), style);
             }
         }
-        let marks = halves::marks(app, tensor.is_positive());
         let y = layout.header + layout.line_of(layout.rows.saturating_sub(1)) + layout.tall;
-        put(buf, area, *label, y, marks, theme.dim());
+        put_fit(buf, area, *label, y, &[halves::marks(app, tensor.is_positive())]);
     }
 }

@@ -275,7 +275,7 @@ fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
             Piece::words(text::visible(&merge.left), theme.token()),
             Piece::whole(" + ", theme.dim()),
             Piece::words(text::visible(&merge.right), theme.token()),
-            Piece::whole(format!("   {}", merge.by), theme.dim()).rank(1),
+            Piece::whole(format!("   merge {}", merge.by), theme.dim()).rank(1),
         ];
         put_fit(buf, area, 0, down, &pieces);
     }

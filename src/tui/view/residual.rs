@@ -255,7 +255,7 @@ impl Residual {
         let largest = all.filter_map(|(row, token)| share(row, token)).fold(0.0, f64::max);
         // What the first layer adds to the small embedding leaves the others their colours.
         let high = if largest > 0.0 { largest.min(MOST) } else { 1.0 };
-        let span = Span { positive: true, high, clipped: 0 };
+        let span = Span { positive: true, high, clipped: 0, at_most: false };
         layout.each_cell(app, |row, token, x, y| {
             let Some(share) = share(row, token) else { return };
             let told = format!("{}%", text::figure_in(share * 100.0, false, CELL as usize - 2));
@@ -276,7 +276,10 @@ impl Residual {
         let y = layout.header + layout.visible_rows(app).len() as u16 + 1;
         let Some(addition) = addition(app, row, token) else {
             let said = "what the embedding puts into the stream; every sublayer below adds to it";
-            put(buf, layout.area, 0, y, if row == 0 { said } else { "" }, theme.dim());
+            let lines = text::wrap(if row == 0 { said } else { "" }, layout.area.width.into());
+            for (y, line) in (y..).zip(&lines) {
+                put(buf, layout.area, 0, y, line, theme.dim());
+            }
             return;
         };
         let pieces = [

@@ -33,6 +33,8 @@ enum Line<'a> {
     CutByP,
     /// Where top-k cuts.
     CutByK,
+    /// Where e^x was too small for a float32: nobody cut these.
+    Vanishes,
     /// Tokens that are not listed.
     Others(usize),
 }
@@ -58,6 +60,16 @@ fn picked(app: &App) -> Option<u32> {
     (draws(app)?.0.drawn != sampled).then_some(sampled)
 }
 
+/// Whether a token cannot be drawn because its probability is 0 in float32, whatever top-k and top-p are.
+fn vanishes(draw: &Draw, token: &Weighed) -> bool {
+    draw.setting.temperature > 0.0 && token.prob == 0.0
+}
+
+/// What stands for the share of a token that cannot be drawn.
+fn no_share(draw: &Draw, token: &Weighed) -> String {
+    if vanishes(draw, token) { "0" } else { "cut" }.to_owned()
+}
+
 /// The lines of the list, of the draw that is tried or else the run's.
 fn lines(draw: &Draw) -> Vec<Line<'_>> {
     let mut lines = Vec::new();
@@ -67,7 +79,11 @@ fn lines(draw: &Draw) -> Vec<Line<'_>> {
         if cut(|token| token.share > 0.0) && draw.after_p.count < draw.after_k.count {
             lines.push(Line::CutByP);
         }
-        if cut(|token| token.in_k) {
+        if vanishes(draw, token) {
+            if before.is_some_and(|before| !vanishes(draw, before)) {
+                lines.push(Line::Vanishes);
+            }
+        } else if cut(|token| token.in_k) {
             lines.push(Line::CutByK);
         }
         lines.push(Line::Token(token));
@@ -268,7 +284,7 @@ fn settings(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut B
     const LABEL: u16 = 7;
     let theme = app.theme;
     let narrow = area.width < 64;
-    let widths = [if narrow { 6 } else { 13 }, 7, 6, 8];
+    let widths = if narrow { [6, 7, 6, 6] } else { [13, 7, 6, 8] };
     let mut x = LABEL;
     for (knob, width) in Knob::ALL.into_iter().zip(widths) {
         let chosen = knob == app.trying.knob;
@@ -276,9 +292,11 @@ fn settings(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut B
         put(buf, area, x, 0, name, if chosen { theme.strong() } else { theme.dim() });
         x += width;
     }
+    // A token's text has what the counts leave.
+    let (sum_at, drawn_at) = if narrow { (6, 13) } else { (7, 14) };
     put(buf, area, x, 0, "stay", theme.dim());
-    put(buf, area, x + 7, 0, "sum", theme.dim());
-    put(buf, area, x + 14, 0, if picked(app).is_some() { "picked" } else { "drawn" }, theme.dim());
+    put(buf, area, x + sum_at, 0, "sum", theme.dim());
+    put(buf, area, x + drawn_at, 0, if picked(app).is_some() { "picked" } else { "drawn" }, theme.dim());
     let rows = [(1, "run", Some(own), false), (2, "tried", tried, app.trying.setting.is_some())];
     for (y, name, draw, lit) in rows {
         let style = if lit { theme.key() } else { theme.strong() };
@@ -301,9 +319,9 @@ fn settings(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut B
         }
         let Some(draw) = draw else { continue };
         put(buf, area, x, y, &draw.after_p.count.to_string(), Style::new());
-        put(buf, area, x + 7, y, &text::figure_in(draw.after_p.sum, false, 6), Style::new());
+        put(buf, area, x + sum_at, y, &text::figure_in(draw.after_p.sum, false, 6), Style::new());
         let token = picked(app).filter(|_| y == 1).unwrap_or(draw.drawn);
-        put(buf, area, x + 14, y, &token_text(app, token), theme.token());
+        put(buf, area, x + drawn_at, y, &token_text(app, token), theme.token());
     }
     way(app, tried.unwrap_or(own), area, buf);
 }
@@ -347,6 +365,10 @@ fn way(app: &App, draw: &Draw, area: Rect, buf: &mut Buffer) {
             ],
             plain,
         ));
+        if let Some(count) = draw.above_0() {
+            let forms = [format!(" → {count} above 0 in float32"), format!(" → {count} above 0")];
+            pieces.push(Piece::forms(forms, plain).rank(3));
+        }
         // A cut that is made is never left out.
         let after = |name: &str, count: usize| {
             let short = name.trim_start_matches("top-");
@@ -432,12 +454,11 @@ fn list(app: &App, own: &Draw, tried: Option<&Draw>, layout: &Layout, buf: &mut 
         };
         number(logit_at, &value(token.logit), plain, buf);
         number(prob_at, &value(token.prob), plain, buf);
-        number(share_at, &if stays { value(token.share) } else { "cut".to_owned() }, pick(plain), buf);
+        number(share_at, &if stays { value(token.share) } else { no_share(draw, token) }, pick(plain), buf);
         if tried.is_some() {
-            let share = own.of(token.id).map(|token| token.share);
-            let said = match share {
-                Some(share) if share > 0.0 => value(share),
-                Some(_) => "cut".to_owned(),
+            let said = match own.of(token.id) {
+                Some(there) if there.share > 0.0 => value(there.share),
+                Some(there) => no_share(own, there),
                 None => "…".to_owned(),
             };
             number(own_at, &said, theme.dim(), buf);
@@ -492,6 +513,14 @@ fn cut_line(draw: &Draw, line: Line<'_>, room: usize) -> String {
         Line::CutByK => {
             format!("top-k cuts here: {} stay, sum {}", draw.after_k.count, sum(draw.after_k.sum))
         }
+        Line::Vanishes => match draw.above_0() {
+            Some(count) => {
+                let short = format!("probability 0 in float32: {count} above it");
+                let whole = format!("{short}, sum {}", sum(draw.after_k.sum));
+                if text::width(&whole) <= room { whole } else { short }
+            }
+            None => "probability 0 in float32".to_owned(),
+        },
         Line::Others(count) => format!("{count} others, less likely"),
         Line::Token(_) => String::new(),
     }

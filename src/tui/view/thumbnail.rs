@@ -109,5 +109,5 @@ fn span(tensor: &Tensor, plane: &Plane<'_>, rows: &Range<usize>, columns: &Range
         count if tensor.is_probability() => sizes[..count].iter().copied().fold(0.0, f64::max),
         count => *sizes.select_nth_unstable_by((count - 1) - count / 100, f64::total_cmp).1,
     };
-    Span { positive: tensor.is_positive(), high, clipped: 0 }
+    Span { positive: tensor.is_positive(), high, clipped: 0, at_most: false }
 }

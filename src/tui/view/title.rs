@@ -202,7 +202,8 @@ impl Widget for Rules<'_> {
             put(buf, area, panel.x + 1, 0, &format!(" {name} "), theme.heading(Some(app.focus()) == focus));
             if panel.x > 0 {
                 put(buf, area, panel.x - 1, 0, "┬", theme.dim());
-                for y in panel.y..panel.bottom() {
+                // Two of which one is under the other may leave a line free; the rule beside them does not end there.
+                for y in panel.y..whole.height.saturating_sub(1) {
                     put(buf, whole, panel.x - 1, y, "│", theme.dim());
                 }
             }

@@ -156,7 +156,11 @@ impl Widget for Tokens<'_> {
             let level = app.carried(position).map(|value| level(app.carries(), value));
             // A colour, and a mark behind the token that says the same.
             let style = match level.filter(|_| theme.depth() > Depth::Ansi && position != current) {
-                Some(level) => theme.cell(level as f64, Span { positive: true, high: 4.0, clipped: 0 }).style,
+                Some(level) => {
+                    theme
+                        .cell(level as f64, Span { positive: true, high: 4.0, clipped: 0, at_most: false })
+                        .style
+                }
                 None => style,
             };
             put(buf, strip, x, 0, &label(app, position).unwrap_or_default(), style);
