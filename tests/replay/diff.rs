@@ -9,7 +9,7 @@ use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::check::Sample;
 use llama_trace::checkpoint;
 use llama_trace::config::{CacheDtype, Precision};
-use llama_trace::diff::{self, About, Kind, NAMES, Pass, Report};
+use llama_trace::diff::{self, About, Diagnosis, Kind, NAMES, Pass, Report};
 use llama_trace::explain::Drawing;
 use llama_trace::generate::{Sampler, Sampling, Session};
 use llama_trace::model::Model;
@@ -186,7 +186,7 @@ fn a_mask_that_forgets_what_is_cached_is_named() {
     let keys = IDS.len() + 2;
     let b = changed(&a, site, |at, _| if at % keys == 0 { 1.0 } else { 0.0 });
     let report = judged(&model, &a, &b);
-    let forms: Vec<_> = report.likeliest().map(|one| one.told()).collect();
+    let forms: Vec<_> = report.likeliest().map(Diagnosis::told).collect();
     assert_eq!(verdict(&report).1, "p2/L1/softmax");
     assert_eq!(forms, ["mask_offset (as if nothing were cached)"], "{:?}", report.diagnosis);
 }
@@ -196,7 +196,7 @@ fn no_position_is_below_0_and_what_cannot_be_told_apart_is_named_together() {
     let model = model("gqa");
     let (a, b) = (run(&model), Port::new("gqa", &model.config, "rope_missing:keys").run(&IDS));
     let report = judged(&model, &a, &b);
-    let forms: Vec<_> = report.likeliest().map(|one| one.told()).collect();
+    let forms: Vec<_> = report.likeliest().map(Diagnosis::told).collect();
     assert_eq!(forms, ["rope_missing (keys)"]);
     let mut few = Port::new("tied_llama3", &super::model("tied_llama3").config, "rope_pairing").run(&IDS);
     few.frames.retain(|site, _| matches!(site.stage, Stage::FfnResidual | Stage::Logits));
