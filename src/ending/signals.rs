@@ -21,8 +21,8 @@ use crate::error::Error;
 const GRACE: Duration = Duration::from_millis(300);
 /// How long an ending that is under way may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long somebody has to read the last message: a terminal may be stopped, a pipe full.
-const SAYING: Duration = Duration::from_millis(200);
+/// How long the last message has for being written: a terminal may be stopped, a pipe full, the machine busy.
+const SAYING: Duration = Duration::from_secs(2);
 
 pub(super) fn watch() -> io::Result<()> {
     share_arenas();

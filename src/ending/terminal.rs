@@ -27,7 +27,7 @@ pub enum Taken {
 
 /// How its screen is taken: 0, or a [`Taken`].
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
-/// Whether somebody is writing to it.
+/// Whether somebody is writing to it, or is giving it back.
 static WRITING: AtomicBool = AtomicBool::new(false);
 /// How often it is looked whether somebody still writes.
 const LOOKS: usize = 100_000;
@@ -51,10 +51,15 @@ pub fn take(how: Taken) {
     TAKEN.store(how as usize, Ordering::SeqCst);
 }
 
-/// Says that the terminal was given back; whether it was taken until now.
-pub fn give_back() -> bool {
-    CHANGED.store(false, Ordering::SeqCst);
-    TAKEN.swap(0, Ordering::SeqCst) != 0
+/// Gives the terminal back by `leave`, where it is taken until now. A thread that ends the process meanwhile waits for
+/// that: what it says would go with the screen that is left, and the settings would stay.
+pub fn give_back(leave: impl FnOnce()) {
+    WRITING.store(true, Ordering::SeqCst);
+    if TAKEN.swap(0, Ordering::SeqCst) != 0 {
+        leave();
+        CHANGED.store(false, Ordering::SeqCst);
+    }
+    WRITING.store(false, Ordering::SeqCst);
 }
 
 pub(super) fn taken() -> Option<Taken> {
@@ -72,12 +77,12 @@ pub fn on_screen<T>(write: impl FnOnce() -> T) -> Option<T> {
     written
 }
 
-/// Gives the screen back, once who writes to it has done so; safe in a signal's handler.
+/// Gives the screen back, once who writes to it or gives it back has done so; safe in a signal's handler.
 pub(super) fn restore_screen() {
     let taken = TAKEN.swap(0, Ordering::SeqCst);
     // A terminal that takes nothing is not waited for, nor this very thread where the signal came while it wrote.
     for _ in 0..LOOKS {
-        if taken == 0 || !WRITING.load(Ordering::SeqCst) {
+        if !WRITING.load(Ordering::SeqCst) {
             break;
         }
         std::thread::yield_now();
@@ -115,4 +120,34 @@ pub(super) fn without_editor(stopped: impl FnOnce()) {
 fn write(bytes: &[u8]) {
     // Whom this does not reach has nothing to be given back.
     let _ = rustix::io::write(stdout(), bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn who_ends_the_process_waits_until_the_screen_was_given_back() {
+        TAKEN.store(Taken::Screen as usize, Ordering::SeqCst);
+        let left = AtomicBool::new(false);
+        let (sender, leaving) = channel();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                give_back(|| {
+                    sender.send(()).unwrap();
+                    // The other thread has its turns meanwhile.
+                    (0..1_000).for_each(|_| thread::yield_now());
+                    left.store(true, Ordering::SeqCst);
+                });
+            });
+            leaving.recv().unwrap();
+            restore_screen();
+            assert!(left.load(Ordering::SeqCst));
+        });
+        assert_eq!(taken(), None);
+        give_back(|| panic!("nobody has it any more"));
+    }
 }

@@ -197,20 +197,22 @@ fn keep_ctrl_c() -> io::Result<()> {
 
 /// Gives the terminal back as well as it can: what fails here has nowhere to be told.
 fn leave() {
+    let leave = || {
+        drop(execute!(
+            io::stdout(),
+            EndSynchronizedUpdate,
+            ResetColor,
+            DisableBracketedPaste,
+            DisableMouseCapture,
+            LeaveAlternateScreen,
+            Show
+        ));
+        drop(disable_raw_mode());
+    };
     #[cfg(unix)]
-    if !ending::give_back() {
-        return;
-    }
-    drop(execute!(
-        io::stdout(),
-        EndSynchronizedUpdate,
-        ResetColor,
-        DisableBracketedPaste,
-        DisableMouseCapture,
-        LeaveAlternateScreen,
-        Show
-    ));
-    drop(disable_raw_mode());
+    ending::give_back(leave);
+    #[cfg(not(unix))]
+    leave();
 }
 
 /// The error for a terminal that does not answer.

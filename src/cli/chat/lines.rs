@@ -62,8 +62,9 @@ fn read_line(editor: &mut LineEditor) -> rustyline::Result<String> {
     #[cfg(unix)]
     ending::take(Taken::Editor);
     let line = editor.readline("> ");
+    // The editor has left it by itself.
     #[cfg(unix)]
-    ending::give_back();
+    ending::give_back(|| {});
     line
 }
 
