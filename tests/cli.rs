@@ -38,6 +38,8 @@ mod recipe;
 mod snapshot;
 #[path = "cli/stop.rs"]
 mod stop;
+#[path = "cli/suggested.rs"]
+mod suggested;
 #[path = "cli/target.rs"]
 mod target;
 #[path = "cli/threads.rs"]

@@ -14,7 +14,7 @@ use super::{Progress, sizes, streamed};
 use crate::error::{Error, Result};
 use crate::explain::Drawing;
 use crate::trace::stage::Section;
-use crate::trace::{Address, Frame, PassDims, Site, Sizes, Stage, Step, Values};
+use crate::trace::{Address, Frame, ModelCard, PassDims, Site, Sizes, Stage, Step, Values};
 
 /// The cell of a stage that is told of, and what else is known of B's.
 struct Cell<'a> {
@@ -218,9 +218,10 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             self.report.missing.push(missing(None, false));
             return Ok(());
         }
-        let absent =
-            |about: &About| about.card.as_ref().is_some_and(|card| !site.stage.present(&card.sizes(), dims));
-        let absent = |about: &About| stands.is_none() && absent(about);
+        let absent = |about: &About| {
+            let lacks = |card: &ModelCard| !site.stage.present(&card.sizes(), dims);
+            stands.is_none() && about.card.as_ref().is_some_and(lacks)
+        };
         if self.judge.streams() && stands.is_none() && !absent(self.a.about()) && !absent(self.b.about()) {
             let shape = shape(site, &self.sizes, dims);
             match streamed::compare(&*self.a, &*self.b, site, &shape)? {

@@ -69,7 +69,9 @@ fn verdict(out: &mut impl Write, report: &Report) -> Result<()> {
         writeln!(out, "  A − B  {}", short(ours - theirs))?;
     }
     match (first.error, first.tolerance) {
-        (Some(rows), _) if !is_stage => writeln!(out, "  in     {rows} places")?,
+        (Some(rows), _) if !is_stage => {
+            writeln!(out, "  in     {rows} {}", if rows == 1.0 { "place" } else { "places" })?;
+        }
         (Some(error), Some(tolerance)) => {
             writeln!(out, "  error  {} of {} allowed", short(error), short(tolerance))?;
         }

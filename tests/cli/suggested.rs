@@ -1,0 +1,209 @@
+//! `llama-trace diff --suggest-map`: the map that is proposed for a folder of somebody's own, and what comes of it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::ported::{IDS, both, diff};
+use super::{fixture, llama_trace, ok};
+
+/// Every second value of a stage of these layers doubled: what comes after a mistake is alike and not the same.
+fn skewed(folder: &Path, stage: &str, layers: std::ops::Range<usize>) {
+    for layer in layers {
+        skew(&folder.join(format!("pass_000/layer_{layer:02}/{stage}.npy")));
+    }
+}
+
+/// Doubles every second value of a file.
+fn skew(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    for value in bytes[128..].chunks_exact_mut(4).step_by(2) {
+        let other = f32::from_le_bytes(value.try_into().unwrap()) * 2.0;
+        value.copy_from_slice(&other.to_le_bytes());
+    }
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_map_is_proposed_for_a_port_of_which_the_first_layer_alone_is_right() {
+    let folder = TempDir::new().unwrap();
+    let [a, b] = both(&folder, &[], "");
+    let own = folder.path().join("own");
+    for layer in 0..4 {
+        let name = format!("pass_000/layer_{layer:02}");
+        fs::create_dir_all(own.join(&name)).unwrap();
+        for stage in ["xq", "masked_scores"] {
+            let file = format!("{name}/{stage}.npy");
+            fs::copy(b.join(&file), own.join(&file)).unwrap();
+        }
+    }
+    skewed(&own, "xq", 1..4);
+    skewed(&own, "masked_scores", 0..4);
+    let map = ok(&llama_trace(["diff", a.to_str().unwrap(), own.to_str().unwrap(), "--suggest-map"]));
+    let line =
+        |stage: &str| map.lines().find(|line| line.starts_with(stage)).unwrap_or_else(|| panic!("{map}"));
+    assert!(line("xq =").contains("not sure"), "{map}");
+    // The mask says which axis is which: read the other way round it hides other keys.
+    assert!(!line("masked_scores =").contains("axes"), "{map}");
+    fs::write(own.join("capture.toml"), &map).unwrap();
+    assert_eq!(diff(&[a, own], &[]).0, 1);
+}
+
+#[test]
+fn a_file_with_a_stage_s_name_is_that_stage_where_nothing_is_near() {
+    let folder = TempDir::new().unwrap();
+    let [a, _] = both(&folder, &[], "");
+    let port = fixture("port/story/wrong");
+    let map = ok(&llama_trace(["diff".as_ref(), a.as_os_str(), port.as_os_str(), "--suggest-map".as_ref()]));
+    let stages: Vec<_> = map.lines().filter_map(|line| line.split_once(" = {")).collect();
+    let names: Vec<_> = stages.iter().map(|(stage, _)| *stage).collect();
+    assert_eq!(names, ["xq_rope", "xk_rope", "attn_residual", "ffn_residual", "logits"], "{map}");
+    assert!(stages.iter().all(|(stage, lies)| lies.contains(&format!("/{stage}.npy\""))), "{map}");
+    // Not one of them is near enough to say anything of the precision.
+    assert!(map.contains("precision = \"f32\"  # not sure"), "{map}");
+}
+
+#[test]
+fn a_proposed_map_says_where_a_stage_is_not_written_and_has_all_passes_that_are() {
+    let folder = TempDir::new().unwrap();
+    let [a, b] = both(&folder, &["-n", "4"], "");
+    for layer in [1, 3] {
+        fs::remove_file(b.join(format!("pass_000/layer_{layer:02}/ffn_up.npy"))).unwrap();
+    }
+    let proposed =
+        || ok(&llama_trace(["diff".as_ref(), a.as_os_str(), b.as_os_str(), "--suggest-map".as_ref()]));
+    let map = proposed();
+    let gap = "# p0/L1/ffn_up is not there, and 1 more like it: the line above says that it should be, and `diff` ends with exit code 3";
+    assert_eq!(map.matches("is not there").count(), 1, "{map}");
+    assert!(map.lines().skip_while(|line| !line.starts_with("ffn_up =")).nth(1) == Some(gap), "{map}");
+    assert_eq!(map.matches("[[passes]]").count(), 4, "{map}");
+    assert!(!map.contains("pass_003/") && !map.contains("The reference has"), "{map}");
+    let code = |map: &str| {
+        fs::write(b.join("capture.toml"), map).unwrap();
+        diff(&[a.clone(), b.clone()], &[]).0
+    };
+    assert_eq!(code(&map), 3);
+    assert_eq!(code(&map.replace("ffn_up =", "# ffn_up =")), 0);
+    // Of what is in every layer nothing is said.
+    for layer in [1, 3] {
+        let name = format!("pass_000/layer_{layer:02}/ffn_up.npy");
+        fs::copy(a.join(&name), b.join(&name)).unwrap();
+    }
+    let map = proposed();
+    assert!(!map.contains("is not there"), "{map}");
+    assert_eq!(code(&map), 0);
+    // Passes of which nothing was written.
+    fs::remove_dir_all(b.join("pass_003")).unwrap();
+    let map = proposed();
+    assert!(map.contains("# The reference has 4 passes and the folder files of 3"), "{map}");
+    assert_eq!(code(&map), 3);
+}
+
+/// Copies stages of every pass and layer of a folder to another under names of somebody's own.
+fn by_steps(from: &Path, to: &Path, passes: usize, stages: &[(&str, &str)]) {
+    fs::create_dir_all(to).unwrap();
+    for (pass, layer) in (0..passes).flat_map(|pass| (0..4).map(move |layer| (pass, layer))) {
+        for (stage, name) in stages {
+            let file = from.join(format!("pass_{pass:03}/layer_{layer:02}/{stage}.npy"));
+            fs::copy(file, to.join(format!("step{pass}.blocks.{layer}.{name}.npy"))).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_map_of_several_passes_is_proposed_where_the_later_ones_alone_are_wrong() {
+    let folder = TempDir::new().unwrap();
+    let [a, b] = both(&folder, &["-n", "3"], "");
+    let own = folder.path().join("own");
+    by_steps(&b, &own, 3, &[("attn_norm", "ln1"), ("xq_rope", "q_rot"), ("ffn_residual", "out")]);
+    for (pass, layer) in [1, 2].into_iter().flat_map(|pass| (0..4).map(move |layer| (pass, layer))) {
+        skew(&own.join(format!("step{pass}.blocks.{layer}.q_rot.npy")));
+    }
+    let propose = |a: &Path, own: &Path| {
+        ok(&llama_trace(["diff".as_ref(), a.as_os_str(), own.as_os_str(), "--suggest-map".as_ref()]))
+    };
+    let map = propose(&a, &own);
+    for line in
+        ["attn_norm = { file = \"step{pass}.blocks.{layer}.ln1.npy\" }  # sure", "q_rot.npy\" }  # sure"]
+    {
+        assert!(map.contains(line), "{line}\n{map}");
+    }
+    assert_eq!(map.matches("[[passes]]").count(), 3, "{map}");
+    fs::write(own.join("capture.toml"), &map).unwrap();
+    let (code, report) = diff(&[a, own], &[]);
+    let first = report["first"]["address"].as_str().unwrap();
+    assert!(code == 1 && first.starts_with("p1/L0/xq_rope["), "{first}\n{map}");
+    // Where every pass reads one token all files have one shape: those of a later pass are no cache of the first.
+    let folder = TempDir::new().unwrap();
+    let a = folder.path().join("a");
+    ok(&llama_trace(["export", "--ids", "1019", "-n", "3", "--out", a.to_str().unwrap()]));
+    let own = folder.path().join("own");
+    by_steps(&a, &own, 3, &[("xk", "k_proj"), ("attn_norm", "ln1")]);
+    let map = propose(&a, &own);
+    let stages: Vec<_> = map.lines().filter_map(|line| Some(line.split_once(" = {")?.0)).collect();
+    assert_eq!(stages, ["attn_norm", "xk"], "{map}");
+}
+
+/// An export of the built-in model with another setting in its config.json, as another runtime's: without a manifest.
+fn with_setting(folder: &TempDir, setting: &str, value: f64) -> PathBuf {
+    let [model, own] = ["model", "own"].map(|name| folder.path().join(format!("{name}-{setting}")));
+    fs::create_dir(&model).unwrap();
+    for entry in fs::read_dir(fixture("builtin")).unwrap().map(Result::unwrap) {
+        if entry.path().is_file() {
+            fs::write(model.join(entry.file_name()), fs::read(entry.path()).unwrap()).unwrap();
+        }
+    }
+    super::models::edit_json(&model.join("config.json"), |config| {
+        config[setting] = json!(value);
+        if setting == "rope_theta" {
+            config["rope_parameters"][setting] = json!(value);
+        }
+    });
+    let args = ["export", "--ids", IDS, "--model", model.to_str().unwrap(), "--out", own.to_str().unwrap()];
+    ok(&llama_trace(args.into_iter().chain(["--precision", "f32"])));
+    fs::remove_file(own.join("manifest.json")).unwrap();
+    own
+}
+
+#[test]
+fn no_map_that_is_proposed_lets_a_port_with_a_mistake_pass() {
+    let folder = TempDir::new().unwrap();
+    let [a, _] = both(&folder, &[], "");
+    for (setting, value) in [("rms_norm_eps", 1e-3), ("rope_theta", 500_000.0)] {
+        let own = with_setting(&folder, setting, value);
+        let map = ok(&llama_trace(["diff", a.to_str().unwrap(), own.to_str().unwrap(), "--suggest-map"]));
+        assert!(map.contains("precision = \"f32\"  # not sure: "), "{setting}: {map}");
+        fs::write(own.join("capture.toml"), &map).unwrap();
+        let (code, report) = diff(&[a.clone(), own], &[]);
+        assert_eq!((code, &report["first"]["kind"]), (1, &json!("stage")), "{setting}: {report}");
+    }
+}
+
+#[test]
+fn a_coarser_precision_is_proposed_where_the_values_show_it() {
+    let folder = TempDir::new().unwrap();
+    let [a, _] = both(&folder, &[], "");
+    for precision in ["bf16", "q8"] {
+        let own = folder.path().join(precision);
+        let args = ["export", "--ids", IDS, "--precision", precision, "--out", own.to_str().unwrap()];
+        ok(&llama_trace(args));
+        fs::remove_file(own.join("manifest.json")).unwrap();
+        let proposed =
+            || ok(&llama_trace(["diff".as_ref(), a.as_os_str(), own.as_os_str(), "--suggest-map".as_ref()]));
+        let map = proposed();
+        assert!(map.contains(&format!("precision = \"{precision}\"  # ")), "{map}");
+        assert!(!map.contains("precision = \"q8\"  # not sure"), "{map}");
+        if precision == "q8" {
+            // Without the int8 values nothing shows it.
+            for layer in 0..4 {
+                for stage in ["attn_norm", "attn_heads", "ffn_norm", "ffn_hidden"] {
+                    fs::remove_file(own.join(format!("pass_000/layer_{layer:02}/{stage}_q8.npy"))).unwrap();
+                }
+            }
+            fs::remove_file(own.join("pass_000/final_norm_q8.npy")).unwrap();
+            assert!(proposed().contains("precision = \"f32\"  # not sure"), "{}", proposed());
+        }
+    }
+}
