@@ -108,10 +108,19 @@ impl Terminal {
 
     /// Waits until `condition` holds of the screen, and returns its text.
     pub(crate) fn until(&self, what: &str, condition: impl Fn(&vt100::Screen) -> bool) -> String {
+        self.wait(what, |output| output.whole && condition(output.parser.screen()))
+    }
+
+    /// Waits until `condition` holds of all that was written so far, which what comes later cannot hide.
+    pub(crate) fn writes(&self, what: &str, condition: impl Fn(&str) -> bool) {
+        self.wait(what, |output| condition(&String::from_utf8_lossy(&output.raw)));
+    }
+
+    fn wait(&self, what: &str, condition: impl Fn(&Output) -> bool) -> String {
         let deadline = Instant::now() + PATIENCE;
         let (lock, news) = &*self.output;
         let mut output = lock.lock().unwrap();
-        while !(output.whole && condition(output.parser.screen())) {
+        while !condition(&output) {
             let left = deadline.saturating_duration_since(Instant::now());
             assert!(
                 !left.is_zero() && !output.closed,
