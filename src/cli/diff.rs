@@ -28,7 +28,7 @@ use super::device::Device;
 use super::progress::Progress;
 use super::{DiffArgs, DiffFormat, ModelArgs, PrecisionName, input, output};
 use crate::check::Sample;
-use crate::diff::{self, About, Diagnosis, Found, Report, Traced};
+use crate::diff::{self, About, Diagnosis, Doing, Found, Report, Traced};
 use crate::error::{Error, Result, printable};
 use crate::trace::{Run, Site, Stage, Step, Values};
 use crate::tui;
@@ -124,7 +124,7 @@ impl Command for Recorded<'_> {
             a.go_to(run, sequence)?;
             b.go_to(run, sequence)?;
             let bar = Bar::default();
-            let shown = |done, of| bar.show(done, of);
+            let shown = |doing| bar.show(doing);
             let found = match &model {
                 None => diff::compare(&mut a, &mut b, &shown)?,
                 Some(model) => diff::compare_with(model, &mut a, &mut b, sample(args), &shown)?,
@@ -265,8 +265,17 @@ impl Traced for Given {
 struct Bar(OnceCell<Progress>);
 
 impl Bar {
-    fn show(&self, done: usize, of: usize) {
-        self.0.get_or_init(|| Progress::new(of, "stages")).set(done);
+    fn show(&self, doing: Doing) {
+        match doing {
+            Doing::Stages { done, of } => {
+                let bar = self.0.get_or_init(|| Progress::new(of, "stages"));
+                bar.say(String::new());
+                bar.set(done);
+            }
+            Doing::Mistakes { tried, of } => {
+                self.0.get().into_iter().for_each(|bar| bar.say(format!("known mistake {tried}/{of}")));
+            }
+        }
     }
 
     fn finish(&self) {

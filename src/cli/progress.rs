@@ -44,6 +44,7 @@ impl Progress {
 
     /// Says something beside the bar.
     pub(super) fn say(&self, text: String) {
+        self.show();
         self.0.set_message(text);
     }
 

@@ -10,7 +10,7 @@ use super::judge::{Judge, Judged};
 use super::report::{First, Kind, Line, Missing, Report, number};
 use super::streamed::Streamed;
 use super::traced::{About, Traced};
-use super::{Progress, sizes, streamed};
+use super::{Doing, Progress, sizes, streamed};
 use crate::error::{Error, Result};
 use crate::explain::Drawing;
 use crate::trace::stage::Section;
@@ -82,11 +82,12 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         let of_b = self.b.about().passes.len();
         let sites: Vec<_> = passes.iter().take(until).map(|dims| (*dims, self.sites(*dims))).collect();
         let (total, mut done) = (sites.iter().map(|(_, sites)| sites.len()).sum(), 0);
+        progress(Doing::Stages { done, of: total });
         for (number, (dims, sites)) in sites.iter().enumerate() {
             if number >= of_b && of_b > 0 {
                 self.report.absent.push(Site::once(dims.pass, Stage::Tokens));
                 done += sites.len();
-                progress(done, total);
+                progress(Doing::Stages { done, of: total });
                 continue;
             }
             self.judge.begin(*dims);
@@ -98,10 +99,10 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 let next = sites.get(i + 1);
                 let part = |site: &Site| (site.layer, site.stage.info().section);
                 if next.is_none_or(|next| part(next) != part(&site)) {
-                    self.part_done(site)?;
+                    self.part_done(site, progress)?;
                 }
                 done += 1;
-                progress(done, total);
+                progress(Doing::Stages { done, of: total });
             }
             if self.report.lines.len() == before && number > 0 {
                 let note =
@@ -451,9 +452,10 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         }
     }
 
-    fn part_done(&mut self, last: Site) -> Result<()> {
+    fn part_done(&mut self, last: Site, progress: Progress<'_>) -> Result<()> {
         if let Some(site) = self.waits.take() {
-            self.report.diagnosis = self.judge.diagnose(site)?;
+            let tried = |tried, of| progress(Doing::Mistakes { tried, of });
+            self.report.diagnosis = self.judge.diagnose(site, &tried)?;
         }
         self.judge.part_done(last)
     }

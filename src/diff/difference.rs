@@ -93,6 +93,12 @@ impl Apart {
         }
     }
 
+    /// Whether ‖found − expected‖ / ‖expected‖ is above `most` over these cells and others, whatever the others are: ‖found‖²
+    /// over them all is `norm`. Where it is not, ‖expected‖ ≤ ‖found‖ + `most` · ‖expected‖.
+    pub(super) fn is_above(&self, most: f64, norm: f64) -> bool {
+        self.broken.is_some() || most < 1.0 && self.error > norm * (most / (1.0 - most)).powi(2)
+    }
+
     /// What is to be said where values are no numbers in both, which is the same and seldom meant.
     pub(super) fn note(&self, site: Site) -> Option<String> {
         self.no_numbers.then(|| format!("both have NaN at the same places of {site}"))

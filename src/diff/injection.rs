@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::bench::{Bench, Exactly, Frames, Otherwise, beside, of_the_run};
 use super::difference::{Apart, Pair, floats, frame, value};
-use super::mistakes::mistakes;
+use super::judge::Tried;
 use super::report::{Diagnosis, Line};
 use super::traced::{About, Pass};
 use super::{Judge, Judged, Table, sixteen, tolerance};
@@ -50,22 +50,22 @@ const STANDS_OUT: f64 = 2.0;
 
 /// The judge.
 pub(super) struct Injection<'m, B: Backend> {
-    model: &'m Model<B>,
-    card: ModelCard,
-    drawing: Drawing,
+    pub(super) model: &'m Model<B>,
+    pub(super) card: ModelCard,
+    pub(super) drawing: Drawing,
     /// Whether A says how it drew, and B not otherwise.
     drew_alike: bool,
-    rules: Rules,
+    pub(super) rules: Rules,
     /// The same with every result rounded, where one of the runs does that.
     rounded: Option<Rules>,
     precisions: [Precision; 2],
     passes: Vec<Pass>,
-    begun: Vec<PassDims>,
-    a: Frames,
-    b: Frames,
+    pub(super) begun: Vec<PassDims>,
+    pub(super) a: Frames,
+    pub(super) b: Frames,
     /// What B does not have by itself and later stages read, of A and of B: keys and values of earlier passes and what the
     /// layer before gave, as they lie in the cache, or computed from the run's own inputs.
-    kept: [Frames; 2],
+    pub(super) kept: [Frames; 2],
     table: Table,
     bad: HashMap<Site, Bad>,
     sample: Sample,
@@ -74,15 +74,15 @@ pub(super) struct Injection<'m, B: Backend> {
 }
 
 /// A stage that differs.
-struct Bad {
+pub(super) struct Bad {
     /// How far it may be off.
-    tolerance: f64,
+    pub(super) tolerance: f64,
     /// Whether it is the reference that is.
-    of_a: bool,
+    pub(super) of_a: bool,
     /// The rows of its matrix that were computed.
-    rows: Vec<Range<usize>>,
+    pub(super) rows: Vec<Range<usize>>,
     /// The first value that both have.
-    first: usize,
+    pub(super) first: usize,
 }
 
 impl<'m, B: Backend> Injection<'m, B> {
@@ -117,7 +117,7 @@ impl<'m, B: Backend> Injection<'m, B> {
     }
 
     /// Where stages of A are computed, or of B.
-    fn bench<'a>(&'a self, rules: &'a Rules, of_a: bool) -> Bench<'a, B> {
+    pub(super) fn bench<'a>(&'a self, rules: &'a Rules, of_a: bool) -> Bench<'a, B> {
         let (otherwise, made) = (Otherwise::default(), Frames::new());
         let (both, reference) = (&self.b, &self.a);
         let (run, kept) = if of_a { (&self.a, &self.kept[0]) } else { (&self.b, &self.kept[1]) };
@@ -290,7 +290,7 @@ fn newest(cached: &Frame, site: Site, shape: &[usize]) -> Option<Arc<Frame>> {
 }
 
 /// How far a run's stage is from what its rule gives, from the first value on that it has.
-fn apart(frame: &Frame, exactly: &Exactly, first: usize) -> Apart {
+pub(super) fn apart(frame: &Frame, exactly: &Exactly, first: usize) -> Apart {
     let mut apart = Apart::default();
     for (at, found, exact) in beside(frame, exactly).filter(|(at, ..)| *at >= first) {
         apart.add(at, value(frame.site.stage, found), exact);
@@ -380,44 +380,8 @@ impl<B: Backend> Judge for Injection<'_, B> {
         Ok(Judged { line, at: off_b.cell(), note })
     }
 
-    fn diagnose(&mut self, site: Site) -> Result<Vec<Diagnosis>> {
-        let Some(Bad { tolerance, of_a, rows, first }) = self.bad.get(&site) else { return Ok(Vec::new()) };
-        let (tolerance, of_a, first) = (*tolerance, *of_a, *first);
-        let run = if of_a { &self.a } else { &self.b };
-        let Some(frame) = run.get(&site) else { return Ok(Vec::new()) };
-        let Some(right) = of_the_run(self.bench(&self.rules, of_a).fold_rows(site, rows))? else {
-            return Ok(Vec::new());
-        };
-        // Of values that are not there nothing is made.
-        let right: Exactly = right.into_iter().filter(|(at, _)| *at >= first).collect();
-        let before = apart(frame, &right, first).error();
-        let mut found: Vec<Diagnosis> = Vec::new();
-        let chain = self.bench(&self.rules, of_a).chain(site);
-        for mistake in mistakes(&self.card, &self.begun, &chain, frame, &right) {
-            let card = mistake.card.as_ref().unwrap_or(&self.card);
-            let mut rules = Rules::new(card.clone(), CacheDtype::F32, self.drawing);
-            self.begun.iter().for_each(|dims| rules.push(*dims, None));
-            let mut bench = self.bench(&rules, of_a);
-            (bench.change, bench.otherwise) = (&*mistake.change, mistake.otherwise);
-            if !bench.chain(site).iter().any(|site| mistake.touches.contains(&site.stage)) {
-                continue;
-            }
-            let Some(wrong) = of_the_run(bench.fold_rows(site, rows))? else { continue };
-            let after = apart(frame, &wrong, first).error();
-            // An infinite error is near nothing: half of it is as large.
-            let near = after.is_finite() && (after <= tolerance || (mistake.rounds && after <= before / 8.0));
-            // Where much is allowed, what hardly changes the error explains nothing.
-            if !near || !(after <= before / 2.0 || before.is_nan()) {
-                continue;
-            }
-            match found.iter_mut().find(|one| one.name == mistake.name) {
-                Some(one) if one.after <= after => {}
-                Some(one) => (one.after, one.form) = (after, mistake.form),
-                None => found.push(Diagnosis { name: mistake.name, form: mistake.form, before, after }),
-            }
-        }
-        found.sort_by(|a, b| a.after.total_cmp(&b.after));
-        Ok(found)
+    fn diagnose(&mut self, site: Site, tried: Tried<'_>) -> Result<Vec<Diagnosis>> {
+        self.bad.get(&site).map_or_else(|| Ok(Vec::new()), |bad| self.explaining(site, bad, tried))
     }
 
     fn part_done(&mut self, last: Site) -> Result<()> {

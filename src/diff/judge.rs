@@ -8,6 +8,9 @@ use crate::config::{CacheDtype, Precision};
 use crate::error::Result;
 use crate::trace::{Frame, PassDims, Site, Stage};
 
+/// Told how many known mistakes of how many were tried.
+pub(super) type Tried<'a> = &'a dyn Fn(usize, usize);
+
 /// What judges a stage.
 pub(super) trait Judge {
     /// A pass begins.
@@ -30,7 +33,7 @@ pub(super) trait Judge {
     fn alone(&mut self, _frame: Frame) {}
 
     /// The mistakes that would give what B has of a stage of the part of the pass that was seen last.
-    fn diagnose(&mut self, _site: Site) -> Result<Vec<Diagnosis>> {
+    fn diagnose(&mut self, _site: Site, _tried: Tried<'_>) -> Result<Vec<Diagnosis>> {
         Ok(Vec::new())
     }
 

@@ -53,6 +53,8 @@ pub(super) struct Mistake {
     pub(super) otherwise: Otherwise,
     /// Whether it rounds, so that values near the middle may be rounded to the other side.
     pub(super) rounds: bool,
+    /// Whether what it makes of a token depends on later ones.
+    pub(super) looks_ahead: bool,
 }
 
 impl Mistake {
@@ -63,7 +65,7 @@ impl Mistake {
         change: impl Change + 'static,
     ) -> Self {
         let (form, otherwise, change) = (form.into(), Otherwise::default(), Box::new(change));
-        Self { name, form, touches, card: None, change, otherwise, rounds: false }
+        Self { name, form, touches, card: None, change, otherwise, rounds: false, looks_ahead: false }
     }
 
     fn again(mut self, again: &'static [Stage]) -> Self {

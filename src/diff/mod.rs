@@ -15,6 +15,8 @@ mod causes;
 mod comparison;
 mod difference;
 mod drawn;
+mod explaining;
+mod given;
 mod injection;
 mod judge;
 mod mistakes;
@@ -41,8 +43,27 @@ pub use mistakes::NAMES;
 pub use report::{Diagnosis, First, Growth, Kind, Line, Missing, Report, number, whole};
 pub use traced::{About, Found, Pass, Traced};
 
-/// Told how many stages of how many were compared.
-pub type Progress<'a> = &'a dyn Fn(usize, usize);
+/// How far a comparison has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    /// So many stages of so many were compared.
+    Stages {
+        /// Those that were.
+        done: usize,
+        /// All.
+        of: usize,
+    },
+    /// So many known mistakes of so many were tried on the first stage that differs.
+    Mistakes {
+        /// Those that were.
+        tried: usize,
+        /// All.
+        of: usize,
+    },
+}
+
+/// Told how far a comparison has come.
+pub type Progress<'a> = &'a dyn Fn(Doing);
 
 /// Compares B with A by the table of tolerances.
 ///

@@ -65,7 +65,7 @@ impl Traced for Given {
 }
 
 fn report() -> Report {
-    diff::compare(&mut Given::new(Synthetic::new()), &mut Given::new(judged()), &|_, _| ()).unwrap()
+    diff::compare(&mut Given::new(Synthetic::new()), &mut Given::new(judged()), &|_| ()).unwrap()
 }
 
 /// The viewer of both, and what stands under each cursor.

@@ -80,7 +80,7 @@ impl Two for Both<'_> {
             let two = a.setting.own_model || b.setting.own_model;
             let (mut a_runs, mut b_runs) =
                 (a.start(scope, a.passes(&decoded), two)?, b.start(scope, b.passes(&decoded), two)?);
-            let shown = |done, of| bar.show(done, of);
+            let shown = |doing| bar.show(doing);
             // Two models are held against each other, one is known to be right.
             let same = a_runs.about.fingerprint == b_runs.about.fingerprint;
             let report = match two && !same {

@@ -95,7 +95,7 @@ pub(super) fn add(
         all.push(Mistake::of("rope_missing", form, stages, Unturned(stages)));
     }
     let mut merged = Mistake::of("heads_merged", "", &[Stage::AttnOutput], Nothing);
-    merged.otherwise.merges_heads = true;
+    (merged.otherwise.merges_heads, merged.looks_ahead) = (true, true);
     all.push(merged);
     let c = sizes.head_dim;
     for under in [1, c * c, sizes.dim, sizes.heads * c, 2 * c, c / 2, sizes.kv_heads * c] {
@@ -135,9 +135,10 @@ pub(super) fn add(
     }
     for (by, form) in seen {
         let shifted = Shifted { by, sizes, passes: passes.to_vec() };
-        all.push(
-            Mistake::of("mask_offset", form, SEEING, shifted).again(&[Stage::Mask, Stage::MaskedScores]),
-        );
+        let mut offset =
+            Mistake::of("mask_offset", form, SEEING, shifted).again(&[Stage::Mask, Stage::MaskedScores]);
+        offset.looks_ahead = true;
+        all.push(offset);
     }
     let orders: [(_, Order); 3] = [
         ("h mod G", |head, sizes| head % sizes.kv_heads),
