@@ -157,7 +157,7 @@ pub(crate) fn files_and_folders(folder: &Path) -> Vec<std::path::PathBuf> {
 
 /// Asserts that what a process that ended has left to another one to remove goes.
 pub(crate) fn soon_empty(folder: &Path) {
-    for _ in 0..200 {
+    for _ in 0..2400 {
         if files_and_folders(folder).is_empty() {
             return;
         }
