@@ -9,7 +9,8 @@
 // The environment says what the device is: LLT_DRIVER_MODULES (a file: of each module the hash of its PTX, and what the
 // compiler is called with), LLT_DRIVER_FOLDER (where compiled modules are kept), LLT_DRIVER_KERNELS (the folder of the
 // sources), LLT_DRIVER_BYTES (of memory), LLT_DRIVER_LOST (after so many kernels), LLT_DRIVER_NO_CAPTURE (kernels that may
-// begin early are not taken down, as by drivers before CUDA 12.3; with `all` no kernels are), LLT_DRIVER_IDLE (kernels whose names
+// begin early are not taken down, as by drivers before CUDA 12.3; with `all` no kernels are), LLT_DRIVER_NO_EARLY (kernels
+// that may begin early are not launched either), LLT_DRIVER_IDLE (kernels whose names
 // begin so do nothing; with `all` none does), LLT_DRIVER_VERSION (of CUDA, times 1000), LLT_DRIVER_LOG (a file: what was asked for, at the end).
 #include <dlfcn.h>
 #include <stdint.h>
@@ -385,6 +386,7 @@ Result cuLaunchKernelEx(const Config* config, Function* function, void** values,
     for (unsigned i = 0; i < config->count; i++) {
         if (config->attributes[i].id != MAY_BEGIN_EARLY || config->attributes[i].early != 1) return INVALID_VALUE;
     }
+    if (config->count > 0 && *word("LLT_DRIVER_NO_EARLY")) return INVALID_VALUE;
     const bool none = strcmp(word("LLT_DRIVER_NO_CAPTURE"), "all") == 0;
     if (config->stream->captures && (none || config->count > 0 && *word("LLT_DRIVER_NO_CAPTURE"))) {
         config->stream->invalid = true;

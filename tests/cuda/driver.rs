@@ -128,10 +128,13 @@ fn a_text_is_that_of_the_processor_and_nothing_is_copied_for_a_token_of_it() {
         let of_13 = copied();
         assert_eq!(of_20[0] - of_13[0], 0);
         assert_eq!(of_20[1] - of_13[1], if more.is_empty() { 0 } else { (20 - 13) * 8 });
-        // A driver that takes down no kernels that may begin early takes down others; one that takes none down launches them
-        // one by one.
-        for (which, graphs) in [("early", 15..=20), ("all", 0..=0)] {
-            let old = [to_log[0], ("LLT_DRIVER_NO_CAPTURE", which)];
+        // A driver that takes down no kernels that may begin early takes down others, as one does that launches none of them;
+        // one that takes none down launches them one by one.
+        for (what, which, graphs) in
+            [("CAPTURE", "early", 15..=20), ("CAPTURE", "all", 0..=0), ("EARLY", "any", 15..=20)]
+        {
+            let variable = format!("LLT_DRIVER_NO_{what}");
+            let old = [to_log[0], (&*variable, which)];
             assert_eq!(text(&on_device(&words, &old).stdout), text(&on_cpu(&words).stdout), "{words:?}");
             assert!(graphs.contains(&number(&log, "graphs")), "{which}");
         }

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::ffi::{CString, c_int, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ pub(super) struct Nvidia {
     about: About,
     driver: Version,
     without: Without,
+    /// Whether the driver launched a kernel only when that might not begin early.
+    refuses_early: AtomicBool,
     device: sys::CUdevice,
     context: sys::CUcontext,
     stream: CUstream,
@@ -87,6 +90,7 @@ impl Nvidia {
             about,
             driver,
             without,
+            refuses_early: AtomicBool::new(false),
             device,
             context: ptr::null_mut(),
             stream: ptr::null_mut(),
@@ -223,7 +227,8 @@ impl Nvidia {
 
     /// Whether a kernel may begin before the one before it has ended.
     fn overlaps(&self) -> bool {
-        self.about.architecture >= OVERLAPS && !self.without.early
+        let refused = self.without.early || self.refuses_early.load(Ordering::Relaxed);
+        self.about.architecture >= OVERLAPS && !refused
     }
 
     /// The graph of these launches.
@@ -430,7 +435,15 @@ impl Driver for Nvidia {
 
     fn launch(&self, launches: &[Launch]) -> Result<()> {
         self.enter()?;
-        launches.iter().try_for_each(|launch| self.launch_one(launch, self.overlaps()))
+        launches.iter().try_for_each(|launch| {
+            let overlaps = self.overlaps();
+            self.launch_one(launch, overlaps).or_else(|error| {
+                // One that does not take these may take others.
+                let other = if overlaps { self.launch_one(launch, false) } else { Err(error) };
+                self.refuses_early.fetch_or(overlaps && other.is_ok(), Ordering::Relaxed);
+                other
+            })
+        })
     }
 
     fn take_down(&self, launches: &[Launch]) -> Result<Graph> {
