@@ -12,6 +12,11 @@ pub(in super::super) struct Grid {
     pub(in super::super) shared: u32,
 }
 
+/// Bytes of shared memory that a block may have on every device from compute capability 8.0 on: 8.6, 8.9 and 12.0 have the
+/// least. Kernels of wgmma are for 9.0 alone.
+const MOST_SHARED: usize = 99 << 10;
+const MOST_OF_WGMMA: usize = 227 << 10;
+
 /// Runs the kernel `name` over a grid, with arguments at these addresses. `known` tells whether bytes of the device's memory
 /// are somebody's. Whether there is such a kernel.
 pub(in super::super) fn run(
@@ -37,6 +42,12 @@ pub(in super::super) fn run(
         };
         known(at, bytes) || program.constants.iter().any(|words| constant(words))
     };
+    let shared = entry.shared + grid.shared as usize;
+    let most = if name.contains("wgmma") { MOST_OF_WGMMA } else { MOST_SHARED };
+    assert!(
+        shared <= most,
+        "{name}: {shared} bytes of shared memory, and a block may not have more than {most}"
+    );
     let [x, y, z] = grid.blocks;
     for block in (0..z).flat_map(|z| (0..y).flat_map(move |y| (0..x).map(move |x| [x, y, z]))) {
         run_block(Block {
@@ -46,7 +57,7 @@ pub(in super::super) fn run(
             blocks: grid.blocks,
             parameters: &parameters,
             // What nobody has written is no number.
-            shared: vec![0xff; entry.shared + grid.shared as usize],
+            shared: vec![0xff; shared],
             known: &known,
         });
     }
