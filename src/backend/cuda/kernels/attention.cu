@@ -445,6 +445,8 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
                                const void* values, float* out) {
     constexpr int KEYS = 32, ROWS = M / 16, CHANNELS = N / 16;
     constexpr int STRIDE = N + 4, STRIDE_OF_WEIGHTS = KEYS + 4;  // so that neighbouring rows lie in other banks
+    // In a weight's place where the row does not see the key: 0 times a value that is infinite would be NaN.
+    constexpr float HIDDEN = -1.0f;
     DYNAMIC_SHARED(float, room);
     float* queries = room;               // (M, STRIDE)
     float* tile = queries + M * STRIDE;  // (KEYS, STRIDE): keys, and then values
@@ -528,7 +530,8 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 float weight = exp_of_ops(scores[r][j] - subtracted);
-                weights[(down + r) * STRIDE_OF_WEIGHTS + across + 16 * j] = weight;
+                int key = first + across + 16 * j;
+                weights[(down + r) * STRIDE_OF_WEIGHTS + across + 16 * j] = key >= start && key <= own ? weight : HIDDEN;
                 sum += weight;
             }
             for (int apart = 8; apart > 0; apart /= 2) sum += __shfl_xor_sync(FULL, sum, apart);
@@ -549,6 +552,7 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 float weight = weights[(down + r) * STRIDE_OF_WEIGHTS + key];
+                if (weight == HIDDEN) continue;
 #pragma unroll
                 for (int j = 0; j < CHANNELS; j++) mixed[r][j] = __fmaf_rn(weight, value[j], mixed[r][j]);
             }

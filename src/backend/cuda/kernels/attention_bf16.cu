@@ -3,7 +3,8 @@
 // As prefill of attention.cu, with other tiles (FlashAttention-2, Dao, 2023): a block has 64 rows, which are the query
 // heads of one kv head, token by token; each of its four warps has 16 of them and all keys, which pass by in tiles of 64.
 // So a row's scores, its softmax and its output never leave the warp's registers. Qk and scores are rounded as ops rounds
-// them; the weights are rounded before they are divided by their sum, where ops rounds them after.
+// them; the weights are rounded before they are divided by their sum, where ops rounds them after. A key that a row does not
+// see has the weight 0 there: where its value is infinite or NaN, so is the row, in a block that has such a key for another.
 #include "attention_sizes.cuh"
 #include "tensor.cuh"
 

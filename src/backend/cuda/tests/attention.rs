@@ -103,6 +103,37 @@ fn attention_is_that_of_the_cpu_and_recording_it_changes_nothing() {
     }
 }
 
+/// A hidden key has no part in a token's sum, not even 0 times what has no end.
+#[test]
+fn an_infinite_value_is_mixed_by_the_tokens_that_see_its_key_and_by_no_others() {
+    let Some((cuda, cpu)) = both(Precision::F32) else { return };
+    for (head_dim, window, tokens) in [(64, None, 21), (64, Some(5), 40), (136, Some(40), 70), (6, None, 9)] {
+        let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim, window };
+        let mut v = noise(tokens * head_dim, 73);
+        v[7 * head_dim + 3] = f32::INFINITY;
+        fn attended<B: Backend>(backend: &B, shape: AttentionShape, tokens: usize, v: &[f32]) -> Vec<f32> {
+            let (pass, width) = (pass(backend, &[(0, tokens)]), shape.head_dim);
+            let cached = |x: &[f32]| {
+                let mut cache = backend.new_cache(tokens * width).unwrap();
+                backend.cache(&filled(backend, x), width, &pass, 0, &mut cache).unwrap();
+                cache
+            };
+            let (k, v) = (cached(&noise(tokens * width, 72)), cached(v));
+            let count = tokens * shape.heads * width;
+            let (q, mut out) = (filled(backend, &noise(count, 71)), backend.buffer(count).unwrap());
+            backend.attention(shape, &q, &pass, 0, &k, &v, &mut out, &mut crate::backend::Nobody).unwrap();
+            values(backend, &out, count)
+        }
+        let [found, expected] = [attended(&cuda, shape, tokens, &v), attended(&cpu, shape, tokens, &v)];
+        let is_finite = |all: &[f32]| all.iter().map(|x| x.is_finite()).collect::<Vec<_>>();
+        assert!(is_finite(&found) == is_finite(&expected), "{shape:?}");
+        let see = (7..tokens).filter(|t| window.is_none_or(|window| t - 7 < window)).count();
+        assert_eq!(found.iter().filter(|x| !x.is_finite()).count(), see * shape.heads, "{shape:?}");
+        let finite = |all: &[f32]| all.iter().copied().filter(|x| x.is_finite()).collect::<Vec<_>>();
+        assert!(distance(&finite(&found), &finite(&expected)) <= orders_apart(Precision::F32), "{shape:?}");
+    }
+}
+
 /// The bound that holds between the written softmax and what the fused kernel makes.
 #[test]
 fn the_written_softmax_times_the_values_is_what_attention_gives() {
