@@ -176,6 +176,18 @@ fn two_one_above_the_other_keep_rows_for_their_values() {
     }
 }
 
+/// Beside the number there the texts of its tokens stand whole or not at all.
+#[test]
+fn in_little_room_no_token_beside_the_number_is_cut() {
+    let mut stage = Stage::sized("softmax", (80, 24), Depth::None);
+    stage.keys("]c");
+    let screen = stage.screen();
+    let lines: Vec<&str> = screen.lines().filter(|line| line.contains("] = ")).collect();
+    assert!(lines.len() == 2 && lines.iter().all(|line| !line.contains('…')), "{screen}");
+    let mut stage = Stage::sized("softmax", (100, 24), Depth::None);
+    stage.keys("]c").shows(" · query ␣Lily → key ");
+}
+
 /// The number in each cell of the difference is that of the one less that of the other.
 #[test]
 fn the_difference_of_two_is_shown_cell_by_cell() {

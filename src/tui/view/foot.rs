@@ -27,11 +27,14 @@ pub fn folded(app: &App, foot: Rect, buf: &mut Buffer) {
         Some(Err(words)) => (Piece::words(words, app.theme.dim()), Vec::new()),
         None => return,
     };
-    let about = about(app);
-    let about = if about.is_empty() { about } else { format!(" · {about}") };
+    // A part of the tokens' texts would be that of others.
+    let about = match about(app, true) {
+        long if long.is_empty() => vec![long],
+        long => vec![format!(" · {long}"), format!(" · {}", about(app, false)), String::new()],
+    };
     let mut pieces = vec![address];
     pieces.extend(value);
-    pieces.push(Piece::words(about, app.theme.token()).rank(1));
+    pieces.push(Piece::forms(about, app.theme.token()).rank(1));
     put_fit(buf, foot, 0, 0, &pieces);
     if foot.height > 1 {
         let below = Rect { y: foot.y + 1, height: 1, ..foot };
@@ -59,7 +62,7 @@ pub fn cursor(app: &App, foot: Rect, buf: &mut Buffer) {
         put_fit(buf, foot, 0, 2, &line[..1]);
         put_fit(buf, foot, 0, 3, &line[1..]) + 2
     };
-    let mut pieces = vec![Piece::words(about(app), app.theme.token())];
+    let mut pieces = vec![Piece::words(about(app, true), app.theme.token())];
     pieces.extend(row(app));
     put_fit(buf, foot, x, 3, &pieces);
 }
@@ -85,8 +88,8 @@ fn under_cursor(app: &App) -> Option<Result<(Piece, Vec<Piece>), String>> {
     Some(Ok((address, value)))
 }
 
-/// The tokens that the value under the cursor is about.
-fn about(app: &App) -> String {
+/// The tokens that the value under the cursor is about, each with what it is there or alone.
+fn about(app: &App, with_roles: bool) -> String {
     let axes = app.place().step.axes();
     let tokens = axes.iter().zip(app.index()).filter_map(|(&axis, index)| {
         let role = match axis {
@@ -97,7 +100,10 @@ fn about(app: &App) -> String {
             _ => "token",
         };
         let position = if axis == Axis::Token { labels::position_of(app, index) } else { String::new() };
-        labels::text_of(app, axis, index).map(|text| format!("{role} {text}{position}"))
+        labels::text_of(app, axis, index).map(|text| match with_roles {
+            true => format!("{role} {text}{position}"),
+            false => text,
+        })
     });
     tokens.collect::<Vec<_>>().join(" → ")
 }
