@@ -333,11 +333,11 @@ fn it_ends_with_a_terminal_that_is_not_its_own() {
 }
 
 #[test]
-fn no_color_means_none() {
-    let colours_of = |no_color: bool| {
+fn no_color_means_none_and_so_does_a_terminal_that_has_none() {
+    let colours_of = |variable: Option<(&str, &str)>| {
         let mut command = command(&["--prompt", PROMPT, "--step", "--stage", "softmax"]);
-        if no_color {
-            command.env("NO_COLOR", "1");
+        if let Some((name, value)) = variable {
+            command.env(name, value);
         }
         let mut viewer = Terminal::start(WINDOW, command);
         viewer.shows(&["softmax", "step "]);
@@ -358,8 +358,9 @@ fn no_color_means_none() {
         quit(viewer);
         colours(&raw)
     };
-    assert_eq!(colours_of(true), [] as [String; 0]);
-    assert!(!colours_of(false).is_empty(), "there are colours where nobody minds");
+    assert_eq!(colours_of(Some(("NO_COLOR", "1"))), [] as [String; 0]);
+    assert_eq!(colours_of(Some(("TERM", "vt100"))), [] as [String; 0]);
+    assert!(!colours_of(None).is_empty(), "there are colours where nobody minds");
 }
 
 /// The escape sequences in `raw` that set a colour.

@@ -78,6 +78,8 @@ pub enum Action {
     CycleStrip,
     /// Shows what was shown before beside what is shown.
     Compare,
+    /// Shows the difference of two that are compared in place of the second.
+    Subtract,
     /// To the next stage that differs.
     NextDifference,
     /// To the place before this one.
@@ -275,6 +277,7 @@ bindings! {
     Tensor Explain [k(KeyCode::Enter)] 7 "why" "where the number under the cursor comes from; there: go to the operand that is chosen";
     Tensor Back [k(KeyCode::Backspace)] 0 "" "back to the number that Enter came from (where there is none: previous step)";
     Tensor Compare [c('c')] 0 "" "compare with what was shown before: another head, layer, pass, sequence or run; /compare h=2 (t=3, L0, p0, xq) says with which; the difference is that under the cursor, and both have one colour span";
+    Tensor Subtract [c('d')] 0 "" "where two are compared: their difference as a heatmap (or as numbers) in place of the second, and back";
     Tensor NextDifference [c('D')] 0 "" "the next stage that differs, at its cell of largest error (of `diff A B --tui`; `i` shows the verdict)";
     Tensor LargestInRow [c('*')] 0 "" "the largest value of the row (the largest, not the furthest from 0)";
     Tensor LargestOfAll [c('#')] 0 "" "the largest value of the whole tensor, all heads";

@@ -142,6 +142,8 @@ pub struct App {
     pub(super) compares: Option<Beside>,
     /// What stands beside it: a viewer of its own.
     pub(super) other: Option<Box<App>>,
+    /// Whether the difference of the two stands in its place.
+    pub(super) subtracts: bool,
     /// Whether what this one stands beside is at an index that it does not have.
     pub(super) beyond: bool,
     /// The pass that what this one stands beside is in, where it has none of that number.
@@ -216,6 +218,7 @@ impl App {
             offset: (0, 0),
             compares: None,
             other: None,
+            subtracts: false,
             beyond: false,
             lacking: None,
             shared: None,

@@ -31,3 +31,8 @@ impl Held {
         parts.join(" ")
     }
 }
+
+/// A value less another. Two that are equal differ by 0, also where they are masked.
+pub(super) fn less(one: f64, other: f64) -> f64 {
+    if one == other { 0.0 } else { one - other }
+}

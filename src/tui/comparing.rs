@@ -6,17 +6,19 @@ use ratatui::layout::Rect;
 use crate::trace::{Address, Axis, Run, Source, Subject};
 
 use super::app::{App, Focus};
-use super::beside::{Beside, Held};
+use super::beside::{Beside, Held, less};
 use super::derivation::Derivation;
 use super::goto;
 use super::place::{Place, Walk};
 use super::travel;
 use super::view::Panels;
+use super::view::heatmap::Heatmap;
+use super::view::kind::View;
 
 /// Compares with what was shown before, or not any more.
 pub(super) fn toggle(app: &mut App) {
     if app.compares.take().is_some() {
-        app.other = None;
+        (app.other, app.subtracts) = (None, false);
     } else if app.goes_back {
         begin(app, Beside::Before);
     } else if let Some(held) = shown_before(app) {
@@ -31,6 +33,30 @@ pub(super) fn toggle(app: &mut App) {
             false,
         );
     }
+}
+
+/// Shows the difference of the two in place of what stands beside, or that again.
+pub(super) fn subtract(app: &mut App) {
+    if std::mem::take(&mut app.subtracts) {
+        return;
+    }
+    let Some(other) = &app.other else {
+        return app.say("d shows the difference of two that stand side by side: c compares, then d", false);
+    };
+    let (step, there) = (app.place.step, other.place.step);
+    if step.stage().is_ids() {
+        return app.say("ids are names: what they differ by says nothing", false);
+    }
+    if step.axes() != there.axes() || !Heatmap.fits(step) {
+        let name = step.name();
+        let words =
+            format!("the difference is a heatmap, which {name} has not: the line above has one number");
+        return app.say(words, false);
+    }
+    if !app.view().spans_grid() {
+        app.choose_view(Heatmap.name());
+    }
+    app.subtracts = true;
 }
 
 fn begin(app: &mut App, beside: Beside) {
@@ -136,11 +162,14 @@ impl App {
         let step = held.step.unwrap_or(app.place.step);
         let layer = if step.stage().in_layer() { held.layer.or(app.place.layer) } else { None };
         let place = Walk::new(&self.outline, pass).same(Place { layer, step, ..app.place });
-        let before = (self.place, self.selected, self.pane, self.turn, self.scale, self.wish);
+        let seen =
+            |app: &Self| (app.place, app.selected, app.pane, app.turn, app.scale, app.wish, app.subtracts);
+        let before = seen(self);
         self.size = app.size;
         self.go(place);
         (self.pane, self.selected, self.turn) = (Some(pane), app.selected, app.turn);
         (self.scale, self.wish, self.rank, self.cell) = (app.scale, app.wish, app.rank, app.cell);
+        self.subtracts = app.subtracts;
         self.trying = app.trying;
         (self.offset, self.opened) = (app.offset, true);
         let axes = self.place.step.axes();
@@ -161,7 +190,7 @@ impl App {
         }
         (self.focus, self.zoomed) = (app.focus, app.zoomed);
         self.settle();
-        opened != was || before != (self.place, self.selected, self.pane, self.turn, self.scale, self.wish)
+        opened != was || before != seen(self)
     }
 
     /// Nothing is wanted any more of what stood beside.
@@ -192,7 +221,7 @@ impl App {
             .collect();
         let value = |app: &App, index: &[usize]| Some(app.tensor()?.get(index)?.real());
         let numbers = !self.place.step.stage().is_ids();
-        let difference = || Some(value(self, &here)? - value(other, &there)?);
+        let difference = || Some(less(value(self, &here)?, value(other, &there)?));
         let alike = numbers && other.place.step.axes() == axes && other.lacking.is_none();
         Some((run, name, alike.then(difference).flatten()))
     }

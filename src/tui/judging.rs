@@ -12,6 +12,17 @@ pub(super) fn letter(app: &App, run: Run) -> Option<&'static str> {
     app.verdict.as_ref().map(|_| if run == Run::ITSELF { "A" } else { "B" })
 }
 
+/// What is beside the run that is shown, of this run and called this, and which of the two is taken from which.
+pub(super) fn names(app: &App, run: Run, name: String) -> (String, &'static str) {
+    let which = letter(app, run).map_or(name, str::to_owned);
+    let less = match &*which {
+        "A" => "B − A",
+        "B" => "A − B",
+        _ => "here − there",
+    };
+    (which, less)
+}
+
 /// To the next stage that differs, and after the last to the first.
 pub(super) fn next(app: &mut App) {
     let Some(verdict) = &mut app.verdict else {

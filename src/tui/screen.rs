@@ -1,6 +1,6 @@
 //! What of the state is on the screen: the view that shows it, where its cells are, what they need to know.
 
-use crate::trace::{Axis, Order, Query, Region, Stage, Step};
+use crate::trace::{Axis, Order, Part, Query, Region, Stage, Step};
 
 use super::app::{App, Mode, Scale, Shown};
 use super::explaining;
@@ -72,17 +72,28 @@ impl App {
     /// Where the view's cells are, if it has a place on the screen.
     pub fn layout(&self) -> Option<Layout> {
         let area = view::Panels::new(self).middle?;
-        Some(self.view().layout(self, Regions::new(area).body))
+        Some(self.view().layout(self, Regions::new(self, area).body))
     }
 
     /// What the screen needs to know now, the values first.
     pub(super) fn questions(&self) -> Vec<Query> {
         let mut questions =
             self.layout().map_or_else(Vec::new, |layout| self.view().questions(self, &layout));
+        questions.extend(self.row().map(Query::Spread));
         questions.extend(self.derivation_questions());
         questions.extend(self.strip_questions());
         questions.extend(self.sought());
         questions
+    }
+
+    /// The part that is the row under the cursor, in a view with rows and columns; none where a row is no vector of one
+    /// token.
+    pub(super) fn row(&self) -> Option<Part> {
+        use Axis::{Dim, HeadsMerged, Hidden, KvHeadsMerged, Token};
+        let is_vector = matches!(self.place.step.axes(), [Token, Dim | Hidden | HeadsMerged | KvHeadsMerged]);
+        let held = (0, self.selected.get(Token, self.dims().tokens));
+        let whole = Part::whole(self.place.site());
+        (is_vector && self.view().spans_grid()).then_some(Part { held: Some(held), ..whole })
     }
 
     /// The indices, in the axes of the stage, of the values that the view needs; of the one under the cursor where it

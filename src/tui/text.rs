@@ -111,7 +111,8 @@ pub fn widest_number(text: &str) -> usize {
     runs.filter(|run| run.contains(|c: char| c.is_ascii_digit())).map(width).max().unwrap_or(0)
 }
 
-/// A value with four digits after the point, or as many as its size allows, in at most nine columns.
+/// A value with four digits after the point, or as many as its size allows, in at most nine columns. A whole number has
+/// no point: `1` is exactly that, and `1.0000` is rounded.
 pub fn number(value: Number) -> String {
     match value {
         Number::I64(id) => id.to_string(),
@@ -128,8 +129,8 @@ pub fn figure(value: f64, whole: bool) -> String {
 pub fn real(value: f64) -> String {
     special(value).unwrap_or_else(|| {
         let size = value.abs();
-        if value == 0.0 {
-            "0".to_owned()
+        if let Some(whole) = whole(value) {
+            whole
         } else if !(1e-3..1e5).contains(&size) {
             format!("{value:.1e}")
         } else if size < 10.0 {
@@ -140,6 +141,11 @@ pub fn real(value: f64) -> String {
             format!("{value:.1}")
         }
     })
+}
+
+/// A value that is a whole number, without a point; none of others, and of larger ones, which have an exponent.
+fn whole(value: f64) -> Option<String> {
+    (value == value.trunc() && value.abs() < 1e5).then(|| format!("{:.0}", value + 0.0))
 }
 
 /// As [`figure`], in at most `columns`.
@@ -177,8 +183,8 @@ fn fewer(value: f64, digits: usize, columns: usize) -> String {
     if let Some(text) = special(value) {
         return cut(&text, columns);
     }
-    if value == 0.0 {
-        return cut("0", columns);
+    if let Some(whole) = whole(value).filter(|whole| value == 0.0 || width(whole) <= columns) {
+        return cut(&whole, columns);
     }
     let size = value.abs().log10().floor();
     // How many digits from the first that is not 0 a text with `points` digits after its point has.
@@ -227,8 +233,25 @@ mod tests {
 
     #[test]
     fn ends_of_whole_numbers_are_whole() {
-        assert_eq!([figure(-127.0, true), figure(127.0, false)], ["-127", "127.00"]);
+        assert_eq!(
+            [figure(-127.0, true), figure(126.998, true), figure(126.998, false)],
+            ["-127", "127", "127.00"]
+        );
         assert_eq!(figure(f64::NAN, true), real(f64::NAN));
+    }
+
+    /// What is exactly a whole number, and what is rounded to it.
+    #[test]
+    fn only_a_whole_number_has_no_point() {
+        let near = [1.0, 0.999_998_45, -3.0, -2.999_999, 0.0, 1e-9];
+        assert_eq!(near.map(real), ["1", "1.0000", "-3", "-3.0000", "0", "1.0e-9"]);
+        for columns in 4..8 {
+            let [one, nearly, three, nearly_three, ..] =
+                near.map(|value| short(Number::F32(value as f32), columns));
+            assert_eq!([one, three], ["1", "-3"], "{columns}");
+            assert!(nearly.starts_with("1.0") && nearly_three.starts_with("-3."), "{nearly} {nearly_three}");
+        }
+        assert_eq!(real(-0.0), "0");
     }
 
     #[test]

@@ -25,7 +25,8 @@ impl Depth {
         let is = |name: &str, words: &[&str]| {
             get(name).is_some_and(|value| words.iter().any(|word| value.to_ascii_lowercase().contains(word)))
         };
-        if get("NO_COLOR").is_some_and(|value| !value.is_empty()) || get("TERM").as_deref() == Some("dumb") {
+        let unwanted = get("NO_COLOR").is_some_and(|value| !value.is_empty());
+        if unwanted || get("TERM").is_some_and(|term| has_no_colour(&term)) {
             Self::None
         } else if is("COLORTERM", &["truecolor", "24bit"]) || is("TERM", &["direct", "truecolor"]) {
             Self::True
@@ -35,6 +36,13 @@ impl Depth {
             Self::Ansi
         }
     }
+}
+
+/// Whether a terminal of this name has no colours: DEC's up to the VT420, and what its database calls monochrome.
+fn has_no_colour(term: &str) -> bool {
+    let model = term.split('-').next().unwrap_or(term);
+    let old = ["dumb", "vt52", "vt100", "vt102", "vt125", "vt131", "vt132", "vt220", "vt320", "vt420"];
+    !term.contains("color") && (old.contains(&model) || term.ends_with("-m") || term.ends_with("-mono"))
 }
 
 /// What the colours of a heatmap span.
@@ -271,6 +279,13 @@ mod tests {
         assert_eq!(depth(&[("TERM", "xterm-256color"), ("NO_COLOR", "1")]), Depth::None);
         assert_eq!(depth(&[("TERM", "xterm-256color"), ("NO_COLOR", "")]), Depth::Indexed);
         assert_eq!(depth(&[("TERM", "dumb"), ("COLORTERM", "truecolor")]), Depth::None);
+        for term in ["vt100", "vt102", "vt220", "vt220-w", "linux-m", "xterm-mono"] {
+            assert_eq!(depth(&[("TERM", term)]), Depth::None, "{term}");
+            assert_eq!(depth(&[("TERM", term), ("COLORTERM", "truecolor")]), Depth::None, "{term}");
+        }
+        for term in ["linux", "vt525", "rxvt", "xterm-color", "vt100-color", "st-meta"] {
+            assert_eq!(depth(&[("TERM", term)]), Depth::Ansi, "{term}");
+        }
     }
 
     #[test]

@@ -286,6 +286,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
             }
         }
         Action::Compare => comparing::toggle(app),
+        Action::Subtract => comparing::subtract(app),
         Action::NextDifference => judging::next(app),
         // What is changed must be seen to change.
         Action::CycleShow | Action::ChooseShow(_) | Action::CycleAxes | Action::CycleScale
@@ -357,7 +358,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::Close => {
             // What was compared comes back where a derivation stood in its place.
             if !explaining::close(app) {
-                app.compares = None;
+                (app.compares, app.subtracts) = (None, false);
             }
             app.focus = Focus::Tensor;
         }

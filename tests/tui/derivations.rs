@@ -295,7 +295,7 @@ fn the_sampler_says_which_tokens_have_no_probability_and_that_nobody_cut_them() 
         let above = draw.tokens.iter().filter(|token| token.prob > 0.0).count();
         assert!(draw.setting.top_k == 0 && above < draw.vocab && above < 8, "{above}");
         desk.key(KeyCode::Down);
-        desk.shows(&format!("probability 0 in float32: {above} above it, sum 1.0000"));
+        desk.shows(&format!("probability 0 in float32: {above} above it, sum 1 "));
         desk.shows(&format!("→ {above} above 0"));
         desk.hides("top-k cuts");
         let screen = desk.screen();

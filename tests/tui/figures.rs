@@ -421,3 +421,20 @@ fn the_strip_carries_the_attention_of_the_head_in_view() {
     stage.keys("T");
     assert!(!stage.screen().lines().nth(1).unwrap().contains("attention"));
 }
+
+/// What the arrow beside an angle and what the last columns are stands on the screen itself.
+#[test]
+fn the_residual_view_says_what_its_arrows_and_shares_are() {
+    for (size, share, arrow) in [
+        ((80, 24), " share", "x (→) comes in, a (the arrow) is added"),
+        ((120, 40), " share", "x (→) comes in, a (the arrow) is added"),
+        ((200, 60), "share: ‖a‖ / ‖x‖", "a: what is added, the arrow beside the angle"),
+    ] {
+        let stage = in_view(Synthetic::new(), "L1/attn_residual", "residual", size);
+        stage.shows(arrow);
+        let body = stage.body();
+        assert!(body[0].contains(share) && body[1].contains("angle"), "{body:?}");
+        let at = body[0].find("share").unwrap();
+        assert!(body[3][at..].contains('%'), "it stands above the shares: {body:?}");
+    }
+}

@@ -142,6 +142,8 @@ fn it_opens_at_the_cell_of_largest_error_with_both_values_and_their_difference()
         for part in ["A · tensor", "B · A − B = "] {
             pair.stage.shows(part);
         }
+        pair.keys("d").stage.shows(": A − B (B)");
+        pair.keys("d");
         // Where B is shown, A stands beside it.
         pair.keys("/r1:\r");
         pair.stage.shows("B · tensor");

@@ -8,6 +8,7 @@ use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::Effect;
 use llama_trace::tui::view::{Panels, notes};
 
+use crate::desk::Desk;
 use crate::stage::Stage;
 use crate::synthetic::Synthetic;
 
@@ -258,4 +259,28 @@ fn answers_of_exercises_are_folded_until_they_are_asked_for() {
     assert!(open.len() > folded.len() + 100 && !open.contains("▸ Answer"), "{open}");
     stage.keys("x");
     assert_eq!(text(&stage), folded);
+}
+
+/// The chapters tell the root mean square of the last token's row: it stands below the row.
+#[test]
+fn the_root_mean_square_of_the_row_stands_below_it() {
+    for (address, root) in [
+        ("L0/attn_residual[t=4,d=0]", "1.72"),
+        ("L0/ffn_residual[t=4,d=9]", "3.51"),
+        ("L0/ffn_down[t=4,d=0]", "2.50"),
+    ] {
+        let mut desk = Desk::at(address, (80, 24));
+        let told = |desk: &Desk, of: &str| {
+            let screen = desk.screen();
+            let (_, told) = screen.split_once(&format!("RMS of the {of} √(Σ x²/128) ")).unwrap();
+            format!("{:.2}", told.split_whitespace().next().unwrap().parse::<f64>().unwrap())
+        };
+        assert_eq!(told(&desk, "row"), root);
+        assert_eq!(told(desk.keys("a"), "column"), root);
+        assert_ne!(told(desk.keys("a").key(KeyCode::Up), "row"), root);
+    }
+    // A row of weights that sum to 1 is no vector, and what is one head's is not the token's whole row.
+    for address in ["L0/softmax[h=1,t=4]", "L0/xq[t=4,h=1]"] {
+        Desk::at(address, (120, 40)).hides("RMS of");
+    }
 }

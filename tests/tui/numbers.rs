@@ -391,6 +391,14 @@ impl Reader<'_> {
         y
     }
 
+    /// Whether a line ends with the root mean square of the token's row.
+    fn is_root(&self, told: &str) -> bool {
+        let values: Vec<f64> = self.app.tensor().unwrap().frame().values().numbers().collect();
+        let row = values.chunks(values.len() / self.app.dims().tokens).nth(self.app.index()[0]).unwrap();
+        let root = (row.iter().map(|value| value * value).sum::<f64>() / row.len() as f64).sqrt();
+        is(told.split(' ').next_back().unwrap(), root, false)
+    }
+
     /// Legend, statistics, the value under the cursor.
     fn foot(&self, area: Rect, from: u16) {
         let app = self.app;
@@ -399,7 +407,8 @@ impl Reader<'_> {
         let value = real(app.tensor().unwrap().get(&app.index()).unwrap());
         for y in from..area.bottom() {
             let line = self.line(area, y).concat();
-            let line = line.trim();
+            let (line, root) = line.trim().split_once(" · RMS ").unwrap_or((line.trim(), ""));
+            self.holds(root.is_empty() || self.is_root(root), root);
             if line == LOOK_FOR {
                 break;
             }

@@ -68,3 +68,45 @@ fn rope_shows_the_pair_before_and_after_as_they_stand_in_the_trace() {
     assert_eq!(stage.app.place().step, Step::from_name("xq_rope").unwrap());
     assert!(stage.app.place().step.axes().contains(&Axis::HeadDim));
 }
+
+/// The curves say what goes up, what goes to the right, and what their marks are; each angle stands at its height.
+#[test]
+fn the_curves_have_named_axes_and_marks() {
+    for (size, positions, marks) in [
+        ((120, 40), "position 0-4 →", "a dot: a position, ● the cursor's"),
+        (
+            (200, 60),
+            "position 0 to 4 →",
+            "each dot is the angle at a position, ● at the one under the cursor",
+        ),
+    ] {
+        let mut desk = Desk::at("L1/xq_rope[t=4,h=1,c=3]", size);
+        desk.keys("6");
+        let screen = desk.screen();
+        assert_eq!(screen.matches(positions).count(), 3, "{screen}");
+        desk.shows(marks);
+        desk.shows("after 180°");
+        let lines: Vec<Vec<char>> = screen.lines().map(|line| line.chars().collect()).collect();
+        let row = |words: &str| screen.lines().position(|line| line.contains(words)).unwrap();
+        let heading = row("fastest: pair 0");
+        assert!(screen.lines().nth(heading).unwrap().contains(" angle "), "{screen}");
+        let at = |angle: &str| {
+            let mut rows = (heading..lines.len()).filter(|&y| {
+                let line: String = lines[y].iter().collect();
+                line.split([' ', '│']).any(|word| word == angle)
+            });
+            rows.next().unwrap()
+        };
+        let (high, zero, low) = (at("180°"), at("0°"), at("-180°"));
+        assert!(high < zero && zero < low && zero - high == low - zero, "{screen}");
+        // The fastest pair turns by a radian a token: at position 4 by 229°, which is −131°.
+        let column = |word: &str| {
+            let line: String = lines[heading].iter().collect();
+            line[..line.find(word).unwrap()].chars().count()
+        };
+        let (from, to) = (column("fastest: "), column("cursor: "));
+        let mut curve = lines[high..=low].iter().map(|line| &line[from..to.min(line.len())]);
+        let dot = curve.position(|line| line.contains(&'●')).unwrap();
+        assert_eq!(dot, ((180.0 + 131.0) / 360.0 * (low - high) as f64).round() as usize, "{screen}");
+    }
+}

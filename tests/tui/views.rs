@@ -171,3 +171,14 @@ fn of_one_token_that_is_left_the_cache_speaks_as_of_one() {
     desk.shows("room for 64 tokens");
     desk.shows(": 1 token, ");
 }
+
+/// Where there is room, the last line says which view comes next.
+#[test]
+fn the_last_line_names_the_next_view() {
+    everywhere(|stage, told| {
+        let screen = stage.screen();
+        let (next, last) = (stage.app.next_view().name(), screen.lines().last().unwrap());
+        let wide = stage.size.0 >= 120 && next != stage.app.view().name();
+        assert_eq!(last.contains(&format!("v view: {next} ")), wide, "{told}: {last}");
+    });
+}

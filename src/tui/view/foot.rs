@@ -19,49 +19,110 @@ pub fn draw(app: &App, foot: Rect, buf: &mut Buffer) {
     cursor(app, foot, buf);
 }
 
-/// Two lines: the address and value under the cursor, and the tokens that it is about.
-pub fn cursor(app: &App, foot: Rect, buf: &mut Buffer) {
-    let Some(tensor) = app.tensor() else { return };
-    let theme = app.theme;
-    if app.beyond {
-        let place = app.place().path();
-        let words = match app.lacking {
-            Some(pass) => format!("there is no pass {pass} here: this is {place}"),
-            None => format!("{place} has no such value"),
-        };
-        put(buf, foot, 0, 2, &words, theme.dim());
-        return;
-    }
-    let index = app.index();
-    let address = Piece::words(app.place().address(&index), theme.code());
-    let value = tensor.get(&index);
-    let about: Vec<String> = (tensor.axes().iter().zip(&index))
-        .filter_map(|(&axis, &index)| {
-            let role = match axis {
-                Axis::Token if tensor.axes().contains(&Axis::Key) => "query",
-                Axis::Key if tensor.axes().contains(&Axis::Token) => "key",
-                Axis::Vocab => "candidate",
-                Axis::One => "next token",
-                _ => "token",
-            };
-            let position = if axis == Axis::Token { labels::position_of(app, index) } else { String::new() };
-            labels::text_of(app, axis, index).map(|text| format!("{role} {text}{position}"))
-        })
-        .collect();
-    let about = about.join(" → ");
-    let Some(value) = value else {
-        put_fit(buf, foot, 0, 2, &[address, Piece::whole(": not computed", Style::new())]);
-        return;
+/// Draws what has room below one of two tensors that stand side by side: the value under the cursor, and where there is
+/// a second line what the colours mean.
+pub fn folded(app: &App, foot: Rect, buf: &mut Buffer) {
+    let (address, value) = match under_cursor(app) {
+        Some(Ok(both)) => both,
+        Some(Err(words)) => (Piece::words(words, app.theme.dim()), Vec::new()),
+        None => return,
     };
-    let line = [address, Piece::whole(" = ", Style::new()), Piece::value(value, theme.strong())];
+    // A part of the tokens' texts would be that of others.
+    let about = match about(app, true) {
+        long if long.is_empty() => vec![long],
+        long => vec![format!(" · {long}"), format!(" · {}", about(app, false)), String::new()],
+    };
+    let mut pieces = vec![address];
+    pieces.extend(value);
+    pieces.push(Piece::forms(about, app.theme.token()).rank(1));
+    put_fit(buf, foot, 0, 0, &pieces);
+    if foot.height > 1 {
+        let below = Rect { y: foot.y + 1, height: 1, ..foot };
+        legend::meaning(app, below, buf);
+    }
+}
+
+/// Two lines: the address and value under the cursor, and the tokens that it is about with the root mean square of its row.
+pub fn cursor(app: &App, foot: Rect, buf: &mut Buffer) {
+    let (address, value) = match under_cursor(app) {
+        Some(Ok(both)) => both,
+        Some(Err(words)) => {
+            put(buf, foot, 0, 2, &words, app.theme.dim());
+            return;
+        }
+        None => return,
+    };
+    let line: Vec<Piece> = std::iter::once(address).chain(value).collect();
     let needed: usize = fit(&line, usize::MAX).iter().map(|(content, _)| text::width(content)).sum();
     // Beside a long address there is no room for every digit, below it there is.
-    if needed <= usize::from(foot.width) {
+    let x = if needed <= usize::from(foot.width) {
         put_fit(buf, foot, 0, 2, &line);
-        put(buf, foot, 0, 3, &about, theme.token());
+        0
     } else {
         put_fit(buf, foot, 0, 2, &line[..1]);
-        let x = put_fit(buf, foot, 0, 3, &line[1..]);
-        put(buf, foot, x + 2, 3, &about, theme.token());
+        put_fit(buf, foot, 0, 3, &line[1..]) + 2
+    };
+    let mut pieces = vec![Piece::words(about(app, true), app.theme.token())];
+    pieces.extend(row(app));
+    put_fit(buf, foot, x, 3, &pieces);
+}
+
+/// The address under the cursor and the value there, or why there is none; nothing while that is not known.
+fn under_cursor(app: &App) -> Option<Result<(Piece, Vec<Piece>), String>> {
+    let tensor = app.tensor()?;
+    if app.beyond {
+        let place = app.place().path();
+        return Some(Err(match app.lacking {
+            Some(pass) => format!("there is no pass {pass} here: this is {place}"),
+            None => format!("{place} has no such value"),
+        }));
     }
+    let index = app.index();
+    let address = Piece::words(app.place().address(&index), app.theme.code());
+    let value = match tensor.get(&index) {
+        Some(value) => {
+            vec![Piece::whole(" = ", Style::new()), Piece::value(value, app.theme.strong())]
+        }
+        None => vec![Piece::whole(": not computed", Style::new())],
+    };
+    Some(Ok((address, value)))
+}
+
+/// The tokens that the value under the cursor is about, each with what it is there or alone.
+fn about(app: &App, with_roles: bool) -> String {
+    let axes = app.place().step.axes();
+    let tokens = axes.iter().zip(app.index()).filter_map(|(&axis, index)| {
+        let role = match axis {
+            Axis::Token if axes.contains(&Axis::Key) => "query",
+            Axis::Key if axes.contains(&Axis::Token) => "key",
+            Axis::Vocab => "candidate",
+            Axis::One => "next token",
+            _ => "token",
+        };
+        let position = if axis == Axis::Token { labels::position_of(app, index) } else { String::new() };
+        labels::text_of(app, axis, index).map(|text| match with_roles {
+            true => format!("{role} {text}{position}"),
+            false => text,
+        })
+    });
+    tokens.collect::<Vec<_>>().join(" → ")
+}
+
+/// The root mean square of the row under the cursor, where that is a vector and its numbers are finite.
+fn row(app: &App) -> Vec<Piece> {
+    let Some(stats) = app.row().and_then(|row| app.answers.spread(row)).map(|spread| spread.stats) else {
+        return Vec::new();
+    };
+    if stats.neg_inf + stats.pos_inf + stats.nan > 0 {
+        return Vec::new();
+    }
+    let root = stats.mean.hypot(stats.std);
+    let count = app.shape().last().copied().unwrap_or(0);
+    let of = if app.cut().rows == 0 { "row" } else { "column" };
+    let forms = [
+        format!(" · RMS of the {of} √(Σ x²/{count}) "),
+        format!(" · RMS of the {of} "),
+        " · RMS ".to_owned(),
+    ];
+    vec![Piece::forms(forms, app.theme.dim()).rank(1), Piece::figure(root, false, app.theme.strong())]
 }

@@ -46,18 +46,24 @@ fn slices(app: &App) -> Option<&'static str> {
     }
 }
 
+/// The columns in which the key for the next view names it.
+const WIDE: usize = 120;
+
 /// The view's own keys, and the entries that fit beside them in the order of the table: those of low rank are kept first.
-fn fitting(app: &App, width: usize) -> Vec<(String, &'static str)> {
+fn fitting(app: &App, width: usize) -> Vec<(String, String)> {
     let mut entries = entries();
     match slices(app) {
         Some(word) => entries.iter_mut().filter(|entry| entry.2 == "head").for_each(|entry| entry.2 = word),
         None => entries.retain(|entry| entry.2 != "head"),
     }
-    // Two that stand side by side are left as they are closed.
-    let closes = app.compared().map(|_| ("c Esc", "close"));
+    // Two that stand side by side are left as they are closed; their difference is a key away.
+    let compared = app.compared().map(|_| {
+        let other = if app.subtracts { ("d", "both") } else { ("d", "difference") };
+        [("c Esc", "close"), other]
+    });
     // A view that another panel covers takes no keys.
     let keys = if app.layout().is_some() { app.view().keys() } else { &[] };
-    let own: Vec<_> = keys.iter().copied().chain(closes).collect();
+    let own: Vec<_> = keys.iter().copied().chain(compared.into_iter().flatten()).collect();
     let letters = |keys: &str| -> Vec<String> { keys.split(' ').map(str::to_owned).collect() };
     let taken: Vec<String> = own.iter().flat_map(|(keys, _)| letters(keys)).collect();
     entries.retain(|(_, keys, _)| !letters(keys).iter().any(|key| taken.contains(key)));
@@ -66,6 +72,15 @@ fn fitting(app: &App, width: usize) -> Vec<(String, &'static str)> {
     // Where one steps to comes first, and leaving and help last.
     let first = entries.len().min(1);
     entries.splice(first..first, own);
+    let next = next_view(app).filter(|_| width >= WIDE);
+    let mut entries: Vec<(u8, String, String)> =
+        entries.into_iter().map(|(rank, keys, word)| (rank, keys, word.to_owned())).collect();
+    if let Some(next) = next {
+        entries
+            .iter_mut()
+            .filter(|entry| entry.2 == "view")
+            .for_each(|entry| entry.2 += &format!(": {next}"));
+    }
     let mut order: Vec<usize> = (0..entries.len()).collect();
     order.sort_by_key(|&i| entries[i].0);
     let mut room = width.saturating_sub(1);
@@ -80,44 +95,41 @@ fn fitting(app: &App, width: usize) -> Vec<(String, &'static str)> {
         kept.push(i);
     }
     kept.sort_unstable();
-    kept.into_iter().map(|i| (entries[i].1.clone(), entries[i].2)).collect()
+    kept.into_iter().map(|i| (entries[i].1.clone(), entries[i].2.clone())).collect()
+}
+
+/// The view that `v` goes on to; none where there is no other, or where another panel covers this one.
+fn next_view(app: &App) -> Option<&'static str> {
+    let next = app.next_view().name();
+    (app.layout().is_some() && next != app.view().name()).then_some(next)
 }
 
 impl Widget for Footer<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let theme = self.0.theme;
-        let entries = match self.0.mode() {
-            Mode::Walk if self.0.focus() == Focus::Derivation => vec![
-                ("↑ ↓ ← →".to_owned(), "pick"),
-                ("Enter".to_owned(), "go"),
-                ("Backspace".to_owned(), "back"),
-                ("z".to_owned(), "zoom"),
-                ("Tab".to_owned(), "panel"),
-                ("Esc".to_owned(), "close"),
-                ("?".to_owned(), "help"),
-            ],
+        let fixed = |entries: &[(&str, &str)]| {
+            entries.iter().map(|&(keys, word)| (keys.to_owned(), word.to_owned())).collect()
+        };
+        let entries: Vec<(String, String)> = match self.0.mode() {
+            Mode::Walk if self.0.focus() == Focus::Derivation => fixed(&[
+                ("↑ ↓ ← →", "pick"),
+                ("Enter", "go"),
+                ("Backspace", "back"),
+                ("z", "zoom"),
+                ("Tab", "panel"),
+                ("Esc", "close"),
+                ("?", "help"),
+            ]),
             Mode::Walk => fitting(self.0, area.width.into()),
-            Mode::Help(..) => vec![
-                ("↑ ↓".to_owned(), "scroll"),
-                ("a word".to_owned(), "finds"),
-                ("Esc ?".to_owned(), "close"),
-            ],
-            Mode::Chapters(_) => {
-                vec![("↑ ↓".to_owned(), "choose"), ("Enter".to_owned(), "go"), ("Esc".to_owned(), "close")]
+            Mode::Help(..) => fixed(&[("↑ ↓", "scroll"), ("a word", "finds"), ("Esc ?", "close")]),
+            Mode::Chapters(_) => fixed(&[("↑ ↓", "choose"), ("Enter", "go"), ("Esc", "close")]),
+            Mode::Mark | Mode::Return => fixed(&[("a letter", ""), ("Esc", "cancel")]),
+            Mode::Branches(_) => {
+                fixed(&[("↑ ↓", "choose"), ("Enter", "go there"), ("c", "side by side"), ("Esc", "close")])
             }
-            Mode::Mark | Mode::Return => vec![("a letter".to_owned(), ""), ("Esc".to_owned(), "cancel")],
-            Mode::Branches(_) => vec![
-                ("↑ ↓".to_owned(), "choose"),
-                ("Enter".to_owned(), "go there"),
-                ("c".to_owned(), "side by side"),
-                ("Esc".to_owned(), "close"),
-            ],
-            Mode::Goto(_) => vec![
-                ("↑ ↓".to_owned(), "choose"),
-                ("Tab".to_owned(), "complete"),
-                ("Enter".to_owned(), "go"),
-                ("Esc".to_owned(), "cancel"),
-            ],
+            Mode::Goto(_) => {
+                fixed(&[("↑ ↓", "choose"), ("Tab", "complete"), ("Enter", "go"), ("Esc", "cancel")])
+            }
         };
         let mut x = 1;
         for (keys, word) in entries {

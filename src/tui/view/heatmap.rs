@@ -4,12 +4,13 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 
+use crate::trace::frame::Number;
 use crate::trace::{Query, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;
 use super::super::text;
-use super::super::theme::Depth;
+use super::super::theme::{Depth, Span};
 use super::grid::{self, WRITTEN};
 use super::kind::View;
 use super::layout::Layout;
@@ -44,7 +45,7 @@ impl View for Heatmap {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "Every value of the slice is a colour; the line below says what the colours span.",
+            "Every value of the slice is a colour; the line below says what the colours span. 1 is exactly 1, 1.000 is rounded.",
             "A bright column is an index that matters for every row; a bright row, one that matters by itself.",
             "▲ and ▼ are values beyond the colours: s chooses another span. In attention of decode passes earlier rows stand above.",
         ]
@@ -86,62 +87,70 @@ impl View for Heatmap {
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
         grid::draw_labels(app, layout, buf);
         let (Some(tensor), Some(span)) = (app.tensor(), app.span()) else { return };
-        let coloured = app.theme.depth() > Depth::Ansi;
-        layout.each_cell(app, |row, column, x, y| {
-            let Some(number) = grid::value(app, &tensor, (row, column)) else { return };
-            let value = number.real();
-            let cell = app.theme.cell(value, span);
-            // Where shades stand for colours, only a wide cell has room for the shade and the number.
-            let width = usize::from(layout.cell);
-            let beyond = span.beyond(value);
-            let numbered = digits(app, layout.cell).is_some();
-            let content = match (numbered, coloured) {
-                (false, true) => text::left(beyond.unwrap_or(cell.fill), width),
-                (false, false) => text::left(cell.fill, 2),
-                (true, true) => {
-                    text::right(&text::short(number, width - 1), width - 1) + beyond.unwrap_or(" ")
-                }
-                (true, false) => {
-                    // The number has its own sign.
-                    let shade = cell.fill.chars().last().filter(|_| value.is_finite()).unwrap_or(' ');
-                    format!("{shade}{} ", text::right(&text::short(number, width - 3), width - 2))
-                }
-            };
-            if app.leaves_out(value) && (row, column) != layout.cursor {
-                let content = if numbered {
-                    text::right(&text::short(number, width - 2), width - 2)
-                } else {
-                    String::new()
-                };
-                put(buf, layout.area, x, y, &content, app.theme.dim());
-                return;
-            }
-            put(buf, layout.area, x, y, &content, cell.style);
-            if (row, column) != layout.cursor {
-                return;
-            }
-            // Brackets, so that the cursor is no block of a colour or a shade: those are values.
-            let style = cell.style.add_modifier(Modifier::BOLD);
-            let bracket = if coloured { style } else { app.theme.strong() };
-            let last = x + layout.cell - 1;
-            match (numbered, coloured) {
-                (true, true) => {
-                    put(buf, layout.area, x, y, &content, style.add_modifier(Modifier::REVERSED));
-                }
-                (true, false) => {
-                    put(buf, layout.area, x + 1, y, "[", bracket);
-                    put(buf, layout.area, last, y, "]", bracket);
-                }
-                (false, _) => {
-                    if !coloured && layout.cell > 2 {
-                        let inside =
-                            cell.fill.chars().skip(usize::from(layout.cell == 3)).collect::<String>();
-                        put(buf, layout.area, x + 1, y, &inside, cell.style);
-                    }
-                    put(buf, layout.area, x, y, "[", bracket);
-                    put(buf, layout.area, last, y, "]", bracket);
-                }
-            }
-        });
+        cells(app, layout, span, |cell| grid::value(app, &tensor, cell), buf);
     }
+}
+
+/// Draws a coloured cell for each of these values.
+pub(super) fn cells(
+    app: &App,
+    layout: &Layout,
+    span: Span,
+    value: impl Fn((usize, usize)) -> Option<Number>,
+    buf: &mut Buffer,
+) {
+    let coloured = app.theme.depth() > Depth::Ansi;
+    layout.each_cell(app, |row, column, x, y| {
+        let Some(number) = value((row, column)) else { return };
+        let real = number.real();
+        let cell = app.theme.cell(real, span);
+        // Where shades stand for colours, only a wide cell has room for the shade and the number.
+        let width = usize::from(layout.cell);
+        let beyond = span.beyond(real);
+        let numbered = digits(app, layout.cell).is_some();
+        let content = match (numbered, coloured) {
+            (false, true) => text::left(beyond.unwrap_or(cell.fill), width),
+            (false, false) => text::left(cell.fill, 2),
+            (true, true) => text::right(&text::short(number, width - 1), width - 1) + beyond.unwrap_or(" "),
+            (true, false) => {
+                // The number has its own sign.
+                let shade = cell.fill.chars().last().filter(|_| real.is_finite()).unwrap_or(' ');
+                format!("{shade}{} ", text::right(&text::short(number, width - 3), width - 2))
+            }
+        };
+        if app.leaves_out(real) && (row, column) != layout.cursor {
+            let content = if numbered {
+                text::right(&text::short(number, width - 2), width - 2)
+            } else {
+                String::new()
+            };
+            put(buf, layout.area, x, y, &content, app.theme.dim());
+            return;
+        }
+        put(buf, layout.area, x, y, &content, cell.style);
+        if (row, column) != layout.cursor {
+            return;
+        }
+        // Brackets, so that the cursor is no block of a colour or a shade: those are values.
+        let style = cell.style.add_modifier(Modifier::BOLD);
+        let bracket = if coloured { style } else { app.theme.strong() };
+        let last = x + layout.cell - 1;
+        match (numbered, coloured) {
+            (true, true) => {
+                put(buf, layout.area, x, y, &content, style.add_modifier(Modifier::REVERSED));
+            }
+            (true, false) => {
+                put(buf, layout.area, x + 1, y, "[", bracket);
+                put(buf, layout.area, last, y, "]", bracket);
+            }
+            (false, _) => {
+                if !coloured && layout.cell > 2 {
+                    let inside = cell.fill.chars().skip(usize::from(layout.cell == 3)).collect::<String>();
+                    put(buf, layout.area, x + 1, y, &inside, cell.style);
+                }
+                put(buf, layout.area, x, y, "[", bracket);
+                put(buf, layout.area, last, y, "]", bracket);
+            }
+        }
+    });
 }

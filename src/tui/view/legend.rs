@@ -17,16 +17,21 @@ use super::paint::{put, put_fit};
 
 /// Draws the first two lines of the panel's foot.
 pub fn draw(app: &App, foot: Rect, buf: &mut Buffer) {
-    if app.place().step.stage().is_ids() {
-        put(buf, foot, 0, 0, "ids are row numbers of the embedding table", app.theme.dim());
-        return;
-    }
-    if app.tensor().is_none() {
+    meaning(app, foot, buf);
+    if app.place().step.stage().is_ids() || app.tensor().is_none() {
         return;
     }
     let stats = app.answers.spread(Part::whole(app.place().site())).map(|spread| spread.stats);
-    app.view().legend(app, foot, buf);
     statistics(app, stats, foot, buf);
+}
+
+/// Draws the first of them.
+pub fn meaning(app: &App, foot: Rect, buf: &mut Buffer) {
+    if app.place().step.stage().is_ids() {
+        put(buf, foot, 0, 0, "ids are row numbers of the embedding table", app.theme.dim());
+    } else if app.tensor().is_some() {
+        app.view().legend(app, foot, buf);
+    }
 }
 
 /// Draws what the bars of a list span, and what the mark beside one means where it has no words.
@@ -97,13 +102,44 @@ fn scale_with(
 ) {
     let Some(span) = app.span() else { return };
     let theme = app.theme;
-    let coloured = theme.depth() > Depth::Ansi;
-    let whole = app.tensor().is_some_and(|tensor| tensor.is_whole()) && span.clipped == 0;
-    let plain = Style::new();
-    let (more, less) = if span.clipped > 0 { ("≥", "≤") } else { ("", "") };
     let spread = app.answers.spread(app.span_part()).map(|spread| spread.stats);
     // Nothing but 0, and what is no number: there is no scale.
     let flat = spread.is_some_and(|stats| stats.min == 0.0 && stats.max == 0.0) && app.shared.is_none();
+    let mut pieces = scale(app, span, flat, cell);
+    let [name, short] = scale_name(app, span).map(|name| format!(" · {name}"));
+    pieces.push(Piece::forms([name, short, String::new()], theme.dim()).rank(1));
+    if span.clipped > 0 {
+        let mark = if span.positive { "▲" } else { "▲▼" };
+        let (most, short) = if span.at_most { ("at most ", "≤ ") } else { ("", "") };
+        let count = format!("  {mark} {most}{} beyond", span.clipped);
+        let short = format!("  {mark} {short}{}", span.clipped);
+        pieces.push(Piece::forms([count, short], theme.strong()).rank(2));
+    }
+    pieces.extend(more_said);
+    if let Some(stats) = spread {
+        for (fill, name, count) in
+            [("-∞", "-inf", stats.neg_inf), ("+∞", "+inf", stats.pos_inf), ("??", "NaN", stats.nan)]
+        {
+            if count > 0 {
+                pieces.push(Piece::whole(format!("  {fill}"), theme.special()).rank(3));
+                pieces.push(Piece::whole(format!(" {name}"), theme.dim()).rank(4));
+            }
+        }
+    }
+    put_fit(buf, foot, 0, 0, &pieces);
+}
+
+/// The colours of a span from the lowest to the highest, with the values at their ends; of nothing but 0 the mark of 0.
+pub(super) fn scale(
+    app: &App,
+    span: Span,
+    flat: bool,
+    cell: impl Fn(f64, Span) -> (&'static str, Style),
+) -> Vec<Piece> {
+    let coloured = app.theme.depth() > Depth::Ansi;
+    let whole = app.tensor().is_some_and(|tensor| tensor.is_whole()) && span.clipped == 0;
+    let plain = Style::new();
+    let (more, less) = if span.clipped > 0 { ("≥", "≤") } else { ("", "") };
     let mut pieces = if flat {
         let (fill, style) = cell(0.0, span);
         vec![Piece::whole(fill, style), Piece::whole(" 0", plain)]
@@ -130,27 +166,7 @@ fn scale_with(
         pieces.push(Piece::whole(format!(" {more}"), plain));
         pieces.push(Piece::figure(span.high, whole, plain));
     }
-    let [name, short] = scale_name(app, span).map(|name| format!(" · {name}"));
-    pieces.push(Piece::forms([name, short, String::new()], theme.dim()).rank(1));
-    if span.clipped > 0 {
-        let mark = if span.positive { "▲" } else { "▲▼" };
-        let (most, short) = if span.at_most { ("at most ", "≤ ") } else { ("", "") };
-        let count = format!("  {mark} {most}{} beyond", span.clipped);
-        let short = format!("  {mark} {short}{}", span.clipped);
-        pieces.push(Piece::forms([count, short], theme.strong()).rank(2));
-    }
-    pieces.extend(more_said);
-    if let Some(stats) = spread {
-        for (fill, name, count) in
-            [("-∞", "-inf", stats.neg_inf), ("+∞", "+inf", stats.pos_inf), ("??", "NaN", stats.nan)]
-        {
-            if count > 0 {
-                pieces.push(Piece::whole(format!("  {fill}"), theme.special()).rank(3));
-                pieces.push(Piece::whole(format!(" {name}"), theme.dim()).rank(4));
-            }
-        }
-    }
-    put_fit(buf, foot, 0, 0, &pieces);
+    pieces
 }
 
 /// What the colours span, in words and in fewer.

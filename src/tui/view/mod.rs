@@ -21,6 +21,7 @@ pub mod cache;
 pub mod chapters;
 pub mod derivation;
 mod diagram;
+pub mod difference;
 mod edges;
 pub mod figure;
 pub mod flow;
@@ -83,6 +84,9 @@ const TALL: u16 = 44;
 
 /// The lines that the tensor keeps above a derivation, at the least.
 const TOP: u16 = 9;
+
+/// The lines of the upper one of two tensors, at the least.
+const UPPER: u16 = 6;
 
 /// Where everything is. What has no room is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -182,7 +186,7 @@ impl Panels {
                 let y = middle.y + height + 1;
                 panels.verdict = Some(Rect { y, height: middle.bottom() - y, ..middle });
             }
-            (panels.middle, panels.compared) = halves(Rect { height, ..middle });
+            (panels.middle, panels.compared) = halves(Rect { height, ..middle }, app.subtracts);
         }
         if let Some(middle) = panels.middle.filter(|_| open && notes_width == 0) {
             (panels.middle, panels.derivation) = under(middle, app.focus, app.zoomed);
@@ -191,21 +195,26 @@ impl Panels {
     }
 }
 
-/// Two tensors side by side, or one under the other; none of the second where there is no room.
-fn halves(middle: Rect) -> (Option<Rect>, Option<Rect>) {
+/// Two tensors side by side, or one under the other; none of the second where there is no room. The second may be their
+/// difference.
+fn halves(middle: Rect, subtracts: bool) -> (Option<Rect>, Option<Rect>) {
     if middle.width >= 2 * TENSOR {
         let width = middle.width / 2;
         let x = middle.x + width + 1;
         let right = Rect { x, width: middle.right() - x, ..middle };
         return (Some(Rect { width, ..middle }), Some(right));
     }
-    // Both have as many lines, so that they show the same rows.
-    let height = middle.height.saturating_sub(1) / 2;
-    let y = middle.y + height + 1;
-    if height < TOP - 1 {
+    // Both have as many lines for their values, so that they show the same rows. In little room one of them has a line
+    // more: the lower one, which says what the colours of both mean, or the upper one, whose cursor stands for both.
+    let half = middle.height.saturating_sub(1) / 2;
+    let more = u16::from(half + 1 < tensor::FOLDED);
+    let height = middle.height.saturating_sub(1 + more) / 2;
+    if height < UPPER {
         return (Some(middle), None);
     }
-    (Some(Rect { height, ..middle }), Some(Rect { y, height, ..middle }))
+    let (upper, lower) = if subtracts { (height + more, height) } else { (height, height + more) };
+    let y = middle.y + upper + 1;
+    (Some(Rect { height: upper, ..middle }), Some(Rect { y, height: lower, ..middle }))
 }
 
 /// The tensor and, below a rule, the derivation; where there is no room for both, the one that has the arrow keys.
@@ -242,7 +251,10 @@ impl Widget for &App {
         draw(panels.middle, &|area, buf| tensor::TensorPanel(self).render(area, buf));
         if let Some(other) = &self.other {
             let theirs = Panels::new(other);
-            draw(theirs.middle, &|area, buf| tensor::TensorPanel(other).render(area, buf));
+            draw(theirs.middle, &|area, buf| match self.subtracts && self.view().spans_grid() {
+                true => difference::DifferencePanel { app: self, other }.render(area, buf),
+                false => tensor::TensorPanel(other).render(area, buf),
+            });
             draw(theirs.derivation, &|area, buf| derivation::DerivationPanel(other).render(area, buf));
         }
         draw(panels.derivation, &|area, buf| derivation::DerivationPanel(self).render(area, buf));

@@ -67,22 +67,32 @@ impl View for Numbers {
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
         grid::draw_labels(app, layout, buf);
         let Some(tensor) = app.tensor() else { return };
-        layout.each_cell(app, |row, column, x, y| {
-            let Some(number) = grid::value(app, &tensor, (row, column)) else { return };
-            let style = if (row, column) == layout.cursor {
-                app.theme.current()
-            } else if app.leaves_out(match number {
-                Number::F32(value) => value.into(),
-                Number::I64(value) => value as f64,
-            }) {
-                app.theme.dim()
-            } else if matches!(number, Number::F32(value) if !value.is_finite()) {
-                app.theme.special()
-            } else {
-                Style::new()
-            };
-            let width = usize::from(layout.cell) - 1;
-            put(buf, layout.area, x, y, &text::right(&text::full_in(number, width), width), style);
-        });
+        cells(app, layout, |cell| grid::value(app, &tensor, cell), buf);
     }
+}
+
+/// Writes each of these values into its cell.
+pub(super) fn cells(
+    app: &App,
+    layout: &Layout,
+    value: impl Fn((usize, usize)) -> Option<Number>,
+    buf: &mut Buffer,
+) {
+    layout.each_cell(app, |row, column, x, y| {
+        let Some(number) = value((row, column)) else { return };
+        let style = if (row, column) == layout.cursor {
+            app.theme.current()
+        } else if app.leaves_out(match number {
+            Number::F32(value) => value.into(),
+            Number::I64(value) => value as f64,
+        }) {
+            app.theme.dim()
+        } else if matches!(number, Number::F32(value) if !value.is_finite()) {
+            app.theme.special()
+        } else {
+            Style::new()
+        };
+        let width = usize::from(layout.cell) - 1;
+        put(buf, layout.area, x, y, &text::right(&text::full_in(number, width), width), style);
+    });
 }

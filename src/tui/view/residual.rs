@@ -31,6 +31,8 @@ const FIXED: u16 = NAME + 2 * FIGURE as u16 + ANGLE as u16 + 5;
 /// The bars' columns, where there is room.
 const NARROWEST: u16 = 6;
 const WIDEST: u16 = 30;
+/// The lines in which the shares have a heading of their own.
+const HEADED: u16 = 8;
 /// The share of the last colour.
 const MOST: f64 = 2.0;
 /// Lines of the drawing below the rows, with the one above it, and the fewest that it needs.
@@ -92,7 +94,7 @@ impl View for Residual {
     fn hint(&self) -> [&'static str; 3] {
         [
             "The residual stream of a token: how long it is after each sublayer, and what each adds. Where does it grow most?",
-            "A share of 100% is as long as the stream itself; 90° adds something new, more than 90° takes away what was there.",
+            "A share of 100% is as long as the stream itself. The arrow is what is added, where the stream points to the right: ↑ (90°) is something new, ← takes away what was there.",
             "↑ ↓ go from sublayer to sublayer, ← → from token to token; Enter opens the stage.",
         ]
     }
@@ -114,7 +116,8 @@ impl View for Residual {
         let cells = u16::try_from(columns).unwrap_or(u16::MAX).saturating_mul(CELL);
         let least = NARROWEST.min(body.width.saturating_sub(FIXED + CELL));
         let label = FIXED + body.width.saturating_sub(FIXED.saturating_add(cells)).clamp(least, WIDEST);
-        let room = body.height.saturating_sub(1 + u16::try_from(rows).unwrap_or(u16::MAX));
+        let header = if body.height < HEADED { 1 } else { 2 };
+        let room = body.height.saturating_sub(header + u16::try_from(rows).unwrap_or(u16::MAX));
         let footer = if room > LEAST { room.min(DRAWING) } else { 0 };
         Layout {
             area: body,
@@ -124,7 +127,7 @@ impl View for Residual {
             cell: CELL,
             tall: 1,
             label,
-            header: 1,
+            header,
             footer,
             ..Layout::default()
         }
@@ -183,9 +186,13 @@ impl View for Residual {
 
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
         let dim = app.theme.dim();
-        let norm = "x: the stream that comes in, a: what is added · ‖v‖ = √(Σ v²)".to_owned();
-        let line = [Piece::forms([norm, "x comes in, a is added · ‖v‖ = √(Σ v²)".to_owned()], dim)];
-        put_fit(buf, foot, 0, 0, &line);
+        let forms = [
+            "x: the stream that comes in, drawn →; a: what is added, the arrow beside the angle · ‖v‖ = √(Σ v²)",
+            "x (→) comes in, a (the arrow) is added · ‖v‖ = √(Σ v²)",
+            "x (→) comes in, a (arrow) is added · ‖v‖ = √(Σ v²)",
+            "x (→) in, a (arrow) added · ‖v‖ = √(Σ v²)",
+        ];
+        put_fit(buf, foot, 0, 0, &[Piece::forms(forms.map(str::to_owned), dim)]);
         let forms = [
             "share = ‖a‖ / ‖x‖ · angle = arccos(x·a / (‖x‖·‖a‖)) · colours: the share, to 200% at the most",
             "share = ‖a‖ / ‖x‖ · angle = arccos(x·a / (‖x‖·‖a‖))",
@@ -204,14 +211,20 @@ impl View for Residual {
         let bars = layout.label - FIXED;
         let (bar_at, added_at) = (NAME + FIGURE as u16 + 1, NAME + FIGURE as u16 + 1 + bars);
         let angle_at = added_at + FIGURE as u16 + 1;
-        put(buf, area, NAME, 0, &text::right("‖x‖ after", FIGURE), theme.dim());
-        put(buf, area, added_at, 0, &text::right("‖a‖ added", FIGURE), theme.dim());
-        put(buf, area, angle_at, 0, &text::right("angle", ANGLE), theme.dim());
+        let heading = layout.header - 1;
+        put(buf, area, NAME, heading, &text::right("‖x‖ after", FIGURE), theme.dim());
+        put(buf, area, added_at, heading, &text::right("‖a‖ added", FIGURE), theme.dim());
+        put(buf, area, angle_at, heading, &text::right("angle", ANGLE), theme.dim());
+        if heading > 0 {
+            let forms = ["  share: ‖a‖ / ‖x‖", " share"].map(str::to_owned);
+            put_fit(buf, area, layout.label, 0, &[Piece::forms(forms, theme.dim())]);
+        }
         for (right, column) in layout.visible_columns(app).enumerate() {
             let of = labels::text_of(app, Axis::Token, column).unwrap_or_default();
             let style = if column == token { theme.current() } else { theme.token() };
             let x = layout.label + right as u16 * CELL;
-            put(buf, area, x, 0, &text::right(&text::cut(&of, CELL as usize - 1), CELL as usize - 1), style);
+            let of = text::right(&text::cut(&of, CELL as usize - 1), CELL as usize - 1);
+            put(buf, area, x, heading, &of, style);
         }
         let largest = (0..layout.rows).filter_map(|row| after(app, row, token)).fold(0.0, f64::max);
         for (down, row) in layout.visible_rows(app).enumerate() {

@@ -33,7 +33,9 @@ const DIRECTION: u16 = 3;
 const DIRECTIONS: [&str; 8] = ["→", "↗", "↑", "↖", "←", "↙", "↓", "↘"];
 /// Lines that tell of the pair under the cursor, the empty one before them included, and those of its curves.
 const TOLD: u16 = 5;
-const CURVES: u16 = 9;
+const CURVES: u16 = 10;
+/// The columns of the angles beside the curves.
+const ANGLES: u16 = 6;
 /// The positions of a curve, at the most.
 const POSITIONS: usize = 4096;
 
@@ -133,7 +135,7 @@ impl View for Rope {
         [
             "Pairs of components as vectors of length 1, ○ before and ● after they are turned; in the tables as directions.",
             "Down the tokens the first pairs spin and the last ones hardly move: near and far are told by different pairs.",
-            "← → choose a pair, ↑ ↓ a token; the curves are the fastest pair, the one under the cursor, and the slowest.",
+            "← → choose a pair, ↑ ↓ a token; the curves are the angles of the fastest pair, the one under the cursor, and the slowest, over the positions.",
         ]
     }
 
@@ -385,26 +387,47 @@ fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
     if layout.footer < TOLD + CURVES {
         return;
     }
-    let last = layout.columns.saturating_sub(1);
-    let wide = area.width / 3;
-    for (number, (name, pair)) in (0_u16..).zip([("fastest", 0), ("cursor", at), ("slowest", last)]) {
-        let place = Rect {
-            x: area.x + number * wide,
-            y: area.y + top + TOLD - 1,
-            width: wide.saturating_sub(1),
-            height: CURVES,
-        };
-        curve(app, name, pair, position, place.intersection(area), buf);
-    }
+    let top = area.y + top + TOLD - 1;
+    curves(app, (at, position), Rect { y: top, height: CURVES, ..area }.intersection(area), buf);
 }
 
-/// The angle of a pair against the position, as far as the pass sees.
+/// The angles of the fastest pair, of that under the cursor and of the slowest, each against the position, as far as the
+/// pass sees.
+fn curves(app: &App, (at, position): (usize, usize), area: Rect, buf: &mut Buffer) {
+    let dim = app.theme.dim();
+    let slowest = (app.outline().card.sizes().head_dim / 2).saturating_sub(1);
+    if theta(app, at).is_none() || area.height < CURVES {
+        return;
+    }
+    // One scale is for all three: a heading, the angles, the positions, and what the marks mean.
+    let plot = CURVES - 3;
+    put(buf, area, 0, 0, "angle", dim);
+    for (down, angle) in [(0, "180°"), (plot / 2, "0°"), (plot - 1, "-180°")] {
+        put(buf, area, 0, 1 + down, &text::right(angle, usize::from(ANGLES) - 1), dim);
+    }
+    let wide = area.width.saturating_sub(ANGLES) / 3;
+    for (number, (name, pair)) in (0_u16..).zip([("fastest", 0), ("cursor", at), ("slowest", slowest)]) {
+        let x = area.x + ANGLES + number * wide;
+        let place = Rect { x, width: wide.saturating_sub(1), height: CURVES - 1, ..area };
+        curve(app, name, pair, position, place.intersection(area), buf);
+    }
+    let forms = [
+        "each dot is the angle at a position, ● at the one under the cursor · after 180° comes -180°",
+        "a dot: a position, ● the cursor's · after 180°: -180°",
+        "a dot: a position, ● the cursor's",
+    ];
+    put_fit(buf, area, 0, CURVES - 1, &[Piece::forms(forms.map(str::to_owned), dim)]);
+}
+
+/// One of them.
 fn curve(app: &App, name: &str, pair: usize, position: usize, area: Rect, buf: &mut Buffer) {
     let Some(theta) = theta(app, pair).filter(|_| area.height > 2 && area.width > 0) else { return };
     let theme = app.theme;
     let last = app.dims().keys().saturating_sub(1);
-    put(buf, area, 0, 0, &format!("{name}: pair {pair}"), theme.strong());
+    let names = [format!("{name}: pair {pair}"), format!("{name}: {pair}")];
+    put_fit(buf, area, 0, 0, &[Piece::forms(names, theme.strong())]);
     let plot = Rect { y: area.y + 1, height: area.height.saturating_sub(2), ..area };
+    put(buf, plot, 0, plot.height / 2, &"┄".repeat(plot.width.into()), theme.dim());
     let every = (last + 1).div_ceil(POSITIONS).max(1);
     let points: Vec<(f64, f64)> =
         (0..=last).step_by(every).map(|p| (p as f64, wrapped(p as f64 * theta))).collect();
@@ -414,21 +437,14 @@ fn curve(app: &App, name: &str, pair: usize, position: usize, area: Rect, buf: &
         .x_bounds([0.0, last.max(1) as f64])
         .y_bounds([-PI, PI])
         .paint(|draw| {
-            draw.draw(&canvas::Line { x1: 0.0, y1: 0.0, x2: last as f64, y2: 0.0, color: ink(theme.dim()) });
-            draw.layer();
             draw.draw(&Points { coords: &points, color: ink(theme.bar()) });
-            draw.layer();
-            let here = position as f64;
-            draw.print(here, wrapped(here * theta), Line::styled("●", theme.key()));
         })
         .render(plot, buf);
-    let foot = area.height.saturating_sub(1);
-    let said = [format!("±π up, position 0 to {last}"), format!("0 to {last}")];
-    put_fit(
-        buf,
-        Rect { y: area.y + foot, height: 1, ..area }.intersection(area),
-        0,
-        0,
-        &[Piece::forms(said, theme.dim())],
-    );
+    // In the character of its own dot: of these each has two across and four down.
+    let dot = |share: f64, dots: u16| (share * f64::from(dots.saturating_sub(1))).round() as u16;
+    let x = dot(position as f64 / last.max(1) as f64, 2 * plot.width) / 2;
+    let y = dot((PI - wrapped(position as f64 * theta)) / TAU, 4 * plot.height) / 4;
+    put(buf, plot, x, y, "●", theme.key());
+    let said = [format!("position 0 to {last} →"), format!("position 0-{last} →"), format!("0-{last}")];
+    put_fit(buf, area, 0, area.height - 1, &[Piece::forms(said, theme.dim())]);
 }

@@ -14,6 +14,10 @@ use super::super::text;
 use super::labels;
 use super::layout::Layout;
 use super::paint::{put, put_fit};
+use super::{Panels, foot};
+
+/// The lines of one of two that stand side by side below which its values have the room of what both share.
+pub const FOLDED: u16 = 14;
 
 /// What stands above a view's hint.
 pub const LOOK_FOR: &str = "what to look for";
@@ -21,7 +25,8 @@ pub const LOOK_FOR: &str = "what to look for";
 /// The parts of the panel.
 #[derive(Clone, Copy, Debug)]
 pub struct Regions {
-    head: Rect,
+    /// What stands above the values.
+    pub(super) head: Rect,
     /// Where the values are.
     pub body: Rect,
     foot: Rect,
@@ -29,10 +34,11 @@ pub struct Regions {
 
 impl Regions {
     /// The parts of a panel of `area`.
-    pub fn new(area: Rect) -> Self {
+    pub fn new(app: &App, area: Rect) -> Self {
         let inner = Rect { x: area.x + 1, width: area.width.saturating_sub(1), ..area }.intersection(area);
-        let head = Rect { height: inner.height.min(2), ..inner };
-        let foot = inner.height.saturating_sub(head.height).min(4);
+        let (head, foot) = folded(app, area).map_or((2, 4), |foot| (1, foot));
+        let head = Rect { height: inner.height.min(head), ..inner };
+        let foot = inner.height.saturating_sub(head.height).min(foot);
         let body = inner.height - head.height - foot;
         Self {
             head,
@@ -40,6 +46,26 @@ impl Regions {
             foot: Rect { y: inner.y + head.height + body, height: foot, ..inner },
         }
     }
+
+    /// Where the legend and the statistics are: right below so many lines of values, where these leave room.
+    pub(super) fn foot_below(self, lines: usize) -> Rect {
+        let used = u16::try_from(lines).unwrap_or(u16::MAX);
+        Rect { y: self.foot.y.min(self.body.y.saturating_add(used).saturating_add(1)), ..self.foot }
+    }
+}
+
+/// The lines below the values of one of two that stand side by side in little room, which have one line above them; none
+/// elsewhere. Of two that stand one above the other only the lower says what the colours of both mean. Their difference
+/// has colours of its own, and no cursor.
+fn folded(app: &App, area: Rect) -> Option<u16> {
+    if area.height >= FOLDED {
+        return None;
+    }
+    if app.pane.is_some() {
+        return Some(if app.subtracts { 1 } else { 2 });
+    }
+    let is_upper = Panels::new(app).compared?.y > area.y;
+    Some(if is_upper && !app.subtracts { 1 } else { 2 })
 }
 
 /// The middle panel.
@@ -49,16 +75,19 @@ pub struct TensorPanel<'a>(pub &'a App);
 impl Widget for TensorPanel<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let app = self.0;
-        let Regions { head, body, mut foot } = Regions::new(area);
-        // Legend and statistics stand right below the values where these leave room.
+        let regions = Regions::new(app, area);
+        let Regions { head, body, .. } = regions;
         let mut layout = app.view().layout(app, body);
         if app.beyond && app.view().spans_grid() {
             // The cell that it is compared at is none of these.
             layout.cursor = (usize::MAX, usize::MAX);
         }
-        let used = u16::try_from(layout.lines(app)).unwrap_or(u16::MAX);
-        foot.y = foot.y.min(body.y.saturating_add(used).saturating_add(1));
+        let foot = regions.foot_below(layout.lines(app));
         heading(app, head, &layout, buf);
+        let folded = folded(app, area).is_some();
+        let draw_foot = |buf: &mut Buffer| {
+            if folded { foot::folded(app, foot, buf) } else { app.view().foot(app, foot, buf) }
+        };
         let shown = match (app.shown(), app.view().failed(app)) {
             (Shown::Values(_), Some(reason)) => Shown::Failed(reason),
             (shown, _) => shown,
@@ -66,7 +95,7 @@ impl Widget for TensorPanel<'_> {
         match shown {
             _ if app.view().stands_alone() => {
                 app.view().render(app, &layout, buf);
-                app.view().foot(app, foot, buf);
+                draw_foot(buf);
             }
             Shown::Failed(reason) => {
                 put(buf, body, 0, 1, "There are no values to show:", app.theme.error());
@@ -79,7 +108,7 @@ impl Widget for TensorPanel<'_> {
             }
             Shown::Values(_) if app.tensor().is_some_and(|tensor| !tensor.is_empty()) => {
                 app.view().render(app, &layout, buf);
-                app.view().foot(app, foot, buf);
+                draw_foot(buf);
             }
             Shown::Values(_) if app.tensor().is_some() => {
                 put(buf, body, 0, 1, "this tensor has no values", app.theme.dim());
@@ -122,7 +151,7 @@ fn hint(app: &App, room: Rect, buf: &mut Buffer) {
     }
 }
 
-/// Two lines: the step with its axes and unit, and which part of it is on the screen.
+/// Two lines: the step with its axes and unit, and which part of it is on the screen; or one with the name and that part.
 fn heading(app: &App, head: Rect, layout: &Layout, buf: &mut Buffer) {
     let theme = app.theme;
     let (step, shape) = (app.place().step, app.shape());
@@ -141,13 +170,20 @@ fn heading(app: &App, head: Rect, layout: &Layout, buf: &mut Buffer) {
         Piece::forms(shapes, Style::new()).rank(1),
         Piece::whole(format!(" · {}", step.stage().info().unit.name()), theme.dim()).rank(3),
     ];
-    put_fit(buf, head, 0, 0, &pieces);
+    let folded = head.height < 2;
+    if !folded {
+        put_fit(buf, head, 0, 0, &pieces);
+    }
     let mut pieces = held(app);
+    if folded {
+        let name = format!("{}{}", step.name(), if pieces.is_empty() { "" } else { " · " });
+        pieces.insert(0, Piece::whole(name, theme.strong()));
+    }
     if !pieces.is_empty() {
         pieces.push(Piece::whole(" · ", theme.dim()));
     }
     pieces.extend(app.view().caption(app, layout));
-    put_fit(buf, head, 0, 1, &pieces);
+    put_fit(buf, head, 0, head.height.saturating_sub(1), &pieces);
 }
 
 /// The index that is held: "head 2 of 0-3 (kv head 1)".

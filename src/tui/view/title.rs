@@ -148,12 +148,7 @@ impl Widget for Rules<'_> {
         let theme = app.theme;
         put(buf, area, 0, 0, &"─".repeat(area.width.into()), theme.dim());
         let beside = app.compared().map_or_else(String::new, |(run, name, difference)| {
-            let which = judging::letter(app, run).map_or(name, str::to_owned);
-            let less = match &*which {
-                "A" => "B − A",
-                "B" => "A − B",
-                _ => "here − there",
-            };
+            let (which, less) = judging::names(app, run, name);
             match difference {
                 Some(difference) => {
                     format!("{which} · {less} = {}", text::full_in(Number::F32(difference as f32), 12))
