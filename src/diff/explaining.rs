@@ -30,12 +30,10 @@ struct Case<'a> {
 impl<B: Backend> Injection<'_, B> {
     /// The mistakes that would give what the run has at `site`, the likeliest first.
     pub(super) fn explaining(&self, site: Site, bad: &Bad, tried: Tried<'_>) -> Result<Vec<Diagnosis>> {
-        let bench = self.bench(&self.rules, bad.of_a);
+        let mut bench = self.bench(&self.rules, bad.of_a);
         let all = Given::all(&bench, &self.begun);
         let Some(frame) = all.found(site) else { return Ok(Vec::new()) };
-        let Some(right) = of_the_run(self.bench(&self.rules, bad.of_a).fold_rows(site, &bad.rows))? else {
-            return Ok(Vec::new());
-        };
+        let Some(right) = of_the_run(bench.fold_rows(site, &bad.rows))? else { return Ok(Vec::new()) };
         // Of values that are not there nothing is made.
         let right: Exactly = right.into_iter().filter(|(at, _)| *at >= bad.first).collect();
         let squares = right.iter().map(|&(at, _)| value(site.stage, number(frame, at)).powi(2));
@@ -47,10 +45,9 @@ impl<B: Backend> Injection<'_, B> {
             few.filter_map(|tokens| all.first(tokens, site, self.rules.sizes())).collect();
         given.push(all);
         let case = Case { site, bad, before, norm, given };
-        let mut found: Vec<Diagnosis> = Vec::new();
-        let all = mistakes.len();
+        let (mut found, of): (Vec<Diagnosis>, _) = (Vec::new(), mistakes.len());
         for (i, mistake) in mistakes.into_iter().enumerate() {
-            tried(i, all);
+            tried(i, of);
             let Some(after) = self.after(&case, &mistake)? else { continue };
             let Mistake { name, form, .. } = mistake;
             match found.iter_mut().find(|one| one.name == name) {

@@ -82,10 +82,7 @@ pub(super) fn cells(
         let Some(number) = value((row, column)) else { return };
         let style = if (row, column) == layout.cursor {
             app.theme.current()
-        } else if app.leaves_out(match number {
-            Number::F32(value) => value.into(),
-            Number::I64(value) => value as f64,
-        }) {
+        } else if app.leaves_out(number.real()) {
             app.theme.dim()
         } else if matches!(number, Number::F32(value) if !value.is_finite()) {
             app.theme.special()
