@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::product::{self, Asked, Tiles};
 use super::{Cuda, failed};
 use crate::backend::cpu::Cpu;
-use crate::backend::{AttentionShape, Backend, Nobody, PassRows, Product, Span, Swiglu};
+use crate::backend::{AttentionShape, Backend, Draw, Drawn, Nobody, PassRows, Product, Span, Swiglu};
 use crate::checkpoint::{Dtype, Tensor};
 use crate::config::Precision;
 use crate::error::Result;
@@ -111,10 +111,14 @@ fn gated<B: Backend>(
 }
 
 /// Kinds of kernels that are proved.
-pub(super) const KINDS: usize = 1 + TOKENS.len() + 2 + 2;
+pub(super) const KINDS: usize = 1 + TOKENS.len() + 2 + 2 + 1;
 
 /// Tokens, outputs and inputs of products in tiles: parts of a tile in each direction, and places that are used again.
 const OF_TILES: [usize; 3] = [70, 264, 328];
+
+/// Tokens that are drawn from, and the likeliest of them: far apart, so that many blocks have a part.
+const VOCAB: usize = 3001;
+const LIKELIEST: [usize; 4] = [13, 1203, 1900, 2999];
 
 /// What a backend makes by each kind of kernel; `done` is told of each.
 fn made<B: Backend>(backend: &B, done: &mut dyn FnMut()) -> Result<Vec<Made>> {
@@ -206,6 +210,8 @@ pub(super) fn prove(cuda: &Cuda, done: &mut dyn FnMut()) -> Result<()> {
     for (found, expected) in made(cuda, done)?.iter().zip(&expected) {
         compare(found, &expected.values)?;
     }
+    prove_draws(cuda)?;
+    done();
     if cuda.precision != Precision::Bf16 {
         return Ok(());
     }
@@ -220,6 +226,40 @@ pub(super) fn prove(cuda: &Cuda, done: &mut dyn FnMut()) -> Result<()> {
     prove_tiles(cuda, product::OF_WARPS, &expected)?;
     cuda.warpgroups.store(of_four, Relaxed);
     Ok(())
+}
+
+/// Holds the tokens that the device draws against those that must be drawn. Of the logits four are the largest, all alike, and
+/// two come next; with them top-k stops, and with the four top-p. So each of the four has a quarter, in the order of ids. At
+/// temperature 0 one of them alone is larger.
+fn prove_draws(cuda: &Cuda) -> Result<()> {
+    let mut logits: Vec<f32> = any(VOCAB, 11);
+    LIKELIEST.into_iter().for_each(|id| logits[id] = 4.0);
+    [500, 2500].into_iter().for_each(|id| logits[id] = 3.0);
+    let (draw, greedy) = (Draw { temperature: 0.5, top_k: 6, top_p: 0.8, random: 0.0 }, LIKELIEST[2]);
+    let draws: Vec<Draw> = [0.1, 0.4, 0.6, 0.9].map(|random| Draw { random, ..draw }).into();
+    let draws = [draws, vec![Draw { temperature: 0.0, ..draw }]].concat();
+    let mut rows = logits.repeat(draws.len());
+    rows[(draws.len() - 1) * VOCAB + greedy] = 5.0;
+
+    let spans: Vec<_> = (0..draws.len()).map(|sequence| Span { sequence, start: 0, tokens: 1 }).collect();
+    let mut pass = cuda.new_pass()?;
+    cuda.begin_pass(&vec![0; draws.len()], &spans, &draws, &mut pass)?;
+    cuda.draw(&buffer(cuda, &rows)?, VOCAB, &pass)?;
+    let drawn = cuda.drawn(&pass)?;
+    // The model's draws make a room of their own size.
+    cuda.scratch().draw = None;
+    compare_draws(&drawn, &[&LIKELIEST[..], &[greedy]].concat())
+}
+
+fn compare_draws(found: &[Drawn], expected: &[usize]) -> Result<()> {
+    let expected: Vec<_> = expected.iter().map(|id| Drawn { id: *id as u32, not_a_number: false }).collect();
+    if found == expected {
+        return Ok(());
+    }
+    let word = |drawn: &Drawn| format!("{}{}", drawn.id, if drawn.not_a_number { " of NaN" } else { "" });
+    let words = |drawn: &[Drawn]| drawn.iter().map(word).collect::<Vec<_>>().join(", ");
+    let why = format!("tokens {}, not {}", words(found), words(&expected));
+    Err(failed("draw tokens as the processor does", why))
 }
 
 /// What `run` makes of two matrices: the product with the first of them, and hidden of both.
@@ -265,6 +305,18 @@ mod tests {
         for wrong in [[1.0, 2.1], [1.0, f32::NAN], [f32::INFINITY, 2.0]] {
             let error = compare(&made(1e-3, &wrong), &[1.0, 2.0]).unwrap_err();
             assert!(error.to_string().contains("cannot add as the processor does"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_token_and_a_logit_that_is_not_a_number_are_told() {
+        let drawn = |id, not_a_number| Drawn { id, not_a_number };
+        assert!(compare_draws(&[drawn(13, false), drawn(7, false)], &[13, 7]).is_ok());
+        for (second, told) in
+            [(drawn(8, false), "tokens 13, 8, not 13, 7"), (drawn(7, true), "7 of NaN, not")]
+        {
+            let error = compare_draws(&[drawn(13, false), second], &[13, 7]).unwrap_err().to_string();
+            assert!(error.contains("cannot draw tokens") && error.contains(told), "{error}");
         }
     }
 
