@@ -75,7 +75,6 @@ const EDGES: &[(&str, &[&str])] = &[
             "diff",
             "ending",
             "error",
-            "explain",
             "files",
             "generate",
             "hub",

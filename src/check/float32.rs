@@ -8,7 +8,7 @@ use super::{Check, Runs, SAMPLING};
 use crate::backend::Backend;
 use crate::config::{CacheDtype, Precision};
 use crate::error::Result;
-use crate::explain::{Cell, Drawing, Place, Rules};
+use crate::explain::{Cell, Place, Rules};
 use crate::generate::{Sampler, Session};
 use crate::model::Model;
 use crate::trace::{Frame, PassDims, Recorder, Select, Site, Values};
@@ -39,8 +39,7 @@ fn bound(precision: Precision, cache: CacheDtype) -> f64 {
 pub(super) fn check<B: Backend, C: Backend>(runs: &Runs<'_, B>, processor: &Model<C>) -> Result<Check> {
     let model = runs.model;
     let mut check = Check::new("float32", bound(model.backend.precision(), model.backend.cache_dtype()));
-    let drawing = Drawing { temperature: SAMPLING.temperature, top_k: SAMPLING.top_k, top_p: SAMPLING.top_p };
-    let mut rules = Rules::new(model.card(), model.backend.cache_dtype(), drawing);
+    let mut rules = Rules::new(model.card(), model.backend.cache_dtype(), SAMPLING);
     let (sampler, tokens) = (Sampler::new(SAMPLING)?, runs.ids.len() + runs.decodes());
     let mut ours = Session::with_capacity(model, sampler.clone(), tokens)?;
     let mut its = Session::with_capacity(processor, sampler, tokens)?;

@@ -12,7 +12,7 @@ use super::stages::{self, Frames};
 use super::{AGAIN, Check, Runs, SAMPLING};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
-use crate::explain::{Cell, Drawing, Place, Rules};
+use crate::explain::{Cell, Place, Rules};
 use crate::model::Model;
 use crate::replay::derive::{derive, is_derived};
 use crate::trace::stage::Section;
@@ -50,10 +50,9 @@ struct Taking<'a, 'm, B: Backend> {
 /// Runs the passes recorded, and computes every stage again.
 pub(super) fn record<'m, B: Backend>(runs: &Runs<'m, B>, sample: &Sample) -> Result<Found> {
     let model: &'m Model<B> = runs.model;
-    let drawing = Drawing { temperature: SAMPLING.temperature, top_k: SAMPLING.top_k, top_p: SAMPLING.top_p };
     let taking = RefCell::new(Taking {
         runs,
-        rules: Rules::new(model.card(), model.backend.cache_dtype(), drawing),
+        rules: Rules::new(model.card(), model.backend.cache_dtype(), SAMPLING),
         dims: PassDims { pass: 0, start: 0, tokens: 0 },
         frames: Frames::new(),
         prints: Prints::default(),

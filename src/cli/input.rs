@@ -154,8 +154,7 @@ impl SamplingArgs {
 
     /// The same as a manifest and the tracer's title have it, from a stream of random numbers.
     pub(super) fn drawing(&self, stream: u64) -> Drawing {
-        let Sampling { temperature, top_k, top_p, seed } = self.sampling();
-        Drawing { temperature, top_k, top_p, seed, stream }
+        Drawing { sampling: self.sampling(), stream }
     }
 
     /// A sampler at the start of a stream of random numbers. Says which options temperature 0 overrules.

@@ -195,7 +195,7 @@ mod tests {
             precision: None,
             cache: None,
             fingerprint: None,
-            drawing: None,
+            sampling: None,
             prompt: Some("one".into()),
             passes: vec![Pass { dims, tokens }],
             layers: None,

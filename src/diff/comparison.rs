@@ -12,9 +12,8 @@ use super::streamed::Streamed;
 use super::traced::{About, Traced};
 use super::{Doing, Progress, sizes, streamed};
 use crate::error::{Error, Result};
-use crate::explain::Drawing;
 use crate::trace::stage::Section;
-use crate::trace::{Address, Frame, ModelCard, PassDims, Site, Sizes, Stage, Step, Values};
+use crate::trace::{Address, Frame, ModelCard, PassDims, Sampling, Site, Sizes, Stage, Step, Values};
 
 /// The cell of a stage that is told of, and what else is known of B's.
 struct Cell<'a> {
@@ -136,7 +135,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         let not_told = self.not_told.len();
         if not_told > 0 && self.report.first.is_none() {
             let passes = if not_told == 1 { "a pass" } else { &format!("{not_told} passes") };
-            let why = match self.drawing() {
+            let why = match self.sampling() {
                 Some(_) => "B has no logits, or no probs, of its own there",
                 None => "neither run says how it drew",
             };
@@ -350,8 +349,8 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
     }
 
     /// How B drew.
-    fn drawing(&self) -> Option<Drawing> {
-        self.b.about().drawing.or(self.a.about().drawing)
+    fn sampling(&self) -> Option<Sampling> {
+        self.b.about().sampling.or(self.a.about().sampling)
     }
 
     /// Whether `drawn`, which B has at `site`, needs no look at A's: it follows from B's own logits and probabilities, or
@@ -360,13 +359,13 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         if !matches!(site.stage, Stage::Nucleus | Stage::Sampled) {
             return false;
         }
-        let drawing = self.drawing();
+        let sampling = self.sampling();
         // Of equal logits each may be the argmax.
-        let greedy = drawing.is_some_and(|drawing| drawing.temperature == 0.0);
+        let greedy = sampling.is_some_and(|sampling| sampling.temperature == 0.0);
         if self.same_logits && !greedy {
             return false;
         }
-        match drawing.and_then(|drawing| self.own.leads_to(drawn, drawing)) {
+        match sampling.and_then(|sampling| self.own.leads_to(drawn, sampling)) {
             Some(true) => {
                 let (error, tolerance) = (0.0, 0.0);
                 self.report.lines.push(Line {

@@ -1,8 +1,7 @@
 //! What was drawn, judged by the run's own logits and probabilities. Which id wins can turn on the last bit of a logit, so
 //! where logits are not the same to the bit the reference's cannot tell.
 
-use crate::explain::Drawing;
-use crate::trace::{Frame, Stage};
+use crate::trace::{Frame, Sampling, Stage};
 
 /// How much of the whole a sum of probabilities may be off where top-p cuts, and how far shares may be apart.
 const SUM: f64 = 1e-6;
@@ -28,8 +27,8 @@ impl Own {
     }
 
     /// Whether `nucleus` or `sampled` is what they lead to; none where that cannot be told.
-    pub(super) fn leads_to(&self, drawn: &Frame, drawing: Drawing) -> Option<bool> {
-        let greedy = drawing.temperature == 0.0;
+    pub(super) fn leads_to(&self, drawn: &Frame, sampling: Sampling) -> Option<bool> {
+        let greedy = sampling.temperature == 0.0;
         match drawn.site.stage {
             Stage::Sampled => {
                 let id = usize::try_from(drawn.values().numbers().next()? as i64).unwrap_or(usize::MAX);
@@ -42,7 +41,7 @@ impl Own {
                         None => self
                             .probs
                             .as_ref()
-                            .map(|probs| cuts(probs, drawing).any(|kept| kept.contains(&id))),
+                            .map(|probs| cuts(probs, sampling).any(|kept| kept.contains(&id))),
                     },
                 }
             }
@@ -55,7 +54,7 @@ impl Own {
                     return Some(all.map(|(share, logit)| (*share, *logit)).eq([(1.0, largest)]));
                 }
                 let probs = self.probs.as_ref().filter(|probs| probs.len() == shares.len())?;
-                Some(cuts(probs, drawing).any(|kept| apart(probs, &kept, &shares) <= SHARES))
+                Some(cuts(probs, sampling).any(|kept| apart(probs, &kept, &shares) <= SHARES))
             }
             _ => None,
         }
@@ -69,14 +68,14 @@ impl Own {
 
 /// The candidates that top-k and then top-p leave, likelier ones first and of equals the lower ids; where the sum that top-p
 /// asks for is reached within [`SUM`], one more and one less are so as well.
-fn cuts(probs: &[f32], drawing: Drawing) -> impl Iterator<Item = Vec<usize>> {
+fn cuts(probs: &[f32], sampling: Sampling) -> impl Iterator<Item = Vec<usize>> {
     let mut ids: Vec<usize> = (0..probs.len()).filter(|&id| probs[id] > 0.0).collect();
     ids.sort_by(|&a, &b| probs[b].total_cmp(&probs[a]).then(a.cmp(&b)));
-    if drawing.top_k > 0 {
-        ids.truncate(drawing.top_k);
+    if sampling.top_k > 0 {
+        ids.truncate(sampling.top_k);
     }
     let total: f64 = ids.iter().map(|&id| f64::from(probs[id])).sum();
-    let (least, most) = (f64::from(drawing.top_p) - SUM, f64::from(drawing.top_p) + SUM);
+    let (least, most) = (f64::from(sampling.top_p) - SUM, f64::from(sampling.top_p) + SUM);
     let mut sum = 0.0;
     let sums: Vec<f64> = ids
         .iter()
@@ -86,7 +85,7 @@ fn cuts(probs: &[f32], drawing: Drawing) -> impl Iterator<Item = Vec<usize>> {
         })
         .collect();
     let count = |enough: f64| sums.iter().position(|sum| *sum >= enough).map_or(ids.len(), |last| last + 1);
-    let counts = if drawing.top_p < 1.0 { count(least)..=count(most) } else { ids.len()..=ids.len() };
+    let counts = if sampling.top_p < 1.0 { count(least)..=count(most) } else { ids.len()..=ids.len() };
     counts.map(move |count| ids[..count].to_vec())
 }
 
@@ -125,10 +124,10 @@ mod tests {
 
     #[test]
     fn at_temperature_0_each_of_the_largest_logits_may_be_drawn_and_nothing_else() {
-        let drawing = Drawing { temperature: 0.0, top_k: 0, top_p: 1.0 };
+        let sampling = Sampling::default();
         let own = own(&[1.0, 3.0, f32::NAN, 3.0], &[0.0; 4]);
         for (id, expected) in [(0, false), (1, true), (2, false), (3, true), (4, false), (-1, false)] {
-            assert_eq!(own.leads_to(&sampled(id), drawing), Some(expected), "{id}");
+            assert_eq!(own.leads_to(&sampled(id), sampling), Some(expected), "{id}");
         }
         for (shares, expected) in [
             ([0.0, 1.0, 0.0, 0.0], true),
@@ -137,18 +136,18 @@ mod tests {
             ([0.0, 0.5, 0.0, 0.5], false),
             ([0.0; 4], false),
         ] {
-            assert_eq!(own.leads_to(&nucleus(&shares), drawing), Some(expected), "{shares:?}");
+            assert_eq!(own.leads_to(&nucleus(&shares), sampling), Some(expected), "{shares:?}");
         }
-        assert_eq!(Own::default().leads_to(&sampled(0), drawing), None);
-        assert_eq!(Own::default().leads_to(&nucleus(&[1.0]), drawing), None);
+        assert_eq!(Own::default().leads_to(&sampled(0), sampling), None);
+        assert_eq!(Own::default().leads_to(&nucleus(&[1.0]), sampling), None);
     }
 
     #[test]
     fn with_a_temperature_the_nucleus_follows_from_the_probabilities_and_what_is_drawn_is_in_it() {
         let probs = [0.1, 0.4, 0.2, 0.3];
         let mut own = own(&[0.0; 4], &probs);
-        let of = |top_k, top_p| Drawing { temperature: 0.7, top_k, top_p };
-        let told = |shares: [f32; 4], drawing| own.leads_to(&nucleus(&shares), drawing);
+        let of = |top_k, top_p| Sampling { temperature: 0.7, top_k, top_p, seed: 0 };
+        let told = |shares: [f32; 4], sampling| own.leads_to(&nucleus(&shares), sampling);
         assert_eq!(told(probs, of(0, 1.0)), Some(true));
         assert_eq!(told([0.4, 0.1, 0.2, 0.3], of(0, 1.0)), Some(false));
         let two = [0.0, 0.4 / 0.7, 0.0, 0.3 / 0.7];

@@ -67,7 +67,7 @@ impl<B: Backend> Injection<'_, B> {
         let card = mistake.card.as_ref().unwrap_or(&self.card);
         let mut off = Apart::default();
         for given in case.given.iter().skip(if mistake.looks_ahead { case.given.len() - 1 } else { 0 }) {
-            let rules = given.rules(card, self.drawing);
+            let rules = given.rules(card, self.sampling);
             let mut bench = given.bench(self.model, &rules);
             (bench.change, bench.otherwise) = (&*mistake.change, mistake.otherwise);
             if !bench.chain(site).iter().any(|site| mistake.touches.contains(&site.stage)) {

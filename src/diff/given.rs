@@ -8,9 +8,9 @@ use super::bench::{Bench, Frames, Otherwise};
 use crate::backend::Backend;
 use crate::check::Nothing;
 use crate::config::CacheDtype;
-use crate::explain::{Drawing, Rules};
+use crate::explain::Rules;
 use crate::model::Model;
-use crate::trace::{Axis, Frame, FrameData, ModelCard, PassDims, Site, Sizes};
+use crate::trace::{Axis, Frame, FrameData, ModelCard, PassDims, Sampling, Site, Sizes};
 
 /// The passes so far, and the frames that are there.
 pub(super) struct Given {
@@ -55,8 +55,8 @@ impl Given {
     }
 
     /// The rules of `card`'s model for these passes.
-    pub(super) fn rules(&self, card: &ModelCard, drawing: Drawing) -> Rules {
-        let mut rules = Rules::new(card.clone(), CacheDtype::F32, drawing);
+    pub(super) fn rules(&self, card: &ModelCard, sampling: Sampling) -> Rules {
+        let mut rules = Rules::new(card.clone(), CacheDtype::F32, sampling);
         self.passes.iter().for_each(|dims| rules.push(*dims, None));
         rules
     }

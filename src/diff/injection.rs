@@ -15,10 +15,10 @@ use crate::backend::Backend;
 use crate::check::{Nothing, Sample, TOGETHER};
 use crate::config::{CacheDtype, Precision};
 use crate::error::Result;
-use crate::explain::{Drawing, Rules};
+use crate::explain::Rules;
 use crate::model::Model;
 use crate::trace::stage::Section;
-use crate::trace::{Frame, FrameData, ModelCard, PassDims, Site, Stage};
+use crate::trace::{Frame, FrameData, ModelCard, PassDims, Sampling, Site, Stage};
 
 /// The least that a float32 stage may be off: a few units of its last place.
 const LEAST: f64 = 1e-6;
@@ -52,7 +52,7 @@ const STANDS_OUT: f64 = 2.0;
 pub(super) struct Injection<'m, B: Backend> {
     pub(super) model: &'m Model<B>,
     pub(super) card: ModelCard,
-    pub(super) drawing: Drawing,
+    pub(super) sampling: Sampling,
     /// Whether A says how it drew, and B not otherwise.
     drew_alike: bool,
     pub(super) rules: Rules,
@@ -90,16 +90,18 @@ impl<'m, B: Backend> Injection<'m, B> {
         let of = |about: &About| about.precision.unwrap_or(Precision::F32);
         let precisions = [of(a), of(b)];
         let card = ModelCard { precision: Precision::F32, ..model.card() };
-        let nothing = Drawing { temperature: 0.0, top_k: 0, top_p: 1.0 };
-        let drawing = a.drawing.unwrap_or(nothing);
-        let rules = |precision| Rules::new(ModelCard { precision, ..card.clone() }, CacheDtype::F32, drawing);
+        let sampling = a.sampling.unwrap_or_default();
+        // The seed is no part of `probs` or `nucleus`.
+        let unseeded = |about: &About| about.sampling.map(|sampling| Sampling { seed: 0, ..sampling });
+        let rules =
+            |precision| Rules::new(ModelCard { precision, ..card.clone() }, CacheDtype::F32, sampling);
         let rounded = precisions.contains(&Precision::Bf16).then(|| rules(Precision::Bf16));
         let precision = tolerance::coarser(precisions[0], precisions[1]);
         let caches_fewer = [a.may_cache_fewer(), b.may_cache_fewer()];
         Self {
             model,
-            drawing,
-            drew_alike: a.drawing.is_some() && (b.drawing.is_none() || a.drawing == b.drawing),
+            sampling,
+            drew_alike: a.sampling.is_some() && (b.sampling.is_none() || unseeded(a) == unseeded(b)),
             rules: rules(Precision::F32),
             rounded,
             precisions,

@@ -8,8 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::config::{CacheDtype, Precision};
 use crate::error::Result;
-use crate::explain::Drawing;
-use crate::trace::{Frame, ModelCard, PassDims, Site, Stage, TokenLabel, Values};
+use crate::trace::{Frame, ModelCard, PassDims, Sampling, Site, Stage, TokenLabel, Values};
 
 /// What a run says about itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,7 +26,7 @@ pub struct About {
     /// A fingerprint of configuration and weights, where it has one.
     pub fingerprint: Option<String>,
     /// How its tokens were drawn, where it says so.
-    pub drawing: Option<Drawing>,
+    pub sampling: Option<Sampling>,
     /// The text that the model was given, where it says so: a chat's template is in it.
     pub prompt: Option<String>,
     /// The passes.

@@ -22,7 +22,7 @@ pub use attribution::attribute;
 pub use fold::{Exact, Folder, Held, Numbers};
 pub use frequency::Frequency;
 pub use rule::{Cell, Fold, Line, Place, Rule};
-pub use site::{Drawing, Rules, SiteRules};
+pub use site::{Rules, SiteRules};
 pub use stream::added;
 pub use terms::{Operands, explain};
 pub use units::{strongest, writings};

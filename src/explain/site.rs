@@ -8,18 +8,7 @@ use crate::config::{CacheDtype, Pairing, Precision};
 use crate::ops::attention::{kv_head, visible};
 use crate::trace::block::index_of;
 use crate::trace::stage::{Input, Rounded};
-use crate::trace::{Address, ModelCard, PassDims, Site, Sizes, Stage, Step, Subject, Weight};
-
-/// How one sequence's tokens were drawn, as far as the stages of the sampler show it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Drawing {
-    /// By which logits were divided; 0 takes the largest.
-    pub temperature: f32,
-    /// How many ids may stay; 0 for all.
-    pub top_k: usize,
-    /// The share that the likeliest of them must reach.
-    pub top_p: f32,
-}
+use crate::trace::{Address, ModelCard, PassDims, Sampling, Site, Sizes, Stage, Step, Subject, Weight};
 
 /// The rules of one sequence of a run.
 #[derive(Clone, Debug)]
@@ -27,7 +16,7 @@ pub struct Rules {
     card: ModelCard,
     sizes: Sizes,
     cache: CacheDtype,
-    drawing: Drawing,
+    sampling: Sampling,
     frequencies: Vec<Frequency>,
     passes: Vec<PassDims>,
     /// The random number that each pass's draw took.
@@ -52,10 +41,10 @@ pub struct SiteRules<'a> {
 
 impl Rules {
     /// The rules of a run of `card`'s model whose keys and values are cached as `cache` and whose tokens were drawn as
-    /// `drawing` says. It has no pass yet.
-    pub fn new(card: ModelCard, cache: CacheDtype, drawing: Drawing) -> Self {
+    /// `sampling` says. It has no pass yet.
+    pub fn new(card: ModelCard, cache: CacheDtype, sampling: Sampling) -> Self {
         let (sizes, frequencies) = (card.sizes(), Frequency::all(&card.config));
-        Self { card, sizes, cache, drawing, frequencies, passes: Vec::new(), randoms: Vec::new() }
+        Self { card, sizes, cache, sampling, frequencies, passes: Vec::new(), randoms: Vec::new() }
     }
 
     /// Takes note of the next pass, and of the random number that its draw takes, where it takes one.
@@ -267,16 +256,16 @@ impl SiteRules<'_> {
             | Stage::Logits => self.product(token, at % width),
             Stage::Probs => {
                 let x = self.line(0, (tokens - 1) * vocab, 1, vocab);
-                let temperature = self.rules.drawing.temperature;
+                let temperature = self.rules.sampling.temperature;
                 let temperature = if temperature == 0.0 { 1.0 } else { temperature };
                 Fold::Softmax { x, at: Some(at), temperature }
             }
-            Stage::Nucleus if self.rules.drawing.temperature == 0.0 => {
+            Stage::Nucleus if self.rules.sampling.temperature == 0.0 => {
                 let place = Place::Stage(self.site.other(Stage::Logits));
                 Fold::Largest { x: Line { place, first: (tokens - 1) * vocab, step: 1, count: vocab }, at }
             }
             Stage::Nucleus => {
-                let Drawing { top_k, top_p, .. } = self.rules.drawing;
+                let Sampling { top_k, top_p, .. } = self.rules.sampling;
                 Fold::Nucleus { probs: self.line(0, 0, 1, vocab), at, top_k, top_p }
             }
             Stage::Sampled => {
@@ -387,7 +376,7 @@ mod tests {
     /// The rules of a small model: three tokens, then one.
     fn rules(precision: Precision, change: impl FnOnce(&mut ModelConfig)) -> Rules {
         let card = ModelCard { precision, ..ModelCard::small(change) };
-        let mut rules = Rules::new(card, CacheDtype::F16, Drawing { temperature: 0.0, top_k: 0, top_p: 1.0 });
+        let mut rules = Rules::new(card, CacheDtype::F16, Sampling::default());
         rules.push(PassDims { pass: 0, start: 0, tokens: 3 }, None);
         rules.push(PassDims { pass: 1, start: 3, tokens: 1 }, None);
         rules

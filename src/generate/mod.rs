@@ -8,6 +8,8 @@ pub mod session;
 
 pub use batch::{Batch, Drawn, Prompts, Read};
 pub use chat::{Chat, Conversation};
-pub use sampler::{Sampler, Sampling};
+pub use sampler::Sampler;
+
+pub use crate::trace::Sampling;
 pub use sequence::{Ended, Sequence, Text};
 pub use session::{Next, Session};

@@ -7,26 +7,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::backend::{Draw as Drawing, Host};
 use crate::error::{Error, Result};
-use crate::trace::{Probe, Site, Stage, Values};
-
-/// How to draw.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sampling {
-    /// Logits are divided by this before softmax; 0 means always the most likely token.
-    pub temperature: f32,
-    /// Only the `top_k` most likely tokens may be drawn; 0 for no limit.
-    pub top_k: usize,
-    /// Of those, only the shortest run of most likely tokens that has this share of their probability; 1 for no limit.
-    pub top_p: f32,
-    /// Where the random numbers start. The same seed draws the same text.
-    pub seed: u64,
-}
-
-impl Default for Sampling {
-    fn default() -> Self {
-        Self { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 }
-    }
-}
+use crate::trace::{Probe, Sampling, Site, Stage, Values};
 
 /// Draws token after token.
 #[derive(Clone, Debug)]

@@ -5,10 +5,10 @@ use crate::backend::{Backend, Draw as Drawing, Drawn, Span};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 use crate::model::{Activations, KvCache, Model, ahead, forward};
-use crate::trace::draw::{Draw, Setting};
+use crate::trace::draw::{Draw, Sampling};
 use crate::trace::{PassDims, Probe};
 
-use super::sampler::{Sampler, Sampling};
+use super::sampler::Sampler;
 
 /// Why no pass follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,8 +74,8 @@ impl Text {
     ///
     /// # Errors
     /// As [`Sampler::new`]'s.
-    pub fn parted(&self, len: usize, token: u32, draws: u64, setting: Option<Setting>) -> Result<Self> {
-        let sampling = setting.map_or(self.sampler.sampling(), Sampling::from);
+    pub fn parted(&self, len: usize, token: u32, draws: u64, setting: Option<Sampling>) -> Result<Self> {
+        let sampling = setting.unwrap_or_else(|| self.sampler.sampling());
         Ok(Self {
             sampler: self.sampler.before(draws, sampling)?,
             not_a_number: false,
@@ -170,7 +170,7 @@ impl<B: Backend> Sequence<B> {
     ///
     /// # Errors
     /// As [`Sampler::look`]'s.
-    pub fn look(&self, logits: &[f32], draw: u64, setting: Option<Setting>) -> Result<Draw> {
+    pub fn look(&self, logits: &[f32], draw: u64, setting: Option<Sampling>) -> Result<Draw> {
         self.text.sampler.look(logits, draw, setting)
     }
 

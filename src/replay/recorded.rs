@@ -18,9 +18,7 @@ use super::together::Together;
 use crate::backend::Backend;
 use crate::config::CacheDtype;
 use crate::error::{Error, Result};
-use crate::explain::{
-    Drawing, Fold, Line, Operands, Place, Rules, added, attribute, explain, strongest, writings,
-};
+use crate::explain::{Fold, Line, Operands, Place, Rules, added, attribute, explain, strongest, writings};
 use crate::generate::{Sampler, Sampling};
 use crate::model::Model;
 use crate::ops::round;
@@ -185,8 +183,8 @@ fn cached_as(trace: &dyn Kept) -> CacheDtype {
 /// What drew the tokens of a sequence.
 fn sampler(trace: &dyn Kept, sequence: usize) -> Result<Option<Sampler>> {
     let Some(drawing) = trace.sampling() else { return Ok(None) };
-    let (temperature, top_k, top_p, seed) = (drawing.temperature, drawing.top_k, drawing.top_p, drawing.seed);
-    let sampler = Sampler::new(Sampling { temperature, top_k, top_p, seed });
+    let Sampling { temperature, top_p, .. } = drawing.sampling;
+    let sampler = Sampler::new(drawing.sampling);
     // What is out of range is the file's fault here, and no option's.
     let sampler = sampler.map_err(|_| {
         Error::model("the trace says that its tokens were drawn as none can be")
@@ -339,11 +337,9 @@ impl<B: Backend> Reader<B> {
     fn rules(&self) -> Rules {
         let card = self.trace.card();
         let sampling = self.sampler.as_ref().map(Sampler::sampling).unwrap_or_default();
-        let Sampling { temperature, top_k, top_p, .. } = sampling;
-        let mut rules =
-            Rules::new(card.clone(), cached_as(&*self.trace), Drawing { temperature, top_k, top_p });
+        let mut rules = Rules::new(card.clone(), cached_as(&*self.trace), sampling);
         for (draw, pass) in (0..).zip(self.trace.passes(self.run, self.sequence)) {
-            let drawn = self.sampler.as_ref().filter(|_| temperature > 0.0);
+            let drawn = self.sampler.as_ref().filter(|_| sampling.temperature > 0.0);
             rules.push(pass.dims, drawn.map(|sampler| sampler.random(draw)));
         }
         rules

@@ -3,19 +3,27 @@
 
 use std::hash::{Hash, Hasher};
 
+use serde::{Deserialize, Serialize};
+
 use super::site::Site;
 
-/// How a token is drawn, under the names of the options.
-#[derive(Clone, Copy, Debug)]
-pub struct Setting {
+/// How a token is drawn, under the names of the options. Two are equal where their bits are.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Sampling {
     /// Logits are divided by this before softmax; 0 means always the most likely token.
     pub temperature: f32,
-    /// How many of the most likely tokens stay; 0 for all.
+    /// Only the `top_k` most likely tokens may be drawn; 0 for no limit.
     pub top_k: usize,
-    /// The share of those tokens' probability that stays, from the most likely down; 1 for all.
+    /// Of those, only the shortest run of most likely tokens that has this share of their probability; 1 for no limit.
     pub top_p: f32,
-    /// Where the random numbers start.
+    /// Where the random numbers start. The same seed draws the same text.
     pub seed: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 }
+    }
 }
 
 /// Asks what is drawn after a pass.
@@ -24,14 +32,14 @@ pub struct DrawAt {
     /// `sampled` of the pass.
     pub site: Site,
     /// The setting that is tried; none for the run's own.
-    pub setting: Option<Setting>,
+    pub setting: Option<Sampling>,
 }
 
 /// What is drawn after a pass, and from what.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Draw {
     /// The setting.
-    pub setting: Setting,
+    pub setting: Sampling,
     /// V: how many tokens there are.
     pub vocab: usize,
     /// The likeliest tokens, those first that may be drawn; at most [`Draw::MOST`].
@@ -87,21 +95,21 @@ impl Draw {
     }
 }
 
-impl Setting {
+impl Sampling {
     fn bits(self) -> (u32, usize, u32, u64) {
         (self.temperature.to_bits(), self.top_k, self.top_p.to_bits(), self.seed)
     }
 }
 
-impl PartialEq for Setting {
+impl PartialEq for Sampling {
     fn eq(&self, other: &Self) -> bool {
         self.bits() == other.bits()
     }
 }
 
-impl Eq for Setting {}
+impl Eq for Sampling {}
 
-impl Hash for Setting {
+impl Hash for Sampling {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.bits().hash(state);
     }

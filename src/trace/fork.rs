@@ -1,6 +1,6 @@
 //! Where a branch of a run begins.
 
-use super::draw::Setting;
+use super::draw::Sampling;
 use super::site::{Run, Site};
 use super::stage::Section;
 
@@ -14,7 +14,7 @@ pub struct Fork {
     /// The token that follows it in the branch.
     pub token: u32,
     /// How the branch draws; none for as the run does.
-    pub setting: Option<Setting>,
+    pub setting: Option<Sampling>,
 }
 
 impl Fork {

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::address::Address;
 use super::axis::Axis;
 use super::card::ModelCard;
+use super::draw::Sampling;
 use super::frame::Stats;
 use super::site::Site;
 use super::sizes::PassDims;
@@ -63,14 +64,12 @@ pub struct Manifest {
     pub suffix: Option<&'static str>,
 }
 
-/// How the tokens were drawn, under the names of the options.
+/// How the tokens were drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the options' own names")]
 pub struct Drawing {
-    pub temperature: f32,
-    pub top_k: usize,
-    pub top_p: f32,
-    pub seed: u64,
+    /// In which setting.
+    #[serde(flatten)]
+    pub sampling: Sampling,
     /// Stream of the seed's random numbers that the first sequence drew from; each after it had the next.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stream: u64,
@@ -322,7 +321,10 @@ mod tests {
             config.norm_eps = 1e-5 + f32::EPSILON;
             config.window = Some(3);
         });
-        let drawing = Drawing { temperature: 0.7, top_k: 40, top_p: 0.95, seed: u64::MAX, stream: 0 };
+        let drawing = Drawing {
+            sampling: Sampling { temperature: 0.7, top_k: 40, top_p: 0.95, seed: u64::MAX },
+            stream: 0,
+        };
         let mut manifest =
             Manifest::new(ModelCard { precision, ..card }, vec![Some("a\n\"b\"".to_owned())], Some(drawing));
         manifest.pass(0, PassDims { pass: 0, start: 0, tokens: 2 }, vec![label(1), label(7)], Some(label(9)));
@@ -364,7 +366,8 @@ mod tests {
 
     #[test]
     fn of_several_sequences_each_has_its_folder_and_its_number() {
-        let drawing = Drawing { temperature: 1.0, top_k: 0, top_p: 1.0, seed: 3, stream: 7 };
+        let drawing =
+            Drawing { sampling: Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed: 3 }, stream: 7 };
         let prompts = vec![Some("a".to_owned()), None];
         let mut manifest = Manifest::new(ModelCard::small(|_| ()), prompts, Some(drawing));
         for sequence in 0..2 {

@@ -40,6 +40,7 @@ pub use axis::Axis;
 pub use block::{Block, Region};
 pub use card::ModelCard;
 pub use clock::Clock;
+pub use draw::Sampling;
 pub use fork::Fork;
 pub use frame::{Frame, FrameData, Stats};
 pub use manifest::Manifest;

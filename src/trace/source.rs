@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 
 use super::block::{Block, Region};
 use super::card::ModelCard;
-use super::draw::Setting;
+use super::draw::Sampling;
 use super::fork::Fork;
 use super::query::{Answer, Query};
 use super::site::{Run, Site};
@@ -27,7 +27,7 @@ pub struct Outline {
     /// Where it begins, if it is a branch of another run.
     pub fork: Option<Fork>,
     /// How its tokens are drawn, where that is not how the run's are: a branch may have a setting of its own.
-    pub setting: Option<Setting>,
+    pub setting: Option<Sampling>,
     /// Number of the sequence in its batch.
     pub sequence: usize,
     /// How many sequences the batch has.

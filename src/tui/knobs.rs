@@ -1,6 +1,6 @@
 //! Turning what the sampler view tries: which setting the arrows change, and to what.
 
-use crate::trace::draw::{DrawAt, Setting};
+use crate::trace::draw::{DrawAt, Sampling};
 use crate::trace::{Site, Stage};
 
 use super::app::App;
@@ -8,7 +8,7 @@ use super::trying::{Knob, turned};
 
 impl App {
     /// The question what is drawn after this pass, in the run's own setting or in the one that is tried.
-    pub fn draw_at(&self, setting: Option<Setting>) -> DrawAt {
+    pub fn draw_at(&self, setting: Option<Sampling>) -> DrawAt {
         let site = Site { layer: None, ..self.place.site() }.other(Stage::Sampled);
         DrawAt { site, setting }
     }

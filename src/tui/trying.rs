@@ -1,6 +1,6 @@
 //! How a token would be drawn instead: temperature, top-k, top-p and seed as somebody tries them. The run keeps its own.
 
-use crate::trace::draw::Setting;
+use crate::trace::draw::Sampling;
 
 /// What can be changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Trying {
     /// What the arrows change.
     pub knob: Knob,
     /// The setting; none for the run's own.
-    pub setting: Option<Setting>,
+    pub setting: Option<Sampling>,
 }
 
 /// The steps of the arrows.
@@ -47,7 +47,7 @@ impl Knob {
     }
 
     /// Its value in `setting`, for people.
-    pub fn value(self, setting: Setting) -> String {
+    pub fn value(self, setting: Sampling) -> String {
         match self {
             Self::Temperature => setting.temperature.to_string(),
             Self::TopK if setting.top_k == 0 => "all".to_owned(),
@@ -65,21 +65,21 @@ fn beside<T: Copy + PartialOrd>(now: T, steps: &[T], own: T, up: bool) -> T {
 }
 
 /// `now` with one of its parts a step up or down; `own` is the run's.
-pub(super) fn turned(now: Setting, own: Setting, knob: Knob, up: bool) -> Setting {
+pub(super) fn turned(now: Sampling, own: Sampling, knob: Knob, up: bool) -> Sampling {
     // No limit is the largest.
     let count = |k: usize| if k == 0 { usize::MAX } else { k };
     match knob {
         Knob::Temperature => {
             let temperature = beside(now.temperature, &TEMPERATURES, own.temperature, up);
-            Setting { temperature, ..now }
+            Sampling { temperature, ..now }
         }
         Knob::TopK => {
             let next = beside(count(now.top_k), &TOP_KS.map(count), count(own.top_k), up);
-            Setting { top_k: if next == usize::MAX { 0 } else { next }, ..now }
+            Sampling { top_k: if next == usize::MAX { 0 } else { next }, ..now }
         }
-        Knob::TopP => Setting { top_p: beside(now.top_p, &TOP_PS, own.top_p, up), ..now },
-        Knob::Seed if up => Setting { seed: now.seed.saturating_add(1), ..now },
-        Knob::Seed => Setting { seed: now.seed.saturating_sub(1), ..now },
+        Knob::TopP => Sampling { top_p: beside(now.top_p, &TOP_PS, own.top_p, up), ..now },
+        Knob::Seed if up => Sampling { seed: now.seed.saturating_add(1), ..now },
+        Knob::Seed => Sampling { seed: now.seed.saturating_sub(1), ..now },
     }
 }
 
@@ -87,7 +87,7 @@ pub(super) fn turned(now: Setting, own: Setting, knob: Knob, up: bool) -> Settin
 mod tests {
     use super::*;
 
-    const OWN: Setting = Setting { temperature: 0.85, top_k: 30, top_p: 0.92, seed: 7 };
+    const OWN: Sampling = Sampling { temperature: 0.85, top_k: 30, top_p: 0.92, seed: 7 };
 
     #[test]
     fn arrows_go_through_the_steps_and_the_runs_own_setting() {
@@ -107,6 +107,6 @@ mod tests {
         assert_eq!(walk(Knob::TopK, false), "30 20 10 5 3 2 1");
         assert_eq!(walk(Knob::TopP, true), "0.92 0.95 0.99 1");
         assert_eq!(turned(turned(OWN, OWN, Knob::TopP, true), OWN, Knob::TopP, false), OWN);
-        assert_eq!(turned(Setting { seed: 0, ..OWN }, OWN, Knob::Seed, false).seed, 0);
+        assert_eq!(turned(Sampling { seed: 0, ..OWN }, OWN, Knob::Seed, false).seed, 0);
     }
 }

@@ -19,7 +19,7 @@ use llama_trace::record::{About, Keep, Plan, Target, Trace, Writer};
 use llama_trace::replay::Recorded;
 use llama_trace::replay::derive::follows;
 use llama_trace::trace::manifest::Drawing;
-use llama_trace::trace::{ModelCard, PassDims, Probe, Run, Site, Status, Values};
+use llama_trace::trace::{ModelCard, PassDims, Probe, Run, Sampling, Site, Status, Values};
 use llama_trace::tui::app::App;
 use llama_trace::tui::events::action_of;
 use llama_trace::tui::theme::{Depth, Theme};
@@ -89,7 +89,10 @@ fn record(path: &std::path::Path) {
     let about = About {
         program: "bench".into(),
         cache: card.precision.cache_dtype().name().into(),
-        sampling: Drawing { temperature: 0.8, top_k: 0, top_p: 0.9, seed: 1, stream: 0 },
+        sampling: Drawing {
+            sampling: Sampling { temperature: 0.8, top_k: 0, top_p: 0.9, seed: 1 },
+            stream: 0,
+        },
         sequences: 1,
         keep: Keep::Minimal,
         budget: None,

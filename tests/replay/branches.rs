@@ -3,7 +3,7 @@
 
 use llama_trace::config::CacheDtype;
 use llama_trace::tokenizer;
-use llama_trace::trace::draw::{Draw, DrawAt, Setting};
+use llama_trace::trace::draw::{Draw, DrawAt, Sampling};
 use llama_trace::trace::explanation::{ExplanationAt, From};
 use llama_trace::trace::foretold::ForetoldAt;
 use llama_trace::trace::{Fork, Outline};
@@ -158,7 +158,7 @@ fn branches_of_branches_have_the_bits_of_their_own_tokens_and_leave_the_run_its_
     }
 }
 
-fn look(source: &mut dyn Source, pass: usize, setting: Option<Setting>) -> Arc<Draw> {
+fn look(source: &mut dyn Source, pass: usize, setting: Option<Sampling>) -> Arc<Draw> {
     let site = Site { run: source.outline().run, ..Site::once(pass, Stage::Sampled) };
     match answer(source, &Query::Draw(DrawAt { site, setting })).unwrap() {
         Answer::Draw(draw) => draw,
@@ -179,7 +179,7 @@ fn what_would_be_drawn_is_what_a_branch_draws() {
             assert_eq!(nucleus.get(&[one.id as usize]), Some(Number::F32(one.share)));
         }
     }
-    let hot = Setting { temperature: 3.0, top_k: 0, top_p: 1.0, seed: 11 };
+    let hot = Sampling { temperature: 3.0, top_k: 0, top_p: 1.0, seed: 11 };
     let tried = look(&mut live, 1, Some(hot));
     assert_ne!(tried.drawn, tokens[1], "another seed and a higher temperature");
     let fork = Fork { of: Run::ITSELF, pass: 1, token: tried.drawn, setting: Some(hot) };

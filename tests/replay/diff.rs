@@ -10,7 +10,6 @@ use llama_trace::check::Sample;
 use llama_trace::checkpoint;
 use llama_trace::config::{CacheDtype, Precision};
 use llama_trace::diff::{self, About, Diagnosis, Kind, NAMES, Pass, Report};
-use llama_trace::explain::Drawing;
 use llama_trace::generate::{Sampler, Sampling, Session};
 use llama_trace::model::Model;
 use llama_trace::trace::{Frame, FrameData, PassDims, Recorder, Select, Site, Stage, TokenLabel};
@@ -56,7 +55,7 @@ fn run_of(model: &Model<Cpu>, ids: &[u32], count: usize) -> Kept {
         settings: serde_json::Map::new(),
         cache: Some(Backend::cache_dtype(&model.backend)),
         fingerprint: None,
-        drawing: Some(Drawing { temperature: 0.0, top_k: 0, top_p: 1.0 }),
+        sampling: Some(Sampling::default()),
         prompt: None,
         passes,
     };

@@ -369,7 +369,7 @@ impl Port {
             settings: serde_json::Map::new(),
             cache: None,
             fingerprint: None,
-            drawing: None,
+            sampling: None,
             prompt: None,
             passes: passes(ids),
         };

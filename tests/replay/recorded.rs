@@ -24,8 +24,8 @@ use llama_trace::trace::manifest::Drawing;
 use llama_trace::trace::stream::StreamAt;
 use llama_trace::trace::units::{UnitsAt, WritesAt};
 use llama_trace::trace::{
-    Answer, Frame, ModelCard, Order, Part, PassDims, Probe, Query, Recorder, Region, Run, Select, Site,
-    Source, Spread, Stage, Values,
+    Answer, Frame, ModelCard, Order, Part, PassDims, Probe, Query, Recorder, Region, Run, Sampling, Select,
+    Site, Source, Spread, Stage, Values,
 };
 
 use super::{MODELS, PASSES, assert_same, model_in, sampler};
@@ -35,7 +35,7 @@ fn about(card: ModelCard, stages: &[Stage]) -> About {
     About {
         program: "a test".into(),
         cache: "f32".into(),
-        sampling: Drawing { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0, stream: 0 },
+        sampling: Drawing { sampling: Sampling::default(), stream: 0 },
         sequences: 1,
         keep: Keep::All,
         budget: None,
@@ -55,7 +55,8 @@ fn record(
     path: &Path,
 ) -> HashMap<Site, Frame> {
     let card = model.card();
-    let sampling = Drawing { temperature: 0.8, top_k: 20, top_p: 0.9, seed: 3, stream: 0 };
+    let sampling =
+        Drawing { sampling: Sampling { temperature: 0.8, top_k: 20, top_p: 0.9, seed: 3 }, stream: 0 };
     let found = model.fingerprint().unwrap();
     let about = About {
         program: "a test".into(),

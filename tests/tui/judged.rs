@@ -40,7 +40,7 @@ impl Given {
             settings: serde_json::Map::new(),
             cache: None,
             fingerprint: None,
-            drawing: None,
+            sampling: None,
             prompt: None,
             passes: passes.collect(),
             layers: None,

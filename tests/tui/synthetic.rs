@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use llama_trace::config::{CacheDtype, ModelConfig, Pairing, Precision, RopeScaling};
 use llama_trace::error::{Error, Result};
-use llama_trace::explain::{Drawing, Line, Operands, Place, Rules, added, strongest};
+use llama_trace::explain::{Line, Operands, Place, Rules, added, strongest};
 use llama_trace::generate::{Sampler, Sampling};
 use llama_trace::trace::foretold::{Foretold, Joined, Made};
 use llama_trace::trace::frame::FrameData;
@@ -238,8 +238,7 @@ impl Synthetic {
 impl Synthetic {
     /// The rules of the run, as far as they take no weights.
     fn rules(&self) -> Rules {
-        let drawing = Drawing { temperature: 0.0, top_k: 0, top_p: 1.0 };
-        let mut rules = Rules::new(self.outline.card.clone(), CacheDtype::F32, drawing);
+        let mut rules = Rules::new(self.outline.card.clone(), CacheDtype::F32, Sampling::default());
         self.outline.passes.iter().for_each(|pass| rules.push(pass.dims, None));
         rules
     }

@@ -15,7 +15,6 @@ use super::setting::Setting;
 use super::{Bar, beside, sample};
 use crate::diff::{self, About, Found, Pass, Traced};
 use crate::error::{Error, Result};
-use crate::explain::Drawing;
 use crate::generate::{Next, Sampler, Sampling, Session};
 use crate::model::Model;
 use crate::replay::{DEFAULT_MEMORY, Live, Start};
@@ -180,8 +179,7 @@ impl<D: Device> Ready<D> {
         passes: Vec<Pass>,
         weights: bool,
     ) -> Result<Recording> {
-        let (card, sampling) = (self.model.card(), Sampling::default());
-        let Sampling { temperature, top_k, top_p, .. } = sampling;
+        let card = self.model.card();
         let about = About {
             layers: None,
             nowhere: BTreeMap::new(),
@@ -191,7 +189,7 @@ impl<D: Device> Ready<D> {
             settings: serde_json::Map::new(),
             cache: Some(self.model.backend.cache_dtype()),
             fingerprint: if weights { Some(self.model.fingerprint()?.weights) } else { None },
-            drawing: Some(Drawing { temperature, top_k, top_p }),
+            sampling: Some(Sampling::default()),
             prompt: None,
             passes: passes.clone(),
         };

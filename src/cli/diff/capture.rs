@@ -158,7 +158,7 @@ impl Capture {
             precision,
             cache,
             fingerprint: None,
-            drawing: None,
+            sampling: None,
             prompt: self.prompt.clone(),
             passes,
             layers: self.layers,

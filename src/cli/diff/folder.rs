@@ -10,7 +10,6 @@ use super::npy;
 use crate::config::CacheDtype;
 use crate::diff::{self, About, Found, Pass, Traced};
 use crate::error::{Error, Result, printable};
-use crate::explain::Drawing;
 use crate::files::read_text;
 use crate::trace::manifest::NEWER;
 use crate::trace::{FrameData, Manifest, PassDims, Site, Sizes};
@@ -206,11 +205,7 @@ fn about(
         passes.push(Pass { dims, tokens: pass.tokens.clone() });
         numbers.push(pass.pass);
     }
-    let drawing = manifest.sampling.map(|drawing| Drawing {
-        temperature: drawing.temperature,
-        top_k: drawing.top_k,
-        top_p: drawing.top_p,
-    });
+    let sampling = manifest.sampling.map(|drawing| drawing.sampling);
     let prompt = match manifest.prompts.get(sequence) {
         Some(prompt) => prompt.clone(),
         None => manifest.prompt.clone(),
@@ -224,7 +219,7 @@ fn about(
         settings: serde_json::Map::new(),
         cache: manifest.cache.as_deref().and_then(CacheDtype::from_name),
         fingerprint: None,
-        drawing,
+        sampling,
         prompt,
         passes,
     };

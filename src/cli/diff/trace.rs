@@ -11,7 +11,6 @@ use std::time::Duration;
 use super::super::device::Device;
 use crate::diff::{About, Found, Pass, Traced};
 use crate::error::Result;
-use crate::explain::Drawing;
 use crate::record::{Keep, Trace};
 use crate::replay::{DEFAULT_MEMORY, Recorded};
 use crate::stop;
@@ -51,11 +50,7 @@ fn about(trace: &Trace, run: Run, sequence: usize) -> About {
         cache: says.cache(),
         card: Some(says.card.clone()),
         fingerprint: Some(says.fingerprint.weights.clone()),
-        drawing: Some(Drawing {
-            temperature: says.sampling.temperature,
-            top_k: says.sampling.top_k,
-            top_p: says.sampling.top_p,
-        }),
+        sampling: Some(says.sampling.sampling),
         prompt: trace.prompt(sequence),
         passes: passes.collect(),
     }

@@ -2,22 +2,10 @@
 
 use std::ops::Range;
 
-use super::{Sampler, Sampling};
+use super::Sampler;
 use crate::error::Result;
-use crate::trace::draw::{Draw, Kept, Setting, Weighed};
+use crate::trace::draw::{Draw, Kept, Sampling, Weighed};
 use crate::trace::{Probe, Site, Stage, Values};
-
-impl From<Sampling> for Setting {
-    fn from(Sampling { temperature, top_k, top_p, seed }: Sampling) -> Self {
-        Self { temperature, top_k, top_p, seed }
-    }
-}
-
-impl From<Setting> for Sampling {
-    fn from(Setting { temperature, top_k, top_p, seed }: Setting) -> Self {
-        Self { temperature, top_k, top_p, seed }
-    }
-}
 
 /// What the sampler shows of a draw.
 #[derive(Default)]
@@ -56,8 +44,8 @@ impl Sampler {
     ///
     /// # Errors
     /// As [`Sampler::new`]'s.
-    pub fn look(&self, logits: &[f32], draw: u64, setting: Option<Setting>) -> Result<Draw> {
-        let sampling = setting.map_or(self.sampling, Sampling::from);
+    pub fn look(&self, logits: &[f32], draw: u64, setting: Option<Sampling>) -> Result<Draw> {
+        let sampling = setting.unwrap_or(self.sampling);
         let watched = |sampling| -> Result<_> {
             let (mut sampler, mut seen) = (self.before(draw, sampling)?, Seen::default());
             let drawn = sampler.sample(logits, 0, 0, &mut seen);

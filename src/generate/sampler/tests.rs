@@ -2,7 +2,6 @@ use std::ops::Range;
 
 use super::*;
 use crate::trace::NoProbe;
-use crate::trace::draw::Setting;
 use serde_json::Value;
 
 /// Logits whose softmax is 0.5, 0.25, 0.125, 0.125.
@@ -274,6 +273,6 @@ fn a_draw_that_is_looked_at_is_the_one_that_is_made() {
             assert!((own.after_p.sum - sum).abs() < 1e-12);
         }
     }
-    let wrong = Setting { top_p: 0.0, ..Sampling::default().into() };
+    let wrong = Sampling { top_p: 0.0, ..Sampling::default() };
     assert!(Sampler::new(Sampling::default()).unwrap().look(&halves(), 0, Some(wrong)).is_err());
 }

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use super::{Worker, operands};
 use crate::backend::Backend;
 use crate::error::Result;
-use crate::explain::{Drawing, Line, Operands, Place, Rules, added, attribute, explain, strongest, writings};
-use crate::generate::Sampling;
+use crate::explain::{Line, Operands, Place, Rules, added, attribute, explain, strongest, writings};
 use crate::trace::explanation::{Explanation, ExplanationAt};
 use crate::trace::lens::{Attribution, AttributionAt};
 use crate::trace::stream::{Addition, StreamAt};
@@ -46,12 +45,11 @@ impl<B: Backend> Worker<'_, B> {
     /// The rules of what has run so far.
     fn rules(&self) -> Rules {
         let model = self.session.model;
-        let Sampling { temperature, top_k, top_p, .. } = self.session.sequence.sampling();
-        let drawing = Drawing { temperature, top_k, top_p };
-        let mut rules = Rules::new(model.card(), model.backend.cache_dtype(), drawing);
+        let sampling = self.session.sequence.sampling();
+        let mut rules = Rules::new(model.card(), model.backend.cache_dtype(), sampling);
         // A token is drawn after each pass.
         for (draw, pass) in (0..).zip(&self.passes) {
-            let random = (temperature > 0.0).then(|| self.session.sequence.random(draw));
+            let random = (sampling.temperature > 0.0).then(|| self.session.sequence.random(draw));
             rules.push(pass.dims, random);
         }
         rules

@@ -5,9 +5,8 @@ use ratatui::layout::Rect;
 use ratatui::widgets::Widget;
 
 use crate::error::printable;
-use crate::trace::draw::Setting;
+use crate::trace::draw::Sampling;
 use crate::trace::frame::Number;
-use crate::trace::manifest::Drawing;
 use crate::trace::{Run, Status};
 
 use super::super::app::{App, Focus};
@@ -110,13 +109,8 @@ fn file(app: &App) -> String {
 fn drawing(app: &App) -> Vec<String> {
     // A branch may have a setting of its own.
     let own = app.outline().setting;
-    let run = app.drawing.map(|Drawing { temperature, top_k, top_p, seed, .. }| Setting {
-        temperature,
-        top_k,
-        top_p,
-        seed,
-    });
-    let Some(Setting { temperature, top_k, top_p, seed }) = own.or(run) else { return vec![String::new()] };
+    let run = app.drawing.map(|drawing| drawing.sampling);
+    let Some(Sampling { temperature, top_k, top_p, seed }) = own.or(run) else { return vec![String::new()] };
     if temperature == 0.0 {
         return vec![" · temperature 0".to_owned(), " · T 0".to_owned(), String::new()];
     }
