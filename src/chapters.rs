@@ -38,8 +38,8 @@
 //! **Commands.** Every line that begins with `$ ` in a block marked `console` is run; it must end with exit
 //! code 0, or with 2 in a block marked `console exit=2`. `console heads=induction` says that `--layer` and
 //! `--head` are those of `heads.json`. Lines below a command are its output: a line `…` stands for any lines, and one
-//! that ends in `…` for every line that begins so. Where they run, `model` is the folder of the built-in model, and
-//! `right` and `wrong` are those of the port in `fixtures/port/story`.
+//! that ends in `…` for every line that begins so. Where they run, `fixtures` has the built-in model and the
+//! port's stages, as in the repository.
 //!
 //! `tests/chapters.rs` holds all this against the trace; with `LLAMA_TRACE_BLESS=1` it writes the numbers
 //! instead, and nothing else.

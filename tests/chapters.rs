@@ -75,8 +75,8 @@ fn notes() -> &'static [Note] {
 fn stocked() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
-    for (from, to) in [("builtin", "model"), ("port/story/right", "right"), ("port/story/wrong", "wrong")] {
-        copy(&fixtures.join(from), &folder.path().join(to));
+    for name in ["builtin", "port/story/right", "port/story/wrong"] {
+        copy(&fixtures.join(name), &folder.path().join("fixtures").join(name));
     }
     folder
 }

@@ -157,6 +157,9 @@ fn print_text(asked: &Asked, explanation: &Explanation) -> std::io::Result<()> {
         writeln!(out, "  {line}")?;
     }
     writeln!(out, "\n  {formula}\n")?;
+    if *is_sum {
+        writeln!(out, "  the terms, the largest first: █ adds, ░ takes away")?;
+    }
     let names: Vec<String> = terms.iter().map(|term| factors(asked, term)).collect();
     let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
     let largest = terms.iter().map(|term| term.product.abs()).fold(0.0, f64::max);

@@ -65,6 +65,14 @@ impl Needs {
         if self.total() <= free {
             return Ok(());
         }
+        Err(Error::prompt("the model does not fit into the device's memory")
+            .expected(self.told())
+            .found(format!("{} are free", size(free)))
+            .next(self.would_fit(free, checkpoint)))
+    }
+
+    /// All of it in words, and its parts.
+    pub(super) fn told(&self) -> String {
         let Self { weights, cache, buffers, context, own, .. } = *self;
         let all = [
             format!("{} of weights", size(weights)),
@@ -72,10 +80,7 @@ impl Needs {
             format!("{} for the buffers of a pass", size(buffers)),
             format!("{} for the driver and the kernels", size(own)),
         ];
-        Err(Error::prompt("the model does not fit into the device's memory")
-            .expected(format!("{}: {}", size(self.total()), all.join(", ")))
-            .found(format!("{} are free", size(free)))
-            .next(self.would_fit(free, checkpoint)))
+        format!("{}: {}", size(self.total()), all.join(", "))
     }
 
     /// What would fit into `free` bytes instead.

@@ -66,7 +66,7 @@ impl SnapshotArgs {
         run.tokens.get_or_insert(pass.saturating_add(1));
         let place =
             OpenArgs { at: self.at.clone(), pass: None, layer: None, stage: None, head: None, marks: None };
-        let (runs, open) = step::begin::<D>(&run, &place, &self.memory, step::Context::AsNeeded)?;
+        let (runs, open) = step::begin::<D>(&run, &place, &self.memory)?;
         Ok((runs, open, drawing(&self.run)))
     }
 }

@@ -37,15 +37,6 @@ impl Command for Tracer<'_> {
     }
 }
 
-/// How many tokens a cache is reserved for where `--context` does not say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Context {
-    /// The model's context, or what memory is free for: there may be more passes.
-    Whole,
-    /// The prompt and what is drawn.
-    AsNeeded,
-}
-
 fn step<D: Device>(tracer: &Tracer<'_>) -> Result<()> {
     tui::require_terminal().map_err(|error| match takes_keys(tracer.run) {
         true => {
@@ -54,7 +45,7 @@ fn step<D: Device>(tracer: &Tracer<'_>) -> Result<()> {
         false => error,
     })?;
     let marks = tracer.open.marks.as_deref().map(Marks::open).transpose()?.unwrap_or_default();
-    let (runs, open) = begin::<D>(tracer.run, tracer.open, tracer.memory, Context::Whole)?;
+    let (runs, open) = begin::<D>(tracer.run, tracer.open, tracer.memory)?;
     let setting = tui::Setting {
         palette: tracer.colours.palette(),
         paper: tracer.colours.paper(),
@@ -78,7 +69,6 @@ pub(super) fn begin<D: Device>(
     args: &RunArgs,
     open: &OpenArgs,
     memory: &MemoryArgs,
-    room: Context,
 ) -> Result<(tui::Runs, tui::OpenAt)> {
     let run = Run::<D>::open(args)?;
     let draws = args.tokens.unwrap_or(1);
@@ -90,12 +80,8 @@ pub(super) fn begin<D: Device>(
         at: open.at.clone(),
         passes: draws,
     };
-    let Run { model, sampler, prompts, tokenizer, eos, context: asked, chunk: _ } = run;
-    let longest = prompts.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
-    let context = match room {
-        Context::Whole => asked,
-        Context::AsNeeded => asked.or(Some(longest.saturating_add(draws))),
-    };
+    // Where nobody asks for less, the whole context is reserved, or what memory is free for: there may be more passes.
+    let Run { model, sampler, prompts, tokenizer, eos, context, chunk: _ } = run;
     let config = model.config.clone();
     let several = prompts.len() > 1;
     for prompt in prompts.iter().filter(|_| several) {

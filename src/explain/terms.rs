@@ -185,10 +185,12 @@ impl<O: Operands> Taking<'_, O> {
                     constant("frequency of the pair, radians a position", f64::from(frequency.value)),
                     angle,
                 );
+                let turns = f64::from(angle) / std::f64::consts::TAU;
+                // Of a slow pair two digits that are not 0.
+                let digits = (1.0 - turns.log10().floor()).clamp(2.0, 12.0) as usize;
                 self.note(format!(
-                    "Pair {pair} is turned by position {position} × {} = {angle} radians ({:.2} turns).",
+                    "Pair {pair} is turned by position {position} × {} = {angle} radians ({turns:.digits$} turns).",
                     frequency.value,
-                    f64::from(angle) / std::f64::consts::TAU
                 ));
                 let (sin, cos) = angle.sin_cos();
                 self.result(if sine { sin } else { cos });

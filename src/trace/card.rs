@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::sizes::{PassDims, Sizes};
-use crate::config::{ModelConfig, Precision};
+use crate::config::{ModelConfig, Precision, RopeScaling};
 use crate::error::{Error, Result};
 
 /// The model that a trace was recorded from.
@@ -51,8 +51,13 @@ impl ModelCard {
             let from = if all { String::new() } else { format!(" (layers from {})", sizes.window_from) };
             format!(" and k > {{start}} + t − {window}{from}")
         });
+        let scaled = match &self.config.rope_scaling {
+            RopeScaling::None => String::new(),
+            scaling => format!(", the speed scaled: {scaling}"),
+        };
         let numbers = [
             ("{window}", window),
+            ("{scaled}", scaled),
             ("{D}", sizes.dim.to_string()),
             ("{H}", sizes.heads.to_string()),
             ("{G}", sizes.kv_heads.to_string()),
@@ -79,7 +84,7 @@ impl ModelCard {
 impl ModelCard {
     /// A small model to test with: `change` makes of it what the test is about.
     pub(crate) fn small(change: impl FnOnce(&mut ModelConfig)) -> Self {
-        use crate::config::{Pairing, RopeScaling};
+        use crate::config::Pairing;
         let mut config = ModelConfig {
             dim: 8,
             layers: 2,

@@ -98,6 +98,14 @@ impl Unit {
         }
     }
 
+    /// The same in little room.
+    pub fn short(self) -> &'static str {
+        match self {
+            Self::ScaledDot => "qk / √C",
+            unit => unit.name(),
+        }
+    }
+
     /// Whether the values are shares of 1.
     pub fn is_share(self) -> bool {
         matches!(self, Self::Share | Self::Probability)

@@ -28,7 +28,7 @@ pub(super) fn toggle(app: &mut App) {
         app.say(
             format!(
                 "there is nothing to compare with yet: ] shows another head, N another layer{sequences}, then c \
-                 compares; /compare h=2 (or t=3, L0, p0) says with which"
+                 compares; /compare h=2 (or t=3, L0, p0, xq) says with which"
             ),
             false,
         );

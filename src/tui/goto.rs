@@ -119,7 +119,36 @@ pub(super) fn comparison_in(line: &str) -> Option<&str> {
 /// The number of a step, where a text names one: `step 24`.
 pub(super) fn step_in(text: &str) -> Option<&str> {
     let number = text.trim().trim_start_matches('/').strip_prefix("step ")?.trim();
+    let number = number.split_once(" of ").map_or(number, |(number, _)| number);
     (!number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())).then_some(number)
+}
+
+/// The address of a place that is named as the title and the outline name it: `layer 2`, `pass 1 (decode) · layer 3 of 0-3`,
+/// a stage behind it.
+fn spoken(text: &str) -> Option<String> {
+    let mut words = text.split_whitespace().peekable();
+    let mut parts = Vec::new();
+    while let Some(word) = words.next() {
+        let letter = match word {
+            "sequence" => 's',
+            "pass" => 'p',
+            "layer" => 'L',
+            "·" | "(prefill)" | "(decode)" => continue,
+            "of" => {
+                words.next()?;
+                continue;
+            }
+            // A stage, and nothing behind it.
+            stage if !parts.is_empty() && words.peek().is_none() => {
+                parts.push(stage.to_owned());
+                break;
+            }
+            _ => return None,
+        };
+        let number = words.next().filter(|number| number.bytes().all(|b| b.is_ascii_digit()))?;
+        parts.push(format!("{letter}{number}"));
+    }
+    (!parts.is_empty()).then(|| parts.join("/"))
 }
 
 /// Where `text` leads: `softmax`, `L3`, `3/softmax`, `p1`, `p1/L3/xq`, an address with an index or with a
@@ -149,6 +178,8 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
     if let Some(number) = step_in(text) {
         return step_of(app, number);
     }
+    let spoken = spoken(text);
+    let text = spoken.as_deref().unwrap_or(text);
     // A run alone is where one goes on in it.
     let run = text
         .trim()

@@ -14,14 +14,18 @@ fn walks(action: &Action) -> bool {
     forth || matches!(action, PreviousStep | PreviousLayer | PreviousSlice | PreviousPass)
 }
 
-/// Notes what was pressed: what a later play goes on with. Anything but its speed ends a play.
-pub(super) fn heed(app: &mut App, action: &Action) {
+/// Notes what was pressed: what a later play goes on with. Anything but its speed ends a play, and a key does nothing else
+/// then; true for such a key.
+pub(super) fn ends(app: &mut App, action: &Action) -> bool {
+    use Action::{Click, Drag, NextLike, Play, PreviousLike, Redraw, Scroll, Suspend};
+    if !matches!(action, Play | NextLike | PreviousLike) && app.play.take().is_some() {
+        app.say("stopped", false);
+        return !matches!(action, Click(..) | Drag(..) | Scroll { .. } | Redraw | Suspend);
+    }
     if walks(action) {
         app.walked = action.clone();
     }
-    if !matches!(action, Action::Play | Action::NextLike | Action::PreviousLike) {
-        app.play = None;
-    }
+    false
 }
 
 /// Begins, or ends.

@@ -8,6 +8,9 @@ use super::goto::{self, Target};
 use super::place::present;
 use super::view::{self, Panels};
 
+/// Lines of an answer that are on the screen at the least, its heading among them.
+const ANSWER: usize = 8;
+
 /// The chapter that is about the step that is shown, by its number in the list.
 pub(super) fn about_here(app: &App) -> usize {
     let about = Chapter::about(app.place.step).next();
@@ -35,6 +38,24 @@ pub(super) fn open(app: &mut App, chapter: &'static Chapter) {
     app.folded.1 = false;
     let width = Panels::new(app).notes.map_or(0, |area| area.width);
     app.notes_line = view::notes::line_of(app, width, chapter);
+}
+
+/// Shows the answers of exercises, and the next one of these notes where it is not on the screen; or folds them.
+pub(super) fn answers(app: &mut App) {
+    app.answered = !app.answered;
+    if !app.answered {
+        return app.say("answers are folded", false);
+    }
+    let Some(area) = Panels::new(app).notes else {
+        return app.say("exercises are shown with their answers: i shows the notes", false);
+    };
+    app.say("exercises are shown with their answers", false);
+    let height = usize::from(area.height);
+    if let Some(line) = view::notes::answer_after(app, area.width, app.notes_line)
+        && line + ANSWER > app.notes_line + height
+    {
+        app.notes_line = (line + ANSWER).saturating_sub(height);
+    }
 }
 
 /// The first stage of `chapter` in the first pass that has one.

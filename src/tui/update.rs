@@ -74,8 +74,10 @@ pub fn update(app: &mut App, action: Action) -> Effect {
     if action == Action::Leave {
         return Effect::Quit;
     }
+    if playing::ends(app, &action) {
+        return Effect::None;
+    }
     let was = travel::here(app);
-    playing::heed(app, &action);
     app.message = None;
     // Whoever goes elsewhere does not wait for what was looked for.
     app.seek = None;
@@ -342,12 +344,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::NextLike => seeking::like(app, 1),
         Action::PreviousLike => seeking::like(app, -1),
         Action::Play => playing::toggle(app),
-        Action::Answers => {
-            app.answered = !app.answered;
-            let text =
-                if app.answered { "exercises are shown with their answers" } else { "answers are folded" };
-            app.say(text, false);
-        }
+        Action::Answers => teaching::answers(app),
         Action::Chapters => app.mode = Mode::Chapters(teaching::about_here(app)),
         Action::Copy => return copy(app),
         Action::Close if app.is_opening() => return Effect::Abandon,

@@ -76,6 +76,37 @@ fn what_is_left_out_means_here() {
     assert_eq!(here(&stage), "p1/L2/xq[t=0,h=1,c=2]");
 }
 
+/// A place as the title and the outline name it.
+#[test]
+fn the_titles_own_words_lead_to_its_place() {
+    let mut stage = begin();
+    go(&mut stage, "p0/L0/xq");
+    for (words, path) in [
+        ("layer 2", "p0/L2/xq"),
+        ("layer 1 of 0-2", "p0/L1/xq"),
+        ("pass 1 (decode) · layer 2 of 0-2", "p1/L2/xq"),
+        ("/pass 0 layer 1 softmax", "p0/L1/softmax"),
+        ("sequence 0 of 0-0 · pass 1", "p1/L1/softmax"),
+    ] {
+        go(&mut stage, words);
+        assert_eq!((stage.app.place().path(), stage.message()), (path.to_owned(), ""), "{words}");
+    }
+    let steps = stage.app.walk().len();
+    go(&mut stage, &format!("step 2 of {steps}"));
+    assert_eq!(stage.app.place().path(), "p1/embedding");
+    for (words, message) in [
+        ("layer 3", "there is no layer 3: 0 to 2"),
+        ("layer", "there is no stage `layer`; Tab completes, Esc closes"),
+        ("layer 0 L0", "`L0` is a second layer; one stands before the stage, as in L1/softmax"),
+        ("layer x", "there is no stage `layer x`; Tab completes, Esc closes"),
+        ("layer 1 zzzzzz", "there is no stage `zzzzzz`; Tab completes, Esc closes"),
+    ] {
+        go(&mut stage, words);
+        assert_eq!(stage.message(), message, "{words}");
+        stage.key(KeyCode::Esc);
+    }
+}
+
 #[test]
 fn a_wrong_part_is_named_with_what_there_is() {
     let mut stage = begin();

@@ -63,6 +63,26 @@ fn a_box_has_its_neighbours_in_sight() {
 
 /// In the pass a layer is one box, whatever stage of it one came from: what is said is said of the box.
 #[test]
+fn a_diagram_says_where_it_goes_on() {
+    let (up, down) = ("▲", "▼");
+    let mut stage = Stage::sized("attn_norm", (80, 24), Depth::None);
+    let shown = view(&mut stage, "flow").screen();
+    assert!(shown.contains(down) && !shown.contains(up), "{shown}");
+    stage.keys("/ffn_residual");
+    stage.key(KeyCode::Enter);
+    let shown = view(&mut stage, "flow").screen();
+    assert!(shown.contains(up) && !shown.contains(down), "{shown}");
+    view(&mut stage, "flow").shows("ffn_residual reads attn_residual, ffn_down");
+    stage.keys("/ffn_norm");
+    stage.key(KeyCode::Enter);
+    view(&mut stage, "flow").shows("ffn_norm reads attn_residual, the weight ffn_norm");
+    // What is on the screen as a whole has neither mark.
+    let mut stage = Stage::sized("attn_norm", (200, 200), Depth::None);
+    let shown = view(&mut stage, "flow").screen();
+    assert!(!shown.contains(up) && !shown.contains(down), "{shown}");
+}
+
+#[test]
 fn the_box_of_a_layer_says_what_the_layer_reads() {
     let mut stage = Stage::sized("xq_heads", (120, 40), Depth::None);
     view(&mut stage, "pass").shows("layer 1 reads layer 0, rope_cos, rope_sin, mask");

@@ -145,8 +145,12 @@ fn a_walk_goes_on_by_itself_until_its_end_or_any_other_key() {
     stage.shows("there is no layer beyond");
     stage.app.play_on();
     assert_eq!(stage.app.place().layer, Some(0));
-    // Any other key ends it.
-    stage.keys("nAj");
+    // Any other key ends it, and does nothing else: not even one that would go on or leave.
+    for key in ["n", " ", "x", "/", "q", "j"] {
+        let (place, at) = (stage.keys("nA").app.place(), stage.app.index());
+        stage.keys(key).shows("stopped");
+        assert_eq!((stage.app.place(), stage.app.index()), (place, at), "{key}");
+    }
     let place = stage.app.place();
     stage.app.play_on();
     assert_eq!(stage.app.place(), place);
@@ -259,6 +263,21 @@ fn answers_of_exercises_are_folded_until_they_are_asked_for() {
     assert!(open.len() > folded.len() + 100 && !open.contains("▸ Answer"), "{open}");
     stage.keys("x");
     assert_eq!(text(&stage), folded);
+}
+
+#[test]
+fn the_answer_that_is_asked_for_is_on_the_screen() {
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut stage = Stage::sized("softmax", size, Depth::None);
+        if size.0 == 80 {
+            stage.keys("x").shows("i shows the notes");
+            stage.keys("xi");
+        }
+        stage.keys("x").shows("Answer");
+        let lines = stage.screen().lines().count();
+        let at = stage.screen().lines().position(|line| line.contains("│ Answer")).unwrap();
+        assert!(lines - at > 6, "{}", stage.screen());
+    }
 }
 
 /// The chapters tell the root mean square of the last token's row: it stands below the row.

@@ -84,7 +84,7 @@ impl Reader<'_> {
     fn outline(&self, area: Rect) {
         for y in area.y..area.bottom() {
             let line = self.line(area, y).concat();
-            let name = line.trim().trim_start_matches(['▸', '▾', ' ']);
+            let name = line.trim().trim_start_matches(['▸', '▾', '•', ' ']);
             let (first, rest) = name.split_once([' ', '(']).unwrap_or((name, ""));
             let numbers = read_text(&line);
             let Some(step) = Step::from_name(first) else {

@@ -38,6 +38,14 @@ fn rope_turns_a_pair_by_its_position_times_theta() {
     let numbers = read_text(line.split_once("θ_i = ").unwrap().1);
     assert!(is(&numbers[0], theta, false), "{line}");
     assert!(numbers.iter().any(|number| is(number, 4.0 * theta, false)), "{line}");
+    // The fastest pair is past half a turn there: what is left of it is the angle above.
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut desk = Desk::at("L1/xq_rope[t=4,h=1,c=0]", size);
+        desk.keys("6");
+        desk.shows("pair 0 at position 4: ");
+        desk.shows("-2.2832 rad = -130.82°");
+        desk.shows("4·θ_i = 4.0000 = -2.2832 + 1·2π");
+    }
 }
 
 /// Before and after are the trace's own, component by component, with either pairing.

@@ -21,7 +21,8 @@ const NAMED: usize = 8;
 pub(super) fn print(report: &Report, a: &About, b: &About) -> Result<()> {
     let mut out = output::Lines::text();
     for (letter, run) in [("A", a), ("B", b)] {
-        let model = run.card.as_ref().map_or("", |card| card.name.as_str());
+        let named = run.card.as_ref().map(|card| card.name.as_str()).filter(|name| !name.is_empty());
+        let model = named.unwrap_or("a model that it does not name,");
         let precision = run.precision.map_or("unknown precision", Precision::name);
         writeln!(out, "{letter}  {}  {model} {precision}", run.name)?;
     }
@@ -54,7 +55,8 @@ fn verdict(out: &mut impl Write, report: &Report) -> Result<()> {
     let Some(first) = &report.first else {
         let smallest = report.smallest_tolerance().map_or_else(|| "none".into(), short);
         let unread = report.uncompared().map_or_else(String::new, |what| format!(", but for {what}"));
-        writeln!(out, "The same, within the tolerance{unread}; the smallest that passes: {smallest}")?;
+        let of = if report.measured { " for what a stage adds of its own" } else { "" };
+        writeln!(out, "The same, within the tolerance{unread}; the smallest that passes: {smallest}{of}")?;
         return report.notes.iter().try_for_each(|note| writeln!(out, "  {note}"));
     };
     writeln!(out, "First difference: {}  {}", first.kind.name(), first.address)?;

@@ -227,7 +227,10 @@ impl Heatmap {
             if down.is_empty() { format!("→ {across}") } else { format!("↓ {down} · → {across}") };
         let mut lines = vec![
             format!("{}  {} · {sides}", self.site, axes.join(" × ")),
-            format!("min {} max {} mean {} std {}", stats.min, stats.max, stats.mean, stats.std),
+            {
+                let [min, max, mean, std] = [stats.min, stats.max, stats.mean, stats.std].map(|x| x as f32);
+                format!("min {min} max {max} mean {mean} std {std}")
+            },
         ];
         let each = self.rows.each * self.columns.each;
         if each > 1 {

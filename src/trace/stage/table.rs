@@ -89,12 +89,12 @@ stages! {
         aliases "model.embed_tokens" "hook_embed" "embd / inp_embd" "inputTensor"
     RopeCos "rope_cos" Start [Token, Pair] "rope_table" from [Positions] with []
         unit Cosine, rounded Result, runs Derived;
-        formula "rope_cos[t, i] = cos(({start} + t) · {theta}^(−2i/{C}))   i = 0 … {half} − 1, after RoPE scaling"
+        formula "rope_cos[t, i] = cos(({start} + t) · {theta}^(−2i/{C}))   i = 0 … {half} − 1{scaled}"
         purpose "How far each pair of components is turned at each position: fast for the first pairs, slow for the last."
         aliases "model.rotary_emb output 0" "" "" ""
     RopeSin "rope_sin" Start [Token, Pair] "rope_table" from [Positions] with []
         unit Sine, rounded Result, runs Alone;
-        formula "rope_sin[t, i] = sin(({start} + t) · {theta}^(−2i/{C}))   i = 0 … {half} − 1, after RoPE scaling"
+        formula "rope_sin[t, i] = sin(({start} + t) · {theta}^(−2i/{C}))   i = 0 … {half} − 1{scaled}"
         purpose "The sines that go with rope_cos."
         aliases "model.rotary_emb output 1" "" "" ""
     Mask "mask" Start [Token, Key] "mask" from [Positions] with []
@@ -232,7 +232,7 @@ stages! {
     FfnNorm "ffn_norm" Layer [Token, Dim] "rms_norm" from [of(Stage::AttnResidual)]
         with [weight("ffn_norm", &[A::Dim])]
         unit Plain, rounded TwiceInNorm, runs Alone;
-        formula "ffn_norm[t, d] = x[t, d] / √(Σ x[t, :]² / {D} + {eps}) · ffn_norm[d],   x = attn_residual"
+        formula "ffn_norm[t, d] = x[t, d] / √(Σ x[t, :]² / {D} + {eps}) · w[d],   x = attn_residual, w = the weight ffn_norm"
         purpose "The same normalisation before the feed-forward network, with a weight of its own."
         aliases "post_attention_layernorm" "ln2.hook_normalized × weight" "ffn_norm-L" "normalizedH"
     FfnNormQ8 "ffn_norm_q8" Layer [Token, Dim] "quantize" from [of(Stage::FfnNorm)] with []

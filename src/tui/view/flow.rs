@@ -128,6 +128,13 @@ impl Drawn {
                 self.draw(app, layout, (number, spot), buf);
             }
         }
+        let right = layout.area.width.saturating_sub(1);
+        if seen.start > 0 {
+            put(buf, layout.area, right, 0, "▲", app.theme.key());
+        }
+        if seen.end < layout.rows {
+            put(buf, layout.area, right, layout.area.height.saturating_sub(1), "▼", app.theme.key());
+        }
     }
 
     /// A box: its name, its values, its shape. What stands alone in its row is wide.
@@ -239,8 +246,12 @@ fn reads(app: &App) -> String {
         }
         Input::Positions => "the positions".to_owned(),
     });
-    let all: Vec<String> =
-        inputs.chain(Weight::read_in(stage, card).map(|weight| weight.name().to_owned())).collect();
+    // One weight has the name of its stage.
+    let weights = Weight::read_in(stage, card).map(|weight| match weight.name() == stage.name() {
+        true => format!("the weight {weight}"),
+        false => weight.name().to_owned(),
+    });
+    let all: Vec<String> = inputs.chain(weights).collect();
     if all.is_empty() { "nothing: it is given".to_owned() } else { all.join(", ") }
 }
 

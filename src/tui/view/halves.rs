@@ -265,10 +265,10 @@ pub(super) fn marks(app: &App, positive: bool) -> Piece {
             "▀▄ above ▘▖▚ below",
             "grey: masked",
         ],
-        (false, true) => ["·: 0 · ░▒▓█: more and more", "·: 0 · ░▒▓█: more", "░▒▓█: more", "∞: masked"],
+        (false, true) => ["a dot: 0 · ░▒▓█: more and more", "a dot: 0 · ░▒▓█: more", "░▒▓█: more", "∞: masked"],
         (false, false) => [
-            "·: 0 · ░▒▓█: above · -=≡≣: below",
-            "·: 0 ░▒▓█: above -=≡≣: below",
+            "a dot: 0 · ░▒▓█: above · -=≡≣: below",
+            "a dot: 0 ░▒▓█: above -=≡≣: below",
             "░▒▓█: above -=≡≣: below",
             "∞: masked",
         ],

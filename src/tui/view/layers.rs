@@ -251,7 +251,7 @@ impl Layers {
             if queries == 1 { "of the one query".to_owned() } else { format!("over the {queries} queries") };
         let said = [
             format!("{back}, {first}, {itself} {over} t whose position p is not 0"),
-            format!("{back} {over} at p > 0"),
+            format!("{back} {over} t at positions p > 0"),
             format!("{back} {over}"),
         ];
         // A free line, where there is one, says that it is about all three.

@@ -17,6 +17,8 @@ use super::{grid, labels, legend};
 
 /// The columns of a value.
 const VALUE: u16 = 9;
+/// The columns of a mark in words: as many as that of a branch takes, so that its bars and its run's are of one length.
+const MARK: usize = " ← picked".len() - "←".len() + 1;
 /// Texts and bars have at least these columns beside a mark in words.
 const ROOMY: usize = 16;
 
@@ -189,8 +191,9 @@ impl Columns {
         let vocabulary = axis == Axis::Vocab;
         let words = format!(" ← {}", labels::came_next(app).1);
         let rest = usize::from(width.saturating_sub(token_at + VALUE + 1));
-        let (mark, rest) = match rest.checked_sub(text::width(&words)) {
-            Some(rest) if vocabulary && rest >= ROOMY => (words, rest),
+        let of_words = text::width(&words).max(MARK);
+        let (mark, rest) = match rest.checked_sub(of_words) {
+            Some(rest) if vocabulary && rest >= ROOMY => (text::left(&words, of_words), rest),
             _ if vocabulary => (" ←".to_owned(), rest.saturating_sub(2)),
             _ => (String::new(), rest),
         };

@@ -194,9 +194,13 @@ impl Writer {
     fn code_line(&mut self, line: &str) {
         let code = line.trim_start();
         let indent = 2 + (line.len() - code.len()).min(self.width / 2);
-        for (i, part) in text::wrap(code, self.width.saturating_sub(indent + 2).max(8)).iter().enumerate() {
+        let parts = match indent + text::width(code) <= self.width {
+            true => vec![code.to_owned()],
+            false => text::wrap(&glued(code), self.width.saturating_sub(indent + 2).max(8)),
+        };
+        for (i, part) in parts.iter().enumerate() {
             let space = " ".repeat(indent + if i == 0 { 0 } else { 2 });
-            self.lines.push(Line::styled(space + part, self.theme.code()));
+            self.lines.push(Line::styled(space + &part.replace(GLUE, " "), self.theme.code()));
         }
         if code.is_empty() {
             self.lines.push(Line::default());
@@ -313,6 +317,27 @@ impl Writer {
     }
 }
 
+/// A blank at which no line ends.
+const GLUE: char = '\u{a0}';
+
+/// A formula whose lines end outside of brackets: `wq[h·C + c, d]` is one word.
+fn glued(code: &str) -> String {
+    let mut depth = 0_usize;
+    let glue = |c| match c {
+        '[' => {
+            depth += 1;
+            c
+        }
+        ']' => {
+            depth = depth.saturating_sub(1);
+            c
+        }
+        ' ' if depth > 0 => GLUE,
+        c => c,
+    };
+    code.chars().map(glue).collect()
+}
+
 /// The words of a paragraph; one may have pieces of several styles, as `code` with a comma after it has.
 fn words(spans: &[(String, Style)]) -> Vec<Vec<(&str, Style)>> {
     let mut words = vec![Vec::new()];
@@ -376,7 +401,9 @@ mod tests {
         let source = "1. alpha beta gamma\n2. b\n   - c\n\n```rust\nlet x = 1;\n```\n";
         let expected =
             ["1. alpha", "   beta", "   gamma", "2. b", "  • c", "", "  [rust]", "  let x =", "    1;"];
-        assert_eq!(plain(source, 12), expected);
+        assert_eq!(plain(source, 11), expected);
+        assert_eq!(plain(source, 12).last().unwrap(), "  let x = 1;");
+        assert_eq!(plain("```\nx = a[b + c, d]\n```\n", 16), ["  x =", "    a[b + c, d]"]);
     }
 
     #[test]

@@ -17,6 +17,9 @@ use super::labels;
 use super::markdown;
 use super::paint::{put, put_line};
 
+/// The line with which the answer of an exercise begins.
+const ANSWER: &str = "Answer";
+
 /// The notes.
 #[derive(Debug)]
 pub struct Notes<'a>(pub &'a App);
@@ -140,6 +143,14 @@ pub fn line_of(app: &App, width: u16, chapter: &Chapter) -> usize {
     let title = text::wrap(chapter.title(), usize::from(width).saturating_sub(2));
     let first = title.first().map_or("", |line| line);
     lines.iter().position(|line| line.to_string().trim() == first).unwrap_or(0)
+}
+
+/// The line of the notes in which the next answer begins, from line `first` on; else the first one.
+pub fn answer_after(app: &App, width: u16, first: usize) -> Option<usize> {
+    let lines = lines(app, width);
+    let begins = |(_, line): &(usize, &Line<'_>)| line.to_string() == ANSWER;
+    let mut all = lines.iter().enumerate().filter(begins).map(|(at, _)| at);
+    all.clone().find(|&line| line >= first).or_else(|| all.next())
 }
 
 fn shapes(app: &App, out: &mut Writer) {

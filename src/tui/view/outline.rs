@@ -1,5 +1,7 @@
 //! The outline: passes, layers, steps. The current pass and layer are open, the others are one line each.
 
+use std::cmp::Ordering;
+
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::widgets::Widget;
@@ -90,7 +92,12 @@ impl Widget for OutlinePanel<'_> {
                     (format!(" {} layer {layer}", open(open_here)), String::new(), style)
                 }
                 Entry::Step(place) => {
-                    let indent = if place.layer.is_some() { "   " } else { "  " };
+                    let indent = match (place == here, place.layer.is_some()) {
+                        (true, true) => " • ",
+                        (true, false) => "• ",
+                        (false, true) => "   ",
+                        (false, false) => "  ",
+                    };
                     let style = match place.step {
                         Step::Stage(_) => ratatui::style::Style::new(),
                         Step::View(_) => theme.view(),
@@ -99,10 +106,13 @@ impl Widget for OutlinePanel<'_> {
                 }
             };
             let current = *entry == Entry::Step(here);
-            // A shape is shown whole, with a space before it, or not at all.
+            // A shape is shown whole, with a space before it and one behind it if there is room, or not at all.
             let room = width.saturating_sub(text::width(&name) + 1);
-            let detail =
-                if text::width(&detail) < room { text::right(&detail, room) + " " } else { String::new() };
+            let detail = match text::width(&detail).cmp(&room) {
+                Ordering::Less => text::right(&detail, room) + " ",
+                Ordering::Equal => detail,
+                Ordering::Greater => String::new(),
+            };
             let line = text::left(&name, width.saturating_sub(text::width(&detail)));
             let y = y as u16;
             let x = put(buf, area, 0, y, &line, if current { theme.current() } else { style });

@@ -187,9 +187,9 @@ impl View for Residual {
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
         let dim = app.theme.dim();
         let forms = [
-            "x: the stream that comes in, drawn →; a: what is added, the arrow beside the angle · ‖v‖ = √(Σ v²)",
-            "x (→) comes in, a (the arrow) is added · ‖v‖ = √(Σ v²)",
-            "x (→) comes in, a (arrow) is added · ‖v‖ = √(Σ v²)",
+            "x: the row above, drawn →; a: what is added, the arrow beside the angle · ‖v‖ = √(Σ v²)",
+            "x (→) comes in, from the row above; a (the arrow) is added · ‖v‖ = √(Σ v²)",
+            "x (→): the row above, a (arrow): added · ‖v‖ = √(Σ v²)",
             "x (→) in, a (arrow) added · ‖v‖ = √(Σ v²)",
         ];
         put_fit(buf, foot, 0, 0, &[Piece::forms(forms.map(str::to_owned), dim)]);
@@ -212,8 +212,8 @@ impl View for Residual {
         let (bar_at, added_at) = (NAME + FIGURE as u16 + 1, NAME + FIGURE as u16 + 1 + bars);
         let angle_at = added_at + FIGURE as u16 + 1;
         let heading = layout.header - 1;
-        put(buf, area, NAME, heading, &text::right("‖x‖ after", FIGURE), theme.dim());
-        put(buf, area, added_at, heading, &text::right("‖a‖ added", FIGURE), theme.dim());
+        put(buf, area, NAME, heading, &text::right("‖x + a‖", FIGURE), theme.dim());
+        put(buf, area, added_at, heading, &text::right("‖a‖", FIGURE), theme.dim());
         put(buf, area, angle_at, heading, &text::right("angle", ANGLE), theme.dim());
         if heading > 0 {
             let forms = ["  share: ‖a‖ / ‖x‖", " share"].map(str::to_owned);

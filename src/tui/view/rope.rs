@@ -225,7 +225,7 @@ impl View for Rope {
             grid::range(app, "→", Axis::Pair, &layout.visible_columns(app), layout.columns),
         ];
         if let Some((before, after)) = turned(app) {
-            pieces.push(Piece::whole(format!(" · ○ {before} ● {after}"), dim).rank(1));
+            pieces.push(Piece::whole(format!(" · ○ {before} ● {after}"), dim).rank(3));
         }
         pieces
     }
@@ -339,16 +339,22 @@ fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
     let angle = table(app, token, at);
     if let Some((cos, sin)) = angle {
         let angle = sin.atan2(cos);
-        let turned = format!("{} = {}°", text::real(angle), text::real(angle.to_degrees()));
+        let turned = format!("{} rad = {}°", text::real(angle), text::real(angle.to_degrees()));
         let told =
-            [format!("turned by atan2(sin, cos) = {turned}"), format!("atan2(sin, cos) = {turned}"), turned];
+            [format!("turned by atan2(sin, cos) = {turned}"), format!("turned by {turned}"), turned];
         lines.push(vec![
             Piece::whole(format!("pair {at} at position {position}: "), strong),
             Piece::forms(told, strong).rank(1),
         ]);
     }
     if let Some(theta) = theta(app, at) {
-        let (one, here) = (text::real(theta), text::real(position as f64 * theta));
+        let (one, here) = (text::real(theta), position as f64 * theta);
+        // The angle above is what whole turns leave.
+        let turns = (here / TAU).round();
+        let left = match turns != 0.0 {
+            true => format!(" = {} + {turns}·2π", text::real(wrapped(here))),
+            false => String::new(),
+        };
         let round = if theta == 0.0 {
             String::new()
         } else {
@@ -356,9 +362,10 @@ fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
         };
         lines.push(vec![
             Piece::whole(format!("θ_i = {one}"), strong),
-            Piece::whole(" radians a token", dim).rank(2),
-            Piece::whole(format!(" · {position}·θ_i = {here}"), strong),
-            Piece::whole(round, dim).rank(1),
+            Piece::forms([" radians a token", " rad/token", ""].map(str::to_owned), dim).rank(2),
+            Piece::whole(format!(" · {position}·θ_i = {}", text::real(here)), strong),
+            Piece::whole(left, strong).rank(1),
+            Piece::whole(round, dim).rank(3),
         ]);
     }
     if let Some((before, after)) = turned(app) {

@@ -47,6 +47,9 @@ const SMALL_HEADER: u16 = 2;
 const LEAST: u16 = 2;
 /// Columns of a number.
 const NUMBER: u16 = 8;
+/// Columns of bars, at the least, beside a mark in words; and those of a mark without.
+const BARS: u16 = 8;
+const SHORT: u16 = 4;
 
 /// The draw of the run, and the one that is tried where one is.
 fn draws(app: &App) -> Option<(&Draw, Option<&Draw>)> {
@@ -410,15 +413,17 @@ fn list(app: &App, own: &Draw, tried: Option<&Draw>, layout: &Layout, buf: &mut 
     let texts = usize::from(area.width / 5).clamp(6, 20);
     let text_at = digits as u16 + 1;
     let logit_at = text_at + texts as u16 + 1;
-    let prob_at = logit_at + NUMBER;
+    // Where two settings are compared in little room, the bars are worth more than the logits, which both share.
+    let has_logits = tried.is_none() || area.width >= logit_at + 4 * NUMBER + 1 + BARS + SHORT;
+    let prob_at = if has_logits { logit_at + NUMBER } else { logit_at };
     let share_at = prob_at + NUMBER;
     let own_at = share_at + NUMBER;
     let bar_at = if tried.is_some() { own_at + NUMBER } else { own_at } + 1;
     let mark = if tried.is_some() { " ← drawn, run and tried" } else { " ← drawn" };
     let rest = usize::from(area.width.saturating_sub(bar_at));
     let (wide, bars) = match rest.checked_sub(text::width(mark)) {
-        Some(bars) if bars >= 8 => (true, bars),
-        _ => (false, rest.saturating_sub(4)),
+        Some(bars) if bars >= usize::from(BARS) => (true, bars),
+        _ => (false, rest.saturating_sub(usize::from(SHORT))),
     };
     let line = layout.header - 1;
     let heading = |x: u16, name: &str, style, buf: &mut Buffer| {
@@ -426,7 +431,9 @@ fn list(app: &App, own: &Draw, tried: Option<&Draw>, layout: &Layout, buf: &mut 
     };
     put(buf, area, 0, line, &text::right("id", digits), theme.dim());
     put(buf, area, text_at, line, "text", theme.dim());
-    heading(logit_at - 1, "logit", theme.dim(), buf);
+    if has_logits {
+        heading(logit_at - 1, "logit", theme.dim(), buf);
+    }
     heading(prob_at - 1, "prob", theme.dim(), buf);
     heading(share_at - 1, "share", theme.dim(), buf);
     if tried.is_some() {
@@ -452,7 +459,9 @@ fn list(app: &App, own: &Draw, tried: Option<&Draw>, layout: &Layout, buf: &mut 
         let number = |x: u16, content: &str, style, buf: &mut Buffer| {
             put(buf, area, x - 1, y, &text::right(content, usize::from(NUMBER)), style);
         };
-        number(logit_at, &value(token.logit), plain, buf);
+        if has_logits {
+            number(logit_at, &value(token.logit), plain, buf);
+        }
         number(prob_at, &value(token.prob), plain, buf);
         number(share_at, &if stays { value(token.share) } else { no_share(draw, token) }, pick(plain), buf);
         if tried.is_some() {

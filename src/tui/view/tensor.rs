@@ -164,11 +164,13 @@ fn heading(app: &App, head: Rect, layout: &Layout, buf: &mut Buffer) {
     let lengths: Vec<_> = shape.iter().map(usize::to_string).collect();
     let shapes = [format!("  {}", axes.join(" × ")), format!("  {}", lengths.join(" × "))];
     let kind = if matches!(step, Step::View(_)) { format!(" ({})", step.op()) } else { String::new() };
+    let unit = step.stage().info().unit;
     let pieces = [
         Piece::words(step.name(), theme.strong()),
         Piece::whole(kind, theme.view()).rank(2),
         Piece::forms(shapes, Style::new()).rank(1),
-        Piece::whole(format!(" · {}", step.stage().info().unit.name()), theme.dim()).rank(3),
+        Piece::forms([format!(" · {}", unit.name()), format!(" · {}", unit.short()), String::new()], theme.dim())
+            .rank(3),
     ];
     let folded = head.height < 2;
     if !folded {

@@ -16,6 +16,9 @@ use super::super::text;
 use super::Panels;
 use super::paint::{put, put_fit};
 
+/// The way to tell how tokens are drawn for which room is kept.
+const LEAST: usize = 2;
+
 /// The first line.
 #[derive(Debug)]
 pub struct Title<'a>(pub &'a App);
@@ -64,7 +67,7 @@ impl Widget for Title<'_> {
         ];
         // How tokens are drawn has room beside the place: of that the less telling words go first.
         let card = &app.outline().card;
-        let drawn = drawing(app).into_iter().rfind(|form| !form.is_empty()).unwrap_or_default();
+        let drawn = drawing(app).into_iter().nth(LEAST).unwrap_or_default();
         let beside = text::width(&format!(
             "{} {}  {} · {}",
             file(app),
@@ -112,7 +115,8 @@ fn drawing(app: &App) -> Vec<String> {
     let run = app.drawing.map(|drawing| drawing.sampling);
     let Some(Sampling { temperature, top_k, top_p, seed }) = own.or(run) else { return vec![String::new()] };
     if temperature == 0.0 {
-        return vec![" · temperature 0".to_owned(), " · T 0".to_owned(), String::new()];
+        let short = " · T 0".to_owned();
+        return vec![" · temperature 0".to_owned(), short.clone(), short, String::new()];
     }
     let k = |name: &str| if top_k > 0 { format!(" {name} {top_k}") } else { String::new() };
     let p = |name: &str| if top_p < 1.0 { format!(" {name} {top_p}") } else { String::new() };
@@ -122,6 +126,7 @@ fn drawing(app: &App) -> Vec<String> {
     vec![
         format!(" · temperature {temperature}{}{} seed {seed}{stream}", k("top-k"), p("top-p")),
         format!(" · T {temperature}{}{} s {seed}{stream}", k("k"), p("p")),
+        format!(" · T {temperature}{}{} …", k("k"), p("p")),
         format!(" · T {temperature} …"),
         String::new(),
     ]
