@@ -225,12 +225,10 @@ impl Heatmap {
         let (down, across) = (held(&self.rows), held(&self.columns));
         let sides =
             if down.is_empty() { format!("→ {across}") } else { format!("↓ {down} · → {across}") };
+        let [min, max, mean, std] = [stats.min, stats.max, stats.mean, stats.std].map(|value| value as f32);
         let mut lines = vec![
             format!("{}  {} · {sides}", self.site, axes.join(" × ")),
-            {
-                let [min, max, mean, std] = [stats.min, stats.max, stats.mean, stats.std].map(|x| x as f32);
-                format!("min {min} max {max} mean {mean} std {std}")
-            },
+            format!("min {min} max {max} mean {mean} std {std}"),
         ];
         let each = self.rows.each * self.columns.each;
         if each > 1 {

@@ -82,7 +82,7 @@ impl Sampler {
         let random = (sampling.temperature > 0.0)
             .then(|| self.before(draw, sampling).map(|sampler| sampler.random(draw)));
         Ok(Draw {
-            setting: sampling.into(),
+            setting: sampling,
             vocab: logits.len(),
             tokens,
             after_k: kept(&left),

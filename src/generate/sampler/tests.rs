@@ -241,11 +241,7 @@ fn a_draw_that_is_looked_at_is_the_one_that_is_made() {
         for draw in 0..30 {
             let logits = logits(draw);
             let own = sampler.look(&logits, draw, None).unwrap();
-            assert_eq!(
-                other.look(&logits, draw, Some(sampling.into())).unwrap(),
-                own,
-                "another one tries this"
-            );
+            assert_eq!(other.look(&logits, draw, Some(sampling)).unwrap(), own, "another one tries this");
             let mut shown = Nucleus::default();
             assert_eq!(sampler.sample(&logits, 0, 0, &mut shown), own.drawn);
             assert_eq!(own.tokens.len(), logits.len());

@@ -135,7 +135,8 @@ fn below(both: &Both<'_>, found: &Found, layout: &Layout, foot: Rect, buf: &mut 
     });
     pieces.push(Piece::forms([" · these cells".to_owned(), String::new()], dim).rank(1));
     put_fit(buf, foot, 0, 0, &pieces);
-    let mut pieces = vec![Piece::whole(format!("equal in {} of the {} cells shown", found.equal, found.cells), dim)];
+    let mut pieces =
+        vec![Piece::whole(format!("equal in {} of the {} cells shown", found.equal, found.cells), dim)];
     if let Some(index) = found.furthest.and_then(|(cell, _)| grid::index(app, cell)) {
         let furthest = format!(" · furthest apart at {}", app.place().address(&index));
         pieces.push(Piece::whole(furthest, dim).rank(1));

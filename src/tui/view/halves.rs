@@ -265,7 +265,9 @@ pub(super) fn marks(app: &App, positive: bool) -> Piece {
             "▀▄ above ▘▖▚ below",
             "grey: masked",
         ],
-        (false, true) => ["a dot: 0 · ░▒▓█: more and more", "a dot: 0 · ░▒▓█: more", "░▒▓█: more", "∞: masked"],
+        (false, true) => {
+            ["a dot: 0 · ░▒▓█: more and more", "a dot: 0 · ░▒▓█: more", "░▒▓█: more", "∞: masked"]
+        }
         (false, false) => [
             "a dot: 0 · ░▒▓█: above · -=≡≣: below",
             "a dot: 0 ░▒▓█: above -=≡≣: below",

@@ -340,8 +340,7 @@ fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
     if let Some((cos, sin)) = angle {
         let angle = sin.atan2(cos);
         let turned = format!("{} rad = {}°", text::real(angle), text::real(angle.to_degrees()));
-        let told =
-            [format!("turned by atan2(sin, cos) = {turned}"), format!("turned by {turned}"), turned];
+        let told = [format!("turned by atan2(sin, cos) = {turned}"), format!("turned by {turned}"), turned];
         lines.push(vec![
             Piece::whole(format!("pair {at} at position {position}: "), strong),
             Piece::forms(told, strong).rank(1),

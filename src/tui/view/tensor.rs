@@ -169,8 +169,11 @@ fn heading(app: &App, head: Rect, layout: &Layout, buf: &mut Buffer) {
         Piece::words(step.name(), theme.strong()),
         Piece::whole(kind, theme.view()).rank(2),
         Piece::forms(shapes, Style::new()).rank(1),
-        Piece::forms([format!(" · {}", unit.name()), format!(" · {}", unit.short()), String::new()], theme.dim())
-            .rank(3),
+        Piece::forms(
+            [format!(" · {}", unit.name()), format!(" · {}", unit.short()), String::new()],
+            theme.dim(),
+        )
+        .rank(3),
     ];
     let folded = head.height < 2;
     if !folded {
