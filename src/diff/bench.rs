@@ -36,6 +36,10 @@ pub(super) struct Otherwise {
     pub(super) quantize: Option<usize>,
     /// They are rounded to bfloat16 first.
     pub(super) rounds_inputs: bool,
+    /// Stages that read what enters their layer, too.
+    pub(super) reads_input: &'static [Stage],
+    /// Stages that read each row less its mean.
+    pub(super) centres: &'static [Stage],
     /// What heads give, (T, H, C), is read as if heads came first, (H, T, C).
     pub(super) merges_heads: bool,
 }
@@ -137,6 +141,7 @@ impl<'a, B: Backend> Bench<'a, B> {
         let mut sources = self.rules.sources(site);
         let also = self.otherwise.also.iter().filter(|(stage, _)| *stage == site.stage);
         sources.extend(also.map(|(_, other)| site.other(*other)));
+        sources.extend(self.otherwise.reads_input.contains(&site.stage).then(|| site.layer_input()));
         sources
     }
 
@@ -155,6 +160,9 @@ impl<'a, B: Backend> Bench<'a, B> {
             if self.otherwise.rounds_inputs && of.is_some_and(|of| of.matrix().is_some()) {
                 let rounded = floats(&frame).iter().map(|x| bf16::from_f32(*x).to_f32()).collect();
                 frame = frame_like(&frame, rounded).map_or(frame, Arc::new);
+            }
+            if self.otherwise.centres.contains(&site.stage) {
+                frame = centred(&frame).map_or(frame, Arc::new);
             }
             if self.otherwise.merges_heads && site.stage == Stage::AttnOutput {
                 frame = heads_first(&frame).map_or(frame, Arc::new);
@@ -209,6 +217,16 @@ fn heads_first(of: &Frame) -> Option<Frame> {
     let FrameData::F32(values) = &of.data else { return None };
     let turned = values.view().permuted_axes(IxDyn(&[1, 0, 2]));
     frame_like(of, turned.iter().copied().collect())
+}
+
+/// The frame with each of its rows, along the last axis, less its mean.
+fn centred(of: &Frame) -> Option<Frame> {
+    let (mut values, width) = (floats(of).to_vec(), *of.shape().last()?);
+    for row in values.chunks_exact_mut(width.max(1)) {
+        let mean = row.iter().copied().map(f64::from).sum::<f64>() / width as f64;
+        row.iter_mut().for_each(|value| *value = (f64::from(*value) - mean) as f32);
+    }
+    frame_like(of, values)
 }
 
 /// The frame with its rows of `width` values rounded to int8 and back.

@@ -3,6 +3,7 @@
 
 mod attention;
 mod layout;
+mod stream;
 mod values;
 
 use super::bench::{Exactly, Otherwise};
@@ -11,7 +12,7 @@ use crate::config::{ModelConfig, Pairing, Precision, RopeScaling};
 use crate::trace::{Frame, ModelCard, PassDims, Site, Stage};
 
 /// The names of the mistakes.
-pub const NAMES: [&str; 26] = [
+pub const NAMES: [&str; 32] = [
     "rope_pairing",
     "rope_theta",
     "rope_scaling",
@@ -22,6 +23,12 @@ pub const NAMES: [&str; 26] = [
     "norm_weight_plus_one",
     "norm_weight_missing",
     "norm_missing",
+    "norm_weights_swapped",
+    "norm_input",
+    "norm_sum",
+    "layer_norm",
+    "residual_missing",
+    "other_layer",
     "attention_scale",
     "mask_offset",
     "window",
@@ -113,6 +120,7 @@ pub(super) fn mistakes(
     configured(card, found, &mut all);
     attention::add(card, passes, found, right, &mut all);
     layout::add(card, chain, &mut all);
+    stream::add(card, chain, &mut all);
     values::add(card, found, right, &mut all);
     all
 }

@@ -74,7 +74,7 @@ fn verdict(report: &Report) -> (Kind, String, BTreeSet<&'static str>) {
 }
 
 /// Each mistake: the model it is made on, where it is seen first, and where it is in what transformers' modules show.
-pub(super) const BUGS: [(&str, &str, &str, &str); 45] = [
+pub(super) const BUGS: [(&str, &str, &str, &str); 53] = [
     ("rope_pairing", "gqa", "p0/L0/xq_rope", "p0/L0/softmax"),
     ("rope_pairing:mixed", "gqa", "p0/L0/xq_rope", "p0/L0/softmax"),
     ("rope_theta", "gqa", "p0/rope_cos", "p0/L0/softmax"),
@@ -89,6 +89,14 @@ pub(super) const BUGS: [(&str, &str, &str, &str); 45] = [
     ("norm_weight_plus_one", "gqa", "p0/L0/attn_norm", "p0/L0/attn_norm"),
     ("norm_weight_missing", "gqa", "p0/L0/attn_norm", "p0/L0/attn_norm"),
     ("norm_missing", "gqa", "p0/final_norm", "p0/final_norm"),
+    ("norm_weights_swapped", "gqa", "p0/L0/attn_norm", "p0/L0/attn_norm"),
+    ("norm_input", "gqa", "p0/L0/ffn_norm", "p0/L0/ffn_norm"),
+    ("norm_sum", "gqa", "p0/L0/attn_norm", "p0/L0/attn_norm"),
+    ("layer_norm", "gqa", "p0/L0/attn_norm", "p0/L0/attn_norm"),
+    ("residual_missing", "gqa", "p0/L0/attn_residual", "p0/L0/attn_residual"),
+    ("residual_missing:ffn", "gqa", "p0/L0/ffn_residual", "p0/L0/ffn_residual"),
+    ("residual_missing:normed", "gqa", "p0/L0/attn_residual", "p0/L0/attn_residual"),
+    ("other_layer", "gqa", "p0/L1/attn_norm", "p0/L1/attn_norm"),
     ("attention_scale", "gqa", "p0/L0/scores", "p0/L0/softmax"),
     ("mask_offset", "gqa", "p0/L0/masked_scores", "p0/L0/softmax"),
     ("window", "mistral", "p0/L0/masked_scores", "p0/L0/softmax"),

@@ -129,13 +129,21 @@ impl Port {
     }
 
     fn norm(&self, x: &Rows, name: &str) -> Rows {
-        let w = self.weight(name);
+        let (of_attention, of_ffn) = ("input_layernorm", "post_attention_layernorm");
+        let swapped = match name.contains(of_attention) {
+            true => name.replace(of_attention, of_ffn),
+            false => name.replace(of_ffn, of_attention),
+        };
+        let w = self.weight(if self.has("norm_weights_swapped") { &swapped } else { name });
         if self.has("norm_missing") && name == "model.norm.weight" {
             return x.clone();
         }
         let eps = if self.has("norm_eps") { 1e-6 } else { self.config.norm_eps };
         let row = |x: &Vec<f32>| {
-            let square = x.iter().map(|x| x * x).sum::<f32>() / x.len() as f32;
+            let mean = x.iter().sum::<f32>() / x.len() as f32;
+            let x: Vec<f32> = x.iter().map(|x| if self.has("layer_norm") { x - mean } else { *x }).collect();
+            let count = if self.has("norm_sum") { 1 } else { x.len() };
+            let square = x.iter().map(|x| x * x).sum::<f32>() / count as f32;
             let factor = 1.0 / (square + eps).sqrt();
             let weight = |w: f32| match self.bug {
                 "norm_weight_plus_one" => w + 1.0,
@@ -234,7 +242,8 @@ impl Port {
         self.keep(once(Stage::RopeCos), &cos, &[t, c / 2]);
         self.keep(once(Stage::RopeSin), &sin, &[t, c / 2]);
         for layer in 0..layers {
-            let name = |part: &str| format!("model.layers.{layer}.{part}");
+            let of = if self.has("other_layer") { 0 } else { layer };
+            let name = |part: &str| format!("model.layers.{of}.{part}");
             let at = |stage| Site::layer(0, layer, stage);
             let norm = self.norm(&x, &name("input_layernorm.weight"));
             self.keep(at(Stage::AttnNorm), &norm, &[t, dim]);
@@ -324,9 +333,15 @@ impl Port {
             };
             let output = self.linear(&merged, &name("self_attn.o_proj"));
             self.keep(at(Stage::AttnOutput), &output, &[t, dim]);
-            x = self.sum(&x, &output);
+            let input = x.clone();
+            x = match self.bug {
+                "residual_missing" => output.clone(),
+                "residual_missing:normed" => self.sum(&norm, &output),
+                _ => self.sum(&x, &output),
+            };
             self.keep(at(Stage::AttnResidual), &x, &[t, dim]);
-            let norm = self.norm(&x, &name("post_attention_layernorm.weight"));
+            let read = if self.has("norm_input") { &input } else { &x };
+            let norm = self.norm(read, &name("post_attention_layernorm.weight"));
             self.keep(at(Stage::FfnNorm), &norm, &[t, dim]);
             let [gate, up] = ["gate", "up"].map(|p| self.linear(&norm, &name(&format!("mlp.{p}_proj"))));
             let act = |g: &f32| {
@@ -349,7 +364,11 @@ impl Port {
             self.keep(at(Stage::FfnHidden), &hidden, &[t, ffn_dim]);
             let down = self.linear(&hidden, &name("mlp.down_proj"));
             self.keep(at(Stage::FfnDown), &down, &[t, dim]);
-            x = self.sum(&x, &down);
+            x = match self.bug {
+                "residual_missing:ffn" => down.clone(),
+                "residual_missing:normed" => self.sum(&norm, &down),
+                _ => self.sum(&x, &down),
+            };
             self.keep(at(Stage::FfnResidual), &x, &[t, dim]);
         }
         let norm = self.norm(&x, "model.norm.weight");

@@ -75,7 +75,7 @@ fn a_diagram_says_where_it_goes_on() {
     view(&mut stage, "flow").shows("ffn_residual reads attn_residual, ffn_down");
     stage.keys("/ffn_norm");
     stage.key(KeyCode::Enter);
-    view(&mut stage, "flow").shows("ffn_norm reads attn_residual, the weight ffn_norm");
+    view(&mut stage, "flow").shows("ffn_norm reads attn_residual, ffn_norm.weight");
     // What is on the screen as a whole has neither mark.
     let mut stage = Stage::sized("attn_norm", (200, 200), Depth::None);
     let shown = view(&mut stage, "flow").screen();

@@ -58,6 +58,8 @@ pub(super) fn add(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     all.push(Mistake::of("norm_weight_plus_one", "", NORMS, Norms(|weight| weight + 1.0)));
     all.push(Mistake::of("norm_weight_missing", "", NORMS, Norms(|_| 1.0)));
     all.push(Mistake::of("norm_missing", "", NORMS, NoNorm));
+    let swapped = SwappedWeights(&[["attention_norm", "ffn_norm"]]);
+    all.push(Mistake::of("norm_weights_swapped", "", &[Stage::AttnNorm, Stage::FfnNorm], swapped));
     if card.config.qkv_bias || card.config.output_bias || card.config.mlp_bias {
         all.push(Mistake::of("bias_missing", "", PRODUCTS, NoBias));
     }
@@ -275,7 +277,7 @@ impl Change for SwappedWeights {
                 _ if name == *b => Some(*a),
                 _ => None,
             });
-            swapped.and_then(Weight::from_name)
+            Weight::all().find(|weight| Some(weight.name()) == swapped)
         };
         let (Place::Weight(layer, _), Some(other)) = (place, named(place).and_then(other)) else {
             return read(place, rows);

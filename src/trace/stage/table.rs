@@ -232,7 +232,7 @@ stages! {
     FfnNorm "ffn_norm" Layer [Token, Dim] "rms_norm" from [of(Stage::AttnResidual)]
         with [weight("ffn_norm", &[A::Dim])]
         unit Plain, rounded TwiceInNorm, runs Alone;
-        formula "ffn_norm[t, d] = x[t, d] / √(Σ x[t, :]² / {D} + {eps}) · w[d],   x = attn_residual, w = the weight ffn_norm"
+        formula "ffn_norm[t, d] = x[t, d] / √(Σ x[t, :]² / {D} + {eps}) · ffn_norm.weight[d],   x = attn_residual"
         purpose "The same normalisation before the feed-forward network, with a weight of its own."
         aliases "post_attention_layernorm" "ln2.hook_normalized × weight" "ffn_norm-L" "normalizedH"
     FfnNormQ8 "ffn_norm_q8" Layer [Token, Dim] "quantize" from [of(Stage::FfnNorm)] with []

@@ -246,11 +246,7 @@ fn reads(app: &App) -> String {
         }
         Input::Positions => "the positions".to_owned(),
     });
-    // One weight has the name of its stage.
-    let weights = Weight::read_in(stage, card).map(|weight| match weight.name() == stage.name() {
-        true => format!("the weight {weight}"),
-        false => weight.name().to_owned(),
-    });
+    let weights = Weight::read_in(stage, card).map(|weight| weight.to_string());
     let all: Vec<String> = inputs.chain(weights).collect();
     if all.is_empty() { "nothing: it is given".to_owned() } else { all.join(", ") }
 }
