@@ -1,6 +1,6 @@
 //! Two runs, stage by stage in the order of the pass.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::causes::{self, Cause};
@@ -25,6 +25,9 @@ struct Cell<'a> {
     print: Option<u64>,
 }
 
+/// So many stages that were not compared are named each.
+const NAMED: usize = 6;
+
 /// Two runs under comparison.
 pub(super) struct Comparison<'a, A, B, J> {
     a: &'a mut A,
@@ -40,8 +43,6 @@ pub(super) struct Comparison<'a, A, B, J> {
     same_logits: bool,
     /// What B draws from in the pass.
     own: Own,
-    /// The stages of A that B does not have since the last one that was compared.
-    since: usize,
     /// Passes in which it cannot be told whether B drew right.
     not_told: BTreeSet<usize>,
 }
@@ -61,7 +62,6 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             seen: HashMap::new(),
             same_logits: false,
             own: Own::default(),
-            since: 0,
             not_told: BTreeSet::new(),
         })
     }
@@ -262,7 +262,6 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 let (why, damaged) = theirs.err().or_else(named).unzip();
                 let why = why.map(|why| format!("B: {why}"));
                 self.report.missing.push(missing(why, damaged.unwrap_or(false)));
-                self.since += 1;
                 a.into_iter().for_each(|frame| self.judge.alone(Arc::unwrap_or_clone(frame)));
                 return Ok(());
             }
@@ -395,7 +394,6 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             self.report.notes.extend(judged.note);
         }
         self.report.lines.push(judged.line);
-        self.since = 0;
     }
 
     /// Takes note of a stage that differs.
@@ -420,15 +418,58 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             return;
         }
         self.report.first = Some(difference);
+        let unseen = self.unseen(site);
         let notes = &mut self.report.notes;
-        let last = self.report.lines.last().map(|line| line.site);
-        notes.extend(unseen(self.since, last, site));
+        notes.extend(unseen);
         notes.extend(cell.odd.iter().map(|what| format!("B's {site}: {what}")));
         if let Some(other) = cell.print.and_then(|print| self.seen.get(&print)) {
             notes.push(format!("B's {site} repeats its {other}, value for value"));
         }
         notes.extend(judged.note.clone());
         self.waits = (kind == Kind::Stage).then_some(site);
+    }
+
+    /// Where the mistake may lie that shows at `site` first, where some of what leads to it was not compared: in that, too.
+    fn unseen(&self, site: Site) -> Option<String> {
+        let compared: HashSet<Site> = self.report.lines.iter().map(|line| line.site).collect();
+        let (mut unseen, mut open) = (BTreeSet::new(), vec![site]);
+        while let Some(of) = open.pop() {
+            let is_unseen = |source: &Site| source.stage != Stage::Tokens && !compared.contains(source);
+            for source in self.sources(of).into_iter().filter(is_unseen) {
+                let order = (source.pass, source.stage.info().section, source.layer, source.stage as usize);
+                if unseen.insert((order, source)) {
+                    open.push(source);
+                }
+            }
+        }
+        let name = |(_, other): &(_, Site)| match (other.pass, other.layer) == (site.pass, site.layer) {
+            true => other.stage.to_string(),
+            false => other.to_string(),
+        };
+        let names: Vec<_> = unseen.iter().map(name).collect();
+        let which = match &names[..] {
+            [] => return None,
+            [first, .., last] if names.len() > NAMED => {
+                format!("{} stages, from {first} to {last}", names.len())
+            }
+            few => few.join(", "),
+        };
+        Some(format!(
+            "the mistake lies there or in what leads there and was not compared: {which} (write more)"
+        ))
+    }
+
+    /// The stages that `site` is computed from. What is in a cache came from earlier passes too.
+    fn sources(&self, site: Site) -> Vec<Site> {
+        let dims = |number: usize| self.a.about().passes.iter().map(|pass| pass.dims).find(|it| it.pass == number);
+        let Some(own) = dims(site.pass) else { return Vec::new() };
+        let inputs = site.stage.inputs(&self.sizes, own).into_iter();
+        let mut sources: Vec<Site> = inputs.filter_map(|input| site.input(input, &self.sizes)).collect();
+        let before = site.pass.checked_sub(1).and_then(dims);
+        if let (Some(before), Stage::CacheK | Stage::CacheV) = (before, site.stage) {
+            sources.push(Site { pass: before.pass, ..site });
+        }
+        sources
     }
 
     /// Of a stage with another shape there is no cell to name.
@@ -458,19 +499,6 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         }
         self.judge.part_done(last)
     }
-}
-
-/// Where the mistake may lie that shows at `site` first, where B does not have `count` stages between that and the last one
-/// that is the same.
-fn unseen(count: usize, last: Option<Site>, site: Site) -> Option<String> {
-    let stages = if count == 1 { "stage" } else { &format!("{count} stages") };
-    let (from, between) = match last {
-        Some(last) => (format!("after {last}, up to"), "between"),
-        None => ("anywhere up to".to_owned(), "before"),
-    };
-    (count > 0).then(|| {
-        format!("the mistake lies {from} {site}: B does not have the {stages} {between} (write more)")
-    })
 }
 
 /// Whether the run says which tokens a pass reads.

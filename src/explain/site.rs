@@ -7,7 +7,7 @@ use super::rule::{Cell, Fold, Line, Place, Rule};
 use crate::config::{CacheDtype, Pairing, Precision};
 use crate::ops::attention::{kv_head, visible};
 use crate::trace::block::index_of;
-use crate::trace::stage::{Input, Rounded};
+use crate::trace::stage::Rounded;
 use crate::trace::{Address, ModelCard, PassDims, Sampling, Site, Sizes, Stage, Step, Subject, Weight};
 
 /// The rules of one sequence of a run.
@@ -76,17 +76,9 @@ impl Rules {
     /// The rules of `site`; none where there is no such pass or the stage is absent there.
     pub fn of(&self, site: Site) -> Option<SiteRules<'_>> {
         let dims = self.pass(site.pass).filter(|dims| site.stage.present(&self.sizes, *dims))?;
-        let of_stage = |stage: Stage| Site { layer: site.layer.filter(|_| stage.in_layer()), stage, ..site };
         let mut inputs = [None; 3];
         for (slot, input) in inputs.iter_mut().zip(site.stage.inputs(&self.sizes, dims)) {
-            *slot = match input {
-                Input::Stage(stage) => Some(of_stage(stage)),
-                Input::LayerInput if site.layer.is_none() => {
-                    Some(Site { layer: Some(self.sizes.layers - 1), stage: Stage::FfnResidual, ..site })
-                }
-                Input::LayerInput => Some(site.layer_input()),
-                Input::Positions => None,
-            };
+            *slot = site.input(input, &self.sizes);
         }
         let layer = |weight: Weight| Place::Weight(site.layer.filter(|_| weight.in_layer()), weight);
         let mut weights = Weight::read_in(site.stage, &self.card).map(layer);

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::sizes::{PassDims, Sizes};
-use super::stage::Stage;
+use super::stage::{Input, Stage};
 
 /// Number of a run among those that a program has open: r0 is the run itself, others branch off from it or are
 /// another trace beside it.
@@ -59,6 +59,19 @@ impl Site {
         match self.layer {
             Some(layer) if layer > 0 => Self { layer: Some(layer - 1), stage: Stage::FfnResidual, ..self },
             _ => Self { layer: None, stage: Stage::Embedding, ..self },
+        }
+    }
+
+    /// The site that holds an input of its stage; none of positions, which are no stage.
+    #[must_use]
+    pub fn input(self, input: Input, sizes: &Sizes) -> Option<Self> {
+        match input {
+            Input::Stage(stage) => Some(Self { layer: self.layer.filter(|_| stage.in_layer()), stage, ..self }),
+            Input::LayerInput if self.layer.is_none() => {
+                Some(Self { layer: sizes.layers.checked_sub(1), stage: Stage::FfnResidual, ..self })
+            }
+            Input::LayerInput => Some(self.layer_input()),
+            Input::Positions => None,
         }
     }
 

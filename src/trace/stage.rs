@@ -15,7 +15,7 @@ use table::TABLE;
 pub use table::Stage;
 
 /// How often a stage happens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Section {
     /// Once a pass, before the layers.
     Start,

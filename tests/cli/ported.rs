@@ -388,8 +388,8 @@ fn where_a_mistake_may_lie_is_said_and_what_is_wrong_with_a_file() {
     let notes = || diff(&folders, &["--model", &model()]).1["notes"].to_string();
     let said = notes();
     for part in [
-        "the mistake lies after p0/embedding, up to p0/logits: B does not have the ",
-        " stages between (write more)",
+        "the mistake lies there or in what leads there and was not compared: ",
+        " stages, from rope_cos to final_norm (write more)",
         "layer_01/attn_merged.npy (a view: write attn_heads, whose values it has)",
     ] {
         assert!(said.contains(part), "{part}: {said}");

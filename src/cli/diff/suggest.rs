@@ -134,6 +134,12 @@ fn sums(fits: &Fits<'_>, found: &mut Vec<Found>) -> Result<()> {
     Ok(())
 }
 
+/// Whether the file has the stage's name: who calls it so means that stage, whatever is wrong with the values.
+fn named(one: &Found) -> bool {
+    let mut parts = one.lies.file.iter().flat_map(|file| file.split(['/', '.', '-', '{', '}']));
+    parts.any(|part| part == one.stage.name())
+}
+
 /// What is alike, of the stages and the files that are left: after a mistake nothing is the same.
 fn likely(fits: &Fits<'_>, found: &mut Vec<Found>) -> Result<()> {
     let have: BTreeSet<Stage> = found.iter().map(|one| one.stage).collect();
@@ -142,15 +148,10 @@ fn likely(fits: &Fits<'_>, found: &mut Vec<Found>) -> Result<()> {
         for lies in fits.ways(stage).into_iter().filter(|lies| fits.may_be(stage, lies)) {
             stop::check()?;
             if !found.iter().any(|other| fits.share(other.stage, &other.lies, stage, &lies)) {
-                left.extend(fits.judge(stage, lies)?.filter(|one| one.sine <= ALIKE));
+                left.extend(fits.judge(stage, lies)?.filter(|one| one.sine <= ALIKE || named(one)));
             }
         }
     }
-    // Who calls a file by a stage's name means that one, whatever is wrong with it.
-    let named = |one: &Found| {
-        let stem = one.lies.file.as_deref().and_then(|file| Path::new(file).file_stem()?.to_str());
-        stem == Some(one.stage.name())
-    };
     left.sort_by(|a, b| {
         // Of a mask read in another order little is finite in both, and that may be alike.
         let order = (named(b), a.odd, a.sine, b.places).partial_cmp(&(named(a), b.odd, b.sine, a.places));
