@@ -83,7 +83,7 @@ impl Command for Recorded<'_> {
             return suggest::run(&mut Given::open::<D>(self.a)?, self.b);
         }
         if args.tui {
-            tui::require_terminal()?;
+            require_terminal()?;
         }
         let (mut a, mut b) = (Given::open::<D>(self.a)?, Given::open::<D>(self.b)?);
         for one in [&a, &b] {
@@ -324,4 +324,9 @@ fn unread(report: &Report, [a, b]: [&About; 2]) -> Result<()> {
         .expected("values that can be compared")
         .found(first.why.as_deref().unwrap_or("none"))
         .next("write what is damaged again; stages that are left out of B on purpose have no file at all"))
+}
+
+/// For `--tui`.
+fn require_terminal() -> Result<()> {
+    tui::require_terminal().map_err(|error| error.next("leave --tui out: the report says what differs"))
 }

@@ -169,7 +169,9 @@ fn json_line(line: &str) -> Result<Given> {
         let first: String = line.trim_start().chars().take(20).collect();
         return Err(wrong(format!("a line that begins with `{}`", printable(&first))));
     }
-    let line: JsonLine = serde_json::from_str(line).map_err(|error| wrong(error.to_string()))?;
+    // Of the text's lines this is one.
+    let told = |error: serde_json::Error| error.to_string().replace(" at line 1 column ", " at column ");
+    let line: JsonLine = serde_json::from_str(line).map_err(|error| wrong(told(error)))?;
     match line {
         JsonLine { prompt: Some(text), ids: None } => Ok(Given::Text(text)),
         JsonLine { prompt: None, ids: Some(ids) } => Ok(Given::Ids(ids)),

@@ -12,7 +12,7 @@ use super::streamed::Streamed;
 use super::traced::{About, Traced};
 use super::{Doing, Progress, sizes, streamed};
 use crate::error::{Error, Result};
-use crate::trace::stage::Section;
+use crate::trace::stage::{Section, Unit};
 use crate::trace::{Address, Frame, ModelCard, PassDims, Sampling, Site, Sizes, Stage, Step, Values};
 
 /// The cell of a stage that is told of, and what else is known of B's.
@@ -24,6 +24,9 @@ struct Cell<'a> {
     odd: Option<String>,
     print: Option<u64>,
 }
+
+/// How many times as far apart as what reads it a stage is that did not lead to it.
+const CLEAR: f64 = 16.0;
 
 /// So many stages that were not compared are named each.
 const NAMED: usize = 6;
@@ -131,6 +134,8 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             self.report.notes.push(format!("B has {passes} more than A, with nothing to compare with"));
         }
         self.report.samples = self.judge.samples();
+        let otherwise = self.went_on_otherwise();
+        self.report.notes.extend(otherwise);
         // Where something differs, that is what is to be said.
         let not_told = self.not_told.len();
         if not_told > 0 && self.report.first.is_none() {
@@ -456,6 +461,28 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         };
         Some(format!(
             "the mistake lies there or in what leads there and was not compared: {which} (write more)"
+        ))
+    }
+
+    /// That what stands in the place of the first difference is not what the run went on with, where a stage that reads it is
+    /// the same in both. One that may be the same whatever its input is long, or beside, says nothing: a norm, softmax, a draw.
+    fn went_on_otherwise(&self) -> Option<String> {
+        let first = self.report.first.as_ref()?.site?;
+        let apart = self.report.lines.iter().find(|line| line.site == first)?.apart;
+        let tells = |stage: Stage| {
+            let info = stage.info();
+            info.op != "rms_norm" && info.unit != Unit::Share && info.section != Section::Sampler
+        };
+        let same = |line: &&Line| {
+            let most = line.apart.max(line.tolerance);
+            line.apart <= line.tolerance && most * CLEAR <= apart
+        };
+        let readers = self.report.lines.iter().filter(|line| tells(line.site.stage) && line.site.pass == first.pass);
+        let reader = readers.filter(same).find(|line| line.site != first && self.sources(line.site).contains(&first))?;
+        Some(format!(
+            "{} reads it and is the same in both: what was written is not what the run went on with (a file of another stage, \
+             or another order of axes or pairs?)",
+            reader.site
         ))
     }
 

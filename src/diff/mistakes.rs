@@ -141,7 +141,9 @@ fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
     };
     add("rope_pairing", form.into(), &[Stage::XqRope, Stage::XkRope], &[], &|config| config.pairing = other);
     for theta in THETAS {
-        add("rope_theta", format!("θ = {theta}"), ROPE, TURNED, &|config| config.rope_theta = theta);
+        // Where results are rounded, others near it would do as well.
+        let form = if card.precision == Precision::F32 { "=" } else { "≈" };
+        add("rope_theta", format!("θ {form} {theta}"), ROPE, TURNED, &|config| config.rope_theta = theta);
     }
     let form = "not stretched".into();
     add("rope_scaling", form, ROPE, TURNED, &|config| config.rope_scaling = RopeScaling::None);
@@ -181,7 +183,8 @@ fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
     let shown = attention::shown(found);
     let around =
         card.config.window.into_iter().flat_map(|window| [window + 1, window.saturating_sub(1), window * 2]);
-    for window in around.chain(shown).map(Some).chain([None]) {
+    // A window that hides nothing is none.
+    for window in [None].into_iter().chain(around.chain(shown).map(Some)) {
         let form = window.map_or_else(|| "none".into(), |window| format!("of {window} tokens"));
         add("window", form, SEEING, &[Stage::Mask, Stage::MaskedScores], &|config| {
             (config.window, config.window_from) = (window, 0);

@@ -108,7 +108,7 @@ impl Line {
 /// How far B is from A in a layer, or after the last one, ‖B − A‖ / ‖A‖.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Growth {
-    /// The layer, of its pass, sequence and run, or none after the layers; the stage is that which is furthest away.
+    /// The layer, of its pass, sequence and run, or none before and after the layers; the stage is that which is furthest away.
     pub site: Site,
     /// After attention; none where it was not compared.
     pub attn_residual: Option<f64>,
@@ -121,11 +121,15 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// The layer's address: `s1/p0/L3`, or `s1/p0/end` after the layers.
+    /// The layer's address: `s1/p0/L3`, or `s1/p0/start` before the layers and `s1/p0/end` after them.
     pub fn place(&self) -> String {
         let address = self.site.to_string();
         let place = address.rsplit_once('/').map_or(&*address, |(place, _)| place);
-        if self.site.layer.is_some() { place.to_owned() } else { format!("{place}/end") }
+        match self.site.stage.info().section {
+            Section::Layer => place.to_owned(),
+            Section::Start => format!("{place}/start"),
+            Section::End | Section::Sampler => format!("{place}/end"),
+        }
     }
 }
 
@@ -252,16 +256,19 @@ impl Report {
         self.diagnosis.iter().filter(move |one| one.after <= allowed.max(least))
     }
 
-    /// How errors grow, layer by layer, and after them.
+    /// How errors grow, layer by layer, and after them; before them where they begin there.
     pub fn growth(&self) -> Vec<Growth> {
         let mut layers: BTreeMap<_, Vec<&Line>> = BTreeMap::new();
         // Which token was drawn is no distance.
-        let grows = |site: &Site| {
-            site.layer.is_some() || site.stage.info().section == Section::End || site.stage == Stage::Probs
+        let grows = |line: &Line| match line.site.stage.info().section {
+            Section::Start => line.differs() && line.site.stage != Stage::Tokens,
+            Section::Layer | Section::End => true,
+            Section::Sampler => line.site.stage == Stage::Probs,
         };
-        for line in self.lines.iter().filter(|line| grows(&line.site)) {
-            let Site { run, sequence, pass, layer, .. } = line.site;
-            layers.entry((run, sequence, pass, layer.unwrap_or(usize::MAX))).or_default().push(line);
+        for line in self.lines.iter().filter(|line| grows(line)) {
+            let Site { run, sequence, pass, layer, stage } = line.site;
+            let is_after = !matches!(stage.info().section, Section::Start | Section::Layer);
+            layers.entry((run, sequence, pass, is_after, layer)).or_default().push(line);
         }
         let order = |apart: f64| if apart.is_nan() { f64::INFINITY } else { apart };
         let growth = |lines: Vec<&Line>| {

@@ -369,6 +369,36 @@ fn masked_scores_of_a_pass_of_one_token_are_compared_with_the_scores_that_they_m
     }
 }
 
+/// Of a stage whose file is wrong, and of no run that went on with it.
+#[test]
+fn a_file_of_other_values_than_the_run_went_on_with_is_told_from_a_mistake_of_the_run() {
+    let folder = TempDir::new().unwrap();
+    let folders = both(&folder, &[], "");
+    let said = |folders: &[PathBuf; 2], more: &[&str]| {
+        let (code, report) = diff(folders, more);
+        assert_eq!(code, 1, "{report}");
+        (report["first"]["address"].to_string(), report["notes"].to_string())
+    };
+    let file = |layer: &str, stage: &str| folders[1].join(format!("pass_000/{layer}/{stage}.npy"));
+    let own = fs::read(file("layer_01", "ffn_up")).unwrap();
+    fs::copy(file("layer_01", "ffn_gate"), file("layer_01", "ffn_up")).unwrap();
+    for more in [&[][..], &["--model", &model()]] {
+        let (first, notes) = said(&folders, more);
+        assert!(first.contains("p0/L1/ffn_up["), "{first}");
+        assert!(notes.contains("p0/L1/ffn_hidden reads it and is the same in both"), "{notes}");
+    }
+    // Of what a run did go on with nothing of this is said: a norm is the same of a vector of any length, and so is softmax of
+    // scores that are all further from 0.
+    fs::write(file("layer_01", "ffn_up"), own).unwrap();
+    times(&folders[1], "embedding", 2.0, usize::MAX);
+    let (first, notes) = said(&folders, &["--model", &model()]);
+    assert!(first.contains("p0/embedding["), "{first}");
+    assert!(notes.contains("p0/L0/attn_residual reads it"), "{notes}");
+    fs::remove_file(file("layer_00", "attn_residual")).unwrap();
+    let (_, notes) = said(&folders, &["--model", &model()]);
+    assert!(!notes.contains("reads it"), "{notes}");
+}
+
 #[test]
 fn where_a_mistake_may_lie_is_said_and_what_is_wrong_with_a_file() {
     let folder = TempDir::new().unwrap();

@@ -20,7 +20,6 @@ use crate::model::Model;
 use crate::replay::{DEFAULT_MEMORY, Live, Start};
 use crate::tokenizer::Tokenizer;
 use crate::trace::{Frame, NoProbe, PassDims, Recorder, Select, Site, Source, TokenLabel};
-use crate::tui;
 
 /// Frames that a run is ahead of what is asked for.
 const AHEAD: usize = 2;
@@ -59,7 +58,7 @@ impl Both<'_> {
     /// Runs both on the devices that were asked for.
     pub(super) fn start(args: &DiffArgs) -> Result<()> {
         if args.tui {
-            tui::require_terminal()?;
+            super::require_terminal()?;
         }
         let (a, b) = (Setting::read("a", args, &args.set_a)?, Setting::read("b", args, &args.set_b)?);
         let (of_a, of_b) = (a.clone(), b.clone());

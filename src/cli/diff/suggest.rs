@@ -100,7 +100,10 @@ fn sure(fits: &Fits<'_>) -> Result<Vec<Found>> {
             let better = |best: &Found| {
                 // Of several passes a name is better than that of one of them.
                 let of_one = |one: &Found| fits.has_several() && !one.has_pass();
-                let rank = |one: &Found| (one.error.max(1e-6), (std::cmp::Reverse(one.places), of_one(one)));
+                // Two stages may have the same values, of which the file's name is one.
+                let rank = |one: &Found| {
+                    (one.error.max(1e-6), (!named(one), std::cmp::Reverse(one.places), of_one(one)))
+                };
                 let ((a, more), (b, fewer)) = (rank(&one), rank(best));
                 a < b / 2.0 || (a <= b * 2.0 && more < fewer)
             };

@@ -43,8 +43,8 @@ struct NoBias;
 /// The head is the embedding table.
 struct Tied;
 
-/// Of each pair of names one weight is read for the other.
-struct SwappedWeights(&'static [[&'static str; 2]]);
+/// In the place of the first weight of each pair the second is read.
+struct OtherWeights(&'static [[&'static str; 2]]);
 
 /// The activation is of the other half.
 struct SwappedHalves;
@@ -58,18 +58,13 @@ pub(super) fn add(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     all.push(Mistake::of("norm_weight_plus_one", "", NORMS, Norms(|weight| weight + 1.0)));
     all.push(Mistake::of("norm_weight_missing", "", NORMS, Norms(|_| 1.0)));
     all.push(Mistake::of("norm_missing", "", NORMS, NoNorm));
-    let swapped = SwappedWeights(&[["attention_norm", "ffn_norm"]]);
-    all.push(Mistake::of("norm_weights_swapped", "", &[Stage::AttnNorm, Stage::FfnNorm], swapped));
     if card.config.qkv_bias || card.config.output_bias || card.config.mlp_bias {
         all.push(Mistake::of("bias_missing", "", PRODUCTS, NoBias));
     }
     if !card.config.tied {
         all.push(Mistake::of("tied_head", "", &[Stage::Logits], Tied));
     }
-    let swapped = SwappedWeights(&[["w1", "w3"], ["b1", "b3"]]);
-    all.push(Mistake::of("gate_up_swapped", "the weights", &[Stage::FfnGate, Stage::FfnUp], swapped));
-    let swapped = SwappedWeights(&[["wk", "wv"], ["bk", "bv"]]);
-    all.push(Mistake::of("kv_swapped", "", &[Stage::Xk, Stage::Xv], swapped));
+    exchanged(all);
     let mut halves =
         Mistake::of("gate_up_swapped", "SiLU of up", &[Stage::FfnSilu, Stage::FfnHidden], SwappedHalves);
     halves.otherwise = Otherwise {
@@ -89,6 +84,43 @@ pub(super) fn add(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
         let mut quantized = Mistake::of("quantized_activations", form, PRODUCTS, Nothing);
         (quantized.otherwise.quantize, quantized.rounds) = (Some(group), true);
         all.push(quantized);
+    }
+}
+
+/// Weights of a layer that have one shape stand in each other's place: of the two that one first, whose stage shows it alone.
+fn exchanged(all: &mut Vec<Mistake>) {
+    type Forms = [(&'static str, &'static [Stage], OtherWeights); 3];
+    let norms: Forms = [
+        ("the feed-forward network's for attention's", &[Stage::AttnNorm], OtherWeights(&[["attention_norm", "ffn_norm"]])),
+        ("attention's for the feed-forward network's", &[Stage::FfnNorm], OtherWeights(&[["ffn_norm", "attention_norm"]])),
+        (
+            "both",
+            &[Stage::AttnNorm, Stage::FfnNorm],
+            OtherWeights(&[["attention_norm", "ffn_norm"], ["ffn_norm", "attention_norm"]]),
+        ),
+    ];
+    let cached: Forms = [
+        ("wv for wk", &[Stage::Xk], OtherWeights(&[["wk", "wv"], ["bk", "bv"]])),
+        ("wk for wv", &[Stage::Xv], OtherWeights(&[["wv", "wk"], ["bv", "bk"]])),
+        (
+            "both",
+            &[Stage::Xk, Stage::Xv],
+            OtherWeights(&[["wk", "wv"], ["bk", "bv"], ["wv", "wk"], ["bv", "bk"]]),
+        ),
+    ];
+    let gates: Forms = [
+        ("w3 for w1", &[Stage::FfnGate], OtherWeights(&[["w1", "w3"], ["b1", "b3"]])),
+        ("w1 for w3", &[Stage::FfnUp], OtherWeights(&[["w3", "w1"], ["b3", "b1"]])),
+        (
+            "the weights",
+            &[Stage::FfnGate, Stage::FfnUp],
+            OtherWeights(&[["w1", "w3"], ["b1", "b3"], ["w3", "w1"], ["b3", "b1"]]),
+        ),
+    ];
+    for (name, forms) in
+        [("norm_weights_swapped", norms), ("kv_swapped", cached), ("gate_up_swapped", gates)]
+    {
+        all.extend(forms.into_iter().map(|(form, stages, other)| Mistake::of(name, form, stages, other)));
     }
 }
 
@@ -269,15 +301,11 @@ impl Change for Tied {
     }
 }
 
-impl Change for SwappedWeights {
+impl Change for OtherWeights {
     fn rows(&self, place: Place, rows: Range<usize>, read: ReadRows<'_>) -> Result<Vec<f32>> {
         let other = |name: &str| {
-            let swapped = self.0.iter().find_map(|[a, b]| match name {
-                _ if name == *a => Some(*b),
-                _ if name == *b => Some(*a),
-                _ => None,
-            });
-            Weight::all().find(|weight| Some(weight.name()) == swapped)
+            let [_, other] = self.0.iter().find(|[own, _]| *own == name)?;
+            Weight::all().find(|weight| weight.name() == *other)
         };
         let (Place::Weight(layer, _), Some(other)) = (place, named(place).and_then(other)) else {
             return read(place, rows);
