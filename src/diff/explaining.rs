@@ -63,7 +63,7 @@ impl<B: Backend> Injection<'_, B> {
     /// How far the stage is off what the mistake makes of it; none where that explains nothing.
     fn after(&self, case: &Case<'_>, mistake: &Mistake) -> Result<Option<f64>> {
         let (site, bad, before) = (case.site, case.bad, case.before);
-        let most = if mistake.rounds { bad.tolerance.max(before / 8.0) } else { bad.tolerance };
+        let most = if mistake.rounds { bad.tolerance.max(before / 8.0) } else { bad.explained };
         let card = mistake.card.as_ref().unwrap_or(&self.card);
         let mut off = Apart::default();
         for given in case.given.iter().skip(if mistake.looks_ahead { case.given.len() - 1 } else { 0 }) {

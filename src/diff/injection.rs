@@ -32,6 +32,9 @@ const ORDERS: f64 = 16.0;
 /// How many times as far off as rounding by the rules a bfloat16 stage may be: others round in other places.
 const PLACES: f64 = 6.0;
 
+/// Of what a bfloat16 stage may be off, the part that the right mistake may leave: twice what rounding by the rules leads to.
+const EXPLAINED: f64 = PLACES / 2.0;
+
 /// The least that a bfloat16 stage may be off.
 const LEAST_ROUNDED: f64 = 1e-2;
 
@@ -77,6 +80,9 @@ pub(super) struct Injection<'m, B: Backend> {
 pub(super) struct Bad {
     /// How far it may be off.
     pub(super) tolerance: f64,
+    /// How far it may be off what a mistake makes of it, to be explained by that. Where results are rounded, much is allowed
+    /// that another mistake would be, too; the right one leaves what rounding does.
+    pub(super) explained: f64,
     /// Whether it is the reference that is.
     pub(super) of_a: bool,
     /// The rows of its matrix that were computed.
@@ -180,6 +186,13 @@ impl<'m, B: Backend> Injection<'m, B> {
             }
         }
         out
+    }
+
+    /// A stage of A or of B that is further off than `tolerance`.
+    fn of_bad(&self, of_a: bool, tolerance: f64, rows: Vec<Range<usize>>, first: usize) -> Bad {
+        let rounds = self.precisions[usize::from(!of_a)] == Precision::Bf16;
+        let explained = if rounds { tolerance / EXPLAINED } else { tolerance };
+        Bad { tolerance, explained, of_a, rows, first }
     }
 
     /// What a stage of run `i`, whose cache may keep 16 bits, may be off where it is computed by way of cached keys
@@ -363,18 +376,18 @@ impl<B: Backend> Judge for Injection<'_, B> {
             let Judged { line, at, .. } = self.table.see(pair)?;
             let note = Some(format!("neither A nor B has what the model gives at {site}"));
             if line.differs() {
-                self.bad.insert(site, Bad { tolerance: may_b, of_a: false, rows, first: pair.first });
+                self.bad.insert(site, self.of_bad(false, may_b, rows, pair.first));
             }
             return Ok(Judged { line: Line { inherited, ..line }, at, note });
         }
         if bad_a {
             let line = Line { site, apart: whole, error: off_a.error(), tolerance: may_a, inherited };
-            self.bad.insert(site, Bad { tolerance: may_a, of_a: true, rows, first: pair.first });
+            self.bad.insert(site, self.of_bad(true, may_a, rows, pair.first));
             let note = Some(format!("it is A that does not have what the model gives at {site}; B does"));
             return Ok(Judged { line, at: off_a.cell(), note });
         }
         if bad_b {
-            self.bad.insert(site, Bad { tolerance: may_b, of_a: false, rows, first: pair.first });
+            self.bad.insert(site, self.of_bad(false, may_b, rows, pair.first));
         }
         let line = Line { site, apart: whole, error: off_b.error(), tolerance: may_b, inherited };
         let unsaid = kept[1].filter(|_| bad_b && !self.table.caches_fewer[1]);

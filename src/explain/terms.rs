@@ -60,7 +60,8 @@ struct Small {
     sum: f64,
 }
 
-/// Takes the value `at` of `site` apart; `most` terms are told one by one, 0 for all.
+/// Takes the value `at` of `site` apart; `most` terms are told one by one, 0 for all. Where `operands` have not the value
+/// itself, it is what they give.
 ///
 /// # Errors
 /// [`Error::Usage`] where there is no such value, and those of `operands`.
@@ -75,10 +76,22 @@ pub fn explain(
     let of = of.ok_or_else(|| Error::usage(format!("there is no value {at} of {site} in this run")))?;
     let Some(dims) = rules.pass(site.pass) else { unreachable!("the site is in a pass") };
     let cell = Cell { place: Place::Stage(site), at };
-    let value = f64::from(single(operands, cell)?);
+    let value = match single(operands, cell) {
+        Ok(value) => Ok(value),
+        Err(Error::Usage(why)) => Err(Error::Usage(why)),
+        Err(error) => return Err(error),
+    };
     let mut taking =
         Taking { rules, operands, precision: rules.card().precision, most, folded: Folded::default() };
-    taking.fold(site, &of, at)?;
+    match (taking.fold(site, &of, at), &value) {
+        // Of two reasons the value's own is the one that was asked for.
+        (Err(Error::Usage(_)), Err(_)) => {}
+        (folded, _) => folded?,
+    }
+    let value = match (value, taking.folded.result) {
+        (Ok(value), _) | (Err(_), Some(value)) => f64::from(value),
+        (Err(error), None) => return Err(error),
+    };
     let Folded { result, is_sum, own, is_largest, mut terms, notes, splits, figure, small } = taking.folded;
     // What is no sum has its operands in the order in which they are applied.
     if is_sum {

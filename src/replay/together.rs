@@ -17,9 +17,16 @@ use crate::record::Kept;
 use crate::record::read::Pass;
 use crate::tokenizer::Tokenizer;
 use crate::trace::block::index_of;
-use crate::trace::explanation::ExplanationAt;
+use crate::trace::explanation::{ExplanationAt, From};
 use crate::trace::frame::Number;
-use crate::trace::{Answer, Fork, Outline, Query, Region, Run, Site, Source, Status};
+use crate::trace::lens::LensAt;
+use crate::trace::{
+    Address, Answer, Fork, FrameData, Outline, Query, Region, Run, Site, Source, Status, Step, Subject,
+};
+
+/// How far a recorded residual may be from the run's, ‖run − recorded‖ / ‖recorded‖, for a lens that tells of both: further
+/// than any precision rounds, nearer than a mistake leads.
+const NEAR: f64 = 0.05;
 
 /// Begins the model's run.
 type Begin = Box<dyn Fn() -> Result<Live>>;
@@ -98,6 +105,7 @@ impl Together {
             },
             _ => None,
         };
+        let (trace, asked) = (Arc::clone(&self.kept), query.site());
         self.compute(query).map_ok(|answer| match (answer, recorded) {
             (Answer::Explanation(mut explanation), Some((recorded, kept))) => {
                 explanation.recorded = kept;
@@ -108,10 +116,51 @@ impl Together {
                     ));
                     explanation.value = recorded;
                 }
+                let other = explanation.terms.iter().flat_map(|term| &term.operands).find_map(|operand| {
+                    let From::Stage(address) = &operand.from else { return None };
+                    let recorded = number(&*trace, asked?, address)?;
+                    (recorded.to_bits() != (operand.value as f32).to_bits()).then_some((address, recorded))
+                });
+                if let Some((address, recorded)) = other {
+                    explanation.notes.push(format!(
+                        "The operands are those of the model's own run over the trace's tokens: the trace has {recorded} at {address}."
+                    ));
+                }
                 Answer::Explanation(explanation)
             }
             (answer, _) => answer,
         })
+    }
+
+    /// Why the lens of the model's own run is not the trace's: a residual that was recorded is far from the run's.
+    fn strange(&mut self, at: &LensAt) -> Poll<Result<()>> {
+        let last = self.trace.outline().card.sizes().layers.checked_sub(1);
+        for site in [at.site, Site { layer: last, ..at.site }] {
+            let Ok(Some(FrameData::F32(recorded))) = self.kept.rows(site, at.tokens.clone()) else { continue };
+            let width = self.trace.outline().card.sizes().dim;
+            let own = match self.compute(&Query::Block(site, Region(vec![at.tokens.clone(), 0..width]))) {
+                Poll::Ready(Ok(Answer::Block(own))) => own,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Ready(Ok(_)) => continue,
+                Poll::Pending => return Poll::Pending,
+            };
+            let (mut apart, mut size) = (0.0, 0.0);
+            for (row, recorded) in at.tokens.clone().zip(recorded.rows()) {
+                for (column, recorded) in recorded.iter().enumerate() {
+                    let own = own.get(&[row, column]).map_or(f64::NAN, Number::real);
+                    apart += (own - f64::from(*recorded)).powi(2);
+                    size += f64::from(*recorded).powi(2);
+                }
+            }
+            if !(apart.sqrt() <= NEAR * size.sqrt()) {
+                return Poll::Ready(Err(Error::usage(format!(
+                    "the trace has another residual at {site} than the model computes over its tokens, so that the lens would be \
+                     the model's and not the trace's"
+                ))
+                .next("`llama-trace attribute` takes the recorded numbers; `llama-trace diff` says where the two part")));
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// The number as the trace has it; none where it has none.
@@ -128,6 +177,22 @@ impl Together {
     }
 }
 
+/// The number that the trace has at the address of a stage of the run of `site`; none where it has none.
+fn number(kept: &dyn Kept, site: Site, address: &Address) -> Option<f32> {
+    let Some(Subject::Step(Step::Stage(stage))) = address.subject else { return None };
+    let there = Site { pass: address.pass?, layer: address.layer, stage, ..site };
+    let shape = kept.card().sizes().shape(stage.axes(), kept.dims(there)?);
+    let (column, outer) = address.index.split_last()?;
+    let row = outer.iter().zip(&shape).fold(0, |row, ((_, index), length)| row * length + index);
+    if !kept.holds(there) {
+        return None;
+    }
+    match kept.rows(there, row..row + 1).ok()?? {
+        FrameData::F32(values) => values.iter().nth(column.1).copied(),
+        _ => None,
+    }
+}
+
 fn pass(query: &Query) -> Option<usize> {
     query.site().map(|site| site.pass)
 }
@@ -139,6 +204,13 @@ impl Source for Together {
 
     fn ask(&mut self, query: &Query) -> Poll<Result<Answer>> {
         let asked = query.site().map(|site| (discriminant(query), site));
+        if let Query::Lens(at) = query {
+            match self.strange(at) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
         let lacks = asked.is_some_and(|asked| self.lacking.contains(&asked));
         if matches!(query, Query::Lens(_)) || lacks {
             return self.instead(query);

@@ -388,11 +388,42 @@ fn a_number_that_a_port_wrote_is_told_as_it_wrote_it_beside_what_the_model_has()
     // What it did not write at all is the model's, which is said.
     let said = "of the model's own run over the same tokens";
     let lens = |path: &str| stderr(&llama_trace(["lens", "--trace", path, "--model", model]));
-    assert!(lens(port).contains(said), "{}", lens(port));
+    let right = fixture("port/story/right").display().to_string();
+    assert!(lens(&right).contains(said), "{}", lens(&right));
+    // A lens of the model's own residuals would not be one of those that were written.
+    let written = ["the trace has another residual at p0/L", "attribute"];
+    refused(&["lens", "--trace", port, "--model", model], 2, &written);
     let folder = tempfile::tempdir().unwrap();
     let dump = folder.path().join("dump");
     export(&["--prompt", PROMPT, "--stage", "xq"], &dump);
     assert!(!lens(dump.to_str().unwrap()).contains(said));
+}
+
+/// The operands of a number are the folder's own where it has them; where they are not, that is said.
+#[test]
+fn what_a_port_did_not_write_is_made_of_what_it_wrote() {
+    let [port, model] = ["port/story/wrong", "builtin"].map(fixture);
+    let [port, model] = [&port, &model].map(|path| path.to_str().unwrap());
+    let explain = |address: &str| {
+        let args = ["explain", address, "--trace", port, "--model", model, "--format", "json"];
+        serde_json::from_str::<Value>(&ok(&llama_trace(args))).unwrap()
+    };
+    let value = |layer: usize, stage: &str, (t, d): (usize, usize)| {
+        let file = Path::new(port).join(format!("pass_000/layer_{layer:02}/{stage}.npy"));
+        let bytes = fs::read(file).unwrap();
+        let at = bytes.len() - 5 * 128 * 4 + (t * 128 + d) * 4;
+        f32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
+    };
+    let norm = explain("L1/attn_norm[t=3,d=5]");
+    let operand = &norm["terms"][0]["operands"][0];
+    assert_eq!(operand["address"], "p0/L0/ffn_residual[t=3,d=5]", "{norm}");
+    assert_eq!(operand["value"].as_f64().unwrap() as f32, value(0, "ffn_residual", (3, 5)));
+    assert_eq!((&norm["recorded"], &norm["value"]), (&Value::Bool(false), &norm["result"]), "{norm}");
+    // One of the two that make this sum was not written: both are those of the model's own run.
+    let sum = explain("L1/ffn_residual[t=3,d=5]");
+    assert_eq!(sum["value"].as_f64().unwrap() as f32, value(1, "ffn_residual", (3, 5)));
+    let told = format!("the trace has {} at p0/L1/attn_residual[t=3,d=5]", value(1, "attn_residual", (3, 5)));
+    assert!(sum["notes"].to_string().contains(&told), "{told}: {sum}");
 }
 
 #[test]

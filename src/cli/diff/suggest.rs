@@ -137,10 +137,9 @@ fn sums(fits: &Fits<'_>, found: &mut Vec<Found>) -> Result<()> {
     Ok(())
 }
 
-/// Whether the file has the stage's name: who calls it so means that stage, whatever is wrong with the values.
+/// Whether the file has the stage's name.
 fn named(one: &Found) -> bool {
-    let mut parts = one.lies.file.iter().flat_map(|file| file.split(['/', '.', '-', '{', '}']));
-    parts.any(|part| part == one.stage.name())
+    one.lies.file.as_deref().is_some_and(|file| fits::calls(file, one.stage))
 }
 
 /// What is alike, of the stages and the files that are left: after a mistake nothing is the same.

@@ -296,9 +296,9 @@ impl<'f> Fits<'f> {
             errors.push(if error.is_nan() { f64::INFINITY } else { error });
             let is_of_first = dims.pass == self.passes[0].pass;
             of_first += usize::from(is_of_first);
-            sines.push(sine);
-            // Where the first place is nothing like it, no other is looked at.
-            if is_of_first && (sine.is_nan() || sine > 0.999) {
+            sines.push(if sine.is_nan() { 1.0 } else { sine });
+            // Where the first place is nothing like it, no other is looked at, but where the name says which stage it is.
+            if errors.len() == 1 && sines[0] > 0.999 && !calls(&pattern, stage) {
                 return Ok(None);
             }
         }
@@ -454,4 +454,13 @@ fn orders(stage: Stage, own: &[usize], shape: &[usize]) -> Vec<Lies> {
 
 fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a.max(1) } else { gcd(b, a % b) }
+}
+
+/// Whether a file of this name is called as the stage is here or in transformers: who calls it so means that stage, whatever is
+/// wrong with the values.
+pub(super) fn calls(pattern: &str, stage: Stage) -> bool {
+    let stem = pattern.strip_suffix(".npy").unwrap_or(pattern);
+    let module = stage.info().aliases.hugging_face;
+    let is_module = !module.is_empty() && (stem == module || stem.ends_with(&format!(".{module}")));
+    is_module || stem.split(['/', '.', '-', '{', '}']).any(|part| part == stage.name())
 }
