@@ -477,8 +477,11 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             let most = line.apart.max(line.tolerance);
             line.apart <= line.tolerance && most * CLEAR <= apart
         };
-        let readers = self.report.lines.iter().filter(|line| tells(line.site.stage) && line.site.pass == first.pass);
-        let reader = readers.filter(same).find(|line| line.site != first && self.sources(line.site).contains(&first))?;
+        let readers =
+            self.report.lines.iter().filter(|line| tells(line.site.stage) && line.site.pass == first.pass);
+        let reader = readers
+            .filter(same)
+            .find(|line| line.site != first && self.sources(line.site).contains(&first))?;
         Some(format!(
             "{} reads it and is the same in both: what was written is not what the run went on with (a file of another stage, \
              or another order of axes or pairs?)",
@@ -488,7 +491,8 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
 
     /// The stages that `site` is computed from. What is in a cache came from earlier passes too.
     fn sources(&self, site: Site) -> Vec<Site> {
-        let dims = |number: usize| self.a.about().passes.iter().map(|pass| pass.dims).find(|it| it.pass == number);
+        let dims =
+            |number: usize| self.a.about().passes.iter().map(|pass| pass.dims).find(|it| it.pass == number);
         let Some(own) = dims(site.pass) else { return Vec::new() };
         let inputs = site.stage.inputs(&self.sizes, own).into_iter();
         let mut sources: Vec<Site> = inputs.filter_map(|input| site.input(input, &self.sizes)).collect();

@@ -136,7 +136,9 @@ impl Together {
     fn strange(&mut self, at: &LensAt) -> Poll<Result<()>> {
         let last = self.trace.outline().card.sizes().layers.checked_sub(1);
         for site in [at.site, Site { layer: last, ..at.site }] {
-            let Ok(Some(FrameData::F32(recorded))) = self.kept.rows(site, at.tokens.clone()) else { continue };
+            let Ok(Some(FrameData::F32(recorded))) = self.kept.rows(site, at.tokens.clone()) else {
+                continue;
+            };
             let width = self.trace.outline().card.sizes().dim;
             let own = match self.compute(&Query::Block(site, Region(vec![at.tokens.clone(), 0..width]))) {
                 Poll::Ready(Ok(Answer::Block(own))) => own,
@@ -152,7 +154,8 @@ impl Together {
                     size += f64::from(*recorded).powi(2);
                 }
             }
-            if !(apart.sqrt() <= NEAR * size.sqrt()) {
+            // What is no number is near nothing.
+            if apart.is_nan() || apart.sqrt() > NEAR * size.sqrt() {
                 return Poll::Ready(Err(Error::usage(format!(
                     "the trace has another residual at {site} than the model computes over its tokens, so that the lens would be \
                      the model's and not the trace's"

@@ -66,7 +66,9 @@ impl Site {
     #[must_use]
     pub fn input(self, input: Input, sizes: &Sizes) -> Option<Self> {
         match input {
-            Input::Stage(stage) => Some(Self { layer: self.layer.filter(|_| stage.in_layer()), stage, ..self }),
+            Input::Stage(stage) => {
+                Some(Self { layer: self.layer.filter(|_| stage.in_layer()), stage, ..self })
+            }
             Input::LayerInput if self.layer.is_none() => {
                 Some(Self { layer: sizes.layers.checked_sub(1), stage: Stage::FfnResidual, ..self })
             }

@@ -65,6 +65,45 @@ fn a_file_with_a_stage_s_name_is_that_stage_where_nothing_is_near() {
     assert!(map.contains("precision = \"f32\"  # not sure"), "{map}");
 }
 
+/// A file is taken by its name, be it the stage's or the module's, whatever is in it; and where one layer of several is
+/// nothing like the reference, the others say what the file is.
+#[test]
+fn values_that_are_all_wrong_do_not_take_a_file_out_of_the_map() {
+    let folder = TempDir::new().unwrap();
+    let [a, b] = both(&folder, &[], "");
+    for (name, logits) in [("own", "logits.npy"), ("hooks", "model.lm_head.npy")] {
+        let own = folder.path().join(name);
+        fs::create_dir_all(&own).unwrap();
+        fs::copy(b.join("pass_000/embedding.npy"), own.join("embedding.npy")).unwrap();
+        let mut bytes = fs::read(b.join("pass_000/logits.npy")).unwrap();
+        bytes[128..].fill(0);
+        fs::write(own.join(logits), bytes).unwrap();
+        for layer in 0..4 {
+            let file = own.join(format!("l{layer}.ffn_down.npy"));
+            fs::copy(b.join(format!("pass_000/layer_{layer:02}/ffn_down.npy")), &file).unwrap();
+            if layer == 2 {
+                // The same numbers, the other way round.
+                let mut bytes = fs::read(&file).unwrap();
+                let values: Vec<[u8; 4]> = bytes[128..].as_chunks::<4>().0.to_vec();
+                let turned: Vec<u8> = values.into_iter().rev().flatten().collect();
+                bytes[128..].copy_from_slice(&turned);
+                fs::write(&file, bytes).unwrap();
+            }
+        }
+        let map = ok(&llama_trace(["diff", a.to_str().unwrap(), own.to_str().unwrap(), "--suggest-map"]));
+        for line in [
+            format!("logits = {{ file = \"{logits}\" }}"),
+            "ffn_down = { file = \"l{layer}.ffn_down.npy\" }".into(),
+        ] {
+            assert!(map.contains(&line), "{line}: {map}");
+        }
+        fs::write(own.join("capture.toml"), &map).unwrap();
+        let (code, report) = diff(&[a.clone(), own], &[]);
+        let first = report["first"]["address"].as_str().unwrap();
+        assert!(code == 1 && first.starts_with("p0/L2/ffn_down["), "{report}");
+    }
+}
+
 #[test]
 fn a_proposed_map_says_where_a_stage_is_not_written_and_has_all_passes_that_are() {
     let folder = TempDir::new().unwrap();

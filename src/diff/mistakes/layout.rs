@@ -91,8 +91,16 @@ pub(super) fn add(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
 fn exchanged(all: &mut Vec<Mistake>) {
     type Forms = [(&'static str, &'static [Stage], OtherWeights); 3];
     let norms: Forms = [
-        ("the feed-forward network's for attention's", &[Stage::AttnNorm], OtherWeights(&[["attention_norm", "ffn_norm"]])),
-        ("attention's for the feed-forward network's", &[Stage::FfnNorm], OtherWeights(&[["ffn_norm", "attention_norm"]])),
+        (
+            "the feed-forward network's for attention's",
+            &[Stage::AttnNorm],
+            OtherWeights(&[["attention_norm", "ffn_norm"]]),
+        ),
+        (
+            "attention's for the feed-forward network's",
+            &[Stage::FfnNorm],
+            OtherWeights(&[["ffn_norm", "attention_norm"]]),
+        ),
         (
             "both",
             &[Stage::AttnNorm, Stage::FfnNorm],
@@ -117,8 +125,7 @@ fn exchanged(all: &mut Vec<Mistake>) {
             OtherWeights(&[["w1", "w3"], ["b1", "b3"], ["w3", "w1"], ["b3", "b1"]]),
         ),
     ];
-    for (name, forms) in
-        [("norm_weights_swapped", norms), ("kv_swapped", cached), ("gate_up_swapped", gates)]
+    for (name, forms) in [("norm_weights_swapped", norms), ("kv_swapped", cached), ("gate_up_swapped", gates)]
     {
         all.extend(forms.into_iter().map(|(form, stages, other)| Mistake::of(name, form, stages, other)));
     }
