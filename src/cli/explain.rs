@@ -55,7 +55,11 @@ impl Command for &ExplainArgs {
 }
 
 fn wrong(address: &Address, what: impl std::fmt::Display) -> Error {
-    Error::usage(format!("{address}: {what}"))
+    let named = match address.to_string() {
+        empty if empty.is_empty() => "the address is empty".to_owned(),
+        named => named,
+    };
+    Error::usage(format!("{named}: {what}"))
         .expected("the complete address of one number, as the tracer prints it: p0/L1/softmax[h=2,t=4,k=1]")
 }
 

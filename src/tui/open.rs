@@ -40,7 +40,11 @@ pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
     let there = app.outline.passes.len();
     let at = open.at.as_ref();
     let pass = open.pass().unwrap_or(0);
-    let pass = below("pass", pass, there.max(open.passes), &ask_for_pass(pass))?;
+    let more = match app.outline.recorded {
+        true => "choose among these, or record more tokens".to_owned(),
+        false => ask_for_pass(pass),
+    };
+    let pass = below("pass", pass, there.max(open.passes), &more)?;
     if let Some(address) = at {
         let dims = dims_of(&app.outline, pass);
         let start = Walk::of(&app.outline, dims).at(0);

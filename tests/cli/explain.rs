@@ -194,6 +194,7 @@ fn what_cannot_be_explained_is_named() {
     refused(&explain("L0/logits[t=0,v=0]"), 2, &["outside the layers"]);
     refused(&explain("L0/wq[o=1,i=2]"), 2, &["is a weight", "explain a number of xq"]);
     refused(&explain("p0/L1"), 2, &["no stage is named"]);
+    refused(&explain(""), 2, &["the address is empty"]);
     refused(&explain("r4:softmax[h=0,t=0,k=0]"), 2, &["there is one run"]);
     refused(&explain("xq_norm[t=0,h=0,c=0]"), 2, &["xq_norm"]);
     refused(&explain("softmaxx[h=0,t=0,k=0]"), 2, &["softmaxx"]);

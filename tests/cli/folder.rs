@@ -327,6 +327,8 @@ fn a_captured_folder_is_opened_by_its_map_or_with_its_model() {
     let folder = tempfile::tempdir().unwrap();
     let picture = folder.path().join("a.txt");
     ok(&llama_trace(["snapshot", "--trace", path, "--at", "p1/logits", "--out", picture.to_str().unwrap()]));
+    let beyond = ["snapshot", "--trace", path, "--at", "p9/logits", "--out", "beyond.svg"];
+    refused(&beyond, 2, &["there is no pass 9", "record more tokens"]);
     assert!(fs::read_to_string(&picture).unwrap().contains("transformers"));
     let copy = folder.path().join("copy");
     fs::create_dir(&copy).unwrap();

@@ -69,7 +69,8 @@ impl Printed<'_> {
         writeln!(out, "{} in {} on {} ({})", card.name, card.precision.name(), card.backend, self.kernel)?;
         let (read, decodes) =
             (tokens.first().copied().unwrap_or(0), if passes == 1 { "pass" } else { "passes" });
-        writeln!(out, "{read} tokens in one pass, then {passes} decode {decodes}")?;
+        let plural = if read == 1 { "token" } else { "tokens" };
+        writeln!(out, "{read} {plural} in one pass, then {passes} decode {decodes}")?;
         match rows {
             (taken, all) if taken == all => writeln!(out, "all {all} rows of the matrices computed again")?,
             (taken, all) => {
