@@ -473,10 +473,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             let info = stage.info();
             info.op != "rms_norm" && info.unit != Unit::Share && info.section != Section::Sampler
         };
-        let same = |line: &&Line| {
-            let most = line.apart.max(line.tolerance);
-            line.apart <= line.tolerance && most * CLEAR <= apart
-        };
+        let same = |line: &&Line| line.apart <= line.tolerance && line.tolerance * CLEAR <= apart;
         let readers =
             self.report.lines.iter().filter(|line| tells(line.site.stage) && line.site.pass == first.pass);
         let reader = readers

@@ -200,7 +200,8 @@ impl<O: Operands> Taking<'_, O> {
                 );
                 let turns = f64::from(angle) / std::f64::consts::TAU;
                 // Of a slow pair two digits that are not 0.
-                let digits = (1.0 - turns.log10().floor()).clamp(2.0, 12.0) as usize;
+                let digits =
+                    if turns > 0.0 { (1.0 - turns.log10().floor()).clamp(2.0, 12.0) as usize } else { 2 };
                 self.note(format!(
                     "Pair {pair} is turned by position {position} × {} = {angle} radians ({turns:.digits$} turns).",
                     frequency.value,

@@ -195,6 +195,14 @@ fn what_cannot_be_explained_is_named() {
     refused(&explain("L0/wq[o=1,i=2]"), 2, &["is a weight", "explain a number of xq"]);
     refused(&explain("p0/L1"), 2, &["no stage is named"]);
     refused(&explain(""), 2, &["the address is empty"]);
+    for (at, turns) in [
+        ("rope_cos[t=0,i=3]", "(0.00 turns)"),
+        ("rope_cos[t=4,i=15]", "(0.00011 turns)"),
+        ("rope_cos[t=4,i=0]", "(0.64 turns)"),
+    ] {
+        let page = ok(&llama_trace(explain(at)));
+        assert!(page.contains(turns), "{turns}: {page}");
+    }
     refused(&explain("r4:softmax[h=0,t=0,k=0]"), 2, &["there is one run"]);
     refused(&explain("xq_norm[t=0,h=0,c=0]"), 2, &["xq_norm"]);
     refused(&explain("softmaxx[h=0,t=0,k=0]"), 2, &["softmaxx"]);
