@@ -115,11 +115,14 @@ struct Kernels {
 /// all, are faults, which end the process.
 const OPTIONS: &str = include_str!("kernels/emulate.options");
 
-/// Where a library is once it was made.
-type Place = Arc<Mutex<Option<Arc<Kernels>>>>;
+/// Where what is made of a module is, once it was made: whoever wants it first makes it, and only those who want the same wait.
+type Place<T> = Arc<Mutex<Option<Arc<T>>>>;
 
-/// The libraries of all tests. Whoever wants one first makes it, and only those who want the same wait.
-static MADE: LazyLock<Mutex<HashMap<Module, Place>>> = LazyLock::new(Mutex::default);
+/// The place of a module among those of all tests.
+fn place_of<T>(all: &Mutex<HashMap<Module, Place<T>>>, module: &Module) -> Place<T> {
+    let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+    Arc::clone(all.entry(module.clone()).or_default())
+}
 
 fn kernels_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/backend/cuda/kernels")
@@ -239,25 +242,23 @@ impl State {
 
 /// A module's PTX as instructions: of the same compiler for the whole process.
 fn instructions(module: &Module) -> Result<Arc<Program>> {
-    static MADE: LazyLock<Mutex<HashMap<Module, Arc<Program>>>> = LazyLock::new(Mutex::default);
-    static NVRTC: LazyLock<Option<Mutex<Nvrtc>>> =
-        LazyLock::new(|| has_nvrtc().then(|| Mutex::new(Nvrtc::find((99, 0)).unwrap())));
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(program) = made.get(module) {
+    static MADE: LazyLock<Mutex<HashMap<Module, Place<Program>>>> = LazyLock::new(Mutex::default);
+    static NVRTC: LazyLock<Option<Nvrtc>> =
+        LazyLock::new(|| has_nvrtc().then(|| Nvrtc::find((99, 0)).unwrap()));
+    let place = place_of(&MADE, module);
+    let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(program) = &*place {
         return Ok(Arc::clone(program));
     }
     let text = match &*NVRTC {
-        Some(nvrtc) => {
-            let nvrtc = nvrtc.lock().unwrap_or_else(PoisonError::into_inner);
-            nvrtc.ptx(module.source(), WARPGROUPS, !module.is_for((8, 0)))?
-        }
+        Some(nvrtc) => nvrtc.ptx(module.source(), WARPGROUPS, !module.is_for((8, 0)))?,
         None => match ptx::carried().get(&(WARPGROUPS, module.clone())) {
             Some(text) => text.clone(),
             None => return Err(failed("find a kernel", format!("{module:?} is not carried"))),
         },
     };
     let program = Arc::new(Program::new(&text));
-    made.insert(module.clone(), Arc::clone(&program));
+    *place = Some(Arc::clone(&program));
     Ok(program)
 }
 
@@ -268,8 +269,8 @@ fn has_nvrtc() -> bool {
 
 /// The module as a library, from the folder of those that were compiled before.
 fn made(module: &Module) -> Result<Arc<Kernels>> {
-    let all = || MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    let place = Arc::clone(all().entry(module.clone()).or_default());
+    static MADE: LazyLock<Mutex<HashMap<Module, Place<Kernels>>>> = LazyLock::new(Mutex::default);
+    let place = place_of(&MADE, module);
     let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(kernels) = &*place {
         return Ok(Arc::clone(kernels));
@@ -299,8 +300,9 @@ fn compiled(module: &Module) -> std::result::Result<PathBuf, String> {
     hash.update(compiler_version().unwrap_or_default());
     for path in all {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // Other kernels change nothing here.
-        if !name.ends_with(".cu") || name == format!("{}.cu", module.file) {
+        // Other kernels change nothing here, nor what was made of them.
+        let made = name.ends_with(".txt") || name.ends_with(".lzma");
+        if !made && (!name.ends_with(".cu") || name == format!("{}.cu", module.file)) {
             hash.update(&fs::read(&path).map_err(|error| error.to_string())?);
         }
     }

@@ -45,7 +45,6 @@ fn checkpoints() -> impl Iterator<Item = Checkpoint> {
 /// Both devices with the same model.
 fn both(checkpoint: &Checkpoint, precision: Precision) -> Option<(Model<Cuda>, Model<Cpu>)> {
     let cuda = Cuda::of_tests(ROOM)?.with_precision(precision);
-    cuda.ready(&mut || ()).unwrap();
     let cpu = Cpu::default().with_precision(precision);
     Some((Model::load(checkpoint, cuda).unwrap(), Model::load(checkpoint, cpu).unwrap()))
 }
