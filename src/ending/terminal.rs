@@ -3,6 +3,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::stdio::{stdin, stdout};
 use rustix::termios::{self, OptionalActions, Termios};
@@ -29,8 +30,8 @@ pub enum Taken {
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 /// Whether somebody is writing to it, or is giving it back.
 static WRITING: AtomicBool = AtomicBool::new(false);
-/// How often it is looked whether somebody still writes.
-const LOOKS: usize = 100_000;
+/// How long who writes is waited for.
+const PATIENCE: Duration = Duration::from_millis(250);
 /// Whether its settings may be others than those from before.
 static CHANGED: AtomicBool = AtomicBool::new(false);
 /// Its settings from before.
@@ -81,10 +82,8 @@ pub fn on_screen<T>(write: impl FnOnce() -> T) -> Option<T> {
 pub(super) fn restore_screen() {
     let taken = TAKEN.swap(0, Ordering::SeqCst);
     // A terminal that takes nothing is not waited for, nor this very thread where the signal came while it wrote.
-    for _ in 0..LOOKS {
-        if !WRITING.load(Ordering::SeqCst) {
-            break;
-        }
+    let began = Instant::now();
+    while WRITING.load(Ordering::SeqCst) && began.elapsed() < PATIENCE {
         std::thread::yield_now();
     }
     match taken {
@@ -139,7 +138,7 @@ mod tests {
                 give_back(|| {
                     sender.send(()).unwrap();
                     // The other thread has its turns meanwhile.
-                    (0..1_000).for_each(|_| thread::yield_now());
+                    (0..3).for_each(|_| thread::yield_now());
                     left.store(true, Ordering::SeqCst);
                 });
             });
