@@ -39,6 +39,7 @@ mod stop;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use llama_trace::backend::Backend;
 use llama_trace::backend::cpu::{Cpu, Kernel};
@@ -48,6 +49,7 @@ use llama_trace::generate::{Sampler, Sampling, Session};
 use llama_trace::model::{Model, forward};
 use llama_trace::replay::derive::{derive, is_derivable};
 use llama_trace::replay::{DEFAULT_MEMORY, LEAST_MEMORY, Live, Start};
+use llama_trace::stop::LOOK;
 use llama_trace::stop::Stop;
 use llama_trace::trace::frame::Number;
 use llama_trace::trace::{
@@ -226,8 +228,8 @@ fn start_within<B: Backend + 'static>(
 /// Waits until nothing is under way.
 fn run_to_idle(mut live: Live) -> Live {
     while live.status() != Status::Idle {
+        live.wait(LOOK);
         live.poll().unwrap();
-        std::thread::yield_now();
     }
     live
 }
@@ -251,8 +253,8 @@ fn wait_for(live: &mut Live, site: Site, region: &Region) -> llama_trace::error:
         if let Poll::Ready(block) = source::block(live, site, region) {
             return block;
         }
+        live.wait(LOOK);
         live.poll()?;
-        std::thread::yield_now();
     }
 }
 
@@ -265,9 +267,23 @@ fn rows_of(live: &mut Live, layer: Option<usize>, name: &str, rows: std::ops::Ra
             let Ok(Answer::Rows(values)) = answer else { panic!("{name}: {answer:?}") };
             return values;
         }
+        live.wait(LOOK);
         live.poll().unwrap();
-        std::thread::yield_now();
     }
+}
+
+/// Who waits is woken by what comes: with a wait that is no poll, this ends.
+#[test]
+fn a_wait_ends_when_something_was_computed() {
+    let hours = Duration::from_secs(4 * 3600);
+    let mut live = start(model("gqa"), &[1, 5, 9], 1, Vec::new());
+    let site = Site::layer(0, 1, Stage::Softmax);
+    let region = Region(vec![0..1, 0..1, 0..1]);
+    while source::block(&mut live, site, &region).is_pending() {
+        live.wait(hours);
+        assert!(live.poll().unwrap(), "what came is news");
+    }
+    assert!(!live.poll().unwrap(), "and is told once");
 }
 
 #[test]

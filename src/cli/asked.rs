@@ -1,8 +1,6 @@
 //! A run that a command asks questions, as the tracer does: the same source, and the same answers.
 
 use std::sync::Arc;
-use std::thread;
-use std::time::Duration;
 
 use super::device::Device;
 use super::input::Run;
@@ -12,9 +10,6 @@ use crate::error::{Error, Result};
 use crate::replay::{DEFAULT_MEMORY, Live, Start};
 use crate::stop;
 use crate::trace::{Answer, Outline, Query, Run as Number, Source, Status, TokenLabel};
-
-/// How often an answer is looked for.
-const LOOK: Duration = Duration::from_millis(2);
 
 /// A run whose passes are done.
 pub(super) struct Asked {
@@ -64,7 +59,7 @@ impl Asked {
                 break;
             }
             stop::check()?;
-            thread::sleep(LOOK);
+            live.wait(stop::LOOK);
         }
         // What was stopped leaves a pass without the token that it would have drawn.
         match live.outline().passes.last() {

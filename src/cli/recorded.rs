@@ -17,6 +17,7 @@ use crate::config::{ModelConfig, Pairing, Precision, RopeScaling};
 use crate::generate::{Sampler, Sampling, Session};
 use crate::model::{Model, forward};
 use crate::replay::{DEFAULT_MEMORY, Live, Start};
+use crate::stop;
 use crate::trace::{
     Frame, FrameData, NoProbe, PassDims, Probe, Recorder, Region, Select, Site, Source, Stage, Status, source,
 };
@@ -176,16 +177,16 @@ fn assert_runs_again<B: Backend + 'static>(
     let start = Start { ids, draws: 1, sampler: sampler(), tokenizer: None, eos, memory, context };
     let mut live = Live::start(Arc::new(model), start).unwrap();
     while live.status() != Status::Idle {
+        live.wait(stop::LOOK);
         live.poll().unwrap();
-        std::thread::yield_now();
     }
     for (site, frame) in frames.iter().filter(|(site, _)| site.pass == 0) {
         let again = loop {
             if let Poll::Ready(block) = source::block(&mut live, *site, &Region::whole(frame.shape())) {
                 break block.unwrap();
             }
+            live.wait(stop::LOOK);
             live.poll().unwrap();
-            std::thread::yield_now();
         };
         assert!(again.is_whole());
         assert_same(&again.frame, frame, what);

@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
-use std::time::Duration;
 
 use super::choose::{Asks, Command};
 use super::device::Device;
@@ -19,9 +18,6 @@ use crate::trace::manifest::Drawing;
 use crate::tui::still::Still;
 use crate::tui::theme::{Depth, Theme};
 use crate::tui::{OpenAt, Runs};
-
-/// How often it is looked whether all is there.
-const LOOK: Duration = Duration::from_millis(2);
 
 /// What the name of a folder begins with that is made beside the file.
 const KIND: &str = "snapshot";
@@ -52,7 +48,7 @@ impl Command for &SnapshotArgs {
         let depth = if format == Format::Txt { Depth::None } else { Depth::True };
         let theme = Theme::new(depth).with(palette, paper);
         let still = Still { open: &open, view: self.view.as_deref(), theme, drawing, size: self.size.0 };
-        let screen = still.draw(&mut runs, || stop::sleep(LOOK))?;
+        let screen = still.draw(&mut runs, stop::check)?;
         write(&self.out, self.force, &picture::encode(&screen, paper, format)?)
     }
 }

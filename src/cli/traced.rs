@@ -6,8 +6,6 @@ mod folder;
 use std::path::Path;
 use std::sync::Arc;
 use std::task::Poll;
-use std::thread;
-use std::time::Duration;
 
 use serde_json::{Map, Value};
 
@@ -24,9 +22,6 @@ use crate::stop;
 use crate::trace::select::{Extent, numbers};
 use crate::trace::{Address, Answer, Block, Outline, Probe, Query, Region, Run, Select, Site, Source};
 use crate::tui;
-
-/// How often an answer is looked for.
-const LOOK: Duration = Duration::from_millis(2);
 
 /// The name of the model that is always at hand.
 const BUILT_IN: &str = "built-in";
@@ -290,7 +285,7 @@ pub(super) fn wait(source: &mut dyn Source, query: &Query) -> Result<Answer> {
             return answer;
         }
         stop::check()?;
-        thread::sleep(LOOK);
+        source.wait(stop::LOOK);
     }
 }
 

@@ -4,10 +4,11 @@
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use ndarray::{ArrayD, IxDyn};
 
@@ -59,6 +60,8 @@ pub struct Live {
     label: Label,
     requests: Sender<Asked>,
     replies: Receiver<Reply>,
+    /// Whether a reply was taken in since they were last polled.
+    arrived: bool,
     /// The thread that computes, for this run and its branches.
     thread: Arc<Worked>,
     pending: HashSet<Query>,
@@ -190,6 +193,7 @@ impl Live {
             label,
             requests,
             replies,
+            arrived: false,
             thread: Arc::new(Worked { progress, stop, thread: Mutex::default() }),
             pending: HashSet::new(),
             failed: HashMap::new(),
@@ -248,6 +252,7 @@ impl Live {
             label,
             requests,
             replies,
+            arrived: false,
             thread: Arc::new(Worked { progress, stop, thread: Mutex::new(Some(worker)) }),
             pending: HashSet::new(),
             failed: HashMap::new(),
@@ -520,6 +525,7 @@ impl Source for Live {
             label: Rc::clone(&self.label),
             requests: self.requests.clone(),
             replies,
+            arrived: false,
             thread: Arc::clone(&self.thread),
             pending: HashSet::new(),
             failed: HashMap::new(),
@@ -538,8 +544,20 @@ impl Source for Live {
         Ok(Box::new(branch))
     }
 
+    fn wait(&mut self, most: Duration) {
+        match self.replies.recv_timeout(most) {
+            Ok(reply) => {
+                self.take(reply);
+                self.arrived = true;
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            // Nothing will come; who asks for it is told.
+            Err(RecvTimeoutError::Disconnected) => thread::sleep(most),
+        }
+    }
+
     fn poll(&mut self) -> Result<bool> {
-        let mut news = false;
+        let mut news = std::mem::take(&mut self.arrived);
         loop {
             match self.replies.try_recv() {
                 Ok(reply) => self.take(reply),

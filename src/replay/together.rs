@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::mem::{Discriminant, discriminant};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
+use std::time::Duration;
 
 use super::live::{Live, Start};
 use super::serve::Member;
@@ -248,6 +249,18 @@ impl Source for Together {
 
     fn branch(&mut self, run: Run, fork: Fork) -> Result<Box<dyn Source>> {
         self.trace.branch(run, fork)
+    }
+
+    fn wait(&mut self, most: Duration) {
+        /// How soon the other is looked at where both compute.
+        const BRIEF: Duration = Duration::from_millis(2);
+        match &mut self.model {
+            Some(model) if model.status() != Status::Idle => match self.trace.status() {
+                Status::Idle => model.wait(most),
+                Status::Working(_) => self.trace.wait(most.min(BRIEF)),
+            },
+            _ => self.trace.wait(most),
+        }
     }
 
     fn poll(&mut self) -> Result<bool> {

@@ -5,6 +5,7 @@
 //! then it is pending and the screen is drawn without it.
 
 use std::task::Poll;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -91,7 +92,7 @@ pub enum Status {
     Working(String),
 }
 
-/// A run that can be asked about. Calls return at once.
+/// A run that can be asked about. Calls return at once, but for [`Source::wait`].
 pub trait Source {
     /// The passes so far and the model they come from.
     fn outline(&self) -> &Outline;
@@ -127,6 +128,10 @@ pub trait Source {
     /// # Errors
     /// Where there is nothing to look at and never will be: the first pass failed.
     fn poll(&mut self) -> Result<bool>;
+
+    /// Waits until something that was computed is there for [`Source::poll`] to take in, for at most so long. The one call
+    /// that does not return at once.
+    fn wait(&mut self, most: Duration);
 
     /// What is being computed.
     fn status(&self) -> Status;

@@ -38,8 +38,10 @@ pub(super) enum Ended {
     Abandoned,
 }
 
+/// How long a drawing waits for what is there almost at once.
+const AT_ONCE: Duration = Duration::from_millis(10);
 /// How soon news of the source are looked for while it works, and how soon a signal is seen otherwise.
-const WORKING: Duration = Duration::from_millis(30);
+const WORKING: Duration = Duration::from_millis(15);
 const IDLE: Duration = Duration::from_millis(100);
 
 /// Runs until the user quits.
@@ -68,16 +70,18 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
             clear(&mut terminal).map_err(|error| failed(&error))?;
             dirty = true;
         }
-        dirty |= match runs.poll() {
-            Err(error) if back(app, runs) => {
-                app.say(error.to_string(), true);
-                true
+        dirty |= take_in(app, runs)?;
+        if dirty {
+            let began = Instant::now();
+            while app.waits() && runs.source().status() != Status::Idle {
+                let left = AT_ONCE.saturating_sub(began.elapsed());
+                if left.is_zero() {
+                    break;
+                }
+                runs.source().wait(left);
+                take_in(app, runs)?;
             }
-            news => news?,
-        };
-        dirty |= app.sync(runs.source());
-        let beside = runs.beside(app);
-        dirty |= app.sync_compared(beside);
+        }
         let before = saving.as_ref().map(Saving::written);
         if let Some(site) = saving.as_ref().map(Saving::site) {
             saving = go_on(app, runs.of(site.run, site.sequence), saving);
@@ -156,6 +160,21 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
             }
         }
     }
+}
+
+/// Takes in what was computed, and asks for what the screen needs; true where it may look different now.
+fn take_in(app: &mut App, runs: &mut Runs) -> Result<bool> {
+    let mut news = match runs.poll() {
+        Err(error) if back(app, runs) => {
+            app.say(error.to_string(), true);
+            true
+        }
+        news => news?,
+    };
+    news |= app.sync(runs.source());
+    let beside = runs.beside(app);
+    news |= app.sync_compared(beside);
+    Ok(news)
 }
 
 fn draw(

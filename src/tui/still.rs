@@ -1,5 +1,7 @@
 //! The screen without a terminal: what the viewer shows of a place once all of it is there.
 
+use std::time::Duration;
+
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::widgets::Widget;
@@ -15,6 +17,9 @@ use super::runs::Runs;
 use super::theme::Theme;
 use super::view::kind::View;
 use super::view::views::{VIEWS, fitting};
+
+/// How soon it is seen that nobody waits any more.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// What to draw.
 #[derive(Debug)]
@@ -32,17 +37,17 @@ pub struct Still<'a> {
 }
 
 impl Still<'_> {
-    /// Draws it; `wait` is called for as long as something is being computed.
+    /// Draws it; `check` says whether to go on waiting for what is being computed.
     ///
     /// # Errors
-    /// [`Error::Usage`] where the place or the view is not there, whatever `wait` says, and why there is nothing to
+    /// [`Error::Usage`] where the place or the view is not there, whatever `check` says, and why there is nothing to
     /// look at.
-    pub fn draw(&self, runs: &mut Runs, mut wait: impl FnMut() -> Result<()>) -> Result<Buffer> {
+    pub fn draw(&self, runs: &mut Runs, mut check: impl FnMut() -> Result<()>) -> Result<Buffer> {
         let view = self.view.map(named).transpose()?;
         let mut app = App::new(runs.source().outline().clone(), self.theme, self.size);
         app.drawing = self.drawing;
         open::open(&mut app, self.open)?;
-        arrive(&mut app, runs, &mut wait)?;
+        arrive(&mut app, runs, &mut check)?;
         if let Some(pass) = app.opens_at.as_ref().and_then(OpenAt::pass) {
             let last = app.outline().passes.len() - 1;
             return Err(Error::usage(format!("there is no pass {pass}"))
@@ -58,7 +63,7 @@ impl Still<'_> {
             }
             app.choose_view(view);
             app.settle();
-            arrive(&mut app, runs, &mut wait)?;
+            arrive(&mut app, runs, &mut check)?;
         }
         let area = Rect::new(0, 0, self.size.0, self.size.1);
         let mut screen = Buffer::empty(area);
@@ -68,7 +73,7 @@ impl Still<'_> {
 }
 
 /// Asks until there is nothing more to ask.
-fn arrive(app: &mut App, runs: &mut Runs, wait: &mut impl FnMut() -> Result<()>) -> Result<()> {
+fn arrive(app: &mut App, runs: &mut Runs, check: &mut impl FnMut() -> Result<()>) -> Result<()> {
     loop {
         runs.poll()?;
         let news = app.sync(runs.source());
@@ -76,7 +81,8 @@ fn arrive(app: &mut App, runs: &mut Runs, wait: &mut impl FnMut() -> Result<()>)
             return Ok(());
         }
         if !news {
-            wait()?;
+            check()?;
+            runs.source().wait(LOOK);
         }
     }
 }

@@ -15,8 +15,8 @@ const PROMPT: [u32; 5] = [1, 5, 9, 3, 7];
 
 fn idle(source: &mut dyn Source) {
     while source.status() != Status::Idle {
+        source.wait(LOOK);
         source.poll().unwrap();
-        std::thread::yield_now();
     }
 }
 
@@ -25,8 +25,8 @@ fn answer(source: &mut dyn Source, query: &Query) -> llama_trace::error::Result<
         if let Poll::Ready(answer) = source.ask(query) {
             return answer;
         }
+        source.wait(LOOK);
         source.poll()?;
-        std::thread::yield_now();
     }
 }
 

@@ -7,6 +7,7 @@ use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::checkpoint;
 use llama_trace::config::Precision;
 use llama_trace::model::Model;
+use llama_trace::stop::LOOK;
 use llama_trace::trace::explanation::{Explanation, ExplanationAt, From, Together};
 use llama_trace::trace::frame::Number;
 use llama_trace::trace::{Answer, Query, Site, Source, Stage};
@@ -23,8 +24,8 @@ fn explain(live: &mut Live, site: Site, at: usize, terms: usize) -> llama_trace:
             let Answer::Explanation(explanation) = answer? else { panic!("{site}") };
             return Ok(*explanation);
         }
+        live.wait(LOOK);
         live.poll()?;
-        std::thread::yield_now();
     }
 }
 

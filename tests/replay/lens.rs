@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::task::Poll;
 
+use llama_trace::stop::LOOK;
 use llama_trace::trace::lens::{Attribution, AttributionAt, Contributor, LensAt, Reading};
 use llama_trace::trace::stream::StreamAt;
 use llama_trace::trace::units::{UnitsAt, WritesAt, Writing};
@@ -17,8 +18,8 @@ fn ask(live: &mut Live, query: &Query) -> llama_trace::error::Result<Answer> {
         if let Poll::Ready(answer) = live.ask(query) {
             return answer;
         }
+        live.wait(LOOK);
         live.poll()?;
-        std::thread::yield_now();
     }
 }
 

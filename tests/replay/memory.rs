@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use llama_trace::config::{ModelConfig, Pairing, RopeScaling};
 use llama_trace::generate::Session;
+use llama_trace::stop::LOOK;
 use llama_trace::trace::{Answer, Part, Probe, Query, Spread, Values};
 
 use super::fault::{Fault, Other};
@@ -217,8 +218,8 @@ fn statistics_of_a_stage_in_blocks_are_those_of_the_whole() {
                     let Ok(Answer::Spread(spread)) = answer else { panic!("{answer:?}") };
                     break spread;
                 }
+                live.wait(LOOK);
                 live.poll().unwrap();
-                std::thread::yield_now();
             };
             let part = match held {
                 Some((axis, index)) => whole.index_axis(ndarray::Axis(axis), index),
@@ -268,8 +269,8 @@ fn work_that_was_stopped_can_be_asked_for_again_with_the_same_bits() {
     let under_way = |live: &Live| matches!(live.status(), Status::Working(text) if text.contains("layer"));
     let idle = |live: &mut Live| {
         while live.status() != Status::Idle {
+            live.wait(LOOK);
             live.poll().unwrap();
-            std::thread::yield_now();
         }
     };
     assert_eq!(live.outline().passes[0].tokens.len(), 1500, "the tokens are there at once");

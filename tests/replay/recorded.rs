@@ -18,6 +18,7 @@ use llama_trace::record::writer::TextsOf;
 use llama_trace::record::{About, Keep, Plan, Target, Trace, Writer};
 use llama_trace::replay::derive::follows;
 use llama_trace::replay::{LEAST_MEMORY, Recorded};
+use llama_trace::stop::LOOK;
 use llama_trace::trace::explanation::ExplanationAt;
 use llama_trace::trace::lens::{AttributionAt, LensAt};
 use llama_trace::trace::manifest::Drawing;
@@ -107,8 +108,8 @@ fn ask(source: &mut dyn Source, query: &Query) -> Result<Answer, Error> {
         if let Poll::Ready(answer) = source.ask(query) {
             return answer;
         }
+        source.wait(LOOK);
         source.poll().unwrap();
-        std::thread::yield_now();
     }
 }
 

@@ -8,6 +8,7 @@ use llama_trace::checkpoint;
 use llama_trace::generate::{Sampler, Sampling};
 use llama_trace::model::Model;
 use llama_trace::replay::{DEFAULT_MEMORY, Live, Start};
+use llama_trace::stop::LOOK;
 use llama_trace::tokenizer::{self, Tokenizer};
 use llama_trace::trace::{Address, Source, Status};
 use llama_trace::tui::OpenAt;
@@ -58,8 +59,8 @@ impl Desk {
         };
         let mut live = Live::start(Arc::new(model), start).unwrap();
         while live.status() != Status::Idle {
+            live.wait(LOOK);
             live.poll().unwrap();
-            std::thread::yield_now();
         }
         let app = App::new(live.outline().clone(), Theme::new(Depth::None), size);
         let mut desk = Self { app, live, size };
@@ -80,8 +81,10 @@ impl Desk {
             if self.live.status() == Status::Idle && !self.app.sync(&mut self.live) {
                 return;
             }
+            if self.live.status() != Status::Idle {
+                self.live.wait(LOOK);
+            }
             self.live.poll().unwrap();
-            std::thread::yield_now();
         }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use llama_trace::config::{CacheDtype, ModelConfig, Pairing, Precision, RopeScaling};
 use llama_trace::error::{Error, Result};
@@ -410,6 +411,10 @@ impl Source for Synthetic {
             self.outline.passes.push(PassOutline { dims, tokens, sampled: Some(sampled(pass)) });
         }
         Ok(news)
+    }
+
+    fn wait(&mut self, most: Duration) {
+        std::thread::sleep(most);
     }
 
     fn status(&self) -> Status {

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use super::super::DiffArgs;
 use super::super::device::Device;
@@ -90,6 +91,10 @@ impl Source for Beside {
             self.outline = Outline { run: B, ..self.source.outline().clone() };
         }
         Ok(news)
+    }
+
+    fn wait(&mut self, most: Duration) {
+        self.source.wait(most);
     }
 
     fn status(&self) -> Status {

@@ -5,8 +5,6 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::task::Poll;
-use std::thread;
-use std::time::Duration;
 
 use super::super::device::Device;
 use crate::diff::{About, Found, Pass, Traced};
@@ -15,9 +13,6 @@ use crate::record::{Keep, Trace};
 use crate::replay::{DEFAULT_MEMORY, Recorded};
 use crate::stop;
 use crate::trace::{Frame, Region, Run, Site, Source, Stage, TokenLabel, Values, source};
-
-/// How often a stage that is derived is looked for.
-const LOOK: Duration = Duration::from_millis(1);
 
 /// Opens a sequence of one of the runs for what is derived.
 type Open = Box<dyn Fn(Run, usize) -> Result<Box<dyn Source>>>;
@@ -130,7 +125,7 @@ impl OfTrace {
                 Poll::Pending => {}
             }
             stop::check()?;
-            thread::sleep(LOOK);
+            source.wait(stop::LOOK);
         }
     }
 }

@@ -6,6 +6,7 @@ use super::*;
 use crate::backend::cuda::Cuda;
 use crate::error::Error;
 use crate::generate::{Batch, Chat, Prompts};
+use crate::stop;
 
 /// A small model on a device that is lost after so many launches, of which none is one of loading it.
 fn lost_after(launches: usize) -> Option<Model<Cuda>> {
@@ -99,8 +100,8 @@ fn passes_that_were_traced_are_still_shown_when_the_device_is_lost() {
     let start = Start { ids, draws, sampler, tokenizer, eos, memory, context };
     let mut live = Live::start(Arc::new(model), start).unwrap();
     while live.status() != Status::Idle {
+        live.wait(stop::LOOK);
         live.poll().unwrap();
-        std::thread::yield_now();
     }
     let passes = live.outline().passes.len();
     assert!((1..50).contains(&passes), "{passes}");
