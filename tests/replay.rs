@@ -49,8 +49,7 @@ use llama_trace::generate::{Sampler, Sampling, Session};
 use llama_trace::model::{Model, forward};
 use llama_trace::replay::derive::{derive, is_derivable};
 use llama_trace::replay::{DEFAULT_MEMORY, LEAST_MEMORY, Live, Start};
-use llama_trace::stop::LOOK;
-use llama_trace::stop::Stop;
+use llama_trace::stop::{LOOK, Stop};
 use llama_trace::trace::frame::Number;
 use llama_trace::trace::{
     Answer, Axis, Block, End, Frame, FrameData, NoProbe, PassDims, Query, Recorder, Region, Run, Select,
@@ -249,12 +248,20 @@ fn wait(live: &mut Live, site: Site) -> llama_trace::error::Result<Arc<Frame>> {
 
 /// The block of `site` that has what is in `region`, once it is there.
 fn wait_for(live: &mut Live, site: Site, region: &Region) -> llama_trace::error::Result<Block> {
+    match ask(live, &Query::Block(site, region.clone()))? {
+        Answer::Block(block) => Ok(block),
+        other => panic!("{site}: {other:?}"),
+    }
+}
+
+/// The answer to `query`, once it is there.
+fn ask(source: &mut dyn Source, query: &Query) -> llama_trace::error::Result<Answer> {
     loop {
-        if let Poll::Ready(block) = source::block(live, site, region) {
-            return block;
+        if let Poll::Ready(answer) = source.ask(query) {
+            return answer;
         }
-        live.wait(LOOK);
-        live.poll()?;
+        source.wait(LOOK);
+        source.poll()?;
     }
 }
 
@@ -262,13 +269,9 @@ fn wait_for(live: &mut Live, site: Site, region: &Region) -> llama_trace::error:
 fn rows_of(live: &mut Live, layer: Option<usize>, name: &str, rows: std::ops::Range<usize>) -> Vec<f32> {
     let weight = Weight::from_name(name).unwrap();
     let query = Query::Rows(WeightRows { run: Run::ITSELF, layer, weight, rows });
-    loop {
-        if let Poll::Ready(answer) = live.ask(&query) {
-            let Ok(Answer::Rows(values)) = answer else { panic!("{name}: {answer:?}") };
-            return values;
-        }
-        live.wait(LOOK);
-        live.poll().unwrap();
+    match ask(live, &query) {
+        Ok(Answer::Rows(values)) => values,
+        other => panic!("{name}: {other:?}"),
     }
 }
 

@@ -137,8 +137,8 @@ mod tests {
             scope.spawn(|| {
                 give_back(|| {
                     sender.send(()).unwrap();
-                    // The other thread has its turns meanwhile.
-                    (0..3).for_each(|_| thread::yield_now());
+                    // The other thread has its turn meanwhile.
+                    thread::sleep(PATIENCE / 10);
                     left.store(true, Ordering::SeqCst);
                 });
             });

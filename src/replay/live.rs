@@ -187,25 +187,9 @@ impl Live {
             Some(tokenizer) => Rc::new(move |id| tokenizer.label(id)),
             None => Rc::new(|id| format!("#{id}")),
         };
-        let mut live = Self {
-            outline,
-            store,
-            label,
-            requests,
-            replies,
-            arrived: false,
-            thread: Arc::new(Worked { progress, stop, thread: Mutex::default() }),
-            pending: HashSet::new(),
-            failed: HashMap::new(),
-            fresh: HashMap::new(),
-            spreads: HashMap::new(),
-            draws,
-            advancing: true,
-            ended: None,
-            capacity,
-            stopped: None,
-            ends: eos.clone(),
-        };
+        let thread = Arc::new(Worked { progress, stop, thread: Mutex::default() });
+        let mut live = Self::of(outline, capacity, (store, label), (requests, replies), thread);
+        (live.draws, live.advancing, live.ends) = (draws, true, eos.clone());
         live.outline.passes.push(live.pass(dims, &ids, None));
         let worker = thread::Builder::new()
             .name("model".into())
@@ -246,14 +230,28 @@ impl Live {
             .spawn(move || serve(who, (&member, &seen), &asked, false, (&inbox, outbox)))
             .map_err(|error| Error::no_thread("for the trace", &error))?;
         let capacity = outline.passes.last().map_or(0, |pass| pass.dims.keys());
-        Ok(Self {
+        let thread = Arc::new(Worked { progress, stop, thread: Mutex::new(Some(worker)) });
+        let mut live = Self::of(outline, capacity, (store, label), (requests, replies), thread);
+        live.stopped = Some(why);
+        Ok(live)
+    }
+
+    /// A run of which nothing was asked yet.
+    fn of(
+        outline: Outline,
+        capacity: usize,
+        (store, label): (Arc<Mutex<Store>>, Label),
+        (requests, replies): (Sender<Asked>, Receiver<Reply>),
+        thread: Arc<Worked>,
+    ) -> Self {
+        Self {
             outline,
             store,
             label,
             requests,
             replies,
             arrived: false,
-            thread: Arc::new(Worked { progress, stop, thread: Mutex::new(Some(worker)) }),
+            thread,
             pending: HashSet::new(),
             failed: HashMap::new(),
             fresh: HashMap::new(),
@@ -262,9 +260,9 @@ impl Live {
             advancing: false,
             ended: None,
             capacity,
-            stopped: Some(why),
+            stopped: None,
             ends: Vec::new(),
-        })
+        }
     }
 
     fn send(&self, request: Request) -> Result<()> {
@@ -520,25 +518,10 @@ impl Source for Live {
             last.sampled = Some(TokenLabel { id: fork.token, text: self.token_text(fork.token) });
         }
         let (outbox, replies) = channel();
-        let branch = Self {
-            store: Arc::clone(&self.store),
-            label: Rc::clone(&self.label),
-            requests: self.requests.clone(),
-            replies,
-            arrived: false,
-            thread: Arc::clone(&self.thread),
-            pending: HashSet::new(),
-            failed: HashMap::new(),
-            fresh: HashMap::new(),
-            spreads: HashMap::new(),
-            draws: 0,
-            advancing: false,
-            ended,
-            capacity: self.capacity,
-            stopped: None,
-            ends: self.ends.clone(),
-            outline,
-        };
+        let shown = (Arc::clone(&self.store), Rc::clone(&self.label));
+        let channels = (self.requests.clone(), replies);
+        let mut branch = Self::of(outline, self.capacity, shown, channels, Arc::clone(&self.thread));
+        (branch.ended, branch.ends) = (ended, self.ends.clone());
         lock(&self.store).part(self.outline.sequence, run, fork);
         branch.send(Request::Branch(fork, outbox))?;
         Ok(Box::new(branch))

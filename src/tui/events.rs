@@ -72,15 +72,7 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
         }
         dirty |= take_in(app, runs)?;
         if dirty {
-            let began = Instant::now();
-            while app.waits() && runs.source().status() != Status::Idle {
-                let left = AT_ONCE.saturating_sub(began.elapsed());
-                if left.is_zero() {
-                    break;
-                }
-                runs.source().wait(left);
-                take_in(app, runs)?;
-            }
+            wait_shortly(app, runs)?;
         }
         let before = saving.as_ref().map(Saving::written);
         if let Some(site) = saving.as_ref().map(Saving::site) {
@@ -175,6 +167,20 @@ fn take_in(app: &mut App, runs: &mut Runs) -> Result<bool> {
     let beside = runs.beside(app);
     news |= app.sync_compared(beside);
     Ok(news)
+}
+
+/// Waits for what is there almost at once, so that it is drawn with what asked for it.
+fn wait_shortly(app: &mut App, runs: &mut Runs) -> Result<()> {
+    let began = Instant::now();
+    while app.waits() && runs.source().status() != Status::Idle {
+        let left = AT_ONCE.saturating_sub(began.elapsed());
+        if left.is_zero() {
+            break;
+        }
+        runs.source().wait(left);
+        take_in(app, runs)?;
+    }
+    Ok(())
 }
 
 fn draw(

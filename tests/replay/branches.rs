@@ -20,22 +20,12 @@ fn idle(source: &mut dyn Source) {
     }
 }
 
-fn answer(source: &mut dyn Source, query: &Query) -> llama_trace::error::Result<Answer> {
-    loop {
-        if let Poll::Ready(answer) = source.ask(query) {
-            return answer;
-        }
-        source.wait(LOOK);
-        source.poll()?;
-    }
-}
-
 fn frame(source: &mut dyn Source, site: Site) -> Arc<Frame> {
     let outline = source.outline();
     let site = Site { run: outline.run, ..site };
     let dims = outline.passes[site.pass].dims;
     let region = Region::whole(&outline.card.sizes().shape(site.stage.axes(), dims));
-    match answer(source, &Query::Block(site, region)).unwrap() {
+    match ask(source, &Query::Block(site, region)).unwrap() {
         Answer::Block(block) => block.frame,
         other => panic!("{site}: {other:?}"),
     }
@@ -160,7 +150,7 @@ fn branches_of_branches_have_the_bits_of_their_own_tokens_and_leave_the_run_its_
 
 fn look(source: &mut dyn Source, pass: usize, setting: Option<Sampling>) -> Arc<Draw> {
     let site = Site { run: source.outline().run, ..Site::once(pass, Stage::Sampled) };
-    match answer(source, &Query::Draw(DrawAt { site, setting })).unwrap() {
+    match ask(source, &Query::Draw(DrawAt { site, setting })).unwrap() {
         Answer::Draw(draw) => draw,
         other => panic!("{other:?}"),
     }
@@ -210,7 +200,7 @@ fn explanations_of_a_branch_stay_in_it() {
     for pass in 0..3 {
         let site = Site { run: Run(1), ..Site::layer(pass, 1, Stage::Qk) };
         let query = Query::Explanation(ExplanationAt { site, at: 0, terms: 0 });
-        let Ok(Answer::Explanation(found)) = answer(&mut *branch, &query) else { panic!("pass {pass}") };
+        let Ok(Answer::Explanation(found)) = ask(&mut *branch, &query) else { panic!("pass {pass}") };
         assert_eq!(found.address.run.as_deref(), Some("r1"), "pass {pass}");
         assert_eq!(found.result, Some(found.value), "pass {pass}");
         for operand in found.terms.iter().flat_map(|term| &term.operands) {
@@ -241,7 +231,7 @@ fn a_picked_token_is_explained_as_picked() {
         let notes = |source: &mut dyn Source, run: u16, pass: usize| {
             let site = Site { run: Run(run), ..Site::once(pass, Stage::Sampled) };
             let query = Query::Explanation(ExplanationAt { site, at: 0, terms: 0 });
-            let Ok(Answer::Explanation(found)) = answer(source, &query) else { panic!("pass {pass}") };
+            let Ok(Answer::Explanation(found)) = ask(source, &query) else { panic!("pass {pass}") };
             assert_eq!(found.result, Some(found.value));
             found.notes.join(" ")
         };
@@ -328,7 +318,7 @@ fn a_token_was_as_likely_as_the_logits_before_it_say() {
                 let tokens = outline.passes[pass].tokens.clone();
                 let site = Site { run: outline.run, ..Site::once(pass, Stage::Logits) };
                 let Ok(Answer::Foretold(told)) =
-                    answer(source, &Query::Foretold(ForetoldAt { site, tokens: 0..tokens.len() }))
+                    ask(source, &Query::Foretold(ForetoldAt { site, tokens: 0..tokens.len() }))
                 else {
                     panic!("{name}: pass {pass}")
                 };
@@ -350,7 +340,7 @@ fn a_token_was_as_likely_as_the_logits_before_it_say() {
                     assert_eq!(told.rank, better + 1, "{name}");
                 }
                 let part = Query::Foretold(ForetoldAt { site, tokens: 1..tokens.len() });
-                let Ok(Answer::Foretold(part)) = answer(source, &part) else { panic!("{name}") };
+                let Ok(Answer::Foretold(part)) = ask(source, &part) else { panic!("{name}") };
                 assert_eq!(part, told[1..]);
             }
         }
@@ -374,7 +364,7 @@ fn tokens_of_the_prompt_are_made_of_the_bytes_and_merges_of_its_text() {
         context: None,
     };
     let mut live = run_to_idle(Live::start(Arc::new(model), start).unwrap());
-    let made = |live: &mut Live, pass| match answer(live, &Query::Made(Site::once(pass, Stage::Tokens))) {
+    let made = |live: &mut Live, pass| match ask(live, &Query::Made(Site::once(pass, Stage::Tokens))) {
         Ok(Answer::Made(made)) => made,
         other => panic!("{other:?}"),
     };

@@ -1,32 +1,24 @@
 //! Where numbers come from: what the operands give again, against what the run recorded.
 
-use std::task::Poll;
-
 use llama_trace::backend::Backend;
 use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::checkpoint;
 use llama_trace::config::Precision;
 use llama_trace::model::Model;
-use llama_trace::stop::LOOK;
 use llama_trace::trace::explanation::{Explanation, ExplanationAt, From, Together};
 use llama_trace::trace::frame::Number;
-use llama_trace::trace::{Answer, Query, Site, Source, Stage};
+use llama_trace::trace::{Answer, Query, Site, Stage};
 use rand::{RngExt, SeedableRng};
 
 use super::common::fixture;
-use super::{Live, MODELS, PASSES, model_in, models_in, record, start};
+use super::{Live, MODELS, PASSES, ask, model_in, models_in, record, start};
 
 const PROMPT: [u32; 5] = [1, 5, 6, 3, 7];
 
 fn explain(live: &mut Live, site: Site, at: usize, terms: usize) -> llama_trace::error::Result<Explanation> {
-    loop {
-        if let Poll::Ready(answer) = live.ask(&Query::Explanation(ExplanationAt { site, at, terms })) {
-            let Answer::Explanation(explanation) = answer? else { panic!("{site}") };
-            return Ok(*explanation);
-        }
-        live.wait(LOOK);
-        live.poll()?;
-    }
+    let answer = ask(live, &Query::Explanation(ExplanationAt { site, at, terms }))?;
+    let Answer::Explanation(explanation) = answer else { panic!("{site}") };
+    Ok(*explanation)
 }
 
 /// How many random cells of each stage of each pass are taken apart.

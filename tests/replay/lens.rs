@@ -1,27 +1,15 @@
 //! What the model would answer after each layer, and what its parts added: against the run's own stages.
 
 use std::collections::HashMap;
-use std::task::Poll;
 
-use llama_trace::stop::LOOK;
 use llama_trace::trace::lens::{Attribution, AttributionAt, Contributor, LensAt, Reading};
 use llama_trace::trace::stream::StreamAt;
 use llama_trace::trace::units::{UnitsAt, WritesAt, Writing};
 use llama_trace::trace::{Answer, Query, Site, Source, Stage, Weight};
 
-use super::{Live, MODELS, models_in, record, rows_of, start};
+use super::{Live, MODELS, ask, models_in, record, rows_of, start};
 
 const PROMPT: [u32; 5] = [1, 5, 9, 3, 7];
-
-fn ask(live: &mut Live, query: &Query) -> llama_trace::error::Result<Answer> {
-    loop {
-        if let Poll::Ready(answer) = live.ask(query) {
-            return answer;
-        }
-        live.wait(LOOK);
-        live.poll()?;
-    }
-}
 
 fn readings(live: &mut Live, site: Site, tokens: std::ops::Range<usize>, top: usize) -> Vec<Reading> {
     let Ok(Answer::Lens(readings)) = ask(live, &Query::Lens(LensAt { site, tokens, top })) else {

@@ -213,14 +213,8 @@ fn statistics_of_a_stage_in_blocks_are_those_of_the_whole() {
         let site = Site { layer, ..Site::once(0, stage) };
         let whole = frames[&site].floats().unwrap();
         for held in [None, Some((0, 1)), Some((1, 3)), Some((whole.ndim() - 1, 4))] {
-            let spread = loop {
-                if let Poll::Ready(answer) = live.ask(&Query::Spread(Part { site, held })) {
-                    let Ok(Answer::Spread(spread)) = answer else { panic!("{answer:?}") };
-                    break spread;
-                }
-                live.wait(LOOK);
-                live.poll().unwrap();
-            };
+            let answer = ask(&mut live, &Query::Spread(Part { site, held }));
+            let Ok(Answer::Spread(spread)) = answer else { panic!("{answer:?}") };
             let part = match held {
                 Some((axis, index)) => whole.index_axis(ndarray::Axis(axis), index),
                 None => whole.view(),

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::task::Poll;
 
 use llama_trace::backend::Backend;
 use llama_trace::backend::cpu::Cpu;
@@ -18,7 +17,6 @@ use llama_trace::record::writer::TextsOf;
 use llama_trace::record::{About, Keep, Plan, Target, Trace, Writer};
 use llama_trace::replay::derive::follows;
 use llama_trace::replay::{LEAST_MEMORY, Recorded};
-use llama_trace::stop::LOOK;
 use llama_trace::trace::explanation::ExplanationAt;
 use llama_trace::trace::lens::{AttributionAt, LensAt};
 use llama_trace::trace::manifest::Drawing;
@@ -29,7 +27,7 @@ use llama_trace::trace::{
     Site, Source, Spread, Stage, Values,
 };
 
-use super::{MODELS, PASSES, assert_same, model_in, sampler};
+use super::{MODELS, PASSES, ask, assert_same, model_in, sampler};
 
 /// What a trace of these stages says that no run made.
 fn about(card: ModelCard, stages: &[Stage]) -> About {
@@ -101,16 +99,6 @@ fn open(path: &Path, memory: usize) -> (Arc<Trace>, Box<dyn Source>) {
     let source =
         Recorded::<Cpu>::new(Arc::<Trace>::clone(&trace), None, None, memory).open(Run::ITSELF, 0).unwrap();
     (trace, source)
-}
-
-fn ask(source: &mut dyn Source, query: &Query) -> Result<Answer, Error> {
-    loop {
-        if let Poll::Ready(answer) = source.ask(query) {
-            return answer;
-        }
-        source.wait(LOOK);
-        source.poll().unwrap();
-    }
 }
 
 fn block(source: &mut dyn Source, site: Site, shape: &[usize]) -> Result<Frame, Error> {
