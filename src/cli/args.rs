@@ -455,7 +455,16 @@ impl RunArgs {
 
 /// A number that may have a fraction.
 fn number(text: &str) -> Result<f32, String> {
-    text.parse().map_err(|_| "a number is expected, with a point before its fraction: 0.8".to_owned())
+    let expected = || "a number is expected, with a point before its fraction: 0.8".to_owned();
+    let exact: f64 = text.parse().map_err(|_| expected())?;
+    let number: f32 = text.parse().map_err(|_| expected())?;
+    // What was written is not to become 0 or infinity.
+    match (number == 0.0) == (exact == 0.0) && number.is_finite() == exact.is_finite() {
+        true => Ok(number),
+        false => {
+            Err(format!("a float32 number is expected, between {:e} and {:e}", f32::MIN_POSITIVE, f32::MAX))
+        }
+    }
 }
 
 /// A whole number of 0 or more.

@@ -43,11 +43,20 @@ impl Command for &ExplainArgs {
         let Answer::Explanation(explanation) = asked.ask(&query)? else {
             unreachable!("each question has an answer of its own kind")
         };
+        // A view has the numbers of its stage: of one of those it is told.
+        let view = match step {
+            Step::View(_) => {
+                let card = &asked.outline().card;
+                let formula = card.formula(step, asked.outline().passes[site.pass].dims);
+                Some((self.address.to_string(), formula))
+            }
+            Step::Stage(_) => None,
+        };
         let printed = match self.format {
-            LogFormat::Text => print_text(&asked, &explanation),
+            LogFormat::Text => print_text(&asked, &explanation, view),
             LogFormat::Json => {
                 let mut out = output::Lines::json();
-                writeln!(out, "{}", object(&explanation))
+                writeln!(out, "{}", object(&explanation, view))
             }
         };
         output::end(printed.map_err(output::Failure::from))
@@ -152,13 +161,19 @@ fn find(
     Ok((Site { run, sequence, layer, ..Site::once(number, stage) }, at))
 }
 
-fn print_text(asked: &Asked, explanation: &Explanation) -> std::io::Result<()> {
+/// The address of a number of a view as it was asked for, and the formula of the view.
+type OfView = Option<(String, String)>;
+
+fn print_text(asked: &Asked, explanation: &Explanation, view: OfView) -> std::io::Result<()> {
     let mut out = output::Lines::text();
     let Explanation { address, value, result, formula, notes, is_sum, terms, others, rest, splits, .. } =
         explanation;
     writeln!(out, "{address} = {}", number(*value))?;
     for line in texts(asked, address) {
         writeln!(out, "  {line}")?;
+    }
+    if let Some((asked, formula)) = view {
+        writeln!(out, "  the same number as {asked}: {formula}")?;
     }
     writeln!(out, "\n  {formula}\n")?;
     if *is_sum {
@@ -261,7 +276,7 @@ fn json_number(value: f64) -> Value {
     }
 }
 
-fn object(explanation: &Explanation) -> Value {
+fn object(explanation: &Explanation, view: OfView) -> Value {
     let operand = |operand: &Operand| {
         let (key, name) = match &operand.from {
             From::Stage(address) => ("address", address.to_string()),
@@ -284,8 +299,10 @@ fn object(explanation: &Explanation) -> Value {
         Together::Sum(sum) => ("sum", sum),
         Together::Largest(most) => ("largest", most),
     };
+    let view = view.map(|(asked, formula)| json!({"address": asked, "formula": formula}));
     json!({
         "address": address.to_string(),
+        "view": view,
         "value": json_number(*value),
         "recorded": explanation.recorded,
         "result": json_number(result.unwrap_or(*value)),

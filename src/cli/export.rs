@@ -49,6 +49,7 @@ fn export<D: Device>(args: &ExportArgs) -> Result<()> {
     }
     let (sizes, mut batch) = (run.model.sizes(), run.batch(wanted)?);
     let select = args.select.select(&run, &batch, wanted, false)?;
+    drawable(args, &select)?;
     let mut manifest = manifest::new(&run, &args.run);
     let picture = args.format.picture();
     manifest.suffix = args.format.suffix();
@@ -85,6 +86,24 @@ fn export<D: Device>(args: &ExportArgs) -> Result<()> {
         super::tell(super::NOT_A_NUMBER);
     }
     files.finish(target)
+}
+
+/// Says which of the chosen stages are not drawn: those of token ids, which are names and no quantities.
+fn drawable(args: &ExportArgs, select: &Select) -> Result<()> {
+    let Some(steps) = select.named().filter(|_| args.format.picture().is_some()) else { return Ok(()) };
+    let ids: Vec<_> = steps.iter().filter(|step| step.stage().is_ids()).map(|step| step.name()).collect();
+    let what = match ids[..] {
+        [] => return Ok(()),
+        [one] => format!("{one} has token ids, which are names and not drawn"),
+        _ => format!("{} have token ids, which are names and not drawn", ids.join(" and ")),
+    };
+    if ids.len() == steps.len() {
+        return Err(Error::usage(what)
+            .expected("a stage of quantities, as xq or softmax")
+            .next("--format npy writes ids too"));
+    }
+    super::tell(format_args!("{what}; --format npy writes them."));
+    Ok(())
 }
 
 /// The error of an export that was asked to stop.

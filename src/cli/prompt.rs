@@ -169,8 +169,11 @@ fn json_line(line: &str) -> Result<Given> {
         let first: String = line.trim_start().chars().take(20).collect();
         return Err(wrong(format!("a line that begins with `{}`", printable(&first))));
     }
-    // Of the text's lines this is one.
-    let told = |error: serde_json::Error| error.to_string().replace(" at line 1 column ", " at column ");
+    // Of the text's lines this is one; the number types of the code say a reader nothing.
+    let told = |error: serde_json::Error| {
+        let what = error.to_string().replace(" at line 1 column ", " at column ");
+        what.replace("expected u32", &format!("expected an id from 0 to {}", u32::MAX))
+    };
     let line: JsonLine = serde_json::from_str(line).map_err(|error| wrong(told(error)))?;
     match line {
         JsonLine { prompt: Some(text), ids: None } => Ok(Given::Text(text)),

@@ -1,5 +1,6 @@
 //! The threads that compute: how many there are, and what happens where the system gives fewer.
 
+use std::ffi::OsStr;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -9,6 +10,7 @@ use rayon::{ThreadBuilder, ThreadPoolBuilder};
 
 use super::tell;
 use crate::error::{Error, Result};
+use crate::files::printable;
 
 /// The most threads that are started: more than any machine has cores.
 const MAX: usize = 1024;
@@ -33,15 +35,10 @@ pub(super) fn start(asked: Option<usize>) -> Result<()> {
             .found(threads)
             .next("give another number, or none: one thread for each core"));
     }
-    let variable = std::env::var(VARIABLE).ok().and_then(|value| value.parse().ok());
-    let wanted = match (asked, variable) {
-        (Some(threads), _) => threads,
-        (None, Some(threads @ MAX..)) if threads > MAX => {
-            tell(format_args!("{VARIABLE}={threads} is too many: computing on {MAX} threads."));
-            MAX
-        }
-        (None, Some(threads @ 1..)) => threads,
-        (None, _) => thread::available_parallelism().map_or(1, NonZero::get),
+    let wanted = match asked {
+        Some(threads) => threads,
+        None => of_variable(std::env::var_os(VARIABLE).as_deref())
+            .unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZero::get)),
     };
     let spawn = |run| thread::Builder::new().spawn(run).map(drop);
     let mut threads = started(wanted, spawn)?;
@@ -62,6 +59,25 @@ pub(super) fn start(asked: Option<usize>) -> Result<()> {
         _ => {
             STARTED.store(true, Ordering::Relaxed);
             Ok(())
+        }
+    }
+}
+
+/// The number that [`VARIABLE`] says; none where it says none, or 0 as rayon has it.
+fn of_variable(value: Option<&OsStr>) -> Option<usize> {
+    let value = value.filter(|value| !value.is_empty())?.to_string_lossy();
+    match value.parse() {
+        Ok(threads) if threads > MAX => {
+            tell(format_args!("{VARIABLE}={threads} is too many: computing on {MAX} threads."));
+            Some(MAX)
+        }
+        Ok(threads) => Some(threads).filter(|&threads| threads > 0),
+        Err(_) => {
+            tell(format_args!(
+                "{VARIABLE}={} is no number from 1 to {MAX}: computing on one thread for each core.",
+                printable(&value)
+            ));
+            None
         }
     }
 }

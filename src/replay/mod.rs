@@ -2,6 +2,7 @@
 //! model a layer at a time; all of them within a budget of memory. The viewer sees only [`crate::trace::Source`].
 
 pub mod derive;
+mod lens;
 mod live;
 mod made;
 mod operands;

@@ -2,6 +2,7 @@
 //! the frames of a live run; nothing is run again. A worker thread does it, as with a live run.
 
 mod follows;
+mod lens;
 mod made;
 
 pub use follows::Follows;
@@ -10,6 +11,7 @@ use std::fmt::Display;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
+use super::lens::Answers;
 use super::live::{Label, Live, Over};
 use super::operands;
 use super::serve::{Member, Reply, Serves, lock};
@@ -20,7 +22,7 @@ use crate::config::CacheDtype;
 use crate::error::{Error, Result};
 use crate::explain::{Fold, Line, Operands, Place, Rules, added, attribute, explain, strongest, writings};
 use crate::generate::{Sampler, Sampling};
-use crate::model::Model;
+use crate::model::{Activations, Model};
 use crate::ops::round;
 use crate::record::Kept;
 use crate::stop::Stop;
@@ -111,6 +113,8 @@ impl<B: Backend + 'static> Recorded<B> {
                 model: self.model.clone(),
                 next: if self.judged.is_some() { OTHER_SIDE } else { NEEDS_MODEL },
             },
+            work: None,
+            answers: Answers::default(),
             tokenizer: self.tokenizer.clone(),
         };
         let trace = Live::over(over, reader)?;
@@ -247,6 +251,10 @@ struct Reader<B: Backend> {
     /// None where nobody knows how tokens were drawn.
     sampler: Option<Sampler>,
     weights: OfModel<B>,
+    /// What the model's head reads residuals from; none before the first.
+    work: Option<Activations<B>>,
+    /// What the last layer of the trace answers.
+    answers: Answers,
     tokenizer: Option<Arc<dyn Tokenizer>>,
 }
 
@@ -299,7 +307,7 @@ impl<B: Backend> Serves for Reader<B> {
                 let ids = ids.ok_or_else(|| self.no(*site))?;
                 Ok(Answer::Made(super::made::made(self.tokenizer.as_deref(), &ids)?.into()))
             }
-            Query::Lens(_) => Err(self.weights.lacking(&"what a layer would answer")),
+            Query::Lens(at) => self.lens(at).map(Answer::Lens),
         }
     }
 

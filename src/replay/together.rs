@@ -99,6 +99,13 @@ impl Together {
     /// The model's answer where the trace has not all that this takes. Of a number that the trace has, that is the one
     /// that is told of, whatever the model has in its place.
     fn instead(&mut self, query: &Query) -> Poll<Result<Answer>> {
+        if let Query::Lens(at) = query {
+            match self.strange(at) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
         let recorded = match query {
             Query::Explanation(at) => match self.recorded(at) {
                 Poll::Ready(recorded) => Some((recorded, self.kept.tells(at.site))),
@@ -133,7 +140,8 @@ impl Together {
         })
     }
 
-    /// Why the lens of the model's own run is not the trace's: a residual that was recorded is far from the run's.
+    /// Why the lens of the model's own run is not the trace's, which has not both residuals that it takes: one that it has
+    /// is far from the run's.
     fn strange(&mut self, at: &LensAt) -> Poll<Result<()>> {
         let last = self.trace.outline().card.sizes().layers.checked_sub(1);
         for site in [at.site, Site { layer: last, ..at.site }] {
@@ -158,10 +166,11 @@ impl Together {
             // What is no number is near nothing.
             if apart.is_nan() || apart.sqrt() > NEAR * size.sqrt() {
                 return Poll::Ready(Err(Error::usage(format!(
-                    "the trace has another residual at {site} than the model computes over its tokens, so that the lens would be \
-                     the model's and not the trace's"
+                    "the trace has another residual at {site} than the model computes over its tokens, and not all that the lens \
+                     takes: it would be the model's and not the trace's"
                 ))
-                .next("`llama-trace attribute` takes the recorded numbers; `llama-trace diff` says where the two part")));
+                .expected(format!("ffn_residual of layer {} and of the last", at.site.layer.unwrap_or(0)))
+                .next("record both; `llama-trace diff` says where the trace and the model part")));
             }
         }
         Poll::Ready(Ok(()))
@@ -208,15 +217,7 @@ impl Source for Together {
 
     fn ask(&mut self, query: &Query) -> Poll<Result<Answer>> {
         let asked = query.site().map(|site| (discriminant(query), site));
-        if let Query::Lens(at) = query {
-            match self.strange(at) {
-                Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => return Poll::Pending,
-            }
-        }
-        let lacks = asked.is_some_and(|asked| self.lacking.contains(&asked));
-        if matches!(query, Query::Lens(_)) || lacks {
+        if asked.is_some_and(|asked| self.lacking.contains(&asked)) {
             return self.instead(query);
         }
         match self.trace.ask(query) {

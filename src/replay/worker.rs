@@ -10,13 +10,13 @@ mod explanation;
 mod foretold;
 mod lens;
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use ndarray::{ArrayD, IxDyn};
 
 use super::derive::{derive, is_derived, values};
+use super::lens::Answers;
 use super::made::made;
 use super::operands;
 use super::serve::{Member, Progress, Reply, Serves, lock};
@@ -47,7 +47,7 @@ pub(super) struct Worker<'m, B: Backend> {
     /// The pass and the layer whose input the buffers hold now; the tables of RoPE are that pass's.
     at: Option<(usize, usize)>,
     /// By pass and token, the id that the last layer finds the likeliest.
-    answers: HashMap<(usize, usize), u32>,
+    answers: Answers,
     branches: Branches<B>,
     tokenizer: Option<Arc<dyn Tokenizer>>,
 }
@@ -155,7 +155,7 @@ impl<'m, B: Backend> Worker<'m, B> {
             member,
             passes: Vec::new(),
             at: None,
-            answers: HashMap::new(),
+            answers: Answers::default(),
             branches: Branches::new(run),
             tokenizer,
         }

@@ -121,6 +121,10 @@ pub struct Held {
     pub layer: Option<usize>,
     /// The stage's name.
     pub stage: String,
+    /// How its values came to be where a run that was recorded was exported: `derived` from what was recorded, or
+    /// `computed again` by the model over the same tokens. None where they are those that were recorded, or the run's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made: Option<String>,
     /// The names of its axes, outermost first.
     pub axes: Vec<String>,
     /// The length of each.
@@ -239,8 +243,8 @@ impl Manifest {
         self.passes.push(ManifestPass { sequence, pass, start, tokens, sampled });
     }
 
-    /// Adds a file.
-    pub fn file(&mut self, site: Site, shape: &[usize], stats: Stats) {
+    /// Adds a file whose values were `made` so, where they are not the run's own.
+    pub fn file(&mut self, site: Site, shape: &[usize], stats: Stats, made: Option<&str>) {
         // JSON has no number that is not finite.
         let finite = |value: f64| value.is_finite().then_some(value);
         let holds = Held {
@@ -249,6 +253,7 @@ impl Manifest {
             pass: site.pass,
             layer: site.layer,
             stage: site.stage.name().to_owned(),
+            made: made.map(str::to_owned),
             axes: site.stage.axes().iter().map(|axis| Axis::name(*axis).to_owned()).collect(),
             shape: shape.to_vec(),
             min: finite(stats.min),
@@ -329,8 +334,13 @@ mod tests {
             Manifest::new(ModelCard { precision, ..card }, vec![Some("a\n\"b\"".to_owned())], Some(drawing));
         manifest.pass(0, PassDims { pass: 0, start: 0, tokens: 2 }, vec![label(1), label(7)], Some(label(9)));
         let stats = |values: &[f32]| Spread::of(values.iter().copied()).stats;
-        manifest.file(Site::layer(0, 1, Stage::Xq), &[2, 2, 4], stats(&[0.1, -3e-9, f32::INFINITY]));
-        manifest.file(Site::once(0, Stage::Mask), &[2, 2], stats(&[f32::NEG_INFINITY, f32::NAN]));
+        manifest.file(Site::layer(0, 1, Stage::Xq), &[2, 2, 4], stats(&[0.1, -3e-9, f32::INFINITY]), None);
+        manifest.file(
+            Site::once(0, Stage::Mask),
+            &[2, 2],
+            stats(&[f32::NEG_INFINITY, f32::NAN]),
+            Some("derived"),
+        );
         manifest
     }
 
@@ -374,7 +384,7 @@ mod tests {
             let dims = PassDims { pass: 4, start: 0, tokens: 2 };
             manifest.pass(sequence, dims, vec![label(1), label(7)], Some(label(9)));
             let site = Site { sequence, ..Site::layer(4, 1, Stage::Xq) };
-            manifest.file(site, &[2, 2, 4], Spread::of([1.0, 2.0].into_iter()).stats);
+            manifest.file(site, &[2, 2, 4], Spread::of([1.0, 2.0].into_iter()).stats, None);
         }
         let text = serde_json::to_vec(&manifest).unwrap();
         assert_eq!(Manifest::read(&text), Ok(manifest.clone()));
@@ -401,6 +411,10 @@ mod tests {
         assert_eq!(
             keys(&value["files"][0]),
             "file address pass layer stage axes shape min max mean std neg_inf pos_inf nan"
+        );
+        assert_eq!(
+            (&value["files"][0]["made"], &value["files"][1]["made"]),
+            (&Value::Null, &json!("derived"))
         );
         assert_eq!((&value["format"], &value["version"]), (&json!("llama-trace export"), &json!(1)));
         let words = json!([value["precision"], value["pairing"], value["model"]["rope_scaling"]]);

@@ -96,6 +96,11 @@ impl Select {
         Ok(())
     }
 
+    /// The steps that were chosen by name; none where all are.
+    pub fn named(&self) -> Option<&[Step]> {
+        self.steps.as_deref()
+    }
+
     /// Whether anything of this pass is chosen.
     pub fn has_pass(&self, pass: usize) -> bool {
         self.passes.as_ref().is_none_or(|passes| passes.contains(&pass))

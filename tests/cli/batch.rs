@@ -111,7 +111,7 @@ fn a_bad_line_is_refused_with_its_number_before_anything_runs() {
         ("{}", "neither"),
         (r#"["a", null]"#, "a line that begins with `[\"a\", null]`"),
         ("Once upon a time", "a line that begins with `Once upon a time`"),
-        (r#"{"ids": [1, -3]}"#, "a line is not a prompt"),
+        (r#"{"ids": [1, -3]}"#, "invalid value: integer `-3`, expected an id from 0 to 4294967295 at column"),
         (r#"{"prompt": 7}"#, "a line is not a prompt"),
         (r#"{"ids": [1, 4000000]}"#, "an id is outside the model's vocabulary"),
         (r#"{"ids": []}"#, "there are no tokens to run"),

@@ -46,6 +46,20 @@ fn an_explanation_in_json_has_every_operand_with_where_it_is_from() {
 }
 
 #[test]
+fn of_a_view_it_is_said_which_number_of_its_stage_that_is() {
+    let (asked, formula) = ("p0/L0/queries_t[h=1,t=2,c=3]", "queries_t[h, t, c] = xq_rope[t, h, c]");
+    let found = json(&["explain", asked]);
+    assert_eq!(found["address"], "p0/L0/xq_rope[t=2,h=1,c=3]");
+    assert_eq!((&found["view"]["address"], &found["view"]["formula"]), (&asked.into(), &formula.into()));
+    let of_stage = json(&["explain", "p0/L0/xq_rope[t=2,h=1,c=3]"]);
+    assert_eq!((&of_stage["value"], &of_stage["view"]), (&found["value"], &Value::Null));
+    let page = ok(&llama_trace(["explain", "--prompt", PROMPT, asked]));
+    assert!(page.contains(&format!("  the same number as {asked}: {formula}\n")), "{page}");
+    let page = ok(&llama_trace(["explain", "--prompt", PROMPT, "attn_merged[t=1,m=40]"]));
+    assert!(page.starts_with("p0/L0/attn_heads[t=1,h=1,c=8]"), "{page}");
+}
+
+#[test]
 fn from_a_logit_each_operand_leads_on_to_an_embedding() {
     let mut address = "p0/logits[t=4,v=270]".to_owned();
     for _ in 0..100 {

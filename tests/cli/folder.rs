@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use ndarray::ArrayD;
+use ndarray_npy::ReadNpyExt;
 use serde_json::Value;
 
 use crate::common::{fixture, llama_trace, stderr};
@@ -392,13 +394,53 @@ fn a_number_that_a_port_wrote_is_told_as_it_wrote_it_beside_what_the_model_has()
     let lens = |path: &str| stderr(&llama_trace(["lens", "--trace", path, "--model", model]));
     let right = fixture("port/story/right").display().to_string();
     assert!(lens(&right).contains(said), "{}", lens(&right));
-    // A lens of the model's own residuals would not be one of those that were written.
-    let written = ["the trace has another residual at p0/L", "attribute"];
-    refused(&["lens", "--trace", port, "--model", model], 2, &written);
     let folder = tempfile::tempdir().unwrap();
     let dump = folder.path().join("dump");
     export(&["--prompt", PROMPT, "--stage", "xq"], &dump);
     assert!(!lens(dump.to_str().unwrap()).contains(said));
+}
+
+/// The residuals are those that were written, whatever the model has in their place; at the end that is the port's answer.
+#[test]
+fn the_lens_reads_the_residuals_that_a_port_wrote() {
+    let (port, model) = (fixture("port/story/wrong"), fixture("builtin").display().to_string());
+    let lens = |more: &[&str]| -> Vec<Value> {
+        let args = ["lens", "--model", &model, "--format", "json", "--top", "3"];
+        serde_json::from_str(&ok(&llama_trace([&args[..], more].concat()))).unwrap()
+    };
+    let of = |readings: &[Value], t: usize, layer: usize| {
+        let found = readings.iter().find(|one| one["t"] == t && one["layer"] == layer).unwrap();
+        let top = found["top"].as_array().unwrap();
+        top.iter()
+            .map(|one| (one["id"].as_u64().unwrap() as usize, one["prob"].as_f64().unwrap()))
+            .collect::<Vec<_>>()
+    };
+    let (own, of_model) = (lens(&["--trace", port.to_str().unwrap()]), lens(&["--prompt", PROMPT]));
+    let file = fs::File::open(port.join("pass_000/logits.npy")).unwrap();
+    let logits = ArrayD::<f32>::read_npy(file).unwrap();
+    for (t, row) in logits.outer_iter().enumerate() {
+        let mut probs: Vec<(usize, f64)> = row.iter().map(|&x| f64::from(x).exp()).enumerate().collect();
+        let sum: f64 = probs.iter().map(|(_, share)| share).sum();
+        probs.sort_by(|a, b| b.1.total_cmp(&a.1));
+        for ((id, prob), (written, share)) in of(&own, t, 3).into_iter().zip(probs) {
+            assert_eq!(id, written, "t {t}");
+            assert!((prob - share / sum).abs() < 1e-4, "t {t}: {prob} and {}", share / sum);
+        }
+    }
+    assert_ne!(of(&own, 4, 0), of(&of_model, 4, 0));
+    // Where the port wrote no last residual, the model's own run is not taken for the port's.
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes) in
+        files(&port).into_iter().filter(|(name, _)| name != "pass_000/layer_03/ffn_residual.npy")
+    {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+    let less = folder.path().to_str().unwrap();
+    let written =
+        ["the trace has another residual at p0/L", "ffn_residual of layer 0 and of the last", "diff"];
+    refused(&["lens", "--trace", less, "--model", &model], 2, &written);
 }
 
 /// The operands of a number are the folder's own where it has them; where they are not, that is said.
@@ -426,6 +468,23 @@ fn what_a_port_did_not_write_is_made_of_what_it_wrote() {
     assert_eq!(sum["value"].as_f64().unwrap() as f32, value(1, "ffn_residual", (3, 5)));
     let told = format!("the trace has {} at p0/L1/attn_residual[t=3,d=5]", value(1, "attn_residual", (3, 5)));
     assert!(sum["notes"].to_string().contains(&told), "{told}: {sum}");
+}
+
+#[test]
+fn a_setting_of_a_map_that_cannot_be_is_named() {
+    let captured = fixture("capture/transformers/gqa");
+    let map = fs::read_to_string(captured.join("capture.toml")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for (right, wrong, said) in [
+        ("rope_theta = 2000.0", "rope_theta = \"x\"", "[config] with a rope_theta that cannot be: "),
+        ("dim = 32", "dim = -3", "[config] with a dim that cannot be: "),
+        ("tied = false", "tied = 3", "[config] with a tied that cannot be: "),
+        ("kv_heads = 2", "kv_heads = 3", "4 query heads and 3 key/value heads"),
+    ] {
+        assert!(map.contains(right), "{map}");
+        fs::write(folder.path().join("capture.toml"), map.replace(right, wrong)).unwrap();
+        refused(&["log", "--trace", folder.path().to_str().unwrap()], 3, &[said, "next: "]);
+    }
 }
 
 #[test]

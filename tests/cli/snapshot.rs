@@ -173,6 +173,18 @@ fn an_export_of_pictures_has_every_stage_as_a_heatmap() {
             "ids are no colours, and nothing else is there"
         );
     }
+    let chosen = |stages: &str, out: &str| {
+        let out = folder.path().join(out);
+        let args = ["export", "--prompt", PROMPT, "--format", "png", "--stage", stages, "--out"];
+        llama_trace([&args[..], &[out.to_str().unwrap()]].concat())
+    };
+    let none = chosen("tokens,sampled", "none");
+    assert_eq!(none.status.code(), Some(2));
+    assert!(stderr(&none).contains("tokens and sampled have token ids"), "{}", stderr(&none));
+    assert!(!folder.path().join("none").exists());
+    let some = chosen("tokens,xq", "some");
+    ok(&some);
+    assert!(stderr(&some).contains("tokens has token ids, which are names and not drawn; --format npy"));
     let attention = fs::read_to_string(folder.path().join("svg/pass_000/layer_01/softmax.svg")).unwrap();
     for label in ["4 ␣time", "head 3", "↓ token · → key", "p0/L1/softmax"] {
         assert!(attention.contains(label), "{label}");

@@ -15,6 +15,23 @@ fn a_hundred_thousand_threads_from_the_environment_are_a_thousand_and_said_in_on
 }
 
 #[test]
+fn what_is_no_number_of_threads_in_the_environment_is_said_and_nothing_is_nothing() {
+    for (value, said) in
+        [("abc", true), ("-1", true), ("99999999999999999999", true), ("", false), ("0", false)]
+    {
+        let output = command(RUN).env("RAYON_NUM_THREADS", value).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        let line = format!(
+            "RAYON_NUM_THREADS={value} is no number from 1 to 1024: computing on one thread for each core.\n"
+        );
+        assert_eq!(stderr(&output), if said { line } else { String::new() });
+    }
+    let named =
+        command([&RUN[..], &["--threads", "2"]].concat()).env("RAYON_NUM_THREADS", "abc").output().unwrap();
+    assert_eq!(stderr(&named), "", "the option is what counts");
+}
+
+#[test]
 fn a_trace_is_read_on_as_many_threads_as_are_asked_for_with_its_model_and_without() {
     let folder = tempfile::tempdir().unwrap();
     let (trace, out) = (folder.path().join("run.trace"), folder.path().join("dump"));

@@ -81,6 +81,13 @@ fn options_that_ask_for_what_cannot_be() {
     );
     refused(&["log", "--ids", "1", "--cpu-kernel", "abacus"], 2, &["portable", "found: `abacus`"]);
     refused(&["log", "--ids", "1", "--temperature=-1"], 2, &["--temperature", "found: -1"]);
+    refused(
+        &["log", "--ids", "1", "--temperature=1e-46"],
+        2,
+        &["--temperature", "a float32 number is expected"],
+    );
+    refused(&["log", "--ids", "1", "--temperature=1e39"], 2, &["--temperature", "and 3.4028235e38"]);
+    refused(&["log", "--ids", "1", "--temperature=inf"], 2, &["--temperature", "found: inf"]);
     refused(&["log", "--ids", "1", "--temperature=1e-38"], 2, &["--temperature", "1e-30 or more"]);
     refused(&["log", "--ids", "1", "--top-p", "inf"], 2, &["--top-p", "up to 1", "found: inf"]);
     refused(&["bench", "--prompt-tokens", "4,513"], 2, &["from 1 to 512", "found: 513"]);

@@ -27,7 +27,7 @@ use llama_trace::trace::{
     Site, Source, Spread, Stage, Values,
 };
 
-use super::{MODELS, PASSES, ask, assert_same, model_in, sampler};
+use super::{MODELS, PASSES, ask, assert_same, model_in, sampler, start};
 
 /// What a trace of these stages says that no run made.
 fn about(card: ModelCard, stages: &[Stage]) -> About {
@@ -369,7 +369,7 @@ fn explanations_need_the_model_where_they_need_weights_and_are_then_those_of_the
     let model = model_in("gqa", cpu.clone());
     let frames = record(&model, &[1, 5, 9, 3, 7], (Keep::Minimal, None), (3, 3), &path);
     let (trace, mut alone) = open(&path, LEAST_MEMORY);
-    let model = Arc::new(model_in("gqa", cpu));
+    let model = Arc::new(model_in("gqa", cpu.clone()));
     let mut with_model = Recorded::new(trace, Some(model), None, LEAST_MEMORY).open(Run::ITSELF, 0).unwrap();
     let mut needed = 0;
     for (site, frame) in frames.iter().filter(|(site, _)| site.stage != Stage::Tokens) {
@@ -391,7 +391,16 @@ fn explanations_need_the_model_where_they_need_weights_and_are_then_those_of_the
     let site = Site::layer(0, 0, Stage::FfnResidual);
     let lens = Query::Lens(LensAt { site, tokens: 0..2, top: 3 });
     assert!(ask(&mut *alone, &lens).unwrap_err().to_string().contains("--model"));
-    assert!(matches!(ask(&mut *with_model, &lens).unwrap(), Answer::Lens(readings) if readings.len() == 2));
+    let mut live = start(model_in("gqa", cpu), &[1, 5, 9, 3, 7], 3, Vec::new());
+    for (pass, tokens) in [(0, 0..2), (0, 1..5), (2, 0..1)] {
+        for layer in 0..live.outline().card.sizes().layers {
+            let site = Site::layer(pass, layer, Stage::FfnResidual);
+            let lens = Query::Lens(LensAt { site, tokens: tokens.clone(), top: 3 });
+            let [of_trace, of_run] = [&mut *with_model, &mut live].map(|source| ask(source, &lens).unwrap());
+            assert!(matches!(&of_trace, Answer::Lens(readings) if readings.len() == tokens.len()));
+            assert_eq!(format!("{of_trace:?}"), format!("{of_run:?}"), "{lens}: to the bit");
+        }
+    }
     let site = Site::once(0, Stage::Logits);
     let split = Query::Attribution(AttributionAt { site, token: 1, id: None, against: None });
     assert!(ask(&mut *alone, &split).unwrap_err().to_string().contains("--model"));

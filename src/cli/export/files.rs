@@ -15,8 +15,14 @@ use crate::ending::scratch::Scratch;
 use crate::error::{Error, Result, printable};
 use crate::picture::{self, Format};
 use crate::stop;
+use crate::trace::manifest::ManifestFile;
 use crate::trace::npy::Npy;
 use crate::trace::{Axis, Manifest, PassDims, Probe, Select, Site, Sizes, Stats, Values};
+
+/// What a manifest says of values that follow from those that were recorded, and of those that a model made in their
+/// place.
+pub(super) const DERIVED: &str = "derived";
+pub(super) const COMPUTED: &str = "computed again";
 
 /// What has been written so far.
 pub(super) struct Files<'a> {
@@ -31,6 +37,8 @@ pub(super) struct Files<'a> {
     tokens: HashMap<usize, Vec<String>>,
     /// What a stage is drawn as, instead of its values.
     picture: Option<Format>,
+    /// How what is recorded next was made, where that is not by the run itself.
+    pub(super) made: Option<&'static str>,
     open: HashMap<Site, Open>,
     failed: Option<Error>,
 }
@@ -60,6 +68,7 @@ impl<'a> Files<'a> {
             dims: HashMap::new(),
             tokens: HashMap::new(),
             picture: None,
+            made: None,
             open: HashMap::new(),
             failed: None,
         }
@@ -147,7 +156,7 @@ impl<'a> Files<'a> {
             };
             fs::write(self.folder.path().join(self.manifest.file_name(site)), bytes)?;
         }
-        self.manifest.file(site, &open.shape, stats);
+        self.manifest.file(site, &open.shape, stats, self.made);
         self.bar.add(1);
         Ok(())
     }
@@ -169,9 +178,20 @@ impl<'a> Files<'a> {
         write_manifest(&self.folder.path().join(MANIFEST), &self.manifest)
             .map_err(|error| Error::output("the manifest cannot be written").found(error))?;
         let count = self.manifest.files.len();
+        let made = |how: &str| {
+            let so =
+                |file: &&ManifestFile| file.holds.as_ref().is_some_and(|it| it.made.as_deref() == Some(how));
+            self.manifest.files.iter().filter(so).count()
+        };
+        let made = match (made(DERIVED), made(COMPUTED)) {
+            (0, 0) => String::new(),
+            (derived, 0) => format!(" ({derived} {DERIVED})"),
+            (0, computed) => format!(" ({computed} {COMPUTED})"),
+            (derived, computed) => format!(" ({derived} {DERIVED}, {computed} {COMPUTED})"),
+        };
         let out = target.commit(self.folder)?;
         crate::cli::tell(format_args!(
-            "wrote {count} stage{} and manifest.json to {}",
+            "wrote {count} stage{}{made} and manifest.json to {}",
             if count == 1 { "" } else { "s" },
             printable(&out.display().to_string())
         ));

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use super::files::Files;
+use super::files::{COMPUTED, DERIVED, Files};
 use super::target::Target;
 use crate::cli::device::Device;
 use crate::cli::progress::Progress;
 use crate::cli::traced::{Traced, show};
 use crate::cli::{ExportArgs, tell};
 use crate::error::{Error, Result};
-use crate::replay::DEFAULT_MEMORY;
+use crate::replay::{DEFAULT_MEMORY, Follows};
 use crate::trace::{Manifest, Outline, PassOutline, Run, Select, Site, Sizes};
 
 /// Writes every chosen stage that the trace has or that follows from what it has. Each sequence counts its own passes.
@@ -23,6 +23,7 @@ pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
         .collect::<Result<_>>()?;
     let Some(longest) = outlines.iter().max_by_key(|outline| outline.passes.len()) else { return Ok(()) };
     let select = args.select.select_of(longest, false)?;
+    super::drawable(args, &select)?;
     let prompts = (0..traced.sequences()).map(|sequence| kept.prompt(sequence)).collect();
     let mut manifest = Manifest::new(kept.card().clone(), prompts, kept.sampling());
     manifest.cache = kept.cache().map(|dtype| dtype.name().to_owned());
@@ -40,6 +41,7 @@ pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
     let bar = Progress::new(count.sum(), "stages");
     let (mut files, mut lacking) =
         (Files::new(target.begin()?, manifest, sizes, &select, bar).draw(args.format.picture()), Vec::new());
+    let mut follows = Follows::new(&**kept);
     for outline in &outlines {
         let mut source = traced.source(Run::ITSELF, outline.sequence)?;
         for pass in &outline.passes {
@@ -47,6 +49,11 @@ pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
             files.begin([(outline.sequence, pass.dims, texts)].into_iter());
             for site in chosen(outline, pass, &sizes, &select) {
                 let shape = sizes.shape(site.stage.axes(), pass.dims);
+                files.made = match () {
+                    () if kept.holds(site) => None,
+                    () if follows.has(site) => Some(DERIVED),
+                    () => Some(COMPUTED),
+                };
                 match show(&mut *source, site, &shape, &mut files) {
                     Ok(()) => {}
                     // What was asked for by its name is missed.

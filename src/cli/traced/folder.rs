@@ -40,11 +40,16 @@ fn config_of(about: &About, keys: usize) -> std::result::Result<ModelConfig, Str
     if !lacks.is_empty() {
         return Err(format!("[config] without {}", lacks.join(", ")));
     }
-    let Value::Object(mut all) = json!(usual()) else { unreachable!("a configuration has fields") };
-    all.insert("context".into(), json!(keys));
-    all.extend(about.settings.clone());
-    serde_json::from_value(Value::Object(all))
-        .map_err(|error| format!("[config] of a model that cannot be: {}", printable(&error.to_string())))
+    let mut config = ModelConfig { context: keys, ..usual() };
+    let Value::Object(mut all) = json!(config) else { unreachable!("a configuration has fields") };
+    // With one setting after the other it is known which cannot be read.
+    for (key, value) in &about.settings {
+        all.insert(key.clone(), value.clone());
+        config = serde_json::from_value(Value::Object(all.clone())).map_err(|error| {
+            format!("[config] with a {} that cannot be: {}", printable(key), printable(&error.to_string()))
+        })?;
+    }
+    Ok(config)
 }
 
 impl OfFolder {
@@ -83,7 +88,7 @@ impl OfFolder {
                 ModelCard { name, ignored: Vec::new(), config, precision, backend }
             }
         };
-        card.check().map_err(|_| wrong("a model that cannot be".into()))?;
+        card.check().map_err(|error| error.in_file(path).next("write the folder again, or mend its map"))?;
         let (mut passes, mut texts) = (Vec::new(), HashMap::new());
         for (sequence, about) in abouts.iter().enumerate() {
             passes.push(passes_of(&folder, sequence, about, &card, &mut texts).map_err(&wrong)?);

@@ -1,14 +1,11 @@
-//! The logit lens: the head's reading of a residual that is not finished.
-
-use std::ops::Range;
+//! The logit lens of the run that is live.
 
 use super::{Worker, missing};
 use crate::backend::Backend;
 use crate::error::Result;
 use crate::generate::Session;
-use crate::model::forward;
-use crate::trace::lens::{Candidate, LensAt, Reading};
-use crate::trace::{Probe, Site, Stage, Values};
+use crate::replay::lens::read_residual;
+use crate::trace::lens::{LensAt, Reading};
 
 impl<B: Backend> Worker<'_, B> {
     /// What the model would answer after the layer of `at`, for each of its tokens.
@@ -17,106 +14,20 @@ impl<B: Backend> Worker<'_, B> {
         let Some(layer) = at.site.layer.filter(|_| at.tokens.end <= dims.tokens) else {
             return Err(missing(at.site));
         };
-        let answers = self.answers(at, sizes.layers)?;
+        let answers = match self.answers.get(at) {
+            Some(answers) => answers,
+            None => {
+                let last = self.read_residual(&LensAt { top: 1, ..at.clone() }, sizes.layers, &[])?;
+                self.answers.keep(at, &last)
+            }
+        };
         self.read_residual(at, layer + 1, &answers)
     }
 
-    /// The ids that the last layer finds the likeliest for the tokens of `at`.
-    fn answers(&mut self, at: &LensAt, layers: usize) -> Result<Vec<u32>> {
-        let known = |worker: &Self| {
-            let of = |token| worker.answers.get(&(at.site.pass, token)).copied();
-            at.tokens.clone().map(of).collect::<Option<Vec<u32>>>()
-        };
-        if let Some(answers) = known(self) {
-            return Ok(answers);
-        }
-        let readings = self.read_residual(&LensAt { top: 1, ..at.clone() }, layers, &[])?;
-        let ids: Vec<u32> = readings.iter().map(|reading| reading.answer.id).collect();
-        let keys = at.tokens.clone().map(|token| (at.site.pass, token));
-        self.answers.extend(keys.zip(ids.iter().copied()));
-        Ok(ids)
-    }
-
-    /// What the head makes of what enters `layer`: the same operations as at the end of the pass.
+    /// What the head makes of what enters `layer`.
     fn read_residual(&mut self, at: &LensAt, layer: usize, answers: &[u32]) -> Result<Vec<Reading>> {
         self.enter(at.site.pass, layer)?;
         let Session { model, work, .. } = &mut self.session;
-        let (tokens, readings) = (at.tokens.clone(), vec![None; at.tokens.len()]);
-        let mut ranking = Ranking { tokens, vocab: model.config.vocab, top: at.top, answers, readings };
-        forward::finish_rows(model, work, at.tokens.clone(), &mut ranking)?;
-        model.backend.sync()?;
-        ranking.readings.into_iter().map(|reading| reading.ok_or_else(|| missing(at.site))).collect()
-    }
-}
-
-/// Ranks rows of logits as they come, and holds none of them.
-struct Ranking<'a> {
-    /// The tokens of the pass whose rows they are.
-    tokens: Range<usize>,
-    /// V.
-    vocab: usize,
-    /// How many of the likeliest are told.
-    top: usize,
-    /// The answer for each of the tokens; none yet where this is the last layer.
-    answers: &'a [u32],
-    /// What was read so far, by token.
-    readings: Vec<Option<Reading>>,
-}
-
-impl Probe for Ranking<'_> {
-    const ENABLED: bool = true;
-
-    fn wants(&self, site: Site) -> bool {
-        site.stage == Stage::Logits
-    }
-
-    fn record(&mut self, _: Site, rows: Range<usize>, values: Values<'_>) {
-        let Values::F32(logits) = values else { return };
-        for (token, row) in rows.zip(logits.chunks_exact(self.vocab)) {
-            if let Some(at) = token.checked_sub(self.tokens.start).filter(|_| token < self.tokens.end) {
-                self.readings[at] = Some(read(row, self.top, self.answers.get(at).copied()));
-            }
-        }
-    }
-}
-
-/// What `logits` (V) say, with the `top` likeliest tokens.
-fn read(logits: &[f32], top: usize, answer: Option<u32>) -> Reading {
-    let before = |a: u32, b: u32| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b));
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let share = |logit: f32| (f64::from(logit) - f64::from(max)).exp();
-    let sum: f64 = logits.iter().map(|&logit| share(logit)).sum();
-    let candidate = |id: u32, rank: usize| {
-        let logit = logits[id as usize];
-        Candidate { id, logit, prob: (share(logit) / sum) as f32, rank }
-    };
-    let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
-    let top = top.clamp(1, ids.len());
-    if top < ids.len() {
-        ids.select_nth_unstable_by(top - 1, |&a, &b| before(a, b));
-        ids.truncate(top);
-    }
-    ids.sort_unstable_by(|&a, &b| before(a, b));
-    let answer = answer.unwrap_or(ids[0]);
-    let rank = (0..logits.len() as u32).filter(|&other| before(other, answer).is_lt()).count() + 1;
-    let top = ids.iter().zip(1..).map(|(&id, rank)| candidate(id, rank)).collect();
-    Reading { top, answer: candidate(answer, rank) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tokens_are_ranked_and_of_equals_the_lower_id_comes_first() {
-        let logits = [1.0, 3.0, -f32::INFINITY, 3.0, 2.0];
-        let reading = read(&logits, 3, Some(0));
-        let top: Vec<_> = reading.top.iter().map(|one| (one.id, one.rank)).collect();
-        assert_eq!(top, [(1, 1), (3, 2), (4, 3)]);
-        assert_eq!((reading.answer.id, reading.answer.rank, reading.answer.logit), (0, 4, 1.0));
-        let all = read(&logits, 99, None);
-        assert_eq!((all.top.len(), all.answer.id), (5, 1));
-        assert!((all.top.iter().map(|one| one.prob).sum::<f32>() - 1.0).abs() < 1e-6);
-        assert_eq!(all.top[4].prob, 0.0);
+        read_residual(model, work, at.tokens.clone(), at.top, answers)
     }
 }
