@@ -2,6 +2,8 @@
 //! and the recorded run against the unrecorded one: bit for bit.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "replay/ablated.rs"]
+mod ablated;
 #[path = "replay/batch.rs"]
 mod batch;
 #[path = "replay/branches.rs"]

@@ -11,6 +11,7 @@ pub mod tensor;
 
 pub(crate) mod gguf;
 
+mod ablated;
 mod builtin;
 mod gather;
 pub(crate) mod hf_config;
@@ -27,6 +28,7 @@ mod unread;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -35,6 +37,7 @@ use crate::error::{Error, Result};
 use crate::files::gguf::is_gguf;
 use crate::files::{Bytes, Given, Huge, Vocabulary, folder_of};
 
+pub use ablated::Ablated;
 pub use names::{LayerWeight, Naming, Weight};
 pub use screen::Notes;
 pub use tensor::{Dtype, Dtypes, Scales, Tensor};
@@ -187,6 +190,21 @@ impl Checkpoint {
                 .next("check that the configuration and the weights belong to the same model"));
         }
         Ok(tensor)
+    }
+
+    /// Switches off `parts` of the model, and nothing else.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where the model has no such part.
+    pub fn ablate(&mut self, parts: &[Ablated]) -> Result<()> {
+        parts.iter().try_for_each(|part| part.check(&self.config))?;
+        self.notes.ablated = parts.to_vec();
+        Ok(())
+    }
+
+    /// The inputs of `weight` that are 0 because parts of the model are switched off.
+    pub fn ablated_columns(&self, weight: Weight) -> Vec<Range<usize>> {
+        self.notes.ablated.iter().filter_map(|part| part.columns(weight, &self.config)).collect()
     }
 
     /// Whether the checkpoint has a tensor for `weight`; it has none for a tied head.

@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value};
 
+use super::ablated::Ablated;
 use super::fields::{self, Null, Rule, Source};
 use crate::error::{Error, Result};
 use crate::files::{brief, printable};
@@ -16,12 +17,16 @@ pub struct Notes {
     pub unknown: Vec<String>,
     /// Tensors that nothing reads, neither here nor in the reference.
     pub unread: Vec<String>,
+    /// Parts that are switched off, because the user said so.
+    pub ablated: Vec<Ablated>,
 }
 
 impl Notes {
     /// Each kind of them in a line, for standard error and for `info`.
     pub fn lines(&self) -> Vec<String> {
+        let off = self.ablated.iter().map(Ablated::to_string).collect();
         let kinds = [
+            (&off, "switched off, as --without says"),
             (&self.ignored, "configuration ignored, as --ignore-config says"),
             (&self.unknown, "configuration that nothing reads"),
             (&self.unread, "tensors that nothing reads"),

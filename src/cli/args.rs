@@ -7,6 +7,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 
 use super::memory;
+use crate::checkpoint::Ablated;
 use crate::error::Error;
 use crate::picture::{Format, Paper};
 use crate::replay::DEFAULT_MEMORY;
@@ -51,6 +52,11 @@ pub(super) struct ModelArgs {
     /// Open the model as if its configuration had not this field, which would be refused [may be given again]
     #[arg(long, value_name = "FIELD")]
     pub(super) ignore_config: Vec<String>,
+
+    /// Switch a part of the model off: nothing that head 2 of layer 0 (L0/h2), the attention (L0/attn) or the FFN (L0/ffn)
+    /// of a layer computes gets into the residual stream [may be given again, or as a list: L0/h2,L1/ffn]
+    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = Ablated::from_str)]
+    pub(super) without: Vec<Ablated>,
 
     /// Arithmetic to run in [default: q8 where the weights are int8 or in blocks, else f32]
     #[arg(long, value_enum, value_name = "PRECISION")]

@@ -378,8 +378,8 @@ pub(super) struct DiffArgs {
     #[arg(short = 'n', long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) tokens: Option<usize>,
 
-    /// How the reference runs, as precision=f32: model, precision, device, cpu-kernel, cache-dtype or threads [may be
-    /// given again]
+    /// How the reference runs, as precision=f32: model, without, precision, device, cpu-kernel, cache-dtype or threads [may
+    /// be given again]
     #[arg(long = "a", value_name = "KEY=VALUE", id = "set_a", value_delimiter = ',')]
     pub(super) set_a: Vec<String>,
 

@@ -2,7 +2,7 @@
 
 use super::progress::Progress;
 use super::room::Needs;
-use super::{CacheDtypeName, CpuArgs, DeviceName, threads};
+use super::{CacheDtypeName, CpuArgs, DeviceName, tell, threads};
 use crate::backend::Backend;
 pub(super) use crate::backend::cpu::Cpu;
 use crate::backend::cpu::Kernel;
@@ -77,6 +77,12 @@ impl Device for Cuda {
         let number = if let DeviceName::Cuda(number) = args.device { number } else { 0 };
         let cuda = arranged(Self::open(number)?, args, precision);
         made_ready(&cuda)?;
+        if let Err(why) = cuda.compiles() {
+            tell(format_args!(
+                "The kernels are those that the program carries: slower for several tokens at once than those that NVRTC compiles for {}.\n{why}",
+                cuda.device_name()
+            ));
+        }
         Ok(cuda)
     }
 

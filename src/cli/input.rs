@@ -231,6 +231,12 @@ fn load<D: Device>(
     Model::load(checkpoint, device)
 }
 
+/// The model once more with other options, beside one that runs. What there is to warn of was said of that one.
+pub(super) fn load_quietly<D: Device>(args: &ModelArgs, cpu: &CpuArgs) -> Result<Model<D>> {
+    let (checkpoint, _) = open_silently(args, Need::Model)?;
+    load(&checkpoint, args, cpu, None)
+}
+
 /// How many tokens the cache is reserved for, where that was asked for.
 pub(super) fn context(asked: Option<usize>, config: &ModelConfig) -> Result<Option<usize>> {
     match asked {
@@ -343,6 +349,7 @@ fn open_silently(args: &ModelArgs, need: Need) -> Result<(Checkpoint, Option<Spa
     if let Some(factor) = args.rope_factor {
         checkpoint.config.set_rope_factor(factor)?;
     }
+    checkpoint.ablate(&args.without)?;
     Ok((checkpoint, place.sparse))
 }
 

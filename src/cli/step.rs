@@ -10,14 +10,14 @@ use super::device::Device;
 use super::export::drawing;
 use super::input::{self, Run};
 use super::prompt::{self, Prompt};
-use super::{ColourArgs, MemoryArgs, OpenArgs, RunArgs};
-use crate::error::Result;
+use super::{ColourArgs, MemoryArgs, ModelArgs, OpenArgs, RunArgs};
+use crate::error::{Error, Result};
 use crate::generate::sequence;
 use crate::model::kv_cache;
 use crate::replay::{Sequences, Start};
 use crate::trace::Source;
-use crate::tui;
 use crate::tui::marks::Marks;
+use crate::tui::{self, Other};
 
 /// The command.
 pub(super) struct Tracer<'a> {
@@ -112,10 +112,24 @@ pub(super) fn begin<D: Device>(
     input::say_cut(live.capacity(), context, &config);
     let others = Rc::clone(&sequences);
     let opener = move |number| Ok(Box::new(sequences.open(number)?) as Box<dyn Source>);
-    let prompter = move |run, text: &str| {
-        let ids = prompt::encode(text, tokenizer.as_deref(), config.context)?;
-        Ok(Box::new(others.another(run, ids)?) as Box<dyn Source>)
+    let (model_args, cpu) = (args.model.clone(), args.cpu.clone());
+    let beginner = move |run, other| {
+        let live = match other {
+            Other::Prompt(text) => {
+                let ids = prompt::encode(&text, tokenizer.as_deref(), config.context)?;
+                others.another(run, ids, None)
+            }
+            Other::Without { parts, ids } => {
+                let without = parts.split(',').map(str::parse).collect::<std::result::Result<_, String>>();
+                let without = without.map_err(|expected| {
+                    Error::usage(format!("there is no part {parts} of a model")).expected(expected)
+                })?;
+                let model = input::load_quietly(&ModelArgs { without, ..model_args.clone() }, &cpu)?;
+                others.another(run, ids, Some(Arc::new(model)))
+            }
+        };
+        Ok(Box::new(live?) as Box<dyn Source>)
     };
     let runs = tui::Runs::of_sequences(Box::new(live), Box::new(opener));
-    Ok((runs.with_prompts(Box::new(prompter)), open))
+    Ok((runs.with_others(Box::new(beginner)), open))
 }

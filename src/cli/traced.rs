@@ -17,10 +17,12 @@ use crate::config::{ARITHMETIC, CacheDtype, Precision};
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::record::{Kept, Trace};
-use crate::replay::Recorded;
+use crate::replay::{Follows, Recorded};
 use crate::stop;
 use crate::trace::select::{Extent, numbers};
-use crate::trace::{Address, Answer, Block, Outline, Probe, Query, Region, Run, Select, Site, Source};
+use crate::trace::{
+    Address, Answer, Block, ModelCard, Outline, Probe, Query, Region, Run, Select, Site, Source,
+};
 use crate::tui;
 
 /// The name of the model that is always at hand.
@@ -83,6 +85,11 @@ impl<D: Device + 'static> Traced<D> {
     /// A sequence of one of its runs.
     pub(super) fn source(&self, run: Run, sequence: usize) -> Result<Box<dyn Source>> {
         self.recorded.open(run, sequence)
+    }
+
+    /// Which of its stages are to be had without running anything again.
+    pub(super) fn follows(&self) -> Follows<'_> {
+        self.recorded.follows()
     }
 
     /// Every sequence of the run itself, and then every branch.
@@ -165,9 +172,22 @@ fn beside<D: Device>(
 ) -> Result<Option<Opened<D>>> {
     match args.model {
         Some(_) => model::<D>(kept, says, args, cpu).map(Some),
-        None if kept.card().name == BUILT_IN => Ok(model::<D>(kept, says, args, cpu).ok()),
+        // Who wants it otherwise than it was is told what does not fit; else it is there, or not.
+        None if kept.card().name == BUILT_IN => match model::<D>(kept, says, args, cpu) {
+            Err(error) if is_otherwise(args, cpu) => Err(error),
+            opened => Ok(opened.ok()),
+        },
         None => Ok(None),
     }
+}
+
+/// Whether somebody says how the model is to be, beside which it is.
+fn is_otherwise(args: &ModelArgs, cpu: &CpuArgs) -> bool {
+    args.precision.is_some()
+        || args.rope_factor.is_some()
+        || !args.without.is_empty()
+        || cpu.cache_dtype.is_some()
+        || cpu.cpu_kernel.is_some()
 }
 
 /// The model, in the arithmetic of the run.
@@ -182,7 +202,21 @@ fn model<D: Device>(kept: &dyn Kept, says: &Says, args: &ModelArgs, cpu: &CpuArg
         CacheDtype::F16 => CacheDtypeName::F16,
         CacheDtype::Bf16 => CacheDtypeName::Bf16,
     });
-    let args = ModelArgs { precision: args.precision.or(Some(precision)), ..args.clone() };
+    // Switched off is what the run had switched off, unless somebody says otherwise.
+    let without = match &args.without[..] {
+        [] => {
+            let parts = kept.card().without.iter().map(|part| part.parse());
+            parts.collect::<std::result::Result<_, String>>().map_err(|expected| {
+                Error::model("the trace says that something is switched off that no model has")
+                    .at(kept.place())
+                    .expected(expected)
+                    .found(kept.card().without.join(", "))
+                    .next("record it again")
+            })?
+        }
+        given => given.to_vec(),
+    };
+    let args = ModelArgs { precision: args.precision.or(Some(precision)), without, ..args.clone() };
     let cpu = CpuArgs { cache_dtype: cpu.cache_dtype.or(cache), ..cpu.clone() };
     let opened = input::open::<D>(&args, &cpu)?;
     let model = opened.model?;
@@ -205,6 +239,13 @@ fn different<D: Device>(kept: &dyn Kept, says: &Says, model: &Model<D>) -> Resul
     let mut differs: Vec<String> = fields
         .map(|(key, value)| format!("{key} ({} and not {value})", ours.get(key).unwrap_or(&Value::Null)))
         .collect();
+    if theirs.without != card.without {
+        let named = |card: &ModelCard| match &card.without[..] {
+            [] => "nothing".to_owned(),
+            parts => parts.join(", "),
+        };
+        differs.push(format!("what is switched off ({} and not {})", named(&card), named(theirs)));
+    }
     if theirs.precision != card.precision {
         let name = |precision: Precision| match precision.group() {
             Some(group) => format!("{} in groups of {group}", precision.name()),

@@ -34,6 +34,7 @@ pub struct Model<B: Backend> {
     pub rope_frequencies: B::Buffer,
     name: String,
     ignored: Vec<String>,
+    without: Vec<String>,
 }
 
 impl<B: Backend> Model<B> {
@@ -52,7 +53,8 @@ impl<B: Backend> Model<B> {
         backend.write(&frequencies, &mut rope_frequencies)?;
         backend.sync()?;
         let (name, ignored) = (checkpoint.name.clone(), checkpoint.notes.ignored.clone());
-        Ok(Self { config, weights, backend, rope_frequencies, name, ignored })
+        let without = checkpoint.notes.ablated.iter().map(ToString::to_string).collect();
+        Ok(Self { config, weights, backend, rope_frequencies, name, ignored, without })
     }
 
     /// The sizes that a trace's shapes are made of.
@@ -65,6 +67,7 @@ impl<B: Backend> Model<B> {
         ModelCard {
             name: self.name.clone(),
             ignored: self.ignored.clone(),
+            without: self.without.clone(),
             config: self.config.clone(),
             precision: self.backend.precision(),
             backend: self.backend.name().into(),

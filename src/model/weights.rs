@@ -1,8 +1,10 @@
 //! The weights of a Llama, with a shape beside every field.
 
+use std::ops::Range;
+
 use crate::backend::Backend;
 use crate::checkpoint::names::LayerWeight as L;
-use crate::checkpoint::{Checkpoint, Weight};
+use crate::checkpoint::{Checkpoint, Tensor, Weight};
 use crate::error::{Error, Result};
 
 /// A linear projection: outputs = inputs · matrixᵀ (+ bias).
@@ -59,11 +61,19 @@ impl<B: Backend> Weights<B> {
         let (q, kv) = (config.q_dim(), config.kv_dim());
         let matrix = |weight: Weight, outputs: usize, inputs: usize| {
             let tensor = checkpoint.tensor(weight, &[outputs, inputs])?;
-            backend.matrix(tensor).map_err(|error| unmade(error, weight))
+            let made = match &checkpoint.ablated_columns(weight)[..] {
+                [] => backend.matrix(tensor),
+                off => without(backend, tensor, off),
+            };
+            made.map_err(|error| unmade(error, weight))
         };
         let vector = |weight: Weight, length: usize| {
             let tensor = checkpoint.tensor(weight, &[length])?;
-            backend.vector(tensor).map_err(|error| unmade(error, weight))
+            let less = match &checkpoint.ablated_columns(weight)[..] {
+                [] => None,
+                off => tensor.without_columns(off),
+            };
+            backend.vector(less.as_ref().unwrap_or(tensor)).map_err(|error| unmade(error, weight))
         };
         let layer = |layer| {
             let linear = |w, b, has_bias: bool, outputs, inputs| {
@@ -101,6 +111,26 @@ impl<B: Backend> Weights<B> {
     pub fn head(&self) -> &B::Matrix {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
+}
+
+/// A matrix with 0 in the columns `off`.
+fn without<B: Backend>(backend: &B, tensor: &Tensor, off: &[Range<usize>]) -> Result<B::Matrix> {
+    if let Some(less) = tensor.without_columns(off) {
+        return backend.matrix(&less);
+    }
+    // A block has values of other heads too. In float32 each value stands alone.
+    let (whole, mut values) = (backend.matrix(tensor)?, Vec::with_capacity(tensor.count()));
+    let [outputs, inputs] = *tensor.shape() else { unreachable!("a matrix has two sizes") };
+    backend.read_rows(&whole, 0..outputs, &mut |rows| {
+        values.extend_from_slice(rows);
+        Ok(())
+    })?;
+    drop(whole);
+    for row in values.chunks_exact_mut(inputs) {
+        off.iter().for_each(|off| row[off.clone()].fill(0.0));
+    }
+    let floats = Tensor::floats(vec![outputs, inputs], &values);
+    backend.matrix(&floats.unwrap_or_else(|| unreachable!("all of its values were read")))
 }
 
 /// Says of which weight an error is; a request to stop is of none.

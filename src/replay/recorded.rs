@@ -92,7 +92,11 @@ impl<B: Backend + 'static> Recorded<B> {
         }
         let turn = Arc::clone(&self.turn);
         let member = Member { run, sequence, sequences, shares: sequences, turn };
-        let sampler = sampler(&*self.trace, sequence)?;
+        let sampler = match sampler(&*self.trace, sequence)? {
+            // With the model it can be told what the likeliest token of the recorded logits is.
+            None if self.model.is_some() => Some(greedy()?),
+            sampler => sampler,
+        };
         let over = Over {
             outline: self.outline(run, fork, sequence),
             store: Arc::clone(&self.store),
@@ -126,6 +130,11 @@ impl<B: Backend + 'static> Recorded<B> {
                 Box::new(Together::new((trace, kept), asked, self.trace.passes(run, sequence), self.memory))
             }
         })
+    }
+
+    /// Which of its stages are to be had without running anything again.
+    pub fn follows(&self) -> Follows<'_> {
+        Follows::new(&*self.trace, self.trace.sampling().is_some() || self.model.is_some())
     }
 
     /// Where `run` begins, if it is a branch.

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::model::{KvCache, Model};
 use crate::trace::Run;
 
-/// Other prompts that are run at most, and the part of what is kept for good that each has: all of them together half of
+/// Other runs that are begun at most, and the part of what is kept for good that each has: all of them together half of
 /// the budget.
 const MOST: usize = 16;
 const SHARES: usize = 8;
@@ -23,7 +23,7 @@ pub struct Sequences<B: Backend> {
     starts: Vec<Start>,
     store: Arc<Mutex<Store>>,
     turn: Arc<Mutex<()>>,
-    /// How many other prompts were begun.
+    /// How many other runs were begun.
     others: AtomicUsize,
 }
 
@@ -67,27 +67,29 @@ impl<B: Backend + 'static> Sequences<B> {
         Live::start_as(member, Arc::clone(&self.store), Arc::clone(&self.model), start, Vec::new())
     }
 
-    /// Begins to run another prompt as a run of its own, in the memory of these: what draws is what draws for the first.
+    /// Begins to run other tokens as a run of its own, in the memory of these: what draws is what draws for the first. The
+    /// model is these's, or `model`, which has its sizes.
     ///
     /// # Errors
     /// As [`Live::start`]'s, and [`Error::Usage`] where there are as many as have room.
-    pub fn another(&self, run: Run, ids: Vec<u32>) -> Result<Live> {
+    pub fn another(&self, run: Run, ids: Vec<u32>, model: Option<Arc<Model<B>>>) -> Result<Live> {
         let Some(start) = self.starts.first() else {
             return Err(Error::usage("there is no run whose prompt could be another"));
         };
         let others = self.others.fetch_add(1, Ordering::Relaxed);
         if others >= MOST {
-            return Err(Error::usage(format!("{MOST} other prompts were run already"))
-                .next("start again with the prompt that is to be looked at"));
+            return Err(Error::usage(format!("{MOST} other runs were begun already"))
+                .next("start again with what is to be looked at"));
         }
         let mut start = Start { ids, ..start.clone() };
-        let Model { config, backend, .. } = &*self.model;
+        let model = model.unwrap_or_else(|| Arc::clone(&self.model));
+        let Model { config, backend, .. } = &*model;
         let needed = start.ids.len() + start.draws;
         let part = || KvCache::part_of_free(config, backend, 2).max(needed).min(config.context);
         // What was asked for by an option, if the prompt fits in there.
         start.context = start.context.filter(|&tokens| tokens >= needed).or_else(|| Some(part()));
         let turn = Arc::clone(&self.turn);
         let member = Member { run, sequence: 0, sequences: 1, shares: SHARES, turn };
-        Live::start_as(member, Arc::clone(&self.store), Arc::clone(&self.model), start, Vec::new())
+        Live::start_as(member, Arc::clone(&self.store), model, start, Vec::new())
     }
 }

@@ -20,12 +20,11 @@ use crate::tokenizer::Tokenizer;
 use crate::trace::block::index_of;
 use crate::trace::explanation::{ExplanationAt, From};
 use crate::trace::frame::Number;
-use crate::trace::lens::LensAt;
 use crate::trace::{
-    Address, Answer, Fork, FrameData, Outline, Query, Region, Run, Site, Source, Status, Step, Subject,
+    Address, Answer, Fork, FrameData, Outline, Query, Region, Run, Site, Source, Stage, Status, Step, Subject,
 };
 
-/// How far a recorded residual may be from the run's, ‖run − recorded‖ / ‖recorded‖, for a lens that tells of both: further
+/// How far what was recorded may be from the run's, ‖run − recorded‖ / ‖recorded‖, for an answer that tells of both: further
 /// than any precision rounds, nearer than a mistake leads.
 const NEAR: f64 = 0.05;
 
@@ -99,12 +98,10 @@ impl Together {
     /// The model's answer where the trace has not all that this takes. Of a number that the trace has, that is the one
     /// that is told of, whatever the model has in its place.
     fn instead(&mut self, query: &Query) -> Poll<Result<Answer>> {
-        if let Query::Lens(at) = query {
-            match self.strange(at) {
-                Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => return Poll::Pending,
-            }
+        match self.strange(query) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            Poll::Pending => return Poll::Pending,
         }
         let recorded = match query {
             Query::Explanation(at) => match self.recorded(at) {
@@ -140,23 +137,51 @@ impl Together {
         })
     }
 
-    /// Why the lens of the model's own run is not the trace's, which has not both residuals that it takes: one that it has
-    /// is far from the run's.
-    fn strange(&mut self, at: &LensAt) -> Poll<Result<()>> {
-        let last = self.trace.outline().card.sizes().layers.checked_sub(1);
-        for site in [at.site, Site { layer: last, ..at.site }] {
-            let Ok(Some(FrameData::F32(recorded))) = self.kept.rows(site, at.tokens.clone()) else {
+    /// Why the model's own run is not taken for the trace's, which has not all that `query` takes: what it has of the same
+    /// tokens is far from the run's. Only of what tells of the answer: elsewhere both are told.
+    fn strange(&mut self, query: &Query) -> Poll<Result<()>> {
+        let sizes = self.trace.outline().card.sizes();
+        let last = Site {
+            layer: sizes.layers.checked_sub(1),
+            ..query.site().unwrap_or(Site::once(0, Stage::Logits))
+        };
+        let last = last.other(Stage::FfnResidual);
+        let (of, takes, sites) = match query {
+            Query::Lens(at) => {
+                let layer = at.site.layer.unwrap_or(0);
+                let takes = format!("ffn_residual of layer {layer} and of the last");
+                (
+                    "the lens",
+                    takes,
+                    [at.site, last, Site { layer: None, ..last.other(Stage::Logits) }]
+                        .map(|site| (site, at.tokens.clone())),
+                )
+            }
+            Query::Attribution(at) => {
+                let of_layers =
+                    "attn_heads, attn_output, attn_residual, ffn_down and ffn_residual of every layer";
+                let takes = format!("embedding, and {of_layers}");
+                (
+                    "the attribution",
+                    takes,
+                    [last, at.site, at.site].map(|site| (site, at.token..at.token + 1)),
+                )
+            }
+            _ => return Poll::Ready(Ok(())),
+        };
+        for (site, tokens) in sites {
+            let Ok(Some(FrameData::F32(recorded))) = self.kept.rows(site, tokens.clone()) else {
                 continue;
             };
-            let width = self.trace.outline().card.sizes().dim;
-            let own = match self.compute(&Query::Block(site, Region(vec![at.tokens.clone(), 0..width]))) {
+            let width = if site.stage == Stage::Logits { sizes.vocab } else { sizes.dim };
+            let own = match self.compute(&Query::Block(site, Region(vec![tokens.clone(), 0..width]))) {
                 Poll::Ready(Ok(Answer::Block(own))) => own,
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Ready(Ok(_)) => continue,
                 Poll::Pending => return Poll::Pending,
             };
             let (mut apart, mut size) = (0.0, 0.0);
-            for (row, recorded) in at.tokens.clone().zip(recorded.rows()) {
+            for (row, recorded) in tokens.zip(recorded.rows()) {
                 for (column, recorded) in recorded.iter().enumerate() {
                     let own = own.get(&[row, column]).map_or(f64::NAN, Number::real);
                     apart += (own - f64::from(*recorded)).powi(2);
@@ -166,11 +191,11 @@ impl Together {
             // What is no number is near nothing.
             if apart.is_nan() || apart.sqrt() > NEAR * size.sqrt() {
                 return Poll::Ready(Err(Error::usage(format!(
-                    "the trace has another residual at {site} than the model computes over its tokens, and not all that the lens \
-                     takes: it would be the model's and not the trace's"
+                    "the trace has another {site} than the model computes over its tokens, and not all that {of} takes: it would \
+                     be the model's and not the trace's"
                 ))
-                .expected(format!("ffn_residual of layer {} and of the last", at.site.layer.unwrap_or(0)))
-                .next("record both; `llama-trace diff` says where the trace and the model part")));
+                .expected(takes)
+                .next("record these; `llama-trace diff` says where the trace and the model part")));
             }
         }
         Poll::Ready(Ok(()))

@@ -13,6 +13,9 @@ pub struct ModelCard {
     pub name: String,
     /// Fields of its configuration file that were ignored because the user said so.
     pub ignored: Vec<String>,
+    /// Parts that are switched off because the user said so: `L0/h2`, `L1/ffn`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<String>,
     /// The hyperparameters.
     pub config: ModelConfig,
     /// The arithmetic that the values were computed in.
@@ -25,6 +28,11 @@ impl ModelCard {
     /// What shapes are made of.
     pub fn sizes(&self) -> Sizes {
         Sizes::new(&self.config, self.precision)
+    }
+
+    /// What of the model is not its own: ignored settings, and parts that are switched off.
+    pub fn lacks(&self) -> Vec<&str> {
+        self.ignored.iter().chain(&self.without).map(String::as_str).collect()
     }
 
     /// Checks a card that was read: what is computed from it must not divide by zero or overflow.
@@ -108,6 +116,6 @@ impl ModelCard {
         };
         change(&mut config);
         let (name, backend) = ("small".into(), "cpu".into());
-        Self { name, ignored: vec![], config, precision: Precision::F32, backend }
+        Self { name, ignored: vec![], without: vec![], config, precision: Precision::F32, backend }
     }
 }

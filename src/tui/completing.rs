@@ -5,7 +5,7 @@ use crate::trace::stage::Section;
 use crate::trace::{Axis, Step};
 
 use super::app::{App, GotoLine};
-use super::goto::{prompt_of, step_in};
+use super::goto::{prompt_of, step_in, without_in};
 use super::place::present;
 use super::text;
 
@@ -31,7 +31,11 @@ impl GotoLine {
             .text
             .rsplit_once('/')
             .map_or(("", &*self.text), |(_, part)| (&self.text[..self.text.len() - part.len()], part));
-        if part.contains('[') || prompt_of(&self.text).is_some() || step_in(&self.text).is_some() {
+        if part.contains('[')
+            || prompt_of(&self.text).is_some()
+            || without_in(&self.text).is_some()
+            || step_in(&self.text).is_some()
+        {
             return Vec::new();
         }
         let part = part.to_lowercase();
@@ -78,7 +82,7 @@ fn names(app: &App, before: &str, part: &str) -> Vec<(Rank, Completion)> {
     let mut names: Vec<String> = steps(app).map(|step| step.name().to_owned()).collect();
     names.extend((0..app.outline.card.sizes().layers).map(|layer| format!("L{layer}")));
     if before.is_empty() {
-        names.push("prompt ".to_owned());
+        names.extend(["prompt ", "without "].map(str::to_owned));
         names.extend((0..app.outline.passes.len()).map(|pass| format!("p{pass}")));
         // There may be thousands, and one is enough to go on typing.
         let sequences = app.outline.sequences.min(if part.starts_with('s') { usize::MAX } else { 1 });

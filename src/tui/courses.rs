@@ -19,6 +19,8 @@ pub struct Course {
     pub before: Vec<String>,
     /// Those after that.
     pub after: Vec<String>,
+    /// Parts of the model that are switched off in it.
+    pub without: Vec<String>,
     /// Whether it is the one that is shown.
     pub shown: bool,
 }

@@ -25,7 +25,7 @@ use super::export::{self, Saving};
 use super::goto;
 use super::keys::Keys;
 use super::parting;
-use super::runs::Runs;
+use super::runs::{Other, Runs};
 use super::terminal::{Guard, Screen, failed};
 use super::update::{Effect, update};
 
@@ -134,7 +134,7 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
                 Effect::Advance => advance(app, source),
                 Effect::Branch(fork) => parting::begin(app, runs, fork),
                 Effect::Branches => parting::list(app, runs),
-                Effect::Prompt(text) => open_prompt(app, runs, &text),
+                Effect::Begin(other) => begin_other(app, runs, other),
                 Effect::Open(run, address) => open_run(app, runs, run, &address),
                 Effect::Export => saving = save(app, source, Path::new(".")),
                 Effect::Copy(text) => copy(app, &text).map_err(|error| failed(&error))?,
@@ -251,13 +251,17 @@ pub fn open_run(app: &mut App, runs: &mut Runs, run: Run, address: &Address) {
     }
 }
 
-/// Runs another prompt beside the runs that there are, and shows it.
-pub fn open_prompt(app: &mut App, runs: &mut Runs, text: &str) {
+/// Begins another run beside those that there are, and shows its first pass.
+pub fn begin_other(app: &mut App, runs: &mut Runs, other: Other) {
     let before = app.outline().run;
-    match runs.prompt(text) {
+    let what = match &other {
+        Other::Prompt(_) => "runs this prompt".to_owned(),
+        Other::Without { parts, .. } => format!("runs this prompt without {}", printable(parts)),
+    };
+    match runs.other(other) {
         Ok(run) => {
             open_run(app, runs, run, &Address { pass: Some(0), ..Address::default() });
-            app.say(format!("{run} runs this prompt; Esc stops it, /{before}: goes back"), false);
+            app.say(format!("{run} {what}; Esc stops it, /{before}: goes back"), false);
         }
         Err(error) => app.say(error.to_string(), true),
     }

@@ -5,6 +5,7 @@ use crate::trace::{Address, Axis, ModelCard, Outline, PassDims, Run, Step, Subje
 
 use super::app::{App, GotoLine};
 use super::place::{Place, Walk};
+use super::runs::Other;
 use super::seeking;
 
 /// Where an address leads.
@@ -14,8 +15,8 @@ pub(super) enum Target {
     Here(Spot),
     /// Into another sequence, or another run, if the program has one of this number.
     Other(Run, Address),
-    /// To a run of another prompt.
-    Prompt(String),
+    /// To a run of another prompt, or of this one with a part of the model switched off.
+    Begin(Other),
     /// To a row of a weight, at the stage that reads it.
     Weight(Place, Address),
 }
@@ -110,6 +111,12 @@ pub(super) fn prompt_of(text: &str) -> Option<&str> {
     }
 }
 
+/// What is to be switched off, where a line asks for that: `without L0/h2`.
+pub(super) fn without_in(line: &str) -> Option<&str> {
+    let rest = line.trim().strip_prefix("without")?;
+    (rest.is_empty() || rest.starts_with(' ')).then(|| rest.trim())
+}
+
 /// What is to be compared with, where a line of the go-to box asks for that: `compare L0`, `compare h=2`.
 pub(super) fn comparison_in(line: &str) -> Option<&str> {
     let rest = line.trim().strip_prefix("compare")?;
@@ -165,9 +172,19 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
     if let Some(prompt) = prompt_of(text) {
         return match prompt.trim() {
             // As a shell has it: the text without a token of its own.
-            "\"\"" => Ok(Target::Prompt(String::new())),
+            "\"\"" => Ok(Target::Begin(Other::Prompt(String::new()))),
             "" => Err("type the text after it: prompt Once upon a time".into()),
-            _ => Ok(Target::Prompt(prompt.to_owned())),
+            _ => Ok(Target::Begin(Other::Prompt(prompt.to_owned()))),
+        };
+    }
+    if let Some(parts) = without_in(text) {
+        let first = app.outline.passes.first().map_or(&[][..], |pass| &pass.tokens);
+        return match parts {
+            "" => Err("name what is switched off: without L0/h2, L0/attn or L0/ffn".into()),
+            _ => Ok(Target::Begin(Other::Without {
+                parts: parts.to_owned(),
+                ids: first.iter().map(|token| token.id).collect(),
+            })),
         };
     }
     // The line begins with the slash that opened it.

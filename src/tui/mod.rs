@@ -69,7 +69,7 @@ use palette::Palette;
 use theme::Theme;
 
 pub use place::OpenAt;
-pub use runs::Runs;
+pub use runs::{Other, Runs};
 pub use verdict::Verdict;
 
 /// How the viewer looks and what it has beside the run.

@@ -65,6 +65,7 @@ fn course(outline: &Outline, all: &[Outline], here: (Run, usize)) -> Course {
         same,
         before: before.collect(),
         after: after.map(|token| token.text.clone()).collect(),
+        without: outline.card.without.clone(),
         shown: (outline.run, outline.sequence) == here,
     }
 }

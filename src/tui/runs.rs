@@ -8,8 +8,22 @@ use crate::trace::{Fork, Outline, Run, Source, Status};
 /// What begins a sequence of the run itself, by its number.
 pub type Opener = Box<dyn FnMut(usize) -> Result<Box<dyn Source>>>;
 
-/// What begins another prompt, as a run of this number.
-pub type Prompter = Box<dyn FnMut(Run, &str) -> Result<Box<dyn Source>>>;
+/// Another run beside those that there are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Other {
+    /// Of another prompt.
+    Prompt(String),
+    /// Of the tokens `ids`, with these parts of the model switched off: `L0/h2,L1/ffn`.
+    Without {
+        /// The parts.
+        parts: String,
+        /// The tokens of its prompt.
+        ids: Vec<u32>,
+    },
+}
+
+/// What begins another run, of this number.
+pub type Beginner = Box<dyn FnMut(Run, Other) -> Result<Box<dyn Source>>>;
 
 /// The runs and the sequences that are open, each with its own source.
 pub struct Runs {
@@ -18,30 +32,30 @@ pub struct Runs {
     /// What was shown before.
     before: Option<usize>,
     opener: Option<Opener>,
-    prompter: Option<Prompter>,
+    beginner: Option<Beginner>,
 }
 
 impl Runs {
     /// One run, which is shown.
     pub fn new(source: Box<dyn Source>) -> Self {
-        Self { sources: vec![source], shown: 0, before: None, opener: None, prompter: None }
+        Self { sources: vec![source], shown: 0, before: None, opener: None, beginner: None }
     }
 
     /// One sequence of a run, which is shown; `opener` begins the others when somebody asks for them.
     pub fn of_sequences(source: Box<dyn Source>, opener: Opener) -> Self {
-        Self { sources: vec![source], shown: 0, before: None, opener: Some(opener), prompter: None }
+        Self { sources: vec![source], shown: 0, before: None, opener: Some(opener), beginner: None }
     }
 
-    /// The same with what begins another prompt.
+    /// The same with what begins another run.
     #[must_use]
-    pub fn with_prompts(mut self, prompter: Prompter) -> Self {
-        self.prompter = Some(prompter);
+    pub fn with_others(mut self, beginner: Beginner) -> Self {
+        self.beginner = Some(beginner);
         self
     }
 
     /// Two runs, the first of which is shown, and the other one as if it had been shown before.
     pub fn side_by_side(a: Box<dyn Source>, b: Box<dyn Source>) -> Self {
-        Self { sources: vec![a, b], shown: 0, before: Some(1), opener: None, prompter: None }
+        Self { sources: vec![a, b], shown: 0, before: Some(1), opener: None, beginner: None }
     }
 
     /// Opens one more run beside the others; its outline says which number it has.
@@ -60,19 +74,24 @@ impl Runs {
         Ok(run)
     }
 
-    /// Begins to run another prompt; answers the number of its run.
+    /// Begins another run; answers its number.
     ///
     /// # Errors
     /// Why it cannot be begun.
-    pub(super) fn prompt(&mut self, text: &str) -> Result<Run> {
+    pub(super) fn other(&mut self, other: Other) -> Result<Run> {
         let run = self.next()?;
-        let Some(prompter) = &mut self.prompter else {
-            return Err(Error::usage(
-                "no other prompt can be run here: beside a recorded run or a chat there is none",
-            )
+        let Some(beginner) = &mut self.beginner else {
+            return Err(Error::usage(match other {
+                Other::Prompt(_) => {
+                    "no other prompt can be run here: beside a recorded run or a chat there is none"
+                }
+                Other::Without { .. } => {
+                    "nothing can be switched off here: beside a recorded run or a chat no other is run"
+                }
+            })
             .next("start the tracer with --prompt and the model"));
         };
-        let source = prompter(run, text)?;
+        let source = beginner(run, other)?;
         self.add(source);
         Ok(run)
     }

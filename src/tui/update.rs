@@ -18,6 +18,7 @@ use super::mouse;
 use super::moving::{layer, move_cursor, pass, sequence, slice, step};
 use super::play::Play;
 use super::playing;
+use super::runs::Other;
 use super::seeking;
 use super::slice::Cut;
 use super::teaching;
@@ -39,8 +40,8 @@ pub enum Effect {
     Branch(Fork),
     /// Lists the branches.
     Branches,
-    /// Runs another prompt, and shows it.
-    Prompt(String),
+    /// Begins another run, and shows it.
+    Begin(Other),
     /// Goes to an address in another sequence, or in another run of the program.
     Open(Run, Address),
     /// Writes the current stage to a file.
@@ -112,8 +113,8 @@ pub fn update(app: &mut App, action: Action) -> Effect {
 
 /// Whoever went elsewhere, or stopped the passes, is not taken to one that was asked for at the start.
 fn give_up(app: &mut App, was: &Spot, effect: &Effect) {
-    use Effect::{Advance, Branch, Open, Prompt, Stop};
-    let goes = matches!(effect, Advance | Branch(_) | Open(..) | Prompt(_) | Stop);
+    use Effect::{Advance, Begin, Branch, Open, Stop};
+    let goes = matches!(effect, Advance | Branch(_) | Open(..) | Begin(_) | Stop);
     if !goes && travel::here(app) == *was {
         return;
     }
@@ -223,9 +224,9 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
                 app.mode = Mode::Walk;
                 return Effect::Open(run, address);
             }
-            Ok(Target::Prompt(text)) => {
+            Ok(Target::Begin(other)) => {
                 app.mode = Mode::Walk;
-                return Effect::Prompt(text);
+                return Effect::Begin(other);
             }
             Ok(Target::Weight(place, row)) => {
                 app.mode = Mode::Walk;
@@ -472,7 +473,7 @@ fn return_to(app: &mut App, action: &Action) -> Effect {
     match goto::target(app, &mark.address) {
         Ok(Target::Here(place)) => goto::go(app, &place),
         Ok(Target::Other(run, address)) => return Effect::Open(run, address),
-        Ok(Target::Prompt(text)) => return Effect::Prompt(text),
+        Ok(Target::Begin(other)) => return Effect::Begin(other),
         Ok(Target::Weight(place, row)) => explaining::row(app, place, row),
         Err(wrong) => {
             app.say(wrong, true);

@@ -428,6 +428,19 @@ fn the_lens_reads_the_residuals_that_a_port_wrote() {
         }
     }
     assert_ne!(of(&own, 4, 0), of(&of_model, 4, 0));
+    // What was drawn follows from the logits that it wrote.
+    let from = ["--trace", port.to_str().unwrap(), "--model", &model];
+    let page = ok(&llama_trace([&["log", "--values", "--stage", "probs,sampled"], &from[..]].concat()));
+    assert!(page.contains("probs (V=1024)  [derived]"), "{page}");
+    let last = logits.outer_iter().last().unwrap();
+    let likeliest = (0..last.len()).max_by(|&a, &b| last[a].total_cmp(&last[b])).unwrap();
+    let args = ["explain", "p0/sampled[n=0]", "--format", "json"];
+    let found: Value = serde_json::from_str(&ok(&llama_trace([&args[..], &from].concat()))).unwrap();
+    assert_eq!((&found["value"], &found["recorded"]), (&(likeliest as f64).into(), &false.into()), "{found}");
+    // It wrote no heads, and the model's own are not its.
+    let written =
+        ["the trace has another p0/L3/ffn_residual", "not all that the attribution takes", "attn_heads"];
+    refused(&[&["attribute"], &from[..]].concat(), 2, &written);
     // Where the port wrote no last residual, the model's own run is not taken for the port's.
     let folder = tempfile::tempdir().unwrap();
     for (name, bytes) in
@@ -439,7 +452,7 @@ fn the_lens_reads_the_residuals_that_a_port_wrote() {
     }
     let less = folder.path().to_str().unwrap();
     let written =
-        ["the trace has another residual at p0/L", "expected: ffn_residual of layer ", " and of the last"];
+        ["the trace has another p0/logits than", "expected: ffn_residual of layer ", " and of the last"];
     refused(&["lens", "--trace", less, "--model", &model], 2, &written);
 }
 
@@ -468,6 +481,30 @@ fn what_a_port_did_not_write_is_made_of_what_it_wrote() {
     assert_eq!(sum["value"].as_f64().unwrap() as f32, value(1, "ffn_residual", (3, 5)));
     let told = format!("the trace has {} at p0/L1/attn_residual[t=3,d=5]", value(1, "attn_residual", (3, 5)));
     assert!(sum["notes"].to_string().contains(&told), "{told}: {sum}");
+}
+
+#[test]
+fn an_export_never_takes_the_place_of_the_folder_that_it_is_made_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let dump = folder.path().join("dump");
+    export(&["--prompt", PROMPT, "--layer", "0"], &dump);
+    let before = files(&dump);
+    let from = dump.to_str().unwrap();
+    for out in [&dump, &dump.join("../dump/."), &folder.path().to_owned()] {
+        let args = ["export", "--trace", from, "--stage", "xq", "--force", "--out", out.to_str().unwrap()];
+        refused(&args, 2, &["would take the place of the folder that it is made of", "choose another --out"]);
+    }
+    assert!(files(&dump) == before);
+    // Below it is beside what is there.
+    ok(&llama_trace([
+        "export",
+        "--trace",
+        from,
+        "--stage",
+        "xq",
+        "--out",
+        dump.join("new").to_str().unwrap(),
+    ]));
 }
 
 #[test]

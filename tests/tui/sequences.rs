@@ -5,9 +5,9 @@ use llama_trace::config::Precision;
 use llama_trace::error::Error;
 use llama_trace::trace::{Run, Source, TokenLabel};
 use llama_trace::tui::advancing::advance;
-use llama_trace::tui::events::{action_of, open_prompt, open_run};
+use llama_trace::tui::events::{action_of, begin_other, open_run};
 use llama_trace::tui::parting;
-use llama_trace::tui::runs::Runs;
+use llama_trace::tui::runs::{Other, Runs};
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::{Effect, update};
 
@@ -72,7 +72,7 @@ impl Program {
                 Effect::Branch(fork) => parting::begin(app, runs, fork),
                 Effect::Branches => parting::list(app, runs),
                 Effect::Advance => advance(app, runs.source()),
-                Effect::Prompt(text) => open_prompt(app, runs, &text),
+                Effect::Begin(other) => begin_other(app, runs, other),
                 _ => {}
             }
             self.runs.poll().unwrap();
@@ -500,10 +500,17 @@ fn a_branch_of_what_was_recorded_is_refused_at_once() {
 
 #[test]
 fn the_go_to_line_runs_another_prompt_and_the_run_before_stays() {
-    let prompter = |run, text: &str| match text {
-        "" => Err(Error::prompt("a text of no characters")),
-        "nothing" => Err(Error::prompt("the prompt is empty")),
-        text => {
+    let beginner = |run, other: Other| match other {
+        Other::Prompt(text) if text.is_empty() => Err(Error::prompt("a text of no characters")),
+        Other::Prompt(text) if text == "nothing" => Err(Error::prompt("the prompt is empty")),
+        Other::Without { parts, .. } if parts == "L9/h9" => Err(Error::usage("the model has no L9/h9")),
+        Other::Without { parts, ids } => {
+            let mut source = Synthetic::new();
+            assert_eq!(ids, source.outline.passes[0].tokens.iter().map(|token| token.id).collect::<Vec<_>>());
+            (source.outline.run, source.outline.card.without) = (run, vec![parts]);
+            Ok(Box::new(source) as Box<dyn Source>)
+        }
+        Other::Prompt(text) => {
             let tokens = text.split(' ').zip(40..).map(|(word, id)| TokenLabel { id, text: word.to_owned() });
             let mut source = Synthetic::with(synthetic::config(), Precision::F32, tokens.collect());
             source.outline.run = run;
@@ -514,7 +521,7 @@ fn the_go_to_line_runs_another_prompt_and_the_run_before_stays() {
     let mut program = Program::alone((120, 40));
     program.keys("/prompt Hello\r");
     assert!(program.stage.message().starts_with("no other prompt can be run here"));
-    program.runs = Runs::new(Box::new(Synthetic::new())).with_prompts(Box::new(prompter));
+    program.runs = Runs::new(Box::new(Synthetic::new())).with_others(Box::new(beginner));
     program.keys("/L1/xq[h=1]\r/prompt\r");
     assert!(program.stage.message().starts_with("type the text after it"), "{}", program.stage.message());
     program.keys("\u{1b}/prompt \"\"\r");
@@ -534,4 +541,18 @@ fn the_go_to_line_runs_another_prompt_and_the_run_before_stays() {
     program.stage.shows("→ is where a prompt ends");
     program.keys("\u{1b}/r0:\r");
     assert_eq!(program.stage.app.place().path(), "p0/L1/xq");
+    // The same prompt with a part of the model switched off.
+    program.keys("/without\r");
+    assert!(program.stage.message().starts_with("name what is switched off"), "{}", program.stage.message());
+    program.keys("\u{1b}/without L9/h9\r");
+    assert_eq!(program.stage.message(), "the model has no L9/h9");
+    assert_eq!(program.stage.app.place().path(), "p0/L1/xq");
+    program.keys("/without L0/h1");
+    program.stage.shows(" this prompt without a part of the model ");
+    program.keys("\r");
+    assert!(program.stage.message().starts_with("r2 runs this prompt without L0/h1;"));
+    assert_eq!(program.stage.app.place().path(), "r2:p0/L1/xq");
+    program.stage.shows("without L0/h1 · ");
+    program.keys("B");
+    program.stage.shows("r2 without L0/h1");
 }

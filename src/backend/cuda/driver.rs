@@ -252,6 +252,12 @@ pub(super) trait Driver: Send + Sync {
     /// Forgets what was taken down.
     fn forget(&self, graph: Graph);
 
+    /// Why kernels are not compiled for this very device, where they are not: the driver then compiles what the program
+    /// carries.
+    fn compiles(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Whether groups of four warps multiply together there (wgmma), and kernels can be compiled that do.
     fn has_warpgroups(&self) -> bool;
 

@@ -246,6 +246,15 @@ impl Cuda {
         proof::prove(self, done)
     }
 
+    /// Whether a compiler for this very device was found. Without one the driver compiles what the program carries, which is
+    /// slower for several tokens at once.
+    ///
+    /// # Errors
+    /// Why there is none, and how to get one.
+    pub fn compiles(&self) -> Result<()> {
+        self.queue.device().compiles()
+    }
+
     /// The device's name for users.
     pub fn device_name(&self) -> &str {
         &self.queue.device().about().name

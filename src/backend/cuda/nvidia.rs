@@ -472,6 +472,10 @@ impl Driver for Nvidia {
         }
     }
 
+    fn compiles(&self) -> Result<()> {
+        self.nvrtc().map(drop)
+    }
+
     fn has_warpgroups(&self) -> bool {
         self.about.architecture == WARPGROUPS && !self.without.wgmma && self.nvrtc().is_ok()
     }

@@ -8,7 +8,7 @@ use std::ptr;
 
 use libloading::Library;
 
-use super::libraries::{self, MAJORS, VARIABLE, builtins, candidates, load};
+use super::libraries::{self, VARIABLE, builtins, candidates, load};
 
 use crate::error::{Error, Result};
 
@@ -84,6 +84,16 @@ pub const OPTIONS: [&str; 6] = [
     "--ftz=false",
 ];
 
+/// The wheel on PyPI with the newest NVRTC that a driver takes.
+fn wheel((major, minor): Version) -> String {
+    match major {
+        ..=12 => format!("nvidia-cuda-nvrtc-cu12==12.{minor}.*"),
+        // From CUDA 13 on the name has no number.
+        13 => format!("nvidia-cuda-nvrtc==13.{minor}.*"),
+        _ => "nvidia-cuda-nvrtc==13.*".to_owned(),
+    }
+}
+
 impl Nvrtc {
     /// The newest NVRTC of this machine that is not newer than the driver.
     ///
@@ -117,10 +127,7 @@ impl Nvrtc {
             Error::usage("there is no NVRTC, which compiles the kernels for this device")
                 .expected(format!("libnvrtc.so of version {}.{} or older", driver.0, driver.1))
                 .found(found)
-                .next(format!(
-                    "pip install nvidia-cuda-nvrtc-cu{}, and name its folder in {VARIABLE}; or run with --device cpu",
-                    driver.0.min(MAJORS[0])
-                ))
+                .next(format!("pip install \"{}\", and name its folder in {VARIABLE}", wheel(driver)))
         })
     }
 
@@ -318,6 +325,13 @@ mod tests {
         assert!(text.contains("version 1.0 or older") && text.contains(VARIABLE), "{text}");
         let looked = text.contains(&*folder.path().display().to_string());
         assert!(looked || text.contains("only newer ones"), "{text}");
+    }
+
+    #[test]
+    fn the_wheel_is_one_that_the_driver_takes() {
+        assert_eq!(wheel((12, 4)), "nvidia-cuda-nvrtc-cu12==12.4.*");
+        assert_eq!(wheel((13, 0)), "nvidia-cuda-nvrtc==13.0.*");
+        assert_eq!(wheel((14, 1)), "nvidia-cuda-nvrtc==13.*");
     }
 
     #[test]

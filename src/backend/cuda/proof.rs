@@ -222,10 +222,19 @@ pub(super) fn prove(cuda: &Cuda, done: &mut dyn FnMut()) -> Result<()> {
         gated(&cpu, input, matrices.each_ref(), OF_TILES[0] * OF_TILES[1])
     })?;
     let of_four =
-        cuda.queue.device().has_warpgroups() && prove_tiles(cuda, product::OF_WARPGROUPS, &expected).is_ok();
-    prove_tiles(cuda, product::OF_WARPS, &expected)?;
-    cuda.warpgroups.store(of_four, Relaxed);
-    Ok(())
+        cuda.queue.device().has_warpgroups().then(|| prove_tiles(cuda, product::OF_WARPGROUPS, &expected));
+    let of_warps = prove_tiles(cuda, product::OF_WARPS, &expected);
+    // What the device does not survive, the others after it do not either: then the first failed.
+    match (of_four, of_warps) {
+        (Some(Err(first)), Err(_)) => {
+            Err(first.next("leave them out: LLAMA_TRACE_CUDA_WITHOUT=wgmma; or run with --device cpu"))
+        }
+        (_, Err(error)) => Err(error),
+        (of_four, Ok(())) => {
+            cuda.warpgroups.store(matches!(of_four, Some(Ok(()))), Relaxed);
+            Ok(())
+        }
+    }
 }
 
 /// Holds the tokens that the device draws against those that must be drawn. Of the logits four are the largest, all alike, and
@@ -295,6 +304,7 @@ fn prove_tiles(cuda: &Cuda, all: [Tiles; 2], expected: &[Vec<f32>; 2]) -> Result
 
 #[cfg(test)]
 mod tests {
+    use super::super::emulated::Asked;
     use super::*;
 
     #[test]
@@ -337,6 +347,24 @@ mod tests {
             let Some(cuda) = Cuda::of_tests(1 << 30) else { return };
             passes(cuda, precision);
         }
+    }
+
+    /// A device that does not survive the products of four warps is lost for those after them too.
+    #[test]
+    fn who_loses_the_device_to_the_products_of_four_warps_is_told_how_to_leave_them_out() {
+        let Some((cuda, log)) = Cuda::logged(1 << 30) else { return };
+        if !cuda.queue.device().has_warpgroups() {
+            return;
+        }
+        prove(&cuda.with_precision(Precision::Bf16), &mut || ()).unwrap();
+        let launches = |asked: &Asked| if let Asked::Launches(count) = asked { *count } else { 0 };
+        let all: usize = log.lock().unwrap().iter().map(launches).sum();
+        // The last ones are those of single warps; before the proof's tiles nothing is said of them.
+        let told = [all - 1, all - all / 8, 3].map(|launches| {
+            let cuda = Cuda::lost_after(1 << 30, launches).unwrap().with_precision(Precision::Bf16);
+            prove(&cuda, &mut || ()).unwrap_err().to_string().contains("LLAMA_TRACE_CUDA_WITHOUT=wgmma")
+        });
+        assert_eq!(told, [false, true, false], "of {all}");
     }
 
     /// Instruction by instruction: needs no compiler.

@@ -7,7 +7,7 @@ use super::super::{CacheDtypeName, CpuArgs, DeviceName, DiffArgs, ModelArgs, Pre
 use crate::error::{Error, Result};
 
 /// The keys, in the order in which messages name them.
-const KEYS: [&str; 6] = ["model", "precision", "device", "cpu-kernel", "cache-dtype", "threads"];
+const KEYS: [&str; 7] = ["model", "without", "precision", "device", "cpu-kernel", "cache-dtype", "threads"];
 
 /// The most threads of a run.
 const THREADS: usize = 1024;
@@ -38,6 +38,7 @@ impl Setting {
     pub(super) fn read(option: &str, args: &DiffArgs, given: &[String]) -> Result<Self> {
         let (mut model, mut cpu) = (args.model.clone(), args.cpu.clone());
         let (mut threads, mut own_model) = (cpu.threads.take(), false);
+        let mut without = Vec::new();
         for pair in given {
             let wrong = |what: String, expected: String| {
                 Error::usage(what).at(format!("--{option} {pair}")).expected(expected)
@@ -51,6 +52,12 @@ impl Setting {
             };
             match key {
                 "model" => (model.model, own_model) = (Some(value.into()), true),
+                // The list is cut at its commas: each part comes with the key.
+                "without" => without.push(
+                    value
+                        .parse()
+                        .map_err(|expected| wrong(format!("there is no part `{value}`"), expected))?,
+                ),
                 "precision" => model.precision = Some(named::<PrecisionName>(value, &wrong)?),
                 "device" => {
                     cpu.device = DeviceName::parse(value)
@@ -68,6 +75,9 @@ impl Setting {
                 }
                 _ => return Err(wrong(format!("there is no key `{key}`"), names)),
             }
+        }
+        if !without.is_empty() {
+            model.without = without;
         }
         let name = if given.is_empty() { "the usual setting".to_owned() } else { given.join(" ") };
         Ok(Self { model, cpu, threads, own_model, name })

@@ -1,5 +1,6 @@
 //! The export of a run that was recorded.
 
+use std::fs;
 use std::path::Path;
 
 use super::files::{COMPUTED, DERIVED, Files};
@@ -9,11 +10,12 @@ use crate::cli::progress::Progress;
 use crate::cli::traced::{Traced, show};
 use crate::cli::{ExportArgs, tell};
 use crate::error::{Error, Result};
-use crate::replay::{DEFAULT_MEMORY, Follows};
+use crate::replay::DEFAULT_MEMORY;
 use crate::trace::{Manifest, Outline, PassOutline, Run, Select, Site, Sizes};
 
 /// Writes every chosen stage that the trace has or that follows from what it has. Each sequence counts its own passes.
 pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
+    apart(path, &args.out)?;
     let target = Target::check(&args.out, args.force)?;
     let traced = Traced::<D>::open(path, &args.run.model, &args.run.cpu, DEFAULT_MEMORY)?;
     let (kept, several) = (&traced.kept, traced.sequences() > 1);
@@ -41,7 +43,7 @@ pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
     let bar = Progress::new(count.sum(), "stages");
     let (mut files, mut lacking) =
         (Files::new(target.begin()?, manifest, sizes, &select, bar).draw(args.format.picture()), Vec::new());
-    let mut follows = Follows::new(&**kept);
+    let mut follows = traced.follows();
     for outline in &outlines {
         let mut source = traced.source(Run::ITSELF, outline.sequence)?;
         for pass in &outline.passes {
@@ -77,6 +79,20 @@ pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
         }
     }
     files.finish(target)
+}
+
+/// Checks that what is written does not take the place of what it is made of.
+fn apart(path: &Path, out: &Path) -> Result<()> {
+    let place = |path: &Path| fs::canonicalize(path).ok();
+    match (place(path), place(out)) {
+        (Some(from), Some(to)) if from.is_dir() && from.starts_with(&to) => {
+            Err(Error::usage("the export would take the place of the folder that it is made of")
+                .at(format!("--out {}", out.display()))
+                .expected("another folder than that of --trace, and none that holds it")
+                .next("choose another --out"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The sites that are chosen of a pass.

@@ -9,7 +9,7 @@ use crate::cli::device::Device;
 use crate::cli::traced::{Traced, show};
 use crate::cli::{LogArgs, tell};
 use crate::error::{Error, Result};
-use crate::replay::{DEFAULT_MEMORY, Follows};
+use crate::replay::DEFAULT_MEMORY;
 use crate::trace::{PassOutline, Run, Select, Site, Source, TokenLabel};
 
 /// The stages that are damaged, and what is wrong with the first of them.
@@ -23,7 +23,7 @@ struct Damaged {
 pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
     let traced = Traced::<D>::open(path, &args.run.model, &args.run.cpu, DEFAULT_MEMORY)?;
     let (mut out, mut lacking) = (Printed::new(args.format), Vec::new());
-    let follows = RefCell::new(Follows::new(&*traced.kept));
+    let follows = RefCell::new(traced.follows());
     let damaged = RefCell::new(Damaged::default());
     let is_damaged = |site: Site| damaged.borrow().sites.contains(&site);
     let has = |site: Site| match () {

@@ -16,7 +16,7 @@ use crate::error::{Error, Result, printable};
 use crate::record::read::Pass;
 use crate::record::{Branch, Kept};
 use crate::trace::manifest::Drawing;
-use crate::trace::{Frame, FrameData, ModelCard, Run, Site, Stats, Values};
+use crate::trace::{Frame, FrameData, ModelCard, Run, Site, Stage, Stats, Values};
 
 /// The folder.
 pub(super) struct OfFolder {
@@ -85,7 +85,7 @@ impl OfFolder {
                 };
                 let precision = first.precision.unwrap_or(Precision::F32);
                 let (name, backend) = (first.name.clone(), "captured".to_owned());
-                ModelCard { name, ignored: Vec::new(), config, precision, backend }
+                ModelCard { name, ignored: Vec::new(), without: Vec::new(), config, precision, backend }
             }
         };
         card.check().map_err(|error| error.in_file(path).next("write the folder again, or mend its map"))?;
@@ -193,6 +193,16 @@ impl Kept for OfFolder {
 
     fn sampling(&self) -> Option<Drawing> {
         self.folder.manifest().and_then(|manifest| manifest.sampling)
+    }
+
+    fn tells(&self, site: Site) -> bool {
+        match site.stage {
+            // What came after the last pass a capture need not say.
+            Stage::Sampled => {
+                self.passes[site.sequence].get(site.pass).is_some_and(|pass| pass.sampled.is_some())
+            }
+            stage => stage.is_ids() || self.holds(site),
+        }
     }
 
     fn place(&self) -> &str {

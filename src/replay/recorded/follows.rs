@@ -9,6 +9,8 @@ use crate::trace::{Site, Stage};
 /// Which stages of a run are to be had without its weights. No value is looked at.
 pub struct Follows<'a> {
     kept: &'a dyn Kept,
+    /// Whether it is known how tokens were drawn, or taken for known.
+    drawn: bool,
     known: HashMap<Site, bool>,
     /// Of a cache after a pass, whether what every pass so far wrote is to be had.
     written: HashMap<Site, bool>,
@@ -22,8 +24,8 @@ impl std::fmt::Debug for Follows<'_> {
 
 impl<'a> Follows<'a> {
     /// Of what is kept.
-    pub fn new(kept: &'a dyn Kept) -> Self {
-        Self { kept, known: HashMap::new(), written: HashMap::new() }
+    pub(super) fn new(kept: &'a dyn Kept, drawn: bool) -> Self {
+        Self { kept, drawn, known: HashMap::new(), written: HashMap::new() }
     }
 
     /// Whether the values of `site` are kept, or follow from what is kept.
@@ -40,8 +42,8 @@ impl<'a> Follows<'a> {
         match site.stage {
             Stage::CacheK => self.cached(site, Stage::XkRope),
             Stage::CacheV => self.cached(site, Stage::Xv),
-            Stage::Probs | Stage::Nucleus => {
-                self.kept.sampling().is_some() && self.has(site.other(Stage::Logits))
+            Stage::Probs | Stage::Nucleus | Stage::Sampled => {
+                self.drawn && self.has(site.other(Stage::Logits))
             }
             stage => stage.info().derivation.is_some_and(|derivation| {
                 derivation.from.iter().all(|input| match *input {

@@ -71,7 +71,7 @@ impl<B: Backend> Reader<B> {
         match site.stage {
             Stage::CacheK => self.cached(site, Stage::XkRope, rows),
             Stage::CacheV => self.cached(site, Stage::Xv, rows),
-            Stage::Probs | Stage::Nucleus => self.drawn_from(site),
+            Stage::Probs | Stage::Nucleus | Stage::Sampled => self.drawn_from(site),
             Stage::AttnResidual | Stage::FfnResidual => self.residual(site, rows),
             stage if is_derivable(stage) => self.derived(site, rows, None),
             _ => Err(self.not_here(site)),
@@ -163,7 +163,7 @@ impl<B: Backend> Reader<B> {
         Ok(Frame { site, axes: site.stage.axes(), data: FrameData::F32(array) })
     }
 
-    /// What the token was drawn from.
+    /// What the token was drawn from, and where nobody wrote it down the token.
     fn drawn_from(&mut self, site: Site) -> Result<Frame> {
         let (dims, sizes) = (self.dims(site)?, self.sizes());
         let last = dims.tokens - 1..dims.tokens;

@@ -53,6 +53,9 @@ fn parts(course: &Course) -> String {
         Some((of, pass)) if course.same => format!("as {of} after p{pass}"),
         Some((of, pass)) => format!("parts from {of} after p{pass}"),
         None if course.run == Run::ITSELF => "the run itself".to_owned(),
+        None if !course.without.is_empty() => {
+            format!("without {}", text::visible(&course.without.join(", ")))
+        }
         None => "another prompt".to_owned(),
     }
 }

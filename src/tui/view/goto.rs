@@ -9,7 +9,7 @@ use crate::error::printable;
 use crate::trace::Step;
 
 use super::super::app::{App, GotoLine};
-use super::super::goto::{comparison_in, prompt_of};
+use super::super::goto::{comparison_in, prompt_of, without_in};
 use super::super::text;
 use super::labels;
 use super::paint::{clear, put};
@@ -65,10 +65,12 @@ impl Widget for GotoPopup<'_> {
             Rect { x: area.x + (area.width - width) / 2, y: area.y + area.height.min(2), width, height }
                 .intersection(area);
         clear(buf, place);
-        let title = match (prompt_of(&self.line.text), comparison_in(&self.line.text)) {
-            (Some(_), _) => " another prompt ",
-            (_, Some(_)) => " compare with ",
-            _ => " go to ",
+        let line = &self.line.text;
+        let title = match () {
+            () if prompt_of(line).is_some() => " another prompt ",
+            () if without_in(line).is_some() => " this prompt without a part of the model ",
+            () if comparison_in(line).is_some() => " compare with ",
+            () => " go to ",
         };
         Block::bordered().title(title).border_style(theme.dim()).render(place, buf);
         let inner = Rect {

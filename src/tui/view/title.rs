@@ -79,10 +79,10 @@ impl Widget for Title<'_> {
         let here = fit(&here, usize::from(area.width) - beside);
         let taken: usize = here.iter().map(|(content, _)| text::width(content)).sum();
         // While something is computed, that is worth more room than the model's name.
-        let name = match &card.ignored[..] {
+        let name = match &card.lacks()[..] {
             [] => printable(&card.name).to_string(),
             // What is not the model's own goes first: there is always room for its beginning.
-            ignored => format!("without {} · {}", text::visible(&ignored.join(", ")), printable(&card.name)),
+            lacks => format!("without {} · {}", text::visible(&lacks.join(", ")), printable(&card.name)),
         };
         let model = match &app.status {
             Status::Working(what) => vec![Piece::words(format!(" {what} …"), strong)],
