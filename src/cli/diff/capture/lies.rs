@@ -65,6 +65,11 @@ pub(in crate::cli::diff) enum Pairs {
 }
 
 impl Lies {
+    /// Whether its file has it as `export` writes it.
+    pub(in crate::cli::diff) fn is_plain(&self) -> bool {
+        *self == Self { file: self.file.clone(), ..Self::default() }
+    }
+
     pub(super) fn check(&self, name: &str, config: &Map<String, Value>) -> Result<(), String> {
         if Stage::from_name(name).is_none() {
             return Err(format!("there is no stage `{name}`"));
