@@ -94,16 +94,26 @@ fn what_was_drawn_otherwise_comes_after_the_stage_that_it_was_drawn_from() {
 fn the_same_ids_in_other_passes_are_no_difference_and_the_reference_can_be_run_in_them() {
     let folder = TempDir::new().unwrap();
     let folders = both(&folder, &[], "");
-    let map = "passes = [{ start = 0, tokens = [1019, 420] }, { start = 2, tokens = [419, 258, 391] }]\n";
-    mapped(&folders[1], map);
-    let output = llama_trace(["diff".as_ref(), folders[0].as_os_str(), folders[1].as_os_str()]);
-    let said = stderr(&output);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    for part in
-        ["a: 5 tokens in p0", "b: 2 tokens in p0", "run A with the other's passes", "export --chunk 2`"]
-    {
-        assert!(said.contains(part), "{part}: {said}");
-    }
+    let said = |a: &Path, b: &Path, parts: &[&str]| {
+        let output = llama_trace(["diff".as_ref(), a.as_os_str(), b.as_os_str()]);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        parts.iter().for_each(|part| assert!(said.contains(part), "{part}: {said}"));
+    };
+    let [whole, port] = &folders;
+    let first = "passes = [{ start = 0, tokens = [1019, 420] }, { start = 2, tokens = [419, ";
+    mapped(port, &format!("{first}258] }}, {{ start = 4, tokens = [391] }}]\n"));
+    said(whole, port, &["a: 5 tokens in p0", "b: 2 tokens in p0", "export A anew, with --chunk 2: "]);
+    said(port, whole, &["export B anew, with --chunk 2: "]);
+    // No export reads a prompt so.
+    mapped(port, &format!("{first}258, 391] }}]\n"));
+    said(whole, port, &["let the other runtime read its prompt at once, or in parts of one length"]);
+    // The port may be what reads it at once.
+    let parts = folder.path().join("parts");
+    ok(&llama_trace(["export", "--ids", IDS, "--chunk", "3", "--out", parts.to_str().unwrap()]));
+    mapped(port, &format!("passes = [{{ start = 0, tokens = [{IDS}] }}]\n"));
+    said(&parts, port, &["export A anew, without --chunk: "]);
+    said(whole, &parts, &["run A with the other's passes", "export --chunk 3`"]);
     // Fewer tokens and none after them are another text.
     mapped(&folders[1], "passes = [{ start = 0, tokens = [1019, 420] }]\n");
     let (code, report) = diff(&folders, &[]);
