@@ -154,12 +154,17 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             return Err(Error::usage(format!("there is nothing to compare: {what}"))
                 .at(&self.b.about().name)
                 .expected(format!("stages that {} has", self.a.about().name))
+            if let Some(missing) = self.report.damaged().next() {
+                return Err(Error::model(
+                    "there is nothing to compare: what B has of A's stages cannot be read",
+                )
+                .at(missing.site)
+                .expected("values that can be compared")
+                .found(missing.why.as_deref().unwrap_or("none"))
+                .next("mend the file, or what capture.toml says of it"));
+            }
                 .found(
-                    self.report
-                        .missing
-                        .iter()
-                        .find_map(|missing| missing.why.clone())
-                        .unwrap_or("none".into()),
+                    self.report.missing.iter().find_map(|missing| missing.why.as_deref()).unwrap_or("none"),
                 )
                 .next("look which files each of them has"));
         }

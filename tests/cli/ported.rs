@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use ndarray::{ArrayD, Axis};
+use ndarray_npy::{ReadNpyExt, WriteNpyExt};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -443,5 +445,44 @@ fn where_a_mistake_may_lie_is_said_and_what_is_wrong_with_a_file() {
         write("xq", bytes).unwrap();
         let output = llama_trace(["diff".as_ref(), folders[0].as_os_str(), folders[1].as_os_str()]);
         assert!(stdout(&output).contains(what), "{what}: {}", stdout(&output));
+    }
+}
+
+#[test]
+fn what_a_map_gets_wrong_is_refused_by_its_key() {
+    let folder = TempDir::new().unwrap();
+    let [a, b] = both(&folder, &[], "");
+    let own = folder.path().join("own");
+    fs::create_dir(&own).unwrap();
+    for layer in 0..4 {
+        let values = b.join(format!("pass_000/layer_{layer:02}/xv.npy"));
+        fs::copy(values, own.join(format!("v.{layer}.npy"))).unwrap();
+    }
+    let folders = [a, own];
+    for (padding, lies, said) in [
+        (
+            "",
+            "columns = [8, 999]",
+            "v.0.npy: it has no columns 8 to 999, but 32: see `columns` in capture.toml",
+        ),
+        (
+            "padding = 3",
+            "",
+            "5 tokens with padding of 3 and 0 have 8: see `padding` and `padding_after` in capture.toml",
+        ),
+        ("", "times = 'w.{layer}.npy'", "v.0.npy: `times` in capture.toml names w.0.npy, which is not there"),
+        ("", "minus = 'm.{pass}.npy'", "v.0.npy: `minus` in capture.toml names m.0.npy, which is not there"),
+        ("", "axes = ['head_dim', 'token']", "it has 3 axes and not 2: see `axes` in capture.toml"),
+        ("", "plus = '{Layer}.npy'", "`{Layer}` in `{Layer}.npy` of xv is no place for a number"),
+        ("", "axes = ['token', 'token', 'head_dim']", "axes of xv has `token` twice"),
+    ] {
+        let pass = [&format!("start = 0, tokens = [{IDS}]"), padding].join(if padding.is_empty() {
+            ""
+        } else {
+            ", "
+        });
+        let lies = ["file = 'v.{layer}.npy'", lies].join(if lies.is_empty() { "" } else { ", " });
+        mapped(&folders[1], &format!("passes = [{{ {pass} }}]\n[stages]\nxv = {{ {lies} }}\n"));
+        refused(&folders, &[said]);
     }
 }

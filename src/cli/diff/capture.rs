@@ -483,6 +483,9 @@ mod tests {
             ("stages.xq.colour = 'red'", "unknown field `colour`"),
             ("= 3", ""),
         ] {
+            ("stages.xq.file = '{Pass}.{layer}.npy'", "`{Pass}` in `{Pass}.{layer}.npy` of xq is no place"),
+            ("stages.ffn_norm.times = 'w.{layer:2}.npy'", "`{layer:2}` in `w.{layer:2}.npy` of ffn_norm"),
+            ("stages.xq.axes = ['batch', 'head', 'head', 'head_dim']", "axes of xq has `head` twice"),
             let error = read(more).unwrap_err();
             assert!(error.contains(said), "{more}: {error}");
         }
