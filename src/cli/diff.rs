@@ -321,7 +321,22 @@ fn print(format: DiffFormat, report: &Report, [a, b]: [&About; 2]) -> Result<()>
         false => format!("{theirs}; it looks like {}", likely.join(" or ")),
     };
     let what = format!("{} differs from {}", b.name, a.name);
-    Err(Error::failed(what).at(&first.address).expected(ours).found(found))
+    let error = Error::failed(what).at(&first.address).expected(ours).found(found);
+    Err(match mapped(report, b) {
+        Some(next) => error.next(next),
+        None => error,
+    })
+}
+
+/// What may read a stage of another shape, where a map says how files lie.
+fn mapped(report: &Report, b: &About) -> Option<String> {
+    let (one, key) = report.misshapen.iter().find_map(|one| Some((one, one.key?)))?;
+    b.is_foreign().then(|| {
+        format!(
+            "capture.toml's `{key}` may read {} as its file is: `llama-trace diff A B --suggest-map` proposes a map",
+            one.site.stage
+        )
+    })
 }
 
 /// Where nothing differs in what could be compared: the error for what could not.

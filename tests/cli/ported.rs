@@ -448,6 +448,79 @@ fn where_a_mistake_may_lie_is_said_and_what_is_wrong_with_a_file() {
     }
 }
 
+/// Writes the values of a stage beside themselves: (T, W) as (T, 2·W).
+fn twice(folder: &Path, stage: &str) {
+    let path = folder.join(format!("pass_000/{stage}.npy"));
+    let values = ArrayD::<f32>::read_npy(fs::File::open(&path).unwrap()).unwrap();
+    let both = ndarray::concatenate(Axis(1), &[values.view(), values.view()]).unwrap();
+    both.as_standard_layout().write_npy(fs::File::create(path).unwrap()).unwrap();
+}
+
+/// As transformers has cos and sin, in a port that differs elsewhere.
+#[test]
+fn a_stage_of_another_shape_hides_no_difference_and_is_told_apart() {
+    let folder = TempDir::new().unwrap();
+    let folders = both(&folder, &[], "");
+    let b = &folders[1];
+    ["rope_cos", "rope_sin"].iter().for_each(|stage| twice(b, stage));
+    let paths = [0, 1].map(|i| folders[i].to_str().unwrap());
+    let printed = |more: &[&str]| {
+        let output = llama_trace(["diff", paths[0], paths[1]].into_iter().chain(more.iter().copied()));
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        (stdout(&output), stderr(&output))
+    };
+    let shape = "p0/rope_sin: B: it has the shape (5, 32) and not (5, 16)";
+    let next = "next: capture.toml's `columns` may read rope_cos as its file is: `llama-trace diff A B --suggest-map`";
+    for more in [&[][..], &["--model", &model()]] {
+        let (_, report) = diff(&folders, more);
+        assert_eq!((&report["first"]["address"], &report["same"]), (&json!("p0/rope_cos"), &json!(false)));
+        assert_eq!(report["smallest_tolerance"], Value::Null, "{report}");
+        let apart = shape.replace("rope_sin:", "rope_sin cannot be compared:");
+        assert!(report["notes"].as_array().unwrap().contains(&json!(apart)), "{report}");
+        let (text, said) = printed(more);
+        assert!(
+            text.contains(&format!("Cannot be compared: {shape}")) && said.contains(next),
+            "{text}{said}"
+        );
+    }
+    // A mistake in a layer is found and named all the same.
+    let layer = b.join("pass_000/layer_01");
+    fs::copy(layer.join("ffn_gate.npy"), layer.join("ffn_silu.npy")).unwrap();
+    fs::remove_file(layer.join("ffn_hidden.npy")).unwrap();
+    for more in [&[][..], &["--model", &model()]] {
+        let (_, report) = diff(&folders, more);
+        assert!(report["first"]["address"].as_str().unwrap().starts_with("p0/L1/ffn_silu["), "{report}");
+        let (text, said) = printed(more);
+        assert!(text.contains("2 of another shape") && !text.contains("nan"), "{text}");
+        assert!(text.contains("rope_cos shape  <-- differs") && text.contains(shape), "{text}");
+        assert_eq!(text.contains("\n  looks like activation "), !more.is_empty(), "{text}");
+        assert!(said.contains("p0/L1/ffn_silu[") && said.contains(next), "{said}");
+    }
+    let (page, _) = printed(&["--model", &model(), "--format", "junit"]);
+    assert!(
+        page.contains(&format!("<failure message=\"another shape: {}", &shape["p0/rope_sin: ".len()..])),
+        "{page}"
+    );
+    // What is made from the values that differ does so too.
+    assert!(page.contains("failures=\"4\"") && page.matches("<failure").count() == 4, "{page}");
+    assert!(!page.contains("nan"), "{page}");
+    // The map that is proposed reads it.
+    let map = ok(&llama_trace(["diff", paths[0], paths[1], "--suggest-map"]));
+    assert!(map.contains("/rope_cos.npy\", columns = [0,16] }"), "{map}");
+    fs::write(b.join("capture.toml"), map).unwrap();
+    assert!(!diff(&folders, &[]).1["notes"].to_string().contains("cannot be compared"));
+    // No map reads what is not there.
+    let folders = both(&TempDir::new_in(folder.path()).unwrap(), &[], "");
+    let layer = folders[1].join("pass_000/layer_00");
+    fs::copy(layer.join("cache_k.npy"), layer.join("keys.npy")).unwrap();
+    let output = llama_trace(["diff".as_ref(), folders[0].as_os_str(), folders[1].as_os_str()]);
+    let said = stderr(&output);
+    assert!(
+        output.status.code() == Some(1) && said.contains("p0/L0/keys") && !said.contains("next:"),
+        "{said}"
+    );
+}
+
 #[test]
 fn what_a_map_gets_wrong_is_refused_by_its_key() {
     let folder = TempDir::new().unwrap();

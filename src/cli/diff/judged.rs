@@ -33,17 +33,16 @@ pub fn verdict(report: &Report, names: [&str; 2]) -> Verdict {
         let apart = match (first.ours.as_f64(), first.theirs.as_f64()) {
             (Some(ours), Some(theirs)) => format!(", A − B {}", text::real(ours - theirs)),
             _ => String::new(),
+    words.extend(misshapen(report));
         };
         let (address, [ours, theirs]) = (Address::parse(&first.address).ok()?, first.told());
-        Some((
-            address,
-            format!(
-                "{}: A {ours}, B {theirs}{apart}; error {} of {} allowed",
-                first.address,
-                number(first.error),
-                number(first.tolerance)
-            ),
-        ))
+        let allowed = match first.error {
+            Some(error) => {
+                format!("; error {} of {} allowed", text::real(error), number(first.tolerance))
+            }
+            None => String::new(),
+        };
+        Some((address, format!("{}: A {ours}, B {theirs}{apart}{allowed}", first.address)))
     };
     let differences = report.differences.iter().filter_map(difference).collect();
     Verdict::new(names, words, differences, table(&report.growth()))
@@ -55,6 +54,13 @@ fn missing(count: usize) -> Option<String> {
         0 => None,
         1 => Some("One stage of A is not in B.".to_owned()),
         _ => Some(format!("{count} stages of A are not in B.")),
+/// How many stages have another shape, and the first of them.
+fn misshapen(report: &Report) -> Option<String> {
+    let (first, count) = (report.misshapen.first()?, report.misshapen.len());
+    let stages = if count == 1 { "One stage" } else { &format!("{count} stages") };
+    Some(format!("{stages} cannot be compared: {}: {}.", first.site, first.why))
+}
+
     }
 }
 
@@ -68,8 +74,7 @@ fn table(growth: &[Growth]) -> Vec<String> {
         let place = growth.place();
         let (attention, ffn) = (number(growth.attn_residual), number(growth.ffn_residual));
         let mark = if growth.differs { "≠" } else { " " };
-        let (stage, worst) = (growth.site.stage, growth.worst);
-        format!("{mark} {place:<8}{attention:>10}{ffn:>10}  {stage} {}", text::real(worst))
+        format!("{mark} {place:<8}{attention:>10}{ffn:>10}  {}", growth.worst_told(text::real))
     };
     let heading = format!("  {:<8}{:>10}{:>10}  worst stage", "layer", "attn_res", "ffn_res");
     std::iter::once(heading).chain(growth.iter().map(row)).collect()

@@ -9,9 +9,11 @@ use crate::diff::{Kind, Report, whole};
 pub(super) fn print(report: &Report) -> Result<()> {
     let mut out = stdout().lock();
     let cause = report.first.as_ref().filter(|first| first.kind != Kind::Stage);
-    let failed = report.lines.iter().filter(|line| line.differs()).count() + usize::from(cause.is_some());
+    let misshapen = report.misshapen.len();
+    let failed =
+        report.lines.iter().filter(|line| line.differs()).count() + misshapen + usize::from(cause.is_some());
     let (damaged, absent) = (report.damaged().count(), report.absent.len());
-    let tests = report.lines.len() + report.missing.len() + absent + usize::from(cause.is_some());
+    let tests = report.lines.len() + misshapen + report.missing.len() + absent + usize::from(cause.is_some());
     let (errors, skipped) = (damaged + absent, report.missing.len() - damaged);
     writeln!(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>")?;
     writeln!(out, "<testsuites>")?;
@@ -45,6 +47,10 @@ pub(super) fn print(report: &Report) -> Result<()> {
         writeln!(out, "<testcase {case}><failure message=\"{}\"/></testcase>", escaped(&text))?;
     }
     for missing in &report.missing {
+    for one in &report.misshapen {
+        let (case, why) = (case(&one.site.to_string()), escaped(&one.why));
+        writeln!(out, "<testcase {case}><failure message=\"another shape: {why}\"/></testcase>")?;
+    }
         let why = escaped(missing.why.as_deref().unwrap_or("missing in B"));
         let case = case(&missing.site.to_string());
         let element = if missing.damaged { "error" } else { "skipped" };
