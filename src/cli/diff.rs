@@ -318,7 +318,10 @@ fn print(format: DiffFormat, report: &Report, [a, b]: [&About; 2]) -> Result<()>
     let likely: Vec<_> = report.likeliest().map(Diagnosis::told).collect();
     let found = match likely.is_empty() {
         true => theirs,
-        false => format!("{theirs}; it looks like {}", likely.join(" or ")),
+        false => {
+            let what = if report.written_alone { "what was written" } else { "it" };
+            format!("{theirs}; {what} looks like {}", likely.join(" or "))
+        }
     };
     let what = format!("{} differs from {}", b.name, a.name);
     let error = Error::failed(what).at(&first.address).expected(ours).found(found);

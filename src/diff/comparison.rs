@@ -141,6 +141,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         }
         self.report.samples = self.judge.samples();
         let otherwise = self.went_on_otherwise();
+        self.report.written_alone = otherwise.is_some();
         self.report.notes.extend(otherwise);
         // Where something differs, that is what is to be said.
         let not_told = self.not_told.len();
@@ -153,7 +154,6 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             self.report.notes.push(format!("of {passes} what was drawn is not judged: {why}"));
         }
         if self.report.lines.is_empty() && self.report.first.is_none() {
-            let what = match not_told {
             if let Some(missing) = self.report.damaged().next() {
                 return Err(Error::model(
                     "there is nothing to compare: what B has of A's stages cannot be read",
@@ -163,6 +163,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 .found(missing.why.as_deref().unwrap_or("none"))
                 .next("mend the file, or what capture.toml says of it"));
             }
+            let what = match not_told {
                 0 => "the two have no stage in common",
                 _ => "of what B drew nobody can tell whether it is right",
             };
@@ -490,9 +491,11 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         let reader = readers
             .filter(same)
             .find(|line| line.site != first && self.sources(line.site).contains(&first))?;
+        let named =
+            if self.report.diagnosis.is_empty() { "" } else { ". What it looks like is said of that alone" };
         Some(format!(
             "{} reads it and is the same in both: what was written is not what the run went on with (a file of another stage, \
-             or another order of axes or pairs?)",
+             or another order of axes or pairs?){named}",
             reader.site
         ))
     }

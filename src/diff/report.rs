@@ -195,6 +195,8 @@ pub struct Report {
     pub misshapen: Vec<Misshapen>,
     /// Every stage that differs, each with its cell of largest error.
     pub differences: Vec<First>,
+    /// Whether it is what was written that differs first, and not what the run went on with: what reads it is the same.
+    pub written_alone: bool,
     /// What is odd, in words.
     pub notes: Vec<String>,
     /// Whether tolerances were measured, with a model.
@@ -237,12 +239,13 @@ impl Report {
         let has_value = |first: &Option<First>| first.as_ref().is_some_and(|first| !first.is_shape());
         if self.first.is_none() || has_value(&next.first) && !has_value(&self.first) {
             (self.first, self.diagnosis) = (next.first, next.diagnosis);
+            self.written_alone = next.written_alone;
             self.notes.extend(next.notes);
         }
+        self.misshapen.extend(next.misshapen);
         self.differences.extend(next.differences);
         self.lines.extend(next.lines);
         self.samples |= next.samples;
-        self.misshapen.extend(next.misshapen);
         self.missing.extend(next.missing);
         self.absent.extend(next.absent);
         self.unjudged += next.unjudged;
@@ -361,12 +364,12 @@ impl Report {
             .iter()
             .map(|one| json!({"name": one.name, "form": one.form, "before": number(one.before), "after": number(one.after)}));
         let missing = self.missing.iter().map(|missing| &missing.site).chain(&self.absent);
-        json!({
-            "same": self.same(),
-            "first": first,
         let told = self.first.as_ref().and_then(|first| first.site);
         let misshapen = self.misshapen.iter().filter(|one| Some(one.site) != told);
         let misshapen = misshapen.map(|one| format!("{} cannot be compared: {}", one.site, one.why));
+        json!({
+            "same": self.same(),
+            "first": first,
             "smallest_tolerance": self.smallest_tolerance(),
             "missing": missing.map(Site::to_string).collect::<Vec<_>>(),
             "diagnosis": diagnosis.collect::<Vec<_>>(),

@@ -399,6 +399,21 @@ fn a_file_of_other_values_than_the_run_went_on_with_is_told_from_a_mistake_of_th
         assert!(first.contains("p0/L1/ffn_up["), "{first}");
         assert!(notes.contains("p0/L1/ffn_hidden reads it and is the same in both"), "{notes}");
     }
+    // No mistake of the run is named for it, but what the file looks like.
+    let [a, b] = [0, 1].map(|i| folders[i].to_str().unwrap());
+    for (format, what) in [
+        ("text", "\n  what was written looks like gate_up_swapped "),
+        ("junit", "; what was written looks like gate_up_swapped "),
+        ("json", "What it looks like is said of that alone"),
+    ] {
+        let output = llama_trace(["diff", a, b, "--model", &model(), "--format", format]);
+        assert!(stdout(&output).contains(what), "{}", stdout(&output));
+        assert!(
+            stderr(&output).contains("; what was written looks like gate_up_swapped"),
+            "{}",
+            stderr(&output)
+        );
+    }
     // Of what a run did go on with nothing of this is said: a norm is the same of a vector of any length, and so is softmax of
     // scores that are all further from 0.
     fs::write(file("layer_01", "ffn_up"), own).unwrap();

@@ -24,16 +24,22 @@ pub fn verdict(report: &Report, names: [&str; 2]) -> Verdict {
         (Some(first), None) => words.push(format!("The first stage that differs: {}.", first.address)),
     }
     words.extend(report.notes.iter().cloned());
+    let what = if report.written_alone { "What was written" } else { "It" };
     words.extend(report.diagnosis.iter().map(|one| {
-        format!("It looks like {}: error {} → {}.", one.told(), text::real(one.before), text::real(one.after))
+        format!(
+            "{what} looks like {}: error {} → {}.",
+            one.told(),
+            text::real(one.before),
+            text::real(one.after)
+        )
     }));
+    words.extend(misshapen(report));
     words.extend(missing(report.missing.len()));
     let difference = |first: &crate::diff::First| {
         let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), text::real);
         let apart = match (first.ours.as_f64(), first.theirs.as_f64()) {
             (Some(ours), Some(theirs)) => format!(", A − B {}", text::real(ours - theirs)),
             _ => String::new(),
-    words.extend(misshapen(report));
         };
         let (address, [ours, theirs]) = (Address::parse(&first.address).ok()?, first.told());
         let allowed = match first.error {
@@ -48,12 +54,6 @@ pub fn verdict(report: &Report, names: [&str; 2]) -> Verdict {
     Verdict::new(names, words, differences, table(&report.growth()))
 }
 
-/// How many stages of A are not in B.
-fn missing(count: usize) -> Option<String> {
-    match count {
-        0 => None,
-        1 => Some("One stage of A is not in B.".to_owned()),
-        _ => Some(format!("{count} stages of A are not in B.")),
 /// How many stages have another shape, and the first of them.
 fn misshapen(report: &Report) -> Option<String> {
     let (first, count) = (report.misshapen.first()?, report.misshapen.len());
@@ -61,6 +61,12 @@ fn misshapen(report: &Report) -> Option<String> {
     Some(format!("{stages} cannot be compared: {}: {}.", first.site, first.why))
 }
 
+/// How many stages of A are not in B.
+fn missing(count: usize) -> Option<String> {
+    match count {
+        0 => None,
+        1 => Some("One stage of A is not in B.".to_owned()),
+        _ => Some(format!("{count} stages of A are not in B.")),
     }
 }
 

@@ -41,16 +41,17 @@ pub(super) fn print(report: &Report) -> Result<()> {
             let [ours, theirs] = first.told();
             text += &format!("; the first: {} is {theirs}, A has {ours}", first.address);
             for one in &report.diagnosis {
-                text += &format!("; looks like {}", one.told());
+                let what = if report.written_alone { "what was written looks like" } else { "looks like" };
+                text += &format!("; {what} {}", one.told());
             }
         }
         writeln!(out, "<testcase {case}><failure message=\"{}\"/></testcase>", escaped(&text))?;
     }
-    for missing in &report.missing {
     for one in &report.misshapen {
         let (case, why) = (case(&one.site.to_string()), escaped(&one.why));
         writeln!(out, "<testcase {case}><failure message=\"another shape: {why}\"/></testcase>")?;
     }
+    for missing in &report.missing {
         let why = escaped(missing.why.as_deref().unwrap_or("missing in B"));
         let case = case(&missing.site.to_string());
         let element = if missing.damaged { "error" } else { "skipped" };

@@ -92,7 +92,8 @@ fn verdict(out: &mut impl Write, report: &Report) -> Result<()> {
     for one in &report.diagnosis {
         let form = if one.form.is_empty() { String::new() } else { format!("  ({})", one.form) };
         let (before, after) = (short(one.before), short(one.after));
-        writeln!(out, "  looks like {:<22} error {before} → {after}{form}", one.name)?;
+        let what = if report.written_alone { "what was written looks like" } else { "looks like" };
+        writeln!(out, "  {what} {:<22} error {before} → {after}{form}", one.name)?;
     }
     Ok(())
 }
@@ -119,7 +120,6 @@ fn missing(out: &mut impl Write, report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// How errors grow: a row a layer.
 /// The stages of another shape, by name: the first place of each. One that the verdict names is not told of again.
 fn misshapen(out: &mut impl Write, report: &Report) -> Result<()> {
     let told = report.first.as_ref().and_then(|first| first.site);
@@ -136,6 +136,7 @@ fn misshapen(out: &mut impl Write, report: &Report) -> Result<()> {
     Ok(())
 }
 
+/// How errors grow: a row a layer.
 fn growth(out: &mut impl Write, report: &Report) -> Result<()> {
     let layers = report.growth();
     if layers.is_empty() {
