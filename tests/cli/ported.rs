@@ -574,3 +574,24 @@ fn what_a_map_gets_wrong_is_refused_by_its_key() {
         refused(&folders, &[said]);
     }
 }
+
+#[test]
+fn a_port_writes_one_prompt_and_a_mask_of_truth_values() {
+    let folder = TempDir::new().unwrap();
+    let folders = both(&folder, &[], "");
+    let path = folders[1].join("pass_000/mask.npy");
+    let mask = ArrayD::<f32>::read_npy(fs::File::open(&path).unwrap()).unwrap();
+    let write = |seen: ArrayD<bool>| seen.write_npy(fs::File::create(&path).unwrap()).unwrap();
+    // Of keys that are seen, or of those that are hidden.
+    for seen in [true, false] {
+        write(mask.mapv(|added| (added == 0.0) == seen));
+        assert_eq!(diff(&folders, &[]).0, 0);
+    }
+    write(mask.mapv(|_| true));
+    let (code, report) = diff(&folders, &[]);
+    assert!(code == 1 && report["first"]["address"].as_str().unwrap().starts_with("p0/mask["), "{report}");
+    let several = &folders[1];
+    fs::create_dir(several.join("s0")).unwrap();
+    fs::rename(several.join("pass_000"), several.join("s0/pass_000")).unwrap();
+    refused(&folders, &["holds the run of one prompt", "s0/", "write a folder for each prompt"]);
+}
