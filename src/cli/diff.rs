@@ -18,6 +18,8 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
 
+use clap::ValueEnum;
+
 pub use self::judged::verdict;
 
 use self::both::Both;
@@ -105,8 +107,9 @@ impl Command for Recorded<'_> {
         let model = match args.model.model {
             None => None,
             Some(_) => {
-                // The rules are computed with the weights as they are stored.
-                let precision = args.model.precision.or(Some(PrecisionName::F32));
+                // The rules are computed with the weights as they are stored, in whatever precision A ran.
+                let asked = check_precision(args, a.about())?;
+                let precision = asked.or(Some(PrecisionName::F32));
                 let args_of = ModelArgs { precision, ..args.model.clone() };
                 Some(input::open::<D>(&args_of, &args.cpu)?.model?)
             }
@@ -149,6 +152,25 @@ impl Command for Recorded<'_> {
             return beside::show::<D>(args, [self.a, self.b], &report);
         }
         print(args.format, &report, [a.about(), b.about()])
+    }
+}
+
+/// The precision that the model is asked for in, where A does not say its own.
+///
+/// # Errors
+/// [`Error::Usage`] where A says another.
+fn check_precision(args: &DiffArgs, a: &About) -> Result<Option<PrecisionName>> {
+    let Some(of_a) = a.precision else { return Ok(args.model.precision) };
+    let asked = args.model.precision.and_then(|asked| Some(asked.to_possible_value()?.get_name().to_owned()));
+    match asked {
+        Some(asked) if asked != of_a.name() => {
+            Err(Error::usage("the reference ran in another precision than the one that was asked for")
+                .at(&a.name)
+                .expected(format!("{}, which A says", of_a.name()))
+                .found(format!("--precision {asked}"))
+                .next("leave --precision out: each run says its own"))
+        }
+        _ => Ok(None),
     }
 }
 
@@ -296,10 +318,28 @@ fn print(format: DiffFormat, report: &Report, [a, b]: [&About; 2]) -> Result<()>
     let likely: Vec<_> = report.likeliest().map(Diagnosis::told).collect();
     let found = match likely.is_empty() {
         true => theirs,
-        false => format!("{theirs}; it looks like {}", likely.join(" or ")),
+        false => {
+            let what = if report.written_alone { "what was written" } else { "it" };
+            format!("{theirs}; {what} looks like {}", likely.join(" or "))
+        }
     };
     let what = format!("{} differs from {}", b.name, a.name);
-    Err(Error::failed(what).at(&first.address).expected(ours).found(found))
+    let error = Error::failed(what).at(&first.address).expected(ours).found(found);
+    Err(match mapped(report, b) {
+        Some(next) => error.next(next),
+        None => error,
+    })
+}
+
+/// What may read a stage of another shape, where a map says how files lie.
+fn mapped(report: &Report, b: &About) -> Option<String> {
+    let (one, key) = report.misshapen.iter().find_map(|one| Some((one, one.key?)))?;
+    b.is_foreign().then(|| {
+        format!(
+            "capture.toml's `{key}` may read {} as its file is: `llama-trace diff A B --suggest-map` proposes a map",
+            one.site.stage
+        )
+    })
 }
 
 /// Where nothing differs in what could be compared: the error for what could not.

@@ -77,21 +77,48 @@ pub(super) fn check_passes(a: &About, b: &About) -> Result<()> {
         let tokens = if pass.dims.tokens == 1 { "token" } else { "tokens" };
         format!("{}: {} {tokens} in p{}", about.name, pass.dims.tokens, pass.dims.pass)
     };
+    let (ours, theirs) = (format!("as in {}", tokens(a, of_a)), tokens(b, of_b));
+    let other = Error::usage(
+        "the same ids were read in other passes, so that no stage of the one is one of the other",
+    );
+    // Who ported something has no `export` to run anew.
+    let anew = match (a.is_foreign(), b.is_foreign()) {
+        (false, true) => Some(("A", chunk(&a.passes, &b.passes))),
+        (true, false) => Some(("B", chunk(&b.passes, &a.passes))),
+        _ => None,
+    };
+    if let Some((letter, how)) = anew {
+        return Err(other.expected(ours).found(theirs).next(match how {
+            Some(how) => format!("export {letter} anew, {how}: it reads its prompt in the other's passes then"),
+            None => "let the other runtime read its prompt at once, or in parts of one length, as `llama-trace export --chunk` does".into(),
+        }));
+    }
     // Which of the two reads its prompt in parts.
     let (letter, first) = match (&a.passes[0].dims, &b.passes[0].dims) {
         (a, b) if a.tokens > b.tokens => ("A", b),
         (_, b) if of_a.dims.tokens > of_b.dims.tokens => ("A", b),
         (a, _) => ("B", a),
     };
-    Err(Error::usage(
-        "the same ids were read in other passes, so that no stage of the one is one of the other",
-    )
-    .expected(format!("as in {}", tokens(a, of_a)))
-    .found(tokens(b, of_b))
-    .next(format!(
+    Err(other.expected(ours).found(theirs).next(format!(
         "run {letter} with the other's passes: `llama-trace export --chunk {}` reads a prompt so",
         first.tokens
     )))
+}
+
+/// How `export` reads a prompt, which it read in the passes `own`, in those of another run; none where it does not.
+fn chunk(own: &[Pass], other: &[Pass]) -> Option<String> {
+    let lengths = |passes: &[Pass]| passes.iter().map(|pass| pass.dims.tokens).collect::<Vec<_>>();
+    let (own, other) = (lengths(own), lengths(other));
+    // The prompt is in passes of one length, but for its last, and each later pass has one token.
+    let (&first, rest) = other.split_first()?;
+    let rest = &rest[rest.iter().take_while(|&&tokens| tokens == first).count()..];
+    let is_chunked =
+        rest.iter().all(|&tokens| tokens <= first) && rest.iter().skip(1).all(|&tokens| tokens == 1);
+    // A shorter pass that is no single token ends a prompt for sure.
+    let parts = own.iter().take_while(|&&tokens| tokens == own[0]).count();
+    let end = own.get(parts).filter(|&&tokens| tokens > 1).map(|tokens| parts * own[0] + tokens);
+    let how = if end == Some(first) { "without --chunk".into() } else { format!("with --chunk {first}") };
+    is_chunked.then_some(how)
 }
 
 /// From which pass on the tokens are other ones: its stages, and those of later passes, are not compared.

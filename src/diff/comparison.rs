@@ -7,7 +7,7 @@ use super::causes::{self, Cause};
 use super::difference::{self, Apart, Pair, floats, shape};
 use super::drawn::Own;
 use super::judge::{Judge, Judged};
-use super::report::{First, Kind, Line, Missing, Report, number};
+use super::report::{First, Kind, Line, Misshapen, Missing, Report, number};
 use super::streamed::Streamed;
 use super::traced::{About, Traced};
 use super::{Doing, Progress, sizes, streamed};
@@ -94,7 +94,8 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             }
             self.judge.begin(*dims);
             (self.own, self.same_logits) = (Own::default(), false);
-            let before = self.report.lines.len();
+            let compared = |report: &Report| report.lines.len() + report.misshapen.len();
+            let before = compared(&self.report);
             for (i, &site) in sites.iter().enumerate() {
                 crate::stop::check()?;
                 self.stage(site, *dims)?;
@@ -106,7 +107,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 done += 1;
                 progress(Doing::Stages { done, of: total });
             }
-            if self.report.lines.len() == before && number > 0 {
+            if compared(&self.report) == before && number > 0 {
                 let note =
                     format!("nothing of p{} is compared: the two have no stage of it in common", dims.pass);
                 self.report.notes.push(note);
@@ -119,6 +120,11 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 .notes
                 .push(format!("from p{} on the runs read other tokens, and are not compared", cause.pass)),
             None => {}
+        }
+        // What has another shape tells of the file; values tell of the run.
+        if let (None, Some(one)) = (&self.report.first, self.report.misshapen.first()) {
+            self.report.first = Some(one.difference());
+            self.report.notes.push(format!("{}: {}", one.site, one.why));
         }
         if let [first, ..] = &self.report.absent[..] {
             let passes = match self.report.absent.len() {
@@ -135,6 +141,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         }
         self.report.samples = self.judge.samples();
         let otherwise = self.went_on_otherwise();
+        self.report.written_alone = otherwise.is_some();
         self.report.notes.extend(otherwise);
         // Where something differs, that is what is to be said.
         let not_told = self.not_told.len();
@@ -147,6 +154,15 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             self.report.notes.push(format!("of {passes} what was drawn is not judged: {why}"));
         }
         if self.report.lines.is_empty() && self.report.first.is_none() {
+            if let Some(missing) = self.report.damaged().next() {
+                return Err(Error::model(
+                    "there is nothing to compare: what B has of A's stages cannot be read",
+                )
+                .at(missing.site)
+                .expected("values that can be compared")
+                .found(missing.why.as_deref().unwrap_or("none"))
+                .next("mend the file, or what capture.toml says of it"));
+            }
             let what = match not_told {
                 0 => "the two have no stage in common",
                 _ => "of what B drew nobody can tell whether it is right",
@@ -155,11 +171,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 .at(&self.b.about().name)
                 .expected(format!("stages that {} has", self.a.about().name))
                 .found(
-                    self.report
-                        .missing
-                        .iter()
-                        .find_map(|missing| missing.why.clone())
-                        .unwrap_or("none".into()),
+                    self.report.missing.iter().find_map(|missing| missing.why.as_deref()).unwrap_or("none"),
                 )
                 .next("look which files each of them has"));
         }
@@ -278,7 +290,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 if b.values().is_empty() || a.values().is_empty() {
                     self.report.missing.push(missing(Some(why), true));
                 } else {
-                    self.differs_in_shape(site, &a, &b, &why);
+                    self.differs_in_shape(site, &shape, [a, b], why);
                 }
                 return Ok(());
             }
@@ -479,9 +491,11 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         let reader = readers
             .filter(same)
             .find(|line| line.site != first && self.sources(line.site).contains(&first))?;
+        let named =
+            if self.report.diagnosis.is_empty() { "" } else { ". What it looks like is said of that alone" };
         Some(format!(
             "{} reads it and is the same in both: what was written is not what the run went on with (a file of another stage, \
-             or another order of axes or pairs?)",
+             or another order of axes or pairs?){named}",
             reader.site
         ))
     }
@@ -500,23 +514,16 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         sources
     }
 
-    /// Of a stage with another shape there is no cell to name.
-    fn differs_in_shape(&mut self, site: Site, a: &Frame, b: &Frame, why: &str) {
-        let (error, tolerance) = (f64::NAN, 0.0);
-        self.report.lines.push(Line { site, apart: error, error, tolerance, inherited: None });
-        let difference = First {
-            kind: Kind::Stage,
-            address: site.to_string(),
-            ours: serde_json::json!(difference::listed(a.shape())),
-            theirs: serde_json::json!(difference::listed(b.shape())),
-            error: None,
-            tolerance: None,
-            site: Some(site),
-        };
-        self.report.differences.push(difference.clone());
-        if self.report.first.is_none() {
-            self.report.first = Some(difference);
-            self.report.notes.push(format!("{site}: {why}"));
+    /// Of a stage with another shape there is no cell to name, and what follows is compared as if B did not have it.
+    fn differs_in_shape(&mut self, site: Site, shape: &[usize], [a, b]: [Arc<Frame>; 2], why: String) {
+        let shapes = [&a, &b].map(|frame| difference::listed(frame.shape()));
+        let fits = |frame: &Frame| difference::fitted(site, shape, frame);
+        let key = if fits(&b).is_ok() { None } else { difference::key(site.stage, shape, b.shape()) };
+        let misshapen = Misshapen { site, shapes, why, key };
+        self.report.differences.push(misshapen.difference());
+        self.report.misshapen.push(misshapen);
+        if let Ok((a, 0)) = fits(&a) {
+            self.judge.alone(a);
         }
     }
 

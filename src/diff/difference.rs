@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ndarray::{ArrayD, IxDyn};
 
 use super::traced::Found;
-use crate::trace::{Frame, FrameData, Site, Sizes, Stage, Stats, Values, wide};
+use crate::trace::{Axis, Frame, FrameData, Site, Sizes, Stage, Stats, Values, wide};
 
 /// What is below this, where keys are hidden, stands for −∞: other runtimes add the lowest number that a type has, and
 /// float16's is the nearest to 0.
@@ -238,6 +238,23 @@ fn refines(a: &[usize], b: &[usize]) -> bool {
     let (a, b) = (ends(a), ends(b));
     let within = |few: &[usize], many: &[usize]| few.iter().all(|end| many.contains(end));
     a.last() == b.last() && (within(&a, &b) || within(&b, &a))
+}
+
+/// The key of a map that may read values of the shape `found` as a stage of `shape`: another order of its axes, or a part of
+/// wider rows, which is the same part in each pass where those are no keys.
+pub(super) fn key(stage: Stage, shape: &[usize], found: &[usize]) -> Option<&'static str> {
+    let sorted = |shape: &[usize]| {
+        let mut lengths: Vec<_> = shape.iter().copied().filter(|&length| length != 1).collect();
+        lengths.sort_unstable();
+        lengths
+    };
+    if sorted(shape) == sorted(found) {
+        return Some("axes");
+    }
+    let (axes, rows, width) = (stage.axes(), *shape.first()?, *found.last()?);
+    let (own, held): (usize, usize) = (shape.iter().product(), found.iter().product());
+    let is_wider = own < held && held == rows * width;
+    (is_wider && axes.first() == Some(&Axis::Token) && axes.last() != Some(&Axis::Key)).then_some("columns")
 }
 
 /// A shape in words.

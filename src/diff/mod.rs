@@ -40,7 +40,7 @@ use crate::trace::{Frame, PassDims, Site, Sizes, Stage};
 
 pub use difference::fitted;
 pub use mistakes::NAMES;
-pub use report::{Diagnosis, First, Growth, Kind, Line, Missing, Report, number, whole};
+pub use report::{Diagnosis, First, Growth, Kind, Line, Misshapen, Missing, Report, number, whole};
 pub use traced::{About, Found, Pass, Traced};
 
 /// How far a comparison has come.

@@ -20,7 +20,7 @@ pub enum Kind {
     Stage,
 }
 
-/// Where they part.
+/// Where they part. It is a stage of another shape only where no value differs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct First {
     /// In what.
@@ -40,6 +40,11 @@ pub struct First {
 }
 
 impl First {
+    /// Whether it is a shape.
+    fn is_shape(&self) -> bool {
+        self.kind == Kind::Stage && self.error.is_none()
+    }
+
     /// A's value and B's, to read: of a stage its numbers (`nan` and `inf` too, which are strings in JSON) or its shape as
     /// they are; of what comes before the stages a text between quotes.
     pub fn told(&self) -> [String; 2] {
@@ -68,6 +73,35 @@ impl Diagnosis {
     /// Its name, and its form where it has several.
     pub fn told(&self) -> String {
         if self.form.is_empty() { self.name.to_owned() } else { format!("{} ({})", self.name, self.form) }
+    }
+}
+
+/// A stage that both have, one of them in a shape that the stage does not have: no value of it can be compared.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Misshapen {
+    /// Which.
+    pub site: Site,
+    /// A's shape and B's, in words.
+    pub shapes: [String; 2],
+    /// Which of them it is, and what is expected.
+    pub why: String,
+    /// The key of a map that may read B's as it is.
+    pub key: Option<&'static str>,
+}
+
+impl Misshapen {
+    /// As where the two part.
+    pub(super) fn difference(&self) -> First {
+        let [ours, theirs] = self.shapes.each_ref().map(|shape| json!(shape));
+        First {
+            kind: Kind::Stage,
+            address: self.site.to_string(),
+            ours,
+            theirs,
+            error: None,
+            tolerance: None,
+            site: Some(self.site),
+        }
     }
 }
 
@@ -114,9 +148,11 @@ pub struct Growth {
     pub attn_residual: Option<f64>,
     /// After the feed-forward network.
     pub ffn_residual: Option<f64>,
-    /// How far that stage is away.
-    pub worst: f64,
-    /// Whether one of its stages is further away than it may be.
+    /// How far that stage is away; none where nothing of it could be compared.
+    pub worst: Option<f64>,
+    /// The first of its stages that have another shape.
+    pub misshapen: Option<Stage>,
+    /// Whether one of its stages is further away than it may be, or has another shape.
     pub differs: bool,
 }
 
@@ -130,6 +166,13 @@ impl Growth {
             Section::Start => format!("{place}/start"),
             Section::End | Section::Sampler => format!("{place}/end"),
         }
+    }
+
+    /// The stage that is furthest away, with its number as `told` writes it, and the one that has another shape.
+    pub fn worst_told(&self, told: impl Fn(f64) -> String) -> String {
+        let worst = self.worst.map(|worst| format!("{} {}", self.site.stage, told(worst)));
+        let misshapen = self.misshapen.map(|stage| format!("{stage} shape"));
+        worst.into_iter().chain(misshapen).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -148,8 +191,12 @@ pub struct Report {
     pub unjudged: usize,
     /// The stages that both have, in the order of the pass.
     pub lines: Vec<Line>,
+    /// The stages of another shape.
+    pub misshapen: Vec<Misshapen>,
     /// Every stage that differs, each with its cell of largest error.
     pub differences: Vec<First>,
+    /// Whether it is what was written that differs first, and not what the run went on with: what reads it is the same.
+    pub written_alone: bool,
     /// What is odd, in words.
     pub notes: Vec<String>,
     /// Whether tolerances were measured, with a model.
@@ -176,7 +223,12 @@ impl Report {
         });
         let lines = self.lines.iter_mut().map(|line| &mut line.site);
         let missing = self.missing.iter_mut().map(|missing| &mut missing.site).chain(&mut self.absent);
-        first.chain(lines).chain(missing).for_each(|site| (site.run, site.sequence) = (run, sequence));
+        let misshapen = self.misshapen.iter_mut().map(|misshapen| &mut misshapen.site);
+        first
+            .chain(lines)
+            .chain(missing)
+            .chain(misshapen)
+            .for_each(|site| (site.run, site.sequence) = (run, sequence));
         let place = place.trim_end_matches(['/', ':']);
         self.notes.iter_mut().for_each(|note| note.insert_str(0, &format!("{place}: ")));
         self
@@ -184,10 +236,13 @@ impl Report {
 
     /// Takes in what was found of the next sequence. Where an earlier one differs, that is where the runs part.
     pub fn join(&mut self, next: Self) {
-        if self.first.is_none() {
+        let has_value = |first: &Option<First>| first.as_ref().is_some_and(|first| !first.is_shape());
+        if self.first.is_none() || has_value(&next.first) && !has_value(&self.first) {
             (self.first, self.diagnosis) = (next.first, next.diagnosis);
+            self.written_alone = next.written_alone;
             self.notes.extend(next.notes);
         }
+        self.misshapen.extend(next.misshapen);
         self.differences.extend(next.differences);
         self.lines.extend(next.lines);
         self.samples |= next.samples;
@@ -238,14 +293,15 @@ impl Report {
         }
     }
 
-    /// The smallest tolerance that, given to every stage, would let all of them pass; none where a value is no number.
+    /// The smallest tolerance that, given to every stage, would let all of them pass; none where a value is no number, or a
+    /// stage of another shape.
     pub fn smallest_tolerance(&self) -> Option<f64> {
         let worst = self
             .lines
             .iter()
             .map(|line| line.error)
             .try_fold(0.0, |worst: f64, error| error.is_finite().then(|| worst.max(error)));
-        worst.filter(|_| !self.lines.is_empty())
+        worst.filter(|_| !self.lines.is_empty() && self.misshapen.is_empty())
     }
 
     /// The mistakes that explain the first difference best. There are several where each leaves no more than is allowed:
@@ -258,7 +314,11 @@ impl Report {
 
     /// How errors grow, layer by layer, and after them; before them where they begin there.
     pub fn growth(&self) -> Vec<Growth> {
-        let mut layers: BTreeMap<_, Vec<&Line>> = BTreeMap::new();
+        let mut layers: BTreeMap<_, (Vec<&Line>, Option<Site>)> = BTreeMap::new();
+        let place = |site: Site| {
+            let is_after = !matches!(site.stage.info().section, Section::Start | Section::Layer);
+            (site.run, site.sequence, site.pass, is_after, site.layer)
+        };
         // Which token was drawn is no distance.
         let grows = |line: &Line| match line.site.stage.info().section {
             Section::Start => line.differs() && line.site.stage != Stage::Tokens,
@@ -266,20 +326,22 @@ impl Report {
             Section::Sampler => line.site.stage == Stage::Probs,
         };
         for line in self.lines.iter().filter(|line| grows(line)) {
-            let Site { run, sequence, pass, layer, stage } = line.site;
-            let is_after = !matches!(stage.info().section, Section::Start | Section::Layer);
-            layers.entry((run, sequence, pass, is_after, layer)).or_default().push(line);
+            layers.entry(place(line.site)).or_default().0.push(line);
+        }
+        for site in self.misshapen.iter().map(|misshapen| misshapen.site) {
+            layers.entry(place(site)).or_default().1.get_or_insert(site);
         }
         let order = |apart: f64| if apart.is_nan() { f64::INFINITY } else { apart };
-        let growth = |lines: Vec<&Line>| {
+        let growth = |(lines, misshapen): (Vec<&Line>, Option<Site>)| {
             let of = |stage: Stage| lines.iter().find(|line| line.site.stage == stage).map(|line| line.apart);
-            let worst = lines.iter().max_by(|a, b| order(a.apart).total_cmp(&order(b.apart)))?;
+            let worst = lines.iter().max_by(|a, b| order(a.apart).total_cmp(&order(b.apart)));
             Some(Growth {
-                site: worst.site,
+                site: worst.map(|worst| worst.site).or(misshapen)?,
                 attn_residual: of(Stage::AttnResidual),
                 ffn_residual: of(Stage::FfnResidual),
-                worst: worst.apart,
-                differs: lines.iter().any(|line| line.differs()),
+                worst: worst.map(|worst| worst.apart),
+                misshapen: misshapen.map(|site| site.stage),
+                differs: misshapen.is_some() || lines.iter().any(|line| line.differs()),
             })
         };
         layers.into_values().filter_map(growth).collect()
@@ -302,13 +364,16 @@ impl Report {
             .iter()
             .map(|one| json!({"name": one.name, "form": one.form, "before": number(one.before), "after": number(one.after)}));
         let missing = self.missing.iter().map(|missing| &missing.site).chain(&self.absent);
+        let told = self.first.as_ref().and_then(|first| first.site);
+        let misshapen = self.misshapen.iter().filter(|one| Some(one.site) != told);
+        let misshapen = misshapen.map(|one| format!("{} cannot be compared: {}", one.site, one.why));
         json!({
             "same": self.same(),
             "first": first,
             "smallest_tolerance": self.smallest_tolerance(),
             "missing": missing.map(Site::to_string).collect::<Vec<_>>(),
             "diagnosis": diagnosis.collect::<Vec<_>>(),
-            "notes": self.notes,
+            "notes": self.notes.iter().cloned().chain(misshapen).collect::<Vec<_>>(),
         })
     }
 }

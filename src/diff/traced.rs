@@ -46,6 +46,11 @@ impl About {
         }
     }
 
+    /// Whether another runtime wrote it: what this program writes says the whole model.
+    pub fn is_foreign(&self) -> bool {
+        self.card.is_none()
+    }
+
     /// Whether its cache may keep fewer bits than float32 has: where it says so, or says nothing and computes in fewer itself.
     pub(super) fn may_cache_fewer(&self) -> bool {
         match self.cache {

@@ -190,6 +190,30 @@ fn a_broken_model_is_found_and_named_and_the_cause_comes_before_its_consequences
 }
 
 #[test]
+fn a_precision_that_the_reference_does_not_have_is_refused() {
+    let (folder, model) = (TempDir::new().unwrap(), golden());
+    let export = |precision: &str| {
+        let out = exported(&folder, precision, &["--model", &model, "--precision", precision]);
+        out.to_str().unwrap().to_owned()
+    };
+    let [f32, q8] = ["f32", "q8"].map(export);
+    for (a, asked, own) in [(&f32, "q8", "f32, which A says"), (&q8, "f32", "q8, which A says")] {
+        let output = llama_trace(["diff", a, a, "--model", &model, "--precision", asked]);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        for part in [own, &format!("--precision {asked}"), "leave --precision out"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+    // Its own says nothing new: the rules have the weights as they are stored.
+    for (a, own) in [(&f32, "f32"), (&q8, "q8")] {
+        let judged = |more: &[&str]| diff(&[&[a, &f32, "--model", &model], more].concat());
+        assert_eq!(judged(&["--precision", own]), judged(&[]));
+        assert_eq!(judged(&[]).0, 0);
+    }
+}
+
+#[test]
 fn two_runs_of_the_program_are_compared_as_they_go() {
     let model = golden();
     let base = ["--model", &model, "--ids", IDS, "-n", "3"];

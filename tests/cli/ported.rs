@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use ndarray::{ArrayD, Axis};
+use ndarray_npy::{ReadNpyExt, WriteNpyExt};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -94,16 +96,26 @@ fn what_was_drawn_otherwise_comes_after_the_stage_that_it_was_drawn_from() {
 fn the_same_ids_in_other_passes_are_no_difference_and_the_reference_can_be_run_in_them() {
     let folder = TempDir::new().unwrap();
     let folders = both(&folder, &[], "");
-    let map = "passes = [{ start = 0, tokens = [1019, 420] }, { start = 2, tokens = [419, 258, 391] }]\n";
-    mapped(&folders[1], map);
-    let output = llama_trace(["diff".as_ref(), folders[0].as_os_str(), folders[1].as_os_str()]);
-    let said = stderr(&output);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    for part in
-        ["a: 5 tokens in p0", "b: 2 tokens in p0", "run A with the other's passes", "export --chunk 2`"]
-    {
-        assert!(said.contains(part), "{part}: {said}");
-    }
+    let said = |a: &Path, b: &Path, parts: &[&str]| {
+        let output = llama_trace(["diff".as_ref(), a.as_os_str(), b.as_os_str()]);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        parts.iter().for_each(|part| assert!(said.contains(part), "{part}: {said}"));
+    };
+    let [whole, port] = &folders;
+    let first = "passes = [{ start = 0, tokens = [1019, 420] }, { start = 2, tokens = [419, ";
+    mapped(port, &format!("{first}258] }}, {{ start = 4, tokens = [391] }}]\n"));
+    said(whole, port, &["a: 5 tokens in p0", "b: 2 tokens in p0", "export A anew, with --chunk 2: "]);
+    said(port, whole, &["export B anew, with --chunk 2: "]);
+    // No export reads a prompt so.
+    mapped(port, &format!("{first}258, 391] }}]\n"));
+    said(whole, port, &["let the other runtime read its prompt at once, or in parts of one length"]);
+    // The port may be what reads it at once.
+    let parts = folder.path().join("parts");
+    ok(&llama_trace(["export", "--ids", IDS, "--chunk", "3", "--out", parts.to_str().unwrap()]));
+    mapped(port, &format!("passes = [{{ start = 0, tokens = [{IDS}] }}]\n"));
+    said(&parts, port, &["export A anew, without --chunk: "]);
+    said(whole, &parts, &["run A with the other's passes", "export --chunk 3`"]);
     // Fewer tokens and none after them are another text.
     mapped(&folders[1], "passes = [{ start = 0, tokens = [1019, 420] }]\n");
     let (code, report) = diff(&folders, &[]);
@@ -387,6 +399,21 @@ fn a_file_of_other_values_than_the_run_went_on_with_is_told_from_a_mistake_of_th
         assert!(first.contains("p0/L1/ffn_up["), "{first}");
         assert!(notes.contains("p0/L1/ffn_hidden reads it and is the same in both"), "{notes}");
     }
+    // No mistake of the run is named for it, but what the file looks like.
+    let [a, b] = [0, 1].map(|i| folders[i].to_str().unwrap());
+    for (format, what) in [
+        ("text", "\n  what was written looks like gate_up_swapped "),
+        ("junit", "; what was written looks like gate_up_swapped "),
+        ("json", "What it looks like is said of that alone"),
+    ] {
+        let output = llama_trace(["diff", a, b, "--model", &model(), "--format", format]);
+        assert!(stdout(&output).contains(what), "{}", stdout(&output));
+        assert!(
+            stderr(&output).contains("; what was written looks like gate_up_swapped"),
+            "{}",
+            stderr(&output)
+        );
+    }
     // Of what a run did go on with nothing of this is said: a norm is the same of a vector of any length, and so is softmax of
     // scores that are all further from 0.
     fs::write(file("layer_01", "ffn_up"), own).unwrap();
@@ -434,4 +461,137 @@ fn where_a_mistake_may_lie_is_said_and_what_is_wrong_with_a_file() {
         let output = llama_trace(["diff".as_ref(), folders[0].as_os_str(), folders[1].as_os_str()]);
         assert!(stdout(&output).contains(what), "{what}: {}", stdout(&output));
     }
+}
+
+/// Writes the values of a stage beside themselves: (T, W) as (T, 2·W).
+fn twice(folder: &Path, stage: &str) {
+    let path = folder.join(format!("pass_000/{stage}.npy"));
+    let values = ArrayD::<f32>::read_npy(fs::File::open(&path).unwrap()).unwrap();
+    let both = ndarray::concatenate(Axis(1), &[values.view(), values.view()]).unwrap();
+    both.as_standard_layout().write_npy(fs::File::create(path).unwrap()).unwrap();
+}
+
+/// As transformers has cos and sin, in a port that differs elsewhere.
+#[test]
+fn a_stage_of_another_shape_hides_no_difference_and_is_told_apart() {
+    let folder = TempDir::new().unwrap();
+    let folders = both(&folder, &[], "");
+    let b = &folders[1];
+    ["rope_cos", "rope_sin"].iter().for_each(|stage| twice(b, stage));
+    let paths = [0, 1].map(|i| folders[i].to_str().unwrap());
+    let printed = |more: &[&str]| {
+        let output = llama_trace(["diff", paths[0], paths[1]].into_iter().chain(more.iter().copied()));
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        (stdout(&output), stderr(&output))
+    };
+    let shape = "p0/rope_sin: B: it has the shape (5, 32) and not (5, 16)";
+    let next = "next: capture.toml's `columns` may read rope_cos as its file is: `llama-trace diff A B --suggest-map`";
+    for more in [&[][..], &["--model", &model()]] {
+        let (_, report) = diff(&folders, more);
+        assert_eq!((&report["first"]["address"], &report["same"]), (&json!("p0/rope_cos"), &json!(false)));
+        assert_eq!(report["smallest_tolerance"], Value::Null, "{report}");
+        let apart = shape.replace("rope_sin:", "rope_sin cannot be compared:");
+        assert!(report["notes"].as_array().unwrap().contains(&json!(apart)), "{report}");
+        let (text, said) = printed(more);
+        assert!(
+            text.contains(&format!("Cannot be compared: {shape}")) && said.contains(next),
+            "{text}{said}"
+        );
+    }
+    // A mistake in a layer is found and named all the same.
+    let layer = b.join("pass_000/layer_01");
+    fs::copy(layer.join("ffn_gate.npy"), layer.join("ffn_silu.npy")).unwrap();
+    fs::remove_file(layer.join("ffn_hidden.npy")).unwrap();
+    for more in [&[][..], &["--model", &model()]] {
+        let (_, report) = diff(&folders, more);
+        assert!(report["first"]["address"].as_str().unwrap().starts_with("p0/L1/ffn_silu["), "{report}");
+        let (text, said) = printed(more);
+        assert!(text.contains("2 of another shape") && !text.contains("nan"), "{text}");
+        assert!(text.contains("rope_cos shape  <-- differs") && text.contains(shape), "{text}");
+        assert_eq!(text.contains("\n  looks like activation "), !more.is_empty(), "{text}");
+        assert!(said.contains("p0/L1/ffn_silu[") && said.contains(next), "{said}");
+    }
+    let (page, _) = printed(&["--model", &model(), "--format", "junit"]);
+    assert!(
+        page.contains(&format!("<failure message=\"another shape: {}", &shape["p0/rope_sin: ".len()..])),
+        "{page}"
+    );
+    // What is made from the values that differ does so too.
+    assert!(page.contains("failures=\"4\"") && page.matches("<failure").count() == 4, "{page}");
+    assert!(!page.contains("nan"), "{page}");
+    // The map that is proposed reads it.
+    let map = ok(&llama_trace(["diff", paths[0], paths[1], "--suggest-map"]));
+    assert!(map.contains("/rope_cos.npy\", columns = [0,16] }"), "{map}");
+    fs::write(b.join("capture.toml"), map).unwrap();
+    assert!(!diff(&folders, &[]).1["notes"].to_string().contains("cannot be compared"));
+    // No map reads what is not there.
+    let folders = both(&TempDir::new_in(folder.path()).unwrap(), &[], "");
+    let layer = folders[1].join("pass_000/layer_00");
+    fs::copy(layer.join("cache_k.npy"), layer.join("keys.npy")).unwrap();
+    let output = llama_trace(["diff".as_ref(), folders[0].as_os_str(), folders[1].as_os_str()]);
+    let said = stderr(&output);
+    assert!(
+        output.status.code() == Some(1) && said.contains("p0/L0/keys") && !said.contains("next:"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_a_map_gets_wrong_is_refused_by_its_key() {
+    let folder = TempDir::new().unwrap();
+    let [a, b] = both(&folder, &[], "");
+    let own = folder.path().join("own");
+    fs::create_dir(&own).unwrap();
+    for layer in 0..4 {
+        let values = b.join(format!("pass_000/layer_{layer:02}/xv.npy"));
+        fs::copy(values, own.join(format!("v.{layer}.npy"))).unwrap();
+    }
+    let folders = [a, own];
+    for (padding, lies, said) in [
+        (
+            "",
+            "columns = [8, 999]",
+            "v.0.npy: it has no columns 8 to 999, but 32: see `columns` in capture.toml",
+        ),
+        (
+            "padding = 3",
+            "",
+            "5 tokens with padding of 3 and 0 have 8: see `padding` and `padding_after` in capture.toml",
+        ),
+        ("", "times = 'w.{layer}.npy'", "v.0.npy: `times` in capture.toml names w.0.npy, which is not there"),
+        ("", "minus = 'm.{pass}.npy'", "v.0.npy: `minus` in capture.toml names m.0.npy, which is not there"),
+        ("", "axes = ['head_dim', 'token']", "it has 3 axes and not 2: see `axes` in capture.toml"),
+        ("", "plus = '{Layer}.npy'", "`{Layer}` in `{Layer}.npy` of xv is no place for a number"),
+        ("", "axes = ['token', 'token', 'head_dim']", "axes of xv has `token` twice"),
+    ] {
+        let pass = [&format!("start = 0, tokens = [{IDS}]"), padding].join(if padding.is_empty() {
+            ""
+        } else {
+            ", "
+        });
+        let lies = ["file = 'v.{layer}.npy'", lies].join(if lies.is_empty() { "" } else { ", " });
+        mapped(&folders[1], &format!("passes = [{{ {pass} }}]\n[stages]\nxv = {{ {lies} }}\n"));
+        refused(&folders, &[said]);
+    }
+}
+
+#[test]
+fn a_port_writes_one_prompt_and_a_mask_of_truth_values() {
+    let folder = TempDir::new().unwrap();
+    let folders = both(&folder, &[], "");
+    let path = folders[1].join("pass_000/mask.npy");
+    let mask = ArrayD::<f32>::read_npy(fs::File::open(&path).unwrap()).unwrap();
+    let write = |seen: ArrayD<bool>| seen.write_npy(fs::File::create(&path).unwrap()).unwrap();
+    // Of keys that are seen, or of those that are hidden.
+    for seen in [true, false] {
+        write(mask.mapv(|added| (added == 0.0) == seen));
+        assert_eq!(diff(&folders, &[]).0, 0);
+    }
+    write(mask.mapv(|_| true));
+    let (code, report) = diff(&folders, &[]);
+    assert!(code == 1 && report["first"]["address"].as_str().unwrap().starts_with("p0/mask["), "{report}");
+    let several = &folders[1];
+    fs::create_dir(several.join("s0")).unwrap();
+    fs::rename(several.join("pass_000"), several.join("s0/pass_000")).unwrap();
+    refused(&folders, &["holds the run of one prompt", "s0/", "write a folder for each prompt"]);
 }

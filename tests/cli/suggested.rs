@@ -26,6 +26,15 @@ fn skew(path: &Path) {
     fs::write(path, bytes).unwrap();
 }
 
+/// The same numbers, the other way round.
+fn turn(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    let values: Vec<[u8; 4]> = bytes[128..].as_chunks::<4>().0.to_vec();
+    let turned: Vec<u8> = values.into_iter().rev().flatten().collect();
+    bytes[128..].copy_from_slice(&turned);
+    fs::write(path, bytes).unwrap();
+}
+
 #[test]
 fn a_map_is_proposed_for_a_port_of_which_the_first_layer_alone_is_right() {
     let folder = TempDir::new().unwrap();
@@ -82,12 +91,7 @@ fn values_that_are_all_wrong_do_not_take_a_file_out_of_the_map() {
             let file = own.join(format!("l{layer}.ffn_down.npy"));
             fs::copy(b.join(format!("pass_000/layer_{layer:02}/ffn_down.npy")), &file).unwrap();
             if layer == 2 {
-                // The same numbers, the other way round.
-                let mut bytes = fs::read(&file).unwrap();
-                let values: Vec<[u8; 4]> = bytes[128..].as_chunks::<4>().0.to_vec();
-                let turned: Vec<u8> = values.into_iter().rev().flatten().collect();
-                bytes[128..].copy_from_slice(&turned);
-                fs::write(&file, bytes).unwrap();
+                turn(&file);
             }
         }
         let map = ok(&llama_trace(["diff", a.to_str().unwrap(), own.to_str().unwrap(), "--suggest-map"]));
@@ -186,7 +190,7 @@ fn a_map_of_several_passes_is_proposed_where_the_later_ones_alone_are_wrong() {
 }
 
 /// An export of the built-in model with another setting in its config.json, as another runtime's: without a manifest.
-fn with_setting(folder: &TempDir, setting: &str, value: f64) -> PathBuf {
+fn with_setting(folder: &TempDir, setting: &str, value: f64, more: &[&str]) -> PathBuf {
     let [model, own] = ["model", "own"].map(|name| folder.path().join(format!("{name}-{setting}")));
     fs::create_dir(&model).unwrap();
     for entry in fs::read_dir(fixture("builtin")).unwrap().map(Result::unwrap) {
@@ -201,7 +205,7 @@ fn with_setting(folder: &TempDir, setting: &str, value: f64) -> PathBuf {
         }
     });
     let args = ["export", "--ids", IDS, "--model", model.to_str().unwrap(), "--out", own.to_str().unwrap()];
-    ok(&llama_trace(args.into_iter().chain(["--precision", "f32"])));
+    ok(&llama_trace(args.into_iter().chain(["--precision", "f32"]).chain(more.iter().copied())));
     fs::remove_file(own.join("manifest.json")).unwrap();
     own
 }
@@ -211,12 +215,44 @@ fn no_map_that_is_proposed_lets_a_port_with_a_mistake_pass() {
     let folder = TempDir::new().unwrap();
     let [a, _] = both(&folder, &[], "");
     for (setting, value) in [("rms_norm_eps", 1e-3), ("rope_theta", 500_000.0)] {
-        let own = with_setting(&folder, setting, value);
+        let own = with_setting(&folder, setting, value, &[]);
         let map = ok(&llama_trace(["diff", a.to_str().unwrap(), own.to_str().unwrap(), "--suggest-map"]));
         assert!(map.contains("precision = \"f32\"  # not sure: "), "{setting}: {map}");
         fs::write(own.join("capture.toml"), &map).unwrap();
         let (code, report) = diff(&[a.clone(), own], &[]);
         assert_eq!((code, &report["first"]["kind"]), (1, &json!("stage")), "{setting}: {report}");
+    }
+}
+
+/// A port whose files have `export`'s names, in as many passes as there are layers: whatever its mistake makes of the values,
+/// each file is the stage that it is called, as it lies, in all passes.
+#[test]
+fn a_map_of_a_port_with_a_mistake_fits_one_without() {
+    let folder = TempDir::new().unwrap();
+    let [a, b] = both(&folder, &["-n", "4"], "");
+    let propose = |own: &Path| {
+        ok(&llama_trace(["diff".as_ref(), a.as_os_str(), own.as_os_str(), "--suggest-map".as_ref()]))
+    };
+    let own = with_setting(&folder, "rope_theta", 100.0, &["-n", "4"]);
+    let (theta, right) = (propose(&own), propose(&b));
+    for (pass, layer) in (0..4).flat_map(|pass| (0..4).map(move |layer| (pass, layer))) {
+        ["xq", "qk", "cache_k"]
+            .iter()
+            .for_each(|stage| turn(&own.join(format!("pass_{pass:03}/layer_{layer:02}/{stage}.npy"))));
+    }
+    let lines = |map: &str| -> Vec<String> {
+        map.lines().filter_map(|line| Some(line.split_once("}  # ")?.0.to_owned())).collect()
+    };
+    for map in [theta, propose(&own)] {
+        assert_eq!(lines(&map), lines(&right), "{map}");
+        assert!(!map.contains("Not found") && !map.contains("nothing was found"), "{map}");
+        fs::write(b.join("capture.toml"), &map).unwrap();
+        let (code, report) =
+            diff(&[a.clone(), b.clone()], &["--model", fixture("builtin").to_str().unwrap()]);
+        assert_eq!((code, &report["notes"]), (0, &json!([])), "{report}");
+        // The port itself still differs.
+        fs::write(own.join("capture.toml"), &map).unwrap();
+        assert_eq!(diff(&[a.clone(), own.clone()], &[]).0, 1);
     }
 }
 

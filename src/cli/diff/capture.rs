@@ -214,6 +214,11 @@ impl Capture {
             .then(|| format!("[stages] names `{}`, and there is no {}", printable(file), printable(&name)))
     }
 
+    /// Whether it says of some stage where its file is.
+    pub(super) fn names_files(&self) -> bool {
+        self.stages.values().any(|lies| lies.file.is_some())
+    }
+
     /// The file of a stage, below the folder.
     pub(super) fn file(&self, site: Site) -> PathBuf {
         let name = self.stages.get(site.stage.name()).and_then(|lies| lies.file.as_ref());
@@ -478,6 +483,9 @@ mod tests {
             ("stages.xx.file = 'a.npy'", "no stage `xx`"),
             ("stages.xq.file = '../a.npy'", "not below the folder"),
             ("stages.xq.file = '/etc/passwd'", "not below the folder"),
+            ("stages.xq.file = '{Pass}.{layer}.npy'", "`{Pass}` in `{Pass}.{layer}.npy` of xq is no place"),
+            ("stages.ffn_norm.times = 'w.{layer:2}.npy'", "`{layer:2}` in `w.{layer:2}.npy` of ffn_norm"),
+            ("stages.xq.axes = ['batch', 'head', 'head', 'head_dim']", "axes of xq has `head` twice"),
             ("stages.xq.axes = ['dim']", "no axis `dim`"),
             ("stages.xq.pairs = 'halves_to_neighbours'", "head_dim"),
             ("stages.xq.colour = 'red'", "unknown field `colour`"),

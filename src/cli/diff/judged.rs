@@ -24,9 +24,16 @@ pub fn verdict(report: &Report, names: [&str; 2]) -> Verdict {
         (Some(first), None) => words.push(format!("The first stage that differs: {}.", first.address)),
     }
     words.extend(report.notes.iter().cloned());
+    let what = if report.written_alone { "What was written" } else { "It" };
     words.extend(report.diagnosis.iter().map(|one| {
-        format!("It looks like {}: error {} → {}.", one.told(), text::real(one.before), text::real(one.after))
+        format!(
+            "{what} looks like {}: error {} → {}.",
+            one.told(),
+            text::real(one.before),
+            text::real(one.after)
+        )
     }));
+    words.extend(misshapen(report));
     words.extend(missing(report.missing.len()));
     let difference = |first: &crate::diff::First| {
         let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), text::real);
@@ -35,18 +42,23 @@ pub fn verdict(report: &Report, names: [&str; 2]) -> Verdict {
             _ => String::new(),
         };
         let (address, [ours, theirs]) = (Address::parse(&first.address).ok()?, first.told());
-        Some((
-            address,
-            format!(
-                "{}: A {ours}, B {theirs}{apart}; error {} of {} allowed",
-                first.address,
-                number(first.error),
-                number(first.tolerance)
-            ),
-        ))
+        let allowed = match first.error {
+            Some(error) => {
+                format!("; error {} of {} allowed", text::real(error), number(first.tolerance))
+            }
+            None => String::new(),
+        };
+        Some((address, format!("{}: A {ours}, B {theirs}{apart}{allowed}", first.address)))
     };
     let differences = report.differences.iter().filter_map(difference).collect();
     Verdict::new(names, words, differences, table(&report.growth()))
+}
+
+/// How many stages have another shape, and the first of them.
+fn misshapen(report: &Report) -> Option<String> {
+    let (first, count) = (report.misshapen.first()?, report.misshapen.len());
+    let stages = if count == 1 { "One stage" } else { &format!("{count} stages") };
+    Some(format!("{stages} cannot be compared: {}: {}.", first.site, first.why))
 }
 
 /// How many stages of A are not in B.
@@ -68,8 +80,7 @@ fn table(growth: &[Growth]) -> Vec<String> {
         let place = growth.place();
         let (attention, ffn) = (number(growth.attn_residual), number(growth.ffn_residual));
         let mark = if growth.differs { "≠" } else { " " };
-        let (stage, worst) = (growth.site.stage, growth.worst);
-        format!("{mark} {place:<8}{attention:>10}{ffn:>10}  {stage} {}", text::real(worst))
+        format!("{mark} {place:<8}{attention:>10}{ffn:>10}  {}", growth.worst_told(text::real))
     };
     let heading = format!("  {:<8}{:>10}{:>10}  worst stage", "layer", "attn_res", "ffn_res");
     std::iter::once(heading).chain(growth.iter().map(row)).collect()

@@ -9,9 +9,11 @@ use crate::diff::{Kind, Report, whole};
 pub(super) fn print(report: &Report) -> Result<()> {
     let mut out = stdout().lock();
     let cause = report.first.as_ref().filter(|first| first.kind != Kind::Stage);
-    let failed = report.lines.iter().filter(|line| line.differs()).count() + usize::from(cause.is_some());
+    let misshapen = report.misshapen.len();
+    let failed =
+        report.lines.iter().filter(|line| line.differs()).count() + misshapen + usize::from(cause.is_some());
     let (damaged, absent) = (report.damaged().count(), report.absent.len());
-    let tests = report.lines.len() + report.missing.len() + absent + usize::from(cause.is_some());
+    let tests = report.lines.len() + misshapen + report.missing.len() + absent + usize::from(cause.is_some());
     let (errors, skipped) = (damaged + absent, report.missing.len() - damaged);
     writeln!(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>")?;
     writeln!(out, "<testsuites>")?;
@@ -39,10 +41,15 @@ pub(super) fn print(report: &Report) -> Result<()> {
             let [ours, theirs] = first.told();
             text += &format!("; the first: {} is {theirs}, A has {ours}", first.address);
             for one in &report.diagnosis {
-                text += &format!("; looks like {}", one.told());
+                let what = if report.written_alone { "what was written looks like" } else { "looks like" };
+                text += &format!("; {what} {}", one.told());
             }
         }
         writeln!(out, "<testcase {case}><failure message=\"{}\"/></testcase>", escaped(&text))?;
+    }
+    for one in &report.misshapen {
+        let (case, why) = (case(&one.site.to_string()), escaped(&one.why));
+        writeln!(out, "<testcase {case}><failure message=\"another shape: {why}\"/></testcase>")?;
     }
     for missing in &report.missing {
         let why = escaped(missing.why.as_deref().unwrap_or("missing in B"));

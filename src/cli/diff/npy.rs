@@ -11,11 +11,12 @@ use ndarray_npy::{ViewElement, ViewNpyError, ViewNpyExt};
 use crate::diff::Found;
 use crate::error::Error;
 use crate::files::Bytes;
-use crate::trace::{Frame, FrameData, Site};
+use crate::trace::{Frame, FrameData, Site, Stage};
 
 /// The values of the file at `path` as those of `site`, in the file's own shape.
 ///
-/// float32, float64, float16, bfloat16, int32, int64 and int8 are read, little-endian, in C or in Fortran order.
+/// float32, float64, float16, bfloat16, int32, int64 and int8 are read, little-endian, in C or in Fortran order; of a mask also
+/// bool.
 pub(super) fn read(path: &Path, site: Site) -> Found {
     // What is no file at all is missing; what cannot be read is there and damaged.
     match std::fs::symlink_metadata(path) {
@@ -32,7 +33,8 @@ pub(super) fn read(path: &Path, site: Site) -> Found {
         .or_else(|| view::<i8>(&bytes).map(|x| FrameData::I8(x.as_standard_layout().into_owned())))
         .or_else(|| view::<f64>(&bytes).map(|x| FrameData::F32(standard(&x, |x| x as f32))))
         .or_else(|| view::<i32>(&bytes).map(|x| FrameData::I64(standard(&x, i64::from))))
-        .or_else(|| sixteen::read(&bytes).map(FrameData::F32));
+        .or_else(|| sixteen::read(&bytes).map(FrameData::F32))
+        .or_else(|| mask(&bytes).filter(|_| site.stage == Stage::Mask));
     match data {
         Some(data) => Found::Frame(Frame { site, axes: site.stage.axes(), data }.into()),
         None => Found::Damaged(match ArrayViewD::<f32>::view_npy(&bytes) {
@@ -52,6 +54,18 @@ pub(super) fn read(path: &Path, site: Site) -> Found {
             Ok(_) => "it cannot be read".into(),
         }),
     }
+}
+
+/// A mask of truth values as the numbers that are added. Some runtimes write true for a key that is seen, others for one that
+/// is hidden: which it is, its own key says of each token, which is seen.
+fn mask(bytes: &[u8]) -> Option<FrameData> {
+    let truths = view::<bool>(bytes)?;
+    let [.., rows, keys] = *truths.shape() else { return None };
+    let last = truths.ndim() - 1;
+    let is_own = |at: &IxDyn| at[last] + rows == at[last - 1] + keys;
+    let is_true = truths.indexed_iter().any(|(at, &truth)| truth && is_own(&at));
+    let added = |truth| if truth == is_true { 0.0 } else { f32::NEG_INFINITY };
+    Some(FrameData::F32(standard(&truths, added)))
 }
 
 /// The shape of what [`read`] reads; none where it does not.

@@ -120,8 +120,7 @@ fn sure(fits: &Fits<'_>) -> Result<Vec<Found>> {
 fn sums(fits: &Fits<'_>, found: &mut Vec<Found>) -> Result<()> {
     let file = |found: &[Found], stage: Stage| {
         let of = found.iter().find(|one| one.stage == stage);
-        of.filter(|one| one.lies == Lies { file: one.lies.file.clone(), ..Lies::default() })
-            .and_then(|one| one.lies.file.clone())
+        of.filter(|one| one.lies.is_plain()).and_then(|one| one.lies.file.clone())
     };
     let (middle, down, end) = (Stage::AttnResidual, Stage::FfnDown, Stage::FfnResidual);
     for (stage, from, is_sum) in [(end, down, true), (down, end, false)] {
@@ -155,9 +154,14 @@ fn likely(fits: &Fits<'_>, found: &mut Vec<Found>) -> Result<()> {
         }
     }
     left.sort_by(|a, b| {
+        // A file that is called as the stage is has it as it lies. In another order the values of a port with a mistake may be
+        // nearer by chance; what is surely in another order was found before.
+        let turned = |one: &Found| named(one) && !one.lies.is_plain();
+        let first = (!named(a), turned(a)).cmp(&(!named(b), turned(b)));
         // Of a mask read in another order little is finite in both, and that may be alike.
-        let order = (named(b), a.odd, a.sine, b.places).partial_cmp(&(named(a), b.odd, b.sine, a.places));
-        order.unwrap_or(std::cmp::Ordering::Equal)
+        let of_one = |one: &Found| fits.has_several() && !one.has_pass();
+        let order = (a.odd, a.sine, b.places, of_one(a)).partial_cmp(&(b.odd, b.sine, a.places, of_one(b)));
+        first.then(order.unwrap_or(std::cmp::Ordering::Equal))
     });
     for one in left {
         let taken = found.iter().any(|other| other.stage == one.stage);

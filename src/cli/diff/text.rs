@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::super::output;
 use crate::config::Precision;
 use crate::diff::tolerance::base;
-use crate::diff::{About, Growth, Kind, Line, Report, whole};
+use crate::diff::{About, Growth, Kind, Line, Misshapen, Report, whole};
 use crate::trace::Stage;
 
 /// Layers that the table of growth has at most, of each sequence.
@@ -34,7 +34,11 @@ pub(super) fn print(report: &Report, a: &About, b: &About) -> Result<()> {
     };
     let (compared, missing_of_b) = (report.lines.len(), report.missing.len());
     let stages = if compared == 1 { "stage" } else { "stages" };
-    writeln!(out, "{compared} {stages} compared, {missing_of_b} missing{unjudged}; {judged}")?;
+    let other_shape = match report.misshapen.len() {
+        0 => String::new(),
+        count => format!(", {count} of another shape"),
+    };
+    writeln!(out, "{compared} {stages} compared, {missing_of_b} missing{other_shape}{unjudged}; {judged}")?;
     if report.samples {
         writeln!(
             out,
@@ -43,6 +47,7 @@ pub(super) fn print(report: &Report, a: &About, b: &About) -> Result<()> {
     }
     verdict(&mut out, report)?;
     missing(&mut out, report)?;
+    misshapen(&mut out, report)?;
     growth(&mut out, report)?;
     if !report.measured {
         table(&mut out, report)?;
@@ -87,7 +92,8 @@ fn verdict(out: &mut impl Write, report: &Report) -> Result<()> {
     for one in &report.diagnosis {
         let form = if one.form.is_empty() { String::new() } else { format!("  ({})", one.form) };
         let (before, after) = (short(one.before), short(one.after));
-        writeln!(out, "  looks like {:<22} error {before} → {after}{form}", one.name)?;
+        let what = if report.written_alone { "what was written looks like" } else { "looks like" };
+        writeln!(out, "  {what} {:<22} error {before} → {after}{form}", one.name)?;
     }
     Ok(())
 }
@@ -114,6 +120,22 @@ fn missing(out: &mut impl Write, report: &Report) -> Result<()> {
     Ok(())
 }
 
+/// The stages of another shape, by name: the first place of each. One that the verdict names is not told of again.
+fn misshapen(out: &mut impl Write, report: &Report) -> Result<()> {
+    let told = report.first.as_ref().and_then(|first| first.site);
+    let mut stages: BTreeMap<Stage, Vec<&Misshapen>> = BTreeMap::new();
+    for one in report.misshapen.iter().filter(|one| Some(one.site) != told) {
+        stages.entry(one.site.stage).or_default().push(one);
+    }
+    for (stage, all) in &stages {
+        let [first, more @ ..] = &all[..] else { continue };
+        let more =
+            if more.is_empty() { String::new() } else { format!("; and {} more of {stage}", more.len()) };
+        writeln!(out, "Cannot be compared: {}: {}{more}", first.site, first.why)?;
+    }
+    Ok(())
+}
+
 /// How errors grow: a row a layer.
 fn growth(out: &mut impl Write, report: &Report) -> Result<()> {
     let layers = report.growth();
@@ -127,7 +149,7 @@ fn growth(out: &mut impl Write, report: &Report) -> Result<()> {
         for growth in layers.iter().take(ROWS) {
             let [attention, ffn] = [growth.attn_residual, growth.ffn_residual]
                 .map(|apart| apart.map_or_else(|| "-".into(), short));
-            let (place, worst) = (growth.place(), format!("{} {}", growth.site.stage, short(growth.worst)));
+            let (place, worst) = (growth.place(), growth.worst_told(short));
             let mark = if growth.differs { "  <-- differs" } else { "" };
             writeln!(out, "{place:<10}{attention:>15}{ffn:>15}  {worst}{mark}")?;
         }

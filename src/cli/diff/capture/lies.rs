@@ -6,9 +6,10 @@ use ndarray::{ArrayD, Axis as At, IxDyn, Slice};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::named;
+use super::{WIDEST, named};
 use crate::cli::diff::npy;
 use crate::diff::Found;
+use crate::error::printable;
 use crate::trace::{Axis, Site, Stage};
 
 /// Where the rows of a pass are in a batch, and in what was padded.
@@ -65,6 +66,11 @@ pub(in crate::cli::diff) enum Pairs {
 }
 
 impl Lies {
+    /// Whether its file has it as `export` writes it.
+    pub(in crate::cli::diff) fn is_plain(&self) -> bool {
+        *self == Self { file: self.file.clone(), ..Self::default() }
+    }
+
     pub(super) fn check(&self, name: &str, config: &Map<String, Value>) -> Result<(), String> {
         if Stage::from_name(name).is_none() {
             return Err(format!("there is no stage `{name}`"));
@@ -74,12 +80,24 @@ impl Lies {
             if !below {
                 return Err(format!("`{file}` of {name} is not below the folder"));
             }
+            // What is no place is not filled in.
+            let filled = named(file, Site::layer(0, 0, Stage::Xq));
+            if let Some((_, place)) = filled.to_string_lossy().split_once('{') {
+                let place = place.split('}').next().unwrap_or_default();
+                return Err(format!(
+                    "`{{{place}}}` in `{file}` of {name} is no place for a number: there are {{pass}} and {{layer}}, \
+                     and {{layer:02}} to {{layer:0{WIDEST}}} for digits"
+                ));
+            }
         }
         for axis in self.axes.iter().flatten() {
             let known =
                 axis == "batch" || Stage::from_name(name).is_some_and(|stage| axis_of(stage, axis).is_some());
             if !known {
                 return Err(format!("{name} has no axis `{axis}`"));
+            }
+            if axis != "batch" && self.axes.iter().flatten().filter(|other| *other == axis).count() > 1 {
+                return Err(format!("axes of {name} has `{axis}` twice"));
             }
         }
         if self.pairs.is_some() && config.get("head_dim").and_then(Value::as_u64).is_none_or(|c| c == 0) {
@@ -102,8 +120,11 @@ impl Lies {
     ) -> Result<ArrayD<f32>, String> {
         if let Some([from, to]) = self.columns {
             let last = values.ndim().checked_sub(1).ok_or("it has no axes")?;
-            if from >= to || to > values.len_of(At(last)) {
-                return Err(format!("it has no columns {from} to {to}"));
+            let count = values.len_of(At(last));
+            if from >= to || to > count {
+                return Err(format!(
+                    "it has no columns {from} to {to}, but {count}: see `columns` in capture.toml"
+                ));
             }
             values = values.slice_axis(At(last), Slice::from(from..to)).to_owned();
         }
@@ -135,7 +156,8 @@ impl Lies {
                 Axis::Token if is_bare => false,
                 Axis::Token => {
                     return Err(format!(
-                        "it has {length} rows, and {tokens} tokens with padding of {before} and {after} have {all}"
+                        "it has {length} rows, and {tokens} tokens with padding of {before} and {after} have {all}: \
+                         see `padding` and `padding_after` in capture.toml"
                     ));
                 }
                 Axis::Key => before.saturating_add(after) < length,
@@ -160,27 +182,36 @@ impl Lies {
                 }
             }
         }
-        let other = |name: &String| match npy::read(&path.join(named(name, site)), site) {
-            Found::Frame(frame) => Ok(frame.values().numbers().map(|x| x as f32).collect::<Vec<_>>()),
-            Found::Missing => Err(format!("{name} is not there")),
-            Found::Damaged(why) | Found::TooLarge(why) => Err(format!("{name}: {why}")),
+        let other = |key: &str, name: &str| {
+            let file = named(name, site);
+            let shown = printable(&file.to_string_lossy()).to_string();
+            match npy::read(&path.join(&file), site) {
+                Found::Frame(frame) => {
+                    Ok((frame.values().numbers().map(|x| x as f32).collect::<Vec<_>>(), shown))
+                }
+                Found::Missing => Err(format!("`{key}` in capture.toml names {shown}, which is not there")),
+                Found::Damaged(why) | Found::TooLarge(why) => Err(format!("{shown}: {why}")),
+            }
         };
         if let Some(name) = &self.times {
-            let (row, columns) = (other(name)?, shape.last().copied().unwrap_or(1));
+            let ((row, file), columns) = (other("times", name)?, shape.last().copied().unwrap_or(1));
             if row.len() != columns {
                 return Err(format!(
-                    "{name} has {} values and not {columns}, one for each column",
+                    "{file} has {} values and not {columns}, one for each column: see `times` in capture.toml",
                     row.len()
                 ));
             }
             flat.iter_mut().enumerate().for_each(|(at, value)| *value *= row[at % row.len()]);
         }
-        for (name, sign) in
-            self.plus.iter().map(|name| (name, 1.0)).chain(self.minus.iter().map(|name| (name, -1.0)))
-        {
-            let more = other(name)?;
+        for (key, name, sign) in [("plus", &self.plus, 1.0), ("minus", &self.minus, -1.0)] {
+            let Some(name) = name else { continue };
+            let (more, file) = other(key, name)?;
             if more.len() != flat.len() {
-                return Err(format!("{name} has {} values and not {}", more.len(), flat.len()));
+                return Err(format!(
+                    "{file} has {} values and not {}: see `{key}` in capture.toml",
+                    more.len(),
+                    flat.len()
+                ));
             }
             flat.iter_mut().zip(more).for_each(|(value, more)| *value += sign * more);
         }
@@ -210,7 +241,11 @@ fn in_order(
     one: usize,
 ) -> Result<ArrayD<f32>, String> {
     if axes.len() != values.ndim() {
-        return Err(format!("it has {} axes and not {}", values.ndim(), axes.len()));
+        return Err(format!(
+            "it has {} axes and not {}: see `axes` in capture.toml",
+            values.ndim(),
+            axes.len()
+        ));
     }
     let mut axes = axes.to_vec();
     while let Some(batch) = axes.iter().position(|axis| axis == "batch") {
@@ -221,6 +256,9 @@ fn in_order(
         stage.axes().iter().map(|axis| axes.iter().position(|name| name == axis.name())).collect();
     match order {
         Some(order) if order.len() == axes.len() => Ok(values.permuted_axes(IxDyn(&order))),
-        _ => Err(format!("its axes are {} and not those of {stage}", axes.join(", "))),
+        _ => Err(format!(
+            "its axes are {} and not those of {stage}: see `axes` in capture.toml",
+            axes.join(", ")
+        )),
     }
 }

@@ -132,8 +132,8 @@ impl<'f> Fits<'f> {
         Ok(self.padded)
     }
 
-    /// Where each of the passes that are looked at has a file of a name, with as many rows as it has tokens, that name is
-    /// every pass's: what it is for one of them is nothing by itself.
+    /// Where each of the passes that are looked at has a file of a name, with as many rows as it has tokens or sees keys, that
+    /// name is every pass's: what it is for one of them is nothing by itself.
     fn find_those_of_one_pass(&self) -> BTreeSet<String> {
         if !self.has_several() {
             return BTreeSet::new();
@@ -141,7 +141,7 @@ impl<'f> Fits<'f> {
         let [before, after] = self.padded.around;
         let has_rows = |pattern: &str, dims: &PassDims| {
             let shape = self.names.shape(pattern, Site::layer(dims.pass, 0, Stage::Xq));
-            let rows = [dims.tokens, before + dims.tokens + after];
+            let rows = [dims.tokens, dims.keys()].map(|rows| [rows, before + rows + after]).concat();
             shape.is_some_and(|shape| shape.iter().any(|length| rows.contains(length)))
         };
         let of_all = |pattern: &&String| {
@@ -259,7 +259,8 @@ impl<'f> Fits<'f> {
             Stage::FfnUp => [ffn_dim, 2 * ffn_dim],
             _ => [0, 0],
         };
-        let angles = matches!(stage, Stage::RopeCos | Stage::RopeSin | Stage::Mask);
+        // Of these the values alone say nothing where they are not near.
+        let needs_name = matches!(stage, Stage::RopeCos | Stage::RopeSin | Stage::Mask);
         let of_a_layer = || {
             // A file like it is there for each layer.
             let layers =
@@ -268,12 +269,15 @@ impl<'f> Fits<'f> {
                 let all = layers.clone().all(|site| self.names.shape(other, site).is_some());
                 all && layers.clone().any(|site| named(other, site) == named(pattern, site))
             };
-            let layered = self.names.patterns.iter().filter(|other| other.contains("{layer"));
+            // Where this one has the pass, there is no layer: there may be as many passes as layers.
+            let own = pattern.replace("{pass", "{layer");
+            let layered =
+                self.names.patterns.iter().filter(|other| other.contains("{layer") && **other != own);
             self.sizes.layers > 1 && layered.filter(like).count() > 0
         };
         let whole = lies.columns.is_none_or(|columns| columns == parts);
         whole
-            && !angles
+            && (!needs_name || calls(pattern, stage))
             && lies.times.is_none()
             && (stage.in_layer() || (once(Site::once(self.passes[0].pass, stage)) && !of_a_layer()))
     }
