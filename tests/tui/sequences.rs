@@ -554,5 +554,5 @@ fn the_go_to_line_runs_another_prompt_and_the_run_before_stays() {
     assert_eq!(program.stage.app.place().path(), "r2:p0/L1/xq");
     program.stage.shows("without L0/h1 · ");
     program.keys("B");
-    program.stage.shows("r2 without L0/h1");
+    program.stage.shows("r2     without L0/h1");
 }
