@@ -79,6 +79,7 @@ fn record(path: &std::path::Path) {
     let card = ModelCard {
         name: "8b".into(),
         ignored: vec![],
+        without: vec![],
         config: config(),
         precision: Precision::F32,
         backend: "cpu".into(),
