@@ -359,12 +359,14 @@ mod tests {
         prove(&cuda.with_precision(Precision::Bf16), &mut || ()).unwrap();
         let launches = |asked: &Asked| if let Asked::Launches(count) = asked { *count } else { 0 };
         let all: usize = log.lock().unwrap().iter().map(launches).sum();
-        // The last ones are those of single warps; before the proof's tiles nothing is said of them.
-        let told = [all - 1, all - all / 8, 3].map(|launches| {
+        let told = |launches: usize| {
             let cuda = Cuda::lost_after(1 << 30, launches).unwrap().with_precision(Precision::Bf16);
             prove(&cuda, &mut || ()).unwrap_err().to_string().contains("LLAMA_TRACE_CUDA_WITHOUT=wgmma")
-        });
-        assert_eq!(told, [false, true, false], "of {all}");
+        };
+        // The last launches are those of single warps, right before them are those of four; nothing is said of them where
+        // the device is lost earlier.
+        assert!(!told(all - 1) && !told(3), "of {all}");
+        assert!((all - 12..all - 1).any(told), "of {all}");
     }
 
     /// Instruction by instruction: needs no compiler.
