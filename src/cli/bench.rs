@@ -275,9 +275,11 @@ fn timed(
 
 fn time_prefill(model: &Model<impl Backend>, tokens: usize) -> Result<Prefill> {
     let ids = prompt(&model.config, tokens);
-    let mut times = Vec::new();
+    let (mut times, mut session) = (Vec::new(), session(model, tokens)?);
     for _ in 0..=PREFILLS {
-        times.push(timed(&mut session(model, tokens)?, &ids, &mut NoProbe)?.1);
+        // The buffers of the first run serve the others, as they do from one prompt of a chat to the next.
+        session.rewind(0);
+        times.push(timed(&mut session, &ids, &mut NoProbe)?.1);
     }
     let first = times.remove(0);
     let rate = |time: &Duration| tokens as f64 / time.as_secs_f64();

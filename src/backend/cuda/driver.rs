@@ -240,6 +240,12 @@ pub(super) trait Driver: Send + Sync {
     /// The kernel `name` of a module, which is compiled and loaded where it is not yet.
     fn function(&self, module: &Module, name: &str) -> Result<Function>;
 
+    /// Makes modules ready that are wanted soon, side by side, for a compiler takes seconds for some. Those that cannot be had
+    /// are told of when they are asked for.
+    fn make_ready(&self, modules: &[Module]) {
+        let _ = modules;
+    }
+
     /// Launches kernels one after the other.
     fn launch(&self, launches: &[Launch]) -> Result<()>;
 

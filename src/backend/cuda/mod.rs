@@ -29,6 +29,7 @@ mod machine;
 mod matrix;
 mod memory;
 mod noise;
+mod norm;
 mod nvidia;
 pub mod nvrtc;
 mod operations;
@@ -243,6 +244,7 @@ impl Cuda {
             false => Err(failed("add numbers", format!("{values:?} + {values:?} = {found:?}"))),
         })?;
         done();
+        self.kernels.make_ready(self.queue.device().has_warpgroups());
         proof::prove(self, done)
     }
 

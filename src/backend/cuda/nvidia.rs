@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::{CString, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use cudarc::driver::sys::{self, CUevent, CUfunction, CUgraphExec, CUmodule, CUresult, CUstream};
+use rayon::prelude::*;
 
 use super::blas::Blas;
 use super::driver::{About, Address, Driver, Event, Function, Graph, Launch, LibraryProduct, Room, failed};
@@ -431,6 +433,22 @@ impl Driver for Nvidia {
         check(code, &format!("find the kernel `{name}`"))?;
         loaded.functions.insert(key, function as u64);
         Ok(Function(function as u64))
+    }
+
+    fn make_ready(&self, modules: &[Module]) {
+        if self.nvrtc().is_err() || self.enter().is_err() {
+            return;
+        }
+        let compile = |module: &Module| self.compiled(module).ok().map(|code| (module.clone(), code));
+        let compiled: Vec<_> = modules.par_iter().filter_map(compile).collect();
+        let mut loaded = self.loaded();
+        for (module, code) in compiled {
+            if let Entry::Vacant(place) = loaded.modules.entry(module)
+                && let Ok(handle) = Self::load(place.key(), &code)
+            {
+                place.insert(handle as usize);
+            }
+        }
     }
 
     fn launch(&self, launches: &[Launch]) -> Result<()> {

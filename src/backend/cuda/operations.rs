@@ -9,6 +9,7 @@ use super::driver::{Address, Arguments};
 use super::kernels::Kernel;
 use super::matrix::Matrix;
 use super::memory::{Buffer, Memory, Vector};
+use super::norm::{self, Norm};
 use super::pass::Pass;
 use super::product::Input;
 use super::sampling::Place;
@@ -25,16 +26,6 @@ use crate::stop::Stop;
 
 /// Values that are read at once where a kernel makes them.
 const VALUES_AT_ONCE: usize = 4 << 20;
-
-/// Threads of a block that normalises a row of so many values.
-fn norm_threads(width: usize) -> u32 {
-    if width <= 512 { 32 } else { 256 }
-}
-
-/// Bytes of shared memory for a row that a block keeps (`KEPT`, `place` of `rms_norm.cu`).
-fn norm_shared(width: usize) -> usize {
-    if width <= 8192 { 4 * (width + width / 1024 * 16) } else { 0 }
-}
 
 /// Shows `values` float32 values from byte `first` of `memory` on, some at a time; what sees them wants all at once.
 fn read_floats(
@@ -61,11 +52,20 @@ impl Cuda {
         [sum, normed]: [Address; 2],
     ) -> Result<()> {
         let width = weight.len();
+        // The sum may be made with the product that is added, and then there is only its norm to make.
+        if self.adds_to_last([a, b], rows * width, sum)? {
+            return Norm { x: sum, weight: weight.at(), eps, width }.launch_rows(self, rows, normed);
+        }
         let kernel = Kernel { file: "rms_norm", name: "add_rms_norm", weight: None };
         let arguments = Arguments::new().address(a).address(b).address(weight.at());
         let arguments = arguments.float(eps).int(width).address(sum).address(normed);
         let arguments = arguments.narrow_too(normed, rows * width, 1);
-        self.kernels.launch(kernel, (rows, 1), norm_threads(width), norm_shared(width), arguments)
+        self.kernels.launch(kernel, (rows, 1), norm::threads(width, rows), norm::shared(width), arguments)
+    }
+
+    /// Has the product that was asked for last add the other of a and b to what it gives, and write the sum; whether it does.
+    fn adds_to_last(&self, [a, b]: [Address; 2], count: usize, sum: Address) -> Result<bool> {
+        Ok(product::add_to_last(self, (b, count), a, sum)? || product::add_to_last(self, (a, count), b, sum)?)
     }
 }
 
@@ -290,10 +290,7 @@ impl Backend for Cuda {
         if let Some(added) = added {
             return self.add_and_norm(added, weight, eps, rows, [x.at(0), out.at(0)]);
         }
-        let kernel = Kernel { file: "rms_norm", name: "rms_norm", weight: None };
-        let arguments = Arguments::new().address(x.at(0)).address(weight.at()).float(eps).int(width);
-        let arguments = arguments.address(out.at(0)).narrow_too(out.at(0), rows * width, 1);
-        self.kernels.launch(kernel, (rows, 1), norm_threads(width), norm_shared(width), arguments)
+        Norm { x: x.at(0), weight: weight.at(), eps, width }.launch_rows(self, rows, out.at(0))
     }
 
     fn input(&self) -> Input {
@@ -438,6 +435,10 @@ impl Backend for Cuda {
     }
 
     fn add(&self, a: &Buffer, b: &Buffer, count: usize, out: &mut Buffer) -> Result<()> {
+        [a, b].into_iter().chain([&*out]).for_each(|buffer| buffer.holds(count));
+        if self.adds_to_last([a.at(0), b.at(0)], count, out.at(0))? {
+            return self.stop.check();
+        }
         self.elements("add", count, &[a, b], out)
     }
 

@@ -12,6 +12,7 @@ use super::driver::{Address, Arguments};
 use super::kernels::Kernel;
 use super::matrix::Matrix;
 use super::memory::{Buffer, Growing, Memory, Vector};
+use super::norm::{self, Norm};
 use crate::backend::{PassRows, Span};
 use crate::checkpoint::Dtype;
 use crate::config::Precision;
@@ -24,6 +25,10 @@ const MANY: usize = 16;
 /// once, or multiplied in whole numbers.
 const FEW: usize = 16;
 const FEW_OF_BLOCKS: usize = 8;
+
+/// Products that a launch computes at most, and the words of each in `struct Product` of the kernels.
+const MOST_PRODUCTS: usize = 3;
+const PRODUCT_WORDS: usize = 7;
 
 /// The most blocks in a grid's second direction.
 const MOST_BLOCKS: usize = 65_535;
@@ -53,6 +58,8 @@ struct Narrow {
     there: bool,
     /// Whether nothing else is.
     alone: bool,
+    /// What they are the norm of, where nobody has asked for them yet: a product may make the norm itself.
+    normed: Option<Norm>,
 }
 
 impl Narrow {
@@ -86,7 +93,7 @@ pub(super) struct Asked<'a> {
 
 impl Asked<'_> {
     /// `struct Product` of the kernels, for the rows from `first` on.
-    fn words(&self, first: usize) -> [u64; 7] {
+    fn words(&self, first: usize) -> [u64; PRODUCT_WORDS] {
         let [values, scales, at, sizes, group] = self.matrix.words();
         let bias = self.bias.map_or(0, Vector::at);
         [values, scales, at, sizes, group, bias, self.out.at(first * self.matrix.outputs())]
@@ -118,7 +125,7 @@ impl Input {
             }
         }
         let narrow = self.narrow.get_mut().unwrap_or_else(PoisonError::into_inner);
-        (narrow.there, narrow.alone) = (false, false);
+        (narrow.there, narrow.alone, narrow.normed) = (false, false, None);
         match cuda.precision {
             Precision::Q8 { group } => self.quantize(cuda, group),
             _ => Ok(()),
@@ -133,10 +140,24 @@ impl Input {
         self.x.as_ref().map_or(0, |memory| memory.at())
     }
 
+    /// The row of which this input is the norm, where it is one row and nobody has looked at its norm: it is asked for no
+    /// more.
+    fn norm(&self, cuda: &Cuda) -> Result<Option<Norm>> {
+        let Some(x) = self.x.as_ref().filter(|_| self.rows == 1) else { return Ok(None) };
+        let mut narrow = self.narrow.lock().unwrap_or_else(PoisonError::into_inner);
+        if !narrow.there && narrow.normed.is_none() {
+            narrow.normed = norm::take_back(cuda, x.at(), self.width)?;
+        }
+        Ok(narrow.normed)
+    }
+
     /// Where the rows lie in bfloat16.
     fn narrow(&self, cuda: &Cuda) -> Result<Address> {
         let Some(x) = &self.x else { return Ok(0) };
         let mut narrow = self.narrow.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(norm) = narrow.normed.take() {
+            norm.launch(cuda, x.at())?;
+        }
         let count = self.rows * self.width;
         let to = narrow.place(x).room(&cuda.queue, count * size_of::<u16>(), false)?;
         if !narrow.there {
@@ -153,6 +174,9 @@ impl Input {
     fn wide(&self, cuda: &Cuda) -> Result<Address> {
         let Some(x) = &self.x else { return Ok(0) };
         let mut narrow = self.narrow.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(norm) = narrow.normed.take() {
+            norm.launch(cuda, x.at())?;
+        }
         if std::mem::take(&mut narrow.alone) {
             let from = narrow.place(x).memory().map_or(0, |memory| memory.at());
             convert(cuda, "widen_all", from, self.rows * self.width, x.at())?;
@@ -209,7 +233,7 @@ pub(super) fn multiply(cuda: &Cuda, x: &Input, products: &[Asked<'_>]) -> Result
     let alike = |a: &Asked<'_>, b: &Asked<'_>| {
         a.matrix.dtype() == b.matrix.dtype() && a.matrix.is_fast() == b.matrix.is_fast()
     };
-    for products in products.chunk_by(alike).flat_map(|alike| alike.chunks(3)) {
+    for products in products.chunk_by(alike).flat_map(|alike| alike.chunks(MOST_PRODUCTS)) {
         cuda.stop.check()?;
         match cuda.precision {
             Precision::Q8 { group } => whole_numbers(cuda, x, products, group)?,
@@ -229,13 +253,17 @@ fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()
             let tiles = suited(cuda, run.rows, |outputs| blocks(products, outputs));
             return in_tiles(cuda, x, products, run, tiles);
         }
+        let tiles = blocks(products, 16);
+        if let Some(norm) = x.norm(cuda)? {
+            let kernel = Kernel { file: "matvec_bf16", name: "matvec_bf16_norm", weight: None };
+            let arguments = Arguments::new().words(&words(products, run.first)).words(&norm.words());
+            return by_blocks_that_stay(cuda, kernel, tiles, x.width, arguments.int(tiles));
+        }
         let narrow = x.narrow(cuda)?;
         return in_chunks(run, FEW, |first, rows| {
             let arguments = Arguments::new().words(&words(products, first));
-            let arguments = arguments.address(narrow + at(first, 2)).int(rows);
-            let name = if rows <= 8 { "matvec_bf16_8" } else { "matvec_bf16_16" };
-            let kernel = Kernel { file: "matvec_bf16", name, weight: None };
-            cuda.kernels.launch(kernel, (blocks(products, 16), 1), 256, 0, arguments)
+            let arguments = arguments.address(narrow + at(first, 2)).int(rows).words(&[0; 2]);
+            cuda.kernels.launch(few_bf16(rows), (tiles, 1), 256, 0, arguments)
         });
     }
     let of_x = x.wide(cuda)?;
@@ -272,6 +300,55 @@ fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()
     })
 }
 
+/// What multiplies so many rows of bfloat16 values.
+fn few_bf16(rows: usize) -> Kernel {
+    let name = if rows <= 8 { "matvec_bf16_8" } else { "matvec_bf16_16" };
+    Kernel { file: "matvec_bf16", name, weight: None }
+}
+
+/// Blocks of `matvec_bf16.cu` that a multiprocessor has room for.
+const BLOCKS_OF_EACH: usize = 2;
+
+/// Launches a kernel whose blocks make the norm of a row of `width` values once, each for all of its tiles.
+fn by_blocks_that_stay(
+    cuda: &Cuda,
+    kernel: Kernel,
+    tiles: usize,
+    width: usize,
+    arguments: Arguments,
+) -> Result<()> {
+    let room = BLOCKS_OF_EACH * cuda.queue.device().about().multiprocessors as usize;
+    let shared = 16 * width.div_ceil(8) + norm::shared(width);
+    cuda.kernels.launch(kernel, (tiles.min(room), 1), 256, shared, arguments)
+}
+
+/// Has the product that was asked for last add `to` to what it gives and write the sum, where it still waits, gives these
+/// `count` values at `out`, and can; whether it does.
+pub(super) fn add_to_last(
+    cuda: &Cuda,
+    (out, count): (Address, usize),
+    to: Address,
+    sum: Address,
+) -> Result<bool> {
+    const ROWS: usize = MOST_PRODUCTS * PRODUCT_WORDS + 2;
+    let change = |words: &mut [u64]| {
+        let single = words[MOST_PRODUCTS * PRODUCT_WORDS] == 1;
+        let (outputs, rows) = (words[3] as u32 as usize, words[ROWS] as usize);
+        let same = words[PRODUCT_WORDS - 1] == out && outputs * rows == count;
+        let free = words[ROWS + 2] == 0;
+        if single && same && free {
+            words[ROWS + 1..].copy_from_slice(&[to, sum]);
+        }
+        single && same && free
+    };
+    for rows in [1, FEW] {
+        if cuda.kernels.change(few_bf16(rows), |last| change(last.arguments.all_mut()))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// A kernel that multiplies many rows in bfloat16. Those of a file give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tiles {
@@ -293,7 +370,13 @@ pub(super) const OF_WARPS: [Tiles; 2] = [
 ];
 
 /// Those that groups of four warps compute together, faster, where the device has that.
-pub(super) const OF_WARPGROUPS: [Tiles; 2] = [
+pub(super) const OF_WARPGROUPS: [Tiles; 3] = [
+    Tiles {
+        sides: (192, 256),
+        threads: 384,
+        shared: 230_400,
+        ..large("matmul_wgmma", "matmul_wgmma_192", "swiglu_wgmma_192")
+    },
     Tiles { shared: 197_632, ..large("matmul_wgmma", "matmul_wgmma_256", "swiglu_wgmma_256") },
     Tiles { shared: 66_560, ..small("matmul_wgmma", "matmul_wgmma_64", "swiglu_wgmma_64") },
 ];
@@ -306,14 +389,18 @@ const fn small(file: &'static str, matmul: &'static str, swiglu: &'static str) -
     Tiles { file, matmul, swiglu, sides: (64, 64), threads: 128, shared: 0 }
 }
 
-/// The tiles for `rows` rows, where `across` says how many blocks there are of so many outputs: the large ones read each value
-/// less often, the small ones are more.
+/// The tiles for `rows` rows, where `across` says how many blocks there are of so many outputs. Time goes by the bytes that the
+/// multiprocessor with the most blocks reads: large tiles read each value less often, small ones leave none idle.
 fn suited(cuda: &Cuda, rows: usize, across: impl Fn(usize) -> usize) -> Tiles {
-    let [large, small] = if cuda.warpgroups.load(Relaxed) { OF_WARPGROUPS } else { OF_WARPS };
-    let count = rows.div_ceil(large.sides.0) * across(large.sides.1);
-    // An eighth of the device may idle.
+    let all: &[Tiles] = if cuda.warpgroups.load(Relaxed) { &OF_WARPGROUPS } else { &OF_WARPS };
     let multiprocessors = cuda.queue.device().about().multiprocessors as usize;
-    if count * 8 >= multiprocessors * 7 { large } else { small }
+    let time = |tiles: &&Tiles| {
+        let (of_rows, outputs) = tiles.sides;
+        let count = rows.div_ceil(of_rows) * across(outputs);
+        count.div_ceil(multiprocessors) * (of_rows + outputs)
+    };
+    // Of two that take as long the first, which is larger.
+    all.iter().min_by_key(time).copied().unwrap_or(OF_WARPS[0])
 }
 
 /// In bfloat16: `run` of the rows in these tiles.
@@ -410,6 +497,14 @@ pub(super) fn gated(
         return Ok(false);
     }
     if by_tensor_cores(cuda, dtype) {
+        if let Some(norm) = x.norm(cuda)? {
+            let (kernel, tiles) =
+                (Kernel { file: "matvec_bf16", name: "swiglu_bf16_norm", weight: None }, outputs.div_ceil(8));
+            let arguments = Arguments::new().words(&norm.words()).int(tiles);
+            let arguments = arguments.words(&gated_words(gate, up, (silu, hidden), 0));
+            let arguments = arguments.narrow_too(hidden.at(0), outputs, 4);
+            return by_blocks_that_stay(cuda, kernel, tiles, x.width, arguments).map(|()| true);
+        }
         let narrow = x.narrow(cuda)?;
         return x
             .runs
@@ -485,12 +580,12 @@ pub(super) fn all_gated_in_tiles(
 }
 
 /// `struct Products` of the kernels.
-fn words(products: &[Asked<'_>], first: usize) -> [u64; 22] {
-    let mut words = [0; 22];
-    for (product, words) in products.iter().zip(words.chunks_exact_mut(7)) {
+fn words(products: &[Asked<'_>], first: usize) -> [u64; MOST_PRODUCTS * PRODUCT_WORDS + 1] {
+    let mut words = [0; MOST_PRODUCTS * PRODUCT_WORDS + 1];
+    for (product, words) in products.iter().zip(words.chunks_exact_mut(PRODUCT_WORDS)) {
         words.copy_from_slice(&product.words(first));
     }
-    words[21] = products.len() as u64;
+    words[MOST_PRODUCTS * PRODUCT_WORDS] = products.len() as u64;
     words
 }
 

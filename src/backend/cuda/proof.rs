@@ -222,8 +222,8 @@ pub(super) fn prove(cuda: &Cuda, done: &mut dyn FnMut()) -> Result<()> {
         gated(&cpu, input, matrices.each_ref(), OF_TILES[0] * OF_TILES[1])
     })?;
     let of_four =
-        cuda.queue.device().has_warpgroups().then(|| prove_tiles(cuda, product::OF_WARPGROUPS, &expected));
-    let of_warps = prove_tiles(cuda, product::OF_WARPS, &expected);
+        cuda.queue.device().has_warpgroups().then(|| prove_tiles(cuda, &product::OF_WARPGROUPS, &expected));
+    let of_warps = prove_tiles(cuda, &product::OF_WARPS, &expected);
     // What the device does not survive, the others after it do not either: then the first failed.
     match (of_four, of_warps) {
         (Some(Err(first)), Err(_)) => {
@@ -285,8 +285,8 @@ fn of_tiles<B: Backend>(
 }
 
 /// Holds what these tiles make against what is `expected`.
-fn prove_tiles(cuda: &Cuda, all: [Tiles; 2], expected: &[Vec<f32>; 2]) -> Result<()> {
-    all.into_iter().try_for_each(|tiles| {
+fn prove_tiles(cuda: &Cuda, all: &[Tiles], expected: &[Vec<f32>; 2]) -> Result<()> {
+    all.iter().try_for_each(|&tiles| {
         let found = of_tiles(cuda, |input, [gate, up], out| {
             let [of_gate, silu, of_up, hidden] = [0; 4].map(|_| cuda.buffer(OF_TILES[0] * OF_TILES[1]));
             let (of_gate, silu, of_up, hidden) = (of_gate?, silu?, of_up?, hidden?);

@@ -168,9 +168,19 @@ impl Operate for Norm {
 
 #[test]
 fn norms_alone_and_with_the_residual_have_the_bits_of_ops() {
-    for (rows, width) in
-        [(1, 1), (3, 6), (2, 31), (5, 64), (3, 513), (2, 1030), (1, 2048), (1, 8192), (2, 8195)]
-    {
+    for (rows, width) in [
+        (1, 1),
+        (3, 6),
+        (2, 31),
+        (5, 64),
+        (3, 513),
+        (2, 1030),
+        (1, 2048),
+        (1, 8192),
+        (2, 8195),
+        (256, 1000),
+        (257, 1030),
+    ] {
         same_bits(&format!("{rows} rows of {width}"), &Norm(rows, width));
     }
 }

@@ -9,8 +9,10 @@ use crate::error::Result;
 
 const ROPE: Kernel = Kernel { file: "rope", name: "rope", weight: None };
 
-/// Threads of a block: a pair each.
+/// Threads of a block, and the pairs of each at most: of many rows a thread has as many, of a few one, which is sooner done.
 const THREADS: u32 = 128;
+const PAIRS: usize = 4;
+const MANY: usize = 16;
 
 /// How many a launch turns at most, and the words of each in `struct Turned` of the kernel.
 const MOST: usize = 3;
@@ -33,9 +35,10 @@ impl Turned {
     }
 }
 
-/// Blocks for so many heads.
-fn blocks(heads: usize, head_dim: usize) -> u32 {
-    u32::try_from((heads * head_dim / 2).div_ceil(THREADS as usize)).unwrap_or(u32::MAX)
+/// Blocks for so many heads of each of the rows.
+fn blocks(heads: usize, head_dim: usize, rows: usize) -> u32 {
+    let of_each = if rows < MANY { 1 } else { PAIRS };
+    u32::try_from((heads * head_dim / 2).div_ceil(THREADS as usize * of_each)).unwrap_or(u32::MAX)
 }
 
 /// One more in a launch; whether there was room.
@@ -45,7 +48,7 @@ fn add(launch: &mut Launch, turned: Turned, head_dim: usize) -> bool {
         return false;
     }
     launch.arguments.all_mut()[count * WORDS..][..WORDS].copy_from_slice(&turned.words());
-    launch.grid[1] = launch.grid[1].max(blocks(turned.heads, head_dim));
+    launch.grid[1] = launch.grid[1].max(blocks(turned.heads, head_dim, launch.grid[0] as usize));
     launch.grid[2] += 1;
     true
 }
@@ -74,7 +77,7 @@ pub(super) fn turn(
     if joined {
         return Ok(());
     }
-    let blocks = blocks(turned.heads, head_dim) as usize;
+    let blocks = blocks(turned.heads, head_dim, rows) as usize;
     cuda.kernels.launch(ROPE, (rows, blocks), THREADS, 0, arguments)
 }
 

@@ -1,162 +1,233 @@
 // Products of bfloat16 weights with few rows of activations in bfloat16, by tensor cores: out[row, o] = Σ_i x[row, i] ·
 // w[o, i] (+ b[o]).
 //
-// Every weight is read once for all of the rows: for one as for 16 an mma takes it. A block has 16 rows of weights, those of
-// a tile of mma; its warps take pieces of their inputs by turns, and the first pieces are asked for before the input is
-// there. A lane asks for 16 bytes of two rows of weights. An mma adds up 16 inputs in whatever order: here the inputs that
-// its k stands for are chosen so that those bytes are a lane's part of two tiles as they lie.
+// Every weight is read once for all of the rows: for one as for 16 an mma takes it. A block has 16 rows of weights at a time,
+// those of a tile of mma; its warps take pieces of their inputs by turns, and two pieces of each are under way: the first are
+// asked for before the input is there, and those of the next tile while this one's are multiplied. A lane asks for 16 bytes
+// of two rows of weights. An mma adds up 16 inputs in whatever order: here the inputs that its k stands for are chosen so
+// that those bytes are a lane's part of two tiles as they lie.
 //
 // Each row of x is a column of its own. The sums of a piece are made by themselves and then added to those before, as tensor
 // cores cut off what a sum has no bits for, each time; the warps' sums are added one after the other. So a row has the same
 // bits alone, in a batch and in swiglu. From the results of ops/matmul.rs their relative L2 distance stays under 1e-6.
+//
+// Of one row whose norm nobody else wants every block makes the norm for itself (…_norm), while its first weights come:
+// that takes less time than to wait for another kernel.
+#include "norm.cuh"
 #include "tensor.cuh"
 
 constexpr int OUTPUTS = 16, WARPS = 8, PIECE = 128, CHUNKS = PIECE / 32, LANE_INPUTS = 8;
+// Inputs of all warps' pieces.
+constexpr int ROUND = WARPS * PIECE;
 // Values of the tiles of sums that a warp has, each of 16 rows of weights and 8 rows of x.
 constexpr int SUMS = OUTPUTS * 8;
 
-// Leaves in `joined` (TILES, 4, 32) the sums of 16 rows of weights with `rows` rows of x, each `inputs` long: as the 32 lanes
-// of an mma have four of each of its tiles. A lane brings the rows number lane / 4 and lane / 4 + 8. Waits for the input.
-template <int TILES>
-__device__ inline void multiply(const uint16_t* low, const uint16_t* high, const uint16_t* x, int inputs, int rows,
-                                float* joined) {
+// Two rows of weights, of which a lane brings parts: numbers lane / 4 and lane / 4 + 8 of the 16.
+struct Two {
+    const uint16_t* low;
+    const uint16_t* high;
+};
+
+// What a block of OwnNorm has in the shared memory of its launch: the norm, and the row in its places.
+struct NormRoom {
+    uint16_t* norm;
+    float* row;
+    __device__ inline NormRoom(unsigned char* memory, int width)
+        : norm(reinterpret_cast<uint16_t*>(memory)), row(reinterpret_cast<float*>(memory + ceil_div(width, 8) * 16)) {}
+};
+
+// For each tile that is this block's calls `finish` with its number and a function: of the sums of its 16 rows of weights with
+// `rows` rows of x, each `inputs` long, that gives number i, as the 32 lanes of an mma have four of each of its TILES
+// tiles. Threads from TILES · SUMS on have none. `rows_of` gives a lane's rows of a tile, `input` the rows of x once they are
+// there; it waits for the input.
+template <int TILES, class RowsOf, class Input, class Finish>
+__device__ inline void multiply(int tiles, RowsOf rows_of, Input input_of, int inputs, int rows, Finish finish) {
+    SHARED(float, parts, 2 * WARPS * TILES * SUMS);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4;
     const int offset = lane % 4 * LANE_INPUTS;
     uint4 now[CHUNKS][2], next[CHUNKS][2];
-    auto ask = [&](int first, uint4(&to)[CHUNKS][2]) {
+    auto ask = [&](const Two& of, int first, uint4(&to)[CHUNKS][2]) {
 #pragma unroll
         for (int k = 0; k < CHUNKS; k++) {
             int input = first + 32 * k + offset;
             to[k][0] = to[k][1] = make_uint4(0, 0, 0, 0);
             if (input >= inputs) continue;
-            to[k][0] = load_once(low + input);
-            to[k][1] = load_once(high + input);
-        }
-    };
-    float sums[TILES][4] = {};
-    auto use = [&](int first, const uint4(&from)[CHUNKS][2]) {
-        float of_piece[TILES][4] = {};
-#pragma unroll
-        for (int k = 0; k < CHUNKS; k++) {
-            const int input = first + 32 * k + offset;
-            const uint4 a = from[k][0], b = from[k][1];
-            const uint32_t tiles[2][4] = {{a.x, b.x, a.y, b.y}, {a.z, b.z, a.w, b.w}};
-#pragma unroll
-            for (int tile = 0; tile < TILES; tile++) {
-                const int row = 8 * tile + group;
-                // Rows and inputs that are not there are zeros.
-                uint4 of_x = make_uint4(0, 0, 0, 0);
-                if (row < rows && input < inputs) {
-                    of_x = *reinterpret_cast<const uint4*>(x + static_cast<long long>(row) * inputs + input);
-                }
-                const uint32_t halves[2][2] = {{of_x.x, of_x.y}, {of_x.z, of_x.w}};
-                multiply_tiles(of_piece[tile], tiles[0], halves[0]);
-                multiply_tiles(of_piece[tile], tiles[1], halves[1]);
-            }
-        }
-#pragma unroll
-        for (int tile = 0; tile < TILES; tile++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) sums[tile][i] = __fadd_rn(sums[tile][i], of_piece[tile][i]);
+            to[k][0] = load_once(of.low + input);
+            to[k][1] = load_once(of.high + input);
         }
     };
     // Two pieces are under way, all that a warp has of most matrices: each goes back to where it came from, for to move
     // one to the other's registers would be to wait for it.
-    constexpr int ROUND = WARPS * PIECE;
-    const int own = warp * PIECE;
-    ask(own, now);
-    ask(own + ROUND, next);
-    WAIT_FOR_INPUT();
-    for (int first = own; first < inputs; first += 2 * ROUND) {
-        use(first, now);
-        ask(first + 2 * ROUND, now);
-        if (first + ROUND >= inputs) break;
-        use(first + ROUND, next);
-        ask(first + 3 * ROUND, next);
-    }
-    SHARED(float, parts, WARPS * TILES * SUMS);
+    const int own = warp * PIECE, all = ceil_div(inputs, 2 * ROUND) * (2 * ROUND);
+    Two at = rows_of(blockIdx.x);
+    ask(at, own, now);
+    ask(at, own + ROUND, next);
+    const uint16_t* const x = input_of();
+    for (int tile = blockIdx.x, turn = 0; tile < tiles; tile += gridDim.x, turn ^= 1) {
+        float sums[TILES][4] = {};
+        auto use = [&](int first, const uint4(&from)[CHUNKS][2]) {
+            float of_piece[TILES][4] = {};
 #pragma unroll
-    for (int tile = 0; tile < TILES; tile++) {
+            for (int k = 0; k < CHUNKS; k++) {
+                const int input = first + 32 * k + offset;
+                const uint4 a = from[k][0], b = from[k][1];
+                const uint32_t of_weights[2][4] = {{a.x, b.x, a.y, b.y}, {a.z, b.z, a.w, b.w}};
 #pragma unroll
-        for (int k = 0; k < 4; k++) parts[((warp * TILES + tile) * 4 + k) * 32 + lane] = sums[tile][k];
-    }
-    __syncthreads();
-    if (threadIdx.x < TILES * SUMS) {
-        float sum = parts[threadIdx.x];
-        for (int from = 1; from < WARPS; from++) sum = __fadd_rn(sum, parts[from * TILES * SUMS + threadIdx.x]);
-        joined[threadIdx.x] = sum;
+                for (int of = 0; of < TILES; of++) {
+                    const int row = 8 * of + group;
+                    // Rows and inputs that are not there are zeros.
+                    uint4 of_x = make_uint4(0, 0, 0, 0);
+                    if (row < rows && input < inputs) {
+                        of_x = *reinterpret_cast<const uint4*>(x + static_cast<long long>(row) * inputs + input);
+                    }
+                    const uint32_t halves[2][2] = {{of_x.x, of_x.y}, {of_x.z, of_x.w}};
+                    multiply_tiles(of_piece[of], of_weights[0], halves[0]);
+                    multiply_tiles(of_piece[of], of_weights[1], halves[1]);
+                }
+            }
+#pragma unroll
+            for (int of = 0; of < TILES; of++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) sums[of][i] = __fadd_rn(sums[of][i], of_piece[of][i]);
+            }
+        };
+        for (int first = own; first < all; first += 2 * ROUND) {
+            // What is asked for next: this tile's pieces, the next tile's, or none.
+            int ahead = first + 2 * ROUND;
+            if (ahead >= all) {
+                const int following = tile + gridDim.x;
+                ahead = following < tiles ? own : inputs;
+                if (following < tiles) at = rows_of(following);
+            }
+            if (first < inputs) use(first, now);
+            ask(at, ahead, now);
+            if (first + ROUND < inputs) use(first + ROUND, next);
+            ask(at, ahead + ROUND, next);
+        }
+        // The tile after this one has its parts beside these, and that after it comes once everybody is done with these.
+        float* const own_parts = parts + turn * WARPS * TILES * SUMS;
+#pragma unroll
+        for (int of = 0; of < TILES; of++) {
+#pragma unroll
+            for (int k = 0; k < 4; k++) own_parts[((warp * TILES + of) * 4 + k) * 32 + lane] = sums[of][k];
+        }
+        __syncthreads();
+        finish(tile, [&](int i) {
+            float sum = own_parts[i];
+#pragma unroll
+            for (int from = 1; from < WARPS; from++) sum = __fadd_rn(sum, own_parts[from * TILES * SUMS + i]);
+            return sum;
+        });
     }
 }
 
-// Which row of x, and which of the first eight rows of weights, sum number i of `joined` belongs to; the next eight are
-// two times 32 further on.
+// Which row of x, and which of the first eight rows of weights, sum number i belongs to; the next eight are two times 32
+// further on.
 __device__ inline int row_of_sum(int i) { return i / SUMS * 8 + i % 4 * 2 + i / 32 % 2; }
 __device__ inline int output_of_sum(int i) { return i % 32 / 4; }
 
-template <int TILES>
-__device__ inline void matvec(const Products& products, const uint16_t* x, int rows) {
-    Part part = part_of(products, blockIdx.x, OUTPUTS);
-    const Product& product = products.of[part.product];
-    const int inputs = product.matrix.inputs, outputs = product.matrix.outputs, group = threadIdx.x % 32 / 4;
-    const uint16_t* weights = static_cast<const uint16_t*>(product.matrix.values);
-    auto row_of = [&](int output) { return weights + static_cast<long long>(min(output, outputs - 1)) * inputs; };
-    SHARED(float, joined, TILES * SUMS);
-    multiply<TILES>(row_of(part.first + group), row_of(part.first + group + 8), x, inputs, rows, joined);
-    const int i = threadIdx.x;
-    if (i >= TILES * SUMS) return;
-    const int row = row_of_sum(i), output = part.first + output_of_sum(i) + i / 64 % 2 * 8;
-    if (row >= rows || output >= outputs) return;
-    product.out[static_cast<long long>(row) * outputs + output] = finished<BF16>(joined[i], product.bias, output);
+// Where what is added to the only product goes, and what: `sum` (rows, O) = `to` + the product, where it is not null.
+struct Added {
+    const float* to;
+    float* sum;
+};
+
+template <int TILES, class Input>
+__device__ inline void matvec(const Products& products, int tiles, Input input, int rows, const Added& added) {
+    const int inputs = products.of[0].matrix.inputs, group = threadIdx.x % 32 / 4;
+    auto rows_of = [&](int tile) {
+        const Part part = part_of(products, tile, OUTPUTS);
+        const Matrix& matrix = products.of[part.product].matrix;
+        auto row = [&](int output) {
+            return static_cast<const uint16_t*>(matrix.values) + static_cast<long long>(min(output, matrix.outputs - 1)) * inputs;
+        };
+        return Two{row(part.first + group), row(part.first + group + 8)};
+    };
+    multiply<TILES>(tiles, rows_of, input, inputs, rows, [&](int tile, auto sum_of) {
+        const int i = threadIdx.x;
+        if (i >= TILES * SUMS || row_of_sum(i) >= rows) return;
+        const Part part = part_of(products, tile, OUTPUTS);
+        const Product& product = products.of[part.product];
+        const int outputs = product.matrix.outputs, output = part.first + output_of_sum(i) + i / 64 % 2 * 8;
+        if (output >= outputs) return;
+        const long long at = static_cast<long long>(row_of_sum(i)) * outputs + output;
+        const float out = finished<BF16>(sum_of(i), product.bias, output);
+        product.out[at] = out;
+        if (added.sum) added.sum[at] = rounded<BF16>(__fadd_rn(added.to[at], out));
+    });
 }
 
 // Up to three products of x (rows, I) with w (O, I), into out (rows, O) each; rows is at most the number in the name, I a
-// multiple of 8.
+// multiple of 8. Of a single product the sum with something else may be wanted too, with the bits of add.
 // Grid (Σ ceil(O / 16)), the products one after the other; block 256.
-KERNEL_WITH(256, 2) matvec_bf16_8(Products products, const uint16_t* x, int rows) {
+#define MATVEC(name, tiles)                                                                                    KERNEL_WITH(256, 2) name(Products products, const uint16_t* x, int rows, Added added) {                        LET_NEXT_START();                                                                                          auto input = [&] {                                                                                             WAIT_FOR_INPUT();                                                                                          return x;                                                                                              };                                                                                                         matvec<tiles>(products, gridDim.x, input, rows, added);                                                }
+MATVEC(matvec_bf16_8, 1)
+MATVEC(matvec_bf16_16, 2)
+
+// The same of one row, which is the norm of another that no wider than KEPT is: with the bits of rms_norm. `tiles` is
+// Σ ceil(O / 16).
+// Grid: up to `tiles`, as many as there is room for; block 256; shared memory 16 · ceil(I / 8) + 4 · (I + 16 · ⌊I / 1024⌋)
+// bytes.
+KERNEL_WITH(256, 2) matvec_bf16_norm(Products products, Norm norm, int tiles) {
     LET_NEXT_START();
-    matvec<1>(products, x, rows);
-}
-KERNEL_WITH(256, 2) matvec_bf16_16(Products products, const uint16_t* x, int rows) {
-    LET_NEXT_START();
-    matvec<2>(products, x, rows);
+    DYNAMIC_SHARED(unsigned char, memory);
+    const NormRoom room(memory, products.of[0].matrix.inputs);
+    OwnNorm own(norm, products.of[0].matrix.inputs);
+    auto input = [&] {
+        WAIT_FOR_INPUT();
+        own.make(room.row, room.norm);
+        return room.norm;
+    };
+    matvec<1>(products, tiles, input, 1, {});
 }
 
 // The gated half of the feed-forward network (Shazeer, 2020): the first eight of a block's rows of weights are gate's, the
 // others the same of up.
-template <int TILES>
-__device__ inline void swiglu(const uint16_t* x, int rows, const Gated& gated, uint16_t* narrow) {
-    const int inputs = gated.gate.inputs, outputs = gated.gate.outputs, first = blockIdx.x * 8;
-    const int own = min(first + static_cast<int>(threadIdx.x) % 32 / 4, outputs - 1);
-    const long long start = static_cast<long long>(own) * inputs;
-    SHARED(float, joined, TILES * SUMS);
-    multiply<TILES>(static_cast<const uint16_t*>(gated.gate.values) + start,
-                    static_cast<const uint16_t*>(gated.up.values) + start, x, inputs, rows, joined);
-    __syncthreads();
-    const int i = threadIdx.x;
-    if (i >= TILES * SUMS || i / 64 % 2 == 1) return;
-    const int row = row_of_sum(i), output = first + output_of_sum(i);
-    if (row >= rows || output >= outputs) return;
-    const float gate = finished<BF16>(joined[i], gated.gate_bias, output);
-    const float up = finished<BF16>(joined[i + 64], gated.up_bias, output), silu = rounded<BF16>(silu_of_ops(gate));
-    const uint16_t hidden = to_bf16(__fmul_rn(silu, up));
-    const long long at = static_cast<long long>(row) * outputs + output;
-    if (narrow) {
-        narrow[at] = hidden;
-        return;
-    }
-    gated.gate_out[at] = gate, gated.up_out[at] = up, gated.silu[at] = silu, gated.hidden[at] = from_bf16(hidden);
+template <int TILES, class Input>
+__device__ inline void swiglu(int tiles, Input input, int rows, const Gated& gated, uint16_t* narrow) {
+    const int inputs = gated.gate.inputs, outputs = gated.gate.outputs, group = threadIdx.x % 32 / 4;
+    auto rows_of = [&](int tile) {
+        const long long start = static_cast<long long>(min(tile * 8 + group, outputs - 1)) * inputs;
+        return Two{static_cast<const uint16_t*>(gated.gate.values) + start,
+                   static_cast<const uint16_t*>(gated.up.values) + start};
+    };
+    multiply<TILES>(tiles, rows_of, input, inputs, rows, [&](int tile, auto sum_of) {
+        const int i = threadIdx.x;
+        if (i >= TILES * SUMS || i / 64 % 2 == 1) return;
+        const int row = row_of_sum(i), output = tile * 8 + output_of_sum(i);
+        if (row >= rows || output >= outputs) return;
+        const float gate = finished<BF16>(sum_of(i), gated.gate_bias, output);
+        const float up = finished<BF16>(sum_of(i + 64), gated.up_bias, output), silu = rounded<BF16>(silu_of_ops(gate));
+        const uint16_t hidden = to_bf16(__fmul_rn(silu, up));
+        const long long at = static_cast<long long>(row) * outputs + output;
+        if (narrow) {
+            narrow[at] = hidden;
+            return;
+        }
+        gated.gate_out[at] = gate, gated.up_out[at] = up, gated.silu[at] = silu, gated.hidden[at] = from_bf16(hidden);
+    });
 }
 
 // gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up, (rows, F) each, with the bits of matvec_bf16, silu and mul. Sizes
 // as matvec_bf16's. Where `narrow` is not null, only silu · up is written, in bfloat16, and there.
 // Grid (ceil(F / 8)), block 256.
-KERNEL_WITH(256, 2) swiglu_bf16_8(const uint16_t* x, int rows, Gated gated, uint16_t* narrow) {
+#define SWIGLU(name, tiles)                                                                              KERNEL_WITH(256, 2) name(const uint16_t* x, int rows, Gated gated, uint16_t* narrow) {                   LET_NEXT_START();                                                                                    auto input = [&] {                                                                                       WAIT_FOR_INPUT();                                                                                    return x;                                                                                        };                                                                                                   swiglu<tiles>(gridDim.x, input, rows, gated, narrow);                                            }
+SWIGLU(swiglu_bf16_8, 1)
+SWIGLU(swiglu_bf16_16, 2)
+
+// The same of the norm of a row, as matvec_bf16_norm. `tiles` is ceil(F / 8).
+KERNEL_WITH(256, 2) swiglu_bf16_norm(Norm norm, int tiles, Gated gated, uint16_t* narrow) {
     LET_NEXT_START();
-    swiglu<1>(x, rows, gated, narrow);
-}
-KERNEL_WITH(256, 2) swiglu_bf16_16(const uint16_t* x, int rows, Gated gated, uint16_t* narrow) {
-    LET_NEXT_START();
-    swiglu<2>(x, rows, gated, narrow);
+    DYNAMIC_SHARED(unsigned char, memory);
+    const NormRoom room(memory, gated.gate.inputs);
+    OwnNorm own(norm, gated.gate.inputs);
+    auto input = [&] {
+        WAIT_FOR_INPUT();
+        own.make(room.row, room.norm);
+        return room.norm;
+    };
+    swiglu<1>(tiles, input, 1, gated, narrow);
 }
 
-#define KERNELS_OF_THIS_FILE(X) X(matvec_bf16_8) X(matvec_bf16_16) X(swiglu_bf16_8) X(swiglu_bf16_16)
+#define KERNELS_OF_THIS_FILE(X) \
+    X(matvec_bf16_8) X(matvec_bf16_16) X(matvec_bf16_norm) X(swiglu_bf16_8) X(swiglu_bf16_16) X(swiglu_bf16_norm)

@@ -1,55 +1,14 @@
 // RMSNorm (Zhang and Sennrich, 2019): out = x / √(mean(x²) + ε) · weight, with the bits of ops/rms_norm.rs. -DPRECISION.
 //
 // Grid (rows), block: whole warps up to 256 threads; dynamic shared memory 4 · (width + 16 · ⌊width / 1024⌋) bytes up to a
-// width of 8192, beyond it none. The sum of squares has the order of ops/matmul.rs: 16 threads take
-// a stretch of 1024 values, each every sixteenth; the stretches follow one another.
-#include "common.cuh"
-
-// Values of a row that a block keeps in shared memory: what threads sum in the order of ops they would wait for long, value
-// by value, in the device's.
-constexpr int KEPT = 8 * STRETCH;
-// Where value i of those lies: two stretches side by side lie in different banks.
-__device__ inline int place(int i) { return i + i / STRETCH * LANES; }
-
-// The scale of one row, of which `x` gives the values, in every thread of the block.
-template <class Values>
-__device__ inline float scale_of(Values x, int width, float eps) {
-    constexpr int MOST = 16;  // stretches that a block of 256 sums at once
-    SHARED(float, sums, MOST + 1);
-    int lane = threadIdx.x % LANES, mine = threadIdx.x / LANES, at_once = blockDim.x / LANES;
-    float total = 0.0f;
-    for (int first = 0; first < ceil_div(width, STRETCH); first += at_once) {
-        int start = (first + mine) * STRETCH, end = min(start + STRETCH, width);
-        float sum = 0.0f;
-#pragma unroll 8
-        for (int i = start + lane; i < end; i += LANES) {
-            float value = x(i);
-            sum = __fmaf_rn(value, value, sum);
-        }
-        sum = reduce_lanes(sum);
-        if (lane == 0) sums[mine] = sum;
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            for (int i = 0; i < at_once && (first + i) * STRETCH < width; i++) {
-                total = first + i == 0 ? sums[0] : __fadd_rn(total, sums[i]);
-            }
-            sums[MOST] = total;
-        }
-        __syncthreads();
-    }
-    float mean = __fdiv_rn(sums[MOST], static_cast<float>(width));
-    return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
-}
+// width of 8192, beyond it none.
+#include "norm.cuh"
 
 // Where the norm of all rows goes: to `out`, and in bfloat16 to `narrow`, each where it is not null.
 struct Normed {
     float* out;
     uint16_t* narrow;
 };
-
-// Values that a thread asks for before it takes the first of them, and those of the weight that it has before there is an
-// input: all of a row of 4096.
-constexpr int AT_ONCE = 8, WEIGHTS = 16;
 
 // normed = RMSNorm of a row. `ask` gives what value i is made of, `make` makes it of that, and `again` gives it once more.
 // Waits for the input.

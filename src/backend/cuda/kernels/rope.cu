@@ -25,7 +25,8 @@ struct Turned {
     int heads, unused;
 };
 
-constexpr int MOST_TURNED = 3;
+// How many are turned at most, and the pairs of a thread at most.
+constexpr int MOST_TURNED = 3, PAIRS = 4;
 
 struct AllTurned {
     Turned of[MOST_TURNED];
@@ -34,30 +35,51 @@ struct AllTurned {
 // out (rows, heads, C) = x turned by cos and sin (rows, C/2): (a, b) → (a·cos − b·sin, a·sin + b·cos), with the bits of
 // ops/rope.rs. A pair is (2i, 2i + 1) where `neighbours`, else (i, i + C/2). And cache[start …] = out, or x, rounded to the
 // nearest.
-// Grid (rows, ceil(the most heads · C/2 / 128), how many are turned), block 128: a thread turns a pair.
+// Grid (rows, at least ceil(the most heads · C/2 / 512), how many are turned), block 128: a thread turns up to four pairs.
 KERNEL(128) rope(AllTurned all, const float* cos, const float* sin, int neighbours, int head_dim) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
     // By numbers that the compiler knows: it would copy all of them otherwise.
     const Turned turned = blockIdx.z == 0 ? all.of[0] : blockIdx.z == 1 ? all.of[1] : all.of[2];
-    const int pairs = head_dim / 2, number = blockIdx.y * blockDim.x + threadIdx.x, width = turned.heads * head_dim;
-    if (number >= turned.heads * pairs) return;
-    const int head = number / pairs, pair = number % pairs;
-    const int first = head * head_dim + (neighbours ? 2 * pair : pair), second = neighbours ? first + 1 : first + pairs;
+    const int pairs = head_dim / 2, width = turned.heads * head_dim, all_pairs = turned.heads * pairs;
     const float* x = turned.x + static_cast<long long>(blockIdx.x) * width;
-    float a = x[first], b = x[second];
-    if (turned.out) {
-        const long long table = static_cast<long long>(blockIdx.x) * pairs + pair;
-        const float c = cos[table], s = sin[table];
-        auto round = [](float x) { return rounded<PRECISION>(x); };
-        const float low = round(__fsub_rn(round(__fmul_rn(a, c)), round(__fmul_rn(b, s))));
-        const float high = round(__fadd_rn(round(__fmul_rn(a, s)), round(__fmul_rn(b, c))));
-        float* out = turned.out + static_cast<long long>(blockIdx.x) * width;
-        out[first] = a = low, out[second] = b = high;
+    // Where number k of the thread's pairs begins, and its second value; and its number in its head.
+    struct Place {
+        int first, second, pair;
+        bool there;
+    };
+    auto place = [&](int k) {
+        const int number = (k * gridDim.y + blockIdx.y) * blockDim.x + threadIdx.x, head = number / pairs, pair = number % pairs;
+        const int first = head * head_dim + (neighbours ? 2 * pair : pair);
+        return Place{first, neighbours ? first + 1 : first + pairs, pair, number < all_pairs};
+    };
+    float2 asked[PAIRS], cos_and_sin[PAIRS];
+#pragma unroll
+    for (int k = 0; k < PAIRS; k++) {
+        const Place at = place(k);
+        if (!at.there) break;
+        asked[k] = {x[at.first], x[at.second]};
+        const long long table = static_cast<long long>(blockIdx.x) * pairs + at.pair;
+        if (turned.out) cos_and_sin[k] = {cos[table], sin[table]};
     }
-    if (turned.cache) {
-        Cached* to = static_cast<Cached*>(turned.cache) + (static_cast<long long>(turned.span->start) + blockIdx.x) * width;
-        to[first] = narrowed(CACHE{}, a), to[second] = narrowed(CACHE{}, b);
+#pragma unroll
+    for (int k = 0; k < PAIRS; k++) {
+        const Place at = place(k);
+        if (!at.there) break;
+        float a = asked[k].x, b = asked[k].y;
+        if (turned.out) {
+            const float c = cos_and_sin[k].x, s = cos_and_sin[k].y;
+            auto round = [](float x) { return rounded<PRECISION>(x); };
+            const float low = round(__fsub_rn(round(__fmul_rn(a, c)), round(__fmul_rn(b, s))));
+            const float high = round(__fadd_rn(round(__fmul_rn(a, s)), round(__fmul_rn(b, c))));
+            float* out = turned.out + static_cast<long long>(blockIdx.x) * width;
+            out[at.first] = a = low, out[at.second] = b = high;
+        }
+        if (turned.cache) {
+            Cached* to =
+                static_cast<Cached*>(turned.cache) + (static_cast<long long>(turned.span->start) + blockIdx.x) * width;
+            to[at.first] = narrowed(CACHE{}, a), to[at.second] = narrowed(CACHE{}, b);
+        }
     }
 }
 

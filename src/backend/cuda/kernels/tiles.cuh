@@ -15,12 +15,13 @@ __device__ inline int swizzle(int row) {
 template <int DEPTH, int ROWS, int THREADS, class Begins>
 __device__ inline void copy_tile(uint16_t* to, Begins begins, int inputs, int step) {
     constexpr int CHUNKS = DEPTH / 8, APART = THREADS / CHUNKS;
-    static_assert(APART % 8 == 0 && ROWS % APART == 0, "a thread's rows have one swizzle");
+    static_assert(APART % 8 == 0, "a thread's rows have one swizzle");
     const int own_row = threadIdx.x / CHUNKS, own_chunk = threadIdx.x % CHUNKS;
     const int input = step * DEPTH + 8 * own_chunk;
     to += own_row * DEPTH + (own_chunk ^ swizzle<DEPTH>(own_row)) * 8;
 #pragma unroll
-    for (int k = 0; k < ROWS / APART; k++) {
+    for (int k = 0; k < (ROWS + APART - 1) / APART; k++) {
+        if (ROWS % APART != 0 && own_row + k * APART >= ROWS) break;
         if (input < inputs) {
             copy16_async(to + k * APART * DEPTH, begins(own_row + k * APART) + input);
         } else {

@@ -132,19 +132,106 @@ fn who_makes_activations_writes_them_in_bfloat16_and_products_have_the_same_bits
         for maker in MAKERS {
             let what = format!("{maker:?}, {spans:?}");
             let one_each = spans.iter().all(|span| span.1 == 1);
+            // The norm of one row is a part of the product itself.
             let joins = match maker {
-                Maker::Silu => false,
-                Maker::Norm | Maker::AddAndNorm => true,
-                Maker::Swiglu | Maker::Attention => spans.len() == 1 || one_each && rows <= 16,
-                Maker::AttentionSeen => spans.len() == 1,
+                Maker::Silu => 0,
+                Maker::Norm if rows == 1 => 2,
+                Maker::Norm | Maker::AddAndNorm => 1,
+                Maker::Swiglu | Maker::Attention => usize::from(spans.len() == 1 || one_each && rows <= 16),
+                Maker::AttentionSeen => usize::from(spans.len() == 1),
             };
             let (apart, expected) = run(maker, true, &[&by_tensor_cores]);
             let (together, found) = run(maker, false, &[&by_tensor_cores]);
             assert!(found == expected, "{what}");
-            assert_eq!(apart - together, usize::from(joins), "{what}");
+            assert_eq!(apart - together, joins, "{what}");
             for matrices in [[&by_tensor_cores, &by_others], [&by_others, &by_tensor_cores]] {
                 assert!(run(maker, false, &matrices).1 == run(maker, true, &matrices).1, "{what}");
             }
         }
+    }
+}
+
+/// In a decode pass products make the norm that they read, and add what is added to them.
+#[test]
+fn the_norm_and_the_residual_of_one_row_go_with_products_and_have_the_same_bits() {
+    let Some((device, log)) = Cuda::logged(ROOM) else { return };
+    let cuda = device.with_precision(Precision::Bf16);
+    // Of these the last is wider than a block keeps, and those from 4,096 on than a thread keeps of the weights. So many
+    // outputs are more tiles than there are blocks.
+    for (width, outputs) in
+        [(8, 24), (136, 300), (1024, 17), (2056, 133), (4104, 150), (8192, 40), (8200, 24)]
+    {
+        let rounded = |count, seed| {
+            let mut values = noise(count, seed);
+            crate::ops::round::row(Precision::Bf16, &mut values);
+            filled(&cuda, &values)
+        };
+        let matrix = |outputs, seed| cuda.matrix(&tensor(Dtype::BF16, outputs, width, seed)).unwrap();
+        let (x, residual, weight) =
+            (rounded(width, 91), rounded(outputs, 92), cuda.vector(&vector(width, 93)).unwrap());
+        let (q, k, gate, up) = (matrix(outputs, 94), matrix(9, 95), matrix(outputs, 96), matrix(outputs, 97));
+        let bias = cuda.vector(&vector(outputs, 98)).unwrap();
+        let of_weight = cuda.vector(&vector(outputs, 99)).unwrap();
+        let pass = pass(&cuda, &[(5, 1)]);
+        let buffer = |count: usize| cuda.buffer(count).unwrap();
+        let run = |seen: bool| {
+            let look = || {
+                if seen {
+                    cuda.sync().unwrap();
+                }
+            };
+            let (mut normed, mut input, mut of_sum) = (buffer(width), cuda.input(), cuda.input());
+            let [mut of_q, mut again, mut sum, mut of_norm] = [0; 4].map(|_| buffer(outputs));
+            let [mut of_gate, mut silu, mut of_up, mut hidden] = [0; 4].map(|_| buffer(outputs));
+            let mut of_k = buffer(9);
+            let mut nobody = |_: usize, _: &Buffer| Ok(());
+            cuda.sync().unwrap();
+            log.lock().unwrap().clear();
+            cuda.rms_norm(&x, &weight, 1e-5, 1, &mut normed).unwrap();
+            look();
+            cuda.prepare(&normed, width, &pass, &PassRows::All, &mut input).unwrap();
+            let mut products = [
+                Product { matrix: &q, bias: Some(&bias), out: &mut of_q },
+                Product { matrix: &k, bias: None, out: &mut of_k },
+            ];
+            cuda.matmuls(&input, &mut products, &mut nobody).unwrap();
+            let outs = Swiglu {
+                gate: Product { matrix: &gate, bias: None, out: &mut of_gate },
+                silu: &mut silu,
+                up: Product { matrix: &up, bias: Some(&bias), out: &mut of_up },
+                hidden: &mut hidden,
+            };
+            cuda.swiglu(&input, outputs, outs, &mut nobody).unwrap();
+            // A product whose input is there, to which something is added, and the norm of the sum.
+            cuda.prepare(&x, width, &pass, &PassRows::All, &mut of_sum).unwrap();
+            cuda.matmul(&of_sum, &q, None, &mut again).unwrap();
+            look();
+            let (added, written) = ((&residual, &again), (&mut sum, &mut of_norm));
+            cuda.add_rms_norm(added, &of_weight, 1e-5, (1, outputs), written, &mut nobody).unwrap();
+            cuda.sync().unwrap();
+            let launches = |asked: &Asked| if let Asked::Launches(count) = asked { *count } else { 0 };
+            let launches: usize = log.lock().unwrap().iter().map(launches).sum();
+            let of = |buffer: &Buffer, count| bits(&values(&cuda, buffer, count));
+            let all = [&of_q, &of_gate, &silu, &of_up, &hidden, &again, &sum, &of_norm];
+            (launches, all.map(|buffer| of(buffer, outputs)), of(&of_k, 9))
+        };
+        let (apart, together) = (run(true), run(false));
+        // The norm and what narrows it; and the sum goes with the product, but its norm does not: as many.
+        let spared = if width <= 8192 { 2 } else { 1 };
+        assert_eq!(apart.0 - together.0, spared, "{width} × {outputs}");
+        assert!(apart.1 == together.1 && apart.2 == together.2, "{width} × {outputs}");
+        // The sum alone, as between the last layer and the head.
+        let mut sums = [buffer(outputs), buffer(outputs)];
+        for (seen, sum) in [true, false].into_iter().zip(&mut sums) {
+            let (mut input, mut out) = (cuda.input(), buffer(outputs));
+            cuda.prepare(&x, width, &pass, &PassRows::All, &mut input).unwrap();
+            cuda.matmul(&input, &q, None, &mut out).unwrap();
+            if seen {
+                cuda.sync().unwrap();
+            }
+            cuda.add(&out, &residual, outputs, sum).unwrap();
+        }
+        let [apart, together] = sums.map(|sum| bits(&values(&cuda, &sum, outputs)));
+        assert!(apart == together, "{width} × {outputs}: the sum alone");
     }
 }

@@ -1,0 +1,99 @@
+// What kernels of RMSNorm share: the scale of a row, with the bits of ops/rms_norm.rs.
+//
+// The sum of squares has the order of ops/matmul.rs: 16 threads take a stretch of 1024 values, each every sixteenth; the
+// stretches follow one another.
+#pragma once
+#include "common.cuh"
+
+// Values of a row that a block keeps in shared memory: what threads sum in the order of ops they would wait for long, value
+// by value, in the device's.
+constexpr int KEPT = 8 * STRETCH;
+// Where value i of those lies: two stretches side by side lie in different banks.
+__device__ inline int place(int i) { return i + i / STRETCH * LANES; }
+
+// The scale of one row, of which `x` gives the values, in every thread of the block.
+template <class Values>
+__device__ inline float scale_of(Values x, int width, float eps) {
+    constexpr int MOST = 16;  // stretches that a block of 256 sums at once
+    SHARED(float, sums, MOST + 1);
+    int lane = threadIdx.x % LANES, mine = threadIdx.x / LANES, at_once = blockDim.x / LANES;
+    float total = 0.0f;
+    for (int first = 0; first < ceil_div(width, STRETCH); first += at_once) {
+        int start = (first + mine) * STRETCH, end = min(start + STRETCH, width);
+        float sum = 0.0f;
+#pragma unroll 8
+        for (int i = start + lane; i < end; i += LANES) {
+            float value = x(i);
+            sum = __fmaf_rn(value, value, sum);
+        }
+        sum = reduce_lanes(sum);
+        if (lane == 0) sums[mine] = sum;
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            for (int i = 0; i < at_once && (first + i) * STRETCH < width; i++) {
+                total = first + i == 0 ? sums[0] : __fadd_rn(total, sums[i]);
+            }
+            sums[MOST] = total;
+        }
+        __syncthreads();
+    }
+    float mean = __fdiv_rn(sums[MOST], static_cast<float>(width));
+    return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
+}
+
+// Values that a thread asks for before it takes the first of them, and those of the weight that it has before there is an
+// input: all of a row of 4096.
+constexpr int AT_ONCE = 8, WEIGHTS = 16;
+
+// A row whose norm is the input of a product, and which nobody else wants.
+struct Norm {
+    const float* x;  // (width)
+    const float* weight;
+    float eps;
+    int unused;
+};
+
+// A norm in bfloat16 that every block makes for itself, of a row of at most KEPT values. `row` has room for them in their
+// places.
+struct OwnNorm {
+    Norm norm;
+    int width;
+    float weights[WEIGHTS];
+
+    // Asks for the weights, which are there before the input is.
+    __device__ inline OwnNorm(const Norm& norm, int width) : norm(norm), width(width) {
+#pragma unroll
+        for (int k = 0; k < WEIGHTS; k++) {
+            const int i = threadIdx.x + k * blockDim.x;
+            if (i < width) weights[k] = norm.weight[i];
+        }
+    }
+
+    // Leaves in `to` (width) what rms_norm would write of the row. All threads of the block call it, once the input is there,
+    // and may read it all afterwards.
+    __device__ inline void make(float* row, uint16_t* to) {
+        const int own = threadIdx.x, apart = blockDim.x;
+        for (int first = own; first < width; first += AT_ONCE * apart) {
+            float asked[AT_ONCE];
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++) {
+                if (first + k * apart < width) asked[k] = norm.x[first + k * apart];
+            }
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++) {
+                if (first + k * apart < width) row[place(first + k * apart)] = asked[k];
+            }
+        }
+        __syncthreads();
+        const float scale = scale_of([&](int i) { return row[place(i)]; }, width, norm.eps);
+        auto write = [&](int i, float weight) {
+            to[i] = to_bf16(__fmul_rn(rounded<BF16>(__fmul_rn(row[place(i)], scale)), weight));
+        };
+#pragma unroll
+        for (int k = 0; k < WEIGHTS; k++) {
+            if (own + k * apart < width) write(own + k * apart, weights[k]);
+        }
+        for (int i = own + WEIGHTS * apart; i < width; i += apart) write(i, norm.weight[i]);
+        __syncthreads();
+    }
+};
