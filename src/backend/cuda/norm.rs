@@ -15,7 +15,7 @@ const RMS_NORM: Kernel = Kernel { file: "rms_norm", name: "rms_norm", weight: No
 /// The widest row that a block keeps in shared memory (`KEPT` of `norm.cuh`).
 const KEPT: usize = 8192;
 
-/// A row of `width` values that is to be normalised, or several.
+/// Rows of `width` values that are to be normalised, the first at `x`.
 #[derive(Clone, Copy)]
 pub(super) struct Norm {
     pub(super) x: Address,
@@ -49,13 +49,8 @@ impl Norm {
         [self.x, self.weight, u64::from(self.eps.to_bits())]
     }
 
-    /// Asks for the norm of one row, at `out`.
-    pub(super) fn launch(&self, cuda: &Cuda, out: Address) -> Result<()> {
-        self.launch_rows(cuda, 1, out)
-    }
-
-    /// The same of `rows` rows that follow one another.
-    pub(super) fn launch_rows(&self, cuda: &Cuda, rows: usize, out: Address) -> Result<()> {
+    /// Asks for the norm of `rows` rows that follow one another, at `out`.
+    pub(super) fn launch(&self, cuda: &Cuda, rows: usize, out: Address) -> Result<()> {
         let Self { x, weight, eps, width } = *self;
         let arguments = Arguments::new().address(x).address(weight).float(eps).int(width);
         let arguments = arguments.address(out).narrow_too(out, rows * width, 1);

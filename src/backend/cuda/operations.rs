@@ -54,7 +54,7 @@ impl Cuda {
         let width = weight.len();
         // The sum may be made with the product that is added, and then there is only its norm to make.
         if self.adds_to_last([a, b], rows * width, sum)? {
-            return Norm { x: sum, weight: weight.at(), eps, width }.launch_rows(self, rows, normed);
+            return Norm { x: sum, weight: weight.at(), eps, width }.launch(self, rows, normed);
         }
         let kernel = Kernel { file: "rms_norm", name: "add_rms_norm", weight: None };
         let arguments = Arguments::new().address(a).address(b).address(weight.at());
@@ -290,7 +290,7 @@ impl Backend for Cuda {
         if let Some(added) = added {
             return self.add_and_norm(added, weight, eps, rows, [x.at(0), out.at(0)]);
         }
-        Norm { x: x.at(0), weight: weight.at(), eps, width }.launch_rows(self, rows, out.at(0))
+        Norm { x: x.at(0), weight: weight.at(), eps, width }.launch(self, rows, out.at(0))
     }
 
     fn input(&self) -> Input {

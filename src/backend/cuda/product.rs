@@ -63,6 +63,11 @@ struct Narrow {
 }
 
 impl Narrow {
+    /// Has the norm at `x` be made after all, where a product was to make it.
+    fn make_norm(&mut self, cuda: &Cuda, x: &Memory) -> Result<()> {
+        self.normed.take().map_or(Ok(()), |norm| norm.launch(cuda, 1, x.at()))
+    }
+
     /// The place of what lies at `x`.
     fn place(&mut self, x: &Arc<Memory>) -> &mut Growing {
         self.places.retain(|(of, _)| of.strong_count() > 0);
@@ -155,9 +160,7 @@ impl Input {
     fn narrow(&self, cuda: &Cuda) -> Result<Address> {
         let Some(x) = &self.x else { return Ok(0) };
         let mut narrow = self.narrow.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(norm) = narrow.normed.take() {
-            norm.launch(cuda, x.at())?;
-        }
+        narrow.make_norm(cuda, x)?;
         let count = self.rows * self.width;
         let to = narrow.place(x).room(&cuda.queue, count * size_of::<u16>(), false)?;
         if !narrow.there {
@@ -174,9 +177,7 @@ impl Input {
     fn wide(&self, cuda: &Cuda) -> Result<Address> {
         let Some(x) = &self.x else { return Ok(0) };
         let mut narrow = self.narrow.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(norm) = narrow.normed.take() {
-            norm.launch(cuda, x.at())?;
-        }
+        narrow.make_norm(cuda, x)?;
         if std::mem::take(&mut narrow.alone) {
             let from = narrow.place(x).memory().map_or(0, |memory| memory.at());
             convert(cuda, "widen_all", from, self.rows * self.width, x.at())?;
@@ -332,14 +333,14 @@ pub(super) fn add_to_last(
 ) -> Result<bool> {
     const ROWS: usize = MOST_PRODUCTS * PRODUCT_WORDS + 2;
     let change = |words: &mut [u64]| {
-        let single = words[MOST_PRODUCTS * PRODUCT_WORDS] == 1;
         let (outputs, rows) = (words[3] as u32 as usize, words[ROWS] as usize);
-        let same = words[PRODUCT_WORDS - 1] == out && outputs * rows == count;
-        let free = words[ROWS + 2] == 0;
-        if single && same && free {
+        let single = words[MOST_PRODUCTS * PRODUCT_WORDS] == 1;
+        let can =
+            single && words[PRODUCT_WORDS - 1] == out && outputs * rows == count && words[ROWS + 2] == 0;
+        if can {
             words[ROWS + 1..].copy_from_slice(&[to, sum]);
         }
-        single && same && free
+        can
     };
     for rows in [1, FEW] {
         if cuda.kernels.change(few_bf16(rows), |last| change(last.arguments.all_mut()))? {
