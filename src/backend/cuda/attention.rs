@@ -93,6 +93,7 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
         let (partial, counters) = scratch.attention(&cuda.queue, floats, together * blocks)?;
         let token = [asked.pass.span(asked.span), asked.keys, asked.values];
         let arguments = Arguments::new().first_of(&token).words(&asked.words()).int(splits);
+        let arguments = arguments.int(usize::from(asked.pass.is_ahead()));
         let arguments =
             arguments.address(asked.q.at(0)).address(partial).address(counters).address(asked.out.at(0));
         // The launch that begins with the first span is that of all of them, where nothing comes between.
@@ -115,7 +116,7 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
         // Of several spans each writes its own rows.
         let count = if asked.pass.spans().len() == 1 { tokens * heads * head_dim } else { 0 };
         let arguments = arguments.narrow_too(asked.out.at(0), count, 1);
-        return cuda.kernels.launch(kernel, (rows.div_ceil(64), kv_heads), 128, shared, arguments);
+        return cuda.kernels.launch(kernel, (kv_heads, rows.div_ceil(64)), 128, shared, arguments);
     }
     let (name, width, at_once) = match head_dim {
         0..=64 => ("attention_prefill_64", 64, 64),
@@ -236,4 +237,22 @@ fn repeat_kv(
         sink.rows(part, first * heads..(first + now) * heads, values)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    /// What `attention_bf16.cu` says of its scores. What bfloat16 has differs by powers of two but for these 128.
+    #[test]
+    fn to_multiply_by_the_inverse_root_and_round_is_to_divide_and_round() {
+        for head_dim in (8..=256_u16).step_by(8) {
+            let root = f32::from(head_dim).sqrt();
+            let inverse = 1.0 / root;
+            for i in 0..128_u8 {
+                let x = 1.0 + f32::from(i) / 128.0;
+                assert_eq!(bf16::from_f32(x * inverse), bf16::from_f32(x / root), "{x} / √{head_dim}");
+            }
+        }
+    }
 }

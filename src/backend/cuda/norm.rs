@@ -15,6 +15,9 @@ const RMS_NORM: Kernel = Kernel { file: "rms_norm", name: "rms_norm", weight: No
 /// The widest row that a block keeps in shared memory (`KEPT` of `norm.cuh`).
 const KEPT: usize = 8192;
 
+/// Words of `struct Norm` of the kernels.
+pub(super) const WORDS: usize = 3;
+
 /// Rows of `width` values that are to be normalised, the first at `x`.
 #[derive(Clone, Copy)]
 pub(super) struct Norm {
@@ -45,7 +48,7 @@ pub(super) fn shared(width: usize) -> usize {
 
 impl Norm {
     /// `struct Norm` of the kernels.
-    pub(super) fn words(&self) -> [u64; 3] {
+    pub(super) fn words(&self) -> [u64; WORDS] {
         [self.x, self.weight, u64::from(self.eps.to_bits())]
     }
 

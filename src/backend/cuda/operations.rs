@@ -253,6 +253,7 @@ impl Backend for Cuda {
     fn embedding(&self, table: &Matrix, pass: &Pass, out: &mut Buffer) -> Result<()> {
         self.stop.check()?;
         out.holds(pass.rows() * table.inputs());
+        pass.embeds();
         let kernel = Kernel { file: "embedding", name: "embedding", weight: Some(table.dtype()) };
         let (ids, apart) = pass.ids();
         let arguments = Arguments::new().words(&table.words()).address(ids).int(apart);
@@ -271,6 +272,7 @@ impl Backend for Cuda {
         frequencies.holds(pairs);
         cos.holds(pass.rows() * pairs);
         sin.holds(pass.rows() * pairs);
+        pass.tabulates();
         let kernel = Kernel { file: "rope", name: "rope_table", weight: None };
         let arguments = Arguments::new().address(frequencies.at(0)).address(pass.positions()).int(pairs);
         let arguments = arguments.address(cos.at(0)).address(sin.at(0));

@@ -1,6 +1,8 @@
 //! What is new in a pass, in the device's memory.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::coming::{Coming, DRAWN};
 use super::driver::Address;
@@ -25,6 +27,8 @@ pub struct Pass {
     follows: bool,
     /// Whether the device makes the spans of the last pass its own.
     moves_on: bool,
+    /// Which of the two kernels were asked for that a pass begins with: 1, embedding; 2, and then the tables of RoPE.
+    begun: AtomicU8,
     /// What was drawn and is on its way here.
     pub(super) coming: Coming,
     /// What of it is on its way to whoever looks on.
@@ -48,6 +52,7 @@ impl Pass {
         self.drawn_at = self.drawn.room(queue, bytes, false)?;
         self.coming.begin(queue, if draws.is_empty() { 0 } else { bytes })?;
         (self.follows, self.moves_on) = (false, false);
+        *self.begun.get_mut() = 0;
         self.set(ids, spans, draws);
         self.write(queue, ids)
     }
@@ -65,6 +70,7 @@ impl Pass {
         assert!(spans.iter().zip(&self.spans).all(follow), "each span begins where the last one ended");
         // Where the last one read as many tokens, everything lies where it lay, and nothing is new but random numbers.
         (self.follows, self.moves_on) = (true, self.rows == spans.len());
+        *self.begun.get_mut() = 0;
         // Where ids would be nobody looks.
         let ids = vec![0; spans.len()];
         self.set(&ids, spans, draws);
@@ -110,6 +116,22 @@ impl Pass {
             Some(memory) => memory.write(0, bytes),
             None => Ok(()),
         }
+    }
+
+    /// The embedding is asked for.
+    pub(super) fn embeds(&self) {
+        self.begun.store(1, Relaxed);
+    }
+
+    /// And after it the tables of RoPE.
+    pub(super) fn tabulates(&self) {
+        let _ = self.begun.compare_exchange(1, 2, Relaxed, Relaxed);
+    }
+
+    /// Whether all that is older than the pass is there when a kernel begins that is asked for now, and what embedding makes:
+    /// the two kernels wait for it before they let the next one start.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.begun.load(Relaxed) == 2
     }
 
     pub(super) fn spans(&self) -> &[Span] {

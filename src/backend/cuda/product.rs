@@ -27,8 +27,16 @@ const FEW: usize = 16;
 const FEW_OF_BLOCKS: usize = 8;
 
 /// Products that a launch computes at most, and the words of each in `struct Product` of the kernels.
-const MOST_PRODUCTS: usize = 3;
-const PRODUCT_WORDS: usize = 7;
+pub(super) const MOST_PRODUCTS: usize = 3;
+pub(super) const PRODUCT_WORDS: usize = 7;
+
+/// Products of one row that make the norm that they read. Arguments: `struct Products`, `struct Norm`, tiles, and `struct
+/// Turns`: what RoPE and the cache make of the results ([`super::turning`]).
+pub(super) const OF_NORM: Kernel = Kernel { file: "matvec_bf16", name: "matvec_bf16_norm", weight: None };
+
+/// The first word of `struct Turns` there, and how many it has.
+pub(super) const TURNS: usize = MOST_PRODUCTS * PRODUCT_WORDS + 1 + norm::WORDS + 1;
+pub(super) const TURNS_WORDS: usize = 2 * MOST_PRODUCTS + 4;
 
 /// The most blocks in a grid's second direction.
 const MOST_BLOCKS: usize = 65_535;
@@ -256,9 +264,9 @@ fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()
         }
         let tiles = blocks(products, 16);
         if let Some(norm) = x.norm(cuda)? {
-            let kernel = Kernel { file: "matvec_bf16", name: "matvec_bf16_norm", weight: None };
             let arguments = Arguments::new().words(&words(products, run.first)).words(&norm.words());
-            return by_blocks_that_stay(cuda, kernel, tiles, x.width, arguments.int(tiles));
+            let arguments = arguments.int(tiles).words(&[0; TURNS_WORDS]);
+            return by_blocks_that_stay(cuda, OF_NORM, tiles, x.width, arguments);
         }
         let narrow = x.narrow(cuda)?;
         return in_chunks(run, FEW, |first, rows| {
@@ -357,8 +365,10 @@ pub(super) struct Tiles {
     /// The kernel for up to three products, and that for the gated half of the feed-forward network.
     matmul: &'static str,
     swiglu: &'static str,
-    /// Rows and outputs of a block.
+    /// Rows and outputs of a tile.
     sides: (usize, usize),
+    /// Blocks that stay on a multiprocessor for one tile after the other; none where each tile is a block of its own.
+    stay: Option<usize>,
     threads: u32,
     /// Bytes of shared memory.
     shared: usize,
@@ -374,20 +384,31 @@ pub(super) const OF_WARPS: [Tiles; 2] = [
 pub(super) const OF_WARPGROUPS: [Tiles; 3] = [
     Tiles {
         sides: (192, 256),
+        stay: Some(1),
         threads: 384,
         shared: 230_400,
         ..large("matmul_wgmma", "matmul_wgmma_192", "swiglu_wgmma_192")
     },
-    Tiles { shared: 197_632, ..large("matmul_wgmma", "matmul_wgmma_256", "swiglu_wgmma_256") },
-    Tiles { shared: 66_560, ..small("matmul_wgmma", "matmul_wgmma_64", "swiglu_wgmma_64") },
+    Tiles { stay: Some(1), shared: 197_632, ..large("matmul_wgmma", "matmul_wgmma_256", "swiglu_wgmma_256") },
+    Tiles { stay: Some(3), shared: 66_560, ..small("matmul_wgmma", "matmul_wgmma_64", "swiglu_wgmma_64") },
 ];
 
 const fn large(file: &'static str, matmul: &'static str, swiglu: &'static str) -> Tiles {
-    Tiles { file, matmul, swiglu, sides: (128, 256), threads: 256, shared: 0 }
+    Tiles { file, matmul, swiglu, sides: (128, 256), stay: None, threads: 256, shared: 0 }
 }
 
 const fn small(file: &'static str, matmul: &'static str, swiglu: &'static str) -> Tiles {
-    Tiles { file, matmul, swiglu, sides: (64, 64), threads: 128, shared: 0 }
+    Tiles { file, matmul, swiglu, sides: (64, 64), stay: None, threads: 128, shared: 0 }
+}
+
+impl Tiles {
+    /// Launches one of the two kernels for so many tiles.
+    fn launch(&self, cuda: &Cuda, name: &'static str, count: usize, arguments: Arguments) -> Result<()> {
+        let room = self.stay.map(|stay| stay * cuda.queue.device().about().multiprocessors as usize);
+        let blocks = room.map_or(count, |room| room.min(count));
+        let kernel = Kernel { file: self.file, name, weight: None };
+        cuda.kernels.launch(kernel, (blocks, 1), self.threads, self.shared, arguments)
+    }
 }
 
 /// The tiles for `rows` rows, where `across` says how many blocks there are of so many outputs. Time goes by the bytes that the
@@ -406,11 +427,10 @@ fn suited(cuda: &Cuda, rows: usize, across: impl Fn(usize) -> usize) -> Tiles {
 
 /// In bfloat16: `run` of the rows in these tiles.
 fn in_tiles(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run, tiles: Tiles) -> Result<()> {
-    let Tiles { file, matmul, sides: (rows, outputs), threads, shared, .. } = tiles;
+    let Tiles { matmul, sides: (rows, outputs), .. } = tiles;
     let narrow = x.narrow(cuda)? + (run.first * x.width * size_of::<u16>()) as u64;
     let arguments = Arguments::new().words(&words(products, run.first)).address(narrow).int(run.rows);
-    let grid = (run.rows.div_ceil(rows), blocks(products, outputs));
-    cuda.kernels.launch(Kernel { file, name: matmul, weight: None }, grid, threads, shared, arguments)
+    tiles.launch(cuda, matmul, run.rows.div_ceil(rows) * blocks(products, outputs), arguments)
 }
 
 /// Computes products of one input in these tiles, whatever suits the device.
@@ -571,13 +591,12 @@ pub(super) fn all_gated_in_tiles(
     (silu, hidden): (&Buffer, &Buffer),
     tiles: Tiles,
 ) -> Result<()> {
-    let Tiles { file, swiglu, sides: (rows, of_both), threads, shared, .. } = tiles;
+    let Tiles { swiglu, sides: (rows, of_both), .. } = tiles;
     let outputs = gate.matrix.outputs();
     let arguments = Arguments::new().address(x.narrow(cuda)?).int(x.rows);
     let arguments = arguments.words(&gated_words(gate, up, (silu, hidden), 0));
     let arguments = arguments.narrow_too(hidden.at(0), x.rows * outputs, 4);
-    let grid = (x.rows.div_ceil(rows), outputs.div_ceil(of_both / 2));
-    cuda.kernels.launch(Kernel { file, name: swiglu, weight: None }, grid, threads, shared, arguments)
+    tiles.launch(cuda, swiglu, x.rows.div_ceil(rows) * outputs.div_ceil(of_both / 2), arguments)
 }
 
 /// `struct Products` of the kernels.

@@ -185,6 +185,24 @@ fn norms_alone_and_with_the_residual_have_the_bits_of_ops() {
     }
 }
 
+/// SiLU of every finite bfloat16 value.
+struct SiluOfAll;
+
+impl Operate for SiluOfAll {
+    fn on<B: Backend>(&self, backend: &B) -> Vec<f32> {
+        let all = (0..=u16::MAX).map(bf16::from_bits).filter(|x| x.is_finite()).map(f32::from);
+        let all: Vec<f32> = all.collect();
+        let (x, mut out) = (filled(backend, &all), backend.buffer(all.len()).unwrap());
+        backend.silu(&x, all.len(), &mut out).unwrap();
+        values(backend, &out, all.len())
+    }
+}
+
+#[test]
+fn silu_found_near_has_the_bits_of_ops_for_all_that_bfloat16_has() {
+    same_bits("SiLU of all values", &SiluOfAll);
+}
+
 struct Elements(usize);
 
 impl Operate for Elements {

@@ -185,10 +185,11 @@ struct Tokens {
 
 // Attention of one token for HEADS query heads of one kv head, over one part of its keys; C is at most N. Fixed by the number
 // of keys and of splits: which keys a split has, in tiles of 64, and so the order of all sums. The block of a head that is
-// done last joins the parts, from the first split to the last.
+// done last joins the parts, from the first split to the last. Where it is `early`, what passes before this one made is there when
+// it begins, and so is the span (embedding.cu, rope_table of rope.cu); it waits for the rest.
 template <int HEADS, int N>
-__device__ inline void decode(const Tokens& tokens, const Attention& shape, int splits, const float* q, float* partial,
-                              unsigned* counters, float* out, uint16_t* narrow) {
+__device__ inline void decode(const Tokens& tokens, const Attention& shape, int splits, int early, const float* q,
+                              float* partial, unsigned* counters, float* out, uint16_t* narrow) {
     // Lanes side by side take a key or a value, eight channels each; so a block takes AT_ONCE of a tile, and a thread EACH.
     // For so many of these KEPT has room that are under way.
     constexpr int WARPS = THREADS / 32, ACROSS = N / 8, AT_ONCE = THREADS / ACROSS, EACH = TILE / AT_ONCE;
@@ -198,9 +199,10 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
     SHARED(float, sums, HEADS);
     SHARED(float, factors, HEADS * MOST_SPLITS);
     SHARED(float, terms, HEADS * MOST_SPLITS);
-    SHARED(float, joined, WARPS * N);
+    SHARED(float, joined, HEADS * WARPS * N);
     SHARED(int, last, 1);
 
+    if (!early) WAIT_FOR_INPUT();
     const void* keys = tokens.of[blockIdx.z].keys;
     const void* values = tokens.of[blockIdx.z].values;
     Span span = *tokens.of[blockIdx.z].span;
@@ -217,25 +219,40 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
     const int own = threadIdx.x / ACROSS, channel = threadIdx.x % ACROSS * 8;
     const bool has_channels = channel < head_dim;
     // Where there are fewer keys than splits have room for, the last ones have nothing to do.
-    if (split >= splits_used) return;
-    const int from = start + split * keys_of_split, to = min(from + keys_of_split, span.keys);
+    if (split >= splits_used) {
+        WAIT_FOR_INPUT();
+        return;
+    }
+    const int from = start + split * keys_of_split, to = min(from + keys_of_split, span.keys), newest = span.keys - 1;
     const long long stride = static_cast<long long>(shape.kv_heads) * head_dim;
     const long long offset = static_cast<long long>(kv_head) * head_dim + channel;
     const Cached* key_at = static_cast<const Cached*>(keys) + offset;
     const Cached* value_at = static_cast<const Cached*>(values) + offset;
     const float root = root_of(shape);
-    // Asks for a thread's keys or values of a tile from number `first` of them on, as many as KEPT.
-    auto ask = [&](const Cached* at, int tile, int first, Eight(&eights)[KEPT]) {
+    // Asks for a thread's keys or values of a tile from number `first` of them on, as many as KEPT; for those before `end`.
+    auto ask = [&](const Cached* at, int tile, int first, int end, Eight(&eights)[KEPT]) {
 #pragma unroll
         for (int k = 0; k < KEPT; k++) {
             const int key = tile + own + (first + k) * AT_ONCE;
             eights[k] = {};
-            if (key < to && has_channels) eights[k] = ask_cached8(at + key * stride);
+            if (key < end && has_channels) eights[k] = ask_cached8(at + key * stride);
+        }
+    };
+    // The newest, which is of this pass, where it is one of those.
+    auto ask_newest = [&](const Cached* at, Eight(&eights)[KEPT]) {
+#pragma unroll
+        for (int k = 0; k < KEPT; k++) {
+            if (from + own + k * AT_ONCE == newest && newest < to && has_channels) eights[k] = ask_cached8(at + newest * stride);
         }
     };
 
+    // All others are of earlier passes, and on their way before the input is there.
     Eight some_keys[KEPT], some_values[KEPT];
-    ask(key_at, from, 0, some_keys);
+    ask(key_at, from, 0, min(to, newest), some_keys);
+    ask(value_at, from, 0, min(to, newest), some_values);
+    WAIT_FOR_INPUT();
+    ask_newest(key_at, some_keys);
+    ask_newest(value_at, some_values);
     float query[HEADS][8], mixed[HEADS][8];
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
@@ -299,14 +316,14 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
     };
 
     for (int tile = from; tile < to; tile += TILE) {
-        ask(value_at, tile, 0, some_values);
+        if (tile > from) ask(value_at, tile, 0, to, some_values);
         multiply(tile, 0, some_keys);
         for (int first = KEPT; first < EACH; first += KEPT) {
-            ask(key_at, tile, first, some_keys);
+            ask(key_at, tile, first, to, some_keys);
             multiply(tile, first, some_keys);
         }
         // The next tile's keys come while this one's values are mixed.
-        ask(key_at, tile + TILE, 0, some_keys);
+        ask(key_at, tile + TILE, 0, to, some_keys);
         __syncthreads();
         // Weights: a warp takes a head, a lane two keys.
         for (int h = warp; h < HEADS; h += WARPS) {
@@ -326,7 +343,7 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
         }
         mix(tile, 0, some_values);
         for (int first = KEPT; first < EACH; first += KEPT) {
-            ask(value_at, tile, first, some_values);
+            ask(value_at, tile, first, to, some_values);
             mix(tile, first, some_values);
         }
         __syncthreads();
@@ -341,20 +358,21 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
             float sum = mixed[h][i];
 #pragma unroll
             for (int apart = ACROSS; apart < 32; apart *= 2) sum += __shfl_xor_sync(FULL, sum, apart);
-            if (lane < ACROSS) joined[warp * N + channel + i] = sum;
+            if (lane < ACROSS) joined[(h * WARPS + warp) * N + channel + i] = sum;
         }
-        __syncthreads();
-        if (h < count) {
-            float* of_head = part + static_cast<long long>(h) * (head_dim + 2);
-            for (int c = threadIdx.x; c < head_dim; c += THREADS) {
-                float sum = joined[c];
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < count * N; i += THREADS) {
+        const int h = i / N, c = i % N;
+        if (c >= head_dim) continue;
+        float sum = joined[h * WARPS * N + c];
 #pragma unroll
-                for (int w = 1; w < WARPS; w++) sum += joined[w * N + c];
-                of_head[c] = sum;
-            }
-            if (threadIdx.x == 0) of_head[head_dim] = maxima[h], of_head[head_dim + 1] = sums[h];
-        }
-        __syncthreads();
+        for (int w = 1; w < WARPS; w++) sum += joined[(h * WARPS + w) * N + c];
+        part[static_cast<long long>(h) * (head_dim + 2) + c] = sum;
+    }
+    if (threadIdx.x < count) {
+        float* after = part + static_cast<long long>(threadIdx.x) * (head_dim + 2) + head_dim;
+        after[0] = maxima[threadIdx.x], after[1] = sums[threadIdx.x];
     }
 
     __threadfence();
@@ -425,12 +443,11 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
 // instead, in bfloat16.
 // Grid (G · ceil(H / G / M), as many splits as have keys or more, spans), block 128.
 #define DECODE(heads, channels)                                                                                       \
-    KERNEL_WITH(128, heads <= 4 ? 3 : 2) attention_decode_##heads##_##channels(Tokens tokens, Attention shape, int splits, const float* q,     \
-                                                      float* partial, unsigned* counters, float* out,                 \
+    KERNEL_WITH(128, heads <= 4 ? 3 : 2) attention_decode_##heads##_##channels(Tokens tokens, Attention shape, int splits, int early,          \
+                                                      const float* q, float* partial, unsigned* counters, float* out, \
                                                       uint16_t* narrow) {                                             \
         LET_NEXT_START();                                                                                             \
-        WAIT_FOR_INPUT();                                                                                             \
-        decode<heads, channels>(tokens, shape, splits, q, partial, counters, out, narrow);                            \
+        decode<heads, channels>(tokens, shape, splits, early, q, partial, counters, out, narrow);                     \
     }
 #define DECODE_OF(channels) DECODE(1, channels) DECODE(2, channels) DECODE(4, channels) DECODE(8, channels)
 DECODE_OF(64)

@@ -1,28 +1,18 @@
 // Attention of many tokens in bfloat16, by tensor cores: PRECISION and CACHE are both BF16 here.
 //
-// As prefill of attention.cu, with other tiles (FlashAttention-2, Dao, 2023): a block has 64 rows, which are the query
-// heads of one kv head, token by token; each of its four warps has 16 of them and all keys, which pass by in tiles of 64.
+// As prefill of attention.cu, with other tiles (FlashAttention-2, Dao, 2023): a block has 64 rows, which are the query heads of one
+// kv head, token by token; each of its four warps has 16 of them and all keys, which pass by in tiles of 64.
 // So a row's scores, its softmax and its output never leave the warp's registers. Qk and scores are rounded as ops rounds
-// them; the weights are rounded before they are divided by their sum, where ops rounds them after. A key that a row does not
-// see has the weight 0 there: where its value is infinite or NaN, so is the row, in a block that has such a key for another.
+// them: to multiply by 1 / √C, rounded, and to round is to divide by √C and to round, for all bfloat16 values and every C that
+// there is (attention.rs tests so). The weights are rounded before they are divided by their sum, where ops rounds them after;
+// tensor cores sum them. A key that a row does not see has the weight 0 there: where its value is infinite or NaN, so is the
+// row, in a block that has such a key for another.
 #include "attention_sizes.cuh"
 #include "tensor.cuh"
 
 constexpr int THREADS = 128;
 constexpr int ROWS = 64;  // a block's
 constexpr int KEYS = 64;  // a tile's
-
-// x / root for a bfloat16 x and the root of a number of channels, with the bits of __fdiv_rn where that is 1e-30 or more: the
-// product with the nearest inverse, and what that leaves over divided once more (Markstein, 1990).
-struct Divisor {
-    float root, inverse;
-
-    __device__ inline float divide(float x) const {
-        const float near = __fmul_rn(x, inverse), left = __fmaf_rn(-near, root, x);
-        // Nothing is left of what is no number or has no end.
-        return left == left ? __fmaf_rn(left, inverse, near) : near;
-    }
-};
 
 // N: channels that there is room for, 64, 128 or 256.
 template <int N>
@@ -35,9 +25,9 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
     uint16_t* value_tile = key_tile + KEYS * STRIDE;  // (KEYS, STRIDE)
 
     const Span span = *span_at;
-    const int head_dim = shape.head_dim, group = shape.heads / shape.kv_heads, kv_head = blockIdx.y;
-    // The blocks with the most keys go first.
-    const int first_row = (gridDim.x - 1 - blockIdx.x) * ROWS, end_row = min(first_row + ROWS, span.tokens * group);
+    const int head_dim = shape.head_dim, group = shape.heads / shape.kv_heads, kv_head = blockIdx.x;
+    // The blocks with the most keys go first, of all kv heads.
+    const int first_row = (gridDim.y - 1 - blockIdx.y) * ROWS, end_row = min(first_row + ROWS, span.tokens * group);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, steps = ceil_div(head_dim, 16);
     // Where a row's query lies, and its output. Rows that are not there are the last one again.
     auto place = [&](int row) {
@@ -62,28 +52,16 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
         const uint16_t* at = cache + static_cast<long long>(kv_head) * head_dim;
         for (int i = threadIdx.x; i < KEYS * EIGHTS; i += THREADS) {
             int key = i / EIGHTS, c = i % EIGHTS * 8;
-            uint16_t* there = tile + key * STRIDE + c;
-            if (first + key < to && c < head_dim) {
-                copy16_async(there, at + (first + key) * stride + c);
-            } else {
-                *reinterpret_cast<uint4*>(there) = make_uint4(0, 0, 0, 0);
-            }
+            copy16_async_if(first + key < to && c < head_dim, tile + key * STRIDE + c, at + (first + key) * stride + c);
         }
         close_copies();
     };
 
-    const float root = __fsqrt_rn(static_cast<float>(head_dim));
-    const Divisor divisor = {root, __fdiv_rn(1.0f, root)};
-    // This lane's rows are lane / 4 and eight further on, and of eight columns the two from 2 · (lane mod 4) on.
-    int own[2], start[2];
-    float maxima[2], sums[2], mixed[2 * STEPS][4];
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        own[r] = position(16 * warp + lane / 4 + 8 * r), start[r] = first_visible(shape, own[r]);
-        maxima[r] = minus_infinity(), sums[r] = 0.0f;
-    }
-#pragma unroll
-    for (int j = 0; j < 2 * STEPS; j++) mixed[j][0] = mixed[j][1] = mixed[j][2] = mixed[j][3] = 0.0f;
+    const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(static_cast<float>(head_dim)));
+    // This lane's rows are lane / 4 and eight further on, and of eight columns the two from 2 · (lane mod 4) on. Its sums are the
+    // same in every column.
+    float maxima[2], sums[4] = {}, mixed[2 * STEPS][4] = {};
+    maxima[0] = maxima[1] = minus_infinity();
 
     load_tile(keys, from, key_tile);
     for (int first = from; first < to; first += KEYS) {
@@ -95,15 +73,15 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
         for (int step = 0; step < STEPS; step++) {
             if (step >= steps) break;
             uint32_t a[4];
-            load_matrices<false>(a, queries + (16 * warp + lane % 16) * STRIDE + 16 * step + lane / 16 * 8);
+            const int row = 16 * warp + lane % 16;
+            load_matrices<false>(a, queries + row * STRIDE + 16 * step + lane / 16 * 8);
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j += 2) {
                 uint32_t four[4];
-                int key = 8 * j + lane / 16 * 8 + lane % 8;
+                const int key = 8 * j + lane / 16 * 8 + lane % 8;
                 load_matrices<false>(four, key_tile + key * STRIDE + 16 * step + lane / 8 % 2 * 8);
                 const uint32_t b[2] = {four[0], four[1]}, c[2] = {four[2], four[3]};
-                multiply_tiles(scores[j], a, b);
-                multiply_tiles(scores[j + 1], a, c);
+                multiply_tiles(scores[j], a, b), multiply_tiles(scores[j + 1], a, c);
             }
         }
         // Everybody has read the keys; the next ones may come while the values are mixed.
@@ -111,41 +89,44 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
         const bool more = first + KEYS < to;
         if (more) load_tile(keys, first + KEYS, key_tile);
 
-        // Whether there is a key that some row does not see.
-        const bool hides = first + KEYS - 1 > position(0) || shape.window > 0;
+        // Whether there is a key that some row of the warp does not see.
+        const bool hides = first + KEYS - 1 > position(16 * warp) || shape.window > 0;
         uint32_t weights[KEYS / 8][2];  // of each row the lane's two, in bfloat16
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             float max = maxima[r];
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++) {
-                float2 two = widen_pair(pair_of_sums(scores[j][2 * r], scores[j][2 * r + 1]));
-                two = widen_pair(pair_of_sums(divisor.divide(two.x), divisor.divide(two.y)));
-                if (hides) {
-                    const int key = first + 8 * j + lane % 4 * 2;
-                    if (key < start[r] || key > own[r]) two.x = minus_infinity();
-                    if (key + 1 < start[r] || key + 1 > own[r]) two.y = minus_infinity();
-                }
+                float2 two = widen_pair(pair_bf16(scores[j][2 * r], scores[j][2 * r + 1]));
+                two = widen_pair(pair_bf16(__fmul_rn(two.x, inverse), __fmul_rn(two.y, inverse)));
                 scores[j][2 * r] = two.x, scores[j][2 * r + 1] = two.y;
-                max = larger(larger(max, two.x), two.y);
             }
+            if (hides) {
+                const int own = position(16 * warp + lane / 4 + 8 * r), start = first_visible(shape, own);
+#pragma unroll
+                for (int j = 0; j < KEYS / 8; j++) {
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        const int key = first + 8 * j + lane % 4 * 2 + i;
+                        if (key < start || key > own) scores[j][2 * r + i] = minus_infinity();
+                    }
+                }
+            }
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; j++) max = fmaxf(fmaxf(max, scores[j][2 * r]), scores[j][2 * r + 1]);
             // The four lanes of a row.
-            max = larger(max, __shfl_xor_sync(FULL, max, 1));
-            max = larger(max, __shfl_xor_sync(FULL, max, 2));
+            max = fmaxf(max, __shfl_xor_sync(FULL, max, 1));
+            max = fmaxf(max, __shfl_xor_sync(FULL, max, 2));
             // A row that has seen no key yet has nothing to subtract.
-            float subtracted = max == minus_infinity() ? 0.0f : max, sum = 0.0f;
-            float factor = exp_of_ops(maxima[r] - subtracted);
+            const float subtracted = max == minus_infinity() ? 0.0f : max;
+            const float factor = exp_to_round(maxima[r] - subtracted);
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++) {
-                weights[j][r] = pair_of_sums(exp_to_round(scores[j][2 * r] - subtracted),
-                                             exp_to_round(scores[j][2 * r + 1] - subtracted));
-                // What is summed is what is mixed.
-                const float2 two = widen_pair(weights[j][r]);
-                sum += two.x + two.y;
+                weights[j][r] = pair_bf16(exp_to_round(scores[j][2 * r] - subtracted),
+                                          exp_to_round(scores[j][2 * r + 1] - subtracted));
             }
-            sum += __shfl_xor_sync(FULL, sum, 1);
-            sum += __shfl_xor_sync(FULL, sum, 2);
-            sums[r] = __fmaf_rn(sums[r], factor, sum), maxima[r] = max;
+            maxima[r] = max;
+            sums[2 * r] *= factor, sums[2 * r + 1] *= factor;
 #pragma unroll
             for (int j = 0; j < 2 * STEPS; j++) mixed[j][2 * r] *= factor, mixed[j][2 * r + 1] *= factor;
         }
@@ -158,15 +139,16 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
         __syncthreads();
 #pragma unroll
         for (int k = 0; k < KEYS / 16; k++) {
+            const uint32_t ones[2] = {0x3f803f80, 0x3f803f80};
             const uint32_t a[4] = {weights[2 * k][0], weights[2 * k][1], weights[2 * k + 1][0], weights[2 * k + 1][1]};
+            multiply_tiles(sums, a, ones);
 #pragma unroll
             for (int step = 0; step < STEPS; step++) {
                 if (step >= steps) break;
                 uint32_t four[4];
                 load_matrices<true>(four, value_tile + (16 * k + lane % 16) * STRIDE + 16 * step + lane / 16 * 8);
                 const uint32_t b[2] = {four[0], four[1]}, c[2] = {four[2], four[3]};
-                multiply_tiles(mixed[2 * step], a, b);
-                multiply_tiles(mixed[2 * step + 1], a, c);
+                multiply_tiles(mixed[2 * step], a, b), multiply_tiles(mixed[2 * step + 1], a, c);
             }
         }
         // Everybody has read the values.
@@ -174,14 +156,15 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
     }
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        int row = 16 * warp + lane / 4 + 8 * r;
+        const int row = 16 * warp + lane / 4 + 8 * r;
         if (first_row + row >= end_row) continue;
         const long long to_row = place(row);
 #pragma unroll
         for (int j = 0; j < 2 * STEPS; j++) {
-            int c = 8 * j + lane % 4 * 2;
+            const int c = 8 * j + lane % 4 * 2;
             if (c >= head_dim) continue;
-            const uint32_t pair = pair_bf16(__fdiv_rn(mixed[j][2 * r], sums[r]), __fdiv_rn(mixed[j][2 * r + 1], sums[r]));
+            const uint32_t pair = pair_bf16(__fdiv_rn(mixed[j][2 * r], sums[2 * r]),
+                                            __fdiv_rn(mixed[j][2 * r + 1], sums[2 * r]));
             if (out) *reinterpret_cast<float2*>(out + to_row + c) = widen_pair(pair);
             if (narrow) *reinterpret_cast<uint32_t*>(narrow + to_row + c) = pair;
         }
@@ -191,15 +174,15 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
 // Attention of a span of any number of tokens; C is a multiple of 8, up to the number in the name, N. q and out are a
 // pass's buffers (rows, H, C), keys and values the cache (K, G, C) in bfloat16. out is written in bfloat16 to `narrow` too,
 // where that is not null, and may be null itself.
-// Grid (ceil(T · H/G / 64), G), block 128, dynamic shared memory 2 · (64 + 128) · (N + 8) bytes.
-KERNEL(128) attention_prefill_bf16_64(Attention shape, const float* q, const Span* span, const uint16_t* keys,
-                                      const uint16_t* values, float* out, uint16_t* narrow) {
+// Grid (G, ceil(T · H/G / 64)), block 128, dynamic shared memory 2 · (64 + 128) · (N + 8) bytes.
+KERNEL_WITH(128, 4) attention_prefill_bf16_64(Attention shape, const float* q, const Span* span, const uint16_t* keys,
+                                              const uint16_t* values, float* out, uint16_t* narrow) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
     prefill<64>(shape, q, span, keys, values, out, narrow);
 }
-KERNEL(128) attention_prefill_bf16_128(Attention shape, const float* q, const Span* span, const uint16_t* keys,
-                                       const uint16_t* values, float* out, uint16_t* narrow) {
+KERNEL_WITH(128, 4) attention_prefill_bf16_128(Attention shape, const float* q, const Span* span, const uint16_t* keys,
+                                               const uint16_t* values, float* out, uint16_t* narrow) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
     prefill<128>(shape, q, span, keys, values, out, narrow);

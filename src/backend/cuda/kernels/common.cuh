@@ -6,7 +6,9 @@
 //
 // A kernel begins with LET_NEXT_START and calls WAIT_FOR_INPUT in every thread before it reads what another kernel
 // made, and before it writes anything. Between the two it may read weights. So a kernel that was launched by
-// programmatic dependent launch has its first weights in registers when the one before it ends.
+// programmatic dependent launch has its first weights in registers when the one before it ends. The first two kernels of a
+// pass, embedding and rope_table, wait before they let the next start: so all that is older than them, and what embedding
+// makes, may be read as weights are.
 #pragma once
 
 #ifndef LLT_EMULATED
@@ -57,6 +59,18 @@ __device__ inline int dot4(uint32_t a, uint32_t b, int sum) {
     return out;
 }
 
+// 2^x within 2⁻²² of it, and 1/x within 2⁻²³ (PTX: ex2.approx, rcp.approx); what has no full precision is 0.
+__device__ inline float near_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ inline float near_inverse(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // 16 bytes that a block reads once, as it does most weights: past the first-level cache, where what it reads again stays.
 // They are asked for where this stands: a load that says its bytes never change (.nc) is put off until after WAIT_FOR_INPUT
 // by the compiler.
@@ -66,6 +80,14 @@ __device__ inline uint4 load_once(const void* from) {
         : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
         : "l"(from));
     return words;
+}
+
+// Two neighbouring bfloat16 values, the first the lower half: each the nearest to a float32, ties to even. What is no number
+// becomes one that is none.
+__device__ inline uint32_t pair_bf16(float low, float high) {
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
 }
 #endif
 
@@ -166,19 +188,9 @@ __device__ inline Part part_of(const Products& products, int block, int outputs)
     return {product, block * outputs};
 }
 
-// float32 to the nearest bfloat16, ties to even; what is not a number stays none (crate half).
-__device__ inline uint16_t to_bf16(float x) {
-    uint32_t bits = __float_as_uint(x);
-    if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>(bits >> 16 | 0x40);
-    return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
+__device__ inline uint16_t to_bf16(float x) { return static_cast<uint16_t>(pair_bf16(x, 0.0f)); }
 
 __device__ inline float from_bf16(uint16_t bits) { return __uint_as_float(static_cast<uint32_t>(bits) << 16); }
-
-// Two neighbouring bfloat16 values, the first the lower half.
-__device__ inline uint32_t pair_bf16(float low, float high) {
-    return static_cast<uint32_t>(to_bf16(low)) | static_cast<uint32_t>(to_bf16(high)) << 16;
-}
 
 __device__ inline float2 widen_pair(uint32_t pair) {
     return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000)};
@@ -221,6 +233,36 @@ __device__ inline float exp_of_ops(float x) {
 
 // ops/swiglu.rs: x / (1 + e^-x).
 __device__ inline float silu_of_ops(float x) { return __fdiv_rn(x, __fadd_rn(1.0f, exp_of_ops(-x))); }
+
+// e^x within 2⁻¹⁷ of it for what is rounded to bfloat16 next; 0 below 2⁻¹²⁶.
+__device__ inline float exp_to_round(float x) { return near_exp2(x * 1.44269504f); }
+
+// silu_of_ops of a bfloat16 value in a few instructions: near it, and whether bfloat16 surely keeps it as it keeps what ops
+// finds. It does not next to the middle of two values that are kept.
+struct NearSilu {
+    float value;
+    bool sure;
+
+    __device__ inline NearSilu(float x) {
+        // For such x it is within 40 · 2⁻²⁴ of what ops finds: 24 for the exponent's rounding, the rest for the two
+        // instructions, three roundings, and those of ops. So many units of the last place it may be off.
+        constexpr float MOST = 16.0f;
+        constexpr uint32_t OFF = 64;
+        value = __fmul_rn(x, near_inverse(__fadd_rn(1.0f, exp_to_round(-x))));
+        const uint32_t after = (__float_as_uint(value) + 0x8000 + OFF) & 0xffff;  // the first that is next to the middle
+        sure = fabsf(x) < MOST && after > 2 * OFF;
+    }
+};
+
+// What P keeps as it keeps silu_of_ops(x).
+template <class P>
+__device__ inline float silu_to_round(float x) {
+    if constexpr (Same<P, BF16>::value) {
+        const NearSilu near(x);
+        if (near.sure) return near.value;
+    }
+    return silu_of_ops(x);
+}
 
 // ops/matmul.rs: partial sums of a dot product, and the terms that are summed before they are added to those before.
 constexpr int LANES = 16;

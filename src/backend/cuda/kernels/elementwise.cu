@@ -21,7 +21,7 @@ __device__ inline void each(long long count, Apply apply) {
 KERNEL(128) silu(const float* x, long long count, float* out) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
-    each(count, [&](long long i) { out[i] = rounded<PRECISION>(silu_of_ops(x[i])); });
+    each(count, [&](long long i) { out[i] = rounded<PRECISION>(silu_to_round<PRECISION>(x[i])); });
 }
 
 // out = a · b.
@@ -36,7 +36,7 @@ KERNEL(128) silu_mul(const float* gate, const float* up, long long count, float*
     LET_NEXT_START();
     WAIT_FOR_INPUT();
     each(count, [&](long long i) {
-        const float x = rounded<PRECISION>(silu_of_ops(gate[i]));
+        const float x = rounded<PRECISION>(silu_to_round<PRECISION>(gate[i]));
         silu[i] = x, hidden[i] = rounded<PRECISION>(__fmul_rn(x, up[i]));
     });
 }

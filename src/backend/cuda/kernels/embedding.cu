@@ -5,8 +5,9 @@
 // one token, and they and their positions are made those of the pass after theirs.
 // Grid (rows), block 256.
 KERNEL(256) embedding(Matrix table, const int* ids, int apart, Span* spans, int* positions, float* out) {
-    LET_NEXT_START();
+    // What follows rope_table may look at passes before this one as soon as it begins.
     WAIT_FOR_INPUT();
+    LET_NEXT_START();
     if (spans && threadIdx.x == 0) {
         Span& span = spans[blockIdx.x];
         span.start++, span.keys++, positions[blockIdx.x]++;

@@ -552,6 +552,26 @@ inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float a) { return sqrtf(a); }
 
+// As far off as they may be, to the one side or the other.
+inline float near_exp2(float x) {
+    const float exact = exp2f(x);
+    if (exact < 1.17549435e-38f) return 0.0f;
+    return exact * (__float_as_uint(x) % 2 ? 1.0f + 0x1p-22f : 1.0f - 0x1p-22f);
+}
+inline float near_inverse(float x) {
+    const float exact = 1.0f / x;
+    return exact * (__float_as_uint(x) % 2 ? 1.0f + 0x1p-23f : 1.0f - 0x1p-23f);
+}
+
+// As crate half has it.
+inline uint32_t pair_bf16(float low, float high) {
+    auto nearest = [](float x) {
+        uint32_t bits = __float_as_uint(x);
+        return (bits & 0x7fffffff) > 0x7f800000 ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    };
+    return nearest(low) | nearest(high) << 16;
+}
+
 inline uint4 load_once(const void* from) { return *static_cast<const uint4*>(from); }
 
 inline int dot4(uint32_t a, uint32_t b, int sum) {
@@ -638,6 +658,10 @@ inline void copy16_async(void* to, const void* from) {
     std::vector<std::vector<emulated::Copy>>& groups = emulated::now->groups;
     if (groups.empty()) groups.emplace_back();
     groups.back().push_back({to, from});
+}
+inline void copy16_async_if(bool there, void* to, const void* from) {
+    static const uint4 ZEROS = {};
+    copy16_async(to, there ? from : &ZEROS);
 }
 inline void close_copies() {
     if (emulated::now->groups.empty()) emulated::now->groups.emplace_back();

@@ -11,8 +11,6 @@ template <int ROWS_, int OUTPUTS_, int DOWN, int ACROSS>
 struct Tile {
     static constexpr int ROWS = ROWS_, OUTPUTS = OUTPUTS_, THREADS = 32 * DOWN * ACROSS;
     static constexpr int WARP_ROWS = ROWS / DOWN, WARP_OUTPUTS = OUTPUTS / ACROSS, A = WARP_ROWS / 16, B = WARP_OUTPUTS / 8;
-    // Of two matrices a warp has so many rows of each.
-    static constexpr int HALF = WARP_OUTPUTS / 2;
 
     float sums[A][B][4];  // row tile, output tile, what a lane has of them
 
@@ -20,16 +18,21 @@ struct Tile {
     __device__ static int warp_row() { return threadIdx.x / 32 % DOWN * WARP_ROWS; }
     __device__ static int warp_output() { return threadIdx.x / 32 / DOWN * WARP_OUTPUTS; }
 
-    // x and w give where the rows of x and of the weights begin. Waits for the input.
-    template <class X, class W>
-    __device__ void multiply(X x, W w, int inputs) {
+    // Multiplies the tile that is this block's, and calls `finish` with its number. x_of and w_of give where a tile's rows of x
+    // and of the weights begin.
+    template <class XOf, class WOf, class Finish>
+    __device__ void each_tile(int, XOf x_of, WOf w_of, int inputs, Finish finish) {
+        multiply({x_of(blockIdx.x), inputs}, {w_of(blockIdx.x), inputs}, inputs);
+        finish(blockIdx.x);
+    }
+
+    // Waits for the input.
+    __device__ void multiply(Copier<DEPTH, ROWS, THREADS> x, Copier<DEPTH, OUTPUTS, THREADS> w, int inputs) {
         constexpr int BOTH = (ROWS + OUTPUTS) * DEPTH;
         DYNAMIC_SHARED(uint16_t, tiles);  // of each stage that of x, and that of w
         const int steps = ceil_div(inputs, DEPTH), lane = threadIdx.x % 32;
-        auto copy_x = [&](int step) { copy_tile<DEPTH, ROWS, THREADS>(tiles + step % STAGES * BOTH, x, inputs, step); };
-        auto copy_w = [&](int step) {
-            copy_tile<DEPTH, OUTPUTS, THREADS>(tiles + step % STAGES * BOTH + ROWS * DEPTH, w, inputs, step);
-        };
+        auto copy_x = [&](int step) { x.copy(tiles + step % STAGES * BOTH, step); };
+        auto copy_w = [&](int step) { w.copy(tiles + step % STAGES * BOTH + ROWS * DEPTH, step); };
         // What the warp multiplies next, and what comes after it.
         uint32_t a[2][A][4], b[2][B][2];
         auto load = [&](int step, int half) {
@@ -100,8 +103,8 @@ struct Tile {
     template <class Finish>
     __device__ void each_two(Finish finish) const {
         each_of<B / 2>([&](int row, int i, int j, int k) {
-            finish(row, warp_output() / 2 + 8 * j + threadIdx.x % 4 * 2, float2{sums[i][j][k], sums[i][j][k + 1]},
-                   float2{sums[i][j + B / 2][k], sums[i][j + B / 2][k + 1]});
+            finish(row, warp_output() / 2 + 8 * j + threadIdx.x % 4 * 2, float2{sums[i][2 * j][k], sums[i][2 * j][k + 1]},
+                   float2{sums[i][2 * j + 1][k], sums[i][2 * j + 1][k + 1]});
         });
     }
 
@@ -125,7 +128,7 @@ using Small = Tile<64, 64, 2, 2>;
 
 // Up to three products of x (rows, I) with w (O, I), both in bfloat16, into out (rows, O) each, with sums in float32; I is a
 // multiple of 8.
-// Grid (ceil(rows / 128), Σ ceil(O / 256)), the products one after the other; block 256; shared memory 98,304 bytes. Blocks
+// Grid (ceil(rows / 128) · Σ ceil(O / 256)), the products one after the other; block 256; shared memory 98,304 bytes. Blocks
 // side by side read the same weights.
 KERNEL_WITH(256, 1) matmul_bf16_256(Products products, const uint16_t* x, int rows) {
     LET_NEXT_START();
@@ -133,7 +136,7 @@ KERNEL_WITH(256, 1) matmul_bf16_256(Products products, const uint16_t* x, int ro
 }
 
 // The same with the same bits, where so large parts would not be enough for all multiprocessors.
-// Grid (ceil(rows / 64), Σ ceil(O / 64)), block 128; shared memory 32,768 bytes.
+// Grid (ceil(rows / 64) · Σ ceil(O / 64)), block 128; shared memory 32,768 bytes.
 KERNEL_WITH(128, 4) matmul_bf16_64(Products products, const uint16_t* x, int rows) {
     LET_NEXT_START();
     matmul<Small>(products, x, rows);
@@ -141,12 +144,12 @@ KERNEL_WITH(128, 4) matmul_bf16_64(Products products, const uint16_t* x, int row
 
 // gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up = hidden, (rows, F) each, with the bits of matmul_bf16, silu and mul;
 // F is even. hidden is written in bfloat16 to `narrow` too where that is not null; the four are all null, or none of them.
-// Grid (ceil(rows / 128), ceil(F / 128)), block 256, shared memory 98,304 bytes.
+// Grid (ceil(rows / 128) · ceil(F / 128)), block 256, shared memory 98,304 bytes.
 KERNEL_WITH(256, 1) swiglu_bf16_256(const uint16_t* x, int rows, Gated gated, uint16_t* narrow) {
     LET_NEXT_START();
     swiglu<Large>(x, rows, gated, narrow);
 }
-// Grid (ceil(rows / 64), ceil(F / 32)), block 128, shared memory 32,768 bytes.
+// Grid (ceil(rows / 64) · ceil(F / 32)), block 128, shared memory 32,768 bytes.
 KERNEL_WITH(128, 4) swiglu_bf16_64(const uint16_t* x, int rows, Gated gated, uint16_t* narrow) {
     LET_NEXT_START();
     swiglu<Small>(x, rows, gated, narrow);

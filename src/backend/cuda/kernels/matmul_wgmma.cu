@@ -11,36 +11,44 @@ constexpr int DEPTH = 64, STAGES = 4;
 template <int GROUPS, int OUTPUTS_>
 struct Tile {
     static constexpr int ROWS = 64 * GROUPS, OUTPUTS = OUTPUTS_, THREADS = GROUP * GROUPS;
-    // Of two matrices there are so many rows of each.
-    static constexpr int HALF = OUTPUTS / 2;
-
     float sums[OUTPUTS / 2];
 
-    // x and w give where the rows of x and of the weights begin. Waits for the input.
-    template <class X, class W>
-    __device__ void multiply(X x, W w, int inputs) {
+    // Multiplies every tile of `count` that is this block's, and calls `finish` with its number. x_of and w_of give where a
+    // tile's rows of x and of the weights begin. What is multiplied next is on its way while a tile is finished. Waits for the
+    // input.
+    template <class XOf, class WOf, class Finish>
+    __device__ void each_tile(int count, XOf x_of, WOf w_of, int inputs, Finish finish) {
         constexpr int BOTH = (ROWS + OUTPUTS) * DEPTH;
         DYNAMIC_SHARED(uint16_t, memory);
         // Of each stage that of x, and that of w: each on a multiple of 1,024 bytes.
-        uint16_t* const tiles = memory + (-shared_address(memory) & 1023) / 2;
+        uint16_t* const stages = memory + (-shared_address(memory) & 1023) / 2;
         const int steps = ceil_div(inputs, DEPTH), group = threadIdx.x / GROUP;
-        auto copy_x = [&](int step) { copy_tile<DEPTH, ROWS, THREADS>(tiles + step % STAGES * BOTH, x, inputs, step); };
-        auto copy_w = [&](int step) {
-            copy_tile<DEPTH, OUTPUTS, THREADS>(tiles + step % STAGES * BOTH + ROWS * DEPTH, w, inputs, step);
+        // What is copied next: a step of a tile. Steps are numbered through all tiles.
+        int tile = blockIdx.x, step = 0, number = 0;
+        Copier<DEPTH, ROWS, THREADS> x(x_of(tile), inputs);
+        Copier<DEPTH, OUTPUTS, THREADS> w(w_of(tile), inputs);
+        auto copy_x = [&] { x.copy(stages + number % STAGES * BOTH, step); };
+        auto copy_w = [&] { w.copy(stages + number % STAGES * BOTH + ROWS * DEPTH, step); };
+        auto copied = [&] {
+            number++;
+            if (++step < steps) return;
+            step = 0, tile += gridDim.x;
+            if (tile < count) x = {x_of(tile), inputs}, w = {w_of(tile), inputs};
         };
-        auto copy = [&](int step) {
-            if (step < steps) copy_x(step), copy_w(step);
+        auto copy = [&] {
+            if (tile < count) copy_x(), copy_w(), copied();
             close_copies();
         };
-        // Once everybody's copies of a stage are there.
+        // Once everybody's copies of a step are there. Everybody has also multiplied the step before the last one, whose place
+        // the next copies take.
         auto wait = [&] {
             wait_for_copies<1>();
             show_to_tensor_cores();
             __syncthreads();
         };
-        auto begin = [&](int step, auto first) {
-            const uint16_t* x_tile = tiles + step % STAGES * BOTH + group * 64 * DEPTH;
-            const uint16_t* w_tile = tiles + step % STAGES * BOTH + ROWS * DEPTH;
+        auto begin = [&](int now, auto first) {
+            const uint16_t* x_tile = stages + now % STAGES * BOTH + group * 64 * DEPTH;
+            const uint16_t* w_tile = stages + now % STAGES * BOTH + ROWS * DEPTH;
             begin_products();
             multiply_async<!first.value>(sums, operand(x_tile), operand(w_tile));
 #pragma unroll
@@ -48,24 +56,30 @@ struct Tile {
             close_products();
         };
 
-        // Weights are there before the kernel before this one has ended.
-        for (int step = 0; step < 2 && step < steps; step++) copy_w(step);
+        // Weights are there before the kernel before this one has ended: those of the first steps are asked for before.
+        const int early = min(2, steps);
+        for (; step < early; step++, number++) copy_w();
         WAIT_FOR_INPUT();
-        for (int step = 0; step < 2; step++) {
-            if (step < steps) copy_x(step);
+        step = number = 0;
+        for (int i = 0; i < early; i++) {
+            copy_x(), copied();
             close_copies();
         }
-        wait();
-        begin(0, Number<1>{});
-        copy(2);
-        for (int step = 1; step < steps; step++) {
-            // Everybody has also multiplied the stage before the last one, whose place the next copies take.
+        if (early < 2) copy();
+        int now = 0;
+        for (int own = blockIdx.x; own < count; own += gridDim.x) {
             wait();
-            begin(step, Number<0>{});
-            copy(step + 2);
-            wait_for_products<1>();
+            begin(now++, Number<1>{});
+            copy();
+            for (int i = 1; i < steps; i++) {
+                wait();
+                begin(now++, Number<0>{});
+                copy();
+                wait_for_products<1>();
+            }
+            take_sums(sums);
+            finish(own);
         }
-        take_sums(sums);
         wait_for_copies<0>();
     }
 
@@ -73,24 +87,27 @@ struct Tile {
     // thread has.
     template <class Finish>
     __device__ void each(Finish finish) const {
-        each_of<OUTPUTS / 8>([&](int row, int output, int i) { finish(row, output, float2{sums[i], sums[i + 1]}); });
+        each_of<1>([&](int row, int output, int i) { finish(row, output, float2{sums[i], sums[i + 1]}); });
     }
 
     // The same of two matrices, with an output of theirs and the sums of both.
     template <class Finish>
     __device__ void each_two(Finish finish) const {
-        each_of<OUTPUTS / 16>([&](int row, int output, int i) {
-            finish(row, output, float2{sums[i], sums[i + 1]}, float2{sums[i + HALF / 2], sums[i + HALF / 2 + 1]});
+        each_of<2>([&](int row, int output, int i) {
+            finish(row, output, float2{sums[i], sums[i + 1]}, float2{sums[i + 4], sums[i + 5]});
         });
     }
 
-    template <int EIGHTS, class Call>
+    // Calls `call` with a row, an output of one of so many matrices, and the number of its sum.
+    template <int MATRICES, class Call>
     __device__ static void each_of(Call call) {
         const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
 #pragma unroll
-        for (int j = 0; j < EIGHTS; j++) {
-            call(row, 8 * j + lane % 4 * 2, 4 * j);
-            call(row + 8, 8 * j + lane % 4 * 2, 4 * j + 2);
+        for (int down = 0; down < 2; down++) {
+#pragma unroll
+            for (int j = 0; j < OUTPUTS / 8 / MATRICES; j++) {
+                call(row + 8 * down, 8 * j + lane % 4 * 2, 4 * MATRICES * j + 2 * down);
+            }
         }
     }
 };
@@ -101,40 +118,41 @@ using Small = Tile<1, 64>;
 
 // Up to three products of x (rows, I) with w (O, I), both in bfloat16, into out (rows, O) each, with sums in float32; I is a
 // multiple of 8.
-// Grid (ceil(rows / 192), Σ ceil(O / 256)), the products one after the other; block 384; shared memory 230,400 bytes. Of all
-// tiles that fit these read the fewest bytes for what they multiply, and the second-level cache gives no more of them.
+// Tiles: ceil(rows / 192) · Σ ceil(O / 256), the products one after the other. Grid: up to as many, as there is room for; block
+// 384; shared memory 230,400 bytes. Of all tiles that fit these read the fewest bytes for what they multiply, and the
+// second-level cache gives no more of them.
 KERNEL_WITH(384, 1) matmul_wgmma_192(Products products, const uint16_t* x, int rows) {
     LET_NEXT_START();
     matmul<Huge>(products, x, rows);
 }
 
 // The same with the same bits in parts of 128 rows.
-// Grid (ceil(rows / 128), Σ ceil(O / 256)), the products one after the other; block 256; shared memory 197,632 bytes. Blocks
-// side by side read the same weights.
+// Tiles: ceil(rows / 128) · Σ ceil(O / 256). Grid: up to as many; block 256; shared memory 197,632 bytes. Blocks side by side
+// read the same weights.
 KERNEL_WITH(256, 1) matmul_wgmma_256(Products products, const uint16_t* x, int rows) {
     LET_NEXT_START();
     matmul<Large>(products, x, rows);
 }
 
 // The same with the same bits, where so large parts would not be enough for all multiprocessors.
-// Grid (ceil(rows / 64), Σ ceil(O / 64)), block 128; shared memory 66,560 bytes.
+// Tiles: ceil(rows / 64) · Σ ceil(O / 64). Grid: up to as many; block 128; shared memory 66,560 bytes.
 KERNEL_WITH(128, 3) matmul_wgmma_64(Products products, const uint16_t* x, int rows) {
     LET_NEXT_START();
     matmul<Small>(products, x, rows);
 }
 
 // What swiglu_bf16 of matmul_bf16.cu computes, with the bits of matmul_wgmma, silu and mul.
-// Grid (ceil(rows / 192), ceil(F / 128)), block 384, shared memory 230,400 bytes.
+// Tiles: ceil(rows / 192) · ceil(F / 128). Grid: up to as many; block 384; shared memory 230,400 bytes.
 KERNEL_WITH(384, 1) swiglu_wgmma_192(const uint16_t* x, int rows, Gated gated, uint16_t* narrow) {
     LET_NEXT_START();
     swiglu<Huge>(x, rows, gated, narrow);
 }
-// Grid (ceil(rows / 128), ceil(F / 128)), block 256, shared memory 197,632 bytes.
+// Tiles: ceil(rows / 128) · ceil(F / 128). Grid: up to as many; block 256; shared memory 197,632 bytes.
 KERNEL_WITH(256, 1) swiglu_wgmma_256(const uint16_t* x, int rows, Gated gated, uint16_t* narrow) {
     LET_NEXT_START();
     swiglu<Large>(x, rows, gated, narrow);
 }
-// Grid (ceil(rows / 64), ceil(F / 32)), block 128, shared memory 66,560 bytes.
+// Tiles: ceil(rows / 64) · ceil(F / 32). Grid: up to as many; block 128; shared memory 66,560 bytes.
 KERNEL_WITH(128, 3) swiglu_wgmma_64(const uint16_t* x, int rows, Gated gated, uint16_t* narrow) {
     LET_NEXT_START();
     swiglu<Small>(x, rows, gated, narrow);

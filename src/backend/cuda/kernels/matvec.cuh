@@ -151,7 +151,7 @@ __device__ inline void swiglu(const Gated& gated, const float* x, int rows) {
         long long at = static_cast<long long>(row) * outputs + first + o;
         float gate = finished<PRECISION>(of_gate, gated.gate_bias, first + o);
         float up = finished<PRECISION>(of_up, gated.up_bias, first + o);
-        float silu = rounded<PRECISION>(silu_of_ops(gate));
+        float silu = rounded<PRECISION>(silu_to_round<PRECISION>(gate));
         gated.gate_out[at] = gate, gated.up_out[at] = up, gated.silu[at] = silu;
         gated.hidden[at] = rounded<PRECISION>(__fmul_rn(silu, up));
     };

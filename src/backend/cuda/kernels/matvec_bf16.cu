@@ -132,43 +132,112 @@ struct Added {
     float* sum;
 };
 
-template <int TILES, class Input>
-__device__ inline void matvec(const Products& products, int tiles, Input input, int rows, const Added& added) {
+// What becomes of one of the products by RoPE: `out` is its result turned, and `cache` from the span's start on that, or the
+// result where out is null, in bfloat16; each where it is not null.
+struct Turned {
+    float* out;
+    uint16_t* cache;
+};
+
+// Of all products of one row: by these tables (C/2), in pairs as rope.cu has them, in heads of C values.
+struct Turns {
+    Turned of[MOST_PRODUCTS];
+    const float* cos;
+    const float* sin;
+    const Span* span;
+    int neighbours, head_dim;
+
+    // By numbers that the compiler knows: it would copy all of them otherwise.
+    __device__ inline Turned at(int product) const { return product == 0 ? of[0] : product == 1 ? of[1] : of[2]; }
+
+    // Where pair `number` of a product begins, and its second value; and its number in its head.
+    struct Place {
+        int first, second, pair;
+    };
+    __device__ inline Place place(int number) const {
+        const int pairs = head_dim / 2, head = number / pairs, pair = number % pairs;
+        const int first = head * head_dim + (neighbours ? 2 * pair : pair);
+        return {first, neighbours ? first + 1 : first + pairs, pair};
+    }
+};
+
+// With TURNS rows is 1, and a tile of a product that is turned has eight pairs: their first values, and their second ones.
+template <int TILES, bool TURNS, class Input>
+__device__ inline void matvec(const Products& products, int tiles, Input input, int rows, const Added& added,
+                              const Turns& turns) {
     const int inputs = products.of[0].matrix.inputs, group = threadIdx.x % 32 / 4;
+    // The outputs of number `i` of eight of a tile's, and of that eight further on.
+    struct Outputs {
+        int low, high, pair;
+    };
+    auto outputs_of = [&](const Part& part, int i) {
+        if (TURNS && turns.at(part.product).out) {
+            const Turns::Place place = turns.place(part.first / 2 + i);
+            return Outputs{place.first, place.second, place.pair};
+        }
+        return Outputs{part.first + i, part.first + i + 8, 0};
+    };
     auto rows_of = [&](int tile) {
         const Part part = part_of(products, tile, OUTPUTS);
         const Matrix& matrix = products.of[part.product].matrix;
+        const Outputs outputs = outputs_of(part, group);
         auto row = [&](int output) {
             return static_cast<const uint16_t*>(matrix.values) + static_cast<long long>(min(output, matrix.outputs - 1)) * inputs;
         };
-        return Two{row(part.first + group), row(part.first + group + 8)};
+        return Two{row(outputs.low), row(outputs.high)};
     };
     multiply<TILES>(tiles, rows_of, input, inputs, rows, [&](int tile, auto sum_of) {
         const int i = threadIdx.x;
         if (i >= TILES * SUMS || row_of_sum(i) >= rows) return;
         const Part part = part_of(products, tile, OUTPUTS);
         const Product& product = products.of[part.product];
-        const int outputs = product.matrix.outputs, output = part.first + output_of_sum(i) + i / 64 % 2 * 8;
-        if (output >= outputs) return;
-        const long long at = static_cast<long long>(row_of_sum(i)) * outputs + output;
-        const float out = finished<BF16>(sum_of(i), product.bias, output);
-        product.out[at] = out;
-        if (added.sum) added.sum[at] = rounded<BF16>(__fadd_rn(added.to[at], out));
+        const int outputs = product.matrix.outputs;
+        if constexpr (TURNS) {
+            const Outputs own = outputs_of(part, output_of_sum(i));
+            const Turned turned = turns.at(part.product);
+            uint16_t* const cache = turned.cache ? turned.cache + static_cast<long long>(turns.span->start) * outputs : nullptr;
+            if (turned.out) {
+                // Of a pair one thread has both. Numbers of heads are whole, so both are there or none.
+                if (i / 64 % 2 == 1 || own.low >= outputs) return;
+                const float cos = turns.cos[own.pair], sin = turns.sin[own.pair];
+                const float a = finished<BF16>(sum_of(i), product.bias, own.low);
+                const float b = finished<BF16>(sum_of(i + 64), product.bias, own.high);
+                auto round = [](float x) { return rounded<BF16>(x); };
+                const float low = round(__fsub_rn(round(__fmul_rn(a, cos)), round(__fmul_rn(b, sin))));
+                const float high = round(__fadd_rn(round(__fmul_rn(a, sin)), round(__fmul_rn(b, cos))));
+                product.out[own.low] = a, product.out[own.high] = b;
+                turned.out[own.low] = low, turned.out[own.high] = high;
+                if (cache) cache[own.low] = to_bf16(low), cache[own.high] = to_bf16(high);
+                return;
+            }
+            const int output = i / 64 % 2 == 1 ? own.high : own.low;
+            if (output >= outputs) return;
+            const float out = finished<BF16>(sum_of(i), product.bias, output);
+            product.out[output] = out;
+            if (cache) cache[output] = to_bf16(out);
+        } else {
+            const int output = part.first + output_of_sum(i) + i / 64 % 2 * 8;
+            if (output >= outputs) return;
+            const long long at = static_cast<long long>(row_of_sum(i)) * outputs + output;
+            const float out = finished<BF16>(sum_of(i), product.bias, output);
+            product.out[at] = out;
+            if (added.sum) added.sum[at] = rounded<BF16>(__fadd_rn(added.to[at], out));
+        }
     });
 }
 
 // Up to three products of x (rows, I) with w (O, I), into out (rows, O) each; rows is at most the number in the name, I a
 // multiple of 8. Of a single product the sum with something else may be wanted too, with the bits of add.
 // Grid (Σ ceil(O / 16)), the products one after the other; block 256.
-#define MATVEC(name, tiles)                                                                                    KERNEL_WITH(256, 2) name(Products products, const uint16_t* x, int rows, Added added) {                        LET_NEXT_START();                                                                                          auto input = [&] {                                                                                             WAIT_FOR_INPUT();                                                                                          return x;                                                                                              };                                                                                                         matvec<tiles>(products, gridDim.x, input, rows, added);                                                }
+#define MATVEC(name, tiles)                                                                                    KERNEL_WITH(256, 2) name(Products products, const uint16_t* x, int rows, Added added) {                        LET_NEXT_START();                                                                                          auto input = [&] {                                                                                             WAIT_FOR_INPUT();                                                                                          return x;                                                                                              };                                                                                                         matvec<tiles, false>(products, gridDim.x, input, rows, added, {});                                                }
 MATVEC(matvec_bf16_8, 1)
 MATVEC(matvec_bf16_16, 2)
 
 // The same of one row, which is the norm of another that no wider than KEPT is: with the bits of rms_norm. `tiles` is
-// Σ ceil(O / 16).
+// Σ ceil(O / 16). Results may be turned and cached too, with the bits of rope.
 // Grid: up to `tiles`, as many as there is room for; block 256; shared memory 16 · ceil(I / 8) + 4 · (I + 16 · ⌊I / 1024⌋)
 // bytes.
-KERNEL_WITH(256, 2) matvec_bf16_norm(Products products, Norm norm, int tiles) {
+KERNEL_WITH(256, 2) matvec_bf16_norm(Products products, Norm norm, int tiles, Turns turns) {
     LET_NEXT_START();
     DYNAMIC_SHARED(unsigned char, memory);
     const NormRoom room(memory, products.of[0].matrix.inputs);
@@ -178,7 +247,7 @@ KERNEL_WITH(256, 2) matvec_bf16_norm(Products products, Norm norm, int tiles) {
         own.make(room.row, room.norm);
         return room.norm;
     };
-    matvec<1>(products, tiles, input, 1, {});
+    matvec<1, true>(products, tiles, input, 1, {}, turns);
 }
 
 // The gated half of the feed-forward network (Shazeer, 2020): the first eight of a block's rows of weights are gate's, the
@@ -197,7 +266,7 @@ __device__ inline void swiglu(int tiles, Input input, int rows, const Gated& gat
         const int row = row_of_sum(i), output = tile * 8 + output_of_sum(i);
         if (row >= rows || output >= outputs) return;
         const float gate = finished<BF16>(sum_of(i), gated.gate_bias, output);
-        const float up = finished<BF16>(sum_of(i + 64), gated.up_bias, output), silu = rounded<BF16>(silu_of_ops(gate));
+        const float up = finished<BF16>(sum_of(i + 64), gated.up_bias, output), silu = rounded<BF16>(silu_to_round<BF16>(gate));
         const uint16_t hidden = to_bf16(__fmul_rn(silu, up));
         const long long at = static_cast<long long>(row) * outputs + output;
         if (narrow) {

@@ -68,7 +68,7 @@ __device__ inline void norm(Ask ask, Make make, Again again, const float* weight
 
 // out (rows, width) = RMSNorm of x (rows, width); weight (width). Written in bfloat16 to `narrow` too, where that is not null;
 // out may be null.
-KERNEL(256) rms_norm(const float* x, const float* weight, float eps, int width, float* out, uint16_t* narrow) {
+KERNEL_WITH(256, 3) rms_norm(const float* x, const float* weight, float eps, int width, float* out, uint16_t* narrow) {
     LET_NEXT_START();
     x += static_cast<long long>(blockIdx.x) * width;
     auto value = [&](int i) { return x[i]; };
@@ -76,7 +76,7 @@ KERNEL(256) rms_norm(const float* x, const float* weight, float eps, int width, 
 }
 
 // sum = a + b, normed = RMSNorm of sum, all (rows, width). sum may be a or b; normed and narrow are rms_norm's.
-KERNEL(256) add_rms_norm(const float* a, const float* b, const float* weight, float eps, int width, float* sum,
+KERNEL_WITH(256, 3) add_rms_norm(const float* a, const float* b, const float* weight, float eps, int width, float* sum,
                          float* normed, uint16_t* narrow) {
     LET_NEXT_START();
     long long row = static_cast<long long>(blockIdx.x) * width;

@@ -5,8 +5,9 @@
 // cosine and sine are taken in float64 and rounded, which is the nearest float32 but for a rare last bit.
 // Grid (rows), block 128.
 KERNEL(128) rope_table(const float* frequencies, const int* positions, int pairs, float* cos_out, float* sin_out) {
-    LET_NEXT_START();
+    // The pass's embedding is there when what follows begins, with the spans that it moved on.
     WAIT_FOR_INPUT();
+    LET_NEXT_START();
     float position = static_cast<float>(positions[blockIdx.x]);
     long long row = static_cast<long long>(blockIdx.x) * pairs;
     for (int i = threadIdx.x; i < pairs; i += blockDim.x) {

@@ -9,27 +9,17 @@ __device__ inline uint32_t shared_address(const void* at) { return static_cast<u
 __device__ inline void copy16_async(void* to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
+// The same where that is `there`; otherwise zeros.
+__device__ inline void copy16_async_if(bool there, void* to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0)
+                 : "memory");
+}
 // The copies begun since the last call are a group.
 __device__ inline void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most LEFT groups are under way.
 template <int LEFT>
 __device__ inline void wait_for_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-}
-
-// pair_bf16 in one instruction. What is no number becomes one that is none, as a sum is already that tensor cores made.
-__device__ inline uint32_t pair_of_sums(float low, float high) {
-    uint32_t pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
-
-// e^x within 2⁻¹⁷ of it for what is rounded to bfloat16 next, by the instruction for 2^x (PTX: ex2.approx, within 2⁻²²); 0 below
-// 2⁻¹²⁶.
-__device__ inline float exp_to_round(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
-    return y;
 }
 
 // sums (16, 8) += a (16, 16) · b (16, 8), a warp together. a and b are bfloat16, two in a register; where a lane's registers
@@ -59,7 +49,4 @@ __device__ inline void load_matrices(uint32_t (&to)[4], const void* row) {
                      : "memory");
     }
 }
-#else
-__device__ inline uint32_t pair_of_sums(float low, float high) { return pair_bf16(low, high); }
-__device__ inline float exp_to_round(float x) { return exp2f(x * 1.44269504f); }
 #endif

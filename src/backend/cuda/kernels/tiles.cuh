@@ -10,42 +10,61 @@ __device__ inline int swizzle(int row) {
     return row * DEPTH / 64 & (DEPTH / 8 - 1);
 }
 
-// Has `to` be filled with ROWS rows, `step` tiles into their inputs, by all THREADS of a block: each copies the same chunk of
-// some rows. `begins` gives where row i of the tile begins; inputs that are not there are zeros.
-template <int DEPTH, int ROWS, int THREADS, class Begins>
-__device__ inline void copy_tile(uint16_t* to, Begins begins, int inputs, int step) {
-    constexpr int CHUNKS = DEPTH / 8, APART = THREADS / CHUNKS;
-    static_assert(APART % 8 == 0, "a thread's rows have one swizzle");
-    const int own_row = threadIdx.x / CHUNKS, own_chunk = threadIdx.x % CHUNKS;
-    const int input = step * DEPTH + 8 * own_chunk;
-    to += own_row * DEPTH + (own_chunk ^ swizzle<DEPTH>(own_row)) * 8;
-#pragma unroll
-    for (int k = 0; k < (ROWS + APART - 1) / APART; k++) {
-        if (ROWS % APART != 0 && own_row + k * APART >= ROWS) break;
-        if (input < inputs) {
-            copy16_async(to + k * APART * DEPTH, begins(own_row + k * APART) + input);
-        } else {
-            *reinterpret_cast<uint4*>(to + k * APART * DEPTH) = make_uint4(0, 0, 0, 0);
-        }
-    }
-}
-
-// Row i of a tile whose first is number `first` of a matrix (count, inputs). Rows that are not there are the last one again.
+// Rows from number `first` of a matrix (count, inputs) on, of which a tile has those that are there.
 struct Rows {
     const uint16_t* values;
     int first, count, inputs;
-    __device__ const uint16_t* operator()(int i) const {
-        return values + static_cast<long long>(min(first + i, count - 1)) * inputs;
-    }
+
+    // Where row i of the tile begins, how many rows from it on there are, and how many rows on a tile's row is that is `apart`
+    // further.
+    __device__ const uint16_t* begin(int i) const { return values + (static_cast<long long>(first) + i) * inputs; }
+    __device__ int left(int i) const { return count - first - i; }
+    __device__ static constexpr int further(int apart) { return apart; }
 };
 
-// Rows of two matrices, HALF of the one and HALF of the other by turns.
-template <int HALF>
+// Rows of two matrices of the same sizes, eight of the one and eight of the other by turns.
 struct RowsOfTwo {
-    Rows one, other;
-    __device__ const uint16_t* operator()(int i) const {
-        const int row = i / (2 * HALF) * HALF + i % HALF;
-        return i / HALF % 2 ? other(row) : one(row);
+    Rows one;
+    const uint16_t* other;
+
+    __device__ static int row(int i) { return i / 16 * 8 + i % 8; }
+    __device__ const uint16_t* begin(int i) const {
+        return (i / 8 % 2 ? other : one.values) + (static_cast<long long>(one.first) + row(i)) * one.inputs;
+    }
+    __device__ int left(int i) const { return one.left(row(i)); }
+    __device__ static constexpr int further(int apart) { return apart / 2; }
+};
+
+// What a thread copies of tiles of ROWS rows that all THREADS of a block fill: the same 16 bytes of some rows. Rows that are not
+// there are left as they are, for nobody looks at their sums; inputs that are not there are zeros.
+template <int DEPTH, int ROWS, int THREADS>
+struct Copier {
+    static constexpr int CHUNKS = DEPTH / 8, APART = THREADS / CHUNKS, EACH = (ROWS + APART - 1) / APART;
+    static_assert(APART % 16 == 0, "a thread's rows have one swizzle, and are of one matrix");
+
+    const uint16_t* from;  // its part of the first of them
+    long long apart;       // from one to the next
+    int rows, inputs;      // how many of them there are, and the inputs from its own in the first tile on
+
+    template <class Of>
+    __device__ Copier(const Of& of, int all_inputs) {
+        const int row = threadIdx.x / CHUNKS, input = threadIdx.x % CHUNKS * 8;
+        from = of.begin(row) + input;
+        apart = static_cast<long long>(Of::further(APART)) * all_inputs;
+        rows = min(ceil_div(of.left(row), Of::further(APART)), ceil_div(ROWS - row, APART));
+        inputs = all_inputs - input;
+    }
+
+    // Its part of the tile that is `step` tiles into the inputs.
+    __device__ void copy(uint16_t* to, int step) const {
+        const int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
+        to += row * DEPTH + (chunk ^ swizzle<DEPTH>(row)) * 8;
+        const uint16_t* at = from + step * DEPTH;
+        const bool there = step * DEPTH < inputs;
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            if (k < rows) copy16_async_if(there, to + k * APART * DEPTH, at + k * apart);
+        }
     }
 };
 
@@ -61,7 +80,7 @@ __device__ inline void finish_pair(const Product& product, int rows, int row, in
         first = __fadd_rn(first, product.bias[output]);
         if (both) second = __fadd_rn(second, product.bias[output + 1]);
     }
-    const float2 pair = widen_pair(pair_of_sums(first, second));
+    const float2 pair = widen_pair(pair_bf16(first, second));
     if (WHOLE) {
         *reinterpret_cast<float2*>(to) = pair;
     } else {
@@ -70,19 +89,19 @@ __device__ inline void finish_pair(const Product& product, int rows, int row, in
     }
 }
 
-// The same of gate and up, with the bits of finish_pair, silu and mul. Hidden may be written in bfloat16 to `narrow`, and the
-// others to nowhere. F is even.
+// The same of gate and up as finish_pair, with its bits. Hidden may be written in bfloat16 to `narrow`, and the others to
+// nowhere. F is even.
 __device__ inline void finish_gated(const Gated& gated, uint16_t* narrow, int rows, int row, int output, float2 gate,
                                     float2 up) {
     const int outputs = gated.gate.outputs;
     if (row >= rows || output >= outputs) return;
     auto finish = [&](float2 sums, const float* bias) {
         if (bias) sums = {__fadd_rn(sums.x, bias[output]), __fadd_rn(sums.y, bias[output + 1])};
-        return widen_pair(pair_of_sums(sums.x, sums.y));
+        return widen_pair(pair_bf16(sums.x, sums.y));
     };
     gate = finish(gate, gated.gate_bias), up = finish(up, gated.up_bias);
-    const float2 silu = widen_pair(pair_of_sums(silu_of_ops(gate.x), silu_of_ops(gate.y)));
-    const uint32_t hidden = pair_of_sums(__fmul_rn(silu.x, up.x), __fmul_rn(silu.y, up.y));
+    const float2 silu = widen_pair(pair_bf16(silu_to_round<BF16>(gate.x), silu_to_round<BF16>(gate.y)));
+    const uint32_t hidden = pair_bf16(__fmul_rn(silu.x, up.x), __fmul_rn(silu.y, up.y));
     const long long at = static_cast<long long>(row) * outputs + output;
     if (narrow) *reinterpret_cast<uint32_t*>(narrow + at) = hidden;
     if (!gated.hidden) return;
@@ -92,39 +111,78 @@ __device__ inline void finish_gated(const Gated& gated, uint16_t* narrow, int ro
     *reinterpret_cast<float2*>(gated.hidden + at) = widen_pair(hidden);
 }
 
-// What follows takes a TILE: what has the sums of ROWS rows of x and OUTPUTS rows of weights once it has multiplied them.
-//
-// Up to three products of x (rows, I) with w (O, I) into out (rows, O) each, the products one after the other in grid.y.
+// What follows takes a TILE: what has the sums of ROWS rows of x and OUTPUTS rows of weights once it has multiplied them. Tiles
+// are numbered from the first rows to the last, and then go on to the next outputs.
+
+// Up to three products of x (rows, I) with w (O, I) into out (rows, O) each, the products one after the other.
 template <class TILE>
 __device__ inline void matmul(const Products& products, const uint16_t* x, int rows) {
-    const Part part = part_of(products, blockIdx.y, TILE::OUTPUTS);
-    const Product product = products.of[part.product];
-    const int inputs = product.matrix.inputs, outputs = product.matrix.outputs, first_row = blockIdx.x * TILE::ROWS;
+    const int inputs = products.of[0].matrix.inputs, down = ceil_div(rows, TILE::ROWS);
+    int across = 0;
+    for (int i = 0; i < products.count; i++) across += ceil_div(products.of[i].matrix.outputs, TILE::OUTPUTS);
+    auto rows_of_x = [&](int tile) { return Rows{x, tile % down * TILE::ROWS, rows, inputs}; };
+    auto weights = [&](int tile) {
+        const Part part = part_of(products, tile / down, TILE::OUTPUTS);
+        const Matrix& matrix = products.of[part.product].matrix;
+        return Rows{static_cast<const uint16_t*>(matrix.values), part.first, matrix.outputs, inputs};
+    };
     TILE tile;
-    tile.multiply(Rows{x, first_row, rows, inputs},
-                  Rows{static_cast<const uint16_t*>(product.matrix.values), part.first, outputs, inputs}, inputs);
-    if (part.first + TILE::OUTPUTS <= outputs && outputs % 2 == 0) {
-        tile.each([&](int row, int output, float2 sums) {
-            finish_pair<true>(product, rows, first_row + row, part.first + output, sums.x, sums.y);
-        });
-    } else {
-        tile.each([&](int row, int output, float2 sums) {
-            finish_pair<false>(product, rows, first_row + row, part.first + output, sums.x, sums.y);
-        });
-    }
+    tile.each_tile(down * across, rows_of_x, weights, inputs, [&](int number) {
+        const Part part = part_of(products, number / down, TILE::OUTPUTS);
+        const Product product = products.of[part.product];
+        const int outputs = product.matrix.outputs, first_row = number % down * TILE::ROWS;
+        if (part.first + TILE::OUTPUTS <= outputs && outputs % 2 == 0) {
+            tile.each([&](int row, int output, float2 sums) {
+                finish_pair<true>(product, rows, first_row + row, part.first + output, sums.x, sums.y);
+            });
+        } else {
+            tile.each([&](int row, int output, float2 sums) {
+                finish_pair<false>(product, rows, first_row + row, part.first + output, sums.x, sums.y);
+            });
+        }
+    });
 }
 
 // The gated half of the feed-forward network (Shazeer, 2020) of x (rows, I), in tiles of half as many outputs.
 template <class TILE>
 __device__ inline void swiglu(const uint16_t* x, int rows, const Gated& gated, uint16_t* narrow) {
-    const int inputs = gated.gate.inputs, outputs = gated.gate.outputs;
-    const int first_row = blockIdx.x * TILE::ROWS, first = blockIdx.y * (TILE::OUTPUTS / 2);
-    auto weights = [&](const Matrix& matrix) {
-        return Rows{static_cast<const uint16_t*>(matrix.values), first, outputs, inputs};
+    constexpr int OUTPUTS = TILE::OUTPUTS / 2;
+    const int inputs = gated.gate.inputs, outputs = gated.gate.outputs, down = ceil_div(rows, TILE::ROWS);
+    auto rows_of_x = [&](int tile) { return Rows{x, tile % down * TILE::ROWS, rows, inputs}; };
+    auto weights = [&](int tile) {
+        const Rows gate = {static_cast<const uint16_t*>(gated.gate.values), tile / down * OUTPUTS, outputs, inputs};
+        return RowsOfTwo{gate, static_cast<const uint16_t*>(gated.up.values)};
     };
     TILE tile;
-    tile.multiply(Rows{x, first_row, rows, inputs}, RowsOfTwo<TILE::HALF>{weights(gated.gate), weights(gated.up)}, inputs);
-    tile.each_two([&](int row, int output, float2 gate, float2 up) {
-        finish_gated(gated, narrow, rows, first_row + row, first + output, gate, up);
+    tile.each_tile(down * ceil_div(outputs, OUTPUTS), rows_of_x, weights, inputs, [&](int number) {
+        const int first_row = number % down * TILE::ROWS, first = number / down * OUTPUTS;
+        // Most often silu · up is all that is wanted, of outputs that are all there and have no bias. Then a pair takes a few
+        // instructions, and those whose silu is not surely near come once more.
+        if (narrow && !gated.hidden && !gated.gate_bias && !gated.up_bias && first + OUTPUTS <= outputs) {
+            uint16_t* const to = narrow + static_cast<long long>(first_row) * outputs + first;
+            uint2 later[TILE::ROWS * OUTPUTS / 2 / TILE::THREADS];  // the two of gate, and those of up
+            uint32_t* where[TILE::ROWS * OUTPUTS / 2 / TILE::THREADS];
+            int count = 0;
+            auto write = [](uint32_t* at, float2 silu, uint32_t up) {
+                silu = widen_pair(pair_bf16(silu.x, silu.y));
+                *at = pair_bf16(__fmul_rn(silu.x, widen_pair(up).x), __fmul_rn(silu.y, widen_pair(up).y));
+            };
+            tile.each_two([&](int row, int output, float2 gate, float2 up) {
+                if (first_row + row >= rows) return;
+                const uint32_t of_gate = pair_bf16(gate.x, gate.y), of_up = pair_bf16(up.x, up.y);
+                const NearSilu one(widen_pair(of_gate).x), other(widen_pair(of_gate).y);
+                auto* const at = reinterpret_cast<uint32_t*>(to + static_cast<long long>(row) * outputs + output);
+                write(at, {one.value, other.value}, of_up);
+                if (!one.sure || !other.sure) later[count] = {of_gate, of_up}, where[count++] = at;
+            });
+            for (int i = 0; i < count; i++) {
+                const float2 gate = widen_pair(later[i].x);
+                write(where[i], {silu_of_ops(gate.x), silu_of_ops(gate.y)}, later[i].y);
+            }
+            return;
+        }
+        tile.each_two([&](int row, int output, float2 gate, float2 up) {
+            finish_gated(gated, narrow, rows, first_row + row, first + output, gate, up);
+        });
     });
 }

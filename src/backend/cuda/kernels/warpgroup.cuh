@@ -8,7 +8,7 @@ constexpr int GROUP = 128;
 
 // A matrix (any multiple of 8 rows, 16) of bfloat16 in shared memory, as wgmma is told of it (PTX, "Matrix descriptor
 // format"): where it begins, 1,024 bytes from eight rows to the next eight, and the swizzle of 128 bytes, for rows that are
-// 64 values long. `at` lies in a tile (copy_tile<64>) whose own address is a multiple of 1,024, at the beginning of every eighth
+// 64 values long. `at` lies in a tile (Copier<64, …>) whose own address is a multiple of 1,024, at the beginning of every eighth
 // row; 16 inputs further it is 32 bytes further.
 __device__ inline uint64_t operand(const uint16_t* at) {
     const uint64_t begins = (shared_address(at) & 0x3ffff) >> 4, rows = 1024 >> 4, swizzled = 1;

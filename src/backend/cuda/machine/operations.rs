@@ -247,12 +247,15 @@ pub(super) fn compute(name: &str) -> Option<Compute> {
             u64::from((products.sum::<i32>().wrapping_add(sum as i32)).cast_unsigned())
         }));
     }
+    /// What has no full precision is 0 (ftz), before and after.
+    fn flushed(x: f32) -> f32 {
+        if x.is_subnormal() { 0.0 } else { x }
+    }
     if name == "ex2.approx.ftz.f32" {
-        /// What has no full precision is 0 (ftz), before and after.
-        fn flushed(x: f32) -> f32 {
-            if x.is_subnormal() { 0.0 } else { x }
-        }
         return Some(One(|x| one_f32(|x| flushed(flushed(x).exp2()), x)));
+    }
+    if name == "rcp.approx.ftz.f32" {
+        return Some(One(|x| one_f32(|x| flushed(flushed(x).recip()), x)));
     }
     if base == "selp" {
         return Some(Three(|a, b, which| if which == 0 { b } else { a }));
@@ -335,6 +338,8 @@ mod tests {
             ("ex2.approx.ftz.f32", [u64::from((-127.0_f32).to_bits()), 0, 0], 0),
             ("ex2.approx.ftz.f32", [u64::from(f32::NEG_INFINITY.to_bits()), 0, 0], 0),
             ("ex2.approx.ftz.f32", [1, 0, 0], 0x3f80_0000),
+            ("rcp.approx.ftz.f32", [u64::from(4.0_f32.to_bits()), 0, 0], u64::from(0.25_f32.to_bits())),
+            ("rcp.approx.ftz.f32", [u64::from(f32::INFINITY.to_bits()), 0, 0], 0),
         ] {
             assert_eq!(three(name, a, b, c), expected, "{name} {a:#x}, {b:#x}, {c:#x}");
         }

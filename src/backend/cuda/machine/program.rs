@@ -564,7 +564,8 @@ fn what(name: &str, rest: &str, mut operands: Vec<Operand>) -> Option<(What, Vec
         }
         "mma" if name == "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" => What::Multiply,
         "cp" => match name {
-            "cp.async.cg.shared.global" if operands.last() == Some(&Operand::Value(16)) => What::BeginCopy,
+            // How many of the bytes are read may follow: the others are zeros.
+            "cp.async.cg.shared.global" if operands.get(2) == Some(&Operand::Value(16)) => What::BeginCopy,
             "cp.async.commit_group" => What::CloseCopies,
             "cp.async.wait_group" => What::WaitForCopies,
             _ => return None,

@@ -111,14 +111,14 @@ fn a_barrier_holds_the_warps_of_a_block_together_and_copies_come_when_they_are_w
     );
     assert_eq!(run_block(&both, 64), (0..64).map(|thread| thread ^ 32).collect::<Vec<_>>());
     // The words that are copied are 7; what was in the block's memory before is not.
-    let copied = |wait: &str| {
+    let copied = |bytes: &str, wait: &str| {
         let program = program(
             ".extern .shared .align 16 .b8 room[];\n",
             &format!(
                 "mov.u32 %r3, room;
                 setp.ne.s32 %p0, %r0, 0;
                 @%p0 bra $done;
-                cp.async.cg.shared.global [%r3], [%rd0], 16;
+                cp.async.cg.shared.global [%r3], [%rd0], 16{bytes};
                 cp.async.commit_group;
                 {wait}
                 ld.shared.u32 %r4, [%r3+4];
@@ -129,8 +129,10 @@ fn a_barrier_holds_the_warps_of_a_block_together_and_copies_come_when_they_are_w
         );
         run_block(&program, 64)[0]
     };
-    assert_eq!(copied("cp.async.wait_group 0;"), 8);
-    assert_eq!(copied("cp.async.wait_group 1;"), 0, "what nobody wrote, and one more");
+    assert_eq!(copied("", "cp.async.wait_group 0;"), 8);
+    assert_eq!(copied(", 16", "cp.async.wait_group 0;"), 8);
+    assert_eq!(copied(", 0", "cp.async.wait_group 0;"), 1, "zeros, and one more");
+    assert_eq!(copied("", "cp.async.wait_group 1;"), 0, "what nobody wrote, and one more");
 }
 
 #[test]

@@ -21,8 +21,8 @@ pub(super) struct Block<'a> {
     pub(super) known: &'a dyn Fn(u64, usize) -> bool,
 }
 
-/// Sixteen bytes on their way: to the block's memory, from the device's.
-type Underway = (u64, u64);
+/// Sixteen bytes on their way: to the block's memory, from the device's, or zeros.
+type Underway = (u64, Option<u64>);
 
 /// A product under way: its tile, the descriptors, whether it adds, and the first of its registers' operands.
 struct Product<'a> {
@@ -385,7 +385,12 @@ impl<'a> Warp<'a> {
             What::BeginCopy => {
                 for lane in lanes(mask) {
                     let to = self.place(block, Space::Shared, operands[0], lane, 16) as u64;
-                    let from = self.place(block, Space::Global, operands[1], lane, 16) as u64;
+                    let bytes = operands.get(3).map_or(16, |bytes| self.get(*bytes, lane, Some(block)));
+                    let from = match bytes {
+                        0 => None,
+                        16 => Some(self.place(block, Space::Global, operands[1], lane, 16) as u64),
+                        other => panic!("{other} of 16 bytes are copied: {}", instruction.text),
+                    };
                     self.begun[lane].push((to, from));
                 }
             }
@@ -399,7 +404,10 @@ impl<'a> Warp<'a> {
                     while self.groups[lane].len() > left {
                         for (to, from) in self.groups[lane].pop_front().unwrap_or_default() {
                             // SAFETY: 16 bytes are at both places, as they said; the block's memory stays where it is.
-                            unsafe { std::ptr::copy(from as *const u8, to as *mut u8, 16) };
+                            match from {
+                                Some(from) => unsafe { std::ptr::copy(from as *const u8, to as *mut u8, 16) },
+                                None => unsafe { std::ptr::write_bytes(to as *mut u8, 0, 16) },
+                            }
                         }
                     }
                 }

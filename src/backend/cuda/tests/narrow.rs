@@ -235,3 +235,81 @@ fn the_norm_and_the_residual_of_one_row_go_with_products_and_have_the_same_bits(
         assert!(apart == together, "{width} × {outputs}: the sum alone");
     }
 }
+
+/// In a decode pass the products that make queries, keys and values turn and cache them.
+#[test]
+fn rope_and_the_cache_of_one_token_go_with_products_and_have_the_same_bits() {
+    let Some((device, log)) = Cuda::logged(ROOM) else { return };
+    for cache_dtype in [CacheDtype::Bf16, CacheDtype::F32] {
+        let cuda = device.clone().with_precision(Precision::Bf16).with_cache_dtype(cache_dtype);
+        // Heads whose pairs are fewer than a tile has, and no whole tiles; and more tiles than there are blocks.
+        for (heads, kv_heads, head_dim) in
+            [(3, 1, 2), (4, 2, 6), (5, 3, 10), (8, 2, 16), (7, 1, 64), (2, 2, 256)]
+        {
+            for pairing in [Pairing::Neighbours, Pairing::Halves] {
+                const INPUTS: usize = 136;
+                let what =
+                    format!("{heads} and {kv_heads} heads of {head_dim}, {pairing:?}, {cache_dtype:?}");
+                let (width, kv_width, pairs) = (heads * head_dim, kv_heads * head_dim, head_dim / 2);
+                let matrix =
+                    |outputs, seed| cuda.matrix(&tensor(Dtype::BF16, outputs, INPUTS, seed)).unwrap();
+                let (q, k, v) = (matrix(width, 31), matrix(kv_width, 32), matrix(kv_width, 33));
+                let bias = cuda.vector(&vector(kv_width, 34)).unwrap();
+                let x = filled(&cuda, &noise(INPUTS, 35));
+                let weight = cuda.vector(&vector(INPUTS, 36)).unwrap();
+                let [cos, sin] = [37, 38].map(|seed| filled(&cuda, &noise(pairs, seed)));
+                let pass = pass(&cuda, &[(5, 1)]);
+                // Looked at between the products and RoPE, between RoPE and the cache, and not at all.
+                let run = |seen: usize| {
+                    let look = |at: usize| {
+                        if seen == at {
+                            cuda.sync().unwrap();
+                        }
+                    };
+                    let buffer = |count: usize| cuda.buffer(count).unwrap();
+                    let (mut normed, mut input) = (buffer(INPUTS), cuda.input());
+                    let (mut of_q, mut turned_q) = (buffer(width), buffer(width));
+                    let [mut of_k, mut turned_k, mut of_v] = [0; 3].map(|_| buffer(kv_width));
+                    let mut caches = [0; 2].map(|_| cuda.new_cache(6 * kv_width).unwrap());
+                    cuda.sync().unwrap();
+                    log.lock().unwrap().clear();
+                    cuda.rms_norm(&x, &weight, 1e-5, 1, &mut normed).unwrap();
+                    cuda.prepare(&normed, INPUTS, &pass, &PassRows::All, &mut input).unwrap();
+                    let mut products = [
+                        Product { matrix: &q, bias: None, out: &mut of_q },
+                        Product { matrix: &k, bias: Some(&bias), out: &mut of_k },
+                        Product { matrix: &v, bias: Some(&bias), out: &mut of_v },
+                    ];
+                    cuda.matmuls(&input, &mut products, &mut |_, _| Ok(())).unwrap();
+                    look(1);
+                    cuda.rope(&of_q, &cos, &sin, pairing, heads, head_dim, 1, &mut turned_q).unwrap();
+                    cuda.rope(&of_k, &cos, &sin, pairing, kv_heads, head_dim, 1, &mut turned_k).unwrap();
+                    look(2);
+                    cuda.cache(&turned_k, kv_width, &pass, 0, &mut caches[0]).unwrap();
+                    cuda.cache(&of_v, kv_width, &pass, 0, &mut caches[1]).unwrap();
+                    cuda.sync().unwrap();
+                    let launches =
+                        |asked: &Asked| if let Asked::Launches(count) = asked { *count } else { 0 };
+                    let launches: usize = log.lock().unwrap().iter().map(launches).sum();
+                    let mut made: Vec<_> = [(&of_q, width), (&turned_q, width), (&of_k, kv_width)].to_vec();
+                    made.extend([(&turned_k, kv_width), (&of_v, kv_width)]);
+                    let mut made: Vec<_> =
+                        made.into_iter().map(|(buffer, count)| bits(&values(&cuda, buffer, count))).collect();
+                    for cache in &caches {
+                        let mut see = |values: &[f32]| {
+                            made.push(bits(values));
+                            Ok(())
+                        };
+                        cuda.read_cache(cache, 6 * kv_width, &mut see).unwrap();
+                    }
+                    (launches, made)
+                };
+                let [together, apart, cached_apart] = [0, 1, 2].map(run);
+                assert!(together.1 == apart.1 && together.1 == cached_apart.1, "{what}");
+                // The products alone, or beside them one launch that caches in another type, or RoPE with the cache.
+                let beside = usize::from(cache_dtype != CacheDtype::Bf16);
+                assert_eq!((together.0, apart.0), (1 + beside, 2), "{what}");
+            }
+        }
+    }
+}
