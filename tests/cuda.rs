@@ -85,6 +85,53 @@ fn listed() -> PathBuf {
     beside("registers.txt")
 }
 
+/// The lines of a module's kernels as the list has them, where one of some compilations gives that, for each kernel; else as
+/// the first one gives them. For NVRTC is not always of one mind: a few times of a hundred it orders instructions in another
+/// way, and now and then that takes other registers.
+fn as_listed(list: &str, compiled: impl Fn() -> Vec<String>) -> Vec<String> {
+    let is_listed = |line: &String| list.lines().any(|listed| listed == line);
+    let mut lines = compiled();
+    for _ in 0..7 {
+        if lines.iter().all(is_listed) {
+            break;
+        }
+        for (line, again) in lines.iter_mut().zip(compiled()) {
+            if !is_listed(line) && is_listed(&again) {
+                *line = again;
+            }
+        }
+    }
+    lines
+}
+
+/// The lines for the list: of what is not as it was, the ones that most of three compilations give.
+fn usual(list: &str, compiled: impl Fn() -> Vec<String>) -> Vec<String> {
+    let first = compiled();
+    if first.iter().all(|line| list.lines().any(|listed| listed == line)) {
+        return first;
+    }
+    let (second, third) = (compiled(), compiled());
+    let of_two = |i: usize| if second[i] == third[i] { &second[i] } else { &first[i] };
+    (0..first.len()).map(|i| of_two(i).clone()).collect()
+}
+
+#[test]
+fn a_kernel_that_seldom_takes_other_registers_is_as_the_list_says_and_one_that_always_does_is_not() {
+    let giving = |texts: &'static [&'static str]| {
+        let next = std::cell::Cell::new(0);
+        move || -> Vec<String> {
+            let text = texts[next.replace(next.get() + 1) % texts.len()];
+            text.split(',').map(str::to_owned).collect()
+        }
+    };
+    let list = "86 a\n40 b\n";
+    assert_eq!(as_listed(list, giving(&["86 a,40 b"])), ["86 a", "40 b"]);
+    assert_eq!(as_listed(list, giving(&["80 a,40 b", "86 a,41 b"])), ["86 a", "40 b"]);
+    assert_eq!(as_listed(list, giving(&["80 a,40 b", "82 a,41 b"])), ["80 a", "40 b"]);
+    assert_eq!(usual(list, giving(&["80 a,40 b", "86 a,40 b", "86 a,40 b"])), ["86 a", "40 b"]);
+    assert_eq!(usual(list, giving(&["80 a,40 b", "86 a,41 b", "80 a,41 b"])), ["80 a", "41 b"]);
+}
+
 fn blesses() -> bool {
     std::env::var_os("LLAMA_TRACE_BLESS").is_some()
 }
@@ -101,6 +148,13 @@ fn every_kernel_compiles_for_every_architecture_and_takes_what_the_list_says() {
         listed().display()
     );
     let Some(nvrtc) = nvrtc() else { return };
+    let (major, minor) = nvrtc.version();
+    let head = format!(
+        "What each kernel takes, compiled by NVRTC {major}.{minor}: architecture, registers of a thread, bytes of spilled stores and loads, bytes\n\
+         of shared memory that its source names, name and defines. LLAMA_TRACE_BLESS=1 cargo test --test cuda writes it.\n\
+         {digest}\n\n"
+    );
+    let same_compiler = expected.starts_with(&head[..head.find(':').unwrap()]);
     let compiled = |(architecture, module): ((u32, u32), &Module)| {
         let (code, log) = nvrtc.compile(module.source(), architecture, &["--ptxas-options=-v"]).unwrap();
         assert!(code.starts_with(b"\x7fELF"), "{module:?} for {architecture:?}");
@@ -119,6 +173,14 @@ fn every_kernel_compiles_for_every_architecture_and_takes_what_the_list_says() {
         };
         kernels.iter().map(line).collect::<Vec<_>>()
     };
+    let settled = |(architecture, module)| {
+        let once = || compiled((architecture, module));
+        match (blesses(), same_compiler) {
+            (true, _) => usual(&expected, once),
+            (false, true) => as_listed(&expected, once),
+            (false, false) => once(),
+        }
+    };
     let modules = Module::all();
     let all: Vec<_> = ARCHITECTURES
         .into_iter()
@@ -126,19 +188,13 @@ fn every_kernel_compiles_for_every_architecture_and_takes_what_the_list_says() {
         .flat_map(|architecture| modules.iter().map(move |module| (architecture, module)))
         .filter(|(architecture, module)| module.is_for(*architecture))
         .collect();
-    let lines: Vec<Vec<String>> = all.into_par_iter().map(compiled).collect();
-    let (major, minor) = nvrtc.version();
-    let head = format!(
-        "What each kernel takes, compiled by NVRTC {major}.{minor}: architecture, registers of a thread, bytes of spilled stores and loads, bytes\n\
-         of shared memory that its source names, name and defines. LLAMA_TRACE_BLESS=1 cargo test --test cuda writes it.\n\
-         {digest}\n\n"
-    );
+    let lines: Vec<Vec<String>> = all.into_par_iter().map(settled).collect();
     let text = head.clone() + &lines.concat().join("\n") + "\n";
     if blesses() {
         std::fs::write(listed(), text).unwrap();
         return;
     }
-    if !expected.starts_with(&head) {
+    if !same_compiler {
         println!("skipped: the list was made by another NVRTC, which may choose other registers");
         return;
     }

@@ -60,7 +60,7 @@ KERNEL(64) beyond_what_the_launch_gave(float* out) {
 KERNEL(64) copies_left(float* out) {
     WAIT_FOR_INPUT();
     SHARED(float, values, 4);
-    copy16_async(values, out);
+    copy16_async_if(true, values, out);
     close_copies();
 }
 
@@ -146,7 +146,7 @@ KERNEL(256) product_without_a_fence(float* out) {
 KERNEL(256) copies_not_shown(float* out) {
     WAIT_FOR_INPUT();
     TILES(tiles);
-    copy16_async(tiles + 8 * threadIdx.x, out);
+    copy16_async_if(true, tiles + 8 * threadIdx.x, out);
     close_copies();
     wait_for_copies<0>();
     __syncthreads();
@@ -178,7 +178,7 @@ KERNEL(256) copied_over(float* out) {
     TILES(tiles);
     float sums[32];
     begin(sums, tiles, tiles + 64 * 64);
-    copy16_async(tiles + 64 * 64, out);
+    copy16_async_if(true, tiles + 64 * 64, out);
 }
 
 KERNEL(256) written_over(float* out) {

@@ -29,6 +29,9 @@ const DECODE: [[&str; 4]; 3] = [
     ["attention_decode_1_256", "attention_decode_2_256", "attention_decode_4_256", "attention_decode_8_256"],
 ];
 
+/// What is on the way to the result.
+const PARTS: Kernel = Kernel { file: "attention_plain", name: "attention_parts", weight: None };
+
 /// What one call reads.
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
@@ -64,10 +67,11 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
     asked.q.holds(asked.pass.rows() * heads * head_dim);
     asked.out.holds(asked.pass.rows() * heads * head_dim);
     let arguments = asked.arguments().address(asked.values);
-    let kernel = |name| Kernel { file: "attention", name, weight: None };
+    let kernel = |file, name| Kernel { file, name, weight: None };
     if !head_dim.is_multiple_of(8) || head_dim > 256 {
         let arguments = arguments.address(asked.out.at(0));
-        return cuda.kernels.launch(kernel("attention_plain"), (tokens, heads), 128, 8 * head_dim, arguments);
+        let kernel = kernel("attention_plain", "attention_plain");
+        return cuda.kernels.launch(kernel, (tokens, heads), 128, 8 * head_dim, arguments);
     }
     if tokens == 1 {
         let (at_once, of_heads) = match group {
@@ -100,7 +104,8 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
         let all = asked.span == 0 && together == asked.pass.spans().len() && asked.pass.rows() == together;
         let arguments =
             arguments.narrow_too(asked.out.at(0), if all { together * heads * head_dim } else { 0 }, 1);
-        return cuda.kernels.launch_together(kernel(name), (blocks, used), 128, token.len(), arguments);
+        let kernel = kernel("attention_decode", name);
+        return cuda.kernels.launch_together(kernel, (blocks, used), 128, token.len(), arguments);
     }
     let rows = tokens * group;
     let arguments = arguments.address(asked.out.at(0));
@@ -111,7 +116,7 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
             65..=128 => ("attention_prefill_bf16_128", 128),
             _ => ("attention_prefill_bf16_256", 256),
         };
-        let kernel = Kernel { file: "attention_bf16", name, weight: None };
+        let kernel = kernel("attention_bf16", name);
         let shared = 2 * (64 + 128) * (width + 8);
         // Of several spans each writes its own rows.
         let count = if asked.pass.spans().len() == 1 { tokens * heads * head_dim } else { 0 };
@@ -124,7 +129,8 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
         _ => ("attention_prefill_256", 256, 32),
     };
     let shared = 4 * ((at_once + 32) * (width + 4) + at_once * 36);
-    cuda.kernels.launch(kernel(name), (rows.div_ceil(at_once), kv_heads), 256, shared, arguments)
+    let kernel = kernel("attention_prefill", name);
+    cuda.kernels.launch(kernel, (rows.div_ceil(at_once), kv_heads), 256, shared, arguments)
 }
 
 /// Shows the parts that `sink` wants.
@@ -155,8 +161,7 @@ pub(super) fn parts(cuda: &Cuda, asked: Asked<'_>, sink: &mut dyn AttentionSink)
         for place in &places {
             arguments = arguments.address(place.as_ref().map_or(0, Memory::at));
         }
-        let kernel = Kernel { file: "attention", name: "attention_parts", weight: None };
-        cuda.kernels.launch(kernel, (rows, heads), 128, 4 * head_dim, arguments)?;
+        cuda.kernels.launch(PARTS, (rows, heads), 128, 4 * head_dim, arguments)?;
         for (part, place) in all.iter().zip(&places) {
             let Some(place) = place else { continue };
             let values = &mut values[..heads * rows * keys];
@@ -195,8 +200,7 @@ fn fetch_parts(
             next += each;
         }
     }
-    let kernel = Kernel { file: "attention", name: "attention_parts", weight: None };
-    cuda.kernels.launch(kernel, (tokens, heads), 128, 4 * head_dim, arguments)?;
+    cuda.kernels.launch(PARTS, (tokens, heads), 128, 4 * head_dim, arguments)?;
     parts.into_iter().for_each(|(part, at)| sink.fetched(part, Fetched(at..at + values * 4)));
     Ok(true)
 }

@@ -62,8 +62,10 @@ macro_rules! file {
 
 /// All of them: name, weights, whether the number type of the cache counts, and whether the precision does.
 const FILES: &[File] = &[
-    file!("attention", None, true, true),
     file!("attention_bf16", None, false, false),
+    file!("attention_decode", None, true, true),
+    file!("attention_plain", None, true, true),
+    file!("attention_prefill", None, true, true),
     file!("cache", None, true, false),
     file!("elementwise", None, false, true),
     file!("embedding", All, false, true),
@@ -91,7 +93,7 @@ macro_rules! headers {
 }
 
 /// What they include.
-const HEADERS: &[(&str, &str)] = headers!("attention_sizes.cuh" "blocks.cuh" "cache.cuh" "common.cuh" "matvec.cuh" "norm.cuh" "tensor.cuh" "tiles.cuh" "warpgroup.cuh" "weights.cuh" "whole.cuh");
+const HEADERS: &[(&str, &str)] = headers!("attention.cuh" "attention_sizes.cuh" "blocks.cuh" "cache.cuh" "common.cuh" "matvec.cuh" "norm.cuh" "tensor.cuh" "tiles.cuh" "warpgroup.cuh" "weights.cuh" "whole.cuh");
 
 /// The files that multiply no bfloat16 weights in bfloat16: tensor cores do, in `matvec_bf16`, `matmul_bf16` and
 /// `matmul_wgmma`.

@@ -1,6 +1,6 @@
 // Attention of many tokens in bfloat16, by tensor cores: PRECISION and CACHE are both BF16 here.
 //
-// As prefill of attention.cu, with other tiles (FlashAttention-2, Dao, 2023): a block has 64 rows, which are the query heads of one
+// As attention_prefill.cu, with other tiles (FlashAttention-2, Dao, 2023): a block has 64 rows, which are the query heads of one
 // kv head, token by token; each of its four warps has 16 of them and all keys, which pass by in tiles of 64.
 // So a row's scores, its softmax and its output never leave the warp's registers. Qk and scores are rounded as ops rounds
 // them: to multiply by 1 / √C, rounded, and to round is to divide by √C and to round, for all bfloat16 values and every C that

@@ -644,7 +644,8 @@ inline uint32_t shared_address(const void* at) {
     const emulated::Array& array = emulated::dynamic_array("shared_address");
     return static_cast<uint32_t>(static_cast<const unsigned char*>(at) - array.at) + emulated::SHARED_BEGINS;
 }
-inline void copy16_async(void* to, const void* from) {
+inline void copy16_async_if(bool there, void* to, const void* from) {
+    static const uint4 ZEROS = {};
     for (const emulated::FourWarps& four : emulated::fours) {
         for (const std::vector<emulated::Product>& group : four.products) {
             for (const emulated::Product& product : group) {
@@ -657,11 +658,7 @@ inline void copy16_async(void* to, const void* from) {
     }
     std::vector<std::vector<emulated::Copy>>& groups = emulated::now->groups;
     if (groups.empty()) groups.emplace_back();
-    groups.back().push_back({to, from});
-}
-inline void copy16_async_if(bool there, void* to, const void* from) {
-    static const uint4 ZEROS = {};
-    copy16_async(to, there ? from : &ZEROS);
+    groups.back().push_back({to, there ? from : &ZEROS});
 }
 inline void close_copies() {
     if (emulated::now->groups.empty()) emulated::now->groups.emplace_back();

@@ -5,11 +5,7 @@
 #ifndef LLT_EMULATED
 __device__ inline uint32_t shared_address(const void* at) { return static_cast<uint32_t>(__cvta_generic_to_shared(at)); }
 
-// Begins to copy 16 bytes from global to shared memory, past the first-level cache.
-__device__ inline void copy16_async(void* to, const void* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
-}
-// The same where that is `there`; otherwise zeros.
+// Begins to copy 16 bytes from global to shared memory, past the first-level cache, where they are `there`; otherwise zeros.
 __device__ inline void copy16_async_if(bool there, void* to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0)
                  : "memory");
