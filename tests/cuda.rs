@@ -255,12 +255,13 @@ fn the_ptx_that_the_program_carries_has_the_kernels_that_the_sources_make() {
     writer.write_all(&all).unwrap();
     let packed = writer.finish().unwrap();
     assert!(ptx::unpack(&packed).unwrap() == made);
-    std::fs::write(beside("ptx.lzma"), packed).unwrap();
     let text = format!(
-        "{}\n\nThe SHA-256 above is that of the sources without their comments and of how they are compiled; ptx.lzma has the PTX\n\
-         that NVRTC {major}.{minor} made of them. LLAMA_TRACE_BLESS=1 cargo test --test cuda writes both.\n",
-        sources::digest()
+        "{}\n{}\n\nThe first SHA-256 above is that of the sources without their comments and of how they are compiled, the second that of\n\
+         ptx.lzma, the PTX that NVRTC {major}.{minor} made of them. LLAMA_TRACE_BLESS=1 cargo test --test cuda writes both files.\n",
+        sources::digest(),
+        ptx::digest(&packed)
     );
+    std::fs::write(beside("ptx.lzma"), packed).unwrap();
     std::fs::write(beside("ptx.txt"), text).unwrap();
 }
 

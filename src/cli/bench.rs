@@ -41,11 +41,19 @@ const AT_ONCE: usize = 2048;
 impl Command for &BenchArgs {
     fn asks(&self) -> Asks<'_> {
         let shape = self.shape.as_deref().map(|name| (name, self.weights.into()));
-        Asks { cpu: &self.cpu, model: &self.model, shape, context: None, runs: true }
+        Asks { cpu: &self.cpu, model: &self.model, shape, context: self.longest(), runs: true }
     }
 
     fn run<D: Device>(self) -> Result<()> {
         bench::<D>(self)
+    }
+}
+
+impl BenchArgs {
+    /// Tokens of the longest context that the options ask for.
+    fn longest(&self) -> Option<usize> {
+        let cached = self.cached.iter().map(|cached| cached.saturating_add(self.r#gen));
+        cached.chain(self.prompt_tokens.iter().copied()).max()
     }
 }
 
@@ -61,12 +69,12 @@ fn bench<D: Device>(args: &BenchArgs) -> Result<()> {
             let started = Instant::now();
             let precision = input::precision(&args.model, &checkpoint);
             let device = D::start(&args.cpu, precision)?;
-            device.check_room(&checkpoint, None)?;
+            device.check_room(&checkpoint, args.longest())?;
             let model = Model::load(&checkpoint, device)?;
             (checkpoint, model, started.elapsed(), None)
         }
         None => {
-            let opened = input::open::<D>(&args.model, &args.cpu)?;
+            let opened = input::open_for::<D>(&args.model, &args.cpu, args.longest())?;
             let tokenizer = opened.tokenizer.map(|_| opened.tokenizer_time);
             (opened.checkpoint, opened.model?, opened.model_time, tokenizer)
         }

@@ -11,6 +11,10 @@ use crate::model::{buffer_bytes, kv_cache};
 /// Tokens of the context that must fit at least, where nobody asked for a number: enough for a prompt.
 const LEAST_CONTEXT: usize = 512;
 
+/// Tokens of the longest prompt that is counted on: those of a pass need buffers, and few texts begin with one as long as the
+/// context that is asked for.
+const MOST_AT_ONCE: usize = 2048;
+
 /// Bytes that a run takes of a device's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Needs {
@@ -18,7 +22,7 @@ pub(super) struct Needs {
     pub(super) weights: usize,
     /// The keys and values of the context.
     pub(super) cache: usize,
-    /// The buffers of a pass over the context.
+    /// The buffers of a pass over the context, or over the first 2,048 tokens of it.
     pub(super) buffers: usize,
     /// Tokens of the context.
     pub(super) context: usize,
@@ -43,7 +47,7 @@ impl Needs {
         Self {
             weights: weights(checkpoint, precision),
             cache: kv_cache::bytes(config, cache_dtype, tokens),
-            buffers: buffer_bytes(config, tokens, 1),
+            buffers: buffer_bytes(config, tokens.min(MOST_AT_ONCE), 1),
             context: tokens,
             precision,
             cache_dtype,
@@ -77,7 +81,7 @@ impl Needs {
         let all = [
             format!("{} of weights", size(weights)),
             format!("{} of KV cache for {context} tokens", size(cache)),
-            format!("{} for the buffers of a pass", size(buffers)),
+            format!("{} for the buffers of a pass over {} tokens", size(buffers), context.min(MOST_AT_ONCE)),
             format!("{} for the driver and the kernels", size(own)),
         ];
         format!("{}: {}", size(self.total()), all.join(", "))
@@ -93,7 +97,7 @@ impl Needs {
             let shorter = std::iter::successors(Some(self.context / 2), |context| Some(context / 2));
             let mut shorter = shorter.take_while(|context| *context > 0);
             let found = shorter.find(|context| with(self.precision, *context).total() <= free);
-            ways.extend(found.map(|context| format!("--context {context}")));
+            ways.extend(found.map(|context| format!("a context of {context} tokens")));
         }
         if self.precision.group().is_none() {
             let q8 = with(Precision::Q8 { group: checkpoint.group().unwrap_or(DEFAULT_GROUP) }, self.context);
@@ -139,16 +143,20 @@ mod tests {
         let checkpoint = random::checkpoint("stories-15m", Dtype::F32).unwrap();
         let long = needs(&checkpoint, Precision::F32, Some(8192));
         assert!(long.check(long.total(), &checkpoint).is_ok());
-        let short = needs(&checkpoint, Precision::F32, Some(2048));
+        let short = needs(&checkpoint, Precision::F32, Some(4096));
         let error = long.check(short.total(), &checkpoint).unwrap_err();
         assert_eq!(error.exit_code(), 4);
         let text = error.to_string();
-        assert!(text.contains("--context 2048") && text.contains("--device cpu"), "{text}");
+        assert!(
+            text.contains("run with a context of 4096 tokens, or") && text.contains("--device cpu"),
+            "{text}"
+        );
         assert!(text.contains("KV cache for 8192 tokens") && text.contains("of weights"), "{text}");
+        assert!(text.contains("the buffers of a pass over 2048 tokens"), "{text}");
         // Too little for the weights as they are, but enough for a quarter of them.
         let few = needs(&checkpoint, Precision::F32, None);
         let text = few.check(few.total() - 1, &checkpoint).unwrap_err().to_string();
-        assert!(text.contains("--precision q8") && !text.contains("--context"), "{text}");
+        assert!(text.contains("--precision q8") && !text.contains("a context of"), "{text}");
         let text = few.check(1000, &checkpoint).unwrap_err().to_string();
         assert!(text.contains("run with --device cpu") && !text.contains("q8"), "{text}");
     }

@@ -11,7 +11,8 @@
 // sources), LLT_DRIVER_BYTES (of memory), LLT_DRIVER_LOST (after so many kernels), LLT_DRIVER_NO_CAPTURE (kernels that may
 // begin early are not taken down, as by drivers before CUDA 12.3; with `all` no kernels are), LLT_DRIVER_NO_EARLY (kernels
 // that may begin early are not launched either), LLT_DRIVER_IDLE (kernels whose names
-// begin so do nothing; with `all` none does), LLT_DRIVER_VERSION (of CUDA, times 1000), LLT_DRIVER_LOG (a file: what was asked for, at the end).
+// begin so do nothing; with `all` none does), LLT_DRIVER_VERSION (of CUDA, times 1000), LLT_DRIVER_DEVICES (how many),
+// LLT_DRIVER_CAPABILITY (the compute capability, times 10), LLT_DRIVER_LOG (a file: what was asked for, at the end).
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -211,11 +212,13 @@ Result cuDriverGetVersion(int* version) {
     *version = *word("LLT_DRIVER_VERSION") ? atoi(word("LLT_DRIVER_VERSION")) : 12000;
     return SUCCESS;
 }
-Result cuDeviceGetCount(int* count) { return *count = 1, SUCCESS; }
-Result cuDeviceGet(int* device, int ordinal) { return *device = 0, ordinal == 0 ? SUCCESS : INVALID_DEVICE; }
+int devices() { return *word("LLT_DRIVER_DEVICES") ? atoi(word("LLT_DRIVER_DEVICES")) : 1; }
+Result cuDeviceGetCount(int* count) { return *count = devices(), SUCCESS; }
+Result cuDeviceGet(int* device, int ordinal) { return *device = ordinal, ordinal < devices() ? SUCCESS : INVALID_DEVICE; }
 Result cuDeviceGetName(char* name, int length, int) { return snprintf(name, length, "an emulated device"), SUCCESS; }
 Result cuDeviceGetAttribute(int* value, int attribute, int) {
-    *value = attribute == 16 ? 4 : attribute == 75 ? 9 : 0;  // multiprocessors, compute capability
+    const int capability = *word("LLT_DRIVER_CAPABILITY") ? atoi(word("LLT_DRIVER_CAPABILITY")) : 90;
+    *value = attribute == 16 ? 4 : attribute == 75 ? capability / 10 : capability % 10;  // multiprocessors, compute capability
     return attribute == 16 || attribute == 75 || attribute == 76 ? SUCCESS : INVALID_VALUE;
 }
 Result cuDevicePrimaryCtxRetain(void** at, int) { return *at = &context, SUCCESS; }

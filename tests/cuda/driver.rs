@@ -238,6 +238,33 @@ fn machine_code_that_the_driver_does_not_take_is_made_by_the_driver_itself() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(text(&output.stdout), text(&expected.stdout));
     assert!(fs::read_dir(cache.join("llama-trace/kernels")).unwrap().count() > 0, "NVRTC made some");
+    let said = text(&output.stderr);
+    let why = "The kernels are those that the program carries: slower";
+    assert!(said.contains(why) && said.contains("cannot load the kernel"), "{said}");
+}
+
+#[test]
+fn a_device_is_taken_by_its_number_and_one_that_is_not_there_or_too_old_is_refused() {
+    if driver().is_none() {
+        return;
+    }
+    let on = |device: &str, environment: &[(&str, &str)]| {
+        run(&[&PROMPT[..], &["-n", "2", "--device", device]].concat(), environment)
+    };
+    let second = on("cuda:1", &[("LLT_DRIVER_DEVICES", "2")]);
+    assert!(second.status.success(), "{}", text(&second.stderr));
+    assert_eq!(text(&second.stdout), text(&on("cuda", &[]).stdout));
+    let devices = [("1", "one, cuda:0"), ("2", "2, cuda:0 to cuda:1"), ("0", "none")];
+    for (count, found) in devices {
+        let refused = on("cuda:2", &[("LLT_DRIVER_DEVICES", count)]);
+        let said = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{said}");
+        assert!(said.contains("there is no CUDA device 2") && said.contains(found), "{said}");
+    }
+    let old = on("cuda", &[("LLT_DRIVER_CAPABILITY", "75")]);
+    let said = text(&old.stderr);
+    assert_eq!(old.status.code(), Some(2), "{said}");
+    assert!(said.contains("so old a device") && said.contains("7.5"), "{said}");
 }
 
 #[test]

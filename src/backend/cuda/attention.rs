@@ -22,6 +22,9 @@ const BLOCKS_OF_EACH: [usize; 2] = [3, 2];
 const MOST_SPLITS: usize = 64;
 const TILE: usize = 64;
 
+/// The most blocks in a grid's second direction.
+pub(super) const MOST_BLOCKS: usize = 65_535;
+
 /// The kernels for one token: for heads of up to 64, 128 and 256 channels, and of each for 1, 2, 4 and 8 heads at once.
 const DECODE: [[&str; 4]; 3] = [
     ["attention_decode_1_64", "attention_decode_2_64", "attention_decode_4_64", "attention_decode_8_64"],
@@ -109,8 +112,9 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
     }
     let rows = tokens * group;
     let arguments = arguments.address(asked.out.at(0));
-    if cuda.precision == Precision::Bf16 && cuda.cache_dtype == CacheDtype::Bf16 {
-        // By the tensor cores.
+    // By the tensor cores, as far as a grid goes.
+    let few_blocks = rows.div_ceil(64) <= MOST_BLOCKS;
+    if cuda.precision == Precision::Bf16 && cuda.cache_dtype == CacheDtype::Bf16 && few_blocks {
         let (name, width) = match head_dim {
             0..=64 => ("attention_prefill_bf16_64", 64),
             65..=128 => ("attention_prefill_bf16_128", 128),

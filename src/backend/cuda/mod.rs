@@ -11,7 +11,7 @@
 //! of a row's own span, never on the other spans, nor on who looks. Nothing is rounded that `ops/` does not round:
 //! no TF32, no approximate division.
 //!
-//! What no GPU has run yet stands in the README.
+//! What GPUs have run, and what the emulation alone, stands in the README.
 
 mod attention;
 mod blas;
@@ -142,14 +142,16 @@ impl Cuda {
     }
 
     /// What the tests of every device run on: GPU number LLAMA_TRACE_GPU, and where that is not set the processor as a device
-    /// with `bytes` bytes of memory.
+    /// with `bytes` bytes of memory. It multiplies by groups of four warps where it can, as one that was proved does.
     #[cfg(test)]
     pub(crate) fn of_tests(bytes: usize) -> Option<Self> {
-        match std::env::var("LLAMA_TRACE_GPU") {
-            Ok(number) => Some(Self::open(number.parse().unwrap()).unwrap()),
-            Err(_) if std::env::var_os("LLAMA_TRACE_PTX").is_some() => Some(Self::of_ptx(bytes)),
-            Err(_) => Self::emulated(bytes),
-        }
+        let cuda = match std::env::var("LLAMA_TRACE_GPU") {
+            Ok(number) => Self::open(number.parse().unwrap()).unwrap(),
+            Err(_) if std::env::var_os("LLAMA_TRACE_PTX").is_some() => Self::of_ptx(bytes),
+            Err(_) => Self::emulated(bytes)?,
+        };
+        cuda.warpgroups.store(cuda.queue.device().has_warpgroups(), std::sync::atomic::Ordering::Relaxed);
+        Some(cuda)
     }
 
     /// The processor as a device, with the kernels as the PTX that the program carries has them.

@@ -24,7 +24,7 @@ use super::sources::Module;
 use super::store::Store;
 use super::without::{self, Without};
 use crate::backend::no_memory;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The first that may start a kernel before the one before it has ended.
 const OVERLAPS: (u32, u32) = (9, 0);
@@ -48,6 +48,8 @@ pub(super) struct Nvidia {
     pinned: Mutex<Pinned>,
     loaded: Mutex<Loaded>,
     nvrtc: OnceLock<Result<Nvrtc>>,
+    /// Why a kernel is the one that the program carries, of the first that is.
+    carried: OnceLock<Error>,
     store: Store,
 }
 
@@ -99,6 +101,7 @@ impl Nvidia {
             pinned: Mutex::new(Pinned { halves, done, next: 0 }),
             loaded: Mutex::default(),
             nvrtc: OnceLock::new(),
+            carried: OnceLock::new(),
             store: Store::of_user(),
         };
         let pinned = new.pinned.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -163,8 +166,10 @@ impl Nvidia {
         // Without a compiler that knows the device, or where the driver does not take what that made, by the driver's own.
         let compiled = self.compiled(module).and_then(|code| Self::load(module, &code));
         let handle = compiled.or_else(|error| {
-            let code = ptx::code(module, self.about.architecture).ok_or(error)?;
-            Self::load(module, &code)
+            let Some(code) = ptx::code(module, self.about.architecture) else { return Err(error) };
+            let handle = Self::load(module, &code)?;
+            self.carried.get_or_init(|| error);
+            Ok(handle)
         })?;
         loaded.modules.insert(module.clone(), handle as usize);
         Ok(handle)
@@ -491,7 +496,8 @@ impl Driver for Nvidia {
     }
 
     fn compiles(&self) -> Result<()> {
-        self.nvrtc().map(drop)
+        self.nvrtc()?;
+        self.carried.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
     fn has_warpgroups(&self) -> bool {

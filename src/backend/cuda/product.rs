@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::Cuda;
+use super::attention::MOST_BLOCKS;
 use super::driver::{Address, Arguments};
 use super::kernels::Kernel;
 use super::matrix::Matrix;
@@ -41,9 +42,6 @@ pub(super) const OF_NORM: Kernel = Kernel { file: "matvec_bf16", name: "matvec_b
 /// The first word of `struct Turns` there, and how many it has.
 pub(super) const TURNS: usize = MOST_PRODUCTS * PRODUCT_WORDS + 1 + norm::WORDS + 1;
 pub(super) const TURNS_WORDS: usize = 2 * MOST_PRODUCTS + 4;
-
-/// The most blocks in a grid's second direction.
-const MOST_BLOCKS: usize = 65_535;
 
 /// Activations as products read them.
 #[derive(Default)]
@@ -343,6 +341,10 @@ pub(super) fn add_to_last(
     to: Address,
     sum: Address,
 ) -> Result<bool> {
+    // Only those can.
+    if cuda.precision != Precision::Bf16 {
+        return Ok(false);
+    }
     const ROWS: usize = MOST_PRODUCTS * PRODUCT_WORDS + 2;
     let change = |words: &mut [u64]| {
         let (outputs, rows) = (words[3] as u32 as usize, words[ROWS] as usize);

@@ -380,6 +380,7 @@ mod tests {
     fn passes(cuda: Cuda, precision: Precision) {
         let mut proved = 0;
         let cuda = cuda.with_precision(precision);
+        cuda.warpgroups.store(false, Relaxed);
         prove(&cuda, &mut || proved += 1).unwrap();
         assert_eq!(proved, KINDS);
         let of_four = precision == Precision::Bf16 && cuda.queue.device().has_warpgroups();

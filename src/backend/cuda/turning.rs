@@ -6,7 +6,7 @@ use super::Cuda;
 use super::driver::{Address, Arguments, Launch, pair};
 use super::kernels::Kernel;
 use super::product::{MOST_PRODUCTS, OF_NORM, PRODUCT_WORDS, TURNS, TURNS_WORDS};
-use crate::config::CacheDtype;
+use crate::config::{CacheDtype, Precision};
 use crate::error::Result;
 
 const ROPE: Kernel = Kernel { file: "rope", name: "rope", weight: None };
@@ -64,7 +64,10 @@ pub(super) fn turn(
     head_dim: usize,
     rows: usize,
 ) -> Result<()> {
-    if rows == 1 && turn_products(cuda, turned, tables, neighbours, head_dim)? {
+    if rows == 1
+        && cuda.precision == Precision::Bf16
+        && turn_products(cuda, turned, tables, neighbours, head_dim)?
+    {
         return Ok(());
     }
     let mut words = [0; MOST * WORDS];
@@ -89,7 +92,7 @@ pub(super) fn turn(
 /// Has the rows (rows, width) at `x` be cached, of the only span of the pass, by the launch that waits last, where that
 /// turns them or has just cached their keys; whether it does.
 pub(super) fn cache(cuda: &Cuda, x: Address, width: usize, rows: usize, to: [Address; 2]) -> Result<bool> {
-    if rows == 1 && cache_products(cuda, x, width, to)? {
+    if rows == 1 && cuda.precision == Precision::Bf16 && cache_products(cuda, x, width, to)? {
         return Ok(true);
     }
     cuda.kernels.change(ROPE, |last| {

@@ -24,31 +24,32 @@ pub(super) fn measure(
     }
     let mut all: Vec<Batched> = Vec::new();
     for &size in [1].iter().chain(sizes.iter().filter(|&&size| size != 1)) {
-        let (rate, decode) = time(model, size, tokens, draws)?;
+        let (rate, decode, together) = time(model, size, tokens, draws, model.backend.free_memory())?;
         let ratio = rate / all.first().map_or(rate, |alone| alone.rate);
-        all.push(Batched { size, rate, ratio, decode });
+        all.push(Batched { size, together, rate, ratio, decode });
     }
     Ok(all)
 }
 
-/// Tokens that are drawn in a second, the passes over the prompts included, and in each pass after those.
-fn time(model: &Model<impl Backend>, size: usize, tokens: usize, draws: usize) -> Result<(f64, Spread)> {
+/// Tokens that are drawn in a second, the passes over the prompts included, and in each pass after those; and how many texts
+/// there was `memory` for at once.
+fn time(
+    model: &Model<impl Backend>,
+    size: usize,
+    tokens: usize,
+    draws: usize,
+    memory: Option<usize>,
+) -> Result<(f64, Spread, usize)> {
     // Prompts that differ, as those of people do.
     let ids = prompt(&model.config, tokens);
     let shifted = |by: usize| ids.iter().map(move |id| ((*id as usize + by) % model.config.vocab) as u32);
     let ids = (0..size).map(|by| shifted(by).collect()).collect();
-    let prompts = Prompts {
-        ids,
-        ends: Vec::new(),
-        draws,
-        context: None,
-        chunk: None,
-        memory: model.backend.free_memory(),
-    };
+    let prompts = Prompts { ids, ends: Vec::new(), draws, context: None, chunk: None, memory };
     let mut batch = Batch::new(model, Sampler::new(Sampling::default())?, prompts, |_| None)?;
     let (mut drawn, mut rates, started) = (0, Vec::new(), Instant::now());
-    let mut whole = Duration::ZERO;
+    let (mut whole, mut together) = (Duration::ZERO, 0);
     while batch.ready()? {
+        together = together.max(batch.reads().count());
         let decodes = batch.reads().all(|read| read.dims.start > 0);
         let pass = Instant::now();
         let count = batch.pass(&mut NoProbe)?.len();
@@ -56,5 +57,22 @@ fn time(model: &Model<impl Backend>, size: usize, tokens: usize, draws: usize) -
         rates.extend(decodes.then(|| count as f64 / pass.elapsed().as_secs_f64()));
         whole = started.elapsed();
     }
-    Ok((drawn as f64 / whole.as_secs_f64(), Spread::of(rates.into_iter())))
+    Ok((drawn as f64 / whole.as_secs_f64(), Spread::of(rates.into_iter()), together))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cpu::Cpu;
+    use crate::checkpoint;
+    use crate::model::{buffer_bytes, kv_cache};
+
+    #[test]
+    fn texts_that_wait_for_memory_are_not_counted_as_a_batch() {
+        let model = Model::load(&checkpoint::open(None).unwrap(), Cpu::default()).unwrap();
+        let (config, dtype) = (&model.config, model.backend.cache_dtype());
+        let two = 2 * (2 * kv_cache::bytes(config, dtype, 20 + 5) + buffer_bytes(config, 40, 2));
+        assert_eq!(time(&model, 4, 20, 5, None).unwrap().2, 4);
+        assert_eq!(time(&model, 4, 20, 5, Some(two)).unwrap().2, 2);
+    }
 }

@@ -58,6 +58,8 @@ pub(super) struct Tuned {
 pub(super) struct Batched {
     /// How many.
     pub(super) size: usize,
+    /// How many of them there was memory for at once.
+    pub(super) together: usize,
     /// Tokens drawn a second, the prompts' passes included.
     pub(super) rate: f64,
     /// The same, in rates of one text alone.
@@ -193,10 +195,11 @@ impl Report {
             }
         }
         for batched in &self.batches {
-            let Batched { size, rate, ratio, decode } = batched;
+            let Batched { size, together, rate, ratio, decode } = batched;
+            let few = if together < size { format!("; {together} at a time") } else { String::new() };
             writeln!(
                 out,
-                "batch {size:<7}{rate:8.1} tokens/s with the prompts, {ratio:.2} × one alone; {:.1} ({:.1} to {:.1}) after them, {:.2} ×",
+                "batch {size:<7}{rate:8.1} tokens/s with the prompts, {ratio:.2} × one alone; {:.1} ({:.1} to {:.1}) after them, {:.2} ×{few}",
                 decode.median,
                 decode.min,
                 decode.max,
@@ -316,6 +319,7 @@ impl Report {
             .map(|batched| {
                 json!({
                     "sequences": batched.size,
+                    "together": batched.together,
                     "tokens_per_s": batched.rate,
                     "ratio": batched.ratio,
                     "decode": spread(&batched.decode),
