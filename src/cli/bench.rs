@@ -69,7 +69,7 @@ fn bench<D: Device>(args: &BenchArgs) -> Result<()> {
             let started = Instant::now();
             let precision = input::precision(&args.model, &checkpoint);
             let device = D::start(&args.cpu, precision)?;
-            device.check_room(&checkpoint, args.longest())?;
+            device.check_room(&checkpoint, args.longest(), 0)?;
             let model = Model::load(&checkpoint, device)?;
             (checkpoint, model, started.elapsed(), None)
         }

@@ -1,6 +1,6 @@
 //! On which device a command runs: the one that was asked for, or where nobody did, the one that suits.
 
-use super::device::{Cpu, Cuda, Device, arranged, made_ready};
+use super::device::{Cpu, Cuda, Device, arranged, made_ready, needs};
 use super::input::{open_quietly, precision};
 use super::{CpuArgs, DeviceName, ModelArgs, RunArgs, TraceArgs, tell, threads};
 use crate::checkpoint::{Checkpoint, Dtype, random};
@@ -44,6 +44,12 @@ impl Asks<'_> {
             }
         }
     }
+
+    /// What it takes of a GPU's memory.
+    fn bytes(&self) -> Result<usize> {
+        let (checkpoint, precision) = self.open()?;
+        Ok(needs(&checkpoint, precision, self.context).total())
+    }
 }
 
 /// A command, for whichever device it is run on.
@@ -67,7 +73,7 @@ pub(super) fn run(command: impl Command) -> Result<()> {
     if let Some(threads) = command.asks().cpu.threads {
         threads::start(Some(threads))?;
     }
-    if is_cuda(command.asks())? { command.run::<Cuda>() } else { command.run::<Cpu>() }
+    if is_cuda(command.asks(), 0)? { command.run::<Cuda>() } else { command.run::<Cpu>() }
 }
 
 /// A command that runs on two devices at once.
@@ -84,7 +90,11 @@ pub(super) trait Two {
 /// # Errors
 /// As [`run`].
 pub(super) fn run_two(command: impl Two, a: Asks<'_>, b: Asks<'_>) -> Result<()> {
-    match (is_cuda(a)?, is_cuda(b)?) {
+    let a_is_cuda = is_cuda(a, 0)?;
+    // Both are there at once.
+    let first = a_is_cuda && !matches!(a.cpu.device, DeviceName::Cuda(1..));
+    let beside = if first && b.cpu.device == DeviceName::Auto { a.bytes()? } else { 0 };
+    match (a_is_cuda, is_cuda(b, beside)?) {
         (false, false) => command.run::<Cpu, Cpu>(),
         (false, true) => command.run::<Cpu, Cuda>(),
         (true, false) => command.run::<Cuda, Cpu>(),
@@ -92,8 +102,9 @@ pub(super) fn run_two(command: impl Two, a: Asks<'_>, b: Asks<'_>) -> Result<()>
     }
 }
 
-/// Whether a GPU is to run it. Where nobody chose, says which device was taken, if there was a choice.
-fn is_cuda(asks: Asks<'_>) -> Result<bool> {
+/// Whether a GPU is to run it, of whose memory others will take `beside` bytes. Where nobody chose, says which device was
+/// taken, if there was a choice.
+fn is_cuda(asks: Asks<'_>, beside: usize) -> Result<bool> {
     match asks.cpu.device {
         DeviceName::Cpu => Ok(false),
         DeviceName::Cuda(_) => Ok(true),
@@ -109,7 +120,7 @@ fn is_cuda(asks: Asks<'_>) -> Result<bool> {
             };
             let (checkpoint, precision) = asks.open()?;
             let cuda = arranged(cuda, asks.cpu, precision);
-            let fits = cuda.check_room(&checkpoint, asks.context).is_ok();
+            let fits = cuda.check_room(&checkpoint, asks.context, beside).is_ok();
             let takes = fits && made_ready(&cuda).is_ok();
             let name = cuda.device_name();
             match (takes, fits) {
@@ -133,7 +144,6 @@ mod tests {
     use clap::Parser;
 
     use super::super::BenchArgs;
-    use super::super::device::needs;
     use super::*;
 
     #[derive(Parser)]

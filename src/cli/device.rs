@@ -24,11 +24,12 @@ pub(super) trait Device: Backend + Sized + 'static {
     /// [`Error::Usage`] where an option asks for something that this machine has not.
     fn start(args: &CpuArgs, precision: Precision) -> Result<Self>;
 
-    /// Checks before anything is loaded that there is room for the weights, and for a context of `context` tokens.
+    /// Checks before anything is loaded that there is room for the weights, and for a context of `context` tokens, where
+    /// others will take `beside` bytes of what is free.
     ///
     /// # Errors
     /// [`Error::Prompt`] with what would fit, where there is none.
-    fn check_room(&self, checkpoint: &Checkpoint, context: Option<usize>) -> Result<()>;
+    fn check_room(&self, checkpoint: &Checkpoint, context: Option<usize>, beside: usize) -> Result<()>;
 }
 
 impl CpuArgs {
@@ -58,7 +59,7 @@ impl Device for Cpu {
         })
     }
 
-    fn check_room(&self, _: &Checkpoint, _: Option<usize>) -> Result<()> {
+    fn check_room(&self, _: &Checkpoint, _: Option<usize>, _: usize) -> Result<()> {
         Ok(()) // weights stay in their files, and the system gives memory as it is written
     }
 }
@@ -86,10 +87,12 @@ impl Device for Cuda {
         Ok(cuda)
     }
 
-    fn check_room(&self, checkpoint: &Checkpoint, context: Option<usize>) -> Result<()> {
+    fn check_room(&self, checkpoint: &Checkpoint, context: Option<usize>, beside: usize) -> Result<()> {
         let needs = Needs::of(checkpoint, self.precision(), self.cache_dtype(), context, OWN_BYTES);
         match self.free_memory() {
-            Some(free) => needs.check(free, checkpoint).map_err(|error| error.at(self.device_name())),
+            Some(free) => needs
+                .check(free.saturating_sub(beside), checkpoint)
+                .map_err(|error| error.at(self.device_name())),
             None => Ok(()),
         }
     }

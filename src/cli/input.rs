@@ -227,7 +227,7 @@ fn load<D: Device>(
     context: Option<usize>,
 ) -> Result<Model<D>> {
     let device = D::start(cpu, precision(args, checkpoint))?;
-    device.check_room(checkpoint, context)?;
+    device.check_room(checkpoint, context, 0)?;
     Model::load(checkpoint, device)
 }
 

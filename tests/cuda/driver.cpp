@@ -8,11 +8,12 @@
 //
 // The environment says what the device is: LLT_DRIVER_MODULES (a file: of each module the hash of its PTX, and what the
 // compiler is called with), LLT_DRIVER_FOLDER (where compiled modules are kept), LLT_DRIVER_KERNELS (the folder of the
-// sources), LLT_DRIVER_BYTES (of memory), LLT_DRIVER_LOST (after so many kernels), LLT_DRIVER_NO_CAPTURE (kernels that may
-// begin early are not taken down, as by drivers before CUDA 12.3; with `all` no kernels are), LLT_DRIVER_NO_EARLY (kernels
-// that may begin early are not launched either), LLT_DRIVER_IDLE (kernels whose names
-// begin so do nothing; with `all` none does), LLT_DRIVER_VERSION (of CUDA, times 1000), LLT_DRIVER_DEVICES (how many),
-// LLT_DRIVER_CAPABILITY (the compute capability, times 10), LLT_DRIVER_LOG (a file: what was asked for, at the end).
+// sources), LLT_DRIVER_BYTES (of memory), LLT_DRIVER_MEMORIES (how often some is given), LLT_DRIVER_LOST (after so many
+// kernels), LLT_DRIVER_NO_CAPTURE (kernels that may begin early are not taken down, as by drivers before CUDA 12.3; with
+// `all` no kernels are), LLT_DRIVER_NO_EARLY (kernels that may begin early are not launched either), LLT_DRIVER_IDLE
+// (kernels whose names begin so do nothing; with `all` none does), LLT_DRIVER_VERSION (of CUDA, times 1000),
+// LLT_DRIVER_DEVICES (how many), LLT_DRIVER_CAPABILITY (the compute capability, times 10), LLT_DRIVER_LOG (a file: what was
+// asked for, at the end).
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -98,6 +99,7 @@ std::vector<std::unique_ptr<Module>> modules;
 std::set<Stream*> streams;
 size_t used;
 long kernels_left = -1;
+long memories_left = 0;
 unsigned long launches, graphs, written, brought;
 
 const char* word(const char* name) {
@@ -204,6 +206,7 @@ extern "C" {
 Result cuInit(unsigned) {
     started = true;
     if (*word("LLT_DRIVER_LOST")) kernels_left = atol(word("LLT_DRIVER_LOST"));
+    memories_left = atol(word("LLT_DRIVER_MEMORIES"));
     atexit(say);
     return SUCCESS;
 }
@@ -295,7 +298,7 @@ Result cuMemGetInfo_v2(size_t* free, size_t* all_of_it) {
 Result cuMemAlloc_v2(Address* at, size_t bytes) {
     ENTER();
     if (bytes == 0) return INVALID_VALUE;
-    if (bytes > total() - used) return OUT_OF_MEMORY;
+    if (bytes > total() - used || *word("LLT_DRIVER_MEMORIES") && memories_left-- <= 0) return OUT_OF_MEMORY;
     size_t room = (bytes + 511) / 512 * 512;
     void* memory = aligned_alloc(512, room);
     memset(memory, 0xff, room);  // values that are not a number

@@ -295,6 +295,50 @@ fn a_device_without_room_for_the_model_is_refused_before_it_is_loaded() {
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
+/// Nobody chose the device: the second of two models that do not fit side by side is run on the processor.
+#[test]
+fn of_two_models_that_do_not_fit_side_by_side_the_processor_runs_the_second() {
+    if driver().is_none() {
+        return;
+    }
+    let words = [&["diff", "--a", "precision=f32", "--b", "precision=bf16", "--device", "auto"], &PROMPT[..]]
+        .concat();
+    let taken = |bytes: &str| {
+        let output = run(&words, &[("LLT_DRIVER_BYTES", bytes)]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "they differ: {said}");
+        ["Computing on an emulated device", "Computing on the processor: the model does not fit"]
+            .map(|words| said.matches(words).count())
+    };
+    assert_eq!(taken("4000000000"), [2, 0]);
+    assert_eq!(taken("900000000"), [1, 1]);
+}
+
+/// The text so far stays, whichever memory it is that is not given any more.
+#[test]
+fn memory_that_runs_out_ends_a_run_with_one_message_and_keeps_its_text() {
+    if driver().is_none() {
+        return;
+    }
+    let words = [&PROMPT[..], &["-n", "20"]].concat();
+    let whole = text(&on_cpu(&words).stdout);
+    let mut refused = 0;
+    for given in (0..).step_by(9) {
+        let given = given.to_string();
+        let output = run(&[&words[..], &["--device", "cuda"]].concat(), &[("LLT_DRIVER_MEMORIES", &given)]);
+        let (drawn, said) = (text(&output.stdout), text(&output.stderr));
+        if output.status.success() {
+            assert_eq!(drawn, whole);
+            break;
+        }
+        assert_eq!(output.status.code(), Some(4), "{given}: {said}");
+        assert_eq!(said.matches("not enough memory").count(), 1, "{given}: {said}");
+        assert!(whole.trim_end().starts_with(drawn.trim_end()), "{given}: {drawn}");
+        refused += 1;
+    }
+    assert!(refused > 5, "{refused}");
+}
+
 #[test]
 fn a_driver_that_is_too_old_is_said_whoever_chose_the_device() {
     if driver().is_none() {

@@ -65,7 +65,8 @@ pub use memory::{Buffer, Vector};
 pub use pass::Pass;
 pub use product::Input;
 
-/// Bytes that kernels, the driver and its graphs take of the device's memory beside what is asked for.
+/// Bytes that kernels, the driver, its graphs and the parts of attention that somebody looks at take of the device's memory
+/// beside what is asked for. All else that is recorded goes to the host's.
 pub const OWN_BYTES: usize = 512 << 20;
 
 /// A device, and the arithmetic that it computes in.

@@ -33,7 +33,7 @@ pub(super) fn measure(
 
 /// Tokens that are drawn in a second, the passes over the prompts included, and in each pass after those; and how many texts
 /// there was `memory` for at once.
-fn time(
+pub(super) fn time(
     model: &Model<impl Backend>,
     size: usize,
     tokens: usize,
@@ -58,21 +58,4 @@ fn time(
         whole = started.elapsed();
     }
     Ok((drawn as f64 / whole.as_secs_f64(), Spread::of(rates.into_iter()), together))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::backend::cpu::Cpu;
-    use crate::checkpoint;
-    use crate::model::{buffer_bytes, kv_cache};
-
-    #[test]
-    fn texts_that_wait_for_memory_are_not_counted_as_a_batch() {
-        let model = Model::load(&checkpoint::open(None).unwrap(), Cpu::default()).unwrap();
-        let (config, dtype) = (&model.config, model.backend.cache_dtype());
-        let two = 2 * (2 * kv_cache::bytes(config, dtype, 20 + 5) + buffer_bytes(config, 40, 2));
-        assert_eq!(time(&model, 4, 20, 5, None).unwrap().2, 4);
-        assert_eq!(time(&model, 4, 20, 5, Some(two)).unwrap().2, 2);
-    }
 }

@@ -6,8 +6,10 @@ use super::*;
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
 use crate::backend::cuda::emulated::Asked;
+use crate::checkpoint;
 use crate::cli::Cli;
 use crate::config::{CacheDtype, Pairing, RopeScaling};
+use crate::model::{buffer_bytes, kv_cache};
 
 /// Bytes of the device's memory.
 const ROOM: usize = 1 << 30;
@@ -179,4 +181,14 @@ fn on_a_gpu_the_report_of_each_shape_is_printed() {
         let bf16 = ["--weights", "bf16", "--precision", "bf16"];
         Cli::try_parse_from(words.iter().chain(&bf16)).unwrap().run().unwrap();
     }
+}
+
+#[test]
+fn texts_that_wait_for_memory_are_not_counted_as_a_batch() {
+    let model = Model::load(&checkpoint::open(None).unwrap(), Cpu::default()).unwrap();
+    let (config, dtype) = (&model.config, model.backend.cache_dtype());
+    // Of what is free a batch takes half.
+    let two = 2 * (2 * kv_cache::bytes(config, dtype, 20 + 5) + buffer_bytes(config, 40, 2));
+    let together = |memory| batch::time(&model, 4, 20, 5, memory).unwrap().2;
+    assert_eq!([together(None), together(Some(two))], [4, 2]);
 }
