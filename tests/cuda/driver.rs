@@ -306,7 +306,7 @@ fn of_two_models_that_do_not_fit_side_by_side_the_processor_runs_the_second() {
     let taken = |bytes: &str| {
         let output = run(&words, &[("LLT_DRIVER_BYTES", bytes)]);
         let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "they differ: {said}");
+        assert!(output.status.success(), "{said}");
         ["Computing on an emulated device", "Computing on the processor: the model does not fit"]
             .map(|words| said.matches(words).count())
     };
