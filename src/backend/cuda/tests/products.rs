@@ -55,26 +55,38 @@ fn shapes(dtype: Dtype) -> &'static [Shape] {
     if dtype.is_blocks() { &OF_BLOCKS } else { &SHAPES }
 }
 
-#[test]
-fn products_are_those_of_the_cpu_in_every_number_type_and_precision() {
+fn products_of_every_number_type_are_those_of_the_cpu(precision: Precision) {
     for dtype in Dtype::ALL {
-        for precision in PRECISIONS {
-            let Some((cuda, cpu)) = both(precision) else { return };
-            for &(outputs, inputs, spans) in shapes(dtype) {
-                let w = tensor(dtype, outputs, inputs, 33);
-                let (found, keeps) = product(&cuda, &w, spans, inputs % 3 == 0);
-                let (expected, _) = product(&cpu, &w, spans, inputs % 3 == 0);
-                let what = format!("{dtype} {outputs}×{inputs}, {spans:?}, {precision:?}");
-                if keeps {
-                    assert!(bits(&found) == bits(&expected), "{what}");
-                } else {
-                    let apart = distance(&found, &expected);
-                    assert!(apart <= orders_apart(precision), "{what}: {apart}");
-                }
-                assert!(keeps || precision.group().is_none(), "whole numbers have one order");
+        let Some((cuda, cpu)) = both(precision) else { return };
+        for &(outputs, inputs, spans) in shapes(dtype) {
+            let w = tensor(dtype, outputs, inputs, 33);
+            let (found, keeps) = product(&cuda, &w, spans, inputs % 3 == 0);
+            let (expected, _) = product(&cpu, &w, spans, inputs % 3 == 0);
+            let what = format!("{dtype} {outputs}×{inputs}, {spans:?}, {precision:?}");
+            if keeps {
+                assert!(bits(&found) == bits(&expected), "{what}");
+            } else {
+                let apart = distance(&found, &expected);
+                assert!(apart <= orders_apart(precision), "{what}: {apart}");
             }
+            assert!(keeps || precision.group().is_none(), "whole numbers have one order");
         }
     }
+}
+
+#[test]
+fn in_float32_products_of_every_number_type_are_those_of_the_cpu() {
+    products_of_every_number_type_are_those_of_the_cpu(Precision::F32);
+}
+
+#[test]
+fn in_bfloat16_products_of_every_number_type_are_those_of_the_cpu() {
+    products_of_every_number_type_are_those_of_the_cpu(Precision::Bf16);
+}
+
+#[test]
+fn in_int8_products_of_every_number_type_are_those_of_the_cpu() {
+    products_of_every_number_type_are_those_of_the_cpu(Precision::Q8 { group: 32 });
 }
 
 #[test]
