@@ -94,7 +94,7 @@ pub(in crate::backend::cuda) fn all_in_tiles(
     x.runs.iter().try_for_each(|run| in_tiles(cuda, x, products, *run, tiles))
 }
 
-/// [`gated`] in these tiles, of all rows, which are many, and an even number of outputs.
+/// [`super::gated`] in these tiles, of all rows, which are many, and an even number of outputs.
 pub(in crate::backend::cuda) fn all_gated_in_tiles(
     cuda: &Cuda,
     x: &Input,
