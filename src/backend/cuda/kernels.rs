@@ -59,9 +59,12 @@ impl Kernels {
                 ("matvec_16", Some(Dtype::BF16)),
                 ("matmul", Some(Dtype::BF16)),
             ],
-            Precision::Q8 { .. } => {
-                &[("quantize", None), ("matvec_q8", Some(Dtype::I8)), ("matmul_q8", Some(Dtype::I8))]
-            }
+            Precision::Q8 { .. } => &[
+                ("quantize", None),
+                ("pack", None),
+                ("matvec_q8", Some(Dtype::I8)),
+                ("matmul_q8", Some(Dtype::I8)),
+            ],
         };
         let modules: Vec<_> = (always.iter().chain([&embedding]).chain(products))
             .map(|&(file, weight)| Module::new(file, weight, self.precision, self.cache))

@@ -2,11 +2,13 @@
 #include "common.cuh"
 
 // x (rows, width) to values (rows, width) and scales (rows, ceil(width / group)). Groups begin at a row's start; the last
-// may be short. Halves are rounded away from zero; a group with what is not a number has a scale that is none either.
+// may be short. Halves are rounded away from zero; a group with what is not a number has a scale that is none either. `odd`,
+// where it is not null, becomes 0 (pack.cu).
 // Grid (rows, ceil(groups / 4)), block 128: a group is a warp's.
-KERNEL(128) quantize(const float* x, int width, int group, int8_t* values, float* scales) {
+KERNEL(128) quantize(const float* x, int width, int group, int8_t* values, float* scales, unsigned* odd) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
+    if (odd && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *odd = 0;
     int groups = ceil_div(width, group), mine = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (mine >= groups) return;
     long long row = static_cast<long long>(blockIdx.x) * width;
