@@ -24,6 +24,8 @@ mod whole;
 
 pub(super) use tiles::{OF_WARPGROUPS, OF_WARPS, Tiles, all_gated_in_tiles, all_in_tiles};
 use tiles::{in_tiles, suited};
+#[cfg(test)]
+pub(super) use whole::{TILES as OF_WHOLE, multiply_in as whole_in};
 
 /// Tokens of a span from which its rows are multiplied in tiles.
 const MANY: usize = 16;
@@ -208,10 +210,15 @@ impl Input {
         let values = self.values.room(&cuda.queue, self.rows * self.width, false)?;
         let scales = self.scales.room(&cuda.queue, self.rows * groups * 4, false)?;
         let odd = self.packed().clear(cuda, self.rows)?;
-        let kernel = Kernel { file: "quantize", name: "quantize", weight: None };
-        let arguments = Arguments::new().address(self.x()).int(self.width).int(group);
-        let arguments = arguments.address(values).address(scales).address(odd);
-        cuda.kernels.launch(kernel, (self.rows, groups.div_ceil(4)), 128, 0, arguments)
+        let kernel = |name| Kernel { file: "quantize", name, weight: None };
+        let of_x = Arguments::new().address(self.x());
+        if group == 32 && self.width.is_multiple_of(32) {
+            let arguments = of_x.long(self.rows * self.width).address(values).address(scales).address(odd);
+            let grid = ((self.rows * self.width).div_ceil(512), 1);
+            return cuda.kernels.launch(kernel("quantize_32"), grid, 128, 0, arguments);
+        }
+        let arguments = of_x.int(self.width).int(group).address(values).address(scales).address(odd);
+        cuda.kernels.launch(kernel("quantize"), (self.rows, groups.div_ceil(4)), 128, 0, arguments)
     }
 }
 

@@ -68,14 +68,20 @@ KERNEL(128) pack_weights(Matrix matrix, int first, int count, int group, uint4* 
     for (int t = 0; t < 4; t++) to[t] = make_uint4(words[0][t], words[1][t], words[0][4 + t], words[1][4 + t]);
 }
 
-// A block has 128 outputs and 64 rows, each of its warps 32 of both. Units that come at a time, and such stages.
-constexpr int OUTPUTS = 128, ROWS = 64, THREADS = 256, DEPTH = 4, STAGES = 3;
-// Where in shared memory the parts of a unit are, counted in 16 bytes: the values of weights and of rows, the numbers of both.
-constexpr int X_VALUES = OUTPUTS / PACKED_ROWS * 32, W_NUMBERS = X_VALUES + ROWS / PACKED_ROWS * 32;
-constexpr int X_NUMBERS = W_NUMBERS + OUTPUTS / SCALED_ROWS * OF_WEIGHTS * 8;
-constexpr int RECORD = X_NUMBERS + ROWS / SCALED_ROWS * OF_ROWS * 8;
-// Partial sums that are kept: of two levels in registers, of two in shared memory.
-constexpr int LEVELS = 4, IN_REGISTERS = 2;
+// Units that come into shared memory at a time.
+constexpr int DEPTH = 4;
+
+// A block has so many warps side by side and one above the other, each with 32 outputs and 32 rows.
+template <int ACROSS_, int DOWN_, int STAGES_>
+struct Tile {
+    static constexpr int ACROSS = ACROSS_, STAGES = STAGES_, THREADS = 32 * ACROSS * DOWN_;
+    static constexpr int OUTPUTS = 32 * ACROSS, ROWS = 32 * DOWN_;
+    // Where in shared memory the parts of a unit are, counted in 16 bytes: the values of weights and of rows, the numbers of
+    // both.
+    static constexpr int X_VALUES = OUTPUTS / PACKED_ROWS * 32, W_NUMBERS = X_VALUES + ROWS / PACKED_ROWS * 32;
+    static constexpr int X_NUMBERS = W_NUMBERS + OUTPUTS / SCALED_ROWS * OF_WEIGHTS * 8;
+    static constexpr int RECORD = X_NUMBERS + ROWS / SCALED_ROWS * OF_ROWS * 8;
+};
 
 // What matmul_q8 is given: what pack_weights and pack_rows wrote.
 struct Packed {
@@ -83,15 +89,14 @@ struct Packed {
     const uint4* numbers;
 };
 
-// What a lane has of a tile of 16 outputs and 8 rows: (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).
-using Whole = int[4];
-
 // What a thread copies of one part of every stage: of each unit of a stage EACH times 16 bytes, of ALL that lie there, for so
 // many SETS of rows. In a unit's record the part begins at AT.
-template <int AT, int SETS, int EACH, int ALL>
+template <class TILE, int AT, int SETS, int EACH, int ALL>
 struct Copier {
-    static constexpr int OF_SET = DEPTH * EACH, APART = THREADS / OF_SET, ROUNDS = (SETS * OF_SET + THREADS - 1) / THREADS;
-    static_assert(ROUNDS == 1 || THREADS % OF_SET == 0, "a thread copies of the same unit in each round");
+    // All threads copy APART sets at a time; the last of them may have nothing to do.
+    static constexpr int OF_SET = DEPTH * EACH, APART = TILE::THREADS / OF_SET, ROUNDS = (SETS + APART - 1) / APART;
+    static constexpr bool ALL_COPY = SETS % APART == 0 && TILE::THREADS % OF_SET == 0;
+    static_assert(SETS % APART == 0 || ROUNDS == 1, "a thread copies as often as the others");
 
     const uint4* from;  // for the next stage
     long long apart;    // from one round to the next
@@ -101,14 +106,14 @@ struct Copier {
         const int set = threadIdx.x / OF_SET, unit = threadIdx.x % OF_SET / EACH, i = threadIdx.x % EACH;
         from = of + (static_cast<long long>(set) * units + unit) * ALL + i;
         apart = static_cast<long long>(APART) * units * ALL;
-        to = unit * RECORD + AT + set * EACH + i;
+        to = unit * TILE::RECORD + AT + set * EACH + i;
         left = units - unit;
-        if (SETS * OF_SET < THREADS && set >= SETS) left = 0, to = -1;
+        if (!ALL_COPY && set >= min(APART, SETS)) to = -1;
     }
 
     // Begins to copy the next stage.
     __device__ void copy(uint4* stage) {
-        if (SETS * OF_SET >= THREADS || to >= 0) {
+        if (ALL_COPY || to >= 0) {
 #pragma unroll
             for (int round = 0; round < ROUNDS; round++) {
                 copy16_async_if(left > 0, stage + to + round * APART * EACH, from + round * apart);
@@ -119,20 +124,21 @@ struct Copier {
 };
 
 // Brings stages into shared memory, one after the other.
+template <class TILE>
 struct Stages {
     uint4* memory;
     int next, left;  // the place of the next one, and how many are to come
-    Copier<0, OUTPUTS / PACKED_ROWS, 32, 32> w;
-    Copier<X_VALUES, ROWS / PACKED_ROWS, 32, 32> x;
-    Copier<W_NUMBERS, OUTPUTS / SCALED_ROWS, 8 * OF_WEIGHTS, 8 * OF_WEIGHTS> w_numbers;
-    Copier<X_NUMBERS, ROWS / SCALED_ROWS, 8 * OF_ROWS, 24> x_numbers;
+    Copier<TILE, 0, TILE::OUTPUTS / PACKED_ROWS, 32, 32> w;
+    Copier<TILE, TILE::X_VALUES, TILE::ROWS / PACKED_ROWS, 32, 32> x;
+    Copier<TILE, TILE::W_NUMBERS, TILE::OUTPUTS / SCALED_ROWS, 8 * OF_WEIGHTS, 8 * OF_WEIGHTS> w_numbers;
+    Copier<TILE, TILE::X_NUMBERS, TILE::ROWS / SCALED_ROWS, 8 * OF_ROWS, 24> x_numbers;
 
     // Begins to copy the next stage, if there is one.
     __device__ void copy() {
         if (left > 0) {
-            uint4* const to = memory + next * DEPTH * RECORD;
+            uint4* const to = memory + next * DEPTH * TILE::RECORD;
             w.copy(to), x.copy(to), w_numbers.copy(to), x_numbers.copy(to);
-            next = next + 1 == STAGES ? 0 : next + 1;
+            next = next + 1 == TILE::STAGES ? 0 : next + 1;
             left--;
         }
         close_copies();
@@ -144,78 +150,92 @@ __device__ inline void floats_of(const uint4& words, float* out) {
     out[2] = __uint_as_float(words.z), out[3] = __uint_as_float(words.w);
 }
 
-// A warp's part: sums[m][n] is the tile of outputs 16m and following, and rows 8n and following.
-using Sums = float[2][4][4];
+// What a lane has of a tile of 16 outputs and 8 rows: (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).
+using Whole = int[4];
 
-// Multiplies the unit whose record is at `unit`, with which a group begins or ends; between the two its products are
-// `carried`. PLAIN: what is_plain says holds of all scales. `nothing` is what integer sums begin with.
-template <bool PLAIN>
-__device__ inline void multiply_unit(const uint4* unit, const Whole& nothing, bool begins, bool ends, Whole (&carried)[2][4],
-                                     Sums& sums) {
-    const int lane = threadIdx.x % 32, across = threadIdx.x / 32 % 4, down = threadIdx.x / 128;
-    uint32_t a[2][4], b[4][2];
+// A warp's part of the product of a block: its sums, and what it is at. A unit is multiplied in two halves, of 16 outputs each:
+// while tensor cores multiply one half, the products of the half before it are scaled and added. PLAIN: what is_plain says
+// holds of all scales.
+template <class TILE, bool PLAIN>
+struct Warp {
+    float sums[2][4][4];  // of outputs 16m and following, and rows 8n and following
+    float joined[32];     // those of the first level
+    uint32_t a[4], b[4][2];
     float of_w[OF_WEIGHTS][4];  // of the outputs g, g + 8, g + 16, g + 24
     float of_x[OF_ROWS][8];     // of the rows 8n + 2t + c, at 2n + c
-#pragma unroll
-    for (int m = 0; m < 2; m++) {
-        const uint4 words = unit[(across * 2 + m) * 32 + lane];
-        a[m][0] = words.x, a[m][1] = words.y, a[m][2] = words.z, a[m][3] = words.w;
+    Whole whole[2][RUNS][4];    // products of the halves
+    int begin;                  // what a product of whole numbers begins with
+
+    __device__ static int across() { return threadIdx.x / 32 % TILE::ACROSS; }
+    __device__ static int down() { return threadIdx.x / 32 / TILE::ACROSS; }
+
+    __device__ void load_weights(const uint4* unit, int half) {
+        const uint4 words = unit[(across() * 2 + half) * 32 + threadIdx.x % 32];
+        a[0] = words.x, a[1] = words.y, a[2] = words.z, a[3] = words.w;
     }
+    __device__ void load_rows(const uint4* unit) {
 #pragma unroll
-    for (int n = 0; n < 4; n += 2) {
-        const uint4 words = unit[X_VALUES + (down * 2 + n / 2) * 32 + lane];
-        b[n][0] = words.x, b[n][1] = words.y, b[n + 1][0] = words.z, b[n + 1][1] = words.w;
+        for (int n = 0; n < 4; n += 2) {
+            const uint4 words = unit[TILE::X_VALUES + (down() * 2 + n / 2) * 32 + threadIdx.x % 32];
+            b[n][0] = words.x, b[n][1] = words.y, b[n + 1][0] = words.z, b[n + 1][1] = words.w;
+        }
     }
+    __device__ void load_numbers(const uint4* unit) {
+        const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int k = 0; k < OF_WEIGHTS; k++) floats_of(unit[W_NUMBERS + (across * OF_WEIGHTS + k) * 8 + lane / 4], of_w[k]);
+        for (int k = 0; k < OF_WEIGHTS; k++) {
+            floats_of(unit[TILE::W_NUMBERS + (across() * OF_WEIGHTS + k) * 8 + lane / 4], of_w[k]);
+        }
 #pragma unroll
-    for (int k = 0; k < OF_ROWS; k++) {
-        const uint4* at = unit + X_NUMBERS + (down * OF_ROWS + k) * 8 + lane % 4 * 2;
-        floats_of(at[0], of_x[k]), floats_of(at[1], of_x[k] + 4);
+        for (int k = 0; k < OF_ROWS; k++) {
+            const uint4* at = unit + TILE::X_NUMBERS + (down() * OF_ROWS + k) * 8 + lane % 4 * 2;
+            floats_of(at[0], of_x[k]), floats_of(at[1], of_x[k] + 4);
+        }
+        // Of a format whose runs have 32 values the sum of both halves is wanted. It is exact.
+        if constexpr (MINIMA && RUNS == 1) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) of_x[1][i] = __fadd_rn(of_x[1][i], of_x[2][i]);
+        }
     }
-    // Of a format whose runs have 32 values the sum of both halves is wanted. It is exact.
-    if constexpr (MINIMA && RUNS == 1) {
-#pragma unroll
-        for (int i = 0; i < 8; i++) of_x[1][i] = __fadd_rn(of_x[1][i], of_x[2][i]);
-    }
-    // An integer sum as a number, with SHIFT where sums begin with it.
-    auto shifted = [](int whole) {
-        return PLAIN ? __uint_as_float(static_cast<uint32_t>(whole)) : static_cast<float>(whole);
-    };
-    auto number = [&](int whole) { return PLAIN ? __fsub_rn(shifted(whole), SHIFT) : shifted(whole); };
-#pragma unroll
-    for (int m = 0; m < 2; m++) {
+
+    // Multiplies a half of the unit that was loaded. int8: with `more` to what this half had of the same group.
+    __device__ void multiply(int half, bool more) {
+        const Whole nothing = {begin, begin, begin, begin};
 #pragma unroll
         for (int n = 0; n < 4; n++) {
-            Whole whole[2];
-            if constexpr (!IS_BLOCKS<WEIGHT>) {
-                Whole& own = carried[m][n];
-                if (begins) {
-                    multiply_bytes(own, a[m], b[n], nothing);
-                } else {
-                    multiply_bytes(own, a[m], b[n], own);
-                }
-                if (!ends) continue;
-#pragma unroll
-                for (int i = 0; i < 4; i++) whole[0][i] = own[i];
-            } else if constexpr (RUNS == 1) {
-                multiply_bytes(whole[0], a[m], b[n], nothing);
+            if constexpr (RUNS == 2) {
+                multiply_half_bytes(whole[half][0][n], {a[0], a[1]}, b[n][0], nothing);
+                multiply_half_bytes(whole[half][RUNS - 1][n], {a[2], a[3]}, b[n][1], nothing);
+            } else if (IS_BLOCKS<WEIGHT> || !more) {
+                multiply_bytes(whole[half][0][n], a, b[n], nothing);
             } else {
-                multiply_half_bytes(whole[0], {a[m][0], a[m][1]}, b[n][0], nothing);
-                multiply_half_bytes(whole[1], {a[m][2], a[m][3]}, b[n][1], nothing);
+                multiply_bytes(whole[half][0][n], a, b[n], whole[half][0][n]);
             }
+        }
+    }
+
+    // An integer sum as a number, with SHIFT where sums begin with it; and without.
+    __device__ static float shifted(int sum) {
+        return PLAIN ? __uint_as_float(static_cast<uint32_t>(sum)) : static_cast<float>(sum);
+    }
+    __device__ static float number(int sum) { return PLAIN ? __fsub_rn(shifted(sum), SHIFT) : shifted(sum); }
+
+    // Scales the products of a half of the group that was multiplied last, and adds them.
+    __device__ void add(int half) {
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const int output = 2 * m + i / 2, row = 2 * n + i % 2;
+                const int output = 2 * half + i / 2, row = 2 * n + i % 2;
                 const float scale = of_w[0][output], of_row = of_x[0][row];
-                float& sum = sums[m][n][i];
+                float& sum = sums[half][n][i];
                 if constexpr (!IS_BLOCKS<WEIGHT>) {
-                    sum = __fmaf_rn(__fmul_rn(of_row, scale), number(whole[0][i]), sum);
+                    sum = __fmaf_rn(__fmul_rn(of_row, scale), number(whole[half][0][n][i]), sum);
                     continue;
                 }
-                float term = PLAIN ? __fmaf_rn(scale, shifted(whole[0][i]), __fmul_rn(scale, -SHIFT))
-                                   : __fmul_rn(scale, number(whole[0][i]));
-                if constexpr (RUNS == 2) term = __fmaf_rn(of_w[1][output], number(whole[1][i]), term);
+                float term = PLAIN ? __fmaf_rn(scale, shifted(whole[half][0][n][i]), __fmul_rn(scale, -SHIFT))
+                                   : __fmul_rn(scale, number(whole[half][0][n][i]));
+                if constexpr (RUNS == 2) term = __fmaf_rn(of_w[1][output], number(whole[half][1][n][i]), term);
                 if constexpr (MINIMA) {
 #pragma unroll
                     for (int run = 0; run < RUNS; run++) term = __fmaf_rn(of_w[RUNS + run][output], of_x[1 + run][row], term);
@@ -224,97 +244,132 @@ __device__ inline void multiply_unit(const uint4* unit, const Whole& nothing, bo
             }
         }
     }
-}
 
-// The products of this block's tile. `kept` is shared memory for the sums of the last levels.
-template <bool PLAIN>
-__device__ inline void multiply(Stages& stages, float* kept, int units, int units_of_group, Sums& sums) {
-    const int parts = IS_BLOCKS<WEIGHT> ? 1 : units_of_group, groups = units / parts;
-    float joined[IN_REGISTERS][32];
-    Whole carried[2][4];
-    float* const own = &sums[0][0][0];
+    // Joins the sums of remainder number `step` with those before it, and begins the next ones. `kept` is shared memory for
+    // those of the last levels.
+    __device__ void join(int step, float* kept) {
+        float* const own = &sums[0][0][0];
+        if (step % 2 == 0) {
 #pragma unroll
-    for (int stage = 0; stage < STAGES - 1; stage++) stages.copy();
-    const int begin = known_later(PLAIN ? SHIFTED : 0);
-    const Whole nothing = {begin, begin, begin, begin};
-    const uint4* unit = stages.memory;
-    int left = 0;  // of the stage
-    for (int step = 0; step < LANES; step++) {
-#pragma unroll
-        for (int i = 0; i < 32; i++) own[i] = 0.0f;
-        for (int group = groups_of(remainder_of(step), groups); group > 0; group--) {
-            for (int part = 0; part < parts; part++) {
-                if (left == 0) {
-                    left = DEPTH;
-                    if (unit == stages.memory + STAGES * DEPTH * RECORD) unit = stages.memory;
-                    // This stage is there, and everybody is done with the one before it, whose place the next copies take.
-                    wait_for_copies<STAGES - 2>();
-                    __syncthreads();
-                    stages.copy();
-                }
-                multiply_unit<PLAIN>(unit, nothing, part == 0, part == parts - 1, carried, sums);
-                unit += RECORD, left--;
-            }
+            for (int i = 0; i < 32; i++) joined[i] = own[i], own[i] = 0.0f;
+            return;
         }
-        bool waits = false;
 #pragma unroll
-        for (int level = 0; level < LEVELS; level++) {
-            if (waits) continue;
-            waits = !(step >> level & 1);
+        for (int i = 0; i < 32; i++) own[i] = __fadd_rn(joined[i], own[i]);
+        kept += threadIdx.x;
+        for (int later = step / 2; later % 2 == 1; later /= 2, kept += 32 * TILE::THREADS) {
 #pragma unroll
-            for (int i = 0; i < 32; i++) {
-                float& other = level < IN_REGISTERS ? joined[min(level, IN_REGISTERS - 1)][i]
-                                                    : kept[((level - IN_REGISTERS) * 32 + i) * THREADS + threadIdx.x];
-                if (waits) {
-                    other = own[i];
-                } else {
-                    own[i] = __fadd_rn(other, own[i]);
+            for (int i = 0; i < 32; i++) own[i] = __fadd_rn(kept[i * TILE::THREADS], own[i]);
+        }
+        if (step == LANES - 1) return;
+#pragma unroll
+        for (int i = 0; i < 32; i++) kept[i * TILE::THREADS] = own[i], own[i] = 0.0f;
+    }
+
+    // The products of this block's tile.
+    __device__ void multiply_all(Stages<TILE>& stages, float* kept, int units, int units_of_group) {
+        const int parts = IS_BLOCKS<WEIGHT> ? 1 : units_of_group, groups = units / parts;
+        auto units_of = [&](int step) { return groups_of(remainder_of(step), groups) * parts; };
+        const uint4* const end = stages.memory + TILE::STAGES * DEPTH * TILE::RECORD;
+        const uint4* unit = stages.memory;
+        // The first unit of a stage, once it is there. Then everybody has read the stage before it, whose place the next copies
+        // take.
+        auto enter = [&] {
+            wait_for_copies<TILE::STAGES - 2>();
+            __syncthreads();
+            stages.copy();
+            if (unit == end) unit = stages.memory;
+        };
+#pragma unroll
+        for (int i = 0; i < 32; i++) (&sums[0][0][0])[i] = 0.0f;
+#pragma unroll
+        for (int stage = 0; stage < TILE::STAGES - 1; stage++) stages.copy();
+        begin = known_later(PLAIN ? SHIFTED : 0);
+        int step = 0, left = units_of(0), of_stage = DEPTH, part = 0;
+        enter();
+        load_weights(unit, 0), load_rows(unit);
+        for (int number = 0; number < units; number++) {
+            multiply(0, part > 0);
+            if (number > 0 && part == 0) {
+                add(1);
+                for (; left == 0; left = units_of(++step)) join(step, kept);
+            }
+            load_numbers(unit), load_weights(unit, 1);
+            multiply(1, part > 0);
+            unit += TILE::RECORD, left--;
+            if (--of_stage == 0 && number + 1 < units) enter(), of_stage = DEPTH;
+            if (number + 1 < units) load_weights(unit, 0), load_rows(unit);
+            if (IS_BLOCKS<WEIGHT> || ++part == parts) add(0), part = 0;
+        }
+        add(1);
+        for (; step < LANES; step++) join(step, kept);
+        wait_for_copies<0>();
+    }
+
+    // Writes the sums, with their bias, of outputs `first` and following of `outputs`, of which `count` are the block's or after
+    // it, to those of `rows` rows.
+    __device__ void write(const float* bias, float* out, int outputs, int first, int count, int rows) const {
+        const int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int own = across() * 32 + 16 * m + lane / 4 + i / 2 * 8, row = down() * 32 + 8 * n + lane % 4 * 2 + i % 2;
+                    if (row >= rows || own >= count) continue;
+                    const int output = first + own;
+                    const float sum = sums[m][n][i];
+                    out[static_cast<long long>(row) * outputs + output] = bias ? __fadd_rn(sum, bias[output]) : sum;
                 }
             }
         }
     }
-    wait_for_copies<0>();
+};
+
+template <class TILE>
+__device__ inline void matmul(Packed w, Packed x, const unsigned* odd, const float* bias, float* out, int outputs, int first,
+                              int count, int rows, int units, int parts) {
+    DYNAMIC_SHARED(uint4, memory);
+    const long long across = blockIdx.y, down = blockIdx.x;
+    w.values += across * (TILE::OUTPUTS / PACKED_ROWS) * units * 32, x.values += down * (TILE::ROWS / PACKED_ROWS) * units * 32;
+    w.numbers += across * (TILE::OUTPUTS / SCALED_ROWS) * units * OF_WEIGHTS * 8;
+    x.numbers += down * (TILE::ROWS / SCALED_ROWS) * units * 24;
+    Stages<TILE> stages = {memory,           0, ceil_div(units, DEPTH), {w.values, units}, {x.values, units}, {w.numbers, units},
+                           {x.numbers, units}};
+    float* const kept = reinterpret_cast<float*>(memory + TILE::STAGES * DEPTH * TILE::RECORD);
+    first += across * TILE::OUTPUTS, count -= across * TILE::OUTPUTS;
+    out += down * TILE::ROWS * outputs, rows -= down * TILE::ROWS;
+    auto multiply = [&](auto warp) {
+        warp.multiply_all(stages, kept, units, parts);
+        warp.write(bias, out, outputs, first, count, rows);
+    };
+    // Sums of more than 8 units may leave what SHIFT is exact for.
+    if (!ROW_BY_ROW && *odd == 0 && parts <= 8) {
+        multiply(Warp<TILE, true>{});
+    } else {
+        multiply(Warp<TILE, false>{});
+    }
 }
 
 // out (rows, O), of which this launch makes `count` outputs from number `first` on: x (rows, I) · w (O, I)ᵀ (+ b). Both as
-// they were packed, I in groups of `parts` units; `odd` says whether a scale is not plain.
-// Grid (ceil(rows / 64), ceil(count / 128)), block 256, shared memory 12 records of 16 · RECORD bytes, and 65,536 bytes.
-// Blocks side by side read the same weights.
-KERNEL_WITH(256, 1) matmul_q8(Packed w, Packed x, const unsigned* odd, const float* bias, float* out, int outputs, int first,
-                              int count, int rows, int units, int parts) {
+// they were packed, I in `units` units, a group in `parts`; `odd` says whether a scale is not plain.
+// Grid (ceil(rows / 64), ceil(count / 128)), block 256, shared memory 12 records of 16 · RECORD bytes, and 98,304 bytes. Blocks
+// side by side read the same weights.
+KERNEL_WITH(256, 1) matmul_q8_128(Packed w, Packed x, const unsigned* odd, const float* bias, float* out, int outputs,
+                                  int first, int count, int rows, int units, int parts) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
-    DYNAMIC_SHARED(uint4, memory);
-    const long long across = blockIdx.y, down = blockIdx.x;
-    w.values += across * (OUTPUTS / PACKED_ROWS) * units * 32, x.values += down * (ROWS / PACKED_ROWS) * units * 32;
-    w.numbers += across * (OUTPUTS / SCALED_ROWS) * units * OF_WEIGHTS * 8;
-    x.numbers += down * (ROWS / SCALED_ROWS) * units * 24;
-    Stages stages = {memory,           0, ceil_div(units, DEPTH), {w.values, units}, {x.values, units}, {w.numbers, units},
-                     {x.numbers, units}};
-    float* const kept = reinterpret_cast<float*>(memory + STAGES * DEPTH * RECORD);
-    Sums sums;
-    // Sums of more than 8 units may leave what SHIFT is exact for.
-    if (!ROW_BY_ROW && *odd == 0 && parts <= 8) {
-        multiply<true>(stages, kept, units, parts, sums);
-    } else {
-        multiply<false>(stages, kept, units, parts, sums);
-    }
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll
-    for (int m = 0; m < 2; m++) {
-#pragma unroll
-        for (int n = 0; n < 4; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int own = blockIdx.y * OUTPUTS + warp % 4 * 32 + 16 * m + lane / 4 + i / 2 * 8;
-                const int row = blockIdx.x * ROWS + warp / 4 * 32 + 8 * n + lane % 4 * 2 + i % 2;
-                if (row >= rows || own >= count) continue;
-                const int output = first + own;
-                const float sum = sums[m][n][i];
-                out[static_cast<long long>(row) * outputs + output] = bias ? __fadd_rn(sum, bias[output]) : sum;
-            }
-        }
-    }
+    matmul<Tile<4, 2, 3>>(w, x, odd, bias, out, outputs, first, count, rows, units, parts);
 }
 
-#define KERNELS_OF_THIS_FILE(X) X(pack_weights) X(matmul_q8)
+// The same with the same bits, for devices with less shared memory.
+// Grid (ceil(rows / 64), ceil(count / 64)), block 128, shared memory 8 records of 16 · RECORD bytes, and 49,152 bytes.
+KERNEL_WITH(128, 1) matmul_q8_64(Packed w, Packed x, const unsigned* odd, const float* bias, float* out, int outputs,
+                                 int first, int count, int rows, int units, int parts) {
+    LET_NEXT_START();
+    WAIT_FOR_INPUT();
+    matmul<Tile<2, 2, 2>>(w, x, odd, bias, out, outputs, first, count, rows, units, parts);
+}
+
+#define KERNELS_OF_THIS_FILE(X) X(pack_weights) X(matmul_q8_128) X(matmul_q8_64)

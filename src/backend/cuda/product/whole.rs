@@ -9,20 +9,42 @@ use crate::backend::cuda::memory::{Growing, Vector};
 use crate::checkpoint::Dtype;
 use crate::error::Result;
 
-/// Values of a row that are packed together, and rows whose numbers lie together.
+/// Values of a row that are packed together.
 const UNIT: usize = 32;
-const SCALED_ROWS: usize = 32;
 
 /// Numbers that a row of activations has for a unit: its scale, and two sums.
 const OF_ROWS: usize = 3;
 
-/// Outputs and rows of a block's tile, and bytes of shared memory that partial sums take.
+/// Outputs and rows that are packed together; those that a tile has no use for repeat the last.
 const OUTPUTS: usize = 128;
 const ROWS: usize = 64;
-const KEPT: usize = 65_536;
 
-/// Units of each of a tile's rows that are in shared memory at a time.
-const UNITS_AT_ONCE: usize = 3 * 4;
+/// A kernel that multiplies what is packed. All give the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::backend::cuda) struct Tile {
+    name: &'static str,
+    /// Outputs of a tile, which has [`ROWS`] rows.
+    outputs: usize,
+    threads: u32,
+    /// Units of each of its rows that are in shared memory at a time.
+    units: usize,
+}
+
+/// The large one, and one for devices with less shared memory.
+pub(in crate::backend::cuda) const TILES: [Tile; 2] = [
+    Tile { name: "matmul_q8_128", outputs: 128, threads: 256, units: 12 },
+    Tile { name: "matmul_q8_64", outputs: 64, threads: 128, units: 8 },
+];
+
+impl Tile {
+    /// Bytes of shared memory: units with their numbers, and partial sums of three levels.
+    fn shared(&self, dtype: Dtype) -> usize {
+        let of_rows = if has_minima(dtype) { OF_ROWS } else { 1 };
+        let numbers = self.outputs * of_weights(dtype) + ROWS * of_rows;
+        let unit = (self.outputs + ROWS) * UNIT + numbers * 4;
+        self.units * unit + 3 * self.outputs * ROWS * 4
+    }
+}
 
 /// Weights that are packed at once, at most: what a second-level cache holds.
 const VALUES_AT_ONCE: usize = 32 << 20;
@@ -62,6 +84,19 @@ fn of_weights(dtype: Dtype) -> usize {
 
 /// Computes `product` of all rows of `x`, which is quantised in groups of `group` values.
 pub(super) fn multiply(cuda: &Cuda, x: &Input, product: &Asked<'_>, group: usize) -> Result<()> {
+    let room = cuda.queue.device().about().shared;
+    let fits = |tile: &&Tile| tile.shared(product.matrix.dtype()) <= room;
+    multiply_in(cuda, x, product, group, *TILES.iter().find(fits).unwrap_or(&TILES[1]))
+}
+
+/// The same in these tiles, whether the device has room for them or not.
+pub(in crate::backend::cuda) fn multiply_in(
+    cuda: &Cuda,
+    x: &Input,
+    product: &Asked<'_>,
+    group: usize,
+    tile: Tile,
+) -> Result<()> {
     let (dtype, outputs, units) = (product.matrix.dtype(), product.matrix.outputs(), x.width / UNIT);
     let at = |growing: &Growing| growing.memory().map_or(0, |memory| memory.at());
     let mut packed = x.packed();
@@ -82,9 +117,6 @@ pub(super) fn multiply(cuda: &Cuda, x: &Input, product: &Asked<'_>, group: usize
     let of_weights = of_weights(dtype);
     let at_once = (VALUES_AT_ONCE / x.width / OUTPUTS).max(1) * OUTPUTS;
     let bias = product.bias.map_or(0, Vector::at);
-    // 16 bytes each: units of 16 rows have 32 of them, numbers of 32 rows 8.
-    let of_unit = (OUTPUTS + ROWS) / 16 * 32
-        + (OUTPUTS * of_weights + ROWS * if has_minima(dtype) { OF_ROWS } else { 1 }) / SCALED_ROWS * 8;
     for first in (0..outputs).step_by(at_once) {
         let count = at_once.min(outputs - first);
         let padded = count.next_multiple_of(OUTPUTS);
@@ -101,8 +133,8 @@ pub(super) fn multiply(cuda: &Cuda, x: &Input, product: &Asked<'_>, group: usize
         let arguments = Arguments::new().words(&[values, numbers]).words(&of_rows).address(odd);
         let arguments = arguments.address(bias).address(product.out.at(0)).int(outputs).int(first);
         let arguments = arguments.int(count).int(x.rows).int(units).int(group / UNIT);
-        let shared = 16 * UNITS_AT_ONCE * of_unit + KEPT;
-        cuda.kernels.launch(kernel("matmul_q8"), (tiles, padded / OUTPUTS), 256, shared, arguments)?;
+        let grid = (tiles, count.div_ceil(tile.outputs));
+        cuda.kernels.launch(kernel(tile.name), grid, tile.threads, tile.shared(dtype), arguments)?;
     }
     Ok(())
 }

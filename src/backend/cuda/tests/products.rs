@@ -138,21 +138,34 @@ fn many_rows_of_every_number_type_have_the_bits_of_ops_with_scales_of_every_kind
                         group.iter_mut().for_each(|x| *x *= factors[i % factors.len()]);
                     }
                 }
-                fn run<B: Backend>(backend: &B, w: &Tensor, x: &[f32], rows: usize) -> Vec<f32> {
+                fn run<B: Backend>(
+                    backend: &B,
+                    (w, x): (&Tensor, &[f32]),
+                    multiply: impl Fn(&B::Input, &B::Matrix, &mut B::Buffer),
+                ) -> Vec<f32> {
                     let (outputs, inputs) = (w.shape()[0], w.shape()[1]);
+                    let rows = x.len() / inputs;
                     let (x, matrix, mut input) =
                         (filled(backend, x), backend.matrix(w).unwrap(), backend.input());
                     let pass = pass(backend, &[(0, rows)]);
                     backend.prepare(&x, inputs, &pass, &PassRows::All, &mut input).unwrap();
                     let mut out = backend.buffer(rows * outputs).unwrap();
-                    backend.matmul(&input, &matrix, None, &mut out).unwrap();
+                    multiply(&input, &matrix, &mut out);
                     values(backend, &out, rows * outputs)
                 }
-                let (found, expected) = (run(&cuda, &w, &x, rows), run(&cpu, &w, &x, rows));
-                // What is no number is so in other bits on other machines.
-                let other = |(a, b): &(&f32, &f32)| a.to_bits() != b.to_bits() && !(a.is_nan() && b.is_nan());
-                let wrong = found.iter().zip(&expected).filter(other).count();
-                assert_eq!(wrong, 0, "{dtype} {outputs}×{inputs}, {rows} rows, odd weights: {odd_weights}");
+                let expected = run(&cpu, (&w, &x), |x, w, out| cpu.matmul(x, w, None, out).unwrap());
+                for tile in product::OF_WHOLE {
+                    let found = run(&cuda, (&w, &x), |x, matrix, out| {
+                        let asked = product::Asked { matrix, bias: None, out };
+                        product::whole_in(&cuda, x, &asked, 32, tile).unwrap();
+                    });
+                    // What is no number is so in other bits on other machines.
+                    let other =
+                        |(a, b): &(&f32, &f32)| a.to_bits() != b.to_bits() && !(a.is_nan() && b.is_nan());
+                    let wrong = found.iter().zip(&expected).filter(other).count();
+                    let what = format!("{dtype} {outputs}×{inputs}, {rows} rows, odd weights: {odd_weights}");
+                    assert_eq!(wrong, 0, "{what}, {tile:?}");
+                }
                 assert!(expected.iter().any(|x| x.is_finite() && *x != 0.0), "{dtype}: nothing was compared");
             }
         }
