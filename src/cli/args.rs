@@ -4,10 +4,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
 use super::memory;
-use crate::checkpoint::Ablated;
+use crate::checkpoint::{Ablated, Dtype, random};
 use crate::error::Error;
 use crate::picture::{Format, Paper};
 use crate::replay::DEFAULT_MEMORY;
@@ -401,13 +402,39 @@ pub(super) enum CacheDtypeName {
     Bf16,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Weights {
-    F32,
-    F16,
-    Bf16,
-    /// int8, a scale for every 32
-    Q8,
+/// The number types of random weights, by their names.
+const RANDOM_WEIGHTS: [(&str, random::Weights); 18] = [
+    ("f32", random::Weights::Of(Dtype::F32)),
+    ("f16", random::Weights::Of(Dtype::F16)),
+    ("bf16", random::Weights::Of(Dtype::BF16)),
+    ("q8", random::Weights::Of(Dtype::I8)),
+    ("q8_0", random::Weights::Of(Dtype::Q8_0)),
+    ("q4_0", random::Weights::Of(Dtype::Q4_0)),
+    ("q4_1", random::Weights::Of(Dtype::Q4_1)),
+    ("q5_0", random::Weights::Of(Dtype::Q5_0)),
+    ("q5_1", random::Weights::Of(Dtype::Q5_1)),
+    ("q4_k", random::Weights::Of(Dtype::Q4K)),
+    ("q5_k", random::Weights::Of(Dtype::Q5K)),
+    ("q6_k", random::Weights::Of(Dtype::Q6K)),
+    ("q2_k", random::Weights::Of(Dtype::Q2K)),
+    ("q3_k", random::Weights::Of(Dtype::Q3K)),
+    ("iq4_nl", random::Weights::Of(Dtype::Iq4Nl)),
+    ("iq4_xs", random::Weights::Of(Dtype::Iq4Xs)),
+    ("mxfp4", random::Weights::Of(Dtype::Mxfp4)),
+    ("q4_k_m", random::Weights::Q4KM),
+];
+
+/// Reads the number types of random weights by their name.
+pub(super) fn random_weights() -> impl TypedValueParser<Value = random::Weights> {
+    let named = |(name, weights)| match weights {
+        random::Weights::Of(Dtype::I8) => PossibleValue::new(name).help("int8, a scale for every 32"),
+        random::Weights::Q4KM => PossibleValue::new(name).help("Q4_K and Q6_K, as llama.cpp mixes them"),
+        random::Weights::Of(_) => PossibleValue::new(name),
+    };
+    PossibleValuesParser::new(RANDOM_WEIGHTS.map(named)).map(|given| {
+        let known = RANDOM_WEIGHTS.iter().find(|(name, _)| *name == given);
+        known.map_or(Dtype::BF16.into(), |(_, weights)| *weights)
+    })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

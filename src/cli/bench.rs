@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use self::report::{Decode, Prefill, Report, Spread, StageTimes, TOP_P};
 use super::choose::{Asks, Command};
 use super::device::Device;
-use super::{BenchArgs, BenchFormat, Weights};
+use super::{BenchArgs, BenchFormat};
 use super::{input, output};
 use crate::backend::{Backend, Limits};
 use crate::checkpoint::{Checkpoint, Dtype, Tensor, random};
@@ -40,7 +40,7 @@ const AT_ONCE: usize = 2048;
 
 impl Command for &BenchArgs {
     fn asks(&self) -> Asks<'_> {
-        let shape = self.shape.as_deref().map(|name| (name, self.weights.into()));
+        let shape = self.shape.as_deref().map(|name| (name, self.weights));
         Asks { cpu: &self.cpu, model: &self.model, shape, context: self.longest(), runs: true }
     }
 
@@ -61,7 +61,7 @@ fn bench<D: Device>(args: &BenchArgs) -> Result<()> {
     let (checkpoint, model, load, tokenizer) = match &args.shape {
         Some(name) => {
             // Random weights are made, not loaded: by a device that reads its own memory, there.
-            let mut checkpoint = random::checkpoint(name, args.weights.into())?;
+            let mut checkpoint = random::checkpoint(name, args.weights)?;
             if D::IS_PROCESSOR {
                 random::make(&checkpoint)?;
             }
@@ -208,17 +208,6 @@ fn limits(args: &BenchArgs, checkpoint: &Checkpoint, model: &Model<impl Backend>
         false => checkpoint.tensors().map(|(_, tensor)| &**tensor.bytes()).collect(),
     };
     model.backend.limits(matrices(checkpoint), &mapped)
-}
-
-impl From<Weights> for Dtype {
-    fn from(weights: Weights) -> Self {
-        match weights {
-            Weights::F32 => Self::F32,
-            Weights::F16 => Self::F16,
-            Weights::Bf16 => Self::BF16,
-            Weights::Q8 => Self::I8,
-        }
-    }
 }
 
 /// The number type that most values of the checkpoint's matrices have.

@@ -3,7 +3,7 @@
 use super::device::{Cpu, Cuda, Device, arranged, made_ready, needs};
 use super::input::{open_quietly, precision};
 use super::{CpuArgs, DeviceName, ModelArgs, RunArgs, TraceArgs, tell, threads};
-use crate::checkpoint::{Checkpoint, Dtype, random};
+use crate::checkpoint::{Checkpoint, random};
 use crate::config::Precision;
 use crate::error::Result;
 
@@ -12,8 +12,8 @@ use crate::error::Result;
 pub(super) struct Asks<'a> {
     pub(super) cpu: &'a CpuArgs,
     pub(super) model: &'a ModelArgs,
-    /// The shape of random weights, and their number type, where these are run instead.
-    pub(super) shape: Option<(&'a str, Dtype)>,
+    /// The shape of random weights, and their number types, where these are run instead.
+    pub(super) shape: Option<(&'a str, random::Weights)>,
     /// Tokens that a cache is reserved for, where that was asked for.
     pub(super) context: Option<usize>,
     /// Whether it runs this model at all.
@@ -37,8 +37,8 @@ impl Asks<'_> {
     fn open(&self) -> Result<(Checkpoint, Precision)> {
         match self.shape {
             None => open_quietly(self.model),
-            Some((name, dtype)) => {
-                let checkpoint = random::checkpoint(name, dtype)?;
+            Some((name, weights)) => {
+                let checkpoint = random::checkpoint(name, weights)?;
                 let precision = precision(self.model, &checkpoint);
                 Ok((checkpoint, precision))
             }
@@ -164,5 +164,7 @@ mod tests {
         assert!((16_000_000_000..16_200_000_000).contains(&of_8b), "{of_8b}");
         let in_int8 = bytes(&["--shape", "llama-3.1-8b", "--weights", "q8", "--precision", "q8"]);
         assert!((of_8b / 2..of_8b * 2 / 3).contains(&in_int8), "{in_int8}");
+        let mixture = bytes(&["--shape", "llama-3.1-8b", "--weights", "q4_k_m"]);
+        assert!((4_800_000_000..5_000_000_000).contains(&mixture), "{mixture}");
     }
 }

@@ -6,10 +6,11 @@ use clap::Args;
 
 use super::args::{
     BenchFormat, CheckFormat, ColourArgs, CpuArgs, DiffFormat, ExportFormat, KeepName, LogFormat, MemoryArgs,
-    ModelArgs, RunArgs, RuntimeName, SamplingArgs, ScreenSize, SelectArgs, TraceArgs, Weights, address,
-    at_least_one, whole,
+    ModelArgs, RunArgs, RuntimeName, SamplingArgs, ScreenSize, SelectArgs, TraceArgs, address, at_least_one,
+    random_weights, whole,
 };
 use super::memory;
+use crate::checkpoint::random;
 use crate::record::Branch;
 use crate::trace::Address;
 
@@ -280,8 +281,8 @@ pub(super) struct BenchArgs {
     pub(super) shape: Option<String>,
 
     /// Number type of the random weights
-    #[arg(long, value_enum, default_value_t = Weights::Bf16, requires = "shape")]
-    pub(super) weights: Weights,
+    #[arg(long, default_value = "bf16", value_parser = random_weights(), requires = "shape")]
+    pub(super) weights: random::Weights,
 
     /// Lengths of the prompts to time [default: 128,512; on a GPU 2048]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = whole::<usize>, allow_negative_numbers = true)]

@@ -49,7 +49,7 @@ use crate::error::{Result, printable, printable_text};
 use args::{
     BenchFormat, CacheDtypeName, CheckFormat, ColourArgs, CpuArgs, DeviceName, DiffFormat, KeepName,
     LogFormat, MemoryArgs, ModelArgs, OpenArgs, PrecisionName, RunArgs, RuntimeName, SamplingArgs,
-    SelectArgs, TraceArgs, Weights,
+    SelectArgs, TraceArgs,
 };
 use commands::{
     AttributeArgs, BenchArgs, CaptureArgs, ChatArgs, CheckArgs, DiffArgs, ExplainArgs, ExportArgs, LensArgs,

@@ -6,28 +6,37 @@ use crate::stop::Stop;
 /// Bytes that are made between two looks at the request to stop.
 const PIECE: usize = 1 << 20;
 
-/// Random words of 64 bits: word i is splitmix64 of seed + i (Steele, Lea and Flood, 2014), of which the bits in `keep`
-/// stay as they are and those in `set` are set.
+/// Random bytes: word i of 64 bits is splitmix64 of seed + i (Steele, Lea and Flood, 2014). In eight bytes of each block of
+/// `block` bytes, from byte `at` of the block on, the bits outside `keep` are cleared and those in `set` are set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Noise {
     /// Where the numbers start.
     pub seed: u64,
-    /// The bits that are random.
+    /// The bits that stay random.
     pub keep: u64,
     /// The bits that are set.
     pub set: u64,
+    /// Bytes of a block, 8 or more.
+    pub block: usize,
+    /// The first of the eight bytes in a block.
+    pub at: usize,
 }
 
 impl Noise {
-    /// Word number `i`.
+    /// Random words, each made of the bits in `keep` and `set`.
+    pub const fn words(seed: u64, keep: u64, set: u64) -> Self {
+        Self { seed, keep, set, block: 8, at: 0 }
+    }
+
+    /// Word number `i`, before `keep` and `set` count.
     fn word(self, i: usize) -> u64 {
         let mut x = self.seed.wrapping_add(i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ x >> 31) & self.keep | self.set
+        x ^ x >> 31
     }
 
-    /// Writes the words over `out`, of the last as many bytes as there is room for.
+    /// Writes the bytes over `out`.
     ///
     /// # Errors
     /// [`crate::error::Error::Interrupted`] where it was asked to stop.
@@ -38,8 +47,23 @@ impl Noise {
                 let word = self.word(piece * (PIECE / 8) + i).to_le_bytes();
                 out.copy_from_slice(&word[..out.len()]);
             }
+            self.mask(piece * PIECE, out);
         }
         Ok(())
+    }
+
+    /// Clears and sets bits of the bytes `out`, the first of which is byte number `first`.
+    fn mask(self, first: usize, out: &mut [u8]) {
+        let (keep, set) = (self.keep.to_le_bytes(), self.set.to_le_bytes());
+        // The eight bytes of the block before may reach into these.
+        for block in (first / self.block).saturating_sub(1)..(first + out.len()).div_ceil(self.block) {
+            let place = block * self.block + self.at;
+            for (byte, (keep, set)) in (place..).zip(keep.iter().zip(set)) {
+                if let Some(out) = byte.checked_sub(first).and_then(|byte| out.get_mut(byte)) {
+                    *out = *out & keep | set;
+                }
+            }
+        }
     }
 }
 
@@ -50,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_large_tensor_of_random_numbers_stops_between_its_pieces() {
-        let noise = Noise { seed: 1, keep: u64::MAX, set: 1 };
+        let noise = Noise::words(1, u64::MAX, 0);
         let mut out = vec![0; 4 * PIECE + 3];
         let looks = stops_at_every_look("random numbers", 0, |stop| {
             out.fill(0);
@@ -60,5 +84,22 @@ mod tests {
             Ok(())
         });
         assert_eq!(looks, 5);
+    }
+
+    #[test]
+    fn bits_are_cleared_and_set_at_one_place_of_each_block() {
+        let (block, at) = (17, 13);
+        let noise = Noise { seed: 3, keep: 0x0123_4567_89ab_cdef, set: 0x1020_4080_0102_0408, block, at };
+        let (mut out, mut all) = (vec![0; 2 * PIECE + 5], vec![0; 2 * PIECE + 5]);
+        noise.fill(&mut out, &Stop::default()).unwrap();
+        Noise::words(3, u64::MAX, 0).fill(&mut all, &Stop::default()).unwrap();
+        let (keep, set) = (noise.keep.to_le_bytes(), noise.set.to_le_bytes());
+        for (i, (out, random)) in out.iter().zip(all).enumerate() {
+            let expected = match i.checked_sub(at).map(|i| i % block) {
+                Some(k @ 0..8) => random & keep[k] | set[k],
+                _ => random,
+            };
+            assert_eq!(*out, expected, "byte {i}");
+        }
     }
 }

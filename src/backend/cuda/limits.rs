@@ -47,9 +47,9 @@ const TRIES: usize = 5;
 
 /// Bits of the noise that are kept, and those that are set, so that two float32 or four bfloat16 values between 2⁻⁷ and 2⁻⁶
 /// come of each word, of either sign.
-const FLOAT32: Noise = Noise { seed: 1, keep: 0x807f_ffff_807f_ffff, set: 0x3c00_0000_3c00_0000 };
-const BFLOAT16: Noise = Noise { seed: 1, keep: 0x807f_807f_807f_807f, set: 0x3c00_3c00_3c00_3c00 };
-const ANY: Noise = Noise { seed: 1, keep: u64::MAX, set: 0 };
+const FLOAT32: Noise = Noise::words(1, 0x807f_ffff_807f_ffff, 0x3c00_0000_3c00_0000);
+const BFLOAT16: Noise = Noise::words(1, 0x807f_807f_807f_807f, 0x3c00_3c00_3c00_3c00);
+const ANY: Noise = Noise::words(1, u64::MAX, 0);
 
 /// Measures; where so much memory is not free, with less.
 pub(super) fn measure(cuda: &Cuda, sizes: Sizes) -> Result<Limits> {

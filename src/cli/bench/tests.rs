@@ -108,16 +108,83 @@ fn a_pass_reads_no_more_of_the_cache_than_its_window_lets_it_see() {
     assert_eq!(cache_read(&model, 7), 3 * 7 * 2 * 32 * 2);
 }
 
+/// Every number type of random weights, and the mixture.
+fn all_weights() -> impl Iterator<Item = random::Weights> {
+    Dtype::ALL.map(random::Weights::Of).into_iter().chain([random::Weights::Q4KM])
+}
+
+/// [`tiny`] with rows of whole blocks.
+fn of_blocks() -> ModelConfig {
+    ModelConfig { dim: 256, head_dim: 64, ffn_dim: 512, ..tiny() }
+}
+
+#[test]
+fn random_weights_of_every_number_type_are_about_as_large_as_a_models() {
+    for weights in all_weights().filter(|weights| *weights != random::Weights::Of(Dtype::I8)) {
+        let model = Model::load(&random::of_config("tiny", of_blocks(), weights), Cpu::default()).unwrap();
+        for layer in &model.weights.layers[..] {
+            let mut values = Vec::new();
+            let mut see = |rows: &[f32]| {
+                values.extend_from_slice(rows);
+                Ok(())
+            };
+            model.backend.read_rows(&layer.w2.matrix, 0..256, &mut see).unwrap();
+            let mean_of =
+                |f: fn(f32) -> f32| values.iter().map(|x| f64::from(f(*x))).sum::<f64>() / 131_072.0;
+            let (mean, square) = (mean_of(|x| x), mean_of(|x| x * x));
+            assert!((0.01..0.06).contains(&square.sqrt()), "{weights:?}: {}", square.sqrt());
+            assert!(mean.abs() < 0.004, "{weights:?}: {mean}");
+        }
+    }
+}
+
+#[test]
+fn a_benchmark_counts_the_bytes_of_random_weights_of_every_number_type() {
+    let q8 = Precision::Q8 { group: 32 };
+    for (name, bits, precision) in [
+        ("f32", 32.0, Precision::F32),
+        ("bf16", 16.0, Precision::Bf16),
+        ("q8", 9.0, q8),
+        ("q8_0", 8.5, q8),
+        ("q4_0", 4.5, q8),
+        ("q5_1", 6.0, q8),
+        ("q4_k", 4.5, q8),
+        ("q6_k", 6.5625, q8),
+        ("iq4_xs", 4.25, q8),
+        ("mxfp4", 4.25, q8),
+        ("q4_k", 4.5, Precision::Bf16),
+        ("q6_k", 6.5625, Precision::F32),
+    ] {
+        let BenchArgs { weights, model, .. } = args(&["--shape", "stories-110m", "--weights", name]);
+        let checkpoint = random::of_config("tiny", of_blocks(), weights);
+        if precision == q8 {
+            assert_eq!(input::precision(&model, &checkpoint), q8, "{name}");
+        }
+        let layer = 256 * 256 * 2 + 128 * 256 * 2 + 3 * 512 * 256;
+        // The table of an untied model is not read.
+        let matrices = (3 * layer + 80 * 256) as f64 * bits / 8.0;
+        let vectors = 7 * 256 * if name == "bf16" { 2 } else { 4 };
+        assert_eq!(bytes_read(&checkpoint, precision), matrices as usize + vectors, "{name}");
+    }
+    // Q6_K is in the tied table, and in two matrices of the last of three layers.
+    let config = ModelConfig { tied: true, ..of_blocks() };
+    let checkpoint =
+        random::of_config("tiny", config, args(&["--shape", "stories-110m", "--weights", "q4_k_m"]).weights);
+    let more = 80 * 256 + 128 * 256 + 512 * 256;
+    let less = 3 * (256 * 256 * 2 + 128 * 256 * 2 + 3 * 512 * 256) + 80 * 256 - more;
+    assert_eq!(bytes_read(&checkpoint, q8), more / 256 * 210 + less / 256 * 144 + 7 * 256 * 4);
+}
+
 #[test]
 fn random_weights_are_made_on_the_device_and_are_those_of_the_processor() {
-    for (dtype, precision) in [
-        (Dtype::BF16, Precision::Bf16),
-        (Dtype::F16, Precision::F32),
-        (Dtype::F32, Precision::F32),
-        (Dtype::I8, Precision::Q8 { group: 32 }),
-    ] {
+    for weights in all_weights() {
+        let precision = match weights {
+            random::Weights::Of(Dtype::BF16) => Precision::Bf16,
+            random::Weights::Of(dtype) if dtype.is_float() => Precision::F32,
+            _ => Precision::Q8 { group: 32 },
+        };
         let Some((cuda, log)) = Cuda::logged(ROOM) else { return };
-        let checkpoint = random::of_config("tiny", tiny(), dtype);
+        let checkpoint = random::of_config("tiny", of_blocks(), weights);
         let cuda = Model::load(&checkpoint, cuda.with_precision(precision)).unwrap();
         let copied: usize = log
             .lock()
@@ -129,11 +196,12 @@ fn random_weights_are_made_on_the_device_and_are_those_of_the_processor() {
             })
             .sum();
         // Norms and RoPE's frequencies.
-        assert_eq!(copied, 4 * (7 * 64 + 8), "{dtype}");
+        assert_eq!(copied, 4 * (7 * 256 + 32), "{weights:?}");
         let cpu = Model::load(&checkpoint, Cpu::default().with_precision(precision)).unwrap();
         fn rows<B: Backend>(model: &Model<B>) -> Vec<u32> {
             let mut all = Vec::new();
-            for (matrix, rows) in [(&model.weights.embedding, 80), (&model.weights.layers[1].w2.matrix, 64)] {
+            for (matrix, rows) in [(&model.weights.embedding, 80), (&model.weights.layers[2].w2.matrix, 256)]
+            {
                 let mut see = |values: &[f32]| {
                     all.extend(values.iter().map(|value| value.to_bits()));
                     Ok(())
@@ -143,9 +211,10 @@ fn random_weights_are_made_on_the_device_and_are_those_of_the_processor() {
             all
         }
         let (found, expected) = (rows(&cuda), rows(&cpu));
-        assert!(found == expected, "{dtype}");
+        assert!(found == expected, "{weights:?}");
+        // MXFP4 has 19 values of two exponents.
         let different: std::collections::HashSet<_> = found.iter().collect();
-        assert!(different.len() > 50, "{dtype}: they are random");
+        assert!(different.len() > 15, "{weights:?}: they are random");
     }
 }
 

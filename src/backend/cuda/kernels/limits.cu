@@ -22,10 +22,11 @@ KERNEL(512) read_words(const uint4* bytes, long long count, unsigned* out) {
     if (all == 0x5eed5eed) *out = all;
 }
 
-// out[i] = (noise & keep) | set: random weights, as checkpoint/random.rs makes them, of which keep and set say the number
-// type. The noise is splitmix64 of seed + i (Steele, Lea and Flood, 2014).
+// out[i] = noise: random weights, as files/noise.rs makes them. In eight bytes of each block of `block` bytes, from byte `at`
+// of the block on, the bits outside keep are cleared and those in set are set. The noise is splitmix64 of seed + i (Steele,
+// Lea and Flood, 2014). 8 ≤ block, at < block.
 // Grid (ceil(count / 256)), block 256.
-KERNEL(256) random_words(uint64_t* out, long long count, uint64_t seed, uint64_t keep, uint64_t set) {
+KERNEL(256) random_words(uint64_t* out, long long count, uint64_t seed, uint64_t keep, uint64_t set, int block, int at) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
     long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -33,7 +34,20 @@ KERNEL(256) random_words(uint64_t* out, long long count, uint64_t seed, uint64_t
     uint64_t x = (seed + static_cast<uint64_t>(i) + 1) * 0x9e3779b97f4a7c15;
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
     x = (x ^ x >> 27) * 0x94d049bb133111eb;
-    out[i] = ((x ^ x >> 31) & keep) | set;
+    x = x ^ x >> 31;
+    // The eight bytes that begin last before the first byte of this word, or at it; and those of the next block. Bytes that
+    // begin in front of the first block's are of none.
+    long long first = 8 * i;
+    long long place = (first + block - at) / block * block - block + at;
+#pragma unroll
+    for (int k = 0; k < 2; k++, place += block) {
+        if (place < 0) continue;
+        long long shift = (place - first) * 8;
+        if (shift <= -64 || shift >= 64) continue;
+        uint64_t kept = shift < 0 ? ~(~keep >> -shift) : ~(~keep << shift);
+        x = x & kept | (shift < 0 ? set >> -shift : set << shift);
+    }
+    out[i] = x;
 }
 
 #define KERNELS_OF_THIS_FILE(X) X(read_words) X(random_words)
