@@ -89,14 +89,18 @@ struct Packed {
     const uint4* numbers;
 };
 
+// The largest number up to `most` that divides `whole`.
+__device__ constexpr int most_that_divides(int whole, int most) {
+    return whole % most == 0 ? most : most_that_divides(whole, most - 1);
+}
+
 // What a thread copies of one part of every stage: of each unit of a stage EACH times 16 bytes, of ALL that lie there, for so
 // many SETS of rows. In a unit's record the part begins at AT.
 template <class TILE, int AT, int SETS, int EACH, int ALL>
 struct Copier {
-    // All threads copy APART sets at a time; the last of them may have nothing to do.
-    static constexpr int OF_SET = DEPTH * EACH, APART = TILE::THREADS / OF_SET, ROUNDS = (SETS + APART - 1) / APART;
-    static constexpr bool ALL_COPY = SETS % APART == 0 && TILE::THREADS % OF_SET == 0;
-    static_assert(SETS % APART == 0 || ROUNDS == 1, "a thread copies as often as the others");
+    // Threads copy APART sets at a time, each thread as often as the others; those after them nothing.
+    static constexpr int OF_SET = DEPTH * EACH, APART = most_that_divides(SETS, TILE::THREADS / OF_SET), ROUNDS = SETS / APART;
+    static constexpr bool ALL_COPY = APART * OF_SET == TILE::THREADS;
 
     const uint4* from;  // for the next stage
     long long apart;    // from one round to the next
@@ -108,7 +112,7 @@ struct Copier {
         apart = static_cast<long long>(APART) * units * ALL;
         to = unit * TILE::RECORD + AT + set * EACH + i;
         left = units - unit;
-        if (!ALL_COPY && set >= min(APART, SETS)) to = -1;
+        if (!ALL_COPY && set >= APART) to = -1;
     }
 
     // Begins to copy the next stage.
@@ -164,7 +168,7 @@ struct Warp {
     float of_w[OF_WEIGHTS][4];  // of the outputs g, g + 8, g + 16, g + 24
     float of_x[OF_ROWS][8];     // of the rows 8n + 2t + c, at 2n + c
     Whole whole[2][RUNS][4];    // products of the halves
-    int begin;                  // what a product of whole numbers begins with
+    Whole nothing;              // what a product of whole numbers begins with
 
     __device__ static int across() { return threadIdx.x / 32 % TILE::ACROSS; }
     __device__ static int down() { return threadIdx.x / 32 / TILE::ACROSS; }
@@ -200,7 +204,6 @@ struct Warp {
 
     // Multiplies a half of the unit that was loaded. int8: with `more` to what this half had of the same group.
     __device__ void multiply(int half, bool more) {
-        const Whole nothing = {begin, begin, begin, begin};
 #pragma unroll
         for (int n = 0; n < 4; n++) {
             if constexpr (RUNS == 2) {
@@ -284,7 +287,8 @@ struct Warp {
         for (int i = 0; i < 32; i++) (&sums[0][0][0])[i] = 0.0f;
 #pragma unroll
         for (int stage = 0; stage < TILE::STAGES - 1; stage++) stages.copy();
-        begin = known_later(PLAIN ? SHIFTED : 0);
+#pragma unroll
+        for (int i = 0; i < 4; i++) nothing[i] = known_later(PLAIN ? SHIFTED : 0);
         int step = 0, left = units_of(0), of_stage = DEPTH, part = 0;
         enter();
         load_weights(unit, 0), load_rows(unit);
@@ -354,13 +358,13 @@ __device__ inline void matmul(Packed w, Packed x, const unsigned* odd, const flo
 
 // out (rows, O), of which this launch makes `count` outputs from number `first` on: x (rows, I) · w (O, I)ᵀ (+ b). Both as
 // they were packed, I in `units` units, a group in `parts`; `odd` says whether a scale is not plain.
-// Grid (ceil(rows / 64), ceil(count / 128)), block 256, shared memory 12 records of 16 · RECORD bytes, and 98,304 bytes. Blocks
+// Grid (ceil(rows / 96), ceil(count / 128)), block 384, shared memory 8 records of 16 · RECORD bytes, and 147,456 bytes. Blocks
 // side by side read the same weights.
-KERNEL_WITH(256, 1) matmul_q8_128(Packed w, Packed x, const unsigned* odd, const float* bias, float* out, int outputs,
+KERNEL_WITH(384, 1) matmul_q8_128(Packed w, Packed x, const unsigned* odd, const float* bias, float* out, int outputs,
                                   int first, int count, int rows, int units, int parts) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
-    matmul<Tile<4, 2, 3>>(w, x, odd, bias, out, outputs, first, count, rows, units, parts);
+    matmul<Tile<4, 3, 2>>(w, x, odd, bias, out, outputs, first, count, rows, units, parts);
 }
 
 // The same with the same bits, for devices with less shared memory.

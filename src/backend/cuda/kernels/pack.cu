@@ -3,9 +3,9 @@
 
 // x (rows, I), int8 with scales (rows, I / group), to units (packed.cuh), and for 32 rows of a unit three numbers each: their
 // scales, and the sums of their first and of their last 16 values. The numbers of row 8n + 2t + c are at 8t + 2n + c. Rows
-// that are not there, up to a multiple of 64, are the last one again. `odd` is set where a scale is not plain. A group is a
+// that are not there, up to a multiple of 192, are the last one again. `odd` is set where a scale is not plain. A group is a
 // multiple of 32 values and divides I.
-// Grid (ceil(rows / 64) · 4, ceil(I / 512)), block 128.
+// Grid (ceil(rows / 192) · 12, ceil(I / 512)), block 128.
 KERNEL(128) pack_rows(const int8_t* x, const float* x_scales, int rows, int inputs, int group, uint4* values, float* numbers,
                       unsigned* odd) {
     LET_NEXT_START();

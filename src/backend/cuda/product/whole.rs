@@ -17,14 +17,14 @@ const OF_ROWS: usize = 3;
 
 /// Outputs and rows that are packed together; those that a tile has no use for repeat the last.
 const OUTPUTS: usize = 128;
-const ROWS: usize = 64;
+const ROWS: usize = 192;
 
 /// A kernel that multiplies what is packed. All give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::backend::cuda) struct Tile {
     name: &'static str,
-    /// Outputs of a tile, which has [`ROWS`] rows.
     outputs: usize,
+    rows: usize,
     threads: u32,
     /// Units of each of its rows that are in shared memory at a time.
     units: usize,
@@ -32,17 +32,17 @@ pub(in crate::backend::cuda) struct Tile {
 
 /// The large one, and one for devices with less shared memory.
 pub(in crate::backend::cuda) const TILES: [Tile; 2] = [
-    Tile { name: "matmul_q8_128", outputs: 128, threads: 256, units: 12 },
-    Tile { name: "matmul_q8_64", outputs: 64, threads: 128, units: 8 },
+    Tile { name: "matmul_q8_128", outputs: 128, rows: 96, threads: 384, units: 8 },
+    Tile { name: "matmul_q8_64", outputs: 64, rows: 64, threads: 128, units: 8 },
 ];
 
 impl Tile {
     /// Bytes of shared memory: units with their numbers, and partial sums of three levels.
     fn shared(&self, dtype: Dtype) -> usize {
         let of_rows = if has_minima(dtype) { OF_ROWS } else { 1 };
-        let numbers = self.outputs * of_weights(dtype) + ROWS * of_rows;
-        let unit = (self.outputs + ROWS) * UNIT + numbers * 4;
-        self.units * unit + 3 * self.outputs * ROWS * 4
+        let numbers = self.outputs * of_weights(dtype) + self.rows * of_rows;
+        let unit = (self.outputs + self.rows) * UNIT + numbers * 4;
+        self.units * unit + 3 * self.outputs * self.rows * 4
     }
 }
 
@@ -100,9 +100,8 @@ pub(in crate::backend::cuda) fn multiply_in(
     let (dtype, outputs, units) = (product.matrix.dtype(), product.matrix.outputs(), x.width / UNIT);
     let at = |growing: &Growing| growing.memory().map_or(0, |memory| memory.at());
     let mut packed = x.packed();
-    let tiles = x.rows.div_ceil(ROWS);
     if !packed.there {
-        let rows = tiles * ROWS;
+        let rows = x.rows.next_multiple_of(ROWS);
         let values = packed.values.room(&cuda.queue, rows * x.width, false)?;
         let numbers = packed.numbers.room(&cuda.queue, rows * units * OF_ROWS * 4, false)?;
         let kernel = Kernel { file: "pack", name: "pack_rows", weight: None };
@@ -133,7 +132,7 @@ pub(in crate::backend::cuda) fn multiply_in(
         let arguments = Arguments::new().words(&[values, numbers]).words(&of_rows).address(odd);
         let arguments = arguments.address(bias).address(product.out.at(0)).int(outputs).int(first);
         let arguments = arguments.int(count).int(x.rows).int(units).int(group / UNIT);
-        let grid = (tiles, count.div_ceil(tile.outputs));
+        let grid = (x.rows.div_ceil(tile.rows), count.div_ceil(tile.outputs));
         cuda.kernels.launch(kernel(tile.name), grid, tile.threads, tile.shared(dtype), arguments)?;
     }
     Ok(())
