@@ -157,35 +157,52 @@ __device__ inline void floats_of(const uint4& words, float* out) {
 // What a lane has of a tile of 16 outputs and 8 rows: (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).
 using Whole = int[4];
 
-// A warp's part of the product of a block: its sums, and what it is at. A unit is multiplied in two halves, of 16 outputs each:
-// while tensor cores multiply one half, the products of the half before it are scaled and added. PLAIN: what is_plain says
-// holds of all scales.
+// What a lane has of the sums of its warp: of outputs 16m and following, and rows 8n and following.
+using Sums = float[2][4][4];
+
+// A warp's part of the product of a block. PLAIN: what is_plain says holds of all scales.
 template <class TILE, bool PLAIN>
 struct Warp {
-    float sums[2][4][4];  // of outputs 16m and following, and rows 8n and following
-    float joined[32];     // those of the first level
-    uint32_t a[4], b[4][2];
-    float of_w[OF_WEIGHTS][4];  // of the outputs g, g + 8, g + 16, g + 24
-    float of_x[OF_ROWS][8];     // of the rows 8n + 2t + c, at 2n + c
-    Whole whole[2][RUNS][4];    // products of the halves
-    Whole nothing;              // what a product of whole numbers begins with
+    Stages<TILE>& stages;
+    float* kept;        // shared memory for sums that wait for others
+    const uint4* unit;  // the record of the next unit, and how many are left of its stage
+    int left;
+    Whole nothing;         // what a product of whole numbers begins with
+    Whole carried[2][4];  // int8: products of a group that goes on
 
     __device__ static int across() { return threadIdx.x / 32 % TILE::ACROSS; }
     __device__ static int down() { return threadIdx.x / 32 / TILE::ACROSS; }
 
-    __device__ void load_weights(const uint4* unit, int half) {
-        const uint4 words = unit[(across() * 2 + half) * 32 + threadIdx.x % 32];
-        a[0] = words.x, a[1] = words.y, a[2] = words.z, a[3] = words.w;
+    // An integer sum as a number, with SHIFT where sums begin with it; and without.
+    __device__ static float shifted(int sum) {
+        return PLAIN ? __uint_as_float(static_cast<uint32_t>(sum)) : static_cast<float>(sum);
     }
-    __device__ void load_rows(const uint4* unit) {
+    __device__ static float number(int sum) { return PLAIN ? __fsub_rn(shifted(sum), SHIFT) : shifted(sum); }
+
+    // Multiplies the next unit, with which a group begins or ends.
+    __device__ void multiply_unit(bool begins, bool ends, Sums& sums) {
+        const int lane = threadIdx.x % 32;
+        if (left == 0) {
+            // The next stage is there, and everybody has read the one before it, whose place the next copies take.
+            wait_for_copies<TILE::STAGES - 2>();
+            __syncthreads();
+            stages.copy();
+            left = DEPTH;
+            if (unit == stages.memory + TILE::STAGES * DEPTH * TILE::RECORD) unit = stages.memory;
+        }
+        uint32_t a[2][4], b[4][2];
+        float of_w[OF_WEIGHTS][4];  // of the outputs g, g + 8, g + 16, g + 24
+        float of_x[OF_ROWS][8];     // of the rows 8n + 2t + c, at 2n + c
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            const uint4 words = unit[(across() * 2 + m) * 32 + lane];
+            a[m][0] = words.x, a[m][1] = words.y, a[m][2] = words.z, a[m][3] = words.w;
+        }
 #pragma unroll
         for (int n = 0; n < 4; n += 2) {
-            const uint4 words = unit[TILE::X_VALUES + (down() * 2 + n / 2) * 32 + threadIdx.x % 32];
+            const uint4 words = unit[TILE::X_VALUES + (down() * 2 + n / 2) * 32 + lane];
             b[n][0] = words.x, b[n][1] = words.y, b[n + 1][0] = words.z, b[n + 1][1] = words.w;
         }
-    }
-    __device__ void load_numbers(const uint4* unit) {
-        const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int k = 0; k < OF_WEIGHTS; k++) {
             floats_of(unit[TILE::W_NUMBERS + (across() * OF_WEIGHTS + k) * 8 + lane / 4], of_w[k]);
@@ -195,124 +212,97 @@ struct Warp {
             const uint4* at = unit + TILE::X_NUMBERS + (down() * OF_ROWS + k) * 8 + lane % 4 * 2;
             floats_of(at[0], of_x[k]), floats_of(at[1], of_x[k] + 4);
         }
+        unit += TILE::RECORD, left--;
         // Of a format whose runs have 32 values the sum of both halves is wanted. It is exact.
         if constexpr (MINIMA && RUNS == 1) {
 #pragma unroll
             for (int i = 0; i < 8; i++) of_x[1][i] = __fadd_rn(of_x[1][i], of_x[2][i]);
         }
-    }
-
-    // Multiplies a half of the unit that was loaded. int8: with `more` to what this half had of the same group.
-    __device__ void multiply(int half, bool more) {
 #pragma unroll
-        for (int n = 0; n < 4; n++) {
-            if constexpr (RUNS == 2) {
-                multiply_half_bytes(whole[half][0][n], {a[0], a[1]}, b[n][0], nothing);
-                multiply_half_bytes(whole[half][RUNS - 1][n], {a[2], a[3]}, b[n][1], nothing);
-            } else if (IS_BLOCKS<WEIGHT> || !more) {
-                multiply_bytes(whole[half][0][n], a, b[n], nothing);
-            } else {
-                multiply_bytes(whole[half][0][n], a, b[n], whole[half][0][n]);
-            }
-        }
-    }
-
-    // An integer sum as a number, with SHIFT where sums begin with it; and without.
-    __device__ static float shifted(int sum) {
-        return PLAIN ? __uint_as_float(static_cast<uint32_t>(sum)) : static_cast<float>(sum);
-    }
-    __device__ static float number(int sum) { return PLAIN ? __fsub_rn(shifted(sum), SHIFT) : shifted(sum); }
-
-    // Scales the products of a half of the group that was multiplied last, and adds them.
-    __device__ void add(int half) {
+        for (int m = 0; m < 2; m++) {
 #pragma unroll
-        for (int n = 0; n < 4; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int output = 2 * half + i / 2, row = 2 * n + i % 2;
-                const float scale = of_w[0][output], of_row = of_x[0][row];
-                float& sum = sums[half][n][i];
+            for (int n = 0; n < 4; n++) {
+                Whole whole[2];
                 if constexpr (!IS_BLOCKS<WEIGHT>) {
-                    sum = __fmaf_rn(__fmul_rn(of_row, scale), number(whole[half][0][n][i]), sum);
-                    continue;
-                }
-                float term = PLAIN ? __fmaf_rn(scale, shifted(whole[half][0][n][i]), __fmul_rn(scale, -SHIFT))
-                                   : __fmul_rn(scale, number(whole[half][0][n][i]));
-                if constexpr (RUNS == 2) term = __fmaf_rn(of_w[1][output], number(whole[half][1][n][i]), term);
-                if constexpr (MINIMA) {
+                    Whole& own = carried[m][n];
+                    if (begins) {
+                        multiply_bytes(own, a[m], b[n], nothing);
+                    } else {
+                        multiply_bytes(own, a[m], b[n], own);
+                    }
+                    if (!ends) continue;
 #pragma unroll
-                    for (int run = 0; run < RUNS; run++) term = __fmaf_rn(of_w[RUNS + run][output], of_x[1 + run][row], term);
+                    for (int i = 0; i < 4; i++) whole[0][i] = own[i];
+                } else if constexpr (RUNS == 1) {
+                    multiply_bytes(whole[0], a[m], b[n], nothing);
+                } else {
+                    multiply_half_bytes(whole[0], {a[m][0], a[m][1]}, b[n][0], nothing);
+                    multiply_half_bytes(whole[1], {a[m][2], a[m][3]}, b[n][1], nothing);
                 }
-                sum = __fmaf_rn(of_row, term, sum);
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int output = 2 * m + i / 2, row = 2 * n + i % 2;
+                    const float scale = of_w[0][output], of_row = of_x[0][row];
+                    float& sum = sums[m][n][i];
+                    if constexpr (!IS_BLOCKS<WEIGHT>) {
+                        sum = __fmaf_rn(__fmul_rn(of_row, scale), number(whole[0][i]), sum);
+                        continue;
+                    }
+                    float term = PLAIN ? __fmaf_rn(scale, shifted(whole[0][i]), __fmul_rn(scale, -SHIFT))
+                                       : __fmul_rn(scale, number(whole[0][i]));
+                    if constexpr (RUNS == 2) term = __fmaf_rn(of_w[1][output], number(whole[1][i]), term);
+                    if constexpr (MINIMA) {
+#pragma unroll
+                        for (int run = 0; run < RUNS; run++) {
+                            term = __fmaf_rn(of_w[RUNS + run][output], of_x[1 + run][row], term);
+                        }
+                    }
+                    sum = __fmaf_rn(of_row, term, sum);
+                }
             }
         }
     }
 
-    // Joins the sums of remainder number `step` with those before it, and begins the next ones. `kept` is shared memory for
-    // those of the last levels.
-    __device__ void join(int step, float* kept) {
-        float* const own = &sums[0][0][0];
-        if (step % 2 == 0) {
+    // The sums of the groups of one remainder.
+    __device__ void sum_of_remainder(int remainder, int groups, int parts, Sums& sums) {
 #pragma unroll
-            for (int i = 0; i < 32; i++) joined[i] = own[i], own[i] = 0.0f;
-            return;
+        for (int i = 0; i < 32; i++) (&sums[0][0][0])[i] = 0.0f;
+        for (int group = groups_of(remainder, groups); group > 0; group--) {
+            for (int part = 0; part < parts; part++) multiply_unit(part == 0, part == parts - 1, sums);
         }
-#pragma unroll
-        for (int i = 0; i < 32; i++) own[i] = __fadd_rn(joined[i], own[i]);
-        kept += threadIdx.x;
-        for (int later = step / 2; later % 2 == 1; later /= 2, kept += 32 * TILE::THREADS) {
-#pragma unroll
-            for (int i = 0; i < 32; i++) own[i] = __fadd_rn(kept[i * TILE::THREADS], own[i]);
-        }
-        if (step == LANES - 1) return;
-#pragma unroll
-        for (int i = 0; i < 32; i++) kept[i * TILE::THREADS] = own[i], own[i] = 0.0f;
     }
 
     // The products of this block's tile.
-    __device__ void multiply_all(Stages<TILE>& stages, float* kept, int units, int units_of_group) {
+    __device__ void multiply(int units, int units_of_group, Sums& sums) {
         const int parts = IS_BLOCKS<WEIGHT> ? 1 : units_of_group, groups = units / parts;
-        auto units_of = [&](int step) { return groups_of(remainder_of(step), groups) * parts; };
-        const uint4* const end = stages.memory + TILE::STAGES * DEPTH * TILE::RECORD;
-        const uint4* unit = stages.memory;
-        // The first unit of a stage, once it is there. Then everybody has read the stage before it, whose place the next copies
-        // take.
-        auto enter = [&] {
-            wait_for_copies<TILE::STAGES - 2>();
-            __syncthreads();
-            stages.copy();
-            if (unit == end) unit = stages.memory;
-        };
-#pragma unroll
-        for (int i = 0; i < 32; i++) (&sums[0][0][0])[i] = 0.0f;
 #pragma unroll
         for (int stage = 0; stage < TILE::STAGES - 1; stage++) stages.copy();
+        unit = stages.memory, left = 0;
 #pragma unroll
         for (int i = 0; i < 4; i++) nothing[i] = known_later(PLAIN ? SHIFTED : 0);
-        int step = 0, left = units_of(0), of_stage = DEPTH, part = 0;
-        enter();
-        load_weights(unit, 0), load_rows(unit);
-        for (int number = 0; number < units; number++) {
-            multiply(0, part > 0);
-            if (number > 0 && part == 0) {
-                add(1);
-                for (; left == 0; left = units_of(++step)) join(step, kept);
+        for (int pair = 0; pair < LANES / 2; pair++) {
+            Sums others;
+            float* const own = &sums[0][0][0];
+            sum_of_remainder(remainder_of(2 * pair), groups, parts, sums);
+            sum_of_remainder(remainder_of(2 * pair + 1), groups, parts, others);
+#pragma unroll
+            for (int i = 0; i < 32; i++) own[i] = __fadd_rn(own[i], (&others[0][0][0])[i]);
+            // Sums of two, four and eight remainders wait in shared memory for as many more.
+            float* of_level = kept + threadIdx.x;
+            for (int pairs = pair; pairs % 2 == 1; pairs /= 2, of_level += 32 * TILE::THREADS) {
+#pragma unroll
+                for (int i = 0; i < 32; i++) own[i] = __fadd_rn(of_level[i * TILE::THREADS], own[i]);
             }
-            load_numbers(unit), load_weights(unit, 1);
-            multiply(1, part > 0);
-            unit += TILE::RECORD, left--;
-            if (--of_stage == 0 && number + 1 < units) enter(), of_stage = DEPTH;
-            if (number + 1 < units) load_weights(unit, 0), load_rows(unit);
-            if (IS_BLOCKS<WEIGHT> || ++part == parts) add(0), part = 0;
+            if (pair == LANES / 2 - 1) break;
+#pragma unroll
+            for (int i = 0; i < 32; i++) of_level[i * TILE::THREADS] = own[i];
         }
-        add(1);
-        for (; step < LANES; step++) join(step, kept);
         wait_for_copies<0>();
     }
 
     // Writes the sums, with their bias, of outputs `first` and following of `outputs`, of which `count` are the block's or after
     // it, to those of `rows` rows.
-    __device__ void write(const float* bias, float* out, int outputs, int first, int count, int rows) const {
+    __device__ static void write(const Sums& sums, const float* bias, float* out, int outputs, int first, int count, int rows) {
         const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int m = 0; m < 2; m++) {
@@ -344,16 +334,14 @@ __device__ inline void matmul(Packed w, Packed x, const unsigned* odd, const flo
     float* const kept = reinterpret_cast<float*>(memory + TILE::STAGES * DEPTH * TILE::RECORD);
     first += across * TILE::OUTPUTS, count -= across * TILE::OUTPUTS;
     out += down * TILE::ROWS * outputs, rows -= down * TILE::ROWS;
-    auto multiply = [&](auto warp) {
-        warp.multiply_all(stages, kept, units, parts);
-        warp.write(bias, out, outputs, first, count, rows);
-    };
+    Sums sums;
     // Sums of more than 8 units may leave what SHIFT is exact for.
     if (!ROW_BY_ROW && *odd == 0 && parts <= 8) {
-        multiply(Warp<TILE, true>{});
+        Warp<TILE, true>{stages, kept}.multiply(units, parts, sums);
     } else {
-        multiply(Warp<TILE, false>{});
+        Warp<TILE, false>{stages, kept}.multiply(units, parts, sums);
     }
+    Warp<TILE, true>::write(sums, bias, out, outputs, first, count, rows);
 }
 
 // out (rows, O), of which this launch makes `count` outputs from number `first` on: x (rows, I) · w (O, I)ᵀ (+ b). Both as
