@@ -165,10 +165,12 @@ template <class TILE, bool PLAIN>
 struct Warp {
     Stages<TILE>& stages;
     float* kept;        // shared memory for sums that wait for others
-    const uint4* unit;  // the record of the next unit, and how many are left of its stage
+    int units;          // how many are to be multiplied
+    const uint4* unit;  // the record of the next one, and how many are left of its stage
     int left;
-    Whole nothing;         // what a product of whole numbers begins with
-    Whole carried[2][4];  // int8: products of a group that goes on
+    uint32_t a[2][4], b[4][2];  // its values
+    Whole whole[RUNS][2][4];    // products of whole numbers, and what they begin with
+    Whole nothing;
 
     __device__ static int across() { return threadIdx.x / 32 % TILE::ACROSS; }
     __device__ static int down() { return threadIdx.x / 32 / TILE::ACROSS; }
@@ -179,20 +181,17 @@ struct Warp {
     }
     __device__ static float number(int sum) { return PLAIN ? __fsub_rn(shifted(sum), SHIFT) : shifted(sum); }
 
-    // Multiplies the next unit, with which a group begins or ends.
-    __device__ void multiply_unit(bool begins, bool ends, Sums& sums) {
+    // Brings the values of the next unit to registers, once its stage is there.
+    __device__ void load() {
         const int lane = threadIdx.x % 32;
         if (left == 0) {
-            // The next stage is there, and everybody has read the one before it, whose place the next copies take.
+            // Everybody has read the stage before this one, whose place the next copies take.
             wait_for_copies<TILE::STAGES - 2>();
             __syncthreads();
             stages.copy();
             left = DEPTH;
             if (unit == stages.memory + TILE::STAGES * DEPTH * TILE::RECORD) unit = stages.memory;
         }
-        uint32_t a[2][4], b[4][2];
-        float of_w[OF_WEIGHTS][4];  // of the outputs g, g + 8, g + 16, g + 24
-        float of_x[OF_ROWS][8];     // of the rows 8n + 2t + c, at 2n + c
 #pragma unroll
         for (int m = 0; m < 2; m++) {
             const uint4 words = unit[(across() * 2 + m) * 32 + lane];
@@ -203,6 +202,13 @@ struct Warp {
             const uint4 words = unit[TILE::X_VALUES + (down() * 2 + n / 2) * 32 + lane];
             b[n][0] = words.x, b[n][1] = words.y, b[n + 1][0] = words.z, b[n + 1][1] = words.w;
         }
+    }
+
+    // Multiplies the unit that was loaded, with which a group begins or ends, and loads the one after it.
+    __device__ void multiply_unit(bool begins, bool ends, Sums& sums) {
+        const int lane = threadIdx.x % 32;
+        float of_w[OF_WEIGHTS][4];  // of the outputs g, g + 8, g + 16, g + 24
+        float of_x[OF_ROWS][8];     // of the rows 8n + 2t + c, at 2n + c
 #pragma unroll
         for (int k = 0; k < OF_WEIGHTS; k++) {
             floats_of(unit[TILE::W_NUMBERS + (across() * OF_WEIGHTS + k) * 8 + lane / 4], of_w[k]);
@@ -212,7 +218,23 @@ struct Warp {
             const uint4* at = unit + TILE::X_NUMBERS + (down() * OF_ROWS + k) * 8 + lane % 4 * 2;
             floats_of(at[0], of_x[k]), floats_of(at[1], of_x[k] + 4);
         }
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                if constexpr (RUNS == 2) {
+                    multiply_half_bytes(whole[0][m][n], {a[m][0], a[m][1]}, b[n][0], nothing);
+                    multiply_half_bytes(whole[RUNS - 1][m][n], {a[m][2], a[m][3]}, b[n][1], nothing);
+                } else if (IS_BLOCKS<WEIGHT> || begins) {
+                    multiply_bytes(whole[0][m][n], a[m], b[n], nothing);
+                } else {
+                    multiply_bytes(whole[0][m][n], a[m], b[n], whole[0][m][n]);
+                }
+            }
+        }
         unit += TILE::RECORD, left--;
+        if (--units > 0) load();
+        if (!IS_BLOCKS<WEIGHT> && !ends) return;
         // Of a format whose runs have 32 values the sum of both halves is wanted. It is exact.
         if constexpr (MINIMA && RUNS == 1) {
 #pragma unroll
@@ -222,35 +244,18 @@ struct Warp {
         for (int m = 0; m < 2; m++) {
 #pragma unroll
             for (int n = 0; n < 4; n++) {
-                Whole whole[2];
-                if constexpr (!IS_BLOCKS<WEIGHT>) {
-                    Whole& own = carried[m][n];
-                    if (begins) {
-                        multiply_bytes(own, a[m], b[n], nothing);
-                    } else {
-                        multiply_bytes(own, a[m], b[n], own);
-                    }
-                    if (!ends) continue;
-#pragma unroll
-                    for (int i = 0; i < 4; i++) whole[0][i] = own[i];
-                } else if constexpr (RUNS == 1) {
-                    multiply_bytes(whole[0], a[m], b[n], nothing);
-                } else {
-                    multiply_half_bytes(whole[0], {a[m][0], a[m][1]}, b[n][0], nothing);
-                    multiply_half_bytes(whole[1], {a[m][2], a[m][3]}, b[n][1], nothing);
-                }
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    const int output = 2 * m + i / 2, row = 2 * n + i % 2;
+                    const int output = 2 * m + i / 2, row = 2 * n + i % 2, first = whole[0][m][n][i];
                     const float scale = of_w[0][output], of_row = of_x[0][row];
                     float& sum = sums[m][n][i];
                     if constexpr (!IS_BLOCKS<WEIGHT>) {
-                        sum = __fmaf_rn(__fmul_rn(of_row, scale), number(whole[0][i]), sum);
+                        sum = __fmaf_rn(__fmul_rn(of_row, scale), number(first), sum);
                         continue;
                     }
-                    float term = PLAIN ? __fmaf_rn(scale, shifted(whole[0][i]), __fmul_rn(scale, -SHIFT))
-                                       : __fmul_rn(scale, number(whole[0][i]));
-                    if constexpr (RUNS == 2) term = __fmaf_rn(of_w[1][output], number(whole[1][i]), term);
+                    float term = PLAIN ? __fmaf_rn(scale, shifted(first), __fmul_rn(scale, -SHIFT))
+                                       : __fmul_rn(scale, number(first));
+                    if constexpr (RUNS == 2) term = __fmaf_rn(of_w[1][output], number(whole[1][m][n][i]), term);
                     if constexpr (MINIMA) {
 #pragma unroll
                         for (int run = 0; run < RUNS; run++) {
@@ -273,13 +278,14 @@ struct Warp {
     }
 
     // The products of this block's tile.
-    __device__ void multiply(int units, int units_of_group, Sums& sums) {
+    __device__ void multiply(int units_of_group, Sums& sums) {
         const int parts = IS_BLOCKS<WEIGHT> ? 1 : units_of_group, groups = units / parts;
 #pragma unroll
         for (int stage = 0; stage < TILE::STAGES - 1; stage++) stages.copy();
         unit = stages.memory, left = 0;
 #pragma unroll
         for (int i = 0; i < 4; i++) nothing[i] = known_later(PLAIN ? SHIFTED : 0);
+        load();
         for (int pair = 0; pair < LANES / 2; pair++) {
             Sums others;
             float* const own = &sums[0][0][0];
@@ -337,22 +343,25 @@ __device__ inline void matmul(Packed w, Packed x, const unsigned* odd, const flo
     Sums sums;
     // Sums of more than 8 units may leave what SHIFT is exact for.
     if (!ROW_BY_ROW && *odd == 0 && parts <= 8) {
-        Warp<TILE, true>{stages, kept}.multiply(units, parts, sums);
+        Warp<TILE, true>{stages, kept, units}.multiply(parts, sums);
     } else {
-        Warp<TILE, false>{stages, kept}.multiply(units, parts, sums);
+        Warp<TILE, false>{stages, kept, units}.multiply(parts, sums);
     }
     Warp<TILE, true>::write(sums, bias, out, outputs, first, count, rows);
 }
 
+// The largest tile whose sums and products find room in registers.
+constexpr int LARGE_DOWN = RUNS == 1 ? 3 : 2;
+
 // out (rows, O), of which this launch makes `count` outputs from number `first` on: x (rows, I) · w (O, I)ᵀ (+ b). Both as
 // they were packed, I in `units` units, a group in `parts`; `odd` says whether a scale is not plain.
-// Grid (ceil(rows / 96), ceil(count / 128)), block 384, shared memory 8 records of 16 · RECORD bytes, and 147,456 bytes. Blocks
-// side by side read the same weights.
-KERNEL_WITH(384, 1) matmul_q8_128(Packed w, Packed x, const unsigned* odd, const float* bias, float* out, int outputs,
-                                  int first, int count, int rows, int units, int parts) {
+// Grid (ceil(rows / ROWS), ceil(count / 128)) with 96 rows, or 64 where a format has two runs in a unit; block 4 · ROWS; shared
+// memory 8 records of 16 · RECORD bytes, and 1,536 · ROWS bytes. Blocks side by side read the same weights.
+KERNEL_WITH(128 * LARGE_DOWN, 1) matmul_q8_128(Packed w, Packed x, const unsigned* odd, const float* bias, float* out,
+                                               int outputs, int first, int count, int rows, int units, int parts) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
-    matmul<Tile<4, 3, 2>>(w, x, odd, bias, out, outputs, first, count, rows, units, parts);
+    matmul<Tile<4, LARGE_DOWN, 2>>(w, x, odd, bias, out, outputs, first, count, rows, units, parts);
 }
 
 // The same with the same bits, for devices with less shared memory.

@@ -24,25 +24,35 @@ const ROWS: usize = 192;
 pub(in crate::backend::cuda) struct Tile {
     name: &'static str,
     outputs: usize,
-    rows: usize,
-    threads: u32,
-    /// Units of each of its rows that are in shared memory at a time.
-    units: usize,
+    /// Rows of a tile, and of one for a format with two runs in a unit.
+    rows: [usize; 2],
 }
 
 /// The large one, and one for devices with less shared memory.
 pub(in crate::backend::cuda) const TILES: [Tile; 2] = [
-    Tile { name: "matmul_q8_128", outputs: 128, rows: 96, threads: 384, units: 8 },
-    Tile { name: "matmul_q8_64", outputs: 64, rows: 64, threads: 128, units: 8 },
+    Tile { name: "matmul_q8_128", outputs: 128, rows: [96, 64] },
+    Tile { name: "matmul_q8_64", outputs: 64, rows: [64, 64] },
 ];
 
+/// Units of each row of a tile that are in shared memory at a time.
+const UNITS_AT_ONCE: usize = 8;
+
 impl Tile {
+    fn rows(&self, dtype: Dtype) -> usize {
+        self.rows[usize::from(matches!(dtype, Dtype::Q2K | Dtype::Q3K | Dtype::Q6K))]
+    }
+
+    /// Threads of a block: a warp for 32 outputs and 32 rows.
+    fn threads(&self, dtype: Dtype) -> u32 {
+        (self.outputs * self.rows(dtype) / 32) as u32
+    }
+
     /// Bytes of shared memory: units with their numbers, and partial sums of three levels.
     fn shared(&self, dtype: Dtype) -> usize {
+        let (outputs, rows) = (self.outputs, self.rows(dtype));
         let of_rows = if has_minima(dtype) { OF_ROWS } else { 1 };
-        let numbers = self.outputs * of_weights(dtype) + self.rows * of_rows;
-        let unit = (self.outputs + self.rows) * UNIT + numbers * 4;
-        self.units * unit + 3 * self.outputs * self.rows * 4
+        let unit = (outputs + rows) * UNIT + (outputs * of_weights(dtype) + rows * of_rows) * 4;
+        UNITS_AT_ONCE * unit + 3 * outputs * rows * 4
     }
 }
 
@@ -132,8 +142,8 @@ pub(in crate::backend::cuda) fn multiply_in(
         let arguments = Arguments::new().words(&[values, numbers]).words(&of_rows).address(odd);
         let arguments = arguments.address(bias).address(product.out.at(0)).int(outputs).int(first);
         let arguments = arguments.int(count).int(x.rows).int(units).int(group / UNIT);
-        let grid = (x.rows.div_ceil(tile.rows), count.div_ceil(tile.outputs));
-        cuda.kernels.launch(kernel(tile.name), grid, tile.threads, tile.shared(dtype), arguments)?;
+        let grid = (x.rows.div_ceil(tile.rows(dtype)), count.div_ceil(tile.outputs));
+        cuda.kernels.launch(kernel(tile.name), grid, tile.threads(dtype), tile.shared(dtype), arguments)?;
     }
     Ok(())
 }
