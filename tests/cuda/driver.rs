@@ -365,7 +365,7 @@ fn a_device_that_does_not_compute_what_it_should_is_told_from_one_that_does_befo
         ("rms_norm", "normalise as the processor does"),
         ("matvec", "multiply one row as the processor does"),
         ("matmul", "multiply many rows as the processor does"),
-        ("attention_prefill", "attend from many tokens as the processor does"),
+        ("attention_split", "attend from many tokens as the processor does"),
         ("attention_decode", "attend from one token as the processor does"),
         ("all", "add numbers"),
     ] {

@@ -127,6 +127,13 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
         let arguments = arguments.narrow_too(asked.out.at(0), count, 1);
         return cuda.kernels.launch(kernel, (kv_heads, rows.div_ceil(64)), 128, shared, arguments);
     }
+    if splits(cuda, asked.shape) && rows.div_ceil(128) <= MOST_BLOCKS {
+        let (name, width) =
+            if head_dim <= 64 { ("attention_split_64", 64) } else { ("attention_split_128", 128) };
+        let shared = (512 * width + 2048).max(4 * (96 * (width + 4) + 64 * 36));
+        let kernel = kernel("attention_split", name);
+        return cuda.kernels.launch(kernel, (kv_heads, rows.div_ceil(128)), 256, shared, arguments);
+    }
     let (name, width, at_once) = match head_dim {
         0..=64 => ("attention_prefill_64", 64, 64),
         65..=128 => ("attention_prefill_128", 128, 64),
@@ -135,6 +142,11 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
     let shared = 4 * ((at_once + 32) * (width + 4) + at_once * 36);
     let kernel = kernel("attention_prefill", name);
     cuda.kernels.launch(kernel, (rows.div_ceil(at_once), kv_heads), 256, shared, arguments)
+}
+
+/// Whether several tokens are attended from by tensor cores with split operands.
+pub(super) fn splits(cuda: &Cuda, shape: AttentionShape) -> bool {
+    cuda.precision != Precision::Bf16 && shape.head_dim <= 128 && cuda.queue.device().splits_attention()
 }
 
 /// Shows the parts that `sink` wants.

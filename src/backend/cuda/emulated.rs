@@ -460,6 +460,10 @@ impl Driver for Emulated {
         }
     }
 
+    fn splits_attention(&self) -> bool {
+        true
+    }
+
     fn launch(&self, launches: &[Launch]) -> Result<()> {
         self.say(Asked::Launches(launches.len()));
         let state = self.state();

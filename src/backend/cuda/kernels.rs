@@ -32,10 +32,14 @@ impl Kernels {
     }
 
     /// Has those be made ready side by side that every model needs whose weights are multiplied in the type of this precision;
-    /// with `warpgroups` those of groups of four warps too.
-    pub(super) fn make_ready(&self, warpgroups: bool) {
-        let by_tensor_cores = self.precision == Precision::Bf16 && self.cache == CacheDtype::Bf16;
-        let of_many = if by_tensor_cores { "attention_bf16" } else { "attention_prefill" };
+    /// those of groups of four warps too, on a device that has them.
+    pub(super) fn make_ready(&self) {
+        let device = self.queue.device();
+        let of_many = match (self.precision, self.cache) {
+            (Precision::Bf16, CacheDtype::Bf16) => "attention_bf16",
+            (Precision::F32 | Precision::Q8 { .. }, _) if device.splits_attention() => "attention_split",
+            _ => "attention_prefill",
+        };
         let always = [
             "attention_decode",
             of_many,
@@ -50,7 +54,7 @@ impl Kernels {
         .map(|file| (file, None));
         let embedding = ("embedding", Some(Dtype::BF16));
         let products: &[(&'static str, Option<Dtype>)] = match self.precision {
-            Precision::Bf16 if warpgroups => {
+            Precision::Bf16 if device.has_warpgroups() => {
                 &[("matvec_bf16", None), ("matmul_bf16", None), ("matmul_wgmma", None)]
             }
             Precision::Bf16 => &[("matvec_bf16", None), ("matmul_bf16", None)],
@@ -69,7 +73,7 @@ impl Kernels {
         let modules: Vec<_> = (always.iter().chain([&embedding]).chain(products))
             .map(|&(file, weight)| Module::new(file, weight, self.precision, self.cache))
             .collect();
-        self.queue.device().make_ready(&modules);
+        device.make_ready(&modules);
     }
 
     /// Has `kernel` wait to be launched over `grid` blocks of `block` threads, with `shared` bytes of memory for each.

@@ -251,7 +251,7 @@ impl Cuda {
             false => Err(failed("add numbers", format!("{values:?} + {values:?} = {found:?}"))),
         })?;
         done();
-        self.kernels.make_ready(self.queue.device().has_warpgroups());
+        self.kernels.make_ready();
         proof::prove(self, done)
     }
 

@@ -66,6 +66,7 @@ const FILES: &[File] = &[
     file!("attention_decode", None, true, true),
     file!("attention_plain", None, true, true),
     file!("attention_prefill", None, true, true),
+    file!("attention_split", None, true, false),
     file!("cache", None, true, false),
     file!("elementwise", None, false, true),
     file!("embedding", All, false, true),
@@ -95,7 +96,7 @@ macro_rules! headers {
 }
 
 /// What they include.
-const HEADERS: &[(&str, &str)] = headers!("attention.cuh" "attention_sizes.cuh" "blocks.cuh" "cache.cuh" "common.cuh" "matvec.cuh" "norm.cuh" "packed.cuh" "tensor.cuh" "tiles.cuh" "warpgroup.cuh" "weights.cuh" "whole.cuh");
+const HEADERS: &[(&str, &str)] = headers!("attention.cuh" "attention_prefill.cuh" "attention_sizes.cuh" "blocks.cuh" "cache.cuh" "common.cuh" "matvec.cuh" "norm.cuh" "packed.cuh" "tensor.cuh" "tiles.cuh" "warpgroup.cuh" "weights.cuh" "whole.cuh");
 
 /// The files that multiply no bfloat16 weights in bfloat16: tensor cores do, in `matvec_bf16`, `matmul_bf16` and
 /// `matmul_wgmma`.

@@ -12,6 +12,8 @@ pub(super) struct Without {
     pub(super) early: bool,
     /// `graphs`: passes that are repeated as one.
     pub(super) graphs: bool,
+    /// `split`: attention in float32 by tensor cores, its operands split in two float16 values each.
+    pub(super) split: bool,
     /// `wgmma`: products by groups of four warps.
     pub(super) wgmma: bool,
 }
@@ -31,10 +33,11 @@ impl Without {
             match word {
                 "early" => all.early = true,
                 "graphs" => all.graphs = true,
+                "split" => all.split = true,
                 "wgmma" => all.wgmma = true,
                 other => {
                     return Err(Error::usage(format!("{VARIABLE} names what a device cannot be without"))
-                        .expected("early, graphs, wgmma, or some of them with commas between")
+                        .expected("early, graphs, split, wgmma, or some of them with commas between")
                         .found(format!("`{other}`"))
                         .next("name one of these, or unset the variable"));
                 }
@@ -51,8 +54,8 @@ mod tests {
     #[test]
     fn words_are_taken_and_others_are_refused() {
         assert_eq!(Without::of("").unwrap(), Without::default());
-        let some = Without { early: true, wgmma: true, ..Without::default() };
-        assert_eq!(Without::of("early, wgmma").unwrap(), some);
+        let some = Without { early: true, split: true, wgmma: true, ..Without::default() };
+        assert_eq!(Without::of("early, wgmma,split").unwrap(), some);
         let error = Without::of("graphs,pdl").unwrap_err();
         assert_eq!(error.exit_code(), 2);
         assert!(error.to_string().contains("`pdl`"), "{error}");

@@ -5,9 +5,9 @@
 // buffers (rows, H, C), of which a kernel takes the rows of `span`; keys and values are the cache (K, G, C) of its sequence,
 // the pass's own rows already in it. Qk and scores are rounded as PRECISION says.
 //
-// attention_plain.cu has the bits of ops/attention.rs. attention_decode.cu and attention_prefill.cu make the softmax while the
-// keys pass by (Milakov and Gimelshein, 2018): each keeps the largest score so far, and what was added up under a smaller one is
-// scaled down. There the weights of the softmax stay float32, where ops rounds them too.
+// attention_plain.cu has the bits of ops/attention.rs. attention_decode.cu, attention_prefill.cu and attention_split.cu make
+// the softmax while the keys pass by (Milakov and Gimelshein, 2018): each keeps the largest score so far, and what was added
+// up under a smaller one is scaled down. There the weights of the softmax stay float32, where ops rounds them too.
 #pragma once
 #include "attention_sizes.cuh"
 #include "cache.cuh"

@@ -1,138 +1,5 @@
-// Attention of spans of many tokens, in tiles. -DCACHE, -DPRECISION.
-#include "attention.cuh"
-
-// Attention of many tokens in float32: a block has M rows, which are the query heads of one kv head, token by token, so
-// that a key is read once for all of them. The keys pass by in tiles of 32, of which every thread has M/16 rows × 2
-// scores, and M/16 rows × N/16 channels of the output.
-template <int N, int M>
-__device__ inline void prefill(const Attention& shape, const float* q, const Span* span_at, const void* keys,
-                               const void* values, float* out) {
-    constexpr int KEYS = 32, ROWS = M / 16, CHANNELS = N / 16;
-    constexpr int STRIDE = N + 4, STRIDE_OF_WEIGHTS = KEYS + 4;  // so that neighbouring rows lie in other banks
-    // In a weight's place where the row does not see the key: 0 times a value that is infinite would be NaN.
-    constexpr float HIDDEN = -1.0f;
-    DYNAMIC_SHARED(float, room);
-    float* queries = room;               // (M, STRIDE)
-    float* tile = queries + M * STRIDE;  // (KEYS, STRIDE): keys, and then values
-    float* weights = tile + KEYS * STRIDE;  // (M, STRIDE_OF_WEIGHTS)
-
-    Span span = *span_at;
-    const int head_dim = shape.head_dim, group = shape.heads / shape.kv_heads, kv_head = blockIdx.y;
-    const int all_rows = span.tokens * group, first_row = blockIdx.x * M, end_row = min(first_row + M, all_rows);
-    const int across = threadIdx.x % 16, down = threadIdx.x / 16 * ROWS, eights = head_dim / 8;
-    // Where a row's query lies, and its output. Rows that are not there are the last one again.
-    auto place = [&](int row) {
-        int there = min(first_row + row, end_row - 1), head = kv_head * group + there % group;
-        return ((static_cast<long long>(span.first) + there / group) * shape.heads + head) * head_dim;
-    };
-    auto position = [&](int row) { return span.start + min(first_row + row, end_row - 1) / group; };
-
-    for (int i = threadIdx.x; i < M * eights; i += blockDim.x) {
-        int row = i / eights, c = i % eights * 8;
-        float eight[8];
-        load8(q + place(row) + c, eight);
-#pragma unroll
-        for (int k = 0; k < 8; k++) queries[row * STRIDE + c + k] = eight[k];
-    }
-    const long long stride = static_cast<long long>(shape.kv_heads) * head_dim;
-    const int from = first_visible(shape, position(0)), to = position(M - 1) + 1;
-    // A tile of keys or values, zeros where there are none.
-    auto load_tile = [&](const void* cache, int first) {
-        const Cached* at = static_cast<const Cached*>(cache) + static_cast<long long>(kv_head) * head_dim;
-        for (int i = threadIdx.x; i < KEYS * eights; i += blockDim.x) {
-            int key = i / eights, c = i % eights * 8;
-            float eight[8] = {};
-            if (first + key < to) load_cached8(at + (first + key) * stride + c, eight);
-#pragma unroll
-            for (int k = 0; k < 8; k++) tile[key * STRIDE + c + k] = eight[k];
-        }
-    };
-
-    const float root = root_of(shape);
-    float mixed[ROWS][CHANNELS], maxima[ROWS], sums[ROWS];
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        maxima[r] = minus_infinity(), sums[r] = 0.0f;
-#pragma unroll
-        for (int j = 0; j < CHANNELS; j++) mixed[r][j] = 0.0f;
-    }
-    for (int first = from; first < to; first += KEYS) {
-        load_tile(keys, first);
-        __syncthreads();
-        float scores[ROWS][2] = {};
-        for (int c = 0; c < head_dim; c += 4) {
-            float4 key[2];
-#pragma unroll
-            for (int j = 0; j < 2; j++) key[j] = *reinterpret_cast<const float4*>(tile + (across + 16 * j) * STRIDE + c);
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                float4 query = *reinterpret_cast<const float4*>(queries + (down + r) * STRIDE + c);
-#pragma unroll
-                for (int j = 0; j < 2; j++) {
-                    scores[r][j] = __fmaf_rn(query.x, key[j].x, scores[r][j]);
-                    scores[r][j] = __fmaf_rn(query.y, key[j].y, scores[r][j]);
-                    scores[r][j] = __fmaf_rn(query.z, key[j].z, scores[r][j]);
-                    scores[r][j] = __fmaf_rn(query.w, key[j].w, scores[r][j]);
-                }
-            }
-        }
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            int own = position(down + r), start = first_visible(shape, own);
-            float max = minus_infinity();
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                int key = first + across + 16 * j;
-                scores[r][j] = key >= start && key <= own ? score_of(scores[r][j], root) : minus_infinity();
-                max = larger(max, scores[r][j]);
-            }
-            for (int apart = 8; apart > 0; apart /= 2) max = larger(max, __shfl_xor_sync(FULL, max, apart));
-            max = larger(maxima[r], max);
-            // A row that has seen no key yet has nothing to subtract.
-            float subtracted = max == minus_infinity() ? 0.0f : max, sum = 0.0f;
-            float factor = exp_of_ops(maxima[r] - subtracted);
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                float weight = exp_of_ops(scores[r][j] - subtracted);
-                int key = first + across + 16 * j;
-                weights[(down + r) * STRIDE_OF_WEIGHTS + across + 16 * j] = key >= start && key <= own ? weight : HIDDEN;
-                sum += weight;
-            }
-            for (int apart = 8; apart > 0; apart /= 2) sum += __shfl_xor_sync(FULL, sum, apart);
-            sums[r] = __fmaf_rn(sums[r], factor, sum), maxima[r] = max;
-#pragma unroll
-            for (int j = 0; j < CHANNELS; j++) mixed[r][j] *= factor;
-        }
-        __syncthreads();
-        load_tile(values, first);
-        __syncthreads();
-        for (int key = 0; key < KEYS; key++) {
-            float value[CHANNELS];
-#pragma unroll
-            for (int j = 0; j < CHANNELS; j++) {
-                int c = across + 16 * j;
-                value[j] = c < head_dim ? tile[key * STRIDE + c] : 0.0f;
-            }
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                float weight = weights[(down + r) * STRIDE_OF_WEIGHTS + key];
-                if (weight == HIDDEN) continue;
-#pragma unroll
-                for (int j = 0; j < CHANNELS; j++) mixed[r][j] = __fmaf_rn(weight, value[j], mixed[r][j]);
-            }
-        }
-        __syncthreads();
-    }
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        if (first_row + down + r >= all_rows) continue;
-#pragma unroll
-        for (int j = 0; j < CHANNELS; j++) {
-            int c = across + 16 * j;
-            if (c < head_dim) out[place(down + r) + c] = rounded<PRECISION>(__fdiv_rn(mixed[r][j], sums[r]));
-        }
-    }
-}
+// Attention of spans of many tokens, in tiles: what attention_bf16.cu and attention_split.cu do not take. -DCACHE, -DPRECISION.
+#include "attention_prefill.cuh"
 
 // Attention of a span of any number of tokens; C is a multiple of 8, up to the number in the name, N. M = 64, with N = 256
 // 32 rows a block.
@@ -141,19 +8,19 @@ KERNEL(256) attention_prefill_64(Attention shape, const float* q, const Span* sp
                                  const void* values, float* out) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
-    prefill<64, 64>(shape, q, span, keys, values, out);
+    prefill<64, 64>(shape, blockIdx.y, blockIdx.x * 64, q, span, keys, values, out);
 }
 KERNEL(256) attention_prefill_128(Attention shape, const float* q, const Span* span, const void* keys,
                                   const void* values, float* out) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
-    prefill<128, 64>(shape, q, span, keys, values, out);
+    prefill<128, 64>(shape, blockIdx.y, blockIdx.x * 64, q, span, keys, values, out);
 }
 KERNEL(256) attention_prefill_256(Attention shape, const float* q, const Span* span, const void* keys,
                                   const void* values, float* out) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
-    prefill<256, 32>(shape, q, span, keys, values, out);
+    prefill<256, 32>(shape, blockIdx.y, blockIdx.x * 32, q, span, keys, values, out);
 }
 
 #define KERNELS_OF_THIS_FILE(X) X(attention_prefill_64) X(attention_prefill_128) X(attention_prefill_256)

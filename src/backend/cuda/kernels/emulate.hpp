@@ -60,6 +60,8 @@ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z,
 
 static uint3 threadIdx, blockIdx, blockDim, gridDim;
 
+inline float half_to_float(uint16_t half);
+
 namespace emulated {
 
 constexpr size_t STACK = 1 << 17;
@@ -83,6 +85,7 @@ struct Lane {
     uint64_t result;
     const uint32_t* a;    // Mma: 4 registers; LoadMatrix: the row that this lane names
     const uint32_t* b;    // Mma: 2
+    bool halves;          // Mma: of float16, not bfloat16
     int* whole;           // MmaOfBytes: 4, and what is added to them; how many registers a has is its `number`
     const int* added;
     float* sums;          // Mma: 4; MultiplyAsync: half as many as columns
@@ -193,11 +196,13 @@ inline float cut_off(double x) {
     return std::fabs(static_cast<double>(near)) > std::fabs(x) ? std::nextafter(near, 0.0f) : near;
 }
 
-// D = A · B + C of bfloat16 pairs, laid out as PTX has it for mma.m16n8k16. Of the sum of eight products and what was there
+// D = A · B + C of bfloat16 or float16 pairs, laid out as PTX has it for mma.m16n8k16. Of the sum of eight products and what was there
 // tensor cores cut off what float32 has no bits for (Fasi, Higham, Mikaitis and Pranesh, 2021): the results are a little
 // nearer to zero, the more the longer a sum is.
 inline void multiply(Lane* const (&lanes)[WARP]) {
-    auto value = [](uint32_t pair, int which) {
+    const bool halves = lanes[0]->halves;
+    auto value = [halves](uint32_t pair, int which) {
+        if (halves) return half_to_float(static_cast<uint16_t>(pair >> 16 * which));
         uint32_t bits = which ? pair & 0xffff0000 : pair << 16;
         float x;
         memcpy(&x, &bits, 4);
@@ -639,12 +644,16 @@ inline uint16_t float_to_half(float x) {
     if (isnan(x)) return static_cast<uint16_t>(sign | 0x7e00 | (bits >> 13 & 0x3ff));
     float size = fabsf(x);
     if (size >= 65520.0f) return static_cast<uint16_t>(sign | 0x7c00);
+    if (size == 0.0f) return static_cast<uint16_t>(sign);
     int exponent;
     frexpf(size, &exponent);  // size = f · 2^exponent with f in [1/2, 1)
     // In units of the last place of the result; below the normal numbers that is 2^-24.
     int unit = exponent - 11 < -24 ? -24 : exponent - 11;
     uint32_t units = static_cast<uint32_t>(lrintf(ldexpf(size, -unit)));
     return static_cast<uint16_t>(sign | (units + (static_cast<uint32_t>(unit + 24) << 10)));
+}
+inline uint32_t pair_half(float low, float high) {
+    return float_to_half(low) | static_cast<uint32_t>(float_to_half(high)) << 16;
 }
 
 inline void __threadfence() {}
@@ -710,7 +719,12 @@ inline void wait_for_copies() {
 }
 inline void multiply_tiles(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     emulated::Lane& lane = emulated::collective(emulated::Kind::Mma, 0xffffffff, "mma", 0);
-    lane.a = a, lane.b = b, lane.sums = sums;
+    lane.a = a, lane.b = b, lane.halves = false, lane.sums = sums;
+    emulated::yield();
+}
+inline void multiply_half_tiles(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    emulated::Lane& lane = emulated::collective(emulated::Kind::Mma, 0xffffffff, "mma of float16", 0);
+    lane.a = a, lane.b = b, lane.halves = true, lane.sums = sums;
     emulated::yield();
 }
 inline void multiply_bytes(int (&out)[4], const uint32_t* a, unsigned of_a, const uint32_t* b, const int (&add)[4]) {

@@ -29,6 +29,22 @@ __device__ inline void multiply_tiles(float (&sums)[4], const uint32_t (&a)[4], 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// The same of float16 values.
+__device__ inline void multiply_half_tiles(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Two neighbouring float16 values, the first the lower half: each the nearest to a float32, ties to even.
+__device__ inline uint32_t pair_half(float low, float high) {
+    uint32_t pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
 // out (16, 8) = add + a (16, 32) · b (32, 8) in whole numbers, a warp together: signed bytes, four in a register (PTX,
 // mma.m16n8k32): with g = lane / 4 and t = 4 · (lane mod 4), a has (g, t) to (g, t + 3), (g + 8, t …), (g, t + 16 …),
 // (g + 8, t + 16 …), b has (t …, g), (t + 16 …, g), and out is as in multiply_tiles.

@@ -45,6 +45,11 @@ fn bf16(value: u64) -> u64 {
     u64::from(half::bf16::from_f32(f32_of(value)).to_bits())
 }
 
+/// The same in float16.
+fn f16(value: u64) -> u64 {
+    u64::from(half::f16::from_f32(f32_of(value)).to_bits())
+}
+
 /// As many bits from the low end as a shift may ask for.
 fn shifted(amount: u64, width: u64, by: impl Fn(u64) -> u64, beyond: u64) -> u64 {
     let amount = amount & 0xffff_ffff;
@@ -207,8 +212,9 @@ fn convert(rounding: Option<&str>, to: &str, from: &str) -> Option<Compute> {
         }
         (Some("rzi"), "u64", "f64") => One(|a| f64_of(a) as u64),
         (None, "f32", "f16") => One(|a| of_f32(half::f16::from_bits(a as u16).to_f32())),
-        (Some("rn"), "f16", "f32") => One(|a| u64::from(half::f16::from_f32(f32_of(a)).to_bits())),
+        (Some("rn"), "f16", "f32") => One(f16),
         // The first is the high half.
+        (Some("rn"), "f16x2", "f32") => Two(|high, low| f16(high) << 16 | f16(low)),
         (Some("rn"), "bf16x2", "f32") => Two(|high, low| bf16(high) << 16 | bf16(low)),
         _ => return None,
     })
@@ -323,6 +329,7 @@ mod tests {
             ("cvt.s64.s32", [minus, 0, 0], u64::MAX),
             ("cvt.u64.u32", [minus, 0, 0], minus),
             ("cvt.rzi.s32.f32", [u64::from(f32::NAN.to_bits()), 0, 0], 0),
+            ("cvt.rn.f16x2.f32", [0x3f80_0000, 0x3800_0000, 0], 0x3c00_0200),
             ("cvt.rn.bf16x2.f32", [0x3f80_0000, 0x4000_0000, 0], 0x3f80_4000),
             ("copysign.f32", [0x8000_0000, 0x3f80_0000, 0], 0xbf80_0000),
             ("setp.ltu.f32", [u64::from(f32::NAN.to_bits()), 0, 0], 1),

@@ -122,7 +122,10 @@ pub(super) enum What {
     LoadMatrices {
         transposed: bool,
     },
-    Multiply,
+    /// Of bfloat16 values, or of float16.
+    Multiply {
+        float16: bool,
+    },
     /// Of signed bytes: with k of 32, or half of that.
     MultiplyBytes {
         halves: usize,
@@ -567,7 +570,8 @@ fn what(name: &str, rest: &str, mut operands: Vec<Operand>) -> Option<(What, Vec
             What::LoadMatrices { transposed: words.contains(&"trans") }
         }
         "mma" => match name {
-            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" => What::Multiply,
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" => What::Multiply { float16: false },
+            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" => What::Multiply { float16: true },
             "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32" => What::MultiplyBytes { halves: 2 },
             "mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32" => What::MultiplyBytes { halves: 1 },
             _ => return None,

@@ -1,13 +1,14 @@
 //! What the lanes of a warp do together with matrices, as NVIDIA's manual lays them out (PTX ISA, "Warp-level matrix
 //! instructions" and "Asynchronous warpgroup-level matrix instructions").
 
-use half::bf16;
+use half::{bf16, f16};
 
 use super::operations::{LANES, Lanes};
 
-/// The value in the low or the high half of a register.
-fn value(register: u64, high: bool) -> f64 {
-    f64::from(bf16::from_bits((register >> if high { 16 } else { 0 }) as u16).to_f32())
+/// The value in the low or the high half of a register: float16, or bfloat16.
+fn value(float16: bool, register: u64, high: bool) -> f64 {
+    let bits = (register >> if high { 16 } else { 0 }) as u16;
+    if float16 { f16::from_bits(bits).to_f64() } else { bf16::from_bits(bits).to_f64() }
 }
 
 fn sum_of(bits: u64) -> f64 {
@@ -20,7 +21,7 @@ fn kept(sum: f64) -> u64 {
 }
 
 /// mma.m16n8k16: c (16, 8) + a (16, 16) · b (16, 8), of registers by number and lane.
-pub(super) fn multiply(a: &[Lanes; 4], b: &[Lanes; 2], c: &[Lanes; 4]) -> [Lanes; 4] {
+pub(super) fn multiply(float16: bool, a: &[Lanes; 4], b: &[Lanes; 2], c: &[Lanes; 4]) -> [Lanes; 4] {
     // Row and column of a's element (i): (groupID, + 8 for i of 2, 3, 6, 7), (2 · threadID in group + i mod 2, + 8 from i of 4).
     let mut left = [[0.0; 16]; 16];
     let mut right = [[0.0; 8]; 16];
@@ -29,11 +30,11 @@ pub(super) fn multiply(a: &[Lanes; 4], b: &[Lanes; 2], c: &[Lanes; 4]) -> [Lanes
         for i in 0..8 {
             let row = group + if i / 2 % 2 == 1 { 8 } else { 0 };
             let column = thread * 2 + i % 2 + if i >= 4 { 8 } else { 0 };
-            left[row][column] = value(a[i / 2][lane], i % 2 == 1);
+            left[row][column] = value(float16, a[i / 2][lane], i % 2 == 1);
         }
         for i in 0..4 {
             let row = thread * 2 + i % 2 + if i >= 2 { 8 } else { 0 };
-            right[row][group] = value(b[i / 2][lane], i % 2 == 1);
+            right[row][group] = value(float16, b[i / 2][lane], i % 2 == 1);
         }
     }
     let mut sums = *c;

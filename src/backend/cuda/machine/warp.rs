@@ -184,7 +184,7 @@ impl<'a> Warp<'a> {
                 mask.map(|mask| self.get(mask, lane, None) as u32)
             }
             What::LoadMatrices { .. }
-            | What::Multiply
+            | What::Multiply { .. }
             | What::MultiplyBytes { .. }
             | What::BeginProduct(_)
             | What::CloseProducts
@@ -374,9 +374,10 @@ impl<'a> Warp<'a> {
                     self.set(operands[matrix], mask, &values);
                 }
             }
-            What::Multiply => {
+            What::Multiply { float16 } => {
                 let all: Vec<Lanes> = operands[4..].iter().map(|from| self.all(*from, block)).collect();
                 let sums = multiply(
+                    float16,
                     &[all[0], all[1], all[2], all[3]],
                     &[all[4], all[5]],
                     &[all[6], all[7], all[8], all[9]],
