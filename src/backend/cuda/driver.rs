@@ -240,10 +240,21 @@ pub(super) trait Driver: Send + Sync {
     /// The kernel `name` of a module, which is compiled and loaded where it is not yet.
     fn function(&self, module: &Module, name: &str) -> Result<Function>;
 
-    /// Makes modules ready that are wanted soon, side by side, for a compiler takes seconds for some. Those that cannot be had
-    /// are told of when they are asked for.
-    fn make_ready(&self, modules: &[Module]) {
-        let _ = modules;
+    /// Compiles and loads kernels that are wanted soon, side by side on `threads` threads; after each it asks `goes_on` whether
+    /// to go on. An error is returned by [`Driver::function`].
+    fn make_ready(&self, kernels: &[(Module, String)], threads: usize, goes_on: &(dyn Fn() -> bool + Sync)) {
+        let _ = (threads, kernels.iter().all(|_| goes_on()));
+    }
+
+    /// What was remembered of `what` by a process of this very program with the same device, driver and compiler.
+    fn remembered(&self, what: &str) -> Option<bool> {
+        let _ = what;
+        None
+    }
+
+    /// Remembers it for such processes.
+    fn remember(&self, what: &str, answer: bool) {
+        let _ = (what, answer);
     }
 
     /// Launches kernels one after the other.

@@ -17,6 +17,7 @@ use memmap2::MmapMut;
 use ring::digest::{Context, SHA256};
 
 use super::driver::{About, Address, Driver, Event, Function, Graph, Launch, Room, failed};
+use super::listing::KernelList;
 use super::machine::{self, Grid, Program};
 use super::nvrtc::{Nvrtc, WARPGROUPS};
 use super::ptx;
@@ -45,6 +46,7 @@ pub(super) struct Emulated {
     launches: AtomicUsize,
     state: Mutex<State>,
     asked: Log,
+    list: KernelList,
     runs: Runs,
 }
 
@@ -87,6 +89,7 @@ struct State {
     functions: Vec<(Code, CString)>,
     graphs: Vec<Vec<Launch>>,
     events: Vec<Instant>,
+    remembered: HashMap<String, bool>,
 }
 
 /// Some bytes, between pages in which nobody may read or write: the end of the last page is theirs, but for what is left
@@ -159,6 +162,7 @@ impl Emulated {
             launches: AtomicUsize::new(launches),
             state: Mutex::default(),
             asked: Log::default(),
+            list: KernelList::default(),
             runs: Runs::Sources,
         })
     }
@@ -178,6 +182,7 @@ impl Emulated {
             launches: AtomicUsize::new(usize::MAX),
             state: Mutex::default(),
             asked: Log::default(),
+            list: KernelList::default(),
             runs: Runs::Ptx,
         }
     }
@@ -185,6 +190,11 @@ impl Emulated {
     /// What it is asked for from now on.
     pub(super) fn log(&self) -> Log {
         Arc::clone(&self.asked)
+    }
+
+    /// The kernels that it is asked for.
+    pub(super) fn list(&self) -> KernelList {
+        self.list.clone()
     }
 
     fn say(&self, asked: Asked) {
@@ -435,7 +445,16 @@ impl Driver for Emulated {
         Ok(())
     }
 
+    fn remembered(&self, what: &str) -> Option<bool> {
+        self.state().remembered.get(what).copied()
+    }
+
+    fn remember(&self, what: &str, answer: bool) {
+        self.state().remembered.insert(what.to_owned(), answer);
+    }
+
     fn function(&self, module: &Module, name: &str) -> Result<Function> {
+        self.list.add(module, name);
         let code = match self.runs {
             Runs::Sources => Code::Compiled(made(module)?),
             Runs::Carried => Code::Compiled(made(&ptx::compact(module))?),

@@ -31,44 +31,6 @@ impl Kernels {
         Self { queue: Arc::clone(queue), precision, cache, found: Mutex::default() }
     }
 
-    /// Has those be made ready side by side that every model needs whose weights are multiplied in the type of this precision;
-    /// with `warpgroups` those of groups of four warps too.
-    pub(super) fn make_ready(&self, warpgroups: bool) {
-        let by_tensor_cores = self.precision == Precision::Bf16 && self.cache == CacheDtype::Bf16;
-        let of_many = if by_tensor_cores { "attention_bf16" } else { "attention_prefill" };
-        let always = [
-            "attention_decode",
-            of_many,
-            "attention_plain",
-            "cache",
-            "elementwise",
-            "rms_norm",
-            "rope",
-            "rows",
-            "sample",
-        ]
-        .map(|file| (file, None));
-        let embedding = ("embedding", Some(Dtype::BF16));
-        let products: &[(&'static str, Option<Dtype>)] = match self.precision {
-            Precision::Bf16 if warpgroups => {
-                &[("matvec_bf16", None), ("matmul_bf16", None), ("matmul_wgmma", None)]
-            }
-            Precision::Bf16 => &[("matvec_bf16", None), ("matmul_bf16", None)],
-            Precision::F32 => &[
-                ("matvec", Some(Dtype::BF16)),
-                ("matvec_16", Some(Dtype::BF16)),
-                ("matmul", Some(Dtype::BF16)),
-            ],
-            Precision::Q8 { .. } => {
-                &[("quantize", None), ("matvec_q8", Some(Dtype::I8)), ("matmul_q8", Some(Dtype::I8))]
-            }
-        };
-        let modules: Vec<_> = (always.iter().chain([&embedding]).chain(products))
-            .map(|&(file, weight)| Module::new(file, weight, self.precision, self.cache))
-            .collect();
-        self.queue.device().make_ready(&modules);
-    }
-
     /// Has `kernel` wait to be launched over `grid` blocks of `block` threads, with `shared` bytes of memory for each.
     pub(super) fn launch(
         &self,
