@@ -66,6 +66,8 @@ pub(super) struct Launch {
     /// Bytes of shared memory that its source does not name.
     pub(super) shared: u32,
     pub(super) arguments: Arguments,
+    /// Whether it differs from pass to pass, as what is recorded does: then it is in no graph.
+    pub(super) apart: bool,
 }
 
 /// What a device says about itself.
@@ -233,6 +235,10 @@ pub(super) trait Driver: Send + Sync {
 
     /// Bytes of what [`Driver::pin`] gave, at a moment when no kernel writes there.
     fn pinned(&self, at: Address, bytes: usize) -> &[u8];
+
+    /// Begins to copy to what [`Driver::pin`] gave what is there after the work so far, while the device goes on with what it is
+    /// asked for next: nobody writes to `from` before the moment that is returned.
+    fn bring(&self, from: Address, to: Address, bytes: usize) -> Result<Event>;
 
     /// Copies on the device, between places that do not overlap.
     fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()>;

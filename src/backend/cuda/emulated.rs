@@ -68,6 +68,8 @@ pub(crate) enum Asked {
     Write(usize),
     /// So many copied from it.
     Read(usize),
+    /// So many copied from it to pinned memory while it goes on.
+    Bring(usize),
     /// So many looked at in pinned memory.
     Look(usize),
     /// Launches, one by one.
@@ -436,6 +438,13 @@ impl Driver for Emulated {
         self.say(Asked::Look(bytes));
         // SAFETY: the caller has as much memory there, and kernels have run when their launch returns.
         unsafe { std::slice::from_raw_parts(at as *const u8, bytes) }
+    }
+
+    fn bring(&self, from: Address, to: Address, bytes: usize) -> Result<Event> {
+        self.say(Asked::Bring(bytes));
+        // SAFETY: the caller has as much memory at both places, which do not overlap.
+        unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+        self.mark()
     }
 
     fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()> {

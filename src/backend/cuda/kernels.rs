@@ -46,6 +46,19 @@ impl Kernels {
         self.queue.launch(self.made(kernel, (x, y), block, shared, arguments)?)
     }
 
+    /// The same for what is recorded, which differs from pass to pass.
+    pub(super) fn launch_apart(
+        &self,
+        kernel: Kernel,
+        grid: (usize, usize),
+        block: u32,
+        shared: usize,
+        arguments: Arguments,
+    ) -> Result<()> {
+        let launch = self.made(kernel, grid, block, shared, arguments)?;
+        self.queue.launch(Launch { apart: true, ..launch })
+    }
+
     /// The same for one span of a batch, of which the first `words` words of the arguments tell
     /// ([`Arguments::first_of`]); those of several spans go together. None of them reads what another writes.
     pub(super) fn launch_together(
@@ -94,7 +107,7 @@ impl Kernels {
     ) -> Result<Launch> {
         let function = self.function(kernel)?;
         let grid = [x, y, 1].map(|size| u32::try_from(size).unwrap_or(u32::MAX));
-        Ok(Launch { function, grid, block: [block, 1, 1], shared: shared as u32, arguments })
+        Ok(Launch { function, grid, block: [block, 1, 1], shared: shared as u32, arguments, apart: false })
     }
 
     fn function(&self, kernel: Kernel) -> Result<Function> {

@@ -104,6 +104,10 @@ impl Driver for Listing {
         ZEROS.get(..bytes).unwrap_or_default()
     }
 
+    fn bring(&self, _: Address, _: Address, _: usize) -> Result<Event> {
+        Ok(Event(0))
+    }
+
     fn copy(&self, _: Address, _: Address, _: usize) -> Result<()> {
         Ok(())
     }

@@ -47,6 +47,8 @@ pub(super) struct Nvidia {
     device: sys::CUdevice,
     context: sys::CUcontext,
     stream: CUstream,
+    /// For copies beside the work in the other one.
+    beside: CUstream,
     pinned: Mutex<Pinned>,
     /// More of them, for large copies, once there was one.
     pairs: Mutex<Vec<Pinned>>,
@@ -147,6 +149,7 @@ impl Nvidia {
             device,
             context: ptr::null_mut(),
             stream: ptr::null_mut(),
+            beside: ptr::null_mut(),
             pinned: Mutex::new(Pinned::NONE),
             pairs: Mutex::default(),
             loaded: Mutex::default(),
@@ -162,6 +165,7 @@ impl Nvidia {
             check(sys::cuCtxSetCurrent(new.context), "be opened")?;
             let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
             check(sys::cuStreamCreate(&raw mut new.stream, flags), "begin its work")?;
+            check(sys::cuStreamCreate(&raw mut new.beside, flags), "begin its work")?;
             pinned.pin()?;
         }
         Ok(new)
@@ -323,7 +327,7 @@ impl Nvidia {
     /// Launches a kernel; `early` where it may begin before the one before it has ended.
     fn launch_one(&self, launch: &Launch, early: bool) -> Result<()> {
         self.ask_for_shared(launch)?;
-        let Launch { function, grid, block, shared, arguments } = launch;
+        let Launch { function, grid, block, shared, arguments, .. } = launch;
         let mut pointers = [ptr::null_mut::<c_void>(); 16];
         for (pointer, argument) in pointers.iter_mut().zip(arguments.each()) {
             *pointer = ptr::from_ref(argument).cast_mut().cast();
@@ -404,9 +408,9 @@ impl Drop for Nvidia {
         let loaded = self.loaded.get_mut().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: nobody uses these any more, and the work in the stream is over. What was never made is null.
         unsafe {
-            if !self.stream.is_null() {
-                sys::cuStreamSynchronize(self.stream);
-                sys::cuStreamDestroy_v2(self.stream);
+            for stream in [self.stream, self.beside].into_iter().filter(|stream| !stream.is_null()) {
+                sys::cuStreamSynchronize(stream);
+                sys::cuStreamDestroy_v2(stream);
             }
             for module in loaded.alone.iter().chain(loaded.carried.values()) {
                 sys::cuModuleUnload(*module as CUmodule);
@@ -452,6 +456,7 @@ impl Driver for Nvidia {
             // SAFETY: the memory was given by `allocate`, and no work that was asked for still uses it.
             unsafe {
                 sys::cuStreamSynchronize(self.stream);
+                sys::cuStreamSynchronize(self.beside);
                 sys::cuMemFree_v2(at);
             }
         }
@@ -524,9 +529,10 @@ impl Driver for Nvidia {
 
     fn unpin(&self, at: Address) {
         if self.enter().is_ok() {
-            // SAFETY: the memory was given by `pin`, and no kernel that is still to run writes there.
+            // SAFETY: the memory was given by `pin`, and nothing that is still to be done writes there.
             unsafe {
                 sys::cuStreamSynchronize(self.stream);
+                sys::cuStreamSynchronize(self.beside);
                 sys::cuMemFreeHost(at as *mut c_void);
             }
         }
@@ -535,6 +541,25 @@ impl Driver for Nvidia {
     fn pinned(&self, at: Address, bytes: usize) -> &[u8] {
         // SAFETY: the caller has as much memory there, which no kernel writes to as long as this is looked at.
         unsafe { std::slice::from_raw_parts(at as *const u8, bytes) }
+    }
+
+    fn bring(&self, from: Address, to: Address, bytes: usize) -> Result<Event> {
+        let Event(so_far) = self.mark()?;
+        let (mut done, flags): (CUevent, _) = (ptr::null_mut(), sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
+        // SAFETY: the caller has as much memory at both places. The first event was recorded, and is only given back when it
+        // was reached; the place is for a handle, which is there when it is recorded.
+        unsafe {
+            let copied = check(sys::cuStreamWaitEvent(self.beside, so_far as CUevent, 0), "copy");
+            sys::cuEventDestroy_v2(so_far as CUevent);
+            copied?;
+            check(
+                sys::cuMemcpyDtoHAsync_v2(to as *mut c_void, from, bytes, self.beside),
+                "give what it holds",
+            )?;
+            check(sys::cuEventCreate(&raw mut done, flags as u32), "copy")?;
+            check(sys::cuEventRecord(done, self.beside), "copy")?;
+        }
+        Ok(Event(done as u64))
     }
 
     fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()> {
