@@ -202,6 +202,31 @@ fn every_kernel_compiles_for_every_architecture_and_takes_what_the_list_says() {
     assert!(text == expected, "{} is out of date: {differs:?}", listed().display());
 }
 
+/// One module of each file.
+#[test]
+fn every_kernel_compiles_alone() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let mut modules = Module::all();
+    modules.dedup_by_key(|module| module.file);
+    let kernels: Vec<_> = modules
+        .iter()
+        .flat_map(|module| module.kernels().into_iter().map(move |name| (module, name)))
+        .collect();
+    assert!(kernels.len() > 60, "{}", kernels.len());
+    kernels.into_par_iter().for_each(|(module, kernel)| {
+        let (name, code) = nvrtc.kernel(module.source(), (9, 0), kernel).unwrap();
+        assert!(code.starts_with(b"\x7fELF"), "{kernel}");
+        // The code of this kernel is there by that name, and that of no other.
+        let has = |name: &str| {
+            let section = format!(".text._Z{}{name}I", name.len());
+            code.windows(section.len()).any(|bytes| bytes == section.as_bytes())
+        };
+        assert!(name.to_string_lossy().starts_with(&format!("_Z{}{kernel}I", kernel.len())), "{name:?}");
+        let found: Vec<_> = module.kernels().into_iter().filter(|name| has(name)).collect();
+        assert_eq!(found, [kernel]);
+    });
+}
+
 #[test]
 fn the_ptx_that_the_program_carries_has_the_kernels_that_the_sources_make() {
     let (major, minor) = ptx::COMPILER;

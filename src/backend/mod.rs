@@ -314,6 +314,23 @@ pub trait Backend: Sized + Send + Sync {
         Ok(None)
     }
 
+    /// The same for the int8 values and the scales of `rows` of `input`, as [`Backend::read_quantized`] shows them.
+    fn fetch_quantized(
+        &self,
+        input: &Self::Input,
+        rows: Range<usize>,
+        pass: &Self::Pass,
+    ) -> Result<Option<[Fetched; 2]>> {
+        let _ = (input, rows, pass);
+        Ok(None)
+    }
+
+    /// Has what was fetched so far come here while the device goes on with what it is asked for next.
+    fn bring(&self, pass: &Self::Pass) -> Result<()> {
+        let _ = pass;
+        Ok(())
+    }
+
     /// Shows the bytes of what was fetched in `pass` to `see`; waits until they are there.
     fn fetched(
         &self,

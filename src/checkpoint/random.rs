@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::names::{LayerWeight as L, Naming, Weight};
 use super::{Checkpoint, Dtype, Format, Notes, Scales, Tensor};
-use crate::config::{DEFAULT_GROUP, ModelConfig, Pairing, RopeScaling};
+use crate::config::{DEFAULT_GROUP, ModelConfig, Pairing, Precision, RopeScaling};
 use crate::error::{Error, Result};
 use crate::files::{Bytes, Noise};
 use crate::stop;
@@ -124,20 +124,9 @@ pub fn of_config(name: &str, config: ModelConfig, weights: impl Into<Weights>) -
     let ModelConfig { dim, layers, ffn_dim, vocab, tied, .. } = config;
     let mut seed = 1;
     let mut tensors = BTreeMap::new();
-    let mut random = |count, dtype| random(count, dtype, &mut seed);
     let mut add = |weight, shape: &[usize]| {
-        let count: usize = shape.iter().product();
-        let tensor = match (weights.matrix(weight, &config), shape) {
-            (Dtype::I8, [_, _]) => {
-                let scales = random(count.div_ceil(DEFAULT_GROUP), Dtype::F32);
-                let scales = Scales { bytes: scales, group: DEFAULT_GROUP };
-                Tensor::int8(shape.to_vec(), random(count, Dtype::I8), scales)
-            }
-            (dtype, [_, _]) => Tensor::new(dtype, shape.to_vec(), random(count, dtype)),
-            _ => Tensor::new(weights.vector(), shape.to_vec(), random(count, weights.vector())),
-        };
-        tensors
-            .insert(Naming::Meta.name(weight), tensor.unwrap_or_else(|| unreachable!("made for this shape")));
+        let dtype = if shape.len() == 2 { weights.matrix(weight, &config) } else { weights.vector() };
+        tensors.insert(Naming::Meta.name(weight), tensor(dtype, shape, DEFAULT_GROUP, &mut seed));
     };
     let (q, kv) = (config.q_dim(), config.kv_dim());
     add(Weight::Embedding, &[vocab, dim]);
@@ -168,6 +157,46 @@ pub fn of_config(name: &str, config: ModelConfig, weights: impl Into<Weights>) -
         unreadable: BTreeMap::new(),
         naming: Naming::Meta,
     }
+}
+
+/// Random weights in the shapes of `checkpoint`, none of which is read for that: of its number types, but matrices in int8 where
+/// `precision` multiplies them so.
+pub fn like(checkpoint: &Checkpoint, precision: Precision) -> Checkpoint {
+    let mut seed = 1;
+    let mut like = |of: &Tensor| {
+        let (shape, dtype, stored) = (of.shape(), of.dtype(), of.scales().map(|scales| scales.group));
+        match precision {
+            Precision::Q8 { group } if shape.len() == 2 && !(dtype.is_blocks() && group == DEFAULT_GROUP) => {
+                tensor(Dtype::I8, shape, stored.unwrap_or(group), &mut seed)
+            }
+            _ => tensor(dtype, shape, stored.unwrap_or(DEFAULT_GROUP), &mut seed),
+        }
+    };
+    let tensors = checkpoint.tensors.iter().map(|(name, tensor)| (name.clone(), like(tensor))).collect();
+    Checkpoint {
+        name: checkpoint.name.clone(),
+        format: Format::Random,
+        path: None,
+        config: checkpoint.config.clone(),
+        eos: Vec::new(),
+        notes: Notes::default(),
+        tensors,
+        unreadable: BTreeMap::new(),
+        naming: checkpoint.naming,
+    }
+}
+
+/// A random tensor of this shape, which is one that tensors of this number type have; of int8 values `group` share a scale.
+pub fn tensor(dtype: Dtype, shape: &[usize], group: usize, seed: &mut u64) -> Tensor {
+    let count: usize = shape.iter().product();
+    let tensor = match dtype {
+        Dtype::I8 => {
+            let scales = Scales { bytes: random(count.div_ceil(group), Dtype::F32, seed), group };
+            Tensor::int8(shape.to_vec(), random(count, Dtype::I8, seed), scales)
+        }
+        _ => Tensor::new(dtype, shape.to_vec(), random(count, dtype, seed)),
+    };
+    tensor.unwrap_or_else(|| unreachable!("made for this shape"))
 }
 
 /// Makes all of the weights, for what reads them here.

@@ -70,7 +70,7 @@ fn bench<D: Device>(args: &BenchArgs) -> Result<()> {
             let precision = input::precision(&args.model, &checkpoint);
             let device = D::start(&args.cpu, precision)?;
             device.check_room(&checkpoint, args.longest(), 0)?;
-            let model = Model::load(&checkpoint, device)?;
+            let model = device.load(&checkpoint)?;
             (checkpoint, model, started.elapsed(), None)
         }
         None => {

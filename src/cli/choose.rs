@@ -1,8 +1,8 @@
 //! On which device a command runs: the one that was asked for, or where nobody did, the one that suits.
 
-use super::device::{Cpu, Cuda, Device, arranged, made_ready, needs};
+use super::device::{Cpu, Cuda, Device, arranged, keep_chosen, needs};
 use super::input::{open_quietly, precision};
-use super::{CpuArgs, DeviceName, ModelArgs, RunArgs, TraceArgs, tell, threads};
+use super::{CpuArgs, DeviceName, ModelArgs, RunArgs, TraceArgs, ready, tell, threads};
 use crate::checkpoint::{Checkpoint, random};
 use crate::config::Precision;
 use crate::error::Result;
@@ -121,7 +121,7 @@ fn is_cuda(asks: Asks<'_>, beside: usize) -> Result<bool> {
             let (checkpoint, precision) = asks.open()?;
             let cuda = arranged(cuda, asks.cpu, precision);
             let fits = cuda.check_room(&checkpoint, asks.context, beside).is_ok();
-            let takes = fits && made_ready(&cuda).is_ok();
+            let takes = fits && ready::make(&cuda, &checkpoint).is_ok();
             let name = cuda.device_name();
             match (takes, fits) {
                 (true, _) => tell(format_args!(
@@ -133,6 +133,9 @@ fn is_cuda(asks: Asks<'_>, beside: usize) -> Result<bool> {
                 (false, false) => tell(format_args!(
                     "Computing on the processor: the model does not fit on {name} (--device cuda says what would)."
                 )),
+            }
+            if takes {
+                keep_chosen(cuda);
             }
             Ok(takes)
         }

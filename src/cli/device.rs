@@ -1,8 +1,9 @@
 //! The one place that knows which devices there are: from options to a backend. The commands are written for any.
 
-use super::progress::Progress;
+use std::sync::{Mutex, PoisonError};
+
 use super::room::Needs;
-use super::{CacheDtypeName, CpuArgs, DeviceName, tell, threads};
+use super::{CacheDtypeName, CpuArgs, DeviceName, ready, threads};
 use crate::backend::Backend;
 pub(super) use crate::backend::cpu::Cpu;
 use crate::backend::cpu::Kernel;
@@ -23,6 +24,14 @@ pub(super) trait Device: Backend + Sized + 'static {
     /// # Errors
     /// [`Error::Usage`] where an option asks for something that this machine has not.
     fn start(args: &CpuArgs, precision: Precision) -> Result<Self>;
+
+    /// The model in `checkpoint` on this device, ready to run.
+    ///
+    /// # Errors
+    /// As [`Model::load`], and where the device does not compute what it should.
+    fn load(self, checkpoint: &Checkpoint) -> Result<Model<Self>> {
+        Model::load(checkpoint, self)
+    }
 
     /// Checks before anything is loaded that there is room for the weights, and for a context of `context` tokens, where
     /// others will take `beside` bytes of what is free.
@@ -75,16 +84,21 @@ impl Device for Cuda {
         }
         // What makes weights ready runs on them.
         threads::start(args.threads)?;
-        let number = if let DeviceName::Cuda(number) = args.device { number } else { 0 };
-        let cuda = arranged(Self::open(number)?, args, precision);
-        made_ready(&cuda)?;
-        if let Err(why) = cuda.compiles() {
-            tell(format_args!(
-                "The kernels are those that the program carries: slower for several tokens at once than those that NVRTC compiles for {}.\n{why}",
-                cuda.device_name()
-            ));
+        let number = match args.device {
+            DeviceName::Cuda(number) => number,
+            _ => 0,
+        };
+        let cache = args.cache().unwrap_or(precision.cache_dtype());
+        let is = |cuda: &Self| (cuda.precision(), cuda.cache_dtype()) == (precision, cache);
+        let chosen = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match chosen {
+            Some(cuda) if number == 0 && is(&cuda) => Ok(cuda),
+            _ => Ok(arranged(Self::open(number)?, args, precision)),
         }
-        Ok(cuda)
+    }
+
+    fn load(self, checkpoint: &Checkpoint) -> Result<Model<Self>> {
+        ready::load(self, checkpoint)
     }
 
     fn check_room(&self, checkpoint: &Checkpoint, context: Option<usize>, beside: usize) -> Result<()> {
@@ -104,6 +118,14 @@ pub(super) fn beside<D: Device>(checkpoint: &Checkpoint) -> Result<Option<Model<
     if D::IS_PROCESSOR { Ok(None) } else { Model::load(checkpoint, Cpu::default()).map(Some) }
 }
 
+/// The device that was chosen because nobody named one, until it is started.
+static CHOSEN: Mutex<Option<Cuda>> = Mutex::new(None);
+
+/// Keeps a device that is ready for the run that it was chosen for.
+pub(super) fn keep_chosen(cuda: Cuda) {
+    *CHOSEN.lock().unwrap_or_else(PoisonError::into_inner) = Some(cuda);
+}
+
 /// What a run of `checkpoint` with a context of so many tokens takes of a GPU's memory.
 pub(super) fn needs(checkpoint: &Checkpoint, precision: Precision, context: Option<usize>) -> Needs {
     Needs::of(checkpoint, precision, precision.cache_dtype(), context, OWN_BYTES)
@@ -116,17 +138,6 @@ pub(super) fn arranged(cuda: Cuda, args: &CpuArgs, precision: Precision) -> Cuda
         None => cuda,
         Some(dtype) => cuda.with_cache_dtype(dtype),
     }
-}
-
-/// Makes the kernels ready, with a bar where compiling them takes longer than a moment: once for a device and compiler.
-///
-/// # Errors
-/// As [`Cuda::ready`].
-pub(super) fn made_ready(cuda: &Cuda) -> Result<()> {
-    let bar = Progress::new(Cuda::PROOFS, "kinds of kernels ready");
-    let ready = cuda.ready(&mut || bar.add(1));
-    bar.finish();
-    ready
 }
 
 /// Starts the threads, and finds the kernel.

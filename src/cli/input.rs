@@ -228,7 +228,7 @@ fn load<D: Device>(
 ) -> Result<Model<D>> {
     let device = D::start(cpu, precision(args, checkpoint))?;
     device.check_room(checkpoint, context, 0)?;
-    Model::load(checkpoint, device)
+    device.load(checkpoint)
 }
 
 /// The model once more with other options, beside one that runs. What there is to warn of was said of that one.

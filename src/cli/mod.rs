@@ -24,6 +24,7 @@ mod open;
 mod output;
 mod progress;
 mod prompt;
+mod ready;
 mod record;
 #[cfg(test)]
 mod recorded;

@@ -36,6 +36,12 @@ impl Progress {
         self.0.set_position(done as u64);
     }
 
+    /// Draws the bar, where it is time to show it, though nothing more is done.
+    pub(super) fn tick(&self) {
+        self.show();
+        self.0.tick();
+    }
+
     fn show(&self) {
         if self.0.is_hidden() && self.0.elapsed() > MOMENT && io::stderr().is_terminal() {
             self.0.set_draw_target(ProgressDrawTarget::stderr());

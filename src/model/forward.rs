@@ -66,16 +66,16 @@ pub fn forward_and_draw<B: Backend, P: Probe>(
     let mut run = || {
         begin(model, work, pass, spans, (ids, draws), probe)?;
         after_begin(model, caches, work, probe)?;
-        let drawn = if draws.is_empty() {
-            model.backend.sync()?;
-            Vec::new()
-        } else {
+        if !draws.is_empty() {
             model.backend.draw(&work.logits, model.config.vocab, &work.pass)?;
-            model.backend.drawn(&work.pass)?
-        };
+        }
+        // The first layers' values are handed over while the device computes the last ones.
         let place = (&work.pass, pass);
         Observer::new(model, probe, place, &mut work.unseen, spans, &PassRows::All).show()?;
-        Ok(drawn)
+        match draws.is_empty() {
+            true => model.backend.sync().map(|()| Vec::new()),
+            false => model.backend.drawn(&work.pass),
+        }
     };
     let drawn = run();
     // What was on its way in a pass that was left is nobody's any more.
@@ -241,6 +241,7 @@ pub fn layer<B: Backend, P: Probe>(
     see.stage(Stage::FfnDown, &work.ffn_down)?;
     backend.add(&work.attn_residual, &work.ffn_down, t * d, &mut work.ffn_residual)?;
     see.stage(Stage::FfnResidual, &work.ffn_residual)?;
+    see.bring()?;
 
     std::mem::swap(&mut work.x, &mut work.ffn_residual);
     Ok(())

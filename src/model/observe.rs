@@ -28,8 +28,9 @@ pub(super) struct Unseen {
 
 /// Values that the probe is given later.
 enum Late {
-    /// The backend brings them.
+    /// The backend brings them: float32, or int8.
     Fetched(Fetched),
+    FetchedInt8(Fetched),
     /// They are here, and come after others that are not.
     Here(Vec<f32>),
 }
@@ -179,30 +180,49 @@ impl<'a, B: Backend, P: Probe> Observer<'a, B, P> {
         rows: &Range<usize>,
         begin: impl Fn(&B, &B::Pass) -> Result<Option<Fetched>>,
     ) -> Result<bool> {
-        if !self.unseen.waits {
-            return Ok(false);
-        }
-        let mut fetched = begin(self.backend, self.pass)?;
-        if fetched.is_none() && !self.unseen.on_their_way.is_empty() {
-            self.show()?;
-            fetched = begin(self.backend, self.pass)?;
-        }
+        let fetched = self.begin_to_fetch(begin)?.map(|fetched| (site, rows.clone(), Late::Fetched(fetched)));
         let begun = fetched.is_some();
-        let late = fetched.map(|fetched| (site, rows.clone(), Late::Fetched(fetched)));
-        self.unseen.on_their_way.extend(late);
+        self.unseen.on_their_way.extend(fetched);
         Ok(begun)
+    }
+
+    /// Has the backend bring something while it goes on, as `begin` asks it to, after what is on its way was handed over where
+    /// there is no room.
+    fn begin_to_fetch<T>(&mut self, begin: impl Fn(&B, &B::Pass) -> Result<Option<T>>) -> Result<Option<T>> {
+        if !self.unseen.waits {
+            return Ok(None);
+        }
+        let fetched = begin(self.backend, self.pass)?;
+        if fetched.is_some() || self.unseen.on_their_way.is_empty() {
+            return Ok(fetched);
+        }
+        self.show()?;
+        begin(self.backend, self.pass)
+    }
+
+    /// Has what is on its way come while the device goes on.
+    pub(super) fn bring(&self) -> Result<()> {
+        match self.unseen.on_their_way.is_empty() {
+            true => Ok(()),
+            false => self.backend.bring(self.pass),
+        }
     }
 
     /// Hands over what was on its way.
     pub(super) fn show(&mut self) -> Result<()> {
         let (backend, pass) = (self.backend, self.pass);
         for (site, rows, late) in std::mem::take(&mut self.unseen.on_their_way) {
-            let mut give = |values: &[f32]| self.hand_over(site, rows.clone(), Values::F32(values));
+            let mut give = |values: Values<'_>| self.hand_over(site, rows.clone(), values);
             match late {
                 Late::Fetched(fetched) => {
-                    backend.fetched(&fetched, pass, &mut |bytes| give(bytemuck::cast_slice(bytes)))?;
+                    let give = &mut |bytes: &[u8]| give(Values::F32(bytemuck::cast_slice(bytes)));
+                    backend.fetched(&fetched, pass, give)?;
                 }
-                Late::Here(values) => give(&values)?,
+                Late::FetchedInt8(fetched) => {
+                    let give = &mut |bytes: &[u8]| give(Values::I8(bytemuck::cast_slice(bytes)));
+                    backend.fetched(&fetched, pass, give)?;
+                }
+                Late::Here(values) => give(Values::F32(&values))?,
             }
         }
         self.unseen.here = 0;
@@ -240,12 +260,28 @@ impl<'a, B: Backend, P: Probe> Observer<'a, B, P> {
 
     /// Offers the int8 values and the scales of what the next products read, where they run in int8.
     pub(super) fn quantized(&mut self, values: Stage, scales: Stage, input: &B::Input) -> Result<()> {
-        for stage in [values, scales] {
-            self.each(stage, |see, part, site| {
-                let (backend, rows) = (see.backend, see.rows(stage, part));
-                backend.read_quantized(input, part.held(), &mut |q8, scale| {
-                    let shown = if stage == values { Values::I8(q8) } else { Values::F32(scale) };
-                    see.record(site, rows.clone(), shown)
+        for i in 0..self.parts.len() {
+            let part = self.parts[i].clone();
+            let sites = [values, scales].map(|stage| self.wanted(&part, stage));
+            if sites == [None; 2] {
+                continue;
+            }
+            let rows = [values, scales].map(|stage| self.rows(stage, &part));
+            let fetched =
+                self.begin_to_fetch(|backend, pass| backend.fetch_quantized(input, part.held(), pass))?;
+            if let Some([of_values, of_scales]) = fetched {
+                let late = [Late::FetchedInt8(of_values), Late::Fetched(of_scales)];
+                for ((site, rows), late) in sites.into_iter().zip(rows).zip(late) {
+                    self.unseen.on_their_way.extend(site.map(|site| (site, rows, late)));
+                }
+                continue;
+            }
+            let backend = self.backend;
+            backend.read_quantized(input, part.held(), &mut |q8, scale| {
+                let shown = [Values::I8(q8), Values::F32(scale)];
+                sites.iter().zip(&rows).zip(shown).try_for_each(|((site, rows), shown)| match site {
+                    Some(site) => self.record(*site, rows.clone(), shown),
+                    None => Ok(()),
                 })
             })?;
         }

@@ -216,7 +216,7 @@ fn fetch_parts(
             next += each;
         }
     }
-    cuda.kernels.launch(PARTS, (tokens, heads), 128, 4 * head_dim, arguments)?;
+    cuda.kernels.launch_apart(PARTS, (tokens, heads), 128, 4 * head_dim, arguments)?;
     parts.into_iter().for_each(|(part, at)| sink.fetched(part, Fetched(at..at + values * 4)));
     Ok(true)
 }
@@ -242,7 +242,7 @@ fn repeat_kv(
         false => None,
     };
     if let Some((fetched, out)) = place {
-        cuda.kernels.launch(kernel, (keys, 1), 128, 0, from(0).address(out))?;
+        cuda.kernels.launch_apart(kernel, (keys, 1), 128, 0, from(0).address(out))?;
         sink.fetched(part, fetched);
         return Ok(());
     }

@@ -66,6 +66,8 @@ pub(super) struct Launch {
     /// Bytes of shared memory that its source does not name.
     pub(super) shared: u32,
     pub(super) arguments: Arguments,
+    /// Whether it differs from pass to pass, as what is recorded does: then it is in no graph.
+    pub(super) apart: bool,
 }
 
 /// What a device says about itself.
@@ -236,16 +238,31 @@ pub(super) trait Driver: Send + Sync {
     /// Bytes of what [`Driver::pin`] gave, at a moment when no kernel writes there.
     fn pinned(&self, at: Address, bytes: usize) -> &[u8];
 
+    /// Begins to copy to what [`Driver::pin`] gave what is there after the work so far, while the device goes on with what it is
+    /// asked for next: nobody writes to `from` before the moment that is returned.
+    fn bring(&self, from: Address, to: Address, bytes: usize) -> Result<Event>;
+
     /// Copies on the device, between places that do not overlap.
     fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()>;
 
     /// The kernel `name` of a module, which is compiled and loaded where it is not yet.
     fn function(&self, module: &Module, name: &str) -> Result<Function>;
 
-    /// Makes modules ready that are wanted soon, side by side, for a compiler takes seconds for some. Those that cannot be had
-    /// are told of when they are asked for.
-    fn make_ready(&self, modules: &[Module]) {
-        let _ = modules;
+    /// Compiles and loads kernels that are wanted soon, side by side on `threads` threads; after each it asks `goes_on` whether
+    /// to go on. An error is returned by [`Driver::function`].
+    fn make_ready(&self, kernels: &[(Module, String)], threads: usize, goes_on: &(dyn Fn() -> bool + Sync)) {
+        let _ = (threads, kernels.iter().all(|_| goes_on()));
+    }
+
+    /// What was remembered of `what` by a process of this very program with the same device, driver and compiler.
+    fn remembered(&self, what: &str) -> Option<bool> {
+        let _ = what;
+        None
+    }
+
+    /// Remembers it for such processes.
+    fn remember(&self, what: &str, answer: bool) {
+        let _ = (what, answer);
     }
 
     /// Launches kernels one after the other.

@@ -17,6 +17,7 @@ use memmap2::MmapMut;
 use ring::digest::{Context, SHA256};
 
 use super::driver::{About, Address, Driver, Event, Function, Graph, Launch, Room, failed};
+use super::listing::KernelList;
 use super::machine::{self, Grid, Program};
 use super::nvrtc::{Nvrtc, WARPGROUPS};
 use super::ptx;
@@ -45,6 +46,7 @@ pub(super) struct Emulated {
     launches: AtomicUsize,
     state: Mutex<State>,
     asked: Log,
+    list: KernelList,
     runs: Runs,
 }
 
@@ -66,6 +68,8 @@ pub(crate) enum Asked {
     Write(usize),
     /// So many copied from it.
     Read(usize),
+    /// So many copied from it to pinned memory while it goes on.
+    Bring(usize),
     /// So many looked at in pinned memory.
     Look(usize),
     /// Launches, one by one.
@@ -87,6 +91,7 @@ struct State {
     functions: Vec<(Code, CString)>,
     graphs: Vec<Vec<Launch>>,
     events: Vec<Instant>,
+    remembered: HashMap<String, bool>,
 }
 
 /// Some bytes, between pages in which nobody may read or write: the end of the last page is theirs, but for what is left
@@ -159,6 +164,7 @@ impl Emulated {
             launches: AtomicUsize::new(launches),
             state: Mutex::default(),
             asked: Log::default(),
+            list: KernelList::default(),
             runs: Runs::Sources,
         })
     }
@@ -178,6 +184,7 @@ impl Emulated {
             launches: AtomicUsize::new(usize::MAX),
             state: Mutex::default(),
             asked: Log::default(),
+            list: KernelList::default(),
             runs: Runs::Ptx,
         }
     }
@@ -185,6 +192,11 @@ impl Emulated {
     /// What it is asked for from now on.
     pub(super) fn log(&self) -> Log {
         Arc::clone(&self.asked)
+    }
+
+    /// The kernels that it is asked for.
+    pub(super) fn list(&self) -> KernelList {
+        self.list.clone()
     }
 
     fn say(&self, asked: Asked) {
@@ -433,6 +445,13 @@ impl Driver for Emulated {
         unsafe { std::slice::from_raw_parts(at as *const u8, bytes) }
     }
 
+    fn bring(&self, from: Address, to: Address, bytes: usize) -> Result<Event> {
+        self.say(Asked::Bring(bytes));
+        // SAFETY: the caller has as much memory at both places, which do not overlap.
+        unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+        self.mark()
+    }
+
     fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()> {
         self.say(Asked::Other);
         // SAFETY: the caller has as much memory at both places, which do not overlap.
@@ -440,7 +459,16 @@ impl Driver for Emulated {
         Ok(())
     }
 
+    fn remembered(&self, what: &str) -> Option<bool> {
+        self.state().remembered.get(what).copied()
+    }
+
+    fn remember(&self, what: &str, answer: bool) {
+        self.state().remembered.insert(what.to_owned(), answer);
+    }
+
     fn function(&self, module: &Module, name: &str) -> Result<Function> {
+        self.list.add(module, name);
         let code = match self.runs {
             Runs::Sources => Code::Compiled(made(module)?),
             Runs::Carried => Code::Compiled(made(&ptx::compact(module))?),

@@ -1,11 +1,12 @@
-//! Stages on their way to whoever looks on: kernels write them into pinned memory of the pass, in the order of the device's
-//! work, and nobody waits before the pass is over or the memory is full.
+//! Stages on their way to whoever looks on: kernels pack them into memory of the pass, in the order of the device's work, and
+//! one copy brings those of a layer here while the device goes on with the next. Nobody waits before the pass is over or the
+//! memory is full.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Cuda;
-use super::driver::{Address, Arguments};
+use super::driver::{Address, Arguments, Event};
 use super::kernels::Kernel;
 use super::memory::{Memory, Pinned};
 use crate::backend::Fetched;
@@ -24,10 +25,13 @@ pub(super) struct Fetching(Mutex<Places>);
 
 #[derive(Default)]
 struct Places {
-    memory: Option<Arc<Pinned>>,
+    /// Where kernels write, and where the processor reads.
+    memory: Option<(Arc<Memory>, Arc<Pinned>)>,
     used: usize,
-    /// Whether the device was waited for after the last launch that writes here.
-    there: bool,
+    /// Bytes from the first on that are here, or on their way here.
+    brought: usize,
+    /// When those are here that are on their way.
+    coming: Option<Event>,
 }
 
 impl Fetching {
@@ -45,11 +49,12 @@ pub(super) fn place(cuda: &Cuda, memory: &Fetching, bytes: usize) -> Result<Opti
     }
     if places.memory.is_none() {
         // Where none is to be had, stages are read one by one.
-        places.memory = Pinned::new(&cuda.queue, BYTES).ok().map(Arc::new);
+        let packed = Memory::new(&cuda.queue, BYTES).ok().map(Arc::new);
+        places.memory = packed.zip(Pinned::new(&cuda.queue, BYTES).ok().map(Arc::new));
     }
-    let Some(at) = places.memory.as_ref().map(|pinned| pinned.at(first)) else { return Ok(None) };
-    (places.used, places.there) = (first + bytes, false);
-    Ok(Some((Fetched(first..first + bytes), at)))
+    let Some(at) = places.memory.as_ref().map(|(packed, _)| packed.at()) else { return Ok(None) };
+    places.used = first + bytes;
+    Ok(Some((Fetched(first..first + bytes), at + first as u64)))
 }
 
 /// Begins to copy float32 values of `from`; none where there is no room.
@@ -64,29 +69,49 @@ pub(super) fn copy(
     let kernel = Kernel { file: "elementwise", name: "copy", weight: None };
     let first = from.at() + (range.start * 4) as u64;
     let arguments = Arguments::new().address(first).long(range.len()).address(out);
-    cuda.kernels.launch(kernel, (range.len().div_ceil(512), 1), 128, 0, arguments)?;
+    cuda.kernels.launch_apart(kernel, (range.len().div_ceil(512).max(1), 1), 128, 0, arguments)?;
     Ok(Some(fetched))
 }
 
-/// Shows what was fetched; the first time after a launch that writes here it waits for the device.
+/// Has what was packed so far be brought here, by one copy.
+pub(super) fn bring(cuda: &Cuda, memory: &Fetching) -> Result<()> {
+    let mut places = memory.places();
+    let Places { memory: Some((packed, pinned)), used, brought, .. } = &*places else { return Ok(()) };
+    if brought == used {
+        return Ok(());
+    }
+    let (from, to, bytes) = (packed.at() + *brought as u64, pinned.at(*brought), used - brought);
+    let coming = cuda.queue.ask(|device| device.bring(from, to, bytes))?;
+    places.brought = places.used;
+    // What was asked for before comes before.
+    if let Some(before) = places.coming.replace(coming) {
+        cuda.queue.device().release(before);
+    }
+    Ok(())
+}
+
+/// Shows what was fetched, once it is here.
 pub(super) fn show(
     cuda: &Cuda,
     fetched: &Fetched,
     memory: &Fetching,
     see: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
+    bring(cuda, memory)?;
     let pinned = {
         let mut places = memory.places();
-        if !places.there {
-            cuda.queue.wait(&cuda.stop)?;
-            places.there = true;
+        if let Some(coming) = places.coming.take() {
+            let reached = cuda.queue.reach(coming, &cuda.stop);
+            cuda.queue.device().release(coming);
+            reached?;
         }
-        places.memory.clone()
+        places.memory.as_ref().map(|(_, pinned)| Arc::clone(pinned))
     };
     see(pinned.as_ref().map_or(&[], |pinned| pinned.see(fetched.0.clone())))
 }
 
-/// Nobody wants any more what was fetched. What the device still has to write comes before what is written next.
+/// Discards what was fetched. Copies of it that were begun come before those of what is packed next.
 pub(super) fn clear(memory: &Fetching) {
-    memory.places().used = 0;
+    let mut places = memory.places();
+    (places.used, places.brought) = (0, 0);
 }

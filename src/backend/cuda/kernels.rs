@@ -31,51 +31,6 @@ impl Kernels {
         Self { queue: Arc::clone(queue), precision, cache, found: Mutex::default() }
     }
 
-    /// Has those be made ready side by side that every model needs whose weights are multiplied in the type of this precision;
-    /// those of groups of four warps too, on a device that has them.
-    pub(super) fn make_ready(&self) {
-        let device = self.queue.device();
-        let of_many = match (self.precision, self.cache) {
-            (Precision::Bf16, CacheDtype::Bf16) => "attention_bf16",
-            (Precision::F32 | Precision::Q8 { .. }, _) if device.splits_attention() => "attention_split",
-            _ => "attention_prefill",
-        };
-        let always = [
-            "attention_decode",
-            of_many,
-            "attention_plain",
-            "cache",
-            "elementwise",
-            "rms_norm",
-            "rope",
-            "rows",
-            "sample",
-        ]
-        .map(|file| (file, None));
-        let embedding = ("embedding", Some(Dtype::BF16));
-        let products: &[(&'static str, Option<Dtype>)] = match self.precision {
-            Precision::Bf16 if device.has_warpgroups() => {
-                &[("matvec_bf16", None), ("matmul_bf16", None), ("matmul_wgmma", None)]
-            }
-            Precision::Bf16 => &[("matvec_bf16", None), ("matmul_bf16", None)],
-            Precision::F32 => &[
-                ("matvec", Some(Dtype::BF16)),
-                ("matvec_16", Some(Dtype::BF16)),
-                ("matmul", Some(Dtype::BF16)),
-            ],
-            Precision::Q8 { .. } => &[
-                ("quantize", None),
-                ("pack", None),
-                ("matvec_q8", Some(Dtype::I8)),
-                ("matmul_q8", Some(Dtype::I8)),
-            ],
-        };
-        let modules: Vec<_> = (always.iter().chain([&embedding]).chain(products))
-            .map(|&(file, weight)| Module::new(file, weight, self.precision, self.cache))
-            .collect();
-        device.make_ready(&modules);
-    }
-
     /// Has `kernel` wait to be launched over `grid` blocks of `block` threads, with `shared` bytes of memory for each.
     pub(super) fn launch(
         &self,
@@ -89,6 +44,19 @@ impl Kernels {
             return Ok(());
         }
         self.queue.launch(self.made(kernel, (x, y), block, shared, arguments)?)
+    }
+
+    /// The same for what is recorded, which differs from pass to pass.
+    pub(super) fn launch_apart(
+        &self,
+        kernel: Kernel,
+        grid: (usize, usize),
+        block: u32,
+        shared: usize,
+        arguments: Arguments,
+    ) -> Result<()> {
+        let launch = self.made(kernel, grid, block, shared, arguments)?;
+        self.queue.launch(Launch { apart: true, ..launch })
     }
 
     /// The same for one span of a batch, of which the first `words` words of the arguments tell
@@ -139,7 +107,7 @@ impl Kernels {
     ) -> Result<Launch> {
         let function = self.function(kernel)?;
         let grid = [x, y, 1].map(|size| u32::try_from(size).unwrap_or(u32::MAX));
-        Ok(Launch { function, grid, block: [block, 1, 1], shared: shared as u32, arguments })
+        Ok(Launch { function, grid, block: [block, 1, 1], shared: shared as u32, arguments, apart: false })
     }
 
     fn function(&self, kernel: Kernel) -> Result<Function> {

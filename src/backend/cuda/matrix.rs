@@ -18,7 +18,7 @@ use crate::ops::quantize::Quantized;
 use crate::stop::Stop;
 
 /// Bytes that are copied between two looks at the request to stop.
-const PIECE: usize = 16 << 20;
+const PIECE: usize = 64 << 20;
 
 /// A matrix (outputs, inputs). Cuts share its memory.
 pub struct Matrix {

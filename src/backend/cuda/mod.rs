@@ -24,6 +24,7 @@ mod finding;
 mod kernels;
 mod libraries;
 mod limits;
+mod listing;
 #[cfg(test)]
 mod machine;
 mod matrix;
@@ -47,9 +48,9 @@ mod turning;
 mod without;
 
 use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::Backend;
 use super::cpu::Cpu;
 use crate::config::{CacheDtype, Precision};
 use crate::error::Result;
@@ -60,10 +61,12 @@ use memory::{Growing, Memory};
 use queue::Queue;
 use sampling::Place;
 
+pub use listing::KernelList;
 pub use matrix::Matrix;
 pub use memory::{Buffer, Vector};
 pub use pass::Pass;
 pub use product::Input;
+pub use proof::Uses;
 
 /// Bytes that kernels, the driver, its graphs and the parts of attention that somebody looks at take of the device's memory
 /// beside what is asked for. All else that is recorded goes to the host's.
@@ -83,6 +86,8 @@ pub struct Cuda {
     architecture: &'static str,
     /// Whether groups of four warps multiply many rows: it was proved that they do it right.
     warpgroups: Arc<AtomicBool>,
+    /// Whether its kernels were proved in this arithmetic.
+    proved: Arc<AtomicBool>,
 }
 
 /// Memory that operations use while they run, one after the other.
@@ -130,9 +135,6 @@ impl Drop for Mark {
 }
 
 impl Cuda {
-    /// How many kinds of kernels are proved before a model runs ([`Cuda::ready`]).
-    pub const PROOFS: usize = 1 + proof::KINDS;
-
     /// Device number `number`, in float32.
     ///
     /// # Errors
@@ -155,7 +157,7 @@ impl Cuda {
             Err(_) if std::env::var_os("LLAMA_TRACE_PTX").is_some() => Self::of_ptx(bytes),
             Err(_) => Self::emulated(bytes)?,
         };
-        cuda.warpgroups.store(cuda.queue.device().has_warpgroups(), std::sync::atomic::Ordering::Relaxed);
+        cuda.warpgroups.store(cuda.queue.device().has_warpgroups(), Relaxed);
         Some(cuda)
     }
 
@@ -191,6 +193,14 @@ impl Cuda {
         Some((Self::over(Box::new(device)), log))
     }
 
+    /// The processor as a device, and the kernels that it is asked for.
+    #[cfg(test)]
+    pub(crate) fn listed(bytes: usize) -> Option<(Self, KernelList)> {
+        let device = emulated::Emulated::new(bytes, usize::MAX)?;
+        let list = device.list();
+        Some((Self::over(Box::new(device)), list))
+    }
+
     /// How often launches were repeated that the device had taken down.
     #[cfg(test)]
     pub(crate) fn repeated(&self) -> usize {
@@ -212,6 +222,7 @@ impl Cuda {
             // One a process.
             architecture: Box::leak(format!("sm_{major}{minor}").into_boxed_str()),
             warpgroups: Arc::default(),
+            proved: Arc::default(),
         }
     }
 
@@ -226,7 +237,7 @@ impl Cuda {
     #[must_use]
     pub fn with_cache_dtype(self, cache_dtype: CacheDtype) -> Self {
         let kernels = Arc::new(Kernels::new(&self.queue, self.precision, cache_dtype));
-        Self { kernels, cache_dtype, ..self }
+        Self { kernels, cache_dtype, proved: Arc::default(), ..self }
     }
 
     /// The same, stopped by `stop` instead of a request of its own.
@@ -235,24 +246,43 @@ impl Cuda {
         Self { host: self.host.with_stop(stop.clone()), stop, ..self }
     }
 
-    /// Whether kernels can be had for the device and compute there what they should: compiles one of each kind, or finds it
-    /// compiled, and runs it; the smallest first. `done` is told of each of [`Cuda::PROOFS`], for compiling takes a while.
+    /// The same arithmetic on a device that does nothing, and the list of the kernels that it is asked for. Those that the proof
+    /// of `uses` runs are in it.
+    pub fn listing(&self, uses: &Uses) -> (Self, KernelList) {
+        let device = listing::Listing::of(self.queue.device());
+        let list = device.list();
+        let cuda = Self::over(Box::new(device)).with_precision(self.precision);
+        let cuda = cuda.with_cache_dtype(self.cache_dtype);
+        cuda.warpgroups.store(cuda.queue.device().has_warpgroups(), Relaxed);
+        proof::run(&cuda, uses);
+        (cuda, list)
+    }
+
+    /// Compiles the kernels of a list, or finds them compiled, side by side on `threads` threads; `done` is told of each. Those
+    /// that cannot be had are an error when they are wanted.
+    pub fn compile(&self, list: &KernelList, threads: usize, done: &(dyn Fn() + Sync)) {
+        self.queue.device().make_ready(&list.kernels(), threads, &|| {
+            done();
+            self.stop.check().is_ok()
+        });
+    }
+
+    /// Whether the kernels for `uses` compute on the device what they should: runs one of each kind beside the processor, where
+    /// this very program did not see it before in this arithmetic.
     ///
     /// # Errors
     /// Where there is no compiler for them, or it fails, or the device does.
-    pub fn ready(&self, done: &mut dyn FnMut()) -> Result<()> {
-        // Whose sums are exact in every number type.
-        let values = [1.0_f32, -2.5, 96.0, 0.125];
-        let (mut x, out) = (self.buffer(values.len())?, self.buffer(values.len())?);
-        self.write(&values, &mut x)?;
-        self.elements("add", values.len(), &[&x, &x], &out)?;
-        self.read(&out, 0..values.len(), &mut |found| match found == values.map(|x| x + x) {
-            true => Ok(()),
-            false => Err(failed("add numbers", format!("{values:?} + {values:?} = {found:?}"))),
-        })?;
-        done();
-        self.kernels.make_ready();
-        proof::prove(self, done)
+    pub fn prove(&self, uses: &Uses) -> Result<()> {
+        if !self.is_proved() {
+            proof::prove(self, uses)?;
+            self.proved.store(true, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Whether its kernels were proved in this arithmetic.
+    pub fn is_proved(&self) -> bool {
+        self.proved.load(Relaxed)
     }
 
     /// Whether a compiler for this very device was found. Without one the driver compiles what the program carries, which is

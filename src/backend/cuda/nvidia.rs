@@ -1,19 +1,18 @@
 //! NVIDIA's driver, loaded when it is asked for: nothing of CUDA is needed to build this program, nor to run it elsewhere.
 //!
 //! Everything goes into one stream, so that it is done in the order in which it was asked for. Copies go through pinned
-//! memory in two halves: while the device reads one, the other is filled.
+//! memory in two halves: while the device reads one, the other is filled. Large ones, as of weights, go through several such
+//! pairs side by side, each filled by a thread of its own: one thread reads a mapped file at a fraction of the bus's rate.
 #![allow(unsafe_code)]
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::ffi::{CString, c_int, c_void};
+use std::collections::{HashMap, HashSet};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use cudarc::driver::sys::{self, CUevent, CUfunction, CUgraphExec, CUmodule, CUresult, CUstream};
-use rayon::prelude::*;
 
 use super::blas::Blas;
 use super::driver::{About, Address, Driver, Event, Function, Graph, Launch, LibraryProduct, Room, failed};
@@ -32,6 +31,9 @@ const OVERLAPS: (u32, u32) = (9, 0);
 /// Bytes of each half of the pinned memory.
 const HALF: usize = 4 << 20;
 
+/// Pairs of halves that a large copy goes through.
+const PAIRS: usize = 8;
+
 /// Bytes of shared memory that a launch may have without asking: of 48 KiB, what no kernel has of its own.
 const SHARED: u32 = 40 << 10;
 
@@ -45,7 +47,11 @@ pub(super) struct Nvidia {
     device: sys::CUdevice,
     context: sys::CUcontext,
     stream: CUstream,
+    /// For copies beside the work in the other one.
+    beside: CUstream,
     pinned: Mutex<Pinned>,
+    /// More of them, for large copies, once there was one.
+    pairs: Mutex<Vec<Pinned>>,
     loaded: Mutex<Loaded>,
     nvrtc: OnceLock<Result<Nvrtc>>,
     /// Why a kernel is the one that the program carries, of the first that is.
@@ -64,7 +70,10 @@ struct Pinned {
 /// What was loaded, and stays so to the end of its device.
 #[derive(Default)]
 struct Loaded {
-    modules: HashMap<Module, usize>,
+    /// Modules of one kernel each, which was compiled alone.
+    alone: Vec<usize>,
+    /// Modules that the program carries.
+    carried: HashMap<Module, usize>,
     functions: HashMap<(Module, String), u64>,
     /// How much shared memory functions were told that they may have.
     shared: HashMap<u64, u32>,
@@ -75,6 +84,49 @@ struct Loaded {
 unsafe impl Send for Nvidia {}
 // SAFETY: as above.
 unsafe impl Sync for Nvidia {}
+
+impl Pinned {
+    /// None yet.
+    const NONE: Self = Self { halves: [ptr::null_mut(); 2], done: [ptr::null_mut(); 2], next: 0 };
+
+    /// Pins memory. What was pinned before something fails is given back with the device.
+    ///
+    /// # Safety
+    /// The device's context is current.
+    unsafe fn pin(&mut self) -> Result<()> {
+        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        for (half, done) in self.halves.iter_mut().zip(&mut self.done) {
+            let mut memory: *mut c_void = ptr::null_mut();
+            // SAFETY: the places are for handles of their kind, and the context is current.
+            unsafe {
+                check(sys::cuMemAllocHost_v2(&raw mut memory, HALF), "pin memory for copies")?;
+                *half = memory.cast();
+                check(sys::cuEventCreate(done, flags), "begin its work")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies `part`, no more than a half, to the device by way of the half that is next; `part` may be changed afterwards.
+    ///
+    /// # Safety
+    /// The device's context is current, and there is as much memory at `to`.
+    unsafe fn write(&mut self, part: &[u8], to: Address, stream: CUstream) -> Result<()> {
+        let half = self.next;
+        self.next = 1 - half;
+        // SAFETY: the half has room for the part, and the device is done with what was in it; the rest is the caller's word.
+        unsafe {
+            check(sys::cuEventSynchronize(self.done[half]), "copy")?;
+            ptr::copy_nonoverlapping(part.as_ptr(), self.halves[half], part.len());
+            let from = self.halves[half].cast_const().cast();
+            check(sys::cuMemcpyHtoDAsync_v2(to, from, part.len(), stream), "take what is copied to it")?;
+            check(sys::cuEventRecord(self.done[half], stream), "copy")
+        }
+    }
+}
+
+// SAFETY: the memory belongs to the driver and not to a thread, and who changes it has it alone.
+unsafe impl Send for Pinned {}
 
 impl Nvidia {
     /// Device number `number`.
@@ -88,7 +140,6 @@ impl Nvidia {
     /// Makes the context, the stream and the pinned memory.
     fn begin(Found { about, driver, device }: Found) -> Result<Self> {
         let without = Without::of_environment()?;
-        let (halves, done) = ([ptr::null_mut(); 2], [ptr::null_mut(); 2]);
         // What was made before something fails is given back when this is dropped.
         let mut new = Self {
             about,
@@ -98,7 +149,9 @@ impl Nvidia {
             device,
             context: ptr::null_mut(),
             stream: ptr::null_mut(),
-            pinned: Mutex::new(Pinned { halves, done, next: 0 }),
+            beside: ptr::null_mut(),
+            pinned: Mutex::new(Pinned::NONE),
+            pairs: Mutex::default(),
             loaded: Mutex::default(),
             nvrtc: OnceLock::new(),
             carried: OnceLock::new(),
@@ -112,15 +165,20 @@ impl Nvidia {
             check(sys::cuCtxSetCurrent(new.context), "be opened")?;
             let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
             check(sys::cuStreamCreate(&raw mut new.stream, flags), "begin its work")?;
-            for half in 0..2 {
-                let mut memory: *mut c_void = ptr::null_mut();
-                check(sys::cuMemAllocHost_v2(&raw mut memory, HALF), "pin memory for copies")?;
-                pinned.halves[half] = memory.cast();
-                let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
-                check(sys::cuEventCreate(&raw mut pinned.done[half], flags), "begin its work")?;
-            }
+            check(sys::cuStreamCreate(&raw mut new.beside, flags), "begin its work")?;
+            pinned.pin()?;
         }
         Ok(new)
+    }
+
+    /// `what`, with all that it depends on but the sources: the program, the device, the driver, the compiler, and what is left
+    /// out. None where the program cannot be told from others.
+    fn identity(&self, what: &str) -> Option<String> {
+        let program = std::env::current_exe().ok()?.metadata().ok()?;
+        let built = program.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+        let compiler = self.nvrtc().map(Nvrtc::version).ok();
+        let Self { about, driver, without, .. } = self;
+        Some(format!("{what} {about:?} {driver:?} {compiler:?} {without:?} {} {built:?}", program.len()))
     }
 
     /// Makes the context that of this thread.
@@ -137,17 +195,107 @@ impl Nvidia {
         self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Copies many bytes to the device, through several pairs of halves side by side.
+    fn write_side_by_side(&self, from: &[u8], to: Address) -> Result<()> {
+        let mut pairs = self.pairs.lock().unwrap_or_else(PoisonError::into_inner);
+        while pairs.len() < PAIRS {
+            pairs.push(Pinned::NONE);
+            let last = pairs.len() - 1;
+            // SAFETY: the caller entered the context.
+            unsafe { pairs[last].pin()? };
+        }
+        let next = AtomicUsize::new(0);
+        let fill = |pair: &mut Pinned| {
+            self.enter()?;
+            loop {
+                let first = next.fetch_add(HALF, Ordering::Relaxed);
+                let Some(rest) = from.get(first..).filter(|rest| !rest.is_empty()) else { return Ok(()) };
+                // SAFETY: the context is current, and the caller has as much memory at `to`.
+                unsafe { pair.write(&rest[..HALF.min(rest.len())], to + first as u64, self.stream)? };
+            }
+        };
+        std::thread::scope(|scope| {
+            let (own, others) = pairs.split_first_mut().unwrap_or_else(|| unreachable!("there are some"));
+            let fill = &fill;
+            let begin = |pair| std::thread::Builder::new().spawn_scoped(scope, move || fill(pair)).ok();
+            // Where the system gives no thread, there are fewer.
+            let threads: Vec<_> = others.iter_mut().filter_map(begin).collect();
+            let done = fill(own);
+            let joined = threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            joined.fold(done, Result::and)
+        })
+    }
+
     /// The compiler.
     fn nvrtc(&self) -> Result<&Nvrtc> {
         self.nvrtc.get_or_init(|| Nvrtc::find(self.driver)).as_ref().map_err(Clone::clone)
     }
 
-    /// The module, compiled by NVRTC.
-    fn compiled(&self, module: &Module) -> Result<Vec<u8>> {
+    /// A kernel of a module, compiled by NVRTC: its name in the code with a NUL, and the code.
+    fn compiled(&self, module: &Module, name: &str) -> Result<Vec<u8>> {
         let nvrtc = self.nvrtc()?;
         let (source, architecture) = (module.source(), self.about.architecture);
-        let compile = || nvrtc.compile(source, architecture, &[]).map(|(code, _)| code);
-        self.store.code(source, architecture, nvrtc.version(), compile)
+        let compile = || {
+            let (name, code) = nvrtc.kernel(source, architecture, name)?;
+            Ok([name.as_bytes_with_nul(), &code].concat())
+        };
+        self.store.code((source, name), architecture, nvrtc.version(), compile)
+    }
+
+    /// A kernel of a module, compiled alone and loaded.
+    fn alone(&self, module: &Module, name: &str) -> Result<(CUmodule, u64)> {
+        let compiled = self.compiled(module, name)?;
+        let named = CStr::from_bytes_until_nul(&compiled).map_err(|error| failed("load a kernel", error))?;
+        // The driver wants code where words begin.
+        let code = compiled[named.to_bytes_with_nul().len()..].to_vec();
+        let handle = Self::load(module, &code)?;
+        Self::function_of(handle, named).map(|function| (handle, function))
+    }
+
+    /// A module that the program carries, compiled by the driver and loaded.
+    fn carried(&self, module: &Module, why: Error) -> Result<CUmodule> {
+        let Some(code) = ptx::code(module, self.about.architecture) else { return Err(why) };
+        let handle = Self::load(module, &code)?;
+        self.carried.get_or_init(|| why);
+        Ok(handle)
+    }
+
+    /// The kernel of this name in a module.
+    fn function_of(module: CUmodule, name: &CStr) -> Result<u64> {
+        let mut function: CUfunction = ptr::null_mut();
+        // SAFETY: the module is loaded, and the name a string.
+        let code = unsafe { sys::cuModuleGetFunction(&raw mut function, module, name.as_ptr()) };
+        check(code, &format!("find the kernel `{}`", name.to_string_lossy()))?;
+        Ok(function as u64)
+    }
+
+    /// A kernel, compiled and loaded where it is not yet. Nobody else waits while it is compiled.
+    fn make(&self, module: &Module, name: &str) -> Result<u64> {
+        let key = (module.clone(), name.to_owned());
+        if let Some(&function) = self.loaded().functions.get(&key) {
+            return Ok(function);
+        }
+        self.enter()?;
+        // Without a compiler that knows the device, or where the driver does not take what that made, by the driver's own.
+        let (function, handle) = match self.alone(module, name) {
+            Ok((handle, function)) => (function, Some(handle)),
+            Err(error) => {
+                let known = self.loaded().carried.get(module).copied();
+                let handle = match known {
+                    Some(handle) => handle as CUmodule,
+                    None => self.carried(module, error)?,
+                };
+                let name = CString::new(name).map_err(|error| failed("find a kernel", error))?;
+                self.loaded().carried.insert(module.clone(), handle as usize);
+                (Self::function_of(handle, &name)?, None)
+            }
+        };
+        let mut loaded = self.loaded();
+        loaded.alone.extend(handle.map(|handle| handle as usize));
+        loaded.functions.insert(key, function);
+        Ok(function)
     }
 
     /// Loads a whole cubin, the compiler's or a file's with its checksum, or PTX that ends with a NUL.
@@ -156,23 +304,6 @@ impl Nvidia {
         // SAFETY: the code is one of these, and the context is current.
         let result = unsafe { sys::cuModuleLoadData(&raw mut handle, code.as_ptr().cast()) };
         check(result, &format!("load the kernel `{}`", module.file)).map(|()| handle)
-    }
-
-    /// The module, compiled and loaded.
-    fn module(&self, loaded: &mut Loaded, module: &Module) -> Result<CUmodule> {
-        if let Some(&handle) = loaded.modules.get(module) {
-            return Ok(handle as CUmodule);
-        }
-        // Without a compiler that knows the device, or where the driver does not take what that made, by the driver's own.
-        let compiled = self.compiled(module).and_then(|code| Self::load(module, &code));
-        let handle = compiled.or_else(|error| {
-            let Some(code) = ptx::code(module, self.about.architecture) else { return Err(error) };
-            let handle = Self::load(module, &code)?;
-            self.carried.get_or_init(|| error);
-            Ok(handle)
-        })?;
-        loaded.modules.insert(module.clone(), handle as usize);
-        Ok(handle)
     }
 
     /// Has a kernel have as much shared memory as it is launched with.
@@ -196,7 +327,7 @@ impl Nvidia {
     /// Launches a kernel; `early` where it may begin before the one before it has ended.
     fn launch_one(&self, launch: &Launch, early: bool) -> Result<()> {
         self.ask_for_shared(launch)?;
-        let Launch { function, grid, block, shared, arguments } = launch;
+        let Launch { function, grid, block, shared, arguments, .. } = launch;
         let mut pointers = [ptr::null_mut::<c_void>(); 16];
         for (pointer, argument) in pointers.iter_mut().zip(arguments.each()) {
             *pointer = ptr::from_ref(argument).cast_mut().cast();
@@ -273,21 +404,24 @@ impl Drop for Nvidia {
             return;
         }
         let pinned = self.pinned.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let modules = &self.loaded.get_mut().unwrap_or_else(PoisonError::into_inner).modules;
+        let pairs = self.pairs.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let loaded = self.loaded.get_mut().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: nobody uses these any more, and the work in the stream is over. What was never made is null.
         unsafe {
-            if !self.stream.is_null() {
-                sys::cuStreamSynchronize(self.stream);
-                sys::cuStreamDestroy_v2(self.stream);
+            for stream in [self.stream, self.beside].into_iter().filter(|stream| !stream.is_null()) {
+                sys::cuStreamSynchronize(stream);
+                sys::cuStreamDestroy_v2(stream);
             }
-            for module in modules.values() {
+            for module in loaded.alone.iter().chain(loaded.carried.values()) {
                 sys::cuModuleUnload(*module as CUmodule);
             }
-            for memory in pinned.halves.into_iter().filter(|memory| !memory.is_null()) {
-                sys::cuMemFreeHost(memory.cast());
-            }
-            for event in pinned.done.into_iter().filter(|event| !event.is_null()) {
-                sys::cuEventDestroy_v2(event);
+            for pinned in pairs.iter().chain([&*pinned]) {
+                for memory in pinned.halves.into_iter().filter(|memory| !memory.is_null()) {
+                    sys::cuMemFreeHost(memory.cast());
+                }
+                for event in pinned.done.into_iter().filter(|event| !event.is_null()) {
+                    sys::cuEventDestroy_v2(event);
+                }
             }
             sys::cuDevicePrimaryCtxRelease_v2(self.device);
         }
@@ -322,6 +456,7 @@ impl Driver for Nvidia {
             // SAFETY: the memory was given by `allocate`, and no work that was asked for still uses it.
             unsafe {
                 sys::cuStreamSynchronize(self.stream);
+                sys::cuStreamSynchronize(self.beside);
                 sys::cuMemFree_v2(at);
             }
         }
@@ -335,23 +470,13 @@ impl Driver for Nvidia {
 
     fn write(&self, from: &[u8], to: Address) -> Result<()> {
         self.enter()?;
+        if from.len() > 2 * HALF {
+            return self.write_side_by_side(from, to);
+        }
         let mut pinned = self.pinned();
         for (i, part) in from.chunks(HALF).enumerate() {
-            let half = pinned.next;
-            pinned.next = 1 - half;
-            // SAFETY: the half has room for the part, and the device is done with what was in it; the caller has as much
-            // memory at `to`.
-            unsafe {
-                check(sys::cuEventSynchronize(pinned.done[half]), "copy")?;
-                ptr::copy_nonoverlapping(part.as_ptr(), pinned.halves[half], part.len());
-                let at = to + (i * HALF) as u64;
-                let from = pinned.halves[half].cast_const().cast();
-                check(
-                    sys::cuMemcpyHtoDAsync_v2(at, from, part.len(), self.stream),
-                    "take what is copied to it",
-                )?;
-                check(sys::cuEventRecord(pinned.done[half], self.stream), "copy")?;
-            }
+            // SAFETY: the context is current, and the caller has as much memory at `to`.
+            unsafe { pinned.write(part, to + (i * HALF) as u64, self.stream)? };
         }
         Ok(())
     }
@@ -404,9 +529,10 @@ impl Driver for Nvidia {
 
     fn unpin(&self, at: Address) {
         if self.enter().is_ok() {
-            // SAFETY: the memory was given by `pin`, and no kernel that is still to run writes there.
+            // SAFETY: the memory was given by `pin`, and nothing that is still to be done writes there.
             unsafe {
                 sys::cuStreamSynchronize(self.stream);
+                sys::cuStreamSynchronize(self.beside);
                 sys::cuMemFreeHost(at as *mut c_void);
             }
         }
@@ -417,6 +543,25 @@ impl Driver for Nvidia {
         unsafe { std::slice::from_raw_parts(at as *const u8, bytes) }
     }
 
+    fn bring(&self, from: Address, to: Address, bytes: usize) -> Result<Event> {
+        let Event(so_far) = self.mark()?;
+        let (mut done, flags): (CUevent, _) = (ptr::null_mut(), sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
+        // SAFETY: the caller has as much memory at both places. The first event was recorded, and is only given back when it
+        // was reached; the place is for a handle, which is there when it is recorded.
+        unsafe {
+            let copied = check(sys::cuStreamWaitEvent(self.beside, so_far as CUevent, 0), "copy");
+            sys::cuEventDestroy_v2(so_far as CUevent);
+            copied?;
+            check(
+                sys::cuMemcpyDtoHAsync_v2(to as *mut c_void, from, bytes, self.beside),
+                "give what it holds",
+            )?;
+            check(sys::cuEventCreate(&raw mut done, flags as u32), "copy")?;
+            check(sys::cuEventRecord(done, self.beside), "copy")?;
+        }
+        Ok(Event(done as u64))
+    }
+
     fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()> {
         self.enter()?;
         // SAFETY: the caller has as much memory at both places.
@@ -424,35 +569,42 @@ impl Driver for Nvidia {
     }
 
     fn function(&self, module: &Module, name: &str) -> Result<Function> {
-        let mut loaded = self.loaded();
-        let key = (module.clone(), name.to_owned());
-        if let Some(&function) = loaded.functions.get(&key) {
-            return Ok(Function(function));
-        }
-        self.enter()?;
-        let handle = self.module(&mut loaded, module)?;
-        let mut function: CUfunction = ptr::null_mut();
-        let of_c = CString::new(name).map_err(|error| failed("find a kernel", error))?;
-        // SAFETY: the module is loaded, and the name a string.
-        let code = unsafe { sys::cuModuleGetFunction(&raw mut function, handle, of_c.as_ptr()) };
-        check(code, &format!("find the kernel `{name}`"))?;
-        loaded.functions.insert(key, function as u64);
-        Ok(Function(function as u64))
+        self.make(module, name).map(Function)
     }
 
-    fn make_ready(&self, modules: &[Module]) {
-        if self.nvrtc().is_err() || self.enter().is_err() {
-            return;
-        }
-        let compile = |module: &Module| self.compiled(module).ok().map(|code| (module.clone(), code));
-        let compiled: Vec<_> = modules.par_iter().filter_map(compile).collect();
-        let mut loaded = self.loaded();
-        for (module, code) in compiled {
-            if let Entry::Vacant(place) = loaded.modules.entry(module)
-                && let Ok(handle) = Self::load(place.key(), &code)
-            {
-                place.insert(handle as usize);
+    fn make_ready(&self, kernels: &[(Module, String)], threads: usize, goes_on: &(dyn Fn() -> bool + Sync)) {
+        // Of modules that the driver compiles one kernel is enough.
+        let mut modules = HashSet::new();
+        let compiles = self.nvrtc().is_ok();
+        let wanted = |(module, _): &&(Module, String)| compiles || modules.insert(module.clone());
+        let jobs: Vec<_> = kernels.iter().filter(wanted).collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some((module, name)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                // Whoever launches it is told of an error.
+                let _ = self.make(module, name);
+                if !goes_on() {
+                    break;
+                }
             }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..threads.min(jobs.len()) {
+                // Where the system gives no thread, there are fewer.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+            }
+            work();
+        });
+        kernels[jobs.len()..].iter().all(|_| goes_on());
+    }
+
+    fn remembered(&self, what: &str) -> Option<bool> {
+        self.store.remembered(&self.identity(what)?)
+    }
+
+    fn remember(&self, what: &str, answer: bool) {
+        if let Some(identity) = self.identity(what) {
+            self.store.remember(&identity, answer);
         }
     }
 

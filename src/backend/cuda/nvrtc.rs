@@ -41,6 +41,8 @@ type Size = unsafe extern "C" fn(Program, *mut usize) -> Code;
 type Fill = unsafe extern "C" fn(Program, *mut c_char) -> Code;
 type Words = unsafe extern "C" fn(Code) -> *const c_char;
 type Tell = unsafe extern "C" fn(*mut c_int, *mut c_int) -> Code;
+type Name = unsafe extern "C" fn(Program, *const c_char) -> Code;
+type Lowered = unsafe extern "C" fn(Program, *const c_char, *mut *const c_char) -> Code;
 
 /// The library, loaded.
 pub struct Nvrtc {
@@ -56,6 +58,8 @@ pub struct Nvrtc {
     log_size: Size,
     log: Fill,
     words: Words,
+    name: Name,
+    lowered: Lowered,
     /// Kept so that the functions stay where they are.
     _library: Library,
 }
@@ -163,6 +167,8 @@ impl Nvrtc {
                 log_size: get(&library, c"nvrtcGetProgramLogSize")?,
                 log: get(&library, c"nvrtcGetProgramLog")?,
                 words: get(&library, c"nvrtcGetErrorString")?,
+                name: get(&library, c"nvrtcAddNameExpression")?,
+                lowered: get(&library, c"nvrtcGetLoweredName")?,
                 _library: library,
             };
             (tell, found)
@@ -191,13 +197,28 @@ impl Nvrtc {
     pub fn compile(
         &self,
         source: Source<'_>,
-        (major, minor): Version,
+        architecture: Version,
         more: &[&str],
     ) -> Result<(Vec<u8>, String)> {
-        // What only this architecture has is there by another name of it.
-        let alone = if (major, minor) == WARPGROUPS { "a" } else { "" };
-        let target = format!("--gpu-architecture=sm_{major}{minor}{alone}");
-        self.make(source, &target, more, (self.cubin_size, self.cubin))
+        self.make(source, &target(architecture), more, None, (self.cubin_size, self.cubin))
+    }
+
+    /// Compiles the kernel `kernel` of `source` alone, in a fraction of the time of all of them: its name in the machine code,
+    /// and that code.
+    ///
+    /// # Errors
+    /// As [`Nvrtc::compile`].
+    pub fn kernel(
+        &self,
+        source: Source<'_>,
+        architecture: Version,
+        kernel: &str,
+    ) -> Result<(CString, Vec<u8>)> {
+        let mut name = CString::default();
+        let alone = Some((kernel, &mut name));
+        let (code, _) =
+            self.make(source, &target(architecture), &["-DALONE"], alone, (self.cubin_size, self.cubin))?;
+        Ok((name, code))
     }
 
     /// Compiles `source` to PTX for compute capability `architecture` and newer ones, or with `alone` for no other, without the
@@ -208,18 +229,20 @@ impl Nvrtc {
     pub fn ptx(&self, source: Source<'_>, (major, minor): Version, alone: bool) -> Result<String> {
         let alone = if alone { "a" } else { "" };
         let target = format!("--gpu-architecture=compute_{major}{minor}{alone}");
-        let (text, _) = self.make(source, &target, &[], (self.ptx_size, self.ptx))?;
+        let (text, _) = self.make(source, &target, &[], None, (self.ptx_size, self.ptx))?;
         let text = String::from_utf8_lossy(&text);
         let text = text.trim_end_matches('\0');
         Ok(text.find(".version").map_or(text, |first| &text[first..]).to_owned())
     }
 
-    /// Compiles, and takes what these functions give.
+    /// Compiles, and takes what these functions give. Of `alone` the first is the only kernel that is made, and its name in the
+    /// code is put into the second.
     fn make(
         &self,
         source: Source<'_>,
         target: &str,
         more: &[&str],
+        alone: Option<(&str, &mut CString)>,
         (size, fill): (Size, Fill),
     ) -> Result<(Vec<u8>, String)> {
         let of = |text: &str| {
@@ -254,13 +277,40 @@ impl Nvrtc {
             )
         };
         self.check(made, source, "")?;
-        // SAFETY: the program was made, and the options are as many as is said.
-        let compiled = unsafe { (self.compile)(program, options.len() as c_int, options.as_ptr()) };
+        let alone = match alone {
+            Some((kernel, name)) => Some((of(&format!("{kernel}<0>"))?, name)),
+            None => None,
+        };
+        let named = alone.as_ref().map_or(0, |(kernel, _)| {
+            // SAFETY: the program was made, and the kernel's name is a string.
+            unsafe { (self.name)(program, kernel.as_ptr()) }
+        });
+        let compiled = match named {
+            // SAFETY: the program was made, and the options are as many as is said.
+            0 => unsafe { (self.compile)(program, options.len() as c_int, options.as_ptr()) },
+            refused => refused,
+        };
         let log = self.bytes(program, self.log_size, self.log).unwrap_or_default();
         let log = String::from_utf8_lossy(&log).trim_end_matches(['\0', '\n']).to_owned();
         let code = match compiled {
             0 => self.bytes(program, size, fill),
             code => Err(code),
+        };
+        let code = match alone {
+            Some((kernel, name)) if code.is_ok() => {
+                let mut lowered = ptr::null();
+                // SAFETY: the program was compiled with this name, and the place is for a string, which is there as long as
+                // the program.
+                match unsafe { (self.lowered)(program, kernel.as_ptr(), &raw mut lowered) } {
+                    0 => {
+                        // SAFETY: as above.
+                        unsafe { CStr::from_ptr(lowered) }.clone_into(name);
+                        code
+                    }
+                    refused => Err(refused),
+                }
+            }
+            _ => code,
         };
         // SAFETY: the program was made, and is not used again.
         unsafe { (self.destroy)(&raw mut program) };
@@ -303,6 +353,12 @@ impl Nvrtc {
         .found(first)
         .next("tell us with these words and the device's name; --device cpu runs without it"))
     }
+}
+
+/// The option for machine code of an architecture. What only the one with groups of four warps has is there by another name.
+fn target((major, minor): Version) -> String {
+    let alone = if (major, minor) == WARPGROUPS { "a" } else { "" };
+    format!("--gpu-architecture=sm_{major}{minor}{alone}")
 }
 
 fn pointers_of(strings: &[CString]) -> Vec<*const c_char> {

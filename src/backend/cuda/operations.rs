@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::driver::{Address, Arguments};
 use super::kernels::Kernel;
 use super::matrix::Matrix;
-use super::memory::{Buffer, Memory, Vector};
+use super::memory::{Buffer, Growing, Memory, Vector};
 use super::norm::{self, Norm};
 use super::pass::Pass;
 use super::product::Input;
@@ -183,8 +183,33 @@ impl Backend for Cuda {
         let Some((fetched, out)) = fetching::place(self, &pass.fetching, count * 4)? else { return Ok(None) };
         let kernel = Kernel { file: "cache", name: "read_cache", weight: None };
         let arguments = Arguments::new().address(cache.memory.at()).long(0).long(count).address(out);
-        self.kernels.launch(kernel, (count.div_ceil(512), 1), 128, 0, arguments)?;
+        self.kernels.launch_apart(kernel, (count.div_ceil(512), 1), 128, 0, arguments)?;
         Ok(Some(fetched))
+    }
+
+    fn fetch_quantized(
+        &self,
+        input: &Input,
+        rows: Range<usize>,
+        pass: &Pass,
+    ) -> Result<Option<[Fetched; 2]>> {
+        self.stop.check()?;
+        let Some(group) = self.precision.group().filter(|_| input.width.is_multiple_of(4)) else {
+            return Ok(None);
+        };
+        let (groups, words) = (input.width.div_ceil(group), input.width / 4);
+        let fetch = |memory: &Growing, width: usize| match memory.memory() {
+            Some(memory) => {
+                fetching::copy(self, memory, rows.start * width..rows.end * width, &pass.fetching)
+            }
+            None => Ok(None),
+        };
+        let values = fetch(&input.values, words)?;
+        Ok(values.zip(fetch(&input.scales, groups)?).map(|(values, scales)| [values, scales]))
+    }
+
+    fn bring(&self, pass: &Pass) -> Result<()> {
+        fetching::bring(self, &pass.fetching)
     }
 
     fn fetched(

@@ -1,28 +1,50 @@
 //! Whether a device's kernels compute what they should: one of each kind on a few numbers, beside the processor, before a
 //! model runs by them. A device that no test has seen so says no rather than something wrong.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::product::{self, Asked, Tiles};
 use super::{Cuda, attention, failed};
 use crate::backend::cpu::Cpu;
 use crate::backend::{AttentionShape, Backend, Draw, Drawn, Nobody, PassRows, Product, Span, Swiglu};
-use crate::checkpoint::{Dtype, Tensor};
-use crate::config::Precision;
+use crate::checkpoint::{Checkpoint, Dtype, Tensor, random};
+use crate::config::{DEFAULT_GROUP, Precision};
 use crate::error::Result;
 use crate::files::Bytes;
 
-/// Inputs and outputs of the products.
+/// What a model uses of a device, and so what is proved before it runs.
+#[derive(Clone, Debug)]
+pub struct Uses {
+    /// The number types of its matrices.
+    weights: Vec<Dtype>,
+    /// Two of its groups of query heads.
+    heads: AttentionShape,
+}
+
+impl Uses {
+    /// What the model in `checkpoint` uses.
+    pub fn of(checkpoint: &Checkpoint) -> Self {
+        let config = &checkpoint.config;
+        let matrices =
+            checkpoint.tensors().map(|(_, tensor)| tensor).filter(|tensor| tensor.shape().len() == 2);
+        let weights: BTreeSet<_> = matrices.map(Tensor::dtype).collect();
+        let (kv_heads, head_dim) = (config.kv_heads.min(2), config.head_dim);
+        let heads = config.heads / config.kv_heads * kv_heads;
+        let heads = AttentionShape { heads, kv_heads, head_dim, window: None };
+        Self { weights: weights.into_iter().collect(), heads }
+    }
+}
+
+/// Inputs and outputs of the products: whole blocks of every number type, and part of a tile; and what the gate gives.
 const INPUTS: usize = 256;
 const OUTPUTS: usize = 40;
+const HIDDEN: usize = 512;
 
 /// Tokens that are multiplied by kernels of their own.
 const TOKENS: [(&str, usize); 3] =
     [("multiply one row", 1), ("multiply a few rows", 9), ("multiply many rows", MANY)];
 const MANY: usize = 20;
-
-/// The heads of attention: as most models have them, and as the fast kernels take them.
-const HEADS: AttentionShape = AttentionShape { heads: 8, kv_heads: 2, head_dim: 64, window: None };
 
 /// What the kernels of attention for several tokens do.
 const MANY_TOKENS: &str = "attend from many tokens";
@@ -58,11 +80,17 @@ fn tensor(dtype: Dtype, shape: Vec<usize>, bytes: Vec<u8>) -> Tensor {
     tensor.unwrap_or_else(|| unreachable!("the values are as many as the shape says"))
 }
 
-/// The weights of a product, as most files have them.
-fn weights(outputs: usize, inputs: usize, seed: usize) -> Tensor {
-    let narrow = |x: f32| half::bf16::from_f32(x).to_le_bytes();
-    let bytes = exact(outputs * inputs, seed).into_iter().flat_map(narrow).collect();
-    tensor(Dtype::BF16, vec![outputs, inputs], bytes)
+/// The weights of a product: such values as floats, and any as whole numbers, of which int8 ones share a scale `group` by
+/// `group`.
+fn weights(dtype: Dtype, outputs: usize, inputs: usize, group: usize, seed: usize) -> Tensor {
+    let values = || exact(outputs * inputs, seed).into_iter();
+    let bytes = match dtype {
+        Dtype::F32 => values().flat_map(f32::to_le_bytes).collect(),
+        Dtype::F16 => values().flat_map(|x| half::f16::from_f32(x).to_le_bytes()).collect(),
+        Dtype::BF16 => values().flat_map(|x| half::bf16::from_f32(x).to_le_bytes()).collect(),
+        whole => return random::tensor(whole, &[outputs, inputs], group, &mut (seed as u64)),
+    };
+    tensor(dtype, vec![outputs, inputs], bytes)
 }
 
 fn buffer<B: Backend>(backend: &B, values: &[f32]) -> Result<B::Buffer> {
@@ -113,9 +141,6 @@ fn gated<B: Backend>(
     Ok(hidden)
 }
 
-/// Kinds of kernels that are proved.
-pub(super) const KINDS: usize = 1 + TOKENS.len() + 2 + 2 + 1;
-
 /// Tokens, outputs and inputs of products in tiles: parts of a tile in each direction, and places that are used again.
 const OF_TILES: [usize; 3] = [70, 264, 328];
 
@@ -123,13 +148,13 @@ const OF_TILES: [usize; 3] = [70, 264, 328];
 const VOCAB: usize = 3001;
 const LIKELIEST: [usize; 4] = [13, 1203, 1900, 2999];
 
-/// What a backend makes by each kind of kernel; `done` is told of each.
-fn made<B: Backend>(backend: &B, done: &mut dyn FnMut()) -> Result<Vec<Made>> {
+/// The one of them that is likelier than the others where it is drawn at temperature 0.
+const GREEDY: usize = LIKELIEST[2];
+
+/// What a backend makes by each kind of kernel.
+fn made<B: Backend>(backend: &B, uses: &Uses) -> Result<Vec<Made>> {
     let mut all = Vec::new();
-    let mut add = |what, bound, values| {
-        all.push(Made { what, bound, values });
-        done();
-    };
+    let mut add = |what, bound, values| all.push(Made { what, bound, values });
 
     let (x, weight) = (buffer(backend, &any(3 * INPUTS, 3))?, any(INPUTS, 4));
     let bytes = weight.iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -138,32 +163,43 @@ fn made<B: Backend>(backend: &B, done: &mut dyn FnMut()) -> Result<Vec<Made>> {
     backend.rms_norm(&x, &weight, 1e-5, 3, &mut normed)?;
     add("normalise", 0.0, values(backend, &normed, 3 * INPUTS)?);
 
-    let [matrix, other] =
-        [backend.matrix(&weights(OUTPUTS, INPUTS, 1))?, backend.matrix(&weights(OUTPUTS, INPUTS, 8))?];
-    for (what, tokens) in TOKENS {
-        let mut out = backend.buffer(tokens * OUTPUTS)?;
-        backend.matmul(&input(backend, tokens, INPUTS)?, &matrix, None, &mut out)?;
-        add(what, 0.0, values(backend, &out, tokens * OUTPUTS)?);
+    let (x, mut normed) = (buffer(backend, &any(MANY * INPUTS, 10))?, backend.buffer(MANY * INPUTS)?);
+    for &dtype in &uses.weights {
+        let group = backend.precision().group();
+        let matrix = |outputs, inputs, seed| {
+            backend.matrix(&weights(dtype, outputs, inputs, group.unwrap_or(DEFAULT_GROUP), seed))
+        };
+        // Sums of whole numbers have one order, and those of exact floats need none.
+        let apart = orders_apart(backend.precision());
+        let bound = if group.is_some() || dtype.is_float() { 0.0 } else { apart };
+        let of_rows = matrix(OUTPUTS, INPUTS, 1)?;
+        for (what, tokens) in TOKENS {
+            let mut out = backend.buffer(tokens * OUTPUTS)?;
+            backend.matmul(&input(backend, tokens, INPUTS)?, &of_rows, None, &mut out)?;
+            add(what, bound, values(backend, &out, tokens * OUTPUTS)?);
+        }
+
+        let (gate, up) = (matrix(HIDDEN, INPUTS, 1)?, matrix(HIDDEN, INPUTS, 8)?);
+        let (count, of_many) = (MANY * HIDDEN, input(backend, MANY, INPUTS)?);
+        let hidden = gated(backend, &of_many, [&gate, &up], count)?;
+        add("gate many rows", bound, values(backend, &hidden, count)?);
+
+        // From one to the next with nobody who looks in between, as in a layer: a norm, the gate, a product.
+        let down = matrix(OUTPUTS, HIDDEN, 9)?;
+        let (pass_of_many, mut first, mut second) =
+            (pass(backend, 0, MANY)?, backend.input(), backend.input());
+        let mut out = backend.buffer(MANY * OUTPUTS)?;
+        backend.rms_norm(&x, &weight, 1e-5, MANY, &mut normed)?;
+        backend.prepare(&normed, INPUTS, &pass_of_many, &PassRows::All, &mut first)?;
+        let hidden = gated(backend, &first, [&gate, &up], count)?;
+        backend.prepare(&hidden, HIDDEN, &pass_of_many, &PassRows::All, &mut second)?;
+        backend.matmul(&second, &down, None, &mut out)?;
+        add("go from one to the next", apart, values(backend, &out, MANY * OUTPUTS)?);
     }
 
-    let (count, of_many) = (MANY * OUTPUTS, input(backend, MANY, INPUTS)?);
-    let hidden = gated(backend, &of_many, [&matrix, &other], count)?;
-    add("gate many rows", 0.0, values(backend, &hidden, count)?);
-
-    // From one to the next with nobody who looks in between, as in a layer: a norm, the gate, a product.
-    let down = backend.matrix(&weights(OUTPUTS, OUTPUTS, 9))?;
-    let (x, mut normed) = (buffer(backend, &any(MANY * INPUTS, 10))?, backend.buffer(MANY * INPUTS)?);
-    let (pass_of_many, mut first, mut second) = (pass(backend, 0, MANY)?, backend.input(), backend.input());
-    let mut out = backend.buffer(count)?;
-    backend.rms_norm(&x, &weight, 1e-5, MANY, &mut normed)?;
-    backend.prepare(&normed, INPUTS, &pass_of_many, &PassRows::All, &mut first)?;
-    let hidden = gated(backend, &first, [&matrix, &other], count)?;
-    backend.prepare(&hidden, OUTPUTS, &pass_of_many, &PassRows::All, &mut second)?;
-    backend.matmul(&second, &down, None, &mut out)?;
-    add("go from one to the next", orders_apart(backend.precision()), values(backend, &out, count)?);
-
     // A prompt, and a token after it.
-    let (width, of_keys, tokens) = (HEADS.heads * HEADS.head_dim, HEADS.kv_heads * HEADS.head_dim, 70);
+    let AttentionShape { heads, kv_heads, head_dim, .. } = uses.heads;
+    let (width, of_keys, tokens) = (heads * head_dim, kv_heads * head_dim, 70);
     let [mut keys, mut cached] = [backend.new_cache(100 * of_keys)?, backend.new_cache(100 * of_keys)?];
     for (what, start, tokens) in [(MANY_TOKENS, 0, tokens), ("attend from one token", tokens, 1)] {
         let pass = pass(backend, start, tokens)?;
@@ -172,7 +208,7 @@ fn made<B: Backend>(backend: &B, done: &mut dyn FnMut()) -> Result<Vec<Made>> {
         let (q, k, v, mut out) = (q?, k?, v?, backend.buffer(tokens * width)?);
         backend.cache(&k, of_keys, &pass, 0, &mut keys)?;
         backend.cache(&v, of_keys, &pass, 0, &mut cached)?;
-        backend.attention(HEADS, &q, &pass, 0, &keys, &cached, &mut out, &mut Nobody)?;
+        backend.attention(uses.heads, &q, &pass, 0, &keys, &cached, &mut out, &mut Nobody)?;
         add(what, orders_apart(backend.precision()), values(backend, &out, tokens * width)?);
     }
     Ok(all)
@@ -201,26 +237,52 @@ fn compare(found: &Made, expected: &[f32]) -> Result<()> {
     ))
 }
 
-/// Holds what the device makes against the processor's; `done` is told of each of [`KINDS`].
+/// Holds what the device makes against the processor's, unless this very program did so before.
 ///
 /// # Errors
 /// Where a kernel cannot be had or run, or gives something else.
-pub(super) fn prove(cuda: &Cuda, done: &mut dyn FnMut()) -> Result<()> {
+pub(super) fn prove(cuda: &Cuda, uses: &Uses) -> Result<()> {
+    let device = cuda.queue.device();
+    let what = format!("{uses:?} {:?} {:?}", cuda.precision, cuda.cache_dtype);
+    let warpgroups = match device.remembered(&what) {
+        Some(warpgroups) => warpgroups,
+        None => {
+            let warpgroups = proved(cuda, uses)?;
+            device.remember(&what, warpgroups);
+            warpgroups
+        }
+    };
+    if has_tiles(cuda, uses) {
+        cuda.warpgroups.store(warpgroups, Relaxed);
+    }
+    Ok(())
+}
+
+/// Whether groups of four warps multiply right; all else does.
+fn proved(cuda: &Cuda, uses: &Uses) -> Result<bool> {
+    // Sums that are exact in every number type.
+    let numbers = [1.0_f32, -2.5, 96.0, 0.125];
+    let (x, mut sum) = (buffer(cuda, &numbers)?, cuda.buffer(numbers.len())?);
+    cuda.add(&x, &x, numbers.len(), &mut sum)?;
+    let found = values(cuda, &sum, numbers.len())?;
+    if found != numbers.map(|x| x + x) {
+        return Err(failed("add numbers", format!("{numbers:?} + {numbers:?} = {found:?}")));
+    }
+
     let cpu = Cpu::default().with_precision(cuda.precision).with_cache_dtype(cuda.cache_dtype);
-    let expected = made(&cpu, &mut || ())?;
-    for (found, expected) in made(cuda, done)?.iter().zip(&expected) {
+    let expected = made(&cpu, uses)?;
+    for (found, expected) in made(cuda, uses)?.iter().zip(&expected) {
         let compared = compare(found, &expected.values);
-        if found.what == MANY_TOKENS && attention::splits(cuda, HEADS) {
+        if found.what == MANY_TOKENS && attention::splits(cuda, uses.heads) {
             let next = "leave them out: LLAMA_TRACE_CUDA_WITHOUT=split; or run with --device cpu";
             compared.map_err(|error| error.next(next))?;
         } else {
             compared?;
         }
     }
-    prove_draws(cuda)?;
-    done();
-    if cuda.precision != Precision::Bf16 {
-        return Ok(());
+    compare_draws(&drawn(cuda)?, &[&LIKELIEST[..], &[GREEDY]].concat())?;
+    if !has_tiles(cuda, uses) {
+        return Ok(false);
     }
     // The sizes above choose one kind of tiles; others get others. Those of groups of four warps are faster, and not needed. A
     // device for which they were too much does not get through the others after them.
@@ -228,34 +290,54 @@ pub(super) fn prove(cuda: &Cuda, done: &mut dyn FnMut()) -> Result<()> {
         cpu.matmul(input, &matrices[0], None, out)?;
         gated(&cpu, input, matrices.each_ref(), OF_TILES[0] * OF_TILES[1])
     })?;
-    let of_four =
-        cuda.queue.device().has_warpgroups().then(|| prove_tiles(cuda, &product::OF_WARPGROUPS, &expected));
-    let of_warps = prove_tiles(cuda, &product::OF_WARPS, &expected);
+    let prove = |all: &[Tiles]| {
+        all.iter().try_for_each(|&tiles| {
+            made_by_tiles(cuda, tiles)?.into_iter().zip(&expected).try_for_each(|(values, expected)| {
+                compare(&Made { what: "multiply in tiles", bound: 0.0, values }, expected)
+            })
+        })
+    };
+    let of_four = cuda.queue.device().has_warpgroups().then(|| prove(&product::OF_WARPGROUPS));
     // What the device does not survive, the others after it do not either: then the first failed.
-    match (of_four, of_warps) {
+    match (of_four, prove(&product::OF_WARPS)) {
         (Some(Err(first)), Err(_)) => {
             Err(first.next("leave them out: LLAMA_TRACE_CUDA_WITHOUT=wgmma; or run with --device cpu"))
         }
         (_, Err(error)) => Err(error),
-        (of_four, Ok(())) => {
-            cuda.warpgroups.store(matches!(of_four, Some(Ok(()))), Relaxed);
-            Ok(())
+        (of_four, Ok(())) => Ok(matches!(of_four, Some(Ok(())))),
+    }
+}
+
+/// Runs all that is proved, whatever comes of it.
+pub(super) fn run(cuda: &Cuda, uses: &Uses) {
+    let _ = made(cuda, uses);
+    let _ = drawn(cuda);
+    if has_tiles(cuda, uses) {
+        let of_four: &[Tiles] =
+            if cuda.queue.device().has_warpgroups() { &product::OF_WARPGROUPS } else { &[] };
+        for tiles in of_four.iter().chain(&product::OF_WARPS) {
+            let _ = made_by_tiles(cuda, *tiles);
         }
     }
 }
 
-/// Holds the tokens that the device draws against those that must be drawn. Of the logits four are the largest, all alike, and
+/// Whether it multiplies in tiles of bfloat16.
+fn has_tiles(cuda: &Cuda, uses: &Uses) -> bool {
+    cuda.precision == Precision::Bf16 && uses.weights.contains(&Dtype::BF16)
+}
+
+/// The tokens that the device draws. Of the logits four are the largest, all alike, and
 /// two come next; with them top-k stops, and with the four top-p. So each of the four has a quarter, in the order of ids. At
 /// temperature 0 one of them alone is larger.
-fn prove_draws(cuda: &Cuda) -> Result<()> {
+fn drawn(cuda: &Cuda) -> Result<Vec<Drawn>> {
     let mut logits: Vec<f32> = any(VOCAB, 11);
     LIKELIEST.into_iter().for_each(|id| logits[id] = 4.0);
     [500, 2500].into_iter().for_each(|id| logits[id] = 3.0);
-    let (draw, greedy) = (Draw { temperature: 0.5, top_k: 6, top_p: 0.8, random: 0.0 }, LIKELIEST[2]);
+    let draw = Draw { temperature: 0.5, top_k: 6, top_p: 0.8, random: 0.0 };
     let draws: Vec<Draw> = [0.1, 0.4, 0.6, 0.9].map(|random| Draw { random, ..draw }).into();
     let draws = [draws, vec![Draw { temperature: 0.0, ..draw }]].concat();
     let mut rows = logits.repeat(draws.len());
-    rows[(draws.len() - 1) * VOCAB + greedy] = 5.0;
+    rows[(draws.len() - 1) * VOCAB + GREEDY] = 5.0;
 
     let spans: Vec<_> = (0..draws.len()).map(|sequence| Span { sequence, start: 0, tokens: 1 }).collect();
     let mut pass = cuda.new_pass()?;
@@ -264,7 +346,7 @@ fn prove_draws(cuda: &Cuda) -> Result<()> {
     let drawn = cuda.drawn(&pass)?;
     // The model's draws make a room of their own size.
     cuda.scratch().draw = None;
-    compare_draws(&drawn, &[&LIKELIEST[..], &[greedy]].concat())
+    Ok(drawn)
 }
 
 fn compare_draws(found: &[Drawn], expected: &[usize]) -> Result<()> {
@@ -284,28 +366,23 @@ fn of_tiles<B: Backend>(
     run: impl FnOnce(&B::Input, [B::Matrix; 2], &mut B::Buffer) -> Result<B::Buffer>,
 ) -> Result<[Vec<f32>; 2]> {
     let [tokens, outputs, inputs] = OF_TILES;
-    let matrices =
-        [backend.matrix(&weights(outputs, inputs, 1))?, backend.matrix(&weights(outputs, inputs, 8))?];
+    let [gate, up] =
+        [1, 8].map(|seed| backend.matrix(&weights(Dtype::BF16, outputs, inputs, DEFAULT_GROUP, seed)));
     let mut out = backend.buffer(tokens * outputs)?;
-    let hidden = run(&input(backend, tokens, inputs)?, matrices, &mut out)?;
+    let hidden = run(&input(backend, tokens, inputs)?, [gate?, up?], &mut out)?;
     Ok([values(backend, &out, tokens * outputs)?, values(backend, &hidden, tokens * outputs)?])
 }
 
-/// Holds what these tiles make against what is `expected`.
-fn prove_tiles(cuda: &Cuda, all: &[Tiles], expected: &[Vec<f32>; 2]) -> Result<()> {
-    all.iter().try_for_each(|&tiles| {
-        let found = of_tiles(cuda, |input, [gate, up], out| {
-            let [of_gate, silu, of_up, hidden] = [0; 4].map(|_| cuda.buffer(OF_TILES[0] * OF_TILES[1]));
-            let (of_gate, silu, of_up, hidden) = (of_gate?, silu?, of_up?, hidden?);
-            let asked = |matrix, out| Asked { matrix, bias: None, out };
-            product::all_in_tiles(cuda, input, &[asked(&gate, out)], tiles)?;
-            let (gate, up) = (asked(&gate, &of_gate), asked(&up, &of_up));
-            product::all_gated_in_tiles(cuda, input, gate, up, (&silu, &hidden), tiles)?;
-            Ok(hidden)
-        })?;
-        found.into_iter().zip(expected).try_for_each(|(values, expected)| {
-            compare(&Made { what: "multiply in tiles", bound: 0.0, values }, expected)
-        })
+/// What these tiles make.
+fn made_by_tiles(cuda: &Cuda, tiles: Tiles) -> Result<[Vec<f32>; 2]> {
+    of_tiles(cuda, |input, [gate, up], out| {
+        let [of_gate, silu, of_up, hidden] = [0; 4].map(|_| cuda.buffer(OF_TILES[0] * OF_TILES[1]));
+        let (of_gate, silu, of_up, hidden) = (of_gate?, silu?, of_up?, hidden?);
+        let asked = |matrix, out| Asked { matrix, bias: None, out };
+        product::all_in_tiles(cuda, input, &[asked(&gate, out)], tiles)?;
+        let (gate, up) = (asked(&gate, &of_gate), asked(&up, &of_up));
+        product::all_gated_in_tiles(cuda, input, gate, up, (&silu, &hidden), tiles)?;
+        Ok(hidden)
     })
 }
 
@@ -351,8 +428,10 @@ mod tests {
     #[test]
     fn the_emulated_device_passes_in_every_precision() {
         for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {
-            let Some(cuda) = Cuda::of_tests(1 << 30) else { return };
-            passes(cuda, precision);
+            for weights in [vec![Dtype::BF16], vec![Dtype::I8, Dtype::F32], vec![Dtype::Q4K, Dtype::Q6K]] {
+                let Some(cuda) = Cuda::of_tests(1 << 30) else { return };
+                passes(cuda, precision, weights);
+            }
         }
     }
 
@@ -363,12 +442,13 @@ mod tests {
         if !cuda.queue.device().has_warpgroups() {
             return;
         }
-        prove(&cuda.with_precision(Precision::Bf16), &mut || ()).unwrap();
+        prove(&cuda.with_precision(Precision::Bf16), &uses(vec![Dtype::BF16])).unwrap();
         let launches = |asked: &Asked| if let Asked::Launches(count) = asked { *count } else { 0 };
         let all: usize = log.lock().unwrap().iter().map(launches).sum();
         let told = |launches: usize| {
             let cuda = Cuda::lost_after(1 << 30, launches).unwrap().with_precision(Precision::Bf16);
-            prove(&cuda, &mut || ()).unwrap_err().to_string().contains("LLAMA_TRACE_CUDA_WITHOUT=wgmma")
+            let error = prove(&cuda, &uses(vec![Dtype::BF16])).unwrap_err();
+            error.to_string().contains("LLAMA_TRACE_CUDA_WITHOUT=wgmma")
         };
         // The last launches are those of single warps, right before them are those of four; nothing is said of them where
         // the device is lost earlier.
@@ -376,21 +456,43 @@ mod tests {
         assert!((all - 12..all - 1).any(told), "of {all}");
     }
 
+    #[test]
+    fn what_was_proved_is_not_run_again_for_the_same_uses_and_is_for_others() {
+        let Some((cuda, log)) = Cuda::logged(1 << 30) else { return };
+        let launches = |precision, weights| {
+            log.lock().unwrap().clear();
+            let cuda = cuda.clone().with_precision(precision);
+            assert!(!cuda.is_proved());
+            cuda.prove(&uses(weights)).unwrap();
+            assert!(cuda.is_proved());
+            log.lock().unwrap().iter().any(|asked| matches!(asked, Asked::Launches(_)))
+        };
+        let (f32, bf16) = (Precision::F32, Precision::Bf16);
+        assert!(launches(f32, vec![Dtype::Q4K]) && !launches(f32, vec![Dtype::Q4K]));
+        assert!(launches(f32, vec![Dtype::Q6K]) && launches(bf16, vec![Dtype::BF16]));
+        assert_eq!(cuda.kernel_name(), "sm_90a");
+        cuda.warpgroups.store(false, Relaxed);
+        assert!(!launches(bf16, vec![Dtype::BF16]));
+        assert_eq!(cuda.kernel_name(), "sm_90a", "that groups of four warps were proved too");
+    }
+
     /// Instruction by instruction: needs no compiler.
     #[test]
     fn the_ptx_that_the_program_carries_passes_in_every_precision() {
         for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {
-            passes(Cuda::of_ptx(1 << 30), precision);
+            passes(Cuda::of_ptx(1 << 30), precision, vec![Dtype::BF16]);
         }
     }
 
-    fn passes(cuda: Cuda, precision: Precision) {
-        let mut proved = 0;
+    fn uses(weights: Vec<Dtype>) -> Uses {
+        Uses { weights, heads: AttentionShape { heads: 8, kv_heads: 2, head_dim: 64, window: None } }
+    }
+
+    fn passes(cuda: Cuda, precision: Precision, weights: Vec<Dtype>) {
         let cuda = cuda.with_precision(precision);
         cuda.warpgroups.store(false, Relaxed);
-        prove(&cuda, &mut || proved += 1).unwrap();
-        assert_eq!(proved, KINDS);
-        let of_four = precision == Precision::Bf16 && cuda.queue.device().has_warpgroups();
+        let of_four = has_tiles(&cuda, &uses(weights.clone())) && cuda.queue.device().has_warpgroups();
+        prove(&cuda, &uses(weights)).unwrap();
         assert_eq!(cuda.kernel_name() == "sm_90a", of_four);
     }
 }

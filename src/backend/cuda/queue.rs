@@ -119,34 +119,34 @@ impl Queue {
         if waiting.is_empty() {
             return Ok(());
         }
-        let result = match seen.iter().position(|seen| seen.launches == *waiting) {
-            Some(at) => {
-                let mut known = seen.remove(at);
-                if known.graph.is_none() && !known.refused {
-                    known.graph = self.driver.take_down(&known.launches).ok();
-                    known.refused = known.graph.is_none();
-                }
-                let done = match known.graph {
-                    Some(graph) => {
-                        *repeated += 1;
-                        self.driver.repeat(graph)
-                    }
-                    None => self.driver.launch(waiting),
-                };
-                seen.push(known);
-                done
+        // What is recorded differs from pass to pass; what comes before and after it does not.
+        let result = waiting.chunk_by(|a, b| a.apart == b.apart).try_for_each(|launches| {
+            if launches[0].apart || launches.len() < MIN_GRAPH {
+                return self.driver.launch(launches);
             }
-            None => {
-                if waiting.len() >= MIN_GRAPH {
-                    if seen.len() == GRAPHS {
-                        let oldest = seen.remove(0);
-                        oldest.graph.into_iter().for_each(|graph| self.driver.forget(graph));
-                    }
-                    seen.push(Seen { launches: waiting.clone(), graph: None, refused: false });
+            let Some(at) = seen.iter().position(|seen| seen.launches == *launches) else {
+                if seen.len() == GRAPHS {
+                    let oldest = seen.remove(0);
+                    oldest.graph.into_iter().for_each(|graph| self.driver.forget(graph));
                 }
-                self.driver.launch(waiting)
+                seen.push(Seen { launches: launches.to_vec(), graph: None, refused: false });
+                return self.driver.launch(launches);
+            };
+            let mut known = seen.remove(at);
+            if known.graph.is_none() && !known.refused {
+                known.graph = self.driver.take_down(&known.launches).ok();
+                known.refused = known.graph.is_none();
             }
-        };
+            let done = match known.graph {
+                Some(graph) => {
+                    *repeated += 1;
+                    self.driver.repeat(graph)
+                }
+                None => self.driver.launch(launches),
+            };
+            seen.push(known);
+            done
+        });
         waiting.clear();
         result
     }

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use ring::digest::{Context, SHA256, SHA256_OUTPUT_LEN, digest};
 
 use super::nvrtc::{OPTIONS, Source, Version};
+use super::sources;
 use crate::error::Result;
 
 /// Bytes of the largest code that is read: more than any kernel has.
@@ -30,19 +31,20 @@ impl Store {
         Self { folder: cache.map(|cache| cache.join("llama-trace/kernels")) }
     }
 
-    /// The code of `source` for `architecture`, as the compiler of version `compiler` makes it: from the folder, or from
-    /// `compile`, and then the folder has it.
+    /// The code of the kernel `kernel` of `source` for `architecture`, as the compiler of version `compiler` makes it: from the
+    /// folder, or from `compile`, and then the folder has it.
     ///
     /// # Errors
     /// Those of `compile`.
     pub(super) fn code(
         &self,
-        source: Source<'_>,
+        (source, kernel): (Source<'_>, &str),
         architecture: Version,
         compiler: Version,
         compile: impl FnOnce() -> Result<Vec<u8>>,
     ) -> Result<Vec<u8>> {
-        let path = self.folder.as_ref().map(|folder| folder.join(name(source, architecture, compiler)));
+        let path =
+            self.folder.as_ref().map(|folder| folder.join(name(source, kernel, architecture, compiler)));
         if let Some(code) = path.as_deref().and_then(read) {
             return Ok(code);
         }
@@ -53,8 +55,28 @@ impl Store {
     }
 }
 
+impl Store {
+    /// What was remembered of `what`.
+    pub(super) fn remembered(&self, what: &str) -> Option<bool> {
+        match read(&self.place(what)?)?[..] {
+            [answer] => Some(answer == 1),
+            _ => None,
+        }
+    }
+
+    /// Remembers it, where the folder can be written to.
+    pub(super) fn remember(&self, what: &str, answer: bool) {
+        let _ = self.place(what).map(|path| write(&path, &[u8::from(answer)]));
+    }
+
+    fn place(&self, what: &str) -> Option<PathBuf> {
+        let hash = hex(&digest(&SHA256, [what, &sources::digest()].concat().as_bytes()).as_ref()[..16]);
+        self.folder.as_ref().map(|folder| folder.join(format!("proof-{hash}")))
+    }
+}
+
 /// The name of the file.
-fn name(source: Source<'_>, architecture: Version, compiler: Version) -> String {
+fn name(source: Source<'_>, kernel: &str, architecture: Version, compiler: Version) -> String {
     let mut all = Context::new(&SHA256);
     let mut add = |part: &[u8]| {
         // Lengths keep the parts apart.
@@ -69,15 +91,20 @@ fn name(source: Source<'_>, architecture: Version, compiler: Version) -> String 
     }
     OPTIONS.iter().for_each(|option| add(option.as_bytes()));
     source.defines.iter().for_each(|define| add(define.as_bytes()));
-    let hash = all.finish().as_ref()[..16].iter().fold(String::new(), |mut text, byte| {
+    add(kernel.as_bytes());
+    let hash = hex(&all.finish().as_ref()[..16]);
+    format!("{kernel}-sm_{}{}-{hash}.cubin", architecture.0, architecture.1)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
         // A string takes all that is written.
         let _ = write!(text, "{byte:02x}");
         text
-    });
-    format!("{}-sm_{}{}-{hash}.cubin", source.name, architecture.0, architecture.1)
+    })
 }
 
-/// The code in a file that is whole.
+/// The bytes in a file that is whole.
 fn read(path: &Path) -> Option<Vec<u8>> {
     if fs::metadata(path).ok()?.len() > MOST {
         return None;
@@ -114,7 +141,7 @@ mod tests {
         let store = Store { folder: Some(folder.path().join("not/there/yet")) };
         let compiled = Cell::new(0);
         let code = || {
-            store.code(SOURCE, (9, 0), (12, 8), || {
+            store.code((SOURCE, "add"), (9, 0), (12, 8), || {
                 compiled.set(compiled.get() + 1);
                 Ok(b"code".to_vec())
             })
@@ -123,7 +150,7 @@ mod tests {
             (code().unwrap(), code().unwrap(), compiled.get()),
             (b"code".to_vec(), b"code".to_vec(), 1)
         );
-        let path = folder.path().join("not/there/yet").join(name(SOURCE, (9, 0), (12, 8)));
+        let path = folder.path().join("not/there/yet").join(name(SOURCE, "add", (9, 0), (12, 8)));
         let whole = fs::read(&path).unwrap();
         let changed = [&whole[..whole.len() - 1], b"?"].concat();
         for damaged in [&whole[..whole.len() - 1], &whole[..5], &[], &changed] {
@@ -146,10 +173,11 @@ mod tests {
             Source { headers: &[], ..SOURCE },
             Source { defines: &defines, ..SOURCE },
         ];
-        let mut names: Vec<_> = other.iter().map(|source| name(*source, (9, 0), (12, 8))).collect();
+        let mut names: Vec<_> = other.iter().map(|source| name(*source, "add", (9, 0), (12, 8))).collect();
         names.extend(
-            [((9, 0), (12, 8)), ((8, 0), (12, 8)), ((9, 0), (13, 0))].map(|(a, c)| name(SOURCE, a, c)),
+            [((9, 0), (12, 8)), ((8, 0), (12, 8)), ((9, 0), (13, 0))].map(|(a, c)| name(SOURCE, "add", a, c)),
         );
+        names.push(name(SOURCE, "mul", (9, 0), (12, 8)));
         let count = names.len();
         names.sort();
         names.dedup();
@@ -157,11 +185,27 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_is_remembered_for_the_same_question_unless_the_file_is_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store { folder: Some(folder.path().to_owned()) };
+        assert_eq!(store.remembered("a"), None);
+        store.remember("a", true);
+        store.remember("b", false);
+        assert_eq!(["a", "b", "c"].map(|what| store.remembered(what)), [Some(true), Some(false), None]);
+        let path = store.place("a").unwrap();
+        let whole = fs::read(&path).unwrap();
+        for damaged in [&whole[..whole.len() - 1], &[&whole[..], &[1]].concat(), &[]] {
+            fs::write(&path, damaged).unwrap();
+            assert_eq!(store.remembered("a"), None, "{} bytes", damaged.len());
+        }
+    }
+
+    #[test]
     fn a_folder_that_cannot_be_written_to_and_a_compiler_that_refuses() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let store = Store { folder: Some(file.path().to_owned()) };
-        assert_eq!(store.code(SOURCE, (8, 0), (12, 0), || Ok(vec![7])).unwrap(), [7]);
-        let refused = store.code(SOURCE, (8, 0), (12, 0), || Err(Error::usage("no")));
+        assert_eq!(store.code((SOURCE, "add"), (8, 0), (12, 0), || Ok(vec![7])).unwrap(), [7]);
+        let refused = store.code((SOURCE, "add"), (8, 0), (12, 0), || Err(Error::usage("no")));
         assert!(refused.is_err());
     }
 }

@@ -469,14 +469,6 @@ fn launches_that_go_wrong_where_nobody_is_told_are_told_whoever_asks_next() {
 }
 
 #[test]
-fn a_device_is_ready_once_a_kernel_has_run_on_it() {
-    let Some(cuda) = Cuda::of_tests(ROOM) else { return };
-    let mut done = 0;
-    cuda.ready(&mut || done += 1).unwrap();
-    assert_eq!(done, Cuda::PROOFS);
-}
-
-#[test]
 fn launches_that_come_again_are_repeated_and_others_are_not() {
     let Some(cuda) = Cuda::of_tests(ROOM) else { return };
     let (a, b) = (filled(&cuda, &[1.0; 8]), filled(&cuda, &[2.0; 8]));

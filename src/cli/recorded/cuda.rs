@@ -6,12 +6,15 @@ mod check;
 mod golden;
 mod replay;
 
+use std::ops::Range;
+
 use super::*;
 use crate::backend::cuda::Cuda;
 use crate::backend::cuda::emulated::Asked;
 use crate::backend::{Draw, Span};
 use crate::checkpoint::{self, Checkpoint};
 use crate::generate::{Batch, Prompts};
+use crate::trace::Values;
 
 /// Bytes of the device's memory.
 pub(super) const ROOM: usize = 1 << 30;
@@ -306,14 +309,80 @@ fn nobody_waits_for_the_stages_of_a_decode_pass_before_it_is_over() {
         // The first two make room: for what is brought, and for attention over one token.
         if number > 1 {
             let asked = log.lock().unwrap();
-            let [Asked::Write(_), Asked::Launches(launches), ref looks @ .., Asked::Read(logits)] = asked[..]
-            else {
+            let [Asked::Write(_), ref work @ .., Asked::Read(logits)] = asked[..] else {
                 panic!("pass {number}: {asked:?}")
             };
+            let first = work.iter().position(|asked| matches!(asked, Asked::Look(_))).unwrap();
+            let (work, looks) = work.split_at(first);
             assert!(looks.iter().all(|asked| matches!(asked, Asked::Look(_))), "pass {number}: {asked:?}");
-            assert!(launches > 60 && looks.len() > 50, "pass {number}: {asked:?}");
+            let launches = work.iter().map(|asked| match asked {
+                Asked::Launches(count) | Asked::Graph(count) => *count,
+                Asked::Bring(_) => 0,
+                other => panic!("pass {number}: {other:?}"),
+            });
+            assert!(launches.sum::<usize>() > 60 && looks.len() > 50, "pass {number}: {asked:?}");
+            // A copy for each layer, and one for what comes after them.
+            let copies = work.iter().filter(|asked| matches!(asked, Asked::Bring(_))).count();
+            assert_eq!(copies, model.config.layers + 1, "pass {number}: {asked:?}");
             // Whoever sees how a token is drawn has the processor draw it.
             assert_eq!(logits, 96 * 4);
+        }
+    }
+}
+
+/// A probe that wants all stages of one layer, and counts them.
+struct OfLayer {
+    layer: usize,
+    stages: usize,
+}
+
+impl Probe for OfLayer {
+    const ENABLED: bool = true;
+
+    fn wants(&self, site: Site) -> bool {
+        site.layer == Some(self.layer)
+    }
+
+    fn record(&mut self, _: Site, _: Range<usize>, _: Values<'_>) {
+        self.stages += 1;
+    }
+}
+
+#[test]
+fn where_a_layer_is_recorded_the_others_are_graphs_and_its_stages_come_by_one_copy() {
+    let checkpoint = random::of_config("random", ModelConfig { layers: 6, ..small(0) }, Dtype::BF16);
+    for precision in PRECISIONS {
+        let Some((cuda, log)) = Cuda::logged(ROOM) else { return };
+        let model = Model::load(&checkpoint, cuda.with_precision(precision)).unwrap();
+        let mut session = Session::with_capacity(&model, sampler(), 32).unwrap();
+        let mut plain = Session::with_capacity(&model, sampler(), 32).unwrap();
+        let mut id = session.run(&prompt(6), &mut NoProbe).unwrap();
+        assert_eq!(plain.run(&prompt(6), &mut NoProbe).unwrap(), id);
+        for number in 0..8 {
+            log.lock().unwrap().clear();
+            let mut probe = OfLayer { layer: 3, stages: 0 };
+            let drawn = session.run(&[id], &mut probe).unwrap();
+            // The first passes make room and graphs.
+            if number > 2 {
+                let what = format!("{precision:?}, pass {number}: {:?}", log.lock().unwrap());
+                let asked = log.lock().unwrap();
+                let launches = |asked: &Asked| match asked {
+                    Asked::Launches(count) => Some(*count),
+                    _ => None,
+                };
+                let [Asked::Write(_), Asked::Graph(before), ref rest @ ..] = asked[..] else {
+                    panic!("{what}")
+                };
+                let own: usize = rest.iter().map_while(launches).sum();
+                let rest = &rest[rest.iter().map_while(launches).count()..];
+                let [Asked::Bring(_), Asked::Graph(after), looks @ ..] = rest else { panic!("{what}") };
+                assert!(looks.iter().all(|asked| matches!(asked, Asked::Look(_))), "{what}");
+                // The stages, and what was drawn.
+                assert_eq!(looks.len(), probe.stages + 1, "{what}");
+                assert!(before > 20 && *after > 15 && own < 60, "{what}");
+            }
+            assert_eq!(plain.run(&[id], &mut NoProbe).unwrap(), drawn, "{precision:?}, pass {number}");
+            id = drawn;
         }
     }
 }

@@ -20,10 +20,16 @@ using int64_t = long long;
 using uint64_t = unsigned long long;
 using uintptr_t = unsigned long long;
 
+// Where one kernel of a file is compiled alone (-DALONE), each is a template, of which the compiler makes what is asked for.
+#ifdef ALONE
+#define ENTRY template <int = 0> __global__ void
+#else
+#define ENTRY extern "C" __global__ void
+#endif
 // A kernel for blocks of at most `threads`.
-#define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+#define KERNEL(threads) ENTRY __launch_bounds__(threads)
 // One that may take so many registers that a multiprocessor has room for no more than `blocks`.
-#define KERNEL_WITH(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
+#define KERNEL_WITH(threads, blocks) ENTRY __launch_bounds__(threads, blocks)
 // A function whose callers share one copy of its code.
 #define ONE_COPY __noinline__ __device__
 
