@@ -221,8 +221,13 @@ Result cuDeviceGet(int* device, int ordinal) { return *device = ordinal, ordinal
 Result cuDeviceGetName(char* name, int length, int) { return snprintf(name, length, "an emulated device"), SUCCESS; }
 Result cuDeviceGetAttribute(int* value, int attribute, int) {
     const int capability = *word("LLT_DRIVER_CAPABILITY") ? atoi(word("LLT_DRIVER_CAPABILITY")) : 90;
-    *value = attribute == 16 ? 4 : attribute == 75 ? capability / 10 : capability % 10;  // multiprocessors, compute capability
-    return attribute == 16 || attribute == 75 || attribute == 76 ? SUCCESS : INVALID_VALUE;
+    switch (attribute) {
+        case 16: *value = 4; return SUCCESS;  // multiprocessors
+        case 75: *value = capability / 10; return SUCCESS;
+        case 76: *value = capability % 10; return SUCCESS;
+        case 97: *value = MOST_SHARED; return SUCCESS;  // the most shared memory of a block
+        default: return INVALID_VALUE;
+    }
 }
 Result cuDevicePrimaryCtxRetain(void** at, int) { return *at = &context, SUCCESS; }
 Result cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }

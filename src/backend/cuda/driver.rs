@@ -77,6 +77,8 @@ pub(super) struct About {
     /// Its compute capability: (9, 0) is sm_90.
     pub(super) architecture: (u32, u32),
     pub(super) multiprocessors: u32,
+    /// Bytes of shared memory that a block may have.
+    pub(super) shared: usize,
 }
 
 /// Bytes of the device's memory.

@@ -157,7 +157,7 @@ impl Emulated {
             );
             return None;
         }
-        let about = About { name: "the processor".into(), architecture: (9, 0), multiprocessors: 4 };
+        let about = about();
         Some(Self {
             about,
             total,
@@ -177,7 +177,7 @@ impl Emulated {
 
     /// A device with `total` bytes that runs PTX.
     pub(super) fn of_ptx(total: usize) -> Self {
-        let about = About { name: "the processor".into(), architecture: (9, 0), multiprocessors: 4 };
+        let about = about();
         Self {
             about,
             total,
@@ -368,6 +368,11 @@ impl Guarded {
         let (before, after) = (&self.map[PAGE..self.first], &self.map[self.first + self.bytes..]);
         before.iter().chain(&after[..after.len() - PAGE]).all(|byte| *byte == UNTOUCHED)
     }
+}
+
+/// What the processor is as a device: of the newest architecture, with as little shared memory as the least of any has.
+fn about() -> About {
+    About { name: "the processor".into(), architecture: (9, 0), multiprocessors: 4, shared: 99 << 10 }
 }
 
 impl Driver for Emulated {

@@ -1,5 +1,6 @@
 //! What the device can do at most: bytes read, and numbers multiplied, in a second.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Cuda;
@@ -110,7 +111,7 @@ fn by_library(cuda: &Cuda, side: usize) -> Result<Option<(Duration, String)>> {
 fn multiply(cuda: &Cuda, side: usize) -> Result<(Duration, String)> {
     let cuda = cuda.clone().with_precision(Precision::Bf16);
     let weights = random(&cuda, side * side * 2, BFLOAT16)?;
-    let matrix = Matrix::over(weights, Dtype::BF16, side, side);
+    let matrix = Matrix::over(Arc::new(weights), Dtype::BF16, side, side);
     let x = Buffer::over(random(&cuda, side * side * 4, FLOAT32)?);
     let (mut out, mut input, mut pass) = (cuda.buffer(side * side)?, cuda.input(), cuda.new_pass()?);
     let spans = [Span { sequence: 0, start: 0, tokens: side }];

@@ -50,8 +50,8 @@ impl Matrix {
     }
 
     /// What is in this memory, as (outputs, inputs) values of `dtype`, which is not int8.
-    pub(super) fn over(values: Memory, dtype: Dtype, outputs: usize, inputs: usize) -> Self {
-        Self { values: Arc::new(values), scales: None, dtype, inputs, own: (0, outputs) }
+    pub(super) fn over(values: Arc<Memory>, dtype: Dtype, outputs: usize, inputs: usize) -> Self {
+        Self { values, scales: None, dtype, inputs, own: (0, outputs) }
     }
 
     pub(super) fn dtype(&self) -> Dtype {

@@ -95,6 +95,10 @@ pub struct Cuda {
 struct Scratch {
     partial: Growing,
     counters: Growing,
+    /// Weights as many rows are multiplied with them, and their scales ([`product`]).
+    weights: [Growing; 2],
+    /// Weights widened to bfloat16.
+    widened: [Growing; product::MOST_PRODUCTS],
     draw: Option<Place>,
 }
 

@@ -4,7 +4,7 @@
 //! sums have another order. In bfloat16 tensor cores do both. Which of the two a row takes depends on the tokens of its own span ([`PassRows::orders`]).
 //! Products in whole numbers have the bits of [`crate::ops`] either way.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::Cuda;
 use super::attention::MOST_BLOCKS;
@@ -19,9 +19,13 @@ use crate::config::Precision;
 use crate::error::Result;
 
 mod tiles;
+mod unpacked;
+mod whole;
 
 pub(super) use tiles::{OF_WARPGROUPS, OF_WARPS, Tiles, all_gated_in_tiles, all_in_tiles};
 use tiles::{in_tiles, suited};
+#[cfg(test)]
+pub(super) use whole::{TILES as OF_WHOLE, multiply_in as whole_in};
 
 /// Tokens of a span from which its rows are multiplied in tiles.
 const MANY: usize = 16;
@@ -53,6 +57,8 @@ pub struct Input {
     /// In int8 precision: the values (rows, width) and the scales (rows, groups).
     pub(super) values: Growing,
     pub(super) scales: Growing,
+    /// The same as tensor cores multiply them, where there are many rows.
+    packed: Mutex<whole::Packed>,
     /// The rows in bfloat16, where tensor cores multiply them.
     narrow: Mutex<Narrow>,
 }
@@ -195,14 +201,24 @@ impl Input {
         Ok(x.at())
     }
 
+    fn packed(&self) -> MutexGuard<'_, whole::Packed> {
+        self.packed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn quantize(&mut self, cuda: &Cuda, group: usize) -> Result<()> {
         let groups = self.width.div_ceil(group);
         let values = self.values.room(&cuda.queue, self.rows * self.width, false)?;
         let scales = self.scales.room(&cuda.queue, self.rows * groups * 4, false)?;
-        let kernel = Kernel { file: "quantize", name: "quantize", weight: None };
-        let arguments = Arguments::new().address(self.x()).int(self.width).int(group);
-        let arguments = arguments.address(values).address(scales);
-        cuda.kernels.launch(kernel, (self.rows, groups.div_ceil(4)), 128, 0, arguments)
+        let odd = self.packed().clear(cuda, self.rows)?;
+        let kernel = |name| Kernel { file: "quantize", name, weight: None };
+        let of_x = Arguments::new().address(self.x());
+        if group == 32 && self.width.is_multiple_of(32) {
+            let arguments = of_x.long(self.rows * self.width).address(values).address(scales).address(odd);
+            let grid = ((self.rows * self.width).div_ceil(512), 1);
+            return cuda.kernels.launch(kernel("quantize_32"), grid, 128, 0, arguments);
+        }
+        let arguments = of_x.int(self.width).int(group).address(values).address(scales).address(odd);
+        cuda.kernels.launch(kernel("quantize"), (self.rows, groups.div_ceil(4)), 128, 0, arguments)
     }
 }
 
@@ -275,6 +291,12 @@ fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()
             let arguments = Arguments::new().words(&words(products, first));
             let arguments = arguments.address(narrow + at(first, 2)).int(rows).words(&[0; 2]);
             cuda.kernels.launch(few_bf16(rows), (tiles, 1), 256, 0, arguments)
+        });
+    }
+    if run.many && unpacked::takes(cuda, products) {
+        return unpacked::in_bf16(cuda, products, |products| {
+            let tiles = suited(cuda, run.rows, |outputs| blocks(products, outputs));
+            in_tiles(cuda, x, products, run, tiles)
         });
     }
     let of_x = x.wide(cuda)?;
@@ -395,13 +417,8 @@ fn whole_numbers(cuda: &Cuda, x: &Input, products: &[Asked<'_>], group: usize) -
             cuda.kernels.launch(kernel, (blocks(products, 4), rows), 128, 0, arguments.int(group))
         });
     }
-    if x.rows > FEW_OF_BLOCKS && (dtype != Dtype::I8 || group.is_multiple_of(32)) {
-        let kernel = Kernel { file: "matmul_q8", name: "matmul_q8", weight: Some(dtype) };
-        return products.iter().try_for_each(|product| {
-            let grid = (product.matrix.outputs().div_ceil(64), x.rows.div_ceil(64));
-            let arguments = Arguments::new().words(&product.words(0)).address(values).address(scales);
-            cuda.kernels.launch(kernel, grid, 256, 0, arguments.int(group).int(x.rows))
-        });
+    if x.rows > FEW && whole::takes(dtype, group) {
+        return products.iter().try_for_each(|product| whole::multiply(cuda, x, product, group));
     }
     in_chunks(all, FEW_OF_BLOCKS, |first, rows| {
         let name = match rows {
@@ -439,6 +456,15 @@ pub(super) fn gated(
     {
         let tiles = suited(cuda, run.rows, |of_both| outputs.div_ceil(of_both / 2));
         return all_gated_in_tiles(cuda, x, gate, up, (silu, hidden), tiles).map(|()| true);
+    }
+    if let [run @ Run { many: true, .. }] = x.runs[..]
+        && unpacked::takes(cuda, &[gate, up])
+        && outputs.is_multiple_of(2)
+    {
+        let tiles = suited(cuda, run.rows, |of_both| outputs.div_ceil(of_both / 2));
+        return unpacked::in_bf16(cuda, &[gate, up], |both| {
+            all_gated_in_tiles(cuda, x, both[0], both[1], (silu, hidden), tiles).map(|()| true)
+        });
     }
     if x.many() {
         return Ok(false);

@@ -80,11 +80,13 @@ const FILES: &[File] = &[
     file!("matvec_bf16", None, false, false),
     file!("matvec_plain", All, false, true),
     file!("matvec_q8", Whole, false, false),
+    file!("pack", None, false, false),
     file!("quantize", None, false, false),
     file!("rms_norm", None, false, true),
     file!("rope", None, true, true),
     file!("rows", None, false, false),
     file!("sample", None, false, false),
+    file!("unpack", Whole, false, false),
     file!("widen", All, false, true),
 ];
 
@@ -93,7 +95,7 @@ macro_rules! headers {
 }
 
 /// What they include.
-const HEADERS: &[(&str, &str)] = headers!("attention.cuh" "attention_sizes.cuh" "blocks.cuh" "cache.cuh" "common.cuh" "matvec.cuh" "norm.cuh" "tensor.cuh" "tiles.cuh" "warpgroup.cuh" "weights.cuh" "whole.cuh");
+const HEADERS: &[(&str, &str)] = headers!("attention.cuh" "attention_sizes.cuh" "blocks.cuh" "cache.cuh" "common.cuh" "matvec.cuh" "norm.cuh" "packed.cuh" "tensor.cuh" "tiles.cuh" "warpgroup.cuh" "weights.cuh" "whole.cuh");
 
 /// The files that multiply no bfloat16 weights in bfloat16: tensor cores do, in `matvec_bf16`, `matmul_bf16` and
 /// `matmul_wgmma`.

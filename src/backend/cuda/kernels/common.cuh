@@ -77,6 +77,13 @@ __device__ inline float near_inverse(float x) {
     return y;
 }
 
+// x, which the compiler does not know: it would make it anew wherever it is wanted.
+__device__ inline int known_later(int x) {
+    int y;
+    asm volatile("mov.b32 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
 // 16 bytes that a block reads once, as it does most weights: past the first-level cache, where what it reads again stays.
 // They are asked for where this stands: a load that says its bytes never change (.nc) is put off until after WAIT_FOR_INPUT
 // by the compiler.

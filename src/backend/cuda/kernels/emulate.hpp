@@ -70,7 +70,7 @@ constexpr unsigned char GUARD = 0xa5;
 constexpr size_t GUARD_BYTES = 64;
 
 enum class State { Ready, AtBarrier, AtWarp, AtFourWarps, Done };
-enum class Kind { Sync, Shuffle, Ballot, Mma, LoadMatrix, BeginProducts, MultiplyAsync, CloseProducts, WaitForProducts };
+enum class Kind { Sync, Shuffle, Ballot, Mma, MmaOfBytes, LoadMatrix, BeginProducts, MultiplyAsync, CloseProducts, WaitForProducts };
 
 // What a lane brings to an operation of its warp, and what it takes away.
 struct Lane {
@@ -83,6 +83,8 @@ struct Lane {
     uint64_t result;
     const uint32_t* a;    // Mma: 4 registers; LoadMatrix: the row that this lane names
     const uint32_t* b;    // Mma: 2
+    int* whole;           // MmaOfBytes: 4, and what is added to them; how many registers a has is its `number`
+    const int* added;
     float* sums;          // Mma: 4; MultiplyAsync: half as many as columns
     uint64_t operands[2];
     unsigned number;      // MultiplyAsync: columns; WaitForProducts: how many may be under way
@@ -221,6 +223,31 @@ inline void multiply(Lane* const (&lanes)[WARP]) {
                 for (int k = half; k < half + 8; k++) sum += static_cast<double>(a[row][k]) * b[k][column];
                 lanes[lane]->sums[i] = cut_off(sum);
             }
+        }
+    }
+}
+
+// D = A · B + C of signed bytes, laid out as PTX has it for mma.m16n8k32, and for mma.m16n8k16.
+inline void multiply_bytes(Lane* const (&lanes)[WARP]) {
+    auto value = [](uint32_t four, int which) { return static_cast<int>(static_cast<int8_t>(four >> (8 * which))); };
+    const int halves = static_cast<int>(lanes[0]->number) / 2;
+    int a[16][32] = {}, b[32][8] = {};
+    for (int lane = 0; lane < 32; lane++) {
+        int row = lane / 4, first = lane % 4 * 4;
+        for (int half = 0; half < halves; half++) {
+            for (int i = 0; i < 4; i++) {
+                a[row][16 * half + first + i] = value(lanes[lane]->a[2 * half], i);
+                a[row + 8][16 * half + first + i] = value(lanes[lane]->a[2 * half + 1], i);
+                b[16 * half + first + i][row] = value(lanes[lane]->b[half], i);
+            }
+        }
+    }
+    for (int lane = 0; lane < 32; lane++) {
+        for (int i = 0; i < 4; i++) {
+            int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+            uint32_t sum = static_cast<uint32_t>(lanes[lane]->added[i]);
+            for (int k = 0; k < 32; k++) sum += static_cast<uint32_t>(a[row][k] * b[k][column]);
+            lanes[lane]->whole[i] = static_cast<int>(sum);
         }
     }
 }
@@ -377,9 +404,11 @@ inline bool resolve(size_t first) {
             for (Lane* lane : lanes) {
                 if (lane) lane->result = votes;
             }
-        } else if (led.kind == Kind::Mma || led.kind == Kind::LoadMatrix) {
+        } else if (led.kind == Kind::Mma || led.kind == Kind::MmaOfBytes || led.kind == Kind::LoadMatrix) {
             if (led.mask != 0xffffffff) fail("tensor cores take whole warps", led.file, led.line);
-            led.kind == Kind::Mma ? multiply(lanes) : load_matrices(lanes);
+            if (led.kind == Kind::Mma) multiply(lanes);
+            if (led.kind == Kind::MmaOfBytes) multiply_bytes(lanes);
+            if (led.kind == Kind::LoadMatrix) load_matrices(lanes);
         }
         unsigned mask = led.mask;
         for (unsigned i = 0; i < WARP; i++) {
@@ -572,6 +601,8 @@ inline uint32_t pair_bf16(float low, float high) {
     return nearest(low) | nearest(high) << 16;
 }
 
+inline int known_later(int x) { return x; }
+
 inline uint4 load_once(const void* from) { return *static_cast<const uint4*>(from); }
 
 inline int dot4(uint32_t a, uint32_t b, int sum) {
@@ -681,6 +712,19 @@ inline void multiply_tiles(float (&sums)[4], const uint32_t (&a)[4], const uint3
     emulated::Lane& lane = emulated::collective(emulated::Kind::Mma, 0xffffffff, "mma", 0);
     lane.a = a, lane.b = b, lane.sums = sums;
     emulated::yield();
+}
+inline void multiply_bytes(int (&out)[4], const uint32_t* a, unsigned of_a, const uint32_t* b, const int (&add)[4]) {
+    // What is added may be where the sums go.
+    const int added[4] = {add[0], add[1], add[2], add[3]};
+    emulated::Lane& lane = emulated::collective(emulated::Kind::MmaOfBytes, 0xffffffff, "mma of bytes", 0);
+    lane.a = a, lane.number = of_a, lane.b = b, lane.whole = out, lane.added = added;
+    emulated::yield();
+}
+inline void multiply_bytes(int (&out)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const int (&add)[4]) {
+    multiply_bytes(out, a, 4, b, add);
+}
+inline void multiply_half_bytes(int (&out)[4], const uint32_t (&a)[2], uint32_t b, const int (&add)[4]) {
+    multiply_bytes(out, a, 2, &b, add);
 }
 template <bool TRANSPOSED>
 inline void load_matrices(uint32_t (&registers)[4], const void* row) {

@@ -1,162 +1,367 @@
-// Products in whole numbers with many rows, with the bits of matvec_q8.cu and of ops. -DWEIGHT (I8 or a format).
+// Products in whole numbers with many rows, by tensor cores, with the bits of matvec_q8.cu and of ops. -DWEIGHT (I8 or a
+// format).
+//
+// Weights are first written as tensor cores take them (pack_weights), a part of a matrix at a time that stays in the
+// second-level cache: so the product itself is one for all formats, and unpacks no weight twice.
 //
 // The sixteen partial sums of an output, one for each remainder of a group's number, would take too many registers. So the
 // groups of one remainder are multiplied after the other, and the remainders come in the order in which their sums are
 // joined by halves: 0, 8, 4, 12, 2 … With the sums of four levels kept, each is joined as soon as its partner is there.
-#include "whole.cuh"
+#include "packed.cuh"
+#include "tensor.cuh"
 
 template <class W>
-constexpr int run_of() {
-    if constexpr (IS_BLOCKS<W>) return W::RUN;
-    return 32;
+__device__ constexpr int runs_of() {
+    if constexpr (IS_BLOCKS<W>) return UNIT / W::RUN;
+    return 1;
 }
-
 template <class W>
-__device__ inline void multiply(const Product& product, const int8_t* x, const float* x_scales, int group, int rows) {
-    constexpr int SIDE = 64, EACH = 4, LEVELS = 4, WORDS = 8;
-    constexpr int RUN = run_of<W>();
-    constexpr int RUNS = 32 / RUN;
-    SHARED(uint32_t, x_words, WORDS * SIDE);  // (word, row)
-    SHARED(uint32_t, w_words, WORDS * SIDE);  // (word, output)
-    SHARED(float, scales_of_x, SIDE);
-    SHARED(float, sums_of_x, 2 * SIDE);  // (run, row)
-    SHARED(float, scales_of_w, 2 * SIDE);
-    SHARED(float, minima_of_w, 2 * SIDE);
-    const Matrix& matrix = product.matrix;
-    const int inputs = matrix.inputs, outputs = matrix.outputs, groups = inputs / group, parts = group / 32;
-    const int first_row = blockIdx.y * SIDE, first_output = blockIdx.x * SIDE;
-    const int across = threadIdx.x % 16, down = threadIdx.x / 16 * EACH;
-
-    // 32 neighbouring values of every row and output: part `part` of group `number`. A thread loads those of one.
-    auto load = [&](int number, int part) {
-        int mine = threadIdx.x % SIDE;
-        if (threadIdx.x < SIDE) {
-            int output = min(first_output + mine, outputs - 1);
-            Row row = row_of<W>(matrix, output);
-            if constexpr (IS_BLOCKS<W>) {
-                Group<W> values = group_of<W>(row.bytes, number);
-#pragma unroll
-                for (int i = 0; i < WORDS; i++) w_words[i * SIDE + mine] = values.q[i];
-#pragma unroll
-                for (int run = 0; run < RUNS; run++) {
-                    scales_of_w[run * SIDE + mine] = values.scale[run];
-                    if (W::MINIMA) minima_of_w[run * SIDE + mine] = values.minimum[run];
-                }
-            } else {
-                long long first = static_cast<long long>(number) * group;
-                const uint4* at = reinterpret_cast<const uint4*>(row.bytes + first + 32 * part);
-                const uint4 a = at[0], b = at[1];
-                const uint32_t words[WORDS] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-#pragma unroll
-                for (int i = 0; i < WORDS; i++) w_words[i * SIDE + mine] = words[i];
-                scales_of_w[mine] = row.scales[number];
-            }
-        } else if (threadIdx.x < 2 * SIDE) {
-            int row = min(first_row + mine, rows - 1);
-            long long first = static_cast<long long>(row) * inputs + static_cast<long long>(number) * group + 32 * part;
-            const uint4* at = reinterpret_cast<const uint4*>(x + first);
-            const uint4 a = at[0], b = at[1];
-            const uint32_t words[WORDS] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-            int sums[2] = {};
-#pragma unroll
-            for (int i = 0; i < WORDS; i++) {
-                x_words[i * SIDE + mine] = words[i];
-                sums[4 * i / RUN] = dot4(words[i], ONES, sums[4 * i / RUN]);
-            }
-            scales_of_x[mine] = x_scales[static_cast<long long>(row) * groups + number];
-            sums_of_x[mine] = static_cast<float>(sums[0]), sums_of_x[SIDE + mine] = static_cast<float>(sums[1]);
-        }
-    };
-
-    float joined[LEVELS][EACH][EACH], sums[EACH][EACH];
-    for (int step = 0; step < LANES; step++) {
-        // The bits of the step in the other direction.
-        int remainder = (step & 1) << 3 | (step & 2) << 1 | (step & 4) >> 1 | step >> 3;
-#pragma unroll
-        for (int r = 0; r < EACH; r++) {
-#pragma unroll
-            for (int o = 0; o < EACH; o++) sums[r][o] = 0.0f;
-        }
-        for (int number = remainder; number < groups; number += LANES) {
-            int products[RUNS][EACH][EACH] = {};
-            for (int part = 0; part < parts; part++) {
-                load(number, part);
-                __syncthreads();
-#pragma unroll
-                for (int i = 0; i < WORDS; i++) {
-                    uint32_t of_x[EACH], of_w[EACH];
-#pragma unroll
-                    for (int k = 0; k < EACH; k++) {
-                        of_x[k] = x_words[i * SIDE + down + k], of_w[k] = w_words[i * SIDE + across + 16 * k];
-                    }
-#pragma unroll
-                    for (int r = 0; r < EACH; r++) {
-#pragma unroll
-                        for (int o = 0; o < EACH; o++) {
-                            products[4 * i / RUN][r][o] = dot4(of_x[r], of_w[o], products[4 * i / RUN][r][o]);
-                        }
-                    }
-                }
-                if (part + 1 < parts) __syncthreads();
-            }
-#pragma unroll
-            for (int o = 0; o < EACH; o++) {
-                int output = across + 16 * o;
-#pragma unroll
-                for (int r = 0; r < EACH; r++) {
-                    Term term;
-                    if constexpr (IS_BLOCKS<W>) {
-                        const float scale[2] = {scales_of_w[output], scales_of_w[(RUNS - 1) * SIDE + output]};
-                        const float minimum[2] = {W::MINIMA ? minima_of_w[output] : 0.0f,
-                                                  W::MINIMA ? minima_of_w[(RUNS - 1) * SIDE + output] : 0.0f};
-                        const int whole[2] = {products[0][r][o], products[RUNS - 1][r][o]};
-                        const float of_x[2] = {sums_of_x[down + r], sums_of_x[SIDE + down + r]};
-                        term = {scales_of_x[down + r], term_of<W>(scale, minimum, whole, of_x)};
-                    } else {
-                        term = {__fmul_rn(scales_of_x[down + r], scales_of_w[output]),
-                                static_cast<float>(products[0][r][o])};
-                    }
-                    sums[r][o] = __fmaf_rn(term.scale, term.value, sums[r][o]);
-                }
-            }
-            __syncthreads();
-        }
-#pragma unroll
-        for (int r = 0; r < EACH; r++) {
-#pragma unroll
-            for (int o = 0; o < EACH; o++) {
-                bool waits = false;
-#pragma unroll
-                for (int level = 0; level < LEVELS; level++) {
-                    if (waits) continue;
-                    if (step >> level & 1) {
-                        sums[r][o] = __fadd_rn(joined[level][r][o], sums[r][o]);
-                    } else {
-                        joined[level][r][o] = sums[r][o], waits = true;
-                    }
-                }
-            }
-        }
-    }
-#pragma unroll
-    for (int r = 0; r < EACH; r++) {
-#pragma unroll
-        for (int o = 0; o < EACH; o++) {
-            int row = first_row + down + r, output = first_output + across + 16 * o;
-            if (row >= rows || output >= outputs) continue;
-            float sum = product.bias ? __fadd_rn(sums[r][o], product.bias[output]) : sums[r][o];
-            product.out[static_cast<long long>(row) * outputs + output] = sum;
-        }
-    }
+__device__ constexpr bool minima_of() {
+    if constexpr (IS_BLOCKS<W>) return W::MINIMA;
+    return false;
 }
+constexpr int RUNS = runs_of<WEIGHT>();
+constexpr bool MINIMA = minima_of<WEIGHT>();
+// Numbers that a row of weights has for a unit: the scale of each run, and then the minima. Those that a row of activations has
+// here: its scale and, where there are minima, two sums.
+constexpr int OF_WEIGHTS = RUNS * (MINIMA ? 2 : 1), OF_ROWS = MINIMA ? 3 : 1;
 
-// x (rows, I), int8 with scales (rows, I / group), with w (O, I) into out (rows, O). Sizes as those of matvec_q8, and for
-// int8 a group is a multiple of 32. A block has 64 rows × 64 outputs, a thread 4 × 4 of them: outputs 16 apart.
-// Grid (ceil(O / 64), ceil(rows / 64)), block 256.
-KERNEL(256) matmul_q8(Product product, const int8_t* x, const float* x_scales, int group, int rows) {
+// Rows `first` and following of w (O, I), `count` of them, to units (packed.cuh), and for 32 rows of a unit its numbers, those
+// of row 16m + 8h + g at 4g + 2m + h. Rows that are not there, up to a multiple of 128, are the last one again. `odd` is set
+// where a scale is not plain. Of int8 a group is a multiple of 32 values, divides I, and begins with each row.
+// Grid (ceil(count / 128) · 8, ceil(I / 512)), block 128.
+KERNEL(128) pack_weights(Matrix matrix, int first, int count, int group, uint4* values, float* numbers, unsigned* odd) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
-    multiply<WEIGHT>(product, x, x_scales, group, rows);
+    const int inputs = matrix.inputs, units = inputs / UNIT, groups = inputs / group, parts = group / UNIT;
+    const int unit = blockIdx.y * 16 + threadIdx.x / 8, g = threadIdx.x % 8;
+    if (unit >= units) return;
+    const int number = unit / parts, place = place_of(number, groups) * parts + unit % parts;
+    uint32_t words[2][8];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int own = blockIdx.x * PACKED_ROWS + g + 8 * i;
+        const Row row = row_of<WEIGHT>(matrix, first + min(own, count - 1));
+        float of_unit[4] = {};
+        if constexpr (IS_BLOCKS<WEIGHT>) {
+            const Group<WEIGHT> of = group_of<WEIGHT>(row.bytes, unit);
+#pragma unroll
+            for (int k = 0; k < 8; k++) words[i][k] = of.q[k];
+#pragma unroll
+            for (int run = 0; run < RUNS; run++) {
+                of_unit[run] = of.scale[run];
+                if (!is_plain(of.scale[run])) *odd = 1;
+                if constexpr (MINIMA) of_unit[RUNS + run] = of.minimum[run];
+            }
+        } else {
+            words_of(reinterpret_cast<const uint4*>(row.bytes + unit * UNIT), words[i]);
+            of_unit[0] = row.scales[number];
+        }
+        const int of_32 = own % SCALED_ROWS;
+        float* to = numbers + (static_cast<long long>(own / SCALED_ROWS) * units + place) * OF_WEIGHTS * SCALED_ROWS;
+        to += of_32 % 8 * 4 + of_32 / 8;
+#pragma unroll
+        for (int k = 0; k < OF_WEIGHTS; k++) to[k * SCALED_ROWS] = of_unit[k];
+    }
+    uint4* const to = values + (static_cast<long long>(blockIdx.x) * units + place) * 32 + 4 * g;
+#pragma unroll
+    for (int t = 0; t < 4; t++) to[t] = make_uint4(words[0][t], words[1][t], words[0][4 + t], words[1][4 + t]);
 }
 
-#define KERNELS_OF_THIS_FILE(X) X(matmul_q8)
+// Units that come into shared memory at a time.
+constexpr int DEPTH = 4;
+
+// A block has so many warps side by side and one above the other, each with 32 outputs and 32 rows.
+template <int ACROSS_, int DOWN_, int STAGES_>
+struct Tile {
+    static constexpr int ACROSS = ACROSS_, STAGES = STAGES_, THREADS = 32 * ACROSS * DOWN_;
+    static constexpr int OUTPUTS = 32 * ACROSS, ROWS = 32 * DOWN_;
+    // Where in shared memory the parts of a unit are, counted in 16 bytes: the values of weights and of rows, the numbers of
+    // both.
+    static constexpr int X_VALUES = OUTPUTS / PACKED_ROWS * 32, W_NUMBERS = X_VALUES + ROWS / PACKED_ROWS * 32;
+    static constexpr int X_NUMBERS = W_NUMBERS + OUTPUTS / SCALED_ROWS * OF_WEIGHTS * 8;
+    static constexpr int RECORD = X_NUMBERS + ROWS / SCALED_ROWS * OF_ROWS * 8;
+};
+
+// What matmul_q8 is given: what pack_weights and pack_rows wrote.
+struct Packed {
+    const uint4* values;
+    const uint4* numbers;
+};
+
+// The largest number up to `most` that divides `whole`.
+__device__ constexpr int most_that_divides(int whole, int most) {
+    return whole % most == 0 ? most : most_that_divides(whole, most - 1);
+}
+
+// What a thread copies of one part of every stage: of each unit of a stage EACH times 16 bytes, of ALL that lie there, for so
+// many SETS of rows. In a unit's record the part begins at AT.
+template <class TILE, int AT, int SETS, int EACH, int ALL>
+struct Copier {
+    // Threads copy APART sets at a time, each thread as often as the others; those after them nothing.
+    static constexpr int OF_SET = DEPTH * EACH, APART = most_that_divides(SETS, TILE::THREADS / OF_SET), ROUNDS = SETS / APART;
+    static constexpr bool ALL_COPY = APART * OF_SET == TILE::THREADS;
+
+    const uint4* from;  // for the next stage
+    long long apart;    // from one round to the next
+    int to, left;       // where in a stage, and units from its own in the next stage on
+
+    __device__ Copier(const uint4* of, int units) {
+        const int set = threadIdx.x / OF_SET, unit = threadIdx.x % OF_SET / EACH, i = threadIdx.x % EACH;
+        from = of + (static_cast<long long>(set) * units + unit) * ALL + i;
+        apart = static_cast<long long>(APART) * units * ALL;
+        to = unit * TILE::RECORD + AT + set * EACH + i;
+        left = units - unit;
+        if (!ALL_COPY && set >= APART) to = -1;
+    }
+
+    // Begins to copy the next stage.
+    __device__ void copy(uint4* stage) {
+        if (ALL_COPY || to >= 0) {
+#pragma unroll
+            for (int round = 0; round < ROUNDS; round++) {
+                copy16_async_if(left > 0, stage + to + round * APART * EACH, from + round * apart);
+            }
+        }
+        from += DEPTH * ALL, left -= DEPTH;
+    }
+};
+
+// Brings stages into shared memory, one after the other.
+template <class TILE>
+struct Stages {
+    uint4* memory;
+    int next, left;  // the place of the next one, and how many are to come
+    Copier<TILE, 0, TILE::OUTPUTS / PACKED_ROWS, 32, 32> w;
+    Copier<TILE, TILE::X_VALUES, TILE::ROWS / PACKED_ROWS, 32, 32> x;
+    Copier<TILE, TILE::W_NUMBERS, TILE::OUTPUTS / SCALED_ROWS, 8 * OF_WEIGHTS, 8 * OF_WEIGHTS> w_numbers;
+    Copier<TILE, TILE::X_NUMBERS, TILE::ROWS / SCALED_ROWS, 8 * OF_ROWS, 24> x_numbers;
+
+    // Begins to copy the next stage, if there is one.
+    __device__ void copy() {
+        if (left > 0) {
+            uint4* const to = memory + next * DEPTH * TILE::RECORD;
+            w.copy(to), x.copy(to), w_numbers.copy(to), x_numbers.copy(to);
+            next = next + 1 == TILE::STAGES ? 0 : next + 1;
+            left--;
+        }
+        close_copies();
+    }
+};
+
+__device__ inline void floats_of(const uint4& words, float* out) {
+    out[0] = __uint_as_float(words.x), out[1] = __uint_as_float(words.y);
+    out[2] = __uint_as_float(words.z), out[3] = __uint_as_float(words.w);
+}
+
+// What a lane has of a tile of 16 outputs and 8 rows: (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).
+using Whole = int[4];
+
+// What a lane has of the sums of its warp: of outputs 16m and following, and rows 8n and following.
+using Sums = float[2][4][4];
+
+// A warp's part of the product of a block. PLAIN: what is_plain says holds of all scales.
+template <class TILE, bool PLAIN>
+struct Warp {
+    Stages<TILE>& stages;
+    float* kept;        // shared memory for sums that wait for others
+    const uint4* unit;  // the record of the next unit, and how many are left of its stage
+    int left;
+    Whole nothing;         // what a product of whole numbers begins with
+    Whole carried[2][4];  // int8: products of a group that goes on
+
+    __device__ static int across() { return threadIdx.x / 32 % TILE::ACROSS; }
+    __device__ static int down() { return threadIdx.x / 32 / TILE::ACROSS; }
+
+    // An integer sum as a number, with SHIFT where sums begin with it; and without.
+    __device__ static float shifted(int sum) {
+        return PLAIN ? __uint_as_float(static_cast<uint32_t>(sum)) : static_cast<float>(sum);
+    }
+    __device__ static float number(int sum) { return PLAIN ? __fsub_rn(shifted(sum), SHIFT) : shifted(sum); }
+
+    // Multiplies the next unit, with which a group begins or ends.
+    __device__ void multiply_unit(bool begins, bool ends, Sums& sums) {
+        const int lane = threadIdx.x % 32;
+        if (left == 0) {
+            // The next stage is there, and everybody has read the one before it, whose place the next copies take.
+            wait_for_copies<TILE::STAGES - 2>();
+            __syncthreads();
+            stages.copy();
+            left = DEPTH;
+            if (unit == stages.memory + TILE::STAGES * DEPTH * TILE::RECORD) unit = stages.memory;
+        }
+        uint32_t a[2][4], b[4][2];
+        float of_w[OF_WEIGHTS][4];  // of the outputs g, g + 8, g + 16, g + 24
+        float of_x[OF_ROWS][8];     // of the rows 8n + 2t + c, at 2n + c
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            const uint4 words = unit[(across() * 2 + m) * 32 + lane];
+            a[m][0] = words.x, a[m][1] = words.y, a[m][2] = words.z, a[m][3] = words.w;
+        }
+#pragma unroll
+        for (int n = 0; n < 4; n += 2) {
+            const uint4 words = unit[TILE::X_VALUES + (down() * 2 + n / 2) * 32 + lane];
+            b[n][0] = words.x, b[n][1] = words.y, b[n + 1][0] = words.z, b[n + 1][1] = words.w;
+        }
+#pragma unroll
+        for (int k = 0; k < OF_WEIGHTS; k++) {
+            floats_of(unit[TILE::W_NUMBERS + (across() * OF_WEIGHTS + k) * 8 + lane / 4], of_w[k]);
+        }
+#pragma unroll
+        for (int k = 0; k < OF_ROWS; k++) {
+            const uint4* at = unit + TILE::X_NUMBERS + (down() * OF_ROWS + k) * 8 + lane % 4 * 2;
+            floats_of(at[0], of_x[k]), floats_of(at[1], of_x[k] + 4);
+        }
+        unit += TILE::RECORD, left--;
+        // Of a format whose runs have 32 values the sum of both halves is wanted. It is exact.
+        if constexpr (MINIMA && RUNS == 1) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) of_x[1][i] = __fadd_rn(of_x[1][i], of_x[2][i]);
+        }
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                Whole whole[2];
+                if constexpr (!IS_BLOCKS<WEIGHT>) {
+                    Whole& own = carried[m][n];
+                    if (begins) {
+                        multiply_bytes(own, a[m], b[n], nothing);
+                    } else {
+                        multiply_bytes(own, a[m], b[n], own);
+                    }
+                    if (!ends) continue;
+#pragma unroll
+                    for (int i = 0; i < 4; i++) whole[0][i] = own[i];
+                } else if constexpr (RUNS == 1) {
+                    multiply_bytes(whole[0], a[m], b[n], nothing);
+                } else {
+                    multiply_half_bytes(whole[0], {a[m][0], a[m][1]}, b[n][0], nothing);
+                    multiply_half_bytes(whole[1], {a[m][2], a[m][3]}, b[n][1], nothing);
+                }
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int output = 2 * m + i / 2, row = 2 * n + i % 2;
+                    const float scale = of_w[0][output], of_row = of_x[0][row];
+                    float& sum = sums[m][n][i];
+                    if constexpr (!IS_BLOCKS<WEIGHT>) {
+                        sum = __fmaf_rn(__fmul_rn(of_row, scale), number(whole[0][i]), sum);
+                        continue;
+                    }
+                    float term = PLAIN ? __fmaf_rn(scale, shifted(whole[0][i]), __fmul_rn(scale, -SHIFT))
+                                       : __fmul_rn(scale, number(whole[0][i]));
+                    if constexpr (RUNS == 2) term = __fmaf_rn(of_w[1][output], number(whole[1][i]), term);
+                    if constexpr (MINIMA) {
+#pragma unroll
+                        for (int run = 0; run < RUNS; run++) {
+                            term = __fmaf_rn(of_w[RUNS + run][output], of_x[1 + run][row], term);
+                        }
+                    }
+                    sum = __fmaf_rn(of_row, term, sum);
+                }
+            }
+        }
+    }
+
+    // The sums of the groups of one remainder.
+    __device__ void sum_of_remainder(int remainder, int groups, int parts, Sums& sums) {
+#pragma unroll
+        for (int i = 0; i < 32; i++) (&sums[0][0][0])[i] = 0.0f;
+        for (int group = groups_of(remainder, groups); group > 0; group--) {
+            for (int part = 0; part < parts; part++) multiply_unit(part == 0, part == parts - 1, sums);
+        }
+    }
+
+    // The products of this block's tile.
+    __device__ void multiply(int units, int units_of_group, Sums& sums) {
+        const int parts = IS_BLOCKS<WEIGHT> ? 1 : units_of_group, groups = units / parts;
+#pragma unroll
+        for (int stage = 0; stage < TILE::STAGES - 1; stage++) stages.copy();
+        unit = stages.memory, left = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) nothing[i] = known_later(PLAIN ? SHIFTED : 0);
+        for (int pair = 0; pair < LANES / 2; pair++) {
+            Sums others;
+            float* const own = &sums[0][0][0];
+            sum_of_remainder(remainder_of(2 * pair), groups, parts, sums);
+            sum_of_remainder(remainder_of(2 * pair + 1), groups, parts, others);
+#pragma unroll
+            for (int i = 0; i < 32; i++) own[i] = __fadd_rn(own[i], (&others[0][0][0])[i]);
+            // Sums of two, four and eight remainders wait in shared memory for as many more.
+            float* of_level = kept + threadIdx.x;
+            for (int pairs = pair; pairs % 2 == 1; pairs /= 2, of_level += 32 * TILE::THREADS) {
+#pragma unroll
+                for (int i = 0; i < 32; i++) own[i] = __fadd_rn(of_level[i * TILE::THREADS], own[i]);
+            }
+            if (pair == LANES / 2 - 1) break;
+#pragma unroll
+            for (int i = 0; i < 32; i++) of_level[i * TILE::THREADS] = own[i];
+        }
+        wait_for_copies<0>();
+    }
+
+    // Writes the sums, with their bias, of outputs `first` and following of `outputs`, of which `count` are the block's or after
+    // it, to those of `rows` rows.
+    __device__ static void write(const Sums& sums, const float* bias, float* out, int outputs, int first, int count, int rows) {
+        const int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int own = across() * 32 + 16 * m + lane / 4 + i / 2 * 8, row = down() * 32 + 8 * n + lane % 4 * 2 + i % 2;
+                    if (row >= rows || own >= count) continue;
+                    const int output = first + own;
+                    const float sum = sums[m][n][i];
+                    out[static_cast<long long>(row) * outputs + output] = bias ? __fadd_rn(sum, bias[output]) : sum;
+                }
+            }
+        }
+    }
+};
+
+template <class TILE>
+__device__ inline void matmul(Packed w, Packed x, const unsigned* odd, const float* bias, float* out, int outputs, int first,
+                              int count, int rows, int units, int parts) {
+    DYNAMIC_SHARED(uint4, memory);
+    const long long across = blockIdx.y, down = blockIdx.x;
+    w.values += across * (TILE::OUTPUTS / PACKED_ROWS) * units * 32, x.values += down * (TILE::ROWS / PACKED_ROWS) * units * 32;
+    w.numbers += across * (TILE::OUTPUTS / SCALED_ROWS) * units * OF_WEIGHTS * 8;
+    x.numbers += down * (TILE::ROWS / SCALED_ROWS) * units * 24;
+    Stages<TILE> stages = {memory,           0, ceil_div(units, DEPTH), {w.values, units}, {x.values, units}, {w.numbers, units},
+                           {x.numbers, units}};
+    float* const kept = reinterpret_cast<float*>(memory + TILE::STAGES * DEPTH * TILE::RECORD);
+    first += across * TILE::OUTPUTS, count -= across * TILE::OUTPUTS;
+    out += down * TILE::ROWS * outputs, rows -= down * TILE::ROWS;
+    Sums sums;
+    // Sums of more than 8 units may leave what SHIFT is exact for.
+    if (!ROW_BY_ROW && *odd == 0 && parts <= 8) {
+        Warp<TILE, true>{stages, kept}.multiply(units, parts, sums);
+    } else {
+        Warp<TILE, false>{stages, kept}.multiply(units, parts, sums);
+    }
+    Warp<TILE, true>::write(sums, bias, out, outputs, first, count, rows);
+}
+
+// out (rows, O), of which this launch makes `count` outputs from number `first` on: x (rows, I) · w (O, I)ᵀ (+ b). Both as
+// they were packed, I in `units` units, a group in `parts`; `odd` says whether a scale is not plain.
+// Grid (ceil(rows / 96), ceil(count / 128)), block 384, shared memory 8 records of 16 · RECORD bytes, and 147,456 bytes. Blocks
+// side by side read the same weights.
+KERNEL_WITH(384, 1) matmul_q8_128(Packed w, Packed x, const unsigned* odd, const float* bias, float* out, int outputs,
+                                  int first, int count, int rows, int units, int parts) {
+    LET_NEXT_START();
+    WAIT_FOR_INPUT();
+    matmul<Tile<4, 3, 2>>(w, x, odd, bias, out, outputs, first, count, rows, units, parts);
+}
+
+// The same with the same bits, for devices with less shared memory.
+// Grid (ceil(rows / 64), ceil(count / 64)), block 128, shared memory 8 records of 16 · RECORD bytes, and 49,152 bytes.
+KERNEL_WITH(128, 1) matmul_q8_64(Packed w, Packed x, const unsigned* odd, const float* bias, float* out, int outputs,
+                                 int first, int count, int rows, int units, int parts) {
+    LET_NEXT_START();
+    WAIT_FOR_INPUT();
+    matmul<Tile<2, 2, 2>>(w, x, odd, bias, out, outputs, first, count, rows, units, parts);
+}
+
+#define KERNELS_OF_THIS_FILE(X) X(pack_weights) X(matmul_q8_128) X(matmul_q8_64)

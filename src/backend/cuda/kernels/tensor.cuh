@@ -29,6 +29,24 @@ __device__ inline void multiply_tiles(float (&sums)[4], const uint32_t (&a)[4], 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// out (16, 8) = add + a (16, 32) · b (32, 8) in whole numbers, a warp together: signed bytes, four in a register (PTX,
+// mma.m16n8k32): with g = lane / 4 and t = 4 · (lane mod 4), a has (g, t) to (g, t + 3), (g + 8, t …), (g, t + 16 …),
+// (g + 8, t + 16 …), b has (t …, g), (t + 16 …, g), and out is as in multiply_tiles.
+__device__ inline void multiply_bytes(int (&out)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const int (&add)[4]) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %11, %12, %13};"
+        : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(add[0]), "r"(add[1]), "r"(add[2]),
+          "r"(add[3]));
+}
+
+// The same of a (16, 16) and b (16, 8): the first of those registers, of each 16 inputs.
+__device__ inline void multiply_half_bytes(int (&out)[4], const uint32_t (&a)[2], uint32_t b, const int (&add)[4]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"
+        : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b), "r"(add[0]), "r"(add[1]), "r"(add[2]), "r"(add[3]));
+}
+
 // Four matrices of 8 × 8 16-bit values from shared memory: lane 8m + r names row r of matrix m, 16 bytes. A lane gets
 // (g, t) and (g, t + 1) of each, of a TRANSPOSED one (t, g) and (t + 1, g).
 template <bool TRANSPOSED>

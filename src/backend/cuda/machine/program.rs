@@ -123,6 +123,10 @@ pub(super) enum What {
         transposed: bool,
     },
     Multiply,
+    /// Of signed bytes: with k of 32, or half of that.
+    MultiplyBytes {
+        halves: usize,
+    },
     BeginCopy,
     CloseCopies,
     WaitForCopies,
@@ -562,7 +566,12 @@ fn what(name: &str, rest: &str, mut operands: Vec<Operand>) -> Option<(What, Vec
         "ldmatrix" if name.contains(".m8n8.x4.") => {
             What::LoadMatrices { transposed: words.contains(&"trans") }
         }
-        "mma" if name == "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" => What::Multiply,
+        "mma" => match name {
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" => What::Multiply,
+            "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32" => What::MultiplyBytes { halves: 2 },
+            "mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32" => What::MultiplyBytes { halves: 1 },
+            _ => return None,
+        },
         "cp" => match name {
             // How many of the bytes are read may follow: the others are zeros.
             "cp.async.cg.shared.global" if operands.get(2) == Some(&Operand::Value(16)) => What::BeginCopy,

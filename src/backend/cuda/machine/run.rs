@@ -13,9 +13,9 @@ pub(in super::super) struct Grid {
 }
 
 /// Bytes of shared memory that a block may have on every device from compute capability 8.0 on: 8.6, 8.9 and 12.0 have the
-/// least. Kernels of wgmma are for 9.0 alone.
+/// least. Kernels of wgmma are for 9.0 alone, and large tiles of whole numbers for devices that have as much.
 const MOST_SHARED: usize = 99 << 10;
-const MOST_OF_WGMMA: usize = 227 << 10;
+const MOST_OF_LARGE: usize = 227 << 10;
 
 /// Runs the kernel `name` over a grid, with arguments at these addresses. `known` tells whether bytes of the device's memory
 /// are somebody's. Whether there is such a kernel.
@@ -43,7 +43,8 @@ pub(in super::super) fn run(
         known(at, bytes) || program.constants.iter().any(|words| constant(words))
     };
     let shared = entry.shared + grid.shared as usize;
-    let most = if name.contains("wgmma") { MOST_OF_WGMMA } else { MOST_SHARED };
+    let is_large = name.contains("wgmma") || name == "matmul_q8_128";
+    let most = if is_large { MOST_OF_LARGE } else { MOST_SHARED };
     assert!(
         shared <= most,
         "{name}: {shared} bytes of shared memory, and a block may not have more than {most}"

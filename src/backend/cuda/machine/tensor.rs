@@ -48,6 +48,35 @@ pub(super) fn multiply(a: &[Lanes; 4], b: &[Lanes; 2], c: &[Lanes; 4]) -> [Lanes
     sums
 }
 
+/// mma.m16n8k32 of signed bytes: c (16, 8) + a (16, 32) · b (32, 8), of registers by number and lane; with half of the
+/// registers of a and b m16n8k16.
+pub(super) fn multiply_bytes(a: &[Lanes], b: &[Lanes], c: &[Lanes]) -> [Lanes; 4] {
+    let byte = |register: u64, i: usize| i64::from((register >> (8 * i)) as i8);
+    // Element i of a register: row groupID, + 8 in every second register of a; k 4 · threadID in group + i, + 16 in the second
+    // half.
+    let mut left = [[0; 32]; 16];
+    let mut right = [[0; 8]; 32];
+    for lane in 0..LANES {
+        let (group, thread) = (lane / 4, lane % 4);
+        for i in 0..4 {
+            for (register, a) in a.iter().enumerate() {
+                let k = thread * 4 + i + register / 2 * 16;
+                left[group + register % 2 * 8][k] = byte(a[lane], i);
+            }
+            for (half, b) in b.iter().enumerate() {
+                right[thread * 4 + i + half * 16][group] = byte(b[lane], i);
+            }
+        }
+    }
+    std::array::from_fn(|i| {
+        std::array::from_fn(|lane| {
+            let (row, column) = (lane / 4 + i / 2 * 8, lane % 4 * 2 + i % 2);
+            let sum: i64 = (0..32).map(|k| left[row][k] * right[k][column]).sum();
+            u64::from((c[i][lane] as u32).wrapping_add(sum as u32))
+        })
+    })
+}
+
 /// A product of four warps: a (64, 16) · b (16, outputs).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Tile {

@@ -6,7 +6,7 @@ use super::operations::{Compute, LANES, Lanes};
 use super::program::{
     Atom, Entry, FIRST_SHARED, Index, Instruction, LOCAL, Operand, SHARED, Shuffle, Space, What,
 };
-use super::tensor::{Tile, multiply, multiply_group};
+use super::tensor::{Tile, multiply, multiply_bytes, multiply_group};
 
 /// What all warps of a block see.
 pub(super) struct Block<'a> {
@@ -185,6 +185,7 @@ impl<'a> Warp<'a> {
             }
             What::LoadMatrices { .. }
             | What::Multiply
+            | What::MultiplyBytes { .. }
             | What::BeginProduct(_)
             | What::CloseProducts
             | What::WaitForProducts
@@ -380,6 +381,13 @@ impl<'a> Warp<'a> {
                     &[all[4], all[5]],
                     &[all[6], all[7], all[8], all[9]],
                 );
+                operands[..4].iter().zip(&sums).for_each(|(to, sums)| self.set(*to, mask, sums));
+            }
+            What::MultiplyBytes { halves } => {
+                let all: Vec<Lanes> = operands[4..].iter().map(|from| self.all(*from, block)).collect();
+                let (a, rest) = all.split_at(2 * halves);
+                let (b, added) = rest.split_at(halves);
+                let sums = multiply_bytes(a, b, added);
                 operands[..4].iter().zip(&sums).for_each(|(to, sums)| self.set(*to, mask, sums));
             }
             What::BeginCopy => {

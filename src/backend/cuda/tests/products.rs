@@ -89,6 +89,89 @@ fn in_int8_products_of_every_number_type_are_those_of_the_cpu() {
     products_of_every_number_type_are_those_of_the_cpu(Precision::Q8 { group: 32 });
 }
 
+/// Where in a block a half is that all of its values are multiplied with, if there is one.
+fn scale_at(dtype: Dtype) -> Option<usize> {
+    match dtype {
+        Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::I8 | Dtype::Mxfp4 => None,
+        Dtype::Q6K => Some(208),
+        Dtype::Q2K => Some(80),
+        Dtype::Q3K => Some(108),
+        _ => Some(0),
+    }
+}
+
+/// A tensor of blocks, some of which have scales that files should not have.
+fn blocks_with_odd_scales(dtype: Dtype, outputs: usize, inputs: usize, odd: bool) -> Tensor {
+    let scales = [f16::NAN, f16::INFINITY, f16::NEG_INFINITY, f16::NEG_ZERO, f16::from_f32(-3e-7), f16::MAX];
+    let mut bytes = random_blocks(&noise(outputs * inputs, 71), dtype);
+    let row = inputs / dtype.block() * dtype.block_bytes();
+    // One block of each row.
+    for (i, row) in bytes.chunks_mut(row).enumerate().filter(|_| odd) {
+        let block = &mut row[i % (inputs / dtype.block()) * dtype.block_bytes()..];
+        match scale_at(dtype) {
+            Some(at) => block[at..at + 2].copy_from_slice(&scales[i % scales.len()].to_le_bytes()),
+            None => block[0] = [0, 255, 1, 230][i % 4],
+        }
+    }
+    Tensor::new(dtype, vec![outputs, inputs], Bytes::owned(bytes)).unwrap()
+}
+
+/// Many rows are multiplied by tensor cores in an order of its own of groups, and by shorter formulas where every scale is
+/// plain: the bits are those of ops with other scales too.
+#[test]
+fn many_rows_of_every_number_type_have_the_bits_of_ops_with_scales_of_every_kind() {
+    let factors = [1.0, -1e-3, 1e38, 1e-39, 1e-44, 0.0, f32::INFINITY, f32::NAN];
+    for dtype in Dtype::ALL.into_iter().filter(|dtype| !dtype.is_float()) {
+        let Some((cuda, cpu)) = both(Precision::Q8 { group: 32 }) else { return };
+        // Parts of a tile in both directions, fewer groups than there are partial sums, and stages that are used again.
+        for (outputs, inputs, rows) in [(11, 256, 17), (130, 2304, 70), (128, 768, 64)] {
+            for odd_weights in [false, true] {
+                let w = match dtype {
+                    Dtype::I8 => tensor(dtype, outputs, inputs, 71),
+                    _ => blocks_with_odd_scales(dtype, outputs, inputs, odd_weights),
+                };
+                let mut x = noise(rows * inputs, 72);
+                if !odd_weights {
+                    // One group of each row.
+                    for (i, row) in x.chunks_mut(inputs).enumerate() {
+                        let group = &mut row[i % (inputs / 32) * 32..][..32];
+                        group.iter_mut().for_each(|x| *x *= factors[i % factors.len()]);
+                    }
+                }
+                fn run<B: Backend>(
+                    backend: &B,
+                    (w, x): (&Tensor, &[f32]),
+                    multiply: impl Fn(&B::Input, &B::Matrix, &mut B::Buffer),
+                ) -> Vec<f32> {
+                    let (outputs, inputs) = (w.shape()[0], w.shape()[1]);
+                    let rows = x.len() / inputs;
+                    let (x, matrix, mut input) =
+                        (filled(backend, x), backend.matrix(w).unwrap(), backend.input());
+                    let pass = pass(backend, &[(0, rows)]);
+                    backend.prepare(&x, inputs, &pass, &PassRows::All, &mut input).unwrap();
+                    let mut out = backend.buffer(rows * outputs).unwrap();
+                    multiply(&input, &matrix, &mut out);
+                    values(backend, &out, rows * outputs)
+                }
+                let expected = run(&cpu, (&w, &x), |x, w, out| cpu.matmul(x, w, None, out).unwrap());
+                for tile in product::OF_WHOLE {
+                    let found = run(&cuda, (&w, &x), |x, matrix, out| {
+                        let asked = product::Asked { matrix, bias: None, out };
+                        product::whole_in(&cuda, x, &asked, 32, tile).unwrap();
+                    });
+                    // What is no number is so in other bits on other machines.
+                    let other =
+                        |(a, b): &(&f32, &f32)| a.to_bits() != b.to_bits() && !(a.is_nan() && b.is_nan());
+                    let wrong = found.iter().zip(&expected).filter(other).count();
+                    let what = format!("{dtype} {outputs}×{inputs}, {rows} rows, odd weights: {odd_weights}");
+                    assert_eq!(wrong, 0, "{what}, {tile:?}");
+                }
+                assert!(expected.iter().any(|x| x.is_finite() && *x != 0.0), "{dtype}: nothing was compared");
+            }
+        }
+    }
+}
+
 #[test]
 fn int8_in_groups_that_end_inside_a_row_has_the_bits_of_ops() {
     for (group, own) in [(32, 24), (16, 16), (32, 64), (64, 64), (128, 128)] {

@@ -1,0 +1,52 @@
+// Whole numbers as tensor cores take them, for products of many rows: what pack_rows and pack_weights write and matmul_q8
+// reads.
+//
+// The unit is 32 neighbouring values of 16 rows (of activations, or of weights): 512 bytes, 16 for each lane of a warp. With g
+// = lane / 4 and t = lane mod 4 these are the values 4t to 4t + 3 and 16 + 4t to 19 + 4t of the rows g and g + 8, as PTX lays
+// out the operands of mma.m16n8k32 and m16n8k16: of weights, which are a, the first four of both rows and then the last, of
+// activations, which are two of b, first those of row g.
+//
+// The units of 16 rows follow one another in the order in which their groups are added (ops/blocks.rs, dot): all groups of
+// one remainder mod 16, and the remainders so that partial sums are joined by halves as soon as both are there: 0, 8, 4,
+// 12, 2 …
+#pragma once
+#include "whole.cuh"
+
+constexpr int UNIT = 32;        // values of a row in a unit
+constexpr int PACKED_ROWS = 16;  // rows of a unit
+constexpr int SCALED_ROWS = 32;  // rows whose scales lie together
+
+// The remainder that is added as number `step`: its four bits in the other direction.
+__device__ inline int remainder_of(int step) { return (step & 1) << 3 | (step & 2) << 1 | (step & 4) >> 1 | step >> 3; }
+
+// How many of `groups` groups have this remainder mod 16.
+__device__ inline int groups_of(int remainder, int groups) { return (groups - remainder + LANES - 1) / LANES; }
+
+// The place of group `number` among all, in the order in which they are added.
+__device__ inline int place_of(int number, int groups) {
+    int before = 0;
+    for (int step = 0, last = remainder_of(number % LANES); step < last; step++) {
+        before += max(groups_of(remainder_of(step), groups), 0);
+    }
+    return before + number / LANES;
+}
+
+// A float32 with 2²³ · 1.5 added, as an integer, is this plus the integer that was added: so tensor cores, which add whole
+// numbers to it, leave a float32. Exact for sums from -2²² to 2²².
+constexpr int SHIFTED = 0x4b400000;
+constexpr float SHIFT = 12582912.0f;
+
+// Whether scale · whole is the one rounding of scale · (SHIFT + whole) - scale · SHIFT, and its product with a plain scale of
+// activations does not vanish: the scale has at most 22 significant bits, as those of all formats have.
+__device__ inline bool is_plain(float scale) {
+    const float size = fabsf(scale);
+    return size == 0.0f || size >= 0x1p-40f && size < 0x1p100f;
+}
+// The same of a scale of activations, of any bits.
+__device__ inline bool is_plain_of_rows(float scale) { return scale == 0.0f || scale >= 0x1p-80f && scale < 0x1p100f; }
+
+__device__ inline void words_of(const uint4* at, uint32_t (&words)[8]) {
+    const uint4 a = at[0], b = at[1];
+    words[0] = a.x, words[1] = a.y, words[2] = a.z, words[3] = a.w;
+    words[4] = b.x, words[5] = b.y, words[6] = b.z, words[7] = b.w;
+}
