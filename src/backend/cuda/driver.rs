@@ -267,6 +267,9 @@ pub(super) trait Driver: Send + Sync {
     /// Whether groups of four warps multiply together there (wgmma), and kernels can be compiled that do.
     fn has_warpgroups(&self) -> bool;
 
+    /// Whether kernels can be compiled for it that read weights through shared memory (`stream_q8`).
+    fn has_streams(&self) -> bool;
+
     /// What multiplies (side, side) bfloat16 matrices by NVIDIA's own library: the first transposed, by the second, into the
     /// third, with memory beside; none where the library is not there.
     fn library_product(&self, side: usize) -> Option<LibraryProduct<'_>> {

@@ -18,6 +18,17 @@ pub(super) struct Kernel {
     pub(super) weight: Option<Dtype>,
 }
 
+/// What became of a launch that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// It was changed.
+    Did,
+    /// It was not, but one before it may be: this one neither reads nor writes what that would change.
+    AskBefore,
+    /// None is changed.
+    Cannot,
+}
+
 /// The kernels of a device in one arithmetic.
 pub(super) struct Kernels {
     queue: Arc<Queue>,
@@ -32,8 +43,8 @@ impl Kernels {
     }
 
     /// Has those be made ready side by side that every model needs whose weights are multiplied in the type of this precision;
-    /// with `warpgroups` those of groups of four warps too.
-    pub(super) fn make_ready(&self, warpgroups: bool) {
+    /// with `warpgroups` those of groups of four warps too, and with `streams` those whose weights go through shared memory.
+    pub(super) fn make_ready(&self, warpgroups: bool, streams: bool) {
         let by_tensor_cores = self.precision == Precision::Bf16 && self.cache == CacheDtype::Bf16;
         let of_many = if by_tensor_cores { "attention_bf16" } else { "attention_prefill" };
         let always = [
@@ -58,6 +69,12 @@ impl Kernels {
                 ("matvec", Some(Dtype::BF16)),
                 ("matvec_16", Some(Dtype::BF16)),
                 ("matmul", Some(Dtype::BF16)),
+            ],
+            Precision::Q8 { .. } if streams => &[
+                ("quantize", None),
+                ("stream_q8", Some(Dtype::I8)),
+                ("stream_q8_16", Some(Dtype::I8)),
+                ("matmul_q8", Some(Dtype::I8)),
             ],
             Precision::Q8 { .. } => {
                 &[("quantize", None), ("matvec_q8", Some(Dtype::I8)), ("matmul_q8", Some(Dtype::I8))]
@@ -108,6 +125,17 @@ impl Kernels {
         Ok(self
             .queue
             .take_back(|last| if last.function == function { of(last.arguments.all()) } else { None }))
+    }
+
+    /// Changes the last launch that waits and that `change` can change: it is told which kernel each is of, the last first, and
+    /// says whether it did so, or whether those before may be asked.
+    pub(super) fn change_recent(&self, mut change: impl FnMut(Kernel, &mut Launch) -> Change) -> bool {
+        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        self.queue.change_recent(|launch| {
+            // Some tens of kernels.
+            let kernel = found.iter().find(|(_, function)| **function == launch.function);
+            kernel.map_or(Change::Cannot, |(kernel, _)| change(*kernel, launch))
+        })
     }
 
     /// Changes the launch that was asked for last, where it is one of `kernel` and still waits; whether `change` did.

@@ -83,6 +83,8 @@ pub struct Cuda {
     architecture: &'static str,
     /// Whether groups of four warps multiply many rows: it was proved that they do it right.
     warpgroups: Arc<AtomicBool>,
+    /// Whether weights of products in whole numbers go through shared memory: it was proved that they come out right.
+    streams: Arc<AtomicBool>,
 }
 
 /// Memory that operations use while they run, one after the other.
@@ -143,7 +145,7 @@ impl Cuda {
     }
 
     /// What the tests of every device run on: GPU number LLAMA_TRACE_GPU, and where that is not set the processor as a device
-    /// with `bytes` bytes of memory. It multiplies by groups of four warps where it can, as one that was proved does.
+    /// with `bytes` bytes of memory. It multiplies as one that was proved does.
     #[cfg(test)]
     pub(crate) fn of_tests(bytes: usize) -> Option<Self> {
         let cuda = match std::env::var("LLAMA_TRACE_GPU") {
@@ -152,6 +154,7 @@ impl Cuda {
             Err(_) => Self::emulated(bytes)?,
         };
         cuda.warpgroups.store(cuda.queue.device().has_warpgroups(), std::sync::atomic::Ordering::Relaxed);
+        cuda.streams.store(cuda.queue.device().has_streams(), std::sync::atomic::Ordering::Relaxed);
         Some(cuda)
     }
 
@@ -208,6 +211,7 @@ impl Cuda {
             // One a process.
             architecture: Box::leak(format!("sm_{major}{minor}").into_boxed_str()),
             warpgroups: Arc::default(),
+            streams: Arc::default(),
         }
     }
 
@@ -247,7 +251,7 @@ impl Cuda {
             false => Err(failed("add numbers", format!("{values:?} + {values:?} = {found:?}"))),
         })?;
         done();
-        self.kernels.make_ready(self.queue.device().has_warpgroups());
+        self.kernels.make_ready(self.queue.device().has_warpgroups(), self.queue.device().has_streams());
         proof::prove(self, done)
     }
 

@@ -504,6 +504,10 @@ impl Driver for Nvidia {
         self.about.architecture == WARPGROUPS && !self.without.wgmma && self.nvrtc().is_ok()
     }
 
+    fn has_streams(&self) -> bool {
+        !self.without.streams && self.nvrtc().is_ok()
+    }
+
     fn library_product(&self, side: usize) -> Option<LibraryProduct<'_>> {
         self.enter().ok()?;
         let blas = Blas::find(side, self.driver.0)?;

@@ -56,11 +56,10 @@ impl Cuda {
         if self.adds_to_last([a, b], rows * width, sum)? {
             return Norm { x: sum, weight: weight.at(), eps, width }.launch(self, rows, normed);
         }
-        let kernel = Kernel { file: "rms_norm", name: "add_rms_norm", weight: None };
         let arguments = Arguments::new().address(a).address(b).address(weight.at());
         let arguments = arguments.float(eps).int(width).address(sum).address(normed);
-        let arguments = arguments.narrow_too(normed, rows * width, 1);
-        self.kernels.launch(kernel, (rows, 1), norm::threads(width, rows), norm::shared(width), arguments)
+        let arguments = arguments.narrow_too(normed, rows * width, 1).words(&norm::WHOLE);
+        self.kernels.launch(norm::ADD_RMS_NORM, (rows, 1), norm::threads(width, rows), norm::shared(width), arguments)
     }
 
     /// Has the product that was asked for last add the other of a and b to what it gives, and write the sum; whether it does.
@@ -307,14 +306,15 @@ impl Backend for Cuda {
         rows: &PassRows,
         input: &mut Input,
     ) -> Result<()> {
-        input.prepare(self, x, width, pass.spans(), rows)
+        input.prepare(x, width, pass.spans(), rows);
+        Ok(())
     }
 
     fn read_quantized(&self, input: &Input, rows: Range<usize>, see: SeeInt8<'_>) -> Result<()> {
         let Some(group) = self.precision.group() else { return see(&[], &[]) };
         let groups = input.width.div_ceil(group);
         let (mut values, mut scales) = (vec![0_i8; rows.len() * input.width], vec![0.0; rows.len() * groups]);
-        if let (Some(of_values), Some(of_scales)) = (input.values.memory(), input.scales.memory()) {
+        if let Some([of_values, of_scales]) = input.quantized(self, group)? {
             of_values.read(rows.start * input.width, bytemuck::cast_slice_mut(&mut values))?;
             of_scales.read(rows.start * groups * 4, bytemuck::cast_slice_mut(&mut scales))?;
         }

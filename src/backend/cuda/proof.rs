@@ -8,7 +8,7 @@ use super::{Cuda, failed};
 use crate::backend::cpu::Cpu;
 use crate::backend::{AttentionShape, Backend, Draw, Drawn, Nobody, PassRows, Product, Span, Swiglu};
 use crate::checkpoint::{Dtype, Tensor};
-use crate::config::Precision;
+use crate::config::{Pairing, Precision};
 use crate::error::Result;
 use crate::files::Bytes;
 
@@ -207,8 +207,25 @@ fn compare(found: &Made, expected: &[f32]) -> Result<()> {
 pub(super) fn prove(cuda: &Cuda, done: &mut dyn FnMut()) -> Result<()> {
     let cpu = Cpu::default().with_precision(cuda.precision).with_cache_dtype(cuda.cache_dtype);
     let expected = made(&cpu, &mut || ())?;
-    for (found, expected) in made(cuda, done)?.iter().zip(&expected) {
-        compare(found, &expected.values)?;
+    let of_all = |done: &mut dyn FnMut()| {
+        made(cuda, done)?
+            .iter()
+            .zip(&expected)
+            .try_for_each(|(found, expected)| compare(found, &expected.values))
+    };
+    // Weights through shared memory are faster, and not needed.
+    if cuda.precision.group().is_some() && cuda.queue.device().has_streams() {
+        cuda.streams.store(true, Relaxed);
+        let proved = of_all(&mut || ()).and_then(|()| prove_streams(cuda, &cpu));
+        cuda.streams.store(proved.is_ok(), Relaxed);
+        // What the device does not survive, the others after it do not either.
+        of_all(done).map_err(|error| match proved {
+            Err(first) => first
+                .next("leave them out: LLAMA_TRACE_CUDA_WITHOUT=streams; or run with --device cpu"),
+            Ok(()) => error,
+        })?;
+    } else {
+        of_all(done)?;
     }
     prove_draws(cuda)?;
     done();
@@ -235,6 +252,82 @@ pub(super) fn prove(cuda: &Cuda, done: &mut dyn FnMut()) -> Result<()> {
             Ok(())
         }
     }
+}
+
+/// Sizes of a layer whose products go through shared memory: heads, the feed-forward network's, and widths of which the second is
+/// more than one piece.
+const OF_STREAMS: (AttentionShape, usize, [usize; 2]) =
+    (AttentionShape { heads: 4, kv_heads: 2, head_dim: 16, window: None }, 96, [64, 1120]);
+
+/// What a layer makes of `rows` rows of `width` values without attention, one text each: with nobody who looks in between, so that
+/// kernels go together as they do when a model runs. Queries, keys, values, hidden, and the residual after it.
+fn layer<B: Backend>(backend: &B, rows: usize, width: usize) -> Result<Vec<f32>> {
+    let (shape, hidden, _) = OF_STREAMS;
+    let [of_q, of_k] = [shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim];
+    let matrix = |outputs, inputs, seed| backend.matrix(&weights(outputs, inputs, seed));
+    let (q, k, v) = (matrix(of_q, width, 21)?, matrix(of_k, width, 22)?, matrix(of_k, width, 23)?);
+    let (gate, up, down) =
+        (matrix(hidden, width, 24)?, matrix(hidden, width, 25)?, matrix(width, hidden, 26)?);
+    let norm: Vec<u8> = any(width, 27).iter().flat_map(|x| x.to_le_bytes()).collect();
+    let norm = backend.vector(&tensor(Dtype::F32, vec![width], norm))?;
+    let x = buffer(backend, &any(rows * width, 28))?;
+    let pairs = rows * shape.head_dim / 2;
+    let (cos, sin) = (buffer(backend, &any(pairs, 29))?, buffer(backend, &any(pairs, 30))?);
+    let spans: Vec<_> = (0..rows).map(|sequence| Span { sequence, start: 3, tokens: 1 }).collect();
+    let mut pass = backend.new_pass()?;
+    backend.begin_pass(&vec![0; rows], &spans, &[], &mut pass)?;
+
+    let (mut normed, mut input) = (backend.buffer(rows * width)?, backend.input());
+    let (mut out_q, mut turned_q) = (backend.buffer(rows * of_q)?, backend.buffer(rows * of_q)?);
+    let (mut out_k, mut turned_k) = (backend.buffer(rows * of_k)?, backend.buffer(rows * of_k)?);
+    let mut out_v = backend.buffer(rows * of_k)?;
+    let mut caches = Vec::new();
+    for _ in 0..rows {
+        caches.push([backend.new_cache(4 * of_k)?, backend.new_cache(4 * of_k)?]);
+    }
+    backend.rms_norm(&x, &norm, 1e-5, rows, &mut normed)?;
+    backend.prepare(&normed, width, &pass, &PassRows::All, &mut input)?;
+    let mut products = [
+        Product { matrix: &q, bias: None, out: &mut out_q },
+        Product { matrix: &k, bias: None, out: &mut out_k },
+        Product { matrix: &v, bias: None, out: &mut out_v },
+    ];
+    backend.matmuls(&input, &mut products, &mut |_, _| Ok(()))?;
+    let (pairing, dim) = (Pairing::Halves, shape.head_dim);
+    backend.rope(&out_q, &cos, &sin, pairing, shape.heads, dim, rows, &mut turned_q)?;
+    backend.rope(&out_k, &cos, &sin, pairing, shape.kv_heads, dim, rows, &mut turned_k)?;
+    for (span, [keys, values]) in caches.iter_mut().enumerate() {
+        backend.cache(&turned_k, of_k, &pass, span, keys)?;
+        backend.cache(&out_v, of_k, &pass, span, values)?;
+    }
+    let made = gated(backend, &input, [&gate, &up], rows * hidden)?;
+    backend.prepare(&made, hidden, &pass, &PassRows::All, &mut input)?;
+    let (mut of_down, mut sum) = (backend.buffer(rows * width)?, backend.buffer(rows * width)?);
+    backend.matmul(&input, &down, None, &mut of_down)?;
+    backend.add(&x, &of_down, rows * width, &mut sum)?;
+
+    let mut all = values(backend, &turned_q, rows * of_q)?;
+    for cache in caches.iter().flatten() {
+        let mut see = |values: &[f32]| {
+            all.extend_from_slice(&values[3 * of_k..]);
+            Ok(())
+        };
+        backend.read_cache(cache, 4 * of_k, &mut see)?;
+    }
+    all.extend(values(backend, &made, rows * hidden)?);
+    all.extend(values(backend, &sum, rows * width)?);
+    Ok(all)
+}
+
+/// Holds layers of one row and of some against the processor's, to the bit.
+fn prove_streams(cuda: &Cuda, cpu: &Cpu) -> Result<()> {
+    for width in OF_STREAMS.2 {
+        for rows in [1, 3, 16] {
+            let (values, expected) = (layer(cuda, rows, width)?, layer(cpu, rows, width)?);
+            compare(&Made { what: "multiply whole numbers", bound: 0.0, values }, &expected)?;
+        }
+    }
+    Ok(())
 }
 
 /// Holds the tokens that the device draws against those that must be drawn. Of the logits four are the largest, all alike, and

@@ -12,6 +12,8 @@ pub(super) struct Without {
     pub(super) early: bool,
     /// `graphs`: passes that are repeated as one.
     pub(super) graphs: bool,
+    /// `streams`: products in whole numbers whose weights go through shared memory.
+    pub(super) streams: bool,
     /// `wgmma`: products by groups of four warps.
     pub(super) wgmma: bool,
 }
@@ -31,10 +33,11 @@ impl Without {
             match word {
                 "early" => all.early = true,
                 "graphs" => all.graphs = true,
+                "streams" => all.streams = true,
                 "wgmma" => all.wgmma = true,
                 other => {
                     return Err(Error::usage(format!("{VARIABLE} names what a device cannot be without"))
-                        .expected("early, graphs, wgmma, or some of them with commas between")
+                        .expected("early, graphs, streams, wgmma, or some of them with commas between")
                         .found(format!("`{other}`"))
                         .next("name one of these, or unset the variable"));
                 }

@@ -53,6 +53,22 @@ __device__ inline uint32_t look_up(const uint32_t (&table)[4], uint32_t numbers)
     return __byte_perm(low, high, 0x3210 | (packed & 0x8888) >> 1);
 }
 
+// One word from any address.
+__device__ inline uint32_t word_at(const uint8_t* at) {
+    uint32_t word[1];
+    words_at(at, word);
+    return word[0];
+}
+__device__ inline uint32_t aligned_word_at(const uint8_t* at) { return *reinterpret_cast<const uint32_t*>(at); }
+
+// Words `which` and `which` + 4 of the eight that a group has: what a lane takes to tensor cores.
+struct Pair {
+    uint32_t low, high;
+};
+
+// Those of a word of numbers of four bits.
+__device__ inline Pair pair_of_nibbles(uint32_t word) { return {word & 0x0f0f0f0f, word >> 4 & 0x0f0f0f0f}; }
+
 // 32 numbers of four bits: byte i has number i in its low half and number i + 16 in its high half.
 __device__ inline void nibbles(const uint32_t (&words)[4], uint32_t (&q)[8]) {
 #pragma unroll
@@ -74,6 +90,9 @@ __device__ inline void aligned_nibbles_at(const uint8_t* bytes, uint32_t (&q)[8]
 struct Q8_0 {
     static constexpr int VALUES = 32, BYTES = 34, RUN = 32;
     static constexpr bool MINIMA = false;
+    static __device__ inline Pair pair(const uint8_t* block, int, int which) {
+        return {word_at(block + 2 + 4 * which), word_at(block + 18 + 4 * which)};
+    }
     static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
         words_at(block + 2, q);
     }
@@ -85,6 +104,10 @@ struct Q8_0 {
 struct Q4_0 {
     static constexpr int VALUES = 32, BYTES = 18, RUN = 32;
     static constexpr bool MINIMA = false;
+    static __device__ inline Pair pair(const uint8_t* block, int, int which) {
+        const Pair q = pair_of_nibbles(word_at(block + 2 + 4 * which));
+        return {less(q.low, 8), less(q.high, 8)};
+    }
     static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
         nibbles_at(block + 2, q);
 #pragma unroll
@@ -98,6 +121,9 @@ struct Q4_0 {
 struct Q4_1 {
     static constexpr int VALUES = 32, BYTES = 20, RUN = 32;
     static constexpr bool MINIMA = true;
+    static __device__ inline Pair pair(const uint8_t* block, int, int which) {
+        return pair_of_nibbles(aligned_word_at(block + 4 + 4 * which));
+    }
     static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
         aligned_nibbles_at(block + 4, q);
     }
@@ -109,6 +135,11 @@ struct Q4_1 {
 struct Q5_0 {
     static constexpr int VALUES = 32, BYTES = 22, RUN = 32;
     static constexpr bool MINIMA = false;
+    static __device__ inline Pair pair(const uint8_t* block, int, int which) {
+        const Pair q = pair_of_nibbles(word_at(block + 6 + 4 * which));
+        const uint32_t fifths = word_at(block + 2) >> (4 * which);
+        return {less(q.low | spread(fifths) << 4, 16), less(q.high | spread(fifths >> 16) << 4, 16)};
+    }
     static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
         nibbles_at(block + 6, q);
         uint32_t fifths[1];
@@ -124,6 +155,11 @@ struct Q5_0 {
 struct Q5_1 {
     static constexpr int VALUES = 32, BYTES = 24, RUN = 32;
     static constexpr bool MINIMA = true;
+    static __device__ inline Pair pair(const uint8_t* block, int, int which) {
+        const Pair q = pair_of_nibbles(aligned_word_at(block + 8 + 4 * which));
+        const uint32_t fifths = aligned_word_at(block + 4) >> (4 * which);
+        return {q.low | spread(fifths) << 4, q.high | spread(fifths >> 16) << 4};
+    }
     static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
         aligned_nibbles_at(block + 8, q);
         uint32_t fifths[1];
@@ -138,15 +174,22 @@ struct Q5_1 {
 
 // The numbers that IQ4_NL and IQ4_XS choose from (kvalues_iq4nl): -127 -104 -83 -65, -49 -35 -22 -10, 1 13 25 38,
 // 53 69 89 113.
-__device__ inline void look_up_non_linear(uint32_t (&q)[8]) {
+__device__ inline uint32_t non_linear(uint32_t numbers) {
     const uint32_t table[4] = {0xbfad9881, 0xf6eaddcf, 0x26190d01, 0x71594535};
+    return look_up(table, numbers);
+}
+__device__ inline void look_up_non_linear(uint32_t (&q)[8]) {
 #pragma unroll
-    for (int i = 0; i < 8; i++) q[i] = look_up(table, q[i]);
+    for (int i = 0; i < 8; i++) q[i] = non_linear(q[i]);
 }
 
 struct Iq4Nl {
     static constexpr int VALUES = 32, BYTES = 18, RUN = 32;
     static constexpr bool MINIMA = false;
+    static __device__ inline Pair pair(const uint8_t* block, int, int which) {
+        const Pair q = pair_of_nibbles(word_at(block + 2 + 4 * which));
+        return {non_linear(q.low), non_linear(q.high)};
+    }
     static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
         nibbles_at(block + 2, q);
         look_up_non_linear(q);
@@ -159,12 +202,19 @@ struct Iq4Nl {
 struct Mxfp4 {
     static constexpr int VALUES = 32, BYTES = 17, RUN = 32;
     static constexpr bool MINIMA = false;
-    static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
-        // Twice the floats of four bits: 0 1 2 3, 4 6 8 12, and the same below zero.
+    // Twice the floats of four bits: 0 1 2 3, 4 6 8 12, and the same below zero.
+    static __device__ inline uint32_t twice(uint32_t numbers) {
         const uint32_t table[4] = {0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fafc};
+        return look_up(table, numbers);
+    }
+    static __device__ inline Pair pair(const uint8_t* block, int, int which) {
+        const Pair q = pair_of_nibbles(word_at(block + 1 + 4 * which));
+        return {twice(q.low), twice(q.high)};
+    }
+    static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
         nibbles_at(block + 1, q);
 #pragma unroll
-        for (int i = 0; i < 8; i++) q[i] = look_up(table, q[i]);
+        for (int i = 0; i < 8; i++) q[i] = twice(q[i]);
     }
     static __device__ inline void scales(const uint8_t* block, int, float (&scale)[2], float (&)[2]) {
         uint32_t e = block[0];
@@ -173,23 +223,26 @@ struct Mxfp4 {
     }
 };
 
-// Scale and minimum of run `run` of Q4_K and Q5_K, out of the twelve bytes at `packed` (ops/blocks/large.rs, six_bits).
+// Scale and minimum of run `run` of Q4_K and Q5_K, out of the first 16 bytes of a block: two halves, and twelve bytes with six
+// bits of each (ops/blocks/large.rs, six_bits). Blocks lie where 16 bytes load at once.
 __device__ inline void six_bits(const uint8_t* block, int run, float& scale, float& minimum) {
-    const uint8_t* packed = block + 4;
-    uint32_t s, m;
-    if (run < 4) {
-        s = packed[run] & 63, m = packed[run + 4] & 63;
-    } else {
-        s = (packed[run + 4] & 15) | packed[run - 4] >> 6 << 4;
-        m = packed[run + 4] >> 4 | packed[run] >> 6 << 4;
-    }
-    scale = __fmul_rn(half_at(block), static_cast<float>(s));
-    minimum = -__fmul_rn(half_at(block + 2), static_cast<float>(m));
+    const uint4 head = *reinterpret_cast<const uint4*>(block);
+    const int by = run % 4 * 8;
+    const uint32_t first = head.y >> by, second = head.z >> by, third = head.w >> by;
+    const uint32_t s = run < 4 ? first & 63 : (third & 15) | (first >> 2 & 48);
+    const uint32_t m = run < 4 ? second & 63 : (third >> 4 & 15) | (second >> 2 & 48);
+    scale = __fmul_rn(half_to_float(static_cast<uint16_t>(head.x)), static_cast<float>(s));
+    minimum = -__fmul_rn(half_to_float(static_cast<uint16_t>(head.x >> 16)), static_cast<float>(m));
 }
 
 struct Q4K {
     static constexpr int VALUES = 256, BYTES = 144, RUN = 32;
     static constexpr bool MINIMA = true;
+    static __device__ inline Pair pair(const uint8_t* block, int group, int which) {
+        const uint8_t* at = block + 16 + group / 2 * 32 + 4 * which;
+        const int shift = group % 2 * 4;
+        return {aligned_word_at(at) >> shift & 0x0f0f0f0f, aligned_word_at(at + 16) >> shift & 0x0f0f0f0f};
+    }
     static __device__ inline void quants(const uint8_t* block, int group, uint32_t (&q)[8]) {
         const uint4* at = reinterpret_cast<const uint4*>(block + 16 + group / 2 * 32);
         uint4 a = at[0], b = at[1];
@@ -206,6 +259,13 @@ struct Q4K {
 struct Q5K {
     static constexpr int VALUES = 256, BYTES = 176, RUN = 32;
     static constexpr bool MINIMA = true;
+    static __device__ inline Pair pair(const uint8_t* block, int group, int which) {
+        const uint8_t* fifths = block + 16 + 4 * which;
+        const uint8_t* at = block + 48 + group / 2 * 32 + 4 * which;
+        const int shift = group % 2 * 4;
+        return {(aligned_word_at(at) >> shift & 0x0f0f0f0f) | (aligned_word_at(fifths) >> group & EACH) << 4,
+                (aligned_word_at(at + 16) >> shift & 0x0f0f0f0f) | (aligned_word_at(fifths + 16) >> group & EACH) << 4};
+    }
     static __device__ inline void quants(const uint8_t* block, int group, uint32_t (&q)[8]) {
         const uint4* fifths = reinterpret_cast<const uint4*>(block + 16);
         const uint4* at = reinterpret_cast<const uint4*>(block + 48 + group / 2 * 32);
@@ -224,6 +284,17 @@ struct Q5K {
 struct Q6K {
     static constexpr int VALUES = 256, BYTES = 210, RUN = 16;
     static constexpr bool MINIMA = false;
+    static __device__ inline Pair pair(const uint8_t* block, int group, int which) {
+        const int half = group / 4, part = group % 4;
+        const uint8_t* lows = block + 64 * half + part % 2 * 32 + 4 * which;
+        const uint8_t* uppers = block + 128 + 32 * half + 4 * which;
+        auto word = [&](int beyond) {
+            const uint32_t low = word_at(lows + beyond) >> (part / 2 * 4) & 0x0f0f0f0f;
+            const uint32_t upper = word_at(uppers + beyond) >> (2 * part) & 0x03030303;
+            return less(low | upper << 4, 32);
+        };
+        return {word(0), word(16)};
+    }
     static __device__ inline void quants(const uint8_t* block, int group, uint32_t (&q)[8]) {
         int half = group / 4, part = group % 4;
         uint32_t lows[8], uppers[8];
@@ -249,6 +320,11 @@ struct Q6K {
 struct Q2K {
     static constexpr int VALUES = 256, BYTES = 84, RUN = 16;
     static constexpr bool MINIMA = true;
+    static __device__ inline Pair pair(const uint8_t* block, int group, int which) {
+        const uint8_t* at = block + 16 + group / 4 * 32 + 4 * which;
+        const int shift = group % 4 * 2;
+        return {aligned_word_at(at) >> shift & 0x03030303, aligned_word_at(at + 16) >> shift & 0x03030303};
+    }
     static __device__ inline void quants(const uint8_t* block, int group, uint32_t (&q)[8]) {
         aligned_words_at(block + 16 + group / 4 * 32, q);
         int shift = group % 4 * 2;
@@ -269,6 +345,14 @@ struct Q2K {
 struct Q3K {
     static constexpr int VALUES = 256, BYTES = 110, RUN = 16;
     static constexpr bool MINIMA = false;
+    static __device__ inline Pair pair(const uint8_t* block, int group, int which) {
+        auto word = [&](int beyond) {
+            const uint32_t low = word_at(block + 32 + group / 4 * 32 + beyond) >> (group % 4 * 2) & 0x03030303;
+            const uint32_t third = word_at(block + beyond) >> group & EACH;
+            return less(low | third << 2, 4);
+        };
+        return {word(4 * which), word(16 + 4 * which)};
+    }
     static __device__ inline void quants(const uint8_t* block, int group, uint32_t (&q)[8]) {
         uint32_t lows[8], thirds[8];
         words_at(block + 32 + group / 4 * 32, lows);
@@ -295,6 +379,10 @@ struct Q3K {
 struct Iq4Xs {
     static constexpr int VALUES = 256, BYTES = 136, RUN = 32;
     static constexpr bool MINIMA = false;
+    static __device__ inline Pair pair(const uint8_t* block, int group, int which) {
+        const Pair q = pair_of_nibbles(aligned_word_at(block + 8 + 16 * group + 4 * which));
+        return {non_linear(q.low), non_linear(q.high)};
+    }
     static __device__ inline void quants(const uint8_t* block, int group, uint32_t (&q)[8]) {
         aligned_nibbles_at(block + 8 + 16 * group, q);
         look_up_non_linear(q);

@@ -70,7 +70,7 @@ constexpr unsigned char GUARD = 0xa5;
 constexpr size_t GUARD_BYTES = 64;
 
 enum class State { Ready, AtBarrier, AtWarp, AtFourWarps, Done };
-enum class Kind { Sync, Shuffle, Ballot, Mma, LoadMatrix, BeginProducts, MultiplyAsync, CloseProducts, WaitForProducts };
+enum class Kind { Sync, Shuffle, Ballot, Mma, MmaBytes, LoadMatrix, BeginProducts, MultiplyAsync, CloseProducts, WaitForProducts };
 
 // What a lane brings to an operation of its warp, and what it takes away.
 struct Lane {
@@ -81,11 +81,12 @@ struct Lane {
     int source;           // Shuffle: the lane whose value is wanted
     uint64_t value;       // Shuffle, Ballot
     uint64_t result;
-    const uint32_t* a;    // Mma: 4 registers; LoadMatrix: the row that this lane names
+    const uint32_t* a;    // Mma: 4 registers; MmaBytes: as many as a k of 8 has; LoadMatrix: the row that this lane names
     const uint32_t* b;    // Mma: 2
     float* sums;          // Mma: 4; MultiplyAsync: half as many as columns
     uint64_t operands[2];
-    unsigned number;      // MultiplyAsync: columns; WaitForProducts: how many may be under way
+    int* whole;           // MmaBytes: 4
+    unsigned number;      // MmaBytes: k; MultiplyAsync: columns; WaitForProducts: how many may be under way
     bool add;
     uint32_t* registers;  // LoadMatrix: 4
     bool transposed;
@@ -94,6 +95,7 @@ struct Lane {
 struct Copy {
     void* to;
     const void* from;
+    size_t bytes;  // of 16; the others become zeros
 };
 
 struct Fiber {
@@ -221,6 +223,30 @@ inline void multiply(Lane* const (&lanes)[WARP]) {
                 for (int k = half; k < half + 8; k++) sum += static_cast<double>(a[row][k]) * b[k][column];
                 lanes[lane]->sums[i] = cut_off(sum);
             }
+        }
+    }
+}
+
+// The same of signed bytes for mma.m16n8k16 and .m16n8k32, exactly.
+inline void multiply_bytes(Lane* const (&lanes)[WARP]) {
+    const int pieces = static_cast<int>(lanes[0]->number) / 16;
+    int8_t a[16][32], b[32][8];
+    for (int lane = 0; lane < 32; lane++) {
+        const int group = lane / 4, thread = lane % 4;
+        if (lanes[lane]->number != lanes[0]->number) fail("lanes of a product of other sizes", "mma", 0);
+        for (int piece = 0; piece < pieces; piece++) {
+            for (int i = 0; i < 4; i++) {
+                const int k = 16 * piece + 4 * thread + i;
+                a[group][k] = static_cast<int8_t>(lanes[lane]->a[2 * piece] >> (8 * i));
+                a[group + 8][k] = static_cast<int8_t>(lanes[lane]->a[2 * piece + 1] >> (8 * i));
+                b[k][group] = static_cast<int8_t>(lanes[lane]->b[piece] >> (8 * i));
+            }
+        }
+    }
+    for (int lane = 0; lane < 32; lane++) {
+        for (int i = 0; i < 4; i++) {
+            const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+            for (int k = 0; k < 16 * pieces; k++) lanes[lane]->whole[i] += a[row][k] * b[k][column];
         }
     }
 }
@@ -377,9 +403,9 @@ inline bool resolve(size_t first) {
             for (Lane* lane : lanes) {
                 if (lane) lane->result = votes;
             }
-        } else if (led.kind == Kind::Mma || led.kind == Kind::LoadMatrix) {
+        } else if (led.kind == Kind::Mma || led.kind == Kind::MmaBytes || led.kind == Kind::LoadMatrix) {
             if (led.mask != 0xffffffff) fail("tensor cores take whole warps", led.file, led.line);
-            led.kind == Kind::Mma ? multiply(lanes) : load_matrices(lanes);
+            led.kind == Kind::Mma ? multiply(lanes) : led.kind == Kind::MmaBytes ? multiply_bytes(lanes) : load_matrices(lanes);
         }
         unsigned mask = led.mask;
         for (unsigned i = 0; i < WARP; i++) {
@@ -644,8 +670,7 @@ inline uint32_t shared_address(const void* at) {
     const emulated::Array& array = emulated::dynamic_array("shared_address");
     return static_cast<uint32_t>(static_cast<const unsigned char*>(at) - array.at) + emulated::SHARED_BEGINS;
 }
-inline void copy16_async_if(bool there, void* to, const void* from) {
-    static const uint4 ZEROS = {};
+inline void copy16_async(void* to, const void* from, int bytes) {
     for (const emulated::FourWarps& four : emulated::fours) {
         for (const std::vector<emulated::Product>& group : four.products) {
             for (const emulated::Product& product : group) {
@@ -656,10 +681,15 @@ inline void copy16_async_if(bool there, void* to, const void* from) {
             }
         }
     }
+    if (bytes < 0 || bytes > 16) emulated::fail("a copy of other than 0 to 16 bytes", "cp.async", 0);
+    if (reinterpret_cast<uintptr_t>(to) % 16 || (bytes && reinterpret_cast<uintptr_t>(from) % 16)) {
+        emulated::fail("a copy from or to where 16 bytes do not load at once", "cp.async", 0);
+    }
     std::vector<std::vector<emulated::Copy>>& groups = emulated::now->groups;
     if (groups.empty()) groups.emplace_back();
-    groups.back().push_back({to, there ? from : &ZEROS});
+    groups.back().push_back({to, from, static_cast<size_t>(bytes)});
 }
+inline void copy16_async_if(bool there, void* to, const void* from) { copy16_async(to, from, there ? 16 : 0); }
 inline void close_copies() {
     if (emulated::now->groups.empty()) emulated::now->groups.emplace_back();
     emulated::now->groups.emplace_back();
@@ -671,7 +701,10 @@ inline void wait_for_copies() {
     size_t closed = groups.empty() ? 0 : groups.size() - 1;
     size_t done = closed > LEFT ? closed - LEFT : 0;
     for (size_t i = 0; i < done; i++) {
-        for (const emulated::Copy& copy : groups[i]) memcpy(copy.to, copy.from, 16);
+        for (const emulated::Copy& copy : groups[i]) {
+            memset(copy.to, 0, 16);
+            memcpy(copy.to, copy.from, copy.bytes);
+        }
         emulated::now->unseen |= !groups[i].empty();
     }
     groups.erase(groups.begin(), groups.begin() + static_cast<std::ptrdiff_t>(done));
@@ -682,6 +715,13 @@ inline void multiply_tiles(float (&sums)[4], const uint32_t (&a)[4], const uint3
     lane.a = a, lane.b = b, lane.sums = sums;
     emulated::yield();
 }
+inline void multiply_bytes(int (&sums)[4], const uint32_t* a, const uint32_t* b, unsigned k) {
+    emulated::Lane& lane = emulated::collective(emulated::Kind::MmaBytes, 0xffffffff, "mma", 0);
+    lane.a = a, lane.b = b, lane.whole = sums, lane.number = k;
+    emulated::yield();
+}
+inline void multiply_bytes(int (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) { multiply_bytes(sums, a, b, 32); }
+inline void multiply_bytes(int (&sums)[4], const uint32_t (&a)[2], uint32_t b) { multiply_bytes(sums, a, &b, 16); }
 template <bool TRANSPOSED>
 inline void load_matrices(uint32_t (&registers)[4], const void* row) {
     emulated::Lane& lane = emulated::collective(emulated::Kind::LoadMatrix, 0xffffffff, "ldmatrix", 0);

@@ -1,5 +1,5 @@
 // int8 quantisation in groups: x ≈ q · scale, scale = max |x| / 127, with the bits of ops/quantize.rs.
-#include "common.cuh"
+#include "quantize.cuh"
 
 // x (rows, width) to values (rows, width) and scales (rows, ceil(width / group)). Groups begin at a row's start; the last
 // may be short. Halves are rounded away from zero; a group with what is not a number has a scale that is none either.
@@ -12,20 +12,15 @@ KERNEL(128) quantize(const float* x, int width, int group, int8_t* values, float
     long long row = static_cast<long long>(blockIdx.x) * width;
     int start = mine * group, end = min(start + group, width);
     x += row, values += row;
-    auto larger_or_none = [](float max, float x) { return x > max || x != x ? x : max; };
     float largest = 0.0f;
     for (int i = start + lane; i < end; i += 32) largest = larger_or_none(largest, fabsf(x[i]));
     for (int apart = 16; apart > 0; apart /= 2) {
         largest = larger_or_none(largest, __shfl_xor_sync(FULL, largest, apart));
     }
-    float scale = __fdiv_rn(largest, 127.0f);
+    float scale = scale_of_largest(largest);
     if (lane == 0) scales[static_cast<long long>(blockIdx.x) * groups + mine] = scale;
     for (int i = start + lane; i < end; i += 32) {
-        float exact = __fdiv_rn(x[i], scale), whole = truncf(exact);
-        float away = fabsf(__fsub_rn(exact, whole)) >= 0.5f ? copysignf(1.0f, exact) : 0.0f;
-        float q = __fadd_rn(whole, away);
-        // As a conversion in Rust: saturated, and what is not a number is 0.
-        values[i] = q != q ? 0 : static_cast<int8_t>(fminf(fmaxf(q, -128.0f), 127.0f));
+        values[i] = static_cast<int8_t>(quantized(x[i], scale));
     }
 }
 

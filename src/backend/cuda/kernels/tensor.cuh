@@ -10,6 +10,11 @@ __device__ inline void copy16_async_if(bool there, void* to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0)
                  : "memory");
 }
+// The same of the first `bytes` of 16 bytes, for what a neighbour reads on; the others become zeros, and where they come from is
+// not read.
+__device__ inline void copy16_async(void* to, const void* from, int bytes) {
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
+}
 // The copies begun since the last call are a group.
 __device__ inline void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most LEFT groups are under way.
@@ -27,6 +32,23 @@ __device__ inline void multiply_tiles(float (&sums)[4], const uint32_t (&a)[4], 
         "{%0, %1, %2, %3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// The same of signed bytes, four in a register: sums (16, 8) += a (16, 32) · b (32, 8), exact whole numbers (mma.m16n8k32). a has
+// (g, 4t), (g + 8, 4t), (g, 4t + 16), (g + 8, 4t + 16), b has (4t, g), (4t + 16, g), each with the three that follow.
+__device__ inline void multiply_bytes(int (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+// Half of that: a (16, 16), of which a lane has the first two, and b (16, 8) (mma.m16n8k16).
+__device__ inline void multiply_bytes(int (&sums)[4], const uint32_t (&a)[2], uint32_t b) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b));
 }
 
 // Four matrices of 8 × 8 16-bit values from shared memory: lane 8m + r names row r of matrix m, 16 bytes. A lane gets

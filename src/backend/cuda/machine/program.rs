@@ -123,6 +123,8 @@ pub(super) enum What {
         transposed: bool,
     },
     Multiply,
+    /// Of signed bytes, this many pieces of 16 of them.
+    MultiplyBytes(usize),
     BeginCopy,
     CloseCopies,
     WaitForCopies,
@@ -562,10 +564,16 @@ fn what(name: &str, rest: &str, mut operands: Vec<Operand>) -> Option<(What, Vec
         "ldmatrix" if name.contains(".m8n8.x4.") => {
             What::LoadMatrices { transposed: words.contains(&"trans") }
         }
-        "mma" if name == "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" => What::Multiply,
+        "mma" => match name {
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" => What::Multiply,
+            "mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32" => What::MultiplyBytes(1),
+            "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32" => What::MultiplyBytes(2),
+            _ => return None,
+        },
         "cp" => match name {
             // How many of the bytes are read may follow: the others are zeros.
-            "cp.async.cg.shared.global" if operands.get(2) == Some(&Operand::Value(16)) => What::BeginCopy,
+            "cp.async.cg.shared.global" | "cp.async.cg.shared.global.L2::256B"
+                if operands.get(2) == Some(&Operand::Value(16)) => What::BeginCopy,
             "cp.async.commit_group" => What::CloseCopies,
             "cp.async.wait_group" => What::WaitForCopies,
             _ => return None,

@@ -48,6 +48,26 @@ pub(super) fn multiply(a: &[Lanes; 4], b: &[Lanes; 2], c: &[Lanes; 4]) -> [Lanes
     sums
 }
 
+/// mma.m16n8k16 and .m16n8k32 of signed bytes: c (16, 8) + a (16, k) · b (k, 8), k = 16 for each register of b.
+pub(super) fn multiply_bytes(a: &[Lanes], b: &[Lanes], c: &[Lanes]) -> Vec<Lanes> {
+    let byte = |register: u64, i: usize| i64::from((register >> (8 * i)) as i8);
+    let mut sums = c.to_vec();
+    for (i, sums) in sums.iter_mut().enumerate() {
+        for (lane, sum) in sums.iter_mut().enumerate() {
+            let (row, column) = (lane / 4, lane % 4 * 2 + i % 2);
+            // Element (row, k) of a is in the lane of its row and of k / 4 mod 4; so is (k, column) of b.
+            let products = (0..16 * b.len()).map(|k| {
+                let (piece, thread) = (k / 16, k / 4 % 4);
+                let left = byte(a[2 * piece + i / 2][4 * row + thread], k % 4);
+                left * byte(b[piece][4 * column + thread], k % 4)
+            });
+            let whole = i64::from(*sum as u32 as i32) + products.sum::<i64>();
+            *sum = u64::from(whole as i32 as u32);
+        }
+    }
+    sums
+}
+
 /// A product of four warps: a (64, 16) · b (16, outputs).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Tile {
