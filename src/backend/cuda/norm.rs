@@ -79,7 +79,11 @@ pub(super) fn take_back(cuda: &Cuda, out: Address, width: usize) -> Result<Optio
 
 /// Has the norm of `rows` rows that is written to `out` be written in int8 too, in groups of 32, to these values and scales, where
 /// it was asked for last and still waits; whether it is.
-pub(super) fn quantize_too(cuda: &Cuda, (out, rows, width): (Address, usize, usize), to: [Address; 2]) -> bool {
+pub(super) fn quantize_too(
+    cuda: &Cuda,
+    (out, rows, width): (Address, usize, usize),
+    to: [Address; 2],
+) -> bool {
     width.is_multiple_of(32)
         && cuda.kernels.change_recent(|kernel, last| {
             // Where a kernel has the width; the result follows it, or the sum and the result.
@@ -91,10 +95,8 @@ pub(super) fn quantize_too(cuda: &Cuda, (out, rows, width): (Address, usize, usi
             let (blocks, words) = (last.grid[0] as usize, last.arguments.all_mut());
             let end = words.len() - WHOLE.len();
             // The word before is where it goes in bfloat16.
-            let can = blocks == rows
-                && words[at] == width as u64
-                && words[end - 2] == out
-                && words[end..] == WHOLE;
+            let can =
+                blocks == rows && words[at] == width as u64 && words[end - 2] == out && words[end..] == WHOLE;
             if can {
                 words[end..].copy_from_slice(&to);
             }

@@ -59,7 +59,13 @@ impl Cuda {
         let arguments = Arguments::new().address(a).address(b).address(weight.at());
         let arguments = arguments.float(eps).int(width).address(sum).address(normed);
         let arguments = arguments.narrow_too(normed, rows * width, 1).words(&norm::WHOLE);
-        self.kernels.launch(norm::ADD_RMS_NORM, (rows, 1), norm::threads(width, rows), norm::shared(width), arguments)
+        self.kernels.launch(
+            norm::ADD_RMS_NORM,
+            (rows, 1),
+            norm::threads(width, rows),
+            norm::shared(width),
+            arguments,
+        )
     }
 
     /// Has the product that was asked for last add the other of a and b to what it gives, and write the sum; whether it does.

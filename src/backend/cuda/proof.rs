@@ -220,8 +220,9 @@ pub(super) fn prove(cuda: &Cuda, done: &mut dyn FnMut()) -> Result<()> {
         cuda.streams.store(proved.is_ok(), Relaxed);
         // What the device does not survive, the others after it do not either.
         of_all(done).map_err(|error| match proved {
-            Err(first) => first
-                .next("leave them out: LLAMA_TRACE_CUDA_WITHOUT=streams; or run with --device cpu"),
+            Err(first) => {
+                first.next("leave them out: LLAMA_TRACE_CUDA_WITHOUT=streams; or run with --device cpu")
+            }
             Ok(()) => error,
         })?;
     } else {

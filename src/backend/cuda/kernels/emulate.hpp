@@ -670,7 +670,9 @@ inline uint32_t shared_address(const void* at) {
     const emulated::Array& array = emulated::dynamic_array("shared_address");
     return static_cast<uint32_t>(static_cast<const unsigned char*>(at) - array.at) + emulated::SHARED_BEGINS;
 }
-inline void copy16_async(void* to, const void* from, int bytes) {
+using SharedPlace = unsigned char*;
+inline SharedPlace shared_place(unsigned char* at) { return at; }
+inline void copy16_async(void* to, const void* from, int bytes = 16) {
     for (const emulated::FourWarps& four : emulated::fours) {
         for (const std::vector<emulated::Product>& group : four.products) {
             for (const emulated::Product& product : group) {

@@ -2,8 +2,6 @@
 // -DWEIGHT (I8 or a format).
 #include "stream.cuh"
 
-using One = Ring<32, 3, 1>;
-
 // What x is: int8 with scales where there are values; otherwise float32, which a block quantises itself, or makes the norm of
 // first where there is a weight.
 struct Source {
@@ -30,7 +28,7 @@ struct OwnInput {
     __device__ inline void make() {
         WAIT_FOR_INPUT();
         if (source.quantized.values) {
-            copy_rows(x, source.quantized, 1, 1);
+            copy_row(x, source.quantized);
             return;
         }
         const float4* const from = reinterpret_cast<const float4*>(source.norm.x);
@@ -38,7 +36,7 @@ struct OwnInput {
             quantize_row(x, [&](int i, int) { return from[i]; });
             return;
         }
-        float* const row = x.behind(1);
+        float* const row = x.behind();
         const int width = 32 * x.groups;
 #pragma unroll 4
         for (int i = threadIdx.x; i < width / 4; i += blockDim.x) *reinterpret_cast<float4*>(row + place(4 * i)) = from[i];
@@ -74,15 +72,16 @@ __device__ inline void store_cached(void* cache, int type, long long i, float x)
 
 // Up to three products of a row x (I) with w (O, I), into out (O) each. Of a single product the sum with something else may be
 // wanted too, with the bits of add; or results may be turned and cached, with the bits of rope and cache. I is a multiple of 32
-// and, for a norm, up to KEPT. `units` is Σ ceil(O / 2).
-// Grid: up to `units`, as many as there is room for; block 256; shared memory: the ring, x, and for a norm 4 · (I + 16 ·
+// and, for a norm, up to KEPT. `units` is Σ ceil(O / ROWS).
+// Grid: up to ceil(units / 8), as many as there is room for; block 256; shared memory: the ring, x, and for a norm 4 · (I + 16 ·
 // ⌊I / 1024⌋) bytes.
 KERNEL_WITH(256, 4) stream_q8_1(Products products, Source source, int units, Added added, int cache_type, Turns turns) {
     LET_NEXT_START();
     DYNAMIC_SHARED(unsigned char, memory);
-    const Prepared x(memory + One::ALL, 1, products.of[0].matrix.inputs / 32);
+    const Prepared x(memory + RING, products.of[0].matrix.inputs / 32);
     OwnInput own(source, x);
-    const int warps = gridDim.x * WARPS, lane = threadIdx.x % 32, second = lane / HALF;
+    // A team's row among those of its half of the warp. Of pairs that are turned half 1 has the second values.
+    const int warps = gridDim.x * WARPS, second = threadIdx.x % 32 / HALF, row = threadIdx.x % HALF / Of::TEAM;
     // Neighbouring blocks have neighbouring rows, so that those of the last turn are everywhere.
     const int first = threadIdx.x / 32 * gridDim.x + blockIdx.x;
     const int own_units = first < units ? ceil_div(units - first, warps) : 0;
@@ -90,14 +89,14 @@ KERNEL_WITH(256, 4) stream_q8_1(Products products, Source source, int units, Add
         int product, output, pair;
     };
     auto unit_of = [&](int turn) {
-        const Part part = part_of(products, first + turn * warps, 2);
+        const Part part = part_of(products, first + turn * warps, ROWS);
         if (turns.at(part.product).out) {
-            const Turns::Place place = turns.place(part.first / 2);
+            const Turns::Place place = turns.place(part.first / 2 + row);
             return Unit{part.product, second ? place.second : place.first, place.pair};
         }
-        return Unit{part.product, part.first + second, 0};
+        return Unit{part.product, part.first + second * OF_HALF + row, 0};
     };
-    auto row_of = [&](int turn, int) {
+    auto row_of = [&](int turn) {
         const Unit unit = unit_of(turn);
         const Matrix& matrix = products.of[unit.product].matrix;
         return from_of(matrix, min(unit.output, matrix.outputs - 1));
@@ -109,12 +108,12 @@ KERNEL_WITH(256, 4) stream_q8_1(Products products, Source source, int units, Add
         const bool there = added.sum && unit.output < products.of[unit.product].matrix.outputs;
         return float2{there ? added.to[unit.output] : 0.0f, 0.0f};
     };
-    stream<One, 1>(memory, x, own_units, row_of, [&] { own.make(); }, early, [&](int turn, const float(&sums)[1][1], float2 asked) {
+    stream(memory, x, own_units, row_of, [&] { own.make(); }, early, [&](int turn, float sum, float2 asked) {
         const Unit unit = unit_of(turn);
         const Product& product = products.of[unit.product];
         const int outputs = product.matrix.outputs;
-        const bool there = unit.output < outputs && lane % HALF == 0;
-        const float out = finished<F32>(sums[0][0], product.bias, min(unit.output, outputs - 1));
+        const bool there = unit.output < outputs && threadIdx.x % Of::TEAM == 0;
+        const float out = finished<F32>(sum, product.bias, min(unit.output, outputs - 1));
         // Of a pair each half has one.
         const float other = __shfl_xor_sync(FULL, out, HALF);
         if (!there) return;
@@ -134,15 +133,41 @@ KERNEL_WITH(256, 4) stream_q8_1(Products products, Source source, int units, Add
     });
 }
 
-// gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up, (F) each, with the bits of silu and mul; x as for stream_q8_1. Where
-// `to` is somewhere silu · up goes there too, quantised; F is a multiple of 32 then.
+// The gated half of the feed-forward network (Shazeer, 2020): gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up, (F) each, with
+// the bits of silu and mul; x as for stream_q8_1. Half 0 of a warp has rows of gate, half 1 the same of up. A tile of 32 hidden
+// values is a block's. Where `to` is somewhere they go there too, quantised; F is a multiple of 32 then.
 // Grid: up to ceil(F / 32), as many as there is room for; block 256; shared memory as above.
 KERNEL_WITH(256, 4) stream_gated_q8_1(Gated gated, Source source, Quantized to) {
     LET_NEXT_START();
+    constexpr int TURNS = TILE / WARPS / OF_HALF;
     DYNAMIC_SHARED(unsigned char, memory);
-    const Prepared x(memory + One::ALL, 1, gated.gate.inputs / 32);
+    SHARED(float, hidden, 2 * TILE);
+    const Prepared x(memory + RING, gated.gate.inputs / 32);
     OwnInput own(source, x);
-    stream_gated<One, 1>(memory, x, gated, 1, to, [&] { own.make(); });
+    const int outputs = gated.gate.outputs, tiles = ceil_div(outputs, TILE), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int block = blockIdx.x, own_tiles = block < tiles ? ceil_div(tiles - block, gridDim.x) : 0;
+    auto in_tile = [&](int turn) { return TILE / WARPS * warp + turn % TURNS * OF_HALF + lane % HALF / Of::TEAM; };
+    auto first_of = [&](int turn) { return (block + turn / TURNS * static_cast<int>(gridDim.x)) * TILE; };
+    auto row_of = [&](int turn) {
+        const Matrix& matrix = lane < HALF ? gated.gate : gated.up;
+        return from_of(matrix, min(first_of(turn) + in_tile(turn), outputs - 1));
+    };
+    auto early = [](int) { return 0; };
+    stream(memory, x, own_tiles * TURNS, row_of, [&] { own.make(); }, early, [&](int turn, float sum, int) {
+        float* const tile = hidden + turn / TURNS % 2 * TILE;
+        const int first = first_of(turn), output = first + in_tile(turn);
+        const float out = finished<F32>(sum, lane < HALF ? gated.gate_bias : gated.up_bias, min(output, outputs - 1));
+        const float up = __shfl_xor_sync(FULL, out, HALF);
+        if (lane < HALF && lane % Of::TEAM == 0 && output < outputs) {
+            const float silu = silu_of_ops(out), product = __fmul_rn(silu, up);
+            gated.gate_out[output] = out, gated.up_out[output] = up, gated.silu[output] = silu, gated.hidden[output] = product;
+            tile[in_tile(turn)] = product;
+        }
+        if (!to.values || turn % TURNS != TURNS - 1) return;
+        // Those of the tile after this one lie beside them, and nobody comes to the next before all are done with these.
+        __syncthreads();
+        if (warp == 0) quantize_group(tile[lane], to, first);
+    });
 }
 
 #define KERNELS_OF_THIS_FILE(X) X(stream_q8_1) X(stream_gated_q8_1)

@@ -5,10 +5,9 @@
 // scales are applied by the lane that has them. In the end the warps' sums are joined in the order of ops.
 #include "stream.cuh"
 
-constexpr int OUTPUTS = 16, PIECE = 32, STAGES = 4;
-using Some = Ring<PIECE, STAGES, 1>;
+constexpr int OUTPUTS = 16, PLACES = 4;
 // Rows of weights lie in different banks.
-constexpr int ROW_ROOM = Some::ROOM + (Some::ROOM / 16 % 2 == 0 ? 16 : 0), STAGE = OUTPUTS * ROW_ROOM;
+constexpr int ROW_ROOM = ROOM + (ROOM / 16 % 2 == 0 ? 16 : 0), PLACE = OUTPUTS * ROW_ROOM;
 // Values of the tiles of sums that a warp has, each of 16 rows of weights and 8 rows of x.
 constexpr int SUMS = OUTPUTS * 8;
 
@@ -76,7 +75,9 @@ __device__ inline Pair pair_in(const InPiece& row, int number, int which) {
         return {aligned_word_at(at), aligned_word_at(at + 16)};
     } else {
         constexpr int GROUPS = W::VALUES / 32;
-        return W::pair(row.bytes + number / GROUPS * W::BYTES, number % GROUPS, which);
+        const Pair q = W::pair(row.bytes + number / GROUPS * W::BYTES, number % GROUPS, which);
+        if constexpr (W::OFFSET != 0) return {less(q.low, W::OFFSET), less(q.high, W::OFFSET)};
+        return q;
     }
 }
 template <class W>
@@ -106,21 +107,22 @@ __device__ inline Term term_in(const float (&scale)[2], const float (&minimum)[2
 template <int TILES, class RowOf, class Input, class Finish>
 __device__ inline void multiply_in_tiles(unsigned char* memory, const Tiles<TILES>& x, int turns, RowOf row_of, Input input, Finish finish) {
     SHARED(float, parts, 2 * WARPS * TILES * SUMS);
-    SHARED(uint32_t, lows, STAGES * OUTPUTS);
+    SHARED(uint32_t, lows, PLACES * OUTPUTS);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, thread = lane % 4, own_row = threadIdx.x / HALF;
     const int groups = x.groups, pieces = ceil_div(groups, PIECE);
+    const SharedPlace to_memory = shared_place(memory);
     From from = {};
     int next = 0, next_piece = 0;
     auto ask = [&](int stage) {
         if (next < turns) {
             if (next_piece == 0) from = row_of(next, own_row);
             const int count = min(groups - next_piece * PIECE, PIECE);
-            unsigned char* to = memory + stage * STAGE + own_row * ROW_ROOM;
+            const SharedPlace to = to_memory + stage * PLACE + own_row * ROW_ROOM;
             if (threadIdx.x % HALF == 0) lows[stage * OUTPUTS + own_row] = from.low();
-            copy_half<Some::BYTES, Of::ALIGNED>(to, from.bytes, static_cast<int>(bytes_of<WEIGHT>(32 * count)));
-            from.bytes += Some::BYTES;
+            copy_piece<PIECE_BYTES, Of::ALIGNED, HALF>(to, from.bytes, static_cast<int>(bytes_of<WEIGHT>(32 * count)));
+            from.bytes += PIECE_BYTES;
             if constexpr (APART) {
-                copy_half<Some::SCALE_BYTES, false>(to + Some::VALUES_ROOM, reinterpret_cast<const uint8_t*>(from.scales), 4 * count);
+                copy_piece<SCALE_BYTES, false, HALF>(to + VALUES_ROOM, reinterpret_cast<const uint8_t*>(from.scales), 4 * count);
                 from.scales += PIECE;
             }
             if (++next_piece == pieces) next_piece = 0, next++;
@@ -128,21 +130,21 @@ __device__ inline void multiply_in_tiles(unsigned char* memory, const Tiles<TILE
         close_copies();
     };
 #pragma unroll
-    for (int stage = 0; stage < STAGES - 1; stage++) ask(stage);
+    for (int stage = 0; stage < PLACES - 1; stage++) ask(stage);
     input();
     int stage = 0;
     for (int turn = 0; turn < turns; turn++) {
         // Of partial sums w and w + 8.
         float sums[2][TILES][4] = {};
         for (int first = 0; first < groups; first += PIECE) {
-            wait_for_copies<STAGES - 2>();
+            wait_for_copies<PLACES - 2>();
             // All copies of this piece are done, and nobody reads the one before it.
             __syncthreads();
-            ask(stage == 0 ? STAGES - 1 : stage - 1);
+            ask(stage == 0 ? PLACES - 1 : stage - 1);
             auto row = [&](int i) {
-                const unsigned char* const at = memory + stage * STAGE + i * ROW_ROOM;
+                const unsigned char* const at = memory + stage * PLACE + i * ROW_ROOM;
                 const uint32_t low = APART || !Of::ALIGNED ? lows[stage * OUTPUTS + i] : 0;
-                return InPiece{at + (APART ? 0 : low), reinterpret_cast<const float*>(at + Some::VALUES_ROOM + (APART ? low : 0))};
+                return InPiece{at + (APART ? 0 : low), reinterpret_cast<const float*>(at + VALUES_ROOM + (APART ? low : 0))};
             };
             const InPiece low = row(lane / 4), high = row(lane / 4 + 8), own = thread % 2 ? high : low;
 #pragma unroll
@@ -196,7 +198,7 @@ __device__ inline void multiply_in_tiles(unsigned char* memory, const Tiles<TILE
                     }
                 }
             }
-            stage = stage + 1 == STAGES ? 0 : stage + 1;
+            stage = stage + 1 == PLACES ? 0 : stage + 1;
         }
         // The tile after this one has its parts beside these, and that after it comes once everybody is done with these.
         float* const own_parts = parts + turn % 2 * WARPS * TILES * SUMS;
@@ -238,7 +240,7 @@ __device__ inline int turns_of(int all) {
 template <int TILES>
 __device__ inline void stream_rows(const Products& products, const Quantized& from, int rows, int tiles, const Added& added) {
     DYNAMIC_SHARED(unsigned char, memory);
-    const Tiles<TILES> x(memory + STAGES * STAGE, products.of[0].matrix.inputs / 32);
+    const Tiles<TILES> x(memory + PLACES * PLACE, products.of[0].matrix.inputs / 32);
     auto part = [&](int turn) { return part_of(products, blockIdx.x + turn * gridDim.x, OUTPUTS); };
     auto row_of = [&](int turn, int i) {
         const Part of = part(turn);
@@ -282,7 +284,7 @@ __device__ inline void gated_rows(const Gated& gated, const Quantized& from, int
     DYNAMIC_SHARED(unsigned char, memory);
     SHARED(float, hidden, 2 * 8 * TILES * TILE);
     const int outputs = gated.gate.outputs, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const Tiles<TILES> x(memory + STAGES * STAGE, gated.gate.inputs / 32);
+    const Tiles<TILES> x(memory + PLACES * PLACE, gated.gate.inputs / 32);
     auto first_of = [&](int turn) { return (blockIdx.x + turn / TURNS * gridDim.x) * TILE + turn % TURNS * EACH; };
     auto row_of = [&](int turn, int i) {
         const int output = first_of(turn) + i % EACH;

@@ -37,7 +37,6 @@ const GATED: usize = 16;
 const ADDED: [usize; 2] = [PRODUCTS + SOURCE + 1, PRODUCTS + 4];
 const ROWS: usize = PRODUCTS + 2;
 
-
 /// Blocks of 256 threads that a multiprocessor has work for, where it has room: of one row, and of several, which take more
 /// registers. Of one row there is room for one block more, of the kernel after this one.
 const BLOCKS_OF_EACH: [usize; 2] = [3, 2];
@@ -48,9 +47,17 @@ const WARPS: usize = 8;
 /// Groups of a piece of weights.
 const PIECE: usize = 32;
 
-/// Pieces that are in shared memory, and the rows of weights of each: of one row of x a warp's, of several a block's.
+/// Pieces of each row of weights that are in shared memory, for one row of x and for several; and the rows of a block for several.
 const STAGES: [usize; 2] = [3, 4];
-const OUTPUTS: [usize; 2] = [2, 16];
+const OUTPUTS: usize = 16;
+
+/// The rows of weights of a warp for one row of x: where two groups lie in the same bytes, fewer lanes have one.
+fn of_warp(dtype: Dtype) -> usize {
+    match dtype {
+        Dtype::Q2K | Dtype::Q3K | Dtype::Q4K | Dtype::Q5K | Dtype::Q6K => 4,
+        _ => 2,
+    }
+}
 
 /// Outputs of a block of the gated kernels.
 const TILE: usize = 32;
@@ -85,15 +92,21 @@ fn sums(dtype: Dtype) -> usize {
 /// Bytes of shared memory of the kernels of one row (`struct Prepared`), beside those of a norm.
 fn shared_of_one(dtype: Dtype, width: usize) -> usize {
     let groups = width / GROUP;
-    let x = GROUP * groups + 4 * up(groups, 4) + 4 * up(sums(dtype) * groups, 4);
-    WARPS * STAGES[0] * OUTPUTS[0] * piece(dtype) + x
+    // Of formats with an offset these are wanted too.
+    let sums = match dtype {
+        Dtype::Q3K | Dtype::Q6K => 2,
+        Dtype::Q4_0 | Dtype::Q5_0 => 1,
+        _ => sums(dtype),
+    };
+    let x = GROUP * groups + 4 * up(groups, 4) + 4 * up(sums * groups, 4);
+    WARPS * STAGES[0] * of_warp(dtype) * piece(dtype) + x
 }
 
 /// Those of the kernels of 8 or 16 rows (`struct Tiles`).
 fn shared_of_some(dtype: Dtype, rows: usize, width: usize) -> usize {
     // Rows of weights lie in different banks.
     let row = piece(dtype) / 16 | 1;
-    STAGES[1] * OUTPUTS[1] * 16 * row + rows * (width / GROUP) * (GROUP + 4 + 4 * sums(dtype))
+    STAGES[1] * OUTPUTS * 16 * row + rows * (width / GROUP) * (GROUP + 4 + 4 * sums(dtype))
 }
 
 /// Bytes of shared memory that a block may have.
@@ -168,9 +181,10 @@ pub(super) fn multiply(cuda: &Cuda, x: &Input, products: &[Asked<'_>], group: us
     }
     if x.rows == 1 {
         let (source, shared) = source(cuda, x, dtype)?;
-        let units = super::blocks(products, OUTPUTS[0]);
+        let units = super::blocks(products, of_warp(dtype));
         let arguments = Arguments::new().words(&words(products, 0)).words(&source).int(units);
-        let arguments = arguments.words(&[0; 2]).int(number_of(cuda.cache_dtype)).words(&[0; super::TURNS_WORDS]);
+        let arguments =
+            arguments.words(&[0; 2]).int(number_of(cuda.cache_dtype)).words(&[0; super::TURNS_WORDS]);
         let kernel = Kernel { file: OF_ONE_ROW.0, name: OF_ONE_ROW.1, weight: Some(dtype) };
         launch(cuda, kernel, units.div_ceil(WARPS), (shared, 0), arguments)?;
         return Ok(true);
@@ -178,7 +192,7 @@ pub(super) fn multiply(cuda: &Cuda, x: &Input, products: &[Asked<'_>], group: us
     let whole = x.whole(cuda, GROUP)?;
     in_chunks(Run { first: 0, rows: x.rows, many: false }, at_once, |first, rows| {
         let (name, room) = if rows <= 8 { ("stream_q8_8", 8) } else { ("stream_q8_16", 16) };
-        let tiles = super::blocks(products, OUTPUTS[1]);
+        let tiles = super::blocks(products, OUTPUTS);
         let arguments = Arguments::new().words(&words(products, first)).words(&from(whole, x.width, first));
         let arguments = arguments.int(rows).int(tiles).words(&[0; 2]);
         let kernel = Kernel { file: "stream_q8_16", name, weight: Some(dtype) };
@@ -237,7 +251,9 @@ pub(super) fn gated(
 fn of_gated(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
     match (kernel.file, kernel.name) {
         ("stream_q8", "stream_gated_q8_1") => Some((1, GATED + SOURCE)),
-        ("stream_q8_16", name) if name.starts_with("stream_gated") => Some((words[GATED + 2] as usize, GATED + 3)),
+        ("stream_q8_16", name) if name.starts_with("stream_gated") => {
+            Some((words[GATED + 2] as usize, GATED + 3))
+        }
         _ => None,
     }
 }

@@ -82,7 +82,8 @@ fn what_is_not_a_number_and_what_is_huge_come_out_as_from_the_cpu() {
             let run = |on_cuda: bool| {
                 fn run<B: Backend>(backend: &B, w: &Tensor, rows: usize, inputs: usize) -> Vec<f32> {
                     let mut x = noise(rows * inputs, 75);
-                    let special = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN_POSITIVE / 64.0];
+                    let special =
+                        [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN_POSITIVE / 64.0];
                     x.iter_mut().step_by(77).zip(special).for_each(|(x, special)| *x = special);
                     // Of the last row none is.
                     let last = noise(inputs, 76);
@@ -127,7 +128,8 @@ impl Layer {
     fn run<B: Backend>(&self, backend: &B, look: &dyn Fn(), before: &dyn Fn()) -> Vec<Vec<f32>> {
         let Self { dtype, other, sizes: Sizes(heads, kv_heads, c, width, ffn), rows, pairing } = *self;
         let (of_q, of_k) = (heads * c, kv_heads * c);
-        let matrix = |dtype, outputs, inputs, seed| backend.matrix(&tensor(dtype, outputs, inputs, seed)).unwrap();
+        let matrix =
+            |dtype, outputs, inputs, seed| backend.matrix(&tensor(dtype, outputs, inputs, seed)).unwrap();
         let (q, k, v) =
             (matrix(dtype, of_q, width, 1), matrix(dtype, of_k, width, 2), matrix(other, of_k, width, 3));
         let (gate, up, down) =
@@ -196,8 +198,7 @@ impl Layer {
         }
         let of_width = [&of_wo, &residual, &of_down, &sum].map(|buffer| (buffer, width));
         let of_ffn = [&of_gate, &silu, &of_up, &hidden].map(|buffer| (buffer, ffn));
-        let of_heads =
-            [(&out_q, of_q), (&turned_q, of_q), (&out_k, of_k), (&turned_k, of_k), (&out_v, of_k)];
+        let of_heads = [(&out_q, of_q), (&turned_q, of_q), (&out_k, of_k), (&turned_k, of_k), (&out_v, of_k)];
         let all = of_width.iter().chain(&of_ffn).chain(&of_heads);
         let mut all: Vec<_> = all.map(|(buffer, width)| values(backend, buffer, rows * width)).collect();
         for cache in caches.iter().flatten() {
@@ -222,7 +223,8 @@ fn what_comes_before_and_after_products_of_one_row_goes_with_them_and_has_the_sa
         (Dtype::Q4_0, Dtype::Q4_1, Sizes(5, 5, 64, 64, 96)),
     ];
     for (dtype, other, sizes) in layers {
-        for (cache, pairing) in [(CacheDtype::F32, Pairing::Halves), (CacheDtype::Bf16, Pairing::Neighbours)] {
+        for (cache, pairing) in [(CacheDtype::F32, Pairing::Halves), (CacheDtype::Bf16, Pairing::Neighbours)]
+        {
             let Some((device, log)) = Cuda::logged(ROOM) else { return };
             let cuda = device.with_precision(Q8).with_cache_dtype(cache);
             let cpu = Cpu::default().with_precision(Q8).with_cache_dtype(cache);
@@ -286,11 +288,13 @@ fn quantised_inputs_are_seen_as_the_cpu_has_them_after_a_norm_and_after_a_gate()
             let (rows, before) = (*rows, *before);
             let x = filled(backend, &noise(rows * width, 81));
             let weight = backend.vector(&vector(width, 82)).unwrap();
-            let [gate, up] = [83, 84].map(|seed| backend.matrix(&tensor(Dtype::Q4_0, ffn, width, seed)).unwrap());
+            let [gate, up] =
+                [83, 84].map(|seed| backend.matrix(&tensor(Dtype::Q4_0, ffn, width, seed)).unwrap());
             let down = backend.matrix(&tensor(Dtype::Q4_0, 5, ffn, 85)).unwrap();
             let spans: Vec<_> = (0..rows).map(|row| (row, 1)).collect();
             let (pass, mut input) = (pass(backend, &spans), backend.input());
-            let (mut normed, mut out) = (backend.buffer(rows * width).unwrap(), backend.buffer(rows * 5).unwrap());
+            let (mut normed, mut out) =
+                (backend.buffer(rows * width).unwrap(), backend.buffer(rows * 5).unwrap());
             let [mut of_gate, mut silu, mut of_up, mut hidden] =
                 [0; 4].map(|_| backend.buffer(rows * ffn).unwrap());
             let (mut seen, mut scales) = (Vec::new(), Vec::new());
