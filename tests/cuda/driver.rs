@@ -139,7 +139,7 @@ fn a_text_is_that_of_the_processor_and_nothing_is_copied_for_a_token_of_it() {
             assert!(graphs.contains(&number(&log, "graphs")), "{which}");
         }
         // And a user can leave out what an otherwise good driver does not do well.
-        for (which, graphs) in [("early", 15..=20), ("graphs, early", 0..=0)] {
+        for (which, graphs) in [("early", 15..=20), ("graphs, early", 0..=0), ("streams", 15..=20)] {
             let without = [to_log[0], ("LLAMA_TRACE_CUDA_WITHOUT", which)];
             assert_eq!(text(&on_device(&words, &without).stdout), text(&on_cpu(&words).stdout), "{words:?}");
             assert!(graphs.contains(&number(&log, "graphs")), "{which}");

@@ -289,6 +289,9 @@ pub(super) trait Driver: Send + Sync {
     /// Whether attention in float32 splits its operands for tensor cores.
     fn splits_attention(&self) -> bool;
 
+    /// Whether kernels can be compiled for it that read weights through shared memory (`stream_q8`).
+    fn has_streams(&self) -> bool;
+
     /// What multiplies (side, side) bfloat16 matrices by NVIDIA's own library: the first transposed, by the second, into the
     /// third, with memory beside; none where the library is not there.
     fn library_product(&self, side: usize) -> Option<LibraryProduct<'_>> {

@@ -492,6 +492,14 @@ impl Driver for Emulated {
         true
     }
 
+    fn has_streams(&self) -> bool {
+        match self.runs {
+            Runs::Sources => true,
+            Runs::Carried => false,
+            Runs::Ptx => has_nvrtc(),
+        }
+    }
+
     fn launch(&self, launches: &[Launch]) -> Result<()> {
         self.say(Asked::Launches(launches.len()));
         let state = self.state();

@@ -18,6 +18,17 @@ pub(super) struct Kernel {
     pub(super) weight: Option<Dtype>,
 }
 
+/// What became of a launch that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// It was changed.
+    Did,
+    /// It was not, but one before it may be: this one neither reads nor writes what that would change.
+    AskBefore,
+    /// None is changed.
+    Cannot,
+}
+
 /// The kernels of a device in one arithmetic.
 pub(super) struct Kernels {
     queue: Arc<Queue>,
@@ -83,6 +94,17 @@ impl Kernels {
         Ok(self
             .queue
             .take_back(|last| if last.function == function { of(last.arguments.all()) } else { None }))
+    }
+
+    /// Changes the last launch that waits and that `change` can change: it is told which kernel each is of, the last first, and
+    /// says whether it did so, or whether those before may be asked.
+    pub(super) fn change_recent(&self, mut change: impl FnMut(Kernel, &mut Launch) -> Change) -> bool {
+        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        self.queue.change_recent(|launch| {
+            // Some tens of kernels.
+            let kernel = found.iter().find(|(_, function)| **function == launch.function);
+            kernel.map_or(Change::Cannot, |(kernel, _)| change(*kernel, launch))
+        })
     }
 
     /// Changes the launch that was asked for last, where it is one of `kernel` and still waits; whether `change` did.

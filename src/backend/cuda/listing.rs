@@ -51,6 +51,7 @@ pub(super) struct Listing {
     about: About,
     warpgroups: bool,
     splits: bool,
+    streams: bool,
     next: AtomicU64,
     list: KernelList,
 }
@@ -59,8 +60,15 @@ impl Listing {
     /// A device that says of itself what `device` does.
     pub(super) fn of(device: &dyn Driver) -> Self {
         let (about, warpgroups) = (device.about().clone(), device.has_warpgroups());
-        let splits = device.splits_attention();
-        Self { about, warpgroups, splits, next: AtomicU64::new(ALIGNED as u64), list: KernelList::default() }
+        let (splits, streams) = (device.splits_attention(), device.has_streams());
+        Self {
+            about,
+            warpgroups,
+            splits,
+            streams,
+            next: AtomicU64::new(ALIGNED as u64),
+            list: KernelList::default(),
+        }
     }
 
     pub(super) fn list(&self) -> KernelList {
@@ -139,6 +147,10 @@ impl Driver for Listing {
 
     fn splits_attention(&self) -> bool {
         self.splits
+    }
+
+    fn has_streams(&self) -> bool {
+        self.streams
     }
 
     fn mark(&self) -> Result<Event> {

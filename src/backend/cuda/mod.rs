@@ -88,6 +88,8 @@ pub struct Cuda {
     warpgroups: Arc<AtomicBool>,
     /// Whether its kernels were proved in this arithmetic.
     proved: Arc<AtomicBool>,
+    /// Whether weights of products in whole numbers go through shared memory: it was proved that they come out right.
+    streams: Arc<AtomicBool>,
 }
 
 /// Memory that operations use while they run, one after the other.
@@ -149,7 +151,7 @@ impl Cuda {
     }
 
     /// What the tests of every device run on: GPU number LLAMA_TRACE_GPU, and where that is not set the processor as a device
-    /// with `bytes` bytes of memory. It multiplies by groups of four warps where it can, as one that was proved does.
+    /// with `bytes` bytes of memory. It multiplies as one that was proved does.
     #[cfg(test)]
     pub(crate) fn of_tests(bytes: usize) -> Option<Self> {
         let cuda = match std::env::var("LLAMA_TRACE_GPU") {
@@ -158,6 +160,7 @@ impl Cuda {
             Err(_) => Self::emulated(bytes)?,
         };
         cuda.warpgroups.store(cuda.queue.device().has_warpgroups(), Relaxed);
+        cuda.streams.store(cuda.queue.device().has_streams(), Relaxed);
         Some(cuda)
     }
 
@@ -223,6 +226,7 @@ impl Cuda {
             architecture: Box::leak(format!("sm_{major}{minor}").into_boxed_str()),
             warpgroups: Arc::default(),
             proved: Arc::default(),
+            streams: Arc::default(),
         }
     }
 
@@ -254,6 +258,7 @@ impl Cuda {
         let cuda = Self::over(Box::new(device)).with_precision(self.precision);
         let cuda = cuda.with_cache_dtype(self.cache_dtype);
         cuda.warpgroups.store(cuda.queue.device().has_warpgroups(), Relaxed);
+        cuda.streams.store(cuda.queue.device().has_streams(), Relaxed);
         proof::run(&cuda, uses);
         (cuda, list)
     }

@@ -6,14 +6,20 @@
 
 use super::Cuda;
 use super::driver::{Address, Arguments};
-use super::kernels::Kernel;
+use super::kernels::{Change, Kernel};
 use crate::error::Result;
 
-/// Arguments: x, weight, ε, width, out, and where else in bfloat16.
+/// Arguments: x, weight, ε, width, out, where else in bfloat16, and where in int8 ([`WHOLE`]).
 const RMS_NORM: Kernel = Kernel { file: "rms_norm", name: "rms_norm", weight: None };
 
+/// The same of a sum: a, b, weight, ε, width, sum, out, and as above.
+pub(super) const ADD_RMS_NORM: Kernel = Kernel { file: "rms_norm", name: "add_rms_norm", weight: None };
+
+/// Words of both that say where the norm goes in int8: the last ones.
+pub(super) const WHOLE: [Address; 2] = [0; 2];
+
 /// The widest row that a block keeps in shared memory (`KEPT` of `norm.cuh`).
-const KEPT: usize = 8192;
+pub(super) const KEPT: usize = 8192;
 
 /// Words of `struct Norm` of the kernels.
 pub(super) const WORDS: usize = 3;
@@ -56,7 +62,7 @@ impl Norm {
     pub(super) fn launch(&self, cuda: &Cuda, rows: usize, out: Address) -> Result<()> {
         let Self { x, weight, eps, width } = *self;
         let arguments = Arguments::new().address(x).address(weight).float(eps).int(width);
-        let arguments = arguments.address(out).narrow_too(out, rows * width, 1);
+        let arguments = arguments.address(out).narrow_too(out, rows * width, 1).words(&WHOLE);
         cuda.kernels.launch(RMS_NORM, (rows, 1), threads(width, rows), shared(width), arguments)
     }
 }
@@ -64,9 +70,36 @@ impl Norm {
 /// Takes the norm of one row back that is written to `out`, where it was asked for last and still waits.
 pub(super) fn take_back(cuda: &Cuda, out: Address, width: usize) -> Result<Option<Norm>> {
     cuda.kernels.take_back(RMS_NORM, |words| match *words {
-        [x, weight, eps, of, to, 0] if (to, of) == (out, width as u64) && width <= KEPT => {
+        [x, weight, eps, of, to, 0, 0, 0] if (to, of) == (out, width as u64) && width <= KEPT => {
             Some(Norm { x, weight, eps: f32::from_bits(eps as u32), width })
         }
         _ => None,
     })
+}
+
+/// Has the norm of `rows` rows that is written to `out` be written in int8 too, in groups of 32, to these values and scales, where
+/// it was asked for last and still waits; whether it is.
+pub(super) fn quantize_too(
+    cuda: &Cuda,
+    (out, rows, width): (Address, usize, usize),
+    to: [Address; 2],
+) -> bool {
+    width.is_multiple_of(32)
+        && cuda.kernels.change_recent(|kernel, last| {
+            // Where a kernel has the width; the result follows it, or the sum and the result.
+            let at = match kernel {
+                RMS_NORM => 3,
+                ADD_RMS_NORM => 4,
+                _ => return Change::Cannot,
+            };
+            let (blocks, words) = (last.grid[0] as usize, last.arguments.all_mut());
+            let end = words.len() - WHOLE.len();
+            // The word before is where it goes in bfloat16.
+            let can =
+                blocks == rows && words[at] == width as u64 && words[end - 2] == out && words[end..] == WHOLE;
+            if can {
+                words[end..].copy_from_slice(&to);
+            }
+            if can { Change::Did } else { Change::Cannot }
+        })
 }

@@ -660,6 +660,10 @@ impl Driver for Nvidia {
         !self.without.split
     }
 
+    fn has_streams(&self) -> bool {
+        !self.without.streams && self.nvrtc().is_ok()
+    }
+
     fn library_product(&self, side: usize) -> Option<LibraryProduct<'_>> {
         self.enter().ok()?;
         let blas = Blas::find(side, self.driver.0)?;

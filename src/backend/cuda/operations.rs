@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::driver::{Address, Arguments};
 use super::kernels::Kernel;
 use super::matrix::Matrix;
-use super::memory::{Buffer, Growing, Memory, Vector};
+use super::memory::{Buffer, Memory, Vector};
 use super::norm::{self, Norm};
 use super::pass::Pass;
 use super::product::Input;
@@ -56,11 +56,16 @@ impl Cuda {
         if self.adds_to_last([a, b], rows * width, sum)? {
             return Norm { x: sum, weight: weight.at(), eps, width }.launch(self, rows, normed);
         }
-        let kernel = Kernel { file: "rms_norm", name: "add_rms_norm", weight: None };
         let arguments = Arguments::new().address(a).address(b).address(weight.at());
         let arguments = arguments.float(eps).int(width).address(sum).address(normed);
-        let arguments = arguments.narrow_too(normed, rows * width, 1);
-        self.kernels.launch(kernel, (rows, 1), norm::threads(width, rows), norm::shared(width), arguments)
+        let arguments = arguments.narrow_too(normed, rows * width, 1).words(&norm::WHOLE);
+        self.kernels.launch(
+            norm::ADD_RMS_NORM,
+            (rows, 1),
+            norm::threads(width, rows),
+            norm::shared(width),
+            arguments,
+        )
     }
 
     /// Has the product that was asked for last add the other of a and b to what it gives, and write the sum; whether it does.
@@ -197,15 +202,13 @@ impl Backend for Cuda {
         let Some(group) = self.precision.group().filter(|_| input.width.is_multiple_of(4)) else {
             return Ok(None);
         };
+        let Some([values, scales]) = input.quantized(self, group)? else { return Ok(None) };
         let (groups, words) = (input.width.div_ceil(group), input.width / 4);
-        let fetch = |memory: &Growing, width: usize| match memory.memory() {
-            Some(memory) => {
-                fetching::copy(self, memory, rows.start * width..rows.end * width, &pass.fetching)
-            }
-            None => Ok(None),
+        let fetch = |memory: &Memory, width: usize| {
+            fetching::copy(self, memory, rows.start * width..rows.end * width, &pass.fetching)
         };
-        let values = fetch(&input.values, words)?;
-        Ok(values.zip(fetch(&input.scales, groups)?).map(|(values, scales)| [values, scales]))
+        let values = fetch(&values, words)?;
+        Ok(values.zip(fetch(&scales, groups)?).map(|(values, scales)| [values, scales]))
     }
 
     fn bring(&self, pass: &Pass) -> Result<()> {
@@ -332,14 +335,15 @@ impl Backend for Cuda {
         rows: &PassRows,
         input: &mut Input,
     ) -> Result<()> {
-        input.prepare(self, x, width, pass.spans(), rows)
+        input.prepare(x, width, pass.spans(), rows);
+        Ok(())
     }
 
     fn read_quantized(&self, input: &Input, rows: Range<usize>, see: SeeInt8<'_>) -> Result<()> {
         let Some(group) = self.precision.group() else { return see(&[], &[]) };
         let groups = input.width.div_ceil(group);
         let (mut values, mut scales) = (vec![0_i8; rows.len() * input.width], vec![0.0; rows.len() * groups]);
-        if let (Some(of_values), Some(of_scales)) = (input.values.memory(), input.scales.memory()) {
+        if let Some([of_values, of_scales]) = input.quantized(self, group)? {
             of_values.read(rows.start * input.width, bytemuck::cast_slice_mut(&mut values))?;
             of_scales.read(rows.start * groups * 4, bytemuck::cast_slice_mut(&mut scales))?;
         }

@@ -2,14 +2,14 @@
 //!
 //! A few rows of activations are multiplied while a weight is at hand, up to 16 of them at once; many rows in tiles, whose
 //! sums have another order. In bfloat16 tensor cores do both. Which of the two a row takes depends on the tokens of its own span ([`PassRows::orders`]).
-//! Products in whole numbers have the bits of [`crate::ops`] either way.
+//! Products in whole numbers have the bits of [`crate::ops`] either way; of up to 16 rows their weights go through shared memory.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::Cuda;
 use super::attention::MOST_BLOCKS;
 use super::driver::{Address, Arguments};
-use super::kernels::Kernel;
+use super::kernels::{Change, Kernel};
 use super::matrix::Matrix;
 use super::memory::{Buffer, Growing, Memory, Vector};
 use super::norm::{self, Norm};
@@ -18,6 +18,7 @@ use crate::checkpoint::Dtype;
 use crate::config::Precision;
 use crate::error::Result;
 
+mod streams;
 mod tiles;
 mod unpacked;
 mod whole;
@@ -41,11 +42,18 @@ pub(super) const PRODUCT_WORDS: usize = 7;
 
 /// Products of one row that make the norm that they read. Arguments: `struct Products`, `struct Norm`, tiles, and `struct
 /// Turns`: what RoPE and the cache make of the results ([`super::turning`]).
-pub(super) const OF_NORM: Kernel = Kernel { file: "matvec_bf16", name: "matvec_bf16_norm", weight: None };
+const OF_NORM: Kernel = Kernel { file: "matvec_bf16", name: "matvec_bf16_norm", weight: None };
 
-/// The first word of `struct Turns` there, and how many it has.
-pub(super) const TURNS: usize = MOST_PRODUCTS * PRODUCT_WORDS + 1 + norm::WORDS + 1;
+/// The words of `struct Turns`.
 pub(super) const TURNS_WORDS: usize = 2 * MOST_PRODUCTS + 4;
+
+/// The first word of `struct Turns`, of a kernel of products that has it.
+pub(super) fn turns_of(kernel: Kernel) -> Option<usize> {
+    match kernel {
+        OF_NORM => Some(MOST_PRODUCTS * PRODUCT_WORDS + 1 + norm::WORDS + 1),
+        _ => streams::turns_of(kernel),
+    }
+}
 
 /// Activations as products read them.
 #[derive(Default)]
@@ -54,13 +62,38 @@ pub struct Input {
     pub(super) rows: usize,
     pub(super) width: usize,
     runs: Vec<Run>,
-    /// In int8 precision: the values (rows, width) and the scales (rows, groups).
-    pub(super) values: Growing,
-    pub(super) scales: Growing,
+    /// The rows in int8, where products run in whole numbers.
+    whole: Mutex<Whole>,
     /// The same as tensor cores multiply them, where there are many rows.
     packed: Mutex<whole::Packed>,
     /// The rows in bfloat16, where tensor cores multiply them.
     narrow: Mutex<Narrow>,
+}
+
+/// Activations in int8. They are written when the first product wants them so, or somebody looks: by what makes the activations
+/// where that still waits, or by a kernel of their own. A product may also quantise one row for itself.
+#[derive(Default)]
+struct Whole {
+    /// The values (rows, width) and the scales (rows, groups), where a kernel of their own or a norm writes them; and where a gate
+    /// does, which may read those.
+    places: [[Growing; 2]; 2],
+    /// The place where they are, once they are written.
+    there: Option<usize>,
+}
+
+impl Whole {
+    /// Room for those of `rows` rows.
+    fn room(
+        &mut self,
+        cuda: &Cuda,
+        place: usize,
+        rows: usize,
+        [width, group]: [usize; 2],
+    ) -> Result<[Address; 2]> {
+        let [values, scales] = &mut self.places[place];
+        let values = values.room(&cuda.queue, rows * width, false)?;
+        Ok([values, scales.room(&cuda.queue, rows * width.div_ceil(group) * 4, false)?])
+    }
 }
 
 /// Activations in bfloat16, which has all of their values. They are written by what makes the activations, where that still
@@ -123,14 +156,7 @@ impl Asked<'_> {
 
 impl Input {
     /// Takes the rows of `x`.
-    pub(super) fn prepare(
-        &mut self,
-        cuda: &Cuda,
-        x: &Buffer,
-        width: usize,
-        spans: &[Span],
-        rows: &PassRows,
-    ) -> Result<()> {
+    pub(super) fn prepare(&mut self, x: &Buffer, width: usize, spans: &[Span], rows: &PassRows) {
         (self.rows, self.width) = (rows.count(spans), width);
         x.holds(self.rows * width);
         self.x = Some(Arc::clone(&x.memory));
@@ -147,10 +173,8 @@ impl Input {
         }
         let narrow = self.narrow.get_mut().unwrap_or_else(PoisonError::into_inner);
         (narrow.there, narrow.alone, narrow.normed) = (false, false, None);
-        match cuda.precision {
-            Precision::Q8 { group } => self.quantize(cuda, group),
-            _ => Ok(()),
-        }
+        self.whole.get_mut().unwrap_or_else(PoisonError::into_inner).there = None;
+        self.packed.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     fn many(&self) -> bool {
@@ -205,20 +229,53 @@ impl Input {
         self.packed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn quantize(&mut self, cuda: &Cuda, group: usize) -> Result<()> {
-        let groups = self.width.div_ceil(group);
-        let values = self.values.room(&cuda.queue, self.rows * self.width, false)?;
-        let scales = self.scales.room(&cuda.queue, self.rows * groups * 4, false)?;
-        let odd = self.packed().clear(cuda, self.rows)?;
-        let kernel = |name| Kernel { file: "quantize", name, weight: None };
-        let of_x = Arguments::new().address(self.x());
-        if group == 32 && self.width.is_multiple_of(32) {
-            let arguments = of_x.long(self.rows * self.width).address(values).address(scales).address(odd);
-            let grid = ((self.rows * self.width).div_ceil(512), 1);
-            return cuda.kernels.launch(kernel("quantize_32"), grid, 128, 0, arguments);
+    /// Where the values and the scales of the rows in int8 lie.
+    fn whole(&self, cuda: &Cuda, group: usize) -> Result<[Address; 2]> {
+        let Some(x) = &self.x else { return Ok([0; 2]) };
+        self.narrow.lock().unwrap_or_else(PoisonError::into_inner).make_norm(cuda, x)?;
+        let mut whole = self.whole.lock().unwrap_or_else(PoisonError::into_inner);
+        let (rows, sizes) = (self.rows, [self.width, group]);
+        if let Some(there) = whole.there {
+            return whole.room(cuda, there, rows, sizes);
         }
-        let arguments = of_x.int(self.width).int(group).address(values).address(scales).address(odd);
-        cuda.kernels.launch(kernel("quantize"), (self.rows, groups.div_ceil(4)), 128, 0, arguments)
+        // Before the launches are looked at: memory that is given back has them sent.
+        let [of_others, of_gate] = [whole.room(cuda, 0, rows, sizes)?, whole.room(cuda, 1, rows, sizes)?];
+        let made = (x.at(), rows, self.width);
+        if group == streams::GROUP && streams::quantize_too(cuda, made, of_gate) {
+            whole.there = Some(1);
+            return Ok(of_gate);
+        }
+        whole.there = Some(0);
+        if group == streams::GROUP && norm::quantize_too(cuda, made, of_others) {
+            return Ok(of_others);
+        }
+        let [values, scales] = of_others;
+        let kernel = |name| Kernel { file: "quantize", name, weight: None };
+        let of_x = Arguments::new().address(x.at());
+        if group == 32 && self.width.is_multiple_of(32) {
+            let count = rows * self.width;
+            let arguments = of_x.long(count).address(values).address(scales);
+            cuda.kernels.launch(kernel("quantize_32"), (count.div_ceil(512), 1), 128, 0, arguments)?;
+        } else {
+            let arguments = of_x.int(self.width).int(group).address(values).address(scales);
+            let blocks = self.width.div_ceil(group).div_ceil(4);
+            cuda.kernels.launch(kernel("quantize"), (rows, blocks), 128, 0, arguments)?;
+        }
+        Ok(of_others)
+    }
+
+    /// The memory with the values and the scales of the rows in int8; none where there are no rows yet.
+    pub(super) fn quantized(&self, cuda: &Cuda, group: usize) -> Result<Option<[Arc<Memory>; 2]>> {
+        self.whole(cuda, group)?;
+        let whole = self.whole.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(place) = whole.there else { return Ok(None) };
+        let [values, scales] = whole.places[place].each_ref().map(|growing| growing.memory().map(Arc::clone));
+        Ok(values.zip(scales).map(|(values, scales)| [values, scales]))
+    }
+
+    /// Whether the rows are in int8 already.
+    fn is_whole(&self) -> bool {
+        self.whole.lock().unwrap_or_else(PoisonError::into_inner).there.is_some()
     }
 }
 
@@ -363,27 +420,28 @@ pub(super) fn add_to_last(
     to: Address,
     sum: Address,
 ) -> Result<bool> {
-    // Only those can.
-    if cuda.precision != Precision::Bf16 {
-        return Ok(false);
-    }
-    const ROWS: usize = MOST_PRODUCTS * PRODUCT_WORDS + 2;
-    let change = |words: &mut [u64]| {
-        let (outputs, rows) = (words[3] as u32 as usize, words[ROWS] as usize);
+    Ok(cuda.kernels.change_recent(|kernel, last| {
+        let words = last.arguments.all_mut();
+        let Some((rows, at)) = added(kernel, words) else { return Change::Cannot };
+        let outputs = words[3] as u32 as usize;
         let single = words[MOST_PRODUCTS * PRODUCT_WORDS] == 1;
-        let can =
-            single && words[PRODUCT_WORDS - 1] == out && outputs * rows == count && words[ROWS + 2] == 0;
+        let can = single && words[PRODUCT_WORDS - 1] == out && outputs * rows == count && words[at + 1] == 0;
         if can {
-            words[ROWS + 1..].copy_from_slice(&[to, sum]);
+            words[at..at + 2].copy_from_slice(&[to, sum]);
         }
-        can
-    };
-    for rows in [1, FEW] {
-        if cuda.kernels.change(few_bf16(rows), |last| change(last.arguments.all_mut()))? {
-            return Ok(true);
+        if can { Change::Did } else { Change::Cannot }
+    }))
+}
+
+/// Of a kernel that can add something to its only product: how many rows it has, and the first word of `struct Added`.
+fn added(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
+    const ROWS: usize = MOST_PRODUCTS * PRODUCT_WORDS + 2;
+    match kernel.file {
+        "matvec_bf16" if [few_bf16(1), few_bf16(FEW)].contains(&kernel) => {
+            Some((words[ROWS] as usize, ROWS + 1))
         }
+        _ => streams::added(kernel, words),
     }
-    Ok(false)
 }
 
 /// Whether tensor cores multiply weights of this type, where the matrix is fast.
@@ -393,8 +451,10 @@ fn by_tensor_cores(cuda: &Cuda, dtype: Dtype) -> bool {
 
 /// In whole numbers, whose order is the same however many rows there are.
 fn whole_numbers(cuda: &Cuda, x: &Input, products: &[Asked<'_>], group: usize) -> Result<()> {
-    let memory = |growing: &Growing| growing.memory().map_or(0, |memory| memory.at());
-    let (values, scales) = (memory(&x.values), memory(&x.scales));
+    if streams::multiply(cuda, x, products, group)? {
+        return Ok(());
+    }
+    let [values, scales] = x.whole(cuda, group)?;
     let groups = x.width.div_ceil(group);
     let at = |first: usize| (values + (first * x.width) as u64, scales + (first * groups * 4) as u64);
     let dtype = products[0].matrix.dtype();
@@ -444,11 +504,14 @@ pub(super) fn gated(
 ) -> Result<bool> {
     let (dtype, outputs) = (gate.matrix.dtype(), gate.matrix.outputs());
     let fast = gate.matrix.is_fast() && up.matrix.is_fast() && dtype == up.matrix.dtype();
-    if cuda.precision.group().is_some() || !fast {
-        return Ok(false);
-    }
     for out in [gate.out, up.out, silu, hidden] {
         out.holds(x.rows * outputs);
+    }
+    if let Some(group) = cuda.precision.group() {
+        return streams::gated(cuda, x, gate, up, (silu, hidden), group);
+    }
+    if !fast {
+        return Ok(false);
     }
     if let [run @ Run { many: true, .. }] = x.runs[..]
         && by_tensor_cores(cuda, dtype)

@@ -9,7 +9,7 @@ use super::{Cuda, attention, failed};
 use crate::backend::cpu::Cpu;
 use crate::backend::{AttentionShape, Backend, Draw, Drawn, Nobody, PassRows, Product, Span, Swiglu};
 use crate::checkpoint::{Checkpoint, Dtype, Tensor, random};
-use crate::config::{DEFAULT_GROUP, Precision};
+use crate::config::{DEFAULT_GROUP, Pairing, Precision};
 use crate::error::Result;
 use crate::files::Bytes;
 
@@ -244,21 +244,25 @@ fn compare(found: &Made, expected: &[f32]) -> Result<()> {
 pub(super) fn prove(cuda: &Cuda, uses: &Uses) -> Result<()> {
     let device = cuda.queue.device();
     let what = format!("{uses:?} {:?} {:?}", cuda.precision, cuda.cache_dtype);
-    let warpgroups = match device.remembered(&what) {
-        Some(warpgroups) => warpgroups,
+    let faster = match device.remembered(&what) {
+        Some(faster) => faster,
         None => {
-            let warpgroups = proved(cuda, uses)?;
-            device.remember(&what, warpgroups);
-            warpgroups
+            let faster = proved(cuda, uses)?;
+            device.remember(&what, faster);
+            faster
         }
     };
     if has_tiles(cuda) {
-        cuda.warpgroups.store(warpgroups, Relaxed);
+        cuda.warpgroups.store(faster, Relaxed);
+    }
+    if has_streams(cuda) {
+        cuda.streams.store(faster, Relaxed);
     }
     Ok(())
 }
 
-/// Whether groups of four warps multiply right; all else does.
+/// Whether what is faster and not needed multiplies right: groups of four warps in bfloat16, weights through shared memory in
+/// whole numbers. All else does.
 fn proved(cuda: &Cuda, uses: &Uses) -> Result<bool> {
     // Sums that are exact in every number type.
     let numbers = [1.0_f32, -2.5, 96.0, 0.125];
@@ -271,18 +275,34 @@ fn proved(cuda: &Cuda, uses: &Uses) -> Result<bool> {
 
     let cpu = Cpu::default().with_precision(cuda.precision).with_cache_dtype(cuda.cache_dtype);
     let expected = made(&cpu, uses)?;
-    for (found, expected) in made(cuda, uses)?.iter().zip(&expected) {
-        let compared = compare(found, &expected.values);
-        if found.what == MANY_TOKENS && attention::splits(cuda, uses.heads) {
-            let next = "leave them out: LLAMA_TRACE_CUDA_WITHOUT=split; or run with --device cpu";
-            compared.map_err(|error| error.next(next))?;
-        } else {
-            compared?;
-        }
+    let of_all = || {
+        made(cuda, uses)?.iter().zip(&expected).try_for_each(|(found, expected)| {
+            let compared = compare(found, &expected.values);
+            if found.what == MANY_TOKENS && attention::splits(cuda, uses.heads) {
+                let next = "leave them out: LLAMA_TRACE_CUDA_WITHOUT=split; or run with --device cpu";
+                return compared.map_err(|error| error.next(next));
+            }
+            compared
+        })
+    };
+    let of_streams = has_streams(cuda).then(|| {
+        cuda.streams.store(true, Relaxed);
+        let proved = of_all().and_then(|()| prove_streams(cuda, &cpu, uses));
+        cuda.streams.store(false, Relaxed);
+        proved
+    });
+    if !matches!(of_streams, Some(Ok(()))) {
+        of_all().map_err(|error| match of_streams {
+            // What the device does not survive, the others after it do not either.
+            Some(Err(ref first)) => first
+                .clone()
+                .next("leave them out: LLAMA_TRACE_CUDA_WITHOUT=streams; or run with --device cpu"),
+            _ => error,
+        })?;
     }
     compare_draws(&drawn(cuda)?, &[&LIKELIEST[..], &[GREEDY]].concat())?;
     if !has_tiles(cuda) {
-        return Ok(false);
+        return Ok(matches!(of_streams, Some(Ok(()))));
     }
     // The sizes above choose one kind of tiles; others get others. Those of groups of four warps are faster, and not needed. A
     // device for which they were too much does not get through the others after them.
@@ -312,6 +332,15 @@ fn proved(cuda: &Cuda, uses: &Uses) -> Result<bool> {
 pub(super) fn run(cuda: &Cuda, uses: &Uses) {
     let _ = made(cuda, uses);
     let _ = drawn(cuda);
+    if has_streams(cuda) {
+        for &dtype in &uses.weights {
+            for (width, rows) in
+                sizes_of_streams(dtype).1.into_iter().flat_map(|width| [1, 3, 16].map(|rows| (width, rows)))
+            {
+                let _ = layer(cuda, dtype, rows, width);
+            }
+        }
+    }
     if has_tiles(cuda) {
         let of_four: &[Tiles] =
             if cuda.queue.device().has_warpgroups() { &product::OF_WARPGROUPS } else { &[] };
@@ -319,6 +348,93 @@ pub(super) fn run(cuda: &Cuda, uses: &Uses) {
             let _ = made_by_tiles(cuda, *tiles);
         }
     }
+}
+
+/// The heads of a layer whose products go through shared memory.
+const OF_STREAMS: AttentionShape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 16, window: None };
+
+/// Values between the norms of such a layer, and widths of which the second is more than one piece.
+fn sizes_of_streams(dtype: Dtype) -> (usize, [usize; 2]) {
+    if dtype.block() > 32 { (256, [256, 1280]) } else { (96, [64, 1120]) }
+}
+
+/// What a layer makes of `rows` rows of `width` values without attention, one text each: with nobody who looks in between, so that
+/// kernels go together as they do when a model runs. Queries, keys, values, hidden, and the residual after it.
+fn layer<B: Backend>(backend: &B, dtype: Dtype, rows: usize, width: usize) -> Result<Vec<f32>> {
+    let (shape, (hidden, _)) = (OF_STREAMS, sizes_of_streams(dtype));
+    let group = backend.precision().group().unwrap_or(DEFAULT_GROUP);
+    let [of_q, of_k] = [shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim];
+    let matrix = |outputs, inputs, seed| backend.matrix(&weights(dtype, outputs, inputs, group, seed));
+    let (q, k, v) = (matrix(of_q, width, 21)?, matrix(of_k, width, 22)?, matrix(of_k, width, 23)?);
+    let (gate, up, down) =
+        (matrix(hidden, width, 24)?, matrix(hidden, width, 25)?, matrix(width, hidden, 26)?);
+    let norm: Vec<u8> = any(width, 27).iter().flat_map(|x| x.to_le_bytes()).collect();
+    let norm = backend.vector(&tensor(Dtype::F32, vec![width], norm))?;
+    let x = buffer(backend, &any(rows * width, 28))?;
+    let pairs = rows * shape.head_dim / 2;
+    let (cos, sin) = (buffer(backend, &any(pairs, 29))?, buffer(backend, &any(pairs, 30))?);
+    let spans: Vec<_> = (0..rows).map(|sequence| Span { sequence, start: 3, tokens: 1 }).collect();
+    let mut pass = backend.new_pass()?;
+    backend.begin_pass(&vec![0; rows], &spans, &[], &mut pass)?;
+
+    let (mut normed, mut input) = (backend.buffer(rows * width)?, backend.input());
+    let (mut out_q, mut turned_q) = (backend.buffer(rows * of_q)?, backend.buffer(rows * of_q)?);
+    let (mut out_k, mut turned_k) = (backend.buffer(rows * of_k)?, backend.buffer(rows * of_k)?);
+    let mut out_v = backend.buffer(rows * of_k)?;
+    let mut caches = Vec::new();
+    for _ in 0..rows {
+        caches.push([backend.new_cache(4 * of_k)?, backend.new_cache(4 * of_k)?]);
+    }
+    backend.rms_norm(&x, &norm, 1e-5, rows, &mut normed)?;
+    backend.prepare(&normed, width, &pass, &PassRows::All, &mut input)?;
+    let mut products = [
+        Product { matrix: &q, bias: None, out: &mut out_q },
+        Product { matrix: &k, bias: None, out: &mut out_k },
+        Product { matrix: &v, bias: None, out: &mut out_v },
+    ];
+    backend.matmuls(&input, &mut products, &mut |_, _| Ok(()))?;
+    let (pairing, dim) = (Pairing::Halves, shape.head_dim);
+    backend.rope(&out_q, &cos, &sin, pairing, shape.heads, dim, rows, &mut turned_q)?;
+    backend.rope(&out_k, &cos, &sin, pairing, shape.kv_heads, dim, rows, &mut turned_k)?;
+    for (span, [keys, values]) in caches.iter_mut().enumerate() {
+        backend.cache(&turned_k, of_k, &pass, span, keys)?;
+        backend.cache(&out_v, of_k, &pass, span, values)?;
+    }
+    let made = gated(backend, &input, [&gate, &up], rows * hidden)?;
+    backend.prepare(&made, hidden, &pass, &PassRows::All, &mut input)?;
+    let (mut of_down, mut sum) = (backend.buffer(rows * width)?, backend.buffer(rows * width)?);
+    backend.matmul(&input, &down, None, &mut of_down)?;
+    backend.add(&x, &of_down, rows * width, &mut sum)?;
+
+    let mut all = values(backend, &turned_q, rows * of_q)?;
+    for cache in caches.iter().flatten() {
+        let mut see = |values: &[f32]| {
+            all.extend_from_slice(&values[3 * of_k..]);
+            Ok(())
+        };
+        backend.read_cache(cache, 4 * of_k, &mut see)?;
+    }
+    all.extend(values(backend, &made, rows * hidden)?);
+    all.extend(values(backend, &sum, rows * width)?);
+    Ok(all)
+}
+
+/// Holds layers of one row and of some against the processor's, to the bit.
+fn prove_streams(cuda: &Cuda, cpu: &Cpu, uses: &Uses) -> Result<()> {
+    for &dtype in &uses.weights {
+        for width in sizes_of_streams(dtype).1 {
+            for rows in [1, 3, 16] {
+                let (values, expected) = (layer(cuda, dtype, rows, width)?, layer(cpu, dtype, rows, width)?);
+                compare(&Made { what: "multiply whole numbers", bound: 0.0, values }, &expected)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether it multiplies whole numbers whose weights go through shared memory, where they come out right.
+fn has_streams(cuda: &Cuda) -> bool {
+    cuda.precision.group().is_some() && cuda.queue.device().has_streams()
 }
 
 /// Whether it multiplies in tiles of bfloat16.

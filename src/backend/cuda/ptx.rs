@@ -1,5 +1,6 @@
 //! Kernels that the program carries as PTX, for machines where no NVRTC is: made of the same sources for compute capability
-//! 8.0 and 9.0, packed, and turned into machine code by the driver. Those for one architecture alone are not among them.
+//! 8.0 and 9.0, packed, and turned into machine code by the driver. Those for one architecture alone are not among them, nor
+//! those that only do faster what others do too.
 //!
 //! They were made with COMPACT defined (`kernels/common.cuh`): several rows are multiplied one after the other, with the
 //! same bits. An old compiler made them, so that an old driver takes them. `tests/cuda.rs` makes them, and holds them
@@ -36,8 +37,7 @@ pub type Texts = HashMap<(Version, Module), String>;
 /// What is carried.
 #[must_use]
 pub fn modules() -> Vec<Module> {
-    let for_all = |module: &Module| ARCHITECTURES.iter().all(|architecture| module.is_for(*architecture));
-    Module::all().into_iter().filter(for_all).collect()
+    Module::all().into_iter().filter(Module::is_carried).collect()
 }
 
 /// `module` as it is compiled for this.

@@ -10,6 +10,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::driver::{Driver, Event, Graph, Launch};
+use super::kernels::Change;
 use crate::error::{Error, Result};
 use crate::stop::Stop;
 
@@ -102,6 +103,13 @@ impl Queue {
             state.waiting.pop();
         }
         made
+    }
+
+    /// Changes one of the launches that wait, the last first, as far as `change` goes back; whether it did.
+    pub(super) fn change_recent(&self, mut change: impl FnMut(&mut Launch) -> Change) -> bool {
+        let mut state = self.state();
+        let mut changes = state.waiting.iter_mut().rev().map(&mut change);
+        changes.find(|change| *change != Change::AskBefore) == Some(Change::Did)
     }
 
     /// Changes the launch that was asked for last, where it still waits; whether `change` did.

@@ -87,6 +87,8 @@ const FILES: &[File] = &[
     file!("rope", None, true, true),
     file!("rows", None, false, false),
     file!("sample", None, false, false),
+    file!("stream_q8", Whole, false, false),
+    file!("stream_q8_16", Whole, false, false),
     file!("unpack", Whole, false, false),
     file!("widen", All, false, true),
 ];
@@ -96,11 +98,14 @@ macro_rules! headers {
 }
 
 /// What they include.
-const HEADERS: &[(&str, &str)] = headers!("attention.cuh" "attention_prefill.cuh" "attention_sizes.cuh" "blocks.cuh" "cache.cuh" "common.cuh" "matvec.cuh" "norm.cuh" "packed.cuh" "tensor.cuh" "tiles.cuh" "warpgroup.cuh" "weights.cuh" "whole.cuh");
+const HEADERS: &[(&str, &str)] = headers!("attention.cuh" "attention_prefill.cuh" "attention_sizes.cuh" "blocks.cuh" "cache.cuh" "common.cuh" "matvec.cuh" "norm.cuh" "packed.cuh" "quantize.cuh" "stream.cuh" "tensor.cuh" "tiles.cuh" "turns.cuh" "warpgroup.cuh" "weights.cuh" "whole.cuh");
 
 /// The files that multiply no bfloat16 weights in bfloat16: tensor cores do, in `matvec_bf16`, `matmul_bf16` and
 /// `matmul_wgmma`.
 const NOT_BY_TENSOR_CORES: [&str; 3] = ["matmul", "matvec", "matvec_16"];
+
+/// The files of which the program carries no PTX: others do the same, slower.
+const NOT_CARRIED: [&str; 3] = [OF_WARPGROUPS, "stream_q8", "stream_q8_16"];
 
 /// The file that is for one architecture alone.
 const OF_WARPGROUPS: &str = "matmul_wgmma";
@@ -154,6 +159,12 @@ impl Module {
     #[must_use]
     pub fn is_for(&self, architecture: Version) -> bool {
         self.file != OF_WARPGROUPS || architecture == WARPGROUPS
+    }
+
+    /// Whether the program carries it as PTX.
+    #[must_use]
+    pub fn is_carried(&self) -> bool {
+        !NOT_CARRIED.contains(&self.file)
     }
 
     /// The names of its kernels.

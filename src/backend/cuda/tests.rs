@@ -3,6 +3,7 @@
 mod attention;
 mod narrow;
 mod products;
+mod streams;
 
 use std::ops::Range;
 

@@ -4,9 +4,9 @@
 
 use super::Cuda;
 use super::driver::{Address, Arguments, Launch, pair};
-use super::kernels::Kernel;
-use super::product::{MOST_PRODUCTS, OF_NORM, PRODUCT_WORDS, TURNS, TURNS_WORDS};
-use crate::config::{CacheDtype, Precision};
+use super::kernels::{Change, Kernel};
+use super::product::{MOST_PRODUCTS, PRODUCT_WORDS, TURNS_WORDS, turns_of};
+use crate::config::CacheDtype;
 use crate::error::Result;
 
 const ROPE: Kernel = Kernel { file: "rope", name: "rope", weight: None };
@@ -64,10 +64,7 @@ pub(super) fn turn(
     head_dim: usize,
     rows: usize,
 ) -> Result<()> {
-    if rows == 1
-        && cuda.precision == Precision::Bf16
-        && turn_products(cuda, turned, tables, neighbours, head_dim)?
-    {
+    if rows == 1 && turn_products(cuda, turned, tables, neighbours, head_dim) {
         return Ok(());
     }
     let mut words = [0; MOST * WORDS];
@@ -92,7 +89,7 @@ pub(super) fn turn(
 /// Has the rows (rows, width) at `x` be cached, of the only span of the pass, by the launch that waits last, where that
 /// turns them or has just cached their keys; whether it does.
 pub(super) fn cache(cuda: &Cuda, x: Address, width: usize, rows: usize, to: [Address; 2]) -> Result<bool> {
-    if rows == 1 && cuda.precision == Precision::Bf16 && cache_products(cuda, x, width, to)? {
+    if rows == 1 && cache_products(cuda, x, width, to) {
         return Ok(true);
     }
     cuda.kernels.change(ROPE, |last| {
@@ -125,12 +122,18 @@ pub(super) fn cache(cuda: &Cuda, x: Address, width: usize, rows: usize, to: [Add
     })
 }
 
-/// The words of [`OF_NORM`]'s products, and those of what is made of their results: for each (turned, cached), then cos, sin,
-/// the span, and (neighbours, C).
-fn of_products(words: &mut [u64]) -> (&[u64], &mut [u64; TURNS_WORDS]) {
-    let (before, turns) = words.split_at_mut(TURNS);
+/// Of a launch of products that can turn and cache their results: the words of the products, and those of what is made of them: for
+/// each (turned, cached), then cos, sin, the span, and (neighbours, C).
+fn of_products(kernel: Kernel, launch: &mut Launch) -> Option<(&[u64], &mut [u64; TURNS_WORDS])> {
+    let (before, turns) = launch.arguments.all_mut().split_at_mut(turns_of(kernel)?);
     let turns = turns.try_into().unwrap_or_else(|_| unreachable!("the launch has these words last"));
-    (&before[..MOST_PRODUCTS * PRODUCT_WORDS], turns)
+    Some((&before[..MOST_PRODUCTS * PRODUCT_WORDS], turns))
+}
+
+/// For a launch of products that does not make what is asked for: one before it may, where this one has nothing to do with what
+/// is written then.
+fn not_of(launch: &Launch, written: Address) -> Change {
+    if launch.arguments.all().contains(&written) { Change::Cannot } else { Change::AskBefore }
 }
 
 /// The number of the product that gives `width` values at `x`.
@@ -138,49 +141,55 @@ fn product_at(products: &[u64], x: Address, width: usize) -> Option<usize> {
     products.chunks_exact(PRODUCT_WORDS).position(|words| words[6] == x && words[3] as u32 as usize == width)
 }
 
-/// Has `turned` be turned by the products that make it, where their launch waits last; whether they do.
+/// Has `turned` be turned by the products that make it, where their launch waits and other products alone come after it; whether
+/// they do.
 fn turn_products(
     cuda: &Cuda,
     turned: Turned,
     tables: [Address; 2],
     neighbours: bool,
     head_dim: usize,
-) -> Result<bool> {
-    cuda.kernels.change(OF_NORM, |last| {
-        let (products, turns) = of_products(last.arguments.all_mut());
-        let Some(at) = product_at(products, turned.x, turned.heads * head_dim) else { return false };
+) -> bool {
+    cuda.kernels.change_recent(|kernel, last| {
+        let Some((products, turns)) = of_products(kernel, last) else { return Change::Cannot };
+        let Some(at) = product_at(products, turned.x, turned.heads * head_dim) else {
+            return not_of(last, turned.out);
+        };
         let [cos, sin] = tables;
         let (how, shape) = (pair(usize::from(neighbours), head_dim), [turns[6], turns[7], turns[9]]);
         // Nobody else writes there.
         let alone = products.chunks_exact(PRODUCT_WORDS).all(|words| words[6] != turned.out)
             && (0..MOST_PRODUCTS).all(|other| turns[2 * other] != turned.out);
         let can = alone && turns[2 * at..][..2] == [0; 2] && (shape == [0; 3] || shape == [cos, sin, how]);
-        if can {
-            turns[2 * at] = turned.out;
-            [turns[6], turns[7], turns[9]] = [cos, sin, how];
+        if !can {
+            return Change::Cannot;
         }
-        can
+        turns[2 * at] = turned.out;
+        [turns[6], turns[7], turns[9]] = [cos, sin, how];
+        Change::Did
     })
 }
 
-/// Has what lies at `x` be cached in bfloat16 by the products that make it, or turn it, where their launch waits last; whether
-/// they do.
-fn cache_products(cuda: &Cuda, x: Address, width: usize, [cache, span]: [Address; 2]) -> Result<bool> {
-    if cuda.cache_dtype != CacheDtype::Bf16 {
-        return Ok(false);
-    }
-    cuda.kernels.change(OF_NORM, |last| {
-        let (products, turns) = of_products(last.arguments.all_mut());
+/// Has what lies at `x` be cached by the products that make it, or turn it, where their launch waits and other products alone
+/// come after it; whether they do.
+fn cache_products(cuda: &Cuda, x: Address, width: usize, [cache, span]: [Address; 2]) -> bool {
+    cuda.kernels.change_recent(|kernel, last| {
+        let Some((products, turns)) = of_products(kernel, last) else { return Change::Cannot };
+        // Those of bfloat16 cache in nothing else.
+        if kernel.file == "matvec_bf16" && cuda.cache_dtype != CacheDtype::Bf16 {
+            return Change::Cannot;
+        }
         let turned = (0..MOST_PRODUCTS).find(|at| turns[2 * at] == x);
         let Some(at) = turned.or_else(|| product_at(products, x, width).filter(|at| turns[2 * at] == 0))
         else {
-            return false;
+            return not_of(last, cache);
         };
         let outputs = products[at * PRODUCT_WORDS + 3] as u32 as usize;
         let can = outputs == width && turns[2 * at + 1] == 0 && [0, span].contains(&turns[8]);
-        if can {
-            [turns[2 * at + 1], turns[8]] = [cache, span];
+        if !can {
+            return Change::Cannot;
         }
-        can
+        [turns[2 * at + 1], turns[8]] = [cache, span];
+        Change::Did
     })
 }

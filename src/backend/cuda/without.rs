@@ -14,6 +14,8 @@ pub(super) struct Without {
     pub(super) graphs: bool,
     /// `split`: attention in float32 by tensor cores, its operands split in two float16 values each.
     pub(super) split: bool,
+    /// `streams`: products in whole numbers whose weights go through shared memory.
+    pub(super) streams: bool,
     /// `wgmma`: products by groups of four warps.
     pub(super) wgmma: bool,
 }
@@ -34,10 +36,11 @@ impl Without {
                 "early" => all.early = true,
                 "graphs" => all.graphs = true,
                 "split" => all.split = true,
+                "streams" => all.streams = true,
                 "wgmma" => all.wgmma = true,
                 other => {
                     return Err(Error::usage(format!("{VARIABLE} names what a device cannot be without"))
-                        .expected("early, graphs, split, wgmma, or some of them with commas between")
+                        .expected("early, graphs, split, streams, wgmma, or some of them with commas between")
                         .found(format!("`{other}`"))
                         .next("name one of these, or unset the variable"));
                 }

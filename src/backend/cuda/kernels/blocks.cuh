@@ -1,7 +1,7 @@
 // Weights stored in blocks of small whole numbers: ggml's formats, by the rules and in the layouts of ops/blocks.
 //
 // A value is scale · (q − offset) + minimum. Here a format hands out 32 neighbouring values of a block at once, a
-// *group*: q − offset as signed bytes, four in a word, the first the lowest; and the scale of each run of the group (one
+// *group*: q as signed bytes (`codes`), four in a word, the first the lowest; and the scale of each run of the group (one
 // of 32 values, or two of 16), with its minimum where the format has them.
 //
 // Blocks lie as in the file, one behind the other: where in a word one begins depends on its bytes. Halves lie at even
@@ -53,6 +53,22 @@ __device__ inline uint32_t look_up(const uint32_t (&table)[4], uint32_t numbers)
     return __byte_perm(low, high, 0x3210 | (packed & 0x8888) >> 1);
 }
 
+// One word from any address.
+__device__ inline uint32_t word_at(const uint8_t* at) {
+    uint32_t word[1];
+    words_at(at, word);
+    return word[0];
+}
+__device__ inline uint32_t aligned_word_at(const uint8_t* at) { return *reinterpret_cast<const uint32_t*>(at); }
+
+// Words `which` and `which` + 4 of the eight that a group has: what a lane takes to tensor cores.
+struct Pair {
+    uint32_t low, high;
+};
+
+// Those of a word of numbers of four bits.
+__device__ inline Pair pair_of_nibbles(uint32_t word) { return {word & 0x0f0f0f0f, word >> 4 & 0x0f0f0f0f}; }
+
 // 32 numbers of four bits: byte i has number i in its low half and number i + 16 in its high half.
 __device__ inline void nibbles(const uint32_t (&words)[4], uint32_t (&q)[8]) {
 #pragma unroll
@@ -72,9 +88,12 @@ __device__ inline void aligned_nibbles_at(const uint8_t* bytes, uint32_t (&q)[8]
 }
 
 struct Q8_0 {
-    static constexpr int VALUES = 32, BYTES = 34, RUN = 32;
+    static constexpr int VALUES = 32, BYTES = 34, RUN = 32, OFFSET = 0;
     static constexpr bool MINIMA = false;
-    static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
+    static __device__ inline Pair pair(const uint8_t* block, int, int which) {
+        return {word_at(block + 2 + 4 * which), word_at(block + 18 + 4 * which)};
+    }
+    static __device__ inline void codes(const uint8_t* block, int, uint32_t (&q)[8]) {
         words_at(block + 2, q);
     }
     static __device__ inline void scales(const uint8_t* block, int, float (&scale)[2], float (&)[2]) {
@@ -83,12 +102,13 @@ struct Q8_0 {
 };
 
 struct Q4_0 {
-    static constexpr int VALUES = 32, BYTES = 18, RUN = 32;
+    static constexpr int VALUES = 32, BYTES = 18, RUN = 32, OFFSET = 8;
     static constexpr bool MINIMA = false;
-    static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
+    static __device__ inline Pair pair(const uint8_t* block, int, int which) {
+        return pair_of_nibbles(word_at(block + 2 + 4 * which));
+    }
+    static __device__ inline void codes(const uint8_t* block, int, uint32_t (&q)[8]) {
         nibbles_at(block + 2, q);
-#pragma unroll
-        for (int i = 0; i < 8; i++) q[i] = less(q[i], 8);
     }
     static __device__ inline void scales(const uint8_t* block, int, float (&scale)[2], float (&)[2]) {
         scale[0] = half_at(block);
@@ -96,9 +116,12 @@ struct Q4_0 {
 };
 
 struct Q4_1 {
-    static constexpr int VALUES = 32, BYTES = 20, RUN = 32;
+    static constexpr int VALUES = 32, BYTES = 20, RUN = 32, OFFSET = 0;
     static constexpr bool MINIMA = true;
-    static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
+    static __device__ inline Pair pair(const uint8_t* block, int, int which) {
+        return pair_of_nibbles(aligned_word_at(block + 4 + 4 * which));
+    }
+    static __device__ inline void codes(const uint8_t* block, int, uint32_t (&q)[8]) {
         aligned_nibbles_at(block + 4, q);
     }
     static __device__ inline void scales(const uint8_t* block, int, float (&scale)[2], float (&minimum)[2]) {
@@ -107,14 +130,19 @@ struct Q4_1 {
 };
 
 struct Q5_0 {
-    static constexpr int VALUES = 32, BYTES = 22, RUN = 32;
+    static constexpr int VALUES = 32, BYTES = 22, RUN = 32, OFFSET = 16;
     static constexpr bool MINIMA = false;
-    static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
+    static __device__ inline Pair pair(const uint8_t* block, int, int which) {
+        const Pair q = pair_of_nibbles(word_at(block + 6 + 4 * which));
+        const uint32_t fifths = word_at(block + 2) >> (4 * which);
+        return {q.low | spread(fifths) << 4, q.high | spread(fifths >> 16) << 4};
+    }
+    static __device__ inline void codes(const uint8_t* block, int, uint32_t (&q)[8]) {
         nibbles_at(block + 6, q);
         uint32_t fifths[1];
         words_at(block + 2, fifths);
 #pragma unroll
-        for (int i = 0; i < 8; i++) q[i] = less(q[i] | spread(fifths[0] >> (4 * i)) << 4, 16);
+        for (int i = 0; i < 8; i++) q[i] |= spread(fifths[0] >> (4 * i)) << 4;
     }
     static __device__ inline void scales(const uint8_t* block, int, float (&scale)[2], float (&)[2]) {
         scale[0] = half_at(block);
@@ -122,9 +150,14 @@ struct Q5_0 {
 };
 
 struct Q5_1 {
-    static constexpr int VALUES = 32, BYTES = 24, RUN = 32;
+    static constexpr int VALUES = 32, BYTES = 24, RUN = 32, OFFSET = 0;
     static constexpr bool MINIMA = true;
-    static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
+    static __device__ inline Pair pair(const uint8_t* block, int, int which) {
+        const Pair q = pair_of_nibbles(aligned_word_at(block + 8 + 4 * which));
+        const uint32_t fifths = aligned_word_at(block + 4) >> (4 * which);
+        return {q.low | spread(fifths) << 4, q.high | spread(fifths >> 16) << 4};
+    }
+    static __device__ inline void codes(const uint8_t* block, int, uint32_t (&q)[8]) {
         aligned_nibbles_at(block + 8, q);
         uint32_t fifths[1];
         aligned_words_at(block + 4, fifths);
@@ -138,16 +171,23 @@ struct Q5_1 {
 
 // The numbers that IQ4_NL and IQ4_XS choose from (kvalues_iq4nl): -127 -104 -83 -65, -49 -35 -22 -10, 1 13 25 38,
 // 53 69 89 113.
-__device__ inline void look_up_non_linear(uint32_t (&q)[8]) {
+__device__ inline uint32_t non_linear(uint32_t numbers) {
     const uint32_t table[4] = {0xbfad9881, 0xf6eaddcf, 0x26190d01, 0x71594535};
+    return look_up(table, numbers);
+}
+__device__ inline void look_up_non_linear(uint32_t (&q)[8]) {
 #pragma unroll
-    for (int i = 0; i < 8; i++) q[i] = look_up(table, q[i]);
+    for (int i = 0; i < 8; i++) q[i] = non_linear(q[i]);
 }
 
 struct Iq4Nl {
-    static constexpr int VALUES = 32, BYTES = 18, RUN = 32;
+    static constexpr int VALUES = 32, BYTES = 18, RUN = 32, OFFSET = 0;
     static constexpr bool MINIMA = false;
-    static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
+    static __device__ inline Pair pair(const uint8_t* block, int, int which) {
+        const Pair q = pair_of_nibbles(word_at(block + 2 + 4 * which));
+        return {non_linear(q.low), non_linear(q.high)};
+    }
+    static __device__ inline void codes(const uint8_t* block, int, uint32_t (&q)[8]) {
         nibbles_at(block + 2, q);
         look_up_non_linear(q);
     }
@@ -157,14 +197,21 @@ struct Iq4Nl {
 };
 
 struct Mxfp4 {
-    static constexpr int VALUES = 32, BYTES = 17, RUN = 32;
+    static constexpr int VALUES = 32, BYTES = 17, RUN = 32, OFFSET = 0;
     static constexpr bool MINIMA = false;
-    static __device__ inline void quants(const uint8_t* block, int, uint32_t (&q)[8]) {
-        // Twice the floats of four bits: 0 1 2 3, 4 6 8 12, and the same below zero.
+    // Twice the floats of four bits: 0 1 2 3, 4 6 8 12, and the same below zero.
+    static __device__ inline uint32_t twice(uint32_t numbers) {
         const uint32_t table[4] = {0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fafc};
+        return look_up(table, numbers);
+    }
+    static __device__ inline Pair pair(const uint8_t* block, int, int which) {
+        const Pair q = pair_of_nibbles(word_at(block + 1 + 4 * which));
+        return {twice(q.low), twice(q.high)};
+    }
+    static __device__ inline void codes(const uint8_t* block, int, uint32_t (&q)[8]) {
         nibbles_at(block + 1, q);
 #pragma unroll
-        for (int i = 0; i < 8; i++) q[i] = look_up(table, q[i]);
+        for (int i = 0; i < 8; i++) q[i] = twice(q[i]);
     }
     static __device__ inline void scales(const uint8_t* block, int, float (&scale)[2], float (&)[2]) {
         uint32_t e = block[0];
@@ -173,24 +220,35 @@ struct Mxfp4 {
     }
 };
 
-// Scale and minimum of run `run` of Q4_K and Q5_K, out of the twelve bytes at `packed` (ops/blocks/large.rs, six_bits).
+// Scale and minimum of run `run` of Q4_K and Q5_K, out of the first 16 bytes of a block: two halves, and twelve bytes with six
+// bits of each (ops/blocks/large.rs, six_bits). Blocks lie where 16 bytes load at once.
 __device__ inline void six_bits(const uint8_t* block, int run, float& scale, float& minimum) {
-    const uint8_t* packed = block + 4;
-    uint32_t s, m;
-    if (run < 4) {
-        s = packed[run] & 63, m = packed[run + 4] & 63;
-    } else {
-        s = (packed[run + 4] & 15) | packed[run - 4] >> 6 << 4;
-        m = packed[run + 4] >> 4 | packed[run] >> 6 << 4;
-    }
-    scale = __fmul_rn(half_at(block), static_cast<float>(s));
-    minimum = -__fmul_rn(half_at(block + 2), static_cast<float>(m));
+    const uint4 head = *reinterpret_cast<const uint4*>(block);
+    const int by = run % 4 * 8;
+    const uint32_t first = head.y >> by, second = head.z >> by, third = head.w >> by;
+    const uint32_t s = run < 4 ? first & 63 : (third & 15) | (first >> 2 & 48);
+    const uint32_t m = run < 4 ? second & 63 : (third >> 4 & 15) | (second >> 2 & 48);
+    scale = __fmul_rn(half_to_float(static_cast<uint16_t>(head.x)), static_cast<float>(s));
+    minimum = -__fmul_rn(half_to_float(static_cast<uint16_t>(head.x >> 16)), static_cast<float>(m));
 }
 
 struct Q4K {
-    static constexpr int VALUES = 256, BYTES = 144, RUN = 32;
+    static constexpr int VALUES = 256, BYTES = 144, RUN = 32, OFFSET = 0;
     static constexpr bool MINIMA = true;
-    static __device__ inline void quants(const uint8_t* block, int group, uint32_t (&q)[8]) {
+    static __device__ inline Pair pair(const uint8_t* block, int group, int which) {
+        const uint8_t* at = block + 16 + group / 2 * 32 + 4 * which;
+        const int shift = group % 2 * 4;
+        return {aligned_word_at(at) >> shift & 0x0f0f0f0f, aligned_word_at(at + 16) >> shift & 0x0f0f0f0f};
+    }
+    // Of groups 2i and 2i + 1: their words lie in the same 32 bytes.
+    static __device__ inline void two(const uint8_t* block, int group, uint32_t (&q)[2][8]) {
+        const uint4* at = reinterpret_cast<const uint4*>(block + 16 + group * 16);
+        const uint4 a = at[0], b = at[1];
+        const uint32_t words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+        for (int i = 0; i < 8; i++) q[0][i] = words[i] & 0x0f0f0f0f, q[1][i] = words[i] >> 4 & 0x0f0f0f0f;
+    }
+    static __device__ inline void codes(const uint8_t* block, int group, uint32_t (&q)[8]) {
         const uint4* at = reinterpret_cast<const uint4*>(block + 16 + group / 2 * 32);
         uint4 a = at[0], b = at[1];
         const uint32_t words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
@@ -204,9 +262,30 @@ struct Q4K {
 };
 
 struct Q5K {
-    static constexpr int VALUES = 256, BYTES = 176, RUN = 32;
+    static constexpr int VALUES = 256, BYTES = 176, RUN = 32, OFFSET = 0;
     static constexpr bool MINIMA = true;
-    static __device__ inline void quants(const uint8_t* block, int group, uint32_t (&q)[8]) {
+    static __device__ inline Pair pair(const uint8_t* block, int group, int which) {
+        const uint8_t* fifths = block + 16 + 4 * which;
+        const uint8_t* at = block + 48 + group / 2 * 32 + 4 * which;
+        const int shift = group % 2 * 4;
+        return {(aligned_word_at(at) >> shift & 0x0f0f0f0f) | (aligned_word_at(fifths) >> group & EACH) << 4,
+                (aligned_word_at(at + 16) >> shift & 0x0f0f0f0f) | (aligned_word_at(fifths + 16) >> group & EACH) << 4};
+    }
+    // Of groups 2i and 2i + 1: their words lie in the same 32 bytes.
+    static __device__ inline void two(const uint8_t* block, int group, uint32_t (&q)[2][8]) {
+        const uint4* fifths = reinterpret_cast<const uint4*>(block + 16);
+        const uint4* at = reinterpret_cast<const uint4*>(block + 48 + group * 16);
+        const uint4 a = at[0], b = at[1], c = fifths[0], d = fifths[1];
+        const uint32_t words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        const uint32_t uppers[8] = {c.x, c.y, c.z, c.w, d.x, d.y, d.z, d.w};
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const uint32_t upper = uppers[i] >> group;
+            q[0][i] = (words[i] & 0x0f0f0f0f) | (upper << 4 & EACH << 4);
+            q[1][i] = (words[i] >> 4 & 0x0f0f0f0f) | (upper << 3 & EACH << 4);
+        }
+    }
+    static __device__ inline void codes(const uint8_t* block, int group, uint32_t (&q)[8]) {
         const uint4* fifths = reinterpret_cast<const uint4*>(block + 16);
         const uint4* at = reinterpret_cast<const uint4*>(block + 48 + group / 2 * 32);
         uint4 a = at[0], b = at[1], c = fifths[0], d = fifths[1];
@@ -222,9 +301,33 @@ struct Q5K {
 };
 
 struct Q6K {
-    static constexpr int VALUES = 256, BYTES = 210, RUN = 16;
+    static constexpr int VALUES = 256, BYTES = 210, RUN = 16, OFFSET = 32;
     static constexpr bool MINIMA = false;
-    static __device__ inline void quants(const uint8_t* block, int group, uint32_t (&q)[8]) {
+    static __device__ inline Pair pair(const uint8_t* block, int group, int which) {
+        const int half = group / 4, part = group % 4;
+        const uint8_t* lows = block + 64 * half + part % 2 * 32 + 4 * which;
+        const uint8_t* uppers = block + 128 + 32 * half + 4 * which;
+        auto word = [&](int beyond) {
+            const uint32_t low = word_at(lows + beyond) >> (part / 2 * 4) & 0x0f0f0f0f;
+            const uint32_t upper = word_at(uppers + beyond) >> (2 * part) & 0x03030303;
+            return low | upper << 4;
+        };
+        return {word(0), word(16)};
+    }
+    // Of groups i and i + 2 of the first half of a block, or of the second: their words lie in the same 64 bytes.
+    static __device__ inline void two(const uint8_t* block, int group, uint32_t (&q)[2][8]) {
+        const int half = group / 4, part = group % 2;
+        uint32_t lows[8], uppers[8];
+        words_at(block + 64 * half + part * 32, lows);
+        words_at(block + 128 + 32 * half, uppers);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const uint32_t upper = uppers[i] >> (2 * part);
+            q[0][i] = (lows[i] & 0x0f0f0f0f) | (upper << 4 & 0x30303030);
+            q[1][i] = (lows[i] >> 4 & 0x0f0f0f0f) | (upper & 0x30303030);
+        }
+    }
+    static __device__ inline void codes(const uint8_t* block, int group, uint32_t (&q)[8]) {
         int half = group / 4, part = group % 4;
         uint32_t lows[8], uppers[8];
         words_at(block + 64 * half + part % 2 * 32, lows);
@@ -233,7 +336,7 @@ struct Q6K {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             uint32_t low = lows[i] >> shift & 0x0f0f0f0f, upper = uppers[i] >> (2 * part) & 0x03030303;
-            q[i] = less(low | upper << 4, 32);
+            q[i] = low | upper << 4;
         }
     }
     static __device__ inline void scales(const uint8_t* block, int group, float (&scale)[2], float (&)[2]) {
@@ -247,9 +350,24 @@ struct Q6K {
 };
 
 struct Q2K {
-    static constexpr int VALUES = 256, BYTES = 84, RUN = 16;
+    static constexpr int VALUES = 256, BYTES = 84, RUN = 16, OFFSET = 0;
     static constexpr bool MINIMA = true;
-    static __device__ inline void quants(const uint8_t* block, int group, uint32_t (&q)[8]) {
+    static __device__ inline Pair pair(const uint8_t* block, int group, int which) {
+        const uint8_t* at = block + 16 + group / 4 * 32 + 4 * which;
+        const int shift = group % 4 * 2;
+        return {aligned_word_at(at) >> shift & 0x03030303, aligned_word_at(at + 16) >> shift & 0x03030303};
+    }
+    // Of groups 2i and 2i + 1: their words lie in the same 32 bytes.
+    static __device__ inline void two(const uint8_t* block, int group, uint32_t (&q)[2][8]) {
+        uint32_t words[8];
+        aligned_words_at(block + 16 + group / 4 * 32, words);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const uint32_t word = words[i] >> (group % 4 * 2);
+            q[0][i] = word & 0x03030303, q[1][i] = word >> 2 & 0x03030303;
+        }
+    }
+    static __device__ inline void codes(const uint8_t* block, int group, uint32_t (&q)[8]) {
         aligned_words_at(block + 16 + group / 4 * 32, q);
         int shift = group % 4 * 2;
 #pragma unroll
@@ -267,9 +385,29 @@ struct Q2K {
 };
 
 struct Q3K {
-    static constexpr int VALUES = 256, BYTES = 110, RUN = 16;
+    static constexpr int VALUES = 256, BYTES = 110, RUN = 16, OFFSET = 4;
     static constexpr bool MINIMA = false;
-    static __device__ inline void quants(const uint8_t* block, int group, uint32_t (&q)[8]) {
+    static __device__ inline Pair pair(const uint8_t* block, int group, int which) {
+        auto word = [&](int beyond) {
+            const uint32_t low = word_at(block + 32 + group / 4 * 32 + beyond) >> (group % 4 * 2) & 0x03030303;
+            const uint32_t third = word_at(block + beyond) >> group & EACH;
+            return low | third << 2;
+        };
+        return {word(4 * which), word(16 + 4 * which)};
+    }
+    // Of groups 2i and 2i + 1: their words lie in the same 64 bytes.
+    static __device__ inline void two(const uint8_t* block, int group, uint32_t (&q)[2][8]) {
+        uint32_t lows[8], thirds[8];
+        words_at(block + 32 + group / 4 * 32, lows);
+        words_at(block, thirds);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const uint32_t low = lows[i] >> (group % 4 * 2), third = thirds[i] >> group;
+            q[0][i] = (low & 0x03030303) | (third << 2 & EACH << 2);
+            q[1][i] = (low >> 2 & 0x03030303) | (third << 1 & EACH << 2);
+        }
+    }
+    static __device__ inline void codes(const uint8_t* block, int group, uint32_t (&q)[8]) {
         uint32_t lows[8], thirds[8];
         words_at(block + 32 + group / 4 * 32, lows);
         words_at(block, thirds);
@@ -277,7 +415,7 @@ struct Q3K {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             uint32_t low = lows[i] >> shift & 0x03030303, third = thirds[i] >> group & EACH;
-            q[i] = less(low | third << 2, 4);
+            q[i] = low | third << 2;
         }
     }
     static __device__ inline void scales(const uint8_t* block, int group, float (&scale)[2], float (&)[2]) {
@@ -293,9 +431,13 @@ struct Q3K {
 };
 
 struct Iq4Xs {
-    static constexpr int VALUES = 256, BYTES = 136, RUN = 32;
+    static constexpr int VALUES = 256, BYTES = 136, RUN = 32, OFFSET = 0;
     static constexpr bool MINIMA = false;
-    static __device__ inline void quants(const uint8_t* block, int group, uint32_t (&q)[8]) {
+    static __device__ inline Pair pair(const uint8_t* block, int group, int which) {
+        const Pair q = pair_of_nibbles(aligned_word_at(block + 8 + 16 * group + 4 * which));
+        return {non_linear(q.low), non_linear(q.high)};
+    }
+    static __device__ inline void codes(const uint8_t* block, int group, uint32_t (&q)[8]) {
         aligned_nibbles_at(block + 8 + 16 * group, q);
         look_up_non_linear(q);
     }
@@ -319,7 +461,11 @@ __device__ inline Group<W> group_of(const uint8_t* row, int group) {
     constexpr int GROUPS = W::VALUES / 32;
     const uint8_t* block = row + static_cast<long long>(group / GROUPS) * W::BYTES;
     Group<W> out;
-    W::quants(block, group % GROUPS, out.q);
+    W::codes(block, group % GROUPS, out.q);
+    if (W::OFFSET) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) out.q[i] = less(out.q[i], W::OFFSET);
+    }
     W::scales(block, group % GROUPS, out.scale, out.minimum);
     return out;
 }

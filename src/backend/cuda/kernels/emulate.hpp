@@ -83,10 +83,10 @@ struct Lane {
     int source;           // Shuffle: the lane whose value is wanted
     uint64_t value;       // Shuffle, Ballot
     uint64_t result;
-    const uint32_t* a;    // Mma: 4 registers; LoadMatrix: the row that this lane names
+    const uint32_t* a;    // Mma: 4 registers; MmaOfBytes: as many as its `number`; LoadMatrix: the row that this lane names
     const uint32_t* b;    // Mma: 2
     bool halves;          // Mma: of float16, not bfloat16
-    int* whole;           // MmaOfBytes: 4, and what is added to them; how many registers a has is its `number`
+    int* whole;           // MmaOfBytes: 4, and what is added to them
     const int* added;
     float* sums;          // Mma: 4; MultiplyAsync: half as many as columns
     uint64_t operands[2];
@@ -99,6 +99,7 @@ struct Lane {
 struct Copy {
     void* to;
     const void* from;
+    size_t bytes;  // of 16; the others become zeros
 };
 
 struct Fiber {
@@ -684,8 +685,9 @@ inline uint32_t shared_address(const void* at) {
     const emulated::Array& array = emulated::dynamic_array("shared_address");
     return static_cast<uint32_t>(static_cast<const unsigned char*>(at) - array.at) + emulated::SHARED_BEGINS;
 }
-inline void copy16_async_if(bool there, void* to, const void* from) {
-    static const uint4 ZEROS = {};
+using SharedPlace = unsigned char*;
+inline SharedPlace shared_place(unsigned char* at) { return at; }
+inline void copy16_async(void* to, const void* from, int bytes = 16) {
     for (const emulated::FourWarps& four : emulated::fours) {
         for (const std::vector<emulated::Product>& group : four.products) {
             for (const emulated::Product& product : group) {
@@ -696,10 +698,15 @@ inline void copy16_async_if(bool there, void* to, const void* from) {
             }
         }
     }
+    if (bytes < 0 || bytes > 16) emulated::fail("a copy of other than 0 to 16 bytes", "cp.async", 0);
+    if (reinterpret_cast<uintptr_t>(to) % 16 || (bytes && reinterpret_cast<uintptr_t>(from) % 16)) {
+        emulated::fail("a copy from or to where 16 bytes do not load at once", "cp.async", 0);
+    }
     std::vector<std::vector<emulated::Copy>>& groups = emulated::now->groups;
     if (groups.empty()) groups.emplace_back();
-    groups.back().push_back({to, there ? from : &ZEROS});
+    groups.back().push_back({to, from, static_cast<size_t>(bytes)});
 }
+inline void copy16_async_if(bool there, void* to, const void* from) { copy16_async(to, from, there ? 16 : 0); }
 inline void close_copies() {
     if (emulated::now->groups.empty()) emulated::now->groups.emplace_back();
     emulated::now->groups.emplace_back();
@@ -711,7 +718,10 @@ inline void wait_for_copies() {
     size_t closed = groups.empty() ? 0 : groups.size() - 1;
     size_t done = closed > LEFT ? closed - LEFT : 0;
     for (size_t i = 0; i < done; i++) {
-        for (const emulated::Copy& copy : groups[i]) memcpy(copy.to, copy.from, 16);
+        for (const emulated::Copy& copy : groups[i]) {
+            memset(copy.to, 0, 16);
+            memcpy(copy.to, copy.from, copy.bytes);
+        }
         emulated::now->unseen |= !groups[i].empty();
     }
     groups.erase(groups.begin(), groups.begin() + static_cast<std::ptrdiff_t>(done));

@@ -15,6 +15,7 @@
 // that takes less time than to wait for another kernel.
 #include "norm.cuh"
 #include "tensor.cuh"
+#include "turns.cuh"
 
 constexpr int OUTPUTS = 16, WARPS = 8, PIECE = 128, CHUNKS = PIECE / 32, LANE_INPUTS = 8;
 // Inputs of all warps' pieces.
@@ -126,41 +127,6 @@ __device__ inline void multiply(int tiles, RowsOf rows_of, Input input_of, int i
 __device__ inline int row_of_sum(int i) { return i / SUMS * 8 + i % 4 * 2 + i / 32 % 2; }
 __device__ inline int output_of_sum(int i) { return i % 32 / 4; }
 
-// Where what is added to the only product goes, and what: `sum` (rows, O) = `to` + the product, where it is not null.
-struct Added {
-    const float* to;
-    float* sum;
-};
-
-// What becomes of one of the products by RoPE: `out` is its result turned, and `cache` from the span's start on that, or the
-// result where out is null, in bfloat16; each where it is not null.
-struct Turned {
-    float* out;
-    uint16_t* cache;
-};
-
-// Of all products of one row: by these tables (C/2), in pairs as rope.cu has them, in heads of C values.
-struct Turns {
-    Turned of[MOST_PRODUCTS];
-    const float* cos;
-    const float* sin;
-    const Span* span;
-    int neighbours, head_dim;
-
-    // By numbers that the compiler knows: it would copy all of them otherwise.
-    __device__ inline Turned at(int product) const { return product == 0 ? of[0] : product == 1 ? of[1] : of[2]; }
-
-    // Where pair `number` of a product begins, and its second value; and its number in its head.
-    struct Place {
-        int first, second, pair;
-    };
-    __device__ inline Place place(int number) const {
-        const int pairs = head_dim / 2, head = number / pairs, pair = number % pairs;
-        const int first = head * head_dim + (neighbours ? 2 * pair : pair);
-        return {first, neighbours ? first + 1 : first + pairs, pair};
-    }
-};
-
 // With TURNS rows is 1, and a tile of a product that is turned has eight pairs: their first values, and their second ones.
 template <int TILES, bool TURNS, class Input>
 __device__ inline void matvec(const Products& products, int tiles, Input input, int rows, const Added& added,
@@ -195,7 +161,8 @@ __device__ inline void matvec(const Products& products, int tiles, Input input, 
         if constexpr (TURNS) {
             const Outputs own = outputs_of(part, output_of_sum(i));
             const Turned turned = turns.at(part.product);
-            uint16_t* const cache = turned.cache ? turned.cache + static_cast<long long>(turns.span->start) * outputs : nullptr;
+            uint16_t* const cache =
+                turned.cache ? static_cast<uint16_t*>(turned.cache) + static_cast<long long>(turns.span->start) * outputs : nullptr;
             if (turned.out) {
                 // Of a pair one thread has both. Numbers of heads are whole, so both are there or none.
                 if (i / 64 % 2 == 1 || own.low >= outputs) return;

@@ -1,6 +1,13 @@
 // Activations in whole numbers (quantize.cu) as matmul_q8 reads them.
 #include "packed.cuh"
 
+// `odd` becomes 0. Grid (1), block 32.
+KERNEL(32) begin_packing(unsigned* odd) {
+    LET_NEXT_START();
+    WAIT_FOR_INPUT();
+    if (threadIdx.x == 0) *odd = 0;
+}
+
 // x (rows, I), int8 with scales (rows, I / group), to units (packed.cuh), and for 32 rows of a unit three numbers each: their
 // scales, and the sums of their first and of their last 16 values. The numbers of row 8n + 2t + c are at 8t + 2n + c. Rows
 // that are not there, up to a multiple of 192, are the last one again. `odd` is set where a scale is not plain. A group is a
@@ -34,4 +41,4 @@ KERNEL(128) pack_rows(const int8_t* x, const float* x_scales, int rows, int inpu
     for (int t = 0; t < 4; t++) to[t] = make_uint4(words[0][t], words[0][4 + t], words[1][t], words[1][4 + t]);
 }
 
-#define KERNELS_OF_THIS_FILE(X) X(pack_rows)
+#define KERNELS_OF_THIS_FILE(X) X(begin_packing) X(pack_rows)

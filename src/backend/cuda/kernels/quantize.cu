@@ -1,25 +1,12 @@
 // int8 quantisation in groups: x ≈ q · scale, scale = max |x| / 127, with the bits of ops/quantize.rs.
-#include "common.cuh"
-
-// The larger of two, and what is not a number where one is none.
-__device__ inline float larger_or_none(float max, float x) { return x > max || x != x ? x : max; }
-
-__device__ inline int8_t quantized(float x, float scale) {
-    float exact = __fdiv_rn(x, scale), whole = truncf(exact);
-    float away = fabsf(__fsub_rn(exact, whole)) >= 0.5f ? copysignf(1.0f, exact) : 0.0f;
-    float q = __fadd_rn(whole, away);
-    // As a conversion in Rust: saturated, and what is not a number is 0.
-    return q != q ? 0 : static_cast<int8_t>(fminf(fmaxf(q, -128.0f), 127.0f));
-}
+#include "quantize.cuh"
 
 // x (rows, width) to values (rows, width) and scales (rows, ceil(width / group)). Groups begin at a row's start; the last
-// may be short. Halves are rounded away from zero; a group with what is not a number has a scale that is none either. `odd`,
-// where it is not null, becomes 0 (pack.cu).
+// may be short. Halves are rounded away from zero; a group with what is not a number has a scale that is none either.
 // Grid (rows, ceil(groups / 4)), block 128: a group is a warp's.
-KERNEL(128) quantize(const float* x, int width, int group, int8_t* values, float* scales, unsigned* odd) {
+KERNEL(128) quantize(const float* x, int width, int group, int8_t* values, float* scales) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
-    if (odd && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *odd = 0;
     int groups = ceil_div(width, group), mine = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (mine >= groups) return;
     long long row = static_cast<long long>(blockIdx.x) * width;
@@ -30,18 +17,19 @@ KERNEL(128) quantize(const float* x, int width, int group, int8_t* values, float
     for (int apart = 16; apart > 0; apart /= 2) {
         largest = larger_or_none(largest, __shfl_xor_sync(FULL, largest, apart));
     }
-    float scale = __fdiv_rn(largest, 127.0f);
+    float scale = scale_of_largest(largest);
     if (lane == 0) scales[static_cast<long long>(blockIdx.x) * groups + mine] = scale;
-    for (int i = start + lane; i < end; i += 32) values[i] = quantized(x[i], scale);
+    for (int i = start + lane; i < end; i += 32) {
+        values[i] = static_cast<int8_t>(quantized(x[i], scale));
+    }
 }
 
 // The same for groups of 32 values, which divide the width: a thread has four of them.
 // Grid (ceil(rows · width / 512)), block 128.
-KERNEL(128) quantize_32(const float* x, long long count, int8_t* values, float* scales, unsigned* odd) {
+KERNEL(128) quantize_32(const float* x, long long count, int8_t* values, float* scales) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
     const long long first = (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) * 4;
-    if (odd && first == 0) *odd = 0;
     const bool there = first < count;
     const float4 four = there ? *reinterpret_cast<const float4*>(x + first) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     float largest = larger_or_none(larger_or_none(larger_or_none(fabsf(four.x), fabsf(four.y)), fabsf(four.z)), fabsf(four.w));
@@ -49,7 +37,7 @@ KERNEL(128) quantize_32(const float* x, long long count, int8_t* values, float* 
         largest = larger_or_none(largest, __shfl_xor_sync(FULL, largest, apart));
     }
     if (!there) return;
-    const float scale = __fdiv_rn(largest, 127.0f);
+    const float scale = scale_of_largest(largest);
     if (threadIdx.x % 8 == 0) scales[first / 32] = scale;
     auto byte = [&](float x, int i) { return (static_cast<uint32_t>(quantized(x, scale)) & 0xff) << (8 * i); };
     *reinterpret_cast<uint32_t*>(values + first) = byte(four.x, 0) | byte(four.y, 1) | byte(four.z, 2) | byte(four.w, 3);

@@ -10,6 +10,17 @@ __device__ inline void copy16_async_if(bool there, void* to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0)
                  : "memory");
 }
+// A place in shared memory, of which the address is found once.
+using SharedPlace = uint32_t;
+__device__ inline SharedPlace shared_place(void* at) { return shared_address(at); }
+// The same of 16 bytes, whose neighbours are read too; and of the first `bytes` of them: the others become zeros, and where they
+// come from is not read.
+__device__ inline void copy16_async(SharedPlace to, const void* from) {
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ inline void copy16_async(SharedPlace to, const void* from, int bytes) {
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
 // The copies begun since the last call are a group.
 __device__ inline void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most LEFT groups are under way.
@@ -80,3 +91,9 @@ __device__ inline void load_matrices(uint32_t (&to)[4], const void* row) {
     }
 }
 #endif
+
+// The same added to what `sums` were.
+__device__ inline void multiply_bytes(int (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    multiply_bytes(sums, a, b, sums);
+}
+__device__ inline void multiply_bytes(int (&sums)[4], const uint32_t (&a)[2], uint32_t b) { multiply_half_bytes(sums, a, b, sums); }

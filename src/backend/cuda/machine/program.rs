@@ -578,7 +578,11 @@ fn what(name: &str, rest: &str, mut operands: Vec<Operand>) -> Option<(What, Vec
         },
         "cp" => match name {
             // How many of the bytes are read may follow: the others are zeros.
-            "cp.async.cg.shared.global" if operands.get(2) == Some(&Operand::Value(16)) => What::BeginCopy,
+            "cp.async.cg.shared.global" | "cp.async.cg.shared.global.L2::256B"
+                if operands.get(2) == Some(&Operand::Value(16)) =>
+            {
+                What::BeginCopy
+            }
             "cp.async.commit_group" => What::CloseCopies,
             "cp.async.wait_group" => What::WaitForCopies,
             _ => return None,

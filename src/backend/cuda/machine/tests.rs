@@ -132,6 +132,7 @@ fn a_barrier_holds_the_warps_of_a_block_together_and_copies_come_when_they_are_w
     assert_eq!(copied("", "cp.async.wait_group 0;"), 8);
     assert_eq!(copied(", 16", "cp.async.wait_group 0;"), 8);
     assert_eq!(copied(", 0", "cp.async.wait_group 0;"), 1, "zeros, and one more");
+    assert_eq!(copied(", 5", "cp.async.wait_group 0;"), 8, "the first of the second word's bytes");
     assert_eq!(copied("", "cp.async.wait_group 1;"), 0, "what nobody wrote, and one more");
 }
 

@@ -21,8 +21,8 @@ pub(super) struct Block<'a> {
     pub(super) known: &'a dyn Fn(u64, usize) -> bool,
 }
 
-/// Sixteen bytes on their way: to the block's memory, from the device's, or zeros.
-type Underway = (u64, Option<u64>);
+/// Sixteen bytes on their way: to the block's memory, from the device's, and how many of them; the others are zeros.
+type Underway = (u64, u64, usize);
 
 /// A product under way: its tile, the descriptors, whether it adds, and the first of its registers' operands.
 struct Product<'a> {
@@ -395,12 +395,19 @@ impl<'a> Warp<'a> {
                 for lane in lanes(mask) {
                     let to = self.place(block, Space::Shared, operands[0], lane, 16) as u64;
                     let bytes = operands.get(3).map_or(16, |bytes| self.get(*bytes, lane, Some(block)));
-                    let from = match bytes {
-                        0 => None,
-                        16 => Some(self.place(block, Space::Global, operands[1], lane, 16) as u64),
-                        other => panic!("{other} of 16 bytes are copied: {}", instruction.text),
+                    let bytes = bytes as u32 as usize;
+                    assert!(bytes <= 16, "{bytes} of 16 bytes are copied: {}", instruction.text);
+                    let Operand::At(base, offset) = operands[1] else { panic!("no address: {operands:?}") };
+                    let mut byte = |i: usize| {
+                        let at = Operand::At(base, offset.wrapping_add(i as u64));
+                        self.place(block, Space::Global, at, lane, 1) as u64
                     };
-                    self.begun[lane].push((to, from));
+                    let from = if bytes == 0 { 0 } else { byte(0) };
+                    for i in 1..bytes {
+                        byte(i);
+                    }
+                    assert!(from.is_multiple_of(16), "an address of 16 bytes: {}", instruction.text);
+                    self.begun[lane].push((to, from, bytes));
                 }
             }
             What::CloseCopies => lanes(mask).for_each(|lane| {
@@ -411,11 +418,12 @@ impl<'a> Warp<'a> {
                 let left = self.get(operands[0], 0, Some(block)) as usize;
                 for lane in lanes(mask) {
                     while self.groups[lane].len() > left {
-                        for (to, from) in self.groups[lane].pop_front().unwrap_or_default() {
-                            // SAFETY: 16 bytes are at both places, as they said; the block's memory stays where it is.
-                            match from {
-                                Some(from) => unsafe { std::ptr::copy(from as *const u8, to as *mut u8, 16) },
-                                None => unsafe { std::ptr::write_bytes(to as *mut u8, 0, 16) },
+                        for (to, from, bytes) in self.groups[lane].pop_front().unwrap_or_default() {
+                            // SAFETY: 16 bytes are at the one place and as many as are copied at the other, as they said; the
+                            // block's memory stays where it is.
+                            unsafe {
+                                std::ptr::write_bytes(to as *mut u8, 0, 16);
+                                std::ptr::copy(from as *const u8, to as *mut u8, bytes);
                             }
                         }
                     }

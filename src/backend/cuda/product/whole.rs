@@ -1,9 +1,9 @@
 //! Products in whole numbers of many rows, by tensor cores: activations and weights are packed as these read them
 //! (`kernels/packed.cuh`), activations once for all products, weights a part of a matrix at a time.
 
-use super::{Asked, FEW, Input};
+use super::{Asked, Input};
 use crate::backend::cuda::Cuda;
-use crate::backend::cuda::driver::{Address, Arguments};
+use crate::backend::cuda::driver::Arguments;
 use crate::backend::cuda::kernels::Kernel;
 use crate::backend::cuda::memory::{Growing, Vector};
 use crate::checkpoint::Dtype;
@@ -70,11 +70,9 @@ pub(super) struct Packed {
 }
 
 impl Packed {
-    /// Other rows are there. Returns where the kernel that quantises them is to write 0: whether a scale is odd is found out
-    /// when they are packed. Null where so few rows are not packed.
-    pub(super) fn clear(&mut self, cuda: &Cuda, rows: usize) -> Result<Address> {
+    /// Other rows are there.
+    pub(super) fn clear(&mut self) {
         self.there = false;
-        if rows <= FEW { Ok(0) } else { self.odd.room(&cuda.queue, size_of::<u32>(), false) }
     }
 }
 
@@ -114,11 +112,14 @@ pub(in crate::backend::cuda) fn multiply_in(
         let rows = x.rows.next_multiple_of(ROWS);
         let values = packed.values.room(&cuda.queue, rows * x.width, false)?;
         let numbers = packed.numbers.room(&cuda.queue, rows * units * OF_ROWS * 4, false)?;
-        let kernel = Kernel { file: "pack", name: "pack_rows", weight: None };
-        let arguments = Arguments::new().address(at(&x.values)).address(at(&x.scales)).int(x.rows);
+        let odd = packed.odd.room(&cuda.queue, size_of::<u32>(), false)?;
+        let [of_values, of_scales] = x.whole(cuda, group)?;
+        let kernel = |name| Kernel { file: "pack", name, weight: None };
+        cuda.kernels.launch(kernel("begin_packing"), (1, 1), 32, 0, Arguments::new().address(odd))?;
+        let arguments = Arguments::new().address(of_values).address(of_scales).int(x.rows);
         let arguments = arguments.int(x.width).int(group).address(values).address(numbers);
-        let arguments = arguments.address(at(&packed.odd));
-        cuda.kernels.launch(kernel, (rows / 16, units.div_ceil(16)), 128, 0, arguments)?;
+        let arguments = arguments.address(odd);
+        cuda.kernels.launch(kernel("pack_rows"), (rows / 16, units.div_ceil(16)), 128, 0, arguments)?;
         packed.there = true;
     }
     let odd = at(&packed.odd);

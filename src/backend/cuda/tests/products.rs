@@ -32,7 +32,12 @@ const OF_BLOCKS: [Shape; 5] = [
 ];
 
 /// x · wᵀ + bias on a backend.
-fn product<B: Backend>(backend: &B, w: &Tensor, spans: &[(usize, usize)], biased: bool) -> (Vec<f32>, bool) {
+pub(super) fn product<B: Backend>(
+    backend: &B,
+    w: &Tensor,
+    spans: &[(usize, usize)],
+    biased: bool,
+) -> (Vec<f32>, bool) {
     let (outputs, inputs) = (w.shape()[0], w.shape()[1]);
     let rows: usize = spans.iter().map(|span| span.1).sum();
     // What a pass multiplies is what its precision keeps.

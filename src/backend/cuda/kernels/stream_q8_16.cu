@@ -1,0 +1,327 @@
+// Products in whole numbers of 2 to 16 rows, by tensor cores (stream.cuh). -DWEIGHT (I8 or a format).
+//
+// A block has 16 rows of weights at a time, those of a tile of mma. All of its warps copy pieces of them to shared memory; then
+// warp w multiplies the groups w, w + 8, w + 16 …, which are partial sums w and w + 8 of ops. The sums of a group are exact; its
+// scales are applied by the lane that has them. In the end the warps' sums are joined in the order of ops.
+#include "stream.cuh"
+
+constexpr int OUTPUTS = 16, PLACES = 4;
+// Rows of weights lie in different banks.
+constexpr int ROW_ROOM = ROOM + (ROOM / 16 % 2 == 0 ? 16 : 0), PLACE = OUTPUTS * ROW_ROOM;
+// Values of the tiles of sums that a warp has, each of 16 rows of weights and 8 rows of x.
+constexpr int SUMS = OUTPUTS * 8;
+
+// Up to 8 · TILES rows of x in the shared memory of a block, as mma takes them: for each tile and group two words of every lane,
+// for each group the rows' scales, and the sums of each of its runs where the format has minima.
+template <int TILES>
+struct Tiles {
+    static constexpr int ROWS = 8 * TILES;
+    uint2* words;
+    float* scales;
+    float* sums;
+    int groups;
+
+    __device__ inline Tiles(unsigned char* memory, int groups) : groups(groups) {
+        words = reinterpret_cast<uint2*>(memory);
+        scales = reinterpret_cast<float*>(words + 4 * ROWS * groups);
+        sums = scales + ROWS * groups;
+    }
+    __device__ inline uint2* of(int tile, int group) const { return words + (tile * groups + group) * 32; }
+    __device__ inline float* scale(int group) const { return scales + group * ROWS; }
+    __device__ inline float* sum(int run, int group) const { return sums + (run * groups + group) * ROWS; }
+
+    // Copies the rows that are there; the others are zeros. All threads of the block call it.
+    __device__ inline void copy(const Quantized& from, int rows) const {
+#pragma unroll 4
+        for (int i = threadIdx.x; i < ROWS * groups; i += blockDim.x) {
+            const int row = i % ROWS, group = i / ROWS;
+            uint4 halves[2] = {};
+            float own = 0.0f;
+            if (row < rows) {
+                const long long number = static_cast<long long>(row) * groups + group;
+                const uint4* at = reinterpret_cast<const uint4*>(from.values) + 2 * number;
+                halves[0] = at[0], halves[1] = at[1], own = from.scales[number];
+            }
+            uint2* const to = of(row / 8, group) + row % 8 * 4;
+            to[0] = {halves[0].x, halves[1].x}, to[1] = {halves[0].y, halves[1].y};
+            to[2] = {halves[0].z, halves[1].z}, to[3] = {halves[0].w, halves[1].w};
+            scale(group)[row] = own;
+            if (Of::MINIMA) {
+                int of_halves[2];
+#pragma unroll
+                for (int k = 0; k < 2; k++) {
+                    of_halves[k] = sum4(halves[k].x) + sum4(halves[k].y) + sum4(halves[k].z) + sum4(halves[k].w);
+                }
+                if (Of::RUNS == 1) of_halves[0] += of_halves[1];
+#pragma unroll
+                for (int run = 0; run < Of::RUNS; run++) sum(run, group)[row] = static_cast<float>(of_halves[run]);
+            }
+        }
+        __syncthreads();
+    }
+};
+
+// A row of weights in a piece: where its groups begin, and its scales where they lie apart.
+struct InPiece {
+    const uint8_t* bytes;
+    const float* scales;
+};
+
+// Words `which` and `which` + 4 of a group of such a row, and its scales and minima.
+template <class W>
+__device__ inline Pair pair_in(const InPiece& row, int number, int which) {
+    if constexpr (Same<W, I8>::value) {
+        const uint8_t* at = row.bytes + 32 * number + 4 * which;
+        return {aligned_word_at(at), aligned_word_at(at + 16)};
+    } else {
+        constexpr int GROUPS = W::VALUES / 32;
+        const Pair q = W::pair(row.bytes + number / GROUPS * W::BYTES, number % GROUPS, which);
+        if constexpr (W::OFFSET != 0) return {less(q.low, W::OFFSET), less(q.high, W::OFFSET)};
+        return q;
+    }
+}
+template <class W>
+__device__ inline void scales_in(const InPiece& row, int number, float (&scale)[2], float (&minimum)[2]) {
+    if constexpr (Same<W, I8>::value) {
+        scale[0] = row.scales[number];
+    } else {
+        constexpr int GROUPS = W::VALUES / 32;
+        W::scales(row.bytes + number / GROUPS * W::BYTES, number % GROUPS, scale, minimum);
+    }
+}
+
+// What a group adds to a sum, of whole sums of its runs.
+template <class W>
+__device__ inline Term term_in(const float (&scale)[2], const float (&minimum)[2], const int (&products)[2], float x_scale,
+                               const float (&x_sums)[2]) {
+    if constexpr (Same<W, I8>::value) {
+        return {__fmul_rn(x_scale, scale[0]), static_cast<float>(products[0])};
+    } else {
+        return {x_scale, term_of<W>(scale, minimum, products, x_sums)};
+    }
+}
+
+// Multiplies x with tiles of rows of weights in `turns` turns: `row_of(turn, i)` gives row i of 16, `input` leaves x in shared
+// memory once it is there; then `finish(turn, sum_of)` may ask for sum number i: of those of a warp's tiles as the lanes have them.
+// Threads from TILES · SUMS on have none. The ring is at `memory`. Waits for the input; all threads of the block call it.
+template <int TILES, class RowOf, class Input, class Finish>
+__device__ inline void multiply_in_tiles(unsigned char* memory, const Tiles<TILES>& x, int turns, RowOf row_of, Input input, Finish finish) {
+    SHARED(float, parts, 2 * WARPS * TILES * SUMS);
+    SHARED(uint32_t, lows, PLACES * OUTPUTS);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, thread = lane % 4, own_row = threadIdx.x / HALF;
+    const int groups = x.groups, pieces = ceil_div(groups, PIECE);
+    const SharedPlace to_memory = shared_place(memory);
+    From from = {};
+    int next = 0, next_piece = 0;
+    auto ask = [&](int stage) {
+        if (next < turns) {
+            if (next_piece == 0) from = row_of(next, own_row);
+            const int count = min(groups - next_piece * PIECE, PIECE);
+            const SharedPlace to = to_memory + stage * PLACE + own_row * ROW_ROOM;
+            if (threadIdx.x % HALF == 0) lows[stage * OUTPUTS + own_row] = from.low();
+            copy_piece<PIECE_BYTES, Of::ALIGNED, HALF>(to, from.bytes, static_cast<int>(bytes_of<WEIGHT>(32 * count)));
+            from.bytes += PIECE_BYTES;
+            if constexpr (APART) {
+                copy_piece<SCALE_BYTES, false, HALF>(to + VALUES_ROOM, reinterpret_cast<const uint8_t*>(from.scales), 4 * count);
+                from.scales += PIECE;
+            }
+            if (++next_piece == pieces) next_piece = 0, next++;
+        }
+        close_copies();
+    };
+#pragma unroll
+    for (int stage = 0; stage < PLACES - 1; stage++) ask(stage);
+    input();
+    int stage = 0;
+    for (int turn = 0; turn < turns; turn++) {
+        // Of partial sums w and w + 8.
+        float sums[2][TILES][4] = {};
+        for (int first = 0; first < groups; first += PIECE) {
+            wait_for_copies<PLACES - 2>();
+            // All copies of this piece are done, and nobody reads the one before it.
+            __syncthreads();
+            ask(stage == 0 ? PLACES - 1 : stage - 1);
+            auto row = [&](int i) {
+                const unsigned char* const at = memory + stage * PLACE + i * ROW_ROOM;
+                const uint32_t low = APART || !Of::ALIGNED ? lows[stage * OUTPUTS + i] : 0;
+                return InPiece{at + (APART ? 0 : low), reinterpret_cast<const float*>(at + VALUES_ROOM + (APART ? low : 0))};
+            };
+            const InPiece low = row(lane / 4), high = row(lane / 4 + 8), own = thread % 2 ? high : low;
+#pragma unroll
+            for (int of_piece = 0; of_piece < PIECE; of_piece += 16) {
+                const int number = of_piece + warp;
+                if (first + number >= groups) break;
+                // Lanes 0 and 1 of four find the scales of the first group, for their two rows; the others those of the second.
+                float of_own[2] = {}, minima_of_own[2] = {};
+                scales_in<WEIGHT>(own, number + thread / 2 * 8, of_own, minima_of_own);
+#pragma unroll
+                for (int k = 0; k < 2; k++) {
+                    const int in_piece = number + 8 * k, group = first + in_piece;
+                    if (group >= groups) break;
+                    float scale[2][2] = {}, minimum[2][2] = {};
+#pragma unroll
+                    for (int r = 0; r < 2; r++) {
+                        const int source = lane / 4 * 4 + 2 * k + r;
+#pragma unroll
+                        for (int run = 0; run < Of::RUNS; run++) {
+                            scale[r][run] = __shfl_sync(FULL, of_own[run], source);
+                            if (Of::MINIMA) minimum[r][run] = __shfl_sync(FULL, minima_of_own[run], source);
+                        }
+                    }
+                    const Pair a = pair_in<WEIGHT>(low, in_piece, thread), b = pair_in<WEIGHT>(high, in_piece, thread);
+#pragma unroll
+                    for (int tile = 0; tile < TILES; tile++) {
+                        const uint2 of_x = x.of(tile, group)[lane];
+                        const int first_row = 8 * tile + 2 * thread;
+                        const float2 x_scale = *reinterpret_cast<const float2*>(x.scale(group) + first_row);
+                        float2 x_sums[2] = {};
+                        if (Of::MINIMA) {
+#pragma unroll
+                            for (int run = 0; run < Of::RUNS; run++) {
+                                x_sums[run] = *reinterpret_cast<const float2*>(x.sum(run, group) + first_row);
+                            }
+                        }
+                        int products[2][4] = {};
+                        if constexpr (Of::RUNS == 1) {
+                            multiply_bytes(products[0], {a.low, b.low, a.high, b.high}, {of_x.x, of_x.y});
+                        } else {
+                            multiply_bytes(products[0], {a.low, b.low}, of_x.x);
+                            multiply_bytes(products[1], {a.high, b.high}, of_x.y);
+                        }
+#pragma unroll
+                        for (int i = 0; i < 4; i++) {
+                            const int of_runs[2] = {products[0][i], products[1][i]};
+                            const float of_sums[2] = {i % 2 ? x_sums[0].y : x_sums[0].x, i % 2 ? x_sums[1].y : x_sums[1].x};
+                            const Term term = term_in<WEIGHT>(scale[i / 2], minimum[i / 2], of_runs, i % 2 ? x_scale.y : x_scale.x, of_sums);
+                            sums[k][tile][i] = __fmaf_rn(term.scale, term.value, sums[k][tile][i]);
+                        }
+                    }
+                }
+            }
+            stage = stage + 1 == PLACES ? 0 : stage + 1;
+        }
+        // The tile after this one has its parts beside these, and that after it comes once everybody is done with these.
+        float* const own_parts = parts + turn % 2 * WARPS * TILES * SUMS;
+#pragma unroll
+        for (int tile = 0; tile < TILES; tile++) {
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                own_parts[((warp * TILES + tile) * 4 + k) * 32 + lane] = __fadd_rn(sums[0][tile][k], sums[1][tile][k]);
+            }
+        }
+        __syncthreads();
+        finish(turn, [&](int i) {
+            float of[WARPS];
+#pragma unroll
+            for (int k = 0; k < WARPS; k++) of[k] = own_parts[k * TILES * SUMS + i];
+            // As reduce_lanes goes on.
+#pragma unroll
+            for (int width = WARPS / 2; width > 0; width /= 2) {
+#pragma unroll
+                for (int k = 0; k < width; k++) of[k] = __fadd_rn(of[k], of[k + width]);
+            }
+            return of[0];
+        });
+    }
+    wait_for_copies<0>();
+}
+
+// Which row of x, and which of the first eight rows of weights, sum number i belongs to; the next eight are two times 32
+// further on.
+__device__ inline int row_of_sum(int i) { return i / SUMS * 8 + i % 4 * 2 + i / 32 % 2; }
+__device__ inline int output_of_sum(int i) { return i % 32 / 4; }
+
+// Turns of a block that has every gridDim.x-th of so many.
+__device__ inline int turns_of(int all) {
+    const int block = blockIdx.x;
+    return block < all ? ceil_div(all - block, gridDim.x) : 0;
+}
+
+template <int TILES>
+__device__ inline void stream_rows(const Products& products, const Quantized& from, int rows, int tiles, const Added& added) {
+    DYNAMIC_SHARED(unsigned char, memory);
+    const Tiles<TILES> x(memory + PLACES * PLACE, products.of[0].matrix.inputs / 32);
+    auto part = [&](int turn) { return part_of(products, blockIdx.x + turn * gridDim.x, OUTPUTS); };
+    auto row_of = [&](int turn, int i) {
+        const Part of = part(turn);
+        const Matrix& matrix = products.of[of.product].matrix;
+        return from_of(matrix, min(of.first + i, matrix.outputs - 1));
+    };
+    auto input = [&] {
+        WAIT_FOR_INPUT();
+        x.copy(from, rows);
+    };
+    multiply_in_tiles<TILES>(memory, x, turns_of(tiles), row_of, input, [&](int turn, auto sum_of) {
+        const int i = threadIdx.x;
+        if (i >= TILES * SUMS || row_of_sum(i) >= rows) return;
+        const Part of = part(turn);
+        const Product& product = products.of[of.product];
+        const int outputs = product.matrix.outputs, output = of.first + output_of_sum(i) + i / 64 % 2 * 8;
+        if (output >= outputs) return;
+        const long long at = static_cast<long long>(row_of_sum(i)) * outputs + output;
+        const float out = finished<F32>(sum_of(i), product.bias, output);
+        product.out[at] = out;
+        if (added.sum) added.sum[at] = __fadd_rn(added.to[at], out);
+    });
+}
+
+// Up to three products of x (rows, I), int8 with scales (rows, I / 32), with w (O, I), into out (rows, O) each; rows is at most
+// the number in the name. Of a single product the sum with something else may be wanted too, with the bits of add.
+// `tiles` is Σ ceil(O / 16).
+// Grid: up to `tiles`, as many as there is room for; block 256; shared memory: the ring, and x.
+#define STREAM(name, TILES)                                                                       \
+    KERNEL_WITH(256, 2) name(Products products, Quantized from, int rows, int tiles, Added added) { \
+        LET_NEXT_START();                                                                         \
+        stream_rows<TILES>(products, from, rows, tiles, added);                                   \
+    }
+STREAM(stream_q8_8, 1)
+STREAM(stream_q8_16, 2)
+
+// Half of a tile's rows of weights are gate's, the others the same of up: four tiles are a group of the input that follows.
+template <int TILES>
+__device__ inline void gated_rows(const Gated& gated, const Quantized& from, int rows, Quantized to) {
+    constexpr int EACH = OUTPUTS / 2, TURNS = TILE / EACH;
+    DYNAMIC_SHARED(unsigned char, memory);
+    SHARED(float, hidden, 2 * 8 * TILES * TILE);
+    const int outputs = gated.gate.outputs, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const Tiles<TILES> x(memory + PLACES * PLACE, gated.gate.inputs / 32);
+    auto first_of = [&](int turn) { return (blockIdx.x + turn / TURNS * gridDim.x) * TILE + turn % TURNS * EACH; };
+    auto row_of = [&](int turn, int i) {
+        const int output = first_of(turn) + i % EACH;
+        return from_of(i < EACH ? gated.gate : gated.up, min(output, outputs - 1));
+    };
+    auto input = [&] {
+        WAIT_FOR_INPUT();
+        x.copy(from, rows);
+    };
+    multiply_in_tiles<TILES>(memory, x, turns_of(ceil_div(outputs, TILE)) * TURNS, row_of, input, [&](int turn, auto sum_of) {
+        const int i = threadIdx.x, row = row_of_sum(i), output = first_of(turn) + output_of_sum(i);
+        float* const tile = hidden + turn / TURNS % 2 * (8 * TILES * TILE);
+        if (i < TILES * SUMS && i / 64 % 2 == 0 && row < rows && output < outputs) {
+            const float gate = finished<F32>(sum_of(i), gated.gate_bias, output);
+            const float up = finished<F32>(sum_of(i + 64), gated.up_bias, output);
+            const float silu = silu_of_ops(gate), product = __fmul_rn(silu, up);
+            const long long at = static_cast<long long>(row) * outputs + output;
+            gated.gate_out[at] = gate, gated.up_out[at] = up, gated.silu[at] = silu, gated.hidden[at] = product;
+            tile[row * TILE + output % TILE] = product;
+        }
+        if (!to.values || turn % TURNS != TURNS - 1) return;
+        // Those of the four tiles after these lie beside them, and nobody comes to the next before all are done with these.
+        __syncthreads();
+        for (int row = warp; row < rows; row += WARPS) {
+            quantize_group(tile[row * TILE + lane], to, static_cast<long long>(row) * outputs + output / TILE * TILE);
+        }
+    });
+}
+
+// gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up, (rows, F) each, as stream_gated_q8_1; x as above.
+// Grid: up to ceil(F / 32), as many as there is room for; block 256; shared memory as above.
+#define STREAM_GATED(name, TILES)                                                       \
+    KERNEL_WITH(256, 2) name(Gated gated, Quantized from, int rows, Quantized to) {     \
+        LET_NEXT_START();                                                               \
+        gated_rows<TILES>(gated, from, rows, to);                                       \
+    }
+STREAM_GATED(stream_gated_q8_8, 1)
+STREAM_GATED(stream_gated_q8_16, 2)
+
+#define KERNELS_OF_THIS_FILE(X) X(stream_q8_8) X(stream_q8_16) X(stream_gated_q8_8) X(stream_gated_q8_16)
