@@ -10,6 +10,9 @@
 // the largest. Weights of the softmax are at most 1 and are multiplied by 2^14. All these factors are divided out exactly. A
 // cache of 16-bit values has no rests: a scaled value is a float16 value, or its rest is too small for one.
 //
+// The relative L2 distance from float64 is that of attention_prefill.cu: in the emulation, on normal values and up to 370
+// keys, 1e-7 to 9e-7, where that has 1e-7 to 1.6e-6.
+//
 // A block that meets a value of 2^60 or more, infinity or NaN computes all its rows by attention_prefill.cuh.
 //
 // The tiles are those of FlashAttention-2 (Dao, 2023): a block has 128 rows, which are the query heads of one kv head, token by

@@ -145,6 +145,64 @@ fn attention_over_many_tiles_of_keys_is_that_of_the_cpu() {
     }
 }
 
+/// Attention of one span from the first position on, of q, keys and values.
+fn attended<B: Backend>(backend: &B, shape: AttentionShape, [q, k, v]: &[Vec<f32>; 3]) -> Vec<f32> {
+    let width = shape.kv_heads * shape.head_dim;
+    let tokens = k.len() / width;
+    let pass = pass(backend, &[(0, tokens)]);
+    let cached = |x: &[f32]| {
+        let mut cache = backend.new_cache(tokens * width).unwrap();
+        backend.cache(&filled(backend, x), width, &pass, 0, &mut cache).unwrap();
+        cache
+    };
+    let (k, v) = (cached(k), cached(v));
+    let (x, mut out) = (filled(backend, q), backend.buffer(q.len()).unwrap());
+    backend.attention(shape, &x, &pass, 0, &k, &v, &mut out, &mut crate::backend::Nobody).unwrap();
+    values(backend, &out, q.len())
+}
+
+/// The scales of split operands are powers of two, which are divided out exactly.
+#[test]
+fn powers_of_two_in_the_operands_of_attention_change_no_bit_but_the_exponents() {
+    let Some((cuda, _)) = both(Precision::F32) else { return };
+    for head_dim in [64, 72] {
+        let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim, window: None };
+        let inputs = [(70, 71), (35, 72), (35, 73)].map(|(count, seed)| noise(count * head_dim, seed));
+        let by = |powers: [i32; 3]| {
+            let mut scaled = inputs.clone();
+            for (values, power) in scaled.iter_mut().zip(powers) {
+                values.iter_mut().for_each(|x| *x *= 2.0_f32.powi(power));
+            }
+            attended(&cuda, shape, &scaled)
+        };
+        let plain = by([0, 0, 0]);
+        for [q, k, v] in [[40, -40, 20], [-50, 50, -60], [3, -3, 58]] {
+            let expected: Vec<f32> = plain.iter().map(|x| x * 2.0_f32.powi(v)).collect();
+            assert!(bits(&by([q, k, v])) == bits(&expected), "{shape:?}, {q}, {k}, {v}");
+        }
+    }
+}
+
+/// Infinity, NaN and values too large to be scaled take another way in the same launch: results are of the processor's kind.
+#[test]
+fn what_is_not_finite_in_queries_and_keys_reaches_the_rows_that_it_reaches_on_the_cpu() {
+    let Some((cuda, cpu)) = both(Precision::F32) else { return };
+    let shape = AttentionShape { heads: 4, kv_heads: 1, head_dim: 64, window: None };
+    let inputs = [(4 * 40, 71), (40, 72), (40, 73)].map(|(count, seed)| noise(count * 64, seed));
+    for which in 0..2 {
+        for value in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e30] {
+            let mut inputs = inputs.clone();
+            inputs[which][9 * 64 + 5] = value;
+            let [found, expected] = [attended(&cuda, shape, &inputs), attended(&cpu, shape, &inputs)];
+            let is_nan = |all: &[f32]| all.iter().map(|x| x.is_nan()).collect::<Vec<_>>();
+            assert!(is_nan(&found) == is_nan(&expected), "{value} in {which}");
+            let numbers = |all: &[f32]| all.iter().copied().filter(|x| !x.is_nan()).collect::<Vec<_>>();
+            let apart = distance(&numbers(&found), &numbers(&expected));
+            assert!(apart <= orders_apart(Precision::F32), "{value} in {which}: {apart}");
+        }
+    }
+}
+
 /// A hidden key has no part in a token's sum, not even 0 times what has no end.
 #[test]
 fn an_infinite_value_is_mixed_by_the_tokens_that_see_its_key_and_by_no_others() {
@@ -153,20 +211,8 @@ fn an_infinite_value_is_mixed_by_the_tokens_that_see_its_key_and_by_no_others() 
         let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim, window };
         let mut v = noise(tokens * head_dim, 73);
         v[7 * head_dim + 3] = f32::INFINITY;
-        fn attended<B: Backend>(backend: &B, shape: AttentionShape, tokens: usize, v: &[f32]) -> Vec<f32> {
-            let (pass, width) = (pass(backend, &[(0, tokens)]), shape.head_dim);
-            let cached = |x: &[f32]| {
-                let mut cache = backend.new_cache(tokens * width).unwrap();
-                backend.cache(&filled(backend, x), width, &pass, 0, &mut cache).unwrap();
-                cache
-            };
-            let (k, v) = (cached(&noise(tokens * width, 72)), cached(v));
-            let count = tokens * shape.heads * width;
-            let (q, mut out) = (filled(backend, &noise(count, 71)), backend.buffer(count).unwrap());
-            backend.attention(shape, &q, &pass, 0, &k, &v, &mut out, &mut crate::backend::Nobody).unwrap();
-            values(backend, &out, count)
-        }
-        let [found, expected] = [attended(&cuda, shape, tokens, &v), attended(&cpu, shape, tokens, &v)];
+        let inputs = [noise(tokens * 2 * head_dim, 71), noise(tokens * head_dim, 72), v];
+        let [found, expected] = [attended(&cuda, shape, &inputs), attended(&cpu, shape, &inputs)];
         let is_finite = |all: &[f32]| all.iter().map(|x| x.is_finite()).collect::<Vec<_>>();
         assert!(is_finite(&found) == is_finite(&expected), "{shape:?}");
         let see = (7..tokens).filter(|t| window.is_none_or(|window| t - 7 < window)).count();
