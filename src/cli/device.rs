@@ -98,7 +98,7 @@ impl Device for Cuda {
     }
 
     fn load(self, checkpoint: &Checkpoint) -> Result<Model<Self>> {
-        ready::load(self, checkpoint)
+        ready::load(&self, checkpoint)
     }
 
     fn check_room(&self, checkpoint: &Checkpoint, context: Option<usize>, beside: usize) -> Result<()> {

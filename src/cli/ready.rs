@@ -35,8 +35,8 @@ pub(super) fn make(cuda: &Cuda, checkpoint: &Checkpoint) -> Result<()> {
 ///
 /// # Errors
 /// As [`Model::load`] and [`Cuda::prove`].
-pub(super) fn load(cuda: Cuda, checkpoint: &Checkpoint) -> Result<Model<Cuda>> {
-    let model = while_compiling(&cuda, checkpoint, |bar| {
+pub(super) fn load(cuda: &Cuda, checkpoint: &Checkpoint) -> Result<Model<Cuda>> {
+    let model = while_compiling(cuda, checkpoint, |bar| {
         bar.say("(reading weights)".into());
         let model = Model::load(checkpoint, cuda.clone());
         bar.say(String::new());
@@ -158,7 +158,7 @@ mod tests {
             let checkpoint = random::of_config("small", small(), weights);
             let list = kernels(&cuda, &checkpoint, &Uses::of(&checkpoint)).unwrap();
             assert_eq!(asked.count(), 0, "nothing is compiled for the list");
-            let model = load(cuda, &checkpoint).unwrap();
+            let model = load(&cuda, &checkpoint).unwrap();
             for tokens in [1, 2, 4, 7, 12, 30] {
                 text(&model, tokens, 0.0);
             }

@@ -379,7 +379,8 @@ fn where_a_layer_is_recorded_the_others_are_graphs_and_its_stages_come_by_one_co
                 assert!(looks.iter().all(|asked| matches!(asked, Asked::Look(_))), "{what}");
                 // The stages, and what was drawn.
                 assert_eq!(looks.len(), probe.stages + 1, "{what}");
-                assert!(before > 20 && *after > 15 && own < 60, "{what}");
+                // In bfloat16 a launch does most.
+                assert!(before > 15 && *after > 10 && own < 60, "{what}");
             }
             assert_eq!(plain.run(&[id], &mut NoProbe).unwrap(), drawn, "{precision:?}, pass {number}");
             id = drawn;
