@@ -201,12 +201,13 @@ impl Layer {
         let of_heads = [(&out_q, of_q), (&turned_q, of_q), (&out_k, of_k), (&turned_k, of_k), (&out_v, of_k)];
         let all = of_width.iter().chain(&of_ffn).chain(&of_heads);
         let mut all: Vec<_> = all.map(|(buffer, width)| values(backend, buffer, rows * width)).collect();
-        for cache in caches.iter().flatten() {
+        let ends = spans.iter().flat_map(|span| [span.0 + 1; 2]);
+        for (cache, end) in caches.iter().flatten().zip(ends) {
             let mut see = |values: &[f32]| {
                 all.push(values.to_vec());
                 Ok(())
             };
-            backend.read_cache(cache, 3 * of_k, &mut see).unwrap();
+            backend.read_cache(cache, end * of_k, &mut see).unwrap();
         }
         all
     }
